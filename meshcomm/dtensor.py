@@ -1,0 +1,449 @@
+"""Distributed tensors: the block of this rank, a layout, and the global shape."""
+
+import pickle
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn, SupportsIndex
+
+import numpy as np
+from numpy.typing import ArrayLike, DTypeLike, NDArray
+
+from meshcomm import guard
+from meshcomm.blocks import Box, block_interval
+from meshcomm.collectives import as_bytes
+from meshcomm.context import place_in
+from meshcomm.errors import DTypeError, LayoutError, MeshError, ShapeError
+from meshcomm.execute import prepare, run_agreed
+from meshcomm.groups import Communicator, Place
+from meshcomm.layout import Layout
+from meshcomm.mesh import Mesh
+from meshcomm.plan import as_dtype, as_shape, plan_relayout
+
+Array = NDArray[Any]
+Shape = int | Sequence[int]
+
+
+class DTensor:
+    """A global array, divided over the ranks of a mesh as its layout says. Local.
+
+    `local` is the block of this rank, C-contiguous, or None if the rank is outside of the mesh. Made by `distribute`,
+    `from_local`, `from_callback`, `zeros`, `ones`, `full`, `empty`, `zeros_like`, and by `relayout`.
+    """
+
+    __array_priority__ = 1000
+    __slots__ = ("dtype", "layout", "local", "shape")
+
+    local: Array | None
+    layout: Layout
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+    def __init__(self, local: Array | None, layout: Layout, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+        set_ = object.__setattr__
+        set_(self, "local", local)
+        set_(self, "layout", layout)
+        set_(self, "shape", shape)
+        set_(self, "dtype", dtype)
+
+    def __setattr__(self, name: str, value: Any) -> NoReturn:
+        raise AttributeError(f"a DTensor cannot be given another {name}; change its block in place, or make a new one")
+
+    @property
+    def mesh(self) -> Mesh:
+        """The mesh of the layout. Local."""
+        return self.layout.mesh
+
+    @property
+    def ndim(self) -> int:
+        """The number of axes. Local."""
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """The number of elements of the global array. Local."""
+        size = 1
+        for n in self.shape:
+            size *= n
+        return size
+
+    @property
+    def nbytes(self) -> int:
+        """The number of bytes of the global array. Local."""
+        return self.size * self.dtype.itemsize
+
+    def copy(self) -> "DTensor":
+        """Return a tensor with a copy of the block. Local."""
+        local = None if self.local is None else self.local.copy()
+        return DTensor(local, self.layout, self.shape, self.dtype)
+
+    def to_numpy(self, root: int | None = None) -> Array | None:
+        """Return the global array on every rank of the mesh, or on device *root* only. Collective over the mesh.
+
+        None on the other ranks. ``MeshError`` if the mesh has no device *root*.
+
+        >>> import numpy as np, meshcomm as mc
+        >>> def program():
+        ...     rows = mc.Layout(["x"], mc.create_mesh([("x", 2)]))
+        ...     return mc.distribute(np.arange(3), rows).to_numpy(root=0)
+        >>> with mc.simulate(2) as world:
+        ...     print(world.run(program))
+        [array([0, 1, 2]), None]
+        """
+        _check_root(root, self.mesh)
+        place = place_in(self.mesh)
+        if place is None:
+            return None
+        guard.begin("to_numpy", place.team)
+        try:
+            return _gathered(self, place) if root is None else _gathered_on(self, place, root)
+        finally:
+            guard.end()
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        """Return the block if it is the whole array; refuse otherwise. Local."""
+        if self.local is None or not self.layout.is_fully_replicated():
+            raise TypeError(
+                f"{self!r} is divided over its ranks and cannot become a NumPy array by itself: use t.local for the "
+                "block of this rank (Local), or t.to_numpy() for the global array (Collective)"
+            )
+        if copy is False:
+            raise ValueError("a DTensor does not lend its memory to an array; use t.local")
+        return np.array(self.local, dtype=dtype)
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
+        raise TypeError(
+            "a DTensor cannot be pickled: its other blocks are on other ranks. Pickle t.local and t.layout, and use "
+            "meshcomm.from_local to make it again; or pickle t.to_numpy()"
+        )
+
+    def __copy__(self) -> "DTensor":
+        return self.copy()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "DTensor":
+        return self.copy()
+
+    def __bool__(self) -> NoReturn:
+        raise TypeError("the truth of a DTensor is on no single rank: use t.local or t.to_numpy()")
+
+    def __repr__(self) -> str:
+        mesh = ", ".join(f"{name}={size}" for name, size in self.mesh.dims)
+        specs = ", ".join("+".join(s) if isinstance(s, tuple) else s for s in self.layout.sharding_specs)
+        if self.local is None:
+            holds = "this rank is outside of the mesh"
+        else:
+            values = np.array2string(self.local, threshold=6, edgeitems=2, separator=", ").replace("\n", "\n  ")
+            holds = f"the block of this rank, {self.local.shape}:\n  {values}"
+        return f"DTensor of {self.shape} {self.dtype}, [{specs}] on mesh {mesh}; {holds}"
+
+
+def distribute(array: ArrayLike | None, layout: Layout, root: int | None = None) -> DTensor:
+    """Return *array* divided as *layout* says. Local; with *root*, Collective over the mesh.
+
+    Every rank passes the whole array, or only device *root* does, which then sends each other device its block.
+    ``LayoutError`` if the layout has another rank than the array, ``DTypeError`` for object. Source:
+    tf.experimental.dtensor.copy_to_mesh.
+
+    >>> import numpy as np, meshcomm as mc
+    >>> def program():
+    ...     rows = mc.Layout(["x", mc.UNSHARDED], mc.create_mesh([("x", 2)]))
+    ...     return mc.distribute(np.arange(6).reshape(3, 2), rows).local.tolist()
+    >>> with mc.simulate(2) as world:
+    ...     print(world.run(program))
+    [[[0, 1], [2, 3]], [[4, 5]]]
+    """
+    _check_layout(layout)
+    _check_root(root, layout.mesh)
+    place = place_in(layout.mesh)
+    if root is None:
+        whole = _as_array(array)
+        _check_rank(layout, whole.shape)
+        local = None if place is None else _cut(whole, layout, place.device)
+        return DTensor(local, layout, whole.shape, whole.dtype)
+    if place is None:
+        raise MeshError("ranks outside of the mesh do not learn shape and dtype from root: call distribute on its ranks")
+    guard.begin("distribute", place.team)
+    try:
+        return _scattered(array, layout, place, root)
+    finally:
+        guard.end()
+
+
+def from_local(block: ArrayLike | None, layout: Layout, global_shape: Shape | None = None) -> DTensor:
+    """Return a tensor whose block on this rank is *block*. Local; without *global_shape* Collective over the mesh.
+
+    A C-contiguous block is wrapped without a copy. It must have the shape that the layout gives this rank:
+    ``layout.block_slices(global_shape, mesh.rank)``. Without *global_shape* the ranks agree on the sum of their
+    lengths. Replicas are trusted to be equal. ``ShapeError`` if a block does not fit. Ranks outside of the mesh pass
+    None and a *global_shape*. Source: tf.experimental.dtensor.pack.
+
+    >>> import numpy as np, meshcomm as mc
+    >>> def program():
+    ...     mesh = mc.create_mesh([("x", 2)])
+    ...     return mc.from_local(np.full(2 - mesh.rank, mesh.rank), mc.Layout(["x"], mesh)).shape
+    >>> with mc.simulate(2) as world:
+    ...     print(world.run(program))
+    [(3,), (3,)]
+    """
+    _check_layout(layout)
+    place = place_in(layout.mesh)
+    if place is None:
+        if global_shape is None:
+            raise ShapeError("a rank outside of the mesh cannot take part in finding the shape: pass global_shape")
+        shape = as_shape(global_shape)
+        _check_rank(layout, shape)
+        return DTensor(None, layout, shape, np.asarray(block).dtype if block is not None else np.dtype(float))
+    if global_shape is not None:
+        shape = as_shape(global_shape)
+        _check_rank(layout, shape)
+        local = _as_block(block)
+        _check_block(local, layout, shape, place.device)
+        return DTensor(local, layout, shape, local.dtype)
+    guard.begin("from_local", place.team)
+    try:
+        local, shape = _agreed_shape(block, layout, place)
+    finally:
+        guard.end()
+    return DTensor(local, layout, shape, local.dtype)
+
+
+def from_callback(
+    shape: Shape, dtype: DTypeLike, layout: Layout, fn: Callable[[tuple[slice, ...]], ArrayLike]
+) -> DTensor:
+    """Return a tensor whose blocks are ``fn(slices)``, the slices of the global array that a rank holds. Local.
+
+    The global array is never made. What *fn* returns is converted to *dtype* if that loses no kind of number.
+    ``ShapeError`` if it has not the shape of the slices, ``DTypeError`` if it cannot be converted.
+
+    >>> import numpy as np, meshcomm as mc
+    >>> def program():
+    ...     layout = mc.Layout(["x"], mc.create_mesh([("x", 2)]))
+    ...     return mc.from_callback(5, float, layout, lambda s: np.arange(5)[s]).local.tolist()
+    >>> with mc.simulate(2) as world:
+    ...     print(world.run(program))
+    [[0.0, 1.0, 2.0], [3.0, 4.0]]
+    """
+    lengths, kind, place = _described(shape, dtype, layout)
+    if place is None:
+        return DTensor(None, layout, lengths, kind)
+    slices = layout.block_slices(lengths, place.device)
+    made = _as_array(fn(slices))
+    expected = layout.block_shape(lengths, place.device)
+    if made.shape != expected:
+        raise ShapeError(f"fn({slices}) must return a block of shape {expected}, not {made.shape}")
+    try:
+        return DTensor(made.astype(kind, order="C", casting="same_kind"), layout, lengths, kind)
+    except TypeError as error:
+        raise DTypeError(f"fn({slices}) returned {made.dtype}, which does not convert to {kind}: {error}") from None
+
+
+def empty(shape: Shape, dtype: DTypeLike, layout: Layout) -> DTensor:
+    """Return a tensor with blocks of arbitrary content. Local."""
+    lengths, kind, place = _described(shape, dtype, layout)
+    local = None if place is None else np.empty(layout.block_shape(lengths, place.device), kind)
+    return DTensor(local, layout, lengths, kind)
+
+
+def full(shape: Shape, fill_value: Any, dtype: DTypeLike, layout: Layout) -> DTensor:
+    """Return a tensor with *fill_value* everywhere. Local."""
+    tensor = empty(shape, dtype, layout)
+    if tensor.local is not None:
+        tensor.local[...] = fill_value
+    return tensor
+
+
+def zeros(shape: Shape, dtype: DTypeLike, layout: Layout) -> DTensor:
+    """Return a tensor of zeros. Local.
+
+    >>> import meshcomm as mc
+    >>> with mc.simulate(2) as world:
+    ...     layout = mc.Layout(["x"], mc.create_mesh([("x", 2)]))
+    ...     print(world.run(lambda: mc.zeros((3,), "i4", layout).local.tolist()))
+    [[0, 0], [0]]
+    """
+    lengths, kind, place = _described(shape, dtype, layout)
+    local = None if place is None else np.zeros(layout.block_shape(lengths, place.device), kind)
+    return DTensor(local, layout, lengths, kind)
+
+
+def ones(shape: Shape, dtype: DTypeLike, layout: Layout) -> DTensor:
+    """Return a tensor of ones. Local."""
+    return full(shape, 1, dtype, layout)
+
+
+def zeros_like(tensor: DTensor) -> DTensor:
+    """Return a tensor of zeros with the shape, dtype and layout of *tensor*. Local."""
+    return zeros(tensor.shape, tensor.dtype, tensor.layout)
+
+
+def _described(shape: Shape, dtype: DTypeLike, layout: Layout) -> tuple[tuple[int, ...], np.dtype[Any], Place | None]:
+    _check_layout(layout)
+    lengths = as_shape(shape)
+    _check_rank(layout, lengths)
+    return lengths, as_dtype(dtype), place_in(layout.mesh)
+
+
+def _as_array(array: Any) -> Array:
+    """Return *array* as a NumPy array that can be divided."""
+    if isinstance(array, DTensor):
+        raise DTypeError("this is a DTensor already: use relayout to give it another layout")
+    if array is None:
+        raise ShapeError("the array is None; every rank passes it unless root says which one has it")
+    try:
+        result = np.asarray(array)
+    except ValueError as error:
+        raise ShapeError(f"this is not an array: {error}") from None
+    as_dtype(result.dtype)
+    return result
+
+
+def _as_block(block: Any) -> Array:
+    """Return *block* as a C-contiguous array, itself if it is one."""
+    array = _as_array(block)
+    return array.view(np.ndarray) if array.flags.c_contiguous else array.copy(order="C")
+
+
+def _cut(array: Array, layout: Layout, device: int) -> Array:
+    """Return a copy of the block of *array* that *device* holds."""
+    inside: Any = (..., *layout.block_slices(array.shape, device))  # with ... an array also where nothing is sliced
+    block: Array = array[inside]
+    return block.copy(order="C")
+
+
+def _check_layout(layout: Any) -> None:
+    if not isinstance(layout, Layout):
+        raise LayoutError(f"layout must be a Layout, not {type(layout).__name__} ({layout!r})")
+    if layout.match_axis is not None:
+        raise LayoutError(f"{layout.sharding_specs}: MATCH has no meaning without a tensor to match")
+
+
+def _check_rank(layout: Layout, shape: tuple[int, ...]) -> None:
+    if layout.rank != len(shape):
+        raise LayoutError(f"an array of shape {shape} has rank {len(shape)}, but its layout has rank {layout.rank}")
+
+
+def _check_root(root: Any, mesh: Mesh) -> None:
+    if root is None:
+        return
+    if isinstance(root, bool) or not isinstance(root, (int, np.integer)) or not 0 <= root < mesh.size:
+        raise MeshError(f"root must be a device of the mesh, 0 to {mesh.size - 1}, not {root!r}")
+
+
+def _check_block(local: Array, layout: Layout, shape: tuple[int, ...], device: int) -> None:
+    expected = layout.block_shape(shape, device)
+    if local.shape != expected:
+        raise ShapeError(
+            f"device {device} holds a block of shape {expected} of the global shape {shape} in layout "
+            f"{layout.sharding_specs}, but the block given has shape {local.shape}"
+        )
+
+
+def _by_device(communicator: Communicator, place: Place, mesh: Mesh, message: bytes) -> list[bytes]:
+    """Return the message of every device of the mesh, in the order of devices. Collective over the mesh."""
+    messages = communicator.allgather(message)
+    at = {rank: message for rank, message in zip(place.team.ranks, messages, strict=True)}
+    return [at[rank] for rank in mesh.ranks]
+
+
+def _member(place: Place, mesh: Mesh, device: int) -> int:
+    """Return the place in the team of *device*."""
+    return place.team.ranks.index(mesh.ranks[device])
+
+
+def _agreed_shape(block: Any, layout: Layout, place: Place) -> tuple[Array, tuple[int, ...]]:
+    """Return the block and the global shape that all blocks add up to. Collective over the mesh."""
+    mesh, error, local = layout.mesh, None, np.empty(0)
+    try:
+        local = _as_block(block)
+        _check_rank(layout, local.shape)
+    except Exception as problem:
+        error = problem
+    guard.agree(place.team, f"from_local {local.dtype} in {layout.sharding_specs}", error)
+    lengths = np.array(local.shape, dtype=np.int64).tobytes()
+    gathered = _by_device(place.team.everyone.communicator(), place, mesh, lengths)
+    shapes = [tuple(np.frombuffer(text, dtype=np.int64).tolist()) for text in gathered]
+    shape = tuple(_agreed_length(layout, axis, [s[axis] for s in shapes]) for axis in range(layout.rank))
+    return local, shape
+
+
+def _agreed_length(layout: Layout, axis: int, lengths: list[int]) -> int:
+    """Return the length of a global axis from the lengths of all blocks; ``ShapeError`` if they do not fit."""
+    parts = layout.num_shards(axis)
+    numbers = [layout.block_numbers(device)[axis] for device in range(layout.mesh.size)]
+    first = {number: length for number, length in zip(reversed(numbers), reversed(lengths), strict=True)}
+    n = sum(first.values())
+    for device, (number, length) in enumerate(zip(numbers, lengths, strict=True)):
+        start, stop = block_interval(n, parts, number)
+        if length != stop - start:
+            raise ShapeError(
+                f"the blocks along axis {axis} add up to {n} elements, of which device {device} must hold "
+                f"{stop - start} (numpy.array_split), but its block has {length}"
+            )
+    return n
+
+
+def _scattered(array: Any, layout: Layout, place: Place, root: int) -> DTensor:
+    """Return the tensor that device *root* has the array of; it sends block by block. Collective over the mesh."""
+    mesh, team = layout.mesh, place.team
+    whole, error = np.empty(0), None
+    if place.device == root:
+        try:
+            whole = _as_array(array)
+            _check_rank(layout, whole.shape)
+        except Exception as problem:
+            error = problem
+    guard.agree(team, f"distribute in {layout.sharding_specs} from device {root}", error)
+    communicator = team.everyone.communicator()
+    shape, dtype = _described_by_root(communicator, whole, _member(place, mesh, root))
+    if place.device == root:
+        for device in range(mesh.size):
+            if device != root:
+                communicator.send(as_bytes(_cut(whole, layout, device)), _member(place, mesh, device))
+        local = _cut(whole, layout, root)
+    else:
+        local = np.empty(layout.block_shape(shape, place.device), dtype)
+        communicator.receive(as_bytes(local), _member(place, mesh, root))
+    return DTensor(local, layout, shape, dtype)
+
+
+def _described_by_root(
+    communicator: Communicator, whole: Array, root: int
+) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    """Return the shape and dtype of *whole* as the rank *root* has it. Collective."""
+    mine = pickle.dumps((whole.shape, whole.dtype)) if communicator.rank == root else b""
+    shape, dtype = pickle.loads(communicator.allgather(mine)[root])
+    return shape, dtype
+
+
+def _gathered(tensor: DTensor, place: Place) -> Array:
+    target = Layout.replicated(tensor.mesh, tensor.ndim)
+    key = ("to_numpy", tensor.layout, tensor.shape, tensor.dtype)
+    return run_agreed(
+        place,
+        key,
+        lambda: f"to_numpy of {tensor.shape} {tensor.dtype} in {tensor.layout.sharding_specs}",
+        lambda: prepare(plan_relayout(tensor.shape, tensor.dtype, tensor.layout, target), place),
+        tensor.local,
+    )
+
+
+def _gathered_on(tensor: DTensor, place: Place, root: int) -> Array | None:
+    """Return the global array on device *root*: one replica of each block sends it there. Collective."""
+    mesh, layout, shape = tensor.mesh, tensor.layout, tensor.shape
+    guard.agree(place.team, f"to_numpy of {shape} {tensor.dtype} in {layout.sharding_specs} on device {root}")
+    communicator = place.team.everyone.communicator()
+    assert tensor.local is not None
+    # Root serves itself if it can; each other block comes from the first device that holds it.
+    senders: dict[Box, int] = {}
+    for device in (root, *range(mesh.size)):
+        senders.setdefault(layout.block_box(shape, device), device)
+    if place.device != root:
+        if senders[layout.block_box(shape, place.device)] == place.device:
+            communicator.send(as_bytes(tensor.local), _member(place, mesh, root))
+        return None
+    whole = np.empty(shape, tensor.dtype)
+    for device in senders.values():
+        block = tensor.local
+        if device != root:
+            block = np.empty(layout.block_shape(shape, device), tensor.dtype)
+            communicator.receive(as_bytes(block), _member(place, mesh, device))
+        whole[layout.block_slices(shape, device)] = block
+    return whole

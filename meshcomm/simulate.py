@@ -1,0 +1,349 @@
+"""A world of simulated ranks in one process, behind the same interface as a world over MPI.
+
+Each rank is a thread, but only one runs at a time, and each runs until it waits for others: results are the same in
+every run. When no rank can go on, the ranks that wait are reported and ended, so that a simulated program never hangs.
+"""
+
+import threading
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meshcomm.errors import CollectiveMismatch, MeshError
+from meshcomm.groups import Bytes, Communicator, Counts, World
+
+
+def simulate(size: int) -> "SimulatedWorld":
+    """Return a world of *size* simulated ranks, to be used in a ``with`` statement. Local.
+
+    Meshes made inside the statement live in that world, and ``world.run(program)`` runs a program on every rank of it.
+    ``MeshError`` unless *size* is a positive integer.
+
+    >>> import numpy as np, meshcomm as mc
+    >>> def program():
+    ...     mesh = mc.create_mesh([("x", 2)])
+    ...     rows = mc.distribute(np.arange(4).reshape(2, 2), mc.Layout(["x", mc.UNSHARDED], mesh))
+    ...     return mc.relayout(rows, mc.Layout([mc.UNSHARDED, "x"], mesh)).local.tolist()
+    >>> with mc.simulate(2) as world:
+    ...     print(world.run(program))
+    [[[0], [2]], [[1], [3]]]
+    """
+    return SimulatedWorld(size)
+
+
+class SimulatedWorld:
+    """*size* ranks in one process. Made by `simulate`.
+
+    `bytes_moved` and `messages` count, per rank, what ranks received from other ranks so far.
+    """
+
+    def __init__(self, size: int) -> None:
+        if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+            raise MeshError(f"a simulated world has a positive number of ranks, not {size!r}")
+        self.size = size
+        self.bytes_moved = [0] * size
+        self.messages = [0] * size
+        self._ranks = [SimulatedRank(self, rank) for rank in range(size)]
+        self._meetings: dict[Any, _Meeting] = {}
+        self._control = threading.Semaphore(0)
+        self._running = False
+
+    def __enter__(self) -> "SimulatedWorld":
+        _stack().append(self)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        _stack().remove(self)
+
+    def __repr__(self) -> str:
+        return f"SimulatedWorld({self.size})"
+
+    @property
+    def rank(self) -> int:
+        """The simulated rank that asks. Local; ``MeshError`` outside of `run`."""
+        return self.here().rank
+
+    def here(self) -> "SimulatedRank":
+        """Return the world as the calling rank sees it. Local; ``MeshError`` outside of `run`."""
+        rank = getattr(_local, "rank", None)
+        if rank is None or rank.simulated_world is not self:
+            raise MeshError("this mesh lives in a simulated world: use it in a function given to world.run(function)")
+        return rank  # type: ignore[no-any-return]
+
+    def run(self, function: Callable[..., Any], *args: Any) -> list[Any]:
+        """Call *function* with *args* once on every simulated rank and return the results, rank by rank. Local.
+
+        An exception of a rank ends all of them and is raised here; ranks that wait for each other in vain raise
+        ``CollectiveMismatch``.
+        """
+        if self._running or getattr(_local, "rank", None) is not None:
+            raise MeshError("a simulated world runs one program at a time")
+        self._running = True
+        self._meetings.clear()
+        try:
+            for rank in self._ranks:
+                rank.start(function, args)
+            self._schedule()
+            return self._results()
+        finally:
+            self._running = False
+
+    def _schedule(self) -> None:
+        """Let one rank run at a time, in turns, until none can; then end those that wait for what cannot come."""
+        try:
+            while ready := [rank for rank in self._ranks if rank.ready]:
+                for rank in ready:
+                    self._let_run(rank)
+        finally:
+            for rank in self._ranks:
+                if not rank.done:
+                    rank.cancelled = True
+                    self._let_run(rank)
+                rank.join()
+
+    def _let_run(self, rank: "SimulatedRank") -> None:
+        rank.go.release()
+        self._control.acquire()
+
+    def _results(self) -> list[Any]:
+        failed = [rank for rank in self._ranks if rank.error is not None]
+        waiting = [rank for rank in self._ranks if rank.cancelled]
+        where = "; ".join(f"rank {rank.rank} waits in {rank.waits_in}" for rank in waiting)
+        if failed:
+            culprit = min(failed, key=lambda rank: rank.failed_at)
+            assert culprit.error is not None
+            culprit.error.add_note(f"on simulated rank {culprit.rank} of {self.size}" + (f"; {where}" if where else ""))
+            raise culprit.error
+        if waiting:
+            ended = [str(rank.rank) for rank in self._ranks if not rank.cancelled]
+            ends = f"; rank{'s' * (len(ended) > 1)} {', '.join(ended)} returned" if ended else ""
+            raise CollectiveMismatch(f"simulated ranks wait for each other in vain: {where}{ends}")
+        return [rank.result for rank in self._ranks]
+
+    def meet(
+        self,
+        key: Any,
+        operation: str,
+        members: tuple[int, ...],
+        payload: Any,
+        complete: Callable[[dict[int, Any]], Any],
+    ) -> Any:
+        """Wait until all *members* are at *key*; the last one to come calls *complete* on what each one brought."""
+        rank = self.here()
+        if rank.cancelled:
+            raise _Cancelled
+        meeting = self._meetings.setdefault(key, _Meeting())
+        meeting.brought[rank.rank] = payload
+        meeting.operations[rank.rank] = operation
+        if len(meeting.brought) == len(members):
+            del self._meetings[key]
+            meeting.finish(complete)
+            for member in members:
+                self._ranks[member].ready = True
+        else:
+            rank.wait(operation)
+        if meeting.error is not None:
+            raise type(meeting.error)(*meeting.error.args)
+        return meeting.outcome
+
+
+class _Meeting:
+    """Ranks that come together for one operation."""
+
+    def __init__(self) -> None:
+        self.brought: dict[int, Any] = {}
+        self.operations: dict[int, str] = {}
+        self.outcome: Any = None
+        self.error: Exception | None = None
+
+    def finish(self, complete: Callable[[dict[int, Any]], Any]) -> None:
+        if len(set(self.operations.values())) > 1:
+            calls = ", ".join(f"rank {rank}: {name}" for rank, name in sorted(self.operations.items()))
+            self.error = CollectiveMismatch(f"simulated ranks made different calls: {calls}")
+            return
+        try:
+            self.outcome = complete(self.brought)
+        except Exception as error:
+            self.error = error
+
+
+class _Cancelled(BaseException):
+    """Ends a simulated rank that waits for what cannot come; no ``except Exception`` should stop it."""
+
+
+_local = threading.local()
+
+
+def _stack() -> list[SimulatedWorld]:
+    stack: list[SimulatedWorld] | None = getattr(_local, "stack", None)
+    if stack is None:
+        stack = _local.stack = []
+    return stack
+
+
+def current_world() -> SimulatedWorld | None:
+    """Return the simulated world that the caller is in, if any. Local."""
+    rank = getattr(_local, "rank", None)
+    if rank is not None:
+        return rank.simulated_world  # type: ignore[no-any-return]
+    return _stack()[-1] if _stack() else None
+
+
+class SimulatedRank(World):
+    """One rank of a simulated world: a thread that runs when it is its turn."""
+
+    def __init__(self, world: SimulatedWorld, rank: int) -> None:
+        super().__init__(world.size, rank)
+        self.simulated_world = world
+        self.go = threading.Semaphore(0)
+        self.done = True
+
+    def start(self, function: Callable[..., Any], args: tuple[Any, ...]) -> None:
+        """Make the thread; it waits for its first turn."""
+        self._teams.clear()
+        self._places.clear()
+        self.ready, self.done, self.cancelled = True, False, False
+        self.result: Any = None
+        self.error: BaseException | None = None
+        self.failed_at = 0
+        self.waits_in = ""
+        self._thread = threading.Thread(target=self._main, args=(function, args), name=f"simulated rank {self.rank}")
+        self._thread.start()
+
+    def join(self) -> None:
+        """Wait for the end of the thread."""
+        self._thread.join()
+
+    def wait(self, operation: str) -> None:
+        """Let other ranks run until what this one waits for has happened."""
+        self.ready, self.waits_in = False, operation
+        self.simulated_world._control.release()
+        self.go.acquire()
+        if self.cancelled:
+            raise _Cancelled
+
+    def _main(self, function: Callable[..., Any], args: tuple[Any, ...]) -> None:
+        self.go.acquire()
+        _local.rank = self
+        try:
+            if not self.cancelled:
+                self.result = function(*args)
+        except _Cancelled:
+            pass
+        except BaseException as error:
+            self.failed_at = 1 + sum(rank.error is not None for rank in self.simulated_world._ranks)
+            self.error = error
+        finally:
+            self.ready, self.done = False, True
+            self.simulated_world._control.release()
+
+    def connect(self, ranks: range | tuple[int, ...]) -> Communicator:
+        return SimulatedCommunicator(self, ("ranks", *ranks), tuple(ranks))
+
+
+class SimulatedCommunicator(Communicator):
+    """A communicator between simulated ranks."""
+
+    def __init__(self, world: SimulatedRank, key: tuple[Any, ...], members: tuple[int, ...]) -> None:
+        self._world = world
+        self._key = key
+        self._members = members
+        self._calls = 0
+        self.size = len(members)
+        self.rank = members.index(world.rank)
+
+    def _meet(self, operation: str, payload: Any, complete: Callable[[list[Any]], Any]) -> Any:
+        self._calls += 1
+        return self._world.simulated_world.meet(
+            (self._key, self._calls),
+            operation,
+            self._members,
+            payload,
+            lambda brought: complete([brought[rank] for rank in self._members]),
+        )
+
+    def _deliver(self, data: Bytes, sender: int, into: Bytes, receiver: int) -> None:
+        if len(data) != len(into):
+            raise CollectiveMismatch(
+                f"rank {self._members[sender]} sends {len(data)} bytes to rank {self._members[receiver]}, "
+                f"which expects {len(into)}"
+            )
+        into[:] = data
+        if sender != receiver and len(data):
+            world = self._world.simulated_world
+            world.bytes_moved[self._members[receiver]] += len(data)
+            world.messages[self._members[receiver]] += 1
+
+    def alltoallv(
+        self, send: Bytes, send_counts: Counts, send_offsets: Counts, into: Bytes, counts: Counts, offsets: Counts
+    ) -> None:
+        def complete(brought: list[Any]) -> None:
+            for i, (data, data_counts, data_offsets, _, _, _) in enumerate(brought):
+                for j, (_, _, _, target, target_counts, target_offsets) in enumerate(brought):
+                    self._deliver(
+                        data[data_offsets[j] : data_offsets[j] + data_counts[j]],
+                        i,
+                        target[target_offsets[i] : target_offsets[i] + target_counts[i]],
+                        j,
+                    )
+
+        self._meet("alltoallv", (send, send_counts, send_offsets, into, counts, offsets), complete)
+
+    def allgatherv(self, send: Bytes, into: Bytes, counts: Counts, offsets: Counts) -> None:
+        def complete(brought: list[Any]) -> None:
+            for j, (_, target, target_counts, target_offsets) in enumerate(brought):
+                for i, (data, _, _, _) in enumerate(brought):
+                    self._deliver(data, i, target[target_offsets[i] : target_offsets[i] + target_counts[i]], j)
+
+        self._meet("allgatherv", (send, into, counts, offsets), complete)
+
+    def allreduce_max(self, values: NDArray[np.int64]) -> NDArray[np.int64]:
+        result: NDArray[np.int64] = self._meet("allreduce_max", values, lambda brought: np.max(brought, axis=0))
+        return result.copy()
+
+    def allgather(self, message: bytes) -> list[bytes]:
+        return list(self._meet("allgather", message, list))
+
+    def broadcast(self, data: Bytes, root: int) -> None:
+        def complete(brought: list[Any]) -> None:
+            for receiver, into in enumerate(brought):
+                self._deliver(brought[root], root, into, receiver)
+
+        self._meet("broadcast", data, complete)
+
+    def send(self, data: Bytes, rank: int) -> None:
+        self._pair(rank, (data, None))
+
+    def receive(self, into: Bytes, rank: int) -> None:
+        self._pair(rank, (None, into))
+
+    def _pair(self, other: int, payload: Any) -> None:
+        # Pairs count their own meetings: the other ranks do not take part in them.
+        me, peer = self._members[self.rank], self._members[other]
+        pair = (min(me, peer), max(me, peer))
+        sends = payload[0] is not None
+
+        def complete(brought: dict[int, Any]) -> None:
+            (data, _), (_, into) = (brought[me], brought[peer]) if sends else (brought[peer], brought[me])
+            self._deliver(data, *(self.rank, into, other) if sends else (other, into, self.rank))
+
+        name = f"a message between ranks {pair[0]} and {pair[1]}"
+        self._world.simulated_world.meet((self._key, "pair", pair), name, pair, payload, complete)
+
+    def split(self, color: int, key: int) -> "SimulatedCommunicator":
+        def complete(brought: list[Any]) -> dict[int, tuple[int, ...]]:
+            members: dict[int, list[tuple[int, int]]] = {}
+            for rank, (its_color, its_key) in zip(self._members, brought, strict=True):
+                members.setdefault(its_color, []).append((its_key, rank))
+            return {c: tuple(rank for _, rank in sorted(pairs)) for c, pairs in members.items()}
+
+        members = self._meet("split", (color, key), complete)
+        return SimulatedCommunicator(self._world, (*self._key, self._calls, color), members[color])
+
+    def free(self) -> None:
+        """Nothing to give back."""
