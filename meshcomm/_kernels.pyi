@@ -1,7 +1,9 @@
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+
+_Buffer: TypeAlias = NDArray[Any] | bytearray | memoryview
 
 class BoxCopies:
     count: int
@@ -19,4 +21,4 @@ class BoxCopies:
         target_strides: NDArray[np.intp],
         extents: NDArray[np.intp],
     ) -> None: ...
-    def run(self, source: NDArray[Any] | bytearray | memoryview, target: NDArray[Any] | bytearray | memoryview) -> None: ...
+    def run(self, source: _Buffer, target: _Buffer) -> None: ...

@@ -1,7 +1,7 @@
 """What a method of an early module does when its work lives in a later one.
 
-Modules import only from those above them. ``Mesh.world`` or ``Plan.execute`` read best as methods, yet need modules far
-below; each of those registers its part here once, when it is imported.
+Modules import only from those above them. ``Mesh.world`` or ``Plan.execute`` read best as methods, yet need modules
+far below; each of those registers its part here once, when it is imported.
 """
 
 from collections.abc import Callable

@@ -171,9 +171,7 @@ class Exchange:
         target = np.empty(receive.size, dtype=np.uint8)
         if not self._alone:
             data, into = outgoing(send, source), incoming(receive, target)
-            self.group.communicator().alltoallv(
-                data, send.counts, send.offsets, into, receive.counts, receive.offsets
-            )
+            self.group.communicator().alltoallv(data, send.counts, send.offsets, into, receive.counts, receive.offsets)
             self.finish(source, into, target)
         elif self._own is not None:
             self._own.run(source, target)
@@ -275,8 +273,8 @@ def all_to_all(
 
     *x* is split into *split_count* equal blocks along *split_dimension*; block j goes to position j of the group, and
     the blocks received are concatenated along *concat_dimension* in the order of the group. All ranks pass the same
-    shape and dtype. ``GroupError`` and ``ShapeError``, on all ranks, unless *split_count* is the size of the groups and
-    divides *x*; axes are not negative. Source: the AllToAll op of TensorFlow.
+    shape and dtype. ``GroupError`` or ``ShapeError``, on all ranks, unless *split_count* is the size of the groups
+    and divides *x*; axes are not negative. Source: the AllToAll op of TensorFlow.
 
     >>> import meshcomm as mc
     >>> with mc.simulate(2) as world:
@@ -307,9 +305,7 @@ def all_to_all(
     return _collective("all_to_all", x, group_assignment, arguments, comm, build)
 
 
-def all_gather(
-    x: ArrayLike, group_assignment: Any, dimension: int, comm: "MPI.Intracomm | None" = None
-) -> Array:
+def all_gather(x: ArrayLike, group_assignment: Any, dimension: int, comm: "MPI.Intracomm | None" = None) -> Array:
     """Return the *x* of every rank of the group, concatenated along *dimension*. Collective over *comm*.
 
     In the order of the group. All ranks pass the same shape and dtype. ``GroupError`` or ``ShapeError`` on all ranks.
@@ -339,9 +335,7 @@ def all_gather(
     return _collective("all_gather", x, group_assignment, (dimension,), comm, build)
 
 
-def all_reduce(
-    x: ArrayLike, group_assignment: Any, op: str = "sum", comm: "MPI.Intracomm | None" = None
-) -> Array:
+def all_reduce(x: ArrayLike, group_assignment: Any, op: str = "sum", comm: "MPI.Intracomm | None" = None) -> Array:
     """Return the *x* of all ranks of the group, reduced elementwise. Collective over *comm*.
 
     *op* is ``sum``, ``prod``, ``min`` or ``max``, as NumPy computes it in the dtype of *x*, in the order of the group:
@@ -431,9 +425,7 @@ def reduce_scatter(
     return _collective("reduce_scatter", x, group_assignment, (dimension, op), comm, build)
 
 
-def broadcast(
-    x: ArrayLike, group_assignment: Any, root: int = 0, comm: "MPI.Intracomm | None" = None
-) -> Array:
+def broadcast(x: ArrayLike, group_assignment: Any, root: int = 0, comm: "MPI.Intracomm | None" = None) -> Array:
     """Return the *x* of the rank at position *root* of the group. Collective over *comm*.
 
     All ranks pass the same shape and dtype. ``GroupError`` on all ranks unless the group has that position. Source:
@@ -550,7 +542,9 @@ def _normalised(x: ArrayLike, assignment: Any, team: Team) -> tuple[Array, Any, 
 
 def _as_array(x: Any) -> Array:
     if hasattr(x, "layout"):
-        raise DTypeError("a collective works on the plain array of each rank: pass x.local of a DTensor, or relayout it")
+        raise DTypeError(
+            "a collective works on the plain array of each rank: pass x.local of a DTensor, or relayout it"
+        )
     try:
         return np.asarray(x)
     except ValueError as error:

@@ -130,7 +130,7 @@ class DTensor:
         if self.local is None:
             holds = "this rank is outside of the mesh"
         else:
-            values = np.array2string(self.local, threshold=6, edgeitems=2, separator=", ").replace("\n", "\n  ")
+            values = np.array2string(self.local, threshold=100, edgeitems=2, separator=", ").replace("\n", "\n  ")
             holds = f"the block of this rank, {self.local.shape}:\n  {values}"
         return f"DTensor of {self.shape} {self.dtype}, [{specs}] on mesh {mesh}; {holds}"
 
@@ -159,7 +159,9 @@ def distribute(array: ArrayLike | None, layout: Layout, root: int | None = None)
         local = None if place is None else _cut(whole, layout, place.device)
         return DTensor(local, layout, whole.shape, whole.dtype)
     if place is None:
-        raise MeshError("ranks outside of the mesh do not learn shape and dtype from root: call distribute on its ranks")
+        raise MeshError(
+            "ranks outside of the mesh do not learn shape and dtype from root: call distribute on its ranks"
+        )
     guard.begin("distribute", place.team)
     try:
         return _scattered(array, layout, place, root)
@@ -339,7 +341,7 @@ def _check_block(local: Array, layout: Layout, shape: tuple[int, ...], device: i
 def _by_device(communicator: Communicator, place: Place, mesh: Mesh, message: bytes) -> list[bytes]:
     """Return the message of every device of the mesh, in the order of devices. Collective over the mesh."""
     messages = communicator.allgather(message)
-    at = {rank: message for rank, message in zip(place.team.ranks, messages, strict=True)}
+    at = dict(zip(place.team.ranks, messages, strict=True))
     return [at[rank] for rank in mesh.ranks]
 
 
@@ -368,8 +370,7 @@ def _agreed_length(layout: Layout, axis: int, lengths: list[int]) -> int:
     """Return the length of a global axis from the lengths of all blocks; ``ShapeError`` if they do not fit."""
     parts = layout.num_shards(axis)
     numbers = [layout.block_numbers(device)[axis] for device in range(layout.mesh.size)]
-    first = {number: length for number, length in zip(reversed(numbers), reversed(lengths), strict=True)}
-    n = sum(first.values())
+    n = sum(dict(zip(numbers, lengths, strict=True)).values())
     for device, (number, length) in enumerate(zip(numbers, lengths, strict=True)):
         start, stop = block_interval(n, parts, number)
         if length != stop - start:
@@ -404,9 +405,7 @@ def _scattered(array: Any, layout: Layout, place: Place, root: int) -> DTensor:
     return DTensor(local, layout, shape, dtype)
 
 
-def _described_by_root(
-    communicator: Communicator, whole: Array, root: int
-) -> tuple[tuple[int, ...], np.dtype[Any]]:
+def _described_by_root(communicator: Communicator, whole: Array, root: int) -> tuple[tuple[int, ...], np.dtype[Any]]:
     """Return the shape and dtype of *whole* as the rank *root* has it. Collective."""
     mine = pickle.dumps((whole.shape, whole.dtype)) if communicator.rank == root else b""
     shape, dtype = pickle.loads(communicator.allgather(mine)[root])

@@ -13,6 +13,7 @@ from meshcomm.groups import Bytes, Group, Place
 from meshcomm.layout import Layout
 from meshcomm.plan import AllGather, Boxes, Plan, Slice, Step
 
+
 class Operation(Protocol):
     """What turns a block into another one; Collective over its group, if it has one."""
 

@@ -539,7 +539,7 @@ def _spec_names(axis: int, spec: object) -> tuple[str, ...]:
 def _refuse_name(axis: int, name: str, mesh: Mesh) -> NoReturn:
     raise LayoutError(
         f"{quote(name)[1:-1]}: A dimension sharding must either be a valid mesh dimension or UNSHARDED. Axis {axis}; "
-        f"the mesh has the dimensions {mesh.dim_names}."
+        f"the mesh has the dimensions {quote(mesh.dim_names)}."
     )
 
 

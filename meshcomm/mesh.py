@@ -231,7 +231,7 @@ class Mesh:
     def _position(self, dim_name: str) -> int:
         if not self.contains_dim(dim_name):
             raise _UnknownDimensionError(
-                f"dimension {quote(dim_name)} does not exist in mesh; available dimensions: {self.dim_names}"
+                f"dimension {quote(dim_name)} does not exist in mesh; available dimensions: {quote(self.dim_names)}"
             )
         return self._index[dim_name]
 
@@ -297,7 +297,12 @@ class Mesh:
         return self._use_xla_spmd
 
     def host_mesh(self) -> "Mesh":
-        """Return the mesh of the CPUs beside these devices, without the mesh's name. Local."""
+        """Return the mesh of the CPUs beside these devices, in the same world, without the mesh's name. Local."""
+        return self._on_hosts()._bound_to(self._world)
+
+    def _on_hosts(self) -> "Mesh":
+        if self.is_single_device():
+            return Mesh.from_device(_on_host(self.single_device))
         if self._listing is None:
             devices = self._ranks if self._names is None else tuple(map(_on_host, self._names))
             return Mesh(devices, self._dims)
@@ -576,7 +581,7 @@ def _canonical_dims(dims: Dims) -> tuple[MeshDimension, ...]:
     names = [dim.name for dim in canonical]
     for name in names:
         if names.count(name) > 1:
-            raise MeshError(f"repeated mesh dimension {quote(name)} in {names}; the names in a mesh are unique")
+            raise MeshError(f"repeated mesh dimension {quote(name)} in {quote(names)}; the names in a mesh are unique")
     if math.prod(dim.size for dim in canonical) > _MAX_INT64:
         raise MeshError(f"a mesh of shape {[dim.size for dim in canonical]}; it has at most 2**63 - 1 devices")
     return canonical
@@ -588,9 +593,9 @@ def _canonical_dim(i: int, pair: object) -> MeshDimension:
     name = _checked_name(f"name of mesh dimension {i}", pair[0], "+,=|")
     if name in RESERVED_NAMES:
         raise MeshError(f"mesh dimension name {name} is reserved; reserved are {', '.join(sorted(RESERVED_NAMES))}")
-    size = integer(pair[1], f"size of mesh dimension {name!r}")
+    size = integer(pair[1], f"size of mesh dimension {quote(name)}")
     if not 1 <= size <= _MAX_INT64:
-        raise MeshError(f"mesh dimension {name!r} has size {quote(size)}; sizes are 1 .. 2**63 - 1")
+        raise MeshError(f"mesh dimension {quote(name)} has size {quote(size)}; sizes are 1 .. 2**63 - 1")
     return MeshDimension(name, size)
 
 

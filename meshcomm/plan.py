@@ -7,6 +7,7 @@ what it needs, an `AllGather` if every device of a group needs all blocks of the
 
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from itertools import pairwise
 from math import prod
 from typing import Any, NamedTuple
 
@@ -362,7 +363,7 @@ def same_place(a: Mesh, b: Mesh) -> bool:
 @lru_cache(maxsize=1024)
 def _plan(shape: tuple[int, ...], dtype: np.dtype[Any], source: Layout, target: Layout) -> Plan:
     path = _path(shape, source, target)
-    steps = tuple(_step(shape, dtype.itemsize, a, b) for a, b in zip(path, path[1:], strict=False))
+    steps = tuple(_step(shape, dtype.itemsize, a, b) for a, b in pairwise(path))
     return Plan(shape, dtype, source, target, steps)
 
 
@@ -585,8 +586,5 @@ def _bytes(number: float) -> str:
     """
     if number < 1024:
         return f"{int(number)} B"
-    for unit in ("KiB", "MiB", "GiB", "TiB", "PiB"):
-        number /= 1024
-        if number < 1024:
-            break
-    return f"{number:.1f} {unit}"
+    power = min(5, (int(number).bit_length() - 1) // 10)
+    return f"{number / 1024**power:.1f} {('KiB', 'MiB', 'GiB', 'TiB', 'PiB')[power - 1]}"

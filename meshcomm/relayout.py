@@ -79,13 +79,11 @@ def relayout_like(tensor: DTensor | ArrayLike, layout_tensor: DTensor, name: str
 
 @_late.provides("execute_plan")
 def _execute(plan: Plan, tensor: Any) -> DTensor:
-    if not isinstance(tensor, DTensor) or (tensor.shape, tensor.dtype, tensor.layout) != (
-        plan.shape,
-        plan.dtype,
-        plan.source,
-    ):
+    planned = (plan.shape, plan.dtype, plan.source)
+    if not isinstance(tensor, DTensor) or (tensor.shape, tensor.dtype, tensor.layout) != planned:
         raise LayoutError(
-            f"this plan is for a DTensor of {plan.shape} {plan.dtype} in {plan.source.sharding_specs}, not for {tensor!r}"
+            f"this plan is for a DTensor of {plan.shape} {plan.dtype} in {plan.source.sharding_specs}, "
+            f"not for {tensor!r}"
         )
     return relayout(tensor, plan.target)
 

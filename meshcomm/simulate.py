@@ -117,7 +117,9 @@ class SimulatedWorld:
         if failed:
             culprit = min(failed, key=lambda rank: rank.failed_at)
             assert culprit.error is not None
-            culprit.error.add_note(f"on simulated rank {culprit.rank} of {self.size}" + (f"; {where}" if where else ""))
+            culprit.error.add_note(
+                f"on simulated rank {culprit.rank} of {self.size}" + (f"; {where}" if where else "")
+            )
             raise culprit.error
         if waiting:
             ended = [str(rank.rank) for rank in self._ranks if not rank.cancelled]

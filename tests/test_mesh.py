@@ -98,7 +98,9 @@ def test_recorded_dimensions(case):
     assert mesh.dims == tuple(MeshDimension(*dim) for dim in case["dims"])
 
 
-@pytest.mark.parametrize(("text", "answer"), [pytest.param(*case, id=case[0][:40]) for case in GOLDEN["mesh_from_string"]])
+@pytest.mark.parametrize(
+    ("text", "answer"), [pytest.param(*case, id=case[0][:40]) for case in GOLDEN["mesh_from_string"]]
+)
 def test_recorded_from_string(text, answer):
     if golden_key("Mesh", text) in DEPARTURES or isinstance(answer, dict):
         with pytest.raises(MeshError):
@@ -255,7 +257,9 @@ def test_host_mesh_drops_the_name_and_takes_cpus():
 # -- construction -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("dims", [[("x", 3), ("y", 2)], {"x": 3, "y": 2}, (["x", 3], ["y", np.int64(2)]), iter([("x", 3), ("y", 2)])])
+@pytest.mark.parametrize(
+    "dims", [[("x", 3), ("y", 2)], {"x": 3, "y": 2}, (["x", 3], ["y", np.int64(2)]), iter([("x", 3), ("y", 2)])]
+)
 def test_dims_are_pairs_or_a_dict(dims):
     mesh = Mesh(range(6), dims)
     assert mesh.dims == (("x", 3), ("y", 2))
@@ -326,7 +330,9 @@ def test_reserved_names(name):
         Mesh(range(2), {name: 2})
 
 
-@pytest.mark.parametrize("name", ["a b", "a\tb", "a\nb", "a,b", "a=b", "a|b", "a+b", "a\u2003b", "a\x00", "\ud800", " "])
+@pytest.mark.parametrize(
+    "name", ["a b", "a\tb", "a\nb", "a,b", "a=b", "a|b", "a+b", "a\u2003b", "a\x00", "\ud800", " "]
+)
 def test_names_the_text_form_cannot_hold(name):
     with pytest.raises(MeshError, match="cannot be written"):
         Mesh(range(2), {name: 2})
@@ -355,7 +361,9 @@ def test_a_missing_dimension_is_a_mesh_error_and_a_key_error(name):
     mesh = grid(3, 2)
     assert name not in mesh
     for ask in (mesh.__getitem__, mesh.dim_size, mesh.stride):
-        with pytest.raises(MeshError, match=r"^dimension .* does not exist in mesh; available dimensions: \['x', 'y'\]$"):
+        with pytest.raises(
+            MeshError, match=r"^dimension .* does not exist in mesh; available dimensions: \['x', 'y'\]$"
+        ):
             ask(name)
         with pytest.raises(KeyError):
             ask(name)
@@ -363,7 +371,7 @@ def test_a_missing_dimension_is_a_mesh_error_and_a_key_error(name):
 
 @pytest.mark.parametrize("offset", [6, -1, 2**70])
 def test_device_location_out_of_range(offset):
-    with pytest.raises(MeshError, match="mesh offset .* of a mesh of 6 devices"):
+    with pytest.raises(MeshError, match=r"mesh offset .* of a mesh of 6 devices"):
         grid(3, 2).device_location(offset)
 
 
@@ -426,7 +434,13 @@ def test_a_partly_local_mesh():
 
 @pytest.mark.parametrize(
     ("device", "device_type"),
-    [("TPU:0", "TPU"), ("tpu:0", "TPU"), ("/device:GPU:3", "GPU"), ("/job:a/task:1/device:CPU:0", "CPU"), ("/gpu:1", "GPU")],
+    [
+        ("TPU:0", "TPU"),
+        ("tpu:0", "TPU"),
+        ("/device:GPU:3", "GPU"),
+        ("/job:a/task:1/device:CPU:0", "CPU"),
+        ("/gpu:1", "GPU"),
+    ],
 )
 def test_device_type(device, device_type):
     assert Mesh([device], {"x": 1}).device_type() == Mesh.from_device(device).device_type() == device_type
@@ -534,7 +548,7 @@ def test_where_a_mesh_runs_is_not_part_of_its_value():
     world = object()
     mesh = grid(3, 2)
     bound = mesh._bound_to(world)
-    assert bound.world is world
+    assert bound.world is bound.host_mesh().world is world
     assert bound == mesh
     assert hash(bound) == hash(mesh)
     assert bound.to_string() == mesh.to_string()
@@ -558,7 +572,12 @@ def test_what_later_modules_provide(monkeypatch):
 # -- hostile text and bytes -------------------------------------------------------------------------------------------
 
 
-VALID = ["m|x=2,y=2|0,1,2,3|0,1,2,3|CPU:0,CPU:1,CPU:2,CPU:3", "|x=2|0,1|0|TPU:0|TPU:0,TPU:1|use_xla_spmd", "|x=2|*CPU", "CPU:0"]
+VALID = [
+    "m|x=2,y=2|0,1,2,3|0,1,2,3|CPU:0,CPU:1,CPU:2,CPU:3",
+    "|x=2|0,1|0|TPU:0|TPU:0,TPU:1|use_xla_spmd",
+    "|x=2|*CPU",
+    "CPU:0",
+]
 
 
 @st.composite
@@ -618,7 +637,6 @@ def test_from_device_takes_a_device_string(value):
     [
         "|" * 2**20,
         "|" + "x=2," * 2**18 + "|*CPU",
-        "|" + "x" * 2**20 + "=2|*CPU",
         "|x=" + "9" * 2**20 + "|*CPU",
         "|x=2|" + "0," * 2**19 + "|0,1|CPU:0,CPU:1",
         "|x=2|" + "9" * 2**20 + "|0,1|CPU:0,CPU:1",
@@ -635,6 +653,14 @@ def test_from_device_takes_a_device_string(value):
 def test_a_mebibyte_takes_linear_time(text):
     with pytest.raises(MeshError) as raised:
         Mesh.from_string(text)
+    assert len(str(raised.value)) < 1000
+
+
+def test_a_name_may_be_long():
+    mesh = Mesh.from_string("|" + "x" * 2**20 + "=2|*CPU")
+    assert mesh.shape() == [2]
+    with pytest.raises(MeshError) as raised:
+        mesh.dim_size("y")
     assert len(str(raised.value)) < 1000
 
 
