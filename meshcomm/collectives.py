@@ -171,11 +171,16 @@ class Exchange:
         target = np.empty(receive.size, dtype=np.uint8)
         if not self._alone:
             data, into = outgoing(send, source), incoming(receive, target)
-            self.group.communicator().alltoallv(data, send.counts, send.offsets, into, receive.counts, receive.offsets)
+            self.communicate(data, into)
             self.finish(source, into, target)
         elif self._own is not None:
             self._own.run(source, target)
         return target
+
+    def communicate(self, data: Bytes, into: Bytes) -> None:
+        """Send from one buffer and receive in the other. Collective over the group."""
+        send, receive = self.send, self.receive
+        self.group.communicator().alltoallv(data, send.counts, send.offsets, into, receive.counts, receive.offsets)
 
     def finish(self, source: Bytes, into: Bytes, target: Bytes) -> None:
         """Put what was received *into* a buffer, and what stays here, into the new block. Local."""
@@ -183,6 +188,31 @@ class Exchange:
             self.receive.copies.run(into, target)
         if self._own is not None:
             self._own.run(source, target)
+
+
+class Permute(Exchange):
+    """An exchange in which every rank of the group sends to one rank at most, and receives from one at most.
+
+    Two messages between those who have something to say, instead of a collective call among all.
+    """
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self._to, self._sent = _only(self.send)
+        self._source, self._received = _only(self.receive)
+
+    def communicate(self, data: Bytes, into: Bytes) -> None:
+        """Send from one buffer and receive in the other. Collective over the group."""
+        self.group.communicator().permute(data[self._sent], self._to, into[self._received], self._source)
+
+
+def _only(side: Side) -> tuple[int | None, slice]:
+    """Return the one place that a side has bytes for, if any, and where they are."""
+    place = next((place for place, count in enumerate(side.counts) if count), None)
+    if place is None:
+        return None, slice(0, 0)
+    start = side.offsets[place]
+    return place, slice(start, start + side.counts[place])
 
 
 def outgoing(side: Side, source: Bytes) -> Bytes:
@@ -472,7 +502,7 @@ def collective_permute(
         _check_pairs(pairs, team)
         sends = [target for source, target in pairs if source == me]
         receives = [source for source, target in pairs if target == me]
-        exchange = Exchange(
+        exchange = Permute(
             team.everyone, me, array.itemsize, shape, _whole(shape, *sends), shape, _whole(shape, *receives)
         )
 

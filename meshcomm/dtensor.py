@@ -154,7 +154,7 @@ def distribute(array: ArrayLike | None, layout: Layout, root: int | None = None)
     _check_root(root, layout.mesh)
     place = place_in(layout.mesh)
     if root is None:
-        whole = _as_array(array)
+        whole = as_array(array)
         _check_rank(layout, whole.shape)
         local = None if place is None else _cut(whole, layout, place.device)
         return DTensor(local, layout, whole.shape, whole.dtype)
@@ -227,7 +227,7 @@ def from_callback(
     if place is None:
         return DTensor(None, layout, lengths, kind)
     slices = layout.block_slices(lengths, place.device)
-    made = _as_array(fn(slices))
+    made = as_array(fn(slices))
     expected = layout.block_shape(lengths, place.device)
     if made.shape != expected:
         raise ShapeError(f"fn({slices}) must return a block of shape {expected}, not {made.shape}")
@@ -283,8 +283,8 @@ def _described(shape: Shape, dtype: DTypeLike, layout: Layout) -> tuple[tuple[in
     return lengths, as_dtype(dtype), place_in(layout.mesh)
 
 
-def _as_array(array: Any) -> Array:
-    """Return *array* as a NumPy array that can be divided."""
+def as_array(array: Any) -> Array:
+    """Return *array* as a NumPy array that can be divided. Local."""
     if isinstance(array, DTensor):
         raise DTypeError("this is a DTensor already: use relayout to give it another layout")
     if array is None:
@@ -299,7 +299,7 @@ def _as_array(array: Any) -> Array:
 
 def _as_block(block: Any) -> Array:
     """Return *block* as a C-contiguous array, itself if it is one."""
-    array = _as_array(block)
+    array = as_array(block)
     return array.view(np.ndarray) if array.flags.c_contiguous else array.copy(order="C")
 
 
@@ -387,7 +387,7 @@ def _scattered(array: Any, layout: Layout, place: Place, root: int) -> DTensor:
     whole, error = np.empty(0), None
     if place.device == root:
         try:
-            whole = _as_array(array)
+            whole = as_array(array)
             _check_rank(layout, whole.shape)
         except Exception as problem:
             error = problem

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from meshcomm import guard
 from meshcomm.blocks import Box
-from meshcomm.collectives import Exchange, Gather, Program, as_block, as_bytes, copy_of_box
+from meshcomm.collectives import Exchange, Gather, Permute, Program, as_block, as_bytes, copy_of_box
 from meshcomm.groups import Bytes, Group, Place
 from meshcomm.layout import Layout
 from meshcomm.plan import AllGather, Boxes, Plan, Slice, Step
@@ -101,7 +101,8 @@ def _communication(step: Step, place: Place, held: Layout) -> Operation:
         box = _within(source, _single(here, step.source.block_box(step.shape, device)))
         return Gather(group, step.itemsize, _lengths(source), box, _lengths(target), receives)
     sends = _within(source, step.sends(device))
-    return Exchange(group, here, step.itemsize, _lengths(source), sends, _lengths(target), receives)
+    exchange = Permute if step.permutes else Exchange
+    return exchange(group, here, step.itemsize, _lengths(source), sends, _lengths(target), receives)
 
 
 def _group(step: Step, place: Place) -> Group:

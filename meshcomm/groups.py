@@ -49,6 +49,10 @@ class Communicator(ABC):
         """Send bytes of *send* to each rank, and receive bytes of each rank in *into*."""
 
     @abstractmethod
+    def permute(self, data: Bytes, to: int | None, into: Bytes, source: int | None) -> None:
+        """Send *data* to rank *to*, if any, and receive *into* from rank *source*, if any."""
+
+    @abstractmethod
     def allgatherv(self, send: Bytes, into: Bytes, counts: Counts, offsets: Counts) -> None:
         """Receive the bytes *send* of every rank in *into*."""
 
@@ -222,7 +226,8 @@ class Team:
 
     def _connect(self) -> Communicator:
         communicator = self.world.connect(self.ranks)
-        crowded = np.array([len(self.world._teams) > TEAMS_PER_WORLD], dtype=np.int64)
+        others = sum(team.everyone.is_open for team in self.world._teams.values())
+        crowded = np.array([others >= TEAMS_PER_WORLD], dtype=np.int64)
         if communicator.allreduce_max(crowded)[0]:
             communicator.free()
             raise MeshError(
@@ -275,6 +280,11 @@ class Group:
             self.opened = None
 
 
+def _sendable(data: Bytes) -> list[Bytes]:
+    """Return *data* in pieces whose length every MPI can count."""
+    return [data[start : start + _SEND_AT_ONCE] for start in range(0, len(data), _SEND_AT_ONCE)]
+
+
 class MPICommunicator(Communicator):
     """A communicator of MPI that belongs to us."""
 
@@ -283,6 +293,7 @@ class MPICommunicator(Communicator):
         self._comm = comm
         self._byte = MPI.BYTE
         self._max = MPI.MAX
+        self._wait_all = MPI.Request.Waitall
         self.size = comm.size
         self.rank = comm.rank
 
@@ -290,6 +301,14 @@ class MPICommunicator(Communicator):
         self, send: Bytes, send_counts: Counts, send_offsets: Counts, into: Bytes, counts: Counts, offsets: Counts
     ) -> None:
         self._comm.Alltoallv([send, send_counts, send_offsets, self._byte], [into, counts, offsets, self._byte])
+
+    def permute(self, data: Bytes, to: int | None, into: Bytes, source: int | None) -> None:
+        requests = []
+        if source is not None:
+            requests += [self._comm.Irecv([part, self._byte], source) for part in _sendable(into)]
+        if to is not None:
+            requests += [self._comm.Isend([part, self._byte], to) for part in _sendable(data)]
+        self._wait_all(requests)
 
     def allgatherv(self, send: Bytes, into: Bytes, counts: Counts, offsets: Counts) -> None:
         self._comm.Allgatherv([send, self._byte], [into, counts, offsets, self._byte])
@@ -309,16 +328,16 @@ class MPICommunicator(Communicator):
         return [texts[end - length : end].tobytes() for length, end in zip(counts, ends.tolist(), strict=True)]
 
     def broadcast(self, data: Bytes, root: int) -> None:
-        for start in range(0, len(data), _SEND_AT_ONCE):
-            self._comm.Bcast([data[start : start + _SEND_AT_ONCE], self._byte], root)
+        for part in _sendable(data):
+            self._comm.Bcast([part, self._byte], root)
 
     def send(self, data: Bytes, rank: int) -> None:
-        for start in range(0, len(data), _SEND_AT_ONCE):
-            self._comm.Send([data[start : start + _SEND_AT_ONCE], self._byte], rank)
+        for part in _sendable(data):
+            self._comm.Send([part, self._byte], rank)
 
     def receive(self, into: Bytes, rank: int) -> None:
-        for start in range(0, len(into), _SEND_AT_ONCE):
-            self._comm.Recv([into[start : start + _SEND_AT_ONCE], self._byte], rank)
+        for part in _sendable(into):
+            self._comm.Recv([part, self._byte], rank)
 
     def split(self, color: int, key: int) -> "MPICommunicator":
         return MPICommunicator(self._comm.Split(color, key))

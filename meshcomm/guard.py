@@ -114,6 +114,18 @@ def _differences(team: Team, calls: list[str]) -> str:
     return "ranks made different collective calls:\n" + "\n".join(lines)
 
 
+def launched_ranks() -> int | None:
+    """Return how many ranks a launcher started this process as one of, or None if there was no launcher. Local.
+
+    Read from the environment: MPI does not have to be loaded, nor initialised.
+    """
+    sizes = ["PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE"]
+    if "PMIX_RANK" in os.environ:
+        sizes.append("SLURM_STEP_NUM_TASKS")
+    text = next((os.environ[name] for name in sizes if name in os.environ), "")
+    return int(text) if text.isdigit() else None
+
+
 @cache
 def install_hooks() -> None:
     """Make an uncaught exception end the job if it has more ranks than this one; once per process. Local."""

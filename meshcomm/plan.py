@@ -71,12 +71,18 @@ class Step:
     @cached_property
     def packs(self) -> bool:
         """Whether a device packs what it sends: its boxes do not lie consecutively in its block. Local."""
-        return bool(self.dims) and not _lies_in_place(self.shape, self.source, self.target)
+        return not (self.permutes or _lies_in_place(self.shape, self.source, self.target))
 
     @cached_property
     def unpacks(self) -> bool:
         """Whether a device unpacks what it receives: it does not arrive where it belongs. Local."""
-        return bool(self.dims) and not _lies_in_place(self.shape, self.target, self.source)
+        return not (self.permutes or _lies_in_place(self.shape, self.target, self.source))
+
+    @cached_property
+    def permutes(self) -> bool:
+        """Whether every device receives one whole block of one other device, and every block goes to one. Local."""
+        same_cuts = self.source.shape == self.target.shape
+        return bool(self.dims) and same_cuts and set(self.dims) <= _used(self.target)
 
     def group_of(self, device: int) -> tuple[int, ...]:
         """Return the devices that *device* exchanges with, itself among them, in the order of the group. Local."""
@@ -273,7 +279,7 @@ class Plan:
             groups = f"  [{count} group{'s' * (count > 1)} of {step.group_size}]" if step.dims else ""
             moved = step_traffic(step, np.arange(step.mesh.size, dtype=np.intp))
             traffic = f" {_bytes(int(moved[0].max()))}, {_count(int(moved[1].max()), 'message')}"
-            work = ", ".join(w for w, does in (("pack", step.packs), ("unpack", step.unpacks)) if does)
+            work = ", ".join(w for w, does in (("pack", step.packs), ("unpack", step.unpacks)) if does and step.dims)
             lines.append(f"  {number}. {step}{groups}{traffic}{'; ' + work if work else ''}")
         if not self.steps:
             lines.append("  nothing moves: a copy of the block")

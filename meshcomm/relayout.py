@@ -2,12 +2,11 @@
 
 from typing import Any
 
-import numpy as np
 from numpy.typing import ArrayLike
 
 from meshcomm import _late, guard
 from meshcomm.context import place_in
-from meshcomm.dtensor import DTensor, distribute
+from meshcomm.dtensor import DTensor, as_array, distribute
 from meshcomm.errors import LayoutError, MeshError
 from meshcomm.execute import prepare, run_agreed
 from meshcomm.layout import Layout
@@ -35,7 +34,7 @@ def relayout(tensor: DTensor | ArrayLike, layout: Layout, name: str | None = Non
     if not isinstance(layout, Layout):
         raise LayoutError(f"a relayout goes to a Layout, not {type(layout).__name__} ({layout!r})")
     if not isinstance(tensor, DTensor):
-        array = np.asarray(tensor)
+        array = as_array(tensor)
         return distribute(array, layout.matched(Layout.replicated(layout.mesh, array.ndim)))
     _check_place(tensor.layout, layout)
     place = place_in(layout.mesh)

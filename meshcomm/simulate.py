@@ -296,6 +296,15 @@ class SimulatedCommunicator(Communicator):
 
         self._meet("alltoallv", (send, send_counts, send_offsets, into, counts, offsets), complete)
 
+    def permute(self, data: Bytes, to: int | None, into: Bytes, source: int | None) -> None:
+        def complete(brought: list[Any]) -> None:
+            for receiver, (_, _, target, sender) in enumerate(brought):
+                if sender is not None:
+                    sent, goes_to, _, _ = brought[sender]
+                    self._deliver(sent if goes_to == receiver else sent[:0], sender, target, receiver)
+
+        self._meet("permute", (data, to, into, source), complete)
+
     def allgatherv(self, send: Bytes, into: Bytes, counts: Counts, offsets: Counts) -> None:
         def complete(brought: list[Any]) -> None:
             for j, (_, target, target_counts, target_offsets) in enumerate(brought):
