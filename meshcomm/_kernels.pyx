@@ -155,8 +155,10 @@ cdef int _check(
     const Py_ssize_t[:] extents, const Py_ssize_t[:] strides,
 ) except -1:
     # By division, never by a product that could overflow: steps * |stride| must fit into what is left.
-    cdef Py_ssize_t low = offset, high = size - itemsize - offset, steps, stride, axis
-    cdef bint inside = 0 <= offset <= size and high >= 0
+    cdef Py_ssize_t low = offset, high = 0, steps, stride, axis
+    cdef bint inside = 0 <= offset <= size and itemsize <= size - offset
+    if inside:
+        high = size - offset - itemsize
     for axis in range(extents.shape[0]):
         steps, stride = extents[axis] - 1, strides[axis]
         if not inside or steps == 0 or stride == 0:

@@ -332,7 +332,7 @@ def all_to_all(
         return lambda a: as_block(exchange.run(as_bytes(a)), target_shape, a.dtype)
 
     arguments = (concat_dimension, split_dimension, split_count)
-    return _collective("all_to_all", x, group_assignment, arguments, comm, build)
+    return _collective("all_to_all", x, _rows(group_assignment), arguments, comm, build)
 
 
 def all_gather(x: ArrayLike, group_assignment: Any, dimension: int, comm: "MPI.Intracomm | None" = None) -> Array:
@@ -362,7 +362,7 @@ def all_gather(x: ArrayLike, group_assignment: Any, dimension: int, comm: "MPI.I
         )
         return lambda a: as_block(gather.run(as_bytes(a)), target_shape, a.dtype)
 
-    return _collective("all_gather", x, group_assignment, (dimension,), comm, build)
+    return _collective("all_gather", x, _rows(group_assignment), (dimension,), comm, build)
 
 
 def all_reduce(x: ArrayLike, group_assignment: Any, op: str = "sum", comm: "MPI.Intracomm | None" = None) -> Array:
@@ -411,7 +411,7 @@ def all_reduce(x: ArrayLike, group_assignment: Any, op: str = "sum", comm: "MPI.
 
         return run
 
-    return _collective("all_reduce", x, group_assignment, (op,), comm, build)
+    return _collective("all_reduce", x, _rows(group_assignment), (op,), comm, build)
 
 
 def reduce_scatter(
@@ -452,7 +452,7 @@ def reduce_scatter(
         )
         return lambda a: reduce(as_block(exchange.run(as_bytes(a)), stacked, a.dtype))
 
-    return _collective("reduce_scatter", x, group_assignment, (dimension, op), comm, build)
+    return _collective("reduce_scatter", x, _rows(group_assignment), (dimension, op), comm, build)
 
 
 def broadcast(x: ArrayLike, group_assignment: Any, root: int = 0, comm: "MPI.Intracomm | None" = None) -> Array:
@@ -480,7 +480,7 @@ def broadcast(x: ArrayLike, group_assignment: Any, root: int = 0, comm: "MPI.Int
 
         return run
 
-    return _collective("broadcast", x, group_assignment, (root,), comm, build)
+    return _collective("broadcast", x, _rows(group_assignment), (root,), comm, build)
 
 
 def collective_permute(
@@ -512,13 +512,13 @@ def collective_permute(
 
         return run
 
-    return _collective("collective_permute", x, source_target_pairs, (), comm, build)
+    return _collective("collective_permute", x, _pairs(source_target_pairs), (), comm, build)
 
 
 def _collective(
     operation: str,
     x: ArrayLike,
-    assignment: Any,
+    rows_for: Callable[[Team], Any],
     arguments: tuple[Any, ...],
     comm: "MPI.Intracomm | None",
     build: Callable[[Team, Array, Any], Callable[[Array], Array]],
@@ -528,9 +528,10 @@ def _collective(
     team = world.team(range(world.size))
     guard.begin(operation, team)
     try:
-        array, rows, error = _normalised(x, assignment, team)
-        key: Hashable = (operation, rows, arguments, array.shape, array.dtype)
-        program = _known(team, key) if error is None else None
+        array, error = _normalised(x)
+        rows, plain = rows_for(team), tuple(map(_plain, arguments))
+        key: Hashable = (operation, rows, plain, array.shape, array.dtype)
+        program = team.programs.get(key) if error is None and _is_exact(rows, plain) else None
         if program is None or guard.checks_every_call():
             try:
                 if error is not None:
@@ -538,7 +539,7 @@ def _collective(
                 run = program.run if program is not None else build(team, array, rows)
             except Exception as problem:
                 error = problem
-            call = f"{operation}{arguments} of {array.shape} {array.dtype} over {rows}"
+            call = f"{operation}{plain} of {array.shape} {array.dtype} over {rows} of {team.ranks}"
             guard.agree(team, call, error)
             program = Program(run, guard.fingerprint(call))
             team.remember(key, program)
@@ -550,47 +551,56 @@ def _collective(
         guard.end()
 
 
-def _known(team: Team, key: Hashable) -> Program | None:
-    try:
-        return team.programs.get(key)
-    except TypeError:  # not hashable, so not valid either: the checks will say what is wrong
-        return None
+def _is_exact(rows: Any, arguments: tuple[Any, ...]) -> bool:
+    """Return whether a call can be looked up: True and 1.0 equal 1, but only one of them is an integer."""
+    return all(type(value) in (int, str) for value in arguments) and (
+        isinstance(rows, tuple) and all(isinstance(row, tuple) and all(type(r) is int for r in row) for row in rows)
+    )
 
 
-def _normalised(x: ArrayLike, assignment: Any, team: Team) -> tuple[Array, Any, Exception | None]:
-    """Return *x* as a C-contiguous array and the assignment as tuples, and what is wrong with them, if anything."""
-    empty = np.empty(0)
+def _normalised(x: ArrayLike) -> tuple[Array, Exception | None]:
+    """Return *x* as a C-contiguous array, or what is wrong with it."""
     try:
-        rows = _as_rows(assignment, team)
-        if not isinstance(x, np.ndarray):
-            x = _as_array(x)
-        as_dtype(x.dtype)
-        return (x if x.flags.c_contiguous else np.ascontiguousarray(x)).view(np.ndarray), rows, None
+        array = as_array(x)
+        return (array if array.flags.c_contiguous else np.ascontiguousarray(array)).view(np.ndarray), None
     except Exception as error:
-        return empty, None, error
+        return np.empty(0), error
 
 
-def _as_array(x: Any) -> Array:
-    if hasattr(x, "layout"):
-        raise DTypeError(
-            "a collective works on the plain array of each rank: pass x.local of a DTensor, or relayout it"
-        )
+def as_array(x: Any) -> Array:
+    """Return *x* as a NumPy array that can be divided; ``ShapeError`` or ``DTypeError`` if it is none. Local."""
+    if not isinstance(x, np.ndarray):
+        if hasattr(x, "layout"):
+            raise DTypeError("this is a DTensor, not a plain array: pass its t.local, or use relayout")
+        try:
+            x = np.asarray(x)
+        except ValueError as error:
+            raise ShapeError(f"this is not an array: {error}") from None
+    elif isinstance(x, np.ma.MaskedArray):
+        raise DTypeError("a masked array would lose its mask: fill it, or pass its data and its mask")
+    array: Array = x
+    as_dtype(array.dtype)
+    return array
+
+
+def _plain(value: Any) -> Any:
+    return int(value) if isinstance(value, np.integer) else value
+
+
+def _pairs(pairs: Any) -> Callable[[Team], Any]:
+    """Return nested tuples for every team; what is not nested stays as it is, for the checks to name."""
+    if isinstance(pairs, np.ndarray):
+        pairs = pairs.tolist()
     try:
-        return np.asarray(x)
-    except ValueError as error:
-        raise ShapeError(f"x is not an array: {error}") from None
-
-
-def _as_rows(assignment: Any, team: Team) -> Any:
-    """Return an assignment, or pairs, as nested tuples of ints; other things as they are, for the check to name."""
-    if assignment is None:
-        return (tuple(range(len(team.ranks))),)
-    if isinstance(assignment, np.ndarray):
-        assignment = assignment.tolist()
-    try:
-        return tuple([tuple(row) for row in assignment])
+        rows = tuple([tuple(map(_plain, row)) for row in pairs])
     except TypeError:
-        raise GroupError(f"group_assignment must have rank 2, not {assignment!r}") from None
+        rows = pairs
+    return lambda team: rows
+
+
+def _rows(assignment: Any) -> Callable[[Team], Any]:
+    """Return the rows of a group assignment for a team, None being one row of all its ranks."""
+    return _pairs(assignment) if assignment is not None else lambda team: (tuple(range(len(team.ranks))),)
 
 
 def _checked_all_to_all(
@@ -616,7 +626,8 @@ def _checked_all_to_all(
 
 
 def _row_length(rows: Any) -> int:
-    lengths = {len(row) for row in rows}
+    nested = isinstance(rows, tuple) and all(isinstance(row, tuple) for row in rows)
+    lengths = {len(row) for row in rows} if nested else set()
     if len(lengths) != 1 or not all(lengths):
         raise GroupError(f"group_assignment must have rank 2: rows of one length, at least one, not {_short(rows)}")
     return lengths.pop()
@@ -646,8 +657,10 @@ def _check_cover(rows: Any, team: Team) -> Assignment:
 
 def _check_pairs(pairs: Any, team: Team) -> None:
     size = len(team.ranks)
+    if not isinstance(pairs, tuple):
+        raise GroupError(f"source_target_pairs must be pairs of ranks, not {_short(pairs)}")
     for pair in pairs:
-        if len(pair) != 2:
+        if not isinstance(pair, tuple) or len(pair) != 2:
             raise GroupError(f"source_target_pairs must be pairs of ranks, not {pair}")
         for rank in pair:
             _check_integer("a rank in source_target_pairs", rank)
@@ -711,8 +724,12 @@ def _reduction(op: str, dtype: np.dtype[Any]) -> Callable[[Array], Array]:
         raise DTypeError(f"op must be one of {', '.join(_OPS)}, not {op!r}")
 
     def reduce(parts: Array) -> Array:
-        result = np.empty(parts.shape[1:], dtype)
-        ufunc.reduce(parts, axis=0, out=result)
+        # One after the other: ufunc.reduce may sum in pairs, or in another precision. An overflow must not stop one
+        # rank between two communications.
+        result: Array = parts[0].copy()
+        with np.errstate(all="ignore"):
+            for part in parts[1:]:
+                ufunc(result, part, out=result)
         return result
 
     try:

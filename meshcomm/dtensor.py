@@ -9,14 +9,14 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from meshcomm import guard
 from meshcomm.blocks import Box, block_interval
-from meshcomm.collectives import as_bytes
+from meshcomm.collectives import as_array, as_bytes
 from meshcomm.context import place_in
 from meshcomm.errors import DTypeError, LayoutError, MeshError, ShapeError
 from meshcomm.execute import prepare, run_agreed
 from meshcomm.groups import Communicator, Place
 from meshcomm.layout import Layout
 from meshcomm.mesh import Mesh
-from meshcomm.plan import as_dtype, as_shape, plan_relayout
+from meshcomm.plan import as_dtype, as_shape, check_size, plan_relayout
 
 Array = NDArray[Any]
 Shape = int | Sequence[int]
@@ -154,7 +154,7 @@ def distribute(array: ArrayLike | None, layout: Layout, root: int | None = None)
     _check_root(root, layout.mesh)
     place = place_in(layout.mesh)
     if root is None:
-        whole = as_array(array)
+        whole = _as_array(array)
         _check_rank(layout, whole.shape)
         local = None if place is None else _cut(whole, layout, place.device)
         return DTensor(local, layout, whole.shape, whole.dtype)
@@ -227,7 +227,7 @@ def from_callback(
     if place is None:
         return DTensor(None, layout, lengths, kind)
     slices = layout.block_slices(lengths, place.device)
-    made = as_array(fn(slices))
+    made = _as_array(fn(slices))
     expected = layout.block_shape(lengths, place.device)
     if made.shape != expected:
         raise ShapeError(f"fn({slices}) must return a block of shape {expected}, not {made.shape}")
@@ -245,10 +245,19 @@ def empty(shape: Shape, dtype: DTypeLike, layout: Layout) -> DTensor:
 
 
 def full(shape: Shape, fill_value: Any, dtype: DTypeLike, layout: Layout) -> DTensor:
-    """Return a tensor with *fill_value* everywhere. Local."""
+    """Return a tensor with the scalar *fill_value* everywhere. Local.
+
+    ``ShapeError`` if it is no scalar, ``DTypeError`` if *dtype* cannot hold it.
+    """
     tensor = empty(shape, dtype, layout)
+    if np.ndim(fill_value) != 0:
+        raise ShapeError(f"fill_value must be a scalar, not an array of shape {np.shape(fill_value)}")
+    try:
+        value = np.full((), fill_value, tensor.dtype)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise DTypeError(f"fill_value {fill_value!r} does not convert to {tensor.dtype}: {error}") from None
     if tensor.local is not None:
-        tensor.local[...] = fill_value
+        tensor.local[...] = value
     return tensor
 
 
@@ -278,28 +287,22 @@ def zeros_like(tensor: DTensor) -> DTensor:
 
 def _described(shape: Shape, dtype: DTypeLike, layout: Layout) -> tuple[tuple[int, ...], np.dtype[Any], Place | None]:
     _check_layout(layout)
-    lengths = as_shape(shape)
+    lengths, kind = as_shape(shape), as_dtype(dtype)
     _check_rank(layout, lengths)
-    return lengths, as_dtype(dtype), place_in(layout.mesh)
+    check_size(lengths, kind)
+    return lengths, kind, place_in(layout.mesh)
 
 
-def as_array(array: Any) -> Array:
-    """Return *array* as a NumPy array that can be divided. Local."""
-    if isinstance(array, DTensor):
-        raise DTypeError("this is a DTensor already: use relayout to give it another layout")
+def _as_array(array: Any) -> Array:
+    """Return *array* as a NumPy array that can be divided."""
     if array is None:
         raise ShapeError("the array is None; every rank passes it unless root says which one has it")
-    try:
-        result = np.asarray(array)
-    except ValueError as error:
-        raise ShapeError(f"this is not an array: {error}") from None
-    as_dtype(result.dtype)
-    return result
+    return as_array(array)
 
 
 def _as_block(block: Any) -> Array:
     """Return *block* as a C-contiguous array, itself if it is one."""
-    array = as_array(block)
+    array = _as_array(block)
     return array.view(np.ndarray) if array.flags.c_contiguous else array.copy(order="C")
 
 
@@ -338,6 +341,15 @@ def _check_block(local: Array, layout: Layout, shape: tuple[int, ...], device: i
         )
 
 
+def place_text(mesh: Mesh) -> str:
+    """Return where *mesh* is, in words that ranks can compare. Local."""
+    return f"mesh {', '.join(f'{name}={size}' for name, size in mesh.dims)} over {mesh.ranks}"
+
+
+def _text(tensor: DTensor) -> str:
+    return f"{tensor.shape} {tensor.dtype} in {tensor.layout.sharding_specs} on {place_text(tensor.mesh)}"
+
+
 def _by_device(communicator: Communicator, place: Place, mesh: Mesh, message: bytes) -> list[bytes]:
     """Return the message of every device of the mesh, in the order of devices. Collective over the mesh."""
     messages = communicator.allgather(message)
@@ -358,7 +370,8 @@ def _agreed_shape(block: Any, layout: Layout, place: Place) -> tuple[Array, tupl
         _check_rank(layout, local.shape)
     except Exception as problem:
         error = problem
-    guard.agree(place.team, f"from_local {local.dtype} in {layout.sharding_specs}", error)
+    call = f"from_local of {local.dtype} in {layout.sharding_specs} on {place_text(mesh)}"
+    guard.agree(place.team, call, error)
     lengths = np.array(local.shape, dtype=np.int64).tobytes()
     gathered = _by_device(place.team.everyone.communicator(), place, mesh, lengths)
     shapes = [tuple(np.frombuffer(text, dtype=np.int64).tolist()) for text in gathered]
@@ -387,11 +400,12 @@ def _scattered(array: Any, layout: Layout, place: Place, root: int) -> DTensor:
     whole, error = np.empty(0), None
     if place.device == root:
         try:
-            whole = as_array(array)
+            whole = _as_array(array)
             _check_rank(layout, whole.shape)
         except Exception as problem:
             error = problem
-    guard.agree(team, f"distribute in {layout.sharding_specs} from device {root}", error)
+    call = f"distribute from device {root} in {layout.sharding_specs} on {place_text(mesh)}"
+    guard.agree(team, call, error)
     communicator = team.everyone.communicator()
     shape, dtype = _described_by_root(communicator, whole, _member(place, mesh, root))
     if place.device == root:
@@ -418,7 +432,7 @@ def _gathered(tensor: DTensor, place: Place) -> Array:
     return run_agreed(
         place,
         key,
-        lambda: f"to_numpy of {tensor.shape} {tensor.dtype} in {tensor.layout.sharding_specs}",
+        lambda: f"to_numpy of {_text(tensor)}",
         lambda: prepare(plan_relayout(tensor.shape, tensor.dtype, tensor.layout, target), place),
         tensor.local,
     )
@@ -427,7 +441,7 @@ def _gathered(tensor: DTensor, place: Place) -> Array:
 def _gathered_on(tensor: DTensor, place: Place, root: int) -> Array | None:
     """Return the global array on device *root*: one replica of each block sends it there. Collective."""
     mesh, layout, shape = tensor.mesh, tensor.layout, tensor.shape
-    guard.agree(place.team, f"to_numpy of {shape} {tensor.dtype} in {layout.sharding_specs} on device {root}")
+    guard.agree(place.team, f"to_numpy on device {root} of {_text(tensor)}")
     communicator = place.team.everyone.communicator()
     assert tensor.local is not None
     # Root serves itself if it can; each other block comes from the first device that holds it.

@@ -10,7 +10,6 @@ from meshcomm import guard
 from meshcomm.blocks import Box
 from meshcomm.collectives import Exchange, Gather, Permute, Program, as_block, as_bytes, copy_of_box
 from meshcomm.groups import Bytes, Group, Place
-from meshcomm.layout import Layout
 from meshcomm.plan import AllGather, Boxes, Plan, Slice, Step
 
 
@@ -38,15 +37,10 @@ class Cut:
 
 
 def operations(plan: Plan, place: Place) -> list[Operation]:
-    """Return what the device at *place* does for *plan*, one after the other. Local."""
-    made: list[Operation] = []
-    held = plan.source
-    for step in plan.steps:
-        # A slice moves nothing: the next step takes what it needs out of the block that is held.
-        if not isinstance(step, Slice):
-            made.append(_communication(step, place, held))
-            held = step.target
-    if not made or isinstance(plan.steps[-1], Slice):
+    """Return what the device at *place* does for *plan*, one after the other; slices wait for the next step. Local."""
+    made: list[Operation] = [_communication(step, place) for step in plan.steps if not isinstance(step, Slice)]
+    if not plan.steps or isinstance(plan.steps[-1], Slice):
+        held = plan.steps[-1].held if plan.steps else plan.source
         boxes = (layout.block_box(plan.shape, place.device) for layout in (held, plan.target))
         made.append(Cut(plan.dtype.itemsize, *boxes))
     return made
@@ -91,11 +85,11 @@ def run_agreed(
     return program.run(block)
 
 
-def _communication(step: Step, place: Place, held: Layout) -> Operation:
-    """Return the exchange of *step* for the device at *place*, out of its block in the layout *held*."""
+def _communication(step: Step, place: Place) -> Operation:
+    """Return the exchange of *step* for the device at *place*."""
     device, here = place.device, step.place_of(place.device)
     group = _group(step, place)
-    source, target = held.block_box(step.shape, device), step.target.block_box(step.shape, device)
+    source, target = step.held.block_box(step.shape, device), step.target.block_box(step.shape, device)
     receives = _within(target, step.receives(device))
     if isinstance(step, AllGather):
         box = _within(source, _single(here, step.source.block_box(step.shape, device)))

@@ -18,7 +18,7 @@ from meshcomm import _late
 from meshcomm.blocks import Box, Interval, overlapping, refines
 from meshcomm.errors import DTypeError, LayoutError, MeshError, ShapeError
 from meshcomm.layout import Layout
-from meshcomm.mesh import Mesh
+from meshcomm.mesh import Mesh, integer
 
 Names = tuple[str, ...]
 Indices = NDArray[np.intp]
@@ -44,7 +44,9 @@ class Traffic(NamedTuple):
 class Step:
     """One hop of a plan, from layout *source* to layout *target*. Local.
 
-    *dims* are the mesh dimensions along which its groups lie: devices exchange only within a group.
+    *dims* are the mesh dimensions along which its groups lie: devices exchange only within a group. *held* is the
+    layout of the block that a device still holds: a slice moves nothing, so the step after it takes what it needs out
+    of the block from before.
     """
 
     shape: tuple[int, ...]
@@ -52,6 +54,7 @@ class Step:
     source: Layout
     target: Layout
     dims: Names
+    held: Layout
 
     @property
     def mesh(self) -> Mesh:
@@ -71,12 +74,17 @@ class Step:
     @cached_property
     def packs(self) -> bool:
         """Whether a device packs what it sends: its boxes do not lie consecutively in its block. Local."""
-        return not (self.permutes or _lies_in_place(self.shape, self.source, self.target))
+        mesh = self.mesh
+        axes = zip(self.shape, *map(_effective, (self.held, self.source, self.target)), strict=True)
+        whole = [held == names and (self.permutes or _coarser(mesh, n, cut, names)) for n, held, names, cut in axes]
+        return not _lies_in_place(self.shape, self.held, whole)
 
     @cached_property
     def unpacks(self) -> bool:
         """Whether a device unpacks what it receives: it does not arrive where it belongs. Local."""
-        return not (self.permutes or _lies_in_place(self.shape, self.target, self.source))
+        axes = zip(self.shape, _effective(self.target), _effective(self.source), strict=True)
+        whole = [self.permutes or _coarser(self.mesh, n, cut, names) for n, names, cut in axes]
+        return not _lies_in_place(self.shape, self.target, whole)
 
     @cached_property
     def permutes(self) -> bool:
@@ -254,6 +262,7 @@ class Plan:
 
         ``MeshError`` if the mesh has no such device.
         """
+        device = integer(device, "device")
         if not 0 <= device < self.target.mesh.size:
             raise MeshError(f"device {device} is not in the mesh, which has devices 0 to {self.target.mesh.size - 1}")
         return DevicePlan(self, device, *_traffic(self, np.array([device], dtype=np.intp)))
@@ -336,7 +345,10 @@ def plan_relayout(shape: Any, dtype: DTypeLike, source: Layout, target: Layout) 
             f"both layouts of a relayout must be on one mesh, but the source is on {source.mesh!r} "
             f"and the target on {target.mesh!r}"
         )
-    return _plan(lengths, as_dtype(dtype), source, target.matched(source))
+    kind, resolved = as_dtype(dtype), target.matched(source)
+    check_size(lengths, kind)
+    # The layouts of a plan are the caller's own: equal ones may belong to another world.
+    return Plan(lengths, kind, source, resolved, _steps(lengths, kind.itemsize, source, resolved))
 
 
 def as_shape(shape: Any) -> tuple[int, ...]:
@@ -348,6 +360,12 @@ def as_shape(shape: Any) -> tuple[int, ...]:
     if any(n < 0 for n in lengths):
         raise ShapeError(f"shape {lengths} has a negative length")
     return lengths
+
+
+def check_size(shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+    """Raise ``ShapeError`` if an array of *shape* and *dtype* has more bytes than can be counted. Local."""
+    if prod(n or 1 for n in shape) * max(1, dtype.itemsize) >= 2**63:
+        raise ShapeError(f"an array of shape {shape} and dtype {dtype} has 2**63 bytes or more")
 
 
 def as_dtype(dtype: DTypeLike) -> np.dtype[Any]:
@@ -367,10 +385,12 @@ def same_place(a: Mesh, b: Mesh) -> bool:
 
 
 @lru_cache(maxsize=1024)
-def _plan(shape: tuple[int, ...], dtype: np.dtype[Any], source: Layout, target: Layout) -> Plan:
-    path = _path(shape, source, target)
-    steps = tuple(_step(shape, dtype.itemsize, a, b) for a, b in pairwise(path))
-    return Plan(shape, dtype, source, target, steps)
+def _steps(shape: tuple[int, ...], itemsize: int, source: Layout, target: Layout) -> tuple[Step, ...]:
+    steps: list[Step] = []
+    for here, there in pairwise(_path(shape, source, target)):
+        sliced = bool(steps) and isinstance(steps[-1], Slice)
+        steps.append(_step(shape, itemsize, here, there, steps[-1].held if sliced else here))
+    return tuple(steps)
 
 
 def _path(shape: tuple[int, ...], source: Layout, target: Layout) -> list[Layout]:
@@ -417,16 +437,16 @@ def _move_one(mesh: Mesh, shape: tuple[int, ...], here: list[Names], goal: tuple
     return False
 
 
-def _step(shape: tuple[int, ...], itemsize: int, source: Layout, target: Layout) -> Step:
+def _step(shape: tuple[int, ...], itemsize: int, source: Layout, target: Layout, held: Layout) -> Step:
     mesh = target.mesh
     axes = list(zip(shape, _effective(source), _effective(target), strict=True))
     spanned = {name for n, a, b in axes for name in a[_common(mesh, n, a, b) :]}
     dims = tuple(name for name, _ in mesh.dims if name in spanned)
     if not dims or 0 in shape or all(_holds(mesh, n, a, b) for n, a, b in axes):
-        return Slice(shape, itemsize, source, target, ())
+        return Slice(shape, itemsize, source, target, (), held)
     if all(_coarser(mesh, n, b, a) for n, a, b in axes):
-        return AllGather(shape, itemsize, source, target, dims)
-    return AllToAll(shape, itemsize, source, target, dims)
+        return AllGather(shape, itemsize, source, target, dims, held)
+    return AllToAll(shape, itemsize, source, target, dims, held)
 
 
 def _effective(layout: Layout) -> tuple[Names, ...]:
@@ -461,8 +481,8 @@ def _holds(mesh: Mesh, n: int, a: Names, b: Names) -> bool:
     """Return whether on an axis of *n* elements cut by *a* every device holds what *b* would give it."""
     if _coarser(mesh, n, a, b):
         return True
-    if not b or n >= _parts(mesh, a):
-        return False  # a block that is not empty lies outside of the one that it would have to lie in
+    if not b or n >= max(_parts(mesh, a), _parts(mesh, b)):
+        return False  # no block is empty, so some block lies outside of the one that it would have to lie in
     names = tuple(dict.fromkeys(a + b))
     combinations = np.arange(_parts(mesh, names), dtype=np.intp)
     coordinates = dict(_decode(mesh, names, combinations))
@@ -472,10 +492,8 @@ def _holds(mesh: Mesh, n: int, a: Names, b: Names) -> bool:
     return bool(np.all((start >= stop) | ((held_start <= start) & (stop <= held_stop))))
 
 
-def _lies_in_place(shape: tuple[int, ...], block: Layout, other: Layout) -> bool:
-    """Return whether the boxes that *other* cuts out of blocks of *block* are consecutive bytes on every device."""
-    axes = zip(shape, _effective(block), _effective(other), strict=True)
-    whole = [_coarser(block.mesh, n, cut, names) for n, names, cut in axes]
+def _lies_in_place(shape: tuple[int, ...], block: Layout, whole: list[bool]) -> bool:
+    """Return whether boxes, *whole* along some axes, are consecutive bytes in the blocks of every device."""
     for axis, n in enumerate(shape):
         longest = -(-n // block.num_shards(axis))
         if longest > 1 or not whole[axis]:
@@ -563,7 +581,7 @@ def step_traffic(step: Step, devices: Indices) -> tuple[Indices, Indices, Indice
 
 def _traffic(plan: Plan, devices: Indices) -> Traffic:
     """Return the largest over *devices* of bytes and messages received, and of bytes held."""
-    steps = plan.steps or (Slice(plan.shape, plan.dtype.itemsize, plan.source, plan.target, ()),)
+    steps = plan.steps or (Slice(plan.shape, plan.dtype.itemsize, plan.source, plan.target, (), plan.source),)
     received = messages = peak = held = np.zeros_like(devices)
     begin = step_traffic(steps[0], devices)[3]
     for step in steps:

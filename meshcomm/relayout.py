@@ -5,8 +5,9 @@ from typing import Any
 from numpy.typing import ArrayLike
 
 from meshcomm import _late, guard
+from meshcomm.collectives import as_array
 from meshcomm.context import place_in
-from meshcomm.dtensor import DTensor, as_array, distribute
+from meshcomm.dtensor import DTensor, distribute, place_text
 from meshcomm.errors import LayoutError, MeshError
 from meshcomm.execute import prepare, run_agreed
 from meshcomm.layout import Layout
@@ -40,7 +41,7 @@ def relayout(tensor: DTensor | ArrayLike, layout: Layout, name: str | None = Non
     place = place_in(layout.mesh)
     source, shape, dtype = tensor.layout, tensor.shape, tensor.dtype
     if place is None:
-        return DTensor(None, plan_relayout(shape, dtype, source, layout).target, shape, dtype)
+        return DTensor(None, plan_relayout(shape, dtype, source, layout).target, shape, dtype)  # checked alike
     guard.begin(name or "relayout", place.team)
     try:
         block = run_agreed(
@@ -100,5 +101,5 @@ def _check_place(source: Layout, target: Layout) -> None:
 def _call(tensor: DTensor, layout: Layout) -> str:
     return (
         f"relayout of {tensor.shape} {tensor.dtype} from {tensor.layout.sharding_specs} to {layout.sharding_specs} "
-        f"on mesh {list(tensor.mesh.dims)}"
+        f"on {place_text(tensor.mesh)}"
     )

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from meshcomm.errors import CollectiveMismatch, MeshError
 from meshcomm.groups import Bytes, Communicator, Counts, World
+from meshcomm.mesh import integer
 
 
 def simulate(size: int) -> "SimulatedWorld":
@@ -41,8 +42,9 @@ class SimulatedWorld:
     """
 
     def __init__(self, size: int) -> None:
-        if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-            raise MeshError(f"a simulated world has a positive number of ranks, not {size!r}")
+        size = integer(size, "size of a simulated world")
+        if size < 1:
+            raise MeshError(f"a simulated world has a positive number of ranks, not {size}")
         self.size = size
         self.bytes_moved = [0] * size
         self.messages = [0] * size
