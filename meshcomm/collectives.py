@@ -46,6 +46,16 @@ def as_block(data: Bytes, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array
     return np.ndarray(shape, dtype, data)
 
 
+def opaque(array: Array) -> Array:
+    """Return *array* as elements without fields: NumPy copies structured ones field by field, not every bit. Local."""
+    return array if array.dtype.names is None else array.view(np.dtype((np.void, array.dtype.itemsize)))
+
+
+def exact_copy(array: Array) -> Array:
+    """Return a C-contiguous copy of *array*, bit for bit. Local."""
+    return opaque(array).copy(order="C").view(array.dtype)
+
+
 def scratch(use: str, size: int) -> Bytes:
     """Return *size* bytes to write to until the next call for the same *use* by this thread. Local.
 
@@ -474,7 +484,7 @@ def broadcast(x: ArrayLike, group_assignment: Any, root: int = 0, comm: "MPI.Int
             raise GroupError(f"root {root} is not a position in groups of {len(group.members)} ranks")
 
         def run(a: Array) -> Array:
-            result = a.copy()
+            result = exact_copy(a)
             group.communicator().broadcast(as_bytes(result), root)
             return result
 
@@ -562,7 +572,7 @@ def _normalised(x: ArrayLike) -> tuple[Array, Exception | None]:
     """Return *x* as a C-contiguous array, or what is wrong with it."""
     try:
         array = as_array(x)
-        return (array if array.flags.c_contiguous else np.ascontiguousarray(array)).view(np.ndarray), None
+        return (array if array.flags.c_contiguous else exact_copy(array)).view(np.ndarray), None
     except Exception as error:
         return np.empty(0), error
 
@@ -733,6 +743,8 @@ def _reduction(op: str, dtype: np.dtype[Any]) -> Callable[[Array], Array]:
         return result
 
     try:
+        if dtype.kind in "SU":
+            raise TypeError("text can be added, but not reduced in place")
         reduce(np.zeros((2, 1), dtype))
     except TypeError:
         raise DTypeError(f"op {op!r} is not defined for dtype {dtype}") from None

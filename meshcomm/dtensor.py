@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from meshcomm import guard
 from meshcomm.blocks import Box, block_interval
-from meshcomm.collectives import as_array, as_bytes
+from meshcomm.collectives import as_array, as_bytes, exact_copy, opaque
 from meshcomm.context import place_in
 from meshcomm.errors import DTypeError, LayoutError, MeshError, ShapeError
 from meshcomm.execute import prepare, run_agreed
@@ -72,7 +72,7 @@ class DTensor:
 
     def copy(self) -> "DTensor":
         """Return a tensor with a copy of the block. Local."""
-        local = None if self.local is None else self.local.copy()
+        local = None if self.local is None else exact_copy(self.local)
         return DTensor(local, self.layout, self.shape, self.dtype)
 
     def to_numpy(self, root: int | None = None) -> Array | None:
@@ -303,14 +303,14 @@ def _as_array(array: Any) -> Array:
 def _as_block(block: Any) -> Array:
     """Return *block* as a C-contiguous array, itself if it is one."""
     array = _as_array(block)
-    return array.view(np.ndarray) if array.flags.c_contiguous else array.copy(order="C")
+    return array.view(np.ndarray) if array.flags.c_contiguous else exact_copy(array)
 
 
 def _cut(array: Array, layout: Layout, device: int) -> Array:
     """Return a copy of the block of *array* that *device* holds."""
     inside: Any = (..., *layout.block_slices(array.shape, device))  # with ... an array also where nothing is sliced
     block: Array = array[inside]
-    return block.copy(order="C")
+    return exact_copy(block)
 
 
 def _check_layout(layout: Any) -> None:
@@ -458,5 +458,5 @@ def _gathered_on(tensor: DTensor, place: Place, root: int) -> Array | None:
         if device != root:
             block = np.empty(layout.block_shape(shape, device), tensor.dtype)
             communicator.receive(as_bytes(block), _member(place, mesh, device))
-        whole[layout.block_slices(shape, device)] = block
+        opaque(whole)[layout.block_slices(shape, device)] = opaque(block)
     return whole
