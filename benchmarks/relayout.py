@@ -1,11 +1,12 @@
 """Relayout against straightforward mpi4py code and against memcpy: ``mpiexec -n 4 python benchmarks/relayout.py``.
 
-Each case runs in rounds, and in each round every contender runs once, so that all see the same noise; a time is that of
-the slowest rank between two barriers. Printed are medians with quartiles, in milliseconds, and medians of the ratios
-of each round. Results are verified after the timing. ``--sizes`` are MiB of the whole array, ``--rounds`` how often.
-"""
+Each case runs in rounds, and in each round every contender runs once, so that all see the same noise; a time is that
+of the slowest rank between two barriers. Printed are medians with quartiles, in milliseconds, and medians of the
+ratios of each round. Results are verified after the timing. ``--sizes`` are MiB of the whole array, ``--rounds`` how
+often.
 
 import argparse
+import itertools
 import statistics
 import time
 from collections.abc import Callable
@@ -47,10 +48,10 @@ def rows_to_columns(case: Case, block: np.ndarray) -> np.ndarray:
     """Pack the columns of each rank; rows arrive in order."""
     rows, columns = cuts(case.shape[0], RANKS), cuts(case.shape[1], RANKS)
     width = columns[RANK + 1] - columns[RANK]
-    pieces = [block[:, a:b] for a, b in zip(columns, columns[1:], strict=False)]
+    pieces = [block[:, a:b] for a, b in itertools.pairwise(columns)]
     send = np.concatenate([piece.ravel() for piece in pieces])
     into = np.empty((case.shape[0], width))
-    counts = [(b - a) * width for a, b in zip(rows, rows[1:], strict=False)]
+    counts = [(b - a) * width for a, b in itertools.pairwise(rows)]
     exchange(COMM, send, [piece.size for piece in pieces], into, counts)
     return into
 
@@ -59,9 +60,9 @@ def columns_to_rows(case: Case, block: np.ndarray) -> np.ndarray:
     """Send rows as they lie; unpack the columns of each rank."""
     rows, columns = cuts(case.shape[0], RANKS), cuts(case.shape[1], RANKS)
     height, width = rows[RANK + 1] - rows[RANK], block.shape[1]
-    counts = [height * (b - a) for a, b in zip(columns, columns[1:], strict=False)]
+    counts = [height * (b - a) for a, b in itertools.pairwise(columns)]
     received = np.empty(sum(counts))
-    exchange(COMM, block, [(b - a) * width for a, b in zip(rows, rows[1:], strict=False)], received, counts)
+    exchange(COMM, block, [(b - a) * width for a, b in itertools.pairwise(rows)], received, counts)
     into, start = np.empty((height, case.shape[1])), 0
     for a, b, count in zip(columns, columns[1:], counts, strict=False):
         into[:, a:b] = received[start : start + count].reshape(height, b - a)
@@ -72,7 +73,10 @@ def columns_to_rows(case: Case, block: np.ndarray) -> np.ndarray:
 def gather_rows(case: Case, block: np.ndarray) -> np.ndarray:
     """MPI_Allgatherv into place."""
     into = np.empty(case.shape)
-    counts = [(b - a) * case.shape[1] for a, b in zip(cuts(case.shape[0], RANKS), cuts(case.shape[0], RANKS)[1:], strict=False)]
+    counts = [
+        (b - a) * case.shape[1]
+        for a, b in zip(cuts(case.shape[0], RANKS), cuts(case.shape[0], RANKS)[1:], strict=False)
+    ]
     COMM.Allgatherv(block, [into, counts])
     return into
 
@@ -80,7 +84,7 @@ def gather_rows(case: Case, block: np.ndarray) -> np.ndarray:
 def gather_columns(case: Case, block: np.ndarray) -> np.ndarray:
     """MPI_Allgatherv, and unpack the columns of each rank."""
     columns = cuts(case.shape[1], RANKS)
-    counts = [case.shape[0] * (b - a) for a, b in zip(columns, columns[1:], strict=False)]
+    counts = [case.shape[0] * (b - a) for a, b in itertools.pairwise(columns)]
     received = np.empty(sum(counts))
     COMM.Allgatherv(block, [received, counts])
     into, start = np.empty(case.shape), 0
@@ -115,7 +119,7 @@ SUBCOMMS: dict[int, MPI.Comm] = {}
 def cases(mib: float) -> list[Case]:
     """Return what is measured for arrays of about *mib* MiB."""
     n = int((mib * 2**17) ** 0.5) // 8 * 8
-    m = int(round((mib * 2**17) ** (1 / 3))) // 8 * 8
+    m = round((mib * 2**17) ** (1 / 3)) // 8 * 8
     line = mc.create_mesh([("x", RANKS)])
     first = 2 if RANKS % 2 == 0 and RANKS > 2 else 1
     grid = mc.create_mesh([("x", first), ("y", RANKS // first)])
@@ -146,8 +150,9 @@ def slowest(call: Callable[[], Any]) -> tuple[float, Any]:
 def measure(case: Case, rounds: int) -> dict[str, list[float]]:
     """Return the seconds of every contender in every round."""
     source, target = mc.Layout(case.source, case.mesh), mc.Layout(case.target, case.mesh)
-    tensor = mc.from_callback(case.shape, float, source, lambda s: np.random.default_rng(RANK).random(
-        tuple(x.stop - x.start for x in s)))
+    tensor = mc.from_callback(
+        case.shape, float, source, lambda s: np.random.default_rng(RANK).random(tuple(x.stop - x.start for x in s))
+    )
     assert tensor.local is not None
     expected = mc.relayout(tensor, target)
     assert expected.local is not None

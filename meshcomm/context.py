@@ -1,13 +1,14 @@
 """Where meshes meet worlds: the world of a mesh, and the meshes of a program."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import count
 from math import prod
 from typing import TYPE_CHECKING
 
 from meshcomm import _late, groups, guard
 from meshcomm.errors import MeshError
 from meshcomm.groups import MPIWorld, Place, World
-from meshcomm.mesh import Mesh
+from meshcomm.mesh import Mesh, MeshDimension, canonical_dims
 from meshcomm.simulate import SimulatedWorld, current_world
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ def create_mesh(
     >>> create_mesh([("x", 2), ("y", 2)]).dim_names
     ['x', 'y']
     """
-    world = groups.mpi_world(comm) if comm is not None else current_world()
+    world = _world_on(comm) if comm is not None else current_world()
     dims = _complete(mesh_dims, devices, world)
     mesh = Mesh(range(prod(size for _, size in dims)) if devices is None else devices, dims, mesh_name)
     if world is not None:
@@ -46,30 +47,39 @@ def _complete(
     mesh_dims: Iterable[tuple[str, int]] | Mapping[str, int] | None,
     devices: Sequence[int] | Sequence[str] | None,
     world: MPIWorld | SimulatedWorld | None,
-) -> list[tuple[str, int]]:
-    """Return *mesh_dims* as pairs without -1."""
+) -> tuple[MeshDimension, ...]:
+    """Return *mesh_dims* checked, with the size that -1 stands for."""
 
     def available() -> int:
         return len(devices) if devices is not None else (world or groups.mpi_world()).size
 
     if mesh_dims is None:
-        return [("x", available())]
-    try:
-        dims = [(name, size) for name, size in (mesh_dims.items() if isinstance(mesh_dims, Mapping) else mesh_dims)]
-    except (TypeError, ValueError):
-        raise MeshError(f"mesh dimensions are pairs of a name and a size, not {mesh_dims!r}") from None
-    unknown = [name for name, size in dims if size == -1]
+        return (MeshDimension("x", available()),)
+    pairs = mesh_dims.items() if isinstance(mesh_dims, Mapping) else mesh_dims
+    if not isinstance(pairs, Iterable):
+        raise MeshError(f"mesh dimensions are pairs of a name and a size, not {pairs!r}")
+    unknown: list[int] = []
+
+    def known(number: int, pair: tuple[str, int]) -> tuple[str, int]:
+        if isinstance(pair, list | tuple) and len(pair) == 2 and type(pair[1]) is int and pair[1] == -1:
+            unknown.append(number)
+            return pair[0], 1
+        return pair
+
+    dims = canonical_dims(map(known, count(), pairs))
     if not unknown:
         return dims
+    names = [dims[number].name for number in unknown]
     if len(unknown) > 1:
-        raise MeshError(f"only one mesh dimension may have size -1, not {', '.join(unknown)}")
-    known = prod(size for _, size in dims if size != -1)
-    if known < 1 or available() % known:
+        raise MeshError(f"only one mesh dimension may have size -1, not {', '.join(names)}")
+    others = prod(dim.size for dim in dims)
+    if available() % others:
         raise MeshError(
-            f"mesh dimension {unknown[0]!r} of size -1: {available()} devices cannot be divided by {known}, "
+            f"mesh dimension {names[0]!r} of size -1: {available()} devices cannot be divided by {others}, "
             "the product of the other sizes"
         )
-    return [(name, available() // known if size == -1 else size) for name, size in dims]
+    size = available() // others
+    return tuple(MeshDimension(dim.name, size) if i in unknown else dim for i, dim in enumerate(dims))
 
 
 def place_in(mesh: Mesh) -> Place | None:
@@ -85,10 +95,7 @@ def world_of(comm: "MPI.Intracomm | None") -> World:
     """
     world = current_world() if comm is None else None
     if world is None:
-        found = groups.mpi_world(comm)
-        if found.size > 1:
-            guard.install()
-        return found.here()
+        return (_common_world() if comm is None else _world_on(comm)).here()
     return world.here()
 
 
@@ -97,10 +104,25 @@ def _world() -> MPIWorld | SimulatedWorld:
     world = current_world()
     if world is not None:
         return world
-    found = groups.mpi_world()
-    if found.size > 1:
+    return _common_world()
+
+
+def _common_world() -> MPIWorld:
+    """Return the world of COMM_WORLD, guarded. Local."""
+    world = groups.mpi_world()
+    if world.size > 1:
         guard.install()
-    return found
+    return world
+
+
+def _world_on(comm: "MPI.Intracomm") -> MPIWorld:
+    """Return the world of *comm*, guarded. Collective over *comm* if it is new."""
+    guard.install()
+    guard.begin("the first use of a communicator", None)
+    try:
+        return groups.mpi_world(comm)
+    finally:
+        guard.end()
 
 
 @_late.provides("mesh_rank")
@@ -114,11 +136,11 @@ def _mesh_rank(mesh: Mesh) -> int | None:
 
 @_late.provides("close_mesh")
 def _close_mesh(mesh: Mesh) -> None:
-    if mesh._closed:
-        return
     world: World = mesh.world.here()
+    if world.rank in mesh._closed:
+        return
     place = world.place(mesh)
-    object.__setattr__(mesh, "_closed", True)
+    mesh._closed |= {world.rank}
     if place is not None:
         world.leave(place.team)
     if isinstance(world, MPIWorld) and mesh._world is not None:

@@ -231,6 +231,8 @@ def from_callback(
     expected = layout.block_shape(lengths, place.device)
     if made.shape != expected:
         raise ShapeError(f"fn({slices}) must return a block of shape {expected}, not {made.shape}")
+    if made.dtype == kind:
+        return DTensor(exact_copy(made), layout, lengths, kind)
     try:
         return DTensor(made.astype(kind, order="C", casting="same_kind"), layout, lengths, kind)
     except TypeError as error:

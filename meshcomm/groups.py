@@ -117,7 +117,7 @@ class World(ABC):
 
         ``MeshError`` if the mesh needs ranks that the world does not have, or is closed.
         """
-        if mesh._closed:
+        if self.rank in mesh._closed:
             raise MeshError(f"{mesh!r} is closed")
         try:
             return self._places[mesh]

@@ -4,7 +4,7 @@ Ranks agree on a call before they exchange data in a way that they have not used
 or calls something else, all raise the same exception and none is left waiting. What cannot be agreed on any more ends
 the job: an exception that nobody catches, and a collective call that a rank never joins.
 
-Three environment variables, read when the guard is installed or used: ``MESHCOMM_ABORT=0`` leaves uncaught exceptions
+Three environment variables, read when they are first needed: ``MESHCOMM_ABORT=0`` leaves uncaught exceptions
 to Python, ``MESHCOMM_TIMEOUT`` is the time in seconds that a collective call may wait (600; 0 for ever), and
 ``MESHCOMM_CHECK=1`` agrees on every call instead of only on new ones.
 """
@@ -33,6 +33,7 @@ from meshcomm.groups import MPIWorld, Team
 
 WARN_AFTER = 60.0
 _POLL = 0.5
+_PAUSE = 0.1  # for launchers to pass on what was said, and for other ranks with the same error to say so
 
 
 class Peers(Protocol):
@@ -76,6 +77,7 @@ def end() -> None:
     watch.calls.pop()
 
 
+@cache
 def checks_every_call() -> bool:
     """Return whether ranks are to agree on every call. Local."""
     return os.environ.get("MESHCOMM_CHECK", "0") not in ("", "0")
@@ -83,7 +85,7 @@ def checks_every_call() -> bool:
 
 def fingerprint(text: str) -> int:
     """Return a 62-bit number for *text*, the same on every rank. Local."""
-    return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "little") >> 2
+    return int.from_bytes(blake2b(_encoded(text), digest_size=8).digest(), "little") >> 2
 
 
 def agree(team: Team, call: str, error: Exception | None = None) -> None:
@@ -102,7 +104,7 @@ def agree(team: Team, call: str, error: Exception | None = None) -> None:
     call = call if len(call) < 500 else f"{call[:500]}... (fingerprint {fingerprint(call):x})"
     name = _shared_class(error).__name__ if error is not None else ""
     report = f"{name}\n{call if error is None else error}"
-    reports = [text.decode().partition("\n")[::2] for text in communicator.allgather(report.encode())]
+    reports = [text.decode().partition("\n")[::2] for text in communicator.allgather(_encoded(report))]
     team.chain = 0
     for rank, (its_name, message) in zip(team.ranks, reports, strict=True):
         if its_name == name != "":
@@ -111,6 +113,10 @@ def agree(team: Team, call: str, error: Exception | None = None) -> None:
         if its_name:
             raise (_named_class(its_name) or MeshcommError)(f"{message} (seen by rank {rank})") from error
     raise CollectiveMismatch(_differences(team, [message for _, message in reports]))
+
+
+def _encoded(text: str) -> bytes:
+    return text.encode(errors="backslashreplace")  # an error may quote what is no valid text
 
 
 def chained(team: Team, number: int) -> None:
@@ -272,6 +278,7 @@ def end_job(reason: str, code: int = 1) -> NoReturn:
         # MPI_Init. So become one, which takes until the others come there.
         _exit_after(_timeout())
         MPI = groups.mpi()
+    time.sleep(_PAUSE)
     here = threading.current_thread() is threading.main_thread()
     if MPI.Is_initialized() and (here or MPI.Query_thread() == MPI.THREAD_MULTIPLE):
         MPI.COMM_WORLD.Abort(code)

@@ -111,14 +111,14 @@ class Mesh:
     _index: dict[str, int]
     _hash: int | None
     _world: Any  # where the mesh runs; None: where all meshes run. Not part of the value
-    _closed: bool  # not part of the value
+    _closed: frozenset[int]  # the ranks that closed it: simulated ones may share a mesh. Not part of the value
 
     def __new__(
         cls, devices: Sequence[str] | Sequence[int], dims: Dims, mesh_name: str = "", use_xla_spmd: bool = False
     ) -> "Mesh":
         """Normalise and check the arguments; MeshError for what makes no mesh. Local."""
         ranks, names = _canonical_devices(devices)
-        mesh = cls._make(mesh_name, _canonical_dims(dims), ranks, names, None, bool(use_xla_spmd))
+        mesh = cls._make(mesh_name, canonical_dims(dims), ranks, names, None, bool(use_xla_spmd))
         product = math.prod(mesh.shape())
         if mesh.size != product:
             raise MeshError(
@@ -147,7 +147,7 @@ class Mesh:
         mesh._strides = _row_major_strides(dims)
         mesh._index = {dim.name: i for i, dim in enumerate(dims)}
         mesh._hash = mesh._world = None
-        mesh._closed = False
+        mesh._closed = frozenset()
         if use_xla_spmd and mesh.device_type() != "TPU":
             raise MeshError(f"use_xla_spmd on a mesh of {mesh.device_type()} devices; XLA SPMD needs TPU devices")
         return mesh
@@ -159,7 +159,7 @@ class Mesh:
             if slot != "__weakref__":
                 setattr(mesh, slot, getattr(self, slot))
         mesh._world = world
-        mesh._closed = False
+        mesh._closed = frozenset()
         return mesh
 
     # -- where it runs ------------------------------------------------------------------------------------------------
@@ -406,7 +406,7 @@ class Mesh:
             return cls.from_device(text)
         if len(parts) not in (3, 5, 6, 7):
             raise MeshError(f"expected either 5, 6, 7 or 3 mesh parts but found {len(parts)} in {quote(text)}")
-        dims = _canonical_dims(map(_parse_dim, parts[1].split(",")))
+        dims = canonical_dims(map(_parse_dim, parts[1].split(",")))
         if len(parts) == 3:
             return cls(_generated_devices(parts[2], dims), dims, parts[0])
         use_xla_spmd = parts[-1] == _XLA_SPMD and len(parts) > 5
@@ -492,7 +492,7 @@ class Mesh:
         """Return the mesh of the plain values of a MeshProto; MeshError if they make none. Local."""
         if values["single_device"]:
             return cls.from_device(values["single_device"])
-        dims = _canonical_dims((dim["name"], dim["size"]) for dim in values["mesh_dimensions"])
+        dims = canonical_dims((dim["name"], dim["size"]) for dim in values["mesh_dimensions"])
         ids, local_ids = tuple(values["global_device_ids"]), tuple(values["local_device_ids"])
         local_devices, global_devices = tuple(values["local_devices"]), tuple(values["global_devices"])
         return cls._listed(values["name"], dims, ids, local_ids, local_devices, global_devices, values["use_xla_spmd"])
@@ -572,8 +572,8 @@ def _checked_name(what: str, name: object, forbidden: str, may_be_empty: bool = 
     return str.__str__(name)
 
 
-def _canonical_dims(dims: Dims) -> tuple[MeshDimension, ...]:
-    """Return *dims* as MeshDimensions whose product is a number of devices that fits into 64 bits."""
+def canonical_dims(dims: Dims) -> tuple[MeshDimension, ...]:
+    """Return *dims* as MeshDimensions; ``MeshError`` unless names and sizes are those that a mesh can have. Local."""
     pairs = _as_tuple("mesh dimensions", dims.items() if isinstance(dims, Mapping) else dims)
     if not 1 <= len(pairs) <= _MAX_DIMS:
         raise MeshError(f"{len(pairs)} mesh dimensions; a mesh has between 1 and {_MAX_DIMS}")

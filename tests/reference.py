@@ -1,13 +1,74 @@
 """Oracles in plain NumPy, and a lockstep loop that runs what every device does, without threads and without MPI."""
 
 from itertools import combinations, permutations, product
+from math import prod
 from types import SimpleNamespace
+from typing import NamedTuple
 
 import numpy as np
 
-from meshcomm import UNSHARDED, Layout
+from meshcomm import UNSHARDED, Layout, Mesh, simulate
 from meshcomm.collectives import Gather, as_block, as_bytes, incoming, outgoing
 from meshcomm.execute import operations
+
+# -- arrays -----------------------------------------------------------------------------------------------------------
+
+
+def same_bits(a, b):
+    """Return whether two arrays have the same shape, dtype and bytes: -0.0 is not 0.0, and a NaN is its payload."""
+    return a.shape == b.shape and a.dtype == b.dtype and a.tobytes() == b.tobytes()
+
+
+def same_numbers(a, b):
+    """As `same_bits`, but no bits that arithmetic leaves open: those of a NaN, and the padding of a long double."""
+    if (a.shape, a.dtype) != (b.shape, b.dtype):
+        return False
+    if a.dtype.kind == "c":
+        return all(same_numbers(*parts) for parts in ((a.real, b.real), (a.imag, b.imag)))
+    if a.dtype.kind == "V":  # of ml_dtypes
+        a, b = a.astype("f4"), b.astype("f4")
+    same_sign = np.signbit(a) == np.signbit(b) if a.dtype.kind == "f" else True
+    return bool(np.all(((a == b) & same_sign) | ((a != a) & (b != b))))
+
+
+def as_raw(array):
+    """The array as plain bytes, of which NumPy changes neither the order nor the padding."""
+    return array.view(f"V{array.dtype.itemsize}")
+
+
+def repeated(array, axis, times):
+    """The array *times* times, one after the other along *axis*."""
+    return np.concatenate([as_raw(array)] * times, axis).view(array.dtype)
+
+
+def numbered(shape, dtype="i8"):
+    """An array in which every element differs from all others, as far as the dtype allows."""
+    return np.arange(prod(shape)).reshape(shape).astype(dtype)
+
+
+def random_bits(shape, dtype, seed=0):
+    """An array of random bits: any NaN, any padding. A bool has only two values that NumPy understands."""
+    dtype = np.dtype(dtype)
+    rng = np.random.default_rng(seed)
+    if dtype.kind == "b":
+        return rng.integers(0, 2, shape).astype(bool)
+    if dtype.kind == "U":  # not every number is a character
+        return rng.integers(97, 123, (*shape, dtype.itemsize // 4), np.uint32).view(dtype).reshape(shape)
+    data = rng.integers(0, 256, prod(shape) * dtype.itemsize, np.uint8)
+    return np.ndarray(shape, dtype, data)
+
+
+def random_numbers(shape, dtype, seed=0):
+    """An array of numbers of many sizes, some of them not finite if the dtype has such."""
+    dtype, rng = np.dtype(dtype), np.random.default_rng(seed)
+    if dtype.kind in "biu":
+        return random_bits(shape, dtype, seed)
+    values = rng.standard_normal(shape) * 10.0 ** rng.integers(-3, 3, shape)
+    values = np.where(rng.random(shape) < 0.1, rng.choice([np.nan, np.inf, -np.inf, -0.0], shape), values)
+    return (values * (1 + 2j) if dtype.kind == "c" else values).astype(dtype)
+
+
+# -- the kernel -------------------------------------------------------------------------------------------------------
 
 
 def box_copies(source, target, itemsize, source_offsets, source_strides, target_offsets, target_strides, extents):
@@ -19,23 +80,55 @@ def box_copies(source, target, itemsize, source_offsets, source_strides, target_
             target[t : t + itemsize] = source[s : s + itemsize]
 
 
+# -- relayout ---------------------------------------------------------------------------------------------------------
+
+
+def mesh_of(*sizes):
+    """A mesh of dimensions x, y, z of these sizes."""
+    return Mesh(range(prod(sizes)), list(zip("xyzw", sizes, strict=False)))
+
+
 def blocks_of(array, layout):
     """What each device holds, by the one sentence that defines it."""
     return [array[(..., *layout.block_slices(array.shape, d))].copy(order="C") for d in range(layout.mesh.size)]
 
 
+def elements_of(layout, shape, device):
+    """The set of elements of an array that a device holds."""
+    return set(numbered(shape)[(..., *layout.block_slices(shape, device))].ravel().tolist())
+
+
+class Run(NamedTuple):
+    """What all devices hold after a plan, and what was counted on each one."""
+
+    blocks: list
+    bytes_moved: list
+    messages: list
+    peak_bytes: list
+
+
 def lockstep(plan, blocks):
-    """Run *plan* on the blocks of all devices: returns their new blocks, and per device the bytes and messages."""
-    mesh = plan.target.mesh
-    programs = [operations(plan, SimpleNamespace(device=d, team=_Team(d))) for d in range(mesh.size)]
-    data = [as_bytes(block) for block in blocks]
-    moved, messages = [0] * mesh.size, [0] * mesh.size
-    for steps in zip(*programs, strict=True):
-        data = _exchange(steps, data, moved, messages) if hasattr(steps[0], "receive") else [
-            step.run(block) for step, block in zip(steps, data, strict=True)
-        ]
-    shapes = [plan.target.block_shape(plan.shape, d) for d in range(mesh.size)]
-    return [as_block(d, shape, plan.dtype) for d, shape in zip(data, shapes, strict=True)], moved, messages
+    """Run *plan* on the blocks of all devices, step by step, and count what they receive and hold."""
+    devices = range(plan.target.mesh.size)
+    programs = [operations(plan, SimpleNamespace(device=d, team=_Team())) for d in devices]
+    data = begin = [as_bytes(block) for block in blocks]
+    moved, messages, peaks = ([0 for _ in devices] for _ in range(3))
+    for number, steps in enumerate(zip(*programs, strict=True)):
+        if hasattr(steps[0], "receive"):
+            targets = _exchange(steps, data, moved, messages)
+        else:
+            targets = [step.run(block) for step, block in zip(steps, data, strict=True)]
+        for d, step in enumerate(steps):
+            held = len(data[d]) if number else 0  # the first step takes from the block that the caller keeps
+            peaks[d] = max(peaks[d], len(begin[d]) + held + _scratch_of(step) + len(targets[d]))
+        data = targets
+    shapes = [plan.target.block_shape(plan.shape, d) for d in devices]
+    return Run([as_block(d, s, plan.dtype) for d, s in zip(data, shapes, strict=True)], moved, messages, peaks)
+
+
+def _scratch_of(step):
+    sides = (step.send, step.receive) if hasattr(step, "receive") else ()
+    return sum(side.buffer_size for side in sides if side.copies is not None)
 
 
 def _exchange(steps, data, moved, messages):
@@ -67,9 +160,6 @@ class _Team:
 
     large_counts = True
 
-    def __init__(self, device):
-        self.device = device
-
     def group(self, key, color, members):
         return SimpleNamespace(members=members, team=self)
 
@@ -93,4 +183,67 @@ def tuple_layouts(mesh, rank):
         for used in permutations(names, count):
             for axes in product(range(rank), repeat=count):
                 if list(axes) == sorted(axes):
-                    yield Layout([tuple(n for n, a in zip(used, axes, strict=True) if a == i) for i in range(rank)], mesh)
+                    yield Layout(
+                        [tuple(n for n, a in zip(used, axes, strict=True) if a == i) for i in range(rank)], mesh
+                    )
+
+
+# -- programs ---------------------------------------------------------------------------------------------------------
+
+
+def simulated(size, program, *args):
+    """Return what ``program(rank, *args)`` returns on each rank of a simulated world."""
+    with simulate(size) as world:
+        return world.run(lambda: program(world.rank, *args))
+
+
+# -- collectives on the arrays of all ranks ---------------------------------------------------------------------------
+
+
+def _by_group(rows, of_group):
+    """Return the result of every rank, where *of_group* says those of the members of a row."""
+    results = {}
+    for row in rows:
+        results.update(zip(row, of_group(row), strict=True))
+    return [results[rank] for rank in sorted(results)]
+
+
+def all_to_all(xs, rows, concat, split, count):
+    def of_group(row):
+        blocks = [np.split(xs[rank], count, split) for rank in row]
+        return [np.concatenate([blocks[i][j] for i in range(count)], concat) for j in range(count)]
+
+    return _by_group(rows, of_group)
+
+
+def all_gather(xs, rows, dimension):
+    return _by_group(rows, lambda row: [np.concatenate([xs[rank] for rank in row], dimension)] * len(row))
+
+
+def broadcast(xs, rows, root):
+    return _by_group(rows, lambda row: [xs[row[root]]] * len(row))
+
+
+def all_reduce(xs, rows, op):
+    return _by_group(rows, lambda row: [reduced([xs[rank] for rank in row], op)] * len(row))
+
+
+def reduce_scatter(xs, rows, dimension, op):
+    return _by_group(rows, lambda row: np.split(reduced([xs[rank] for rank in row], op), len(row), dimension))
+
+
+def collective_permute(xs, pairs):
+    source_of = {target: source for source, target in pairs}
+    return [xs[source_of[rank]] if rank in source_of else np.zeros_like(xs[rank]) for rank in range(len(xs))]
+
+
+UFUNCS = {"sum": np.add, "prod": np.multiply, "min": np.minimum, "max": np.maximum}
+
+
+def reduced(arrays, op):
+    """The reduction one array after the other, in the order of the group and in the dtype of the arrays."""
+    total = arrays[0].copy()
+    with np.errstate(all="ignore"):
+        for array in arrays[1:]:
+            UFUNCS[op](total, array, out=total, casting="unsafe")
+    return total

@@ -553,7 +553,7 @@ def test_where_a_mesh_runs_is_not_part_of_its_value():
     assert hash(bound) == hash(mesh)
     assert bound.to_string() == mesh.to_string()
     assert pickle.loads(pickle.dumps(bound))._world is None
-    assert (mesh._world, mesh._closed, bound._closed) == (None, False, False)
+    assert (mesh._world, mesh._closed, bound._closed) == (None, frozenset(), frozenset())
 
 
 def test_what_later_modules_provide(monkeypatch):

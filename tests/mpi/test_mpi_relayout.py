@@ -1,0 +1,144 @@
+"""Relayouts under mpiexec, on meshes of every shape that the number of ranks allows."""
+
+import json
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import agree_raises, agreed
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from mpi4py import MPI
+from reference import blocks_of, numbered, random_bits, same_bits, single_name_layouts, tuple_layouts
+from strategies import DTYPES, dtype_id, relayouts, shapes_of
+
+import meshcomm as mc
+from meshcomm import CollectiveMismatch, Layout, MeshError
+
+WORLD = MPI.COMM_WORLD
+RANK, SIZE = WORLD.rank, WORLD.size
+U = "unsharded"
+GOLDEN = json.loads((Path(__file__).parents[1] / "data" / "relayout.json").read_text())["cases"]
+
+
+def mesh_of(*sizes, devices=None):
+    return mc.create_mesh(list(zip("xyz", sizes, strict=False)), devices=devices)
+
+
+def check(array, source, target):
+    """Relayout *array* on this rank and compare with its slice."""
+    tensor = mc.distribute(array, source)
+    moved = mc.relayout(tensor, target)
+    device = target.mesh.rank
+    if device is None:
+        assert moved.local is None
+    else:
+        assert same_bits(moved.local, blocks_of(array, target)[device]), f"{source} -> {target}"
+        assert not np.shares_memory(moved.local, tensor.local)
+    return moved
+
+
+def test_recorded_relayouts_on_meshes_that_fit():
+    fitting = [case for case in GOLDEN if np.prod([size for _, size in case["mesh_dims"]]) <= SIZE]
+    for case in fitting:
+        mesh = mc.create_mesh([tuple(dim) for dim in case["mesh_dims"]])
+        array = numbered(case["global_shape"], case["dtype"])
+        moved = check(array, Layout(case["src"], mesh), Layout(case["dst"], mesh))
+        if mesh.rank is not None:
+            assert moved.local.tolist() == case["dst_components"][mesh.rank]
+    assert SIZE < 6 or fitting
+
+
+@pytest.mark.parametrize("sizes", shapes_of(SIZE), ids=str)
+def test_pairs_of_layouts(sizes):
+    mesh = mesh_of(*sizes)
+    for shape in [(), (7,), (6, 4), (5, 3), (1, 2)]:
+        layouts = list(single_name_layouts(mesh, len(shape)))
+        pairs = list(product(layouts, layouts))
+        for source, target in pairs[:: 1 + len(pairs) // 50]:
+            check(numbered(shape, "i4"), source, target)
+    layouts = list(tuple_layouts(mesh, 2))
+    for i, source in enumerate(layouts[:40]):
+        check(numbered((8, 7), "i2"), source, layouts[(7 * i + 3) % len(layouts)])
+    mesh.close()
+
+
+@settings(max_examples=150)
+@given(relayouts(sizes=[SIZE]), st.sampled_from(["u1", "i4", "f8", "c16", "V3"]))
+@agreed
+def test_any_relayout(relayout, dtype):
+    shape, source, target = relayout
+    mesh = mesh_of(*(dim.size for dim in source.mesh.dims))
+    array = random_bits(shape, dtype)
+    layouts = [Layout(layout.sharding_specs, mesh) for layout in (source, target)]
+    moved = check(array, *layouts)
+    assert same_bits(moved.to_numpy(), array)
+    assert same_bits(mc.relayout(moved, layouts[0]).local, blocks_of(array, source)[RANK])
+
+
+@settings(max_examples=100)
+@given(relayouts(sizes=range(1, SIZE + 1), max_rank=3), st.permutations(range(SIZE)))
+@agreed
+def test_meshes_over_some_ranks_in_any_order(relayout, ranks):
+    shape, source, target = relayout
+    mesh = mesh_of(*(dim.size for dim in source.mesh.dims), devices=ranks[: source.mesh.size])
+    array = numbered(shape, "i4")
+    layouts = [Layout(layout.sharding_specs, mesh) for layout in (source, target)]
+    moved = check(array, *layouts)
+    whole = moved.to_numpy(root=mesh.size - 1)
+    assert (whole is None) == (mesh.rank != mesh.size - 1)
+    assert whole is None or same_bits(whole, array)
+    mesh.close()
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=dtype_id)
+def test_every_dtype(dtype):
+    raw = random_bits((7, 2 * SIZE), f"V{dtype.itemsize}" if dtype.names else dtype).view(f"V{dtype.itemsize}")
+    mesh = mesh_of(SIZE)
+    rows, columns, whole = (Layout(specs, mesh) for specs in (["x", U], [U, "x"], [U, U]))
+    for source, target in [(rows, columns), (columns, rows), (rows, whole), (whole, columns)]:
+        moved = mc.relayout(mc.distribute(raw.view(dtype), source), target)
+        assert moved.local.dtype == dtype
+        assert same_bits(moved.local.view(raw.dtype), blocks_of(raw, target)[RANK])
+
+
+def test_large_blocks():
+    mesh = mesh_of(SIZE)
+    array = numbered((401, 1003), "f8")
+    rows, columns = Layout(["x", U], mesh), Layout([U, "x"], mesh)
+    for source, target in [(rows, columns), (columns, rows), (rows, Layout([U, U], mesh))]:
+        check(array, source, target)
+
+
+def test_many_relayouts_in_a_row_with_one_plan():
+    mesh = mesh_of(SIZE)
+    rows, columns = Layout(["x", U], mesh), Layout([U, "x"], mesh)
+    tensor = mc.distribute(numbered((9, 10)), rows)
+    for i in range(200):
+        tensor.local[...] += 1
+        tensor = mc.relayout(tensor, columns if i % 2 == 0 else rows)
+    assert same_bits(tensor.to_numpy(), numbered((9, 10)) + 200)
+
+
+def test_a_rank_that_asks_for_another_layout():
+    mesh = mesh_of(SIZE)
+    tensor = mc.distribute(numbered((4, 4)), Layout(["x", U], mesh))
+    target = Layout([U, "x"] if RANK else [U, U], mesh)
+    if SIZE == 1:
+        mc.relayout(tensor, target)
+    else:
+        with agree_raises(CollectiveMismatch, "rank 0: relayout"):
+            mc.relayout(tensor, target)
+    check(numbered((5, 4)), Layout(["x", U], mesh), Layout([U, "x"], mesh))
+
+
+def test_a_closed_mesh_is_refused_on_all_ranks():
+    mesh = mesh_of(SIZE)
+    tensor = mc.distribute(numbered((4, 4)), Layout(["x", U], mesh))
+    mesh.close()
+    with agree_raises(MeshError, "is closed"):
+        mc.relayout(tensor, Layout([U, "x"], mesh))
+    again = mesh_of(SIZE)
+    moved = mc.relayout(mc.distribute(numbered((4, 4)), Layout(["x", U], again)), Layout([U, "x"], again))
+    assert same_bits(moved.to_numpy(), numbered((4, 4)))

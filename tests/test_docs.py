@@ -1,0 +1,86 @@
+"""What the documentation says is so: its code, its links, its lists of names, its version."""
+
+import doctest
+import re
+from pathlib import Path
+
+import pytest
+
+import meshcomm as mc
+
+ROOT = Path(__file__).parent.parent
+PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]
+
+
+def text(name):
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+def blocks(page, language):
+    """Return the code blocks of *language* in a page."""
+    return re.findall(rf"^```{language}\n(.*?)^```$", text(page), re.MULTILINE | re.DOTALL)
+
+
+def test_readme_shows_the_quickstart_as_it_is():
+    docstring, _, program = text("mpi_examples/quickstart.py").partition('"""\n\n')
+    assert docstring.startswith('"""')
+    assert blocks("README.md", "python") == [program]
+
+
+def test_quickstart_prints_what_the_readme_shows(capsys):
+    program = compile(text("mpi_examples/quickstart.py"), "quickstart.py", "exec")
+    with mc.simulate(4) as world:
+        world.run(lambda: exec(program, {}))
+    assert blocks("README.md", "text") == [capsys.readouterr().out]
+
+
+def test_concepts_run():
+    session = "".join(blocks("docs/concepts.md", "python"))
+    test = doctest.DocTestParser().get_doctest(session, {}, "concepts.md", "docs/concepts.md", 0)
+    assert len(test.examples) > 10
+    report = []
+    assert doctest.DocTestRunner().run(test, out=report.append).failed == 0, "".join(report)
+
+
+def test_every_public_name_has_its_line_in_the_api_page():
+    listed = re.findall(r"^\| `(\w+)", text("docs/api.md"), re.MULTILINE)
+    assert sorted(listed) == sorted(mc.__all__)
+
+
+def test_public_names_exist_and_no_others_are_public():
+    public = {name for name, value in vars(mc).items() if not name.startswith("_") and not _is_module(value)}
+    assert public == set(mc.__all__)
+
+
+def _is_module(value):
+    return type(value).__name__ == "module"
+
+
+def test_newest_version_of_the_changelog_is_this_one():
+    versions = re.findall(r"^## \[(\d[^]]*)\]", text("CHANGELOG.md"), re.MULTILINE)
+    assert versions[0] == mc.__version__
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page):
+    prose = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    targets = [t.partition("#")[0] for t in re.findall(r"\]\(([^)\s]+)\)", prose) if "://" not in t]
+    missing = [target for target in targets if target and not (page.parent / target).exists()]
+    assert not missing
+
+
+def test_links_are_found():
+    assert sum(len(re.findall(r"\]\([^)]+\)", page.read_text(encoding="utf-8"))) for page in PAGES) > 20
+
+
+@pytest.mark.parametrize("name", ["run", "test", "test-4", "check", "format", "asan", "bench"])
+def test_make_targets_that_pages_name_exist(name):
+    rule = re.sub(r"-\d+$", "-%", name)
+    assert re.search(rf"^{rule}:", text("Makefile"), re.MULTILINE)
+
+
+def test_environment_page_lists_the_variables_that_are_read():
+    sources = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "meshcomm").glob("*.py"))
+    read = set(re.findall(r"environ\.get\(\s*\"(MESHCOMM_\w+)\"", sources))
+    assert read
+    assert read == set(re.findall(r"^\| `(MESHCOMM_\w+)`", text("docs/environment.md"), re.MULTILINE))

@@ -1,0 +1,274 @@
+"""Jobs that go wrong: each ends soon, with an error code and the culprit named, or goes on with an error on all ranks.
+
+The programs are in failures/cases.py. They run under the mpiexec of this Python, with a deadline of their own.
+"""
+
+import re
+import shutil
+import textwrap
+from pathlib import Path
+
+import pytest
+from conftest import DEADLINE, mpiexec
+
+CASES = Path(__file__).parent / "failures" / "cases.py"
+RUN = ("-m", "meshcomm", "run")
+SOON = 2.0  # seconds from the failure of a rank to the end of the job
+
+
+@pytest.fixture(autouse=True)
+def _needs_mpiexec():
+    if mpiexec() is None:
+        pytest.skip("there is no mpiexec")
+
+
+@pytest.fixture
+def job(launch):
+    def run(ranks, *names, before=(), **environment):
+        finished = launch(ranks, *before, CASES, *names, CASE_RANKS=str(ranks or 2), **environment)
+        assert finished.left == [], f"processes of the job are left: {finished}"
+        return finished
+
+    return run
+
+
+def seconds_to_end(job):
+    """Return how long the job went on after the last rank said that it is about to fail."""
+    return job.ended - max(float(text) for text in re.findall(r"stamp (\S+)", job.text))
+
+
+def assert_ended(job, *texts, within=SOON):
+    assert job.code != 0, job
+    for text in texts:
+        assert text in job.text, f"{text!r} is missing in {job}"
+    assert seconds_to_end(job) < within, job
+
+
+def assert_went_on(job, ranks):
+    assert job.code == 0, job
+    assert job.text.count("as expected") == ranks, job
+
+
+# -- exceptions that nobody catches -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_one_raises(job, ranks):
+    ended = job(ranks, "one_raises")
+    assert_ended(
+        ended, "Traceback", "in one_raises", "KeyError: 'culprit'", f"meshcomm: rank 1 of {ranks} ends the job"
+    )
+
+
+def test_one_raises_in_a_thread(job):
+    assert_ended(job(2, "one_raises_in_a_thread"), "in fail", "KeyError: 'culprit'", "rank 1 of 2", "failing thread")
+
+
+def test_one_raises_beside_a_thread_that_goes_on(job):
+    assert_ended(job(2, "one_raises_beside_a_thread"), "KeyError: 'culprit'", "rank 1 of 2 ends the job")
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_one_raises_before_it_has_initialised_mpi(job, ranks):
+    ended = job(ranks, "one_raises_before_mpi")
+    # It has to initialise MPI to end the job, which takes an Open MPI a second.
+    assert_ended(ended, "KeyError: 'culprit'", f"rank 1 of {ranks} ends the job", within=2 * SOON)
+
+
+def test_one_raises_with_a_hook_of_its_own(job):
+    ended = job(2, "one_raises_with_a_hook_of_its_own")
+    assert_ended(ended, "as shown by the program", "rank 1 of 2 ends the job: an uncaught KeyError")
+
+
+def test_one_is_interrupted(job):
+    assert_ended(job(2, "one_is_interrupted"), "KeyboardInterrupt", "rank 1 of 2 ends the job")
+
+
+# -- ranks that do not come -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_one_never_joins(job, ranks):
+    ended = job(ranks, "one_never_joins", MESHCOMM_TIMEOUT="2")
+    assert_ended(ended, f"s in relayout (its call 2) with {ranks} ranks", "in one_never_joins", within=2 + SOON)
+    assert "waits on" in ended.text, "the warning comes first"
+    assert re.search(rf"rank [02-9] of {ranks} ends the job: it has waited 2 s .*MESHCOMM_TIMEOUT=2", ended.text), (
+        ended
+    )
+
+
+def test_the_watchdog_ends_what_the_hook_may_not(job):
+    ended = job(2, "one_raises", MESHCOMM_ABORT="0", MESHCOMM_TIMEOUT="2")
+    assert_ended(ended, "KeyError: 'culprit'", "rank 0 of 2 ends the job: it has waited", within=2 + SOON)
+
+
+def test_one_is_stopped(job):
+    assert_ended(job(2, "one_is_stopped", MESHCOMM_TIMEOUT="2"), "MESHCOMM_TIMEOUT=2", within=2 + 2 * SOON)
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_one_is_killed(job, ranks):
+    assert_ended(job(ranks, "one_is_killed"), "stamp")
+
+
+# -- under python -m meshcomm run -------------------------------------------------------------------------------------
+
+
+def test_run_ends_the_job_with_the_code_of_sys_exit(job):
+    ended = job(2, "one_calls_sys_exit", before=RUN)
+    assert_ended(ended, "rank 1 of 2 ends the job: it called sys.exit(3)", within=1 + SOON)
+    assert ended.code == 3
+
+
+def test_run_lets_all_ranks_call_sys_exit(job):
+    ended = job(2, "all_call_sys_exit", before=RUN)
+    assert ended.code == 3
+    assert ended.text.count("as expected") == 2
+    assert "ends the job" not in ended.text
+
+
+@pytest.mark.parametrize(
+    ("ranks", "name", "operation"),
+    [
+        (2, "one_returns_early", "relayout"),
+        (4, "one_returns_early", "relayout"),
+        (3, "one_returns_early_on_another_communicator", "to_numpy"),
+    ],
+)
+def test_run_ends_the_job_if_others_wait_for_a_rank_that_has_ended(job, ranks, name, operation):
+    ended = job(ranks, name, before=RUN)
+    assert_ended(ended, f"s in {operation}", "but rank 1 has ended without it", within=1 + SOON)
+
+
+@pytest.mark.parametrize(("ranks", "name"), [(4, "others_compute_for_long"), (3, "root_waits_for_a_late_rank")])
+def test_run_lets_ranks_go_on_for_long_after_others_have_ended(job, ranks, name):
+    assert_went_on(job(ranks, name, before=RUN), ranks)
+
+
+def test_run_ends_the_job_before_there_is_a_mesh(job):
+    ended = job(2, "one_raises_before_any_mesh", before=RUN)
+    assert_ended(ended, "KeyError: 'culprit'", "rank 1 of 2 ends the job")
+    assert "runpy" not in ended.text, "the traceback begins in the program"
+
+
+# -- errors that all ranks raise --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_errors_of_one_rank_are_raised_by_all(job, ranks):
+    assert_went_on(job(ranks, "ranks_call_different_things", "one_passes_wrong_arguments"), 2 * ranks)
+
+
+def test_different_cached_calls_are_found(job):
+    assert_went_on(job(2, "cached_calls_differ", MESHCOMM_CHECK="1"), 2)
+
+
+def test_the_mesh_does_not_fit_the_world(job):
+    assert_went_on(job(3, "mesh_is_too_large"), 3)
+
+
+def test_the_user_frees_the_communicator(job):
+    assert_went_on(job(2, "user_frees_the_communicator"), 2)
+
+
+def test_a_forked_child_may_not_communicate(job):
+    assert_went_on(job(2, "child_is_forked"), 2)
+
+
+def test_mpi_is_finalised(job):
+    assert_went_on(job(2, "mpi_is_finalised"), 2)
+
+
+def test_a_program_is_launched_without_mpiexec(job):
+    ended = job(None, "exchange")
+    assert ended.code == 1
+    assert "MeshError" in ended.text
+    assert "launch the program with mpiexec -n 2" in ended.text
+
+
+# -- the test harness -------------------------------------------------------------------------------------------------
+
+VERDICTS = """
+    from conftest import agree_raises
+    import pytest
+
+    def test_fails_on_one_rank(comm):
+        assert comm.rank != 1, "culprit"
+
+    def test_is_skipped_on_one_rank(comm):
+        if comm.rank == 1:
+            pytest.skip("only here")
+
+    @pytest.fixture
+    def broken(comm):
+        assert comm.rank != 1, "broken fixture"
+
+    def test_fixture_fails_on_one_rank(broken, comm):
+        comm.Barrier()
+
+    def test_leaves_for_agree_raises(comm):
+        assert comm.rank != 1, "left"
+        with agree_raises(ValueError):
+            raise ValueError
+
+    def test_all_are_still_together(comm):
+        assert comm.allreduce(1) == comm.size
+"""
+
+LEAVES = """
+    def test_one_rank_leaves_a_collective(comm):
+        print("stamp %f" % __import__("time").time(), file=open("stamp", "w"))
+        assert comm.rank != 1, "culprit"
+        comm.Barrier()
+"""
+
+DIFFERENT_TESTS = """
+    from meshcomm.guard import launched
+
+    def test_everywhere(comm):
+        pass
+
+    if launched()[0] == 1:
+        def test_on_one_rank(comm):
+            pass
+"""
+
+
+@pytest.fixture
+def pytest_on(launch, tmp_path, monkeypatch):
+    """A function that runs pytest, with our conftest, on a file under mpiexec."""
+
+    def run(ranks, text):
+        shutil.copy(Path(__file__).parent / "conftest.py", tmp_path)
+        (tmp_path / "test_it.py").write_text(textwrap.dedent(text))
+        monkeypatch.chdir(tmp_path)
+        return launch(ranks, "-m", "pytest", "-p", "no:cacheprovider", "-ra", "--color=no", "test_it.py")
+
+    return run
+
+
+def test_ranks_agree_on_verdicts_and_go_on(pytest_on):
+    job = pytest_on(2, VERDICTS)
+    assert job.code == 1, job
+    assert "3 failed, 1 passed, 1 error" in job.text, job
+    assert "FAILED test_it.py::test_fails_on_one_rank - failed on ranks [1] of 2" in job.text
+    assert "ERROR test_it.py::test_fixture_fails_on_one_rank - failed on ranks [1] of 2" in job.text
+    assert "outcomes differ: rank 0: passed, rank 1: skipped" in job.text
+    assert "AssertionError: culprit" in job.text
+    assert job.text.count("test session starts") == 1, "only rank 0 shows progress"
+
+
+def test_a_rank_that_leaves_a_collective_ends_the_run(pytest_on, tmp_path):
+    job = pytest_on(3, LEAVES)
+    assert job.code != 0, job
+    assert "[rank 1 of 3]" in job.text
+    assert "AssertionError: culprit" in job.text
+    assert "the other ranks did not come to the report of test_it.py::test_one_rank_leaves_a_collective" in job.text
+    assert job.left == []
+    assert job.ended - float((tmp_path / "stamp").read_text().split()[1]) < DEADLINE + SOON
+
+
+def test_ranks_with_different_tests_do_not_begin(pytest_on):
+    job = pytest_on(2, DIFFERENT_TESTS)
+    assert job.code != 0, job
+    assert "the ranks did not find the same tests (rank 0: 1 tests, 0 errors, rank 1: 2 tests, 0 errors)" in job.text

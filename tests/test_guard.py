@@ -1,0 +1,221 @@
+"""The guard: what ranks agree on, what the watchdog is told, and how a process learns that it is one of several.
+
+How jobs end is tested in test_failures.py.
+"""
+
+import math
+import sys
+import threading
+
+import numpy as np
+import pytest
+
+import meshcomm as mc
+from meshcomm import errors, groups, guard
+from meshcomm.context import place_in
+
+
+class Ended(BaseException):
+    """Raised by the tests instead of the end of the job."""
+
+
+@pytest.fixture
+def ends(monkeypatch):
+    """The reasons for which the job would have ended; it counts as one of two ranks."""
+    reasons = []
+
+    def end_job(reason, code=1):
+        reasons.append((reason, code))
+        raise Ended
+
+    monkeypatch.setattr(guard, "end_job", end_job)
+    monkeypatch.setattr(guard, "launched", lambda: (1, 2))
+    monkeypatch.setattr(guard, "_initialised_mpi", lambda: None)
+    return reasons
+
+
+def agreement(*errors_of_ranks):
+    """Return the exception that each rank raises if the ranks see these errors."""
+
+    def program():
+        mesh = mc.create_mesh([("x", len(errors_of_ranks))])
+        try:
+            guard.agree(place_in(mesh).team, "the call", errors_of_ranks[mesh.rank])
+        except Exception as error:
+            return error
+        return None
+
+    with mc.simulate(len(errors_of_ranks)) as world:
+        return world.run(program)
+
+
+def test_without_an_error_nothing_is_raised():
+    assert agreement(None, None, None) == [None, None, None]
+
+
+@pytest.mark.parametrize("kind", [errors.ShapeError, ValueError, MemoryError, OSError])
+def test_an_error_of_one_rank_is_raised_by_all(kind):
+    mine = kind("what is wrong")
+    raised = agreement(None, mine, None)
+    assert raised[1] is mine
+    assert [type(error) for error in raised] == [kind] * 3
+    assert "what is wrong (seen by rank 1)" in str(raised[0])
+
+
+class PrivateError(errors.ShapeError):
+    """A class that other ranks do not know by name."""
+
+
+@pytest.mark.parametrize(
+    ("error", "shared"),
+    [
+        (PrivateError("wrong"), errors.ShapeError),
+        (np.exceptions.AxisError(3, 2), ValueError),
+        (UnicodeDecodeError("utf-8", b"x", 0, 1, "wrong"), UnicodeError),
+        (ExceptionGroup("wrong", [ValueError()]), Exception),
+    ],
+)
+def test_an_error_that_others_cannot_make_is_raised_as_its_base(error, shared):
+    raised = agreement(error, None)
+    assert raised[0] is error
+    assert type(raised[1]) is shared
+
+
+def test_different_errors_become_the_one_of_the_first_rank():
+    raised = agreement(None, errors.GroupError("first"), errors.ShapeError("second"))
+    assert [type(error) for error in raised] == [errors.GroupError] * 3
+    assert "first (seen by rank 1)" in str(raised[2])
+    assert isinstance(raised[2].__cause__, errors.ShapeError), "the rank's own error is not lost"
+
+
+def test_an_error_may_quote_what_is_no_text():
+    raised = agreement(None, ValueError("the file '\udc80\n'"))
+    assert "\\udc80" in str(raised[0])
+
+
+def test_different_calls_name_the_ranks():
+    def program():
+        mesh = mc.create_mesh([("x", 20)])
+        guard.agree(place_in(mesh).team, "a" * 600 if mesh.rank == 3 else "b")
+
+    with mc.simulate(20) as world, pytest.raises(errors.CollectiveMismatch) as caught:
+        world.run(program)
+    assert "rank 3: aaa" in str(caught.value)
+    assert "ranks 0, 1, 2, 4, 5, 6, 7, 8 and 11 more: b" in str(caught.value)
+
+
+def test_a_call_inside_a_call_does_not_end_it():
+    team = object()
+    guard.begin("outer", team)
+    guard.begin("inner", team)
+    guard.end()
+    assert guard.watch.calls == [("outer", team)]
+    guard.end()
+    assert guard.watch.calls == []
+
+
+def test_every_operation_leaves_the_watchdog_as_it_was():
+    def program():
+        mesh = mc.create_mesh([("x", 2)])
+        rows = mc.distribute(np.arange(6).reshape(3, 2), mc.Layout(["x", mc.UNSHARDED], mesh), root=0)
+        mc.relayout(rows, mc.Layout([mc.UNSHARDED, "x"], mesh)).to_numpy()
+        mc.all_gather(np.zeros(2), None, 0)
+        with pytest.raises(errors.GroupError):
+            mc.all_to_all(np.zeros(2), [[0, 1]], 0, 0, 3)
+
+    before = guard.watch.count
+    with mc.simulate(2) as world:
+        world.run(program)
+    assert guard.watch.calls == []
+    assert guard.watch.count > before
+
+
+@pytest.mark.parametrize(("text", "timeout"), [("2.5", 2.5), ("0", math.inf), ("inf", math.inf), (None, 600.0)])
+def test_timeout(monkeypatch, text, timeout):
+    monkeypatch.delenv("MESHCOMM_TIMEOUT", raising=False)
+    if text is not None:
+        monkeypatch.setenv("MESHCOMM_TIMEOUT", text)
+    assert guard._timeout() == timeout
+
+
+@pytest.mark.parametrize("text", ["", "soon", "-1", "nan"])
+def test_timeout_must_be_a_number_of_seconds(monkeypatch, text):
+    monkeypatch.setenv("MESHCOMM_TIMEOUT", text)
+    with pytest.raises(errors.MeshcommError, match="MESHCOMM_TIMEOUT must be a number of seconds"):
+        guard._timeout()
+
+
+@pytest.mark.parametrize(
+    ("environment", "found"),
+    [
+        ({}, None),
+        ({"PMI_RANK": "1", "PMI_SIZE": "4"}, (1, 4)),
+        ({"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2", "PMIX_RANK": "0"}, (0, 2)),
+        ({"PMIX_RANK": "2", "SLURM_STEP_NUM_TASKS": "3"}, (2, 3)),
+        ({"SLURM_STEP_NUM_TASKS": "3"}, None),
+        ({"PMI_RANK": "1"}, None),
+        ({"PMI_RANK": "x", "PMI_SIZE": "y"}, None),
+    ],
+)
+def test_launched(monkeypatch, environment, found):
+    for name in [name for names in guard._LAUNCHERS for name in names]:
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert guard.launched() == found
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (ValueError(), 1),
+        (KeyboardInterrupt(), 130),
+        (SystemExit(), 0),
+        (SystemExit(0), 0),
+        (SystemExit(3), 3),
+        (SystemExit("in words"), 1),
+    ],
+)
+def test_exit_code(error, code):
+    assert guard.exit_code(error) == code
+
+
+def test_the_hook_calls_the_one_before_and_ends_the_job_even_if_that_fails(ends):
+    shown = []
+
+    def previous(kind, value, traceback):
+        shown.append(value)
+        raise OSError("nowhere to write to")
+
+    error = KeyError("culprit")
+    with pytest.raises(Ended):
+        guard._ending_excepthook(previous)(KeyError, error, None)
+    assert shown == [error]
+    assert ends == [("an uncaught KeyError", 1)]
+
+
+def test_sys_exit_in_a_thread_ends_only_the_thread(ends):
+    hook = guard._ending_thread_excepthook(lambda args: None)
+    hook(threading.ExceptHookArgs((SystemExit, SystemExit(1), None, None)))
+    assert ends == []
+    with pytest.raises(Ended):
+        hook(threading.ExceptHookArgs((KeyError, KeyError(), None, threading.Thread(name="spinner"))))
+    assert ends == [("an uncaught KeyError in thread spinner", 1)]
+
+
+def test_a_hook_that_replaced_ours_is_noticed_at_exit(ends, monkeypatch):
+    monkeypatch.setattr(sys, "last_value", KeyError("culprit"), raising=False)
+    guard._end_if_hook_was_replaced(sys.excepthook)
+    assert ends == []
+    with pytest.raises(Ended):
+        guard._end_if_hook_was_replaced(lambda *error: None)
+    assert ends == [("an uncaught KeyError", 1)]
+
+
+def test_a_process_alone_and_a_forked_one_end_no_job(ends, monkeypatch):
+    monkeypatch.setattr(guard, "launched", lambda: None)
+    guard.end_job_of_many("a reason")
+    monkeypatch.setattr(guard, "launched", lambda: (1, 2))
+    monkeypatch.setattr(groups, "_forked", True)
+    guard.end_job_of_many("a reason")
+    assert ends == []
