@@ -4,6 +4,7 @@ Each case runs in rounds, and in each round every contender runs once, so that a
 of the slowest rank between two barriers. Printed are medians with quartiles, in milliseconds, and medians of the
 ratios of each round. Results are verified after the timing. ``--sizes`` are MiB of the whole array, ``--rounds`` how
 often.
+"""
 
 import argparse
 import itertools
