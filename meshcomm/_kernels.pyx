@@ -83,7 +83,7 @@ cdef class BoxCopies:
         const Py_ssize_t[:] target_strides, const Py_ssize_t[:] extents,
     ) noexcept:
         # The fewest loops over the longest runs: an axis that continues the run on both sides joins it, one that
-        # continues the next loop on both sides joins that. From the last axis to the first, so loops come out reversed.
+        # continues the next loop on both sides joins that. From the last axis to the first: loops come out reversed.
         cdef Py_ssize_t *row = self.rows + self.count * self.width
         cdef Py_ssize_t *loop = row + HEAD
         cdef Py_ssize_t axis, loops = 0, swap, i, k
