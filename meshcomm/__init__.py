@@ -5,6 +5,8 @@ such an array, and `relayout` takes it from any layout to any other.
 """
 
 # simulate and relayout are modules too; imported here, the names mean the functions.
+from meshcomm import arithmetic, gradients  # operators of DTensor, and autograd's rules, register themselves
+from meshcomm.arithmetic import matmul, transpose
 from meshcomm.collectives import (
     all_gather,
     all_reduce,
@@ -13,7 +15,7 @@ from meshcomm.collectives import (
     collective_permute,
     reduce_scatter,
 )
-from meshcomm.context import create_mesh
+from meshcomm.context import barrier, create_mesh, default_mesh, get_default_mesh, run_on
 from meshcomm.dtensor import (
     DTensor,
     distribute,
@@ -22,6 +24,7 @@ from meshcomm.dtensor import (
     from_local,
     full,
     ones,
+    ones_like,
     zeros,
     zeros_like,
 )
@@ -35,11 +38,24 @@ from meshcomm.errors import (
     MeshError,
     ShapeError,
 )
+from meshcomm.initializers import random_normal, random_uniform
 from meshcomm.layout import MATCH, UNSHARDED, Layout
+from meshcomm.layout_map import LayoutMap, LayoutReport, layout_map_scope
+from meshcomm.logical_devices import DeviceAssignment, DeviceOrderMode, PerReplica, Strategy, Topology
 from meshcomm.mesh import Mesh, MeshDimension
+from meshcomm.placement import (
+    call_with_layout,
+    check_layout,
+    copy_to_mesh,
+    fetch_layout,
+    is_dtensor,
+    pack,
+    unpack,
+)
 from meshcomm.plan import Plan, plan_relayout
 from meshcomm.relayout import relayout, relayout_like
 from meshcomm.simulate import simulate
+from meshcomm.variables import DVariable, Module, Variable
 
 __version__ = "0.1.0"
 
@@ -50,32 +66,61 @@ __all__ = [
     "CollectiveTimeout",
     "DTensor",
     "DTypeError",
+    "DVariable",
+    "DeviceAssignment",
+    "DeviceOrderMode",
     "GroupError",
     "Layout",
     "LayoutError",
+    "LayoutMap",
+    "LayoutReport",
     "Mesh",
     "MeshDimension",
     "MeshError",
     "MeshcommError",
+    "Module",
+    "PerReplica",
     "Plan",
     "ShapeError",
+    "Strategy",
+    "Topology",
+    "Variable",
     "all_gather",
     "all_reduce",
     "all_to_all",
+    "arithmetic",
+    "barrier",
     "broadcast",
+    "call_with_layout",
+    "check_layout",
     "collective_permute",
+    "copy_to_mesh",
     "create_mesh",
+    "default_mesh",
     "distribute",
     "empty",
+    "fetch_layout",
     "from_callback",
     "from_local",
     "full",
+    "get_default_mesh",
+    "gradients",
+    "is_dtensor",
+    "layout_map_scope",
+    "matmul",
     "ones",
+    "ones_like",
+    "pack",
     "plan_relayout",
+    "random_normal",
+    "random_uniform",
     "reduce_scatter",
     "relayout",
     "relayout_like",
+    "run_on",
     "simulate",
+    "transpose",
+    "unpack",
     "zeros",
     "zeros_like",
 ]

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from meshcomm import guard
+from meshcomm import _late, guard
 from meshcomm._kernels import BoxCopies
 from meshcomm.blocks import block_start
 from meshcomm.context import world_of
@@ -280,6 +280,42 @@ class Gather:
             self.receive.copies.run(into, target)
 
 
+class AllReduce:
+    """Arrays of *n* elements of the ranks of a group, reduced elementwise, on every rank. Local to make.
+
+    Each rank reduces one part, in the order of the group, and all gather the parts: the result is the same to the last
+    bit everywhere. *counted* are the places in the group whose arrays count, by default all of them.
+    """
+
+    def __init__(
+        self,
+        group: Group,
+        place: int,
+        reduce: Callable[[Array], Array],
+        n: int,
+        itemsize: int,
+        counted: list[int] | None = None,
+    ) -> None:
+        self._reduce, self._counted = reduce, counted
+        count = len(group.members)
+        cuts = np.array([block_start(n, count, i) for i in range(count + 1)], dtype=np.intp)
+        mine = int(cuts[place + 1] - cuts[place])
+        self._parts = count, mine
+        peers = np.arange(count, dtype=np.intp)[None, :]
+        rows_of = np.stack([np.zeros_like(cuts), cuts], axis=1)
+        stops = np.stack([np.ones_like(cuts), cuts], axis=1)[1:]
+        sends, receives = Boxes(peers, rows_of[:-1], stops), _along((count, mine), 0, 1, count)
+        self._scatter = Exchange(group, place, itemsize, (1, n), sends, (count, mine), receives)
+        whole = Boxes(peers, cuts[:-1, None], cuts[1:, None])
+        self._gather = Gather(group, itemsize, (mine,), _whole((mine,), place), (n,), whole)
+
+    def run(self, a: Array) -> Array:
+        """Return the reduced array. Collective over the group."""
+        parts = as_block(self._scatter.run(as_bytes(a)), self._parts, a.dtype)
+        reduced = self._reduce(parts if self._counted is None else parts[self._counted])
+        return as_block(self._gather.run(as_bytes(reduced)), a.shape, a.dtype)
+
+
 def _without(boxes: Boxes, columns: Indices) -> Boxes:
     return Boxes(*(np.delete(a, columns, axis) for a, axis in zip(boxes, (1, 0, 0), strict=True)))
 
@@ -322,6 +358,8 @@ def all_to_all(
     >>> blocks
     [[['A'], ['C']], [['B'], ['D']]]
     """
+    if is_traced(x):
+        return _traced(all_to_all, x, group_assignment, concat_dimension, split_dimension, split_count, comm)
 
     def build(team: Team, array: Array, rows: Any) -> Callable[[Array], Array]:
         shape = array.shape
@@ -356,6 +394,8 @@ def all_gather(x: ArrayLike, group_assignment: Any, dimension: int, comm: "MPI.I
     ...     world.run(lambda: all_gather([world.rank], [[1, 0]], 0).tolist())
     [[1, 0], [1, 0]]
     """
+    if is_traced(x):
+        return _traced(all_gather, x, group_assignment, dimension, comm)
 
     def build(team: Team, array: Array, rows: Any) -> Callable[[Array], Array]:
         shape = array.shape
@@ -387,39 +427,13 @@ def all_reduce(x: ArrayLike, group_assignment: Any, op: str = "sum", comm: "MPI.
     ...     world.run(lambda: all_reduce([world.rank, 1], [[0, 1, 2]]).tolist())
     [[3, 3], [3, 3], [3, 3]]
     """
+    if is_traced(x):
+        return _traced(all_reduce, x, group_assignment, op, comm)
 
     def build(team: Team, array: Array, rows: Any) -> Callable[[Array], Array]:
-        reduce = _reduction(op, array.dtype)
+        reduce = reduction(op, array.dtype)
         group, place = _group(team, _check_cover(rows, team))
-        count, n = len(group.members), array.size
-        cuts = np.array([block_start(n, count, i) for i in range(count + 1)], dtype=np.intp)
-        mine = int(cuts[place + 1] - cuts[place])
-        peers = np.arange(count, dtype=np.intp)[None, :]
-        rows_of = np.stack([np.zeros_like(cuts), cuts], axis=1)
-        stops = np.stack([np.ones_like(cuts), cuts], axis=1)[1:]
-        scatter = Exchange(
-            group,
-            place,
-            array.itemsize,
-            (1, n),
-            Boxes(peers, rows_of[:-1], stops),
-            (count, mine),
-            _along((count, mine), 0, 1, count),
-        )
-        gather = Gather(
-            group,
-            array.itemsize,
-            (mine,),
-            _whole((mine,), place),
-            (n,),
-            Boxes(peers, cuts[:-1, None], cuts[1:, None]),
-        )
-
-        def run(a: Array) -> Array:
-            parts = as_block(scatter.run(as_bytes(a)), (count, mine), a.dtype)
-            return as_block(gather.run(as_bytes(reduce(parts))), a.shape, a.dtype)
-
-        return run
+        return AllReduce(group, place, reduce, array.size, array.itemsize).run
 
     return _collective("all_reduce", x, _rows(group_assignment), (op,), comm, build)
 
@@ -437,6 +451,8 @@ def reduce_scatter(
     ...     world.run(lambda: reduce_scatter([world.rank, 5], [[0, 1]], 0).tolist())
     [[1], [10]]
     """
+    if is_traced(x):
+        return _traced(reduce_scatter, x, group_assignment, dimension, op, comm)
 
     def build(team: Team, array: Array, rows: Any) -> Callable[[Array], Array]:
         shape = array.shape
@@ -448,7 +464,7 @@ def reduce_scatter(
                 f"axis {dimension} of shape {shape} has {shape[dimension]} elements; "
                 f"the group size {count} does not divide it"
             )
-        reduce = _reduction(op, array.dtype)
+        reduce = reduction(op, array.dtype)
         block = _replaced(shape, dimension, shape[dimension] // count)
         stacked = (count, *block)
         exchange = Exchange(
@@ -476,6 +492,8 @@ def broadcast(x: ArrayLike, group_assignment: Any, root: int = 0, comm: "MPI.Int
     ...     world.run(lambda: broadcast([world.rank], [[0, 1]], root=1).tolist())
     [[1], [1]]
     """
+    if is_traced(x):
+        return _traced(broadcast, x, group_assignment, root, comm)
 
     def build(team: Team, array: Array, rows: Any) -> Callable[[Array], Array]:
         group, _ = _group(team, _check_cover(rows, team))
@@ -506,6 +524,8 @@ def collective_permute(
     ...     world.run(lambda: collective_permute([world.rank + 1], [(0, 1), (1, 2)]).tolist())
     [[0], [1], [2]]
     """
+    if is_traced(x):
+        return _traced(collective_permute, x, source_target_pairs, comm)
 
     def build(team: Team, array: Array, pairs: Any) -> Callable[[Array], Array]:
         shape, me = array.shape, team.rank
@@ -575,6 +595,24 @@ def _normalised(x: ArrayLike) -> tuple[Array, Exception | None]:
         return (array if array.flags.c_contiguous else exact_copy(array)).view(np.ndarray), None
     except Exception as error:
         return np.empty(0), error
+
+
+def is_traced(x: Any) -> bool:
+    """Return whether *x* is a value that autograd follows, instead of an array or a DTensor. Local."""
+    return not isinstance(x, np.ndarray) and hasattr(x, "_node") and hasattr(x, "_value")
+
+
+def untraced(x: Any) -> Any:
+    """Return what autograd follows as *x*, and anything else as it is. Local."""
+    while is_traced(x):
+        x = x._value
+    return x
+
+
+def _traced(operation: Callable[..., Array], *args: Any) -> Array:
+    """Return what autograd makes of an operation on a value that it follows."""
+    result: Array = _late.call("traced", operation, args)
+    return result
 
 
 def as_array(x: Any) -> Array:
@@ -727,8 +765,8 @@ def _whole(shape: tuple[int, ...], *peers: int) -> Boxes:
 _OPS = {"sum": np.add, "prod": np.multiply, "min": np.minimum, "max": np.maximum}
 
 
-def _reduction(op: str, dtype: np.dtype[Any]) -> Callable[[Array], Array]:
-    """Return a function that reduces an array over its first axis, in its dtype and in order."""
+def reduction(op: str, dtype: np.dtype[Any]) -> Callable[[Array], Array]:
+    """Return a function that reduces an array over its first axis, in its dtype and in order. Local."""
     ufunc = _OPS.get(op) if isinstance(op, str) else None
     if ufunc is None:
         raise DTypeError(f"op must be one of {', '.join(_OPS)}, not {op!r}")

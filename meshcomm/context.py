@@ -1,13 +1,16 @@
 """Where meshes meet worlds: the world of a mesh, and the meshes of a program."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ContextDecorator
+from contextvars import ContextVar
 from itertools import count
 from math import prod
 from typing import TYPE_CHECKING
 
 from meshcomm import _late, groups, guard
-from meshcomm.errors import MeshError
-from meshcomm.groups import MPIWorld, Place, World
+from meshcomm.errors import CollectiveTimeout, MeshError
+from meshcomm.groups import MPIWorld, Place, Team, World
+from meshcomm.layout import Layout
 from meshcomm.mesh import Mesh, MeshDimension, canonical_dims
 from meshcomm.simulate import SimulatedWorld, current_world
 
@@ -80,6 +83,106 @@ def _complete(
         )
     size = available() // others
     return tuple(MeshDimension(dim.name, size) if i in unknown else dim for i, dim in enumerate(dims))
+
+
+_default_meshes: ContextVar[tuple[Mesh, ...]] = ContextVar("default meshes", default=())
+
+
+class _DefaultMesh(ContextDecorator):
+    """What `default_mesh` returns; it can be entered any number of times."""
+
+    def __init__(self, mesh: Mesh) -> None:
+        self._mesh = mesh
+
+    def __enter__(self) -> Mesh:
+        _default_meshes.set((*_default_meshes.get(), self._mesh))
+        return self._mesh
+
+    def __exit__(self, *exception: object) -> None:
+        _default_meshes.set(_default_meshes.get()[:-1])
+
+
+def default_mesh(mesh: Mesh) -> _DefaultMesh:
+    """Return a context, or a decorator, in which tensors made without a layout are replicated on *mesh*. Local.
+
+    Contexts nest; the mesh from before is restored at the end, after an exception too. Other threads do not see it,
+    but the ranks of a simulated world that runs inside do. ``MeshError`` unless *mesh* is a Mesh. Source:
+    tf.experimental.dtensor.default_mesh.
+
+    >>> import meshcomm as mc
+    >>> mesh = mc.Mesh(range(2), [("x", 2)])
+    >>> with default_mesh(mesh):
+    ...     get_default_mesh() is mesh
+    True
+    >>> get_default_mesh()
+    """
+    if not isinstance(mesh, Mesh):
+        raise MeshError(f"Expect `mesh` to be `Mesh`, got {type(mesh)}")
+    return _DefaultMesh(mesh)
+
+
+run_on = default_mesh
+"""The old name of `default_mesh`."""
+
+
+def get_default_mesh() -> Mesh | None:
+    """Return the mesh of the innermost `default_mesh` around, or None. Local."""
+    meshes = _default_meshes.get()
+    return meshes[-1] if meshes else None
+
+
+def default_layout(rank: int) -> Layout:
+    """Return the layout of *rank* axes replicated on the default mesh; ``MeshError`` if there is none. Local."""
+    mesh = get_default_mesh()
+    if mesh is None:
+        raise MeshError(
+            "No default mesh has been registered to DTensor. Use meshcomm.default_mesh to specify it, or a layout"
+        )
+    return Layout.replicated(mesh, rank)
+
+
+def barrier(mesh: Mesh, barrier_name: str | None = None, timeout_in_ms: int | None = None) -> None:
+    """Wait until all ranks of *mesh* are here. Collective over the mesh.
+
+    Ranks outside of the mesh go on at once. Ranks that pass different names raise ``CollectiveMismatch``, with
+    *timeout_in_ms* at the next call that ranks agree on. A rank that has waited longer than this raises
+    ``CollectiveTimeout``, which names the ranks that it may be waiting for; a rank that comes later finds its arrival
+    and goes on. The first collective call on a mesh opens a communicator, for which MPI knows no timeout: there only
+    ``MESHCOMM_TIMEOUT`` counts. Simulated ranks wait as long as another rank can go on. Source:
+    tf.experimental.dtensor.barrier.
+
+    >>> import meshcomm as mc
+    >>> with mc.simulate(2) as world:
+    ...     mesh = mc.create_mesh([("x", 2)])
+    ...     world.run(lambda: barrier(mesh, "start", timeout_in_ms=1000))
+    [None, None]
+    """
+    if timeout_in_ms is not None and not timeout_in_ms >= 0:
+        raise MeshError(f"timeout_in_ms must be a number of milliseconds, zero or more, not {timeout_in_ms!r}")
+    place = place_in(mesh)
+    if place is None:
+        return
+    name = "barrier" if barrier_name is None else f"barrier {barrier_name!r}"
+    call = f"{name} on mesh {mesh.dims} of ranks {mesh.ranks}"
+    guard.begin(name, place.team)
+    try:
+        communicator = place.team.everyone.communicator()
+        if timeout_in_ms is None:
+            guard.agree(place.team, call)
+            return
+    finally:
+        guard.end()
+    guard.chained(place.team, guard.fingerprint(call))
+    missing = communicator.barrier(timeout_in_ms / 1000)  # the limit is the caller's, not the watchdog's
+    if missing:
+        raise CollectiveTimeout(_waited(name, timeout_in_ms, place.team, missing))
+
+
+def _waited(name: str, timeout_in_ms: int, team: Team, missing: list[int]) -> str:
+    ranks = [str(team.ranks[rank]) for rank in missing]
+    listed = ", ".join(ranks[:8]) + (", ..." if len(ranks) > 8 else "")
+    which = f"rank {listed}" if len(ranks) == 1 else f"at least one of the ranks {listed}"
+    return f"rank {team.world.rank} has waited {timeout_in_ms} ms at {name}, to which {which} has not come"
 
 
 def place_in(mesh: Mesh) -> Place | None:

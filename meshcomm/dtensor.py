@@ -5,12 +5,13 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn, SupportsIndex
 
 import numpy as np
+from numpy.lib.mixins import NDArrayOperatorsMixin
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
-from meshcomm import guard
+from meshcomm import _late, guard
 from meshcomm.blocks import Box, block_interval
 from meshcomm.collectives import as_array, as_bytes, exact_copy, opaque
-from meshcomm.context import place_in
+from meshcomm.context import default_layout, place_in
 from meshcomm.errors import DTypeError, LayoutError, MeshError, ShapeError
 from meshcomm.execute import prepare, run_agreed
 from meshcomm.groups import Communicator, Place
@@ -20,17 +21,21 @@ from meshcomm.plan import as_dtype, as_shape, check_size, plan_relayout
 
 Array = NDArray[Any]
 Shape = int | Sequence[int]
+Axis = int | tuple[int, ...] | None
 
 
-class DTensor:
+class DTensor(NDArrayOperatorsMixin):
     """A global array, divided over the ranks of a mesh as its layout says. Local.
 
     `local` is the block of this rank, C-contiguous, or None if the rank is outside of the mesh. Made by `distribute`,
-    `from_local`, `from_callback`, `zeros`, `ones`, `full`, `empty`, `zeros_like`, and by `relayout`.
+    `from_local`, `from_callback`, `zeros`, `ones`, `full`, `empty`, `zeros_like`, `ones_like`, and by `relayout`.
+    Operators and NumPy's elementwise functions work on tensors as on arrays, elementwise ``==`` included: see
+    :mod:`meshcomm.arithmetic`.
     """
 
     __array_priority__ = 1000
     __slots__ = ("dtype", "layout", "local", "shape")
+    __hash__ = None  # type: ignore[assignment]  # as an array, whose == is elementwise
 
     local: Array | None
     layout: Layout
@@ -74,6 +79,55 @@ class DTensor:
         """Return a tensor with a copy of the block. Local."""
         local = None if self.local is None else exact_copy(self.local)
         return DTensor(local, self.layout, self.shape, self.dtype)
+
+    @property
+    def T(self) -> "DTensor":  # noqa: N802 - NumPy's name
+        """The tensor with its axes in reverse order, a copy. Local."""
+        return _made("transpose", self)
+
+    def sum(self, axis: Axis = None, dtype: DTypeLike | None = None, keepdims: bool = False) -> "DTensor":
+        """Return the sum over *axis*, as :func:`meshcomm.arithmetic.sum`. Collective over the mesh."""
+        return _made("sum", self, axis, dtype, keepdims)
+
+    def mean(self, axis: Axis = None, dtype: DTypeLike | None = None, keepdims: bool = False) -> "DTensor":
+        """Return the mean over *axis*, as :func:`meshcomm.arithmetic.mean`. Collective over the mesh."""
+        return _made("mean", self, axis, dtype, keepdims)
+
+    def max(self, axis: Axis = None, keepdims: bool = False) -> "DTensor":
+        """Return the maximum over *axis*, as :func:`meshcomm.arithmetic.max`. Collective over the mesh."""
+        return _made("max", self, axis, keepdims)
+
+    def min(self, axis: Axis = None, keepdims: bool = False) -> "DTensor":
+        """Return the minimum over *axis*, as :func:`meshcomm.arithmetic.min`. Collective over the mesh."""
+        return _made("min", self, axis, keepdims)
+
+    def item(self) -> Any:
+        """Return the one element as a Python number, if every device holds it. Local.
+
+        ``ShapeError`` if there are more elements, ``LayoutError`` on ranks that do not hold it.
+        """
+        if self.size != 1:
+            raise ShapeError(f"a tensor of shape {self.shape} has {self.size} elements; only one is an item")
+        if self.local is None or not self.layout.is_fully_replicated():
+            raise LayoutError(
+                f"not every rank holds the element of {_text(self)}: use t.local (Local) or t.to_numpy() (Collective)"
+            )
+        return self.local.item()
+
+    def __float__(self) -> float:
+        return float(self.item())
+
+    def __int__(self) -> int:
+        return int(self.item())
+
+    def __complex__(self) -> complex:
+        return complex(self.item())
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
+        return _late.call("array_ufunc", ufunc, method, inputs, kwargs)
+
+    def __array_function__(self, func: Callable[..., Any], types: Any, args: Any, kwargs: Any) -> Any:
+        return _late.call("array_function", func, args, kwargs)
 
     def to_numpy(self, root: int | None = None) -> Array | None:
         """Return the global array on every rank of the mesh, or on device *root* only. Collective over the mesh.
@@ -133,6 +187,20 @@ class DTensor:
             values = np.array2string(self.local, threshold=100, edgeitems=2, separator=", ").replace("\n", "\n  ")
             holds = f"the block of this rank, {self.local.shape}:\n  {values}"
         return f"DTensor of {self.shape} {self.dtype}, [{specs}] on mesh {mesh}; {holds}"
+
+
+def _made(operation: str, tensor: DTensor, *args: Any) -> DTensor:
+    """Return what an operation of :mod:`meshcomm.arithmetic` makes of a tensor."""
+    result: DTensor = _late.call(operation, tensor, *args)
+    return result
+
+
+def unwrapped(x: Any) -> Any:
+    """Return the DTensor that *x* holds as its `value`, as a variable does; else *x* itself. Local."""
+    if isinstance(x, DTensor | np.ndarray | np.generic | int | float | complex | list | tuple):
+        return x
+    value = getattr(x, "value", None)
+    return value if isinstance(value, DTensor) else x
 
 
 def distribute(array: ArrayLike | None, layout: Layout, root: int | None = None) -> DTensor:
@@ -201,10 +269,25 @@ def from_local(block: ArrayLike | None, layout: Layout, global_shape: Shape | No
         return DTensor(local, layout, shape, local.dtype)
     guard.begin("from_local", place.team)
     try:
-        local, shape = _agreed_shape(block, layout, place)
+        return _from_agreed(lambda: block, layout, place)
     finally:
         guard.end()
-    return DTensor(local, layout, shape, local.dtype)
+
+
+def from_component(component: Callable[[], Any], layout: Layout) -> DTensor:
+    """Return a tensor whose block on this rank is what *component* returns. Collective over the mesh.
+
+    What it raises on one rank, all raise.
+    """
+    _check_layout(layout)
+    place = place_in(layout.mesh)
+    if place is None:
+        raise ShapeError("a rank outside of the mesh has no component: use from_local with a global_shape there")
+    guard.begin("pack", place.team)
+    try:
+        return _from_agreed(component, layout, place)
+    finally:
+        guard.end()
 
 
 def from_callback(
@@ -223,7 +306,8 @@ def from_callback(
     ...     print(world.run(program))
     [[0.0, 1.0, 2.0], [3.0, 4.0]]
     """
-    lengths, kind, place = _described(shape, dtype, layout)
+    _check_layout(layout)
+    lengths, kind, _, place = _described(shape, dtype, layout)
     if place is None:
         return DTensor(None, layout, lengths, kind)
     slices = layout.block_slices(lengths, place.device)
@@ -239,21 +323,22 @@ def from_callback(
         raise DTypeError(f"fn({slices}) returned {made.dtype}, which does not convert to {kind}: {error}") from None
 
 
-def empty(shape: Shape, dtype: DTypeLike, layout: Layout) -> DTensor:
-    """Return a tensor with blocks of arbitrary content. Local."""
-    lengths, kind, place = _described(shape, dtype, layout)
-    local = None if place is None else np.empty(layout.block_shape(lengths, place.device), kind)
-    return DTensor(local, layout, lengths, kind)
+def empty(shape: Shape, dtype: DTypeLike = float, layout: Layout | None = None) -> DTensor:
+    """Return a tensor with blocks of arbitrary content. Local. Without *layout* see `zeros`."""
+    lengths, kind, where, place = _described(shape, dtype, layout)
+    local = None if place is None else np.empty(where.block_shape(lengths, place.device), kind)
+    return DTensor(local, where, lengths, kind)
 
 
-def full(shape: Shape, fill_value: Any, dtype: DTypeLike, layout: Layout) -> DTensor:
-    """Return a tensor with the scalar *fill_value* everywhere. Local.
+def full(shape: Shape, fill_value: Any, dtype: DTypeLike | None = None, layout: Layout | None = None) -> DTensor:
+    """Return a tensor with the scalar *fill_value* everywhere. Local. Without *layout* see `zeros`.
 
-    ``ShapeError`` if it is no scalar, ``DTypeError`` if *dtype* cannot hold it.
+    *dtype* is by default that of *fill_value*. ``ShapeError`` if this is no scalar, ``DTypeError`` if *dtype* cannot
+    hold it.
     """
-    tensor = empty(shape, dtype, layout)
     if np.ndim(fill_value) != 0:
         raise ShapeError(f"fill_value must be a scalar, not an array of shape {np.shape(fill_value)}")
+    tensor = empty(shape, np.asarray(fill_value).dtype if dtype is None else dtype, layout)
     try:
         value = np.full((), fill_value, tensor.dtype)
     except (TypeError, ValueError, OverflowError) as error:
@@ -263,8 +348,10 @@ def full(shape: Shape, fill_value: Any, dtype: DTypeLike, layout: Layout) -> DTe
     return tensor
 
 
-def zeros(shape: Shape, dtype: DTypeLike, layout: Layout) -> DTensor:
+def zeros(shape: Shape, dtype: DTypeLike = float, layout: Layout | None = None) -> DTensor:
     """Return a tensor of zeros. Local.
+
+    Without *layout* it is replicated on the mesh of `default_mesh`; ``MeshError`` if there is none.
 
     >>> import meshcomm as mc
     >>> with mc.simulate(2) as world:
@@ -272,13 +359,13 @@ def zeros(shape: Shape, dtype: DTypeLike, layout: Layout) -> DTensor:
     ...     print(world.run(lambda: mc.zeros((3,), "i4", layout).local.tolist()))
     [[0, 0], [0]]
     """
-    lengths, kind, place = _described(shape, dtype, layout)
-    local = None if place is None else np.zeros(layout.block_shape(lengths, place.device), kind)
-    return DTensor(local, layout, lengths, kind)
+    lengths, kind, where, place = _described(shape, dtype, layout)
+    local = None if place is None else np.zeros(where.block_shape(lengths, place.device), kind)
+    return DTensor(local, where, lengths, kind)
 
 
-def ones(shape: Shape, dtype: DTypeLike, layout: Layout) -> DTensor:
-    """Return a tensor of ones. Local."""
+def ones(shape: Shape, dtype: DTypeLike = float, layout: Layout | None = None) -> DTensor:
+    """Return a tensor of ones. Local. Without *layout* see `zeros`."""
     return full(shape, 1, dtype, layout)
 
 
@@ -287,12 +374,23 @@ def zeros_like(tensor: DTensor) -> DTensor:
     return zeros(tensor.shape, tensor.dtype, tensor.layout)
 
 
-def _described(shape: Shape, dtype: DTypeLike, layout: Layout) -> tuple[tuple[int, ...], np.dtype[Any], Place | None]:
+def ones_like(tensor: DTensor) -> DTensor:
+    """Return a tensor of ones with the shape, dtype and layout of *tensor*. Local."""
+    return ones(tensor.shape, tensor.dtype, tensor.layout)
+
+
+def _described(
+    shape: Shape, dtype: DTypeLike, layout: Layout | None
+) -> tuple[tuple[int, ...], np.dtype[Any], Layout, Place | None]:
+    """Return the arguments of a constructor, checked, and where this rank is in the mesh."""
+    lengths = as_shape(shape)
+    if layout is None:
+        layout = default_layout(len(lengths))
     _check_layout(layout)
-    lengths, kind = as_shape(shape), as_dtype(dtype)
+    kind = as_dtype(dtype)
     _check_rank(layout, lengths)
     check_size(lengths, kind)
-    return lengths, kind, place_in(layout.mesh)
+    return lengths, kind, layout, place_in(layout.mesh)
 
 
 def _as_array(array: Any) -> Array:
@@ -364,11 +462,11 @@ def _member(place: Place, mesh: Mesh, device: int) -> int:
     return place.team.ranks.index(mesh.ranks[device])
 
 
-def _agreed_shape(block: Any, layout: Layout, place: Place) -> tuple[Array, tuple[int, ...]]:
-    """Return the block and the global shape that all blocks add up to. Collective over the mesh."""
+def _from_agreed(block: Callable[[], Any], layout: Layout, place: Place) -> DTensor:
+    """Return the tensor of the global shape that all blocks add up to. Collective over the mesh."""
     mesh, error, local = layout.mesh, None, np.empty(0)
     try:
-        local = _as_block(block)
+        local = _as_block(block())
         _check_rank(layout, local.shape)
     except Exception as problem:
         error = problem
@@ -378,7 +476,7 @@ def _agreed_shape(block: Any, layout: Layout, place: Place) -> tuple[Array, tupl
     gathered = _by_device(place.team.everyone.communicator(), place, mesh, lengths)
     shapes = [tuple(np.frombuffer(text, dtype=np.int64).tolist()) for text in gathered]
     shape = tuple(_agreed_length(layout, axis, [s[axis] for s in shapes]) for axis in range(layout.rank))
-    return local, shape
+    return DTensor(local, layout, shape, local.dtype)
 
 
 def _agreed_length(layout: Layout, axis: int, lengths: list[int]) -> int:

@@ -9,6 +9,7 @@ ranks decide alike.
 
 import atexit
 import os
+import time
 from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Hashable
@@ -75,6 +76,10 @@ class Communicator(ABC):
     @abstractmethod
     def receive(self, into: Bytes, rank: int) -> None:
         """Receive what *rank* sends, of just the size of *into*."""
+
+    @abstractmethod
+    def barrier(self, seconds: float) -> list[int]:
+        """Wait until all ranks are here and return an empty list, or after *seconds* those that may be missing."""
 
     @abstractmethod
     def split(self, color: int, key: int) -> "Communicator":
@@ -338,6 +343,16 @@ class MPICommunicator(Communicator):
     def receive(self, into: Bytes, rank: int) -> None:
         for part in _sendable(into):
             self._comm.Recv([part, self._byte], rank)
+
+    def barrier(self, seconds: float) -> list[int]:
+        request = self._comm.Ibarrier()
+        end, pause = time.monotonic() + seconds, 1e-5
+        while not request.Test():
+            if time.monotonic() >= end:  # the request stays: the late rank finds that this one was here
+                return [rank for rank in range(self.size) if rank != self.rank]
+            time.sleep(pause)
+            pause = min(2 * pause, 1e-3)
+        return []
 
     def split(self, color: int, key: int) -> "MPICommunicator":
         return MPICommunicator(self._comm.Split(color, key))

@@ -5,9 +5,9 @@ from typing import Any
 from numpy.typing import ArrayLike
 
 from meshcomm import _late, guard
-from meshcomm.collectives import as_array
+from meshcomm.collectives import as_array, is_traced, untraced
 from meshcomm.context import place_in
-from meshcomm.dtensor import DTensor, distribute, place_text
+from meshcomm.dtensor import DTensor, distribute, place_text, unwrapped
 from meshcomm.errors import LayoutError, MeshError
 from meshcomm.execute import prepare, run_agreed
 from meshcomm.layout import Layout
@@ -35,9 +35,13 @@ def relayout(tensor: DTensor | ArrayLike, layout: Layout, name: str | None = Non
     if not isinstance(layout, Layout):
         raise LayoutError(f"a relayout goes to a Layout, not {type(layout).__name__} ({layout!r})")
     if not isinstance(tensor, DTensor):
+        if is_traced(tensor):
+            return _traced(tensor, layout, name)
+        tensor = unwrapped(tensor)
+    if not isinstance(tensor, DTensor):
         array = as_array(tensor)
         return distribute(array, layout.matched(Layout.replicated(layout.mesh, array.ndim)))
-    _check_place(tensor.layout, layout)
+    check_place(tensor.layout, layout)
     place = place_in(layout.mesh)
     source, shape, dtype = tensor.layout, tensor.shape, tensor.dtype
     if place is None:
@@ -72,6 +76,7 @@ def relayout_like(tensor: DTensor | ArrayLike, layout_tensor: DTensor, name: str
     ...     print(world.run(program))
     [(2, 4), (2, 4)]
     """
+    layout_tensor = unwrapped(untraced(layout_tensor))
     if not isinstance(layout_tensor, DTensor):
         raise LayoutError(f"layout_tensor must be a DTensor, not {type(layout_tensor).__name__}")
     return relayout(tensor, layout_tensor.layout, name or "relayout_like")
@@ -88,7 +93,13 @@ def _execute(plan: Plan, tensor: Any) -> DTensor:
     return relayout(tensor, plan.target)
 
 
-def _check_place(source: Layout, target: Layout) -> None:
+def _traced(tensor: Any, layout: Layout, name: str | None) -> DTensor:
+    result: DTensor = _late.call("traced", relayout, (tensor, layout, name))
+    return result
+
+
+def check_place(source: Layout, target: Layout) -> None:
+    """Raise ``MeshError`` unless both layouts are on one mesh in one world. Local."""
     if source.mesh is target.mesh:
         return
     if not same_place(source.mesh, target.mesh) or source.mesh.world is not target.mesh.world:

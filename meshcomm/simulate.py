@@ -6,6 +6,7 @@ every run. When no rank can go on, the ranks that wait are reported and ended, s
 
 import threading
 from collections.abc import Callable
+from contextvars import copy_context
 from types import TracebackType
 from typing import Any
 
@@ -98,7 +99,7 @@ class SimulatedWorld:
     def _schedule(self) -> None:
         """Let one rank run at a time, in turns, until none can; then end those that wait for what cannot come."""
         try:
-            while ready := [rank for rank in self._ranks if rank.ready]:
+            while ready := [rank for rank in self._ranks if rank.ready] or self._out_of_time():
                 for rank in ready:
                     self._let_run(rank)
         finally:
@@ -107,6 +108,15 @@ class SimulatedWorld:
                     rank.cancelled = True
                     self._let_run(rank)
                 rank.join()
+
+    def _out_of_time(self) -> "list[SimulatedRank]":
+        """Return the ranks that wait, but not for ever: their time is over when no other rank can go on."""
+        late = [rank for rank in self._ranks if rank.waits_at is not None]
+        for rank in late:
+            assert rank.waits_at is not None
+            rank.waits_at.left.append(rank.rank)
+            rank.waits_at, rank.ready = None, True
+        return late
 
     def _let_run(self, rank: "SimulatedRank") -> None:
         rank.go.release()
@@ -136,8 +146,12 @@ class SimulatedWorld:
         members: tuple[int, ...],
         payload: Any,
         complete: Callable[[dict[int, Any]], Any],
+        may_leave: bool = False,
     ) -> Any:
-        """Wait until all *members* are at *key*; the last one to come calls *complete* on what each one brought."""
+        """Wait until all *members* are at *key*; the last one to come calls *complete* on what each one brought.
+
+        If a rank *may_leave*, it goes on when no rank can, and is told who has not come.
+        """
         rank = self.here()
         if rank.cancelled:
             raise _Cancelled
@@ -148,9 +162,13 @@ class SimulatedWorld:
             del self._meetings[key]
             meeting.finish(complete)
             for member in members:
-                self._ranks[member].ready = True
+                if member not in meeting.left:
+                    self._ranks[member].ready, self._ranks[member].waits_at = True, None
         else:
+            rank.waits_at = meeting if may_leave else None
             rank.wait(operation)
+            if rank.rank in meeting.left:
+                return [member for member in members if member not in meeting.brought]
         if meeting.error is not None:
             raise type(meeting.error)(*meeting.error.args)
         return meeting.outcome
@@ -162,6 +180,7 @@ class _Meeting:
     def __init__(self) -> None:
         self.brought: dict[int, Any] = {}
         self.operations: dict[int, str] = {}
+        self.left: list[int] = []  # ranks that were here, but did not wait to the end
         self.outcome: Any = None
         self.error: Exception | None = None
 
@@ -216,7 +235,9 @@ class SimulatedRank(World):
         self.error: BaseException | None = None
         self.failed_at = 0
         self.waits_in = ""
-        self._thread = threading.Thread(target=self._main, args=(function, args), name=f"simulated rank {self.rank}")
+        self.waits_at: _Meeting | None = None
+        target, name = copy_context().run, f"simulated rank {self.rank}"  # a default mesh is that of the caller
+        self._thread = threading.Thread(target=target, args=(self._main, function, args), name=name)
         self._thread.start()
 
     def join(self) -> None:
@@ -328,6 +349,13 @@ class SimulatedCommunicator(Communicator):
                 self._deliver(brought[root], root, into, receiver)
 
         self._meet("broadcast", data, complete)
+
+    def barrier(self, seconds: float) -> list[int]:
+        self._calls += 1
+        missing: list[int] = self._world.simulated_world.meet(
+            (self._key, self._calls), "barrier", self._members, None, lambda brought: [], may_leave=True
+        )
+        return [self._members.index(rank) for rank in missing]
 
     def send(self, data: Bytes, rank: int) -> None:
         self._pair(rank, (data, None))
