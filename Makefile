@@ -45,7 +45,7 @@ help:
 	@echo "make test-pure  the tests that need no mpiexec"
 	@echo "make check      linters and types"
 	@echo "make format     format the sources"
-	@echo "make examples   all examples with 1, 2 and 4 ranks"
+	@echo "make examples   all examples with 1, 2 and 4 ranks, and 8 where they need it"
 	@echo "make asan       tests of the kernel under the address and undefined-behaviour sanitizers"
 	@echo "make bench      benchmarks"
 	@echo "make clean      remove what these made, the environments too"
@@ -78,9 +78,13 @@ format: $(LINTERS)
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
+EXAMPLES := quickstart terrain_fft layout_map_models logical_devices digits
+
 examples: $(READY)
-	@set -e; for n in 1 2 4; do for example in mpi_examples/*.py; do \
-	    echo "$$example on $$n ranks"; $(MPIEXEC) -n $$n $(BIN)/python $$example; done; done
+	@set -e; for n in 1 2 4; do for example in $(EXAMPLES); do \
+	    echo "$$example on $$n ranks"; $(MPIEXEC) -n $$n $(BIN)/python mpi_examples/$$example.py; done; done
+	@echo "logical_devices on 8 ranks"
+	@$(MPIEXEC) -n 8 $(BIN)/python mpi_examples/logical_devices.py
 
 bench: $(READY)
 	@set -e; for n in 2 4; do $(MPIEXEC) -n $$n $(BIN)/python benchmarks/relayout.py; done

@@ -4,8 +4,16 @@ A `Mesh` names the dimensions of a grid of ranks, a `Layout` says how a global a
 such an array, and `relayout` takes it from any layout to any other.
 """
 
+try:
+    from meshcomm import _kernels  # noqa: F401
+except ModuleNotFoundError:
+    raise ImportError(
+        f"the compiled part of meshcomm is not in {__path__[0]}. If that is a clone of the sources, start Python in "
+        'another directory to use the installed package, or build it here: pip install -e ".[mpich]"'
+    ) from None
+
 # simulate and relayout are modules too; imported here, the names mean the functions.
-from meshcomm import arithmetic, gradients  # operators of DTensor, and autograd's rules, register themselves
+from meshcomm import arithmetic, gradients  # noqa: F401 - operators of DTensor, and autograd's rules, register themselves
 from meshcomm.arithmetic import matmul, transpose
 from meshcomm.collectives import (
     all_gather,
@@ -88,7 +96,6 @@ __all__ = [
     "all_gather",
     "all_reduce",
     "all_to_all",
-    "arithmetic",
     "barrier",
     "broadcast",
     "call_with_layout",
@@ -104,7 +111,6 @@ __all__ = [
     "from_local",
     "full",
     "get_default_mesh",
-    "gradients",
     "is_dtensor",
     "layout_map_scope",
     "matmul",

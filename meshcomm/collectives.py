@@ -617,16 +617,14 @@ def _traced(operation: Callable[..., Array], *args: Any) -> Array:
 
 def as_array(x: Any) -> Array:
     """Return *x* as a NumPy array that can be divided; ``ShapeError`` or ``DTypeError`` if it is none. Local."""
-    if not isinstance(x, np.ndarray):
-        if hasattr(x, "layout"):
-            raise DTypeError("this is a DTensor, not a plain array: pass its t.local, or use relayout")
-        try:
-            x = np.asarray(x)
-        except ValueError as error:
-            raise ShapeError(f"this is not an array: {error}") from None
-    elif isinstance(x, np.ma.MaskedArray):
+    if isinstance(x, np.ma.MaskedArray):
         raise DTypeError("a masked array would lose its mask: fill it, or pass its data and its mask")
-    array: Array = x
+    if hasattr(x, "layout"):
+        raise DTypeError("this is a DTensor, not a plain array: pass its t.local, or use relayout")
+    try:
+        array: Array = np.asarray(x)
+    except ValueError as error:
+        raise ShapeError(f"this is not an array: {error}") from None
     as_dtype(array.dtype)
     return array
 

@@ -113,6 +113,10 @@ class World(ABC):
     def connect(self, ranks: range | tuple[int, ...]) -> Communicator:
         """Return a communicator of our own over *ranks*, ascending. Collective over *ranks*."""
 
+    def how_to_grow(self, size: int) -> str:
+        """Return advice on how to get a world of *size* ranks. Local."""
+        return f"launch the program with mpiexec -n {size}"
+
     def here(self) -> "World":
         """Return the world as the calling rank sees it. Local."""
         return self
@@ -123,21 +127,19 @@ class World(ABC):
         ``MeshError`` if the mesh needs ranks that the world does not have, or is closed.
         """
         if self.rank in mesh._closed:
-            raise MeshError(f"{mesh!r} is closed")
-        try:
-            return self._places[mesh]
-        except KeyError:
-            place = self._places[mesh] = self._find(mesh)
+            raise MeshError(f"the {mesh} is closed")
+        if mesh not in self._places:
+            self._places[mesh] = self._find(mesh)
             if len(self._places) > PROGRAMS_PER_TEAM:
                 self._places.popitem(last=False)
-            return place
+        return self._places[mesh]
 
     def _find(self, mesh: Mesh) -> Place | None:
         beyond = max(mesh.ranks)
         if beyond >= self.size:
             raise MeshError(
                 f"the mesh needs {mesh.size} ranks up to rank {beyond}, but the world has {self.size}: "
-                f"launch the program with mpiexec -n {beyond + 1}, or make a smaller mesh"
+                f"{self.how_to_grow(beyond + 1)}, or make a smaller mesh"
             )
         if self.rank not in mesh.ranks:
             return None
@@ -178,6 +180,7 @@ class Team:
         self.ranks = ranks
         self.programs: OrderedDict[Hashable, Any] = OrderedDict()
         self.chain = 0
+        self.known_calls = 0
         self.clock = 0
         self._limit = GROUPS_PER_WORLD if len(ranks) == world.size else GROUPS_PER_TEAM
         self._groups: dict[Hashable, Group] = {}
@@ -460,8 +463,12 @@ def mpi_world(comm: "MPI_.Intracomm | None" = None) -> MPIWorld:
     MPI = active_mpi()
     if comm is None or comm == MPI.COMM_WORLD:
         return _comm_world()
-    if not isinstance(comm, MPI.Intracomm) or comm == MPI.COMM_NULL:
+    if not isinstance(comm, MPI.Intracomm):
         raise GroupError(f"comm must be an intracommunicator of mpi4py, not {comm!r}")
+    if comm == MPI.COMM_NULL:
+        raise GroupError(
+            "comm is COMM_NULL: it was freed, or this rank is not part of it, and then it must not make this call"
+        )
     world: MPIWorld | None = comm.Get_attr(_keyval())
     if world is None:
         world = MPIWorld(comm.Dup(), ours=True)

@@ -32,6 +32,8 @@ from meshcomm.errors import CollectiveMismatch, MeshcommError
 from meshcomm.groups import MPIWorld, Team
 
 WARN_AFTER = 60.0
+TELL_ERROR_AFTER = 5.0
+COMPARE_EVERY = 64
 _POLL = 0.5
 _PAUSE = 0.1  # for launchers to pass on what was said, and for other ranks with the same error to say so
 
@@ -49,13 +51,15 @@ class Peers(Protocol):
 class _Watch:
     """What this rank is doing; written by the calls, read by the watchdog."""
 
-    __slots__ = ("calls", "count", "peers")
+    __slots__ = ("calls", "count", "error", "peers")
 
     def __init__(self) -> None:
         self.count = 0
         # A call may make another one; the first is what the user called.
         self.calls: list[tuple[str, Team | None]] = []
         self.peers: Peers | None = None
+        # What this rank would raise as soon as the others agree.
+        self.error: Exception | None = None
 
 
 watch = _Watch()
@@ -98,7 +102,9 @@ def agree(team: Team, call: str, error: Exception | None = None) -> None:
         install()
     team.chain = fingerprint(f"{team.chain} {call}")
     communicator = team.everyone.communicator()
+    watch.error = error
     largest = communicator.allreduce_max(np.array([team.chain, -team.chain, error is not None], dtype=np.int64))
+    watch.error = None
     if not largest[2] and largest[0] == -largest[1]:
         return
     call = call if len(call) < 500 else f"{call[:500]}... (fingerprint {fingerprint(call):x})"
@@ -120,8 +126,14 @@ def _encoded(text: str) -> bytes:
 
 
 def chained(team: Team, number: int) -> None:
-    """Note a call that was agreed on before, for the next agreement to compare. Local."""
+    """Note a call that was agreed on before, for the next agreement to compare. Local; every 64th time Collective.
+
+    So a program that makes the same calls over and over does not go on for long after its ranks have diverged.
+    """
     team.chain = hash((team.chain, number)) >> 2
+    team.known_calls += 1
+    if team.known_calls % COMPARE_EVERY == 0:
+        agree(team, "something that all ranks agreed on before")
 
 
 def _named_class(name: str) -> type[Exception] | None:
@@ -312,6 +324,9 @@ def _exit_after(seconds: float) -> None:
             faulthandler.dump_traceback_later(seconds, exit=True, file=os.dup(nowhere.fileno()))
 
 
+_HINT = "If other ranks made another call, MESHCOMM_CHECK=1 will name it"
+
+
 def _watchdog(timeout: float) -> None:
     """Warn about, and then end, a job in which this rank waits in one collective call for too long.
 
@@ -332,7 +347,12 @@ def _watchdog(timeout: float) -> None:
         lost = watch.peers.lost(team) if watch.peers is not None and team is not None else None
         if lost or waited >= timeout:
             _dump()
-            end_job(f"it {what}" + (f", but {lost}" if lost else f", longer than MESHCOMM_TIMEOUT={timeout:g}"))
+            why = f", but {lost}" if lost else f", longer than MESHCOMM_TIMEOUT={timeout:g}. {_HINT}"
+            end_job(f"it {what}{why}")
+        error = watch.error
+        if error is not None and waited >= TELL_ERROR_AFTER and not warned:
+            warned = True
+            _say(f"{_who()} has to raise {type(error).__name__}: {error}\n  It {what}, who do not come to hear of it")
         if waited >= WARN_AFTER and not warned:
             warned = True
             _say(f"{_who()} {what}, and waits on")

@@ -516,6 +516,12 @@ class Mesh:
         name = [repr(self._name)] if self._name else []
         return f"Mesh({', '.join(name + [f'{dim.name}={dim.size}' for dim in self._dims])})"
 
+    def __str__(self) -> str:
+        name = f" {self._name}" if self._name else ""
+        dims = ", ".join(f"{dim.name}={dim.size}" for dim in self._dims) or self.single_device
+        ranks = f"ranks 0 to {self.size - 1}" if isinstance(self._ranks, range) else f"ranks {quote(self._ranks)}"
+        return f"mesh{name} {dims} over {ranks}"
+
     def __reduce__(self) -> tuple[Any, ...]:
         if self._listing or self.is_single_device():
             return Mesh.from_string, (self.to_string(),)

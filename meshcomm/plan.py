@@ -40,7 +40,7 @@ class Traffic(NamedTuple):
     peak_bytes: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Step:
     """One hop of a plan, from layout *source* to layout *target*. Local.
 
@@ -175,7 +175,7 @@ class Step:
     def _detail(self) -> str:
         return ""
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         along = f" along {'+'.join(self.dims)}" if self.dims else ""
         return f"{type(self).__name__}{along}{self._detail}: {_specs(self.source)} -> {_specs(self.target)}"
 
@@ -228,7 +228,7 @@ class AllToAll(Step):
         return " (direct)" if self.direct else f" (split {self.split_dimension}, concat {self.concat_dimension})"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Plan:
     """How a tensor of one shape and dtype goes from layout *source* to layout *target*. Local.
 
@@ -278,7 +278,7 @@ class Plan:
     def _largest(self) -> Traffic:
         return _traffic(self, np.arange(self.target.mesh.size, dtype=np.intp))
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         mesh = ", ".join(f"{name}={size}" for name, size in self.target.mesh.dims)
         lines = [
             f"relayout of {self.shape} {self.dtype} on mesh {mesh}: {_specs(self.source)} -> {_specs(self.target)}",
@@ -299,7 +299,7 @@ class Plan:
         return "\n".join(lines)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class DevicePlan:
     """One device's part of a plan. Local."""
 
@@ -313,6 +313,12 @@ class DevicePlan:
     def steps(self) -> tuple[Step, ...]:
         """The steps of the plan, the same for every device. Local."""
         return self.plan.steps
+
+    def __repr__(self) -> str:
+        return (
+            f"device {self.device} receives {_bytes(self.bytes_moved)} in {_count(self.messages, 'message')} "
+            f"and holds at most {_bytes(self.peak_bytes)} in this {self.plan!r}"
+        )
 
 
 def plan_relayout(shape: Any, dtype: DTypeLike, source: Layout, target: Layout) -> Plan:
@@ -342,8 +348,8 @@ def plan_relayout(shape: Any, dtype: DTypeLike, source: Layout, target: Layout) 
         raise LayoutError(f"{_specs(source)}: MATCH says nothing about where a tensor is, only where it should go")
     if not same_place(source.mesh, target.mesh):
         raise MeshError(
-            f"both layouts of a relayout must be on one mesh, but the source is on {source.mesh!r} "
-            f"and the target on {target.mesh!r}"
+            f"both layouts of a relayout must be on one mesh, but the source is on the {source.mesh} "
+            f"and the target on the {target.mesh}"
         )
     kind, resolved = as_dtype(dtype), target.matched(source)
     check_size(lengths, kind)

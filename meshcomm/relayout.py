@@ -104,8 +104,8 @@ def check_place(source: Layout, target: Layout) -> None:
         return
     if not same_place(source.mesh, target.mesh) or source.mesh.world is not target.mesh.world:
         raise MeshError(
-            f"both layouts of a relayout must be on one mesh, but the tensor is on {source.mesh!r} "
-            f"and the layout on {target.mesh!r}"
+            f"both layouts of a relayout must be on one mesh, but the tensor is on the {source.mesh} "
+            f"and the layout on the {target.mesh}"
         )
 
 

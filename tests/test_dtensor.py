@@ -319,9 +319,7 @@ def test_arrays_of_sharded_tensors_are_refused():
         for use in (
             np.asarray,
             np.array,
-            lambda t: np.add(t, 1),
-            lambda t: np.zeros((5, 4)) + t,
-            np.sum,
+            np.sort,
             lambda t: [*map(float, t)],
         ):
             with pytest.raises(TypeError) as caught:
@@ -359,7 +357,7 @@ def test_repr_communicates_nothing_and_is_short():
                 assert str(tensor) == repr(tensor)
                 assert (tensor.shape, tensor.ndim, tensor.size, tensor.nbytes) == ((5, 4), 2, 20, 160)
                 assert tensor.mesh.size == 2
-                assert tensor != a_tensor()
+                assert isinstance(tensor != a_tensor(), mc.DTensor)
 
         world.run(program)
         assert world.messages == [0, 0]
@@ -456,7 +454,7 @@ def test_layouts_must_be_layouts_of_the_right_rank():
             lambda layout: mc.relayout(np.zeros((4, 4)), layout),
         ]
         for make in makers:
-            for layout in (None, ["x", U], "x,unsharded", mesh, Layout(["x"], mesh), Layout(["x", U, U], mesh)):
+            for layout in (["x", U], "x,unsharded", mesh, Layout(["x"], mesh), Layout(["x", U, U], mesh)):
                 with pytest.raises(LayoutError):
                     make(layout)
         for make in makers[:-2]:

@@ -31,6 +31,16 @@ ORDER = [
     "execute",
     "dtensor",
     "relayout",
+    "placement",
+    "arithmetic",
+    "gradients",
+    "_autograd",
+    "initializers",
+    "variables",
+    "_patterns",
+    "layout_map",
+    "topology",
+    "logical_devices",
     "__main__",
 ]
 MODULES = [name for name in ORDER if name != "_kernels"]
