@@ -97,6 +97,11 @@ def test_one_never_joins(job, ranks):
     )
 
 
+def test_an_error_that_the_others_do_not_hear_of_is_told(job):
+    ended = job(2, "one_is_wrong_in_a_known_call", MESHCOMM_TIMEOUT="3")
+    assert_ended(ended, "rank 1 of 2 has to raise DTypeError", "MESHCOMM_CHECK=1 will name it", within=3 + SOON)
+
+
 def test_the_watchdog_ends_what_the_hook_may_not(job):
     ended = job(2, "one_raises", MESHCOMM_ABORT="0", MESHCOMM_TIMEOUT="2")
     assert_ended(ended, "KeyError: 'culprit'", "rank 0 of 2 ends the job: it has waited", within=2 + SOON)

@@ -219,3 +219,17 @@ def test_a_process_alone_and_a_forked_one_end_no_job(ends, monkeypatch):
     monkeypatch.setattr(groups, "_forked", True)
     guard.end_job_of_many("a reason")
     assert ends == []
+
+
+def test_known_calls_that_differ_are_found_before_long():
+    def program():
+        for op in ("sum", "max"):
+            mc.all_reduce(np.ones(2), None, op)
+        op = "max" if world.rank == 1 else "sum"  # which exchange the same bytes
+        for calls[world.rank] in range(1000):
+            mc.all_reduce(np.ones(2), None, op)
+
+    calls = [0, 0]
+    with mc.simulate(2) as world, pytest.raises(errors.CollectiveMismatch, match="MESHCOMM_CHECK"):
+        world.run(program)
+    assert max(calls) < guard.COMPARE_EVERY

@@ -67,3 +67,12 @@ except Exception as error:
     moved, shapes, error = result.stdout.splitlines()[:3]
     assert (moved, shapes) == ("8", "[(2,), (1,)]")
     assert 'pip install "meshcomm[mpich]"' in error
+
+
+def test_sources_that_were_not_built_say_so(tmp_path):
+    package = tmp_path / "meshcomm"
+    package.mkdir()
+    (package / "__init__.py").write_text(Path(mc.__file__).read_text())
+    found = subprocess.run([sys.executable, "-c", "import meshcomm"], cwd=tmp_path, capture_output=True, text=True)
+    assert found.returncode == 1
+    assert "the compiled part of meshcomm is not in" in found.stderr

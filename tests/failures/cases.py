@@ -123,6 +123,13 @@ def one_is_interrupted():
     exchange()
 
 
+def one_is_wrong_in_a_known_call():
+    guard.TELL_ERROR_AFTER = 1.0
+    mc.all_reduce(np.ones(2), None)
+    stamp()
+    mc.all_reduce(np.array([None, 1]) if mesh().rank == 1 else np.ones(2), None)
+
+
 def one_never_joins():
     guard.WARN_AFTER = 0.5
     exchange()

@@ -129,7 +129,6 @@ def test_barriers(mesh):
     barrier(mesh)
 
 
-@pytest.mark.skipif(SIZE == 1, reason="one rank waits for nobody")
 def test_a_late_rank():
     mesh = mc.create_mesh([("x", SIZE)])
     barrier(mesh)
