@@ -5,7 +5,7 @@ such an array, and `relayout` takes it from any layout to any other.
 """
 
 try:
-    from meshcomm import _kernels  # noqa: F401
+    import meshcomm._kernels  # noqa: F401
 except ModuleNotFoundError:
     raise ImportError(
         f"the compiled part of meshcomm is not in {__path__[0]}. If that is a clone of the sources, start Python in "
