@@ -236,7 +236,7 @@ for _raw in (np.transpose, np.real, np.imag):
     _relaid(_raw)
 _for_dtensors(np.sum, _each(_sum))
 _for_dtensors(np.mean, _each(_mean))
-for _raw in (np.max, np.min):
+for _raw in {np.max, np.amax, np.min, np.amin}:
     _for_dtensors(_raw, _each(_extreme))
 for _raw in (np.matmul, np.dot):
     _for_dtensors(_raw, _each(_left, _right))

@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from meshcomm import _late, guard
-from meshcomm.collectives import AllReduce, as_array, as_bytes, is_traced, reduction, untraced
+from meshcomm.collectives import AllReduce, as_array, as_bytes, exact_copy, is_traced, reduction, untraced
 from meshcomm.context import place_in
 from meshcomm.dtensor import Axis, DTensor, ones_like, place_text, unwrapped, zeros_like
 from meshcomm.errors import LayoutError, MeshError, ShapeError
@@ -111,6 +111,9 @@ def _shape_of(operand: Any) -> tuple[int, ...]:
 
 
 def _broadcast_shape(name: str, shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+    distinct = set(filter(None, shapes))
+    if len(distinct) < 2:  # the most common case, and NumPy takes long for it
+        return next(iter(distinct), ())
     try:
         return np.broadcast_shapes(*shapes)
     except ValueError:
@@ -126,6 +129,8 @@ def _broadcast_shape(name: str, shapes: Sequence[tuple[int, ...]]) -> tuple[int,
 def meeting_layout(shape: tuple[int, ...], tensors: Sequence[DTensor]) -> Layout:
     """Return the layout in which *tensors* meet for a result of *shape*, by the rule of this module. Local."""
     mesh, used = tensors[0].mesh, set[str]()
+    if all(t.shape == shape and t.layout is tensors[0].layout for t in tensors):
+        return tensors[0].layout
     axes: list[Names] = [()] * len(shape)
     for tensor in tensors:
         skipped = len(shape) - tensor.ndim
@@ -146,6 +151,8 @@ def _aligned(operand: Any, shape: tuple[int, ...], layout: Layout) -> Any:
     A tensor, which is relaid if it is elsewhere, or the block of an array.
     """
     if isinstance(operand, _NUMBERS) or (operand.ndim == 0 and not isinstance(operand, DTensor)):
+        return operand
+    if isinstance(operand, DTensor) and operand.shape == shape and operand.layout is layout:
         return operand
     skipped = len(shape) - operand.ndim
     axes = tuple(
@@ -485,7 +492,7 @@ def transpose(t: DTensor, axes: Sequence[int] | None = None) -> DTensor:
     if normalised_axes(order, tensor.ndim) != tuple(range(tensor.ndim)):
         raise ShapeError(f"axes {order} must have every axis of a tensor of shape {tensor.shape} once")
     layout = Layout([tensor.layout.axes[a] for a in order], tensor.mesh)
-    local = None if tensor.local is None else tensor.local.transpose(order).copy(order="C")
+    local = None if tensor.local is None else exact_copy(tensor.local.transpose(order))
     return DTensor(local, layout, tuple(tensor.shape[a] for a in order), tensor.dtype)
 
 
@@ -578,7 +585,7 @@ def spread(t: DTensor | ArrayLike, axes: tuple[int, ...], shape: tuple[int, ...]
         device = layout.mesh.rank
         assert device is not None
         wide = np.expand_dims(local, axes)
-        local = np.broadcast_to(wide, layout.block_shape(shape, device)).copy(order="C")
+        local = exact_copy(np.broadcast_to(wide, layout.block_shape(shape, device)))
     return DTensor(local, layout, shape, t.dtype)
 
 

@@ -269,7 +269,6 @@ def test_errors_on_every_rank():
             (ShapeError, "1 or 2 axes, but the first has shape", lambda: t.sum() @ t),
             (TypeError, "where= is not supported", lambda: np.add(t, t, where=np.ones((5, 3), bool))),
             (TypeError, "numpy.add.reduce is not defined for DTensors", lambda: np.add.reduce(t)),
-            (TypeError, "numpy.vecdot is not defined", lambda: np.vecdot(t, t)),
             (TypeError, r"numpy.sort is not defined for DTensors: use t.local", lambda: np.sort(t)),
             (TypeError, "returned NotImplemented", lambda: t + None),
             (TypeError, "returned NotImplemented", lambda: t + object()),
@@ -296,6 +295,8 @@ def test_errors_on_every_rank():
         def elsewhere():
             return mc.ones((1, 1), "f8", t.layout)
 
+        if hasattr(np, "vecdot"):  # NumPy 2
+            cases.append((TypeError, "numpy.vecdot is not defined", lambda: np.vecdot(t, t)))
         for error, match, wrong in cases:
             with pytest.raises(error, match=match):
                 wrong()

@@ -1,9 +1,11 @@
 # ruff: noqa: B023 - functions made in loops are called in the same turn
 """Gradients: adjoints by <A x, y> = <x, Aᵀ y>, each in its own view, and autograd through everything."""
 
+import re
 import subprocess
 import sys
 from itertools import islice, product
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -314,7 +316,9 @@ def test_methods_and_functions_on_followed_tensors(autograd, anp):
 
         def function(t):
             assert (t.shape, t.ndim, t.size, t.dtype, t.mesh) == ((4, 3), 2, 12, np.dtype("f8"), mesh)
-            total = np.sum(t) + t.sum(axis=0).mean() + t.max() + t.min(axis=1).sum() + np.max(t) + mc.arithmetic.min(t)
+            total = (
+                np.sum(t) + t.sum(axis=0).mean() + t.max() + t.min(axis=1).sum() + anp.amax(t) + mc.arithmetic.min(t)
+            )
             total = total + mc.arithmetic.sum(t, 0).sum() + mc.arithmetic.mean(t) + mc.arithmetic.max(t, 1).sum()
             total = total + (other @ t).sum() + (t @ other).sum() + mc.arithmetic.matmul(t, other).sum()
             return total + (other.T * t + t * other.T).sum() + np.where(t > 1, t, other.T).sum() + np.log(t.T).sum()
@@ -403,3 +407,13 @@ with mc.simulate(2) as world:
 def test_everything_else_works_without_autograd():
     run = run_python(WITHOUT)
     assert run.stdout == "No module named 'autograd' (blocked)\n[[2], [2]]\n", run.stderr
+
+
+# -- the pages --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("page", ["arithmetic", "gradients", "placement"])
+def test_the_pages_run(autograd, page):
+    text = (Path(__file__).parent.parent / "docs" / f"{page}.md").read_text(encoding="utf-8")
+    program = compile("".join(re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)), page, "exec")
+    on(4, lambda: exec(program, {}))

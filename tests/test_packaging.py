@@ -73,6 +73,8 @@ def test_sources_that_were_not_built_say_so(tmp_path):
     package = tmp_path / "meshcomm"
     package.mkdir()
     (package / "__init__.py").write_text(Path(mc.__file__).read_text())
-    found = subprocess.run([sys.executable, "-c", "import meshcomm"], cwd=tmp_path, capture_output=True, text=True)
+    program = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import meshcomm"
+    # Without site, so that no installed meshcomm can lend its kernel.
+    found = subprocess.run([sys.executable, "-I", "-S", "-c", program], capture_output=True, text=True)
     assert found.returncode == 1
     assert "the compiled part of meshcomm is not in" in found.stderr
