@@ -42,6 +42,21 @@ def test_concepts_run():
     assert doctest.DocTestRunner().run(test, out=report.append).failed == 0, "".join(report)
 
 
+@pytest.mark.parametrize(("page", "ranks"), [("all_to_all", 2), ("layout", 1)])
+def test_pages_run(page, ranks):
+    program = compile("".join(blocks(f"docs/{page}.md", "python")), page, "exec")
+    with mc.simulate(ranks) as world:
+        world.run(lambda: exec(program, {}))
+
+
+def test_readme_shows_lines_of_the_digits_example():
+    (shown,) = [block for block in blocks("README.md", "py") if "hidden.kernel" in block]
+    lines = [line for line in shown.splitlines() if line.strip() and line.strip() != "..."]
+    program = text("mpi_examples/digits.py").splitlines()
+    assert len(lines) > 8
+    assert [line for line in lines if line not in program] == []
+
+
 def test_every_public_name_has_its_line_in_the_api_page():
     listed = re.findall(r"^\| `(\w+)", text("docs/api.md"), re.MULTILINE)
     assert sorted(listed) == sorted(mc.__all__)
