@@ -66,7 +66,7 @@ def _mesh_of(operands: Sequence[Any]) -> Mesh:
                 check_place(tensor.layout, tensors[0].layout)
             except MeshError:
                 raise MeshError(
-                    f"operands must be on one mesh, but are on {tensors[0].mesh!r} and {tensor.mesh!r}"
+                    f"operands must be on one mesh, but are on the {tensors[0].mesh} and the {tensor.mesh}"
                 ) from None
     return tensors[0].mesh
 
