@@ -157,7 +157,9 @@ def barrier(mesh: Mesh, barrier_name: str | None = None, timeout_in_ms: int | No
     ...     world.run(lambda: barrier(mesh, "start", timeout_in_ms=1000))
     [None, None]
     """
-    if timeout_in_ms is not None and not timeout_in_ms >= 0:
+    if not isinstance(mesh, Mesh):
+        raise MeshError(f"a barrier is on a Mesh, not on {mesh!r}")
+    if timeout_in_ms is not None and not (isinstance(timeout_in_ms, int | float) and timeout_in_ms >= 0):
         raise MeshError(f"timeout_in_ms must be a number of milliseconds, zero or more, not {timeout_in_ms!r}")
     place = place_in(mesh)
     if place is None:

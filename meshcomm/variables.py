@@ -13,11 +13,13 @@ from itertools import pairwise
 from typing import Any, TypeAlias
 
 import numpy as np
+from numpy.lib.mixins import NDArrayOperatorsMixin
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
+from meshcomm import _late
 from meshcomm.collectives import as_array
 from meshcomm.context import get_default_mesh
-from meshcomm.dtensor import DTensor, Shape, distribute, from_callback
+from meshcomm.dtensor import DTensor, Shape, distribute, from_callback, unwrapped
 from meshcomm.errors import DTypeError, LayoutError, ShapeError
 from meshcomm.initializers import Initializer
 from meshcomm.layout import Layout
@@ -29,7 +31,7 @@ Array = NDArray[Any]
 LayoutOf: TypeAlias = Callable[[str, int], Layout]  # of a path and a rank
 
 
-class Variable:
+class Variable(NDArrayOperatorsMixin):
     """A distributed tensor with a name that can be assigned to. Local.
 
     *initial* is an array, the same on every rank; a scalar, which fills *shape*; a DTensor, whose layout the variable
@@ -40,6 +42,9 @@ class Variable:
     - inside of a scope (`LayoutMap.scope`), when the path is known: when the scope ends, or when the value is first
       asked for after a module holds the variable. Until then do not change an array given as *initial*;
     - at once elsewhere, replicated on the mesh of `default_mesh`.
+
+    NumPy's operators and functions work on its `value`, except ``==``, which asks whether two are the same variable,
+    and ``+=`` and ``-=``, which assign.
 
     `path` is where the variable was found, or None for variables that were made outside of a scope. ``LayoutError`` if
     there is no layout, no scope and no default mesh, or if *layout* and a DTensor conflict; ``ShapeError`` and
@@ -190,6 +195,18 @@ class Variable:
         if tensor.layout == layout and tensor.mesh is layout.mesh:
             return tensor
         return relayout(tensor, layout)
+
+    __eq__ = object.__eq__
+    __ne__ = object.__ne__
+    __hash__ = object.__hash__
+    __iadd__ = assign_add
+    __isub__ = assign_sub
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
+        return _late.call("array_ufunc", ufunc, method, inputs, kwargs)
+
+    def __array_function__(self, func: Callable[..., Any], types: Any, args: Any, kwargs: Any) -> Any:
+        return _late.call("array_function", func, tuple(map(unwrapped, args)), kwargs)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         """Return the block if it is the whole array; refuse otherwise. Local."""
@@ -415,6 +432,7 @@ class Scope:
     def __init__(self, layout_of: LayoutOf, modules: list[Module]) -> None:
         self.layout_of = layout_of
         self.modules = modules
+        self._found: list[Variable] = []  # whose values were asked for before the scope ended
 
     def __deepcopy__(self, memo: object) -> "Scope":
         return self  # a copy of a module, or of a variable that waits, is in the same scope
@@ -423,6 +441,7 @@ class Scope:
         """Give *variable*, and those of its scope in the same tree, their paths and values, if a module holds it."""
         for root in _roots(self.modules):
             if any(other is variable for other in root.variables()):
+                self._found += [other for other in root.variables() if not other.initialized]
                 return _settle(root, lambda leaf: isinstance(leaf, Variable) and leaf._layout_scope is self)
         return None
 
@@ -430,6 +449,21 @@ class Scope:
         """Give all variables of scopes that have ended, as those *around* have not, their paths and values."""
         for root in _roots(self.modules):
             _settle(root, lambda leaf: leaf._layout_scope not in around)
+            for path, variable in root.named_variables():
+                if any(other is variable for other in self._found):
+                    self._check_found(variable, path)
+
+    def _check_found(self, variable: Variable, path: str) -> None:
+        """Give a variable that was used early its final path, which must not give it another layout."""
+        if variable.path == path:
+            return
+        wanted = self.layout_of(path, len(variable.shape))
+        if wanted != variable.layout:
+            raise LayoutError(
+                f"{variable!r} was used in the constructor of its module, as {variable.path!r}, before its path "
+                f"{path!r} was known, which gives it {wanted.sharding_specs}: use it later, or give it layout="
+            )
+        variable.path = path
 
 
 def _settle(root: Module, chosen: Callable[[Leaf], bool]) -> None:

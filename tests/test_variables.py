@@ -1058,3 +1058,52 @@ def test_departure(case):
 
 def test_departures_are_documented():
     assert departures("scopes and variables") == list(PROOFS)
+
+
+class _Head(mc.Module):
+    def __init__(self):
+        self.w = mc.Variable(0.0, (8,))
+        self.w.assign(np.ones(8))
+
+
+class _Net(mc.Module):
+    def __init__(self):
+        self.head = _Head()
+
+
+@pytest.mark.parametrize("rule", ["head.w", "w", ".*w"])
+def test_a_variable_used_before_its_path_is_known_keeps_the_layout_of_the_final_path_or_raises(rule):
+    def program():
+        mesh = mc.create_mesh([("x", 2)])
+        layout_map = mc.LayoutMap(mesh)
+        layout_map[rule] = mc.Layout(["x"], mesh)
+        with layout_map.scope():
+            net = _Net()
+        assert net.head.w.path == "head.w"
+        assert net.head.w.layout == layout_map[rule]
+
+    with mc.simulate(2) as world:
+        if rule == ".*w":
+            world.run(program)
+        else:
+            with pytest.raises(LayoutError, match=r"before its path 'head.w' was known"):
+                world.run(program)
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_operators_of_variables_are_those_of_their_values(ranks):
+    def program():
+        mesh = mc.create_mesh([("x", ranks)])
+        v = mc.DVariable(np.arange(8.0), layout=mc.Layout(["x"], mesh))
+        for made, right in ((v + 1, np.arange(8.0) + 1), (-v, -np.arange(8.0)), (np.exp(v), np.exp(np.arange(8.0)))):
+            assert isinstance(made, mc.DTensor)
+            assert np.array_equal(made.to_numpy(), right)
+        assert float(np.sum(v)) == 28
+        assert (v == v, v == mc.DVariable(v.value), len({v, v})) == (True, False, 1)
+        same = v
+        v += 1
+        assert v is same
+        assert np.array_equal(v.to_numpy(), np.arange(8.0) + 1)
+
+    with mc.simulate(ranks) as world:
+        world.run(program)
