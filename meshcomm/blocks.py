@@ -67,16 +67,6 @@ def refines(n: int, parts: int, pieces: int) -> bool:
     return parts == 1 or pieces == 1 or n % blocks in (0, 1, blocks - 1)
 
 
-def intersect(a: Interval, b: Interval) -> Interval:
-    """Return the overlap of two intervals, empty as ``(s, s)``. Local.
-
-    >>> intersect((0, 4), (2, 9)), intersect((0, 2), (5, 9))
-    ((2, 4), (5, 5))
-    """
-    start = max(a[0], b[0])
-    return start, max(start, min(a[1], b[1]))
-
-
 def box_size(box: Box) -> int:
     """Return how many elements *box* holds. Local.
 

@@ -5,7 +5,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from meshcomm.blocks import block_interval, block_number, block_start, box_size, intersect, overlapping, refines
+from meshcomm.blocks import block_interval, block_number, block_start, box_size, overlapping, refines
 
 LENGTHS, PARTS = range(20), range(1, 10)
 
@@ -40,14 +40,6 @@ def test_refines_is_whether_flat_and_nested_cuts_agree():
         ]
         flat = [block.tolist() for block in np.array_split(np.arange(n), parts * pieces)]
         assert refines(n, parts, pieces) == (nested == flat), (n, parts, pieces)
-
-
-def test_intersections_are_those_of_sets():
-    intervals = [(a, b) for a in range(6) for b in range(a, 6)]
-    for a, b in product(intervals, intervals):
-        start, stop = intersect(a, b)
-        assert set(range(start, stop)) == set(range(*a)) & set(range(*b))
-        assert start <= stop
 
 
 def test_box_size_is_the_number_of_elements():
