@@ -71,13 +71,31 @@ def random_numbers(shape, dtype, seed=0):
 # -- the kernel -------------------------------------------------------------------------------------------------------
 
 
-def box_copies(source, target, itemsize, source_offsets, source_strides, target_offsets, target_strides, extents):
-    """The twin of the kernel: copy boxes of bytes, element by element."""
-    for box, shape in enumerate(extents):
-        for index in product(*(range(n) for n in shape)):
-            s = source_offsets[box] + sum(i * d for i, d in zip(index, source_strides[box], strict=True))
-            t = target_offsets[box] + sum(i * d for i, d in zip(index, target_strides[box], strict=True))
-            target[t : t + itemsize] = source[s : s + itemsize]
+def items_of(offset, strides, extents):
+    """Where the items of a box begin, in row-major order."""
+    for index in product(*(range(n) for n in extents)):
+        yield offset + sum(i * stride for i, stride in zip(index, strides, strict=True))
+
+
+def box_copies(sources, targets, itemsize, boxes):
+    """The twin of `BoxCopies`: copy boxes (source, offset, strides, target, offset, strides, extents) item by item."""
+    for source, source_offset, source_strides, target, target_offset, target_strides, extents in boxes:
+        places = zip(
+            items_of(source_offset, source_strides, extents),
+            items_of(target_offset, target_strides, extents),
+            strict=True,
+        )
+        for s, t in places:
+            targets[target][t : t + itemsize] = sources[source][s : s + itemsize]
+
+
+def packed(regions, itemsize, boxes, part=0, parts=1):
+    """The twin of `Packing`: the bytes of a part of boxes (region, offset, strides, extents)."""
+    taken = []
+    for region, offset, strides, extents in boxes:
+        for items in np.array_split(np.fromiter(items_of(offset, strides, extents), np.intp), parts)[part : part + 1]:
+            taken += [regions[region][s : s + itemsize] for s in items]
+    return np.concatenate([np.empty(0, np.uint8), *taken])
 
 
 # -- relayout ---------------------------------------------------------------------------------------------------------
