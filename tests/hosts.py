@@ -14,7 +14,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 from typing import NamedTuple
@@ -29,7 +28,8 @@ HOST = """
 echo "$0" > /proc/sys/kernel/hostname && mount -t sysfs sysfs /sys && mount -t tmpfs tmpfs /dev/shm &&
     ip link set lo up && echo ready && exec cat
 """
-LAUNCHER = """#!/bin/sh
+LAUNCHER = "/dev/shm/launcher"  # of the first host, where mpiexec runs: it vanishes with the host
+LAUNCHER_TEXT = """#!/bin/sh
 while [ "${{1#-}}" != "$1" ]; do shift; done
 case $1 in
     {addresses[0]}) host={pids[0]} ;;
@@ -53,8 +53,7 @@ def two_hosts(mpiexec):
     """
     _check_means(mpiexec)
     with contextlib.ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="two_hosts_")))
-        hosts = Hosts(mpiexec, folder, tuple(stack.enter_context(_host(name, folder)).pid for name in NAMES))
+        hosts = Hosts(mpiexec, tuple(stack.enter_context(_host(name)).pid for name in NAMES))
         stack.callback(hosts.kill)
         _connect(hosts)
         _write_launcher(hosts)
@@ -62,10 +61,9 @@ def two_hosts(mpiexec):
 
 
 class Hosts(NamedTuple):
-    """Two hosts: the mpiexec of their jobs, the folder where those run, and the process that keeps each host."""
+    """Two hosts: the mpiexec of their jobs, and the process that keeps each host."""
 
     mpiexec: str
-    folder: Path
     pids: tuple[int, int]
 
     def run(self, program, ranks_per_host=2, args=(), env=None, timeout=30.0, in_turns=False):
@@ -97,7 +95,7 @@ class Hosts(NamedTuple):
         return subprocess.CompletedProcess(command, process.returncode, output, errors)
 
     def on(self, host, *command):
-        """Return the command that runs *command* on a host, in the folder of the hosts."""
+        """Return the command that runs *command* on a host, in the folder where we were when it was made."""
         return ["nsenter", "--target", str(self.pids[host]), *NAMESPACES, "--wd", *command]
 
     def sent(self):
@@ -132,7 +130,7 @@ class Hosts(NamedTuple):
             raise ValueError(f"hosts that take ranks in turns have the same number of them, not {counts}")
         slots = (1, 1) if in_turns else counts
         places = ",".join(f"{address}:{count}" for address, count in zip(ADDRESSES, slots, strict=True))
-        launcher = ("-launcher", "ssh", "-launcher-exec", str(self.folder / "launcher"))
+        launcher = ("-launcher", "ssh", "-launcher-exec", LAUNCHER)
         return [self.mpiexec, *launcher, "-hosts", places, "-localhost", ADDRESSES[0], "-n", str(sum(counts))]
 
 
@@ -150,11 +148,11 @@ def _check_means(mpiexec):
 
 
 @contextlib.contextmanager
-def _host(name, folder):
+def _host(name):
     """Start the process that keeps a host; it ends when we do, as its input does."""
     command = ["unshare", *NAMESPACES, "sh", "-c", HOST, name]
     with subprocess.Popen(
-        command, cwd=folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     ) as process:
         said = process.stdout.readline()
         if said != "ready\n":
@@ -182,9 +180,9 @@ def _do(hosts, host, *command):
 
 
 def _write_launcher(hosts):
-    """Write what Hydra takes for ssh: options, the address of a host, and a command for its shell."""
-    launcher = hosts.folder / "launcher"
-    launcher.write_text(LAUNCHER.format(addresses=ADDRESSES, pids=hosts.pids, namespaces=" ".join(NAMESPACES)))
+    """Write what Hydra calls as ssh: with options, the address of a host, and a command for its shell."""
+    launcher = Path(f"/proc/{hosts.pids[0]}/root{LAUNCHER}")
+    launcher.write_text(LAUNCHER_TEXT.format(addresses=ADDRESSES, pids=hosts.pids, namespaces=" ".join(NAMESPACES)))
     launcher.chmod(0o700)
 
 

@@ -126,7 +126,6 @@ def all_raise():
 
 def sleep():
     COMM.Barrier()
-    stamp()
     time.sleep(LONG)
 
 
