@@ -188,5 +188,5 @@ def test_it_needs_the_right_to_make_namespaces(monkeypatch):
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setattr("shutil.which", lambda tool: tool)
     monkeypatch.setattr("hosts._check_means", lambda mpiexec: None)
-    monkeypatch.setattr("hosts.NAMESPACES", ("--net=/forbidden/by/the/test",))
+    monkeypatch.setattr("hosts.NAMESPACES", ("--forbidden",))
     assert reason("mpiexec").startswith("two hosts need namespaces, which are forbidden here: unshare: ")
