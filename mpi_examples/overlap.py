@@ -2,7 +2,7 @@
 
 Each field is divided by rows. A rank transforms its rows of the first field and starts to exchange them for columns;
 while those bytes are on their way it transforms its rows of the second field; then it waits for the columns of the
-first one. The result is compared with NumPy on one process. Run it with ``mpiexec -n 4 python mpi_examples/overlap.py``.
+first one. The result is compared with NumPy on one process. Try ``mpiexec -n 4 python mpi_examples/overlap.py``.
 """
 
 import sys
