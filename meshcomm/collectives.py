@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from meshcomm import _late, guard
-from meshcomm._kernels import BoxCopies
+from meshcomm._kernels import BoxCopies, Packing
 from meshcomm.blocks import block_start
 from meshcomm.context import world_of
 from meshcomm.errors import DTypeError, GroupError, ShapeError
@@ -80,7 +80,7 @@ class Program(NamedTuple):
 class Side(NamedTuple):
     """How boxes lie in a block, and in the buffer that MPI sees: the block itself unless `copies` are needed."""
 
-    copies: BoxCopies | None
+    copies: Packing | None
     buffer_size: int
     counts: Counts
     offsets: Counts
@@ -125,25 +125,22 @@ def _as_counts(numbers: Indices, limit: int) -> Counts:
     return numbers.tolist() if len(numbers) <= 16 else numbers.astype(np.int64)
 
 
-def _side(group: Group, shape: tuple[int, ...], itemsize: int, boxes: Boxes, receives: bool) -> Side:
+def _side(group: Group, shape: tuple[int, ...], itemsize: int, boxes: Boxes) -> Side:
     """Return how *boxes* of a block are sent or received: in place if they can be, else packed."""
     size = _nbytes(shape, itemsize)
     extents = boxes.stops - boxes.starts
     offsets, strides = _in_block(shape, itemsize, boxes.starts)
-    sizes, packed_offsets, packed_strides = _packed(extents, itemsize)
-    buffer_size = int(sizes.sum())
-    if receives:
-        copies = BoxCopies(buffer_size, size, itemsize, packed_offsets, packed_strides, offsets, strides, extents)
-    else:
-        copies = BoxCopies(size, buffer_size, itemsize, offsets, strides, packed_offsets, packed_strides, extents)
-    if copies.single_runs:
+    sizes, packed_offsets, _ = _packed(extents, itemsize)
+    copies = Packing((size,), itemsize, np.zeros_like(offsets), offsets, strides, extents)
+    buffer_size = copies.nbytes
+    if copies.contiguous:
         packed_offsets, buffer_size = offsets, size
     counts, places = np.zeros((2, len(group.members)), dtype=np.intp)
     counts[boxes.peers] = sizes
     places[boxes.peers] = np.where(sizes > 0, packed_offsets, 0)
     limit = 2**62 if group.team.large_counts else LARGEST_COUNT
     return Side(
-        None if copies.single_runs else copies, buffer_size, _as_counts(counts, limit), _as_counts(places, limit), size
+        None if copies.contiguous else copies, buffer_size, _as_counts(counts, limit), _as_counts(places, limit), size
     )
 
 
@@ -169,8 +166,8 @@ class Exchange:
         self._own = copy_of_box(itemsize, shape, sends, mine, target_shape, receives, own) if len(mine) else None
         # A box that others need too stays among those that are packed.
         kept = _without(sends, mine) if len(sends.peers) == 1 else sends
-        self.send = _side(group, shape, itemsize, kept, receives=False)
-        self.receive = _side(group, target_shape, itemsize, _without(receives, own), receives=True)
+        self.send = _side(group, shape, itemsize, kept)
+        self.receive = _side(group, target_shape, itemsize, _without(receives, own))
         if len(sends.peers) > 1:
             self.send.counts[place] = 0
         self._alone = len(group.members) == 1
@@ -184,7 +181,7 @@ class Exchange:
             self.communicate(data, into)
             self.finish(source, into, target)
         elif self._own is not None:
-            self._own.run(source, target)
+            self._own.run([source], [target])
         return target
 
     def communicate(self, data: Bytes, into: Bytes) -> None:
@@ -195,9 +192,9 @@ class Exchange:
     def finish(self, source: Bytes, into: Bytes, target: Bytes) -> None:
         """Put what was received *into* a buffer, and what stays here, into the new block. Local."""
         if self.receive.copies is not None:
-            self.receive.copies.run(into, target)
+            self.receive.copies.unpack(into, [target])
         if self._own is not None:
-            self._own.run(source, target)
+            self._own.run([source], [target])
 
 
 class Permute(Exchange):
@@ -230,7 +227,7 @@ def outgoing(side: Side, source: Bytes) -> Bytes:
     if side.copies is None:
         return source
     data = scratch("send", side.buffer_size)
-    side.copies.run(source, data)
+    side.copies.pack([source], data)
     return data
 
 
@@ -255,8 +252,8 @@ class Gather:
         receives: Boxes,
     ) -> None:
         self.group = group
-        self.send = _side(group, shape, itemsize, box, receives=False)
-        self.receive = _side(group, target_shape, itemsize, receives, receives=True)
+        self.send = _side(group, shape, itemsize, box)
+        self.receive = _side(group, target_shape, itemsize, receives)
         place = box.peers[0, 0]
         start = self.send.offsets[place]
         self.part = slice(start, start + self.send.counts[place])
@@ -277,7 +274,7 @@ class Gather:
     def finish(self, source: Bytes, into: Bytes, target: Bytes) -> None:
         """Put what was received *into* a buffer into the new block. Local."""
         if self.receive.copies is not None:
-            self.receive.copies.run(into, target)
+            self.receive.copies.unpack(into, [target])
 
 
 class AllReduce:
@@ -333,8 +330,9 @@ def copy_of_box(
     offsets, strides = _in_block(shape, itemsize, sends.starts[mine])
     target_offsets, target_strides = _in_block(target_shape, itemsize, receives.starts[own])
     extents = sends.stops[mine] - sends.starts[mine]
-    sizes = _nbytes(shape, itemsize), _nbytes(target_shape, itemsize)
-    return BoxCopies(*sizes, itemsize, offsets, strides, target_offsets, target_strides, extents)
+    sizes = (_nbytes(shape, itemsize),), (_nbytes(target_shape, itemsize),)
+    first = np.zeros_like(offsets)  # of one region
+    return BoxCopies(*sizes, itemsize, first, offsets, strides, first, target_offsets, target_strides, extents)
 
 
 def all_to_all(

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshcomm import guard
-from meshcomm.blocks import Box
+from meshcomm.blocks import Box, box_size
 from meshcomm.collectives import Exchange, Gather, Permute, Program, as_block, as_bytes, copy_of_box
 from meshcomm.groups import Bytes, Group, Place
 from meshcomm.plan import AllGather, Boxes, Plan, Slice, Step
@@ -25,14 +25,15 @@ class Cut:
 
     def __init__(self, itemsize: int, held: Box, kept: Box) -> None:
         whole, column = _single(0, kept), np.zeros(1, dtype=np.intp)
+        self._size = box_size(kept) * itemsize
         self._copies = copy_of_box(
             itemsize, _lengths(held), _within(held, whole), column, _lengths(kept), _within(kept, whole), column
         )
 
     def run(self, source: Bytes) -> Bytes:
         """Return the box as a new block. Local."""
-        target = np.empty(self._copies.target_size, dtype=np.uint8)
-        self._copies.run(source, target)
+        target = np.empty(self._size, dtype=np.uint8)
+        self._copies.run([source], [target])
         return target
 
 
