@@ -62,7 +62,9 @@ def transposes(nbytes: int) -> Iterator[Case]:
         side = round((nbytes / item) ** 0.5)
         for rows, columns in ((side, side), (side * 4 + 1, side // 4)):
             source = random_array((rows, columns), item)
-            yield Case(f"transpose {rows} x {columns}, {item} B", [source.T], [np.empty((columns, rows), source.dtype)])
+            yield Case(
+                f"transpose {rows} x {columns}, {item} B", [source.T], [np.empty((columns, rows), source.dtype)]
+            )
     for item in (4, 8):
         side = round((nbytes / item) ** (1 / 3))
         source = random_array((side, side, side), item)
