@@ -111,13 +111,15 @@ asan: $(SAN)/meshcomm/_kernels.so
 	@echo "Tests under the sanitizers, 2 ranks"
 	@$(MPIEXEC) -n 2 $(SAN_RUN) --only-mpi tests/mpi
 
-$(SAN)/meshcomm/_kernels.so: meshcomm/_kernels.pyx Makefile $(LINTERS)
+$(SAN)/meshcomm/_kernels.so: $(KERNEL) Makefile $(LINTERS)
 	@mkdir -p $(@D)
 	@$(BIN)/cython -3 meshcomm/_kernels.pyx -o $(@D)/_kernels.c
 	@include=$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("include"))') && \
-	    $(SAN_CC) -shared -fPIC -fwrapv $(SAN_FLAGS) -I"$$include" $(@D)/_kernels.c -o $@
+	    $(SAN_CC) -shared -fPIC -fwrapv $(SAN_FLAGS) -I"$$include" -Imeshcomm $(@D)/_kernels.c -o $@
 
-$(READY): pyproject.toml meshcomm/_kernels.pyx
+KERNEL := meshcomm/_kernels.pyx meshcomm/_kernels.pxd meshcomm/_strided.h
+
+$(READY): pyproject.toml $(KERNEL)
 	@PYTHON="$(PYTHON)" MPI="$(MPI)" sh .ci/preflight
 	@echo "Setting up $(VENV): this takes a minute, once"
 	@$(PYTHON) -m venv $(VENV)

@@ -1,22 +1,10 @@
-"""What other compiled modules may use: the copies, on memory that they have checked the sizes of themselves."""
-
-
-cdef struct Loop:
-    Py_ssize_t extent, source, target  # strides of both sides, in bytes
-
-
-cdef struct Box:
-    Py_ssize_t source_region, target_region, source, target, run, loops
-    Loop *loop  # outermost first
+"""What other compiled modules may use: the copies, on memory of which they have checked the sizes themselves."""
 
 
 cdef class _Boxes:
-    cdef Box *box
-    cdef Loop *loops
-    cdef Py_ssize_t count
+    cdef void *list  # what _strided.h calls Copies
+    cdef void *loops
     cdef Py_ssize_t ndim
-
-    cdef Box *next(self) noexcept
 
 
 cdef class _Regions:
@@ -48,7 +36,9 @@ cdef class BoxCopies:
 
 
 cdef class Packing:
-    cdef _Boxes boxes
+    cdef _Boxes boxes  # in row-major order, from the regions to the buffer
+    cdef _Boxes packs
+    cdef _Boxes unpacks
     cdef Py_ssize_t itemsize
     cdef readonly Py_ssize_t nbytes
     cdef readonly bint contiguous
@@ -62,7 +52,8 @@ cdef class Packing:
     cdef void unpack_pointers(
         self, const char *buffer, char **regions, Py_ssize_t part, Py_ssize_t parts
     ) noexcept nogil
-    cdef void _run(
+
+    cdef void _run_part(
         self, char **regions, char *buffer, Py_ssize_t part, Py_ssize_t parts, bint unpacks
     ) noexcept nogil
-    cdef Py_ssize_t _cut(self, Py_ssize_t i, Py_ssize_t part, Py_ssize_t parts) noexcept nogil
+    cdef Py_ssize_t _start(self, Py_ssize_t i, Py_ssize_t part, Py_ssize_t parts) noexcept nogil

@@ -11,13 +11,37 @@ may remain.
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.mem cimport PyMem_Free, PyMem_Malloc
-from libc.string cimport memcpy
 
 cdef extern from "Python.h":
     const Py_ssize_t PY_SSIZE_T_MAX
 
-cdef enum:
-    MOST_AXES = 64  # as NumPy has
+cdef extern from "_strided.h" nogil:
+    enum:
+        MOST_AXES
+        STREAM_FROM "MESHCOMM_STREAM_FROM"
+    ctypedef struct Loop:
+        Py_ssize_t extent, source, target
+    ctypedef struct Box:
+        Py_ssize_t source_region, target_region, source, target, run, loops
+        Loop *loop
+    ctypedef struct Copies:
+        Box *box
+        Py_ssize_t count
+        bint streams
+    ctypedef struct Cuts:
+        Py_ssize_t count, loops
+        bint unpacks, streams
+        char **regions
+        char *packed
+    void drop_single_iterations(Box *box)
+    void merge_loops(Box *box)
+    void copies_plan(Copies *list)
+    void copies_run(const Copies *list, const char **sources, char **targets)
+    void cut(
+        const Box *box, Py_ssize_t level, Py_ssize_t source, Py_ssize_t begin, Py_ssize_t end, Py_ssize_t packed,
+        Cuts *cuts,
+    )
+    void run_cuts(Cuts *cuts)
 
 
 cdef class _Regions:
@@ -150,17 +174,18 @@ cdef class BoxCopies:
                 continue
             self.source_regions.check(i, sources[i], itemsize, source_offsets[i], extents[i], source_strides[i])
             self.target_regions.check(i, targets[i], itemsize, target_offsets[i], extents[i], target_strides[i])
-            box = self.boxes.next()
+            box = _next(self.boxes)
             box.source_region, box.source = sources[i], source_offsets[i]
             box.target_region, box.target = targets[i], target_offsets[i]
+            box.run = itemsize
             for axis in range(ndim):
                 box.loop[axis] = Loop(extents[i, axis], source_strides[i, axis], target_strides[i, axis])
-            _merge(box, itemsize)
+        copies_plan(<Copies *> self.boxes.list)
 
     @property
     def count(self):
         """The number of boxes that are not empty."""
-        return self.boxes.count
+        return (<Copies *> self.boxes.list).count
 
     def run(self, sources, targets):
         """Copy every box from the buffers *sources* to the writable buffers *targets*, one for each region. Local.
@@ -174,14 +199,7 @@ cdef class BoxCopies:
             self.run_pointers(<const char **> read.pointers, write.pointers)
 
     cdef void run_pointers(self, const char **sources, char **targets) noexcept nogil:
-        cdef Py_ssize_t i
-        cdef const Box *box
-        for i in range(self.boxes.count):
-            box = self.boxes.box + i
-            _copy(
-                sources[box.source_region] + box.source, targets[box.target_region] + box.target, box.run, box.loops,
-                box.loop,
-            )
+        copies_run(<const Copies *> self.boxes.list, sources, targets)
 
 
 cdef class Packing:
@@ -221,9 +239,9 @@ cdef class Packing:
             if not _has_items(itemsize, extents[i]):
                 continue
             self.regions.check(i, regions[i], itemsize, offsets[i], extents[i], strides[i])
-            box = self.boxes.next()
+            box = _next(self.boxes)
             box.source_region, box.source, box.target_region, box.target = regions[i], offsets[i], 0, self.nbytes
-            items = 1
+            box.run, items = itemsize, 1
             for axis in range(ndim - 1, -1, -1):
                 box.loop[axis] = Loop(extents[i, axis], strides[i, axis], items * itemsize)
                 if items > PY_SSIZE_T_MAX // itemsize // extents[i, axis]:
@@ -232,13 +250,15 @@ cdef class Packing:
             if items > (PY_SSIZE_T_MAX - self.nbytes) // itemsize:
                 raise ValueError(f"{boxes} boxes are too large to be packed together")
             self.nbytes += items * itemsize
-            _merge(box, itemsize)
+            drop_single_iterations(box)
+            merge_loops(box)
             self.contiguous = self.contiguous and box.loops == 0
+        self.packs, self.unpacks = _planned(self.boxes, False), _planned(self.boxes, True)
 
     @property
     def count(self):
         """The number of boxes that are not empty."""
-        return self.boxes.count
+        return (<Copies *> self.boxes.list).count
 
     def part_bytes(self, Py_ssize_t part, Py_ssize_t parts):
         """Return how many bytes part number *part* of *parts* has. Local."""
@@ -269,35 +289,45 @@ cdef class Packing:
         cdef Py_ssize_t i, total = 0
         if parts == 1:
             return self.nbytes
-        for i in range(self.boxes.count):
-            total += self._cut(i, part + 1, parts) - self._cut(i, part, parts)
+        for i in range((<Copies *> self.boxes.list).count):
+            total += self._start(i, part + 1, parts) - self._start(i, part, parts)
         return total
 
     cdef void pack_pointers(
         self, const char **regions, char *buffer, Py_ssize_t part, Py_ssize_t parts
     ) noexcept nogil:
-        self._run(<char **> regions, buffer, part, parts, False)
+        if parts == 1:
+            copies_run(<const Copies *> self.packs.list, regions, &buffer)
+        else:
+            self._run_part(<char **> regions, buffer, part, parts, False)
 
     cdef void unpack_pointers(
         self, const char *buffer, char **regions, Py_ssize_t part, Py_ssize_t parts
     ) noexcept nogil:
-        self._run(regions, <char *> buffer, part, parts, True)
+        if parts == 1:
+            copies_run(<const Copies *> self.unpacks.list, &buffer, regions)
+        else:
+            self._run_part(regions, <char *> buffer, part, parts, True)
 
-    cdef void _run(
+    cdef void _run_part(
         self, char **regions, char *buffer, Py_ssize_t part, Py_ssize_t parts, bint unpacks
     ) noexcept nogil:
-        cdef Py_ssize_t i, begin, end
-        cdef const Box *box
-        for i in range(self.boxes.count):
-            box = self.boxes.box + i
-            begin, end = self._cut(i, part, parts), self._cut(i, part + 1, parts)
-            _copy_part(regions[box.source_region] + box.source, buffer, box, 0, begin, end, unpacks)
-            buffer += end - begin
+        cdef Py_ssize_t i, begin, end, packed = 0
+        cdef const Copies *list = <const Copies *> self.boxes.list
+        cdef Cuts cuts
+        cuts.count, cuts.loops, cuts.unpacks, cuts.regions, cuts.packed = 0, 0, unpacks, regions, buffer
+        cuts.streams = self.nbytes // parts >= STREAM_FROM
+        for i in range(list.count):
+            begin, end = self._start(i, part, parts), self._start(i, part + 1, parts)
+            cut(list.box + i, 0, list.box[i].source, begin, end, packed, &cuts)
+            packed += end - begin
+        run_cuts(&cuts)
 
-    cdef Py_ssize_t _cut(self, Py_ssize_t i, Py_ssize_t part, Py_ssize_t parts) noexcept nogil:
+    cdef Py_ssize_t _start(self, Py_ssize_t i, Py_ssize_t part, Py_ssize_t parts) noexcept nogil:
         # The byte of a packed box at which a part begins, as meshcomm.blocks has it; no product exceeds the items.
-        cdef Py_ssize_t stop = self.nbytes if i == self.boxes.count - 1 else self.boxes.box[i + 1].target
-        cdef Py_ssize_t items = (stop - self.boxes.box[i].target) // self.itemsize
+        cdef const Copies *list = <const Copies *> self.boxes.list
+        cdef Py_ssize_t stop = self.nbytes if i == list.count - 1 else list.box[i + 1].target
+        cdef Py_ssize_t items = (stop - list.box[i].target) // self.itemsize
         return (part * (items // parts) + min(part, items % parts)) * self.itemsize
 
 
@@ -305,21 +335,50 @@ cdef class _Boxes:
     """Memory for boxes of *ndim* loops each."""
 
     def __cinit__(self, Py_ssize_t room, Py_ssize_t ndim):
+        cdef Copies *list
         if ndim > MOST_AXES:
             raise ValueError(f"a box has at most {MOST_AXES} axes, not {ndim}")
+        self.list = list = <Copies *> _allocate(sizeof(Copies))
+        list.box, list.count, list.streams = NULL, 0, False
+        list.box = <Box *> _allocate(room * sizeof(Box))
+        self.loops = _allocate(room * ndim * sizeof(Loop))
         self.ndim = ndim
-        self.box = <Box *> _allocate(room * sizeof(Box))
-        self.loops = <Loop *> _allocate(room * ndim * sizeof(Loop))
 
     def __dealloc__(self):
-        PyMem_Free(self.box)
+        if self.list != NULL:
+            PyMem_Free((<Copies *> self.list).box)
+        PyMem_Free(self.list)
         PyMem_Free(self.loops)
 
-    cdef Box *next(self) noexcept:
-        cdef Box *box = self.box + self.count
-        box.loop, box.loops = self.loops + self.count * self.ndim, self.ndim
-        self.count += 1
-        return box
+
+cdef Box *_next(_Boxes boxes) noexcept:
+    """Return one box more, with room for its loops."""
+    cdef Copies *list = <Copies *> boxes.list
+    cdef Box *box = list.box + list.count
+    box.loop, box.loops = <Loop *> boxes.loops + list.count * boxes.ndim, boxes.ndim
+    list.count += 1
+    return box
+
+
+cdef _Boxes _planned(_Boxes boxes, bint swapped):
+    """Return the same boxes ready to be run, with their sides *swapped* or not."""
+    cdef const Copies *list = <const Copies *> boxes.list
+    cdef _Boxes planned = _Boxes(list.count, boxes.ndim)
+    cdef const Box *box
+    cdef Box *copy
+    cdef Loop loop
+    cdef Py_ssize_t i, axis
+    for i in range(list.count):
+        box, copy = list.box + i, _next(planned)
+        copy.run, copy.loops = box.run, box.loops
+        copy.source_region = box.target_region if swapped else box.source_region
+        copy.target_region = box.source_region if swapped else box.target_region
+        copy.source, copy.target = box.target if swapped else box.source, box.source if swapped else box.target
+        for axis in range(box.loops):
+            loop = box.loop[axis]
+            copy.loop[axis] = Loop(loop.extent, loop.target, loop.source) if swapped else loop
+    copies_plan(<Copies *> planned.list)
+    return planned
 
 
 cdef void *_allocate(size_t size) except NULL:
@@ -356,111 +415,3 @@ cdef bint _has_items(Py_ssize_t itemsize, const Py_ssize_t[:] extents) except -1
             raise ValueError(f"an extent cannot be negative: {extents[axis]} on axis {axis}")
         full = full and extents[axis] > 0
     return full
-
-
-cdef void _merge(Box *box, Py_ssize_t itemsize) noexcept:
-    # The fewest loops over the longest runs: an axis that continues the run on both sides joins it, one that
-    # continues the next loop on both sides joins that. From the last axis to the first.
-    cdef Py_ssize_t axis, free = box.loops
-    cdef Loop here
-    cdef Loop *inner
-    box.run = itemsize
-    for axis in range(box.loops - 1, -1, -1):
-        here, inner = box.loop[axis], box.loop + free
-        if here.extent == 1:
-            continue
-        if free == box.loops and here.source == box.run and here.target == box.run:
-            box.run *= here.extent
-        elif (free < box.loops and here.source == inner.source * inner.extent
-                and here.target == inner.target * inner.extent):
-            inner.extent *= here.extent
-        else:
-            free -= 1
-            box.loop[free] = here
-    box.loop += free
-    box.loops -= free
-
-
-cdef void _copy_part(
-    char *region, char *packed, const Box *box, Py_ssize_t level, Py_ssize_t begin, Py_ssize_t end, bint unpacks
-) noexcept nogil:
-    # Bytes begin to end of what the loops from this one on pack: parts of an iteration, whole ones, part of one.
-    cdef Py_ssize_t whole, first, last, stride
-    if begin >= end:
-        return
-    if level == box.loops:
-        if unpacks:
-            memcpy(region + begin, packed, end - begin)
-        else:
-            memcpy(packed, region + begin, end - begin)
-        return
-    whole, stride = box.loop[level].target, box.loop[level].source
-    first, last = begin // whole + (begin % whole != 0), end // whole
-    if first > last:
-        _copy_part(
-            region + last * stride, packed, box, level + 1, begin - last * whole, end - last * whole, unpacks
-        )
-        return
-    _copy_part(
-        region + (first - 1) * stride, packed, box, level + 1, begin - (first - 1) * whole, whole, unpacks
-    )
-    packed += first * whole - begin
-    _copy_whole(region + first * stride, packed, box, level, last - first, unpacks)
-    packed += (last - first) * whole
-    _copy_part(region + last * stride, packed, box, level + 1, 0, end - last * whole, unpacks)
-
-
-cdef void _copy_whole(
-    char *region, char *packed, const Box *box, Py_ssize_t level, Py_ssize_t extent, bint unpacks
-) noexcept nogil:
-    # So many iterations of a loop, and of all those inside of it.
-    cdef Loop[MOST_AXES] loops
-    cdef Py_ssize_t i, count = box.loops - level
-    if extent == 0:
-        return
-    for i in range(count):
-        loops[i] = box.loop[level + i]
-        if unpacks:
-            loops[i].source, loops[i].target = loops[i].target, loops[i].source
-    loops[0].extent = extent
-    if unpacks:
-        _copy(packed, region, box.run, count, loops)
-    else:
-        _copy(region, packed, box.run, count, loops)
-
-
-cdef void _copy(const char *source, char *target, Py_ssize_t run, Py_ssize_t loops, const Loop *loop) noexcept nogil:
-    cdef Py_ssize_t i
-    if loops == 0:
-        memcpy(target, source, run)
-    elif loops == 1:
-        _copy_runs(source, target, run, loop.extent, loop.source, loop.target)
-    else:
-        for i in range(loop.extent):
-            _copy(source + i * loop.source, target + i * loop.target, run, loops - 1, loop + 1)
-
-
-cdef inline void _copy_runs(
-    const char *source, char *target, Py_ssize_t run, Py_ssize_t count, Py_ssize_t source_stride,
-    Py_ssize_t target_stride,
-) noexcept nogil:
-    # A memcpy of a length that the compiler knows is one or two moves instead of a call.
-    cdef Py_ssize_t i
-    if run == 1:
-        for i in range(count):
-            memcpy(target + i * target_stride, source + i * source_stride, 1)
-    elif run == 2:
-        for i in range(count):
-            memcpy(target + i * target_stride, source + i * source_stride, 2)
-    elif run == 4:
-        for i in range(count):
-            memcpy(target + i * target_stride, source + i * source_stride, 4)
-    elif run == 8:
-        for i in range(count):
-            memcpy(target + i * target_stride, source + i * source_stride, 8)
-    elif run == 16:
-        for i in range(count):
-            memcpy(target + i * target_stride, source + i * source_stride, 16)
-    else:
-        for i in range(count):
-            memcpy(target + i * target_stride, source + i * source_stride, run)

@@ -1,0 +1,850 @@
+/* Lists of strided copies: boxes of bytes from some regions of memory into others.
+ *
+ * `copies_plan` decides once how a list is best run, `copies_run` runs it. No bounds are checked here: whoever fills in
+ * the boxes has checked them. Nothing here knows of Python, of dtypes or of MPI.
+ *
+ * What costs time is memory: each cache line should be read once and written once, without being read first. So
+ *   - runs of many bytes are copied with stores that go past the caches, if the list is larger than they are;
+ *   - runs of few bytes are put together in a small buffer in the first-level cache, which is then written at once.
+ *     Boxes whose runs lie between those of others, such as the columns of several ranks, are put together row by row;
+ *   - a transpose is cut into tiles of which both sides fit into the first-level cache.
+ */
+#ifndef MESHCOMM_STRIDED_H
+#define MESHCOMM_STRIDED_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Without SSE2 the same is done in plain C. MESHCOMM_NO_SIMD asks for that: a test compares the two. */
+#if (defined(__SSE2__) || defined(_M_X64)) && !defined(MESHCOMM_NO_SIMD)
+#include <emmintrin.h>
+#define STRIDED_SIMD 1
+#else
+#define STRIDED_SIMD 0
+#endif
+
+#if defined(__GNUC__)
+#define STRIDED_INLINE static inline __attribute__((always_inline))
+#define STRIDED_PREFETCH(address) __builtin_prefetch(address)
+#else
+#define STRIDED_INLINE static inline
+#define STRIDED_PREFETCH(address) ((void)0)
+#endif
+
+enum {
+    LINE = 64,             /* bytes of a cache line */
+    TILE = 16 * 1024,      /* bytes that are put together before they are written: a part of a first-level cache */
+    LONG_RUN = 256,        /* from so many bytes on a run is copied on its own */
+    AHEAD = 2048,          /* so far ahead a run is fetched */
+    MOST_MEMBERS = 64      /* boxes that are run together */
+};
+
+/* From so many bytes on a list is written past the caches. A test has all lists written so. */
+#ifndef MESHCOMM_STREAM_FROM
+#define MESHCOMM_STREAM_FROM (2 << 20)
+#endif
+
+typedef ptrdiff_t Length;
+
+typedef struct {
+    Length extent, source, target; /* strides of both sides, in bytes */
+} Loop;
+
+/* How the boxes of a group are copied. */
+typedef enum {
+    RUNS,      /* each run on its own */
+    ROWS,      /* many short runs at a time */
+    TRANSPOSE, /* one box: its last loop follows the target, the one before the source */
+    JOIN,      /* items of several sources, next to each other in the target */
+    SPLIT      /* items next to each other in the source, to several targets */
+} Kind;
+
+typedef struct {
+    Length source_region, target_region, source, target; /* where its first item is */
+    Length run;                                          /* consecutive bytes on both sides */
+    Length loops;
+    Loop *loop; /* outermost first */
+    /* Set by copies_plan, in the first box of a group: */
+    Length members; /* how many boxes, from this one on, are run together; 0 in the others */
+    Length shared;  /* how many of their outermost loops they share */
+    Kind kind;
+    int dense; /* one iteration of the innermost shared loop fills all its bytes in the target */
+} Box;
+
+typedef struct {
+    Box *box;
+    Length count;
+    int streams; /* is written past the caches */
+} Copies;
+
+STRIDED_INLINE Length least(Length a, Length b) { return a < b ? a : b; }
+
+/* -- Plans -------------------------------------------------------------------------------------------------------- */
+
+static void swap_loops(Loop *a, Loop *b) {
+    Loop kept = *a;
+    *a = *b;
+    *b = kept;
+}
+
+/* Loops of one iteration say nothing; their strides may be anything. */
+static void drop_single_iterations(Box *box) {
+    Length axis, kept = 0;
+    for (axis = 0; axis < box->loops; axis++)
+        if (box->loop[axis].extent != 1)
+            box->loop[kept++] = box->loop[axis];
+    box->loops = kept;
+}
+
+/* What is written to should be written in order: forwards, and the loops with the longest steps outside. */
+static void order_loops(Box *box) {
+    Length axis, i;
+    for (axis = 0; axis < box->loops; axis++) {
+        Loop *loop = box->loop + axis;
+        if (loop->target < 0) {
+            box->source += (loop->extent - 1) * loop->source;
+            box->target += (loop->extent - 1) * loop->target;
+            loop->source = -loop->source;
+            loop->target = -loop->target;
+        }
+        for (i = axis; i > 0 && box->loop[i].target > box->loop[i - 1].target; i--)
+            swap_loops(box->loop + i, box->loop + i - 1);
+    }
+}
+
+/* Whether a stride is `extent` times another one; the product might overflow. */
+static int continues(Length stride, Length inner, Length extent) {
+    return stride / extent == inner && stride % extent == 0;
+}
+
+/* The fewest loops over the longest runs: a loop that continues the run on both sides joins it, one that continues the
+ * next loop on both sides joins that. */
+static void merge_loops(Box *box) {
+    Length axis, free = box->loops;
+    for (axis = box->loops - 1; axis >= 0; axis--) {
+        Loop here = box->loop[axis], *inner = box->loop + free;
+        if (free == box->loops && here.source == box->run && here.target == box->run)
+            box->run *= here.extent;
+        else if (free < box->loops && continues(here.source, inner->source, inner->extent) &&
+                 continues(here.target, inner->target, inner->extent))
+            inner->extent *= here.extent;
+        else
+            box->loop[--free] = here;
+    }
+    box->loop += free;
+    box->loops -= free;
+}
+
+/* Bytes from the first one to after the last one that loops inside of `from` reach, on one side. */
+static Length reach(const Box *box, Length from, int gathers) {
+    Length bytes = box->run, i;
+    for (i = from; i < box->loops; i++)
+        bytes += (box->loop[i].extent - 1) * (gathers ? box->loop[i].target : box->loop[i].source);
+    return bytes;
+}
+
+/* Whether all from `first` to `last` share so many outermost loops, and lie between each other in the innermost of
+ * these: then one iteration of it after the other, each over all boxes, goes through that side in order. */
+static int interleaved(const Box *first, const Box *last, Length shared, int gathers) {
+    const Loop *a = first->loop, *b = last->loop;
+    Length i, stride = 0, low, high;
+    for (i = 0; i < shared; i++) {
+        stride = gathers ? a[i].target : a[i].source;
+        if (a[i].extent != b[i].extent || stride != (gathers ? b[i].target : b[i].source))
+            return 0;
+    }
+    for (i = shared; i < last->loops; i++)
+        if (!gathers && b[i].source < 0)
+            return 0;
+    low = gathers ? first->target : first->source;
+    high = (gathers ? last->target : last->source) + reach(last, shared, gathers);
+    return high - low <= stride;
+}
+
+static Length most_shared(const Box *first, const Box *last, int gathers) {
+    Length shared = least(first->loops, last->loops);
+    while (shared > 0 && !interleaved(first, last, shared, gathers))
+        shared--;
+    return shared;
+}
+
+static int by_target(const void *a, const void *b) {
+    const Box *x = a, *y = b;
+    if (x->target_region != y->target_region)
+        return x->target_region < y->target_region ? -1 : 1;
+    return (x->target > y->target) - (x->target < y->target);
+}
+
+static int by_source(const void *a, const void *b) {
+    const Box *x = a, *y = b;
+    if (x->source_region != y->source_region)
+        return x->source_region < y->source_region ? -1 : 1;
+    return (x->source > y->source) - (x->source < y->source);
+}
+
+/* Groups of boxes between each other in the target (or, with gathers 0, in the source); returns how many groups. */
+static Length find_groups(Box *box, Length count, int gathers) {
+    Length groups = 0, i, shared;
+    Box *first = box;
+    qsort(box, count, sizeof(Box), gathers ? by_target : by_source);
+    for (i = 0; i < count; i++) {
+        int same = i > 0 && first->members < MOST_MEMBERS &&
+                   (gathers ? box[i].target_region == first->target_region
+                            : box[i].source_region == first->source_region);
+        shared = !same ? 0 : first->members == 1 ? most_shared(first, box + i, gathers) : first->shared;
+        if (shared && box[i].loops >= shared && interleaved(first, box + i, shared, gathers)) {
+            first->shared = shared;
+            first->members++;
+            box[i].members = 0;
+        } else {
+            first = box + i;
+            first->members = 1;
+            first->shared = first->loops;
+            groups++;
+        }
+    }
+    return groups;
+}
+
+static int is_item(Length run) { return run == 1 || run == 2 || run == 4 || run == 8 || run == 16; }
+
+/* Whether the boxes of a group are items, next to each other on the side that they share, and consecutive in their last
+ * loop on the other. */
+static int are_items(const Box *box, int gathers) {
+    Length i, run = box->run, last = box->shared - 1;
+    for (i = 0; i < box->members; i++) {
+        if (box[i].run != run || box[i].loops != box->shared)
+            return 0;
+        if ((gathers ? box[i].loop[last].source : box[i].loop[last].target) != run)
+            return 0;
+        if ((gathers ? box[i].target - box->target : box[i].source - box->source) != i * run)
+            return 0;
+    }
+    return is_item(run);
+}
+
+static Length magnitude(Length stride) { return stride < 0 ? -stride : stride; }
+
+/* Put the loop that the source prefers to the last one before it, and say whether there is one. */
+static int transposes(Box *box) {
+    Length last = box->loops - 1, best = last, i;
+    for (i = 0; i < last; i++)
+        if (box->loop[i].source && magnitude(box->loop[i].source) < magnitude(box->loop[best].source))
+            best = i;
+    if (best == last)
+        return 0;
+    for (i = best; i < last - 1; i++)
+        swap_loops(box->loop + i, box->loop + i + 1);
+    return 1;
+}
+
+static void choose(Box *box, int gathers) {
+    Length i, bytes = 0, shortest = box->run;
+    int rows = 1; /* no loops but the shared ones */
+    for (i = 0; i < box->members; i++) {
+        rows = rows && box[i].loops == box->shared;
+        shortest = least(shortest, box[i].run);
+        box->dense = box[i].target - box->target == bytes;
+        bytes += box[i].run;
+    }
+    box->dense = rows && box->shared > 0 && (gathers || box->members == 1) &&
+                 reach(box + box->members - 1, box->shared, 1) + box[box->members - 1].target - box->target == bytes &&
+                 box->loop[box->shared - 1].target == bytes;
+    if (!rows || box->shared == 0 || shortest >= LONG_RUN)
+        box->kind = RUNS;
+    else if (box->members > 1 && are_items(box, gathers))
+        box->kind = gathers ? JOIN : SPLIT;
+    else if (box->members == 1 && transposes(box))
+        box->kind = TRANSPOSE;
+    else
+        box->kind = ROWS;
+}
+
+static void copies_plan(Copies *list) {
+    Length i;
+    int gathers = 1;
+    double bytes = 0; /* which no stride of zero makes overflow */
+    for (i = 0; i < list->count; i++) {
+        double size;
+        Length axis;
+        drop_single_iterations(list->box + i);
+        order_loops(list->box + i);
+        merge_loops(list->box + i);
+        size = (double)list->box[i].run;
+        for (axis = 0; axis < list->box[i].loops; axis++)
+            size *= (double)list->box[i].loop[axis].extent;
+        bytes += size;
+    }
+    list->streams = list->streams || bytes >= MESHCOMM_STREAM_FROM;
+    if (list->count > 1) {
+        Length gathered = find_groups(list->box, list->count, 1);
+        if (gathered > 1 && gathered > find_groups(list->box, list->count, 0))
+            gathers = 0;
+        else if (gathered > 1)
+            find_groups(list->box, list->count, 1);
+    } else if (list->count == 1) {
+        find_groups(list->box, 1, 1);
+    }
+    for (i = 0; i < list->count; i += list->box[i].members)
+        choose(list->box + i, gathers);
+}
+
+/* -- Moves of few bytes ------------------------------------------------------------------------------------------- */
+
+/* A memcpy of a length that the compiler knows is one or two moves instead of a call. Two moves that overlap copy any
+ * length from one to two times their own. */
+#define MOVE(size) memcpy(target, source, size)
+#define MOVE_ENDS(size) (memcpy(target, source, size), memcpy(target + run - (size), source + run - (size), size))
+#define EACH_ROW(move)                                                     \
+    do {                                                                   \
+        for (; rows > 0; rows--, source += from_stride, target += stride) { \
+            move;                                                          \
+        }                                                                  \
+    } while (0)
+
+STRIDED_INLINE void move_middle(char *target, const char *source, Length run) {
+    Length i;
+    for (i = 0; i < run - 32; i += 32)
+        memcpy(target + i, source + i, 32);
+    memcpy(target + run - 32, source + run - 32, 32);
+}
+
+static void copy_rows(char *target, Length stride, const char *source, Length from_stride, Length run, Length rows) {
+    if (run == 4)
+        EACH_ROW(MOVE(4));
+    else if (run == 8)
+        EACH_ROW(MOVE(8));
+    else if (run == 1)
+        EACH_ROW(MOVE(1));
+    else if (run == 2)
+        EACH_ROW(MOVE(2));
+    else if (run == 16)
+        EACH_ROW(MOVE(16));
+    else if (run < 4)
+        EACH_ROW(MOVE_ENDS(2));
+    else if (run < 8)
+        EACH_ROW(MOVE_ENDS(4));
+    else if (run < 16)
+        EACH_ROW(MOVE_ENDS(8));
+    else if (run <= 32)
+        EACH_ROW(MOVE_ENDS(16));
+    else if (run <= 64)
+        EACH_ROW(MOVE_ENDS(32));
+    else if (run < LONG_RUN)
+        EACH_ROW(move_middle(target, source, run));
+    else
+        EACH_ROW(memcpy(target, source, run));
+}
+
+/* -- Stores past the caches --------------------------------------------------------------------------------------- */
+
+/* Copy a run; `next` is what will be read after it. A line that is written in full and past the caches need not be read
+ * first. Its ends, which others may share, are written as usual. */
+static void stream(char *target, const char *source, Length size, const char *next) {
+#if STRIDED_SIMD
+    Length head = (Length)(-(uintptr_t)target & (LINE - 1)), i;
+    if (size < head + LINE) {
+        memcpy(target, source, size);
+        return;
+    }
+    memcpy(target, source, head);
+    target += head, source += head, size -= head;
+    for (i = 0; i <= size - LINE; i += LINE) {
+        const __m128i *from = (const __m128i *)(source + i);
+        __m128i *to = (__m128i *)(target + i);
+        __m128i a = _mm_loadu_si128(from), b = _mm_loadu_si128(from + 1);
+        __m128i c = _mm_loadu_si128(from + 2), d = _mm_loadu_si128(from + 3);
+        STRIDED_PREFETCH(i + AHEAD < size ? source + i + AHEAD : next + (i + AHEAD - size));
+        _mm_stream_si128(to, a);
+        _mm_stream_si128(to + 1, b);
+        _mm_stream_si128(to + 2, c);
+        _mm_stream_si128(to + 3, d);
+    }
+    memcpy(target + i, source + i, size - i);
+#else
+    (void)next;
+    memcpy(target, source, size);
+#endif
+}
+
+STRIDED_INLINE void copy_run(char *target, const char *source, Length size, const char *next, int streams) {
+    if (streams)
+        stream(target, source, size, next);
+    else
+        memcpy(target, source, size);
+}
+
+/* Bytes that are put together here before they are written: pieces that follow each other in the target as one. */
+typedef struct {
+    char *target;
+    Length filled;
+    int streams;
+    char *buffer; /* of TILE bytes */
+} Writer;
+
+static void write_out(Writer *writer) {
+    copy_run(writer->target, writer->buffer, writer->filled, writer->buffer, writer->streams);
+    writer->target += writer->filled;
+    writer->filled = 0;
+}
+
+/* Where to put the next `size` bytes (TILE at most), which belong to `target`. */
+STRIDED_INLINE char *room_for(Writer *writer, char *target, Length size) {
+    if (target != writer->target + writer->filled || writer->filled + size > TILE) {
+        if (writer->filled)
+            write_out(writer);
+        writer->target = target;
+    }
+    writer->filled += size;
+    return writer->buffer + writer->filled - size;
+}
+
+/* -- Tiles of transposes ------------------------------------------------------------------------------------------ */
+
+/* A tile: item (column, row) of the target is item (row, column) of the source. Source rows are those of a table, or lie
+ * at a stride; items of a source row and of a target row are consecutive. */
+typedef struct {
+    const char *source;
+    const char *const *table; /* or NULL */
+    Length source_stride;     /* from one source row to the next, without a table */
+    char *target;
+    Length target_stride;    /* from one target row to the next */
+    Length rows, columns;    /* of the source */
+} Tile;
+
+STRIDED_INLINE const char *source_row(const Tile *tile, Length row, int table) {
+    return table ? tile->table[row] : tile->source + row * tile->source_stride;
+}
+
+STRIDED_INLINE void turn_items(const Tile *tile, Length item, int table, Length row, Length rows, Length column,
+                               Length columns) {
+    Length i, k;
+    for (k = column; k < column + columns; k++)
+        for (i = row; i < row + rows; i++)
+            memcpy(tile->target + k * tile->target_stride + i * item, source_row(tile, i, table) + k * item, item);
+}
+
+#if STRIDED_SIMD
+
+STRIDED_INLINE __m128i low(Length item, __m128i a, __m128i b) {
+    return item == 1   ? _mm_unpacklo_epi8(a, b)
+           : item == 2 ? _mm_unpacklo_epi16(a, b)
+           : item == 4 ? _mm_unpacklo_epi32(a, b)
+                       : _mm_unpacklo_epi64(a, b);
+}
+
+STRIDED_INLINE __m128i high(Length item, __m128i a, __m128i b) {
+    return item == 1   ? _mm_unpackhi_epi8(a, b)
+           : item == 2 ? _mm_unpackhi_epi16(a, b)
+           : item == 4 ? _mm_unpackhi_epi32(a, b)
+                       : _mm_unpackhi_epi64(a, b);
+}
+
+/* Number the items of `count` registers (a power of two) one after the other, and write the numbers in binary: one round
+ * of unpacking moves each item to where its number is rotated to the left by one bit. As many rounds as a register's
+ * number has bits interleave the registers; as many as the number of an item in a register has take them apart; if both
+ * are the same that is the transpose of a square. */
+STRIDED_INLINE void rotate(Length item, int count, int rounds, __m128i *data) {
+    __m128i next[16];
+    int round, i;
+    for (round = 0; round < rounds; round++) {
+        for (i = 0; i < count / 2; i++) {
+            next[2 * i] = low(item, data[i], data[i + count / 2]);
+            next[2 * i + 1] = high(item, data[i], data[i + count / 2]);
+        }
+        for (i = 0; i < count; i++)
+            data[i] = next[i];
+    }
+}
+
+STRIDED_INLINE int bits_of(Length n) { return n >= 16 ? 4 : n >= 8 ? 3 : n >= 4 ? 2 : n >= 2 ? 1 : 0; }
+
+STRIDED_INLINE __m128i load(const char *source) { return _mm_loadu_si128((const __m128i *)source); }
+STRIDED_INLINE void store(char *target, __m128i data) { _mm_storeu_si128((__m128i *)target, data); }
+
+/* Squares of as many rows as a register has items. */
+STRIDED_INLINE void turn_squares(const Tile *tile, Length item, int table) {
+    const int width = (int)(16 / item);
+    Length row, column, rows = tile->rows - tile->rows % width, columns = tile->columns - tile->columns % width;
+    int i;
+    for (row = 0; row < rows; row += width)
+        for (column = 0; column < columns; column += width) {
+            __m128i data[16];
+            char *target = tile->target + column * tile->target_stride + row * item;
+            for (i = 0; i < width; i++)
+                data[i] = load(source_row(tile, row + i, table) + column * item);
+            rotate(item, width, bits_of(width), data);
+            for (i = 0; i < width; i++)
+                store(target + i * tile->target_stride, data[i]);
+        }
+    turn_items(tile, item, table, rows, tile->rows - rows, 0, tile->columns);
+    turn_items(tile, item, table, 0, rows, columns, tile->columns - columns);
+}
+
+/* A few source rows whose items fill the target without gaps. */
+STRIDED_INLINE void turn_few_rows(const Tile *tile, Length item, int table, int count) {
+    const int width = (int)(16 / item);
+    Length column, columns = tile->columns - tile->columns % width;
+    int i;
+    for (column = 0; column < columns; column += width) {
+        __m128i data[16];
+        for (i = 0; i < count; i++)
+            data[i] = load(source_row(tile, i, table) + column * item);
+        rotate(item, count, bits_of(count), data);
+        for (i = 0; i < count; i++)
+            store(tile->target + column * tile->target_stride + i * 16, data[i]);
+    }
+    turn_items(tile, item, table, 0, count, columns, tile->columns - columns);
+}
+
+/* A few source columns without gaps. */
+STRIDED_INLINE void turn_few_columns(const Tile *tile, Length item, int count) {
+    const int width = (int)(16 / item);
+    Length row, rows = tile->rows - tile->rows % width;
+    int i;
+    for (row = 0; row < rows; row += width) {
+        __m128i data[16];
+        for (i = 0; i < count; i++)
+            data[i] = load(tile->source + row * tile->source_stride + i * 16);
+        rotate(item, count, bits_of(width), data);
+        for (i = 0; i < count; i++)
+            store(tile->target + i * tile->target_stride + row * item, data[i]);
+    }
+    turn_items(tile, item, 0, rows, tile->rows - rows, 0, count);
+}
+
+STRIDED_INLINE void turn_tile_of(const Tile *tile, Length item, int table) {
+    const Length width = 16 / item;
+#define FEW(n)                                                                     \
+    if (n < width && tile->rows == n && tile->target_stride == n * item) {         \
+        turn_few_rows(tile, item, table, n);                                       \
+        return;                                                                    \
+    }                                                                              \
+    if (!table && n < width && tile->columns == n && tile->source_stride == n * item) { \
+        turn_few_columns(tile, item, n);                                           \
+        return;                                                                    \
+    }
+    FEW(2) FEW(4) FEW(8)
+#undef FEW
+    turn_squares(tile, item, table);
+}
+
+#else
+
+STRIDED_INLINE void turn_tile_of(const Tile *tile, Length item, int table) {
+    turn_items(tile, item, table, 0, tile->rows, 0, tile->columns);
+}
+
+#endif
+
+static void turn_tile(const Tile *tile, Length item) {
+#define OF_SIZE(size)                          \
+    if (item == size) {                        \
+        if (tile->table)                       \
+            turn_tile_of(tile, size, 1);       \
+        else                                   \
+            turn_tile_of(tile, size, 0);       \
+        return;                                \
+    }
+    OF_SIZE(4) OF_SIZE(8) OF_SIZE(2) OF_SIZE(1)
+    if (tile->table)
+        turn_items(tile, 16, 1, 0, tile->rows, 0, tile->columns);
+    else
+        turn_items(tile, 16, 0, 0, tile->rows, 0, tile->columns);
+#undef OF_SIZE
+}
+
+/* -- Groups ------------------------------------------------------------------------------------------------------- */
+
+/* The state of a run: where the members of the group are. */
+typedef struct {
+    const Box *box;
+    const char *source[MOST_MEMBERS];
+    char *target[MOST_MEMBERS];
+    Writer writer;
+    int streams;
+} Run;
+
+/* Any loops, in order. */
+static void copy_loops(const char *source, char *target, const Box *box, Length from, int streams) {
+    const Loop *loop = box->loop + from;
+    Length i;
+    if (from == box->loops) {
+        copy_run(target, source, box->run, source + box->run, streams);
+    } else if (from < box->loops - 1) {
+        for (i = 0; i < loop->extent; i++)
+            copy_loops(source + i * loop->source, target + i * loop->target, box, from + 1, streams);
+    } else if (box->run < LONG_RUN) {
+        copy_rows(target, loop->target, source, loop->source, box->run, loop->extent);
+    } else {
+        for (i = 0; i < loop->extent; i++)
+            copy_run(target + i * loop->target, source + i * loop->source, box->run, source + (i + 1) * loop->source,
+                     streams);
+    }
+}
+
+/* Iteration by iteration over all boxes. */
+static void run_runs(Run *run) {
+    const Box *box = run->box;
+    Length last = box->shared - 1, i, m, extent = last < 0 ? 1 : box->loop[last].extent;
+    for (i = 0; i < extent; i++)
+        for (m = 0; m < box->members; m++) {
+            const Loop *loop = box[m].loop + last;
+            if (last < 0)
+                copy_loops(run->source[m], run->target[m], box + m, 0, run->streams);
+            else if (box[m].loops > box->shared)
+                copy_loops(run->source[m] + i * loop->source, run->target[m] + i * loop->target, box + m, box->shared,
+                           run->streams);
+            else
+                copy_run(run->target[m] + i * loop->target, run->source[m] + i * loop->source, box[m].run,
+                         m + 1 < box->members ? run->source[m + 1] + i * box[m + 1].loop[last].source
+                                              : run->source[0] + (i + 1) * box->loop[last].source,
+                         run->streams);
+        }
+}
+
+/* So many iterations at a time that what is read for one box stays for the next. */
+static void run_rows(Run *run) {
+    const Box *box = run->box;
+    Length last = box->shared - 1, extent = box->loop[last].extent, bytes = 0, step, i, m, rows;
+    for (m = 0; m < box->members; m++)
+        bytes += box[m].run;
+    step = bytes < TILE ? TILE / bytes : 1;
+    for (i = 0; i < extent; i += step) {
+        char *out = NULL;
+        rows = least(step, extent - i);
+        if (run->streams && box->dense && bytes <= TILE)
+            out = room_for(&run->writer, run->target[0] + i * bytes, rows * bytes);
+        for (m = 0; m < box->members; m++) {
+            const Loop *loop = box[m].loop + last;
+            const char *source = run->source[m] + i * loop->source;
+            char *target = run->target[m] + i * loop->target;
+            if (out) {
+                copy_rows(out + (box[m].target - box->target), bytes, source, loop->source, box[m].run, rows);
+            } else if (run->streams && loop->target == box[m].run && rows * box[m].run <= TILE) {
+                char *own = room_for(&run->writer, target, rows * box[m].run);
+                copy_rows(own, box[m].run, source, loop->source, box[m].run, rows);
+            } else {
+                copy_rows(target, loop->target, source, loop->source, box[m].run, rows);
+            }
+        }
+    }
+}
+
+/* The sides of a tile: square if both are long enough. */
+static void tile_sides(Length rows, Length columns, Length item, Length *tile_rows, Length *tile_columns) {
+    Length side = item == 1 ? 128 : item <= 4 ? 64 : 32;
+    *tile_rows = least(rows, side);
+    *tile_columns = least(columns, TILE / item / *tile_rows);
+    if (columns < side)
+        *tile_rows = least(rows, TILE / item / columns);
+    else if (rows >= side)
+        *tile_columns = side;
+    if (*tile_columns < 1)
+        *tile_columns = 1;
+    if (*tile_rows < 1)
+        *tile_rows = 1;
+    if (*tile_rows > 64)
+        *tile_rows -= *tile_rows % 64;
+    if (*tile_columns > 64)
+        *tile_columns -= *tile_columns % 64;
+}
+
+static void run_transpose(Run *run) {
+    const Box *box = run->box;
+    const Loop outer = box->loop[box->loops - 2], inner = box->loop[box->loops - 1];
+    Length step_rows, step_columns, row, column, k, item = box->run;
+    tile_sides(inner.extent, outer.extent, item, &step_rows, &step_columns);
+    for (column = 0; column < outer.extent; column += step_columns)
+        for (row = 0; row < inner.extent; row += step_rows) {
+            Length rows = least(step_rows, inner.extent - row), columns = least(step_columns, outer.extent - column);
+            const char *source = run->source[0] + row * inner.source + column * outer.source;
+            char *target = run->target[0] + row * inner.target + column * outer.target;
+            if (is_item(item) && inner.target == item && outer.source == item) {
+                Tile tile = {source, NULL, inner.source, run->writer.buffer, rows * item, rows, columns};
+                turn_tile(&tile, item);
+                if (rows * item == outer.target) {
+                    copy_run(target, run->writer.buffer, columns * rows * item, run->writer.buffer, run->streams);
+                    continue;
+                }
+                for (k = 0; k < columns; k++)
+                    copy_run(target + k * outer.target, run->writer.buffer + k * rows * item, rows * item,
+                             run->writer.buffer, run->streams);
+            } else {
+                for (k = 0; k < columns; k++)
+                    copy_rows(target + k * outer.target, inner.target, source + k * outer.source, inner.source, item,
+                              rows);
+            }
+        }
+}
+
+static void run_join(Run *run) {
+    const Box *box = run->box;
+    const Loop loop = box->loop[box->shared - 1];
+    Length item = box->run, bytes = item * box->members, step = TILE / bytes - TILE / bytes % 64, i, k, m;
+    const char *table[MOST_MEMBERS];
+    if (step < 64)
+        step = TILE / bytes;
+    for (i = 0; i < loop.extent; i += step) {
+        Length columns = least(step, loop.extent - i);
+        char *target = run->target[0] + i * loop.target;
+        Tile tile = {NULL, table, 0, target, loop.target, box->members, columns};
+        for (m = 0; m < box->members; m++)
+            table[m] = run->source[m] + i * item;
+        if (run->streams && box->dense) {
+            tile.target = room_for(&run->writer, target, columns * bytes);
+            turn_tile(&tile, item);
+        } else if (run->streams) {
+            tile.target = run->writer.buffer, tile.target_stride = bytes;
+            turn_tile(&tile, item);
+            for (k = 0; k < columns; k++)
+                memcpy(target + k * loop.target, run->writer.buffer + k * bytes, bytes);
+        } else {
+            turn_tile(&tile, item);
+        }
+    }
+}
+
+static void run_split(Run *run) {
+    const Box *box = run->box;
+    const Loop loop = box->loop[box->shared - 1];
+    Length item = box->run, step = TILE / item / box->members, i, m;
+    step -= step > 64 ? step % 64 : 0;
+    for (i = 0; i < loop.extent; i += step) {
+        Length rows = least(step, loop.extent - i);
+        char *buffer = run->writer.buffer;
+        Tile tile = {run->source[0] + i * loop.source, NULL, loop.source, buffer, rows * item, rows, box->members};
+        turn_tile(&tile, item);
+        for (m = 0; m < box->members; m++)
+            copy_run(run->target[m] + i * item, buffer + m * rows * item, rows * item, buffer, run->streams);
+    }
+}
+
+/* The shared loops up to the last `left` of them, all members going along. */
+static void run_shared(Run *run, Length level, Length left) {
+    const Box *box = run->box;
+    Length i, m;
+    if (box->loops && level < box->shared - left) {
+        for (i = 0; i < box->loop[level].extent; i++) {
+            run_shared(run, level + 1, left);
+            for (m = 0; m < box->members; m++) {
+                run->source[m] += box[m].loop[level].source;
+                run->target[m] += box[m].loop[level].target;
+            }
+        }
+        for (m = 0; m < box->members; m++) {
+            run->source[m] -= box->loop[level].extent * box[m].loop[level].source;
+            run->target[m] -= box->loop[level].extent * box[m].loop[level].target;
+        }
+    } else if (box->kind == RUNS) {
+        run_runs(run);
+    } else if (box->kind == ROWS) {
+        run_rows(run);
+    } else if (box->kind == TRANSPOSE) {
+        run_transpose(run);
+    } else if (box->kind == JOIN) {
+        run_join(run);
+    } else {
+        run_split(run);
+    }
+}
+
+static void copies_run(const Copies *list, const char *const *sources, char *const *targets) {
+    char memory[TILE + LINE];
+    Run run;
+    Length i, m;
+    memset(&run.writer, 0, sizeof(Writer));
+    run.writer.buffer = memory + (-(uintptr_t)memory & (LINE - 1));
+    run.writer.streams = run.streams = list->streams;
+    for (i = 0; i < list->count; i += run.box->members) {
+        run.box = list->box + i;
+        for (m = 0; m < run.box->members; m++) {
+            run.source[m] = sources[run.box[m].source_region] + run.box[m].source;
+            run.target[m] = targets[run.box[m].target_region] + run.box[m].target;
+        }
+        run_shared(&run, 0, run.box->kind == TRANSPOSE ? 2 : 1);
+        if (run.writer.filled)
+            write_out(&run.writer);
+    }
+#if STRIDED_SIMD
+    if (list->streams)
+        _mm_sfence(); /* what went past the caches is there before anything that says so */
+#endif
+}
+
+/* -- Parts of packed boxes ---------------------------------------------------------------------------------------- */
+
+enum { MOST_AXES = 64, CUTS = 64, CUT_LOOPS = 512 };
+
+/* A list that is filled with pieces of boxes, and run whenever it is full. */
+typedef struct {
+    Box box[CUTS];
+    Loop loop[CUT_LOOPS];
+    Length count, loops;
+    int unpacks, streams;
+    char *const *regions;
+    char *packed;
+} Cuts;
+
+static void run_cuts(Cuts *cuts) {
+    Copies list = {cuts->box, cuts->count, cuts->streams};
+    const char *const *from = (const char *const *)cuts->regions;
+    copies_plan(&list);
+    if (cuts->unpacks)
+        copies_run(&list, (const char *const *)&cuts->packed, cuts->regions);
+    else
+        copies_run(&list, from, &cuts->packed);
+    cuts->count = cuts->loops = 0;
+}
+
+/* So many iterations of a loop of a packed box, with all loops inside of it. */
+static void add_cut(Cuts *cuts, const Box *box, Length level, Length extent, Length source, Length packed, Length run) {
+    Length loops = box->loops - level, i;
+    Box *piece;
+    if (cuts->count == CUTS || cuts->loops + loops > CUT_LOOPS)
+        run_cuts(cuts);
+    piece = cuts->box + cuts->count++;
+    piece->source_region = cuts->unpacks ? 0 : box->source_region;
+    piece->target_region = cuts->unpacks ? box->source_region : 0;
+    piece->source = cuts->unpacks ? packed : source;
+    piece->target = cuts->unpacks ? source : packed;
+    piece->run = run, piece->loops = loops, piece->loop = cuts->loop + cuts->loops;
+    cuts->loops += loops;
+    for (i = 0; i < loops; i++) {
+        Loop loop = box->loop[level + i];
+        piece->loop[i].extent = i ? loop.extent : extent;
+        piece->loop[i].source = cuts->unpacks ? loop.target : loop.source;
+        piece->loop[i].target = cuts->unpacks ? loop.source : loop.target;
+    }
+}
+
+/* Bytes begin to end of what the loops of a box from `level` on pack one after the other on its target side: part of an
+ * iteration, whole ones, part of one. */
+static void cut(const Box *box, Length level, Length source, Length begin, Length end, Length packed, Cuts *cuts) {
+    Length whole, first, last;
+    if (begin >= end)
+        return;
+    if (level == box->loops) {
+        add_cut(cuts, box, level, 1, source + begin, packed, end - begin);
+        return;
+    }
+    whole = box->loop[level].target;
+    first = begin / whole + (begin % whole != 0), last = end / whole;
+    if (first > last) {
+        source += last * box->loop[level].source;
+        cut(box, level + 1, source, begin - last * whole, end - last * whole, packed, cuts);
+        return;
+    }
+    if (begin < first * whole)
+        cut(box, level + 1, source + (first - 1) * box->loop[level].source, begin - (first - 1) * whole, whole, packed, cuts);
+    packed += first * whole - begin;
+    if (first < last)
+        add_cut(cuts, box, level, last - first, source + first * box->loop[level].source, packed, box->run);
+    packed += (last - first) * whole;
+    if (last * whole < end)
+        cut(box, level + 1, source + last * box->loop[level].source, 0, end - last * whole, packed, cuts);
+}
+
+#endif
