@@ -7,7 +7,8 @@ moves a part of every box.
 """
 
 import threading
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +17,7 @@ from meshcomm._kernels import BoxCopies, Packing
 from meshcomm.groups import LARGEST_COUNT, Bytes, Counts, Group, Pending
 from meshcomm.machine import Indices
 from meshcomm.plan import DEFAULT_SCRATCH
+from meshcomm.shared import allocate
 from meshcomm.steps import Boxes
 
 Array = NDArray[Any]
@@ -36,7 +38,21 @@ def as_block(data: Bytes, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array
 
 
 def new_bytes(size: int) -> Bytes:
-    """Return *size* new bytes, for a block. Local."""
+    """Return *size* new bytes, for a block: in memory that the node's ranks share, if there is such. Local."""
+    shared = allocate(size)
+    return np.empty(size, dtype=np.uint8) if shared is None else shared
+
+
+def new_block(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+    """Return a new C-contiguous block of any content, as `new_bytes`. Local."""
+    return as_block(new_bytes(nbytes(shape, dtype.itemsize)), shape, dtype)
+
+
+Room: TypeAlias = Callable[[str, int], Bytes]
+
+
+def own_room(use: str, size: int) -> Bytes:
+    """Return *size* bytes for one use only. Local."""
     return np.empty(size, dtype=np.uint8)
 
 
@@ -76,7 +92,7 @@ class Part(NamedTuple):
     receives: Boxes
 
 
-class _Placed(NamedTuple):
+class Placed(NamedTuple):
     """Boxes in memory: the region, the byte offset, and per axis the stride in bytes and the extent."""
 
     regions: Indices
@@ -92,26 +108,26 @@ def _strides(shape: tuple[int, ...], itemsize: int) -> Indices:
     return strides * itemsize
 
 
-def _placed(region: int, shape: tuple[int, ...] | None, itemsize: int, starts: Indices, stops: Indices) -> _Placed:
+def placed(region: int, shape: tuple[int, ...] | None, itemsize: int, starts: Indices, stops: Indices) -> Placed:
     """Return where boxes lie in the block of *shape* that is this *region*."""
     strides = _strides(shape or (1,) * starts.shape[1], itemsize)
     regions = np.full(len(starts), region, dtype=np.intp)
-    return _Placed(regions, starts @ strides, np.broadcast_to(strides, starts.shape), stops - starts)
+    return Placed(regions, starts @ strides, np.broadcast_to(strides, starts.shape), stops - starts)
 
 
-def _joined(placed: list[_Placed], itemsizes: list[int]) -> tuple[_Placed, int]:
+def _joined(sides: list[Placed], itemsizes: list[int]) -> tuple[Placed, int]:
     """Return boxes of blocks of several dtypes as boxes of bytes, with as many axes as the most that one has."""
-    if len(placed) == 1:
-        return placed[0], itemsizes[0]
-    ndim = max(boxes.extents.shape[1] for boxes in placed) + 1
+    if len(sides) == 1:
+        return sides[0], itemsizes[0]
+    ndim = max(boxes.extents.shape[1] for boxes in sides) + 1
     strides, extents = [], []
-    for boxes, itemsize in zip(placed, itemsizes, strict=True):
+    for boxes, itemsize in zip(sides, itemsizes, strict=True):
         lacking = ((0, 0), (ndim - 1 - boxes.extents.shape[1], 1))
         strides.append(np.pad(boxes.strides, lacking, constant_values=1))
         extents.append(np.pad(boxes.extents, lacking, constant_values=1))
         extents[-1][:, -1] = itemsize
-    regions, offsets = (np.concatenate([boxes[i] for boxes in placed]) for i in (0, 1))
-    return _Placed(regions, offsets, np.concatenate(strides), np.concatenate(extents)), 1
+    regions, offsets = (np.concatenate([boxes[i] for boxes in sides]) for i in (0, 1))
+    return Placed(regions, offsets, np.concatenate(strides), np.concatenate(extents)), 1
 
 
 class Side:
@@ -127,21 +143,21 @@ class Side:
     ) -> None:
         self._ranks = ranks
         blocks = [
-            _placed(region, shape, itemsize, found.starts, found.stops)
+            placed(region, shape, itemsize, found.starts, found.stops)
             for region, (shape, itemsize, found) in enumerate(zip(shapes, itemsizes, boxes, strict=True))
         ]
-        placed, itemsize = _joined(blocks, itemsizes)
+        lie, itemsize = _joined(blocks, itemsizes)
         peers = np.concatenate([found.peers for found in boxes])
         first = np.cumsum([0] + [len(found.starts) for found in boxes[:-1]])
         which = np.concatenate([found.which + start for found, start in zip(boxes, first, strict=True)])
         if len(boxes) > 1:
             peers, which, chosen = _together(peers, which)
-            placed = _Placed(*(array[chosen] for array in placed))
+            lie = Placed(*(array[chosen] for array in lie))
         self._peers, self._which, self._itemsize = peers, which, itemsize
-        self._elements = np.prod(placed.extents, axis=1, dtype=np.intp)
-        self._offsets = placed.offsets
+        self._elements = np.prod(lie.extents, axis=1, dtype=np.intp)
+        self._offsets = lie.offsets
         sizes = [nbytes(shape, size) for shape, size in zip(shapes, itemsizes, strict=True)]
-        packing = Packing(sizes, itemsize, *placed)
+        packing = Packing(sizes, itemsize, *lie)
         in_place = len(boxes) == 1 and packing.contiguous
         self.packing = None if in_place else packing
         self.rounds = rounds
@@ -226,13 +242,16 @@ class Exchange:
         if self.own is not None:
             self.own.run(sources, targets)
 
-    def start(self, sources: list[Bytes], targets: list[Bytes]) -> "Started":
-        """Begin to fill the new blocks, with buffers of its own. Collective over the group, but does not wait."""
+    def start(self, sources: list[Bytes], targets: list[Bytes], room: "Room") -> "Started":
+        """Begin to fill the new blocks, in one round. Collective over the group, but does not wait.
+
+        *room* gives memory for a use, of so many bytes, that nobody else uses until the exchange is complete.
+        """
         send, receive = self.send, self.receive
-        data = sources[0] if send.packing is None else np.empty(send.room, dtype=np.uint8)
+        data = sources[0] if send.packing is None else room("send", send.room)
         if send.packing is not None:
             send.packing.pack(sources, data)
-        into = targets[0] if receive.packing is None else np.empty(receive.room, dtype=np.uint8)
+        into = targets[0] if receive.packing is None else room("receive", receive.room)
         communicator = self.group.communicator()
         start = communicator.start_pieces if self._in_pieces else communicator.start_alltoallv
         pending = start(data, *send.part(0), into, *receive.part(0))
@@ -258,6 +277,14 @@ class Exchange:
             communicator.start_pieces(data, *self.send.part(number), into, *self.receive.part(number)).wait()
         else:
             communicator.alltoallv(data, *self.send.part(number), into, *self.receive.part(number))
+
+
+class Messages(Exchange):
+    """An exchange with some ranks of a group, in which the others take no part."""
+
+    def _communicate(self, data: Bytes, into: Bytes, number: int) -> None:
+        start = self.group.communicator().start_pieces
+        start(data, *self.send.part(number), into, *self.receive.part(number)).wait()
 
 
 class Permute(Exchange):
@@ -339,9 +366,9 @@ def own_copies(parts: list[Part], place: int) -> BoxCopies | None:
     froms, tos = [], []
     for region, part in enumerate(parts):
         mine, own = (boxes.which[boxes.peers == place] for boxes in (part.sends, part.receives))
-        froms.append(_placed(region, part.shape, part.itemsize, part.sends.starts[mine], part.sends.stops[mine]))
+        froms.append(placed(region, part.shape, part.itemsize, part.sends.starts[mine], part.sends.stops[mine]))
         tos.append(
-            _placed(region, part.target_shape, part.itemsize, part.receives.starts[own], part.receives.stops[own])
+            placed(region, part.target_shape, part.itemsize, part.receives.starts[own], part.receives.stops[own])
         )
     itemsizes = [part.itemsize for part in parts]
     (source, itemsize), (target, _) = _joined(froms, itemsizes), _joined(tos, itemsizes)
@@ -354,11 +381,17 @@ def own_copies(parts: list[Part], place: int) -> BoxCopies | None:
 
 def _to_others(boxes: Boxes, place: int) -> Boxes:
     """Return *boxes* without those that only this rank gets, or gives."""
-    others = boxes.peers != place
-    if others.all():
-        return boxes
-    needed, which = np.unique(boxes.which[others], return_inverse=True)
-    return Boxes(boxes.peers[others], which.reshape(-1), boxes.starts[needed], boxes.stops[needed])
+    return boxes if (boxes.peers != place).all() else _some(boxes, boxes.peers != place)
+
+
+def with_peers(boxes: Boxes, places: Indices) -> Boxes:
+    """Return *boxes* without those that none of the ranks at *places* gets, or gives. Local."""
+    return _some(boxes, np.isin(boxes.peers, places))
+
+
+def _some(boxes: Boxes, chosen: NDArray[np.bool_]) -> Boxes:
+    needed, which = np.unique(boxes.which[chosen], return_inverse=True)
+    return Boxes(boxes.peers[chosen], which.reshape(-1), boxes.starts[needed], boxes.stops[needed])
 
 
 def _only(counts: Counts, places: Counts) -> tuple[int | None, slice]:

@@ -20,9 +20,11 @@ from meshcomm.exchange import (
     nbytes,
     new_bytes,
     own_copies,
+    own_room,
     scratch,
 )
 from meshcomm.groups import Bytes, Group, Place
+from meshcomm.node import Far, OnNode, Where
 from meshcomm.plan import Plan
 from meshcomm.steps import AllGather, Boxes, Slice, Step, largest_block
 
@@ -56,7 +58,10 @@ def prepare(plan: Plan, place: Place) -> Callable[..., Array | None]:
 
     Local; to call it is Collective. Where there is no new block it returns None.
     """
-    steps = operations(plan, place)
+    steps = [
+        (_on_node(plan, number, place, operation), size)
+        for number, (operation, size) in enumerate(operations(plan, place))
+    ]
     last, size = steps[-1]
     between = [(operation, f"between {number % 2}", size) for number, (operation, size) in enumerate(steps[:-1])]
     shape, dtype = target_shape(plan, place.device), plan.dtype
@@ -93,7 +98,7 @@ def prepare_start(plan: Plan, place: Place) -> Callable[..., tuple[Started | Non
         target = new_bytes(size) if out is None else as_bytes(out)
         started = None
         if isinstance(operation, Exchange):
-            started = operation.start([data], [target])
+            started = operation.start([data], [target], own_room)
         else:
             operation.run([data], [target])
         if out is None and shape is not None:
@@ -164,6 +169,34 @@ def _communication(step: Step, place: Place) -> Operation:
         return Gather(group, here, part)
     kind = Permute if step.permutes else Exchange
     return kind(group, here, [part], most_bytes(step), step.parts)
+
+
+def _on_node(plan: Plan, number: int, place: Place, operation: Operation) -> Operation:
+    """Return what does the same as the exchange of a step, but straight between blocks where ranks share memory."""
+    if not isinstance(operation, Exchange | Gather):
+        return operation
+    step = [step for step in plan.steps if not isinstance(step, Slice)][number]
+    here, part = step.place_of(place.device), exchange_part(step, place.device)
+    fingerprint = guard.fingerprint(f"{step!r} of {step.shape}, {step.itemsize} bytes")
+    far = Far(*_far_blocks(step, place.device))
+    return OnNode(operation, operation.group, here, part, far, most_bytes(step), fingerprint)
+
+
+def _far_blocks(step: Step, device: int) -> tuple[Where, Where]:
+    """Return where the boxes are that *device* exchanges, in the blocks of the devices at places in its group."""
+    receives, sends = step.receives(device), step.sends(device)
+
+    def far(boxes: Boxes, box_of: Callable[[int], Box | None]) -> Where:
+        def where(peer: int) -> tuple[tuple[int, ...], Any]:
+            (other,) = step.members(device, np.array([peer], dtype=np.intp)).tolist()
+            block = box_of(other)
+            assert block is not None
+            first = np.array([start for start, _ in block], dtype=np.intp)
+            return _lengths(block), boxes.starts[boxes.which[boxes.peers == peer]] - first
+
+        return where
+
+    return far(receives, step.held_box), far(sends, step.target_box)
 
 
 def _cut(plan: Plan, device: int) -> tuple[Operation, int]:

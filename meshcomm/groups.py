@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from meshcomm import _late
 from meshcomm.errors import GroupError, MeshError
 from meshcomm.machine import Indices, Machine
 from meshcomm.mesh import Mesh
@@ -115,6 +116,10 @@ class Communicator(ABC):
     @abstractmethod
     def nodes(self) -> list[int]:
         """Return a number for the node of every rank."""
+
+    @abstractmethod
+    def progress(self) -> None:
+        """Let messages of MPI advance. Local."""
 
     @abstractmethod
     def free(self) -> None:
@@ -277,10 +282,12 @@ class Team:
         """Open *group*, closing the least recently used one at the bound. Collective over the team."""
         if group is self.everyone:
             group.opened = self._connect()
+            self._meet(group)
             return group.opened
         twin = self._groups.pop(group.key, None)
         if twin is not None:  # an equal group that somebody asked for while this one was closed
             group.opened, twin.opened = twin.opened, None
+            group.meeting, twin.meeting = twin.meeting, None
             self._groups[group.key] = group
             return group.communicator()
         if len(self._groups) >= self._limit:
@@ -290,7 +297,13 @@ class Team:
         base = self.everyone.communicator()
         group.opened = base.split(group.color, group.members.index(self.world.rank))
         self._groups[group.key] = group
+        self._meet(group)
         return group.opened
+
+    def _meet(self, group: "Group") -> None:
+        """Let the ranks of a group that share memory know each other. Collective over the group."""
+        if isinstance(self.world, MPIWorld) and len(group.members) > 1:
+            group.meeting = _late.call("meet", group.opened, group.members)
 
     def _connect(self) -> Communicator:
         communicator = self.world.connect(self.ranks)
@@ -328,6 +341,8 @@ class Group:
         self.members = members
         self.used = 0
         self.opened: Communicator | None = None
+        self.meeting: Any = None
+        """Where its ranks on this node copy between their blocks, if they share memory; see `meshcomm.shared`."""
 
     @property
     def is_open(self) -> bool:
@@ -344,8 +359,10 @@ class Group:
     def free(self) -> None:
         """Free the communicator, if there is one. Collective over the group."""
         if self.opened is not None:
+            if self.meeting is not None:
+                self.meeting.close()
             self.opened.free()
-            self.opened = None
+            self.opened = self.meeting = None
 
 
 MACHINE_FILE = "MESHCOMM_MACHINE"
@@ -511,6 +528,9 @@ class MPICommunicator(Communicator):
         everyone = np.empty(self.size, dtype=np.int64)
         self._comm.Allgather(first, everyone)
         return [int(number) for number in everyone]
+
+    def progress(self) -> None:
+        self._comm.Iprobe()
 
     def free(self) -> None:
         self._comm.Free()

@@ -11,11 +11,12 @@ half of the memory that they can have; 0 turns sharing off. It is read when rank
 import json
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from meshcomm import _late
 from meshcomm._shared import Mapping, Meeting, Memory, Pool, Routes
 from meshcomm.errors import MeshcommError
 from meshcomm.groups import Bytes, Communicator
@@ -39,15 +40,13 @@ def locate(array: Any) -> int:
     return -1 if _pool is None else _pool.locate(array)
 
 
-def meet(
-    communicator: Communicator, progress: Callable[[], object], ranks: tuple[int, ...] | None = None
-) -> Meeting | None:
+@_late.provides("meet")
+def meet(communicator: Communicator, ranks: tuple[int, ...]) -> Meeting | None:
     """Return the meeting of those ranks of *communicator* that are on this node, or None. Collective.
 
     None, on all of them, if there is one rank only, or one cannot share memory with another; `describe` says why. The
     first call of a program, which should be over all its ranks, decides how much a rank may share. While ranks wait
-    for each other they call *progress*, which has to make MPI progress, such as ``comm.Iprobe``. *ranks* are what
-    errors call the ranks. ``MeshcommError``, on all ranks, if MESHCOMM_SHARED_MEMORY is no size.
+    for each other they let MPI make progress. *ranks* are what errors call the ranks. ``MeshcommError``, on all ranks, if MESHCOMM_SHARED_MEMORY is no size.
     """
     global _why_not
     me = communicator.rank
@@ -70,8 +69,8 @@ def meet(
         return None
     lines = [offers[rank]["line"] for rank in mates]
     clock = max(offers[rank]["clock"] for rank in mates)
-    names = mates if ranks is None else [ranks[rank] for rank in mates]
-    return Meeting(_own(), memories, lines, mates.index(me), clock, mates, names, progress)
+    names = [ranks[rank] for rank in mates]
+    return Meeting(_own(), memories, lines, mates.index(me), clock, mates, names, communicator.progress)
 
 
 def describe() -> str:

@@ -483,5 +483,8 @@ class SimulatedCommunicator(Communicator):
     def nodes(self) -> list[int]:
         return [0] * self.size
 
+    def progress(self) -> None:
+        """Nothing is on its way."""
+
     def free(self) -> None:
         """Nothing to give back."""

@@ -1,0 +1,169 @@
+"""Exchanges among ranks of which some share memory: these copy straight between their blocks, all others use MPI.
+
+What is to be copied is the same as over MPI; shared memory is only another way for it to go. For each pair of ranks
+the receiver reads from the sender's block, or the sender writes to the receiver's, whichever is shared; if both are,
+the rank whose own side has the shorter runs does it, so that whole cache lines are touched at the other's. A pair of
+which neither block is shared, such as two arrays of the user, exchanges messages.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+from meshcomm._kernels import BoxCopies
+from meshcomm.exchange import Exchange, Gather, Messages, Part, Placed, nbytes, placed, scratch, with_peers
+from meshcomm.groups import Bytes, Group
+from meshcomm.shared import Meeting, Routes
+from meshcomm.steps import Boxes
+
+Shape: TypeAlias = tuple[int, ...]
+Where: TypeAlias = Callable[[int], tuple[Shape, Any]]
+
+
+class Far(NamedTuple):
+    """The blocks of the other ranks of a group, by their place.
+
+    *source* gives the shape of the block of which this rank gets a box, and where in it that begins; *target* the
+    shape of the new block that gets a box from this rank, and where in it that begins.
+    """
+
+    source: Where
+    target: Where
+
+
+class OnNode:
+    """An exchange over MPI, or straight between blocks where ranks share memory. Local to make.
+
+    *over_mpi* is the exchange of one tensor, *part*, among all ranks of the group; *most* and *rounds* are its own.
+    *number* is the same on all ranks of the group for the same exchange, and another for others.
+    """
+
+    def __init__(
+        self, over_mpi: Exchange | Gather, group: Group, place: int, part: Part, far: Far, most: int, number: int
+    ) -> None:
+        self._over_mpi = over_mpi
+        self._group = group
+        self._place = place
+        self._part = part
+        self._far = far
+        self._most = most
+        self._number = number
+        self._met: Meeting | None = None
+        self._alone = len(group.members) == 1
+
+    def run(self, sources: list[Bytes], targets: list[Bytes]) -> None:
+        """Fill the new block. Collective over the group."""
+        meeting: Meeting | None = None
+        if not self._alone:
+            self._group.communicator()
+            meeting = self._group.meeting
+        if meeting is None:
+            self._over_mpi.run(sources, targets)
+            return
+        if meeting is not self._met:  # a new group, or opened again
+            self._meet(meeting)
+        started = None
+        if self._beyond is not None and self._beyond.rounds == 1:
+            started = self._beyond.start(sources, targets, scratch)
+        left = meeting.exchange(self._routes, self._number, sources[0], targets[0])
+        if left is not None:
+            self._by_messages(left, sources, targets)
+        if started is not None:
+            started.wait()
+        elif self._beyond is not None:
+            self._beyond.run(sources, targets)
+
+    def _meet(self, meeting: Meeting) -> None:
+        """Prepare for those ranks of the group that share memory with this one, and for those beyond."""
+        part, mates = self._part, np.array(meeting.members, dtype=np.intp)
+        self._met = meeting
+        self._routes = Routes(
+            meeting.size, meeting.place, self._pairs(part.receives, True), self._pairs(part.sends, False), self._copies
+        )
+        self._beyond: Exchange | None = None
+        if meeting.size < len(self._group.members):
+            beyond = np.setdiff1d(np.arange(len(self._group.members)), mates)
+            self._beyond = self._messages(beyond, beyond, Exchange)
+        self._others: dict[Any, Exchange] = {}
+
+    def _pairs(self, boxes: Boxes, receives: bool) -> list[tuple[int, bool]]:
+        """Return with which mates this rank exchanges one way, by their places among the mates, and who copies."""
+        assert self._met is not None
+        pairs = []
+        for peer, box in zip(boxes.peers.tolist(), boxes.which.tolist(), strict=True):
+            extent = boxes.stops[box] - boxes.starts[box]
+            if peer == self._place or peer not in self._met.members or not extent.all():
+                continue
+            mine = self._part.target_shape if receives else self._part.shape
+            theirs, _ = (self._far.source if receives else self._far.target)(peer)
+            assert mine is not None
+            runs = _run(theirs, extent), _run(mine, extent)
+            sent, received = runs if receives else runs[::-1]
+            pairs.append((self._met.members.index(peer), sent < received))
+        return pairs
+
+    def _copies(self, reads: tuple[int, ...], writes: tuple[int, ...]) -> tuple[BoxCopies | None, BoxCopies | None]:
+        """Return the copies from blocks of mates, and our own, to our new block, and from our block to theirs."""
+        assert self._met is not None
+        part, here = self._part, self._met.place
+        own_starts = part.sends.starts[part.sends.which[part.sends.peers == self._place]]
+
+        def source(peer: int) -> tuple[Shape, Any]:
+            return (part.shape or (), own_starts) if peer == self._place else self._far.source(peer)
+
+        size, target_size = nbytes(part.shape, part.itemsize), nbytes(part.target_shape, part.itemsize)
+        theirs, sizes, ours = self._paired(part.receives, part.target_shape, sorted({*reads, here}), source)
+        read = BoxCopies(sizes, [target_size], part.itemsize, *theirs[:3], *ours) if len(ours.offsets) else None
+        theirs, sizes, ours = self._paired(part.sends, part.shape, list(writes), self._far.target)
+        write = BoxCopies([size], sizes, part.itemsize, *ours[:3], *theirs) if len(ours.offsets) else None
+        return read, write
+
+    def _paired(
+        self, boxes: Boxes, shape: Shape | None, mates: list[int], far: Where
+    ) -> tuple[Placed, list[int], Placed]:
+        """Return where boxes are in the blocks of *mates*, the bytes of these, and where they are in our own."""
+        assert self._met is not None
+        itemsize, sizes = self._part.itemsize, [0] * self._met.size
+        none = np.zeros((0, boxes.starts.shape[1]), dtype=np.intp)
+        theirs, ours = [placed(0, None, itemsize, none, none)], [placed(0, None, itemsize, none, none)]
+        for mate in mates:
+            peer = self._met.members[mate]
+            which = boxes.which[boxes.peers == peer]
+            if not len(which):
+                continue
+            its_shape, start = far(peer)
+            starts, stops = boxes.starts[which], boxes.stops[which]
+            sizes[mate] = nbytes(its_shape, itemsize)
+            ours.append(placed(0, shape, itemsize, starts, stops))
+            start = np.reshape(start, starts.shape)
+            theirs.append(placed(mate, its_shape, itemsize, start, start + stops - starts))
+        theirs_joined, ours_joined = (
+            Placed(*(np.concatenate(arrays) for arrays in zip(*found, strict=True))) for found in (theirs, ours)
+        )
+        return theirs_joined, sizes, ours_joined
+
+    def _by_messages(self, left: tuple[tuple[int, ...], ...], sources: list[Bytes], targets: list[Bytes]) -> None:
+        """Exchange messages with mates of whom neither block is shared."""
+        if left not in self._others:
+            assert self._met is not None
+            members = np.array(self._met.members, dtype=np.intp)
+            senders, receivers = (members[list(places)] for places in left)
+            self._others[left] = self._messages(senders, receivers, Messages)
+        self._others[left].run(sources, targets)
+
+    def _messages(self, senders: Any, receivers: Any, kind: type[Exchange]) -> Exchange:
+        """Return the exchange over MPI with the ranks at these places only."""
+        part = self._part
+        some = part._replace(sends=with_peers(part.sends, receivers), receives=with_peers(part.receives, senders))
+        return kind(self._group, self._place, [some], self._most, getattr(self._over_mpi, "rounds", 1))
+
+
+def _run(shape: Shape, extent: Any) -> int:
+    """Return how many elements of a box lie one after the other in a block of *shape*."""
+    run = 1
+    for n, length in zip(reversed(shape), reversed(extent.tolist()), strict=True):
+        run *= length
+        if length < n:
+            break
+    return run
