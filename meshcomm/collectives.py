@@ -17,8 +17,21 @@ from meshcomm import _late, guard
 from meshcomm.blocks import block_start
 from meshcomm.context import world_of
 from meshcomm.errors import DTypeError, GroupError, ShapeError
-from meshcomm.exchange import Exchange, Gather, Part, Permute, as_block, as_bytes, nbytes, new_bytes
+from meshcomm.exchange import (
+    Exchange,
+    Gather,
+    Part,
+    Permute,
+    as_block,
+    as_bytes,
+    copy_strided,
+    nbytes,
+    new_block,
+    new_bytes,
+)
 from meshcomm.groups import Group, Team
+from meshcomm.guard import fingerprint
+from meshcomm.node import Far, OnNode
 from meshcomm.plan import as_dtype
 from meshcomm.steps import GATHERED_AT_ONCE, Boxes
 
@@ -29,6 +42,10 @@ Assignment = tuple[tuple[int, ...], ...]
 Array = NDArray[Any]
 
 
+COPIED_BY_NUMPY = 2**16
+"""Bytes from which on a copy of our own is worth preparing: it is faster for arrays in another order than C's."""
+
+
 def opaque(array: Array) -> Array:
     """Return *array* as elements without fields: NumPy copies structured ones field by field, not every bit. Local."""
     return array if array.dtype.names is None else array.view(np.dtype((np.void, array.dtype.itemsize)))
@@ -36,7 +53,12 @@ def opaque(array: Array) -> Array:
 
 def exact_copy(array: Array) -> Array:
     """Return a C-contiguous copy of *array*, bit for bit. Local."""
-    return opaque(array).copy(order="C").view(array.dtype)
+    block = new_block(array.shape, array.dtype)
+    if array.flags.c_contiguous or array.nbytes < COPIED_BY_NUMPY:
+        opaque(block)[...] = opaque(array)
+    else:
+        copy_strided(array, block)
+    return block
 
 
 class Program(NamedTuple):
@@ -69,11 +91,15 @@ class AllReduce:
         everyone = np.arange(count, dtype=np.intp)
         rows = np.stack([np.zeros_like(cuts), cuts], axis=1)
         sends = Boxes(everyone, everyone, rows[:-1], np.stack([np.ones_like(cuts), cuts], axis=1)[1:])
+        receives, call = _along((count, mine), 0, 1, count), f"of all_reduce of {n} items of {itemsize} bytes"
+        far = Far(
+            lambda peer: ((1, n), rows[place]), lambda peer: ((count, int(cuts[peer + 1] - cuts[peer])), (place, 0))
+        )
         self._scatter = exchanged(
-            group, place, itemsize, (1, n), sends, (count, mine), _along((count, mine), 0, 1, count)
+            f"scatter {call}", group, place, itemsize, (1, n), sends, (count, mine), receives, far
         )
         whole = Boxes(everyone, everyone, cuts[:-1, None], cuts[1:, None])
-        self._gather = gathered(group, place, itemsize, (mine,), (n,), whole)
+        self._gather = gathered(f"gather {call}", group, place, itemsize, (mine,), (n,), whole)
 
     def run(self, a: Array) -> Array:
         """Return the reduced array. Collective over the group."""
@@ -83,6 +109,7 @@ class AllReduce:
 
 
 def exchanged(
+    call: str,
     group: Group,
     place: int,
     itemsize: int,
@@ -90,16 +117,27 @@ def exchanged(
     sends: Boxes,
     target_shape: tuple[int, ...],
     receives: Boxes,
+    far: Far,
     kind: type[Exchange] = Exchange,
 ) -> Callable[[Array], Array]:
-    """Return a function from an array of *shape* to what its exchange makes of it. Local; to call it is Collective."""
+    """Return a function from an array of *shape* to what its exchange makes of it. Local; to call it is Collective.
+
+    *call* is the same on all ranks; *far* says where the boxes are in the arrays of the others.
+    """
     most = max(nbytes(shape, itemsize), nbytes(target_shape, itemsize))
-    exchange = kind(group, place, [Part(itemsize, shape, sends, target_shape, receives)], most)
-    return _runner(exchange, target_shape, itemsize)
+    part = Part(itemsize, shape, sends, target_shape, receives)
+    over_mpi = kind(group, place, [part], most)
+    return _runner(OnNode(over_mpi, group, place, part, far, most, fingerprint(call)), part)
 
 
 def gathered(
-    group: Group, place: int, itemsize: int, shape: tuple[int, ...], target_shape: tuple[int, ...], receives: Boxes
+    call: str,
+    group: Group,
+    place: int,
+    itemsize: int,
+    shape: tuple[int, ...],
+    target_shape: tuple[int, ...],
+    receives: Boxes,
 ) -> Callable[[Array], Array]:
     """Return a function from an array of *shape*, which all ranks of the group get, to those of all. As above."""
     count = len(group.members)
@@ -108,18 +146,23 @@ def gathered(
     part = Part(itemsize, shape, sends, target_shape, receives)
     size = nbytes(target_shape, itemsize)
     at_once = size <= count * GATHERED_AT_ONCE
-    return _runner(
-        Gather(group, place, part) if at_once else Exchange(group, place, [part], size), target_shape, itemsize
+    extents = receives.stops - receives.starts
+    far = Far(
+        lambda peer: (tuple(extents[peer].tolist()), zeros[0]), lambda peer: (target_shape, receives.starts[place])
     )
+    over_mpi = Gather(group, place, part) if at_once else Exchange(group, place, [part], size)
+    return _runner(OnNode(over_mpi, group, place, part, far, size, fingerprint(call)), part)
 
 
-def _runner(exchange: Exchange | Gather, target_shape: tuple[int, ...], itemsize: int) -> Callable[[Array], Array]:
-    size = nbytes(target_shape, itemsize)
+def _runner(exchange: OnNode, part: Part) -> Callable[[Array], Array]:
+    shape = part.target_shape
+    assert shape is not None
+    size = nbytes(shape, part.itemsize)
 
     def run(a: Array) -> Array:
         target = new_bytes(size)
         exchange.run([as_bytes(a)], [target])
-        return as_block(target, target_shape, a.dtype)
+        return as_block(target, shape, a.dtype)
 
     return run
 
@@ -157,7 +200,9 @@ def all_to_all(
         target_shape = _replaced(block, concat_dimension, block[concat_dimension] * count)
         sends = _along(shape, split_dimension, length, count)
         receives = _along(target_shape, concat_dimension, block[concat_dimension], count)
-        return exchanged(group, place, array.itemsize, shape, sends, target_shape, receives)
+        call = f"all_to_all of {shape} {array.dtype} {split_dimension} {concat_dimension}"
+        far = Far(lambda peer: (shape, sends.starts[place]), lambda peer: (target_shape, receives.starts[place]))
+        return exchanged(call, group, place, array.itemsize, shape, sends, target_shape, receives, far)
 
     arguments = (concat_dimension, split_dimension, split_count)
     return _collective("all_to_all", x, _rows(group_assignment), arguments, comm, build)
@@ -183,7 +228,8 @@ def all_gather(x: ArrayLike, group_assignment: Any, dimension: int, comm: "MPI.I
         group, place = _group(team, _check_cover(rows, team))
         target_shape = _replaced(shape, dimension, shape[dimension] * len(group.members))
         receives = _along(target_shape, dimension, shape[dimension], len(group.members))
-        return gathered(group, place, array.itemsize, shape, target_shape, receives)
+        call = f"all_gather of {shape} {array.dtype} {dimension}"
+        return gathered(call, group, place, array.itemsize, shape, target_shape, receives)
 
     return _collective("all_gather", x, _rows(group_assignment), (dimension,), comm, build)
 
@@ -241,7 +287,9 @@ def reduce_scatter(
         block = _replaced(shape, dimension, shape[dimension] // count)
         stacked = (count, *block)
         sends, receives = _along((1, *shape), dimension + 1, block[dimension], count), _along(stacked, 0, 1, count)
-        exchange = exchanged(group, place, array.itemsize, (1, *shape), sends, stacked, receives)
+        call = f"reduce_scatter of {shape} {array.dtype} {dimension}"
+        far = Far(lambda peer: ((1, *shape), sends.starts[place]), lambda peer: (stacked, receives.starts[place]))
+        exchange = exchanged(call, group, place, array.itemsize, (1, *shape), sends, stacked, receives, far)
         return lambda a: reduce(exchange(a))
 
     return _collective("reduce_scatter", x, _rows(group_assignment), (dimension, op), comm, build)
@@ -298,8 +346,10 @@ def collective_permute(
         _check_pairs(pairs, team)
         sends = [target for source, target in pairs if source == me]
         receives = [source for source, target in pairs if target == me]
-        boxes = _whole(shape, *sends), shape, _whole(shape, *receives)
-        exchange = exchanged(team.everyone, me, array.itemsize, shape, *boxes, kind=Permute)
+        boxes = shape, _whole(shape, *sends), shape, _whole(shape, *receives)
+        call = f"collective_permute of {shape} {array.dtype} {pairs}"
+        far = Far(*2 * (lambda peer: (shape, (0,) * len(shape)),))
+        exchange = exchanged(call, team.everyone, me, array.itemsize, *boxes, far, Permute)
 
         def run(a: Array) -> Array:
             result = exchange(a)

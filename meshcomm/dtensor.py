@@ -13,7 +13,7 @@ from meshcomm.blocks import Box, block_interval
 from meshcomm.collectives import as_array, exact_copy, opaque
 from meshcomm.context import default_layout, place_in
 from meshcomm.errors import DTypeError, LayoutError, MeshError, ShapeError
-from meshcomm.exchange import as_bytes
+from meshcomm.exchange import as_bytes, new_block
 from meshcomm.execute import prepare, run_agreed
 from meshcomm.groups import Communicator, Place
 from meshcomm.layout import Layout
@@ -330,7 +330,7 @@ def from_callback(
 def empty(shape: Shape, dtype: DTypeLike = float, layout: Layout | None = None) -> DTensor:
     """Return a tensor with blocks of arbitrary content. Local. Without *layout* see `zeros`."""
     lengths, kind, where, place = _described(shape, dtype, layout)
-    local = None if place is None else np.empty(where.block_shape(lengths, place.device), kind)
+    local = None if place is None else new_block(where.block_shape(lengths, place.device), kind)
     return DTensor(local, where, lengths, kind)
 
 
@@ -363,9 +363,10 @@ def zeros(shape: Shape, dtype: DTypeLike = float, layout: Layout | None = None) 
     ...     print(world.run(lambda: mc.zeros((3,), "i4", layout).local.tolist()))
     [[0, 0], [0]]
     """
-    lengths, kind, where, place = _described(shape, dtype, layout)
-    local = None if place is None else np.zeros(where.block_shape(lengths, place.device), kind)
-    return DTensor(local, where, lengths, kind)
+    tensor = empty(shape, dtype, layout)
+    if tensor.local is not None:
+        as_bytes(tensor.local).fill(0)
+    return tensor
 
 
 def ones(shape: Shape, dtype: DTypeLike = float, layout: Layout | None = None) -> DTensor:
@@ -518,7 +519,7 @@ def _scattered(array: Any, layout: Layout, place: Place, root: int) -> DTensor:
                 communicator.send(as_bytes(_cut(whole, layout, device)), _member(place, mesh, device))
         local = _cut(whole, layout, root)
     else:
-        local = np.empty(layout.block_shape(shape, place.device), dtype)
+        local = new_block(layout.block_shape(shape, place.device), dtype)
         communicator.receive(as_bytes(local), _member(place, mesh, root))
     return DTensor(local, layout, shape, dtype)
 

@@ -361,6 +361,24 @@ class Gather:
             packing.unpack(into, targets)
 
 
+def copy_strided(array: Array, block: Array) -> None:
+    """Copy an *array* of any strides, none of its axes empty, into a C-contiguous *block*, byte by byte. Local."""
+    # From its lowest byte on: an axis that runs backwards is run the other way, in both.
+    strides = np.array(array.strides, dtype=np.intp)
+    lowest = array[tuple(slice(None, None, -1) if stride < 0 else slice(None) for stride in array.strides)]
+    extents = np.array(array.shape, dtype=np.intp)
+    size = int(((extents - 1) * np.abs(strides)).sum()) + array.itemsize
+    first = lowest[(slice(1),) * array.ndim].reshape(1).view(np.uint8)
+    memory = np.lib.stride_tricks.as_strided(first, (size,), (1,), writeable=False)
+    start = int(((extents - 1) * np.where(strides < 0, -strides, 0)).sum())
+    zero, offset = np.zeros(1, dtype=np.intp), np.array([start], dtype=np.intp)
+    into = _strides(array.shape, array.itemsize)[None]
+    copies = BoxCopies(
+        [size], [block.nbytes], array.itemsize, zero, offset, strides[None], zero, zero, into, extents[None]
+    )
+    copies.run([memory], [as_bytes(block)])
+
+
 def own_copies(parts: list[Part], place: int) -> BoxCopies | None:
     """Return the copies of what a rank sends to itself, from block to block, if there are any. Local."""
     froms, tos = [], []

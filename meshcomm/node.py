@@ -136,7 +136,7 @@ class OnNode:
             starts, stops = boxes.starts[which], boxes.stops[which]
             sizes[mate] = nbytes(its_shape, itemsize)
             ours.append(placed(0, shape, itemsize, starts, stops))
-            start = np.reshape(start, starts.shape)
+            start = np.array(start, dtype=np.intp).reshape(starts.shape)
             theirs.append(placed(mate, its_shape, itemsize, start, start + stops - starts))
         theirs_joined, ours_joined = (
             Placed(*(np.concatenate(arrays) for arrays in zip(*found, strict=True))) for found in (theirs, ours)

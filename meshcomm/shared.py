@@ -46,7 +46,8 @@ def meet(communicator: Communicator, ranks: tuple[int, ...]) -> Meeting | None:
 
     None, on all of them, if there is one rank only, or one cannot share memory with another; `describe` says why. The
     first call of a program, which should be over all its ranks, decides how much a rank may share. While ranks wait
-    for each other they let MPI make progress. *ranks* are what errors call the ranks. ``MeshcommError``, on all ranks, if MESHCOMM_SHARED_MEMORY is no size.
+    for each other they let MPI make progress. *ranks* are what errors call the ranks. ``MeshcommError``, on all ranks,
+    if MESHCOMM_SHARED_MEMORY is no size.
     """
     global _why_not
     me = communicator.rank

@@ -52,7 +52,7 @@ ORDER = [
     "logical_devices",
     "__main__",
 ]
-MODULES = [name for name in ORDER if name != "_kernels"]
+MODULES = [name for name in ORDER if name not in ("_kernels", "_shared")]
 TREES = {path.stem: ast.parse(path.read_text()) for path in PACKAGE.glob("*.py")}
 
 
