@@ -11,14 +11,14 @@ KIB, MIB = 2**10, 2**20
 
 
 class Case(NamedTuple):
-    """A relayout of one tensor, or of *count* equal ones; layouts are written as in ``x,-``."""
+    """A relayout of one tensor, or of several equal ones; layouts are written as in ``x,-``."""
 
     name: str
     shape: tuple[int, ...]
     source: str
     target: str
     dtype: str = "f8"
-    count: int = 1
+    tensors: int = 1
     repeat: int = 1  # calls between two barriers
     latency: bool = False  # also measures barriers around nothing, and the bare MPI call
     ways: bool = False  # also measures meshcomm's other ways to do the same: out=, start_relayout, ...
@@ -27,7 +27,7 @@ class Case(NamedTuple):
     @property
     def nbytes(self) -> int:
         """Bytes of the global arrays."""
-        return int(np.prod(self.shape)) * np.dtype(self.dtype).itemsize * self.count
+        return int(np.prod(self.shape)) * np.dtype(self.dtype).itemsize * self.tensors
 
     def specs(self) -> tuple[list[str], list[str]]:
         """Return for the source and the target the mesh dimension of each axis, ``-`` if it has none."""
@@ -78,18 +78,18 @@ def table(ranks: int) -> list[Case]:
         Case("4096² columns → rows", (4096, 4096), columns, rows),
         Case("2048² gather rows", (2048, 2048), rows, "-,-"),
         Case("2048² gather columns", (2048, 2048), columns, "-,-"),
-        Case("4099 × 4101 rows → columns, uneven", (4099, 4101), rows, columns),
-        Case("4194304 × 4 f4 rows → columns", (4194304, 4), rows, columns, "f4"),
-        Case("4194304 × 4 f4 columns → rows", (4194304, 4), columns, rows, "f4"),
+        Case("4099 x 4101 rows → columns, uneven", (4099, 4101), rows, columns),
+        Case("4194304 x 4 f4 rows → columns", (4194304, 4), rows, columns, "f4"),
+        Case("4194304 x 4 f4 columns → rows", (4194304, 4), columns, rows, "f4"),
         Case("runs of 24 bytes", (2**21 // ranks, 3 * ranks), rows, columns),
         Case("runs of 100 bytes", (2**19 // ranks, 25 * ranks), rows, columns, "f4"),
         Case("runs of 2 bytes", (2**24 // ranks, 2 * ranks), rows, columns, "u1"),
         Case("64² rows → columns", (64, 64), rows, columns, latency=True),
-        Case("64² rows → columns, back to back", (64, 64), rows, columns, repeat=200, latency=True),
-        Case("64 tensors of 64 KiB rows → columns", (64, 128), rows, columns, count=64, ways=True),
+        Case("64² rows → columns, back to back", (64, 64), rows, columns, repeat=50, latency=True),
+        Case("64 tensors of 64 KiB rows → columns", (64, 128), rows, columns, tensors=64, ways=True),
     ]
     if ranks == 4:
-        listed.append(Case("4096² x,y → y,x on 2 × 2", (4096, 4096), "x,y", "y,x"))
+        listed.append(Case("4096² x,y → y,x on 2 x 2", (4096, 4096), "x,y", "y,x"))
     if ranks > 2 and ranks % 2 == 0:
         listed.append(Case("256³ x,y,- → x,-,y", (256, 256, 256), "x,y,-", "x,-,y"))
         listed.append(Case("256³ f4 -,x,y → x,y,-", (256, 256, 256), "-,x,y", "x,y,-", "f4"))
@@ -97,8 +97,8 @@ def table(ranks: int) -> list[Case]:
 
 
 def scaling(full: bool) -> list[Case]:
-    """Return rows → columns of 4 KiB to 512 MiB; without *full* every second size, and not the largest."""
-    exponents = [*range(12, 29, 2), 29] if full else range(12, 27, 4)
+    """Return rows → columns of 4 KiB to 512 MiB; without *full* fewer, to 64 MiB."""
+    exponents = [*range(12, 29, 2), 29] if full else [12, 16, 20, 24, 26]
     return [_sized(k) for k in exponents]
 
 

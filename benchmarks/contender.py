@@ -4,10 +4,10 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from cases import Case, layout, values
 from numpy.typing import NDArray
 
 import meshcomm as mc
-from cases import Case, layout, values
 
 Array = NDArray[Any]
 

@@ -7,10 +7,10 @@ from importlib import import_module
 from typing import Any
 
 import numpy as np
-
-import meshcomm as mc
 from cases import Case, values
 from contender import FRESH, Cannot, Contender, Job, Maker
+
+import meshcomm as mc
 
 
 class Devices:
@@ -33,7 +33,7 @@ class Devices:
         return [value]
 
     def contenders(self, case: Case) -> dict[str, tuple[Maker, tuple[str, ...]]]:
-        if case.count > 1 or case.repeat > 1:
+        if case.tensors > 1 or case.repeat > 1:
             return {}
         return {
             "memcpy": (self.memcpy, ()),

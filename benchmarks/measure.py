@@ -18,12 +18,15 @@ from importlib import import_module, metadata
 from typing import Any, Protocol
 
 import numpy as np
-
-import meshcomm as mc
-from cases import Case, scaling, table
+from cases import MIB, Case, scaling, table
 from contender import FRESH, Cannot, Contender, Job, Maker
 
+import meshcomm as mc
+
 MIN_ROUNDS, MAX_ROUNDS = 5, 200
+
+
+Entrants = dict[str, tuple[Maker, tuple[str, ...]]]  # by name: how to make it, and the packages that it needs
 
 
 class World(Protocol):
@@ -31,7 +34,10 @@ class World(Protocol):
 
     ranks: int
     rank: int
-    mpi: str | None
+
+    @property
+    def mpi(self) -> str | None:
+        """Name and version of the MPI library, or None."""
 
     def barrier(self) -> None:
         """Wait for all ranks."""
@@ -39,8 +45,8 @@ class World(Protocol):
     def gathered(self, value: Any) -> list[Any]:
         """Return the value of every rank."""
 
-    def contenders(self, case: Case) -> dict[str, tuple[Maker, tuple[str, ...]]]:
-        """Return what is measured for a case, and the packages that each needs."""
+    def contenders(self, case: Case) -> Entrants:
+        """Return what is measured for a case."""
 
     def jobs(self, case: Case) -> list[Job]:
         """Return the tensors of a case."""
@@ -53,11 +59,12 @@ class Ranks:
     """The ranks of this MPI job."""
 
     def __init__(self) -> None:
-        import peers
+        import peers  # initialises MPI
+        from mpi4py.MPI import Get_library_version
 
         self._peers, self._comm = peers.PEERS, peers.COMM
         self.ranks, self.rank = self._comm.size, self._comm.rank
-        self.mpi = re.split(r"[,\n]", peers.MPI.Get_library_version())[0].replace("\t", " ").strip()
+        self.mpi = " ".join(re.split(r"[,\n]", Get_library_version())[0].replace("Version:", "").split())
         connect = np.zeros((2, self.ranks), np.uint8)
         self._comm.Alltoall(connect[0], connect[1])  # now, not in the first call of the first contender
 
@@ -67,12 +74,12 @@ class Ranks:
     def gathered(self, value: Any) -> list[Any]:
         return self._comm.allgather(value)
 
-    def contenders(self, case: Case) -> dict[str, tuple[Maker, tuple[str, ...]]]:
+    def contenders(self, case: Case) -> Entrants:
         return {name: (peer.make, peer.needs) for name, peer in self._peers.items() if peer.wanted(case)}
 
     def jobs(self, case: Case) -> list[Job]:
         mesh = mesh_of(case.mesh_dims(self.ranks))
-        return [Job(case, mesh, self.rank, seed) for seed in range(case.count)]
+        return [Job(case, mesh, self.rank, seed) for seed in range(case.tensors)]
 
     def right(self, jobs: list[Job], contender: Contender) -> bool:
         for job, source in zip(jobs, contender.sources, strict=True):
@@ -92,19 +99,23 @@ def mesh_of(dims: tuple[tuple[str, int], ...]) -> mc.Mesh:
 class Measurement:
     """One case: who takes part, the seconds of each, and what was found out on the way."""
 
-    def __init__(self, world: World, case: Case, missing: dict[str, str]) -> None:
+    def __init__(self, world: World, case: Case, entrants: Entrants, missing: dict[str, str]) -> None:
         self.world, self.case = world, case
         self.cannot: dict[str, str] = {}
         self.cold: dict[str, float] = {}
         self.right: dict[str, bool] = {}
         self.jobs = world.jobs(case)
+        self.primed = False
         self.contenders: dict[str, Contender] = {}
-        for name, (make, needs) in world.contenders(case).items():
+        for name, (make, needs) in entrants.items():
             absent = [missing[package] for package in needs if package in missing]
             if absent:
                 self.cannot[name] = absent[0]
             else:
                 self._admit(name, make)
+        # What the other contenders left in the caches is no part of a short call.
+        self.primed = case.nbytes < 4 * MIB
+        self.calls = case.repeat + self.primed
 
     def _admit(self, name: str, make: Maker) -> None:
         """Make a contender and time its first call; what fails on any rank takes no part."""
@@ -113,7 +124,7 @@ class Measurement:
             made = make(self.jobs)
             seconds = self.timed(made)
         except Cannot as reason:
-            problem = f"cannot: {reason}"
+            problem = str(reason)
         except Exception as error:  # a peer's own: the others go on
             problem = f"failed: {type(error).__name__}: {error}".splitlines()[0]
         problems = [text for text in self.world.gathered(problem) if text]
@@ -124,8 +135,10 @@ class Measurement:
         self.contenders[name], self.cold[name] = made, max(self.world.gathered(seconds))
 
     def timed(self, contender: Contender) -> float:
-        """Return the seconds per call between two barriers; the result is gone before the next call."""
+        """Return the seconds per call between two barriers; a result is gone before the next call."""
         call, repeat = contender.call, self.case.repeat
+        if self.primed:
+            call()
         self.world.barrier()
         begin = time.perf_counter()
         if repeat == 1:
@@ -139,18 +152,25 @@ class Measurement:
         return seconds / repeat
 
     def rounds(self, budget: float) -> dict[str, list[float]]:
-        """Return the seconds of each contender in each round, as many as fit into *budget* seconds."""
+        """Return the seconds of each contender in each round.
+
+        A contender that has used up its share of *budget* seconds leaves, but not before MIN_ROUNDS; memcpy stays to
+        the end, so that each time has the memcpy of its round.
+        """
         times: dict[str, list[float]] = {name: [] for name in self.contenders}
-        order, end = list(self.contenders), time.monotonic() + budget
+        order, share = list(self.contenders), budget / len(self.contenders)
         shuffle = random.Random(1).shuffle  # alike on all ranks
         for turn in range(MAX_ROUNDS):
-            if turn >= MIN_ROUNDS and self.world.gathered(time.monotonic() > end)[0]:
-                break
             shuffle(order)
+            mine = {name: self.timed(self.contenders[name]) for name in order}
+            by_rank = self.world.gathered(mine)
             for name in order:
-                times[name].append(self.timed(self.contenders[name]))
-        by_rank = self.world.gathered(times)
-        return {name: [max(turn) for turn in zip(*(t[name] for t in by_rank), strict=True)] for name in times}
+                times[name].append(max(seconds[name] for seconds in by_rank))
+            if turn + 1 >= MIN_ROUNDS:
+                order = [name for name in order if name == "memcpy" or sum(times[name]) * self.calls < share]
+            if order == ["memcpy"]:
+                break
+        return times
 
     def verify(self) -> None:
         """Run each contender once more, on other values: what an earlier call left in memory would be wrong."""
@@ -166,9 +186,8 @@ class Measurement:
         return {"case": case, "times": times, "cold": self.cold, "right": self.right, "cannot": self.cannot}
 
 
-def missing_packages(world: World, cases: list[Case]) -> dict[str, str]:
+def missing_packages(world: World, needed: list[str]) -> dict[str, str]:
     """Return for each package that some rank cannot import why."""
-    needed = sorted({p for case in cases for _, needs in world.contenders(case).values() for p in needs})
     found = {}
     for package in needed:
         problem = None
@@ -226,6 +245,7 @@ def main() -> None:
     parser.add_argument("--full", action="store_true", help="all sizes, and more time for each case")
     parser.add_argument("--only", choices=["table", "scaling"], help="half of the cases")
     parser.add_argument("--cases", default="", help="regular expression: only cases whose names it finds")
+    parser.add_argument("--peers", default="", help="regular expression: only contenders whose names it finds")
     options = parser.parse_args()
     world: World
     if options.devices:
@@ -235,31 +255,34 @@ def main() -> None:
     else:
         world = Ranks()
     cases = chosen(world, options)
-    report = {"ranks": world.ranks, "devices": bool(options.devices), "load_before": os.getloadavg()}
-    missing = missing_packages(world, cases)
-    measured = []
-    say = functools.partial(print, flush=True) if world.rank == 0 else lambda *a: None
-    for number, case in enumerate(cases, 1):
+    missing = missing_packages(world, sorted({p for _, e in cases for _, needs in e.values() for p in needs}))
+    load, measured = os.getloadavg(), []
+    for number, (case, entrants) in enumerate(cases, 1):
         begin = time.monotonic()
-        measured.append(Measurement(world, case, missing).run(budget(options.full, case)))
-        wrong = [name for name, right in measured[-1]["right"].items() if not right]
-        say(progress(world, number, len(cases), measured[-1], time.monotonic() - begin))
-        if wrong:
-            say(f"  WRONG RESULTS: {', '.join(wrong)}")
-    report |= {"environment": environment(world), "load_after": os.getloadavg(), "measured": measured}
+        measured.append(Measurement(world, case, entrants, missing).run(budget(options.full, case)))
+        if world.rank == 0:
+            print(progress(world, measured[-1], f"{number} of {len(cases)}", time.monotonic() - begin), flush=True)
+    report = {"ranks": world.ranks, "devices": world.mpi is None, "load": [load, os.getloadavg()]}
+    report |= {"environment": environment(world), "measured": measured}
     if world.rank == 0:
         with open(options.output, "w", encoding="utf-8") as file:
             json.dump(report, file, indent=1)
 
 
-def chosen(world: World, options: Any) -> list[Case]:
-    """Return the cases that the arguments choose."""
-    cases: list[Case] = []
-    if options.only != "scaling":
-        cases += table(world.ranks)
-    if options.only != "table":
-        cases += scaling(options.full)
-    return [case for case in cases if re.search(options.cases, case.name)]
+def chosen(world: World, options: Any) -> list[tuple[Case, Entrants]]:
+    """Return the cases that the arguments choose, and the contenders of each; memcpy is the unit, and always there."""
+    cases = [] if options.only == "scaling" else table(world.ranks)
+    cases += [] if options.only == "table" else scaling(options.full)
+    found = []
+    for case in cases:
+        entrants = {
+            name: entrant
+            for name, entrant in world.contenders(case).items()
+            if name == "memcpy" or re.search(options.peers, name)
+        }
+        if len(entrants) > 1 and re.search(options.cases, case.name):
+            found.append((case, entrants))
+    return found
 
 
 def budget(full: bool, case: Case) -> float:
@@ -267,15 +290,16 @@ def budget(full: bool, case: Case) -> float:
     return (10.0 if full else 3.0) / (2 if case.scaling else 1)
 
 
-def progress(world: World, number: int, of: int, measured: dict[str, Any], seconds: float) -> str:
+def progress(world: World, measured: dict[str, Any], number: str, seconds: float) -> str:
     """Return a line about a case that is done."""
     times: dict[str, list[float]] = measured["times"]
-    ours = ""
-    if "meshcomm" in times:
-        ours = f"meshcomm takes {statistics.median(times['meshcomm']) / statistics.median(times['memcpy']):.2f} memcpys, "
-    rounds, kind = len(next(iter(times.values()), [])), "devices" if world.mpi is None else "ranks"
-    name = measured["case"]["name"]
-    return f"  {world.ranks} {kind}, {number:2} of {of}: {name}: {ours}{rounds} rounds, {seconds:.1f} s"
+    medians = {name: statistics.median(t) for name, t in times.items()}
+    ours = f"meshcomm {medians['meshcomm'] / medians['memcpy']:.2f} memcpys, " if "meshcomm" in medians else ""
+    wrong = [name for name, right in measured["right"].items() if not right]
+    return (
+        f"  {world.ranks} {'devices' if world.mpi is None else 'ranks'}, {number}: {measured['case']['name']}: "
+        f"{ours}{len(times['memcpy'])} rounds, {seconds:.1f} s{'; WRONG RESULTS: ' * bool(wrong)}{', '.join(wrong)}"
+    )
 
 
 if __name__ == "__main__":

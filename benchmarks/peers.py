@@ -1,4 +1,4 @@
-"""The contenders that run on MPI ranks: memcpy, code by hand, meshcomm, and other packages as their manuals use them."""
+"""The contenders on MPI ranks: memcpy, code by hand, meshcomm, and other packages as their manuals use them."""
 
 import functools
 import importlib
@@ -12,11 +12,11 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
+from cases import Case, bytes_text, starts
+from contender import Array, Cannot, Contender, Job, Maker, each
 from mpi4py import MPI
 
 import meshcomm as mc
-from cases import Case, bytes_text, starts
-from contender import Array, Cannot, Contender, Job, Maker, each
 from meshcomm import _kernels
 
 COMM = MPI.COMM_WORLD.Dup()
@@ -374,7 +374,8 @@ def dtensor(job: Job) -> tuple[Any, Any, Array]:
         raise Cannot(f"gathers the whole array on every rank: {bytes_text(needed)}")
     torch, dt, mesh = package("torch"), package("torch.distributed.tensor"), device_mesh(dims)
     source, target = (
-        [dt.Shard(specs.index(name)) if name in specs else dt.Replicate() for name, _ in dims] for specs in case.specs()
+        [dt.Shard(specs.index(name)) if name in specs else dt.Replicate() for name, _ in dims]
+        for specs in case.specs()
     )
     tensor = dt.DTensor.from_local(torch.from_numpy(job.block), mesh, source, run_check=False)
 
