@@ -221,11 +221,7 @@ def environment(world: World) -> dict[str, Any]:
         "python": platform.python_version(),
         "mpi": world.mpi,
         "packages": installed,
-        "settings": {name: text for name, text in sorted(os.environ.items()) if SETTING.match(name)},
     }
-
-
-SETTING = re.compile(r"(OMP_NUM_THREADS|MESHCOMM_|MPIR_CVAR_|OMPI_MCA_|XLA_FLAGS)")
 
 
 def processor() -> str:

@@ -176,7 +176,7 @@ def mpi4py_out(job: Job) -> tuple[Any, Any, Array]:
 
 def bare_alltoallv(jobs: list[Job]) -> Contender:
     """The MPI call alone, on bytes that are packed already: what a relayout adds to it is its own latency."""
-    each_rank = jobs[0].block.nbytes // RANKS
+    each_rank = jobs[0].case.nbytes // RANKS**2
     send, into = np.zeros((2, each_rank * RANKS), np.uint8)
     messages = [bytes_of(data, [each_rank] * RANKS) for data in (send, into)]
     return Contender(lambda: COMM.Alltoallv(*messages))

@@ -60,7 +60,7 @@ def number(x: float) -> str:
     >>> number(0.012345), number(1234.5)
     ('0.0123', '1234')
     """
-    return f"{x:.0f}" if x >= 100 else f"{x:.3g}"
+    return f"{x:.0f}" if abs(x) >= 100 else f"{x:.3g}"
 
 
 def spread(data: list[float], scale: float = 1.0) -> str:
@@ -88,7 +88,16 @@ def page(figures: list[Figures], facts: dict[str, str]) -> str:
     for found in figures:
         rows = [m for m in found["measured"] if not m["case"]["scaling"]]
         if rows:
-            lines += [f"## {heading(found)}", "", *summary(rows), *ways(rows), *latency(rows), *details(rows)]
+            lines += [
+                f"## {heading(found)}",
+                "",
+                load(found),
+                "",
+                *summary(rows),
+                *ways(rows),
+                *latency(rows),
+                *details(rows),
+            ]
     lines += scaling(figures)
     return "\n".join(lines)
 
@@ -103,15 +112,19 @@ def heading(found: Figures) -> str:
 def where(found: Figures) -> dict[str, str]:
     """Return facts about the machine."""
     it = found["environment"]
-    load = " → ".join(f"{of[0]:.1f}" for of in found["load"])
-    crowded = " (more ranks than cores)" if found["ranks"] > it["cores"] * it["hosts"] else ""
     return {
-        "machine": f"{it['processor']}, {it['cores']} cores on {it['hosts']} host(s){crowded}, {it['system']}",
-        "load, one minute's average while the first part ran": load,
+        "machine": f"{it['processor']}, {it['cores']} cores on {it['hosts']} host(s), {it['system']}",
         "MPI": it["mpi"] or "none",
         "versions": f"Python {it['python']}, " + ", ".join(f"{n} {v}" for n, v in it["packages"].items()),
-        "settings": ", ".join(f"{n}={v}" for n, v in it["settings"].items()) or "none",
     }
+
+
+def load(found: Figures) -> str:
+    """Return how busy the machine was, and whether the ranks had to share cores."""
+    before, after = (f"{average[0]:.1f}" for average in found["load"])
+    cores = found["environment"]["cores"] * found["environment"]["hosts"]
+    crowded = f"More ranks than cores ({cores}). " if found["ranks"] > cores else ""
+    return f"{crowded}Load (the system's average over a minute) {before} before, {after} after."
 
 
 def summary(rows: list[dict[str, Any]]) -> Iterator[str]:

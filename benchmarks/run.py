@@ -9,6 +9,7 @@ import argparse
 import importlib.util
 import json
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -72,7 +73,8 @@ def start(ranks: int, args: list[str], file: Path) -> bool:
     program = [str(HERE / "measure.py"), *args, "--output", str(file)]
     python = [sys.executable, "-W", "ignore"]  # warnings of the peers are not ours
     command = [*launcher(ranks), *python, "-m", "mpi4py", *program] if ranks else [*python, *program]
-    env = os.environ | {"OMP_NUM_THREADS": "1", "MPIEXEC_TIMEOUT": "7200"}
+    limit = "7200" if "--full" in args else "900"  # seconds, should a peer hang
+    env = os.environ | {"OMP_NUM_THREADS": "1", "MPIEXEC_TIMEOUT": limit}
     return subprocess.run(command, env=env, stdin=subprocess.DEVNULL, check=False).returncode == 0
 
 
@@ -87,6 +89,20 @@ def planning() -> str:
             step.sends(7), step.receives(7), step.group_of(7)
         found.append(f"{','.join(source)} → {','.join(target)} {(time.perf_counter() - begin) * 1e3:.2f} ms")
     return "; ".join(found)
+
+
+SETTING = re.compile(r"(MESHCOMM_|MPIR_CVAR_|OMPI_MCA_|PRTE_MCA_|UCX_|XLA_FLAGS)")
+
+
+def facts() -> dict[str, str]:
+    """Return what the page says first."""
+    settings = [f"{name}={text}" for name, text in sorted(os.environ.items()) if SETTING.match(name)]
+    return {
+        "measured": time.strftime("%Y-%m-%d %H:%M"),
+        "meshcomm": f"{mc.__version__}, {revision()}",
+        "settings": ", ".join(["OMP_NUM_THREADS=1", *settings]),
+        "planning one of 4,096 ranks": planning(),
+    }
 
 
 def revision() -> str:
@@ -112,8 +128,7 @@ def main() -> int:
     options.output.mkdir(parents=True, exist_ok=True)
     for old in options.output.glob("figures-*.json"):
         old.unlink()
-    facts = {"meshcomm": f"{mc.__version__}, {revision()}", "planning one of 4,096 ranks": planning()}
-    (options.output / "facts.json").write_text(json.dumps(facts), encoding="utf-8")
+    (options.output / "facts.json").write_text(json.dumps(facts()), encoding="utf-8")
     failed, begin = [], time.monotonic()
     for number, (ranks, args) in enumerate(jobs(options), 1):
         went = start(ranks, args, options.output / f"figures-{number}.json")
