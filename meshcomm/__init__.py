@@ -50,6 +50,7 @@ from meshcomm.initializers import random_normal, random_uniform
 from meshcomm.layout import MATCH, UNSHARDED, Layout
 from meshcomm.layout_map import LayoutMap, LayoutReport, layout_map_scope
 from meshcomm.logical_devices import DeviceAssignment, DeviceOrderMode, PerReplica, Strategy, Topology
+from meshcomm.machine import Machine
 from meshcomm.mesh import Mesh, MeshDimension
 from meshcomm.placement import (
     call_with_layout,
@@ -61,7 +62,8 @@ from meshcomm.placement import (
     unpack,
 )
 from meshcomm.plan import Plan, plan_relayout
-from meshcomm.relayout import relayout, relayout_like
+from meshcomm.relayout import drop_plans, machine_of, relayout, relayout_like
+from meshcomm.request import RelayoutRequest, start_relayout
 from meshcomm.simulate import simulate
 from meshcomm.variables import DVariable, Module, Variable
 
@@ -82,6 +84,7 @@ __all__ = [
     "LayoutError",
     "LayoutMap",
     "LayoutReport",
+    "Machine",
     "Mesh",
     "MeshDimension",
     "MeshError",
@@ -89,6 +92,7 @@ __all__ = [
     "Module",
     "PerReplica",
     "Plan",
+    "RelayoutRequest",
     "ShapeError",
     "Strategy",
     "Topology",
@@ -105,6 +109,7 @@ __all__ = [
     "create_mesh",
     "default_mesh",
     "distribute",
+    "drop_plans",
     "empty",
     "fetch_layout",
     "from_callback",
@@ -113,6 +118,7 @@ __all__ = [
     "get_default_mesh",
     "is_dtensor",
     "layout_map_scope",
+    "machine_of",
     "matmul",
     "ones",
     "ones_like",
@@ -125,6 +131,7 @@ __all__ = [
     "relayout_like",
     "run_on",
     "simulate",
+    "start_relayout",
     "transpose",
     "unpack",
     "zeros",

@@ -1,24 +1,44 @@
+from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 _Buffer: TypeAlias = NDArray[Any] | bytearray | memoryview
+_Indices: TypeAlias = NDArray[np.intp]
 
 class BoxCopies:
-    count: int
-    source_size: int
-    target_size: int
-    single_runs: bool
+    @property
+    def count(self) -> int: ...
     def __init__(
         self,
-        source_size: int,
-        target_size: int,
+        source_sizes: Sequence[int],
+        target_sizes: Sequence[int],
         itemsize: int,
-        source_offsets: NDArray[np.intp],
-        source_strides: NDArray[np.intp],
-        target_offsets: NDArray[np.intp],
-        target_strides: NDArray[np.intp],
-        extents: NDArray[np.intp],
+        sources: _Indices,
+        source_offsets: _Indices,
+        source_strides: _Indices,
+        targets: _Indices,
+        target_offsets: _Indices,
+        target_strides: _Indices,
+        extents: _Indices,
     ) -> None: ...
-    def run(self, source: _Buffer, target: _Buffer) -> None: ...
+    def run(self, sources: Sequence[_Buffer | None], targets: Sequence[_Buffer | None]) -> None: ...
+
+class Packing:
+    nbytes: int
+    contiguous: bool
+    @property
+    def count(self) -> int: ...
+    def __init__(
+        self,
+        sizes: Sequence[int],
+        itemsize: int,
+        regions: _Indices,
+        offsets: _Indices,
+        strides: _Indices,
+        extents: _Indices,
+    ) -> None: ...
+    def part_bytes(self, part: int, parts: int) -> int: ...
+    def pack(self, regions: Sequence[_Buffer | None], buffer: _Buffer, part: int = 0, parts: int = 1) -> None: ...
+    def unpack(self, buffer: _Buffer, regions: Sequence[_Buffer | None], part: int = 0, parts: int = 1) -> None: ...

@@ -24,16 +24,17 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from meshcomm import _late, guard
-from meshcomm.collectives import AllReduce, as_array, as_bytes, exact_copy, is_traced, reduction, untraced
+from meshcomm.collectives import AllReduce, as_array, exact_copy, is_traced, reduction, untraced
 from meshcomm.context import place_in
 from meshcomm.dtensor import Axis, DTensor, ones_like, place_text, unwrapped, zeros_like
 from meshcomm.errors import LayoutError, MeshError, ShapeError
+from meshcomm.exchange import as_bytes
 from meshcomm.execute import run_agreed
 from meshcomm.groups import Group, Place
 from meshcomm.layout import Axes, Layout
 from meshcomm.mesh import Mesh
-from meshcomm.plan import as_dtype
-from meshcomm.relayout import check_place, relayout
+from meshcomm.plan import as_dtype, same_place
+from meshcomm.relayout import relayout
 
 Array = NDArray[Any]
 Names = tuple[str, ...]
@@ -61,13 +62,9 @@ def _mesh_of(operands: Sequence[Any]) -> Mesh:
     if not tensors:
         raise LayoutError("one of the operands must be a DTensor; NumPy has its own functions for arrays")
     for tensor in tensors[1:]:
-        if tensor.mesh is not tensors[0].mesh:
-            try:
-                check_place(tensor.layout, tensors[0].layout)
-            except MeshError:
-                raise MeshError(
-                    f"operands must be on one mesh, but are on the {tensors[0].mesh} and the {tensor.mesh}"
-                ) from None
+        a, b = tensors[0].mesh, tensor.mesh
+        if a is not b and (not same_place(a, b) or a.world is not b.world):
+            raise MeshError(f"operands must be on one mesh, but are on the {a} and the {b}")
     return tensors[0].mesh
 
 

@@ -1,14 +1,11 @@
 """Collective operations on plain arrays, over the groups of a group assignment.
 
-Each one moves boxes of a block between the ranks of a group, with `Exchange` (MPI_Alltoallv) or `Gather`
-(MPI_Allgatherv); a relayout is composed from the same two. Boxes that lie consecutively in a block are sent from it
-and received in it directly, all others are packed and unpacked.
+Each one moves boxes of a block between the ranks of a group, as a relayout does: see :mod:`meshcomm.exchange`.
 
 ``group_assignment`` is an integer array of shape (groups, ranks per group): each row is a group, in the order that
 decides positions; all ranks of the communicator must stand in it, once. None is one group of all ranks.
 """
 
-import threading
 from collections.abc import Callable, Hashable, Iterable
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -17,33 +14,19 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from meshcomm import _late, guard
-from meshcomm._kernels import BoxCopies
 from meshcomm.blocks import block_start
 from meshcomm.context import world_of
 from meshcomm.errors import DTypeError, GroupError, ShapeError
-from meshcomm.groups import LARGEST_COUNT, Bytes, Counts, Group, Team
-from meshcomm.plan import Boxes, Indices, as_dtype
+from meshcomm.exchange import Exchange, Gather, Part, Permute, as_block, as_bytes, nbytes, new_bytes
+from meshcomm.groups import Group, Team
+from meshcomm.plan import as_dtype
+from meshcomm.steps import GATHERED_AT_ONCE, Boxes
 
 if TYPE_CHECKING:
     from mpi4py import MPI
 
 Assignment = tuple[tuple[int, ...], ...]
 Array = NDArray[Any]
-
-SCRATCH_KEPT = 2**24
-_scratch = threading.local()
-
-
-def as_bytes(block: Array) -> Bytes:
-    """Return the bytes of a C-contiguous *block*, sharing its memory. Local."""
-    if block.dtype.itemsize == 0:
-        return np.empty(0, dtype=np.uint8)
-    return block.reshape(-1).view(np.uint8)
-
-
-def as_block(data: Bytes, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-    """Return *data* as a C-contiguous array, sharing its memory. Local."""
-    return np.ndarray(shape, dtype, data)
 
 
 def opaque(array: Array) -> Array:
@@ -56,228 +39,11 @@ def exact_copy(array: Array) -> Array:
     return opaque(array).copy(order="C").view(array.dtype)
 
 
-def scratch(use: str, size: int) -> Bytes:
-    """Return *size* bytes to write to until the next call for the same *use* by this thread. Local.
-
-    Up to 16 MiB are kept from call to call; more is made each time.
-    """
-    if size > SCRATCH_KEPT:
-        return np.empty(size, dtype=np.uint8)
-    kept: Bytes | None = getattr(_scratch, use, None)
-    if kept is None or len(kept) < size:
-        kept = np.empty(size, dtype=np.uint8)
-        setattr(_scratch, use, kept)
-    return kept[:size]
-
-
 class Program(NamedTuple):
     """A call that all ranks agreed on, ready to run; *number* is the same on every rank."""
 
-    run: Callable[[Array], Array]
+    run: Callable[..., Any]
     number: int
-
-
-class Side(NamedTuple):
-    """How boxes lie in a block, and in the buffer that MPI sees: the block itself unless `copies` are needed."""
-
-    copies: BoxCopies | None
-    buffer_size: int
-    counts: Counts
-    offsets: Counts
-    size: int  # of the block
-
-
-def _block_strides(shape: tuple[int, ...], itemsize: int) -> Indices:
-    strides = np.ones(len(shape), dtype=np.intp)
-    if len(shape) > 1:
-        strides[:-1] = np.cumprod(shape[:0:-1])[::-1]
-    return strides * itemsize
-
-
-def _in_block(shape: tuple[int, ...], itemsize: int, starts: Indices) -> tuple[Indices, Indices]:
-    """Return the byte offset and the strides of boxes that begin at *starts* in a block of *shape*."""
-    strides = _block_strides(shape, itemsize)
-    return starts @ strides, np.broadcast_to(strides, starts.shape)
-
-
-def _packed(extents: Indices, itemsize: int) -> tuple[Indices, Indices, Indices]:
-    """Return the sizes, offsets and strides of boxes of *extents* that lie one after the other."""
-    lengths = np.ones((extents.shape[0], extents.shape[1] + 1), dtype=np.intp)
-    lengths[:, :-1] = extents
-    strides = np.cumprod(lengths[:, ::-1], axis=1)[:, ::-1] * itemsize
-    sizes = strides[:, 0]
-    return sizes, np.cumsum(sizes) - sizes, strides[:, 1:]
-
-
-def _nbytes(shape: tuple[int, ...], itemsize: int) -> int:
-    for n in shape:
-        itemsize *= n
-    return itemsize
-
-
-def _as_counts(numbers: Indices, limit: int) -> Counts:
-    largest = int(numbers.max(initial=0))
-    if largest > limit:
-        raise ShapeError(
-            f"an exchange of {largest} bytes with one rank needs an MPI with large counts (MPI 4), which this is not"
-        )
-    # mpi4py reads short lists faster than arrays, and long arrays faster than lists.
-    return numbers.tolist() if len(numbers) <= 16 else numbers.astype(np.int64)
-
-
-def _side(group: Group, shape: tuple[int, ...], itemsize: int, boxes: Boxes, receives: bool) -> Side:
-    """Return how *boxes* of a block are sent or received: in place if they can be, else packed."""
-    size = _nbytes(shape, itemsize)
-    extents = boxes.stops - boxes.starts
-    offsets, strides = _in_block(shape, itemsize, boxes.starts)
-    sizes, packed_offsets, packed_strides = _packed(extents, itemsize)
-    buffer_size = int(sizes.sum())
-    if receives:
-        copies = BoxCopies(buffer_size, size, itemsize, packed_offsets, packed_strides, offsets, strides, extents)
-    else:
-        copies = BoxCopies(size, buffer_size, itemsize, offsets, strides, packed_offsets, packed_strides, extents)
-    if copies.single_runs:
-        packed_offsets, buffer_size = offsets, size
-    counts, places = np.zeros((2, len(group.members)), dtype=np.intp)
-    counts[boxes.peers] = sizes
-    places[boxes.peers] = np.where(sizes > 0, packed_offsets, 0)
-    limit = 2**62 if group.team.large_counts else LARGEST_COUNT
-    return Side(
-        None if copies.single_runs else copies, buffer_size, _as_counts(counts, limit), _as_counts(places, limit), size
-    )
-
-
-class Exchange:
-    """Boxes of a block to ranks of a group, and boxes of theirs into a new block: one MPI_Alltoallv. Local to make.
-
-    *place* is this rank's place in the group. Boxes are given in indices of the block that they lie in; what this rank
-    sends to itself is copied once, from block to block.
-    """
-
-    def __init__(
-        self,
-        group: Group,
-        place: int,
-        itemsize: int,
-        shape: tuple[int, ...],
-        sends: Boxes,
-        target_shape: tuple[int, ...],
-        receives: Boxes,
-    ) -> None:
-        self.group = group
-        mine, own = (np.flatnonzero((boxes.peers == place).any(axis=0)) for boxes in (sends, receives))
-        self._own = copy_of_box(itemsize, shape, sends, mine, target_shape, receives, own) if len(mine) else None
-        # A box that others need too stays among those that are packed.
-        kept = _without(sends, mine) if len(sends.peers) == 1 else sends
-        self.send = _side(group, shape, itemsize, kept, receives=False)
-        self.receive = _side(group, target_shape, itemsize, _without(receives, own), receives=True)
-        if len(sends.peers) > 1:
-            self.send.counts[place] = 0
-        self._alone = len(group.members) == 1
-
-    def run(self, source: Bytes) -> Bytes:
-        """Return the new block. Collective over the group."""
-        send, receive = self.send, self.receive
-        target = np.empty(receive.size, dtype=np.uint8)
-        if not self._alone:
-            data, into = outgoing(send, source), incoming(receive, target)
-            self.communicate(data, into)
-            self.finish(source, into, target)
-        elif self._own is not None:
-            self._own.run(source, target)
-        return target
-
-    def communicate(self, data: Bytes, into: Bytes) -> None:
-        """Send from one buffer and receive in the other. Collective over the group."""
-        send, receive = self.send, self.receive
-        self.group.communicator().alltoallv(data, send.counts, send.offsets, into, receive.counts, receive.offsets)
-
-    def finish(self, source: Bytes, into: Bytes, target: Bytes) -> None:
-        """Put what was received *into* a buffer, and what stays here, into the new block. Local."""
-        if self.receive.copies is not None:
-            self.receive.copies.run(into, target)
-        if self._own is not None:
-            self._own.run(source, target)
-
-
-class Permute(Exchange):
-    """An exchange in which every rank of the group sends to one rank at most, and receives from one at most.
-
-    Two messages between those who have something to say, instead of a collective call among all.
-    """
-
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        self._to, self._sent = _only(self.send)
-        self._source, self._received = _only(self.receive)
-
-    def communicate(self, data: Bytes, into: Bytes) -> None:
-        """Send from one buffer and receive in the other. Collective over the group."""
-        self.group.communicator().permute(data[self._sent], self._to, into[self._received], self._source)
-
-
-def _only(side: Side) -> tuple[int | None, slice]:
-    """Return the one place that a side has bytes for, if any, and where they are."""
-    place = next((place for place, count in enumerate(side.counts) if count), None)
-    if place is None:
-        return None, slice(0, 0)
-    start = side.offsets[place]
-    return place, slice(start, start + side.counts[place])
-
-
-def outgoing(side: Side, source: Bytes) -> Bytes:
-    """Return the buffer to send from: the block itself, or what is packed of it. Local."""
-    if side.copies is None:
-        return source
-    data = scratch("send", side.buffer_size)
-    side.copies.run(source, data)
-    return data
-
-
-def incoming(side: Side, target: Bytes) -> Bytes:
-    """Return the buffer to receive in: the new block itself, or one to unpack from. Local."""
-    return target if side.copies is None else scratch("receive", side.buffer_size)
-
-
-class Gather:
-    """A box of a block to all ranks of a group, and theirs into a new block: one MPI_Allgatherv. Local to make.
-
-    *box* is what this rank sends, to itself as well, *receives* the boxes of all ranks of the group.
-    """
-
-    def __init__(
-        self,
-        group: Group,
-        itemsize: int,
-        shape: tuple[int, ...],
-        box: Boxes,
-        target_shape: tuple[int, ...],
-        receives: Boxes,
-    ) -> None:
-        self.group = group
-        self.send = _side(group, shape, itemsize, box, receives=False)
-        self.receive = _side(group, target_shape, itemsize, receives, receives=True)
-        place = box.peers[0, 0]
-        start = self.send.offsets[place]
-        self.part = slice(start, start + self.send.counts[place])
-        self._alone = len(group.members) == 1
-
-    def run(self, source: Bytes) -> Bytes:
-        """Return the new block. Collective over the group."""
-        receive = self.receive
-        target = np.empty(receive.size, dtype=np.uint8)
-        data, into = outgoing(self.send, source)[self.part], incoming(receive, target)
-        if self._alone:
-            into[:] = data
-        else:
-            self.group.communicator().allgatherv(data, into, receive.counts, receive.offsets)
-        self.finish(source, into, target)
-        return target
-
-    def finish(self, source: Bytes, into: Bytes, target: Bytes) -> None:
-        """Put what was received *into* a buffer into the new block. Local."""
-        if self.receive.copies is not None:
-            self.receive.copies.run(into, target)
 
 
 class AllReduce:
@@ -300,41 +66,62 @@ class AllReduce:
         count = len(group.members)
         cuts = np.array([block_start(n, count, i) for i in range(count + 1)], dtype=np.intp)
         mine = int(cuts[place + 1] - cuts[place])
-        self._parts = count, mine
-        peers = np.arange(count, dtype=np.intp)[None, :]
-        rows_of = np.stack([np.zeros_like(cuts), cuts], axis=1)
-        stops = np.stack([np.ones_like(cuts), cuts], axis=1)[1:]
-        sends, receives = Boxes(peers, rows_of[:-1], stops), _along((count, mine), 0, 1, count)
-        self._scatter = Exchange(group, place, itemsize, (1, n), sends, (count, mine), receives)
-        whole = Boxes(peers, cuts[:-1, None], cuts[1:, None])
-        self._gather = Gather(group, itemsize, (mine,), _whole((mine,), place), (n,), whole)
+        everyone = np.arange(count, dtype=np.intp)
+        rows = np.stack([np.zeros_like(cuts), cuts], axis=1)
+        sends = Boxes(everyone, everyone, rows[:-1], np.stack([np.ones_like(cuts), cuts], axis=1)[1:])
+        self._scatter = exchanged(
+            group, place, itemsize, (1, n), sends, (count, mine), _along((count, mine), 0, 1, count)
+        )
+        whole = Boxes(everyone, everyone, cuts[:-1, None], cuts[1:, None])
+        self._gather = gathered(group, place, itemsize, (mine,), (n,), whole)
 
     def run(self, a: Array) -> Array:
         """Return the reduced array. Collective over the group."""
-        parts = as_block(self._scatter.run(as_bytes(a)), self._parts, a.dtype)
+        parts = self._scatter(a)
         reduced = self._reduce(parts if self._counted is None else parts[self._counted])
-        return as_block(self._gather.run(as_bytes(reduced)), a.shape, a.dtype)
+        return self._gather(reduced).reshape(a.shape)
 
 
-def _without(boxes: Boxes, columns: Indices) -> Boxes:
-    return Boxes(*(np.delete(a, columns, axis) for a, axis in zip(boxes, (1, 0, 0), strict=True)))
-
-
-def copy_of_box(
+def exchanged(
+    group: Group,
+    place: int,
     itemsize: int,
     shape: tuple[int, ...],
     sends: Boxes,
-    mine: Indices,
     target_shape: tuple[int, ...],
     receives: Boxes,
-    own: Indices,
-) -> BoxCopies:
-    """Return the copy of what a rank sends to itself: box *mine* of one block to box *own* of another. Local."""
-    offsets, strides = _in_block(shape, itemsize, sends.starts[mine])
-    target_offsets, target_strides = _in_block(target_shape, itemsize, receives.starts[own])
-    extents = sends.stops[mine] - sends.starts[mine]
-    sizes = _nbytes(shape, itemsize), _nbytes(target_shape, itemsize)
-    return BoxCopies(*sizes, itemsize, offsets, strides, target_offsets, target_strides, extents)
+    kind: type[Exchange] = Exchange,
+) -> Callable[[Array], Array]:
+    """Return a function from an array of *shape* to what its exchange makes of it. Local; to call it is Collective."""
+    most = max(nbytes(shape, itemsize), nbytes(target_shape, itemsize))
+    exchange = kind(group, place, [Part(itemsize, shape, sends, target_shape, receives)], most)
+    return _runner(exchange, target_shape, itemsize)
+
+
+def gathered(
+    group: Group, place: int, itemsize: int, shape: tuple[int, ...], target_shape: tuple[int, ...], receives: Boxes
+) -> Callable[[Array], Array]:
+    """Return a function from an array of *shape*, which all ranks of the group get, to those of all. As above."""
+    count = len(group.members)
+    zeros = np.zeros((1, len(shape)), dtype=np.intp)
+    sends = Boxes(np.arange(count), np.zeros(count, dtype=np.intp), zeros, zeros + shape)
+    part = Part(itemsize, shape, sends, target_shape, receives)
+    size = nbytes(target_shape, itemsize)
+    at_once = size <= count * GATHERED_AT_ONCE
+    return _runner(
+        Gather(group, place, part) if at_once else Exchange(group, place, [part], size), target_shape, itemsize
+    )
+
+
+def _runner(exchange: Exchange | Gather, target_shape: tuple[int, ...], itemsize: int) -> Callable[[Array], Array]:
+    size = nbytes(target_shape, itemsize)
+
+    def run(a: Array) -> Array:
+        target = new_bytes(size)
+        exchange.run([as_bytes(a)], [target])
+        return as_block(target, target_shape, a.dtype)
+
+    return run
 
 
 def all_to_all(
@@ -368,16 +155,9 @@ def all_to_all(
         length = shape[split_dimension] // count
         block = _replaced(shape, split_dimension, length)
         target_shape = _replaced(block, concat_dimension, block[concat_dimension] * count)
-        exchange = Exchange(
-            group,
-            place,
-            array.itemsize,
-            shape,
-            _along(shape, split_dimension, length, count),
-            target_shape,
-            _along(target_shape, concat_dimension, block[concat_dimension], count),
-        )
-        return lambda a: as_block(exchange.run(as_bytes(a)), target_shape, a.dtype)
+        sends = _along(shape, split_dimension, length, count)
+        receives = _along(target_shape, concat_dimension, block[concat_dimension], count)
+        return exchanged(group, place, array.itemsize, shape, sends, target_shape, receives)
 
     arguments = (concat_dimension, split_dimension, split_count)
     return _collective("all_to_all", x, _rows(group_assignment), arguments, comm, build)
@@ -402,15 +182,8 @@ def all_gather(x: ArrayLike, group_assignment: Any, dimension: int, comm: "MPI.I
         _check_axis("dimension", dimension, shape)
         group, place = _group(team, _check_cover(rows, team))
         target_shape = _replaced(shape, dimension, shape[dimension] * len(group.members))
-        gather = Gather(
-            group,
-            array.itemsize,
-            shape,
-            _whole(shape, place),
-            target_shape,
-            _along(target_shape, dimension, shape[dimension], len(group.members)),
-        )
-        return lambda a: as_block(gather.run(as_bytes(a)), target_shape, a.dtype)
+        receives = _along(target_shape, dimension, shape[dimension], len(group.members))
+        return gathered(group, place, array.itemsize, shape, target_shape, receives)
 
     return _collective("all_gather", x, _rows(group_assignment), (dimension,), comm, build)
 
@@ -467,16 +240,9 @@ def reduce_scatter(
         reduce = reduction(op, array.dtype)
         block = _replaced(shape, dimension, shape[dimension] // count)
         stacked = (count, *block)
-        exchange = Exchange(
-            group,
-            place,
-            array.itemsize,
-            (1, *shape),
-            _along((1, *shape), dimension + 1, block[dimension], count),
-            stacked,
-            _along(stacked, 0, 1, count),
-        )
-        return lambda a: reduce(as_block(exchange.run(as_bytes(a)), stacked, a.dtype))
+        sends, receives = _along((1, *shape), dimension + 1, block[dimension], count), _along(stacked, 0, 1, count)
+        exchange = exchanged(group, place, array.itemsize, (1, *shape), sends, stacked, receives)
+        return lambda a: reduce(exchange(a))
 
     return _collective("reduce_scatter", x, _rows(group_assignment), (dimension, op), comm, build)
 
@@ -532,12 +298,11 @@ def collective_permute(
         _check_pairs(pairs, team)
         sends = [target for source, target in pairs if source == me]
         receives = [source for source, target in pairs if target == me]
-        exchange = Permute(
-            team.everyone, me, array.itemsize, shape, _whole(shape, *sends), shape, _whole(shape, *receives)
-        )
+        boxes = _whole(shape, *sends), shape, _whole(shape, *receives)
+        exchange = exchanged(team.everyone, me, array.itemsize, shape, *boxes, kind=Permute)
 
         def run(a: Array) -> Array:
-            result = as_block(exchange.run(as_bytes(a)), a.shape, a.dtype)
+            result = exchange(a)
             return result if receives else np.zeros(a.shape, a.dtype)
 
         return run
@@ -751,13 +516,13 @@ def _along(shape: tuple[int, ...], axis: int, length: int, count: int) -> Boxes:
     stops = np.tile(np.array(shape, dtype=np.intp), (count, 1))
     starts[:, axis] = np.arange(count) * length
     stops[:, axis] = starts[:, axis] + length
-    return Boxes(np.arange(count, dtype=np.intp)[None, :], starts, stops)
+    return Boxes(np.arange(count, dtype=np.intp), np.arange(count, dtype=np.intp), starts, stops)
 
 
 def _whole(shape: tuple[int, ...], *peers: int) -> Boxes:
     """Return the whole block as the box for each of *peers*."""
     stops = np.tile(np.array(shape, dtype=np.intp), (len(peers), 1))
-    return Boxes(np.array([peers], dtype=np.intp).reshape(1, len(peers)), np.zeros_like(stops), stops)
+    return Boxes(np.array(peers, dtype=np.intp), np.arange(len(peers), dtype=np.intp), np.zeros_like(stops), stops)
 
 
 _OPS = {"sum": np.add, "prod": np.multiply, "min": np.minimum, "max": np.maximum}

@@ -193,6 +193,19 @@ def place_in(mesh: Mesh) -> Place | None:
     return here.place(mesh)
 
 
+def place_between(source: Mesh, target: Mesh) -> Place | None:
+    """Return this process's team and device in a plan from a mesh to another, or None if it is outside of both. Local.
+
+    ``MeshError`` if the meshes are in different worlds.
+    """
+    if source is target:
+        return place_in(target)
+    if source.world is not target.world:
+        raise MeshError(f"a relayout stays in one world, but the {source} and the {target} are in different ones")
+    here: World = target.world.here()
+    return here.place_between(source, target)
+
+
 def world_of(comm: "MPI.Intracomm | None") -> World:
     """Return the world of *comm*, else the simulated one around, else that of COMM_WORLD, as this rank sees it.
 

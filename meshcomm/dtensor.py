@@ -10,9 +10,10 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from meshcomm import _late, guard
 from meshcomm.blocks import Box, block_interval
-from meshcomm.collectives import as_array, as_bytes, exact_copy, opaque
+from meshcomm.collectives import as_array, exact_copy, opaque
 from meshcomm.context import default_layout, place_in
 from meshcomm.errors import DTypeError, LayoutError, MeshError, ShapeError
+from meshcomm.exchange import as_bytes
 from meshcomm.execute import prepare, run_agreed
 from meshcomm.groups import Communicator, Place
 from meshcomm.layout import Layout
@@ -34,13 +35,15 @@ class DTensor(NDArrayOperatorsMixin):
     """
 
     __array_priority__ = 1000
-    __slots__ = ("dtype", "layout", "local", "shape")
+    __slots__ = ("__weakref__", "dtype", "layout", "local", "partner", "shape")
     __hash__ = None  # type: ignore[assignment]  # as an array, whose == is elementwise
 
     local: Array | None
     layout: Layout
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
+    partner: Callable[[], "DTensor | None"] | None
+    """The tensor, if it still lives, whose relayout was last found free to overwrite this one."""
 
     def __init__(self, local: Array | None, layout: Layout, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
         set_ = object.__setattr__
@@ -48,6 +51,7 @@ class DTensor(NDArrayOperatorsMixin):
         set_(self, "layout", layout)
         set_(self, "shape", shape)
         set_(self, "dtype", dtype)
+        set_(self, "partner", None)
 
     def __setattr__(self, name: str, value: Any) -> NoReturn:
         raise AttributeError(f"a DTensor cannot be given another {name}; change its block in place, or make a new one")
@@ -529,13 +533,15 @@ def _described_by_root(communicator: Communicator, whole: Array, root: int) -> t
 def _gathered(tensor: DTensor, place: Place) -> Array:
     target = Layout.replicated(tensor.mesh, tensor.ndim)
     key = ("to_numpy", tensor.layout, tensor.shape, tensor.dtype)
-    return run_agreed(
+    machine = place.team.machine
+    whole: Array = run_agreed(
         place,
         key,
         lambda: f"to_numpy of {_text(tensor)}",
-        lambda: prepare(plan_relayout(tensor.shape, tensor.dtype, tensor.layout, target), place),
+        lambda: prepare(plan_relayout(tensor.shape, tensor.dtype, tensor.layout, target, None, machine), place),
         tensor.local,
     )
+    return whole
 
 
 def _gathered_on(tensor: DTensor, place: Place, root: int) -> Array | None:

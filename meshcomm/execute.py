@@ -8,70 +8,118 @@ from numpy.typing import NDArray
 
 from meshcomm import guard
 from meshcomm.blocks import Box
-from meshcomm.collectives import Exchange, Gather, Permute, Program, as_block, as_bytes, copy_of_box
+from meshcomm.collectives import Program
+from meshcomm.exchange import (
+    Exchange,
+    Gather,
+    Part,
+    Permute,
+    Started,
+    as_block,
+    as_bytes,
+    nbytes,
+    new_bytes,
+    own_copies,
+    scratch,
+)
 from meshcomm.groups import Bytes, Group, Place
-from meshcomm.plan import AllGather, Boxes, Plan, Slice, Step
+from meshcomm.plan import Plan
+from meshcomm.steps import AllGather, Boxes, Slice, Step, largest_block
+
+Array = NDArray[Any]
 
 
 class Operation(Protocol):
-    """What turns a block into another one; Collective over its group, if it has one."""
+    """What turns blocks into other ones; Collective over its group, if it has one."""
 
-    def run(self, source: Bytes) -> Bytes:
-        """Return the new block."""
-
-
-class Cut:
-    """The copy of a box of a block. Local."""
-
-    def __init__(self, itemsize: int, held: Box, kept: Box) -> None:
-        whole, column = _single(0, kept), np.zeros(1, dtype=np.intp)
-        self._copies = copy_of_box(
-            itemsize, _lengths(held), _within(held, whole), column, _lengths(kept), _within(kept, whole), column
-        )
-
-    def run(self, source: Bytes) -> Bytes:
-        """Return the box as a new block. Local."""
-        target = np.empty(self._copies.target_size, dtype=np.uint8)
-        self._copies.run(source, target)
-        return target
+    def run(self, sources: list[Bytes], targets: list[Bytes]) -> None:
+        """Fill the new blocks."""
 
 
-def operations(plan: Plan, place: Place) -> list[Operation]:
-    """Return what the device at *place* does for *plan*, one after the other; slices wait for the next step. Local."""
-    made: list[Operation] = [_communication(step, place) for step in plan.steps if not isinstance(step, Slice)]
+def operations(plan: Plan, place: Place) -> list[tuple[Operation, int]]:
+    """Return what the device at *place* does for *plan*, and the bytes of each new block. Local.
+
+    Slices wait for the step after them.
+    """
+    made = [
+        (_communication(step, place), _bytes(step.target_box(place.device), step.itemsize))
+        for step in plan.steps
+        if not isinstance(step, Slice)
+    ]
     if not plan.steps or isinstance(plan.steps[-1], Slice):
-        held = plan.steps[-1].held if plan.steps else plan.source
-        boxes = (layout.block_box(plan.shape, place.device) for layout in (held, plan.target))
-        made.append(Cut(plan.dtype.itemsize, *boxes))
+        made.append(_cut(plan, place.device))
     return made
 
 
-def prepare(plan: Plan, place: Place) -> Callable[[NDArray[Any]], NDArray[Any]]:
-    """Return a function from the block of the device at *place* to its new block. Local; to call it is Collective."""
-    steps = operations(plan, place)
-    shape, dtype = plan.target.block_shape(plan.shape, place.device), plan.dtype
+def prepare(plan: Plan, place: Place) -> Callable[..., Array | None]:
+    """Return a function from the block of the device at *place* to its new block, *out* if it is given.
 
-    def run(block: NDArray[Any]) -> NDArray[Any]:
-        data = as_bytes(block)
-        for step in steps:
-            data = step.run(data)
-        return as_block(data, shape, dtype)
+    Local; to call it is Collective. Where there is no new block it returns None.
+    """
+    steps = operations(plan, place)
+    last, size = steps[-1]
+    between = [(operation, f"between {number % 2}", size) for number, (operation, size) in enumerate(steps[:-1])]
+    shape, dtype = target_shape(plan, place.device), plan.dtype
+
+    def run(block: Array | None, out: Array | None = None) -> Array | None:
+        data = _NOTHING if block is None else as_bytes(block)
+        for operation, use, length in between:
+            target = scratch(use, length)
+            operation.run([data], [target])
+            data = target
+        if out is not None:
+            last.run([data], [as_bytes(out)])
+            return out
+        target = new_bytes(size)
+        last.run([data], [target])
+        return None if shape is None else as_block(target, shape, dtype)
 
     return run
 
 
-def run_agreed(
-    place: Place, key: Any, call: Callable[[], str], build: Callable[[], Any], block: NDArray[Any] | None
-) -> NDArray[Any]:
-    """Return what the program of *key* makes of *block*, built and agreed on if it is new. Collective over the team.
+_NOTHING = np.empty(0, dtype=np.uint8)
 
-    *call* says what the ranks agree on; *build* returns a function of the block.
+
+def prepare_start(plan: Plan, place: Place) -> Callable[..., tuple[Started | None, Array | None]]:
+    """Return a function that begins what `prepare` does, by a plan of one step. Local; to call it is Collective.
+
+    It returns the exchange on its way, None if there is nothing to exchange, and the new block, not yet filled.
+    """
+    ((operation, size),) = operations(plan, place)
+    shape, dtype = target_shape(plan, place.device), plan.dtype
+
+    def start(block: Array | None, out: Array | None = None) -> tuple[Started | None, Array | None]:
+        data = _NOTHING if block is None else as_bytes(block)
+        target = new_bytes(size) if out is None else as_bytes(out)
+        started = None
+        if isinstance(operation, Exchange):
+            started = operation.start([data], [target])
+        else:
+            operation.run([data], [target])
+        if out is None and shape is not None:
+            out = as_block(target, shape, dtype)
+        return started, out
+
+    return start
+
+
+def target_shape(plan: Plan, device: int) -> tuple[int, ...] | None:
+    """Return the shape of the new block of *device*, None if it gets none. Local."""
+    box = plan.steps[-1].target_box(device) if plan.steps else plan.target.block_box(plan.shape, device)
+    return None if box is None else _lengths(box)
+
+
+def run_agreed(place: Place, key: Any, call: Callable[[], str], build: Callable[[], Any], *args: Any) -> Any:
+    """Return what the program of *key* makes of *args*, built and agreed on if it is new. Collective over the team.
+
+    *call* says what the ranks agree on; *build* returns a function of *args*.
     """
     team = place.team
     program = team.programs.get(key)
     if program is None or guard.checks_every_call():
         error = None
         try:
+            _ = team.machine  # which a plan depends on, agreed on when the team first communicates
             run = program.run if program is not None else build()
         except Exception as problem:
             error = problem
@@ -81,44 +129,73 @@ def run_agreed(
         team.remember(key, program)
     else:
         guard.chained(team, program.number)
-    assert block is not None  # a rank with a place in the mesh has a block
-    return program.run(block)
+    return program.run(*args)
+
+
+def exchange_part(step: Step, device: int) -> Part:
+    """Return what *device* sends and receives in *step*, in indices of its blocks. Local."""
+    held, target = step.held_box(device), step.target_box(device)
+    return Part(
+        step.itemsize,
+        None if held is None else _lengths(held),
+        _within(held, step.sends(device)),
+        None if target is None else _lengths(target),
+        _within(target, step.receives(device)),
+    )
+
+
+def most_bytes(step: Step) -> int:
+    """Return the bytes of the largest block on any device before or after *step*, the same on all ranks. Local."""
+    return max(largest_block(step.shape, layout) for layout in (step.held, step.target)) * step.itemsize
+
+
+def group_of(step: Step, place: Place) -> Group:
+    """Return the group in which the device at *place* exchanges in *step*. Local."""
+    devices = step.group_of(place.device)
+    members = tuple(step.ranks[device] for device in devices)
+    # Groups along the same mesh dimensions are the rows of one assignment; the first device of each is its colour.
+    return place.team.group((step.mesh, step.dims), devices[0], members)
 
 
 def _communication(step: Step, place: Place) -> Operation:
     """Return the exchange of *step* for the device at *place*."""
-    device, here = place.device, step.place_of(place.device)
-    group = _group(step, place)
-    source, target = step.held.block_box(step.shape, device), step.target.block_box(step.shape, device)
-    receives = _within(target, step.receives(device))
-    if isinstance(step, AllGather):
-        box = _within(source, _single(here, step.source.block_box(step.shape, device)))
-        return Gather(group, step.itemsize, _lengths(source), box, _lengths(target), receives)
-    sends = _within(source, step.sends(device))
-    exchange = Permute if step.permutes else Exchange
-    return exchange(group, here, step.itemsize, _lengths(source), sends, _lengths(target), receives)
+    group, here, part = group_of(step, place), step.place_of(place.device), exchange_part(step, place.device)
+    if isinstance(step, AllGather) and step.at_once:
+        return Gather(group, here, part)
+    kind = Permute if step.permutes else Exchange
+    return kind(group, here, [part], most_bytes(step), step.parts)
 
 
-def _group(step: Step, place: Place) -> Group:
-    ranks = step.mesh.ranks
-    members = tuple(ranks[device] for device in step.group_of(place.device))
-    # Groups along the same mesh dimensions are the rows of one assignment; the first device of each is its colour.
-    return place.team.group((step.mesh, step.dims), step.group_of(place.device)[0], members)
+def _cut(plan: Plan, device: int) -> tuple[Operation, int]:
+    """Return the copy of what *device* keeps of its block, and its bytes."""
+    step = plan.copy_step
+    held, target = step.held_box(device), step.target_box(device)
+    assert held is not None
+    assert target is not None
+    whole = _single(target)
+    part = Part(step.itemsize, _lengths(held), _within(held, whole), _lengths(target), _within(target, whole))
+    copies = own_copies([part], 0)
+    assert copies is not None
+    return copies, _bytes(target, step.itemsize)
 
 
-def _single(peer: int, box: Box) -> Boxes:
-    """Return *box* as the only one, for *peer*."""
-    return Boxes(np.array([[peer]], dtype=np.intp), *(np.array([ends], dtype=np.intp) for ends in _ends(box)))
+def _single(box: Box) -> Boxes:
+    """Return *box* as the only one, for place 0."""
+    none = np.zeros(1, dtype=np.intp)
+    starts, stops = (np.array([[ends[i] for ends in box]], dtype=np.intp).reshape(1, len(box)) for i in (0, 1))
+    return Boxes(none, none, starts, stops)
 
 
-def _within(box: Box, boxes: Boxes) -> Boxes:
+def _within(box: Box | None, boxes: Boxes) -> Boxes:
     """Return global *boxes* in indices of the block that *box* is."""
-    first = np.array(_ends(box)[0], dtype=np.intp)
-    return Boxes(boxes.peers, boxes.starts - first, boxes.stops - first)
+    if box is None:
+        return boxes
+    first = np.array([start for start, _ in box], dtype=np.intp)
+    return boxes._replace(starts=boxes.starts - first, stops=boxes.stops - first)
 
 
-def _ends(box: Box) -> tuple[list[int], list[int]]:
-    return [start for start, _ in box], [stop for _, stop in box]
+def _bytes(box: Box | None, itemsize: int) -> int:
+    return 0 if box is None else nbytes(_lengths(box), itemsize)
 
 
 def _lengths(box: Box) -> tuple[int, ...]:

@@ -8,19 +8,24 @@ ranks decide alike.
 """
 
 import atexit
+import json
 import os
 import time
 from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Hashable
 from functools import cache
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from meshcomm.errors import GroupError, MeshError
+from meshcomm.machine import Indices, Machine
 from meshcomm.mesh import Mesh
+from meshcomm.plan import same_devices
+from meshcomm.steps import union
 
 if TYPE_CHECKING:
     from mpi4py import MPI as MPI_
@@ -37,6 +42,16 @@ LARGEST_COUNT = 2**31 - 1
 _SEND_AT_ONCE = 2**30
 
 
+class Pending(Protocol):
+    """Communication on its way."""
+
+    def test(self) -> bool:
+        """Return whether it is complete. Local."""
+
+    def wait(self) -> None:
+        """Wait until it is complete."""
+
+
 class Communicator(ABC):
     """What meshcomm asks of a communicator. All calls but `free` are Collective over its ranks."""
 
@@ -48,6 +63,18 @@ class Communicator(ABC):
         self, send: Bytes, send_counts: Counts, send_offsets: Counts, into: Bytes, counts: Counts, offsets: Counts
     ) -> None:
         """Send bytes of *send* to each rank, and receive bytes of each rank in *into*."""
+
+    @abstractmethod
+    def start_alltoallv(
+        self, send: Bytes, send_counts: Counts, send_offsets: Counts, into: Bytes, counts: Counts, offsets: Counts
+    ) -> Pending:
+        """As `alltoallv`, but return at once; all memory is in use until what is returned is complete."""
+
+    @abstractmethod
+    def start_pieces(
+        self, send: Bytes, send_counts: Counts, send_offsets: Counts, into: Bytes, counts: Counts, offsets: Counts
+    ) -> Pending:
+        """As `start_alltoallv`, in messages of a size that every MPI can count."""
 
     @abstractmethod
     def permute(self, data: Bytes, to: int | None, into: Bytes, source: int | None) -> None:
@@ -86,6 +113,10 @@ class Communicator(ABC):
         """Return a communicator of the ranks that pass the same *color*, ordered by *key*."""
 
     @abstractmethod
+    def nodes(self) -> list[int]:
+        """Return a number for the node of every rank."""
+
+    @abstractmethod
     def free(self) -> None:
         """Give the communicator back."""
 
@@ -107,7 +138,9 @@ class World(ABC):
         self.size = size
         self.rank = rank
         self._teams: dict[range | tuple[int, ...], Team] = {}
-        self._places: OrderedDict[Mesh, Place | None] = OrderedDict()
+        self._places: OrderedDict[Mesh | tuple[Mesh, Mesh], Place | None] = OrderedDict()
+        self.started: dict[int, Any] = {}
+        """What was started and not yet waited for."""
 
     @abstractmethod
     def connect(self, ranks: range | tuple[int, ...]) -> Communicator:
@@ -129,10 +162,29 @@ class World(ABC):
         if self.rank in mesh._closed:
             raise MeshError(f"the {mesh} is closed")
         if mesh not in self._places:
-            self._places[mesh] = self._find(mesh)
-            if len(self._places) > PROGRAMS_PER_TEAM:
-                self._places.popitem(last=False)
+            self._keep(mesh, self._find(mesh))
         return self._places[mesh]
+
+    def place_between(self, source: Mesh, target: Mesh) -> Place | None:
+        """Return where this process is among the devices of a plan from mesh to mesh, None if outside of both. Local.
+
+        ``MeshError`` as for `place`.
+        """
+        here = self.place(target)
+        if same_devices(source, target):
+            return here
+        self.place(source)  # whose ranks must be there, too
+        pair = source, target
+        if pair not in self._places:
+            ranks = union(source.ranks, target.ranks)
+            inside = self.rank in ranks
+            self._keep(pair, Place(self.team(ranks), ranks.index(self.rank)) if inside else None)
+        return self._places[pair]
+
+    def _keep(self, key: Mesh | tuple[Mesh, Mesh], place: "Place | None") -> None:
+        self._places[key] = place
+        if len(self._places) > PROGRAMS_PER_TEAM:
+            self._places.popitem(last=False)
 
     def _find(self, mesh: Mesh) -> Place | None:
         beyond = max(mesh.ranks)
@@ -182,6 +234,7 @@ class Team:
         self.chain = 0
         self.known_calls = 0
         self.clock = 0
+        self._machine: Machine | None = None
         self._limit = GROUPS_PER_WORLD if len(ranks) == world.size else GROUPS_PER_TEAM
         self._groups: dict[Hashable, Group] = {}
         self.everyone = Group(self, None, 0, tuple(ranks))
@@ -195,6 +248,13 @@ class Team:
     def large_counts(self) -> bool:
         """Whether counts and displacements may exceed 2**31 - 1 bytes. Local."""
         return self.world.large_counts
+
+    @property
+    def machine(self) -> Machine:
+        """What all its ranks plan by: agreed when the team first communicates. Local, the first time Collective."""
+        if self._machine is None:
+            self._machine = _agreed_machine(self.everyone.communicator(), self.ranks)
+        return self._machine
 
     @property
     def communicators(self) -> int:
@@ -288,6 +348,71 @@ class Group:
             self.opened = None
 
 
+MACHINE_FILE = "MESHCOMM_MACHINE"
+
+
+def _agreed_machine(communicator: Communicator, ranks: range | tuple[int, ...]) -> Machine:
+    """Return the machine that the first rank knows, with the nodes of all *ranks*. Collective.
+
+    ``MeshError`` on all ranks if the file that it names cannot be read.
+    """
+    nodes = communicator.nodes()
+    known = b""
+    if communicator.rank == 0:
+        try:
+            known = json.dumps(stored_constants()).encode()
+        except MeshError as error:
+            known = json.dumps(str(error)).encode()
+    constants = json.loads(communicator.allgather(known)[0])
+    if isinstance(constants, str):
+        raise MeshError(constants)
+    return Machine(**constants, nodes=_node_map(np.array(ranks, dtype=np.intp), np.array(nodes, dtype=np.intp)))
+
+
+def stored_constants() -> dict[str, float]:
+    """Return the constants of the machine in the file that ``MESHCOMM_MACHINE`` names, if it names one. Local.
+
+    ``MeshError`` if the file cannot be read, or holds something else.
+    """
+    path = os.environ.get(MACHINE_FILE, "")
+    if not path:
+        return {}
+    try:
+        constants = json.loads(Path(path).read_text())
+        Machine(**constants)
+    except (OSError, ValueError, TypeError) as error:
+        raise MeshError(f"{MACHINE_FILE}={path} holds no constants of a machine: {error}") from None
+    return dict(constants)
+
+
+def _node_map(ranks: Indices, nodes: Indices) -> int | tuple[int, ...]:
+    """Return which ranks share a node in the shortest form that `Machine` knows."""
+    if len(set(nodes.tolist())) == 1:
+        return 0
+    per_node = int((nodes == nodes[0]).sum())
+    first_of_node = ranks // per_node * per_node
+    in_order = ranks[0] == 0 and len(ranks) == ranks[-1] + 1 and np.array_equal(nodes, nodes[first_of_node])
+    if in_order and len(set(nodes[::per_node].tolist())) == len(nodes[::per_node]):
+        return per_node
+    table = np.full(int(ranks[-1]) + 1, -1)
+    table[ranks] = nodes
+    return tuple(table.tolist())
+
+
+class _Requests:
+    """Nonblocking operations of MPI that end together, and the memory that they use."""
+
+    def __init__(self, requests: list[Any], memory: tuple[Any, ...]) -> None:
+        self._requests = requests
+        self._memory = memory
+
+    def test(self) -> bool:
+        return bool(mpi().Request.Testall(self._requests))
+
+    def wait(self) -> None:
+        mpi().Request.Waitall(self._requests)
+
+
 def _sendable(data: Bytes) -> list[Bytes]:
     """Return *data* in pieces whose length every MPI can count."""
     return [data[start : start + _SEND_AT_ONCE] for start in range(0, len(data), _SEND_AT_ONCE)]
@@ -309,6 +434,24 @@ class MPICommunicator(Communicator):
         self, send: Bytes, send_counts: Counts, send_offsets: Counts, into: Bytes, counts: Counts, offsets: Counts
     ) -> None:
         self._comm.Alltoallv([send, send_counts, send_offsets, self._byte], [into, counts, offsets, self._byte])
+
+    def start_alltoallv(
+        self, send: Bytes, send_counts: Counts, send_offsets: Counts, into: Bytes, counts: Counts, offsets: Counts
+    ) -> Pending:
+        message, received = [send, send_counts, send_offsets, self._byte], [into, counts, offsets, self._byte]
+        return _Requests([self._comm.Ialltoallv(message, received)], (message, received))
+
+    def start_pieces(
+        self, send: Bytes, send_counts: Counts, send_offsets: Counts, into: Bytes, counts: Counts, offsets: Counts
+    ) -> Pending:
+        requests = []
+        for rank in (*range(self.rank, self.size), *range(self.rank)):
+            mine = into[offsets[rank] : offsets[rank] + counts[rank]]
+            requests += [self._comm.Irecv([part, self._byte], rank) for part in _sendable(mine)]
+        for rank in (*range(self.rank, self.size), *range(self.rank)):
+            theirs = send[send_offsets[rank] : send_offsets[rank] + send_counts[rank]]
+            requests += [self._comm.Isend([part, self._byte], rank) for part in _sendable(theirs)]
+        return _Requests(requests, (send, into))
 
     def permute(self, data: Bytes, to: int | None, into: Bytes, source: int | None) -> None:
         requests = []
@@ -359,6 +502,15 @@ class MPICommunicator(Communicator):
 
     def split(self, color: int, key: int) -> "MPICommunicator":
         return MPICommunicator(self._comm.Split(color, key))
+
+    def nodes(self) -> list[int]:
+        node = self._comm.Split_type(mpi().COMM_TYPE_SHARED, self.rank)
+        first = np.array([self.rank], dtype=np.int64)
+        node.Bcast(first, 0)
+        node.Free()
+        everyone = np.empty(self.size, dtype=np.int64)
+        self._comm.Allgather(first, everyone)
+        return [int(number) for number in everyone]
 
     def free(self) -> None:
         self._comm.Free()
@@ -496,8 +648,13 @@ def _keyval() -> int:
     return keyval
 
 
+def open_worlds() -> list[MPIWorld]:
+    """Return the worlds over MPI that can still communicate, the newest first. Local."""
+    usable = bool(_worlds) and not _forked and mpi().Is_initialized() and not mpi().Is_finalized()
+    return list(reversed(_worlds)) if usable else []
+
+
 @atexit.register
 def _free_at_exit() -> None:
-    if _worlds and not _forked and mpi().Is_initialized() and not mpi().Is_finalized():
-        for world in reversed(list(_worlds)):
-            world.close()
+    for world in open_worlds():
+        world.close()

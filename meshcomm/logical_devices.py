@@ -7,7 +7,6 @@ in. Source: tf.distribute.TPUStrategy.
 
 import math
 from collections.abc import Callable, Sequence
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,7 +17,7 @@ from meshcomm.context import create_mesh, world_of
 from meshcomm.dtensor import DTensor, distribute
 from meshcomm.errors import MeshError, ShapeError
 from meshcomm.groups import World
-from meshcomm.layout import Layout, Spec
+from meshcomm.layout import Layout
 from meshcomm.mesh import Mesh, integer, quote
 from meshcomm.relayout import relayout
 from meshcomm.topology import DeviceAssignment, DeviceOrderMode, Topology
@@ -208,7 +207,7 @@ class Strategy:
         """
         tensor = tensor if isinstance(tensor, DTensor) else as_array(tensor)
         mesh = self.replica_mesh()
-        if isinstance(tensor, DTensor) and self._is_on(tensor.mesh, self._replica_ranks()):
+        if isinstance(tensor, DTensor) and tensor.mesh.ranks == mesh.ranks and tensor.mesh.world is mesh.world:
             mesh = tensor.mesh
         return self._placed(tensor, Layout.replicated(mesh, tensor.ndim))
 
@@ -227,41 +226,19 @@ class Strategy:
         ranks = self._replica_ranks()
         tensor = tensor if isinstance(tensor, DTensor) else as_array(tensor)
         layout = Layout.replicated(self._mesh((ranks[device],), (1,)), tensor.ndim)
-        if not isinstance(tensor, DTensor):
-            return distribute(tensor, layout)
-        if not self._is_on(tensor.mesh, ranks):
-            tensor = self.experimental_replicate_to_logical_devices(tensor)
-        return DTensor(tensor.to_numpy(root=device), layout, tensor.shape, tensor.dtype)
-
-    def _is_on(self, mesh: Mesh, ranks: tuple[int, ...]) -> bool:
-        """Return whether *mesh* is over *ranks*, in this order and in our world."""
-        return tuple(mesh.ranks) == ranks and mesh.world is self._mesh(ranks, (len(ranks),)).world
+        return self._placed(tensor, layout)
 
     def _placed(self, tensor: DTensor | NDArray[Any], target: Layout) -> DTensor:
         """Return *tensor* in the layout *target* on the replica. Local for an array, else Collective over it."""
         if not isinstance(tensor, DTensor):
             return distribute(tensor, target)
         ranks, mesh = self._replica_ranks(), tensor.mesh
-        if self._is_on(mesh, ranks):
-            return self._moved(tensor, target)
-        if mesh.size == 1 and mesh.ranks[0] in ranks and self._is_on(mesh, tuple(mesh.ranks)):
-            return distribute(tensor.local, target, root=ranks.index(mesh.ranks[0]))
+        if set(mesh.ranks) <= set(ranks) and mesh.world is target.mesh.world:
+            return relayout(tensor, target)
         raise MeshError(
             f"the tensor is on ranks {quote(tuple(mesh.ranks))} of {mesh.world!r}, but the logical devices of this "
             f"replica are ranks {quote(ranks)} of {target.mesh.world!r}; a replica places arrays and its own tensors"
         )
-
-    def _moved(self, tensor: DTensor, target: Layout) -> DTensor:
-        """Return *tensor* in the layout *target* on a mesh of the same devices. Collective over the replica."""
-        source = tensor.layout
-        if source.mesh.dims == target.mesh.dims:
-            return relayout(tensor, target)
-        sizes = _common_refinement(source.mesh, target.mesh)
-        if sizes is None:
-            return distribute(tensor.to_numpy(), target)
-        mesh = self._mesh(tuple(target.mesh.ranks), sizes)
-        seen = DTensor(tensor.local, _refined(source, mesh), tensor.shape, tensor.dtype)
-        return DTensor(relayout(seen, _refined(target, mesh)).local, target, tensor.shape, tensor.dtype)
 
 
 def check_partition(
@@ -322,33 +299,3 @@ def _own_value(value: Any, replica: int | None, count: int) -> Any:
     if type(value) is dict:
         return {key: _own_value(part, replica, count) for key, part in value.items()}
     return value
-
-
-# -- meshes of other shapes over the same devices ---------------------------------------------------------------------
-
-
-def _common_refinement(a: Mesh, b: Mesh) -> tuple[int, ...] | None:
-    """Return the shape of a mesh whose dimensions, joined, give those of both meshes, or None if there is none.
-
-    >>> _common_refinement(Mesh(range(8), {"x": 2, "y": 4}), Mesh(range(8), {"x": 4, "y": 2}))
-    (2, 2, 2)
-    """
-    strides = sorted({*a.strides, *b.strides, a.size}, reverse=True)
-    sizes = []
-    for outer, inner in pairwise(strides):
-        if outer % inner:
-            return None
-        sizes.append(outer // inner)
-    return tuple(sizes)
-
-
-def _refined(layout: Layout, mesh: Mesh) -> Layout:
-    """Return *layout* on *mesh*, whose dimensions are parts of those of its own mesh."""
-
-    def parts(name: str) -> list[str]:
-        stride = layout.mesh.stride(name)
-        within = range(stride, stride * layout.mesh.dim_size(name))
-        return [dim for dim, inner in zip(mesh.dim_names, mesh.strides, strict=True) if inner in within]
-
-    specs: list[Spec] = [tuple(part for name in names for part in parts(name)) for names in layout.axes]
-    return Layout(specs, mesh)

@@ -77,7 +77,7 @@ def copy_to_mesh(tensor: DTensor | ArrayLike, layout: Layout) -> DTensor:
 
     An array counts as replicated: every rank passes the same. Source: tf.experimental.dtensor.copy_to_mesh.
     """
-    return relayout(tensor, layout, "copy_to_mesh")
+    return relayout(tensor, layout, name="copy_to_mesh")
 
 
 def call_with_layout(fn: Callable[..., Any], layout: Layout | None, *args: Any, **kwargs: Any) -> Any:
@@ -115,7 +115,7 @@ def _takes_layout(fn: Callable[..., Any]) -> bool:
 def _relaid(result: Any, layout: Layout) -> Any:
     """Return the arrays and tensors in *result* divided as *layout* says."""
     if is_dtensor(result) or isinstance(result, np.ndarray):
-        return relayout(result, layout, "call_with_layout")
+        return relayout(result, layout, name="call_with_layout")
     if isinstance(result, Mapping):
         return {key: _relaid(value, layout) for key, value in result.items()}
     if isinstance(result, list | tuple):

@@ -1,246 +1,86 @@
 """Plans: how a tensor goes from one layout to another; pure, the same on every rank.
 
-A plan is a path of layouts from the source to the target. Each hop is an exchange of boxes between devices, and what
-kind of step it is follows from how the blocks of its two layouts intersect: a `Slice` if every device already holds
-what it needs, an `AllGather` if every device of a group needs all blocks of the group, an `AllToAll` otherwise.
+A plan is a path of layouts from the source to the target, each hop a step. There are two ways to go: composed of
+slices, moves of one mesh dimension each, and gathers; or one direct exchange of the intersections of the blocks. The
+cheaper one is chosen by the cost model of a `Machine`, among those that keep to the bound on scratch memory.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import pairwise
 from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import DTypeLike
 
 from meshcomm import _late
-from meshcomm.blocks import Box, Interval, overlapping, refines
+from meshcomm.between import AllToAllBetween
 from meshcomm.errors import DTypeError, LayoutError, MeshError, ShapeError
 from meshcomm.layout import Layout
+from meshcomm.machine import Indices, Machine
 from meshcomm.mesh import Mesh, integer
+from meshcomm.steps import (
+    AllGather,
+    AllToAll,
+    Names,
+    Ranks,
+    Slice,
+    Step,
+    coarser,
+    decode,
+    effective,
+    encode,
+    largest_block,
+    parts_of,
+    specs,
+    starts_and_stops,
+)
 
-Names = tuple[str, ...]
-Indices = NDArray[np.intp]
+Steps = tuple[Step, ...]
+
+DEFAULT_SCRATCH = 2**25
+"""Bytes that a relayout may use beyond its source and target blocks, unless it is told otherwise."""
+
+SAMPLED = 4096
+"""Of so many devices at most, spread evenly, the traffic between two meshes is looked at."""
 
 
-class Boxes(NamedTuple):
-    """Boxes that one device sends or receives, and the places in the group of the peers that each one goes to."""
+class Candidate(NamedTuple):
+    """A way to go from the source to the target, and what it costs by the model, in seconds."""
 
-    peers: Indices  # (copies, k): row by row, the peers that get, or give, the k boxes
-    starts: Indices  # (k, ndim)
-    stops: Indices  # (k, ndim)
+    name: str
+    steps: Steps
+    seconds: float
 
 
-class Traffic(NamedTuple):
-    """What devices receive and hold: bytes and messages received from others, and the peak of bytes held."""
-
+class _Total(NamedTuple):
     bytes_moved: int
     messages: int
     peak_bytes: int
 
 
-@dataclass(frozen=True, repr=False)
-class Step:
-    """One hop of a plan, from layout *source* to layout *target*. Local.
-
-    *dims* are the mesh dimensions along which its groups lie: devices exchange only within a group. *held* is the
-    layout of the block that a device still holds: a slice moves nothing, so the step after it takes what it needs out
-    of the block from before.
-    """
-
-    shape: tuple[int, ...]
-    itemsize: int
-    source: Layout
-    target: Layout
-    dims: Names
-    held: Layout
-
-    @property
-    def mesh(self) -> Mesh:
-        """The mesh of both layouts. Local."""
-        return self.target.mesh
-
-    @cached_property
-    def group_assignment(self) -> tuple[tuple[int, ...], ...]:
-        """The groups of devices that exchange with each other, one row each. Local."""
-        return self.mesh.groups_along(self.dims)
-
-    @property
-    def group_size(self) -> int:
-        """How many devices a group has. Local."""
-        return prod(self.mesh.dim_size(name) for name in self.dims)
-
-    @cached_property
-    def packs(self) -> bool:
-        """Whether a device packs what it sends: its boxes do not lie consecutively in its block. Local."""
-        mesh = self.mesh
-        axes = zip(self.shape, *map(_effective, (self.held, self.source, self.target)), strict=True)
-        whole = [held == names and (self.permutes or _coarser(mesh, n, cut, names)) for n, held, names, cut in axes]
-        return not _lies_in_place(self.shape, self.held, whole)
-
-    @cached_property
-    def unpacks(self) -> bool:
-        """Whether a device unpacks what it receives: it does not arrive where it belongs. Local."""
-        axes = zip(self.shape, _effective(self.target), _effective(self.source), strict=True)
-        whole = [self.permutes or _coarser(self.mesh, n, cut, names) for n, names, cut in axes]
-        return not _lies_in_place(self.shape, self.target, whole)
-
-    @cached_property
-    def permutes(self) -> bool:
-        """Whether every device receives one whole block of one other device, and every block goes to one. Local."""
-        same_cuts = self.source.shape == self.target.shape
-        return bool(self.dims) and same_cuts and set(self.dims) <= _used(self.target)
-
-    def group_of(self, device: int) -> tuple[int, ...]:
-        """Return the devices that *device* exchanges with, itself among them, in the order of the group. Local."""
-        members = [device - sum(c * self.mesh.stride(n) for n, c in self._coordinates(device).items())]
-        for name in self.dims:
-            stride, size = self.mesh.stride(name), self.mesh.dim_size(name)
-            members = [first + i * stride for first in members for i in range(size)]
-        return tuple(members)
-
-    def place_of(self, device: int) -> int:
-        """Return the place of *device* in its group. Local."""
-        strides = self._group_strides
-        return sum(c * strides[name] for name, c in self._coordinates(device).items())
-
-    def sends(self, device: int) -> Boxes:
-        """Return the boxes, in global indices, that *device* sends to peers, itself included. Local.
-
-        A peer is served by the holder that shares its coordinates along the mesh dimensions over which the source is
-        replicated: by itself if it can, so each box is sent once and replicas share the work.
-        """
-        coordinates = _coordinates(self.mesh, device)
-        used, needed = _used(self.source), _used(self.target)
-        fixed = {name: coordinates[name] for name in needed - used}
-        candidates = [
-            _candidates(self.mesh, n, names, interval, fixed)
-            for n, names, interval in zip(
-                self.shape, self.target.axes, self.source.block_box(self.shape, device), strict=True
-            )
-        ]
-        # A mesh dimension that only the source uses: all its coordinates need the same box.
-        copies = np.zeros(1, dtype=np.intp)
-        for name in self.dims:
-            if name not in needed:
-                offsets = np.arange(self.mesh.dim_size(name), dtype=np.intp) * self._group_strides[name]
-                copies = (copies[:, None] + offsets).ravel()
-        return self._boxes(self.target, candidates, self.source.block_box(self.shape, device), copies)
-
-    def receives(self, device: int) -> Boxes:
-        """Return the boxes, in global indices, that *device* receives from peers, itself included. Local."""
-        box = self.target.block_box(self.shape, device)
-        candidates = [
-            _candidates(self.mesh, n, names, interval, {})
-            for n, names, interval in zip(self.shape, self.source.axes, box, strict=True)
-        ]
-        return self._boxes(self.source, candidates, box, np.zeros(1, dtype=np.intp))
-
-    def _boxes(self, layout: Layout, candidates: list[Indices], box: Box, copies: Indices) -> Boxes:
-        """Return the product over the axes of *candidates*, block numbers of *layout*, each cut to *box*. Local."""
-        peers = np.zeros(1, dtype=np.intp)
-        columns: list[tuple[Indices, Indices]] = []
-        for axis, numbers in enumerate(candidates):
-            parts = layout.num_shards(axis)
-            starts = np.maximum(_block_starts(self.shape[axis], parts, numbers), box[axis][0])
-            stops = np.minimum(_block_starts(self.shape[axis], parts, numbers + 1), box[axis][1])
-            offsets = np.zeros_like(numbers)
-            for name, coordinate in _decode(self.mesh, layout.axes[axis], numbers):
-                offsets += coordinate * self._group_strides.get(name, 0)
-            peers = (peers[:, None] + offsets).ravel()
-            columns = [(a.repeat(len(numbers)), b.repeat(len(numbers))) for a, b in columns]
-            repeats = len(peers) // len(numbers) if len(numbers) else 0
-            columns.append((np.tile(starts, repeats), np.tile(stops, repeats)))
-        none = np.zeros((len(peers), 0), dtype=np.intp)
-        return Boxes(
-            copies[:, None] + peers,
-            np.stack([a for a, _ in columns], axis=1) if columns else none,
-            np.stack([b for _, b in columns], axis=1) if columns else none,
-        )
-
-    @cached_property
-    def _group_strides(self) -> dict[str, int]:
-        strides, stride = {}, 1
-        for name in reversed(self.dims):
-            strides[name] = stride
-            stride *= self.mesh.dim_size(name)
-        return strides
-
-    def _coordinates(self, device: int) -> dict[str, int]:
-        coordinates = _coordinates(self.mesh, device)
-        return {name: coordinates[name] for name in self.dims}
-
-    @property
-    def _detail(self) -> str:
-        return ""
-
-    def __repr__(self) -> str:
-        along = f" along {'+'.join(self.dims)}" if self.dims else ""
-        return f"{type(self).__name__}{along}{self._detail}: {_specs(self.source)} -> {_specs(self.target)}"
-
-
-class Slice(Step):
-    """Every device already holds what it needs, and keeps only that. Nothing is sent."""
-
-
-class AllGather(Step):
-    """Every device of a group receives the blocks of all devices of the group."""
-
-
-class AllToAll(Step):
-    """Every device of a group sends each other device what that one needs of its block.
-
-    With one mesh dimension that moves from one tensor axis to another it is the op that splits along
-    `split_dimension` and concatenates along `concat_dimension`; both are None for the direct exchange, whose boxes
-    are the intersections of the blocks.
-    """
-
-    @property
-    def split_dimension(self) -> int | None:
-        """The tensor axis that the step divides, or None. Local."""
-        return self._moved[1]
-
-    @property
-    def concat_dimension(self) -> int | None:
-        """The tensor axis that the step joins, or None. Local."""
-        return self._moved[0]
-
-    @property
-    def direct(self) -> bool:
-        """Whether this is the direct exchange: any blocks to any blocks. Local."""
-        return self.split_dimension is None
-
-    @cached_property
-    def _moved(self) -> tuple[int | None, int | None]:
-        here = [a for a, names in enumerate(_effective(self.source)) if set(names) & set(self.dims)]
-        there = [a for a, names in enumerate(_effective(self.target)) if set(names) & set(self.dims)]
-        others = [
-            tuple(tuple(n for n in names if n not in self.dims) for names in _effective(layout))
-            for layout in (self.source, self.target)
-        ]
-        if len(self.dims) == 1 and len(here) == len(there) == 1 and here != there and others[0] == others[1]:
-            return here[0], there[0]
-        return None, None
-
-    @property
-    def _detail(self) -> str:
-        return " (direct)" if self.direct else f" (split {self.split_dimension}, concat {self.concat_dimension})"
-
-
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, repr=False, eq=False)
 class Plan:
     """How a tensor of one shape and dtype goes from layout *source* to layout *target*. Local.
 
-    Print it to see its steps. `bytes_moved` (received from others), `messages` (received from others, with data in
-    them) and `peak_bytes` (blocks and scratch held at once, at most) are the largest over the devices.
+    Print it to see its steps, what else was possible, and why this won. `bytes_moved` (received from others),
+    `messages` (received from others, with data in them) and `peak_bytes` (blocks and scratch held at once, at most)
+    are the largest over the devices; between meshes of more than 4,096 ranks, over so many of them, spread evenly.
     """
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
     source: Layout
     target: Layout
-    steps: tuple[Step, ...]
+    steps: Steps
+    machine: Machine
+    max_scratch_bytes: int | None
+
+    @property
+    def ranks(self) -> Ranks:
+        """The rank of each device: of the mesh, in its order, or between meshes of both, ascending. Local."""
+        return self.steps[0].ranks if self.steps else self.target.mesh.ranks
 
     @property
     def bytes_moved(self) -> int:
@@ -260,38 +100,73 @@ class Plan:
     def for_device(self, device: int) -> "DevicePlan":
         """Return the part of one device, with its own `bytes_moved`, `messages` and `peak_bytes`. Local.
 
-        ``MeshError`` if the mesh has no such device.
+        Between meshes over different ranks, *device* is a place among the ranks of both, ascending: see `ranks`.
+        ``MeshError`` if there is no such device.
         """
-        device = integer(device, "device")
-        if not 0 <= device < self.target.mesh.size:
-            raise MeshError(f"device {device} is not in the mesh, which has devices 0 to {self.target.mesh.size - 1}")
-        return DevicePlan(self, device, *_traffic(self, np.array([device], dtype=np.intp)))
+        device, size = integer(device, "device"), len(self.ranks)
+        if not 0 <= device < size:
+            raise MeshError(f"device {device} is not in the mesh, which has devices 0 to {size - 1}")
+        return DevicePlan(self, device, *_total(self, np.array([device], dtype=np.intp)))
 
-    def execute(self, tensor: Any) -> Any:
-        """Return *tensor* in the target layout, as `relayout` does. Collective over the mesh.
+    def execute(self, tensor: Any, out: Any = None) -> Any:
+        """Return *tensor* in the target layout, as `relayout` does, but by this very plan. Collective over the mesh.
 
-        ``LayoutError``, ``ShapeError`` or ``DTypeError`` unless the tensor is what was planned for.
+        *out* is a tensor in the target layout to write to instead of a new one. ``LayoutError``, ``ShapeError`` or
+        ``DTypeError`` unless the tensor is what was planned for.
         """
-        return _late.call("execute_plan", self, tensor)
+        return _late.call("execute_plan", self, tensor, out)
+
+    @property
+    def candidates(self) -> tuple[Candidate, ...]:
+        """All ways that keep to the bound, with what they cost; the first of the cheapest was chosen. Local."""
+        pair = _on_one_mesh(self.source, self.target) or (self.source, self.target)
+        return _candidates(self.shape, self.dtype.itemsize, *pair, self.max_scratch_bytes, self.machine)
+
+    @property
+    def copy_step(self) -> Step:
+        """The step that only copies, of a plan that exchanges nothing: its last. Local."""
+        return self.steps[-1] if self.steps else _slice_of(self)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Plan):
+            return NotImplemented
+        return self is other or self._value == other._value
+
+    def __hash__(self) -> int:
+        return self._hash
 
     @cached_property
-    def _largest(self) -> Traffic:
-        return _traffic(self, np.arange(self.target.mesh.size, dtype=np.intp))
+    def _value(self) -> tuple[Any, ...]:
+        return self.shape, self.dtype, self.source, self.target, self.steps, self.machine, self.max_scratch_bytes
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash(self._value)
+
+    @cached_property
+    def _largest(self) -> _Total:
+        return _total(self, _spread(self))
 
     def __repr__(self) -> str:
         mesh = ", ".join(f"{name}={size}" for name, size in self.target.mesh.dims)
-        lines = [
-            f"relayout of {self.shape} {self.dtype} on mesh {mesh}: {_specs(self.source)} -> {_specs(self.target)}",
-        ]
+        to = specs(self.target)
+        if not same_place(self.source.mesh, self.target.mesh):
+            mesh = f"{', '.join(f'{name}={size}' for name, size in self.source.mesh.dims)}"
+            to += f" on {self.target.mesh}"
+        lines = [f"relayout of {self.shape} {self.dtype} on mesh {mesh}: {specs(self.source)} -> {to}"]
         for number, step in enumerate(self.steps, 1):
-            count = step.mesh.size // step.group_size
-            groups = f"  [{count} group{'s' * (count > 1)} of {step.group_size}]" if step.dims else ""
-            moved = step_traffic(step, np.arange(step.mesh.size, dtype=np.intp))
-            traffic = f" {_bytes(int(moved[0].max()))}, {_count(int(moved[1].max()), 'message')}"
-            work = ", ".join(w for w, does in (("pack", step.packs), ("unpack", step.unpacks)) if does and step.dims)
+            count = len(step.ranks) // step.group_size
+            groups = f"  [{count} group{'s' * (count > 1)} of {step.group_size}]" if step.group_size > 1 else ""
+            moved = step.traffic(_spread(self))
+            traffic = f" {_bytes(int(moved.bytes_moved.max()))}, {_count(int(moved.messages.max()), 'message')}"
+            works = (("pack", step.packs), ("unpack", step.unpacks))
+            work = ", ".join(w for w, does in works if does and not isinstance(step, Slice))
             lines.append(f"  {number}. {step}{groups}{traffic}{'; ' + work if work else ''}")
         if not self.steps:
             lines.append("  nothing moves: a copy of the block")
+        if len(self.candidates) > 1:
+            costs = (f"{name} {1e6 * seconds:.1f} µs" for name, _, seconds in self.candidates)
+            lines.append(f"  the cheapest by the cost model of: {', '.join(costs)}")
         lines.append(
             f"  each device receives at most {_bytes(self.bytes_moved)} in {_count(self.messages, 'message')}"
             f" and holds at most {_bytes(self.peak_bytes)}"
@@ -310,7 +185,7 @@ class DevicePlan:
     peak_bytes: int
 
     @property
-    def steps(self) -> tuple[Step, ...]:
+    def steps(self) -> Steps:
         """The steps of the plan, the same for every device. Local."""
         return self.plan.steps
 
@@ -321,12 +196,21 @@ class DevicePlan:
         )
 
 
-def plan_relayout(shape: Any, dtype: DTypeLike, source: Layout, target: Layout) -> Plan:
+def plan_relayout(
+    shape: Any,
+    dtype: DTypeLike,
+    source: Layout,
+    target: Layout,
+    max_scratch_bytes: int | None = None,
+    machine: Machine | None = None,
+) -> Plan:
     """Return how a tensor of global *shape* and *dtype* goes from *source* to *target*. Local.
 
-    MATCH in *target* is resolved from *source*. ``LayoutError`` if a layout has another rank than the shape,
-    ``MeshError`` if the layouts are on different meshes, ``ShapeError`` for an impossible shape, ``DTypeError`` for
-    object.
+    MATCH in *target* is resolved from *source*. The meshes may be over the same ranks or over others. Beyond source
+    and target block a device uses at most *max_scratch_bytes*, by default 32 MiB (or the least possible, if that is
+    more). *machine* says what moving bytes costs; ``meshcomm.machine_of(mesh)`` is what `relayout` goes by.
+    ``LayoutError`` if a layout has another rank than the shape, ``ShapeError`` for an impossible shape or bound,
+    ``DTypeError`` for object.
 
     >>> from meshcomm.mesh import Mesh
     >>> mesh = Mesh(range(4), [("x", 2), ("y", 2)])
@@ -345,16 +229,31 @@ def plan_relayout(shape: Any, dtype: DTypeLike, source: Layout, target: Layout) 
             f"shape {lengths} has rank {len(lengths)}, but the layouts have ranks {source.rank} and {target.rank}"
         )
     if source.match_axis is not None:
-        raise LayoutError(f"{_specs(source)}: MATCH says nothing about where a tensor is, only where it should go")
-    if not same_place(source.mesh, target.mesh):
-        raise MeshError(
-            f"both layouts of a relayout must be on one mesh, but the source is on the {source.mesh} "
-            f"and the target on the {target.mesh}"
-        )
+        raise LayoutError(f"{specs(source)}: MATCH says nothing about where a tensor is, only where it should go")
     kind, resolved = as_dtype(dtype), target.matched(source)
     check_size(lengths, kind)
+    if max_scratch_bytes is not None:
+        max_scratch_bytes = integer(max_scratch_bytes, "max_scratch_bytes", ShapeError)
+        if max_scratch_bytes < 0:
+            raise ShapeError(f"max_scratch_bytes must be zero or more, not {max_scratch_bytes}")
+    machine = machine or Machine()
     # The layouts of a plan are the caller's own: equal ones may belong to another world.
-    return Plan(lengths, kind, source, resolved, _steps(lengths, kind.itemsize, source, resolved))
+    steps = _steps(lengths, kind.itemsize, source, resolved, max_scratch_bytes, machine)
+    return Plan(lengths, kind, source, resolved, steps, machine, max_scratch_bytes)
+
+
+def plan_direct(shape: Any, dtype: DTypeLike, source: Layout, target: Layout, machine: Machine | None = None) -> Plan:
+    """Return the plan that goes straight from *source* to *target*, in one exchange and one round at most. Local.
+
+    Errors are those of `plan_relayout`.
+    """
+    plan = plan_relayout(shape, dtype, source, target, None, machine)
+    pair = _on_one_mesh(plan.source, plan.target)
+    if pair is None:
+        return replace(plan, steps=tuple(replace(step, parts=1) for step in plan.steps))
+    path = _path(plan.shape, *pair)
+    straight = [pair[0], pair[1]] if len(path) > 1 else path
+    return replace(plan, steps=_chain(plan.shape, plan.dtype.itemsize, straight))
 
 
 def as_shape(shape: Any) -> tuple[int, ...]:
@@ -391,17 +290,212 @@ def same_place(a: Mesh, b: Mesh) -> bool:
 
 
 @lru_cache(maxsize=1024)
-def _steps(shape: tuple[int, ...], itemsize: int, source: Layout, target: Layout) -> tuple[Step, ...]:
+def same_devices(a: Mesh, b: Mesh) -> bool:
+    """Return whether a plan between two meshes is one on a single mesh, whose devices are those of both. Local."""
+    return same_place(a, b) or (a.ranks == b.ranks and common_refinement(a, b) is not None)
+
+
+# -- candidates, bounds and costs -------------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=1024)
+def _steps(
+    shape: tuple[int, ...], itemsize: int, source: Layout, target: Layout, bound: int | None, machine: Machine
+) -> Steps:
+    pair = _on_one_mesh(source, target) or (source, target)
+    ways = _ways(shape, itemsize, *pair, bound, machine)
+    if len(ways) == 1:
+        return ways[0][1]
+    return min(_candidates(shape, itemsize, *pair, bound, machine), key=lambda candidate: candidate.seconds).steps
+
+
+def forget_plans() -> None:
+    """Drop the plans that were kept for use again. Local."""
+    _steps.cache_clear()
+
+
+def _candidates(
+    shape: tuple[int, ...], itemsize: int, source: Layout, target: Layout, bound: int | None, machine: Machine
+) -> tuple[Candidate, ...]:
+    ways = _ways(shape, itemsize, source, target, bound, machine)
+    return tuple(Candidate(name, steps, sum(seconds(step, machine) for step in steps)) for name, steps in ways)
+
+
+def _ways(
+    shape: tuple[int, ...], itemsize: int, source: Layout, target: Layout, bound: int | None, machine: Machine
+) -> list[tuple[str, Steps]]:
+    """Return the ways from *source* to *target* that keep to the bound: at least one, or ``ShapeError``."""
+    if not same_place(source.mesh, target.mesh):
+        direct: Steps = (AllToAllBetween(shape, itemsize, source, target, (), source, machine=machine),)
+        ways = [("direct", direct)]
+    else:
+        ways = [("composed", _chain(shape, itemsize, _path(shape, source, target)))]
+        direct = _chain(shape, itemsize, [source, target]) if ways[0][1] else ()
+        if direct != ways[0][1] and any(step.dims for step in direct):
+            ways.append(("direct", direct))
+    least = _least(direct)
+    if bound is not None and bound < least and _within(ways[0][1], bound) is None:
+        raise ShapeError(
+            f"max_scratch_bytes={bound} is too little for a relayout of {shape} from {specs(source)} to "
+            f"{specs(target)}: the least possible is {least}"
+        )
+    limit = max(DEFAULT_SCRATCH, least) if bound is None else bound
+    return [(name, fitted) for name, steps in ways if (fitted := _within(steps, limit)) is not None]
+
+
+def _chain(shape: tuple[int, ...], itemsize: int, path: list[Layout]) -> Steps:
     steps: list[Step] = []
-    for here, there in pairwise(_path(shape, source, target)):
+    for here, there in pairwise(path):
         sliced = bool(steps) and isinstance(steps[-1], Slice)
         steps.append(_step(shape, itemsize, here, there, steps[-1].held if sliced else here))
     return tuple(steps)
 
 
+def _least(steps: Steps) -> int:
+    """Return the least scratch with which *steps* can run, one element of each box at a time."""
+    boxes = (step.most_boxes for step in steps if not isinstance(step, Slice))
+    return max(((most.sent + most.received) * steps[0].itemsize for most in boxes), default=0)
+
+
+def _within(steps: Steps, bound: int) -> Steps | None:
+    """Return *steps* in as many rounds as it takes to keep to *bound*, or None if no number of rounds does."""
+    fitted: list[Step] = []
+    held = 0  # a block between two steps is scratch too
+    exchanges = [step for step in steps if not isinstance(step, Slice)]
+    for step in steps:
+        if isinstance(step, Slice):
+            fitted.append(step)
+            continue
+        new = 0 if step is exchanges[-1] else largest_block(step.shape, step.target) * step.itemsize
+        parts = _parts(step, bound - held - new)
+        if parts is None:
+            return None
+        fitted.append(replace(step, parts=parts) if parts > 1 else step)
+        held = new
+    return tuple(fitted)
+
+
+def _parts(step: Step, room: int) -> int | None:
+    """Return in how many rounds *step* keeps its scratch within *room* bytes, or None if it cannot."""
+    most = step.most_boxes
+    elements, boxes = most.sent_elements + most.received_elements, most.sent + most.received
+    if elements * step.itemsize <= room:
+        return 1
+    # A round takes a part of every box: at most one element more than an even share.
+    share = room // step.itemsize - boxes
+    if share <= 0:
+        return max(most.sent_elements, most.received_elements) if boxes * step.itemsize <= room else None
+    return -(-elements // share)
+
+
+def seconds(step: Step, machine: Machine) -> float:
+    """Return what *step* costs by the model: the most of three devices, the first, the last and one between. Local."""
+    if isinstance(step, Slice):
+        return 0.0
+    size = len(step.ranks)
+    return max(_seconds(step, machine, device) for device in sorted({0, size // 2, size - 1}))
+
+
+def _seconds(step: Step, machine: Machine, device: int) -> float:
+    boxes = step.receives(device)
+    sizes, devices = boxes.sizes * step.itemsize, step.members(device, boxes.peers)
+    own = devices == device
+    ranks = np.array([step.ranks[int(d)] for d in devices] + [step.ranks[device]], dtype=np.intp)
+    nodes = machine.node_of(ranks)
+    near = (nodes[:-1] == nodes[-1]) & ~own
+    far = ~near & ~own
+    received = float(sizes[~own].sum())
+    held = step.held_box(device) if step.packs else None
+    packed = float(prod(stop - start for start, stop in held) * step.itemsize) if held is not None else 0.0
+    passed = float(sizes[own].sum()) + packed + (received if step.unpacks else 0.0)
+    messages = (float(near.sum()) * step.parts, float(far.sum()) * step.parts)
+    return machine.seconds(messages[0], float(sizes[near].sum()), messages[1], float(sizes[far].sum()), passed)
+
+
+def _spread(plan: Plan) -> Indices:
+    """Return the devices that the largest is taken over: all, or some of the ranks of two large meshes."""
+    size = len(plan.ranks)
+    if size <= SAMPLED or not any(isinstance(step, AllToAllBetween) for step in plan.steps):
+        return np.arange(size, dtype=np.intp)
+    return np.linspace(0, size - 1, SAMPLED).astype(np.intp)
+
+
+def _total(plan: Plan, devices: Indices) -> _Total:
+    """Return the largest over *devices* of bytes and messages received, and of bytes held."""
+    steps = plan.steps or (plan.copy_step,)
+    received = messages = peak = held = np.zeros_like(devices)
+    begin = steps[0].traffic(devices).source
+    for step in steps:
+        got, count, scratch, _, target = step.traffic(devices)
+        received, messages = received + got, messages + count
+        if isinstance(step, Slice) and step is not steps[-1]:
+            continue  # the next step takes what it needs out of the block that is held
+        peak = np.maximum(peak, begin + held + scratch + target)
+        held = target
+    return _Total(int(received.max()), int(messages.max()), int(peak.max()))
+
+
+def _slice_of(plan: Plan) -> Step:
+    target = _on_one_mesh(plan.source, plan.target)
+    assert target is not None
+    return Slice(plan.shape, plan.dtype.itemsize, target[0], target[1], (), target[0])
+
+
+# -- meshes of other dimensions over the same ranks -------------------------------------------------------------------
+
+
+def _on_one_mesh(source: Layout, target: Layout) -> tuple[Layout, Layout] | None:
+    """Return both layouts on one mesh, whose dimensions are parts of those of both meshes; None if there is none."""
+    a, b = source.mesh, target.mesh
+    if same_place(a, b):
+        return source, target
+    sizes = common_refinement(a, b)
+    if sizes is None or not same_devices(a, b):
+        return None
+    mesh = Mesh(a.ranks, [(_part_name(a, stride, size), size) for stride, size in sizes])
+    return _refined(source, mesh), _refined(target, mesh)
+
+
+def common_refinement(a: Mesh, b: Mesh) -> list[tuple[int, int]] | None:
+    """Return strides and sizes of dimensions that, joined, give those of both meshes, or None. Local.
+
+    >>> common_refinement(Mesh(range(8), {"x": 2, "y": 4}), Mesh(range(8), {"x": 4, "y": 2}))
+    [(4, 2), (2, 2), (1, 2)]
+    """
+    if a.size != b.size:
+        return None
+    strides = sorted({*a.strides, *b.strides, a.size, 1}, reverse=True)
+    if any(outer % inner for outer, inner in pairwise(strides)):
+        return None
+    return [(inner, outer // inner) for outer, inner in pairwise(strides)] or [(1, 1)]
+
+
+def _part_name(mesh: Mesh, stride: int, size: int) -> str:
+    """Return the name of the dimension of *mesh* that a part belongs to, and where in it the part is."""
+    for name, length in mesh.dims:
+        outer = mesh.stride(name) * length
+        if mesh.stride(name) <= stride < outer:
+            return name if size == length else f"{name}/{outer // stride}"
+    return "x"
+
+
+def _refined(layout: Layout, mesh: Mesh) -> Layout:
+    """Return *layout* on *mesh*, whose dimensions are parts of those of its own mesh."""
+
+    def parts(name: str) -> list[str]:
+        stride = layout.mesh.stride(name)
+        within = range(stride, stride * layout.mesh.dim_size(name))
+        return [dim for dim, inner in zip(mesh.dim_names, mesh.strides, strict=True) if inner in within]
+
+    return Layout([tuple(part for name in names for part in parts(name)) for names in layout.axes], mesh)
+
+
+# -- the composed way -------------------------------------------------------------------------------------------------
+
+
 def _path(shape: tuple[int, ...], source: Layout, target: Layout) -> list[Layout]:
     """Return the layouts to go through: slices first, one move per mesh dimension, gathers last, or straight on."""
-    here, goal = list(_effective(source)), _effective(target)
+    here, goal = list(effective(source)), effective(target)
     if tuple(here) == goal:
         return [target]
     mesh, visited = target.mesh, [tuple(here)]
@@ -410,7 +504,7 @@ def _path(shape: tuple[int, ...], source: Layout, target: Layout) -> list[Layout
         visited.append(tuple(here))
     while _move_one(mesh, shape, here, goal):
         visited.append(tuple(here))
-    if not all(_coarser(mesh, n, b, a) for n, a, b in zip(shape, here, goal, strict=True)):
+    if not all(coarser(mesh, n, b, a) for n, a, b in zip(shape, here, goal, strict=True)):
         return [source, target]
     if tuple(here) == goal:
         visited.pop()
@@ -422,7 +516,7 @@ def _slice_where_possible(mesh: Mesh, shape: tuple[int, ...], here: list[Names],
     for axis, names in enumerate(goal):
         while len(here[axis]) < len(names) and names[: len(here[axis])] == here[axis]:
             longer = names[: len(here[axis]) + 1]
-            if longer[-1] in used or not _coarser(mesh, shape[axis], here[axis], longer):
+            if longer[-1] in used or not coarser(mesh, shape[axis], here[axis], longer):
                 break
             here[axis] = longer
 
@@ -437,7 +531,7 @@ def _move_one(mesh: Mesh, shape: tuple[int, ...], here: list[Names], goal: tuple
         a = next((a for a, held in enumerate(here) if a != b and held[-1:] == longer[-1:]), None)
         if a is None:
             continue
-        if _coarser(mesh, shape[a], here[a][:-1], here[a]) and _coarser(mesh, shape[b], here[b], longer):
+        if coarser(mesh, shape[a], here[a][:-1], here[a]) and coarser(mesh, shape[b], here[b], longer):
             here[a], here[b] = here[a][:-1], longer
             return True
     return False
@@ -445,32 +539,14 @@ def _move_one(mesh: Mesh, shape: tuple[int, ...], here: list[Names], goal: tuple
 
 def _step(shape: tuple[int, ...], itemsize: int, source: Layout, target: Layout, held: Layout) -> Step:
     mesh = target.mesh
-    axes = list(zip(shape, _effective(source), _effective(target), strict=True))
+    axes = list(zip(shape, effective(source), effective(target), strict=True))
     spanned = {name for n, a, b in axes for name in a[_common(mesh, n, a, b) :]}
     dims = tuple(name for name, _ in mesh.dims if name in spanned)
     if not dims or 0 in shape or all(_holds(mesh, n, a, b) for n, a, b in axes):
         return Slice(shape, itemsize, source, target, (), held)
-    if all(_coarser(mesh, n, b, a) for n, a, b in axes):
+    if all(coarser(mesh, n, b, a) for n, a, b in axes):
         return AllGather(shape, itemsize, source, target, dims, held)
     return AllToAll(shape, itemsize, source, target, dims, held)
-
-
-def _effective(layout: Layout) -> tuple[Names, ...]:
-    """Return the names per axis without mesh dimensions of size 1, which divide nothing."""
-    return tuple(tuple(n for n in names if layout.mesh.dim_size(n) > 1) for names in layout.axes)
-
-
-def _used(layout: Layout) -> set[str]:
-    return {name for names in layout.axes for name in names}
-
-
-def _parts(mesh: Mesh, names: Names) -> int:
-    return prod(mesh.dim_size(name) for name in names)
-
-
-def _coarser(mesh: Mesh, n: int, a: Names, b: Names) -> bool:
-    """Return whether an axis of *n* elements cut by *b* is cut by *a* and then further."""
-    return b[: len(a)] == a and refines(n, _parts(mesh, a), _parts(mesh, b[len(a) :]))
 
 
 def _common(mesh: Mesh, n: int, a: Names, b: Names) -> int:
@@ -478,130 +554,24 @@ def _common(mesh: Mesh, n: int, a: Names, b: Names) -> int:
     length = 0
     while length < min(len(a), len(b)) and a[length] == b[length]:
         length += 1
-    while not (_coarser(mesh, n, a[:length], a) and _coarser(mesh, n, b[:length], b)):
+    while not (coarser(mesh, n, a[:length], a) and coarser(mesh, n, b[:length], b)):
         length -= 1
     return length
 
 
 def _holds(mesh: Mesh, n: int, a: Names, b: Names) -> bool:
     """Return whether on an axis of *n* elements cut by *a* every device holds what *b* would give it."""
-    if _coarser(mesh, n, a, b):
+    if coarser(mesh, n, a, b):
         return True
-    if not b or n >= max(_parts(mesh, a), _parts(mesh, b)):
+    if not b or n >= max(parts_of(mesh, a), parts_of(mesh, b)):
         return False  # no block is empty, so some block lies outside of the one that it would have to lie in
     names = tuple(dict.fromkeys(a + b))
-    combinations = np.arange(_parts(mesh, names), dtype=np.intp)
-    coordinates = dict(_decode(mesh, names, combinations))
+    combinations = np.arange(parts_of(mesh, names), dtype=np.intp)
+    coordinates = dict(decode(mesh, names, combinations))
     (held_start, held_stop), (start, stop) = (
-        _starts_and_stops(n, _parts(mesh, used), _encode(mesh, used, coordinates)) for used in (a, b)
+        starts_and_stops(n, parts_of(mesh, used), encode(mesh, used, coordinates)) for used in (a, b)
     )
     return bool(np.all((start >= stop) | ((held_start <= start) & (stop <= held_stop))))
-
-
-def _lies_in_place(shape: tuple[int, ...], block: Layout, whole: list[bool]) -> bool:
-    """Return whether boxes, *whole* along some axes, are consecutive bytes in the blocks of every device."""
-    for axis, n in enumerate(shape):
-        longest = -(-n // block.num_shards(axis))
-        if longest > 1 or not whole[axis]:
-            return all(whole[axis + 1 :])
-    return True
-
-
-def _candidates(mesh: Mesh, n: int, names: Names, interval: Interval, fixed: dict[str, int]) -> Indices:
-    """Return the numbers of the blocks of *names* that meet *interval*, at the *fixed* coordinates only."""
-    numbers = overlapping(n, _parts(mesh, names), interval)
-    if not fixed.keys() & set(names):
-        return np.arange(numbers.start, numbers.stop, dtype=np.intp)
-    allowed = np.zeros(1, dtype=np.intp)
-    for name in names:
-        size = mesh.dim_size(name)
-        here = np.array([fixed[name]], dtype=np.intp) if name in fixed else np.arange(size, dtype=np.intp)
-        allowed = (allowed[:, None] * size + here).ravel()
-    return allowed[(numbers.start <= allowed) & (allowed < numbers.stop)]
-
-
-def _coordinates(mesh: Mesh, device: int) -> dict[str, int]:
-    return {name: device // mesh.stride(name) % size for name, size in mesh.dims}
-
-
-def _decode(mesh: Mesh, names: Names, numbers: Indices) -> list[tuple[str, Indices]]:
-    """Return the coordinate along each name of the blocks *numbers*, the first name slowest."""
-    decoded = []
-    for name in reversed(names):
-        numbers, coordinate = np.divmod(numbers, mesh.dim_size(name))
-        decoded.append((name, coordinate))
-    return decoded
-
-
-def _encode(mesh: Mesh, names: Names, coordinates: dict[str, Indices]) -> Indices:
-    """Return the block numbers along *names* at *coordinates*, the inverse of `_decode`."""
-    numbers = np.zeros_like(next(iter(coordinates.values()), np.zeros(1, dtype=np.intp)))
-    for name in names:
-        numbers = numbers * mesh.dim_size(name) + coordinates[name]
-    return numbers
-
-
-def _block_starts(n: int, parts: int, numbers: Indices) -> Indices:
-    """Return `block_start` of many blocks at once."""
-    length, longer = divmod(n, parts)
-    return numbers * length + np.minimum(numbers, longer)
-
-
-def _starts_and_stops(n: int, parts: int, numbers: Indices) -> tuple[Indices, Indices]:
-    return _block_starts(n, parts, numbers), _block_starts(n, parts, numbers + 1)
-
-
-def _block_numbers(n: int, parts: int, indices: Indices) -> Indices:
-    """Return `block_number` of many elements at once."""
-    length, longer = divmod(n, parts)
-    beyond = longer * (length + 1)
-    return np.where(indices < beyond, indices // (length + 1), longer + (indices - beyond) // max(1, length))
-
-
-def step_traffic(step: Step, devices: Indices) -> tuple[Indices, Indices, Indices, Indices, Indices]:
-    """Return per device of *devices*: bytes and messages received, scratch at most, source and target bytes. Local."""
-    mesh = step.mesh
-    coordinates = {name: devices // mesh.stride(name) % size for name, size in mesh.dims}
-    ones = np.ones_like(devices)
-    source, target, overlap, messages, serves_itself = ones, ones, ones, ones, ones.astype(bool)
-    for n, a, b in zip(step.shape, step.source.axes, step.target.axes, strict=True):
-        parts = _parts(mesh, a)
-        numbers = _encode(mesh, a, coordinates) if a else np.zeros_like(devices)
-        s0, s1 = _starts_and_stops(n, parts, numbers)
-        t0, t1 = _starts_and_stops(n, _parts(mesh, b), _encode(mesh, b, coordinates) if b else np.zeros_like(devices))
-        shared = np.maximum(0, np.minimum(s1, t1) - np.maximum(s0, t0))
-        last = np.maximum(t1 - 1, t0)
-        holders = np.where(t1 > t0, _block_numbers(n, parts, last) - _block_numbers(n, parts, t0) + 1, 0)
-        source, target, overlap = source * (s1 - s0), target * (t1 - t0), overlap * shared
-        messages, serves_itself = messages * holders, serves_itself & (shared > 0)
-    source, target, overlap = (a * step.itemsize for a in (source, target, overlap))
-    received = target - overlap
-    scratch = np.zeros_like(devices)
-    if not isinstance(step, Slice):
-        # What a rank sends to itself is packed only if others get the same box, and received only in a gather.
-        shares = isinstance(step, AllGather) or not set(step.dims) <= _used(step.target)
-        scratch = scratch + (source - (0 if shares else overlap) if step.packs else 0)
-        scratch = scratch + ((target if isinstance(step, AllGather) else received) if step.unpacks else 0)
-    return received, np.where(received > 0, messages - serves_itself, 0), scratch, source, target
-
-
-def _traffic(plan: Plan, devices: Indices) -> Traffic:
-    """Return the largest over *devices* of bytes and messages received, and of bytes held."""
-    steps = plan.steps or (Slice(plan.shape, plan.dtype.itemsize, plan.source, plan.target, (), plan.source),)
-    received = messages = peak = held = np.zeros_like(devices)
-    begin = step_traffic(steps[0], devices)[3]
-    for step in steps:
-        got, count, scratch, _, target = step_traffic(step, devices)
-        received, messages = received + got, messages + count
-        if isinstance(step, Slice) and step is not steps[-1]:
-            continue  # the next step takes what it needs out of the block that is held
-        peak = np.maximum(peak, begin + held + scratch + target)
-        held = target
-    return Traffic(int(received.max()), int(messages.max()), int(peak.max()))
-
-
-def _specs(layout: Layout) -> str:
-    return "[" + ", ".join("+".join(s) if isinstance(s, tuple) else s for s in layout.sharding_specs) + "]"
 
 
 def _count(number: int, what: str) -> str:

@@ -1,26 +1,64 @@
-"""relayout: a tensor from any layout to any other."""
+"""relayout: tensors from any layouts to any others."""
 
-from typing import Any
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, overload
 
+import numpy as np
 from numpy.typing import ArrayLike
 
-from meshcomm import _late, guard
+from meshcomm import _late, batch, guard
 from meshcomm.collectives import as_array, is_traced, untraced
-from meshcomm.context import place_in
+from meshcomm.context import place_between, place_in
 from meshcomm.dtensor import DTensor, distribute, place_text, unwrapped
-from meshcomm.errors import LayoutError, MeshError
+from meshcomm.errors import DTypeError, LayoutError, MeshError, ShapeError
 from meshcomm.execute import prepare, run_agreed
+from meshcomm.groups import Place
 from meshcomm.layout import Layout
-from meshcomm.plan import Plan, plan_relayout, same_place
+from meshcomm.machine import Machine
+from meshcomm.mesh import Mesh
+from meshcomm.plan import Plan, forget_plans, plan_relayout
+
+Tensor = DTensor | ArrayLike
 
 
-def relayout(tensor: DTensor | ArrayLike, layout: Layout, name: str | None = None) -> DTensor:
-    """Return *tensor* divided as *layout* says. Collective over the mesh.
+@overload
+def relayout(
+    tensor: DTensor,
+    layout: Layout,
+    out: DTensor | None = None,
+    max_scratch_bytes: int | None = None,
+    name: str | None = None,
+) -> DTensor: ...
 
-    The same global array, in new blocks that share no memory with the old ones, also if the layouts are equal. MATCH
-    in *layout* keeps what the tensor has on that axis. A plain array counts as replicated: every rank passes the same.
-    *name* stands in messages about a call that waits. ``LayoutError`` if the layout has another rank than the tensor,
-    ``MeshError`` if it is on another mesh. Source: tf.experimental.dtensor.relayout.
+
+@overload
+def relayout(
+    tensor: Any, layout: Any, out: Any = None, max_scratch_bytes: int | None = None, name: str | None = None
+) -> Any: ...
+
+
+def relayout(
+    tensor: Any,
+    layout: Any,
+    out: Any = None,
+    max_scratch_bytes: int | None = None,
+    name: str | None = None,
+) -> Any:
+    """Return *tensor* divided as *layout* says. Collective over the meshes of both.
+
+    The same global array, in new blocks that share no memory with the old ones, also if the layouts are equal. The
+    layout may be on another mesh, over other ranks; those outside of its mesh hold no block. MATCH in *layout* keeps
+    what the tensor has on that axis. A plain array counts as replicated: every rank passes the same.
+
+    *out* is a tensor of the same shape and dtype in *layout*, to be overwritten and returned. Beyond the blocks before
+    and after, a rank uses at most *max_scratch_bytes*, by default 32 MiB. *name* stands in messages about a call that
+    waits. A list, tuple or dict of tensors, with as many layouts, a `LayoutMap` or one layout for all, moves in as few
+    exchanges as pay; *out* is then like *tensor*, and the bound counts for all together.
+
+    ``LayoutError`` if the layout has another rank than the tensor, or *out* cannot be written to; ``MeshError`` if the
+    meshes are in different worlds; ``ShapeError`` if the bound cannot be kept. Source:
+    tf.experimental.dtensor.relayout.
 
     >>> import numpy as np, meshcomm as mc
     >>> def program():
@@ -32,39 +70,53 @@ def relayout(tensor: DTensor | ArrayLike, layout: Layout, name: str | None = Non
     ...     print(world.run(program))
     [[[0], [2], [4]], [[1], [3], [5]]]
     """
+    if _are_many(tensor):
+        return _many(tensor, layout, out, max_scratch_bytes, name)
     if not isinstance(layout, Layout):
         raise LayoutError(f"a relayout goes to a Layout, not {type(layout).__name__} ({layout!r})")
     if not isinstance(tensor, DTensor):
         if is_traced(tensor):
-            return _traced(tensor, layout, name)
+            return _traced(tensor, layout, out, max_scratch_bytes, name)
         tensor = unwrapped(tensor)
     if not isinstance(tensor, DTensor):
-        array = as_array(tensor)
-        return distribute(array, layout.matched(Layout.replicated(layout.mesh, array.ndim)))
-    check_place(tensor.layout, layout)
-    place = place_in(layout.mesh)
+        return _distributed(tensor, layout, out)
     source, shape, dtype = tensor.layout, tensor.shape, tensor.dtype
+    place = place_between(source.mesh, layout.mesh)
+    if out is not None:
+        check_out(out, tensor, layout)
     if place is None:
-        return DTensor(None, plan_relayout(shape, dtype, source, layout).target, shape, dtype)  # checked alike
+        plan = plan_relayout(shape, dtype, source, layout, max_scratch_bytes)  # checked alike
+        return DTensor(None, plan.target, shape, dtype) if out is None else out
     guard.begin(name or "relayout", place.team)
     try:
+        if out is not None:
+            agree_on_out(out, tensor, place)
         block = run_agreed(
             place,
-            (source, layout, shape, dtype),
-            lambda: _call(tensor, layout),
-            lambda: prepare(plan_relayout(shape, dtype, source, layout), place),
+            (source, layout, shape, dtype, max_scratch_bytes),
+            lambda: call_text("relayout", tensor, layout),
+            lambda: prepare(plan_relayout(shape, dtype, source, layout, max_scratch_bytes, place.team.machine), place),
             tensor.local,
+            None if out is None else out.local,
         )
     finally:
         guard.end()
+    if out is not None:
+        return out
     return DTensor(block, layout if layout.match_axis is None else layout.matched(source), shape, dtype)
 
 
-def relayout_like(tensor: DTensor | ArrayLike, layout_tensor: DTensor, name: str | None = None) -> DTensor:
-    """Return *tensor* in the layout of *layout_tensor*. Collective over the mesh.
+def relayout_like(
+    tensor: Tensor,
+    layout_tensor: DTensor,
+    out: DTensor | None = None,
+    max_scratch_bytes: int | None = None,
+    name: str | None = None,
+) -> DTensor:
+    """Return *tensor* in the layout of *layout_tensor*. Collective over the meshes of both.
 
-    Shape and dtype of *layout_tensor* do not matter, only its rank. ``LayoutError`` if the ranks differ or
-    *layout_tensor* is no DTensor. Source: tf.experimental.dtensor.relayout_like.
+    Shape and dtype of *layout_tensor* do not matter, only its rank. The rest is as for `relayout`. ``LayoutError`` if
+    the ranks differ or *layout_tensor* is no DTensor. Source: tf.experimental.dtensor.relayout_like.
 
     >>> import meshcomm as mc
     >>> def program():
@@ -79,38 +131,228 @@ def relayout_like(tensor: DTensor | ArrayLike, layout_tensor: DTensor, name: str
     layout_tensor = unwrapped(untraced(layout_tensor))
     if not isinstance(layout_tensor, DTensor):
         raise LayoutError(f"layout_tensor must be a DTensor, not {type(layout_tensor).__name__}")
-    return relayout(tensor, layout_tensor.layout, name or "relayout_like")
+    result: DTensor = relayout(tensor, layout_tensor.layout, out, max_scratch_bytes, name or "relayout_like")
+    return result
+
+
+def machine_of(mesh: Mesh) -> Machine:
+    """Return what moving bytes costs on the ranks of *mesh*, and their nodes, by which `relayout` plans. Collective.
+
+    Agreed by its ranks when they first communicate: the constants that the first of them finds in the file named by
+    ``MESHCOMM_MACHINE``, written by ``python -m meshcomm calibrate``, else defaults. A rank outside of the mesh gets
+    defaults. ``MeshError`` on all ranks if the file cannot be read.
+
+    >>> import meshcomm as mc
+    >>> with mc.simulate(2) as world:
+    ...     mesh = mc.create_mesh([("x", 2)])
+    ...     world.run(lambda: mc.machine_of(mesh).one_node)
+    [True, True]
+    """
+    if not isinstance(mesh, Mesh):
+        raise MeshError(f"a machine is that of a Mesh, not of {mesh!r}")
+    place = place_in(mesh)
+    return Machine() if place is None else place.team.machine
+
+
+def drop_plans(mesh: Mesh) -> None:
+    """Drop all plans that are kept for *mesh*, and the memory that they use. Collective over the mesh.
+
+    Plans are kept for calls that come again, up to 1,024 for each set of ranks. A call that comes again after this is
+    planned and agreed on anew.
+
+    >>> import meshcomm as mc
+    >>> with mc.simulate(2) as world:
+    ...     mesh = mc.create_mesh([("x", 2)])
+    ...     world.run(lambda: mc.drop_plans(mesh))
+    [None, None]
+    """
+    if not isinstance(mesh, Mesh):
+        raise MeshError(f"plans are kept for a Mesh, not for {mesh!r}")
+    place = place_in(mesh)
+    if place is not None:
+        guard.begin("drop_plans", place.team)
+        try:
+            guard.agree(place.team, "drop_plans")
+            place.team.programs.clear()
+        finally:
+            guard.end()
+    forget_plans()
 
 
 @_late.provides("execute_plan")
-def _execute(plan: Plan, tensor: Any) -> DTensor:
-    planned = (plan.shape, plan.dtype, plan.source)
+def _execute(plan: Plan, tensor: Any, out: Any) -> DTensor:
+    planned = plan.shape, plan.dtype, plan.source
     if not isinstance(tensor, DTensor) or (tensor.shape, tensor.dtype, tensor.layout) != planned:
         raise LayoutError(
             f"this plan is for a DTensor of {plan.shape} {plan.dtype} in {plan.source.sharding_specs}, "
             f"not for {tensor!r}"
         )
-    return relayout(tensor, plan.target)
+    place = place_between(tensor.layout.mesh, plan.target.mesh)
+    if out is not None:
+        check_out(out, tensor, plan.target)
+    if place is None:
+        return DTensor(None, plan.target, plan.shape, plan.dtype) if out is None else out
+    guard.begin("plan.execute", place.team)
+    try:
+        if out is not None:
+            agree_on_out(out, tensor, place)
+        block = run_agreed(
+            place,
+            plan,
+            lambda: f"{call_text('plan.execute', tensor, plan.target)} by {plan.steps}",
+            lambda: prepare(plan, place),
+            tensor.local,
+            None if out is None else out.local,
+        )
+    finally:
+        guard.end()
+    return DTensor(block, plan.target, plan.shape, plan.dtype) if out is None else out
 
 
-def _traced(tensor: Any, layout: Layout, name: str | None) -> DTensor:
-    result: DTensor = _late.call("traced", relayout, (tensor, layout, name))
+def _distributed(array: Any, layout: Layout, out: DTensor | None) -> DTensor:
+    """Return a plain array, the same on all ranks, in *layout*."""
+    array = as_array(array)
+    tensor = distribute(array, layout.matched(Layout.replicated(layout.mesh, array.ndim)))
+    if out is None:
+        return tensor
+    check_out(out, tensor, tensor.layout)
+    if out.local is not None:
+        out.local[...] = tensor.local
+    return out
+
+
+def check_out(out: Any, tensor: DTensor, layout: Layout) -> None:
+    """Raise unless *out* is what a relayout of *tensor* to *layout* gives; all ranks can see that alike. Local."""
+    if not isinstance(out, DTensor):
+        raise LayoutError(f"out must be a DTensor, not {type(out).__name__}")
+    if out.shape != tensor.shape:
+        raise ShapeError(f"out has shape {out.shape}, but the tensor has {tensor.shape}")
+    if out.dtype != tensor.dtype:
+        raise DTypeError(f"out has dtype {out.dtype}, but the tensor has {tensor.dtype}")
+    wanted = layout if layout.match_axis is None else layout.matched(tensor.layout)
+    if out.layout is not wanted and (out.layout != wanted or out.mesh.world is not wanted.mesh.world):
+        raise LayoutError(f"out is in {out.layout!r}, but the relayout goes to {wanted!r}")
+
+
+def agree_on_out(out: DTensor, tensor: DTensor, place: Place) -> None:
+    """Raise on all ranks unless each can write its block of *out* while it reads *tensor*. Collective over the team.
+
+    What one rank may see alone; a pair that was found good is not looked at again.
+    """
+    if out.partner is not None and out.partner() is tensor:
+        return
+    error = None
+    if out.local is not None:
+        if not out.local.flags.writeable:
+            error = LayoutError("out cannot be written to: its block is read-only")
+        elif tensor.local is not None and np.may_share_memory(out.local, tensor.local):
+            error = LayoutError("out shares memory with the tensor: a relayout reads blocks while it writes others")
+    guard.agree(place.team, call_text("out of a relayout", tensor, out.layout), error)
+    object.__setattr__(out, "partner", weakref.ref(tensor))
+
+
+def call_text(operation: str, tensor: DTensor, layout: Layout) -> str:
+    """Return what the ranks agree on: all that tells one call from another. Local."""
+    to = "" if layout.mesh is tensor.mesh else f" on {place_text(layout.mesh)}"
+    return (
+        f"{operation} of {tensor.shape} {tensor.dtype} from {tensor.layout.sharding_specs} on "
+        f"{place_text(tensor.mesh)} to {layout.sharding_specs}{to}"
+    )
+
+
+def _traced(*args: Any) -> DTensor:
+    result: DTensor = _late.call("traced", relayout, args)
     return result
 
 
-def check_place(source: Layout, target: Layout) -> None:
-    """Raise ``MeshError`` unless both layouts are on one mesh in one world. Local."""
-    if source.mesh is target.mesh:
-        return
-    if not same_place(source.mesh, target.mesh) or source.mesh.world is not target.mesh.world:
-        raise MeshError(
-            f"both layouts of a relayout must be on one mesh, but the tensor is on the {source.mesh} "
-            f"and the layout on the {target.mesh}"
-        )
+# -- many at once -----------------------------------------------------------------------------------------------------
 
 
-def _call(tensor: DTensor, layout: Layout) -> str:
-    return (
-        f"relayout of {tensor.shape} {tensor.dtype} from {tensor.layout.sharding_specs} to {layout.sharding_specs} "
-        f"on {place_text(tensor.mesh)}"
-    )
+def _are_many(tensors: Any) -> bool:
+    """Return whether these are several tensors: a list of numbers is one array."""
+    if isinstance(tensors, Mapping):
+        return True
+    return isinstance(tensors, list | tuple) and any(isinstance(t, DTensor) or is_traced(t) for t in tensors)
+
+
+def _many(tensors: Any, layouts: Any, out: Any, bound: int | None, name: str | None) -> Any:
+    """Return tensors in a list, tuple or mapping like the one given."""
+    keys = list(tensors) if isinstance(tensors, Mapping) else list(range(len(tensors)))
+    items = [tensors[key] for key in keys]
+    to = [_layout_for(layouts, key, keys) for key in keys]
+    outs = [None] * len(keys) if out is None else [_item(out, key, keys) for key in keys]
+    if any(is_traced(item) for item in items):
+        moved = [relayout(*each, bound, name) for each in zip(items, to, outs, strict=True)]
+    else:
+        moved = _moved_together(items, to, outs, bound, name)
+    if isinstance(tensors, Mapping):
+        return dict(zip(keys, moved, strict=True))
+    return tuple(moved) if isinstance(tensors, tuple) else moved
+
+
+def _layout_for(layouts: Any, key: Any, keys: list[Any]) -> Layout:
+    layout = layouts if isinstance(layouts, Layout) else _item(layouts, key, keys)
+    if not isinstance(layout, Layout):
+        raise LayoutError(f"there is no layout for tensor {key!r}: {layout!r}")
+    return layout
+
+
+def _item(items: Any, key: Any, keys: list[Any]) -> Any:
+    if isinstance(items, Sequence) and not isinstance(items, str) and len(items) != len(keys):
+        raise LayoutError(f"{len(keys)} tensors need as many layouts and results, not {len(items)}")
+    try:
+        return items[key]
+    except (KeyError, IndexError, TypeError):
+        raise LayoutError(
+            f"there is nothing for tensor {key!r} in {type(items).__name__} of layouts or results"
+        ) from None
+
+
+def _moved_together(
+    items: list[Any], layouts: list[Layout], outs: list[Any], bound: int | None, name: str | None
+) -> list[DTensor]:
+    moved: list[Any] = [None] * len(items)
+    together: dict[Place, list[int]] = {}
+    for number, (item, layout, out) in enumerate(zip(items, layouts, outs, strict=True)):
+        tensor = unwrapped(item)
+        if not isinstance(tensor, DTensor):
+            moved[number] = _distributed(tensor, layout, out)
+            continue
+        items[number] = tensor
+        place = place_between(tensor.mesh, layout.mesh)
+        if place is None:
+            moved[number] = relayout(tensor, layout, out, bound, name)
+            continue
+        if out is not None:
+            check_out(out, tensor, layout)
+        together.setdefault(place, []).append(number)
+    for place, numbers in together.items():
+        blocks = _run_batch(place, [(items[n], layouts[n], outs[n]) for n in numbers], bound, name)
+        for number, block in zip(numbers, blocks, strict=True):
+            tensor, layout, out = items[number], layouts[number], outs[number]
+            if layout.match_axis is not None:
+                layout = layout.matched(tensor.layout)
+            moved[number] = out if out is not None else DTensor(block, layout, tensor.shape, tensor.dtype)
+    return moved
+
+
+def _run_batch(place: Place, moves: list[tuple[DTensor, Layout, Any]], bound: int | None, name: str | None) -> Any:
+    """Return the new blocks of tensors that move together. Collective over the team."""
+    specs = tuple([(t.layout, layout, t.shape, t.dtype) for t, layout, _ in moves])
+
+    def call() -> str:
+        return "; ".join(call_text("relayout", t, layout) for t, layout, _ in moves)
+
+    def build() -> Callable[..., Any]:
+        plans = [plan_relayout(shape, dtype, a, b, bound, place.team.machine) for a, b, shape, dtype in specs]
+        return batch.prepare_many(plans, place, bound)
+
+    guard.begin(name or f"relayout of {len(moves)} tensors", place.team)
+    try:
+        for tensor, _, out in moves:
+            if out is not None:
+                agree_on_out(out, tensor, place)
+        outs = [None if out is None else out.local for _, _, out in moves]
+        return run_agreed(place, (specs, bound), call, build, [t.local for t, _, _ in moves], outs)
+    finally:
+        guard.end()

@@ -13,9 +13,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from meshcomm import _late
 from meshcomm.errors import CollectiveMismatch, MeshError
-from meshcomm.groups import Bytes, Communicator, Counts, World
+from meshcomm.groups import Bytes, Communicator, Counts, Pending, World
 from meshcomm.mesh import integer
+
+MOST_PAUSES = 10_000
+"""So often a simulated rank may ask whether something has come while nothing happens at all."""
 
 
 def simulate(size: int) -> "SimulatedWorld":
@@ -53,6 +57,7 @@ class SimulatedWorld:
         self._meetings: dict[Any, _Meeting] = {}
         self._control = threading.Semaphore(0)
         self._running = False
+        self.events = 0
 
     def __enter__(self) -> "SimulatedWorld":
         _stack().append(self)
@@ -152,26 +157,49 @@ class SimulatedWorld:
 
         If a rank *may_leave*, it goes on when no rank can, and is told who has not come.
         """
+        meeting = self._at(key, operation, members, payload, complete)
+        if not meeting.over:
+            rank = self.here()
+            rank.waits_at = meeting if may_leave else None
+            meeting.wait(rank)
+            if rank.rank in meeting.left:
+                return [member for member in members if member not in meeting.brought]
+        return meeting.result()
+
+    def arrive(
+        self,
+        key: Any,
+        operation: str,
+        members: tuple[int, ...],
+        payload: Any,
+        complete: Callable[[dict[int, Any]], Any],
+    ) -> "_Arrived":
+        """As `meet`, but do not wait: what is returned does, or says whether all have come."""
+        return _Arrived(self._at(key, operation, members, payload, complete), self.here())
+
+    def _at(
+        self,
+        key: Any,
+        operation: str,
+        members: tuple[int, ...],
+        payload: Any,
+        complete: Callable[[dict[int, Any]], Any],
+    ) -> "_Meeting":
+        """Return the meeting at *key*, to which the calling rank has come; it is over if all have."""
         rank = self.here()
         if rank.cancelled:
             raise _Cancelled
         meeting = self._meetings.setdefault(key, _Meeting())
         meeting.brought[rank.rank] = payload
         meeting.operations[rank.rank] = operation
+        self.events += 1
         if len(meeting.brought) == len(members):
             del self._meetings[key]
             meeting.finish(complete)
-            for member in members:
+            for member in meeting.waiting:
                 if member not in meeting.left:
                     self._ranks[member].ready, self._ranks[member].waits_at = True, None
-        else:
-            rank.waits_at = meeting if may_leave else None
-            rank.wait(operation)
-            if rank.rank in meeting.left:
-                return [member for member in members if member not in meeting.brought]
-        if meeting.error is not None:
-            raise type(meeting.error)(*meeting.error.args)
-        return meeting.outcome
+        return meeting
 
 
 class _Meeting:
@@ -180,11 +208,25 @@ class _Meeting:
     def __init__(self) -> None:
         self.brought: dict[int, Any] = {}
         self.operations: dict[int, str] = {}
+        self.waiting: list[int] = []
         self.left: list[int] = []  # ranks that were here, but did not wait to the end
+        self.over = False
         self.outcome: Any = None
         self.error: Exception | None = None
 
+    def wait(self, rank: "SimulatedRank") -> None:
+        """Let others run until all have come, or this rank leaves."""
+        self.waiting.append(rank.rank)
+        rank.wait(self.operations[rank.rank])
+
+    def result(self) -> Any:
+        """Return what came of it, on each rank."""
+        if self.error is not None:
+            raise type(self.error)(*self.error.args)
+        return self.outcome
+
     def finish(self, complete: Callable[[dict[int, Any]], Any]) -> None:
+        self.over = True
         if len(set(self.operations.values())) > 1:
             calls = ", ".join(f"rank {rank}: {name}" for rank, name in sorted(self.operations.items()))
             self.error = CollectiveMismatch(f"simulated ranks made different calls: {calls}")
@@ -193,6 +235,24 @@ class _Meeting:
             self.outcome = complete(self.brought)
         except Exception as error:
             self.error = error
+
+
+class _Arrived:
+    """A rank that has come to a meeting and did something else since."""
+
+    def __init__(self, meeting: _Meeting, rank: "SimulatedRank") -> None:
+        self._meeting = meeting
+        self._rank = rank
+
+    def test(self) -> bool:
+        if not self._meeting.over:
+            self._rank.pause()
+        return self._meeting.over and self._meeting.result() is None
+
+    def wait(self) -> None:
+        if not self._meeting.over:
+            self._meeting.wait(self._rank)
+        self._meeting.result()
 
 
 class _Cancelled(BaseException):
@@ -230,11 +290,13 @@ class SimulatedRank(World):
         """Make the thread; it waits for its first turn."""
         self._teams.clear()
         self._places.clear()
+        self.started.clear()
         self.ready, self.done, self.cancelled = True, False, False
         self.result: Any = None
         self.error: BaseException | None = None
         self.failed_at = 0
         self.waits_in = ""
+        self._pauses, self._paused_at = 0, 0
         self.waits_at: _Meeting | None = None
         target, name = copy_context().run, f"simulated rank {self.rank}"  # a default mesh is that of the caller
         self._thread = threading.Thread(target=target, args=(self._main, function, args), name=name)
@@ -252,12 +314,26 @@ class SimulatedRank(World):
         if self.cancelled:
             raise _Cancelled
 
+    def pause(self) -> None:
+        """Let each other rank that can run do so once; ``CollectiveMismatch`` if nothing ever comes of it."""
+        events = self.simulated_world.events
+        self._pauses = self._pauses + 1 if events == self._paused_at else 0
+        self._paused_at = events
+        if self._pauses > MOST_PAUSES:
+            raise CollectiveMismatch(f"simulated rank {self.rank} asks again and again for what does not come")
+        self.simulated_world._control.release()
+        self.go.acquire()
+        if self.cancelled:
+            raise _Cancelled
+
     def _main(self, function: Callable[..., Any], args: tuple[Any, ...]) -> None:
         self.go.acquire()
         _local.rank = self
         try:
             if not self.cancelled:
                 self.result = function(*args)
+                if self.started:
+                    _late.call("check_started", self)
         except _Cancelled:
             pass
         except BaseException as error:
@@ -310,17 +386,32 @@ class SimulatedCommunicator(Communicator):
     def alltoallv(
         self, send: Bytes, send_counts: Counts, send_offsets: Counts, into: Bytes, counts: Counts, offsets: Counts
     ) -> None:
-        def complete(brought: list[Any]) -> None:
-            for i, (data, data_counts, data_offsets, _, _, _) in enumerate(brought):
-                for j, (_, _, _, target, target_counts, target_offsets) in enumerate(brought):
-                    self._deliver(
-                        data[data_offsets[j] : data_offsets[j] + data_counts[j]],
-                        i,
-                        target[target_offsets[i] : target_offsets[i] + target_counts[i]],
-                        j,
-                    )
+        self._meet("alltoallv", (send, send_counts, send_offsets, into, counts, offsets), self._exchange)
 
-        self._meet("alltoallv", (send, send_counts, send_offsets, into, counts, offsets), complete)
+    def _exchange(self, brought: list[Any]) -> None:
+        for i, (data, data_counts, data_offsets, _, _, _) in enumerate(brought):
+            for j, (_, _, _, target, target_counts, target_offsets) in enumerate(brought):
+                self._deliver(
+                    data[data_offsets[j] : data_offsets[j] + data_counts[j]],
+                    i,
+                    target[target_offsets[i] : target_offsets[i] + target_counts[i]],
+                    j,
+                )
+
+    def start_alltoallv(
+        self, send: Bytes, send_counts: Counts, send_offsets: Counts, into: Bytes, counts: Counts, offsets: Counts
+    ) -> Pending:
+        self._calls += 1
+        mine = (send, send_counts, send_offsets, into, counts, offsets)
+        return self._world.simulated_world.arrive(
+            (self._key, self._calls),
+            "alltoallv",
+            self._members,
+            mine,
+            lambda brought: self._exchange([brought[rank] for rank in self._members]),
+        )
+
+    start_pieces = start_alltoallv
 
     def permute(self, data: Bytes, to: int | None, into: Bytes, source: int | None) -> None:
         def complete(brought: list[Any]) -> None:
@@ -388,6 +479,9 @@ class SimulatedCommunicator(Communicator):
 
         members = self._meet("split", (color, key), complete)
         return SimulatedCommunicator(self._world, (*self._key, self._calls, color), members[color])
+
+    def nodes(self) -> list[int]:
+        return [0] * self.size
 
     def free(self) -> None:
         """Nothing to give back."""

@@ -28,7 +28,7 @@ from hypothesis.errors import UnsatisfiedAssumption
 
 from meshcomm.guard import launched
 
-collect_ignore = ["failures"]  # programs that tests launch
+collect_ignore = ["failures", "hosts"]  # programs that tests launch
 MPI_TESTS = Path(__file__).parent / "mpi"
 DEADLINE = 5.0  # seconds that a rank which failed waits for the others to come to the end of the test
 

@@ -8,8 +8,8 @@ from typing import NamedTuple
 import numpy as np
 
 from meshcomm import UNSHARDED, Layout, Mesh, simulate
-from meshcomm.collectives import Gather, as_block, as_bytes, incoming, outgoing
-from meshcomm.execute import operations
+from meshcomm.exchange import Exchange, Gather, as_block, as_bytes
+from meshcomm.execute import operations, target_shape
 
 # -- arrays -----------------------------------------------------------------------------------------------------------
 
@@ -71,13 +71,31 @@ def random_numbers(shape, dtype, seed=0):
 # -- the kernel -------------------------------------------------------------------------------------------------------
 
 
-def box_copies(source, target, itemsize, source_offsets, source_strides, target_offsets, target_strides, extents):
-    """The twin of the kernel: copy boxes of bytes, element by element."""
-    for box, shape in enumerate(extents):
-        for index in product(*(range(n) for n in shape)):
-            s = source_offsets[box] + sum(i * d for i, d in zip(index, source_strides[box], strict=True))
-            t = target_offsets[box] + sum(i * d for i, d in zip(index, target_strides[box], strict=True))
-            target[t : t + itemsize] = source[s : s + itemsize]
+def items_of(offset, strides, extents):
+    """Where the items of a box begin, in row-major order."""
+    for index in product(*(range(n) for n in extents)):
+        yield offset + sum(i * stride for i, stride in zip(index, strides, strict=True))
+
+
+def box_copies(sources, targets, itemsize, boxes):
+    """The twin of `BoxCopies`: copy boxes (source, offset, strides, target, offset, strides, extents) item by item."""
+    for source, source_offset, source_strides, target, target_offset, target_strides, extents in boxes:
+        places = zip(
+            items_of(source_offset, source_strides, extents),
+            items_of(target_offset, target_strides, extents),
+            strict=True,
+        )
+        for s, t in places:
+            targets[target][t : t + itemsize] = sources[source][s : s + itemsize]
+
+
+def packed(regions, itemsize, boxes, part=0, parts=1):
+    """The twin of `Packing`: the bytes of a part of boxes (region, offset, strides, extents)."""
+    taken = []
+    for region, offset, strides, extents in boxes:
+        for items in np.array_split(np.fromiter(items_of(offset, strides, extents), np.intp), parts)[part : part + 1]:
+            taken += [regions[region][s : s + itemsize] for s in items]
+    return np.concatenate([np.empty(0, np.uint8), *taken])
 
 
 # -- relayout ---------------------------------------------------------------------------------------------------------
@@ -105,54 +123,83 @@ class Run(NamedTuple):
     bytes_moved: list
     messages: list
     peak_bytes: list
+    scratch: list
+
+
+def devices_on(mesh, ranks):
+    """The device of each of *ranks* in *mesh*, None for one outside."""
+    return [mesh.ranks.index(rank) if rank in mesh.ranks else None for rank in ranks]
+
+
+def blocks_between(array, layout, plan):
+    """What each device of *plan* holds in *layout*, None where it is outside of the mesh."""
+    devices = devices_on(layout.mesh, plan.ranks)
+    shape = array.shape
+    return [None if d is None else array[(..., *layout.block_slices(shape, d))].copy(order="C") for d in devices]
 
 
 def lockstep(plan, blocks):
     """Run *plan* on the blocks of all devices, step by step, and count what they receive and hold."""
-    devices = range(plan.target.mesh.size)
+    devices = range(len(plan.ranks))
     programs = [operations(plan, SimpleNamespace(device=d, team=_Team())) for d in devices]
-    data = begin = [as_bytes(block) for block in blocks]
-    moved, messages, peaks = ([0 for _ in devices] for _ in range(3))
-    for number, steps in enumerate(zip(*programs, strict=True)):
-        if hasattr(steps[0], "receive"):
-            targets = _exchange(steps, data, moved, messages)
+    data = begin = [np.empty(0, np.uint8) if block is None else as_bytes(block) for block in blocks]
+    moved, messages, peaks, scratch = ([0 for _ in devices] for _ in range(4))
+    for number, made in enumerate(zip(*programs, strict=True)):
+        steps = [step for step, _ in made]
+        targets = [np.full(size, 0xEE, np.uint8) for _, size in made]
+        if isinstance(steps[0], Exchange | Gather):
+            _exchange(plan, steps, data, targets, moved, messages)
         else:
-            targets = [step.run(block) for step, block in zip(steps, data, strict=True)]
+            for step, block, target in zip(steps, data, targets, strict=True):
+                step.run([block], [target])
+        last = number == len(programs[0]) - 1
         for d, step in enumerate(steps):
             held = len(data[d]) if number else 0  # the first step takes from the block that the caller keeps
-            peaks[d] = max(peaks[d], len(begin[d]) + held + _scratch_of(step) + len(targets[d]))
+            used = held + _scratch_of(step)
+            peaks[d] = max(peaks[d], len(begin[d]) + used + len(targets[d]))
+            scratch[d] = max(scratch[d], used + (0 if last else len(targets[d])))
         data = targets
-    shapes = [plan.target.block_shape(plan.shape, d) for d in devices]
-    return Run([as_block(d, s, plan.dtype) for d, s in zip(data, shapes, strict=True)], moved, messages, peaks)
+    shapes = [target_shape(plan, d) for d in devices]
+    ends = [None if s is None else as_block(d, s, plan.dtype) for d, s in zip(data, shapes, strict=True)]
+    return Run(ends, moved, messages, peaks, scratch)
 
 
 def _scratch_of(step):
-    sides = (step.send, step.receive) if hasattr(step, "receive") else ()
-    return sum(side.buffer_size for side in sides if side.copies is not None)
+    return step.send.room + step.receive.room if isinstance(step, Exchange | Gather) else 0
 
 
-def _exchange(steps, data, moved, messages):
-    sent = [outgoing(step.send, block).copy() for step, block in zip(steps, data, strict=True)]
-    targets = []
-    for device, step in enumerate(steps):
-        target = np.full(step.receive.size, 0xEE, np.uint8)
-        into = incoming(step.receive, target)
-        me = step.group.members.index(device)
-        for place, peer in enumerate(step.group.members):
-            other = steps[peer].send
-            if isinstance(step, Gather):
-                block = sent[peer][steps[peer].part]
-            else:
-                block = sent[peer][other.offsets[me] : other.offsets[me] + other.counts[me]]
-            start, count = step.receive.offsets[place], step.receive.counts[place]
-            assert len(block) == count, f"device {peer} sends {len(block)} bytes, device {device} expects {count}"
-            into[start : start + count] = block
-            if peer != device and count:
-                moved[device] += count
-                messages[device] += 1
-        step.finish(data[device], into, target)
-        targets.append(target)
-    return targets
+def _exchange(plan, steps, data, targets, moved, messages):
+    pairs = set()
+    for number in range(getattr(steps[0], "rounds", 1)):
+        sent = []
+        for step, block in zip(steps, data, strict=True):
+            if step.send.packing is not None:
+                packed = np.full(step.send.room, 0xDD, np.uint8)
+                step.send.packing.pack([block], packed, number, step.send.rounds)
+                block = packed
+            sent.append(block)
+        for device, step in enumerate(steps):
+            into = targets[device] if step.receive.packing is None else np.full(step.receive.room, 0xCC, np.uint8)
+            me = step.group.members.index(plan.ranks[device])
+            counts, offsets = step.receive.part(number)
+            for place, rank in enumerate(step.group.members):
+                peer = plan.ranks.index(rank)
+                its_counts, its_offsets = steps[peer].send.part(number)
+                to = place if isinstance(step, Gather) else me  # a gather sends the same to all
+                block = sent[peer][its_offsets[to] : its_offsets[to] + its_counts[to]]
+                count = counts[place]
+                assert len(block) == count, f"device {peer} sends {len(block)} bytes, device {device} expects {count}"
+                into[offsets[place] : offsets[place] + count] = block
+                if peer != device and count:
+                    moved[device] += count
+                    pairs.add((peer, device))
+            if step.receive.packing is not None:
+                step.receive.packing.unpack(into, [targets[device]], number, step.receive.rounds)
+    for step, block, target in zip(steps, data, targets, strict=True):
+        if isinstance(step, Exchange) and step.own is not None:
+            step.own.run([block], [target])
+    for _, device in pairs:
+        messages[device] += 1
 
 
 class _Team:

@@ -1,4 +1,6 @@
-"""The kernel: the same bytes as its NumPy twin, and no byte outside of the two buffers."""
+"""The kernel: the same bytes as its NumPy twin, and no byte outside of the regions."""
+
+from math import prod
 
 import numpy as np
 import pytest
@@ -6,21 +8,56 @@ import reference
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from meshcomm._kernels import BoxCopies
+from meshcomm._kernels import BoxCopies, Packing
 
 LARGEST = 2**63 - 1
 
 
-def copies(source_size, target_size, itemsize, boxes, ndim=1):
-    """Boxes as (source offset, source strides, target offset, target strides, extents)."""
+def column(values):
+    return np.array(list(values), dtype=np.intp)
 
-    def column(i):
-        return np.array([box[i] for box in boxes], dtype=np.intp)
 
-    def rows(i):
-        return np.array([box[i] for box in boxes], dtype=np.intp).reshape(len(boxes), ndim)
+def matrix(boxes, i, ndim):
+    return np.array([box[i] for box in boxes], dtype=np.intp).reshape(len(boxes), ndim)
 
-    return BoxCopies(source_size, target_size, itemsize, column(0), rows(1), column(2), rows(3), rows(4))
+
+def copies(source_sizes, target_sizes, itemsize, boxes, ndim=1):
+    """Boxes as (source, offset, strides, target, offset, strides, extents)."""
+    return BoxCopies(
+        source_sizes,
+        target_sizes,
+        itemsize,
+        column(box[0] for box in boxes),
+        column(box[1] for box in boxes),
+        matrix(boxes, 2, ndim),
+        column(box[3] for box in boxes),
+        column(box[4] for box in boxes),
+        matrix(boxes, 5, ndim),
+        matrix(boxes, 6, ndim),
+    )
+
+
+def packing(sizes, itemsize, boxes, ndim=1):
+    """Boxes as (region, offset, strides, extents)."""
+    return Packing(
+        sizes,
+        itemsize,
+        column(box[0] for box in boxes),
+        column(box[1] for box in boxes),
+        matrix(boxes, 2, ndim),
+        matrix(boxes, 3, ndim),
+    )
+
+
+def noise(size, seed=1):
+    return np.random.default_rng(seed).integers(0, 256, size, np.uint8)
+
+
+def misaligned(size, by):
+    """Zeros at an address that is *by* more than a multiple of 64, with nothing of ours before and after them."""
+    memory = np.zeros(size + 128, np.uint8)
+    start = -memory.ctypes.data % 64 + by
+    return memory[start : start + size]
 
 
 @st.composite
@@ -38,44 +75,101 @@ def sides(draw, extents, itemsize, may_overlap):
 
 @st.composite
 def problems(draw):
+    """Boxes between a few regions; each writes to bytes of its own."""
     ndim, itemsize = draw(st.integers(0, 4)), draw(st.integers(1, 16))
-    boxes, sizes = [], [draw(st.integers(0, 8)), 0]
+    boxes, source_sizes, target_sizes = (
+        [],
+        draw(st.lists(st.integers(0, 8), max_size=3)),
+        [0] * draw(st.integers(1, 3)),
+    )
+    source_sizes = source_sizes or [0]
     for _ in range(draw(st.integers(0, 4))):
         extents = draw(st.lists(st.integers(0, 4), min_size=ndim, max_size=ndim))
-        source, source_strides, source_size = draw(sides(extents, itemsize, may_overlap=True))
-        target, target_strides, target_size = draw(sides(extents, itemsize, may_overlap=False))
-        boxes.append((source, source_strides, sizes[1] + target, target_strides, extents))
-        sizes = [max(sizes[0], source_size), sizes[1] + target_size]
-    return (*sizes, itemsize, boxes, ndim)
+        source, target = (draw(st.integers(0, len(sizes) - 1)) for sizes in (source_sizes, target_sizes))
+        source_offset, source_strides, source_size = draw(sides(extents, itemsize, may_overlap=True))
+        target_offset, target_strides, target_size = draw(sides(extents, itemsize, may_overlap=False))
+        target_offset += target_sizes[target]
+        boxes.append((source, source_offset, source_strides, target, target_offset, target_strides, extents))
+        source_sizes[source] = max(source_sizes[source], source_size)
+        target_sizes[target] += target_size
+    return source_sizes, target_sizes, itemsize, boxes, ndim
 
 
-@given(problems())
-@example((8, 8, 2, [(6, [-2], 0, [2], [4])], 1))
-@example((2, 8, 2, [(0, [0], 0, [2], [4])], 1))
-@example((0, 0, 3, [(0, [5], 0, [5], [0])], 1))
-def test_copies_what_its_twin_copies(problem):
-    source_size, target_size, itemsize, boxes, _ = problem
-    source = np.random.default_rng(1).integers(0, 256, source_size, np.uint8)
-    target = np.full(target_size, 0xEE, np.uint8)
-    expected = target.copy()
-    columns = list(zip(*boxes, strict=True)) or [()] * 5
-    source_offsets, source_strides, target_offsets, target_strides, extents = columns
-    reference.box_copies(
-        source, expected, itemsize, source_offsets, source_strides, target_offsets, target_strides, extents
-    )
-    prepared = copies(*problem)
-    assert (prepared.source_size, prepared.target_size) == (source_size, target_size)
+def check_copies(source_sizes, target_sizes, itemsize, boxes, ndim, alignment=0):
+    sources = [misaligned(size, alignment * 3 % 64) for size in source_sizes]
+    for i, source in enumerate(sources):
+        source[:] = noise(len(source), i)
+    targets = [misaligned(size, alignment) for size in target_sizes]
+    for target in targets:
+        target[:] = 0xEE
+    expected = [target.copy() for target in targets]
+    reference.box_copies(sources, expected, itemsize, boxes)
+    prepared = copies(source_sizes, target_sizes, itemsize, boxes, ndim)
     for _ in range(2):  # checked once, run any number of times
-        prepared.run(source, target)
-        assert (target == expected).all()
-    if prepared.single_runs:
-        assert all(0 in shape or _is_one_run(itemsize, shape, s, t) for _, s, _, t, shape in boxes)
+        prepared.run(sources, targets)
+        for target, right in zip(targets, expected, strict=True):
+            assert (target == right).all()
+    assert prepared.count == sum(0 not in box[6] for box in boxes)
 
 
-def _is_one_run(itemsize, extents, *sides):
+@given(problems(), st.integers(0, 63))
+@example(([8], [8], 2, [(0, 6, [-2], 0, 0, [2], [4])], 1), 1)
+@example(([2], [8], 2, [(0, 0, [0], 0, 0, [2], [4])], 1), 0)
+@example(([0], [0], 3, [(0, 0, [5], 0, 0, [5], [0])], 1), 0)
+def test_copies_what_its_twin_copies(problem, alignment):
+    check_copies(*problem, alignment)
+
+
+@st.composite
+def packings(draw):
+    ndim, itemsize = draw(st.integers(0, 4)), draw(st.integers(1, 16))
+    boxes, sizes = [], [0] * draw(st.integers(1, 3))
+    for _ in range(draw(st.integers(0, 4))):
+        extents = draw(st.lists(st.integers(0, 4), min_size=ndim, max_size=ndim))
+        region = draw(st.integers(0, len(sizes) - 1))
+        offset, strides, size = draw(sides(extents, itemsize, may_overlap=False))
+        boxes.append((region, sizes[region] + offset, strides, extents))
+        sizes[region] += size
+    return sizes, itemsize, boxes, ndim
+
+
+@given(packings(), st.integers(1, 5))
+@example(([40], 2, [(0, 0, [8, 2], [5, 3])], 2), 4)
+def test_packs_and_unpacks_what_its_twin_packs(problem, parts):
+    sizes, itemsize, boxes, _ = problem
+    prepared = packing(*problem)
+    regions = [noise(size, i) for i, size in enumerate(sizes)]
+    back = [np.full(size, 0xEE, np.uint8) for size in sizes]
+    assert prepared.nbytes == sum(prod(box[3]) * itemsize for box in boxes)
+    assert prepared.count == sum(0 not in box[3] for box in boxes)
+    for part in range(parts):
+        expected = reference.packed(regions, itemsize, boxes, part, parts)
+        assert prepared.part_bytes(part, parts) == len(expected)
+        buffer = np.full(len(expected) + 3, 0xEE, np.uint8)
+        prepared.pack(regions, buffer, part, parts)
+        assert (buffer[: len(expected)] == expected).all()
+        assert (buffer[len(expected) :] == 0xEE).all()
+        prepared.unpack(buffer, back, part, parts)
+    for i, (region, filled) in enumerate(zip(regions, back, strict=True)):
+        touched = np.zeros(len(region), bool)
+        for _, offset, strides, extents in (box for box in boxes if box[0] == i):
+            for s in reference.items_of(offset, strides, extents):
+                touched[s : s + itemsize] = True
+        assert (filled == np.where(touched, region, 0xEE)).all()
+
+
+@given(packings())
+def test_contiguous_boxes_are_single_runs(problem):
+    itemsize, boxes = problem[1:3]
+    assert packing(*problem).contiguous == all(
+        0 in extents or _is_one_run(itemsize, extents, strides) for _, _, strides, extents in boxes
+    )
+
+
+def _is_one_run(itemsize, extents, strides):
     for axis in reversed(range(len(extents))):
         if extents[axis] > 1:
-            if any(strides[axis] != itemsize for strides in sides):
+            if strides[axis] != itemsize:
                 return False
             itemsize *= extents[axis]
     return True
@@ -83,13 +177,8 @@ def _is_one_run(itemsize, extents, *sides):
 
 @pytest.mark.parametrize("itemsize", range(1, 17))
 def test_unaligned_items_of_every_size(itemsize):
-    source = np.arange(7 * (itemsize + 3) + 1, dtype=np.uint8)
-    target = np.zeros(7 * (itemsize + 1) + 1, np.uint8)
-    expected = target.copy()
-    box = (1, [itemsize + 3], 1, [itemsize + 1], [7])
-    reference.box_copies(source, expected, itemsize, *([part] for part in box))
-    copies(len(source), len(target), itemsize, [box]).run(source, target)
-    assert (target == expected).all()
+    box = (0, 1, [itemsize + 3], 0, 1, [itemsize + 1], [7])
+    check_copies([7 * (itemsize + 3) + 1], [7 * (itemsize + 1) + 1], itemsize, [box], 1)
 
 
 # Each box reaches one byte, or very far, outside of 12 bytes on one side.
@@ -110,75 +199,156 @@ OUTSIDE = {
 }
 
 
-@pytest.mark.parametrize("side", ["source", "target"])
+@pytest.mark.parametrize("side", ["source", "target", "region"])
 @pytest.mark.parametrize("name", OUTSIDE)
 def test_boxes_outside_are_refused(side, name):
     offset, strides, extents, itemsize = OUTSIDE[name]
-    inside = (0, [0])
-    box = (offset, strides, *inside, extents) if side == "source" else (*inside, offset, strides, extents)
-    sizes = (12, LARGEST) if side == "source" else (LARGEST, 12)
-    with pytest.raises(ValueError, match=rf"box 0 .* outside of the 12 bytes of the {side}"):
-        copies(*sizes, itemsize, [box])
+    wrong, right = (1, offset, strides), (0, 0, [0])
+    prepare = {
+        "source": lambda: copies([LARGEST, 12], [LARGEST], itemsize, [(*wrong, *right, extents)]),
+        "target": lambda: copies([LARGEST], [LARGEST, 12], itemsize, [(*right, *wrong, extents)]),
+        "region": lambda: packing([LARGEST, 12], itemsize, [(*wrong, extents)]),
+    }
+    with pytest.raises(ValueError, match=rf"box 0 .* outside of the 12 bytes of {side} 1"):
+        prepare[side]()
+
+
+@pytest.mark.parametrize("region", [-1, 2, LARGEST])
+def test_regions_that_are_not_there_are_refused(region):
+    here, there = (0, 0, [1]), (region, 0, [1])
+    for boxes in ([(*there, *here, [1])], [(*here, *there, [1])]):
+        with pytest.raises(ValueError, match=rf"box 0 is in (source|target) {region}, but there are 2 of them"):
+            copies([1, 1], [1, 1], 1, boxes)
+    with pytest.raises(ValueError, match=f"box 0 is in region {region}, but there are 2 of them"):
+        packing([1, 1], 1, [(*there, [1])])
 
 
 def test_two_axes_that_fit_alone_are_refused_together():
-    with pytest.raises(ValueError, match="outside of the 12 bytes of the source"):
-        copies(12, 99, 1, [(0, [7, 6], 0, [2, 1], [2, 2])], ndim=2)
-    with pytest.raises(ValueError, match="outside of the 12 bytes of the source"):
-        copies(12, 99, 1, [(6, [-6, -1], 0, [2, 1], [2, 2])], ndim=2)
-    copies(12, 99, 1, [(7, [-6, -1], 0, [2, 1], [2, 2])], ndim=2)
+    with pytest.raises(ValueError, match="outside of the 12 bytes of source 0"):
+        copies([12], [99], 1, [(0, 0, [7, 6], 0, 0, [2, 1], [2, 2])], ndim=2)
+    with pytest.raises(ValueError, match="outside of the 12 bytes of source 0"):
+        copies([12], [99], 1, [(0, 6, [-6, -1], 0, 0, [2, 1], [2, 2])], ndim=2)
+    copies([12], [99], 1, [(0, 7, [-6, -1], 0, 0, [2, 1], [2, 2])], ndim=2)
 
 
 def test_the_second_box_is_checked_as_well():
-    good, bad = (0, [1], 0, [1], [4]), (9, [1], 0, [1], [4])
+    good, bad = (0, 0, [1], 0, 0, [1], [4]), (0, 9, [1], 0, 0, [1], [4])
     with pytest.raises(ValueError, match="box 1 at offset 9"):
-        copies(12, 12, 1, [good, bad])
+        copies([12], [12], 1, [good, bad])
 
 
 def test_empty_boxes_may_lie_anywhere():
     target = np.full(2, 7, np.uint8)
-    prepared = copies(0, 2, 1, [(99, [5, 5], -99, [5, 5], [3, 0])], ndim=2)
-    prepared.run(b"", target)
+    prepared = copies([0], [2], 1, [(5, 99, [5, 5], -5, -99, [5, 5], [3, 0])], ndim=2)
+    prepared.run([b""], [target])
     assert prepared.count == 0
     assert target.tolist() == [7, 7]
+    nothing = packing([0], 1, [(5, 99, [5, 5], [0, LARGEST])], ndim=2)
+    assert (nothing.nbytes, nothing.count, nothing.contiguous) == (0, 0, True)
+    of_no_size = packing([0], 0, [(5, 99, [5], [LARGEST])])
+    assert (of_no_size.nbytes, of_no_size.count, of_no_size.contiguous) == (0, 0, True)
+
+
+def test_no_regions_and_no_boxes():
+    copies([], [], 1, []).run([], [])
+    packing([], 1, []).pack([], bytearray())
+
+
+def test_more_axes_than_numpy_has_are_refused():
+    with pytest.raises(ValueError, match="at most 64 axes, not 65"):
+        packing([1], 1, [(0, 0, [0] * 65, [1] * 65)], ndim=65)
+    packing([1], 1, [(0, 0, [0] * 64, [2, 1] * 32)], ndim=64)
+
+
+@pytest.mark.parametrize("extents", [[2**31, 2**32], [2**62, 2], [LARGEST, LARGEST]])
+def test_boxes_too_large_to_be_packed_are_refused(extents):
+    with pytest.raises(ValueError, match=r"box 0 .* is too large to be packed"):
+        packing([1], 1, [(0, 0, [0, 0], extents)], ndim=2)
+    with pytest.raises(ValueError, match="2 boxes are too large to be packed together"):
+        packing([1], 1, [(0, 0, [0], [LARGEST]), (0, 0, [0], [1])])
+    assert packing([3], 3, [(0, 0, [0], [LARGEST // 3])]).nbytes == LARGEST // 3 * 3
+    assert packing([1], 1, [(0, 0, [0], [LARGEST])]).part_bytes(2**40 - 1, 2**40) == LARGEST // 2**40
 
 
 def test_negative_extents_and_sizes_are_refused():
     with pytest.raises(ValueError, match="an extent cannot be negative: -1 on axis 0"):
-        copies(12, 12, 1, [(0, [1], 0, [1], [-1])])
-    for sizes in [(-1, 12, 1), (12, -1, 1), (12, 12, -1)]:
-        with pytest.raises(ValueError, match="sizes cannot be negative"):
-            copies(*sizes, [])
+        copies([12], [12], 1, [(0, 0, [1], 0, 0, [1], [-1])])
+    with pytest.raises(ValueError, match="an item cannot have -1 bytes"):
+        packing([12], -1, [(0, 0, [1], [1])])
+    for sizes in [([12, -1], [12]), ([12], [12, -1])]:
+        with pytest.raises(ValueError, match=r"sizes cannot be negative: -1 bytes of (source|target) 1"):
+            copies(*sizes, 1, [])
 
 
 def test_arguments_of_different_lengths_are_refused():
     one, two = np.zeros(1, np.intp), np.zeros(2, np.intp)
     row, rows, wide = np.zeros((1, 1), np.intp), np.zeros((2, 1), np.intp), np.zeros((1, 2), np.intp)
-    same = [one, row, one, row, row]
-    for place, wrong in [(0, two), (1, rows), (2, two), (3, rows), (4, rows)]:
-        with pytest.raises(ValueError, match="same number of boxes"):
-            BoxCopies(1, 1, 1, *same[:place], wrong, *same[place + 1 :])
-    for place in (1, 3, 4):
-        with pytest.raises(ValueError, match="same number of axes"):
-            BoxCopies(1, 1, 1, *same[:place], wide, *same[place + 1 :])
-    with pytest.raises(TypeError):
-        BoxCopies(1, 1, 1, None, row, one, row, row)
-    with pytest.raises(ValueError, match="dtype mismatch"):
-        BoxCopies(1, 1, 1, np.zeros(1), row, one, row, row)
+    for prepare, same in [
+        (lambda *args: BoxCopies([1], [1], 1, *args), [one, one, row, one, one, row, row]),
+        (lambda *args: Packing([1], 1, *args), [one, one, row, row]),
+    ]:
+        prepare(*same)
+        for place, right in enumerate(same):
+            with pytest.raises(ValueError, match="same number of boxes"):
+                prepare(*same[:place], two if right is one else rows, *same[place + 1 :])
+            if right is row:
+                with pytest.raises(ValueError, match="same number of axes"):
+                    prepare(*same[:place], wide, *same[place + 1 :])
+            with pytest.raises(TypeError):
+                prepare(*same[:place], None, *same[place + 1 :])
+        with pytest.raises(ValueError, match="dtype mismatch"):
+            prepare(np.zeros(1), *same[1:])
 
 
 def test_run_takes_buffers_of_the_checked_sizes_only():
-    prepared = copies(4, 4, 1, [(0, [1], 0, [1], [4])])
+    prepared = copies([4], [4], 1, [(0, 0, [1], 0, 0, [1], [4])])
     four = np.arange(4, dtype=np.uint8)
     for source, target in [(4, 3), (4, 5), (3, 4), (5, 4), (0, 4), (4, 0)]:
-        with pytest.raises(ValueError, match="checked against 4 and 4 bytes, not against"):
-            prepared.run(np.zeros(source, np.uint8), np.zeros(target, np.uint8))
+        with pytest.raises(ValueError, match=r"checked against 4 bytes of (source|target) 0, not against"):
+            prepared.run([np.zeros(source, np.uint8)], [np.zeros(target, np.uint8)])
+    for sources, targets in [([], [four]), ([four], []), ([four, four], [four]), ([four], [four, four])]:
+        with pytest.raises(ValueError, match=r"checked against 1 of (source|target), not against"):
+            prepared.run(sources, targets)
     with pytest.raises((ValueError, BufferError)):
-        prepared.run(four, b"0000")
+        prepared.run([four], [b"0000"])
     with pytest.raises((ValueError, BufferError)):
-        prepared.run(np.arange(8, dtype=np.uint8)[::2], four.copy())
-    with pytest.raises(TypeError):
-        prepared.run(four, None)
+        prepared.run([np.arange(8, dtype=np.uint8)[::2]], [four.copy()])
+    for sources, targets in [([four], [None]), ([None], [four])]:
+        with pytest.raises(TypeError):
+            prepared.run(sources, targets)
     target = bytearray(4)
-    prepared.run(four.view(np.int32), target)  # any dtype: bytes are bytes
+    prepared.run((four.view(np.int32),), (target,))  # any dtype: bytes are bytes
     assert bytes(target) == bytes(four)
+    target.append(0)  # no longer held
+
+
+def test_regions_that_no_box_uses_may_be_none():
+    prepared = copies([4, 4], [4, 4, 4], 1, [(1, 0, [1], 2, 0, [1], [4])])
+    target = np.zeros(4, np.uint8)
+    prepared.run([None, np.arange(4, dtype=np.uint8)], [None, None, target])
+    assert target.tolist() == [0, 1, 2, 3]
+    with pytest.raises(ValueError, match="4 bytes of target 1"):
+        prepared.run([None, target], [None, np.zeros(3, np.uint8), target])
+    with pytest.raises(TypeError):
+        prepared.run([target, None], [None, None, target])
+
+
+def test_packing_takes_buffers_with_room_only():
+    prepared = packing([4], 1, [(0, 0, [1], [4])])
+    region = np.arange(4, dtype=np.uint8)
+    with pytest.raises(ValueError, match="a buffer of 3 bytes has no room for 4"):
+        prepared.pack([region], bytearray(3))
+    with pytest.raises(ValueError, match="a buffer of 0 bytes has no room for 1"):
+        prepared.unpack(b"", [region], 3, 4)
+    with pytest.raises(ValueError, match="checked against 4 bytes of region 0, not against 3"):
+        prepared.pack([region[:3]], bytearray(4))
+    with pytest.raises((ValueError, BufferError)):
+        prepared.pack([region], b"0000")
+    with pytest.raises((ValueError, BufferError)):
+        prepared.unpack(region, [b"0000"])
+    with pytest.raises(TypeError):
+        prepared.unpack(region, [None])
+    for part, parts in [(-1, 1), (1, 1), (0, 0), (0, -1)]:
+        for call in (prepared.part_bytes, lambda *part: prepared.pack([region], bytearray(4), *part)):
+            with pytest.raises(ValueError, match=f"part {part} of {parts}"):
+                call(part, parts)

@@ -44,7 +44,7 @@ EXAMPLES = [
     ([U, "y", U], ["y", U, U], ["AllToAll"]),
     (["x", "y", U], ["x", U, "y"], ["AllToAll"]),
     (["x", U, U], [U, "x", "y"], ["Slice", "AllToAll"]),
-    (["x", "y", U], [U, U, "x"], ["AllToAll", "AllGather"]),
+    (["x", "y", U], [U, U, "x"], ["AllToAll"]),
     (["x", U], [U, "y"], ["Slice", "AllGather"]),
     (["x", "y"], ["y", "x"], ["AllToAll"]),
     (["x", "y", "z"], ["z", "x", "y"], ["AllToAll"]),
@@ -175,12 +175,12 @@ def boxes_between(step, side, outwards):
     found = {}
     for device in range(step.mesh.size):
         boxes, group = side(device), step.group_of(device)
-        for row in boxes.peers:
-            for peer, start, stop in zip(row, boxes.starts.tolist(), boxes.stops.tolist(), strict=True):
-                pair = (device, group[peer]) if outwards else (group[peer], device)
-                assert pair not in found
-                if all(a < b for a, b in zip(start, stop, strict=True)):
-                    found[pair] = (start, stop)
+        for peer, box in zip(boxes.peers.tolist(), boxes.which.tolist(), strict=True):
+            start, stop = boxes.starts[box].tolist(), boxes.stops[box].tolist()
+            pair = (device, group[peer]) if outwards else (group[peer], device)
+            assert pair not in found
+            if all(a < b for a, b in zip(start, stop, strict=True)):
+                found[pair] = (start, stop)
     return found
 
 
@@ -224,8 +224,8 @@ def test_one_device_of_4096_ranks():
     for side in (step.sends, step.receives):
         assert side(0).peers.size <= 9, "a block meets few blocks of the other layout"
     part = plan(mesh, ["x", "y", U], ["y", U, "x"], (128, 256, 192)).for_device(4095)
-    assert [step.group_size for step in part.steps] == [64, 64]
-    assert (part.bytes_moved, part.messages) == (2 * 8 * 2 * 4 * 192 * 63 // 64, 2 * 63)
+    assert [step.group_size for step in part.steps] == [4096]
+    assert (part.bytes_moved, part.messages) == (8 * 2 * 256 * 3 - 8 * 2 * 4 * 3, 63), "as few messages as two steps"
 
 
 def test_one_device_of_a_million_ranks_needs_only_its_group():
@@ -235,7 +235,7 @@ def test_one_device_of_a_million_ranks_needs_only_its_group():
     assert step.group_of(12345) == tuple(range(12344, 12352))
     assert step.place_of(12345) == 1
     assert (part.bytes_moved, part.messages) == (4 * 7 * 8 * 8, 7)
-    assert step.sends(12345).peers.tolist() == [list(range(8))]
+    assert step.sends(12345).peers.tolist() == list(range(8))
 
 
 def test_planning_a_large_mesh_takes_little_memory():
@@ -327,9 +327,6 @@ def test_what_is_no_plan_is_refused():
         plan_relayout((4, 4), "f8", rows, Layout(["x"], mesh))
     with pytest.raises(LayoutError, match="MATCH says nothing about where a tensor is"):
         plan_relayout((4, 4), "f8", Layout([MATCH, U], mesh), rows)
-    for other in (mesh_of(4), mesh_of(2, 3), Mesh([1, 0, 2, 3], [("x", 2), ("y", 2)])):
-        with pytest.raises(MeshError, match="must be on one mesh"):
-            plan_relayout((4, 4), "f8", rows, Layout(["x", U], other))
     for shape in [(4, -1), "ab", (1.5, 2), None, ((4, 4), 4)]:
         with pytest.raises(ShapeError):
             plan_relayout(shape, "f8", rows, columns)

@@ -1,0 +1,326 @@
+"""Steps between meshes over different ranks, or over the same ranks in another order; pure.
+
+Who serves whom follows from a count: see `AllToAllBetween`. All of it is arithmetic on what one rank exchanges, and
+costs the same on meshes of any size.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from math import prod
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meshcomm.blocks import Box, box_size, overlapping
+from meshcomm.layout import Layout
+from meshcomm.machine import Indices, Machine
+from meshcomm.mesh import Mesh
+from meshcomm.steps import (
+    AllToAll,
+    Boxes,
+    Names,
+    Ranks,
+    Traffic,
+    block_numbers,
+    decode,
+    encode,
+    parts_of,
+    specs,
+    stacked,
+    starts_and_stops,
+    union,
+    used,
+)
+
+
+@dataclass(frozen=True, repr=False)
+class AllToAllBetween(AllToAll):
+    """The direct exchange between meshes over different ranks, or over the same ranks in another order.
+
+    Its devices are the ranks of both meshes, ascending, in one group; a rank may have a block before, after, both or
+    neither. A rank takes what it holds itself; else a replica on its node serves it; else the replicas share those
+    that need a block evenly, in the order of their devices.
+    """
+
+    machine: Machine = Machine()  # noqa: RUF009 - frozen
+
+    @cached_property
+    def ranks(self) -> Ranks:
+        """The ranks of both meshes, ascending. Local."""
+        return union(self.source.mesh.ranks, self.target.mesh.ranks)
+
+    @cached_property
+    def group_assignment(self) -> tuple[tuple[int, ...], ...]:
+        """The one group of all ranks of both meshes. Local."""
+        return (tuple(range(len(self.ranks))),)
+
+    @property
+    def group_size(self) -> int:
+        """How many ranks both meshes have. Local."""
+        return len(self.ranks)
+
+    @property
+    def packs(self) -> bool:
+        """Whether a device may have to pack what it sends. Local."""
+        return _may_be_strided(self.shape, self.source, self.target)
+
+    @property
+    def unpacks(self) -> bool:
+        """Whether a device may have to unpack what it receives. Local."""
+        return _may_be_strided(self.shape, self.target, self.source)
+
+    @property
+    def permutes(self) -> bool:
+        """Whether every device receives one whole block of one other device: not known here. Local."""
+        return False
+
+    def held_box(self, device: int) -> Box | None:
+        return self._box(self.source, device)
+
+    def target_box(self, device: int) -> Box | None:
+        return self._box(self.target, device)
+
+    def _box(self, layout: Layout, device: int) -> Box | None:
+        place = int(devices_of(layout.mesh, np.array([self.ranks[device]], dtype=np.intp))[0])
+        return layout.block_box(self.shape, place) if place >= 0 else None
+
+    def group_of(self, device: int) -> tuple[int, ...]:
+        return self.group_assignment[0]
+
+    def place_of(self, device: int) -> int:
+        return device
+
+    def members(self, device: int, places: Indices) -> Indices:
+        return places
+
+    def receives(self, device: int) -> Boxes:
+        rank, box = self.ranks[device], self.target_box(device)
+        if box is None or not box_size(box):
+            return _no_boxes(len(self.shape))
+        counts = [self.source.num_shards(axis) for axis in range(len(self.shape))]
+        ranges = [overlapping(n, parts, i) for n, parts, i in zip(self.shape, counts, box, strict=True)]
+        numbers = _product([np.arange(r.start, r.stop, dtype=np.intp) for r in ranges])
+        senders = self._serving(rank, numbers)
+        if not self.machine.one_node:
+            senders = self._nearest(rank, numbers, senders)
+        senders = np.where(self._holds(_one(rank), numbers)[:, 0], rank, senders)
+        columns = []
+        for axis, (n, parts) in enumerate(zip(self.shape, counts, strict=True)):
+            starts, stops = starts_and_stops(n, parts, numbers[:, axis])
+            columns.append((np.maximum(starts, box[axis][0]), np.minimum(stops, box[axis][1])))
+        peers = self._places(senders)
+        order = np.argsort(peers)
+        starts, stops = (ends[order] for ends in stacked(columns, len(peers)))
+        return Boxes(peers[order], np.arange(len(peers), dtype=np.intp), starts, stops)
+
+    def sends(self, device: int) -> Boxes:
+        rank, box = self.ranks[device], self.held_box(device)
+        if box is None or not box_size(box):
+            return _no_boxes(len(self.shape))
+        counts = [self.target.num_shards(axis) for axis in range(len(self.shape))]
+        ranges = [overlapping(n, parts, i) for n, parts, i in zip(self.shape, counts, box, strict=True)]
+        held = _numbers(self.source, devices_of(self.source.mesh, _one(rank)))
+        asking = self._served(rank, ranges)
+        asking = asking[~self._holds(asking, held)[0]]
+        if not self.machine.one_node:
+            asking = self._near_and_far(rank, held, ranges, asking)
+        if self._wants(_one(rank), ranges)[0]:
+            asking = np.append(asking, rank)
+        wanted = _numbers(self.target, devices_of(self.target.mesh, asking))
+        flat = np.zeros(len(asking), dtype=np.intp)
+        for axis, r in enumerate(ranges):
+            flat = flat * len(r) + wanted[:, axis] - r.start
+        distinct, which = np.unique(flat, return_inverse=True)
+        columns = []
+        for axis, number in enumerate(np.unravel_index(distinct, [len(r) for r in ranges]) if ranges else ()):
+            starts, stops = starts_and_stops(self.shape[axis], counts[axis], number + ranges[axis].start)
+            columns.append((np.maximum(starts, box[axis][0]), np.minimum(stops, box[axis][1])))
+        peers = self._places(asking)
+        order = np.argsort(peers)
+        return Boxes(peers[order], which.reshape(-1)[order], *stacked(columns, len(distinct)))
+
+    def traffic(self, devices: Indices) -> Traffic:
+        found = np.array([self._traffic_of(int(device)) for device in devices], dtype=np.intp)
+        return Traffic(*found.reshape(-1, 5).T)
+
+    def _traffic_of(self, device: int) -> tuple[int, ...]:
+        held, target = self.held_box(device), self.target_box(device)
+        receives, sends = self.receives(device), self.sends(device)
+        sizes, others = receives.sizes * self.itemsize, receives.peers != device
+        sent = np.unique(sends.which[sends.peers != device])
+        packed = unpacked = 0
+        if held is not None and not _contiguous(held, sends.starts[sent], sends.stops[sent]):
+            packed = int(sends.sizes[sent].sum()) * self.itemsize
+        if target is not None and not _contiguous(target, receives.starts[others], receives.stops[others]):
+            unpacked = int(sizes[others].sum())
+        blocks = [box_size(box) * self.itemsize if box is not None else 0 for box in (held, target)]
+        scratch = self._in_parts(_one(packed), _one(unpacked))[0]
+        return int(sizes[others].sum()), int(others.sum()), int(scratch), *blocks
+
+    def _places(self, ranks: Indices) -> Indices:
+        """Return where *ranks* stand among those of both meshes."""
+        if isinstance(self.ranks, range):
+            return ranks - self.ranks.start
+        return np.searchsorted(_listed(self.ranks), ranks).astype(np.intp)
+
+    def _holds(self, ranks: Indices, numbers: Indices) -> NDArray[np.bool_]:
+        """Return for each block of the source, given by its *numbers*, which of *ranks* hold it."""
+        devices = devices_of(self.source.mesh, ranks)
+        held = _numbers(self.source, devices)
+        same: NDArray[np.bool_] = (numbers[:, None, :] == held[None, :, :]).all(axis=2)
+        return same & (devices >= 0)
+
+    def _wants(self, ranks: Indices, ranges: list[range]) -> NDArray[np.bool_]:
+        """Return which of *ranks* have a new block whose number is in *ranges* along each axis."""
+        devices = devices_of(self.target.mesh, ranks)
+        numbers = _numbers(self.target, devices)
+        inside = devices >= 0
+        for axis, r in enumerate(ranges):
+            inside &= (numbers[:, axis] >= r.start) & (numbers[:, axis] < r.stop)
+        return inside
+
+    def _serving(self, rank: int, numbers: Indices) -> Indices:
+        """Return the ranks whose turn it is to serve *rank* with the blocks of these *numbers*.
+
+        Those that need a block are counted, and so are its replicas: the first of these serves the first of those.
+        """
+        device = devices_of(self.target.mesh, _one(rank))
+        mine = _numbers(self.target, device)[0]
+        needed, index = np.ones(len(numbers), dtype=np.intp), np.zeros(len(numbers), dtype=np.intp)
+        for axis, n in enumerate(self.shape):
+            starts, stops = starts_and_stops(n, self.source.num_shards(axis), numbers[:, axis])
+            parts = self.target.num_shards(axis)
+            first, last = block_numbers(n, parts, starts), block_numbers(n, parts, np.maximum(stops - 1, starts))
+            needed, index = needed * (last - first + 1), index * (last - first + 1) + mine[axis] - first
+        turn = _replica(self.target, device)[0] * needed + index
+        replicas = turn * _replicas(self.source) // (needed * _replicas(self.target))
+        return ranks_of(self.source.mesh, _devices(self.source, numbers, replicas))
+
+    def _served(self, rank: int, ranges: list[range]) -> Indices:
+        """Return the ranks that it is the turn of *rank* to serve, even those who need no one: see `_serving`."""
+        replica = int(_replica(self.source, devices_of(self.source.mesh, _one(rank)))[0])
+        needed, replicas = prod(map(len, ranges)), _replicas(self.source)
+        asking = needed * _replicas(self.target)
+        turns = np.arange(-(-replica * asking // replicas), -(-(replica + 1) * asking // replicas), dtype=np.intp)
+        copies, index = np.divmod(turns, needed)
+        found = np.unravel_index(index, [len(r) for r in ranges]) if ranges else ()
+        numbers = [number + r.start for number, r in zip(found, ranges, strict=True)]
+        wanted = np.stack(numbers, axis=1) if numbers else np.zeros((len(turns), 0), dtype=np.intp)
+        return ranks_of(self.target.mesh, _devices(self.target, wanted, copies))
+
+    def _nearest(self, rank: int, numbers: Indices, otherwise: Indices) -> Indices:
+        """Return which rank on the node of *rank* serves it with each block, or the one *otherwise*."""
+        near = self.machine.ranks_on(int(self.machine.node_of(_one(rank))[0]))
+        holds = self._holds(near, numbers)
+        holders = holds.sum(axis=1)
+        turn = int(np.searchsorted(near, rank)) % np.maximum(holders, 1)
+        chosen = (holds & (holds.cumsum(axis=1) == turn[:, None] + 1)).argmax(axis=1)
+        return np.where(holders > 0, near[chosen], otherwise)
+
+    def _near_and_far(self, rank: int, held: Indices, ranges: list[range], asking: Indices) -> Indices:
+        """Return those of *asking* on nodes without a holder, and whom *rank* serves on its own: see `_nearest`."""
+        nodes, node_of = np.unique(self.machine.node_of(asking), return_inverse=True)
+        served = [bool(self._holds(self.machine.ranks_on(int(node)), held).any()) for node in nodes]
+        far = asking[~np.array(served, dtype=bool)[node_of.reshape(-1)]]
+        near = self.machine.ranks_on(int(self.machine.node_of(_one(rank))[0]))
+        holds = self._holds(near, held)[0]
+        wants = np.flatnonzero(self._wants(near, ranges) & ~holds)
+        holders = near[holds]
+        return np.concatenate([far, near[wants[holders[wants % len(holders)] == rank]]])
+
+    def __repr__(self) -> str:
+        rounds = f" in {self.parts} rounds" if self.parts > 1 else ""
+        return (
+            f"AllToAll between meshes (direct){rounds}: {specs(self.source)} on {self.source.mesh} -> "
+            f"{specs(self.target)} on {self.target.mesh}"
+        )
+
+
+@lru_cache(maxsize=64)
+def _listed(ranks: tuple[int, ...]) -> Indices:
+    return np.array(ranks, dtype=np.intp)
+
+
+@lru_cache(maxsize=64)
+def _ordered(ranks: tuple[int, ...]) -> tuple[Indices, Indices]:
+    order = np.argsort(_listed(ranks)).astype(np.intp)
+    return _listed(ranks)[order], order
+
+
+def devices_of(mesh: Mesh, ranks: Indices) -> Indices:
+    """Return the device of each of *ranks* in *mesh*, -1 for one outside. Local."""
+    if isinstance(mesh.ranks, range):
+        devices = ranks - mesh.ranks.start
+        return np.where((devices >= 0) & (devices < mesh.size), devices, -1)
+    ascending, order = _ordered(mesh.ranks)
+    places = np.minimum(np.searchsorted(ascending, ranks), mesh.size - 1)
+    return np.where(ascending[places] == ranks, order[places], -1)
+
+
+def ranks_of(mesh: Mesh, devices: Indices) -> Indices:
+    """Return the rank of each of *devices* of *mesh*. Local."""
+    return devices + mesh.ranks.start if isinstance(mesh.ranks, range) else _listed(mesh.ranks)[devices]
+
+
+def _numbers(layout: Layout, devices: Indices) -> Indices:
+    """Return the block numbers of *devices*, a row each."""
+    mesh = layout.mesh
+    coordinates = {name: devices // mesh.stride(name) % size for name, size in mesh.dims}
+    columns = [encode(mesh, names, coordinates) if names else np.zeros_like(devices) for names in layout.axes]
+    return np.stack(columns, axis=1) if columns else np.zeros((len(devices), 0), dtype=np.intp)
+
+
+def _unused(layout: Layout) -> Names:
+    return tuple(name for name in layout.mesh.dim_names if name not in used(layout))
+
+
+def _replicas(layout: Layout) -> int:
+    return parts_of(layout.mesh, _unused(layout))
+
+
+def _replica(layout: Layout, devices: Indices) -> Indices:
+    """Return which replica of its block each of *devices* holds."""
+    mesh, names = layout.mesh, _unused(layout)
+    coordinates = {name: devices // mesh.stride(name) % mesh.dim_size(name) for name in names}
+    return encode(mesh, names, coordinates) if names else np.zeros_like(devices)
+
+
+def _devices(layout: Layout, numbers: Indices, replicas: Indices) -> Indices:
+    """Return the devices that hold these replicas of the blocks of these *numbers*, a row each."""
+    mesh, devices = layout.mesh, np.zeros(len(numbers), dtype=np.intp)
+    for axis, names in enumerate(layout.axes):
+        for name, coordinate in decode(mesh, names, numbers[:, axis]):
+            devices += coordinate * mesh.stride(name)
+    for name, coordinate in decode(mesh, _unused(layout), replicas):
+        devices += coordinate * mesh.stride(name)
+    return devices
+
+
+def _one(number: int) -> Indices:
+    return np.array([number], dtype=np.intp)
+
+
+def _product(axes: list[Indices]) -> Indices:
+    """Return all combinations of one number per axis, a row each; the last axis is the fastest."""
+    if not axes:
+        return np.zeros((1, 0), dtype=np.intp)
+    return np.stack([grid.ravel() for grid in np.meshgrid(*axes, indexing="ij")], axis=1)
+
+
+def _no_boxes(ndim: int) -> Boxes:
+    none = np.zeros(0, dtype=np.intp)
+    return Boxes(none, none, np.zeros((0, ndim), dtype=np.intp), np.zeros((0, ndim), dtype=np.intp))
+
+
+def _contiguous(block: Box, starts: Indices, stops: Indices) -> bool:
+    """Return whether each box lies consecutively in *block*: whole on every axis after the first longer than 1."""
+    lengths = np.array([stop - start for start, stop in block], dtype=np.intp)
+    extents = stops - starts
+    started = np.cumsum(extents > 1, axis=1) - (extents > 1) > 0  # an earlier axis is longer than 1
+    return bool(np.all(~started | (extents == lengths) | (extents == 0).any(axis=1, keepdims=True)))
+
+
+def _may_be_strided(shape: tuple[int, ...], here: Layout, there: Layout) -> bool:
+    """Return whether what *there* cuts out of a block of *here* may not lie consecutively in it."""
+    cut = [axis for axis in range(len(shape)) if there.num_shards(axis) > 1]
+    return bool(cut) and any(-(-shape[axis] // here.num_shards(axis)) > 1 for axis in range(cut[-1]))
