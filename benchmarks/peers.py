@@ -2,7 +2,6 @@
 
 import functools
 import importlib
-import inspect
 import itertools
 import logging
 import math
@@ -50,15 +49,11 @@ def memcpy(jobs: list[Job]) -> Contender:
     return Contender(call)
 
 
-def streaming_copy(jobs: list[Job]) -> Contender:
-    """The same with stores that pass by the cache: meshcomm's kernel chooses them for large boxes."""
+def streaming_memcpy(jobs: list[Job]) -> Contender:
+    """The same with meshcomm's kernel, whose stores pass by the cache where the copies are large: the floor."""
     pairs = [(bytes_in(job.held(job.target, 0)), bytes_in(job.empty())) for job in jobs]
     n, zero, one = pairs[0][0].nbytes, np.zeros(1, np.intp), np.ones((1, 1), np.intp)
-    kernel: Any = _kernels.BoxCopies
-    try:
-        copies = kernel((n,), (n,), 1, zero, zero, one, zero, zero, one, one * n)
-    except TypeError:
-        raise Cannot("the kernel of this meshcomm has none") from None
+    copies = _kernels.BoxCopies((n,), (n,), 1, zero, zero, one, zero, zero, one, one * n)
 
     def call() -> None:
         for source, target in pairs:
@@ -96,7 +91,16 @@ def by_hand(job: Job, out: Array | None = None) -> Callable[[], Array]:
 
 
 def exchange(block: Array, comm: MPI.Comm, axis: int, to: int, length: int, out: Array | None = None) -> Array:
-    """Return *block*, divided on *axis* of global *length*, with that axis whole and axis *to* divided instead.
+    """Return *block*, divided on *axis* of global *length*, with that axis whole and axis *to* divided instead."""
+    message, finish = packed(block, comm, axis, to, length, out)
+    comm.Alltoallv(*message)
+    return finish()
+
+
+def packed(
+    block: Array, comm: MPI.Comm, axis: int, to: int, length: int, out: Array | None = None
+) -> tuple[tuple[Any, Any], Callable[[], Array]]:
+    """Return what is sent and received in an exchange, and a function that unpacks and returns the result.
 
     Packs unless *to* is the first axis, and unpacks unless *axis* is.
     """
@@ -109,10 +113,13 @@ def exchange(block: Array, comm: MPI.Comm, axis: int, to: int, length: int, out:
     into = np.empty(shape, block.dtype) if out is None else out
     counts = [math.prod(s) * block.itemsize for s in shapes]
     received = into if axis == 0 else np.empty(into.size, block.dtype)
-    comm.Alltoallv(bytes_of(send, [piece.nbytes for piece in pieces]), bytes_of(received, counts))
-    if axis:
-        unpack(received, shapes, into, axis)
-    return into
+
+    def finish() -> Array:
+        if axis:
+            unpack(received, shapes, into, axis)
+        return into
+
+    return (bytes_of(send, [piece.nbytes for piece in pieces]), bytes_of(received, counts)), finish
 
 
 def gather(block: Array, axis: int, length: int, out: Array | None) -> Array:
@@ -174,6 +181,34 @@ def mpi4py_out(job: Job) -> tuple[Any, Any, Array]:
     return by_hand(job, job.empty()), lambda result: result, job.block
 
 
+def mpi4py_started(jobs: list[Job]) -> Contender:
+    """Code by hand with all exchanges on their way at once."""
+    dims, (name, axis, to) = jobs[0].case.mesh_dims(RANKS), only_move(jobs[0].case)
+    comm = along(dims, name)
+
+    def call() -> list[Array]:
+        messages = [packed(job.block, comm, axis, to, job.case.shape[axis]) for job in jobs]
+        MPI.Request.Waitall([comm.Ialltoallv(*message) for message, _ in messages])
+        return [finish() for _, finish in messages]
+
+    return Contender(call, True, [job.block for job in jobs])
+
+
+def mpi4py_at_once(jobs: list[Job]) -> Contender:
+    """Code by hand that sends all tensors in one exchange."""
+    dims, (name, axis, to) = jobs[0].case.mesh_dims(RANKS), only_move(jobs[0].case)
+    comm, blocks, length = along(dims, name), [job.block for job in jobs], jobs[0].case.shape[axis]
+    return Contender(lambda: exchange(np.stack(blocks), comm, axis + 1, to + 1, length), True, blocks)
+
+
+def only_move(case: Case) -> tuple[str, int, int]:
+    """Return the only mesh dimension that moves, and from which axis to which."""
+    moves = case.moves()
+    if moves is None or len(moves) > 1:
+        raise Cannot("written only for one exchange")
+    return moves[0]
+
+
 def bare_alltoallv(jobs: list[Job]) -> Contender:
     """The MPI call alone, on bytes that are packed already: what a relayout adds to it is its own latency."""
     each_rank = jobs[0].case.nbytes // RANKS**2
@@ -217,9 +252,8 @@ def meshcomm_from_local(job: Job) -> tuple[Any, Any, Array]:
 @each
 def meshcomm_out(job: Job) -> tuple[Any, Any, Array]:
     """Relayout of the user's NumPy array into another one."""
-    relayout = with_keyword(mc.relayout, "out")
-    out = mc.from_local(job.empty(), job.target, job.case.shape)
-    return lambda: relayout(wrapped(job, job.block), job.target, out=out), local, job.block
+    tensor, out = wrapped(job, job.block), mc.from_local(job.empty(), job.target, job.case.shape)
+    return lambda: mc.relayout(tensor, job.target, out=out), local, job.block
 
 
 @each
@@ -227,36 +261,36 @@ def meshcomm_planned(job: Job) -> tuple[Any, Any, Array]:
     """A plan that is kept, and the result's memory too."""
     tensor, out = own_tensor(job), mc.from_local(job.empty(), job.target, job.case.shape)
     plan = mc.plan_relayout(job.case.shape, job.case.dtype, job.source, job.target)
-    execute = with_keyword(plan.execute, "out")
-    return lambda: execute(tensor, out=out), local, local(tensor)
+    return lambda: plan.execute(tensor, out=out), local, local(tensor)
 
 
 @each
 def meshcomm_scratch(job: Job) -> tuple[Any, Any, Array]:
     """Relayout in rounds, with 1 MiB of scratch memory."""
-    relayout, tensor = with_keyword(mc.relayout, "max_scratch_bytes"), own_tensor(job)
-    return lambda: relayout(tensor, job.target, max_scratch_bytes=2**20), local, local(tensor)
+    tensor = own_tensor(job)
+    return lambda: mc.relayout(tensor, job.target, max_scratch_bytes=2**20), local, local(tensor)
 
 
 def meshcomm_started(jobs: list[Job]) -> Contender:
-    """All tensors under way at once: start_relayout of each, then wait for each."""
-    start: Any = getattr(mc, "start_relayout", None)
-    if start is None:
-        raise Cannot("not in this version of meshcomm")
+    """All tensors on their way at once: start_relayout of each, then wait for each."""
     tensors = [own_tensor(job) for job in jobs]
 
     def call() -> list[mc.DTensor]:
-        started = [start(tensor, job.target) for tensor, job in zip(tensors, jobs, strict=True)]
-        return [handle.wait() for handle in started]
+        requests = [mc.start_relayout(tensor, job.target) for tensor, job in zip(tensors, jobs, strict=True)]
+        return [request.wait() for request in requests]
 
-    return Contender(call, True, [local(t) for t in tensors], lambda results: [local(t) for t in results])
+    return Contender(call, True, list(map(local, tensors)), lambda results: list(map(local, results)))
 
 
-def with_keyword(function: Any, keyword: str) -> Any:
-    """Return *function* if it has that keyword."""
-    if keyword not in inspect.signature(function).parameters:
-        raise Cannot("not in this version of meshcomm")
-    return function
+def meshcomm_at_once(jobs: list[Job]) -> Contender:
+    """All tensors in one call."""
+    tensors, target = [own_tensor(job) for job in jobs], jobs[0].target
+    return Contender(
+        lambda: mc.relayout(tensors, target),
+        True,
+        list(map(local, tensors)),
+        lambda results: list(map(local, results)),
+    )
 
 
 # mpi4py-fft
@@ -397,25 +431,33 @@ def package(name: str) -> Any:
 
 
 def other_ways(case: Case) -> bool:
-    """Whether meshcomm's other ways are measured."""
+    """Whether other ways to call are measured."""
     return case.ways
+
+
+def many(case: Case) -> bool:
+    """Whether there are several tensors."""
+    return case.tensors > 1
 
 
 PEERS: dict[str, Peer] = {
     "memcpy": Peer(memcpy),
-    "memcpy, streaming": Peer(streaming_copy, wanted=lambda case: not case.latency),
+    "streaming memcpy": Peer(streaming_memcpy, wanted=lambda case: not case.latency),
     "meshcomm": Peer(meshcomm),
     "mpi4py": Peer(mpi4py),
     "mpi4py-fft redistribute": Peer(fft_redistribute, ("mpi4py_fft",)),
     "mpi4py-fft Transfer": Peer(fft_transfer, ("mpi4py_fft",)),
     "Heat": Peer(heat_resplit, ("heat", "torch")),
     "DTensor on gloo": Peer(dtensor, ("torch",)),
-    "mpi4py, user's out": Peer(mpi4py_out, wanted=other_ways),
     "meshcomm, from_local": Peer(meshcomm_from_local, wanted=other_ways),
     "meshcomm, from_local and out=": Peer(meshcomm_out, wanted=other_ways),
     "meshcomm, plan.execute(out=)": Peer(meshcomm_planned, wanted=other_ways),
+    "meshcomm, max_scratch_bytes=1 MiB": Peer(meshcomm_scratch, wanted=other_ways),
     "meshcomm, start_relayout": Peer(meshcomm_started, wanted=other_ways),
-    "meshcomm, max_scratch_bytes": Peer(meshcomm_scratch, wanted=other_ways),
+    "meshcomm, a list of tensors": Peer(meshcomm_at_once, wanted=many),
+    "mpi4py, user's out": Peer(mpi4py_out, wanted=other_ways),
+    "mpi4py, Ialltoallv": Peer(mpi4py_started, wanted=other_ways),
+    "mpi4py, all in one Alltoallv": Peer(mpi4py_at_once, wanted=many),
     "nothing": Peer(nothing, wanted=lambda case: case.latency),
     "bare MPI_Alltoallv": Peer(bare_alltoallv, wanted=lambda case: case.latency),
 }

@@ -27,7 +27,7 @@ METHOD = """\
   that they do not pay for what the others left in the caches.
 - *time / memcpy* is the median, over rounds, of the time divided by that of `memcpy` in the same round: NumPy's copy
   of a block as large as the target's by all ranks at once, into memory that is there already. In parentheses:
-  quartiles.
+  quartiles. *streaming memcpy* is that of meshcomm's kernel, whose stores pass by the cache where copies are large.
 - The *first call* is that of this process for this case: planning, communicators, memory that was never touched.
 - After the timing each contender runs once more on other values, and its result is compared on every rank.
 - *mpi4py* is the code that a careful user writes for just that case. All return new arrays, but *mpi4py-fft Transfer*,
@@ -218,13 +218,13 @@ def plot(figures: list[Figures], file: Path) -> str | None:
     if not panels:
         return "no plot: no sizes were measured"
     figure, axes = pyplot.subplots(1, len(panels), sharey=True, figsize=(4.5 * len(panels), 5), squeeze=False)
-    colours = {name: f"C{k}" for k, name in enumerate(MAIN)} | {"memcpy": "black", "memcpy, streaming": "grey"}
+    colours = {name: f"C{k}" for k, name in enumerate(MAIN)} | {"memcpy": "black", "streaming memcpy": "grey"}
     for found, ax in zip(panels, axes[0], strict=True):
         points = [m for m in found["measured"] if m["case"]["scaling"]]
         for name in dict.fromkeys(name for m in points for name in m["times"]):
             line = [(m["case"]["nbytes"], quartiles(m["times"][name])) for m in points if name in m["times"]]
             sizes, lows, highs = ([x for x, _ in line], [q[1] * 1e3 for _, q in line], [q[2] * 1e3 for _, q in line])
-            style = "--" if name.startswith("memcpy") else "o-"
+            style = "--" if name.endswith("memcpy") else "o-"
             ax.loglog(sizes, [q[0] * 1e3 for _, q in line], style, color=colours.get(name), label=name, base=2)
             ax.fill_between(sizes, lows, highs, color=colours.get(name), alpha=0.2)
         ax.set_yscale("log", base=10)
