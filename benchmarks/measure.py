@@ -151,14 +151,14 @@ class Measurement:
         del result
         return seconds / repeat
 
-    def rounds(self, budget: float) -> dict[str, list[float]]:
+    def rounds(self, share: float) -> dict[str, list[float]]:
         """Return the seconds of each contender in each round.
 
-        A contender that has used up its share of *budget* seconds leaves, but not before MIN_ROUNDS; memcpy stays to
+        A contender that has used up its *share* of seconds leaves, but not before MIN_ROUNDS; memcpy stays to
         the end, so that each time has the memcpy of its round.
         """
         times: dict[str, list[float]] = {name: [] for name in self.contenders}
-        order, share = list(self.contenders), budget / len(self.contenders)
+        order = list(self.contenders)
         shuffle = random.Random(1).shuffle  # alike on all ranks
         for turn in range(MAX_ROUNDS):
             shuffle(order)
@@ -178,9 +178,9 @@ class Measurement:
             if contender.verifies:
                 self.right[name] = all(self.world.gathered(self.world.right(self.jobs, contender)))
 
-    def run(self, budget: float) -> dict[str, Any]:
+    def run(self, share: float) -> dict[str, Any]:
         """Return everything as JSON can hold it."""
-        times = self.rounds(budget)
+        times = self.rounds(share)
         self.verify()
         case = self.case._asdict() | {"nbytes": self.case.nbytes}
         return {"case": case, "times": times, "cold": self.cold, "right": self.right, "cannot": self.cannot}
@@ -255,7 +255,7 @@ def main() -> None:
     load, measured = os.getloadavg(), []
     for number, (case, entrants) in enumerate(cases, 1):
         begin = time.monotonic()
-        measured.append(Measurement(world, case, entrants, missing).run(budget(options.full, case)))
+        measured.append(Measurement(world, case, entrants, missing).run(share(options.full, case)))
         if world.rank == 0:
             print(progress(world, measured[-1], f"{number} of {len(cases)}", time.monotonic() - begin), flush=True)
     report = {"ranks": world.ranks, "devices": world.mpi is None, "load": [load, os.getloadavg()]}
@@ -281,9 +281,9 @@ def chosen(world: World, options: Any) -> list[tuple[Case, Entrants]]:
     return found
 
 
-def budget(full: bool, case: Case) -> float:
-    """Return the seconds of the rounds of a case."""
-    return (10.0 if full else 3.0) / (2 if case.scaling else 1)
+def share(full: bool, case: Case) -> float:
+    """Return for how many seconds each contender runs in the rounds of a case."""
+    return (1.5 if full else 0.5) / (2 if case.scaling else 1)
 
 
 def progress(world: World, measured: dict[str, Any], number: str, seconds: float) -> str:
