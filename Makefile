@@ -78,7 +78,7 @@ format: $(LINTERS)
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
-EXAMPLES := quickstart terrain_fft layout_map_models logical_devices digits
+EXAMPLES := quickstart terrain_fft overlap layout_map_models logical_devices digits
 
 examples: $(READY)
 	@set -e; for n in 1 2 4; do for example in $(EXAMPLES); do \
