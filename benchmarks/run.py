@@ -12,6 +12,7 @@ import os
 import re
 import shlex
 import shutil
+import statistics
 import subprocess
 import sys
 import time
@@ -79,15 +80,18 @@ def start(ranks: int, args: list[str], file: Path) -> bool:
 
 
 def planning() -> str:
-    """Return how long one rank of 4,096 plans."""
+    """Return how long one rank of 4,096 plans; the median of some shapes, so that nothing is remembered."""
     mesh = mc.Mesh(range(4096), [("x", 64), ("y", 64)])
     found = []
     for source, target in ((["x", "y", "-"], ["-", "x", "y"]), (["x", "-", "y"], ["y", "-", "x"])):
-        begin = time.perf_counter()
-        plan = mc.plan_relayout((4096, 4096, 64), float, layout(source, mesh), layout(target, mesh))
-        for step in plan.steps:
-            step.sends(7), step.receives(7), step.group_of(7)
-        found.append(f"{','.join(source)} → {','.join(target)} {(time.perf_counter() - begin) * 1e3:.2f} ms")
+        times = []
+        for n in range(1024, 1024 * 8, 1024):
+            begin = time.perf_counter()
+            plan = mc.plan_relayout((n, 4096, 64), float, layout(source, mesh), layout(target, mesh))
+            for step in plan.steps:
+                step.sends(7), step.receives(7), step.group_of(7)
+            times.append(time.perf_counter() - begin)
+        found.append(f"{','.join(source)} → {','.join(target)} {statistics.median(times) * 1e3:.2f} ms")
     return "; ".join(found)
 
 
@@ -119,9 +123,9 @@ def main() -> int:
     options = arguments()
     absent = [name for package, name in PEERS.items() if not importlib.util.find_spec(package)]
     more = "" if options.full else "; --full, for all sizes to 512 MiB, ten times that"
-    print(
-        f"This takes about {minutes(options, absent)} minutes{more}. Other work on the machine falsifies the figures."
-    )
+    print(f"This takes about {minutes(options, absent)} minutes if nothing else runs here{more}.")
+    if os.getloadavg()[0] > (os.cpu_count() or 1) / 2:
+        print(f"This machine is busy (load {os.getloadavg()[0]:.1f}): what it gives for small arrays says nothing.")
     if absent:
         print(f'Not installed: {", ".join(absent)}. pip install -e ".[bench]" gets them all.')
     sys.stdout.flush()
