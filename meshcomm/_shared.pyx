@@ -23,7 +23,7 @@ from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcmp, memcpy
 
-from meshcomm._kernels cimport BoxCopies, _Regions
+from meshcomm._kernels cimport BoxCopies, _Regions, _Views
 
 cdef extern from "_shared.h" nogil:
     ctypedef struct mc_line:
@@ -434,7 +434,7 @@ cdef class Routes:
             _check_regions(reads.source_regions, self.size, {*sources, self.place})
             _check_regions(reads.target_regions, 1, {0})
         if writes is not None:
-            _check_regions(writes.source_regions, 1, {0})
+            _check_regions(writes.source_regions, writes.source_regions.count, range(writes.source_regions.count))
             _check_regions(writes.target_regions, self.size, targets)
         left = _going(incoming, OTHER), _going(outgoing, OTHER)
         self.reads, self.writes, self.left = reads, writes, left if left != ((), ()) else None
@@ -520,11 +520,12 @@ cdef class Meeting:
             self.own.close_place(self.line)
             self.closed = "it is closed"
 
-    def exchange(self, Routes routes not None, uint64_t number, source, target):
+    def exchange(self, Routes routes not None, uint64_t number, source, target, several=None):
         """Copy what *routes* say from the blocks *source* of all ranks to their new blocks *target*. Collective.
 
         All ranks of the meeting call it, also those without partners, with equal *number* for equal routes. Both
-        arrays are contiguous; they may be changed and freed afterwards. Returns None, or the places of those whose
+        arrays are contiguous; they may be changed and freed afterwards. With *several* blocks, what is written comes from
+        these instead. Returns None, or the places of those whose
         bytes did not get here, and of those whom this rank's did not reach, because neither block is shared.
         ``CollectiveMismatch`` if a partner has passed another number, now or before, or has left with an error: no
         exchange is possible after that.
@@ -539,9 +540,9 @@ cdef class Meeting:
             PyObject_GetBuffer(target, &received, PyBUF_WRITABLE)
             try:
                 self.busy = True
-                self._exchange(routes, number, &sent, &received)
+                self._exchange(routes, number, &sent, &received, several)
             except BaseException:
-                self._fail(source, target)
+                self._fail((source, several), target)
                 raise
             finally:
                 self.busy = False
@@ -550,7 +551,9 @@ cdef class Meeting:
             PyBuffer_Release(&sent)
         return routes.left
 
-    cdef int _exchange(self, Routes routes, uint64_t number, Py_buffer *source, Py_buffer *target) except -1:
+    cdef int _exchange(
+        self, Routes routes, uint64_t number, Py_buffer *source, Py_buffer *target, several
+    ) except -1:
         cdef mc_place *mine = self.places[self.place]
         self.epoch += 1
         self.own.clock = max(self.own.clock, self.epoch)
@@ -560,7 +563,7 @@ cdef class Meeting:
         mc_publish(&mine.ready, self.epoch)
         with nogil:
             self._wait(routes, False)
-            self._copy(routes, source, target)
+            self._copy(routes, source, target, several)
             mc_publish(&mine.done, self.epoch)
             self._wait(routes, True)
         return 0
@@ -598,7 +601,7 @@ cdef class Meeting:
             f"{', '.join(map(str, others))}, now or before. MESHCOMM_CHECK=1 will name the calls"
         )
 
-    cdef int _copy(self, Routes routes, const Py_buffer *source, const Py_buffer *target) except -1 nogil:
+    cdef int _copy(self, Routes routes, const Py_buffer *source, const Py_buffer *target, several) except -1 nogil:
         """Find the ways and the blocks of the others, and copy."""
         cdef mc_line *ready
         cdef bint source_shared, target_shared
@@ -627,12 +630,22 @@ cdef class Meeting:
                     self.sources[place] = self._theirs(place, offset, routes.reads.source_regions.sizes[place])
             routes.reads.run_pointers(self.sources, self.targets)
         if routes.writes is not None:
-            self.sources[0] = _own(routes.writes.source_regions, 0, source)
             for place in range(self.size):
                 if routes.writes.target_regions.used[place]:
                     offset = self.places[place].ready.target
                     self.targets[place] = self._theirs(place, offset, routes.writes.target_regions.sizes[place])
-            routes.writes.run_pointers(self.sources, self.targets)
+            if several is not None:
+                with gil:
+                    self._write_several(routes, several)
+            else:
+                self.sources[0] = _own(routes.writes.source_regions, 0, source)
+                routes.writes.run_pointers(self.sources, self.targets)
+        return 0
+
+    cdef int _write_several(self, Routes routes, several) except -1:
+        cdef _Views held = routes.writes.source_regions.hold(several, False)
+        with nogil:
+            routes.writes.run_pointers(<const char **> held.pointers, self.targets)
         return 0
 
     cdef char *_theirs(self, int place, int64_t offset, Py_ssize_t size) except NULL nogil:

@@ -3,11 +3,15 @@
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import numpy as np
 from numpy.typing import NDArray
 
-from meshcomm.exchange import Exchange, as_block, as_bytes, nbytes, new_bytes
-from meshcomm.execute import exchange_part, group_of, most_bytes, prepare, target_shape
+from meshcomm.blocks import box_size
+from meshcomm.exchange import Exchange, as_block, as_bytes, new_bytes
+from meshcomm.execute import exchange_part, far_blocks, group_of, most_bytes, prepare, target_shape
 from meshcomm.groups import Place
+from meshcomm.guard import fingerprint
+from meshcomm.node import Together
 from meshcomm.plan import DEFAULT_SCRATCH, Plan
 from meshcomm.steps import Slice, Step
 
@@ -21,8 +25,7 @@ class _Merged(NamedTuple):
     """Tensors, by number, that move in one exchange."""
 
     numbers: list[int]
-    exchange: Exchange
-    sizes: list[int]  # of the new blocks
+    together: Together
 
 
 def prepare_many(plans: list[Plan], place: Place, bound: int | None) -> Callable[..., list[Array | None]]:
@@ -32,29 +35,40 @@ def prepare_many(plans: list[Plan], place: Place, bound: int | None) -> Callable
     """
     limit = DEFAULT_SCRATCH if bound is None else bound
     merged = [_merge(plans, numbers, place) for numbers in _alike(plans, limit)]
-    apart = set(range(len(plans))).difference(*(group.numbers for group in merged))
-    alone = {number: prepare(plans[number], place) for number in sorted(apart)}
+    alone = set(range(len(plans))).difference(*(group.numbers for group in merged))
+    moves = [_Once(plan, place) for plan in plans]
     shapes = [target_shape(plan, place.device) for plan in plans]
     dtypes = [plan.dtype for plan in plans]
 
     def run(blocks: list[Array | None], outs: list[Array | None]) -> list[Array | None]:
         found: list[Array | None] = list(outs)
-        for numbers, exchange, sizes in merged:
+        one_by_one = set(alone)
+        for numbers, together in merged:
+            if any(outs[number] is not None for number in numbers):
+                one_by_one.update(numbers)  # whose new blocks do not lie together
+                continue
             sources = [_NOTHING if (block := blocks[n]) is None else as_bytes(block) for n in numbers]
-            targets = [
-                new_bytes(size) if (out := outs[n]) is None else as_bytes(out)
-                for n, size in zip(numbers, sizes, strict=True)
-            ]
-            exchange.run(sources, targets)
-            for number, target in zip(numbers, targets, strict=True):
+            for number, target in zip(numbers, together.run(sources), strict=True):
                 shape = shapes[number]
-                if found[number] is None and shape is not None:
-                    found[number] = as_block(target, shape, dtypes[number])
-        for number, move in alone.items():
-            found[number] = move(blocks[number], outs[number])
+                found[number] = None if shape is None else as_block(target, shape, dtypes[number])
+        for number in sorted(one_by_one):
+            found[number] = moves[number](blocks[number], outs[number])
         return found
 
     return run
+
+
+class _Once:
+    """What `prepare` makes of a plan, made when it is first called."""
+
+    def __init__(self, plan: Plan, place: Place) -> None:
+        self._plan, self._place = plan, place
+        self._run: Callable[..., Array | None] | None = None
+
+    def __call__(self, block: Array | None, out: Array | None) -> Array | None:
+        if self._run is None:
+            self._run = prepare(self._plan, self._place)
+        return self._run(block, out)
 
 
 _NOTHING = new_bytes(0)
@@ -87,7 +101,15 @@ def _only_exchange(plan: Plan) -> Step | None:
 
 def _merge(plans: list[Plan], numbers: list[int], place: Place) -> _Merged:
     steps = [step for number in numbers if (step := _only_exchange(plans[number])) is not None]
-    parts = [exchange_part(step, place.device) for step in steps]
-    group, here = group_of(steps[0], place), steps[0].place_of(place.device)
-    sizes = [nbytes(part.target_shape, part.itemsize) for part in parts]
-    return _Merged(numbers, Exchange(group, here, parts, sum(map(most_bytes, steps))), sizes)
+    device, first = place.device, steps[0]
+    parts = [exchange_part(step, device) for step in steps]
+    group, here, most = group_of(first, place), first.place_of(device), sum(map(most_bytes, steps))
+
+    def sizes_of(peer: int) -> list[int]:
+        (other,) = first.members(device, np.array([peer], dtype=np.intp)).tolist()
+        return [0 if (box := step.target_box(other)) is None else box_size(box) * step.itemsize for step in steps]
+
+    call = "; ".join(f"{step!r} of {step.shape}, {step.itemsize} bytes" for step in steps)
+    fars = [far_blocks(step, device) for step in steps]
+    exchange = Exchange(group, here, parts, most)
+    return _Merged(numbers, Together(exchange, group, here, parts, fars, sizes_of, most, fingerprint(call)))

@@ -109,14 +109,14 @@ def _strides(shape: tuple[int, ...], itemsize: int) -> Indices:
 
 
 def placed(region: int, shape: tuple[int, ...] | None, itemsize: int, starts: Indices, stops: Indices) -> Placed:
-    """Return where boxes lie in the block of *shape* that is this *region*."""
+    """Return where boxes lie in the block of *shape* that is this *region*. Local."""
     strides = _strides(shape or (1,) * starts.shape[1], itemsize)
     regions = np.full(len(starts), region, dtype=np.intp)
     return Placed(regions, starts @ strides, np.broadcast_to(strides, starts.shape), stops - starts)
 
 
-def _joined(sides: list[Placed], itemsizes: list[int]) -> tuple[Placed, int]:
-    """Return boxes of blocks of several dtypes as boxes of bytes, with as many axes as the most that one has."""
+def joined(sides: list[Placed], itemsizes: list[int]) -> tuple[Placed, int]:
+    """Return boxes of blocks of several dtypes as boxes of bytes, with as many axes as the most of them. Local."""
     if len(sides) == 1:
         return sides[0], itemsizes[0]
     ndim = max(boxes.extents.shape[1] for boxes in sides) + 1
@@ -146,7 +146,7 @@ class Side:
             placed(region, shape, itemsize, found.starts, found.stops)
             for region, (shape, itemsize, found) in enumerate(zip(shapes, itemsizes, boxes, strict=True))
         ]
-        lie, itemsize = _joined(blocks, itemsizes)
+        lie, itemsize = joined(blocks, itemsizes)
         peers = np.concatenate([found.peers for found in boxes])
         first = np.cumsum([0] + [len(found.starts) for found in boxes[:-1]])
         which = np.concatenate([found.which + start for found, start in zip(boxes, first, strict=True)])
@@ -389,7 +389,7 @@ def own_copies(parts: list[Part], place: int) -> BoxCopies | None:
             placed(region, part.target_shape, part.itemsize, part.receives.starts[own], part.receives.stops[own])
         )
     itemsizes = [part.itemsize for part in parts]
-    (source, itemsize), (target, _) = _joined(froms, itemsizes), _joined(tos, itemsizes)
+    (source, itemsize), (target, _) = joined(froms, itemsizes), joined(tos, itemsizes)
     if not len(source.offsets):
         return None
     sizes = [nbytes(part.shape, part.itemsize) for part in parts]

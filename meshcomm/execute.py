@@ -178,12 +178,12 @@ def _on_node(plan: Plan, number: int, place: Place, operation: Operation) -> Ope
     step = [step for step in plan.steps if not isinstance(step, Slice)][number]
     here, part = step.place_of(place.device), exchange_part(step, place.device)
     fingerprint = guard.fingerprint(f"{step!r} of {step.shape}, {step.itemsize} bytes")
-    far = Far(*_far_blocks(step, place.device))
+    far = far_blocks(step, place.device)
     return OnNode(operation, operation.group, here, part, far, most_bytes(step), fingerprint)
 
 
-def _far_blocks(step: Step, device: int) -> tuple[Where, Where]:
-    """Return where the boxes are that *device* exchanges, in the blocks of the devices at places in its group."""
+def far_blocks(step: Step, device: int) -> Far:
+    """Return where the boxes are that *device* exchanges, in the blocks of the others of its group. Local."""
     receives, sends = step.receives(device), step.sends(device)
 
     def far(boxes: Boxes, box_of: Callable[[int], Box | None]) -> Where:
@@ -196,7 +196,7 @@ def _far_blocks(step: Step, device: int) -> tuple[Where, Where]:
 
         return where
 
-    return far(receives, step.held_box), far(sends, step.target_box)
+    return Far(far(receives, step.held_box), far(sends, step.target_box))
 
 
 def _cut(plan: Plan, device: int) -> tuple[Operation, int]:

@@ -12,7 +12,20 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from meshcomm._kernels import BoxCopies
-from meshcomm.exchange import Exchange, Gather, Messages, Part, Placed, nbytes, placed, scratch, with_peers
+from meshcomm.exchange import (
+    Exchange,
+    Gather,
+    Messages,
+    Part,
+    Placed,
+    joined,
+    nbytes,
+    new_bytes,
+    own_copies,
+    placed,
+    scratch,
+    with_peers,
+)
 from meshcomm.groups import Bytes, Group
 from meshcomm.shared import Meeting, Routes
 from meshcomm.steps import Boxes
@@ -125,8 +138,7 @@ class OnNode:
         """Return where boxes are in the blocks of *mates*, the bytes of these, and where they are in our own."""
         assert self._met is not None
         itemsize, sizes = self._part.itemsize, [0] * self._met.size
-        none = np.zeros((0, boxes.starts.shape[1]), dtype=np.intp)
-        theirs, ours = [placed(0, None, itemsize, none, none)], [placed(0, None, itemsize, none, none)]
+        theirs, ours = [_nothing(self._part)], [_nothing(self._part)]
         for mate in mates:
             peer = self._met.members[mate]
             which = boxes.which[boxes.peers == peer]
@@ -138,10 +150,7 @@ class OnNode:
             ours.append(placed(0, shape, itemsize, starts, stops))
             start = np.array(start, dtype=np.intp).reshape(starts.shape)
             theirs.append(placed(mate, its_shape, itemsize, start, start + stops - starts))
-        theirs_joined, ours_joined = (
-            Placed(*(np.concatenate(arrays) for arrays in zip(*found, strict=True))) for found in (theirs, ours)
-        )
-        return theirs_joined, sizes, ours_joined
+        return _concatenated(theirs), sizes, _concatenated(ours)
 
     def _by_messages(self, left: tuple[tuple[int, ...], ...], sources: list[Bytes], targets: list[Bytes]) -> None:
         """Exchange messages with mates of whom neither block is shared."""
@@ -157,6 +166,136 @@ class OnNode:
         part = self._part
         some = part._replace(sends=with_peers(part.sends, receivers), receives=with_peers(part.receives, senders))
         return kind(self._group, self._place, [some], self._most, getattr(self._over_mpi, "rounds", 1))
+
+
+class Together:
+    """One exchange of several tensors, over MPI or straight into the new blocks of ranks that share memory.
+
+    The new blocks of a rank lie in one stretch of memory, so that the others find all of them when they know where it
+    begins. *over_mpi* exchanges all *parts* among all ranks; *sizes_of* gives the bytes of the new blocks of a place.
+    """
+
+    def __init__(
+        self,
+        over_mpi: Exchange,
+        group: Group,
+        place: int,
+        parts: list[Part],
+        fars: list[Far],
+        sizes_of: Callable[[int], list[int]],
+        most: int,
+        number: int,
+    ) -> None:
+        self._over_mpi = over_mpi
+        self._group = group
+        self._place = place
+        self._parts = parts
+        self._fars = fars
+        self._sizes_of = sizes_of
+        self._most = most
+        self._number = number
+        self._sizes = sizes_of(place)
+        self._begins = _begins(self._sizes)
+        self._own = own_copies(parts, place)
+        self._met: Meeting | None = None
+
+    def run(self, sources: list[Bytes]) -> list[Bytes]:
+        """Return the new blocks. Collective over the group."""
+        stretch = new_bytes(self._begins[-1])
+        targets = [stretch[start : start + size] for start, size in zip(self._begins, self._sizes, strict=False)]
+        self._group.communicator()
+        meeting: Meeting | None = self._group.meeting
+        if meeting is None:
+            self._over_mpi.run(sources, targets)
+            return targets
+        if meeting is not self._met:
+            self._meet(meeting)
+        if self._own is not None:
+            self._own.run(sources, targets)
+        left = meeting.exchange(self._routes, self._number, _NOTHING, stretch, sources)
+        for exchange in (self._beyond, None if left is None else self._messages(*left)):
+            if exchange is not None:
+                exchange.run(sources, targets)
+        return targets
+
+    def _meet(self, meeting: Meeting) -> None:
+        members = meeting.members
+        incoming, outgoing = (
+            [(mate, True) for mate, peer in enumerate(members) if peer != self._place and self._has(peer, receives)]
+            for receives in (True, False)
+        )
+        self._met = meeting
+        self._routes = Routes(meeting.size, meeting.place, incoming, outgoing, self._copies)
+        beyond = np.setdiff1d(np.arange(len(self._group.members)), np.array(members))
+        self._beyond = self._with(beyond, beyond, Exchange) if len(beyond) else None
+        self._others: dict[Any, Exchange] = {}
+
+    def _has(self, peer: int, receives: bool) -> bool:
+        return any(peer in (part.receives if receives else part.sends).peers for part in self._parts)
+
+    def _copies(self, reads: tuple[int, ...], writes: tuple[int, ...]) -> tuple[BoxCopies | None, BoxCopies | None]:
+        """Return the copies from our blocks into the stretches of mates; nobody reads."""
+        assert self._met is not None
+        sizes = [0] * self._met.size
+        ours: list[Placed] = []
+        theirs: list[Placed] = []
+        for region, (part, far) in enumerate(zip(self._parts, self._fars, strict=True)):
+            mine, others = [_nothing(part)], [_nothing(part)]
+            for mate in writes:
+                peer = self._met.members[mate]
+                begins = _begins(self._sizes_of(peer))
+                sizes[mate] = begins[-1]
+                which = part.sends.which[part.sends.peers == peer]
+                if not len(which):
+                    continue
+                shape, start = far.target(peer)
+                starts, stops = part.sends.starts[which], part.sends.stops[which]
+                mine.append(placed(region, part.shape, part.itemsize, starts, stops))
+                start = np.array(start, dtype=np.intp).reshape(starts.shape)
+                there = placed(mate, shape, part.itemsize, start, start + stops - starts)
+                others.append(there._replace(offsets=there.offsets + begins[region]))
+            ours.append(_concatenated(mine))
+            theirs.append(_concatenated(others))
+        itemsizes = [part.itemsize for part in self._parts]
+        (source, itemsize), (target, _) = joined(ours, itemsizes), joined(theirs, itemsizes)
+        if not len(source.offsets):
+            return None, None
+        own = [nbytes(part.shape, part.itemsize) for part in self._parts]
+        return None, BoxCopies(own, sizes, itemsize, *source[:3], *target)
+
+    def _messages(self, senders: tuple[int, ...], receivers: tuple[int, ...]) -> Exchange:
+        """Return the exchange with mates whose new blocks are not shared."""
+        if (senders, receivers) not in self._others:
+            assert self._met is not None
+            members = np.array(self._met.members, dtype=np.intp)
+            self._others[senders, receivers] = self._with(members[list(senders)], members[list(receivers)], Messages)
+        return self._others[senders, receivers]
+
+    def _with(self, senders: Any, receivers: Any, kind: type[Exchange]) -> Exchange:
+        some = [
+            part._replace(sends=with_peers(part.sends, receivers), receives=with_peers(part.receives, senders))
+            for part in self._parts
+        ]
+        return kind(self._group, self._place, some, self._most)
+
+
+_NOTHING = np.empty(0, dtype=np.uint8)
+_LINE = 64
+
+
+def _begins(sizes: list[int]) -> list[int]:
+    """Return where blocks of these *sizes* begin in one stretch, each on a cache line of its own, and its end."""
+    lines = [-(-size // _LINE) * _LINE for size in sizes]
+    return [0, *np.cumsum(lines, dtype=np.intp).tolist()]
+
+
+def _nothing(part: Part) -> Placed:
+    none = np.zeros((0, part.sends.starts.shape[1]), dtype=np.intp)
+    return placed(0, None, part.itemsize, none, none)
+
+
+def _concatenated(found: list[Placed]) -> Placed:
+    return Placed(*(np.concatenate(arrays) for arrays in zip(*found, strict=True)))
 
 
 def _run(shape: Shape, extent: Any) -> int:

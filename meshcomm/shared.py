@@ -94,7 +94,8 @@ def _introduction() -> dict[str, Any]:
     where = {"host": "", "processes": "", "pid": os.getpid(), "limit": 0, "obstacle": "", "error": ""}
     try:
         where["limit"] = _limit()
-        where["host"] = Path("/proc/sys/kernel/random/boot_id").read_text()
+        # Containers of one machine that have names of their own count as hosts of their own, as for MPI.
+        where["host"] = f"{Path('/proc/sys/kernel/random/boot_id').read_text().strip()} {os.uname().nodename}"
         where["processes"] = os.readlink("/proc/self/ns/pid")
     except MeshcommError as error:
         where["error"] = str(error)
