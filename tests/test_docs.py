@@ -34,9 +34,10 @@ def test_quickstart_prints_what_the_readme_shows(capsys):
     assert blocks("README.md", "text") == [capsys.readouterr().out]
 
 
-def test_concepts_run():
-    session = "".join(blocks("docs/concepts.md", "python"))
-    test = doctest.DocTestParser().get_doctest(session, {}, "concepts.md", "docs/concepts.md", 0)
+@pytest.mark.parametrize("page", ["concepts", "relayout"])
+def test_sessions_run(page):
+    session = "".join(blocks(f"docs/{page}.md", "python"))
+    test = doctest.DocTestParser().get_doctest(session, {}, f"{page}.md", f"docs/{page}.md", 0)
     assert len(test.examples) > 10
     report = []
     assert doctest.DocTestRunner().run(test, out=report.append).failed == 0, "".join(report)
