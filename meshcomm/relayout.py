@@ -48,16 +48,18 @@ def relayout(
     """Return *tensor* divided as *layout* says. Collective over the meshes of both.
 
     The same global array, in new blocks that share no memory with the old ones, also if the layouts are equal. The
-    layout may be on another mesh, over other ranks; those outside of its mesh hold no block. MATCH in *layout* keeps
-    what the tensor has on that axis. A plain array counts as replicated: every rank passes the same.
+    layout may be on another mesh, over other ranks; a rank outside of that mesh gets a tensor without a block. MATCH
+    in *layout* keeps what the tensor has on that axis. A plain array counts as replicated: every rank passes the same.
 
-    *out* is a tensor of the same shape and dtype in *layout*, to be overwritten and returned. Beyond the blocks before
-    and after, a rank uses at most *max_scratch_bytes*, by default 32 MiB. *name* stands in messages about a call that
-    waits. A list, tuple or dict of tensors, with as many layouts, a `LayoutMap` or one layout for all, moves in as few
-    exchanges as pay; *out* is then like *tensor*, and the bound counts for all together.
+    *out* is a tensor of the same shape and dtype in *layout*, to be overwritten and returned. Beyond its old and its
+    new block a rank uses at most *max_scratch_bytes*, by default 32 MiB (or the least possible, if that is more).
+    *name* stands in messages about a call that waits. *tensor* may also be a list, tuple or dict of tensors, in the
+    same order on all ranks; *layout* is then one for all, a list or dict of as many, or a `LayoutMap`, *out* is a list
+    or dict of tensors, and the bound is one for the whole call. What is small shares an exchange.
 
-    ``LayoutError`` if the layout has another rank than the tensor, or *out* cannot be written to; ``MeshError`` if the
-    meshes are in different worlds; ``ShapeError`` if the bound cannot be kept. Source:
+    ``LayoutError`` if the layout has another rank than the tensor, or if *out* is in another layout, read-only, or in
+    the memory of *tensor*; ``ShapeError`` if *out* has another shape, or the bound cannot be kept; ``DTypeError`` if
+    *out* has another dtype; ``MeshError`` if the meshes are in different worlds. Source:
     tf.experimental.dtensor.relayout.
 
     >>> import numpy as np, meshcomm as mc
@@ -136,11 +138,11 @@ def relayout_like(
 
 
 def machine_of(mesh: Mesh) -> Machine:
-    """Return what moving bytes costs on the ranks of *mesh*, and their nodes, by which `relayout` plans. Collective.
+    """Return what `relayout` plans by on *mesh*: costs, and which ranks share a node. Collective over the mesh.
 
-    Agreed by its ranks when they first communicate: the constants that the first of them finds in the file named by
-    ``MESHCOMM_MACHINE``, written by ``python -m meshcomm calibrate``, else defaults. A rank outside of the mesh gets
-    defaults. ``MeshError`` on all ranks if the file cannot be read.
+    Its ranks agree on it when they first communicate: the nodes are those that MPI reports, the constants those that
+    the first rank finds in the file named by ``MESHCOMM_MACHINE``, else defaults. Between two meshes the ranks of both
+    agree alike. A rank outside of the mesh gets defaults. ``MeshError`` on all ranks if the file cannot be read.
 
     >>> import meshcomm as mc
     >>> with mc.simulate(2) as world:
@@ -155,10 +157,10 @@ def machine_of(mesh: Mesh) -> Machine:
 
 
 def drop_plans(mesh: Mesh) -> None:
-    """Drop all plans that are kept for *mesh*, and the memory that they use. Collective over the mesh.
+    """Drop the plans that are kept for the ranks of *mesh*, and all that was prepared for them. Collective.
 
-    Plans are kept for calls that come again, up to 1,024 for each set of ranks. A call that comes again after this is
-    planned and agreed on anew.
+    Plans are kept for calls that come again, up to 1,024 for each set of ranks, which is that of both meshes if a
+    relayout is between two. A call that comes again after this is planned and agreed on anew. Scratch memory stays.
 
     >>> import meshcomm as mc
     >>> with mc.simulate(2) as world:
