@@ -29,7 +29,7 @@ from meshcomm.exchange import (
     new_block,
     new_bytes,
 )
-from meshcomm.groups import Group, Team
+from meshcomm.groups import LARGEST_COUNT, Group, Team
 from meshcomm.guard import fingerprint
 from meshcomm.node import Far, OnNode
 from meshcomm.plan import as_dtype
@@ -145,7 +145,7 @@ def gathered(
     sends = Boxes(np.arange(count), np.zeros(count, dtype=np.intp), zeros, zeros + shape)
     part = Part(itemsize, shape, sends, target_shape, receives)
     size = nbytes(target_shape, itemsize)
-    at_once = size <= count * GATHERED_AT_ONCE
+    at_once = size <= min(count * GATHERED_AT_ONCE, LARGEST_COUNT)
     extents = receives.stops - receives.starts
     far = Far(
         lambda peer: (tuple(extents[peer].tolist()), zeros[0]), lambda peer: (target_shape, receives.starts[place])
@@ -376,7 +376,7 @@ def _collective(
         array, error = _normalised(x)
         rows, plain = rows_for(team), tuple(map(_plain, arguments))
         key: Hashable = (operation, rows, plain, array.shape, array.dtype)
-        program = team.programs.get(key) if error is None and _is_exact(rows, plain) else None
+        program = team.known(key) if error is None and _is_exact(rows, plain) else None
         if program is None or guard.checks_every_call():
             try:
                 if error is not None:
