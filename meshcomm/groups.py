@@ -187,7 +187,7 @@ class World(ABC):
             self._places.popitem(last=False)
 
     def _find(self, mesh: Mesh) -> Place | None:
-        beyond = max(mesh.ranks)
+        beyond = mesh.ranks[-1] if isinstance(mesh.ranks, range) else max(mesh.ranks)
         if beyond >= self.size:
             raise MeshError(
                 f"the mesh needs {mesh.size} ranks up to rank {beyond}, but the world has {self.size}: "
