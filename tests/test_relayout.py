@@ -11,7 +11,7 @@ from reference import blocks_of, lockstep, mesh_of, numbered, random_bits, same_
 from strategies import DTYPES, dtype_id, relayouts
 
 import meshcomm as mc
-from meshcomm import Layout, LayoutError, MeshError
+from meshcomm import Layout, LayoutError
 
 U = "unsharded"
 GOLDEN = json.loads((Path(__file__).parent / "data" / "relayout.json").read_text())["cases"]
