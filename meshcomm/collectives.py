@@ -18,7 +18,7 @@ from meshcomm.blocks import block_start
 from meshcomm.context import world_of
 from meshcomm.errors import DTypeError, GroupError, ShapeError
 from meshcomm.exchange import Exchange, Gather, Part, Permute, as_block, as_bytes, nbytes, new_bytes
-from meshcomm.groups import Group, Team
+from meshcomm.groups import LARGEST_COUNT, Group, Team
 from meshcomm.plan import as_dtype
 from meshcomm.steps import GATHERED_AT_ONCE, Boxes
 
@@ -107,7 +107,7 @@ def gathered(
     sends = Boxes(np.arange(count), np.zeros(count, dtype=np.intp), zeros, zeros + shape)
     part = Part(itemsize, shape, sends, target_shape, receives)
     size = nbytes(target_shape, itemsize)
-    at_once = size <= count * GATHERED_AT_ONCE
+    at_once = size <= min(count * GATHERED_AT_ONCE, LARGEST_COUNT)
     return _runner(
         Gather(group, place, part) if at_once else Exchange(group, place, [part], size), target_shape, itemsize
     )
@@ -326,7 +326,7 @@ def _collective(
         array, error = _normalised(x)
         rows, plain = rows_for(team), tuple(map(_plain, arguments))
         key: Hashable = (operation, rows, plain, array.shape, array.dtype)
-        program = team.programs.get(key) if error is None and _is_exact(rows, plain) else None
+        program = team.known(key) if error is None and _is_exact(rows, plain) else None
         if program is None or guard.checks_every_call():
             try:
                 if error is not None:

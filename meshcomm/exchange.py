@@ -54,6 +54,11 @@ def scratch(use: str, size: int) -> Bytes:
     return kept[:size]
 
 
+def forget_scratch() -> None:
+    """Give back what `scratch` keeps for this thread. Local."""
+    _scratch.__dict__.clear()
+
+
 def nbytes(shape: tuple[int, ...] | None, itemsize: int) -> int:
     """Return the bytes of a block of *shape*; None is no block. Local."""
     if shape is None:

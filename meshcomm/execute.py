@@ -115,7 +115,7 @@ def run_agreed(place: Place, key: Any, call: Callable[[], str], build: Callable[
     *call* says what the ranks agree on; *build* returns a function of *args*.
     """
     team = place.team
-    program = team.programs.get(key)
+    program = team.known(key)
     if program is None or guard.checks_every_call():
         error = None
         try:

@@ -304,8 +304,15 @@ class Team:
             )
         return communicator
 
+    def known(self, key: Hashable) -> Any:
+        """Return the program that is kept for *key*, or None. Local, but every rank of the team must ask."""
+        program = self.programs.get(key)
+        if program is not None:
+            self.programs.move_to_end(key)
+        return program
+
     def remember(self, key: Hashable, program: Any) -> None:
-        """Keep *program* for the next call with *key*, up to a bound. Local, but every rank of the team must do it."""
+        """Keep *program* for *key*; beyond a bound the one used longest ago is dropped. Local, on every rank."""
         self.programs[key] = program
         if len(self.programs) > PROGRAMS_PER_TEAM:
             self.programs.popitem(last=False)
@@ -379,7 +386,7 @@ def stored_constants() -> dict[str, float]:
         return {}
     try:
         constants = json.loads(Path(path).read_text())
-        Machine(**constants)
+        Machine(**constants, nodes=0)
     except (OSError, ValueError, TypeError) as error:
         raise MeshError(f"{MACHINE_FILE}={path} holds no constants of a machine: {error}") from None
     return dict(constants)

@@ -16,10 +16,11 @@ Indices: TypeAlias = NDArray[np.intp]
 class Machine:
     """Constants of a cost model, and the map of ranks to nodes; plans are chosen by it. Local.
 
-    A message costs `alpha` seconds and a byte of it `beta` seconds, within a node or between nodes; a pass over
-    memory, such as packing, costs `gamma` seconds per byte. `nodes` says which ranks share a node: a number of ranks
-    per node, in order, or the node of each rank; 0 is a single node. The model is the postal one with a term for local
-    copies; ``python -m meshcomm calibrate`` measures the constants. ``MeshError`` for negative or unknown values.
+    A message costs `alpha` seconds and each byte of it `beta` seconds, within a node or between nodes; a pass over
+    memory, such as packing, costs `gamma` seconds per byte. `nodes` says which ranks share a node: a number n if each
+    n consecutive ranks do, a tuple with the node of every rank, or 0 if all do. The model is the postal one with a
+    term for local copies; ``python -m meshcomm calibrate`` measures the constants. ``MeshError`` for negative or
+    unknown values.
 
     >>> machine = Machine(nodes=2)
     >>> machine.node_of(np.arange(4)).tolist(), machine.ranks_on(1).tolist()
@@ -73,7 +74,10 @@ class Machine:
         return {int(node): np.flatnonzero(self._table == node) for node in np.unique(self._table)}
 
     def seconds(self, near: float, near_bytes: float, far: float, far_bytes: float, passed: float) -> float:
-        """Return what messages and bytes within a node and between nodes cost, and bytes passed over. Local."""
+        """Return what so many messages and bytes cost within a node (*near*) and between nodes (*far*). Local.
+
+        *passed* are the bytes of passes over memory.
+        """
         return (
             self.alpha_within * near
             + self.beta_within * near_bytes

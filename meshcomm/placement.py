@@ -73,7 +73,7 @@ def unpack(tensor: DTensor) -> list[Array | None]:
 
 
 def copy_to_mesh(tensor: DTensor | ArrayLike, layout: Layout) -> DTensor:
-    """Return *tensor* divided as *layout* says, as `relayout` does. Collective over the mesh; Local for arrays.
+    """Return *tensor* divided as *layout* says, as `relayout` does. Collective over both meshes; Local for arrays.
 
     An array counts as replicated: every rank passes the same. Source: tf.experimental.dtensor.copy_to_mesh.
     """

@@ -66,7 +66,8 @@ class Plan:
 
     Print it to see its steps, what else was possible, and why this won. `bytes_moved` (received from others),
     `messages` (received from others, with data in them) and `peak_bytes` (blocks and scratch held at once, at most)
-    are the largest over the devices; between meshes of more than 4,096 ranks, over so many of them, spread evenly.
+    are the largest over the devices; between meshes of more than 4,096 ranks, over so many of them, spread evenly. In
+    a plan that runs in rounds, `messages` are those of one round.
     """
 
     shape: tuple[int, ...]
@@ -109,10 +110,10 @@ class Plan:
         return DevicePlan(self, device, *_total(self, np.array([device], dtype=np.intp)))
 
     def execute(self, tensor: Any, out: Any = None) -> Any:
-        """Return *tensor* in the target layout, as `relayout` does, but by this very plan. Collective over the mesh.
+        """Return *tensor* in the target layout, as `relayout` does, but by this plan. Collective over both meshes.
 
-        *out* is a tensor in the target layout to write to instead of a new one. ``LayoutError``, ``ShapeError`` or
-        ``DTypeError`` unless the tensor is what was planned for.
+        *out* is a tensor in the target layout, to be overwritten and returned. ``LayoutError`` unless *tensor* is a
+        DTensor of the shape, dtype and layout that was planned for; errors of *out* are those of `relayout`.
         """
         return _late.call("execute_plan", self, tensor, out)
 
@@ -208,9 +209,9 @@ def plan_relayout(
 
     MATCH in *target* is resolved from *source*. The meshes may be over the same ranks or over others. Beyond source
     and target block a device uses at most *max_scratch_bytes*, by default 32 MiB (or the least possible, if that is
-    more). *machine* says what moving bytes costs; ``meshcomm.machine_of(mesh)`` is what `relayout` goes by.
-    ``LayoutError`` if a layout has another rank than the shape, ``ShapeError`` for an impossible shape or bound,
-    ``DTypeError`` for object.
+    more). *machine* says what moving bytes costs, by default ``Machine()``, a single node; what `relayout` goes by is
+    ``meshcomm.machine_of(mesh)``. ``LayoutError`` if a layout has another rank than the shape, ``ShapeError`` for an
+    impossible shape or bound, ``DTypeError`` for object.
 
     >>> from meshcomm.mesh import Mesh
     >>> mesh = Mesh(range(4), [("x", 2), ("y", 2)])

@@ -12,6 +12,7 @@ from meshcomm.collectives import as_array, is_traced, untraced
 from meshcomm.context import place_between, place_in
 from meshcomm.dtensor import DTensor, distribute, place_text, unwrapped
 from meshcomm.errors import DTypeError, LayoutError, MeshError, ShapeError
+from meshcomm.exchange import forget_scratch
 from meshcomm.execute import prepare, run_agreed
 from meshcomm.groups import Place
 from meshcomm.layout import Layout
@@ -48,16 +49,18 @@ def relayout(
     """Return *tensor* divided as *layout* says. Collective over the meshes of both.
 
     The same global array, in new blocks that share no memory with the old ones, also if the layouts are equal. The
-    layout may be on another mesh, over other ranks; those outside of its mesh hold no block. MATCH in *layout* keeps
-    what the tensor has on that axis. A plain array counts as replicated: every rank passes the same.
+    layout may be on another mesh, over other ranks; a rank outside of that mesh gets a tensor without a block. MATCH
+    in *layout* keeps what the tensor has on that axis. A plain array counts as replicated: every rank passes the same.
 
-    *out* is a tensor of the same shape and dtype in *layout*, to be overwritten and returned. Beyond the blocks before
-    and after, a rank uses at most *max_scratch_bytes*, by default 32 MiB. *name* stands in messages about a call that
-    waits. A list, tuple or dict of tensors, with as many layouts, a `LayoutMap` or one layout for all, moves in as few
-    exchanges as pay; *out* is then like *tensor*, and the bound counts for all together.
+    *out* is a tensor of the same shape and dtype in *layout*, to be overwritten and returned. Beyond its old and its
+    new block a rank uses at most *max_scratch_bytes*, by default 32 MiB (or the least possible, if that is more).
+    *name* stands in messages about a call that waits. *tensor* may also be a list, tuple or dict of tensors, in the
+    same order on all ranks; *layout* is then one for all, a list or dict of as many, or a `LayoutMap`, *out* is a list
+    or dict of tensors, and the bound is one for the whole call. What is small shares an exchange.
 
-    ``LayoutError`` if the layout has another rank than the tensor, or *out* cannot be written to; ``MeshError`` if the
-    meshes are in different worlds; ``ShapeError`` if the bound cannot be kept. Source:
+    ``LayoutError`` if the layout has another rank than the tensor, or if *out* is in another layout, read-only, or in
+    the memory of *tensor*; ``ShapeError`` if *out* has another shape, or the bound cannot be kept; ``DTypeError`` if
+    *out* has another dtype; ``MeshError`` if the meshes are in different worlds. Source:
     tf.experimental.dtensor.relayout.
 
     >>> import numpy as np, meshcomm as mc
@@ -90,7 +93,7 @@ def relayout(
     guard.begin(name or "relayout", place.team)
     try:
         if out is not None:
-            agree_on_out(out, tensor, place)
+            agree_on_outs([(tensor, out)], place)
         block = run_agreed(
             place,
             (source, layout, shape, dtype, max_scratch_bytes),
@@ -136,11 +139,11 @@ def relayout_like(
 
 
 def machine_of(mesh: Mesh) -> Machine:
-    """Return what moving bytes costs on the ranks of *mesh*, and their nodes, by which `relayout` plans. Collective.
+    """Return what `relayout` plans by on *mesh*: costs, and which ranks share a node. Collective over the mesh.
 
-    Agreed by its ranks when they first communicate: the constants that the first of them finds in the file named by
-    ``MESHCOMM_MACHINE``, written by ``python -m meshcomm calibrate``, else defaults. A rank outside of the mesh gets
-    defaults. ``MeshError`` on all ranks if the file cannot be read.
+    Its ranks agree on it when they first communicate: the nodes are those that MPI reports, the constants those that
+    the first rank finds in the file named by ``MESHCOMM_MACHINE``, else defaults. Between two meshes the ranks of both
+    agree alike. A rank outside of the mesh gets defaults. ``MeshError`` on all ranks if the file cannot be read.
 
     >>> import meshcomm as mc
     >>> with mc.simulate(2) as world:
@@ -155,10 +158,10 @@ def machine_of(mesh: Mesh) -> Machine:
 
 
 def drop_plans(mesh: Mesh) -> None:
-    """Drop all plans that are kept for *mesh*, and the memory that they use. Collective over the mesh.
+    """Drop the plans that are kept for the ranks of *mesh*, and all that was prepared for them. Collective.
 
-    Plans are kept for calls that come again, up to 1,024 for each set of ranks. A call that comes again after this is
-    planned and agreed on anew.
+    Plans are kept for calls that come again, up to 1,024 for each set of ranks, which is that of both meshes if a
+    relayout is between two. A call that comes again after this is planned and agreed on anew. Scratch memory stays.
 
     >>> import meshcomm as mc
     >>> with mc.simulate(2) as world:
@@ -177,6 +180,7 @@ def drop_plans(mesh: Mesh) -> None:
         finally:
             guard.end()
     forget_plans()
+    forget_scratch()
 
 
 @_late.provides("execute_plan")
@@ -195,7 +199,7 @@ def _execute(plan: Plan, tensor: Any, out: Any) -> DTensor:
     guard.begin("plan.execute", place.team)
     try:
         if out is not None:
-            agree_on_out(out, tensor, place)
+            agree_on_outs([(tensor, out)], place)
         block = run_agreed(
             place,
             plan,
@@ -231,24 +235,47 @@ def check_out(out: Any, tensor: DTensor, layout: Layout) -> None:
         raise DTypeError(f"out has dtype {out.dtype}, but the tensor has {tensor.dtype}")
     wanted = layout if layout.match_axis is None else layout.matched(tensor.layout)
     if out.layout is not wanted and (out.layout != wanted or out.mesh.world is not wanted.mesh.world):
-        raise LayoutError(f"out is in {out.layout!r}, but the relayout goes to {wanted!r}")
+        raise LayoutError(f"out is {_where(out.layout)}, but the relayout goes to {_where(wanted)}")
 
 
-def agree_on_out(out: DTensor, tensor: DTensor, place: Place) -> None:
-    """Raise on all ranks unless each can write its block of *out* while it reads *tensor*. Collective over the team.
+def _where(layout: Layout) -> str:
+    return f"{layout.sharding_specs} on the {layout.mesh}"
 
-    What one rank may see alone; a pair that was found good is not looked at again.
+
+def agree_on_outs(pairs: list[tuple[DTensor, DTensor]], place: Place) -> None:
+    """Raise on all ranks unless each can write its blocks of the second while it reads the first. Collective.
+
+    *pairs* are tensors and what their relayouts are to overwrite. What is wrong with a block one rank may see alone;
+    when all pairs were found good before, nobody looks again.
     """
-    if out.partner is not None and out.partner() is tensor:
+    if all(out.partner is not None and out.partner() is tensor for tensor, out in pairs):
         return
     error = None
-    if out.local is not None:
-        if not out.local.flags.writeable:
-            error = LayoutError("out cannot be written to: its block is read-only")
-        elif tensor.local is not None and np.may_share_memory(out.local, tensor.local):
-            error = LayoutError("out shares memory with the tensor: a relayout reads blocks while it writes others")
-    guard.agree(place.team, call_text("out of a relayout", tensor, out.layout), error)
-    object.__setattr__(out, "partner", weakref.ref(tensor))
+    if any(out.local is not None and not out.local.flags.writeable for _, out in pairs):
+        error = LayoutError("out cannot be written to: its block is read-only")
+    elif _overlap([out.local for _, out in pairs], [tensor.local for tensor, _ in pairs]):
+        error = LayoutError(
+            "out shares memory with a tensor or another out: a relayout reads blocks while it writes others"
+        )
+    guard.agree(place.team, "; ".join(call_text("out of a relayout", t, out.layout) for t, out in pairs), error)
+    for tensor, out in pairs:
+        object.__setattr__(out, "partner", weakref.ref(tensor))
+
+
+def _overlap(written: list[Any], read: list[Any]) -> bool:
+    """Return whether a block that is written shares memory with another one, read or written."""
+    blocks = [(block, True) for block in written] + [(block, False) for block in read]
+    end_written = end = 0
+    for start, stop, writes in sorted(
+        (block.__array_interface__["data"][0], block.__array_interface__["data"][0] + block.nbytes, writes)
+        for block, writes in blocks
+        if block is not None and block.nbytes
+    ):
+        if start < (end if writes else end_written):
+            return True
+        end = max(end, stop)
+        end_written = max(end_written, stop) if writes else end_written
+    return False
 
 
 def call_text(operation: str, tensor: DTensor, layout: Layout) -> str:
@@ -279,7 +306,7 @@ def _many(tensors: Any, layouts: Any, out: Any, bound: int | None, name: str | N
     """Return tensors in a list, tuple or mapping like the one given."""
     keys = list(tensors) if isinstance(tensors, Mapping) else list(range(len(tensors)))
     items = [tensors[key] for key in keys]
-    to = [_layout_for(layouts, key, keys) for key in keys]
+    to = [_layout_for(layouts, key, keys, item) for key, item in zip(keys, items, strict=True)]
     outs = [None] * len(keys) if out is None else [_item(out, key, keys) for key in keys]
     if any(is_traced(item) for item in items):
         moved = [relayout(*each, bound, name) for each in zip(items, to, outs, strict=True)]
@@ -290,8 +317,13 @@ def _many(tensors: Any, layouts: Any, out: Any, bound: int | None, name: str | N
     return tuple(moved) if isinstance(tensors, tuple) else moved
 
 
-def _layout_for(layouts: Any, key: Any, keys: list[Any]) -> Layout:
-    layout = layouts if isinstance(layouts, Layout) else _item(layouts, key, keys)
+def _layout_for(layouts: Any, key: Any, keys: list[Any], tensor: Any) -> Layout:
+    if isinstance(layouts, Layout):
+        return layouts
+    if hasattr(layouts, "layout_for"):  # a LayoutMap
+        layout = layouts.layout_for(key, np.ndim(untraced(unwrapped(tensor))))
+    else:
+        layout = _item(layouts, key, keys)
     if not isinstance(layout, Layout):
         raise LayoutError(f"there is no layout for tensor {key!r}: {layout!r}")
     return layout
@@ -311,6 +343,9 @@ def _item(items: Any, key: Any, keys: list[Any]) -> Any:
 def _moved_together(
     items: list[Any], layouts: list[Layout], outs: list[Any], bound: int | None, name: str | None
 ) -> list[DTensor]:
+    given = [out for out in outs if out is not None]
+    if len({id(each) for each in (*given, *items)}) < len(given) + len({id(item) for item in items}):
+        raise LayoutError("out may name no tensor twice, and none of the tensors that are read")
     moved: list[Any] = [None] * len(items)
     together: dict[Place, list[int]] = {}
     for number, (item, layout, out) in enumerate(zip(items, layouts, outs, strict=True)):
@@ -349,9 +384,7 @@ def _run_batch(place: Place, moves: list[tuple[DTensor, Layout, Any]], bound: in
 
     guard.begin(name or f"relayout of {len(moves)} tensors", place.team)
     try:
-        for tensor, _, out in moves:
-            if out is not None:
-                agree_on_out(out, tensor, place)
+        agree_on_outs([(tensor, out) for tensor, _, out in moves if out is not None], place)
         outs = [None if out is None else out.local for _, _, out in moves]
         return run_agreed(place, (specs, bound), call, build, [t.local for t, _, _ in moves], outs)
     finally:

@@ -12,11 +12,11 @@ from meshcomm.execute import prepare_start, run_agreed
 from meshcomm.groups import Place, World
 from meshcomm.layout import Layout
 from meshcomm.plan import Plan, plan_direct
-from meshcomm.relayout import agree_on_out, call_text, check_out
+from meshcomm.relayout import agree_on_outs, call_text, check_out
 
 
 class RelayoutRequest:
-    """A relayout on its way. Made by `start_relayout`; `wait` for it before the program ends."""
+    """A relayout on its way. Made by `start_relayout`; `wait` for it before the program ends. Local."""
 
     def __init__(
         self, what: str, started: Started | None, result: DTensor, source: DTensor, place: Place | None
@@ -32,7 +32,8 @@ class RelayoutRequest:
     def test(self) -> bool:
         """Return whether the relayout is complete, so that `wait` returns at once. Local.
 
-        Messages advance only in calls to MPI: a program that computes for long may test now and then.
+        With most MPIs messages advance only in calls to MPI: a program that computes for long may test now and then. A
+        request that was tested until it was complete need not be waited for.
         """
         if self._started is None or self._started.test():
             self._finish()
@@ -40,7 +41,10 @@ class RelayoutRequest:
         return False
 
     def wait(self) -> DTensor:
-        """Wait until the relayout is complete, and return its tensor; the same one if called again. Collective."""
+        """Wait until the relayout is complete, and return its tensor; the same one if called again. Collective.
+
+        Each rank waits for its requests in any order.
+        """
         if self._source is not None:
             if self._started is not None and self._place is not None:
                 guard.begin(f"wait for a {self._what}", self._place.team)
@@ -65,10 +69,11 @@ def start_relayout(
 ) -> RelayoutRequest:
     """Begin to divide *tensor* as *layout* says, and return at once with a request. Collective over both meshes.
 
-    It moves in one direct exchange, with buffers of its own for what has to be packed. Any number may be on their way;
-    all ranks start them in the same order, and may wait for them in any. Until then neither *tensor* nor *out* may be
-    changed, and *out* not be read. A request that nobody waits for ends the job with an error when the program ends.
-    Errors are those of `relayout`. Source: MPI_Ialltoallv.
+    It moves in one direct exchange, with buffers of its own for what has to be packed: no bound on scratch applies.
+    Any number may be on their way; all ranks start them in the same order, and each may wait for them in any. Until it
+    is complete, the block of *tensor* must not be written to, and that of *out* neither read nor written. A request
+    that nobody waits for ends the job with an error when the program ends. ``LayoutError`` if *tensor* is a plain
+    array or a list; other errors are those of `relayout`. Source: MPI_Ialltoallv.
 
     >>> import numpy as np, meshcomm as mc
     >>> def program():
@@ -96,7 +101,7 @@ def start_relayout(
     guard.begin(name or "start_relayout", place.team)
     try:
         if out is not None:
-            agree_on_out(out, tensor, place)
+            agree_on_outs([(tensor, out)], place)
         started, block = run_agreed(
             place,
             ("start", source, layout, shape, dtype),

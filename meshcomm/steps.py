@@ -283,7 +283,8 @@ class AllGather(Step):
 
     @property
     def at_once(self) -> bool:
-        return self.parts == 1 and largest_block(self.shape, self.source) * self.itemsize <= GATHERED_AT_ONCE
+        before, after = (largest_block(self.shape, layout) * self.itemsize for layout in (self.source, self.target))
+        return self.parts == 1 and before <= GATHERED_AT_ONCE and after < 2**31
 
 
 class AllToAll(Step):

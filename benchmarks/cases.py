@@ -1,0 +1,144 @@
+"""What is measured: the relayouts, and the values that their arrays hold."""
+
+import itertools
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import meshcomm as mc
+
+KIB, MIB = 2**10, 2**20
+
+
+class Case(NamedTuple):
+    """A relayout of one tensor, or of several equal ones; layouts are written as in ``x,-``."""
+
+    name: str
+    shape: tuple[int, ...]
+    source: str
+    target: str
+    dtype: str = "f8"
+    tensors: int = 1
+    repeat: int = 1  # calls between two barriers
+    latency: bool = False  # also measures barriers around nothing, and the bare MPI call
+    ways: bool = False  # also measures meshcomm's other ways to do the same: out=, start_relayout, ...
+    scaling: bool = False  # a point of the plot, not a row of the table
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the global arrays."""
+        return int(np.prod(self.shape)) * np.dtype(self.dtype).itemsize * self.tensors
+
+    def specs(self) -> tuple[list[str], list[str]]:
+        """Return for the source and the target the mesh dimension of each axis, ``-`` if it has none."""
+        return self.source.split(","), self.target.split(",")
+
+    def mesh_dims(self, ranks: int) -> tuple[tuple[str, int], ...]:
+        """Return a line of all ranks, or a grid of two rows if the layouts name two dimensions."""
+        return (("x", 2), ("y", ranks // 2)) if "y" in self.source else (("x", ranks),)
+
+    def uneven(self, ranks: int) -> bool:
+        """Return whether some axis is cut into blocks of different lengths."""
+        sizes = dict(self.mesh_dims(ranks))
+        return any(n % sizes.get(d, 1) for specs in self.specs() for n, d in zip(self.shape, specs, strict=True))
+
+    def moves(self) -> list[tuple[str, int, int]] | None:
+        """Return how mesh dimensions go from axis to axis, one after the other, each to an axis that is whole by then.
+
+        (mesh dimension, its axis, its new axis); None if that is not how this case can be done.
+
+        >>> Case("", (8, 8, 8), "-,x,y", "x,y,-").moves()
+        [('x', 1, 0), ('y', 2, 1)]
+        >>> Case("", (8, 8), "x,y", "y,x").moves() is None
+        True
+        """
+        here, goal = self.specs()
+        found = []
+        while here != goal:
+            free = [(d, here.index(d), to) for to, d in enumerate(goal) if d in here and here[to] == "-" != d]
+            if not free:
+                return None
+            name, axis, to = free[0]
+            here[axis], here[to] = "-", name
+            found.append(free[0])
+        return found
+
+    def gathered_axis(self) -> int | None:
+        """Return the only divided axis if the target has none."""
+        source, target = self.specs()
+        divided = [axis for axis, name in enumerate(source) if name != "-"]
+        return divided[0] if len(divided) == 1 and set(target) == {"-"} else None
+
+
+def table(ranks: int) -> list[Case]:
+    """Return the cases of the table."""
+    rows, columns = "x,-", "-,x"
+    listed = [
+        Case("4096² rows → columns", (4096, 4096), rows, columns, ways=True),
+        Case("4096² columns → rows", (4096, 4096), columns, rows),
+        Case("2048² gather rows", (2048, 2048), rows, "-,-"),
+        Case("2048² gather columns", (2048, 2048), columns, "-,-"),
+        Case("4099 x 4101 rows → columns, uneven", (4099, 4101), rows, columns),
+        Case("4194304 x 4 f4 rows → columns", (4194304, 4), rows, columns, "f4"),
+        Case("4194304 x 4 f4 columns → rows", (4194304, 4), columns, rows, "f4"),
+        Case("runs of 24 bytes", (2**21 // ranks, 3 * ranks), rows, columns),
+        Case("runs of 100 bytes", (2**19 // ranks, 25 * ranks), rows, columns, "f4"),
+        Case("runs of 2 bytes", (2**24 // ranks, 2 * ranks), rows, columns, "u1"),
+        Case("64² rows → columns", (64, 64), rows, columns, latency=True),
+        Case("64² rows → columns, back to back", (64, 64), rows, columns, repeat=50, latency=True),
+        Case("64 tensors of 64 KiB rows → columns", (64, 128), rows, columns, tensors=64, ways=True),
+    ]
+    if ranks == 4:
+        listed.append(Case("4096² x,y → y,x on 2 x 2", (4096, 4096), "x,y", "y,x"))
+    if ranks > 2 and ranks % 2 == 0:
+        listed.append(Case("256³ x,y,- → x,-,y", (256, 256, 256), "x,y,-", "x,-,y"))
+        listed.append(Case("256³ f4 -,x,y → x,y,-", (256, 256, 256), "-,x,y", "x,y,-", "f4"))
+    return listed
+
+
+def scaling(full: bool) -> list[Case]:
+    """Return rows → columns of 4 KiB to 512 MiB; without *full* fewer, to 64 MiB."""
+    exponents = [*range(12, 29, 2), 29] if full else [12, 16, 20, 24, 26]
+    return [_sized(k) for k in exponents]
+
+
+def _sized(exponent: int) -> Case:
+    elements = exponent - 3
+    shape = (2 ** (elements - elements // 2), 2 ** (elements // 2))
+    return Case(f"rows → columns, {bytes_text(2**exponent)}", shape, "x,-", "-,x", scaling=True)
+
+
+def bytes_text(n: int) -> str:
+    """Return a number of bytes as people write it.
+
+    >>> bytes_text(4096), bytes_text(2**29)
+    ('4 KiB', '512 MiB')
+    """
+    return f"{n / MIB:.4g} MiB" if n >= MIB else f"{n / KIB:.4g} KiB"
+
+
+def layout(specs: list[str], mesh: mc.Mesh) -> mc.Layout:
+    """Return the layout with these names of mesh dimensions."""
+    return mc.Layout([mc.UNSHARDED if name == "-" else name for name in specs], mesh)
+
+
+def values(case: Case, box: tuple[slice, ...], seed: int) -> np.ndarray[Any, np.dtype[Any]]:
+    """Return what a box of the array holds: a function of the global index, and another one for each *seed*."""
+    index = np.full((1,) * len(box), 7919 * seed)
+    for axis, cut in enumerate(box):
+        start, stop, _ = cut.indices(case.shape[axis])
+        lengths = [1] * len(box)
+        lengths[axis] = stop - start
+        index = index * case.shape[axis] + np.arange(start, stop).reshape(lengths)
+    limit = 251 if case.dtype == "u1" else 16_777_213  # exact as float32
+    return (index % limit).astype(case.dtype)
+
+
+def starts(n: int, parts: int) -> list[int]:
+    """Return where the blocks of numpy.array_split begin, and the end.
+
+    >>> starts(7, 3)
+    [0, 3, 5, 7]
+    """
+    lengths = [n // parts + (i < n % parts) for i in range(parts)]
+    return [0, *itertools.accumulate(lengths)]

@@ -1,0 +1,67 @@
+"""What a contender is: a call that is timed, where it reads, and how its result is seen as a block."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from cases import Case, layout, values
+from numpy.typing import NDArray
+
+import meshcomm as mc
+
+Array = NDArray[Any]
+
+
+class Cannot(Exception):
+    """A contender that cannot express a case says why. All ranks raise it alike."""
+
+
+FRESH = 1000  # what the verification adds to the seed of the values
+
+
+class Job:
+    """One tensor of a case, as one rank sees it: *block* is the user's own memory."""
+
+    def __init__(self, case: Case, mesh: mc.Mesh, rank: int, seed: int) -> None:
+        self.case, self.mesh, self.rank, self.seed = case, mesh, rank, seed
+        self.source, self.target = (layout(specs, mesh) for specs in case.specs())
+        self.block = self.held(self.source, seed)
+
+    def held(self, where: mc.Layout, seed: int) -> Array:
+        """Return what the block of this rank is in a layout."""
+        return values(self.case, where.block_slices(self.case.shape, self.rank), seed)
+
+    def empty(self) -> Array:
+        """Return new memory for the target's block."""
+        return np.empty(self.target.block_shape(self.case.shape, self.rank), self.case.dtype)
+
+
+class Contender(NamedTuple):
+    """*call* is timed; *verifies* says whether its result is a relayout that can be compared.
+
+    *sources* are the blocks that it reads, one per tensor; *blocks* gives the new ones from its result.
+    """
+
+    call: Callable[[], Any]
+    verifies: bool = False
+    sources: Sequence[Array] = ()
+    blocks: Callable[[Any], list[Array]] = list
+
+
+Maker = Callable[[list[Job]], Contender]
+
+
+def each(make: Callable[[Job], tuple[Callable[[], Any], Callable[[Any], Array], Array]]) -> Maker:
+    """Return a maker for several tensors from one for a single tensor, which returns call, view and source."""
+
+    def loop(jobs: list[Job]) -> Contender:
+        calls, views, sources = zip(*map(make, jobs), strict=True)
+        if len(jobs) == 1:
+            return Contender(calls[0], True, sources, lambda result: [views[0](result)])
+
+        def blocks(results: list[Any]) -> list[Array]:
+            return [view(result) for view, result in zip(views, results, strict=True)]
+
+        return Contender(lambda: [call() for call in calls], True, sources, blocks)
+
+    return loop

@@ -1,0 +1,302 @@
+"""Measures the cases and writes JSON: ``mpiexec -n 4 python benchmarks/measure.py --output four.json``.
+
+`run.py` starts this once per number of ranks, and once with ``--devices 4`` for packages whose devices are threads of
+one process. Contenders take turns: in each round every one of them runs once, in another order each time, so that all
+see the same noise. A time is that from one barrier to the next, in which all ranks run.
+"""
+
+import argparse
+import functools
+import json
+import os
+import platform
+import random
+import re
+import statistics
+import time
+from importlib import import_module, metadata
+from typing import Any, Protocol
+
+import numpy as np
+from cases import MIB, Case, scaling, table
+from contender import FRESH, Cannot, Contender, Job, Maker
+
+import meshcomm as mc
+
+MIN_ROUNDS, MAX_ROUNDS = 5, 200
+
+
+Entrants = dict[str, tuple[Maker, tuple[str, ...]]]  # by name: how to make it, and the packages that it needs
+
+
+class World(Protocol):
+    """Where contenders run: the ranks of an MPI job, or the devices of one process."""
+
+    ranks: int
+    rank: int
+
+    @property
+    def mpi(self) -> str | None:
+        """Name and version of the MPI library, or None."""
+
+    def barrier(self) -> None:
+        """Wait for all ranks."""
+
+    def gathered(self, value: Any) -> list[Any]:
+        """Return the value of every rank."""
+
+    def contenders(self, case: Case) -> Entrants:
+        """Return what is measured for a case."""
+
+    def jobs(self, case: Case) -> list[Job]:
+        """Return the tensors of a case."""
+
+    def right(self, jobs: list[Job], contender: Contender) -> bool:
+        """Run a contender on other values; return whether what this rank gets is right."""
+
+
+class Ranks:
+    """The ranks of this MPI job."""
+
+    def __init__(self) -> None:
+        import peers  # initialises MPI
+        from mpi4py.MPI import Get_library_version
+
+        self._peers, self._comm = peers.PEERS, peers.COMM
+        self.ranks, self.rank = self._comm.size, self._comm.rank
+        self.mpi = " ".join(re.split(r"[,\n]", Get_library_version())[0].replace("Version:", "").split())
+        connect = np.zeros((2, self.ranks), np.uint8)
+        self._comm.Alltoall(connect[0], connect[1])  # now, not in the first call of the first contender
+
+    def barrier(self) -> None:
+        self._comm.Barrier()
+
+    def gathered(self, value: Any) -> list[Any]:
+        return self._comm.allgather(value)
+
+    def contenders(self, case: Case) -> Entrants:
+        return {name: (peer.make, peer.needs) for name, peer in self._peers.items() if peer.wanted(case)}
+
+    def jobs(self, case: Case) -> list[Job]:
+        mesh = mesh_of(case.mesh_dims(self.ranks))
+        return [Job(case, mesh, self.rank, seed) for seed in range(case.tensors)]
+
+    def right(self, jobs: list[Job], contender: Contender) -> bool:
+        for job, source in zip(jobs, contender.sources, strict=True):
+            source[...] = job.held(job.source, job.seed + FRESH)
+        self._comm.Barrier()
+        blocks = contender.blocks(contender.call())
+        expected = (job.held(job.target, job.seed + FRESH) for job in jobs)
+        return all(map(np.array_equal, blocks, expected))
+
+
+@functools.cache
+def mesh_of(dims: tuple[tuple[str, int], ...]) -> mc.Mesh:
+    """Return the mesh of these dimensions; one for all cases, as a program has."""
+    return mc.create_mesh(list(dims))
+
+
+class Measurement:
+    """One case: who takes part, the seconds of each, and what was found out on the way."""
+
+    def __init__(self, world: World, case: Case, entrants: Entrants, missing: dict[str, str]) -> None:
+        self.world, self.case = world, case
+        self.cannot: dict[str, str] = {}
+        self.cold: dict[str, float] = {}
+        self.right: dict[str, bool] = {}
+        self.jobs = world.jobs(case)
+        self.primed = False
+        self.contenders: dict[str, Contender] = {}
+        for name, (make, needs) in entrants.items():
+            absent = [missing[package] for package in needs if package in missing]
+            if absent:
+                self.cannot[name] = absent[0]
+            else:
+                self._admit(name, make)
+        # What the other contenders left in the caches is no part of a short call.
+        self.primed = case.nbytes < 4 * MIB
+        self.calls = case.repeat + self.primed
+
+    def _admit(self, name: str, make: Maker) -> None:
+        """Make a contender and time its first call; what fails on any rank takes no part."""
+        made, seconds, problem = None, 0.0, None
+        try:
+            made = make(self.jobs)
+            seconds = self.timed(made)
+        except Cannot as reason:
+            problem = str(reason)
+        except Exception as error:  # a peer's own: the others go on
+            problem = f"failed: {type(error).__name__}: {error}".splitlines()[0]
+        problems = [text for text in self.world.gathered(problem) if text]
+        if problems:
+            self.cannot[name] = problems[0]
+            return
+        assert made is not None
+        self.contenders[name], self.cold[name] = made, max(self.world.gathered(seconds))
+
+    def timed(self, contender: Contender) -> float:
+        """Return the seconds per call between two barriers; a result is gone before the next call."""
+        call, repeat = contender.call, self.case.repeat
+        if self.primed:
+            call()
+        self.world.barrier()
+        begin = time.perf_counter()
+        if repeat == 1:
+            result = call()
+        else:
+            for _ in range(repeat):
+                result = call()
+        self.world.barrier()
+        seconds = time.perf_counter() - begin
+        del result
+        return seconds / repeat
+
+    def rounds(self, share: float) -> dict[str, list[float]]:
+        """Return the seconds of each contender in each round.
+
+        A contender that has used up its *share* of seconds leaves, but not before MIN_ROUNDS; memcpy stays to
+        the end, so that each time has the memcpy of its round.
+        """
+        times: dict[str, list[float]] = {name: [] for name in self.contenders}
+        order = list(self.contenders)
+        shuffle = random.Random(1).shuffle  # alike on all ranks
+        for turn in range(MAX_ROUNDS):
+            shuffle(order)
+            mine = {name: self.timed(self.contenders[name]) for name in order}
+            by_rank = self.world.gathered(mine)
+            for name in order:
+                times[name].append(max(seconds[name] for seconds in by_rank))
+            if turn + 1 >= MIN_ROUNDS:
+                order = [name for name in order if name == "memcpy" or sum(times[name]) * self.calls < share]
+            if order == ["memcpy"]:
+                break
+        return times
+
+    def verify(self) -> None:
+        """Run each contender once more, on other values: what an earlier call left in memory would be wrong."""
+        for name, contender in self.contenders.items():
+            if contender.verifies:
+                self.right[name] = all(self.world.gathered(self.world.right(self.jobs, contender)))
+
+    def run(self, share: float) -> dict[str, Any]:
+        """Return everything as JSON can hold it."""
+        times = self.rounds(share)
+        self.verify()
+        case = self.case._asdict() | {"nbytes": self.case.nbytes}
+        return {"case": case, "times": times, "cold": self.cold, "right": self.right, "cannot": self.cannot}
+
+
+def missing_packages(world: World, needed: list[str]) -> dict[str, str]:
+    """Return for each package that some rank cannot import why."""
+    found = {}
+    for package in needed:
+        problem = None
+        try:
+            import_module(package)
+        except Exception as error:  # a package that is broken is no better than none
+            absent = isinstance(error, ModuleNotFoundError) and error.name == package
+            problem = "not installed" if absent else f"cannot be imported: {error}".splitlines()[0]
+        problems = [text for text in world.gathered(problem) if text]
+        if problems:
+            found[package] = problems[0]
+    return found
+
+
+PACKAGES = ("meshcomm", "numpy", "mpi4py", "mpi4py-fft", "heat", "torch", "jax")
+
+
+def environment(world: World) -> dict[str, Any]:
+    """Return where this was measured, and with what."""
+    installed = {}
+    for name in PACKAGES:
+        try:
+            installed[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return {
+        "system": f"{platform.system()} {platform.release()} {platform.machine()}",
+        "processor": processor(),
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "hosts": len(set(world.gathered(platform.node()))),
+        "python": platform.python_version(),
+        "mpi": world.mpi,
+        "packages": installed,
+    }
+
+
+def processor() -> str:
+    """Return the processor's name, as Linux tells it."""
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as lines:
+            return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or "unknown processor"
+
+
+def main() -> None:
+    """Measure what the arguments say, and write it."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--output", required=True, help="file for the figures")
+    parser.add_argument("--devices", type=int, help="measure packages whose devices are threads, with so many")
+    parser.add_argument("--full", action="store_true", help="all sizes, and more time for each case")
+    parser.add_argument("--only", choices=["table", "scaling"], help="half of the cases")
+    parser.add_argument("--cases", default="", help="regular expression: only cases whose names it finds")
+    parser.add_argument("--peers", default="", help="regular expression: only contenders whose names it finds")
+    options = parser.parse_args()
+    world: World
+    if options.devices:
+        from devices import Devices
+
+        world = Devices(options.devices)
+    else:
+        world = Ranks()
+    cases = chosen(world, options)
+    missing = missing_packages(world, sorted({p for _, e in cases for _, needs in e.values() for p in needs}))
+    load, measured = os.getloadavg(), []
+    for number, (case, entrants) in enumerate(cases, 1):
+        begin = time.monotonic()
+        measured.append(Measurement(world, case, entrants, missing).run(share(options.full, case)))
+        if world.rank == 0:
+            print(progress(world, measured[-1], f"{number} of {len(cases)}", time.monotonic() - begin), flush=True)
+    report = {"ranks": world.ranks, "devices": world.mpi is None, "load": [load, os.getloadavg()]}
+    report |= {"environment": environment(world), "measured": measured}
+    if world.rank == 0:
+        with open(options.output, "w", encoding="utf-8") as file:
+            json.dump(report, file, indent=1)
+
+
+def chosen(world: World, options: Any) -> list[tuple[Case, Entrants]]:
+    """Return the cases that the arguments choose, and the contenders of each; memcpy is the unit, and always there."""
+    cases = [] if options.only == "scaling" else table(world.ranks)
+    cases += [] if options.only == "table" else scaling(options.full)
+    found = []
+    for case in cases:
+        entrants = {
+            name: entrant
+            for name, entrant in world.contenders(case).items()
+            if name == "memcpy" or re.search(options.peers, name)
+        }
+        if len(entrants) > 1 and re.search(options.cases, case.name):
+            found.append((case, entrants))
+    return found
+
+
+def share(full: bool, case: Case) -> float:
+    """Return for how many seconds each contender runs in the rounds of a case."""
+    return (1.5 if full else 0.5) / (2 if case.scaling else 1)
+
+
+def progress(world: World, measured: dict[str, Any], number: str, seconds: float) -> str:
+    """Return a line about a case that is done."""
+    times: dict[str, list[float]] = measured["times"]
+    medians = {name: statistics.median(t) for name, t in times.items()}
+    ours = f"meshcomm {medians['meshcomm'] / medians['memcpy']:.2f} memcpys, " if "meshcomm" in medians else ""
+    wrong = [name for name, right in measured["right"].items() if not right]
+    return (
+        f"  {world.ranks} {'devices' if world.mpi is None else 'ranks'}, {number}: {measured['case']['name']}: "
+        f"{ours}{len(times['memcpy'])} rounds, {seconds:.1f} s{'; WRONG RESULTS: ' * bool(wrong)}{', '.join(wrong)}"
+    )
+
+
+if __name__ == "__main__":
+    main()
