@@ -24,8 +24,7 @@ from numpy.typing import NDArray
 from meshcomm.errors import GroupError, MeshError
 from meshcomm.machine import Indices, Machine
 from meshcomm.mesh import Mesh
-from meshcomm.plan import same_devices
-from meshcomm.steps import union
+from meshcomm.plan import ranks_between, same_devices
 
 if TYPE_CHECKING:
     from mpi4py import MPI as MPI_
@@ -176,7 +175,7 @@ class World(ABC):
         self.place(source)  # whose ranks must be there, too
         pair = source, target
         if pair not in self._places:
-            ranks = union(source.ranks, target.ranks)
+            ranks = ranks_between(source, target)
             inside = self.rank in ranks
             self._keep(pair, Place(self.team(ranks), ranks.index(self.rank)) if inside else None)
         return self._places[pair]

@@ -35,6 +35,7 @@ from meshcomm.steps import (
     parts_of,
     specs,
     starts_and_stops,
+    union,
 )
 
 Steps = tuple[Step, ...]
@@ -294,6 +295,12 @@ def same_place(a: Mesh, b: Mesh) -> bool:
 def same_devices(a: Mesh, b: Mesh) -> bool:
     """Return whether a plan between two meshes is one on a single mesh, whose devices are those of both. Local."""
     return same_place(a, b) or (a.ranks == b.ranks and common_refinement(a, b) is not None)
+
+
+@lru_cache(maxsize=1024)
+def ranks_between(source: Mesh, target: Mesh) -> Ranks:
+    """Return the rank of each device of a plan from mesh to mesh, in their order: see `Plan.ranks`. Local."""
+    return target.ranks if same_devices(source, target) else union(source.ranks, target.ranks)
 
 
 # -- candidates, bounds and costs -------------------------------------------------------------------------------------
