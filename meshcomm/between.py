@@ -179,6 +179,12 @@ class AllToAllBetween(AllToAll):
             inside &= (numbers[:, axis] >= r.start) & (numbers[:, axis] < r.stop)
         return inside
 
+    def _wanted(self, axis: int, numbers: Indices) -> tuple[Indices, Indices]:
+        """Return the first and the last number of the target's blocks that meet those of the source on *axis*."""
+        n, parts = self.shape[axis], self.target.num_shards(axis)
+        starts, stops = starts_and_stops(n, self.source.num_shards(axis), numbers[:, axis])
+        return block_numbers(n, parts, starts), block_numbers(n, parts, np.maximum(stops - 1, starts))
+
     def _serving(self, rank: int, numbers: Indices) -> Indices:
         """Return the ranks whose turn it is to serve *rank* with the blocks of these *numbers*.
 
@@ -187,10 +193,8 @@ class AllToAllBetween(AllToAll):
         device = devices_of(self.target.mesh, _one(rank))
         mine = _numbers(self.target, device)[0]
         needed, index = np.ones(len(numbers), dtype=np.intp), np.zeros(len(numbers), dtype=np.intp)
-        for axis, n in enumerate(self.shape):
-            starts, stops = starts_and_stops(n, self.source.num_shards(axis), numbers[:, axis])
-            parts = self.target.num_shards(axis)
-            first, last = block_numbers(n, parts, starts), block_numbers(n, parts, np.maximum(stops - 1, starts))
+        for axis in range(len(self.shape)):
+            first, last = self._wanted(axis, numbers)
             needed, index = needed * (last - first + 1), index * (last - first + 1) + mine[axis] - first
         turn = _replica(self.target, device)[0] * needed + index
         replicas = turn * _replicas(self.source) // (needed * _replicas(self.target))
@@ -209,24 +213,40 @@ class AllToAllBetween(AllToAll):
         return ranks_of(self.target.mesh, _devices(self.target, wanted, copies))
 
     def _nearest(self, rank: int, numbers: Indices, otherwise: Indices) -> Indices:
-        """Return which rank on the node of *rank* serves it with each block, or the one *otherwise*."""
+        """Return which rank on the node of *rank* serves it with each block, or the one *otherwise*.
+
+        Those on the node that need a block take turns.
+        """
         near = self.machine.ranks_on(int(self.machine.node_of(_one(rank))[0]))
         holds = self._holds(near, numbers)
         holders = holds.sum(axis=1)
-        turn = int(np.searchsorted(near, rank)) % np.maximum(holders, 1)
+        devices = devices_of(self.target.mesh, near)
+        its_numbers, asks = _numbers(self.target, devices), ~holds & (devices >= 0)
+        for axis in range(len(self.shape)):
+            first, last = self._wanted(axis, numbers)
+            asks &= (first[:, None] <= its_numbers[:, axis]) & (its_numbers[:, axis] <= last[:, None])
+        before = asks[:, : int(np.searchsorted(near, rank))].sum(axis=1)
+        turn = before % np.maximum(holders, 1)
         chosen = (holds & (holds.cumsum(axis=1) == turn[:, None] + 1)).argmax(axis=1)
         return np.where(holders > 0, near[chosen], otherwise)
 
     def _near_and_far(self, rank: int, held: Indices, ranges: list[range], asking: Indices) -> Indices:
         """Return those of *asking* on nodes without a holder, and whom *rank* serves on its own: see `_nearest`."""
         nodes, node_of = np.unique(self.machine.node_of(asking), return_inverse=True)
-        served = [bool(self._holds(self.machine.ranks_on(int(node)), held).any()) for node in nodes]
-        far = asking[~np.array(served, dtype=bool)[node_of.reshape(-1)]]
+        far = asking[~self._have_holders(nodes, held)[node_of.reshape(-1)]]
         near = self.machine.ranks_on(int(self.machine.node_of(_one(rank))[0]))
         holds = self._holds(near, held)[0]
         wants = np.flatnonzero(self._wants(near, ranges) & ~holds)
         holders = near[holds]
-        return np.concatenate([far, near[wants[holders[wants % len(holders)] == rank]]])
+        return np.concatenate([far, near[wants[holders[np.arange(len(wants)) % len(holders)] == rank]]])
+
+    def _have_holders(self, nodes: Indices, held: Indices) -> NDArray[np.bool_]:
+        """Return on which of *nodes* some rank holds the block of the source with this number."""
+        ranks = [self.machine.ranks_on(int(node)) for node in nodes]
+        if not ranks:
+            return np.zeros(0, dtype=bool)
+        first = np.cumsum([0, *map(len, ranks[:-1])])
+        return np.logical_or.reduceat(self._holds(np.concatenate(ranks), held)[0], first)
 
     def __repr__(self) -> str:
         rounds = f" in {self.parts} rounds" if self.parts > 1 else ""

@@ -38,13 +38,13 @@ class Operation(Protocol):
         """Fill the new blocks."""
 
 
-def operations(plan: Plan, place: Place) -> list[tuple[Operation, int]]:
+def operations(plan: Plan, place: Place, gathers: bool = True) -> list[tuple[Operation, int]]:
     """Return what the device at *place* does for *plan*, and the bytes of each new block. Local.
 
-    Slices wait for the step after them.
+    Slices wait for the step after them. Unless it *gathers*, an AllGather is an `Exchange` too, which can be started.
     """
     made = [
-        (_communication(step, place), _bytes(step.target_box(place.device), step.itemsize))
+        (_communication(step, place, gathers), _bytes(step.target_box(place.device), step.itemsize))
         for step in plan.steps
         if not isinstance(step, Slice)
     ]
@@ -90,7 +90,7 @@ def prepare_start(plan: Plan, place: Place) -> Callable[..., tuple[Started | Non
 
     It returns the exchange on its way, None if there is nothing to exchange, and the new block, not yet filled.
     """
-    ((operation, size),) = operations(plan, place)
+    ((operation, size),) = operations(plan, place, gathers=False)
     shape, dtype = target_shape(plan, place.device), plan.dtype
 
     def start(block: Array | None, out: Array | None = None) -> tuple[Started | None, Array | None]:
@@ -162,10 +162,10 @@ def group_of(step: Step, place: Place) -> Group:
     return place.team.group((step.mesh, step.dims), devices[0], members)
 
 
-def _communication(step: Step, place: Place) -> Operation:
+def _communication(step: Step, place: Place, gathers: bool) -> Operation:
     """Return the exchange of *step* for the device at *place*."""
     group, here, part = group_of(step, place), step.place_of(place.device), exchange_part(step, place.device)
-    if isinstance(step, AllGather) and step.at_once:
+    if gathers and isinstance(step, AllGather) and step.at_once:
         return Gather(group, here, part)
     kind = Permute if step.permutes else Exchange
     return kind(group, here, [part], most_bytes(step), step.parts)

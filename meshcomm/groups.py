@@ -25,8 +25,7 @@ from meshcomm import _late
 from meshcomm.errors import GroupError, MeshError
 from meshcomm.machine import Indices, Machine
 from meshcomm.mesh import Mesh
-from meshcomm.plan import same_devices
-from meshcomm.steps import union
+from meshcomm.plan import ranks_between, same_devices
 
 if TYPE_CHECKING:
     from mpi4py import MPI as MPI_
@@ -181,7 +180,7 @@ class World(ABC):
         self.place(source)  # whose ranks must be there, too
         pair = source, target
         if pair not in self._places:
-            ranks = union(source.ranks, target.ranks)
+            ranks = ranks_between(source, target)
             inside = self.rank in ranks
             self._keep(pair, Place(self.team(ranks), ranks.index(self.rank)) if inside else None)
         return self._places[pair]
@@ -192,7 +191,7 @@ class World(ABC):
             self._places.popitem(last=False)
 
     def _find(self, mesh: Mesh) -> Place | None:
-        beyond = max(mesh.ranks)
+        beyond = mesh.ranks[-1] if isinstance(mesh.ranks, range) else max(mesh.ranks)
         if beyond >= self.size:
             raise MeshError(
                 f"the mesh needs {mesh.size} ranks up to rank {beyond}, but the world has {self.size}: "

@@ -41,8 +41,10 @@ class Machine:
                 raise MeshError(f"{name} must be a time in seconds, zero or more, not {value!r}")
         if isinstance(self.nodes, bool) or not isinstance(self.nodes, int | tuple):
             raise MeshError(f"nodes must be a number of ranks per node or a tuple of nodes, not {self.nodes!r}")
+        if not all(type(n) is int for n in self.nodes) if isinstance(self.nodes, tuple) else self.nodes < 0:
+            raise MeshError(f"nodes are integers, and a number of ranks zero or more, not {self.nodes!r}")
 
-    @property
+    @cached_property
     def one_node(self) -> bool:
         """Whether all ranks are on one node. Local."""
         return self.nodes == 0 or (isinstance(self.nodes, tuple) and len(set(self.nodes)) <= 1)

@@ -239,7 +239,7 @@ class Mesh:
 
     @property
     def ranks(self) -> Ranks:
-        """The rank of each device in the mesh's world: ``range(size)`` wherever that is what they are. Local."""
+        """The rank of each device in the mesh's world, a range wherever they are consecutive. Local."""
         return self._ranks
 
     @property
@@ -519,8 +519,9 @@ class Mesh:
     def __str__(self) -> str:
         name = f" {self._name}" if self._name else ""
         dims = ", ".join(f"{dim.name}={dim.size}" for dim in self._dims) or self.single_device
-        ranks = f"ranks 0 to {self.size - 1}" if isinstance(self._ranks, range) else f"ranks {quote(self._ranks)}"
-        return f"mesh{name} {dims} over {ranks}"
+        ranks = self._ranks
+        listed = f"{ranks[0]} to {ranks[-1]}" if isinstance(ranks, range) else quote(ranks)
+        return f"mesh{name} {dims} over ranks {listed}"
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self._listing or self.is_single_device():
@@ -636,7 +637,7 @@ def _canonical_devices(devices: Sequence[str] | Sequence[int]) -> tuple[Ranks, t
 
 
 def _canonical_ranks(devices: Sequence[object]) -> Ranks:
-    """Return *devices* as ranks: as ``range(size)`` where they are that, else as a tuple."""
+    """Return *devices* as ranks: as a range where they are consecutive, else as a tuple."""
     if isinstance(devices, range):  # a range may be long: it is listed only where it must be, and checked at its ends
         _check_ranks({devices[0], devices[-1]})
         ranks: Ranks = devices
@@ -644,8 +645,10 @@ def _canonical_ranks(devices: Sequence[object]) -> Ranks:
         ranks = tuple(integer(rank, f"rank of device {i}") for i, rank in enumerate(devices))
         _check_ranks(ranks)
         _refuse_duplicates(ranks)
-    ascending = ranks == range(len(ranks)) if isinstance(ranks, range) else ranks == tuple(range(len(ranks)))
-    return range(len(ranks)) if ascending else tuple(ranks)
+    consecutive = range(ranks[0], ranks[0] + len(ranks))
+    if isinstance(ranks, range):
+        return consecutive if ranks == consecutive else tuple(ranks)
+    return consecutive if ranks == tuple(consecutive) else ranks
 
 
 def _check_ranks(ranks: Iterable[int]) -> None:

@@ -35,6 +35,7 @@ from meshcomm.steps import (
     parts_of,
     specs,
     starts_and_stops,
+    union,
 )
 
 Steps = tuple[Step, ...]
@@ -296,6 +297,12 @@ def same_devices(a: Mesh, b: Mesh) -> bool:
     return same_place(a, b) or (a.ranks == b.ranks and common_refinement(a, b) is not None)
 
 
+@lru_cache(maxsize=1024)
+def ranks_between(source: Mesh, target: Mesh) -> Ranks:
+    """Return the rank of each device of a plan from mesh to mesh, in their order: see `Plan.ranks`. Local."""
+    return target.ranks if same_devices(source, target) else union(source.ranks, target.ranks)
+
+
 # -- candidates, bounds and costs -------------------------------------------------------------------------------------
 
 
@@ -334,8 +341,8 @@ def _ways(
         direct = _chain(shape, itemsize, [source, target]) if ways[0][1] else ()
         if direct != ways[0][1] and any(step.dims for step in direct):
             ways.append(("direct", direct))
-    least = _least(direct)
-    if bound is not None and bound < least and _within(ways[0][1], bound) is None:
+    least = min(_least(steps) for _, steps in ways)
+    if bound is not None and bound < least:
         raise ShapeError(
             f"max_scratch_bytes={bound} is too little for a relayout of {shape} from {specs(source)} to "
             f"{specs(target)}: the least possible is {least}"
@@ -354,25 +361,29 @@ def _chain(shape: tuple[int, ...], itemsize: int, path: list[Layout]) -> Steps:
 
 def _least(steps: Steps) -> int:
     """Return the least scratch with which *steps* can run, one element of each box at a time."""
-    boxes = (step.most_boxes for step in steps if not isinstance(step, Slice))
-    return max(((most.sent + most.received) * steps[0].itemsize for most in boxes), default=0)
+    mosts = ((step.most_boxes, step.itemsize, between) for step, between in _exchanges(steps).values())
+    return max((between + (most.sent + most.received) * itemsize for most, itemsize, between in mosts), default=0)
+
+
+def _exchanges(steps: Steps) -> dict[int, tuple[Step, int]]:
+    """Return by number the steps that exchange, and the bytes of blocks between steps, which are scratch too."""
+    found, held = {}, 0
+    for number, step in enumerate(steps):
+        if not isinstance(step, Slice):
+            new = 0 if step is steps[-1] else largest_block(step.shape, step.target) * step.itemsize
+            found[number], held = (step, held + new), new
+    return found
 
 
 def _within(steps: Steps, bound: int) -> Steps | None:
     """Return *steps* in as many rounds as it takes to keep to *bound*, or None if no number of rounds does."""
-    fitted: list[Step] = []
-    held = 0  # a block between two steps is scratch too
-    exchanges = [step for step in steps if not isinstance(step, Slice)]
-    for step in steps:
-        if isinstance(step, Slice):
-            fitted.append(step)
-            continue
-        new = 0 if step is exchanges[-1] else largest_block(step.shape, step.target) * step.itemsize
-        parts = _parts(step, bound - held - new)
+    fitted = list(steps)
+    for number, (step, between) in _exchanges(steps).items():
+        parts = _parts(step, bound - between)
         if parts is None:
             return None
-        fitted.append(replace(step, parts=parts) if parts > 1 else step)
-        held = new
+        if parts > 1:
+            fitted[number] = replace(step, parts=parts)
     return tuple(fitted)
 
 

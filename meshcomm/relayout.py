@@ -12,15 +12,18 @@ from meshcomm.collectives import as_array, is_traced, untraced
 from meshcomm.context import place_between, place_in
 from meshcomm.dtensor import DTensor, distribute, place_text, unwrapped
 from meshcomm.errors import DTypeError, LayoutError, MeshError, ShapeError
-from meshcomm.exchange import forget_scratch
+from meshcomm.exchange import as_bytes, forget_scratch
 from meshcomm.execute import prepare, run_agreed
 from meshcomm.groups import Place
 from meshcomm.layout import Layout
 from meshcomm.machine import Machine
 from meshcomm.mesh import Mesh
-from meshcomm.plan import Plan, forget_plans, plan_relayout
+from meshcomm.plan import Plan, forget_plans, plan_relayout, ranks_between
+from meshcomm.steps import Ranks
 
 Tensor = DTensor | ArrayLike
+
+READ_ONLY = "out cannot be written to: its block is read-only"
 
 
 @overload
@@ -73,7 +76,7 @@ def relayout(
     ...     print(world.run(program))
     [[[0], [2], [4]], [[1], [3], [5]]]
     """
-    if _are_many(tensor):
+    if _are_many(tensor, layout):
         return _many(tensor, layout, out, max_scratch_bytes, name)
     if not isinstance(layout, Layout):
         raise LayoutError(f"a relayout goes to a Layout, not {type(layout).__name__} ({layout!r})")
@@ -220,8 +223,10 @@ def _distributed(array: Any, layout: Layout, out: DTensor | None) -> DTensor:
     if out is None:
         return tensor
     check_out(out, tensor, tensor.layout)
-    if out.local is not None:
-        out.local[...] = tensor.local
+    if out.local is not None and tensor.local is not None:
+        if not out.local.flags.writeable:
+            raise LayoutError(READ_ONLY)
+        as_bytes(out.local)[:] = as_bytes(tensor.local)  # bit for bit, padding too
     return out
 
 
@@ -252,7 +257,7 @@ def agree_on_outs(pairs: list[tuple[DTensor, DTensor]], place: Place) -> None:
         return
     error = None
     if any(out.local is not None and not out.local.flags.writeable for _, out in pairs):
-        error = LayoutError("out cannot be written to: its block is read-only")
+        error = LayoutError(READ_ONLY)
     elif _overlap([out.local for _, out in pairs], [tensor.local for tensor, _ in pairs]):
         error = LayoutError(
             "out shares memory with a tensor or another out: a relayout reads blocks while it writes others"
@@ -295,11 +300,13 @@ def _traced(*args: Any) -> DTensor:
 # -- many at once -----------------------------------------------------------------------------------------------------
 
 
-def _are_many(tensors: Any) -> bool:
-    """Return whether these are several tensors: a list of numbers is one array."""
+def _are_many(tensors: Any, layouts: Any) -> bool:
+    """Return whether these are several tensors: a list of numbers for one layout is one array."""
     if isinstance(tensors, Mapping):
         return True
-    return isinstance(tensors, list | tuple) and any(isinstance(t, DTensor) or is_traced(t) for t in tensors)
+    if not isinstance(tensors, list | tuple):
+        return False
+    return not isinstance(layouts, Layout) or any(isinstance(t, DTensor) or is_traced(t) for t in tensors)
 
 
 def _many(tensors: Any, layouts: Any, out: Any, bound: int | None, name: str | None) -> Any:
@@ -347,23 +354,24 @@ def _moved_together(
     if len({id(each) for each in (*given, *items)}) < len(given) + len({id(item) for item in items}):
         raise LayoutError("out may name no tensor twice, and none of the tensors that are read")
     moved: list[Any] = [None] * len(items)
-    together: dict[Place, list[int]] = {}
+    together: dict[Ranks, list[int]] = {}  # by what all ranks see alike, not by their own places
     for number, (item, layout, out) in enumerate(zip(items, layouts, outs, strict=True)):
         tensor = unwrapped(item)
         if not isinstance(tensor, DTensor):
             moved[number] = _distributed(tensor, layout, out)
             continue
         items[number] = tensor
-        place = place_between(tensor.mesh, layout.mesh)
-        if place is None:
+        if place_between(tensor.mesh, layout.mesh) is None:
             moved[number] = relayout(tensor, layout, out, bound, name)
             continue
         if out is not None:
             check_out(out, tensor, layout)
-        together.setdefault(place, []).append(number)
-    for place, numbers in together.items():
-        blocks = _run_batch(place, [(items[n], layouts[n], outs[n]) for n in numbers], bound, name)
-        for number, block in zip(numbers, blocks, strict=True):
+        together.setdefault(ranks_between(tensor.mesh, layout.mesh), []).append(number)
+    batches = [_Batch([(items[n], layouts[n], outs[n]) for n in numbers], bound) for numbers in together.values()]
+    for each in batches:
+        each.check()
+    for each, numbers in zip(batches, together.values(), strict=True):
+        for number, block in zip(numbers, each.run(name), strict=True):
             tensor, layout, out = items[number], layouts[number], outs[number]
             if layout.match_axis is not None:
                 layout = layout.matched(tensor.layout)
@@ -371,21 +379,39 @@ def _moved_together(
     return moved
 
 
-def _run_batch(place: Place, moves: list[tuple[DTensor, Layout, Any]], bound: int | None, name: str | None) -> Any:
-    """Return the new blocks of tensors that move together. Collective over the team."""
-    specs = tuple([(t.layout, layout, t.shape, t.dtype) for t, layout, _ in moves])
+class _Batch:
+    """Tensors that move together, among the same ranks."""
 
-    def call() -> str:
-        return "; ".join(call_text("relayout", t, layout) for t, layout, _ in moves)
+    def __init__(self, moves: list[tuple[DTensor, Layout, Any]], bound: int | None) -> None:
+        place = place_between(moves[0][0].mesh, moves[0][1].mesh)
+        assert place is not None
+        self._place, self._moves, self._bound = place, moves, bound
+        self._specs = tuple([(t.layout, layout, t.shape, t.dtype) for t, layout, _ in moves])
 
-    def build() -> Callable[..., Any]:
-        plans = [plan_relayout(shape, dtype, a, b, bound, place.team.machine) for a, b, shape, dtype in specs]
-        return batch.prepare_many(plans, place, bound)
+    def check(self) -> None:
+        """Raise what planning would, unless it was planned before. Local.
 
-    guard.begin(name or f"relayout of {len(moves)} tensors", place.team)
-    try:
-        agree_on_outs([(tensor, out) for tensor, _, out in moves if out is not None], place)
-        outs = [None if out is None else out.local for _, _, out in moves]
-        return run_agreed(place, (specs, bound), call, build, [t.local for t, _, _ in moves], outs)
-    finally:
-        guard.end()
+        Before any batch moves: a rank that takes part in one of them only sees what is wrong with the others at once.
+        """
+        if self._place.team.programs.get((self._specs, self._bound)) is None:
+            for source, layout, shape, dtype in self._specs:
+                plan_relayout(shape, dtype, source, layout, self._bound)
+
+    def run(self, name: str | None) -> Any:
+        """Return the new blocks. Collective over the team."""
+        place, specs, bound = self._place, self._specs, self._bound
+
+        def call() -> str:
+            return "; ".join(call_text("relayout", t, layout) for t, layout, _ in self._moves)
+
+        def build() -> Callable[..., Any]:
+            plans = [plan_relayout(shape, dtype, a, b, bound, place.team.machine) for a, b, shape, dtype in specs]
+            return batch.prepare_many(plans, place, bound)
+
+        guard.begin(name or f"relayout of {len(self._moves)} tensors", place.team)
+        try:
+            agree_on_outs([(tensor, out) for tensor, _, out in self._moves if out is not None], place)
+            outs = [None if out is None else out.local for _, _, out in self._moves]
+            return run_agreed(place, (specs, bound), call, build, [t.local for t, _, _ in self._moves], outs)
+        finally:
+            guard.end()

@@ -333,7 +333,9 @@ def union(a: Ranks, b: Ranks) -> Ranks:
     >>> union(range(0, 3), range(2, 5)), union((5, 0), (0, 1))
     (range(0, 5), (0, 1, 5))
     """
-    first, stop = min(min(a), min(b)), max(max(a), max(b)) + 1
+    # A range may be long: only its ends are looked at.
+    ends = [end for ranks in (a, b) for end in ((ranks[0], ranks[-1]) if isinstance(ranks, range) else ranks)]
+    first, stop = min(ends), max(ends) + 1
     if isinstance(a, range) and isinstance(b, range) and max(a.start, b.start) <= min(a.stop, b.stop):
         return range(first, stop)
     ranks = tuple(sorted({*a, *b}))

@@ -170,8 +170,9 @@ def _scratch_of(step):
 
 def _exchange(plan, steps, data, targets, moved, messages):
     pairs = set()
+    members = [[plan.ranks.index(rank) for rank in step.group.members] for step in steps]
     for number in range(getattr(steps[0], "rounds", 1)):
-        sent = []
+        sent, outgoing = [], [step.send.part(number) for step in steps]
         for step, block in zip(steps, data, strict=True):
             if step.send.packing is not None:
                 packed = np.full(step.send.room, 0xDD, np.uint8)
@@ -180,17 +181,19 @@ def _exchange(plan, steps, data, targets, moved, messages):
             sent.append(block)
         for device, step in enumerate(steps):
             into = targets[device] if step.receive.packing is None else np.full(step.receive.room, 0xCC, np.uint8)
-            me = step.group.members.index(plan.ranks[device])
+            me = members[device].index(device)
             counts, offsets = step.receive.part(number)
-            for place, rank in enumerate(step.group.members):
-                peer = plan.ranks.index(rank)
-                its_counts, its_offsets = steps[peer].send.part(number)
+            for place, peer in enumerate(members[device]):
+                its_counts, its_offsets = outgoing[peer]
                 to = place if isinstance(step, Gather) else me  # a gather sends the same to all
-                block = sent[peer][its_offsets[to] : its_offsets[to] + its_counts[to]]
                 count = counts[place]
-                assert len(block) == count, f"device {peer} sends {len(block)} bytes, device {device} expects {count}"
-                into[offsets[place] : offsets[place] + count] = block
-                if peer != device and count:
+                assert its_counts[to] == count, (
+                    f"device {peer} sends {its_counts[to]} bytes, device {device} expects {count}"
+                )
+                if not count:
+                    continue
+                into[offsets[place] : offsets[place] + count] = sent[peer][its_offsets[to] : its_offsets[to] + count]
+                if peer != device:
                     moved[device] += count
                     pairs.add((peer, device))
             if step.receive.packing is not None:

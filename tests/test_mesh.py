@@ -391,7 +391,8 @@ def test_devices_are_integers(device):
         (range(4), range(4)),
         ([0, 1, 2, 3], range(4)),
         (np.arange(4), range(4)),
-        (range(4, 8), (4, 5, 6, 7)),
+        (range(4, 8), range(4, 8)),
+        ((4, 5, 6, 7), range(4, 8)),
         (range(3, -1, -1), (3, 2, 1, 0)),
         ((3, 1, 2, 0), (3, 1, 2, 0)),
         (["TPU:3", "TPU:2", "TPU:1", "TPU:0"], range(4)),
@@ -418,7 +419,7 @@ def test_ranks_of_a_partly_local_mesh():
     assert Mesh.from_string(f"|x=2|0,1|1,0|{devices}").ranks == (5, 7)
     assert Mesh.from_string("|x=2|0,1|1|CPU:1").ranks == range(2)
     assert Mesh.from_string("|x=2|8,9|8,9|CPU:0,CPU:1").ranks == range(2)
-    assert Mesh.from_device("/job:mpi/replica:0/task:3/device:CPU:0").ranks == (3,)
+    assert Mesh.from_device("/job:mpi/replica:0/task:3/device:CPU:0").ranks == range(3, 4)
 
 
 def test_a_partly_local_mesh():

@@ -1,0 +1,38 @@
+"""A hundred thousand random relayouts in lockstep: any meshes, layouts, lengths, bounds and maps of nodes.
+
+Case 4711 is ``random_case(4711)`` on every machine: `check_case` of it alone repeats what failed here.
+"""
+
+import os
+import traceback
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+
+import pytest
+from random_cases import check_case, random_case
+
+CASES = int(os.environ.get("RANDOM_CASES", "100000"))
+BLOCKS = 20
+
+
+def check_block(number):
+    """Return what is wrong with the first case of a block that fails, or None."""
+    for case in range(number, CASES, BLOCKS):
+        try:
+            check_case(random_case(case))
+        except Exception:
+            return f"case {case}: {random_case(case)}\n{traceback.format_exc()}"
+    return None
+
+
+@pytest.fixture(scope="module")
+def blocks():
+    # Not forked: what runs here may have threads.
+    with ProcessPoolExecutor(os.cpu_count(), get_context("spawn")) as pool:
+        yield [pool.submit(check_block, number) for number in range(BLOCKS)]
+
+
+@pytest.mark.parametrize("number", range(BLOCKS))
+def test_random_cases(blocks, number):
+    failure = blocks[number].result()
+    assert failure is None, failure
