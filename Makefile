@@ -20,6 +20,7 @@ else
 EXTRAS := $(MPI),test,examples
 MPIEXEC := $(BIN)/mpiexec
 endif
+KERNEL := meshcomm/_kernels.pyx meshcomm/_kernels.pxd meshcomm/_strided.h
 PYTEST := $(BIN)/python -m pytest -q --color=no
 PIP := $(BIN)/python -m pip install -q --disable-pip-version-check
 
@@ -116,8 +117,6 @@ $(SAN)/meshcomm/_kernels.so: $(KERNEL) Makefile $(LINTERS)
 	@$(BIN)/cython -3 meshcomm/_kernels.pyx -o $(@D)/_kernels.c
 	@include=$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("include"))') && \
 	    $(SAN_CC) -shared -fPIC -fwrapv $(SAN_FLAGS) -I"$$include" -Imeshcomm $(@D)/_kernels.c -o $@
-
-KERNEL := meshcomm/_kernels.pyx meshcomm/_kernels.pxd meshcomm/_strided.h
 
 $(READY): pyproject.toml $(KERNEL)
 	@PYTHON="$(PYTHON)" MPI="$(MPI)" sh .ci/preflight
