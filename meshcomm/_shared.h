@@ -51,7 +51,7 @@ static inline uint64_t mc_chained(uint64_t chain, uint64_t number)
     return chain ^ (chain >> 31);
 }
 
-/* -- pools: this process's own, for those who fork ------------------------------------------------------------------*/
+/* -- pools: this process's own, for those who fork --------------------------------------------------------------- */
 
 typedef struct mc_pool {
     char *base;
@@ -164,7 +164,7 @@ static void mc_in_child(void)
 
 static int mc_watch_forks(void) { return pthread_atfork(NULL, NULL, mc_in_child); }
 
-/* -- waiting -------------------------------------------------------------------------------------------------------*/
+/* -- waiting ------------------------------------------------------------------------------------------------------ */
 
 static inline void mc_pause(void)
 {
@@ -182,7 +182,7 @@ static inline int64_t mc_now(void)
     return (int64_t)now.tv_sec * 1000000 + now.tv_nsec / 1000;
 }
 
-/* Wait until partners have come to an epoch, from number *next on: 1, or 0 if not all have within some microseconds. */
+/* Wait until partners have come to an epoch, from number *next on: 1, or 0 if not all have in some microseconds. */
 static int mc_wait(mc_place **places, const int *partners, int count, int done, uint64_t epoch, int64_t microseconds,
                    int *next)
 {

@@ -400,7 +400,7 @@ cdef class Routes:
         cdef int i
         pairs = [*incoming, *outgoing]
         partners = sorted({end for end, _ in pairs}, key=lambda end: (end - place) % size)
-        if not all(0 <= end < size and end != place for end in partners):
+        if not set(partners) <= set(range(size)) - {place}:
             raise ValueError(f"the one at place {place} of {size} cannot exchange with those at {partners}")
         self.size, self.place, self.copies = size, place, copies
         self.senders, self.pairs, self.partners = len(incoming), len(pairs), len(partners)
@@ -424,7 +424,6 @@ cdef class Routes:
 
     cdef int choose(self) except -1:
         """Get the copies for the ways of this exchange."""
-        cdef int i
         cdef BoxCopies reads
         cdef BoxCopies writes
         found = [(self.ends[i], self.ways[i]) for i in range(self.pairs)]

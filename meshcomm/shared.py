@@ -49,14 +49,14 @@ def meet(
     for each other they call *progress*, which has to make MPI progress, such as ``comm.Iprobe``. *ranks* are what
     errors call the ranks. ``MeshcommError``, on all ranks, if MESHCOMM_SHARED_MEMORY is no size.
     """
-    global _why_not
     me = communicator.rank
     everyone = _told(communicator, _introduction())
     error = next((its["error"] for its in everyone if its["error"]), None)
     if error is not None:
         raise MeshcommError(error)
     if all(_obstacle(everyone, rank) for rank in range(len(everyone))):  # all ranks see the same
-        return _none(_obstacle(everyone, me))
+        _note(_obstacle(everyone, me))
+        return None
     mates = _mates(everyone, me)
     offer = _offer(_obstacle(everyone, me), _neighbours(everyone, me))
     offers = _told(communicator, offer)
@@ -66,10 +66,11 @@ def meet(
     if obstacles:
         if offer["line"] >= 0:
             _own().close_place(offer["line"])
-        return _none(obstacles[0])
+        _note(obstacles[0])
+        return None
     lines = [offers[rank]["line"] for rank in mates]
     clock = max(offers[rank]["clock"] for rank in mates)
-    _why_not = ""
+    _note("")
     names = mates if ranks is None else [ranks[rank] for rank in mates]
     return Meeting(_own(), memories, lines, mates.index(me), clock, mates, names, progress)
 
@@ -83,7 +84,7 @@ def describe() -> str:
     return f"off: {reason}" if reason else f"up to {_size(introduction['limit'])} for all ranks of this node"
 
 
-def _none(reason: str) -> None:
+def _note(reason: str) -> None:
     global _why_not
     if _why_not != "":
         _why_not = reason

@@ -23,8 +23,10 @@ ORDER = [
     "layout",
     "plan",
     "_kernels",
+    "_shared",
     "groups",
     "guard",
+    "shared",
     "simulate",
     "context",
     "collectives",
@@ -43,7 +45,7 @@ ORDER = [
     "logical_devices",
     "__main__",
 ]
-MODULES = [name for name in ORDER if name != "_kernels"]
+MODULES = [name for name in ORDER if name not in ("_kernels", "_shared")]
 TREES = {path.stem: ast.parse(path.read_text()) for path in PACKAGE.glob("*.py")}
 
 
@@ -100,8 +102,9 @@ def test_only_groups_creates_communicators():
         assert module in ("groups", "__main__") or not called & creators, module
 
 
-def test_the_kernel_knows_no_mpi():
-    source = (PACKAGE / "_kernels.pyx").read_text()
+@pytest.mark.parametrize("module", ["_kernels", "_shared"])
+def test_compiled_modules_know_no_mpi(module):
+    source = (PACKAGE / f"{module}.pyx").read_text()
     assert "mpi4py" not in source
     assert "cimport numpy" not in source
 

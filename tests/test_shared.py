@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -110,7 +111,7 @@ def test_blocks_never_overlap_and_all_comes_back(seed):
                 held.append((block, i % 251))
     block = None
     held.sort(key=lambda each: pool.locate(each[0]))
-    for (one, _), (other, _) in zip(held, held[1:], strict=False):
+    for (one, _), (other, _) in pairwise(held):
         assert pool.locate(one) + len(one) <= pool.locate(other)
     assert pool.used == sum(-(-len(block) // PAGE) * PAGE for block, _ in held)
     rng.shuffle(held)
@@ -608,7 +609,10 @@ def test_threads_go_on_while_a_rank_waits():
 def test_copies_that_are_not_for_these_blocks_are_refused():
     node = Node(1)
     (meeting,) = node.meetings
-    for reads, text in ((runs([9], [9, 9], [(0, 0, 1, 0, 4)]), "copies use"), (runs([8], [9], [(0, 0, 0, 0, 4)]), "9 b")):
+    for reads, text in (
+        (runs([9], [9, 9], [(0, 0, 1, 0, 4)]), "copies use"),
+        (runs([8], [9], [(0, 0, 0, 0, 4)]), "9 b"),
+    ):
         node = Node(1)
         routes = Routes(1, 0, [], [], lambda _reads, _writes, made=reads: (made, None))
         with pytest.raises(ValueError, match=text):
@@ -694,7 +698,9 @@ def test_other_systems_can_compile_it(tmp_path):
         pytest.skip("there is no compiler")
     header = Path(_shared.__file__).with_name("_shared.h")
     program = tmp_path / "other.c"
-    program.write_text(f'#include "{header}"\nint main(void) {{ char *base; return mc_map(0, 1, &base) != ENOSYS; }}\n')
+    program.write_text(
+        f'#include "{header}"\nint main(void) {{ char *base; return mc_map(0, 1, &base) != ENOSYS; }}\n'
+    )
     flags = ["-U__linux__", "-Wall", "-Werror", "-Wno-unused-function", "-Wno-unused-variable"]
     subprocess.run([compiler, *flags, program, "-o", tmp_path / "other"], check=True)
     subprocess.run([tmp_path / "other"], check=True)
