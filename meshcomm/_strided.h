@@ -36,14 +36,15 @@
 enum {
     LINE = 64,             /* bytes of a cache line */
     TILE = 16 * 1024,      /* bytes that are put together before they are written: a part of a first-level cache */
-    LONG_RUN = 256,        /* from so many bytes on a run is copied on its own */
+    LONG_RUN = 2048,       /* from so many bytes on a run is copied on its own */
     AHEAD = 2048,          /* so far ahead a run is fetched */
     MOST_MEMBERS = 64      /* boxes that are run together */
 };
 
-/* From so many bytes on a list is written past the caches. A test has all lists written so. */
+/* From so many bytes on a list is written past the caches. Measured: up to 8 MiB that is slower, the more so if what was
+ * written is read next; from 32 MiB on it is faster; between them it depends. A test has all lists written so. */
 #ifndef MESHCOMM_STREAM_FROM
-#define MESHCOMM_STREAM_FROM (2 << 20)
+#define MESHCOMM_STREAM_FROM (16 << 20)
 #endif
 
 typedef ptrdiff_t Length;
@@ -345,7 +346,7 @@ static void copy_rows(char *target, Length stride, const char *source, Length fr
         EACH_ROW(MOVE_ENDS(16));
     else if (run <= 64)
         EACH_ROW(MOVE_ENDS(32));
-    else if (run < LONG_RUN)
+    else if (run < 256)
         EACH_ROW(move_middle(target, source, run));
     else
         EACH_ROW(memcpy(target, source, run));
@@ -541,7 +542,7 @@ STRIDED_INLINE void turn_few_columns(const Tile tile, Length item, int count) {
 }
 
 STRIDED_INLINE int has_few_rows(const Tile tile, Length item, int count) {
-    return tile.rows == count && tile.target_stride == count * item && count * item <= 16;
+    return tile.rows == count && tile.target_stride == count * item && count * item < 16;
 }
 
 STRIDED_INLINE int has_few_columns(const Tile tile, Length item, int count) {
@@ -606,7 +607,7 @@ static void copy_loops(const char *source, char *target, const Box *box, Length 
     } else if (from < box->loops - 1) {
         for (i = 0; i < loop->extent; i++)
             copy_loops(source + i * loop->source, target + i * loop->target, box, from + 1, streams);
-    } else if (box->run < LONG_RUN) {
+    } else if (box->run < 256 || !streams) {
         copy_rows(target, loop->target, source, loop->source, box->run, loop->extent, streams);
     } else {
         for (i = 0; i < loop->extent; i++)
