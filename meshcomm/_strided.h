@@ -1,7 +1,7 @@
 /* Lists of strided copies: boxes of bytes from some regions of memory into others.
  *
- * `copies_plan` decides once how a list is best run, `copies_run` runs it. No bounds are checked here: whoever fills in
- * the boxes has checked them. Nothing here knows of Python, of dtypes or of MPI.
+ * `copies_plan` decides once how a list is best run, `copies_run` runs it. No bounds are checked here: whoever fills
+ * in the boxes has checked them. Nothing here knows of Python, of dtypes or of MPI.
  *
  * What costs time is memory: each cache line should be read once and written once, without being read first. So
  *   - runs of many bytes are copied with stores that go past the caches, if the list is larger than they are;
@@ -36,14 +36,17 @@
 enum {
     LINE = 64,             /* bytes of a cache line */
     TILE = 16 * 1024,      /* bytes that are put together before they are written: a part of a first-level cache */
-    LONG_RUN = 256,        /* from so many bytes on a run is copied on its own */
+    SHORT_RUN = 256,       /* from so many bytes on a run is worth a call, and may come from anywhere */
+    LONG_RUN = 2048,       /* from so many bytes on a run is copied on its own */
     AHEAD = 2048,          /* so far ahead a run is fetched */
     MOST_MEMBERS = 64      /* boxes that are run together */
 };
 
-/* From so many bytes on a list is written past the caches. A test has all lists written so. */
+/* From so many bytes on a list is written past the caches. Measured: up to 8 MiB that is slower, the more so if
+ * what was written is read next; from 32 MiB on it is faster; between them it depends. A test has all lists
+ * written so. */
 #ifndef MESHCOMM_STREAM_FROM
-#define MESHCOMM_STREAM_FROM (2 << 20)
+#define MESHCOMM_STREAM_FROM (16 << 20)
 #endif
 
 typedef ptrdiff_t Length;
@@ -166,7 +169,7 @@ static int interleaved(const Box *first, const Box *last, Length shared, int gat
 
 static Length most_shared(const Box *first, const Box *last, int gathers) {
     Length shared = least(first->loops, last->loops);
-    while (shared > 0 && !interleaved(first, last, shared, gathers))
+    while (shared && !interleaved(first, last, shared, gathers))
         shared--;
     return shared;
 }
@@ -211,8 +214,8 @@ static Length find_groups(Box *box, Length count, int gathers) {
 
 static int is_item(Length run) { return run == 1 || run == 2 || run == 4 || run == 8 || run == 16; }
 
-/* Whether the boxes of a group are items, next to each other on the side that they share, and consecutive in their last
- * loop on the other; and so many that registers are filled. */
+/* Whether the boxes of a group are items, next to each other on the side that they share, and consecutive in their
+ * last loop on the other; and so many that registers are filled. */
 static int are_items(const Box *box, int gathers, int streams) {
     const Length run = box->run, last = box->shared - 1, members = box->members;
     Length i;
@@ -244,21 +247,20 @@ static int transposes(Box *box) {
 
 static void choose(Box *box, int gathers, int streams) {
     Length i, bytes = 0, shortest = box->run;
-    int rows = 1; /* no loops but the shared ones */
+    int rows = 1;                                /* no loops but the shared ones */
+    int dense = gathers || box->members == 1;    /* nothing between them */
     for (i = 0; i < box->members; i++) {
         rows = rows && box[i].loops == box->shared;
+        dense = dense && box[i].target - box->target == bytes;
         shortest = least(shortest, box[i].run);
-        box->dense = box[i].target - box->target == bytes;
         bytes += box[i].run;
     }
-    box->dense = rows && box->shared > 0 && (gathers || box->members == 1) &&
-                 reach(box + box->members - 1, box->shared, 1) + box[box->members - 1].target - box->target == bytes &&
-                 box->loop[box->shared - 1].target == bytes;
+    box->dense = dense && rows && box->shared > 0 && box->loop[box->shared - 1].target == bytes;
     if (!rows || box->shared == 0 || shortest >= LONG_RUN)
         box->kind = RUNS;
     else if (box->members > 1 && are_items(box, gathers, streams))
         box->kind = gathers ? JOIN : SPLIT;
-    else if (box->members == 1 && transposes(box))
+    else if (box->members == 1 && shortest < SHORT_RUN && transposes(box))
         box->kind = TRANSPOSE;
     else
         box->kind = ROWS;
@@ -345,7 +347,7 @@ static void copy_rows(char *target, Length stride, const char *source, Length fr
         EACH_ROW(MOVE_ENDS(16));
     else if (run <= 64)
         EACH_ROW(MOVE_ENDS(32));
-    else if (run < LONG_RUN)
+    else if (run < SHORT_RUN)
         EACH_ROW(move_middle(target, source, run));
     else
         EACH_ROW(memcpy(target, source, run));
@@ -353,8 +355,8 @@ static void copy_rows(char *target, Length stride, const char *source, Length fr
 
 /* -- Stores past the caches --------------------------------------------------------------------------------------- */
 
-/* Copy a run; `next` is what will be read after it. A line that is written in full and past the caches need not be read
- * first. Its ends, which others may share, are written as usual. */
+/* Copy a run; `next` is what will be read after it. A line that is written in full and past the caches need not be
+ * read first. Its ends, which others may share, are written as usual. */
 static void stream(char *target, const char *source, Length size, const char *next) {
 #if STRIDED_SIMD
     Length head = (Length)(-(uintptr_t)target & (LINE - 1)), i;
@@ -416,9 +418,9 @@ STRIDED_INLINE char *room_for(Writer *writer, char *target, Length size) {
 
 /* -- Tiles of transposes ------------------------------------------------------------------------------------------ */
 
-/* A tile: item (column, row) of the target is item (row, column) of the source. Source rows are those of a table, or lie
- * at a stride; items of a source row and of a target row are consecutive. Passed by value: a pointer to it would have to
- * be followed again after each store. */
+/* A tile: item (column, row) of the target is item (row, column) of the source. Source rows are those of a table,
+ * or lie at a stride; items of a source row and of a target row are consecutive. Passed by value: a pointer to it
+ * would have to be followed again after each store. */
 typedef struct {
     const char *source;
     const char *const *table; /* or NULL */
@@ -458,10 +460,10 @@ STRIDED_INLINE __m128i high(Length item, __m128i a, __m128i b) {
                        : _mm_unpackhi_epi64(a, b);
 }
 
-/* Number the items of `count` registers (a power of two) one after the other, and write the numbers in binary: one round
- * of unpacking moves each item to where its number is rotated to the left by one bit. As many rounds as a register's
- * number has bits interleave the registers; as many as the number of an item in a register has take them apart; if both
- * are the same that is the transpose of a square. */
+/* Number the items of `count` registers (a power of two) one after the other, and write the numbers in binary: one
+ * round of unpacking moves each item to where its number is rotated to the left by one bit. As many rounds as a
+ * register's number has bits interleave the registers; as many as the number of an item in a register has take
+ * them apart; if both are the same that is the transpose of a square. */
 STRIDED_INLINE void rotate(Length item, int count, int rounds, __m128i *data) {
     __m128i next[16];
     int round, i;
@@ -541,7 +543,7 @@ STRIDED_INLINE void turn_few_columns(const Tile tile, Length item, int count) {
 }
 
 STRIDED_INLINE int has_few_rows(const Tile tile, Length item, int count) {
-    return tile.rows == count && tile.target_stride == count * item && count * item <= 16;
+    return tile.rows == count && tile.target_stride == count * item && count * item < 16;
 }
 
 STRIDED_INLINE int has_few_columns(const Tile tile, Length item, int count) {
@@ -597,41 +599,44 @@ typedef struct {
     int streams;
 } Run;
 
+/* Rows to where they belong, without a buffer. */
+static void copy_in_place(char *target, Length stride, const char *source, Length from_stride, Length run, Length rows,
+                          int streams) {
+    if (run < SHORT_RUN || !streams)
+        copy_rows(target, stride, source, from_stride, run, rows, streams);
+    else
+        for (; rows > 0; rows--, NEXT_ROW)
+            stream(target, source, run, source + from_stride);
+}
+
 /* Any loops, in order. */
 static void copy_loops(const char *source, char *target, const Box *box, Length from, int streams) {
     const Loop *loop = box->loop + from;
     Length i;
     if (from == box->loops) {
-        copy_run(target, source, box->run, source + box->run, streams);
+        copy_run(target, source, box->run, box->loops ? source + loop[-1].source : source, streams);
     } else if (from < box->loops - 1) {
         for (i = 0; i < loop->extent; i++)
             copy_loops(source + i * loop->source, target + i * loop->target, box, from + 1, streams);
-    } else if (box->run < LONG_RUN) {
-        copy_rows(target, loop->target, source, loop->source, box->run, loop->extent, streams);
     } else {
-        for (i = 0; i < loop->extent; i++)
-            copy_run(target + i * loop->target, source + i * loop->source, box->run, source + (i + 1) * loop->source,
-                     streams);
+        copy_in_place(target, loop->target, source, loop->source, box->run, loop->extent, streams);
     }
 }
 
 /* Iteration by iteration over all boxes. */
 static void run_runs(Run *run) {
     const Box *box = run->box;
-    Length last = box->shared - 1, i, m, extent = last < 0 ? 1 : box->loop[last].extent;
-    for (i = 0; i < extent; i++)
+    const Length last = box->shared - 1;
+    Length i, m;
+    if (box->shared == 0) {
+        copy_loops(run->source[0], run->target[0], box, 0, run->streams);
+        return;
+    }
+    for (i = 0; i < box->loop[last].extent; i++)
         for (m = 0; m < box->members; m++) {
             const Loop *loop = box[m].loop + last;
-            if (last < 0)
-                copy_loops(run->source[m], run->target[m], box + m, 0, run->streams);
-            else if (box[m].loops > box->shared)
-                copy_loops(run->source[m] + i * loop->source, run->target[m] + i * loop->target, box + m, box->shared,
-                           run->streams);
-            else
-                copy_run(run->target[m] + i * loop->target, run->source[m] + i * loop->source, box[m].run,
-                         m + 1 < box->members ? run->source[m + 1] + i * box[m + 1].loop[last].source
-                                              : run->source[0] + (i + 1) * box->loop[last].source,
-                         run->streams);
+            copy_loops(run->source[m] + i * loop->source, run->target[m] + i * loop->target, box + m, box->shared,
+                       run->streams);
         }
 }
 
@@ -657,7 +662,7 @@ static void run_rows(Run *run) {
                 char *own = room_for(&run->writer, target, rows * box[m].run);
                 copy_rows(own, box[m].run, source, loop->source, box[m].run, rows, 1);
             } else {
-                copy_rows(target, loop->target, source, loop->source, box[m].run, rows, run->streams);
+                copy_in_place(target, loop->target, source, loop->source, box[m].run, rows, run->streams);
             }
         }
     }
@@ -694,14 +699,15 @@ static void run_transpose(Run *run) {
             const Length columns = least(step_columns, outer.extent - column);
             const char *source = run->source[0] + row * inner.source + column * outer.source;
             char *target = run->target[0] + row * inner.target + column * outer.target;
-            Tile tile = {source, NULL, inner.source, direct ? target : buffer, direct ? outer.target : rows * item, rows,
-                         columns};
+            Tile tile = {source, NULL, inner.source, buffer, rows * item, rows, columns};
             if (!turns) {
                 for (k = 0; k < columns; k++)
                     copy_rows(target + k * outer.target, inner.target, source + k * outer.source, inner.source, item,
                               rows, 0);
                 continue;
             }
+            if (direct)
+                tile.target = target, tile.target_stride = outer.target;
             turn_tile(tile, item);
             if (direct)
                 continue;
@@ -825,17 +831,17 @@ typedef struct {
 
 static void run_cuts(Cuts *cuts) {
     Copies list = {cuts->box, cuts->count, cuts->streams};
-    const char *const *from = (const char *const *)cuts->regions;
     copies_plan(&list);
     if (cuts->unpacks)
         copies_run(&list, (const char *const *)&cuts->packed, cuts->regions);
     else
-        copies_run(&list, from, &cuts->packed);
+        copies_run(&list, (const char *const *)cuts->regions, &cuts->packed);
     cuts->count = cuts->loops = 0;
 }
 
 /* So many iterations of a loop of a packed box, with all loops inside of it. */
-static void add_cut(Cuts *cuts, const Box *box, Length level, Length extent, Length source, Length packed, Length run) {
+static void add_cut(Cuts *cuts, const Box *box, Length level, Length extent, Length source, Length packed,
+                    Length run) {
     Length loops = box->loops - level, i;
     Box *piece;
     if (cuts->count == CUTS || cuts->loops + loops > CUT_LOOPS)
@@ -855,8 +861,8 @@ static void add_cut(Cuts *cuts, const Box *box, Length level, Length extent, Len
     }
 }
 
-/* Bytes begin to end of what the loops of a box from `level` on pack one after the other on its target side: part of an
- * iteration, whole ones, part of one. */
+/* Bytes begin to end of what the loops of a box from `level` on pack one after the other on its target side: part
+ * of an iteration, whole ones, part of one. */
 static void cut(const Box *box, Length level, Length source, Length begin, Length end, Length packed, Cuts *cuts) {
     Length whole, first, last;
     if (begin >= end)
@@ -873,7 +879,8 @@ static void cut(const Box *box, Length level, Length source, Length begin, Lengt
         return;
     }
     if (begin < first * whole)
-        cut(box, level + 1, source + (first - 1) * box->loop[level].source, begin - (first - 1) * whole, whole, packed, cuts);
+        cut(box, level + 1, source + (first - 1) * box->loop[level].source, begin - (first - 1) * whole, whole, packed,
+            cuts);
     packed += first * whole - begin;
     if (first < last)
         add_cut(cuts, box, level, last - first, source + first * box->loop[level].source, packed, box->run);
