@@ -33,6 +33,8 @@ export PRTE_MCA_rmaps_default_mapping_policy := :oversubscribe
 # The launcher's own limit in seconds, in case all others fail.
 export MPIEXEC_TIMEOUT ?= 900
 
+KERNEL := $(wildcard meshcomm/*.pyx meshcomm/*.pxd meshcomm/*.h)
+
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
@@ -72,7 +74,8 @@ check: $(LINTERS)
 	$(BIN)/mypy
 	PATH="$(abspath $(BIN)):$$PATH" cython-lint meshcomm
 	@mkdir -p build/lint
-	$(BIN)/cython -3 -Wextra --warning-errors meshcomm/_kernels.pyx -o build/lint/_kernels.c
+	@set -e; for module in _kernels _shared; do \
+	    $(BIN)/cython -3 -Wextra --warning-errors meshcomm/$$module.pyx -o build/lint/$$module.c; done
 
 format: $(LINTERS)
 	$(BIN)/ruff check --fix
@@ -91,7 +94,7 @@ bench: $(READY)
 
 clean:
 	rm -rf .venv build dist meshcomm.egg-info mpi_examples/output .hypothesis .mypy_cache .ruff_cache .pytest_cache
-	rm -f meshcomm/_kernels.c meshcomm/_kernels*.so
+	rm -f meshcomm/_kernels.c meshcomm/_shared.c meshcomm/*.so
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
 # A copy of the package with a kernel that stops the program at a memory error, for the same tests.
@@ -99,25 +102,23 @@ SAN := build/asan
 SAN_CC ?= gcc
 SAN_FLAGS := -O1 -g -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=undefined
 # Without the longest, whose layouts the pairs with tuples contain, and without measuring the memory of the process.
-SAN_TESTS := tests/test_kernels.py tests/test_execute.py -k "not single_name_layouts and not process_holds"
+SAN_TESTS := tests/test_kernels.py tests/test_shared.py tests/test_execute.py -k "not single_name_layouts and not process_holds"
 SAN_LIBS = $(shell $(SAN_CC) -print-file-name=libasan.so) $(shell $(SAN_CC) -print-file-name=libubsan.so)
 SAN_RUN = env LD_PRELOAD="$(SAN_LIBS)" PYTHONMALLOC=malloc ASAN_OPTIONS=detect_leaks=0 PYTHONPATH=$(abspath $(SAN)) \
     $(BIN)/python -P -m pytest -q -o faulthandler_timeout=600
 
-asan: $(SAN)/meshcomm/_kernels.so
+asan: $(SAN)/meshcomm/_kernels.so $(SAN)/meshcomm/_shared.so
 	@cp meshcomm/*.py $(SAN)/meshcomm/
 	@echo "Tests under the sanitizers, in one process"
 	@$(SAN_RUN) $(SAN_TESTS)
 	@echo "Tests under the sanitizers, 2 ranks"
 	@$(MPIEXEC) -n 2 $(SAN_RUN) --only-mpi tests/mpi
 
-$(SAN)/meshcomm/_kernels.so: $(KERNEL) Makefile $(LINTERS)
+$(SAN)/meshcomm/%.so: $(KERNEL) Makefile $(LINTERS)
 	@mkdir -p $(@D)
-	@$(BIN)/cython -3 meshcomm/_kernels.pyx -o $(@D)/_kernels.c
+	@$(BIN)/cython -3 meshcomm/$*.pyx -o $(@D)/$*.c
 	@include=$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("include"))') && \
-	    $(SAN_CC) -shared -fPIC -fwrapv $(SAN_FLAGS) -I"$$include" -Imeshcomm $(@D)/_kernels.c -o $@
-
-KERNEL := meshcomm/_kernels.pyx meshcomm/_kernels.pxd meshcomm/_strided.h
+	    $(SAN_CC) -shared -fPIC -fwrapv $(SAN_FLAGS) -I"$$include" -Imeshcomm $(@D)/$*.c -o $@
 
 $(READY): pyproject.toml $(KERNEL)
 	@PYTHON="$(PYTHON)" MPI="$(MPI)" sh .ci/preflight

@@ -16,8 +16,8 @@
 
 typedef struct {
     uint64_t epoch;  /* the exchange that the line is about */
-    uint64_t failed; /* not 0 once the rank has left an exchange with an error */
-    uint64_t chain;  /* the fingerprint of all exchanges so far; these three in the ready line only */
+    uint64_t failed; /* not 0 once the rank has left an exchange with an error: in the done line */
+    uint64_t chain;  /* the fingerprint of all exchanges so far: this and what follows in the ready line */
     int64_t source;  /* where the block is in the rank's pool, or -1 */
     int64_t target;
     char rest[88];
@@ -51,7 +51,7 @@ static inline uint64_t mc_chained(uint64_t chain, uint64_t number)
     return chain ^ (chain >> 31);
 }
 
-/* -- pools: this process's own, for those who fork ------------------------------------------------------------------*/
+/* -- pools: this process's own, for those who fork --------------------------------------------------------------- */
 
 typedef struct mc_pool {
     char *base;
@@ -164,7 +164,7 @@ static void mc_in_child(void)
 
 static int mc_watch_forks(void) { return pthread_atfork(NULL, NULL, mc_in_child); }
 
-/* -- waiting -------------------------------------------------------------------------------------------------------*/
+/* -- waiting ------------------------------------------------------------------------------------------------------ */
 
 static inline void mc_pause(void)
 {
@@ -182,8 +182,7 @@ static inline int64_t mc_now(void)
     return (int64_t)now.tv_sec * 1000000 + now.tv_nsec / 1000;
 }
 
-/* Wait until partners have come to an epoch, from number *next on. 1: all have; 0: not within some microseconds;
-   -1: number *next never will. */
+/* Wait until partners have come to an epoch, from number *next on: 1, or 0 if not all have in some microseconds. */
 static int mc_wait(mc_place **places, const int *partners, int count, int done, uint64_t epoch, int64_t microseconds,
                    int *next)
 {
@@ -198,8 +197,6 @@ static int mc_wait(mc_place **places, const int *partners, int count, int done, 
             ++*next;
             continue;
         }
-        if (mc_failed(line) && mc_epoch(line) < epoch)
-            return -1;
         sched_yield();
         if (!end)
             end = mc_now() + microseconds;
@@ -225,7 +222,7 @@ static int mc_watch_forks(void) { return 0; }
 static int mc_wait(mc_place **places, const int *partners, int count, int done, uint64_t epoch, int64_t microseconds,
                    int *next)
 {
-    return (void)places, (void)partners, (void)count, (void)done, (void)epoch, (void)microseconds, (void)next, -1;
+    return (void)places, (void)partners, (void)count, (void)done, (void)epoch, (void)microseconds, (void)next, 0;
 }
 
 #endif

@@ -39,6 +39,7 @@ cdef extern from "_shared.h" nogil:
         mc_pool *next
     mc_pool *mc_pools
     uint64_t mc_epoch(const mc_line *line)
+    uint64_t mc_failed(const mc_line *line)
     void mc_publish(mc_line *line, uint64_t epoch)
     void mc_fail(mc_line *line)
     uint64_t mc_chained(uint64_t chain, uint64_t number)
@@ -399,7 +400,7 @@ cdef class Routes:
         cdef int i
         pairs = [*incoming, *outgoing]
         partners = sorted({end for end, _ in pairs}, key=lambda end: (end - place) % size)
-        if not all(0 <= end < size and end != place for end in partners):
+        if not set(partners) <= set(range(size)) - {place}:
             raise ValueError(f"the one at place {place} of {size} cannot exchange with those at {partners}")
         self.size, self.place, self.copies = size, place, copies
         self.senders, self.pairs, self.partners = len(incoming), len(pairs), len(partners)
@@ -423,7 +424,6 @@ cdef class Routes:
 
     cdef int choose(self) except -1:
         """Get the copies for the ways of this exchange."""
-        cdef int i
         cdef BoxCopies reads
         cdef BoxCopies writes
         found = [(self.ends[i], self.ways[i]) for i in range(self.pairs)]
@@ -570,36 +570,42 @@ cdef class Meeting:
 
     cdef int _wait(self, Routes routes, bint done) except -1 nogil:
         """Wait until all partners are ready with the same chain, or done."""
-        cdef int arrived = 0, i, found = 0
-        while found == 0:
-            found = mc_wait(self.places, routes.order, routes.partners, done, self.epoch, CALL_BACK, &arrived)
-            # Those who differ may wait for somebody else than those who are missing yet.
-            for i in range(arrived if not done else 0):
-                if not self._agrees(routes.order[i]):
-                    with gil:
-                        self._raise_mismatch(routes, arrived)
-            if found < 0:
+        cdef int arrived = 0
+        while not mc_wait(self.places, routes.order, routes.partners, done, self.epoch, CALL_BACK, &arrived):
+            with gil:
+                # Those who differ or have left may never come to this epoch, or not those that they wait for.
+                self._check_partners(routes, done)
+                PyErr_CheckSignals()
+                self.progress()
+        for arrived in range(0 if done else routes.partners):
+            if self._differs(routes.order[arrived]):
                 with gil:
-                    raise CollectiveMismatch(
-                        f"rank {self.names[routes.order[arrived]]} has left, with an error, an exchange with rank "
-                        f"{self.names[self.place]}"
-                    )
-            if found == 0:
-                with gil:
-                    PyErr_CheckSignals()
-                    self.progress()
+                    self._check_partners(routes, done)
         return 0
 
-    cdef bint _agrees(self, int place) noexcept nogil:
+    cdef bint _differs(self, int place) noexcept nogil:
+        """Return whether a rank has made another call than this one, as far as can be seen."""
         cdef const mc_line *ready = &self.places[place].ready
-        return mc_epoch(ready) == self.epoch and ready.chain == self.chain
+        cdef uint64_t epoch = mc_epoch(ready)
+        return epoch > self.epoch or (epoch == self.epoch and ready.chain != self.chain)
 
-    cdef int _raise_mismatch(self, Routes routes, int arrived) except -1:
-        others = [self.names[routes.order[i]] for i in range(arrived) if not self._agrees(routes.order[i])]
-        raise CollectiveMismatch(
-            f"rank {self.names[self.place]} made another collective call than rank{'s' * (len(others) > 1)} "
-            f"{', '.join(map(str, others))}, now or before. MESHCOMM_CHECK=1 will name the calls"
-        )
+    cdef int _check_partners(self, Routes routes, bint done) except -1:
+        cdef const mc_line *theirs
+        cdef int place
+        partners = [routes.order[i] for i in range(routes.partners)]
+        others = [] if done else [str(self.names[place]) for place in partners if self._differs(place)]
+        if others:
+            raise CollectiveMismatch(
+                f"rank {self.names[self.place]} made another collective call than rank{'s' * (len(others) > 1)} "
+                f"{', '.join(others)}, now or before. MESHCOMM_CHECK=1 will name the calls"
+            )
+        for place in partners:
+            theirs = &self.places[place].done
+            if mc_failed(theirs) and mc_epoch(theirs) < self.epoch:
+                raise CollectiveMismatch(
+                    f"rank {self.names[place]} has left an exchange with rank {self.names[self.place]} with an error"
+                )
+        return 0
 
     cdef int _copy(self, Routes routes, const Py_buffer *source, const Py_buffer *target, several) except -1 nogil:
         """Find the ways and the blocks of the others, and copy."""
@@ -659,7 +665,6 @@ cdef class Meeting:
         """Let those who wait for this rank know; some may still read the one block and write to the other."""
         _left_behind.append((self, source, target))
         self.closed = "an exchange ended with an error"
-        mc_fail(&self.places[self.place].ready)
         mc_fail(&self.places[self.place].done)
         return 0
 

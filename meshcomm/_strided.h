@@ -1,7 +1,7 @@
 /* Lists of strided copies: boxes of bytes from some regions of memory into others.
  *
- * `copies_plan` decides once how a list is best run, `copies_run` runs it. No bounds are checked here: whoever fills in
- * the boxes has checked them. Nothing here knows of Python, of dtypes or of MPI.
+ * `copies_plan` decides once how a list is best run, `copies_run` runs it. No bounds are checked here: whoever fills
+ * in the boxes has checked them. Nothing here knows of Python, of dtypes or of MPI.
  *
  * What costs time is memory: each cache line should be read once and written once, without being read first. So
  *   - runs of many bytes are copied with stores that go past the caches, if the list is larger than they are;
@@ -36,14 +36,17 @@
 enum {
     LINE = 64,             /* bytes of a cache line */
     TILE = 16 * 1024,      /* bytes that are put together before they are written: a part of a first-level cache */
-    LONG_RUN = 256,        /* from so many bytes on a run is copied on its own */
+    SHORT_RUN = 256,       /* from so many bytes on a run is worth a call, and may come from anywhere */
+    LONG_RUN = 2048,       /* from so many bytes on a run is copied on its own */
     AHEAD = 2048,          /* so far ahead a run is fetched */
     MOST_MEMBERS = 64      /* boxes that are run together */
 };
 
-/* From so many bytes on a list is written past the caches. A test has all lists written so. */
+/* From so many bytes on a list is written past the caches. Measured: up to 8 MiB that is slower, the more so if
+ * what was written is read next; from 32 MiB on it is faster; between them it depends. A test has all lists
+ * written so. */
 #ifndef MESHCOMM_STREAM_FROM
-#define MESHCOMM_STREAM_FROM (2 << 20)
+#define MESHCOMM_STREAM_FROM (16 << 20)
 #endif
 
 typedef ptrdiff_t Length;
@@ -80,6 +83,7 @@ typedef struct {
 } Copies;
 
 STRIDED_INLINE Length least(Length a, Length b) { return a < b ? a : b; }
+STRIDED_INLINE Length magnitude(Length stride) { return stride < 0 ? -stride : stride; }
 
 /* -- Plans -------------------------------------------------------------------------------------------------------- */
 
@@ -165,7 +169,7 @@ static int interleaved(const Box *first, const Box *last, Length shared, int gat
 
 static Length most_shared(const Box *first, const Box *last, int gathers) {
     Length shared = least(first->loops, last->loops);
-    while (shared > 0 && !interleaved(first, last, shared, gathers))
+    while (shared && !interleaved(first, last, shared, gathers))
         shared--;
     return shared;
 }
@@ -210,11 +214,12 @@ static Length find_groups(Box *box, Length count, int gathers) {
 
 static int is_item(Length run) { return run == 1 || run == 2 || run == 4 || run == 8 || run == 16; }
 
-/* Whether the boxes of a group are items, next to each other on the side that they share, and consecutive in their last
- * loop on the other. */
-static int are_items(const Box *box, int gathers) {
-    Length i, run = box->run, last = box->shared - 1;
-    for (i = 0; i < box->members; i++) {
+/* Whether the boxes of a group are items, next to each other on the side that they share, and consecutive in their
+ * last loop on the other; and so many that registers are filled. */
+static int are_items(const Box *box, int gathers, int streams) {
+    const Length run = box->run, last = box->shared - 1, members = box->members;
+    Length i;
+    for (i = 0; i < members; i++) {
         if (box[i].run != run || box[i].loops != box->shared)
             return 0;
         if ((gathers ? box[i].loop[last].source : box[i].loop[last].target) != run)
@@ -222,10 +227,10 @@ static int are_items(const Box *box, int gathers) {
         if ((gathers ? box[i].target - box->target : box[i].source - box->source) != i * run)
             return 0;
     }
-    return is_item(run);
+    if (!gathers && !streams && run >= 8 && members < 4)
+        return 0;
+    return is_item(run) && (members == 2 || members == 4 || members * run >= 16);
 }
-
-static Length magnitude(Length stride) { return stride < 0 ? -stride : stride; }
 
 /* Put the loop that the source prefers to the last one before it, and say whether there is one. */
 static int transposes(Box *box) {
@@ -240,23 +245,22 @@ static int transposes(Box *box) {
     return 1;
 }
 
-static void choose(Box *box, int gathers) {
+static void choose(Box *box, int gathers, int streams) {
     Length i, bytes = 0, shortest = box->run;
-    int rows = 1; /* no loops but the shared ones */
+    int rows = 1;                                /* no loops but the shared ones */
+    int dense = gathers || box->members == 1;    /* nothing between them */
     for (i = 0; i < box->members; i++) {
         rows = rows && box[i].loops == box->shared;
+        dense = dense && box[i].target - box->target == bytes;
         shortest = least(shortest, box[i].run);
-        box->dense = box[i].target - box->target == bytes;
         bytes += box[i].run;
     }
-    box->dense = rows && box->shared > 0 && (gathers || box->members == 1) &&
-                 reach(box + box->members - 1, box->shared, 1) + box[box->members - 1].target - box->target == bytes &&
-                 box->loop[box->shared - 1].target == bytes;
+    box->dense = dense && rows && box->shared > 0 && box->loop[box->shared - 1].target == bytes;
     if (!rows || box->shared == 0 || shortest >= LONG_RUN)
         box->kind = RUNS;
-    else if (box->members > 1 && are_items(box, gathers))
+    else if (box->members > 1 && are_items(box, gathers, streams))
         box->kind = gathers ? JOIN : SPLIT;
-    else if (box->members == 1 && transposes(box))
+    else if (box->members == 1 && shortest < SHORT_RUN && transposes(box))
         box->kind = TRANSPOSE;
     else
         box->kind = ROWS;
@@ -288,7 +292,7 @@ static void copies_plan(Copies *list) {
         find_groups(list->box, 1, 1);
     }
     for (i = 0; i < list->count; i += list->box[i].members)
-        choose(list->box + i, gathers);
+        choose(list->box + i, gathers, list->streams);
 }
 
 /* -- Moves of few bytes ------------------------------------------------------------------------------------------- */
@@ -297,11 +301,18 @@ static void copies_plan(Copies *list) {
  * length from one to two times their own. */
 #define MOVE(size) memcpy(target, source, size)
 #define MOVE_ENDS(size) (memcpy(target, source, size), memcpy(target + run - (size), source + run - (size), size))
-#define EACH_ROW(move)                                                     \
-    do {                                                                   \
-        for (; rows > 0; rows--, source += from_stride, target += stride) { \
-            move;                                                          \
-        }                                                                  \
+#define NEXT_ROW (source += from_stride, target += stride)
+#define EACH_ROW(move)                                \
+    do {                                              \
+        for (; rows >= 4; rows -= 4) {                \
+            for (i = 0; i < fetched; i += LINE)       \
+                STRIDED_PREFETCH(source + AHEAD + i); \
+            move, NEXT_ROW, move, NEXT_ROW;           \
+            move, NEXT_ROW, move, NEXT_ROW;           \
+        }                                             \
+        for (; rows > 0; rows--, NEXT_ROW) {          \
+            move;                                     \
+        }                                             \
     } while (0)
 
 STRIDED_INLINE void move_middle(char *target, const char *source, Length run) {
@@ -311,7 +322,11 @@ STRIDED_INLINE void move_middle(char *target, const char *source, Length run) {
     memcpy(target + run - 32, source + run - 32, 32);
 }
 
-static void copy_rows(char *target, Length stride, const char *source, Length from_stride, Length run, Length rows) {
+/* Rows of few bytes; those that lie close together are fetched ahead, where that is asked for. */
+static void copy_rows(char *target, Length stride, const char *source, Length from_stride, Length run, Length rows,
+                      int fetches) {
+    const Length fetched = fetches && magnitude(from_stride) < run + LINE / 2 ? 4 * from_stride : 0;
+    Length i;
     if (run == 4)
         EACH_ROW(MOVE(4));
     else if (run == 8)
@@ -332,7 +347,7 @@ static void copy_rows(char *target, Length stride, const char *source, Length fr
         EACH_ROW(MOVE_ENDS(16));
     else if (run <= 64)
         EACH_ROW(MOVE_ENDS(32));
-    else if (run < LONG_RUN)
+    else if (run < SHORT_RUN)
         EACH_ROW(move_middle(target, source, run));
     else
         EACH_ROW(memcpy(target, source, run));
@@ -340,8 +355,8 @@ static void copy_rows(char *target, Length stride, const char *source, Length fr
 
 /* -- Stores past the caches --------------------------------------------------------------------------------------- */
 
-/* Copy a run; `next` is what will be read after it. A line that is written in full and past the caches need not be read
- * first. Its ends, which others may share, are written as usual. */
+/* Copy a run; `next` is what will be read after it. A line that is written in full and past the caches need not be
+ * read first. Its ends, which others may share, are written as usual. */
 static void stream(char *target, const char *source, Length size, const char *next) {
 #if STRIDED_SIMD
     Length head = (Length)(-(uintptr_t)target & (LINE - 1)), i;
@@ -403,27 +418,30 @@ STRIDED_INLINE char *room_for(Writer *writer, char *target, Length size) {
 
 /* -- Tiles of transposes ------------------------------------------------------------------------------------------ */
 
-/* A tile: item (column, row) of the target is item (row, column) of the source. Source rows are those of a table, or lie
- * at a stride; items of a source row and of a target row are consecutive. */
+/* A tile: item (column, row) of the target is item (row, column) of the source. Source rows are those of a table,
+ * or lie at a stride; items of a source row and of a target row are consecutive. Passed by value: a pointer to it
+ * would have to be followed again after each store. */
 typedef struct {
     const char *source;
     const char *const *table; /* or NULL */
     Length source_stride;     /* from one source row to the next, without a table */
     char *target;
-    Length target_stride;    /* from one target row to the next */
-    Length rows, columns;    /* of the source */
+    Length target_stride; /* from one target row to the next */
+    Length rows, columns; /* of the source */
 } Tile;
 
-STRIDED_INLINE const char *source_row(const Tile *tile, Length row, int table) {
-    return table ? tile->table[row] : tile->source + row * tile->source_stride;
+STRIDED_INLINE const char *source_row(const Tile tile, Length row) {
+    return tile.table ? tile.table[row] : tile.source + row * tile.source_stride;
 }
 
-STRIDED_INLINE void turn_items(const Tile *tile, Length item, int table, Length row, Length rows, Length column,
-                               Length columns) {
+STRIDED_INLINE void turn_items(const Tile tile, Length item, Length row, Length rows, Length column, Length columns) {
     Length i, k;
-    for (k = column; k < column + columns; k++)
-        for (i = row; i < row + rows; i++)
-            memcpy(tile->target + k * tile->target_stride + i * item, source_row(tile, i, table) + k * item, item);
+    for (i = row; i < row + rows; i++) {
+        const char *source = source_row(tile, i) + column * item;
+        char *target = tile.target + column * tile.target_stride + i * item;
+        for (k = 0; k < columns; k++)
+            memcpy(target + k * tile.target_stride, source + k * item, item);
+    }
 }
 
 #if STRIDED_SIMD
@@ -442,10 +460,10 @@ STRIDED_INLINE __m128i high(Length item, __m128i a, __m128i b) {
                        : _mm_unpackhi_epi64(a, b);
 }
 
-/* Number the items of `count` registers (a power of two) one after the other, and write the numbers in binary: one round
- * of unpacking moves each item to where its number is rotated to the left by one bit. As many rounds as a register's
- * number has bits interleave the registers; as many as the number of an item in a register has take them apart; if both
- * are the same that is the transpose of a square. */
+/* Number the items of `count` registers (a power of two) one after the other, and write the numbers in binary: one
+ * round of unpacking moves each item to where its number is rotated to the left by one bit. As many rounds as a
+ * register's number has bits interleave the registers; as many as the number of an item in a register has take
+ * them apart; if both are the same that is the transpose of a square. */
 STRIDED_INLINE void rotate(Length item, int count, int rounds, __m128i *data) {
     __m128i next[16];
     int round, i;
@@ -465,95 +483,109 @@ STRIDED_INLINE __m128i load(const char *source) { return _mm_loadu_si128((const 
 STRIDED_INLINE void store(char *target, __m128i data) { _mm_storeu_si128((__m128i *)target, data); }
 
 /* Squares of as many rows as a register has items. */
-STRIDED_INLINE void turn_squares(const Tile *tile, Length item, int table) {
+STRIDED_INLINE void turn_squares(const Tile tile, Length item) {
     const int width = (int)(16 / item);
-    Length row, column, rows = tile->rows - tile->rows % width, columns = tile->columns - tile->columns % width;
+    Length row, column, rows = tile.rows - tile.rows % width, columns = tile.columns - tile.columns % width;
     int i;
-    for (row = 0; row < rows; row += width)
-        for (column = 0; column < columns; column += width) {
+    for (row = 0; row < rows; row += width) {
+        const char *source[16];
+        char *target = tile.target + row * item;
+        for (i = 0; i < width; i++)
+            source[i] = source_row(tile, row + i);
+        for (column = 0; column < columns; column += width, target += width * tile.target_stride) {
             __m128i data[16];
-            char *target = tile->target + column * tile->target_stride + row * item;
             for (i = 0; i < width; i++)
-                data[i] = load(source_row(tile, row + i, table) + column * item);
+                data[i] = load(source[i] + column * item);
             rotate(item, width, bits_of(width), data);
             for (i = 0; i < width; i++)
-                store(target + i * tile->target_stride, data[i]);
+                store(target + i * tile.target_stride, data[i]);
         }
-    turn_items(tile, item, table, rows, tile->rows - rows, 0, tile->columns);
-    turn_items(tile, item, table, 0, rows, columns, tile->columns - columns);
+    }
+    turn_items(tile, item, rows, tile.rows - rows, 0, tile.columns);
+    turn_items(tile, item, 0, rows, columns, tile.columns - columns);
 }
 
 /* A few source rows whose items fill the target without gaps. */
-STRIDED_INLINE void turn_few_rows(const Tile *tile, Length item, int table, int count) {
+STRIDED_INLINE void turn_few_rows(const Tile tile, Length item, int count) {
     const int width = (int)(16 / item);
-    Length column, columns = tile->columns - tile->columns % width;
+    Length column, columns = tile.columns - tile.columns % width;
+    const char *source[8];
+    char *target = tile.target;
     int i;
-    for (column = 0; column < columns; column += width) {
+    for (i = 0; i < count; i++)
+        source[i] = source_row(tile, i);
+    for (column = 0; column < columns; column += width, target += 16 * count) {
         __m128i data[16];
         for (i = 0; i < count; i++)
-            data[i] = load(source_row(tile, i, table) + column * item);
+            data[i] = load(source[i] + column * item);
         rotate(item, count, bits_of(count), data);
         for (i = 0; i < count; i++)
-            store(tile->target + column * tile->target_stride + i * 16, data[i]);
+            store(target + i * 16, data[i]);
     }
-    turn_items(tile, item, table, 0, count, columns, tile->columns - columns);
+    turn_items(tile, item, 0, count, columns, tile.columns - columns);
 }
 
 /* A few source columns without gaps. */
-STRIDED_INLINE void turn_few_columns(const Tile *tile, Length item, int count) {
+STRIDED_INLINE void turn_few_columns(const Tile tile, Length item, int count) {
     const int width = (int)(16 / item);
-    Length row, rows = tile->rows - tile->rows % width;
+    Length row, rows = tile.rows - tile.rows % width;
+    const char *source = tile.source;
     int i;
-    for (row = 0; row < rows; row += width) {
+    for (row = 0; row < rows; row += width, source += 16 * count) {
         __m128i data[16];
         for (i = 0; i < count; i++)
-            data[i] = load(tile->source + row * tile->source_stride + i * 16);
+            data[i] = load(source + i * 16);
         rotate(item, count, bits_of(width), data);
         for (i = 0; i < count; i++)
-            store(tile->target + i * tile->target_stride + row * item, data[i]);
+            store(tile.target + i * tile.target_stride + row * item, data[i]);
     }
-    turn_items(tile, item, 0, rows, tile->rows - rows, 0, count);
+    turn_items(tile, item, rows, tile.rows - rows, 0, count);
 }
 
-STRIDED_INLINE void turn_tile_of(const Tile *tile, Length item, int table) {
-    const Length width = 16 / item;
-#define FEW(n)                                                                     \
-    if (n < width && tile->rows == n && tile->target_stride == n * item) {         \
-        turn_few_rows(tile, item, table, n);                                       \
-        return;                                                                    \
-    }                                                                              \
-    if (!table && n < width && tile->columns == n && tile->source_stride == n * item) { \
-        turn_few_columns(tile, item, n);                                           \
-        return;                                                                    \
-    }
-    FEW(2) FEW(4) FEW(8)
-#undef FEW
-    turn_squares(tile, item, table);
+STRIDED_INLINE int has_few_rows(const Tile tile, Length item, int count) {
+    return tile.rows == count && tile.target_stride == count * item && count * item < 16;
+}
+
+STRIDED_INLINE int has_few_columns(const Tile tile, Length item, int count) {
+    return tile.columns == count && !tile.table && tile.source_stride == count * item && count * item <= 16;
+}
+
+STRIDED_INLINE void turn_items_of(const Tile tile, Length item) {
+    if (has_few_rows(tile, item, 2))
+        turn_few_rows(tile, item, 2);
+    else if (has_few_rows(tile, item, 4))
+        turn_few_rows(tile, item, 4);
+    else if (has_few_rows(tile, item, 8))
+        turn_few_rows(tile, item, 8);
+    else if (has_few_columns(tile, item, 2))
+        turn_few_columns(tile, item, 2);
+    else if (has_few_columns(tile, item, 4))
+        turn_few_columns(tile, item, 4);
+    else if (has_few_columns(tile, item, 8))
+        turn_few_columns(tile, item, 8);
+    else
+        turn_squares(tile, item);
 }
 
 #else
 
-STRIDED_INLINE void turn_tile_of(const Tile *tile, Length item, int table) {
-    turn_items(tile, item, table, 0, tile->rows, 0, tile->columns);
+STRIDED_INLINE void turn_items_of(const Tile tile, Length item) {
+    turn_items(tile, item, 0, tile.rows, 0, tile.columns);
 }
 
 #endif
 
-static void turn_tile(const Tile *tile, Length item) {
-#define OF_SIZE(size)                          \
-    if (item == size) {                        \
-        if (tile->table)                       \
-            turn_tile_of(tile, size, 1);       \
-        else                                   \
-            turn_tile_of(tile, size, 0);       \
-        return;                                \
-    }
-    OF_SIZE(4) OF_SIZE(8) OF_SIZE(2) OF_SIZE(1)
-    if (tile->table)
-        turn_items(tile, 16, 1, 0, tile->rows, 0, tile->columns);
+static void turn_tile(const Tile tile, Length item) {
+    if (item == 1)
+        turn_items_of(tile, 1);
+    else if (item == 2)
+        turn_items_of(tile, 2);
+    else if (item == 4)
+        turn_items_of(tile, 4);
+    else if (item == 8)
+        turn_items_of(tile, 8);
     else
-        turn_items(tile, 16, 0, 0, tile->rows, 0, tile->columns);
-#undef OF_SIZE
+        turn_items(tile, 16, 0, tile.rows, 0, tile.columns);
 }
 
 /* -- Groups ------------------------------------------------------------------------------------------------------- */
@@ -567,41 +599,44 @@ typedef struct {
     int streams;
 } Run;
 
+/* Rows to where they belong, without a buffer. */
+static void copy_in_place(char *target, Length stride, const char *source, Length from_stride, Length run, Length rows,
+                          int streams) {
+    if (run < SHORT_RUN || !streams)
+        copy_rows(target, stride, source, from_stride, run, rows, streams);
+    else
+        for (; rows > 0; rows--, NEXT_ROW)
+            stream(target, source, run, source + from_stride);
+}
+
 /* Any loops, in order. */
 static void copy_loops(const char *source, char *target, const Box *box, Length from, int streams) {
     const Loop *loop = box->loop + from;
     Length i;
     if (from == box->loops) {
-        copy_run(target, source, box->run, source + box->run, streams);
+        copy_run(target, source, box->run, box->loops ? source + loop[-1].source : source, streams);
     } else if (from < box->loops - 1) {
         for (i = 0; i < loop->extent; i++)
             copy_loops(source + i * loop->source, target + i * loop->target, box, from + 1, streams);
-    } else if (box->run < LONG_RUN) {
-        copy_rows(target, loop->target, source, loop->source, box->run, loop->extent);
     } else {
-        for (i = 0; i < loop->extent; i++)
-            copy_run(target + i * loop->target, source + i * loop->source, box->run, source + (i + 1) * loop->source,
-                     streams);
+        copy_in_place(target, loop->target, source, loop->source, box->run, loop->extent, streams);
     }
 }
 
 /* Iteration by iteration over all boxes. */
 static void run_runs(Run *run) {
     const Box *box = run->box;
-    Length last = box->shared - 1, i, m, extent = last < 0 ? 1 : box->loop[last].extent;
-    for (i = 0; i < extent; i++)
+    const Length last = box->shared - 1;
+    Length i, m;
+    if (box->shared == 0) {
+        copy_loops(run->source[0], run->target[0], box, 0, run->streams);
+        return;
+    }
+    for (i = 0; i < box->loop[last].extent; i++)
         for (m = 0; m < box->members; m++) {
             const Loop *loop = box[m].loop + last;
-            if (last < 0)
-                copy_loops(run->source[m], run->target[m], box + m, 0, run->streams);
-            else if (box[m].loops > box->shared)
-                copy_loops(run->source[m] + i * loop->source, run->target[m] + i * loop->target, box + m, box->shared,
-                           run->streams);
-            else
-                copy_run(run->target[m] + i * loop->target, run->source[m] + i * loop->source, box[m].run,
-                         m + 1 < box->members ? run->source[m + 1] + i * box[m + 1].loop[last].source
-                                              : run->source[0] + (i + 1) * box->loop[last].source,
-                         run->streams);
+            copy_loops(run->source[m] + i * loop->source, run->target[m] + i * loop->target, box + m, box->shared,
+                       run->streams);
         }
 }
 
@@ -615,78 +650,81 @@ static void run_rows(Run *run) {
     for (i = 0; i < extent; i += step) {
         char *out = NULL;
         rows = least(step, extent - i);
-        if (run->streams && box->dense && bytes <= TILE)
+        if (run->streams && box->dense && bytes > 16 && bytes <= TILE)
             out = room_for(&run->writer, run->target[0] + i * bytes, rows * bytes);
         for (m = 0; m < box->members; m++) {
             const Loop *loop = box[m].loop + last;
             const char *source = run->source[m] + i * loop->source;
             char *target = run->target[m] + i * loop->target;
             if (out) {
-                copy_rows(out + (box[m].target - box->target), bytes, source, loop->source, box[m].run, rows);
-            } else if (run->streams && loop->target == box[m].run && rows * box[m].run <= TILE) {
+                copy_rows(out + (box[m].target - box->target), bytes, source, loop->source, box[m].run, rows, 1);
+            } else if (run->streams && loop->target == box[m].run && box[m].run > 16 && rows * box[m].run <= TILE) {
                 char *own = room_for(&run->writer, target, rows * box[m].run);
-                copy_rows(own, box[m].run, source, loop->source, box[m].run, rows);
+                copy_rows(own, box[m].run, source, loop->source, box[m].run, rows, 1);
             } else {
-                copy_rows(target, loop->target, source, loop->source, box[m].run, rows);
+                copy_in_place(target, loop->target, source, loop->source, box[m].run, rows, run->streams);
             }
         }
     }
 }
 
-/* The sides of a tile: square if both are long enough. */
+/* A tile has source rows of two lines, and so many of them that its target rows are long: at their ends lines may be
+ * written in part only. If there is less of one than that, it has more of the other. */
 static void tile_sides(Length rows, Length columns, Length item, Length *tile_rows, Length *tile_columns) {
-    Length side = item == 1 ? 128 : item <= 4 ? 64 : 32;
-    *tile_rows = least(rows, side);
-    *tile_columns = least(columns, TILE / item / *tile_rows);
-    if (columns < side)
-        *tile_rows = least(rows, TILE / item / columns);
-    else if (rows >= side)
-        *tile_columns = side;
-    if (*tile_columns < 1)
-        *tile_columns = 1;
+    const Length wide = item < LINE ? 2 * LINE / item : 1, high = TILE / (2 * LINE);
+    *tile_rows = least(rows, columns < wide ? TILE / (item * columns) & -(Length)LINE : high);
+    *tile_columns = least(columns, rows < high ? TILE / (item * rows) & -(Length)LINE : wide);
     if (*tile_rows < 1)
-        *tile_rows = 1;
-    if (*tile_rows > 64)
-        *tile_rows -= *tile_rows % 64;
-    if (*tile_columns > 64)
-        *tile_columns -= *tile_columns % 64;
+        *tile_rows = least(rows, high);
+    if (*tile_columns < 1)
+        *tile_columns = least(columns, wide);
 }
 
 static void run_transpose(Run *run) {
     const Box *box = run->box;
     const Loop outer = box->loop[box->loops - 2], inner = box->loop[box->loops - 1];
-    Length step_rows, step_columns, row, column, k, item = box->run;
+    const Length item = box->run;
+    const Length apart = outer.target % (8 * LINE);
+    /* Small ones need no buffer, unless the target rows of a tile fall on few places of the cache. */
+    const int direct = !run->streams && apart >= LINE && apart <= 7 * LINE;
+    /* Of large items a register holds too few to be worth stores across lines. */
+    const int turns = is_item(item) && inner.target == item && outer.source == item &&
+                      !(direct && item >= 8 && (item == 16 || outer.target % 16));
+    Length step_rows, step_columns, row, column, k;
+    char *buffer = run->writer.buffer;
     tile_sides(inner.extent, outer.extent, item, &step_rows, &step_columns);
     for (column = 0; column < outer.extent; column += step_columns)
         for (row = 0; row < inner.extent; row += step_rows) {
-            Length rows = least(step_rows, inner.extent - row), columns = least(step_columns, outer.extent - column);
+            const Length rows = least(step_rows, inner.extent - row);
+            const Length columns = least(step_columns, outer.extent - column);
             const char *source = run->source[0] + row * inner.source + column * outer.source;
             char *target = run->target[0] + row * inner.target + column * outer.target;
-            if (is_item(item) && inner.target == item && outer.source == item) {
-                Tile tile = {source, NULL, inner.source, run->writer.buffer, rows * item, rows, columns};
-                turn_tile(&tile, item);
-                if (rows * item == outer.target) {
-                    copy_run(target, run->writer.buffer, columns * rows * item, run->writer.buffer, run->streams);
-                    continue;
-                }
-                for (k = 0; k < columns; k++)
-                    copy_run(target + k * outer.target, run->writer.buffer + k * rows * item, rows * item,
-                             run->writer.buffer, run->streams);
-            } else {
+            Tile tile = {source, NULL, inner.source, buffer, rows * item, rows, columns};
+            if (!turns) {
                 for (k = 0; k < columns; k++)
                     copy_rows(target + k * outer.target, inner.target, source + k * outer.source, inner.source, item,
-                              rows);
+                              rows, 0);
+                continue;
             }
+            if (direct)
+                tile.target = target, tile.target_stride = outer.target;
+            turn_tile(tile, item);
+            if (direct)
+                continue;
+            if (rows * item == outer.target)
+                copy_run(target, buffer, columns * rows * item, buffer, run->streams);
+            else
+                for (k = 0; k < columns; k++)
+                    copy_run(target + k * outer.target, buffer + k * rows * item, rows * item, buffer, run->streams);
         }
 }
 
 static void run_join(Run *run) {
     const Box *box = run->box;
     const Loop loop = box->loop[box->shared - 1];
-    Length item = box->run, bytes = item * box->members, step = TILE / bytes - TILE / bytes % 64, i, k, m;
+    Length item = box->run, bytes = item * box->members, step = TILE / bytes, i, k, m;
     const char *table[MOST_MEMBERS];
-    if (step < 64)
-        step = TILE / bytes;
+    step -= step > LINE ? step % LINE : 0;
     for (i = 0; i < loop.extent; i += step) {
         Length columns = least(step, loop.extent - i);
         char *target = run->target[0] + i * loop.target;
@@ -695,14 +733,14 @@ static void run_join(Run *run) {
             table[m] = run->source[m] + i * item;
         if (run->streams && box->dense) {
             tile.target = room_for(&run->writer, target, columns * bytes);
-            turn_tile(&tile, item);
+            turn_tile(tile, item);
         } else if (run->streams) {
             tile.target = run->writer.buffer, tile.target_stride = bytes;
-            turn_tile(&tile, item);
+            turn_tile(tile, item);
             for (k = 0; k < columns; k++)
                 memcpy(target + k * loop.target, run->writer.buffer + k * bytes, bytes);
         } else {
-            turn_tile(&tile, item);
+            turn_tile(tile, item);
         }
     }
 }
@@ -710,15 +748,18 @@ static void run_join(Run *run) {
 static void run_split(Run *run) {
     const Box *box = run->box;
     const Loop loop = box->loop[box->shared - 1];
-    Length item = box->run, step = TILE / item / box->members, i, m;
-    step -= step > 64 ? step % 64 : 0;
+    const Length item = box->run;
+    Length step = TILE / item / box->members, i, m;
+    char *buffer = run->writer.buffer;
+    step -= step > LINE ? step % LINE : 0;
     for (i = 0; i < loop.extent; i += step) {
-        Length rows = least(step, loop.extent - i);
-        char *buffer = run->writer.buffer;
-        Tile tile = {run->source[0] + i * loop.source, NULL, loop.source, buffer, rows * item, rows, box->members};
-        turn_tile(&tile, item);
+        const Length rows = least(step, loop.extent - i);
+        /* A line between the rows of the buffer: at a distance of 4096 bytes stores would seem to meet loads. */
+        const Tile tile = {run->source[0] + i * loop.source, NULL, loop.source, buffer, rows * item + LINE, rows,
+                           box->members};
+        turn_tile(tile, item);
         for (m = 0; m < box->members; m++)
-            copy_run(run->target[m] + i * item, buffer + m * rows * item, rows * item, buffer, run->streams);
+            copy_run(run->target[m] + i * item, buffer + m * (rows * item + LINE), rows * item, buffer, run->streams);
     }
 }
 
@@ -752,7 +793,7 @@ static void run_shared(Run *run, Length level, Length left) {
 }
 
 static void copies_run(const Copies *list, const char *const *sources, char *const *targets) {
-    char memory[TILE + LINE];
+    char memory[TILE + LINE * (MOST_MEMBERS + 1)];
     Run run;
     Length i, m;
     memset(&run.writer, 0, sizeof(Writer));
@@ -790,17 +831,17 @@ typedef struct {
 
 static void run_cuts(Cuts *cuts) {
     Copies list = {cuts->box, cuts->count, cuts->streams};
-    const char *const *from = (const char *const *)cuts->regions;
     copies_plan(&list);
     if (cuts->unpacks)
         copies_run(&list, (const char *const *)&cuts->packed, cuts->regions);
     else
-        copies_run(&list, from, &cuts->packed);
+        copies_run(&list, (const char *const *)cuts->regions, &cuts->packed);
     cuts->count = cuts->loops = 0;
 }
 
 /* So many iterations of a loop of a packed box, with all loops inside of it. */
-static void add_cut(Cuts *cuts, const Box *box, Length level, Length extent, Length source, Length packed, Length run) {
+static void add_cut(Cuts *cuts, const Box *box, Length level, Length extent, Length source, Length packed,
+                    Length run) {
     Length loops = box->loops - level, i;
     Box *piece;
     if (cuts->count == CUTS || cuts->loops + loops > CUT_LOOPS)
@@ -820,8 +861,8 @@ static void add_cut(Cuts *cuts, const Box *box, Length level, Length extent, Len
     }
 }
 
-/* Bytes begin to end of what the loops of a box from `level` on pack one after the other on its target side: part of an
- * iteration, whole ones, part of one. */
+/* Bytes begin to end of what the loops of a box from `level` on pack one after the other on its target side: part
+ * of an iteration, whole ones, part of one. */
 static void cut(const Box *box, Length level, Length source, Length begin, Length end, Length packed, Cuts *cuts) {
     Length whole, first, last;
     if (begin >= end)
@@ -838,7 +879,8 @@ static void cut(const Box *box, Length level, Length source, Length begin, Lengt
         return;
     }
     if (begin < first * whole)
-        cut(box, level + 1, source + (first - 1) * box->loop[level].source, begin - (first - 1) * whole, whole, packed, cuts);
+        cut(box, level + 1, source + (first - 1) * box->loop[level].source, begin - (first - 1) * whole, whole, packed,
+            cuts);
     packed += first * whole - begin;
     if (first < last)
         add_cut(cuts, box, level, last - first, source + first * box->loop[level].source, packed, box->run);

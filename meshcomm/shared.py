@@ -27,7 +27,7 @@ _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 _pool: Pool | None = None
 _mappings: dict[str, Mapping] = {}  # of the pools of other processes, by their tokens; to the end of the program
-_why_not = ""  # the last reason that ranks of this node did not share
+_why_not: str | None = None  # the last reason not to share memory; "" once this process has shared some
 
 
 def allocate(nbytes: int) -> Bytes | None:
@@ -49,40 +49,45 @@ def meet(communicator: Communicator, ranks: tuple[int, ...]) -> Meeting | None:
     for each other they let MPI make progress. *ranks* are what errors call the ranks. ``MeshcommError``, on all ranks,
     if MESHCOMM_SHARED_MEMORY is no size.
     """
-    global _why_not
     me = communicator.rank
     everyone = _told(communicator, _introduction())
     error = next((its["error"] for its in everyone if its["error"]), None)
     if error is not None:
         raise MeshcommError(error)
     if all(_obstacle(everyone, rank) for rank in range(len(everyone))):  # all ranks see the same
-        _why_not = _obstacle(everyone, me)
+        _note(_obstacle(everyone, me))
         return None
     mates = _mates(everyone, me)
     offer = _offer(_obstacle(everyone, me), _neighbours(everyone, me))
     offers = _told(communicator, offer)
     memories, obstacle = _mapped([(everyone[rank]["pid"], offers[rank]) for rank in mates], mates.index(me))
-    obstacles = [its for its in (_told(communicator, obstacle)[rank] for rank in mates) if its]
+    answers = _told(communicator, obstacle)
+    obstacles = [answers[rank] for rank in mates if answers[rank]]
     if obstacles:
         if offer["line"] >= 0:
             _own().close_place(offer["line"])
-        _why_not = obstacles[0]
+        _note(obstacles[0])
         return None
     lines = [offers[rank]["line"] for rank in mates]
     clock = max(offers[rank]["clock"] for rank in mates)
+    _note("")
     names = [ranks[rank] for rank in mates]
     return Meeting(_own(), memories, lines, mates.index(me), clock, mates, names, communicator.progress)
 
 
 def describe() -> str:
     """Say whether the ranks of this node share memory, and how much, or why not. Local."""
-    if _pool is not None and not _why_not:
-        return f"up to {_size(_pool.share)} per rank, of which {_size(_pool.used)} are in use"
-    if _why_not:
-        return f"off: {_why_not}"
+    if _why_not == "":
+        return f"up to {_size(_own().share)} per rank, of which {_size(_own().used)} are in use"
     introduction = _introduction()
-    reason = introduction["error"] or introduction["obstacle"]
+    reason = _why_not or introduction["error"] or introduction["obstacle"]
     return f"off: {reason}" if reason else f"up to {_size(introduction['limit'])} for all ranks of this node"
+
+
+def _note(reason: str) -> None:
+    global _why_not
+    if _why_not != "":
+        _why_not = reason
 
 
 def _told(communicator: Communicator, message: Any) -> list[Any]:

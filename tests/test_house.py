@@ -26,12 +26,12 @@ ORDER = [
     "between",
     "plan",
     "_kernels",
+    "_shared",
     "groups",
     "guard",
+    "shared",
     "simulate",
     "context",
-    "_shared",
-    "shared",
     "exchange",
     "node",
     "collectives",
@@ -109,8 +109,9 @@ def test_only_groups_creates_communicators():
         assert module in ("groups", "__main__") or not called & creators, module
 
 
-def test_the_kernel_knows_no_mpi():
-    source = (PACKAGE / "_kernels.pyx").read_text()
+@pytest.mark.parametrize("module", ["_kernels", "_shared"])
+def test_compiled_modules_know_no_mpi(module):
+    source = (PACKAGE / f"{module}.pyx").read_text()
     assert "mpi4py" not in source
     assert "cimport numpy" not in source
 

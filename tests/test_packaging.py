@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import meshcomm as mc
-from meshcomm import _kernels
+from meshcomm import _kernels, _shared
 
 
 def needed_libraries(path):
@@ -19,19 +19,21 @@ def needed_libraries(path):
     return [line.rpartition("[")[2].rstrip("]") for line in listing.splitlines() if "(NEEDED)" in line]
 
 
-def test_kernel_does_not_link_to_mpi():
-    needed = needed_libraries(_kernels.__file__)
+@pytest.mark.parametrize("module", [_kernels, _shared])
+def test_compiled_modules_do_not_link_to_mpi(module):
+    needed = needed_libraries(module.__file__)
     assert any(name.startswith("libc.") for name in needed)  # the list was read
     assert not [name for name in needed if "mpi" in name]
 
 
-def test_kernel_refers_to_no_function_of_mpi():
-    kernel = Path(_kernels.__file__).read_bytes()
-    assert b"\0memcpy" in kernel
-    assert b"\0MPI_" not in kernel
+@pytest.mark.parametrize("module", [_kernels, _shared])
+def test_compiled_modules_refer_to_no_function_of_mpi(module):
+    binary = Path(module.__file__).read_bytes()
+    assert b"\0memcpy" in binary
+    assert b"\0MPI_" not in binary
 
 
-@pytest.mark.parametrize("name", ["py.typed", "_kernels.pyi"])
+@pytest.mark.parametrize("name", ["py.typed", "_kernels.pyi", "_shared.pyi"])
 def test_types_are_shipped(name):
     assert files(mc).joinpath(name).is_file()
 
