@@ -41,6 +41,7 @@ def item_type(itemsize: int) -> np.dtype:
 
 
 def contiguous(nbytes: int) -> Iterator[Case]:
+    """One run."""
     source = random_array((nbytes // 8,), 8)
     yield Case("contiguous", [source], [np.empty_like(source)])
 
@@ -62,7 +63,9 @@ def transposes(nbytes: int) -> Iterator[Case]:
         side = round((nbytes / item) ** 0.5)
         for rows, columns in ((side, side), (side * 4 + 1, side // 4)):
             source = random_array((rows, columns), item)
-            yield Case(f"transpose {rows} x {columns}, {item} B", [source.T], [np.empty((columns, rows), source.dtype)])
+            yield Case(
+                f"transpose {rows} x {columns}, {item} B", [source.T], [np.empty((columns, rows), source.dtype)]
+            )
     for item in (4, 8):
         side = round((nbytes / item) ** (1 / 3))
         source = random_array((side, side, side), item)
@@ -112,6 +115,7 @@ def prepared(case: Case) -> Callable[[], None]:
 
 
 def by_numpy(case: Case) -> None:
+    """The copies by NumPy."""
     for source, target in zip(case.sources, case.targets, strict=True):
         target[...] = source
 
@@ -145,6 +149,8 @@ def measure(case: Case, rounds: int) -> dict[str, list[float]]:
 
 
 def line(case: Case, times: dict[str, list[float]]) -> str:
+    """Return a line of the table."""
+
     def ratio(a: str, b: str) -> float:
         return statistics.median(x / y for x, y in zip(times[a], times[b], strict=True))
 
@@ -157,6 +163,7 @@ def line(case: Case, times: dict[str, list[float]]) -> str:
 
 
 def main() -> None:
+    """Print a table for each size."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--mib", type=float, nargs="+", default=[32, 0.25])
     parser.add_argument("--rounds", type=int, default=9)
