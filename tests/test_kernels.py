@@ -55,9 +55,14 @@ def noise(size, seed=1):
 
 def misaligned(size, by):
     """Zeros at an address that is *by* more than a multiple of 64, with nothing of ours before and after them."""
-    memory = np.zeros(size + 128, np.uint8)
-    start = -memory.ctypes.data % 64 + by
+    memory = np.zeros(size + 256, np.uint8)
+    start = 64 + -memory.ctypes.data % 64 + by
     return memory[start : start + size]
+
+
+def clean_around(array):
+    """Whether nothing was written before and after what `misaligned` returned."""
+    return np.count_nonzero(array.base) == np.count_nonzero(array)
 
 
 @st.composite
@@ -109,6 +114,7 @@ def check_copies(source_sizes, target_sizes, itemsize, boxes, ndim, alignment=0)
         prepared.run(sources, targets)
         for target, right in zip(targets, expected, strict=True):
             assert (target == right).all()
+            assert clean_around(target)
     assert prepared.count == sum(0 not in box[6] for box in boxes)
 
 
@@ -156,6 +162,141 @@ def test_packs_and_unpacks_what_its_twin_packs(problem, parts):
             for s in reference.items_of(offset, strides, extents):
                 touched[s : s + itemsize] = True
         assert (filled == np.where(touched, region, 0xEE)).all()
+
+
+# Larger boxes, of the shapes that the kernel has ways of its own for: compared with what NumPy copies.
+
+LENGTHS = st.sampled_from([1, 2, 3, 4, 5, 7, 8, 16, 17, 33, 64, 100, 130, 300, 1000])
+ITEMS = st.sampled_from([1, 2, 3, 4, 8, 12, 16, 24, 60, 100, 300, 3000])
+
+
+@st.composite
+def shapes(draw, itemsize):
+    """Shapes of up to 4 axes and of about 64 KiB at most."""
+    room, shape = max(1, 2**16 // itemsize), []
+    for _ in range(draw(st.integers(1, 4))):
+        shape.append(min(draw(LENGTHS), room))
+        room = max(1, room // shape[-1])
+    return draw(st.permutations(shape))
+
+
+@st.composite
+def views(draw):
+    """Items of a source array as a view with its axes permuted, cut and reversed, and a view to copy them to."""
+    itemsize = draw(ITEMS)
+    shape = draw(shapes(itemsize))
+    steps = [draw(st.sampled_from([1, 1, 1, 2, -1])) for _ in shape]
+    padded = [(n + draw(st.sampled_from([0, 0, 1, 3]))) * abs(step) for n, step in zip(shape, steps, strict=True)]
+    source = noise(prod(padded) * itemsize)
+    view = source.reshape(*padded, itemsize)[tuple(slice(None, None, step) for step in steps)]
+    view = view[tuple(slice(n) for n in shape)].transpose(*draw(st.permutations(range(len(shape)))), len(shape))
+    wide = [n + draw(st.sampled_from([0, 0, 2])) for n in view.shape[:-1]]
+    target = misaligned(prod(wide) * itemsize, draw(st.integers(0, 63)))
+    into = target.reshape(*wide, itemsize)[tuple(slice(n) for n in view.shape)]
+    return itemsize, source, view, target, into
+
+
+def box_of(region, array, view):
+    """The region, offset and strides of a view of items in an array."""
+    return region, view.ctypes.data - array.ctypes.data, view.strides[:-1]
+
+
+@given(views())
+def test_copies_what_numpy_copies_from_view_to_view(case):
+    itemsize, source, view, target, into = case
+    box = (*box_of(0, source, view), *box_of(0, target, into), view.shape[:-1])
+    target[:] = 0xEE
+    expected = target.copy()
+    into[...] = view
+    expected, target[:] = target.copy(), expected
+    copies([source.nbytes], [target.nbytes], itemsize, [box], view.ndim - 1).run([source], [target])
+    assert (target == expected).all()
+    assert clean_around(target)
+
+
+@given(views(), st.integers(1, 7))
+def test_packs_views_in_parts(case, parts):
+    itemsize, source, view, _, _ = case
+    prepared = packing([source.nbytes], itemsize, [(*box_of(0, source, view), view.shape[:-1])], view.ndim - 1)
+    items, back = np.ascontiguousarray(view).reshape(-1, itemsize), np.zeros_like(source)
+    for part, expected in enumerate(np.array_split(items, parts)):
+        packed = misaligned(expected.nbytes + 5, part)
+        prepared.pack([source], packed, part, parts)
+        assert (packed[: expected.nbytes] == expected.ravel()).all()
+        assert not packed[expected.nbytes :].any()
+        assert clean_around(packed)
+        prepared.unpack(packed, [back], part, parts)
+    touched = np.zeros(len(source), bool)
+    np.lib.stride_tricks.as_strided(touched[box_of(0, source, view)[1] :], view.shape, view.strides)[...] = True
+    assert (back == np.where(touched, source, 0)).all()
+
+
+@st.composite
+def cut_arrays(draw):
+    """An array of items, and the blocks into which an axis is cut."""
+    itemsize = draw(ITEMS)
+    shape = draw(shapes(itemsize))
+    whole = noise(prod(shape) * itemsize).reshape(*shape, itemsize)
+    axis, count = draw(st.integers(0, len(shape) - 1)), draw(st.sampled_from([1, 2, 3, 4, 5, 8, 9, 70]))
+    blocks = [np.ascontiguousarray(block) for block in np.array_split(whole, count, axis)]
+    starts = np.cumsum([0] + [block.shape[axis] for block in blocks[:-1]]) * whole.strides[axis]
+    return itemsize, whole, blocks, [(0, start, whole.strides[:-1]) for start in starts]
+
+
+@given(cut_arrays())
+@example((2, np.zeros((9, 2), np.uint8), [np.ones((3, 2), np.uint8)] * 3, [(0, 6 * i, (2,)) for i in range(3)]))
+def test_blocks_of_several_regions_are_joined_and_split(case):
+    itemsize, whole, blocks, places = case
+    ndim, sizes, extents = whole.ndim - 1, [block.nbytes for block in blocks], [block.shape[:-1] for block in blocks]
+    there = [(i, 0, block.strides[:-1]) for i, block in enumerate(blocks)]
+    joined = misaligned(whole.nbytes, 4)
+    boxes = [(*a, *b, shape) for a, b, shape in zip(there, places, extents, strict=True)]
+    copies(sizes, [whole.nbytes], itemsize, boxes, ndim).run([block.ravel() for block in blocks], [joined])
+    expected = whole.copy()
+    for place, block in zip(places, blocks, strict=True):
+        np.lib.stride_tricks.as_strided(expected.ravel()[place[1] :], block.shape, whole.strides)[...] = block
+    assert (joined == expected.ravel()).all()
+    assert clean_around(joined)
+
+    split = [misaligned(size, i % 16) for i, size in enumerate(sizes)]
+    boxes = [(*b, *a, shape) for a, b, shape in zip(there, places, extents, strict=True)]
+    copies([whole.nbytes], sizes, itemsize, boxes, ndim).run([joined], split)
+    assert all((part == block.ravel()).all() for part, block in zip(split, blocks, strict=True))
+    assert all(map(clean_around, split))
+
+    prepared = packing([whole.nbytes], itemsize, [(*b, shape) for b, shape in zip(places, extents, strict=True)], ndim)
+    packed = misaligned(whole.nbytes, 1)
+    prepared.pack([joined], packed)
+    assert (packed == np.concatenate([block.ravel() for block in blocks])).all()
+    joined[:] = 0
+    prepared.unpack(packed, [joined])
+    assert (joined == expected.ravel()).all()
+
+
+@pytest.mark.parametrize("itemsize", [1, 4, 8])
+def test_lists_larger_than_the_caches(itemsize):
+    """These are written past the caches, and a transpose is one of many tiles."""
+    rows, columns = 2**11 + 1, 2**14 // itemsize - 1
+    source = noise(rows * columns * itemsize)
+    turned = np.ascontiguousarray(source.reshape(rows, columns, itemsize).transpose(1, 0, 2))
+    box = (0, 0, (itemsize, columns * itemsize), 0, 0, (rows * itemsize, itemsize), (columns, rows))
+    for shift in (0, 1, 8):
+        target = misaligned(len(source), shift)
+        copies([len(source)], [len(source)], itemsize, [box], 2).run([source], [target])
+        assert (target == turned.ravel()).all()
+        copies([len(source)], [len(source)], 1, [(0, 0, (1,), 0, 0, (1,), (len(source),))]).run([source], [target])
+        assert (target == source).all()
+        assert clean_around(target)
+
+
+def test_the_order_of_boxes_does_not_matter():
+    """Columns of many regions in no order, more than are run together at once."""
+    columns = np.random.default_rng(1).permutation(150)
+    sources = [noise(300, i) for i in range(150)]
+    boxes = [(i, 0, [3], 0, 3 * i, [450], [100]) for i in columns]
+    target = np.zeros(45000, np.uint8)
+    copies([300] * 150, [45000], 3, boxes).run(sources, [target])
+    assert (target.reshape(100, 150, 3) == np.stack([a.reshape(100, 3) for a in sources], axis=1)).all()
 
 
 @given(packings())
