@@ -62,7 +62,7 @@ def test_a_loop_of_tests_ends():
         array = numbered((8, 6))
         columns = Layout([U, "y"], mesh)
         requests = [mc.start_relayout(mc.distribute(array, Layout(["x", U], mesh)), columns) for _ in range(3)]
-        while not all([request.test() for request in requests]):
+        while any(not request.test() for request in requests):
             pass
         return all(is_right(request.wait(), array, columns) for request in requests)
 
