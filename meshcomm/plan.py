@@ -390,14 +390,14 @@ def _within(steps: Steps, bound: int) -> Steps | None:
 def _parts(step: Step, room: int) -> int | None:
     """Return in how many rounds *step* keeps its scratch within *room* bytes, or None if it cannot."""
     most = step.most_boxes
-    elements, boxes = most.sent_elements + most.received_elements, most.sent + most.received
-    if elements * step.itemsize <= room:
+    if (most.sent_elements + most.received_elements) * step.itemsize <= room:
         return 1
-    # A round takes a part of every box: at most one element more than an even share.
-    share = room // step.itemsize - boxes
+    # A round takes an even share of what is beyond one element of each box, and this one element: see `Step.traffic`.
+    share = room // step.itemsize - most.sent - most.received
+    beyond = most.sent_elements - most.sent, most.received_elements - most.received
     if share <= 0:
-        return max(most.sent_elements, most.received_elements) if boxes * step.itemsize <= room else None
-    return -(-elements // share)
+        return max(beyond) + 1 if share == 0 else None
+    return sum(beyond) // (share + 1) + 1
 
 
 def seconds(step: Step, machine: Machine) -> float:

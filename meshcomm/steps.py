@@ -223,10 +223,12 @@ class Step:
         """Return the scratch that packing and unpacking so many bytes in rounds takes at most."""
         if self.parts == 1:
             return sent + unpacked
-        most = self.most_boxes
-        rest = most.sent * (sent > 0) + most.received * (unpacked > 0)
-        scratch: Indices = sent // self.parts + unpacked // self.parts + rest * self.itemsize
-        return np.where(scratch < sent + unpacked, scratch, sent + unpacked)
+        # Of each box a part is at most one element longer than an even share of the others.
+        most, scratch = self.most_boxes, np.zeros_like(sent)
+        for packed, boxes in ((sent, most.sent), (unpacked, most.received)):
+            part = np.maximum(packed // self.itemsize - boxes, 0) // self.parts + boxes
+            scratch += np.minimum(part * self.itemsize, packed)
+        return scratch
 
     @cached_property
     def most_boxes(self) -> "Most":
