@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,31 +11,59 @@ from meshcomm.errors import MeshError
 
 Indices: TypeAlias = NDArray[np.intp]
 
+CONSTANTS = (
+    "wait_within",
+    "alpha_within",
+    "beta_within",
+    "wait_between",
+    "alpha_between",
+    "beta_between",
+    "gamma",
+)
+"""Constants of a `Machine`, what each unit of a `Load` costs, in its order."""
+
+
+class Load(NamedTuple):
+    """What a device receives, from its own node and from others, and passes over: what time is predicted from."""
+
+    near_exchanges: float
+    near_messages: float
+    near_bytes: float
+    far_exchanges: float  # in which it receives from other nodes
+    far_messages: float
+    far_bytes: float
+    passed_bytes: float
+
+    def plus(self, other: "Load") -> "Load":
+        """Return this load and the *other* one. Local."""
+        return Load(*(a + b for a, b in zip(self, other, strict=True)))
+
 
 @dataclass(frozen=True)
 class Machine:
     """Constants of a cost model, and the map of ranks to nodes; plans are chosen by it. Local.
 
-    A message costs `alpha` seconds and each byte of it `beta` seconds, within a node or between nodes; a pass over
-    memory, such as packing, costs `gamma` seconds per byte. `nodes` says which ranks share a node: a number n if each
-    n consecutive ranks do, a tuple with the node of every rank, or 0 if all do. The model is the postal one with a
-    term for local copies; ``python -m meshcomm calibrate`` measures the constants. ``MeshError`` for negative or
-    unknown values.
+    An exchange costs `wait` seconds, in which its ranks wait for each other, a message of it `alpha` seconds and a
+    byte `beta` seconds, within a node or between nodes; a pass over memory, such as packing, costs `gamma` seconds per
+    byte. `nodes` says which ranks share a node: a number of ranks per node, in order, or the node of each rank; 0 is a
+    single node. ``python -m meshcomm calibrate`` measures the constants. ``MeshError`` for negative or unknown values.
 
     >>> machine = Machine(nodes=2)
     >>> machine.node_of(np.arange(4)).tolist(), machine.ranks_on(1).tolist()
     ([0, 0, 1, 1], [2, 3])
     """
 
-    alpha_within: float = 2e-6
-    alpha_between: float = 1e-5
-    beta_within: float = 3e-10
+    wait_within: float = 3e-6
+    alpha_within: float = 1e-6
+    beta_within: float = 2e-10
+    wait_between: float = 6e-6
+    alpha_between: float = 2e-6
     beta_between: float = 1e-9
-    gamma: float = 1.5e-10
+    gamma: float = 1e-10
     nodes: int | tuple[int, ...] = 0
 
     def __post_init__(self) -> None:
-        for name in ("alpha_within", "alpha_between", "beta_within", "beta_between", "gamma"):
+        for name in CONSTANTS:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
                 raise MeshError(f"{name} must be a time in seconds, zero or more, not {value!r}")
@@ -75,15 +103,6 @@ class Machine:
     def _members(self) -> dict[int, Indices]:
         return {int(node): np.flatnonzero(self._table == node) for node in np.unique(self._table)}
 
-    def seconds(self, near: float, near_bytes: float, far: float, far_bytes: float, passed: float) -> float:
-        """Return what so many messages and bytes cost within a node (*near*) and between nodes (*far*). Local.
-
-        *passed* are the bytes of passes over memory.
-        """
-        return (
-            self.alpha_within * near
-            + self.beta_within * near_bytes
-            + self.alpha_between * far
-            + self.beta_between * far_bytes
-            + self.gamma * passed
-        )
+    def seconds(self, load: Load) -> float:
+        """Return how long a device takes for its *load*. Local."""
+        return float(sum(getattr(self, name) * count for name, count in zip(CONSTANTS, load, strict=True)))

@@ -6,7 +6,7 @@ cheaper one is chosen by the cost model of a `Machine`, among those that keep to
 """
 
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, reduce
 from itertools import pairwise
 from math import prod
 from typing import Any, NamedTuple
@@ -18,7 +18,7 @@ from meshcomm import _late
 from meshcomm.between import AllToAllBetween
 from meshcomm.errors import DTypeError, LayoutError, MeshError, ShapeError
 from meshcomm.layout import Layout
-from meshcomm.machine import Indices, Machine
+from meshcomm.machine import Indices, Load, Machine
 from meshcomm.mesh import Mesh, integer
 from meshcomm.steps import (
     AllGather,
@@ -67,8 +67,7 @@ class Plan:
 
     Print it to see its steps, what else was possible, and why this won. `bytes_moved` (received from others),
     `messages` (received from others, with data in them) and `peak_bytes` (blocks and scratch held at once, at most)
-    are the largest over the devices; between meshes of more than 4,096 ranks, over so many of them, spread evenly. In
-    a plan that runs in rounds, `messages` are those of one round.
+    are the largest over the devices; between meshes of more than 4,096 ranks, over so many of them, spread evenly.
     """
 
     shape: tuple[int, ...]
@@ -108,13 +107,13 @@ class Plan:
         device, size = integer(device, "device"), len(self.ranks)
         if not 0 <= device < size:
             raise MeshError(f"device {device} is not in the mesh, which has devices 0 to {size - 1}")
-        return DevicePlan(self, device, *_total(self, np.array([device], dtype=np.intp)))
+        return DevicePlan(self, device, *_total(self, _one(device)))
 
     def execute(self, tensor: Any, out: Any = None) -> Any:
-        """Return *tensor* in the target layout, as `relayout` does, but by this plan. Collective over both meshes.
+        """Return *tensor* in the target layout, as `relayout` does, but by this very plan. Collective over the mesh.
 
-        *out* is a tensor in the target layout, to be overwritten and returned. ``LayoutError`` unless *tensor* is a
-        DTensor of the shape, dtype and layout that was planned for; errors of *out* are those of `relayout`.
+        *out* is a tensor in the target layout to write to instead of a new one. ``LayoutError``, ``ShapeError`` or
+        ``DTypeError`` unless the tensor is what was planned for.
         """
         return _late.call("execute_plan", self, tensor, out)
 
@@ -123,6 +122,12 @@ class Plan:
         """All ways that keep to the bound, with what they cost; the first of the cheapest was chosen. Local."""
         pair = _on_one_mesh(self.source, self.target) or (self.source, self.target)
         return _candidates(self.shape, self.dtype.itemsize, *pair, self.max_scratch_bytes, self.machine)
+
+    @property
+    def seconds(self) -> float:
+        """What the plan costs by the model of its machine, on the slowest of three devices. Local."""
+        size = len(self.ranks)
+        return max(self.for_device(device).seconds for device in sorted({0, size // 2, size - 1}))
 
     @property
     def copy_step(self) -> Step:
@@ -191,6 +196,20 @@ class DevicePlan:
         """The steps of the plan, the same for every device. Local."""
         return self.plan.steps
 
+    @cached_property
+    def load(self) -> Load:
+        """What this device receives from its node and from others, and what it passes over, in all steps. Local."""
+        plan = self.plan
+        exchanges = [step for step in plan.steps if not isinstance(step, Slice)]
+        if not exchanges:
+            return Load(0, 0, 0, 0, 0, 0, float(plan.copy_step.traffic(_one(self.device)).target[0]))
+        return reduce(Load.plus, (_load(step, plan.machine, self.device) for step in exchanges))
+
+    @property
+    def seconds(self) -> float:
+        """What this device's part costs by the model. Local."""
+        return self.plan.machine.seconds(self.load)
+
     def __repr__(self) -> str:
         return (
             f"device {self.device} receives {_bytes(self.bytes_moved)} in {_count(self.messages, 'message')} "
@@ -210,9 +229,9 @@ def plan_relayout(
 
     MATCH in *target* is resolved from *source*. The meshes may be over the same ranks or over others. Beyond source
     and target block a device uses at most *max_scratch_bytes*, by default 32 MiB (or the least possible, if that is
-    more). *machine* says what moving bytes costs, by default ``Machine()``, a single node; what `relayout` goes by is
-    ``meshcomm.machine_of(mesh)``. ``LayoutError`` if a layout has another rank than the shape, ``ShapeError`` for an
-    impossible shape or bound, ``DTypeError`` for object.
+    more). *machine* says what moving bytes costs; ``meshcomm.machine_of(mesh)`` is what `relayout` goes by.
+    ``LayoutError`` if a layout has another rank than the shape, ``ShapeError`` for an impossible shape or bound,
+    ``DTypeError`` for object.
 
     >>> from meshcomm.mesh import Mesh
     >>> mesh = Mesh(range(4), [("x", 2), ("y", 2)])
@@ -405,10 +424,10 @@ def seconds(step: Step, machine: Machine) -> float:
     if isinstance(step, Slice):
         return 0.0
     size = len(step.ranks)
-    return max(_seconds(step, machine, device) for device in sorted({0, size // 2, size - 1}))
+    return max(machine.seconds(_load(step, machine, device)) for device in sorted({0, size // 2, size - 1}))
 
 
-def _seconds(step: Step, machine: Machine, device: int) -> float:
+def _load(step: Step, machine: Machine, device: int) -> Load:
     boxes = step.receives(device)
     sizes, devices = boxes.sizes * step.itemsize, step.members(device, boxes.peers)
     own = devices == device
@@ -416,12 +435,18 @@ def _seconds(step: Step, machine: Machine, device: int) -> float:
     nodes = machine.node_of(ranks)
     near = (nodes[:-1] == nodes[-1]) & ~own
     far = ~near & ~own
-    received = float(sizes[~own].sum())
-    held = step.held_box(device) if step.packs else None
-    packed = float(prod(stop - start for start, stop in held) * step.itemsize) if held is not None else 0.0
-    passed = float(sizes[own].sum()) + packed + (received if step.unpacks else 0.0)
-    messages = (float(near.sum()) * step.parts, float(far.sum()) * step.parts)
-    return machine.seconds(messages[0], float(sizes[near].sum()), messages[1], float(sizes[far].sum()), passed)
+    # What is packed and unpacked lies in scratch, all of it if there is one round; what stays is copied.
+    through_scratch = (replace(step, parts=1) if step.parts > 1 else step).traffic(_one(device)).scratch[0]
+    messages, far_messages = float(near.sum()) * step.parts, float(far.sum()) * step.parts
+    return Load(
+        float(step.parts if messages and not far_messages else 0),
+        messages,
+        float(sizes[near].sum()),
+        float(step.parts if far_messages else 0),
+        far_messages,
+        float(sizes[far].sum()),
+        float(sizes[own].sum() + through_scratch),
+    )
 
 
 def _spread(plan: Plan) -> Indices:
@@ -584,6 +609,10 @@ def _holds(mesh: Mesh, n: int, a: Names, b: Names) -> bool:
         starts_and_stops(n, parts_of(mesh, used), encode(mesh, used, coordinates)) for used in (a, b)
     )
     return bool(np.all((start >= stop) | ((held_start <= start) & (stop <= held_stop))))
+
+
+def _one(number: int) -> Indices:
+    return np.array([number], dtype=np.intp)
 
 
 def _count(number: int, what: str) -> str:
