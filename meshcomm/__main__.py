@@ -1,14 +1,17 @@
-"""The command ``python -m meshcomm``: `run` programs so that they cannot hang, and print `info` about the MPI here.
+"""The command ``python -m meshcomm``: `run` programs, print `info` about the MPI here, `calibrate` the cost model.
 
 ::
 
     mpiexec -n 4 python -m meshcomm run script.py args...
     mpiexec -n 4 python -m meshcomm run -m module args...
     mpiexec -n 4 python -m meshcomm info
+    mpiexec -n 4 python -m meshcomm calibrate machine.json
 """
 
 import argparse
 import atexit
+import errno
+import json
 import os
 import platform
 import runpy
@@ -16,7 +19,8 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -25,8 +29,12 @@ import numpy as np
 
 import meshcomm
 from meshcomm import _kernels, groups, guard
+from meshcomm.calibrate import BETWEEN, WITHIN, Calibration, Fit
+from meshcomm.calibrate import calibrate as measured
+from meshcomm.context import place_in
 from meshcomm.errors import MeshError
-from meshcomm.groups import MPIWorld, Team
+from meshcomm.groups import MACHINE_FILE, MPIWorld, Team
+from meshcomm.machine import CONSTANTS, Machine
 
 GRACE = 1.0  # seconds that a rank which ended waits for the others before it says so
 
@@ -37,6 +45,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if options.command == "info":
         return info()
+    if options.command == "calibrate":
+        return calibrate(options.file)
     if options.command == "run":
         if not options.program:
             parser.error("run needs a script, or -m and a module")
@@ -68,6 +78,15 @@ def _parser() -> argparse.ArgumentParser:
         help="print what is known about Python, MPI and the ranks, and test a small relayout",
         description="Print what is known about Python, MPI and the ranks, and test a small relayout over them. "
         "Alone, or as: mpiexec -n 4 python -m meshcomm info",
+    )
+    calibrate_parser = commands.add_parser(
+        "calibrate",
+        help="measure what moving bytes costs here, by which relayouts are planned",
+        description="Measure what moving bytes costs within a node and between nodes, by which relayouts are planned, "
+        "with ranks placed as those of the programs to come: mpiexec -n 4 python -m meshcomm calibrate machine.json",
+    )
+    calibrate_parser.add_argument(
+        "file", nargs="?", help=f"what to write for {MACHINE_FILE}; without it the constants are only printed"
     )
     return parser
 
@@ -233,19 +252,30 @@ def info() -> int:
             print(f"\nno MPI: {error}")
         return 1
     comm = MPI.COMM_WORLD
-    hosts = comm.gather((MPI.Get_processor_name(), len(os.sched_getaffinity(0))), 0)
+    hosts = _hosts(comm)
     problem = _self_test(comm)
     problems = comm.allgather(problem)
-    if hosts is not None and rank == 0:
-        _print([*rows, *_mpi_rows(), *_rank_rows(hosts), *_environment_rows(), _verdict(problems)])
+    machine = _machine_rows()
+    if comm.rank == rank == 0:
+        _print([*rows, *_mpi_rows(), *_rank_rows(hosts), *machine, *_environment_rows(), _verdict(problems)])
     if comm.size < size:
         if rank == 0:
-            print(
-                f"\nmpiexec started {size} processes, but each of them is alone in its own MPI: this mpiexec belongs "
-                "to another MPI than the one that mpi4py has loaded. Use the mpiexec of that one."
-            )
+            print(f"\n{_alone(size)}")
         return 1
     return int(any(problems))
+
+
+def _hosts(comm: Any) -> list[tuple[str, int]]:
+    """Return the host of each rank, and how many cores it may use there. Collective."""
+    hosts: list[tuple[str, int]] = comm.allgather((groups.mpi().Get_processor_name(), len(os.sched_getaffinity(0))))
+    return hosts
+
+
+def _alone(size: int) -> str:
+    return (
+        f"mpiexec started {size} processes, but each of them is alone in its own MPI: this mpiexec belongs to another "
+        "MPI than the one that mpi4py has loaded. Use the mpiexec of that one."
+    )
 
 
 Rows = list[tuple[str, str]]
@@ -305,6 +335,43 @@ def _rank_rows(hosts: list[tuple[str, int]]) -> Rows:
     return rows
 
 
+def _machine_rows() -> Rows:
+    """Return by what relayouts are planned. Collective."""
+    path = os.environ.get(MACHINE_FILE, "")
+    try:
+        machine = meshcomm.machine_of(meshcomm.create_mesh())
+    except MeshError as error:
+        return [("cost model", str(error))]
+    source = f"{path}, which {MACHINE_FILE} names" if path else "defaults; see python -m meshcomm calibrate"
+    return [
+        ("nodes", _nodes(machine)),
+        ("cost model", source),
+        *((f"  {name}", _unit_cost(name, getattr(machine, name))) for name in CONSTANTS),
+    ]
+
+
+def _nodes(machine: Machine) -> str:
+    """Say which ranks share a node, as MPI sees it."""
+    if machine.one_node:
+        return "1"
+    if isinstance(machine.nodes, int):
+        return f"{machine.nodes} ranks each, in order"
+    counts = Counter(machine.nodes)
+    return f"{len(counts)}, of {min(counts.values())} to {max(counts.values())} ranks"
+
+
+def _unit_cost(name: str, seconds: float) -> str:
+    """Return what one unit costs for people.
+
+    >>> _unit_cost("alpha_within", 1.2e-6), _unit_cost("gamma", 1e-10), _unit_cost("gamma", 0)
+    ('1.20 µs', '0.100 ns per byte (10.0 GB/s)', '0.000 ns per byte')
+    """
+    if name.startswith(("wait", "alpha")):
+        return f"{seconds * 1e6:.2f} µs"
+    rate = f" ({1e-9 / seconds:.1f} GB/s)" if seconds else ""
+    return f"{seconds * 1e9:.3f} ns per byte{rate}"
+
+
 def _environment_rows() -> Rows:
     return [(name, value) for name, value in sorted(os.environ.items()) if name.startswith("MESHCOMM_")]
 
@@ -331,6 +398,96 @@ def _self_test(comm: Any) -> str:
     except Exception as error:
         return f"{type(error).__name__}: {error}"
     return ""
+
+
+# -- calibrate --------------------------------------------------------------------------------------------------------
+
+
+def calibrate(file: str | None) -> int:
+    """Measure and print the constants of the cost model, and write them to *file* if it is given. Collective.
+
+    Return 0, or 1 if that is not possible.
+    """
+    rank, size = guard.launched() or (0, 1)
+    os.environ.pop(MACHINE_FILE, None)  # it may name a file that is to be written yet
+    try:
+        place = place_in(meshcomm.create_mesh())
+        assert place is not None
+        team = place.team
+        if len(team.ranks) < size:
+            raise MeshError(_alone(size))
+        with _Output(file if team.rank == 0 else None) as output:
+            guard.agree(team, "calibrate", output.error)
+            found, hosts = measured(team), _hosts(groups.mpi().COMM_WORLD)
+            if team.rank == 0:
+                _print([*_rank_rows(hosts), *_calibration_rows(found)])
+            constants = {name: float(f"{value:.4g}") for name, value in found.constants.items()}
+            output.write(json.dumps(constants, indent=2) + "\n")
+            guard.agree(team, "the end of calibrate", output.error)
+    except MeshError as error:
+        if rank == 0:
+            print(f"meshcomm: {error}", file=sys.stderr)
+        return 1
+    if rank == 0 and file is not None:
+        print(f"\nwritten to {file}; programs plan by it with {MACHINE_FILE}={file}")
+    return 0
+
+
+class _Output:
+    """A file that is there, whole, after `write`, and not at all or as it was before; None is no file. Local.
+
+    What goes wrong is in *error*, for all ranks to agree on.
+    """
+
+    def __init__(self, path: str | None) -> None:
+        self.error: MeshError | None = None
+        self._path = path
+        self._unfinished = Path(f"{path}.{os.getpid()}.part")
+
+    def __enter__(self) -> "_Output":
+        self._try(self._begin)  # now, not after all has been measured
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._path is not None:
+            self._unfinished.unlink(missing_ok=True)
+
+    def write(self, text: str) -> None:
+        """Write *text* to the file, or set *error*. Local."""
+        self._try(lambda: self._unfinished.write_text(text))
+        if self.error is None:
+            self._try(lambda: self._unfinished.replace(str(self._path)))
+
+    def _begin(self) -> None:
+        self._unfinished.write_text("")
+        if Path(str(self._path)).is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+
+    def _try(self, action: Callable[[], object]) -> None:
+        if self._path is None:
+            return
+        try:
+            action()
+        except OSError as error:
+            self.error = MeshError(f"{self._path} cannot be written: {error.strerror}")
+
+
+def _calibration_rows(found: Calibration) -> Rows:
+    rows: Rows = []
+    default = Machine()
+    for where, names, fit, why_not in (
+        ("within a node", WITHIN, found.within, "no node has two ranks"),
+        ("between nodes", BETWEEN, found.between, "all ranks are on one node"),
+        ("in memory", ("gamma",), found.memory, ""),
+    ):
+        rows.append((where, _quality(fit) if fit is not None else f"not measured, {why_not}: these are defaults"))
+        constants = default if fit is None else replace(default, **fit.constants)
+        rows += [(f"  {name}", _unit_cost(name, getattr(constants, name))) for name in names]
+    return rows
+
+
+def _quality(fit: Fit) -> str:
+    return f"fits {fit.measured} measurements within a factor of {fit.typical:.2f}, at worst {fit.worst:.2f}"
 
 
 if __name__ == "__main__":

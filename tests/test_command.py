@@ -1,5 +1,6 @@
-"""The command ``python -m meshcomm``: run, info, and its help, in processes of their own."""
+"""The command ``python -m meshcomm``: run, info, calibrate, and its help, in processes of their own."""
 
+import json
 import re
 
 import pytest
@@ -49,7 +50,7 @@ def test_version(capsys):
     assert capsys.readouterr().out == f"meshcomm {meshcomm.__version__}\n"
 
 
-@pytest.mark.parametrize("arguments", [["run"], ["run", "-m"], ["walk"], ["info", "more"]])
+@pytest.mark.parametrize("arguments", [["run"], ["run", "-m"], ["walk"], ["info", "more"], ["calibrate", "a", "b"]])
 def test_wrong_arguments(arguments, capsys):
     with pytest.raises(SystemExit) as ended:
         command.main(arguments)
@@ -179,3 +180,79 @@ def test_a_self_test_that_fails_is_reported(monkeypatch):
     with meshcomm.simulate(1) as world:
         assert world.run(command._self_test, WrongWorld) == ["ZeroDivisionError: division by zero"]
     assert command._verdict(["", "broken"]) == ("self-test", "relayout over 2 ranks: rank 1: broken")
+
+
+# -- the cost model ---------------------------------------------------------------------------------------------------
+
+
+@needs_mpiexec
+def test_calibrate_writes_what_info_then_shows(launch, tmp_path):
+    file = tmp_path / "machine.json"
+    job = launch(2, *COMMAND, "calibrate", file, MESHCOMM_MACHINE=str(file))  # which is not there yet
+    assert job.code == 0, job
+    assert f"written to {file}" in job.text
+    constants = json.loads(file.read_text())
+    assert constants.keys() == {"wait_within", "alpha_within", "beta_within", "gamma"}
+    assert list(tmp_path.iterdir()) == [file]
+    rows = labels(job.text)
+    assert rows["within a node"].strip().startswith("fits ")
+    assert rows["between nodes"].strip() == "not measured, all ranks are on one node: these are defaults"
+    shown = labels(launch(2, *COMMAND, "info", MESHCOMM_MACHINE=str(file)).text)
+    assert shown["cost model"].strip() == f"{file}, which MESHCOMM_MACHINE names"
+    assert shown["gamma"].strip() == command._unit_cost("gamma", constants["gamma"]) == rows["gamma"].strip()
+    assert shown["nodes"].strip() == "1"
+
+
+@needs_mpiexec
+def test_calibrate_without_a_file_only_prints(launch):
+    job = launch(3, *COMMAND, "calibrate")
+    assert job.code == 0, job
+    assert job.text.count("alpha_within") == 1
+    assert "written" not in job.text
+
+
+@needs_mpiexec
+@pytest.mark.parametrize(("name", "reason"), [("none/machine.json", "No such file"), (".", "Is a directory")])
+def test_calibrate_says_at_once_that_it_cannot_write(launch, tmp_path, name, reason):
+    job = launch(2, *COMMAND, "calibrate", tmp_path / name)
+    assert job.code == 1, job
+    assert f"{tmp_path / name} cannot be written: {reason}" in job.text
+    assert "alpha" not in job.text
+    assert "Traceback" not in job.text
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_calibrate_needs_ranks_and_the_right_mpiexec(launch):
+    job = launch(None, *COMMAND, "calibrate")
+    assert (job.code, "calibrate needs 2 ranks or more" in job.text) == (1, True), job
+    job = launch(None, *COMMAND, "calibrate", OMPI_COMM_WORLD_SIZE="3", OMPI_COMM_WORLD_RANK="0")
+    assert (job.code, "mpiexec started 3 processes" in job.text) == (1, True), job
+
+
+def test_a_file_stays_as_it_was_until_the_new_one_is_whole(tmp_path):
+    file = tmp_path / "machine.json"
+    file.write_text("old")
+    with command._Output(str(file)) as output:
+        assert file.read_text() == "old"
+        output.write("new")
+    assert (file.read_text(), output.error, list(tmp_path.iterdir())) == ("new", None, [file])
+    with pytest.raises(KeyError), command._Output(str(file)):
+        raise KeyError
+    assert (file.read_text(), list(tmp_path.iterdir())) == ("new", [file])
+
+
+@needs_mpiexec
+@pytest.mark.parametrize("text", ["{", "[]", '{"delta": 1}', '{"gamma": -1}', '{"nodes": 2}'])
+def test_info_reports_a_file_that_holds_no_constants(launch, tmp_path, text):
+    file = tmp_path / "machine.json"
+    file.write_text(text)
+    job = launch(2, *COMMAND, "info", MESHCOMM_MACHINE=str(file))
+    assert job.code == 1, job
+    assert "holds no constants of a machine" in labels(job.text)["cost model"]
+
+
+@pytest.mark.parametrize(
+    ("nodes", "text"), [(0, "1"), (2, "2 ranks each, in order"), ((0, 1, 0), "2, of 1 to 2 ranks"), ((3, 3), "1")]
+)
+def test_info_names_the_nodes(nodes, text):
+    assert command._nodes(meshcomm.Machine(nodes=nodes)) == text

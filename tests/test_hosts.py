@@ -63,6 +63,14 @@ def test_a_topology_has_a_task_for_each_host(hosts):
     assert_expected(hosts.run(CASES, 2, ["topology"]), 4)
 
 
+def test_calibrate_measures_both(hosts):
+    done = hosts.run(CASES, 2, ["calibrate"])
+    assert_expected(done, 4)
+    assert re.findall(r"^(.*?) +fits", done.stdout, re.MULTILINE) == ["within a node", "between nodes", "in memory"], (
+        done
+    )
+
+
 @pytest.mark.parametrize("in_turns", [False, True], ids=["one after the other", "in turns"])
 def test_relayouts(hosts, in_turns):
     assert_expected(hosts.run(CASES, 2, ["relayouts"], in_turns=in_turns), 4)

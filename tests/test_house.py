@@ -50,6 +50,7 @@ ORDER = [
     "layout_map",
     "topology",
     "logical_devices",
+    "calibrate",
     "__main__",
 ]
 MODULES = [name for name in ORDER if name not in ("_kernels", "_shared")]

@@ -13,6 +13,7 @@ import numpy as np
 from mpi4py import MPI
 
 import meshcomm as mc
+from meshcomm import __main__ as command
 
 COMM = MPI.COMM_WORLD
 LONG = 60.0
@@ -44,6 +45,12 @@ def topology():
     """A host with its ranks is a task with its devices."""
     found = mc.Topology.from_comm()
     assert (found.num_tasks, found.num_tpus_per_task) == (2, 2), found
+    expected()
+
+
+def calibrate():
+    """What is measured is both within a host and between them."""
+    assert command.calibrate(None) == 0
     expected()
 
 
