@@ -28,7 +28,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 import meshcomm
-from meshcomm import _kernels, groups, guard
+from meshcomm import _kernels, groups, guard, shared
 from meshcomm.calibrate import BETWEEN, WITHIN, Calibration, Fit
 from meshcomm.calibrate import calibrate as measured
 from meshcomm.context import place_in
@@ -257,7 +257,7 @@ def info() -> int:
     problems = comm.allgather(problem)
     machine = _machine_rows()
     if comm.rank == rank == 0:
-        _print([*rows, *_mpi_rows(), *_rank_rows(hosts), *machine, *_environment_rows(), _verdict(problems)])
+        _print([*rows, *_mpi_rows(), *_rank_rows(hosts), *machine, ("shared memory", shared.describe()), *_environment_rows(), _verdict(problems)])
     if comm.size < size:
         if rank == 0:
             print(f"\n{_alone(size)}")

@@ -8,7 +8,7 @@ large ones, and single bad measurements do not matter.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import combinations
 from typing import Any, NamedTuple, TypeAlias
@@ -161,29 +161,35 @@ def _probe(shape: tuple[int, int], source: Layout, target: Layout, machine: Mach
 
 
 def _times(communicator: Communicator, probes: list[_Probe]) -> list[float]:
-    """Return how long each probe takes, in seconds: on the slowest rank, and the fastest time of it. Collective."""
-    for probe in probes:
-        _nanoseconds(communicator, probe, 1)  # communicators are made, and memory is touched
+    return fastest(communicator, [probe.run for probe in probes])
+
+
+def fastest(communicator: Communicator, runs: Sequence[Callable[[], Any] | None], rounds: int = ROUNDS) -> list[float]:
+    """Return how long each of *runs* takes, in seconds: on the slowest rank, at its fastest. Collective.
+
+    They run in turns, short ones many times in a row. None, on some ranks, is nothing to do.
+    """
+    for run in runs:
+        _nanoseconds(communicator, run, 1)  # communicators are made, and memory is touched
     first = communicator.allreduce_max(
-        np.array([min(_nanoseconds(communicator, probe, 1) for _ in range(3)) for probe in probes], dtype=np.int64)
+        np.array([min(_nanoseconds(communicator, run, 1) for _ in range(3)) for run in runs], dtype=np.int64)
     )
     repeats = [int(min(max(1, BATCH * 1e9 / max(1, took)), MOST_REPEATS)) for took in first.tolist()]
     # In turns, so that what else happens on the machine does not meet only some of them.
     taken = [
-        [_nanoseconds(communicator, probe, n) // n for probe, n in zip(probes, repeats, strict=True)]
-        for _ in range(ROUNDS)
+        [_nanoseconds(communicator, run, n) // n for run, n in zip(runs, repeats, strict=True)] for _ in range(rounds)
     ]
-    slowest = communicator.allreduce_max(np.array(taken, dtype=np.int64).ravel()).reshape(ROUNDS, len(probes))
+    slowest = communicator.allreduce_max(np.array(taken, dtype=np.int64).ravel()).reshape(rounds, len(runs))
     return [max(1, took) * 1e-9 for took in slowest.min(axis=0).tolist()]
 
 
-def _nanoseconds(communicator: Communicator, probe: _Probe, repeats: int) -> int:
+def _nanoseconds(communicator: Communicator, run: Callable[[], Any] | None, repeats: int) -> int:
     """Return how long this rank takes for so many runs that all ranks begin together. Collective."""
     communicator.allreduce_max(_ZERO)
     start = time.perf_counter_ns()
-    if probe.run is not None:
+    if run is not None:
         for _ in range(repeats):
-            probe.run()
+            run()
     return time.perf_counter_ns() - start
 
 

@@ -57,7 +57,7 @@ class Machine:
     alpha_within: float = 1e-6
     beta_within: float = 2e-10
     wait_between: float = 6e-6
-    alpha_between: float = 2e-6
+    alpha_between: float = 1.5e-6
     beta_between: float = 1e-9
     gamma: float = 1e-10
     nodes: int | tuple[int, ...] = 0

@@ -1,0 +1,238 @@
+"""What the cost model says about relayouts over 16 to 65,536 ranks, and how right it is here.
+
+``python benchmarks/model.py`` predicts times, messages and bytes per link of an AllToAll over all ranks, direct and in
+two node-aware ways, for several ranks per node and bytes per rank. It asks the planner for the part of a few ranks
+only. ``--machine`` is a file of ``python -m meshcomm calibrate``, else the defaults; ``--link`` is what the ranks of a
+node can receive together.
+
+``mpiexec -n 4 python benchmarks/model.py --check`` calibrates, then runs relayouts and compares each with what the
+model predicts for it.
+"""
+
+import argparse
+import json
+import math
+import statistics
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import meshcomm as mc
+from meshcomm.machine import Load
+
+U = mc.UNSHARDED
+RANKS = (16, 256, 1024, 4096, 16384, 65536)
+PER_NODE = (16, 64, 128)
+BLOCKS = (2**17, 2**20, 2**24, 2**27)
+TOTALS = (2**12, 2**16, 2**20, 2**24)
+LINK = 25e9
+ROUNDS = 100
+
+
+class Exchange(NamedTuple):
+    """What one rank receives in a direct exchange, and in how many ranks and nodes the exchange is."""
+
+    load: Load
+    ranks_per_node: int
+    nodes: int
+
+
+def exchange(ranks: int, per_node: int, block: int, machine: mc.Machine) -> Exchange:
+    """Return what the busiest of three ranks receives when rows become columns, *block* bytes per rank."""
+    mesh = mc.Mesh(range(ranks), [("x", ranks)])
+    rows, columns = mc.Layout(["x", U], mesh), mc.Layout([U, "x"], mesh)
+    per_node = min(per_node, ranks)
+    machine = replace(machine, nodes=per_node if per_node < ranks else 0)
+    plan = mc.plan_relayout((2 * ranks, block // 2), "u1", rows, columns, 2**62, machine)
+    loads = [plan.for_device(device).load for device in (0, ranks // 2, ranks - 1)]
+    return Exchange(max(loads, key=machine.seconds), per_node, ranks // per_node)
+
+
+def direct(work: Exchange, machine: mc.Machine) -> float:
+    """Return the time of the direct exchange: a message to each rank."""
+    return machine.seconds(work.load)
+
+
+def partners(work: Exchange, machine: mc.Machine) -> float:
+    """Return the time with one partner on each other node, who passes on what is for the ranks of its node."""
+    if work.nodes == 1:
+        return math.inf
+    load, others = work.load, work.ranks_per_node - 1
+    return machine.seconds(
+        Load(
+            near_exchanges=1,
+            near_messages=others,
+            near_bytes=load.near_bytes + load.far_bytes * others / work.ranks_per_node,
+            far_exchanges=1,
+            far_messages=work.nodes - 1,
+            far_bytes=load.far_bytes,
+            passed_bytes=load.passed_bytes + load.far_bytes,
+        )
+    )
+
+
+def leaders(work: Exchange, machine: mc.Machine) -> float:
+    """Return the time with one leader for each pair of nodes; the ranks of a node share the other nodes evenly."""
+    if work.nodes == 1:
+        return math.inf
+    load, others = work.load, work.ranks_per_node - 1
+    return machine.seconds(
+        Load(
+            near_exchanges=2,
+            near_messages=2 * others,
+            near_bytes=load.near_bytes + 2 * load.far_bytes * others / work.ranks_per_node,
+            far_exchanges=1,
+            far_messages=math.ceil((work.nodes - 1) / work.ranks_per_node),
+            far_bytes=load.far_bytes,
+            passed_bytes=load.passed_bytes + 2 * load.far_bytes,
+        )
+    )
+
+
+def partners_pay_below(machine: mc.Machine, per_node: int, nodes: int) -> float:
+    """Return the bytes per message below which one partner on each other node is faster than the direct exchange."""
+    saved = machine.alpha_between * (nodes - 1) * (per_node - 1) - machine.wait_within
+    return max(0.0, saved / _passing_on(machine, per_node, nodes))
+
+
+def leaders_pay_below(machine: mc.Machine, per_node: int, nodes: int) -> float:
+    """Return the bytes per message below which leaders are faster than partners."""
+    fewer = nodes - 1 - math.ceil((nodes - 1) / per_node)
+    saved = machine.alpha_between * fewer - machine.alpha_within * (per_node - 1) - machine.wait_within
+    return max(0.0, saved / _passing_on(machine, per_node, nodes))
+
+
+def _passing_on(machine: mc.Machine, per_node: int, nodes: int) -> float:
+    """Return what it takes a rank to pass on what it receives from other nodes, for each byte of a message."""
+    per_byte = machine.beta_within * (per_node - 1) / per_node + machine.gamma
+    return per_byte * (nodes - 1) * per_node
+
+
+def shared_link(machine: mc.Machine, per_node: int, link: float) -> mc.Machine:
+    """Return *machine* with *link*, in bytes per second, shared by the ranks of a node, if that is slower."""
+    return replace(machine, beta_between=max(machine.beta_between, per_node / link))
+
+
+def predict(machine: mc.Machine, link: float) -> None:
+    """Print where node-aware exchanges pay, and times."""
+    print(
+        "| nodes | per node | one partner per node pays below | leaders pay more below |\n|---|---|---|---|\n"
+        + "\n".join(
+            f"| {nodes:,} | {per_node} | {size(partners_pay_below(machine, per_node, nodes))} per message "
+            f"| {size(leaders_pay_below(machine, per_node, nodes))} |"
+            for per_node in PER_NODE
+            for nodes in (2, 4, 16, 64, 256, 1024)
+        ),
+        end="\n\n",
+    )
+    print(
+        "| ranks | per node | bytes per rank | per message | messages between nodes | GB into a node | direct "
+        "| one partner per node | leaders | best |\n|---|---|---|---|---|---|---|---|---|---|"
+    )
+    for per_node in PER_NODE:
+        on_link = shared_link(machine, per_node, link)
+        for ranks in RANKS:
+            for block in BLOCKS:
+                if ranks > per_node and block >= 2 * ranks:
+                    print(row(exchange(ranks, per_node, block, on_link), ranks, block, on_link))
+
+
+def row(work: Exchange, ranks: int, block: int, machine: mc.Machine) -> str:
+    """Return a line of the table."""
+    times = {"direct": direct(work, machine), "partners": partners(work, machine), "leaders": leaders(work, machine)}
+    best = min(times, key=lambda name: times[name])
+    gain = "" if best == "direct" else f" {times['direct'] / times[best]:.1f} times"
+    into = work.load.far_bytes * work.ranks_per_node
+    cells = [
+        f"{ranks:,}",
+        str(work.ranks_per_node),
+        size(block),
+        size(block / ranks),
+        f"{work.load.far_messages:,.0f}",
+        f"{into / 1e9:.3g}",
+        *map(duration, times.values()),
+        best + gain,
+    ]
+    return f"| {' | '.join(cells)} |"
+
+
+def size(count: float) -> str:
+    """Return a number of bytes for people."""
+    power = max(0, min(3, int(math.log2(max(count, 1))) // 10))
+    return f"{count / 1024**power:.0f} {('B', 'KiB', 'MiB', 'GiB')[power]}"
+
+
+def duration(seconds: float) -> str:
+    """Return a time for people."""
+    if math.isinf(seconds):
+        return "-"
+    unit, scale = ("s", 1.0) if seconds >= 1 else ("ms", 1e3) if seconds >= 1e-3 else ("µs", 1e6)
+    return f"{seconds * scale:.3g} {unit}"
+
+
+# -- against measured runs --------------------------------------------------------------------------------------------
+
+
+def cases(ranks: int) -> Iterator[tuple[str, mc.Layout, mc.Layout]]:
+    """Yield relayouts over all ranks, with their names."""
+    line = mc.create_mesh([("x", ranks)])
+    yield "rows to columns", mc.Layout(["x", U], line), mc.Layout([U, "x"], line)
+    yield "columns to rows", mc.Layout([U, "x"], line), mc.Layout(["x", U], line)
+    yield "gather rows", mc.Layout(["x", U], line), mc.Layout([U, U], line)
+    if ranks >= 4 and ranks % 2 == 0:
+        grid = mc.create_mesh([("x", 2), ("y", ranks // 2)])
+        yield "x,y to x+y", mc.Layout(["x", "y"], grid), mc.Layout([("x", "y"), U], grid)
+        yield "x+y to y,x", mc.Layout([("x", "y"), U], grid), mc.Layout(["y", "x"], grid)
+        yield "pencils", mc.Layout(["x", "y", U], grid), mc.Layout(["x", U, "y"], grid)
+
+
+def check() -> None:
+    """Calibrate, run relayouts, and print predicted and measured times. Collective over all ranks."""
+    from meshcomm.calibrate import calibrate, fastest
+    from meshcomm.context import place_in
+
+    place = place_in(mc.create_mesh())
+    assert place is not None
+    team = place.team
+    machine = replace(team.machine, **calibrate(team).constants)
+    plans, runs = [], []
+    for name, source, target in cases(len(team.ranks)):
+        for total in TOTALS:
+            length = max(len(team.ranks), round((total / 8) ** (1 / source.rank)))
+            plan = mc.plan_relayout((length,) * source.rank, "f8", source, target, None, machine)
+            tensor, out = (mc.full(plan.shape, 1.0, "f8", layout) for layout in (source, target))
+            plans.append((name, plan))
+            runs.append(partial(plan.execute, tensor, out))
+    times = fastest(team.everyone.communicator(), runs, ROUNDS)
+    if team.rank:
+        return
+    print(f"{len(team.ranks)} ranks, {machine}\n")
+    print("| relayout | MiB | predicted | measured | ratio |\n|---|---|---|---|---|")
+    ratios = []
+    for (name, plan), took in zip(plans, times, strict=True):
+        ratios.append(plan.seconds / took)
+        mebibytes = math.prod(plan.shape) * 8 / 2**20
+        print(f"| {name} | {mebibytes:.3g} | {duration(plan.seconds)} | {duration(took)} | {ratios[-1]:.2f} |")
+    low, middle, high = statistics.quantiles(ratios, n=4)
+    print(
+        f"\npredicted / measured: quartiles {low:.2f}, {middle:.2f}, {high:.2f}; {min(ratios):.2f}-{max(ratios):.2f}"
+    )
+
+
+def main() -> None:
+    """Run the command."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--machine", type=Path, help="constants to predict with")
+    parser.add_argument("--link", type=float, default=LINK, help="bytes per second that a node can receive")
+    parser.add_argument("--check", action="store_true", help="compare with runs here; to be started with mpiexec")
+    options = parser.parse_args()
+    if options.check:
+        check()
+        return
+    predict(mc.Machine(**json.loads(options.machine.read_text())) if options.machine else mc.Machine(), options.link)
+
+
+if __name__ == "__main__":
+    main()
