@@ -257,7 +257,17 @@ def info() -> int:
     problems = comm.allgather(problem)
     machine = _machine_rows()
     if comm.rank == rank == 0:
-        _print([*rows, *_mpi_rows(), *_rank_rows(hosts), *machine, ("shared memory", shared.describe()), *_environment_rows(), _verdict(problems)])
+        _print(
+            [
+                *rows,
+                *_mpi_rows(),
+                *_rank_rows(hosts),
+                *machine,
+                ("shared memory", shared.describe()),
+                *_environment_rows(),
+                _verdict(problems),
+            ]
+        )
     if comm.size < size:
         if rank == 0:
             print(f"\n{_alone(size)}")
