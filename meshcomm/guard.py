@@ -292,7 +292,7 @@ def end_job(reason: str, code: int = 1) -> NoReturn:
         MPI = groups.mpi()
     time.sleep(_PAUSE)
     here = threading.current_thread() is threading.main_thread()
-    if MPI.Is_initialized() and (here or MPI.Query_thread() == MPI.THREAD_MULTIPLE):
+    if MPI.Is_initialized() and not MPI.Is_finalized() and (here or MPI.Query_thread() == MPI.THREAD_MULTIPLE):
         MPI.COMM_WORLD.Abort(code)
     os._exit(code)
 

@@ -1,7 +1,6 @@
 """Relayouts without waiting: started here, finished when the caller asks."""
 
 import atexit
-from typing import Any
 
 from meshcomm import _late, groups, guard
 from meshcomm.context import place_between
@@ -9,10 +8,13 @@ from meshcomm.dtensor import DTensor, unwrapped
 from meshcomm.errors import LayoutError, MeshcommError
 from meshcomm.exchange import Started
 from meshcomm.execute import prepare_start, run_agreed
-from meshcomm.groups import Place, World
+from meshcomm.groups import MPIWorld, Place, World
 from meshcomm.layout import Layout
 from meshcomm.plan import Plan, plan_direct
 from meshcomm.relayout import agree_on_outs, call_text, check_out
+
+_on_their_way: dict[int, "RelayoutRequest"] = {}
+"""Requests over MPI, which writes to their memory even when nobody knows them any more, nor their world."""
 
 
 class RelayoutRequest:
@@ -28,6 +30,8 @@ class RelayoutRequest:
         self._place = place
         if place is not None and started is not None:
             place.team.world.started[id(self)] = self
+            if isinstance(place.team.world, MPIWorld):
+                _on_their_way[id(self)] = self
 
     def test(self) -> bool:
         """Return whether the relayout is complete, so that `wait` returns at once. Local.
@@ -57,6 +61,7 @@ class RelayoutRequest:
 
     def _finish(self) -> None:
         self._source = None
+        _on_their_way.pop(id(self), None)
         if self._place is not None:
             self._place.team.world.started.pop(id(self), None)
 
@@ -119,18 +124,24 @@ def start_relayout(
 @_late.provides("check_started")
 def check_all_finished(world: World) -> None:
     """Complete what was started in *world* and raise ``MeshcommError`` if nobody waited for it. Collective."""
-    left: list[Any] = list(world.started.values())
+    left = list(world.started.values())
     for request in left:
         request.wait()
     if left:
-        more = f" and {len(left) - 1} more" if len(left) > 1 else ""
-        raise MeshcommError(f"start_relayout was never waited for: {left[0]._what}{more}. Call wait() on each request")
+        raise MeshcommError(_dropped(left))
+
+
+def _dropped(left: list[RelayoutRequest]) -> str:
+    more = f" and {len(left) - 1} more" if len(left) > 1 else ""
+    return f"start_relayout was never waited for: {left[0]._what}{more}. Call wait() on each request"
 
 
 @atexit.register
 def _check_at_exit() -> None:
-    for world in groups.open_worlds():
-        try:
-            check_all_finished(world)
-        except MeshcommError as error:
-            guard.end_job(str(error))
+    left = list(_on_their_way.values())
+    if not left or groups._forked:
+        return
+    if not groups.mpi().Is_finalized():
+        for request in left:
+            request.wait()
+    guard.end_job(_dropped(left))

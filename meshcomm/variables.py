@@ -141,9 +141,9 @@ class Variable(NDArrayOperatorsMixin):
     def assign(self, value: "ArrayLike | DTensor | Variable") -> "Variable":
         """Make *value* the new value and return the variable. Local; Collective for a DTensor in another layout.
 
-        Local for an array, the same on every rank, and for a DTensor in the variable's layout. The variable keeps its
-        layout and its dtype. ``ShapeError`` if the shapes differ, ``DTypeError`` if *value* would lose its kind of
-        number, ``MeshError`` if it is on another mesh.
+        Local for an array, the same on every rank, and for a DTensor in the variable's layout; Collective over both
+        meshes for one on another mesh. The variable keeps its layout and its dtype. ``ShapeError`` if the shapes
+        differ, ``DTypeError`` if *value* would lose its kind of number, ``MeshError`` if it is in another world.
         """
         tensor = self._fitting(value)
         _check_dtype(tensor.dtype, self.dtype)

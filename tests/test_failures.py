@@ -164,6 +164,24 @@ def test_errors_of_one_rank_are_raised_by_all(job, ranks):
     assert_went_on(job(ranks, "ranks_call_different_things", "one_passes_wrong_arguments"), 2 * ranks)
 
 
+DROPPED = [
+    "all_drop_a_request",
+    "one_drops_a_request",
+    "a_request_is_dropped_and_its_mesh_closed",
+    "a_request_is_dropped_with_its_communicator",
+    "a_request_is_dropped_and_mpi_finalised",
+]
+
+
+@pytest.mark.parametrize("case", DROPPED)
+def test_a_dropped_request_ends_the_job_when_the_program_ends(job, case):
+    assert_ended(
+        job(2, case),
+        "ends the job: start_relayout was never waited for: relayout of (7, 5) float64 from ['x', 'unsharded'] to",
+        "Call wait() on each request",
+    )
+
+
 def test_different_cached_calls_are_found(job):
     assert_went_on(job(2, "cached_calls_differ", MESHCOMM_CHECK="1"), 2)
 

@@ -198,14 +198,26 @@ def test_what_cannot_be_assigned(method):
         for value in (np.zeros((2, 3)), mc.zeros((2, 3), "f4", layout("x", "u")), np.full((2, 3), None)):
             with pytest.raises(DTypeError):
                 change(value)
-        other = Layout.replicated(mc.create_mesh([("x", 4)], devices=[3, 2, 1, 0]), 2)
-        with pytest.raises(MeshError):
-            change(mc.zeros((2, 3), "i4", other))
+        with pytest.raises(MeshError, match="simulated world"):
+            change(mc.zeros((2, 3), "i4", Layout.replicated(foreign, 2)))
         assert v.to_numpy().tolist() == [[0] * 3] * 2
         assert v.mesh is mesh
 
+    with mc.simulate(4):
+        foreign = mc.create_mesh([("x", 4)])
     with mc.simulate(4) as world:
         world.run(program)
+
+
+@on_ranks(4)
+def test_values_on_another_mesh_are_relaid():
+    mesh, layout = grid()
+    v = DVariable(np.ones((2, 3), "i4"), layout("x", "u"))
+    other = mc.create_mesh([("x", 3)], devices=[3, 2, 1])
+    v.assign(mc.distribute(np.arange(6, dtype="i4").reshape(2, 3), Layout(["unsharded", "x"], other)))
+    v.assign_add(mc.distribute(np.full((2, 3), 10, "i4"), Layout(["x", "unsharded"], other)))
+    assert v.mesh is mesh
+    assert v.to_numpy().tolist() == [[10, 11, 12], [13, 14, 15]]
 
 
 @on_ranks(4)

@@ -194,6 +194,55 @@ def one_raises_before_any_mesh():
 # -- cases that go on -------------------------------------------------------------------------------------------------
 
 
+def start():
+    return mc.start_relayout(mc.distribute(ARRAY, rows()), columns())
+
+
+def all_drop_a_request():
+    exchange()
+    start()
+    stamp()
+
+
+def one_drops_a_request():
+    exchange()
+    request = start()
+    if mesh().rank != 1:
+        request.wait()
+    stamp()
+
+
+def a_request_is_dropped_and_its_mesh_closed():
+    exchange()
+    start()
+    mesh().close()
+    stamp()
+
+
+def a_request_is_dropped_with_its_communicator():
+    from mpi4py import MPI
+
+    user = MPI.COMM_WORLD.Dup()
+    ours = mc.create_mesh([("x", SIZE)], comm=user)
+    mc.start_relayout(
+        mc.distribute(ARRAY, mc.Layout(["x", mc.UNSHARDED], ours)), mc.Layout([mc.UNSHARDED, "x"], ours)
+    )
+    ours.close()
+    user.Free()
+    stamp()
+
+
+def a_request_is_dropped_and_mpi_finalised():
+    from mpi4py import MPI
+
+    exchange()
+    request = start()
+    while not request._started._pending.test():  # it has arrived, but nobody asked for it
+        pass
+    MPI.Finalize()
+    stamp()
+
+
 def others_compute_for_long():
     exchange()
     if mesh().rank != 1:
