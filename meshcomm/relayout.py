@@ -1,7 +1,7 @@
 """relayout: tensors from any layouts to any others."""
 
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, overload
 
 import numpy as np
@@ -337,7 +337,7 @@ def _layout_for(layouts: Any, key: Any, keys: list[Any], tensor: Any) -> Layout:
 
 
 def _item(items: Any, key: Any, keys: list[Any]) -> Any:
-    if isinstance(items, Sequence) and not isinstance(items, str) and len(items) != len(keys):
+    if isinstance(items, list | tuple) and len(items) != len(keys):
         raise LayoutError(f"{len(keys)} tensors need as many layouts and results, not {len(items)}")
     try:
         return items[key]
@@ -355,18 +355,23 @@ def _moved_together(
         raise LayoutError("out may name no tensor twice, and none of the tensors that are read")
     moved: list[Any] = [None] * len(items)
     together: dict[Ranks, list[int]] = {}  # by what all ranks see alike, not by their own places
+    found: dict[tuple[int, int], Any] = {}  # most tensors are on few meshes
     for number, (item, layout, out) in enumerate(zip(items, layouts, outs, strict=True)):
         tensor = unwrapped(item)
         if not isinstance(tensor, DTensor):
             moved[number] = _distributed(tensor, layout, out)
             continue
         items[number] = tensor
-        if place_between(tensor.mesh, layout.mesh) is None:
+        meshes = tensor.layout.mesh, layout.mesh
+        pair = id(meshes[0]), id(meshes[1])
+        if pair not in found:
+            found[pair] = None if place_between(*meshes) is None else ranks_between(*meshes)
+        if found[pair] is None:
             moved[number] = relayout(tensor, layout, out, bound, name)
             continue
         if out is not None:
             check_out(out, tensor, layout)
-        together.setdefault(ranks_between(tensor.mesh, layout.mesh), []).append(number)
+        together.setdefault(found[pair], []).append(number)
     batches = [_Batch([(items[n], layouts[n], outs[n]) for n in numbers], bound) for numbers in together.values()]
     for each in batches:
         each.check()
