@@ -224,9 +224,7 @@ def a_request_is_dropped_with_its_communicator():
 
     user = MPI.COMM_WORLD.Dup()
     ours = mc.create_mesh([("x", SIZE)], comm=user)
-    mc.start_relayout(
-        mc.distribute(ARRAY, mc.Layout(["x", mc.UNSHARDED], ours)), mc.Layout([mc.UNSHARDED, "x"], ours)
-    )
+    mc.start_relayout(mc.distribute(ARRAY, mc.Layout(["x", mc.UNSHARDED], ours)), mc.Layout([mc.UNSHARDED, "x"], ours))
     ours.close()
     user.Free()
     stamp()
