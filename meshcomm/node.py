@@ -62,42 +62,45 @@ class OnNode:
         self._far = far
         self._most = most
         self._number = number
+        self._nodes: tuple[int, ...] | None = None
         self._met: Meeting | None = None
         self._alone = len(group.members) == 1
 
     def run(self, sources: list[Bytes], targets: list[Bytes]) -> None:
         """Fill the new block. Collective over the group."""
-        meeting: Meeting | None = None
+        nodes: tuple[int, ...] | None = None
         if not self._alone:
             self._group.communicator()
-            meeting = self._group.meeting
-        if meeting is None:
+            nodes = self._group.nodes
+        if nodes is None:  # on all ranks
             self._over_mpi.run(sources, targets)
             return
-        if meeting is not self._met:  # a new group, or opened again
-            self._meet(meeting)
+        if nodes is not self._nodes:  # a new group, or opened again
+            self._meet(nodes)
         started = None
         if self._beyond is not None and self._beyond.rounds == 1:
             started = self._beyond.start(sources, targets, scratch)
-        left = meeting.exchange(self._routes, self._number, sources[0], targets[0])
-        if left is not None:
-            self._by_messages(left, sources, targets)
+        if self._met is not None:
+            left = self._met.exchange(self._routes, self._number, sources[0], targets[0])
+            if left is not None:
+                self._by_messages(left, sources, targets)
         if started is not None:
             started.wait()
         elif self._beyond is not None:
             self._beyond.run(sources, targets)
 
-    def _meet(self, meeting: Meeting) -> None:
-        """Prepare for those ranks of the group that share memory with this one, and for those beyond."""
-        part, mates = self._part, np.array(meeting.members, dtype=np.intp)
-        self._met = meeting
-        self._routes = Routes(
-            meeting.size, meeting.place, self._pairs(part.receives, True), self._pairs(part.sends, False), self._copies
-        )
-        self._beyond: Exchange | None = None
-        if meeting.size < len(self._group.members):
-            beyond = np.setdiff1d(np.arange(len(self._group.members)), mates)
-            self._beyond = self._messages(beyond, beyond, Exchange)
+    def _meet(self, nodes: tuple[int, ...]) -> None:
+        """Prepare for those ranks of the group that share memory with this one, if any, and for those beyond."""
+        part, everyone = self._part, np.arange(len(nodes), dtype=np.intp)
+        meeting: Meeting | None = self._group.meeting
+        self._nodes, self._met = nodes, meeting
+        beyond = everyone
+        if meeting is not None:
+            beyond = np.setdiff1d(everyone, np.array(meeting.members))
+            pairs = self._pairs(part.receives, True), self._pairs(part.sends, False)
+            self._routes = Routes(meeting.size, meeting.place, *pairs, self._copies)
+        # A rank that shares no memory exchanges just as those that do: all have to make the same calls of MPI.
+        self._beyond = self._messages(beyond, beyond, Exchange) if len(beyond) else None
         self._others: dict[Any, Exchange] = {}
 
     def _pairs(self, boxes: Boxes, receives: bool) -> list[tuple[int, bool]]:
