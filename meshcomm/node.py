@@ -27,6 +27,9 @@ from meshcomm.exchange import (
     with_peers,
 )
 from meshcomm.groups import Bytes, Group
+from meshcomm.partners import Ends
+from meshcomm.plan import DEFAULT_SCRATCH
+from meshcomm.relay import Relay
 from meshcomm.shared import Meeting, Routes
 from meshcomm.steps import Boxes
 
@@ -49,11 +52,21 @@ class OnNode:
     """An exchange over MPI, or straight between blocks where ranks share memory. Local to make.
 
     *over_mpi* is the exchange of one tensor, *part*, among all ranks of the group; *most* and *rounds* are its own.
-    *number* is the same on all ranks of the group for the same exchange, and another for others.
+    *number* is the same on all ranks of the group for the same exchange, and another for others. With *ends*, on all
+    ranks, bytes go between nodes through partners, if the ranks find the memory for it within *bound* bytes.
     """
 
     def __init__(
-        self, over_mpi: Exchange | Gather, group: Group, place: int, part: Part, far: Far, most: int, number: int
+        self,
+        over_mpi: Exchange | Gather,
+        group: Group,
+        place: int,
+        part: Part,
+        far: Far,
+        most: int,
+        number: int,
+        ends: Ends | None = None,
+        bound: int = DEFAULT_SCRATCH,
     ) -> None:
         self._over_mpi = over_mpi
         self._group = group
@@ -62,6 +75,8 @@ class OnNode:
         self._far = far
         self._most = most
         self._number = number
+        self._ends = ends
+        self._bound = bound
         self._nodes: tuple[int, ...] | None = None
         self._met: Meeting | None = None
         self._alone = len(group.members) == 1
@@ -77,17 +92,28 @@ class OnNode:
             return
         if nodes is not self._nodes:  # a new group, or opened again
             self._meet(nodes)
-        started = None
-        if self._beyond is not None and self._beyond.rounds == 1:
+        if self._relay is not None:
+            pending = self._relay.start(sources[0])
+            self._among_mates(sources, targets)
+            self._relay.finish(pending, targets[0])
+        elif self._beyond is not None and self._beyond.rounds == 1:
             started = self._beyond.start(sources, targets, scratch)
-        if self._met is not None:
-            left = self._met.exchange(self._routes, self._number, sources[0], targets[0])
-            if left is not None:
-                self._by_messages(left, sources, targets)
-        if started is not None:
+            self._among_mates(sources, targets)
             started.wait()
-        elif self._beyond is not None:
-            self._beyond.run(sources, targets)
+        else:
+            self._among_mates(sources, targets)
+            if self._beyond is not None:
+                self._beyond.run(sources, targets)
+
+    def _among_mates(self, sources: list[Bytes], targets: list[Bytes]) -> None:
+        """Copy among those ranks of the group that share memory, or on this rank alone."""
+        if self._met is None:
+            if self._own is not None:
+                self._own.run(sources, targets)
+            return
+        left = self._met.exchange(self._routes, self._number, sources[0], targets[0])
+        if left is not None:
+            self._by_messages(left, sources, targets)
 
     def _meet(self, nodes: tuple[int, ...]) -> None:
         """Prepare for those ranks of the group that share memory with this one, if any, and for those beyond."""
@@ -99,9 +125,22 @@ class OnNode:
             beyond = np.setdiff1d(everyone, np.array(meeting.members))
             pairs = self._pairs(part.receives, True), self._pairs(part.sends, False)
             self._routes = Routes(meeting.size, meeting.place, *pairs, self._copies)
-        # A rank that shares no memory exchanges just as those that do: all have to make the same calls of MPI.
-        self._beyond = self._messages(beyond, beyond, Exchange) if len(beyond) else None
         self._others: dict[Any, Exchange] = {}
+        self._beyond: Exchange | None = None
+        self._own: BoxCopies | None = None
+        self._relay = self._relayed() if len(set(nodes)) > 1 else None
+        if self._relay is not None:
+            self._own = own_copies([part], self._place) if meeting is None else None
+        elif len(beyond):
+            # A rank that shares no memory exchanges just as those that do: all have to make the same calls of MPI.
+            self._beyond = self._messages(beyond, beyond, Exchange)
+
+    def _relayed(self) -> Relay | None:
+        """Return what goes through partners, on all ranks, or None. Collective over the group."""
+        if self._ends is None:
+            return None
+        relay = Relay(self._group, self._place, self._part, self._ends, self._number)
+        return relay if relay.open(self._bound) else None
 
     def _pairs(self, boxes: Boxes, receives: bool) -> list[tuple[int, bool]]:
         """Return with which mates this rank exchanges one way, by their places among the mates, and who copies."""

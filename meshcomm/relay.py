@@ -1,0 +1,140 @@
+"""Exchanges between nodes through partners: what ranks hand to each other in memory, and the messages in between.
+
+See `meshcomm.partners` for who exchanges what with whom.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from meshcomm._kernels import BoxCopies
+from meshcomm.exchange import Part, Placed, nbytes, placed, shared_scratch
+from meshcomm.groups import Bytes, Group, Pending
+from meshcomm.machine import Indices
+from meshcomm.partners import Crossing, Ends, Nodes
+from meshcomm.shared import Meeting, Routes
+
+
+class Relay:
+    """What a rank gets from other nodes, and gives to them, through partners. Local to make.
+
+    *place* is this rank's place in the group; *part* what it exchanges, of which only what crosses between nodes goes
+    this way. A rank that shares no memory is a node of its own. *number* is the same on all ranks for the same
+    exchange. A rank needs `room` bytes of scratch.
+    """
+
+    def __init__(self, group: Group, place: int, part: Part, ends: Ends, number: int) -> None:
+        assert group.nodes is not None
+        nodes = Nodes(group.nodes)
+        here = int(nodes.of[place])
+        self._group = group
+        self._part = part
+        self._ends = ends
+        self._number = number
+        self._meeting: Meeting | None = group.meeting
+        self._outgoing = Crossing(nodes, here, ends.sends, True, part.itemsize)
+        self._incoming = Crossing(nodes, here, ends.receives, False, part.itemsize)
+        self._me = int(np.searchsorted(self._outgoing.members, place))
+        self._first = self._outgoing.rooms[self._me]  # of the bytes that we receive; those that we send are before
+        self.room = self._first + self._incoming.rooms[self._me]
+        self._messages = _messages(nodes, here, place, self._outgoing, self._incoming, self._first)
+
+    def open(self, bound: int) -> bool:
+        """Get the memory for the messages and return whether all ranks have theirs. Collective over the group.
+
+        No rank uses more than *bound* bytes, or memory that the others of its node do not see.
+        """
+        memory = shared_scratch(self.room) if self._meeting is not None else np.empty(self.room, dtype=np.uint8)
+        failed = memory is None or self.room > bound
+        if self._group.communicator().allreduce_max(np.array([failed], dtype=np.int64))[0]:
+            return False
+        assert memory is not None
+        self._memory = memory
+        self._sent, self._received = memory[: self._first], memory[self._first :]
+        self._own_out, self._own_in = self._copies_out((self._me,)), self._copies_in((self._me,))
+        if self._meeting is not None:
+            self._hand = self._routes(self._outgoing, True)
+            self._take = self._routes(self._incoming, False)
+        return True
+
+    def start(self, source: Bytes) -> Pending | None:
+        """Hand what crosses to the partners, and begin their messages. Collective over the group."""
+        if self._own_out is not None:
+            self._own_out.run([source], self._at_own(self._sent))
+        if self._meeting is not None:
+            self._meeting.exchange(self._hand, self._number, source, self._sent)
+        if self._messages is None:
+            return None
+        sent, received = self._messages
+        return self._group.communicator().start_pieces(self._memory, *sent, self._memory, *received)
+
+    def finish(self, pending: Pending | None, target: Bytes) -> None:
+        """Wait for the messages and take what is ours from those of the partners. Collective over the group."""
+        if pending is not None:
+            pending.wait()
+        if self._own_in is not None:
+            self._own_in.run(self._at_own(self._received), [target])
+        if self._meeting is not None:
+            self._meeting.exchange(self._take, self._number, self._received, target)
+
+    def _at_own(self, memory: Bytes) -> list[Bytes | None]:
+        return [memory if mate == self._me else None for mate in range(len(self._outgoing.members))]
+
+    def _routes(self, crossing: Crossing, hands: bool) -> Routes:
+        """Return the routes from our block to the rooms of partners, or from these to our new block."""
+        size = len(crossing.members)
+        others = [mate for mate in range(size) if mate != self._me]
+        with_room = [(mate, hands) for mate in crossing.holders_of(self._me) if mate != self._me]
+        with_blocks = [(mate, hands) for mate in others if self._me in crossing.holders_of(mate)]
+        if hands:
+            return Routes(size, self._me, with_blocks, with_room, lambda _, writes: (None, self._copies_out(writes)))
+        return Routes(size, self._me, with_room, with_blocks, lambda reads, _: (self._copies_in(reads), None))
+
+    def _copies_out(self, mates: tuple[int, ...]) -> BoxCopies | None:
+        """Return the copies from our block to the rooms of those of our node with these numbers."""
+        part, crossing = self._part, self._outgoing
+        boxes = _held(crossing, self._me, mates)
+        if not len(boxes):
+            return None
+        block, room = self._in_block(crossing, boxes, part.shape, self._ends.source), self._in_room(crossing, boxes)
+        return BoxCopies([nbytes(part.shape, part.itemsize)], crossing.rooms, part.itemsize, *block[:3], *room)
+
+    def _copies_in(self, mates: tuple[int, ...]) -> BoxCopies | None:
+        """Return the copies from the rooms of those of our node with these numbers to our new block."""
+        part, crossing = self._part, self._incoming
+        boxes = _held(crossing, self._me, mates)
+        if not len(boxes):
+            return None
+        shape = part.target_shape
+        block, room = self._in_block(crossing, boxes, shape, self._ends.target), self._in_room(crossing, boxes)
+        return BoxCopies(crossing.rooms, [nbytes(shape, part.itemsize)], part.itemsize, *room[:3], *block)
+
+    def _in_block(self, crossing: Crossing, boxes: Indices, shape: tuple[int, ...] | None, first: Any) -> Placed:
+        first = np.array(first, dtype=np.intp)
+        return placed(0, shape, self._part.itemsize, crossing.starts[boxes] - first, crossing.stops[boxes] - first)
+
+    def _in_room(self, crossing: Crossing, boxes: Indices) -> Placed:
+        """Return where boxes lie one after the other in the rooms of our node."""
+        extents = crossing.stops[boxes] - crossing.starts[boxes]
+        strides = np.ones_like(extents)
+        strides[:, :-1] = np.cumprod(extents[:, :0:-1], axis=1)[:, ::-1]
+        return Placed(crossing.holders[boxes], crossing.offsets[boxes], strides * self._part.itemsize, extents)
+
+
+def _held(crossing: Crossing, me: int, mates: tuple[int, ...]) -> Indices:
+    """Return which boxes of ours are in the rooms of *mates*."""
+    mine = crossing.of(me)
+    return mine[np.isin(crossing.holders[mine], mates)]
+
+
+def _messages(
+    nodes: Nodes, here: int, place: int, outgoing: Crossing, incoming: Crossing, first: int
+) -> tuple[tuple[Indices, Indices], tuple[Indices, Indices]] | None:
+    """Return how many bytes a partner sends to each place, and from where in its memory, and receives; or None."""
+    counts, offsets = np.zeros((2, 2, len(nodes.of)), dtype=np.intp)
+    for other in np.flatnonzero(nodes.partners(here) == place).tolist():
+        if other != here:
+            peer = nodes.partner(other, here)
+            counts[:, peer] = outgoing.lengths[other], incoming.lengths[other]
+            offsets[:, peer] = outgoing.begins[other], first + incoming.begins[other]
+    return ((counts[0], offsets[0]), (counts[1], offsets[1])) if counts.any() else None
