@@ -179,13 +179,13 @@ def _on_node(plan: Plan, number: int, place: Place, operation: Operation) -> Ope
     here, part = step.place_of(place.device), exchange_part(step, place.device)
     fingerprint = guard.fingerprint(f"{step!r} of {step.shape}, {step.itemsize} bytes")
     far, most = far_blocks(step, place.device), most_bytes(step)
-    ends = _ends(step, place.device) if partners.chosen(step, place.team.machine) else None
+    ends = ends_of(step, place.device) if partners.chosen(step, place.team.machine) else None
     bound = DEFAULT_SCRATCH if plan.max_scratch_bytes is None else plan.max_scratch_bytes
     return OnNode(operation, operation.group, here, part, far, most, fingerprint, ends, bound)
 
 
-def _ends(step: Step, device: int) -> partners.Ends:
-    """Return what the ranks of the group of *device* send and receive, by their places."""
+def ends_of(step: Step, device: int) -> partners.Ends:
+    """Return what the ranks of the group of *device* send and receive, by their places. Local."""
 
     def device_at(place: int) -> int:
         return int(step.members(device, np.array([place], dtype=np.intp))[0])

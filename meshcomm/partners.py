@@ -11,7 +11,6 @@ from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from meshcomm.machine import Indices, Machine
 from meshcomm.steps import AllGather, Boxes, Slice, Step
@@ -104,8 +103,7 @@ class Crossing:
 
 def _rows(nodes: Nodes, here: int, mate: int, boxes: Boxes, sends: bool) -> Indices:
     """Return other node, sender, starts and stops of all that crosses for one rank."""
-    some: NDArray[np.bool_] = (boxes.stops > boxes.starts).all(axis=1)
-    far = (nodes.of[boxes.peers] != here) & some[boxes.which]
+    far = (nodes.of[boxes.peers] != here) & (boxes.sizes > 0)[boxes.which]
     peers, which = boxes.peers[far], boxes.which[far]
     senders = np.full_like(peers, mate) if sends else peers
     return np.column_stack([nodes.of[peers], senders, boxes.starts[which], boxes.stops[which]])

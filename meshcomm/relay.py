@@ -35,9 +35,10 @@ class Relay:
         self._outgoing = Crossing(nodes, here, ends.sends, True, part.itemsize)
         self._incoming = Crossing(nodes, here, ends.receives, False, part.itemsize)
         self._me = int(np.searchsorted(self._outgoing.members, place))
-        self._first = self._outgoing.rooms[self._me]  # of the bytes that we receive; those that we send are before
-        self.room = self._first + self._incoming.rooms[self._me]
-        self._messages = _messages(nodes, here, place, self._outgoing, self._incoming, self._first)
+        self.first = self._outgoing.rooms[self._me]  # of the bytes that we receive; those that we send are before
+        self.room = self.first + self._incoming.rooms[self._me]
+        self.messages = _messages(nodes, here, place, self._outgoing, self._incoming, self.first)
+        """How many bytes this rank sends to each place, from where in its room, and the same of what it receives."""
 
     def open(self, bound: int) -> bool:
         """Get the memory for the messages and return whether all ranks have theirs. Collective over the group.
@@ -50,8 +51,8 @@ class Relay:
             return False
         assert memory is not None
         self._memory = memory
-        self._sent, self._received = memory[: self._first], memory[self._first :]
-        self._own_out, self._own_in = self._copies_out((self._me,)), self._copies_in((self._me,))
+        self._sent, self._received = memory[: self.first], memory[self.first :]
+        self._own_out, self._own_in = self.copies_out((self._me,)), self.copies_in((self._me,))
         if self._meeting is not None:
             self._hand = self._routes(self._outgoing, True)
             self._take = self._routes(self._incoming, False)
@@ -63,9 +64,9 @@ class Relay:
             self._own_out.run([source], self._at_own(self._sent))
         if self._meeting is not None:
             self._meeting.exchange(self._hand, self._number, source, self._sent)
-        if self._messages is None:
+        if self.messages is None:
             return None
-        sent, received = self._messages
+        sent, received = self.messages
         return self._group.communicator().start_pieces(self._memory, *sent, self._memory, *received)
 
     def finish(self, pending: Pending | None, target: Bytes) -> None:
@@ -87,11 +88,11 @@ class Relay:
         with_room = [(mate, hands) for mate in crossing.holders_of(self._me) if mate != self._me]
         with_blocks = [(mate, hands) for mate in others if self._me in crossing.holders_of(mate)]
         if hands:
-            return Routes(size, self._me, with_blocks, with_room, lambda _, writes: (None, self._copies_out(writes)))
-        return Routes(size, self._me, with_room, with_blocks, lambda reads, _: (self._copies_in(reads), None))
+            return Routes(size, self._me, with_blocks, with_room, lambda _, writes: (None, self.copies_out(writes)))
+        return Routes(size, self._me, with_room, with_blocks, lambda reads, _: (self.copies_in(reads), None))
 
-    def _copies_out(self, mates: tuple[int, ...]) -> BoxCopies | None:
-        """Return the copies from our block to the rooms of those of our node with these numbers."""
+    def copies_out(self, mates: tuple[int, ...]) -> BoxCopies | None:
+        """Return the copies from our block to the rooms of those of our node with these numbers. Local."""
         part, crossing = self._part, self._outgoing
         boxes = _held(crossing, self._me, mates)
         if not len(boxes):
@@ -99,8 +100,8 @@ class Relay:
         block, room = self._in_block(crossing, boxes, part.shape, self._ends.source), self._in_room(crossing, boxes)
         return BoxCopies([nbytes(part.shape, part.itemsize)], crossing.rooms, part.itemsize, *block[:3], *room)
 
-    def _copies_in(self, mates: tuple[int, ...]) -> BoxCopies | None:
-        """Return the copies from the rooms of those of our node with these numbers to our new block."""
+    def copies_in(self, mates: tuple[int, ...]) -> BoxCopies | None:
+        """Return the copies from the rooms of those of our node with these numbers to our new block. Local."""
         part, crossing = self._part, self._incoming
         boxes = _held(crossing, self._me, mates)
         if not len(boxes):
