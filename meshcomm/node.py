@@ -29,7 +29,7 @@ from meshcomm.exchange import (
 from meshcomm.groups import Bytes, Group
 from meshcomm.partners import Ends
 from meshcomm.plan import DEFAULT_SCRATCH
-from meshcomm.relay import Relay
+from meshcomm.relay import Near, Relay
 from meshcomm.shared import Meeting, Routes
 from meshcomm.steps import Boxes
 
@@ -94,8 +94,11 @@ class OnNode:
             self._meet(nodes)
         if self._relay is not None:
             pending = self._relay.start(sources[0])
-            self._among_mates(sources, targets)
-            self._relay.finish(pending, targets[0])
+            if self._own is not None:
+                self._own.run(sources, targets)
+            left = self._relay.finish(pending, sources[0], targets[0])
+            if left is not None:
+                self._by_messages(left, sources, targets)
         elif self._beyond is not None and self._beyond.rounds == 1:
             started = self._beyond.start(sources, targets, scratch)
             self._among_mates(sources, targets)
@@ -106,10 +109,8 @@ class OnNode:
                 self._beyond.run(sources, targets)
 
     def _among_mates(self, sources: list[Bytes], targets: list[Bytes]) -> None:
-        """Copy among those ranks of the group that share memory, or on this rank alone."""
+        """Copy among those ranks of the group that share memory with this one, if any."""
         if self._met is None:
-            if self._own is not None:
-                self._own.run(sources, targets)
             return
         left = self._met.exchange(self._routes, self._number, sources[0], targets[0])
         if left is not None:
@@ -119,27 +120,29 @@ class OnNode:
         """Prepare for those ranks of the group that share memory with this one, if any, and for those beyond."""
         part, everyone = self._part, np.arange(len(nodes), dtype=np.intp)
         meeting: Meeting | None = self._group.meeting
-        self._nodes, self._met = nodes, meeting
+        self._met = meeting
         beyond = everyone
+        incoming: list[tuple[int, bool]] = []
+        outgoing: list[tuple[int, bool]] = []
         if meeting is not None:
             beyond = np.setdiff1d(everyone, np.array(meeting.members))
-            pairs = self._pairs(part.receives, True), self._pairs(part.sends, False)
-            self._routes = Routes(meeting.size, meeting.place, *pairs, self._copies)
+            incoming, outgoing = self._pairs(part.receives, True), self._pairs(part.sends, False)
+            self._routes = Routes(meeting.size, meeting.place, incoming, outgoing, self._copies)
         self._others: dict[Any, Exchange] = {}
         self._beyond: Exchange | None = None
-        self._own: BoxCopies | None = None
-        self._relay = self._relayed() if len(set(nodes)) > 1 else None
-        if self._relay is not None:
-            self._own = own_copies([part], self._place) if meeting is None else None
-        elif len(beyond):
+        self._relay = self._relayed(_ends_of(incoming), _ends_of(outgoing)) if len(set(nodes)) > 1 else None
+        self._own = None if self._relay is None else own_copies([part], self._place)
+        if self._relay is None and len(beyond):
             # A rank that shares no memory exchanges just as those that do: all have to make the same calls of MPI.
             self._beyond = self._messages(beyond, beyond, Exchange)
+        self._nodes = nodes
 
-    def _relayed(self) -> Relay | None:
+    def _relayed(self, senders: list[int], receivers: list[int]) -> Relay | None:
         """Return what goes through partners, on all ranks, or None. Collective over the group."""
         if self._ends is None:
             return None
-        relay = Relay(self._group, self._place, self._part, self._ends, self._number)
+        near = Near(senders, receivers, self._writes)
+        relay = Relay(self._group, self._place, self._part, self._ends, self._number, near)
         return relay if relay.open(self._bound) else None
 
     def _pairs(self, boxes: Boxes, receives: bool) -> list[tuple[int, bool]]:
@@ -167,12 +170,18 @@ class OnNode:
         def source(peer: int) -> tuple[Shape, Any]:
             return (part.shape or (), own_starts) if peer == self._place else self._far.source(peer)
 
-        size, target_size = nbytes(part.shape, part.itemsize), nbytes(part.target_shape, part.itemsize)
+        target_size = nbytes(part.target_shape, part.itemsize)
         theirs, sizes, ours = self._paired(part.receives, part.target_shape, sorted({*reads, here}), source)
         read = BoxCopies(sizes, [target_size], part.itemsize, *theirs[:3], *ours) if len(ours.offsets) else None
-        theirs, sizes, ours = self._paired(part.sends, part.shape, list(writes), self._far.target)
-        write = BoxCopies([size], sizes, part.itemsize, *ours[:3], *theirs) if len(ours.offsets) else None
-        return read, write
+        return read, self._writes(writes)
+
+    def _writes(self, mates: tuple[int, ...]) -> BoxCopies | None:
+        """Return the copies from our block to the new blocks of mates."""
+        part = self._part
+        theirs, sizes, ours = self._paired(part.sends, part.shape, list(mates), self._far.target)
+        if not len(ours.offsets):
+            return None
+        return BoxCopies([nbytes(part.shape, part.itemsize)], sizes, part.itemsize, *ours[:3], *theirs)
 
     def _paired(
         self, boxes: Boxes, shape: Shape | None, mates: list[int], far: Where
@@ -329,6 +338,10 @@ def _begins(sizes: list[int]) -> list[int]:
     """Return where blocks of these *sizes* begin in one stretch, each on a cache line of its own, and its end."""
     lines = [-(-size // _LINE) * _LINE for size in sizes]
     return [0, *np.cumsum(lines, dtype=np.intp).tolist()]
+
+
+def _ends_of(pairs: list[tuple[int, bool]]) -> list[int]:
+    return [mate for mate, _ in pairs]
 
 
 def _nothing(part: Part) -> Placed:

@@ -3,7 +3,8 @@
 See `meshcomm.partners` for who exchanges what with whom.
 """
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -12,18 +13,29 @@ from meshcomm.exchange import Part, Placed, nbytes, placed, shared_scratch
 from meshcomm.groups import Bytes, Group, Pending
 from meshcomm.machine import Indices
 from meshcomm.partners import Crossing, Ends, Nodes
-from meshcomm.shared import Meeting, Routes
+from meshcomm.shared import Meeting, Routes, locate
+
+Left: TypeAlias = tuple[tuple[int, ...], tuple[int, ...]]
+
+
+class Near(NamedTuple):
+    """Who of the node sends to this rank, and gets from it, by number; and the copies to the new blocks of some."""
+
+    senders: list[int]
+    receivers: list[int]
+    writes: Callable[[tuple[int, ...]], BoxCopies | None]
 
 
 class Relay:
     """What a rank gets from other nodes, and gives to them, through partners. Local to make.
 
     *place* is this rank's place in the group; *part* what it exchanges, of which only what crosses between nodes goes
-    this way. A rank that shares no memory is a node of its own. *number* is the same on all ranks for the same
-    exchange. A rank needs `room` bytes of scratch.
+    through partners. What ranks of a node have for each other, *near*, is written when they take what has come from
+    other nodes, so that they wait for each other only twice. A rank that shares no memory is a node of its own.
+    *number* is the same on all ranks for the same exchange. A rank needs `room` bytes of scratch.
     """
 
-    def __init__(self, group: Group, place: int, part: Part, ends: Ends, number: int) -> None:
+    def __init__(self, group: Group, place: int, part: Part, ends: Ends, number: int, near: Near) -> None:
         assert group.nodes is not None
         nodes = Nodes(group.nodes)
         here = int(nodes.of[place])
@@ -31,6 +43,8 @@ class Relay:
         self._part = part
         self._ends = ends
         self._number = number
+        self._near = near
+        self._unwritten: tuple[int, ...] = ()
         self._meeting: Meeting | None = group.meeting
         self._outgoing = Crossing(nodes, here, ends.sends, True, part.itemsize)
         self._incoming = Crossing(nodes, here, ends.receives, False, part.itemsize)
@@ -54,8 +68,13 @@ class Relay:
         self._sent, self._received = memory[: self.first], memory[self.first :]
         self._own_out, self._own_in = self.copies_out((self._me,)), self.copies_in((self._me,))
         if self._meeting is not None:
-            self._hand = self._routes(self._outgoing, True)
-            self._take = self._routes(self._incoming, False)
+            size = len(self._outgoing.members)
+            held, holding = self._pairs(self._outgoing, True)
+            self._hand = Routes(size, self._me, holding, held, lambda _, writes: (None, self.copies_out(writes)))
+            held, holding = self._pairs(self._incoming, False)
+            incoming = held + [(mate, True) for mate in self._near.senders]
+            outgoing = holding + [(mate, True) for mate in self._near.receivers]
+            self._take = Routes(size, self._me, incoming, outgoing, self._taken)
         return True
 
     def start(self, source: Bytes) -> Pending | None:
@@ -69,27 +88,36 @@ class Relay:
         sent, received = self.messages
         return self._group.communicator().start_pieces(self._memory, *sent, self._memory, *received)
 
-    def finish(self, pending: Pending | None, target: Bytes) -> None:
-        """Wait for the messages and take what is ours from those of the partners. Collective over the group."""
+    def finish(self, pending: Pending | None, source: Bytes, target: Bytes) -> Left | None:
+        """Wait for the messages, take what is ours from those of the partners, and write what the node's ranks get.
+
+        Collective over the group. Returns None, or the numbers of those of the node whose bytes did not get here, and
+        of those whom ours did not reach, because new blocks are not shared.
+        """
         if pending is not None:
             pending.wait()
         if self._own_in is not None:
             self._own_in.run(self._at_own(self._received), [target])
-        if self._meeting is not None:
-            self._meeting.exchange(self._take, self._number, self._received, target)
+        if self._meeting is None:
+            return None
+        self._meeting.exchange(self._take, self._number, self._received, target, [source])
+        senders = tuple(self._near.senders) if locate(target) < 0 else ()
+        return (senders, self._unwritten) if senders or self._unwritten else None
 
     def _at_own(self, memory: Bytes) -> list[Bytes | None]:
         return [memory if mate == self._me else None for mate in range(len(self._outgoing.members))]
 
-    def _routes(self, crossing: Crossing, hands: bool) -> Routes:
-        """Return the routes from our block to the rooms of partners, or from these to our new block."""
-        size = len(crossing.members)
-        others = [mate for mate in range(size) if mate != self._me]
-        with_room = [(mate, hands) for mate in crossing.holders_of(self._me) if mate != self._me]
-        with_blocks = [(mate, hands) for mate in others if self._me in crossing.holders_of(mate)]
-        if hands:
-            return Routes(size, self._me, with_blocks, with_room, lambda _, writes: (None, self.copies_out(writes)))
-        return Routes(size, self._me, with_room, with_blocks, lambda reads, _: (self.copies_in(reads), None))
+    def _pairs(self, crossing: Crossing, hands: bool) -> tuple[list[tuple[int, bool]], list[tuple[int, bool]]]:
+        """Return whose rooms hold boxes of ours, and whose boxes our room holds, as `Routes` wants them."""
+        others = [mate for mate in range(len(crossing.members)) if mate != self._me]
+        mine = crossing.holders_of(self._me)
+        held = [(mate, hands) for mate in others if mate in mine]
+        return held, [(mate, hands) for mate in others if self._me in crossing.holders_of(mate)]
+
+    def _taken(self, reads: tuple[int, ...], writes: tuple[int, ...]) -> tuple[BoxCopies | None, BoxCopies | None]:
+        """Return the copies from rooms to our new block, and from our block to new blocks that are shared."""
+        self._unwritten = tuple(mate for mate in self._near.receivers if mate not in writes)
+        return self.copies_in(reads), self._near.writes(writes)
 
     def copies_out(self, mates: tuple[int, ...]) -> BoxCopies | None:
         """Return the copies from our block to the rooms of those of our node with these numbers. Local."""

@@ -13,10 +13,11 @@ from meshcomm.exchange import as_bytes
 from meshcomm.execute import ends_of, exchange_part
 from meshcomm.partners import Crossing, Nodes
 from meshcomm.plan import Slice
-from meshcomm.relay import Relay
+from meshcomm.relay import Near, Relay
 
 U = "unsharded"
 UNTOUCHED = -1
+NOBODY = Near([], [], lambda mates: None)
 
 
 # -- who exchanges for whom -------------------------------------------------------------------------------------------
@@ -50,7 +51,7 @@ def arrive(step, group, numbers):
     relays, sources, targets, expected = [], [], [], []
     for place, device in enumerate(group):
         its = SimpleNamespace(nodes=tuple(numbers), meeting=None, members=group)
-        relays.append(Relay(its, place, exchange_part(step, device), ends_of(step, device), 0))
+        relays.append(Relay(its, place, exchange_part(step, device), ends_of(step, device), 0, NOBODY))
         sources.append(cut(array, step.held_box(device)))
         expected.append(cut(array, step.target_box(device)))
         targets.append(np.full_like(expected[-1], UNTOUCHED))

@@ -131,6 +131,13 @@ def layout_of(rng, mesh, rank):
     return mc.Layout([tuple(names) for names in axes], mesh)
 
 
+def own_tensor(array, layout):
+    """A tensor of a block that is not in shared memory."""
+    inside = layout.mesh.rank is not None
+    block = array[layout.block_slices(array.shape, layout.mesh.rank)].copy() if inside else None
+    return mc.from_local(block, layout, global_shape=array.shape)
+
+
 def through_partners(count, unshared=""):
     """Random relayouts, from blocks of our own and from those of the library; one host may share no memory."""
     if socket.gethostname() == unshared:
@@ -139,12 +146,12 @@ def through_partners(count, unshared=""):
     for number in range(int(count)):
         shape, source, target = random_relayout(rng)
         array = np.arange(float(np.prod(shape))).reshape(shape)
-        for t in (mc.distribute(array, source), mc.from_callback(shape, "f8", source, lambda at, a=array: a[at])):
-            for _ in range(2):
-                made = mc.relayout(t, target)
-                if made.local is not None:
-                    wanted = array[target.block_slices(shape, target.mesh.rank)]
-                    assert np.array_equal(made.local, wanted), (number, shape, source, target)
+        shared, own = mc.distribute(array, source), own_tensor(array, source)
+        for t, out in ((shared, None), (own, None), (shared, own_tensor(array * 0, target)), (shared, None)):
+            made = mc.relayout(t, target, out=out)
+            if made.local is not None:
+                wanted = array[target.block_slices(shape, target.mesh.rank)]
+                assert np.array_equal(made.local, wanted), (number, shape, source, target)
         for mesh in {id(layout.mesh): layout.mesh for layout in (source, target)}.values():
             mesh.close()
     most = COMM.allreduce(opened.count, MPI.MAX)  # a rank may be outside of most meshes
