@@ -79,8 +79,7 @@ def shared_scratch(size: int) -> Bytes | None:
         return np.empty(0, dtype=np.uint8)
     kept: Bytes | None = getattr(_scratch, "shared", None)
     if kept is None or len(kept) < size:
-        # Exchanges keep what they have got: in powers of two all of it is at most twice what the largest one needs.
-        kept = allocate(1 << (size - 1).bit_length())
+        kept = allocate(size)
         if kept is None:
             return None
         _scratch.shared = kept

@@ -59,13 +59,16 @@ class Relay:
 
         No rank uses more than *bound* bytes, or memory that the others of its node do not see.
         """
-        memory = shared_scratch(self.room) if self._meeting is not None else np.empty(self.room, dtype=np.uint8)
-        failed = memory is None or self.room > bound
-        if self._group.communicator().allreduce_max(np.array([failed], dtype=np.int64))[0]:
+        memory = None
+        # Exchanges keep what they have got: in powers of two, all of it is at most twice what the largest one has.
+        room = 1 << (self.room - 1).bit_length() if self.room else 0
+        if room <= bound:
+            memory = np.empty(room, dtype=np.uint8) if self._meeting is None else shared_scratch(room)
+        if self._group.communicator().allreduce_max(np.array([memory is None], dtype=np.int64))[0]:
             return False
         assert memory is not None
         self._memory = memory
-        self._sent, self._received = memory[: self.first], memory[self.first :]
+        self._sent, self._received = memory[: self.first], memory[self.first : self.room]
         self._own_out, self._own_in = self.copies_out((self._me,)), self.copies_in((self._me,))
         if self._meeting is not None:
             size = len(self._outgoing.members)

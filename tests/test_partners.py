@@ -129,6 +129,17 @@ def test_what_crosses_between_meshes_arrives(pair, shape, numbers):
     check(plan_relayout(shape, "i8", *pair, machine=machine), numbers)
 
 
+def test_memory_is_within_the_bound():
+    mesh = Mesh(range(4), [("x", 4)])
+    (step,) = plan_relayout((64,), "i8", Layout(["x"], mesh), Layout([U], mesh)).steps
+    communicator = SimpleNamespace(allreduce_max=lambda values: values)
+    group = SimpleNamespace(nodes=(0, 1, 2, 3), meeting=None, communicator=lambda: communicator)
+    relay = Relay(group, 0, exchange_part(step, 0), ends_of(step, 0), 0, NOBODY)
+    assert relay.room == 6 * 16 * 8  # three messages each way
+    assert relay.open(1024)
+    assert not relay.open(1023)
+
+
 def test_what_all_ranks_of_a_node_need_crosses_to_it_once():
     mesh = Mesh(range(8), [("x", 8)])
     (step,) = plan_relayout((64,), "i8", Layout(["x"], mesh), Layout([U], mesh)).steps
