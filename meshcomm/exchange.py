@@ -70,6 +70,22 @@ def scratch(use: str, size: int) -> Bytes:
     return kept[:size]
 
 
+def shared_scratch(size: int) -> Bytes | None:
+    """Return *size* bytes in memory that the node's ranks share, or None if there are none. Local.
+
+    They are the same for all exchanges of this thread that have asked for no more, of which one uses them at a time.
+    """
+    if size == 0:
+        return np.empty(0, dtype=np.uint8)
+    kept: Bytes | None = getattr(_scratch, "shared", None)
+    if kept is None or len(kept) < size:
+        kept = allocate(size)
+        if kept is None:
+            return None
+        _scratch.shared = kept
+    return kept[:size]
+
+
 def forget_scratch() -> None:
     """Give back what `scratch` keeps for this thread. Local."""
     _scratch.__dict__.clear()

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from meshcomm import guard
+from meshcomm import guard, partners
 from meshcomm.blocks import Box
 from meshcomm.collectives import Program
 from meshcomm.exchange import (
@@ -25,7 +25,7 @@ from meshcomm.exchange import (
 )
 from meshcomm.groups import Bytes, Group, Place
 from meshcomm.node import Far, OnNode, Where
-from meshcomm.plan import Plan
+from meshcomm.plan import DEFAULT_SCRATCH, Plan
 from meshcomm.steps import AllGather, Boxes, Slice, Step, largest_block
 
 Array = NDArray[Any]
@@ -178,8 +178,22 @@ def _on_node(plan: Plan, number: int, place: Place, operation: Operation) -> Ope
     step = [step for step in plan.steps if not isinstance(step, Slice)][number]
     here, part = step.place_of(place.device), exchange_part(step, place.device)
     fingerprint = guard.fingerprint(f"{step!r} of {step.shape}, {step.itemsize} bytes")
-    far = far_blocks(step, place.device)
-    return OnNode(operation, operation.group, here, part, far, most_bytes(step), fingerprint)
+    far, most = far_blocks(step, place.device), most_bytes(step)
+    ends = ends_of(step, place.device) if partners.chosen(step, place.team.machine) else None
+    bound = DEFAULT_SCRATCH if plan.max_scratch_bytes is None else plan.max_scratch_bytes
+    return OnNode(operation, operation.group, here, part, far, most, fingerprint, ends, bound)
+
+
+def ends_of(step: Step, device: int) -> partners.Ends:
+    """Return what the ranks of the group of *device* send and receive, by their places. Local."""
+
+    def device_at(place: int) -> int:
+        return int(step.members(device, np.array([place], dtype=np.intp))[0])
+
+    source, target = ([start for start, _ in box or ()] for box in (step.held_box(device), step.target_box(device)))
+    return partners.Ends(
+        lambda place: step.sends(device_at(place)), lambda place: step.receives(device_at(place)), source, target
+    )
 
 
 def far_blocks(step: Step, device: int) -> Far:

@@ -287,6 +287,7 @@ class Team:
         if twin is not None:  # an equal group that somebody asked for while this one was closed
             group.opened, twin.opened = twin.opened, None
             group.meeting, twin.meeting = twin.meeting, None
+            group.nodes, twin.nodes = twin.nodes, None
             self._groups[group.key] = group
             return group.communicator()
         if len(self._groups) >= self._limit:
@@ -302,7 +303,7 @@ class Team:
     def _meet(self, group: "Group") -> None:
         """Let the ranks of a group that share memory know each other. Collective over the group."""
         if isinstance(self.world, MPIWorld) and len(group.members) > 1:
-            group.meeting = _late.call("meet", group.opened, group.members)
+            group.meeting, group.nodes = _late.call("meet", group.opened, group.members)
 
     def _connect(self) -> Communicator:
         communicator = self.world.connect(self.ranks)
@@ -349,6 +350,8 @@ class Group:
         self.opened: Communicator | None = None
         self.meeting: Any = None
         """Where its ranks on this node copy between their blocks, if they share memory; see `meshcomm.shared`."""
+        self.nodes: tuple[int, ...] | None = None
+        """A number for each place, equal for those that share memory, the same on all ranks; None if none do."""
 
     @property
     def is_open(self) -> bool:
@@ -368,7 +371,7 @@ class Group:
             if self.meeting is not None:
                 self.meeting.close()
             self.opened.free()
-            self.opened = self.meeting = None
+            self.opened = self.meeting = self.nodes = None
 
 
 MACHINE_FILE = "MESHCOMM_MACHINE"
@@ -441,6 +444,12 @@ def _sendable(data: Bytes) -> list[Bytes]:
     return [data[start : start + _SEND_AT_ONCE] for start in range(0, len(data), _SEND_AT_ONCE)]
 
 
+def _with_bytes(counts: Counts, first: int) -> list[int]:
+    """Return the ranks with bytes, from *first* on and around."""
+    some = np.flatnonzero(counts)
+    return np.roll(some, -int(np.searchsorted(some, first))).tolist()
+
+
 class MPICommunicator(Communicator):
     """A communicator of MPI that belongs to us."""
 
@@ -468,10 +477,10 @@ class MPICommunicator(Communicator):
         self, send: Bytes, send_counts: Counts, send_offsets: Counts, into: Bytes, counts: Counts, offsets: Counts
     ) -> Pending:
         requests = []
-        for rank in (*range(self.rank, self.size), *range(self.rank)):
+        for rank in _with_bytes(counts, self.rank):
             mine = into[offsets[rank] : offsets[rank] + counts[rank]]
             requests += [self._comm.Irecv([part, self._byte], rank) for part in _sendable(mine)]
-        for rank in (*range(self.rank, self.size), *range(self.rank)):
+        for rank in _with_bytes(send_counts, self.rank):
             theirs = send[send_offsets[rank] : send_offsets[rank] + send_counts[rank]]
             requests += [self._comm.Isend([part, self._byte], rank) for part in _sendable(theirs)]
         return _Requests(requests, (send, into))

@@ -27,6 +27,9 @@ from meshcomm.exchange import (
     with_peers,
 )
 from meshcomm.groups import Bytes, Group
+from meshcomm.partners import Ends
+from meshcomm.plan import DEFAULT_SCRATCH
+from meshcomm.relay import Near, Relay
 from meshcomm.shared import Meeting, Routes
 from meshcomm.steps import Boxes
 
@@ -49,11 +52,21 @@ class OnNode:
     """An exchange over MPI, or straight between blocks where ranks share memory. Local to make.
 
     *over_mpi* is the exchange of one tensor, *part*, among all ranks of the group; *most* and *rounds* are its own.
-    *number* is the same on all ranks of the group for the same exchange, and another for others.
+    *number* is the same on all ranks of the group for the same exchange, and another for others. With *ends*, on all
+    ranks, bytes go between nodes through partners, if the ranks find the memory for it within *bound* bytes.
     """
 
     def __init__(
-        self, over_mpi: Exchange | Gather, group: Group, place: int, part: Part, far: Far, most: int, number: int
+        self,
+        over_mpi: Exchange | Gather,
+        group: Group,
+        place: int,
+        part: Part,
+        far: Far,
+        most: int,
+        number: int,
+        ends: Ends | None = None,
+        bound: int = DEFAULT_SCRATCH,
     ) -> None:
         self._over_mpi = over_mpi
         self._group = group
@@ -62,43 +75,75 @@ class OnNode:
         self._far = far
         self._most = most
         self._number = number
+        self._ends = ends
+        self._bound = bound
+        self._nodes: tuple[int, ...] | None = None
         self._met: Meeting | None = None
         self._alone = len(group.members) == 1
 
     def run(self, sources: list[Bytes], targets: list[Bytes]) -> None:
         """Fill the new block. Collective over the group."""
-        meeting: Meeting | None = None
+        nodes: tuple[int, ...] | None = None
         if not self._alone:
             self._group.communicator()
-            meeting = self._group.meeting
-        if meeting is None:
+            nodes = self._group.nodes
+        if nodes is None:  # on all ranks
             self._over_mpi.run(sources, targets)
             return
-        if meeting is not self._met:  # a new group, or opened again
-            self._meet(meeting)
-        started = None
-        if self._beyond is not None and self._beyond.rounds == 1:
+        if nodes is not self._nodes:  # a new group, or opened again
+            self._meet(nodes)
+        if self._relay is not None:
+            pending = self._relay.start(sources[0])
+            if self._own is not None:
+                self._own.run(sources, targets)
+            left = self._relay.finish(pending, sources[0], targets[0])
+            if left is not None:
+                self._by_messages(left, sources, targets)
+        elif self._beyond is not None and self._beyond.rounds == 1:
             started = self._beyond.start(sources, targets, scratch)
-        left = meeting.exchange(self._routes, self._number, sources[0], targets[0])
+            self._among_mates(sources, targets)
+            started.wait()
+        else:
+            self._among_mates(sources, targets)
+            if self._beyond is not None:
+                self._beyond.run(sources, targets)
+
+    def _among_mates(self, sources: list[Bytes], targets: list[Bytes]) -> None:
+        """Copy among those ranks of the group that share memory with this one, if any."""
+        if self._met is None:
+            return
+        left = self._met.exchange(self._routes, self._number, sources[0], targets[0])
         if left is not None:
             self._by_messages(left, sources, targets)
-        if started is not None:
-            started.wait()
-        elif self._beyond is not None:
-            self._beyond.run(sources, targets)
 
-    def _meet(self, meeting: Meeting) -> None:
-        """Prepare for those ranks of the group that share memory with this one, and for those beyond."""
-        part, mates = self._part, np.array(meeting.members, dtype=np.intp)
+    def _meet(self, nodes: tuple[int, ...]) -> None:
+        """Prepare for those ranks of the group that share memory with this one, if any, and for those beyond."""
+        part, everyone = self._part, np.arange(len(nodes), dtype=np.intp)
+        meeting: Meeting | None = self._group.meeting
         self._met = meeting
-        self._routes = Routes(
-            meeting.size, meeting.place, self._pairs(part.receives, True), self._pairs(part.sends, False), self._copies
-        )
-        self._beyond: Exchange | None = None
-        if meeting.size < len(self._group.members):
-            beyond = np.setdiff1d(np.arange(len(self._group.members)), mates)
-            self._beyond = self._messages(beyond, beyond, Exchange)
+        beyond = everyone
+        incoming: list[tuple[int, bool]] = []
+        outgoing: list[tuple[int, bool]] = []
+        if meeting is not None:
+            beyond = np.setdiff1d(everyone, np.array(meeting.members))
+            incoming, outgoing = self._pairs(part.receives, True), self._pairs(part.sends, False)
+            self._routes = Routes(meeting.size, meeting.place, incoming, outgoing, self._copies)
         self._others: dict[Any, Exchange] = {}
+        self._beyond: Exchange | None = None
+        self._relay = self._relayed(_ends_of(incoming), _ends_of(outgoing)) if len(set(nodes)) > 1 else None
+        self._own = None if self._relay is None else own_copies([part], self._place)
+        if self._relay is None and len(beyond):
+            # A rank that shares no memory exchanges just as those that do: all have to make the same calls of MPI.
+            self._beyond = self._messages(beyond, beyond, Exchange)
+        self._nodes = nodes
+
+    def _relayed(self, senders: list[int], receivers: list[int]) -> Relay | None:
+        """Return what goes through partners, on all ranks, or None. Collective over the group."""
+        if self._ends is None:
+            return None
+        near = Near(senders, receivers, self._writes)
+        relay = Relay(self._group, self._place, self._part, self._ends, self._number, near)
+        return relay if relay.open(self._bound) else None
 
     def _pairs(self, boxes: Boxes, receives: bool) -> list[tuple[int, bool]]:
         """Return with which mates this rank exchanges one way, by their places among the mates, and who copies."""
@@ -125,12 +170,18 @@ class OnNode:
         def source(peer: int) -> tuple[Shape, Any]:
             return (part.shape or (), own_starts) if peer == self._place else self._far.source(peer)
 
-        size, target_size = nbytes(part.shape, part.itemsize), nbytes(part.target_shape, part.itemsize)
+        target_size = nbytes(part.target_shape, part.itemsize)
         theirs, sizes, ours = self._paired(part.receives, part.target_shape, sorted({*reads, here}), source)
         read = BoxCopies(sizes, [target_size], part.itemsize, *theirs[:3], *ours) if len(ours.offsets) else None
-        theirs, sizes, ours = self._paired(part.sends, part.shape, list(writes), self._far.target)
-        write = BoxCopies([size], sizes, part.itemsize, *ours[:3], *theirs) if len(ours.offsets) else None
-        return read, write
+        return read, self._writes(writes)
+
+    def _writes(self, mates: tuple[int, ...]) -> BoxCopies | None:
+        """Return the copies from our block to the new blocks of mates."""
+        part = self._part
+        theirs, sizes, ours = self._paired(part.sends, part.shape, list(mates), self._far.target)
+        if not len(ours.offsets):
+            return None
+        return BoxCopies([nbytes(part.shape, part.itemsize)], sizes, part.itemsize, *ours[:3], *theirs)
 
     def _paired(
         self, boxes: Boxes, shape: Shape | None, mates: list[int], far: Where
@@ -287,6 +338,10 @@ def _begins(sizes: list[int]) -> list[int]:
     """Return where blocks of these *sizes* begin in one stretch, each on a cache line of its own, and its end."""
     lines = [-(-size // _LINE) * _LINE for size in sizes]
     return [0, *np.cumsum(lines, dtype=np.intp).tolist()]
+
+
+def _ends_of(pairs: list[tuple[int, bool]]) -> list[int]:
+    return [mate for mate, _ in pairs]
 
 
 def _nothing(part: Part) -> Placed:

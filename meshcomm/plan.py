@@ -20,6 +20,7 @@ from meshcomm.errors import DTypeError, LayoutError, MeshError, ShapeError
 from meshcomm.layout import Layout
 from meshcomm.machine import Indices, Load, Machine
 from meshcomm.mesh import Mesh, integer
+from meshcomm.partners import chosen
 from meshcomm.steps import (
     AllGather,
     AllToAll,
@@ -168,7 +169,8 @@ class Plan:
             traffic = f" {_bytes(int(moved.bytes_moved.max()))}, {_count(int(moved.messages.max()), 'message')}"
             works = (("pack", step.packs), ("unpack", step.unpacks))
             work = ", ".join(w for w, does in works if does and not isinstance(step, Slice))
-            lines.append(f"  {number}. {step}{groups}{traffic}{'; ' + work if work else ''}")
+            through = "; between nodes through partners" if chosen(step, self.machine) else ""
+            lines.append(f"  {number}. {step}{groups}{traffic}{'; ' + work if work else ''}{through}")
         if not self.steps:
             lines.append("  nothing moves: a copy of the block")
         if len(self.candidates) > 1:

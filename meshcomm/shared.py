@@ -41,11 +41,12 @@ def locate(array: Any) -> int:
 
 
 @_late.provides("meet")
-def meet(communicator: Communicator, ranks: tuple[int, ...]) -> Meeting | None:
+def meet(communicator: Communicator, ranks: tuple[int, ...]) -> tuple[Meeting | None, tuple[int, ...] | None]:
     """Return the meeting of those ranks of *communicator* that are on this node, or None. Collective.
 
     None, on all of them, if there is one rank only, or one cannot share memory with another; `describe` says why. The
-    first call of a program, which should be over all its ranks, decides how much a rank may share. While ranks wait
+    second is the same on all ranks: a number for each, equal for ranks in one meeting, or None if none meet. The first
+    call of a program, which should be over all its ranks, decides how much a rank may share. While ranks wait
     for each other they let MPI make progress. *ranks* are what errors call the ranks. ``MeshcommError``, on all ranks,
     if MESHCOMM_SHARED_MEMORY is no size.
     """
@@ -56,23 +57,24 @@ def meet(communicator: Communicator, ranks: tuple[int, ...]) -> Meeting | None:
         raise MeshcommError(error)
     if all(_obstacle(everyone, rank) for rank in range(len(everyone))):  # all ranks see the same
         _note(_obstacle(everyone, me))
-        return None
+        return None, None
     mates = _mates(everyone, me)
     offer = _offer(_obstacle(everyone, me), _neighbours(everyone, me))
     offers = _told(communicator, offer)
     memories, obstacle = _mapped([(everyone[rank]["pid"], offers[rank]) for rank in mates], mates.index(me))
-    answers = _told(communicator, obstacle)
-    obstacles = [answers[rank] for rank in mates if answers[rank]]
-    if obstacles:
+    obstacles = _told(communicator, obstacle)
+    nodes = _nodes(everyone, obstacles)
+    reason = next((obstacles[mate] for mate in mates if obstacles[mate]), "")
+    if reason:
         if offer["line"] >= 0:
             _own().close_place(offer["line"])
-        _note(obstacles[0])
-        return None
+        _note(reason)
+        return None, nodes
     lines = [offers[rank]["line"] for rank in mates]
     clock = max(offers[rank]["clock"] for rank in mates)
     _note("")
     names = [ranks[rank] for rank in mates]
-    return Meeting(_own(), memories, lines, mates.index(me), clock, mates, names, communicator.progress)
+    return Meeting(_own(), memories, lines, mates.index(me), clock, mates, names, communicator.progress), nodes
 
 
 def describe() -> str:
@@ -147,6 +149,18 @@ def _mates(everyone: list[Any], rank: int) -> list[int]:
         for other, its in enumerate(everyone)
         if (its["host"], its["processes"]) == (mine["host"], mine["processes"])
     ]
+
+
+def _nodes(everyone: list[Any], obstacles: list[str]) -> tuple[int, ...] | None:
+    """Return a number for each rank, equal for those that share memory, or None if none do."""
+    together: dict[Any, list[int]] = {}
+    for rank, its in enumerate(everyone):
+        together.setdefault((its["host"], its["processes"]), []).append(rank)
+    nodes = list(range(len(everyone)))
+    for mates in together.values():
+        for mate in mates if not any(obstacles[rank] for rank in mates) else ():
+            nodes[mate] = mates[0]
+    return tuple(nodes) if len(set(nodes)) < len(nodes) else None
 
 
 def _neighbours(everyone: list[Any], rank: int) -> int:

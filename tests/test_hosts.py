@@ -87,6 +87,30 @@ def test_relayouts_between_hosts_with_different_numbers_of_ranks(hosts):
     assert_expected(hosts.run(CASES, (1, 2), ["relayouts", "rows to columns", "columns to rows", "gather"]), 3)
 
 
+@pytest.mark.parametrize(("ranks", "in_turns"), [(2, False), ((1, 2), False), ((3, 1), False), (3, False), (3, True)])
+def test_through_partners(hosts, ranks, in_turns):
+    count = 2 * ranks if isinstance(ranks, int) else sum(ranks)
+    assert_expected(hosts.run(CASES, ranks, ["through_partners", 40], in_turns=in_turns, timeout=60.0), count)
+
+
+def test_without_room_nobody_goes_through_partners(hosts):
+    assert_expected(hosts.run(CASES, 2, ["no_room_for_partners"]), 4)
+
+
+def test_partners_of_a_host_that_shares_no_memory(hosts):
+    assert_expected(hosts.run(CASES, 3, ["through_partners", 40, "host1"], timeout=60.0), 6)
+
+
+def test_a_gather_through_partners_crosses_once(hosts):
+    crossed = []
+    for env in ({}, {"THROUGH": "1"}):
+        before = hosts.sent()
+        assert_expected(hosts.run(CASES, 3, ["gather_of", 96], env=env), 6)
+        crossed.append(sum(hosts.sent()) - sum(before))
+    gathered = 10 * 2 * 48 * 128 * 8  # bytes of ten gathers: each host gets the half of the other one
+    assert crossed[1] < 1.5 * gathered < crossed[0]
+
+
 def test_what_all_see_wrong_all_raise(hosts):
     assert_expected(hosts.run(CASES, 2, ["all_raise"]), 4)
 

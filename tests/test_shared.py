@@ -688,7 +688,7 @@ def test_threads_of_one_process_do_not_share(fresh):
         place = world_of(None).place(mc.create_mesh())
         return shared.meet(place.team.everyone.communicator(), (0, 1))
 
-    assert simulated(3, program) == [None] * 3
+    assert simulated(3, program) == [(None, None)] * 3
     assert shared.describe() == "off: the ranks are threads of one process"
 
 

@@ -14,6 +14,7 @@ from mpi4py import MPI
 
 import meshcomm as mc
 from meshcomm import __main__ as command
+from meshcomm import partners, relay
 
 COMM = MPI.COMM_WORLD
 LONG = 60.0
@@ -88,6 +89,104 @@ def check(shape, source, target, name):
         made = mc.relayout(t, target)
         assert np.array_equal(made.local, array[target.block_slices(shape, target.mesh.rank)]), (name, shape)
     assert np.array_equal(made.to_numpy(), array), (name, shape)
+
+
+# -- through partners -------------------------------------------------------------------------------------------------
+
+
+class Opened:
+    """Make every exchange between nodes go through partners, and count those that do."""
+
+    def __init__(self):
+        self.count = self.refused = 0
+        partners.ALWAYS = True
+        original = relay.Relay.open
+
+        def counted(its, bound):
+            opened = original(its, bound)
+            self.count += opened
+            self.refused += not opened
+            return opened
+
+        relay.Relay.open = counted
+
+
+def random_relayout(rng):
+    """A shape, a source and a target: on one mesh of some or all ranks, or from one to another."""
+    ranks = list(range(COMM.size))
+    mesh = mc.create_mesh(dims_of(rng, len(ranks)))
+    other = mesh
+    kind = rng.integers(3)
+    if kind:  # some ranks take no part, or only in one
+        mesh = mc.create_mesh(dims_of(rng, len(ranks) - 1), devices=ranks[:-1] if rng.integers(2) else ranks[:0:-1])
+        other = mc.create_mesh(dims_of(rng, len(ranks) - 1), devices=ranks[1:]) if kind == 2 else mesh
+    shape = tuple(rng.integers(0, 12, rng.integers(1, 4)).tolist())
+    return shape, layout_of(rng, mesh, len(shape)), layout_of(rng, other, len(shape))
+
+
+def dims_of(rng, size):
+    first = int(rng.choice([n for n in range(1, size + 1) if size % n == 0]))
+    return [("x", first), ("y", size // first)]
+
+
+def layout_of(rng, mesh, rank):
+    axes = [[] for _ in range(rank)]
+    for name in rng.permutation(list(mesh.dim_names)).tolist():
+        axis = int(rng.integers(-1, rank))
+        if axis >= 0:
+            axes[axis].append(name)
+    return mc.Layout([tuple(names) for names in axes], mesh)
+
+
+def own_tensor(array, layout):
+    """A tensor of a block that is not in shared memory."""
+    inside = layout.mesh.rank is not None
+    block = array[layout.block_slices(array.shape, layout.mesh.rank)].copy() if inside else None
+    return mc.from_local(block, layout, global_shape=array.shape)
+
+
+def through_partners(count, unshared=""):
+    """Random relayouts, from blocks of our own and from those of the library; one host may share no memory."""
+    if socket.gethostname() == unshared:
+        os.environ["MESHCOMM_SHARED_MEMORY"] = "0"
+    opened, rng = Opened(), np.random.default_rng(COMM.size)
+    for number in range(int(count)):
+        shape, source, target = random_relayout(rng)
+        array = np.arange(float(np.prod(shape))).reshape(shape)
+        shared, own = mc.distribute(array, source), own_tensor(array, source)
+        for t, out in ((shared, None), (own, None), (shared, own_tensor(array * 0, target)), (shared, None)):
+            made = mc.relayout(t, target, out=out)
+            if made.local is not None:
+                wanted = array[target.block_slices(shape, target.mesh.rank)]
+                assert np.array_equal(made.local, wanted), (number, shape, source, target)
+        for mesh in {id(layout.mesh): layout.mesh for layout in (source, target)}.values():
+            mesh.close()
+    most = COMM.allreduce(opened.count, MPI.MAX)  # a rank may be outside of most meshes
+    assert most > int(count) // 4, most
+    expected()
+
+
+def no_room_for_partners():
+    """Where one rank has no room in memory that others see, all go on without partners."""
+    opened = Opened()
+    if COMM.rank == COMM.size - 1:
+        relay.shared_scratch = lambda size: None
+    relayouts("rows to columns", "gather")
+    assert opened.refused > 0
+    assert opened.count == 0
+
+
+def gather_of(lines):
+    """A gather of so many lines, directly or through partners as the environment says."""
+    if os.environ.get("THROUGH"):
+        Opened()
+    else:
+        partners.ALWAYS = False
+    mesh = mc.create_mesh(LINE)
+    t = mc.ones((int(lines), 128), "f8", mc.Layout(ROWS, mesh))
+    for _ in range(10):
+        mc.relayout(t, mc.Layout(WHOLE, mesh))
+    expected()
 
 
 # -- ends -------------------------------------------------------------------------------------------------------------

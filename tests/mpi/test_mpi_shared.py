@@ -26,7 +26,7 @@ def meet(comm, monkeypatch):
     def make(color=None):
         part = comm if color is None else comm.Split(color, RANK)
         parts.extend([] if color is None else [part])
-        made = shared.meet(MPICommunicator(part), tuple(part.allgather(RANK)))
+        made, _ = shared.meet(MPICommunicator(part), tuple(part.allgather(RANK)))
         if made is not None:
             opened.append(made)
         return made
