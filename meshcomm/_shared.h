@@ -20,7 +20,8 @@ typedef struct {
     uint64_t chain;  /* the fingerprint of all exchanges so far: this and what follows in the ready line */
     int64_t source;  /* where the block is in the rank's pool, or -1 */
     int64_t target;
-    char rest[88];
+    uint64_t agreeing; /* the exchange before which the rank has last begun to agree with all others on a call */
+    char rest[80];
 } mc_line;
 
 typedef struct {
@@ -39,6 +40,10 @@ static inline void mc_publish(mc_line *line, uint64_t epoch)
 #endif
     __atomic_store_n(&line->epoch, epoch, __ATOMIC_RELEASE);
 }
+
+static inline uint64_t mc_agreeing(const mc_line *line) { return __atomic_load_n(&line->agreeing, __ATOMIC_ACQUIRE); }
+
+static inline void mc_agree(mc_line *line, uint64_t epoch) { __atomic_store_n(&line->agreeing, epoch, __ATOMIC_RELEASE); }
 
 static inline void mc_fail(mc_line *line) { __atomic_store_n(&line->failed, (uint64_t)1, __ATOMIC_RELEASE); }
 

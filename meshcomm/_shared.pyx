@@ -27,7 +27,7 @@ from meshcomm._kernels cimport BoxCopies, _Regions, _Views
 
 cdef extern from "_shared.h" nogil:
     ctypedef struct mc_line:
-        uint64_t epoch, failed, chain
+        uint64_t epoch, failed, chain, agreeing
         int64_t source, target
     ctypedef struct mc_place:
         mc_line ready, done
@@ -41,6 +41,8 @@ cdef extern from "_shared.h" nogil:
     uint64_t mc_epoch(const mc_line *line)
     uint64_t mc_failed(const mc_line *line)
     void mc_publish(mc_line *line, uint64_t epoch)
+    uint64_t mc_agreeing(const mc_line *line)
+    void mc_agree(mc_line *line, uint64_t epoch)
     void mc_fail(mc_line *line)
     uint64_t mc_chained(uint64_t chain, uint64_t number)
     int mc_create(size_t size, int *fd)
@@ -225,6 +227,7 @@ cdef class Pool(Memory):
         if mc_provide(self.system.fd, self.base, place // PAGE * PAGE, PAGE):
             return -1
         self.free_places.pop()
+        mc_agree(&(<mc_place *> (self.base + place)).ready, 0)  # what an earlier meeting left there
         return place
 
     def close_place(self, Py_ssize_t place):
@@ -520,6 +523,11 @@ cdef class Meeting:
             self.own.close_place(self.line)
             self.closed = "it is closed"
 
+    def agree(self):
+        """Tell the others that this rank agrees with them on a call: in the next exchange all have to have. Local."""
+        if self.closed is None and not self.own.system.forked:
+            mc_agree(&self.places[self.place].ready, self.epoch + 1)
+
     def exchange(self, Routes routes not None, uint64_t number, source, target, several=None):
         """Copy what *routes* say from the blocks *source* of all ranks to their new blocks *target*. Collective.
 
@@ -532,7 +540,10 @@ cdef class Meeting:
         """
         cdef Py_buffer sent, received
         if self.closed is not None or self.busy or self.own.system.forked:
-            raise MeshError(f"ranks cannot meet: {self.closed or ('it is busy' if self.busy else 'this is a fork')}")
+            raise MeshError(
+                "ranks that share memory cannot exchange: "
+                + (self.closed or ("another thread of this one does" if self.busy else "this process is a fork"))
+            )
         if routes.size != self.size or routes.place != self.place:
             raise ValueError("the routes are those of other ranks")
         PyObject_GetBuffer(source, &sent, PyBUF_SIMPLE)
@@ -591,6 +602,7 @@ cdef class Meeting:
 
     cdef int _check_partners(self, Routes routes, bint done) except -1:
         cdef const mc_line *theirs
+        cdef const mc_line *mine = &self.places[self.place].ready
         cdef int place
         partners = [routes.order[i] for i in range(routes.partners)]
         others = [] if done else [str(self.names[place]) for place in partners if self._differs(place)]
@@ -600,6 +612,13 @@ cdef class Meeting:
                 f"{', '.join(others)}, now or before. MESHCOMM_CHECK=1 will name the calls"
             )
         for place in partners:
+            theirs = &self.places[place].ready
+            # It agrees with all others before this exchange; this rank has not, and so is in another call.
+            if mc_epoch(theirs) < self.epoch and mc_agreeing(theirs) == self.epoch != mc_agreeing(mine):
+                raise CollectiveMismatch(
+                    f"rank {self.names[self.place]} makes a call that is known to it, but rank {self.names[place]} makes "
+                    "one that it first has to agree on with all ranks. MESHCOMM_CHECK=1 will name the calls"
+                )
             theirs = &self.places[place].done
             if mc_failed(theirs) and mc_epoch(theirs) < self.epoch:
                 raise CollectiveMismatch(
@@ -664,7 +683,7 @@ cdef class Meeting:
     cdef int _fail(self, source, target) except -1:
         """Let those who wait for this rank know; some may still read the one block and write to the other."""
         _left_behind.append((self, source, target))
-        self.closed = "an exchange ended with an error"
+        self.closed = "an earlier exchange of these ranks ended with an error; close() the mesh and make it again"
         mc_fail(&self.places[self.place].done)
         return 0
 

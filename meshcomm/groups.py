@@ -324,6 +324,12 @@ class Team:
             self.programs.move_to_end(key)
         return program
 
+    def agrees(self) -> None:
+        """Tell ranks that share memory that this one agrees with all of the team on a call. Local."""
+        for group in (self.everyone, *self._groups.values()):
+            if group.meeting is not None:
+                group.meeting.agree()
+
     def remember(self, key: Hashable, program: Any) -> None:
         """Keep *program* for *key*; beyond a bound the one used longest ago is dropped. Local, on every rank."""
         self.programs[key] = program

@@ -102,6 +102,7 @@ def agree(team: Team, call: str, error: Exception | None = None) -> None:
         install()
     team.chain = fingerprint(f"{team.chain} {call}")
     communicator = team.everyone.communicator()
+    team.agrees()
     watch.error = error
     largest = communicator.allreduce_max(np.array([team.chain, -team.chain, error is not None], dtype=np.int64))
     watch.error = None

@@ -11,7 +11,7 @@ from meshcomm import _late, batch, guard
 from meshcomm.collectives import as_array, is_traced, untraced
 from meshcomm.context import place_between, place_in
 from meshcomm.dtensor import DTensor, distribute, place_text, unwrapped
-from meshcomm.errors import DTypeError, LayoutError, MeshError, ShapeError
+from meshcomm.errors import DTypeError, LayoutError, MeshcommError, MeshError, ShapeError
 from meshcomm.exchange import as_bytes, forget_scratch
 from meshcomm.execute import prepare, run_agreed
 from meshcomm.groups import Place
@@ -88,19 +88,19 @@ def relayout(
         return _distributed(tensor, layout, out)
     source, shape, dtype = tensor.layout, tensor.shape, tensor.dtype
     place = place_between(source.mesh, layout.mesh)
-    if out is not None:
-        check_out(out, tensor, layout)
     if place is None:
+        if out is not None:
+            check_out(out, tensor, layout)
         plan = plan_relayout(shape, dtype, source, layout, max_scratch_bytes)  # checked alike
         return DTensor(None, plan.target, shape, dtype) if out is None else out
     guard.begin(name or "relayout", place.team)
     try:
         if out is not None:
-            agree_on_outs([(tensor, out)], place)
+            agree_on_outs([(tensor, out, layout)], place)
         block = run_agreed(
             place,
             (source, layout, shape, dtype, max_scratch_bytes),
-            lambda: call_text("relayout", tensor, layout),
+            lambda: call_text("relayout", tensor, layout) + _bound_text(max_scratch_bytes),
             lambda: prepare(plan_relayout(shape, dtype, source, layout, max_scratch_bytes, place.team.machine), place),
             tensor.local,
             None if out is None else out.local,
@@ -195,14 +195,14 @@ def _execute(plan: Plan, tensor: Any, out: Any) -> DTensor:
             f"not for {tensor!r}"
         )
     place = place_between(tensor.layout.mesh, plan.target.mesh)
-    if out is not None:
-        check_out(out, tensor, plan.target)
     if place is None:
+        if out is not None:
+            check_out(out, tensor, plan.target)
         return DTensor(None, plan.target, plan.shape, plan.dtype) if out is None else out
     guard.begin("plan.execute", place.team)
     try:
         if out is not None:
-            agree_on_outs([(tensor, out)], place)
+            agree_on_outs([(tensor, out, plan.target)], place)
         block = run_agreed(
             place,
             plan,
@@ -247,24 +247,35 @@ def _where(layout: Layout) -> str:
     return f"{layout.sharding_specs} on the {layout.mesh}"
 
 
-def agree_on_outs(pairs: list[tuple[DTensor, DTensor]], place: Place) -> None:
+def agree_on_outs(moves: list[tuple[DTensor, Any, Layout]], place: Place) -> None:
     """Raise on all ranks unless each can write its blocks of the second while it reads the first. Collective.
 
-    *pairs* are tensors and what their relayouts are to overwrite. What is wrong with a block one rank may see alone;
-    when all pairs were found good before, nobody looks again.
+    *moves* are tensors, what their relayouts are to overwrite, and where they go. What is wrong one rank may see
+    alone; when all pairs were found good before, nobody tells the others.
     """
-    if all(out.partner is not None and out.partner() is tensor for tensor, out in pairs):
-        return
-    error = None
-    if any(out.local is not None and not out.local.flags.writeable for _, out in pairs):
-        error = LayoutError(READ_ONLY)
-    elif _overlap([out.local for _, out in pairs], [tensor.local for tensor, _ in pairs]):
-        error = LayoutError(
+    error: Exception | None = None
+    try:
+        for tensor, out, layout in moves:
+            check_out(out, tensor, layout)
+    except MeshcommError as problem:
+        error = problem
+    if error is None:
+        if all(out.partner is not None and out.partner() is tensor for tensor, out, _ in moves):
+            return
+        error = _wrong_with_blocks([tensor for tensor, _, _ in moves], [out for _, out, _ in moves])
+    guard.agree(place.team, "; ".join(call_text("out of a relayout", t, layout) for t, _, layout in moves), error)
+    for tensor, out, _ in moves:
+        object.__setattr__(out, "partner", weakref.ref(tensor))
+
+
+def _wrong_with_blocks(tensors: list[DTensor], outs: list[DTensor]) -> Exception | None:
+    if any(out.local is not None and not out.local.flags.writeable for out in outs):
+        return LayoutError(READ_ONLY)
+    if _overlap([out.local for out in outs], [tensor.local for tensor in tensors]):
+        return LayoutError(
             "out shares memory with a tensor or another out: a relayout reads blocks while it writes others"
         )
-    guard.agree(place.team, "; ".join(call_text("out of a relayout", t, out.layout) for t, out in pairs), error)
-    for tensor, out in pairs:
-        object.__setattr__(out, "partner", weakref.ref(tensor))
+    return None
 
 
 def _overlap(written: list[Any], read: list[Any]) -> bool:
@@ -290,6 +301,10 @@ def call_text(operation: str, tensor: DTensor, layout: Layout) -> str:
         f"{operation} of {tensor.shape} {tensor.dtype} from {tensor.layout.sharding_specs} on "
         f"{place_text(tensor.mesh)} to {layout.sharding_specs}{to}"
     )
+
+
+def _bound_text(bound: int | None) -> str:
+    return "" if bound is None else f" within {bound} bytes of scratch"
 
 
 def _traced(*args: Any) -> DTensor:
@@ -369,8 +384,6 @@ def _moved_together(
         if found[pair] is None:
             moved[number] = relayout(tensor, layout, out, bound, name)
             continue
-        if out is not None:
-            check_out(out, tensor, layout)
         together.setdefault(found[pair], []).append(number)
     batches = [_Batch([(items[n], layouts[n], outs[n]) for n in numbers], bound) for numbers in together.values()]
     for each in batches:
@@ -407,7 +420,7 @@ class _Batch:
         place, specs, bound = self._place, self._specs, self._bound
 
         def call() -> str:
-            return "; ".join(call_text("relayout", t, layout) for t, layout, _ in self._moves)
+            return "; ".join(call_text("relayout", t, layout) for t, layout, _ in self._moves) + _bound_text(bound)
 
         def build() -> Callable[..., Any]:
             plans = [plan_relayout(shape, dtype, a, b, bound, place.team.machine) for a, b, shape, dtype in specs]
@@ -415,7 +428,7 @@ class _Batch:
 
         guard.begin(name or f"relayout of {len(self._moves)} tensors", place.team)
         try:
-            agree_on_outs([(tensor, out) for tensor, _, out in self._moves if out is not None], place)
+            agree_on_outs([(tensor, out, layout) for tensor, layout, out in self._moves if out is not None], place)
             outs = [None if out is None else out.local for _, _, out in self._moves]
             return run_agreed(place, (specs, bound), call, build, [t.local for t, _, _ in self._moves], outs)
         finally:

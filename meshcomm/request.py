@@ -97,16 +97,17 @@ def start_relayout(
         raise LayoutError(f"a relayout goes to a Layout, not {type(layout).__name__} ({layout!r})")
     source, shape, dtype = tensor.layout, tensor.shape, tensor.dtype
     place = place_between(source.mesh, layout.mesh)
-    if out is not None:
-        check_out(out, tensor, layout)
     what = f"relayout of {shape} {dtype} from {source.sharding_specs} to {layout.sharding_specs}"
     plan: Plan = plan_direct(shape, dtype, source, layout)
     if place is None:
-        return RelayoutRequest(what, None, out or DTensor(None, plan.target, shape, dtype), tensor, None)
+        if out is not None:
+            check_out(out, tensor, layout)
+        result = DTensor(None, plan.target, shape, dtype) if out is None else out
+        return RelayoutRequest(what, None, result, tensor, None)
     guard.begin(name or "start_relayout", place.team)
     try:
         if out is not None:
-            agree_on_outs([(tensor, out)], place)
+            agree_on_outs([(tensor, out, layout)], place)
         started, block = run_agreed(
             place,
             ("start", source, layout, shape, dtype),

@@ -82,7 +82,9 @@ def describe() -> str:
     if _why_not == "":
         return f"up to {_size(_own().share)} per rank, of which {_size(_own().used)} are in use"
     introduction = _introduction()
-    reason = _why_not or introduction["error"] or introduction["obstacle"]
+    if introduction["error"]:
+        return f"error: {introduction['error']}"
+    reason = _why_not or introduction["obstacle"]
     return f"off: {reason}" if reason else f"up to {_size(introduction['limit'])} for all ranks of this node"
 
 

@@ -98,8 +98,16 @@ def test_one_never_joins(job, ranks):
 
 
 def test_an_error_that_the_others_do_not_hear_of_is_told(job):
-    ended = job(2, "one_is_wrong_in_a_known_call", MESHCOMM_TIMEOUT="3")
+    ended = job(2, "one_is_wrong_in_a_known_call", MESHCOMM_TIMEOUT="3", MESHCOMM_SHARED_MEMORY="0")
     assert_ended(ended, "rank 1 of 2 has to raise DTypeError", "MESHCOMM_CHECK=1 will name it", within=3 + SOON)
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("case", ["one_is_wrong_in_a_known_call", "one_makes_a_new_call"])
+def test_ranks_that_share_memory_see_that_another_one_agrees(job, case, ranks):
+    assert_ended(
+        job(ranks, case), "makes a call that is known to it, but rank 1 makes one that it first has to agree on"
+    )
 
 
 def test_the_watchdog_ends_what_the_hook_may_not(job):

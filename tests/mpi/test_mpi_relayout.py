@@ -14,7 +14,7 @@ from reference import blocks_of, numbered, random_bits, same_bits, single_name_l
 from strategies import DTYPES, dtype_id, relayouts, shapes_of
 
 import meshcomm as mc
-from meshcomm import CollectiveMismatch, Layout, MeshError
+from meshcomm import CollectiveMismatch, DTypeError, Layout, LayoutError, MeshError, ShapeError
 
 WORLD = MPI.COMM_WORLD
 RANK, SIZE = WORLD.rank, WORLD.size
@@ -131,6 +131,49 @@ def test_a_rank_that_asks_for_another_layout():
         with agree_raises(CollectiveMismatch, "rank 0: relayout"):
             mc.relayout(tensor, target)
     check(numbered((5, 4)), Layout(["x", U], mesh), Layout([U, "x"], mesh))
+
+
+def test_a_rank_that_asks_for_another_bound():
+    mesh = mesh_of(SIZE)
+    tensor = mc.distribute(numbered((40, 40)), Layout(["x", U], mesh))
+    bounds = None if RANK else 512
+    for batch in (False, True) if SIZE > 1 else ():
+        with agree_raises(CollectiveMismatch, "rank 0: relayout.* within 512 bytes of scratch"):
+            mc.relayout([tensor] if batch else tensor, Layout([U, "x"], mesh), max_scratch_bytes=bounds)
+    check(numbered((5, 4)), Layout(["x", U], mesh), Layout([U, "x"], mesh))
+
+
+def test_an_out_that_is_wrong_on_one_rank():
+    mesh = mesh_of(SIZE)
+    rows, columns = Layout(["x", U], mesh), Layout([U, "x"], mesh)
+    tensor = mc.distribute(numbered((8, 6), "f8"), rows)
+    last = RANK == SIZE - 1
+    for shape, dtype, layout, error in [
+        ((8, 6), "f4" if last else "f8", columns, DTypeError),
+        ((6, 8) if last else (8, 6), "f8", columns, ShapeError),
+        ((8, 6), "f8", rows if last else columns, LayoutError),
+    ]:
+        out = mc.empty(shape, dtype, layout)
+        for call in (
+            lambda out=out: mc.relayout(tensor, columns, out=out),
+            lambda out=out: mc.relayout([tensor], [columns], out=[out]),
+            lambda out=out: mc.start_relayout(tensor, columns, out=out),
+            lambda out=out: mc.plan_relayout((8, 6), "f8", rows, columns).execute(tensor, out=out),
+        ):
+            with agree_raises(error, "out "):
+                call()
+    out = mc.empty((8, 6), "f8", columns)
+    assert same_bits(mc.relayout(tensor, columns, out=out).to_numpy(), numbered((8, 6), "f8"))
+
+
+def test_a_started_relayout_of_others_into_their_tensor():
+    """Ranks outside of the mesh may call it, too."""
+    mesh = mesh_of(1, devices=[0])
+    layout = Layout(["x"], mesh)
+    out = mc.empty((4,), "i8", layout)
+    assert mc.start_relayout(mc.full((4,), 7, "i8", layout), layout, out=out).wait() is out
+    assert (out.local is None) == (RANK > 0)
+    assert RANK or out.local.tolist() == [7] * 4
 
 
 def test_a_closed_mesh_is_refused_on_all_ranks():
