@@ -38,7 +38,7 @@ KERNEL := $(wildcard meshcomm/*.pyx meshcomm/*.pxd meshcomm/*.h)
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help run test test-pure check format asan variants bench examples clean
+.PHONY: help run test test-pure test-unshared check format asan variants bench examples clean
 
 help:
 	@echo "make run        set up, then run the terrain example on N=4 ranks"
@@ -58,12 +58,16 @@ help:
 run: $(READY)
 	$(MPIEXEC) -n $(N) $(BIN)/python mpi_examples/terrain_fft.py
 
-test: test-pure $(SIZES:%=test-%)
+test: test-pure $(SIZES:%=test-%) test-unshared
 	@echo "All tests passed with MPI=$(MPI)."
 
 test-pure: $(READY)
 	@echo "Tests in one process"
 	@$(PYTEST) meshcomm tests --ignore=tests/mpi
+
+test-unshared: $(READY)
+	@echo "Tests with MPI=$(MPI), 3 ranks that share no memory"
+	@MESHCOMM_SHARED_MEMORY=0 $(MPIEXEC) -n 3 $(PYTEST) --only-mpi tests/mpi
 
 test-%: $(READY)
 	@echo "Tests with MPI=$(MPI), $* ranks"

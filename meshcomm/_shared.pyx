@@ -524,9 +524,9 @@ cdef class Meeting:
         """Copy what *routes* say from the blocks *source* of all ranks to their new blocks *target*. Collective.
 
         All ranks of the meeting call it, also those without partners, with equal *number* for equal routes. Both
-        arrays are contiguous; they may be changed and freed afterwards. With *several* blocks, what is written comes from
-        these instead. Returns None, or the places of those whose
-        bytes did not get here, and of those whom this rank's did not reach, because neither block is shared.
+        arrays are contiguous; they may be changed and freed afterwards. With *several* blocks, what is written comes
+        from these instead. Returns None, or the places of those whose bytes did not get here, and of those whom this
+        rank's did not reach, because neither block is shared.
         ``CollectiveMismatch`` if a partner has passed another number, now or before, or has left with an error: no
         exchange is possible after that.
         """
