@@ -178,8 +178,8 @@ def most_bytes(case):
     )
 
 
-def check_case(case):
-    """Run the plan of a case in lockstep: every device holds its slice, by the bytes and memory predicted for it."""
+def check_case(case, predicted=True):
+    """Run the plan of a case in lockstep: every device holds its slice, by the bytes and memory *predicted* for it."""
     plan, bound = planned(case)
     array = random_bits(case.shape, case.dtype, seed=1)
     run = lockstep(plan, blocks_between(array, case.source, plan))
@@ -187,8 +187,9 @@ def check_case(case):
         block = run.blocks[device]
         assert (block is None) == (wanted is None), f"device {device}"
         assert wanted is None or same_bits(block, wanted), f"device {device}: {block} is not {wanted}"
-        part = plan.for_device(device)
-        assert part.bytes_moved == run.bytes_moved[device], f"device {device}: bytes"
-        assert part.messages == run.messages[device], f"device {device}: messages"
-        assert part.peak_bytes >= run.peak_bytes[device], f"device {device}: peak"
         assert run.scratch[device] <= bound, f"device {device}: scratch beyond {bound}"
+        if predicted:
+            part = plan.for_device(device)
+            assert part.bytes_moved == run.bytes_moved[device], f"device {device}: bytes"
+            assert part.messages == run.messages[device], f"device {device}: messages"
+            assert part.peak_bytes >= run.peak_bytes[device], f"device {device}: peak"

@@ -11,8 +11,6 @@ from multiprocessing import get_context
 import pytest
 from random_cases import check_case, random_case
 
-from meshcomm.between import AllToAllBetween
-
 CASES = int(os.environ.get("RANDOM_CASES", "100000"))
 BLOCKS = 20
 
@@ -21,33 +19,16 @@ def check_block(number):
     """Return what is wrong with the first case of a block that fails, or None."""
     for case in range(number, CASES, BLOCKS):
         try:
-            check_case(random_case(case))
+            check_case(random_case(case), predicted=case // BLOCKS % 4 == 0)  # which takes half of the time
         except Exception:
             return f"case {case}: {random_case(case)}\n{traceback.format_exc()}"
     return None
 
 
-def remember_boxes():
-    """Make a step compute the boxes of a device once, for what it predicts and for what it does: half of the time."""
-
-    def remembered(compute):
-        def boxes(step, device):
-            known = step.__dict__.setdefault("known boxes", {})
-            key = compute, device
-            if key not in known:
-                known[key] = compute(step, device)
-            return known[key]
-
-        return boxes
-
-    AllToAllBetween.sends = remembered(AllToAllBetween.sends)
-    AllToAllBetween.receives = remembered(AllToAllBetween.receives)
-
-
 @pytest.fixture(scope="module")
 def blocks():
     # Not forked: the process may have threads.
-    with ProcessPoolExecutor(os.cpu_count(), get_context("spawn"), remember_boxes) as pool:
+    with ProcessPoolExecutor(os.cpu_count(), get_context("spawn")) as pool:
         yield [pool.submit(check_block, number) for number in range(BLOCKS)]
 
 
