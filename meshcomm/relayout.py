@@ -76,7 +76,7 @@ def relayout(
     ...     print(world.run(program))
     [[[0], [2], [4]], [[1], [3], [5]]]
     """
-    if _are_many(tensor, layout):
+    if not isinstance(tensor, DTensor) and _are_many(tensor, layout):
         return _many(tensor, layout, out, max_scratch_bytes, name)
     if not isinstance(layout, Layout):
         raise LayoutError(f"a relayout goes to a Layout, not {type(layout).__name__} ({layout!r})")
