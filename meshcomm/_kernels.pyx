@@ -26,7 +26,7 @@ cdef extern from "_strided.h" nogil:
         Loop *loop
     ctypedef struct Copies:
         Box *box
-        Py_ssize_t count
+        Py_ssize_t count, at_once
         bint streams
     ctypedef struct Cuts:
         Py_ssize_t count, loops
@@ -140,7 +140,8 @@ cdef class BoxCopies:
     *source_sizes* and *target_sizes* are the bytes of each region. Per box: *sources* and *targets* say in which
     region it is, *source_offsets* and *target_offsets* (bytes) where; *extents* (elements), *source_strides* and
     *target_strides* (bytes) have one row per box and one column per axis; an element is *itemsize* bytes.
-    ``ValueError`` if a box reaches outside of its region.
+    *at_once* is how many processes that share a cache run such a list at the same time: lists that are larger than
+    the cache together are written past it. ``ValueError`` if a box reaches outside of its region.
 
     >>> import numpy as np
     >>> box = lambda *values: np.array([values], dtype=np.intp)
@@ -158,7 +159,7 @@ cdef class BoxCopies:
         const Py_ssize_t[:, :] source_strides not None,
         const Py_ssize_t[:] targets not None, const Py_ssize_t[:] target_offsets not None,
         const Py_ssize_t[:, :] target_strides not None,
-        const Py_ssize_t[:, :] extents not None,
+        const Py_ssize_t[:, :] extents not None, Py_ssize_t at_once=1,
     ):
         cdef Py_ssize_t boxes = extents.shape[0], ndim = extents.shape[1], i, axis
         cdef Box *box
@@ -180,6 +181,7 @@ cdef class BoxCopies:
             box.run = itemsize
             for axis in range(ndim):
                 box.loop[axis] = Loop(extents[i, axis], source_strides[i, axis], target_strides[i, axis])
+        (<Copies *> self.boxes.list).at_once = at_once
         copies_plan(<Copies *> self.boxes.list)
 
     @property
@@ -339,7 +341,7 @@ cdef class _Boxes:
         if ndim > MOST_AXES:
             raise ValueError(f"a box has at most {MOST_AXES} axes, not {ndim}")
         self.list = list = <Copies *> _allocate(sizeof(Copies))
-        list.box, list.count, list.streams = NULL, 0, False
+        list.box, list.count, list.at_once, list.streams = NULL, 0, 1, False
         list.box = <Box *> _allocate(room * sizeof(Box))
         self.loops = _allocate(room * ndim * sizeof(Loop))
         self.ndim = ndim

@@ -120,8 +120,8 @@ cdef struct Range:
 cdef class Pool(Memory):
     """Blocks of this process in *share* bytes of memory that others can map. Local.
 
-    Free ranges that have memory are used again last in, first out, so that they are still in the caches; beyond as
-    much as is in use, and 64 MiB, they are given back to the system. In a process that was forked off, blocks can be
+    Free ranges that have memory are used again last in, first out, so that they are still in the caches. As much
+    memory as was in use at once of late is kept, and 64 MiB in any case; more is given back to the system. In a process that was forked off, blocks can be
     read and changed, but the changes stay there; nothing is allocated or freed. ``OSError`` if the system has no such
     memory.
 
@@ -137,6 +137,7 @@ cdef class Pool(Memory):
 
     cdef mc_pool system
     cdef readonly Py_ssize_t share, used, ready
+    cdef Py_ssize_t most_used  # at once, of late: what is not reached again is forgotten bit by bit
     cdef readonly bytes token
     cdef public uint64_t clock
     """The last epoch of any meeting; a new one goes on from the largest clock of its ranks."""
@@ -261,9 +262,10 @@ cdef class Pool(Memory):
     cdef void _free(self, uint32_t first, uint32_t pages) noexcept:
         if self.system.forked:
             return
+        self.most_used = max(self.used, self.most_used - self.most_used // 64)
         self.used -= pages * PAGE
+        self._trim(max(KEPT, self.most_used - self.used) - pages * PAGE)  # rather others than what was just used
         self._put(READY, first, pages)
-        self._trim(max(KEPT, self.used))
 
     cdef void _trim(self, Py_ssize_t limit) noexcept:
         """Give the largest free ranges back to the system until *limit* bytes of them are left at most."""
@@ -383,8 +385,8 @@ cdef class Routes:
 
     ``copies(reads, writes)`` is called with the places that this rank reads from and those that it writes to, at first
     and when these change. It returns two `BoxCopies`, or None for nothing to copy. The first goes from the blocks of
-    all places, this rank's own included, to its one new block; the second from its one block to the new blocks of all
-    places. What a rank sends to itself is part of the first.
+    all places to this rank's one new block; the second from its one block to the new blocks of all places. What a rank
+    sends to itself is part of one of them.
     """
 
     cdef readonly int size, place
@@ -438,7 +440,7 @@ cdef class Routes:
             _check_regions(reads.target_regions, 1, {0})
         if writes is not None:
             _check_regions(writes.source_regions, writes.source_regions.count, range(writes.source_regions.count))
-            _check_regions(writes.target_regions, self.size, targets)
+            _check_regions(writes.target_regions, self.size, {*targets, self.place})
         left = _going(incoming, OTHER), _going(outgoing, OTHER)
         self.reads, self.writes, self.left = reads, writes, left if left != ((), ()) else None
         memcpy(self.chosen, self.ways, self.pairs + 1)
@@ -656,7 +658,9 @@ cdef class Meeting:
             routes.reads.run_pointers(self.sources, self.targets)
         if routes.writes is not None:
             for place in range(self.size):
-                if routes.writes.target_regions.used[place]:
+                if place == self.place:
+                    self.targets[place] = _own(routes.writes.target_regions, place, target)
+                elif routes.writes.target_regions.used[place]:
                     offset = self.places[place].ready.target
                     self.targets[place] = self._theirs(place, offset, routes.writes.target_regions.sizes[place])
             if several is not None:

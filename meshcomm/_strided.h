@@ -28,9 +28,11 @@
 #if defined(__GNUC__)
 #define STRIDED_INLINE static inline __attribute__((always_inline))
 #define STRIDED_PREFETCH(address) __builtin_prefetch(address)
+#define STRIDED_PREFETCH_FAR(address) __builtin_prefetch(address, 0, 2)
 #else
 #define STRIDED_INLINE static inline
 #define STRIDED_PREFETCH(address) ((void)0)
+#define STRIDED_PREFETCH_FAR(address) ((void)0)
 #endif
 
 enum {
@@ -38,11 +40,12 @@ enum {
     TILE = 16 * 1024,      /* bytes that are put together before they are written: a part of a first-level cache */
     SHORT_RUN = 256,       /* from so many bytes on a run is worth a call, and may come from anywhere */
     LONG_RUN = 2048,       /* from so many bytes on a run is copied on its own */
-    AHEAD = 2048,          /* so far ahead a run is fetched */
+    NEAR = 4 * 1024,       /* so many bytes ahead what is read is fetched to the first-level cache */
+    FAR = 16 * 1024,       /* and so many ahead to the second-level one: few lines can be on their way to the first */
     MOST_MEMBERS = 64      /* boxes that are run together */
 };
 
-/* From so many bytes on a list is written past the caches. Measured: up to 8 MiB that is slower, the more so if
+/* From so many bytes on, of all processes at once, a list is written past the caches. Measured: up to 8 MiB that is slower, the more so if
  * what was written is read next; from 32 MiB on it is faster; between them it depends. A test has all lists
  * written so. */
 #ifndef MESHCOMM_STREAM_FROM
@@ -79,7 +82,8 @@ typedef struct {
 typedef struct {
     Box *box;
     Length count;
-    int streams; /* is written past the caches */
+    Length at_once; /* processes that share a cache and run such lists at the same time */
+    int streams;    /* is written past the caches */
 } Copies;
 
 STRIDED_INLINE Length least(Length a, Length b) { return a < b ? a : b; }
@@ -215,7 +219,7 @@ static Length find_groups(Box *box, Length count, int gathers) {
 static int is_item(Length run) { return run == 1 || run == 2 || run == 4 || run == 8 || run == 16; }
 
 /* Whether the boxes of a group are items, next to each other on the side that they share, and consecutive in their
- * last loop on the other; and so many that registers are filled. */
+ * last loop on the other; and worth to be turned. */
 static int are_items(const Box *box, int gathers, int streams) {
     const Length run = box->run, last = box->shared - 1, members = box->members;
     Length i;
@@ -229,7 +233,7 @@ static int are_items(const Box *box, int gathers, int streams) {
     }
     if (!gathers && !streams && run >= 8 && members < 4)
         return 0;
-    return is_item(run) && (members == 2 || members == 4 || members * run >= 16);
+    return is_item(run) && members * run != 3;
 }
 
 /* Put the loop that the source prefers to the last one before it, and say whether there is one. */
@@ -281,7 +285,7 @@ static void copies_plan(Copies *list) {
             size *= (double)list->box[i].loop[axis].extent;
         bytes += size;
     }
-    list->streams = list->streams || bytes >= MESHCOMM_STREAM_FROM;
+    list->streams = list->streams || bytes * (double)list->at_once >= MESHCOMM_STREAM_FROM;
     if (list->count > 1) {
         Length gathered = find_groups(list->box, list->count, 1);
         if (gathered > 1 && gathered > find_groups(list->box, list->count, 0))
@@ -305,8 +309,6 @@ static void copies_plan(Copies *list) {
 #define EACH_ROW(move)                                \
     do {                                              \
         for (; rows >= 4; rows -= 4) {                \
-            for (i = 0; i < fetched; i += LINE)       \
-                STRIDED_PREFETCH(source + AHEAD + i); \
             move, NEXT_ROW, move, NEXT_ROW;           \
             move, NEXT_ROW, move, NEXT_ROW;           \
         }                                             \
@@ -322,10 +324,8 @@ STRIDED_INLINE void move_middle(char *target, const char *source, Length run) {
     memcpy(target + run - 32, source + run - 32, 32);
 }
 
-/* Rows of few bytes; those that lie close together are fetched ahead, where that is asked for. */
-static void copy_rows(char *target, Length stride, const char *source, Length from_stride, Length run, Length rows,
-                      int fetches) {
-    const Length fetched = fetches && magnitude(from_stride) < run + LINE / 2 ? 4 * from_stride : 0;
+/* Rows of few bytes. */
+static void copy_rows(char *target, Length stride, const char *source, Length from_stride, Length run, Length rows) {
     Length i;
     if (run == 4)
         EACH_ROW(MOVE(4));
@@ -353,11 +353,47 @@ static void copy_rows(char *target, Length stride, const char *source, Length fr
         EACH_ROW(memcpy(target, source, run));
 }
 
+/* The same, with what comes later fetched: the lines of rows of which few use the same ones. */
+static void fetch_rows(char *target, Length stride, const char *source, Length from_stride, Length run, Length rows) {
+    const Length apart = magnitude(from_stride), lines = (run + LINE + LINE / 2) & -(Length)LINE;
+    const Length ahead = (FAR / lines + 1) * from_stride;
+    const int gaps = apart > run && apart < LINE, fetches = gaps || apart >= lines + LINE;
+    const Length step = fetches ? 1024 / (gaps ? apart : lines) + 1 : rows;
+    Length i, k, some;
+    for (; rows > 0; rows -= some, source += some * from_stride, target += some * stride) {
+        some = least(rows, step);
+        if (gaps)
+            for (i = 0; i < some * apart; i += LINE)
+                STRIDED_PREFETCH(source + (from_stride < 0 ? -NEAR - i : NEAR + i));
+        else if (fetches)
+            for (i = 0; i < lines; i += LINE)
+                for (k = 0; k < some; k++)
+                    STRIDED_PREFETCH_FAR(source + ahead + i + k * from_stride);
+        copy_rows(target, stride, source, from_stride, run, some);
+    }
+}
+
 /* -- Stores past the caches --------------------------------------------------------------------------------------- */
 
-/* Copy a run; `next` is what will be read after it. A line that is written in full and past the caches need not be
- * read first. Its ends, which others may share, are written as usual. */
-static void stream(char *target, const char *source, Length size, const char *next) {
+/* What is fetched while a run is copied: for its byte i that at `first` + i, from `until` on that at `then` + i. */
+typedef struct {
+    const char *first, *then;
+    Length until;
+} Fetch;
+
+/* So many bytes ahead in runs at a stride. */
+STRIDED_INLINE Fetch fetch_ahead(const char *source, Length size, Length stride, Length ahead) {
+    Fetch fetch = {source + ahead, source + stride + ahead - size, size - ahead};
+    if (ahead >= size)
+        fetch.first = source + ahead / size * stride, fetch.until = size;
+    return fetch;
+}
+
+STRIDED_INLINE const char *fetched(Fetch fetch, Length i) { return (i < fetch.until ? fetch.first : fetch.then) + i; }
+
+/* A line that is written in full and past the caches need not be read first. The ends of a run, which others may
+ * share, are written as usual. */
+STRIDED_INLINE void stream_fetching(char *target, const char *source, Length size, Fetch near, Fetch far) {
 #if STRIDED_SIMD
     Length head = (Length)(-(uintptr_t)target & (LINE - 1)), i;
     if (size < head + LINE) {
@@ -365,13 +401,13 @@ static void stream(char *target, const char *source, Length size, const char *ne
         return;
     }
     memcpy(target, source, head);
-    target += head, source += head, size -= head;
-    for (i = 0; i <= size - LINE; i += LINE) {
+    for (i = head; i <= size - LINE; i += LINE) {
         const __m128i *from = (const __m128i *)(source + i);
         __m128i *to = (__m128i *)(target + i);
         __m128i a = _mm_loadu_si128(from), b = _mm_loadu_si128(from + 1);
         __m128i c = _mm_loadu_si128(from + 2), d = _mm_loadu_si128(from + 3);
-        STRIDED_PREFETCH(i + AHEAD < size ? source + i + AHEAD : next + (i + AHEAD - size));
+        STRIDED_PREFETCH_FAR(fetched(far, i));
+        STRIDED_PREFETCH(fetched(near, i));
         _mm_stream_si128(to, a);
         _mm_stream_si128(to + 1, b);
         _mm_stream_si128(to + 2, c);
@@ -379,14 +415,28 @@ static void stream(char *target, const char *source, Length size, const char *ne
     }
     memcpy(target + i, source + i, size - i);
 #else
-    (void)next;
+    (void)near, (void)far;
     memcpy(target, source, size);
 #endif
 }
 
-STRIDED_INLINE void copy_run(char *target, const char *source, Length size, const char *next, int streams) {
+/* Fetch those lines at the ends of a run that will be written in part only. */
+STRIDED_INLINE void fetch_ends(const char *target, Length size) {
+    if ((uintptr_t)target & (LINE - 1))
+        STRIDED_PREFETCH(target);
+    if ((uintptr_t)(target + size) & (LINE - 1))
+        STRIDED_PREFETCH(target + size);
+}
+
+/* Copy a run; the one that is read next begins at a stride. */
+static void stream(char *target, const char *source, Length size, Length stride) {
+    stream_fetching(target, source, size, fetch_ahead(source, size, stride, NEAR),
+                    fetch_ahead(source, size, stride, FAR));
+}
+
+STRIDED_INLINE void copy_run(char *target, const char *source, Length size, Length stride, int streams) {
     if (streams)
-        stream(target, source, size, next);
+        stream(target, source, size, stride);
     else
         memcpy(target, source, size);
 }
@@ -397,10 +447,26 @@ typedef struct {
     Length filled;
     int streams;
     char *buffer; /* of TILE bytes */
+    const char *next[MOST_MEMBERS]; /* what is read next, to be fetched meanwhile: so many runs of `ahead` bytes */
+    Length runs, ahead;
 } Writer;
 
 static void write_out(Writer *writer) {
-    copy_run(writer->target, writer->buffer, writer->filled, writer->buffer, writer->streams);
+    const Length size = writer->filled;
+    Length part, start, stop;
+    if (!writer->streams) {
+        memcpy(writer->target, writer->buffer, size);
+    } else {
+        const Length head = (Length)(-(uintptr_t)writer->target & (LINE - 1)), parts = writer->runs ? writer->runs : 1;
+        for (part = 0, start = 0; part < parts; part++, start = stop) {
+            Fetch fetch = {writer->buffer, NULL, 0}, far = fetch;
+            stop = part == parts - 1 ? size : least(size, ((part + 1) * size / parts & -(Length)LINE) + head);
+            if (writer->runs)
+                fetch.first = writer->next[part], fetch.until = size;
+            far.first = fetch.first + TILE, far.until = fetch.until;
+            stream_fetching(writer->target + start, writer->buffer + start, stop - start, fetch, far);
+        }
+    }
     writer->target += writer->filled;
     writer->filled = 0;
 }
@@ -428,10 +494,19 @@ typedef struct {
     char *target;
     Length target_stride; /* from one target row to the next */
     Length rows, columns; /* of the source */
+    Length ahead;         /* from a source row to what is read after this tile, or 0 */
 } Tile;
 
 STRIDED_INLINE const char *source_row(const Tile tile, Length row) {
     return tile.table ? tile.table[row] : tile.source + row * tile.source_stride;
+}
+
+/* The lines of a source row in the next tile; the first one is here already if this tile ends within it. */
+STRIDED_INLINE void fetch_next_tile(const Tile tile, const char *source, Length item) {
+    Length i;
+    if (tile.ahead)
+        for (i = LINE - 1; i < tile.columns * item; i += LINE)
+            STRIDED_PREFETCH_FAR(source + tile.ahead + i);
 }
 
 STRIDED_INLINE void turn_items(const Tile tile, Length item, Length row, Length rows, Length column, Length columns) {
@@ -439,6 +514,7 @@ STRIDED_INLINE void turn_items(const Tile tile, Length item, Length row, Length 
     for (i = row; i < row + rows; i++) {
         const char *source = source_row(tile, i) + column * item;
         char *target = tile.target + column * tile.target_stride + i * item;
+        fetch_next_tile(tile, source, item);
         for (k = 0; k < columns; k++)
             memcpy(target + k * tile.target_stride, source + k * item, item);
     }
@@ -482,27 +558,69 @@ STRIDED_INLINE int bits_of(Length n) { return n >= 16 ? 4 : n >= 8 ? 3 : n >= 4 
 STRIDED_INLINE __m128i load(const char *source) { return _mm_loadu_si128((const __m128i *)source); }
 STRIDED_INLINE void store(char *target, __m128i data) { _mm_storeu_si128((__m128i *)target, data); }
 
-/* Squares of as many rows as a register has items. */
+STRIDED_INLINE void turn_square(const Tile tile, Length item, const char *const *source, Length row, Length column,
+                                int columns) {
+    const int width = (int)(16 / item);
+    char *target = tile.target + column * tile.target_stride + row * item;
+    __m128i data[16];
+    int i;
+    for (i = 0; i < width; i++)
+        data[i] = load(source[i] + column * item);
+    rotate(item, width, bits_of(width), data);
+    for (i = 0; i < columns; i++)
+        store(target + i * tile.target_stride, data[i]);
+}
+
+/* Squares of as many rows as a register has items; the last ones overlap those before them. */
 STRIDED_INLINE void turn_squares(const Tile tile, Length item) {
     const int width = (int)(16 / item);
-    Length row, column, rows = tile.rows - tile.rows % width, columns = tile.columns - tile.columns % width;
+    Length row, column;
     int i;
-    for (row = 0; row < rows; row += width) {
+    if (tile.rows < width || tile.columns < width) {
+        turn_items(tile, item, 0, tile.rows, 0, tile.columns);
+        return;
+    }
+    for (row = 0; row < tile.rows; row += width) {
         const char *source[16];
-        char *target = tile.target + row * item;
+        row = least(row, tile.rows - width);
         for (i = 0; i < width; i++)
             source[i] = source_row(tile, row + i);
-        for (column = 0; column < columns; column += width, target += width * tile.target_stride) {
-            __m128i data[16];
-            for (i = 0; i < width; i++)
-                data[i] = load(source[i] + column * item);
-            rotate(item, width, bits_of(width), data);
-            for (i = 0; i < width; i++)
-                store(target + i * tile.target_stride, data[i]);
-        }
+        for (i = 0; i < width; i++)
+            fetch_next_tile(tile, source[i], item);
+        for (column = 0; column < tile.columns - width; column += width)
+            turn_square(tile, item, source, row, column, width);
+        turn_square(tile, item, source, row, tile.columns - width, width);
     }
-    turn_items(tile, item, rows, tile.rows - rows, 0, tile.columns);
-    turn_items(tile, item, 0, rows, columns, tile.columns - columns);
+}
+
+/* Fewer source rows than a register has items, whose items fill the target without gaps: what a register has too many
+ * of is overwritten next. */
+STRIDED_INLINE void turn_narrow_target(const Tile tile, Length item) {
+    const int width = (int)(16 / item);
+    const Length last = tile.columns - width - 1 - width / tile.rows;
+    const char *source[16];
+    Length column;
+    int i;
+    for (i = 0; i < width; i++)
+        source[i] = source_row(tile, least(i, tile.rows - 1));
+    for (column = 0; column <= last; column += width)
+        turn_square(tile, item, source, 0, column, width);
+    turn_items(tile, item, 0, tile.rows, column, tile.columns - column);
+}
+
+/* Fewer source columns than a register has items: it is filled with what comes after them. */
+STRIDED_INLINE void turn_narrow_source(const Tile tile, Length item) {
+    const int width = (int)(16 / item);
+    const Length beyond = 16 - tile.columns * item, last = tile.rows - width - 1 - beyond / tile.source_stride;
+    Length row;
+    int i;
+    for (row = 0; row <= last; row += width) {
+        const char *source[16];
+        for (i = 0; i < width; i++)
+            source[i] = source_row(tile, row + i);
+        turn_square(tile, item, source, row, 0, (int)tile.columns);
+    }
+    turn_items(tile, item, row, tile.rows - row, 0, tile.columns);
 }
 
 /* A few source rows whose items fill the target without gaps. */
@@ -563,6 +681,10 @@ STRIDED_INLINE void turn_items_of(const Tile tile, Length item) {
         turn_few_columns(tile, item, 4);
     else if (has_few_columns(tile, item, 8))
         turn_few_columns(tile, item, 8);
+    else if (tile.rows < 16 / item && tile.target_stride == tile.rows * item)
+        turn_narrow_target(tile, item);
+    else if (tile.columns < 16 / item && !tile.table && tile.source_stride >= tile.columns * item)
+        turn_narrow_source(tile, item);
     else
         turn_squares(tile, item);
 }
@@ -603,10 +725,12 @@ typedef struct {
 static void copy_in_place(char *target, Length stride, const char *source, Length from_stride, Length run, Length rows,
                           int streams) {
     if (run < SHORT_RUN || !streams)
-        copy_rows(target, stride, source, from_stride, run, rows, streams);
+        (streams ? fetch_rows : copy_rows)(target, stride, source, from_stride, run, rows);
     else
-        for (; rows > 0; rows--, NEXT_ROW)
-            stream(target, source, run, source + from_stride);
+        for (; rows > 0; rows--, NEXT_ROW) {
+            fetch_ends(target + stride, run);
+            stream(target, source, run, from_stride);
+        }
 }
 
 /* Any loops, in order. */
@@ -614,7 +738,7 @@ static void copy_loops(const char *source, char *target, const Box *box, Length 
     const Loop *loop = box->loop + from;
     Length i;
     if (from == box->loops) {
-        copy_run(target, source, box->run, box->loops ? source + loop[-1].source : source, streams);
+        copy_run(target, source, box->run, box->loops ? loop[-1].source : box->run, streams);
     } else if (from < box->loops - 1) {
         for (i = 0; i < loop->extent; i++)
             copy_loops(source + i * loop->source, target + i * loop->target, box, from + 1, streams);
@@ -650,6 +774,13 @@ static void run_rows(Run *run) {
     for (i = 0; i < extent; i += step) {
         char *out = NULL;
         rows = least(step, extent - i);
+        run->writer.runs = 0;
+        if (box->dense)
+            for (m = 0; m < box->members; m++) {
+                const Loop *loop = box[m].loop + last;
+                if (magnitude(loop->source) <= box[m].run + LINE)
+                    run->writer.next[run->writer.runs++] = run->source[m] + i * loop->source;
+            }
         if (run->streams && box->dense && bytes > 16 && bytes <= TILE)
             out = room_for(&run->writer, run->target[0] + i * bytes, rows * bytes);
         for (m = 0; m < box->members; m++) {
@@ -657,10 +788,13 @@ static void run_rows(Run *run) {
             const char *source = run->source[m] + i * loop->source;
             char *target = run->target[m] + i * loop->target;
             if (out) {
-                copy_rows(out + (box[m].target - box->target), bytes, source, loop->source, box[m].run, rows, 1);
+                fetch_rows(out + (box[m].target - box->target), bytes, source, loop->source, box[m].run, rows);
             } else if (run->streams && loop->target == box[m].run && box[m].run > 16 && rows * box[m].run <= TILE) {
-                char *own = room_for(&run->writer, target, rows * box[m].run);
-                copy_rows(own, box[m].run, source, loop->source, box[m].run, rows, 1);
+                char *own;
+                if (magnitude(loop->source) <= bytes + LINE)
+                    run->writer.runs = 1, run->writer.next[0] = source + rows * loop->source * (m + box->members) / box->members;
+                own = room_for(&run->writer, target, rows * box[m].run);
+                fetch_rows(own, box[m].run, source, loop->source, box[m].run, rows);
             } else {
                 copy_in_place(target, loop->target, source, loop->source, box[m].run, rows, run->streams);
             }
@@ -680,6 +814,13 @@ static void tile_sides(Length rows, Length columns, Length item, Length *tile_ro
         *tile_columns = least(columns, wide);
 }
 
+/* A first step that is shorter, so that the next ones begin with lines, if they do at all strides. */
+STRIDED_INLINE Length first_step(Length step, Length extent, const char *start, Length stride, Length item) {
+    if (step >= extent || step * item < 2 * LINE || stride % LINE)
+        return step;
+    return step - (Length)((uintptr_t)start & (LINE - 1)) / item;
+}
+
 static void run_transpose(Run *run) {
     const Box *box = run->box;
     const Loop outer = box->loop[box->loops - 2], inner = box->loop[box->loops - 1];
@@ -690,33 +831,43 @@ static void run_transpose(Run *run) {
     /* Of large items a register holds too few to be worth stores across lines. */
     const int turns = is_item(item) && inner.target == item && outer.source == item &&
                       !(direct && item >= 8 && (item == 16 || outer.target % 16));
-    Length step_rows, step_columns, row, column, k;
-    char *buffer = run->writer.buffer;
+    Length step_rows, step_columns, row, column, rows, columns, k;
     tile_sides(inner.extent, outer.extent, item, &step_rows, &step_columns);
-    for (column = 0; column < outer.extent; column += step_columns)
-        for (row = 0; row < inner.extent; row += step_rows) {
-            const Length rows = least(step_rows, inner.extent - row);
-            const Length columns = least(step_columns, outer.extent - column);
+    for (row = 0; row < inner.extent; row += rows) {
+        rows = row ? step_rows : first_step(step_rows, inner.extent, run->target[0], outer.target, item);
+        rows = least(rows, inner.extent - row);
+        for (column = 0; column < outer.extent; column += columns) {
             const char *source = run->source[0] + row * inner.source + column * outer.source;
             char *target = run->target[0] + row * inner.target + column * outer.target;
-            Tile tile = {source, NULL, inner.source, buffer, rows * item, rows, columns};
+            Tile tile = {source, NULL, inner.source, run->writer.buffer, rows * item, rows, 0, 0};
+            columns = column ? step_columns : first_step(step_columns, outer.extent, source, inner.source, item);
+            columns = least(columns, outer.extent - column);
+            tile.columns = columns;
+            if (run->streams)
+                tile.ahead = column + columns < outer.extent ? columns * outer.source
+                                                             : rows * inner.source - column * outer.source;
             if (!turns) {
                 for (k = 0; k < columns; k++)
                     copy_rows(target + k * outer.target, inner.target, source + k * outer.source, inner.source, item,
-                              rows, 0);
-                continue;
-            }
-            if (direct)
+                              rows);
+            } else if (direct) {
                 tile.target = target, tile.target_stride = outer.target;
-            turn_tile(tile, item);
-            if (direct)
-                continue;
-            if (rows * item == outer.target)
-                copy_run(target, buffer, columns * rows * item, buffer, run->streams);
-            else
+                turn_tile(tile, item);
+            } else if (rows * item == outer.target) {
+                turn_tile(tile, item);
+                copy_run(target, tile.target, columns * rows * item, 0, run->streams);
+            } else {
+                if (columns <= MOST_MEMBERS) /* a line between them, as in run_split */
+                    tile.target_stride += LINE;
+                for (k = 0; k < columns && run->streams; k++)
+                    fetch_ends(target + k * outer.target, rows * item);
+                turn_tile(tile, item);
                 for (k = 0; k < columns; k++)
-                    copy_run(target + k * outer.target, buffer + k * rows * item, rows * item, buffer, run->streams);
+                    copy_run(target + k * outer.target, tile.target + k * tile.target_stride, rows * item, 0,
+                             run->streams);
+            }
         }
+    }
 }
 
 static void run_join(Run *run) {
@@ -728,7 +879,7 @@ static void run_join(Run *run) {
     for (i = 0; i < loop.extent; i += step) {
         Length columns = least(step, loop.extent - i);
         char *target = run->target[0] + i * loop.target;
-        Tile tile = {NULL, table, 0, target, loop.target, box->members, columns};
+        Tile tile = {NULL, table, 0, target, loop.target, box->members, columns, 0};
         for (m = 0; m < box->members; m++)
             table[m] = run->source[m] + i * item;
         if (run->streams && box->dense) {
@@ -756,10 +907,19 @@ static void run_split(Run *run) {
         const Length rows = least(step, loop.extent - i);
         /* A line between the rows of the buffer: at a distance of 4096 bytes stores would seem to meet loads. */
         const Tile tile = {run->source[0] + i * loop.source, NULL, loop.source, buffer, rows * item + LINE, rows,
-                           box->members};
+                           box->members, 0};
         turn_tile(tile, item);
-        for (m = 0; m < box->members; m++)
-            copy_run(run->target[m] + i * item, buffer + m * (rows * item + LINE), rows * item, buffer, run->streams);
+        for (m = 0; m < box->members; m++) {
+            char *target = run->target[m] + i * item;
+            const char *data = buffer + m * (rows * item + LINE);
+            /* While a line is written a later one is read. */
+            const char *next = tile.source + (rows + m * rows / box->members) * loop.source;
+            const Fetch near = {next, NULL, rows * item}, far = {next + FAR, NULL, rows * item};
+            if (run->streams)
+                stream_fetching(target, data, rows * item, near, far);
+            else
+                memcpy(target, data, rows * item);
+        }
     }
 }
 
@@ -830,7 +990,7 @@ typedef struct {
 } Cuts;
 
 static void run_cuts(Cuts *cuts) {
-    Copies list = {cuts->box, cuts->count, cuts->streams};
+    Copies list = {cuts->box, cuts->count, 1, cuts->streams};
     copies_plan(&list);
     if (cuts->unpacks)
         copies_run(&list, (const char *const *)&cuts->packed, cuts->regions);

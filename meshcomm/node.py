@@ -162,35 +162,56 @@ class OnNode:
         return pairs
 
     def _copies(self, reads: tuple[int, ...], writes: tuple[int, ...]) -> tuple[BoxCopies | None, BoxCopies | None]:
-        """Return the copies from blocks of mates, and our own, to our new block, and from our block to theirs."""
+        """Return the copies from blocks of mates to our new block, and from our block to theirs.
+
+        What stays here goes with the one or the other, so that lines of memory are read once, or written once.
+        """
         assert self._met is not None
-        part, here = self._part, self._met.place
-        own_starts = part.sends.starts[part.sends.which[part.sends.peers == self._place]]
+        here = (self._met.place,)
+        if reads:
+            return self._reads(reads + here), self._writes(writes)
+        return None, self._writes(writes + here)
 
-        def source(peer: int) -> tuple[Shape, Any]:
-            return (part.shape or (), own_starts) if peer == self._place else self._far.source(peer)
-
-        target_size = nbytes(part.target_shape, part.itemsize)
-        theirs, sizes, ours = self._paired(part.receives, part.target_shape, sorted({*reads, here}), source)
-        read = BoxCopies(sizes, [target_size], part.itemsize, *theirs[:3], *ours) if len(ours.offsets) else None
-        return read, self._writes(writes)
-
-    def _writes(self, mates: tuple[int, ...]) -> BoxCopies | None:
-        """Return the copies from our block to the new blocks of mates."""
+    def _reads(self, mates: tuple[int, ...]) -> BoxCopies | None:
+        """Return the copies from the blocks of mates, this rank perhaps among them, to our new block."""
+        assert self._met is not None
         part = self._part
-        theirs, sizes, ours = self._paired(part.sends, part.shape, list(mates), self._far.target)
+        theirs, sizes, ours = self._paired(part.receives, part.target_shape, mates, self._source)
         if not len(ours.offsets):
             return None
-        return BoxCopies([nbytes(part.shape, part.itemsize)], sizes, part.itemsize, *ours[:3], *theirs)
+        target = [nbytes(part.target_shape, part.itemsize)]
+        return BoxCopies(sizes, target, part.itemsize, *theirs[:3], *ours, self._met.size)
+
+    def _writes(self, mates: tuple[int, ...]) -> BoxCopies | None:
+        """Return the copies from our block to the new blocks of mates, this rank perhaps among them."""
+        assert self._met is not None
+        part = self._part
+        theirs, sizes, ours = self._paired(part.sends, part.shape, mates, self._target)
+        if not len(ours.offsets):
+            return None
+        source = [nbytes(part.shape, part.itemsize)]
+        return BoxCopies(source, sizes, part.itemsize, *ours[:3], *theirs, self._met.size)
+
+    def _source(self, peer: int) -> tuple[Shape, Any]:
+        part = self._part
+        if peer != self._place:
+            return self._far.source(peer)
+        return part.shape or (), part.sends.starts[part.sends.which[part.sends.peers == peer]]
+
+    def _target(self, peer: int) -> tuple[Shape, Any]:
+        part = self._part
+        if peer != self._place:
+            return self._far.target(peer)
+        return part.target_shape or (), part.receives.starts[part.receives.which[part.receives.peers == peer]]
 
     def _paired(
-        self, boxes: Boxes, shape: Shape | None, mates: list[int], far: Where
+        self, boxes: Boxes, shape: Shape | None, mates: tuple[int, ...], far: Where
     ) -> tuple[Placed, list[int], Placed]:
         """Return where boxes are in the blocks of *mates*, the bytes of these, and where they are in our own."""
         assert self._met is not None
         itemsize, sizes = self._part.itemsize, [0] * self._met.size
         theirs, ours = [_nothing(self._part)], [_nothing(self._part)]
-        for mate in mates:
+        for mate in sorted(mates):
             peer = self._met.members[mate]
             which = boxes.which[boxes.peers == peer]
             if not len(which):
@@ -312,7 +333,7 @@ class Together:
         if not len(source.offsets):
             return None, None
         own = [nbytes(part.shape, part.itemsize) for part in self._parts]
-        return None, BoxCopies(own, sizes, itemsize, *source[:3], *target)
+        return None, BoxCopies(own, sizes, itemsize, *source[:3], *target, self._met.size)
 
     def _messages(self, senders: tuple[int, ...], receivers: tuple[int, ...]) -> Exchange:
         """Return the exchange with mates whose new blocks are not shared."""
