@@ -273,6 +273,30 @@ def test_blocks_of_several_regions_are_joined_and_split(case):
     assert (joined == expected.ravel()).all()
 
 
+@pytest.mark.parametrize("itemsize", [1, 2, 4, 8, 16])
+@pytest.mark.parametrize("left_out", [0, 1, 3])
+def test_items_of_few_columns(itemsize, left_out):
+    """Joined and split; registers read and write more than there is, but not outside of what is given."""
+    for count in range(2, 10):
+        for length in (1, 2, 15, 16, 17, 100, 2500 // count):
+            columns = [noise(length * itemsize, i) for i in range(count)]
+            boxes = [(i, 0, (itemsize,), 0, i * itemsize, (itemsize * (count + left_out),), (length,)) for i in range(count)]
+            nbytes = length * (count + left_out) * itemsize - left_out * itemsize
+            joined = misaligned(nbytes, 3)
+            copies([length * itemsize] * count, [nbytes], itemsize, boxes).run(columns, [joined])
+            assert clean_around(joined)
+            rows = np.concatenate([joined, np.zeros(left_out * itemsize, np.uint8)]).reshape(length, -1, itemsize)
+            for i, column in enumerate(columns):
+                assert (rows[:, i].ravel() == column).all()
+            assert not rows[:, count:].any()
+            split = [misaligned(length * itemsize, i) for i in range(count)]
+            boxes = [(*box[3:6], *box[:3], box[6]) for box in boxes]
+            copies([nbytes], [length * itemsize] * count, itemsize, boxes).run([joined.copy()], split)
+            for part, column in zip(split, columns, strict=True):
+                assert (part == column).all()
+                assert clean_around(part)
+
+
 @pytest.mark.parametrize("itemsize", [1, 4, 8])
 def test_lists_larger_than_the_caches(itemsize):
     """These are written past the caches, and a transpose is one of many tiles."""
