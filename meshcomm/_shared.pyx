@@ -530,7 +530,7 @@ cdef class Meeting:
         if self.closed is None and not self.own.system.forked:
             mc_agree(&self.places[self.place].ready, self.epoch + 1)
 
-    def exchange(self, Routes routes not None, uint64_t number, source, target, several=None):
+    def exchange(self, Routes routes not None, int64_t number, source, target, several=None):
         """Copy what *routes* say from the blocks *source* of all ranks to their new blocks *target*. Collective.
 
         All ranks of the meeting call it, also those without partners, with equal *number* for equal routes. Both
@@ -565,12 +565,12 @@ cdef class Meeting:
         return routes.left
 
     cdef int _exchange(
-        self, Routes routes, uint64_t number, Py_buffer *source, Py_buffer *target, several
+        self, Routes routes, int64_t number, Py_buffer *source, Py_buffer *target, several
     ) except -1:
         cdef mc_place *mine = self.places[self.place]
         self.epoch += 1
         self.own.clock = max(self.own.clock, self.epoch)
-        self.chain = mc_chained(self.chain, number)
+        self.chain = mc_chained(self.chain, <uint64_t> number)
         mine.ready.chain = self.chain
         mine.ready.source, mine.ready.target = self.own._offset(source), self.own._offset(target)
         mc_publish(&mine.ready, self.epoch)

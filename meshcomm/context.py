@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ContextDecorator
 from contextvars import ContextVar
+from functools import cache
 from itertools import count
 from math import prod
 from typing import TYPE_CHECKING
@@ -225,6 +226,7 @@ def _world() -> MPIWorld | SimulatedWorld:
     return _common_world()
 
 
+@cache
 def _common_world() -> MPIWorld:
     """Return the world of COMM_WORLD, guarded. Local."""
     world = groups.mpi_world()

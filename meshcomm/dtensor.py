@@ -46,12 +46,11 @@ class DTensor(NDArrayOperatorsMixin):
     """The tensor, if it still lives, whose relayout was last found free to overwrite this one."""
 
     def __init__(self, local: Array | None, layout: Layout, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
-        set_ = object.__setattr__
-        set_(self, "local", local)
-        set_(self, "layout", layout)
-        set_(self, "shape", shape)
-        set_(self, "dtype", dtype)
-        set_(self, "partner", None)
+        _set_local(self, local)
+        _set_layout(self, layout)
+        _set_shape(self, shape)
+        _set_dtype(self, dtype)
+        _set_partner(self, None)
 
     def __setattr__(self, name: str, value: Any) -> NoReturn:
         raise AttributeError(f"a DTensor cannot be given another {name}; change its block in place, or make a new one")
@@ -191,6 +190,12 @@ class DTensor(NDArrayOperatorsMixin):
             values = np.array2string(self.local, threshold=100, edgeitems=2, separator=", ").replace("\n", "\n  ")
             holds = f"the block of this rank, {self.local.shape}:\n  {values}"
         return f"DTensor of {self.shape} {self.dtype}, [{specs}] on mesh {mesh}; {holds}"
+
+
+# What a DTensor itself does not let anybody set, as fast as can be: relayouts of small blocks make many of them.
+_set_local, _set_layout, _set_shape, _set_dtype, _set_partner = (
+    DTensor.__dict__[name].__set__ for name in ("local", "layout", "shape", "dtype", "partner")
+)
 
 
 def _made(operation: str, tensor: DTensor, *args: Any) -> DTensor:

@@ -23,10 +23,14 @@ from meshcomm.steps import Boxes
 Array = NDArray[Any]
 
 _scratch = threading.local()
+_BYTE = np.dtype(np.uint8)
 
 
 def as_bytes(block: Array) -> Bytes:
     """Return the bytes of a C-contiguous *block*, sharing its memory. Local."""
+    base = block.base
+    if type(base) is np.ndarray and base.dtype is _BYTE and base.nbytes == block.nbytes and base.flags.c_contiguous:
+        return base.reshape(-1) if base.ndim != 1 else base  # a block that was made by `as_block`
     if block.dtype.itemsize == 0:
         return np.empty(0, dtype=np.uint8)
     return block.reshape(-1).view(np.uint8)

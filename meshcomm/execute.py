@@ -23,7 +23,7 @@ from meshcomm.exchange import (
     own_room,
     scratch,
 )
-from meshcomm.groups import Bytes, Group, Place
+from meshcomm.groups import Bytes, Group, Place, Team
 from meshcomm.node import Far, OnNode, Where
 from meshcomm.plan import DEFAULT_SCRATCH, Plan
 from meshcomm.steps import AllGather, Boxes, Slice, Step, largest_block
@@ -119,22 +119,36 @@ def run_agreed(place: Place, key: Any, call: Callable[[], str], build: Callable[
 
     *call* says what the ranks agree on; *build* returns a function of *args*.
     """
-    team = place.team
-    program = team.known(key)
-    if program is None or guard.checks_every_call():
-        error = None
-        try:
-            _ = team.machine  # which a plan depends on, agreed on when the team first communicates
-            run = program.run if program is not None else build()
-        except Exception as problem:
-            error = problem
-        text = call()
-        guard.agree(team, text, error)
-        program = Program(run, guard.fingerprint(text))
-        team.remember(key, program)
-    else:
-        guard.chained(team, program.number)
+    program = known_program(place.team, key) or agreed_program(place.team, key, call, build)
     return program.run(*args)
+
+
+def known_program(team: Team, key: Any, exchanges: bool = False) -> Program | None:
+    """Return the program of *key*, and note the call, unless it is to be agreed on. Local, now and then Collective.
+
+    It *exchanges* blocks if it was made by `prepare`.
+    """
+    program: Program | None = team.known(key)
+    if program is None or guard.checks_every_call():
+        return None
+    guard.chained(team, program.number, exchanges)
+    return program
+
+
+def agreed_program(team: Team, key: Any, call: Callable[[], str], build: Callable[[], Any]) -> Program:
+    """Return the program of *key*, made by *build* if it is new, when all agree on the *call*. Collective."""
+    error = None
+    program = team.known(key)
+    try:
+        _ = team.machine  # which a plan depends on, agreed on when the team first communicates
+        run = program.run if program is not None else build()
+    except Exception as problem:
+        error = problem
+    text = call()
+    guard.agree(team, text, error)
+    program = Program(run, guard.fingerprint(text))
+    team.remember(key, program)
+    return program
 
 
 def exchange_part(step: Step, device: int) -> Part:

@@ -165,9 +165,11 @@ class World(ABC):
         """
         if self.rank in mesh._closed:
             raise MeshError(f"the {mesh} is closed")
-        if mesh not in self._places:
+        try:
+            return self._places[mesh]
+        except KeyError:
             self._keep(mesh, self._find(mesh))
-        return self._places[mesh]
+            return self._places[mesh]
 
     def place_between(self, source: Mesh, target: Mesh) -> Place | None:
         """Return where this process is among the devices of a plan from mesh to mesh, None if outside of both. Local.
@@ -234,7 +236,7 @@ class Team:
     def __init__(self, world: World, ranks: range | tuple[int, ...]) -> None:
         self.world = world
         self.ranks = ranks
-        self.programs: OrderedDict[Hashable, Any] = OrderedDict()
+        self.programs: dict[Hashable, _Kept] = {}
         self.chain = 0
         self.known_calls = 0
         self.clock = 0
@@ -252,6 +254,12 @@ class Team:
     def large_counts(self) -> bool:
         """Whether counts and displacements may exceed 2**31 - 1 bytes. Local."""
         return self.world.large_counts
+
+    @property
+    def shares_memory(self) -> bool:
+        """Whether all its ranks can copy between their blocks, the same on all of them. Local."""
+        meeting = self.everyone.meeting
+        return meeting is not None and meeting.size == len(self.ranks)
 
     @property
     def machine(self) -> Machine:
@@ -319,10 +327,12 @@ class Team:
 
     def known(self, key: Hashable) -> Any:
         """Return the program that is kept for *key*, or None. Local, but every rank of the team must ask."""
-        program = self.programs.get(key)
-        if program is not None:
-            self.programs.move_to_end(key)
-        return program
+        kept = self.programs.get(key)
+        if kept is None:
+            return None
+        self.clock += 1
+        kept.used = self.clock
+        return kept.program
 
     def agrees(self) -> None:
         """Tell ranks that share memory that this one agrees with all of the team on a call. Local."""
@@ -332,9 +342,10 @@ class Team:
 
     def remember(self, key: Hashable, program: Any) -> None:
         """Keep *program* for *key*; beyond a bound the one used longest ago is dropped. Local, on every rank."""
-        self.programs[key] = program
+        self.clock += 1
+        self.programs[key] = _Kept(program, self.clock)
         if len(self.programs) > PROGRAMS_PER_TEAM:
-            self.programs.popitem(last=False)
+            del self.programs[min(self.programs, key=lambda each: self.programs[each].used)]
 
     def free(self) -> None:
         """Free every communicator of the team. Collective over the team."""
@@ -342,6 +353,16 @@ class Team:
         for group in (*self._groups.values(), self.everyone):
             group.free()
         self._groups.clear()
+
+
+class _Kept:
+    """A program, and when it was used last."""
+
+    __slots__ = ("program", "used")
+
+    def __init__(self, program: Any, used: int) -> None:
+        self.program = program
+        self.used = used
 
 
 class Group:

@@ -34,6 +34,7 @@ from meshcomm.groups import MPIWorld, Team
 WARN_AFTER = 60.0
 TELL_ERROR_AFTER = 5.0
 COMPARE_EVERY = 64
+COMPARE_SHARED_EVERY = 1024
 _POLL = 0.5
 _PAUSE = 0.1  # for launchers to pass on what was said, and for other ranks with the same error to say so
 
@@ -126,14 +127,17 @@ def _encoded(text: str) -> bytes:
     return text.encode(errors="backslashreplace")  # an error may quote what is no valid text
 
 
-def chained(team: Team, number: int) -> None:
+def chained(team: Team, number: int, exchanges: bool = False) -> None:
     """Note a call that was agreed on before, for the next agreement to compare. Local; every 64th time Collective.
 
-    So a program that makes the same calls over and over does not go on for long after its ranks have diverged.
+    So a program that makes the same calls over and over does not go on for long after its ranks have diverged. Of calls
+    that are *exchanges* of ranks that all share memory it is every 1,024th: these compare the chain with what they
+    exchange.
     """
     team.chain = hash((team.chain, number)) >> 2
-    team.known_calls += 1
-    if team.known_calls % COMPARE_EVERY == 0:
+    team.known_calls += 1 if exchanges and team.shares_memory else COMPARE_SHARED_EVERY // COMPARE_EVERY
+    if team.known_calls >= COMPARE_SHARED_EVERY:
+        team.known_calls = 0
         agree(team, "something that all ranks agreed on before")
 
 

@@ -112,7 +112,9 @@ class OnNode:
         """Copy among those ranks of the group that share memory with this one, if any."""
         if self._met is None:
             return
-        left = self._met.exchange(self._routes, self._number, sources[0], targets[0])
+        # With the chain of calls: who has made others is found out here.
+        number = self._number ^ self._group.team.chain
+        left = self._met.exchange(self._routes, number, sources[0], targets[0])
         if left is not None:
             self._by_messages(left, sources, targets)
 

@@ -8,12 +8,12 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from meshcomm import _late, batch, guard
-from meshcomm.collectives import as_array, is_traced, untraced
+from meshcomm.collectives import Program, as_array, is_traced, untraced
 from meshcomm.context import place_between, place_in
 from meshcomm.dtensor import DTensor, distribute, place_text, unwrapped
 from meshcomm.errors import DTypeError, LayoutError, MeshcommError, MeshError, ShapeError
 from meshcomm.exchange import as_bytes, forget_scratch
-from meshcomm.execute import prepare, run_agreed
+from meshcomm.execute import agreed_program, known_program, prepare, run_agreed
 from meshcomm.groups import Place
 from meshcomm.layout import Layout
 from meshcomm.machine import Machine
@@ -97,19 +97,26 @@ def relayout(
     try:
         if out is not None:
             agree_on_outs([(tensor, out, layout)], place)
-        block = run_agreed(
-            place,
-            (source, layout, shape, dtype, max_scratch_bytes),
-            lambda: call_text("relayout", tensor, layout) + _bound_text(max_scratch_bytes),
-            lambda: prepare(plan_relayout(shape, dtype, source, layout, max_scratch_bytes, place.team.machine), place),
-            tensor.local,
-            None if out is None else out.local,
-        )
+        program = known_program(place.team, (source, layout, shape, dtype, max_scratch_bytes), True)
+        if program is None:
+            program = _agreed(tensor, layout, max_scratch_bytes, place)
+        block = program.run(tensor.local, None if out is None else out.local)
     finally:
         guard.end()
     if out is not None:
         return out
     return DTensor(block, layout if layout.match_axis is None else layout.matched(source), shape, dtype)
+
+
+def _agreed(tensor: DTensor, layout: Layout, bound: int | None, place: Place) -> Program:
+    """Return the program of a relayout that is new. Collective over the team."""
+    source, shape, dtype, team = tensor.layout, tensor.shape, tensor.dtype, place.team
+    return agreed_program(
+        team,
+        (source, layout, shape, dtype, bound),
+        lambda: call_text("relayout", tensor, layout) + _bound_text(bound),
+        lambda: prepare(plan_relayout(shape, dtype, source, layout, bound, team.machine), place),
+    )
 
 
 def relayout_like(
@@ -203,14 +210,13 @@ def _execute(plan: Plan, tensor: Any, out: Any) -> DTensor:
     try:
         if out is not None:
             agree_on_outs([(tensor, out, plan.target)], place)
-        block = run_agreed(
-            place,
+        program = known_program(place.team, plan, True) or agreed_program(
+            place.team,
             plan,
             lambda: f"{call_text('plan.execute', tensor, plan.target)} by {plan.steps}",
             lambda: prepare(plan, place),
-            tensor.local,
-            None if out is None else out.local,
         )
+        block = program.run(tensor.local, None if out is None else out.local)
     finally:
         guard.end()
     return DTensor(block, plan.target, plan.shape, plan.dtype) if out is None else out

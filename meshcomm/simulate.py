@@ -78,10 +78,10 @@ class SimulatedWorld:
 
     def here(self) -> "SimulatedRank":
         """Return the world as the calling rank sees it. Local; ``MeshError`` outside of `run`."""
-        rank = getattr(_local, "rank", None)
+        rank = _local.rank
         if rank is None or rank.simulated_world is not self:
             raise MeshError("this mesh lives in a simulated world: use it in a function given to world.run(function)")
-        return rank  # type: ignore[no-any-return]
+        return rank
 
     def run(self, function: Callable[..., Any], *args: Any) -> list[Any]:
         """Call *function* with *args* once on every simulated rank and return the results, rank by rank. Local.
@@ -89,7 +89,7 @@ class SimulatedWorld:
         An exception of a rank ends all of them and is raised here; ranks that wait for each other in vain raise
         ``CollectiveMismatch``.
         """
-        if self._running or getattr(_local, "rank", None) is not None:
+        if self._running or _local.rank is not None:
             raise MeshError("a simulated world runs one program at a time")
         self._running = True
         self._meetings.clear()
@@ -259,22 +259,28 @@ class _Cancelled(BaseException):
     """Ends a simulated rank that waits for what cannot come; no ``except Exception`` should stop it."""
 
 
-_local = threading.local()
+
+class _Local(threading.local):
+    """Where the calling thread is; what it has not set is found here faster than by a missing attribute."""
+
+    rank: "SimulatedRank | None" = None
+    stack: list[SimulatedWorld] | None = None
+
+
+_local = _Local()
 
 
 def _stack() -> list[SimulatedWorld]:
-    stack: list[SimulatedWorld] | None = getattr(_local, "stack", None)
-    if stack is None:
-        stack = _local.stack = []
-    return stack
+    if _local.stack is None:
+        _local.stack = []
+    return _local.stack
 
 
 def current_world() -> SimulatedWorld | None:
     """Return the simulated world that the caller is in, if any. Local."""
-    rank = getattr(_local, "rank", None)
-    if rank is not None:
-        return rank.simulated_world  # type: ignore[no-any-return]
-    return _stack()[-1] if _stack() else None
+    if _local.rank is not None:
+        return _local.rank.simulated_world
+    return _local.stack[-1] if _local.stack else None
 
 
 class SimulatedRank(World):
