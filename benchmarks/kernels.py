@@ -77,7 +77,8 @@ def transposes(nbytes: int) -> Iterator[Case]:
 def streams(nbytes: int) -> Iterator[Case]:
     """Items of several arrays next to each other in one, and taken apart; also short rows instead of items."""
     for count, run, item in itertools.chain(
-        itertools.product((2, 4, 8), (1, 2, 4, 8), (0,)), [(3, 4, 0), (3, 8, 0), (5, 2, 0), (7, 1, 0), (6, 4, 0), (4, 24, 8), (4, 100, 4), (4, 256, 8)]
+        itertools.product((2, 4, 8), (1, 2, 4, 8), (0,)),
+        [(3, 4, 0), (3, 8, 0), (5, 2, 0), (7, 1, 0), (6, 4, 0), (4, 24, 8), (4, 100, 4), (4, 256, 8)],
     ):
         item = item or run
         rows = nbytes // count // run

@@ -22,6 +22,7 @@ class BoxCopies:
         target_offsets: _Indices,
         target_strides: _Indices,
         extents: _Indices,
+        at_once: int = 1,
     ) -> None: ...
     def run(self, sources: Sequence[_Buffer | None], targets: Sequence[_Buffer | None]) -> None: ...
 

@@ -44,6 +44,10 @@ cdef extern from "_strided.h" nogil:
     void run_cuts(Cuts *cuts)
 
 
+cdef enum:
+    READ_ELSEWHERE = 1 << 20  # bytes of a packed part that are best in memory: who reads them may share no cache
+
+
 cdef class _Regions:
     """Sizes of the buffers on one side of a list of boxes, and which of them the boxes use."""
 
@@ -318,7 +322,7 @@ cdef class Packing:
         cdef const Copies *list = <const Copies *> self.boxes.list
         cdef Cuts cuts
         cuts.count, cuts.loops, cuts.unpacks, cuts.regions, cuts.packed = 0, 0, unpacks, regions, buffer
-        cuts.streams = self.nbytes // parts >= STREAM_FROM
+        cuts.streams = self.nbytes // parts >= (STREAM_FROM if unpacks else READ_ELSEWHERE)
         for i in range(list.count):
             begin, end = self._start(i, part, parts), self._start(i, part + 1, parts)
             cut(list.box + i, 0, list.box[i].source, begin, end, packed, &cuts)

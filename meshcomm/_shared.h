@@ -116,12 +116,16 @@ static int mc_create(size_t size, int *fd)
 #endif
 }
 
+/* Map a file, or with -1 memory of this process only, in large pages where the system has them. */
 static int mc_map(int fd, size_t size, char **base)
 {
-    void *found = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
+    const int flags = (fd < 0 ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED) | MAP_NORESERVE;
+    void *found = mmap(NULL, size, PROT_READ | PROT_WRITE, flags, fd, 0);
     if (found == MAP_FAILED)
         return errno;
     *base = (char *)found;
+    if (fd < 0)
+        madvise(found, size, MADV_HUGEPAGE);
     return 0;
 }
 
@@ -131,9 +135,12 @@ static void mc_close(int fd) { close(fd); }
 
 static size_t mc_page(void) { return (size_t)sysconf(_SC_PAGESIZE); }
 
-static void mc_give_back(int fd, size_t offset, size_t length)
+static void mc_give_back(int fd, char *base, size_t offset, size_t length)
 {
-    fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)offset, (off_t)length);
+    if (fd < 0)
+        madvise(base + offset, length, MADV_DONTNEED);
+    else
+        fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)offset, (off_t)length);
 }
 
 /* Make sure that a range has its pages: without memory for them this is an error here, but SIGBUS at first use. */
@@ -145,7 +152,9 @@ static int mc_provide(int fd, char *base, size_t offset, size_t length)
         return 0;
     if (errno != EINVAL)
         return errno;
-    while (offset < end) { /* Linux before 5.14 */
+    if (fd < 0) /* Linux before 5.14: pages come with the first use, as from malloc */
+        return 0;
+    while (offset < end) {
         size_t now = end - offset < piece ? end - offset : piece;
         if (!fallocate(fd, 0, (off_t)offset, (off_t)now))
             offset += now;
@@ -162,7 +171,7 @@ static void mc_in_child(void)
         if (!pool->forked) {
             const int flags = MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE;
             pool->forked = 1;
-            if (mmap(pool->base, pool->size, PROT_READ | PROT_WRITE, flags, pool->fd, 0) == MAP_FAILED)
+            if (pool->fd >= 0 && mmap(pool->base, pool->size, PROT_READ | PROT_WRITE, flags, pool->fd, 0) == MAP_FAILED)
                 mprotect(pool->base, pool->size, PROT_READ);
         }
 }
@@ -218,7 +227,10 @@ static int mc_map(int fd, size_t size, char **base) { return (void)fd, (void)siz
 static void mc_unmap(char *base, size_t size) { (void)base, (void)size; }
 static void mc_close(int fd) { (void)fd; }
 static size_t mc_page(void) { return 4096; }
-static void mc_give_back(int fd, size_t offset, size_t length) { (void)fd, (void)offset, (void)length; }
+static void mc_give_back(int fd, char *base, size_t offset, size_t length)
+{
+    (void)fd, (void)base, (void)offset, (void)length;
+}
 static int mc_provide(int fd, char *base, size_t offset, size_t length)
 {
     return (void)fd, (void)base, (void)offset, (void)length, ENOSYS;

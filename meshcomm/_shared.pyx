@@ -50,7 +50,7 @@ cdef extern from "_shared.h" nogil:
     void mc_unmap(char *base, size_t size)
     void mc_close(int fd)
     size_t mc_page()
-    void mc_give_back(int fd, size_t offset, size_t length)
+    void mc_give_back(int fd, char *base, size_t offset, size_t length)
     int mc_provide(int fd, char *base, size_t offset, size_t length)
     int mc_watch_forks()
     int mc_wait(
@@ -118,12 +118,12 @@ cdef struct Range:
 
 @cython.no_gc
 cdef class Pool(Memory):
-    """Blocks of this process in *share* bytes of memory that others can map. Local.
+    """Blocks of this process in *share* bytes of memory that others can map, unless it is *private*. Local.
 
     Free ranges that have memory are used again last in, first out, so that they are still in the caches. As much
-    memory as was in use at once of late is kept, and 64 MiB in any case; more is given back to the system. In a process that was forked off, blocks can be
-    read and changed, but the changes stay there; nothing is allocated or freed. ``OSError`` if the system has no such
-    memory.
+    memory as was in use at once of late is kept, and 64 MiB in any case; more is given back to the system. In a
+    process that was forked off, blocks can be read and changed, but the changes stay there; nothing is allocated or
+    freed. ``OSError`` if the system has no such memory.
 
     >>> import mmap
     >>> pool = Pool(2**20)
@@ -145,15 +145,17 @@ cdef class Pool(Memory):
     cdef uint32_t[2][CLASSES] heads
     cdef list free_places
 
-    def __cinit__(self, Py_ssize_t share):
+    def __cinit__(self, Py_ssize_t share, bint private=False):
         global mc_pools
-        cdef Py_ssize_t before = PAGE * _pages(TOKEN) + PAGE * _pages(PLACES * sizeof(mc_place))
+        cdef Py_ssize_t places = 0 if private else PLACES
+        cdef Py_ssize_t before = PAGE * _pages(TOKEN) + PAGE * _pages(places * sizeof(mc_place))
         self.system.fd = -1
         if not 0 < share <= PAGE << 31:
             raise ValueError(f"a pool cannot have {share} bytes")
         self.share = PAGE * _pages(share)
         self.size = before + self.share
-        _check(mc_create(self.size, &self.system.fd))
+        if not private:
+            _check(mc_create(self.size, &self.system.fd))
         _check(mc_map(self.system.fd, self.size, &self.base))
         self.system.base, self.system.size = self.base, self.size
         self.system.next = mc_pools
@@ -164,7 +166,7 @@ cdef class Pool(Memory):
         _check(mc_provide(self.system.fd, self.base, 0, PAGE))
         self.token = os.urandom(TOKEN)
         memcpy(self.base, <const char *> self.token, TOKEN)
-        self.free_places = [PAGE + i * <Py_ssize_t> sizeof(mc_place) for i in range(PLACES - 1, -1, -1)]
+        self.free_places = [PAGE + i * <Py_ssize_t> sizeof(mc_place) for i in range(places - 1, -1, -1)]
         # The pages on both sides of the blocks are of a kind that is not joined.
         self.ranges[before // PAGE - 1].kind = USED
         self.ranges[self.size // PAGE].kind = USED
@@ -279,7 +281,7 @@ cdef class Pool(Memory):
                 self._bare(first, pages)
 
     cdef void _bare(self, uint32_t first, uint32_t pages) noexcept:
-        mc_give_back(self.system.fd, first * PAGE, pages * PAGE)
+        mc_give_back(self.system.fd, self.base, first * PAGE, pages * PAGE)
         self._put(BARE, first, pages)
 
     cdef uint32_t _take(self, uint32_t kind, uint32_t pages) noexcept:

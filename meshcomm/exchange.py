@@ -17,7 +17,7 @@ from meshcomm._kernels import BoxCopies, Packing
 from meshcomm.groups import LARGEST_COUNT, Bytes, Counts, Group, Pending
 from meshcomm.machine import Indices
 from meshcomm.plan import DEFAULT_SCRATCH
-from meshcomm.shared import allocate
+from meshcomm.shared import allocate, allocate_unshared
 from meshcomm.steps import Boxes
 
 Array = NDArray[Any]
@@ -44,7 +44,7 @@ def as_block(data: Bytes, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array
 def new_bytes(size: int) -> Bytes:
     """Return *size* new bytes, for a block: in memory that the node's ranks share, if there is such. Local."""
     shared = allocate(size)
-    return np.empty(size, dtype=np.uint8) if shared is None else shared
+    return allocate_unshared(size) if shared is None else shared
 
 
 def new_block(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
@@ -66,10 +66,10 @@ def scratch(use: str, size: int) -> Bytes:
     What the default bound allows is kept from call to call; more is made each time.
     """
     if size > DEFAULT_SCRATCH:
-        return np.empty(size, dtype=np.uint8)
+        return allocate_unshared(size)
     kept: Bytes | None = getattr(_scratch, use, None)
     if kept is None or len(kept) < size:
-        kept = np.empty(size, dtype=np.uint8)
+        kept = allocate_unshared(size)
         setattr(_scratch, use, kept)
     return kept[:size]
 

@@ -30,6 +30,10 @@ from meshcomm.steps import AllGather, Boxes, Slice, Step, largest_block
 
 Array = NDArray[Any]
 
+ROUND_BYTES = 2**23
+"""Of a block that move at a time on a node that has a processor for each rank: what was packed is still in the caches
+when MPI copies it. Where ranks wait for processors, each round costs more than that."""
+
 
 class Operation(Protocol):
     """What turns blocks into other ones; Collective over its group, if it has one."""
@@ -181,8 +185,13 @@ def _communication(step: Step, place: Place, gathers: bool) -> Operation:
     group, here, part = group_of(step, place), step.place_of(place.device), exchange_part(step, place.device)
     if gathers and isinstance(step, AllGather) and step.at_once:
         return Gather(group, here, part)
-    kind = Permute if step.permutes else Exchange
-    return kind(group, here, [part], most_bytes(step), step.parts)
+    most = most_bytes(step)
+    if step.permutes:
+        return Permute(group, here, [part], most, step.parts)
+    rounds = step.parts
+    if gathers and place.team.machine.one_node and not place.team.crowded:
+        rounds = max(rounds, most // ROUND_BYTES)
+    return Exchange(group, here, [part], most, rounds)
 
 
 def _on_node(plan: Plan, number: int, place: Place, operation: Operation) -> Operation:

@@ -13,7 +13,7 @@ import os
 import time
 from abc import ABC, abstractmethod
 from collections import OrderedDict
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
@@ -113,8 +113,8 @@ class Communicator(ABC):
         """Return a communicator of the ranks that pass the same *color*, ordered by *key*."""
 
     @abstractmethod
-    def nodes(self) -> list[int]:
-        """Return a number for the node of every rank."""
+    def nodes(self) -> tuple[list[int], bool]:
+        """Return a number for the node of every rank, and whether some node has fewer processors than ranks."""
 
     @abstractmethod
     def progress(self) -> None:
@@ -241,6 +241,8 @@ class Team:
         self.known_calls = 0
         self.clock = 0
         self._machine: Machine | None = None
+        self.crowded = True
+        """Whether ranks may have to wait for a processor, the same on all of them; known with the `machine`."""
         self._limit = GROUPS_PER_WORLD if len(ranks) == world.size else GROUPS_PER_TEAM
         self._groups: dict[Hashable, Group] = {}
         self.everyone = Group(self, None, 0, tuple(ranks))
@@ -265,7 +267,7 @@ class Team:
     def machine(self) -> Machine:
         """What all its ranks plan by: agreed when the team first communicates. Local, the first time Collective."""
         if self._machine is None:
-            self._machine = _agreed_machine(self.everyone.communicator(), self.ranks)
+            self._machine, self.crowded = _agreed_machine(self.everyone.communicator(), self.ranks)
         return self._machine
 
     @property
@@ -404,12 +406,12 @@ class Group:
 MACHINE_FILE = "MESHCOMM_MACHINE"
 
 
-def _agreed_machine(communicator: Communicator, ranks: range | tuple[int, ...]) -> Machine:
-    """Return the machine that the first rank knows, with the nodes of all *ranks*. Collective.
+def _agreed_machine(communicator: Communicator, ranks: range | tuple[int, ...]) -> tuple[Machine, bool]:
+    """Return the machine that the first rank knows, with the nodes of all *ranks*, and if one is crowded. Collective.
 
     ``MeshError`` on all ranks if the file that it names cannot be read.
     """
-    nodes = communicator.nodes()
+    nodes, crowded = communicator.nodes()
     known = b""
     if communicator.rank == 0:
         try:
@@ -419,7 +421,8 @@ def _agreed_machine(communicator: Communicator, ranks: range | tuple[int, ...]) 
     constants = json.loads(communicator.allgather(known)[0])
     if isinstance(constants, str):
         raise MeshError(constants)
-    return Machine(**constants, nodes=_node_map(np.array(ranks, dtype=np.intp), np.array(nodes, dtype=np.intp)))
+    of = _node_map(np.array(ranks, dtype=np.intp), np.array(nodes, dtype=np.intp))
+    return Machine(**constants, nodes=of), crowded
 
 
 def stored_constants() -> dict[str, float]:
@@ -562,20 +565,34 @@ class MPICommunicator(Communicator):
     def split(self, color: int, key: int) -> "MPICommunicator":
         return MPICommunicator(self._comm.Split(color, key))
 
-    def nodes(self) -> list[int]:
+    def nodes(self) -> tuple[list[int], bool]:
         node = self._comm.Split_type(mpi().COMM_TYPE_SHARED, self.rank)
-        first = np.array([self.rank], dtype=np.int64)
-        node.Bcast(first, 0)
+        found = np.array([self.rank, 0], dtype=np.int64)
+        node.Bcast(found, 0)
+        processors = np.zeros(MOST_PROCESSORS, dtype=np.uint8)
+        processors[[number % MOST_PROCESSORS for number in _processors()]] = 1
+        together = np.empty_like(processors)
+        node.Allreduce(processors, together, self._max)
+        found[1] = node.size > np.count_nonzero(together)
         node.Free()
-        everyone = np.empty(self.size, dtype=np.int64)
-        self._comm.Allgather(first, everyone)
-        return [int(number) for number in everyone]
+        everyone = np.empty((self.size, 2), dtype=np.int64)
+        self._comm.Allgather(found, everyone)
+        return everyone[:, 0].tolist(), bool(everyone[:, 1].any())
 
     def progress(self) -> None:
         self._comm.Iprobe()
 
     def free(self) -> None:
         self._comm.Free()
+
+
+MOST_PROCESSORS = 8192
+"""Of a node, for the question whether it has as many as ranks."""
+
+
+def _processors() -> Iterable[int]:
+    """Return the processors that this process may use. Local."""
+    return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
 
 
 class MPIWorld(World):

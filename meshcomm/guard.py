@@ -130,9 +130,9 @@ def _encoded(text: str) -> bytes:
 def chained(team: Team, number: int, exchanges: bool = False) -> None:
     """Note a call that was agreed on before, for the next agreement to compare. Local; every 64th time Collective.
 
-    So a program that makes the same calls over and over does not go on for long after its ranks have diverged. Of calls
-    that are *exchanges* of ranks that all share memory it is every 1,024th: these compare the chain with what they
-    exchange.
+    So a program that makes the same calls over and over does not go on for long after its ranks have diverged. Of
+    calls that are *exchanges* of ranks that all share memory it is every 1,024th: these compare the chain with what
+    they exchange.
     """
     team.chain = hash((team.chain, number)) >> 2
     team.known_calls += 1 if exchanges and team.shares_memory else COMPARE_SHARED_EVERY // COMPARE_EVERY

@@ -16,16 +16,21 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from meshcomm import _late
 from meshcomm._shared import Mapping, Meeting, Memory, Pool, Routes
 from meshcomm.errors import MeshcommError
 from meshcomm.groups import Bytes, Communicator
 
-__all__ = ["Meeting", "Routes", "allocate", "describe", "locate", "meet"]
+__all__ = ["Meeting", "Routes", "allocate", "allocate_unshared", "describe", "locate", "meet"]
 
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
+ALWAYS_NEW = 2**17  # bytes up to which the C library keeps memory itself
+
 _pool: Pool | None = None
+_unshared: Pool | None = None  # for blocks as long as, or if, no memory is shared
 _mappings: dict[str, Mapping] = {}  # of the pools of other processes, by their tokens; to the end of the program
 _why_not: str | None = None  # the last reason not to share memory; "" once this process has shared some
 
@@ -33,6 +38,23 @@ _why_not: str | None = None  # the last reason not to share memory; "" once this
 def allocate(nbytes: int) -> Bytes | None:
     """Return *nbytes* bytes of any value that the ranks of the node share, or None if there are none. Local."""
     return None if _pool is None else _pool.allocate(nbytes)
+
+
+def allocate_unshared(nbytes: int) -> Bytes:
+    """Return *nbytes* bytes of any value. Local.
+
+    Memory of large blocks is kept for later ones, as that of shared blocks is: to get pages from the system takes
+    longer than to copy a block.
+    """
+    global _unshared
+    if nbytes > ALWAYS_NEW:
+        with suppress(OSError, ValueError, MemoryError):
+            if _unshared is None:
+                _unshared = Pool(_all_memory(), private=True)
+            block = _unshared.allocate(nbytes)
+            if block is not None:
+                return block
+    return np.empty(nbytes, dtype=np.uint8)
 
 
 def locate(array: Any) -> int:
@@ -119,11 +141,16 @@ def _limit() -> int:
     """Return how many bytes the ranks of this node may share."""
     text = os.environ.get("MESHCOMM_SHARED_MEMORY", "")
     if not text:
-        return min([os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), *_cgroup_limits()]) // 2
+        return _all_memory() // 2
     size = re.fullmatch(r"(\d+(?:\.\d+)?) *([KMGT]?)(?:i?B)?", text.strip(), re.IGNORECASE)
     if size is None:
         raise MeshcommError(f"MESHCOMM_SHARED_MEMORY must be a size such as 500M or 2G, or 0, not {text!r}")
     return int(float(size[1]) * _UNITS[size[2].upper()])
+
+
+def _all_memory() -> int:
+    """Return how much memory this process may have."""
+    return min([os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), *_cgroup_limits()])
 
 
 def _cgroup_limits() -> Iterator[int]:

@@ -259,7 +259,6 @@ class _Cancelled(BaseException):
     """Ends a simulated rank that waits for what cannot come; no ``except Exception`` should stop it."""
 
 
-
 class _Local(threading.local):
     """Where the calling thread is; what it has not set is found here faster than by a missing attribute."""
 
@@ -486,8 +485,8 @@ class SimulatedCommunicator(Communicator):
         members = self._meet("split", (color, key), complete)
         return SimulatedCommunicator(self._world, (*self._key, self._calls, color), members[color])
 
-    def nodes(self) -> list[int]:
-        return [0] * self.size
+    def nodes(self) -> tuple[list[int], bool]:
+        return [0] * self.size, True
 
     def progress(self) -> None:
         """Nothing is on its way."""

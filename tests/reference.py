@@ -10,6 +10,7 @@ import numpy as np
 from meshcomm import UNSHARDED, Layout, Mesh, simulate
 from meshcomm.exchange import Exchange, Gather, as_block, as_bytes
 from meshcomm.execute import operations, target_shape
+from meshcomm.machine import Machine
 
 # -- arrays -----------------------------------------------------------------------------------------------------------
 
@@ -208,7 +209,8 @@ def _exchange(plan, steps, data, targets, moved, messages):
 class _Team:
     """A team of which only the groups are needed."""
 
-    large_counts = True
+    large_counts = crowded = True
+    machine = Machine()
 
     def group(self, key, color, members):
         return SimpleNamespace(members=members, team=self)

@@ -280,8 +280,9 @@ def test_items_of_few_columns(itemsize, left_out):
     for count in range(2, 10):
         for length in (1, 2, 15, 16, 17, 100, 2500 // count):
             columns = [noise(length * itemsize, i) for i in range(count)]
-            boxes = [(i, 0, (itemsize,), 0, i * itemsize, (itemsize * (count + left_out),), (length,)) for i in range(count)]
-            nbytes = length * (count + left_out) * itemsize - left_out * itemsize
+            row = itemsize * (count + left_out)
+            boxes = [(i, 0, (itemsize,), 0, i * itemsize, (row,), (length,)) for i in range(count)]
+            nbytes = length * row - left_out * itemsize
             joined = misaligned(nbytes, 3)
             copies([length * itemsize] * count, [nbytes], itemsize, boxes).run(columns, [joined])
             assert clean_around(joined)
