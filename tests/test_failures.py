@@ -194,6 +194,10 @@ def test_different_cached_calls_are_found(job):
     assert_went_on(job(2, "cached_calls_differ", MESHCOMM_CHECK="1"), 2)
 
 
+def test_different_cached_calls_are_found_by_ranks_that_share_memory(job):
+    assert_went_on(job(2, "known_calls_of_the_same_bytes_differ", MESHCOMM_SHARED_MEMORY="1G"), 2)
+
+
 def test_the_mesh_does_not_fit_the_world(job):
     assert_went_on(job(3, "mesh_is_too_large"), 3)
 

@@ -153,6 +153,53 @@ def test_a_loop_that_makes_blocks_anew_finds_their_memory_again():
     del source
 
 
+def test_a_private_pool():
+    pool = Pool(256 * MIB, private=True)
+    block = pool.allocate(5 * MIB + 1)
+    place = block.ctypes.data
+    assert (place % PAGE, pool.locate(block) > 0, pool.open_place()) == (0, True, -1)
+    block[:] = 7
+    child = os.fork()
+    if not child:
+        block[:] = 8
+        del block
+        os._exit(pool.allocate(10) is not None)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert (block == 7).all()
+    del block
+    assert pool.allocate(4 * MIB).ctypes.data == place, "memory that was used is used again"
+    block = pool.allocate(200 * MIB)
+    block[::PAGE] = 1
+    before = resident()
+    del block
+    for _ in range(200):
+        pool.allocate(PAGE)
+    assert pool.ready <= 64 * MIB
+    assert before - resident() > 130 * MIB, "what is not in use any more is given back"
+
+
+def resident():
+    """Return how much memory this process has."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * PAGE
+
+
+def test_blocks_that_are_not_shared_keep_their_memory():
+    block = shared.allocate_unshared(3 * MIB)
+    place = block.ctypes.data
+    assert shared.locate(block) == -1
+    del block
+    assert shared.allocate_unshared(3 * MIB).ctypes.data == place
+
+
+def test_a_system_without_such_memory(monkeypatch):
+    def nothing(*args, **kwargs):
+        raise OSError("no such memory")
+
+    monkeypatch.setattr(shared, "_unshared", None)
+    monkeypatch.setattr(shared, "Pool", nothing)
+    assert shared.allocate_unshared(3 * MIB).nbytes == 3 * MIB
+
+
 def test_a_range_that_was_given_back_can_be_used_again():
     pool = Pool(256 * MIB)
     for _ in range(3):

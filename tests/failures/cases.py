@@ -315,6 +315,21 @@ def cached_calls_differ():
     expected()
 
 
+def known_calls_of_the_same_bytes_differ():
+    """Ranks that share memory see it at once."""
+    here = mesh()
+
+    def reduce(operation):
+        mc.all_reduce(np.ones(2), None, operation)
+
+    for _ in range(2):
+        exchange()
+        reduce("sum")
+        reduce("max")
+    raised(mc.CollectiveMismatch, lambda: reduce("max" if here.rank == 1 else "sum"), f"rank {1 - here.rank}")
+    expected()
+
+
 def child_is_forked():
     exchange()
     child = os.fork()
