@@ -326,7 +326,6 @@ STRIDED_INLINE void move_middle(char *target, const char *source, Length run) {
 
 /* Rows of few bytes. */
 static void copy_rows(char *target, Length stride, const char *source, Length from_stride, Length run, Length rows) {
-    Length i;
     if (run == 4)
         EACH_ROW(MOVE(4));
     else if (run == 8)
@@ -353,7 +352,8 @@ static void copy_rows(char *target, Length stride, const char *source, Length fr
         EACH_ROW(memcpy(target, source, run));
 }
 
-/* The same, with what comes later fetched: the lines of rows of which few use the same ones. */
+/* The same, with what comes later fetched where processors do not by themselves: they follow rows that are close, not
+ * such as have lines between them, and hardly those of which only a part of each line is used. */
 static void fetch_rows(char *target, Length stride, const char *source, Length from_stride, Length run, Length rows) {
     const Length apart = magnitude(from_stride), lines = (run + LINE + LINE / 2) & -(Length)LINE;
     const Length ahead = (FAR / lines + 1) * from_stride;

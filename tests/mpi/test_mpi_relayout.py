@@ -1,6 +1,7 @@
 """Relayouts under mpiexec, on meshes of every shape that the number of ranks allows."""
 
 import json
+import os
 from itertools import product
 from pathlib import Path
 
@@ -14,7 +15,9 @@ from reference import blocks_of, numbered, random_bits, same_bits, single_name_l
 from strategies import DTYPES, dtype_id, relayouts, shapes_of
 
 import meshcomm as mc
-from meshcomm import CollectiveMismatch, DTypeError, Layout, LayoutError, MeshError, ShapeError
+from meshcomm import CollectiveMismatch, DTypeError, Layout, LayoutError, MeshError, ShapeError, execute
+from meshcomm.context import place_in
+from meshcomm.exchange import Exchange
 
 WORLD = MPI.COMM_WORLD
 RANK, SIZE = WORLD.rank, WORLD.size
@@ -62,6 +65,30 @@ def test_pairs_of_layouts(sizes):
     for i, source in enumerate(layouts[:40]):
         check(numbered((8, 7), "i2"), source, layouts[(7 * i + 3) % len(layouts)])
     mesh.close()
+
+
+@pytest.mark.parametrize("sizes", shapes_of(SIZE), ids=str)
+def test_rounds_where_no_rank_waits_for_a_processor(sizes, monkeypatch):
+    """As large blocks are moved on a node with a processor for each rank, into new blocks and between users' arrays."""
+    monkeypatch.setattr(execute, "ROUND_BYTES", 64)
+    mesh = mesh_of(*sizes)
+    place = place_in(mesh)
+    mc.relayout(mc.zeros((3,), "f8", Layout.replicated(mesh, 1)), Layout(["x"], mesh))
+    processors = set().union(*WORLD.allgather(os.sched_getaffinity(0)))
+    assert place.team.crowded == (SIZE > len(processors))
+    monkeypatch.setattr(place.team, "crowded", False)
+    mc.drop_plans(mesh)
+    array = numbered((17, 13), "i4")
+    pairs = list(product(single_name_layouts(mesh, 2), repeat=2))
+    for source, target in pairs[:: 1 + len(pairs) // 15]:
+        moved = check(array, source, target)
+        plan = mc.plan_relayout(array.shape, "i4", source, target, machine=place.team.machine)
+        exchanges = [each for each, _ in execute.operations(plan, place) if type(each) is Exchange]
+        assert all(each.rounds > 1 for each in exchanges)
+        mine = mc.from_local(np.array(blocks_of(array, source)[mesh.rank]), source)
+        out = mc.from_local(np.zeros_like(moved.local), target)
+        assert same_bits(mc.relayout(mine, target, out=out).local, moved.local)
+    mc.drop_plans(mesh)
 
 
 @settings(max_examples=150)
