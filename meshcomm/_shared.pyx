@@ -19,7 +19,7 @@ from cpython.buffer cimport (
 )
 from cpython.exc cimport PyErr_CheckSignals
 from cpython.mem cimport PyMem_Calloc, PyMem_Free
-from libc.stdint cimport int64_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint32_t, uint64_t, uintptr_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcmp, memcpy
 
@@ -57,6 +57,10 @@ cdef extern from "_shared.h" nogil:
         mc_place **places, const int *partners, int count, bint done, uint64_t epoch, int64_t microseconds, int *next
     )
 
+cdef extern from "Python.h":
+    int PyTraceMalloc_Track(unsigned int domain, uintptr_t ptr, size_t size)
+    int PyTraceMalloc_Untrack(unsigned int domain, uintptr_t ptr)
+
 cdef extern from *:
     """
     #define mc_log2(n) (31 - __builtin_clz(n))
@@ -67,6 +71,7 @@ cdef enum:
     TOKEN = 16  # bytes at the beginning of the file, by which others know that it is ours
     PLACES = 4096  # of meetings that are open at a time
     CLASSES = 32  # of ranges, by the logarithm of their length
+    TRACED = 389047  # the domain in which tracemalloc counts the memory of NumPy's arrays
     LOOKED_AT = 16  # ranges of a class that may be too short
     CALL_BACK = 100  # microseconds of waiting
 
@@ -206,6 +211,7 @@ cdef class Pool(Memory):
             return None
         block = Block.__new__(Block)
         block.pool, block.first, block.pages, block.nbytes = self, first, pages, nbytes
+        PyTraceMalloc_Track(TRACED, <uintptr_t> (self.base + first * PAGE), nbytes)
         return frombuffer(block, _BYTE)
 
     def locate(self, array):
@@ -357,6 +363,7 @@ cdef class Block:
 
     def __dealloc__(self):
         if self.pool is not None:
+            PyTraceMalloc_Untrack(TRACED, <uintptr_t> (self.pool.base + self.first * PAGE))
             self.pool._free(self.first, self.pages)
 
 

@@ -31,7 +31,7 @@ def calibrated(nodes, monkeypatch, times=None):
 
     monkeypatch.setattr(calibrate, "_times", measured)
     monkeypatch.setattr(calibrate, "MESSAGES", (8, 64, 512, 4096))
-    monkeypatch.setattr(SimulatedCommunicator, "nodes", lambda self: [nodes[rank] for rank in self._members])
+    monkeypatch.setattr(SimulatedCommunicator, "nodes", lambda self: ([nodes[rank] for rank in self._members], True))
     with mc.simulate(len(nodes)) as world:
         found = world.run(lambda: calibrate.calibrate(place_in(mc.create_mesh()).team))
     assert all(each == found[0] for each in found), "all ranks find the same"
