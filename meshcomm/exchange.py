@@ -74,6 +74,20 @@ def scratch(use: str, size: int) -> Bytes:
     return kept[:size]
 
 
+def scratch_like(block: Bytes, use: str, size: int) -> Bytes:
+    """Return `scratch` that begins where *block* does within a cache line, if it is large. Local.
+
+    MPI copies twice as fast between such. What one rank's block is like the others' mostly are as well.
+    """
+    if size < LIKE_FROM:
+        return scratch(use, size)
+    over = block.__array_interface__["data"][0] % LINE
+    return scratch(use, size + LINE)[over : over + size]
+
+
+LINE, LIKE_FROM = 64, 2**18
+
+
 def shared_scratch(size: int) -> Bytes | None:
     """Return *size* bytes in memory that the node's ranks share, or None if there are none. Local.
 
@@ -260,7 +274,7 @@ class Exchange:
         """Fill the new blocks. Collective over the group."""
         if not self._alone:
             for number in range(self.rounds):
-                data, into = self._outgoing(sources, number), self._incoming(targets)
+                data, into = self._outgoing(sources, targets, number), self._incoming(sources, targets)
                 self._communicate(data, into, number)
                 if self.receive.packing is not None:
                     self.receive.packing.unpack(into, targets, number, self.rounds)
@@ -284,17 +298,17 @@ class Exchange:
             self.own.run(sources, targets)
         return Started(pending, (data, into, sources, targets), self.receive)
 
-    def _outgoing(self, sources: list[Bytes], number: int) -> Bytes:
+    def _outgoing(self, sources: list[Bytes], targets: list[Bytes], number: int) -> Bytes:
         """Return the buffer to send from: the block itself, or what is packed of all blocks."""
         if self.send.packing is None:
             return sources[0]
-        data = scratch("send", self.send.room)
+        data = scratch_like(targets[0], "send", self.send.room)
         self.send.packing.pack(sources, data, number, self.rounds)
         return data
 
-    def _incoming(self, targets: list[Bytes]) -> Bytes:
+    def _incoming(self, sources: list[Bytes], targets: list[Bytes]) -> Bytes:
         """Return the buffer to receive in: the new block itself, or one to unpack from."""
-        return targets[0] if self.receive.packing is None else scratch("receive", self.receive.room)
+        return targets[0] if self.receive.packing is None else scratch_like(sources[0], "receive", self.receive.room)
 
     def _communicate(self, data: Bytes, into: Bytes, number: int) -> None:
         communicator = self.group.communicator()

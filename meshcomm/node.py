@@ -3,7 +3,8 @@
 What is to be copied is the same as over MPI; shared memory is only another way for it to go. For each pair of ranks
 the receiver reads from the sender's block, or the sender writes to the receiver's, whichever is shared; if both are,
 the rank whose own side has the shorter runs does it, so that whole cache lines are touched at the other's. A pair of
-which neither block is shared, such as two arrays of the user, exchanges messages.
+which neither block is shared, such as two arrays of the user, exchanges messages the first time. When that happens
+again, the block is copied to shared memory before, if there is some within the bound on scratch.
 """
 
 from collections.abc import Callable
@@ -24,13 +25,14 @@ from meshcomm.exchange import (
     own_copies,
     placed,
     scratch,
+    shared_scratch,
     with_peers,
 )
 from meshcomm.groups import Bytes, Group
 from meshcomm.partners import Ends
 from meshcomm.plan import DEFAULT_SCRATCH
 from meshcomm.relay import Near, Relay
-from meshcomm.shared import Meeting, Routes
+from meshcomm.shared import Meeting, Routes, locate
 from meshcomm.steps import Boxes
 
 Shape: TypeAlias = tuple[int, ...]
@@ -79,6 +81,8 @@ class OnNode:
         self._bound = bound
         self._nodes: tuple[int, ...] | None = None
         self._met: Meeting | None = None
+        self._stage: BoxCopies | None = None
+        self._was_left = False  # a block did not get through shared memory: neither here nor there it was shared
         self._alone = len(group.members) == 1
 
     def run(self, sources: list[Bytes], targets: list[Bytes]) -> None:
@@ -112,11 +116,27 @@ class OnNode:
         """Copy among those ranks of the group that share memory with this one, if any."""
         if self._met is None:
             return
+        source = sources[0]
+        if self._was_left and locate(source) < 0 and locate(targets[0]) < 0:
+            source = self._staged(source)
         # With the chain of calls: who has made others is found out here.
         number = self._number ^ self._group.team.chain
-        left = self._met.exchange(self._routes, number, sources[0], targets[0])
+        left = self._met.exchange(self._routes, number, source, targets[0])
         if left is not None:
+            self._was_left = True
             self._by_messages(left, sources, targets)
+
+    def _staged(self, source: Bytes) -> Bytes:
+        """Return a copy of the block in memory that is shared, if there is some within the bound."""
+        assert self._met is not None
+        room = shared_scratch(len(source)) if len(source) <= self._bound else None
+        if room is None:
+            return source
+        if self._stage is None:
+            zero, one, size = np.zeros(1, dtype=np.intp), np.ones((1, 1), dtype=np.intp), len(source)
+            self._stage = BoxCopies([size], [size], 1, zero, zero, one, zero, zero, one, size * one, self._met.size)
+        self._stage.run([source], [room])
+        return room
 
     def _meet(self, nodes: tuple[int, ...]) -> None:
         """Prepare for those ranks of the group that share memory with this one, if any, and for those beyond."""

@@ -69,13 +69,13 @@ def test_pairs_of_layouts(sizes):
 
 @pytest.mark.parametrize("sizes", shapes_of(SIZE), ids=str)
 def test_rounds_where_no_rank_waits_for_a_processor(sizes, monkeypatch):
-    """As large blocks are moved on a node with a processor for each rank, into new blocks and between users' arrays."""
+    """As large blocks are moved on a node with a processor for each rank, to new blocks and between users' arrays."""
     monkeypatch.setattr(execute, "ROUND_BYTES", 64)
     mesh = mesh_of(*sizes)
     place = place_in(mesh)
     mc.relayout(mc.zeros((3,), "f8", Layout.replicated(mesh, 1)), Layout(["x"], mesh))
     processors = set().union(*WORLD.allgather(os.sched_getaffinity(0)))
-    assert place.team.crowded == (SIZE > len(processors))
+    assert place.team.crowded == (len(processors) < SIZE)
     monkeypatch.setattr(place.team, "crowded", False)
     mc.drop_plans(mesh)
     array = numbered((17, 13), "i4")
@@ -89,6 +89,29 @@ def test_rounds_where_no_rank_waits_for_a_processor(sizes, monkeypatch):
         out = mc.from_local(np.zeros_like(moved.local), target)
         assert same_bits(mc.relayout(mine, target, out=out).local, moved.local)
     mc.drop_plans(mesh)
+
+
+@pytest.mark.parametrize("bound", [None, 64])
+def test_between_arrays_of_the_user_again_and_again(bound):
+    """The first time by messages, then through shared memory, if there is some within the bound."""
+    mesh = mesh_of(SIZE)
+    shape = (5 * SIZE, 7)
+    rows, columns = Layout(["x", U], mesh), Layout([U, "x"], mesh)
+    block, out = (np.empty(layout.block_shape(shape, mesh.rank)) for layout in (rows, columns))
+    mine, theirs = mc.from_local(block, rows), mc.from_local(out, columns)
+    whole = Layout([U, U], mesh)
+    gathered = mc.from_local(np.empty(shape), whole)
+    for turn in range(4):
+        array = numbered(shape, "f8") + 1000 * turn
+        block[...] = blocks_of(array, rows)[RANK]
+        out[...] = 0
+        mc.relayout(mine, columns, out=theirs, max_scratch_bytes=bound)
+        assert same_bits(out, blocks_of(array, columns)[RANK])
+        mc.relayout(mine, whole, out=gathered)
+        assert same_bits(gathered.local, array)
+        assert same_bits(mc.relayout(mine, columns).local, out), "into a block that is shared"
+        block[...] = -1
+    mesh.close()
 
 
 @settings(max_examples=150)
