@@ -13,6 +13,7 @@ import os
 import re
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,6 @@ _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 ALWAYS_NEW = 2**17  # bytes up to which the C library keeps memory itself
 
 _pool: Pool | None = None
-_unshared: Pool | None = None  # for blocks as long as, or if, no memory is shared
 _mappings: dict[str, Mapping] = {}  # of the pools of other processes, by their tokens; to the end of the program
 _why_not: str | None = None  # the last reason not to share memory; "" once this process has shared some
 
@@ -46,15 +46,20 @@ def allocate_unshared(nbytes: int) -> Bytes:
     Memory of large blocks is kept for later ones, as that of shared blocks is: to get pages from the system takes
     longer than to copy a block.
     """
-    global _unshared
-    if nbytes > ALWAYS_NEW:
-        with suppress(OSError, ValueError, MemoryError):
-            if _unshared is None:
-                _unshared = Pool(_all_memory(), private=True)
-            block = _unshared.allocate(nbytes)
-            if block is not None:
-                return block
-    return np.empty(nbytes, dtype=np.uint8)
+    pool = _unshared_pool() if nbytes > ALWAYS_NEW else None
+    block: Bytes | None = None if pool is None else pool.allocate(nbytes)
+    return np.empty(nbytes, dtype=np.uint8) if block is None else block
+
+
+@cache
+def _unshared_pool() -> Pool | None:
+    """Return a pool that may grow to all memory, if the system lets us reserve addresses without memory."""
+    try:
+        if Path("/proc/sys/vm/overcommit_memory").read_text().strip() != "2":
+            return Pool(_all_memory(), private=True)
+    except (OSError, ValueError, MemoryError):
+        pass
+    return None
 
 
 def locate(array: Any) -> int:

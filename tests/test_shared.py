@@ -195,8 +195,9 @@ def test_a_system_without_such_memory(monkeypatch):
     def nothing(*args, **kwargs):
         raise OSError("no such memory")
 
-    monkeypatch.setattr(shared, "_unshared", None)
     monkeypatch.setattr(shared, "Pool", nothing)
+    monkeypatch.setattr(shared, "_unshared_pool", shared._unshared_pool.__wrapped__)
+    assert shared._unshared_pool() is None
     assert shared.allocate_unshared(3 * MIB).nbytes == 3 * MIB
 
 
