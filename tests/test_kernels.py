@@ -21,7 +21,11 @@ def matrix(boxes, i, ndim):
     return np.array([box[i] for box in boxes], dtype=np.intp).reshape(len(boxes), ndim)
 
 
-def copies(source_sizes, target_sizes, itemsize, boxes, ndim=1):
+MANY = 2**62
+"""Of so many processes at once, any list exceeds the caches."""
+
+
+def copies(source_sizes, target_sizes, itemsize, boxes, ndim=1, at_once=1):
     """Boxes as (source, offset, strides, target, offset, strides, extents)."""
     return BoxCopies(
         source_sizes,
@@ -34,6 +38,7 @@ def copies(source_sizes, target_sizes, itemsize, boxes, ndim=1):
         column(box[4] for box in boxes),
         matrix(boxes, 5, ndim),
         matrix(boxes, 6, ndim),
+        at_once,
     )
 
 
@@ -109,13 +114,16 @@ def check_copies(source_sizes, target_sizes, itemsize, boxes, ndim, alignment=0)
         target[:] = 0xEE
     expected = [target.copy() for target in targets]
     reference.box_copies(sources, expected, itemsize, boxes)
-    prepared = copies(source_sizes, target_sizes, itemsize, boxes, ndim)
-    for _ in range(2):  # checked once, run any number of times
-        prepared.run(sources, targets)
-        for target, right in zip(targets, expected, strict=True):
-            assert (target == right).all()
-            assert clean_around(target)
-    assert prepared.count == sum(0 not in box[6] for box in boxes)
+    for at_once in (1, MANY):
+        prepared = copies(source_sizes, target_sizes, itemsize, boxes, ndim, at_once)
+        for _ in range(2):  # checked once, run any number of times
+            for target in targets:
+                target[:] = 0xEE
+            prepared.run(sources, targets)
+            for target, right in zip(targets, expected, strict=True):
+                assert (target == right).all()
+                assert clean_around(target)
+        assert prepared.count == sum(0 not in box[6] for box in boxes)
 
 
 @given(problems(), st.integers(0, 63))
@@ -275,7 +283,8 @@ def test_blocks_of_several_regions_are_joined_and_split(case):
 
 @pytest.mark.parametrize("itemsize", [1, 2, 4, 8, 16])
 @pytest.mark.parametrize("left_out", [0, 1, 3])
-def test_items_of_few_columns(itemsize, left_out):
+@pytest.mark.parametrize("at_once", [1, MANY])
+def test_items_of_few_columns(itemsize, left_out, at_once):
     """Joined and split; registers read and write more than there is, but not outside of what is given."""
     for count in range(2, 10):
         for length in (1, 2, 15, 16, 17, 100, 2500 // count):
@@ -284,7 +293,7 @@ def test_items_of_few_columns(itemsize, left_out):
             boxes = [(i, 0, (itemsize,), 0, i * itemsize, (row,), (length,)) for i in range(count)]
             nbytes = length * row - left_out * itemsize
             joined = misaligned(nbytes, 3)
-            copies([length * itemsize] * count, [nbytes], itemsize, boxes).run(columns, [joined])
+            copies([length * itemsize] * count, [nbytes], itemsize, boxes, at_once=at_once).run(columns, [joined])
             assert clean_around(joined)
             rows = np.concatenate([joined, np.zeros(left_out * itemsize, np.uint8)]).reshape(length, -1, itemsize)
             for i, column in enumerate(columns):
@@ -292,7 +301,7 @@ def test_items_of_few_columns(itemsize, left_out):
             assert not rows[:, count:].any()
             split = [misaligned(length * itemsize, i) for i in range(count)]
             boxes = [(*box[3:6], *box[:3], box[6]) for box in boxes]
-            copies([nbytes], [length * itemsize] * count, itemsize, boxes).run([joined.copy()], split)
+            copies([nbytes], [length * itemsize] * count, itemsize, boxes, at_once=at_once).run([joined.copy()], split)
             for part, column in zip(split, columns, strict=True):
                 assert (part == column).all()
                 assert clean_around(part)
