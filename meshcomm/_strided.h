@@ -447,26 +447,21 @@ typedef struct {
     Length filled;
     int streams;
     char *buffer; /* of TILE bytes */
-    const char *next[MOST_MEMBERS]; /* what is read next, to be fetched meanwhile: so many runs of `ahead` bytes */
-    Length runs, ahead;
+    Length nexts; /* what is read next, in equal parts, to be fetched meanwhile */
+    const char *next[MOST_MEMBERS];
 } Writer;
 
 static void write_out(Writer *writer) {
-    const Length size = writer->filled;
-    Length part, start, stop;
-    if (!writer->streams) {
-        memcpy(writer->target, writer->buffer, size);
-    } else {
-        const Length head = (Length)(-(uintptr_t)writer->target & (LINE - 1)), parts = writer->runs ? writer->runs : 1;
-        for (part = 0, start = 0; part < parts; part++, start = stop) {
-            Fetch fetch = {writer->buffer, NULL, 0}, far = fetch;
-            stop = part == parts - 1 ? size : least(size, ((part + 1) * size / parts & -(Length)LINE) + head);
-            if (writer->runs)
-                fetch.first = writer->next[part], fetch.until = size;
-            far.first = fetch.first + TILE, far.until = fetch.until;
-            stream_fetching(writer->target + start, writer->buffer + start, stop - start, fetch, far);
-        }
+    const Length size = writer->filled, parts = writer->nexts ? writer->nexts : 1;
+    const Length head = (Length)(-(uintptr_t)writer->target & (LINE - 1));
+    Length part, start = 0, stop;
+    for (part = 0; part < parts && writer->streams; part++, start = stop) {
+        const char *next = writer->nexts ? writer->next[part] : writer->buffer;
+        const Fetch near = {next, NULL, size}, far = {next + TILE, NULL, size};
+        stop = part == parts - 1 ? size : least(size, ((part + 1) * size / parts & -(Length)LINE) + head);
+        stream_fetching(writer->target + start, writer->buffer + start, stop - start, near, far);
     }
+    memcpy(writer->target + start, writer->buffer + start, size - start);
     writer->target += writer->filled;
     writer->filled = 0;
 }
@@ -774,13 +769,12 @@ static void run_rows(Run *run) {
     for (i = 0; i < extent; i += step) {
         char *out = NULL;
         rows = least(step, extent - i);
-        run->writer.runs = 0;
-        if (box->dense)
-            for (m = 0; m < box->members; m++) {
-                const Loop *loop = box[m].loop + last;
-                if (magnitude(loop->source) <= box[m].run + LINE)
-                    run->writer.next[run->writer.runs++] = run->source[m] + i * loop->source;
-            }
+        run->writer.nexts = 0;
+        for (m = 0; m < box->members && box->dense; m++) {
+            const Loop *loop = box[m].loop + last;
+            if (magnitude(loop->source) <= box[m].run + LINE)
+                run->writer.next[run->writer.nexts++] = run->source[m] + i * loop->source;
+        }
         if (run->streams && box->dense && bytes > 16 && bytes <= TILE)
             out = room_for(&run->writer, run->target[0] + i * bytes, rows * bytes);
         for (m = 0; m < box->members; m++) {
@@ -791,8 +785,10 @@ static void run_rows(Run *run) {
                 fetch_rows(out + (box[m].target - box->target), bytes, source, loop->source, box[m].run, rows);
             } else if (run->streams && loop->target == box[m].run && box[m].run > 16 && rows * box[m].run <= TILE) {
                 char *own;
-                if (magnitude(loop->source) <= bytes + LINE)
-                    run->writer.runs = 1, run->writer.next[0] = source + rows * loop->source * (m + box->members) / box->members;
+                if (magnitude(loop->source) <= bytes + LINE) { /* the boxes lie between each other in the source */
+                    run->writer.nexts = 1;
+                    run->writer.next[0] = source + rows * loop->source * (m + box->members) / box->members;
+                }
                 own = room_for(&run->writer, target, rows * box[m].run);
                 fetch_rows(own, box[m].run, source, loop->source, box[m].run, rows);
             } else {
