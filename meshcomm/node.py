@@ -198,7 +198,8 @@ class OnNode:
         """Return the copies from the blocks of mates, this rank perhaps among them, to our new block."""
         assert self._met is not None
         part = self._part
-        theirs, sizes, ours = self._paired(part.receives, part.target_shape, mates, self._source)
+        block = self._or_here(self._far.source, part.shape, part.sends)
+        theirs, sizes, ours = self._paired(part.receives, part.target_shape, mates, block)
         if not len(ours.offsets):
             return None
         target = [nbytes(part.target_shape, part.itemsize)]
@@ -208,23 +209,22 @@ class OnNode:
         """Return the copies from our block to the new blocks of mates, this rank perhaps among them."""
         assert self._met is not None
         part = self._part
-        theirs, sizes, ours = self._paired(part.sends, part.shape, mates, self._target)
+        block = self._or_here(self._far.target, part.target_shape, part.receives)
+        theirs, sizes, ours = self._paired(part.sends, part.shape, mates, block)
         if not len(ours.offsets):
             return None
         source = [nbytes(part.shape, part.itemsize)]
         return BoxCopies(source, sizes, part.itemsize, *ours[:3], *theirs, self._met.size)
 
-    def _source(self, peer: int) -> tuple[Shape, Any]:
-        part = self._part
-        if peer != self._place:
-            return self._far.source(peer)
-        return part.shape or (), part.sends.starts[part.sends.which[part.sends.peers == peer]]
+    def _or_here(self, far: Where, shape: Shape | None, boxes: Boxes) -> Where:
+        """Return *far*, which knows this rank as well: its own block has *shape*, and *boxes* in it."""
 
-    def _target(self, peer: int) -> tuple[Shape, Any]:
-        part = self._part
-        if peer != self._place:
-            return self._far.target(peer)
-        return part.target_shape or (), part.receives.starts[part.receives.which[part.receives.peers == peer]]
+        def where(peer: int) -> tuple[Shape, Any]:
+            if peer != self._place:
+                return far(peer)
+            return shape or (), boxes.starts[boxes.which[boxes.peers == peer]]
+
+        return where
 
     def _paired(
         self, boxes: Boxes, shape: Shape | None, mates: tuple[int, ...], far: Where
