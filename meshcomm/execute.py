@@ -198,13 +198,15 @@ def _on_node(plan: Plan, number: int, place: Place, operation: Operation) -> Ope
     """Return what does the same as the exchange of a step, but straight between blocks where ranks share memory."""
     if not isinstance(operation, Exchange | Gather):
         return operation
-    step = [step for step in plan.steps if not isinstance(step, Slice)][number]
+    steps = [step for step in plan.steps if not isinstance(step, Slice)]
+    step = steps[number]
     here, part = step.place_of(place.device), exchange_part(step, place.device)
     fingerprint = guard.fingerprint(f"{step!r} of {step.shape}, {step.itemsize} bytes")
     far, most = far_blocks(step, place.device), most_bytes(step)
     ends = ends_of(step, place.device) if partners.chosen(step, place.team.machine) else None
     bound = DEFAULT_SCRATCH if plan.max_scratch_bytes is None else plan.max_scratch_bytes
-    return OnNode(operation, operation.group, here, part, far, most, fingerprint, ends, bound)
+    # Between several exchanges there are blocks already that the bound is for.
+    return OnNode(operation, operation.group, here, part, far, most, fingerprint, ends, bound, len(steps) == 1)
 
 
 def ends_of(step: Step, device: int) -> partners.Ends:

@@ -55,7 +55,8 @@ class OnNode:
 
     *over_mpi* is the exchange of one tensor, *part*, among all ranks of the group; *most* and *rounds* are its own.
     *number* is the same on all ranks of the group for the same exchange, and another for others. With *ends*, on all
-    ranks, bytes go between nodes through partners, if the ranks find the memory for it within *bound* bytes.
+    ranks, bytes go between nodes through partners, if the ranks find the memory for it within *bound* bytes. If it
+    *stages*, a block that is not shared is copied to shared memory within this bound, where that is needed.
     """
 
     def __init__(
@@ -69,6 +70,7 @@ class OnNode:
         number: int,
         ends: Ends | None = None,
         bound: int = DEFAULT_SCRATCH,
+        stages: bool = True,
     ) -> None:
         self._over_mpi = over_mpi
         self._group = group
@@ -81,6 +83,7 @@ class OnNode:
         self._bound = bound
         self._nodes: tuple[int, ...] | None = None
         self._met: Meeting | None = None
+        self._stages = stages
         self._stage: BoxCopies | None = None
         self._was_left = False  # a block did not get through shared memory: neither here nor there it was shared
         self._alone = len(group.members) == 1
@@ -117,7 +120,7 @@ class OnNode:
         if self._met is None:
             return
         source = sources[0]
-        if self._was_left and locate(source) < 0 and locate(targets[0]) < 0:
+        if self._was_left and self._stages and locate(source) < 0 and locate(targets[0]) < 0:
             source = self._staged(source)
         # With the chain of calls: who has made others is found out here.
         number = self._number ^ self._group.team.chain
