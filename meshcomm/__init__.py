@@ -137,3 +137,8 @@ __all__ = [
     "zeros",
     "zeros_like",
 ]
+
+for _name in __all__:
+    if isinstance(_value := globals()[_name], type):
+        _value.__module__ = __name__  # so that reprs and pickles do not depend on the folder
+del _name, _value
