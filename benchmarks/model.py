@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import meshcomm as mc
-from meshcomm.machine import Load
+from meshcomm.layouts.machine import Load
 
 U = mc.UNSHARDED
 RANKS = (16, 256, 1024, 4096, 16384, 65536)
@@ -190,8 +190,8 @@ def cases(ranks: int) -> Iterator[tuple[str, mc.Layout, mc.Layout]]:
 
 def check() -> None:
     """Calibrate, run relayouts, and print predicted and measured times. Collective over all ranks."""
-    from meshcomm.calibrate import calibrate, fastest
-    from meshcomm.context import place_in
+    from meshcomm.cli.fit import calibrate, fastest
+    from meshcomm.ranks.meshes import place_in
 
     place = place_in(mc.create_mesh())
     assert place is not None

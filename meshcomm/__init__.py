@@ -5,17 +5,17 @@ such an array, and `relayout` takes it from any layout to any other.
 """
 
 try:
-    import meshcomm._kernels  # noqa: F401
+    import meshcomm._kernels
 except ModuleNotFoundError:
     raise ImportError(
         f"the compiled part of meshcomm is not in {__path__[0]}. If that is a clone of the sources, start Python in "
         'another directory to use the installed package, or build it here: pip install -e ".[mpich]"'
     ) from None
 
-# simulate and relayout are modules too; imported here, the names mean the functions.
-from meshcomm import arithmetic, gradients  # noqa: F401 - operators of DTensor, and autograd's rules, register themselves
-from meshcomm.arithmetic import matmul, transpose
-from meshcomm.collectives import (
+import meshcomm.adapters.on_import
+import meshcomm.ops.protocols
+from meshcomm import gradients, logical_devices
+from meshcomm.arrays.collectives import (
     all_gather,
     all_reduce,
     all_to_all,
@@ -23,9 +23,7 @@ from meshcomm.collectives import (
     collective_permute,
     reduce_scatter,
 )
-from meshcomm.context import barrier, create_mesh, default_mesh, get_default_mesh, run_on
-from meshcomm.dtensor import (
-    DTensor,
+from meshcomm.arrays.create import (
     distribute,
     empty,
     from_callback,
@@ -36,6 +34,10 @@ from meshcomm.dtensor import (
     zeros,
     zeros_like,
 )
+from meshcomm.arrays.dtensor import DTensor, fetch_layout, is_dtensor
+from meshcomm.arrays.nonblocking import RelayoutRequest, start_relayout
+from meshcomm.arrays.relayout import drop_plans, machine_of, relayout, relayout_like
+from meshcomm.compat.tensorflow import call_with_layout, check_layout, copy_to_mesh, pack, unpack
 from meshcomm.errors import (
     CollectiveMismatch,
     CollectiveTimeout,
@@ -46,26 +48,20 @@ from meshcomm.errors import (
     MeshError,
     ShapeError,
 )
-from meshcomm.initializers import random_normal, random_uniform
-from meshcomm.layout import MATCH, UNSHARDED, Layout
-from meshcomm.layout_map import LayoutMap, LayoutReport, layout_map_scope
-from meshcomm.logical_devices import DeviceAssignment, DeviceOrderMode, PerReplica, Strategy, Topology
-from meshcomm.machine import Machine
-from meshcomm.mesh import Mesh, MeshDimension
-from meshcomm.placement import (
-    call_with_layout,
-    check_layout,
-    copy_to_mesh,
-    fetch_layout,
-    is_dtensor,
-    pack,
-    unpack,
-)
-from meshcomm.plan import Plan, plan_relayout
-from meshcomm.relayout import drop_plans, machine_of, relayout, relayout_like
-from meshcomm.request import RelayoutRequest, start_relayout
-from meshcomm.simulate import simulate
-from meshcomm.variables import DVariable, Module, Variable
+from meshcomm.layouts.layout import MATCH, UNSHARDED, Layout
+from meshcomm.layouts.machine import Machine
+from meshcomm.layouts.mesh import Mesh, MeshDimension
+from meshcomm.ops.linalg import matmul, transpose
+from meshcomm.ops.random import random_normal, random_uniform
+from meshcomm.plans.plan import Plan, plan_relayout
+from meshcomm.ranks.meshes import barrier, create_mesh, default_mesh, get_default_mesh, run_on
+from meshcomm.ranks.simulate import simulate
+from meshcomm.training.assignment import DeviceAssignment
+from meshcomm.training.layout_map import LayoutMap, LayoutReport, layout_map_scope
+from meshcomm.training.modules import Module
+from meshcomm.training.strategy import PerReplica, Strategy
+from meshcomm.training.topology import DeviceOrderMode, Topology
+from meshcomm.training.variables import DVariable, Variable
 
 __version__ = "0.1.0"
 

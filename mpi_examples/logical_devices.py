@@ -8,7 +8,10 @@ Then the same ranks form two replicas, each with images of its own.
 import numpy as np
 
 import meshcomm as mc
-from meshcomm.logical_devices import DeviceAssignment, PerReplica, Strategy, Topology
+from meshcomm.training.assignment import DeviceAssignment
+from meshcomm.training.strategy import PerReplica
+from meshcomm.training.strategy import Strategy
+from meshcomm.training.topology import Topology
 
 # Logical devices: how the images are split over them, and the box of ranks that they are.
 PARTITIONS = {1: [1, 1, 1, 1], 2: [1, 1, 2, 1], 4: [1, 2, 2, 1], 8: [1, 2, 4, 1]}

@@ -26,7 +26,7 @@ import pytest
 from hypothesis import settings
 from hypothesis.errors import UnsatisfiedAssumption
 
-from meshcomm.guard import launched
+from meshcomm.ranks.abort import launched
 
 collect_ignore = ["failures", "hosts"]  # programs that tests launch
 MPI_TESTS = Path(__file__).parent / "mpi"

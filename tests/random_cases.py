@@ -12,7 +12,7 @@ from reference import blocks_between, lockstep, random_bits, same_bits
 from strategies import shapes_of
 
 from meshcomm import Layout, Machine, Mesh, ShapeError, plan_relayout
-from meshcomm.plan import DEFAULT_SCRATCH
+from meshcomm._tuning import DEFAULT_SCRATCH
 
 RANKS = 12
 SIZES = [1, 1, 2, 2, 2, 2, 2, 2, 3, 3, 3, 3, 4, 4, 4, 5, 6, 6]

@@ -8,9 +8,10 @@ from typing import NamedTuple
 import numpy as np
 
 from meshcomm import UNSHARDED, Layout, Mesh, simulate
-from meshcomm.exchange import Exchange, Gather, as_block, as_bytes
-from meshcomm.execute import operations, target_shape
-from meshcomm.machine import Machine
+from meshcomm.arrays.compile import operations, target_shape
+from meshcomm.layouts.machine import Machine
+from meshcomm.memory.blocks import as_block, as_bytes
+from meshcomm.transport.packed import Exchange, Gather
 
 # -- arrays -----------------------------------------------------------------------------------------------------------
 

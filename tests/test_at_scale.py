@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import meshcomm as mc
-from meshcomm.machine import Load
+from meshcomm.layouts.machine import Load
 
 SPEC = importlib.util.spec_from_file_location("model", Path(__file__).parent.parent / "benchmarks" / "model.py")
 model = importlib.util.module_from_spec(SPEC)

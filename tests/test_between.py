@@ -10,10 +10,11 @@ from random_cases import plan_of, planned, random_case
 from reference import devices_on
 
 from meshcomm import Layout, Machine, Mesh, plan_relayout
-from meshcomm.between import AllToAllBetween
-from meshcomm.blocks import box_size
-from meshcomm.plan import forget_plans, seconds
-from meshcomm.steps import Slice
+from meshcomm.layouts.boxes import box_size
+from meshcomm.plans.costs import seconds
+from meshcomm.plans.cross_mesh import AllToAllBetween
+from meshcomm.plans.search import forget_plans
+from meshcomm.plans.step import Slice
 
 U = "unsharded"
 CASES = range(200_000, 203_000)  # not those of test_random

@@ -5,7 +5,8 @@ from itertools import product
 import numpy as np
 import pytest
 
-from meshcomm.blocks import block_interval, block_number, block_start, box_size, overlapping, refines
+from meshcomm.layouts.boxes import box_size
+from meshcomm.layouts.partition import block_interval, block_number, block_start, overlapping, refines
 
 LENGTHS, PARTS = range(20), range(1, 10)
 

@@ -11,10 +11,13 @@ from random_cases import Case, least_scratch
 from reference import blocks_between, lockstep, mesh_of, random_bits, same_bits, tuple_layouts
 
 import meshcomm as mc
-from meshcomm import Layout, Machine, Mesh, ShapeError, exchange, groups, plan_relayout
-from meshcomm.exchange import Exchange
-from meshcomm.execute import exchange_part, most_bytes
-from meshcomm.plan import DEFAULT_SCRATCH, plan_direct
+from meshcomm import Layout, Machine, Mesh, ShapeError, _tuning, plan_relayout
+from meshcomm._tuning import DEFAULT_SCRATCH
+from meshcomm.arrays.compile import exchange_part, most_bytes
+from meshcomm.memory import scratch as scratch_memory
+from meshcomm.plans.plan import plan_direct
+from meshcomm.ranks import mpi
+from meshcomm.transport.packed import Exchange
 
 U = "unsharded"
 MIB = 2**20
@@ -106,7 +109,7 @@ def test_measured_scratch_is_within_64_kib(source, target, many):
         assert all((tensor.local == 1).all() for tensor in moved)
         return before, peak, sum(tensor.local.nbytes for tensor in moved)
 
-    exchange.forget_scratch()
+    scratch_memory.forget_scratch()
     tracemalloc.start()
     try:
         with mc.simulate(ranks) as world:
@@ -216,7 +219,7 @@ def test_what_is_sent_at_once_can_be_counted():
             return Long(self.start + start, self.start + stop)
 
     for size in (0, 1, 2**30, 2**31 - 1, 2**31, 2**32 + 5, 2**40):
-        pieces = groups._sendable(Long(0, size))
+        pieces = mpi._sendable(Long(0, size))
         assert sum(map(len, pieces)) == size
-        assert all(0 < len(piece) <= groups.LARGEST_COUNT for piece in pieces)
+        assert all(0 < len(piece) <= _tuning.LARGEST_COUNT for piece in pieces)
         assert all(a.stop == b.start for a, b in pairwise(pieces))

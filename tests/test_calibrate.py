@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 import meshcomm as mc
-from meshcomm import calibrate
-from meshcomm.context import place_in
-from meshcomm.machine import CONSTANTS
-from meshcomm.simulate import SimulatedCommunicator
+from meshcomm.cli import fit
+from meshcomm.layouts.machine import CONSTANTS
+from meshcomm.ranks.meshes import place_in
+from meshcomm.ranks.simulate import SimulatedCommunicator
 
 MACHINE = mc.Machine(3e-6, 1e-6, 2e-10, 8e-6, 5e-6, 7e-10, 1e-10)
 LATENCY = {"wait_within", "alpha_within", "wait_between", "alpha_between"}
@@ -29,11 +29,11 @@ def calibrated(nodes, monkeypatch, times=None):
         communicator.barrier(10.0)
         return (times or exactly)([probe.load for probe in probes])
 
-    monkeypatch.setattr(calibrate, "_times", measured)
-    monkeypatch.setattr(calibrate, "MESSAGES", (8, 64, 512, 4096))
+    monkeypatch.setattr(fit, "_times", measured)
+    monkeypatch.setattr(fit, "MESSAGES", (8, 64, 512, 4096))
     monkeypatch.setattr(SimulatedCommunicator, "nodes", lambda self: ([nodes[rank] for rank in self._members], True))
     with mc.simulate(len(nodes)) as world:
-        found = world.run(lambda: calibrate.calibrate(place_in(mc.create_mesh()).team))
+        found = world.run(lambda: fit.calibrate(place_in(mc.create_mesh()).team))
     assert all(each == found[0] for each in found), "all ranks find the same"
     return found[0], seen
 
@@ -76,12 +76,12 @@ def test_what_can_be_measured_depends_on_the_nodes(nodes, measured, monkeypatch)
 
 def test_one_rank_is_too_few():
     with mc.simulate(1) as world, pytest.raises(mc.MeshError, match="calibrate needs 2 ranks or more"):
-        world.run(lambda: calibrate.calibrate(place_in(mc.create_mesh()).team))
+        world.run(lambda: fit.calibrate(place_in(mc.create_mesh()).team))
 
 
 def test_times_are_those_of_the_slowest_rank_and_the_fastest_run():
     with mc.simulate(2) as world:
-        (took,), (again,) = world.run(lambda: calibrate.fastest(everyone(), [sleeper()]))
+        (took,), (again,) = world.run(lambda: fit.fastest(everyone(), [sleeper()]))
     assert 2e-3 <= took == again < 5e-3
 
 
@@ -106,23 +106,23 @@ COSTS = np.array([4e-6, 1e-6, 2e-10])
 def test_bad_measurements_do_not_matter():
     times = COUNTS @ COSTS
     times[[0, 7]] *= [40, 9]
-    assert calibrate.fit(COUNTS, times) == pytest.approx(COSTS)
+    assert fit.fit(COUNTS, times) == pytest.approx(COSTS)
 
 
 def test_noise_moves_a_fit_by_no_more_than_itself():
     random = np.random.default_rng(7)
     times = COUNTS @ COSTS * random.uniform(0.9, 1.1, len(COUNTS))
-    fitted = calibrate.fit(COUNTS, times)
-    assert np.all(calibrate._factors(COUNTS @ fitted, COUNTS @ COSTS) < 1.2)
+    fitted = fit.fit(COUNTS, times)
+    assert np.all(fit._factors(COUNTS @ fitted, COUNTS @ COSTS) < 1.2)
 
 
 def test_no_cost_is_negative():
     times = np.array([10.0, 9.0, 8.0, 7.0]) * 1e-6  # less for more bytes
-    fitted = calibrate.fit(np.array([[1.0, 8.0], [1, 64], [1, 512], [1, 4096]]), times)
+    fitted = fit.fit(np.array([[1.0, 8.0], [1, 64], [1, 512], [1, 4096]]), times)
     assert np.all(fitted >= 0)
     assert fitted[0] == pytest.approx(8.5e-6, rel=0.1)
 
 
 def test_what_is_known_is_taken_off():
     known = np.linspace(1e-6, 5e-6, len(COUNTS))
-    assert calibrate.fit(COUNTS, COUNTS @ COSTS + known, known) == pytest.approx(COSTS)
+    assert fit.fit(COUNTS, COUNTS @ COSTS + known, known) == pytest.approx(COSTS)

@@ -7,7 +7,7 @@ import pytest
 from conftest import mpiexec
 
 import meshcomm
-from meshcomm import __main__ as command
+from meshcomm.cli import calibrate, info, main
 
 COMMAND = ("-m", "meshcomm")
 needs_mpiexec = pytest.mark.skipif(mpiexec() is None, reason="there is no mpiexec")
@@ -39,13 +39,13 @@ def labels(text):
 
 
 def test_alone_it_prints_its_help(capsys):
-    assert command.main([]) == 0
+    assert main.main([]) == 0
     assert "run" in capsys.readouterr().out
 
 
 def test_version(capsys):
     with pytest.raises(SystemExit) as ended:
-        command.main(["--version"])
+        main.main(["--version"])
     assert ended.value.code == 0
     assert capsys.readouterr().out == f"meshcomm {meshcomm.__version__}\n"
 
@@ -53,7 +53,7 @@ def test_version(capsys):
 @pytest.mark.parametrize("arguments", [["run"], ["run", "-m"], ["walk"], ["info", "more"], ["calibrate", "a", "b"]])
 def test_wrong_arguments(arguments, capsys):
     with pytest.raises(SystemExit) as ended:
-        command.main(arguments)
+        main.main(arguments)
     assert ended.value.code == 2
     assert "usage: python -m meshcomm" in capsys.readouterr().err
 
@@ -144,9 +144,9 @@ def test_info_without_mpiexec(launch):
 
 
 def test_info_with_more_ranks_than_cores(monkeypatch):
-    assert "more ranks than cores" in str(command._rank_rows([("a", 1)] * 2))
-    assert "more ranks than cores" not in str(command._rank_rows([("a", 1), ("b", 1)]))
-    assert command._rank_rows([(f"host{i}", 4) for i in range(20)])[-1] == ("  ...", "and 4 more hosts")
+    assert "more ranks than cores" in str(info.rank_rows([("a", 1)] * 2))
+    assert "more ranks than cores" not in str(info.rank_rows([("a", 1), ("b", 1)]))
+    assert info.rank_rows([(f"host{i}", 4) for i in range(20)])[-1] == ("  ...", "and 4 more hosts")
 
 
 @pytest.mark.parametrize("hidden", ["library", "module"])
@@ -174,12 +174,12 @@ class WrongWorld:
 def test_a_self_test_that_fails_is_reported(monkeypatch):
     monkeypatch.setattr(meshcomm, "relayout", lambda tensor, layout: meshcomm.zeros_like(tensor))
     with meshcomm.simulate(1) as world:
-        (problem,) = world.run(command._self_test, WrongWorld)
+        (problem,) = world.run(info._self_test, WrongWorld)
     assert problem == "wrong values in layout ['x', 'unsharded']"
     monkeypatch.setattr(meshcomm, "relayout", lambda tensor, layout: 1 / 0)
     with meshcomm.simulate(1) as world:
-        assert world.run(command._self_test, WrongWorld) == ["ZeroDivisionError: division by zero"]
-    assert command._verdict(["", "broken"]) == ("self-test", "relayout over 2 ranks: rank 1: broken")
+        assert world.run(info._self_test, WrongWorld) == ["ZeroDivisionError: division by zero"]
+    assert info._verdict(["", "broken"]) == ("self-test", "relayout over 2 ranks: rank 1: broken")
 
 
 # -- the cost model ---------------------------------------------------------------------------------------------------
@@ -199,7 +199,7 @@ def test_calibrate_writes_what_info_then_shows(launch, tmp_path):
     assert rows["between nodes"].strip() == "not measured, all ranks are on one node: these are defaults"
     shown = labels(launch(2, *COMMAND, "info", MESHCOMM_MACHINE=str(file)).text)
     assert shown["cost model"].strip() == f"{file}, which MESHCOMM_MACHINE names"
-    assert shown["gamma"].strip() == command._unit_cost("gamma", constants["gamma"]) == rows["gamma"].strip()
+    assert shown["gamma"].strip() == info.unit_cost("gamma", constants["gamma"]) == rows["gamma"].strip()
     assert shown["nodes"].strip() == "1"
 
 
@@ -232,11 +232,11 @@ def test_calibrate_needs_ranks_and_the_right_mpiexec(launch):
 def test_a_file_stays_as_it_was_until_the_new_one_is_whole(tmp_path):
     file = tmp_path / "machine.json"
     file.write_text("old")
-    with command._Output(str(file)) as output:
+    with calibrate._Output(str(file)) as output:
         assert file.read_text() == "old"
         output.write("new")
     assert (file.read_text(), output.error, list(tmp_path.iterdir())) == ("new", None, [file])
-    with pytest.raises(KeyError), command._Output(str(file)):
+    with pytest.raises(KeyError), calibrate._Output(str(file)):
         raise KeyError
     assert (file.read_text(), list(tmp_path.iterdir())) == ("new", [file])
 
@@ -255,4 +255,4 @@ def test_info_reports_a_file_that_holds_no_constants(launch, tmp_path, text):
     ("nodes", "text"), [(0, "1"), (2, "2 ranks each, in order"), ((0, 1, 0), "2, of 1 to 2 ranks"), ((3, 3), "1")]
 )
 def test_info_names_the_nodes(nodes, text):
-    assert command._nodes(meshcomm.Machine(nodes=nodes)) == text
+    assert info._nodes(meshcomm.Machine(nodes=nodes)) == text

@@ -5,8 +5,8 @@ import pytest
 from reference import numbered, simulated
 
 import meshcomm as mc
-from meshcomm import Layout, MeshError, groups
-from meshcomm.context import world_of
+from meshcomm import Layout, MeshError, _tuning
+from meshcomm.ranks.meshes import world_of
 
 U = "unsharded"
 
@@ -34,7 +34,7 @@ def different_assignments(size, count):
 
 
 def test_communicators_are_bounded_however_many_assignments():
-    bound = groups.GROUPS_PER_WORLD + 1
+    bound = _tuning.GROUPS_PER_WORLD + 1
 
     def program(rank):
         most = 0
@@ -47,7 +47,7 @@ def test_communicators_are_bounded_however_many_assignments():
 
 
 def test_programs_are_bounded(monkeypatch):
-    monkeypatch.setattr(groups, "PROGRAMS_PER_TEAM", 5)
+    monkeypatch.setattr(_tuning, "PROGRAMS_PER_TEAM", 5)
 
     def program(rank):
         for length in (*range(12), *range(12)):
@@ -59,7 +59,7 @@ def test_programs_are_bounded(monkeypatch):
 
 def test_groups_come_back_after_they_were_given_up(monkeypatch):
     """Programs outlive the communicators of their groups, and share those that others opened again."""
-    monkeypatch.setattr(groups, "GROUPS_PER_WORLD", 3)
+    monkeypatch.setattr(_tuning, "GROUPS_PER_WORLD", 3)
     everything = list(different_assignments(4, 9))
 
     def program(rank):
@@ -164,7 +164,7 @@ def test_meshes_over_many_sets_of_ranks():
 
 
 def test_too_many_open_sets_of_ranks_are_refused_and_can_be_closed(monkeypatch):
-    monkeypatch.setattr(groups, "TEAMS_PER_WORLD", 3)
+    monkeypatch.setattr(_tuning, "TEAMS_PER_WORLD", 3)
 
     def program(rank):
         meshes = []
@@ -185,7 +185,7 @@ def test_too_many_open_sets_of_ranks_are_refused_and_can_be_closed(monkeypatch):
 
 
 def test_meshes_that_are_only_looked_at_open_nothing(monkeypatch):
-    monkeypatch.setattr(groups, "TEAMS_PER_WORLD", 3)
+    monkeypatch.setattr(_tuning, "TEAMS_PER_WORLD", 3)
 
     def program(rank):
         meshes = [mc.create_mesh([("x", 2)], devices=[0, other]) for other in range(1, 8)]

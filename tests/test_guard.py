@@ -11,8 +11,10 @@ import numpy as np
 import pytest
 
 import meshcomm as mc
-from meshcomm import errors, groups, guard
-from meshcomm.context import place_in
+from meshcomm import _tuning, errors
+from meshcomm.ranks import abort, mpi, watchdog
+from meshcomm.ranks import agreement as agreements
+from meshcomm.ranks.meshes import place_in
 
 
 class Ended(BaseException):
@@ -28,9 +30,9 @@ def ends(monkeypatch):
         reasons.append((reason, code))
         raise Ended
 
-    monkeypatch.setattr(guard, "end_job", end_job)
-    monkeypatch.setattr(guard, "launched", lambda: (1, 2))
-    monkeypatch.setattr(guard, "_initialised_mpi", lambda: None)
+    monkeypatch.setattr(abort, "end_job", end_job)
+    monkeypatch.setattr(abort, "launched", lambda: (1, 2))
+    monkeypatch.setattr(abort, "_initialised_mpi", lambda: None)
     return reasons
 
 
@@ -40,7 +42,7 @@ def agreement(*errors_of_ranks):
     def program():
         mesh = mc.create_mesh([("x", len(errors_of_ranks))])
         try:
-            guard.agree(place_in(mesh).team, "the call", errors_of_ranks[mesh.rank])
+            agreements.agree(place_in(mesh).team, "the call", errors_of_ranks[mesh.rank])
         except Exception as error:
             return error
         return None
@@ -96,7 +98,7 @@ def test_an_error_may_quote_what_is_no_text():
 def test_different_calls_name_the_ranks():
     def program():
         mesh = mc.create_mesh([("x", 20)])
-        guard.agree(place_in(mesh).team, "a" * 600 if mesh.rank == 3 else "b")
+        agreements.agree(place_in(mesh).team, "a" * 600 if mesh.rank == 3 else "b")
 
     with mc.simulate(20) as world, pytest.raises(errors.CollectiveMismatch) as caught:
         world.run(program)
@@ -106,12 +108,12 @@ def test_different_calls_name_the_ranks():
 
 def test_a_call_inside_a_call_does_not_end_it():
     team = object()
-    guard.begin("outer", team)
-    guard.begin("inner", team)
-    guard.end()
-    assert guard.watch.calls == [("outer", team)]
-    guard.end()
-    assert guard.watch.calls == []
+    watchdog.begin("outer", team)
+    watchdog.begin("inner", team)
+    watchdog.end()
+    assert watchdog.watch.calls == [("outer", team)]
+    watchdog.end()
+    assert watchdog.watch.calls == []
 
 
 def test_every_operation_leaves_the_watchdog_as_it_was():
@@ -123,11 +125,11 @@ def test_every_operation_leaves_the_watchdog_as_it_was():
         with pytest.raises(errors.GroupError):
             mc.all_to_all(np.zeros(2), [[0, 1]], 0, 0, 3)
 
-    before = guard.watch.count
+    before = watchdog.watch.count
     with mc.simulate(2) as world:
         world.run(program)
-    assert guard.watch.calls == []
-    assert guard.watch.count > before
+    assert watchdog.watch.calls == []
+    assert watchdog.watch.count > before
 
 
 @pytest.mark.parametrize(("text", "timeout"), [("2.5", 2.5), ("0", math.inf), ("inf", math.inf), (None, 600.0)])
@@ -135,14 +137,14 @@ def test_timeout(monkeypatch, text, timeout):
     monkeypatch.delenv("MESHCOMM_TIMEOUT", raising=False)
     if text is not None:
         monkeypatch.setenv("MESHCOMM_TIMEOUT", text)
-    assert guard._timeout() == timeout
+    assert abort.timeout_seconds() == timeout
 
 
 @pytest.mark.parametrize("text", ["", "soon", "-1", "nan"])
 def test_timeout_must_be_a_number_of_seconds(monkeypatch, text):
     monkeypatch.setenv("MESHCOMM_TIMEOUT", text)
     with pytest.raises(errors.MeshcommError, match="MESHCOMM_TIMEOUT must be a number of seconds"):
-        guard._timeout()
+        abort.timeout_seconds()
 
 
 @pytest.mark.parametrize(
@@ -158,11 +160,11 @@ def test_timeout_must_be_a_number_of_seconds(monkeypatch, text):
     ],
 )
 def test_launched(monkeypatch, environment, found):
-    for name in [name for names in guard._LAUNCHERS for name in names]:
+    for name in [name for names in abort._LAUNCHERS for name in names]:
         monkeypatch.delenv(name, raising=False)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    assert guard.launched() == found
+    assert abort.launched() == found
 
 
 @pytest.mark.parametrize(
@@ -177,7 +179,7 @@ def test_launched(monkeypatch, environment, found):
     ],
 )
 def test_exit_code(error, code):
-    assert guard.exit_code(error) == code
+    assert abort.exit_code(error) == code
 
 
 def test_the_hook_calls_the_one_before_and_ends_the_job_even_if_that_fails(ends):
@@ -189,13 +191,13 @@ def test_the_hook_calls_the_one_before_and_ends_the_job_even_if_that_fails(ends)
 
     error = KeyError("culprit")
     with pytest.raises(Ended):
-        guard._ending_excepthook(previous)(KeyError, error, None)
+        abort._ending_excepthook(previous)(KeyError, error, None)
     assert shown == [error]
     assert ends == [("an uncaught KeyError", 1)]
 
 
 def test_sys_exit_in_a_thread_ends_only_the_thread(ends):
-    hook = guard._ending_thread_excepthook(lambda args: None)
+    hook = abort._ending_thread_excepthook(lambda args: None)
     hook(threading.ExceptHookArgs((SystemExit, SystemExit(1), None, None)))
     assert ends == []
     with pytest.raises(Ended):
@@ -205,19 +207,19 @@ def test_sys_exit_in_a_thread_ends_only_the_thread(ends):
 
 def test_a_hook_that_replaced_ours_is_noticed_at_exit(ends, monkeypatch):
     monkeypatch.setattr(sys, "last_value", KeyError("culprit"), raising=False)
-    guard._end_if_hook_was_replaced(sys.excepthook)
+    abort._end_if_hook_was_replaced(sys.excepthook)
     assert ends == []
     with pytest.raises(Ended):
-        guard._end_if_hook_was_replaced(lambda *error: None)
+        abort._end_if_hook_was_replaced(lambda *error: None)
     assert ends == [("an uncaught KeyError", 1)]
 
 
 def test_a_process_alone_and_a_forked_one_end_no_job(ends, monkeypatch):
-    monkeypatch.setattr(guard, "launched", lambda: None)
-    guard.end_job_of_many("a reason")
-    monkeypatch.setattr(guard, "launched", lambda: (1, 2))
-    monkeypatch.setattr(groups, "_forked", True)
-    guard.end_job_of_many("a reason")
+    monkeypatch.setattr(abort, "launched", lambda: None)
+    abort.end_job_of_many("a reason")
+    monkeypatch.setattr(abort, "launched", lambda: (1, 2))
+    monkeypatch.setattr(mpi, "_forked", True)
+    abort.end_job_of_many("a reason")
     assert ends == []
 
 
@@ -232,4 +234,4 @@ def test_known_calls_that_differ_are_found_before_long():
     calls = [0, 0]
     with mc.simulate(2) as world, pytest.raises(errors.CollectiveMismatch, match="MESHCOMM_CHECK"):
         world.run(program)
-    assert max(calls) < guard.COMPARE_EVERY
+    assert max(calls) < _tuning.COMPARE_EVERY

@@ -12,11 +12,11 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import meshcomm as mc
-from meshcomm._patterns import MAX_NODES, Pattern
 from meshcomm.errors import CollectiveMismatch, LayoutError, MeshError
-from meshcomm.layout import MATCH, UNSHARDED, Layout
-from meshcomm.layout_map import LayoutMap, layout_map_scope
-from meshcomm.mesh import Mesh
+from meshcomm.layouts.layout import MATCH, UNSHARDED, Layout
+from meshcomm.layouts.mesh import Mesh
+from meshcomm.training.layout_map import LayoutMap, layout_map_scope
+from meshcomm.training.patterns import MAX_NODES, Pattern
 
 GOLDEN = json.loads((Path(__file__).parent / "data" / "layout_map.json").read_text())
 DOC = Path(__file__).parent.parent / "docs" / "layout_map.md"

@@ -14,17 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import meshcomm as mc
-from meshcomm import topology as topologies
-from meshcomm import wire
 from meshcomm.errors import LayoutError, MeshError, ShapeError
-from meshcomm.logical_devices import (
-    DeviceAssignment,
-    DeviceOrderMode,
-    PerReplica,
-    Strategy,
-    Topology,
-    check_partition,
-)
+from meshcomm.layouts import wire
+from meshcomm.training import assignment
+from meshcomm.training.assignment import DeviceAssignment
+from meshcomm.training.strategy import PerReplica, Strategy, check_partition
+from meshcomm.training.topology import DeviceOrderMode, Topology
 
 GOLDEN = json.loads((Path(__file__).parent / "data" / "logical_devices.json").read_text())
 DOC = Path(__file__).parent.parent / "docs" / "logical_devices.md"
@@ -285,7 +280,7 @@ def test_wire_form():
     data = bytes.fromhex("0a0401020101 1002 1801 22080000000000010000")
     assert topology.serialized() == data
     assert Topology(data) == Topology(serialized=bytearray(data)) == topology
-    real = wire._protobuf_class(topologies.TOPOLOGY_MESSAGE)
+    real = wire._protobuf_class(topology.TOPOLOGY_MESSAGE)
     if real is not None:
         message = real(mesh_shape=[1, 2, 1, 1], num_tasks=2, num_tpu_devices_per_task=1)
         message.device_coordinates.extend([0, 0, 0, 0, 0, 1, 0, 0])
@@ -439,21 +434,21 @@ def test_replicas_are_boxes_apart(data):
 
 @pytest.mark.parametrize("sizes", [[4, 4, 4], [2, 4, 6], [2, 2, 1], [1, 4, 2], [6, 1, 2]])
 def test_rings_close(sizes):
-    ring = np.array(topologies._ring(sizes))
+    ring = np.array(assignment._ring(sizes))
     assert {tuple(point) for point in ring.tolist()} == set(np.ndindex(*sizes))
     assert len(ring) == math.prod(sizes)
     assert (abs(ring - np.roll(ring, -1, axis=0)).sum(axis=1) == 1).all()
 
 
 def test_lines_and_odd_grids_are_no_rings():
-    assert topologies._ring([1, 3, 1]) == [(0, 0, 0), (0, 1, 0), (0, 2, 0)]
-    assert topologies._ring([3, 2, 1])[:4] == [(0, 0, 0), (1, 0, 0), (2, 0, 0), (0, 1, 0)]
+    assert assignment._ring([1, 3, 1]) == [(0, 0, 0), (0, 1, 0), (0, 2, 0)]
+    assert assignment._ring([3, 2, 1])[:4] == [(0, 0, 0), (1, 0, 0), (2, 0, 0), (0, 1, 0)]
 
 
 @REPEATABLE
 @given(st.integers(1, 10**6), st.integers(1, 4))
 def test_roots(value, degree):
-    root = topologies._ceil_root(value, degree)
+    root = assignment._ceil_root(value, degree)
     assert root**degree >= value > (root - 1) ** degree
 
 

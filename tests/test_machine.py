@@ -3,8 +3,8 @@
 import pytest
 
 import meshcomm as mc
-from meshcomm.machine import CONSTANTS, Load
-from meshcomm.plan import plan_direct
+from meshcomm.layouts.machine import CONSTANTS, Load
+from meshcomm.plans.plan import plan_direct
 
 U = mc.UNSHARDED
 

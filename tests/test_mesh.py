@@ -12,9 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_layout import DEPARTURES, golden_key
 
-from meshcomm import _late
+from meshcomm import _hooks
+from meshcomm._arguments import quote
 from meshcomm.errors import MeshError
-from meshcomm.mesh import Mesh, MeshDimension, quote
+from meshcomm.layouts.mesh import Mesh, MeshDimension
 
 GOLDEN = json.loads((Path(__file__).parent / "data" / "layout_methods.json").read_text())
 REPEATABLE = settings(derandomize=True, database=None, deadline=None, max_examples=300)
@@ -451,7 +452,7 @@ def test_device_type(device, device_type):
 
 
 def test_a_mesh_of_a_million_ranks(monkeypatch):
-    monkeypatch.setattr("meshcomm.mesh._rank_device", None)  # no device string may be made
+    monkeypatch.setattr("meshcomm.layouts.mesh._rank_device", None)  # no device string may be made
     mesh = Mesh(range(2**20), [("x", 1024), ("y", 1024)])
     assert mesh.ranks == range(2**20)
     assert mesh.coords(2**20 - 1) == [1023, 1023]
@@ -564,7 +565,7 @@ def test_what_later_modules_provide(monkeypatch):
         "mesh_rank": lambda mesh: mesh.size + 1,
         "close_mesh": calls.append,
     }
-    monkeypatch.setattr(_late, "_parts", parts)
+    monkeypatch.setattr(_hooks, "_parts", parts)
     mesh = grid(3, 2)
     assert (mesh.world, mesh.rank, mesh.close()) == ("shared world", 7, None)
     assert calls == [mesh]

@@ -9,9 +9,10 @@ from reference import blocks_of, numbered, random_bits, same_bits, simulated
 from strategies import PADDED
 
 import meshcomm as mc
-from meshcomm import DTypeError, Layout, LayoutError, MeshError, ShapeError, guard
-from meshcomm.groups import Team
-from meshcomm.simulate import SimulatedCommunicator
+from meshcomm import DTypeError, Layout, LayoutError, MeshError, ShapeError, _tuning
+from meshcomm.ranks import agreement as agreements
+from meshcomm.ranks.simulate import SimulatedCommunicator
+from meshcomm.ranks.teams import Team
 
 U = "unsharded"
 SPECS = [["x", U], [U, "x"], [U, U], [("x", "y"), U], ["y", "x"]]
@@ -247,8 +248,13 @@ def counted(monkeypatch):
 
         monkeypatch.setattr(owner, name, counting)
 
-    relayouts = import_module("meshcomm.relayout")  # the package has a function of this name
-    for owner, name in [(relayouts, "plan_relayout"), (relayouts, "prepare"), (guard, "agree"), (Team, "remember")]:
+    relayouts = import_module("meshcomm.arrays.relayout")  # the package has a function of this name
+    for owner, name in [
+        (relayouts, "plan_relayout"),
+        (relayouts, "prepare"),
+        (agreements, "agree"),
+        (Team, "remember"),
+    ]:
         count(owner, name)
     count(SimulatedCommunicator, "allreduce_max")
     return counts
@@ -264,7 +270,7 @@ def test_executing_again_plans_and_agrees_on_nothing(counted):
         mc.relayout(tensor, columns, out=out)
         mc.barrier(mesh)
         counted.clear()
-        for _ in range(guard.COMPARE_EVERY // 2 - 1):
+        for _ in range(_tuning.COMPARE_EVERY // 2 - 1):
             plan.execute(tensor, out)
             mc.relayout(tensor, columns, out=out)
         return dict(counted)

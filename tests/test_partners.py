@@ -8,12 +8,13 @@ from hypothesis import strategies as st
 from reference import numbered
 from strategies import layouts, relayouts
 
-from meshcomm import Layout, Machine, Mesh, partners, plan_relayout
-from meshcomm.exchange import as_bytes
-from meshcomm.execute import ends_of, exchange_part
-from meshcomm.partners import Crossing, Nodes
-from meshcomm.plan import Slice
-from meshcomm.relay import Near, Relay
+from meshcomm import Layout, Machine, Mesh, plan_relayout
+from meshcomm.arrays.compile import ends_of, exchange_part
+from meshcomm.memory.blocks import as_bytes
+from meshcomm.plans import costs
+from meshcomm.plans.step import Slice
+from meshcomm.transport.crossing import Crossing, Nodes
+from meshcomm.transport.relay import Near, Relay
 
 U = "unsharded"
 UNTOUCHED = -1
@@ -161,8 +162,8 @@ def transpose(ranks, per_node, nbytes, **more):
 
 def chosen(plan):
     (step,) = plan.steps
-    assert ("through partners" in str(plan)) == partners.chosen(step, plan.machine)
-    return partners.chosen(step, plan.machine)
+    assert ("through partners" in str(plan)) == costs.chosen(step, plan.machine)
+    return costs.chosen(step, plan.machine)
 
 
 def test_many_small_messages_go_through_partners():
@@ -191,10 +192,10 @@ def test_permutations_do_not():
 
 def test_it_can_be_forced(monkeypatch):
     short, long = transpose(64, 8, 16), transpose(64, 8, 2**16)
-    monkeypatch.setattr(partners, "ALWAYS", True)
+    monkeypatch.setattr(costs, "ALWAYS", True)
     assert chosen(long)
     assert not chosen(transpose(64, 0, 16))
-    monkeypatch.setattr(partners, "ALWAYS", False)
+    monkeypatch.setattr(costs, "ALWAYS", False)
     assert not chosen(short)
 
 

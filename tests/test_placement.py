@@ -9,17 +9,11 @@ import numpy as np
 import pytest
 
 import meshcomm as mc
-from meshcomm import placement
-from meshcomm.context import barrier, default_mesh, get_default_mesh, run_on
-from meshcomm.dtensor import ones_like
-from meshcomm.errors import (
-    CollectiveMismatch,
-    CollectiveTimeout,
-    DTypeError,
-    LayoutError,
-    MeshError,
-    ShapeError,
-)
+from meshcomm.arrays import dtensor
+from meshcomm.arrays.create import ones_like
+from meshcomm.compat import tensorflow
+from meshcomm.errors import CollectiveMismatch, CollectiveTimeout, DTypeError, LayoutError, MeshError, ShapeError
+from meshcomm.ranks.meshes import barrier, default_mesh, get_default_mesh, run_on
 
 U = mc.UNSHARDED
 GOLDEN = json.loads((Path(__file__).parent / "data" / "pack_unpack.json").read_text())["cases"]
@@ -50,9 +44,9 @@ def test_recorded_components(case):
     def program():
         mesh = mc.create_mesh([tuple(dim) for dim in case["mesh_dims"]])
         layout = mc.Layout(case["specs"], mesh)
-        t = placement.pack([np.array(case["components"][mesh.rank])], layout)
-        (component,) = placement.unpack(t)
-        again = placement.pack(placement.unpack(t), layout)
+        t = tensorflow.pack([np.array(case["components"][mesh.rank])], layout)
+        (component,) = tensorflow.unpack(t)
+        again = tensorflow.pack(tensorflow.unpack(t), layout)
         assert again.layout == t.layout
         assert again.shape == t.shape
         return list(t.shape), component.tolist(), t.to_numpy().tolist()
@@ -64,7 +58,7 @@ def test_pack_shares_the_block_and_takes_uneven_ones():
     def program():
         mesh = mc.create_mesh([("x", 2)])
         block = np.full(3 - mesh.rank, mesh.rank)
-        t = placement.pack((block,), mc.Layout(["x"], mesh))
+        t = tensorflow.pack((block,), mc.Layout(["x"], mesh))
         assert np.shares_memory(t.local, block)
         return t.to_numpy().tolist()
 
@@ -90,7 +84,7 @@ def test_pack_errors(case):
 
     def program():
         mesh = mc.create_mesh([("x", 2)])
-        placement.pack(components(mesh.rank), mc.Layout(["x"], mesh))
+        tensorflow.pack(components(mesh.rank), mc.Layout(["x"], mesh))
 
     raises_everywhere(2, error, match, program)
 
@@ -100,11 +94,11 @@ def test_pack_of_a_dtensor_and_without_a_layout():
         mesh = mc.create_mesh([("x", 2)])
         t = mc.zeros((2,), "f8", mc.Layout(["x"], mesh))
         with pytest.raises(DTypeError, match="DTensor"):
-            placement.pack([t], t.layout)
+            tensorflow.pack([t], t.layout)
         with pytest.raises(LayoutError, match="must be a Layout"):
-            placement.pack([np.zeros(1)], None)
+            tensorflow.pack([np.zeros(1)], None)
         with pytest.raises(LayoutError, match="unpack expects a DTensor, not ndarray"):
-            placement.unpack(np.zeros(1))
+            tensorflow.unpack(np.zeros(1))
 
     on(2, program)
 
@@ -115,8 +109,8 @@ def test_components_outside_of_the_mesh():
         layout = mc.Layout(["x"], mesh)
         if mesh.rank is None:
             with pytest.raises(ShapeError, match="outside of the mesh"):
-                placement.pack([np.zeros(1)], layout)
-        return placement.unpack(mc.zeros((1,), "f8", layout))
+                tensorflow.pack([np.zeros(1)], layout)
+        return tensorflow.unpack(mc.zeros((1,), "f8", layout))
 
     assert on(2, program) == [[np.zeros(1)], [None]]
 
@@ -136,25 +130,25 @@ def test_fetch_and_check_layout_and_is_dtensor():
     rows, columns = mc.Layout(["x", U], mesh), mc.Layout([U, "x"], mesh)
     t = mc.DTensor(np.zeros((2, 2)), rows, (2, 2), np.dtype(float))
     for held in (t, Holder(t)):
-        assert placement.fetch_layout(held) == rows
-        assert placement.is_dtensor(held)
-        placement.check_layout(held, rows)
+        assert dtensor.fetch_layout(held) == rows
+        assert dtensor.is_dtensor(held)
+        tensorflow.check_layout(held, rows)
         with pytest.raises(
             LayoutError, match=r"Layout of tensor: .*x,unsharded.*did not match expected layout: .*unsh"
         ):
-            placement.check_layout(held, columns)
+            tensorflow.check_layout(held, columns)
     for other in (None, np.zeros(2), 3.0, [t], Holder(3)):
-        assert placement.fetch_layout(other) is None
-        assert not placement.is_dtensor(other)
+        assert dtensor.fetch_layout(other) is None
+        assert not dtensor.is_dtensor(other)
     with pytest.raises(LayoutError, match="Layout of tensor: None"):
-        placement.check_layout(np.zeros((2, 2)), rows)
+        tensorflow.check_layout(np.zeros((2, 2)), rows)
 
 
 def test_copy_to_mesh_and_variables_in_relayouts():
     def program():
         rows = mc.Layout(["x"], mc.create_mesh([("x", 2)]))
-        t = placement.copy_to_mesh([1, 2, 3], rows)
-        moved = placement.copy_to_mesh(Holder(t), mc.Layout([U], t.mesh))
+        t = tensorflow.copy_to_mesh([1, 2, 3], rows)
+        moved = tensorflow.copy_to_mesh(Holder(t), mc.Layout([U], t.mesh))
         like = mc.relayout_like(moved, Holder(t))
         return t.local.tolist(), moved.local.tolist(), like.layout == rows
 
@@ -170,7 +164,7 @@ def test_call_with_layout():
     def program():
         mesh = mc.create_mesh([("x", 2)])
         rows = mc.Layout(["x"], mesh)
-        call = placement.call_with_layout
+        call = tensorflow.call_with_layout
         assert call(wants_layout, rows, 3) == (rows, 3)
         assert call(lambda: 3, None) == 3
         assert call(np.ones, None, 2).tolist() == [1, 1]

@@ -14,7 +14,7 @@ from reference import elements_of, mesh_of, tuple_layouts
 from strategies import relayouts
 
 from meshcomm import DTypeError, Layout, LayoutError, Mesh, MeshError, ShapeError, plan_relayout
-from meshcomm.plan import AllGather, AllToAll, Slice
+from meshcomm.plans.step import AllGather, AllToAll, Slice
 
 U, MATCH = "unsharded", "match"
 

@@ -19,10 +19,12 @@ from conftest import mpiexec
 from reference import simulated
 
 import meshcomm as mc
-from meshcomm import CollectiveMismatch, MeshError, shared
+from meshcomm import CollectiveMismatch, MeshError
 from meshcomm._kernels import BoxCopies
 from meshcomm._shared import Mapping, Meeting, Pool, Routes
-from meshcomm.context import world_of
+from meshcomm.memory import pools
+from meshcomm.ranks import rendezvous
+from meshcomm.ranks.meshes import world_of
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has this memory")
 
@@ -184,21 +186,21 @@ def resident():
 
 
 def test_blocks_that_are_not_shared_keep_their_memory():
-    block = shared.allocate_unshared(3 * MIB)
+    block = pools.allocate_unshared(3 * MIB)
     place = block.ctypes.data
-    assert shared.locate(block) == -1
+    assert pools.locate(block) == -1
     del block
-    assert shared.allocate_unshared(3 * MIB).ctypes.data == place
+    assert pools.allocate_unshared(3 * MIB).ctypes.data == place
 
 
 def test_a_system_without_such_memory(monkeypatch):
     def nothing(*args, **kwargs):
         raise OSError("no such memory")
 
-    monkeypatch.setattr(shared, "Pool", nothing)
-    monkeypatch.setattr(shared, "_unshared_pool", shared._unshared_pool.__wrapped__)
-    assert shared._unshared_pool() is None
-    assert shared.allocate_unshared(3 * MIB).nbytes == 3 * MIB
+    monkeypatch.setattr(pools, "Pool", nothing)
+    monkeypatch.setattr(pools, "_unshared_pool", pools._unshared_pool.__wrapped__)
+    assert pools._unshared_pool() is None
+    assert pools.allocate_unshared(3 * MIB).nbytes == 3 * MIB
 
 
 def test_a_range_that_was_given_back_can_be_used_again():
@@ -711,15 +713,15 @@ def test_only_contiguous_writable_blocks_before_anything_is_published():
 @pytest.fixture
 def fresh(monkeypatch):
     """Sharing as it is before the first meeting."""
-    monkeypatch.setattr(shared, "_pool", None)
-    monkeypatch.setattr(shared, "_why_not", None)
+    monkeypatch.setattr(pools, "_pool", None)
+    monkeypatch.setattr(rendezvous, "_why_not", None)
     monkeypatch.delenv("MESHCOMM_SHARED_MEMORY", raising=False)
     return monkeypatch
 
 
 def test_before_ranks_have_met_nothing_is_shared(fresh):
-    assert shared.allocate(100) is None
-    assert shared.locate(np.zeros(3)) == -1
+    assert pools.allocate(100) is None
+    assert pools.locate(np.zeros(3)) == -1
 
 
 @pytest.mark.parametrize(
@@ -727,37 +729,39 @@ def test_before_ranks_have_met_nothing_is_shared(fresh):
 )
 def test_sizes(fresh, text, size):
     fresh.setenv("MESHCOMM_SHARED_MEMORY", text)
-    assert shared._limit() == size
+    assert rendezvous._limit() == size
 
 
 @pytest.mark.parametrize("text", ["much", "-1", "2 X", "1e3", "G"])
 def test_no_sizes(fresh, text):
     fresh.setenv("MESHCOMM_SHARED_MEMORY", text)
-    assert shared.describe() == f"error: MESHCOMM_SHARED_MEMORY must be a size such as 500M or 2G, or 0, not {text!r}"
+    assert (
+        rendezvous.describe() == f"error: MESHCOMM_SHARED_MEMORY must be a size such as 500M or 2G, or 0, not {text!r}"
+    )
 
 
 def test_half_of_what_there_is_by_default(fresh, tmp_path):
     whole = os.sysconf("SC_PHYS_PAGES") * PAGE
-    fresh.setattr(shared, "_cgroup_limits", lambda: [2**62])
-    assert shared._limit() == whole // 2
-    fresh.setattr(shared, "_cgroup_limits", lambda: [2**62, 2**30])
-    assert shared._limit() == 2**29
+    fresh.setattr(pools, "_cgroup_limits", lambda: [2**62])
+    assert rendezvous._limit() == whole // 2
+    fresh.setattr(pools, "_cgroup_limits", lambda: [2**62, 2**30])
+    assert rendezvous._limit() == 2**29
 
 
 def test_descriptions(fresh):
     fresh.setenv("MESHCOMM_SHARED_MEMORY", "3G")
-    assert shared.describe() == "up to 3.0 GiB for all ranks of this node"
+    assert rendezvous.describe() == "up to 3.0 GiB for all ranks of this node"
     fresh.setenv("MESHCOMM_SHARED_MEMORY", "0")
-    assert shared.describe() == "off: MESHCOMM_SHARED_MEMORY=0"
+    assert rendezvous.describe() == "off: MESHCOMM_SHARED_MEMORY=0"
 
 
 def test_threads_of_one_process_do_not_share(fresh):
     def program(rank):
         place = world_of(None).place(mc.create_mesh())
-        return shared.meet(place.team.everyone.communicator(), (0, 1))
+        return rendezvous.meet(place.team.everyone.communicator(), (0, 1))
 
     assert simulated(3, program) == [(None, None)] * 3
-    assert shared.describe() == "off: the ranks are threads of one process"
+    assert rendezvous.describe() == "off: the ranks are threads of one process"
 
 
 def test_other_systems_can_compile_it(tmp_path):

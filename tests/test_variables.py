@@ -13,12 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import meshcomm as mc
-from meshcomm.context import default_mesh
 from meshcomm.errors import DTypeError, LayoutError, MeshError, ShapeError
-from meshcomm.initializers import random_normal, random_uniform
-from meshcomm.layout import UNSHARDED, Layout
-from meshcomm.layout_map import LayoutMap, layout_map_scope
-from meshcomm.variables import DVariable, Module, Variable
+from meshcomm.layouts.layout import UNSHARDED, Layout
+from meshcomm.ops.random import random_normal, random_uniform
+from meshcomm.ranks.meshes import default_mesh
+from meshcomm.training.layout_map import LayoutMap, layout_map_scope
+from meshcomm.training.modules import Module
+from meshcomm.training.variables import DVariable, Variable
 
 DOC = Path(__file__).parent.parent / "docs" / "layout_map.md"
 EXAMPLE = Path(__file__).parent.parent / "mpi_examples" / "layout_map_models.py"

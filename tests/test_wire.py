@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from meshcomm import wire
-from meshcomm.layout import LAYOUT_MESSAGE, Layout
-from meshcomm.mesh import MESH_MESSAGE, Mesh
-from meshcomm.wire import Enum, Field, Message, PlainMessage, WireError, decode, encode
+from meshcomm.layouts import wire
+from meshcomm.layouts.layout import LAYOUT_MESSAGE, Layout
+from meshcomm.layouts.mesh import MESH_MESSAGE, Mesh
+from meshcomm.layouts.wire import Enum, Field, Message, PlainMessage, WireError, decode, encode
 
 INNER = Message("test.Inner", (Field(1, "x", "int64"), Field(2, "tags", "string", repeated=True)))
 OUTER = Message(

@@ -14,7 +14,7 @@ from functools import cache
 import numpy as np
 
 import meshcomm as mc
-from meshcomm import guard
+from meshcomm.ranks import abort, watchdog
 
 SIZE = int(os.environ["CASE_RANKS"])  # the number of ranks, known without MPI
 LONG = 60.0
@@ -96,7 +96,7 @@ def one_raises_beside_a_thread():
 
 
 def one_raises_before_mpi():
-    here, _ = guard.launched()
+    here, _ = abort.launched()
     if here == 1:
         mesh()
         time.sleep(0.5)
@@ -124,7 +124,7 @@ def one_is_interrupted():
 
 
 def one_is_wrong_in_a_known_call():
-    guard.TELL_ERROR_AFTER = 1.0
+    watchdog.TELL_ERROR_AFTER = 1.0
     mc.all_reduce(np.ones(2), None)
     stamp()
     mc.all_reduce(np.array([None, 1]) if mesh().rank == 1 else np.ones(2), None)
@@ -139,7 +139,7 @@ def one_makes_a_new_call():
 
 
 def one_never_joins():
-    guard.WARN_AFTER = 0.5
+    watchdog.WARN_AFTER = 0.5
     exchange()
     stamp()
     if mesh().rank == 1:
@@ -192,7 +192,7 @@ def one_returns_early_on_another_communicator():
 
 
 def one_raises_before_any_mesh():
-    here, _ = guard.launched()
+    here, _ = abort.launched()
     if here == 1:
         stamp()
         raise KeyError("culprit")

@@ -10,9 +10,11 @@ import sys
 import numpy as np
 from mpi4py import MPI
 
-from meshcomm import guard, shared
 from meshcomm._kernels import BoxCopies
-from meshcomm.groups import MPICommunicator
+from meshcomm._shared import Routes
+from meshcomm.memory import pools
+from meshcomm.ranks import rendezvous, watchdog
+from meshcomm.ranks.mpi import MPICommunicator
 
 comm = MPI.COMM_WORLD.Dup()
 RANK, SIZE = comm.rank, comm.size
@@ -24,12 +26,12 @@ def expected():
 
 
 def met():
-    return shared.meet(MPICommunicator(comm), tuple(range(comm.size)))[0]
+    return rendezvous.meet(MPICommunicator(comm), tuple(range(comm.size)))[0]
 
 
 def gather(meeting, source, target):
     """Gather the blocks of all ranks, through the meeting; what it leaves is not there."""
-    routes = shared.Routes(
+    routes = Routes(
         SIZE,
         RANK,
         [(place, False) for place in range(SIZE) if place != RANK],
@@ -53,7 +55,7 @@ def _copies(sources, targets, pieces):
 
 
 def gathered(meeting, shares=True):
-    source = shared.allocate(NBYTES) if shares else np.empty(NBYTES, np.uint8)
+    source = pools.allocate(NBYTES) if shares else np.empty(NBYTES, np.uint8)
     target = np.empty(SIZE * NBYTES, np.uint8)
     source[:] = RANK + 1
     assert gather(meeting, source, target) is None
@@ -79,14 +81,14 @@ def progress():
 def after_finalize():
     meeting = met()
     source, _ = gathered(meeting)
-    late = shared.allocate(2**20)
+    late = pools.allocate(2**20)
     late[:] = 3
     meeting.close()
     comm.Free()
     MPI.Finalize()
     assert (source == RANK + 1).all()
     assert (late == 3).all()
-    another = shared.allocate(2**21)
+    another = pools.allocate(2**21)
     another[:] = 4
     sys.last = another, source
     expected()
@@ -94,15 +96,15 @@ def after_finalize():
 
 def off():
     assert met() is None
-    assert shared.allocate(10) is None
-    assert shared.describe() == "off: MESHCOMM_SHARED_MEMORY=0 on rank 0", shared.describe()
+    assert pools.allocate(10) is None
+    assert rendezvous.describe() == "off: MESHCOMM_SHARED_MEMORY=0 on rank 0", rendezvous.describe()
     expected()
 
 
 def tiny():
     """16 KiB per rank: the fifth block is no shared one, and all goes on."""
     meeting = met()
-    held = [shared.allocate(4096) for _ in range(5)]
+    held = [pools.allocate(4096) for _ in range(5)]
     assert [block is None for block in held] == [False] * 4 + [True]
     del held
     gathered(meeting)
@@ -111,14 +113,14 @@ def tiny():
 
 def no_such_file():
     """What /proc shows is not the pool: of another process, say."""
-    own = shared._offer
+    own = rendezvous._offer
     if RANK == 1:
         fd = os.open(os.devnull, os.O_RDONLY)
-        shared._offer = lambda *args: own(*args) | {"fd": fd}
+        rendezvous._offer = lambda *args: own(*args) | {"fd": fd}
     assert met() is None
-    assert "cannot be mapped" in shared.describe(), shared.describe()
-    assert shared.describe().startswith("off")
-    shared._offer = own
+    assert "cannot be mapped" in rendezvous.describe(), rendezvous.describe()
+    assert rendezvous.describe().startswith("off")
+    rendezvous._offer = own
     gathered(met())
     expected()
 
@@ -132,7 +134,7 @@ def one_is_killed():
 
 
 def one_is_interrupted():
-    guard.install()
+    watchdog.install()
     meeting = met()
     gathered(meeting)
     if RANK == 1:

@@ -13,8 +13,10 @@ import numpy as np
 from mpi4py import MPI
 
 import meshcomm as mc
-from meshcomm import __main__ as command
-from meshcomm import partners, relay
+from meshcomm.cli.calibrate import calibrate as calibrate_command
+from meshcomm.memory import scratch
+from meshcomm.plans import costs
+from meshcomm.transport import relay
 
 COMM = MPI.COMM_WORLD
 LONG = 60.0
@@ -51,7 +53,7 @@ def topology():
 
 def calibrate():
     """What is measured is both within a host and between them."""
-    assert command.calibrate(None) == 0
+    assert calibrate_command(None) == 0
     expected()
 
 
@@ -99,7 +101,7 @@ class Opened:
 
     def __init__(self):
         self.count = self.refused = 0
-        partners.ALWAYS = True
+        costs.ALWAYS = True
         original = relay.Relay.open
 
         def counted(its, bound):
@@ -170,7 +172,7 @@ def no_room_for_partners():
     """Where one rank has no room in memory that others see, all go on without partners."""
     opened = Opened()
     if COMM.rank == COMM.size - 1:
-        relay.shared_scratch = lambda size: None
+        scratch.shared_scratch = lambda size: None
     relayouts("rows to columns", "gather")
     assert opened.refused > 0
     assert opened.count == 0
@@ -181,7 +183,7 @@ def gather_of(lines):
     if os.environ.get("THROUGH"):
         Opened()
     else:
-        partners.ALWAYS = False
+        costs.ALWAYS = False
     mesh = mc.create_mesh(LINE)
     t = mc.ones((int(lines), 128), "f8", mc.Layout(ROWS, mesh))
     for _ in range(10):

@@ -10,8 +10,8 @@ from reference import tuple_layouts
 
 import meshcomm as mc
 from meshcomm import gradients
-from meshcomm.context import barrier
 from meshcomm.errors import CollectiveMismatch, CollectiveTimeout, MeshError
+from meshcomm.ranks.meshes import barrier
 
 WORLD = MPI.COMM_WORLD
 RANK, SIZE = WORLD.rank, WORLD.size

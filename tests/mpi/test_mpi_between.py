@@ -12,7 +12,9 @@ from random_cases import most_bytes, random_case
 from reference import blocks_of, numbered, random_bits, same_bits
 
 import meshcomm as mc
-from meshcomm import Layout, LayoutError, MeshError, ShapeError, exchange, groups, plan_relayout
+from meshcomm import Layout, LayoutError, MeshError, ShapeError, _tuning, plan_relayout
+from meshcomm.memory import scratch
+from meshcomm.ranks import mpi
 
 WORLD = MPI.COMM_WORLD
 RANK, SIZE = WORLD.rank, WORLD.size
@@ -123,21 +125,21 @@ def test_what_a_request_needs_stays_until_it_is_complete():
 @pytest.fixture
 def small_counts(monkeypatch):
     """An MPI that can count to 100 only, and messages of at most 64 bytes."""
-    monkeypatch.setattr(groups, "_SEND_AT_ONCE", 64)
-    monkeypatch.setattr(exchange, "LARGEST_COUNT", 100)
-    monkeypatch.setattr(groups.MPIWorld, "large_counts", False, raising=False)
+    monkeypatch.setattr(_tuning, "LARGEST_MESSAGE", 64)
+    monkeypatch.setattr(_tuning, "LARGEST_COUNT", 100)
+    monkeypatch.setattr(mpi.MPIWorld, "large_counts", False, raising=False)
 
 
 @pytest.mark.usefixtures("small_counts")
 def test_exchanges_in_pieces(monkeypatch):
     pieces = []
-    send = groups.MPICommunicator.start_pieces
+    send = mpi.MPICommunicator.start_pieces
 
     def counting(self, *args):
         pieces.append(1)
         return send(self, *args)
 
-    monkeypatch.setattr(groups.MPICommunicator, "start_pieces", counting)
+    monkeypatch.setattr(mpi.MPICommunicator, "start_pieces", counting)
     with meshes_on() as there:
         layouts = [there(Layout(s, mc.Mesh(range(SIZE), {"x": SIZE}))) for s in (["x", U], [U, "x"], [U, U])]
         layouts.append(there(Layout(["x", U], mc.Mesh(list(range(SIZE))[::-1], {"x": SIZE}))))
@@ -191,7 +193,7 @@ def test_measured_scratch_is_within_64_kib(source, target):
     mesh = mc.create_mesh([("x", SIZE)])
     a, b = Layout(source, mesh), Layout(target, mesh)
     tensor = mc.ones((2048, 2048) if SIZE <= 4 else (1024, 1024), "f8", a)  # 32 MiB, or time
-    exchange.forget_scratch()
+    scratch.forget_scratch()
     tracemalloc.start()
     try:
         before = tracemalloc.get_traced_memory()[0]

@@ -7,8 +7,8 @@ from mpi4py import MPI
 from reference import blocks_of, numbered, same_bits
 
 import meshcomm as mc
-from meshcomm import GroupError, Layout, MeshError, groups
-from meshcomm.context import world_of
+from meshcomm import GroupError, Layout, MeshError, _tuning
+from meshcomm.ranks.meshes import world_of
 
 WORLD = MPI.COMM_WORLD
 RANK, SIZE = WORLD.rank, WORLD.size
@@ -34,7 +34,7 @@ def some_assignments(count):
 
 def test_more_assignments_than_an_mpi_has_communicators(monkeypatch):
     """An MPI has about 2,000: with a bound of 2, almost every call opens one and gives one back."""
-    monkeypatch.setattr(groups, "GROUPS_PER_WORLD", 2)
+    monkeypatch.setattr(_tuning, "GROUPS_PER_WORLD", 2)
     world_of(None).close()
     for rows in some_assignments(times(20_000)):
         assert gathered(rows)
@@ -46,7 +46,7 @@ def test_different_assignments_at_the_real_bound():
     world = world_of(None)
     for rows in some_assignments(150 if SIZE > 2 else 400):
         assert gathered(rows)
-        assert world.communicators <= groups.GROUPS_PER_WORLD + 1
+        assert world.communicators <= _tuning.GROUPS_PER_WORLD + 1
     for rows in some_assignments(150 if SIZE > 2 else 400):  # again, some of them given back in the meantime
         assert gathered(rows)
     world.close()

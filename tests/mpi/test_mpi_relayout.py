@@ -15,9 +15,10 @@ from reference import blocks_of, numbered, random_bits, same_bits, single_name_l
 from strategies import DTYPES, dtype_id, relayouts, shapes_of
 
 import meshcomm as mc
-from meshcomm import CollectiveMismatch, DTypeError, Layout, LayoutError, MeshError, ShapeError, execute
-from meshcomm.context import place_in
-from meshcomm.exchange import Exchange
+from meshcomm import CollectiveMismatch, DTypeError, Layout, LayoutError, MeshError, ShapeError, _tuning
+from meshcomm.arrays import compile
+from meshcomm.ranks.meshes import place_in
+from meshcomm.transport.packed import Exchange
 
 WORLD = MPI.COMM_WORLD
 RANK, SIZE = WORLD.rank, WORLD.size
@@ -70,7 +71,7 @@ def test_pairs_of_layouts(sizes):
 @pytest.mark.parametrize("sizes", shapes_of(SIZE), ids=str)
 def test_rounds_where_no_rank_waits_for_a_processor(sizes, monkeypatch):
     """As large blocks are moved on a node with a processor for each rank, to new blocks and between users' arrays."""
-    monkeypatch.setattr(execute, "ROUND_BYTES", 64)
+    monkeypatch.setattr(_tuning, "ROUND_BYTES", 64)
     mesh = mesh_of(*sizes)
     place = place_in(mesh)
     mc.relayout(mc.zeros((3,), "f8", Layout.replicated(mesh, 1)), Layout(["x"], mesh))
@@ -83,7 +84,7 @@ def test_rounds_where_no_rank_waits_for_a_processor(sizes, monkeypatch):
     for source, target in pairs[:: 1 + len(pairs) // 15]:
         moved = check(array, source, target)
         plan = mc.plan_relayout(array.shape, "i4", source, target, machine=place.team.machine)
-        exchanges = [each for each, _ in execute.operations(plan, place) if type(each) is Exchange]
+        exchanges = [each for each, _ in compile.operations(plan, place) if type(each) is Exchange]
         assert all(each.rounds > 1 for each in exchanges)
         mine = mc.from_local(np.array(blocks_of(array, source)[mesh.rank]), source)
         out = mc.from_local(np.zeros_like(moved.local), target)

@@ -5,9 +5,11 @@ import pytest
 from mpi4py import MPI
 
 import meshcomm as mc
-from meshcomm import topology as topologies
 from meshcomm.errors import MeshError, ShapeError
-from meshcomm.logical_devices import DeviceAssignment, PerReplica, Strategy, Topology
+from meshcomm.training import topology as topologies
+from meshcomm.training.assignment import DeviceAssignment
+from meshcomm.training.strategy import PerReplica, Strategy
+from meshcomm.training.topology import Topology
 
 WORLD = MPI.COMM_WORLD
 SIZE = WORLD.size

@@ -10,8 +10,10 @@ from conftest import agree_raises
 from mpi4py import MPI
 from test_shared import all_to_all, block, bytes_of, expected
 
-from meshcomm import CollectiveMismatch, MeshcommError, _shared, shared
-from meshcomm.groups import MPICommunicator
+from meshcomm import CollectiveMismatch, MeshcommError, _shared
+from meshcomm.memory import pools
+from meshcomm.ranks import rendezvous
+from meshcomm.ranks.mpi import MPICommunicator
 
 RANK, SIZE = MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size
 ALONE = "off: no other rank is on this node, or sees the processes of this one"
@@ -26,7 +28,7 @@ def meet(comm, monkeypatch):
     def make(color=None):
         part = comm if color is None else comm.Split(color, RANK)
         parts.extend([] if color is None else [part])
-        made, _ = shared.meet(MPICommunicator(part), tuple(part.allgather(RANK)))
+        made, _ = rendezvous.meet(MPICommunicator(part), tuple(part.allgather(RANK)))
         if made is not None:
             opened.append(made)
         return made
@@ -42,9 +44,9 @@ def meet(comm, monkeypatch):
 @pytest.fixture
 def fresh(monkeypatch):
     """Sharing as it is before the first meeting."""
-    monkeypatch.setattr(shared, "_pool", None)
-    monkeypatch.setattr(shared, "_mappings", {})
-    monkeypatch.setattr(shared, "_why_not", None)
+    monkeypatch.setattr(pools, "_pool", None)
+    monkeypatch.setattr(rendezvous, "_mappings", {})
+    monkeypatch.setattr(rendezvous, "_why_not", None)
     monkeypatch.delenv("MESHCOMM_SHARED_MEMORY", raising=False)
     return monkeypatch
 
@@ -53,7 +55,7 @@ def exchanged(meeting, counts, number, sharing=(True, True), rather_writes=False
     """Exchange random bytes and check all that came; return both blocks."""
     counts = np.asarray(counts)
     routes, size, new_size = all_to_all(counts, meeting.place, rather_writes)
-    source, target = (block(shared, n, s) for n, s in zip((size, new_size), sharing, strict=True))
+    source, target = (block(pools, n, s) for n, s in zip((size, new_size), sharing, strict=True))
     source[:] = bytes_of(meeting.place, size, number)
     assert meeting.exchange(routes, number, source, target) is None
     assert np.array_equal(target, expected(counts, meeting.place, number))
@@ -68,11 +70,11 @@ def test_all_ranks_of_the_node_meet(meet):
     meeting = meet()
     if SIZE == 1:
         assert meeting is None
-        assert shared.describe() == ALONE
+        assert rendezvous.describe() == ALONE
         return
     assert (meeting.members, meeting.place, meeting.size) == (tuple(range(SIZE)), RANK, SIZE)
-    assert shared.describe().startswith("up to ")
-    assert " per rank, of which 0.0 MiB are in use" in shared.describe()
+    assert rendezvous.describe().startswith("up to ")
+    assert " per rank, of which 0.0 MiB are in use" in rendezvous.describe()
 
 
 @pytest.mark.parametrize("rather_writes", [False, True])
@@ -147,27 +149,27 @@ def test_no_room(meet, monkeypatch):
     meeting = meet()
     if meeting is None:
         return
-    monkeypatch.setattr(shared, "allocate", lambda nbytes: None)
+    monkeypatch.setattr(pools, "allocate", lambda nbytes: None)
     routes, size, new_size = all_to_all(everyone(5), RANK)
-    source, target = block(shared, size, True), block(shared, new_size, True)
+    source, target = block(pools, size, True), block(pools, new_size, True)
     others = tuple(sorted(set(range(SIZE)) - {RANK}))
     assert meeting.exchange(routes, 1, source, target) == (others, others)
 
 
 def test_one_rank_cannot_map_another(comm, fresh, meet):
-    own = shared._mapping
+    own = rendezvous._mapping
 
     def failing(process, offer):
         if RANK == SIZE - 1:
             raise PermissionError("not allowed")
         return own(process, offer)
 
-    fresh.setattr(shared, "_mapping", failing)
+    fresh.setattr(rendezvous, "_mapping", failing)
     assert meet() is None
-    assert ("cannot be mapped (not allowed)" in shared.describe()) or SIZE == 1
-    places = comm.allgather(SIZE == 1 or shared._own().open_place() == os.sysconf("SC_PAGE_SIZE"))
+    assert ("cannot be mapped (not allowed)" in rendezvous.describe()) or SIZE == 1
+    places = comm.allgather(SIZE == 1 or pools.own().open_place() == os.sysconf("SC_PAGE_SIZE"))
     assert all(places), "the lines are free again"
-    fresh.setattr(shared, "_mapping", own)
+    fresh.setattr(rendezvous, "_mapping", own)
     if SIZE > 1:
         exchanged(meet(), everyone(4), 0)
 
@@ -177,16 +179,16 @@ def test_one_rank_has_no_memory_to_share(fresh, meet):
         raise OSError("no such memory")
 
     if RANK == SIZE - 1:
-        fresh.setattr(shared, "Pool", failing)
+        fresh.setattr(pools, "Pool", failing)
     assert meet() is None
-    assert shared.describe() == (ALONE if SIZE == 1 else "off: no memory to share could be made (no such memory)")
+    assert rendezvous.describe() == (ALONE if SIZE == 1 else "off: no memory to share could be made (no such memory)")
 
 
 def test_one_rank_has_it_turned_off(fresh, meet):
     if RANK == SIZE - 1:
         fresh.setenv("MESHCOMM_SHARED_MEMORY", "0")
     assert meet() is None
-    assert shared.describe() == f"off: MESHCOMM_SHARED_MEMORY=0 on rank {SIZE - 1}"
+    assert rendezvous.describe() == f"off: MESHCOMM_SHARED_MEMORY=0 on rank {SIZE - 1}"
 
 
 def test_one_rank_has_no_number(fresh, meet):
@@ -199,19 +201,19 @@ def test_one_rank_has_no_number(fresh, meet):
 def test_a_share_of_what_the_node_has(fresh, meet):
     fresh.setenv("MESHCOMM_SHARED_MEMORY", "60M")
     if meet() is not None:
-        assert shared._own().share == -(-60 * 2**20 // SIZE // 4096) * 4096
-        assert shared.allocate(61 * 2**20) is None
+        assert pools.own().share == -(-60 * 2**20 // SIZE // 4096) * 4096
+        assert pools.allocate(61 * 2**20) is None
 
 
 def test_ranks_of_other_hosts_are_not_met(fresh, meet):
     """As if every second rank were on another host, or in a container of its own."""
-    own = shared._introduction
-    fresh.setattr(shared, "_introduction", lambda: own() | {"processes": f"pid:[{RANK % 2}]"})
+    own = rendezvous._introduction
+    fresh.setattr(rendezvous, "_introduction", lambda: own() | {"processes": f"pid:[{RANK % 2}]"})
     meeting = meet()
     mates = tuple(range(RANK % 2, SIZE, 2))
     if len(mates) == 1:
         assert meeting is None
-        assert shared.describe() == ALONE
+        assert rendezvous.describe() == ALONE
         return
     assert meeting.members == mates
     exchanged(meeting, np.full((len(mates),) * 2, 8), 1)
@@ -234,8 +236,8 @@ def test_the_pool_is_one_for_all_groups(meet):
     if SIZE == 1:
         return
     meet()
-    pool = shared._own()
+    pool = pools.own()
     assert isinstance(pool, _shared.Pool)
     for color in (0, RANK % 2):
         meet(color)
-    assert shared._own() is pool
+    assert pools.own() is pool

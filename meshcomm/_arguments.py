@@ -1,0 +1,121 @@
+"""Checks of arguments: each returns the argument in one form, or raises an error that says what is wrong with it."""
+
+import operator
+from math import prod
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from meshcomm._types import Array
+from meshcomm.errors import DTypeError, GroupError, MeshError, ShapeError
+
+T = TypeVar("T")
+
+
+def quote(value: object) -> str:
+    """Return ``repr(value)`` for an error message, cut where it is long. Local.
+
+    >>> quote("x"), len(quote("x" * 10**6))
+    ("'x'", 200)
+    """
+    try:
+        text = repr(value)
+    except Exception:  # an integer of thousands of digits, or a caller's own class
+        return f"<{type(value).__name__}>"
+    return text if len(text) <= 200 else text[:197] + "..."
+
+
+def integer(value: object, what: str, error: type[Exception] = MeshError) -> int:
+    """Return *value* as an int, or raise *error*; bool is none. Local.
+
+    >>> integer(np.int8(3), "size")
+    3
+    """
+    if type(value) is int:
+        return value
+    try:
+        if not isinstance(value, bool):
+            return operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        pass
+    raise error(f"{what} {quote(value)} is a {type(value).__name__}; it must be an integer")
+
+
+def as_shape(shape: Any) -> tuple[int, ...]:
+    """Return *shape* as a tuple of lengths; ``ShapeError`` if it is none. Local."""
+    try:
+        lengths = tuple(int(n.__index__()) for n in (shape if hasattr(shape, "__iter__") else (shape,)))
+    except (AttributeError, TypeError):
+        raise ShapeError(f"a shape is a sequence of lengths, not {shape!r}") from None
+    if any(n < 0 for n in lengths):
+        raise ShapeError(f"shape {lengths} has a negative length")
+    return lengths
+
+
+def check_size(shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+    """Raise ``ShapeError`` if an array of *shape* and *dtype* has more bytes than can be counted. Local."""
+    if prod(n or 1 for n in shape) * max(1, dtype.itemsize) >= 2**63:
+        raise ShapeError(f"an array of shape {shape} and dtype {dtype} has 2**63 bytes or more")
+
+
+def as_dtype(dtype: DTypeLike) -> np.dtype[Any]:
+    """Return *dtype* as a NumPy dtype; ``DTypeError`` if it holds Python objects. Local."""
+    try:
+        result = np.dtype(dtype)
+    except TypeError as error:
+        raise DTypeError(f"{dtype!r} is not a dtype: {error}") from None
+    if result.hasobject:
+        raise DTypeError(f"arrays of dtype {result} hold references to Python objects and cannot be divided")
+    return result
+
+
+def as_array(x: Any) -> Array:
+    """Return *x* as a NumPy array that can be divided; ``ShapeError`` or ``DTypeError`` if it is none. Local."""
+    if isinstance(x, np.ma.MaskedArray):
+        raise DTypeError("a masked array would lose its mask: fill it, or pass its data and its mask")
+    if hasattr(x, "layout"):
+        raise DTypeError("this is a DTensor, not a plain array: pass its t.local, or use relayout")
+    try:
+        array: Array = np.asarray(x)
+    except ValueError as error:
+        raise ShapeError(f"this is not an array: {error}") from None
+    as_dtype(array.dtype)
+    return array
+
+
+def plain_value(value: Any) -> Any:
+    return int(value) if isinstance(value, np.integer) else value
+
+
+def check_integer(what: str, value: Any) -> None:
+    if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer)):
+        raise GroupError(f"{what} must be an integer, not {value!r}")
+
+
+def check_axis(what: str, axis: Any, shape: tuple[int, ...]) -> None:
+    check_integer(what, axis)
+    if not 0 <= axis < len(shape):
+        raise ShapeError(f"{what} {axis} is out of range of input rank {len(shape)}")
+
+
+def short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:80]}..."
+
+
+def normalised_axes(axis: Any, ndim: int) -> tuple[int, ...]:
+    """Return *axis* as axes from 0, ascending; ``ShapeError`` if one is not there or is named twice. Local."""
+    if axis is None:
+        return tuple(range(ndim))
+    try:
+        listed = [int(a.__index__()) for a in (axis if isinstance(axis, tuple | list) else (axis,))]
+    except (AttributeError, TypeError):
+        raise ShapeError(f"axis must be an integer, a tuple of integers, or None, not {axis!r}") from None
+    for a in listed:
+        if not -ndim <= a < ndim:
+            raise ShapeError(f"axis {a} is out of range for a tensor with {ndim} axes")
+    axes = tuple(sorted({a % ndim for a in listed}))
+    if len(axes) < len(listed):
+        raise ShapeError(f"axis {axis} names an axis twice")
+    return axes

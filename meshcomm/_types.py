@@ -1,0 +1,17 @@
+"""Type aliases that several rooms use."""
+
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array: TypeAlias = NDArray[Any]
+Indices: TypeAlias = NDArray[np.intp]
+Bytes: TypeAlias = NDArray[np.uint8]
+Counts: TypeAlias = list[int] | NDArray[np.int64]  # bytes for each rank of a communicator, or where they begin
+Names: TypeAlias = tuple[str, ...]  # of mesh dimensions
+Ranks: TypeAlias = range | tuple[int, ...]
+Shape: TypeAlias = tuple[int, ...]
+ShapeLike: TypeAlias = int | Sequence[int]
+Axis: TypeAlias = int | tuple[int, ...] | None

@@ -1,0 +1,46 @@
+"""Adapters that are loaded when another library is."""
+
+import importlib.util
+import sys
+import warnings
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+
+class _AutogradFinder(MetaPathFinder):
+    """Sees autograd being imported, and then teaches it DTensors."""
+
+    _asks_others = False
+
+    def find_spec(self, name: str, path: Any = None, target: ModuleType | None = None) -> ModuleSpec | None:
+        if name != "autograd" or self._asks_others:
+            return None
+        self._asks_others = True
+        try:
+            spec = importlib.util.find_spec(name)
+        finally:
+            self._asks_others = False
+        if spec is not None and spec.loader is not None:
+            execute = spec.loader.exec_module
+
+            def exec_module(module: ModuleType) -> None:
+                execute(module)
+                _teach_autograd()
+
+            spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec
+
+
+def _teach_autograd() -> None:
+    try:
+        importlib.import_module("meshcomm._autograd")
+    except (ImportError, AttributeError) as error:
+        warnings.warn(f"gradients do not go through meshcomm with this version of autograd: {error}", stacklevel=2)
+
+
+if "autograd" in sys.modules:
+    _teach_autograd()
+else:
+    sys.meta_path.insert(0, _AutogradFinder())

@@ -1,0 +1,1 @@
+"""Distributed tensors, and the verbs that move one."""

@@ -1,0 +1,317 @@
+"""Constructors of tensors."""
+
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, DTypeLike
+
+from meshcomm._arguments import as_array, as_dtype, as_shape, check_size
+from meshcomm._types import Array, ShapeLike
+from meshcomm.arrays.dtensor import DTensor, by_device, check_root, member, place_text
+from meshcomm.errors import DTypeError, LayoutError, MeshError, ShapeError
+from meshcomm.layouts.layout import Layout
+from meshcomm.layouts.partition import block_interval
+from meshcomm.memory.blocks import as_bytes, new_block
+from meshcomm.memory.copies import exact_copy
+from meshcomm.ranks import agreement, watchdog
+from meshcomm.ranks.communicator import Communicator
+from meshcomm.ranks.meshes import default_layout, place_in
+from meshcomm.ranks.teams import Place
+
+
+def distribute(array: ArrayLike | None, layout: Layout, root: int | None = None) -> DTensor:
+    """Return *array* divided as *layout* says. Local; with *root*, Collective over the mesh.
+
+    Every rank passes the whole array, or only device *root* does, which then sends each other device its block.
+    ``LayoutError`` if the layout has another rank than the array, ``DTypeError`` for object. Source:
+    tf.experimental.dtensor.copy_to_mesh.
+
+    >>> import numpy as np, meshcomm as mc
+    >>> def program():
+    ...     rows = mc.Layout(["x", mc.UNSHARDED], mc.create_mesh([("x", 2)]))
+    ...     return mc.distribute(np.arange(6).reshape(3, 2), rows).local.tolist()
+    >>> with mc.simulate(2) as world:
+    ...     print(world.run(program))
+    [[[0, 1], [2, 3]], [[4, 5]]]
+    """
+    _check_layout(layout)
+    check_root(root, layout.mesh)
+    place = place_in(layout.mesh)
+    if root is None:
+        whole = _as_array(array)
+        _check_rank(layout, whole.shape)
+        local = None if place is None else _cut(whole, layout, place.device)
+        return DTensor(local, layout, whole.shape, whole.dtype)
+    if place is None:
+        raise MeshError(
+            "ranks outside of the mesh do not learn shape and dtype from root: call distribute on its ranks"
+        )
+    watchdog.begin("distribute", place.team)
+    try:
+        return _scattered(array, layout, place, root)
+    finally:
+        watchdog.end()
+
+
+def from_local(block: ArrayLike | None, layout: Layout, global_shape: ShapeLike | None = None) -> DTensor:
+    """Return a tensor whose block on this rank is *block*. Local; without *global_shape* Collective over the mesh.
+
+    A C-contiguous block is wrapped without a copy. It must have the shape that the layout gives this rank:
+    ``layout.block_slices(global_shape, mesh.rank)``. Without *global_shape* the ranks agree on the sum of their
+    lengths. Replicas are trusted to be equal. ``ShapeError`` if a block does not fit. Ranks outside of the mesh pass
+    None and a *global_shape*. Source: tf.experimental.dtensor.pack.
+
+    >>> import numpy as np, meshcomm as mc
+    >>> def program():
+    ...     mesh = mc.create_mesh([("x", 2)])
+    ...     return mc.from_local(np.full(2 - mesh.rank, mesh.rank), mc.Layout(["x"], mesh)).shape
+    >>> with mc.simulate(2) as world:
+    ...     print(world.run(program))
+    [(3,), (3,)]
+    """
+    _check_layout(layout)
+    place = place_in(layout.mesh)
+    if place is None:
+        if global_shape is None:
+            raise ShapeError("a rank outside of the mesh cannot take part in finding the shape: pass global_shape")
+        shape = as_shape(global_shape)
+        _check_rank(layout, shape)
+        return DTensor(None, layout, shape, np.asarray(block).dtype if block is not None else np.dtype(float))
+    if global_shape is not None:
+        shape = as_shape(global_shape)
+        _check_rank(layout, shape)
+        local = _as_block(block)
+        _check_block(local, layout, shape, place.device)
+        return DTensor(local, layout, shape, local.dtype)
+    watchdog.begin("from_local", place.team)
+    try:
+        return _from_agreed(lambda: block, layout, place)
+    finally:
+        watchdog.end()
+
+
+def from_component(component: Callable[[], Any], layout: Layout) -> DTensor:
+    """Return a tensor whose block on this rank is what *component* returns. Collective over the mesh.
+
+    What it raises on one rank, all raise.
+    """
+    _check_layout(layout)
+    place = place_in(layout.mesh)
+    if place is None:
+        raise ShapeError("a rank outside of the mesh has no component: use from_local with a global_shape there")
+    watchdog.begin("pack", place.team)
+    try:
+        return _from_agreed(component, layout, place)
+    finally:
+        watchdog.end()
+
+
+def from_callback(
+    shape: ShapeLike, dtype: DTypeLike, layout: Layout, fn: Callable[[tuple[slice, ...]], ArrayLike]
+) -> DTensor:
+    """Return a tensor whose blocks are ``fn(slices)``, the slices of the global array that a rank holds. Local.
+
+    The global array is never made. What *fn* returns is converted to *dtype* if that loses no kind of number.
+    ``ShapeError`` if it has not the shape of the slices, ``DTypeError`` if it cannot be converted.
+
+    >>> import numpy as np, meshcomm as mc
+    >>> def program():
+    ...     layout = mc.Layout(["x"], mc.create_mesh([("x", 2)]))
+    ...     return mc.from_callback(5, float, layout, lambda s: np.arange(5)[s]).local.tolist()
+    >>> with mc.simulate(2) as world:
+    ...     print(world.run(program))
+    [[0.0, 1.0, 2.0], [3.0, 4.0]]
+    """
+    _check_layout(layout)
+    lengths, kind, _, place = _described(shape, dtype, layout)
+    if place is None:
+        return DTensor(None, layout, lengths, kind)
+    slices = layout.block_slices(lengths, place.device)
+    made = _as_array(fn(slices))
+    expected = layout.block_shape(lengths, place.device)
+    if made.shape != expected:
+        raise ShapeError(f"fn({slices}) must return a block of shape {expected}, not {made.shape}")
+    if made.dtype == kind:
+        return DTensor(exact_copy(made), layout, lengths, kind)
+    try:
+        return DTensor(made.astype(kind, order="C", casting="same_kind"), layout, lengths, kind)
+    except TypeError as error:
+        raise DTypeError(f"fn({slices}) returned {made.dtype}, which does not convert to {kind}: {error}") from None
+
+
+def empty(shape: ShapeLike, dtype: DTypeLike = float, layout: Layout | None = None) -> DTensor:
+    """Return a tensor with blocks of arbitrary content. Local. Without *layout* see `zeros`."""
+    lengths, kind, where, place = _described(shape, dtype, layout)
+    local = None if place is None else new_block(where.block_shape(lengths, place.device), kind)
+    return DTensor(local, where, lengths, kind)
+
+
+def full(shape: ShapeLike, fill_value: Any, dtype: DTypeLike | None = None, layout: Layout | None = None) -> DTensor:
+    """Return a tensor with the scalar *fill_value* everywhere. Local. Without *layout* see `zeros`.
+
+    *dtype* is by default that of *fill_value*. ``ShapeError`` if this is no scalar, ``DTypeError`` if *dtype* cannot
+    hold it.
+    """
+    if np.ndim(fill_value) != 0:
+        raise ShapeError(f"fill_value must be a scalar, not an array of shape {np.shape(fill_value)}")
+    tensor = empty(shape, np.asarray(fill_value).dtype if dtype is None else dtype, layout)
+    try:
+        value = np.full((), fill_value, tensor.dtype)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise DTypeError(f"fill_value {fill_value!r} does not convert to {tensor.dtype}: {error}") from None
+    if tensor.local is not None:
+        tensor.local[...] = value
+    return tensor
+
+
+def zeros(shape: ShapeLike, dtype: DTypeLike = float, layout: Layout | None = None) -> DTensor:
+    """Return a tensor of zeros. Local.
+
+    Without *layout* it is replicated on the mesh of `default_mesh`; ``MeshError`` if there is none.
+
+    >>> import meshcomm as mc
+    >>> with mc.simulate(2) as world:
+    ...     layout = mc.Layout(["x"], mc.create_mesh([("x", 2)]))
+    ...     print(world.run(lambda: mc.zeros((3,), "i4", layout).local.tolist()))
+    [[0, 0], [0]]
+    """
+    tensor = empty(shape, dtype, layout)
+    if tensor.local is not None:
+        as_bytes(tensor.local).fill(0)
+    return tensor
+
+
+def ones(shape: ShapeLike, dtype: DTypeLike = float, layout: Layout | None = None) -> DTensor:
+    """Return a tensor of ones. Local. Without *layout* see `zeros`."""
+    return full(shape, 1, dtype, layout)
+
+
+def zeros_like(tensor: DTensor) -> DTensor:
+    """Return a tensor of zeros with the shape, dtype and layout of *tensor*. Local."""
+    return zeros(tensor.shape, tensor.dtype, tensor.layout)
+
+
+def ones_like(tensor: DTensor) -> DTensor:
+    """Return a tensor of ones with the shape, dtype and layout of *tensor*. Local."""
+    return ones(tensor.shape, tensor.dtype, tensor.layout)
+
+
+def _described(
+    shape: ShapeLike, dtype: DTypeLike, layout: Layout | None
+) -> tuple[tuple[int, ...], np.dtype[Any], Layout, Place | None]:
+    """Return the arguments of a constructor, checked, and where this rank is in the mesh."""
+    lengths = as_shape(shape)
+    if layout is None:
+        layout = default_layout(len(lengths))
+    _check_layout(layout)
+    kind = as_dtype(dtype)
+    _check_rank(layout, lengths)
+    check_size(lengths, kind)
+    return lengths, kind, layout, place_in(layout.mesh)
+
+
+def _as_array(array: Any) -> Array:
+    """Return *array* as a NumPy array that can be divided."""
+    if array is None:
+        raise ShapeError("the array is None; every rank passes it unless root says which one has it")
+    return as_array(array)
+
+
+def _as_block(block: Any) -> Array:
+    """Return *block* as a C-contiguous array, itself if it is one."""
+    array = _as_array(block)
+    return array.view(np.ndarray) if array.flags.c_contiguous else exact_copy(array)
+
+
+def _cut(array: Array, layout: Layout, device: int) -> Array:
+    """Return a copy of the block of *array* that *device* holds."""
+    inside: Any = (..., *layout.block_slices(array.shape, device))  # with ... an array also where nothing is sliced
+    block: Array = array[inside]
+    return exact_copy(block)
+
+
+def _check_layout(layout: Any) -> None:
+    if not isinstance(layout, Layout):
+        raise LayoutError(f"layout must be a Layout, not {type(layout).__name__} ({layout!r})")
+    if layout.match_axis is not None:
+        raise LayoutError(f"{layout.sharding_specs}: MATCH has no meaning without a tensor to match")
+
+
+def _check_rank(layout: Layout, shape: tuple[int, ...]) -> None:
+    if layout.rank != len(shape):
+        raise LayoutError(f"an array of shape {shape} has rank {len(shape)}, but its layout has rank {layout.rank}")
+
+
+def _check_block(local: Array, layout: Layout, shape: tuple[int, ...], device: int) -> None:
+    expected = layout.block_shape(shape, device)
+    if local.shape != expected:
+        raise ShapeError(
+            f"device {device} holds a block of shape {expected} of the global shape {shape} in layout "
+            f"{layout.sharding_specs}, but the block given has shape {local.shape}"
+        )
+
+
+def _from_agreed(block: Callable[[], Any], layout: Layout, place: Place) -> DTensor:
+    """Return the tensor of the global shape that all blocks add up to. Collective over the mesh."""
+    mesh, error, local = layout.mesh, None, np.empty(0)
+    try:
+        local = _as_block(block())
+        _check_rank(layout, local.shape)
+    except Exception as problem:
+        error = problem
+    call = f"from_local of {local.dtype} in {layout.sharding_specs} on {place_text(mesh)}"
+    agreement.agree(place.team, call, error)
+    lengths = np.array(local.shape, dtype=np.int64).tobytes()
+    gathered = by_device(place.team.everyone.communicator(), place, mesh, lengths)
+    shapes = [tuple(np.frombuffer(text, dtype=np.int64).tolist()) for text in gathered]
+    shape = tuple(_agreed_length(layout, axis, [s[axis] for s in shapes]) for axis in range(layout.rank))
+    return DTensor(local, layout, shape, local.dtype)
+
+
+def _agreed_length(layout: Layout, axis: int, lengths: list[int]) -> int:
+    """Return the length of a global axis from the lengths of all blocks; ``ShapeError`` if they do not fit."""
+    parts = layout.num_shards(axis)
+    numbers = [layout.block_numbers(device)[axis] for device in range(layout.mesh.size)]
+    n = sum(dict(zip(numbers, lengths, strict=True)).values())
+    for device, (number, length) in enumerate(zip(numbers, lengths, strict=True)):
+        start, stop = block_interval(n, parts, number)
+        if length != stop - start:
+            raise ShapeError(
+                f"the blocks along axis {axis} add up to {n} elements, of which device {device} must hold "
+                f"{stop - start} (numpy.array_split), but its block has {length}"
+            )
+    return n
+
+
+def _scattered(array: Any, layout: Layout, place: Place, root: int) -> DTensor:
+    """Return the tensor that device *root* has the array of; it sends block by block. Collective over the mesh."""
+    mesh, team = layout.mesh, place.team
+    whole, error = np.empty(0), None
+    if place.device == root:
+        try:
+            whole = _as_array(array)
+            _check_rank(layout, whole.shape)
+        except Exception as problem:
+            error = problem
+    call = f"distribute from device {root} in {layout.sharding_specs} on {place_text(mesh)}"
+    agreement.agree(team, call, error)
+    communicator = team.everyone.communicator()
+    shape, dtype = _described_by_root(communicator, whole, member(place, mesh, root))
+    if place.device == root:
+        for device in range(mesh.size):
+            if device != root:
+                communicator.send(as_bytes(_cut(whole, layout, device)), member(place, mesh, device))
+        local = _cut(whole, layout, root)
+    else:
+        local = new_block(layout.block_shape(shape, place.device), dtype)
+        communicator.receive(as_bytes(local), member(place, mesh, root))
+    return DTensor(local, layout, shape, dtype)
+
+
+def _described_by_root(communicator: Communicator, whole: Array, root: int) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    """Return the shape and dtype of *whole* as the rank *root* has it. Collective."""
+    mine = pickle.dumps((whole.shape, whole.dtype)) if communicator.rank == root else b""
+    shape, dtype = pickle.loads(communicator.allgather(mine)[root])
+    return shape, dtype

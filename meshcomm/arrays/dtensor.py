@@ -1,0 +1,295 @@
+"""Distributed tensors: the block of this rank, a layout, and the global shape."""
+
+from collections.abc import Callable
+from typing import Any, NoReturn, SupportsIndex
+
+import numpy as np
+from numpy.lib.mixins import NDArrayOperatorsMixin
+from numpy.typing import DTypeLike
+
+from meshcomm import _hooks
+from meshcomm._tracing import untraced
+from meshcomm._types import Array, Axis
+from meshcomm.arrays.compile import prepare
+from meshcomm.errors import LayoutError, MeshError, ShapeError
+from meshcomm.layouts.boxes import Box
+from meshcomm.layouts.layout import Layout
+from meshcomm.layouts.mesh import Mesh
+from meshcomm.memory.blocks import as_bytes
+from meshcomm.memory.copies import exact_copy, opaque
+from meshcomm.plans.plan import plan_relayout
+from meshcomm.ranks import agreement, watchdog
+from meshcomm.ranks.calls import run_agreed
+from meshcomm.ranks.communicator import Communicator
+from meshcomm.ranks.meshes import place_in
+from meshcomm.ranks.teams import Place
+
+
+class DTensor(NDArrayOperatorsMixin):
+    """A global array, divided over the ranks of a mesh as its layout says. Local.
+
+    `local` is the block of this rank, C-contiguous, or None if the rank is outside of the mesh. Made by `distribute`,
+    `from_local`, `from_callback`, `zeros`, `ones`, `full`, `empty`, `zeros_like`, `ones_like`, and by `relayout`.
+    Operators and NumPy's elementwise functions work on tensors as on arrays, elementwise ``==`` included: see
+    :mod:`meshcomm.ops`.
+    """
+
+    __array_priority__ = 1000
+    __slots__ = ("__weakref__", "dtype", "layout", "local", "partner", "shape")
+    __hash__ = None  # type: ignore[assignment]  # as an array, whose == is elementwise
+
+    local: Array | None
+    layout: Layout
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    partner: Callable[[], "DTensor | None"] | None
+    """The tensor, if it still lives, whose relayout was last found free to overwrite this one."""
+
+    def __init__(self, local: Array | None, layout: Layout, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+        _set_local(self, local)
+        _set_layout(self, layout)
+        _set_shape(self, shape)
+        _set_dtype(self, dtype)
+        _set_partner(self, None)
+
+    def __setattr__(self, name: str, value: Any) -> NoReturn:
+        raise AttributeError(f"a DTensor cannot be given another {name}; change its block in place, or make a new one")
+
+    @property
+    def mesh(self) -> Mesh:
+        """The mesh of the layout. Local."""
+        return self.layout.mesh
+
+    @property
+    def ndim(self) -> int:
+        """The number of axes. Local."""
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """The number of elements of the global array. Local."""
+        size = 1
+        for n in self.shape:
+            size *= n
+        return size
+
+    @property
+    def nbytes(self) -> int:
+        """The number of bytes of the global array. Local."""
+        return self.size * self.dtype.itemsize
+
+    def copy(self) -> "DTensor":
+        """Return a tensor with a copy of the block. Local."""
+        local = None if self.local is None else exact_copy(self.local)
+        return DTensor(local, self.layout, self.shape, self.dtype)
+
+    @property
+    def T(self) -> "DTensor":  # noqa: N802 - NumPy's name
+        """The tensor with its axes in reverse order, a copy. Local."""
+        return _made("transpose", self)
+
+    def sum(self, axis: Axis = None, dtype: DTypeLike | None = None, keepdims: bool = False) -> "DTensor":
+        """Return the sum over *axis*, as `sum`. Collective over the mesh."""
+        return _made("sum", self, axis, dtype, keepdims)
+
+    def mean(self, axis: Axis = None, dtype: DTypeLike | None = None, keepdims: bool = False) -> "DTensor":
+        """Return the mean over *axis*, as `mean`. Collective over the mesh."""
+        return _made("mean", self, axis, dtype, keepdims)
+
+    def max(self, axis: Axis = None, keepdims: bool = False) -> "DTensor":
+        """Return the maximum over *axis*, as `max`. Collective over the mesh."""
+        return _made("max", self, axis, keepdims)
+
+    def min(self, axis: Axis = None, keepdims: bool = False) -> "DTensor":
+        """Return the minimum over *axis*, as `min`. Collective over the mesh."""
+        return _made("min", self, axis, keepdims)
+
+    def item(self) -> Any:
+        """Return the one element as a Python number, if every device holds it. Local.
+
+        ``ShapeError`` if there are more elements, ``LayoutError`` on ranks that do not hold it.
+        """
+        if self.size != 1:
+            raise ShapeError(f"a tensor of shape {self.shape} has {self.size} elements; only one is an item")
+        if self.local is None or not self.layout.is_fully_replicated():
+            raise LayoutError(
+                f"not every rank holds the element of {_text(self)}: use t.local (Local) or t.to_numpy() (Collective)"
+            )
+        return self.local.item()
+
+    def __float__(self) -> float:
+        return float(self.item())
+
+    def __int__(self) -> int:
+        return int(self.item())
+
+    def __complex__(self) -> complex:
+        return complex(self.item())
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
+        return _hooks.call("array_ufunc", ufunc, method, inputs, kwargs)
+
+    def __array_function__(self, func: Callable[..., Any], types: Any, args: Any, kwargs: Any) -> Any:
+        return _hooks.call("array_function", func, args, kwargs)
+
+    def to_numpy(self, root: int | None = None) -> Array | None:
+        """Return the global array on every rank of the mesh, or on device *root* only. Collective over the mesh.
+
+        None on the other ranks. ``MeshError`` if the mesh has no device *root*.
+
+        >>> import numpy as np, meshcomm as mc
+        >>> def program():
+        ...     rows = mc.Layout(["x"], mc.create_mesh([("x", 2)]))
+        ...     return mc.distribute(np.arange(3), rows).to_numpy(root=0)
+        >>> with mc.simulate(2) as world:
+        ...     print(world.run(program))
+        [array([0, 1, 2]), None]
+        """
+        check_root(root, self.mesh)
+        place = place_in(self.mesh)
+        if place is None:
+            return None
+        watchdog.begin("to_numpy", place.team)
+        try:
+            return _gathered(self, place) if root is None else _gathered_on(self, place, root)
+        finally:
+            watchdog.end()
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        """Return the block if it is the whole array; refuse otherwise. Local."""
+        if self.local is None or not self.layout.is_fully_replicated():
+            raise TypeError(
+                f"{self!r} is divided over its ranks and cannot become a NumPy array by itself: use t.local for the "
+                "block of this rank (Local), or t.to_numpy() for the global array (Collective)"
+            )
+        if copy is False:
+            raise ValueError("a DTensor does not lend its memory to an array; use t.local")
+        return np.array(self.local, dtype=dtype)
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
+        raise TypeError(
+            "a DTensor cannot be pickled: its other blocks are on other ranks. Pickle t.local and t.layout, and use "
+            "meshcomm.from_local to make it again; or pickle t.to_numpy()"
+        )
+
+    def __copy__(self) -> "DTensor":
+        return self.copy()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "DTensor":
+        return self.copy()
+
+    def __bool__(self) -> NoReturn:
+        raise TypeError("the truth of a DTensor is on no single rank: use t.local or t.to_numpy()")
+
+    def __repr__(self) -> str:
+        mesh = ", ".join(f"{name}={size}" for name, size in self.mesh.dims)
+        specs = ", ".join("+".join(s) if isinstance(s, tuple) else s for s in self.layout.sharding_specs)
+        if self.local is None:
+            holds = "this rank is outside of the mesh"
+        else:
+            values = np.array2string(self.local, threshold=100, edgeitems=2, separator=", ").replace("\n", "\n  ")
+            holds = f"the block of this rank, {self.local.shape}:\n  {values}"
+        return f"DTensor of {self.shape} {self.dtype}, [{specs}] on mesh {mesh}; {holds}"
+
+
+# What a DTensor itself does not let anybody set, as fast as can be: relayouts of small blocks make many of them.
+_set_local, _set_layout, _set_shape, _set_dtype, _set_partner = (
+    DTensor.__dict__[name].__set__ for name in ("local", "layout", "shape", "dtype", "partner")
+)
+
+
+def _made(operation: str, tensor: DTensor, *args: Any) -> DTensor:
+    """Return what an operation of :mod:`meshcomm.ops` makes of a tensor."""
+    result: DTensor = _hooks.call(operation, tensor, *args)
+    return result
+
+
+def unwrapped(x: Any) -> Any:
+    """Return the DTensor that *x* holds as its `value`, as a variable does; else *x* itself. Local."""
+    if isinstance(x, DTensor | np.ndarray | np.generic | int | float | complex | list | tuple):
+        return x
+    value = getattr(x, "value", None)
+    return value if isinstance(value, DTensor) else x
+
+
+def check_root(root: Any, mesh: Mesh) -> None:
+    if root is None:
+        return
+    if isinstance(root, bool) or not isinstance(root, (int, np.integer)) or not 0 <= root < mesh.size:
+        raise MeshError(f"root must be a device of the mesh, 0 to {mesh.size - 1}, not {root!r}")
+
+
+def place_text(mesh: Mesh) -> str:
+    """Return where *mesh* is, in words that ranks can compare. Local."""
+    return f"mesh {', '.join(f'{name}={size}' for name, size in mesh.dims)} over {mesh.ranks}"
+
+
+def _text(tensor: DTensor) -> str:
+    return f"{tensor.shape} {tensor.dtype} in {tensor.layout.sharding_specs} on {place_text(tensor.mesh)}"
+
+
+def by_device(communicator: Communicator, place: Place, mesh: Mesh, message: bytes) -> list[bytes]:
+    """Return the message of every device of the mesh, in the order of devices. Collective over the mesh."""
+    messages = communicator.allgather(message)
+    at = dict(zip(place.team.ranks, messages, strict=True))
+    return [at[rank] for rank in mesh.ranks]
+
+
+def member(place: Place, mesh: Mesh, device: int) -> int:
+    """Return the place in the team of *device*."""
+    return place.team.ranks.index(mesh.ranks[device])
+
+
+def _gathered(tensor: DTensor, place: Place) -> Array:
+    target = Layout.replicated(tensor.mesh, tensor.ndim)
+    key = ("to_numpy", tensor.layout, tensor.shape, tensor.dtype)
+    machine = place.team.machine
+    whole: Array = run_agreed(
+        place,
+        key,
+        lambda: f"to_numpy of {_text(tensor)}",
+        lambda: prepare(plan_relayout(tensor.shape, tensor.dtype, tensor.layout, target, None, machine), place),
+        tensor.local,
+    )
+    return whole
+
+
+def _gathered_on(tensor: DTensor, place: Place, root: int) -> Array | None:
+    """Return the global array on device *root*: one replica of each block sends it there. Collective."""
+    mesh, layout, shape = tensor.mesh, tensor.layout, tensor.shape
+    agreement.agree(place.team, f"to_numpy on device {root} of {_text(tensor)}")
+    communicator = place.team.everyone.communicator()
+    assert tensor.local is not None
+    # Root serves itself if it can; each other block comes from the first device that holds it.
+    senders: dict[Box, int] = {}
+    for device in (root, *range(mesh.size)):
+        senders.setdefault(layout.block_box(shape, device), device)
+    if place.device != root:
+        if senders[layout.block_box(shape, place.device)] == place.device:
+            communicator.send(as_bytes(tensor.local), member(place, mesh, root))
+        return None
+    whole = np.empty(shape, tensor.dtype)
+    for device in senders.values():
+        block = tensor.local
+        if device != root:
+            block = np.empty(layout.block_shape(shape, device), tensor.dtype)
+            communicator.receive(as_bytes(block), member(place, mesh, device))
+        opaque(whole)[layout.block_slices(shape, device)] = opaque(block)
+    return whole
+
+
+def fetch_layout(tensor: Any) -> Layout | None:
+    """Return the layout of a DTensor or a variable, and None for anything else. Local.
+
+    Source: tf.experimental.dtensor.fetch_layout.
+    """
+    held = unwrapped(untraced(tensor))
+    return held.layout if isinstance(held, DTensor) else None
+
+
+def is_dtensor(tensor: Any) -> bool:
+    """Return whether *tensor* is a DTensor, or a variable that holds one. Local.
+
+    Source: tf.experimental.dtensor.is_dtensor.
+    """
+    return isinstance(unwrapped(untraced(tensor)), DTensor)

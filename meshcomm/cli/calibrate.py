@@ -1,0 +1,107 @@
+"""``python -m meshcomm calibrate``."""
+
+import errno
+import json
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import meshcomm
+from meshcomm.cli.fit import BETWEEN, WITHIN, Calibration, Fit
+from meshcomm.cli.fit import calibrate as measured
+from meshcomm.cli.info import Rows, alone_text, hosts_and_cores, print_rows, rank_rows, unit_cost
+from meshcomm.errors import MeshError
+from meshcomm.layouts.machine import Machine
+from meshcomm.ranks import abort, agreement
+from meshcomm.ranks.hosts import MACHINE_FILE
+from meshcomm.ranks.meshes import place_in
+from meshcomm.ranks.mpi import mpi
+
+
+def calibrate(file: str | None) -> int:
+    """Measure and print the constants of the cost model, and write them to *file* if it is given. Collective.
+
+    Return 0, or 1 if that is not possible.
+    """
+    rank, size = abort.launched() or (0, 1)
+    os.environ.pop(MACHINE_FILE, None)  # it may name a file that is to be written yet
+    try:
+        place = place_in(meshcomm.create_mesh())
+        assert place is not None
+        team = place.team
+        if len(team.ranks) < size:
+            raise MeshError(alone_text(size))
+        with _Output(file if team.rank == 0 else None) as output:
+            agreement.agree(team, "calibrate", output.error)
+            found, hosts = measured(team), hosts_and_cores(mpi().COMM_WORLD)
+            if team.rank == 0:
+                print_rows([*rank_rows(hosts), *_calibration_rows(found)])
+            constants = {name: float(f"{value:.4g}") for name, value in found.constants.items()}
+            output.write(json.dumps(constants, indent=2) + "\n")
+            agreement.agree(team, "the end of calibrate", output.error)
+    except MeshError as error:
+        if rank == 0:
+            print(f"meshcomm: {error}", file=sys.stderr)
+        return 1
+    if rank == 0 and file is not None:
+        print(f"\nwritten to {file}; programs plan by it with {MACHINE_FILE}={file}")
+    return 0
+
+
+class _Output:
+    """A file that is there, whole, after `write`, and not at all or as it was before; None is no file. Local.
+
+    What goes wrong is in *error*, for all ranks to agree on.
+    """
+
+    def __init__(self, path: str | None) -> None:
+        self.error: MeshError | None = None
+        self._path = path
+        self._unfinished = Path(f"{path}.{os.getpid()}.part")
+
+    def __enter__(self) -> "_Output":
+        self._try(self._begin)  # now, not after all has been measured
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._path is not None:
+            self._unfinished.unlink(missing_ok=True)
+
+    def write(self, text: str) -> None:
+        """Write *text* to the file, or set *error*. Local."""
+        self._try(lambda: self._unfinished.write_text(text))
+        if self.error is None:
+            self._try(lambda: self._unfinished.replace(str(self._path)))
+
+    def _begin(self) -> None:
+        self._unfinished.write_text("")
+        if Path(str(self._path)).is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+
+    def _try(self, action: Callable[[], object]) -> None:
+        if self._path is None:
+            return
+        try:
+            action()
+        except OSError as error:
+            self.error = MeshError(f"{self._path} cannot be written: {error.strerror}")
+
+
+def _calibration_rows(found: Calibration) -> Rows:
+    rows: Rows = []
+    default = Machine()
+    for where, names, fit, why_not in (
+        ("within a node", WITHIN, found.within, "no node has two ranks"),
+        ("between nodes", BETWEEN, found.between, "all ranks are on one node"),
+        ("in memory", ("gamma",), found.memory, ""),
+    ):
+        rows.append((where, _quality(fit) if fit is not None else f"not measured, {why_not}: these are defaults"))
+        constants = default if fit is None else replace(default, **fit.constants)
+        rows += [(f"  {name}", unit_cost(name, getattr(constants, name))) for name in names]
+    return rows
+
+
+def _quality(fit: Fit) -> str:
+    return f"fits {fit.measured} measurements within a factor of {fit.typical:.2f}, at worst {fit.worst:.2f}"

@@ -1,0 +1,577 @@
+"""Layouts: how the axes of a global array are divided over a mesh; pure values, without MPI and without data.
+
+For each axis a layout holds the mesh dimensions that shard it. The axis is cut into as many blocks as they have
+devices, by the rule of :mod:`meshcomm.layouts.partition`; a device's coordinates along them are the number of the block it holds.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from enum import IntEnum
+from typing import Any, NoReturn, TypeAlias
+
+from meshcomm._arguments import integer, quote
+from meshcomm.errors import LayoutError, ShapeError
+from meshcomm.layouts import wire
+from meshcomm.layouts.boxes import Box
+from meshcomm.layouts.mesh import LONGEST_REPR, MESH_MESSAGE, Mesh
+from meshcomm.layouts.partition import block_interval
+
+UNSHARDED = "unsharded"
+
+
+MATCH = "match"
+
+
+Spec: TypeAlias = str | tuple[str, ...]  # a mesh dimension, UNSHARDED, MATCH, or several mesh dimensions
+
+
+Axes: TypeAlias = tuple[tuple[str, ...], ...]
+
+
+LAYOUT_MESSAGE = wire.Message(
+    "tensorflow.dtensor.LayoutProto",
+    (
+        wire.Field(
+            1,
+            "sharding_specs",
+            wire.Message("tensorflow.dtensor.ShardingSpec", (wire.Field(2, "sharding_spec", "string"),)),
+            repeated=True,
+        ),
+        wire.Field(2, "mesh_config", MESH_MESSAGE),
+        wire.Field(3, "type", wire.Enum("LayoutType", ("UNKNOWN", "STATIC", "PARTED", "SINGLE_DEVICE"))),
+    ),
+)
+
+
+class LayoutType(IntEnum):
+    """What kind of layout it is. Source: LayoutType of TensorFlow's DTensor."""
+
+    STATIC = 1
+    SINGLE_DEVICE = 2
+    PARTED = 3
+
+
+_PREFIXES = {"sharding_specs": LayoutType.STATIC, "parted": LayoutType.PARTED}
+
+
+_SINGLE_DEVICE = "maximal:true,"
+
+
+_WIRE_TYPES = (LayoutType.STATIC, LayoutType.STATIC, LayoutType.PARTED, LayoutType.SINGLE_DEVICE)  # 0 is an old STATIC
+
+
+class Layout:
+    """How the axes of a global array are divided over a mesh; a frozen value. Local.
+
+    *sharding_specs* says for each axis which mesh dimension shards it: its name, ``UNSHARDED``, a tuple of names (the
+    axis is cut over all of them, the first name slowest), or, in the target of a relayout, ``MATCH``. A mesh dimension
+    shards at most one axis. Source: tf.experimental.dtensor.Layout.
+
+    >>> mesh = Mesh(["TPU:0", "TPU:1", "TPU:2", "TPU:3", "TPU:4", "TPU:5"], [("x", 3), ("y", 2)])
+    >>> layout = Layout(["x", UNSHARDED], mesh)
+    >>> layout.shape, layout.block_slices((3, 2), 4)
+    ([3, 1], (slice(2, 3, None), slice(0, 2, None)))
+    >>> Layout([("x", "y")], mesh).block_slices((7,), 1)
+    (slice(2, 3, None),)
+    """
+
+    __slots__ = ("__weakref__", "_axes", "_cuts", "_hash", "_match", "_mesh", "_shards", "_type")
+
+    _mesh: Mesh
+    _axes: Axes
+    _match: int | None
+    _type: LayoutType
+    _cuts: tuple[tuple[tuple[int, int], ...], ...]  # per axis and mesh dimension on it: its stride and size
+    _shards: tuple[int, ...]  # blocks per axis; -1 for MATCH
+    _hash: int | None
+
+    def __new__(cls, sharding_specs: Sequence[str | Sequence[str]], mesh: Mesh) -> "Layout":
+        """Normalise and check the arguments; LayoutError for what makes no layout. Local."""
+        if not isinstance(mesh, Mesh):
+            raise LayoutError(f"mesh is not a valid Mesh object: {quote(mesh)} is a {type(mesh).__name__}")
+        return cls._make(mesh, *_canonical_axes(sharding_specs, mesh), LayoutType.STATIC)
+
+    @classmethod
+    def _make(cls, mesh: Mesh, axes: Axes, match: int | None, layout_type: LayoutType) -> "Layout":
+        layout = object.__new__(cls)
+        layout._mesh = mesh
+        layout._axes = axes
+        layout._match = match
+        layout._type = layout_type
+        layout._cuts = tuple(tuple((mesh.stride(name), mesh.dim_size(name)) for name in names) for names in axes)
+        layout._shards = tuple(
+            -1 if axis == match else math.prod(size for _, size in cuts) for axis, cuts in enumerate(layout._cuts)
+        )
+        layout._hash = None
+        return layout
+
+    # -- parts --------------------------------------------------------------------------------------------------------
+
+    @property
+    def mesh(self) -> Mesh:
+        """The mesh. Local."""
+        return self._mesh
+
+    @property
+    def sharding_specs(self) -> list[Spec]:
+        """The spec of each axis, a tuple where several mesh dimensions shard it; a copy. Local."""
+        specs: list[Spec] = [names[0] if len(names) == 1 else names or UNSHARDED for names in self._axes]
+        if self._match is not None:
+            specs[self._match] = MATCH
+        return specs
+
+    @property
+    def axes(self) -> Axes:
+        """The names of the mesh dimensions on each axis, ``()`` for UNSHARDED and for MATCH. Local."""
+        return self._axes
+
+    @property
+    def match_axis(self) -> int | None:
+        """The axis whose spec is MATCH, or None. Local."""
+        return self._match
+
+    @property
+    def type(self) -> LayoutType:
+        """Whether the layout is static, of a single device, or parted. Local."""
+        return self._type
+
+    @property
+    def rank(self) -> int:
+        """The number of axes. Local."""
+        return len(self._axes)
+
+    @property
+    def shape(self) -> list[int]:
+        """The number of shards of each axis, -1 for MATCH; the mesh's shape is ``mesh.shape()``. Local."""
+        return list(self._shards)
+
+    def num_shards(self, idx: int) -> int:
+        """Return the number of shards of axis *idx*, which may count from the end; -1 for MATCH. Local."""
+        return self._shards[_axis(idx, self.rank)]
+
+    def is_fully_replicated(self) -> bool:
+        """Return whether every device holds all elements, as over mesh dimensions of size 1 too. Local."""
+        return all(shards == 1 for shards in self._shards)
+
+    def is_batch_parallel(self) -> bool:
+        """Return whether the first axis is sharded and no other one is. Local."""
+        return self._match is None and [bool(names) for names in self._axes] == [True] + [False] * (self.rank - 1)
+
+    def is_single_device(self) -> bool:
+        """Return whether this is the layout of a single device, as made by ``from_device``. Local."""
+        return self._type is LayoutType.SINGLE_DEVICE
+
+    # -- other layouts ------------------------------------------------------------------------------------------------
+
+    @classmethod
+    def batch_sharded(cls, mesh: Mesh, batch_dim: str | Sequence[str], rank: int, axis: int = 0) -> "Layout":
+        """Return the layout of *rank* axes of which only *axis* is sharded, over *batch_dim*. Local.
+
+        >>> Layout.batch_sharded(Mesh.from_string("|x=2|*CPU"), "x", rank=3, axis=-1).sharding_specs
+        ['unsharded', 'unsharded', 'x']
+        """
+        specs: list[str | Sequence[str]] = [UNSHARDED] * _checked_rank(rank, least=1)
+        specs[_axis(axis, len(specs))] = batch_dim
+        return cls(specs, mesh)
+
+    @classmethod
+    def inner_sharded(cls, mesh: Mesh, inner_dim: str | Sequence[str], rank: int) -> "Layout":
+        """Return the layout of *rank* axes of which only the last one is sharded, over *inner_dim*. Local."""
+        return cls.batch_sharded(mesh, inner_dim, rank, axis=-1)
+
+    @classmethod
+    def replicated(cls, mesh: Mesh, rank: int) -> "Layout":
+        """Return the layout of *rank* axes of which none is sharded. Local."""
+        return cls([UNSHARDED] * _checked_rank(rank), mesh)
+
+    @classmethod
+    def from_single_device_mesh(cls, mesh: Mesh) -> "Layout":
+        """Return the layout of whole arrays on the one device of *mesh*; LayoutError if it has dimensions. Local."""
+        if not isinstance(mesh, Mesh) or not mesh.is_single_device():
+            raise LayoutError(f"type is single device, but mesh is not single device: {quote(mesh)}")
+        return cls._make(mesh, (), None, LayoutType.SINGLE_DEVICE)
+
+    @classmethod
+    def from_device(cls, device: str) -> "Layout":
+        """Return the layout of whole arrays on *device*. Local.
+
+        >>> Layout.from_device("CPU:0").to_string()
+        'maximal:true, mesh:CPU:0'
+        """
+        return cls.from_single_device_mesh(Mesh.from_device(device))
+
+    def to_parted(self) -> "Layout":
+        """Return this layout with the type PARTED, which differs from it in text, wire form and value only. Local."""
+        if self.is_single_device():
+            raise LayoutError(f"{quote(self)} is the layout of a single device; only a static layout can be parted")
+        return self._make(self._mesh, self._axes, self._match, LayoutType.PARTED)
+
+    def delete(self, dims: int | Iterable[int]) -> "Layout":
+        """Return the layout without the axes *dims*, one or several, which may count from the end. Local.
+
+        >>> layout = Layout(["x", UNSHARDED], Mesh.from_string("|x=2|*CPU"))
+        >>> layout.delete(0).sharding_specs, layout.delete([0, -1]).sharding_specs
+        (['unsharded'], [])
+        """
+        listed = dims if isinstance(dims, list | tuple | set | frozenset | range) else [dims]
+        dropped = {_axis(axis, self.rank) for axis in listed}
+        kept = [axis for axis in range(self.rank) if axis not in dropped]
+        match = kept.index(self._match) if self._match in kept else None
+        return self._make(self._mesh, tuple(self._axes[axis] for axis in kept), match, self._type)
+
+    def matched(self, source: "Layout") -> "Layout":
+        """Return this layout with MATCH replaced by what *source* has on that axis. Local.
+
+        The axis becomes UNSHARDED if the source's mesh dimension there shards another axis of this layout. LayoutError
+        if the ranks or the meshes differ, or if the source has MATCH itself. Source: relayout of TensorFlow's DTensor.
+
+        >>> mesh = Mesh.from_string("|x=2,y=2|*CPU")
+        >>> Layout([MATCH, "y"], mesh).matched(Layout(["x", UNSHARDED], mesh)).sharding_specs
+        ['x', 'y']
+        >>> Layout([MATCH, "x"], mesh).matched(Layout(["x", UNSHARDED], mesh)).sharding_specs
+        ['unsharded', 'x']
+        """
+        if self._match is None:
+            return self
+        if not isinstance(source, Layout):
+            raise LayoutError(f"{quote(source)} is a {type(source).__name__}; {MATCH!r} takes its spec from a Layout")
+        source.refuse_match()
+        if source.rank != self.rank:
+            raise LayoutError(f"a layout of rank {self.rank} cannot match one of rank {source.rank}; ranks must agree")
+        if source.mesh != self._mesh:
+            raise LayoutError(f"a layout on {quote(self._mesh)} cannot match one on {quote(source.mesh)}")
+        names = source.axes[self._match]
+        explicit = {name for axis in self._axes for name in axis}
+        axes = list(self._axes)
+        axes[self._match] = () if explicit.intersection(names) else names
+        return self._make(self._mesh, tuple(axes), None, self._type)
+
+    # -- blocks -------------------------------------------------------------------------------------------------------
+
+    def block_numbers(self, device: int) -> tuple[int, ...]:
+        """Return along each axis which of its blocks *device* holds; costs the same on a mesh of any size. Local.
+
+        >>> Layout([("y", "x")], Mesh(range(6), [("x", 3), ("y", 2)])).block_numbers(5)
+        (5,)
+        """
+        if self._match is not None:
+            self.refuse_match()
+        device = integer(device, "device", LayoutError)
+        if not 0 <= device < self._mesh.size:
+            raise LayoutError(f"device {quote(device)} of a mesh of {self._mesh.size} devices; 0 <= device < size")
+        numbers = []
+        for cuts in self._cuts:
+            number = 0
+            for stride, size in cuts:
+                number = number * size + device // stride % size
+            numbers.append(number)
+        return tuple(numbers)
+
+    def block_box(self, global_shape: Iterable[int], device: int) -> Box:
+        """Return ``(start, stop)`` along each axis of the block of an array of *global_shape* on *device*. Local."""
+        shape = self._checked_shape(global_shape)
+        numbers = self.block_numbers(device)
+        if self.is_single_device():
+            return tuple((0, length) for length in shape)
+        return tuple(map(block_interval, shape, self._shards, numbers))
+
+    def block_slices(self, global_shape: Iterable[int], device: int) -> tuple[slice, ...]:
+        """Return the slices that cut the block on *device* from an array of *global_shape*. Local.
+
+        An axis of any length is cut as numpy.array_split cuts; blocks may be empty.
+
+        >>> layout = Layout(["x"], Mesh(range(3), {"x": 3}))
+        >>> [layout.block_slices((4,), device)[0] for device in range(3)]
+        [slice(0, 2, None), slice(2, 3, None), slice(3, 4, None)]
+        """
+        return tuple(slice(start, stop) for start, stop in self.block_box(global_shape, device))
+
+    def block_shape(self, global_shape: Iterable[int], device: int) -> tuple[int, ...]:
+        """Return the shape of the block of an array of *global_shape* on *device*. Local.
+
+        >>> Layout(["x"], Mesh(range(3), {"x": 3})).block_shape((4,), 0)
+        (2,)
+        """
+        return tuple(stop - start for start, stop in self.block_box(global_shape, device))
+
+    def global_shape_from_local_shape(self, local_shape: Iterable[int]) -> tuple[int, ...]:
+        """Return the shape of the array whose blocks all have *local_shape*. Local.
+
+        >>> Layout(["x", UNSHARDED], Mesh(range(3), {"x": 3})).global_shape_from_local_shape((2, 5))
+        (6, 5)
+        """
+        self.refuse_match()
+        shape = self._checked_shape(local_shape)
+        shards = self._shards or (1,) * len(shape)  # a single device holds all of an array of any rank
+        return tuple(length * parts for length, parts in zip(shape, shards, strict=True))
+
+    def local_shape_from_global_shape(self, global_shape: Iterable[int]) -> tuple[int, ...]:
+        """Return the shape that all blocks of an array of *global_shape* have; ShapeError where they differ. Local.
+
+        >>> Layout(["x", UNSHARDED], Mesh(range(3), {"x": 3})).local_shape_from_global_shape((6, 5))
+        (2, 5)
+        """
+        self.refuse_match()
+        shape = self._checked_shape(global_shape)
+        for axis, (length, parts) in enumerate(zip(shape, self._shards, strict=False)):
+            if length % parts:
+                raise ShapeError(
+                    f"axis {axis} of shape {shape} has {length} elements, which {parts} shards do not divide evenly; "
+                    "block_slices(global_shape, device) gives the block of each device"
+                )
+        return self.block_shape(shape, 0)
+
+    def offset_to_shard(self) -> list[tuple[int, ...]]:
+        """Return for each device the number of the block it holds along each axis. Local."""
+        return [self.block_numbers(device) for device in range(self._mesh.size)]
+
+    def offset_tuple_to_global_index(self, offset_tuple: Sequence[int]) -> int:
+        """Return the position of a block among all blocks in row-major order, from its number along each axis. Local.
+
+        Of fewer numbers than axes, the missing ones are zero.
+
+        >>> Layout(["x", "y"], Mesh(range(6), [("x", 3), ("y", 2)])).offset_tuple_to_global_index((2, 1))
+        5
+        """
+        self.refuse_match()
+        numbers = tuple(integer(number, "block number", LayoutError) for number in _listed("offset", offset_tuple))
+        if len(numbers) > self.rank:
+            raise LayoutError(
+                f"offset {quote(numbers)} has {len(numbers)} numbers; a layout of rank {self.rank} has one per axis"
+            )
+        index = 0
+        for axis, parts in enumerate(self._shards):
+            number = numbers[axis] if axis < len(numbers) else 0
+            if not 0 <= number < parts:
+                raise LayoutError(f"block {quote(number)} on axis {axis}, which has {parts}; 0 <= number < num_shards")
+            index = index * parts + number
+        return index
+
+    def refuse_match(self) -> None:
+        """Raise LayoutError if an axis is MATCH, which says where elements live only beside a source. Local."""
+        if self._match is not None:
+            raise LayoutError(
+                f"axis {self._match} is {MATCH!r}; matched(source) replaces it by what a source layout has there"
+            )
+
+    def _checked_shape(self, shape: Iterable[int]) -> tuple[int, ...]:
+        checked = tuple(integer(length, "length", ShapeError) for length in _listed("shape", shape))
+        if len(checked) != len(self._axes) and not self.is_single_device():
+            raise LayoutError(
+                f"shape {quote(checked)} has rank {len(checked)}, but the layout has rank {self.rank}; they must agree"
+            )
+        if any(length < 0 for length in checked):
+            raise ShapeError(f"shape {quote(checked)} has a negative length; lengths are zero or more")
+        return checked
+
+    # -- text, wire form and the other protocols of values ------------------------------------------------------------
+
+    def to_string(self) -> str:
+        """Return the layout as one line of text, with its mesh. Local.
+
+        Source: Layout::ToString of TensorFlow; several mesh dimensions on one axis, which it does not know, are joined
+        by ``+``.
+
+        >>> Layout([("x", "y"), UNSHARDED], Mesh(["CPU:0"], [("x", 1), ("y", 1)])).to_string()
+        'sharding_specs:x+y,unsharded, mesh:|x=1,y=1|0|0|CPU:0'
+        """
+        if self.is_single_device():
+            return f"{_SINGLE_DEVICE} mesh:{self._mesh.to_string()}"
+        prefix = next(prefix for prefix, layout_type in _PREFIXES.items() if layout_type is self._type)
+        return f"{prefix}:{''.join(f'{spec},' for spec in self._spec_texts())} mesh:{self._mesh.to_string()}"
+
+    @classmethod
+    def from_string(cls, text: str) -> "Layout":
+        """Return the layout that *text* describes; LayoutError, or MeshError for its mesh, for other text. Local.
+
+        >>> Layout.from_string("sharding_specs:x, mesh:|x=2|*CPU").shape
+        [2]
+        """
+        if not isinstance(text, str):
+            raise LayoutError(f"{type(text).__name__} is no text of a layout; from_string takes a str")
+        items = text.split(" ")
+        if len(items) != 2:
+            raise LayoutError(f"expected 2 items but found {len(items)} in {quote(text)}; it is TYPE:SPECS, mesh:MESH")
+        if not items[1].startswith("mesh:"):
+            raise LayoutError(f"item 2 of a layout is {quote(items[1])}; it is mesh: and the text of a mesh")
+        mesh_text = items[1].removeprefix("mesh:")
+        if items[0] == _SINGLE_DEVICE:
+            return cls.from_single_device_mesh(Mesh.from_string(mesh_text))
+        prefix, colon, specs = items[0].partition(":")
+        if not colon or prefix not in _PREFIXES:
+            raise LayoutError(f"unknown layout type prefix {quote(prefix)} in {quote(text)}; known: {list(_PREFIXES)}")
+        if specs and not specs.endswith(","):
+            raise LayoutError(f"specs {quote(specs)} end without a comma; every spec is followed by one")
+        return cls._parsed(_PREFIXES[prefix], specs.split(",")[:-1], Mesh.from_string(mesh_text))
+
+    @classmethod
+    def _parsed(cls, layout_type: LayoutType, texts: list[str], mesh: Mesh) -> "Layout":
+        """Return the layout of a type whose specs are written as *texts*."""
+        if layout_type is LayoutType.SINGLE_DEVICE:
+            if texts:
+                raise LayoutError(f"specs {quote(texts)} in the layout of a single device, which has none")
+            return cls.from_single_device_mesh(mesh)
+        if texts == ["scalar"]:
+            texts = []
+        elif "scalar" in texts:
+            raise LayoutError(f"specs {quote(texts)}: 'scalar' can only be used as the single spec of a layout")
+        specs = [tuple(text.split("+")) if "+" in text else text for text in texts]
+        return cls._make(mesh, *_canonical_axes(specs, mesh), layout_type)
+
+    def _spec_texts(self) -> list[str]:
+        return [spec if isinstance(spec, str) else "+".join(spec) for spec in self.sharding_specs]
+
+    def as_proto(self) -> Any:
+        """Return the layout as a LayoutProto: a protobuf message, or a stand-in without protobuf installed. Local."""
+        return wire.as_message(LAYOUT_MESSAGE, self._wire_values())
+
+    def mesh_proto(self) -> Any:
+        """Return the mesh as a MeshProto: a protobuf message, or a stand-in without protobuf installed. Local."""
+        return self._mesh.as_proto()
+
+    def serialized_string(self) -> bytes:
+        """Return the bytes of the layout's LayoutProto. Local.
+
+        >>> layout = Layout(["x"], Mesh(["CPU:0"], [("x", 1)]))
+        >>> Layout.from_str(layout.serialized_string()) == layout
+        True
+        """
+        return wire.encode(LAYOUT_MESSAGE, self._wire_values())
+
+    def _wire_values(self) -> wire.Values:
+        return {
+            "sharding_specs": [{"sharding_spec": text} for text in self._spec_texts()],
+            "mesh_config": self._mesh.wire_values(),
+            "type": _WIRE_TYPES.index(self._type, 1),
+        }
+
+    @classmethod
+    def from_proto(cls, proto: object) -> "Layout":
+        """Return the layout of a LayoutProto, given as any message with ``SerializeToString()`` or as bytes. Local."""
+        try:
+            values = wire.decode(LAYOUT_MESSAGE, wire.as_bytes(proto))
+        except wire.WireError as error:
+            raise LayoutError(f"not a LayoutProto: {error}") from error
+        if not 0 <= values["type"] < len(_WIRE_TYPES):
+            raise LayoutError(f"layout type {values['type']} in a LayoutProto; known are 0 .. {len(_WIRE_TYPES) - 1}")
+        texts = [spec["sharding_spec"] for spec in values["sharding_specs"]]
+        return cls._parsed(_WIRE_TYPES[values["type"]], texts, Mesh.from_wire_values(values["mesh_config"]))
+
+    @classmethod
+    def from_str(cls, proto_str: bytes) -> "Layout":
+        """Return the layout of the bytes of a LayoutProto, as ``serialized_string`` makes them. Local."""
+        if not isinstance(proto_str, bytes | bytearray | memoryview):
+            raise LayoutError(
+                f"{type(proto_str).__name__} holds no LayoutProto; from_str takes bytes, from_string takes text"
+            )
+        return cls.from_proto(proto_str)
+
+    def _value(self) -> tuple[object, ...]:
+        return self._axes, self._match, self._type, self._mesh
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Layout):
+            return NotImplemented
+        return self is other or (hash(self) == hash(other) and self._value() == other._value())
+
+    def __hash__(self) -> int:
+        if self._hash is None:
+            self._hash = hash(self._value())
+        return self._hash
+
+    def __repr__(self) -> str:
+        if self._mesh.size <= LONGEST_REPR:
+            return f"Layout.from_string({self.to_string()})"
+        parted = ".to_parted()" if self._type is LayoutType.PARTED else ""
+        return f"Layout({self.sharding_specs}, {self._mesh!r}){parted}"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _unpickled, (self._type.name, self.sharding_specs, self._mesh)
+
+    def __copy__(self) -> "Layout":
+        return self
+
+    def __deepcopy__(self, memo: object) -> "Layout":
+        return self
+
+
+def _unpickled(type_name: str, sharding_specs: list[Spec], mesh: Mesh) -> Layout:
+    if type_name == LayoutType.SINGLE_DEVICE.name:
+        return Layout.from_single_device_mesh(mesh)
+    layout = Layout(sharding_specs, mesh)
+    return layout.to_parted() if type_name == LayoutType.PARTED.name else layout
+
+
+def _canonical_axes(specs: Sequence[str | Sequence[str]], mesh: Mesh) -> tuple[Axes, int | None]:
+    """Return the names on each axis, and the axis of MATCH; go axis by axis, repetition before membership."""
+    if not isinstance(specs, list | tuple):
+        raise LayoutError(
+            f"sharding specs are {quote(specs)}, a {type(specs).__name__}; they must be a list, one spec per axis"
+        )
+    axes: list[tuple[str, ...]] = []
+    match = None
+    seen: set[str] = set()
+    for axis, spec in enumerate(specs):
+        if isinstance(spec, str) and spec == MATCH:
+            if match is not None:
+                raise LayoutError(
+                    f"Attempted to shard two or more tensor dimensions over mesh dimension match: "
+                    f"axes {match} and {axis}"
+                )
+            match = axis
+        names = _spec_names(axis, spec)
+        for name in names:
+            if name in seen:
+                raise LayoutError(
+                    f"Mesh dimension {name} was repeated in sharding specification {quote(specs)}. "
+                    "Mesh dimensions must be unique in a layout."
+                )
+            if name not in mesh:
+                _refuse_name(axis, name, mesh)
+            seen.add(name)
+        axes.append(names)
+    return tuple(axes), match
+
+
+def _spec_names(axis: int, spec: object) -> tuple[str, ...]:
+    """Return the mesh dimensions that *spec* names; their existence is not checked."""
+    if isinstance(spec, str):
+        return () if spec in (UNSHARDED, MATCH) else (str.__str__(spec),)
+    if not isinstance(spec, list | tuple) or not all(isinstance(name, str) for name in spec):
+        raise LayoutError(
+            f"axis {axis} has the sharding spec {quote(spec)}; a spec is a mesh dimension, UNSHARDED, MATCH, "
+            "or a tuple of mesh dimensions"
+        )
+    for name in (UNSHARDED, MATCH):
+        if name in spec:
+            raise LayoutError(f"axis {axis}: {name!r} in {quote(spec)}; a tuple holds names of mesh dimensions only")
+    return tuple(map(str.__str__, spec))
+
+
+def _refuse_name(axis: int, name: str, mesh: Mesh) -> NoReturn:
+    raise LayoutError(
+        f"{quote(name)[1:-1]}: A dimension sharding must either be a valid mesh dimension or UNSHARDED. Axis {axis}; "
+        f"the mesh has the dimensions {quote(mesh.dim_names)}."
+    )
+
+
+def _axis(axis: object, rank: int) -> int:
+    """Return *axis* counted from the front."""
+    number = integer(axis, "axis", LayoutError)
+    if not -rank <= number < rank:
+        raise LayoutError(f"axis {quote(axis)} of a layout of rank {rank}; it is -rank <= axis < rank")
+    return number % rank
+
+
+def _checked_rank(rank: object, least: int = 0) -> int:
+    number = integer(rank, "rank", LayoutError)
+    if number < least:
+        raise LayoutError(f"rank {number}; here it is at least {least}")
+    return number
+
+
+def _listed(what: str, values: Iterable[int]) -> tuple[int, ...]:
+    try:
+        return tuple(values)
+    except TypeError:
+        raise LayoutError(f"{what} {quote(values)} is a {type(values).__name__}; it must be a sequence") from None

@@ -1,0 +1,106 @@
+"""What moving bytes costs on a machine, and which ranks share a node; pure."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+from meshcomm._types import Indices
+from meshcomm.errors import MeshError
+
+CONSTANTS = (
+    "wait_within",
+    "alpha_within",
+    "beta_within",
+    "wait_between",
+    "alpha_between",
+    "beta_between",
+    "gamma",
+)
+"""Constants of a `Machine`, what each unit of a `Load` costs, in its order."""
+
+
+class Load(NamedTuple):
+    """What a device receives, from its own node and from others, and passes over: what time is predicted from."""
+
+    near_exchanges: float
+    near_messages: float
+    near_bytes: float
+    far_exchanges: float  # in which it receives from other nodes
+    far_messages: float
+    far_bytes: float
+    passed_bytes: float
+
+    def plus(self, other: "Load") -> "Load":
+        """Return this load and the *other* one. Local."""
+        return Load(*(a + b for a, b in zip(self, other, strict=True)))
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Constants of a cost model, and the map of ranks to nodes; plans are chosen by it. Local.
+
+    An exchange costs `wait` seconds, in which its ranks wait for each other, a message of it `alpha` seconds and a
+    byte `beta` seconds, within a node or between nodes; a pass over memory, such as packing, costs `gamma` seconds per
+    byte. `nodes` says which ranks share a node: a number of ranks per node, in order, or the node of each rank; 0 is a
+    single node. ``python -m meshcomm calibrate`` measures the constants. ``MeshError`` for negative or unknown values.
+
+    >>> machine = Machine(nodes=2)
+    >>> machine.node_of(np.arange(4)).tolist(), machine.ranks_on(1).tolist()
+    ([0, 0, 1, 1], [2, 3])
+    """
+
+    wait_within: float = 3e-6
+    alpha_within: float = 1e-6
+    beta_within: float = 2e-10
+    wait_between: float = 6e-6
+    alpha_between: float = 1.5e-6
+    beta_between: float = 1e-9
+    gamma: float = 1e-10
+    nodes: int | tuple[int, ...] = 0
+
+    def __post_init__(self) -> None:
+        for name in CONSTANTS:
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
+                raise MeshError(f"{name} must be a time in seconds, zero or more, not {value!r}")
+        if isinstance(self.nodes, bool) or not isinstance(self.nodes, int | tuple):
+            raise MeshError(f"nodes must be a number of ranks per node or a tuple of nodes, not {self.nodes!r}")
+        if not all(type(n) is int for n in self.nodes) if isinstance(self.nodes, tuple) else self.nodes < 0:
+            raise MeshError(f"nodes are integers, and a number of ranks zero or more, not {self.nodes!r}")
+
+    @cached_property
+    def one_node(self) -> bool:
+        """Whether all ranks are on one node. Local."""
+        return self.nodes == 0 or (isinstance(self.nodes, tuple) and len(set(self.nodes)) <= 1)
+
+    def node_of(self, ranks: Indices) -> Indices:
+        """Return the node of each of *ranks*. Local; ``MeshError`` for a rank that the machine does not list."""
+        if isinstance(self.nodes, int):
+            block: Indices = ranks // self.nodes if self.nodes else np.zeros_like(ranks)
+            return block
+        if ranks.size and ranks.max() >= len(self.nodes):
+            raise MeshError(f"rank {ranks.max()} is beyond the {len(self.nodes)} ranks of the machine")
+        nodes: Indices = self._table[ranks]
+        return nodes
+
+    def ranks_on(self, node: int) -> Indices:
+        """Return the ranks on *node*, ascending; ``MeshError`` for the only node, which is not listed. Local."""
+        if self.nodes == 0:
+            raise MeshError("a machine of one node does not list its ranks")
+        if isinstance(self.nodes, int):
+            return np.arange(node * self.nodes, (node + 1) * self.nodes, dtype=np.intp)
+        return self._members[node]
+
+    @cached_property
+    def _table(self) -> Indices:
+        return np.array(self.nodes, dtype=np.intp)
+
+    @cached_property
+    def _members(self) -> dict[int, Indices]:
+        return {int(node): np.flatnonzero(self._table == node) for node in np.unique(self._table)}
+
+    def seconds(self, load: Load) -> float:
+        """Return how long a device takes for its *load*. Local."""
+        return float(sum(getattr(self, name) * count for name, count in zip(CONSTANTS, load, strict=True)))

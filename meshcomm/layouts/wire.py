@@ -1,0 +1,318 @@
+"""The protobuf wire format (proto3): plain values in, bytes out, and back.
+
+A :class:`Message` declares its fields; :func:`encode` and :func:`decode` move between a dict of plain values and
+bytes, without the ``protobuf`` package. Decoding takes linear time and raises :class:`WireError` for anything
+malformed. :func:`as_message` returns a real protobuf message where the package is installed, else a
+:class:`PlainMessage`.
+Source of the format: https://protobuf.dev/programming-guides/encoding/.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, TypeAlias
+
+Values: TypeAlias = dict[str, Any]  # field name -> plain value; a list where repeated, a dict where embedded
+
+
+_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+
+
+_WIDTHS = {_FIXED64: 8, _FIXED32: 4}
+
+
+_MAX_FIELD_NUMBER = 2**29 - 1
+
+
+_DEFAULTS = {"int64": 0, "bool": False, "string": "", "bytes": b""}
+
+
+class WireError(ValueError):
+    """Bytes that are no well-formed message; internal: callers meet it as a MeshError or a LayoutError."""
+
+
+@dataclass(frozen=True)
+class Enum:
+    """An enumeration inside a message: its values, numbered from zero."""
+
+    name: str
+    values: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Message:
+    """A message type: its full name, and its fields in ascending order of their numbers."""
+
+    name: str
+    fields: "tuple[Field, ...]"
+
+
+@dataclass(frozen=True)
+class Field:
+    """A field: kind is ``"int64"``, ``"bool"``, ``"string"``, ``"bytes"``, an :class:`Enum` or a :class:`Message`."""
+
+    number: int
+    name: str
+    kind: str | Enum | Message
+    repeated: bool = False
+
+    @property
+    def is_varint(self) -> bool:
+        """Whether one value is a single number on the wire. Local."""
+        return isinstance(self.kind, Enum) or self.kind in ("int64", "bool")
+
+    @property
+    def default(self) -> Any:
+        """What an absent field reads as. Local."""
+        if self.repeated:
+            return []
+        if isinstance(self.kind, Message):
+            return decode(self.kind, b"")
+        return 0 if isinstance(self.kind, Enum) else _DEFAULTS[self.kind]
+
+
+def encode(message: Message, values: Values) -> bytes:
+    """Return *values* as the bytes of a *message*; fields absent or at their default are left out. Local.
+
+    >>> point = Message("Point", (Field(1, "name", "string"), Field(2, "at", "int64", repeated=True)))
+    >>> encode(point, {"name": "a", "at": [1, 300]})
+    b'\\n\\x01a\\x12\\x03\\x01\\xac\\x02'
+    """
+    return b"".join(_encode_field(field, values[field.name]) for field in message.fields if field.name in values)
+
+
+def decode(message: Message, data: bytes) -> Values:
+    """Return the value of every field of *message* in *data*, or raise WireError. Local.
+
+    As in protobuf, of a scalar given twice the last one counts, an embedded message given twice is merged, repeated
+    numbers may be packed or not, and unknown fields are skipped. Groups, long deprecated, are refused.
+
+    >>> point = Message("Point", (Field(1, "name", "string"), Field(2, "at", "int64", repeated=True)))
+    >>> decode(point, b"\\x12\\x03\\x01\\xac\\x02")
+    {'name': '', 'at': [1, 300]}
+    """
+    fields = {field.number: field for field in message.fields}
+    found: dict[int, list[Any]] = {number: [] for number in fields}
+    for number, wire_type, payload in _payloads(data):
+        if number in fields:
+            found[number].extend(_decode_payload(fields[number], wire_type, payload))
+    return {field.name: _field_value(field, found[field.number]) for field in message.fields}
+
+
+def as_bytes(proto: object) -> bytes:
+    """Return the bytes of *proto*: of bytes themselves, or of any object with ``SerializeToString()``. Local.
+
+    >>> as_bytes(bytearray(b"ab"))
+    b'ab'
+    """
+    if hasattr(proto, "SerializeToString"):
+        proto = proto.SerializeToString()
+    if isinstance(proto, bytes | bytearray | memoryview):
+        return bytes(proto)
+    raise WireError(f"{type(proto).__name__} is neither bytes nor a message with SerializeToString()")
+
+
+def as_message(message: Message, values: Values) -> Any:
+    """Return *values* as a real protobuf message if the protobuf package is installed, else a PlainMessage. Local."""
+    data = encode(message, values)
+    real = _protobuf_class(message)
+    return PlainMessage(message, data) if real is None else real.FromString(data)
+
+
+class PlainMessage:
+    """A message where the protobuf package is not installed: its bytes, a readable form and equality. Local.
+
+    >>> PlainMessage(Message("Point", (Field(2, "x", "int64"),)), b"\\x10\\x05")
+    Point(x=5)
+    """
+
+    __slots__ = ("_data", "_message")
+
+    def __init__(self, message: Message, data: bytes) -> None:
+        self._message = message
+        self._data = data
+
+    def SerializeToString(self) -> bytes:  # noqa: N802 - protobuf's own name
+        """Return the message's bytes. Local."""
+        return self._data
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, PlainMessage):
+            return NotImplemented
+        return self._message == other._message and self._data == other._data
+
+    def __hash__(self) -> int:
+        return hash((self._message, self._data))
+
+    def __repr__(self) -> str:
+        values = decode(self._message, self._data)
+        return f"{self._message.name}({', '.join(f'{name}={value!r}' for name, value in values.items())})"
+
+
+def _encode_field(field: Field, value: Any) -> bytes:
+    if field.repeated:
+        if field.is_varint:  # proto3 packs repeated numbers
+            return _delimited(field, b"".join(map(_varint, value))) if value else b""
+        return b"".join(_delimited(field, _payload_bytes(field, one)) for one in value)
+    if isinstance(field.kind, Message):  # presence counts: an empty embedded message is written
+        return _delimited(field, encode(field.kind, value))
+    if not value:
+        return b""
+    if field.is_varint:
+        return _varint(field.number << 3 | _VARINT) + _varint(value)
+    return _delimited(field, _payload_bytes(field, value))
+
+
+def _payload_bytes(field: Field, value: Any) -> bytes:
+    if isinstance(field.kind, Message):
+        return encode(field.kind, value)
+    return value.encode() if isinstance(value, str) else bytes(value)
+
+
+def _delimited(field: Field, payload: bytes) -> bytes:
+    return _varint(field.number << 3 | _BYTES) + _varint(len(payload)) + payload
+
+
+def _varint(value: int) -> bytes:
+    """Seven bits a byte, lowest first; a negative number as its two's complement in 64 bits."""
+    if not -(2**63) <= value < 2**63:
+        raise WireError(f"{value:#x} does not fit into 64 bits; an int64 field holds -2**63 .. 2**63 - 1")
+    value &= 2**64 - 1
+    out = bytearray()
+    while value > 127:
+        out.append(value & 127 | 128)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def _read_varint(data: bytes, at: int) -> tuple[int, int]:
+    """Return the unsigned 64-bit number at *at*, and where it ends."""
+    value = 0
+    for shift in range(0, 70, 7):
+        if at >= len(data):
+            raise WireError(f"the message ends at byte {at}, inside a varint")
+        byte = data[at]
+        at += 1
+        value |= (byte & 127) << shift
+        if byte < 128:
+            return value & (2**64 - 1), at
+    raise WireError(f"the varint that ends before byte {at} is not over after 10 bytes; 10 bytes hold any int64")
+
+
+def _payloads(data: bytes) -> Iterator[tuple[int, int, Any]]:
+    """Yield ``(field number, wire type, int or bytes)`` for each field of *data*, in order."""
+    at = 0
+    while at < len(data):
+        start = at
+        tag, at = _read_varint(data, at)
+        number, wire_type = tag >> 3, tag & 7
+        if not 1 <= number <= _MAX_FIELD_NUMBER:
+            raise WireError(f"field number {number} at byte {start}; field numbers are 1 .. 2**29 - 1")
+        if wire_type == _VARINT:
+            value, at = _read_varint(data, at)
+            yield number, wire_type, value
+            continue
+        if wire_type == _BYTES:
+            length, at = _read_varint(data, at)
+        elif wire_type in _WIDTHS:
+            length = _WIDTHS[wire_type]
+        else:
+            raise WireError(f"wire type {wire_type} of field {number} at byte {start}; known are 0, 1, 2 and 5")
+        if length > len(data) - at:
+            raise WireError(f"field {number} at byte {start} is {length} bytes long, but {len(data) - at} are left")
+        yield number, wire_type, data[at : at + length]
+        at += length
+
+
+def _decode_payload(field: Field, wire_type: int, payload: Any) -> Iterable[Any]:
+    """Return the values that one occurrence of *field* gives; embedded messages stay bytes, to be merged later."""
+    if field.is_varint:
+        if wire_type == _VARINT:
+            return (_number(field, payload),)
+        if wire_type == _BYTES and field.repeated:
+            return _unpacked(field, payload)
+    elif wire_type == _BYTES:
+        return (_text(field, payload) if field.kind == "string" else payload,)
+    raise WireError(f"field {field.number} ({field.name}) has wire type {wire_type}, which does not fit its type")
+
+
+def _unpacked(field: Field, payload: bytes) -> Iterator[Any]:
+    at = 0
+    while at < len(payload):
+        value, at = _read_varint(payload, at)
+        yield _number(field, value)
+
+
+def _number(field: Field, value: int) -> int | bool:
+    if field.kind == "bool":
+        return value != 0
+    return value - 2**64 if value >= 2**63 else value
+
+
+def _text(field: Field, payload: bytes) -> str:
+    try:
+        return payload.decode()
+    except UnicodeDecodeError as error:
+        raise WireError(f"field {field.number} ({field.name}) is not UTF-8: {error}") from None
+
+
+def _field_value(field: Field, found: list[Any]) -> Any:
+    """Return a field's value from all that was *found* for it."""
+    if not isinstance(field.kind, Message):
+        return found if field.repeated else found[-1] if found else field.default
+    if field.repeated:
+        return [decode(field.kind, payload) for payload in found]
+    return decode(field.kind, b"".join(found))  # joining the bytes of messages is how protobuf merges them
+
+
+@cache
+def _pool() -> Any:
+    # A pool of our own: TensorFlow registers the same message names in the default one, where they would clash.
+    try:
+        from google.protobuf.descriptor_pool import DescriptorPool
+        from google.protobuf.message_factory import GetMessageClass  # noqa: F401 - older packages lack it
+    except ImportError:
+        return None
+    return DescriptorPool()
+
+
+@cache
+def _protobuf_class(message: Message) -> Any:
+    """Return the real protobuf class of *message*, or None without the protobuf package."""
+    pool = _pool()
+    if pool is None:
+        return None
+    from google.protobuf.message_factory import GetMessageClass
+
+    embedded = [field.kind for field in message.fields if isinstance(field.kind, Message)]
+    for kind in embedded:
+        _protobuf_class(kind)  # registers it
+    pool.Add(_file_descriptor(message, embedded))
+    return GetMessageClass(pool.FindMessageTypeByName(message.name))
+
+
+def _file_descriptor(message: Message, embedded: list[Message]) -> Any:
+    from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorProto
+
+    package, _, name = message.name.rpartition(".")
+    file = FileDescriptorProto(name=_file_name(message), package=package, syntax="proto3")
+    file.dependency.extend(map(_file_name, embedded))
+    declared = file.message_type.add(name=name)
+    for field in message.fields:
+        label = FieldDescriptorProto.LABEL_REPEATED if field.repeated else FieldDescriptorProto.LABEL_OPTIONAL
+        added = declared.field.add(name=field.name, number=field.number, label=label)
+        if isinstance(field.kind, Message):
+            added.type, added.type_name = FieldDescriptorProto.TYPE_MESSAGE, f".{field.kind.name}"
+        elif isinstance(field.kind, Enum):
+            added.type, added.type_name = FieldDescriptorProto.TYPE_ENUM, f".{message.name}.{field.kind.name}"
+            enum = declared.enum_type.add(name=field.kind.name)
+            for number, value in enumerate(field.kind.values):
+                enum.value.add(name=value, number=number)
+        else:
+            added.type = FieldDescriptorProto.Type.Value(f"TYPE_{field.kind.upper()}")
+    return file
+
+
+def _file_name(message: Message) -> str:
+    return f"meshcomm/{message.name}.proto"

@@ -1,0 +1,87 @@
+"""The pools of this process: memory that the ranks of the node share, and memory of this process only."""
+
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from meshcomm._shared import Pool
+from meshcomm._tuning import POOLED_FROM
+from meshcomm._types import Bytes
+
+_pool: Pool | None = None
+
+
+def allocate(nbytes: int) -> Bytes | None:
+    """Return *nbytes* bytes of any value that the ranks of the node share, or None if there are none. Local."""
+    return None if _pool is None else _pool.allocate(nbytes)
+
+
+def allocate_unshared(nbytes: int) -> Bytes:
+    """Return *nbytes* bytes of any value. Local.
+
+    Memory of large blocks is kept for later ones, as that of shared blocks is: to get pages from the system takes
+    longer than to copy a block.
+    """
+    pool = _unshared_pool() if nbytes > POOLED_FROM else None
+    block: Bytes | None = None if pool is None else pool.allocate(nbytes)
+    return np.empty(nbytes, dtype=np.uint8) if block is None else block
+
+
+@cache
+def _unshared_pool() -> Pool | None:
+    """Return a pool that may grow to all memory, if the system lets us reserve addresses without memory."""
+    try:
+        if Path("/proc/sys/vm/overcommit_memory").read_text().strip() != "2":
+            return Pool(all_memory(), private=True)
+    except (OSError, ValueError, MemoryError):
+        pass
+    return None
+
+
+def locate(array: Any) -> int:
+    """Return where in the pool of this process a contiguous *array* is, or -1 if it is not, or only in part. Local."""
+    return -1 if _pool is None else _pool.locate(array)
+
+
+def all_memory() -> int:
+    """Return how much memory this process may have."""
+    return min([os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), *_cgroup_limits()])
+
+
+def _cgroup_limits() -> Iterator[int]:
+    """Yield the limits on the memory of this process's control groups, of version 1 or 2, and of those above them."""
+    with suppress(OSError):
+        for line in Path("/proc/self/cgroup").read_text().splitlines():
+            _, controllers, path = line.split(":", 2)
+            if controllers == "":
+                root, name = Path("/sys/fs/cgroup"), "memory.max"
+            elif "memory" in controllers.split(","):
+                root, name = Path("/sys/fs/cgroup/memory"), "memory.limit_in_bytes"
+            else:
+                continue
+            group = root / path.lstrip("/")
+            for place in (group, *group.parents):
+                with suppress(OSError, ValueError):  # "max", or a group that is not visible from inside a container
+                    yield int((place / name).read_text())
+
+
+def share(nbytes: int) -> Pool:
+    """Return the pool of this process that others can map, made with *nbytes* bytes if there is none yet.
+
+    ``OSError``, ``ValueError`` or ``MemoryError`` if the system has no such memory.
+    """
+    global _pool
+    if _pool is None:
+        _pool = Pool(nbytes)
+    return _pool
+
+
+def own() -> Pool:
+    """Return the pool of this process that others can map; there must be one."""
+    assert _pool is not None
+    return _pool

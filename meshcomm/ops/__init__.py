@@ -1,0 +1,1 @@
+"""NumPy's verbs on tensors, and their gradients."""

@@ -1,0 +1,208 @@
+"""Gradients: the vector-Jacobian product of every operation that moves data.
+
+Each function here is the adjoint Aᵀ of a linear operation A: ``<A x, y> == <x, Aᵀ y>``. There are two views.
+
+- DTensors are global arrays: an element counts once, however many replicas there are, and nothing is ever scaled.
+  Gather and slice are each other's adjoint, and the gradient of a relayout is a relayout back.
+- The collectives on plain arrays sum over ranks: every rank's array counts. `all_gather` and `reduce_scatter` are each
+  other's adjoint, `all_reduce` is its own, and that of `broadcast` is the sum at the root.
+
+With `autograd <https://github.com/HIPS/autograd>`_ installed, ``autograd.grad`` goes through these operations and
+through arithmetic on DTensors by itself, to any order. ``import autograd`` and ``import meshcomm`` may come in either
+order: meshcomm does not import autograd, it waits for a program to do so.
+"""
+
+from collections.abc import Iterable
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from meshcomm import _hooks
+from meshcomm._arguments import normalised_axes
+from meshcomm._tracing import is_traced, untraced
+from meshcomm._types import Array
+from meshcomm.arrays.collectives import all_gather, all_reduce, all_to_all, collective_permute, reduce_scatter
+from meshcomm.arrays.dtensor import DTensor, fetch_layout
+from meshcomm.arrays.relayout import relayout
+from meshcomm.errors import GroupError
+from meshcomm.layouts.layout import Layout
+from meshcomm.ops.linalg import matmul
+from meshcomm.ops.reductions import spread
+from meshcomm.ops.reductions import sum as sum_over
+from meshcomm.ranks.meshes import world_of
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+
+def relayout_vjp(grad: DTensor, tensor: DTensor) -> DTensor:
+    """Return the gradient of ``relayout(tensor, layout)``: *grad* in the layout of *tensor*. Collective over the mesh.
+
+    Source: the gradient of Relayout in TensorFlow's DTensor.
+
+    >>> import meshcomm as mc
+    >>> def program():
+    ...     mesh = mc.create_mesh([("x", 2)])
+    ...     rows, columns = mc.Layout(["x", mc.UNSHARDED], mesh), mc.Layout([mc.UNSHARDED, "x"], mesh)
+    ...     return relayout_vjp(mc.ones((2, 2), "f8", columns), mc.zeros((2, 2), "f8", rows)).layout == rows
+    >>> with mc.simulate(2) as world:
+    ...     print(world.run(program))
+    [True, True]
+    """
+    result: DTensor = like(grad, tensor)
+    return result
+
+
+def relayout_like_vjp(grad: DTensor, tensor: DTensor) -> DTensor:
+    """Return the gradient of ``relayout_like(tensor, layout_tensor)`` in *tensor*. Collective over the mesh.
+
+    That is *grad* in the layout of *tensor*; in *layout_tensor*, whose values do not matter, there is none.
+    """
+    result: DTensor = like(grad, tensor)
+    return result
+
+
+def sum_vjp(grad: DTensor, tensor: DTensor, axis: int | tuple[int, ...] | None = None, keepdims: bool = False) -> Any:
+    """Return the gradient of ``tensor.sum(axis, keepdims=keepdims)``: *grad* repeated. Collective over the mesh.
+
+    In the layout of *tensor*.
+    """
+    shape, layout = tensor.shape, _layout_on(tensor, grad)
+    axes = normalised_axes(axis, len(shape))
+    return like(spread(sum_over(grad, axes) if keepdims else grad, axes, shape, layout), tensor)
+
+
+def matmul_vjp(grad: DTensor, a: DTensor, b: DTensor) -> tuple[DTensor, DTensor]:
+    """Return the gradients of ``a @ b`` in *a* and in *b*, in their layouts. Collective over the mesh."""
+    return matmul_vjp_of_left(grad, a, b), matmul_vjp_of_right(grad, a, b)
+
+
+def matmul_vjp_of_left(grad: Any, a: Any, b: Any) -> Any:
+    """Return the gradient of ``a @ b`` in *a*, in its layout. Collective over the mesh."""
+    if a.ndim == 1:
+        return like(grad * b if b.ndim == 1 else matmul(b, grad), a)
+    return like(_outer(grad, b, a) if b.ndim == 1 else matmul(grad, b.T), a)
+
+
+def matmul_vjp_of_right(grad: Any, a: Any, b: Any) -> Any:
+    """Return the gradient of ``a @ b`` in *b*, in its layout. Collective over the mesh."""
+    if b.ndim == 1:
+        return like(grad * a if a.ndim == 1 else matmul(grad, a), b)
+    return like(_outer(a, grad, b) if a.ndim == 1 else matmul(a.T, grad), b)
+
+
+def _outer(u: Any, v: Any, target: Any) -> Any:
+    """Return the outer product of vectors, in the layout of *target*, which has its shape."""
+    layout = _layout_on(target, u, v)
+    return spread(u, (1,), target.shape, layout) * spread(v, (0,), target.shape, layout)
+
+
+def _layout_on(x: Any, *others: Any) -> Layout:
+    """Return the layout of *x*; for a plain array the replicated one on the mesh of the *others*."""
+    layout = fetch_layout(x)
+    if layout is None:
+        found = next(filter(None, map(fetch_layout, others)))
+        layout = Layout.replicated(found.mesh, np.ndim(untraced(x)))
+    return layout
+
+
+def like(grad: Any, x: Any) -> Any:
+    """Return *grad*, a gradient in *x*, where *x* is. Collective over the mesh if it is elsewhere, else *grad* itself.
+
+    That is in the layout of *x*, or as a plain array if *x* is one; and real if *x* is.
+    """
+    if np.iscomplexobj(untraced(x)) != np.iscomplexobj(untraced(grad)):
+        grad = _real(grad) if np.iscomplexobj(untraced(grad)) else grad + 0j
+    here, there = fetch_layout(grad), fetch_layout(x)
+    if there is None:
+        return grad if here is None else whole(grad)
+    return grad if here == there and here.mesh is there.mesh else relayout(grad, there)
+
+
+def _real(x: Any) -> Any:
+    return _hooks.call("traced", np.real, (x,)) if is_traced(x) else np.real(x)
+
+
+def whole(tensor: Any) -> Any:
+    """Return the global array on every rank of the mesh. Collective over the mesh.
+
+    As `DTensor.to_numpy`, but autograd can follow it.
+    """
+    return _hooks.call("traced", whole, (tensor,)) if is_traced(tensor) else tensor.to_numpy()
+
+
+def count_over(tensor: Any, axis: Any) -> int:
+    """Return how many elements a reduction over *axis* makes one of. Local."""
+    return prod(tensor.shape[a] for a in normalised_axes(axis, len(tensor.shape)))
+
+
+def all_to_all_vjp(
+    grad: ArrayLike,
+    group_assignment: Any,
+    concat_dimension: int,
+    split_dimension: int,
+    split_count: int,
+    comm: "MPI.Intracomm | None" = None,
+) -> Array:
+    """Return the gradient of `all_to_all`: the same with split and concat swapped. Collective over *comm*.
+
+    The arguments after *grad* are those of the call. Source: the gradient of the AllToAll op of TensorFlow.
+
+    >>> import meshcomm as mc
+    >>> with mc.simulate(2) as world:
+    ...     world.run(lambda: all_to_all_vjp([[world.rank], [2 + world.rank]], None, 0, 1, 2).tolist())
+    [[[0, 1]], [[2, 3]]]
+    """
+    return all_to_all(grad, group_assignment, split_dimension, concat_dimension, split_count, comm)
+
+
+def all_gather_vjp(
+    grad: ArrayLike, group_assignment: Any, dimension: int, comm: "MPI.Intracomm | None" = None
+) -> Array:
+    """Return the gradient of `all_gather`: a `reduce_scatter`. Collective over *comm*."""
+    return reduce_scatter(grad, group_assignment, dimension, "sum", comm)
+
+
+def reduce_scatter_vjp(
+    grad: ArrayLike, group_assignment: Any, dimension: int, comm: "MPI.Intracomm | None" = None
+) -> Array:
+    """Return the gradient of `reduce_scatter` with op ``sum``: an `all_gather`. Collective over *comm*."""
+    return all_gather(grad, group_assignment, dimension, comm)
+
+
+def all_reduce_vjp(grad: ArrayLike, group_assignment: Any, comm: "MPI.Intracomm | None" = None) -> Array:
+    """Return the gradient of `all_reduce` with op ``sum``: the same of *grad*. Collective over *comm*."""
+    return all_reduce(grad, group_assignment, "sum", comm)
+
+
+def broadcast_vjp(grad: ArrayLike, group_assignment: Any, root: int = 0, comm: "MPI.Intracomm | None" = None) -> Array:
+    """Return the gradient of `broadcast`: the sum at the root, zeros elsewhere. Collective over *comm*.
+
+    >>> import meshcomm as mc
+    >>> with mc.simulate(2) as world:
+    ...     world.run(lambda: broadcast_vjp([1.0 + world.rank], None, root=1).tolist())
+    [[0.0], [3.0]]
+    """
+    if is_traced(grad):
+        return _hooks.call("traced", broadcast_vjp, (grad, group_assignment, root, comm))  # type: ignore[no-any-return]
+    total = all_reduce(grad, group_assignment, "sum", comm)
+    world = world_of(comm)
+    rows = [range(world.size)] if group_assignment is None else np.asarray(group_assignment).tolist()
+    if not -1 < root < len(rows[0]):
+        raise GroupError(f"root {root} is not a position in groups of {len(rows[0])} ranks")
+    return total if world.rank in [row[root] for row in rows] else np.zeros_like(total)
+
+
+def collective_permute_vjp(
+    grad: ArrayLike, source_target_pairs: Iterable[tuple[int, int]], comm: "MPI.Intracomm | None" = None
+) -> Array:
+    """Return the gradient of `collective_permute`: the same with sources and targets swapped. Collective over *comm*.
+
+    >>> import meshcomm as mc
+    >>> with mc.simulate(3) as world:
+    ...     world.run(lambda: collective_permute_vjp([world.rank + 1], [(0, 1), (1, 2)]).tolist())
+    [[2], [3], [0]]
+    """
+    return collective_permute(grad, [(target, source) for source, target in source_target_pairs], comm)

@@ -1,0 +1,166 @@
+"""The end of a job that cannot go on."""
+
+import atexit
+import contextlib
+import faulthandler
+import math
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from functools import cache
+from types import TracebackType
+from typing import Any, NoReturn
+
+from meshcomm.errors import MeshcommError
+from meshcomm.ranks.mpi import is_forked, mpi
+
+_PAUSE = 0.1  # for launchers to pass on what was said, and for other ranks with the same error to say so
+
+
+# What launchers tell each process of its rank, and of the number of ranks.
+_LAUNCHERS = (
+    ("PMI_RANK", "PMI_SIZE"),
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    ("PMIX_RANK", "SLURM_STEP_NUM_TASKS"),
+)
+
+
+def launched() -> tuple[int, int] | None:
+    """Return the rank that a launcher gave this process, and of how many; None if there was no launcher. Local.
+
+    Read from the environment: MPI does not have to be loaded, nor initialised.
+    """
+    for names in _LAUNCHERS:
+        rank, size = (os.environ.get(name, "") for name in names)
+        if rank.isdigit() and size.isdigit():
+            return int(rank), int(size)
+    return None
+
+
+def ends_jobs() -> bool:
+    """Return whether an uncaught exception is to end the job: unless ``MESHCOMM_ABORT=0``. Local."""
+    return os.environ.get("MESHCOMM_ABORT", "1") != "0"
+
+
+@cache
+def install_hooks() -> None:
+    """Make an uncaught exception end the job if it has more ranks than this one; once per process. Local.
+
+    The hooks that were there are called first. One that replaces ours later is noticed when Python ends.
+    """
+    if ends_jobs():
+        sys.excepthook = _ending_excepthook(sys.excepthook)
+        threading.excepthook = _ending_thread_excepthook(threading.excepthook)
+        atexit.register(_end_if_hook_was_replaced, sys.excepthook)
+
+
+def timeout_seconds() -> float:
+    text = os.environ.get("MESHCOMM_TIMEOUT", "600")
+    try:
+        timeout = float(text)
+    except ValueError:
+        timeout = math.nan
+    if not timeout >= 0:
+        raise MeshcommError(f"MESHCOMM_TIMEOUT must be a number of seconds, or 0 for ever, not {text!r}")
+    return timeout or math.inf
+
+
+ExceptHook = Callable[[type[BaseException], BaseException, TracebackType | None], Any]
+
+
+def _ending_excepthook(previous: ExceptHook) -> ExceptHook:
+    def excepthook(kind: type[BaseException], value: BaseException, traceback: TracebackType | None) -> None:
+        try:
+            previous(kind, value, traceback)
+        finally:
+            end_job_of_many(f"an uncaught {kind.__name__}", exit_code(value))
+
+    return excepthook
+
+
+def _ending_thread_excepthook(previous: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def excepthook(args: Any) -> None:
+        try:
+            previous(args)
+        finally:
+            if not issubclass(args.exc_type, SystemExit):  # which ends a thread as it should
+                name = args.thread.name if args.thread else "unknown"
+                end_job_of_many(f"an uncaught {args.exc_type.__name__} in thread {name}")
+
+    return excepthook
+
+
+def _end_if_hook_was_replaced(ours: ExceptHook) -> None:
+    value: BaseException | None = getattr(sys, "last_value", None)
+    if value is not None and sys.excepthook is not ours:
+        end_job_of_many(f"an uncaught {type(value).__name__}", exit_code(value))
+
+
+def exit_code(error: BaseException) -> int:
+    """Return the code with which Python ends for an uncaught *error*. Local."""
+    if isinstance(error, KeyboardInterrupt):
+        return 128 + signal.SIGINT
+    if not isinstance(error, SystemExit):
+        return 1
+    return error.code if isinstance(error.code, int) else int(error.code is not None)
+
+
+def end_job_of_many(reason: str, code: int = 1) -> None:
+    """End the job if it has more ranks than this one; return if not. Local."""
+    if is_forked():
+        return
+    MPI = _initialised_mpi()
+    if MPI is None:
+        _, ranks = launched() or (0, 1)
+    else:
+        ranks = 1 if MPI.Is_finalized() else MPI.COMM_WORLD.size
+    if ranks > 1:
+        end_job(reason, code)
+
+
+def end_job(reason: str, code: int = 1) -> NoReturn:
+    """Name this rank and *reason* on standard error, and end the MPI job with *code*. Local; does not return."""
+    say(f"{who()} ends the job: {reason}")
+    MPI = _initialised_mpi()
+    if MPI is not None:
+        _exit_after(2.0)
+    else:
+        # Launchers need not notice the end of a process that never was a rank, while the others wait for it in
+        # MPI_Init. So become one, which takes until the others come there.
+        _exit_after(timeout_seconds())
+        MPI = mpi()
+    time.sleep(_PAUSE)
+    here = threading.current_thread() is threading.main_thread()
+    if MPI.Is_initialized() and not MPI.Is_finalized() and (here or MPI.Query_thread() == MPI.THREAD_MULTIPLE):
+        MPI.COMM_WORLD.Abort(code)
+    os._exit(code)
+
+
+def _initialised_mpi() -> Any:
+    MPI = sys.modules.get("mpi4py.MPI")
+    return MPI if MPI is not None and MPI.Is_initialized() else None
+
+
+def who() -> str:
+    MPI = _initialised_mpi()
+    if MPI is not None and not MPI.Is_finalized():
+        return f"rank {MPI.COMM_WORLD.rank} of {MPI.COMM_WORLD.size}"
+    rank, size = launched() or (0, 1)
+    return f"rank {rank} of {size}"
+
+
+def say(text: str) -> None:
+    with contextlib.suppress(Exception):  # a closed pipe does not keep us from ending
+        sys.stdout.flush()
+    with contextlib.suppress(Exception):
+        print(f"meshcomm: {text}", file=sys.stderr, flush=True)
+
+
+def _exit_after(seconds: float) -> None:
+    """End this process in *seconds* whatever it does then: the timer is not a thread of Python."""
+    if seconds < math.inf:
+        with contextlib.suppress(Exception), open(os.devnull, "w") as nowhere:
+            faulthandler.dump_traceback_later(seconds, exit=True, file=os.dup(nowhere.fileno()))

@@ -1,0 +1,92 @@
+"""What meshcomm asks of a communicator, over MPI or simulated."""
+
+from abc import ABC, abstractmethod
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meshcomm._types import Bytes, Counts
+
+
+class Pending(Protocol):
+    """Communication on its way."""
+
+    def test(self) -> bool:
+        """Return whether it is complete. Local."""
+
+    def wait(self) -> None:
+        """Wait until it is complete."""
+
+
+class Communicator(ABC):
+    """What meshcomm asks of a communicator. All calls but `free` are Collective over its ranks."""
+
+    size: int
+    rank: int
+
+    @abstractmethod
+    def alltoallv(
+        self, send: Bytes, send_counts: Counts, send_offsets: Counts, into: Bytes, counts: Counts, offsets: Counts
+    ) -> None:
+        """Send bytes of *send* to each rank, and receive bytes of each rank in *into*."""
+
+    @abstractmethod
+    def start_alltoallv(
+        self, send: Bytes, send_counts: Counts, send_offsets: Counts, into: Bytes, counts: Counts, offsets: Counts
+    ) -> Pending:
+        """As `alltoallv`, but return at once; all memory is in use until what is returned is complete."""
+
+    @abstractmethod
+    def start_pieces(
+        self, send: Bytes, send_counts: Counts, send_offsets: Counts, into: Bytes, counts: Counts, offsets: Counts
+    ) -> Pending:
+        """As `start_alltoallv`, in messages of a size that every MPI can count."""
+
+    @abstractmethod
+    def permute(self, data: Bytes, to: int | None, into: Bytes, source: int | None) -> None:
+        """Send *data* to rank *to*, if any, and receive *into* from rank *source*, if any."""
+
+    @abstractmethod
+    def allgatherv(self, send: Bytes, into: Bytes, counts: Counts, offsets: Counts) -> None:
+        """Receive the bytes *send* of every rank in *into*."""
+
+    @abstractmethod
+    def allreduce_max(self, values: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the elementwise maximum of *values* over the ranks."""
+
+    @abstractmethod
+    def allgather(self, message: bytes) -> list[bytes]:
+        """Return the message of every rank; they may differ in length."""
+
+    @abstractmethod
+    def broadcast(self, data: Bytes, root: int) -> None:
+        """Overwrite *data* by that of rank *root*."""
+
+    @abstractmethod
+    def send(self, data: Bytes, rank: int) -> None:
+        """Send *data* to *rank*, which must `receive` it. Blocks until *data* may be changed."""
+
+    @abstractmethod
+    def receive(self, into: Bytes, rank: int) -> None:
+        """Receive what *rank* sends, of just the size of *into*."""
+
+    @abstractmethod
+    def barrier(self, seconds: float) -> list[int]:
+        """Wait until all ranks are here and return an empty list, or after *seconds* those that may be missing."""
+
+    @abstractmethod
+    def split(self, color: int, key: int) -> "Communicator":
+        """Return a communicator of the ranks that pass the same *color*, ordered by *key*."""
+
+    @abstractmethod
+    def nodes(self) -> tuple[list[int], bool]:
+        """Return a number for the node of every rank, and whether some node has fewer processors than ranks."""
+
+    @abstractmethod
+    def progress(self) -> None:
+        """Let messages of MPI advance. Local."""
+
+    @abstractmethod
+    def free(self) -> None:
+        """Give the communicator back."""

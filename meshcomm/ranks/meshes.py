@@ -1,0 +1,270 @@
+"""Where meshes meet worlds: the world of a mesh, and the meshes of a program."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ContextDecorator
+from contextvars import ContextVar
+from functools import cache
+from itertools import count
+from math import prod
+from typing import TYPE_CHECKING
+
+from meshcomm import _hooks
+from meshcomm.errors import CollectiveTimeout, MeshError
+from meshcomm.layouts.layout import Layout
+from meshcomm.layouts.mesh import Mesh, MeshDimension, canonical_dims
+from meshcomm.ranks import abort, agreement, watchdog
+from meshcomm.ranks.mpi import MPIWorld, mpi_world
+from meshcomm.ranks.simulate import SimulatedWorld, current_world
+from meshcomm.ranks.teams import Place, Team, World
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+
+def create_mesh(
+    mesh_dims: Iterable[tuple[str, int]] | Mapping[str, int] | None = None,
+    mesh_name: str = "",
+    devices: Sequence[int] | Sequence[str] | None = None,
+    comm: "MPI.Intracomm | None" = None,
+) -> Mesh:
+    """Return a mesh over ranks of the world. Local; Collective over *comm* when that is given for the first time.
+
+    *mesh_dims* are pairs of name and size, or a dict; one size may be -1, for what the number of devices leaves; None
+    is one dimension ``x`` over all of them. *devices* are the ranks, in the order of the mesh, by default the first
+    ranks of the world. The world is *comm*, else the simulated world around, else COMM_WORLD. ``MeshError`` if the
+    sizes do not fit the devices. Source: tf.experimental.dtensor.create_mesh.
+
+    >>> create_mesh([("x", 2), ("y", 2)]).dim_names
+    ['x', 'y']
+    """
+    world = _world_on(comm) if comm is not None else current_world()
+    dims = _complete(mesh_dims, devices, world)
+    mesh = Mesh(range(prod(size for _, size in dims)) if devices is None else devices, dims, mesh_name)
+    if world is not None:
+        mesh = mesh._bound_to(world)
+    if isinstance(world, MPIWorld):
+        world.meshes += 1
+    if mesh.size > 1 and not isinstance(world, SimulatedWorld):
+        abort.install_hooks()
+    return mesh
+
+
+def _complete(
+    mesh_dims: Iterable[tuple[str, int]] | Mapping[str, int] | None,
+    devices: Sequence[int] | Sequence[str] | None,
+    world: MPIWorld | SimulatedWorld | None,
+) -> tuple[MeshDimension, ...]:
+    """Return *mesh_dims* checked, with the size that -1 stands for."""
+
+    def available() -> int:
+        return len(devices) if devices is not None else (world or mpi_world()).size
+
+    if mesh_dims is None:
+        return (MeshDimension("x", available()),)
+    pairs = mesh_dims.items() if isinstance(mesh_dims, Mapping) else mesh_dims
+    if not isinstance(pairs, Iterable):
+        raise MeshError(f"mesh dimensions are pairs of a name and a size, not {pairs!r}")
+    unknown: list[int] = []
+
+    def known(number: int, pair: tuple[str, int]) -> tuple[str, int]:
+        if isinstance(pair, list | tuple) and len(pair) == 2 and type(pair[1]) is int and pair[1] == -1:
+            unknown.append(number)
+            return pair[0], 1
+        return pair
+
+    dims = canonical_dims(map(known, count(), pairs))
+    if not unknown:
+        return dims
+    names = [dims[number].name for number in unknown]
+    if len(unknown) > 1:
+        raise MeshError(f"only one mesh dimension may have size -1, not {', '.join(names)}")
+    others = prod(dim.size for dim in dims)
+    if available() % others:
+        raise MeshError(
+            f"mesh dimension {names[0]!r} of size -1: {available()} devices cannot be divided by {others}, "
+            "the product of the other sizes"
+        )
+    size = available() // others
+    return tuple(MeshDimension(dim.name, size) if i in unknown else dim for i, dim in enumerate(dims))
+
+
+_default_meshes: ContextVar[tuple[Mesh, ...]] = ContextVar("default meshes", default=())
+
+
+class _DefaultMesh(ContextDecorator):
+    """What `default_mesh` returns; it can be entered any number of times."""
+
+    def __init__(self, mesh: Mesh) -> None:
+        self._mesh = mesh
+
+    def __enter__(self) -> Mesh:
+        _default_meshes.set((*_default_meshes.get(), self._mesh))
+        return self._mesh
+
+    def __exit__(self, *exception: object) -> None:
+        _default_meshes.set(_default_meshes.get()[:-1])
+
+
+def default_mesh(mesh: Mesh) -> _DefaultMesh:
+    """Return a context, or a decorator, in which tensors made without a layout are replicated on *mesh*. Local.
+
+    Contexts nest; the mesh from before is restored at the end, after an exception too. Other threads do not see it,
+    but the ranks of a simulated world that runs inside do. ``MeshError`` unless *mesh* is a Mesh. Source:
+    tf.experimental.dtensor.default_mesh.
+
+    >>> import meshcomm as mc
+    >>> mesh = mc.Mesh(range(2), [("x", 2)])
+    >>> with default_mesh(mesh):
+    ...     get_default_mesh() is mesh
+    True
+    >>> get_default_mesh()
+    """
+    if not isinstance(mesh, Mesh):
+        raise MeshError(f"Expect `mesh` to be `Mesh`, got {type(mesh)}")
+    return _DefaultMesh(mesh)
+
+
+run_on = default_mesh
+"""The old name of `default_mesh`."""
+
+
+def get_default_mesh() -> Mesh | None:
+    """Return the mesh of the innermost `default_mesh` around, or None. Local."""
+    meshes = _default_meshes.get()
+    return meshes[-1] if meshes else None
+
+
+def default_layout(rank: int) -> Layout:
+    """Return the layout of *rank* axes replicated on the default mesh; ``MeshError`` if there is none. Local."""
+    mesh = get_default_mesh()
+    if mesh is None:
+        raise MeshError(
+            "No default mesh has been registered to DTensor. Use meshcomm.default_mesh to specify it, or a layout"
+        )
+    return Layout.replicated(mesh, rank)
+
+
+def barrier(mesh: Mesh, barrier_name: str | None = None, timeout_in_ms: int | None = None) -> None:
+    """Wait until all ranks of *mesh* are here. Collective over the mesh.
+
+    Ranks outside of the mesh go on at once. Ranks that pass different names raise ``CollectiveMismatch``, with
+    *timeout_in_ms* at the next call that ranks agree on. A rank that has waited longer than this raises
+    ``CollectiveTimeout``, which names the ranks that it may be waiting for; a rank that comes later finds its arrival
+    and goes on. The first collective call on a mesh opens a communicator, for which MPI knows no timeout: there only
+    ``MESHCOMM_TIMEOUT`` counts. Simulated ranks wait as long as another rank can go on. Source:
+    tf.experimental.dtensor.barrier.
+
+    >>> import meshcomm as mc
+    >>> with mc.simulate(2) as world:
+    ...     mesh = mc.create_mesh([("x", 2)])
+    ...     world.run(lambda: barrier(mesh, "start", timeout_in_ms=1000))
+    [None, None]
+    """
+    if not isinstance(mesh, Mesh):
+        raise MeshError(f"a barrier is on a Mesh, not on {mesh!r}")
+    if timeout_in_ms is not None and not (isinstance(timeout_in_ms, int | float) and timeout_in_ms >= 0):
+        raise MeshError(f"timeout_in_ms must be a number of milliseconds, zero or more, not {timeout_in_ms!r}")
+    place = place_in(mesh)
+    if place is None:
+        return
+    name = "barrier" if barrier_name is None else f"barrier {barrier_name!r}"
+    call = f"{name} on mesh {mesh.dims} of ranks {mesh.ranks}"
+    watchdog.begin(name, place.team)
+    try:
+        communicator = place.team.everyone.communicator()
+        if timeout_in_ms is None:
+            agreement.agree(place.team, call)
+            return
+    finally:
+        watchdog.end()
+    agreement.chained(place.team, agreement.fingerprint(call))
+    missing = communicator.barrier(timeout_in_ms / 1000)  # the limit is the caller's, not the watchdog's
+    if missing:
+        raise CollectiveTimeout(_waited(name, timeout_in_ms, place.team, missing))
+
+
+def _waited(name: str, timeout_in_ms: int, team: Team, missing: list[int]) -> str:
+    ranks = [str(team.ranks[rank]) for rank in missing]
+    listed = ", ".join(ranks[:8]) + (", ..." if len(ranks) > 8 else "")
+    which = f"rank {listed}" if len(ranks) == 1 else f"at least one of the ranks {listed}"
+    return f"rank {team.world.rank} has waited {timeout_in_ms} ms at {name}, to which {which} has not come"
+
+
+def place_in(mesh: Mesh) -> Place | None:
+    """Return this process's team and device in *mesh*, or None if it is outside. Local."""
+    here: World = mesh.world.here()
+    return here.place(mesh)
+
+
+def place_between(source: Mesh, target: Mesh) -> Place | None:
+    """Return this process's team and device in a plan from a mesh to another, or None if it is outside of both. Local.
+
+    ``MeshError`` if the meshes are in different worlds.
+    """
+    if source is target:
+        return place_in(target)
+    if source.world is not target.world:
+        raise MeshError(f"a relayout stays in one world, but the {source} and the {target} are in different ones")
+    here: World = target.world.here()
+    return here.place_between(source, target)
+
+
+def world_of(comm: "MPI.Intracomm | None") -> World:
+    """Return the world of *comm*, else the simulated one around, else that of COMM_WORLD, as this rank sees it.
+
+    Collective over *comm* when that is given for the first time, else Local.
+    """
+    world = current_world() if comm is None else None
+    if world is None:
+        return (_common_world() if comm is None else _world_on(comm)).here()
+    return world.here()
+
+
+@_hooks.provides("world")
+def _world() -> MPIWorld | SimulatedWorld:
+    world = current_world()
+    if world is not None:
+        return world
+    return _common_world()
+
+
+@cache
+def _common_world() -> MPIWorld:
+    """Return the world of COMM_WORLD, guarded. Local."""
+    world = mpi_world()
+    if world.size > 1:
+        watchdog.install()
+    return world
+
+
+def _world_on(comm: "MPI.Intracomm") -> MPIWorld:
+    """Return the world of *comm*, guarded. Collective over *comm* if it is new."""
+    watchdog.install()
+    watchdog.begin("the first use of a communicator", None)
+    try:
+        return mpi_world(comm)
+    finally:
+        watchdog.end()
+
+
+@_hooks.provides("mesh_rank")
+def _mesh_rank(mesh: Mesh) -> int | None:
+    world = mesh.world
+    if isinstance(world, SimulatedWorld) and current_world() is not world:
+        return None
+    place = place_in(mesh)
+    return place.device if place else None
+
+
+@_hooks.provides("close_mesh")
+def _close_mesh(mesh: Mesh) -> None:
+    world: World = mesh.world.here()
+    if world.rank in mesh._closed:
+        return
+    place = world.place(mesh)
+    mesh._closed |= {world.rank}
+    if place is not None:
+        world.leave(place.team)
+    if isinstance(world, MPIWorld) and mesh._world is not None:
+        world.meshes -= 1
+        world.release()

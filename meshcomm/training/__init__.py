@@ -1,0 +1,1 @@
+"""Layouts by name, variables and modules; replicas of logical devices."""

@@ -1,0 +1,314 @@
+"""Device assignments: which ranks run a replica together."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from meshcomm._arguments import integer, quote
+from meshcomm.errors import MeshError
+from meshcomm.training.topology import (
+    MESH_RANK,
+    Coordinates,
+    DeviceOrderMode,
+    Integers,
+    Topology,
+    frozen,
+    integers,
+    positive,
+)
+
+
+class DeviceAssignment:
+    """Which device of a topology is which logical device of which replica; a frozen value. Local.
+
+    *core_assignment*, of shape [replicas, logical devices per replica, 4], are their coordinates; a device has at most
+    one place in it. ``MeshError`` for anything else. `build` makes one. Source: DeviceAssignment of TensorFlow.
+
+    >>> import meshcomm as mc
+    >>> with mc.simulate(4):
+    ...     assignment = DeviceAssignment(Topology.from_comm(), [[[0, 3, 0, 0], [0, 0, 0, 0]]])
+    >>> assignment.num_replicas, assignment.num_cores_per_replica, assignment.ranks.tolist()
+    (1, 2, [[3, 0]])
+    """
+
+    __slots__ = ("_core_assignment", "_ranks", "_replicas_at", "_topology")
+
+    _topology: Topology
+    _core_assignment: Integers
+    _ranks: Integers
+    _replicas_at: dict[tuple[int, int], list[int]]
+
+    def __init__(self, topology: Topology, core_assignment: ArrayLike) -> None:
+        if not isinstance(topology, Topology):
+            raise MeshError(f"topology must be a Topology, not {quote(topology)}, a {type(topology).__name__}")
+        self._topology = topology
+        self._core_assignment = integers(core_assignment, "core_assignment", (None, None, MESH_RANK))
+        if not self.num_cores_per_replica:
+            raise MeshError(
+                f"core_assignment has shape {self._core_assignment.shape}; a replica has at least one core"
+            )
+        self._ranks, self._replicas_at = self._found()
+
+    def _found(self) -> tuple[Integers, dict[tuple[int, int], list[int]]]:
+        """Return the ranks, and which replicas have a logical core in a task."""
+        ranks = np.empty(self._core_assignment.shape[:2], dtype=np.int32)
+        replicas_at: dict[tuple[int, int], list[int]] = {}
+        owners: dict[int, tuple[int, int]] = {}
+        for replica, core in np.ndindex(*ranks.shape):
+            at = tuple(self._core_assignment[replica, core].tolist())
+            place = self._topology._place_at(at)
+            ranks[replica, core] = rank = int(self._topology.ranks[place])
+            if owners.setdefault(rank, (replica, core)) != (replica, core):
+                raise MeshError(
+                    f"core_assignment[{replica}, {core}] is {at}, as core_assignment{list(owners[rank])} is already; "
+                    "a device is one logical device"
+                )
+            replicas_at.setdefault((place.task, core), []).append(replica)
+        return frozen(ranks), replicas_at
+
+    @classmethod
+    def build(
+        cls,
+        topology: Topology | bytes,
+        computation_shape: ArrayLike | None = None,
+        computation_stride: ArrayLike | None = None,
+        num_replicas: int = 1,
+        device_order_mode: DeviceOrderMode = DeviceOrderMode.AUTO,
+    ) -> "DeviceAssignment":
+        """Return the assignment of *num_replicas* boxes of *computation_shape* devices in *topology*. Local.
+
+        Neighbours within a box are *computation_stride* devices apart along each coordinate, and other replicas lie
+        between them; both default to ones. In a topology with missing devices, replicas take devices in the order of
+        tasks. ``MeshError`` if the boxes do not fit, or the order asked for is not possible. *topology* may be in its
+        wire form.
+
+        >>> import meshcomm as mc
+        >>> with mc.simulate(8):
+        ...     topology = Topology.from_comm(mesh_shape=[2, 2, 2, 1])
+        >>> DeviceAssignment.build(topology, [1, 2, 2, 1], num_replicas=2).ranks.tolist()
+        [[0, 2, 3, 1], [4, 6, 7, 5]]
+        >>> DeviceAssignment.build(topology, [1, 2, 2, 1], num_replicas=2, device_order_mode=DeviceOrderMode.MESH)
+        DeviceAssignment of 2 replicas x 4 logical devices: ranks [[0, 1, 2, 3], [4, 5, 6, 7]]
+        """
+        if not isinstance(topology, Topology):
+            topology = Topology(_refused_none(topology))
+        shape = _per_axis(computation_shape, "computation_shape")
+        stride = _per_axis(computation_stride, "computation_stride")
+        count, mode = integer(num_replicas, "num_replicas"), _order_mode(device_order_mode)
+        counts = _replica_counts(topology.mesh_shape, shape, stride)
+        _check_count(count, counts, topology, shape, stride)
+        rings = _allows_rings(topology, shape, stride, count, counts)
+        if mode is DeviceOrderMode.RING and not rings:
+            raise MeshError(
+                f"device_order_mode RING is not possible for {count} replicas of shape {shape.tolist()} and "
+                f"computation_stride {stride.tolist()} in {topology!r}: it needs all replicas that fit, all cores of "
+                "a chip in one replica, a stride of ones and no missing devices. AUTO takes what is possible"
+            )
+        if len(topology.missing_devices):
+            return cls(topology, _in_task_order(topology, shape, stride, count))
+        order = _along_rings if rings and mode is not DeviceOrderMode.MESH else _row_by_row
+        return cls(topology, order(shape, stride, _replica_box(counts.tolist(), count), count))
+
+    @property
+    def topology(self) -> Topology:
+        """The topology. Local."""
+        return self._topology
+
+    @property
+    def num_replicas(self) -> int:
+        """The number of replicas. Local."""
+        return len(self._core_assignment)
+
+    @property
+    def num_cores_per_replica(self) -> int:
+        """The number of logical devices of each replica. Local."""
+        return int(self._core_assignment.shape[1])
+
+    @property
+    def core_assignment(self) -> Integers:
+        """The coordinates of each logical device, of shape [replicas, logical devices, 4]. Local."""
+        return self._core_assignment
+
+    @property
+    def ranks(self) -> Integers:
+        """The rank of each logical device, of shape [replicas, logical devices]. Local."""
+        return self._ranks
+
+    def coordinates(self, replica: int, logical_core: int) -> Coordinates:
+        """Return the coordinates of a logical device; ``MeshError`` if the replica has no such. Local."""
+        for what, value, size in (
+            ("replica", replica, self.num_replicas),
+            ("logical_core", logical_core, self.num_cores_per_replica),
+        ):
+            if not 0 <= integer(value, what) < size:
+                raise MeshError(f"{what} {quote(value)} of an assignment with {size}; it is 0 <= {what} < {size}")
+        return tuple(self._core_assignment[replica, logical_core].tolist())
+
+    def tpu_ordinal(self, replica: int = 0, logical_core: int = 0) -> int:
+        """Return the number of a logical device in its task. Local; ``MeshError`` as for `coordinates`."""
+        return self._topology.tpu_device_ordinal_at_coordinates(self.coordinates(replica, logical_core))
+
+    def tpu_device(self, replica: int = 0, logical_core: int = 0, job: str | None = None) -> str:
+        """Return the name of a logical device. Local; ``MeshError`` as for `coordinates`."""
+        return self._topology.tpu_device_name_at_coordinates(self.coordinates(replica, logical_core), job)
+
+    def host_device(self, replica: int = 0, logical_core: int = 0, job: str | None = None) -> str:
+        """Return the name of the host of a logical device. Local; ``MeshError`` as for `coordinates`."""
+        return self._topology.cpu_device_name_at_coordinates(self.coordinates(replica, logical_core), job)
+
+    def lookup_replicas(self, task_id: int, logical_core: int) -> list[int]:
+        """Return the replicas whose *logical_core* is in *task_id*, ascending; ``MeshError`` if none is. Local."""
+        found = self._replicas_at.get((integer(task_id, "task_id"), integer(logical_core, "logical_core")))
+        if found is None:
+            raise MeshError(f"no replica has its logical core {logical_core} in task {task_id}, out of {self!r}")
+        return list(found)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, DeviceAssignment):
+            return NotImplemented
+        same = np.array_equal(self._core_assignment, other._core_assignment)
+        return self is other or (same and self._topology == other._topology)
+
+    def __hash__(self) -> int:
+        return hash((self._topology, self._core_assignment.tobytes()))
+
+    def __repr__(self) -> str:
+        sizes = f"{self.num_replicas} replicas x {self.num_cores_per_replica} logical devices"
+        return f"DeviceAssignment of {sizes}: ranks {quote(self._ranks.tolist())}"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return DeviceAssignment, (self._topology, self._core_assignment)
+
+
+def _refused_none(topology: object) -> object:
+    if topology is None:
+        raise MeshError("topology must be a Topology or its wire form, not None")
+    return topology
+
+
+def _order_mode(mode: object) -> DeviceOrderMode:
+    try:
+        return DeviceOrderMode(mode)  # type: ignore[arg-type]
+    except ValueError:
+        names = ", ".join(known.name for known in DeviceOrderMode)
+        raise MeshError(f"device_order_mode {quote(mode)} is not a DeviceOrderMode; there are {names}") from None
+
+
+def _per_axis(values: ArrayLike | None, what: str) -> Integers:
+    return positive(np.ones(MESH_RANK, dtype=int) if values is None else values, what)
+
+
+def _replica_counts(mesh_shape: Integers, shape: Integers, stride: Integers) -> NDArray[Any]:
+    """Return how many replicas fit along each coordinate."""
+    footprint = shape.astype(np.int64) * stride
+    if (footprint > mesh_shape).any():
+        raise MeshError(
+            f"computation footprint {footprint.tolist()} does not fit in a topology of shape {mesh_shape.tolist()}; "
+            f"it is computation_shape {shape.tolist()} times computation_stride {stride.tolist()}"
+        )
+    counts: NDArray[Any] = mesh_shape // footprint * stride  # replicas interleave within each footprint
+    return counts
+
+
+def _check_count(count: int, counts: NDArray[Any], topology: Topology, shape: Integers, stride: Integers) -> None:
+    most = math.prod(counts.tolist())
+    if not 0 <= count <= most:
+        raise MeshError(
+            f"requested {count} replicas but only {most} replicas with shape {shape.tolist()} and "
+            f"computation_stride {stride.tolist()} fit in a mesh of shape {topology.mesh_shape.tolist()}"
+        )
+
+
+def _allows_rings(topology: Topology, shape: Integers, stride: Integers, count: int, counts: NDArray[Any]) -> bool:
+    """Return whether the replicas fill the topology with whole chips, which then can be ordered along rings."""
+    whole_chips = bool(shape[-1] == topology.mesh_shape[-1] and (stride == 1).all())
+    return whole_chips and count == math.prod(counts.tolist()) and not len(topology.missing_devices)
+
+
+def _ceil_root(value: int, degree: int) -> int:
+    """Return the smallest integer whose power *degree* is at least *value*."""
+    root: int = max(1, math.floor(value ** (1 / degree)) - 1)
+    while root**degree < value:
+        root += 1
+    return root
+
+
+def _replica_box(counts: list[int], num_replicas: int) -> list[int]:
+    """Return the box of replicas to use, as close to a cube as *counts* allow. Local.
+
+    The coordinate with the fewest replicas is decided first, since it is the least free; of equal ones the core, so
+    that replicas share a chip, and then x, y, z.
+
+    >>> _replica_box([4, 4, 1, 1], 6), _replica_box([2, 2, 1, 2], 4)
+    ([3, 2, 1, 1], [2, 1, 1, 2])
+    """
+    remaining, box = num_replicas, list(counts)
+    axes = sorted(range(MESH_RANK), key=lambda axis: (counts[axis], (axis + 1) % MESH_RANK))
+    for done, axis in enumerate(axes):
+        box[axis] = min(_ceil_root(remaining, MESH_RANK - done), counts[axis])
+        remaining = -(-remaining // box[axis])
+    return box
+
+
+def _row_by_row(shape: Integers, stride: Integers, box: list[int], num_replicas: int) -> NDArray[Any]:
+    """Return the coordinates of all logical devices: replicas count core first, then x, y, z; devices row-major."""
+    x, y, z, core = box
+    numbers = np.unravel_index(np.arange(num_replicas), (z, y, x, core))
+    positions = np.stack([numbers[2], numbers[1], numbers[0], numbers[3]], axis=-1)
+    starts = positions // stride * (shape * stride) + positions % stride
+    cells = np.indices(shape.tolist()).reshape(MESH_RANK, -1).T * stride
+    every: NDArray[Any] = starts[:, None, :] + cells[None, :, :]
+    return every
+
+
+def _along_rings(shape: Integers, stride: Integers, box: list[int], num_replicas: int) -> NDArray[Any]:
+    """Return the coordinates of all logical devices: replicas along a ring, the chips of each along a ring too."""
+    chips = np.repeat(_ring(shape[:3].tolist()), shape[3], axis=0)
+    cores = np.tile(np.arange(shape[3]), len(chips) // shape[3])
+    cells = np.column_stack([chips, cores])
+    rings = np.array(_ring(box[:3]))
+    starts = np.column_stack([rings, np.zeros(len(rings), dtype=int)]) * shape
+    every: NDArray[Any] = starts[:, None, :] + cells[None, :, :]
+    return every[:num_replicas]
+
+
+def _ring(sizes: Sequence[int]) -> list[Coordinates]:
+    """Return the points of a grid in an order in which neighbours, also the last and the first, are one step apart.
+
+    A ring through a layer is opened at its corner; the layers are gone through forth and back, and then their corners
+    all the way home. Where a size is odd that does not close, and the points come row by row, x first.
+
+    >>> _ring([4, 2])
+    [(0, 0), (1, 0), (2, 0), (3, 0), (3, 1), (2, 1), (1, 1), (0, 1)]
+    """
+    if sum(size > 1 for size in sizes) > 1 and any(size > 1 and size % 2 for size in sizes):
+        return [tuple(reversed(point)) for point in np.ndindex(*reversed(sizes))]
+    ring: list[Coordinates] = [()]
+    for size in sizes:
+        corner, rest = ring[0], ring[1:]
+        up = [(*corner, layer) for layer in range(size)]
+        if not rest:
+            ring = up
+        else:
+            layers = [(*point, i) for i in range(size) for point in (rest[::-1] if i % 2 else rest)]
+            ring = [up[0], *layers, *reversed(up[1:])]
+    return ring
+
+
+def _in_task_order(topology: Topology, shape: Integers, stride: Integers, num_replicas: int) -> NDArray[Any]:
+    """Return the coordinates of all logical devices in a topology with missing devices: those that are there."""
+    cores = math.prod(shape.tolist())
+    devices = topology.device_coordinates.reshape(-1, MESH_RANK)
+    if (stride > 1).any():
+        raise MeshError(
+            f"computation_stride {stride.tolist()} in {topology!r}, of whose places {len(topology.missing_devices)} "
+            "have no device; there it must be ones"
+        )
+    if num_replicas * cores > len(devices):
+        raise MeshError(
+            f"requested {num_replicas} replicas of {cores} devices each, but {topology!r} has {len(devices)}"
+        )
+    return devices[: num_replicas * cores].reshape(num_replicas, cores, MESH_RANK)

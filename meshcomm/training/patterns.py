@@ -1,0 +1,325 @@
+"""Regular expressions that answer in a time that grows with the length of the key, whatever the pattern.
+
+`re` walks back over what it tried: ``(a+)+$`` takes hours on forty letters. A `Pattern` is parsed by `re`, but matched
+by following all ways through it at once, one character at a time. What needs a memory of the way (backreferences) or
+looks around cannot be followed like that, and is refused. Single characters and positions are tested by `re` itself.
+"""
+
+import re
+from collections.abc import Callable, Iterator
+from re import _parser
+from typing import Any, Literal, NamedTuple
+
+from meshcomm._arguments import quote
+from meshcomm.errors import LayoutError
+
+Mode = Literal["match", "search", "fullmatch"]
+
+
+Test = Callable[[str, int], Any]  # of a key and a position in it; the `match` of a compiled pattern
+
+
+# With these the worst patterns found answer in a fifth of the 50 ms that they may take.
+MAX_NODES = 400
+
+
+MAX_SETS = 100
+
+
+MAX_TEXT = 4096
+
+
+_MAX_KEPT = 1024  # what a pattern remembers of earlier keys, of each kind
+
+
+_ACCEPT, _START = 1, 2  # the first two bits of a set of steps
+
+
+_POSITIONS = {
+    "AT_BEGINNING": "^",
+    "AT_BEGINNING_STRING": r"\A",
+    "AT_BOUNDARY": r"\b",
+    "AT_NON_BOUNDARY": r"\B",
+    "AT_END": "$",
+    "AT_END_STRING": r"\Z",
+}
+
+
+_CATEGORIES = {
+    "CATEGORY_DIGIT": r"\d",
+    "CATEGORY_NOT_DIGIT": r"\D",
+    "CATEGORY_SPACE": r"\s",
+    "CATEGORY_NOT_SPACE": r"\S",
+    "CATEGORY_WORD": r"\w",
+    "CATEGORY_NOT_WORD": r"\W",
+}
+
+
+_REFUSED = {
+    "ASSERT": "looks ahead or behind",
+    "ASSERT_NOT": "looks ahead or behind",
+    "FAILURE": "looks ahead or behind",
+    "GROUPREF": "refers back to a group",
+    "GROUPREF_EXISTS": "refers back to a group",
+    "ATOMIC_GROUP": "has an atomic group",
+    "POSSESSIVE_REPEAT": "has a possessive repeat",
+}
+
+
+class Pattern:
+    """A regular expression without lookaround, backreferences, atomic groups and possessive repeats. Local.
+
+    Matches what `re` matches. ``LayoutError`` if *text* is no regular expression, has one of these, or is too big:
+    more than 400 characters, repeats and alternatives when its counted repeats are written out, or 100 different sets.
+
+    >>> Pattern(".*dense.*kernel").matches("dense_1.kernel")
+    True
+    >>> Pattern("(a+)+$").matches("a" * 256 + "b")
+    False
+    """
+
+    __slots__ = ("_alive", "_contexts", "_graph", "_readers", "text")
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self._graph = _graph(text)
+        self._contexts: dict[int, list[int]] = {}
+        self._alive: dict[tuple[int, int], int] = {}
+        self._readers: dict[str, int] = {}
+
+    def matches(self, key: str, mode: Mode = "match") -> bool:
+        """Return whether ``re.match``, ``re.search`` or ``re.fullmatch``, as *mode* says, finds the pattern. Local."""
+        done = _START
+        for position in range(len(key) + 1):
+            alive = self._after(done, self._context(key, position))
+            if alive & _ACCEPT and (mode != "fullmatch" or position == len(key)):
+                return True
+            if position == len(key):
+                break
+            done = alive & self._reading(key[position])
+            if mode == "search":
+                done |= _START
+            elif not done:
+                break
+        return False
+
+    def _context(self, key: str, position: int) -> int:
+        """Return which of the tests of positions hold, as bits."""
+        return sum(1 << bit for bit, test in enumerate(self._graph.positions) if test(key, position))
+
+    def _reading(self, character: str) -> int:
+        """Return the set of steps that read *character*."""
+        readers = self._readers.get(character)
+        if readers is None:
+            readers = self._graph.literals.get(character, 0)
+            for test, steps in self._graph.readers.values():
+                if test(character, 0):
+                    readers |= steps
+            _keep(self._readers, character, readers)
+        return readers
+
+    def _after(self, done: int, context: int) -> int:
+        """Return the set of steps that can come next after one of *done*, where the positions of *context* hold."""
+        alive = self._alive.get((done, context))
+        if alive is None:
+            follows = self._contexts.get(context)
+            if follows is None:
+                follows = _follows(self._graph, context)
+                _keep(self._contexts, context, follows)
+            chain = follows[0]
+            alive = (done & chain) >> 1
+            for bit in _bits(done & ~chain):
+                alive |= follows[bit]
+            _keep(self._alive, (done, context), alive)
+        return alive
+
+
+def _keep(kept: dict[Any, Any], key: Any, value: Any) -> None:
+    """Add to what is remembered, or begin anew where that is too much."""
+    if len(kept) >= _MAX_KEPT:
+        kept.clear()
+    kept[key] = value
+
+
+def _bits(mask: int) -> Iterator[int]:
+    while mask:
+        lowest = mask & -mask
+        yield lowest.bit_length() - 1
+        mask ^= lowest
+
+
+class _Node(NamedTuple):
+    """A place in the graph of a pattern; a step reads one character, the others read none."""
+
+    targets: list[int]
+    step: int = 0  # the bit of a step; 0 is that of the end, which is node 0, and 1 that of the start
+    position: int = -1  # the bit of the test that must hold to go on
+
+
+class _Graph(NamedTuple):
+    nodes: list[_Node]
+    after: list[int]  # the node that follows the step of a bit
+    literals: dict[str, int]  # the steps that read just this character
+    readers: dict[tuple[str, int], tuple[Test, int]]  # the other steps, with the test of the characters they read
+    positions: list[Test]
+
+
+def _graph(text: str) -> _Graph:
+    """Return the graph of a pattern; ``LayoutError`` if it has none that is small."""
+    if len(text) > MAX_TEXT:
+        raise _too_big(text)
+    try:
+        parsed = _parser.parse(text)
+        return _Builder(text).build(parsed, parsed.state.flags)
+    except re.error as error:
+        raise LayoutError(f"{quote(text)} is not a regular expression: {error}") from None
+    except (RecursionError, OverflowError):
+        raise _too_big(text) from None
+
+
+def _too_big(text: str) -> LayoutError:
+    return LayoutError(
+        f"the pattern {quote(text)} is too big: it may have {MAX_TEXT} letters, {MAX_SETS} different sets of "
+        f"characters, and {MAX_NODES} characters, repeats and alternatives when its counted repeats are written out; "
+        "several smaller rules may have the same layout"
+    )
+
+
+class _Builder:
+    """Makes the graph of a parsed pattern, from its end to its start."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.graph = _Graph([_Node([])], [0, 0], {}, {}, [])
+        self._tests: dict[tuple[str, int], int] = {}
+
+    def build(self, parsed: Any, flags: int) -> _Graph:
+        self.graph.after[1] = self.sequence(parsed, 0, flags)
+        return self.graph
+
+    def node(self, *targets: int, step: int = 0, position: int = -1) -> int:
+        nodes = self.graph.nodes
+        if len(nodes) > MAX_NODES:
+            raise _too_big(self.text)
+        nodes.append(_Node(list(targets), step, position))
+        return len(nodes) - 1
+
+    def sequence(self, items: Any, then: int, flags: int) -> int:
+        """Add *items*, after which the node *then* comes, and return the node they start with."""
+        for operation, argument in reversed(list(items)):
+            then = self.item(operation.name, argument, then, flags)
+        return then
+
+    def item(self, name: str, argument: Any, then: int, flags: int) -> int:
+        if name in _REFUSED:
+            raise LayoutError(
+                f"the pattern {quote(self.text)} {_REFUSED[name]}, which takes more than linear time to match; an "
+                "exception can be a rule of its own before this one, since the first rule that matches counts"
+            )
+        if name == "SUBPATTERN":
+            _, added, removed, items = argument
+            return self.sequence(items, then, _scoped(flags, added, removed))
+        if name == "BRANCH":
+            return self.node(*[self.sequence(items, then, flags) for items in argument[1]])
+        if name in ("MAX_REPEAT", "MIN_REPEAT"):
+            least, most, items = argument
+            return self.repeat(least, most, items, then, flags)
+        if name == "AT":
+            return self.node(then, position=self.position(_POSITIONS[argument.name], flags))
+        return self.step(name, argument, then, flags)
+
+    def step(self, name: str, argument: Any, then: int, flags: int) -> int:
+        bit = len(self.graph.after)
+        self.graph.after.append(then)
+        if name == "LITERAL" and not flags & re.IGNORECASE:
+            literals = self.graph.literals
+            literals[chr(argument)] = literals.get(chr(argument), 0) | 1 << bit
+        else:
+            source, readers = _character(name, argument), self.graph.readers
+            test, steps = readers.get((source, flags)) or (_compiled(source, flags), 0)
+            readers[source, flags] = (test, steps | 1 << bit)
+            if len(readers) > MAX_SETS:
+                raise _too_big(self.text)
+        return self.node(step=bit)
+
+    def position(self, source: str, flags: int) -> int:
+        """Return the bit of a test of positions, the same for equal ones."""
+        bit = self._tests.setdefault((source, flags), len(self.graph.positions))
+        if bit == len(self.graph.positions):
+            self.graph.positions.append(_compiled(source, flags))
+        return bit
+
+    def repeat(self, least: int, most: Any, items: Any, then: int, flags: int) -> int:
+        if most is _parser.MAXREPEAT:
+            loop = self.node()
+            start = self.sequence(items, loop, flags)
+            self.graph.nodes[loop].targets.extend((start, then))
+            then, least = (start, least - 1) if least else (loop, 0)
+        else:
+            end = then
+            for _ in range(most - least):
+                then = self.node(self.sequence(items, then, flags), end)
+        for _ in range(least):
+            start = self.sequence(items, then, flags)
+            if start == then:  # nothing is nothing, however often
+                break
+            then = start
+        return then
+
+
+def _scoped(flags: int, added: int, removed: int) -> int:
+    """Return the flags inside of a group ``(?added-removed:...)``."""
+    if added & (re.ASCII | re.UNICODE):
+        flags &= ~(re.ASCII | re.UNICODE)
+    return (flags | added) & ~removed
+
+
+def _compiled(source: str, flags: int) -> Test:
+    return re.compile(source, flags & (re.ASCII | re.IGNORECASE | re.MULTILINE | re.DOTALL)).match
+
+
+def _character(name: str, argument: Any) -> str:
+    """Return the source of the pattern of one character."""
+    if name == "ANY":
+        return "."
+    if name in ("LITERAL", "NOT_LITERAL"):
+        return f"[{'^' * (name == 'NOT_LITERAL')}{_escaped(argument)}]"
+    return f"[{''.join(_member(kind.name, value) for kind, value in argument)}]"
+
+
+def _member(kind: str, value: Any) -> str:
+    """Return the source of one member of a set of characters."""
+    if kind == "NEGATE":
+        return "^"
+    if kind == "CATEGORY":
+        return _CATEGORIES[value.name]
+    return "-".join(map(_escaped, value)) if kind == "RANGE" else _escaped(value)
+
+
+def _escaped(code: int) -> str:
+    return f"\\U{code:08x}"
+
+
+def _follows(graph: _Graph, context: int) -> list[int]:
+    """Return for the bit of each step the set of steps that can come after it where the positions of *context* hold.
+
+    Bit 0, which is no step, has the set of those after which just the step of the bit below can come.
+    """
+    nodes = graph.nodes
+    reached = [1 << node.step if node.step or not i else 0 for i, node in enumerate(nodes)]
+    order = range(len(nodes))
+    changed = True
+    while changed:  # what loops reach needs more than one sweep; with both directions in turn few are enough
+        changed = False
+        for i in order:
+            node = nodes[i]
+            if node.position < 0 or context >> node.position & 1:
+                reach = reached[i]
+                for target in node.targets:
+                    reach |= reached[target]
+                if reach != reached[i]:
+                    reached[i], changed = reach, True
+        order = order[::-1]
+    follows = [reached[node] for node in graph.after]
+    follows[0] = sum(1 << bit for bit in range(3, len(follows)) if follows[bit] == 1 << (bit - 1))
+    return follows

@@ -1,0 +1,391 @@
+"""Topologies and device assignments: where ranks are, and which ones run a replica of a computation together.
+
+A `Topology` says where the ranks are: each is a device at integer coordinates (x, y, z, core). A `DeviceAssignment`
+picks the ranks of each replica from it, in the order of their logical devices. Both are pure values; only
+`Topology.from_comm` asks a world. Source: Topology and DeviceAssignment of TensorFlow, where a device is a TPU core.
+"""
+
+import math
+import socket
+from collections.abc import Sequence
+from enum import IntEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from meshcomm._arguments import quote
+from meshcomm.errors import MeshError
+from meshcomm.layouts import wire
+from meshcomm.ranks import agreement, watchdog
+from meshcomm.ranks.meshes import world_of
+from meshcomm.ranks.simulate import current_world
+from meshcomm.ranks.teams import World
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+
+Integers: TypeAlias = NDArray[np.int32]
+
+
+Coordinates: TypeAlias = tuple[int, ...]
+
+
+MESH_RANK = 4  # x, y, z, core
+
+
+_LARGEST = 2**31 - 1  # the wire form has 32 bits
+
+
+_MOST_PLACES = 2**24  # of a topology; the missing ones may have to be listed
+
+
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+TOPOLOGY_MESSAGE = wire.Message(
+    "tensorflow.tpu.TopologyProto",
+    (
+        wire.Field(1, "mesh_shape", "int64", repeated=True),
+        wire.Field(2, "num_tasks", "int64"),
+        wire.Field(3, "num_tpu_devices_per_task", "int64"),
+        wire.Field(4, "device_coordinates", "int64", repeated=True),
+        wire.Field(1000, "ranks", "int64", repeated=True),  # ours, and only where they are not counted through
+    ),
+)
+
+
+class DeviceOrderMode(IntEnum):
+    """How replicas and their logical devices follow each other: along rings, or row by row. Local.
+
+    AUTO is RING where that is possible, and MESH elsewhere.
+    """
+
+    AUTO = 0
+    RING = 1
+    MESH = 2
+
+
+class _Place(NamedTuple):
+    task: int
+    device: int
+
+
+class Topology:
+    """The devices of a system at integer coordinates (x, y, z, core); one device is one rank; a frozen value. Local.
+
+    *mesh_shape* is the extent along each coordinate, and *device_coordinates*, of shape [tasks, devices per task, 4],
+    says where the devices of each task are: a task is a host. *ranks*, of shape [tasks, devices per task], are their
+    ranks in the world, by default counted through. *serialized* is the wire form of all this. ``MeshError`` for what
+    makes no topology. `from_comm` makes one of the ranks that there are. Source: Topology of TensorFlow.
+
+    >>> topology = Topology(mesh_shape=[2, 1, 1, 2], device_coordinates=[[[0, 0, 0, 0], [0, 0, 0, 1]],
+    ...                                                                  [[1, 0, 0, 0], [1, 0, 0, 1]]])
+    >>> topology.num_tasks, topology.num_tpus_per_task
+    (2, 2)
+    >>> topology.tpu_device_name_at_coordinates([1, 0, 0, 1], job="w"), topology.rank_at_coordinates([1, 0, 0, 1])
+    ('/job:w/task:1/device:TPU:1', 3)
+    """
+
+    __slots__ = ("_comm", "_device_coordinates", "_mesh_shape", "_missing", "_places", "_ranks")
+
+    _mesh_shape: Integers
+    _device_coordinates: Integers
+    _ranks: Integers
+    _places: dict[Coordinates, _Place]
+    _missing: Integers | None
+    _comm: Any  # where the ranks count; not part of the value
+
+    def __init__(
+        self,
+        serialized: object = None,
+        mesh_shape: ArrayLike | None = None,
+        device_coordinates: ArrayLike | None = None,
+        *,
+        ranks: ArrayLike | None = None,
+    ) -> None:
+        if serialized is not None:
+            if mesh_shape is not None or device_coordinates is not None or ranks is not None:
+                raise MeshError("a topology is given in its wire form or by its parts, not both")
+            mesh_shape, device_coordinates, ranks = _parsed(serialized)
+        self._mesh_shape = positive(mesh_shape, "mesh_shape", (MESH_RANK,))
+        places = math.prod(self._mesh_shape.tolist())
+        if places > _MOST_PLACES:
+            raise MeshError(f"mesh_shape {self._mesh_shape.tolist()} has {places} places; it may have {_MOST_PLACES}")
+        self._device_coordinates = integers(device_coordinates, "device_coordinates", (None, None, MESH_RANK))
+        self._places = _places_of(self._device_coordinates, self._mesh_shape)
+        self._ranks = _ranks_of(ranks, (self.num_tasks, self.num_tpus_per_task))
+        self._missing = self._comm = None
+
+    @classmethod
+    def from_comm(cls, comm: "MPI.Intracomm | None" = None, mesh_shape: ArrayLike | None = None) -> "Topology":
+        """Return the topology of the ranks of a world: a task is a host, its devices are its ranks. Collective.
+
+        Over *comm*, else the simulated world around (then Local), else COMM_WORLD. Hosts come in the order of their
+        first ranks; if they have different numbers of ranks, each rank is a task of its own. The devices lie row-major
+        in *mesh_shape*, 4 integers whose product is the number of ranks, by default [hosts, ranks per host, 1, 1] or
+        else [ranks, 1, 1, 1]. ``MeshError`` on all ranks if it is anything else.
+
+        >>> import meshcomm as mc
+        >>> with mc.simulate(8):
+        ...     print(Topology.from_comm(), Topology.from_comm(mesh_shape=[1, 2, 2, 2]))
+        Topology([1, 8, 1, 1], tasks=1, devices=8) Topology([1, 2, 2, 2], tasks=1, devices=8)
+        """
+        world = current_world() if comm is None else None
+        if world is not None:
+            hosts = ["this"] * world.size
+            shape = _arrangement(mesh_shape, world.size)
+        else:
+            hosts, shape = _gathered_hosts(world_of(comm), mesh_shape)
+        topology = cls._of_hosts(hosts, shape)
+        topology._comm = comm
+        return topology
+
+    @classmethod
+    def _of_hosts(cls, hosts: Sequence[str], shape: list[int] | None) -> "Topology":
+        """Return the topology of ranks of which rank i is on ``hosts[i]``."""
+        ranks = _ranks_by_host(hosts)
+        if shape is None:
+            shape = [*ranks.shape, 1, 1]
+        coordinates = np.indices(shape).reshape(MESH_RANK, -1).T.reshape(*ranks.shape, MESH_RANK)
+        return cls(mesh_shape=shape, device_coordinates=coordinates, ranks=ranks)
+
+    @property
+    def mesh_rank(self) -> int:
+        """The number of coordinates of a device, 4. Local."""
+        return MESH_RANK
+
+    @property
+    def mesh_shape(self) -> Integers:
+        """The extent along each coordinate. Local."""
+        return self._mesh_shape
+
+    @property
+    def num_tasks(self) -> int:
+        """The number of tasks. Local."""
+        return len(self._device_coordinates)
+
+    @property
+    def num_tpus_per_task(self) -> int:
+        """The number of devices of each task. Local."""
+        return int(self._device_coordinates.shape[1])
+
+    @property
+    def device_coordinates(self) -> Integers:
+        """The coordinates of each device, of shape [tasks, devices per task, 4]. Local."""
+        return self._device_coordinates
+
+    @property
+    def ranks(self) -> Integers:
+        """The rank of each device, of shape [tasks, devices per task]. Local."""
+        return self._ranks
+
+    @property
+    def missing_devices(self) -> Integers:
+        """The coordinates within the mesh shape at which there is no device, of shape [any, 4]. Local."""
+        if self._missing is None:
+            absent = np.ones(self._mesh_shape, dtype=bool)
+            absent[tuple(self._device_coordinates.reshape(-1, MESH_RANK).T)] = False
+            self._missing = frozen(np.argwhere(absent))
+        return self._missing
+
+    def task_ordinal_at_coordinates(self, device_coordinates: Sequence[int]) -> int:
+        """Return the task of the device at *device_coordinates*; ``MeshError`` if there is none. Local."""
+        return self._place_at(_point(device_coordinates)).task
+
+    def tpu_device_ordinal_at_coordinates(self, device_coordinates: Sequence[int]) -> int:
+        """Return the number of the device at *device_coordinates* in its task. Local; ``MeshError`` as above."""
+        return self._place_at(_point(device_coordinates)).device
+
+    def rank_at_coordinates(self, device_coordinates: Sequence[int]) -> int:
+        """Return the rank in the world of the device at *device_coordinates*. Local; ``MeshError`` as above."""
+        return int(self._ranks[self._place_at(_point(device_coordinates))])
+
+    def cpu_device_name_at_coordinates(self, device_coordinates: Sequence[int], job: str | None = None) -> str:
+        """Return the name of the host of the device at *device_coordinates*. Local; ``MeshError`` as above."""
+        return f"{_task_name(self._place_at(_point(device_coordinates)), job)}/device:CPU:0"
+
+    def tpu_device_name_at_coordinates(self, device_coordinates: Sequence[int], job: str | None = None) -> str:
+        """Return the name of the device at *device_coordinates*. Local; ``MeshError`` as above."""
+        place = self._place_at(_point(device_coordinates))
+        return f"{_task_name(place, job)}/device:TPU:{place.device}"
+
+    def _place_at(self, at: Coordinates) -> _Place:
+        place = self._places.get(at)
+        if place is None:
+            raise MeshError(
+                f"there is no device at coordinates {at}: the topology has shape {self._mesh_shape.tolist()} and "
+                f"{len(self._places)} devices"
+            )
+        return place
+
+    def serialized(self) -> bytes:
+        """Return the bytes of the topology's TopologyProto. Local.
+
+        Ranks that are not counted through stand in a field of our own, which other readers skip.
+
+        >>> topology = Topology(mesh_shape=[1, 1, 1, 1], device_coordinates=[[[0, 0, 0, 0]]])
+        >>> topology.serialized().hex(), Topology(topology.serialized()) == topology
+        ('0a040101010110011801220400000000', True)
+        """
+        ranks = self._ranks.reshape(-1)
+        values = {
+            "mesh_shape": self._mesh_shape.tolist(),
+            "num_tasks": self.num_tasks,
+            "num_tpu_devices_per_task": self.num_tpus_per_task,
+            "device_coordinates": self._device_coordinates.reshape(-1).tolist(),
+            "ranks": [] if np.array_equal(ranks, np.arange(len(ranks))) else ranks.tolist(),
+        }
+        return wire.encode(TOPOLOGY_MESSAGE, values)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Topology):
+            return NotImplemented
+        return self is other or self.serialized() == other.serialized()
+
+    def __hash__(self) -> int:
+        return hash(self.serialized())
+
+    def __repr__(self) -> str:
+        return f"Topology({self._mesh_shape.tolist()}, tasks={self.num_tasks}, devices={self._ranks.size})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Topology, (self.serialized(),)
+
+
+def frozen(values: NDArray[Any]) -> Integers:
+    array = np.array(values, dtype=np.int32)
+    array.flags.writeable = False
+    return array
+
+
+def integers(values: Any, what: str, shape: tuple[int | None, ...]) -> Integers:
+    """Return *values* as integers of *shape*, in which None is any length, or raise ``MeshError``."""
+    try:
+        array = np.asarray(values)
+    except (ValueError, OverflowError):
+        raise MeshError(f"{what} must be an array of integers, not {quote(values)}") from None
+    if array.dtype.kind not in "iu" and array.size:
+        raise MeshError(f"{what} must be integers, not {quote(values)}")
+    if array.ndim != len(shape) or any(n not in (None, m) for n, m in zip(shape, array.shape, strict=True)):
+        form = ", ".join("any" if n is None else str(n) for n in shape)
+        raise MeshError(f"{what} must have shape [{form}]; got {array.shape}")
+    if array.size and not -_LARGEST <= int(array.min()) <= int(array.max()) <= _LARGEST:
+        raise MeshError(f"{what} {quote(array.tolist())} has numbers beyond 2**31 - 1")
+    return frozen(array)
+
+
+def _point(device_coordinates: Sequence[int]) -> Coordinates:
+    return tuple(integers(device_coordinates, "device_coordinates", (MESH_RANK,)).tolist())
+
+
+def positive(values: Any, what: str, shape: tuple[int | None, ...] = (MESH_RANK,)) -> Integers:
+    array = integers(values, what, shape)
+    if (array < 1).any():
+        raise MeshError(f"{what} must be positive; got {what}={array.tolist()}")
+    return array
+
+
+def _parsed(serialized: object) -> tuple[list[int], NDArray[Any], NDArray[Any] | None]:
+    """Return the mesh shape, coordinates and ranks of a TopologyProto."""
+    try:
+        values = wire.decode(TOPOLOGY_MESSAGE, wire.as_bytes(serialized))
+    except wire.WireError as error:
+        raise MeshError(f"not a TopologyProto: {error}") from error
+    tasks, devices = values["num_tasks"], values["num_tpu_devices_per_task"]
+    listed, ranks = values["device_coordinates"], values["ranks"]
+    if not (0 <= tasks <= _LARGEST and 0 <= devices <= _LARGEST):
+        raise MeshError(f"a topology of {tasks} tasks with {devices} devices each; both are 0 .. 2**31 - 1")
+    if len(listed) != tasks * devices * MESH_RANK:
+        raise MeshError(
+            f"{len(listed)} device coordinates for {tasks} tasks with {devices} devices each; "
+            f"it must be {MESH_RANK} per device"
+        )
+    if len(ranks) not in (0, tasks * devices):
+        raise MeshError(f"{len(ranks)} ranks for {tasks} tasks with {devices} devices each; it must be one per device")
+    coordinates = np.array(listed, dtype=np.int64).reshape(tasks, devices, MESH_RANK)
+    return values["mesh_shape"], coordinates, np.reshape(ranks, (tasks, devices)) if ranks else None
+
+
+def _places_of(coordinates: Integers, mesh_shape: Integers) -> dict[Coordinates, _Place]:
+    """Return which device of which task is at which coordinates."""
+    if ((coordinates < 0) | (coordinates >= mesh_shape)).any():
+        task, device = np.argwhere(((coordinates < 0) | (coordinates >= mesh_shape)).any(axis=-1))[0].tolist()
+        raise MeshError(
+            f"device_coordinates[{task}, {device}] is {coordinates[task, device].tolist()}, outside of the mesh shape "
+            f"{mesh_shape.tolist()}; it is 0 <= coordinate < extent"
+        )
+    places: dict[Coordinates, _Place] = {}
+    for task, devices in enumerate(coordinates.tolist()):
+        for device, at in enumerate(devices):
+            place = _Place(task, device)
+            if places.setdefault(tuple(at), place) != place:
+                raise MeshError(
+                    f"device_coordinates[{task}, {device}] is {at}, where {tuple(places[tuple(at)])} is already; "
+                    "each device has a place of its own"
+                )
+    return places
+
+
+def _ranks_of(ranks: ArrayLike | None, shape: tuple[int, int]) -> Integers:
+    """Return *ranks* after checking them, by default counted through."""
+    if ranks is None:
+        return frozen(np.arange(shape[0] * shape[1]).reshape(shape))
+    array = integers(ranks, "ranks", shape)
+    if (array < 0).any() or len(np.unique(array)) < array.size:
+        raise MeshError(f"ranks {quote(array.tolist())} must be different from each other and not negative")
+    return array
+
+
+def _task_name(place: _Place, job: str | None) -> str:
+    return f"/task:{place.task}" if job is None else f"/job:{job}/task:{place.task}"
+
+
+def _this_host() -> str:
+    """Return what tells this host from others: names alone may repeat."""
+    boot = _BOOT_ID.read_text().strip() if _BOOT_ID.exists() else ""
+    return f"{socket.gethostname()} {boot}"
+
+
+def _arrangement(mesh_shape: ArrayLike | None, size: int) -> list[int] | None:
+    """Return *mesh_shape* after checking that it has *size* places."""
+    if mesh_shape is None:
+        return None
+    shape: list[int] = positive(mesh_shape, "mesh_shape").tolist()
+    if math.prod(shape) != size:
+        raise MeshError(
+            f"mesh_shape {shape} has {math.prod(shape)} places for {size} ranks; the product of the extents is the "
+            "number of ranks"
+        )
+    return shape
+
+
+def _gathered_hosts(world: World, mesh_shape: ArrayLike | None) -> tuple[list[str], list[int] | None]:
+    """Return the host of every rank, and the mesh shape that all agree on. Collective over the world."""
+    team, shape, error = world.team(range(world.size)), None, None
+    watchdog.begin("Topology.from_comm", team)
+    try:
+        try:
+            shape = _arrangement(mesh_shape, world.size)
+        except Exception as problem:
+            error = problem
+        agreement.agree(team, f"Topology.from_comm with mesh_shape {shape}", error)
+        hosts = team.everyone.communicator().allgather(_this_host().encode())
+    finally:
+        watchdog.end()
+    return [host.decode() for host in hosts], shape
+
+
+def _ranks_by_host(hosts: Sequence[str]) -> NDArray[Any]:
+    """Return the ranks of each host in a row; one rank per row if the hosts have different numbers of them.
+
+    >>> _ranks_by_host(["a", "b", "a", "b"]).tolist(), _ranks_by_host(["a", "b", "a"]).tolist()
+    ([[0, 2], [1, 3]], [[0], [2], [1]])
+    """
+    on: dict[str, list[int]] = {}
+    for rank, host in enumerate(hosts):
+        on.setdefault(host, []).append(rank)
+    even = len({len(ranks) for ranks in on.values()}) == 1
+    return np.array(list(on.values()) if even else [[rank] for ranks in on.values() for rank in ranks])

@@ -1,0 +1,1 @@
+"""Moves boxes between the blocks of the ranks of a group: over MPI, in shared memory, or relayed."""
