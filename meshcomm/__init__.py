@@ -48,9 +48,10 @@ from meshcomm.errors import (
     MeshError,
     ShapeError,
 )
+from meshcomm.layouts.dimensions import MeshDimension
 from meshcomm.layouts.layout import MATCH, UNSHARDED, Layout
 from meshcomm.layouts.machine import Machine
-from meshcomm.layouts.mesh import Mesh, MeshDimension
+from meshcomm.layouts.mesh import Mesh
 from meshcomm.ops.linalg import matmul, transpose
 from meshcomm.ops.random import random_normal, random_uniform
 from meshcomm.plans.plan import Plan, plan_relayout

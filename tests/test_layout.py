@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 
 from meshcomm.errors import LayoutError, MeshError, ShapeError
 from meshcomm.layouts import wire
-from meshcomm.layouts.layout import LAYOUT_MESSAGE, MATCH, UNSHARDED, Layout, LayoutType
+from meshcomm.layouts.layout import Layout
+from meshcomm.layouts.layout_text import LAYOUT_MESSAGE, MATCH, UNSHARDED, LayoutType
 from meshcomm.layouts.mesh import Mesh
 
 GOLDEN = json.loads((Path(__file__).parent / "data" / "layout_methods.json").read_text())
@@ -631,7 +632,7 @@ def test_offsets_are_block_numbers(specs):
 
 
 def test_blocks_of_a_mesh_of_a_million_devices(monkeypatch):
-    monkeypatch.setattr("meshcomm.layouts.mesh._rank_device", None)  # no device string may be made
+    monkeypatch.setattr("meshcomm.layouts.mesh.rank_device", None)  # no device string may be made
     mesh = Mesh(range(2**20), {"x": 1024, "y": 1024})
     layout = Layout([("y", "x"), UNSHARDED], mesh)
     assert layout.block_slices((2**21 + 1, 5), 2**20 - 1) == (slice(2**21 - 1, 2**21 + 1), slice(0, 5))

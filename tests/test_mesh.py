@@ -15,7 +15,8 @@ from test_layout import DEPARTURES, golden_key
 from meshcomm import _hooks
 from meshcomm._arguments import quote
 from meshcomm.errors import MeshError
-from meshcomm.layouts.mesh import Mesh, MeshDimension
+from meshcomm.layouts.dimensions import MeshDimension
+from meshcomm.layouts.mesh import Mesh
 
 GOLDEN = json.loads((Path(__file__).parent / "data" / "layout_methods.json").read_text())
 REPEATABLE = settings(derandomize=True, database=None, deadline=None, max_examples=300)
@@ -452,7 +453,7 @@ def test_device_type(device, device_type):
 
 
 def test_a_mesh_of_a_million_ranks(monkeypatch):
-    monkeypatch.setattr("meshcomm.layouts.mesh._rank_device", None)  # no device string may be made
+    monkeypatch.setattr("meshcomm.layouts.mesh.rank_device", None)  # no device string may be made
     mesh = Mesh(range(2**20), [("x", 1024), ("y", 1024)])
     assert mesh.ranks == range(2**20)
     assert mesh.coords(2**20 - 1) == [1023, 1023]

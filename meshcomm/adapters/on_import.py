@@ -35,7 +35,7 @@ class _AutogradFinder(MetaPathFinder):
 
 def _teach_autograd() -> None:
     try:
-        importlib.import_module("meshcomm._autograd")
+        importlib.import_module("meshcomm.adapters.autograd")
     except (ImportError, AttributeError) as error:
         warnings.warn(f"gradients do not go through meshcomm with this version of autograd: {error}", stacklevel=2)
 

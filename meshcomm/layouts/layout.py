@@ -1,63 +1,23 @@
 """Layouts: how the axes of a global array are divided over a mesh; pure values, without MPI and without data.
 
 For each axis a layout holds the mesh dimensions that shard it. The axis is cut into as many blocks as they have
-devices, by the rule of :mod:`meshcomm.layouts.partition`; a device's coordinates along them are the number of the block it holds.
+devices, by the rule of :mod:`meshcomm.layouts.partition`; a device's coordinates along them give the number of the
+block that it holds.
 """
 
 import math
 from collections.abc import Iterable, Sequence
-from enum import IntEnum
 from typing import Any, NoReturn, TypeAlias
 
 from meshcomm._arguments import integer, quote
 from meshcomm.errors import LayoutError, ShapeError
-from meshcomm.layouts import wire
+from meshcomm.layouts import layout_text, wire
 from meshcomm.layouts.boxes import Box
-from meshcomm.layouts.mesh import LONGEST_REPR, MESH_MESSAGE, Mesh
+from meshcomm.layouts.layout_text import MATCH, UNSHARDED, LayoutType, Spec
+from meshcomm.layouts.mesh import LONGEST_REPR, Mesh
 from meshcomm.layouts.partition import block_interval
 
-UNSHARDED = "unsharded"
-
-
-MATCH = "match"
-
-
-Spec: TypeAlias = str | tuple[str, ...]  # a mesh dimension, UNSHARDED, MATCH, or several mesh dimensions
-
-
 Axes: TypeAlias = tuple[tuple[str, ...], ...]
-
-
-LAYOUT_MESSAGE = wire.Message(
-    "tensorflow.dtensor.LayoutProto",
-    (
-        wire.Field(
-            1,
-            "sharding_specs",
-            wire.Message("tensorflow.dtensor.ShardingSpec", (wire.Field(2, "sharding_spec", "string"),)),
-            repeated=True,
-        ),
-        wire.Field(2, "mesh_config", MESH_MESSAGE),
-        wire.Field(3, "type", wire.Enum("LayoutType", ("UNKNOWN", "STATIC", "PARTED", "SINGLE_DEVICE"))),
-    ),
-)
-
-
-class LayoutType(IntEnum):
-    """What kind of layout it is. Source: LayoutType of TensorFlow's DTensor."""
-
-    STATIC = 1
-    SINGLE_DEVICE = 2
-    PARTED = 3
-
-
-_PREFIXES = {"sharding_specs": LayoutType.STATIC, "parted": LayoutType.PARTED}
-
-
-_SINGLE_DEVICE = "maximal:true,"
-
-
-_WIRE_TYPES = (LayoutType.STATIC, LayoutType.STATIC, LayoutType.PARTED, LayoutType.SINGLE_DEVICE)  # 0 is an old STATIC
 
 
 class Layout:
@@ -375,10 +335,7 @@ class Layout:
         >>> Layout([("x", "y"), UNSHARDED], Mesh(["CPU:0"], [("x", 1), ("y", 1)])).to_string()
         'sharding_specs:x+y,unsharded, mesh:|x=1,y=1|0|0|CPU:0'
         """
-        if self.is_single_device():
-            return f"{_SINGLE_DEVICE} mesh:{self._mesh.to_string()}"
-        prefix = next(prefix for prefix, layout_type in _PREFIXES.items() if layout_type is self._type)
-        return f"{prefix}:{''.join(f'{spec},' for spec in self._spec_texts())} mesh:{self._mesh.to_string()}"
+        return layout_text.to_text(self._type, self.sharding_specs, self._mesh.to_string())
 
     @classmethod
     def from_string(cls, text: str) -> "Layout":
@@ -389,20 +346,8 @@ class Layout:
         """
         if not isinstance(text, str):
             raise LayoutError(f"{type(text).__name__} is no text of a layout; from_string takes a str")
-        items = text.split(" ")
-        if len(items) != 2:
-            raise LayoutError(f"expected 2 items but found {len(items)} in {quote(text)}; it is TYPE:SPECS, mesh:MESH")
-        if not items[1].startswith("mesh:"):
-            raise LayoutError(f"item 2 of a layout is {quote(items[1])}; it is mesh: and the text of a mesh")
-        mesh_text = items[1].removeprefix("mesh:")
-        if items[0] == _SINGLE_DEVICE:
-            return cls.from_single_device_mesh(Mesh.from_string(mesh_text))
-        prefix, colon, specs = items[0].partition(":")
-        if not colon or prefix not in _PREFIXES:
-            raise LayoutError(f"unknown layout type prefix {quote(prefix)} in {quote(text)}; known: {list(_PREFIXES)}")
-        if specs and not specs.endswith(","):
-            raise LayoutError(f"specs {quote(specs)} end without a comma; every spec is followed by one")
-        return cls._parsed(_PREFIXES[prefix], specs.split(",")[:-1], Mesh.from_string(mesh_text))
+        layout_type, texts, mesh = layout_text.from_text(text)
+        return cls._parsed(layout_type, texts, Mesh.from_string(mesh))
 
     @classmethod
     def _parsed(cls, layout_type: LayoutType, texts: list[str], mesh: Mesh) -> "Layout":
@@ -411,19 +356,11 @@ class Layout:
             if texts:
                 raise LayoutError(f"specs {quote(texts)} in the layout of a single device, which has none")
             return cls.from_single_device_mesh(mesh)
-        if texts == ["scalar"]:
-            texts = []
-        elif "scalar" in texts:
-            raise LayoutError(f"specs {quote(texts)}: 'scalar' can only be used as the single spec of a layout")
-        specs = [tuple(text.split("+")) if "+" in text else text for text in texts]
-        return cls._make(mesh, *_canonical_axes(specs, mesh), layout_type)
-
-    def _spec_texts(self) -> list[str]:
-        return [spec if isinstance(spec, str) else "+".join(spec) for spec in self.sharding_specs]
+        return cls._make(mesh, *_canonical_axes(layout_text.parsed_specs(texts), mesh), layout_type)
 
     def as_proto(self) -> Any:
         """Return the layout as a LayoutProto: a protobuf message, or a stand-in without protobuf installed. Local."""
-        return wire.as_message(LAYOUT_MESSAGE, self._wire_values())
+        return wire.as_message(layout_text.LAYOUT_MESSAGE, self._wire_values())
 
     def mesh_proto(self) -> Any:
         """Return the mesh as a MeshProto: a protobuf message, or a stand-in without protobuf installed. Local."""
@@ -436,26 +373,20 @@ class Layout:
         >>> Layout.from_str(layout.serialized_string()) == layout
         True
         """
-        return wire.encode(LAYOUT_MESSAGE, self._wire_values())
+        return wire.encode(layout_text.LAYOUT_MESSAGE, self._wire_values())
 
     def _wire_values(self) -> wire.Values:
-        return {
-            "sharding_specs": [{"sharding_spec": text} for text in self._spec_texts()],
-            "mesh_config": self._mesh.wire_values(),
-            "type": _WIRE_TYPES.index(self._type, 1),
-        }
+        return layout_text.to_wire(self._type, self.sharding_specs, self._mesh.wire_values())
 
     @classmethod
     def from_proto(cls, proto: object) -> "Layout":
         """Return the layout of a LayoutProto, given as any message with ``SerializeToString()`` or as bytes. Local."""
         try:
-            values = wire.decode(LAYOUT_MESSAGE, wire.as_bytes(proto))
+            values = wire.decode(layout_text.LAYOUT_MESSAGE, wire.as_bytes(proto))
         except wire.WireError as error:
             raise LayoutError(f"not a LayoutProto: {error}") from error
-        if not 0 <= values["type"] < len(_WIRE_TYPES):
-            raise LayoutError(f"layout type {values['type']} in a LayoutProto; known are 0 .. {len(_WIRE_TYPES) - 1}")
-        texts = [spec["sharding_spec"] for spec in values["sharding_specs"]]
-        return cls._parsed(_WIRE_TYPES[values["type"]], texts, Mesh.from_wire_values(values["mesh_config"]))
+        layout_type, texts, mesh = layout_text.from_wire(values)
+        return cls._parsed(layout_type, texts, Mesh.from_wire_values(mesh))
 
     @classmethod
     def from_str(cls, proto_str: bytes) -> "Layout":

@@ -5,9 +5,8 @@ dimensions and its devices; where it runs (:attr:`Mesh.world`) is not part of th
 """
 
 import math
-import re
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -15,69 +14,11 @@ from meshcomm import _hooks
 from meshcomm._arguments import integer, quote
 from meshcomm._types import Ranks
 from meshcomm.errors import MeshError
-from meshcomm.layouts import wire
-
-Dims: TypeAlias = Iterable[tuple[str, int]] | Mapping[str, int]
-
-
-T = TypeVar("T")
-
-
-# "scalar" and "any" mean something else than a mesh dimension in the text form of a layout.
-RESERVED_NAMES = frozenset({"unsharded", "match", "any", "scalar"})
-
+from meshcomm.layouts import mesh_text, wire
+from meshcomm.layouts.devices import canonical_devices, checked_name, device_type_of, on_host, rank_device
+from meshcomm.layouts.dimensions import Dims, MeshDimension, canonical_dims, row_major_strides
 
 LONGEST_REPR = 64  # devices; a mesh with more of them is described by its dimensions only
-
-
-_MAX_RANK = 2**31 - 1  # MPI numbers ranks with a C int
-
-
-_MAX_INT64 = 2**63 - 1
-
-
-_MAX_DIMS = 32  # the most axes of an ndarray that every NumPy in use allows
-
-
-_MAX_GENERATED = 2**20  # devices that a text like "|x=4|*CPU" may ask for
-
-
-_XLA_SPMD = "use_xla_spmd"
-
-
-_RANK_DEVICE = re.compile(r"/job:mpi/replica:0/task:(0|[1-9][0-9]{0,9})/device:CPU:0")
-
-
-_DEVICE_TYPE = re.compile(
-    r"(?:.*/)?(?:device:)?(?!(?:job|replica|task):)([A-Za-z_][A-Za-z0-9_]*):[0-9]+", re.IGNORECASE
-)
-
-
-DIMENSION_MESSAGE = wire.Message(
-    "tensorflow.dtensor.MeshDimensionProto", (wire.Field(1, "name", "string"), wire.Field(2, "size", "int64"))
-)
-
-
-MESH_MESSAGE = wire.Message(
-    "tensorflow.dtensor.MeshProto",
-    (
-        wire.Field(1, "mesh_dimensions", DIMENSION_MESSAGE, repeated=True),
-        wire.Field(2, "global_device_ids", "int64", repeated=True),
-        wire.Field(3, "name", "string"),
-        wire.Field(4, "local_device_ids", "int64", repeated=True),
-        wire.Field(5, "local_devices", "string", repeated=True),
-        wire.Field(6, "global_devices", "string", repeated=True),
-        wire.Field(7, "use_xla_spmd", "bool"),
-        wire.Field(8, "single_device", "string"),
-    ),
-)
-
-
-class MeshDimension(NamedTuple):
-    """A mesh dimension: its name and how many devices lie along it."""
-
-    name: str
-    size: int
 
 
 class _Listing(NamedTuple):
@@ -139,7 +80,7 @@ class Mesh:
         cls, devices: Sequence[str] | Sequence[int], dims: Dims, mesh_name: str = "", use_xla_spmd: bool = False
     ) -> "Mesh":
         """Normalise and check the arguments; MeshError for what makes no mesh. Local."""
-        ranks, names = _canonical_devices(devices)
+        ranks, names = canonical_devices(devices)
         mesh = cls._make(mesh_name, canonical_dims(dims), ranks, names, None, bool(use_xla_spmd))
         product = math.prod(mesh.shape())
         if mesh.size != product:
@@ -160,13 +101,13 @@ class Mesh:
         use_xla_spmd: bool,
     ) -> "Mesh":
         mesh = object.__new__(cls)
-        mesh._name = _checked_name("mesh name", name, "|", may_be_empty=True)
+        mesh._name = checked_name("mesh name", name, "|", may_be_empty=True)
         mesh._dims = dims
         mesh._ranks = ranks
         mesh._names = names
         mesh._listing = listing
         mesh._use_xla_spmd = use_xla_spmd
-        mesh._strides = _row_major_strides(dims)
+        mesh._strides = row_major_strides(dims)
         mesh._index = {dim.name: i for i, dim in enumerate(dims)}
         mesh._hash = mesh._world = None
         mesh._closed = frozenset()
@@ -294,7 +235,7 @@ class Mesh:
         """
         if self._listing:
             return list(self._listing.local_devices)
-        return [_rank_device(rank) for rank in self._ranks] if self._names is None else list(self._names)
+        return [rank_device(rank) for rank in self._ranks] if self._names is None else list(self._names)
 
     def num_local_devices(self) -> int:
         """Return the number of local devices. Local."""
@@ -307,8 +248,8 @@ class Mesh:
     def device_type(self) -> str:
         """Return what the devices are, in capitals: ``CPU``, ``GPU``, ``TPU``. Local."""
         if self._listing:
-            return _device_type((self._listing.local_devices or self._listing.global_devices)[0])
-        return "CPU" if self._names is None else _device_type(self._names[0])
+            return device_type_of((self._listing.local_devices or self._listing.global_devices)[0])
+        return "CPU" if self._names is None else device_type_of(self._names[0])
 
     def is_remote(self) -> bool:
         """Return whether no device is local. Local."""
@@ -324,14 +265,17 @@ class Mesh:
 
     def _on_hosts(self) -> "Mesh":
         if self.is_single_device():
-            return Mesh.from_device(_on_host(self.single_device))
+            return Mesh.from_device(on_host(self.single_device))
         if self._listing is None:
-            devices = self._ranks if self._names is None else tuple(map(_on_host, self._names))
+            devices = self._ranks if self._names is None else tuple(map(on_host, self._names))
             return Mesh(devices, self._dims)
-        first, local_ids, *devices_of = self._listing
-        local_devices, global_devices = (tuple(map(_on_host, devices)) for devices in devices_of)
-        ids = tuple(range(first, first + self.size))
-        return self._listed("", self._dims, ids, local_ids, local_devices, global_devices)
+        local_devices, global_devices = (
+            tuple(map(on_host, devices)) for devices in (self.local_devices(), self.global_devices())
+        )
+        written = self._written()._replace(
+            name="", local_devices=local_devices, global_devices=global_devices, use_xla_spmd=False
+        )
+        return self._from_written(written)
 
     # -- places in the grid -------------------------------------------------------------------------------------------
 
@@ -394,21 +338,7 @@ class Mesh:
         >>> Mesh(["TPU:0", "TPU:1"], [("x", 2)], "pod").to_string()
         'pod|x=2|0,1|0,1|TPU:0,TPU:1'
         """
-        if self.is_single_device():
-            return self.single_device
-        first = self.min_global_device_id()
-        parts = [
-            self._name,
-            ",".join(f"{dim.name}={dim.size}" for dim in self._dims),
-            ",".join(map(str, range(first, first + self.size))),
-            ",".join(map(str, self.local_device_ids())),
-            ",".join(self.local_devices()),
-        ]
-        if self.global_devices():
-            parts.append(",".join(self.global_devices()))
-        if self._use_xla_spmd:
-            parts.append(_XLA_SPMD)
-        return "|".join(parts)
+        return self.single_device if self.is_single_device() else mesh_text.to_text(self._written())
 
     @classmethod
     def from_string(cls, text: str) -> "Mesh":
@@ -423,42 +353,30 @@ class Mesh:
             raise MeshError(f"{type(text).__name__} is no text of a mesh; from_string takes a str")
         if text == "empty_mesh":
             raise MeshError("the text 'empty_mesh' describes no mesh; a mesh has at least one device")
-        parts = text.split("|")
-        if len(parts) == 1:
-            return cls.from_device(text)
-        if len(parts) not in (3, 5, 6, 7):
-            raise MeshError(f"expected either 5, 6, 7 or 3 mesh parts but found {len(parts)} in {quote(text)}")
-        dims = canonical_dims(map(_parse_dim, parts[1].split(",")))
-        if len(parts) == 3:
-            return cls(_generated_devices(parts[2], dims), dims, parts[0])
-        use_xla_spmd = parts[-1] == _XLA_SPMD and len(parts) > 5
-        if len(parts) == 7 and not use_xla_spmd:
-            raise MeshError(f"part 7 of the mesh is {quote(parts[6])}; the only text it may be is {_XLA_SPMD!r}")
-        global_devices = parts[5] if len(parts) - use_xla_spmd == 6 else ""
-        ids, local_ids = _parse_ids(parts[2], "global"), _parse_ids(parts[3], "local")
-        return cls._listed(
-            parts[0], dims, ids, local_ids, _split(parts[4]), _split(global_devices), use_xla_spmd=use_xla_spmd
+        return cls._from_written(mesh_text.from_text(text)) if "|" in text else cls.from_device(text)
+
+    def _written(self) -> mesh_text.Written:
+        first = self.min_global_device_id()
+        return mesh_text.Written(
+            self._name,
+            self._dims,
+            range(first, first + self.size),
+            self.local_device_ids(),
+            self.local_devices(),
+            self.global_devices(),
+            self._use_xla_spmd,
         )
 
     @classmethod
-    def _listed(
-        cls,
-        name: str,
-        dims: tuple[MeshDimension, ...],
-        ids: tuple[int, ...],
-        local_ids: tuple[int, ...],
-        local_devices: tuple[str, ...],
-        global_devices: tuple[str, ...],
-        use_xla_spmd: bool = False,
-    ) -> "Mesh":
+    def _from_written(cls, mesh: mesh_text.Written) -> "Mesh":
         """Return the mesh that lists its devices as TensorFlow does, after checking the lists."""
-        _check_ids(ids, local_ids, math.prod(dim.size for dim in dims))
-        _check_listed_devices(len(ids), len(local_ids), local_devices, global_devices)
-        listing = _Listing(ids[0], local_ids, local_devices, global_devices)
-        if not global_devices and local_ids == tuple(range(len(ids))):
-            return cls._make(name, dims, *_canonical_devices(local_devices), None, use_xla_spmd)
-        in_order = global_devices or _in_order(local_ids, local_devices, ids)
-        ranks = _canonical_devices(in_order)[0] if in_order else range(len(ids))
+        mesh_text.check(mesh)
+        name, dims, ids, local_ids, local_devices, global_devices, use_xla_spmd = mesh
+        if not global_devices and tuple(local_ids) == tuple(range(len(ids))):
+            return cls._make(name, dims, *canonical_devices(local_devices), None, use_xla_spmd)
+        listing = _Listing(ids[0], tuple(local_ids), tuple(local_devices), tuple(global_devices))
+        in_order = mesh_text.devices_in_order(mesh)
+        ranks = canonical_devices(in_order)[0] if in_order else range(len(ids))
         return cls._make(name, dims, ranks, None, listing, use_xla_spmd)
 
     @classmethod
@@ -471,11 +389,11 @@ class Mesh:
         """
         if not isinstance(device, str):
             raise MeshError(f"device {quote(device)} is a {type(device).__name__}; a single device is a string")
-        return cls._make("", (), *_canonical_devices((device,)), None, False)
+        return cls._make("", (), *canonical_devices((device,)), None, False)
 
     def as_proto(self) -> Any:
         """Return the mesh as a MeshProto: a protobuf message, or a stand-in where protobuf is not installed. Local."""
-        return wire.as_message(MESH_MESSAGE, self.wire_values())
+        return wire.as_message(mesh_text.MESH_MESSAGE, self.wire_values())
 
     def serialized_string(self) -> bytes:
         """Return the bytes of the mesh's MeshProto. Local.
@@ -483,28 +401,19 @@ class Mesh:
         >>> Mesh.from_proto(Mesh(["CPU:0"], [("x", 1)]).serialized_string())
         Mesh.from_string(|x=1|0|0|CPU:0)
         """
-        return wire.encode(MESH_MESSAGE, self.wire_values())
+        return wire.encode(mesh_text.MESH_MESSAGE, self.wire_values())
 
     def wire_values(self) -> wire.Values:
         """Return the plain values of the mesh's MeshProto. Local."""
         if self.is_single_device():
             return {"single_device": self.single_device}
-        first = self.min_global_device_id()
-        return {
-            "mesh_dimensions": [dim._asdict() for dim in self._dims],
-            "global_device_ids": range(first, first + self.size),
-            "name": self._name,
-            "local_device_ids": self.local_device_ids(),
-            "local_devices": self.local_devices(),
-            "global_devices": self.global_devices(),
-            "use_xla_spmd": self._use_xla_spmd,
-        }
+        return mesh_text.to_wire(self._written())
 
     @classmethod
     def from_proto(cls, proto: object) -> "Mesh":
         """Return the mesh of a MeshProto, given as any message with ``SerializeToString()`` or as bytes. Local."""
         try:
-            values = wire.decode(MESH_MESSAGE, wire.as_bytes(proto))
+            values = wire.decode(mesh_text.MESH_MESSAGE, wire.as_bytes(proto))
         except wire.WireError as error:
             raise MeshError(f"not a MeshProto: {error}") from error
         return cls.from_wire_values(values)
@@ -514,10 +423,7 @@ class Mesh:
         """Return the mesh of the plain values of a MeshProto; MeshError if they make none. Local."""
         if values["single_device"]:
             return cls.from_device(values["single_device"])
-        dims = canonical_dims((dim["name"], dim["size"]) for dim in values["mesh_dimensions"])
-        ids, local_ids = tuple(values["global_device_ids"]), tuple(values["local_device_ids"])
-        local_devices, global_devices = tuple(values["local_devices"]), tuple(values["global_devices"])
-        return cls._listed(values["name"], dims, ids, local_ids, local_devices, global_devices, values["use_xla_spmd"])
+        return cls._from_written(mesh_text.from_wire(values))
 
     def _value(self) -> tuple[object, ...]:
         return self._dims, self._name, self._ranks, self._names, self._listing, self._use_xla_spmd
@@ -556,202 +462,3 @@ class Mesh:
 
     def __deepcopy__(self, memo: object) -> "Mesh":
         return self
-
-
-def _checked_name(what: str, name: object, forbidden: str, may_be_empty: bool = False) -> str:
-    """Return *name* as a plain str that the text form can hold."""
-    if not isinstance(name, str):
-        raise MeshError(f"{what} {quote(name)} is a {type(name).__name__}; it must be a str")
-    if not (name or may_be_empty):
-        raise MeshError(f"{what} is empty; it must have at least one character")
-    if not name.isprintable() or any(c in name for c in forbidden + " "):
-        raise MeshError(
-            f"{what} {quote(name)} cannot be written in the text form of a mesh; "
-            f"names are printable and contain neither spaces nor any of {' '.join(forbidden)}"
-        )
-    return str.__str__(name)
-
-
-def canonical_dims(dims: Dims) -> tuple[MeshDimension, ...]:
-    """Return *dims* as MeshDimensions; ``MeshError`` unless names and sizes are those that a mesh can have. Local."""
-    pairs = _as_tuple("mesh dimensions", dims.items() if isinstance(dims, Mapping) else dims)
-    if not 1 <= len(pairs) <= _MAX_DIMS:
-        raise MeshError(f"{len(pairs)} mesh dimensions; a mesh has between 1 and {_MAX_DIMS}")
-    canonical = tuple(_canonical_dim(i, pair) for i, pair in enumerate(pairs))
-    names = [dim.name for dim in canonical]
-    for name in names:
-        if names.count(name) > 1:
-            raise MeshError(f"repeated mesh dimension {quote(name)} in {quote(names)}; the names in a mesh are unique")
-    if math.prod(dim.size for dim in canonical) > _MAX_INT64:
-        raise MeshError(f"a mesh of shape {[dim.size for dim in canonical]}; it has at most 2**63 - 1 devices")
-    return canonical
-
-
-def _canonical_dim(i: int, pair: object) -> MeshDimension:
-    if not isinstance(pair, list | tuple) or len(pair) != 2:
-        raise MeshError(f"mesh dimension {i} is {quote(pair)}; a mesh dimension is a pair (name, size)")
-    name = _checked_name(f"name of mesh dimension {i}", pair[0], "+,=|")
-    if name in RESERVED_NAMES:
-        raise MeshError(f"mesh dimension name {name} is reserved; reserved are {', '.join(sorted(RESERVED_NAMES))}")
-    size = integer(pair[1], f"size of mesh dimension {quote(name)}")
-    if not 1 <= size <= _MAX_INT64:
-        raise MeshError(f"mesh dimension {quote(name)} has size {quote(size)}; sizes are 1 .. 2**63 - 1")
-    return MeshDimension(name, size)
-
-
-def _row_major_strides(dims: tuple[MeshDimension, ...]) -> tuple[int, ...]:
-    strides = [1]
-    for dim in dims[:0:-1]:
-        strides.append(strides[-1] * dim.size)
-    return tuple(reversed(strides)) if dims else ()
-
-
-def _as_tuple(what: str, values: Iterable[T]) -> tuple[T, ...]:
-    if isinstance(values, str | bytes):
-        raise MeshError(f"{what} are {quote(values)}, one {type(values).__name__}; they must be a sequence")
-    try:
-        return tuple(values)
-    except TypeError:
-        raise MeshError(f"{what} are {quote(values)}, a {type(values).__name__}; they must be a sequence") from None
-
-
-def _canonical_devices(devices: Sequence[str] | Sequence[int]) -> tuple[Ranks, tuple[str, ...] | None]:
-    """Return the rank of each device, and the device strings unless they can be made from the ranks."""
-    listed: Sequence[object] = devices if isinstance(devices, range) else _as_tuple("devices", devices)
-    if not listed:
-        raise MeshError("a mesh of no devices; it needs at least one")
-    if not isinstance(listed[0], str):
-        return _canonical_ranks(listed), None
-    names = tuple(_checked_name(f"device {i}", device, ",|") for i, device in enumerate(listed))
-    _check_device_types(names)
-    _refuse_duplicates(names)
-    ranks = _encoded_ranks(names)
-    return (range(len(names)), names) if ranks is None else (_canonical_ranks(ranks), None)
-
-
-def _canonical_ranks(devices: Sequence[object]) -> Ranks:
-    """Return *devices* as ranks: as a range where they are consecutive, else as a tuple."""
-    if isinstance(devices, range):  # a range may be long: it is listed only where it must be, and checked at its ends
-        _check_ranks({devices[0], devices[-1]})
-        ranks: Ranks = devices
-    else:
-        ranks = tuple(integer(rank, f"rank of device {i}") for i, rank in enumerate(devices))
-        _check_ranks(ranks)
-        _refuse_duplicates(ranks)
-    consecutive = range(ranks[0], ranks[0] + len(ranks))
-    if isinstance(ranks, range):
-        return consecutive if ranks == consecutive else tuple(ranks)
-    return consecutive if ranks == tuple(consecutive) else ranks
-
-
-def _check_ranks(ranks: Iterable[int]) -> None:
-    for rank in ranks:
-        if not 0 <= rank <= _MAX_RANK:
-            raise MeshError(f"rank {quote(rank)} among the devices of a mesh; ranks are 0 .. {_MAX_RANK}")
-
-
-def _refuse_duplicates(devices: Sequence[object]) -> None:
-    if len(set(devices)) == len(devices):
-        return
-    first: dict[object, int] = {}
-    for i, device in enumerate(devices):
-        if first.setdefault(device, i) != i:
-            raise MeshError(
-                f"duplicate devices found in mesh specification: {quote(device)} is device {first[device]} and "
-                f"device {i}; a device has one place in a mesh"
-            )
-
-
-def _encoded_ranks(names: tuple[str, ...]) -> tuple[int, ...] | None:
-    """Return the ranks in *names* if all of them are of meshcomm's own form, else None."""
-    matches = [_RANK_DEVICE.fullmatch(name) for name in names]
-    ranks = tuple(int(match[1]) for match in matches if match)
-    return ranks if len(ranks) == len(names) and max(ranks) <= _MAX_RANK else None
-
-
-def _rank_device(rank: int) -> str:
-    return f"/job:mpi/replica:0/task:{rank}/device:CPU:0"
-
-
-def _device_type(device: str) -> str:
-    match = _DEVICE_TYPE.fullmatch(device)
-    if not match:
-        raise MeshError(f"device {quote(device)} has no device type; a device string ends in TYPE:number, as in CPU:0")
-    return match[1].upper()
-
-
-def _on_host(device: str) -> str:
-    match = _DEVICE_TYPE.fullmatch(device)
-    assert match, device
-    return f"{device[: match.start(1)]}CPU{device[match.end(1) :]}"
-
-
-def _check_device_types(devices: Sequence[str]) -> None:
-    types = {_device_type(device) for device in devices}
-    if len(types) > 1:
-        raise MeshError(f"devices containing multiple device types: {quote(sorted(types))}; a mesh has one")
-
-
-def _parse_dim(text: str) -> tuple[str, int]:
-    name, equals, size = text.partition("=")
-    if not equals:
-        raise MeshError(f"mesh dimension {quote(text)} has no size; it is written name=size")
-    return name, _parse_int(size, f"size of mesh dimension {quote(name)}")
-
-
-def _parse_ids(text: str, which: str) -> tuple[int, ...]:
-    return tuple(_parse_int(number, f"{which} device id") for number in _split(text))
-
-
-def _parse_int(text: str, what: str) -> int:
-    if not (text.isascii() and text.isdigit() and len(text) <= 19 and int(text) <= _MAX_INT64):
-        raise MeshError(f"{what} {quote(text)} is not a number; it is written in decimal digits, at most 2**63 - 1")
-    return int(text)
-
-
-def _split(text: str) -> tuple[str, ...]:
-    return tuple(text.split(",")) if text else ()
-
-
-def _generated_devices(text: str, dims: tuple[MeshDimension, ...]) -> list[str]:
-    """Return device strings for the short form of a mesh's text, ``*TYPE``."""
-    size = math.prod(dim.size for dim in dims)
-    if not text.startswith("*"):
-        raise MeshError(f"part 3 of the mesh is {quote(text)}; of three parts, the last one is * and a device type")
-    if size > _MAX_GENERATED:
-        raise MeshError(f"the text asks for {size} devices; it may ask for at most {_MAX_GENERATED}")
-    return [f"/job:localhost/task:0/device:{text[1:]}:{i}" for i in range(size)]
-
-
-def _check_ids(ids: tuple[int, ...], local_ids: tuple[int, ...], size: int) -> None:
-    if len(ids) != size:
-        raise MeshError(f"mesh size {size} doesn't match number of devices: {len(ids)} global device ids are listed")
-    if not 0 <= ids[0] <= _MAX_INT64 - size or ids != tuple(range(ids[0], ids[0] + size)):
-        raise MeshError(f"global device ids {quote(ids)}; they must increase by one, from zero or more")
-    if len(set(local_ids)) < len(local_ids) or not all(ids[0] <= i <= ids[-1] for i in local_ids):
-        raise MeshError(f"local device ids {quote(local_ids)}; they are different ones of {ids[0]} .. {ids[-1]}")
-    if local_ids and size % len(local_ids):
-        raise MeshError(f"uneven local clusters with {size} global ids and {len(local_ids)} local device ids")
-
-
-def _check_listed_devices(
-    size: int, n_local: int, local_devices: tuple[str, ...], global_devices: tuple[str, ...]
-) -> None:
-    if n_local != len(local_devices):
-        raise MeshError(
-            f"number of global_device_ids {size} local_devices ids {n_local} and local devices {len(local_devices)} "
-            "not meeting requirements: each local device id has one local device"
-        )
-    if len(global_devices) not in (0, size):
-        raise MeshError(f"{len(global_devices)} global devices are listed for {size} global device ids")
-    if not (local_devices or global_devices):
-        raise MeshError("empty list of devices; a mesh lists local or global devices")
-    for devices in filter(None, (local_devices, global_devices)):
-        _canonical_devices(devices)
-    _check_device_types(local_devices + global_devices)
-
-
-def _in_order(local_ids: tuple[int, ...], devices: tuple[str, ...], ids: tuple[int, ...]) -> tuple[str, ...]:
-    """Return the devices in the order of the mesh where all of them are local, else nothing."""
-    by_id = dict(zip(local_ids, devices, strict=True))
-    return tuple(by_id[i] for i in ids) if len(by_id) == len(ids) else ()

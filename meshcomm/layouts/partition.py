@@ -73,7 +73,7 @@ def refines(n: int, parts: int, pieces: int) -> bool:
 def most_overlapping(n: int, parts: int, others: int) -> int:
     """Return how many of *others* blocks of *n* elements a block of *parts* may meet at most.
 
-    >>> _most_overlapping(12, 2, 4), _most_overlapping(12, 4, 2), _most_overlapping(7, 3, 2)
+    >>> most_overlapping(12, 2, 4), most_overlapping(12, 4, 2), most_overlapping(7, 3, 2)
     (3, 2, 2)
     """
     longest = -(-n // parts)

@@ -15,7 +15,7 @@ from meshcomm._types import Indices, Ranks
 from meshcomm.layouts.boxes import Box, Boxes, box_size, contiguous, no_boxes, product, stacked
 from meshcomm.layouts.coordinates import devices_with, numbers_of, one, replica_count, replica_numbers
 from meshcomm.layouts.layout import Layout
-from meshcomm.layouts.layout_text import specs
+from meshcomm.layouts.layout_text import specs_text
 from meshcomm.layouts.machine import Machine
 from meshcomm.layouts.partition import block_numbers, overlapping, starts_and_stops
 from meshcomm.layouts.refinement import devices_of, listed_ranks, ranks_of, union
@@ -240,8 +240,8 @@ class AllToAllBetween(AllToAll):
     def __repr__(self) -> str:
         rounds = f" in {self.parts} rounds" if self.parts > 1 else ""
         return (
-            f"AllToAll between meshes (direct){rounds}: {specs(self.source)} on {self.source.mesh} -> "
-            f"{specs(self.target)} on {self.target.mesh}"
+            f"AllToAll between meshes (direct){rounds}: {specs_text(self.source.sharding_specs)} on {self.source.mesh} -> "
+            f"{specs_text(self.target.sharding_specs)} on {self.target.mesh}"
         )
 
 

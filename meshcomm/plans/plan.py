@@ -19,7 +19,7 @@ from meshcomm._types import Indices, Ranks
 from meshcomm.errors import LayoutError, MeshError, ShapeError
 from meshcomm.layouts.coordinates import one
 from meshcomm.layouts.layout import Layout
-from meshcomm.layouts.layout_text import specs
+from meshcomm.layouts.layout_text import specs_text
 from meshcomm.layouts.machine import Load, Machine
 from meshcomm.layouts.refinement import on_one_mesh, same_place
 from meshcomm.plans.costs import chosen, step_load
@@ -130,11 +130,13 @@ class Plan:
 
     def __repr__(self) -> str:
         mesh = ", ".join(f"{name}={size}" for name, size in self.target.mesh.dims)
-        to = specs(self.target)
+        to = specs_text(self.target.sharding_specs)
         if not same_place(self.source.mesh, self.target.mesh):
             mesh = f"{', '.join(f'{name}={size}' for name, size in self.source.mesh.dims)}"
             to += f" on {self.target.mesh}"
-        lines = [f"relayout of {self.shape} {self.dtype} on mesh {mesh}: {specs(self.source)} -> {to}"]
+        lines = [
+            f"relayout of {self.shape} {self.dtype} on mesh {mesh}: {specs_text(self.source.sharding_specs)} -> {to}"
+        ]
         for number, step in enumerate(self.steps, 1):
             count = len(step.ranks) // step.group_size
             groups = f"  [{count} group{'s' * (count > 1)} of {step.group_size}]" if step.group_size > 1 else ""
@@ -227,7 +229,9 @@ def plan_relayout(
             f"shape {lengths} has rank {len(lengths)}, but the layouts have ranks {source.rank} and {target.rank}"
         )
     if source.match_axis is not None:
-        raise LayoutError(f"{specs(source)}: MATCH says nothing about where a tensor is, only where it should go")
+        raise LayoutError(
+            f"{specs_text(source.sharding_specs)}: MATCH says nothing about where a tensor is, only where it should go"
+        )
     kind, resolved = as_dtype(dtype), target.matched(source)
     check_size(lengths, kind)
     if max_scratch_bytes is not None:

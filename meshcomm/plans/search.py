@@ -11,7 +11,7 @@ from meshcomm._types import Names
 from meshcomm.errors import ShapeError
 from meshcomm.layouts.coordinates import coarser, decode, effective, encode, parts_of
 from meshcomm.layouts.layout import Layout
-from meshcomm.layouts.layout_text import specs
+from meshcomm.layouts.layout_text import specs_text
 from meshcomm.layouts.machine import Machine
 from meshcomm.layouts.mesh import Mesh
 from meshcomm.layouts.partition import starts_and_stops
@@ -68,8 +68,8 @@ def _ways(
     least = min(minimum_scratch(steps) for _, steps in ways)
     if bound is not None and bound < least:
         raise ShapeError(
-            f"max_scratch_bytes={bound} is too little for a relayout of {shape} from {specs(source)} to "
-            f"{specs(target)}: the least possible is {least}"
+            f"max_scratch_bytes={bound} is too little for a relayout of {shape} from {specs_text(source.sharding_specs)} to "
+            f"{specs_text(target.sharding_specs)}: the least possible is {least}"
         )
     limit = max(DEFAULT_SCRATCH, least) if bound is None else bound
     return [(name, fitted) for name, steps in ways if (fitted := within_limit(steps, limit)) is not None]

@@ -26,7 +26,7 @@ from meshcomm.layouts.coordinates import (
     used,
 )
 from meshcomm.layouts.layout import Layout
-from meshcomm.layouts.layout_text import specs
+from meshcomm.layouts.layout_text import specs_text
 from meshcomm.layouts.mesh import Mesh
 from meshcomm.layouts.partition import block_numbers, block_starts, most_overlapping, starts_and_stops
 
@@ -252,7 +252,7 @@ class Step:
     def __repr__(self) -> str:
         along = f" along {'+'.join(self.dims)}" if self.dims else ""
         rounds = f" in {self.parts} rounds" if self.parts > 1 else ""
-        return f"{type(self).__name__}{along}{self._detail}{rounds}: {specs(self.source)} -> {specs(self.target)}"
+        return f"{type(self).__name__}{along}{self._detail}{rounds}: {specs_text(self.source.sharding_specs)} -> {specs_text(self.target.sharding_specs)}"
 
 
 class Most(NamedTuple):

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 from meshcomm import _hooks
 from meshcomm.errors import CollectiveTimeout, MeshError
+from meshcomm.layouts.dimensions import MeshDimension, canonical_dims
 from meshcomm.layouts.layout import Layout
-from meshcomm.layouts.mesh import Mesh, MeshDimension, canonical_dims
+from meshcomm.layouts.mesh import Mesh
 from meshcomm.ranks import abort, agreement, watchdog
 from meshcomm.ranks.mpi import MPIWorld, mpi_world
 from meshcomm.ranks.simulate import SimulatedWorld, current_world
