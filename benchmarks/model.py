@@ -191,9 +191,9 @@ def cases(ranks: int) -> Iterator[tuple[str, mc.Layout, mc.Layout]]:
 def check() -> None:
     """Calibrate, run relayouts, and print predicted and measured times. Collective over all ranks."""
     from meshcomm.cli.fit import calibrate, fastest
-    from meshcomm.ranks.meshes import place_in
+    from meshcomm.ranks.meshes import location_in
 
-    place = place_in(mc.create_mesh())
+    place = location_in(mc.create_mesh())
     assert place is not None
     team = place.team
     machine = replace(team.machine, **calibrate(team).constants)

@@ -123,8 +123,8 @@ def load(found: Figures) -> str:
     """Return how busy the machine was, and whether the ranks had to share cores."""
     before, after = (f"{average[0]:.1f}" for average in found["load"])
     cores = found["environment"]["cores"] * found["environment"]["hosts"]
-    crowded = f"More ranks than cores ({cores}). " if found["ranks"] > cores else ""
-    return f"{crowded}Load (the system's average over a minute) {before} before, {after} after."
+    oversubscribed = f"More ranks than cores ({cores}). " if found["ranks"] > cores else ""
+    return f"{oversubscribed}Load (the system's average over a minute) {before} before, {after} after."
 
 
 def summary(rows: list[dict[str, Any]]) -> Iterator[str]:

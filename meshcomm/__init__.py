@@ -55,7 +55,8 @@ from meshcomm.layouts.mesh import Mesh
 from meshcomm.ops.linalg import matmul, transpose
 from meshcomm.ops.random import random_normal, random_uniform
 from meshcomm.plans.plan import Plan, plan_relayout
-from meshcomm.ranks.meshes import barrier, create_mesh, default_mesh, get_default_mesh, run_on
+from meshcomm.ranks.barrier import barrier
+from meshcomm.ranks.meshes import create_mesh, default_mesh, get_default_mesh, run_on
 from meshcomm.ranks.simulate import simulate
 from meshcomm.training.assignment import DeviceAssignment
 from meshcomm.training.layout_map import LayoutMap, LayoutReport, layout_map_scope

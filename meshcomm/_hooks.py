@@ -1,28 +1,33 @@
-"""What a method of an early module does when its work lives in a later one.
+"""Calls upwards: what a method of a lower floor does when its work lives on a higher one.
 
-Modules import only from those above them. ``Mesh.world`` or ``Plan.execute`` read best as methods, yet need modules
-far below; each of those registers its part here once, when it is imported.
+Modules import from lower floors only. ``Mesh.world`` or ``Plan.execute`` read best as methods, yet need what is above
+them. There are four such calls; the module that does the work registers it here once, when it is imported.
 """
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeAlias, TypeVar
 
+Hook: TypeAlias = Literal[
+    "world",  # of a mesh that is bound to none: the simulated one around, else that of COMM_WORLD
+    "execute_plan",
+    "numpy",  # NumPy's functions and universal functions, called with tensors
+    "trace",  # an operation on values that autograd follows
+]
 F = TypeVar("F", bound=Callable[..., Any])
 
+_hooked: dict[Hook, Callable[..., Any]] = {}
 
-_hooked: dict[str, Callable[..., Any]] = {}
 
-
-def provides(name: str) -> Callable[[F], F]:
-    """Return a decorator that registers a function as the part called *name*. Local."""
+def provides(hook: Hook) -> Callable[[F], F]:
+    """Return a decorator that registers a function for *hook*."""
 
     def register(function: F) -> F:
-        _hooked[name] = function
+        _hooked[hook] = function
         return function
 
     return register
 
 
-def call(name: str, *args: Any, **kwargs: Any) -> Any:
-    """Call the part registered as *name*. Local."""
-    return _hooked[name](*args, **kwargs)
+def call(hook: Hook, *args: Any, **kwargs: Any) -> Any:
+    """Call what is registered for *hook*."""
+    return _hooked[hook](*args, **kwargs)

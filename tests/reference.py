@@ -210,7 +210,7 @@ def _exchange(plan, steps, data, targets, moved, messages):
 class _Team:
     """A team of which only the groups are needed."""
 
-    large_counts = crowded = True
+    large_counts = oversubscribed = True
     machine = Machine()
 
     def group(self, key, color, members):

@@ -180,7 +180,7 @@ def plan_of_one(shape, source, target, machine, device):
     device %= len(plan.ranks)
     part = plan.for_device(device)
     (step,) = plan.steps
-    return part, step.sends(device), step.receives(device), step.place_of(device)
+    return part, step.sends(device), step.receives(device), step.position_of(device)
 
 
 @pytest.mark.parametrize("machine", [ONE_NODE, MANY_NODES], ids=["one node", "nodes of 8"])

@@ -139,7 +139,7 @@ def exchange_of(plan, device, large_counts=True):
     members = tuple(step.ranks[d] for d in step.group_of(device))
     group = NoTeam(large_counts).group(None, 0, members)
     part = exchange_part(step, device)
-    return Exchange(group, step.place_of(device), [part], most_bytes(step), step.parts)
+    return Exchange(group, step.position_of(device), [part], most_bytes(step), step.parts)
 
 
 @pytest.mark.parametrize("total", [2**31, 2**32, 2**33 + 3 * 2**20, 2**40])

@@ -9,7 +9,7 @@ import pytest
 import meshcomm as mc
 from meshcomm.cli import fit
 from meshcomm.layouts.machine import CONSTANTS
-from meshcomm.ranks.meshes import place_in
+from meshcomm.ranks.meshes import location_in
 from meshcomm.ranks.simulate import SimulatedCommunicator
 
 MACHINE = mc.Machine(3e-6, 1e-6, 2e-10, 8e-6, 5e-6, 7e-10, 1e-10)
@@ -33,7 +33,7 @@ def calibrated(nodes, monkeypatch, times=None):
     monkeypatch.setattr(fit, "MESSAGES", (8, 64, 512, 4096))
     monkeypatch.setattr(SimulatedCommunicator, "nodes", lambda self: ([nodes[rank] for rank in self._members], True))
     with mc.simulate(len(nodes)) as world:
-        found = world.run(lambda: fit.calibrate(place_in(mc.create_mesh()).team))
+        found = world.run(lambda: fit.calibrate(location_in(mc.create_mesh()).team))
     assert all(each == found[0] for each in found), "all ranks find the same"
     return found[0], seen
 
@@ -76,7 +76,7 @@ def test_what_can_be_measured_depends_on_the_nodes(nodes, measured, monkeypatch)
 
 def test_one_rank_is_too_few():
     with mc.simulate(1) as world, pytest.raises(mc.MeshError, match="calibrate needs 2 ranks or more"):
-        world.run(lambda: fit.calibrate(place_in(mc.create_mesh()).team))
+        world.run(lambda: fit.calibrate(location_in(mc.create_mesh()).team))
 
 
 def test_times_are_those_of_the_slowest_rank_and_the_fastest_run():
@@ -86,7 +86,7 @@ def test_times_are_those_of_the_slowest_rank_and_the_fastest_run():
 
 
 def everyone():
-    return place_in(mc.create_mesh()).team.everyone.communicator()
+    return location_in(mc.create_mesh()).team.everyone.communicator()
 
 
 def sleeper():

@@ -156,7 +156,7 @@ def test_places_in_groups_are_those_of_the_group_assignment(relayout):
         for row in rows:
             for place, device in enumerate(row):
                 assert step.group_of(device) == row
-                assert step.place_of(device) == place
+                assert step.position_of(device) == place
         assert step.group_size == len(rows[0])
         assert sorted(d for row in rows for d in row) == list(range(step.mesh.size))
 
@@ -233,7 +233,7 @@ def test_one_device_of_a_million_ranks_needs_only_its_group():
     part = plan(mesh, ["x", "y", U], ["x", U, "y"], (2**17, 64, 64), "f4").for_device(12345)
     (step,) = part.steps
     assert step.group_of(12345) == tuple(range(12344, 12352))
-    assert step.place_of(12345) == 1
+    assert step.position_of(12345) == 1
     assert (part.bytes_moved, part.messages) == (4 * 7 * 8 * 8, 7)
     assert step.sends(12345).peers.tolist() == list(range(8))
 

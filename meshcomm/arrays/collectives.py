@@ -8,34 +8,36 @@ decides positions; all ranks of the communicator must stand in it, once. None is
 
 from collections.abc import Callable, Hashable, Iterable
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from meshcomm import _hooks
 from meshcomm._arguments import as_array, check_axis, check_integer, plain_value, short
-from meshcomm._tracing import is_traced
-from meshcomm._types import Array
+from meshcomm._tracing import traceable
+from meshcomm._types import Array, Shape
 from meshcomm.errors import GroupError, ShapeError
+from meshcomm.layouts.boxes import Box
 from meshcomm.memory.blocks import as_bytes
 from meshcomm.memory.copies import exact_copy
-from meshcomm.ranks import agreement, watchdog
-from meshcomm.ranks.calls import Program
+from meshcomm.ranks.agreement import fingerprint
+from meshcomm.ranks.calls import program
 from meshcomm.ranks.meshes import world_of
 from meshcomm.ranks.teams import Group, Team
-from meshcomm.transport.choose import along, exchanged, gathered, whole
-from meshcomm.transport.exchange import Far
-from meshcomm.transport.packed import Permute
+from meshcomm.ranks.watchdog import waiting
+from meshcomm.transport.choose import exchange, gathers_at_once, on_arrays
+from meshcomm.transport.exchange import Terms, from_boxes
 from meshcomm.transport.reduce import AllReduce, reduction
 
 if TYPE_CHECKING:
     from mpi4py import MPI
 
 
-Assignment = tuple[tuple[int, ...], ...]
+Assignment: TypeAlias = tuple[tuple[int, ...], ...]
+Run: TypeAlias = Callable[[Array], Array]
 
 
+@traceable()
 def all_to_all(
     x: ArrayLike,
     group_assignment: Any,
@@ -57,26 +59,30 @@ def all_to_all(
     >>> blocks
     [[['A'], ['C']], [['B'], ['D']]]
     """
-    if is_traced(x):
-        return _traced(all_to_all, x, group_assignment, concat_dimension, split_dimension, split_count, comm)
 
-    def build(team: Team, array: Array, rows: Any) -> Callable[[Array], Array]:
+    def build(team: Team, array: Array, rows: Assignment) -> Run:
         shape = array.shape
         count = _checked_all_to_all(shape, rows, concat_dimension, split_dimension, split_count)
-        group, place = _group(team, _check_cover(rows, team))
+        group, position = _group(team, _check_cover(rows, team))
         length = shape[split_dimension] // count
         block = _replaced(shape, split_dimension, length)
         target_shape = _replaced(block, concat_dimension, block[concat_dimension] * count)
-        sends = along(shape, split_dimension, length, count)
-        receives = along(target_shape, concat_dimension, block[concat_dimension], count)
+
+        def box(**at: int) -> Box:
+            # The array of all ranks, with an axis for the receiver before the one that is split, and an axis for the
+            # sender before the one that is concatenated.
+            return _box_of(block, [("receiver", split_dimension), ("sender", concat_dimension)], count, **at)
+
+        boxes = [box(sender=i) for i in range(count)], [box(receiver=i) for i in range(count)]
         call = f"all_to_all of {shape} {array.dtype} {split_dimension} {concat_dimension}"
-        far = Far(lambda peer: (shape, sends.starts[place]), lambda peer: (target_shape, receives.starts[place]))
-        return exchanged(call, group, place, array.itemsize, shape, sends, target_shape, receives, far)
+        tensor = from_boxes(array.itemsize, position, *boxes)
+        return on_arrays(exchange(group, [tensor], Terms(fingerprint(call), array.nbytes)), target_shape)
 
     arguments = (concat_dimension, split_dimension, split_count)
     return _collective("all_to_all", x, _rows(group_assignment), arguments, comm, build)
 
 
+@traceable()
 def all_gather(x: ArrayLike, group_assignment: Any, dimension: int, comm: "MPI.Intracomm | None" = None) -> Array:
     """Return the *x* of every rank of the group, concatenated along *dimension*. Collective over *comm*.
 
@@ -88,21 +94,24 @@ def all_gather(x: ArrayLike, group_assignment: Any, dimension: int, comm: "MPI.I
     ...     world.run(lambda: all_gather([world.rank], [[1, 0]], 0).tolist())
     [[1, 0], [1, 0]]
     """
-    if is_traced(x):
-        return _traced(all_gather, x, group_assignment, dimension, comm)
 
-    def build(team: Team, array: Array, rows: Any) -> Callable[[Array], Array]:
+    def build(team: Team, array: Array, rows: Assignment) -> Run:
         shape = array.shape
         check_axis("dimension", dimension, shape)
-        group, place = _group(team, _check_cover(rows, team))
-        target_shape = _replaced(shape, dimension, shape[dimension] * len(group.members))
-        receives = along(target_shape, dimension, shape[dimension], len(group.members))
-        call = f"all_gather of {shape} {array.dtype} {dimension}"
-        return gathered(call, group, place, array.itemsize, shape, target_shape, receives)
+        group, position = _group(team, _check_cover(rows, team))
+        count = len(group.members)
+        target_shape = _replaced(shape, dimension, shape[dimension] * count)
+        axes = [("sender", dimension)]
+        sources = [_box_of(shape, axes, count, sender=i) for i in range(count)]
+        tensor = from_boxes(array.itemsize, position, sources, [_box_of(shape, axes, count)] * count)
+        number, nbytes = fingerprint(f"all_gather of {shape} {array.dtype} {dimension}"), array.nbytes * count
+        terms = Terms(number, nbytes, gathers=gathers_at_once(nbytes, count))
+        return on_arrays(exchange(group, [tensor], terms), target_shape)
 
     return _collective("all_gather", x, _rows(group_assignment), (dimension,), comm, build)
 
 
+@traceable()
 def all_reduce(x: ArrayLike, group_assignment: Any, op: str = "sum", comm: "MPI.Intracomm | None" = None) -> Array:
     """Return the *x* of all ranks of the group, reduced elementwise. Collective over *comm*.
 
@@ -115,17 +124,16 @@ def all_reduce(x: ArrayLike, group_assignment: Any, op: str = "sum", comm: "MPI.
     ...     world.run(lambda: all_reduce([world.rank, 1], [[0, 1, 2]]).tolist())
     [[3, 3], [3, 3], [3, 3]]
     """
-    if is_traced(x):
-        return _traced(all_reduce, x, group_assignment, op, comm)
 
-    def build(team: Team, array: Array, rows: Any) -> Callable[[Array], Array]:
+    def build(team: Team, array: Array, rows: Assignment) -> Run:
         reduce = reduction(op, array.dtype)
-        group, place = _group(team, _check_cover(rows, team))
-        return AllReduce(group, place, reduce, array.size, array.itemsize).run
+        group, position = _group(team, _check_cover(rows, team))
+        return AllReduce(group, position, reduce, array.size, array.itemsize).run
 
     return _collective("all_reduce", x, _rows(group_assignment), (op,), comm, build)
 
 
+@traceable()
 def reduce_scatter(
     x: ArrayLike, group_assignment: Any, dimension: int, op: str = "sum", comm: "MPI.Intracomm | None" = None
 ) -> Array:
@@ -139,13 +147,11 @@ def reduce_scatter(
     ...     world.run(lambda: reduce_scatter([world.rank, 5], [[0, 1]], 0).tolist())
     [[1], [10]]
     """
-    if is_traced(x):
-        return _traced(reduce_scatter, x, group_assignment, dimension, op, comm)
 
-    def build(team: Team, array: Array, rows: Any) -> Callable[[Array], Array]:
+    def build(team: Team, array: Array, rows: Assignment) -> Run:
         shape = array.shape
         check_axis("dimension", dimension, shape)
-        group, place = _group(team, _check_cover(rows, team))
+        group, position = _group(team, _check_cover(rows, team))
         count = len(group.members)
         if shape[dimension] % count:
             raise ShapeError(
@@ -154,16 +160,18 @@ def reduce_scatter(
             )
         reduce = reduction(op, array.dtype)
         block = _replaced(shape, dimension, shape[dimension] // count)
-        stacked = (count, *block)
-        sends, receives = along((1, *shape), dimension + 1, block[dimension], count), along(stacked, 0, 1, count)
-        call = f"reduce_scatter of {shape} {array.dtype} {dimension}"
-        far = Far(lambda peer: ((1, *shape), sends.starts[place]), lambda peer: (stacked, receives.starts[place]))
-        exchange = exchanged(call, group, place, array.itemsize, (1, *shape), sends, stacked, receives, far)
-        return lambda a: reduce(exchange(a))
+        axes = [("sender", 0), ("receiver", dimension)]
+        sources = [_box_of(block, axes, count, sender=i) for i in range(count)]
+        targets = [_box_of(block, axes, count, receiver=i) for i in range(count)]
+        terms = Terms(fingerprint(f"reduce_scatter of {shape} {array.dtype} {dimension}"), array.nbytes)
+        tensor = from_boxes(array.itemsize, position, sources, targets)
+        scatter = on_arrays(exchange(group, [tensor], terms), (count, *block))
+        return lambda a: reduce(scatter(a))
 
     return _collective("reduce_scatter", x, _rows(group_assignment), (dimension, op), comm, build)
 
 
+@traceable()
 def broadcast(x: ArrayLike, group_assignment: Any, root: int = 0, comm: "MPI.Intracomm | None" = None) -> Array:
     """Return the *x* of the rank at position *root* of the group. Collective over *comm*.
 
@@ -175,10 +183,8 @@ def broadcast(x: ArrayLike, group_assignment: Any, root: int = 0, comm: "MPI.Int
     ...     world.run(lambda: broadcast([world.rank], [[0, 1]], root=1).tolist())
     [[1], [1]]
     """
-    if is_traced(x):
-        return _traced(broadcast, x, group_assignment, root, comm)
 
-    def build(team: Team, array: Array, rows: Any) -> Callable[[Array], Array]:
+    def build(team: Team, array: Array, rows: Assignment) -> Run:
         group, _ = _group(team, _check_cover(rows, team))
         check_integer("root", root)
         if not 0 <= root < len(group.members):
@@ -194,6 +200,7 @@ def broadcast(x: ArrayLike, group_assignment: Any, root: int = 0, comm: "MPI.Int
     return _collective("broadcast", x, _rows(group_assignment), (root,), comm, build)
 
 
+@traceable()
 def collective_permute(
     x: ArrayLike, source_target_pairs: Iterable[tuple[int, int]], comm: "MPI.Intracomm | None" = None
 ) -> Array:
@@ -207,22 +214,21 @@ def collective_permute(
     ...     world.run(lambda: collective_permute([world.rank + 1], [(0, 1), (1, 2)]).tolist())
     [[0], [1], [2]]
     """
-    if is_traced(x):
-        return _traced(collective_permute, x, source_target_pairs, comm)
 
-    def build(team: Team, array: Array, pairs: Any) -> Callable[[Array], Array]:
-        shape, me = array.shape, team.rank
+    def build(team: Team, array: Array, pairs: Assignment) -> Run:
+        shape, me, size = array.shape, team.rank, len(team.ranks)
         _check_pairs(pairs, team)
-        sends = [target for source, target in pairs if source == me]
-        receives = [source for source, target in pairs if target == me]
-        boxes = shape, whole(shape, *sends), shape, whole(shape, *receives)
-        call = f"collective_permute of {shape} {array.dtype} {pairs}"
-        far = Far(*2 * (lambda peer: (shape, (0,) * len(shape)),))
-        exchange = exchanged(call, team.everyone, me, array.itemsize, *boxes, far, Permute)
+        source_of = {target: source for source, target in pairs}
+        sources = [((i, i + 1), *_whole(shape)) for i in range(size)]
+        nothing = ((0, 0), *_whole(shape))
+        targets = [sources[source_of[i]] if i in source_of else nothing for i in range(size)]
+        terms = Terms(fingerprint(f"collective_permute of {shape} {array.dtype} {pairs}"), array.nbytes, permutes=True)
+        tensor = from_boxes(array.itemsize, me, sources, targets)
+        permute = on_arrays(exchange(team.everyone, [tensor], terms), shape if me in source_of else (0,))
 
         def run(a: Array) -> Array:
-            result = exchange(a)
-            return result if receives else np.zeros(a.shape, a.dtype)
+            result = permute(a)
+            return result if me in source_of else np.zeros(a.shape, a.dtype)
 
         return run
 
@@ -235,34 +241,28 @@ def _collective(
     rows_for: Callable[[Team], Any],
     arguments: tuple[Any, ...],
     comm: "MPI.Intracomm | None",
-    build: Callable[[Team, Array, Any], Callable[[Array], Array]],
+    build: Callable[[Team, Array, Any], Run],
 ) -> Array:
     """Run an operation, built and agreed on by all ranks when it is new to them."""
     world = world_of(comm)
     team = world.team(range(world.size))
-    watchdog.begin(operation, team)
-    try:
+    with waiting(operation, team):
         array, error = _normalised(x)
         rows, plain = rows_for(team), tuple(map(plain_value, arguments))
+
+        def describe() -> str:
+            return f"{operation}{plain} of {array.shape} {array.dtype} over {rows} of {team.ranks}"
+
+        def checked() -> Run:
+            if error is not None:
+                raise error
+            return build(team, array, rows)
+
         key: Hashable = (operation, rows, plain, array.shape, array.dtype)
-        program = team.known(key) if error is None and _is_exact(rows, plain) else None
-        if program is None or agreement.checks_every_call():
-            try:
-                if error is not None:
-                    raise error
-                run = program.run if program is not None else build(team, array, rows)
-            except Exception as problem:
-                error = problem
-            call = f"{operation}{plain} of {array.shape} {array.dtype} over {rows} of {team.ranks}"
-            agreement.agree(team, call, error)
-            program = Program(run, agreement.fingerprint(call))
-            team.remember(key, program)
-        else:
-            agreement.chained(team, program.number)
-        result: Array = program.run(array)
+        exact = error is None and _is_exact(rows, plain)
+        run = program(team, key if exact else None, describe, checked)
+        result: Array = run(array)
         return result
-    finally:
-        watchdog.end()
 
 
 def _is_exact(rows: Any, arguments: tuple[Any, ...]) -> bool:
@@ -279,12 +279,6 @@ def _normalised(x: ArrayLike) -> tuple[Array, Exception | None]:
         return (array if array.flags.c_contiguous else exact_copy(array)).view(np.ndarray), None
     except Exception as error:
         return np.empty(0), error
-
-
-def _traced(operation: Callable[..., Array], *args: Any) -> Array:
-    """Return what autograd makes of an operation on a value that it follows."""
-    result: Array = _hooks.call("traced", operation, args)
-    return result
 
 
 def _pairs(pairs: Any) -> Callable[[Team], Any]:
@@ -381,3 +375,25 @@ def _group(team: Team, rows: Assignment) -> tuple[Group, int]:
 
 def _replaced(shape: tuple[int, ...], axis: int, length: int) -> tuple[int, ...]:
     return (*shape[:axis], length, *shape[axis + 1 :])
+
+
+def _whole(shape: Shape) -> Box:
+    return tuple((0, length) for length in shape)
+
+
+def _box_of(block: Shape, axes: list[tuple[str, int]], count: int, **at: int) -> Box:
+    """Return a box of the array of all ranks of a group: the axes of *block*, and an axis of *count* for others.
+
+    *axes* are pairs of a name and the axis of *block* that the new one stands before; *at* says by name where the box
+    is along new axes; along the others it is whole.
+
+    >>> _box_of((2, 3), [("sender", 1)], 4, sender=2)
+    ((0, 2), (2, 3), (0, 3))
+    """
+    box: list[tuple[int, int]] = []
+    for axis in range(len(block) + 1):
+        for name, before in axes:
+            if before == axis:
+                box.append((at[name], at[name] + 1) if name in at else (0, count))
+        box += [(0, block[axis])] if axis < len(block) else []
+    return tuple(box)

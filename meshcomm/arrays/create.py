@@ -9,16 +9,17 @@ from numpy.typing import ArrayLike, DTypeLike
 
 from meshcomm._arguments import as_array, as_dtype, as_shape, check_size
 from meshcomm._types import Array, ShapeLike
-from meshcomm.arrays.dtensor import DTensor, by_device, check_root, member, place_text
+from meshcomm.arrays.dtensor import DTensor, by_device, check_root, location_text, member
 from meshcomm.errors import DTypeError, LayoutError, MeshError, ShapeError
 from meshcomm.layouts.layout import Layout
 from meshcomm.layouts.partition import block_interval
 from meshcomm.memory.blocks import as_bytes, new_block
 from meshcomm.memory.copies import exact_copy
-from meshcomm.ranks import agreement, watchdog
+from meshcomm.ranks import agreement
+from meshcomm.ranks.calls import collective
 from meshcomm.ranks.communicator import Communicator
-from meshcomm.ranks.meshes import default_layout, place_in
-from meshcomm.ranks.teams import Place
+from meshcomm.ranks.meshes import default_layout, location_in
+from meshcomm.ranks.teams import Location
 
 
 def distribute(array: ArrayLike | None, layout: Layout, root: int | None = None) -> DTensor:
@@ -38,21 +39,18 @@ def distribute(array: ArrayLike | None, layout: Layout, root: int | None = None)
     """
     _check_layout(layout)
     check_root(root, layout.mesh)
-    place = place_in(layout.mesh)
+    here = location_in(layout.mesh)
     if root is None:
         whole = _as_array(array)
         _check_rank(layout, whole.shape)
-        local = None if place is None else _cut(whole, layout, place.device)
+        local = None if here is None else _cut(whole, layout, here.device)
         return DTensor(local, layout, whole.shape, whole.dtype)
-    if place is None:
+    if here is None:
         raise MeshError(
             "ranks outside of the mesh do not learn shape and dtype from root: call distribute on its ranks"
         )
-    watchdog.begin("distribute", place.team)
-    try:
-        return _scattered(array, layout, place, root)
-    finally:
-        watchdog.end()
+    with collective("distribute", layout.mesh):
+        return _scattered(array, layout, here, root)
 
 
 def from_local(block: ArrayLike | None, layout: Layout, global_shape: ShapeLike | None = None) -> DTensor:
@@ -72,8 +70,8 @@ def from_local(block: ArrayLike | None, layout: Layout, global_shape: ShapeLike 
     [(3,), (3,)]
     """
     _check_layout(layout)
-    place = place_in(layout.mesh)
-    if place is None:
+    here = location_in(layout.mesh)
+    if here is None:
         if global_shape is None:
             raise ShapeError("a rank outside of the mesh cannot take part in finding the shape: pass global_shape")
         shape = as_shape(global_shape)
@@ -83,13 +81,10 @@ def from_local(block: ArrayLike | None, layout: Layout, global_shape: ShapeLike 
         shape = as_shape(global_shape)
         _check_rank(layout, shape)
         local = _as_block(block)
-        _check_block(local, layout, shape, place.device)
+        _check_block(local, layout, shape, here.device)
         return DTensor(local, layout, shape, local.dtype)
-    watchdog.begin("from_local", place.team)
-    try:
-        return _from_agreed(lambda: block, layout, place)
-    finally:
-        watchdog.end()
+    with collective("from_local", layout.mesh):
+        return _from_agreed(lambda: block, layout, here)
 
 
 def from_component(component: Callable[[], Any], layout: Layout) -> DTensor:
@@ -98,14 +93,11 @@ def from_component(component: Callable[[], Any], layout: Layout) -> DTensor:
     What it raises on one rank, all raise.
     """
     _check_layout(layout)
-    place = place_in(layout.mesh)
-    if place is None:
+    here = location_in(layout.mesh)
+    if here is None:
         raise ShapeError("a rank outside of the mesh has no component: use from_local with a global_shape there")
-    watchdog.begin("pack", place.team)
-    try:
-        return _from_agreed(component, layout, place)
-    finally:
-        watchdog.end()
+    with collective("pack", layout.mesh):
+        return _from_agreed(component, layout, here)
 
 
 def from_callback(
@@ -125,12 +117,12 @@ def from_callback(
     [[0.0, 1.0, 2.0], [3.0, 4.0]]
     """
     _check_layout(layout)
-    lengths, kind, _, place = _described(shape, dtype, layout)
-    if place is None:
+    lengths, kind, _, here = _described(shape, dtype, layout)
+    if here is None:
         return DTensor(None, layout, lengths, kind)
-    slices = layout.block_slices(lengths, place.device)
+    slices = layout.block_slices(lengths, here.device)
     made = _as_array(fn(slices))
-    expected = layout.block_shape(lengths, place.device)
+    expected = layout.block_shape(lengths, here.device)
     if made.shape != expected:
         raise ShapeError(f"fn({slices}) must return a block of shape {expected}, not {made.shape}")
     if made.dtype == kind:
@@ -143,8 +135,8 @@ def from_callback(
 
 def empty(shape: ShapeLike, dtype: DTypeLike = float, layout: Layout | None = None) -> DTensor:
     """Return a tensor with blocks of arbitrary content. Local. Without *layout* see `zeros`."""
-    lengths, kind, where, place = _described(shape, dtype, layout)
-    local = None if place is None else new_block(where.block_shape(lengths, place.device), kind)
+    lengths, kind, where, here = _described(shape, dtype, layout)
+    local = None if here is None else new_block(where.block_shape(lengths, here.device), kind)
     return DTensor(local, where, lengths, kind)
 
 
@@ -200,7 +192,7 @@ def ones_like(tensor: DTensor) -> DTensor:
 
 def _described(
     shape: ShapeLike, dtype: DTypeLike, layout: Layout | None
-) -> tuple[tuple[int, ...], np.dtype[Any], Layout, Place | None]:
+) -> tuple[tuple[int, ...], np.dtype[Any], Layout, Location | None]:
     """Return the arguments of a constructor, checked, and where this rank is in the mesh."""
     lengths = as_shape(shape)
     if layout is None:
@@ -209,7 +201,7 @@ def _described(
     kind = as_dtype(dtype)
     _check_rank(layout, lengths)
     check_size(lengths, kind)
-    return lengths, kind, layout, place_in(layout.mesh)
+    return lengths, kind, layout, location_in(layout.mesh)
 
 
 def _as_array(array: Any) -> Array:
@@ -253,7 +245,7 @@ def _check_block(local: Array, layout: Layout, shape: tuple[int, ...], device: i
         )
 
 
-def _from_agreed(block: Callable[[], Any], layout: Layout, place: Place) -> DTensor:
+def _from_agreed(block: Callable[[], Any], layout: Layout, here: Location) -> DTensor:
     """Return the tensor of the global shape that all blocks add up to. Collective over the mesh."""
     mesh, error, local = layout.mesh, None, np.empty(0)
     try:
@@ -261,10 +253,10 @@ def _from_agreed(block: Callable[[], Any], layout: Layout, place: Place) -> DTen
         _check_rank(layout, local.shape)
     except Exception as problem:
         error = problem
-    call = f"from_local of {local.dtype} in {layout.sharding_specs} on {place_text(mesh)}"
-    agreement.agree(place.team, call, error)
+    call = f"from_local of {local.dtype} in {layout.sharding_specs} on {location_text(mesh)}"
+    agreement.agree(here.team, call, error)
     lengths = np.array(local.shape, dtype=np.int64).tobytes()
-    gathered = by_device(place.team.everyone.communicator(), place, mesh, lengths)
+    gathered = by_device(here.team.everyone.communicator(), here, mesh, lengths)
     shapes = [tuple(np.frombuffer(text, dtype=np.int64).tolist()) for text in gathered]
     shape = tuple(_agreed_length(layout, axis, [s[axis] for s in shapes]) for axis in range(layout.rank))
     return DTensor(local, layout, shape, local.dtype)
@@ -285,28 +277,28 @@ def _agreed_length(layout: Layout, axis: int, lengths: list[int]) -> int:
     return n
 
 
-def _scattered(array: Any, layout: Layout, place: Place, root: int) -> DTensor:
+def _scattered(array: Any, layout: Layout, here: Location, root: int) -> DTensor:
     """Return the tensor that device *root* has the array of; it sends block by block. Collective over the mesh."""
-    mesh, team = layout.mesh, place.team
+    mesh, team = layout.mesh, here.team
     whole, error = np.empty(0), None
-    if place.device == root:
+    if here.device == root:
         try:
             whole = _as_array(array)
             _check_rank(layout, whole.shape)
         except Exception as problem:
             error = problem
-    call = f"distribute from device {root} in {layout.sharding_specs} on {place_text(mesh)}"
+    call = f"distribute from device {root} in {layout.sharding_specs} on {location_text(mesh)}"
     agreement.agree(team, call, error)
     communicator = team.everyone.communicator()
-    shape, dtype = _described_by_root(communicator, whole, member(place, mesh, root))
-    if place.device == root:
+    shape, dtype = _described_by_root(communicator, whole, member(here, mesh, root))
+    if here.device == root:
         for device in range(mesh.size):
             if device != root:
-                communicator.send(as_bytes(_cut(whole, layout, device)), member(place, mesh, device))
+                communicator.send(as_bytes(_cut(whole, layout, device)), member(here, mesh, device))
         local = _cut(whole, layout, root)
     else:
-        local = new_block(layout.block_shape(shape, place.device), dtype)
-        communicator.receive(as_bytes(local), member(place, mesh, root))
+        local = new_block(layout.block_shape(shape, here.device), dtype)
+        communicator.receive(as_bytes(local), member(here, mesh, root))
     return DTensor(local, layout, shape, dtype)
 
 

@@ -10,7 +10,7 @@ from numpy.typing import DTypeLike
 from meshcomm import _hooks
 from meshcomm._tracing import untraced
 from meshcomm._types import Array, Axis
-from meshcomm.arrays.compile import prepare
+from meshcomm.arrays.compile import Move, prepare
 from meshcomm.errors import LayoutError, MeshError, ShapeError
 from meshcomm.layouts.boxes import Box
 from meshcomm.layouts.layout import Layout
@@ -18,11 +18,10 @@ from meshcomm.layouts.mesh import Mesh
 from meshcomm.memory.blocks import as_bytes
 from meshcomm.memory.copies import exact_copy, opaque
 from meshcomm.plans.plan import plan_relayout
-from meshcomm.ranks import agreement, watchdog
-from meshcomm.ranks.calls import run_agreed
+from meshcomm.ranks import agreement
+from meshcomm.ranks.calls import collective, program
 from meshcomm.ranks.communicator import Communicator
-from meshcomm.ranks.meshes import place_in
-from meshcomm.ranks.teams import Place
+from meshcomm.ranks.teams import Location
 
 
 class DTensor(NDArrayOperatorsMixin):
@@ -35,22 +34,19 @@ class DTensor(NDArrayOperatorsMixin):
     """
 
     __array_priority__ = 1000
-    __slots__ = ("__weakref__", "dtype", "layout", "local", "partner", "shape")
+    __slots__ = ("__weakref__", "dtype", "layout", "local", "shape")
     __hash__ = None  # type: ignore[assignment]  # as an array, whose == is elementwise
 
     local: Array | None
     layout: Layout
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
-    partner: Callable[[], "DTensor | None"] | None
-    """The tensor, if it still lives, whose relayout was last found free to overwrite this one."""
 
     def __init__(self, local: Array | None, layout: Layout, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
         _set_local(self, local)
         _set_layout(self, layout)
         _set_shape(self, shape)
         _set_dtype(self, dtype)
-        _set_partner(self, None)
 
     def __setattr__(self, name: str, value: Any) -> NoReturn:
         raise AttributeError(f"a DTensor cannot be given another {name}; change its block in place, or make a new one")
@@ -86,23 +82,23 @@ class DTensor(NDArrayOperatorsMixin):
     @property
     def T(self) -> "DTensor":  # noqa: N802 - NumPy's name
         """The tensor with its axes in reverse order, a copy. Local."""
-        return _made("transpose", self)
+        return np.transpose(self)  # type: ignore[call-overload, no-any-return]
 
     def sum(self, axis: Axis = None, dtype: DTypeLike | None = None, keepdims: bool = False) -> "DTensor":
-        """Return the sum over *axis*, as `sum`. Collective over the mesh."""
-        return _made("sum", self, axis, dtype, keepdims)
+        """Return the sum over *axis*, as ``numpy.sum(t, axis)``. Collective over the mesh."""
+        return np.sum(self, axis=axis, dtype=dtype, keepdims=keepdims)  # type: ignore[call-overload, no-any-return]
 
     def mean(self, axis: Axis = None, dtype: DTypeLike | None = None, keepdims: bool = False) -> "DTensor":
-        """Return the mean over *axis*, as `mean`. Collective over the mesh."""
-        return _made("mean", self, axis, dtype, keepdims)
+        """Return the mean over *axis*, as ``numpy.mean(t, axis)``. Collective over the mesh."""
+        return np.mean(self, axis=axis, dtype=dtype, keepdims=keepdims)  # type: ignore[call-overload, no-any-return]
 
     def max(self, axis: Axis = None, keepdims: bool = False) -> "DTensor":
-        """Return the maximum over *axis*, as `max`. Collective over the mesh."""
-        return _made("max", self, axis, keepdims)
+        """Return the maximum over *axis*, as ``numpy.max(t, axis)``. Collective over the mesh."""
+        return np.max(self, axis=axis, keepdims=keepdims)  # type: ignore[call-overload, no-any-return]
 
     def min(self, axis: Axis = None, keepdims: bool = False) -> "DTensor":
-        """Return the minimum over *axis*, as `min`. Collective over the mesh."""
-        return _made("min", self, axis, keepdims)
+        """Return the minimum over *axis*, as ``numpy.min(t, axis)``. Collective over the mesh."""
+        return np.min(self, axis=axis, keepdims=keepdims)  # type: ignore[call-overload, no-any-return]
 
     def item(self) -> Any:
         """Return the one element as a Python number, if every device holds it. Local.
@@ -127,10 +123,10 @@ class DTensor(NDArrayOperatorsMixin):
         return complex(self.item())
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
-        return _hooks.call("array_ufunc", ufunc, method, inputs, kwargs)
+        return _hooks.call("numpy", ufunc, method, inputs, kwargs)
 
     def __array_function__(self, func: Callable[..., Any], types: Any, args: Any, kwargs: Any) -> Any:
-        return _hooks.call("array_function", func, args, kwargs)
+        return _hooks.call("numpy", func, None, args, kwargs)
 
     def to_numpy(self, root: int | None = None) -> Array | None:
         """Return the global array on every rank of the mesh, or on device *root* only. Collective over the mesh.
@@ -146,14 +142,10 @@ class DTensor(NDArrayOperatorsMixin):
         [array([0, 1, 2]), None]
         """
         check_root(root, self.mesh)
-        place = place_in(self.mesh)
-        if place is None:
-            return None
-        watchdog.begin("to_numpy", place.team)
-        try:
-            return _gathered(self, place) if root is None else _gathered_on(self, place, root)
-        finally:
-            watchdog.end()
+        with collective("to_numpy", self.mesh) as here:
+            if here is None:
+                return None
+            return _gathered(self, here) if root is None else _gathered_on(self, here, root)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         """Return the block if it is the whole array; refuse otherwise. Local."""
@@ -193,15 +185,9 @@ class DTensor(NDArrayOperatorsMixin):
 
 
 # What a DTensor itself does not let anybody set, as fast as can be: relayouts of small blocks make many of them.
-_set_local, _set_layout, _set_shape, _set_dtype, _set_partner = (
-    DTensor.__dict__[name].__set__ for name in ("local", "layout", "shape", "dtype", "partner")
+_set_local, _set_layout, _set_shape, _set_dtype = (
+    DTensor.__dict__[name].__set__ for name in ("local", "layout", "shape", "dtype")
 )
-
-
-def _made(operation: str, tensor: DTensor, *args: Any) -> DTensor:
-    """Return what an operation of :mod:`meshcomm.ops` makes of a tensor."""
-    result: DTensor = _hooks.call(operation, tensor, *args)
-    return result
 
 
 def unwrapped(x: Any) -> Any:
@@ -213,67 +199,66 @@ def unwrapped(x: Any) -> Any:
 
 
 def check_root(root: Any, mesh: Mesh) -> None:
+    """Raise ``MeshError`` unless *root* is None or a device of *mesh*."""
     if root is None:
         return
     if isinstance(root, bool) or not isinstance(root, (int, np.integer)) or not 0 <= root < mesh.size:
         raise MeshError(f"root must be a device of the mesh, 0 to {mesh.size - 1}, not {root!r}")
 
 
-def place_text(mesh: Mesh) -> str:
+def location_text(mesh: Mesh) -> str:
     """Return where *mesh* is, in words that ranks can compare. Local."""
     return f"mesh {', '.join(f'{name}={size}' for name, size in mesh.dims)} over {mesh.ranks}"
 
 
 def _text(tensor: DTensor) -> str:
-    return f"{tensor.shape} {tensor.dtype} in {tensor.layout.sharding_specs} on {place_text(tensor.mesh)}"
+    return f"{tensor.shape} {tensor.dtype} in {tensor.layout.sharding_specs} on {location_text(tensor.mesh)}"
 
 
-def by_device(communicator: Communicator, place: Place, mesh: Mesh, message: bytes) -> list[bytes]:
+def by_device(communicator: Communicator, here: Location, mesh: Mesh, message: bytes) -> list[bytes]:
     """Return the message of every device of the mesh, in the order of devices. Collective over the mesh."""
     messages = communicator.allgather(message)
-    at = dict(zip(place.team.ranks, messages, strict=True))
+    at = dict(zip(here.team.ranks, messages, strict=True))
     return [at[rank] for rank in mesh.ranks]
 
 
-def member(place: Place, mesh: Mesh, device: int) -> int:
-    """Return the place in the team of *device*."""
-    return place.team.ranks.index(mesh.ranks[device])
+def member(here: Location, mesh: Mesh, device: int) -> int:
+    """Return the position in the team of *device*."""
+    return here.team.ranks.index(mesh.ranks[device])
 
 
-def _gathered(tensor: DTensor, place: Place) -> Array:
-    target = Layout.replicated(tensor.mesh, tensor.ndim)
-    key = ("to_numpy", tensor.layout, tensor.shape, tensor.dtype)
-    machine = place.team.machine
-    whole: Array = run_agreed(
-        place,
-        key,
-        lambda: f"to_numpy of {_text(tensor)}",
-        lambda: prepare(plan_relayout(tensor.shape, tensor.dtype, tensor.layout, target, None, machine), place),
-        tensor.local,
-    )
+def _gathered(tensor: DTensor, here: Location) -> Array:
+    layout, shape, dtype = tensor.layout, tensor.shape, tensor.dtype
+
+    def build() -> Move:
+        target = Layout.replicated(layout.mesh, len(shape))
+        return prepare(plan_relayout(shape, dtype, layout, target, None, here.team.machine), here)
+
+    run = program(here.team, ("to_numpy", layout, shape, dtype), lambda: f"to_numpy of {_text(tensor)}", build)
+    whole: Array = run(tensor.local)
     return whole
 
 
-def _gathered_on(tensor: DTensor, place: Place, root: int) -> Array | None:
+def _gathered_on(tensor: DTensor, here: Location, root: int) -> Array | None:
     """Return the global array on device *root*: one replica of each block sends it there. Collective."""
     mesh, layout, shape = tensor.mesh, tensor.layout, tensor.shape
-    agreement.agree(place.team, f"to_numpy on device {root} of {_text(tensor)}")
-    communicator = place.team.everyone.communicator()
+    agreement.agree(here.team, f"to_numpy on device {root} of {_text(tensor)}")
+    communicator = here.team.everyone.communicator()
     assert tensor.local is not None
     # Root serves itself if it can; each other block comes from the first device that holds it.
     senders: dict[Box, int] = {}
     for device in (root, *range(mesh.size)):
         senders.setdefault(layout.block_box(shape, device), device)
-    if place.device != root:
-        if senders[layout.block_box(shape, place.device)] == place.device:
-            communicator.send(as_bytes(tensor.local), member(place, mesh, root))
+    if here.device != root:
+        if senders[layout.block_box(shape, here.device)] == here.device:
+            communicator.send(as_bytes(tensor.local), member(here, mesh, root))
         return None
     whole = np.empty(shape, tensor.dtype)
     for device in senders.values():
         block = tensor.local
         if device != root:
             block = np.empty(layout.block_shape(shape, device), tensor.dtype)
-            communicator.receive(as_bytes(block), member(place, mesh, device))
+            communicator.receive(as_bytes(block), member(here, mesh, device))
         opaque(whole)[layout.block_slices(shape, device)] = opaque(block)
     return whole
 

@@ -1,50 +1,34 @@
 """Many relayouts at once: one exchange for all small tensors that the ranks of a group exchange."""
 
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from meshcomm._tracing import is_traced, untraced
 from meshcomm._tuning import DEFAULT_SCRATCH, MERGED_UP_TO
 from meshcomm._types import Array, Ranks
-from meshcomm.arrays.compile import exchange_part, far_blocks, group_of, most_bytes, prepare, target_shape
+from meshcomm.arrays.compile import Move, exchanging_steps, most_bytes, prepare, prepare_together
 from meshcomm.arrays.dtensor import DTensor, unwrapped
 from meshcomm.arrays.out import agree_on_outs, bound_text, call_text, distributed
 from meshcomm.errors import LayoutError
-from meshcomm.layouts.boxes import box_size
 from meshcomm.layouts.layout import Layout
+from meshcomm.layouts.machine import Machine
 from meshcomm.layouts.refinement import ranks_between
-from meshcomm.memory.blocks import NOTHING, as_block, as_bytes
 from meshcomm.plans.plan import Plan, plan_relayout
-from meshcomm.plans.step import Slice, Step
-from meshcomm.ranks import watchdog
-from meshcomm.ranks.agreement import fingerprint
-from meshcomm.ranks.calls import run_agreed
-from meshcomm.ranks.meshes import place_between
-from meshcomm.ranks.teams import Place
-from meshcomm.transport.in_place import Together
-from meshcomm.transport.packed import Exchange
+from meshcomm.ranks.calls import collective, program
+from meshcomm.ranks.meshes import location_between
+from meshcomm.ranks.teams import Location
 
 
-class _Merged(NamedTuple):
-    """Tensors, by number, that move in one exchange."""
+def prepare_many(plans: Sequence[Plan], here: Location, limit: int | None) -> Callable[..., list[Array | None]]:
+    """Return what makes new blocks, one for each of *plans*, into the *outs* that are not None.
 
-    numbers: list[int]
-    together: Together
-
-
-def prepare_many(plans: list[Plan], place: Place, bound: int | None) -> Callable[..., list[Array | None]]:
-    """Return a function from blocks to new blocks, one for each plan, into the *outs* that are not None.
-
-    Local; to call it is Collective. All of it together keeps to *bound* bytes of scratch.
+    To call it is Collective over the team. All of it together keeps to *limit* bytes of scratch.
     """
-    limit = DEFAULT_SCRATCH if bound is None else bound
-    merged = [_merge(plans, numbers, place) for numbers in _alike(plans, limit)]
-    alone = set(range(len(plans))).difference(*(group.numbers for group in merged))
-    moves = [_Once(plan, place) for plan in plans]
-    shapes = [target_shape(plan, place.device) for plan in plans]
-    dtypes = [plan.dtype for plan in plans]
+    merged = [(numbers, prepare_together([plans[n] for n in numbers], here)) for numbers in _alike(plans, limit)]
+    alone = set(range(len(plans))).difference(*(numbers for numbers, _ in merged))
+    moves: dict[int, Move] = {}
 
     def run(blocks: list[Array | None], outs: list[Array | None]) -> list[Array | None]:
         found: list[Array | None] = list(outs)
@@ -53,69 +37,39 @@ def prepare_many(plans: list[Plan], place: Place, bound: int | None) -> Callable
             if any(outs[number] is not None for number in numbers):
                 one_by_one.update(numbers)  # whose new blocks do not lie together
                 continue
-            sources = [NOTHING if (block := blocks[n]) is None else as_bytes(block) for n in numbers]
-            for number, target in zip(numbers, together.run(sources), strict=True):
-                shape = shapes[number]
-                found[number] = None if shape is None else as_block(target, shape, dtypes[number])
+            for number, block in zip(numbers, together([blocks[n] for n in numbers]), strict=True):
+                found[number] = block
         for number in sorted(one_by_one):
+            if number not in moves:  # made when it is first needed
+                moves[number] = prepare(plans[number], here)
             found[number] = moves[number](blocks[number], outs[number])
         return found
 
     return run
 
 
-class _Once:
-    """What `prepare` makes of a plan, made when it is first called."""
-
-    def __init__(self, plan: Plan, place: Place) -> None:
-        self._plan, self._place = plan, place
-        self._run: Callable[..., Array | None] | None = None
-
-    def __call__(self, block: Array | None, out: Array | None) -> Array | None:
-        if self._run is None:
-            self._run = prepare(self._plan, self._place)
-        return self._run(block, out)
-
-
-def _alike(plans: list[Plan], limit: int) -> list[list[int]]:
-    """Return the numbers of plans that can share an exchange: one small step each, among the same ranks. Local."""
-    groups: dict[Any, list[list[int]]] = {}
-    room: dict[Any, int] = {}
+def _alike(plans: Sequence[Plan], limit: int | None) -> list[list[int]]:
+    """Return the numbers of plans that can share an exchange: one small step each, among the same ranks."""
+    groups: dict[Hashable, list[list[int]]] = {}
+    free: dict[Hashable, int] = {}
+    scratch = DEFAULT_SCRATCH if limit is None else limit
     for number, plan in enumerate(plans):
-        step = _only_exchange(plan)
-        if step is None or step.parts > 1 or most_bytes(step) > MERGED_UP_TO:
+        steps = exchanging_steps(plan)
+        if len(steps) != 1 or steps[0] is not plan.steps[-1]:
+            continue
+        (step,) = steps
+        if step.rounds > 1 or most_bytes(step) > MERGED_UP_TO:
             continue
         key = (step.ranks, step.mesh, step.dims)
         # Packed and unpacked; what goes to several ranks may be packed for each of them.
         needed = (step.group_size + 1) * most_bytes(step)
-        if key not in groups or room[key] < needed:
+        if key not in groups or free[key] < needed:
             groups.setdefault(key, []).append([])
-            room[key] = limit
-        if needed <= room[key]:
+            free[key] = scratch
+        if needed <= free[key]:
             groups[key][-1].append(number)
-            room[key] -= needed
+            free[key] -= needed
     return [numbers for found in groups.values() for numbers in found if len(numbers) > 1]
-
-
-def _only_exchange(plan: Plan) -> Step | None:
-    steps = [step for step in plan.steps if not isinstance(step, Slice)]
-    return steps[0] if len(steps) == 1 and steps[0] is plan.steps[-1] else None
-
-
-def _merge(plans: list[Plan], numbers: list[int], place: Place) -> _Merged:
-    steps = [step for number in numbers if (step := _only_exchange(plans[number])) is not None]
-    device, first = place.device, steps[0]
-    parts = [exchange_part(step, device) for step in steps]
-    group, here, most = group_of(first, place), first.place_of(device), sum(map(most_bytes, steps))
-
-    def sizes_of(peer: int) -> list[int]:
-        (other,) = first.members(device, np.array([peer], dtype=np.intp)).tolist()
-        return [0 if (box := step.target_box(other)) is None else box_size(box) * step.itemsize for step in steps]
-
-    call = "; ".join(f"{step!r} of {step.shape}, {step.itemsize} bytes" for step in steps)
-    fars = [far_blocks(step, device) for step in steps]
-    exchange = Exchange(group, here, parts, most)
-    return _Merged(numbers, Together(exchange, group, here, parts, fars, sizes_of, most, fingerprint(call)))
 
 
 def are_many(tensors: Any, layouts: Any) -> bool:
@@ -190,7 +144,7 @@ def _moved_together(
         meshes = tensor.layout.mesh, layout.mesh
         pair = id(meshes[0]), id(meshes[1])
         if pair not in found:
-            found[pair] = None if place_between(*meshes) is None else ranks_between(*meshes)
+            found[pair] = None if location_between(*meshes) is None else ranks_between(*meshes)
         if found[pair] is None:
             moved[number] = one(tensor, layout, out, bound, name)
             continue
@@ -210,36 +164,36 @@ def _moved_together(
 class _Batch:
     """Tensors that move together, among the same ranks."""
 
-    def __init__(self, moves: list[tuple[DTensor, Layout, Any]], bound: int | None) -> None:
-        place = place_between(moves[0][0].mesh, moves[0][1].mesh)
-        assert place is not None
-        self._place, self._moves, self._bound = place, moves, bound
+    def __init__(self, moves: list[tuple[DTensor, Layout, Any]], limit: int | None) -> None:
+        self._moves, self._limit = moves, limit
         self._specs = tuple([(t.layout, layout, t.shape, t.dtype) for t, layout, _ in moves])
 
     def check(self) -> None:
-        """Raise what planning would, unless it was planned before. Local.
+        """Raise what planning would, unless it was planned before.
 
         Before any batch moves: a rank that takes part in one of them only sees what is wrong with the others at once.
         """
-        if self._place.team.programs.get((self._specs, self._bound)) is None:
-            for source, layout, shape, dtype in self._specs:
-                plan_relayout(shape, dtype, source, layout, self._bound)
+        here = location_between(self._moves[0][0].mesh, self._moves[0][1].mesh)
+        assert here is not None
+        if not here.team.knows((self._specs, self._limit)):
+            self._plans(None)
 
-    def run(self, name: str | None) -> Any:
+    def run(self, name: str | None) -> list[Array | None]:
         """Return the new blocks. Collective over the team."""
-        place, specs, bound = self._place, self._specs, self._bound
-
-        def call() -> str:
-            return "; ".join(call_text("relayout", t, layout) for t, layout, _ in self._moves) + bound_text(bound)
-
-        def build() -> Callable[..., Any]:
-            plans = [plan_relayout(shape, dtype, a, b, bound, place.team.machine) for a, b, shape, dtype in specs]
-            return prepare_many(plans, place, bound)
-
-        watchdog.begin(name or f"relayout of {len(self._moves)} tensors", place.team)
-        try:
-            agree_on_outs([(tensor, out, layout) for tensor, layout, out in self._moves if out is not None], place)
+        tensor, layout, _ = self._moves[0]
+        with collective(name or f"relayout of {len(self._moves)} tensors", tensor.mesh, layout.mesh) as here:
+            assert here is not None
+            agree_on_outs([(tensor, out, layout) for tensor, layout, out in self._moves if out is not None], here)
             outs = [None if out is None else out.local for _, _, out in self._moves]
-            return run_agreed(place, (specs, bound), call, build, [t.local for t, _, _ in self._moves], outs)
-        finally:
-            watchdog.end()
+            move = program(here.team, (self._specs, self._limit), self._described, self._built, here)
+            moved: list[Array | None] = move([t.local for t, _, _ in self._moves], outs)
+        return moved
+
+    def _described(self, here: Location) -> str:
+        return "; ".join(call_text("relayout", t, layout) for t, layout, _ in self._moves) + bound_text(self._limit)
+
+    def _built(self, here: Location) -> Callable[..., list[Array | None]]:
+        return prepare_many(self._plans(here.team.machine), here, self._limit)
+
+    def _plans(self, machine: Machine | None) -> list[Plan]:
+        return [plan_relayout(shape, dtype, a, b, self._limit, machine) for a, b, shape, dtype in self._specs]

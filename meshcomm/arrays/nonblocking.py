@@ -1,40 +1,40 @@
-"""Relayouts without waiting: started here, finished when the caller asks."""
+"""Relayouts without waiting: begun here, finished when the caller asks."""
 
 import atexit
 
-from meshcomm import _hooks
-from meshcomm.arrays.compile import prepare_start
+from meshcomm.arrays.compile import Start, prepare_start
 from meshcomm.arrays.dtensor import DTensor, unwrapped
-from meshcomm.arrays.out import agree_on_outs, call_text, check_out
-from meshcomm.errors import LayoutError, MeshcommError
+from meshcomm.arrays.out import agree_on_outs, call_text, outside
+from meshcomm.errors import LayoutError
 from meshcomm.layouts.layout import Layout
-from meshcomm.plans.plan import Plan, plan_direct
+from meshcomm.plans.plan import plan_direct
 from meshcomm.ranks import abort, watchdog
-from meshcomm.ranks.calls import run_agreed
-from meshcomm.ranks.meshes import place_between
-from meshcomm.ranks.mpi import MPIWorld, is_forked, mpi
-from meshcomm.ranks.teams import Place, World
-from meshcomm.transport.packed import Started
+from meshcomm.ranks.calls import collective, program
+from meshcomm.ranks.mpi import is_forked, mpi
+from meshcomm.ranks.teams import Location, never_waited_for
+from meshcomm.transport.packed import InFlight
 
-_on_their_way: dict[int, "RelayoutRequest"] = {}
+_in_flight: dict[int, "RelayoutRequest"] = {}
 """Requests over MPI, which writes to their memory even when nobody knows them any more, nor their world."""
 
 
 class RelayoutRequest:
-    """A relayout on its way. Made by `start_relayout`; `wait` for it before the program ends. Local."""
+    """A relayout that is not complete. Made by `start_relayout`; `wait` for it before the program ends. Local."""
+
+    __slots__ = ("_exchange", "_here", "_result", "_source", "_target")
 
     def __init__(
-        self, what: str, started: Started | None, result: DTensor, source: DTensor, place: Place | None
+        self, exchange: InFlight | None, result: DTensor, source: DTensor, target: Layout, here: Location | None
     ) -> None:
-        self._what = what
-        self._started = started
+        self._exchange = exchange
         self._result = result
         self._source: DTensor | None = source  # whose block is read until the end
-        self._place = place
-        if place is not None and started is not None:
-            place.team.world.started[id(self)] = self
-            if isinstance(place.team.world, MPIWorld):
-                _on_their_way[id(self)] = self
+        self._target = target
+        self._here = here
+        if here is not None and exchange is not None:
+            here.team.world.begun(self)
+            if here.team.world.guarded:
+                _in_flight[id(self)] = self
 
     def test(self) -> bool:
         """Return whether the relayout is complete, so that `wait` returns at once. Local.
@@ -42,7 +42,7 @@ class RelayoutRequest:
         With most MPIs messages advance only in calls to MPI: a program that computes for long may test now and then. A
         request that was tested until it was complete need not be waited for.
         """
-        if self._started is None or self._started.test():
+        if self._exchange is None or self._exchange.test():
             self._finish()
             return True
         return False
@@ -53,23 +53,24 @@ class RelayoutRequest:
         Each rank waits for its requests in any order.
         """
         if self._source is not None:
-            if self._started is not None and self._place is not None:
-                watchdog.begin(f"wait for a {self._what}", self._place.team)
-                try:
-                    self._started.wait()
-                finally:
-                    watchdog.end()
+            if self._exchange is not None and self._here is not None:
+                with watchdog.waiting("wait for a relayout", self._here.team):
+                    self._exchange.wait()
             self._finish()
         return self._result
 
     def _finish(self) -> None:
         self._source = None
-        _on_their_way.pop(id(self), None)
-        if self._place is not None:
-            self._place.team.world.started.pop(id(self), None)
+        if self._here is not None and self._exchange is not None:
+            _in_flight.pop(id(self), None)
+            self._here.team.world.finished(self)
+
+    def __str__(self) -> str:
+        t = self._result
+        return f"relayout of {t.shape} {t.dtype} to {self._target.sharding_specs}"
 
     def __repr__(self) -> str:
-        return f"RelayoutRequest({self._what}; {'on its way' if self._source is not None else 'complete'})"
+        return f"RelayoutRequest({self}; {'in flight' if self._source is not None else 'complete'})"
 
 
 def start_relayout(
@@ -99,53 +100,34 @@ def start_relayout(
     if not isinstance(layout, Layout):
         raise LayoutError(f"a relayout goes to a Layout, not {type(layout).__name__} ({layout!r})")
     source, shape, dtype = tensor.layout, tensor.shape, tensor.dtype
-    place = place_between(source.mesh, layout.mesh)
-    what = f"relayout of {shape} {dtype} from {source.sharding_specs} to {layout.sharding_specs}"
-    plan: Plan = plan_direct(shape, dtype, source, layout)
-    if place is None:
+    with collective(name or "start_relayout", source.mesh, layout.mesh) as here:
+        if here is None:
+            result = outside(tensor, out, plan_direct(shape, dtype, source, layout))
+            return RelayoutRequest(None, result, tensor, layout, None)
         if out is not None:
-            check_out(out, tensor, layout)
-        result = DTensor(None, plan.target, shape, dtype) if out is None else out
-        return RelayoutRequest(what, None, result, tensor, None)
-    watchdog.begin(name or "start_relayout", place.team)
-    try:
-        if out is not None:
-            agree_on_outs([(tensor, out, layout)], place)
-        started, block = run_agreed(
-            place,
-            ("start", source, layout, shape, dtype),
-            lambda: call_text("start_relayout", tensor, layout),
-            lambda: prepare_start(plan_direct(shape, dtype, source, layout, place.team.machine), place),
-            tensor.local,
-            None if out is None else out.local,
-        )
-    finally:
-        watchdog.end()
-    result = DTensor(block, plan.target, shape, dtype) if out is None else out
-    return RelayoutRequest(what, started, result, tensor, place)
+            agree_on_outs([(tensor, out, layout)], here)
+        key = "start", source, layout, shape, dtype
+        start = program(here.team, key, _described, _built, tensor, layout, here)
+        exchange, block = start(tensor.local, None if out is None else out.local)
+    if out is None:
+        out = DTensor(block, layout if layout.match_axis is None else layout.matched(source), shape, dtype)
+    return RelayoutRequest(exchange, out, tensor, layout, here)
 
 
-@_hooks.provides("check_started")
-def check_all_finished(world: World) -> None:
-    """Complete what was started in *world* and raise ``MeshcommError`` if nobody waited for it. Collective."""
-    left = list(world.started.values())
-    for request in left:
-        request.wait()
-    if left:
-        raise MeshcommError(_dropped(left))
+def _described(tensor: DTensor, layout: Layout, here: Location) -> str:
+    return call_text("start_relayout", tensor, layout)
 
 
-def _dropped(left: list[RelayoutRequest]) -> str:
-    more = f" and {len(left) - 1} more" if len(left) > 1 else ""
-    return f"start_relayout was never waited for: {left[0]._what}{more}. Call wait() on each request"
+def _built(tensor: DTensor, layout: Layout, here: Location) -> Start:
+    return prepare_start(plan_direct(tensor.shape, tensor.dtype, tensor.layout, layout, here.team.machine), here)
 
 
 @atexit.register
 def _check_at_exit() -> None:
-    left = list(_on_their_way.values())
+    left = list(_in_flight.values())
     if not left or is_forked():
         return
     if not mpi().Is_finalized():
         for request in left:
             request.wait()
-    abort.end_job(_dropped(left))
+    abort.end_job(never_waited_for(left))

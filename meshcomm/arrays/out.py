@@ -3,14 +3,18 @@
 import weakref
 from typing import Any
 
+import numpy as np
+
 from meshcomm._arguments import as_array
+from meshcomm._types import Shape
 from meshcomm.arrays.create import distribute
-from meshcomm.arrays.dtensor import DTensor, place_text
+from meshcomm.arrays.dtensor import DTensor, location_text
 from meshcomm.errors import DTypeError, LayoutError, MeshcommError, ShapeError
 from meshcomm.layouts.layout import Layout
 from meshcomm.memory.blocks import as_bytes
+from meshcomm.plans.plan import Plan
 from meshcomm.ranks import agreement
-from meshcomm.ranks.teams import Place
+from meshcomm.ranks.teams import Location
 
 READ_ONLY = "out cannot be written to: its block is read-only"
 
@@ -46,11 +50,15 @@ def _where(layout: Layout) -> str:
     return f"{layout.sharding_specs} on the {layout.mesh}"
 
 
-def agree_on_outs(moves: list[tuple[DTensor, Any, Layout]], place: Place) -> None:
+_found_free: dict[int, tuple[weakref.ref[DTensor], weakref.ref[DTensor]]] = {}
+"""By the id of a tensor that was last found free to be overwritten: itself, and the tensor that is read then."""
+
+
+def agree_on_outs(moves: list[tuple[DTensor, Any, Layout]], here: Location) -> None:
     """Raise on all ranks unless each can write its blocks of the second while it reads the first. Collective.
 
-    *moves* are tensors, what their relayouts are to overwrite, and where they go. What is wrong one rank may see
-    alone; when all pairs were found good before, nobody tells the others.
+    *moves* are tensors, what their relayouts are to overwrite, and the layouts that they go to. What is wrong one rank
+    may see alone. When all pairs were found good before, nobody tells the others.
     """
     error: Exception | None = None
     try:
@@ -59,12 +67,18 @@ def agree_on_outs(moves: list[tuple[DTensor, Any, Layout]], place: Place) -> Non
     except MeshcommError as problem:
         error = problem
     if error is None:
-        if all(out.partner is not None and out.partner() is tensor for tensor, out, _ in moves):
+        if all(_was_free(out, tensor) for tensor, out, _ in moves):
             return
         error = _wrong_with_blocks([tensor for tensor, _, _ in moves], [out for _, out, _ in moves])
-    agreement.agree(place.team, "; ".join(call_text("out of a relayout", t, layout) for t, _, layout in moves), error)
+    agreement.agree(here.team, "; ".join(call_text("out of a relayout", t, layout) for t, _, layout in moves), error)
     for tensor, out, _ in moves:
-        object.__setattr__(out, "partner", weakref.ref(tensor))
+        key = id(out)
+        _found_free[key] = weakref.ref(out, lambda _, key=key: _found_free.pop(key, None)), weakref.ref(tensor)
+
+
+def _was_free(out: DTensor, tensor: DTensor) -> bool:
+    found = _found_free.get(id(out))
+    return found is not None and found[0]() is out and found[1]() is tensor
 
 
 def _wrong_with_blocks(tensors: list[DTensor], outs: list[DTensor]) -> Exception | None:
@@ -94,13 +108,27 @@ def _overlap(written: list[Any], read: list[Any]) -> bool:
 
 
 def call_text(operation: str, tensor: DTensor, layout: Layout) -> str:
-    """Return what the ranks agree on: all that tells one call from another. Local."""
-    to = "" if layout.mesh is tensor.mesh else f" on {place_text(layout.mesh)}"
+    """Return what the ranks agree on: all that tells one relayout from another."""
+    return relayout_text(operation, tensor.shape, tensor.dtype, tensor.layout, layout)
+
+
+def relayout_text(operation: str, shape: Shape, dtype: np.dtype[Any], source: Layout, target: Layout) -> str:
+    """Return what the ranks agree on about a relayout from *source* to *target*."""
+    to = "" if target.mesh is source.mesh else f" on {location_text(target.mesh)}"
     return (
-        f"{operation} of {tensor.shape} {tensor.dtype} from {tensor.layout.sharding_specs} on "
-        f"{place_text(tensor.mesh)} to {layout.sharding_specs}{to}"
+        f"{operation} of {shape} {dtype} from {source.sharding_specs} on {location_text(source.mesh)} "
+        f"to {target.sharding_specs}{to}"
     )
 
 
 def bound_text(bound: int | None) -> str:
+    """Return what the ranks agree on about the scratch limit."""
     return "" if bound is None else f" within {bound} bytes of scratch"
+
+
+def outside(tensor: DTensor, out: DTensor | None, plan: Plan) -> DTensor:
+    """Return the result of a relayout on a rank outside of both meshes, which checks what all ranks can see."""
+    if out is not None:
+        check_out(out, tensor, plan.target)
+        return out
+    return DTensor(None, plan.target, plan.shape, plan.dtype)

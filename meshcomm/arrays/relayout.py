@@ -5,11 +5,11 @@ from typing import Any, overload
 from numpy.typing import ArrayLike
 
 from meshcomm import _hooks
-from meshcomm._tracing import is_traced, untraced
-from meshcomm.arrays.compile import prepare
+from meshcomm._tracing import is_traced, traced, untraced
+from meshcomm.arrays.compile import Move, prepare
 from meshcomm.arrays.dtensor import DTensor, unwrapped
 from meshcomm.arrays.many import are_many, relayout_many
-from meshcomm.arrays.out import agree_on_outs, bound_text, call_text, check_out, distributed
+from meshcomm.arrays.out import agree_on_outs, bound_text, call_text, distributed, outside, relayout_text
 from meshcomm.errors import LayoutError, MeshError
 from meshcomm.layouts.layout import Layout
 from meshcomm.layouts.machine import Machine
@@ -17,10 +17,10 @@ from meshcomm.layouts.mesh import Mesh
 from meshcomm.memory.scratch import forget_scratch
 from meshcomm.plans.plan import Plan, plan_relayout
 from meshcomm.plans.search import forget_plans
-from meshcomm.ranks import agreement, watchdog
-from meshcomm.ranks.calls import Program, agreed_program, known_program
-from meshcomm.ranks.meshes import place_between, place_in
-from meshcomm.ranks.teams import Place
+from meshcomm.ranks.agreement import agree
+from meshcomm.ranks.calls import collective, program
+from meshcomm.ranks.meshes import location_in
+from meshcomm.ranks.teams import Location
 
 Tensor = DTensor | ArrayLike
 
@@ -81,41 +81,31 @@ def relayout(
         raise LayoutError(f"a relayout goes to a Layout, not {type(layout).__name__} ({layout!r})")
     if not isinstance(tensor, DTensor):
         if is_traced(tensor):
-            return _traced(tensor, layout, out, max_scratch_bytes, name)
+            return traced(relayout, (tensor, layout, out, max_scratch_bytes, name))
         tensor = unwrapped(tensor)
     if not isinstance(tensor, DTensor):
         return distributed(tensor, layout, out)
     source, shape, dtype = tensor.layout, tensor.shape, tensor.dtype
-    place = place_between(source.mesh, layout.mesh)
-    if place is None:
+    with collective(name or "relayout", source.mesh, layout.mesh) as here:
+        if here is None:
+            return outside(tensor, out, plan_relayout(shape, dtype, source, layout, max_scratch_bytes))
         if out is not None:
-            check_out(out, tensor, layout)
-        plan = plan_relayout(shape, dtype, source, layout, max_scratch_bytes)  # checked alike
-        return DTensor(None, plan.target, shape, dtype) if out is None else out
-    watchdog.begin(name or "relayout", place.team)
-    try:
-        if out is not None:
-            agree_on_outs([(tensor, out, layout)], place)
-        program = known_program(place.team, (source, layout, shape, dtype, max_scratch_bytes), True)
-        if program is None:
-            program = _agreed(tensor, layout, max_scratch_bytes, place)
-        block = program.run(tensor.local, None if out is None else out.local)
-    finally:
-        watchdog.end()
+            agree_on_outs([(tensor, out, layout)], here)
+        key = source, layout, shape, dtype, max_scratch_bytes
+        move = program(here.team, key, _described, _built, tensor, layout, max_scratch_bytes, here, exchanges=True)
+        block = move(tensor.local, None if out is None else out.local)
     if out is not None:
         return out
     return DTensor(block, layout if layout.match_axis is None else layout.matched(source), shape, dtype)
 
 
-def _agreed(tensor: DTensor, layout: Layout, bound: int | None, place: Place) -> Program:
-    """Return the program of a relayout that is new. Collective over the team."""
-    source, shape, dtype, team = tensor.layout, tensor.shape, tensor.dtype, place.team
-    return agreed_program(
-        team,
-        (source, layout, shape, dtype, bound),
-        lambda: call_text("relayout", tensor, layout) + bound_text(bound),
-        lambda: prepare(plan_relayout(shape, dtype, source, layout, bound, team.machine), place),
-    )
+def _described(tensor: DTensor, layout: Layout, limit: int | None, here: Location) -> str:
+    return call_text("relayout", tensor, layout) + bound_text(limit)
+
+
+def _built(tensor: DTensor, layout: Layout, limit: int | None, here: Location) -> Move:
+    plan = plan_relayout(tensor.shape, tensor.dtype, tensor.layout, layout, limit, here.team.machine)
+    return prepare(plan, here)
 
 
 def relayout_like(
@@ -162,8 +152,8 @@ def machine_of(mesh: Mesh) -> Machine:
     """
     if not isinstance(mesh, Mesh):
         raise MeshError(f"a machine is that of a Mesh, not of {mesh!r}")
-    place = place_in(mesh)
-    return Machine() if place is None else place.team.machine
+    here = location_in(mesh)
+    return Machine() if here is None else here.team.machine
 
 
 def drop_plans(mesh: Mesh) -> None:
@@ -180,14 +170,10 @@ def drop_plans(mesh: Mesh) -> None:
     """
     if not isinstance(mesh, Mesh):
         raise MeshError(f"plans are kept for a Mesh, not for {mesh!r}")
-    place = place_in(mesh)
-    if place is not None:
-        watchdog.begin("drop_plans", place.team)
-        try:
-            agreement.agree(place.team, "drop_plans")
-            place.team.programs.clear()
-        finally:
-            watchdog.end()
+    with collective("drop_plans", mesh) as here:
+        if here is not None:
+            agree(here.team, "drop_plans")
+            here.team.forget_programs()
     forget_plans()
     forget_scratch()
 
@@ -200,27 +186,15 @@ def _execute(plan: Plan, tensor: Any, out: Any) -> DTensor:
             f"this plan is for a DTensor of {plan.shape} {plan.dtype} in {plan.source.sharding_specs}, "
             f"not for {tensor!r}"
         )
-    place = place_between(tensor.layout.mesh, plan.target.mesh)
-    if place is None:
+    with collective("plan.execute", tensor.layout.mesh, plan.target.mesh) as here:
+        if here is None:
+            return outside(tensor, out, plan)
         if out is not None:
-            check_out(out, tensor, plan.target)
-        return DTensor(None, plan.target, plan.shape, plan.dtype) if out is None else out
-    watchdog.begin("plan.execute", place.team)
-    try:
-        if out is not None:
-            agree_on_outs([(tensor, out, plan.target)], place)
-        program = known_program(place.team, plan, True) or agreed_program(
-            place.team,
-            plan,
-            lambda: f"{call_text('plan.execute', tensor, plan.target)} by {plan.steps}",
-            lambda: prepare(plan, place),
-        )
-        block = program.run(tensor.local, None if out is None else out.local)
-    finally:
-        watchdog.end()
+            agree_on_outs([(tensor, out, plan.target)], here)
+        move = program(here.team, plan, _described_plan, prepare, plan, here, exchanges=True)
+        block = move(tensor.local, None if out is None else out.local)
     return DTensor(block, plan.target, plan.shape, plan.dtype) if out is None else out
 
 
-def _traced(*args: Any) -> DTensor:
-    result: DTensor = _hooks.call("traced", relayout, args)
-    return result
+def _described_plan(plan: Plan, here: Location) -> str:
+    return f"{relayout_text('plan.execute', plan.shape, plan.dtype, plan.source, plan.target)} by {plan.steps}"

@@ -16,7 +16,7 @@ from meshcomm.errors import MeshError
 from meshcomm.layouts.machine import Machine
 from meshcomm.ranks import abort, agreement
 from meshcomm.ranks.hosts import MACHINE_FILE
-from meshcomm.ranks.meshes import place_in
+from meshcomm.ranks.meshes import location_in
 from meshcomm.ranks.mpi import mpi
 
 
@@ -28,7 +28,7 @@ def calibrate(file: str | None) -> int:
     rank, size = abort.launched() or (0, 1)
     os.environ.pop(MACHINE_FILE, None)  # it may name a file that is to be written yet
     try:
-        place = place_in(meshcomm.create_mesh())
+        place = location_in(meshcomm.create_mesh())
         assert place is not None
         team = place.team
         if len(team.ranks) < size:

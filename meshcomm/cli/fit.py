@@ -25,7 +25,7 @@ from meshcomm.layouts.machine import CONSTANTS, Load, Machine
 from meshcomm.layouts.mesh import Mesh
 from meshcomm.plans.plan import plan_relayout
 from meshcomm.ranks.communicator import Communicator
-from meshcomm.ranks.meshes import create_mesh, place_in
+from meshcomm.ranks.meshes import create_mesh, location_in
 from meshcomm.ranks.teams import Team
 
 Floats: TypeAlias = NDArray[np.float64]
@@ -176,7 +176,7 @@ def _copies(mesh: Mesh, machine: Machine) -> list[_Probe]:
 
 def _probe(shape: tuple[int, int], source: Layout, target: Layout, machine: Machine) -> _Probe:
     plan = plan_relayout(shape, np.uint8, source, target, 2 * MOST_BYTES, machine)
-    load, place = plan.for_device(0).load, place_in(source.mesh)
+    load, place = plan.for_device(0).load, location_in(source.mesh)
     if place is None:
         return _Probe(load, None)
     run = prepare(plan, place)

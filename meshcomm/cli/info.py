@@ -119,8 +119,8 @@ def rank_rows(hosts: list[tuple[str, int]]) -> Rows:
     rows = [("ranks", f"{len(hosts)} on {len(ranks)} host{'s' * (len(ranks) > 1)}")]
     for name, count in list(ranks.items())[:16]:
         text = f"{count} rank{'s' * (count > 1)}, {cores[name]} core{'s' * (cores[name] > 1)}"
-        crowded = "; more ranks than cores: expect waits, and no speed" if count > cores[name] else ""
-        rows.append((f"  {name}", text + crowded))
+        oversubscribed = "; more ranks than cores: expect waits, and no speed" if count > cores[name] else ""
+        rows.append((f"  {name}", text + oversubscribed))
     if len(ranks) > 16:
         rows.append(("  ...", f"and {len(ranks) - 16} more hosts"))
     return rows

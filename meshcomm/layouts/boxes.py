@@ -1,5 +1,6 @@
 """Boxes: intervals along each axis, and the boxes that a device sends to its peers or receives from them."""
 
+from collections.abc import Sequence
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -12,7 +13,7 @@ Box: TypeAlias = tuple[Interval, ...]
 
 
 def box_size(box: Box) -> int:
-    """Return how many elements *box* holds. Local.
+    """Return how many elements *box* holds.
 
     >>> box_size(((0, 2), (3, 6))), box_size(())
     (6, 1)
@@ -24,18 +25,25 @@ def box_size(box: Box) -> int:
 
 
 class Boxes(NamedTuple):
-    """Boxes that one device sends or receives, and which of them each peer gets, or gives."""
+    """Boxes that one device sends or receives, and which of them each peer gets, or gives.
 
-    peers: Indices  # (n,): places in the group
+    Indices are those of the global array. Peers are positions in a group.
+    """
+
+    peers: Indices  # (n,)
     which: Indices  # (n,): the box of each peer; several peers may get the same one
     starts: Indices  # (k, ndim)
     stops: Indices  # (k, ndim)
 
     @property
     def sizes(self) -> Indices:
-        """How many elements each box has. Local."""
+        """How many elements each box has."""
         sizes: Indices = np.prod(self.stops - self.starts, axis=1, dtype=np.intp)
         return sizes
+
+    def of(self, peer: int) -> Indices:
+        """Return which boxes *peer* gets, or gives."""
+        return self.which[self.peers == peer]
 
 
 def stacked(columns: list[tuple[Indices, Indices]], boxes: int) -> tuple[Indices, Indices]:
@@ -53,6 +61,7 @@ def product(axes: list[Indices]) -> Indices:
 
 
 def no_boxes(ndim: int) -> Boxes:
+    """Return no boxes, of *ndim* axes."""
     none = np.zeros(0, dtype=np.intp)
     return Boxes(none, none, np.zeros((0, ndim), dtype=np.intp), np.zeros((0, ndim), dtype=np.intp))
 
@@ -65,14 +74,14 @@ def contiguous(block: Box, starts: Indices, stops: Indices) -> bool:
     return bool(np.all(~started | (extents == lengths) | (extents == 0).any(axis=1, keepdims=True)))
 
 
-def to_others(boxes: Boxes, place: int) -> Boxes:
-    """Return *boxes* without those that only this rank gets, or gives."""
-    return boxes if (boxes.peers != place).all() else _some(boxes, boxes.peers != place)
+def without_peer(boxes: Boxes, position: int) -> Boxes:
+    """Return *boxes* without those that only the peer at *position* gets, or gives."""
+    return boxes if (boxes.peers != position).all() else _some(boxes, boxes.peers != position)
 
 
-def with_peers(boxes: Boxes, places: Indices) -> Boxes:
-    """Return *boxes* without those that none of the ranks at *places* gets, or gives. Local."""
-    return _some(boxes, np.isin(boxes.peers, places))
+def with_peers(boxes: Boxes, positions: Indices) -> Boxes:
+    """Return those of *boxes* that peers at *positions* get, or give."""
+    return _some(boxes, np.isin(boxes.peers, positions))
 
 
 def _some(boxes: Boxes, chosen: NDArray[np.bool_]) -> Boxes:
@@ -80,20 +89,38 @@ def _some(boxes: Boxes, chosen: NDArray[np.bool_]) -> Boxes:
     return Boxes(boxes.peers[chosen], which.reshape(-1), boxes.starts[needed], boxes.stops[needed])
 
 
+def intersections(box: Box, others: Sequence[Box]) -> Boxes:
+    """Return what *box* shares with the box of each of the *others*, whose index is its peer; empty ones are left out.
+
+    Peers that get the same box share it.
+
+    >>> found = intersections(((0, 4),), [((0, 2),), ((2, 6),), ((0, 2),), ((6, 8),)])
+    >>> found.peers.tolist(), found.which.tolist(), found.starts.tolist(), found.stops.tolist()
+    ([0, 1, 2], [0, 1, 0], [[0], [2]], [[2], [4]])
+    """
+    ends = np.array([box, *others], dtype=np.intp).reshape(1 + len(others), len(box), 2)
+    starts, stops = np.maximum(ends[1:, :, 0], ends[0, :, 0]), np.minimum(ends[1:, :, 1], ends[0, :, 1])
+    peers = np.flatnonzero((starts < stops).all(axis=1))
+    rows, which = np.unique(np.hstack([starts, stops])[peers], axis=0, return_inverse=True)
+    return Boxes(peers, which.reshape(-1), rows[:, : len(box)], rows[:, len(box) :])
+
+
 def single_box(box: Box) -> Boxes:
-    """Return *box* as the only one, for place 0."""
-    none = np.zeros(1, dtype=np.intp)
+    """Return *box* as the only one, for the peer at position 0."""
+    zero = np.zeros(1, dtype=np.intp)
     starts, stops = (np.array([[ends[i] for ends in box]], dtype=np.intp).reshape(1, len(box)) for i in (0, 1))
-    return Boxes(none, none, starts, stops)
+    return Boxes(zero, zero, starts, stops)
 
 
-def in_block(box: Box | None, boxes: Boxes) -> Boxes:
-    """Return global *boxes* in indices of the block that *box* is."""
-    if box is None:
-        return boxes
-    first = np.array([start for start, _ in box], dtype=np.intp)
-    return boxes._replace(starts=boxes.starts - first, stops=boxes.stops - first)
+def box_start(box: Box) -> Indices:
+    """Return where *box* begins along each axis."""
+    return np.array([start for start, _ in box], dtype=np.intp)
 
 
 def box_shape(box: Box) -> tuple[int, ...]:
-    return tuple(stop - start for start, stop in box)
+    """Return the lengths of *box*.
+
+    >>> box_shape(((0, 2), (3, 6)))
+    (2, 3)
+    """
+    return tuple([stop - start for start, stop in box])

@@ -7,6 +7,7 @@ block that it holds.
 
 import math
 from collections.abc import Iterable, Sequence
+from operator import attrgetter
 from typing import Any, NoReturn, TypeAlias
 
 from meshcomm._arguments import integer, quote
@@ -67,10 +68,11 @@ class Layout:
 
     # -- parts --------------------------------------------------------------------------------------------------------
 
-    @property
-    def mesh(self) -> Mesh:
-        """The mesh. Local."""
-        return self._mesh
+    # Read by every relayout: attrgetter spares a call of Python.
+    mesh: Mesh = property(attrgetter("_mesh"), doc="The mesh.")  # type: ignore[assignment]
+    match_axis: int | None = property(  # type: ignore[assignment]
+        attrgetter("_match"), doc="The axis whose spec is MATCH, or None."
+    )
 
     @property
     def sharding_specs(self) -> list[Spec]:
@@ -84,11 +86,6 @@ class Layout:
     def axes(self) -> Axes:
         """The names of the mesh dimensions on each axis, ``()`` for UNSHARDED and for MATCH. Local."""
         return self._axes
-
-    @property
-    def match_axis(self) -> int | None:
-        """The axis whose spec is MATCH, or None. Local."""
-        return self._match
 
     @property
     def type(self) -> LayoutType:

@@ -51,7 +51,6 @@ class Mesh:
 
     __slots__ = (
         "__weakref__",
-        "_closed",
         "_dims",
         "_hash",
         "_index",
@@ -61,7 +60,8 @@ class Mesh:
         "_ranks",
         "_strides",
         "_use_xla_spmd",
-        "_world",
+        "bound_world",
+        "closed_by",
     )
 
     _name: str
@@ -73,8 +73,8 @@ class Mesh:
     _strides: tuple[int, ...]
     _index: dict[str, int]
     _hash: int | None
-    _world: Any  # where the mesh runs; None: where all meshes run. Not part of the value
-    _closed: frozenset[int]  # the ranks that closed it: simulated ones may share a mesh. Not part of the value
+    bound_world: Any  # where the mesh runs; None: where all meshes run. Not part of the value
+    closed_by: frozenset[int]  # the ranks that closed it: simulated ones may share a mesh. Not part of the value
 
     def __new__(
         cls, devices: Sequence[str] | Sequence[int], dims: Dims, mesh_name: str = "", use_xla_spmd: bool = False
@@ -109,8 +109,8 @@ class Mesh:
         mesh._use_xla_spmd = use_xla_spmd
         mesh._strides = row_major_strides(dims)
         mesh._index = {dim.name: i for i, dim in enumerate(dims)}
-        mesh._hash = mesh._world = None
-        mesh._closed = frozenset()
+        mesh._hash = mesh.bound_world = None
+        mesh.closed_by = frozenset()
         if use_xla_spmd and mesh.device_type() != "TPU":
             raise MeshError(f"use_xla_spmd on a mesh of {mesh.device_type()} devices; XLA SPMD needs TPU devices")
         return mesh
@@ -121,8 +121,8 @@ class Mesh:
         for slot in Mesh.__slots__:
             if slot != "__weakref__":
                 setattr(mesh, slot, getattr(self, slot))
-        mesh._world = world
-        mesh._closed = frozenset()
+        mesh.bound_world = world
+        mesh.closed_by = frozenset()
         return mesh
 
     # -- where it runs ------------------------------------------------------------------------------------------------
@@ -130,17 +130,17 @@ class Mesh:
     @property
     def world(self) -> Any:
         """The world this mesh runs in: the one it was created in, else the one all meshes share. Local."""
-        return _hooks.call("world") if self._world is None else self._world
+        return _hooks.call("world") if self.bound_world is None else self.bound_world
 
     @property
     def rank(self) -> int | None:
         """This process's device in the mesh, or None outside it. Local."""
-        device: int | None = _hooks.call("mesh_rank", self)
+        device: int | None = self.world.device_in(self)
         return device
 
     def close(self) -> None:
         """Free the communicators that this mesh uses. Collective over the mesh."""
-        _hooks.call("close_mesh", self)
+        self.world.close_mesh(self)
 
     # -- dimensions ---------------------------------------------------------------------------------------------------
 
@@ -261,7 +261,7 @@ class Mesh:
 
     def host_mesh(self) -> "Mesh":
         """Return the mesh of the CPUs beside these devices, in the same world, without the mesh's name. Local."""
-        return self._on_hosts()._bound_to(self._world)
+        return self._on_hosts()._bound_to(self.bound_world)
 
     def _on_hosts(self) -> "Mesh":
         if self.is_single_device():

@@ -98,9 +98,13 @@ def block_numbers(n: int, parts: int, indices: Indices) -> Indices:
     return np.where(indices < beyond, indices // (length + 1), longer + (indices - beyond) // max(1, length))
 
 
-def part_starts(elements: Indices, parts: int, number: int) -> Indices:
-    """Return where part *number* of *parts* begins in rows of so many *elements*."""
-    if parts == 1:
+def round_starts(elements: Indices, rounds: int, number: int) -> Indices:
+    """Return where round *number* of *rounds* begins in boxes of so many *elements*, cut as an axis is.
+
+    >>> round_starts(np.array([7, 2]), 3, 1).tolist()
+    [3, 1]
+    """
+    if rounds == 1:
         return elements * number
-    length, longer = np.divmod(elements, parts)
+    length, longer = np.divmod(elements, rounds)
     return length * number + np.minimum(longer, number)

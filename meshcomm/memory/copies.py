@@ -1,17 +1,18 @@
-"""Copies between blocks: where boxes lie in memory, and copies of any array."""
+"""Copies between blocks: where boxes lie in memory, and exact copies of any array."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from meshcomm._kernels import BoxCopies
 from meshcomm._tuning import COPIED_BY_NUMPY
-from meshcomm._types import Array, Indices
+from meshcomm._types import Array, Indices, Shape
 from meshcomm.memory.blocks import as_bytes, new_block
 
 
-class Placed(NamedTuple):
-    """Boxes in memory: the region, the byte offset, and per axis the stride in bytes and the extent."""
+class Strided(NamedTuple):
+    """Boxes in regions of memory: for each its region, its byte offset, and per axis the stride in bytes and extent."""
 
     regions: Indices
     offsets: Indices
@@ -19,22 +20,24 @@ class Placed(NamedTuple):
     extents: Indices
 
 
-def _strides(shape: tuple[int, ...], itemsize: int) -> Indices:
-    strides = np.ones(len(shape), dtype=np.intp)
-    if len(shape) > 1:
-        strides[:-1] = np.cumprod(shape[:0:-1])[::-1]
-    return strides * itemsize
-
-
-def placed(region: int, shape: tuple[int, ...] | None, itemsize: int, starts: Indices, stops: Indices) -> Placed:
-    """Return where boxes lie in the block of *shape* that is this *region*. Local."""
+def strided(region: int, shape: Shape | None, itemsize: int, starts: Indices, stops: Indices) -> Strided:
+    """Return where boxes lie in the block of *shape* that is this *region*; None is a block that no box is in."""
     strides = _strides(shape or (1,) * starts.shape[1], itemsize)
     regions = np.full(len(starts), region, dtype=np.intp)
-    return Placed(regions, starts @ strides, np.broadcast_to(strides, starts.shape), stops - starts)
+    return Strided(regions, starts @ strides, np.broadcast_to(strides, starts.shape), stops - starts)
 
 
-def joined(sides: list[Placed], itemsizes: list[int]) -> tuple[Placed, int]:
-    """Return boxes of blocks of several dtypes as boxes of bytes, with as many axes as the most of them. Local."""
+def concatenated(found: Sequence[Strided], ndim: int) -> Strided:
+    """Return all boxes of *ndim* axes that were *found*, perhaps none."""
+    nothing = strided(0, None, 1, np.zeros((0, ndim), dtype=np.intp), np.zeros((0, ndim), dtype=np.intp))
+    return Strided(*(np.concatenate(columns) for columns in zip(nothing, *found, strict=True)))
+
+
+def as_byte_boxes(sides: Sequence[Strided], itemsizes: Sequence[int]) -> tuple[Strided, int]:
+    """Return boxes of several dtypes in one list, and its itemsize.
+
+    Where there are several, items become bytes: boxes get as many axes as the most of them, and one for the bytes.
+    """
     if len(sides) == 1:
         return sides[0], itemsizes[0]
     ndim = max(boxes.extents.shape[1] for boxes in sides) + 1
@@ -45,11 +48,33 @@ def joined(sides: list[Placed], itemsizes: list[int]) -> tuple[Placed, int]:
         extents.append(np.pad(boxes.extents, lacking, constant_values=1))
         extents[-1][:, -1] = itemsize
     regions, offsets = (np.concatenate([boxes[i] for boxes in sides]) for i in (0, 1))
-    return Placed(regions, offsets, np.concatenate(strides), np.concatenate(extents)), 1
+    return Strided(regions, offsets, np.concatenate(strides), np.concatenate(extents)), 1
+
+
+def _strides(shape: Shape, itemsize: int) -> Indices:
+    strides = np.ones(len(shape), dtype=np.intp)
+    if len(shape) > 1:
+        strides[:-1] = np.cumprod(shape[:0:-1])[::-1]
+    return strides * itemsize
+
+
+def opaque(array: Array) -> Array:
+    """Return *array* as elements without fields: NumPy copies structured ones field by field, not every bit."""
+    return array if array.dtype.names is None else array.view(np.dtype((np.void, array.dtype.itemsize)))
+
+
+def exact_copy(array: Array) -> Array:
+    """Return a C-contiguous copy of *array*, bit for bit."""
+    block = new_block(array.shape, array.dtype)
+    if array.flags.c_contiguous or array.nbytes < COPIED_BY_NUMPY:
+        opaque(block)[...] = opaque(array)
+    else:
+        copy_strided(array, block)
+    return block
 
 
 def copy_strided(array: Array, block: Array) -> None:
-    """Copy an *array* of any strides, none of its axes empty, into a C-contiguous *block*, byte by byte. Local."""
+    """Copy an *array* of any strides, none of its axes empty, into a C-contiguous *block*, byte by byte."""
     # From its lowest byte on: an axis that runs backwards is run the other way, in both.
     strides = np.array(array.strides, dtype=np.intp)
     lowest = array[tuple(slice(None, None, -1) if stride < 0 else slice(None) for stride in array.strides)]
@@ -64,18 +89,3 @@ def copy_strided(array: Array, block: Array) -> None:
         [size], [block.nbytes], array.itemsize, zero, offset, strides[None], zero, zero, into, extents[None]
     )
     copies.run([memory], [as_bytes(block)])
-
-
-def opaque(array: Array) -> Array:
-    """Return *array* as elements without fields: NumPy copies structured ones field by field, not every bit. Local."""
-    return array if array.dtype.names is None else array.view(np.dtype((np.void, array.dtype.itemsize)))
-
-
-def exact_copy(array: Array) -> Array:
-    """Return a C-contiguous copy of *array*, bit for bit. Local."""
-    block = new_block(array.shape, array.dtype)
-    if array.flags.c_contiguous or array.nbytes < COPIED_BY_NUMPY:
-        opaque(block)[...] = opaque(array)
-    else:
-        copy_strided(array, block)
-    return block

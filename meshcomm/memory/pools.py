@@ -9,20 +9,21 @@ from typing import Any
 
 import numpy as np
 
-from meshcomm._shared import Pool
 from meshcomm._tuning import POOLED_FROM
 from meshcomm._types import Bytes
+from meshcomm.memory._pool import Pool
 
-_pool: Pool | None = None
+shared: Pool | None = None
+"""The pool that other processes of the node map, once there is one."""
 
 
 def allocate(nbytes: int) -> Bytes | None:
-    """Return *nbytes* bytes of any value that the ranks of the node share, or None if there are none. Local."""
-    return None if _pool is None else _pool.allocate(nbytes)
+    """Return *nbytes* bytes of any value that the ranks of the node share, or None if there are none."""
+    return None if shared is None else shared.allocate(nbytes)
 
 
 def allocate_unshared(nbytes: int) -> Bytes:
-    """Return *nbytes* bytes of any value. Local.
+    """Return *nbytes* bytes of any value.
 
     Memory of large blocks is kept for later ones, as that of shared blocks is: to get pages from the system takes
     longer than to copy a block.
@@ -44,8 +45,8 @@ def _unshared_pool() -> Pool | None:
 
 
 def locate(array: Any) -> int:
-    """Return where in the pool of this process a contiguous *array* is, or -1 if it is not, or only in part. Local."""
-    return -1 if _pool is None else _pool.locate(array)
+    """Return where in the pool of this process a contiguous *array* is, or -1 if it is not, or only in part."""
+    return -1 if shared is None else shared.locate(array)
 
 
 def all_memory() -> int:
@@ -65,9 +66,9 @@ def _cgroup_limits() -> Iterator[int]:
             else:
                 continue
             group = root / path.lstrip("/")
-            for place in (group, *group.parents):
+            for folder in (group, *group.parents):
                 with suppress(OSError, ValueError):  # "max", or a group that is not visible from inside a container
-                    yield int((place / name).read_text())
+                    yield int((folder / name).read_text())
 
 
 def share(nbytes: int) -> Pool:
@@ -75,13 +76,13 @@ def share(nbytes: int) -> Pool:
 
     ``OSError``, ``ValueError`` or ``MemoryError`` if the system has no such memory.
     """
-    global _pool
-    if _pool is None:
-        _pool = Pool(nbytes)
-    return _pool
+    global shared
+    if shared is None:
+        shared = Pool(nbytes)
+    return shared
 
 
 def own() -> Pool:
     """Return the pool of this process that others can map; there must be one."""
-    assert _pool is not None
-    return _pool
+    assert shared is not None
+    return shared

@@ -1,4 +1,4 @@
-"""Scratch memory, kept from call to call."""
+"""Scratch memory: buffers that are kept from call to call, one for each use and thread."""
 
 import threading
 from collections.abc import Callable
@@ -6,62 +6,51 @@ from typing import TypeAlias
 
 import numpy as np
 
-from meshcomm._tuning import ALIGNED_FROM, DEFAULT_SCRATCH, LINE
+from meshcomm._tuning import DEFAULT_SCRATCH
 from meshcomm._types import Bytes
-from meshcomm.memory.pools import allocate, allocate_unshared
+from meshcomm.memory import pools
+from meshcomm.memory.blocks import NOTHING
 
-_scratch = threading.local()
+Buffer: TypeAlias = Callable[[str, int], Bytes]
+"""Gives so many bytes for a use."""
+
+_kept = threading.local()
 
 
-Room: TypeAlias = Callable[[str, int], Bytes]
-
-
-def own_room(use: str, size: int) -> Bytes:
-    """Return *size* bytes for one use only. Local."""
+def own_buffer(use: str, size: int) -> Bytes:
+    """Return *size* bytes for one use only."""
     return np.empty(size, dtype=np.uint8)
 
 
 def scratch(use: str, size: int) -> Bytes:
-    """Return *size* bytes to write to until the next call for the same *use* by this thread. Local.
+    """Return *size* bytes to write to until the next call for the same *use* by this thread.
 
-    What the default bound allows is kept from call to call; more is made each time.
+    What the default scratch limit allows is kept from call to call; larger buffers are made each time.
     """
-    if size > DEFAULT_SCRATCH:
-        return allocate_unshared(size)
-    kept: Bytes | None = getattr(_scratch, use, None)
+    kept: Bytes | None = getattr(_kept, use, None)
     if kept is None or len(kept) < size:
-        kept = allocate_unshared(size)
-        setattr(_scratch, use, kept)
+        kept = pools.allocate_unshared(size)
+        if size <= DEFAULT_SCRATCH:
+            setattr(_kept, use, kept)
     return kept[:size]
 
 
-def scratch_like(block: Bytes, use: str, size: int) -> Bytes:
-    """Return `scratch` that begins where *block* does within a cache line, if it is large. Local.
-
-    MPI copies twice as fast between such. What one rank's block is like the others' mostly are as well.
-    """
-    if size < ALIGNED_FROM:
-        return scratch(use, size)
-    over = block.__array_interface__["data"][0] % LINE
-    return scratch(use, size + LINE)[over : over + size]
-
-
 def shared_scratch(size: int) -> Bytes | None:
-    """Return *size* bytes in memory that the node's ranks share, or None if there are none. Local.
+    """Return *size* bytes in memory that the node's ranks share, or None if there are none.
 
-    They are the same for all exchanges of this thread that have asked for no more, of which one uses them at a time.
+    All exchanges of this thread use the same bytes, one exchange at a time.
     """
     if size == 0:
-        return np.empty(0, dtype=np.uint8)
-    kept: Bytes | None = getattr(_scratch, "shared", None)
+        return NOTHING
+    kept: Bytes | None = getattr(_kept, "shared", None)
     if kept is None or len(kept) < size:
-        kept = allocate(size)
+        kept = pools.allocate(size)
         if kept is None:
             return None
-        _scratch.shared = kept
+        _kept.shared = kept
     return kept[:size]
 
 
 def forget_scratch() -> None:
-    """Give back what `scratch` keeps for this thread. Local."""
-    _scratch.__dict__.clear()
+    """Give back what is kept for this thread."""
+    _kept.__dict__.clear()

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from meshcomm._arguments import as_array, as_dtype
-from meshcomm._tracing import is_traced, traced
+from meshcomm._tracing import traceable
 from meshcomm._types import Names
 from meshcomm.arrays.dtensor import DTensor, unwrapped
 from meshcomm.arrays.relayout import relayout
@@ -16,8 +16,9 @@ from meshcomm.layouts.layout import Axes, Layout
 from meshcomm.layouts.mesh import Mesh
 from meshcomm.layouts.refinement import same_place
 from meshcomm.memory.blocks import as_bytes
-from meshcomm.ranks import agreement, watchdog
-from meshcomm.ranks.meshes import place_in
+from meshcomm.ranks.agreement import agree
+from meshcomm.ranks.calls import collective
+from meshcomm.ranks.meshes import location_in
 
 _NUMBERS = (bool, int, float, complex, np.generic)
 
@@ -54,22 +55,18 @@ def agree_on_plain(name: str, operands: Sequence[Any], mesh: Mesh) -> list[Any]:
     """
     if not any(map(_is_plain, operands)):
         return list(operands)
-    place = place_in(mesh)
-    if place is None:
-        return [as_array(x) if _is_plain(x) else x for x in operands]
-    watchdog.begin(name, place.team)
-    try:
+    with collective(name, mesh) as here:
         arrays, texts, error = list(operands), [], None
         try:
             arrays = [as_array(x) if _is_plain(x) else x for x in operands]
-            texts = [_described(x) for x in arrays]
+            texts = [_described(x) for x in arrays] if here is not None else []
         except Exception as problem:
+            if here is None:
+                raise
             error = problem
-        agreement.agree(
-            place.team, f"{name} of {', '.join(texts)}; a plain array must be the same on every rank", error
-        )
-    finally:
-        watchdog.end()
+        if here is not None:
+            call = f"{name} of {', '.join(texts)}; a plain array must be the same on every rank"
+            agree(here.team, call, error)
     return arrays
 
 
@@ -172,7 +169,7 @@ def elementwise(name: str, function: Callable[..., Any], operands: Sequence[Any]
     targets = [_aligned(target, shape, layout) for target in out]  # all outputs are computed in the first one's layout
     blocks = [_block(_aligned(x, shape, layout)) for x in operands]
     results: list[Any] = [None] * len(dtypes)
-    if place_in(mesh) is not None:
+    if location_in(mesh) is not None:
         into = {"out": tuple(target.local for target in targets)} if out else {}
         local = function(*blocks, **into)
         results = [np.asarray(r, order="C") for r in ((local,) if single else local)]
@@ -193,6 +190,7 @@ def store(out: Sequence[DTensor], results: Sequence[DTensor]) -> None:
                 np.copyto(target.local, moved.local, casting="same_kind")
 
 
+@traceable(3, twin=np.where)
 def where(condition: Any, x: Any, y: Any) -> DTensor:
     """Return *x* where *condition* is true, and *y* elsewhere, as numpy.where. Collective if an operand has to move.
 
@@ -207,8 +205,6 @@ def where(condition: Any, x: Any, y: Any) -> DTensor:
     [[0, 0], [2, 3]]
     """
     operands = [unwrapped(operand) for operand in (condition, x, y)]
-    if any(map(is_traced, operands)):
-        return traced(np.where, operands)
     result: DTensor = elementwise("numpy.where", np.where, operands, ())
     return result
 

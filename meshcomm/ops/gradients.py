@@ -19,9 +19,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from meshcomm import _hooks
 from meshcomm._arguments import normalised_axes
-from meshcomm._tracing import is_traced, untraced
+from meshcomm._tracing import is_traced, traceable, traced, untraced
 from meshcomm._types import Array
 from meshcomm.arrays.collectives import all_gather, all_reduce, all_to_all, collective_permute, reduce_scatter
 from meshcomm.arrays.dtensor import DTensor, fetch_layout
@@ -122,15 +121,16 @@ def like(grad: Any, x: Any) -> Any:
 
 
 def _real(x: Any) -> Any:
-    return _hooks.call("traced", np.real, (x,)) if is_traced(x) else np.real(x)
+    return traced(np.real, (x,)) if is_traced(x) else np.real(x)
 
 
+@traceable()
 def whole(tensor: Any) -> Any:
     """Return the global array on every rank of the mesh. Collective over the mesh.
 
     As `DTensor.to_numpy`, but autograd can follow it.
     """
-    return _hooks.call("traced", whole, (tensor,)) if is_traced(tensor) else tensor.to_numpy()
+    return tensor.to_numpy()
 
 
 def count_over(tensor: Any, axis: Any) -> int:
@@ -177,6 +177,7 @@ def all_reduce_vjp(grad: ArrayLike, group_assignment: Any, comm: "MPI.Intracomm 
     return all_reduce(grad, group_assignment, "sum", comm)
 
 
+@traceable()
 def broadcast_vjp(grad: ArrayLike, group_assignment: Any, root: int = 0, comm: "MPI.Intracomm | None" = None) -> Array:
     """Return the gradient of `broadcast`: the sum at the root, zeros elsewhere. Collective over *comm*.
 
@@ -185,8 +186,6 @@ def broadcast_vjp(grad: ArrayLike, group_assignment: Any, root: int = 0, comm: "
     ...     world.run(lambda: broadcast_vjp([1.0 + world.rank], None, root=1).tolist())
     [[0.0], [3.0]]
     """
-    if is_traced(grad):
-        return _hooks.call("traced", broadcast_vjp, (grad, group_assignment, root, comm))  # type: ignore[no-any-return]
     total = all_reduce(grad, group_assignment, "sum", comm)
     world = world_of(comm)
     rows = [range(world.size)] if group_assignment is None else np.asarray(group_assignment).tolist()

@@ -5,9 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
-from meshcomm import _hooks
 from meshcomm._arguments import normalised_axes
-from meshcomm._tracing import is_traced, traced
+from meshcomm._tracing import traceable
 from meshcomm._types import Names
 from meshcomm.arrays.dtensor import DTensor, unwrapped
 from meshcomm.arrays.relayout import relayout
@@ -15,10 +14,10 @@ from meshcomm.errors import ShapeError
 from meshcomm.layouts.layout import Axes, Layout
 from meshcomm.memory.copies import exact_copy
 from meshcomm.ops.elementwise import agree_on_plain, mesh_of, relaid, shape_of
-from meshcomm.ops.reductions import Partial, as_tensor, dividing, run_partial
+from meshcomm.ops.reductions import Partial, as_tensor, run_partial, sharding
 
 
-@_hooks.provides("transpose")
+@traceable(twin=np.transpose)
 def transpose(t: DTensor, axes: Sequence[int] | None = None) -> DTensor:
     """Return the tensor with its axes in another order, by default reversed; their sharding goes along. Local.
 
@@ -32,8 +31,6 @@ def transpose(t: DTensor, axes: Sequence[int] | None = None) -> DTensor:
     ...     print(world.run(program)[0])
     (['unsharded', 'x'], [[0], [0], [0]])
     """
-    if is_traced(t):
-        return traced(np.transpose, (t, axes))
     tensor = as_tensor("transpose", t)
     order = tuple(reversed(range(tensor.ndim))) if axes is None else tuple(int(a) for a in axes)
     if normalised_axes(order, tensor.ndim) != tuple(range(tensor.ndim)):
@@ -43,6 +40,7 @@ def transpose(t: DTensor, axes: Sequence[int] | None = None) -> DTensor:
     return DTensor(local, layout, tuple(tensor.shape[a] for a in order), tensor.dtype)
 
 
+@traceable(2, twin=np.matmul)
 def matmul(a: DTensor | ArrayLike, b: DTensor | ArrayLike) -> DTensor:
     """Return the matrix product of tensors of one or two axes, one of which may be a plain array. Collective.
 
@@ -61,8 +59,6 @@ def matmul(a: DTensor | ArrayLike, b: DTensor | ArrayLike) -> DTensor:
     [[0, 1], [2, 3]]
     """
     operands = [unwrapped(x) for x in (a, b)]
-    if any(map(is_traced, operands)):
-        return traced(np.matmul, operands)
     mesh = mesh_of(operands)
     operands = agree_on_plain("numpy.matmul", operands, mesh)
     shapes = [shape_of(x) for x in operands]
@@ -76,10 +72,10 @@ def matmul(a: DTensor | ArrayLike, b: DTensor | ArrayLike) -> DTensor:
     local = None
     if left.local is not None and right.local is not None:
         local = np.asarray(np.matmul(left.local, right.local), dtype, order="C")
-    names = dividing(mesh, set(summed))
+    names = sharding(mesh, set(summed))
     key = ("matmul", left.layout, right.layout, left.shape, right.shape, dtype)
-    part = Partial(lambda block: block, names, "sum", dtype, lambda device: True)
-    return run_partial(key, "matmul", DTensor(local, layout, shape, dtype), layout, shape, part)
+    partial = Partial(key, "matmul", lambda block: block, names, "sum", dtype)
+    return run_partial(partial, DTensor(local, layout, shape, dtype), layout, shape)
 
 
 def _check_product(a: tuple[int, ...], b: tuple[int, ...]) -> None:

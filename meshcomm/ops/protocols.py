@@ -30,7 +30,12 @@ from meshcomm.ops.linalg import matmul, transpose
 from meshcomm.ops.reductions import max, mean, min, sum
 
 
-@_hooks.provides("array_ufunc")
+@_hooks.provides("numpy")
+def numpy_protocol(function: Any, method: str | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Return what a function of NumPy makes of tensors; *method* is that of a universal function, else None."""
+    return array_function(function, args, kwargs) if method is None else array_ufunc(function, method, args, kwargs)
+
+
 def array_ufunc(ufunc: np.ufunc, method: str, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Return what a universal function of NumPy makes of tensors. Collective if an operand has to move.
 
@@ -114,7 +119,6 @@ _FUNCTIONS: dict[Any, Callable[..., Any]] = {
 }
 
 
-@_hooks.provides("array_function")
 def array_function(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Return what a function of NumPy makes of tensors; Collective where the function of this module is.
 

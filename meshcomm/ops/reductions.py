@@ -1,58 +1,66 @@
 """Reductions of tensors."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
-from meshcomm import _hooks
 from meshcomm._arguments import as_dtype, normalised_axes
-from meshcomm._tracing import is_traced, traced
-from meshcomm._types import Array, Axis, Names
-from meshcomm.arrays.dtensor import DTensor, place_text, unwrapped
+from meshcomm._tracing import traceable
+from meshcomm._types import Array, Axis, Names, Shape
+from meshcomm.arrays.dtensor import DTensor, location_text, unwrapped
 from meshcomm.arrays.relayout import relayout
 from meshcomm.errors import LayoutError, ShapeError
 from meshcomm.layouts.layout import Layout
 from meshcomm.layouts.mesh import Mesh
 from meshcomm.memory.copies import exact_copy
-from meshcomm.ranks import watchdog
-from meshcomm.ranks.calls import run_agreed
-from meshcomm.ranks.meshes import place_in
-from meshcomm.ranks.teams import Group, Place
+from meshcomm.ranks.calls import collective, program
+from meshcomm.ranks.teams import Group, Location
 from meshcomm.transport.reduce import AllReduce, reduction
 
 
-def _group_along(place: Place, mesh: Mesh, names: Names) -> tuple[Group, int]:
-    """Return the group of this device along mesh dimensions, in mesh order, and its place in it. Local."""
-    devices = next(row for row in mesh.groups_along(names) if place.device in row)
-    group = place.team.group((mesh, names), devices[0], tuple(mesh.ranks[device] for device in devices))
-    return group, devices.index(place.device)
+def _group_along(here: Location, mesh: Mesh, names: Names) -> tuple[Group, int]:
+    """Return the group of this device along mesh dimensions, in mesh order, and its position in it."""
+    devices = next(row for row in mesh.groups_along(names) if here.device in row)
+    group = here.team.group((mesh, names), devices[0], tuple(mesh.ranks[device] for device in devices))
+    return group, devices.index(here.device)
 
 
-def dividing(mesh: Mesh, names: set[str]) -> Names:
-    """Return those of *names* that divide something, in the order of the mesh."""
+def sharding(mesh: Mesh, names: set[str]) -> Names:
+    """Return those of *names* that cut something, in the order of the mesh."""
     return tuple(name for name, size in mesh.dims if name in names and size > 1)
 
 
 class Partial(NamedTuple):
-    """A result that is to be reduced over *names*: how each device computes its part, of what shape and dtype."""
+    """A result of which each device computes its share, and that is then reduced over the mesh dimensions *names*.
 
+    Parameters
+    ----------
+    key, text: what tells the call from others, for this rank and for all of them
+    compute: makes the share of a device from its block
+    names: the mesh dimensions to reduce over
+    op, dtype: how to reduce, and what
+    counted: whether the share of a device counts
+    """
+
+    key: Hashable
+    text: str
     compute: Callable[[Array], Array]
     names: Names
     op: str
     dtype: np.dtype[Any]
-    counted: Callable[[int], bool]  # whether what a device has counts
+    counted: Callable[[int], bool] = lambda device: True
 
 
-def _prepared(part: Partial, place: Place, mesh: Mesh, n: int) -> Callable[[Array], Array]:
-    """Return a function from the block of a device to its reduced result of *n* elements. Local to make."""
-    group, here = _group_along(place, mesh, part.names)
+def _prepared(partial: Partial, here: Location, mesh: Mesh, n: int) -> Callable[[Array], Array]:
+    """Return what makes the reduced result of *n* elements from the block of a device."""
+    group, position = _group_along(here, mesh, partial.names)
     members = [mesh.ranks.index(rank) for rank in group.members]
-    counted = [i for i, device in enumerate(members) if part.counted(device)]
-    compute, reduce = part.compute, reduction(part.op, part.dtype)
-    run = AllReduce(group, here, reduce, n, part.dtype.itemsize, counted or None).run
+    counted = [i for i, device in enumerate(members) if partial.counted(device)]
+    compute, reduce = partial.compute, reduction(partial.op, partial.dtype)
+    run = AllReduce(group, position, reduce, n, partial.dtype.itemsize, counted=counted or None).run
     return lambda block: run(compute(block))
 
 
@@ -71,6 +79,7 @@ _REDUCTIONS = {
 
 
 def as_tensor(name: str, operand: Any) -> DTensor:
+    """Return the tensor that *operand* is or holds; ``LayoutError`` for an array."""
     tensor = unwrapped(operand)
     if not isinstance(tensor, DTensor):
         raise LayoutError(f"{name} is for DTensors, not for {type(operand).__name__}; NumPy has its own for arrays")
@@ -87,7 +96,7 @@ def _reduced(name: str, operand: Any, axis: Axis, keepdims: bool, dtype: DTypeLi
     options = {} if dtype is None else {"dtype": dtype}
     kind = np.asarray(function(np.ones((1,) * tensor.ndim, tensor.dtype), axis=axes, **options)).dtype
     layout, source, whole = tensor.layout.delete(axes), tensor.layout, tensor.shape
-    names = dividing(tensor.mesh, {n for a in axes for n in source.axes[a]})
+    names = sharding(tensor.mesh, {n for a in axes for n in source.axes[a]})
 
     def counted(device: int) -> bool:
         block = source.block_shape(whole, device)
@@ -99,35 +108,29 @@ def _reduced(name: str, operand: Any, axis: Axis, keepdims: bool, dtype: DTypeLi
         return np.asarray(function(block, axis=axes, **options), order="C")
 
     key = ("reduce", name, source, tensor.shape, tensor.dtype, axes, kind)
-    result = run_partial(
-        key, f"{name} over axes {axes}", tensor, layout, shape, Partial(compute, names, op, kind, counted)
-    )
+    partial = Partial(key, f"{name} over axes {axes}", compute, names, op, kind, counted)
+    result = run_partial(partial, tensor, layout, shape)
     return _with_axes(result, axes, tensor.ndim) if keepdims else result
 
 
-def run_partial(
-    key: Any, text: str, tensor: DTensor, layout: Layout, shape: tuple[int, ...], part: Partial
-) -> DTensor:
-    """Return what each device makes of its block, reduced as *part* says. Collective over the mesh."""
-    place, mesh = place_in(layout.mesh), layout.mesh
-    if place is None:
-        return DTensor(None, layout, shape, part.dtype)
-    assert tensor.local is not None
-    if not part.names:
-        return DTensor(part.compute(tensor.local), layout, shape, part.dtype)
-    n = prod(layout.block_shape(shape, place.device))
-    watchdog.begin(text, place.team)
-    try:
-        local = run_agreed(
-            place,
-            key,
-            lambda: f"{text} of {tensor.shape} {tensor.dtype} in {tensor.layout.sharding_specs} on {place_text(mesh)}",
-            lambda: _prepared(part, place, mesh, n),
-            tensor.local,
-        )
-    finally:
-        watchdog.end()
-    return DTensor(local, layout, shape, part.dtype)
+def run_partial(partial: Partial, tensor: DTensor, layout: Layout, shape: Shape) -> DTensor:
+    """Return the result of *shape* in *layout*, reduced over what devices make of their blocks. Collective."""
+    mesh, dtype = layout.mesh, partial.dtype
+
+    def describe() -> str:
+        specs = tensor.layout.sharding_specs
+        return f"{partial.text} of {tensor.shape} {tensor.dtype} in {specs} on {location_text(mesh)}"
+
+    if tensor.local is None:
+        return DTensor(None, layout, shape, dtype)
+    if not partial.names:
+        return DTensor(partial.compute(tensor.local), layout, shape, dtype)
+    with collective(partial.text, mesh) as here:
+        assert here is not None
+        n = prod(layout.block_shape(shape, here.device))
+        run = program(here.team, partial.key, describe, lambda: _prepared(partial, here, mesh, n))
+        local = run(tensor.local)
+    return DTensor(local, layout, shape, dtype)
 
 
 def _with_axes(tensor: DTensor, axes: tuple[int, ...], ndim: int) -> DTensor:
@@ -142,7 +145,7 @@ def _with_axes(tensor: DTensor, axes: tuple[int, ...], ndim: int) -> DTensor:
     return DTensor(local, layout, shape, tensor.dtype)
 
 
-@_hooks.provides("sum")
+@traceable(twin=np.sum)
 def sum(t: DTensor, axis: Axis = None, dtype: DTypeLike | None = None, keepdims: bool = False) -> DTensor:
     """Return the sum over *axis*, one, several or all. Collective over the mesh if one is sharded, else Local.
 
@@ -157,19 +160,15 @@ def sum(t: DTensor, axis: Axis = None, dtype: DTypeLike | None = None, keepdims:
     ...     print(world.run(program))
     [([3.0, 3.0], 6.0), ([3.0, 3.0], 6.0)]
     """
-    if is_traced(t):
-        return traced(np.sum, (t,), axis=axis, dtype=dtype, keepdims=keepdims)
     return _reduced("sum", t, axis, keepdims, dtype)
 
 
-@_hooks.provides("mean")
+@traceable(twin=np.mean)
 def mean(t: DTensor, axis: Axis = None, dtype: DTypeLike | None = None, keepdims: bool = False) -> DTensor:
     """Return the mean over *axis*, one, several or all. Collective over the mesh if one is sharded, else Local.
 
     Of the dtype that numpy.mean has, and as it with a warning where there are no elements. Otherwise as `sum`.
     """
-    if is_traced(t):
-        return traced(np.mean, (t,), axis=axis, dtype=dtype, keepdims=keepdims)
     tensor = as_tensor("mean", t)
     kind = np.mean(np.ones(1, tensor.dtype)).dtype if dtype is None else as_dtype(dtype)
     # As in NumPy, float16 is added up in float32.
@@ -180,35 +179,30 @@ def mean(t: DTensor, axis: Axis = None, dtype: DTypeLike | None = None, keepdims
     return DTensor(np.asarray(total.local / count).astype(kind), total.layout, total.shape, kind)
 
 
-@_hooks.provides("max")
+@traceable(twin=np.max)
 def max(t: DTensor, axis: Axis = None, keepdims: bool = False) -> DTensor:
     """Return the maximum over *axis*, one, several or all. Collective over the mesh if one is sharded, else Local.
 
     NaN where there is one, as numpy.max. ``ShapeError`` where there are no elements, or no such axis.
     """
-    if is_traced(t):
-        return traced(np.max, (t,), axis=axis, keepdims=keepdims)
     return _reduced("max", t, axis, keepdims)
 
 
-@_hooks.provides("min")
+@traceable(twin=np.min)
 def min(t: DTensor, axis: Axis = None, keepdims: bool = False) -> DTensor:
     """Return the minimum over *axis*, one, several or all. Collective over the mesh if one is sharded, else Local.
 
     NaN where there is one, as numpy.min. ``ShapeError`` where there are no elements, or no such axis.
     """
-    if is_traced(t):
-        return traced(np.min, (t,), axis=axis, keepdims=keepdims)
     return _reduced("min", t, axis, keepdims)
 
 
+@traceable()
 def spread(t: DTensor | ArrayLike, axes: tuple[int, ...], shape: tuple[int, ...], layout: Layout) -> DTensor:
     """Return *t*, repeated along new *axes* of a tensor of *shape* in *layout*: the adjoint of `sum`. Collective.
 
     *t* has the other axes of *shape*. Local if they are sharded as in *layout* already.
     """
-    if is_traced(t):
-        return traced(spread, (t, axes, shape, layout))
     narrow = layout.delete(axes)
     if not isinstance(t, DTensor):
         t = relayout(t, narrow)

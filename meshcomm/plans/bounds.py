@@ -25,15 +25,15 @@ def within_limit(steps: Steps, bound: int) -> Steps | None:
     """Return *steps* in as many rounds as it takes to keep to *bound*, or None if no number of rounds does."""
     fitted = list(steps)
     for number, (step, between) in _exchanges(steps).items():
-        parts = _parts(step, bound - between)
-        if parts is None:
+        rounds = _rounds(step, bound - between)
+        if rounds is None:
             return None
-        if parts > 1:
-            fitted[number] = replace(step, parts=parts)
+        if rounds > 1:
+            fitted[number] = replace(step, rounds=rounds)
     return tuple(fitted)
 
 
-def _parts(step: Step, room: int) -> int | None:
+def _rounds(step: Step, room: int) -> int | None:
     """Return in how many rounds *step* keeps its scratch within *room* bytes, or None if it cannot."""
     most = step.most_boxes
     if (most.sent_elements + most.received_elements) * step.itemsize <= room:

@@ -29,13 +29,13 @@ def step_load(step: Step, machine: Machine, device: int) -> Load:
     near = (nodes[:-1] == nodes[-1]) & ~own
     far = ~near & ~own
     # What is packed and unpacked lies in scratch, all of it if there is one round; what stays is copied.
-    through_scratch = (replace(step, parts=1) if step.parts > 1 else step).traffic(one(device)).scratch[0]
-    messages, far_messages = float(near.sum()) * step.parts, float(far.sum()) * step.parts
+    through_scratch = (replace(step, rounds=1) if step.rounds > 1 else step).traffic(one(device)).scratch[0]
+    messages, far_messages = float(near.sum()) * step.rounds, float(far.sum()) * step.rounds
     return Load(
-        float(step.parts if messages and not far_messages else 0),
+        float(step.rounds if messages and not far_messages else 0),
         messages,
         float(sizes[near].sum()),
-        float(step.parts if far_messages else 0),
+        float(step.rounds if far_messages else 0),
         far_messages,
         float(sizes[far].sum()),
         float(sizes[own].sum() + through_scratch),
@@ -53,14 +53,14 @@ class Costs(NamedTuple):
     through: float
 
 
-def chosen(step: Step, machine: Machine) -> bool:
+def relay_pays(step: Step, machine: Machine) -> bool:
     """Return whether *step* goes through partners where ranks share memory: the same on all ranks. Local.
 
     It does if that costs less than half by the model, for the costliest of three devices, the first, the last and one
     between: the model leaves out that ranks come late, or share a processor, when they wait for each other again.
     What runs in rounds, to keep to a bound on memory, does not.
     """
-    if isinstance(step, Slice) or step.parts > 1 or machine.one_node:
+    if isinstance(step, Slice) or step.rounds > 1 or machine.one_node:
         return False
     return _pays(step, machine) if ALWAYS is None else ALWAYS
 
@@ -77,7 +77,7 @@ def costs(step: Step, machine: Machine, device: int) -> Costs:
     received = step.receives(device)
     sizes, nodes = received.sizes * step.itemsize, _nodes_of(step, machine, device, received.peers)
     group = _nodes_of(step, machine, device, np.arange(step.group_size, dtype=np.intp))
-    here = int(group[step.place_of(device)])
+    here = int(group[step.position_of(device)])
     far = (nodes != here) & (sizes > 0)
     messages, nbytes = int(far.sum()), int(sizes[far].sum())
     packed = nbytes * (step.packs + step.unpacks)

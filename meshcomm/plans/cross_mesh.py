@@ -76,7 +76,7 @@ class AllToAllBetween(AllToAll):
     def group_of(self, device: int) -> tuple[int, ...]:
         return self.group_assignment[0]
 
-    def place_of(self, device: int) -> int:
+    def position_of(self, device: int) -> int:
         return device
 
     def members(self, device: int, places: Indices) -> Indices:
@@ -143,7 +143,7 @@ class AllToAllBetween(AllToAll):
         if target is not None and not contiguous(target, receives.starts[others], receives.stops[others]):
             unpacked = int(sizes[others].sum())
         blocks = [box_size(box) * self.itemsize if box is not None else 0 for box in (held, target)]
-        scratch = self._in_parts(one(packed), one(unpacked))[0]
+        scratch = self._in_rounds(one(packed), one(unpacked))[0]
         return int(sizes[others].sum()), int(others.sum()), int(scratch), *blocks
 
     def _places(self, ranks: Indices) -> Indices:
@@ -238,7 +238,7 @@ class AllToAllBetween(AllToAll):
         return np.logical_or.reduceat(self._holds(np.concatenate(ranks), held)[0], first)
 
     def __repr__(self) -> str:
-        rounds = f" in {self.parts} rounds" if self.parts > 1 else ""
+        rounds = f" in {self.rounds} rounds" if self.rounds > 1 else ""
         return (
             f"AllToAll between meshes (direct){rounds}: {specs_text(self.source.sharding_specs)} on {self.source.mesh} -> "
             f"{specs_text(self.target.sharding_specs)} on {self.target.mesh}"

@@ -22,7 +22,7 @@ from meshcomm.layouts.layout import Layout
 from meshcomm.layouts.layout_text import specs_text
 from meshcomm.layouts.machine import Load, Machine
 from meshcomm.layouts.refinement import on_one_mesh, same_place
-from meshcomm.plans.costs import chosen, step_load
+from meshcomm.plans.costs import relay_pays, step_load
 from meshcomm.plans.cross_mesh import AllToAllBetween
 from meshcomm.plans.describe import bytes_text, count_text
 from meshcomm.plans.search import Candidate, Steps, cheapest_steps, composed_path, priced_ways, steps_along
@@ -146,7 +146,7 @@ class Plan:
             )
             works = (("pack", step.packs), ("unpack", step.unpacks))
             work = ", ".join(w for w, does in works if does and not isinstance(step, Slice))
-            through = "; between nodes through partners" if chosen(step, self.machine) else ""
+            through = "; between nodes through partners" if relay_pays(step, self.machine) else ""
             lines.append(f"  {number}. {step}{groups}{traffic}{'; ' + work if work else ''}{through}")
         if not self.steps:
             lines.append("  nothing moves: a copy of the block")
@@ -252,7 +252,7 @@ def plan_direct(shape: Any, dtype: DTypeLike, source: Layout, target: Layout, ma
     plan = plan_relayout(shape, dtype, source, target, None, machine)
     pair = on_one_mesh(plan.source, plan.target)
     if pair is None:
-        return replace(plan, steps=tuple(replace(step, parts=1) for step in plan.steps))
+        return replace(plan, steps=tuple(replace(step, rounds=1) for step in plan.steps))
     path = composed_path(plan.shape, *pair)
     straight = [pair[0], pair[1]] if len(path) > 1 else path
     return replace(plan, steps=steps_along(plan.shape, plan.dtype.itemsize, straight))

@@ -47,7 +47,7 @@ class Step:
 
     *dims* are the mesh dimensions along which its groups lie: devices exchange only within a group. *held* is the
     layout of the block that a device still holds: a slice moves nothing, so the step after it takes what it needs out
-    of the block from before. In *parts* rounds, a device packs and unpacks only a part of each box at a time.
+    of the block from before. In *rounds* rounds, a device packs and unpacks only a part of each box at a time.
     """
 
     shape: tuple[int, ...]
@@ -56,7 +56,7 @@ class Step:
     target: Layout
     dims: Names
     held: Layout
-    parts: int = 1
+    rounds: int = 1
 
     @property
     def mesh(self) -> Mesh:
@@ -120,7 +120,7 @@ class Step:
             members = [first + i * stride for first in members for i in range(size)]
         return tuple(members)
 
-    def place_of(self, device: int) -> int:
+    def position_of(self, device: int) -> int:
         """Return the place of *device* in its group. Local."""
         strides = self._group_strides
         return sum(c * strides[name] for name, c in self._coordinates(device).items())
@@ -209,16 +209,16 @@ class Step:
         sent = source - (0 if shares else overlap) if self.packs else np.zeros_like(devices)
         unpacked = (target if self.at_once else received) if self.unpacks else np.zeros_like(devices)
         messages = np.where(received > 0, messages - serves_itself, 0)
-        return Traffic(received, messages, self._in_parts(sent, unpacked), source, target)
+        return Traffic(received, messages, self._in_rounds(sent, unpacked), source, target)
 
-    def _in_parts(self, sent: Indices, unpacked: Indices) -> Indices:
+    def _in_rounds(self, sent: Indices, unpacked: Indices) -> Indices:
         """Return the scratch that packing and unpacking so many bytes in rounds takes at most."""
-        if self.parts == 1:
+        if self.rounds == 1:
             return sent + unpacked
         # Of each box a part is at most one element longer than an even share of the others.
         most, scratch = self.most_boxes, np.zeros_like(sent)
         for packed, boxes in ((sent, most.sent), (unpacked, most.received)):
-            part = np.maximum(packed // self.itemsize - boxes, 0) // self.parts + boxes
+            part = np.maximum(packed // self.itemsize - boxes, 0) // self.rounds + boxes
             scratch += np.minimum(part * self.itemsize, packed)
         return scratch
 
@@ -251,7 +251,7 @@ class Step:
 
     def __repr__(self) -> str:
         along = f" along {'+'.join(self.dims)}" if self.dims else ""
-        rounds = f" in {self.parts} rounds" if self.parts > 1 else ""
+        rounds = f" in {self.rounds} rounds" if self.rounds > 1 else ""
         return f"{type(self).__name__}{along}{self._detail}{rounds}: {specs_text(self.source.sharding_specs)} -> {specs_text(self.target.sharding_specs)}"
 
 
@@ -278,7 +278,7 @@ class AllGather(Step):
     @property
     def at_once(self) -> bool:
         before, after = (largest_block(self.shape, layout) * self.itemsize for layout in (self.source, self.target))
-        return self.parts == 1 and before <= GATHERED_AT_ONCE and after < 2**31
+        return self.rounds == 1 and before <= GATHERED_AT_ONCE and after < 2**31
 
 
 class AllToAll(Step):

@@ -1,51 +1,95 @@
-"""Collective calls: known programs, and agreement on new ones."""
+"""Collective calls: their envelope, and the one path from a call to the program that all ranks agreed on.
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+A call is known if all ranks of a team have made it before: the program that was made for it then runs at once. Else
+each rank builds its program, the ranks agree that they make the same call and that none has an error, and remember it.
+"""
 
+from collections.abc import Callable, Hashable
+from typing import Any
+
+from meshcomm.layouts.mesh import Mesh
 from meshcomm.ranks import agreement
-from meshcomm.ranks.teams import Place, Team
+from meshcomm.ranks.agreement import fingerprint
+from meshcomm.ranks.meshes import common_world, location_between
+from meshcomm.ranks.simulate import current_world
+from meshcomm.ranks.teams import Location, Program, Team
+from meshcomm.ranks.watchdog import watch
 
 
-class Program(NamedTuple):
-    """A call that all ranks agreed on, ready to run; *number* is the same on every rank."""
+class collective:  # noqa: N801 - a context, as contextlib.suppress
+    """The envelope of a collective call on *mesh*, or from *mesh* to the mesh *target*.
 
-    run: Callable[..., Any]
-    number: int
+    The context gives where this rank is, or None if it is outside of the meshes. Within it the watchdog knows that the
+    rank is in *operation*. ``MeshError`` if a mesh is closed, or does not fit into its world.
 
-
-def run_agreed(place: Place, key: Any, call: Callable[[], str], build: Callable[[], Any], *args: Any) -> Any:
-    """Return what the program of *key* makes of *args*, built and agreed on if it is new. Collective over the team.
-
-    *call* says what the ranks agree on; *build* returns a function of *args*.
+    >>> import meshcomm as mc
+    >>> def example():
+    ...     with collective("an example", mc.create_mesh([("x", 2)])) as here:
+    ...         return here.device
+    >>> with mc.simulate(2) as world:
+    ...     print(world.run(example))
+    [0, 1]
     """
-    program = known_program(place.team, key) or agreed_program(place.team, key, call, build)
-    return program.run(*args)
+
+    __slots__ = ("_here", "_operation")
+
+    def __init__(self, operation: str, mesh: Mesh, target: Mesh | None = None) -> None:
+        self._operation = operation
+        self._here: Location | None
+        if target is None or target is mesh:
+            # As location_in does, without its call: this is on the way of every relayout.
+            self._here = (mesh.bound_world or current_world() or common_world()).here().location(mesh)
+        else:
+            self._here = location_between(mesh, target)
+
+    def __enter__(self) -> Location | None:
+        here = self._here
+        if here is not None:
+            watch.count += 1
+            watch.calls.append((self._operation, here.team))
+            if watch.peers is not None:
+                watch.peers.enter(here.team)
+        return here
+
+    def __exit__(self, *exception: object) -> None:
+        if self._here is not None:
+            watch.calls.pop()
 
 
-def known_program(team: Team, key: Any, exchanges: bool = False) -> Program | None:
-    """Return the program of *key*, and note the call, unless it is to be agreed on. Local, now and then Collective.
+def program(
+    team: Team,
+    key: Hashable,
+    describe: Callable[..., str],
+    build: Callable[..., Callable[..., Any]],
+    *subject: Any,
+    exchanges: bool = False,
+) -> Callable[..., Any]:
+    """Return what runs the call of *key*, on which all ranks of *team* have agreed. Collective over the team.
 
-    It *exchanges* blocks if it was made by `prepare`.
+    Parameters
+    ----------
+    key: what tells this call from others, for this rank; None for a call that is agreed on each time
+    describe: returns what the ranks compare, from *subject*
+    build: returns a function that runs the call, from *subject*; what it raises on one rank, all raise
+    exchanges: the call exchanges blocks, so that ranks that share memory compare the digest of their calls in it
     """
-    program: Program | None = team.known(key)
-    if program is None or agreement.checks_every_call():
-        return None
-    agreement.chained(team, program.number, exchanges)
-    return program
-
-
-def agreed_program(team: Team, key: Any, call: Callable[[], str], build: Callable[[], Any]) -> Program:
-    """Return the program of *key*, made by *build* if it is new, when all agree on the *call*. Collective."""
+    if key is not None and not agreement.checks_every_call():
+        known = team.recall(key, exchanges)
+        if known is not None:
+            if team.comparison_due:
+                agreement.agree(team, "something that all ranks agreed on before")
+            return known.run
     error = None
-    program = team.known(key)
+    run: Callable[..., Any] | None = None
     try:
         _ = team.machine  # which a plan depends on, agreed on when the team first communicates
-        run = program.run if program is not None else build()
+        kept = team.kept(key) if key is not None else None
+        run = kept.run if kept is not None else build(*subject)
     except Exception as problem:
         error = problem
-    text = call()
-    agreement.agree(team, text, error)
-    program = Program(run, agreement.fingerprint(text))
-    team.remember(key, program)
-    return program
+    call = describe(*subject)
+    agreement.agree(team, call, error)
+    assert run is not None
+    if key is not None:
+        team.remember(key, Program(run, fingerprint(call)))
+    return run

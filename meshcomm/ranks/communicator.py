@@ -1,46 +1,43 @@
 """What meshcomm asks of a communicator, over MPI or simulated."""
 
 from abc import ABC, abstractmethod
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from meshcomm._types import Bytes, Counts
 
+Buffers: TypeAlias = tuple[Bytes, Counts, Counts]
+"""One side of an exchange: the data, and for each rank how many bytes of it and from which offset."""
+
 
 class Pending(Protocol):
-    """Communication on its way."""
+    """Communication that is not complete."""
 
     def test(self) -> bool:
-        """Return whether it is complete. Local."""
+        """Return whether it is complete."""
 
     def wait(self) -> None:
         """Wait until it is complete."""
 
 
 class Communicator(ABC):
-    """What meshcomm asks of a communicator. All calls but `free` are Collective over its ranks."""
+    """What meshcomm asks of a communicator. All calls but `progress` and `free` are Collective over its ranks."""
 
     size: int
     rank: int
 
     @abstractmethod
-    def alltoallv(
-        self, send: Bytes, send_counts: Counts, send_offsets: Counts, into: Bytes, counts: Counts, offsets: Counts
-    ) -> None:
-        """Send bytes of *send* to each rank, and receive bytes of each rank in *into*."""
+    def alltoallv(self, send: Buffers, receive: Buffers) -> None:
+        """Send bytes to each rank, and receive bytes of each rank."""
 
     @abstractmethod
-    def start_alltoallv(
-        self, send: Bytes, send_counts: Counts, send_offsets: Counts, into: Bytes, counts: Counts, offsets: Counts
-    ) -> Pending:
+    def start_alltoallv(self, send: Buffers, receive: Buffers) -> Pending:
         """As `alltoallv`, but return at once; all memory is in use until what is returned is complete."""
 
     @abstractmethod
-    def start_pieces(
-        self, send: Bytes, send_counts: Counts, send_offsets: Counts, into: Bytes, counts: Counts, offsets: Counts
-    ) -> Pending:
+    def start_messages(self, send: Buffers, receive: Buffers) -> Pending:
         """As `start_alltoallv`, in messages of a size that every MPI can count."""
 
     @abstractmethod
@@ -48,8 +45,8 @@ class Communicator(ABC):
         """Send *data* to rank *to*, if any, and receive *into* from rank *source*, if any."""
 
     @abstractmethod
-    def allgatherv(self, send: Bytes, into: Bytes, counts: Counts, offsets: Counts) -> None:
-        """Receive the bytes *send* of every rank in *into*."""
+    def allgatherv(self, send: Bytes, receive: Buffers) -> None:
+        """Receive the bytes *send* of every rank."""
 
     @abstractmethod
     def allreduce_max(self, values: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -80,12 +77,8 @@ class Communicator(ABC):
         """Return a communicator of the ranks that pass the same *color*, ordered by *key*."""
 
     @abstractmethod
-    def nodes(self) -> tuple[list[int], bool]:
-        """Return a number for the node of every rank, and whether some node has fewer processors than ranks."""
-
-    @abstractmethod
     def progress(self) -> None:
-        """Let messages of MPI advance. Local."""
+        """Let messages of MPI advance."""
 
     @abstractmethod
     def free(self) -> None:

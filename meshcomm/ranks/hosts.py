@@ -1,4 +1,8 @@
-"""Which ranks share a node, and the machine that all ranks plan by."""
+"""Which ranks share a host, and the machine that all ranks plan by.
+
+One rule for the whole package: ranks share a host if `this_host` is equal on them. Plans, exchanges in shared memory,
+topologies and ``python -m meshcomm info`` all go by it.
+"""
 
 import json
 import os
@@ -7,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from meshcomm._types import Indices
+from meshcomm._types import Indices, Ranks
 from meshcomm.errors import MeshError
 from meshcomm.layouts.machine import Machine
 from meshcomm.ranks.communicator import Communicator
@@ -15,27 +19,66 @@ from meshcomm.ranks.communicator import Communicator
 MACHINE_FILE = "MESHCOMM_MACHINE"
 
 
-def agreed_machine(communicator: Communicator, ranks: range | tuple[int, ...]) -> tuple[Machine, bool]:
-    """Return the machine that the first rank knows, with the nodes of all *ranks*, and if one is crowded. Collective.
+def this_host() -> str:
+    """Return what tells this host from others: its name, and the number of this boot of its system.
 
-    ``MeshError`` on all ranks if the file that it names cannot be read.
+    Containers of one machine with names of their own count as hosts of their own, as for MPI.
     """
-    nodes, crowded = communicator.nodes()
-    known = b""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        boot = ""
+    return f"{os.uname().nodename} {boot}".rstrip()
+
+
+def usable_processors() -> Iterable[int]:
+    """Return the processors that this process may use."""
+    return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
+
+
+def agreed_machine(communicator: Communicator, ranks: Ranks) -> tuple[Machine, bool]:
+    """Return the machine that all *ranks* plan by, and whether a host has fewer processors than ranks. Collective.
+
+    Its constants are those that the first rank knows. ``MeshError`` on all ranks if that one cannot read its file.
+    """
+    mine: dict[str, object] = {"host": this_host(), "processors": sorted(usable_processors())}
     if communicator.rank == 0:
         try:
-            known = json.dumps(stored_constants()).encode()
+            mine["constants"] = stored_constants()
         except MeshError as error:
-            known = json.dumps(str(error)).encode()
-    constants = json.loads(communicator.allgather(known)[0])
-    if isinstance(constants, str):
-        raise MeshError(constants)
+            mine["error"] = str(error)
+    told = [json.loads(text) for text in communicator.allgather(json.dumps(mine).encode())]
+    if "error" in told[0]:
+        raise MeshError(told[0]["error"])
+    nodes = first_on_host([its["host"] for its in told])
     of = _node_map(np.array(ranks, dtype=np.intp), np.array(nodes, dtype=np.intp))
-    return Machine(**constants, nodes=of), crowded
+    return Machine(**told[0]["constants"], nodes=of), _oversubscribed(nodes, [its["processors"] for its in told])
+
+
+def first_on_host(hosts: list[str]) -> list[int]:
+    """Return for each rank the first rank on its host.
+
+    >>> first_on_host(["a", "b", "a"])
+    [0, 1, 0]
+    """
+    first: dict[str, int] = {}
+    return [first.setdefault(host, rank) for rank, host in enumerate(hosts)]
+
+
+def _oversubscribed(nodes: list[int], processors: list[list[int]]) -> bool:
+    """Return whether a host has more ranks than processors that these may use.
+
+    >>> _oversubscribed([0, 0, 2], [[0, 1], [0, 1], [5]]), _oversubscribed([0, 0], [[3], [3]])
+    (False, True)
+    """
+    usable: dict[int, set[int]] = {}
+    for node, its in zip(nodes, processors, strict=True):
+        usable.setdefault(node, set()).update(its)
+    return any(nodes.count(node) > len(found) for node, found in usable.items())
 
 
 def stored_constants() -> dict[str, float]:
-    """Return the constants of the machine in the file that ``MESHCOMM_MACHINE`` names, if it names one. Local.
+    """Return the constants of the machine in the file that ``MESHCOMM_MACHINE`` names, if it names one.
 
     ``MeshError`` if the file cannot be read, or holds something else.
     """
@@ -62,12 +105,3 @@ def _node_map(ranks: Indices, nodes: Indices) -> int | tuple[int, ...]:
     table = np.full(int(ranks[-1]) + 1, -1)
     table[ranks] = nodes
     return tuple(table.tolist())
-
-
-MOST_PROCESSORS = 8192
-"""Of a node, for the question whether it has as many as ranks."""
-
-
-def usable_processors() -> Iterable[int]:
-    """Return the processors that this process may use. Local."""
-    return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)

@@ -9,14 +9,14 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from meshcomm import _hooks
-from meshcomm.errors import CollectiveTimeout, MeshError
+from meshcomm.errors import MeshError
 from meshcomm.layouts.dimensions import MeshDimension, canonical_dims
 from meshcomm.layouts.layout import Layout
 from meshcomm.layouts.mesh import Mesh
-from meshcomm.ranks import abort, agreement, watchdog
+from meshcomm.ranks import abort, watchdog
 from meshcomm.ranks.mpi import MPIWorld, mpi_world
 from meshcomm.ranks.simulate import SimulatedWorld, current_world
-from meshcomm.ranks.teams import Place, Team, World
+from meshcomm.ranks.teams import Location, World
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -145,93 +145,44 @@ def default_layout(rank: int) -> Layout:
     return Layout.replicated(mesh, rank)
 
 
-def barrier(mesh: Mesh, barrier_name: str | None = None, timeout_in_ms: int | None = None) -> None:
-    """Wait until all ranks of *mesh* are here. Collective over the mesh.
-
-    Ranks outside of the mesh go on at once. Ranks that pass different names raise ``CollectiveMismatch``, with
-    *timeout_in_ms* at the next call that ranks agree on. A rank that has waited longer than this raises
-    ``CollectiveTimeout``, which names the ranks that it may be waiting for; a rank that comes later finds its arrival
-    and goes on. The first collective call on a mesh opens a communicator, for which MPI knows no timeout: there only
-    ``MESHCOMM_TIMEOUT`` counts. Simulated ranks wait as long as another rank can go on. Source:
-    tf.experimental.dtensor.barrier.
-
-    >>> import meshcomm as mc
-    >>> with mc.simulate(2) as world:
-    ...     mesh = mc.create_mesh([("x", 2)])
-    ...     world.run(lambda: barrier(mesh, "start", timeout_in_ms=1000))
-    [None, None]
-    """
-    if not isinstance(mesh, Mesh):
-        raise MeshError(f"a barrier is on a Mesh, not on {mesh!r}")
-    if timeout_in_ms is not None and not (isinstance(timeout_in_ms, int | float) and timeout_in_ms >= 0):
-        raise MeshError(f"timeout_in_ms must be a number of milliseconds, zero or more, not {timeout_in_ms!r}")
-    place = place_in(mesh)
-    if place is None:
-        return
-    name = "barrier" if barrier_name is None else f"barrier {barrier_name!r}"
-    call = f"{name} on mesh {mesh.dims} of ranks {mesh.ranks}"
-    watchdog.begin(name, place.team)
-    try:
-        communicator = place.team.everyone.communicator()
-        if timeout_in_ms is None:
-            agreement.agree(place.team, call)
-            return
-    finally:
-        watchdog.end()
-    agreement.chained(place.team, agreement.fingerprint(call))
-    missing = communicator.barrier(timeout_in_ms / 1000)  # the limit is the caller's, not the watchdog's
-    if missing:
-        raise CollectiveTimeout(_waited(name, timeout_in_ms, place.team, missing))
-
-
-def _waited(name: str, timeout_in_ms: int, team: Team, missing: list[int]) -> str:
-    ranks = [str(team.ranks[rank]) for rank in missing]
-    listed = ", ".join(ranks[:8]) + (", ..." if len(ranks) > 8 else "")
-    which = f"rank {listed}" if len(ranks) == 1 else f"at least one of the ranks {listed}"
-    return f"rank {team.world.rank} has waited {timeout_in_ms} ms at {name}, to which {which} has not come"
-
-
-def place_in(mesh: Mesh) -> Place | None:
-    """Return this process's team and device in *mesh*, or None if it is outside. Local."""
+def location_in(mesh: Mesh) -> Location | None:
+    """Return this process's team and device in *mesh*, or None if it is outside."""
     here: World = mesh.world.here()
-    return here.place(mesh)
+    return here.location(mesh)
 
 
-def place_between(source: Mesh, target: Mesh) -> Place | None:
-    """Return this process's team and device in a plan from a mesh to another, or None if it is outside of both. Local.
+def location_between(source: Mesh, target: Mesh) -> Location | None:
+    """Return this process's team and device in a plan from mesh to mesh, or None if it is outside of both.
 
     ``MeshError`` if the meshes are in different worlds.
     """
     if source is target:
-        return place_in(target)
+        return location_in(target)
     if source.world is not target.world:
         raise MeshError(f"a relayout stays in one world, but the {source} and the {target} are in different ones")
     here: World = target.world.here()
-    return here.place_between(source, target)
+    return here.location_between(source, target)
 
 
 def world_of(comm: "MPI.Intracomm | None") -> World:
     """Return the world of *comm*, else the simulated one around, else that of COMM_WORLD, as this rank sees it.
 
-    Collective over *comm* when that is given for the first time, else Local.
+    Collective over *comm* when that is given for the first time.
     """
     world = current_world() if comm is None else None
     if world is None:
-        return (_common_world() if comm is None else _world_on(comm)).here()
+        return (common_world() if comm is None else _world_on(comm)).here()
     return world.here()
 
 
 @_hooks.provides("world")
 def _world() -> MPIWorld | SimulatedWorld:
-    world = current_world()
-    if world is not None:
-        return world
-    return _common_world()
+    return current_world() or common_world()
 
 
 @cache
-def _common_world() -> MPIWorld:
-    """Return the world of COMM_WORLD, guarded. Local."""
+def common_world() -> MPIWorld:
+    """Return the world of COMM_WORLD, guarded."""
     world = mpi_world()
     if world.size > 1:
         watchdog.install()
@@ -241,31 +192,5 @@ def _common_world() -> MPIWorld:
 def _world_on(comm: "MPI.Intracomm") -> MPIWorld:
     """Return the world of *comm*, guarded. Collective over *comm* if it is new."""
     watchdog.install()
-    watchdog.begin("the first use of a communicator", None)
-    try:
+    with watchdog.waiting("the first use of a communicator", None):
         return mpi_world(comm)
-    finally:
-        watchdog.end()
-
-
-@_hooks.provides("mesh_rank")
-def _mesh_rank(mesh: Mesh) -> int | None:
-    world = mesh.world
-    if isinstance(world, SimulatedWorld) and current_world() is not world:
-        return None
-    place = place_in(mesh)
-    return place.device if place else None
-
-
-@_hooks.provides("close_mesh")
-def _close_mesh(mesh: Mesh) -> None:
-    world: World = mesh.world.here()
-    if world.rank in mesh._closed:
-        return
-    place = world.place(mesh)
-    mesh._closed |= {world.rank}
-    if place is not None:
-        world.leave(place.team)
-    if isinstance(world, MPIWorld) and mesh._world is not None:
-        world.meshes -= 1
-        world.release()

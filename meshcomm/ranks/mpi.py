@@ -1,10 +1,7 @@
-"""Worlds, teams and groups: which ranks exchange with each other, and over which communicator.
+"""Communicators and worlds over MPI; the only module that makes communicators.
 
-A `World` is where a program runs: the ranks of an MPI communicator, or simulated ranks. A `Team` is a set of its ranks
-that make collective calls together, such as the ranks of a mesh. A `Group` is one row of a group assignment within a
-team. Communicators are made when a group is first used, kept up to a bound, and freed explicitly: by `Team.close`, by
-the bound, or at exit. Every decision about them follows from the calls that the whole team makes, so that all its
-ranks decide alike.
+Communicators are made when a team or a group is first used, and freed explicitly: when a mesh is closed, at a limit, or
+at exit.
 """
 
 import atexit
@@ -19,8 +16,8 @@ from numpy.typing import NDArray
 from meshcomm._tuning import LARGEST_MESSAGE
 from meshcomm._types import Bytes, Counts
 from meshcomm.errors import GroupError, MeshError
-from meshcomm.ranks.communicator import Communicator, Pending
-from meshcomm.ranks.hosts import MOST_PROCESSORS, usable_processors
+from meshcomm.layouts.mesh import Mesh
+from meshcomm.ranks.communicator import Buffers, Communicator, Pending
 from meshcomm.ranks.teams import World
 
 if TYPE_CHECKING:
@@ -41,8 +38,8 @@ class _Requests:
         mpi().Request.Waitall(self._requests)
 
 
-def _sendable(data: Bytes) -> list[Bytes]:
-    """Return *data* in pieces whose length every MPI can count."""
+def _countable(data: Bytes) -> list[Bytes]:
+    """Return *data* as messages whose lengths every MPI can count."""
     return [data[start : start + LARGEST_MESSAGE] for start in range(0, len(data), LARGEST_MESSAGE)]
 
 
@@ -64,39 +61,35 @@ class MPICommunicator(Communicator):
         self.size = comm.size
         self.rank = comm.rank
 
-    def alltoallv(
-        self, send: Bytes, send_counts: Counts, send_offsets: Counts, into: Bytes, counts: Counts, offsets: Counts
-    ) -> None:
-        self._comm.Alltoallv([send, send_counts, send_offsets, self._byte], [into, counts, offsets, self._byte])
+    def alltoallv(self, send: Buffers, receive: Buffers) -> None:
+        self._comm.Alltoallv([*send, self._byte], [*receive, self._byte])
 
-    def start_alltoallv(
-        self, send: Bytes, send_counts: Counts, send_offsets: Counts, into: Bytes, counts: Counts, offsets: Counts
-    ) -> Pending:
-        message, received = [send, send_counts, send_offsets, self._byte], [into, counts, offsets, self._byte]
+    def start_alltoallv(self, send: Buffers, receive: Buffers) -> Pending:
+        message, received = [*send, self._byte], [*receive, self._byte]
         return _Requests([self._comm.Ialltoallv(message, received)], (message, received))
 
-    def start_pieces(
-        self, send: Bytes, send_counts: Counts, send_offsets: Counts, into: Bytes, counts: Counts, offsets: Counts
-    ) -> Pending:
+    def start_messages(self, send: Buffers, receive: Buffers) -> Pending:
         requests = []
+        into, counts, offsets = receive
         for rank in _with_bytes(counts, self.rank):
             mine = into[offsets[rank] : offsets[rank] + counts[rank]]
-            requests += [self._comm.Irecv([part, self._byte], rank) for part in _sendable(mine)]
-        for rank in _with_bytes(send_counts, self.rank):
-            theirs = send[send_offsets[rank] : send_offsets[rank] + send_counts[rank]]
-            requests += [self._comm.Isend([part, self._byte], rank) for part in _sendable(theirs)]
-        return _Requests(requests, (send, into))
+            requests += [self._comm.Irecv([message, self._byte], rank) for message in _countable(mine)]
+        data, counts, offsets = send
+        for rank in _with_bytes(counts, self.rank):
+            theirs = data[offsets[rank] : offsets[rank] + counts[rank]]
+            requests += [self._comm.Isend([message, self._byte], rank) for message in _countable(theirs)]
+        return _Requests(requests, (send, receive))
 
     def permute(self, data: Bytes, to: int | None, into: Bytes, source: int | None) -> None:
         requests = []
         if source is not None:
-            requests += [self._comm.Irecv([part, self._byte], source) for part in _sendable(into)]
+            requests += [self._comm.Irecv([message, self._byte], source) for message in _countable(into)]
         if to is not None:
-            requests += [self._comm.Isend([part, self._byte], to) for part in _sendable(data)]
+            requests += [self._comm.Isend([message, self._byte], to) for message in _countable(data)]
         self._wait_all(requests)
 
-    def allgatherv(self, send: Bytes, into: Bytes, counts: Counts, offsets: Counts) -> None:
-        self._comm.Allgatherv([send, self._byte], [into, counts, offsets, self._byte])
+    def allgatherv(self, send: Bytes, receive: Buffers) -> None:
+        self._comm.Allgatherv([send, self._byte], [*receive, self._byte])
 
     def allreduce_max(self, values: NDArray[np.int64]) -> NDArray[np.int64]:
         result = np.empty_like(values)
@@ -109,20 +102,20 @@ class MPICommunicator(Communicator):
         ends = np.cumsum(lengths)
         texts = np.empty(int(ends[-1]), dtype=np.uint8)
         counts, offsets = lengths.tolist(), (ends - lengths).tolist()
-        self.allgatherv(np.frombuffer(message, dtype=np.uint8), texts, counts, offsets)
+        self.allgatherv(np.frombuffer(message, dtype=np.uint8), (texts, counts, offsets))
         return [texts[end - length : end].tobytes() for length, end in zip(counts, ends.tolist(), strict=True)]
 
     def broadcast(self, data: Bytes, root: int) -> None:
-        for part in _sendable(data):
-            self._comm.Bcast([part, self._byte], root)
+        for message in _countable(data):
+            self._comm.Bcast([message, self._byte], root)
 
     def send(self, data: Bytes, rank: int) -> None:
-        for part in _sendable(data):
-            self._comm.Send([part, self._byte], rank)
+        for message in _countable(data):
+            self._comm.Send([message, self._byte], rank)
 
     def receive(self, into: Bytes, rank: int) -> None:
-        for part in _sendable(into):
-            self._comm.Recv([part, self._byte], rank)
+        for message in _countable(into):
+            self._comm.Recv([message, self._byte], rank)
 
     def barrier(self, seconds: float) -> list[int]:
         request = self._comm.Ibarrier()
@@ -137,20 +130,6 @@ class MPICommunicator(Communicator):
     def split(self, color: int, key: int) -> "MPICommunicator":
         return MPICommunicator(self._comm.Split(color, key))
 
-    def nodes(self) -> tuple[list[int], bool]:
-        node = self._comm.Split_type(mpi().COMM_TYPE_SHARED, self.rank)
-        found = np.array([self.rank, 0], dtype=np.int64)
-        node.Bcast(found, 0)
-        processors = np.zeros(MOST_PROCESSORS, dtype=np.uint8)
-        processors[[number % MOST_PROCESSORS for number in usable_processors()]] = 1
-        together = np.empty_like(processors)
-        node.Allreduce(processors, together, self._max)
-        found[1] = node.size > np.count_nonzero(together)
-        node.Free()
-        everyone = np.empty((self.size, 2), dtype=np.int64)
-        self._comm.Allgather(found, everyone)
-        return everyone[:, 0].tolist(), bool(everyone[:, 1].any())
-
     def progress(self) -> None:
         self._comm.Iprobe()
 
@@ -161,7 +140,7 @@ class MPICommunicator(Communicator):
 class MPIWorld(World):
     """The ranks of an MPI communicator."""
 
-    shares_memory = True
+    guarded = shares_memory = True
 
     def __init__(self, comm: "MPI_.Intracomm", ours: bool) -> None:
         super().__init__(comm.size, comm.rank)
@@ -192,6 +171,17 @@ class MPIWorld(World):
         finally:
             some.Free()
             everyone.Free()
+
+    def device_in(self, mesh: Mesh) -> int | None:
+        """Return this process's device in *mesh*, or None if it is outside."""
+        location = self.here().location(mesh)
+        return location.device if location else None
+
+    def close_mesh(self, mesh: Mesh) -> None:
+        """Free the communicators of *mesh*. Collective over the mesh."""
+        if self.here().close_on(mesh) and mesh.bound_world is not None:
+            self.meshes -= 1
+            self.release()
 
     def release(self) -> None:
         """Close the world once neither its communicator nor a mesh of it is in use. Collective over the world."""

@@ -1,23 +1,24 @@
-"""Memory shared by the ranks of a node: which ranks share it, how much, and the meetings of those that do.
+"""Which ranks share the memory of a node, how much of it, and how they find each other's pools.
 
-A block that is made with `allocate` lies in the pool of this process, which the other ranks of the node have mapped
-when they first `meet`. Ranks that have met can copy straight between their blocks with `Meeting.exchange`, whether
-these are in a pool or not, as long as one of the two is.
+A block that is made with `meshcomm.memory.blocks.new_bytes` lies in the pool of this process, which the other ranks of
+the node have mapped once `open_rendezvous` was called. Then they can copy straight between their blocks, whether these
+are in a pool or not, as long as one of the two is.
 
 ``MESHCOMM_SHARED_MEMORY`` is how much the ranks of a node may use together, such as ``500M`` or ``2G``, by default
-half of the memory that they can have; 0 turns sharing off. It is read when ranks first meet.
+half of the memory that they can have; 0 turns sharing off. It is read when ranks first come together.
 """
 
 import json
 import os
 import re
-from pathlib import Path
 from typing import Any
 
-from meshcomm._shared import Mapping, Meeting, Memory
 from meshcomm.errors import MeshcommError
+from meshcomm.memory._pool import Mapping, Memory
+from meshcomm.memory._rendezvous import Rendezvous
 from meshcomm.memory.pools import all_memory, own, share
 from meshcomm.ranks.communicator import Communicator
+from meshcomm.ranks.hosts import this_host
 
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
@@ -28,14 +29,16 @@ _mappings: dict[str, Mapping] = {}  # of the pools of other processes, by their 
 _why_not: str | None = None  # the last reason not to share memory; "" once this process has shared some
 
 
-def meet(communicator: Communicator, ranks: tuple[int, ...]) -> tuple[Meeting | None, tuple[int, ...] | None]:
-    """Return the meeting of those ranks of *communicator* that are on this node, or None. Collective.
+def open_rendezvous(
+    communicator: Communicator, ranks: tuple[int, ...]
+) -> tuple[Rendezvous | None, tuple[int, ...] | None]:
+    """Return the rendezvous of those ranks of *communicator* that share memory with this one, or None. Collective.
 
     None, on all of them, if there is one rank only, or one cannot share memory with another; `describe` says why. The
-    second is the same on all ranks: a number for each, equal for ranks in one meeting, or None if none meet. The first
-    call of a program, which should be over all its ranks, decides how much a rank may share. While ranks wait
-    for each other they let MPI make progress. *ranks* are what errors call the ranks. ``MeshcommError``, on all ranks,
-    if MESHCOMM_SHARED_MEMORY is no size.
+    second is the same on all ranks: a number for each, equal for ranks that share memory, or None if none do. The first
+    call of a program, which should be over all its ranks, decides how much a rank may share. While ranks wait for each
+    other they let MPI make progress. *ranks* are what errors call the ranks. ``MeshcommError``, on all ranks, if
+    MESHCOMM_SHARED_MEMORY is no size.
     """
     me = communicator.rank
     everyone = _told(communicator, _introduction())
@@ -45,27 +48,27 @@ def meet(communicator: Communicator, ranks: tuple[int, ...]) -> tuple[Meeting | 
     if all(_obstacle(everyone, rank) for rank in range(len(everyone))):  # all ranks see the same
         _note(_obstacle(everyone, me))
         return None, None
-    mates = _mates(everyone, me)
+    peers = _local_peers(everyone, me)
     offer = _offer(_obstacle(everyone, me), _neighbours(everyone, me))
     offers = _told(communicator, offer)
-    memories, obstacle = _mapped([(everyone[rank]["pid"], offers[rank]) for rank in mates], mates.index(me))
+    memories, obstacle = _mapped([(everyone[rank]["pid"], offers[rank]) for rank in peers], peers.index(me))
     obstacles = _told(communicator, obstacle)
     nodes = _nodes(everyone, obstacles)
-    reason = next((obstacles[mate] for mate in mates if obstacles[mate]), "")
+    reason = next((obstacles[peer] for peer in peers if obstacles[peer]), "")
     if reason:
-        if offer["line"] >= 0:
-            own().close_place(offer["line"])
+        if offer["lines"] >= 0:
+            own().close_lines(offer["lines"])
         _note(reason)
         return None, nodes
-    lines = [offers[rank]["line"] for rank in mates]
-    clock = max(offers[rank]["clock"] for rank in mates)
+    lines = [offers[rank]["lines"] for rank in peers]
+    clock = max(offers[rank]["clock"] for rank in peers)
     _note("")
-    names = [ranks[rank] for rank in mates]
-    return Meeting(own(), memories, lines, mates.index(me), clock, mates, names, communicator.progress), nodes
+    names = [ranks[rank] for rank in peers]
+    return Rendezvous(own(), memories, lines, peers.index(me), clock, peers, names, communicator.progress), nodes
 
 
 def describe() -> str:
-    """Say whether the ranks of this node share memory, and how much, or why not. Local."""
+    """Say whether the ranks of this node share memory, and how much, or why not."""
     if _why_not == "":
         return f"up to {_size(own().share)} per rank, of which {_size(own().used)} are in use"
     introduction = _introduction()
@@ -90,8 +93,7 @@ def _introduction() -> dict[str, Any]:
     where = {"host": "", "processes": "", "pid": os.getpid(), "limit": 0, "obstacle": "", "error": ""}
     try:
         where["limit"] = _limit()
-        # Containers of one machine that have names of their own count as hosts of their own, as for MPI.
-        where["host"] = f"{Path('/proc/sys/kernel/random/boot_id').read_text().strip()} {os.uname().nodename}"
+        where["host"] = this_host()
         where["processes"] = os.readlink("/proc/self/ns/pid")
     except MeshcommError as error:
         where["error"] = str(error)
@@ -113,7 +115,7 @@ def _limit() -> int:
     return int(float(size[1]) * _UNITS[size[2].upper()])
 
 
-def _mates(everyone: list[Any], rank: int) -> list[int]:
+def _local_peers(everyone: list[Any], rank: int) -> list[int]:
     """Return the ranks that see each other's processes."""
     mine = everyone[rank]
     return [
@@ -129,9 +131,9 @@ def _nodes(everyone: list[Any], obstacles: list[str]) -> tuple[int, ...] | None:
     for rank, its in enumerate(everyone):
         together.setdefault((its["host"], its["processes"]), []).append(rank)
     nodes = list(range(len(everyone)))
-    for mates in together.values():
-        for mate in mates if not any(obstacles[rank] for rank in mates) else ():
-            nodes[mate] = mates[0]
+    for peers in together.values():
+        for peer in peers if not any(obstacles[rank] for rank in peers) else ():
+            nodes[peer] = peers[0]
     return tuple(nodes) if len(set(nodes)) < len(nodes) else None
 
 
@@ -144,34 +146,34 @@ def _neighbours(everyone: list[Any], rank: int) -> int:
 
 def _obstacle(everyone: list[Any], rank: int) -> str:
     """Return why a rank cannot share memory with others, as far as all ranks know, or nothing."""
-    mates = _mates(everyone, rank)
-    for mate in mates:
-        if everyone[mate]["obstacle"]:
-            return f"{everyone[mate]['obstacle']} on rank {mate}"
-    if len(mates) == 1:
+    peers = _local_peers(everyone, rank)
+    for peer in peers:
+        if everyone[peer]["obstacle"]:
+            return f"{everyone[peer]['obstacle']} on rank {peer}"
+    if len(peers) == 1:
         return "no other rank is on this node, or sees the processes of this one"
-    if len({everyone[mate]["pid"] for mate in mates}) < len(mates):
+    if len({everyone[peer]["pid"] for peer in peers}) < len(peers):
         return "the ranks are threads of one process"
     return ""
 
 
 def _offer(obstacle: str, ranks: int) -> dict[str, Any]:
-    """Return how others find the pool of this process and its lines in a new meeting, or why they cannot."""
-    offer: dict[str, Any] = {"obstacle": obstacle, "line": -1}
+    """Return how others find the pool of this process and its lines in a new rendezvous, or why they cannot."""
+    offer: dict[str, Any] = {"obstacle": obstacle, "lines": -1}
     if obstacle:
         return offer
     try:
         pool = share(max(1, _limit() // ranks))
     except (OSError, ValueError, MemoryError) as error:
         return offer | {"obstacle": f"no memory to share could be made ({error})"}
-    line = pool.open_place()
-    if line < 0:
-        return offer | {"obstacle": "there is no room for the lines of another meeting"}
+    lines = pool.open_lines()
+    if lines < 0:
+        return offer | {"obstacle": "there is no free space for the lines of another rendezvous"}
     return offer | {
         "fd": pool.fd,
         "size": pool.size,
         "token": pool.token.hex(),
-        "line": line,
+        "lines": lines,
         "clock": pool.clock,
     }
 
@@ -182,9 +184,9 @@ def _mapped(offers: list[tuple[int, Any]], me: int) -> tuple[list[Memory], str]:
     if obstacle:
         return [], obstacle
     memories: list[Memory] = []
-    for place, (process, offer) in enumerate(offers):
+    for position, (process, offer) in enumerate(offers):
         try:
-            memories.append(own() if place == me else _mapping(process, offer))
+            memories.append(own() if position == me else _mapping(process, offer))
         except OSError as error:
             return [], f"the memory of process {process} cannot be mapped ({error})"
     return memories, ""

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from meshcomm import _hooks
 from meshcomm._arguments import integer
-from meshcomm._types import Bytes, Counts
+from meshcomm._types import Bytes
 from meshcomm.errors import CollectiveMismatch, MeshError
-from meshcomm.ranks.communicator import Communicator, Pending
+from meshcomm.layouts.mesh import Mesh
+from meshcomm.ranks.communicator import Buffers, Communicator, Pending
 from meshcomm.ranks.teams import World
 
 MOST_PAUSES = 10_000
@@ -56,7 +56,7 @@ class SimulatedWorld:
         self.bytes_moved = [0] * size
         self.messages = [0] * size
         self._ranks = [SimulatedRank(self, rank) for rank in range(size)]
-        self._meetings: dict[Any, _Meeting] = {}
+        self._rendezvous: dict[Any, _Rendezvous] = {}
         self._control = threading.Semaphore(0)
         self._running = False
         self.events = 0
@@ -85,6 +85,17 @@ class SimulatedWorld:
             raise MeshError("this mesh lives in a simulated world: use it in a function given to world.run(function)")
         return rank
 
+    def device_in(self, mesh: Mesh) -> int | None:
+        """Return the device of the calling rank in *mesh*, or None if it is outside of the mesh or of this world."""
+        if current_world() is not self:
+            return None
+        location = self.here().location(mesh)
+        return location.device if location else None
+
+    def close_mesh(self, mesh: Mesh) -> None:
+        """Close *mesh*. Collective over the mesh."""
+        self.here().close_on(mesh)
+
     def run(self, function: Callable[..., Any], *args: Any) -> list[Any]:
         """Call *function* with *args* once on every simulated rank and return the results, rank by rank. Local.
 
@@ -94,7 +105,7 @@ class SimulatedWorld:
         if self._running or _local.rank is not None:
             raise MeshError("a simulated world runs one program at a time")
         self._running = True
-        self._meetings.clear()
+        self._rendezvous.clear()
         try:
             for rank in self._ranks:
                 rank.start(function, args)
@@ -146,7 +157,7 @@ class SimulatedWorld:
             raise CollectiveMismatch(f"simulated ranks wait for each other in vain: {where}{ends}")
         return [rank.result for rank in self._ranks]
 
-    def meet(
+    def rendezvous(
         self,
         key: Any,
         operation: str,
@@ -159,14 +170,14 @@ class SimulatedWorld:
 
         If a rank *may_leave*, it goes on when no rank can, and is told who has not come.
         """
-        meeting = self._at(key, operation, members, payload, complete)
-        if not meeting.over:
+        rendezvous = self._at(key, operation, members, payload, complete)
+        if not rendezvous.over:
             rank = self.here()
-            rank.waits_at = meeting if may_leave else None
-            meeting.wait(rank)
-            if rank.rank in meeting.left:
-                return [member for member in members if member not in meeting.brought]
-        return meeting.result()
+            rank.waits_at = rendezvous if may_leave else None
+            rendezvous.wait(rank)
+            if rank.rank in rendezvous.left:
+                return [member for member in members if member not in rendezvous.brought]
+        return rendezvous.result()
 
     def arrive(
         self,
@@ -186,25 +197,25 @@ class SimulatedWorld:
         members: tuple[int, ...],
         payload: Any,
         complete: Callable[[dict[int, Any]], Any],
-    ) -> "_Meeting":
-        """Return the meeting at *key*, to which the calling rank has come; it is over if all have."""
+    ) -> "_Rendezvous":
+        """Return the rendezvous at *key*, to which the calling rank has come; it is over if all have."""
         rank = self.here()
         if rank.cancelled:
             raise _Cancelled
-        meeting = self._meetings.setdefault(key, _Meeting())
-        meeting.brought[rank.rank] = payload
-        meeting.operations[rank.rank] = operation
+        rendezvous = self._rendezvous.setdefault(key, _Rendezvous())
+        rendezvous.brought[rank.rank] = payload
+        rendezvous.operations[rank.rank] = operation
         self.events += 1
-        if len(meeting.brought) == len(members):
-            del self._meetings[key]
-            meeting.finish(complete)
-            for member in meeting.waiting:
-                if member not in meeting.left:
+        if len(rendezvous.brought) == len(members):
+            del self._rendezvous[key]
+            rendezvous.finish(complete)
+            for member in rendezvous.waiting:
+                if member not in rendezvous.left:
                     self._ranks[member].ready, self._ranks[member].waits_at = True, None
-        return meeting
+        return rendezvous
 
 
-class _Meeting:
+class _Rendezvous:
     """Ranks that come together for one operation."""
 
     def __init__(self) -> None:
@@ -240,21 +251,21 @@ class _Meeting:
 
 
 class _Arrived:
-    """A rank that has come to a meeting and did something else since."""
+    """A rank that has come to a rendezvous and did something else since."""
 
-    def __init__(self, meeting: _Meeting, rank: "SimulatedRank") -> None:
-        self._meeting = meeting
+    def __init__(self, rendezvous: _Rendezvous, rank: "SimulatedRank") -> None:
+        self._rendezvous = rendezvous
         self._rank = rank
 
     def test(self) -> bool:
-        if not self._meeting.over:
+        if not self._rendezvous.over:
             self._rank.pause()
-        return self._meeting.over and self._meeting.result() is None
+        return self._rendezvous.over and self._rendezvous.result() is None
 
     def wait(self) -> None:
-        if not self._meeting.over:
-            self._meeting.wait(self._rank)
-        self._meeting.result()
+        if not self._rendezvous.over:
+            self._rendezvous.wait(self._rank)
+        self._rendezvous.result()
 
 
 class _Cancelled(BaseException):
@@ -287,6 +298,8 @@ def current_world() -> SimulatedWorld | None:
 class SimulatedRank(World):
     """One rank of a simulated world: a thread that runs when it is its turn."""
 
+    takes_turns = True
+
     def __init__(self, world: SimulatedWorld, rank: int) -> None:
         super().__init__(world.size, rank)
         self.simulated_world = world
@@ -296,15 +309,15 @@ class SimulatedRank(World):
     def start(self, function: Callable[..., Any], args: tuple[Any, ...]) -> None:
         """Make the thread; it waits for its first turn."""
         self._teams.clear()
-        self._places.clear()
-        self.started.clear()
+        self._locations.clear()
+        self._unfinished.clear()
         self.ready, self.done, self.cancelled = True, False, False
         self.result: Any = None
         self.error: BaseException | None = None
         self.failed_at = 0
         self.waits_in = ""
         self._pauses, self._paused_at = 0, 0
-        self.waits_at: _Meeting | None = None
+        self.waits_at: _Rendezvous | None = None
         target, name = copy_context().run, f"simulated rank {self.rank}"  # a default mesh is that of the caller
         self._thread = threading.Thread(target=target, args=(self._main, function, args), name=name)
         self._thread.start()
@@ -339,8 +352,7 @@ class SimulatedRank(World):
         try:
             if not self.cancelled:
                 self.result = function(*args)
-                if self.started:
-                    _hooks.call("check_started", self)
+                self.finish_all()
         except _Cancelled:
             pass
         except BaseException as error:
@@ -368,9 +380,9 @@ class SimulatedCommunicator(Communicator):
         self.size = len(members)
         self.rank = members.index(world.rank)
 
-    def _meet(self, operation: str, payload: Any, complete: Callable[[list[Any]], Any]) -> Any:
+    def _together(self, operation: str, payload: Any, complete: Callable[[list[Any]], Any]) -> Any:
         self._calls += 1
-        return self._world.simulated_world.meet(
+        return self._world.simulated_world.rendezvous(
             (self._key, self._calls),
             operation,
             self._members,
@@ -390,14 +402,12 @@ class SimulatedCommunicator(Communicator):
             world.bytes_moved[self._members[receiver]] += len(data)
             world.messages[self._members[receiver]] += 1
 
-    def alltoallv(
-        self, send: Bytes, send_counts: Counts, send_offsets: Counts, into: Bytes, counts: Counts, offsets: Counts
-    ) -> None:
-        self._meet("alltoallv", (send, send_counts, send_offsets, into, counts, offsets), self._exchange)
+    def alltoallv(self, send: Buffers, receive: Buffers) -> None:
+        self._together("alltoallv", (send, receive), self._exchange)
 
-    def _exchange(self, brought: list[Any]) -> None:
-        for i, (data, data_counts, data_offsets, _, _, _) in enumerate(brought):
-            for j, (_, _, _, target, target_counts, target_offsets) in enumerate(brought):
+    def _exchange(self, brought: list[tuple[Buffers, Buffers]]) -> None:
+        for i, ((data, data_counts, data_offsets), _) in enumerate(brought):
+            for j, (_, (target, target_counts, target_offsets)) in enumerate(brought):
                 self._deliver(
                     data[data_offsets[j] : data_offsets[j] + data_counts[j]],
                     i,
@@ -405,20 +415,17 @@ class SimulatedCommunicator(Communicator):
                     j,
                 )
 
-    def start_alltoallv(
-        self, send: Bytes, send_counts: Counts, send_offsets: Counts, into: Bytes, counts: Counts, offsets: Counts
-    ) -> Pending:
+    def start_alltoallv(self, send: Buffers, receive: Buffers) -> Pending:
         self._calls += 1
-        mine = (send, send_counts, send_offsets, into, counts, offsets)
         return self._world.simulated_world.arrive(
             (self._key, self._calls),
             "alltoallv",
             self._members,
-            mine,
+            (send, receive),
             lambda brought: self._exchange([brought[rank] for rank in self._members]),
         )
 
-    start_pieces = start_alltoallv
+    start_messages = start_alltoallv
 
     def permute(self, data: Bytes, to: int | None, into: Bytes, source: int | None) -> None:
         def complete(brought: list[Any]) -> None:
@@ -427,33 +434,33 @@ class SimulatedCommunicator(Communicator):
                     sent, goes_to, _, _ = brought[sender]
                     self._deliver(sent if goes_to == receiver else sent[:0], sender, target, receiver)
 
-        self._meet("permute", (data, to, into, source), complete)
+        self._together("permute", (data, to, into, source), complete)
 
-    def allgatherv(self, send: Bytes, into: Bytes, counts: Counts, offsets: Counts) -> None:
-        def complete(brought: list[Any]) -> None:
-            for j, (_, target, target_counts, target_offsets) in enumerate(brought):
-                for i, (data, _, _, _) in enumerate(brought):
+    def allgatherv(self, send: Bytes, receive: Buffers) -> None:
+        def complete(brought: list[tuple[Bytes, Buffers]]) -> None:
+            for j, (_, (target, target_counts, target_offsets)) in enumerate(brought):
+                for i, (data, _) in enumerate(brought):
                     self._deliver(data, i, target[target_offsets[i] : target_offsets[i] + target_counts[i]], j)
 
-        self._meet("allgatherv", (send, into, counts, offsets), complete)
+        self._together("allgatherv", (send, receive), complete)
 
     def allreduce_max(self, values: NDArray[np.int64]) -> NDArray[np.int64]:
-        result: NDArray[np.int64] = self._meet("allreduce_max", values, lambda brought: np.max(brought, axis=0))
+        result: NDArray[np.int64] = self._together("allreduce_max", values, lambda brought: np.max(brought, axis=0))
         return result.copy()
 
     def allgather(self, message: bytes) -> list[bytes]:
-        return list(self._meet("allgather", message, list))
+        return list(self._together("allgather", message, list))
 
     def broadcast(self, data: Bytes, root: int) -> None:
         def complete(brought: list[Any]) -> None:
             for receiver, into in enumerate(brought):
                 self._deliver(brought[root], root, into, receiver)
 
-        self._meet("broadcast", data, complete)
+        self._together("broadcast", data, complete)
 
     def barrier(self, seconds: float) -> list[int]:
         self._calls += 1
-        missing: list[int] = self._world.simulated_world.meet(
+        missing: list[int] = self._world.simulated_world.rendezvous(
             (self._key, self._calls), "barrier", self._members, None, lambda brought: [], may_leave=True
         )
         return [self._members.index(rank) for rank in missing]
@@ -465,7 +472,7 @@ class SimulatedCommunicator(Communicator):
         self._pair(rank, (None, into))
 
     def _pair(self, other: int, payload: Any) -> None:
-        # Pairs count their own meetings: the other ranks do not take part in them.
+        # Pairs count their own rendezvous: the other ranks do not take part in them.
         me, peer = self._members[self.rank], self._members[other]
         pair = (min(me, peer), max(me, peer))
         sends = payload[0] is not None
@@ -475,7 +482,7 @@ class SimulatedCommunicator(Communicator):
             self._deliver(data, *(self.rank, into, other) if sends else (other, into, self.rank))
 
         name = f"a message between ranks {pair[0]} and {pair[1]}"
-        self._world.simulated_world.meet((self._key, "pair", pair), name, pair, payload, complete)
+        self._world.simulated_world.rendezvous((self._key, "pair", pair), name, pair, payload, complete)
 
     def split(self, color: int, key: int) -> "SimulatedCommunicator":
         def complete(brought: list[Any]) -> dict[int, tuple[int, ...]]:
@@ -484,14 +491,11 @@ class SimulatedCommunicator(Communicator):
                 members.setdefault(its_color, []).append((its_key, rank))
             return {c: tuple(rank for _, rank in sorted(pairs)) for c, pairs in members.items()}
 
-        members = self._meet("split", (color, key), complete)
+        members = self._together("split", (color, key), complete)
         return SimulatedCommunicator(self._world, (*self._key, self._calls, color), members[color])
 
-    def nodes(self) -> tuple[list[int], bool]:
-        return [0] * self.size, True
-
     def progress(self) -> None:
-        """Nothing is on its way."""
+        """Nothing has to advance."""
 
     def free(self) -> None:
         """Nothing to give back."""

@@ -1,27 +1,65 @@
-"""Worlds, teams and groups: which ranks exchange with each other."""
+"""Worlds, teams and groups: which ranks exchange with each other, and over which communicator.
+
+A `World` is where a program runs: the ranks of an MPI communicator, or simulated ranks. A `Team` is a set of its ranks
+that make collective calls together, such as the ranks of a mesh. A `Group` is one row of a group assignment within a
+team. Communicators are made when a group is first used, kept up to a limit, and freed explicitly: by `Team.free`, at
+the limit, or at exit.
+
+Why all ranks evict alike: the ranks of a team make the same calls in the same order. Each call that uses a group or a
+program adds one to the clock of the team, on every rank, and writes the clock into what it used. So the ranks have equal
+clocks and equal times of last use, and at the limit every rank drops the same group or program. Nothing here depends on
+time, on memory, or on the order of a hash table: times of use are distinct, so the least of them is unique.
+"""
 
 from abc import ABC, abstractmethod
 from collections import OrderedDict
-from collections.abc import Hashable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from meshcomm._tuning import GROUPS_PER_TEAM, GROUPS_PER_WORLD, PROGRAMS_PER_TEAM, TEAMS_PER_WORLD
-from meshcomm.errors import MeshError
+from meshcomm._tuning import (
+    COMPARE_EVERY,
+    COMPARE_SHARED_EVERY,
+    GROUPS_PER_TEAM,
+    GROUPS_PER_WORLD,
+    PROGRAMS_PER_TEAM,
+    TEAMS_PER_WORLD,
+)
+from meshcomm._types import Ranks
+from meshcomm.errors import MeshcommError, MeshError
 from meshcomm.layouts.machine import Machine
 from meshcomm.layouts.mesh import Mesh
 from meshcomm.layouts.refinement import ranks_between, same_devices
+from meshcomm.memory._rendezvous import Rendezvous
 from meshcomm.ranks.communicator import Communicator
 from meshcomm.ranks.hosts import agreed_machine
-from meshcomm.ranks.rendezvous import meet
+from meshcomm.ranks.rendezvous import open_rendezvous
 
 
-class Place(NamedTuple):
+class Location(NamedTuple):
     """Where this process is in a mesh: the team of its ranks, and the device."""
 
     team: "Team"
     device: int
+
+
+class Unfinished(Protocol):
+    """A nonblocking call that nobody has waited for yet."""
+
+    def wait(self) -> object:
+        """Wait until it is complete."""
+
+
+class Program:
+    """A call that all ranks of a team agreed on, ready to run; *number* is the same on every rank."""
+
+    __slots__ = ("number", "run", "used")
+
+    def __init__(self, run: Callable[..., Any], number: int) -> None:
+        self.run = run
+        self.number = number
+        self.used = 0
 
 
 class World(ABC):
@@ -30,64 +68,69 @@ class World(ABC):
     large_counts = True
     """Whether counts and displacements may exceed 2**31 - 1 bytes."""
 
+    guarded = False
+    """Whether a rank that fails or does not come ends the job."""
+
+    takes_turns = False
+    """Whether only one rank runs at a time."""
+
     shares_memory = False
     """Whether its ranks are processes, of which those on one node may share memory."""
 
     def __init__(self, size: int, rank: int) -> None:
         self.size = size
         self.rank = rank
-        self._teams: dict[range | tuple[int, ...], Team] = {}
-        self._places: OrderedDict[Mesh | tuple[Mesh, Mesh], Place | None] = OrderedDict()
-        self.started: dict[int, Any] = {}
-        """What was started and not yet waited for."""
+        self._teams: dict[Ranks, Team] = {}
+        self._locations: OrderedDict[Mesh | tuple[Mesh, Mesh], Location | None] = OrderedDict()
+        self._unfinished: dict[int, Unfinished] = {}
 
     @abstractmethod
-    def connect(self, ranks: range | tuple[int, ...]) -> Communicator:
+    def connect(self, ranks: Ranks) -> Communicator:
         """Return a communicator of our own over *ranks*, ascending. Collective over *ranks*."""
 
     def how_to_grow(self, size: int) -> str:
-        """Return advice on how to get a world of *size* ranks. Local."""
+        """Return advice on how to get a world of *size* ranks."""
         return f"launch the program with mpiexec -n {size}"
 
     def here(self) -> "World":
-        """Return the world as the calling rank sees it. Local."""
+        """Return the world as the calling rank sees it."""
         return self
 
-    def place(self, mesh: Mesh) -> Place | None:
-        """Return where this process is in *mesh*, or None if it is outside. Local.
+    def location(self, mesh: Mesh) -> Location | None:
+        """Return where this process is in *mesh*, or None if it is outside.
 
         ``MeshError`` if the mesh needs ranks that the world does not have, or is closed.
         """
-        if self.rank in mesh._closed:
+        if self.rank in mesh.closed_by:
             raise MeshError(f"the {mesh} is closed")
         try:
-            return self._places[mesh]
+            return self._locations[mesh]
         except KeyError:
             self._keep(mesh, self._find(mesh))
-            return self._places[mesh]
+            return self._locations[mesh]
 
-    def place_between(self, source: Mesh, target: Mesh) -> Place | None:
-        """Return where this process is among the devices of a plan from mesh to mesh, None if outside of both. Local.
+    def location_between(self, source: Mesh, target: Mesh) -> Location | None:
+        """Return where this process is among the devices of a plan from mesh to mesh, None if outside of both.
 
-        ``MeshError`` as for `place`.
+        ``MeshError`` as for `location`.
         """
-        here = self.place(target)
+        here = self.location(target)
         if same_devices(source, target):
             return here
-        self.place(source)  # whose ranks must be there, too
+        self.location(source)  # whose ranks must be there, too
         pair = source, target
-        if pair not in self._places:
+        if pair not in self._locations:
             ranks = ranks_between(source, target)
             inside = self.rank in ranks
-            self._keep(pair, Place(self.team(ranks), ranks.index(self.rank)) if inside else None)
-        return self._places[pair]
+            self._keep(pair, Location(self.team(ranks), ranks.index(self.rank)) if inside else None)
+        return self._locations[pair]
 
-    def _keep(self, key: Mesh | tuple[Mesh, Mesh], place: "Place | None") -> None:
-        self._places[key] = place
-        if len(self._places) > PROGRAMS_PER_TEAM:
-            self._places.popitem(last=False)
+    def _keep(self, key: Mesh | tuple[Mesh, Mesh], location: "Location | None") -> None:
+        self._locations[key] = location
+        if len(self._locations) > PROGRAMS_PER_TEAM:
+            self._locations.popitem(last=False)
 
-    def _find(self, mesh: Mesh) -> Place | None:
+    def _find(self, mesh: Mesh) -> Location | None:
         beyond = mesh.ranks[-1] if isinstance(mesh.ranks, range) else max(mesh.ranks)
         if beyond >= self.size:
             raise MeshError(
@@ -97,27 +140,60 @@ class World(ABC):
         if self.rank not in mesh.ranks:
             return None
         ascending = mesh.ranks if isinstance(mesh.ranks, range) else tuple(sorted(mesh.ranks))
-        return Place(self.team(ascending), mesh.ranks.index(self.rank))
+        return Location(self.team(ascending), mesh.ranks.index(self.rank))
 
-    def team(self, ranks: range | tuple[int, ...]) -> "Team":
-        """Return the team of *ranks*, ascending, this rank among them. Local."""
+    def team(self, ranks: Ranks) -> "Team":
+        """Return the team of *ranks*, ascending, this rank among them."""
         if len(ranks) == ranks[-1] - ranks[0] + 1:
             ranks = range(ranks[0], ranks[-1] + 1)  # one form for each set of ranks
         if ranks not in self._teams:
             self._teams[ranks] = Team(self, ranks)
         return self._teams[ranks]
 
+    def close_on(self, mesh: Mesh) -> bool:
+        """Close *mesh* on this rank, and return whether it was open. Collective over the mesh."""
+        if self.rank in mesh.closed_by:
+            return False
+        location = self.location(mesh)
+        mesh.closed_by |= {self.rank}
+        if location is not None:
+            self.leave(location.team)
+        return True
+
     def leave(self, team: "Team") -> None:
         """Forget *team* and free its communicators. Collective over the team."""
         self._teams.pop(team.ranks, None)
-        for mesh in [mesh for mesh, place in self._places.items() if place and place.team is team]:
-            del self._places[mesh]
+        for mesh in [mesh for mesh, its in self._locations.items() if its and its.team is team]:
+            del self._locations[mesh]
         team.free()
 
     @property
     def communicators(self) -> int:
-        """How many communicators of ours are open. Local."""
+        """How many communicators of ours are open."""
         return sum(team.communicators for team in self._teams.values())
+
+    @property
+    def open_teams(self) -> int:
+        """How many teams have a communicator."""
+        return sum(team.everyone.opened is not None for team in self._teams.values())
+
+    # -- nonblocking calls --------------------------------------------------------------------------------------------
+
+    def begun(self, request: Unfinished) -> None:
+        """Note a nonblocking call that this rank has to wait for."""
+        self._unfinished[id(request)] = request
+
+    def finished(self, request: Unfinished) -> None:
+        """Note that a nonblocking call is complete."""
+        self._unfinished.pop(id(request), None)
+
+    def finish_all(self) -> None:
+        """Complete nonblocking calls that nobody waited for, and raise ``MeshcommError`` if there are any."""
+        left = list(self._unfinished.values())
+        for request in left:
+            request.wait()
+        if left:
+            raise MeshcommError(never_waited_for(left))
 
     def close(self) -> None:
         """Free every communicator that this world opened. Collective over the world."""
@@ -125,53 +201,59 @@ class World(ABC):
             self.leave(team)
 
 
+def never_waited_for(left: Sequence[Unfinished]) -> str:
+    """Return the error that names nonblocking calls which nobody waited for."""
+    more = f" and {len(left) - 1} more" if len(left) > 1 else ""
+    return f"start_relayout was never waited for: {left[0]}{more}. Call wait() on each request"
+
+
 class Team:
     """Ranks of a world that make collective calls together. Made without communication; see `everyone`."""
 
-    def __init__(self, world: World, ranks: range | tuple[int, ...]) -> None:
+    def __init__(self, world: World, ranks: Ranks) -> None:
         self.world = world
         self.ranks = ranks
-        self.programs: dict[Hashable, _Kept] = {}
-        self.chain = 0
-        self.known_calls = 0
-        self.clock = 0
-        self._machine: Machine | None = None
-        self.crowded = True
+        self.call_digest = 0
+        """A digest of all calls since the ranks last found that they made the same ones."""
+        self.comparison_due = False
+        """Whether so many known calls were made that the ranks should compare them."""
+        self.oversubscribed = True
         """Whether ranks may have to wait for a processor, the same on all of them; known with the `machine`."""
+        self._machine: Machine | None = None
+        self._programs: dict[Hashable, Program] = {}
+        self._known_calls = 0
+        self._clock = 0
         self._limit = GROUPS_PER_WORLD if len(ranks) == world.size else GROUPS_PER_TEAM
         self._groups: dict[Hashable, Group] = {}
         self.everyone = Group(self, None, 0, tuple(ranks))
 
     @property
     def rank(self) -> int:
-        """The place of this process in the team. Local."""
+        """The position of this process in the team."""
         return self.ranks.index(self.world.rank)
 
     @property
     def large_counts(self) -> bool:
-        """Whether counts and displacements may exceed 2**31 - 1 bytes. Local."""
+        """Whether counts and displacements may exceed 2**31 - 1 bytes."""
         return self.world.large_counts
 
     @property
-    def shares_memory(self) -> bool:
-        """Whether all its ranks can copy between their blocks, the same on all of them. Local."""
-        meeting = self.everyone.meeting
-        return meeting is not None and meeting.size == len(self.ranks)
-
-    @property
     def machine(self) -> Machine:
-        """What all its ranks plan by: agreed when the team first communicates. Local, the first time Collective."""
+        """What all its ranks plan by: agreed on when the team first communicates, which is Collective."""
         if self._machine is None:
-            self._machine, self.crowded = agreed_machine(self.everyone.communicator(), self.ranks)
+            self._machine, oversubscribed = agreed_machine(self.everyone.communicator(), self.ranks)
+            self.oversubscribed = oversubscribed or self.world.takes_turns
         return self._machine
 
     @property
     def communicators(self) -> int:
-        """How many communicators of the team are open. Local."""
-        return sum(group.is_open for group in (self.everyone, *self._groups.values()))
+        """How many communicators of the team are open."""
+        return sum(group.opened is not None for group in (self.everyone, *self._groups.values()))
+
+    # -- groups -------------------------------------------------------------------------------------------------------
 
     def group(self, key: Hashable, color: int, members: tuple[int, ...]) -> "Group":
-        """Return this rank's group in the assignment named *key*. Local; its first use is Collective over the team.
+        """Return this rank's group in the assignment named *key*; its first use is Collective over the team.
 
         *members* are the world ranks of this rank's row in order; *color* is the number of the row.
         """
@@ -182,17 +264,20 @@ class Team:
             group = Group(self, key, color, members)
         return group
 
+    def tick(self) -> int:
+        """Return the next time on the clock of the team, the same on all its ranks."""
+        self._clock += 1
+        return self._clock
+
     def open(self, group: "Group") -> Communicator:
-        """Open *group*, closing the least recently used one at the bound. Collective over the team."""
+        """Open *group*; at the limit the group used longest ago is closed. Collective over the team."""
         if group is self.everyone:
-            group.opened = self._connect()
-            self._meet(group)
+            group.use(self._connect())
+            assert group.opened is not None
             return group.opened
         twin = self._groups.pop(group.key, None)
         if twin is not None:  # an equal group that somebody asked for while this one was closed
-            group.opened, twin.opened = twin.opened, None
-            group.meeting, twin.meeting = twin.meeting, None
-            group.nodes, twin.nodes = twin.nodes, None
+            group.take_over(twin)
             self._groups[group.key] = group
             return group.communicator()
         if len(self._groups) >= self._limit:
@@ -200,22 +285,15 @@ class Team:
             del self._groups[oldest.key]
             oldest.free()
         base = self.everyone.communicator()
-        group.opened = base.split(group.color, group.members.index(self.world.rank))
         self._groups[group.key] = group
-        self._meet(group)
+        group.use(base.split(group.color, group.members.index(self.world.rank)))
+        assert group.opened is not None
         return group.opened
-
-    def _meet(self, group: "Group") -> None:
-        """Let the ranks of a group that share memory know each other. Collective over the group."""
-        if self.world.shares_memory and len(group.members) > 1:
-            assert group.opened is not None
-            group.meeting, group.nodes = meet(group.opened, group.members)
 
     def _connect(self) -> Communicator:
         communicator = self.world.connect(self.ranks)
-        others = sum(team.everyone.is_open for team in self.world._teams.values())
-        crowded = np.array([others >= TEAMS_PER_WORLD], dtype=np.int64)
-        if communicator.allreduce_max(crowded)[0]:
+        too_many = np.array([self.world.open_teams >= TEAMS_PER_WORLD], dtype=np.int64)
+        if communicator.allreduce_max(too_many)[0]:
             communicator.free()
             raise MeshError(
                 f"a rank takes part in meshes over more than {TEAMS_PER_WORLD} different sets of ranks; "
@@ -223,44 +301,72 @@ class Team:
             )
         return communicator
 
-    def known(self, key: Hashable) -> Any:
-        """Return the program that is kept for *key*, or None. Local, but every rank of the team must ask."""
-        kept = self.programs.get(key)
-        if kept is None:
-            return None
-        self.clock += 1
-        kept.used = self.clock
-        return kept.program
-
-    def agrees(self) -> None:
-        """Tell ranks that share memory that this one agrees with all of the team on a call. Local."""
-        for group in (self.everyone, *self._groups.values()):
-            if group.meeting is not None:
-                group.meeting.agree()
-
-    def remember(self, key: Hashable, program: Any) -> None:
-        """Keep *program* for *key*; beyond a bound the one used longest ago is dropped. Local, on every rank."""
-        self.clock += 1
-        self.programs[key] = _Kept(program, self.clock)
-        if len(self.programs) > PROGRAMS_PER_TEAM:
-            del self.programs[min(self.programs, key=lambda each: self.programs[each].used)]
-
     def free(self) -> None:
         """Free every communicator of the team. Collective over the team."""
-        self.programs.clear()
+        self._programs.clear()
         for group in (*self._groups.values(), self.everyone):
             group.free()
         self._groups.clear()
 
+    # -- calls --------------------------------------------------------------------------------------------------------
 
-class _Kept:
-    """A program, and when it was used last."""
+    def knows(self, key: Hashable) -> bool:
+        """Return whether a program is kept for *key*."""
+        return key in self._programs
 
-    __slots__ = ("program", "used")
+    def recall(self, key: Hashable, exchanges: bool = False) -> Program | None:
+        """Return the program that is kept for *key* and note the call; None if there is none.
 
-    def __init__(self, program: Any, used: int) -> None:
-        self.program = program
-        self.used = used
+        Every rank of the team must ask. After some known calls a comparison is due. It is due later for calls that are
+        *exchanges* of ranks which all share memory: these compare the digest of their calls in each exchange.
+        """
+        program = self._programs.get(key)
+        if program is None:
+            return None
+        self._clock += 1
+        program.used = self._clock
+        self.call_digest = hash((self.call_digest, program.number)) >> 2
+        rendezvous = self.everyone.rendezvous
+        compared = exchanges and rendezvous is not None and rendezvous.size == len(self.ranks)
+        self._known_calls += 1 if compared else COMPARE_SHARED_EVERY // COMPARE_EVERY
+        self.comparison_due = self._known_calls >= COMPARE_SHARED_EVERY
+        return program
+
+    def note(self, number: int) -> None:
+        """Note a call that the ranks compare later."""
+        self.call_digest = hash((self.call_digest, number)) >> 2
+
+    def kept(self, key: Hashable) -> Program | None:
+        """Return the program that is kept for *key*, or None; every rank of the team must ask."""
+        program = self._programs.get(key)
+        if program is not None:
+            program.used = self.tick()
+        return program
+
+    def remember(self, key: Hashable, program: Program) -> None:
+        """Keep *program* for *key*; at the limit the one used longest ago is dropped. On every rank."""
+        program.used = self.tick()
+        self._programs[key] = program
+        if len(self._programs) > PROGRAMS_PER_TEAM:
+            del self._programs[min(self._programs, key=lambda each: self._programs[each].used)]
+
+    def forget_programs(self) -> None:
+        """Drop all programs. On every rank."""
+        self._programs.clear()
+
+    def compare(self, number: int) -> int:
+        """Note the call *number*, which all ranks now compare, and return the digest of the calls so far."""
+        self.call_digest = hash((self.call_digest, number)) >> 2
+        self._known_calls, self.comparison_due = 0, False
+        # Ranks that share memory see that this one agrees with all of the team on a call.
+        for group in (self.everyone, *self._groups.values()):
+            if group.rendezvous is not None:
+                group.rendezvous.agree()
+        return self.call_digest
+
+    def start_over(self) -> None:
+        """Forget which calls were made: the ranks have found a difference."""
+        self.call_digest = 0
 
 
 class Group:
@@ -273,27 +379,34 @@ class Group:
         self.members = members
         self.used = 0
         self.opened: Communicator | None = None
-        self.meeting: Any = None
-        """Where its ranks on this node copy between their blocks, if they share memory; see `meshcomm.ranks.rendezvous`."""
+        """The communicator, while the group has one."""
+        self.rendezvous: Rendezvous | None = None
+        """Where its ranks on this node copy between their blocks, if they share memory."""
         self.nodes: tuple[int, ...] | None = None
-        """A number for each place, equal for those that share memory, the same on all ranks; None if none do."""
-
-    @property
-    def is_open(self) -> bool:
-        """Whether the group has a communicator at the moment. Local."""
-        return self.opened is not None
+        """A number for each position, equal for those that share memory, the same on all ranks; None if none do."""
 
     def communicator(self) -> Communicator:
-        """Return the communicator of the group. Local; Collective over the team when it has to be opened."""
+        """Return the communicator of the group. Collective over the team when it has to be opened."""
         team = self.team
-        team.clock += 1
-        self.used = team.clock
+        team._clock += 1
+        self.used = team._clock
         return self.opened or team.open(self)
+
+    def use(self, communicator: Communicator) -> None:
+        """Take *communicator*, and let ranks that share memory know each other. Collective over the group."""
+        self.opened = communicator
+        if self.team.world.shares_memory and len(self.members) > 1:
+            self.rendezvous, self.nodes = open_rendezvous(communicator, self.members)
+
+    def take_over(self, twin: "Group") -> None:
+        """Take what an equal group has opened."""
+        self.opened, self.rendezvous, self.nodes = twin.opened, twin.rendezvous, twin.nodes
+        twin.opened = twin.rendezvous = twin.nodes = None
 
     def free(self) -> None:
         """Free the communicator, if there is one. Collective over the group."""
         if self.opened is not None:
-            if self.meeting is not None:
-                self.meeting.close()
+            if self.rendezvous is not None:
+                self.rendezvous.close()
             self.opened.free()
-            self.opened = self.meeting = self.nodes = None
+            self.opened = self.rendezvous = self.nodes = None

@@ -46,20 +46,26 @@ class _Watch:
 watch = _Watch()
 
 
-def begin(operation: str, team: Team | None) -> None:
-    """Tell the watchdog that this rank enters a collective call; each call has its `end`. Local.
+class waiting:  # noqa: N801 - a context, as contextlib.suppress
+    """A context in which the watchdog knows that this rank is in a collective call of *team*.
 
     *team* is None where there is no team yet.
     """
-    watch.count += 1
-    watch.calls.append((operation, team))
-    if watch.peers is not None and team is not None:
-        watch.peers.enter(team)
 
+    __slots__ = ("_operation", "_team")
 
-def end() -> None:
-    """Tell the watchdog that this rank has left the collective call. Local."""
-    watch.calls.pop()
+    def __init__(self, operation: str, team: Team | None) -> None:
+        self._operation = operation
+        self._team = team
+
+    def __enter__(self) -> None:
+        watch.count += 1
+        watch.calls.append((self._operation, self._team))
+        if watch.peers is not None and self._team is not None:
+            watch.peers.enter(self._team)
+
+    def __exit__(self, *exception: object) -> None:
+        watch.calls.pop()
 
 
 @cache

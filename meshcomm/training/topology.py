@@ -6,10 +6,8 @@ picks the ranks of each replica from it, in the order of their logical devices. 
 """
 
 import math
-import socket
 from collections.abc import Sequence
 from enum import IntEnum
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -19,6 +17,7 @@ from meshcomm._arguments import quote
 from meshcomm.errors import MeshError
 from meshcomm.layouts import wire
 from meshcomm.ranks import agreement, watchdog
+from meshcomm.ranks.hosts import this_host
 from meshcomm.ranks.meshes import world_of
 from meshcomm.ranks.simulate import current_world
 from meshcomm.ranks.teams import World
@@ -40,9 +39,6 @@ _LARGEST = 2**31 - 1  # the wire form has 32 bits
 
 
 _MOST_PLACES = 2**24  # of a topology; the missing ones may have to be listed
-
-
-_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 TOPOLOGY_MESSAGE = wire.Message(
@@ -343,12 +339,6 @@ def _task_name(place: _Place, job: str | None) -> str:
     return f"/task:{place.task}" if job is None else f"/job:{job}/task:{place.task}"
 
 
-def _this_host() -> str:
-    """Return what tells this host from others: names alone may repeat."""
-    boot = _BOOT_ID.read_text().strip() if _BOOT_ID.exists() else ""
-    return f"{socket.gethostname()} {boot}"
-
-
 def _arrangement(mesh_shape: ArrayLike | None, size: int) -> list[int] | None:
     """Return *mesh_shape* after checking that it has *size* places."""
     if mesh_shape is None:
@@ -365,16 +355,13 @@ def _arrangement(mesh_shape: ArrayLike | None, size: int) -> list[int] | None:
 def _gathered_hosts(world: World, mesh_shape: ArrayLike | None) -> tuple[list[str], list[int] | None]:
     """Return the host of every rank, and the mesh shape that all agree on. Collective over the world."""
     team, shape, error = world.team(range(world.size)), None, None
-    watchdog.begin("Topology.from_comm", team)
-    try:
+    with watchdog.waiting("Topology.from_comm", team):
         try:
             shape = _arrangement(mesh_shape, world.size)
         except Exception as problem:
             error = problem
         agreement.agree(team, f"Topology.from_comm with mesh_shape {shape}", error)
-        hosts = team.everyone.communicator().allgather(_this_host().encode())
-    finally:
-        watchdog.end()
+        hosts = team.everyone.communicator().allgather(this_host().encode())
     return [host.decode() for host in hosts], shape
 
 

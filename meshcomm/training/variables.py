@@ -199,10 +199,10 @@ class Variable(NDArrayOperatorsMixin, Waiting):
     __isub__ = assign_sub
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
-        return _hooks.call("array_ufunc", ufunc, method, inputs, kwargs)
+        return _hooks.call("numpy", ufunc, method, inputs, kwargs)
 
     def __array_function__(self, func: Callable[..., Any], types: Any, args: Any, kwargs: Any) -> Any:
-        return _hooks.call("array_function", func, tuple(map(unwrapped, args)), kwargs)
+        return _hooks.call("numpy", func, None, tuple(map(unwrapped, args)), kwargs)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         """Return the block if it is the whole array; refuse otherwise. Local."""

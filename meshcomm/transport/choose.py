@@ -1,89 +1,139 @@
-"""The way of the bytes."""
+"""The way of the bytes: the one place that picks it.
 
-from collections.abc import Callable
+An exchange goes
+
+- not at all, if the group has one rank: it copies what it keeps;
+- packed, over MPI, if no ranks of the group share memory: gathered in one call, in two messages or as an AllToAll;
+- in place, among ranks that share memory, and packed between these and all others;
+- relayed, if several nodes have ranks that share memory, the plan says that aggregators pay, and there is memory.
+
+All ranks choose alike: whatever is looked at here is the same on all of them, and memory is agreed on.
+"""
+
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from meshcomm._tuning import GATHERED_AT_ONCE, LARGEST_COUNT
-from meshcomm._types import Array
-from meshcomm.layouts.boxes import Boxes
-from meshcomm.memory.blocks import as_block, as_bytes, nbytes, new_bytes
-from meshcomm.ranks.agreement import fingerprint
+from meshcomm._tuning import GATHERED_AT_ONCE, LARGEST_COUNT, ROUND_BYTES
+from meshcomm._types import Array, Bytes, Shape
+from meshcomm.memory.blocks import as_block, as_bytes, block_bytes, new_bytes
+from meshcomm.memory.scratch import scratch
 from meshcomm.ranks.teams import Group
-from meshcomm.transport.exchange import Far, Part
-from meshcomm.transport.in_place import OnNode
-from meshcomm.transport.packed import Exchange, Gather
+from meshcomm.transport.exchange import Operation, Tensor, Terms, own_copies
+from meshcomm.transport.in_place import InPlace
+from meshcomm.transport.packed import Gathered, Packed, Permuted
+from meshcomm.transport.relay import Relayed
 
 
-def exchanged(
-    call: str,
-    group: Group,
-    place: int,
-    itemsize: int,
-    shape: tuple[int, ...],
-    sends: Boxes,
-    target_shape: tuple[int, ...],
-    receives: Boxes,
-    far: Far,
-    kind: type[Exchange] = Exchange,
-) -> Callable[[Array], Array]:
-    """Return a function from an array of *shape* to what its exchange makes of it. Local; to call it is Collective.
-
-    *call* is the same on all ranks; *far* says where the boxes are in the arrays of the others.
-    """
-    most = max(nbytes(shape, itemsize), nbytes(target_shape, itemsize))
-    part = Part(itemsize, shape, sends, target_shape, receives)
-    over_mpi = kind(group, place, [part], most)
-    return _runner(OnNode(over_mpi, group, place, part, far, most, fingerprint(call)), part)
+def exchange(group: Group, tensors: Sequence[Tensor], terms: Terms) -> Operation:
+    """Return the exchange of *tensors* among the ranks of *group*. To run it is Collective over the group."""
+    if len(group.members) == 1:
+        return Kept(tensors)
+    return _Chosen(group, tensors, terms, _over_mpi(group, tensors, terms))
 
 
-def gathered(
-    call: str,
-    group: Group,
-    place: int,
-    itemsize: int,
-    shape: tuple[int, ...],
-    target_shape: tuple[int, ...],
-    receives: Boxes,
-) -> Callable[[Array], Array]:
-    """Return a function from an array of *shape*, which all ranks of the group get, to those of all. As above."""
-    count = len(group.members)
-    zeros = np.zeros((1, len(shape)), dtype=np.intp)
-    sends = Boxes(np.arange(count), np.zeros(count, dtype=np.intp), zeros, zeros + shape)
-    part = Part(itemsize, shape, sends, target_shape, receives)
-    size = nbytes(target_shape, itemsize)
-    at_once = size <= min(count * GATHERED_AT_ONCE, LARGEST_COUNT)
-    extents = receives.stops - receives.starts
-    far = Far(
-        lambda peer: (tuple(extents[peer].tolist()), zeros[0]), lambda peer: (target_shape, receives.starts[place])
-    )
-    over_mpi = Gather(group, place, part) if at_once else Exchange(group, place, [part], size)
-    return _runner(OnNode(over_mpi, group, place, part, far, size, fingerprint(call)), part)
+def nonblocking(group: Group, tensors: Sequence[Tensor], terms: Terms) -> Packed:
+    """Return the exchange of *tensors* in a form that can be started without waiting: over MPI, in one round."""
+    kind = Permuted if terms.permutes else Packed
+    return kind(group, tensors, terms.most_bytes)
 
 
-def _runner(exchange: OnNode, part: Part) -> Callable[[Array], Array]:
-    shape = part.target_shape
-    assert shape is not None
-    size = nbytes(shape, part.itemsize)
+def gathers_at_once(gathered_bytes: int, count: int) -> bool:
+    """Return whether *count* blocks of this many bytes together are small enough for one MPI_Allgatherv."""
+    return gathered_bytes <= min(count * GATHERED_AT_ONCE, LARGEST_COUNT)
 
-    def run(a: Array) -> Array:
-        target = new_bytes(size)
-        exchange.run([as_bytes(a)], [target])
-        return as_block(target, shape, a.dtype)
+
+def _over_mpi(group: Group, tensors: Sequence[Tensor], terms: Terms) -> Packed | Gathered:
+    if terms.gathers:
+        return Gathered(group, tensors[0])
+    if terms.permutes:
+        return Permuted(group, tensors, terms.most_bytes, terms.rounds)
+    return Packed(group, tensors, terms.most_bytes, _rounds(group, tensors, terms))
+
+
+def _rounds(group: Group, tensors: Sequence[Tensor], terms: Terms) -> int:
+    """Return the rounds that the scratch limit asks for, or more if what was packed then stays in the caches."""
+    if len(tensors) > 1 or group.team.oversubscribed or not group.team.machine.one_node:
+        return terms.rounds
+    return max(terms.rounds, terms.most_bytes // ROUND_BYTES)
+
+
+class Kept:
+    """The exchange of a rank with itself."""
+
+    def __init__(self, tensors: Sequence[Tensor]) -> None:
+        self._copies = own_copies(tensors)
+
+    def run(self, sources: list[Bytes], targets: list[Bytes], stretch: Bytes | None = None) -> None:
+        if self._copies is not None:
+            self._copies.run(sources, targets)
+
+
+class _Chosen:
+    """An exchange whose way is chosen when it runs: which ranks share memory is known once the group is open."""
+
+    def __init__(self, group: Group, tensors: Sequence[Tensor], terms: Terms, over_mpi: Packed | Gathered) -> None:
+        self._group, self._tensors, self._terms, self._over_mpi = group, tensors, terms, over_mpi
+        self._way: Operation = over_mpi
+        self._chosen_for: tuple[int, ...] | None = None
+
+    def run(self, sources: list[Bytes], targets: list[Bytes], stretch: Bytes | None = None) -> None:
+        """Fill the new blocks. Collective over the group."""
+        group = self._group
+        group.communicator()
+        if group.nodes is not self._chosen_for:  # a new group, or opened again
+            self._way = self._over_mpi if group.nodes is None else self._on_nodes(group.nodes)
+            self._chosen_for = group.nodes
+        self._way.run(sources, targets, stretch)
+
+    def _on_nodes(self, nodes: tuple[int, ...]) -> Operation:
+        """Return the way among ranks of which some share memory. Collective over the group."""
+        group, tensors, terms = self._group, self._tensors, self._terms
+        several_nodes = len(set(nodes)) > 1
+        if several_nodes and terms.relay_pays and len(tensors) == 1:
+            relayed = Relayed(group, tensors[0], terms)
+            if relayed.open(terms.scratch_limit):
+                return relayed
+        on_node = None
+        if group.rendezvous is not None:
+            on_node = InPlace(group, tensors, terms, self._over_mpi.rounds)
+        if not several_nodes and on_node is not None:
+            return on_node
+        members = () if group.rendezvous is None else group.rendezvous.members
+        others = np.setdiff1d(np.arange(len(nodes), dtype=np.intp), np.array(members, dtype=np.intp))
+        # A rank that shares no memory exchanges just as those that do: all have to make the same calls of MPI.
+        beyond = [tensor.only(others, others) for tensor in tensors]
+        return _Mixed(on_node, Packed(group, beyond, terms.most_bytes, self._over_mpi.rounds))
+
+
+class _Mixed:
+    """An exchange in place on the node, and packed with ranks off the node, at the same time where there is one round."""
+
+    def __init__(self, on_node: InPlace | None, off_node: Packed) -> None:
+        self._on_node = on_node
+        self._off_node = off_node
+
+    def run(self, sources: list[Bytes], targets: list[Bytes], stretch: Bytes | None = None) -> None:
+        in_flight = self._off_node.start(sources, targets, _off_node_buffer) if self._off_node.rounds == 1 else None
+        if self._on_node is not None:
+            self._on_node.run(sources, targets, stretch)
+        if in_flight is not None:
+            in_flight.wait()
+        else:
+            self._off_node.run(sources, targets)
+
+
+def _off_node_buffer(use: str, size: int) -> Bytes:
+    """Return scratch of its own: the exchange on the node may send messages, too, while others are in flight."""
+    return scratch(f"off node {use}", size)
+
+
+def on_arrays(operation: Operation, shape: Shape) -> Callable[[Array], Array]:
+    """Return a function from an array to the new one, of *shape*, that *operation* makes of it."""
+
+    def run(array: Array) -> Array:
+        target = new_bytes(block_bytes(shape, array.dtype.itemsize))
+        operation.run([as_bytes(array)], [target])
+        return as_block(target, shape, array.dtype)
 
     return run
-
-
-def along(shape: tuple[int, ...], axis: int, length: int, count: int) -> Boxes:
-    """Return *count* boxes of *length* one after the other along *axis*, one for each place of the group."""
-    starts = np.zeros((count, len(shape)), dtype=np.intp)
-    stops = np.tile(np.array(shape, dtype=np.intp), (count, 1))
-    starts[:, axis] = np.arange(count) * length
-    stops[:, axis] = starts[:, axis] + length
-    return Boxes(np.arange(count, dtype=np.intp), np.arange(count, dtype=np.intp), starts, stops)
-
-
-def whole(shape: tuple[int, ...], *peers: int) -> Boxes:
-    """Return the whole block as the box for each of *peers*."""
-    stops = np.tile(np.array(shape, dtype=np.intp), (len(peers), 1))
-    return Boxes(np.array(peers, dtype=np.intp), np.arange(len(peers), dtype=np.intp), np.zeros_like(stops), stops)

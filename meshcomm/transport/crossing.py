@@ -1,13 +1,12 @@
-"""Partners: which ranks exchange messages between nodes for the others of theirs, and what lies where in these; pure.
+"""Aggregators: which ranks exchange messages between nodes for the others, and what lies where in these messages. Pure.
 
-The ranks of a node hand what they have for another node to one of them, the partner of that node. It exchanges one
-message with its own partner there, from which the ranks of that node take what is theirs. Partners take turns over
+The ranks of a node hand what they have for another node to one of them, the aggregator for that node. It exchanges one
+message with the aggregator there, and the ranks of that node take from it what is theirs. Aggregators take turns over
 the other nodes, so that the ranks of a node share the work: each sends about nodes / ranks per node messages, instead
-of one to every rank on another node. A box that several ranks of a node need crosses to it once.
+of one to every rank on another node. A box that several ranks of a node need crosses to that node once.
 """
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 import numpy as np
 
@@ -16,22 +15,13 @@ from meshcomm._types import Indices
 from meshcomm.layouts.boxes import Boxes
 
 
-class Ends(NamedTuple):
-    """What the ranks of a group send and receive, by place, in global indices; and where our own blocks begin."""
-
-    sends: Callable[[int], Boxes]
-    receives: Callable[[int], Boxes]
-    source: Sequence[int]
-    target: Sequence[int]
-
-
 class Nodes:
-    """Which places of a group share a node, from a number for each, and who exchanges for whom. Local.
+    """Which positions of a group share a node, from a number for each, and who exchanges for whom.
 
     >>> nodes = Nodes([7, 7, 8, 8, 8, 9])
     >>> nodes.of.tolist(), nodes.members(1).tolist()
     ([0, 0, 1, 1, 1, 2], [2, 3, 4])
-    >>> nodes.partner(0, 1), nodes.partner(1, 0), nodes.partner(0, 2), nodes.partner(2, 0)
+    >>> nodes.aggregator(0, 1), nodes.aggregator(1, 0), nodes.aggregator(0, 2), nodes.aggregator(2, 0)
     (0, 3, 1, 5)
     """
 
@@ -41,33 +31,33 @@ class Nodes:
         self.count = int(self.of.max()) + 1
 
     def members(self, node: int) -> Indices:
-        """Return the places on *node*, ascending. Local."""
+        """Return the positions on *node*, ascending."""
         return np.flatnonzero(self.of == node)
 
-    def partners(self, node: int) -> Indices:
-        """Return for each node the place on *node* that exchanges with it; for itself it means nothing. Local."""
+    def aggregators(self, node: int) -> Indices:
+        """Return for each node the position on *node* that exchanges with it; for itself it means nothing."""
         members = self.members(node)
         turns = (np.arange(self.count, dtype=np.intp) - node - 1) % self.count
         return members[turns % len(members)]
 
-    def partner(self, node: int, other: int) -> int:
-        """Return the place on *node* that exchanges with the *other* node. Local."""
-        return int(self.partners(node)[other])
+    def aggregator(self, node: int, other: int) -> int:
+        """Return the position on *node* that exchanges with the *other* node."""
+        return int(self.aggregators(node)[other])
 
 
 class Crossing:
-    """The boxes between one node and all others, one way, in the order in which they lie in messages. Local to make.
+    """The boxes between one node and all others, one way, in the order in which they lie in messages.
 
-    Of the places on node *here*, each one *sends* or receives what *boxes_of* gives for it, in global indices. In the
+    Of the positions on node *here*, each one *sends* or receives what *boxes_of* gives for it, in global indices. In the
     message between two nodes senders follow one another, and the boxes of each by where they begin, so that both nodes
-    know all of the message. The messages of a partner follow one another in its room.
+    know all of the message. The messages of an aggregator follow one another in its buffer.
     """
 
     def __init__(self, nodes: Nodes, here: int, boxes_of: Callable[[int], Boxes], sends: bool, itemsize: int) -> None:
         self.members = nodes.members(here)
-        found = [_rows(nodes, here, int(mate), boxes_of(int(mate)), sends) for mate in self.members]
+        found = [_rows(nodes, here, int(peer), boxes_of(int(peer)), sends) for peer in self.members]
         rows, self._row = _distinct(np.concatenate(found))
-        self._mate = np.repeat(np.arange(len(found)), [len(of_one) for of_one in found])
+        self._peer = np.repeat(np.arange(len(found)), [len(of_one) for of_one in found])
         others, boxes = rows[:, 0], rows[:, 2:]
         ndim = boxes.shape[1] // 2
         self.starts, self.stops = boxes[:, :ndim], boxes[:, ndim:]
@@ -75,31 +65,36 @@ class Crossing:
         self.lengths = np.zeros(nodes.count, dtype=np.intp)
         """The bytes of the message with each node."""
         np.add.at(self.lengths, others, sizes)
-        partners = nodes.partners(here)
-        self.begins, rooms = _laid_out(self.lengths, partners)
-        """Where the message with each node begins in the room of its partner."""
-        self.rooms = [rooms.get(int(mate), 0) for mate in self.members]
+        aggregators = nodes.aggregators(here)
+        self.begins, buffers = _laid_out(self.lengths, aggregators)
+        """Where the message with each node begins in the buffer of its aggregator."""
+        self.buffers = [buffers.get(int(peer), 0) for peer in self.members]
         """The bytes that each of the node's ranks needs for its messages."""
         before = np.cumsum(self.lengths) - self.lengths
         self.offsets = np.cumsum(sizes) - sizes - before[others] + self.begins[others]
-        """Where each box begins in the room that it is in."""
-        self.holders = np.searchsorted(self.members, partners[others]).astype(np.intp)
-        """Which of the node's ranks, by number, has each box in its room."""
+        """Where each box begins in the buffer that it is in."""
+        self.holders = np.searchsorted(self.members, aggregators[others]).astype(np.intp)
+        """Which of the node's ranks, by number, has each box in its buffer."""
 
-    def of(self, mate: int) -> Indices:
-        """Return which boxes are sent, or received, by the node's rank of this number. Local."""
-        return np.unique(self._row[self._mate == mate])
+    def of(self, peer: int) -> Indices:
+        """Return which boxes are sent, or received, by the node's rank of this number."""
+        return np.unique(self._row[self._peer == peer])
 
-    def holders_of(self, mate: int) -> list[int]:
-        """Return which of the node's ranks hold boxes of one of them, by their numbers. Local."""
-        return [int(holder) for holder in np.unique(self.holders[self.of(mate)])]
+    def holders_of(self, peer: int) -> list[int]:
+        """Return which of the node's ranks hold boxes of one of them, by their numbers."""
+        return [int(holder) for holder in np.unique(self.holders[self.of(peer)])]
+
+    def held_by(self, peer: int, holders: tuple[int, ...]) -> Indices:
+        """Return which boxes of one of the node's ranks are in the buffers of *holders*."""
+        boxes = self.of(peer)
+        return boxes[np.isin(self.holders[boxes], holders)]
 
 
-def _rows(nodes: Nodes, here: int, mate: int, boxes: Boxes, sends: bool) -> Indices:
+def _rows(nodes: Nodes, here: int, peer: int, boxes: Boxes, sends: bool) -> Indices:
     """Return other node, sender, starts and stops of all that crosses for one rank."""
-    far = (nodes.of[boxes.peers] != here) & (boxes.sizes > 0)[boxes.which]
-    peers, which = boxes.peers[far], boxes.which[far]
-    senders = np.full_like(peers, mate) if sends else peers
+    off_node = (nodes.of[boxes.peers] != here) & (boxes.sizes > 0)[boxes.which]
+    peers, which = boxes.peers[off_node], boxes.which[off_node]
+    senders = np.full_like(peers, peer) if sends else peers
     return np.column_stack([nodes.of[peers], senders, boxes.starts[which], boxes.stops[which]])
 
 
@@ -114,11 +109,11 @@ def _distinct(rows: Indices) -> tuple[Indices, Indices]:
     return ordered[new], which
 
 
-def _laid_out(lengths: Indices, partners: Indices) -> tuple[Indices, dict[int, int]]:
-    """Return where messages of these *lengths* begin in the rooms of their *partners*, and how long these get."""
-    begins, rooms = np.zeros_like(lengths), dict[int, int]()
+def _laid_out(lengths: Indices, aggregators: Indices) -> tuple[Indices, dict[int, int]]:
+    """Return where messages of these *lengths* begin in the buffers of their *aggregators*, and how long these get."""
+    begins, buffers = np.zeros_like(lengths), dict[int, int]()
     for node in np.flatnonzero(lengths).tolist():
-        partner = int(partners[node])
-        begins[node] = rooms.get(partner, 0)
-        rooms[partner] = int(begins[node]) + -(-int(lengths[node]) // LINE) * LINE
-    return begins, rooms
+        aggregator = int(aggregators[node])
+        begins[node] = buffers.get(aggregator, 0)
+        buffers[aggregator] = int(begins[node]) + -(-int(lengths[node]) // LINE) * LINE
+    return begins, buffers

@@ -1,55 +1,154 @@
-"""What the ranks of a group exchange: the boxes of one or several tensors."""
+"""What the ranks of a group exchange: the boxes of one or several tensors.
 
-from collections.abc import Callable
-from typing import Any, NamedTuple, TypeAlias
+A `Tensor` describes this for one tensor, once for every transport: which box of the global array each position of the
+group holds before and after, and which boxes go to whom. Boxes stay in global indices until they are laid out in
+memory, in `Tensor.in_source` and `Tensor.in_target`.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Protocol, TypeAlias
 
 from meshcomm._kernels import BoxCopies
-from meshcomm._types import Shape
-from meshcomm.layouts.boxes import Boxes
-from meshcomm.memory.blocks import nbytes
-from meshcomm.memory.copies import joined, placed
+from meshcomm._tuning import DEFAULT_SCRATCH
+from meshcomm._types import Bytes, Indices
+from meshcomm.layouts.boxes import Box, Boxes, box_shape, box_start, intersections, with_peers
+from meshcomm.memory.blocks import block_bytes
+from meshcomm.memory.copies import Strided, as_byte_boxes, strided
+
+BoxOf: TypeAlias = Callable[[int], Box | None]
+BoxesOf: TypeAlias = Callable[[int], Boxes]
 
 
-class Part(NamedTuple):
-    """What one tensor has to do with an exchange: boxes of a block that others get, and of theirs in a new block.
+class Operation(Protocol):
+    """Turns blocks into new ones. Collective over its group, if it has one."""
 
-    Boxes are in indices of the block that they lie in. A shape is None where there is no such block.
+    def run(self, sources: list[Bytes], targets: list[Bytes], stretch: Bytes | None = None) -> None:
+        """Fill the new blocks *targets* from the blocks *sources*.
+
+        Several new blocks lie in one *stretch* of memory, where `stretch_offsets` says.
+        """
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """The boxes of one tensor that the ranks of a group exchange, in global indices.
+
+    Parameters
+    ----------
+    itemsize: bytes of an element
+    position: the position of this rank in the group
+    source, target: give the box that is the block of a position before and after; None where it has no such block
+    sends_of, receives_of: give the boxes that a position sends and receives, those for itself among them
     """
 
     itemsize: int
-    shape: tuple[int, ...] | None
-    sends: Boxes
-    target_shape: tuple[int, ...] | None
-    receives: Boxes
+    position: int
+    source: BoxOf
+    target: BoxOf
+    sends_of: BoxesOf
+    receives_of: BoxesOf
 
+    @cached_property
+    def sends(self) -> Boxes:
+        """The boxes that this rank sends."""
+        return self.sends_of(self.position)
 
-def own_copies(parts: list[Part], place: int) -> BoxCopies | None:
-    """Return the copies of what a rank sends to itself, from block to block, if there are any. Local."""
-    froms, tos = [], []
-    for region, part in enumerate(parts):
-        mine, own = (boxes.which[boxes.peers == place] for boxes in (part.sends, part.receives))
-        froms.append(placed(region, part.shape, part.itemsize, part.sends.starts[mine], part.sends.stops[mine]))
-        tos.append(
-            placed(region, part.target_shape, part.itemsize, part.receives.starts[own], part.receives.stops[own])
+    @cached_property
+    def receives(self) -> Boxes:
+        """The boxes that this rank receives."""
+        return self.receives_of(self.position)
+
+    def only(self, senders: Indices, receivers: Indices) -> "Tensor":
+        """Return what this rank receives from *senders* and sends to *receivers*."""
+        return replace(
+            self,
+            sends_of=lambda position: with_peers(self.sends_of(position), receivers),
+            receives_of=lambda position: with_peers(self.receives_of(position), senders),
         )
-    itemsizes = [part.itemsize for part in parts]
-    (source, itemsize), (target, _) = joined(froms, itemsizes), joined(tos, itemsizes)
+
+    def source_bytes(self, position: int) -> int:
+        """Return the bytes of the block of *position* before."""
+        return _bytes(self.source(position), self.itemsize)
+
+    def target_bytes(self, position: int) -> int:
+        """Return the bytes of the block of *position* after."""
+        return _bytes(self.target(position), self.itemsize)
+
+    def in_source(self, position: int, region: int, starts: Indices, stops: Indices) -> Strided:
+        """Return where boxes lie in the block of *position* before, which is this *region* of memory."""
+        return _in_block(self.source(position), region, self.itemsize, starts, stops)
+
+    def in_target(self, position: int, region: int, starts: Indices, stops: Indices) -> Strided:
+        """Return where boxes lie in the block of *position* after, which is this *region* of memory."""
+        return _in_block(self.target(position), region, self.itemsize, starts, stops)
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What all ranks know alike about an exchange when its way is chosen.
+
+    Parameters
+    ----------
+    number: the same on all ranks for the same exchange, and another one for others
+    most_bytes: bytes of the largest block of any rank
+    rounds: the fewest rounds that keep to the scratch limit
+    scratch_limit: bytes that a rank may use beyond its blocks
+    permutes: each rank sends to one rank at most, and receives from one at most
+    gathers: all ranks need all blocks, and these are small enough for one MPI_Allgatherv
+    relay_pays: sending through aggregators is predicted to pay between nodes
+    stages: a block that is not shared may be copied to shared memory
+    """
+
+    number: int
+    most_bytes: int
+    rounds: int = 1
+    scratch_limit: int = DEFAULT_SCRATCH
+    permutes: bool = False
+    gathers: bool = False
+    relay_pays: bool = False
+    stages: bool = True
+
+
+def from_boxes(itemsize: int, position: int, sources: Sequence[Box], targets: Sequence[Box]) -> Tensor:
+    """Return the exchange in which each new block takes from each block what the two boxes share.
+
+    *sources* and *targets* are the boxes of all positions in one index space, so that no element is in two sources.
+    """
+    return Tensor(
+        itemsize,
+        position,
+        lambda position: sources[position],
+        lambda position: targets[position],
+        lambda position: intersections(sources[position], targets),
+        lambda position: intersections(targets[position], sources),
+    )
+
+
+def own_copies(tensors: Sequence[Tensor]) -> BoxCopies | None:
+    """Return the copies of what this rank sends to itself, from block to block, if there are any."""
+    froms, tos = [], []
+    for region, tensor in enumerate(tensors):
+        here, sends, receives = tensor.position, tensor.sends, tensor.receives
+        sent, received = sends.of(here), receives.of(here)
+        froms.append(tensor.in_source(here, region, sends.starts[sent], sends.stops[sent]))
+        tos.append(tensor.in_target(here, region, receives.starts[received], receives.stops[received]))
+    itemsizes = [tensor.itemsize for tensor in tensors]
+    (source, itemsize), (target, _) = as_byte_boxes(froms, itemsizes), as_byte_boxes(tos, itemsizes)
     if not len(source.offsets):
         return None
-    sizes = [nbytes(part.shape, part.itemsize) for part in parts]
-    target_sizes = [nbytes(part.target_shape, part.itemsize) for part in parts]
+    sizes = [tensor.source_bytes(tensor.position) for tensor in tensors]
+    target_sizes = [tensor.target_bytes(tensor.position) for tensor in tensors]
     return BoxCopies(sizes, target_sizes, itemsize, *source[:3], *target)
 
 
-Where: TypeAlias = Callable[[int], tuple[Shape, Any]]
+def _bytes(box: Box | None, itemsize: int) -> int:
+    return 0 if box is None else block_bytes(box_shape(box), itemsize)
 
 
-class Far(NamedTuple):
-    """The blocks of the other ranks of a group, by their place.
-
-    *source* gives the shape of the block of which this rank gets a box, and where in it that begins; *target* the
-    shape of the new block that gets a box from this rank, and where in it that begins.
-    """
-
-    source: Where
-    target: Where
+def _in_block(box: Box | None, region: int, itemsize: int, starts: Indices, stops: Indices) -> Strided:
+    if box is None:
+        return strided(region, None, itemsize, starts, stops)
+    first = box_start(box)
+    return strided(region, box_shape(box), itemsize, starts - first, stops - first)

@@ -1,81 +1,71 @@
-"""Exchanges: boxes of blocks between the ranks of a group, over MPI.
+"""Exchanges over MPI: boxes are packed, sent and unpacked.
 
-An `Exchange` is one MPI_Alltoallv, a `Gather` one MPI_Allgatherv, a `Permute` two messages; whatever moves data in
-meshcomm is composed from them. Boxes that lie consecutively in a block are sent from it and received in it directly,
-all others are packed and unpacked. To keep scratch memory within a bound an exchange runs in rounds, each of which
-moves a part of every box.
+A `Packed` exchange is one MPI_Alltoallv, a `Gathered` one MPI_Allgatherv, a `Permuted` one two messages. Boxes that lie
+consecutively in a block are sent from it and received in it directly; all others are packed and unpacked. To keep to a
+scratch limit an exchange runs in rounds, each of which moves a share of every box.
 """
 
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 
 from meshcomm._kernels import Packing
-from meshcomm._tuning import LARGEST_COUNT
+from meshcomm._tuning import ALIGNED_FROM, LARGEST_COUNT, LINE
 from meshcomm._types import Bytes, Counts, Indices
-from meshcomm.layouts.boxes import Boxes, to_others
-from meshcomm.layouts.partition import part_starts
-from meshcomm.memory.blocks import nbytes
-from meshcomm.memory.copies import Placed, joined, placed
-from meshcomm.memory.scratch import Room, scratch, scratch_like
-from meshcomm.ranks.communicator import Pending
+from meshcomm.layouts.boxes import Boxes, without_peer
+from meshcomm.layouts.partition import round_starts
+from meshcomm.memory.copies import Strided, as_byte_boxes
+from meshcomm.memory.scratch import Buffer, scratch
+from meshcomm.ranks.communicator import Buffers, Pending
 from meshcomm.ranks.teams import Group
-from meshcomm.transport.exchange import Part, own_copies
+from meshcomm.transport.exchange import Tensor, own_copies
+
+_KEPT_ROUNDS = 64  # counts of more rounds are computed each time, instead of being kept
+_FEW_RANKS = 16  # mpi4py reads short lists faster than arrays, and long arrays faster than lists
 
 
 class Side:
-    """How boxes lie in the blocks of this rank, and in the buffer that MPI sees: the block itself, or a packed one."""
+    """One side of an exchange: how boxes lie in the blocks, and in the buffer that MPI sees.
+
+    That is the block itself where the boxes of one tensor lie consecutively in it, else a packed buffer.
+    """
 
     def __init__(
-        self,
-        ranks: int,
-        itemsizes: list[int],
-        shapes: list[tuple[int, ...] | None],
-        boxes: list[Boxes],
-        rounds: int,
+        self, ranks: int, sizes: Sequence[int], blocks: list[Strided], boxes: list[Boxes], itemsizes: list[int]
     ) -> None:
         self._ranks = ranks
-        blocks = [
-            placed(region, shape, itemsize, found.starts, found.stops)
-            for region, (shape, itemsize, found) in enumerate(zip(shapes, itemsizes, boxes, strict=True))
-        ]
-        lie, itemsize = joined(blocks, itemsizes)
+        layout, itemsize = as_byte_boxes(blocks, itemsizes)
         peers = np.concatenate([found.peers for found in boxes])
         first = np.cumsum([0] + [len(found.starts) for found in boxes[:-1]])
         which = np.concatenate([found.which + start for found, start in zip(boxes, first, strict=True)])
         if len(boxes) > 1:
-            peers, which, chosen = _together(peers, which)
-            lie = Placed(*(array[chosen] for array in lie))
+            peers, which, chosen = _side_by_side(peers, which)
+            layout = Strided(*(array[chosen] for array in layout))
         self._peers, self._which, self._itemsize = peers, which, itemsize
-        self._elements = np.prod(lie.extents, axis=1, dtype=np.intp)
-        self._offsets = lie.offsets
-        sizes = [nbytes(shape, size) for shape, size in zip(shapes, itemsizes, strict=True)]
-        packing = Packing(sizes, itemsize, *lie)
+        self._elements = np.prod(layout.extents, axis=1, dtype=np.intp)
+        self._offsets = layout.offsets
+        packing = Packing(sizes, itemsize, *layout)
         in_place = len(boxes) == 1 and packing.contiguous
         self.packing = None if in_place else packing
-        self.rounds = rounds
-        self.room = 0 if in_place else packing.part_bytes(0, rounds)
-        """Bytes of the packed buffer: the first part is the longest."""
-        self._whole = self._part(0) if rounds == 1 else None
 
-    def part(self, number: int) -> tuple[Counts, Counts]:
-        """Return how many bytes of each rank, and where in the buffer, part *number* is. Local."""
-        return self._whole or self._part(number)
+    def buffer_bytes(self, rounds: int) -> int:
+        """Return the bytes of the packed buffer: those of the first of *rounds*, which is the longest."""
+        return 0 if self.packing is None else self.packing.round_bytes(0, rounds)
 
-    def _part(self, number: int) -> tuple[Counts, Counts]:
-        first, stop = (part_starts(self._elements, self.rounds, n) * self._itemsize for n in (number, number + 1))
+    def counts(self, number: int, rounds: int) -> tuple[Counts, Counts]:
+        """Return for round *number* the bytes of each rank, and where they begin in the buffer."""
+        first, stop = (round_starts(self._elements, rounds, n) * self._itemsize for n in (number, number + 1))
         sizes = stop - first
         starts = self._offsets + first if self.packing is None else np.cumsum(sizes) - sizes
-        counts, places = np.zeros((2, self._ranks), dtype=np.int64)
-        sent = sizes[self._which]
-        np.add.at(counts, self._peers, sent)
-        some = sent > 0  # boxes are in the order of ranks where one has several: its first one counts
-        places[self._peers[some][::-1]] = starts[self._which][some][::-1]
-        # mpi4py reads short lists faster than arrays, and long arrays faster than lists.
-        return (counts.tolist(), places.tolist()) if self._ranks <= 16 else (counts, places)
+        counts, offsets = np.zeros((2, self._ranks), dtype=np.int64)
+        moved = sizes[self._which]
+        np.add.at(counts, self._peers, moved)
+        some = moved > 0  # boxes are in the order of ranks where one has several: its first one counts
+        offsets[self._peers[some][::-1]] = starts[self._which][some][::-1]
+        return (counts.tolist(), offsets.tolist()) if self._ranks <= _FEW_RANKS else (counts, offsets)
 
 
-def _together(peers: Indices, which: Indices) -> tuple[Indices, Indices, Indices]:
+def _side_by_side(peers: Indices, which: Indices) -> tuple[Indices, Indices, Indices]:
     """Return peers and their boxes so that what goes to one rank lies together, and which boxes to lay out, in order.
 
     Ranks that get the same boxes, as in a gather, share them.
@@ -95,160 +85,198 @@ def _together(peers: Indices, which: Indices) -> tuple[Indices, Indices, Indices
     return table[:, 0], table[:, 1], np.array(chosen, dtype=np.intp)
 
 
-class Exchange:
-    """Boxes of blocks to ranks of a group, and boxes of theirs into new blocks: one MPI_Alltoallv. Local to make.
+def _sending(ranks: int, tensors: Sequence[Tensor], boxes: list[Boxes]) -> Side:
+    sizes = [tensor.source_bytes(tensor.position) for tensor in tensors]
+    blocks = [
+        tensor.in_source(tensor.position, region, found.starts, found.stops)
+        for region, (tensor, found) in enumerate(zip(tensors, boxes, strict=True))
+    ]
+    return Side(ranks, sizes, blocks, boxes, [tensor.itemsize for tensor in tensors])
 
-    *place* is this rank's place in the group; what it sends to itself is copied once, from block to block. Each of
-    *parts* is a tensor; their blocks are given in this order. In several *rounds* only a part of each box is packed
-    at a time. *most* is the most bytes that any rank of the group may count, the same on all of them.
+
+def _receiving(ranks: int, tensors: Sequence[Tensor], boxes: list[Boxes]) -> Side:
+    sizes = [tensor.target_bytes(tensor.position) for tensor in tensors]
+    blocks = [
+        tensor.in_target(tensor.position, region, found.starts, found.stops)
+        for region, (tensor, found) in enumerate(zip(tensors, boxes, strict=True))
+    ]
+    return Side(ranks, sizes, blocks, boxes, [tensor.itemsize for tensor in tensors])
+
+
+class Packed:
+    """Boxes of blocks to the ranks of a group, and their boxes into new blocks: one MPI_Alltoallv.
+
+    What a rank sends to itself is copied once, from block to block. In several *rounds* only a share of each box is
+    packed at a time. *most_bytes* are the most that any rank of the group may count, the same on all of them.
     """
 
-    def __init__(self, group: Group, place: int, parts: list[Part], most: int, rounds: int = 1) -> None:
-        self.group = group
+    def __init__(self, group: Group, tensors: Sequence[Tensor], most_bytes: int, rounds: int = 1) -> None:
         self.rounds = rounds
-        self._in_pieces = most > LARGEST_COUNT and not group.team.large_counts
-        itemsizes = [part.itemsize for part in parts]
-        shapes, target_shapes = [part.shape for part in parts], [part.target_shape for part in parts]
+        self._group = group
+        self._in_messages = most_bytes > LARGEST_COUNT and not group.team.large_counts
+        self._alone = len(group.members) == 1
         ranks = len(group.members)
-        self.send = Side(ranks, itemsizes, shapes, [to_others(part.sends, place) for part in parts], rounds)
-        received = [to_others(part.receives, place) for part in parts]
-        self.receive = Side(ranks, itemsizes, target_shapes, received, rounds)
-        self.own = own_copies(parts, place)
-        self._alone = ranks == 1
+        self.send = _sending(ranks, tensors, [without_peer(tensor.sends, tensor.position) for tensor in tensors])
+        self.receive = _receiving(
+            ranks, tensors, [without_peer(tensor.receives, tensor.position) for tensor in tensors]
+        )
+        self._send_bytes, self._receive_bytes = self.send.buffer_bytes(rounds), self.receive.buffer_bytes(rounds)
+        kept = range(rounds if rounds <= _KEPT_ROUNDS else 0)
+        self._sent = [self.send.counts(number, rounds) for number in kept]
+        self._received = [self.receive.counts(number, rounds) for number in kept]
+        self.own = own_copies(tensors)
 
-    def run(self, sources: list[Bytes], targets: list[Bytes]) -> None:
+    @property
+    def scratch_bytes(self) -> int:
+        """The bytes of the buffers that this rank packs into and unpacks from."""
+        return 0 if self._alone else self._send_bytes + self._receive_bytes
+
+    def run(self, sources: list[Bytes], targets: list[Bytes], stretch: Bytes | None = None) -> None:
         """Fill the new blocks. Collective over the group."""
-        if not self._alone:
-            for number in range(self.rounds):
-                data, into = self._outgoing(sources, targets, number), self._incoming(sources, targets)
-                self._communicate(data, into, number)
-                if self.receive.packing is not None:
-                    self.receive.packing.unpack(into, targets, number, self.rounds)
+        packing, unpacking, rounds = self.send.packing, self.receive.packing, self.rounds
+        data, into = sources[0], targets[0]
+        for number in range(0 if self._alone else rounds):
+            if packing is not None:
+                data = _buffer("send", self._send_bytes, targets[0])
+                packing.pack(sources, data, number, rounds)
+            if unpacking is not None:
+                into = _buffer("receive", self._receive_bytes, sources[0])
+            sent = self._sent[number] if self._sent else self.send.counts(number, rounds)
+            received = self._received[number] if self._received else self.receive.counts(number, rounds)
+            self._communicate((data, *sent), (into, *received))
+            if unpacking is not None:
+                unpacking.unpack(into, targets, number, rounds)
         if self.own is not None:
             self.own.run(sources, targets)
 
-    def start(self, sources: list[Bytes], targets: list[Bytes], room: "Room") -> "Started":
+    def _communicate(self, send: Buffers, receive: Buffers) -> None:
+        communicator = self._group.opened or self._group.communicator()
+        if self._in_messages:
+            communicator.start_messages(send, receive).wait()
+        else:
+            communicator.alltoallv(send, receive)
+
+    def start(self, sources: list[Bytes], targets: list[Bytes], buffer: Buffer) -> "InFlight":
         """Begin to fill the new blocks, in one round. Collective over the group, but does not wait.
 
-        *room* gives memory for a use, of so many bytes, that nobody else uses until the exchange is complete.
+        *buffer* gives memory for a use, of so many bytes, that nobody else uses until the exchange is complete.
         """
-        send, receive = self.send, self.receive
-        data = sources[0] if send.packing is None else room("send", send.room)
-        if send.packing is not None:
-            send.packing.pack(sources, data)
-        into = targets[0] if receive.packing is None else room("receive", receive.room)
-        communicator = self.group.communicator()
-        start = communicator.start_pieces if self._in_pieces else communicator.start_alltoallv
-        pending = start(data, *send.part(0), into, *receive.part(0))
+        packing, unpacking = self.send.packing, self.receive.packing
+        data, into = sources[0], targets[0]
+        if packing is not None:
+            data = buffer("send", self._send_bytes)
+            packing.pack(sources, data)
+        if unpacking is not None:
+            into = buffer("receive", self._receive_bytes)
+        send, receive = (data, *self._sent[0]), (into, *self._received[0])
+        communicator = self._group.communicator()
+        start = communicator.start_messages if self._in_messages else communicator.start_alltoallv
+        pending = start(send, receive)
         if self.own is not None:
             self.own.run(sources, targets)
-        return Started(pending, (data, into, sources, targets), self.receive)
-
-    def _outgoing(self, sources: list[Bytes], targets: list[Bytes], number: int) -> Bytes:
-        """Return the buffer to send from: the block itself, or what is packed of all blocks."""
-        if self.send.packing is None:
-            return sources[0]
-        data = scratch_like(targets[0], "send", self.send.room)
-        self.send.packing.pack(sources, data, number, self.rounds)
-        return data
-
-    def _incoming(self, sources: list[Bytes], targets: list[Bytes]) -> Bytes:
-        """Return the buffer to receive in: the new block itself, or one to unpack from."""
-        return targets[0] if self.receive.packing is None else scratch_like(sources[0], "receive", self.receive.room)
-
-    def _communicate(self, data: Bytes, into: Bytes, number: int) -> None:
-        communicator = self.group.communicator()
-        if self._in_pieces:
-            communicator.start_pieces(data, *self.send.part(number), into, *self.receive.part(number)).wait()
-        else:
-            communicator.alltoallv(data, *self.send.part(number), into, *self.receive.part(number))
+        return InFlight(pending, into, sources, targets, unpacking)
 
 
-class Messages(Exchange):
+def _buffer(use: str, size: int, block: Bytes) -> Bytes:
+    """Return scratch memory that begins at the same byte of a cache line as *block*, if it is large.
+
+    MPI copies twice as fast between addresses that are alike, and the blocks of other ranks mostly are as this one is.
+    """
+    if size < ALIGNED_FROM:
+        return scratch(use, size)
+    over = block.__array_interface__["data"][0] % LINE
+    return scratch(use, size + LINE)[over : over + size]
+
+
+class Messages(Packed):
     """An exchange with some ranks of a group, in which the others take no part."""
 
-    def _communicate(self, data: Bytes, into: Bytes, number: int) -> None:
-        start = self.group.communicator().start_pieces
-        start(data, *self.send.part(number), into, *self.receive.part(number)).wait()
+    def _communicate(self, send: Buffers, receive: Buffers) -> None:
+        self._group.communicator().start_messages(send, receive).wait()
 
 
-class Permute(Exchange):
+class Permuted(Packed):
     """An exchange in which every rank of the group sends to one rank at most, and receives from one at most.
 
     Two messages between those who have something to say, instead of a collective call among all.
     """
 
-    def _communicate(self, data: Bytes, into: Bytes, number: int) -> None:
-        to, sent = _only(*self.send.part(number))
-        source, received = _only(*self.receive.part(number))
-        self.group.communicator().permute(data[sent], to, into[received], source)
+    def _communicate(self, send: Buffers, receive: Buffers) -> None:
+        to, sent = _only_message(send)
+        source, received = _only_message(receive)
+        self._group.communicator().permute(sent, to, received, source)
 
 
-class Started:
-    """An exchange on its way, which keeps the memory that it reads and writes."""
+def _only_message(buffers: Buffers) -> tuple[int | None, Bytes]:
+    """Return the one rank that a side has bytes for, if any, and these bytes."""
+    data, counts, offsets = buffers
+    rank = next((rank for rank, count in enumerate(counts) if count), None)
+    if rank is None:
+        return None, data[:0]
+    return rank, data[offsets[rank] : offsets[rank] + counts[rank]]
 
-    def __init__(self, pending: Pending, memory: tuple[Any, ...], receive: Side) -> None:
-        self._pending = pending
-        self._memory = memory
-        self._receive = receive
-        self.finished = False
+
+class InFlight:
+    """An exchange that is not complete; it keeps the memory that it reads and writes."""
+
+    def __init__(
+        self, pending: Pending, into: Bytes, sources: list[Bytes], targets: list[Bytes], unpacking: Packing | None
+    ) -> None:
+        self._pending: Pending | None = pending
+        self._into, self._sources, self._targets, self._unpacking = into, sources, targets, unpacking
 
     def test(self) -> bool:
-        """Return whether all bytes have arrived, and put them in place if they have. Local."""
-        if not self.finished and self._pending.test():
+        """Return whether all bytes have arrived, and put them where they belong if they have."""
+        if self._pending is not None and self._pending.test():
             self._finish()
-        return self.finished
+        return self._pending is None
 
     def wait(self) -> None:
-        """Wait until all bytes have arrived, and put them in place. Collective over the group."""
-        if not self.finished:
+        """Wait until all bytes have arrived, and put them where they belong."""
+        if self._pending is not None:
             self._pending.wait()
             self._finish()
 
     def _finish(self) -> None:
-        _, into, _, targets = self._memory
-        if self._receive.packing is not None:
-            self._receive.packing.unpack(into, targets)
-        self._memory = ()
-        self.finished = True
+        if self._unpacking is not None:
+            self._unpacking.unpack(self._into, self._targets)
+        self._pending = self._unpacking = None
+        self._into, self._sources, self._targets = self._into[:0], [], []
 
 
-class Gather:
-    """A box of a block to all ranks of a group, and theirs into a new block: one MPI_Allgatherv. Local to make.
+class Gathered:
+    """A box of a block to all ranks of a group, and theirs into a new block: one MPI_Allgatherv.
 
-    The part's one box goes to all ranks, itself among them, and it receives the box of each one.
+    The tensor's one box goes to all ranks, itself among them, and this rank receives the box of each one.
     """
 
-    def __init__(self, group: Group, place: int, part: Part) -> None:
-        self.group = group
-        starts, stops = part.sends.starts, part.sends.stops  # none, if the block is empty
-        box = Boxes(np.full(len(starts), place), np.arange(len(starts)), starts, stops)
-        ranks = len(group.members)
-        self.send = Side(ranks, [part.itemsize], [part.shape], [box], 1)
-        self.receive = Side(ranks, [part.itemsize], [part.target_shape], [part.receives], 1)
-        counts, places = self.send.part(0)
-        self._sent = slice(places[place], places[place] + counts[place])
-        self._alone = ranks == 1
+    rounds = 1
 
-    def run(self, sources: list[Bytes], targets: list[Bytes]) -> None:
+    def __init__(self, group: Group, tensor: Tensor) -> None:
+        self._group = group
+        starts, stops = tensor.sends.starts, tensor.sends.stops  # none, if the block is empty
+        here, ranks = tensor.position, len(group.members)
+        box = Boxes(np.full(len(starts), here), np.arange(len(starts)), starts, stops)
+        self.send, self.receive = _sending(ranks, [tensor], [box]), _receiving(ranks, [tensor], [tensor.receives])
+        self._send_bytes, self._receive_bytes = self.send.buffer_bytes(1), self.receive.buffer_bytes(1)
+        counts, offsets = self.send.counts(0, 1)
+        self._sent = slice(offsets[here], offsets[here] + counts[here])
+        self._received = self.receive.counts(0, 1)
+
+    @property
+    def scratch_bytes(self) -> int:
+        """The bytes of the buffers that this rank packs into and unpacks from."""
+        return self._send_bytes + self._receive_bytes
+
+    def run(self, sources: list[Bytes], targets: list[Bytes], stretch: Bytes | None = None) -> None:
         """Fill the new block. Collective over the group."""
-        data = sources[0]
+        data, into, unpacking = sources[0], targets[0], self.receive.packing
         if self.send.packing is not None:
-            data = scratch("send", self.send.room)
+            data = scratch("send", self._send_bytes)
             self.send.packing.pack(sources, data)
-        packing = self.receive.packing
-        into = targets[0] if packing is None else scratch("receive", self.receive.room)
-        if self._alone:
-            into[:] = data[self._sent]
-        else:
-            self.group.communicator().allgatherv(data[self._sent], into, *self.receive.part(0))
-        if packing is not None:
-            packing.unpack(into, targets)
-
-
-def _only(counts: Counts, places: Counts) -> tuple[int | None, slice]:
-    """Return the one place that a side has bytes for, if any, and where they are."""
-    place = next((place for place, count in enumerate(counts) if count), None)
-    if place is None:
-        return None, slice(0, 0)
-    return place, slice(places[place], places[place] + counts[place])
+        if unpacking is not None:
+            into = scratch("receive", self._receive_bytes)
+        communicator = self._group.opened or self._group.communicator()
+        communicator.allgatherv(data[self._sent], (into, *self._received))
+        if unpacking is not None:
+            unpacking.unpack(into, targets)

@@ -7,69 +7,72 @@ import numpy as np
 
 from meshcomm._types import Array
 from meshcomm.errors import DTypeError
-from meshcomm.layouts.boxes import Boxes
-from meshcomm.layouts.partition import block_start
+from meshcomm.layouts.partition import block_interval
+from meshcomm.ranks.agreement import fingerprint
 from meshcomm.ranks.teams import Group
-from meshcomm.transport.choose import along, exchanged, gathered
-from meshcomm.transport.exchange import Far
+from meshcomm.transport.choose import exchange, gathers_at_once, on_arrays
+from meshcomm.transport.exchange import Terms, from_boxes
+
+_OPS = {"sum": np.add, "prod": np.multiply, "min": np.minimum, "max": np.maximum}
 
 
 class AllReduce:
-    """Arrays of *n* elements of the ranks of a group, reduced elementwise, on every rank. Local to make.
+    """Arrays of *n* elements of the ranks of a group, reduced elementwise, on every rank.
 
-    Each rank reduces one part, in the order of the group, and all gather the parts: the result is the same to the last
-    bit everywhere. *counted* are the places in the group whose arrays count, by default all of them.
+    Each rank reduces one block of the elements, in the order of the group, and all gather the blocks: the result is the
+    same to the last bit everywhere. *counted* are the positions in the group whose arrays count, by default all.
     """
 
     def __init__(
         self,
         group: Group,
-        place: int,
+        position: int,
         reduce: Callable[[Array], Array],
         n: int,
         itemsize: int,
+        *,
         counted: list[int] | None = None,
     ) -> None:
         self._reduce, self._counted = reduce, counted
         count = len(group.members)
-        cuts = np.array([block_start(n, count, i) for i in range(count + 1)], dtype=np.intp)
-        mine = int(cuts[place + 1] - cuts[place])
-        everyone = np.arange(count, dtype=np.intp)
-        rows = np.stack([np.zeros_like(cuts), cuts], axis=1)
-        sends = Boxes(everyone, everyone, rows[:-1], np.stack([np.ones_like(cuts), cuts], axis=1)[1:])
-        receives, call = along((count, mine), 0, 1, count), f"of all_reduce of {n} items of {itemsize} bytes"
-        far = Far(
-            lambda peer: ((1, n), rows[place]), lambda peer: ((count, int(cuts[peer + 1] - cuts[peer])), (place, 0))
+        cuts = [block_interval(n, count, number) for number in range(count)]
+        call = f"of all_reduce of {n} items of {itemsize} bytes"
+        arrays = [((number, number + 1), (0, n)) for number in range(count)]
+        columns = [((0, count), cut) for cut in cuts]
+        scatter = from_boxes(itemsize, position, arrays, columns)
+        most = max(n, count * -(-n // count)) * itemsize
+        start, stop = cuts[position]
+        self._scatter = on_arrays(
+            exchange(group, [scatter], Terms(fingerprint(f"scatter {call}"), most)), (count, stop - start)
         )
-        self._scatter = exchanged(
-            f"scatter {call}", group, place, itemsize, (1, n), sends, (count, mine), receives, far
-        )
-        whole = Boxes(everyone, everyone, cuts[:-1, None], cuts[1:, None])
-        self._gather = gathered(f"gather {call}", group, place, itemsize, (mine,), (n,), whole)
+        gather = from_boxes(itemsize, position, [(cut,) for cut in cuts], [((0, n),)] * count)
+        at_once = gathers_at_once(n * itemsize, count)
+        terms = Terms(fingerprint(f"gather {call}"), n * itemsize, gathers=at_once)
+        self._gather = on_arrays(exchange(group, [gather], terms), (n,))
 
-    def run(self, a: Array) -> Array:
+    def run(self, array: Array) -> Array:
         """Return the reduced array. Collective over the group."""
-        parts = self._scatter(a)
-        reduced = self._reduce(parts if self._counted is None else parts[self._counted])
-        return self._gather(reduced).reshape(a.shape)
-
-
-_OPS = {"sum": np.add, "prod": np.multiply, "min": np.minimum, "max": np.maximum}
+        columns = self._scatter(array)
+        reduced = self._reduce(columns if self._counted is None else columns[self._counted])
+        return self._gather(reduced).reshape(array.shape)
 
 
 def reduction(op: str, dtype: np.dtype[Any]) -> Callable[[Array], Array]:
-    """Return a function that reduces an array over its first axis, in its dtype and in order. Local."""
+    """Return a function that reduces an array over its first axis, in its dtype and in order.
+
+    ``DTypeError`` for an unknown *op*, or one that *dtype* does not have.
+    """
     ufunc = _OPS.get(op) if isinstance(op, str) else None
     if ufunc is None:
         raise DTypeError(f"op must be one of {', '.join(_OPS)}, not {op!r}")
 
-    def reduce(parts: Array) -> Array:
+    def reduce(rows: Array) -> Array:
         # One after the other: ufunc.reduce may sum in pairs, or in another precision. An overflow must not stop one
         # rank between two communications.
-        result: Array = parts[0].copy()
+        result: Array = rows[0].copy()
         with np.errstate(all="ignore"):
-            for part in parts[1:]:
-                ufunc(result, part, out=result)
+            for row in rows[1:]:
+                ufunc(result, row, out=result)
         return result
 
     try:

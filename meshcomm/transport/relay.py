@@ -1,177 +1,200 @@
-"""Exchanges between nodes through partners: what ranks hand to each other in memory, and the messages in between.
+"""Relayed exchanges: between nodes, boxes go through aggregators.
 
-See `meshcomm.transport.crossing` for who exchanges what with whom.
+What ranks of a node have for each other, and for their aggregators, is copied in shared memory; one message crosses
+between each pair of nodes. `meshcomm.transport.crossing` says who exchanges what with whom.
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
 from meshcomm._kernels import BoxCopies
-from meshcomm._shared import Meeting, Routes
 from meshcomm._types import Bytes, Indices
-from meshcomm.memory.blocks import nbytes
-from meshcomm.memory.copies import Placed, placed
+from meshcomm.memory._rendezvous import Rendezvous, Routes
+from meshcomm.memory.copies import Strided
 from meshcomm.memory.pools import locate
 from meshcomm.memory.scratch import shared_scratch
-from meshcomm.ranks.communicator import Pending
+from meshcomm.ranks.communicator import Buffers, Pending
 from meshcomm.ranks.teams import Group
-from meshcomm.transport.crossing import Crossing, Ends, Nodes
-from meshcomm.transport.exchange import Part
+from meshcomm.transport.crossing import Crossing, Nodes
+from meshcomm.transport.exchange import Tensor, Terms, own_copies
+from meshcomm.transport.in_place import LocalCopies
+from meshcomm.transport.packed import Messages
 
-Left: TypeAlias = tuple[tuple[int, ...], tuple[int, ...]]
-
-
-class Near(NamedTuple):
-    """Who of the node sends to this rank, and gets from it, by number; and the copies to the new blocks of some."""
-
-    senders: list[int]
-    receivers: list[int]
-    writes: Callable[[tuple[int, ...]], BoxCopies | None]
+Copies: TypeAlias = tuple[BoxCopies | None, BoxCopies | None]
 
 
-class Relay:
-    """What a rank gets from other nodes, and gives to them, through partners. Local to make.
+class Relayed:
+    """An exchange of one tensor in which what crosses between nodes goes through aggregators.
 
-    *place* is this rank's place in the group; *part* what it exchanges, of which only what crosses between nodes goes
-    through partners. What ranks of a node have for each other, *near*, is written when they take what has come from
-    other nodes, so that they wait for each other only twice. A rank that shares no memory is a node of its own.
-    *number* is the same on all ranks for the same exchange. A rank needs `room` bytes of scratch.
+    Copies between local peers are made when ranks take what has come from other nodes, so that the ranks of a node wait
+    for each other only twice. A rank that shares no memory is a node of its own.
     """
 
-    def __init__(self, group: Group, place: int, part: Part, ends: Ends, number: int, near: Near) -> None:
+    def __init__(self, group: Group, tensor: Tensor, terms: Terms) -> None:
         assert group.nodes is not None
         nodes = Nodes(group.nodes)
-        here = int(nodes.of[place])
-        self._group = group
-        self._part = part
-        self._ends = ends
-        self._number = number
-        self._near = near
+        here = int(nodes.of[tensor.position])
+        self._group, self._tensor, self._terms = group, tensor, terms
+        self._rendezvous: Rendezvous | None = group.rendezvous
+        self._outgoing = Crossing(nodes, here, tensor.sends_of, True, tensor.itemsize)
+        self._incoming = Crossing(nodes, here, tensor.receives_of, False, tensor.itemsize)
+        self._me = int(np.searchsorted(self._outgoing.members, tensor.position))
+        self._first = self._outgoing.buffers[self._me]  # of the bytes that we receive; those that we send are before
+        self.scratch_bytes = self._first + self._incoming.buffers[self._me]
+        """The bytes of the buffer that this rank needs for its messages."""
+        self._messages = _messages(nodes, tensor.position, self._outgoing, self._incoming, self._first)
+        self._own = own_copies([tensor])
+        self._by_messages: dict[tuple[tuple[int, ...], tuple[int, ...]], Messages] = {}
         self._unwritten: tuple[int, ...] = ()
-        self._meeting: Meeting | None = group.meeting
-        self._outgoing = Crossing(nodes, here, ends.sends, True, part.itemsize)
-        self._incoming = Crossing(nodes, here, ends.receives, False, part.itemsize)
-        self._me = int(np.searchsorted(self._outgoing.members, place))
-        self.first = self._outgoing.rooms[self._me]  # of the bytes that we receive; those that we send are before
-        self.room = self.first + self._incoming.rooms[self._me]
-        self.messages = _messages(nodes, here, place, self._outgoing, self._incoming, self.first)
-        """How many bytes this rank sends to each place, from where in its room, and the same of what it receives."""
 
-    def open(self, bound: int) -> bool:
+    def open(self, scratch_limit: int) -> bool:
         """Get the memory for the messages and return whether all ranks have theirs. Collective over the group.
 
-        No rank uses more than *bound* bytes, or memory that the others of its node do not see.
+        No rank uses more than *scratch_limit* bytes, or memory that its local peers do not see.
         """
         memory = None
         # Exchanges keep what they have got: in powers of two, all of it is at most twice what the largest one has.
-        room = 1 << (self.room - 1).bit_length() if self.room else 0
-        if room <= bound:
-            memory = np.empty(room, dtype=np.uint8) if self._meeting is None else shared_scratch(room)
+        size = 1 << (self.scratch_bytes - 1).bit_length() if self.scratch_bytes else 0
+        if size <= scratch_limit:
+            memory = np.empty(size, dtype=np.uint8) if self._rendezvous is None else shared_scratch(size)
         if self._group.communicator().allreduce_max(np.array([memory is None], dtype=np.int64))[0]:
             return False
         assert memory is not None
         self._memory = memory
-        self._sent, self._received = memory[: self.first], memory[self.first : self.room]
-        self._own_out, self._own_in = self.copies_out((self._me,)), self.copies_in((self._me,))
-        if self._meeting is not None:
-            size = len(self._outgoing.members)
-            held, holding = self._pairs(self._outgoing, True)
-            self._hand = Routes(size, self._me, holding, held, lambda _, writes: (None, self.copies_out(writes)))
-            held, holding = self._pairs(self._incoming, False)
-            incoming = held + [(mate, True) for mate in self._near.senders]
-            outgoing = holding + [(mate, True) for mate in self._near.receivers]
-            self._take = Routes(size, self._me, incoming, outgoing, self._taken)
+        self._sent, self._received = memory[: self._first], memory[self._first : self.scratch_bytes]
+        self._own_out, self._own_in = self._copies_out((self._me,)), self._copies_in((self._me,))
+        if self._rendezvous is not None:
+            self._local = LocalCopies([self._tensor], self._rendezvous.members)
+            self._hand, self._take = self._routes(self._rendezvous)
         return True
 
-    def start(self, source: Bytes) -> Pending | None:
-        """Hand what crosses to the partners, and begin their messages. Collective over the group."""
-        if self._own_out is not None:
-            self._own_out.run([source], self._at_own(self._sent))
-        if self._meeting is not None:
-            self._meeting.exchange(self._hand, self._number, source, self._sent)
-        if self.messages is None:
-            return None
-        sent, received = self.messages
-        return self._group.communicator().start_pieces(self._memory, *sent, self._memory, *received)
+    def _routes(self, rendezvous: Rendezvous) -> tuple[Routes, Routes]:
+        """Return who copies to aggregators, and from them; with the latter go the copies between local peers."""
+        size, me = len(self._outgoing.members), self._me
+        held, holding = self._pairs(self._outgoing, True)
+        hand = Routes(size, me, holding, held)
+        held, holding = self._pairs(self._incoming, False)
+        self._senders = [peer for peer, _ in self._local.pairs(True)]
+        self._receivers = [peer for peer, _ in self._local.pairs(False)]
+        incoming = held + [(peer, True) for peer in self._senders]
+        outgoing = holding + [(peer, True) for peer in self._receivers]
+        return hand, Routes(size, me, incoming, outgoing)
 
-    def finish(self, pending: Pending | None, source: Bytes, target: Bytes) -> Left | None:
-        """Wait for the messages, take what is ours from those of the partners, and write what the node's ranks get.
-
-        Collective over the group. Returns None, or the numbers of those of the node whose bytes did not get here, and
-        of those whom ours did not reach, because new blocks are not shared.
-        """
+    def run(self, sources: list[Bytes], targets: list[Bytes], stretch: Bytes | None = None) -> None:
+        """Fill the new block. Collective over the group."""
+        source, target = sources[0], targets[0]
+        pending = self._start(source)
+        if self._own is not None:
+            self._own.run(sources, targets)
         if pending is not None:
             pending.wait()
         if self._own_in is not None:
             self._own_in.run(self._at_own(self._received), [target])
-        if self._meeting is None:
+        if self._rendezvous is None:
+            return
+        self._exchange(self._take, self._received, target, self._taken, [source])
+        left = tuple(self._senders) if locate(target) < 0 else (), self._unwritten
+        if left != ((), ()):
+            self._send_messages(left, sources, targets)
+
+    def _start(self, source: Bytes) -> Pending | None:
+        """Hand what crosses to the aggregators, and begin their messages."""
+        if self._own_out is not None:
+            self._own_out.run([source], self._at_own(self._sent))
+        if self._rendezvous is not None:
+            self._exchange(self._hand, source, self._sent, lambda _, writes: (None, self._copies_out(writes)))
+        if self._messages is None:
             return None
-        self._meeting.exchange(self._take, self._number, self._received, target, [source])
-        senders = tuple(self._near.senders) if locate(target) < 0 else ()
-        return (senders, self._unwritten) if senders or self._unwritten else None
+        sent, received = self._messages
+        send: Buffers = (self._memory, *sent)
+        return self._group.communicator().start_messages(send, (self._memory, *received))
+
+    def _exchange(
+        self,
+        routes: Routes,
+        source: Bytes,
+        target: Bytes,
+        copies: Callable[[tuple[int, ...], tuple[int, ...]], Copies],
+        several: list[Bytes] | None = None,
+    ) -> None:
+        rendezvous = self._rendezvous
+        assert rendezvous is not None
+        if not rendezvous.exchange(routes, self._terms.number, source, target, several):
+            try:
+                routes.plan(*copies(routes.reads_from, routes.writes_to))
+            except BaseException:
+                rendezvous.abandon()
+                raise
+            rendezvous.resume()
 
     def _at_own(self, memory: Bytes) -> list[Bytes | None]:
-        return [memory if mate == self._me else None for mate in range(len(self._outgoing.members))]
+        return [memory if peer == self._me else None for peer in range(len(self._outgoing.members))]
 
     def _pairs(self, crossing: Crossing, hands: bool) -> tuple[list[tuple[int, bool]], list[tuple[int, bool]]]:
-        """Return whose rooms hold boxes of ours, and whose boxes our room holds, as `Routes` wants them."""
-        others = [mate for mate in range(len(crossing.members)) if mate != self._me]
+        """Return the local peers whose buffers hold our boxes, and whose boxes our buffer holds, as `Routes` wants."""
+        others = [peer for peer in range(len(crossing.members)) if peer != self._me]
         mine = crossing.holders_of(self._me)
-        held = [(mate, hands) for mate in others if mate in mine]
-        return held, [(mate, hands) for mate in others if self._me in crossing.holders_of(mate)]
+        held = [(peer, hands) for peer in others if peer in mine]
+        return held, [(peer, hands) for peer in others if self._me in crossing.holders_of(peer)]
 
-    def _taken(self, reads: tuple[int, ...], writes: tuple[int, ...]) -> tuple[BoxCopies | None, BoxCopies | None]:
-        """Return the copies from rooms to our new block, and from our block to new blocks that are shared."""
-        self._unwritten = tuple(mate for mate in self._near.receivers if mate not in writes)
-        return self.copies_in(reads), self._near.writes(writes)
+    def _taken(self, reads: tuple[int, ...], writes: tuple[int, ...]) -> Copies:
+        """Return the copies from buffers to our new block, and from our block to new blocks that are shared."""
+        self._unwritten = tuple(peer for peer in self._receivers if peer not in writes)
+        return self._copies_in(reads), self._local.writes(writes)
 
-    def copies_out(self, mates: tuple[int, ...]) -> BoxCopies | None:
-        """Return the copies from our block to the rooms of those of our node with these numbers. Local."""
-        part, crossing = self._part, self._outgoing
-        boxes = _held(crossing, self._me, mates)
+    def _copies_out(self, peers: tuple[int, ...]) -> BoxCopies | None:
+        """Return the copies from our block to the buffers of these local peers."""
+        tensor, crossing = self._tensor, self._outgoing
+        boxes = crossing.held_by(self._me, peers)
         if not len(boxes):
             return None
-        block, room = self._in_block(crossing, boxes, part.shape, self._ends.source), self._in_room(crossing, boxes)
-        return BoxCopies([nbytes(part.shape, part.itemsize)], crossing.rooms, part.itemsize, *block[:3], *room)
+        source = tensor.in_source(tensor.position, 0, crossing.starts[boxes], crossing.stops[boxes])
+        target, sizes = self._in_buffer(crossing, boxes), [tensor.source_bytes(tensor.position)]
+        return BoxCopies(sizes, crossing.buffers, tensor.itemsize, *source[:3], *target)
 
-    def copies_in(self, mates: tuple[int, ...]) -> BoxCopies | None:
-        """Return the copies from the rooms of those of our node with these numbers to our new block. Local."""
-        part, crossing = self._part, self._incoming
-        boxes = _held(crossing, self._me, mates)
+    def _copies_in(self, peers: tuple[int, ...]) -> BoxCopies | None:
+        """Return the copies from the buffers of these local peers to our new block."""
+        tensor, crossing = self._tensor, self._incoming
+        boxes = crossing.held_by(self._me, peers)
         if not len(boxes):
             return None
-        shape = part.target_shape
-        block, room = self._in_block(crossing, boxes, shape, self._ends.target), self._in_room(crossing, boxes)
-        return BoxCopies(crossing.rooms, [nbytes(shape, part.itemsize)], part.itemsize, *room[:3], *block)
+        target = tensor.in_target(tensor.position, 0, crossing.starts[boxes], crossing.stops[boxes])
+        source, sizes = self._in_buffer(crossing, boxes), [tensor.target_bytes(tensor.position)]
+        return BoxCopies(crossing.buffers, sizes, tensor.itemsize, *source[:3], *target)
 
-    def _in_block(self, crossing: Crossing, boxes: Indices, shape: tuple[int, ...] | None, first: Any) -> Placed:
-        first = np.array(first, dtype=np.intp)
-        return placed(0, shape, self._part.itemsize, crossing.starts[boxes] - first, crossing.stops[boxes] - first)
-
-    def _in_room(self, crossing: Crossing, boxes: Indices) -> Placed:
-        """Return where boxes lie one after the other in the rooms of our node."""
+    def _in_buffer(self, crossing: Crossing, boxes: Indices) -> Strided:
+        """Return where boxes lie one after the other in the buffers of our node."""
         extents = crossing.stops[boxes] - crossing.starts[boxes]
         strides = np.ones_like(extents)
         strides[:, :-1] = np.cumprod(extents[:, :0:-1], axis=1)[:, ::-1]
-        return Placed(crossing.holders[boxes], crossing.offsets[boxes], strides * self._part.itemsize, extents)
+        return Strided(crossing.holders[boxes], crossing.offsets[boxes], strides * self._tensor.itemsize, extents)
 
-
-def _held(crossing: Crossing, me: int, mates: tuple[int, ...]) -> Indices:
-    """Return which boxes of ours are in the rooms of *mates*."""
-    mine = crossing.of(me)
-    return mine[np.isin(crossing.holders[mine], mates)]
+    def _send_messages(
+        self, left: tuple[tuple[int, ...], tuple[int, ...]], sources: list[Bytes], targets: list[Bytes]
+    ) -> None:
+        """Exchange messages with local peers where neither block is shared."""
+        if left not in self._by_messages:
+            assert self._rendezvous is not None
+            members = np.array(self._rendezvous.members, dtype=np.intp)
+            some = self._tensor.only(*(members[list(peers)] for peers in left))
+            self._by_messages[left] = Messages(self._group, [some], self._terms.most_bytes)
+        self._by_messages[left].run(sources, targets)
 
 
 def _messages(
-    nodes: Nodes, here: int, place: int, outgoing: Crossing, incoming: Crossing, first: int
+    nodes: Nodes, position: int, outgoing: Crossing, incoming: Crossing, first: int
 ) -> tuple[tuple[Indices, Indices], tuple[Indices, Indices]] | None:
-    """Return how many bytes a partner sends to each place, and from where in its memory, and receives; or None."""
+    """Return the counts and offsets that an aggregator sends from its buffer, and those that it receives; or None.
+
+    What it receives lies in the buffer from byte *first* on.
+    """
+    here = int(nodes.of[position])
     counts, offsets = np.zeros((2, 2, len(nodes.of)), dtype=np.intp)
-    for other in np.flatnonzero(nodes.partners(here) == place).tolist():
+    for other in np.flatnonzero(nodes.aggregators(here) == position).tolist():
         if other != here:
-            peer = nodes.partner(other, here)
+            peer = nodes.aggregator(other, here)
             counts[:, peer] = outgoing.lengths[other], incoming.lengths[other]
             offsets[:, peer] = outgoing.begins[other], first + incoming.begins[other]
     return ((counts[0], offsets[0]), (counts[1], offsets[1])) if counts.any() else None

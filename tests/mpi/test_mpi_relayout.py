@@ -17,7 +17,7 @@ from strategies import DTYPES, dtype_id, relayouts, shapes_of
 import meshcomm as mc
 from meshcomm import CollectiveMismatch, DTypeError, Layout, LayoutError, MeshError, ShapeError, _tuning
 from meshcomm.arrays import compile
-from meshcomm.ranks.meshes import place_in
+from meshcomm.ranks.meshes import location_in
 from meshcomm.transport.packed import Exchange
 
 WORLD = MPI.COMM_WORLD
@@ -73,11 +73,11 @@ def test_rounds_where_no_rank_waits_for_a_processor(sizes, monkeypatch):
     """As large blocks are moved on a node with a processor for each rank, to new blocks and between users' arrays."""
     monkeypatch.setattr(_tuning, "ROUND_BYTES", 64)
     mesh = mesh_of(*sizes)
-    place = place_in(mesh)
+    place = location_in(mesh)
     mc.relayout(mc.zeros((3,), "f8", Layout.replicated(mesh, 1)), Layout(["x"], mesh))
     processors = set().union(*WORLD.allgather(os.sched_getaffinity(0)))
-    assert place.team.crowded == (len(processors) < SIZE)
-    monkeypatch.setattr(place.team, "crowded", False)
+    assert place.team.oversubscribed == (len(processors) < SIZE)
+    monkeypatch.setattr(place.team, "oversubscribed", False)
     mc.drop_plans(mesh)
     array = numbered((17, 13), "i4")
     pairs = list(product(single_name_layouts(mesh, 2), repeat=2))
