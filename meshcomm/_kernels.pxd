@@ -1,8 +1,8 @@
-"""What other compiled modules may use: the copies, on memory of which they have checked the sizes themselves."""
+"""What other compiled modules may use. They pass addresses, and check the sizes of the memory themselves."""
 
 
 cdef class _Boxes:
-    cdef void *list  # what _strided.h calls Copies
+    cdef void *list  # a Copies of memory/strided/types.h
     cdef void *loops
     cdef Py_ssize_t ndim
 
@@ -31,12 +31,12 @@ cdef class BoxCopies:
     cdef _Regions source_regions
     cdef _Regions target_regions
 
-    # Each pointer is the beginning of a region of the size that was given; one that no box uses may be NULL.
+    # Each pointer is the address of a region of the size given at construction. It may be NULL if no box uses it.
     cdef void run_pointers(self, const char **sources, char **targets) noexcept nogil
 
 
 cdef class Packing:
-    cdef _Boxes boxes  # in row-major order, from the regions to the buffer
+    cdef _Boxes boxes  # in row-major order; source: the regions, target: the buffer
     cdef _Boxes packs
     cdef _Boxes unpacks
     cdef Py_ssize_t itemsize
@@ -44,16 +44,16 @@ cdef class Packing:
     cdef readonly bint contiguous
     cdef _Regions regions
 
-    # The buffer has at least `bytes_of_part` bytes; 0 <= part < parts.
-    cdef Py_ssize_t bytes_of_part(self, Py_ssize_t part, Py_ssize_t parts) noexcept nogil
+    # The buffer has at least `bytes_of_round` bytes; 0 <= number < rounds.
+    cdef Py_ssize_t bytes_of_round(self, Py_ssize_t number, Py_ssize_t rounds) noexcept nogil
     cdef void pack_pointers(
-        self, const char **regions, char *buffer, Py_ssize_t part, Py_ssize_t parts
+        self, const char **regions, char *buffer, Py_ssize_t number, Py_ssize_t rounds
     ) noexcept nogil
     cdef void unpack_pointers(
-        self, const char *buffer, char **regions, Py_ssize_t part, Py_ssize_t parts
+        self, const char *buffer, char **regions, Py_ssize_t number, Py_ssize_t rounds
     ) noexcept nogil
 
-    cdef void _run_part(
-        self, char **regions, char *buffer, Py_ssize_t part, Py_ssize_t parts, bint unpacks
+    cdef void _run_round(
+        self, char **regions, char *buffer, Py_ssize_t number, Py_ssize_t rounds, bint unpacks
     ) noexcept nogil
-    cdef Py_ssize_t _start(self, Py_ssize_t i, Py_ssize_t part, Py_ssize_t parts) noexcept nogil
+    cdef Py_ssize_t _start(self, Py_ssize_t i, Py_ssize_t number, Py_ssize_t rounds) noexcept nogil

@@ -1,12 +1,12 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, embedsignature=True
-"""Pack, unpack and copy boxes of blocks, as bytes; knows no dtype and no MPI.
+"""Copy boxes between memory regions, or pack them into one buffer and unpack them again.
 
-A box of a region of memory is an offset, an extent per axis and a stride per axis, in bytes. `BoxCopies` copies boxes
-of some regions into boxes of others; `Packing` copies boxes of regions into one buffer, where they lie one after the
-other, and back. A list of boxes is checked once, when it is made, and then run any number of times without the GIL.
+A box (MPI: subarray) of a memory region is an offset, an extent per axis and a stride per axis. The classes here
+check once that every box lies within its region. Then they copy any number of times, without the GIL. They see only
+bytes: no dtype and no MPI. How the bytes are copied is in ``memory/strided/*.h``.
 
-What is written must not overlap what is read. Where two boxes, or two items of one box, write to the same byte, either
-may remain.
+The target must not overlap the source. If two boxes, or two items of one box, write to the same byte, the byte gets
+one of the two values.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
@@ -15,9 +15,9 @@ from cpython.mem cimport PyMem_Free, PyMem_Malloc
 cdef extern from "Python.h":
     const Py_ssize_t PY_SSIZE_T_MAX
 
-cdef extern from "_strided.h" nogil:
+cdef extern from "memory/strided/strided.h" nogil:
     enum:
-        MOST_AXES
+        MAX_AXES
         STREAM_FROM "MESHCOMM_STREAM_FROM"
     ctypedef struct Loop:
         Py_ssize_t extent, source, target
@@ -28,7 +28,7 @@ cdef extern from "_strided.h" nogil:
         Box *box
         Py_ssize_t count, at_once
         bint streams
-    ctypedef struct Cuts:
+    ctypedef struct Pieces:
         Py_ssize_t count, loops
         bint unpacks, streams
         char **regions
@@ -37,19 +37,20 @@ cdef extern from "_strided.h" nogil:
     void merge_loops(Box *box)
     void copies_plan(Copies *list)
     void copies_run(const Copies *list, const char **sources, char **targets)
-    void cut(
+    void cut_range(
         const Box *box, Py_ssize_t level, Py_ssize_t source, Py_ssize_t begin, Py_ssize_t end, Py_ssize_t packed,
-        Cuts *cuts,
+        Pieces *pieces,
     )
-    void run_cuts(Cuts *cuts)
+    void copy_pieces(Pieces *pieces)
 
 
 cdef enum:
-    READ_ELSEWHERE = 1 << 20  # bytes of a packed part that are best in memory: who reads them may share no cache
+    # Bytes. A round of at least this size is packed past the caches: the process that reads it may not share them.
+    READ_ELSEWHERE = 1 << 20
 
 
 cdef class _Regions:
-    """Sizes of the buffers on one side of a list of boxes, and which of them the boxes use."""
+    """The sizes of the memory regions on one side of a list of boxes, and which of them the boxes use."""
 
     def __cinit__(self, sizes, str name):
         cdef Py_ssize_t i
@@ -60,7 +61,7 @@ cdef class _Regions:
         for i in range(self.count):
             self.sizes[i], self.used[i] = sizes[i], False
             if self.sizes[i] < 0:
-                raise ValueError(f"sizes cannot be negative: {sizes[i]} bytes of {name} {i}")
+                raise ValueError(f"{name} {i} has {sizes[i]} bytes: a size cannot be negative")
 
     def __dealloc__(self):
         PyMem_Free(self.sizes)
@@ -70,11 +71,11 @@ cdef class _Regions:
         self, Py_ssize_t box, Py_ssize_t region, Py_ssize_t itemsize, Py_ssize_t offset,
         const Py_ssize_t[:] extents, const Py_ssize_t[:] strides,
     ) except -1:
-        """Raise ``ValueError`` unless all bytes of a box that is not empty are in the region."""
-        # By division, never by a product that could overflow: steps * |stride| must fit into what is left.
+        """Raise ``ValueError`` if a byte of the box, which is not empty, lies outside its region."""
+        # steps * |stride| must fit into the bytes that are left. A product could overflow, so this divides.
         cdef Py_ssize_t size, low = offset, high = 0, steps, stride, axis
         if not 0 <= region < self.count:
-            raise ValueError(f"box {box} is in {self.name} {region}, but there are {self.count} of them")
+            raise ValueError(f"box {box} is in {self.name} {region}, but there are {self.count}, numbered from 0")
         size = self.sizes[region]
         cdef bint inside = 0 <= offset <= size and itemsize <= size - offset
         if inside:
@@ -98,14 +99,15 @@ cdef class _Regions:
         return 0
 
     cdef _Views hold(self, buffers, bint writable):
-        """Return the memory of *buffers*, which must have the sizes that the boxes were checked against."""
+        """Return the memory of *buffers*. Raise ``ValueError`` if a size differs from that given at construction."""
         cdef _Views held = _Views(self.count)
         cdef Py_buffer *view = <Py_buffer *> held.views
         cdef int flags = PyBUF_SIMPLE | PyBUF_WRITABLE if writable else PyBUF_SIMPLE
         cdef Py_ssize_t i
         if len(buffers) != self.count:
             raise ValueError(
-                f"the boxes were checked against {self.count} of {self.name}, not against {len(buffers)}"
+                f"got {len(buffers)} buffers for {self.count} {self.name} regions: the boxes were checked against "
+                f"{self.count}"
             )
         for i in range(self.count):
             buffer = buffers[i]
@@ -117,14 +119,14 @@ cdef class _Regions:
             held.pointers[i] = <char *> view[held.held - 1].buf
             if view[held.held - 1].len != self.sizes[i]:
                 raise ValueError(
-                    f"the boxes were checked against {self.sizes[i]} bytes of {self.name} {i}, "
-                    f"not against {view[held.held - 1].len}"
+                    f"the buffer of {self.name} {i} has {view[held.held - 1].len} bytes: the boxes were checked "
+                    f"against {self.sizes[i]}"
                 )
         return held
 
 
 cdef class _Views:
-    """Buffers that are held for as long as this object lives."""
+    """Buffers that cannot be freed or resized while this object lives."""
 
     def __cinit__(self, Py_ssize_t count):
         self.views = _allocate(count * sizeof(Py_buffer))
@@ -139,13 +141,18 @@ cdef class _Views:
 
 
 cdef class BoxCopies:
-    """A list of box copies between regions of bytes, checked once and run many times. Local.
+    """A list of box copies between memory regions: checked once, copied any number of times.
 
-    *source_sizes* and *target_sizes* are the bytes of each region. Per box: *sources* and *targets* say in which
-    region it is, *source_offsets* and *target_offsets* (bytes) where; *extents* (elements), *source_strides* and
-    *target_strides* (bytes) have one row per box and one column per axis; an element is *itemsize* bytes.
-    *at_once* is how many processes that share a cache run such a list at the same time: lists that are larger than
-    the cache together are written past it. ``ValueError`` if a box reaches outside of its region.
+    *source_sizes*, *target_sizes*: the bytes of each region.
+    *itemsize*: the bytes of an element.
+    *sources*, *targets*: for each box, the number of its region.
+    *source_offsets*, *target_offsets*: for each box, the byte of the region at which it begins.
+    *source_strides*, *target_strides*: in bytes, one row per box and one column per axis.
+    *extents*: in elements, one row per box and one column per axis.
+    *at_once*: the number of processes that share a cache and copy such lists at the same time. If their lists
+    together are larger than the cache, the copy writes past it.
+
+    Raise ``ValueError`` if a box reaches outside its region.
 
     >>> import numpy as np
     >>> box = lambda *values: np.array([values], dtype=np.intp)
@@ -190,14 +197,14 @@ cdef class BoxCopies:
 
     @property
     def count(self):
-        """The number of boxes that are not empty."""
+        """The number of boxes, without empty ones."""
         return (<Copies *> self.boxes.list).count
 
     def run(self, sources, targets):
-        """Copy every box from the buffers *sources* to the writable buffers *targets*, one for each region. Local.
+        """Copy all boxes from the buffers *sources* to the writable buffers *targets*.
 
-        ``ValueError`` unless their sizes are those that the boxes were checked against; a region that no box uses may
-        be None.
+        Both have one buffer per region, of the size given at construction; otherwise raise ``ValueError``. The buffer
+        of a region that no box uses may be None.
         """
         cdef _Views read = self.source_regions.hold(sources, False)
         cdef _Views write = self.target_regions.hold(targets, True)
@@ -209,19 +216,24 @@ cdef class BoxCopies:
 
 
 cdef class Packing:
-    """Boxes of regions of bytes, and the same boxes one after the other in one buffer. Local.
+    """Boxes of memory regions that can be packed into one buffer, one after the other, and unpacked again.
 
-    *sizes* are the bytes of each region. Per box: *regions* says in which region it is, *offsets* (bytes) where;
-    *extents* (elements) and *strides* (bytes) have one row per box and one column per axis; an element is *itemsize*
-    bytes. ``ValueError`` if a box reaches outside of its region.
+    *sizes*: the bytes of each region.
+    *itemsize*: the bytes of an element.
+    *regions*: for each box, the number of its region.
+    *offsets*: for each box, the byte of the region at which it begins.
+    *strides*: in bytes, one row per box and one column per axis.
+    *extents*: in elements, one row per box and one column per axis.
 
-    The boxes can be cut: part number r of *parts* is, of each box of n elements, those from
-    ``block_start(n, parts, r)`` to ``block_start(n, parts, r + 1)`` in row-major order.
+    Raise ``ValueError`` if a box reaches outside its region.
+
+    The boxes can be packed in several rounds, to need a smaller buffer. Round r of *rounds* packs, of each box, block
+    r of the elements in row-major order, cut into *rounds* blocks by the rule of ``numpy.array_split``.
 
     >>> import numpy as np
     >>> box = lambda *values: np.array([values], dtype=np.intp)
     >>> columns = Packing([6], 1, box(0)[0], box(1)[0], box(3, 1), box(2, 2))  # columns 1 and 2 of 2 x 3
-    >>> columns.nbytes, columns.contiguous, columns.part_bytes(1, 3)
+    >>> columns.nbytes, columns.contiguous, columns.round_bytes(1, 3)
     (4, False, 1)
     >>> packed = np.zeros(4, np.uint8)
     >>> columns.pack([np.arange(6, dtype=np.uint8)], packed)
@@ -251,10 +263,13 @@ cdef class Packing:
             for axis in range(ndim - 1, -1, -1):
                 box.loop[axis] = Loop(extents[i, axis], strides[i, axis], items * itemsize)
                 if items > PY_SSIZE_T_MAX // itemsize // extents[i, axis]:
-                    raise ValueError(f"box {i} with extents {list(extents[i])} is too large to be packed")
+                    raise ValueError(
+                        f"box {i} with extents {list(extents[i])} is too large to pack: "
+                        f"{PY_SSIZE_T_MAX} bytes at most"
+                    )
                 items *= extents[i, axis]
             if items > (PY_SSIZE_T_MAX - self.nbytes) // itemsize:
-                raise ValueError(f"{boxes} boxes are too large to be packed together")
+                raise ValueError(f"{boxes} boxes are too large to pack together: {PY_SSIZE_T_MAX} bytes at most")
             self.nbytes += items * itemsize
             drop_single_iterations(box)
             merge_loops(box)
@@ -263,91 +278,92 @@ cdef class Packing:
 
     @property
     def count(self):
-        """The number of boxes that are not empty."""
+        """The number of boxes, without empty ones."""
         return (<Copies *> self.boxes.list).count
 
-    def part_bytes(self, Py_ssize_t part, Py_ssize_t parts):
-        """Return how many bytes part number *part* of *parts* has. Local."""
-        _check_part(part, parts)
-        return self.bytes_of_part(part, parts)
+    def round_bytes(self, Py_ssize_t number, Py_ssize_t rounds):
+        """Return how many bytes round *number* of *rounds* packs."""
+        _check_round(number, rounds)
+        return self.bytes_of_round(number, rounds)
 
-    def pack(self, regions, buffer, Py_ssize_t part=0, Py_ssize_t parts=1):
-        """Copy the boxes, or one part of them, from *regions* to the beginning of the writable *buffer*. Local.
+    def pack(self, regions, buffer, Py_ssize_t number=0, Py_ssize_t rounds=1):
+        """Copy the boxes, or one round of them, from *regions* to the beginning of the writable *buffer*.
 
-        ``ValueError`` unless the regions have the sizes that the boxes were checked against, and the buffer room for
-        the part; a region that no box uses may be None.
+        *regions* has one buffer per region, of the size given at construction. The buffer of a region that no box uses
+        may be None. *buffer* has at least ``round_bytes(number, rounds)`` bytes. Otherwise raise ``ValueError``.
         """
-        _check_part(part, parts)
+        _check_round(number, rounds)
         cdef _Views read = self.regions.hold(regions, False)
-        cdef _Views write = _hold_buffer(buffer, self.bytes_of_part(part, parts), True)
+        cdef _Views write = _hold_buffer(buffer, self.bytes_of_round(number, rounds), True)
         with nogil:
-            self.pack_pointers(<const char **> read.pointers, write.pointers[0], part, parts)
+            self.pack_pointers(<const char **> read.pointers, write.pointers[0], number, rounds)
 
-    def unpack(self, buffer, regions, Py_ssize_t part=0, Py_ssize_t parts=1):
-        """Copy the boxes, or one part of them, from the beginning of *buffer* to the writable *regions*. Local."""
-        _check_part(part, parts)
-        cdef _Views read = _hold_buffer(buffer, self.bytes_of_part(part, parts), False)
+    def unpack(self, buffer, regions, Py_ssize_t number=0, Py_ssize_t rounds=1):
+        """Copy the boxes, or one round of them, from the beginning of *buffer* to the writable *regions*."""
+        _check_round(number, rounds)
+        cdef _Views read = _hold_buffer(buffer, self.bytes_of_round(number, rounds), False)
         cdef _Views write = self.regions.hold(regions, True)
         with nogil:
-            self.unpack_pointers(<const char *> read.pointers[0], write.pointers, part, parts)
+            self.unpack_pointers(<const char *> read.pointers[0], write.pointers, number, rounds)
 
-    cdef Py_ssize_t bytes_of_part(self, Py_ssize_t part, Py_ssize_t parts) noexcept nogil:
+    cdef Py_ssize_t bytes_of_round(self, Py_ssize_t number, Py_ssize_t rounds) noexcept nogil:
         cdef Py_ssize_t i, total = 0
-        if parts == 1:
+        if rounds == 1:
             return self.nbytes
         for i in range((<Copies *> self.boxes.list).count):
-            total += self._start(i, part + 1, parts) - self._start(i, part, parts)
+            total += self._start(i, number + 1, rounds) - self._start(i, number, rounds)
         return total
 
     cdef void pack_pointers(
-        self, const char **regions, char *buffer, Py_ssize_t part, Py_ssize_t parts
+        self, const char **regions, char *buffer, Py_ssize_t number, Py_ssize_t rounds
     ) noexcept nogil:
-        if parts == 1:
+        if rounds == 1:
             copies_run(<const Copies *> self.packs.list, regions, &buffer)
         else:
-            self._run_part(<char **> regions, buffer, part, parts, False)
+            self._run_round(<char **> regions, buffer, number, rounds, False)
 
     cdef void unpack_pointers(
-        self, const char *buffer, char **regions, Py_ssize_t part, Py_ssize_t parts
+        self, const char *buffer, char **regions, Py_ssize_t number, Py_ssize_t rounds
     ) noexcept nogil:
-        if parts == 1:
+        if rounds == 1:
             copies_run(<const Copies *> self.unpacks.list, &buffer, regions)
         else:
-            self._run_part(regions, <char *> buffer, part, parts, True)
+            self._run_round(regions, <char *> buffer, number, rounds, True)
 
-    cdef void _run_part(
-        self, char **regions, char *buffer, Py_ssize_t part, Py_ssize_t parts, bint unpacks
+    cdef void _run_round(
+        self, char **regions, char *buffer, Py_ssize_t number, Py_ssize_t rounds, bint unpacks
     ) noexcept nogil:
         cdef Py_ssize_t i, begin, end, packed = 0
         cdef const Copies *list = <const Copies *> self.boxes.list
-        cdef Cuts cuts
-        cuts.count, cuts.loops, cuts.unpacks, cuts.regions, cuts.packed = 0, 0, unpacks, regions, buffer
-        cuts.streams = self.nbytes // parts >= (STREAM_FROM if unpacks else READ_ELSEWHERE)
+        cdef Pieces pieces
+        pieces.count, pieces.loops, pieces.unpacks, pieces.regions, pieces.packed = 0, 0, unpacks, regions, buffer
+        pieces.streams = self.nbytes // rounds >= (STREAM_FROM if unpacks else READ_ELSEWHERE)
         for i in range(list.count):
-            begin, end = self._start(i, part, parts), self._start(i, part + 1, parts)
-            cut(list.box + i, 0, list.box[i].source, begin, end, packed, &cuts)
+            begin, end = self._start(i, number, rounds), self._start(i, number + 1, rounds)
+            cut_range(list.box + i, 0, list.box[i].source, begin, end, packed, &pieces)
             packed += end - begin
-        run_cuts(&cuts)
+        copy_pieces(&pieces)
 
-    cdef Py_ssize_t _start(self, Py_ssize_t i, Py_ssize_t part, Py_ssize_t parts) noexcept nogil:
-        # The byte of a packed box at which a part begins, as meshcomm.blocks has it; no product exceeds the items.
+    cdef Py_ssize_t _start(self, Py_ssize_t i, Py_ssize_t number, Py_ssize_t rounds) noexcept nogil:
+        # The byte of packed box i at which a round begins, by the rule of numpy.array_split. No product can overflow:
+        # each is at most the number of items.
         cdef const Copies *list = <const Copies *> self.boxes.list
         cdef Py_ssize_t stop = self.nbytes if i == list.count - 1 else list.box[i + 1].target
         cdef Py_ssize_t items = (stop - list.box[i].target) // self.itemsize
-        return (part * (items // parts) + min(part, items % parts)) * self.itemsize
+        return (number * (items // rounds) + min(number, items % rounds)) * self.itemsize
 
 
 cdef class _Boxes:
-    """Memory for boxes of *ndim* loops each."""
+    """Memory for *capacity* boxes of *ndim* loops each."""
 
-    def __cinit__(self, Py_ssize_t room, Py_ssize_t ndim):
+    def __cinit__(self, Py_ssize_t capacity, Py_ssize_t ndim):
         cdef Copies *list
-        if ndim > MOST_AXES:
-            raise ValueError(f"a box has at most {MOST_AXES} axes, not {ndim}")
+        if ndim > MAX_AXES:
+            raise ValueError(f"a box has at most {MAX_AXES} axes, not {ndim}")
         self.list = list = <Copies *> _allocate(sizeof(Copies))
         list.box, list.count, list.at_once, list.streams = NULL, 0, 1, False
-        list.box = <Box *> _allocate(room * sizeof(Box))
-        self.loops = _allocate(room * ndim * sizeof(Loop))
+        list.box = <Box *> _allocate(capacity * sizeof(Box))
+        self.loops = _allocate(capacity * ndim * sizeof(Loop))
         self.ndim = ndim
 
     def __dealloc__(self):
@@ -358,7 +374,7 @@ cdef class _Boxes:
 
 
 cdef Box *_next(_Boxes boxes) noexcept:
-    """Return one box more, with room for its loops."""
+    """Return the next free box, with memory for its loops."""
     cdef Copies *list = <Copies *> boxes.list
     cdef Box *box = list.box + list.count
     box.loop, box.loops = <Loop *> boxes.loops + list.count * boxes.ndim, boxes.ndim
@@ -367,7 +383,7 @@ cdef Box *_next(_Boxes boxes) noexcept:
 
 
 cdef _Boxes _planned(_Boxes boxes, bint swapped):
-    """Return the same boxes ready to be run, with their sides *swapped* or not."""
+    """Return a copy of the boxes that is ready to run, with source and target *swapped* or not."""
     cdef const Copies *list = <const Copies *> boxes.list
     cdef _Boxes planned = _Boxes(list.count, boxes.ndim)
     cdef const Box *box
@@ -395,19 +411,19 @@ cdef void *_allocate(size_t size) except NULL:
 
 
 cdef _Views _hold_buffer(buffer, Py_ssize_t size, bint writable):
-    """Return the memory of *buffer*, which must have at least *size* bytes."""
+    """Return the memory of *buffer*. Raise ``ValueError`` if it has fewer than *size* bytes."""
     cdef _Views held = _Views(1)
     cdef Py_buffer *view = <Py_buffer *> held.views
     PyObject_GetBuffer(buffer, view, PyBUF_SIMPLE | PyBUF_WRITABLE if writable else PyBUF_SIMPLE)
     held.held, held.pointers[0] = 1, <char *> view.buf
     if view.len < size:
-        raise ValueError(f"a buffer of {view.len} bytes has no room for {size}")
+        raise ValueError(f"the buffer has {view.len} bytes, but this round needs {size}")
     return held
 
 
-cdef int _check_part(Py_ssize_t part, Py_ssize_t parts) except -1:
-    if not 0 <= part < parts:
-        raise ValueError(f"part {part} of {parts}: parts are numbered from 0, and there is at least one")
+cdef int _check_round(Py_ssize_t number, Py_ssize_t rounds) except -1:
+    if not 0 <= number < rounds:
+        raise ValueError(f"round {number} of {rounds}: rounds are numbered from 0, and there is at least one")
     return 0
 
 

@@ -200,7 +200,7 @@ class Side:
         in_place = len(boxes) == 1 and packing.contiguous
         self.packing = None if in_place else packing
         self.rounds = rounds
-        self.room = 0 if in_place else packing.part_bytes(0, rounds)
+        self.room = 0 if in_place else packing.round_bytes(0, rounds)
         """Bytes of the packed buffer: the first part is the longest."""
         self._whole = self._part(0) if rounds == 1 else None
 
