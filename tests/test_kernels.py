@@ -392,7 +392,9 @@ def test_boxes_outside_are_refused(side, name):
 def test_regions_that_are_not_there_are_refused(region):
     here, there = (0, 0, [1]), (region, 0, [1])
     for boxes in ([(*there, *here, [1])], [(*here, *there, [1])]):
-        with pytest.raises(ValueError, match=rf"box 0 is in (source|target) {region}, but there are 2, numbered from 0"):
+        with pytest.raises(
+            ValueError, match=rf"box 0 is in (source|target) {region}, but there are 2, numbered from 0"
+        ):
             copies([1, 1], [1, 1], 1, boxes)
     with pytest.raises(ValueError, match=f"box 0 is in region {region}, but there are 2, numbered from 0"):
         packing([1, 1], 1, [(*there, [1])])
@@ -479,7 +481,9 @@ def test_run_takes_buffers_of_the_checked_sizes_only():
     prepared = copies([4], [4], 1, [(0, 0, [1], 0, 0, [1], [4])])
     four = np.arange(4, dtype=np.uint8)
     for source, target in [(4, 3), (4, 5), (3, 4), (5, 4), (0, 4), (4, 0)]:
-        with pytest.raises(ValueError, match=rf"of (source|target) 0 has {source if source != 4 else target} bytes.* against 4"):
+        with pytest.raises(
+            ValueError, match=rf"of (source|target) 0 has {source if source != 4 else target} bytes.* against 4"
+        ):
             prepared.run([np.zeros(source, np.uint8)], [np.zeros(target, np.uint8)])
     for sources, targets in [([], [four]), ([four], []), ([four, four], [four]), ([four], [four, four])]:
         with pytest.raises(ValueError, match=r"got [02] buffers for 1 (source|target) regions"):
