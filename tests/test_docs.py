@@ -55,7 +55,9 @@ def test_sessions_run(page):
     test = doctest.DocTestParser().get_doctest("".join(blocks(page, "pycon")), {}, page.name, str(page), 0)
     assert test.examples
     report = []
-    assert doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(test, out=report.append).failed == 0, "".join(report)
+    assert doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(test, out=report.append).failed == 0, "".join(
+        report
+    )
 
 
 def test_sessions_are_found():
