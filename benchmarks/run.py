@@ -2,7 +2,7 @@
 
 `cases.py` lists the cases, `peers.py` and `devices.py` the contenders. `measure.py` measures them, and `report.py`
 writes the page. Each number of ranks is a job of its own. Its mpiexec is that of the environment variable MPIEXEC, the
-one beside this Python, or the one on PATH. All installed packages take part: ``pip install -e ".[bench]"`` installs
+one beside this Python, or the one on PATH. All installed packages are measured: ``pip install -e ".[bench]"`` installs
 them all.
 """
 
