@@ -1,4 +1,4 @@
-"""What is measured: the relayouts, and the values that their arrays hold."""
+"""The relayouts that are measured, and the values in their arrays."""
 
 import itertools
 from typing import Any, NamedTuple
@@ -11,7 +11,7 @@ KIB, MIB = 2**10, 2**20
 
 
 class Case(NamedTuple):
-    """A relayout of one tensor, or of several equal ones; layouts are written as in ``x,-``."""
+    """A relayout of one tensor or of several equal ones. A layout is written as in ``x,-``."""
 
     name: str
     shape: tuple[int, ...]
@@ -21,7 +21,7 @@ class Case(NamedTuple):
     tensors: int = 1
     repeat: int = 1  # calls between two barriers
     latency: bool = False  # also measures barriers around nothing, and the bare MPI call
-    ways: bool = False  # also measures meshcomm's other ways to do the same: out=, start_relayout, ...
+    ways: bool = False  # also measures meshcomm's other calls for the same: out=, start_relayout, ...
     scaling: bool = False  # a point of the plot, not a row of the table
 
     @property
@@ -30,11 +30,11 @@ class Case(NamedTuple):
         return int(np.prod(self.shape)) * np.dtype(self.dtype).itemsize * self.tensors
 
     def specs(self) -> tuple[list[str], list[str]]:
-        """Return for the source and the target the mesh dimension of each axis, ``-`` if it has none."""
+        """Return the mesh dimension of each axis in the source and in the target, ``-`` for none."""
         return self.source.split(","), self.target.split(",")
 
     def mesh_dims(self, ranks: int) -> tuple[tuple[str, int], ...]:
-        """Return a line of all ranks, or a grid of two rows if the layouts name two dimensions."""
+        """Return one dimension of all ranks, or a grid of two rows if the layouts name two dimensions."""
         return (("x", 2), ("y", ranks // 2)) if "y" in self.source else (("x", ranks),)
 
     def uneven(self, ranks: int) -> bool:
@@ -43,9 +43,9 @@ class Case(NamedTuple):
         return any(n % sizes.get(d, 1) for specs in self.specs() for n, d in zip(self.shape, specs, strict=True))
 
     def moves(self) -> list[tuple[str, int, int]] | None:
-        """Return how mesh dimensions go from axis to axis, one after the other, each to an axis that is whole by then.
+        """Return (mesh dimension, its axis, its new axis) for each move, one after the other.
 
-        (mesh dimension, its axis, its new axis); None if that is not how this case can be done.
+        Each mesh dimension moves to an axis that is whole by then. None if this case has no such moves.
 
         >>> Case("", (8, 8, 8), "-,x,y", "x,y,-").moves()
         [('x', 1, 0), ('y', 2, 1)]
@@ -64,10 +64,10 @@ class Case(NamedTuple):
         return found
 
     def gathered_axis(self) -> int | None:
-        """Return the only divided axis if the target has none."""
+        """Return the only sharded axis of the source if the target has none."""
         source, target = self.specs()
-        divided = [axis for axis, name in enumerate(source) if name != "-"]
-        return divided[0] if len(divided) == 1 and set(target) == {"-"} else None
+        sharded = [axis for axis, name in enumerate(source) if name != "-"]
+        return sharded[0] if len(sharded) == 1 and set(target) == {"-"} else None
 
 
 def table(ranks: int) -> list[Case]:
@@ -97,7 +97,7 @@ def table(ranks: int) -> list[Case]:
 
 
 def scaling(full: bool) -> list[Case]:
-    """Return rows → columns of 4 KiB to 512 MiB; without *full* fewer, to 64 MiB."""
+    """Return rows → columns of 4 KiB to 512 MiB; fewer, up to 64 MiB, without *full*."""
     exponents = [*range(12, 29, 2), 29] if full else [12, 16, 20, 24, 26]
     return [_sized(k) for k in exponents]
 
@@ -109,7 +109,7 @@ def _sized(exponent: int) -> Case:
 
 
 def bytes_text(n: int) -> str:
-    """Return a number of bytes as people write it.
+    """Return a number of bytes in readable form.
 
     >>> bytes_text(4096), bytes_text(2**29)
     ('4 KiB', '512 MiB')
@@ -123,7 +123,7 @@ def layout(specs: list[str], mesh: mc.Mesh) -> mc.Layout:
 
 
 def values(case: Case, box: tuple[slice, ...], seed: int) -> np.ndarray[Any, np.dtype[Any]]:
-    """Return what a box of the array holds: a function of the global index, and another one for each *seed*."""
+    """Return the values in a box of the array: a function of the global index and of *seed*."""
     index = np.full((1,) * len(box), 7919 * seed)
     for axis, cut in enumerate(box):
         start, stop, _ = cut.indices(case.shape[axis])
@@ -134,11 +134,11 @@ def values(case: Case, box: tuple[slice, ...], seed: int) -> np.ndarray[Any, np.
     return (index % limit).astype(case.dtype)
 
 
-def starts(n: int, parts: int) -> list[int]:
-    """Return where the blocks of numpy.array_split begin, and the end.
+def starts(n: int, blocks: int) -> list[int]:
+    """Return the first index of each block of numpy.array_split, and the end.
 
     >>> starts(7, 3)
     [0, 3, 5, 7]
     """
-    lengths = [n // parts + (i < n % parts) for i in range(parts)]
+    lengths = [n // blocks + (i < n % blocks) for i in range(blocks)]
     return [0, *itertools.accumulate(lengths)]

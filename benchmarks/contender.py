@@ -1,4 +1,4 @@
-"""What a contender is: a call that is timed, where it reads, and how its result is seen as a block."""
+"""A contender: a call that is timed, the blocks that it reads, and how to see its result as blocks."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -13,14 +13,14 @@ Array = NDArray[Any]
 
 
 class Cannot(Exception):
-    """A contender that cannot express a case says why. All ranks raise it alike."""
+    """A contender cannot express a case; the message says why. All ranks raise it alike."""
 
 
-FRESH = 1000  # what the verification adds to the seed of the values
+FRESH = 1000  # the verification adds this to the seed of the values
 
 
 class Job:
-    """One tensor of a case, as one rank sees it: *block* is the user's own memory."""
+    """One tensor of a case on one rank. *block* is the user's own memory."""
 
     def __init__(self, case: Case, mesh: mc.Mesh, rank: int, seed: int) -> None:
         self.case, self.mesh, self.rank, self.seed = case, mesh, rank, seed
@@ -28,7 +28,7 @@ class Job:
         self.block = self.held(self.source, seed)
 
     def held(self, where: mc.Layout, seed: int) -> Array:
-        """Return what the block of this rank is in a layout."""
+        """Return the values in the block of this rank in a layout."""
         return values(self.case, where.block_slices(self.case.shape, self.rank), seed)
 
     def empty(self) -> Array:
@@ -37,9 +37,9 @@ class Job:
 
 
 class Contender(NamedTuple):
-    """*call* is timed; *verifies* says whether its result is a relayout that can be compared.
+    """*call* is timed. *verifies* says whether its result is a relayout that can be compared.
 
-    *sources* are the blocks that it reads, one per tensor; *blocks* gives the new ones from its result.
+    *sources* are the blocks that it reads, one per tensor. *blocks* returns the new blocks of its result.
     """
 
     call: Callable[[], Any]
@@ -52,7 +52,7 @@ Maker = Callable[[list[Job]], Contender]
 
 
 def each(make: Callable[[Job], tuple[Callable[[], Any], Callable[[Any], Array], Array]]) -> Maker:
-    """Return a maker for several tensors from one for a single tensor, which returns call, view and source."""
+    """Return a maker for several tensors. *make* returns call, view and source for one tensor."""
 
     def loop(jobs: list[Job]) -> Contender:
         calls, views, sources = zip(*map(make, jobs), strict=True)

@@ -1,4 +1,4 @@
-"""The contenders whose devices are threads of one process: JAX. They move no data between processes."""
+"""The contenders with threads of one process as devices: JAX. They move no data between processes."""
 
 import os
 from collections.abc import Callable
@@ -14,7 +14,7 @@ import meshcomm as mc
 
 
 class Devices:
-    """So many devices of one process; the one rank stands for all of them."""
+    """The devices of one process. Its one rank stands for all of them."""
 
     rank = 0
     mpi = None
@@ -46,16 +46,16 @@ class Devices:
         return [Job(case, mesh, device, seed=0) for device in range(self.ranks)]
 
     def memcpy(self, jobs: list[Job]) -> Contender:
-        """NumPy's copies of all target blocks, each in a thread."""
+        """Return NumPy's copies of all target blocks, each in a thread."""
         pairs = [(job.empty(), job.held(job.target, 0)) for job in jobs]
         return Contender(lambda: list(self._threads.map(lambda pair: np.copyto(*pair), pairs)))
 
     def right(self, jobs: list[Job], contender: Contender) -> bool:
-        """Run on other values and compare the part of each device."""
+        """Run on other values and compare the block of each device."""
         run: Relayout = contender.call  # type: ignore[assignment]
         run.hold(FRESH)
-        devices, parts = import_module("jax").devices(), {part.device: part.data for part in run().addressable_shards}
-        return all(np.array_equal(parts[devices[job.rank]], job.held(job.target, FRESH)) for job in jobs)
+        devices, blocks = import_module("jax").devices(), {s.device: s.data for s in run().addressable_shards}
+        return all(np.array_equal(blocks[devices[job.rank]], job.held(job.target, FRESH)) for job in jobs)
 
 
 class Relayout:
@@ -81,7 +81,7 @@ def put(sharding: Any) -> Callable[[Any], Any]:
 
 
 def jitted(sharding: Any) -> Callable[[Any], Any]:
-    """Return a compiled program that only gives its argument another sharding."""
+    """Return a compiled program that gives its argument another sharding."""
     call: Callable[[Any], Any] = import_module("jax").jit(lambda array: array, out_shardings=sharding)
     return call
 
@@ -96,7 +96,7 @@ def relayout(jobs: list[Job], mover: Callable[[Any], Callable[[Any], Any]]) -> C
 
 
 def sharding(case: Case, specs: list[str], ranks: int) -> Any:
-    """Return JAX's NamedSharding for the names of mesh dimensions of each axis."""
+    """Return JAX's NamedSharding for the mesh dimension of each axis."""
     jax = import_module("jax")
     names, sizes = zip(*case.mesh_dims(ranks), strict=True)
     mesh = jax.sharding.Mesh(np.array(jax.devices()[:ranks]).reshape(sizes), names)

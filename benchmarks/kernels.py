@@ -1,9 +1,9 @@
-"""The strided copies of the kernel against NumPy's own, in one process: ``python benchmarks/kernels.py``.
+"""Compare the strided copies of the kernel with NumPy's own, in one process: ``python benchmarks/kernels.py``.
 
-Each case copies views of some arrays to views of others. It runs in rounds, and in each round NumPy, the kernel and a
-plain copy of as many bytes run once each, so that all see the same noise. Printed are median times with quartiles, and
-medians of the ratios of each round. Results are verified after the timing. ``--mib`` says how large the cases are (one
-column of times for each size), ``--rounds`` how often they run, ``--only`` which ones (part of a name).
+Each case copies views of some arrays to views of others. It runs in rounds. In each round NumPy, the kernel and a
+plain copy of as many bytes run once each, so all see the same noise. The table has median times with quartiles, and
+medians of the ratios of each round. Results are verified after the timing. ``--mib`` sets the sizes of the cases (one
+table for each size), ``--rounds`` the number of rounds, ``--only`` a text that the names of the cases contain.
 """
 
 import argparse
@@ -22,7 +22,7 @@ Views = list[np.ndarray]
 
 
 class Case(NamedTuple):
-    """Views to copy from and views to copy to, one to one."""
+    """Views to copy from and views to copy to, in pairs."""
 
     name: str
     sources: Views
@@ -47,7 +47,7 @@ def contiguous(nbytes: int) -> Iterator[Case]:
 
 
 def rows(nbytes: int) -> Iterator[Case]:
-    """Rows of many lengths out of rows four times as long, and into them."""
+    """Rows of many lengths, out of rows four times as long and into them."""
     for run in (2, 4, 8, 16, 24, 48, 100, 256, 1024, 8192, 65536):
         item = 1 if run % 2 else 2 if run % 4 else 4 if run % 8 else 8
         count = max(1, nbytes // run)
@@ -75,7 +75,7 @@ def transposes(nbytes: int) -> Iterator[Case]:
 
 
 def streams(nbytes: int) -> Iterator[Case]:
-    """Items of several arrays next to each other in one, and taken apart; also short rows instead of items."""
+    """Items of several arrays, joined next to each other in one array, and split again; also short rows."""
     for count, run, item in itertools.chain(
         itertools.product((2, 4, 8), (1, 2, 4, 8), (0,)),
         [(3, 4, 0), (3, 8, 0), (5, 2, 0), (7, 1, 0), (6, 4, 0), (4, 24, 8), (4, 100, 4), (4, 256, 8)],
@@ -122,7 +122,7 @@ def by_numpy(case: Case) -> None:
 
 
 def seconds(call: Callable[[], None], repeats: int) -> float:
-    """Return how long a call takes: time of this thread, as others may want the processor too."""
+    """Return the seconds of a call: the CPU time of this thread, because other processes may run too."""
     start = time.thread_time()
     for _ in range(repeats):
         call()

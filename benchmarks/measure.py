@@ -1,8 +1,8 @@
-"""Measures the cases and writes JSON: ``mpiexec -n 4 python benchmarks/measure.py --output four.json``.
+"""Measure the cases and write JSON: ``mpiexec -n 4 python benchmarks/measure.py --output four.json``.
 
-`run.py` starts this once per number of ranks, and once with ``--devices 4`` for packages whose devices are threads of
-one process. Contenders take turns: in each round every one of them runs once, in another order each time, so that all
-see the same noise. A time is that from one barrier to the next, in which all ranks run.
+`run.py` launches this once per number of ranks, and once with ``--devices 4`` for packages that use threads of one
+process as devices. Contenders take turns: in each round every contender runs once, in another order each time, so all
+see the same noise. A time goes from one barrier of all ranks to the next.
 """
 
 import argparse
@@ -26,11 +26,11 @@ import meshcomm as mc
 MIN_ROUNDS, MAX_ROUNDS = 5, 200
 
 
-Entrants = dict[str, tuple[Maker, tuple[str, ...]]]  # by name: how to make it, and the packages that it needs
+Entrants = dict[str, tuple[Maker, tuple[str, ...]]]  # name: (how to make the contender, the packages that it needs)
 
 
 class World(Protocol):
-    """Where contenders run: the ranks of an MPI job, or the devices of one process."""
+    """The ranks of an MPI job, or the devices of one process, on which contenders run."""
 
     ranks: int
     rank: int
@@ -46,13 +46,13 @@ class World(Protocol):
         """Return the value of every rank."""
 
     def contenders(self, case: Case) -> Entrants:
-        """Return what is measured for a case."""
+        """Return the contenders of a case."""
 
     def jobs(self, case: Case) -> list[Job]:
         """Return the tensors of a case."""
 
     def right(self, jobs: list[Job], contender: Contender) -> bool:
-        """Run a contender on other values; return whether what this rank gets is right."""
+        """Run a contender on other values; return whether the result on this rank is right."""
 
 
 class Ranks:
@@ -66,7 +66,7 @@ class Ranks:
         self.ranks, self.rank = self._comm.size, self._comm.rank
         self.mpi = " ".join(re.split(r"[,\n]", Get_library_version())[0].replace("Version:", "").split())
         connect = np.zeros((2, self.ranks), np.uint8)
-        self._comm.Alltoall(connect[0], connect[1])  # now, not in the first call of the first contender
+        self._comm.Alltoall(connect[0], connect[1])  # connect now, not in the first call of the first contender
 
     def barrier(self) -> None:
         self._comm.Barrier()
@@ -97,7 +97,7 @@ def mesh_of(dims: tuple[tuple[str, int], ...]) -> mc.Mesh:
 
 
 class Measurement:
-    """One case: who takes part, the seconds of each, and what was found out on the way."""
+    """One case: its contenders, their seconds, their errors and whether their results are right."""
 
     def __init__(self, world: World, case: Case, entrants: Entrants, missing: dict[str, str]) -> None:
         self.world, self.case = world, case
@@ -113,19 +113,19 @@ class Measurement:
                 self.cannot[name] = absent[0]
             else:
                 self._admit(name, make)
-        # What the other contenders left in the caches is no part of a short call.
+        # A short call runs once before it is timed: the other contenders have changed the caches.
         self.primed = case.nbytes < 4 * MIB
         self.calls = case.repeat + self.primed
 
     def _admit(self, name: str, make: Maker) -> None:
-        """Make a contender and time its first call; what fails on any rank takes no part."""
+        """Make a contender and time its first call. A contender that fails on any rank is left out."""
         made, seconds, problem = None, 0.0, None
         try:
             made = make(self.jobs)
             seconds = self.timed(made)
         except Cannot as reason:
             problem = str(reason)
-        except Exception as error:  # a peer's own: the others go on
+        except Exception as error:  # an error of one contender: the others go on
             problem = f"failed: {type(error).__name__}: {error}".splitlines()[0]
         problems = [text for text in self.world.gathered(problem) if text]
         if problems:
@@ -135,7 +135,7 @@ class Measurement:
         self.contenders[name], self.cold[name] = made, max(self.world.gathered(seconds))
 
     def timed(self, contender: Contender) -> float:
-        """Return the seconds per call between two barriers; a result is gone before the next call."""
+        """Return the seconds per call between two barriers. A result is freed before the next call."""
         call, repeat = contender.call, self.case.repeat
         if self.primed:
             call()
@@ -154,8 +154,8 @@ class Measurement:
     def rounds(self, share: float) -> dict[str, list[float]]:
         """Return the seconds of each contender in each round.
 
-        A contender that has used up its *share* of seconds leaves, but not before MIN_ROUNDS; memcpy stays to
-        the end, so that each time has the memcpy of its round.
+        A contender leaves when it has used its *share* of seconds, but not before MIN_ROUNDS. memcpy stays to the end,
+        so that each time has the memcpy of its round.
         """
         times: dict[str, list[float]] = {name: [] for name in self.contenders}
         order = list(self.contenders)
@@ -173,13 +173,13 @@ class Measurement:
         return times
 
     def verify(self) -> None:
-        """Run each contender once more, on other values: what an earlier call left in memory would be wrong."""
+        """Run each contender once more, on other values, so that results of an earlier call would be wrong."""
         for name, contender in self.contenders.items():
             if contender.verifies:
                 self.right[name] = all(self.world.gathered(self.world.right(self.jobs, contender)))
 
     def run(self, share: float) -> dict[str, Any]:
-        """Return everything as JSON can hold it."""
+        """Measure and return everything as values for JSON."""
         times = self.rounds(share)
         self.verify()
         case = self.case._asdict() | {"nbytes": self.case.nbytes}
@@ -187,13 +187,13 @@ class Measurement:
 
 
 def missing_packages(world: World, needed: list[str]) -> dict[str, str]:
-    """Return for each package that some rank cannot import why."""
+    """Return why some rank cannot import a package, for each such package."""
     found = {}
     for package in needed:
         problem = None
         try:
             import_module(package)
-        except Exception as error:  # a package that is broken is no better than none
+        except Exception as error:  # a broken package counts as a missing one
             absent = isinstance(error, ModuleNotFoundError) and error.name == package
             problem = "not installed" if absent else f"cannot be imported: {error}".splitlines()[0]
         problems = [text for text in world.gathered(problem) if text]
@@ -206,7 +206,7 @@ PACKAGES = ("meshcomm", "numpy", "mpi4py", "mpi4py-fft", "heat", "torch", "jax")
 
 
 def environment(world: World) -> dict[str, Any]:
-    """Return where this was measured, and with what."""
+    """Return the machine and the versions of the packages."""
     installed = {}
     for name in PACKAGES:
         try:
@@ -225,7 +225,7 @@ def environment(world: World) -> dict[str, Any]:
 
 
 def processor() -> str:
-    """Return the processor's name, as Linux tells it."""
+    """Return the name of the processor, from Linux if possible."""
     try:
         with open("/proc/cpuinfo", encoding="utf-8") as lines:
             return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
@@ -234,14 +234,16 @@ def processor() -> str:
 
 
 def main() -> None:
-    """Measure what the arguments say, and write it."""
+    """Measure the cases that the arguments choose, and write the figures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--output", required=True, help="file for the figures")
-    parser.add_argument("--devices", type=int, help="measure packages whose devices are threads, with so many")
+    parser.add_argument(
+        "--devices", type=int, help="measure packages that use threads as devices, with this number of them"
+    )
     parser.add_argument("--full", action="store_true", help="all sizes, and more time for each case")
-    parser.add_argument("--only", choices=["table", "scaling"], help="half of the cases")
-    parser.add_argument("--cases", default="", help="regular expression: only cases whose names it finds")
-    parser.add_argument("--peers", default="", help="regular expression: only contenders whose names it finds")
+    parser.add_argument("--only", choices=["table", "scaling"], help="only these cases")
+    parser.add_argument("--cases", default="", help="regular expression: only cases with a matching name")
+    parser.add_argument("--peers", default="", help="regular expression: only contenders with a matching name")
     options = parser.parse_args()
     world: World
     if options.devices:
@@ -266,7 +268,7 @@ def main() -> None:
 
 
 def chosen(world: World, options: Any) -> list[tuple[Case, Entrants]]:
-    """Return the cases that the arguments choose, and the contenders of each; memcpy is the unit, and always there."""
+    """Return the chosen cases, each with its contenders. memcpy is the unit and always among them."""
     cases = [] if options.only == "scaling" else table(world.ranks)
     cases += [] if options.only == "table" else scaling(options.full)
     found = []
@@ -282,12 +284,12 @@ def chosen(world: World, options: Any) -> list[tuple[Case, Entrants]]:
 
 
 def share(full: bool, case: Case) -> float:
-    """Return for how many seconds each contender runs in the rounds of a case."""
+    """Return the seconds that each contender may use in a case."""
     return (1.5 if full else 0.5) / (2 if case.scaling else 1)
 
 
 def progress(world: World, measured: dict[str, Any], number: str, seconds: float) -> str:
-    """Return a line about a case that is done."""
+    """Return a line about a finished case."""
     times: dict[str, list[float]] = measured["times"]
     medians = {name: statistics.median(t) for name, t in times.items()}
     ours = f"meshcomm {medians['meshcomm'] / medians['memcpy']:.2f} memcpys, " if "meshcomm" in medians else ""

@@ -1,12 +1,11 @@
-"""What the cost model says about relayouts over 16 to 65,536 ranks, and how right it is here.
+"""Print what the cost model predicts for 16 to 65,536 ranks, or compare it with measured relayouts.
 
-``python benchmarks/model.py`` predicts times, messages and bytes per link of an AllToAll over all ranks, direct and in
-two node-aware ways, for several ranks per node and bytes per rank. It asks the planner for the part of a few ranks
-only. ``--machine`` is a file of ``python -m meshcomm calibrate``, else the defaults; ``--link`` is what the ranks of a
-node can receive together.
+``python benchmarks/model.py`` predicts times, messages and bytes per link of an AllToAll over all ranks: direct, and
+in two node-aware ways, for several ranks per node and bytes per rank. It plans for a few ranks only. ``--machine``
+names a file of ``python -m meshcomm calibrate``; without it, the default constants count. ``--link`` is the bytes per
+second that the ranks of a node receive together.
 
-``mpiexec -n 4 python benchmarks/model.py --check`` calibrates, then runs relayouts and compares each with what the
-model predicts for it.
+``mpiexec -n 4 python benchmarks/model.py --check`` calibrates, runs relayouts, and compares each with its prediction.
 """
 
 import argparse
@@ -32,7 +31,7 @@ ROUNDS = 100
 
 
 class Exchange(NamedTuple):
-    """What one rank receives in a direct exchange, and in how many ranks and nodes the exchange is."""
+    """The load of one rank in a direct exchange, and the ranks per node and nodes of the exchange."""
 
     load: Load
     ranks_per_node: int
@@ -40,7 +39,7 @@ class Exchange(NamedTuple):
 
 
 def exchange(ranks: int, per_node: int, block: int, machine: mc.Machine) -> Exchange:
-    """Return what the busiest of three ranks receives when rows become columns, *block* bytes per rank."""
+    """Return the load of the busiest of three ranks when rows become columns, with *block* bytes per rank."""
     mesh = mc.Mesh(range(ranks), [("x", ranks)])
     rows, columns = mc.Layout(["x", U], mesh), mc.Layout([U, "x"], mesh)
     per_node = min(per_node, ranks)
@@ -55,8 +54,8 @@ def direct(work: Exchange, machine: mc.Machine) -> float:
     return machine.seconds(work.load)
 
 
-def partners(work: Exchange, machine: mc.Machine) -> float:
-    """Return the time with one partner on each other node, who passes on what is for the ranks of its node."""
+def forwarders(work: Exchange, machine: mc.Machine) -> float:
+    """Return the time with one forwarder on each other node, which hands data to the ranks of its node."""
     if work.nodes == 1:
         return math.inf
     load, others = work.load, work.ranks_per_node - 1
@@ -73,8 +72,8 @@ def partners(work: Exchange, machine: mc.Machine) -> float:
     )
 
 
-def leaders(work: Exchange, machine: mc.Machine) -> float:
-    """Return the time with one leader for each pair of nodes; the ranks of a node share the other nodes evenly."""
+def aggregators(work: Exchange, machine: mc.Machine) -> float:
+    """Return the time with one aggregator for each pair of nodes; ranks share the other nodes evenly."""
     if work.nodes == 1:
         return math.inf
     load, others = work.load, work.ranks_per_node - 1
@@ -91,37 +90,37 @@ def leaders(work: Exchange, machine: mc.Machine) -> float:
     )
 
 
-def partners_pay_below(machine: mc.Machine, per_node: int, nodes: int) -> float:
-    """Return the bytes per message below which one partner on each other node is faster than the direct exchange."""
+def forwarders_pay_below(machine: mc.Machine, per_node: int, nodes: int) -> float:
+    """Return the bytes per message below which forwarders are faster than the direct exchange."""
     saved = machine.alpha_between * (nodes - 1) * (per_node - 1) - machine.wait_within
-    return max(0.0, saved / _passing_on(machine, per_node, nodes))
+    return max(0.0, saved / _handing_on(machine, per_node, nodes))
 
 
-def leaders_pay_below(machine: mc.Machine, per_node: int, nodes: int) -> float:
-    """Return the bytes per message below which leaders are faster than partners."""
+def aggregators_pay_below(machine: mc.Machine, per_node: int, nodes: int) -> float:
+    """Return the bytes per message below which aggregators are faster than forwarders."""
     fewer = nodes - 1 - math.ceil((nodes - 1) / per_node)
     saved = machine.alpha_between * fewer - machine.alpha_within * (per_node - 1) - machine.wait_within
-    return max(0.0, saved / _passing_on(machine, per_node, nodes))
+    return max(0.0, saved / _handing_on(machine, per_node, nodes))
 
 
-def _passing_on(machine: mc.Machine, per_node: int, nodes: int) -> float:
-    """Return what it takes a rank to pass on what it receives from other nodes, for each byte of a message."""
+def _handing_on(machine: mc.Machine, per_node: int, nodes: int) -> float:
+    """Return the seconds per byte of a message in which a rank hands on its data from other nodes."""
     per_byte = machine.beta_within * (per_node - 1) / per_node + machine.gamma
     return per_byte * (nodes - 1) * per_node
 
 
 def shared_link(machine: mc.Machine, per_node: int, link: float) -> mc.Machine:
-    """Return *machine* with *link*, in bytes per second, shared by the ranks of a node, if that is slower."""
+    """Return *machine*, slowed down if the ranks of a node share a *link* of these bytes per second."""
     return replace(machine, beta_between=max(machine.beta_between, per_node / link))
 
 
 def predict(machine: mc.Machine, link: float) -> None:
-    """Print where node-aware exchanges pay, and times."""
+    """Print the sizes for which node-aware exchanges pay, and times."""
     print(
-        "| nodes | per node | one partner per node pays below | leaders pay more below |\n|---|---|---|---|\n"
+        "| nodes | per node | one forwarder per node pays below | aggregators pay more below |\n|---|---|---|---|\n"
         + "\n".join(
-            f"| {nodes:,} | {per_node} | {size(partners_pay_below(machine, per_node, nodes))} per message "
-            f"| {size(leaders_pay_below(machine, per_node, nodes))} |"
+            f"| {nodes:,} | {per_node} | {size(forwarders_pay_below(machine, per_node, nodes))} per message "
+            f"| {size(aggregators_pay_below(machine, per_node, nodes))} |"
             for per_node in PER_NODE
             for nodes in (2, 4, 16, 64, 256, 1024)
         ),
@@ -129,7 +128,7 @@ def predict(machine: mc.Machine, link: float) -> None:
     )
     print(
         "| ranks | per node | bytes per rank | per message | messages between nodes | GB into a node | direct "
-        "| one partner per node | leaders | best |\n|---|---|---|---|---|---|---|---|---|---|"
+        "| one forwarder per node | aggregators | best |\n|---|---|---|---|---|---|---|---|---|---|"
     )
     for per_node in PER_NODE:
         on_link = shared_link(machine, per_node, link)
@@ -141,7 +140,8 @@ def predict(machine: mc.Machine, link: float) -> None:
 
 def row(work: Exchange, ranks: int, block: int, machine: mc.Machine) -> str:
     """Return a line of the table."""
-    times = {"direct": direct(work, machine), "partners": partners(work, machine), "leaders": leaders(work, machine)}
+    ways = (direct, forwarders, aggregators)
+    times = {way.__name__: way(work, machine) for way in ways}
     best = min(times, key=lambda name: times[name])
     gain = "" if best == "direct" else f" {times['direct'] / times[best]:.1f} times"
     into = work.load.far_bytes * work.ranks_per_node
@@ -159,13 +159,13 @@ def row(work: Exchange, ranks: int, block: int, machine: mc.Machine) -> str:
 
 
 def size(count: float) -> str:
-    """Return a number of bytes for people."""
+    """Return a number of bytes in readable form."""
     power = max(0, min(3, int(math.log2(max(count, 1))) // 10))
     return f"{count / 1024**power:.0f} {('B', 'KiB', 'MiB', 'GiB')[power]}"
 
 
 def duration(seconds: float) -> str:
-    """Return a time for people."""
+    """Return a time in readable form."""
     if math.isinf(seconds):
         return "-"
     unit, scale = ("s", 1.0) if seconds >= 1 else ("ms", 1e3) if seconds >= 1e-3 else ("µs", 1e6)
@@ -224,9 +224,11 @@ def check() -> None:
 def main() -> None:
     """Run the command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--machine", type=Path, help="constants to predict with")
+    parser.add_argument("--machine", type=Path, help="file with the constants")
     parser.add_argument("--link", type=float, default=LINK, help="bytes per second that a node can receive")
-    parser.add_argument("--check", action="store_true", help="compare with runs here; to be started with mpiexec")
+    parser.add_argument(
+        "--check", action="store_true", help="compare with runs on this machine; launch it with mpiexec"
+    )
     options = parser.parse_args()
     if options.check:
         check()

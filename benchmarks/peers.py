@@ -1,4 +1,4 @@
-"""The contenders on MPI ranks: memcpy, code by hand, meshcomm, and other packages as their manuals use them."""
+"""The contenders on MPI ranks: memcpy, code written by hand, meshcomm, and other packages as in their manuals."""
 
 import functools
 import importlib
@@ -23,23 +23,23 @@ RANKS, RANK = COMM.size, COMM.rank
 
 
 class Peer(NamedTuple):
-    """A contender, the packages that it needs, and for which cases it is of interest."""
+    """A contender, the packages that it needs, and the cases in which it runs."""
 
     make: Maker
     needs: tuple[str, ...] = ()
     wanted: Callable[[Case], bool] = lambda case: True
 
 
-# What limits all: no work, and copies
+# The limits: no work, and plain copies
 
 
 def nothing(jobs: list[Job]) -> Contender:
-    """Only the barriers of the measurement."""
+    """Do nothing: this measures the barriers alone."""
     return Contender(lambda: None)
 
 
 def memcpy(jobs: list[Job]) -> Contender:
-    """NumPy's copies of blocks as large as the target's."""
+    """Copy blocks as large as the target's with NumPy."""
     pairs = [(job.empty(), job.held(job.target, 0)) for job in jobs]
 
     def call() -> None:
@@ -50,7 +50,7 @@ def memcpy(jobs: list[Job]) -> Contender:
 
 
 def streaming_memcpy(jobs: list[Job]) -> Contender:
-    """The same with meshcomm's kernel, whose stores pass by the cache where the copies are large: the floor."""
+    """Copy the same with meshcomm's kernel, which writes large copies past the caches: the lower limit."""
     pairs = [(bytes_in(job.held(job.target, 0)), bytes_in(job.empty())) for job in jobs]
     n, zero, one = pairs[0][0].nbytes, np.zeros(1, np.intp), np.ones((1, 1), np.intp)
     copies = _kernels.BoxCopies((n,), (n,), 1, zero, zero, one, zero, zero, one, one * n)
@@ -67,7 +67,7 @@ def bytes_in(array: Array) -> Array:
     return array.reshape(-1).view(np.uint8)
 
 
-# mpi4py, as a careful user writes it for just that case
+# mpi4py, as a careful user writes it for one case
 
 
 def by_hand(job: Job, out: Array | None = None) -> Callable[[], Array]:
@@ -91,7 +91,7 @@ def by_hand(job: Job, out: Array | None = None) -> Callable[[], Array]:
 
 
 def exchange(block: Array, comm: MPI.Comm, axis: int, to: int, length: int, out: Array | None = None) -> Array:
-    """Return *block*, divided on *axis* of global *length*, with that axis whole and axis *to* divided instead."""
+    """Return *block*, sharded on *axis* of global *length*, with that axis whole and axis *to* sharded instead."""
     message, finish = packed(block, comm, axis, to, length, out)
     comm.Alltoallv(*message)
     return finish()
@@ -100,7 +100,7 @@ def exchange(block: Array, comm: MPI.Comm, axis: int, to: int, length: int, out:
 def packed(
     block: Array, comm: MPI.Comm, axis: int, to: int, length: int, out: Array | None = None
 ) -> tuple[tuple[Any, Any], Callable[[], Array]]:
-    """Return what is sent and received in an exchange, and a function that unpacks and returns the result.
+    """Return the messages of an exchange, and a function that unpacks and returns the result.
 
     Packs unless *to* is the first axis, and unpacks unless *axis* is.
     """
@@ -123,7 +123,7 @@ def packed(
 
 
 def gather(block: Array, axis: int, length: int, out: Array | None) -> Array:
-    """MPI_Allgatherv into place, or with an unpacking if the divided axis is not the first."""
+    """Gather by MPI_Allgatherv, in place; unpack if the sharded axis is not the first."""
     rows = starts(length, RANKS)
     shapes = [(*block.shape[:axis], b - a, *block.shape[axis + 1 :]) for a, b in itertools.pairwise(rows)]
     into = np.empty((*block.shape[:axis], length, *block.shape[axis + 1 :]), block.dtype) if out is None else out
@@ -135,7 +135,7 @@ def gather(block: Array, axis: int, length: int, out: Array | None) -> Array:
 
 
 def swap(job: Job, out: Array | None) -> Array:
-    """On a square mesh device (i, j) sends its whole block to (j, i)."""
+    """Send the whole block from device (i, j) to device (j, i) on a square mesh."""
     into = job.empty() if out is None else out
     i, j = job.mesh.coords(RANK)
     COMM.Sendrecv(job.block, j * job.mesh.shape()[0] + i, recvbuf=into)
@@ -143,7 +143,7 @@ def swap(job: Job, out: Array | None) -> Array:
 
 
 def unpack(received: Array, shapes: list[tuple[int, ...]], into: Array, axis: int) -> None:
-    """Copy consecutive pieces into place, one after the other along *axis*."""
+    """Copy consecutive pieces into *into*, one after the other along *axis*."""
     start = at = 0
     for shape in shapes:
         stop, after = start + shape[axis], at + math.prod(shape)
@@ -157,7 +157,7 @@ def bytes_of(array: Array, counts: list[int]) -> list[Any]:
 
 
 def starts_of(counts: list[int]) -> list[int]:
-    """Return where consecutive pieces begin."""
+    """Return the offsets of consecutive pieces."""
     return [0, *itertools.accumulate(counts[:-1])]
 
 
@@ -171,18 +171,18 @@ def along(dims: tuple[tuple[str, int], ...], name: str) -> MPI.Comm:
 
 @each
 def mpi4py(job: Job) -> tuple[Any, Any, Array]:
-    """Code by hand that returns a new array."""
+    """Run code written by hand that returns a new array."""
     return by_hand(job), lambda result: result, job.block
 
 
 @each
 def mpi4py_out(job: Job) -> tuple[Any, Any, Array]:
-    """Code by hand that writes into the user's array."""
+    """Run code written by hand that writes into the user's array."""
     return by_hand(job, job.empty()), lambda result: result, job.block
 
 
-def mpi4py_started(jobs: list[Job]) -> Contender:
-    """Code by hand with all exchanges on their way at once."""
+def mpi4py_nonblocking(jobs: list[Job]) -> Contender:
+    """Run code written by hand with all exchanges nonblocking at once."""
     dims, (name, axis, to) = jobs[0].case.mesh_dims(RANKS), only_move(jobs[0].case)
     comm = along(dims, name)
 
@@ -195,22 +195,22 @@ def mpi4py_started(jobs: list[Job]) -> Contender:
 
 
 def mpi4py_at_once(jobs: list[Job]) -> Contender:
-    """Code by hand that sends all tensors in one exchange."""
+    """Run code written by hand that sends all tensors in one exchange."""
     dims, (name, axis, to) = jobs[0].case.mesh_dims(RANKS), only_move(jobs[0].case)
     comm, blocks, length = along(dims, name), [job.block for job in jobs], jobs[0].case.shape[axis]
     return Contender(lambda: exchange(np.stack(blocks), comm, axis + 1, to + 1, length), True, blocks)
 
 
 def only_move(case: Case) -> tuple[str, int, int]:
-    """Return the only mesh dimension that moves, and from which axis to which."""
+    """Return the only mesh dimension that moves, its axis, and its new axis."""
     moves = case.moves()
     if moves is None or len(moves) > 1:
-        raise Cannot("written only for one exchange")
+        raise Cannot("written for one exchange only")
     return moves[0]
 
 
 def bare_alltoallv(jobs: list[Job]) -> Contender:
-    """The MPI call alone, on bytes that are packed already: what a relayout adds to it is its own latency."""
+    """Make the MPI call alone, on packed bytes. The time that a relayout adds to it is the latency of meshcomm."""
     each_rank = jobs[0].case.nbytes // RANKS**2
     send, into = np.zeros((2, each_rank * RANKS), np.uint8)
     messages = [bytes_of(data, [each_rank] * RANKS) for data in (send, into)]
@@ -221,7 +221,7 @@ def bare_alltoallv(jobs: list[Job]) -> Contender:
 
 
 def own_tensor(job: Job) -> mc.DTensor:
-    """Return the tensor in memory of meshcomm's, as the result of an earlier relayout is."""
+    """Return the tensor in memory of meshcomm, like the result of an earlier relayout."""
     return mc.relayout(wrapped(job, job.block), job.source)
 
 
@@ -238,27 +238,27 @@ def local(tensor: mc.DTensor) -> Array:
 
 @each
 def meshcomm(job: Job) -> tuple[Any, Any, Array]:
-    """Relayout of a tensor that meshcomm made."""
+    """Relay a tensor that meshcomm made."""
     tensor = own_tensor(job)
     return lambda: mc.relayout(tensor, job.target), local, local(tensor)
 
 
 @each
 def meshcomm_from_local(job: Job) -> tuple[Any, Any, Array]:
-    """Relayout of the user's NumPy array."""
+    """Relay the user's NumPy array."""
     return lambda: mc.relayout(wrapped(job, job.block), job.target), local, job.block
 
 
 @each
 def meshcomm_out(job: Job) -> tuple[Any, Any, Array]:
-    """Relayout of the user's NumPy array into another one."""
+    """Relay the user's NumPy array into another one."""
     tensor, out = wrapped(job, job.block), mc.from_local(job.empty(), job.target, job.case.shape)
     return lambda: mc.relayout(tensor, job.target, out=out), local, job.block
 
 
 @each
 def meshcomm_planned(job: Job) -> tuple[Any, Any, Array]:
-    """A plan that is kept, and the result's memory too."""
+    """Execute a kept plan into kept memory."""
     tensor, out = own_tensor(job), mc.from_local(job.empty(), job.target, job.case.shape)
     plan = mc.plan_relayout(job.case.shape, job.case.dtype, job.source, job.target)
     return lambda: plan.execute(tensor, out=out), local, local(tensor)
@@ -266,13 +266,13 @@ def meshcomm_planned(job: Job) -> tuple[Any, Any, Array]:
 
 @each
 def meshcomm_scratch(job: Job) -> tuple[Any, Any, Array]:
-    """Relayout in rounds, with 1 MiB of scratch memory."""
+    """Relay in rounds, with 1 MiB of scratch."""
     tensor = own_tensor(job)
     return lambda: mc.relayout(tensor, job.target, max_scratch_bytes=2**20), local, local(tensor)
 
 
-def meshcomm_started(jobs: list[Job]) -> Contender:
-    """All tensors on their way at once: start_relayout of each, then wait for each."""
+def meshcomm_nonblocking(jobs: list[Job]) -> Contender:
+    """Relay all tensors nonblocking: start_relayout of each, then wait for each."""
     tensors = [own_tensor(job) for job in jobs]
 
     def call() -> list[mc.DTensor]:
@@ -283,7 +283,7 @@ def meshcomm_started(jobs: list[Job]) -> Contender:
 
 
 def meshcomm_at_once(jobs: list[Job]) -> Contender:
-    """All tensors in one call."""
+    """Relay all tensors in one call."""
     tensors, target = [own_tensor(job) for job in jobs], jobs[0].target
     return Contender(
         lambda: mc.relayout(tensors, target),
@@ -303,12 +303,12 @@ def subcomms(dims: tuple[int, ...]) -> Any:
 
 
 def pencils(job: Job) -> tuple[Any, int, list[int]]:
-    """Return communicators per axis, the whole axis to begin with, and the axes that become whole one by one."""
+    """Return communicators per axis, the first whole axis, and the axes that become whole one by one."""
     case, moves = job.case, job.case.moves()
     if case.gathered_axis() is not None:
         raise Cannot("no replicated arrays")
     if moves is None:
-        raise Cannot("exchanges only with an axis that is not divided")
+        raise Cannot("exchanges only with an unsharded axis")
     sizes = dict(case.mesh_dims(RANKS))
     dims = tuple(sizes.get(name, 1) for name in case.specs()[0])
     if any(n < d for specs in case.specs() for n, d in zip(case.shape, [sizes.get(s, 1) for s in specs], strict=True)):
@@ -318,7 +318,7 @@ def pencils(job: Job) -> tuple[Any, int, list[int]]:
 
 @each
 def fft_redistribute(job: Job) -> tuple[Any, Any, Array]:
-    """DistArray.redistribute to a new array."""
+    """Call DistArray.redistribute, which returns a new array."""
     comms, whole, axes = pencils(job)
     array = package("mpi4py_fft").DistArray(
         job.case.shape, subcomm=comms, dtype=job.block.dtype, buffer=job.block, alignment=whole
@@ -335,7 +335,7 @@ def fft_redistribute(job: Job) -> tuple[Any, Any, Array]:
 
 @each
 def fft_transfer(job: Job) -> tuple[Any, Any, Array]:
-    """Transfers that are planned once, into arrays that are kept."""
+    """Run Transfers that are planned once, into kept arrays."""
     comms, whole, axes = pencils(job)
     here, block, steps = package("mpi4py_fft.pencil").Pencil(comms, job.case.shape, whole), job.block, []
     for axis in axes:
@@ -357,10 +357,10 @@ def fft_transfer(job: Job) -> tuple[Any, Any, Array]:
 
 @each
 def heat_resplit(job: Job) -> tuple[Any, Any, Array]:
-    """heat.resplit of an array that wraps the block."""
+    """Call heat.resplit on an array that wraps the block."""
     case = job.case
     if len(case.mesh_dims(RANKS)) > 1:
-        raise Cannot("divides one axis, over all ranks")
+        raise Cannot("shards one axis, over all ranks")
     ht, torch = package("heat"), package("torch")
     source, target = (next((axis for axis, name in enumerate(s) if name != "-"), None) for s in case.specs())
     array = ht.array(torch.from_numpy(job.block), is_split=source, copy=False)
@@ -399,7 +399,7 @@ def free_port() -> int:
 
 @each
 def dtensor(job: Job) -> tuple[Any, Any, Array]:
-    """torch.distributed.tensor.DTensor.redistribute."""
+    """Call torch.distributed.tensor.DTensor.redistribute."""
     case, dims = job.case, job.case.mesh_dims(RANKS)
     if case.uneven(RANKS):
         raise Cannot("cuts uneven lengths as torch.chunk does, not into these blocks")
@@ -426,17 +426,17 @@ def memory() -> int:
 
 
 def package(name: str) -> Any:
-    """Return a module of a package that may not be installed."""
+    """Import a module of a package that may be missing."""
     return importlib.import_module(name)
 
 
 def other_ways(case: Case) -> bool:
-    """Whether other ways to call are measured."""
+    """Return whether other calls for the same are measured."""
     return case.ways
 
 
 def many(case: Case) -> bool:
-    """Whether there are several tensors."""
+    """Return whether there are several tensors."""
     return case.tensors > 1
 
 
@@ -453,10 +453,10 @@ PEERS: dict[str, Peer] = {
     "meshcomm, from_local and out=": Peer(meshcomm_out, wanted=other_ways),
     "meshcomm, plan.execute(out=)": Peer(meshcomm_planned, wanted=other_ways),
     "meshcomm, max_scratch_bytes=1 MiB": Peer(meshcomm_scratch, wanted=other_ways),
-    "meshcomm, start_relayout": Peer(meshcomm_started, wanted=other_ways),
+    "meshcomm, start_relayout": Peer(meshcomm_nonblocking, wanted=other_ways),
     "meshcomm, a list of tensors": Peer(meshcomm_at_once, wanted=many),
     "mpi4py, user's out": Peer(mpi4py_out, wanted=other_ways),
-    "mpi4py, Ialltoallv": Peer(mpi4py_started, wanted=other_ways),
+    "mpi4py, Ialltoallv": Peer(mpi4py_nonblocking, wanted=other_ways),
     "mpi4py, all in one Alltoallv": Peer(mpi4py_at_once, wanted=many),
     "nothing": Peer(nothing, wanted=lambda case: case.latency),
     "bare MPI_Alltoallv": Peer(bare_alltoallv, wanted=lambda case: case.latency),

@@ -1,4 +1,4 @@
-"""What was measured, as a Markdown page and a plot: ``python benchmarks/report.py DIRECTORY`` makes them again."""
+"""Write the figures as a Markdown page and a plot: ``python benchmarks/report.py DIRECTORY`` makes them again."""
 
 import argparse
 import json
@@ -9,7 +9,7 @@ from typing import Any
 
 from cases import bytes_text
 
-Figures = dict[str, Any]  # what measure.py writes, for one number of ranks or devices
+Figures = dict[str, Any]  # the output of measure.py for one number of ranks or devices
 
 MAIN = (
     "meshcomm",
@@ -22,17 +22,18 @@ MAIN = (
     "jax.jit(out_shardings=)",
 )
 METHOD = """\
-- Contenders take turns: in each round every one runs once, in an order that changes, so that all see the same noise. A
-  time is that from one barrier of all ranks to the next. Calls on less than 4 MiB are timed after one that is not, so
-  that they do not pay for what the others left in the caches.
-- *time / memcpy* is the median, over rounds, of the time divided by that of `memcpy` in the same round: NumPy's copy
-  of a block as large as the target's by all ranks at once, into memory that is there already. In parentheses:
-  quartiles. *streaming memcpy* is that of meshcomm's kernel, whose stores pass by the cache where copies are large.
-- The *first call* is that of this process for this case: planning, communicators, memory that was never touched.
+- Contenders take turns: in each round every contender runs once, in a changing order, so all see the same noise. A
+  time goes from one barrier of all ranks to the next. A call on less than 4 MiB runs once before it is timed, because
+  the other contenders have changed the caches.
+- *time / memcpy* is the median, over rounds, of a ratio: the time of a contender over the time of `memcpy` in the same
+  round. `memcpy` is NumPy's copy of a block as large as the target's, by all ranks at once, into memory that is there
+  already. Quartiles are in parentheses. *streaming memcpy* is the copy of meshcomm's kernel, which writes large copies
+  past the caches.
+- The *first call* is the first of this process for this case: it plans, makes communicators and touches new memory.
 - After the timing each contender runs once more on other values, and its result is compared on every rank.
-- *mpi4py* is the code that a careful user writes for just that case. All return new arrays, but *mpi4py-fft Transfer*,
-  which is planned before and writes into an array that is kept. *DTensor on gloo* exchanges by gathering the whole
-  array on every rank: gloo has no AllToAll. A contender that is slow runs in fewer rounds than the others, at least 5.
+- *mpi4py* is the code that a careful user writes for one case. All contenders return new arrays, except *mpi4py-fft
+  Transfer*, which is planned before and writes into a kept array. *DTensor on gloo* gathers the whole array on every
+  rank, because gloo has no AllToAll. A slow contender runs in fewer rounds than the others, at least 5.
 """
 
 
@@ -51,7 +52,9 @@ def quartiles(data: list[float]) -> tuple[float, float, float]:
 def ratios(measured: dict[str, Any], name: str) -> list[float]:
     """Return the times of a contender in units of the memcpy of the same round."""
     times = measured["times"]
-    return [t / unit for t, unit in zip(times[name], times["memcpy"], strict=False)]  # the slow have fewer rounds
+    return [
+        t / unit for t, unit in zip(times[name], times["memcpy"], strict=False)
+    ]  # slow contenders have fewer rounds
 
 
 def number(x: float) -> str:
@@ -103,14 +106,14 @@ def page(figures: list[Figures], facts: dict[str, str]) -> str:
 
 
 def heading(found: Figures) -> str:
-    """Return what a part of the page is about."""
+    """Return the heading of a section of the page."""
     if found["devices"]:
-        return f"{found['ranks']} devices that are threads of one process"
+        return f"{found['ranks']} devices, which are threads of one process"
     return f"{found['ranks']} ranks"
 
 
 def where(found: Figures) -> dict[str, str]:
-    """Return facts about the machine."""
+    """Return the machine, the MPI and the versions."""
     it = found["environment"]
     return {
         "machine": f"{it['processor']}, {it['cores']} cores on {it['hosts']} host(s), {it['system']}",
@@ -120,7 +123,7 @@ def where(found: Figures) -> dict[str, str]:
 
 
 def load(found: Figures) -> str:
-    """Return how busy the machine was, and whether the ranks had to share cores."""
+    """Return the load of the machine, and whether it was oversubscribed."""
     before, after = (f"{average[0]:.1f}" for average in found["load"])
     cores = found["environment"]["cores"] * found["environment"]["hosts"]
     oversubscribed = f"More ranks than cores ({cores}). " if found["ranks"] > cores else ""
@@ -128,7 +131,7 @@ def load(found: Figures) -> str:
 
 
 def summary(rows: list[dict[str, Any]]) -> Iterator[str]:
-    """Yield the table of ratios, and what contenders cannot do."""
+    """Yield the table of ratios, and the cases that contenders cannot express."""
     present = [name for name in MAIN if any(name in m["times"] for m in rows)]
     cells = []
     for m in rows:
@@ -139,20 +142,20 @@ def summary(rows: list[dict[str, Any]]) -> Iterator[str]:
 
 
 def reasons(rows: list[dict[str, Any]]) -> Iterator[str]:
-    """Yield who did not take part, why, and where."""
+    """Yield the contenders that did not run, why, and in which cases."""
     found: dict[tuple[str, str], list[str]] = {}
     for m in rows:
         for name, reason in m["cannot"].items():
             found.setdefault((name, reason), []).append(m["case"]["name"])
     if found:
-        yield "Cannot, or is not there:\n"
+        yield "Did not run:\n"
     for (name, reason), cases in found.items():
         yield f"- {name}: {reason}" + (f" ({'; '.join(cases)})" if len(cases) <= 4 and len(rows) > 1 else "")
     yield ""
 
 
 def ways(rows: list[dict[str, Any]]) -> Iterator[str]:
-    """Yield the table of other ways to do the same."""
+    """Yield the table of meshcomm's and mpi4py's other calls for the same."""
     wanted = [m for m in rows if m["case"]["ways"]]
     names = dict.fromkeys(n for m in wanted for n in m["times"] if n in MAIN[:2] or n not in MAIN)
     cells = [
@@ -165,7 +168,7 @@ def ways(rows: list[dict[str, Any]]) -> Iterator[str]:
 
 
 def latency(rows: list[dict[str, Any]]) -> Iterator[str]:
-    """Yield what a small relayout adds to the bare MPI call."""
+    """Yield the time that a small relayout adds to the bare MPI call."""
     for m in rows:
         times, bare = m["times"], "bare MPI_Alltoallv"
         if bare in times and "meshcomm" in times:
@@ -206,7 +209,7 @@ def scaling(figures: list[Figures]) -> Iterator[str]:
 
 
 def plot(figures: list[Figures], file: Path) -> str | None:
-    """Draw time by size, a panel per number of ranks; return why not if that cannot be."""
+    """Draw time by size, a panel per number of ranks; return the reason if there is no plot."""
     try:
         import matplotlib
     except ImportError:
@@ -240,7 +243,7 @@ def plot(figures: list[Figures], file: Path) -> str | None:
 
 
 def write(directory: Path) -> list[str]:
-    """Write the page and the plot of the figures in a directory; return what to tell the user."""
+    """Write the page and the plot of the figures in a directory; return the lines for the user."""
     figures = [json.loads(file.read_text(encoding="utf-8")) for file in directory.glob("figures-*.json")]
     if not figures:
         return [f"there are no figures in {directory}"]

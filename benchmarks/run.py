@@ -1,8 +1,9 @@
 """Benchmarks: ``python benchmarks/run.py`` measures on 2, 4 and 8 ranks and writes build/bench/report.md and a plot.
 
-`cases.py` says what is measured, `peers.py` and `devices.py` against what, `measure.py` how, and `report.py` writes it
-down. Each number of ranks is an mpiexec of its own: that of the environment variable MPIEXEC, the one beside this
-Python, or that on PATH. What of the peers is installed takes part: ``pip install -e ".[bench]"`` gets all.
+`cases.py` lists the cases, `peers.py` and `devices.py` the contenders. `measure.py` measures them, and `report.py`
+writes the page. Each number of ranks is a job of its own. Its mpiexec is that of the environment variable MPIEXEC, the
+one beside this Python, or the one on PATH. All installed packages are measured: ``pip install -e ".[bench]"`` installs
+them all.
 """
 
 import argparse
@@ -28,22 +29,26 @@ PEERS = {"mpi4py_fft": "mpi4py-fft", "heat": "Heat", "torch": "PyTorch", "jax": 
 
 
 def arguments() -> argparse.Namespace:
-    """Return what the user wants."""
+    """Return the arguments of the command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
         "--full", action="store_true", help="all cases on all numbers of ranks, all sizes, more rounds"
     )
     parser.add_argument(
-        "--ranks", type=int, nargs="+", default=[4, 2, 8], help="the first also runs the table's cases"
+        "--ranks",
+        type=int,
+        nargs="+",
+        default=[4, 2, 8],
+        help="numbers of ranks; the first also runs the cases of the table",
     )
-    parser.add_argument("--cases", default="", help="regular expression: only cases whose names it finds")
-    parser.add_argument("--peers", default="", help="regular expression: only contenders whose names it finds")
+    parser.add_argument("--cases", default="", help="regular expression: only cases with a matching name")
+    parser.add_argument("--peers", default="", help="regular expression: only contenders with a matching name")
     parser.add_argument("--output", type=Path, default=HERE.parent / "build" / "bench", help="directory")
     return parser.parse_args()
 
 
 def jobs(options: argparse.Namespace) -> list[tuple[int, list[str]]]:
-    """Return the jobs: how many ranks, or 0 for a process without MPI, and the arguments of measure.py."""
+    """Return the jobs: the number of ranks (0 for a process without MPI) and the arguments of measure.py."""
     first, *others = options.ranks
     half = [] if options.full else ["--only", "scaling"]
     listed = [(first, []), *((n, half) for n in others)]
@@ -54,14 +59,14 @@ def jobs(options: argparse.Namespace) -> list[tuple[int, list[str]]]:
 
 
 def minutes(options: argparse.Namespace, absent: list[str]) -> int:
-    """Return about how long all takes, found on two cores: always, with the slow peers, and with JAX."""
+    """Return the minutes that all jobs take, as measured on two cores."""
     always, slow, jax = (1200, 1200, 500) if options.full else (100, 120, 70)
     seconds = always + slow * ("PyTorch" not in absent) + jax * ("JAX" not in absent)
     return round(seconds / 60)
 
 
 def launcher(ranks: int) -> list[str]:
-    """Return the command that starts so many ranks."""
+    """Return the command that launches this number of ranks."""
     own = Path(sys.executable).with_name("mpiexec")
     command = os.environ.get("MPIEXEC") or (str(own) if own.exists() else shutil.which("mpiexec"))
     if not command:
@@ -70,17 +75,17 @@ def launcher(ranks: int) -> list[str]:
 
 
 def start(ranks: int, args: list[str], file: Path) -> bool:
-    """Measure in new processes; return whether that went well."""
+    """Measure in new processes; return whether they succeeded."""
     program = [str(HERE / "measure.py"), *args, "--output", str(file)]
-    python = [sys.executable, "-W", "ignore"]  # warnings of the peers are not ours
+    python = [sys.executable, "-W", "ignore"]  # hide the warnings of other packages
     command = [*launcher(ranks), *python, "-m", "mpi4py", *program] if ranks else [*python, *program]
-    limit = "7200" if "--full" in args else "900"  # seconds, should a peer hang
+    limit = "7200" if "--full" in args else "900"  # seconds, in case a contender hangs
     env = os.environ | {"OMP_NUM_THREADS": "1", "MPIEXEC_TIMEOUT": limit}
     return subprocess.run(command, env=env, stdin=subprocess.DEVNULL, check=False).returncode == 0
 
 
 def planning() -> str:
-    """Return how long one rank of 4,096 plans; the median of some shapes, so that nothing is remembered."""
+    """Return the time in which one rank of 4,096 plans: the median over several shapes, so that no cache helps."""
     mesh = mc.Mesh(range(4096), [("x", 64), ("y", 64)])
     found = []
     for source, target in ((["x", "y", "-"], ["-", "x", "y"]), (["x", "-", "y"], ["y", "-", "x"])):
@@ -99,7 +104,7 @@ SETTING = re.compile(r"(MESHCOMM_|MPIR_CVAR_|OMPI_MCA_|PRTE_MCA_|UCX_|XLA_FLAGS)
 
 
 def facts() -> dict[str, str]:
-    """Return what the page says first."""
+    """Return the first lines of the page."""
     settings = [f"{name}={text}" for name, text in sorted(os.environ.items()) if SETTING.match(name)]
     return {
         "measured": time.strftime("%Y-%m-%d %H:%M"),
@@ -110,7 +115,7 @@ def facts() -> dict[str, str]:
 
 
 def revision() -> str:
-    """Return the commit of the sources, if they are a clone."""
+    """Return the commit of the sources in a clone."""
     command = ["git", "describe", "--always", "--dirty"]
     try:
         return subprocess.run(command, cwd=HERE, capture_output=True, text=True, check=True).stdout.strip()
@@ -125,9 +130,9 @@ def main() -> int:
     more = "" if options.full else "; --full, for all sizes to 512 MiB, ten times that"
     print(f"This takes about {minutes(options, absent)} minutes if nothing else runs here{more}.")
     if os.getloadavg()[0] > (os.cpu_count() or 1) / 2:
-        print(f"This machine is busy (load {os.getloadavg()[0]:.1f}): what it gives for small arrays says nothing.")
+        print(f"This machine is busy (load {os.getloadavg()[0]:.1f}): figures for small arrays mean nothing.")
     if absent:
-        print(f'Not installed: {", ".join(absent)}. pip install -e ".[bench]" gets them all.')
+        print(f'Not installed: {", ".join(absent)}. pip install -e ".[bench]" installs them all.')
     sys.stdout.flush()
     options.output.mkdir(parents=True, exist_ok=True)
     for old in options.output.glob("figures-*.json"):

@@ -1,9 +1,9 @@
 """Learn handwritten digits with a network of two layers: mpiexec -n 4 python mpi_examples/digits.py
 
-The mesh has the dimensions batch and model, 2 x 2 with four ranks. The hidden layer is divided over model: each rank
-has some of its units, and works on a part of the images. For the output layer every rank takes all units of fewer
-images instead: one relayout, an all-to-all. Gradients go back the same way. The program is the same for any number of
-ranks, and so are its numbers: the losses agree to 1e-6.
+The mesh has the dimensions batch and model, 2 x 2 with four ranks. The hidden layer is sharded over model: each rank
+computes some of its units, for some of the images. For the output layer each rank needs all units, for fewer images:
+one relayout, an AllToAll, moves them. Gradients go back the same way. The program runs on any number of ranks, and its
+losses agree to 1e-6.
 """
 
 from time import perf_counter
@@ -35,7 +35,7 @@ def initial(rng):
 
 
 def network(weights, images):
-    """Return a number for each image and digit."""
+    """Return the score of each digit for each image."""
     hidden = np.tanh(images @ weights["hidden"]["kernel"] + weights["hidden"]["bias"])
     hidden = mc.relayout(hidden, by_all)
     return hidden @ weights["output"]["kernel"] + weights["output"]["bias"]
@@ -48,7 +48,7 @@ def loss(weights, images, labels):
 
 
 def updated(weights, velocity, gradient):
-    """Return the weights and their velocity after a step; all three have the same layouts, so nothing moves."""
+    """Return the weights and their velocity after a step. All have the layouts of the gradient, so nothing moves."""
     if not isinstance(weights, dict):
         velocity = MOMENTUM * velocity - RATE * gradient
         return weights + velocity, velocity
@@ -64,7 +64,7 @@ held_out = 360
 images = mc.distribute(pixels[held_out:], by_batch)
 labels = mc.distribute(np.eye(10)[digits[held_out:]], by_all)
 weights = initial(rng)
-velocity = {layer: {name: mc.zeros_like(w) for name, w in part.items()} for layer, part in weights.items()}
+velocity = {layer: {name: mc.zeros_like(w) for name, w in arrays.items()} for layer, arrays in weights.items()}
 
 start, step = perf_counter(), value_and_grad(loss)
 for number in range(STEPS):

@@ -1,4 +1,4 @@
-"""The three models of the page of LayoutMap.scope: subclassed, functional and sequential, laid out by one map.
+"""Lay out three models by one map: the subclassed, functional and sequential model of the page of LayoutMap.scope.
 
 mpiexec -n 4 python mpi_examples/layout_map_models.py
 """
@@ -23,7 +23,7 @@ layout_map["d2.bias"] = layout_4
 
 
 def check(d1, d2):
-    """Check the layouts, and that each rank holds its own blocks only."""
+    """Check the layouts, and that each rank holds only its own blocks."""
     assert d1.kernel.layout == layout_1
     assert d1.bias.layout == layout_2
     assert d2.kernel.layout == layout_3
@@ -33,7 +33,7 @@ def check(d1, d2):
 
 
 class SubclassModel(Model):
-    """Its layers are attributes; they are built at the first call."""
+    """A model with layers as attributes, which build their variables at the first call."""
 
     def __init__(self, name=None):
         super().__init__(name=name)
@@ -41,7 +41,7 @@ class SubclassModel(Model):
         self.d2 = Dense(1000, seed=2)
 
     def call(self, inputs):
-        """Call one layer after the other."""
+        """Return the output of both layers."""
         x = self.d1(inputs)
         return self.d2(x)
 
@@ -67,7 +67,7 @@ with layout_map.scope():
     )
 check(sequential.layers[0], sequential.layers[1])
 
-# Initial values depend on the seeds only: not on the model, the layouts or the number of ranks.
+# Initial values depend only on the seeds, not on the model, the layouts or the number of ranks.
 kernel_1 = mc.random_normal(1, stddev=10**-0.5)((slice(0, 10), slice(0, 20)), (10, 20), "f4")
 kernel_2 = mc.random_normal(2, stddev=20**-0.5)((slice(0, 20), slice(0, 30)), (20, 30), "f4")
 batch = np.random.default_rng(0).normal(size=(10, 10)).astype("f4")

@@ -1,8 +1,8 @@
 """Split images over the logical devices of a replica: mpiexec -n 8 python mpi_examples/logical_devices.py
 
-The example of experimental_split_to_logical_devices: on 8 ranks, one replica of 8 logical devices, and images split
-2 * 4 ways. With 1, 2 or 4 ranks the replica is smaller; with another number, the ranks left over are in no replica.
-Then the same ranks form two replicas, each with images of its own.
+This is the example of experimental_split_to_logical_devices: 8 ranks form one replica of 8 logical devices, and images
+are cut into 2 * 4 blocks. With 1, 2 or 4 ranks the replica is smaller. With another number, some ranks are in no
+replica. Then the same ranks form two replicas, each with images of its own.
 """
 
 import numpy as np
@@ -13,13 +13,13 @@ from meshcomm.training.strategy import PerReplica
 from meshcomm.training.strategy import Strategy
 from meshcomm.training.topology import Topology
 
-# Logical devices: how the images are split over them, and the box of ranks that they are.
+# For each number of logical devices: how the images are cut, and the box of ranks in the topology.
 PARTITIONS = {1: [1, 1, 1, 1], 2: [1, 1, 2, 1], 4: [1, 2, 2, 1], 8: [1, 2, 4, 1]}
 COMPUTATIONS = {1: [1, 1, 1, 1], 2: [1, 1, 1, 2], 4: [1, 1, 2, 2], 8: [1, 2, 2, 2]}
 
 
 def strategy_of(cores, replicas):
-    """Return a strategy of *replicas* with *cores* logical devices each, out of the ranks that there are."""
+    """Return a strategy with *replicas* of *cores* logical devices each, on the ranks of the job."""
     ranks = mc.create_mesh().size
     box = COMPUTATIONS[cores]
     if ranks % cores == 0:
@@ -30,9 +30,9 @@ def strategy_of(cores, replicas):
 
 
 def model(images):
-    """Return for each image how far its brightest channel is from the mean of the image, over all pixels.
+    """Return the contrast of each image: the mean of its brightest channel per pixel, minus the mean of the image.
 
-    The brightest channel is found where the pixels are; the mean needs whole images.
+    Each block finds the brightest channel of its pixels. The mean needs whole images, so a relayout moves them.
     """
     brightest = mc.from_local(images.local.max(axis=3, keepdims=True), images.layout, (*images.shape[:3], 1))
     names = tuple(images.mesh.dim_names)
@@ -46,13 +46,13 @@ def check_split(strategy, inputs, images):
     """Check that logical device k has the block of *inputs* at ``unravel_index(k, partition)``."""
     partition = images.mesh.shape()
     at = np.unravel_index(strategy.logical_device_id, partition)
-    lengths = [n // parts for n, parts in zip(inputs.shape, partition, strict=True)]
+    lengths = [n // count for n, count in zip(inputs.shape, partition, strict=True)]
     block = tuple(slice(i * n, (i + 1) * n) for i, n in zip(at, lengths, strict=True))
     assert np.array_equal(images.local, inputs[block])
 
 
 def report(replica, ranks, images, contrast):
-    """Print, as one text, which logical device had what."""
+    """Print which block each logical device had, as one text."""
     lines = [f"replica {replica}: contrast of the first image {contrast[0]:.4f}"]
     for device, rank in enumerate(ranks):
         _, width, height, _ = images.layout.block_slices(images.shape, device)
@@ -62,7 +62,7 @@ def report(replica, ranks, images, contrast):
 
 
 def run(strategy, batches):
-    """Run the model on every replica, each with its own batch, and check what it returns."""
+    """Run the model on every replica, each with its own batch, and check the result."""
     partition = PARTITIONS[strategy.num_logical_devices]
 
     def step_fn(inputs):

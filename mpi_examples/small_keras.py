@@ -1,7 +1,7 @@
-"""A few layers in the manner of Keras, as small as the examples need them; not part of the library.
+"""A few small layers like those of Keras, for the examples only; the library does not have them.
 
-Layers make their variables at their first call, when they learn the shape of their input. A functional or sequential
-model names its variables by the names of its layers, a subclassed one by its attributes.
+A layer makes its variables at its first call, when it learns the shape of its input. A functional or sequential model
+names its variables by its layer names, a subclassed model by its attributes.
 """
 
 from collections import Counter
@@ -10,21 +10,21 @@ import meshcomm as mc
 
 
 class Symbol:
-    """The shape of an array that is not there yet, and the layer that will make it from another one."""
+    """The shape of a future array, the layer that will compute it, and the symbol of its input."""
 
     def __init__(self, shape, layer, source=None):
         self.shape, self.layer, self.source = shape, layer, source
 
 
 class Layer(mc.Module):
-    """What takes an array to another: ``build`` makes the variables, ``call`` uses them."""
+    """Compute an array from another: ``build`` makes the variables, ``call`` uses them."""
 
     def __init__(self, name=None):
         self.name = name or type(self).__name__.lower()
         self.is_built = False
 
     def __call__(self, x):
-        """Return the output for an array, or for a Symbol the Symbol of the output."""
+        """Return the output for an array, or the Symbol of the output for a Symbol."""
         if not self.is_built:
             with self.building():
                 self.build(x.shape)
@@ -33,7 +33,7 @@ class Layer(mc.Module):
 
 
 class Dense(Layer):
-    """``x @ kernel + bias``. Collective: the weights are gathered for each use, as in fully sharded data parallel."""
+    """``x @ kernel + bias``. Collective: each call gathers the weights, as in fully sharded data parallel."""
 
     def __init__(self, units, name=None, input_shape=None, seed=0):
         super().__init__(name)
@@ -55,7 +55,7 @@ class Dense(Layer):
 
 
 class InputLayer(Layer):
-    """Where a functional model begins."""
+    """The first layer of a functional model."""
 
 
 def Input(shape, batch_size=None, name=None):  # noqa: N802
@@ -66,7 +66,7 @@ def Input(shape, batch_size=None, name=None):  # noqa: N802
 
 
 class Model(Layer):
-    """A model: a subclass with a method ``call``, or the layers between the Symbols of an input and an output."""
+    """A subclass with a method ``call``, or the layers between the Symbols of an input and an output."""
 
     def __init__(self, inputs=None, outputs=None, name=None):
         super().__init__(name)
@@ -74,7 +74,7 @@ class Model(Layer):
         self.layers = [] if outputs is None else _on_the_way(outputs)
 
     def parts(self):
-        """Name the parts by layer name if the model is not a subclass."""
+        """Return the layers by name, or the attributes of a subclass."""
         return _by_name(self.layers) if type(self) is Model else super().parts()
 
     def call(self, x):
@@ -85,7 +85,7 @@ class Model(Layer):
 
 
 class Sequential(Model):
-    """Layers one after the other; built at once if the first one has an ``input_shape``."""
+    """Layers one after the other. They are built at once if the first has an ``input_shape``."""
 
     def __init__(self, layers, name=None):
         super().__init__(name=name)
@@ -94,7 +94,7 @@ class Sequential(Model):
             self.call(Input(self.layers[0].input_shape))
 
     def parts(self):
-        """Name the parts by layer name."""
+        """Return the layers by name."""
         return _by_name(self.layers)
 
 
@@ -104,7 +104,7 @@ def _on_the_way(output):
 
 
 def _by_name(layers):
-    """Return layers by name, with numbers after names that come again."""
+    """Return layers by name, with a number after each repeated name."""
     seen, named = Counter(), {}
     for layer in layers:
         number = seen[layer.name]

@@ -1,7 +1,8 @@
 """Smooth real terrain with a distributed 2-D FFT: mpiexec -n 4 python mpi_examples/terrain_fft.py [PICTURE]
 
-One rank loads an elevation model, 344 x 403 int16. Its rows are spread over the ranks and transformed, relaid as
-columns, transformed and filtered, and all the way back: FFTs of whole rows or columns on each rank, two relayouts.
+One rank loads an elevation model, 344 x 403 int16, and shards its rows over the ranks. Each rank transforms its rows.
+A relayout exchanges rows for columns. Each rank transforms and filters its columns, and a second relayout takes them
+back. So every FFT runs on whole rows or columns of one rank.
 """
 
 import sys
@@ -23,14 +24,14 @@ SIGMA = 4.0  # of the Gaussian, in cells of the grid; a cell is 93 m from north 
 
 
 def gaussian(n):
-    """Return the factors of the filter at the frequencies of an axis of *n* cells."""
+    """Return the factor of the filter for each frequency of an axis of *n* cells."""
     return np.exp(-2 * (np.pi * SIGMA * fft.fftfreq(n)) ** 2)
 
 
 def timed_relayout(tensor, layout):
-    """Return *tensor* in *layout*; print the plan, and the time of the slowest rank."""
+    """Return *tensor* in *layout*. Print the plan and the time of the slowest rank."""
     seconds = np.zeros(2)
-    for call in range(2):  # the first call makes the plan, the second one finds it
+    for call in range(2):  # the first call makes the plan, the second finds it
         MPI.COMM_WORLD.Barrier()
         start = perf_counter()
         result = mc.relayout(tensor, layout)
@@ -43,10 +44,10 @@ def timed_relayout(tensor, layout):
 
 
 def smooth(terrain, columns):
-    """Return *terrain*, which is divided by rows, after the filter."""
+    """Return *terrain*, sharded by rows, after the filter."""
     rows, shape = terrain.layout, terrain.shape
     t = timed_relayout(mc.from_local(fft.fft(terrain.local, axis=1), rows, shape), columns)
-    along_rows, along_columns = columns.block_slices(shape, t.mesh.rank)  # the global frequencies that are here
+    along_rows, along_columns = columns.block_slices(shape, t.mesh.rank)  # the global indices of this block
     factors = np.outer(gaussian(shape[0])[along_rows], gaussian(shape[1])[along_columns])
     filtered = fft.ifft(fft.fft(t.local, axis=0) * factors, axis=0)
     t = timed_relayout(mc.from_local(filtered, columns, shape), rows)
@@ -54,8 +55,8 @@ def smooth(terrain, columns):
 
 
 def draw(before, after, path):
-    """Write a picture of the terrain, before and after, to *path*."""
-    from matplotlib import pyplot as plt  # on the rank that draws, and on no other
+    """Write a picture of the terrain before and after the filter to *path*."""
+    from matplotlib import pyplot as plt  # only on the rank that draws
     from matplotlib.colors import LightSource, ListedColormap, Normalize
 
     plt.switch_backend("Agg")
@@ -72,11 +73,11 @@ def draw(before, after, path):
 
 
 def main(path):
-    """Smooth the terrain, check and draw the result on rank 0, and return whether it is right, on every rank."""
+    """Smooth the terrain, check and draw the result on rank 0. Return whether it is right, the same on every rank."""
     mesh = mc.create_mesh([("x", -1)])
     rows, columns = mc.Layout(["x", mc.UNSHARDED], mesh), mc.Layout([mc.UNSHARDED, "x"], mesh)
     elevation = get_sample_data("jacksboro_fault_dem.npz")["elevation"] if mesh.rank == 0 else None
-    terrain = mc.distribute(elevation, rows, root=0)  # still int16, and no other rank ever holds all of it
+    terrain = mc.distribute(elevation, rows, root=0)  # still int16; no other rank ever holds the whole array
     result, error = smooth(terrain, columns).to_numpy(root=0), np.zeros(1)
     if mesh.rank == 0:
         expected = fft.ifft2(fft.fft2(elevation) * np.outer(*map(gaussian, elevation.shape))).real

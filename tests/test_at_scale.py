@@ -30,8 +30,8 @@ def test_the_planner_gives_the_work_of_a_rank(ranks):
 def test_where_node_aware_exchanges_begin_to_pay(per_node, nodes):
     ranks = per_node * nodes
     for below, one, other in (
-        (model.partners_pay_below(MACHINE, per_node, nodes), model.partners, model.direct),
-        (model.leaders_pay_below(MACHINE, per_node, nodes), model.leaders, model.partners),
+        (model.forwarders_pay_below(MACHINE, per_node, nodes), model.forwarders, model.direct),
+        (model.aggregators_pay_below(MACHINE, per_node, nodes), model.aggregators, model.forwarders),
     ):
         for message in (2 * round(below / 2 * factor) for factor in (0.5, 2.0)):
             work = model.exchange(ranks, per_node, max(2, message) * ranks, MACHINE)
@@ -42,7 +42,7 @@ def test_where_node_aware_exchanges_begin_to_pay(per_node, nodes):
 def test_bytes_between_nodes_are_the_same_in_all_ways(monkeypatch):
     work = model.exchange(64, 16, 2**12, MACHINE)
     only_far = mc.Machine(0, 0, 0, 0, 0, 1e-9, 0)
-    assert model.direct(work, only_far) == model.partners(work, only_far) == model.leaders(work, only_far) > 0
+    assert model.direct(work, only_far) == model.forwarders(work, only_far) == model.aggregators(work, only_far) > 0
 
 
 def test_a_link_is_shared_by_the_ranks_of_a_node():
@@ -54,7 +54,7 @@ def test_published_times_of_small_messages():
     """Open MPI's pull request 12387: 192 ranks on 4 nodes, 1 byte to each: 264 to 272 µs, and 82 to 101 node-aware."""
     work = model.exchange(192, 48, 2 * 192, MACHINE)
     assert model.direct(work, MACHINE) == pytest.approx(268e-6, rel=0.1)
-    assert model.partners(work, MACHINE) == pytest.approx(82e-6, rel=0.3)
+    assert model.forwarders(work, MACHINE) == pytest.approx(82e-6, rel=0.3)
 
 
 def test_the_table(capsys, monkeypatch):
