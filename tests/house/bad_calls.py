@@ -1,4 +1,4 @@
-"""What the expressions of tests/data/errors.json may use: meshes, layouts, tensors and maps, made anew for each call."""
+"""What the expressions of tests/data/errors.json may use: meshes, layouts, tensors, maps, new for each call."""
 
 import pickle
 import re
