@@ -1,4 +1,4 @@
-"""Docstrings say first what is collective; "Local" is the default, and not written (laws.py holds that)."""
+"""Docstrings say first what is collective; "Local" is the default, and not written (support/laws.py holds that)."""
 
 import inspect
 

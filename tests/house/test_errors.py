@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 
 import pytest
-from bad_calls import PLACES, says
+from support.bad_calls import PLACES, says
 
 import meshcomm as mc
 

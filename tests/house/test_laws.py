@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-import laws
 import pytest
-from laws import FIXED_SIGNATURES, LAWS, WAYS, Tree, functions_in
+from support import laws
+from support.laws import FIXED_SIGNATURES, LAWS, WAYS, Tree, functions_in
 
 import meshcomm as mc
 

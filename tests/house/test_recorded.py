@@ -7,7 +7,7 @@ import pickle
 
 import numpy as np
 import pytest
-from recorded import DATA, PROTOCOLS, VALUES, names_in, record_of
+from support.recorded import DATA, PROTOCOLS, VALUES, names_in, record_of
 
 import meshcomm as mc
 

@@ -4,8 +4,8 @@ import inspect
 import json
 
 import pytest
-from recorded import PLANS
-from surface import DATA, STEPS, accepts, surface
+from support.recorded import PLANS
+from support.surface import DATA, STEPS, accepts, surface
 
 import meshcomm as mc
 

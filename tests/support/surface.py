@@ -1,6 +1,7 @@
 """What callers may rely on: the public names, and how each function and method may be called.
 
-`python tests/house/surface.py` writes it to tests/data/surface.json. Do so only to add names: what is recorded stays.
+`PYTHONPATH=tests python tests/support/surface.py` writes it to tests/data/surface.json. Do so only to add names: what
+is recorded stays.
 """
 
 import inspect
@@ -8,7 +9,7 @@ import json
 import re
 from pathlib import Path
 
-from recorded import VALUES
+from support.recorded import VALUES
 
 import meshcomm as mc
 import meshcomm.logical_devices

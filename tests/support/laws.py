@@ -1,6 +1,6 @@
 """The laws of the house, for any tree of sources: each gives the violations that it finds, a line of text each.
 
-`Tree` reads a package and everything below it. The tables say what the house is; test_laws.py holds the package to
+`Tree` reads a package and everything below it. The tables say what the house is; tests/house holds the package to
 them, and shows on made-up trees that each law finds what it is for.
 """
 

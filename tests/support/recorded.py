@@ -1,7 +1,7 @@
 """Values of the public API, of which tests/data records pickles, texts and bytes, so that later versions read them.
 
 `VALUES` makes each value with the public API of this version. Records are kept for ever: a version that writes other
-pickles gets a record of its own. `python tests/house/recorded.py NAME` adds the record tests/data/recorded-NAME.json.
+pickles gets a record of its own: `python tests/support/recorded.py NAME` adds tests/data/recorded-NAME.json.
 """
 
 import base64
