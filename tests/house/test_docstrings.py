@@ -1,0 +1,98 @@
+"""Docstrings say first what is collective; "Local" is the default, and not written (support/laws.py holds that)."""
+
+import inspect
+
+import meshcomm as mc
+
+COLLECTIVE = [
+    "DTensor.max",
+    "DTensor.mean",
+    "DTensor.min",
+    "DTensor.sum",
+    "DTensor.to_numpy",
+    "LayoutMap.distribute",
+    "Mesh.close",
+    "Plan.execute",
+    "RelayoutRequest.wait",
+    "Strategy.close",
+    "Strategy.experimental_assign_to_logical_device",
+    "Strategy.experimental_replicate_to_logical_devices",
+    "Strategy.experimental_split_to_logical_devices",
+    "Topology.from_comm",
+    "Variable.assign",
+    "Variable.assign_add",
+    "Variable.assign_sub",
+    "Variable.to_numpy",
+    "all_gather",
+    "all_reduce",
+    "all_to_all",
+    "barrier",
+    "broadcast",
+    "call_with_layout",
+    "collective_permute",
+    "copy_to_mesh",
+    "create_mesh",
+    "distribute",
+    "drop_plans",
+    "from_local",
+    "gradients.all_gather_vjp",
+    "gradients.all_reduce_vjp",
+    "gradients.all_to_all_vjp",
+    "gradients.broadcast_vjp",
+    "gradients.collective_permute_vjp",
+    "gradients.matmul_vjp",
+    "gradients.matmul_vjp_of_left",
+    "gradients.matmul_vjp_of_right",
+    "gradients.reduce_scatter_vjp",
+    "gradients.relayout_like_vjp",
+    "gradients.relayout_vjp",
+    "gradients.sum_vjp",
+    "machine_of",
+    "matmul",
+    "pack",
+    "reduce_scatter",
+    "relayout",
+    "relayout_like",
+    "start_relayout",
+]
+
+
+def documented():
+    """Return the docstrings of everything public: functions, methods and properties."""
+    found = {}
+    for name in mc.__all__:
+        value = getattr(mc, name)
+        if inspect.isclass(value):
+            found[name] = inspect.getdoc(value)
+            for member, attribute in vars(value).items():
+                if not member.startswith("_") and is_documented(attribute):
+                    found[f"{name}.{member}"] = inspect.getdoc(getattr(value, member))
+        elif callable(value):
+            found[name] = inspect.getdoc(value)
+    for name in dir(mc.gradients):
+        if "_vjp" in name:
+            found[f"gradients.{name}"] = inspect.getdoc(getattr(mc.gradients, name))
+    return found
+
+
+def is_documented(attribute):
+    return callable(attribute) or isinstance(attribute, property | classmethod | staticmethod)
+
+
+def says_collective(doc):
+    """Return whether the first paragraph of a docstring says that the function is collective."""
+    return "Collective" in (doc or "").partition("\n\n")[0]
+
+
+def test_everything_public_has_a_docstring():
+    assert [name for name, doc in documented().items() if not doc] == []
+
+
+def test_collective_functions_say_so_first_and_only_they():
+    assert sorted(name for name, doc in documented().items() if says_collective(doc)) == sorted(COLLECTIVE)
+
+
+def test_a_function_that_does_not_say_so_first_is_seen():
+    assert says_collective("Return the sum. Collective over the mesh.\n\nMore.")
+    assert not says_collective("Return the sum.\n\nIt is Collective.")
+    assert not says_collective(None)

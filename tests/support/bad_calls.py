@@ -1,0 +1,115 @@
+"""What the expressions of tests/data/errors.json may use: meshes, layouts, tensors, maps, new for each call."""
+
+import pickle
+import re
+
+import numpy as np
+
+import meshcomm as mc
+
+RANKS = 4
+
+
+def names():
+    """Return the names that an expression may use; on the ranks of a simulated world, or in none (then no tensor)."""
+    mesh = mc.Mesh(range(4), [("x", 2), ("y", 2)])
+    rules = mc.LayoutMap(mesh)
+    rules["dense.*kernel"] = mc.Layout(["x", mc.UNSHARDED], mesh)
+    coordinates = [[[x, y, 0, core] for core in range(2)] for x in range(2) for y in range(2)]
+    topology = mc.Topology(mesh_shape=[2, 2, 1, 2], device_coordinates=coordinates)
+    return {
+        "mc": mc,
+        "np": np,
+        "pickle": pickle,
+        "U": mc.UNSHARDED,
+        "mesh": mesh,
+        "L": lambda *specs: mc.Layout(list(specs), mesh),
+        "rows": mc.Layout(["x", mc.UNSHARDED], mesh),
+        "columns": mc.Layout([mc.UNSHARDED, "y"], mesh),
+        "rules": rules,
+        "searching": searching(mesh),
+        "topology": topology,
+        "zeros": lambda *shape: np.zeros(shape),
+    }
+
+
+def searching(mesh):
+    rules = mc.LayoutMap(mesh, mode="search")
+    rules.update({"kernel": mc.Layout(["x"], mesh), "bias": mc.Layout(["y"], mesh)})
+    return rules
+
+
+def names_of_rank(rank):
+    """Return the names that an expression may use on one rank of a simulated world."""
+    mesh = mc.create_mesh([("x", 2), ("y", 2)])
+    made = names() | {"mesh": mesh, "rank": rank, "L": lambda *specs: mc.Layout(list(specs), mesh)}
+    rows, columns = mc.Layout(["x", mc.UNSHARDED], mesh), mc.Layout([mc.UNSHARDED, "y"], mesh)
+    array = np.arange(24.0).reshape(6, 4)
+    made |= {"rows": rows, "columns": columns, "t": mc.distribute(array, rows), "array": array}
+    made["strategy"] = lambda *shape: mc.Strategy(mc.DeviceAssignment.build(four(), list(shape) or [1, 4, 1, 1]))
+    return made
+
+
+def four():
+    """Return the topology of the four ranks on one host."""
+    return mc.Topology.from_comm()
+
+
+def outcome(call, given):
+    """Return the class and the text of what the expression *call* raises; a class of None if nothing."""
+    try:
+        eval(compile(call, "<call>", "eval"), dict(given))
+    except Exception as error:
+        return type(error), str(error)
+    return None, ""
+
+
+def alone(call):
+    return [outcome(call, names())]
+
+
+def on_ranks(call):
+    """Return what *call* raises on each rank of a simulated world, and check that the ranks can go on."""
+
+    def program(rank):
+        given = names_of_rank(rank)
+        found = outcome(call, given)
+        moved = mc.relayout(given["t"], given["columns"])
+        assert moved.to_numpy().tolist() == given["array"].tolist()
+        return found
+
+    with mc.simulate(RANKS) as world:
+        return world.run(lambda: program(world.rank))
+
+
+def the_world(call):
+    """Return what a world raises whose ranks cannot go on after *call*."""
+    with mc.simulate(RANKS) as world:
+        try:
+            world.run(lambda: outcome(call, names_of_rank(world.rank)))
+        except mc.MeshcommError as error:
+            return [(type(error), str(error))]
+    return [(None, "")]
+
+
+PLACES = {"alone": alone, "ranks": on_ranks, "world": the_world}
+
+
+def plain(text):
+    """Return *text* without quotes and with one kind of brackets, for facts may be written either way.
+
+    >>> plain("['x', 2] of \\"y\\"")
+    '(x, 2) of y'
+    """
+    return text.replace("[", "(").replace("]", ")").replace("'", "").replace('"', "")
+
+
+def says(message, fact):
+    """Return whether *message* has the *fact*, as a word or number by itself.
+
+    >>> says("axis 0 has 7 elements", "7"), says("axis 10 has 17", "7"), says("shape [6, 4]", "(6, 4)")
+    (True, False, True)
+    """
+    found = re.escape(plain(fact))
+    before = r"(?<![\w.])" if found[0].isalnum() else ""
+    return re.search(rf"{before}{found}(?!\w|\.\d)", plain(message)) is not None
