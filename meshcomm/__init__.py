@@ -12,9 +12,10 @@ except ModuleNotFoundError:
         'another directory to use the installed package, or build it here: pip install -e ".[mpich]"'
     ) from None
 
-import meshcomm.adapters.on_import
-import meshcomm.ops.protocols
-from meshcomm import gradients, logical_devices
+import meshcomm.adapters.on_import  # noqa: F401 - tells autograd of tensors once a program imports it
+import meshcomm.ops.protocols  # noqa: F401 - NumPy's functions of tensors
+from meshcomm import gradients, logical_devices  # noqa: F401 - public modules
+from meshcomm._pickles import know_old_modules as _know_old_modules
 from meshcomm.arrays.collectives import (
     all_gather,
     all_reduce,
@@ -136,6 +137,7 @@ __all__ = [
     "zeros_like",
 ]
 
+_know_old_modules()
 for _name in __all__:
     if isinstance(_value := globals()[_name], type):
         _value.__module__ = __name__  # so that reprs and pickles do not depend on the folder

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from meshcomm._pickles import FieldsOnly
 from meshcomm._types import Indices
 from meshcomm.errors import MeshError
 
@@ -38,7 +39,7 @@ class Load(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Machine:
+class Machine(FieldsOnly):
     """Constants of a cost model, and the map of ranks to nodes; plans are chosen by it. Local.
 
     An exchange costs `wait` seconds, in which its ranks wait for each other, a message of it `alpha` seconds and a

@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 
+from meshcomm._tuning import POOLED_FROM
 from meshcomm._types import Array, Bytes, Shape
 from meshcomm.memory import pools
 
@@ -32,7 +33,7 @@ def new_bytes(size: int) -> Bytes:
         found: Bytes | None = pools.shared.allocate(size)
         if found is not None:
             return found
-    return pools.allocate_unshared(size)
+    return pools.allocate_unshared(size) if size > POOLED_FROM else np.empty(size, dtype=np.uint8)
 
 
 def new_block(shape: Shape, dtype: np.dtype[Any]) -> Array:

@@ -14,6 +14,7 @@ from numpy.typing import DTypeLike
 
 from meshcomm import _hooks
 from meshcomm._arguments import as_dtype, as_shape, check_size, integer
+from meshcomm._pickles import FieldsOnly
 from meshcomm._tuning import SAMPLED_DEVICES
 from meshcomm._types import Indices, Ranks
 from meshcomm.errors import LayoutError, MeshError, ShapeError
@@ -36,7 +37,7 @@ class _Total(NamedTuple):
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class Plan:
+class Plan(FieldsOnly):
     """How a tensor of one shape and dtype goes from layout *source* to layout *target*. Local.
 
     Print it to see its steps, what else was possible, and why this won. `bytes_moved` (received from others),
@@ -161,7 +162,7 @@ class Plan:
 
 
 @dataclass(frozen=True, repr=False)
-class DevicePlan:
+class DevicePlan(FieldsOnly):
     """One device's part of a plan. Local."""
 
     plan: Plan

@@ -8,10 +8,11 @@ otherwise. Steps between meshes over different ranks are in :mod:`meshcomm.plans
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
-from typing import NamedTuple, TypeAlias
+from typing import ClassVar, NamedTuple, TypeAlias
 
 import numpy as np
 
+from meshcomm._pickles import FieldsOnly
 from meshcomm._tuning import GATHERED_AT_ONCE
 from meshcomm._types import Indices, Names, Ranks
 from meshcomm.layouts.boxes import Box, Boxes, stacked
@@ -42,7 +43,7 @@ class Traffic(NamedTuple):
 
 
 @dataclass(frozen=True, repr=False)
-class Step:
+class Step(FieldsOnly):
     """One hop of a plan, from layout *source* to layout *target*. Local.
 
     *dims* are the mesh dimensions along which its groups lie: devices exchange only within a group. *held* is the
@@ -57,6 +58,8 @@ class Step:
     dims: Names
     held: Layout
     rounds: int = 1
+
+    renamed: ClassVar[dict[str, str]] = {"rounds": "parts"}
 
     @property
     def mesh(self) -> Mesh:

@@ -114,6 +114,7 @@ class Packed:
         self.rounds = rounds
         self._group = group
         self._in_messages = most_bytes > LARGEST_COUNT and not group.team.large_counts
+        self._is_alltoallv = type(self) is Packed and not self._in_messages
         self._alone = len(group.members) == 1
         ranks = len(group.members)
         self.send = _sending(ranks, tensors, [without_peer(tensor.sends, tensor.position) for tensor in tensors])
@@ -134,27 +135,33 @@ class Packed:
     def run(self, sources: list[Bytes], targets: list[Bytes], stretch: Bytes | None = None) -> None:
         """Fill the new blocks. Collective over the group."""
         packing, unpacking, rounds = self.send.packing, self.receive.packing, self.rounds
+        sent_bytes, received_bytes = self._send_bytes, self._receive_bytes
+        small = sent_bytes < ALIGNED_FROM and received_bytes < ALIGNED_FROM
         data, into = sources[0], targets[0]
         for number in range(0 if self._alone else rounds):
             if packing is not None:
-                data = _buffer("send", self._send_bytes, targets[0])
+                data = scratch("send", sent_bytes) if small else aligned_scratch("send", sent_bytes, targets[0])
                 packing.pack(sources, data, number, rounds)
             if unpacking is not None:
-                into = _buffer("receive", self._receive_bytes, sources[0])
+                into = (
+                    scratch("receive", received_bytes)
+                    if small
+                    else aligned_scratch("receive", received_bytes, sources[0])
+                )
             sent = self._sent[number] if self._sent else self.send.counts(number, rounds)
             received = self._received[number] if self._received else self.receive.counts(number, rounds)
-            self._communicate((data, *sent), (into, *received))
+            if self._is_alltoallv:
+                (self._group.opened or self._group.communicator()).alltoallv((data, *sent), (into, *received))
+            else:
+                self._communicate((data, *sent), (into, *received))
             if unpacking is not None:
                 unpacking.unpack(into, targets, number, rounds)
         if self.own is not None:
             self.own.run(sources, targets)
 
     def _communicate(self, send: Buffers, receive: Buffers) -> None:
-        communicator = self._group.opened or self._group.communicator()
-        if self._in_messages:
-            communicator.start_messages(send, receive).wait()
-        else:
-            communicator.alltoallv(send, receive)
+        """Exchange in messages, as more bytes than MPI can count have to be."""
+        self._group.communicator().start_messages(send, receive).wait()
 
     def start(self, sources: list[Bytes], targets: list[Bytes], buffer: Buffer) -> "InFlight":
         """Begin to fill the new blocks, in one round. Collective over the group, but does not wait.
@@ -177,13 +184,11 @@ class Packed:
         return InFlight(pending, into, sources, targets, unpacking)
 
 
-def _buffer(use: str, size: int, block: Bytes) -> Bytes:
-    """Return scratch memory that begins at the same byte of a cache line as *block*, if it is large.
+def aligned_scratch(use: str, size: int, block: Bytes) -> Bytes:
+    """Return scratch memory that begins at the same byte of a cache line as *block*.
 
     MPI copies twice as fast between addresses that are alike, and the blocks of other ranks mostly are as this one is.
     """
-    if size < ALIGNED_FROM:
-        return scratch(use, size)
     over = block.__array_interface__["data"][0] % LINE
     return scratch(use, size + LINE)[over : over + size]
 

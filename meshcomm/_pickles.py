@@ -1,0 +1,56 @@
+"""Pickles: what frozen dataclasses write, and where the names are now that pickles of version 0.1 ask for."""
+
+import sys
+from dataclasses import MISSING, fields
+from importlib import import_module
+from types import ModuleType
+from typing import Any, ClassVar
+
+HOMES = {
+    "_patterns": ("training.patterns",),
+    "between": ("plans.cross_mesh",),
+    "initializers": ("ops.random",),
+    "layout": ("layouts.layout", "layouts.layout_text"),
+    "layout_map": ("training.layout_map",),
+    "machine": ("layouts.machine",),
+    "mesh": ("layouts.mesh", "layouts.dimensions"),
+    "plan": ("plans.plan", "plans.search"),
+    "steps": ("plans.step",),
+    "topology": ("training.topology", "training.assignment"),
+}
+"""For each module that pickles of version 0.1 name, the modules that have its names now."""
+
+
+class FieldsOnly:
+    """A base of frozen dataclasses: a pickle has their fields, not what they remember, such as a hash."""
+
+    __slots__ = ()
+    renamed: ClassVar[dict[str, str]] = {}
+    """The names that fields had in version 0.1."""
+
+    def __getstate__(self) -> dict[str, object]:
+        return {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        for field in fields(self):  # type: ignore[arg-type]
+            value = state.get(field.name, state.get(self.renamed.get(field.name, ""), field.default))
+            if value is MISSING:
+                raise AttributeError(f"a pickle of {type(self).__name__} has no {field.name}")
+            object.__setattr__(self, field.name, value)
+
+
+class OldModule(ModuleType):
+    """A module that is no more; its names are looked up where they are now."""
+
+    def __getattr__(self, name: str) -> Any:
+        for home in HOMES[self.__name__.removeprefix("meshcomm.")]:
+            found = getattr(import_module(f"meshcomm.{home}"), name, None)
+            if found is not None:
+                return found
+        raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
+
+
+def know_old_modules() -> None:
+    """Let pickles of version 0.1 find the modules they name."""
+    for name in HOMES:
+        sys.modules.setdefault(f"meshcomm.{name}", OldModule(f"meshcomm.{name}"))
