@@ -32,7 +32,7 @@ from meshcomm.groups import Bytes, Group
 from meshcomm.partners import Ends
 from meshcomm.plan import DEFAULT_SCRATCH
 from meshcomm.relay import Near, Relay
-from meshcomm.shared import Meeting, Routes, locate
+from meshcomm.shared import Rendezvous, Routes, exchange, locate
 from meshcomm.steps import Boxes
 
 Shape: TypeAlias = tuple[int, ...]
@@ -82,7 +82,7 @@ class OnNode:
         self._ends = ends
         self._bound = bound
         self._nodes: tuple[int, ...] | None = None
-        self._met: Meeting | None = None
+        self._met: Rendezvous | None = None
         self._stages = stages
         self._stage: BoxCopies | None = None
         self._was_left = False  # a block did not get through shared memory: neither here nor there it was shared
@@ -124,7 +124,7 @@ class OnNode:
             source = self._staged(source)
         # With the chain of calls: who has made others is found out here.
         number = self._number ^ self._group.team.chain
-        left = self._met.exchange(self._routes, number, source, targets[0])
+        left = exchange(self._met, self._routes, self._copies, number, source, targets[0])
         if left is not None:
             self._was_left = True
             self._by_messages(left, sources, targets)
@@ -144,7 +144,7 @@ class OnNode:
     def _meet(self, nodes: tuple[int, ...]) -> None:
         """Prepare for those ranks of the group that share memory with this one, if any, and for those beyond."""
         part, everyone = self._part, np.arange(len(nodes), dtype=np.intp)
-        meeting: Meeting | None = self._group.meeting
+        meeting: Rendezvous | None = self._group.meeting
         self._met = meeting
         beyond = everyone
         incoming: list[tuple[int, bool]] = []
@@ -152,7 +152,7 @@ class OnNode:
         if meeting is not None:
             beyond = np.setdiff1d(everyone, np.array(meeting.members))
             incoming, outgoing = self._pairs(part.receives, True), self._pairs(part.sends, False)
-            self._routes = Routes(meeting.size, meeting.place, incoming, outgoing, self._copies)
+            self._routes = Routes(meeting.size, meeting.position, incoming, outgoing)
         self._others: dict[Any, Exchange] = {}
         self._beyond: Exchange | None = None
         self._relay = self._relayed(_ends_of(incoming), _ends_of(outgoing)) if len(set(nodes)) > 1 else None
@@ -192,7 +192,7 @@ class OnNode:
         What stays here goes with the one or the other, so that lines of memory are read once, or written once.
         """
         assert self._met is not None
-        here = (self._met.place,)
+        here = (self._met.position,)
         if reads:
             return self._reads(reads + here), self._writes(writes)
         return None, self._writes(writes + here)
@@ -294,14 +294,14 @@ class Together:
         self._sizes = sizes_of(place)
         self._begins = _begins(self._sizes)
         self._own = own_copies(parts, place)
-        self._met: Meeting | None = None
+        self._met: Rendezvous | None = None
 
     def run(self, sources: list[Bytes]) -> list[Bytes]:
         """Return the new blocks. Collective over the group."""
         stretch = new_bytes(self._begins[-1])
         targets = [stretch[start : start + size] for start, size in zip(self._begins, self._sizes, strict=False)]
         self._group.communicator()
-        meeting: Meeting | None = self._group.meeting
+        meeting: Rendezvous | None = self._group.meeting
         if meeting is None:
             self._over_mpi.run(sources, targets)
             return targets
@@ -309,20 +309,20 @@ class Together:
             self._meet(meeting)
         if self._own is not None:
             self._own.run(sources, targets)
-        left = meeting.exchange(self._routes, self._number, _NOTHING, stretch, sources)
-        for exchange in (self._beyond, None if left is None else self._messages(*left)):
-            if exchange is not None:
-                exchange.run(sources, targets)
+        left = exchange(meeting, self._routes, self._copies, self._number, _NOTHING, stretch, sources)
+        for others in (self._beyond, None if left is None else self._messages(*left)):
+            if others is not None:
+                others.run(sources, targets)
         return targets
 
-    def _meet(self, meeting: Meeting) -> None:
+    def _meet(self, meeting: Rendezvous) -> None:
         members = meeting.members
         incoming, outgoing = (
             [(mate, True) for mate, peer in enumerate(members) if peer != self._place and self._has(peer, receives)]
             for receives in (True, False)
         )
         self._met = meeting
-        self._routes = Routes(meeting.size, meeting.place, incoming, outgoing, self._copies)
+        self._routes = Routes(meeting.size, meeting.position, incoming, outgoing)
         beyond = np.setdiff1d(np.arange(len(self._group.members)), np.array(members))
         self._beyond = self._with(beyond, beyond, Exchange) if len(beyond) else None
         self._others: dict[Any, Exchange] = {}

@@ -13,7 +13,7 @@ from meshcomm.exchange import Part, Placed, nbytes, placed, shared_scratch
 from meshcomm.groups import Bytes, Group, Pending
 from meshcomm.machine import Indices
 from meshcomm.partners import Crossing, Ends, Nodes
-from meshcomm.shared import Meeting, Routes, locate
+from meshcomm.shared import Rendezvous, Routes, exchange, locate
 
 Left: TypeAlias = tuple[tuple[int, ...], tuple[int, ...]]
 
@@ -45,7 +45,7 @@ class Relay:
         self._number = number
         self._near = near
         self._unwritten: tuple[int, ...] = ()
-        self._meeting: Meeting | None = group.meeting
+        self._meeting: Rendezvous | None = group.meeting
         self._outgoing = Crossing(nodes, here, ends.sends, True, part.itemsize)
         self._incoming = Crossing(nodes, here, ends.receives, False, part.itemsize)
         self._me = int(np.searchsorted(self._outgoing.members, place))
@@ -73,11 +73,11 @@ class Relay:
         if self._meeting is not None:
             size = len(self._outgoing.members)
             held, holding = self._pairs(self._outgoing, True)
-            self._hand = Routes(size, self._me, holding, held, lambda _, writes: (None, self.copies_out(writes)))
+            self._hand = Routes(size, self._me, holding, held)
             held, holding = self._pairs(self._incoming, False)
             incoming = held + [(mate, True) for mate in self._near.senders]
             outgoing = holding + [(mate, True) for mate in self._near.receivers]
-            self._take = Routes(size, self._me, incoming, outgoing, self._taken)
+            self._take = Routes(size, self._me, incoming, outgoing)
         return True
 
     def start(self, source: Bytes) -> Pending | None:
@@ -85,7 +85,7 @@ class Relay:
         if self._own_out is not None:
             self._own_out.run([source], self._at_own(self._sent))
         if self._meeting is not None:
-            self._meeting.exchange(self._hand, self._number, source, self._sent)
+            exchange(self._meeting, self._hand, self._handed, self._number, source, self._sent)
         if self.messages is None:
             return None
         sent, received = self.messages
@@ -103,7 +103,7 @@ class Relay:
             self._own_in.run(self._at_own(self._received), [target])
         if self._meeting is None:
             return None
-        self._meeting.exchange(self._take, self._number, self._received, target, [source])
+        exchange(self._meeting, self._take, self._taken, self._number, self._received, target, [source])
         senders = tuple(self._near.senders) if locate(target) < 0 else ()
         return (senders, self._unwritten) if senders or self._unwritten else None
 
@@ -116,6 +116,10 @@ class Relay:
         mine = crossing.holders_of(self._me)
         held = [(mate, hands) for mate in others if mate in mine]
         return held, [(mate, hands) for mate in others if self._me in crossing.holders_of(mate)]
+
+    def _handed(self, _: tuple[int, ...], writes: tuple[int, ...]) -> tuple[None, BoxCopies | None]:
+        """Return the copies from our block to rooms."""
+        return None, self.copies_out(writes)
 
     def _taken(self, reads: tuple[int, ...], writes: tuple[int, ...]) -> tuple[BoxCopies | None, BoxCopies | None]:
         """Return the copies from rooms to our new block, and from our block to new blocks that are shared."""

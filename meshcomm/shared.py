@@ -1,7 +1,7 @@
 """Memory shared by the ranks of a node: which ranks share it, how much, and the meetings of those that do.
 
 A block that is made with `allocate` lies in the pool of this process, which the other ranks of the node have mapped
-when they first `meet`. Ranks that have met can copy straight between their blocks with `Meeting.exchange`, whether
+when they first `meet`. Ranks that have met can copy straight between their blocks with `Rendezvous.exchange`, whether
 these are in a pool or not, as long as one of the two is.
 
 ``MESHCOMM_SHARED_MEMORY`` is how much the ranks of a node may use together, such as ``500M`` or ``2G``, by default
@@ -20,11 +20,12 @@ from typing import Any
 import numpy as np
 
 from meshcomm import _late
-from meshcomm._shared import Mapping, Meeting, Memory, Pool, Routes
 from meshcomm.errors import MeshcommError
 from meshcomm.groups import Bytes, Communicator
+from meshcomm.memory._pool import Mapping, Memory, Pool
+from meshcomm.memory._rendezvous import Rendezvous, Routes
 
-__all__ = ["Meeting", "Routes", "allocate", "allocate_unshared", "describe", "locate", "meet"]
+__all__ = ["Rendezvous", "Routes", "allocate", "allocate_unshared", "describe", "exchange", "locate", "meet"]
 
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
@@ -68,7 +69,7 @@ def locate(array: Any) -> int:
 
 
 @_late.provides("meet")
-def meet(communicator: Communicator, ranks: tuple[int, ...]) -> tuple[Meeting | None, tuple[int, ...] | None]:
+def meet(communicator: Communicator, ranks: tuple[int, ...]) -> tuple[Rendezvous | None, tuple[int, ...] | None]:
     """Return the meeting of those ranks of *communicator* that are on this node, or None. Collective.
 
     None, on all of them, if there is one rank only, or one cannot share memory with another; `describe` says why. The
@@ -94,14 +95,28 @@ def meet(communicator: Communicator, ranks: tuple[int, ...]) -> tuple[Meeting | 
     reason = next((obstacles[mate] for mate in mates if obstacles[mate]), "")
     if reason:
         if offer["line"] >= 0:
-            _own().close_place(offer["line"])
+            _own().close_lines(offer["line"])
         _note(reason)
         return None, nodes
     lines = [offers[rank]["line"] for rank in mates]
     clock = max(offers[rank]["clock"] for rank in mates)
     _note("")
     names = [ranks[rank] for rank in mates]
-    return Meeting(_own(), memories, lines, mates.index(me), clock, mates, names, communicator.progress), nodes
+    return Rendezvous(_own(), memories, lines, mates.index(me), clock, mates, names, communicator.progress), nodes
+
+
+def exchange(
+    meeting: Rendezvous, routes: Routes, copies: Any, number: int, source: Any, target: Any, several: Any = None
+) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+    """Exchange with the copies that ``copies(reads, writes)`` returns, if there are none yet; return what is left."""
+    if not meeting.exchange(routes, number, source, target, several):
+        try:
+            routes.plan(*copies(routes.reads_from, routes.writes_to))
+        except BaseException:
+            meeting.abandon()
+            raise
+        meeting.resume()
+    return routes.left
 
 
 def describe() -> str:
@@ -228,7 +243,7 @@ def _offer(obstacle: str, ranks: int) -> dict[str, Any]:
             _pool = Pool(max(1, _limit() // ranks))
     except (OSError, ValueError, MemoryError) as error:
         return offer | {"obstacle": f"no memory to share could be made ({error})"}
-    line = _pool.open_place()
+    line = _pool.open_lines()
     if line < 0:
         return offer | {"obstacle": "there is no room for the lines of another meeting"}
     return offer | {
