@@ -21,10 +21,9 @@ from reference import simulated
 import meshcomm as mc
 from meshcomm import CollectiveMismatch, MeshError
 from meshcomm._kernels import BoxCopies
-from meshcomm._shared import Mapping, Meeting, Pool, Routes
-from meshcomm.memory import pools
-from meshcomm.ranks import rendezvous
-from meshcomm.ranks.meshes import world_of
+from meshcomm.context import world_of
+from meshcomm.memory._pool import Mapping, Pool
+from meshcomm.memory._rendezvous import Rendezvous, Routes
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has this memory")
 
@@ -124,7 +123,7 @@ def test_blocks_never_overlap_and_all_comes_back(seed):
 
 
 def test_memory_is_given_back_beyond_what_is_kept():
-    pool = Pool(1024 * MIB)
+    pool = Pool(1024 * MIB, window=0)
     before = pages_of(pool)
     blocks = [pool.allocate(10 * MIB) for _ in range(20)]
     assert pages_of(pool) - before == pool.used == 200 * MIB, "a block has its pages from the beginning"
@@ -156,10 +155,10 @@ def test_a_loop_that_makes_blocks_anew_finds_their_memory_again():
 
 
 def test_a_private_pool():
-    pool = Pool(256 * MIB, private=True)
+    pool = Pool(256 * MIB, private=True, window=0)
     block = pool.allocate(5 * MIB + 1)
     place = block.ctypes.data
-    assert (place % PAGE, pool.locate(block) > 0, pool.open_place()) == (0, True, -1)
+    assert (place % PAGE, pool.locate(block) > 0, pool.open_lines()) == (0, True, -1)
     block[:] = 7
     child = os.fork()
     if not child:
@@ -169,7 +168,7 @@ def test_a_private_pool():
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert (block == 7).all()
     del block
-    assert pool.allocate(4 * MIB).ctypes.data == place, "memory that was used is used again"
+    assert pool.allocate(5 * MIB + 7).ctypes.data == place, "memory that was used is used again"
     block = pool.allocate(200 * MIB)
     block[::PAGE] = 1
     before = resident()
@@ -204,7 +203,7 @@ def test_a_system_without_such_memory(monkeypatch):
 
 
 def test_a_range_that_was_given_back_can_be_used_again():
-    pool = Pool(256 * MIB)
+    pool = Pool(256 * MIB, window=0)
     for _ in range(3):
         block = pool.allocate(100 * MIB)
         block[::PAGE] = 1
@@ -234,7 +233,7 @@ def test_a_pool_of_no_size_or_a_size_that_none_has():
 def test_a_limit_on_files_is_an_error():
     program = (
         "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (2**20, 2**20))\n"
-        "from meshcomm._shared import Pool\n"
+        "from meshcomm.memory._pool import Pool\n"
         "try: Pool(2**24)\nexcept OSError as error: print('as expected', error)"
     )
     assert run(program).startswith("as expected")
@@ -268,11 +267,11 @@ def test_a_mapping_sees_the_blocks():
     block[:] = range(100)
     view = mapped(pool)
     assert view.size == pool.size
-    with pytest.raises(OSError, match="not the pool"):
+    with pytest.raises(OSError, match="token of the pool"):
         Mapping(pool.fd, pool.size, b"x" * 16)
-    with pytest.raises(OSError, match="size of the pool"):
+    with pytest.raises(OSError, match="but the pool has"):
         Mapping(pool.fd, pool.size + PAGE, pool.token)
-    with pytest.raises(OSError, match="size of the pool"), open(os.devnull) as other:
+    with pytest.raises(OSError, match="but the pool has"), open(os.devnull) as other:
         Mapping(other.fileno(), pool.size, pool.token)
 
 
@@ -285,11 +284,11 @@ def test_others_cannot_cut_the_file():
 
 def test_lines_of_meetings_are_used_again():
     pool = Pool(MIB)
-    places = [pool.open_place() for _ in range(4096)]
+    places = [pool.open_lines() for _ in range(4096)]
     assert len(set(places)) == 4096
-    assert pool.open_place() == -1
-    pool.close_place(places[7])
-    assert pool.open_place() == places[7]
+    assert pool.open_lines() == -1
+    pool.close_lines(places[7])
+    assert pool.open_lines() == places[7]
 
 
 def test_nothing_has_a_path():
@@ -311,17 +310,17 @@ def run(program):
 def test_blocks_outlive_all_else():
     program = """
 import atexit, sys, numpy as np
-from meshcomm import _shared
+from meshcomm.memory import _pool
 class Late:
     def __init__(self, block): self.block, self.me = block, self
     def __del__(self): assert self.block[0] == 7; self.block[:] = 8
-pool = _shared.Pool(2**20)
+pool = _pool.Pool(2**20)
 block = pool.allocate(5000); block[:] = 7
 sys.late, late, np.late = Late(block), Late(pool.allocate(100)), Late(block)
 late.block[:] = 7
 atexit.register(lambda: block[:5].fill(7))
 cycle = [pool.allocate(9), pool]; cycle.append(cycle)
-del pool, _shared, sys.modules["meshcomm._shared"]
+del pool, _pool, sys.modules["meshcomm.memory._pool"]
 print(block.sum())
 """
     assert run(program) == "35000\n"
@@ -329,24 +328,25 @@ print(block.sum())
 
 FORK = """
 import gc, os, sys
-from meshcomm._shared import Pool, Meeting, Routes
+from meshcomm.memory._pool import Pool
+from meshcomm.memory._rendezvous import Rendezvous, Routes
 from meshcomm import MeshError
 import numpy as np
 pool = Pool(2**20)
 block, freed = pool.allocate(5000), pool.allocate(5000)
 block[:] = 7; freed[:] = 9
 used = pool.used
-meeting = Meeting(pool, [pool], [pool.open_place()], 0, 0, [0], [0], lambda: None)
+meeting = Rendezvous(pool, [pool], [pool.open_lines()], 0, 0, [0], [0], lambda: None)
 child = os.fork()
 if not child:
     assert (block == 7).all()                # what the parent had is there
     block[:] = 8                             # and can be changed
-    where = pool.locate(block), pool.allocate(10), pool.open_place()
+    where = pool.locate(block), pool.allocate(10), pool.open_lines()
     assert where == (-1, None, -1), where
     del freed
     assert pool.used == used and pool.forked
     try:
-        meeting.exchange(Routes(1, 0, [], [], lambda reads, writes: (None, None)), 1, b"", np.empty(0))
+        meeting.exchange(Routes(1, 0, [], []), 1, b"", np.empty(0))
     except MeshError as error:
         assert "fork" in str(error)
     else:
@@ -361,7 +361,11 @@ assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 assert (block == 7).all() and (freed == 9).all() and not pool.forked
 del freed
 assert pool.used == used - 8192
-meeting.exchange(Routes(1, 0, [], [], lambda reads, writes: (None, None)), 1, b"", np.empty(0))
+routes = Routes(1, 0, [], [])
+assert not meeting.exchange(routes, 1, b"", np.empty(0))
+routes.plan(None, None)
+meeting.resume()
+assert meeting.exchange(routes, 1, b"", np.empty(0))
 print("as expected")
 """
 
@@ -378,10 +382,10 @@ class Node:
 
     def __init__(self, size, share=MIB, progress=None):
         self.pools = [Pool(share) for _ in range(size)]
-        lines = [pool.open_place() for pool in self.pools]
+        lines = [pool.open_lines() for pool in self.pools]
         memories = [mapped(pool) for pool in self.pools]
         self.meetings = [
-            Meeting(
+            Rendezvous(
                 pool,
                 [*memories[:i], pool, *memories[i + 1 :]],
                 lines,
@@ -426,6 +430,22 @@ def runs(sources, targets, pieces):
     return BoxCopies(sources, targets, 1, source, start, ones, target, into, ones, length[:, None])
 
 
+class Planned(Routes):
+    """Routes with a function that makes the copies."""
+
+
+def exchange(rendezvous, routes, *args):
+    """Exchange, and return what is left."""
+    if not rendezvous.exchange(routes, *args):
+        try:
+            routes.plan(*routes.copies(routes.reads_from, routes.writes_to))
+        except BaseException:
+            rendezvous.abandon()
+            raise
+        rendezvous.resume()
+    return routes.left
+
+
 def all_to_all(counts, rank, rather_writes=False):
     """Return the routes of *rank* where each sends ``counts[source][target]`` bytes, in order; with both sizes."""
     size = len(counts)
@@ -442,7 +462,9 @@ def all_to_all(counts, rank, rather_writes=False):
 
     incoming = [(p, rather_writes) for p in range(size) if p != rank and counts[p, rank]]
     outgoing = [(p, rather_writes) for p in range(size) if p != rank and counts[rank, p]]
-    return Routes(size, rank, incoming, outgoing, copies), sizes[rank], new_sizes[rank]
+    routes = Planned(size, rank, incoming, outgoing)
+    routes.copies = copies
+    return routes, sizes[rank], new_sizes[rank]
 
 
 def bytes_of(rank, size, seed=0):
@@ -476,7 +498,7 @@ def test_exchange_with_one_side_shared(source_shared, rather_writes):
         for seed in range(20):
             source, target = block(pool, size, source_shared), block(pool, new_size, not source_shared)
             source[:] = bytes_of(rank, size, seed)
-            assert meeting.exchange(routes, 1, source, target) is None
+            assert exchange(meeting, routes, 1, source, target) is None
             assert np.array_equal(target, expected(COUNTS, rank, seed))
         return True
 
@@ -492,7 +514,7 @@ def test_pairs_that_share_nothing_are_reported_by_both():
         routes, size, new_size = all_to_all(counts, rank)
         source, target = block(pool, size, rank == 1), block(pool, new_size, rank == 2)
         source[:], target[:] = bytes_of(rank, size), 0
-        left = meeting.exchange(routes, 1, source, target)
+        left = exchange(meeting, routes, 1, source, target)
         whole = expected(counts, rank)
         for place in range(3):
             part = slice(10 * place, 10 * place + 10)
@@ -513,7 +535,7 @@ def test_the_ways_may_change_from_call_to_call():
             shared_ones = np.random.default_rng(number).random((2, 2)) < 0.5
             source, target = (block(pool, n, s) for n, s in zip((size, new_size), shared_ones[rank], strict=True))
             source[:], target[:] = bytes_of(rank, size, number), 0
-            left = meeting.exchange(routes, number, source, target)
+            left = exchange(meeting, routes, number, source, target)
             comes, goes = (shared_ones[a, 0] or shared_ones[b, 1] for a, b in ((1 - rank, rank), (rank, 1 - rank)))
             assert left == (None if comes and goes else (() if comes else (1 - rank,), () if goes else (1 - rank,)))
             if comes:
@@ -534,7 +556,7 @@ def test_owners_may_write_and_free_after_the_exchange():
         for seed in range(200):
             source, target = block(pool, size, rng.random() < 0.8), block(pool, new_size, True)
             source[:] = bytes_of(rank, size, seed)
-            meeting.exchange(routes, 1, source, target)
+            exchange(meeting, routes, 1, source, target)
             source[:] = 0
             del source
             assert np.array_equal(target, expected(counts, rank, seed))
@@ -553,7 +575,7 @@ def test_ranks_without_partners_go_on():
             routes, size, new_size = all_to_all(counts, rank)
             source, target = block(pool, size, True), block(pool, new_size, True)
             source[:] = bytes_of(rank, size, number)
-            meeting.exchange(routes, 1, source, target)
+            exchange(meeting, routes, 1, source, target)
             assert np.array_equal(target, expected(counts, rank, number))
         return True
 
@@ -572,7 +594,7 @@ def test_different_calls_are_a_mismatch_on_all_ranks():
 
     def call(rank, meeting, pool):
         routes, size, new_size = all_to_all([[1, 1], [1, 1]], rank)
-        meeting.exchange(routes, 1 + rank, bytes(size), bytearray(new_size))
+        exchange(meeting, routes, 1 + rank, bytes(size), bytearray(new_size))
 
     mismatch(node.run(call), "than rank number 1, now or before", "than rank number 0, now or before")
     for result in node.run(call):
@@ -587,7 +609,7 @@ def test_different_calls_before_are_a_mismatch():
     def call(rank, meeting, pool):
         alone, together = all_to_all([[1, 0], [0, 1]], rank), all_to_all([[1, 1], [1, 1]], rank)
         for number, (routes, size, new_size) in ((rank, alone), (7, together)):
-            meeting.exchange(routes, number, bytes(size), bytearray(new_size))
+            exchange(meeting, routes, number, bytes(size), bytearray(new_size))
 
     mismatch(node.run(call), "rank number 1", "rank number 0")
 
@@ -598,7 +620,7 @@ def test_a_mismatch_is_seen_while_another_rank_is_missing():
 
     def call(rank, meeting, pool):
         routes, size, new_size = all_to_all(counts, rank)
-        meeting.exchange(routes, rank, bytes(size), bytearray(new_size))
+        exchange(meeting, routes, rank, bytes(size), bytearray(new_size))
 
     mismatch(node.run(call, [0, 1])[:2], "rank number 1", "rank number 0")
 
@@ -616,7 +638,7 @@ def test_who_waits_for_a_rank_that_left_with_an_error_is_told():
 
     def call(rank, meeting, pool):
         routes, size, new_size = all_to_all(counts, rank)
-        meeting.exchange(routes, 1, bytes(size), bytearray(new_size))
+        exchange(meeting, routes, 1, bytes(size), bytearray(new_size))
 
     results = node.run(call, [0, 1])  # rank 2 does not come
     assert isinstance(results[0], KeyboardInterrupt)
@@ -629,23 +651,24 @@ def test_blocks_that_others_may_still_use_are_kept():
 
     def call(rank, meeting, pool):
         routes, size, new_size = all_to_all([[9, 9], [9, 9]], rank)
-        meeting.exchange(routes, 1, pool.allocate(size), pool.allocate(new_size))
+        exchange(meeting, routes, 1, pool.allocate(size), pool.allocate(new_size))
 
     assert isinstance(node.run(call, [0])[0], ZeroDivisionError)
     assert node.pools[0].used == 2 * PAGE
     node.meetings[0].close()
-    assert node.pools[0].open_place() != PAGE, "nor are its lines used again"
+    assert node.pools[0].open_lines() != PAGE, "nor are its lines used again"
 
 
 def test_signals_are_seen_while_a_rank_waits():
     program = """
 import signal
-from meshcomm._shared import Pool, Mapping, Meeting, Routes
+from meshcomm.memory._pool import Mapping, Pool
+from meshcomm.memory._rendezvous import Rendezvous, Routes
 pools = [Pool(2**20), Pool(2**20)]
-lines = [pool.open_place() for pool in pools]
+lines = [pool.open_lines() for pool in pools]
 other = Mapping(pools[1].fd, pools[1].size, pools[1].token)
-meeting = Meeting(pools[0], [pools[0], other], lines, 0, 0, [0, 1], [0, 1], lambda: None)
-routes = Routes(2, 0, [(1, False)], [], None)
+meeting = Rendezvous(pools[0], [pools[0], other], lines, 0, 0, [0, 1], [0, 1], lambda: None)
+routes = Routes(2, 0, [(1, False)], [])
 signal.setitimer(signal.ITIMER_REAL, 0.2)
 def alarm(*_): raise KeyboardInterrupt
 signal.signal(signal.SIGALRM, alarm)
@@ -670,7 +693,7 @@ def test_threads_go_on_while_a_rank_waits():
                 pass
         else:
             begun.set()
-        meeting.exchange(routes, 1, bytes(size), bytearray(new_size))
+        exchange(meeting, routes, 1, bytes(size), bytearray(new_size))
 
     assert node.run(call) == [None, None]
     assert len(calls) >= 20
@@ -684,27 +707,131 @@ def test_copies_that_are_not_for_these_blocks_are_refused():
         (runs([8], [9], [(0, 0, 0, 0, 4)]), "9 b"),
     ):
         node = Node(1)
-        routes = Routes(1, 0, [], [], lambda _reads, _writes, made=reads: (made, None))
+        routes = Planned(1, 0, [], [])
+        routes.copies = lambda _reads, _writes, made=reads: (made, None)
         with pytest.raises(ValueError, match=text):
-            node.meetings[0].exchange(routes, 1, bytes(9), bytearray(9))
+            exchange(node.meetings[0], routes, 1, bytes(9), bytearray(9))
+        assert "ended with an error" in node.meetings[0].closed
     with pytest.raises(ValueError, match="routes are those of other ranks"):
-        meeting.exchange(Routes(2, 0, [], [], None), 1, bytes(9), bytearray(9))
+        meeting.exchange(Routes(2, 0, [], []), 1, bytes(9), bytearray(9))
     with pytest.raises(ValueError, match="cannot exchange with"):
-        Routes(2, 0, [(2, False)], [], None)
+        Routes(2, 0, [(2, False)], [])
     with pytest.raises(ValueError, match="cannot exchange with"):
-        Routes(2, 0, [(0, False)], [], None)
+        Routes(2, 0, [(0, False)], [])
 
 
 def test_only_contiguous_writable_blocks_before_anything_is_published():
     (meeting,) = Node(1).meetings
-    routes = Routes(1, 0, [], [], lambda reads, writes: (None, None))
+    routes = Planned(1, 0, [], [])
+    routes.copies = lambda reads, writes: (None, None)
     for source, target in ((np.zeros((4, 4))[:, 1], bytearray(4)), (b"", b"")):
         with pytest.raises((ValueError, BufferError)):
-            meeting.exchange(routes, 1, source, target)
-    assert meeting.exchange(routes, 1, b"", bytearray()) is None
+            exchange(meeting, routes, 1, source, target)
+    assert exchange(meeting, routes, 1, b"", bytearray()) is None
     meeting.close()
     with pytest.raises(MeshError, match="closed"):
-        meeting.exchange(routes, 1, b"", bytearray())
+        exchange(meeting, routes, 1, b"", bytearray())
+
+
+def test_an_exchange_without_copies_waits_for_them():
+    """The others wait as well, and nothing else is possible in between."""
+    node = Node(2)
+    finished = []
+
+    def call(rank, meeting, pool):
+        routes, size, new_size = all_to_all([[1, 2], [3, 4]], rank)
+        source, target = block(pool, size, True), block(pool, new_size, True)
+        source[:] = bytes_of(rank, size)
+        first = meeting.exchange(routes, 1, source, target)
+        ways = routes.reads_from, routes.writes_to, routes.left
+        if rank == 0:
+            with pytest.raises(MeshError, match="has not finished"):
+                meeting.exchange(routes, 1, source, target)
+            assert not finished
+        routes.plan(*routes.copies(routes.reads_from, routes.writes_to))
+        meeting.resume()
+        finished.append(rank)
+        with pytest.raises(MeshError, match="no exchange waits"):
+            meeting.resume()
+        meeting.abandon()  # nothing to abandon
+        assert np.array_equal(target, expected([[1, 2], [3, 4]], rank))
+        again = meeting.exchange(routes, 1, source, target)
+        return first, ways, again
+
+    assert node.run(call) == [(False, ((1 - rank,), (), None), True) for rank in range(2)]
+
+
+@pytest.mark.parametrize("how", ["abandon", "close", "forget", "no plan", "wrong plan"])
+def test_who_gives_up_tells_the_others_and_keeps_its_blocks(how):
+    node = Node(2)
+
+    def call(rank, meeting, pool):
+        routes, size, new_size = all_to_all([[9, 9], [9, 9]], rank)
+        if rank == 1:
+            return exchange(meeting, routes, 1, pool.allocate(size), pool.allocate(new_size))
+        assert not meeting.exchange(routes, 1, pool.allocate(size), pool.allocate(new_size))
+        if how in ("abandon", "close"):
+            getattr(meeting, how)()
+        elif how == "no plan":
+            with pytest.raises(ValueError, match="no copies yet"):
+                meeting.resume()
+        elif how == "wrong plan":
+            with pytest.raises(ValueError, match="may only use"):
+                routes.plan(None, runs([18], [18, 18], [(0, 0, 1, 0, 9)]))  # this rank reads
+            meeting.abandon()
+        else:
+            node.meetings[0] = None
+            return None
+        return meeting.closed
+
+    results = node.run(call)
+    assert "rank number 0 has left an exchange with rank number 1 with an error" in str(results[1])
+    assert how == "forget" or "ended with an error" in results[0]
+    gc.collect()
+    assert node.pools[0].used == 2 * PAGE
+    assert node.pools[0].open_lines() != PAGE, "nor are its lines used again"
+
+
+def test_copies_from_several_blocks_need_several_blocks():
+    (meeting,) = Node(1).meetings
+    routes = Routes(1, 0, [], [])
+    target = bytearray(4)
+    assert not meeting.exchange(routes, 1, b"", target, [b"ab", b"cd"])
+    routes.plan(None, runs([2, 2], [4], [(0, 0, 0, 0, 2), (1, 0, 0, 2, 2)]))
+    meeting.resume()
+    assert target == b"abcd"
+    with pytest.raises(ValueError, match="from 2 blocks, but one was given"):
+        meeting.exchange(routes, 1, b"ab", target)
+
+
+def test_an_agreement_of_an_earlier_rendezvous_is_forgotten():
+    """Its lines are used again, and they still say so."""
+    pools = [Pool(MIB), Pool(MIB)]
+    memories = [mapped(pool) for pool in pools]
+
+    def opened():
+        lines, clock = [pool.open_lines() for pool in pools], max(pool.clock for pool in pools)
+        return [
+            Rendezvous(
+                pool, [pool if i == j else memories[j] for j in range(2)], lines, i, clock, [0, 1], [0, 1], calls[i]
+            )
+            for i, pool in enumerate(pools)
+        ]
+
+    def progress():
+        waited.append(1)
+        if len(waited) == 20:
+            raise TimeoutError
+
+    waited, calls = [], [lambda: None, progress]
+    first = opened()
+    first[0].agree()
+    for meeting in first:
+        meeting.close()
+    # Rank 1 waits for rank 0, whose line says that it agrees with all on another call: but that was before.
+    routes = Routes(2, 1, [(0, False)], [])
+    with pytest.raises(TimeoutError):
+        opened()[1].exchange(routes, 1, b"", bytearray(1))
 
 
 # -- how much, and for whom -------------------------------------------------------------------------------------------
@@ -768,10 +895,11 @@ def test_other_systems_can_compile_it(tmp_path):
     compiler = shutil.which("cc")
     if compiler is None:
         pytest.skip("there is no compiler")
-    header = Path(__file__).parents[1] / "meshcomm" / "_shared.h"
+    headers = [Path(__file__).parents[1] / "meshcomm" / "memory" / name for name in ("_pool.h", "_rendezvous.h")]
     program = tmp_path / "other.c"
     program.write_text(
-        f'#include "{header}"\nint main(void) {{ char *base; return mc_map(0, 1, &base) != ENOSYS; }}\n'
+        "".join(f'#include "{header}"\n' for header in headers)
+        + "int main(void) { char *base; return mc_map(0, 1, &base) != ENOSYS; }\n"
     )
     flags = ["-U__linux__", "-Wall", "-Werror", "-Wno-unused-function", "-Wno-unused-variable"]
     subprocess.run([compiler, *flags, program, "-o", tmp_path / "other"], check=True)

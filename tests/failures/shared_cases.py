@@ -36,9 +36,8 @@ def gather(meeting, source, target):
         RANK,
         [(place, False) for place in range(SIZE) if place != RANK],
         [(place, False) for place in range(SIZE) if place != RANK],
-        copies,
     )
-    return meeting.exchange(routes, 1, source, target)
+    return shared.exchange(meeting, routes, copies, 1, source, target)
 
 
 def copies(reads, writes):

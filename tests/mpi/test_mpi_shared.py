@@ -8,12 +8,11 @@ import numpy as np
 import pytest
 from conftest import agree_raises
 from mpi4py import MPI
-from test_shared import all_to_all, block, bytes_of, expected
+from test_shared import all_to_all, block, bytes_of, exchange, expected
 
-from meshcomm import CollectiveMismatch, MeshcommError, _shared
-from meshcomm.memory import pools
-from meshcomm.ranks import rendezvous
-from meshcomm.ranks.mpi import MPICommunicator
+from meshcomm import CollectiveMismatch, MeshcommError, shared
+from meshcomm.groups import MPICommunicator
+from meshcomm.memory._pool import Pool
 
 RANK, SIZE = MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size
 ALONE = "off: no other rank is on this node, or sees the processes of this one"
@@ -54,11 +53,11 @@ def fresh(monkeypatch):
 def exchanged(meeting, counts, number, sharing=(True, True), rather_writes=False):
     """Exchange random bytes and check all that came; return both blocks."""
     counts = np.asarray(counts)
-    routes, size, new_size = all_to_all(counts, meeting.place, rather_writes)
-    source, target = (block(pools, n, s) for n, s in zip((size, new_size), sharing, strict=True))
-    source[:] = bytes_of(meeting.place, size, number)
-    assert meeting.exchange(routes, number, source, target) is None
-    assert np.array_equal(target, expected(counts, meeting.place, number))
+    routes, size, new_size = all_to_all(counts, meeting.position, rather_writes)
+    source, target = (block(shared, n, s) for n, s in zip((size, new_size), sharing, strict=True))
+    source[:] = bytes_of(meeting.position, size, number)
+    assert exchange(meeting, routes, number, source, target) is None
+    assert np.array_equal(target, expected(counts, meeting.position, number))
     return source, target
 
 
@@ -72,9 +71,9 @@ def test_all_ranks_of_the_node_meet(meet):
         assert meeting is None
         assert rendezvous.describe() == ALONE
         return
-    assert (meeting.members, meeting.place, meeting.size) == (tuple(range(SIZE)), RANK, SIZE)
-    assert rendezvous.describe().startswith("up to ")
-    assert " per rank, of which 0.0 MiB are in use" in rendezvous.describe()
+    assert (meeting.members, meeting.position, meeting.size) == (tuple(range(SIZE)), RANK, SIZE)
+    assert shared.describe().startswith("up to ")
+    assert " per rank, of which 0.0 MiB are in use" in shared.describe()
 
 
 @pytest.mark.parametrize("rather_writes", [False, True])
@@ -153,7 +152,7 @@ def test_no_room(meet, monkeypatch):
     routes, size, new_size = all_to_all(everyone(5), RANK)
     source, target = block(pools, size, True), block(pools, new_size, True)
     others = tuple(sorted(set(range(SIZE)) - {RANK}))
-    assert meeting.exchange(routes, 1, source, target) == (others, others)
+    assert exchange(meeting, routes, 1, source, target) == (others, others)
 
 
 def test_one_rank_cannot_map_another(comm, fresh, meet):
@@ -166,8 +165,8 @@ def test_one_rank_cannot_map_another(comm, fresh, meet):
 
     fresh.setattr(rendezvous, "_mapping", failing)
     assert meet() is None
-    assert ("cannot be mapped (not allowed)" in rendezvous.describe()) or SIZE == 1
-    places = comm.allgather(SIZE == 1 or pools.own().open_place() == os.sysconf("SC_PAGE_SIZE"))
+    assert ("cannot be mapped (not allowed)" in shared.describe()) or SIZE == 1
+    places = comm.allgather(SIZE == 1 or shared._own().open_lines() == os.sysconf("SC_PAGE_SIZE"))
     assert all(places), "the lines are free again"
     fresh.setattr(rendezvous, "_mapping", own)
     if SIZE > 1:
@@ -227,7 +226,7 @@ def test_a_mismatch_names_the_ranks(fresh, meet):
     routes, size, new_size = all_to_all(everyone(4), RANK)
     odd = SIZE - 1
     with agree_raises(CollectiveMismatch, rf"rank {RANK} made another|has left an exchange") as raised:
-        meeting.exchange(routes, 2 + (odd == RANK), bytes(size), bytearray(new_size))
+        exchange(meeting, routes, 2 + (odd == RANK), bytes(size), bytearray(new_size))
     if odd != RANK and "another" in str(raised.value):
         assert f"than rank {odd}, now or before" in str(raised.value)
 
@@ -236,8 +235,8 @@ def test_the_pool_is_one_for_all_groups(meet):
     if SIZE == 1:
         return
     meet()
-    pool = pools.own()
-    assert isinstance(pool, _shared.Pool)
+    pool = shared._own()
+    assert isinstance(pool, Pool)
     for color in (0, RANK % 2):
         meet(color)
     assert pools.own() is pool
