@@ -1,5 +1,6 @@
 """What a contender is: a call that is timed, where it reads, and how its result is seen as a block."""
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -25,7 +26,11 @@ class Job:
     def __init__(self, case: Case, mesh: mc.Mesh, rank: int, seed: int) -> None:
         self.case, self.mesh, self.rank, self.seed = case, mesh, rank, seed
         self.source, self.target = (layout(specs, mesh) for specs in case.specs())
-        self.block = self.held(self.source, seed)
+
+    @functools.cached_property
+    def block(self) -> Array:
+        """The block of this rank in the source layout; made when a contender asks for it."""
+        return self.held(self.source, self.seed)
 
     def held(self, where: mc.Layout, seed: int) -> Array:
         """Return what the block of this rank is in a layout."""
@@ -49,6 +54,19 @@ class Contender(NamedTuple):
 
 
 Maker = Callable[[list[Job]], Contender]
+
+
+def is_relayout(case: Case) -> bool:
+    """Whether the case is one relayout, not a loop of them or a collective."""
+    return not case.live and not case.collectives
+
+
+class Peer(NamedTuple):
+    """A contender, the packages that it needs, and for which cases it is of interest."""
+
+    make: Maker
+    needs: tuple[str, ...] = ()
+    wanted: Callable[[Case], bool] = is_relayout
 
 
 def each(make: Callable[[Job], tuple[Callable[[], Any], Callable[[Any], Array], Array]]) -> Maker:

@@ -33,7 +33,7 @@ class Devices:
         return [value]
 
     def contenders(self, case: Case) -> dict[str, tuple[Maker, tuple[str, ...]]]:
-        if case.tensors > 1 or case.repeat > 1:
+        if case.tensors > 1 or case.repeat > 1 or case.live:
             return {}
         return {
             "memcpy": (self.memcpy, ()),

@@ -1,4 +1,4 @@
-"""The contenders on MPI ranks: memcpy, code by hand, meshcomm, and other packages as their manuals use them."""
+"""The contenders on MPI ranks: memcpy, code by hand, and other packages as their manuals use them."""
 
 import functools
 import importlib
@@ -8,26 +8,18 @@ import math
 import os
 import socket
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from cases import Case, bytes_text, starts
-from contender import Array, Cannot, Contender, Job, Maker, each
+from contender import Array, Cannot, Contender, Job, Peer, each, is_relayout
 from mpi4py import MPI
+from ways import WAYS, many, other_ways
 
-import meshcomm as mc
 from meshcomm import _kernels
 
 COMM = MPI.COMM_WORLD.Dup()
 RANKS, RANK = COMM.size, COMM.rank
-
-
-class Peer(NamedTuple):
-    """A contender, the packages that it needs, and for which cases it is of interest."""
-
-    make: Maker
-    needs: tuple[str, ...] = ()
-    wanted: Callable[[Case], bool] = lambda case: True
 
 
 # What limits all: no work, and copies
@@ -217,82 +209,6 @@ def bare_alltoallv(jobs: list[Job]) -> Contender:
     return Contender(lambda: COMM.Alltoallv(*messages))
 
 
-# meshcomm
-
-
-def own_tensor(job: Job) -> mc.DTensor:
-    """Return the tensor in memory of meshcomm's, as the result of an earlier relayout is."""
-    return mc.relayout(wrapped(job, job.block), job.source)
-
-
-def wrapped(job: Job, block: Array) -> mc.DTensor:
-    """Return the user's block as a tensor."""
-    return mc.from_local(block, job.source, job.case.shape)
-
-
-def local(tensor: mc.DTensor) -> Array:
-    """Return the block of this rank."""
-    assert tensor.local is not None
-    return tensor.local
-
-
-@each
-def meshcomm(job: Job) -> tuple[Any, Any, Array]:
-    """Relayout of a tensor that meshcomm made."""
-    tensor = own_tensor(job)
-    return lambda: mc.relayout(tensor, job.target), local, local(tensor)
-
-
-@each
-def meshcomm_from_local(job: Job) -> tuple[Any, Any, Array]:
-    """Relayout of the user's NumPy array."""
-    return lambda: mc.relayout(wrapped(job, job.block), job.target), local, job.block
-
-
-@each
-def meshcomm_out(job: Job) -> tuple[Any, Any, Array]:
-    """Relayout of the user's NumPy array into another one."""
-    tensor, out = wrapped(job, job.block), mc.from_local(job.empty(), job.target, job.case.shape)
-    return lambda: mc.relayout(tensor, job.target, out=out), local, job.block
-
-
-@each
-def meshcomm_planned(job: Job) -> tuple[Any, Any, Array]:
-    """A plan that is kept, and the result's memory too."""
-    tensor, out = own_tensor(job), mc.from_local(job.empty(), job.target, job.case.shape)
-    plan = mc.plan_relayout(job.case.shape, job.case.dtype, job.source, job.target)
-    return lambda: plan.execute(tensor, out=out), local, local(tensor)
-
-
-@each
-def meshcomm_scratch(job: Job) -> tuple[Any, Any, Array]:
-    """Relayout in rounds, with 1 MiB of scratch memory."""
-    tensor = own_tensor(job)
-    return lambda: mc.relayout(tensor, job.target, max_scratch_bytes=2**20), local, local(tensor)
-
-
-def meshcomm_started(jobs: list[Job]) -> Contender:
-    """All tensors on their way at once: start_relayout of each, then wait for each."""
-    tensors = [own_tensor(job) for job in jobs]
-
-    def call() -> list[mc.DTensor]:
-        requests = [mc.start_relayout(tensor, job.target) for tensor, job in zip(tensors, jobs, strict=True)]
-        return [request.wait() for request in requests]
-
-    return Contender(call, True, list(map(local, tensors)), lambda results: list(map(local, results)))
-
-
-def meshcomm_at_once(jobs: list[Job]) -> Contender:
-    """All tensors in one call."""
-    tensors, target = [own_tensor(job) for job in jobs], jobs[0].target
-    return Contender(
-        lambda: mc.relayout(tensors, target),
-        True,
-        list(map(local, tensors)),
-        lambda results: list(map(local, results)),
-    )
-
-
 # mpi4py-fft
 
 
@@ -430,31 +346,15 @@ def package(name: str) -> Any:
     return importlib.import_module(name)
 
 
-def other_ways(case: Case) -> bool:
-    """Whether other ways to call are measured."""
-    return case.ways
-
-
-def many(case: Case) -> bool:
-    """Whether there are several tensors."""
-    return case.tensors > 1
-
-
 PEERS: dict[str, Peer] = {
-    "memcpy": Peer(memcpy),
-    "streaming memcpy": Peer(streaming_memcpy, wanted=lambda case: not case.latency),
-    "meshcomm": Peer(meshcomm),
+    "memcpy": Peer(memcpy, wanted=lambda case: True),  # the unit of all others
+    "streaming memcpy": Peer(streaming_memcpy, wanted=lambda case: is_relayout(case) and not case.latency),
+    **WAYS,
     "mpi4py": Peer(mpi4py),
     "mpi4py-fft redistribute": Peer(fft_redistribute, ("mpi4py_fft",)),
     "mpi4py-fft Transfer": Peer(fft_transfer, ("mpi4py_fft",)),
     "Heat": Peer(heat_resplit, ("heat", "torch")),
     "DTensor on gloo": Peer(dtensor, ("torch",)),
-    "meshcomm, from_local": Peer(meshcomm_from_local, wanted=other_ways),
-    "meshcomm, from_local and out=": Peer(meshcomm_out, wanted=other_ways),
-    "meshcomm, plan.execute(out=)": Peer(meshcomm_planned, wanted=other_ways),
-    "meshcomm, max_scratch_bytes=1 MiB": Peer(meshcomm_scratch, wanted=other_ways),
-    "meshcomm, start_relayout": Peer(meshcomm_started, wanted=other_ways),
-    "meshcomm, a list of tensors": Peer(meshcomm_at_once, wanted=many),
     "mpi4py, user's out": Peer(mpi4py_out, wanted=other_ways),
     "mpi4py, Ialltoallv": Peer(mpi4py_started, wanted=other_ways),
     "mpi4py, all in one Alltoallv": Peer(mpi4py_at_once, wanted=many),

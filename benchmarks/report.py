@@ -86,8 +86,9 @@ def page(figures: list[Figures], facts: dict[str, str]) -> str:
     lines += [f"- {name}: {text}" for name, text in (facts | where(figures[0])).items()]
     lines += ["", METHOD]
     for found in figures:
-        rows = [m for m in found["measured"] if not m["case"]["scaling"]]
-        if rows:
+        rows = [m for m in found["measured"] if not m["case"]["scaling"] and not m["case"]["live"]]
+        turns = [m for m in found["measured"] if m["case"]["live"]]
+        if rows or turns:
             lines += [
                 f"## {heading(found)}",
                 "",
@@ -96,7 +97,8 @@ def page(figures: list[Figures], facts: dict[str, str]) -> str:
                 *summary(rows),
                 *ways(rows),
                 *latency(rows),
-                *details(rows),
+                *loops(turns),
+                *details([*rows, *turns]),
             ]
     lines += scaling(figures)
     return "\n".join(lines)
@@ -165,14 +167,30 @@ def ways(rows: list[dict[str, Any]]) -> Iterator[str]:
 
 
 def latency(rows: list[dict[str, Any]]) -> Iterator[str]:
-    """Yield what a small relayout adds to the bare MPI call."""
+    """Yield what a small relayout adds to the bare MPI call, and what start_relayout adds to it."""
     for m in rows:
         times, bare = m["times"], "bare MPI_Alltoallv"
         if bare in times and "meshcomm" in times:
             added = [a - b for a, b in zip(times["meshcomm"], times[bare], strict=False)]
             both = (f"{name} {spread(times[name], 1e6)} µs" for name in ("nothing", bare, "meshcomm") if name in times)
             yield f"- {m['case']['name']}: {', '.join(both)}; added to the bare call {spread(added, 1e6)} µs"
+        if m["case"]["start"] and "meshcomm, start_relayout" in times:
+            found = [a / b for a, b in zip(times["meshcomm, start_relayout"], times["meshcomm"], strict=False)]
+            yield f"- {m['case']['name']}: start_relayout and wait take {spread(found)} times as long as relayout"
     yield ""
+
+
+def loops(rows: list[dict[str, Any]]) -> Iterator[str]:
+    """Yield the time and the page faults of a turn of each loop; the first two turns do not count."""
+    if not rows:
+        return
+    yield "A turn makes one block less than are live, and drops them at its end. Page faults: the goal is 0.\n"
+    cells = []
+    for m in rows:
+        times, faults = m["times"]["meshcomm, loop"][1:], m["faults"]["meshcomm, loop"][1:]  # [0] is the second turn
+        each = [ratio / (m["case"]["live"] - 1) for ratio in ratios(m, "meshcomm, loop")[1:]]
+        cells.append([m["case"]["name"], spread(times, 1e3), spread(each), number(statistics.mean(faults))])
+    yield from table(["loop", "turn, ms", "relayout / memcpy", "page faults per turn and rank, at most"], cells)
 
 
 def details(rows: list[dict[str, Any]]) -> Iterator[str]:
