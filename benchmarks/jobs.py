@@ -48,9 +48,11 @@ class Job:
         env.pop("MESHCOMM_SHARED_MEMORY", None)
         if not setting.shared:
             env["MESHCOMM_SHARED_MEMORY"] = "0"
+        mpiexec, *options = launcher(setting.ranks)
+        mpiexec = os.path.abspath(shutil.which(mpiexec) or mpiexec)  # it may be relative to the directory of now
         with open(self._pipes / "log", "w", encoding="utf-8") as log:
             self._process = subprocess.Popen(
-                [*launcher(setting.ranks), sys.executable, "-W", "ignore", "-m", "mpi4py", *program],
+                [mpiexec, *options, sys.executable, "-W", "ignore", "-m", "mpi4py", *program],
                 cwd=self._pipes,  # not where a folder called meshcomm is
                 env=env,
                 stdin=subprocess.DEVNULL,

@@ -9,13 +9,11 @@ import json
 from pathlib import Path
 from typing import Any
 
-from cases import Case, comparison
+from cases import WARM, Case, comparison
 from measure import Measurement, Ranks
 from ways import COLLECTIVES, WAYS
 
 import meshcomm as mc
-
-WARM = 2  # calls before those that count: the first finds other processes' data in the caches
 
 
 class Server:
