@@ -68,10 +68,10 @@ class Case(NamedTuple):
         return found
 
     def gathered_axis(self) -> int | None:
-        """Return the only divided axis if the target has none."""
+        """Return the only sharded axis if the target has none."""
         source, target = self.specs()
-        divided = [axis for axis, name in enumerate(source) if name != "-"]
-        return divided[0] if len(divided) == 1 and set(target) == {"-"} else None
+        sharded = [axis for axis, name in enumerate(source) if name != "-"]
+        return sharded[0] if len(sharded) == 1 and set(target) == {"-"} else None
 
 
 def table(ranks: int) -> list[Case]:
@@ -179,11 +179,11 @@ def values(case: Case, box: tuple[slice, ...], seed: int) -> np.ndarray[Any, np.
     return (index % limit).astype(case.dtype)
 
 
-def starts(n: int, parts: int) -> list[int]:
+def starts(n: int, blocks: int) -> list[int]:
     """Return where the blocks of numpy.array_split begin, and the end.
 
     >>> starts(7, 3)
     [0, 3, 5, 7]
     """
-    lengths = [n // parts + (i < n % parts) for i in range(parts)]
+    lengths = [n // blocks + (i < n % blocks) for i in range(blocks)]
     return [0, *itertools.accumulate(lengths)]

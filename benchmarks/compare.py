@@ -9,16 +9,17 @@ build/compare/report.md. Ratios are new / old: less is better.
 """
 
 import argparse
+import math
 import os
 import re
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from itertools import pairwise
-from math import exp, log
 from pathlib import Path
 from typing import NamedTuple
 
@@ -33,7 +34,7 @@ TURN = 0.1  # seconds that a way runs in a turn, if one call takes less
 MOST_CALLS = 30  # in a turn
 LONGEST_CASE = 30.0  # seconds: a case that takes longer has fewer rounds, but not less than LEAST_ROUNDS
 LEAST_ROUNDS = 3
-LEAST_NOISE = 0.03  # the smallest difference that counts, as a part of the time
+LEAST_NOISE = 0.03  # the smallest difference that counts, as a fraction of the time
 
 
 class Row(NamedTuple):
@@ -52,7 +53,7 @@ class Row(NamedTuple):
     def ratios(self) -> list[float]:
         """New / old of each round; old is the (geometric) mean of both old jobs."""
         old, again, new = (self.seconds[side] for side in SIDES)
-        return [n / (a * b) ** 0.5 for a, b, n in zip(old, again, new, strict=True)]
+        return [n / math.sqrt(a * b) for a, b, n in zip(old, again, new, strict=True)]
 
     @property
     def ratio(self) -> float:
@@ -61,16 +62,16 @@ class Row(NamedTuple):
 
     @property
     def difference(self) -> float:
-        """Old / old, of two jobs: how far it is from 1, as a logarithm."""
+        """How much the two old jobs differ: the logarithm of their ratio."""
         old, again = self.seconds["old"], self.seconds["again"]
-        return abs(log(statistics.median([b / a for a, b in zip(old, again, strict=True)])))
+        return abs(math.log(statistics.median([b / a for a, b in zip(old, again, strict=True)])))
 
     @property
     def noise(self) -> float:
-        """How far from 1 the ratio may be by chance, as a logarithm: by this row alone."""
-        _, low, high = quartiles([log(ratio) for ratio in self.ratios])
+        """How much chance may change the ratio, as a logarithm, judged by this row alone."""
+        _, low, high = quartiles([math.log(ratio) for ratio in self.ratios])
         # 95 % of the medians of equal data lie within 1.57 quartile distances / √n (McGill, Tukey, Larsen 1978).
-        return max(LEAST_NOISE, self.difference, 1.57 * (high - low) / len(self.ratios) ** 0.5)
+        return max(LEAST_NOISE, self.difference, 1.57 * (high - low) / math.sqrt(len(self.ratios)))
 
     @property
     def kind(self) -> tuple[Setting, bool]:
@@ -84,7 +85,7 @@ def limits(rows: list[Row]) -> list[float]:
     for row in rows:
         by_kind.setdefault(row.kind, []).append(row.difference)
     usual = {kind: sorted(found)[int(0.9 * (len(found) - 1))] for kind, found in by_kind.items()}
-    return [exp(max(row.noise, usual[row.kind])) for row in rows]
+    return [math.exp(max(row.noise, usual[row.kind])) for row in rows]
 
 
 # Builds
@@ -147,7 +148,7 @@ def git(*arguments: str, cwd: Path = ROOT) -> str:
 
 
 class Jobs:
-    """The jobs of the three sides in one setting, started when they are needed."""
+    """The jobs of the three sides in one setting; each starts when it is first used."""
 
     def __init__(self, roots: dict[str, Path], setting: Setting) -> None:
         self._roots, self._setting = roots, setting
@@ -260,8 +261,8 @@ class Comparison:
         second = {(row.case.name, row.way): row for row in again}
         self.rows += [second.get((row.case.name, row.way), row) for row in rows]
         chosen = [second[key] for row in suspects if (key := (row.case.name, row.way)) in second]
-        bounds = dict(zip(map(id, again), limits(again), strict=True))
-        self.slower += [row for row in chosen if row.ratio > bounds[id(row)]]
+        most = dict(zip(map(id, again), limits(again), strict=True))
+        self.slower += [row for row in chosen if row.ratio > most[id(row)]]
 
     def _rows(self, setting: Setting, cases: list[Case], rounds: int) -> Iterator[Row]:
         jobs = Jobs(self._roots, setting)
@@ -362,6 +363,7 @@ def arguments() -> argparse.Namespace:
 def main() -> int:
     """Compare, write the report, and return the exit status."""
     options = arguments()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # an exception, so that the jobs end first
     if os.getloadavg()[0] > (os.cpu_count() or 1) / 2:
         print(f"This machine is busy (load {os.getloadavg()[0]:.1f}): small differences say nothing.", flush=True)
     old, new = built(options.base, "old"), built(options.new, "new")

@@ -14,7 +14,7 @@ import meshcomm as mc
 
 
 class Devices:
-    """So many devices of one process; the one rank stands for all of them."""
+    """Some devices of one process; its one rank stands for all of them."""
 
     rank = 0
     mpi = None
@@ -51,11 +51,14 @@ class Devices:
         return Contender(lambda: list(self._threads.map(lambda pair: np.copyto(*pair), pairs)))
 
     def right(self, jobs: list[Job], contender: Contender) -> bool:
-        """Run on other values and compare the part of each device."""
+        """Run on other values and compare the block of each device."""
         run: Relayout = contender.call  # type: ignore[assignment]
         run.hold(FRESH)
-        devices, parts = import_module("jax").devices(), {part.device: part.data for part in run().addressable_shards}
-        return all(np.array_equal(parts[devices[job.rank]], job.held(job.target, FRESH)) for job in jobs)
+        devices, blocks = (
+            import_module("jax").devices(),
+            {shard.device: shard.data for shard in run().addressable_shards},
+        )
+        return all(np.array_equal(blocks[devices[job.rank]], job.held(job.target, FRESH)) for job in jobs)
 
 
 class Relayout:

@@ -105,7 +105,7 @@ class Spent(NamedTuple):
 
 
 class Measurement:
-    """One case: who takes part, the seconds of each, and what was found out on the way."""
+    """One case: its contenders, the seconds of each, and their results."""
 
     def __init__(self, world: World, case: Case, entrants: Entrants, missing: dict[str, str]) -> None:
         self.world, self.case = world, case
@@ -122,12 +122,12 @@ class Measurement:
                 self.cannot[name] = absent[0]
             else:
                 self._admit(name, make)
-        # What the other contenders left in the caches is no part of a short call.
+        # A short call must not pay for what the other contenders left in the caches.
         self.primed = case.nbytes < 4 * MIB
         self.calls = case.repeat + self.primed
 
     def _admit(self, name: str, make: Maker) -> None:
-        """Make a contender and time its first call; what fails on any rank takes no part."""
+        """Make a contender and time its first call; what fails on any rank is left out."""
         made, spent, problem = None, Spent(0.0, 0), None
         try:
             made = make(self.jobs)
@@ -254,12 +254,12 @@ def main() -> None:
     """Measure what the arguments say, and write it."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--output", required=True, help="file for the figures")
-    parser.add_argument("--devices", type=int, help="measure packages whose devices are threads, with so many")
+    parser.add_argument("--devices", type=int, help="measure packages whose devices are threads, on this many")
     parser.add_argument("--full", action="store_true", help="all sizes, and more time for each case")
     parser.add_argument(
         "--only",
         choices=["table", "scaling"],
-        help="a part of the cases: without sizes, or sizes and the small relayouts",
+        help="only some cases: all but the sizes, or the sizes and the small relayouts",
     )
     parser.add_argument("--cases", default="", help="regular expression: only cases whose names it finds")
     parser.add_argument("--peers", default="", help="regular expression: only contenders whose names it finds")

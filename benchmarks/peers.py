@@ -83,7 +83,7 @@ def by_hand(job: Job, out: Array | None = None) -> Callable[[], Array]:
 
 
 def exchange(block: Array, comm: MPI.Comm, axis: int, to: int, length: int, out: Array | None = None) -> Array:
-    """Return *block*, divided on *axis* of global *length*, with that axis whole and axis *to* divided instead."""
+    """Return *block*, sharded on *axis* of global *length*, with that axis whole and axis *to* sharded instead."""
     message, finish = packed(block, comm, axis, to, length, out)
     comm.Alltoallv(*message)
     return finish()
@@ -115,7 +115,7 @@ def packed(
 
 
 def gather(block: Array, axis: int, length: int, out: Array | None) -> Array:
-    """MPI_Allgatherv into place, or with an unpacking if the divided axis is not the first."""
+    """MPI_Allgatherv into the result, or with an unpacking if the sharded axis is not the first."""
     rows = starts(length, RANKS)
     shapes = [(*block.shape[:axis], b - a, *block.shape[axis + 1 :]) for a, b in itertools.pairwise(rows)]
     into = np.empty((*block.shape[:axis], length, *block.shape[axis + 1 :]), block.dtype) if out is None else out
@@ -135,7 +135,7 @@ def swap(job: Job, out: Array | None) -> Array:
 
 
 def unpack(received: Array, shapes: list[tuple[int, ...]], into: Array, axis: int) -> None:
-    """Copy consecutive pieces into place, one after the other along *axis*."""
+    """Copy consecutive pieces into *into*, one after the other along *axis*."""
     start = at = 0
     for shape in shapes:
         stop, after = start + shape[axis], at + math.prod(shape)
@@ -173,8 +173,8 @@ def mpi4py_out(job: Job) -> tuple[Any, Any, Array]:
     return by_hand(job, job.empty()), lambda result: result, job.block
 
 
-def mpi4py_started(jobs: list[Job]) -> Contender:
-    """Code by hand with all exchanges on their way at once."""
+def mpi4py_nonblocking(jobs: list[Job]) -> Contender:
+    """Code by hand that starts all exchanges, then waits for them."""
     dims, (name, axis, to) = jobs[0].case.mesh_dims(RANKS), only_move(jobs[0].case)
     comm = along(dims, name)
 
@@ -224,7 +224,7 @@ def pencils(job: Job) -> tuple[Any, int, list[int]]:
     if case.gathered_axis() is not None:
         raise Cannot("no replicated arrays")
     if moves is None:
-        raise Cannot("exchanges only with an axis that is not divided")
+        raise Cannot("exchanges only with an axis that is not sharded")
     sizes = dict(case.mesh_dims(RANKS))
     dims = tuple(sizes.get(name, 1) for name in case.specs()[0])
     if any(n < d for specs in case.specs() for n, d in zip(case.shape, [sizes.get(s, 1) for s in specs], strict=True)):
@@ -276,7 +276,7 @@ def heat_resplit(job: Job) -> tuple[Any, Any, Array]:
     """heat.resplit of an array that wraps the block."""
     case = job.case
     if len(case.mesh_dims(RANKS)) > 1:
-        raise Cannot("divides one axis, over all ranks")
+        raise Cannot("shards one axis, over all ranks")
     ht, torch = package("heat"), package("torch")
     source, target = (next((axis for axis, name in enumerate(s) if name != "-"), None) for s in case.specs())
     array = ht.array(torch.from_numpy(job.block), is_split=source, copy=False)
@@ -356,7 +356,7 @@ PEERS: dict[str, Peer] = {
     "Heat": Peer(heat_resplit, ("heat", "torch")),
     "DTensor on gloo": Peer(dtensor, ("torch",)),
     "mpi4py, user's out": Peer(mpi4py_out, wanted=other_ways),
-    "mpi4py, Ialltoallv": Peer(mpi4py_started, wanted=other_ways),
+    "mpi4py, Ialltoallv": Peer(mpi4py_nonblocking, wanted=other_ways),
     "mpi4py, all in one Alltoallv": Peer(mpi4py_at_once, wanted=many),
     "nothing": Peer(nothing, wanted=lambda case: case.latency),
     "bare MPI_Alltoallv": Peer(bare_alltoallv, wanted=lambda case: case.latency),

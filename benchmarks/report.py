@@ -25,9 +25,10 @@ METHOD = """\
 - Contenders take turns: in each round every one runs once, in an order that changes, so that all see the same noise. A
   time is that from one barrier of all ranks to the next. Calls on less than 4 MiB are timed after one that is not, so
   that they do not pay for what the others left in the caches.
-- *time / memcpy* is the median, over rounds, of the time divided by that of `memcpy` in the same round: NumPy's copy
-  of a block as large as the target's by all ranks at once, into memory that is there already. In parentheses:
-  quartiles. *streaming memcpy* is that of meshcomm's kernel, whose stores pass by the cache where copies are large.
+- *time / memcpy* is the ratio of the time to that of `memcpy` in the same round; the table has the median over rounds,
+  and quartiles in parentheses. All ranks run `memcpy` at once: NumPy copies a block as large as the target's into
+  memory that is there already. *streaming memcpy* is that of meshcomm's kernel, whose stores bypass the cache where
+  copies are large.
 - The *first call* is that of this process for this case: planning, communicators, memory that was never touched.
 - After the timing each contender runs once more on other values, and its result is compared on every rank.
 - *mpi4py* is the code that a careful user writes for just that case. All return new arrays, but *mpi4py-fft Transfer*,
@@ -105,7 +106,7 @@ def page(figures: list[Figures], facts: dict[str, str]) -> str:
 
 
 def heading(found: Figures) -> str:
-    """Return what a part of the page is about."""
+    """Return the heading of a section."""
     if found["devices"]:
         return f"{found['ranks']} devices that are threads of one process"
     return f"{found['ranks']} ranks"
@@ -125,8 +126,8 @@ def load(found: Figures) -> str:
     """Return how busy the machine was, and whether the ranks had to share cores."""
     before, after = (f"{average[0]:.1f}" for average in found["load"])
     cores = found["environment"]["cores"] * found["environment"]["hosts"]
-    crowded = f"More ranks than cores ({cores}). " if found["ranks"] > cores else ""
-    return f"{crowded}Load (the system's average over a minute) {before} before, {after} after."
+    oversubscribed = f"More ranks than cores ({cores}). " if found["ranks"] > cores else ""
+    return f"{oversubscribed}Load (the system's average over a minute) {before} before, {after} after."
 
 
 def summary(rows: list[dict[str, Any]]) -> Iterator[str]:
@@ -141,7 +142,7 @@ def summary(rows: list[dict[str, Any]]) -> Iterator[str]:
 
 
 def reasons(rows: list[dict[str, Any]]) -> Iterator[str]:
-    """Yield who did not take part, why, and where."""
+    """Yield which contenders are missing, why, and in which cases."""
     found: dict[tuple[str, str], list[str]] = {}
     for m in rows:
         for name, reason in m["cannot"].items():

@@ -34,7 +34,7 @@ class Server:
         return {"seconds": seconds, "cannot": made.cannot}
 
     def turn(self, calls: dict[str, int]) -> dict[str, Any]:
-        """Return seconds and page faults of each of so many calls of each way."""
+        """Return what each way takes: seconds and page faults of each call. *calls* is how many, by way."""
         assert self.current is not None
         found = {}
         for way, count in calls.items():
