@@ -5,10 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-import meshcomm as mc
-
 KIB, MIB = 2**10, 2**20
-WARM = 2  # calls in a turn of a job before those that count: the first finds others' data in the caches
 
 
 class Case(NamedTuple):
@@ -160,11 +157,6 @@ def bytes_text(n: int) -> str:
     ('4 KiB', '512 MiB')
     """
     return f"{n / MIB:.4g} MiB" if n >= MIB else f"{n / KIB:.4g} KiB"
-
-
-def layout(specs: list[str], mesh: mc.Mesh) -> mc.Layout:
-    """Return the layout with these names of mesh dimensions."""
-    return mc.Layout([mc.UNSHARDED if name == "-" else name for name in specs], mesh)
 
 
 def values(case: Case, box: tuple[slice, ...], seed: int) -> np.ndarray[Any, np.dtype[Any]]:

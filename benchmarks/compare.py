@@ -23,7 +23,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
-from cases import MIB, WARM, Case, comparison
+from cases import MIB, Case, comparison
 from jobs import Failed, Job, Setting
 from report import number, quartiles, table
 
@@ -32,7 +32,7 @@ BUILD = ROOT / "build" / "compare"
 SIDES = ("old", "again", "new")  # again: the old commit, a second time
 TURN = 0.1  # seconds that a way runs in a turn, if one call takes less
 MOST_CALLS = 30  # in a turn
-LONGEST_CASE = 30.0  # seconds: a case that takes longer has fewer rounds, but not less than LEAST_ROUNDS
+LONGEST_CASE = 30.0  # seconds: no round of a case begins later, but there are LEAST_ROUNDS in any case
 LEAST_ROUNDS = 3
 LEAST_NOISE = 0.03  # the smallest difference that counts, as a fraction of the time
 
@@ -178,12 +178,13 @@ def measured(case: Case, setting: Setting, jobs: Jobs, rounds: int) -> tuple[lis
     cannot = list(fails.values())  # what fails in both is told of the old one: nothing got worse
     seconds = [prepared[side]["seconds"] for side in SIDES]
     ways = [way for way in seconds[0] if all(way in found for found in seconds)]
-    one_call = {way: statistics.median(found[way] for found in seconds) for way in ways}
-    calls = {way: calls_of_a_turn(one_call[way]) for way in ways}
-    one_round = 3 * sum((WARM + calls[way]) * one_call[way] for way in ways)
+    calls = {way: calls_of_a_turn(statistics.median(found[way] for found in seconds)) for way in ways}
+    begin = time.monotonic()
     times: dict[str, dict[str, list[float]]] = {way: {side: [] for side in SIDES} for way in ways}
     faults: dict[str, dict[str, list[float]]] = {way: {side: [] for side in SIDES} for way in ways}
-    for turn in range(LEAST_ROUNDS if apart else rounds_within(LONGEST_CASE, one_round, rounds)):
+    for turn in range(LEAST_ROUNDS if apart else rounds):
+        if turn >= LEAST_ROUNDS and time.monotonic() - begin > LONGEST_CASE:
+            break
         for side in (*SIDES[turn % 3 :], *SIDES[: turn % 3]):
             if apart:
                 jobs[side].ask("prepare", case.name)
@@ -206,15 +207,6 @@ def calls_of_a_turn(seconds: float) -> int:
     (30, 5, 1)
     """
     return max(1, min(MOST_CALLS, round(TURN / seconds)))
-
-
-def rounds_within(seconds: float, one: float, wanted: int) -> int:
-    """Return how many rounds run, if each takes *one* seconds.
-
-    >>> rounds_within(30, 0.5, 7), rounds_within(30, 6.0, 7), rounds_within(30, 60.0, 7)
-    (7, 5, 3)
-    """
-    return min(wanted, max(LEAST_ROUNDS, int(seconds / one)))
 
 
 def memory(case: Case) -> int:

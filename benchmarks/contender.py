@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from cases import Case, layout, values
+from cases import Case, values
 from numpy.typing import NDArray
 
 import meshcomm as mc
@@ -18,6 +18,11 @@ class Cannot(Exception):
 
 
 FRESH = 1000  # what the verification adds to the seed of the values
+
+
+def layout(specs: list[str], mesh: mc.Mesh) -> mc.Layout:
+    """Return the layout with these names of mesh dimensions."""
+    return mc.Layout([mc.UNSHARDED if name == "-" else name for name in specs], mesh)
 
 
 class Job:

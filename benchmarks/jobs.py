@@ -1,8 +1,9 @@
-"""The MPI jobs of `compare.py`, seen from the process that starts them: they run `turns.py`."""
+"""How MPI jobs are launched, and the jobs of `compare.py`, which run `turns.py`, seen from the launching process."""
 
 import json
 import os
 import select
+import shlex
 import shutil
 import signal
 import subprocess
@@ -11,8 +12,6 @@ import tempfile
 import time
 from pathlib import Path
 from typing import Any, NamedTuple
-
-from run import launcher
 
 LONGEST = 300.0  # seconds for a command, should a job hang
 
@@ -29,6 +28,15 @@ class Setting(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.ranks} ranks, {'shared memory' if self.shared else 'MPI'}"
+
+
+def launcher(ranks: int) -> list[str]:
+    """Return the command that starts this many ranks."""
+    own = Path(sys.executable).with_name("mpiexec")
+    command = os.environ.get("MPIEXEC") or (str(own) if own.exists() else shutil.which("mpiexec"))
+    if not command:
+        raise SystemExit("there is no mpiexec beside this Python nor on PATH: set MPIEXEC")
+    return [*shlex.split(command), "-n", str(ranks)]
 
 
 class Job:
