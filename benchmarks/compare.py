@@ -32,7 +32,7 @@ BUILD = ROOT / "build" / "compare"
 SIDES = ("old", "again", "new")  # again: the old commit, a second time
 TURN = 0.1  # seconds that a way runs in a turn, if one call takes less
 MOST_CALLS = 30  # in a turn
-LONGEST_CASE = 30.0  # seconds: no round of a case begins later, but there are LEAST_ROUNDS in any case
+LONGEST_CASE = 30.0  # seconds: after this no round of a case begins, once it had LEAST_ROUNDS
 LEAST_ROUNDS = 3
 LEAST_NOISE = 0.03  # the smallest difference that counts, as a fraction of the time
 
@@ -332,11 +332,9 @@ def starts(rows: list[Row]) -> Iterator[str]:
 
 def summary(comparison: Comparison) -> str:
     """Return the verdict."""
-    count = len(comparison.slower)
-    worst = ", ".join(f"{row.case.name}, {row.way}, {row.setting}: {row.ratio:.2f}" for row in comparison.slower)
     differences = quartiles([row.difference for row in comparison.rows]) if comparison.rows else (0, 0, 0)
     noise = f"Old against itself: median {differences[0]:.1%}, upper quartile {differences[2]:.1%}."
-    return f"{noise} {len(comparison.rows)} rows; {count} slower beyond noise{': ' * bool(count)}{worst}."
+    return f"{noise} {len(comparison.rows)} rows, {len(comparison.slower)} slower beyond noise."
 
 
 def arguments() -> argparse.Namespace:
@@ -344,7 +342,7 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("base", help="the old commit, or a directory of sources")
     parser.add_argument("--new", default=str(ROOT), help="the new commit; by default the files here, committed or not")
-    parser.add_argument("--quick", action="store_true", help="few cases and rounds: about 3 minutes")
+    parser.add_argument("--quick", action="store_true", help="few cases and rounds")
     parser.add_argument("--ranks", type=int, nargs="+", default=[2, 4])
     parser.add_argument("--over", choices=["memory", "mpi"], help="only over shared memory, or only over MPI")
     parser.add_argument("--cases", default="", help="regular expression: only cases whose names it finds")
