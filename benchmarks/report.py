@@ -22,14 +22,14 @@ MAIN = (
     "jax.jit(out_shardings=)",
 )
 METHOD = """\
-- Contenders take turns: in each round every contender runs once, in a changing order, so all see the same noise. A
-  time goes from one barrier of all ranks to the next. A call on less than 4 MiB runs once before it is timed, because
-  the other contenders have changed the caches.
-- *time / memcpy* is the median, over rounds, of a ratio: the time of a contender over the time of `memcpy` in the same
-  round. `memcpy` is NumPy's copy of a block as large as the target's, by all ranks at once, into memory that is there
-  already. Quartiles are in parentheses. *streaming memcpy* is the copy of meshcomm's kernel, which writes large copies
-  past the caches.
-- The *first call* is the first of this process for this case: it plans, makes communicators and touches new memory.
+- Contenders take turns: in each round every one runs once, in an order that changes, so that all see the same noise. A
+  time is that from one barrier of all ranks to the next. Calls on less than 4 MiB are timed after one that is not, so
+  that they do not pay for what the others left in the caches.
+- *time / memcpy* is the ratio of the time to that of `memcpy` in the same round; the table has the median over rounds,
+  and quartiles in parentheses. All ranks run `memcpy` at once: NumPy copies a block as large as the target's into
+  memory that is there already. *streaming memcpy* is that of meshcomm's kernel, whose stores bypass the cache where
+  copies are large.
+- The *first call* is that of this process for this case: planning, communicators, memory that was never touched.
 - After the timing each contender runs once more on other values, and its result is compared on every rank.
 - *mpi4py* is the code that a careful user writes for one case. All contenders return new arrays, except *mpi4py-fft
   Transfer*, which is planned before and writes into a kept array. *DTensor on gloo* gathers the whole array on every
@@ -89,8 +89,9 @@ def page(figures: list[Figures], facts: dict[str, str]) -> str:
     lines += [f"- {name}: {text}" for name, text in (facts | where(figures[0])).items()]
     lines += ["", METHOD]
     for found in figures:
-        rows = [m for m in found["measured"] if not m["case"]["scaling"]]
-        if rows:
+        rows = [m for m in found["measured"] if not m["case"]["scaling"] and not m["case"]["live"]]
+        turns = [m for m in found["measured"] if m["case"]["live"]]
+        if rows or turns:
             lines += [
                 f"## {heading(found)}",
                 "",
@@ -99,14 +100,15 @@ def page(figures: list[Figures], facts: dict[str, str]) -> str:
                 *summary(rows),
                 *ways(rows),
                 *latency(rows),
-                *details(rows),
+                *loops(turns),
+                *details([*rows, *turns]),
             ]
     lines += scaling(figures)
     return "\n".join(lines)
 
 
 def heading(found: Figures) -> str:
-    """Return the heading of a section of the page."""
+    """Return the heading of a section."""
     if found["devices"]:
         return f"{found['ranks']} devices, which are threads of one process"
     return f"{found['ranks']} ranks"
@@ -142,7 +144,7 @@ def summary(rows: list[dict[str, Any]]) -> Iterator[str]:
 
 
 def reasons(rows: list[dict[str, Any]]) -> Iterator[str]:
-    """Yield the contenders that did not run, why, and in which cases."""
+    """Yield which contenders are missing, why, and in which cases."""
     found: dict[tuple[str, str], list[str]] = {}
     for m in rows:
         for name, reason in m["cannot"].items():
@@ -168,14 +170,30 @@ def ways(rows: list[dict[str, Any]]) -> Iterator[str]:
 
 
 def latency(rows: list[dict[str, Any]]) -> Iterator[str]:
-    """Yield the time that a small relayout adds to the bare MPI call."""
+    """Yield what a small relayout adds to the bare MPI call, and what start_relayout adds to it."""
     for m in rows:
         times, bare = m["times"], "bare MPI_Alltoallv"
         if bare in times and "meshcomm" in times:
             added = [a - b for a, b in zip(times["meshcomm"], times[bare], strict=False)]
             both = (f"{name} {spread(times[name], 1e6)} µs" for name in ("nothing", bare, "meshcomm") if name in times)
             yield f"- {m['case']['name']}: {', '.join(both)}; added to the bare call {spread(added, 1e6)} µs"
+        if m["case"]["start"] and "meshcomm, start_relayout" in times:
+            found = [a / b for a, b in zip(times["meshcomm, start_relayout"], times["meshcomm"], strict=False)]
+            yield f"- {m['case']['name']}: start_relayout and wait take {spread(found)} times as long as relayout"
     yield ""
+
+
+def loops(rows: list[dict[str, Any]]) -> Iterator[str]:
+    """Yield the time and the page faults of a turn of each loop; the first two turns do not count."""
+    if not rows:
+        return
+    yield "A turn makes one block less than are live, and drops them at its end. Page faults: the goal is 0.\n"
+    cells = []
+    for m in rows:
+        times, faults = m["times"]["meshcomm, loop"][1:], m["faults"]["meshcomm, loop"][1:]  # [0] is the second turn
+        each = [ratio / (m["case"]["live"] - 1) for ratio in ratios(m, "meshcomm, loop")[1:]]
+        cells.append([m["case"]["name"], spread(times, 1e3), spread(each), number(statistics.mean(faults))])
+    yield from table(["loop", "turn, ms", "relayout / memcpy", "page faults per turn and rank, at most"], cells)
 
 
 def details(rows: list[dict[str, Any]]) -> Iterator[str]:

@@ -11,8 +11,6 @@ import importlib.util
 import json
 import os
 import re
-import shlex
-import shutil
 import statistics
 import subprocess
 import sys
@@ -20,7 +18,8 @@ import time
 from pathlib import Path
 
 import report
-from cases import layout
+from contender import layout
+from jobs import launcher
 
 import meshcomm as mc
 
@@ -63,15 +62,6 @@ def minutes(options: argparse.Namespace, absent: list[str]) -> int:
     always, slow, jax = (1200, 1200, 500) if options.full else (100, 120, 70)
     seconds = always + slow * ("PyTorch" not in absent) + jax * ("JAX" not in absent)
     return round(seconds / 60)
-
-
-def launcher(ranks: int) -> list[str]:
-    """Return the command that launches this number of ranks."""
-    own = Path(sys.executable).with_name("mpiexec")
-    command = os.environ.get("MPIEXEC") or (str(own) if own.exists() else shutil.which("mpiexec"))
-    if not command:
-        raise SystemExit("there is no mpiexec beside this Python nor on PATH: set MPIEXEC")
-    return [*shlex.split(command), "-n", str(ranks)]
 
 
 def start(ranks: int, args: list[str], file: Path) -> bool:

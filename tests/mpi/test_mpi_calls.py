@@ -1,0 +1,93 @@
+"""How many Python functions a warm call runs: they are the latency of a small relayout."""
+
+import gc
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+import meshcomm as mc
+
+SIZE = MPI.COMM_WORLD.size
+LIMIT = 22  # calls of Python functions in one warm relayout, the call of relayout included
+WARM, TRIES = 3, 200
+
+
+@pytest.fixture(params=["shared memory", "MPI"])
+def layouts(request, comm, monkeypatch):
+    """Rows and columns on a mesh of its own world, whose ranks share memory or do not."""
+    if request.param == "MPI":
+        monkeypatch.setenv("MESHCOMM_SHARED_MEMORY", "0")
+    world = comm.Dup()
+    mesh = mc.create_mesh([("x", SIZE)], comm=world)
+    yield mc.Layout(["x", mc.UNSHARDED], mesh), mc.Layout([mc.UNSHARDED, "x"], mesh)
+    comm.Barrier()
+    mesh.close()
+    world.Free()
+
+
+def called(function):
+    """Return the Python functions that run in a warm call of *function*.
+
+    The shortest list of some tries: a rank that waits may call MPI again and again until the others arrive. The tries
+    end when every rank has a list within the limit.
+    """
+    names = []
+
+    def note(frame, event, argument):
+        if event == "call":
+            code = frame.f_code
+            names.append(f"{Path(code.co_filename).name}:{code.co_firstlineno} {code.co_qualname}")
+
+    for _ in range(WARM):
+        function()
+    found = []
+    gc.disable()
+    try:
+        while len(found) < TRIES:
+            MPI.COMM_WORLD.Barrier()
+            names = []
+            sys.setprofile(note)
+            try:
+                result = function()
+            finally:
+                sys.setprofile(None)
+            del result  # the count does not contain what frees its memory
+            found.append(names[1:])  # without *function* itself
+            if most(min(map(len, found))) <= LIMIT:
+                break
+    finally:
+        gc.enable()
+    return min(found, key=len)
+
+
+def most(count):
+    """Return the largest *count* of all ranks."""
+    return max(MPI.COMM_WORLD.allgather(count))
+
+
+def test_warm_relayout_makes_few_python_calls(layouts):
+    rows, columns = layouts
+    tensor = mc.distribute(np.arange(64.0 * 64).reshape(64, 64), rows)
+    moved = called(lambda: mc.relayout(tensor, columns))
+    assert moved, "the counter sees at least the call of relayout itself"
+    assert most(len(moved)) <= LIMIT, report(moved, tensor, columns)
+
+
+def report(moved, tensor, columns):
+    """Return what a warm relayout calls, and how much other ways to move a tensor call: they have no limit."""
+    out = mc.empty(tensor.shape, tensor.dtype, columns)
+    plan = mc.plan_relayout(tensor.shape, tensor.dtype, tensor.layout, columns)
+    counts = {
+        "relayout": len(moved),
+        "relayout(out=)": len(called(lambda: mc.relayout(tensor, columns, out=out))),
+        "plan.execute": len(called(lambda: plan.execute(tensor))),
+        "start_relayout and wait": len(called(lambda: mc.start_relayout(tensor, columns).wait())),
+    }
+    listed = "\n".join(f"  {number:2} {name}" for number, name in enumerate(moved, 1))
+    return (
+        f"a warm relayout may make {LIMIT} Python calls; calls on this rank: "
+        f"{', '.join(f'{name} {count}' for name, count in counts.items())}. Those of relayout:\n{listed}"
+    )
