@@ -41,7 +41,8 @@ KERNEL := $(sort $(shell find meshcomm -name '*.pyx' -o -name '*.pxd' -o -name '
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help run test test-pure test-mpi test-unshared check format asan variants bench bench-compare examples clean
+.PHONY: help run test test-pure test-mpi test-unshared check format asan variants variant-no-simd variant-streams bench \
+    bench-compare examples clean
 
 help:
 	@echo "make run        set up, then run the terrain example on N=4 ranks"
