@@ -1,15 +1,15 @@
 """Bad input, item by item: it works, or every rank raises one clear error and the mesh is still usable."""
 
 import os
-import subprocess
 import sys
 
 import numpy as np
 import pytest
-from reference import blocks_of, numbered, same_bits, simulated
 
 import meshcomm as mc
 from meshcomm import DTypeError, GroupError, Layout, LayoutError, MeshError, ShapeError
+from support.patience import run
+from support.reference import blocks_of, numbered, same_bits, simulated
 
 U = "unsharded"
 RANKS = 4
@@ -268,11 +268,9 @@ def test_a_process_launched_without_mpiexec(tmp_path):
     pytest.importorskip("mpi4py.MPI", exc_type=ImportError)
     program = tmp_path / "alone.py"
     program.write_text(ALONE)
-    run = subprocess.run(
-        [sys.executable, program], capture_output=True, text=True, timeout=60, env=without_launcher(), check=False
-    )
-    assert run.returncode == 0, run.stderr
-    lines = run.stdout.splitlines()
+    ran = run([sys.executable, program], env=without_launcher())
+    assert ran.returncode == 0, ran.stderr
+    lines = ran.stdout.splitlines()
     assert lines[0] == "(slice(3, 5, None), slice(0, 4, None))"
     assert "needs 4 ranks up to rank 3, but the world has 1" in lines[1]
     assert "mpiexec -n 4" in lines[1]

@@ -1,20 +1,29 @@
 """The collectives: recorded cases, the definition in NumPy, and errors in the order of the original."""
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
-import reference
 from hypothesis import given
 from hypothesis import strategies as st
-from reference import as_raw, numbered, random_bits, random_numbers, repeated, same_bits, same_numbers, simulated
-from strategies import DTYPES, NUMERIC, assignments, dtype_id, strided
 
 import meshcomm as mc
 from meshcomm import DTypeError, GroupError, Layout, ShapeError
+from support import reference
+from support.paths import DATA
+from support.reference import (
+    as_raw,
+    numbered,
+    random_bits,
+    random_numbers,
+    repeated,
+    same_bits,
+    same_numbers,
+    simulated,
+)
+from support.strategies import DTYPES, NUMERIC, assignments, dtype_id, strided
 
-GOLDEN = json.loads((Path(__file__).parent / "data" / "all_to_all.json").read_text())
+GOLDEN = json.loads((DATA / "all_to_all.json").read_text())
 CASES, CROSS = GOLDEN["cases"], GOLDEN["cross_check_with_dtensor"]
 
 

@@ -7,7 +7,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from reference import (
+
+import meshcomm as mc
+from meshcomm import Layout, plan_relayout
+from support.reference import (
     blocks_of,
     lockstep,
     mesh_of,
@@ -17,10 +20,7 @@ from reference import (
     single_name_layouts,
     tuple_layouts,
 )
-from strategies import DTYPES, dtype_id, relayouts
-
-import meshcomm as mc
-from meshcomm import Layout, plan_relayout
+from support.strategies import DTYPES, dtype_id, relayouts
 
 U = "unsharded"
 

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reference import blocks_of, numbered, random_bits, same_bits, simulated
-from strategies import DTYPES, dtype_id, relayouts
 
 import meshcomm as mc
 from meshcomm import DTypeError, Layout, LayoutError, MeshcommError, MeshError, ShapeError
+from support.reference import blocks_of, numbered, random_bits, same_bits, simulated
+from support.strategies import DTYPES, dtype_id, relayouts
 
 U = "unsharded"
 

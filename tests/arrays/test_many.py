@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
-from random_cases import random_case
-from reference import blocks_of, numbered, random_bits, same_bits, simulated
 
 import meshcomm as mc
 from meshcomm import Layout, LayoutError, LayoutMap, ShapeError
+from support.random_cases import random_case
+from support.reference import blocks_of, numbered, random_bits, same_bits, simulated
 
 U = "unsharded"
 SPECS = [["x", U], [U, "x"], [U, U], [("x", "y"), U], ["y", "x"]]

@@ -1,10 +1,10 @@
 """Relayouts that are started and waited for later, on simulated ranks."""
 
 import pytest
-from reference import blocks_of, numbered, same_bits, simulated
 
 import meshcomm as mc
 from meshcomm import CollectiveMismatch, DTypeError, Layout, LayoutError, MeshcommError, MeshError, ShapeError
+from support.reference import blocks_of, numbered, same_bits, simulated
 
 U = "unsharded"
 SPECS = [["x", U], [U, "x"], [U, U], [("x", "y"), U], ["y", "x"]]

@@ -5,13 +5,13 @@ from importlib import import_module
 
 import numpy as np
 import pytest
-from reference import blocks_of, numbered, random_bits, same_bits, simulated
-from strategies import PADDED
 
 import meshcomm as mc
 from meshcomm import DTypeError, Layout, LayoutError, MeshError, ShapeError, guard
 from meshcomm.groups import Team
 from meshcomm.simulate import SimulatedCommunicator
+from support.reference import blocks_of, numbered, random_bits, same_bits, simulated
+from support.strategies import PADDED
 
 U = "unsharded"
 SPECS = [["x", U], [U, "x"], [U, U], [("x", "y"), U], ["y", "x"]]

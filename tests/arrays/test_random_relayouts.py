@@ -9,7 +9,8 @@ from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 
 import pytest
-from random_cases import check_case, random_case
+
+from support.random_cases import check_case, random_case
 
 CASES = int(os.environ.get("RANDOM_CASES", "100000"))
 BLOCKS = 20

@@ -1,20 +1,20 @@
 """relayout and relayout_like on simulated ranks: recorded results of TensorFlow, and laws."""
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reference import blocks_of, lockstep, mesh_of, numbered, random_bits, same_bits, simulated
-from strategies import DTYPES, dtype_id, relayouts
 
 import meshcomm as mc
 from meshcomm import Layout, LayoutError
+from support.paths import DATA
+from support.reference import blocks_of, lockstep, mesh_of, numbered, random_bits, same_bits, simulated
+from support.strategies import DTYPES, dtype_id, relayouts
 
 U = "unsharded"
-GOLDEN = json.loads((Path(__file__).parent / "data" / "relayout.json").read_text())["cases"]
+GOLDEN = json.loads((DATA / "relayout.json").read_text())["cases"]
 
 
 def golden_id(case):

@@ -2,13 +2,12 @@
 
 import doctest
 import re
-from pathlib import Path
 
 import pytest
 
 import meshcomm as mc
+from support.paths import ROOT
 
-ROOT = Path(__file__).parent.parent
 PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]
 
 

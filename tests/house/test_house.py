@@ -3,13 +3,13 @@
 import ast
 import importlib
 import inspect
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 import meshcomm as mc
+from support.patience import run
 
 PACKAGE = Path(mc.__file__).parent
 
@@ -168,7 +168,7 @@ print("works without MPI")
 
 
 def run_python(text):
-    return subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=60, check=False)
+    return run([sys.executable, "-c", text])
 
 
 def test_layouts_plans_and_simulate_work_without_mpi4py():

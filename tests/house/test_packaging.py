@@ -1,7 +1,6 @@
 """What is installed: one compiled kernel for every MPI, and the types."""
 
 import os
-import subprocess
 import sys
 from importlib import metadata
 from importlib.resources import files
@@ -11,11 +10,12 @@ import pytest
 
 import meshcomm as mc
 from meshcomm import _kernels, _shared
+from support.patience import run
 
 
 def needed_libraries(path):
     """Return the names of the libraries that an ELF file asks the dynamic linker for."""
-    listing = subprocess.run(["readelf", "--dynamic", path], capture_output=True, text=True, check=True).stdout
+    listing = run(["readelf", "--dynamic", path], check=True).stdout
     return [line.rpartition("[")[2].rstrip("]") for line in listing.splitlines() if "(NEEDED)" in line]
 
 
@@ -62,9 +62,7 @@ except Exception as error:
     print(type(error).__name__, error)
 """
     environment = {name: value for name, value in os.environ.items() if not name.startswith("MESHCOMM_")}
-    result = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60, env=environment
-    )
+    result = run([sys.executable, "-c", program], env=environment)
     assert result.returncode == 0, result.stderr
     moved, shapes, error = result.stdout.splitlines()[:3]
     assert (moved, shapes) == ("8", "[(2,), (1,)]")
@@ -77,6 +75,6 @@ def test_sources_that_were_not_built_say_so(tmp_path):
     (package / "__init__.py").write_text(Path(mc.__file__).read_text())
     program = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import meshcomm"
     # Without site, so that no installed meshcomm can lend its kernel.
-    found = subprocess.run([sys.executable, "-I", "-S", "-c", program], capture_output=True, text=True)
+    found = run([sys.executable, "-I", "-S", "-c", program])
     assert found.returncode == 1
     assert "the compiled part of meshcomm is not in" in found.stderr

@@ -4,13 +4,16 @@ import json
 import re
 
 import pytest
-from conftest import mpiexec
 
 import meshcomm
 from meshcomm import __main__ as command
+from support.jobs import mpiexec
 
 COMMAND = ("-m", "meshcomm")
+
+
 needs_mpiexec = pytest.mark.skipif(mpiexec() is None, reason="there is no mpiexec")
+
 
 # Each rank writes its lines at once, so that they do not mix.
 PROGRAM = """\

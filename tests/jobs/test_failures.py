@@ -1,25 +1,22 @@
 """Jobs that go wrong: each ends soon, with an error code and the culprit named, or goes on with an error on all ranks.
 
-The programs are in failures/cases.py. They run under the mpiexec of this Python, with a deadline of their own.
+The programs are in programs/failures.py. They run under the mpiexec of this Python.
 """
 
+import math
 import re
-import shutil
-import textwrap
-from pathlib import Path
 
 import pytest
-from conftest import DEADLINE, mpiexec
 
-CASES = Path(__file__).parent / "failures" / "cases.py"
+from support.jobs import mpiexec
+from support.paths import PROGRAMS
+from support.patience import slowness
+
+CASES = PROGRAMS / "failures.py"
 RUN = ("-m", "meshcomm", "run")
-SOON = 2.0  # seconds from the failure of a rank to the end of the job
+SOON = 2.0  # seconds from the failure of a rank to the end of the job, on an idle machine
 
-
-@pytest.fixture(autouse=True)
-def _needs_mpiexec():
-    if mpiexec() is None:
-        pytest.skip("there is no mpiexec")
+pytestmark = pytest.mark.skipif(mpiexec() is None, reason="there is no mpiexec")
 
 
 @pytest.fixture
@@ -32,6 +29,12 @@ def job(launch):
     return run
 
 
+@pytest.fixture
+def seconds():
+    """Two seconds of an idle machine, as a whole number: ranks may come that much later than others."""
+    return math.ceil(2 * slowness() - 0.5)
+
+
 def seconds_to_end(job):
     """Return how long the job went on after the last rank said that it is about to fail."""
     return job.ended - max(float(text) for text in re.findall(r"stamp (\S+)", job.text))
@@ -41,7 +44,7 @@ def assert_ended(job, *texts, within=SOON):
     assert job.code != 0, job
     for text in texts:
         assert text in job.text, f"{text!r} is missing in {job}"
-    assert seconds_to_end(job) < within, job
+    assert seconds_to_end(job) < within * job.slowness, job
 
 
 def assert_went_on(job, ranks):
@@ -88,18 +91,18 @@ def test_one_is_interrupted(job):
 
 
 @pytest.mark.parametrize("ranks", [2, 4])
-def test_one_never_joins(job, ranks):
-    ended = job(ranks, "one_never_joins", MESHCOMM_TIMEOUT="2")
-    assert_ended(ended, f"s in relayout (its call 2) with {ranks} ranks", "in one_never_joins", within=2 + SOON)
+def test_one_never_joins(job, ranks, seconds):
+    ended = job(ranks, "one_never_joins", MESHCOMM_TIMEOUT=f"{seconds}")
+    assert_ended(ended, f"s in relayout (its call 2) with {ranks} ranks", "in one_never_joins", within=seconds + SOON)
     assert "waits on" in ended.text, "the warning comes first"
-    assert re.search(rf"rank [02-9] of {ranks} ends the job: it has waited 2 s .*MESHCOMM_TIMEOUT=2", ended.text), (
-        ended
-    )
+    says = rf"rank [02-9] of {ranks} ends the job: it has waited {seconds} s .*MESHCOMM_TIMEOUT={seconds}"
+    assert re.search(says, ended.text), ended
 
 
-def test_an_error_that_the_others_do_not_hear_of_is_told(job):
-    ended = job(2, "one_is_wrong_in_a_known_call", MESHCOMM_TIMEOUT="3", MESHCOMM_SHARED_MEMORY="0")
-    assert_ended(ended, "rank 1 of 2 has to raise DTypeError", "MESHCOMM_CHECK=1 will name it", within=3 + SOON)
+def test_an_error_that_the_others_do_not_hear_of_is_told(job, seconds):
+    ended = job(2, "one_is_wrong_in_a_known_call", MESHCOMM_TIMEOUT=f"{1 + seconds}", MESHCOMM_SHARED_MEMORY="0")
+    told = "rank 1 of 2 has to raise DTypeError", "MESHCOMM_CHECK=1 will name it"
+    assert_ended(ended, *told, within=1 + seconds + SOON)
 
 
 @pytest.mark.parametrize("ranks", [2, 3])
@@ -110,13 +113,14 @@ def test_ranks_that_share_memory_see_that_another_one_agrees(job, case, ranks):
     )
 
 
-def test_the_watchdog_ends_what_the_hook_may_not(job):
-    ended = job(2, "one_raises", MESHCOMM_ABORT="0", MESHCOMM_TIMEOUT="2")
-    assert_ended(ended, "KeyError: 'culprit'", "rank 0 of 2 ends the job: it has waited", within=2 + SOON)
+def test_the_watchdog_ends_what_the_hook_may_not(job, seconds):
+    ended = job(2, "one_raises", MESHCOMM_ABORT="0", MESHCOMM_TIMEOUT=f"{seconds}")
+    assert_ended(ended, "KeyError: 'culprit'", "rank 0 of 2 ends the job: it has waited", within=seconds + SOON)
 
 
-def test_one_is_stopped(job):
-    assert_ended(job(2, "one_is_stopped", MESHCOMM_TIMEOUT="2"), "MESHCOMM_TIMEOUT=2", within=2 + 2 * SOON)
+def test_one_is_stopped(job, seconds):
+    ended = job(2, "one_is_stopped", MESHCOMM_TIMEOUT=f"{seconds}")
+    assert_ended(ended, f"MESHCOMM_TIMEOUT={seconds}", within=seconds + 2 * SOON)
 
 
 @pytest.mark.parametrize("ranks", [2, 4])
@@ -219,91 +223,3 @@ def test_a_program_is_launched_without_mpiexec(job):
     assert ended.code == 1
     assert "MeshError" in ended.text
     assert "launch the program with mpiexec -n 2" in ended.text
-
-
-# -- the test harness -------------------------------------------------------------------------------------------------
-
-VERDICTS = """
-    from conftest import agree_raises
-    import pytest
-
-    def test_fails_on_one_rank(comm):
-        assert comm.rank != 1, "culprit"
-
-    def test_is_skipped_on_one_rank(comm):
-        if comm.rank == 1:
-            pytest.skip("only here")
-
-    @pytest.fixture
-    def broken(comm):
-        assert comm.rank != 1, "broken fixture"
-
-    def test_fixture_fails_on_one_rank(broken, comm):
-        comm.Barrier()
-
-    def test_leaves_for_agree_raises(comm):
-        assert comm.rank != 1, "left"
-        with agree_raises(ValueError):
-            raise ValueError
-
-    def test_all_are_still_together(comm):
-        assert comm.allreduce(1) == comm.size
-"""
-
-LEAVES = """
-    def test_one_rank_leaves_a_collective(comm):
-        print("stamp %f" % __import__("time").time(), file=open("stamp", "w"))
-        assert comm.rank != 1, "culprit"
-        comm.Barrier()
-"""
-
-DIFFERENT_TESTS = """
-    from meshcomm.guard import launched
-
-    def test_everywhere(comm):
-        pass
-
-    if launched()[0] == 1:
-        def test_on_one_rank(comm):
-            pass
-"""
-
-
-@pytest.fixture
-def pytest_on(launch, tmp_path, monkeypatch):
-    """A function that runs pytest, with our conftest, on a file under mpiexec."""
-
-    def run(ranks, text):
-        shutil.copy(Path(__file__).parent / "conftest.py", tmp_path)
-        (tmp_path / "test_it.py").write_text(textwrap.dedent(text))
-        monkeypatch.chdir(tmp_path)
-        return launch(ranks, "-m", "pytest", "-p", "no:cacheprovider", "-ra", "--color=no", "test_it.py")
-
-    return run
-
-
-def test_ranks_agree_on_verdicts_and_go_on(pytest_on):
-    job = pytest_on(2, VERDICTS)
-    assert job.code == 1, job
-    assert "3 failed, 1 passed, 1 error" in job.text, job
-    assert "FAILED test_it.py::test_fails_on_one_rank - failed on ranks [1] of 2" in job.text
-    assert "ERROR test_it.py::test_fixture_fails_on_one_rank - failed on ranks [1] of 2" in job.text
-    assert "outcomes differ: rank 0: passed, rank 1: skipped" in job.text
-    assert "AssertionError: culprit" in job.text
-    assert job.text.count("test session starts") == 1, "only rank 0 shows progress"
-
-
-def test_a_rank_that_leaves_a_collective_ends_the_run(pytest_on, tmp_path):
-    job = pytest_on(3, LEAVES)
-    assert job.code != 0, job
-    assert "[rank 1 of 3]" in job.text
-    assert "AssertionError: culprit" in job.text
-    assert "the other ranks did not come to the report of test_it.py::test_one_rank_leaves_a_collective" in job.text
-    assert job.left == []
-    assert job.ended - float((tmp_path / "stamp").read_text().split()[1]) < DEADLINE + SOON
-
-
-def test_ranks_with_different_tests_do_not_begin(pytest_on):
-    job = pytest_on(2, DIFFERENT_TESTS)
-    assert job.code != 0, job
-    assert "the ranks did not find the same tests (rank 0: 1 tests, 0 errors, rank 1: 2 tests, 0 errors)" in job.text

@@ -4,11 +4,11 @@ from math import prod
 
 import numpy as np
 import pytest
-import reference
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from meshcomm._kernels import BoxCopies, Packing
+from support import reference
 
 LARGEST = 2**63 - 1
 

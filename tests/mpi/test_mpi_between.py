@@ -6,13 +6,13 @@ from contextlib import contextmanager
 
 import numpy as np
 import pytest
-from conftest import agree_raises
 from mpi4py import MPI
-from random_cases import most_bytes, random_case
-from reference import blocks_of, numbered, random_bits, same_bits
 
 import meshcomm as mc
 from meshcomm import Layout, LayoutError, MeshError, ShapeError, exchange, groups, plan_relayout
+from support.random_cases import most_bytes, random_case
+from support.reference import blocks_of, numbered, random_bits, same_bits
+from support.verdicts import agree_raises
 
 WORLD = MPI.COMM_WORLD
 RANK, SIZE = WORLD.rank, WORLD.size

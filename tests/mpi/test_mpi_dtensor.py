@@ -2,15 +2,15 @@
 
 import numpy as np
 import pytest
-from conftest import agree_raises, agreed
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mpi4py import MPI
-from reference import blocks_of, numbered, random_bits, same_bits
-from strategies import relayouts, strided
 
 import meshcomm as mc
 from meshcomm import CollectiveMismatch, DTypeError, Layout, LayoutError, MeshError, ShapeError
+from support.reference import blocks_of, numbered, random_bits, same_bits
+from support.strategies import relayouts, strided
+from support.verdicts import agree_raises, agreed
 
 RANK, SIZE = MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size
 U = "unsharded"

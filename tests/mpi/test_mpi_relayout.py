@@ -3,26 +3,26 @@
 import json
 import os
 from itertools import product
-from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import agree_raises, agreed
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mpi4py import MPI
-from reference import blocks_of, numbered, random_bits, same_bits, single_name_layouts, tuple_layouts
-from strategies import DTYPES, dtype_id, relayouts, shapes_of
 
 import meshcomm as mc
 from meshcomm import CollectiveMismatch, DTypeError, Layout, LayoutError, MeshError, ShapeError, execute
 from meshcomm.context import place_in
 from meshcomm.exchange import Exchange
+from support.paths import DATA
+from support.reference import blocks_of, numbered, random_bits, same_bits, single_name_layouts, tuple_layouts
+from support.strategies import DTYPES, dtype_id, relayouts, shapes_of
+from support.verdicts import agree_raises, agreed
 
 WORLD = MPI.COMM_WORLD
 RANK, SIZE = WORLD.rank, WORLD.size
 U = "unsharded"
-GOLDEN = json.loads((Path(__file__).parents[1] / "data" / "relayout.json").read_text())["cases"]
+GOLDEN = json.loads((DATA / "relayout.json").read_text())["cases"]
 
 
 def mesh_of(*sizes, devices=None):

@@ -6,12 +6,12 @@ import random
 
 import numpy as np
 import pytest
-from conftest import agree_raises
 from mpi4py import MPI
-from test_shared import all_to_all, block, bytes_of, expected
 
 from meshcomm import CollectiveMismatch, MeshcommError, _shared, shared
 from meshcomm.groups import MPICommunicator
+from support.in_process_ranks import all_to_all, block, bytes_of, expected
+from support.verdicts import agree_raises
 
 RANK, SIZE = MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size
 ALONE = "off: no other rank is on this node, or sees the processes of this one"

@@ -1,14 +1,14 @@
 """The model of benchmarks/model.py: many ranks, on paper."""
 
 import importlib.util
-from pathlib import Path
 
 import pytest
 
 import meshcomm as mc
 from meshcomm.machine import Load
+from support.paths import ROOT
 
-SPEC = importlib.util.spec_from_file_location("model", Path(__file__).parent.parent / "benchmarks" / "model.py")
+SPEC = importlib.util.spec_from_file_location("model", ROOT / "benchmarks" / "model.py")
 model = importlib.util.module_from_spec(SPEC)
 SPEC.loader.exec_module(model)
 

@@ -6,14 +6,14 @@ from math import prod
 
 import numpy as np
 import pytest
-from random_cases import plan_of, planned, random_case
-from reference import devices_on
 
 from meshcomm import Layout, Machine, Mesh, plan_relayout
 from meshcomm.between import AllToAllBetween
 from meshcomm.blocks import box_size
 from meshcomm.plan import forget_plans, seconds
 from meshcomm.steps import Slice
+from support.random_cases import plan_of, planned, random_case
+from support.reference import devices_on
 
 U = "unsharded"
 CASES = range(200_000, 203_000)  # not those of test_random

@@ -1,7 +1,6 @@
 """Plans: which steps, what they cost, and that every rank plans alike. Pure: no data and no ranks."""
 
 import os
-import subprocess
 import sys
 import tracemalloc
 from itertools import pairwise, product
@@ -10,11 +9,12 @@ from math import prod
 import numpy as np
 import pytest
 from hypothesis import given
-from reference import elements_of, mesh_of, tuple_layouts
-from strategies import relayouts
 
 from meshcomm import DTypeError, Layout, LayoutError, Mesh, MeshError, ShapeError, plan_relayout
 from meshcomm.plan import AllGather, AllToAll, Slice
+from support.patience import run
+from support.reference import elements_of, mesh_of, tuple_layouts
+from support.strategies import relayouts
 
 U, MATCH = "unsharded", "match"
 
@@ -202,14 +202,7 @@ for source, target in [(["x", "y", "z"], ["z", "x", "y"]), ([("z", "x"), "y", U]
 
 def test_plans_do_not_depend_on_the_hash_seed():
     outputs = {
-        subprocess.run(
-            [sys.executable, "-c", HASHED],
-            env=os.environ | {"PYTHONHASHSEED": seed},
-            capture_output=True,
-            text=True,
-            check=True,
-            timeout=60,
-        ).stdout
+        run([sys.executable, "-c", HASHED], env=os.environ | {"PYTHONHASHSEED": seed}, check=True).stdout
         for seed in ("0", "1", "2", "random")
     }
     assert len(outputs) == 1

@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
-from reference import numbered, simulated
 
 import meshcomm as mc
 from meshcomm import Layout, MeshError, groups
 from meshcomm.context import world_of
+from support.reference import numbered, simulated
 
 U = "unsharded"
 

@@ -4,10 +4,10 @@ import threading
 
 import numpy as np
 import pytest
-from reference import numbered, simulated
 
 import meshcomm as mc
 from meshcomm import CollectiveMismatch, Layout, MeshError
+from support.reference import numbered, simulated
 
 U = "unsharded"
 

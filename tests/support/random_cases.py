@@ -8,11 +8,11 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
-from reference import blocks_between, lockstep, random_bits, same_bits
-from strategies import shapes_of
 
 from meshcomm import Layout, Machine, Mesh, ShapeError, plan_relayout
 from meshcomm.plan import DEFAULT_SCRATCH
+from support.reference import blocks_between, lockstep, random_bits, same_bits
+from support.strategies import shapes_of
 
 RANKS = 12
 SIZES = [1, 1, 2, 2, 2, 2, 2, 2, 3, 3, 3, 3, 4, 4, 4, 5, 6, 6]

@@ -4,9 +4,9 @@ from math import prod
 
 import numpy as np
 from hypothesis import strategies as st
-from reference import as_raw
 
 from meshcomm import Layout, Mesh
+from support.reference import as_raw
 
 try:
     import ml_dtypes

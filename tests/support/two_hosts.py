@@ -8,7 +8,6 @@ MPICH's Hydra starts its ranks there with a launcher that takes the place of ssh
 """
 
 import contextlib
-import math
 import os
 import shutil
 import signal
@@ -18,10 +17,15 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
+import pytest
+
+from support.jobs import mpiexec as our_mpiexec
+from support.patience import CPU, WALL, Watch, communicate, run, until
+
 NAMES = ("host0", "host1")
 ADDRESSES = ("10.77.0.1", "10.77.0.2")
 NAMESPACES = ("--net", "--mount", "--uts", "--ipc")
-SOON = 5.0  # seconds for the kernel to connect or to end something
+SOON = 5.0  # seconds for the kernel to connect or to end something, on an idle machine
 
 # UCX, below MPICH, finds the network's devices in /sys. What is mounted here is seen by this host alone.
 HOST = """
@@ -60,39 +64,59 @@ def two_hosts(mpiexec):
         yield hosts
 
 
+@contextlib.contextmanager
+def made():
+    """Make two hosts for the jobs of our mpiexec, or skip the test. A context."""
+    with contextlib.ExitStack() as stack:
+        try:
+            hosts = stack.enter_context(two_hosts(our_mpiexec()))
+        except Unavailable as reason:
+            pytest.skip(str(reason))
+        yield hosts
+
+
+class Ended(NamedTuple):
+    """A job that has ended: as a `subprocess.CompletedProcess`, when, and how slow the machine was meanwhile."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+    ended: float
+    slowness: float
+
+
 class Hosts(NamedTuple):
     """Two hosts: the mpiexec of their jobs, and the process that keeps each host."""
 
     mpiexec: str
     pids: tuple[int, int]
 
-    def run(self, program, ranks_per_host=2, args=(), env=None, timeout=30.0, in_turns=False):
-        """Run a Python *program* on both hosts and return its `subprocess.CompletedProcess`, with its output as text.
+    def run(self, program, ranks_per_host=2, args=(), env=None, cpu=CPU, in_turns=False):
+        """Run a Python *program* on both hosts and return how it `Ended`.
 
         *ranks_per_host* is a number or one for each host. Ranks fill one host after the other; *in_turns* gives every
-        second one to the second host. *env* is added to the environment. After *timeout* seconds the job is killed
-        and `subprocess.TimeoutExpired` raised.
+        second one to the second host. *env* is added to the environment. A process may use *cpu* seconds of CPU time;
+        a job that hangs is killed, and raises `Stuck`.
         """
         counts = (ranks_per_host, ranks_per_host) if isinstance(ranks_per_host, int) else tuple(ranks_per_host)
         command = [*self._mpiexec(counts, in_turns), sys.executable, str(Path(program).resolve()), *map(str, args)]
         process = subprocess.Popen(
             self.on(0, *command),
-            env=_environment(timeout) | (env or {}),
+            env=_environment() | (env or {}),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
             errors="replace",
         )
+        watch = Watch(self.processes, cpu)
         try:
-            output, errors = process.communicate(timeout=timeout)
+            output, errors = communicate(process, watch)
         except BaseException as failure:  # an interrupt, too, must not leave ranks behind
             self.kill()
-            output, errors = process.communicate()
-            if isinstance(failure, subprocess.TimeoutExpired):
-                raise subprocess.TimeoutExpired(command, timeout, output, errors) from None
+            failure.add_note("\n".join(process.communicate()))
             raise
-        return subprocess.CompletedProcess(command, process.returncode, output, errors)
+        return Ended(process.returncode, output, errors, time.time(), watch.slowness)
 
     def on(self, host, *command):
         """Return the command that runs *command* on a host, in the folder where we were when it was made."""
@@ -114,12 +138,14 @@ class Hosts(NamedTuple):
 
     def kill(self):
         """Kill all that runs on the hosts."""
-        until = time.monotonic() + SOON
-        while (found := self.processes()) and time.monotonic() < until:
-            for pid in found:
-                with contextlib.suppress(OSError):
-                    os.kill(pid, signal.SIGKILL)
-            time.sleep(0.01)
+        until(self._nothing_to_kill, SOON)
+
+    def _nothing_to_kill(self):
+        found = self.processes()
+        for pid in found:
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+        return not found
 
     def _links(self):
         """Return what the kernel says about the link, as each host sees it."""
@@ -142,7 +168,7 @@ def _check_means(mpiexec):
             raise Unavailable(f"two hosts need the command {tool}, which is not installed")
     if mpiexec is None:
         raise Unavailable("two hosts need the mpiexec of an MPICH, and there is no mpiexec")
-    version = subprocess.run([mpiexec, "--version"], capture_output=True, text=True, timeout=30, check=False)
+    version = run([mpiexec, "--version"])
     if not version.stdout.startswith("HYDRA"):
         raise Unavailable(f"two hosts need the mpiexec of an MPICH, which {mpiexec} is not")
 
@@ -166,15 +192,12 @@ def _connect(hosts):
     for host, address in enumerate(ADDRESSES):
         _do(hosts, host, "ip", "address", "add", f"{address}/24", "dev", "link0")
         _do(hosts, host, "ip", "link", "set", "link0", "up")
-    until = time.monotonic() + SOON
-    while not all((link / "operstate").read_text() == "up\n" for link in hosts._links()):
-        if time.monotonic() > until:
-            raise Unavailable(f"the link between the two hosts did not come up within {SOON:g} s")
-        time.sleep(0.01)
+    if not until(lambda: all((link / "operstate").read_text() == "up\n" for link in hosts._links()), SOON):
+        raise Unavailable(f"the link between the two hosts did not come up within {SOON:g} s")
 
 
 def _do(hosts, host, *command):
-    done = subprocess.run(hosts.on(host, *command), capture_output=True, text=True, timeout=SOON, check=False)
+    done = run(hosts.on(host, *command))
     if done.returncode != 0:
         raise Unavailable(f"two hosts cannot be connected here: {' '.join(command)}: {done.stderr.strip()}")
 
@@ -186,9 +209,9 @@ def _write_launcher(hosts):
     launcher.chmod(0o700)
 
 
-def _environment(timeout):
+def _environment():
     """Return our environment without what mpiexec and meshcomm set in ours, and with what the jobs need."""
     private = ("PMI", "HYDI_", "MESHCOMM_")
     clean = {name: value for name, value in os.environ.items() if not name.startswith(private)}
     # Hydra's own limit counts if we are killed while a job runs.
-    return clean | {"OMP_NUM_THREADS": "1", "MPIEXEC_TIMEOUT": str(math.ceil(timeout) + 5)}
+    return clean | {"OMP_NUM_THREADS": "1", "MPIEXEC_TIMEOUT": str(int(WALL))}

@@ -5,8 +5,6 @@ from types import SimpleNamespace
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
-from reference import numbered
-from strategies import layouts, relayouts
 
 from meshcomm import Layout, Machine, Mesh, partners, plan_relayout
 from meshcomm.exchange import as_bytes
@@ -14,6 +12,8 @@ from meshcomm.execute import ends_of, exchange_part
 from meshcomm.partners import Crossing, Nodes
 from meshcomm.plan import Slice
 from meshcomm.relay import Near, Relay
+from support.reference import numbered
+from support.strategies import layouts, relayouts
 
 U = "unsharded"
 UNTOUCHED = -1

@@ -1,4 +1,4 @@
-"""What goes wrong in MPI jobs, one function for each case: ``mpiexec -n 2 python cases.py NAME``.
+"""What goes wrong in MPI jobs, one function for each case: ``mpiexec -n 2 python failures.py NAME``.
 
 Cases that end the job print the time before they do what ends it. The others print "as expected" on every rank.
 """
@@ -17,7 +17,7 @@ import meshcomm as mc
 from meshcomm import guard
 
 SIZE = int(os.environ["CASE_RANKS"])  # the number of ranks, known without MPI
-LONG = 60.0
+LONG = 600.0  # seconds: longer than any job may take
 ARRAY = np.arange(35.0).reshape(7, 5)
 
 

@@ -142,7 +142,7 @@ def one_is_interrupted():
     else:
         import time
 
-        time.sleep(20)
+        time.sleep(600)
 
 
 globals()[sys.argv[1]]()
