@@ -14,6 +14,7 @@ from support.gradient_cases import dot, on, random
 from support.paths import DOCS
 from support.patience import run
 from support.reference import tuple_layouts
+from support.sampling import sampled
 
 U = mc.UNSHARDED
 
@@ -97,7 +98,7 @@ def test_gradients_through_arithmetic(autograd, anp, name):
         mesh = mc.create_mesh([("x", 2), ("y", 2)])
         two, one = list(tuple_layouts(mesh, 2)), list(tuple_layouts(mesh, 1))
         arrays = random(5, 3), random(3, 4, seed=1), random(4, seed=2)
-        for layouts in islice(product(two, two, one, two), 0, None, 409):
+        for layouts in sampled(islice(product(two, two, one, two), 0, None, 409), 3):
             target = layouts[-1]
             check_grad(
                 autograd, lambda *p: FUNCTIONS[name](anp, *p), arrays, layouts[:3], lambda t: mc.relayout(t, target)

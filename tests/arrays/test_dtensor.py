@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 import meshcomm as mc
 from meshcomm import DTypeError, Layout, LayoutError, MeshcommError, MeshError, ShapeError
 from support.reference import blocks_of, numbered, random_bits, same_bits, simulated
+from support.sampling import examples
 from support.strategies import DTYPES, dtype_id, relayouts
 
 U = "unsharded"
@@ -29,7 +30,7 @@ def rebuilt(layout):
 # -- constructors give each rank its block ----------------------------------------------------------------------------
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(relayouts(max_rank=4), st.sampled_from(["i2", "c16", "V5", ">f4"]), st.integers(0, 7))
 def test_every_constructor_gives_each_rank_its_block(relayout, dtype, root):
     shape, layout, _ = relayout

@@ -11,6 +11,7 @@ import meshcomm as mc
 from meshcomm import Layout, LayoutError
 from support.paths import DATA
 from support.reference import blocks_of, lockstep, mesh_of, numbered, random_bits, same_bits, simulated
+from support.sampling import examples
 from support.strategies import DTYPES, dtype_id, relayouts
 
 U = "unsharded"
@@ -61,7 +62,7 @@ def test_the_recording_is_all_there():
 # -- simulated ranks do what the lockstep loop does -------------------------------------------------------------------
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(relayouts(), st.sampled_from(["i2", "f4", "c16", "V3"]))
 def test_any_relayout(relayout, dtype):
     shape, source, target = relayout

@@ -1,5 +1,6 @@
 """The test harness on ranks that fail: they agree on verdicts, and none is left waiting."""
 
+import os
 import signal
 import textwrap
 
@@ -69,7 +70,8 @@ def pytest_on(launch, tmp_path, monkeypatch):
         (tmp_path / "test_it.py").write_text(textwrap.dedent(text))
         monkeypatch.chdir(tmp_path)
         arguments = ("-m", "pytest", "-p", "no:cacheprovider", "-ra", "--color=no", *options, "test_it.py")
-        return launch(ranks, *arguments, PYTHONPATH=str(TESTS))
+        path = os.pathsep.join([str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])])
+        return launch(ranks, *arguments, PYTHONPATH=path)
 
     return run
 

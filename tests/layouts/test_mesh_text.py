@@ -6,8 +6,9 @@ from hypothesis import strategies as st
 
 from meshcomm.errors import MeshError
 from meshcomm.mesh import Mesh, quote
+from support.sampling import examples
 
-REPEATABLE = settings(derandomize=True, database=None, deadline=None, max_examples=300)
+REPEATABLE = settings(derandomize=True, database=None, deadline=None, max_examples=examples(300))
 
 
 # -- hostile text and bytes -------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from meshcomm import wire
 from meshcomm.layout import LAYOUT_MESSAGE, Layout
 from meshcomm.mesh import MESH_MESSAGE, Mesh
 from meshcomm.wire import Enum, Field, Message, PlainMessage, WireError, decode, encode
+from support.sampling import examples
 
 INNER = Message("test.Inner", (Field(1, "x", "int64"), Field(2, "tags", "string", repeated=True)))
 OUTER = Message(
@@ -31,7 +32,7 @@ OUTER = Message(
 EMPTY = {"number": 0, "flag": False, "text": "", "blob": b"", "numbers": [], "inner": {"x": 0, "tags": []}}
 EMPTY |= {"inners": [], "kind": 0, "flags": [], "blobs": []}
 
-REPEATABLE = settings(derandomize=True, database=None, deadline=None, max_examples=200)
+REPEATABLE = settings(derandomize=True, database=None, deadline=None, max_examples=examples(200))
 INT64 = st.integers(-(2**63), 2**63 - 1)
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 INNERS = st.fixed_dictionaries({"x": INT64, "tags": st.lists(TEXT, max_size=3)})
@@ -204,9 +205,9 @@ def test_what_is_accepted_reads_as_in_protobuf(data):
 @pytest.mark.parametrize(
     "data",
     [
-        b"\x28\x01" * 2**19,
-        b"\x32\x00" * 2**19,
-        b"\x3a\x00" * 2**18,
+        b"\x28\x01" * examples(2**18),
+        b"\x32\x00" * examples(2**18),
+        b"\x3a\x00" * examples(2**18),
         b"\x08\x01" * 2**19,
         b"\xf8\x01\x00" * 2**18,
         b"\x2a\x80\x80\x40" + b"\x01" * 2**20,

@@ -13,13 +13,14 @@ from meshcomm import CollectiveMismatch, DTypeError, GroupError, ShapeError
 from support import reference
 from support.paths import DATA
 from support.reference import as_raw, numbered, random_bits, random_numbers, repeated, same_bits, same_numbers
+from support.sampling import examples
 from support.strategies import DTYPES, NUMERIC, assignments, strided
 from support.verdicts import agree_raises, agreed
 
 WORLD = MPI.COMM_WORLD
 RANK, SIZE = WORLD.rank, WORLD.size
 GOLDEN = json.loads((DATA / "all_to_all.json").read_text())
-EXAMPLES = settings(max_examples=100)
+EXAMPLES = settings(max_examples=examples(100))
 
 
 def usable():

@@ -9,6 +9,7 @@ from mpi4py import MPI
 import meshcomm as mc
 from meshcomm import CollectiveMismatch, DTypeError, Layout, LayoutError, MeshError, ShapeError
 from support.reference import blocks_of, numbered, random_bits, same_bits
+from support.sampling import examples
 from support.strategies import relayouts, strided
 from support.verdicts import agree_raises, agreed
 
@@ -26,7 +27,7 @@ def usable(mesh):
     return same_bits(mc.relayout(mc.distribute(array, rows), columns).to_numpy(), array)
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(relayouts(sizes=[SIZE], max_rank=4), st.sampled_from(["i2", "c16", "V5"]), st.integers(0, SIZE - 1), st.data())
 @agreed
 def test_every_constructor(relayout, dtype, root, data):

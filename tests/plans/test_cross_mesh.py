@@ -14,9 +14,11 @@ from meshcomm.plan import forget_plans, seconds
 from meshcomm.steps import Slice
 from support.random_cases import plan_of, planned, random_case
 from support.reference import devices_on
+from support.sampling import sampled
 
 U = "unsharded"
-CASES = range(200_000, 203_000)  # not those of test_random
+# Not those of test_random_relayouts; of the last one several steps are the cheapest plan, which is rare.
+CASES = [*sampled(range(200_000, 203_000), 150), 200_039]
 
 
 def boxes(layout, shape, ranks):
@@ -134,7 +136,7 @@ def test_the_nearest_replica_serves(exchanges):
                 kinds["near"] += 1
             else:
                 kinds["far"] += 1
-    assert min(kinds[kind] for kind in ("own", "near", "far")) > 100
+    assert min(kinds[kind] for kind in ("own", "near", "far")) > len(CASES) // 30
 
 
 def test_replicas_share_the_load(exchanges):

@@ -14,6 +14,7 @@ from meshcomm import DTypeError, Layout, LayoutError, Mesh, MeshError, ShapeErro
 from meshcomm.plan import AllGather, AllToAll, Slice
 from support.patience import run
 from support.reference import elements_of, mesh_of, tuple_layouts
+from support.sampling import sampled
 from support.strategies import relayouts
 
 U, MATCH = "unsharded", "match"
@@ -145,7 +146,7 @@ def test_laws_of_all_plans_of_vectors_and_matrices(sizes):
     mesh = mesh_of(*sizes)
     for shape in [(12,), (7,), (6,), (2,), (1,), (0,), (6, 4), (5, 3), (2, 2)]:
         layouts = list(tuple_layouts(mesh, len(shape)))
-        for source, target in product(layouts, layouts):
+        for source, target in sampled(product(layouts, layouts), 20):
             check_laws(plan_relayout(shape, "i2", source, target))
 
 

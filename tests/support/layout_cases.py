@@ -6,8 +6,9 @@ from typing import NamedTuple
 from hypothesis import settings
 
 from meshcomm.mesh import Mesh
+from support.sampling import examples
 
-REPEATABLE = settings(derandomize=True, database=None, deadline=None, max_examples=300)
+REPEATABLE = settings(derandomize=True, database=None, deadline=None, max_examples=examples(300))
 
 
 def host_devices(n):

@@ -9,8 +9,9 @@ from meshcomm.logical_devices import (
     Strategy,
     Topology,
 )
+from support.sampling import examples
 
-REPEATABLE = settings(derandomize=True, database=None, deadline=None, max_examples=200)
+REPEATABLE = settings(derandomize=True, database=None, deadline=None, max_examples=examples(200))
 
 
 def row_major(mesh_shape, num_tasks=1):

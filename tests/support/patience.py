@@ -80,6 +80,7 @@ class Watch:
     def __init__(self, processes, cpu=CPU):
         self.processes, self.cpu = processes, cpu * cpu_factor()
         self.slowness = slowness()  # the largest that was measured
+        self._before = {}
         self._used = {}
         self._begin = self._moved = time.monotonic()
         self._total = 0.0
@@ -87,7 +88,9 @@ class Watch:
     def look(self):
         now = time.monotonic()
         for process in self.processes():
-            self._used[process] = max(self._used.get(process, 0.0), _cpu_of(process))
+            cpu = _cpu_of(process)
+            since = cpu - self._before.setdefault(process, cpu)
+            self._used[process] = max(self._used.get(process, 0.0), since)
         total = sum(self._used.values())
         if total > self._total + IDLE / 100 or not HAS_PROC:
             self._total, self._moved = total, now

@@ -13,6 +13,7 @@ from meshcomm.errors import LayoutError
 from meshcomm.layout_map import LayoutMap
 from support.layout_map_cases import X_U, X
 from support.patience import cpu_factor
+from support.sampling import examples
 
 REPEATABLE = settings(derandomize=True, database=None, deadline=None)
 
@@ -98,7 +99,7 @@ EXPRESSIONS = st.recursive(
 KEYS = st.text(CHARACTERS, max_size=7)
 
 
-@settings(REPEATABLE, max_examples=1000)
+@settings(REPEATABLE, max_examples=examples(1000))
 @given(st.sampled_from(["", "", "(?i)", "(?m)", "(?s)", "(?a)", "(?ims)"]), EXPRESSIONS, st.lists(KEYS, max_size=4))
 def test_patterns_match_what_re_matches(flags, expression, keys):
     try:
@@ -115,7 +116,7 @@ def test_patterns_match_what_re_matches(flags, expression, keys):
 
 
 @pytest.mark.filterwarnings("ignore:Possible:FutureWarning")
-@settings(REPEATABLE, max_examples=500)
+@settings(REPEATABLE, max_examples=examples(500))
 @given(st.text("ab.*+?()[]|{}1,^$\\wb-:!<=>i", max_size=12), KEYS)
 def test_any_text_is_a_pattern_or_an_error_of_ours(text, key):
     try:

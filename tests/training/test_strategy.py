@@ -16,8 +16,9 @@ from meshcomm.logical_devices import (
     check_partition,
 )
 from support.logical_device_cases import REPEATABLE, on_ranks, row, row_major, strategy_of
+from support.sampling import examples
 
-FEWER = settings(REPEATABLE, max_examples=40)
+FEWER = settings(REPEATABLE, max_examples=examples(40))
 
 
 # -- the strategy: who is who, and running steps ----------------------------------------------------------------------

@@ -13,6 +13,7 @@ from meshcomm.initializers import random_normal, random_uniform
 from meshcomm.layout import UNSHARDED, Layout
 from meshcomm.layout_map import LayoutMap
 from meshcomm.variables import DVariable, Variable
+from support.sampling import examples
 from support.variable_cases import Net, blocks, grid, on_ranks
 
 REPEATABLE = settings(derandomize=True, database=None, deadline=None)
@@ -250,7 +251,7 @@ def test_ranks_outside_of_the_mesh():
 
 @pytest.mark.parametrize("initializer", [random_normal(3, 1.0, 2.0), random_uniform(3, -1.0, 5.0)])
 @pytest.mark.parametrize("dtype", ["f8", "f4", "f2", ">f8", "c8"])
-@settings(REPEATABLE, max_examples=60)
+@settings(REPEATABLE, max_examples=examples(60))
 @given(blocks())
 def test_every_block_is_cut_from_the_same_array(initializer, dtype, case):
     shape, slices = case
