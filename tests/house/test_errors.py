@@ -5,9 +5,9 @@ import json
 from pathlib import Path
 
 import pytest
-from support.bad_calls import PLACES, says
 
 import meshcomm as mc
+from support.bad_calls import PLACES, says
 
 ENTRIES = json.loads((Path(__file__).parent.parent / "data" / "errors.json").read_text())
 

@@ -3,10 +3,10 @@
 from pathlib import Path
 
 import pytest
-from support import laws
-from support.laws import FIXED_SIGNATURES, LAWS, WAYS, Tree, functions_in
 
 import meshcomm as mc
+from support import laws
+from support.laws import FIXED_SIGNATURES, LAWS, WAYS, Tree, functions_in
 
 PACKAGE = Path(mc.__file__).parent
 ROOT = Path(__file__).parent.parent.parent

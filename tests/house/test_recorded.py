@@ -7,9 +7,9 @@ import pickle
 
 import numpy as np
 import pytest
-from support.recorded import DATA, PROTOCOLS, VALUES, names_in, record_of
 
 import meshcomm as mc
+from support.recorded import DATA, PROTOCOLS, VALUES, names_in, record_of
 
 # Two of these are never equal, so their hashes need not be.
 IDENTITIES = ("PerReplica", *[name for name in VALUES if isinstance(VALUES[name](), Exception)])

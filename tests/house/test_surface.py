@@ -4,10 +4,10 @@ import inspect
 import json
 
 import pytest
-from support.recorded import PLANS
-from support.surface import DATA, STEPS, accepts, surface
 
 import meshcomm as mc
+from support.recorded import PLANS
+from support.surface import DATA, STEPS, accepts, surface
 
 RECORD = json.loads((DATA / "surface.json").read_text())
 TODAY = surface()

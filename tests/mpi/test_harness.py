@@ -3,9 +3,10 @@
 import textwrap
 
 import pytest
-from conftest import agree_raises, agreed
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from support.verdicts import agree_raises, agreed
 
 
 @pytest.fixture
@@ -99,9 +100,9 @@ def test_ranks_at_different_places_are_told(comm, last):
 
 
 def test_what_is_shown_of_a_failure():
-    from conftest import _by_rank
+    from support.verdicts import by_rank
 
-    shown = _by_rank([None, "Traceback of one", None, "Traceback of three"])
+    shown = by_rank([None, "Traceback of one", None, "Traceback of three"])
     assert shown == textwrap.dedent("""\
         failed on ranks [1, 3] of 4
         [rank 1]

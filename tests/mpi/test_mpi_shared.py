@@ -6,13 +6,14 @@ import random
 
 import numpy as np
 import pytest
-from conftest import agree_raises
 from mpi4py import MPI
-from test_shared import all_to_all, block, bytes_of, exchange, expected
 
-from meshcomm import CollectiveMismatch, MeshcommError, shared
-from meshcomm.groups import MPICommunicator
-from meshcomm.memory._pool import Pool
+from meshcomm import CollectiveMismatch, MeshcommError
+from meshcomm.memory import pools
+from meshcomm.ranks import rendezvous
+from meshcomm.ranks.mpi import MPICommunicator
+from support.in_process_ranks import all_to_all, block, bytes_of, expected
+from support.verdicts import agree_raises
 
 RANK, SIZE = MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size
 ALONE = "off: no other rank is on this node, or sees the processes of this one"
@@ -72,8 +73,8 @@ def test_all_ranks_of_the_node_meet(meet):
         assert rendezvous.describe() == ALONE
         return
     assert (meeting.members, meeting.position, meeting.size) == (tuple(range(SIZE)), RANK, SIZE)
-    assert shared.describe().startswith("up to ")
-    assert " per rank, of which 0.0 MiB are in use" in shared.describe()
+    assert rendezvous.describe().startswith("up to ")
+    assert " per rank, of which 0.0 MiB are in use" in rendezvous.describe()
 
 
 @pytest.mark.parametrize("rather_writes", [False, True])
@@ -165,8 +166,8 @@ def test_one_rank_cannot_map_another(comm, fresh, meet):
 
     fresh.setattr(rendezvous, "_mapping", failing)
     assert meet() is None
-    assert ("cannot be mapped (not allowed)" in shared.describe()) or SIZE == 1
-    places = comm.allgather(SIZE == 1 or shared._own().open_lines() == os.sysconf("SC_PAGE_SIZE"))
+    assert ("cannot be mapped (not allowed)" in rendezvous.describe()) or SIZE == 1
+    places = comm.allgather(SIZE == 1 or pools.own().open_lines() == os.sysconf("SC_PAGE_SIZE"))
     assert all(places), "the lines are free again"
     fresh.setattr(rendezvous, "_mapping", own)
     if SIZE > 1:
@@ -235,7 +236,7 @@ def test_the_pool_is_one_for_all_groups(meet):
     if SIZE == 1:
         return
     meet()
-    pool = shared._own()
+    pool = pools.own()
     assert isinstance(pool, Pool)
     for color in (0, RANK % 2):
         meet(color)

@@ -9,10 +9,9 @@ import json
 import re
 from pathlib import Path
 
-from support.recorded import VALUES
-
 import meshcomm as mc
 import meshcomm.logical_devices
+from support.recorded import VALUES
 
 DATA = Path(__file__).parent.parent / "data"
 Parameter = inspect.Parameter

@@ -1,0 +1,305 @@
+# ruff: noqa: B023 - functions made in loops are called in the same turn
+"""What autograd is told: gradients through every operation against autograd on the whole arrays."""
+
+import re
+import sys
+from itertools import islice, product
+
+import numpy as np
+import pytest
+
+import meshcomm as mc
+from meshcomm import gradients
+from support.gradient_cases import dot, on, random
+from support.paths import DOCS
+from support.patience import run
+from support.reference import tuple_layouts
+from support.sampling import sampled
+
+U = mc.UNSHARDED
+
+
+# -- autograd ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def autograd():
+    return pytest.importorskip("autograd")
+
+
+@pytest.fixture(scope="module")
+def anp(autograd):
+    return autograd.numpy
+
+
+def check_grad(autograd, function, arrays, layouts, replaced=lambda t: t):
+    """Compare the gradients of a scalar function of tensors with those of the same function of arrays.
+
+    *function* takes tensors or arrays and what moves a tensor, which leaves an array as it is.
+    """
+    tensors = tuple(mc.distribute(a, layout) for a, layout in zip(arrays, layouts, strict=True))
+    found = autograd.grad(lambda p: function(*p, replaced))(tensors)
+    expected = autograd.grad(lambda p: function(*p, lambda t: t))(tuple(arrays))
+    for grad, tensor, want in zip(found, tensors, expected, strict=True):
+        assert (grad.layout, grad.shape) == (tensor.layout, tensor.shape)
+        np.testing.assert_allclose(grad.to_numpy(), want, rtol=1e-9, atol=1e-12)
+
+
+def test_the_gradient_of_a_relayout(autograd, anp):
+    """As recorded of TensorFlow: the gradient of sum(u²) is 2a, in the layout of the source."""
+
+    def program():
+        mesh = mc.create_mesh([("x", 2), ("y", 2)])
+        for source, target in (("xu", "ux"), ("uu", "xy"), ("xy", "uu"), ("xu", "uy")):
+            source, target = (mc.Layout([{"u": U}.get(s, s) for s in specs], mesh) for specs in (source, target))
+            a = mc.distribute(random(4, 6), source)
+            like = mc.zeros((1, 1), "i4", target)
+            for move in (lambda t: mc.relayout(t, target), lambda t: mc.relayout_like(t, like)):
+                grad = autograd.grad(lambda t: anp.sum(move(t) ** 2))(a)
+                assert grad.layout == source
+                assert np.array_equal(grad.to_numpy(), 2 * random(4, 6))
+                second = autograd.grad(lambda t: anp.sum(autograd.grad(lambda v: anp.sum(move(v) ** 3))(t)))(a)
+                assert second.layout == source
+                np.testing.assert_allclose(second.to_numpy(), 6 * random(4, 6))
+
+    on(4, program)
+
+
+def test_the_layout_tensor_may_be_followed_too(autograd, anp):
+    def program():
+        layout = mc.Layout(["x"], mc.create_mesh([("x", 2)]))
+        x = mc.distribute(random(3), layout)
+
+        def function(x):
+            z = mc.relayout_like(mc.ones((3,), "f8", mc.Layout([U], x.mesh)), x)
+            assert z.layout == x.layout == layout
+            return anp.sum(x * z + mc.relayout_like(x, x))
+
+        return autograd.grad(function)(x).local.tolist()
+
+    assert on(2, program) == [[2, 2], [2]]
+
+
+FUNCTIONS = {
+    "network": lambda np, a, w, b, move: np.mean(np.log(np.sum(np.exp(move(np.tanh(a @ w + b))), axis=1))),
+    "stretched": lambda np, a, w, b, move: np.sum(move(a) * np.sum(w) - np.sum(b) / (a**2 + 1)),
+    "extremes": lambda np, a, w, b, move: np.max(move(a @ w) * b) + np.sum(np.min(a, axis=0, keepdims=True) * a @ w),
+    "choices": lambda np, a, w, b, move: np.sum(np.where(move(a @ w) > 0, np.maximum(a @ w, b), b * 3) * 2),
+    "powers": lambda np, a, w, b, move: np.sum(np.abs(move(a @ w)) ** 1.5 + np.sqrt(np.exp(b)) - 2.0**b),
+    "vectors": lambda np, a, w, b, move: (np.sum(a, 0) @ w) @ b + np.sum(move(a.T).T @ (np.dot(w, b) * 2)),
+    "means": lambda np, a, w, b, move: np.sum(np.mean(move(a @ w), axis=0, keepdims=True) * b) + np.mean(a.T),
+    "arrays": lambda np, a, w, b, move: np.sum((move(a) * random(5, 1)) @ (random(3, 4) + w) @ b + random(5)),
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_gradients_through_arithmetic(autograd, anp, name):
+    def program():
+        mesh = mc.create_mesh([("x", 2), ("y", 2)])
+        two, one = list(tuple_layouts(mesh, 2)), list(tuple_layouts(mesh, 1))
+        arrays = random(5, 3), random(3, 4, seed=1), random(4, seed=2)
+        for layouts in sampled(islice(product(two, two, one, two), 0, None, 409), 3):
+            target = layouts[-1]
+            check_grad(
+                autograd, lambda *p: FUNCTIONS[name](anp, *p), arrays, layouts[:3], lambda t: mc.relayout(t, target)
+            )
+
+    on(4, program)
+
+
+def test_the_second_order(autograd, anp):
+    def program():
+        mesh = mc.create_mesh([("x", 2), ("y", 2)])
+        arrays, source = (random(3, 3), random(3, 3, seed=1)), mc.Layout([U, "x"], mesh)
+        target = mc.Layout(["y", "x"], mesh)
+
+        def inner(a, w, move):
+            return anp.sum(anp.tanh(move(a @ w)) * anp.max(a, axis=0)) + anp.mean(anp.where(a > 0, a * w, w) ** 3)
+
+        def outer(a, w, move):
+            of_a, of_w = autograd.grad(lambda p: inner(*p, move))((a, w))
+            return anp.sum(of_a**2) + anp.sum(of_w @ a) + anp.mean(of_w * of_a)
+
+        check_grad(autograd, outer, arrays, (source, mc.Layout(["y", U], mesh)), lambda t: mc.relayout(t, target))
+
+    on(4, program)
+
+
+def test_inner_traces_of_ranks_that_take_turns(autograd, anp):
+    """autograd counts traces for all threads together; ranks that wait inside of a trace must not be confused."""
+
+    def program():
+        mesh = mc.create_mesh([("x", 2)])
+        rows, whole = mc.Layout(["x"], mesh), mc.Layout([U], mesh)
+
+        def inner(x, y):
+            return anp.sum(mc.relayout(x * y, whole) ** 2)
+
+        def outer(y):
+            for _ in range(mesh.rank):  # ranks open and close different numbers of traces
+                autograd.grad(lambda z: z**2)(3.0)
+            return anp.sum(autograd.grad(inner)(y, y) * y)
+
+        return autograd.grad(outer)(mc.distribute(np.array([1.0, 2, 3]), rows)).to_numpy().tolist()
+
+    assert on(2, program) == [[8, 64, 216]] * 2
+
+
+def test_collectives_on_plain_arrays(autograd, anp):
+    """The gradient of the sum over ranks."""
+
+    def program():
+        rank = mc.create_mesh().rank
+        x, weight = random(4, 4, seed=rank), random(4, 4, seed=10)
+        pairs = [(0, 1), (1, 2), (2, 3)]
+        for move, back in (
+            (lambda v: mc.all_to_all(v, None, 0, 1, 4), lambda g: mc.all_to_all(g, None, 1, 0, 4)),
+            (lambda v: mc.all_gather(v, None, 0), lambda g: gradients.all_gather_vjp(g, None, 0)),
+            (lambda v: mc.reduce_scatter(v, None, 0), lambda g: gradients.reduce_scatter_vjp(g, None, 0)),
+            (lambda v: mc.all_reduce(v, None), lambda g: mc.all_reduce(g, None)),
+            (lambda v: mc.broadcast(v, None, 2), lambda g: gradients.broadcast_vjp(g, None, 2)),
+            (lambda v: mc.collective_permute(v, pairs), lambda g: gradients.collective_permute_vjp(g, pairs)),
+        ):
+            grad = autograd.grad(lambda v: anp.sum(move(v) ** 3))(x)
+            np.testing.assert_allclose(grad, back(3 * move(x) ** 2))
+            second = autograd.grad(lambda v: anp.sum(autograd.grad(lambda u: anp.sum(move(u) ** 3))(v) * weight))(x)
+            np.testing.assert_allclose(second, back(6 * move(x) * move(weight)))
+        with pytest.raises(NotImplementedError, match="op 'sum' only, not for 'max'"):
+            autograd.grad(lambda v: anp.sum(mc.all_reduce(v, None, "max")))(x)
+
+    on(4, program)
+
+
+def test_plain_inputs_get_plain_gradients(autograd, anp):
+    def program():
+        t = mc.distribute(random(5, 3), mc.Layout(["x", U], mc.create_mesh([("x", 2)])))
+        number = autograd.grad(lambda c: anp.sum(t * c))(2.0)
+        row = autograd.grad(lambda r: anp.sum(t * r))(random(3))
+        relaid = autograd.grad(lambda a: anp.sum(mc.relayout(a, t.layout) * t))(random(5, 3, seed=1))
+        vector = autograd.grad(lambda v: anp.sum(t @ v))(random(3))
+        whole = autograd.grad(lambda v: np.sum(gradients.whole(v) * random(5, 3)))(t)
+        assert number == pytest.approx(random(5, 3).sum())
+        np.testing.assert_allclose(row, random(5, 3).sum(0))
+        np.testing.assert_allclose(relaid, random(5, 3))
+        np.testing.assert_allclose(vector, random(5, 3).sum(0))
+        assert {type(grad) for grad in (row, relaid, vector)} == {np.ndarray}
+        assert whole.layout == t.layout
+        np.testing.assert_allclose(whole.to_numpy(), random(5, 3))
+
+    on(2, program)
+
+
+def test_methods_and_functions_on_followed_tensors(autograd, anp):
+    """NumPy's own functions and the methods of tensors work too, not only those of autograd.numpy."""
+
+    def program():
+        mesh = mc.create_mesh([("x", 2)])
+        rows = mc.Layout(["x", U], mesh)
+        t = mc.distribute(np.abs(random(4, 3)), rows)
+        other = mc.distribute(random(3, 4, seed=1), mc.Layout([U, "x"], mesh))
+
+        def function(t):
+            assert (t.shape, t.ndim, t.size, t.dtype, t.mesh) == ((4, 3), 2, 12, np.dtype("f8"), mesh)
+            total = (
+                np.sum(t) + t.sum(axis=0).mean() + t.max() + t.min(axis=1).sum() + anp.amax(t) + mc.arithmetic.min(t)
+            )
+            total = total + mc.arithmetic.sum(t, 0).sum() + mc.arithmetic.mean(t) + mc.arithmetic.max(t, 1).sum()
+            total = total + (other @ t).sum() + (t @ other).sum() + mc.arithmetic.matmul(t, other).sum()
+            return total + (other.T * t + t * other.T).sum() + np.where(t > 1, t, other.T).sum() + np.log(t.T).sum()
+
+        grad = autograd.grad(function)(t)
+        assert grad.layout == rows
+        step = 1e-6
+        direction = mc.distribute(random(4, 3, seed=5), rows)
+        slope = float((function(t + step * direction) - function(t - step * direction)) / (2 * step))
+        assert dot(grad, direction) == pytest.approx(slope, rel=1e-5)
+
+    on(2, program)
+
+
+def test_complex_tensors(autograd, anp):
+    def program():
+        mesh = mc.create_mesh([("x", 2)])
+        z = random(3, 3) + 1j * random(3, 3, seed=1)
+        arrays = z, random(3, 3, seed=2)
+
+        def function(z, w, move):
+            return anp.sum(anp.real(move(z * w) * anp.conj(z)) + anp.imag(z @ w) + anp.abs(z + w))
+
+        layouts = mc.Layout(["x", U], mesh), mc.Layout([U, "x"], mesh)
+        check_grad(autograd, function, arrays, layouts, lambda t: mc.relayout(t, layouts[1]))
+        holomorphic = autograd.holomorphic_grad(lambda t: anp.sum(t**2))(mc.distribute(z, layouts[0]))
+        np.testing.assert_allclose(holomorphic.to_numpy(), autograd.holomorphic_grad(lambda t: anp.sum(t**2))(z))
+
+    on(2, program)
+
+
+ORDERS = {
+    "autograd first": "import autograd, meshcomm as mc",
+    "meshcomm first": "import meshcomm as mc, autograd",
+    "late": "import meshcomm as mc\nmesh = mc.Mesh(range(1), [('x', 1)])\nimport autograd.numpy, autograd",
+    "asked for": "import importlib.util, meshcomm as mc\nassert importlib.util.find_spec('autograd')\nimport autograd",
+}
+
+
+PROGRAM = """
+import numpy as np
+
+def program():
+    rows = mc.Layout(["x"], mc.create_mesh([("x", 2)]))
+    t = mc.distribute(np.arange(3.0), rows)
+    return autograd.grad(lambda v: (mc.relayout(v, mc.Layout(["unsharded"], v.mesh)) ** 2).sum())(t).local.tolist()
+
+with mc.simulate(2) as world:
+    print(world.run(program))
+"""
+
+
+def run_python(text):
+    return run([sys.executable, "-W", "error", "-c", text])
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_the_order_of_imports_does_not_matter(autograd, order):
+    run = run_python(ORDERS[order] + PROGRAM)
+    assert run.stdout == "[[0.0, 2.0], [4.0]]\n", run.stderr
+
+
+def test_autograd_is_not_imported_for_a_program_that_does_not():
+    run = run_python("import sys, meshcomm, meshcomm.gradients; print([n for n in sys.modules if 'autograd' in n])")
+    assert run.stdout == "[]\n", run.stderr
+
+
+WITHOUT = """
+import sys
+
+class NoAutograd:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == "autograd":
+            raise ImportError("No module named 'autograd' (blocked)")
+
+sys.meta_path.insert(0, NoAutograd())
+import numpy as np, meshcomm as mc
+from meshcomm import gradients
+try:
+    import autograd
+except ImportError as error:
+    print(error)
+with mc.simulate(2) as world:
+    print(world.run(lambda: gradients.all_reduce_vjp([1], None).tolist()))
+"""
+
+
+def test_everything_else_works_without_autograd():
+    run = run_python(WITHOUT)
+    assert run.stdout == "No module named 'autograd' (blocked)\n[[2], [2]]\n", run.stderr
+
+
+# -- the pages --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("page", ["arithmetic", "gradients", "placement"])
+def test_the_pages_run(autograd, page):
+    text = (DOCS / f"{page}.md").read_text(encoding="utf-8")
+    program = compile("".join(re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)), page, "exec")
+    on(4, lambda: exec(program, {}))

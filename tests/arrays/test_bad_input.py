@@ -1,0 +1,281 @@
+"""Bad input, item by item: it works, or every rank raises one clear error and the mesh is still usable."""
+
+import os
+import sys
+
+import numpy as np
+import pytest
+
+import meshcomm as mc
+from meshcomm import DTypeError, GroupError, Layout, LayoutError, MeshError, ShapeError
+from support.patience import run
+from support.reference import blocks_of, numbered, same_bits, simulated
+
+U = "unsharded"
+RANKS = 4
+
+
+def usable(rank, mesh):
+    """A right relayout and a right collective, after whatever went wrong."""
+    rows, columns = Layout(["x", U], mesh), Layout([U, ("y", "x")], mesh)
+    array = numbered((7, 5))
+    moved = mc.relayout(mc.distribute(array, rows), columns)
+    return same_bits(moved.local, blocks_of(array, columns)[rank]) and mc.all_reduce([rank], None).tolist() == [6]
+
+
+def refused(call, error, text):
+    """Run *call* on all ranks: each raises the *error*, twice, and can go on. Returns what they say."""
+
+    def program(rank):
+        mesh = mc.create_mesh([("x", 2), ("y", 2)])
+        said = []
+        for _ in range(2):
+            with pytest.raises(error, match=text) as caught:
+                call(rank, mesh)
+            assert isinstance(caught.value, mc.MeshcommError)
+            said.append((type(caught.value), len(str(caught.value)) < 1000))
+            assert usable(rank, mesh)
+        assert said[0] == said[1] == (said[0][0], True)
+        return said[0][0]
+
+    assert len(set(simulated(RANKS, program))) == 1
+
+
+def tensor_of(mesh, specs=("x", "y"), shape=(6, 4)):
+    return mc.distribute(numbered(shape), Layout(list(specs), mesh))
+
+
+# -- layouts, meshes and tensors that do not fit ----------------------------------------------------------------------
+
+WRONG_SPECS = {
+    "an unknown mesh dimension": (["q", U], "q"),
+    "a repeated mesh dimension": (["x", "x"], "x"),
+    "a dimension repeated in a tuple": ([("x", "y"), "x"], "x"),
+    "unsharded in a tuple": ([("x", U), U], "unsharded"),
+    "a number": ([0, U], "0"),
+    "None": ([None, U], "None"),
+    "two MATCH": (["match", "match"], "match"),
+    "a text for the list": ("x,unsharded", "specs|str"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG_SPECS)
+def test_wrong_specs(name):
+    specs, text = WRONG_SPECS[name]
+    refused(lambda rank, mesh: mc.relayout(tensor_of(mesh), Layout(specs, mesh)), LayoutError, text)
+
+
+@pytest.mark.parametrize("specs", [["x"], ["x", U, U], []])
+def test_wrong_rank(specs):
+    refused(lambda rank, mesh: mc.relayout(tensor_of(mesh), Layout(specs, mesh)), LayoutError, "rank")
+    refused(lambda rank, mesh: mc.distribute(numbered((6, 4)), Layout(specs, mesh)), LayoutError, "rank")
+    refused(lambda rank, mesh: mc.relayout(numbered((6, 4)), Layout(specs, mesh)), LayoutError, "rank")
+
+
+def test_a_mesh_larger_than_the_world():
+    def call(rank, mesh):
+        large = mc.create_mesh([("x", 3), ("y", 2)])
+        mc.distribute(numbered((6, 4)), Layout(["x", "y"], large))
+
+    refused(call, MeshError, r"needs 6 ranks up to rank 5, but the world has 4: .*simulate\(6\)")
+
+
+def test_a_mesh_over_ranks_that_are_not_there():
+    refused(lambda rank, mesh: mc.create_mesh([("x", 2)], devices=[0, 9]).rank, MeshError, "rank 9")
+
+
+@pytest.mark.parametrize(
+    ("dims", "text"),
+    [
+        ([("x", 3)], None),
+        ([("x", -1), ("y", 3)], "cannot be divided by 3"),
+        ([("x", -1), ("y", -1)], "only one"),
+        ([("x", 0)], "size"),
+        ([("x", -2)], "size"),
+        ([("x", 2), ("x", 2)], "x"),
+        ([("x", 2.0)], "size"),
+        ([("x",)], "pair"),
+        (["x"], "pair"),
+        (4, "pair|dimension"),
+        ([("a b", 4)], "a b"),
+        ([("", 4)], "name"),
+        ([("unsharded", 4)], "unsharded"),
+        ([], "dimension"),
+    ],
+)
+def test_wrong_meshes(dims, text):
+    if text is None:  # smaller than the world is fine
+        assert simulated(RANKS, lambda rank: mc.create_mesh(dims).rank) == [0, 1, 2, None]
+    else:
+        refused(lambda rank, mesh: mc.create_mesh(dims), MeshError, text)
+
+
+@pytest.mark.parametrize("devices", [[0, 0], [0, -1], [0], [0, 1, 2], [0.0, 1.0], ["0", 1], [None, 1], 7, "ab"])
+def test_wrong_devices(devices):
+    refused(lambda rank, mesh: mc.create_mesh([("x", 2)], devices=devices), MeshError, ".")
+
+
+def test_a_mesh_of_another_world():
+    with mc.simulate(RANKS):
+        foreign = mc.create_mesh([("x", RANKS)])
+    refused(lambda rank, mesh: mc.relayout(tensor_of(mesh), Layout(["x", U], foreign)), MeshError, "in different ones")
+
+
+def test_a_relayout_of_what_is_no_array_to_no_layout():
+    for layout in (None, "x", ["x", U]):
+        refused(lambda rank, mesh, layout=layout: mc.relayout(tensor_of(mesh), layout), LayoutError, "Layout")
+    for array, error in [(None, (DTypeError, ShapeError)), ([[1], [1, 2]], ShapeError), (object(), DTypeError)]:
+        refused(lambda rank, mesh, array=array: mc.relayout(array, Layout([], mesh)), error, ".")
+
+
+# -- groups -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("assignment", "count", "error", "text"),
+    [
+        ([[0, 1, 2, 3]], 3, GroupError, "split_count 3 must equal .* 4"),
+        ([[0, 1, 2, 3]], 4, ShapeError, "input dimension 6 not divisible by split_count 4"),
+        ([[0, 1], [2, 3]], 4, GroupError, "split_count 4 must equal .* 2"),
+        ([[0, 1], [1, 3]], 2, GroupError, "rank 1 twice"),
+        ([[0, 1]], 2, GroupError, "in no group: 2, 3"),
+        ([[0, 1], [2, 4]], 2, GroupError, "names rank 4"),
+        ([[0, 1], [2]], 2, GroupError, "rows of one length"),
+        ([[]], 1, GroupError, "rank 2"),
+        (None, 0, GroupError, "must at least be one"),
+    ],
+)
+def test_wrong_groups(assignment, count, error, text):
+    refused(lambda rank, mesh: mc.all_to_all(np.zeros((6, 6)), assignment, 0, 1, count), error, text)
+
+
+# -- dtypes and memory ------------------------------------------------------------------------------------------------
+
+
+def test_object_dtype():
+    array = np.zeros((6, 4), dtype=object)
+    for call in (
+        lambda rank, mesh: mc.distribute(array, Layout(["x", U], mesh)),
+        lambda rank, mesh: mc.distribute(array, Layout(["x", U], mesh), root=1),
+        lambda rank, mesh: mc.from_local(array, Layout(["x", U], mesh)),
+        lambda rank, mesh: mc.relayout(array, Layout(["x", U], mesh)),
+        lambda rank, mesh: mc.from_callback((6, 4), "i4", Layout(["x", U], mesh), lambda s: array[s]),
+        lambda rank, mesh: mc.zeros((6, 4), object, Layout(["x", U], mesh)),
+        lambda rank, mesh: mc.all_to_all(array, None, 0, 1, 4),
+        lambda rank, mesh: mc.all_reduce(array, None),
+    ):
+        refused(call, DTypeError, "object|Python")
+
+
+MEMORIES = {
+    "Fortran order": lambda a: np.asfortranarray(a),
+    "read-only": lambda a: read_only(a.copy()),
+    "every second element": lambda a: np.repeat(np.repeat(a, 2, 0), 2, 1)[::2, ::2],
+    "reversed": lambda a: a[::-1, ::-1].copy()[::-1, ::-1],
+    "transposed": lambda a: a.T.copy().T,
+    "repeated by broadcasting": lambda a: np.broadcast_to(a[:1], a.shape),
+    "a list": lambda a: a.tolist(),
+    "unaligned": lambda a: np.frombuffer(b"\0" + a.tobytes(), a.dtype, offset=1).reshape(a.shape),
+}
+
+
+def read_only(array):
+    array.flags.writeable = False
+    return array
+
+
+@pytest.mark.parametrize("memory", MEMORIES)
+def test_any_memory_works_and_stays(memory):
+    given = MEMORIES[memory](numbered((8, 4)))
+    values = np.array(given)
+
+    def program(rank):
+        mesh = mc.create_mesh([("x", 2), ("y", 2)])
+        rows, columns = Layout(["x", U], mesh), Layout([U, "x"], mesh)
+        block = given[:4]
+        for tensor, whole in [
+            (mc.distribute(given, rows), values),
+            (mc.distribute(given if rank == 3 else None, rows, root=3), values),
+            (mc.relayout(given, rows), values),
+            (mc.from_local(block, rows), np.concatenate([values[:4]] * 2)),
+        ]:
+            assert same_bits(mc.relayout(tensor, columns).local, blocks_of(whole, columns)[rank])
+            assert same_bits(tensor.to_numpy(), whole)
+            assert same_bits(tensor.to_numpy(root=0), whole) if rank == 0 else tensor.to_numpy(root=0) is None
+        assert same_bits(mc.all_gather(given, [[3, 1], [0, 2]], 1), np.concatenate([values] * 2, 1))
+        assert same_bits(mc.all_to_all(given, None, 1, 0, 4), np.tile(values[2 * rank : 2 * rank + 2], (1, 4)))
+        assert same_bits(mc.all_reduce(given, None, "max"), values)
+        assert same_bits(mc.broadcast(given, None, 2), values)
+        assert same_bits(mc.collective_permute(given, [(i, i ^ 1) for i in range(4)]), values)
+        assert same_bits(mc.reduce_scatter(given, None, 0), 4 * values[2 * rank : 2 * rank + 2])
+
+    simulated(RANKS, program)
+    assert same_bits(np.array(given), values)
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (0, 3), (3, 0), (1,), (1, 1), (0, 0), (2, 0, 3)], ids=str)
+def test_scalars_and_arrays_of_no_elements_work(shape):
+    array = numbered(shape, "f4")
+
+    def program(rank):
+        mesh = mc.create_mesh([("x", 2), ("y", 2)])
+        specs = [[U] * len(shape)]
+        for axis in range(len(shape)):
+            specs.extend([name if i == axis else U for i in range(len(shape))] for name in ("x", ("y", "x")))
+        layouts = [Layout(each, mesh) for each in specs]
+        for source in layouts:
+            for target in layouts:
+                tensor = mc.relayout(mc.distribute(array, source), target)
+                assert same_bits(tensor.local, blocks_of(array, target)[rank])
+                assert same_bits(tensor.to_numpy(), array)
+                assert rank or same_bits(tensor.to_numpy(root=0), array)
+                assert rank == 0 or tensor.to_numpy(root=0) is None
+            assert same_bits(mc.distribute(array if rank == 1 else None, source, root=1).to_numpy(), array)
+            assert mc.from_local(blocks_of(array, source)[rank], source).shape == shape
+        assert same_bits(mc.all_reduce(array, None, "max"), array)
+        assert same_bits(mc.broadcast(array, None), array)
+        assert same_bits(mc.collective_permute(array, [(rank, rank) for rank in range(4)]), array)
+        if shape:
+            assert mc.all_gather(array, None, 0).shape == (4 * shape[0], *shape[1:])
+
+    simulated(RANKS, program)
+
+
+def test_root_that_is_none_of_the_devices():
+    refused(lambda rank, mesh: mc.distribute(np.zeros(4), Layout(["x"], mesh), root=4), MeshError, "root")
+    refused(lambda rank, mesh: tensor_of(mesh).to_numpy(root=4), MeshError, "root")
+
+
+# -- without mpiexec --------------------------------------------------------------------------------------------------
+
+ALONE = """
+import numpy as np, meshcomm as mc
+mesh = mc.create_mesh([("x", 2), ("y", 2)])
+layout = mc.Layout(["x", "unsharded"], mesh)
+print(layout.block_slices((5, 4), 3))
+try:
+    mc.distribute(np.zeros((5, 4)), layout)
+except mc.MeshError as error:
+    print(error)
+one = mc.create_mesh([("x", -1)])
+t = mc.distribute(np.arange(6).reshape(2, 3), mc.Layout(["x", "unsharded"], one))
+print(mc.relayout(t, mc.Layout(["unsharded", "x"], one)).to_numpy().tolist())
+print(mc.all_to_all(np.arange(3), [[0]], 0, 0, 1).tolist(), mc.all_reduce(2, None).tolist())
+"""
+
+
+def test_a_process_launched_without_mpiexec(tmp_path):
+    pytest.importorskip("mpi4py.MPI", exc_type=ImportError)
+    program = tmp_path / "alone.py"
+    program.write_text(ALONE)
+    ran = run([sys.executable, program], env=without_launcher())
+    assert ran.returncode == 0, ran.stderr
+    lines = ran.stdout.splitlines()
+    assert lines[0] == "(slice(3, 5, None), slice(0, 4, None))"
+    assert "needs 4 ranks up to rank 3, but the world has 1" in lines[1]
+    assert "mpiexec -n 4" in lines[1]
+    assert lines[2:] == ["[[0, 1, 2], [3, 4, 5]]", "[0, 1, 2] 2"]
+
+
+def without_launcher():
+    return {name: value for name, value in os.environ.items() if not name.startswith(("PMI", "PMIX", "OMPI_COMM"))}

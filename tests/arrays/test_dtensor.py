@@ -1,0 +1,490 @@
+"""DTensor and its constructors, on simulated ranks."""
+
+import copy
+import pickle
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import meshcomm as mc
+from meshcomm import DTypeError, Layout, LayoutError, MeshcommError, MeshError, ShapeError
+from support.reference import blocks_of, numbered, random_bits, same_bits, simulated
+from support.sampling import examples
+from support.strategies import DTYPES, dtype_id, relayouts
+
+U = "unsharded"
+
+
+def a_tensor(rank=0, specs=("x", U), shape=(5, 4), devices=None):
+    mesh = mc.create_mesh([("x", 2)], devices=devices)
+    return mc.distribute(numbered(shape), Layout(list(specs), mesh))
+
+
+def rebuilt(layout):
+    mesh = mc.create_mesh([(d.name, d.size) for d in layout.mesh.dims])
+    return Layout(layout.sharding_specs, mesh)
+
+
+# -- constructors give each rank its block ----------------------------------------------------------------------------
+
+
+@settings(max_examples=examples(100))
+@given(relayouts(max_rank=4), st.sampled_from(["i2", "c16", "V5", ">f4"]), st.integers(0, 7))
+def test_every_constructor_gives_each_rank_its_block(relayout, dtype, root):
+    shape, layout, _ = relayout
+    array = random_bits(shape, dtype)
+    blocks = blocks_of(array, layout)
+    root %= layout.mesh.size
+
+    def program(rank):
+        here = rebuilt(layout)
+        asked = []
+
+        def of_slices(slices):
+            asked.append(slices)
+            return array[(..., *slices)]
+
+        made = [
+            mc.distribute(array, here),
+            mc.distribute(array if rank == root else None, here, root=root),
+            mc.from_local(blocks[rank].copy(), here, shape),
+            mc.from_local(blocks[rank].copy(), here),
+            mc.from_callback(shape, dtype, here, of_slices),
+        ]
+        for tensor in made:
+            assert same_bits(tensor.local, blocks[rank])
+            assert tensor.local.flags.c_contiguous
+            assert (tensor.shape, tensor.dtype, tensor.layout, tensor.mesh) == (shape, array.dtype, here, here.mesh)
+            assert (tensor.ndim, tensor.size, tensor.nbytes) == (array.ndim, array.size, array.nbytes)
+            assert not np.shares_memory(tensor.local, array)
+        assert asked == [here.block_slices(shape, rank)]
+        assert same_bits(made[0].to_numpy(), array)
+        on_root = made[1].to_numpy(root=root)
+        assert on_root is None if rank != root else same_bits(on_root, array)
+
+    simulated(layout.mesh.size, program)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=dtype_id)
+def test_every_dtype_bit_for_bit(dtype):
+    raw = random_bits((5, 3), f"V{dtype.itemsize}" if dtype.names else dtype).view(f"V{dtype.itemsize}")
+
+    def program(rank):
+        rows = Layout(["x", U], mc.create_mesh([("x", 2)]))
+        mine = blocks_of(raw, rows)[rank]
+        for tensor in (
+            mc.distribute(raw.view(dtype), rows),
+            mc.distribute(raw.view(dtype) if rank == 1 else None, rows, root=1),
+            mc.from_local(mine.view(dtype), rows),
+            mc.from_local(mine.view(dtype), rows, (5, 3)).copy(),
+        ):
+            assert tensor.dtype == tensor.local.dtype == dtype
+            assert same_bits(tensor.local.view(raw.dtype), mine)
+            assert same_bits(tensor.to_numpy().view(raw.dtype), raw)
+            whole = tensor.to_numpy(root=0)
+            assert rank or same_bits(whole.view(raw.dtype), raw)
+
+    simulated(2, program)
+
+
+def test_filled_tensors():
+    def program(rank):
+        layout = Layout([U, "x"], mc.create_mesh([("x", 2)]))
+        for tensor, value in [
+            (mc.zeros((2, 3), "i2", layout), 0),
+            (mc.ones((2, 3), "i2", layout), 1),
+            (mc.full((2, 3), 7, "i2", layout), 7),
+            (mc.zeros_like(mc.full((2, 3), 7, "i2", layout)), 0),
+        ]:
+            assert same_bits(tensor.local, np.full((2, 2 - rank), value, "i2"))
+            assert tensor.layout == layout
+        assert mc.empty((2, 3), "c16", layout).local.shape == (2, 2 - rank)
+        assert mc.zeros(3, float, Layout(["x"], layout.mesh)).shape == (3,)
+        assert mc.full((), 2.5, "f4", Layout([], layout.mesh)).local.tolist() == 2.5
+        assert mc.zeros((2, 3), "S3", layout).local.tolist() == [[b""] * (2 - rank)] * 2
+
+    simulated(2, program)
+
+
+def test_bad_fill_values_are_refused():
+    def program(rank):
+        layout = Layout(["x"], mc.create_mesh([("x", 2)]))
+        with pytest.raises(ShapeError, match="fill_value must be a scalar"):
+            mc.full((4,), [1, 2], "f8", layout)
+        for value, dtype in [(300, "i1"), ("a", "f8"), (None, "i4")]:
+            with pytest.raises(DTypeError):
+                mc.full((1,), value, dtype, layout)
+
+    simulated(3, program)
+
+
+# -- from_local -------------------------------------------------------------------------------------------------------
+
+
+def test_from_local_wraps_a_contiguous_block_and_copies_any_other():
+    def program(rank):
+        rows = Layout(["x", U], mc.create_mesh([("x", 2)]))
+        block = numbered((2, 3))
+        for shape in (None, (4, 3)):
+            assert np.shares_memory(mc.from_local(block, rows, shape).local, block)
+            for other in (np.asfortranarray(block), block[::-1], np.repeat(block, 2, 1)[:, ::2]):
+                tensor = mc.from_local(other, rows, shape)
+                assert not np.shares_memory(tensor.local, other)
+                assert tensor.local.flags.c_contiguous
+                assert (tensor.local == other).all()
+        assert mc.from_local(block.tolist(), rows).local.tolist() == block.tolist()
+        matrix = block.view(type("Sub", (np.ndarray,), {}))
+        assert type(mc.from_local(matrix, rows).local) is np.ndarray
+
+    simulated(2, program)
+
+
+def test_from_local_agrees_on_the_global_shape():
+    def program(rank, sizes, specs, lengths):
+        layout = Layout(specs, mc.create_mesh(sizes))
+        return mc.from_local(np.zeros(lengths[rank]), layout).shape
+
+    assert simulated(3, program, [("x", 3)], ["x"], [3, 2, 2]) == [(7,)] * 3
+    assert simulated(3, program, [("x", 3)], ["x"], [1, 0, 0]) == [(1,)] * 3
+    assert simulated(3, program, [("x", 3)], [U], [2, 2, 2]) == [(2,)] * 3
+    assert simulated(4, program, [("x", 2), ("y", 2)], [("y", "x")], [2, 1, 1, 1]) == [(5,)] * 4
+    assert simulated(4, program, [("x", 2), ("y", 2)], ["y"], [3, 2, 3, 2]) == [(5,)] * 4
+
+
+@pytest.mark.parametrize(
+    ("specs", "shapes", "text"),
+    [
+        (["x"], [(2,), (3,), (2,)], "add up to 7 elements, of which device 0 must hold 3"),
+        (["x"], [(3,), (3,), (1,)], "of which device 1 must hold 2"),
+        (["x"], [(0,), (1,), (0,)], "of which device 0 must hold 1"),
+        ([U], [(2,), (2,), (3,)], "device . must hold"),
+        (["x", U], [(2, 3), (2, 3), (2, 4)], "axis 1"),
+    ],
+)
+def test_blocks_that_do_not_fit_together_are_refused_on_all_ranks(specs, shapes, text):
+    def program(rank):
+        layout = Layout(specs, mc.create_mesh([("x", 3)]))
+        with pytest.raises(ShapeError, match=text) as caught:
+            mc.from_local(np.zeros(shapes[rank]), layout)
+        check_usable(layout.mesh)
+        return str(caught.value)
+
+    assert len(set(simulated(3, program))) == 1
+
+
+def check_usable(mesh):
+    """A right relayout after whatever went wrong."""
+    tensor = mc.distribute(numbered((7,)), Layout([mesh.dim_names[0]], mesh))
+    assert mc.relayout(tensor, Layout([U], mesh)).local.tolist() == list(range(7))
+
+
+@pytest.mark.parametrize("bad", [np.zeros((2, 2)), np.zeros((), "f8"), np.array([None]), None, [[1], [1, 2]]])
+def test_one_bad_block_is_refused_on_all_ranks(bad):
+    def program(rank):
+        layout = Layout(["x"], mc.create_mesh([("x", 2)]))
+        with pytest.raises(MeshcommError) as caught:
+            mc.from_local(bad if rank else np.zeros(2), layout)
+        check_usable(layout.mesh)
+        return type(caught.value)
+
+    kinds = simulated(2, program)
+    assert kinds[0] is kinds[1]
+    assert issubclass(kinds[0], (LayoutError, DTypeError, ShapeError))
+
+
+def test_blocks_of_different_dtypes_are_a_mismatch():
+    def program(rank):
+        layout = Layout(["x"], mc.create_mesh([("x", 2)]))
+        with pytest.raises(mc.CollectiveMismatch, match="from_local of float"):
+            mc.from_local(np.zeros(2, "f4" if rank else "f8"), layout)
+        check_usable(layout.mesh)
+
+    simulated(2, program)
+
+
+def test_a_block_must_fit_the_global_shape():
+    def program(rank):
+        rows = Layout(["x", U], mc.create_mesh([("x", 2)]))
+        with pytest.raises(ShapeError, match=rf"device {rank} holds a block of shape \({3 - rank}, 4\)"):
+            mc.from_local(np.zeros((4, 4)), rows, (5, 4))
+        with pytest.raises(LayoutError, match="rank"):
+            mc.from_local(np.zeros((4, 4)), rows, (8,))
+        for shape in [(-1, 4), "ab", (1.5, 4)]:
+            with pytest.raises(ShapeError):
+                mc.from_local(np.zeros((4, 4)), rows, shape)
+
+    simulated(2, program)
+
+
+# -- from_callback ----------------------------------------------------------------------------------------------------
+
+
+def test_from_callback_converts_what_loses_no_kind_of_number():
+    def program(rank):
+        layout = Layout(["x"], mc.create_mesh([("x", 2)]))
+        held = np.arange(3 - rank)
+        tensor = mc.from_callback((5,), "f4", layout, lambda _: held)
+        assert same_bits(tensor.local, held.astype("f4"))
+        tensor = mc.from_callback((5,), held.dtype, layout, lambda _: held)
+        assert not np.shares_memory(tensor.local, held)
+        with pytest.raises(DTypeError, match="does not convert to int32"):
+            mc.from_callback((5,), "i4", layout, lambda _: held + 0.5)
+        with pytest.raises(ShapeError, match="must return a block of shape"):
+            mc.from_callback((5,), "i4", layout, lambda _: np.arange(4))
+        with pytest.raises(ShapeError):
+            mc.from_callback((5,), "i4", layout, lambda _: None)
+        with pytest.raises(ZeroDivisionError):
+            mc.from_callback((5,), "i4", layout, lambda _: 1 // 0)
+
+    simulated(2, program)
+
+
+def test_from_callback_of_an_array_that_no_memory_holds():
+    def program(rank):
+        layout = Layout(["x", "y"], mc.Mesh(range(2**30), [("x", 2**15), ("y", 2**15)]))
+        slices = layout.block_slices((2**20, 2**20), 2**30 - 1)
+        assert slices == (slice(2**20 - 32, 2**20),) * 2
+        mesh = mc.create_mesh([("x", 2)], devices=[0, 1])
+        shape = (2, 2**40, 0)
+        assert (
+            mc.from_callback(shape, "u1", Layout(["x", U, U], mesh), lambda s: np.zeros((1, 2**40, 0), "u1")).shape
+            == shape
+        )
+
+    simulated(2, program)
+
+
+# -- distribute and to_numpy ------------------------------------------------------------------------------------------
+
+
+def test_distribute_from_root_sends_each_block_once():
+    array = numbered((6, 4), "i4")
+    with mc.simulate(3) as world:
+
+        def program():
+            rows = Layout(["x", U], mc.create_mesh([("x", 3)]))
+            return mc.distribute(array if world.rank == 2 else None, rows, root=2).to_numpy(root=1)
+
+        results = world.run(program)
+    assert [result is None for result in results] == [True, False, True]
+    assert same_bits(results[1], array)
+    block = array.nbytes // 3
+    assert world.bytes_moved == [block, block + 2 * block, 0]
+
+
+def test_errors_of_root_are_raised_on_all_ranks():
+    def program(rank):
+        rows = Layout(["x", U], mc.create_mesh([("x", 2)]))
+        for array, error in [(None, ShapeError), (np.zeros(3), LayoutError), (np.zeros((2, 2), "O"), DTypeError)]:
+            with pytest.raises(error):
+                mc.distribute(array if rank == 1 else np.zeros((4, 4)), rows, root=1)
+            check_usable(rows.mesh)
+        for root in (2, -1, True, 0.0, "0"):
+            with pytest.raises(MeshError, match="root"):
+                mc.distribute(np.zeros((4, 4)), rows, root=root)
+            with pytest.raises(MeshError, match="root"):
+                a_tensor().to_numpy(root=root)
+        with pytest.raises(mc.CollectiveMismatch):
+            mc.distribute(np.zeros((4, 4)), rows, root=rank)
+        check_usable(rows.mesh)
+
+    simulated(2, program)
+
+
+def test_to_numpy_of_replicas_and_uneven_blocks():
+    array = numbered((5, 3))
+
+    def program(rank):
+        mesh = mc.create_mesh([("x", 2), ("y", 3)])
+        for specs in ([U, U], ["y", U], [("x", "y"), U], ["y", "x"], [U, ("y", "x")]):
+            tensor = mc.distribute(array, Layout(specs, mesh))
+            result = tensor.to_numpy()
+            assert same_bits(result, array)
+            assert not np.shares_memory(result, tensor.local)
+            for root in (0, 4):
+                result = tensor.to_numpy(root=root)
+                assert (result is None) == (rank != root)
+                assert rank != root or same_bits(result, array)
+
+    simulated(6, program)
+
+
+# -- the object -------------------------------------------------------------------------------------------------------
+
+
+def test_arrays_of_sharded_tensors_are_refused():
+    def program(rank):
+        tensor = a_tensor()
+        for use in (
+            np.asarray,
+            np.array,
+            np.sort,
+            lambda t: [*map(float, t)],
+        ):
+            with pytest.raises(TypeError) as caught:
+                use(tensor)
+        with pytest.raises(TypeError, match=r"t\.local.*t\.to_numpy\(\)"):
+            np.asarray(tensor)
+        del caught
+
+    simulated(2, program)
+
+
+def test_arrays_of_replicated_tensors_are_copies():
+    def program(rank):
+        for specs in ([U, U], ["y", U]):  # y divides nothing
+            tensor = mc.distribute(numbered((5, 4)), Layout(specs, mc.create_mesh([("x", 2), ("y", 1)])))
+            array = np.asarray(tensor)
+            assert same_bits(array, numbered((5, 4)))
+            assert not np.shares_memory(array, tensor.local)
+            assert np.asarray(tensor, dtype="f4").dtype == np.dtype("f4")
+            with pytest.raises(ValueError, match="lend"):
+                np.asarray(tensor, copy=False)
+
+    simulated(2, program)
+
+
+def test_repr_communicates_nothing_and_is_short():
+    with mc.simulate(2) as world:
+
+        def program():
+            if world.rank == 0:  # alone: what communicates would wait for ever
+                tensor = a_tensor()
+                assert "DTensor of (5, 4) int64, [x, unsharded] on mesh x=2" in repr(tensor)
+                assert "(3, 4)" in repr(tensor)
+                assert len(repr(a_tensor(shape=(4000, 3)))) < 1000
+                assert str(tensor) == repr(tensor)
+                assert (tensor.shape, tensor.ndim, tensor.size, tensor.nbytes) == ((5, 4), 2, 20, 160)
+                assert tensor.mesh.size == 2
+                assert isinstance(tensor != a_tensor(), mc.DTensor)
+
+        world.run(program)
+        assert world.messages == [0, 0]
+
+
+def test_tensors_do_not_change_shape_layout_or_block():
+    def program(rank):
+        tensor = a_tensor()
+        for name in ("local", "layout", "shape", "dtype", "other"):
+            with pytest.raises(AttributeError):
+                setattr(tensor, name, getattr(tensor, name, None))
+        with pytest.raises(TypeError, match="truth"):
+            bool(tensor)
+
+    simulated(2, program)
+
+
+def test_pickling_refuses_and_says_what_to_do():
+    def program(rank):
+        tensor = a_tensor()
+        for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
+            with pytest.raises(TypeError, match=r"t\.local.*from_local.*to_numpy"):
+                pickle.dumps(tensor, protocol)
+        layout = pickle.loads(pickle.dumps(tensor.layout))
+        again = mc.from_local(pickle.loads(pickle.dumps(tensor.local)), layout, tensor.shape)
+        assert same_bits(again.local, tensor.local)
+
+    simulated(2, program)
+
+
+def test_copies_have_their_own_block():
+    def program(rank):
+        tensor = a_tensor()
+        for other in (tensor.copy(), copy.copy(tensor), copy.deepcopy(tensor)):
+            assert same_bits(other.local, tensor.local)
+            assert not np.shares_memory(other.local, tensor.local)
+            assert (other.layout, other.shape, other.dtype) == (tensor.layout, tensor.shape, tensor.dtype)
+
+    simulated(2, program)
+
+
+def test_ranks_outside_of_the_mesh_know_shape_dtype_and_layout():
+    array = numbered((5, 4), "i2")
+
+    def program(rank):
+        mesh = mc.create_mesh([("x", 2)], devices=[2, 0])
+        rows = Layout(["x", U], mesh)
+        device = mesh.rank
+        block = None if device is None else blocks_of(array, rows)[device]
+        tensors = [
+            mc.distribute(array, rows),
+            mc.from_callback((5, 4), "i2", rows, lambda slices: array[slices]),
+            mc.zeros((5, 4), "i2", rows),
+            mc.full((5, 4), 3, "i2", rows),
+            mc.ones((5, 4), "i2", rows),
+            mc.empty((5, 4), "i2", rows),
+            mc.relayout(mc.distribute(array, Layout([U, "x"], mesh)), rows),
+            mc.relayout(array, rows),
+        ]
+        for tensor in (*tensors, *(mc.zeros_like(t) for t in tensors), *(t.copy() for t in tensors)):
+            assert (tensor.shape, tensor.dtype, tensor.layout) == ((5, 4), np.dtype("i2"), rows)
+            assert (tensor.local is None) == (rank == 1)
+            assert rank != 1 or "outside of the mesh" in repr(tensor)
+        whole = [tensors[0].to_numpy(), tensors[0].to_numpy(root=0)]
+        assert [w is None for w in whole] == [rank == 1, rank != 2], "root is a device: device 0 is rank 2"
+        tensor = mc.from_local(block, rows, (5, 4))
+        assert tensor.shape == (5, 4)
+        if rank == 1:
+            with pytest.raises(TypeError, match="outside"):
+                np.asarray(mc.distribute(array, Layout([U, U], mesh)))
+            with pytest.raises(ShapeError, match="pass global_shape"):
+                mc.from_local(None, rows)
+            with pytest.raises(MeshError, match="outside of the mesh"):
+                mc.distribute(None, rows, root=0)
+
+    simulated(3, program)
+
+
+# -- arguments --------------------------------------------------------------------------------------------------------
+
+
+def test_layouts_must_be_layouts_of_the_right_rank():
+    def program(rank):
+        mesh = mc.create_mesh([("x", 2)])
+        makers = [
+            lambda layout: mc.distribute(np.zeros((4, 4)), layout),
+            lambda layout: mc.distribute(np.zeros((4, 4)), layout, root=0),
+            lambda layout: mc.from_local(np.zeros((2, 4)), layout),
+            lambda layout: mc.from_local(np.zeros((2, 4)), layout, (4, 4)),
+            lambda layout: mc.from_callback((4, 4), "f8", layout, lambda s: np.zeros((2, 4))),
+            lambda layout: mc.zeros((4, 4), "f8", layout),
+            lambda layout: mc.full((4, 4), 1, "f8", layout),
+            lambda layout: mc.relayout(mc.zeros((4, 4), "f8", Layout(["x", U], mesh)), layout),
+            lambda layout: mc.relayout(np.zeros((4, 4)), layout),
+        ]
+        for make in makers:
+            for layout in (["x", U], "x,unsharded", mesh, Layout(["x"], mesh), Layout(["x", U, U], mesh)):
+                with pytest.raises(LayoutError):
+                    make(layout)
+        for make in makers[:-2]:
+            with pytest.raises(LayoutError, match="MATCH"):
+                make(Layout(["match", U], mesh))
+        check_usable(mesh)
+
+    simulated(2, program)
+
+
+def test_objects_and_tensors_are_no_arrays_to_distribute():
+    def program(rank):
+        layout = Layout(["x"], mc.create_mesh([("x", 2)]))
+        for make in (
+            mc.distribute,
+            lambda a, to: mc.from_local(a, to, (2,)),
+            lambda a, to: mc.distribute(a, to, root=0),
+        ):
+            for bad in (
+                np.zeros(2, "O"),
+                [object(), None],
+                mc.zeros((2,), "f8", layout),
+                np.ma.masked_equal([1, 2], 1),
+            ):
+                with pytest.raises(DTypeError):
+                    make(bad, layout)
+        for dtype in ("O", object, "nonsense", [("a", "O")]):
+            with pytest.raises(DTypeError):
+                mc.zeros((2,), dtype, layout)
+        check_usable(layout.mesh)
+
+    simulated(2, program)

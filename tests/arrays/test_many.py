@@ -1,0 +1,192 @@
+"""Many tensors in one call, on simulated ranks: the same results as one after the other, by fewer messages."""
+
+import numpy as np
+import pytest
+
+import meshcomm as mc
+from meshcomm import Layout, LayoutError, LayoutMap, ShapeError
+from support.random_cases import random_case
+from support.reference import blocks_of, numbered, random_bits, same_bits, simulated
+from support.sampling import sampled
+
+U = "unsharded"
+SPECS = [["x", U], [U, "x"], [U, U], [("x", "y"), U], ["y", "x"]]
+
+
+def grid():
+    return mc.create_mesh([("x", 2), ("y", 2)])
+
+
+def is_right(tensor, array, layout):
+    device = layout.mesh.rank
+    if device is None:
+        return tensor.local is None
+    return tensor.layout == layout and same_bits(tensor.local, blocks_of(array, layout)[device])
+
+
+@pytest.mark.parametrize("bound", [None, 0, 64, 1000])
+def test_every_pair_of_layouts_at_once(bound):
+    """Mixed dtypes, ranks and lengths; what is a gather, a slice or a copy goes along."""
+
+    def program(rank):
+        mesh = grid()
+        pairs = [(Layout(a, mesh), Layout(b, mesh)) for a in SPECS for b in SPECS]
+        arrays = [random_bits((7 + i % 3, 5), ["u1", "f4", "c16", "V3", "?"][i % 5], i) for i in range(len(pairs))]
+        pairs += [(Layout(["x"], mesh), Layout(["y"], mesh)), (Layout([], mesh), Layout([], mesh))]
+        pairs += [(Layout([U, "x", U], mesh), Layout(["y", U, "x"], mesh))]
+        arrays += [numbered((9,)), numbered(()), numbered((3, 0, 4))]
+        tensors = [mc.distribute(array, a) for array, (a, _) in zip(arrays, pairs, strict=True)]
+        if bound == 0:
+            with pytest.raises(ShapeError, match=r"the least possible is \d+"):
+                mc.relayout(tensors, [b for _, b in pairs], max_scratch_bytes=bound)
+            return
+        for _ in range(2):
+            moved = mc.relayout(tensors, [b for _, b in pairs], max_scratch_bytes=bound)
+            assert all(is_right(t, array, b) for t, array, (_, b) in zip(moved, arrays, pairs, strict=True))
+        outs = [mc.zeros(t.shape, t.dtype, b) for t, (_, b) in zip(tensors, pairs, strict=True)]
+        into = mc.relayout(tensors, [b for _, b in pairs], out=outs, max_scratch_bytes=bound)
+        assert all(a is b for a, b in zip(into, outs, strict=True))
+        assert all(is_right(t, array, b) for t, array, (_, b) in zip(into, arrays, pairs, strict=True))
+
+    simulated(4, program)
+
+
+def test_what_is_small_shares_an_exchange():
+    def program(rank, at_once):
+        mesh = mc.create_mesh([("x", 4)])
+        rows, columns = Layout(["x", U], mesh), Layout([U, "x"], mesh)
+        tensors = [mc.distribute(numbered((8, 8)) + i, rows) for i in range(64)]
+        moved = mc.relayout(tensors, columns) if at_once else [mc.relayout(t, columns) for t in tensors]
+        assert all(is_right(t, numbered((8, 8)) + i, columns) for i, t in enumerate(moved))
+
+    messages, moved = [], []
+    for at_once in (False, True):
+        with mc.simulate(4) as world:
+            world.run(lambda at_once=at_once: program(world.rank, at_once))
+        messages.append(world.messages)
+        moved.append(world.bytes_moved)
+    assert messages == [[3 * 64] * 4, [3] * 4]
+    assert moved[0] == moved[1]
+
+
+@pytest.mark.parametrize("seed", sampled(range(60), 12))
+def test_any_cases_at_once(seed):
+    """Random tensors on random meshes, some of them alike: each rank takes part in some of the batches."""
+    cases = [random_case(500_000 + 8 * seed + i, ranks=6, sizes=(1, 2, 3, 4)) for i in range(8)]
+    with mc.simulate(6) as world:
+
+        def program():
+            meshes = {}
+
+            def there(layout):
+                mesh = layout.mesh
+                if mesh not in meshes:
+                    meshes[mesh] = mc.create_mesh([tuple(dim) for dim in mesh.dims], devices=list(mesh.ranks))
+                return Layout(layout.axes, meshes[mesh])
+
+            arrays = [random_bits(case.shape, case.dtype, i) for i, case in enumerate(cases)] * 2
+            sources, targets = (
+                [there(layout) for layout in side] * 2 for side in zip(*[c[2:4] for c in cases], strict=True)
+            )
+            tensors = [mc.distribute(array, layout) for array, layout in zip(arrays, sources, strict=True)]
+            moved = mc.relayout(tensors, targets)
+            for i, (tensor, array, layout) in enumerate(zip(moved, arrays, targets, strict=True)):
+                assert is_right(tensor, array, layout), f"{cases[i % 8]}"
+
+        world.run(program)
+
+
+def test_two_meshes_over_the_same_ranks_in_another_order():
+    """Ranks 0 and 1 are the same devices in both meshes, 2 and 3 are not: that makes two batches on every rank."""
+
+    def program(rank):
+        meshes = mc.create_mesh([("x", 4)]), mc.create_mesh([("x", 4)], devices=[0, 1, 3, 2])
+        array = numbered((4, 8))
+        tensors = [mc.distribute(array, Layout(["x", U], mesh)) for mesh in meshes]
+        layouts = [Layout([U, "x"], mesh) for mesh in meshes]
+        return [is_right(t, array, to) for t, to in zip(mc.relayout(tensors, layouts), layouts, strict=True)]
+
+    assert simulated(4, program) == [[True, True]] * 4
+
+
+def test_containers():
+    def program(rank):
+        mesh = grid()
+        rows, columns = Layout(["x", U], mesh), Layout([U, "x"], mesh)
+        a, b = mc.distribute(numbered((4, 6)), rows), mc.distribute(numbered((6, 4)), columns)
+        layout_map = LayoutMap(mesh)
+        layout_map["a.*"], layout_map["b"] = columns, rows
+        for tensors, layouts, kind in [
+            ([a, b], [columns, rows], list),
+            ((a, b), [columns, rows], tuple),
+            ({"a1": a, "b": b}, {"b": rows, "a1": columns}, dict),
+            ({"a1": a, "b": b}, layout_map, dict),
+            ([a, numbered((6, 4))], (columns, rows), list),
+            ([numbered((4, 6)), numbered((6, 4))], [columns, rows], list),
+        ]:
+            moved = mc.relayout(tensors, layouts)
+            assert type(moved) is kind
+            assert not isinstance(tensors, dict) or list(moved) == list(tensors)
+            first, second = moved.values() if kind is dict else moved
+            assert is_right(first, numbered((4, 6)), columns)
+            assert is_right(second, numbered((6, 4)), rows)
+        assert mc.relayout([a], columns)[0].layout == columns
+        assert mc.relayout([a, a], [columns, Layout([mc.MATCH, "y"], mesh)])[1].layout.sharding_specs == ["x", "y"]
+        assert (mc.relayout([], []), mc.relayout((), ()), mc.relayout({}, {})) == ([], (), {})
+        one = mc.relayout([1, 2, 3, 4], Layout(["x"], mesh))
+        assert is_right(one, np.array([1, 2, 3, 4]), Layout(["x"], mesh)), "a list of numbers is one array"
+
+    simulated(4, program)
+
+
+def wrong_calls(mesh):
+    rows, columns = Layout(["x", U], mesh), Layout([U, "x"], mesh)
+    a, b = (mc.zeros((4, 4), "i8", rows) for _ in range(2))
+    yield "2 tensors need as many", lambda: mc.relayout([a, b], [columns])
+    yield "2 tensors need as many", lambda: mc.relayout([a, b], columns, out=[a.copy()])
+    yield "nothing for tensor 'b'", lambda: mc.relayout({"a": a, "b": b}, {"a": columns})
+    yield "nothing for tensor 1", lambda: mc.relayout([a, b], {0: columns})
+    yield "no layout for tensor 0", lambda: mc.relayout([a, b], [None, columns])
+    yield "no layout for tensor 0", lambda: mc.relayout([a, b], "xy")
+    yield "rank 2, but the layouts have ranks 2 and 1", lambda: mc.relayout([a, b], [columns, Layout(["x"], mesh)])
+    yield "out must be a DTensor", lambda: mc.relayout([a, b], columns, out=["a", "b"])
+    yield "nothing for tensor", lambda: mc.relayout({"a": a}, columns, out=[b])
+
+
+def test_wrong_calls():
+    def program(rank):
+        mesh = grid()
+        for text, call in list(wrong_calls(mesh)) * 2:
+            with pytest.raises(LayoutError, match=text):
+                call()
+        a = mc.zeros((4, 4), "i8", Layout(["x", U], mesh))
+        return len(mc.relayout([a, a], Layout([U, "x"], mesh)))
+
+    assert simulated(4, program) == [2] * 4
+
+
+def test_what_is_wrong_with_one_is_seen_before_any_moves():
+    """Also by a rank that has no part in it, and by one that has a part in it alone."""
+
+    def program(rank):
+        meshes = mc.create_mesh([("x", 2)]), mc.create_mesh([("x", 2)], devices=[1, 2])
+        good, bad = (mc.zeros((4, 4), "i8", Layout(["x", U], mesh)) for mesh in meshes)
+        with pytest.raises(LayoutError, match="have ranks 2 and 1"):
+            mc.relayout([good, bad], [Layout([U, "x"], meshes[0]), Layout(["x"], meshes[1])])
+        with pytest.raises(ShapeError, match="least possible"):
+            mc.relayout([good, bad], [Layout([U, "x"], mesh) for mesh in meshes], max_scratch_bytes=1)
+        moved = mc.relayout([good, bad], [Layout([U, "x"], mesh) for mesh in meshes])
+        return [t.local is not None for t in moved]
+
+    assert simulated(4, program) == [[True, False], [True, True], [False, True], [False, False]]
+
+
+def test_ranks_that_differ_in_the_order_of_their_tensors():
+    def program(rank):
+        mesh = grid()
+        rows = Layout(["x", U], mesh)
+        a, b = mc.zeros((4, 4), "i8", rows), mc.zeros((4, 5), "i8", rows)
+        mc.relayout([b, a] if rank == 1 else [a, b], Layout([U, "x"], mesh))
+
+    with pytest.raises(mc.CollectiveMismatch, match="rank 1: relayout of"):
+        simulated(4, program)

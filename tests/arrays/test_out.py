@@ -1,0 +1,322 @@
+"""Results in memory that the caller has, and plans that are executed again and again, on simulated ranks."""
+
+import tracemalloc
+from importlib import import_module
+
+import numpy as np
+import pytest
+
+import meshcomm as mc
+from meshcomm import DTypeError, Layout, LayoutError, MeshError, ShapeError
+from meshcomm.ranks.simulate import SimulatedCommunicator
+from meshcomm.ranks.teams import Team
+from support.reference import blocks_of, numbered, random_bits, same_bits, simulated
+from support.strategies import PADDED
+
+U = "unsharded"
+SPECS = [["x", U], [U, "x"], [U, U], [("x", "y"), U], ["y", "x"]]
+ARRAY = numbered((7, 6))
+
+
+def grid():
+    return mc.create_mesh([("x", 2), ("y", 2)])
+
+
+def rows_and_columns(mesh):
+    return Layout(["x", U], mesh), Layout([U, "x"], mesh)
+
+
+def is_right(tensor, array, layout):
+    return same_bits(tensor.local, blocks_of(array, layout)[layout.mesh.rank])
+
+
+# -- into a tensor ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("bound", [None, 16], ids=["by default", "within 16 bytes"])
+def test_every_pair_of_layouts(bound):
+    array = numbered((7, 6), "u1")
+
+    def program(rank):
+        mesh = grid()
+        for source in SPECS:
+            for target in SPECS:
+                a, b = Layout(source, mesh), Layout(target, mesh)
+                tensor, out = mc.distribute(array, a), mc.full(array.shape, 255, "u1", b)
+                block = out.local
+                assert mc.relayout(tensor, b, out=out, max_scratch_bytes=bound) is out
+                assert out.local is block
+                assert is_right(out, array, b)
+                assert is_right(tensor, array, a)
+
+    simulated(4, program)
+
+
+def test_all_that_takes_out():
+    def program(rank):
+        mesh = grid()
+        rows, columns = rows_and_columns(mesh)
+        tensor, like = mc.distribute(ARRAY, rows), mc.zeros((3, 3), "f4", columns)
+        calls = [
+            lambda out: mc.relayout(tensor, columns, out),
+            lambda out: mc.relayout_like(tensor, like, out=out),
+            lambda out: mc.plan_relayout(ARRAY.shape, "i8", rows, columns).execute(tensor, out=out),
+            lambda out: mc.relayout(ARRAY, columns, out=out),
+            lambda out: mc.relayout([tensor], [columns], out=[out])[0],
+            lambda out: mc.relayout({"a": tensor}, columns, out={"a": out})["a"],
+            lambda out: mc.relayout((ARRAY,), (columns,), out=(out,))[0],
+            lambda out: mc.start_relayout(tensor, columns, out).wait(),
+            lambda out: mc.relayout(mc.distribute(ARRAY, Layout([U, "x"], mesh)), Layout([U, mc.MATCH], mesh), out),
+        ]
+        for call in calls:
+            out = mc.zeros(ARRAY.shape, "i8", columns)
+            assert call(out) is out
+            assert is_right(out, ARRAY, columns)
+        return len(calls)
+
+    assert simulated(4, program) == [9] * 4
+
+
+def test_to_another_mesh():
+    def program(rank):
+        here, there = mc.create_mesh([("x", 2)]), mc.create_mesh([("x", 2)], devices=[2, 1])
+        rows, columns = Layout(["x", U], here), Layout([U, "x"], there)
+        tensor, out = mc.distribute(ARRAY, rows), mc.zeros(ARRAY.shape, "i8", columns)
+        for _ in range(2):
+            assert mc.relayout(tensor, columns, out=out) is out
+        assert mc.plan_relayout(ARRAY.shape, "i8", rows, columns).execute(tensor, out) is out
+        return there.rank is None or is_right(out, ARRAY, columns)
+
+    assert simulated(4, program) == [True] * 4
+
+
+def test_plain_arrays_keep_their_padding():
+    array = random_bits((5,), PADDED)
+
+    def program(rank):
+        mesh = mc.create_mesh([("x", 2)])
+        layout = Layout(["x"], mesh)
+        out = mc.relayout(array, layout, out=mc.zeros((5,), PADDED, layout))
+        return same_bits(out.local.view("V24"), blocks_of(array.view("V24"), layout)[rank])
+
+    assert simulated(2, program) == [True] * 2
+
+
+# -- what cannot be written to ----------------------------------------------------------------------------------------
+
+
+def wrong_outs(mesh):
+    rows, columns = rows_and_columns(mesh)
+    tensor = mc.distribute(ARRAY, rows)
+    yield LayoutError, "out must be a DTensor", tensor, columns, np.zeros((7, 3), "i8")
+    yield ShapeError, r"out has shape \(6, 7\)", tensor, columns, mc.zeros((6, 7), "i8", columns)
+    yield DTypeError, "out has dtype int32", tensor, columns, mc.zeros((7, 6), "i4", columns)
+    yield LayoutError, "but the relayout goes to", tensor, columns, mc.zeros((7, 6), "i8", rows)
+    other = mc.create_mesh([("x", 2), ("y", 2)], devices=[1, 0, 2, 3])
+    yield LayoutError, "but the relayout goes to", tensor, columns, mc.zeros((7, 6), "i8", Layout([U, "x"], other))
+    yield LayoutError, "shares memory", tensor, rows, tensor
+
+
+@pytest.mark.parametrize("number", range(6))
+def test_all_ranks_refuse_what_all_can_see(number):
+    def program(rank):
+        mesh = grid()
+        error, text, tensor, layout, out = list(wrong_outs(mesh))[number]
+        plan = mc.plan_relayout(ARRAY.shape, "i8", tensor.layout, layout)
+        calls = [
+            lambda: mc.relayout(tensor, layout, out=out),
+            lambda: plan.execute(tensor, out=out),
+            lambda: mc.start_relayout(tensor, layout, out=out),
+        ]
+        for call in calls * 2:
+            with pytest.raises(error, match=text):
+                call()
+        with pytest.raises(error, match=text if out is not tensor else "none of the tensors that are read"):
+            mc.relayout([tensor], [layout], out=[out])
+        return is_right(mc.relayout(tensor, layout), ARRAY, layout)
+
+    assert simulated(4, program) == [True] * 4
+
+
+@pytest.mark.parametrize("culprit", range(4))
+@pytest.mark.parametrize("what", ["read-only", "overlapping"])
+def test_all_ranks_refuse_what_one_can_see(culprit, what):
+    def program(rank):
+        mesh = grid()
+        rows, columns = rows_and_columns(mesh)
+        memory = np.zeros(100, "i8")
+        mine = memory[1 : 1 + 24].reshape(4, 6)[: 4 if mesh.coords(rank)[0] == 0 else 3]
+        tensor = mc.from_local(mine, rows, global_shape=(7, 6))
+        start = 10 if what == "overlapping" and rank == culprit else 50
+        out = mc.from_local(memory[start : start + 21].reshape(7, 3), columns, global_shape=(7, 6))
+        out.local.flags.writeable = what != "read-only" or rank != culprit
+        plan = mc.plan_relayout((7, 6), "i8", rows, columns)
+        text = "out cannot be written to" if what == "read-only" else "shares memory"
+        for call in [
+            lambda: mc.relayout(tensor, columns, out=out),
+            lambda: plan.execute(tensor, out),
+            lambda: mc.relayout([tensor, tensor], columns, out=[mc.zeros((7, 6), "i8", columns), out]),
+            lambda: mc.start_relayout(tensor, columns, out),
+        ]:
+            with pytest.raises(LayoutError, match=text):
+                call()
+        return mc.relayout(tensor, columns).shape
+
+    assert simulated(4, program) == [(7, 6)] * 4
+
+
+def test_a_read_only_result_of_a_plain_array():
+    def program(rank):
+        out = mc.zeros((4,), "i8", Layout(["x"], mc.create_mesh([("x", 2)])))
+        out.local.flags.writeable = False
+        with pytest.raises(LayoutError, match="read-only"):
+            mc.relayout(np.arange(4), out.layout, out=out)
+
+    simulated(2, program)
+
+
+def test_results_in_one_memory_are_refused():
+    def program(rank):
+        mesh = mc.create_mesh([("x", 2)])
+        rows, columns = rows_and_columns(mesh)
+        a, b = mc.zeros((4, 4), "i8", rows), mc.ones((4, 4), "i8", rows)
+        memory = np.zeros((4, 2), "i8")
+        outs = [mc.from_local(memory, columns, global_shape=(4, 4)) for _ in range(2)]
+        with pytest.raises(LayoutError, match="shares memory"):
+            mc.relayout([a, b], columns, out=outs)
+        with pytest.raises(LayoutError, match="out may name no tensor twice"):
+            mc.relayout([a, b], columns, out=[outs[0], outs[0]])
+        with pytest.raises(LayoutError, match="none of the tensors that are read"):
+            mc.relayout([a, b], [rows, rows], out=[b, a])
+
+    simulated(2, program)
+
+
+# -- plans that are executed ------------------------------------------------------------------------------------------
+
+
+def test_a_plan_is_for_one_kind_of_tensor():
+    def program(rank):
+        mesh = grid()
+        rows, columns = rows_and_columns(mesh)
+        plan = mc.plan_relayout((7, 6), "i8", rows, columns)
+        for wrong in [
+            ARRAY,
+            [1],
+            None,
+            mc.zeros((6, 7), "i8", rows),
+            mc.zeros((7, 6), "i4", rows),
+            mc.zeros((7, 6), "i8", columns),
+        ]:
+            with pytest.raises(LayoutError, match="this plan is for a DTensor of"):
+                plan.execute(wrong)
+        mesh.close()
+        with pytest.raises(MeshError, match="is closed"):
+            plan.execute(mc.zeros((7, 6), "i8", rows))
+
+    simulated(4, program)
+
+
+def test_the_plan_given_is_the_one_that_runs():
+    """Its rounds, which differ from what relayout would choose, are counted."""
+
+    def program(rank):
+        mesh = mc.create_mesh([("x", 2)])
+        rows, columns = rows_and_columns(mesh)
+        plan = mc.plan_relayout((8, 8), "i8", rows, columns, max_scratch_bytes=32)
+        assert is_right(plan.execute(mc.distribute(numbered((8, 8)), rows)), numbered((8, 8)), columns)
+        return plan.steps[0].parts
+
+    with mc.simulate(2) as world:
+        parts, _ = world.run(lambda: program(world.rank))
+    assert parts > 1
+    assert world.messages == [parts] * 2
+
+
+@pytest.fixture
+def counted(monkeypatch):
+    """How often what a plan should not need was called."""
+    counts = {}
+
+    def count(owner, name):
+        function = getattr(owner, name)
+
+        def counting(*args, **kwargs):
+            counts[name] = counts.get(name, 0) + 1
+            return function(*args, **kwargs)
+
+        monkeypatch.setattr(owner, name, counting)
+
+    relayouts = import_module("meshcomm.arrays.relayout")  # the package has a function of this name
+    for owner, name in [
+        (relayouts, "plan_relayout"),
+        (relayouts, "prepare"),
+        (agreements, "agree"),
+        (Team, "remember"),
+    ]:
+        count(owner, name)
+    count(SimulatedCommunicator, "allreduce_max")
+    return counts
+
+
+def test_executing_again_plans_and_agrees_on_nothing(counted):
+    def program(rank):
+        mesh = grid()
+        rows, columns = rows_and_columns(mesh)
+        tensor, out = mc.distribute(ARRAY, rows), mc.zeros(ARRAY.shape, "i8", columns)
+        plan = mc.plan_relayout(ARRAY.shape, "i8", rows, columns)
+        plan.execute(tensor, out)
+        mc.relayout(tensor, columns, out=out)
+        mc.barrier(mesh)
+        counted.clear()
+        for _ in range(_tuning.COMPARE_EVERY // 2 - 1):
+            plan.execute(tensor, out)
+            mc.relayout(tensor, columns, out=out)
+        return dict(counted)
+
+    assert simulated(4, program) == [{}] * 4
+
+
+# -- loops allocate nothing -------------------------------------------------------------------------------------------
+
+
+def loops(mesh):
+    """Calls that should need no memory of their own once they were made."""
+    rows, columns = rows_and_columns(mesh)
+    shape = (512, 512)
+    tensor, out = mc.ones(shape, "f8", rows), mc.zeros(shape, "f8", columns)
+    gathered = mc.zeros(shape, "f8", Layout([U, U], mesh))
+    plan = mc.plan_relayout(shape, "f8", rows, columns)
+    small = [mc.ones((16, 16), "f8", rows) for _ in range(8)]
+    outs = [mc.zeros((16, 16), "f8", columns) for _ in range(8)]
+    return {
+        "relayout": lambda: mc.relayout(tensor, columns, out=out),
+        "there and back": lambda: mc.relayout(mc.relayout(tensor, columns, out=out), rows, out=tensor),
+        "gather": lambda: mc.relayout(tensor, Layout([U, U], mesh), out=gathered),
+        "bounded": lambda: mc.relayout(tensor, columns, out=out, max_scratch_bytes=2**14),
+        "plan": lambda: plan.execute(tensor, out=out),
+        "many": lambda: mc.relayout(small, columns, out=outs),
+    }
+
+
+@pytest.mark.parametrize("name", ["relayout", "there and back", "gather", "bounded", "plan", "many"])
+def test_a_loop_allocates_nothing_after_its_first_turn(name):
+    def program(rank):
+        mesh = grid()
+        loop = loops(mesh)[name]
+        for _ in range(3):
+            loop()
+        mc.barrier(mesh)
+        tracemalloc.reset_peak()
+        before = tracemalloc.get_traced_memory()[0]
+        for _ in range(20):
+            loop()
+        mc.barrier(mesh)
+        return tracemalloc.get_traced_memory()[1] - before
+
+    tracemalloc.start()
+    try:
+        grown = simulated(4, program)
+    finally:
+        tracemalloc.stop()
+    assert max(grown) < 2**16, "a block has half a MiB"

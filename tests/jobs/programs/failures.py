@@ -1,0 +1,391 @@
+"""What goes wrong in MPI jobs, one function for each case: ``mpiexec -n 2 python failures.py NAME``.
+
+Cases that end the job print the time before they do what ends it. The others print "as expected" on every rank.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from functools import cache
+
+import numpy as np
+
+import meshcomm as mc
+from meshcomm.ranks import abort, watchdog
+
+SIZE = int(os.environ["CASE_RANKS"])  # the number of ranks, known without MPI
+LONG = 600.0  # seconds: longer than any job may take
+ARRAY = np.arange(35.0).reshape(7, 5)
+
+
+@cache
+def mesh():
+    return mc.create_mesh([("x", SIZE)])
+
+
+def rows():
+    return mc.Layout(["x", mc.UNSHARDED], mesh())
+
+
+def columns():
+    return mc.Layout([mc.UNSHARDED, "x"], mesh())
+
+
+def exchange(shape=(7, 5)):
+    """A relayout, which all ranks must join; its result is checked."""
+    array = np.arange(float(np.prod(shape))).reshape(shape)
+    made = mc.relayout(mc.distribute(array, rows()), columns())
+    assert np.array_equal(made.local, array[made.layout.block_slices(shape, mesh().rank)])
+
+
+def stamp():
+    print(f"stamp {time.time()}\n", end="", flush=True)
+
+
+def expected():
+    print("as expected\n", end="", flush=True)
+
+
+def raised(kind, call, *texts):
+    """Check that *call* raises *kind*, on every rank that comes here."""
+    try:
+        call()
+    except kind as error:
+        missing = [text for text in texts if text not in str(error)]
+    else:
+        missing = [kind.__name__]
+    if missing:
+        raise AssertionError(f"expected an error with {missing}")
+
+
+# -- cases that end the job -------------------------------------------------------------------------------------------
+
+
+def one_raises():
+    exchange()
+    if mesh().rank == 1:
+        stamp()
+        raise KeyError("culprit")
+    exchange()
+
+
+def one_raises_in_a_thread():
+    def fail():
+        time.sleep(0.5)
+        stamp()
+        raise KeyError("culprit")
+
+    exchange()
+    if mesh().rank == 0:
+        time.sleep(LONG)
+    if mesh().rank == 1:  # its own main thread waits inside MPI
+        threading.Thread(target=fail, name="failing thread").start()
+    exchange()
+
+
+def one_raises_beside_a_thread():
+    exchange()
+    if mesh().rank == 1:
+        threading.Thread(target=time.sleep, args=(LONG,)).start()  # Python would wait for its end
+        stamp()
+        raise KeyError("culprit")
+    exchange()
+
+
+def one_raises_before_mpi():
+    here, _ = abort.launched()
+    if here == 1:
+        mesh()
+        time.sleep(0.5)
+        assert "mpi4py.MPI" not in sys.modules
+        stamp()
+        raise KeyError("culprit")
+    exchange()
+
+
+def one_raises_with_a_hook_of_its_own():
+    exchange()
+    if mesh().rank == 1:
+        sys.excepthook = lambda kind, value, trace: print(f"KeyError: {value}, as shown by the program", flush=True)
+        stamp()
+        raise KeyError("culprit")
+    exchange()
+
+
+def one_is_interrupted():
+    exchange()
+    if mesh().rank == 1:
+        stamp()
+        signal.raise_signal(signal.SIGINT)
+    exchange()
+
+
+def one_is_wrong_in_a_known_call():
+    watchdog.TELL_ERROR_AFTER = 1.0
+    mc.all_reduce(np.ones(2), None)
+    stamp()
+    mc.all_reduce(np.array([None, 1]) if mesh().rank == 1 else np.ones(2), None)
+
+
+def one_makes_a_new_call():
+    exchange()
+    tensor = mc.distribute(ARRAY, rows())
+    mc.relayout(tensor, columns())
+    stamp()
+    mc.relayout(tensor, mc.Layout.replicated(mesh(), 2) if mesh().rank == 1 else columns())
+
+
+def one_never_joins():
+    watchdog.WARN_AFTER = 0.5
+    exchange()
+    stamp()
+    if mesh().rank == 1:
+        time.sleep(LONG)
+    exchange()
+
+
+def one_is_stopped():
+    exchange()
+    stamp()
+    if mesh().rank == 1:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    exchange()
+
+
+def one_is_killed():
+    exchange()
+    stamp()
+    if mesh().rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    exchange()
+
+
+def one_calls_sys_exit():
+    exchange()
+    if mesh().rank == 1:
+        stamp()
+        sys.exit(3)
+    exchange()
+
+
+def one_returns_early():
+    exchange()
+    if mesh().rank == 1:
+        stamp()
+        return
+    exchange()
+
+
+def one_returns_early_on_another_communicator():
+    from mpi4py import MPI
+
+    turned = mc.create_mesh([("x", SIZE)], comm=MPI.COMM_WORLD.Split(0, -MPI.COMM_WORLD.rank))
+    tensor = mc.distribute(ARRAY, mc.Layout(["x", mc.UNSHARDED], turned))
+    tensor.to_numpy()
+    if MPI.COMM_WORLD.rank == 1:
+        stamp()
+        return
+    tensor.to_numpy()
+
+
+def one_raises_before_any_mesh():
+    here, _ = abort.launched()
+    if here == 1:
+        stamp()
+        raise KeyError("culprit")
+    time.sleep(LONG)
+
+
+# -- cases that go on -------------------------------------------------------------------------------------------------
+
+
+def start():
+    return mc.start_relayout(mc.distribute(ARRAY, rows()), columns())
+
+
+def all_drop_a_request():
+    exchange()
+    start()
+    stamp()
+
+
+def one_drops_a_request():
+    exchange()
+    request = start()
+    if mesh().rank != 1:
+        request.wait()
+    stamp()
+
+
+def a_request_is_dropped_and_its_mesh_closed():
+    exchange()
+    start()
+    mesh().close()
+    stamp()
+
+
+def a_request_is_dropped_with_its_communicator():
+    from mpi4py import MPI
+
+    user = MPI.COMM_WORLD.Dup()
+    ours = mc.create_mesh([("x", SIZE)], comm=user)
+    mc.start_relayout(mc.distribute(ARRAY, mc.Layout(["x", mc.UNSHARDED], ours)), mc.Layout([mc.UNSHARDED, "x"], ours))
+    ours.close()
+    user.Free()
+    stamp()
+
+
+def a_request_is_dropped_and_mpi_finalised():
+    from mpi4py import MPI
+
+    exchange()
+    request = start()
+    while not request._started._pending.test():  # it has arrived, but nobody asked for it
+        pass
+    MPI.Finalize()
+    stamp()
+
+
+def others_compute_for_long():
+    exchange()
+    if mesh().rank != 1:
+        time.sleep(3.0)
+    if mesh().rank not in (1, 2):
+        half = mc.create_mesh([("x", 1)], devices=[mesh().rank])
+        mc.distribute(ARRAY, mc.Layout.replicated(half, 2)).to_numpy()
+    expected()
+
+
+def root_waits_for_a_late_rank():
+    tensor = mc.distribute(ARRAY, rows())
+    exchange()
+    if mesh().rank == SIZE - 1:
+        time.sleep(3.0)  # the others have sent their blocks to root, and ended
+    tensor.to_numpy(root=0)
+    expected()
+
+
+def all_call_sys_exit():
+    exchange()
+    expected()
+    sys.exit(3)
+
+
+def ranks_call_different_things():
+    tensor = mc.distribute(ARRAY, rows())
+    target = columns() if mesh().rank == 1 else mc.Layout.replicated(mesh(), 2)
+    raised(
+        mc.CollectiveMismatch,
+        lambda: mc.relayout(tensor, target),
+        "to ['unsharded', 'x']",
+        "to ['unsharded', 'unsharded']",
+        "rank 1:",
+    )
+    exchange()
+    expected()
+
+
+def one_passes_wrong_arguments():
+    split_count = SIZE + (mesh().rank == 1)
+    everyone = [list(range(SIZE))]
+    raised(
+        mc.GroupError, lambda: mc.all_to_all(np.zeros(SIZE), everyone, 0, 0, split_count), f"split_count {SIZE + 1}"
+    )
+    block = np.zeros((mesh().rank + 3) % 5, dtype=object if mesh().rank == 1 else float)
+    raised(mc.DTypeError, lambda: mc.from_local(block, mc.Layout(["x"], mesh())), "object")
+    raised(
+        mc.LayoutError,
+        lambda: mc.distribute(ARRAY[0] if mesh().rank == 1 else None, rows(), root=1),
+        "rank 1",
+    )
+    exchange()
+    expected()
+
+
+def cached_calls_differ():
+    """Run with MESHCOMM_CHECK=1: without it such calls are found at the next new one only."""
+    small, large = (4, 6), (6, 4)
+    exchange(small)
+    exchange(large)
+    raised(mc.CollectiveMismatch, lambda: exchange(small if mesh().rank == 1 else large), "(4, 6)", "(6, 4)")
+    exchange()
+    expected()
+
+
+def known_calls_of_the_same_bytes_differ():
+    """Ranks that share memory see it at once."""
+    here = mesh()
+
+    def reduce(operation):
+        mc.all_reduce(np.ones(2), None, operation)
+
+    for _ in range(2):
+        exchange()
+        reduce("sum")
+        reduce("max")
+    raised(mc.CollectiveMismatch, lambda: reduce("max" if here.rank == 1 else "sum"), f"rank {1 - here.rank}")
+    expected()
+
+
+def child_is_forked():
+    exchange()
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            raised(mc.MeshError, exchange, "forked")
+            status = 0
+        finally:
+            os._exit(status)
+    assert os.waitpid(child, 0)[1] == 0
+    exchange()
+    assert subprocess.run([sys.executable, "-c", "pass"], check=True).returncode == 0
+    expected()
+
+
+def mpi_is_finalised():
+    from mpi4py import MPI
+
+    tensor = mc.distribute(ARRAY, rows())
+    exchange()
+    MPI.Finalize()
+    raised(mc.MeshError, lambda: mc.relayout(tensor, columns()), "finalised")
+    raised(mc.MeshError, exchange, "finalised")
+    expected()
+
+
+def mesh_is_too_large():
+    larger = mc.create_mesh([("x", SIZE), ("y", 3)])  # to describe it is no error
+    layout = mc.Layout(["x", "y"], larger)
+    raised(mc.MeshError, lambda: mc.distribute(ARRAY, layout), f"mpiexec -n {3 * SIZE}", f"the world has {SIZE}")
+    raised(mc.MeshError, lambda: mc.zeros((3, 3), "f4", layout), f"mpiexec -n {3 * SIZE}")
+    exchange()
+    expected()
+
+
+def user_frees_the_communicator():
+    from mpi4py import MPI
+
+    user = MPI.COMM_WORLD.Dup()
+    ours = mc.create_mesh([("x", SIZE)], comm=user)
+    target = mc.Layout([mc.UNSHARDED, "x"], ours)
+    tensor = mc.distribute(ARRAY, mc.Layout(["x", mc.UNSHARDED], ours))
+    mc.relayout(tensor, target)
+    user.Free()
+    again = MPI.COMM_WORLD.Dup()  # likely with the handle of the one that is gone
+    assert np.array_equal(mc.relayout(tensor, target).to_numpy(), ARRAY)
+    ours.close()
+    raised(mc.MeshError, lambda: mc.relayout(tensor, target), "closed")
+    other = mc.create_mesh([("x", SIZE)], comm=again)
+    assert np.array_equal(mc.distribute(ARRAY, mc.Layout(["x", mc.UNSHARDED], other)).to_numpy(), ARRAY)
+    again.Free()
+    exchange()
+    expected()
+
+
+if __name__ == "__main__":
+    for name in sys.argv[1:]:
+        globals()[name]()

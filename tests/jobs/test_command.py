@@ -1,0 +1,260 @@
+"""The command ``python -m meshcomm``: run, info, calibrate, and its help, in processes of their own."""
+
+import json
+import re
+
+import pytest
+
+import meshcomm
+from support.jobs import mpiexec
+
+COMMAND = ("-m", "meshcomm")
+
+
+needs_mpiexec = pytest.mark.skipif(mpiexec() is None, reason="there is no mpiexec")
+
+
+# Each rank writes its lines at once, so that they do not mix.
+PROGRAM = """\
+import os, sys
+import neighbour
+here = os.path.samefile(sys.path[0], os.path.dirname(__file__))
+sys.stdout.write(f"program {__name__} {sys.argv[1:]} {os.path.basename(sys.argv[0])} {here}\\n")
+"""
+
+
+@pytest.fixture
+def program(tmp_path):
+    """A script beside a module that it imports."""
+    (tmp_path / "neighbour.py").write_text("")
+    script = tmp_path / "script.py"
+    script.write_text(PROGRAM)
+    return script
+
+
+def labels(text):
+    """Return what *info* prints as a dict from label to value."""
+    return dict(line.strip().split("  ", 1) for line in text.splitlines() if "  " in line.strip())
+
+
+# -- help -------------------------------------------------------------------------------------------------------------
+
+
+def test_alone_it_prints_its_help(capsys):
+    assert main.main([]) == 0
+    assert "run" in capsys.readouterr().out
+
+
+def test_version(capsys):
+    with pytest.raises(SystemExit) as ended:
+        main.main(["--version"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out == f"meshcomm {meshcomm.__version__}\n"
+
+
+@pytest.mark.parametrize("arguments", [["run"], ["run", "-m"], ["walk"], ["info", "more"], ["calibrate", "a", "b"]])
+def test_wrong_arguments(arguments, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main.main(arguments)
+    assert ended.value.code == 2
+    assert "usage: python -m meshcomm" in capsys.readouterr().err
+
+
+# -- run --------------------------------------------------------------------------------------------------------------
+
+
+def test_run_a_script_like_python_does(launch, program):
+    ran = launch(None, *COMMAND, "run", program, "-m", "--size", "3")
+    as_python = launch(None, program, "-m", "--size", "3")
+    assert ran.code == as_python.code == 0
+    assert ran.text == as_python.text
+    assert "program __main__ ['-m', '--size', '3'] script.py True" in ran.text
+
+
+def test_run_a_module_like_python_does(launch, program):
+    environment = {"PYTHONPATH": str(program.parent)}
+    ran = launch(None, *COMMAND, "run", "-m", "script", "-x", **environment)
+    as_python = launch(None, "-m", "script", "-x", **environment)
+    assert ran.code == as_python.code == 0
+    assert ran.text.rpartition(" ")[0] == as_python.text.rpartition(" ")[0] == "program __main__ ['-x'] script.py"
+
+
+def test_run_without_mpiexec_needs_no_mpi(launch, program):
+    assert launch(None, *COMMAND, "run", program, MPI4PY_LIBMPI="/nonexistent").code == 0
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "text"),
+    [
+        ("import sys; sys.exit(7)", 7, ""),
+        ("import sys; sys.exit('in words')", 1, "in words\n"),
+        ("raise SystemExit", 0, ""),
+        ("raise KeyboardInterrupt", 130, "KeyboardInterrupt"),
+        ("1 / 0", 1, "ZeroDivisionError"),
+        ("1 +", 1, "SyntaxError"),
+    ],
+)
+def test_run_ends_like_the_program(launch, tmp_path, line, code, text):
+    script = tmp_path / "script.py"
+    script.write_text(line)
+    job = launch(None, *COMMAND, "run", script)
+    assert (job.code, text in job.text) == (code, True), job
+    assert "runpy" not in job.text, "the traceback begins in the program"
+
+
+def test_run_a_script_that_is_not_there(launch):
+    job = launch(None, *COMMAND, "run", "not-there.py")
+    assert job.code == 2
+    assert "can't open file 'not-there.py'" in job.text
+    assert "Traceback" not in job.text
+
+
+@needs_mpiexec
+def test_run_on_ranks(launch, program):
+    job = launch(2, *COMMAND, "run", program, "argument")
+    assert job.code == 0, job
+    assert job.text.count("program __main__ ['argument'] script.py") == 2
+
+
+# -- info -------------------------------------------------------------------------------------------------------------
+
+
+@needs_mpiexec
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_info_on_ranks(launch, ranks):
+    job = launch(ranks, *COMMAND, "info", MESHCOMM_TIMEOUT="17")
+    assert job.code == 0, job
+    found = labels(job.text)
+    assert found["self-test"].strip() == f"relayout over {ranks} rank{'s' * (ranks > 1)}: ok"
+    assert found["ranks"].strip() == f"{ranks} on 1 host"
+    assert found["MESHCOMM_TIMEOUT"].strip() == "17"
+    assert found["launcher"].strip().startswith("mpiexec of")
+    assert meshcomm.__version__ in found["meshcomm"]
+    assert re.search(r"_kernels.*\.so, compiled \d{4}-", found["kernel"])
+    for label in ("Python", "NumPy", "mpi4py", "MPI", "thread level"):
+        assert job.text.count(f"\n{label} ") == 1, f"{label} is printed once by rank 0 in {job}"
+    columns = {len(line) - len(line.split("  ", 1)[1].lstrip()) for line in job.text.splitlines() if line[:1] == "m"}
+    assert len(columns) == 1, "values are aligned"
+
+
+@needs_mpiexec
+def test_info_without_mpiexec(launch):
+    job = launch(None, *COMMAND, "info")
+    assert job.code == 0, job
+    assert "none, started without mpiexec" in job.text
+    assert "relayout over 1 rank: ok" in job.text
+
+
+def test_info_with_more_ranks_than_cores(monkeypatch):
+    assert "more ranks than cores" in str(info.rank_rows([("a", 1)] * 2))
+    assert "more ranks than cores" not in str(info.rank_rows([("a", 1), ("b", 1)]))
+    assert info.rank_rows([(f"host{i}", 4) for i in range(20)])[-1] == ("  ...", "and 4 more hosts")
+
+
+@pytest.mark.parametrize("hidden", ["library", "module"])
+def test_info_without_mpi(launch, tmp_path, hidden):
+    (tmp_path / "mpi4py.py").write_text("raise ImportError('No module named mpi4py')")
+    environment = {"MPI4PY_LIBMPI": "/nonexistent"} if hidden == "library" else {"PYTHONPATH": str(tmp_path)}
+    job = launch(None, *COMMAND, "info", **environment)
+    assert job.code == 1
+    assert 'pip install "meshcomm[mpich]"' in job.text
+    assert "module load" in job.text
+    assert "NumPy" in job.text
+    assert "Traceback" not in job.text
+
+
+def test_info_under_the_mpiexec_of_another_mpi(launch):
+    job = launch(None, *COMMAND, "info", OMPI_COMM_WORLD_SIZE="3", OMPI_COMM_WORLD_RANK="0", PYTHONWARNINGS="ignore")
+    assert job.code == 1
+    assert "mpiexec started 3 processes" in job.text
+
+
+class WrongWorld:
+    size, rank = 1, 0
+
+
+def test_a_self_test_that_fails_is_reported(monkeypatch):
+    monkeypatch.setattr(meshcomm, "relayout", lambda tensor, layout: meshcomm.zeros_like(tensor))
+    with meshcomm.simulate(1) as world:
+        (problem,) = world.run(info._self_test, WrongWorld)
+    assert problem == "wrong values in layout ['x', 'unsharded']"
+    monkeypatch.setattr(meshcomm, "relayout", lambda tensor, layout: 1 / 0)
+    with meshcomm.simulate(1) as world:
+        assert world.run(info._self_test, WrongWorld) == ["ZeroDivisionError: division by zero"]
+    assert info._verdict(["", "broken"]) == ("self-test", "relayout over 2 ranks: rank 1: broken")
+
+
+# -- the cost model ---------------------------------------------------------------------------------------------------
+
+
+@needs_mpiexec
+def test_calibrate_writes_what_info_then_shows(launch, tmp_path):
+    file = tmp_path / "machine.json"
+    job = launch(2, *COMMAND, "calibrate", file, MESHCOMM_MACHINE=str(file))  # which is not there yet
+    assert job.code == 0, job
+    assert f"written to {file}" in job.text
+    constants = json.loads(file.read_text())
+    assert constants.keys() == {"wait_within", "alpha_within", "beta_within", "gamma"}
+    assert list(tmp_path.iterdir()) == [file]
+    rows = labels(job.text)
+    assert rows["within a node"].strip().startswith("fits ")
+    assert rows["between nodes"].strip() == "not measured, all ranks are on one node: these are defaults"
+    shown = labels(launch(2, *COMMAND, "info", MESHCOMM_MACHINE=str(file)).text)
+    assert shown["cost model"].strip() == f"{file}, which MESHCOMM_MACHINE names"
+    assert shown["gamma"].strip() == info.unit_cost("gamma", constants["gamma"]) == rows["gamma"].strip()
+    assert shown["nodes"].strip() == "1"
+
+
+@needs_mpiexec
+def test_calibrate_without_a_file_only_prints(launch):
+    job = launch(3, *COMMAND, "calibrate")
+    assert job.code == 0, job
+    assert job.text.count("alpha_within") == 1
+    assert "written" not in job.text
+
+
+@needs_mpiexec
+@pytest.mark.parametrize(("name", "reason"), [("none/machine.json", "No such file"), (".", "Is a directory")])
+def test_calibrate_says_at_once_that_it_cannot_write(launch, tmp_path, name, reason):
+    job = launch(2, *COMMAND, "calibrate", tmp_path / name)
+    assert job.code == 1, job
+    assert f"{tmp_path / name} cannot be written: {reason}" in job.text
+    assert "alpha" not in job.text
+    assert "Traceback" not in job.text
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_calibrate_needs_ranks_and_the_right_mpiexec(launch):
+    job = launch(None, *COMMAND, "calibrate")
+    assert (job.code, "calibrate needs 2 ranks or more" in job.text) == (1, True), job
+    job = launch(None, *COMMAND, "calibrate", OMPI_COMM_WORLD_SIZE="3", OMPI_COMM_WORLD_RANK="0")
+    assert (job.code, "mpiexec started 3 processes" in job.text) == (1, True), job
+
+
+def test_a_file_stays_as_it_was_until_the_new_one_is_whole(tmp_path):
+    file = tmp_path / "machine.json"
+    file.write_text("old")
+    with calibrate._Output(str(file)) as output:
+        assert file.read_text() == "old"
+        output.write("new")
+    assert (file.read_text(), output.error, list(tmp_path.iterdir())) == ("new", None, [file])
+    with pytest.raises(KeyError), calibrate._Output(str(file)):
+        raise KeyError
+    assert (file.read_text(), list(tmp_path.iterdir())) == ("new", [file])
+
+
+@needs_mpiexec
+@pytest.mark.parametrize("text", ["{", "[]", '{"delta": 1}', '{"gamma": -1}', '{"nodes": 2}'])
+def test_info_reports_a_file_that_holds_no_constants(launch, tmp_path, text):
+    file = tmp_path / "machine.json"
+    file.write_text(text)
+    job = launch(2, *COMMAND, "info", MESHCOMM_MACHINE=str(file))
+    assert job.code == 1, job
+    assert "holds no constants of a machine" in labels(job.text)["cost model"]
+
+
+@pytest.mark.parametrize(
+    ("nodes", "text"), [(0, "1"), (2, "2 ranks each, in order"), ((0, 1, 0), "2, of 1 to 2 ranks"), ((3, 3), "1")]
+)
+def test_info_names_the_nodes(nodes, text):
+    assert info._nodes(meshcomm.Machine(nodes=nodes)) == text

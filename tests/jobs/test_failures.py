@@ -1,0 +1,225 @@
+"""Jobs that go wrong: each ends soon, with an error code and the culprit named, or goes on with an error on all ranks.
+
+The programs are in programs/failures.py. They run under the mpiexec of this Python.
+"""
+
+import math
+import re
+
+import pytest
+
+from support.jobs import mpiexec
+from support.paths import PROGRAMS
+from support.patience import slowness
+
+CASES = PROGRAMS / "failures.py"
+RUN = ("-m", "meshcomm", "run")
+SOON = 2.0  # seconds from the failure of a rank to the end of the job, on an idle machine
+
+pytestmark = pytest.mark.skipif(mpiexec() is None, reason="there is no mpiexec")
+
+
+@pytest.fixture
+def job(launch):
+    def run(ranks, *names, before=(), **environment):
+        finished = launch(ranks, *before, CASES, *names, CASE_RANKS=str(ranks or 2), **environment)
+        assert finished.left == [], f"processes of the job are left: {finished}"
+        return finished
+
+    return run
+
+
+@pytest.fixture
+def seconds():
+    """Two seconds of an idle machine, as a whole number: ranks may come that much later than others."""
+    return math.ceil(2 * slowness() - 0.5)
+
+
+def seconds_to_end(job):
+    """Return how long the job went on after the last rank said that it is about to fail."""
+    return job.ended - max(float(text) for text in re.findall(r"stamp (\S+)", job.text))
+
+
+def assert_ended(job, *texts, within=SOON):
+    assert job.code != 0, job
+    for text in texts:
+        assert text in job.text, f"{text!r} is missing in {job}"
+    assert seconds_to_end(job) < within * job.slowness, job
+
+
+def assert_went_on(job, ranks):
+    assert job.code == 0, job
+    assert job.text.count("as expected") == ranks, job
+
+
+# -- exceptions that nobody catches -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_one_raises(job, ranks):
+    ended = job(ranks, "one_raises")
+    assert_ended(
+        ended, "Traceback", "in one_raises", "KeyError: 'culprit'", f"meshcomm: rank 1 of {ranks} ends the job"
+    )
+
+
+def test_one_raises_in_a_thread(job):
+    assert_ended(job(2, "one_raises_in_a_thread"), "in fail", "KeyError: 'culprit'", "rank 1 of 2", "failing thread")
+
+
+def test_one_raises_beside_a_thread_that_goes_on(job):
+    assert_ended(job(2, "one_raises_beside_a_thread"), "KeyError: 'culprit'", "rank 1 of 2 ends the job")
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_one_raises_before_it_has_initialised_mpi(job, ranks):
+    ended = job(ranks, "one_raises_before_mpi")
+    # It has to initialise MPI to end the job, which takes an Open MPI a second.
+    assert_ended(ended, "KeyError: 'culprit'", f"rank 1 of {ranks} ends the job", within=2 * SOON)
+
+
+def test_one_raises_with_a_hook_of_its_own(job):
+    ended = job(2, "one_raises_with_a_hook_of_its_own")
+    assert_ended(ended, "as shown by the program", "rank 1 of 2 ends the job: an uncaught KeyError")
+
+
+def test_one_is_interrupted(job):
+    assert_ended(job(2, "one_is_interrupted"), "KeyboardInterrupt", "rank 1 of 2 ends the job")
+
+
+# -- ranks that do not come -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_one_never_joins(job, ranks, seconds):
+    ended = job(ranks, "one_never_joins", MESHCOMM_TIMEOUT=f"{seconds}")
+    assert_ended(ended, f"s in relayout (its call 2) with {ranks} ranks", "in one_never_joins", within=seconds + SOON)
+    assert "waits on" in ended.text, "the warning comes first"
+    says = rf"rank [02-9] of {ranks} ends the job: it has waited {seconds} s .*MESHCOMM_TIMEOUT={seconds}"
+    assert re.search(says, ended.text), ended
+
+
+def test_an_error_that_the_others_do_not_hear_of_is_told(job, seconds):
+    ended = job(2, "one_is_wrong_in_a_known_call", MESHCOMM_TIMEOUT=f"{1 + seconds}", MESHCOMM_SHARED_MEMORY="0")
+    told = "rank 1 of 2 has to raise DTypeError", "MESHCOMM_CHECK=1 will name it"
+    assert_ended(ended, *told, within=1 + seconds + SOON)
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("case", ["one_is_wrong_in_a_known_call", "one_makes_a_new_call"])
+def test_ranks_that_share_memory_see_that_another_one_agrees(job, case, ranks):
+    assert_ended(
+        job(ranks, case), "makes a call that is known to it, but rank 1 makes one that it first has to agree on"
+    )
+
+
+def test_the_watchdog_ends_what_the_hook_may_not(job, seconds):
+    ended = job(2, "one_raises", MESHCOMM_ABORT="0", MESHCOMM_TIMEOUT=f"{seconds}")
+    assert_ended(ended, "KeyError: 'culprit'", "rank 0 of 2 ends the job: it has waited", within=seconds + SOON)
+
+
+def test_one_is_stopped(job, seconds):
+    ended = job(2, "one_is_stopped", MESHCOMM_TIMEOUT=f"{seconds}")
+    assert_ended(ended, f"MESHCOMM_TIMEOUT={seconds}", within=seconds + 2 * SOON)
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_one_is_killed(job, ranks):
+    assert_ended(job(ranks, "one_is_killed"), "stamp")
+
+
+# -- under python -m meshcomm run -------------------------------------------------------------------------------------
+
+
+def test_run_ends_the_job_with_the_code_of_sys_exit(job):
+    ended = job(2, "one_calls_sys_exit", before=RUN)
+    assert_ended(ended, "rank 1 of 2 ends the job: it called sys.exit(3)", within=1 + SOON)
+    assert ended.code == 3
+
+
+def test_run_lets_all_ranks_call_sys_exit(job):
+    ended = job(2, "all_call_sys_exit", before=RUN)
+    assert ended.code == 3
+    assert ended.text.count("as expected") == 2
+    assert "ends the job" not in ended.text
+
+
+@pytest.mark.parametrize(
+    ("ranks", "name", "operation"),
+    [
+        (2, "one_returns_early", "relayout"),
+        (4, "one_returns_early", "relayout"),
+        (3, "one_returns_early_on_another_communicator", "to_numpy"),
+    ],
+)
+def test_run_ends_the_job_if_others_wait_for_a_rank_that_has_ended(job, ranks, name, operation):
+    ended = job(ranks, name, before=RUN)
+    assert_ended(ended, f"s in {operation}", "but rank 1 has ended without it", within=1 + SOON)
+
+
+@pytest.mark.parametrize(("ranks", "name"), [(4, "others_compute_for_long"), (3, "root_waits_for_a_late_rank")])
+def test_run_lets_ranks_go_on_for_long_after_others_have_ended(job, ranks, name):
+    assert_went_on(job(ranks, name, before=RUN), ranks)
+
+
+def test_run_ends_the_job_before_there_is_a_mesh(job):
+    ended = job(2, "one_raises_before_any_mesh", before=RUN)
+    assert_ended(ended, "KeyError: 'culprit'", "rank 1 of 2 ends the job")
+    assert "runpy" not in ended.text, "the traceback begins in the program"
+
+
+# -- errors that all ranks raise --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_errors_of_one_rank_are_raised_by_all(job, ranks):
+    assert_went_on(job(ranks, "ranks_call_different_things", "one_passes_wrong_arguments"), 2 * ranks)
+
+
+DROPPED = [
+    "all_drop_a_request",
+    "one_drops_a_request",
+    "a_request_is_dropped_and_its_mesh_closed",
+    "a_request_is_dropped_with_its_communicator",
+    "a_request_is_dropped_and_mpi_finalised",
+]
+
+
+@pytest.mark.parametrize("case", DROPPED)
+def test_a_dropped_request_ends_the_job_when_the_program_ends(job, case):
+    assert_ended(
+        job(2, case),
+        "ends the job: start_relayout was never waited for: relayout of (7, 5) float64 from ['x', 'unsharded'] to",
+        "Call wait() on each request",
+    )
+
+
+def test_different_cached_calls_are_found(job):
+    assert_went_on(job(2, "cached_calls_differ", MESHCOMM_CHECK="1"), 2)
+
+
+def test_different_cached_calls_are_found_by_ranks_that_share_memory(job):
+    assert_went_on(job(2, "known_calls_of_the_same_bytes_differ", MESHCOMM_SHARED_MEMORY="1G"), 2)
+
+
+def test_the_mesh_does_not_fit_the_world(job):
+    assert_went_on(job(3, "mesh_is_too_large"), 3)
+
+
+def test_the_user_frees_the_communicator(job):
+    assert_went_on(job(2, "user_frees_the_communicator"), 2)
+
+
+def test_a_forked_child_may_not_communicate(job):
+    assert_went_on(job(2, "child_is_forked"), 2)
+
+
+def test_mpi_is_finalised(job):
+    assert_went_on(job(2, "mpi_is_finalised"), 2)
+
+
+def test_a_program_is_launched_without_mpiexec(job):
+    ended = job(None, "exchange")
+    assert ended.code == 1
+    assert "MeshError" in ended.text
+    assert "launch the program with mpiexec -n 2" in ended.text

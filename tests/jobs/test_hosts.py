@@ -1,0 +1,108 @@
+"""Ranks on two hosts with a network between them; skipped, with the reason, where they cannot be made.
+
+The programs are in programs/hosts.py, what makes the hosts is in support/two_hosts.py.
+"""
+
+import re
+
+import pytest
+
+from support.paths import PROGRAMS
+from support.patience import until
+
+CASES = PROGRAMS / "hosts.py"
+SOON = 5.0  # seconds from the failure of a rank to the end of the job, on an idle machine
+LONGER_BYTES = 1031 * 517 * 8  # of the longest array in the cases
+
+
+def assert_expected(done, ranks):
+    assert done.returncode == 0, done
+    assert done.stdout.count("as expected") == ranks, done
+
+
+# -- ranks on two hosts -----------------------------------------------------------------------------------------------
+
+
+def test_ranks_share_memory_on_their_host_alone(hosts):
+    assert_expected(hosts.run(CASES, 2, ["places", "host0", "host0", "host1", "host1"]), 4)
+
+
+def test_hosts_with_different_numbers_of_ranks(hosts):
+    assert_expected(hosts.run(CASES, (1, 2), ["places", "host0", "host1", "host1"]), 3)
+
+
+def test_hosts_take_ranks_in_turns(hosts):
+    assert_expected(hosts.run(CASES, 2, ["places", "host0", "host1", "host0", "host1"], in_turns=True), 4)
+
+
+def test_a_topology_has_a_task_for_each_host(hosts):
+    assert_expected(hosts.run(CASES, 2, ["topology"]), 4)
+
+
+def test_calibrate_measures_both(hosts):
+    done = hosts.run(CASES, 2, ["calibrate"])
+    assert_expected(done, 4)
+    assert re.findall(r"^(.*?) +fits", done.stdout, re.MULTILINE) == ["within a node", "between nodes", "in memory"], (
+        done
+    )
+
+
+@pytest.mark.parametrize("in_turns", [False, True], ids=["one after the other", "in turns"])
+def test_relayouts(hosts, in_turns):
+    assert_expected(hosts.run(CASES, 2, ["relayouts"], in_turns=in_turns), 4)
+
+
+def test_what_moves_between_hosts_goes_over_the_link(hosts):
+    before = hosts.sent()
+    assert_expected(hosts.run(CASES, 2, ["relayouts", "rows to columns"]), 4)
+    least = LONGER_BYTES // 4  # half of the array is on each host, and half of that moves
+    assert all(after - sent > least for after, sent in zip(hosts.sent(), before, strict=True))
+
+
+def test_relayouts_between_hosts_with_different_numbers_of_ranks(hosts):
+    assert_expected(hosts.run(CASES, (1, 2), ["relayouts", "rows to columns", "columns to rows", "gather"]), 3)
+
+
+@pytest.mark.parametrize(("ranks", "in_turns"), [(2, False), ((1, 2), False), ((3, 1), False), (3, False), (3, True)])
+def test_through_partners(hosts, ranks, in_turns):
+    count = 2 * ranks if isinstance(ranks, int) else sum(ranks)
+    assert_expected(hosts.run(CASES, ranks, ["through_partners", 40], in_turns=in_turns, cpu=60.0), count)
+
+
+def test_without_room_nobody_goes_through_partners(hosts):
+    assert_expected(hosts.run(CASES, 2, ["no_room_for_partners"]), 4)
+
+
+def test_partners_of_a_host_that_shares_no_memory(hosts):
+    assert_expected(hosts.run(CASES, 3, ["through_partners", 40, "host1"], cpu=60.0), 6)
+
+
+def test_a_gather_through_partners_crosses_once(hosts):
+    crossed = []
+    for env in ({}, {"THROUGH": "1"}):
+        before = hosts.sent()
+        assert_expected(hosts.run(CASES, 3, ["gather_of", 96], env=env), 6)
+        crossed.append(sum(hosts.sent()) - sum(before))
+    gathered = 10 * 2 * 48 * 128 * 8  # bytes of ten gathers: each host gets the half of the other one
+    assert crossed[1] < 1.5 * gathered < crossed[0]
+
+
+def test_what_all_see_wrong_all_raise(hosts):
+    assert_expected(hosts.run(CASES, 2, ["all_raise"]), 4)
+
+
+@pytest.mark.parametrize(
+    ("case", "texts"),
+    [
+        ("last_raises", ["KeyError: 'culprit'", "meshcomm: rank 3 of 4 ends the job"]),
+        ("last_aborts", []),
+        ("last_is_killed", []),
+    ],
+)
+def test_a_rank_on_the_other_host_ends_the_job(hosts, case, texts):
+    ended = hosts.run(CASES, 2, [case])
+    seconds = ended.ended - float(re.search(r"stamp (\S+)", ended.stdout)[1])
+    assert ended.returncode != 0, ended
+    assert seconds < SOON * ended.slowness, ended
+    assert all(text in ended.stderr for text in texts), ended
+    assert until(lambda: not hosts.processes(), SOON)

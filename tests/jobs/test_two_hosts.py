@@ -1,0 +1,99 @@
+"""The two hosts that tests make: they end with their process, and know nothing of others."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from support.paths import PROGRAMS, TESTS
+from support.patience import Stuck, until
+from support.two_hosts import Unavailable, made, two_hosts
+
+CASES = PROGRAMS / "hosts.py"
+SOON = 5.0  # seconds for the kernel to end something, on an idle machine
+
+# -- the hosts themselves ---------------------------------------------------------------------------------------------
+
+
+def test_a_job_that_hangs_is_killed(hosts):
+    with pytest.raises(Stuck, match="used more than"):
+        hosts.run(CASES, 1, ["sleep"], cpu=0.2)
+    assert until(lambda: not hosts.processes(), SOON)
+
+
+def test_hosts_made_at_the_same_time_do_not_meet(hosts):
+    with made() as others, ThreadPoolExecutor() as threads:
+        jobs = [threads.submit(each.run, CASES, 2, ["relayouts", "swap"]) for each in (hosts, others)]
+        for job in jobs:
+            assert job.result().stdout.count("as expected") == 4, job.result()
+
+
+def test_nothing_is_left_after_an_exception():
+    links = Path("/proc/net/dev").read_text().count(":")
+    with pytest.raises(KeyError), made() as hosts:  # noqa: PT012
+        sleeping = subprocess.Popen(hosts.on(1, "sleep", "600"))
+        while sleeping.pid not in hosts.processes() and sleeping.poll() is None:
+            time.sleep(0.01)
+        raise KeyError
+    assert until(lambda: sleeping.poll() is not None, SOON)
+    assert sleeping.returncode == -signal.SIGKILL
+    assert not any(Path(f"/proc/{pid}").exists() for pid in hosts.pids)
+    assert Path("/proc/net/dev").read_text().count(":") == links
+
+
+ENTERED = """
+import sys, time
+from support.two_hosts import two_hosts
+with two_hosts(sys.argv[1]) as hosts:
+    print(*hosts.pids, flush=True)
+    time.sleep(600)
+"""
+
+
+def test_hosts_vanish_when_the_process_that_made_them_is_killed(hosts):
+    command = [sys.executable, "-c", ENTERED, hosts.mpiexec]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=TESTS) as process:
+        keepers = [Path(f"/proc/{pid}/ns/net") for pid in process.stdout.readline().split()]
+        assert len(keepers) == 2
+        process.send_signal(signal.SIGKILL)
+    assert until(lambda: not any(keeper.exists() for keeper in keepers), SOON)
+
+
+# -- reasons why there are none ---------------------------------------------------------------------------------------
+
+
+def reason(mpiexec):
+    with pytest.raises(Unavailable) as raised, two_hosts(mpiexec):
+        pass
+    return str(raised.value)
+
+
+def test_it_needs_root(monkeypatch):
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    assert reason("mpiexec") == "two hosts need network namespaces, and those need root"
+
+
+def test_it_needs_ip(monkeypatch):
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr("shutil.which", lambda tool: None)
+    assert reason("mpiexec") == "two hosts need the command ip, which is not installed"
+
+
+def test_it_needs_an_mpich(monkeypatch):
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr("shutil.which", lambda tool: tool)
+    assert reason(None) == "two hosts need the mpiexec of an MPICH, and there is no mpiexec"
+    assert reason(sys.executable) == f"two hosts need the mpiexec of an MPICH, which {sys.executable} is not"
+
+
+def test_it_needs_the_right_to_make_namespaces(monkeypatch):
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr("shutil.which", lambda tool: tool)
+    monkeypatch.setattr("support.two_hosts._check_means", lambda mpiexec: None)
+    monkeypatch.setattr("support.two_hosts.NAMESPACES", ("--forbidden",))
+    assert reason("mpiexec").startswith("two hosts need namespaces, which are forbidden here: unshare: ")

@@ -1,0 +1,118 @@
+"""Text and bytes that are no mesh."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from meshcomm._arguments import quote
+from meshcomm.errors import MeshError
+from meshcomm.layouts.mesh import Mesh
+from support.sampling import examples
+
+REPEATABLE = settings(derandomize=True, database=None, deadline=None, max_examples=examples(300))
+
+
+# -- hostile text and bytes -------------------------------------------------------------------------------------------
+
+
+VALID = [
+    "m|x=2,y=2|0,1,2,3|0,1,2,3|CPU:0,CPU:1,CPU:2,CPU:3",
+    "|x=2|0,1|0|TPU:0|TPU:0,TPU:1|use_xla_spmd",
+    "|x=2|*CPU",
+    "CPU:0",
+]
+
+
+@st.composite
+def mutated(draw, valid):
+    """One of *valid* with up to three slices replaced by something else, mostly of the same characters."""
+    value = draw(st.sampled_from(valid))
+    replacement = st.binary(max_size=3) if isinstance(value, bytes) else st.text("|,=x:0129+* \u0661C", max_size=3)
+    for _ in range(draw(st.integers(1, 3))):
+        start = draw(st.integers(0, len(value)))
+        stop = draw(st.integers(start, min(len(value), start + 3)))
+        value = value[:start] + draw(replacement) + value[stop:]
+    return value
+
+
+@REPEATABLE
+@given(st.text() | mutated(VALID))
+def test_any_text_is_a_mesh_or_a_mesh_error(text):
+    try:
+        mesh = Mesh.from_string(text)
+    except MeshError:
+        return
+    assert Mesh.from_string(mesh.to_string()) == mesh
+    assert Mesh.from_proto(mesh.serialized_string()) == mesh
+
+
+@REPEATABLE
+@given(st.binary() | mutated([Mesh.from_string(text).serialized_string() for text in VALID]))
+def test_any_bytes_are_a_mesh_or_a_mesh_error(data):
+    try:
+        mesh = Mesh.from_proto(data)
+    except MeshError:
+        return
+    assert Mesh.from_proto(mesh.serialized_string()) == mesh
+    assert Mesh.from_string(mesh.to_string()) == mesh
+
+
+@pytest.mark.parametrize("value", [None, 3, b"|x=2|*CPU", ["a"]])
+def test_from_string_takes_text(value):
+    with pytest.raises(MeshError, match="takes a str"):
+        Mesh.from_string(value)
+
+
+@pytest.mark.parametrize("value", [None, 3, "|x=2|*CPU", ["a"]])
+def test_from_proto_takes_bytes_or_a_message(value):
+    with pytest.raises(MeshError, match="not a MeshProto"):
+        Mesh.from_proto(value)
+
+
+@pytest.mark.parametrize("value", [None, 3, b"CPU:0", "", "a,b", "CPU"])
+def test_from_device_takes_a_device_string(value):
+    with pytest.raises(MeshError):
+        Mesh.from_device(value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "|" * 2**20,
+        "|" + "x=2," * 2**18 + "|*CPU",
+        "|x=" + "9" * 2**20 + "|*CPU",
+        "|x=2|" + "0," * 2**19 + "|0,1|CPU:0,CPU:1",
+        "|x=2|" + "9" * 2**20 + "|0,1|CPU:0,CPU:1",
+        "|x=2|0,1|0,1|" + "CPU:0," * 2**17,
+        "/" * 2**20,
+        "device:" * 2**17,
+        "a/device:" * 2**17 + "CPU:0x",
+        "a" * 2**20,
+        " " * 2**20,
+        "0" * 2**20,
+    ],
+    ids=lambda text: text[:8],
+)
+def test_a_mebibyte_takes_linear_time(text):
+    with pytest.raises(MeshError) as raised:
+        Mesh.from_string(text)
+    assert len(str(raised.value)) < 1000
+
+
+def test_a_name_may_be_long():
+    mesh = Mesh.from_string("|" + "x" * 2**20 + "=2|*CPU")
+    assert mesh.shape() == [2]
+    with pytest.raises(MeshError) as raised:
+        mesh.dim_size("y")
+    assert len(str(raised.value)) < 1000
+
+
+def test_quote():
+    class Rude:
+        def __repr__(self):
+            raise RuntimeError
+
+    assert quote("a") == "'a'"
+    assert quote(Rude()) == "<Rude>"
+    assert quote(10**5000) == "<int>"
+    assert len(quote(list(range(10**5)))) == 200

@@ -1,0 +1,260 @@
+"""Exchanges in shared memory, in one process: each rank has a pool and a thread."""
+
+import random
+import sys
+import threading
+
+import numpy as np
+import pytest
+from meshcomm._shared import Routes
+
+from meshcomm import CollectiveMismatch, MeshError
+from support.in_process_ranks import MIB, PAGE, Node, all_to_all, block, bytes_of, expected, output_of, runs
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has this memory")
+
+# -- meetings ---------------------------------------------------------------------------------------------------------
+
+
+COUNTS = [[3, 100, 0], [5000, 1, 8], [0, 64, 9]]
+
+
+@pytest.mark.parametrize("rather_writes", [False, True])
+@pytest.mark.parametrize("source_shared", [False, True])
+def test_exchange_with_one_side_shared(source_shared, rather_writes):
+    node = Node(3)
+
+    def call(rank, meeting, pool):
+        routes, size, new_size = all_to_all(COUNTS, rank, rather_writes)
+        for seed in range(20):
+            source, target = block(pool, size, source_shared), block(pool, new_size, not source_shared)
+            source[:] = bytes_of(rank, size, seed)
+            assert meeting.exchange(routes, 1, source, target) is None
+            assert np.array_equal(target, expected(COUNTS, rank, seed))
+        return True
+
+    assert node.run(call) == [True] * 3
+
+
+def test_pairs_that_share_nothing_are_reported_by_both():
+    """Rank 0 shares nothing, rank 1 its block, rank 2 its new block."""
+    node = Node(3)
+    counts = np.full((3, 3), 10)
+
+    def call(rank, meeting, pool):
+        routes, size, new_size = all_to_all(counts, rank)
+        source, target = block(pool, size, rank == 1), block(pool, new_size, rank == 2)
+        source[:], target[:] = bytes_of(rank, size), 0
+        left = meeting.exchange(routes, 1, source, target)
+        whole = expected(counts, rank)
+        for place in range(3):
+            part = slice(10 * place, 10 * place + 10)
+            missing = left is not None and place in left[0]
+            assert np.array_equal(target[part], np.zeros(10) if missing else whole[part])
+        return left
+
+    assert node.run(call) == [((2,), (1,)), ((0, 2), ()), ((), (0, 1))]
+
+
+def test_the_ways_may_change_from_call_to_call():
+    node = Node(2)
+    counts = [[1, 2], [3, 4]]
+
+    def call(rank, meeting, pool):
+        routes, size, new_size = all_to_all(counts, rank)
+        for number in range(64):
+            shared_ones = np.random.default_rng(number).random((2, 2)) < 0.5
+            source, target = (block(pool, n, s) for n, s in zip((size, new_size), shared_ones[rank], strict=True))
+            source[:], target[:] = bytes_of(rank, size, number), 0
+            left = meeting.exchange(routes, number, source, target)
+            comes, goes = (shared_ones[a, 0] or shared_ones[b, 1] for a, b in ((1 - rank, rank), (rank, 1 - rank)))
+            assert left == (None if comes and goes else (() if comes else (1 - rank,), () if goes else (1 - rank,)))
+            if comes:
+                assert np.array_equal(target, expected(counts, rank, number))
+        return True
+
+    assert node.run(call) == [True, True]
+
+
+def test_owners_may_write_and_free_after_the_exchange():
+    """Every block is written over and freed at once; a late reader would see it."""
+    node = Node(4, 8 * MIB)
+    counts = np.full((4, 4), 3000)
+
+    def call(rank, meeting, pool):
+        routes, size, new_size = all_to_all(counts, rank)
+        rng = random.Random(rank)
+        for seed in range(200):
+            source, target = block(pool, size, rng.random() < 0.8), block(pool, new_size, True)
+            source[:] = bytes_of(rank, size, seed)
+            meeting.exchange(routes, 1, source, target)
+            source[:] = 0
+            del source
+            assert np.array_equal(target, expected(counts, rank, seed))
+        return True
+
+    assert node.run(call) == [True] * 4
+
+
+def test_ranks_without_partners_go_on():
+    """Rank 2 exchanges with nobody for a long time, then with all."""
+    node = Node(3)
+    pair, everyone = [[1, 9, 0], [9, 1, 0], [0, 0, 4]], np.full((3, 3), 7)
+
+    def call(rank, meeting, pool):
+        for number, counts in enumerate([*[pair] * 50, everyone, *[pair] * 50, everyone]):
+            routes, size, new_size = all_to_all(counts, rank)
+            source, target = block(pool, size, True), block(pool, new_size, True)
+            source[:] = bytes_of(rank, size, number)
+            meeting.exchange(routes, 1, source, target)
+            assert np.array_equal(target, expected(counts, rank, number))
+        return True
+
+    assert node.run(call) == [True] * 3
+
+
+def mismatch(results, *texts):
+    for rank, (result, text) in enumerate(zip(results, texts, strict=True)):
+        assert isinstance(result, CollectiveMismatch), (rank, result)
+        assert text in str(result)
+        assert "number " + str(rank) in str(result)
+
+
+def test_different_calls_are_a_mismatch_on_all_ranks():
+    node = Node(2)
+
+    def call(rank, meeting, pool):
+        routes, size, new_size = all_to_all([[1, 1], [1, 1]], rank)
+        meeting.exchange(routes, 1 + rank, bytes(size), bytearray(new_size))
+
+    mismatch(node.run(call), "than rank number 1, now or before", "than rank number 0, now or before")
+    for result in node.run(call):
+        assert isinstance(result, MeshError)
+        assert "ended with an error" in str(result)
+
+
+def test_different_calls_before_are_a_mismatch():
+    """Without partners nobody sees it, but it is not forgotten."""
+    node = Node(2)
+
+    def call(rank, meeting, pool):
+        alone, together = all_to_all([[1, 0], [0, 1]], rank), all_to_all([[1, 1], [1, 1]], rank)
+        for number, (routes, size, new_size) in ((rank, alone), (7, together)):
+            meeting.exchange(routes, number, bytes(size), bytearray(new_size))
+
+    mismatch(node.run(call), "rank number 1", "rank number 0")
+
+
+def test_a_mismatch_is_seen_while_another_rank_is_missing():
+    node = Node(3)
+    counts = np.ones((3, 3), dtype=int)
+
+    def call(rank, meeting, pool):
+        routes, size, new_size = all_to_all(counts, rank)
+        meeting.exchange(routes, rank, bytes(size), bytearray(new_size))
+
+    mismatch(node.run(call, [0, 1])[:2], "rank number 1", "rank number 0")
+
+
+def test_who_waits_for_a_rank_that_left_with_an_error_is_told():
+    interrupted = [0]
+
+    def interrupt():
+        interrupted[0] += 1
+        if interrupted[0] == 3:
+            raise KeyboardInterrupt
+
+    node = Node(3, progress=[interrupt, lambda: None, lambda: None])
+    counts = np.ones((3, 3), dtype=int)
+
+    def call(rank, meeting, pool):
+        routes, size, new_size = all_to_all(counts, rank)
+        meeting.exchange(routes, 1, bytes(size), bytearray(new_size))
+
+    results = node.run(call, [0, 1])  # rank 2 does not come
+    assert isinstance(results[0], KeyboardInterrupt)
+    assert "rank number 0 has left an exchange with rank number 1 with an error" in str(results[1])
+    assert node.run(call, [2])[2].args[0].startswith("rank number")
+
+
+def test_blocks_that_others_may_still_use_are_kept():
+    node = Node(2, progress=[lambda: 1 / 0, lambda: 1 / 0])
+
+    def call(rank, meeting, pool):
+        routes, size, new_size = all_to_all([[9, 9], [9, 9]], rank)
+        meeting.exchange(routes, 1, pool.allocate(size), pool.allocate(new_size))
+
+    assert isinstance(node.run(call, [0])[0], ZeroDivisionError)
+    assert node.pools[0].used == 2 * PAGE
+    node.meetings[0].close()
+    assert node.pools[0].open_place() != PAGE, "nor are its lines used again"
+
+
+def test_signals_are_seen_while_a_rank_waits():
+    program = """
+import signal
+from meshcomm._shared import Pool, Mapping, Meeting, Routes
+pools = [Pool(2**20), Pool(2**20)]
+lines = [pool.open_place() for pool in pools]
+other = Mapping(pools[1].fd, pools[1].size, pools[1].token)
+meeting = Meeting(pools[0], [pools[0], other], lines, 0, 0, [0, 1], [0, 1], lambda: None)
+routes = Routes(2, 0, [(1, False)], [], None)
+signal.setitimer(signal.ITIMER_REAL, 0.2)
+def alarm(*_): raise KeyboardInterrupt
+signal.signal(signal.SIGALRM, alarm)
+try:
+    meeting.exchange(routes, 1, b"", bytearray(1))
+except KeyboardInterrupt:
+    print("as expected")
+"""
+    assert output_of(program) == "as expected\n"
+
+
+def test_threads_go_on_while_a_rank_waits():
+    calls = []
+    node = Node(2, progress=[lambda: calls.append(threading.get_ident()), lambda: None])
+    begun = threading.Event()
+
+    def call(rank, meeting, pool):
+        routes, size, new_size = all_to_all([[1, 1], [1, 1]], rank)
+        if rank == 1:
+            begun.wait()
+            while len(calls) < 20:  # the other one calls back, and lets this thread run
+                pass
+        else:
+            begun.set()
+        meeting.exchange(routes, 1, bytes(size), bytearray(new_size))
+
+    assert node.run(call) == [None, None]
+    assert len(calls) >= 20
+
+
+def test_copies_that_are_not_for_these_blocks_are_refused():
+    node = Node(1)
+    (meeting,) = node.meetings
+    for reads, text in (
+        (runs([9], [9, 9], [(0, 0, 1, 0, 4)]), "copies use"),
+        (runs([8], [9], [(0, 0, 0, 0, 4)]), "9 b"),
+    ):
+        node = Node(1)
+        routes = Routes(1, 0, [], [], lambda _reads, _writes, made=reads: (made, None))
+        with pytest.raises(ValueError, match=text):
+            node.meetings[0].exchange(routes, 1, bytes(9), bytearray(9))
+    with pytest.raises(ValueError, match="routes are those of other ranks"):
+        meeting.exchange(Routes(2, 0, [], [], None), 1, bytes(9), bytearray(9))
+    with pytest.raises(ValueError, match="cannot exchange with"):
+        Routes(2, 0, [(2, False)], [], None)
+    with pytest.raises(ValueError, match="cannot exchange with"):
+        Routes(2, 0, [(0, False)], [], None)
+
+
+def test_only_contiguous_writable_blocks_before_anything_is_published():
+    (meeting,) = Node(1).meetings
+    routes = Routes(1, 0, [], [], lambda reads, writes: (None, None))
+    for source, target in ((np.zeros((4, 4))[:, 1], bytearray(4)), (b"", b"")):
+        with pytest.raises((ValueError, BufferError)):
+            meeting.exchange(routes, 1, source, target)
+    assert meeting.exchange(routes, 1, b"", bytearray()) is None
+    meeting.close()
+    with pytest.raises(MeshError, match="closed"):
+        meeting.exchange(routes, 1, b"", bytearray())

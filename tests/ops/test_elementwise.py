@@ -1,0 +1,221 @@
+"""Elementwise arithmetic on DTensors against NumPy on the whole arrays: any layouts, uneven and empty blocks."""
+
+import operator
+from itertools import product
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import meshcomm as mc
+from meshcomm.errors import ShapeError
+from support.operands import MESHES, U, check, mesh_of, on, random
+from support.reference import tuple_layouts
+from support.sampling import examples, sampled
+
+# -- how operands meet ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "meeting"),
+    [
+        (["x", U], ["x", U], ["x", U]),
+        (["x", U], [U, "y"], ["x", "y"]),
+        (["x", U], [U, "x"], ["x", U]),
+        ([U, U], ["y", "x"], ["y", "x"]),
+        ([U, U], [U, U], [U, U]),
+        (["x", U], ["y", U], ["x", U]),
+        ([U, "x"], [("x", "y"), U], ["y", "x"]),
+        ([("x", "y"), U], [U, "y"], [("x", "y"), U]),
+    ],
+)
+def test_the_rule_by_which_operands_meet(a, b, meeting):
+    def program():
+        mesh = mesh_of(2, 2)
+        t, u = (mc.distribute(random(5, 3), mc.Layout(specs, mesh)) for specs in (a, b))
+        check(t + u, random(5, 3) * 2)
+        return (t + u).layout.sharding_specs
+
+    assert on(4, program) == [meeting] * 4
+
+
+def test_an_axis_that_is_stretched_counts_as_unsharded():
+    def program():
+        mesh = mesh_of(2)
+        t = mc.distribute(random(1, 3), mc.Layout(["x", U], mesh))
+        u = mc.distribute(random(4, 1), mc.Layout([U, "x"], mesh))
+        check(t * u, random(1, 3) * random(4, 1))
+        return (t * u).layout.sharding_specs, (t * t).layout.sharding_specs
+
+    assert on(2, program) == [([U, U], ["x", U])] * 2
+
+
+def test_equal_layouts_move_nothing():
+    def program():
+        mesh = mesh_of(2, 2)
+        x = mc.distribute(random(4, 4), mc.Layout(["x", "y"], mesh))
+        z = mc.relayout_like(mc.ones((4, 4), "f8", mc.Layout([U, U], mesh)), x)  # the example of the page
+        return (x + z) * 2 - np.float32(3) / x, mc.ones((4,), "f8", mc.Layout([U], mesh)) * x
+
+    with mc.simulate(4) as world:
+        results = world.run(program)
+        assert world.bytes_moved == [0] * 4
+    assert all(a.layout == b.layout for a, b in results)
+
+
+@pytest.mark.parametrize("sizes", MESHES)
+def test_every_pair_of_layouts(sizes):
+    def program():
+        mesh = mesh_of(*sizes)
+        for a, b in [
+            ((5, 3), (5, 3)),
+            ((5, 3), (3,)),
+            ((5, 1), (1, 3)),
+            ((4,), (2, 1)),
+            ((2, 2), ()),
+            ((0, 2), (1, 2)),
+        ]:
+            pairs = list(product(tuple_layouts(mesh, len(a)), tuple_layouts(mesh, len(b))))
+            for one, other in sampled(pairs[:: 1 + len(pairs) // 150], 10):
+                check(mc.distribute(random(*a), one) - mc.distribute(random(*b), other), random(*a) - random(*b))
+
+    on(MESHES[sizes], program)
+
+
+SHAPES = [
+    ((), ()),
+    ((3,), (1,)),
+    ((2, 5), (5,)),
+    ((3, 1), (1, 4)),
+    ((2, 1, 3), (4, 1)),
+    ((0,), (1,)),
+    ((2, 3), (2, 3)),
+]
+
+
+UFUNCS = [np.add, np.subtract, np.multiply, np.true_divide, np.maximum, np.hypot, np.less, np.equal, np.logical_or]
+
+
+KINDS = ["f8", "f4", "f2", "i4", "u1", "c8", "?"]
+
+
+@settings(max_examples=examples(150), deadline=None, derandomize=True, database=None)
+@given(data=st.data())
+def test_elementwise_functions_of_any_operands(data):
+    sizes = data.draw(st.sampled_from(list(MESHES)))
+    shapes = data.draw(st.sampled_from(SHAPES).flatmap(st.permutations))
+    ufunc = data.draw(st.sampled_from(UFUNCS))
+    arrays = [np.abs(random(*shape)).astype(data.draw(st.sampled_from(KINDS))) + 1 for shape in shapes]
+    kinds = data.draw(st.sampled_from(["tt", "tp", "pt", "ts", "st"]))
+    picks = [data.draw(st.integers(0, 10**6)) for _ in shapes]
+    scalar = data.draw(st.sampled_from([2, 1.5, True, 1j, np.float32(2), np.int64(3), np.array(1.25)]))
+
+    def program():
+        mesh = mesh_of(*sizes)
+        operands, whole = [], []
+        for kind, array, pick in zip(kinds, arrays, picks, strict=True):
+            layouts = list(tuple_layouts(mesh, array.ndim))
+            tensor = mc.distribute(array, layouts[pick % len(layouts)])
+            operands.append({"t": tensor, "p": array, "s": scalar}[kind])
+            whole.append(scalar if kind == "s" else array)
+        with np.errstate(all="ignore"):
+            try:
+                expected = ufunc(*whole)
+            except TypeError:
+                with pytest.raises(TypeError):
+                    ufunc(*operands)
+                return
+            check(ufunc(*operands), expected, rtol=1e-2 if np.asarray(expected).dtype == "f2" else 1e-6)
+
+    on(MESHES[sizes], program)
+
+
+def test_operators():
+    def program():
+        mesh = mesh_of(2, 2)
+        a, b = random(5, 3), np.abs(random(3)) + 1
+        t, u = mc.distribute(a, mc.Layout(["x", "y"], mesh)), mc.distribute(b, mc.Layout(["x"], mesh))
+        for name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "lt", "le", "gt", "ge", "eq", "ne"):
+            operation = getattr(operator, name)
+            check(operation(t, u), operation(a, b))
+            check(operation(u, t), operation(b, a))
+            check(operation(t, 2), operation(a, 2))
+            check(operation(2, t), operation(2, a))
+            check(operation(t, b), operation(a, b))
+            check(operation(b, t), operation(b, a))
+        check(-t, -a)
+        check(abs(t), abs(a))
+        check(t**2, a**2)
+        check(2**u, 2**b)
+        check(+t, a)
+        check(~(t > 0), ~(a > 0))
+        check((t > 0) & (u > 2), (a > 0) & (b > 2))
+        three = [1, 2, 3]
+        check(t + three, a + three)
+        check(three * t, three * a)
+        for got, expected in zip(divmod(t, u), divmod(a, b), strict=True):
+            check(got, expected)
+        for got, expected in zip(np.modf(t), np.modf(a), strict=True):
+            check(got, expected)
+        check(np.where(t > 0, t, u), np.where(a > 0, a, b))
+        check(np.where(t > 0, 1, 0.5), np.where(a > 0, 1, 0.5))
+        check(np.real(t * 1j), np.real(a * 1j))
+        check(np.imag(t * 1j), a)
+        check(np.conj(t * 1j), -a * 1j)
+
+    on(4, program)
+
+
+def test_numbers_keep_the_promotion_of_numpy():
+    def program():
+        layout = mc.Layout(["x"], mesh_of(2))
+        for dtype in ("f4", "i1", "f2", "c8", "?"):
+            a = np.ones(3, dtype)
+            t = mc.distribute(a, layout)
+            for number in (1, 1.0, 1j, np.float64(1), np.int8(1), np.array(1.0), np.array([1.0]), True):
+                assert (t + number).dtype == (a + number).dtype, (dtype, number)
+            assert (t / 2).dtype == (a / 2).dtype
+            assert np.add(t, 1, dtype="c16").dtype == "c16"
+        with pytest.raises(OverflowError):
+            mc.distribute(np.ones(3, "u1"), layout) + 300
+
+    on(2, program)
+
+
+def test_in_place_and_out():
+    def program():
+        mesh = mesh_of(2, 2)
+        a, b = random(5, 3), random(5, 1)
+        t, u = mc.distribute(a, mc.Layout(["x", U], mesh)), mc.distribute(b, mc.Layout(["y", "x"], mesh))
+        block, before = t.local, t
+        t += u
+        t *= 2
+        t -= a
+        assert t is before
+        assert t.local is block
+        check(t, (a + b) * 2 - a)
+        out = mc.zeros((5, 3), "f8", mc.Layout(["y", "x"], mesh))
+        block = out.local
+        assert np.multiply(t, u, out=out) is out
+        assert out.local is block
+        check(out, ((a + b) * 2 - a) * b)
+        parts = tuple(mc.zeros((5, 3), "f8", mc.Layout(specs, mesh)) for specs in (["x", U], [U, "y"]))
+        assert np.modf(out, out=parts) is not None
+        for part, expected in zip(parts, np.modf(((a + b) * 2 - a) * b), strict=True):
+            check(part, expected)
+        square = mc.distribute(random(3, 3), mc.Layout([U, "x"], mesh))
+        square @= mc.distribute(random(3, 3), mc.Layout(["y", U], mesh))
+        check(square, random(3, 3) @ random(3, 3))
+        with pytest.raises(TypeError, match="Cannot cast"):
+            np.add(t, 1, out=mc.zeros((5, 3), "i4", t.layout))
+        with pytest.raises(ShapeError, match=r"out has shape \(3,\), but the operands broadcast to \(5, 3\)"):
+            np.add(t, 1, out=mc.zeros((3,), "f8", mc.Layout([U], mesh)))
+        with pytest.raises(ShapeError, match=r"out has shape \(5, 3\), but the product has \(3, 3\)"):
+            np.matmul(square, square, out=t)
+        with pytest.raises(TypeError, match=r"out= must be DTensors"):
+            np.add(t, 1, out=np.zeros((5, 3)))
+        with pytest.raises(TypeError, match=r"out= must be DTensors"):
+            a += t
+
+    on(4, program)

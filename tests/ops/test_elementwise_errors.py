@@ -1,0 +1,106 @@
+"""What arithmetic on DTensors refuses, on every rank."""
+
+import numpy as np
+import pytest
+
+import meshcomm as mc
+from meshcomm.errors import CollectiveMismatch, DTypeError, LayoutError, MeshError, ShapeError
+from meshcomm.ops import linalg, reductions
+from support.operands import U, check, mesh_of, on, random
+
+# -- what raises ------------------------------------------------------------------------------------------------------
+
+
+def test_errors_on_every_rank():
+    def program():
+        mesh, other = mesh_of(2, 2), mc.create_mesh([("x", 4)])
+        t = mc.distribute(random(5, 3), mc.Layout(["x", "y"], mesh))
+        far = mc.distribute(random(5, 3), mc.Layout(["x", U], other))
+        cases = [
+            (MeshError, "operands must be on one mesh", lambda: t + far),
+            (MeshError, "operands must be on one mesh", lambda: t @ far.T),
+            (ShapeError, r"shapes \(5, 3\), \(5,\) do not broadcast", lambda: t + random(5)),
+            (ShapeError, r"shapes \(5, 3\), \(3, 5\) do not broadcast", lambda: t + t.T),
+            (ShapeError, "has 3 elements and the first axis of the second 5", lambda: t @ t),
+            (ShapeError, "tensors of 1 or 2 axes, but the second has shape", lambda: t @ random(2, 3, 4)),
+            (ShapeError, "1 or 2 axes, but the first has shape", lambda: t.sum() @ t),
+            (TypeError, "where= is not supported", lambda: np.add(t, t, where=np.ones((5, 3), bool))),
+            (TypeError, "numpy.add.reduce is not defined for DTensors", lambda: np.add.reduce(t)),
+            (TypeError, r"numpy.sort is not defined for DTensors: use t.local", lambda: np.sort(t)),
+            (TypeError, "returned NotImplemented", lambda: t + None),
+            (TypeError, "returned NotImplemented", lambda: t + object()),
+            (TypeError, "divided over its ranks", lambda: np.asarray(t)),
+            (TypeError, "numpy.sum: out=", lambda: np.sum(t, out=t)),
+            (TypeError, "initial", lambda: np.sum(t, initial=3)),
+            (DTypeError, "Python objects", lambda: t + np.array([None] * 3)),
+            (DTypeError, "Python objects", lambda: np.frompyfunc(str, 1, 1)(t)),
+            (ShapeError, "axis 2 is out of range for a tensor with 2 axes", lambda: t.sum(2)),
+            (ShapeError, "axis -3 is out of range", lambda: t.max(axis=-3)),
+            (ShapeError, "names an axis twice", lambda: t.mean(axis=(0, -2))),
+            (ShapeError, "axis must be an integer", lambda: t.min(axis="x")),
+            (ShapeError, "must have every axis", lambda: linalg.transpose(t, (0,))),
+            (LayoutError, "sum is for DTensors, not for ndarray", lambda: reductions.sum(random(3))),
+            (LayoutError, "one of the operands must be a DTensor", lambda: linalg.matmul(random(3), random(3))),
+            (ShapeError, "has 15 elements; only one is an item", lambda: float(t)),
+            (
+                LayoutError,
+                "not every rank holds the element",
+                lambda: t.sum(keepdims=True).item() and elsewhere().item(),
+            ),
+        ]
+
+        def elsewhere():
+            return mc.ones((1, 1), "f8", t.layout)
+
+        if hasattr(np, "vecdot"):  # NumPy 2
+            cases.append((TypeError, "numpy.vecdot is not defined", lambda: np.vecdot(t, t)))
+        for error, match, wrong in cases:
+            with pytest.raises(error, match=match):
+                wrong()
+        check(t + t, random(5, 3) * 2)
+
+    on(4, program)
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_plain_arrays_must_be_replicated(size):
+    def program():
+        mesh = mesh_of(size)
+        t = mc.distribute(random(4), mc.Layout(["x"], mesh))
+        different = [
+            np.full(4, mesh.rank),
+            np.zeros(4, "f4" if mesh.rank else "f8"),
+            np.zeros(4 if mesh.rank else 1),
+            [0.0, 0, 0, mesh.rank],
+        ]
+        for array in different:
+            with pytest.raises(CollectiveMismatch, match="a plain array must be the same on every rank"):
+                t + array
+        with pytest.raises(CollectiveMismatch, match=r"numpy\.matmul of a DTensor"):
+            t @ different[0]
+        with pytest.raises(DTypeError):
+            t + (np.array([None]) if mesh.rank else np.zeros(1))  # what one rank sees
+        check(t + random(4), random(4) * 2)
+
+    on(size, program)
+
+
+def test_ranks_outside_of_the_mesh():
+    def program():
+        mesh = mc.create_mesh([("x", 2)])
+        a = random(5, 3)
+        t = mc.distribute(a, mc.Layout(["x", U], mesh))
+        check((t + 1) * t.T.T - a, (a + 1) * a - a)
+        check(t.sum(axis=0), a.sum(axis=0))
+        check(t.mean(), a.mean())
+        check(t.max(1, keepdims=True), a.max(1, keepdims=True))
+        check(t @ t.T, a @ a.T, rtol=1e-9)
+        check(t @ a.T, a @ a.T, rtol=1e-9)
+        check(np.where(t > 0, t, [1, 2, 3]), np.where(a > 0, a, [1, 2, 3]))
+        t += 1
+        check(t, a + 1)
+        with pytest.raises(ShapeError):
+            t + random(4)
+        return t.local is None
+
+    assert on(3, program) == [False, False, True]

@@ -1,0 +1,86 @@
+"""Transposed DTensors and matrix products against NumPy on the whole arrays."""
+
+from itertools import product
+
+import numpy as np
+import pytest
+
+import meshcomm as mc
+from meshcomm.ops import linalg
+from support.operands import MESHES, U, check, mesh_of, on, random
+from support.reference import tuple_layouts
+from support.sampling import sampled
+
+# -- transpose and matmul ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("sizes", MESHES)
+def test_transpose(sizes):
+    def program():
+        mesh, a = mesh_of(*sizes), random(5, 3, 2)
+        for layout in tuple_layouts(mesh, 3):
+            t = mc.distribute(a, layout)
+            check(t.T, a.T)
+            check(linalg.transpose(t, (1, -1, 0)), a.transpose(1, -1, 0))
+            assert t.T.T.layout == t.layout
+
+    with mc.simulate(MESHES[sizes]) as world:
+        world.run(program)
+        assert not any(world.bytes_moved)
+
+
+@pytest.mark.parametrize("sizes", MESHES)
+def test_matmul_of_every_pair_of_layouts(sizes):
+    def program():
+        mesh = mesh_of(*sizes)
+        for a, b in [
+            ((5, 3), (3, 4)),
+            ((3,), (3, 5)),
+            ((4, 3), (3,)),
+            ((5,), (5,)),
+            ((1, 2), (2, 1)),
+            ((2, 0), (0, 3)),
+        ]:
+            expected = random(*a) @ random(*b)
+            pairs = list(product(tuple_layouts(mesh, len(a)), tuple_layouts(mesh, len(b))))
+            for one, other in sampled(pairs[:: 1 + len(pairs) // 600], 12):
+                check(mc.distribute(random(*a), one) @ mc.distribute(random(*b), other), expected, rtol=1e-9)
+
+    on(MESHES[sizes], program)
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "product", "moves"),
+    [
+        (["x", U], [U, "y"], ["x", "y"], False),  # rows and columns
+        (["x", U], [U, U], ["x", U], False),
+        (["x", "y"], ["y", U], ["x", U], True),  # partial products
+        ([U, ("x", "y")], [("x", "y"), U], [U, U], True),
+        (["x", U], ["x", U], ["x", U], True),
+        (["x", "y"], ["x", "y"], ["x", "y"], True),
+        (["x", U], [U, "x"], ["x", U], True),
+    ],
+)
+def test_layouts_of_products(a, b, product, moves):
+    def program():
+        mesh = mesh_of(2, 2)
+        t, u = (mc.distribute(random(6, 6), mc.Layout(specs, mesh)) for specs in (a, b))
+        return (t @ u).layout.sharding_specs
+
+    with mc.simulate(4) as world:
+        assert world.run(program) == [product] * 4
+        assert any(world.bytes_moved) == moves
+
+
+def test_matmul_of_other_dtypes_and_plain_arrays():
+    def program():
+        mesh = mesh_of(2, 2)
+        for one, other in (("?", "?"), ("i1", "i1"), ("f4", "i2"), ("c8", "f8"), ("f2", "f2")):
+            a, b = (np.abs(random(3, 3)).astype(d) for d in (one, other))
+            t = mc.distribute(a, mc.Layout([U, "x"], mesh))
+            check(t @ mc.distribute(b, mc.Layout(["y", U], mesh)), a @ b, rtol=1e-2)
+            check(t @ b, a @ b, rtol=1e-2)
+            check(b @ t, b @ a, rtol=1e-2)
+            check(linalg.matmul(t, b.tolist()), a @ np.array(b.tolist()), rtol=1e-2)
+
+    on(4, program)

@@ -1,0 +1,1 @@
+"""What tests share: oracles, strategies, random cases, ranks in one process, jobs, and the plugins of the harness."""

@@ -1,0 +1,145 @@
+"""Jobs that tests launch: a pytest plugin with the fixture `launch`, and what it leaves is removed."""
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from support.paths import TESTS
+from support.patience import CPU, Stuck, Watch, communicate, until
+
+# An Open MPI asks for these on a small machine, and as root; what the environment says goes first.
+OPENMPI = {
+    "OMPI_ALLOW_RUN_AS_ROOT": "1",
+    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+    "OMPI_MCA_rmaps_base_oversubscribe": "1",
+    "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
+    "OMPI_MCA_mpi_yield_when_idle": "1",
+}
+MARK = "JOB_OF_A_TEST"
+SHARED_MEMORY = Path("/dev/shm")
+
+
+class Job(NamedTuple):
+    """A job that has ended.
+
+    *code* is its exit code, *text* its output and errors, *ended* when it ended, *left* lists the processes that it
+    left, and *slowness* says how many times slower than an idle machine this one was meanwhile.
+    """
+
+    code: int
+    text: str
+    ended: float
+    left: list[int]
+    slowness: float
+
+    def __str__(self):
+        return f"a job that ended with code {self.code}:\n{self.text}"
+
+
+@pytest.fixture(scope="session")
+def launch():
+    """A function that runs a program under mpiexec, ends it if it hangs, and leaves nothing of it behind."""
+    before = _shared_memory()
+    yield _launch
+    remove(_shared_memory() - before - mapped_files("[0-9]*"))
+
+
+def mpiexec():
+    """Return the path of the mpiexec that belongs to this Python, else of the one on the PATH, or None."""
+    return shutil.which("mpiexec", path=str(Path(sys.executable).parent)) or shutil.which("mpiexec")
+
+
+def _launch(ranks, *arguments, cpu=CPU, python=(sys.executable,), **environment):
+    """Run ``mpiexec -n ranks python *arguments* and return the `Job`; without mpiexec where *ranks* is None.
+
+    A process of the job may use *cpu* seconds of CPU time.
+    """
+    launcher = () if ranks is None else (mpiexec(), "-n", str(ranks))
+    command = [*launcher, *python, *map(str, arguments)]
+    mark = f"{os.getpid()}.{time.monotonic_ns()}"
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("PMI", "MESHCOMM_"))}
+    process = subprocess.Popen(
+        command,
+        env=OPENMPI | clean | {MARK: mark} | environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+    )
+    watch = Watch(lambda: _processes(mark), cpu)
+    try:
+        text, _ = communicate(process, watch)
+    except BaseException as failure:  # an interrupt, too, must not leave ranks behind
+        _kill([process.pid, *_processes(mark)])
+        text, _ = process.communicate()
+        if isinstance(failure, Stuck):
+            pytest.fail(f"the job hangs: {failure}: {command}\n{text}")
+        raise
+    ended = time.time()
+    return Job(process.returncode, text, ended, _left(mark), watch.slowness)
+
+
+def _kill(processes):
+    for pid in processes:
+        with contextlib.suppress(OSError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def _left(mark):
+    """Return the processes of the job that are still there after a moment, and kill them."""
+    until(lambda: not _processes(mark), 2.0)
+    found = _processes(mark)
+    _kill(found)
+    return found
+
+
+def _processes(mark):
+    """Return the processes that have our mark in their environment."""
+    text, found = f"{MARK}={mark}\0".encode(), []
+    for entry in Path("/proc").glob("[0-9]*/environ"):
+        with contextlib.suppress(OSError):
+            if text in entry.read_bytes():
+                found.append(int(entry.parent.name))
+    return found
+
+
+def _shared_memory():
+    """Return our files in shared memory."""
+    found = set()
+    for path in SHARED_MEMORY.glob("*"):
+        with contextlib.suppress(OSError):
+            if path.is_file() and path.stat().st_uid == os.getuid():
+                found.add(path)
+    return found
+
+
+def remove(files):
+    for path in files:
+        with contextlib.suppress(OSError):  # another session may have removed it
+            path.unlink()
+
+
+def mapped_files(process):
+    """Return the files in shared memory that processes have mapped; *process* is a number or a pattern of it."""
+    found = set()
+    for maps in Path("/proc").glob(f"{process}/maps"):
+        with contextlib.suppress(OSError):
+            found.update(Path(line.split()[-1]) for line in maps.read_text().splitlines() if "/dev/shm/" in line)
+    return found
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if TESTS / "jobs" in item.path.parents:
+            item.add_marker(pytest.mark.jobs)

@@ -1,0 +1,183 @@
+"""How long tests wait: limits that a slow or busy machine does not reach.
+
+Time by the clock says nothing about a test on a busy machine, so limits count CPU time. A process that hangs uses CPU
+time for ever, as ranks do that wait inside MPI, or it uses none. `communicate` notices both, and a signal ends pytest
+itself when one test uses too much. CPU time is in seconds of the machine that the limits were chosen on: a machine
+that takes twice as long for `_work` gets twice the limits. Where a test checks that something ends soon, it allows
+`slowness` times the time that an idle machine needs.
+
+This is the one place with such numbers. ``--patience 4`` makes all limits four times as large.
+"""
+
+import faulthandler
+import os
+import signal
+import subprocess
+import threading
+import time
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+CPU = 30.0  # seconds of CPU time that one process of a job may use
+TEST_CPU = 240.0  # seconds of CPU time that one test may use
+IDLE = 60.0  # seconds after which a job that uses no CPU time hangs
+WALL = 1800.0  # seconds, in case all else fails; pyproject.toml has the same for a test that uses no CPU time
+POLL = 0.25  # seconds between two looks at a job
+WORK = 0.02  # seconds that `_work` takes on an idle core of the machine on which the limits were chosen
+HAS_PROC = Path("/proc/self/stat").exists()
+
+_factor = 1.0
+
+
+class Stuck(Exception):
+    """A process makes no progress any more; the text says what was seen."""
+
+
+# -- how fast this machine is -----------------------------------------------------------------------------------------
+
+
+def _work():
+    return sum(i * i % 7 for i in range(220_000))
+
+
+@cache
+def cpu_factor():
+    """Return how many times more CPU time than `WORK` this machine needs for the same, and ``--patience``."""
+    took = []
+    for _ in range(3):
+        start = time.process_time()
+        _work()
+        took.append(time.process_time() - start)
+    return _factor * max(1.0, min(took) / WORK)
+
+
+def slowness():
+    """Return how many times longer than on an idle machine work takes now, by the clock of the wall; at least 1."""
+    start = time.monotonic()
+    _work()
+    return _factor * max(1.0, (time.monotonic() - start) / WORK)
+
+
+# -- waiting ----------------------------------------------------------------------------------------------------------
+
+
+def until(condition, seconds):
+    """Wait until *condition* returns something true, and return it; give up after *seconds* of an idle machine."""
+    end = time.monotonic() + seconds * slowness()
+    while not (value := condition()) and time.monotonic() < end:
+        time.sleep(0.01)
+    return value
+
+
+class Watch:
+    """Watches processes: `look` raises `Stuck` when they hang.
+
+    *processes* is a function that returns the numbers of those that run now; each may use *cpu* seconds.
+    """
+
+    def __init__(self, processes, cpu=CPU):
+        self.processes, self.cpu = processes, cpu * cpu_factor()
+        self.slowness = slowness()  # the largest that was measured
+        self._before = {}
+        self._used = {}
+        self._begin = self._moved = time.monotonic()
+        self._total = 0.0
+
+    def look(self):
+        now = time.monotonic()
+        for process in self.processes():
+            cpu = _cpu_of(process)
+            since = cpu - self._before.setdefault(process, cpu)
+            self._used[process] = max(self._used.get(process, 0.0), since)
+        total = sum(self._used.values())
+        if total > self._total + IDLE / 100 or not HAS_PROC:
+            self._total, self._moved = total, now
+        self.slowness = max(self.slowness, slowness())
+        if max(self._used.values(), default=0.0) > self.cpu:
+            raise Stuck(f"a process used more than {self.cpu:.0f} s of CPU time")
+        if now - self._moved > IDLE * _factor:
+            raise Stuck(f"no process used CPU time for {IDLE * _factor:.0f} s")
+        if now - self._begin > WALL * _factor:
+            raise Stuck(f"it took more than {WALL * _factor:.0f} s")
+
+
+def communicate(process, watch=None):
+    """Return the output and the errors of a `subprocess.Popen` when it has ended, or raise `Stuck`."""
+    watch = watch or Watch(lambda: [process.pid])
+    while True:
+        try:
+            return process.communicate(timeout=POLL)
+        except subprocess.TimeoutExpired:
+            watch.look()
+
+
+def run(command, cpu=CPU, check=False, **options):
+    """Run a command as `subprocess.run` does, with its output as text, and kill it if it hangs."""
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options) as process:
+        try:
+            output, errors = communicate(process, Watch(lambda: [process.pid], cpu))
+        except BaseException:
+            process.kill()
+            raise
+    done = subprocess.CompletedProcess(command, process.returncode, output, errors)
+    if check:
+        done.check_returncode()
+    return done
+
+
+def _cpu_of(process):
+    """Return the CPU time of a process in seconds, with that of its children that have ended; 0 if it is gone."""
+    try:
+        fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+
+
+class Countdown:
+    """Calls a function when this process has used *cpu* seconds, or after `WALL`, unless it is cancelled before.
+
+    A rank that waits inside MPI uses CPU time as fast as the ranks that it waits for.
+    """
+
+    def __init__(self, cpu, function, *args):
+        self._cancelled = threading.Event()
+        self._thread = threading.Thread(target=self._wait, args=(cpu * cpu_factor(), function, args), daemon=True)
+        self._thread.start()
+
+    def cancel(self):
+        self._cancelled.set()
+        self._thread.join()
+
+    def _wait(self, cpu, function, args):
+        used, begin = time.process_time(), time.monotonic()
+        while not self._cancelled.wait(0.05):
+            if time.process_time() - used > cpu or time.monotonic() - begin > WALL * _factor:
+                function(*args)
+                return
+
+
+# -- the limit of a test ----------------------------------------------------------------------------------------------
+
+
+def pytest_addoption(parser):
+    parser.addoption("--patience", type=float, default=1.0, metavar="N", help="make all limits of time N times larger")
+
+
+def pytest_configure(config):
+    global _factor
+    _factor = config.getoption("patience")
+    # The kernel sends the signal and C answers it: it works whoever holds the GIL. The process ends by the signal.
+    stderr = os.fdopen(os.dup(2), "w")
+    faulthandler.register(signal.SIGPROF, file=stderr, all_threads=True, chain=True)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item):
+    signal.setitimer(signal.ITIMER_PROF, TEST_CPU * cpu_factor())
+    try:
+        return (yield)
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)

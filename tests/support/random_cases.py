@@ -1,0 +1,195 @@
+"""Random relayouts, each made from its number alone: the same in every process and on every rank."""
+
+import re
+from functools import lru_cache
+from math import prod
+from random import Random
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+
+from meshcomm import Layout, Machine, Mesh, ShapeError, plan_relayout
+from meshcomm._tuning import DEFAULT_SCRATCH
+from support.reference import blocks_between, lockstep, random_bits, same_bits
+from support.strategies import shapes_of
+
+RANKS = 12
+SIZES = [1, 1, 2, 2, 2, 2, 2, 2, 3, 3, 3, 3, 4, 4, 4, 5, 6, 6]
+ITEMSIZES = [1, 2, 3, 4, 8, 8, 16, 24]
+
+
+class Case(NamedTuple):
+    """A relayout of an array of *shape*. What it may use beyond its blocks: *tightness* of the way to the least."""
+
+    shape: tuple
+    dtype: np.dtype
+    source: Layout
+    target: Layout
+    machine: Machine
+    tightness: float | None  # 0 is the least scratch possible, 1 as much as two blocks; None is the default bound
+
+    def __str__(self):
+        layouts = " to ".join(f"{layout.sharding_specs} on {layout.mesh!r}" for layout in (self.source, self.target))
+        return f"{self.shape} {self.dtype} from {layouts}, {self.machine}, tightness {self.tightness}"
+
+
+def random_case(number, ranks=RANKS, sizes=tuple(SIZES)):
+    """Case *number*, on meshes over some of so many *ranks*; a mesh has one of these *sizes*."""
+    random = Random(number)
+    if random.random() < 0.1:
+        return grid_case(random, ranks)
+    source_mesh = random_mesh(random, ranks, sizes)
+    target_mesh = source_mesh if random.random() < 0.4 else another_mesh(random, source_mesh, ranks, sizes)
+    rank = random.choice([0, 1, 1, 2, 2, 2, 3, 3, 3, 4, 5])
+    shape = random_shape(random, rank)
+    source, target = (random_layout(random, mesh, rank) for mesh in (source_mesh, target_mesh))
+    return finished(random, ranks, shape, source, target)
+
+
+def grid_case(random, ranks):
+    """A case on a grid where every mesh dimension cuts an axis of even length: some go in several steps."""
+    sizes = random.choice(
+        [shape for shape in [(2, 2), (2, 2), (3, 2), (2, 4), (2, 2, 2)] if prod(shape) <= ranks] or [(1,)]
+    )
+    mesh = mesh_over(range(prod(sizes)), sizes)
+    shape = tuple(random.choice([2, 4, 4, 8]) for _ in range(3))
+    source, target = (random_layout(random, mesh, 3, least=0) for _ in range(2))
+    case = finished(random, ranks, shape, source, target)
+    # Blocks between steps are scratch; and steps save messages, not bytes.
+    return case._replace(tightness=random.choice([None, random.random()]), machine=Machine(1e-3, 1e-2))
+
+
+def finished(random, ranks, shape, source, target):
+    """The case of a relayout, with the rest of it random."""
+    dtype = np.dtype(f"V{random.choice(ITEMSIZES)}")
+    tightness = random.choice([None, None, 0.0, random.random() ** 2])
+    return Case(shape, dtype, source, target, random_machine(random, ranks), tightness)
+
+
+def random_shape(random, rank):
+    """Lengths that are often uneven, sometimes 1 or 0, and rarely large."""
+    longest = 13 if rank <= 2 else 7 if rank == 3 else 4
+    lengths = [random.randint(1, longest) for _ in range(rank)]
+    if rank and random.random() < 0.05:
+        lengths[random.randrange(rank)] = random.choice([0, 40])
+    return tuple(lengths)
+
+
+def random_mesh(random, ranks, sizes):
+    """A mesh over the first ranks, or over any of them in any order."""
+    shape = random.choice(SHAPES[random.choice(sizes)])
+    size = prod(shape)
+    kind = random.random()
+    if kind < 0.6:
+        devices = range(size)
+    elif kind < 0.75:
+        first = random.randint(0, ranks - size)
+        devices = range(first, first + size)
+    else:
+        devices = tuple(random.sample(range(ranks), size))
+    return mesh_over(devices, shape)
+
+
+def another_mesh(random, mesh, ranks, sizes):
+    """The ranks of *mesh* in another shape or order, or other ranks: some the same, none, fewer, more."""
+    kind = random.random()
+    if kind < 0.25:
+        return mesh_over(mesh.ranks, random.choice(SHAPES[mesh.size]))
+    if kind < 0.5:
+        return mesh_over(tuple(random.sample(mesh.ranks, mesh.size)), random.choice(SHAPES[mesh.size]))
+    others = [rank for rank in range(ranks) if rank not in mesh.ranks]
+    fitting = [size for size in sizes if size <= len(others)]
+    if kind < 0.75 and fitting:
+        shape = random.choice(SHAPES[random.choice(fitting)])
+        return mesh_over(tuple(random.sample(others, prod(shape))), shape)
+    return random_mesh(random, ranks, sizes)
+
+
+SHAPES = {size: shapes_of(size) for size in range(1, RANKS + 1)}
+
+
+@lru_cache(maxsize=4096)
+def mesh_over(devices, shape):
+    """A mesh of *shape* over these ranks, with dimensions x, y, z in some order."""
+    return Mesh(devices, list(zip("xyz"[: len(shape)], shape, strict=True)))
+
+
+def random_layout(random, mesh, rank, least=-1):
+    """A layout in which each mesh dimension cuts some axis, or none if *least* is -1, in any order."""
+    axes = [[] for _ in range(rank)]
+    for name in random.sample(mesh.dim_names, len(mesh.dim_names)):
+        axis = random.randint(least, rank - 1)
+        if axis >= 0:
+            axes[axis].append(name)
+    return layout_of(mesh, tuple(map(tuple, axes)))
+
+
+@lru_cache(maxsize=16384)
+def layout_of(mesh, axes):
+    return Layout(axes, mesh)
+
+
+def random_machine(random, ranks):
+    """One node or several, and costs for which sometimes messages and sometimes bytes count."""
+    kind, nodes = random.random(), 0
+    if kind < 0.2:
+        nodes = random.randint(1, 5)
+    elif kind < 0.4:
+        nodes = tuple(random.choices(range(4), k=ranks))
+    scale = 10.0 ** random.randint(-3, 2)
+    return Machine(alpha_within=2e-6 * scale, alpha_between=1e-5 * scale, nodes=nodes)
+
+
+# -- what every case must keep to -------------------------------------------------------------------------------------
+
+
+def planned(case):
+    """The plan of a case, and the bound that it has to keep to."""
+    if case.tightness is None:
+        return plan_of(case, None), DEFAULT_SCRATCH
+    least = least_scratch(case)
+    bound = least + int(case.tightness * 2 * most_bytes(case))
+    return plan_of(case, bound), bound
+
+
+def plan_of(case, bound):
+    return plan_relayout(case.shape, case.dtype, case.source, case.target, bound, case.machine)
+
+
+def least_scratch(case):
+    """The least bound of a case, as the error says that one gets for less than that."""
+    try:
+        plan_of(case, 0)
+    except ShapeError as error:
+        least = int(re.search(r"the least possible is (\d+)$", str(error))[1])
+    else:
+        return 0
+    with pytest.raises(ShapeError):
+        plan_of(case, least - 1)
+    return least
+
+
+def most_bytes(case):
+    """The bytes of the largest block that any device holds before or after."""
+    return max(
+        prod(-(-n // layout.num_shards(axis)) for axis, n in enumerate(case.shape)) * case.dtype.itemsize
+        for layout in (case.source, case.target)
+    )
+
+
+def check_case(case, predicted=True):
+    """Run the plan of a case in lockstep: every device holds its slice, by the bytes and memory *predicted* for it."""
+    plan, bound = planned(case)
+    array = random_bits(case.shape, case.dtype, seed=1)
+    run = lockstep(plan, blocks_between(array, case.source, plan))
+    for device, wanted in enumerate(blocks_between(array, case.target, plan)):
+        block = run.blocks[device]
+        assert (block is None) == (wanted is None), f"device {device}"
+        assert wanted is None or same_bits(block, wanted), f"device {device}: {block} is not {wanted}"
+        assert run.scratch[device] <= bound, f"device {device}: scratch beyond {bound}"
+        if predicted:
+            part = plan.for_device(device)
+            assert part.bytes_moved == run.bytes_moved[device], f"device {device}: bytes"
+            assert part.messages == run.messages[device], f"device {device}: messages"
+            assert part.peak_bytes >= run.peak_bytes[device], f"device {device}: peak"

@@ -1,0 +1,44 @@
+"""How much is tested: a sample of what could be, the same one each time, or with ``--exhaustive`` all of it.
+
+`make test` runs samples; `make test-all` has the rest. Both run every law, every recorded answer, and every test that
+is not marked ``slow``. This module alone knows the option: tests say `sampled` where they try many cases, and
+`examples` where hypothesis draws them.
+"""
+
+from random import Random
+
+from hypothesis import settings
+
+_EVERY = 5  # one of so many examples is drawn in a sample, but not fewer than _FEWEST
+_FEWEST = 12
+_exhaustive = False
+
+
+def pytest_addoption(parser):
+    parser.addoption("--exhaustive", action="store_true", help="test all cases instead of a sample of them")
+
+
+def pytest_configure(config):
+    global _exhaustive
+    _exhaustive = config.getoption("exhaustive")
+    # All ranks must draw the same examples, however slow one of them is.
+    settings.register_profile(
+        "all ranks alike", derandomize=True, database=None, deadline=None, max_examples=examples(100)
+    )
+    settings.load_profile("all ranks alike")
+
+
+def sampled(cases, count):
+    """Return *count* of the *cases* in their order, chosen at random but always the same ones; or all of them.
+
+    Call it in a test or for its parameters.
+    """
+    cases = list(cases)
+    if _exhaustive or len(cases) <= count:
+        return cases
+    return [cases[i] for i in sorted(Random(len(cases)).sample(range(len(cases)), count))]
+
+
+def examples(count):
+    """Return how many examples hypothesis is to draw where *count* are drawn of all."""
+    return count if _exhaustive else min(count, max(_FEWEST, count // _EVERY))

@@ -1,0 +1,217 @@
+"""Two hosts on one machine: namespaces of Linux with a network of their own, and TCP between them.
+
+Each host is a process that waits in namespaces without names: a network with one link to the other host, a host name,
+and a /dev/shm of its own. They vanish with their last process, so nothing is left of them even if this process is
+killed, and hosts that are made at the same time know nothing of each other, though all have the same addresses.
+
+MPICH's Hydra starts its ranks there with a launcher that takes the place of ssh. It needs root.
+"""
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from support.jobs import mpiexec as our_mpiexec
+from support.patience import CPU, WALL, Watch, communicate, run, until
+
+NAMES = ("host0", "host1")
+ADDRESSES = ("10.77.0.1", "10.77.0.2")
+NAMESPACES = ("--net", "--mount", "--uts", "--ipc")
+SOON = 5.0  # seconds for the kernel to connect or to end something, on an idle machine
+
+# UCX, below MPICH, finds the network's devices in /sys. What is mounted here is seen by this host alone.
+HOST = """
+echo "$0" > /proc/sys/kernel/hostname && mount -t sysfs sysfs /sys && mount -t tmpfs tmpfs /dev/shm &&
+    ip link set lo up && echo ready && exec cat
+"""
+LAUNCHER = "/dev/shm/launcher"  # of the first host, where mpiexec runs: it vanishes with the host
+LAUNCHER_TEXT = """#!/bin/sh
+while [ "${{1#-}}" != "$1" ]; do shift; done
+case $1 in
+    {addresses[0]}) host={pids[0]} ;;
+    {addresses[1]}) host={pids[1]} ;;
+    *) echo "there is no host $1" >&2; exit 1 ;;
+esac
+shift
+exec nsenter --target $host {namespaces} --wd sh -c "$*"
+"""
+
+
+class Unavailable(Exception):
+    """There can be no hosts here; the text says why."""
+
+
+@contextlib.contextmanager
+def two_hosts(mpiexec):
+    """Make two `Hosts` for the jobs of *mpiexec*, and remove them afterwards with all that runs there. A context.
+
+    Raises `Unavailable` where this is not possible.
+    """
+    _check_means(mpiexec)
+    with contextlib.ExitStack() as stack:
+        hosts = Hosts(mpiexec, tuple(stack.enter_context(_host(name)).pid for name in NAMES))
+        stack.callback(hosts.kill)
+        _connect(hosts)
+        _write_launcher(hosts)
+        yield hosts
+
+
+@contextlib.contextmanager
+def made():
+    """Make two hosts for the jobs of our mpiexec, or skip the test. A context."""
+    with contextlib.ExitStack() as stack:
+        try:
+            hosts = stack.enter_context(two_hosts(our_mpiexec()))
+        except Unavailable as reason:
+            pytest.skip(str(reason))
+        yield hosts
+
+
+class Ended(NamedTuple):
+    """A job that has ended: as a `subprocess.CompletedProcess`, when, and how slow the machine was meanwhile."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+    ended: float
+    slowness: float
+
+
+class Hosts(NamedTuple):
+    """Two hosts: the mpiexec of their jobs, and the process that keeps each host."""
+
+    mpiexec: str
+    pids: tuple[int, int]
+
+    def run(self, program, ranks_per_host=2, args=(), env=None, cpu=CPU, in_turns=False):
+        """Run a Python *program* on both hosts and return how it `Ended`.
+
+        *ranks_per_host* is a number or one for each host. Ranks fill one host after the other; *in_turns* gives every
+        second one to the second host. *env* is added to the environment. A process may use *cpu* seconds of CPU time;
+        a job that hangs is killed, and raises `Stuck`.
+        """
+        counts = (ranks_per_host, ranks_per_host) if isinstance(ranks_per_host, int) else tuple(ranks_per_host)
+        command = [*self._mpiexec(counts, in_turns), sys.executable, str(Path(program).resolve()), *map(str, args)]
+        process = subprocess.Popen(
+            self.on(0, *command),
+            env=_environment() | (env or {}),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+        )
+        watch = Watch(self.processes, cpu)
+        try:
+            output, errors = communicate(process, watch)
+        except BaseException as failure:  # an interrupt, too, must not leave ranks behind
+            self.kill()
+            failure.add_note("\n".join(process.communicate()))
+            raise
+        return Ended(process.returncode, output, errors, time.time(), watch.slowness)
+
+    def on(self, host, *command):
+        """Return the command that runs *command* on a host, in the folder where we were when it was made."""
+        return ["nsenter", "--target", str(self.pids[host]), *NAMESPACES, "--wd", *command]
+
+    def sent(self):
+        """Return how many bytes each host has sent to the other so far, with the headers of the packets."""
+        return tuple(int((link / "statistics/tx_bytes").read_text()) for link in self._links())
+
+    def processes(self):
+        """Return the processes that run on the hosts, without the two that keep them."""
+        networks = {os.stat(f"/proc/{pid}/ns/net").st_ino for pid in self.pids}
+        found = []
+        for entry in Path("/proc").glob("[0-9]*/ns/net"):
+            with contextlib.suppress(OSError):  # it has ended meanwhile
+                if entry.stat().st_ino in networks:
+                    found.append(int(entry.parts[2]))
+        return sorted(set(found) - set(self.pids))
+
+    def kill(self):
+        """Kill all that runs on the hosts."""
+        until(self._nothing_to_kill, SOON)
+
+    def _nothing_to_kill(self):
+        found = self.processes()
+        for pid in found:
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+        return not found
+
+    def _links(self):
+        """Return what the kernel says about the link, as each host sees it."""
+        return [Path(f"/proc/{pid}/root/sys/class/net/link0") for pid in self.pids]
+
+    def _mpiexec(self, counts, in_turns):
+        if in_turns and counts[0] != counts[1]:
+            raise ValueError(f"hosts that take ranks in turns have the same number of them, not {counts}")
+        slots = (1, 1) if in_turns else counts
+        places = ",".join(f"{address}:{count}" for address, count in zip(ADDRESSES, slots, strict=True))
+        launcher = ("-launcher", "ssh", "-launcher-exec", LAUNCHER)
+        return [self.mpiexec, *launcher, "-hosts", places, "-localhost", ADDRESSES[0], "-n", str(sum(counts))]
+
+
+def _check_means(mpiexec):
+    if os.geteuid() != 0:
+        raise Unavailable("two hosts need network namespaces, and those need root")
+    for tool in ("ip", "unshare", "nsenter"):
+        if shutil.which(tool) is None:
+            raise Unavailable(f"two hosts need the command {tool}, which is not installed")
+    if mpiexec is None:
+        raise Unavailable("two hosts need the mpiexec of an MPICH, and there is no mpiexec")
+    version = run([mpiexec, "--version"])
+    if not version.stdout.startswith("HYDRA"):
+        raise Unavailable(f"two hosts need the mpiexec of an MPICH, which {mpiexec} is not")
+
+
+@contextlib.contextmanager
+def _host(name):
+    """Start the process that keeps a host; it ends when we do, as its input does."""
+    command = ["unshare", *NAMESPACES, "sh", "-c", HOST, name]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as process:
+        said = process.stdout.readline()
+        if said != "ready\n":
+            raise Unavailable(f"two hosts need namespaces, which are forbidden here: {said.strip()}")
+        yield process
+
+
+def _connect(hosts):
+    """Lay a link between the hosts and wait until it is up."""
+    _do(hosts, 0, "ip", "link", "add", "link0", "type", "veth", "peer", "name", "link0", "netns", str(hosts.pids[1]))
+    for host, address in enumerate(ADDRESSES):
+        _do(hosts, host, "ip", "address", "add", f"{address}/24", "dev", "link0")
+        _do(hosts, host, "ip", "link", "set", "link0", "up")
+    if not until(lambda: all((link / "operstate").read_text() == "up\n" for link in hosts._links()), SOON):
+        raise Unavailable(f"the link between the two hosts did not come up within {SOON:g} s")
+
+
+def _do(hosts, host, *command):
+    done = run(hosts.on(host, *command))
+    if done.returncode != 0:
+        raise Unavailable(f"two hosts cannot be connected here: {' '.join(command)}: {done.stderr.strip()}")
+
+
+def _write_launcher(hosts):
+    """Write what Hydra calls as ssh: with options, the address of a host, and a command for its shell."""
+    launcher = Path(f"/proc/{hosts.pids[0]}/root{LAUNCHER}")
+    launcher.write_text(LAUNCHER_TEXT.format(addresses=ADDRESSES, pids=hosts.pids, namespaces=" ".join(NAMESPACES)))
+    launcher.chmod(0o700)
+
+
+def _environment():
+    """Return our environment without what mpiexec and meshcomm set in ours, and with what the jobs need."""
+    private = ("PMI", "HYDI_", "MESHCOMM_")
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(private)}
+    # Hydra's own limit counts if we are killed while a job runs.
+    return clean | {"OMP_NUM_THREADS": "1", "MPIEXEC_TIMEOUT": str(int(WALL))}

@@ -1,0 +1,371 @@
+"""LayoutMap: the contract of a dict, its report, and distributing a tree of arrays."""
+
+import pickle
+import re
+
+import numpy as np
+import pytest
+
+import meshcomm as mc
+from meshcomm.errors import CollectiveMismatch, LayoutError, MeshError
+from meshcomm.layouts.layout import UNSHARDED, Layout
+from meshcomm.training.layout_map import LayoutMap, layout_map_scope
+from support.layout_map_cases import MESH, X_U, U, X, golden_map, small
+
+# -- the contract of a dict -------------------------------------------------------------------------------------------
+
+
+def test_get_default_mesh():
+    assert LayoutMap(MESH).get_default_mesh() is MESH
+    assert LayoutMap().get_default_mesh() is None
+
+
+def test_popitem_takes_the_first():
+    m = small()
+    assert m.popitem() == ("dense/kernel", X_U)
+    m.clear()
+    assert len(m) == 0
+    assert m["dense/bias"] is None
+    with pytest.raises(KeyError):
+        m.popitem()
+
+
+def test_setdefault():
+    m = small()
+    assert m.setdefault("dense/kernel", U) is X_U
+    assert m.setdefault("dense_2/kernel", X) is X is m["dense_2/kernel"]
+    with pytest.raises(LayoutError, match=r"None should be a meshcomm\.Layout"):
+        m.setdefault("conv2d/kernel")
+    assert "conv2d/kernel" not in m
+
+
+class Keyed:
+    def keys(self):
+        return ["a", "b"]
+
+    def __getitem__(self, key):
+        return {"a": X, "b": U}[key]
+
+
+@pytest.mark.parametrize("rules", [{"a": X, "b": U}, [("a", X), ("b", U)], iter([("a", X), ("b", U)]), Keyed()])
+def test_update(rules):
+    m = LayoutMap()
+    m.update(rules, c=X_U)
+    assert list(m.items()) == [("a", X), ("b", U), ("c", X_U)]
+    m.update()
+    assert len(m) == 3
+
+
+@pytest.mark.parametrize(
+    ("rules", "kwds"),
+    [
+        ([("a", X), ("dense/bias", X)], {}),
+        ([("a", X), ("a", X)], {}),
+        ([("a", X), ("b(", X)], {}),
+        ([("a", X), ("b", None)], {}),
+        ([("a", X), (3, X)], {}),
+        ([("a", X)], {"a": X}),
+        ([("a", X), "bcd"], {}),
+        (3, {}),
+    ],
+)
+def test_update_applies_all_or_nothing(rules, kwds):
+    m = small()
+    with pytest.raises(LayoutError):
+        m.update(rules, **kwds)
+    assert m == small()
+    assert m["a"] is None
+
+
+def test_a_key_added_again_comes_last():
+    m = LayoutMap()
+    m.update({"a.*": X, "ab.*": U})
+    assert m["abc"] is X
+    m["a.*"] = m.pop("a.*")
+    assert m["abc"] is U
+
+
+def test_equality_and_copies():
+    m = small()
+    assert m == dict(m.items()) == m
+    assert m == m.copy()
+    assert m.copy().mode == "match"
+    assert LayoutMap(MESH, "search").copy().get_default_mesh() is MESH
+    reordered = LayoutMap(MESH)
+    reordered.update(reversed(list(m.items())))
+    assert m == reordered
+    copied = m.copy()
+    del copied["dense/bias"]
+    assert m != copied
+    assert m["dense/bias"] is X
+    assert m != 3
+    assert (m == [1]) is False
+    with pytest.raises(TypeError):
+        hash(m)
+
+
+def test_repr():
+    m = LayoutMap(MESH)
+    m["a"] = X
+    assert repr(m) == f"LayoutMap({MESH!r}, 'match': {{'a': ['X']}})"
+
+
+@pytest.mark.parametrize("key", [3, None, b"a", ["a"], re.compile(b"a")])
+def test_keys_of_other_types(key):
+    m = small()
+    for use in (m.__getitem__, m.get, m.layout_for, lambda key: m.__setitem__(key, X)):
+        with pytest.raises(LayoutError, match="a key of a LayoutMap is a str"):
+            use(key)
+        with pytest.raises(TypeError):
+            use(key)
+    assert key not in m
+    with pytest.raises(KeyError):
+        m.pop(key)
+
+
+def test_strings_of_other_types_are_keys():
+    m = LayoutMap()
+    m[np.str_("a.*")] = X
+    assert type(next(iter(m))) is str
+    assert m[np.str_("ab")] is X
+
+
+def test_bad_modes():
+    with pytest.raises(LayoutError, match="mode 'find'; it is one of match, search, fullmatch"):
+        LayoutMap(mode="find")
+
+
+def test_layout_for():
+    m = LayoutMap(MESH)
+    m[".*kernel"] = X_U
+    assert m.layout_for("d.kernel", 2) is m.layout_for("d.kernel") is X_U
+    assert m.layout_for("d.bias", 1) == Layout.replicated(MESH, 1)
+    assert m.layout_for("d.bias") is None
+    assert LayoutMap().layout_for("d.bias", 1) is None
+    with pytest.raises(LayoutError, match=r"'d.kernel' has rank 1, but the rule '\.\*kernel' .* rank 2"):
+        m.layout_for("d.kernel", 1)
+
+
+# -- report -----------------------------------------------------------------------------------------------------------
+
+
+def reported():
+    m = LayoutMap(MESH)
+    m.update({"d.*kernel": X_U, "d1.kernel.*": X_U, ".*bias": X, "conv.*": X_U, "head.kernel": X, ".*head.*": X_U})
+    return m
+
+
+NAMES = {"d1.kernel": (4, 2), "d2.kernel": (2, 2), "d1.bias": (2,), "head.kernel": np.ones((2, 3)), "scale": 0}
+
+
+def test_report():
+    report = reported().report(NAMES)
+    assert report.applied == {
+        "d1.kernel": "d.*kernel",
+        "d2.kernel": "d.*kernel",
+        "d1.bias": ".*bias",
+        "head.kernel": "head.kernel",
+    }
+    assert report.unused == ("conv.*",)
+    assert report.shadowed == {"d1.kernel.*": ("d.*kernel",), ".*head.*": ("head.kernel",)}
+    assert report.unmatched == ("scale",)
+    assert report.wrong_ranks == (("head.kernel", 2, "head.kernel", 1),)
+    assert not report.is_clean
+    assert str(report).splitlines() == [
+        "LayoutMap: 6 rules, 5 names, 4 of them matched",
+        "rules that match no name:",
+        "  'conv.*'",
+        "rules that match only names that earlier rules take:",
+        "  'd1.kernel.*' behind 'd.*kernel'",
+        "  '.*head.*' behind 'head.kernel'",
+        "names that no rule matches:",
+        "  'scale'",
+        "names with a rule for another rank:",
+        "  'head.kernel' of rank 2, rule 'head.kernel' of rank 1",
+    ]
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        NAMES,
+        list(NAMES.items()),
+        {name: len(np.shape(shape)) if name == "head.kernel" else shape for name, shape in NAMES.items()},
+        ((name, np.int64(0)) if name == "scale" else (name, shape) for name, shape in NAMES.items()),
+    ],
+)
+def test_names_of_a_report(names):
+    assert reported().report(names) == reported().report(NAMES)
+
+
+def test_report_of_names_alone():
+    report = reported().report(["d1.kernel", "x"])
+    assert report.applied == {"d1.kernel": "d.*kernel"}
+    assert report.wrong_ranks == ()
+
+
+def test_a_rule_behind_several_is_reported_once():
+    m = LayoutMap()
+    m.update({"a.*": X, "b.*": X, ".": U})
+    assert m.report(["a1", "b1", "a2"]).shadowed == {".": ("a.*", "b.*")}
+    assert m.report(["a1", "c"]).shadowed == {}
+
+
+def test_report_of_keras_3():
+    m = golden_map("test_get", "fullmatch")
+    report = m.report(["dense/bias", "dense_2/bias", "x/bias"])
+    assert report.ambiguous == {"dense_2/bias": ("dense.*bias", ".*bias")}
+    assert report.applied == {"dense/bias": "dense/bias", "x/bias": ".*bias"}
+    assert "  'dense_2/bias' by 'dense.*bias', '.*bias'" in str(report)
+    assert report.shadowed == {}
+
+
+def test_a_clean_report():
+    m = LayoutMap()
+    m["a"] = X
+    report = m.report({"a": (3,)})
+    assert report.is_clean
+    assert str(report) == "LayoutMap: 1 rules, 1 names, 1 of them matched"
+
+
+@pytest.mark.parametrize("names", ["abc", [("a", 1, 2)], [3], {3: 4}])
+def test_names_that_are_none(names):
+    with pytest.raises(LayoutError):
+        LayoutMap().report(names)
+
+
+# -- distribute -------------------------------------------------------------------------------------------------------
+
+
+TREE = {
+    "blocks": {
+        "0": {"kernel": np.arange(12.0).reshape(3, 4), "bias": np.arange(4, dtype="i2")},
+        "1": {"kernel": np.ones((5, 2), "f4")},
+        "none": {},
+    },
+    "head.kernel": np.eye(3),
+    "step": np.int64(7),
+}
+
+
+def world_map():
+    mesh = mc.create_mesh([("X", -1)])
+    m = LayoutMap(mesh)
+    m["blocks.*kernel"] = Layout(["X", UNSHARDED], mesh)
+    m["head.kernel"] = Layout([UNSHARDED, "X"], mesh)
+    return m
+
+
+def flat(tree, path=()):
+    for key, child in tree.items():
+        yield from flat(child, (*path, key)) if isinstance(child, dict) else [((*path, key), child)]
+
+
+@pytest.mark.parametrize("root", [None, 0, 1])
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_distribute(size, root):
+    if root is not None and root >= size:
+        root = 0
+
+    def program():
+        m = world_map()
+        tree = TREE if root in (None, m.get_default_mesh().rank) else None
+        tensors = m.distribute(tree, root)
+        assert list(tensors) == list(TREE)
+        assert tensors["blocks"]["none"] == {}
+        for (path, array), (other, tensor) in zip(flat(TREE), flat(tensors), strict=True):
+            assert path == other
+            assert tensor.dtype == array.dtype
+            np.testing.assert_array_equal(tensor.to_numpy(), array)
+        return {".".join(path): tensor.layout.sharding_specs for path, tensor in flat(tensors)}
+
+    with mc.simulate(size) as world:
+        assert world.run(program)[-1] == {
+            "blocks.0.kernel": ["X", UNSHARDED],
+            "blocks.0.bias": [UNSHARDED],
+            "blocks.1.kernel": ["X", UNSHARDED],
+            "head.kernel": [UNSHARDED, "X"],
+            "step": [],
+        }
+
+
+@pytest.mark.parametrize(
+    ("tree", "says"),
+    [
+        (np.ones(3), "must be a dict"),
+        (None, "must be a dict"),
+        ({"a": {3: np.ones(2)}}, "key 3 below 'a' is a int"),
+        ({"a": [np.ones(2)]}, "'a' is a list"),
+        ({"blocks.kernel": np.ones(2)}, "'blocks.kernel' has rank 1"),
+        ({"a": {"b": np.array(None)}}, "object"),
+    ],
+)
+def test_trees_that_cannot_be_distributed(tree, says):
+    def program():
+        m = world_map()
+        with pytest.raises(mc.MeshcommError, match=says):
+            m.distribute(tree)
+        with pytest.raises(mc.MeshcommError, match=says):
+            m.distribute(tree if m.get_default_mesh().rank == 0 else None, root=0)
+        return m.distribute({"a": np.ones(2)}, 0)["a"].shape
+
+    with mc.simulate(2) as world:
+        assert world.run(program) == [(2,), (2,)]
+
+
+def test_distribute_without_a_mesh():
+    with pytest.raises(LayoutError, match="no rule of the LayoutMap matches 'a', and it has no mesh"):
+        LayoutMap().distribute({"a": np.ones(2)})
+    with pytest.raises(LayoutError, match="takes a LayoutMap with a mesh"):
+        LayoutMap().distribute({"a": np.ones(2)}, root=0)
+
+
+def test_a_root_is_a_device_of_one_mesh():
+    def program():
+        m = world_map()
+        m["elsewhere"] = X
+        with pytest.raises(LayoutError, match="'elsewhere' is laid out on another mesh"):
+            m.distribute({"elsewhere": np.ones(2)}, root=0)
+
+    with mc.simulate(2) as world:
+        world.run(program)
+
+
+def test_distribute_from_a_root_that_is_none():
+    def program():
+        with pytest.raises(MeshError):
+            world_map().distribute({"a": np.ones(2)}, root=9)
+
+    with mc.simulate(2) as world:
+        world.run(program)
+
+
+def test_what_is_distributed_shares_no_memory():
+    def program():
+        array = np.zeros(3)
+        tensor = world_map().distribute({"a": array})["a"]
+        array[:] = 1
+        return tensor.local.tolist()
+
+    with mc.simulate(1) as world:
+        assert world.run(program) == [[0, 0, 0]]
+
+
+def test_ranks_that_distribute_differently_are_told():
+    def program():
+        m = world_map()
+        m.distribute({"a": np.ones(2)}, root=m.get_default_mesh().rank)
+
+    with mc.simulate(2) as world, pytest.raises(CollectiveMismatch):
+        world.run(program)
+
+
+def test_layout_map_scope_takes_a_layout_map():
+    with pytest.raises(LayoutError, match=r"layout_map_scope takes a LayoutMap, not \{\}"):
+        layout_map_scope({})
+
+
+def test_errors_of_keys_can_be_pickled():
+    with pytest.raises(LayoutError) as raised:
+        LayoutMap()[3]
+    assert str(pickle.loads(pickle.dumps(raised.value))) == str(raised.value)

@@ -1,0 +1,276 @@
+"""Logical devices: every answer recorded from TensorFlow, and where we differ."""
+
+import itertools
+import json
+import math
+import re
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import meshcomm as mc
+from meshcomm.errors import LayoutError, MeshError, ShapeError
+from meshcomm.training.assignment import DeviceAssignment
+from meshcomm.training.strategy import check_partition
+from meshcomm.training.topology import DeviceOrderMode, Topology
+from support.logical_device_cases import BROKEN_TOPOLOGIES, CELL, REPEATABLE, on_ranks, row, row_major, strategy_of
+from support.paths import DATA, DOCS
+from training import test_assignment as assignments
+from training import test_strategy as strategies
+from training import test_topology as topology_tests
+
+GOLDEN = json.loads((DATA / "logical_devices.json").read_text())
+
+
+DOC = DOCS / "logical_devices.md"
+
+
+class Departure(NamedTuple):
+    """Where we deliberately answer otherwise than TensorFlow."""
+
+    tensorflow: str
+    ours: str
+    why: str
+
+
+# Every deliberate departure; each key is proved in test_departure, and the page in docs shows the same table.
+DEPARTURES = {
+    "the strategy": Departure(
+        "made from a cluster resolver, with one process per host",
+        "made from a `DeviceAssignment` (and a communicator), with one process per device",
+        "one rank is one device",
+    ),
+    "the result of a split": Departure(
+        "the same tensor with a note for the compiler",
+        "a DTensor: each logical device has its block, and `relayout` works on it",
+        "there is no compiler; the data moves",
+    ),
+    "splitting a tensor that is split": Departure(
+        "a second note", "moves the blocks (Collective over the replica)", "as above"
+    ),
+    "the result of run": Departure(
+        "a value of all replicas", "what the step returned on this rank, None in no replica", "one rank is one device"
+    ),
+    "assign_to_logical_device in SPMD mode": Departure("ValueError", "works", "there is no such mode"),
+    "a scalar, [] and one logical device": Departure("TypeError", "the scalar on that device", "an error that leaks"),
+    "0 in partition_dimensions": Departure("ZeroDivisionError", "ShapeError", "an error that leaks"),
+    "negative partition_dimensions": Departure(
+        "an error about reshaping", "ShapeError: entries are positive", "an error that leaks"
+    ),
+    "floats in partition_dimensions": Departure("TypeError", "ShapeError", "an error that leaks"),
+    "device_coordinates of another rank": Departure("IndexError", "MeshError", "an error that leaks"),
+    "Topology(serialized, mesh_shape, ...)": Departure(
+        "the other arguments are ignored", "MeshError", "no silent errors"
+    ),
+    "two devices at one place": Departure("the last one counts", "MeshError", "no silent errors"),
+    "coordinates without a device": Departure(
+        "-1, or the place counted from the end, or IndexError", "MeshError", "no silent errors"
+    ),
+    "a replica or core out of range": Departure(
+        "the one counted from the end, or IndexError", "MeshError", "no silent errors"
+    ),
+    "a device in two replicas": Departure("accepted", "MeshError", "two replicas would hang on one rank"),
+    "floats in computation_shape": Departure("rounded down", "MeshError", "no silent errors"),
+    "missing devices with a stride, or too few": Departure("AssertionError", "MeshError", "an error that leaks"),
+    "ranks that are not counted through": Departure(
+        "not expressible", "field 1000 of the wire form, which TensorFlow skips", "hosts may share the ranks in turns"
+    ),
+}
+
+
+def numbers(text):
+    return [int(number) for number in re.findall(r"\d+", re.sub(r"RING|3D", "", text))]
+
+
+# -- recorded answers -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("case", GOLDEN["device_assignment"], ids=range(len(GOLDEN["device_assignment"])))
+def test_recorded_assignment(case):
+    topology = row_major(case["mesh_shape"], case["num_tasks"])
+    mode = DeviceOrderMode[case["device_order_mode"]]
+    arguments = (case["computation_shape"], case["computation_stride"], case["num_replicas"], mode)
+    expected = case["result"]
+    if "error" in expected:
+        with pytest.raises(ValueError) as error:
+            DeviceAssignment.build(topology, *arguments)
+        assert isinstance(error.value, MeshError)
+        recorded = numbers(expected["message"])
+        if mode is not DeviceOrderMode.RING:
+            assert numbers(str(error.value))[: len(recorded)] == recorded
+        return
+    for form in (topology, topology.serialized()):
+        assignment = DeviceAssignment.build(form, *arguments)
+        assert assignment.num_replicas == expected["num_replicas"]
+        assert assignment.num_cores_per_replica == expected["num_cores_per_replica"]
+        assert assignment.core_assignment.tolist() == expected["core_assignment"]
+        assert assignment.topology == topology
+    places = list(np.ndindex(assignment.ranks.shape))
+    assert [assignment.tpu_device(*place) for place in places] == list(itertools.chain(*expected["tpu_device"]))
+    for place in places:
+        task, ordinal = map(int, re.findall(r"\d+", expected["tpu_device"][place[0]][place[1]]))
+        assert assignment.tpu_ordinal(*place) == ordinal
+        assert assignment.host_device(*place, job="w") == f"/job:w/task:{task}/device:CPU:0"
+        assert assignment.ranks[place] == task * topology.num_tpus_per_task + ordinal
+    check_lookups(assignment, expected["lookup_replicas"])
+
+
+def check_lookups(assignment, recorded):
+    tasks, cores = assignment.topology.num_tasks, assignment.num_cores_per_replica
+    found = {}
+    for replica, core in np.ndindex(assignment.ranks.shape):
+        task = assignment.topology.task_ordinal_at_coordinates(assignment.coordinates(replica, core))
+        found.setdefault(f"{task},{core}", []).append(replica)
+    assert {at: replicas for at, replicas in recorded.items() if "error" not in replicas}.items() <= found.items()
+    for task, core in itertools.product(range(tasks + 1), range(cores + 1)):
+        if f"{task},{core}" in found:
+            assert assignment.lookup_replicas(task, core) == found[f"{task},{core}"]
+            assert "error" not in recorded.get(f"{task},{core}", ())
+        else:
+            with pytest.raises(ValueError, match=f"no replica has its logical core {core} in task {task}"):
+                assignment.lookup_replicas(task, core)
+
+
+# By the number of the recorded case: what our message says. Case 19 is a departure.
+SPLIT_ERRORS = {
+    12: "length 4, but a tensor of shape .16, 4, 8. has rank 3",
+    13: "product of partition_dimensions .1, 2, 2, 1. is 4; it must be .* 8",
+    14: r"axis 1 of shape .* has 5 elements; partition_dimensions\[1\] = 2",
+    15: r"axis 1 of shape .* has 5 elements; partition_dimensions\[1\] = 2",
+    16: "length 3, but a tensor of shape .16, 5. has rank 2",
+    17: "is 16; it must be .* 8",
+    18: r"product of partition_dimensions \[\] is 1; it must be .* 8",
+    20: r"partition_dimensions\[0\] is 0 .* positive",
+    21: r"partition_dimensions\[0\] is -2 .* positive",
+    22: "unknown rank",
+}
+
+
+@pytest.mark.parametrize("number", range(len(GOLDEN["split_to_logical_devices"])))
+def test_recorded_split(number):
+    case = GOLDEN["split_to_logical_devices"][number]
+    shape, dims, count = case["shape"], case["partition_dimensions"], case["num_logical_devices"]
+    if number in SPLIT_ERRORS:
+        with pytest.raises(ShapeError, match=SPLIT_ERRORS[number]):
+            check_partition(shape, dims, count)
+        if shape is not None:
+            check_all_ranks_raise(shape, dims, count, SPLIT_ERRORS[number])
+        return
+    sizes = check_partition(shape, dims, count)
+    if number != 19:
+        assert list(sizes) == case["result"]["tile_assignment_dimensions"]
+        assert case["result"]["tile_assignment_devices"] == list(range(count))
+    if None in shape:
+        shape = [size or 3 for size, length in zip(dims, shape, strict=True) for size in [length or 2 * size]]
+    check_split(shape, dims, count, case.get("slices"))
+
+
+def check_all_ranks_raise(shape, dims, count, message):
+    def program():
+        strategy = strategy_of(count + 1, row(count))
+        with pytest.raises(ShapeError, match=message):
+            strategy.experimental_split_to_logical_devices(np.zeros(shape), dims)
+        return strategy.run(lambda: strategy.experimental_split_to_logical_devices(np.ones(count), [count]).local)
+
+    results, _ = on_ranks(count + 1, program)  # the last rank, in no replica, sees the error too
+    assert results[-1] is None
+    assert all(block.tolist() == [1] for block in results[:-1])
+
+
+def check_split(shape, dims, count, slices=None):
+    whole = np.arange(math.prod(shape)).reshape(shape)
+
+    def program():
+        strategy = strategy_of(count, row(count))
+        split = strategy.experimental_split_to_logical_devices(whole, dims)
+        assert split.shape == tuple(shape)
+        assert split.mesh.shape() == list(dims or [1])
+        assert split.mesh.rank == strategy.logical_device_id
+        assert split.layout.sharding_specs == [f"d{axis}" for axis in range(len(shape))]
+        assert np.array_equal(split.to_numpy(), whole)
+        return split.local
+
+    blocks, _ = on_ranks(count, program)
+    for k, block in enumerate(blocks):
+        at = np.unravel_index(k, dims) if dims else ()
+        cut = [slice(c * n // d, (c + 1) * n // d) for c, n, d in zip(at, shape, dims, strict=True)]
+        assert np.array_equal(block, whole[tuple(cut)])
+        assert not np.shares_memory(block, whole)
+        if slices is not None:
+            assert [[part.start, part.stop] for part in cut] == slices[str(k)]
+
+
+@REPEATABLE
+@given(st.lists(st.tuples(st.integers(1, 3), st.integers(0, 3)), max_size=3))
+def test_blocks_cover_the_tensor_once(axes):
+    dims, shape = [size for size, _ in axes], [size * length for size, length in axes]
+    check_split(shape, dims, math.prod(dims))
+
+
+# -- departures and the page ------------------------------------------------------------------------------------------
+
+
+def refused_partition(dims):
+    with pytest.raises(ShapeError):
+        check_partition((4, 4), dims, 8)
+
+
+def refused_topology(name):
+    with pytest.raises(MeshError):
+        Topology(**BROKEN_TOPOLOGIES[name][0])
+
+
+PROOFS = {
+    "the strategy": strategies.test_ids,
+    "the result of a split": lambda: check_split([4], [2], 2),
+    "splitting a tensor that is split": strategies.test_splitting_again_is_one_exchange,
+    "the result of run": strategies.test_run_gives_each_replica_its_values,
+    "assign_to_logical_device in SPMD mode": strategies.test_assign,
+    "a scalar, [] and one logical device": lambda: check_split([], [], 1),
+    "0 in partition_dimensions": lambda: refused_partition([0, 8]),
+    "negative partition_dimensions": lambda: refused_partition([-2, -4]),
+    "floats in partition_dimensions": lambda: refused_partition([2.0, 4.0]),
+    "device_coordinates of another rank": lambda: refused_topology("coordinates of rank 2"),
+    "Topology(serialized, mesh_shape, ...)": lambda: refused_topology("both forms"),
+    "two devices at one place": lambda: refused_topology("one place twice"),
+    "coordinates without a device": lambda: topology_tests.test_no_device_there((-1, 0, 0, 0)),
+    "a replica or core out of range": assignments.test_assignment_lookups_refuse,
+    "a device in two replicas": lambda: assignments.test_assignment_refuses(CELL * 2, r"core_assignment\[1, 0\]"),
+    "floats in computation_shape": lambda: assignments.test_build_refuses(
+        (row_major([2, 1, 1, 1]), [1.5, 1, 1, 1]), "integers"
+    ),
+    "missing devices with a stride, or too few": assignments.test_missing_devices,
+    "ranks that are not counted through": topology_tests.test_wire_form_of_ranks_in_turns,
+}
+
+
+@pytest.mark.parametrize("case", DEPARTURES)
+def test_departure(case):
+    PROOFS[case]()
+
+
+@pytest.mark.parametrize("case", DEPARTURES)
+def test_departures_are_documented(case):
+    cells = (cell.replace("|", "\\|") for cell in (case, *DEPARTURES[case]))
+    assert f"| {' | '.join(cells)} |" in DOC.read_text().splitlines()
+
+
+def test_the_page_runs():
+    programs = re.findall(r"```python\n(.*?)```", DOC.read_text(), re.DOTALL)
+    assert programs
+    for text in programs:
+        on_ranks(8, lambda text=text: exec(compile(text, str(DOC), "exec"), {}))
+
+
+def test_layouts_of_the_result_must_name_its_mesh():
+    def program():
+        strategy = strategy_of(2, row(2))
+        split = strategy.experimental_split_to_logical_devices(np.arange(4), [2])
+        with pytest.raises(LayoutError):
+            mc.Layout(["d1"], split.mesh)
+        return True
+
+    assert all(on_ranks(2, program)[0])

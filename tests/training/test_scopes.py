@@ -1,0 +1,282 @@
+"""Scopes that give variables their layouts."""
+
+import copy
+import threading
+
+import numpy as np
+import pytest
+
+import meshcomm as mc
+from meshcomm.errors import LayoutError
+from meshcomm.training.layout_map import LayoutMap
+from meshcomm.training.modules import Module
+from meshcomm.training.variables import DVariable, Variable
+from support.variable_cases import Dense, LateNet, Net, grid, grid1, on_ranks, paths
+
+# -- scopes -----------------------------------------------------------------------------------------------------------
+
+
+@on_ranks(2)
+def test_a_variable_waits_for_its_path():
+    mesh, layout = grid()
+    m = LayoutMap(mesh)
+    m["d.kernel"] = layout("x", "u")
+    calls = []
+
+    def initial(slices, shape, dtype):
+        calls.append(slices)
+        return np.zeros([s.stop - s.start for s in slices])
+
+    with m.scope():
+        net, d = Module(), Module()
+        d.kernel = Variable(initial, (4, 2), name="k")
+        assert not d.kernel.initialized
+        assert repr(d.kernel) == "Variable('k', (4, 2), float64, not yet initialized)"
+        assert (d.kernel.shape, d.kernel.dtype, d.kernel.name) == ((4, 2), np.float64, "k")
+        net.d = d
+        assert not calls
+    assert calls == [layout("x", "u").block_slices((4, 2), mesh.rank)]
+    assert repr(d.kernel) == "Variable('d.kernel', (4, 2), float64, ['x', 'unsharded'])"
+
+
+@on_ranks(2)
+def test_a_value_is_made_when_it_is_asked_for():
+    mesh, layout = grid()
+    m = LayoutMap(mesh)
+    m["d1.kernel"] = layout("x", "u")
+    with m.scope():
+        alone = Variable(0.0, (2,))
+        other = Net()
+        net = Net()
+        assert net.d1.kernel.layout == layout("x", "u")
+        assert net.d2.bias.initialized
+        assert not other.d1.bias.initialized
+        with pytest.raises(LayoutError, match="no Module made in its scope holds it"):
+            _ = alone.value
+        net.d1.kernel.assign(np.ones((4, 6)))
+    assert other.d1.bias.initialized
+    assert net.d1.kernel.to_numpy().all()
+    with pytest.raises(LayoutError, match="no Module made in its scope holds it"):
+        alone.assign(np.ones(2))
+
+
+@on_ranks(2)
+def test_explicit_layouts_beat_the_map():
+    mesh, layout = grid()
+    m = LayoutMap(mesh)
+    m[".*"] = layout("u", "x")
+    with m.scope():
+        net = Module()
+        net.a = Variable(0.0, (2, 2), layout=layout("x", "u"))
+        net.b = Variable(mc.ones((2, 2), "f4", layout("y", "u")))
+        net.c = Variable(0.0, (2, 2))
+        net.d = DVariable(np.ones((2, 2)), layout("x", "u"))
+        assert net.a.initialized
+    specs = [v.layout.sharding_specs for v in net.variables()]
+    assert specs == [["x", "unsharded"], ["y", "unsharded"], ["unsharded", "x"], ["x", "unsharded"]]
+    assert [v.path for v in net.variables()] == ["a", "b", "c", "d"]
+
+
+@on_ranks(2)
+def test_changes_of_the_map_change_nothing_later():
+    mesh, layout = grid()
+    m = LayoutMap(mesh)
+    m[".*kernel"] = layout("x", "u")
+    with m.scope():
+        net = Net()
+    m.clear()
+    m[".*kernel"] = layout("u", "x")
+    assert net.d1.kernel.layout == layout("x", "u")
+
+
+@on_ranks(2)
+def test_nested_scopes():
+    mesh, layout = grid()
+    outer, inner = LayoutMap(mesh), LayoutMap(mesh)
+    outer[".*kernel"], inner["head.kernel"] = layout("x", "u"), layout("u", "x")
+
+    class Nested(Module):
+        def __init__(self):
+            self.d1 = Dense(2, 2)
+            with inner.scope():
+                self.head = Dense(2, 2)
+            assert self.head.kernel.initialized
+            assert not self.d1.kernel.initialized
+            self.d2 = Dense(2, 2)
+
+    with outer.scope():
+        net = Nested()
+    assert net.head.kernel.layout == layout("u", "x")
+    assert net.d1.kernel.layout == net.d2.kernel.layout == layout("x", "u")
+    with inner.scope(), outer.scope():
+        other = Net()
+    assert other.d1.kernel.layout == layout("x", "u")
+
+
+@on_ranks(2)
+def test_scopes_end_on_exceptions():
+    mesh, _ = grid()
+    net = Module()
+
+    def fail():
+        net.d1 = Dense(2, 2)
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError), LayoutMap(mesh).scope():
+        fail()
+    assert not net.d1.kernel.initialized
+    with pytest.raises(LayoutError, match="its path is not known"):
+        _ = net.d1.kernel.layout
+    with pytest.raises(LayoutError, match="Neither layout nor DTensor"):
+        Variable(1.0)
+    with LayoutMap(mesh).scope():
+        with pytest.raises(ZeroDivisionError), LayoutMap().scope():
+            fail()
+        net = Net()
+    assert net.d1.kernel.initialized
+
+
+@on_ranks(1)
+def test_a_scope_can_be_entered_again():
+    mesh, _ = grid1()
+    m = LayoutMap(mesh)
+    nets = []
+    for _ in range(2):
+        with m.scope():
+            nets.append(Net())
+    assert [net.d1.kernel.path for net in nets] == ["d1.kernel"] * 2
+
+
+def test_scopes_belong_to_a_thread():
+    errors = []
+
+    def elsewhere():
+        try:
+            Variable(1.0)
+        except LayoutError as error:
+            errors.append(error)
+
+    with LayoutMap().scope():
+        thread = threading.Thread(target=elsewhere)
+        thread.start()
+        thread.join()
+        Variable(1.0)
+    assert len(errors) == 1
+
+
+@pytest.mark.parametrize(
+    ("rules", "has_mesh", "says"),
+    [
+        ({}, False, "no rule of the LayoutMap matches 'd1.bias', and it has no mesh"),
+        ({".*kernel": "x"}, True, "'d1.kernel' has rank 2, but the rule '.*kernel' .* rank 1"),
+    ],
+)
+def test_errors_when_a_scope_ends(rules, has_mesh, says):
+    def program():
+        mesh, layout = grid()
+        m = LayoutMap(mesh if has_mesh else None)
+        m.update({key: layout(spec) for key, spec in rules.items()})
+        with pytest.raises(LayoutError, match=says), m.scope():
+            Net()
+        with LayoutMap(mesh).scope():
+            net = Net()
+        return net.d1.kernel.initialized
+
+    with mc.simulate(2) as world:
+        assert world.run(program) == [True, True]
+
+
+@on_ranks(2)
+def test_variables_made_after_the_scope():
+    mesh, layout = grid()
+    m = LayoutMap(mesh)
+    m["layers.0.kernel"], m["layers.1.kernel"] = layout("x", "u"), layout("u", "x")
+    m["layers.1.inner.bias"] = layout("x")
+    with m.scope():
+        net = LateNet()
+    assert net.variables() == []
+    assert net(6) == [(3, 4), (6, 1)]
+    assert [v.path for v in net.variables()] == paths(net)
+    assert net.layers[1].inner.bias.layout == layout("x")
+    with LayoutMap(mesh).scope():
+        assert LateNet()(6) == [(6, 4), (6, 2)]
+        with m.scope():
+            inside = LateNet()
+            assert inside(6) == [(3, 4), (6, 1)]
+            assert inside.layers[1].kernel.path == "layers.1.kernel"
+
+
+@on_ranks(2)
+def test_the_scope_of_its_construction_counts_for_a_module():
+    mesh, layout = grid()
+    m, other = LayoutMap(mesh), LayoutMap(mesh)
+    m["layers.0.kernel"], other["layers.0.kernel"] = layout("x", "u"), layout("u", "x")
+    with m.scope():
+        net = LateNet()
+    with other.scope():
+        net(6)
+    assert net.layers[0].kernel.layout == layout("x", "u")
+
+
+@on_ranks(2)
+def test_a_module_that_moves_to_another_model_keeps_its_path():
+    mesh, layout = grid()
+    m = LayoutMap(mesh)
+    m["layers.0.kernel"] = layout("x", "u")
+    with m.scope():
+        net = LateNet()
+    with LayoutMap(mesh).scope():
+        other = Module()
+        other.head = net.layers[0]
+    net.layers[0](6)
+    assert other.head.kernel.path == "layers.0.kernel"
+    assert other.head.kernel.layout == layout("x", "u")
+
+
+@on_ranks(2)
+def test_a_scope_begins_when_it_is_entered():
+    mesh, layout = grid()
+    inner, outer = LayoutMap(mesh), LayoutMap(mesh)
+    inner["a.kernel"] = layout("x", "u")
+    scope = inner.scope()
+    with outer.scope():
+        net = Module()
+        with scope:
+            net.a = Dense(2, 2)
+    assert net.a.kernel.layout == layout("x", "u")
+
+
+@on_ranks(1)
+def test_building_outside_of_any_scope():
+    _, layout = grid1()
+    module = Module()
+    with module.building():
+        module.kernel = Variable(1.0, (), layout=layout())
+        with pytest.raises(LayoutError, match="Neither"):
+            Variable(1.0)
+    assert paths(module) == ["kernel"]
+
+
+@on_ranks(2)
+def test_copies_of_modules_are_modules_of_the_scope():
+    mesh, layout = grid()
+    m = LayoutMap(mesh)
+    m["blocks.*kernel"] = layout("x", "u")
+    with m.scope():
+        net, block = Module(), Dense(2, 2)
+        net.blocks = [copy.deepcopy(block) for _ in range(3)]
+    assert len(net.variables()) == 6
+    assert net.blocks[2].kernel.path == "blocks.2.kernel"
+    assert net.blocks[2].kernel.layout == layout("x", "u")
+    assert block.kernel.path == "kernel"
+    copied = copy.deepcopy(net)
+    copied.blocks[0].kernel.assign(np.zeros((2, 2)))
+    assert net.blocks[0].kernel.to_numpy().any()
+    assert not copied.blocks[0].kernel.to_numpy().any()
+
+
+@on_ranks(1)
+def test_scopes_hold_no_modules_after_their_end():
+    with LayoutMap(grid1()[0]).scope():
+        net = Net()
+    assert net._layout_scope.modules == []
