@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import meshcomm as mc
-from meshcomm import DTypeError, Layout, LayoutError, MeshError, ShapeError
+from meshcomm import DTypeError, Layout, LayoutError, MeshError, ShapeError, _tuning
 from meshcomm.ranks.simulate import SimulatedCommunicator
 from meshcomm.ranks.teams import Team
 from support.reference import blocks_of, numbered, random_bits, same_bits, simulated
@@ -247,13 +247,8 @@ def counted(monkeypatch):
 
         monkeypatch.setattr(owner, name, counting)
 
-    relayouts = import_module("meshcomm.arrays.relayout")  # the package has a function of this name
-    for owner, name in [
-        (relayouts, "plan_relayout"),
-        (relayouts, "prepare"),
-        (agreements, "agree"),
-        (Team, "remember"),
-    ]:
+    relayouts = import_module("meshcomm.relayout")  # the package has a function of this name
+    for owner, name in [(relayouts, "plan_relayout"), (relayouts, "prepare"), (guard, "agree"), (Team, "remember")]:
         count(owner, name)
     count(SimulatedCommunicator, "allreduce_max")
     return counts

@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 import meshcomm as mc
+from meshcomm.arrays import dtensor
 from meshcomm.arrays.create import ones_like
+from meshcomm.compat import tensorflow
 from meshcomm.errors import CollectiveMismatch, CollectiveTimeout, DTypeError, LayoutError, MeshError, ShapeError
 from meshcomm.ranks.meshes import barrier, default_mesh, get_default_mesh, run_on
 from support.paths import DATA

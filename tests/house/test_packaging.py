@@ -1,6 +1,10 @@
 """Packages: every file is in the wheel and in the source archive; compiled modules serve every MPI."""
 
+import importlib
 import os
+import re
+import shutil
+import subprocess
 import sys
 import sysconfig
 import tarfile
@@ -13,7 +17,30 @@ import numpy as np
 import pytest
 
 import meshcomm as mc
-from support.patience import run
+
+ROOT = next(folder for folder in Path(__file__).parents if (folder / "pyproject.toml").is_file())
+
+
+def checked_in(folder):
+    """The files in a folder that git has, or would add, relative to the root."""
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", folder]
+    names = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
+    return {name for name in names if (ROOT / name).is_file()}
+
+
+PACKAGE = checked_in("meshcomm")
+CYTHON = sorted(name for name in PACKAGE if name.endswith(".pyx"))
+
+
+def module_name(file):
+    """The module that is in a file: meshcomm.memory._pool for meshcomm/memory/_pool.pyx."""
+    return file.partition(".")[0].replace("/", ".").removesuffix(".__init__")
+
+
+@pytest.fixture(params=CYTHON)
+def compiled(request):
+    """The file of each compiled module."""
+    return Path(importlib.import_module(module_name(request.param)).__file__)
 
 
 def needed_libraries(path):

@@ -6,6 +6,7 @@ import re
 import pytest
 
 import meshcomm
+from meshcomm.cli import calibrate, info, main
 from support.jobs import mpiexec
 
 COMMAND = ("-m", "meshcomm")

@@ -9,6 +9,7 @@ from mpi4py import MPI
 import meshcomm as mc
 from meshcomm import gradients
 from meshcomm.errors import CollectiveMismatch, CollectiveTimeout, MeshError
+from meshcomm.ranks.meshes import barrier
 from support.reference import tuple_layouts
 from support.sampling import sampled
 

@@ -9,7 +9,9 @@ import pytest
 from mpi4py import MPI
 
 import meshcomm as mc
-from meshcomm import Layout, LayoutError, MeshError, ShapeError, plan_relayout
+from meshcomm import Layout, LayoutError, MeshError, ShapeError, _tuning, plan_relayout
+from meshcomm.memory import scratch
+from meshcomm.ranks import mpi
 from support.random_cases import most_bytes, random_case
 from support.reference import blocks_of, numbered, random_bits, same_bits
 from support.sampling import sampled

@@ -5,7 +5,7 @@ import pytest
 from mpi4py import MPI
 
 import meshcomm as mc
-from meshcomm import GroupError, Layout, MeshError
+from meshcomm import GroupError, Layout, MeshError, _tuning
 from meshcomm.ranks.meshes import world_of
 from support.reference import blocks_of, numbered, same_bits
 from support.verdicts import agree_raises

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from mpi4py import MPI
 
 import meshcomm as mc
-from meshcomm import CollectiveMismatch, DTypeError, Layout, LayoutError, MeshError, ShapeError
+from meshcomm import CollectiveMismatch, DTypeError, Layout, LayoutError, MeshError, ShapeError, _tuning
+from meshcomm.arrays import compile
 from meshcomm.ranks.meshes import location_in
 from meshcomm.transport.packed import Exchange
 from support.paths import DATA

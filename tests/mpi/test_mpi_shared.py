@@ -151,7 +151,7 @@ def test_no_room(meet, monkeypatch):
         return
     monkeypatch.setattr(pools, "allocate", lambda nbytes: None)
     routes, size, new_size = all_to_all(everyone(5), RANK)
-    source, target = block(pools, size, True), block(pools, new_size, True)
+    source, target = block(shared, size, True), block(shared, new_size, True)
     others = tuple(sorted(set(range(SIZE)) - {RANK}))
     assert exchange(meeting, routes, 1, source, target) == (others, others)
 
@@ -179,7 +179,7 @@ def test_one_rank_has_no_memory_to_share(fresh, meet):
         raise OSError("no such memory")
 
     if RANK == SIZE - 1:
-        fresh.setattr(pools, "Pool", failing)
+        fresh.setattr(shared, "Pool", failing)
     assert meet() is None
     assert rendezvous.describe() == (ALONE if SIZE == 1 else "off: no memory to share could be made (no such memory)")
 

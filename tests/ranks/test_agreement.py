@@ -12,8 +12,7 @@ import pytest
 
 import meshcomm as mc
 from meshcomm import _tuning, errors
-from meshcomm.ranks import abort, mpi, watchdog
-from meshcomm.ranks import agreement as agreements
+from meshcomm.ranks import abort, agreement, mpi, watchdog
 from meshcomm.ranks.meshes import location_in
 
 
@@ -42,7 +41,7 @@ def agreement(*errors_of_ranks):
     def program():
         mesh = mc.create_mesh([("x", len(errors_of_ranks))])
         try:
-            agreements.agree(location_in(mesh).team, "the call", errors_of_ranks[mesh.rank])
+            agreement.agree(location_in(mesh).team, "the call", errors_of_ranks[mesh.rank])
         except Exception as error:
             return error
         return None
@@ -98,7 +97,7 @@ def test_an_error_may_quote_what_is_no_text():
 def test_different_calls_name_the_ranks():
     def program():
         mesh = mc.create_mesh([("x", 20)])
-        agreements.agree(location_in(mesh).team, "a" * 600 if mesh.rank == 3 else "b")
+        agreement.agree(location_in(mesh).team, "a" * 600 if mesh.rank == 3 else "b")
 
     with mc.simulate(20) as world, pytest.raises(errors.CollectiveMismatch) as caught:
         world.run(program)

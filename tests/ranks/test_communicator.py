@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import meshcomm as mc
-from meshcomm import Layout, MeshError
+from meshcomm import Layout, MeshError, _tuning
 from meshcomm.ranks.meshes import world_of
 from support.reference import numbered, simulated
 

@@ -6,9 +6,10 @@ import sys
 import threading
 
 import numpy as np
-from meshcomm._shared import Mapping, Meeting, Pool, Routes
 
 from meshcomm._kernels import BoxCopies
+from meshcomm.memory._pool import Mapping, Pool
+from meshcomm.memory._rendezvous import Routes
 from support.patience import POLL, Watch, run
 
 PAGE = mmap.PAGESIZE

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from meshcomm import Layout, Machine, Mesh, plan_relayout
 from meshcomm.arrays.compile import ends_of, exchange_part
 from meshcomm.memory.blocks import as_bytes
+from meshcomm.plans import costs
 from meshcomm.plans.step import Slice
 from meshcomm.transport.crossing import Crossing, Nodes
 from meshcomm.transport.relay import Near, Relay

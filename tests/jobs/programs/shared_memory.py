@@ -8,7 +8,6 @@ import signal
 import sys
 
 import numpy as np
-from meshcomm._shared import Routes
 from mpi4py import MPI
 
 from meshcomm._kernels import BoxCopies
@@ -31,7 +30,7 @@ def met():
 
 def gather(meeting, source, target):
     """Gather the blocks of all ranks, through the meeting; what it leaves is not there."""
-    routes = Routes(
+    routes = shared.Routes(
         SIZE,
         RANK,
         [(place, False) for place in range(SIZE) if place != RANK],
