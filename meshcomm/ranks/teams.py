@@ -14,8 +14,8 @@ the limit, or at exit.
 # (A) The ranks of a team make the same calls in the same order. They agree on each new call, and compare the digest
 #     of all known ones (`Team.recall`, `Team.compare`); a program in which they differ ends.
 # (B) A team has a clock. A call stamps with it what it uses: its program (`recall`, `kept`, `remember`), then the
-#     group of each exchange, in the order of its steps (`Group.communicator`). Every rank of the team does so: all rows
-#     of an assignment are equally long, so either all ranks are alone in their rows, or none is.
+#     group of each exchange, in the order of its steps (`Group.communicator`). Every rank of the team does so: all
+#     rows of an assignment are equally long, so either all ranks are alone in their rows, or none is.
 # (C) So the keys of programs and groups, in the order of their last stamps, are one list on all ranks. A group has a
 #     row of its own on each rank, but one key. The stamps themselves may differ: within an exchange the clock may grow
 #     by more on some ranks than on others, as when the rows of an assignment go different ways. But all that these
