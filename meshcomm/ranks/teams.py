@@ -90,7 +90,7 @@ class World(ABC):
     """Whether only one rank runs at a time, as simulated ranks do."""
 
     shares_memory: bool = False
-    """Whether its ranks are processes, of which those on one node may share memory."""
+    """Whether its ranks are processes; those on one node may then share memory."""
 
     def __init__(self, size: int, rank: int) -> None:
         self.size = size
@@ -132,7 +132,7 @@ class World(ABC):
         here = self.location(target)
         if same_devices(source, target):
             return here
-        self.location(source)  # whose ranks must be there, too
+        self.location(source)  # its ranks must be there, too
         pair = source, target
         if pair not in self._locations:
             ranks = ranks_between(source, target)
