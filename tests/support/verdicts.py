@@ -56,7 +56,7 @@ class Ranks:
 
     def finish(self, failure):
         """Come to the end of the session together."""
-        self.meet("the end of the session", None, failure)
+        self.gather("the end of the session", None, failure)
         atexit.unregister(self._end_early)
 
     def _end_early(self):
