@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 import meshcomm as mc
-from meshcomm import _kernels, _shared
+from meshcomm import _kernels
+from meshcomm.memory import _pool, _rendezvous
 
 
 def needed_libraries(path):
@@ -19,21 +20,21 @@ def needed_libraries(path):
     return [line.rpartition("[")[2].rstrip("]") for line in listing.splitlines() if "(NEEDED)" in line]
 
 
-@pytest.mark.parametrize("module", [_kernels, _shared])
+@pytest.mark.parametrize("module", [_kernels, _pool, _rendezvous])
 def test_compiled_modules_do_not_link_to_mpi(module):
     needed = needed_libraries(module.__file__)
     assert any(name.startswith("libc.") for name in needed)  # the list was read
     assert not [name for name in needed if "mpi" in name]
 
 
-@pytest.mark.parametrize("module", [_kernels, _shared])
+@pytest.mark.parametrize("module", [_kernels, _pool, _rendezvous])
 def test_compiled_modules_refer_to_no_function_of_mpi(module):
     binary = Path(module.__file__).read_bytes()
     assert b"\0memcpy" in binary
     assert b"\0MPI_" not in binary
 
 
-@pytest.mark.parametrize("name", ["py.typed", "_kernels.pyi", "_shared.pyi"])
+@pytest.mark.parametrize("name", ["py.typed", "_kernels.pyi", "memory/_pool.pyi", "memory/_rendezvous.pyi"])
 def test_types_are_shipped(name):
     assert files(mc).joinpath(name).is_file()
 
