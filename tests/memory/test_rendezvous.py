@@ -9,6 +9,7 @@ import pytest
 
 from meshcomm import CollectiveMismatch, MeshError
 from meshcomm._shared import Routes
+from support import patience
 from support.in_process_ranks import MIB, PAGE, Node, all_to_all, block, bytes_of, expected, output_of, runs
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has this memory")
@@ -258,3 +259,36 @@ def test_only_contiguous_writable_blocks_before_anything_is_published():
     meeting.close()
     with pytest.raises(MeshError, match="closed"):
         meeting.exchange(routes, 1, b"", bytearray())
+
+
+# -- the ranks of these tests -----------------------------------------------------------------------------------------
+
+
+def test_each_rank_sees_the_pools_of_the_others():
+    node = Node(2)
+    theirs = node.pools[1].allocate(100)
+    theirs[:] = 7
+    mine = np.zeros(100, np.uint8)
+
+    def call(rank, meeting, pool):
+        routes, size, new_size = all_to_all([[0, 0], [100, 0]], rank)
+        source, target = (theirs, np.empty(0, np.uint8)) if rank else (np.empty(0, np.uint8), mine)
+        assert (len(source), len(target)) == (size, new_size)
+        return meeting.exchange(routes, 1, source, target)
+
+    assert node.run(call) == [None, None]
+    assert (mine == 7).all()
+
+
+def test_what_ranks_raise_is_returned_and_ranks_left_out_do_nothing():
+    results = Node(3).run(lambda rank, meeting, pool: 1 / rank, ranks=[0, 2])
+    assert isinstance(results[0], ZeroDivisionError)
+    assert results[1:] == [None, 0.5]
+
+
+def test_ranks_that_wait_for_ever_are_stuck(monkeypatch):
+    monkeypatch.setattr(patience, "IDLE", 2.0)
+    ended = threading.Event()
+    with pytest.raises(patience.Stuck, match="no process used CPU time"):
+        Node(2).run(lambda rank, meeting, pool: ended.wait() if rank else None)
+    ended.set()
