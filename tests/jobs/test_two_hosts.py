@@ -22,7 +22,7 @@ SOON = 5.0  # seconds for the kernel to end something, on an idle machine
 
 def test_a_job_that_hangs_is_killed(hosts):
     with pytest.raises(Stuck, match="used more than"):
-        hosts.run(CASES, 1, ["sleep"], cpu=0.2)
+        hosts.run(CASES, 1, ["spin"], cpu=0.5)
     assert until(lambda: not hosts.processes(), SOON)
 
 

@@ -1,4 +1,8 @@
-"""Pools and meetings without MPI: two pools in one process are two ranks, each in a thread of its own."""
+"""Ranks that share memory, in one process and without MPI: each has a pool of its own, and a thread for each call.
+
+A pool that is mapped a second time is what another rank of the node sees of it, so all that ranks do in shared memory
+can be tested here, with a debugger and under sanitizers.
+"""
 
 import mmap
 import os
@@ -13,12 +17,11 @@ from meshcomm.memory._rendezvous import Routes
 from support.patience import POLL, Watch, run
 
 PAGE = mmap.PAGESIZE
-
-
 MIB = 2**20
 
 
 def mapped(pool):
+    """Return the memory of *pool* as another rank maps it."""
     return Mapping(pool.fd, pool.size, pool.token)
 
 
@@ -30,12 +33,17 @@ def output_of(program):
 
 
 def block(pool, nbytes, in_pool):
+    """Return a block in the pool, or in memory that nobody shares."""
     made = pool.allocate(nbytes) if in_pool else None
     return np.empty(nbytes, np.uint8) if made is None else made
 
 
 class Node:
-    """Ranks of a node that have met; each `run` is one call of all of them, each in its thread."""
+    """The ranks of a node after their rendezvous; each `run` is one call of all of them, each in its thread.
+
+    Rank i has ``pools[i]``, of *share* bytes, and ``meetings[i]``, which maps the pools of all ranks and calls
+    ``progress[i]`` while it waits.
+    """
 
     def __init__(self, size, share=MIB, progress=None):
         self.pools = [Pool(share) for _ in range(size)]
@@ -56,7 +64,10 @@ class Node:
         ]
 
     def run(self, call, ranks=None):
-        """Return what ``call(rank, meeting, pool)`` returns or raises, for each rank."""
+        """Return what ``call(rank, meeting, pool)`` returns or raises, for each rank; None for one not in *ranks*.
+
+        Raises `Stuck` when a rank waits for ever.
+        """
         results = [None] * len(self.pools)
 
         def body(rank):
@@ -69,9 +80,11 @@ class Node:
         for thread in threads:
             thread.start()
         watch = Watch(lambda: [os.getpid()])
-        while any(thread.is_alive() for thread in threads):
-            watch.look()
-            threads[0].join(POLL)
+        for thread in threads:
+            thread.join(POLL)
+            while thread.is_alive():
+                watch.look()
+                thread.join(POLL)
         return results
 
 
@@ -108,10 +121,12 @@ def all_to_all(counts, rank, rather_writes=False):
 
 
 def bytes_of(rank, size, seed=0):
+    """Return the bytes that *rank* sends."""
     return np.random.default_rng([seed, rank]).integers(256, size=size, dtype=np.uint8)
 
 
 def expected(counts, rank, seed=0):
+    """Return the bytes that *rank* has after an exchange of `all_to_all`."""
     counts = np.asarray(counts)
     ends = np.cumsum(counts, axis=1)
     parts = [

@@ -232,9 +232,9 @@ def all_raise():
         expected()
 
 
-def sleep():
-    COMM.Barrier()
-    time.sleep(LONG)
+def spin():
+    while True:
+        pass
 
 
 if __name__ == "__main__":
