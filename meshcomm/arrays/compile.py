@@ -34,13 +34,7 @@ Start: TypeAlias = Callable[[Array | None, Array | None], tuple[InFlight | None,
 
 def prepare(plan: Plan, here: Location) -> Move:
     """Return what makes new blocks by *plan* on the device *here*. To call it is Collective over the team."""
-    steps = exchanging_steps(plan)
-    found = [
-        (choose.exchange(group_of(step, here), [described(step, here)], _terms(plan, step, here)), _target(step, here))
-        for step in steps
-    ]
-    if not steps or plan.steps[-1] is not steps[-1]:
-        found.append((_cut(plan, here.device), _target(plan.copy_step, here)))
+    found = operations(plan, here)
     (last, size), between = found[-1], [(step, f"between {i % 2}", size) for i, (step, size) in enumerate(found[:-1])]
     shape, dtype = target_shape(plan, here.device), plan.dtype
 
@@ -58,6 +52,18 @@ def prepare(plan: Plan, here: Location) -> Move:
         return None if shape is None else np.ndarray(shape, dtype, target)
 
     return move
+
+
+def operations(plan: Plan, here: Location) -> list[tuple[Operation, int]]:
+    """Return the exchanges and copies of *plan* on the device *here*, and the bytes of the block after each."""
+    steps = exchanging_steps(plan)
+    found: list[tuple[Operation, int]] = [
+        (choose.exchange(group_of(step, here), [described(step, here)], _terms(plan, step, here)), _target(step, here))
+        for step in steps
+    ]
+    if not steps or plan.steps[-1] is not steps[-1]:
+        found.append((_cut(plan, here.device), _target(plan.copy_step, here)))
+    return found
 
 
 def prepare_start(plan: Plan, here: Location) -> Start:
