@@ -17,7 +17,7 @@ from meshcomm.memory.blocks import NOTHING, as_block, as_bytes, block_bytes, new
 from meshcomm.memory.scratch import own_buffer, scratch
 from meshcomm.plans.costs import relay_pays
 from meshcomm.plans.plan import Plan
-from meshcomm.plans.step import AllGather, Slice, Step, largest_block
+from meshcomm.plans.step import AllGather, Slice, Step
 from meshcomm.ranks.agreement import fingerprint
 from meshcomm.ranks.teams import Group, Location
 from meshcomm.transport import choose
@@ -34,13 +34,7 @@ Start: TypeAlias = Callable[[Array | None, Array | None], tuple[InFlight | None,
 
 def prepare(plan: Plan, here: Location) -> Move:
     """Return what makes new blocks by *plan* on the device *here*. To call it is Collective over the team."""
-    steps = exchanging_steps(plan)
-    found = [
-        (choose.exchange(group_of(step, here), [described(step, here)], _terms(plan, step, here)), _target(step, here))
-        for step in steps
-    ]
-    if not steps or plan.steps[-1] is not steps[-1]:
-        found.append((_cut(plan, here.device), _target(plan.copy_step, here)))
+    found = operations(plan, here)
     (last, size), between = found[-1], [(step, f"between {i % 2}", size) for i, (step, size) in enumerate(found[:-1])]
     shape, dtype = target_shape(plan, here.device), plan.dtype
 
@@ -58,6 +52,18 @@ def prepare(plan: Plan, here: Location) -> Move:
         return None if shape is None else np.ndarray(shape, dtype, target)
 
     return move
+
+
+def operations(plan: Plan, here: Location) -> list[tuple[Operation, int]]:
+    """Return the exchanges and copies of *plan* on the device *here*, and the bytes of the block after each."""
+    steps = exchanging_steps(plan)
+    found: list[tuple[Operation, int]] = [
+        (choose.exchange(group_of(step, here), [described(step, here)], _terms(plan, step, here)), _target(step, here))
+        for step in steps
+    ]
+    if not steps or plan.steps[-1] is not steps[-1]:
+        found.append((_cut(plan, here.device), _target(plan.copy_step, here)))
+    return found
 
 
 def prepare_start(plan: Plan, here: Location) -> Start:
@@ -123,7 +129,7 @@ def target_shape(plan: Plan, device: int) -> Shape | None:
 
 def most_bytes(step: Step) -> int:
     """Return the bytes of the largest block on any device before or after *step*, the same on all ranks."""
-    return max(largest_block(step.shape, layout) for layout in (step.held, step.target)) * step.itemsize
+    return max(layout.largest_block(step.shape) for layout in (step.held, step.target)) * step.itemsize
 
 
 def group_of(step: Step, here: Location) -> Group:
