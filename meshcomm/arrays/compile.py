@@ -17,7 +17,7 @@ from meshcomm.memory.blocks import NOTHING, as_block, as_bytes, block_bytes, new
 from meshcomm.memory.scratch import own_buffer, scratch
 from meshcomm.plans.costs import relay_pays
 from meshcomm.plans.plan import Plan
-from meshcomm.plans.step import AllGather, Slice, Step, largest_block
+from meshcomm.plans.step import AllGather, Slice, Step
 from meshcomm.ranks.agreement import fingerprint
 from meshcomm.ranks.teams import Group, Location
 from meshcomm.transport import choose
@@ -132,7 +132,7 @@ def target_shape(plan: Plan, device: int) -> Shape | None:
 
 def most_bytes(step: Step) -> int:
     """Return the bytes of the largest block on any device before or after *step*, the same on all ranks."""
-    return max(largest_block(step.shape, layout) for layout in (step.held, step.target)) * step.itemsize
+    return max(layout.largest_block(step.shape) for layout in (step.held, step.target)) * step.itemsize
 
 
 def group_of(step: Step, here: Location) -> Group:

@@ -11,7 +11,6 @@ from meshcomm._types import Array, DType, Shape, ShapeLike
 from meshcomm.arrays.dtensor import DTensor, by_device, check_root, location_text, member
 from meshcomm.errors import DTypeError, LayoutError, MeshError, ShapeError
 from meshcomm.layouts.layout import Layout
-from meshcomm.layouts.partition import block_interval
 from meshcomm.memory.blocks import as_bytes, new_block
 from meshcomm.memory.copies import exact_copy
 from meshcomm.ranks import agreement
@@ -278,11 +277,11 @@ def _from_agreed(block: Callable[[], ArrayLike | None], layout: Layout, here: Lo
 
 def _agreed_length(layout: Layout, axis: int, lengths: list[int]) -> int:
     """Return the length of a global axis from the lengths of all blocks; ``ShapeError`` if they do not fit."""
-    parts = layout.num_shards(axis)
     numbers = [layout.block_numbers(device)[axis] for device in range(layout.mesh.size)]
     n = sum(dict(zip(numbers, lengths, strict=True)).values())
+    cut = layout.cut(axis, n)
     for device, (number, length) in enumerate(zip(numbers, lengths, strict=True)):
-        start, stop = block_interval(n, parts, number)
+        start, stop = cut.interval(number)
         if length != stop - start:
             raise ShapeError(
                 f"the blocks along axis {axis} add up to {n} elements, of which device {device} must hold "

@@ -46,7 +46,7 @@ def test_rounds_are_exchanges_of_their_own():
     (step,) = plan.steps
     assert step.rounds > 1
     whole = mc.plan_relayout((120, 120), "u1", rows, columns).for_device(1).load
-    expected = whole._replace(near_exchanges=step.rounds, near_messages=3 * step.rounds)
+    expected = whole._replace(on_node_exchanges=step.rounds, on_node_messages=3 * step.rounds)
     assert plan.for_device(1).load == expected
 
 
