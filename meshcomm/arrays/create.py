@@ -245,8 +245,8 @@ def _check_layout(layout: object) -> None:
 
 
 def _check_ndim(layout: Layout, shape: Shape) -> None:
-    if layout.rank != len(shape):
-        raise LayoutError(f"an array of shape {shape} has {len(shape)} axes, but its layout is for {layout.rank}")
+    if layout.ndim != len(shape):
+        raise LayoutError(f"an array of shape {shape} has {len(shape)} axes, but its layout is for {layout.ndim}")
 
 
 def _check_block(local: Array, layout: Layout, shape: Shape, device: int) -> None:
@@ -271,7 +271,7 @@ def _from_agreed(block: Callable[[], ArrayLike | None], layout: Layout, here: Lo
     lengths = np.array(local.shape, dtype=np.int64).tobytes()
     gathered = by_device(here.team.everyone.communicator(), here, mesh, lengths)
     shapes = [tuple(np.frombuffer(text, dtype=np.int64).tolist()) for text in gathered]
-    shape = tuple(_agreed_length(layout, axis, [s[axis] for s in shapes]) for axis in range(layout.rank))
+    shape = tuple(_agreed_length(layout, axis, [s[axis] for s in shapes]) for axis in range(layout.ndim))
     return DTensor(local, layout, shape, local.dtype)
 
 
