@@ -202,7 +202,7 @@ PROOFS = {
     "Layout.local_shape_from_global_shape(uneven)": lambda: raises(
         ShapeError, Layout(["x"], MESH).local_shape_from_global_shape, (7,)
     ),
-    "shapes of another rank": lambda: all(
+    "shapes with another number of axes": lambda: all(
         raises(LayoutError, function, shape)
         for shape in [(), (3, 3), None, 3]
         for function in (

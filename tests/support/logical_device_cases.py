@@ -40,7 +40,7 @@ BROKEN_TOPOLOGIES = {
     "three extents": ({"mesh_shape": [1, 1, 1], "device_coordinates": CELL}, r"shape \[4\]; got \(3,\)"),
     "an extent of zero": ({"mesh_shape": [1, 0, 1, 1], "device_coordinates": CELL}, "positive; got mesh_shape="),
     "no coordinates": ({"mesh_shape": [1, 1, 1, 1]}, "device_coordinates must be integers, not None"),
-    "coordinates of rank 2": (
+    "coordinates with two axes": (
         {"mesh_shape": [1, 1, 1, 1], "device_coordinates": CELL[0]},
         r"shape \[any, any, 4\]; got \(1, 4\)",
     ),
@@ -53,7 +53,7 @@ BROKEN_TOPOLOGIES = {
         r"device_coordinates\[0, 0\] is \[0, 0, 0, 1\], outside of the mesh shape \[1, 1, 1, 1\]",
     ),
     "negative": ({"mesh_shape": [1, 1, 1, 1], "device_coordinates": [[[0, 0, 0, -1]]]}, "outside of the mesh shape"),
-    "one place twice": (
+    "one location twice": (
         {"mesh_shape": [1, 1, 1, 1], "device_coordinates": [CELL[0], CELL[0]]},
         r"device_coordinates\[1, 0\] is \[0, 0, 0, 0\], where \(0, 0\) is already",
     ),
