@@ -15,3 +15,4 @@ Ranks: TypeAlias = range | tuple[int, ...]
 Shape: TypeAlias = tuple[int, ...]
 ShapeLike: TypeAlias = int | Sequence[int]
 Axis: TypeAlias = int | tuple[int, ...] | None
+DType: TypeAlias = np.dtype[Any]

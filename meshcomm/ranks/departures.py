@@ -1,9 +1,9 @@
 """Departures: how ranks that wait in a collective call learn that another rank has ended.
 
 ``python -m meshcomm run`` uses this. A rank that ends waits for the others. After a grace period it tells them how
-many collective calls it has made on each set of ranks. If another rank waits in a call that the ended rank has not made,
-it waits in vain, and the watchdog ends the job. Two things are no error: to compute for long, and to wait for a third
-rank in a call that the ended rank has made.
+many collective calls it has made on each set of ranks. If another rank waits in a call that the ended rank has not
+made, it waits in vain, and the watchdog ends the job. Two things are no error: to compute for long, and to wait for a
+third rank in a call that the ended rank has made.
 """
 
 import atexit

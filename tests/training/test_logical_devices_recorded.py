@@ -136,11 +136,11 @@ def check_lookups(assignment, recorded):
 
 # By the number of the recorded case: what our message says. Case 19 is a departure.
 SPLIT_ERRORS = {
-    12: "length 4, but a tensor of shape .16, 4, 8. has rank 3",
+    12: "length 4, but a tensor of shape .16, 4, 8. has 3 axes",
     13: "product of partition_dimensions .1, 2, 2, 1. is 4; it must be .* 8",
     14: r"axis 1 of shape .* has 5 elements; partition_dimensions\[1\] = 2",
     15: r"axis 1 of shape .* has 5 elements; partition_dimensions\[1\] = 2",
-    16: "length 3, but a tensor of shape .16, 5. has rank 2",
+    16: "length 3, but a tensor of shape .16, 5. has 2 axes",
     17: "is 16; it must be .* 8",
     18: r"product of partition_dimensions \[\] is 1; it must be .* 8",
     20: r"partition_dimensions\[0\] is 0 .* positive",

@@ -192,7 +192,7 @@ PROOFS = {
     "layers in a dict attribute": layers_in_a_dict,
     "a model inside of a functional model": inner_model,
     "a rule for another number of axes": lambda: scoped_error(
-        "'d1.kernel' has rank 2, but the rule '.*kernel'", ".*kernel", ".*"
+        "'d1.kernel' has 2 axes, but its rule '.*kernel'", ".*kernel", ".*"
     ),
     "axes that the mesh cuts unevenly": uneven,
     "no rule and no mesh": lambda: scoped_error("no rule of the LayoutMap matches 'd1.bias'"),
