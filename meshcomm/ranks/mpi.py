@@ -177,6 +177,15 @@ class MPIWorld(World):
         location = self.here().location(mesh)
         return location.device if location else None
 
+    def ranks_in_comm_world(self, ranks: range | tuple[int, ...]) -> tuple[int, ...]:
+        """Return the ranks in COMM_WORLD, ascending, of these *ranks* of this world."""
+        here, everyone = self._comm.Get_group(), mpi().COMM_WORLD.Get_group()
+        try:
+            return tuple(sorted(here.Translate_ranks(list(ranks), everyone)))
+        finally:
+            here.Free()
+            everyone.Free()
+
     def close_mesh(self, mesh: Mesh) -> None:
         """Free the communicators of *mesh*. Collective over the mesh."""
         if self.here().close_on(mesh) and mesh.bound_world is not None:
