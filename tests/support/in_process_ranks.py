@@ -13,7 +13,7 @@ import numpy as np
 
 from meshcomm._kernels import BoxCopies
 from meshcomm.memory._pool import Mapping, Pool
-from meshcomm.memory._rendezvous import Routes
+from meshcomm.memory._rendezvous import Rendezvous, Routes
 from support.patience import POLL, Watch, run
 
 PAGE = mmap.PAGESIZE
@@ -41,16 +41,16 @@ def block(pool, nbytes, in_pool):
 class Node:
     """The ranks of a node after their rendezvous; each `run` is one call of all of them, each in its thread.
 
-    Rank i has ``pools[i]``, of *share* bytes, and ``meetings[i]``, which maps the pools of all ranks and calls
+    Rank i has ``pools[i]``, of *share* bytes, and ``rendezvous[i]``, which maps the pools of all ranks and calls
     ``progress[i]`` while it waits.
     """
 
     def __init__(self, size, share=MIB, progress=None):
         self.pools = [Pool(share) for _ in range(size)]
-        lines = [pool.open_place() for pool in self.pools]
+        lines = [pool.open_lines() for pool in self.pools]
         memories = [mapped(pool) for pool in self.pools]
-        self.meetings = [
-            Meeting(
+        self.rendezvous = [
+            Rendezvous(
                 pool,
                 [*memories[:i], pool, *memories[i + 1 :]],
                 lines,
@@ -64,7 +64,7 @@ class Node:
         ]
 
     def run(self, call, ranks=None):
-        """Return what ``call(rank, meeting, pool)`` returns or raises, for each rank; None for one not in *ranks*.
+        """Return what ``call(rank, rendezvous, pool)`` returns or raises, for each rank; None for one not in *ranks*.
 
         Raises `Stuck` when a rank waits for ever.
         """
@@ -72,7 +72,7 @@ class Node:
 
         def body(rank):
             try:
-                results[rank] = call(rank, self.meetings[rank], self.pools[rank])
+                results[rank] = call(rank, self.rendezvous[rank], self.pools[rank])
             except BaseException as error:
                 results[rank] = error
 
@@ -101,6 +101,22 @@ def runs(sources, targets, pieces):
     return BoxCopies(sources, targets, 1, source, start, ones, target, into, ones, length[:, None])
 
 
+class Planned(Routes):
+    """Routes with a function that makes the copies."""
+
+
+def exchange(rendezvous, routes, *args):
+    """Exchange, and return what is left."""
+    if not rendezvous.exchange(routes, *args):
+        try:
+            routes.plan(*routes.copies(routes.reads_from, routes.writes_to))
+        except BaseException:
+            rendezvous.abandon()
+            raise
+        rendezvous.resume()
+    return routes.left
+
+
 def all_to_all(counts, rank, rather_writes=False):
     """Return the routes of *rank* where each sends ``counts[source][target]`` bytes, in order; with both sizes."""
     size = len(counts)
@@ -110,14 +126,16 @@ def all_to_all(counts, rank, rather_writes=False):
     into = (np.cumsum(counts, axis=0) - counts).tolist()
 
     def copies(reads, writes):
-        sources = [place for place in range(size) if counts[place, rank] and (place == rank or place in reads)]
+        sources = [p for p in range(size) if counts[p, rank] and (p == rank or p in reads)]
         read = [(p, at[p][rank], 0, into[p][rank], int(counts[p, rank])) for p in sources]
         write = [(0, at[rank][p], p, into[rank][p], int(counts[rank, p])) for p in writes]
         return runs(sizes, [new_sizes[rank]], read), runs([sizes[rank]], new_sizes, write)
 
     incoming = [(p, rather_writes) for p in range(size) if p != rank and counts[p, rank]]
     outgoing = [(p, rather_writes) for p in range(size) if p != rank and counts[rank, p]]
-    return Routes(size, rank, incoming, outgoing, copies), sizes[rank], new_sizes[rank]
+    routes = Planned(size, rank, incoming, outgoing)
+    routes.copies = copies
+    return routes, sizes[rank], new_sizes[rank]
 
 
 def bytes_of(rank, size, seed=0):
