@@ -22,7 +22,7 @@ from meshcomm.ranks.agreement import fingerprint
 from meshcomm.ranks.teams import Group, Location
 from meshcomm.transport import choose
 from meshcomm.transport.exchange import Operation, Tensor, Terms
-from meshcomm.transport.in_place import stretch_offsets
+from meshcomm.transport.local_copies import stretch_offsets
 from meshcomm.transport.packed import InFlight
 
 Move: TypeAlias = Callable[[Array | None, Array | None], Array | None]

@@ -65,7 +65,7 @@ CREATES_COMMUNICATORS = ("ranks",)
 CREATORS = {"Dup", "Split", "Create", "Create_group", "Split_type", "Clone", "Create_cart", "Idup", "Free"}
 
 CHOOSES = "transport/choose.py"
-WAYS = ("transport/packed.py", "transport/in_place.py", "transport/relay.py", "transport/crossing.py")
+WAYS = ("transport/packed.py", "transport/in_place.py", "transport/relay.py")
 """The ways in which bytes go. Only the file that chooses makes them."""
 DECISIONS = ("shares_memory",)
 """Names of what a way is chosen by. Only the file that defines one, and the one that chooses, may ask for it."""
