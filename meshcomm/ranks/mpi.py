@@ -38,6 +38,22 @@ class _Requests:
         mpi().Request.Waitall(self._requests)
 
 
+class _Request:
+    """One nonblocking operation of MPI, and the memory that it uses."""
+
+    __slots__ = ("_memory", "_request")
+
+    def __init__(self, request: "MPI_.Request", memory: tuple[object, ...]) -> None:
+        self._request = request
+        self._memory = memory
+
+    def test(self) -> bool:
+        return self._request.Test()
+
+    def wait(self) -> None:
+        self._request.Wait()
+
+
 def _countable(data: Bytes) -> list[Bytes]:
     """Return *data* as messages whose lengths every MPI can count."""
     return [data[start : start + LARGEST_MESSAGE] for start in range(0, len(data), LARGEST_MESSAGE)]
@@ -66,7 +82,7 @@ class MPICommunicator(Communicator):
 
     def start_alltoallv(self, send: Buffers, receive: Buffers) -> Pending:
         message, received = [*send, self._byte], [*receive, self._byte]
-        return _Requests([self._comm.Ialltoallv(message, received)], (message, received))
+        return _Request(self._comm.Ialltoallv(message, received), (message, received))
 
     def start_messages(self, send: Buffers, receive: Buffers) -> Pending:
         requests = []
