@@ -55,7 +55,7 @@ HOOKS = {
     "world": Hook("ranks", ("layouts",)),
     "execute_plan": Hook("arrays", ("plans",)),
     "numpy": Hook("ops", ("arrays", "training")),
-    "traced": Hook("adapters", ("root", "arrays", "ops")),
+    "trace": Hook("adapters", ("root",)),
 }
 MOST_HOOKS = 4
 
@@ -65,10 +65,12 @@ CREATES_COMMUNICATORS = ("ranks",)
 CREATORS = {"Dup", "Split", "Create", "Create_group", "Split_type", "Clone", "Create_cart", "Idup", "Free"}
 
 CHOOSES = "transport/choose.py"
-WAYS = ("transport/packed.py", "transport/in_place.py", "transport/relay.py", "transport/crossing.py")
+WAYS = ("transport/packed.py", "transport/in_place.py", "transport/relay.py")
 """The ways in which bytes go. Only the file that chooses makes them."""
-DECISIONS = ("shares_memory",)
+DECISIONS = ("shares_memory", "relay_pays")
 """Names of what a way is chosen by. Only the file that defines one, and the one that chooses, may ask for it."""
+THRESHOLDS = ("ROUND_BYTES",)
+"""Names of the constants that a way, and its rounds, are chosen by. Only the file that chooses may import them."""
 
 MOST_CODE_LINES = 400
 MOST_LINES_OF_A_FUNCTION = 40
@@ -318,6 +320,8 @@ def only_one_file_chooses_the_way(tree):
         for node in ast.walk(module.ast):
             if isinstance(node, ast.Call) and called_name(node) in ways - own:
                 yield f"{module.file}:{node.lineno} makes a {called_name(node)}"
+            if any(found.name in THRESHOLDS for found in imported(node)):
+                yield f"{module.file}:{node.lineno} imports what a way is chosen by"
             asked = asked_name(node)
             if asked in DECISIONS and asked not in defined:
                 yield f"{module.file}:{node.lineno} asks for {asked}"
@@ -328,11 +332,13 @@ def classes_in(module):
 
 
 def names_defined_in(module):
-    """Return the names of functions and annotated attributes that a file defines."""
+    """Return the names of functions and class attributes that a file defines."""
     nodes = list(ast.walk(module.ast))
     functions = {node.name for node in nodes if isinstance(node, ast.FunctionDef)}
     fields = {getattr(node.target, "id", None) for node in nodes if isinstance(node, ast.AnnAssign)}
-    return functions | fields
+    lines = [line for node in nodes if isinstance(node, ast.ClassDef) for line in node.body]
+    assigned = {getattr(each, "id", None) for line in lines if isinstance(line, ast.Assign) for each in line.targets}
+    return functions | fields | assigned
 
 
 def called_name(call):
