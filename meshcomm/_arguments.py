@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 def quote(value: object) -> str:
-    """Return ``repr(value)`` for an error message, cut where it is long. Local.
+    """Return ``repr(value)`` for an error message, cut where it is long.
 
     >>> quote("x"), len(quote("x" * 10**6))
     ("'x'", 200)
@@ -27,7 +27,7 @@ def quote(value: object) -> str:
 
 
 def integer(value: object, what: str, error: type[Exception] = MeshError) -> int:
-    """Return *value* as an int, or raise *error*; bool is none. Local.
+    """Return *value* as an int, or raise *error*; bool is none.
 
     >>> integer(np.int8(3), "size")
     3
@@ -43,7 +43,7 @@ def integer(value: object, what: str, error: type[Exception] = MeshError) -> int
 
 
 def as_shape(shape: Any) -> tuple[int, ...]:
-    """Return *shape* as a tuple of lengths; ``ShapeError`` if it is none. Local."""
+    """Return *shape* as a tuple of lengths; ``ShapeError`` if it is none."""
     try:
         lengths = tuple(int(n.__index__()) for n in (shape if hasattr(shape, "__iter__") else (shape,)))
     except (AttributeError, TypeError):
@@ -54,13 +54,13 @@ def as_shape(shape: Any) -> tuple[int, ...]:
 
 
 def check_size(shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
-    """Raise ``ShapeError`` if an array of *shape* and *dtype* has more bytes than can be counted. Local."""
+    """Raise ``ShapeError`` if an array of *shape* and *dtype* has more bytes than can be counted."""
     if prod(n or 1 for n in shape) * max(1, dtype.itemsize) >= 2**63:
         raise ShapeError(f"an array of shape {shape} and dtype {dtype} has 2**63 bytes or more")
 
 
 def as_dtype(dtype: DTypeLike) -> np.dtype[Any]:
-    """Return *dtype* as a NumPy dtype; ``DTypeError`` if it holds Python objects. Local."""
+    """Return *dtype* as a NumPy dtype; ``DTypeError`` if it holds Python objects."""
     try:
         result = np.dtype(dtype)
     except TypeError as error:
@@ -71,7 +71,7 @@ def as_dtype(dtype: DTypeLike) -> np.dtype[Any]:
 
 
 def as_array(x: Any) -> Array:
-    """Return *x* as a NumPy array that can be divided; ``ShapeError`` or ``DTypeError`` if it is none. Local."""
+    """Return *x* as a NumPy array that can be divided; ``ShapeError`` or ``DTypeError`` if it is none."""
     if isinstance(x, np.ma.MaskedArray):
         raise DTypeError("a masked array would lose its mask: fill it, or pass its data and its mask")
     if hasattr(x, "layout"):
@@ -105,7 +105,7 @@ def short(value: Any) -> str:
 
 
 def normalised_axes(axis: Any, ndim: int) -> tuple[int, ...]:
-    """Return *axis* as axes from 0, ascending; ``ShapeError`` if one is not there or is named twice. Local."""
+    """Return *axis* as axes from 0, ascending; ``ShapeError`` if one is not there or is named twice."""
     if axis is None:
         return tuple(range(ndim))
     try:

@@ -38,6 +38,14 @@ LARGEST_COUNT = 2**31 - 1
 LARGEST_MESSAGE = 2**30
 """Bytes. Longer messages are sent in several, which every MPI can count."""
 
+KEPT_ROUNDS = 64
+"""Rounds. An exchange keeps its counts for each of up to this many rounds, 16 bytes a rank and round. For more rounds
+it computes them each time, which is little beside the blocks of many MiB that such an exchange moves."""
+
+COUNTS_IN_LISTS = 16
+"""Ranks of a group. mpi4py reads counts of up to this many ranks faster from a list, of more ranks faster from an
+array; measured as the time of an MPI_Alltoallv without data."""
+
 # -- memory -----------------------------------------------------------------------------------------------------------
 
 POOLED_FROM = 2**17

@@ -165,7 +165,7 @@ def _all_moved(probe: _Probe) -> _Probe:
     small and uncertain rest: a pass takes less time while its data is in the cache.
     """
     load = probe.load
-    return probe._replace(load=load._replace(near_bytes=load.near_bytes + load.passed_bytes, passed_bytes=0.0))
+    return probe._replace(load=load._replace(on_node_bytes=load.on_node_bytes + load.passed_bytes, passed_bytes=0.0))
 
 
 def _copies(mesh: Mesh, machine: Machine) -> list[_Probe]:

@@ -74,7 +74,7 @@ class World(ABC):
     takes_turns = False
     """Whether only one rank runs at a time."""
 
-    shares_memory = False
+    shares_memory: bool = False
     """Whether its ranks are processes, of which those on one node may share memory."""
 
     def __init__(self, size: int, rank: int) -> None:

@@ -258,43 +258,45 @@ PRINTED = [
         ((4,), (8, 8), "f8", ["x", U], [U, "x"]),
         """\
 relayout of (8, 8) float64 on mesh x=4: [x, unsharded] -> [unsharded, x]
-  1. AllToAll along x (split 1, concat 0): [x, unsharded] -> [unsharded, x]  [1 group of 4] 96 B, 3 messages; pack
-  each device receives at most 96 B in 3 messages and holds at most 352 B""",
+  1. AllToAll along x (split 1, concat 0): [x, unsharded] -> [unsharded, x]  [1 group of 4] 96 B, \
+3 messages; packs over MPI
+  each device receives at most 96 B in 3 messages and holds at most 352 B over MPI""",
     ),
     (
         ((2, 2), (7, 5), "i2", ["x", "y"], ["y", "x"]),
         """\
 relayout of (7, 5) int16 on mesh x=2, y=2: [x, y] -> [y, x]
   1. AllToAll along x+y (direct): [x, y] -> [y, x]  [1 group of 4] 18 B, 1 message
-  each device receives at most 18 B in 1 message and holds at most 48 B""",
+  each device receives at most 18 B in 1 message and holds at most 48 B over MPI""",
     ),
     (
         ((2, 2), (8, 6), "f4", ["x", "y"], [U, U]),
         """\
 relayout of (8, 6) float32 on mesh x=2, y=2: [x, y] -> [unsharded, unsharded]
-  1. AllGather along x+y: [x, y] -> [unsharded, unsharded]  [1 group of 4] 144 B, 3 messages; unpack
-  each device receives at most 144 B in 3 messages and holds at most 432 B""",
+  1. AllGather along x+y: [x, y] -> [unsharded, unsharded]  [1 group of 4] 144 B, \
+3 messages; unpacks over MPI
+  each device receives at most 144 B in 3 messages and holds at most 432 B over MPI""",
     ),
     (
         ((2,), (), "f8", [], []),
         """\
 relayout of () float64 on mesh x=2: [] -> []
   nothing moves: a copy of the block
-  each device receives at most 0 B in 0 messages and holds at most 16 B""",
+  each device receives at most 0 B in 0 messages and holds at most 16 B over MPI""",
     ),
     (
         ((2, 2), (2**20, 2**10), "f4", [U, U], ["x", "y"]),
         """\
 relayout of (1048576, 1024) float32 on mesh x=2, y=2: [unsharded, unsharded] -> [x, y]
   1. Slice: [unsharded, unsharded] -> [x, y] 0 B, 0 messages
-  each device receives at most 0 B in 0 messages and holds at most 5.0 GiB""",
+  each device receives at most 0 B in 0 messages and holds at most 5.0 GiB over MPI""",
     ),
     (
         ((2, 2), (8, 3), ">c16", [("x", "y"), U], ["y", U]),
         """\
 relayout of (8, 3) >c16 on mesh x=2, y=2: [x+y, unsharded] -> [y, unsharded]
   1. AllToAll along x+y (direct): [x+y, unsharded] -> [y, unsharded]  [1 group of 4] 192 B, 2 messages
-  each device receives at most 192 B in 2 messages and holds at most 288 B""",
+  each device receives at most 192 B in 2 messages and holds at most 288 B over MPI""",
     ),
 ]
 
@@ -315,11 +317,11 @@ def test_what_is_no_plan_is_refused():
         with pytest.raises(LayoutError, match="from a Layout to a Layout"):
             plan_relayout((4, 4), "f8", source, target)
     for shape in [(4,), (4, 4, 4), ()]:
-        with pytest.raises(LayoutError, match=rf"rank {len(shape)}, but the layouts have ranks 2 and 2"):
+        with pytest.raises(LayoutError, match=rf"{len(shape)} axes, but the layouts have 2 and 2"):
             plan_relayout(shape, "f8", rows, columns)
-    with pytest.raises(LayoutError, match="ranks 2 and 1"):
+    with pytest.raises(LayoutError, match="2 axes, but the layouts have 2 and 1"):
         plan_relayout((4, 4), "f8", rows, Layout(["x"], mesh))
-    with pytest.raises(LayoutError, match="MATCH says nothing about where a tensor is"):
+    with pytest.raises(LayoutError, match="MATCH does not say where a tensor is"):
         plan_relayout((4, 4), "f8", Layout([MATCH, U], mesh), rows)
     for shape in [(4, -1), "ab", (1.5, 2), None, ((4, 4), 4)]:
         with pytest.raises(ShapeError):
