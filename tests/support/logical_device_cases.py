@@ -58,7 +58,10 @@ BROKEN_TOPOLOGIES = {
         r"device_coordinates\[1, 0\] is \[0, 0, 0, 0\], where device \(0, 0\) is already",
     ),
     "too large": ({"mesh_shape": [2**31] * 4, "device_coordinates": CELL}, "beyond"),
-    "too many devices": ({"mesh_shape": [2**20, 2**20, 1, 1], "device_coordinates": CELL}, "holds 1099511627776 devices; at most"),
+    "too many devices": (
+        {"mesh_shape": [2**20, 2**20, 1, 1], "device_coordinates": CELL},
+        "holds 1099511627776 devices; at most",
+    ),
     "both forms": ({"serialized": b"", "mesh_shape": [1, 1, 1, 1]}, "not both"),
     "no bytes": ({"serialized": 3}, "not a TopologyProto"),
     "a cut message": ({"serialized": b"\x0a"}, "not a TopologyProto"),

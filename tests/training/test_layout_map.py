@@ -316,7 +316,7 @@ def test_trees_that_cannot_be_distributed(tree, says):
 def test_distribute_without_a_mesh():
     with pytest.raises(LayoutError, match="no rule of the LayoutMap matches 'a', and the map has no mesh"):
         LayoutMap().distribute({"a": np.ones(2)})
-    with pytest.raises(LayoutError, match="takes a LayoutMap with a mesh"):
+    with pytest.raises(LayoutError, match="a LayoutMap must have a mesh"):
         LayoutMap().distribute({"a": np.ones(2)}, root=0)
 
 
