@@ -61,13 +61,13 @@ def forwarders(work: Exchange, machine: mc.Machine) -> float:
     load, others = work.load, work.ranks_per_node - 1
     return machine.seconds(
         Load(
-            near_exchanges=1,
-            near_messages=others,
-            near_bytes=load.near_bytes + load.far_bytes * others / work.ranks_per_node,
-            far_exchanges=1,
-            far_messages=work.nodes - 1,
-            far_bytes=load.far_bytes,
-            passed_bytes=load.passed_bytes + load.far_bytes,
+            on_node_exchanges=1,
+            on_node_messages=others,
+            on_node_bytes=load.on_node_bytes + load.off_node_bytes * others / work.ranks_per_node,
+            off_node_exchanges=1,
+            off_node_messages=work.nodes - 1,
+            off_node_bytes=load.off_node_bytes,
+            passed_bytes=load.passed_bytes + load.off_node_bytes,
         )
     )
 
@@ -79,13 +79,13 @@ def aggregators(work: Exchange, machine: mc.Machine) -> float:
     load, others = work.load, work.ranks_per_node - 1
     return machine.seconds(
         Load(
-            near_exchanges=2,
-            near_messages=2 * others,
-            near_bytes=load.near_bytes + 2 * load.far_bytes * others / work.ranks_per_node,
-            far_exchanges=1,
-            far_messages=math.ceil((work.nodes - 1) / work.ranks_per_node),
-            far_bytes=load.far_bytes,
-            passed_bytes=load.passed_bytes + 2 * load.far_bytes,
+            on_node_exchanges=2,
+            on_node_messages=2 * others,
+            on_node_bytes=load.on_node_bytes + 2 * load.off_node_bytes * others / work.ranks_per_node,
+            off_node_exchanges=1,
+            off_node_messages=math.ceil((work.nodes - 1) / work.ranks_per_node),
+            off_node_bytes=load.off_node_bytes,
+            passed_bytes=load.passed_bytes + 2 * load.off_node_bytes,
         )
     )
 
@@ -144,13 +144,13 @@ def row(work: Exchange, ranks: int, block: int, machine: mc.Machine) -> str:
     times = {way.__name__: way(work, machine) for way in ways}
     best = min(times, key=lambda name: times[name])
     gain = "" if best == "direct" else f" {times['direct'] / times[best]:.1f} times"
-    into = work.load.far_bytes * work.ranks_per_node
+    into = work.load.off_node_bytes * work.ranks_per_node
     cells = [
         f"{ranks:,}",
         str(work.ranks_per_node),
         size(block),
         size(block / ranks),
-        f"{work.load.far_messages:,.0f}",
+        f"{work.load.off_node_messages:,.0f}",
         f"{into / 1e9:.3g}",
         *map(duration, times.values()),
         best + gain,
@@ -193,9 +193,9 @@ def check() -> None:
     from meshcomm.cli.fit import calibrate, fastest
     from meshcomm.ranks.meshes import location_in
 
-    place = location_in(mc.create_mesh())
-    assert place is not None
-    team = place.team
+    location = location_in(mc.create_mesh())
+    assert location is not None
+    team = location.team
     machine = replace(team.machine, **calibrate(team).constants)
     plans, runs = [], []
     for name, source, target in cases(len(team.ranks)):

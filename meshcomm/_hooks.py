@@ -11,7 +11,7 @@ Hook: TypeAlias = Literal[
     "world",  # of a mesh that is bound to none: the simulated one around, else that of COMM_WORLD
     "execute_plan",
     "numpy",  # NumPy's functions and universal functions, called with tensors
-    "trace",  # an operation on values that autograd follows
+    "traced",  # an operation on values that autograd follows
 ]
 F = TypeVar("F", bound=Callable[..., object])
 

@@ -1,4 +1,4 @@
-"""Boxes: intervals along each axis, and the boxes that a device sends to its peers or receives from them."""
+"""Boxes: intervals along each axis (MPI calls them subarrays, HDF5 hyperslabs), and who exchanges them with whom."""
 
 from collections.abc import Sequence
 from typing import NamedTuple, TypeAlias
@@ -25,7 +25,7 @@ def box_size(box: Box) -> int:
 
 
 class Boxes(NamedTuple):
-    """Boxes that one device sends or receives, and which of them each peer gets, or gives.
+    """The boxes that one device sends, and which of them each peer gets; or the same for what it receives.
 
     Indices are those of the global array. Peers are positions in a group.
     """
@@ -42,12 +42,13 @@ class Boxes(NamedTuple):
         return sizes
 
     def of(self, peer: int) -> Indices:
-        """Return which boxes *peer* gets, or gives."""
-        return self.which[self.peers == peer]
+        """Return the boxes that *peer* gets, or gives."""
+        which: Indices = self.which[self.peers == peer]
+        return which
 
 
 def stacked(columns: list[tuple[Indices, Indices]], boxes: int) -> tuple[Indices, Indices]:
-    """Return starts and stops of so many *boxes*, a row each, from a column of both per axis. Local."""
+    """Return starts and stops of *boxes* boxes, a row each, from the starts and stops along each axis."""
     if not columns:
         return np.zeros((boxes, 0), dtype=np.intp), np.zeros((boxes, 0), dtype=np.intp)
     return np.stack([a for a, _ in columns], axis=1), np.stack([b for _, b in columns], axis=1)
@@ -67,11 +68,14 @@ def no_boxes(ndim: int) -> Boxes:
 
 
 def contiguous(block: Box, starts: Indices, stops: Indices) -> bool:
-    """Return whether each box lies consecutively in *block*: whole on every axis after the first longer than 1."""
+    """Return whether each box lies consecutively in *block*.
+
+    A box does if it spans the block on every axis after the first one on which it is longer than 1.
+    """
     lengths = np.array([stop - start for start, stop in block], dtype=np.intp)
     extents = stops - starts
-    started = np.cumsum(extents > 1, axis=1) - (extents > 1) > 0  # an earlier axis is longer than 1
-    return bool(np.all(~started | (extents == lengths) | (extents == 0).any(axis=1, keepdims=True)))
+    longer_before = np.cumsum(extents > 1, axis=1) - (extents > 1) > 0  # an earlier axis is longer than 1
+    return bool(np.all(~longer_before | (extents == lengths) | (extents == 0).any(axis=1, keepdims=True)))
 
 
 def without_peer(boxes: Boxes, position: int) -> Boxes:
@@ -90,9 +94,9 @@ def _some(boxes: Boxes, chosen: NDArray[np.bool_]) -> Boxes:
 
 
 def intersections(box: Box, others: Sequence[Box]) -> Boxes:
-    """Return what *box* shares with the box of each of the *others*, whose index is its peer; empty ones are left out.
+    """Return what *box* shares with the box of each of the *others*; empty intersections are left out.
 
-    Peers that get the same box share it.
+    The peer of a box is its index among the others. Peers that get the same box share it.
 
     >>> found = intersections(((0, 4),), [((0, 2),), ((2, 6),), ((0, 2),), ((6, 8),)])
     >>> found.peers.tolist(), found.which.tolist(), found.starts.tolist(), found.stops.tolist()

@@ -1,4 +1,7 @@
-"""Coordinates: which blocks the devices of a mesh hold, from their coordinates along its dimensions."""
+"""Coordinates: the blocks that the devices of a mesh hold, from their coordinates along its dimensions.
+
+Block numbers and coordinates are two forms of the same thing: `encode` and `decode` turn one into the other.
+"""
 
 from math import prod
 
@@ -7,36 +10,51 @@ import numpy as np
 from meshcomm._types import Indices, Names
 from meshcomm.layouts.layout import Layout
 from meshcomm.layouts.mesh import Mesh
-from meshcomm.layouts.partition import Interval, overlapping, refines
+from meshcomm.layouts.partition import Cut, Interval
 
 
 def effective(layout: Layout) -> tuple[Names, ...]:
-    """Return the names per axis without mesh dimensions of size 1, which divide nothing. Local."""
+    """Return the names per axis without mesh dimensions of size 1, which cut nothing."""
     return tuple(tuple(n for n in names if layout.mesh.dim_size(n) > 1) for names in layout.axes)
 
 
 def used(layout: Layout) -> set[str]:
-    """Return the mesh dimensions that divide some axis. Local."""
+    """Return the mesh dimensions that shard some axis."""
     return {name for names in layout.axes for name in names}
 
 
-def parts_of(mesh: Mesh, names: Names) -> int:
-    """Return into how many blocks *names* cut an axis. Local."""
+def cut_by(mesh: Mesh, n: int, names: Names) -> Cut:
+    """Return the cut of an axis of *n* elements over the mesh dimensions *names*."""
+    return Cut(n, devices_along(mesh, names))
+
+
+def devices_along(mesh: Mesh, names: Names) -> int:
+    """Return how many devices differ only in their coordinates along *names*."""
     return prod(mesh.dim_size(name) for name in names)
 
 
 def coarser(mesh: Mesh, n: int, a: Names, b: Names) -> bool:
-    """Return whether an axis of *n* elements cut by *b* is cut by *a* and then further. Local."""
-    return b[: len(a)] == a and refines(n, parts_of(mesh, a), parts_of(mesh, b[len(a) :]))
+    """Return whether an axis of *n* elements cut by *b* is cut by *a* and then further."""
+    return b[: len(a)] == a and cut_by(mesh, n, a).refines(devices_along(mesh, b[len(a) :]))
 
 
 def coordinates_of(mesh: Mesh, device: int) -> dict[str, int]:
+    """Return the coordinate of *device* along each mesh dimension."""
     return {name: device // mesh.stride(name) % size for name, size in mesh.dims}
 
 
-def block_candidates(mesh: Mesh, n: int, names: Names, interval: Interval, fixed: dict[str, int]) -> Indices:
-    """Return the numbers of the blocks of *names* that meet *interval*, at the *fixed* coordinates only."""
-    numbers = overlapping(n, parts_of(mesh, names), interval)
+def block_candidates(layout: Layout, axis: int, n: int, interval: Interval, fixed: dict[str, int]) -> Indices:
+    """Return the numbers of the blocks that overlap an interval, without those at other coordinates.
+
+    Parameters
+    ----------
+    layout: the layout of the blocks
+    axis, n: the axis, and its length
+    interval: of indices on the axis
+    fixed: the coordinate along some mesh dimensions that a block must have
+    """
+    mesh, names = layout.mesh, layout.axes[axis]
+    numbers = layout.cut(axis, n).overlapping(interval)
     if not fixed.keys() & set(names):
         return np.arange(numbers.start, numbers.stop, dtype=np.intp)
     allowed = np.zeros(1, dtype=np.intp)
@@ -48,7 +66,7 @@ def block_candidates(mesh: Mesh, n: int, names: Names, interval: Interval, fixed
 
 
 def decode(mesh: Mesh, names: Names, numbers: Indices) -> list[tuple[str, Indices]]:
-    """Return the coordinate along each name of the blocks *numbers*, the first name slowest. Local."""
+    """Return the coordinate along each name of the blocks *numbers*, the first name slowest."""
     decoded = []
     for name in reversed(names):
         numbers, coordinate = np.divmod(numbers, mesh.dim_size(name))
@@ -57,7 +75,7 @@ def decode(mesh: Mesh, names: Names, numbers: Indices) -> list[tuple[str, Indice
 
 
 def encode(mesh: Mesh, names: Names, coordinates: dict[str, Indices]) -> Indices:
-    """Return the block numbers along *names* at *coordinates*, the inverse of `decode`. Local."""
+    """Return the block numbers along *names* at *coordinates*, the inverse of `decode`."""
     numbers = np.zeros_like(next(iter(coordinates.values()), np.zeros(1, dtype=np.intp)))
     for name in names:
         numbers = numbers * mesh.dim_size(name) + coordinates[name]
@@ -65,7 +83,7 @@ def encode(mesh: Mesh, names: Names, coordinates: dict[str, Indices]) -> Indices
 
 
 def numbers_of(layout: Layout, devices: Indices) -> Indices:
-    """Return the block numbers of *devices*, a row each."""
+    """Return the block numbers of *devices* along all axes, a row each."""
     mesh = layout.mesh
     coordinates = {name: devices // mesh.stride(name) % size for name, size in mesh.dims}
     columns = [encode(mesh, names, coordinates) if names else np.zeros_like(devices) for names in layout.axes]
@@ -77,18 +95,19 @@ def _unused(layout: Layout) -> Names:
 
 
 def replica_count(layout: Layout) -> int:
-    return parts_of(layout.mesh, _unused(layout))
+    """Return how many devices hold the same block."""
+    return devices_along(layout.mesh, _unused(layout))
 
 
 def replica_numbers(layout: Layout, devices: Indices) -> Indices:
-    """Return which replica of its block each of *devices* holds."""
+    """Return the number of the replica that each of *devices* holds of its block."""
     mesh, names = layout.mesh, _unused(layout)
     coordinates = {name: devices // mesh.stride(name) % mesh.dim_size(name) for name in names}
     return encode(mesh, names, coordinates) if names else np.zeros_like(devices)
 
 
 def devices_with(layout: Layout, numbers: Indices, replicas: Indices) -> Indices:
-    """Return the devices that hold these replicas of the blocks of these *numbers*, a row each."""
+    """Return the devices that hold the given *replicas* of the blocks with the given *numbers*, a row per block."""
     mesh, devices = layout.mesh, np.zeros(len(numbers), dtype=np.intp)
     for axis, names in enumerate(layout.axes):
         for name, coordinate in decode(mesh, names, numbers[:, axis]):
@@ -99,4 +118,5 @@ def devices_with(layout: Layout, numbers: Indices, replicas: Indices) -> Indices
 
 
 def one(number: int) -> Indices:
+    """Return *number* as an array of one index."""
     return np.array([number], dtype=np.intp)

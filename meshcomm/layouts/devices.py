@@ -19,7 +19,15 @@ _DEVICE_TYPE = re.compile(
 
 
 def checked_name(what: str, name: object, forbidden: str, may_be_empty: bool = False) -> str:
-    """Return *name* as a plain str that the text form can hold."""
+    """Return *name* as a plain str; ``MeshError`` if the text form of a mesh cannot hold it.
+
+    Parameters
+    ----------
+    what: says in messages whose name it is
+    name: the name
+    forbidden: characters that it may not contain; nor may it contain spaces
+    may_be_empty: whether the empty name is allowed
+    """
     if not isinstance(name, str):
         raise MeshError(f"{what} {quote(name)} is a {type(name).__name__}; it must be a str")
     if not (name or may_be_empty):
@@ -33,6 +41,7 @@ def checked_name(what: str, name: object, forbidden: str, may_be_empty: bool = F
 
 
 def as_tuple(what: str, values: Iterable[T]) -> tuple[T, ...]:
+    """Return *values* as a tuple; ``MeshError`` if they are no sequence, or one text."""
     if isinstance(values, str | bytes):
         raise MeshError(f"{what} are {quote(values)}, one {type(values).__name__}; they must be a sequence")
     try:
@@ -42,7 +51,7 @@ def as_tuple(what: str, values: Iterable[T]) -> tuple[T, ...]:
 
 
 def canonical_devices(devices: Sequence[str] | Sequence[int]) -> tuple[Ranks, tuple[str, ...] | None]:
-    """Return the rank of each device, and the device strings unless they can be made from the ranks."""
+    """Return the rank of each device, and the device strings; None for these if the ranks are enough to make them."""
     listed: Sequence[object] = devices if isinstance(devices, range) else as_tuple("devices", devices)
     if not listed:
         raise MeshError("a mesh of no devices; it needs at least one")
@@ -57,7 +66,7 @@ def canonical_devices(devices: Sequence[str] | Sequence[int]) -> tuple[Ranks, tu
 
 def _canonical_ranks(devices: Sequence[object]) -> Ranks:
     """Return *devices* as ranks: as a range where they are consecutive, else as a tuple."""
-    if isinstance(devices, range):  # a range may be long: it is listed only where it must be, and checked at its ends
+    if isinstance(devices, range):  # it may be long: only its ends are checked, and it is listed only if it must be
         _check_ranks({devices[0], devices[-1]})
         ranks: Ranks = devices
     else:
@@ -84,7 +93,7 @@ def _refuse_duplicates(devices: Sequence[object]) -> None:
         if first.setdefault(device, i) != i:
             raise MeshError(
                 f"duplicate devices found in mesh specification: {quote(device)} is device {first[device]} and "
-                f"device {i}; a device has one place in a mesh"
+                f"device {i}; a device has one location in a mesh"
             )
 
 
@@ -96,10 +105,12 @@ def _encoded_ranks(names: tuple[str, ...]) -> tuple[int, ...] | None:
 
 
 def rank_device(rank: int) -> str:
+    """Return the device string of meshcomm's own form for *rank*."""
     return f"/job:mpi/replica:0/task:{rank}/device:CPU:0"
 
 
 def device_type_of(device: str) -> str:
+    """Return the type in a device string, in capitals; ``MeshError`` if it has none."""
     match = _DEVICE_TYPE.fullmatch(device)
     if not match:
         raise MeshError(f"device {quote(device)} has no device type; a device string ends in TYPE:number, as in CPU:0")
@@ -107,12 +118,14 @@ def device_type_of(device: str) -> str:
 
 
 def on_host(device: str) -> str:
+    """Return the device string of the CPU beside *device*."""
     match = _DEVICE_TYPE.fullmatch(device)
     assert match, device
     return f"{device[: match.start(1)]}CPU{device[match.end(1) :]}"
 
 
 def check_device_types(devices: Sequence[str]) -> None:
+    """Raise ``MeshError`` if *devices* are of several types."""
     types = {device_type_of(device) for device in devices}
     if len(types) > 1:
         raise MeshError(f"devices containing multiple device types: {quote(sorted(types))}; a mesh has one")

@@ -17,14 +17,14 @@ _MAX_DIMS = 32  # the most axes of an ndarray that every NumPy in use allows
 
 
 class MeshDimension(NamedTuple):
-    """A mesh dimension: its name and how many devices lie along it."""
+    """A mesh dimension: its name and its size, the number of devices along it."""
 
     name: str
     size: int
 
 
 def canonical_dims(dims: Dims) -> tuple[MeshDimension, ...]:
-    """Return *dims* as MeshDimensions; ``MeshError`` unless names and sizes are those that a mesh can have. Local."""
+    """Return *dims* as MeshDimensions; ``MeshError`` if a mesh cannot have these names and sizes."""
     pairs = as_tuple("mesh dimensions", dims.items() if isinstance(dims, Mapping) else dims)
     if not 1 <= len(pairs) <= _MAX_DIMS:
         raise MeshError(f"{len(pairs)} mesh dimensions; a mesh has between 1 and {_MAX_DIMS}")
@@ -51,6 +51,7 @@ def _canonical_dim(i: int, pair: object) -> MeshDimension:
 
 
 def row_major_strides(dims: tuple[MeshDimension, ...]) -> tuple[int, ...]:
+    """Return the distance, in the list of devices, between neighbours along each dimension."""
     strides = [1]
     for dim in dims[:0:-1]:
         strides.append(strides[-1] * dim.size)

@@ -1,8 +1,8 @@
-"""Layouts: how the axes of a global array are divided over a mesh; pure values, without MPI and without data.
+"""Layouts: how the axes of a global array are sharded over a mesh; pure values, without MPI and without data.
 
-For each axis a layout holds the mesh dimensions that shard it. The axis is cut into as many blocks as they have
-devices, by the rule of :mod:`meshcomm.layouts.partition`; a device's coordinates along them give the number of the
-block that it holds.
+For each axis a layout holds the mesh dimensions that shard it. Their sizes multiply to the number of blocks that the
+axis is cut into, by the rule of :mod:`meshcomm.layouts.partition`. The coordinates of a device along these mesh
+dimensions give the number of the block that it holds.
 """
 
 import math
@@ -16,17 +16,23 @@ from meshcomm.layouts import layout_text, wire
 from meshcomm.layouts.boxes import Box
 from meshcomm.layouts.layout_text import MATCH, UNSHARDED, LayoutType, Spec
 from meshcomm.layouts.mesh import LONGEST_REPR, Mesh
-from meshcomm.layouts.partition import block_interval
+from meshcomm.layouts.partition import Cut
 
 Axes: TypeAlias = tuple[tuple[str, ...], ...]
 
 
 class Layout:
-    """How the axes of a global array are divided over a mesh; a frozen value. Local.
+    """How the axes of a global array are sharded over a mesh; a frozen value.
 
-    *sharding_specs* says for each axis which mesh dimension shards it: its name, ``UNSHARDED``, a tuple of names (the
-    axis is cut over all of them, the first name slowest), or, in the target of a relayout, ``MATCH``. A mesh dimension
-    shards at most one axis. Source: tf.experimental.dtensor.Layout.
+    Each device holds one block of the array (elsewhere: a shard). A mesh dimension shards at most one axis.
+    Source: tf.experimental.dtensor.Layout.
+
+    Parameters
+    ----------
+    sharding_specs: a spec for each axis: the name of the mesh dimension that shards it; ``UNSHARDED``; a tuple of
+        names, if the axis is cut over several mesh dimensions, the first name slowest; or ``MATCH``, in the target of
+        a relayout only
+    mesh: the mesh
 
     >>> mesh = Mesh(["TPU:0", "TPU:1", "TPU:2", "TPU:3", "TPU:4", "TPU:5"], [("x", 3), ("y", 2)])
     >>> layout = Layout(["x", UNSHARDED], mesh)
@@ -47,7 +53,7 @@ class Layout:
     _hash: int | None
 
     def __new__(cls, sharding_specs: Sequence[str | Sequence[str]], mesh: Mesh) -> "Layout":
-        """Normalise and check the arguments; LayoutError for what makes no layout. Local."""
+        """Normalise and check the arguments; LayoutError for what makes no layout."""
         if not isinstance(mesh, Mesh):
             raise LayoutError(f"mesh is not a valid Mesh object: {quote(mesh)} is a {type(mesh).__name__}")
         return cls._make(mesh, *_canonical_axes(sharding_specs, mesh), LayoutType.STATIC)
@@ -66,7 +72,7 @@ class Layout:
         layout._hash = None
         return layout
 
-    # -- parts --------------------------------------------------------------------------------------------------------
+    # -- attributes ---------------------------------------------------------------------------------------------------
 
     # Read by every relayout: attrgetter spares a call of Python.
     mesh: Mesh = property(attrgetter("_mesh"), doc="The mesh.")  # type: ignore[assignment]
@@ -76,7 +82,7 @@ class Layout:
 
     @property
     def sharding_specs(self) -> list[Spec]:
-        """The spec of each axis, a tuple where several mesh dimensions shard it; a copy. Local."""
+        """The spec of each axis, a tuple where several mesh dimensions shard it; a copy."""
         specs: list[Spec] = [names[0] if len(names) == 1 else names or UNSHARDED for names in self._axes]
         if self._match is not None:
             specs[self._match] = MATCH
@@ -84,45 +90,50 @@ class Layout:
 
     @property
     def axes(self) -> Axes:
-        """The names of the mesh dimensions on each axis, ``()`` for UNSHARDED and for MATCH. Local."""
+        """The names of the mesh dimensions on each axis, ``()`` for UNSHARDED and for MATCH."""
         return self._axes
 
     @property
     def type(self) -> LayoutType:
-        """Whether the layout is static, of a single device, or parted. Local."""
+        """Whether the layout is static, of a single device, or parted."""
         return self._type
 
     @property
+    def ndim(self) -> int:
+        """The number of axes."""
+        return len(self._axes)
+
+    @property
     def rank(self) -> int:
-        """The number of axes. Local."""
+        """The number of axes, by TensorFlow's name for it: see `ndim`."""
         return len(self._axes)
 
     @property
     def shape(self) -> list[int]:
-        """The number of shards of each axis, -1 for MATCH; the mesh's shape is ``mesh.shape()``. Local."""
+        """The number of shards of each axis, -1 for MATCH; the mesh's shape is ``mesh.shape()``."""
         return list(self._shards)
 
     def num_shards(self, idx: int) -> int:
-        """Return the number of shards of axis *idx*, which may count from the end; -1 for MATCH. Local."""
-        return self._shards[_axis(idx, self.rank)]
+        """Return the number of shards of axis *idx*, which may count from the end; -1 for MATCH."""
+        return self._shards[_axis(idx, self.ndim)]
 
     def is_fully_replicated(self) -> bool:
-        """Return whether every device holds all elements, as over mesh dimensions of size 1 too. Local."""
+        """Return whether every device holds all elements; an axis sharded over one device counts as unsharded."""
         return all(shards == 1 for shards in self._shards)
 
     def is_batch_parallel(self) -> bool:
-        """Return whether the first axis is sharded and no other one is. Local."""
-        return self._match is None and [bool(names) for names in self._axes] == [True] + [False] * (self.rank - 1)
+        """Return whether the first axis is sharded and no other one is."""
+        return self._match is None and [bool(names) for names in self._axes] == [True] + [False] * (self.ndim - 1)
 
     def is_single_device(self) -> bool:
-        """Return whether this is the layout of a single device, as made by ``from_device``. Local."""
+        """Return whether this is the layout of a single device, as made by ``from_device``."""
         return self._type is LayoutType.SINGLE_DEVICE
 
     # -- other layouts ------------------------------------------------------------------------------------------------
 
     @classmethod
     def batch_sharded(cls, mesh: Mesh, batch_dim: str | Sequence[str], rank: int, axis: int = 0) -> "Layout":
-        """Return the layout of *rank* axes of which only *axis* is sharded, over *batch_dim*. Local.
+        """Return a layout of *rank* axes that shards *axis* only, over the mesh dimension *batch_dim*.
 
         >>> Layout.batch_sharded(Mesh.from_string("|x=2|*CPU"), "x", rank=3, axis=-1).sharding_specs
         ['unsharded', 'unsharded', 'x']
@@ -133,24 +144,24 @@ class Layout:
 
     @classmethod
     def inner_sharded(cls, mesh: Mesh, inner_dim: str | Sequence[str], rank: int) -> "Layout":
-        """Return the layout of *rank* axes of which only the last one is sharded, over *inner_dim*. Local."""
+        """Return a layout of *rank* axes that shards the last axis only, over the mesh dimension *inner_dim*."""
         return cls.batch_sharded(mesh, inner_dim, rank, axis=-1)
 
     @classmethod
     def replicated(cls, mesh: Mesh, rank: int) -> "Layout":
-        """Return the layout of *rank* axes of which none is sharded. Local."""
+        """Return a layout of *rank* axes that shards none of them."""
         return cls([UNSHARDED] * _checked_rank(rank), mesh)
 
     @classmethod
     def from_single_device_mesh(cls, mesh: Mesh) -> "Layout":
-        """Return the layout of whole arrays on the one device of *mesh*; LayoutError if it has dimensions. Local."""
+        """Return the layout of whole arrays on the one device of *mesh*; LayoutError if it has dimensions."""
         if not isinstance(mesh, Mesh) or not mesh.is_single_device():
             raise LayoutError(f"type is single device, but mesh is not single device: {quote(mesh)}")
         return cls._make(mesh, (), None, LayoutType.SINGLE_DEVICE)
 
     @classmethod
     def from_device(cls, device: str) -> "Layout":
-        """Return the layout of whole arrays on *device*. Local.
+        """Return the layout of whole arrays on *device*.
 
         >>> Layout.from_device("CPU:0").to_string()
         'maximal:true, mesh:CPU:0'
@@ -158,29 +169,30 @@ class Layout:
         return cls.from_single_device_mesh(Mesh.from_device(device))
 
     def to_parted(self) -> "Layout":
-        """Return this layout with the type PARTED, which differs from it in text, wire form and value only. Local."""
+        """Return this layout with the type PARTED; only text, wire form and value differ."""
         if self.is_single_device():
             raise LayoutError(f"{quote(self)} is the layout of a single device; only a static layout can be parted")
         return self._make(self._mesh, self._axes, self._match, LayoutType.PARTED)
 
     def delete(self, dims: int | Iterable[int]) -> "Layout":
-        """Return the layout without the axes *dims*, one or several, which may count from the end. Local.
+        """Return the layout without the axes *dims*, one or several, which may count from the end.
 
         >>> layout = Layout(["x", UNSHARDED], Mesh.from_string("|x=2|*CPU"))
         >>> layout.delete(0).sharding_specs, layout.delete([0, -1]).sharding_specs
         (['unsharded'], [])
         """
         listed = dims if isinstance(dims, list | tuple | set | frozenset | range) else [dims]
-        dropped = {_axis(axis, self.rank) for axis in listed}
-        kept = [axis for axis in range(self.rank) if axis not in dropped]
+        dropped = {_axis(axis, self.ndim) for axis in listed}
+        kept = [axis for axis in range(self.ndim) if axis not in dropped]
         match = kept.index(self._match) if self._match in kept else None
         return self._make(self._mesh, tuple(self._axes[axis] for axis in kept), match, self._type)
 
     def matched(self, source: "Layout") -> "Layout":
-        """Return this layout with MATCH replaced by what *source* has on that axis. Local.
+        """Return this layout with MATCH replaced by what *source* has on that axis.
 
         The axis becomes UNSHARDED if the source's mesh dimension there shards another axis of this layout. LayoutError
-        if the ranks or the meshes differ, or if the source has MATCH itself. Source: relayout of TensorFlow's DTensor.
+        if the numbers of axes or the meshes differ, or if the source has MATCH itself. Source: relayout of
+        TensorFlow's DTensor.
 
         >>> mesh = Mesh.from_string("|x=2,y=2|*CPU")
         >>> Layout([MATCH, "y"], mesh).matched(Layout(["x", UNSHARDED], mesh)).sharding_specs
@@ -193,8 +205,8 @@ class Layout:
         if not isinstance(source, Layout):
             raise LayoutError(f"{quote(source)} is a {type(source).__name__}; {MATCH!r} takes its spec from a Layout")
         source.refuse_match()
-        if source.rank != self.rank:
-            raise LayoutError(f"a layout of rank {self.rank} cannot match one of rank {source.rank}; ranks must agree")
+        if source.ndim != self.ndim:
+            raise LayoutError(f"a layout of ndim {self.ndim} cannot match one of ndim {source.ndim}; they must agree")
         if source.mesh != self._mesh:
             raise LayoutError(f"a layout on {quote(self._mesh)} cannot match one on {quote(source.mesh)}")
         names = source.axes[self._match]
@@ -206,7 +218,7 @@ class Layout:
     # -- blocks -------------------------------------------------------------------------------------------------------
 
     def block_numbers(self, device: int) -> tuple[int, ...]:
-        """Return along each axis which of its blocks *device* holds; costs the same on a mesh of any size. Local.
+        """Return the number of the block that *device* holds along each axis.
 
         >>> Layout([("y", "x")], Mesh(range(6), [("x", 3), ("y", 2)])).block_numbers(5)
         (5,)
@@ -225,15 +237,33 @@ class Layout:
         return tuple(numbers)
 
     def block_box(self, global_shape: Iterable[int], device: int) -> Box:
-        """Return ``(start, stop)`` along each axis of the block of an array of *global_shape* on *device*. Local."""
+        """Return ``(start, stop)`` along each axis of the block of an array of *global_shape* on *device*."""
         shape = self._checked_shape(global_shape)
         numbers = self.block_numbers(device)
         if self.is_single_device():
             return tuple((0, length) for length in shape)
-        return tuple(map(block_interval, shape, self._shards, numbers))
+        return tuple(
+            Cut(n, blocks).interval(number) for n, blocks, number in zip(shape, self._shards, numbers, strict=True)
+        )
+
+    def cut(self, axis: int, length: int) -> Cut:
+        """Return the cut of *axis* of an array with *length* elements along it. *axis* counts from 0.
+
+        >>> Layout(["x"], Mesh(range(3), {"x": 3})).cut(0, 4).longest
+        2
+        """
+        return Cut(length, self._shards[axis])
+
+    def largest_block(self, shape: Sequence[int]) -> int:
+        """Return how many elements the largest block of an array of *shape* has.
+
+        >>> Layout(["x", UNSHARDED], Mesh(range(3), {"x": 3})).largest_block((4, 5))
+        10
+        """
+        return math.prod(Cut(n, blocks).longest for n, blocks in zip(shape, self._shards, strict=True))
 
     def block_slices(self, global_shape: Iterable[int], device: int) -> tuple[slice, ...]:
-        """Return the slices that cut the block on *device* from an array of *global_shape*. Local.
+        """Return the slices that cut the block on *device* from an array of *global_shape*.
 
         An axis of any length is cut as numpy.array_split cuts; blocks may be empty.
 
@@ -244,7 +274,7 @@ class Layout:
         return tuple(slice(start, stop) for start, stop in self.block_box(global_shape, device))
 
     def block_shape(self, global_shape: Iterable[int], device: int) -> tuple[int, ...]:
-        """Return the shape of the block of an array of *global_shape* on *device*. Local.
+        """Return the shape of the block of an array of *global_shape* on *device*.
 
         >>> Layout(["x"], Mesh(range(3), {"x": 3})).block_shape((4,), 0)
         (2,)
@@ -252,60 +282,62 @@ class Layout:
         return tuple(stop - start for start, stop in self.block_box(global_shape, device))
 
     def global_shape_from_local_shape(self, local_shape: Iterable[int]) -> tuple[int, ...]:
-        """Return the shape of the array whose blocks all have *local_shape*. Local.
+        """Return the shape of the array whose blocks all have *local_shape*.
 
         >>> Layout(["x", UNSHARDED], Mesh(range(3), {"x": 3})).global_shape_from_local_shape((2, 5))
         (6, 5)
         """
         self.refuse_match()
         shape = self._checked_shape(local_shape)
-        shards = self._shards or (1,) * len(shape)  # a single device holds all of an array of any rank
-        return tuple(length * parts for length, parts in zip(shape, shards, strict=True))
+        shards = self._shards or (1,) * len(shape)  # a single device holds all of any array
+        return tuple(length * blocks for length, blocks in zip(shape, shards, strict=True))
 
     def local_shape_from_global_shape(self, global_shape: Iterable[int]) -> tuple[int, ...]:
-        """Return the shape that all blocks of an array of *global_shape* have; ShapeError where they differ. Local.
+        """Return the shape that all blocks of an array of *global_shape* have; ShapeError where they differ.
 
         >>> Layout(["x", UNSHARDED], Mesh(range(3), {"x": 3})).local_shape_from_global_shape((6, 5))
         (2, 5)
         """
         self.refuse_match()
         shape = self._checked_shape(global_shape)
-        for axis, (length, parts) in enumerate(zip(shape, self._shards, strict=False)):
-            if length % parts:
+        for axis, (length, shards) in enumerate(zip(shape, self._shards, strict=False)):
+            if length % shards:
                 raise ShapeError(
-                    f"axis {axis} of shape {shape} has {length} elements, which {parts} shards do not divide evenly; "
+                    f"axis {axis} of shape {shape} has {length} elements, which {shards} shards do not divide evenly; "
                     "block_slices(global_shape, device) gives the block of each device"
                 )
         return self.block_shape(shape, 0)
 
     def offset_to_shard(self) -> list[tuple[int, ...]]:
-        """Return for each device the number of the block it holds along each axis. Local."""
+        """Return `block_numbers` of every device."""
         return [self.block_numbers(device) for device in range(self._mesh.size)]
 
     def offset_tuple_to_global_index(self, offset_tuple: Sequence[int]) -> int:
-        """Return the position of a block among all blocks in row-major order, from its number along each axis. Local.
+        """Return the index of a block among all blocks in row-major order, from its number along each axis.
 
-        Of fewer numbers than axes, the missing ones are zero.
+        If there are fewer numbers than axes, the missing ones are zero.
 
         >>> Layout(["x", "y"], Mesh(range(6), [("x", 3), ("y", 2)])).offset_tuple_to_global_index((2, 1))
         5
         """
         self.refuse_match()
         numbers = tuple(integer(number, "block number", LayoutError) for number in _listed("offset", offset_tuple))
-        if len(numbers) > self.rank:
+        if len(numbers) > self.ndim:
             raise LayoutError(
-                f"offset {quote(numbers)} has {len(numbers)} numbers; a layout of rank {self.rank} has one per axis"
+                f"offset {quote(numbers)} has {len(numbers)} numbers; a layout of ndim {self.ndim} has one per axis"
             )
         index = 0
-        for axis, parts in enumerate(self._shards):
+        for axis, shards in enumerate(self._shards):
             number = numbers[axis] if axis < len(numbers) else 0
-            if not 0 <= number < parts:
-                raise LayoutError(f"block {quote(number)} on axis {axis}, which has {parts}; 0 <= number < num_shards")
-            index = index * parts + number
+            if not 0 <= number < shards:
+                raise LayoutError(
+                    f"block {quote(number)} on axis {axis}, which has {shards}; 0 <= number < num_shards"
+                )
+            index = index * shards + number
         return index
 
     def refuse_match(self) -> None:
-        """Raise LayoutError if an axis is MATCH, which says where elements live only beside a source. Local."""
+        """Raise LayoutError if an axis is MATCH: without a source, such a layout does not say where elements live."""
         if self._match is not None:
             raise LayoutError(
                 f"axis {self._match} is {MATCH!r}; matched(source) replaces it by what a source layout has there"
@@ -315,7 +347,7 @@ class Layout:
         checked = tuple(integer(length, "length", ShapeError) for length in _listed("shape", shape))
         if len(checked) != len(self._axes) and not self.is_single_device():
             raise LayoutError(
-                f"shape {quote(checked)} has rank {len(checked)}, but the layout has rank {self.rank}; they must agree"
+                f"shape {quote(checked)} has ndim {len(checked)}, but the layout has ndim {self.ndim}; they must agree"
             )
         if any(length < 0 for length in checked):
             raise ShapeError(f"shape {quote(checked)} has a negative length; lengths are zero or more")
@@ -324,10 +356,10 @@ class Layout:
     # -- text, wire form and the other protocols of values ------------------------------------------------------------
 
     def to_string(self) -> str:
-        """Return the layout as one line of text, with its mesh. Local.
+        """Return the layout as one line of text, with its mesh.
 
-        Source: Layout::ToString of TensorFlow; several mesh dimensions on one axis, which it does not know, are joined
-        by ``+``.
+        Source: Layout::ToString of TensorFlow. Several mesh dimensions on one axis, which TensorFlow does not have,
+        are joined by ``+``.
 
         >>> Layout([("x", "y"), UNSHARDED], Mesh(["CPU:0"], [("x", 1), ("y", 1)])).to_string()
         'sharding_specs:x+y,unsharded, mesh:|x=1,y=1|0|0|CPU:0'
@@ -336,7 +368,7 @@ class Layout:
 
     @classmethod
     def from_string(cls, text: str) -> "Layout":
-        """Return the layout that *text* describes; LayoutError, or MeshError for its mesh, for other text. Local.
+        """Return the layout that *text* describes; LayoutError, or MeshError for its mesh, for other text.
 
         >>> Layout.from_string("sharding_specs:x, mesh:|x=2|*CPU").shape
         [2]
@@ -356,15 +388,15 @@ class Layout:
         return cls._make(mesh, *_canonical_axes(layout_text.parsed_specs(texts), mesh), layout_type)
 
     def as_proto(self) -> Any:
-        """Return the layout as a LayoutProto: a protobuf message, or a stand-in without protobuf installed. Local."""
+        """Return the layout as a LayoutProto: a protobuf message, or a stand-in without protobuf installed."""
         return wire.as_message(layout_text.LAYOUT_MESSAGE, self._wire_values())
 
     def mesh_proto(self) -> Any:
-        """Return the mesh as a MeshProto: a protobuf message, or a stand-in without protobuf installed. Local."""
+        """Return the mesh as a MeshProto: a protobuf message, or a stand-in without protobuf installed."""
         return self._mesh.as_proto()
 
     def serialized_string(self) -> bytes:
-        """Return the bytes of the layout's LayoutProto. Local.
+        """Return the bytes of the layout's LayoutProto.
 
         >>> layout = Layout(["x"], Mesh(["CPU:0"], [("x", 1)]))
         >>> Layout.from_str(layout.serialized_string()) == layout
@@ -377,7 +409,7 @@ class Layout:
 
     @classmethod
     def from_proto(cls, proto: object) -> "Layout":
-        """Return the layout of a LayoutProto, given as any message with ``SerializeToString()`` or as bytes. Local."""
+        """Return the layout of a LayoutProto, given as any message with ``SerializeToString()`` or as bytes."""
         try:
             values = wire.decode(layout_text.LAYOUT_MESSAGE, wire.as_bytes(proto))
         except wire.WireError as error:
@@ -387,7 +419,7 @@ class Layout:
 
     @classmethod
     def from_str(cls, proto_str: bytes) -> "Layout":
-        """Return the layout of the bytes of a LayoutProto, as ``serialized_string`` makes them. Local."""
+        """Return the layout of the bytes of a LayoutProto, as ``serialized_string`` makes them."""
         if not isinstance(proto_str, bytes | bytearray | memoryview):
             raise LayoutError(
                 f"{type(proto_str).__name__} holds no LayoutProto; from_str takes bytes, from_string takes text"
@@ -413,7 +445,7 @@ class Layout:
         parted = ".to_parted()" if self._type is LayoutType.PARTED else ""
         return f"Layout({self.sharding_specs}, {self._mesh!r}){parted}"
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return _unpickled, (self._type.name, self.sharding_specs, self._mesh)
 
     def __copy__(self) -> "Layout":
@@ -483,12 +515,12 @@ def _refuse_name(axis: int, name: str, mesh: Mesh) -> NoReturn:
     )
 
 
-def _axis(axis: object, rank: int) -> int:
+def _axis(axis: object, ndim: int) -> int:
     """Return *axis* counted from the front."""
     number = integer(axis, "axis", LayoutError)
-    if not -rank <= number < rank:
-        raise LayoutError(f"axis {quote(axis)} of a layout of rank {rank}; it is -rank <= axis < rank")
-    return number % rank
+    if not -ndim <= number < ndim:
+        raise LayoutError(f"axis {quote(axis)} of a layout of ndim {ndim}; it is -ndim <= axis < ndim")
+    return number % ndim
 
 
 def _checked_rank(rank: object, least: int = 0) -> int:

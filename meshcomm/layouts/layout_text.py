@@ -1,7 +1,7 @@
 """The text and the wire form of layouts.
 
-Source: Layout::ToString and LayoutProto of TensorFlow's DTensor, which do not know several mesh dimensions on one axis:
-these are joined by ``+``.
+Source: Layout::ToString and LayoutProto of TensorFlow's DTensor. Several mesh dimensions on one axis, which TensorFlow
+does not have, are joined by ``+``.
 """
 
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""What moving bytes costs on a machine, and which ranks share a node; pure."""
+"""What it costs to move bytes on a machine, and which ranks share a node."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,33 +19,39 @@ CONSTANTS = (
     "beta_between",
     "gamma",
 )
-"""Constants of a `Machine`, what each unit of a `Load` costs, in its order."""
+"""The constants of a `Machine`: the cost of a unit of each entry of a `Load`, in the order of the entries."""
 
 
 class Load(NamedTuple):
-    """What a device receives, from its own node and from others, and passes over: what time is predicted from."""
+    """The work from which time is predicted: what a device receives from its own node and from others, and copies."""
 
-    near_exchanges: float
-    near_messages: float
-    near_bytes: float
-    far_exchanges: float  # in which it receives from other nodes
-    far_messages: float
-    far_bytes: float
-    passed_bytes: float
+    on_node_exchanges: float
+    on_node_messages: float
+    on_node_bytes: float
+    off_node_exchanges: float  # those in which it receives from other nodes
+    off_node_messages: float
+    off_node_bytes: float
+    passed_bytes: float  # read and written in memory, to pack, to unpack and to copy
 
     def plus(self, other: "Load") -> "Load":
-        """Return this load and the *other* one. Local."""
+        """Return this load and the *other* one."""
         return Load(*(a + b for a, b in zip(self, other, strict=True)))
 
 
 @dataclass(frozen=True)
 class Machine(FieldsOnly):
-    """Constants of a cost model, and the map of ranks to nodes; plans are chosen by it. Local.
+    """Constants of a cost model, and the map of ranks to nodes; plans are chosen by it.
 
-    An exchange costs `wait` seconds, in which its ranks wait for each other, a message of it `alpha` seconds and a
-    byte `beta` seconds, within a node or between nodes; a pass over memory, such as packing, costs `gamma` seconds per
-    byte. `nodes` says which ranks share a node: a number of ranks per node, in order, or the node of each rank; 0 is a
-    single node. ``python -m meshcomm calibrate`` measures the constants. ``MeshError`` for negative or unknown values.
+    All constants are in seconds, those that end in `within` for ranks of one node, in `between` for ranks of several.
+    ``python -m meshcomm calibrate`` measures them. ``MeshError`` for a negative or unknown value.
+
+    Parameters
+    ----------
+    wait_within, wait_between: the latency of an exchange, in which its ranks wait for each other
+    alpha_within, alpha_between: the cost of a message
+    beta_within, beta_between: the cost of a byte in a message
+    gamma: the cost of a byte that is packed, unpacked or copied
+    nodes: the number of ranks per node, in order; or the node of each rank; 0 is a single node
 
     >>> machine = Machine(nodes=2)
     >>> machine.node_of(np.arange(4)).tolist(), machine.ranks_on(1).tolist()
@@ -73,11 +79,11 @@ class Machine(FieldsOnly):
 
     @cached_property
     def one_node(self) -> bool:
-        """Whether all ranks are on one node. Local."""
+        """Whether all ranks are on one node."""
         return self.nodes == 0 or (isinstance(self.nodes, tuple) and len(set(self.nodes)) <= 1)
 
     def node_of(self, ranks: Indices) -> Indices:
-        """Return the node of each of *ranks*. Local; ``MeshError`` for a rank that the machine does not list."""
+        """Return the node of each of *ranks*; ``MeshError`` for a rank that the machine does not list."""
         if isinstance(self.nodes, int):
             block: Indices = ranks // self.nodes if self.nodes else np.zeros_like(ranks)
             return block
@@ -87,7 +93,7 @@ class Machine(FieldsOnly):
         return nodes
 
     def ranks_on(self, node: int) -> Indices:
-        """Return the ranks on *node*, ascending; ``MeshError`` for the only node, which is not listed. Local."""
+        """Return the ranks on *node*, ascending; ``MeshError`` for the only node, which is not listed."""
         if self.nodes == 0:
             raise MeshError("a machine of one node does not list its ranks")
         if isinstance(self.nodes, int):
@@ -103,5 +109,5 @@ class Machine(FieldsOnly):
         return {int(node): np.flatnonzero(self._table == node) for node in np.unique(self._table)}
 
     def seconds(self, load: Load) -> float:
-        """Return how long a device takes for its *load*. Local."""
+        """Return how long a device takes for its *load*."""
         return float(sum(getattr(self, name) * count for name, count in zip(CONSTANTS, load, strict=True)))

@@ -1,14 +1,15 @@
 """Meshes: devices arranged in a grid with named dimensions; pure values, without MPI and without data.
 
-One device of a mesh is one MPI rank. Devices are numbered row-major over the mesh dimensions. A mesh is its name, its
-dimensions and its devices; where it runs (:attr:`Mesh.world`) is not part of the value.
+One device of a mesh is one MPI rank. Devices are numbered row-major over the mesh dimensions. The value of a mesh is
+its name, its dimensions and its devices; where it runs (:attr:`Mesh.world`) is not part of the value.
 """
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from meshcomm import _hooks
 from meshcomm._arguments import integer, quote
@@ -18,11 +19,17 @@ from meshcomm.layouts import mesh_text, wire
 from meshcomm.layouts.devices import canonical_devices, checked_name, device_type_of, on_host, rank_device
 from meshcomm.layouts.dimensions import Dims, MeshDimension, canonical_dims, row_major_strides
 
-LONGEST_REPR = 64  # devices; a mesh with more of them is described by its dimensions only
+if TYPE_CHECKING:
+    from meshcomm.ranks.mpi import MPIWorld
+    from meshcomm.ranks.simulate import SimulatedWorld
+
+World: TypeAlias = "MPIWorld | SimulatedWorld"
+
+LONGEST_REPR = 64  # devices; the repr of a larger mesh has its dimensions only
 
 
 class _Listing(NamedTuple):
-    """What the mesh of another system may say beyond a list of devices: who has which of them, counted from where."""
+    """The lists of devices of a mesh from another system: those of this process, those of all, and the first id."""
 
     first_id: int
     local_ids: tuple[int, ...]
@@ -31,16 +38,22 @@ class _Listing(NamedTuple):
 
 
 class _UnknownDimensionError(MeshError, KeyError):
-    """A mesh dimension asked for by a name the mesh does not have."""
+    """The mesh has no dimension of this name."""
 
     __str__ = Exception.__str__  # KeyError's would put the message in quotes
 
 
 class Mesh:
-    """Devices in a grid with named dimensions; a frozen value. Local.
+    """Devices in a grid with named dimensions; a frozen value.
 
-    *devices* are device strings or integer ranks, in row-major order; *dims* are pairs ``(name, size)`` or a dict.
-    Source: tf.experimental.dtensor.Mesh, in the form its page of Layout writes.
+    Source: tf.experimental.dtensor.Mesh, in the form that its page of Layout writes.
+
+    Parameters
+    ----------
+    devices: device strings or integer ranks, in row-major order
+    dims: the mesh dimensions, slowest first: pairs ``(name, size)`` or a dict
+    mesh_name: a name for people, which is part of the value
+    use_xla_spmd: a mark that the text and wire forms keep; meshcomm makes no use of it
 
     >>> mesh = Mesh(["TPU:0", "TPU:1", "TPU:2", "TPU:3", "TPU:4", "TPU:5"], [("x", 3), ("y", 2)])
     >>> mesh.size, mesh.shape(), mesh.coords(3), mesh["y"]
@@ -73,15 +86,15 @@ class Mesh:
     _strides: tuple[int, ...]
     _index: dict[str, int]
     _hash: int | None
-    bound_world: Any  # where the mesh runs; None: where all meshes run. Not part of the value
+    bound_world: "World | None"  # where the mesh runs; None: where all meshes run. Not part of the value
     closed_by: frozenset[int]  # the ranks that closed it: simulated ones may share a mesh. Not part of the value
 
     def __new__(
         cls, devices: Sequence[str] | Sequence[int], dims: Dims, mesh_name: str = "", use_xla_spmd: bool = False
     ) -> "Mesh":
-        """Normalise and check the arguments; MeshError for what makes no mesh. Local."""
+        """Normalise and check the arguments; MeshError if they make no mesh."""
         ranks, names = canonical_devices(devices)
-        mesh = cls._make(mesh_name, canonical_dims(dims), ranks, names, None, bool(use_xla_spmd))
+        mesh = cls._make(mesh_name, canonical_dims(dims), ranks, names=names, use_xla_spmd=bool(use_xla_spmd))
         product = math.prod(mesh.shape())
         if mesh.size != product:
             raise MeshError(
@@ -96,10 +109,12 @@ class Mesh:
         name: str,
         dims: tuple[MeshDimension, ...],
         ranks: Ranks,
-        names: tuple[str, ...] | None,
-        listing: _Listing | None,
-        use_xla_spmd: bool,
+        *,
+        names: tuple[str, ...] | None = None,
+        listing: _Listing | None = None,
+        use_xla_spmd: bool = False,
     ) -> "Mesh":
+        """Return a mesh of checked and canonical values, which the slots describe."""
         mesh = object.__new__(cls)
         mesh._name = checked_name("mesh name", name, "|", may_be_empty=True)
         mesh._dims = dims
@@ -115,8 +130,8 @@ class Mesh:
             raise MeshError(f"use_xla_spmd on a mesh of {mesh.device_type()} devices; XLA SPMD needs TPU devices")
         return mesh
 
-    def _bound_to(self, world: object) -> "Mesh":
-        """Return an equal mesh that runs in *world*. Local."""
+    def _bound_to(self, world: "World | None") -> "Mesh":
+        """Return an equal mesh that runs in *world*."""
         mesh = object.__new__(Mesh)
         for slot in Mesh.__slots__:
             if slot != "__weakref__":
@@ -128,15 +143,17 @@ class Mesh:
     # -- where it runs ------------------------------------------------------------------------------------------------
 
     @property
-    def world(self) -> Any:
-        """The world this mesh runs in: the one it was created in, else the one all meshes share. Local."""
-        return _hooks.call("world") if self.bound_world is None else self.bound_world
+    def world(self) -> "World":
+        """The world that this mesh runs in: the one in which it was created, else the one that all meshes share."""
+        if self.bound_world is not None:
+            return self.bound_world
+        world: World = _hooks.call("world")
+        return world
 
     @property
     def rank(self) -> int | None:
-        """This process's device in the mesh, or None outside it. Local."""
-        device: int | None = self.world.device_in(self)
-        return device
+        """The device of this process in the mesh; None if it is outside."""
+        return self.world.device_in(self)
 
     def close(self) -> None:
         """Free the communicators that this mesh uses. Collective over the mesh."""
@@ -146,43 +163,43 @@ class Mesh:
 
     @property
     def name(self) -> str:
-        """The mesh's name, ``""`` if it has none. Local."""
+        """The mesh's name, ``""`` if it has none."""
         return self._name
 
     @property
     def dims(self) -> tuple[MeshDimension, ...]:
-        """The mesh dimensions, slowest first. Local."""
+        """The mesh dimensions, slowest first."""
         return self._dims
 
     @property
     def dim_names(self) -> list[str]:
-        """The names of the mesh dimensions, slowest first. Local."""
+        """The names of the mesh dimensions, slowest first."""
         return [dim.name for dim in self._dims]
 
     @property
     def strides(self) -> list[int]:
-        """How far apart neighbours along each mesh dimension are in the list of devices. Local."""
+        """The distance, in the list of devices, between neighbours along each mesh dimension."""
         return list(self._strides)
 
     @property
     def size(self) -> int:
-        """The number of devices. Local."""
+        """The number of devices."""
         return len(self._ranks)
 
     def shape(self) -> list[int]:
-        """Return the sizes of the mesh dimensions, slowest first. Local."""
+        """Return the sizes of the mesh dimensions, slowest first."""
         return [dim.size for dim in self._dims]
 
     def contains_dim(self, dim_name: object) -> bool:
-        """Return whether the mesh has a dimension called *dim_name*. Local."""
+        """Return whether the mesh has a dimension called *dim_name*."""
         return isinstance(dim_name, str) and dim_name in self._index
 
     def dim_size(self, dim_name: str) -> int:
-        """Return the size of the mesh dimension *dim_name*; MeshError if there is none. Local."""
+        """Return the size of the mesh dimension *dim_name*; MeshError if there is none."""
         return self[dim_name].size
 
     def stride(self, dim_name: str) -> int:
-        """Return the stride of the mesh dimension *dim_name*; MeshError if there is none. Local."""
+        """Return the stride of the mesh dimension *dim_name*; MeshError if there is none."""
         return self._strides[self._position(dim_name)]
 
     def __contains__(self, dim_name: object) -> bool:
@@ -202,33 +219,33 @@ class Mesh:
 
     @property
     def ranks(self) -> Ranks:
-        """The rank of each device in the mesh's world, a range wherever they are consecutive. Local."""
+        """The rank of each device in the mesh's world: a range if the ranks are consecutive, else a tuple."""
         return self._ranks
 
     @property
     def single_device(self) -> str:
-        """The device of a single-device mesh, ``""`` for any other mesh. Local."""
+        """The device of a single-device mesh, ``""`` for any other mesh."""
         return self.local_devices()[0] if self.is_single_device() else ""
 
     def is_single_device(self) -> bool:
-        """Return whether this is a single device without mesh dimensions, as made by ``from_device``. Local."""
+        """Return whether this is a single device without mesh dimensions, as made by ``from_device``."""
         return not self._dims
 
-    def global_device_ids(self) -> "np.ndarray[Any, np.dtype[np.int64]]":
-        """Return the numbers of all devices as an int64 array in the shape of the mesh. Local."""
+    def global_device_ids(self) -> NDArray[np.int64]:
+        """Return the numbers of all devices as an int64 array in the shape of the mesh."""
         first = self.min_global_device_id()
         return np.arange(first, first + self.size, dtype=np.int64).reshape(self.shape())
 
     def global_devices(self) -> list[str]:
-        """Return the device strings of all processes, where a text or proto listed them apart; else ``[]``. Local."""
+        """Return the device strings of all processes if a text or proto listed them separately; else ``[]``."""
         return list(self._listing.global_devices) if self._listing else []
 
     def local_device_ids(self) -> list[int]:
-        """Return the numbers of the local devices; a mesh made here lists all of its devices as local. Local."""
+        """Return the numbers of the local devices; a mesh made here lists all of its devices as local."""
         return list(self._listing.local_ids if self._listing else range(self.size))
 
     def local_devices(self) -> list[str]:
-        """Return the device strings of the local devices; a mesh made here lists all of its devices as local. Local.
+        """Return the device strings of the local devices; a mesh made here lists all of its devices as local.
 
         >>> Mesh([4, 7], {"x": 2}).local_devices()
         ['/job:mpi/replica:0/task:4/device:CPU:0', '/job:mpi/replica:0/task:7/device:CPU:0']
@@ -238,29 +255,29 @@ class Mesh:
         return [rank_device(rank) for rank in self._ranks] if self._names is None else list(self._names)
 
     def num_local_devices(self) -> int:
-        """Return the number of local devices. Local."""
+        """Return the number of local devices."""
         return len(self._listing.local_ids) if self._listing else self.size
 
     def min_global_device_id(self) -> int:
-        """Return the number of the first device. Local."""
+        """Return the number of the first device."""
         return self._listing.first_id if self._listing else 0
 
     def device_type(self) -> str:
-        """Return what the devices are, in capitals: ``CPU``, ``GPU``, ``TPU``. Local."""
+        """Return the type of the devices, in capitals: ``CPU``, ``GPU``, ``TPU``."""
         if self._listing:
             return device_type_of((self._listing.local_devices or self._listing.global_devices)[0])
         return "CPU" if self._names is None else device_type_of(self._names[0])
 
     def is_remote(self) -> bool:
-        """Return whether no device is local. Local."""
+        """Return whether no device is local."""
         return self.num_local_devices() == 0
 
     def use_xla_spmd(self) -> bool:
-        """Return whether the mesh was marked for XLA SPMD; meshcomm itself makes no use of it. Local."""
+        """Return whether the mesh was marked for XLA SPMD; meshcomm itself makes no use of it."""
         return self._use_xla_spmd
 
     def host_mesh(self) -> "Mesh":
-        """Return the mesh of the CPUs beside these devices, in the same world, without the mesh's name. Local."""
+        """Return the mesh of the CPUs beside these devices, in the same world, without the mesh's name."""
         return self._on_hosts()._bound_to(self.bound_world)
 
     def _on_hosts(self) -> "Mesh":
@@ -277,10 +294,10 @@ class Mesh:
         )
         return self._from_written(written)
 
-    # -- places in the grid -------------------------------------------------------------------------------------------
+    # -- coordinates --------------------------------------------------------------------------------------------------
 
     def coords(self, device: int) -> list[int]:
-        """Return the coordinates of *device*, wrapping around at the number of devices. Local.
+        """Return the coordinates of *device*, wrapping around at the number of devices.
 
         >>> mesh = Mesh(range(6), [("x", 3), ("y", 2)])
         >>> mesh.coords(5), mesh.coords(6), mesh.coords(-1)
@@ -290,13 +307,13 @@ class Mesh:
         return [device // stride % dim.size for dim, stride in zip(self._dims, self._strides, strict=True)]
 
     def device_location(self, offset: int) -> list[int]:
-        """Return the coordinates of device *offset*; MeshError unless ``0 <= offset < size``. Local."""
+        """Return the coordinates of device *offset*; MeshError unless ``0 <= offset < size``."""
         if not 0 <= integer(offset, "mesh offset") < self.size:
             raise MeshError(f"mesh offset {quote(offset)} of a mesh of {self.size} devices; it is 0 <= offset < size")
         return self.coords(offset)
 
     def unravel_index(self) -> dict[int, dict[str, int]]:
-        """Return the coordinates of every device by the names of the dimensions. Local.
+        """Return the coordinates of every device by the names of the dimensions.
 
         >>> Mesh(range(2), {"x": 2}).unravel_index()
         {0: {'x': 0}, 1: {'x': 1}}
@@ -304,7 +321,7 @@ class Mesh:
         return {device: self._named_coords(device) for device in range(self.size)}
 
     def local_device_locations(self) -> list[dict[str, int]]:
-        """Return the coordinates of every local device by the names of the dimensions. Local."""
+        """Return the coordinates of every local device by the names of the dimensions."""
         first = self.min_global_device_id()
         return [self._named_coords(number - first) for number in self.local_device_ids()]
 
@@ -312,7 +329,7 @@ class Mesh:
         return dict(zip(self.dim_names, self.coords(device), strict=True))
 
     def groups_along(self, dim_names: str | Iterable[str]) -> tuple[tuple[int, ...], ...]:
-        """Return the groups of devices that differ only along *dim_names*, as a group assignment. Local.
+        """Return the groups of devices that differ only along *dim_names*, as a group assignment.
 
         Device numbers ascend inside a group; the order of *dim_names* does not matter.
 
@@ -330,10 +347,10 @@ class Mesh:
     # -- text, wire form and the other protocols of values ------------------------------------------------------------
 
     def to_string(self) -> str:
-        """Return the mesh as one line of text. Local.
+        """Return the mesh as one line of text.
 
-        Source: Mesh::ToString of TensorFlow: name, dimensions, global ids, local ids, local devices and, where the
-        mesh has them, global devices and a mark for XLA SPMD. A single-device mesh is its device.
+        Source: Mesh::ToString of TensorFlow: name, dimensions, global ids, local ids, local devices and, if the mesh
+        has them, global devices and a mark for XLA SPMD. The text of a single-device mesh is its device string.
 
         >>> Mesh(["TPU:0", "TPU:1"], [("x", 2)], "pod").to_string()
         'pod|x=2|0,1|0,1|TPU:0,TPU:1'
@@ -342,9 +359,9 @@ class Mesh:
 
     @classmethod
     def from_string(cls, text: str) -> "Mesh":
-        """Return the mesh that *text* describes; MeshError for any other text. Local.
+        """Return the mesh that *text* describes; MeshError for any other text.
 
-        Takes what ``to_string`` writes, and the short form ``name|dimensions|*TYPE``, which makes up device strings.
+        It takes texts of ``to_string``, and the short form ``name|dimensions|*TYPE``, which makes up device strings.
 
         >>> Mesh.from_string("|x=2|*TPU").local_devices()
         ['/job:localhost/task:0/device:TPU:0', '/job:localhost/task:0/device:TPU:1']
@@ -373,15 +390,16 @@ class Mesh:
         mesh_text.check(mesh)
         name, dims, ids, local_ids, local_devices, global_devices, use_xla_spmd = mesh
         if not global_devices and tuple(local_ids) == tuple(range(len(ids))):
-            return cls._make(name, dims, *canonical_devices(local_devices), None, use_xla_spmd)
+            ranks, names = canonical_devices(local_devices)
+            return cls._make(name, dims, ranks, names=names, use_xla_spmd=use_xla_spmd)
         listing = _Listing(ids[0], tuple(local_ids), tuple(local_devices), tuple(global_devices))
         in_order = mesh_text.devices_in_order(mesh)
         ranks = canonical_devices(in_order)[0] if in_order else range(len(ids))
-        return cls._make(name, dims, ranks, None, listing, use_xla_spmd)
+        return cls._make(name, dims, ranks, listing=listing, use_xla_spmd=use_xla_spmd)
 
     @classmethod
     def from_device(cls, device: str) -> "Mesh":
-        """Return the mesh of a single device, without dimensions; its text is the device string. Local.
+        """Return the mesh of a single device, without dimensions; its text is the device string.
 
         >>> mesh = Mesh.from_device("CPU:0")
         >>> mesh.size, mesh.shape(), mesh.single_device
@@ -389,14 +407,15 @@ class Mesh:
         """
         if not isinstance(device, str):
             raise MeshError(f"device {quote(device)} is a {type(device).__name__}; a single device is a string")
-        return cls._make("", (), *canonical_devices((device,)), None, False)
+        ranks, names = canonical_devices((device,))
+        return cls._make("", (), ranks, names=names)
 
     def as_proto(self) -> Any:
-        """Return the mesh as a MeshProto: a protobuf message, or a stand-in where protobuf is not installed. Local."""
+        """Return the mesh as a MeshProto: a protobuf message, or a stand-in where protobuf is not installed."""
         return wire.as_message(mesh_text.MESH_MESSAGE, self.wire_values())
 
     def serialized_string(self) -> bytes:
-        """Return the bytes of the mesh's MeshProto. Local.
+        """Return the bytes of the mesh's MeshProto.
 
         >>> Mesh.from_proto(Mesh(["CPU:0"], [("x", 1)]).serialized_string())
         Mesh.from_string(|x=1|0|0|CPU:0)
@@ -404,14 +423,14 @@ class Mesh:
         return wire.encode(mesh_text.MESH_MESSAGE, self.wire_values())
 
     def wire_values(self) -> wire.Values:
-        """Return the plain values of the mesh's MeshProto. Local."""
+        """Return the plain values of the mesh's MeshProto."""
         if self.is_single_device():
             return {"single_device": self.single_device}
         return mesh_text.to_wire(self._written())
 
     @classmethod
     def from_proto(cls, proto: object) -> "Mesh":
-        """Return the mesh of a MeshProto, given as any message with ``SerializeToString()`` or as bytes. Local."""
+        """Return the mesh of a MeshProto, given as any message with ``SerializeToString()`` or as bytes."""
         try:
             values = wire.decode(mesh_text.MESH_MESSAGE, wire.as_bytes(proto))
         except wire.WireError as error:
@@ -420,7 +439,7 @@ class Mesh:
 
     @classmethod
     def from_wire_values(cls, values: wire.Values) -> "Mesh":
-        """Return the mesh of the plain values of a MeshProto; MeshError if they make none. Local."""
+        """Return the mesh of the plain values of a MeshProto; MeshError if they make none."""
         if values["single_device"]:
             return cls.from_device(values["single_device"])
         return cls._from_written(mesh_text.from_wire(values))
@@ -451,7 +470,7 @@ class Mesh:
         listed = f"{ranks[0]} to {ranks[-1]}" if isinstance(ranks, range) else quote(ranks)
         return f"mesh{name} {dims} over ranks {listed}"
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         if self._listing or self.is_single_device():
             return Mesh.from_string, (self.to_string(),)
         devices = self._ranks if self._names is None else self._names

@@ -35,7 +35,7 @@ MESH_MESSAGE = wire.Message(
 
 
 class Written(NamedTuple):
-    """What a text or a MeshProto says about a mesh with dimensions."""
+    """The content of a text or a MeshProto of a mesh with dimensions."""
 
     name: str
     dims: tuple[MeshDimension, ...]
@@ -63,7 +63,7 @@ def to_text(mesh: Written) -> str:
 
 
 def from_text(text: str) -> Written:
-    """Return what *text*, which has several fields, says about a mesh; ``MeshError`` if it is malformed."""
+    """Return the content of a mesh's *text*, which has several fields; ``MeshError`` if it is malformed."""
     fields = text.split("|")
     if len(fields) not in (3, 5, 6, 7):
         raise MeshError(f"expected either 5, 6, 7 or 3 mesh parts but found {len(fields)} in {quote(text)}")
@@ -93,7 +93,7 @@ def to_wire(mesh: Written) -> wire.Values:
 
 
 def from_wire(values: wire.Values) -> Written:
-    """Return what the plain values of a MeshProto say about a mesh; ``MeshError`` if its dimensions are wrong."""
+    """Return the content of the plain values of a MeshProto; ``MeshError`` if the dimensions are wrong."""
     dims = canonical_dims((dim["name"], dim["size"]) for dim in values["mesh_dimensions"])
     ids, local_ids = tuple(values["global_device_ids"]), tuple(values["local_device_ids"])
     local_devices, global_devices = tuple(values["local_devices"]), tuple(values["global_devices"])
@@ -107,7 +107,7 @@ def check(mesh: Written) -> None:
 
 
 def devices_in_order(mesh: Written) -> Sequence[str]:
-    """Return the devices in the order of the mesh where the text lists all of them, else nothing."""
+    """Return the devices in the order of the mesh if the text lists all of them, else nothing."""
     if mesh.global_devices:
         return mesh.global_devices
     by_id = dict(zip(mesh.local_ids, mesh.local_devices, strict=True))

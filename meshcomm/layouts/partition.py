@@ -1,10 +1,14 @@
-"""How one axis of *n* elements is cut into blocks; pure arithmetic on integers and on arrays of them.
+"""How an axis is cut into blocks: the one owner of the rule.
 
-The rule is that of :func:`numpy.array_split`: the first ``n % parts`` blocks are one element longer, and blocks may be
-empty. One dimension is solved here; a box in N dimensions is a product of intervals.
+The rule is that of :func:`numpy.array_split`: the first blocks are one element longer than the others, as many of them
+as there are elements left over, and blocks may be empty. No other file does this arithmetic: all code asks a `Cut`, by
+itself or through ``Layout.cut``. One axis is solved here; a box in N dimensions is a product of intervals.
+
+Rounds are another matter: `round_starts` says which elements of a packed box move in which round, which has nothing to
+do with where the elements of an array live.
 """
 
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -13,93 +17,117 @@ from meshcomm._types import Indices
 Interval: TypeAlias = tuple[int, int]  # start, stop
 
 
-def block_start(n: int, parts: int, number: int) -> int:
-    """Return where block *number* of *parts* begins on an axis of *n* elements; number ``parts`` is the end. Local.
+class Cut(NamedTuple):
+    """An axis of *length* elements that is cut into consecutive *blocks*.
 
-    >>> [block_start(7, 3, i) for i in range(4)]
-    [0, 3, 5, 7]
+    Other code knows no more of the rule than these answers. `start` and `block_of` are the rule itself for one number,
+    `starts` and `blocks_of` for many numbers at once; all other answers follow from these four, and from `shortest`,
+    `longest` and `refines`.
+
+    >>> cut = Cut(7, 3)
+    >>> [cut.interval(number) for number in range(cut.blocks)]
+    [(0, 3), (3, 5), (5, 7)]
     """
-    length, longer = divmod(n, parts)
-    return number * length + min(number, longer)
 
+    length: int
+    blocks: int
 
-def block_interval(n: int, parts: int, number: int) -> Interval:
-    """Return ``(start, stop)`` of block *number* of *parts* on an axis of *n* elements. Local.
+    def start(self, number: int) -> int:
+        """Return the first index of block *number*; the number after the last one gives the end of the axis.
 
-    >>> [block_interval(4, 3, i) for i in range(3)]
-    [(0, 2), (2, 3), (3, 4)]
-    """
-    return block_start(n, parts, number), block_start(n, parts, number + 1)
+        >>> [Cut(7, 3).start(number) for number in range(4)]
+        [0, 3, 5, 7]
+        """
+        length, longer = divmod(self.length, self.blocks)
+        return number * length + min(number, longer)
 
+    def block_of(self, index: int) -> int:
+        """Return the number of the block that holds the element at *index*.
 
-def block_number(n: int, parts: int, index: int) -> int:
-    """Return the number of the block that holds element *index* of an axis of *n* elements. Local.
+        >>> [Cut(7, 3).block_of(index) for index in range(7)]
+        [0, 0, 0, 1, 1, 2, 2]
+        """
+        length, longer = divmod(self.length, self.blocks)
+        if index < longer * (length + 1):
+            return index // (length + 1)
+        return longer + (index - longer * (length + 1)) // length
 
-    >>> [block_number(7, 3, i) for i in range(7)]
-    [0, 0, 0, 1, 1, 2, 2]
-    """
-    length, longer = divmod(n, parts)
-    if index < longer * (length + 1):
-        return index // (length + 1)
-    return longer + (index - longer * (length + 1)) // length
+    def starts(self, numbers: Indices) -> Indices:
+        """Return `start` of many blocks."""
+        length, longer = divmod(self.length, self.blocks)
+        return numbers * length + np.minimum(numbers, longer)
 
+    def blocks_of(self, indices: Indices) -> Indices:
+        """Return `block_of` for many elements."""
+        length, longer = divmod(self.length, self.blocks)
+        beyond = longer * (length + 1)
+        return np.where(indices < beyond, indices // (length + 1), longer + (indices - beyond) // max(1, length))
 
-def overlapping(n: int, parts: int, interval: Interval) -> range:
-    """Return the numbers of the blocks that share an element with *interval*. Local.
+    @property
+    def shortest(self) -> int:
+        """The number of elements in the shortest block."""
+        return self.length // self.blocks
 
-    >>> overlapping(7, 3, (2, 5))
-    range(0, 2)
-    >>> overlapping(7, 3, (4, 4))
-    range(0, 0)
-    """
-    start, stop = interval
-    if start >= stop:
-        return range(0)
-    return range(block_number(n, parts, start), block_number(n, parts, stop - 1) + 1)
+    @property
+    def longest(self) -> int:
+        """The number of elements in the longest block.
 
+        >>> Cut(7, 3).longest, Cut(0, 3).longest
+        (3, 0)
+        """
+        return -(-self.length // self.blocks)
 
-def refines(n: int, parts: int, pieces: int) -> bool:
-    """Return whether cutting *n* into ``parts * pieces`` blocks cuts each of the *parts* blocks into *pieces*. Local.
+    def refines(self, pieces: int) -> bool:
+        """Return whether a cut into *pieces* times as many blocks cuts each of these blocks into *pieces* blocks.
 
-    Cutting flat and cutting nested agree when the remainder is 0, 1 or one less than the number of blocks.
+        Cutting flat and cutting nested agree when the remainder is 0, 1 or one less than the number of blocks.
 
-    >>> refines(8, 2, 2), refines(5, 2, 2), refines(6, 2, 2), refines(7, 2, 2)
-    (True, True, False, True)
-    """
-    blocks = parts * pieces
-    return parts == 1 or pieces == 1 or n % blocks in (0, 1, blocks - 1)
+        >>> Cut(8, 2).refines(2), Cut(5, 2).refines(2), Cut(6, 2).refines(2), Cut(7, 2).refines(2)
+        (True, True, False, True)
+        """
+        blocks = self.blocks * pieces
+        return self.blocks == 1 or pieces == 1 or self.length % blocks in (0, 1, blocks - 1)
 
+    def interval(self, number: int) -> Interval:
+        """Return ``(start, stop)`` of block *number*."""
+        return self.start(number), self.start(number + 1)
 
-def most_overlapping(n: int, parts: int, others: int) -> int:
-    """Return how many of *others* blocks of *n* elements a block of *parts* may meet at most.
+    def intervals(self, numbers: Indices) -> tuple[Indices, Indices]:
+        """Return starts and stops of many blocks."""
+        return self.starts(numbers), self.starts(numbers + 1)
 
-    >>> most_overlapping(12, 2, 4), most_overlapping(12, 4, 2), most_overlapping(7, 3, 2)
-    (3, 2, 2)
-    """
-    longest = -(-n // parts)
-    return min(others, longest, (longest - 1) // max(1, n // others) + 2)
+    def overlapping(self, interval: Interval) -> range:
+        """Return the numbers of the blocks that share an element with *interval*; empty blocks between are included.
 
+        >>> Cut(7, 3).overlapping((2, 5)), Cut(7, 3).overlapping((4, 4))
+        (range(0, 2), range(0, 0))
+        """
+        start, stop = interval
+        if start >= stop:
+            return range(0)
+        return range(self.block_of(start), self.block_of(stop - 1) + 1)
 
-def block_starts(n: int, parts: int, numbers: Indices) -> Indices:
-    """Return `block_start` of many blocks at once. Local."""
-    length, longer = divmod(n, parts)
-    return numbers * length + np.minimum(numbers, longer)
+    def first_and_last(self, starts: Indices, stops: Indices) -> tuple[Indices, Indices]:
+        """Return the first and the last block that share an element with each interval.
 
+        An empty interval gives the one block at its start.
+        """
+        return self.blocks_of(starts), self.blocks_of(np.maximum(stops - 1, starts))
 
-def starts_and_stops(n: int, parts: int, numbers: Indices) -> tuple[Indices, Indices]:
-    """Return `block_interval` of many blocks at once. Local."""
-    return block_starts(n, parts, numbers), block_starts(n, parts, numbers + 1)
+    def most_overlapping(self, other: "Cut") -> int:
+        """Return an upper bound on the blocks of the *other* cut that share an element with one block of this one.
 
-
-def block_numbers(n: int, parts: int, indices: Indices) -> Indices:
-    """Return `block_number` of many elements at once. Local."""
-    length, longer = divmod(n, parts)
-    beyond = longer * (length + 1)
-    return np.where(indices < beyond, indices // (length + 1), longer + (indices - beyond) // max(1, length))
+        >>> Cut(12, 2).most_overlapping(Cut(12, 4)), Cut(12, 4).most_overlapping(Cut(12, 2))
+        (3, 2)
+        """
+        return min(other.blocks, self.longest, (self.longest - 1) // max(1, other.shortest) + 2)
 
 
 def round_starts(elements: Indices, rounds: int, number: int) -> Indices:
-    """Return where round *number* of *rounds* begins in boxes of so many *elements*, cut as an axis is.
+    """Return where round *number* of *rounds* begins in boxes with these numbers of *elements*.
+
+    The kernel packs rounds by this rule, in ``Packing`` of ``_kernels.pyx``. It is array_split's too, but does not
+    depend on how axes are cut.
 
     >>> round_starts(np.array([7, 2]), 3, 1).tolist()
     [3, 1]
@@ -108,3 +136,14 @@ def round_starts(elements: Indices, rounds: int, number: int) -> Indices:
         return elements * number
     length, longer = np.divmod(elements, rounds)
     return length * number + np.minimum(longer, number)
+
+
+def most_in_a_round(elements: Indices, boxes: int, rounds: int) -> Indices:
+    """Return an upper bound on the elements that one of *rounds* moves of *boxes* boxes with so many *elements*.
+
+    In a box, a round is at most one element longer than an even share of the elements beyond the first one.
+
+    >>> most_in_a_round(np.array([10]), 2, 3).tolist()
+    [4]
+    """
+    return np.maximum(elements - boxes, 0) // rounds + boxes

@@ -13,22 +13,14 @@ from functools import cache
 from typing import Any, TypeAlias
 
 Values: TypeAlias = dict[str, Any]  # field name -> plain value; a list where repeated, a dict where embedded
-
-
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
-
-
 _WIDTHS = {_FIXED64: 8, _FIXED32: 4}
-
-
 _MAX_FIELD_NUMBER = 2**29 - 1
-
-
 _DEFAULTS = {"int64": 0, "bool": False, "string": "", "bytes": b""}
 
 
 class WireError(ValueError):
-    """Bytes that are no well-formed message; internal: callers meet it as a MeshError or a LayoutError."""
+    """Bytes that are no well-formed message; callers of public functions see a MeshError or a LayoutError instead."""
 
 
 @dataclass(frozen=True)
@@ -58,12 +50,12 @@ class Field:
 
     @property
     def is_varint(self) -> bool:
-        """Whether one value is a single number on the wire. Local."""
+        """Whether a value is one number on the wire."""
         return isinstance(self.kind, Enum) or self.kind in ("int64", "bool")
 
     @property
     def default(self) -> Any:
-        """What an absent field reads as. Local."""
+        """The value of a field that is absent."""
         if self.repeated:
             return []
         if isinstance(self.kind, Message):
@@ -72,7 +64,7 @@ class Field:
 
 
 def encode(message: Message, values: Values) -> bytes:
-    """Return *values* as the bytes of a *message*; fields absent or at their default are left out. Local.
+    """Return *values* as the bytes of a *message*; absent fields and default values are left out.
 
     >>> point = Message("Point", (Field(1, "name", "string"), Field(2, "at", "int64", repeated=True)))
     >>> encode(point, {"name": "a", "at": [1, 300]})
@@ -82,10 +74,10 @@ def encode(message: Message, values: Values) -> bytes:
 
 
 def decode(message: Message, data: bytes) -> Values:
-    """Return the value of every field of *message* in *data*, or raise WireError. Local.
+    """Return the value of every field of *message* in *data*, or raise WireError.
 
-    As in protobuf, of a scalar given twice the last one counts, an embedded message given twice is merged, repeated
-    numbers may be packed or not, and unknown fields are skipped. Groups, long deprecated, are refused.
+    As in protobuf, the last value counts if a scalar is given twice, an embedded message given twice is merged,
+    repeated numbers may be packed or not, and unknown fields are skipped. Groups, long deprecated, are refused.
 
     >>> point = Message("Point", (Field(1, "name", "string"), Field(2, "at", "int64", repeated=True)))
     >>> decode(point, b"\\x12\\x03\\x01\\xac\\x02")
@@ -100,7 +92,7 @@ def decode(message: Message, data: bytes) -> Values:
 
 
 def as_bytes(proto: object) -> bytes:
-    """Return the bytes of *proto*: of bytes themselves, or of any object with ``SerializeToString()``. Local.
+    """Return *proto* as bytes, be it bytes or an object with ``SerializeToString()``.
 
     >>> as_bytes(bytearray(b"ab"))
     b'ab'
@@ -113,14 +105,14 @@ def as_bytes(proto: object) -> bytes:
 
 
 def as_message(message: Message, values: Values) -> Any:
-    """Return *values* as a real protobuf message if the protobuf package is installed, else a PlainMessage. Local."""
+    """Return *values* as a real protobuf message if the protobuf package is installed, else a PlainMessage."""
     data = encode(message, values)
     real = _protobuf_class(message)
     return PlainMessage(message, data) if real is None else real.FromString(data)
 
 
 class PlainMessage:
-    """A message where the protobuf package is not installed: its bytes, a readable form and equality. Local.
+    """A message where the protobuf package is not installed: its bytes, a readable form and equality.
 
     >>> PlainMessage(Message("Point", (Field(2, "x", "int64"),)), b"\\x10\\x05")
     Point(x=5)
@@ -133,7 +125,7 @@ class PlainMessage:
         self._data = data
 
     def SerializeToString(self) -> bytes:  # noqa: N802 - protobuf's own name
-        """Return the message's bytes. Local."""
+        """Return the message's bytes."""
         return self._data
 
     def __eq__(self, other: object) -> bool:
@@ -226,7 +218,7 @@ def _payloads(data: bytes) -> Iterator[tuple[int, int, Any]]:
 
 
 def _decode_payload(field: Field, wire_type: int, payload: Any) -> Iterable[Any]:
-    """Return the values that one occurrence of *field* gives; embedded messages stay bytes, to be merged later."""
+    """Return the values in one occurrence of *field*; embedded messages stay bytes, to be merged later."""
     if field.is_varint:
         if wire_type == _VARINT:
             return (_number(field, payload),)
@@ -258,7 +250,7 @@ def _text(field: Field, payload: bytes) -> str:
 
 
 def _field_value(field: Field, found: list[Any]) -> Any:
-    """Return a field's value from all that was *found* for it."""
+    """Return the value of a field from all values *found* for it."""
     if not isinstance(field.kind, Message):
         return found if field.repeated else found[-1] if found else field.default
     if field.repeated:

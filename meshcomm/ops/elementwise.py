@@ -14,7 +14,7 @@ from meshcomm.arrays.relayout import relayout
 from meshcomm.errors import LayoutError, MeshError, ShapeError
 from meshcomm.layouts.layout import Axes, Layout
 from meshcomm.layouts.mesh import Mesh
-from meshcomm.layouts.refinement import same_place
+from meshcomm.layouts.refinement import same_grid
 from meshcomm.memory.blocks import as_bytes
 from meshcomm.ranks.agreement import agree
 from meshcomm.ranks.calls import collective
@@ -43,7 +43,7 @@ def mesh_of(operands: Sequence[Any]) -> Mesh:
         raise LayoutError("one of the operands must be a DTensor; NumPy has its own functions for arrays")
     for tensor in tensors[1:]:
         a, b = tensors[0].mesh, tensor.mesh
-        if a is not b and (not same_place(a, b) or a.world is not b.world):
+        if a is not b and (not same_grid(a, b) or a.world is not b.world):
             raise MeshError(f"operands must be on one mesh, but are on the {a} and the {b}")
     return tensors[0].mesh
 

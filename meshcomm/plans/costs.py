@@ -1,7 +1,8 @@
-"""What the steps of a plan cost by the model of a machine."""
+"""The cost of the steps of a plan, by the model of a machine, when they run packed over MPI."""
 
 from dataclasses import replace
 from functools import lru_cache
+from math import ceil
 from typing import NamedTuple
 
 import numpy as np
@@ -13,7 +14,7 @@ from meshcomm.plans.step import AllGather, Slice, Step
 
 
 def seconds(step: Step, machine: Machine) -> float:
-    """Return what *step* costs by the model: the most of three devices, the first, the last and one between. Local."""
+    """Return the cost of *step* by the model: the most on three devices, the first, a middle and the last."""
     if isinstance(step, Slice):
         return 0.0
     size = len(step.ranks)
@@ -21,44 +22,45 @@ def seconds(step: Step, machine: Machine) -> float:
 
 
 def step_load(step: Step, machine: Machine, device: int) -> Load:
+    """Return the work of *device* in *step*."""
     boxes = step.receives(device)
     sizes, devices = boxes.sizes * step.itemsize, step.members(device, boxes.peers)
     own = devices == device
     ranks = np.array([step.ranks[int(d)] for d in devices] + [step.ranks[device]], dtype=np.intp)
     nodes = machine.node_of(ranks)
-    near = (nodes[:-1] == nodes[-1]) & ~own
-    far = ~near & ~own
-    # What is packed and unpacked lies in scratch, all of it if there is one round; what stays is copied.
+    on_node = (nodes[:-1] == nodes[-1]) & ~own
+    off_node = ~on_node & ~own
+    # In one round, scratch holds all that is packed and unpacked. Boxes for the device itself are copied.
     through_scratch = (replace(step, rounds=1) if step.rounds > 1 else step).traffic(one(device)).scratch[0]
-    messages, far_messages = float(near.sum()) * step.rounds, float(far.sum()) * step.rounds
+    messages, off_node_messages = float(on_node.sum()) * step.rounds, float(off_node.sum()) * step.rounds
     return Load(
-        float(step.rounds if messages and not far_messages else 0),
-        messages,
-        float(sizes[near].sum()),
-        float(step.rounds if far_messages else 0),
-        far_messages,
-        float(sizes[far].sum()),
-        float(sizes[own].sum() + through_scratch),
+        on_node_exchanges=float(step.rounds if messages and not off_node_messages else 0),
+        on_node_messages=messages,
+        on_node_bytes=float(sizes[on_node].sum()),
+        off_node_exchanges=float(step.rounds if off_node_messages else 0),
+        off_node_messages=off_node_messages,
+        off_node_bytes=float(sizes[off_node].sum()),
+        passed_bytes=float(sizes[own].sum() + through_scratch),
     )
 
 
 ALWAYS: bool | None = None
-"""Whether all exchanges between nodes go through partners, or none; by default those for which it pays."""
+"""Whether all exchanges between nodes go through aggregators, or none; by default those for which it pays."""
 
 
 class Costs(NamedTuple):
-    """What the part of a step that crosses between nodes costs by the model, in seconds."""
+    """The cost, in seconds by the model, of what a step exchanges between nodes: direct, or through aggregators."""
 
     direct: float
     through: float
 
 
 def relay_pays(step: Step, machine: Machine) -> bool:
-    """Return whether *step* goes through partners where ranks share memory: the same on all ranks. Local.
+    """Return whether *step* goes through aggregators on nodes whose ranks share memory: the same on all ranks.
 
-    It does if that costs less than half by the model, for the costliest of three devices, the first, the last and one
-    between: the model leaves out that ranks come late, or share a processor, when they wait for each other again.
-    What runs in rounds, to keep to a bound on memory, does not.
+    It does if that costs less than half by the model, on the costliest of three devices: the first, a middle and the
+    last. Less than half, because ranks that wait for each other once more may come late or share a processor, which
+    the model leaves out. A step in rounds does not: it has to keep to the scratch limit.
     """
     if isinstance(step, Slice) or step.rounds > 1 or machine.one_node:
         return False
@@ -73,28 +75,29 @@ def _pays(step: Step, machine: Machine) -> bool:
 
 
 def costs(step: Step, machine: Machine, device: int) -> Costs:
-    """Return what *device* spends on other nodes, both ways, if the others of its node receive as much. Local."""
+    """Return the costs of what *device* receives from other nodes, if its local peers receive as much."""
     received = step.receives(device)
     sizes, nodes = received.sizes * step.itemsize, _nodes_of(step, machine, device, received.peers)
     group = _nodes_of(step, machine, device, np.arange(step.group_size, dtype=np.intp))
     here = int(group[step.position_of(device)])
-    far = (nodes != here) & (sizes > 0)
-    messages, nbytes = int(far.sum()), int(sizes[far].sum())
+    off_node = (nodes != here) & (sizes > 0)
+    messages, nbytes = int(off_node.sum()), int(sizes[off_node].sum())
     packed = nbytes * (step.packs + step.unpacks)
     direct = machine.seconds(Load(0, 0, 0, 1 if messages else 0, messages, nbytes, packed))
     if not messages:
         return Costs(direct, direct)
-    others, mates = len(np.unique(nodes[far])), int((group == here).sum())
-    turns = -(-others // mates)
+    others, local = len(np.unique(nodes[off_node])), int((group == here).sum())
+    turns = ceil(others / local)
     # In a gather all ranks of the node need the same.
-    crossing = nbytes if isinstance(step, AllGather) else nbytes * mates
-    handed = 2 * min(mates, others)  # to partners, and from them
+    crossing = nbytes if isinstance(step, AllGather) else nbytes * local
+    handed = 2 * min(local, others)  # to aggregators, and from them
     # The ranks of a node wait for each other twice: before the messages and after them.
     return Costs(direct, machine.seconds(Load(2, handed, 2 * nbytes, 1, turns, turns * crossing / others, 0)))
 
 
-def _nodes_of(step: Step, machine: Machine, device: int, places: Indices) -> Indices:
-    devices = step.members(device, places)
+def _nodes_of(step: Step, machine: Machine, device: int, positions: Indices) -> Indices:
+    """Return the node of the rank at each of *positions* in the group of *device*."""
+    devices = step.members(device, positions)
     ranks = step.ranks
     if isinstance(ranks, range):
         return machine.node_of(devices + ranks.start)

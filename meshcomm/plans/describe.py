@@ -1,14 +1,86 @@
-"""Plans as text."""
+"""Plans as text.
+
+Bytes moved and messages are those of every transport. Packing, the bytes held and the costs are those of exchanges
+over MPI, and the text says so.
+"""
+
+from typing import TYPE_CHECKING
+
+from meshcomm.layouts.layout_text import specs_text
+from meshcomm.layouts.mesh import Mesh
+from meshcomm.layouts.refinement import same_grid
+from meshcomm.plans.costs import relay_pays
+from meshcomm.plans.step import Slice, Step
+
+if TYPE_CHECKING:
+    from meshcomm.plans.plan import DevicePlan, Plan
+
+
+def describe(plan: "Plan") -> str:
+    """Return the text of a plan: its ends, a line for each step, the ways it was chosen from, and its totals."""
+    lines = [_headline(plan)]
+    lines += [f"  {number}. {_step_text(plan, step)}" for number, step in enumerate(plan.steps, 1)]
+    if not plan.steps:
+        lines.append("  nothing moves: a copy of the block")
+    if len(plan.candidates) > 1:
+        costs = (f"{name} {1e6 * seconds:.1f} µs" for name, _, seconds in plan.candidates)
+        lines.append(f"  the cheapest over MPI, by the cost model, of: {', '.join(costs)}")
+    lines.append(
+        f"  each device receives at most {bytes_text(plan.bytes_moved)} in {count_text(plan.messages, 'message')}"
+        f" and holds at most {bytes_text(plan.peak_bytes)} over MPI"
+    )
+    return "\n".join(lines)
+
+
+def describe_device(plan: "DevicePlan") -> str:
+    """Return the text of the plan of one device."""
+    return (
+        f"device {plan.device} receives {bytes_text(plan.bytes_moved)} in {count_text(plan.messages, 'message')} "
+        f"and holds at most {bytes_text(plan.peak_bytes)} over MPI in this {plan.plan!r}"
+    )
+
+
+def _headline(plan: "Plan") -> str:
+    source, target = plan.source, plan.target
+    to, mesh = specs_text(target.sharding_specs), target.mesh
+    if not same_grid(source.mesh, target.mesh):
+        to, mesh = f"{to} on {target.mesh}", source.mesh
+    ends = f"{specs_text(source.sharding_specs)} -> {to}"
+    return f"relayout of {plan.shape} {plan.dtype} on mesh {_dims_text(mesh)}: {ends}"
+
+
+def _dims_text(mesh: Mesh) -> str:
+    return ", ".join(f"{name}={size}" for name, size in mesh.dims)
+
+
+def _step_text(plan: "Plan", step: Step) -> str:
+    count = len(step.ranks) // step.group_size
+    groups = f"  [{count_text(count, 'group')} of {step.group_size}]" if step.group_size > 1 else ""
+    moved = step.traffic(plan.compared_devices)
+    traffic = f"{bytes_text(int(moved.bytes_moved.max()))}, {count_text(int(moved.messages.max()), 'message')}"
+    works = (
+        []
+        if isinstance(step, Slice)
+        else [w for w, does in (("packs", step.packs), ("unpacks", step.unpacks)) if does]
+    )
+    work = f"; {' and '.join(works)} over MPI" if works else ""
+    through = "; between nodes through aggregators" if relay_pays(step, plan.machine) else ""
+    return f"{step}{groups} {traffic}{work}{through}"
 
 
 def count_text(number: int, what: str) -> str:
+    """Return a number of things for people.
+
+    >>> count_text(1, "message"), count_text(3, "message")
+    ('1 message', '3 messages')
+    """
     return f"{number} {what}{'s' * (number != 1)}"
 
 
 def bytes_text(number: float) -> str:
     """Return *number* bytes for people.
 
-    >>> _bytes(96), _bytes(33554432)
+    >>> bytes_text(96), bytes_text(33554432)
     ('96 B', '32.0 MiB')
     """
     if number < 1024:

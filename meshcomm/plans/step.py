@@ -1,7 +1,7 @@
-"""Steps: what a device sends and receives to go from one layout to another; pure, the same on every rank.
+"""Steps: the boxes that devices exchange to go from one layout to another; pure, the same on every rank.
 
-What kind of step a change is follows from how the blocks of its two layouts intersect: a `Slice` if every device
-already holds what it needs, an `AllGather` if every device of a group needs all blocks of the group, an `AllToAll`
+The kind of a step follows from the intersections of the blocks of its two layouts: a `Slice` if every device already
+holds all that it needs, an `AllGather` if every device of a group needs all blocks of the group, an `AllToAll`
 otherwise. Steps between meshes over different ranks are in :mod:`meshcomm.plans.cross_mesh`.
 """
 
@@ -22,18 +22,20 @@ from meshcomm.layouts.coordinates import (
     coordinates_of,
     decode,
     effective,
-    encode,
-    parts_of,
+    numbers_of,
     used,
 )
 from meshcomm.layouts.layout import Layout
 from meshcomm.layouts.layout_text import specs_text
 from meshcomm.layouts.mesh import Mesh
-from meshcomm.layouts.partition import block_numbers, block_starts, most_overlapping, starts_and_stops
+from meshcomm.layouts.partition import most_in_a_round
 
 
 class Traffic(NamedTuple):
-    """What devices receive from others and hold, in one step; an array each, with an entry per device."""
+    """The bytes and messages that devices receive from others in one step, and the bytes that they hold.
+
+    Each field is an array with an entry per device. Exchanges over MPI pack and unpack in *scratch*.
+    """
 
     bytes_moved: Indices
     messages: Indices
@@ -44,11 +46,16 @@ class Traffic(NamedTuple):
 
 @dataclass(frozen=True, repr=False)
 class Step(FieldsOnly):
-    """One hop of a plan, from layout *source* to layout *target*. Local.
+    """One hop of a plan, from layout *source* to layout *target*.
 
-    *dims* are the mesh dimensions along which its groups lie: devices exchange only within a group. *held* is the
-    layout of the block that a device still holds: a slice moves nothing, so the step after it takes what it needs out
-    of the block from before. In *rounds* rounds, a device packs and unpacks only a part of each box at a time.
+    Parameters
+    ----------
+    shape, itemsize: the lengths of the global array, and the bytes of an element
+    source, target: the layouts before and after
+    dims: the mesh dimensions along which the groups lie: devices exchange only within a group
+    held: the layout of the block that a device still holds. A slice moves nothing, so the step after it takes its
+        boxes out of the block from before the slice
+    rounds: a device packs and unpacks a share of each box in each round
     """
 
     shape: tuple[int, ...]
@@ -63,60 +70,60 @@ class Step(FieldsOnly):
 
     @property
     def mesh(self) -> Mesh:
-        """The mesh of both layouts. Local."""
+        """The mesh of both layouts."""
         return self.target.mesh
 
     @property
     def ranks(self) -> Ranks:
-        """The rank of each device that takes part. Local."""
+        """The rank of each device of the step."""
         return self.mesh.ranks
 
     @cached_property
     def group_assignment(self) -> tuple[tuple[int, ...], ...]:
-        """The groups of devices that exchange with each other, one row each. Local."""
+        """The groups of devices that exchange with each other, a row each."""
         return self.mesh.groups_along(self.dims)
 
     @property
     def group_size(self) -> int:
-        """How many devices a group has. Local."""
+        """The number of devices in a group."""
         return prod(self.mesh.dim_size(name) for name in self.dims)
 
     @cached_property
     def packs(self) -> bool:
-        """Whether a device packs what it sends: its boxes do not lie consecutively in its block. Local."""
+        """Whether a device packs its boxes to send them over MPI: they do not lie consecutively in its block."""
         mesh = self.mesh
         axes = zip(self.shape, *map(effective, (self.held, self.source, self.target)), strict=True)
         whole = [held == names and (self.permutes or coarser(mesh, n, cut, names)) for n, held, names, cut in axes]
-        return not _lies_in_place(self.shape, self.held, whole)
+        return not _consecutive(self.shape, self.held, whole)
 
     @cached_property
     def unpacks(self) -> bool:
-        """Whether a device unpacks what it receives: it does not arrive where it belongs. Local."""
+        """Whether a device unpacks boxes that arrive over MPI: they do not lie consecutively in its new block."""
         axes = zip(self.shape, effective(self.target), effective(self.source), strict=True)
         whole = [self.permutes or coarser(self.mesh, n, cut, names) for n, names, cut in axes]
-        return not _lies_in_place(self.shape, self.target, whole)
+        return not _consecutive(self.shape, self.target, whole)
 
     @cached_property
     def permutes(self) -> bool:
-        """Whether every device receives one whole block of one other device, and every block goes to one. Local."""
+        """Whether every device sends its whole block to one device, and receives the whole block of one."""
         same_cuts = self.source.shape == self.target.shape
         return bool(self.dims) and same_cuts and set(self.dims) <= used(self.target)
 
     @property
     def at_once(self) -> bool:
-        """Whether the blocks of a group are small enough to be gathered in one call, this device's own too. Local."""
+        """Whether the blocks of a group, the device's own too, are small enough to be gathered in one call of MPI."""
         return False
 
     def held_box(self, device: int) -> Box | None:
-        """Return the box of the block that *device* holds before the step, None if it holds none. Local."""
+        """Return the box of the block that *device* holds before the step; None if it holds none."""
         return self.held.block_box(self.shape, device)
 
     def target_box(self, device: int) -> Box | None:
-        """Return the box of the block that *device* holds after the step, None if it holds none. Local."""
+        """Return the box of the block that *device* holds after the step; None if it holds none."""
         return self.target.block_box(self.shape, device)
 
     def group_of(self, device: int) -> tuple[int, ...]:
-        """Return the devices that *device* exchanges with, itself among them, in the order of the group. Local."""
+        """Return the devices of the group of *device*, itself among them, in order."""
         members = [device - sum(c * self.mesh.stride(n) for n, c in self._coordinates(device).items())]
         for name in self.dims:
             stride, size = self.mesh.stride(name), self.mesh.dim_size(name)
@@ -124,32 +131,30 @@ class Step(FieldsOnly):
         return tuple(members)
 
     def position_of(self, device: int) -> int:
-        """Return the place of *device* in its group. Local."""
+        """Return the position of *device* in its group."""
         strides = self._group_strides
         return sum(c * strides[name] for name, c in self._coordinates(device).items())
 
-    def members(self, device: int, places: Indices) -> Indices:
-        """Return the devices at *places* in the group of *device*. Local."""
-        found = np.full_like(
-            places, device - sum(c * self.mesh.stride(n) for n, c in self._coordinates(device).items())
-        )
-        for name in reversed(self.dims):
-            places, coordinate = np.divmod(places, self.mesh.dim_size(name))
+    def members(self, device: int, positions: Indices) -> Indices:
+        """Return the devices at *positions* in the group of *device*."""
+        first = device - sum(c * self.mesh.stride(n) for n, c in self._coordinates(device).items())
+        found = np.full_like(positions, first)
+        for name, coordinate in decode(self.mesh, self.dims, positions):
             found += coordinate * self.mesh.stride(name)
         return found
 
     def sends(self, device: int) -> Boxes:
-        """Return the boxes, in global indices, that *device* sends to peers, itself included. Local.
+        """Return the boxes, in global indices, that *device* sends to peers, itself included.
 
-        A peer is served by the holder that shares its coordinates along the mesh dimensions over which the source is
-        replicated: by itself if it can, so each box is sent once and replicas share the work.
+        The sender of a box is the holder with the same coordinates as the peer along the mesh dimensions over which
+        the source is replicated. So each box is sent once, replicas share the work, and who has a box sends it itself.
         """
         coordinates = coordinates_of(self.mesh, device)
         fixed = {name: coordinates[name] for name in used(self.target) - used(self.source)}
         box = self.source.block_box(self.shape, device)
         candidates = [
-            block_candidates(self.mesh, n, names, interval, fixed)
-            for n, names, interval in zip(self.shape, self.target.axes, box, strict=True)
+            block_candidates(self.target, axis, n, interval, fixed)
+            for axis, (n, interval) in enumerate(zip(self.shape, box, strict=True))
         ]
         # A mesh dimension that only the source uses: all its coordinates need the same box.
         copies = np.zeros(1, dtype=np.intp)
@@ -162,23 +167,25 @@ class Step(FieldsOnly):
         return Boxes((copies[:, None] + peers).ravel(), which, starts, stops)
 
     def receives(self, device: int) -> Boxes:
-        """Return the boxes, in global indices, that *device* receives from peers, itself included. Local."""
+        """Return the boxes, in global indices, that *device* receives from peers, itself included."""
         box = self.target.block_box(self.shape, device)
         candidates = [
-            block_candidates(self.mesh, n, names, interval, {})
-            for n, names, interval in zip(self.shape, self.source.axes, box, strict=True)
+            block_candidates(self.source, axis, n, interval, {})
+            for axis, (n, interval) in enumerate(zip(self.shape, box, strict=True))
         ]
         peers, starts, stops = self._boxes(self.source, candidates, box)
         return Boxes(peers, np.arange(len(peers), dtype=np.intp), starts, stops)
 
     def _boxes(self, layout: Layout, candidates: list[Indices], box: Box) -> tuple[Indices, Indices, Indices]:
-        """Return the product over the axes of *candidates*, block numbers of *layout*, each cut to *box*. Local."""
+        """Return the peers, starts and stops of blocks of *layout*, each cut to *box*.
+
+        The blocks are all combinations of the *candidates*, the block numbers along each axis.
+        """
         peers = np.zeros(1, dtype=np.intp)
         columns: list[tuple[Indices, Indices]] = []
         for axis, numbers in enumerate(candidates):
-            parts = layout.num_shards(axis)
-            starts = np.maximum(block_starts(self.shape[axis], parts, numbers), box[axis][0])
-            stops = np.minimum(block_starts(self.shape[axis], parts, numbers + 1), box[axis][1])
+            starts, stops = layout.cut(axis, self.shape[axis]).intervals(numbers)
+            starts, stops = np.maximum(starts, box[axis][0]), np.minimum(stops, box[axis][1])
             offsets = np.zeros_like(numbers)
             for name, coordinate in decode(self.mesh, layout.axes[axis], numbers):
                 offsets += coordinate * self._group_strides.get(name, 0)
@@ -189,25 +196,22 @@ class Step(FieldsOnly):
         return peers, *stacked(columns, len(peers))
 
     def traffic(self, devices: Indices) -> Traffic:
-        """Return what each of *devices* receives and holds. Local."""
-        mesh = self.mesh
-        coordinates = {name: devices // mesh.stride(name) % size for name, size in mesh.dims}
+        """Return the traffic of each of *devices*."""
         ones = np.ones_like(devices)
         source, target, overlap, messages, serves_itself = ones, ones, ones, ones, ones.astype(bool)
-        for n, a, b in zip(self.shape, self.source.axes, self.target.axes, strict=True):
-            parts = parts_of(mesh, a)
-            s0, s1 = starts_and_stops(n, parts, encode(mesh, a, coordinates) if a else np.zeros_like(devices))
-            t0, t1 = starts_and_stops(
-                n, parts_of(mesh, b), encode(mesh, b, coordinates) if b else np.zeros_like(devices)
-            )
+        had, has = numbers_of(self.source, devices), numbers_of(self.target, devices)
+        for axis, n in enumerate(self.shape):
+            cut = self.source.cut(axis, n)
+            s0, s1 = cut.intervals(had[:, axis])
+            t0, t1 = self.target.cut(axis, n).intervals(has[:, axis])
             shared = np.maximum(0, np.minimum(s1, t1) - np.maximum(s0, t0))
-            last = np.maximum(t1 - 1, t0)
-            holders = np.where(t1 > t0, block_numbers(n, parts, last) - block_numbers(n, parts, t0) + 1, 0)
+            first, last = cut.first_and_last(t0, t1)
+            holders = np.where(t1 > t0, last - first + 1, 0)
             source, target, overlap = source * (s1 - s0), target * (t1 - t0), overlap * shared
             messages, serves_itself = messages * holders, serves_itself & (shared > 0)
         source, target, overlap = (a * self.itemsize for a in (source, target, overlap))
         received = target - overlap
-        # What a rank sends to itself is packed only if others get the same box, and received only in a gather.
+        # A box for the device itself is packed only if others get the same box, and unpacked only in a gather.
         shares = self.at_once or not set(self.dims) <= used(self.target)
         sent = source - (0 if shares else overlap) if self.packs else np.zeros_like(devices)
         unpacked = (target if self.at_once else received) if self.unpacks else np.zeros_like(devices)
@@ -215,25 +219,25 @@ class Step(FieldsOnly):
         return Traffic(received, messages, self._in_rounds(sent, unpacked), source, target)
 
     def _in_rounds(self, sent: Indices, unpacked: Indices) -> Indices:
-        """Return the scratch that packing and unpacking so many bytes in rounds takes at most."""
+        """Return an upper bound on the scratch to pack *sent* bytes and unpack *unpacked* bytes, in rounds."""
         if self.rounds == 1:
             return sent + unpacked
-        # Of each box a part is at most one element longer than an even share of the others.
         most, scratch = self.most_boxes, np.zeros_like(sent)
         for packed, boxes in ((sent, most.sent), (unpacked, most.received)):
-            part = np.maximum(packed // self.itemsize - boxes, 0) // self.rounds + boxes
-            scratch += np.minimum(part * self.itemsize, packed)
+            share = most_in_a_round(packed // self.itemsize, boxes, self.rounds)
+            scratch += np.minimum(share * self.itemsize, packed)
         return scratch
 
     @cached_property
     def most_boxes(self) -> "Most":
-        """How many boxes, and elements, any device packs and unpacks at most, by the layouts alone. Local."""
+        """Upper bounds on the boxes and elements that any device packs and unpacks, by the layouts alone."""
         boxes = [1, 1]
         for axis, n in enumerate(self.shape):
-            for way, (here, there) in enumerate([(self.source, self.target), (self.target, self.source)]):
-                boxes[way] *= most_overlapping(n, here.num_shards(axis), there.num_shards(axis))
-        sent = largest_block(self.shape, self.source) if self.packs else 0
-        received = largest_block(self.shape, self.target) if self.unpacks else 0
+            source, target = self.source.cut(axis, n), self.target.cut(axis, n)
+            boxes[0] *= source.most_overlapping(target)
+            boxes[1] *= target.most_overlapping(source)
+        sent = self.source.largest_block(self.shape) if self.packs else 0
+        received = self.target.largest_block(self.shape) if self.unpacks else 0
         return Most(boxes[0] if sent else 0, boxes[1] if received else 0, sent, received)
 
     @cached_property
@@ -255,11 +259,12 @@ class Step(FieldsOnly):
     def __repr__(self) -> str:
         along = f" along {'+'.join(self.dims)}" if self.dims else ""
         rounds = f" in {self.rounds} rounds" if self.rounds > 1 else ""
-        return f"{type(self).__name__}{along}{self._detail}{rounds}: {specs_text(self.source.sharding_specs)} -> {specs_text(self.target.sharding_specs)}"
+        source, target = (specs_text(layout.sharding_specs) for layout in (self.source, self.target))
+        return f"{type(self).__name__}{along}{self._detail}{rounds}: {source} -> {target}"
 
 
 class Most(NamedTuple):
-    """Bounds on what any device packs and unpacks: boxes and elements."""
+    """Upper bounds on the boxes and elements that any device packs to send, and unpacks when received."""
 
     sent: int
     received: int
@@ -268,7 +273,7 @@ class Most(NamedTuple):
 
 
 class Slice(Step):
-    """Every device already holds what it needs, and keeps only that. Nothing is sent."""
+    """Every device already holds all that it needs, and keeps only that. Nothing is sent."""
 
     def traffic(self, devices: Indices) -> Traffic:
         none = np.zeros_like(devices)
@@ -280,31 +285,31 @@ class AllGather(Step):
 
     @property
     def at_once(self) -> bool:
-        before, after = (largest_block(self.shape, layout) * self.itemsize for layout in (self.source, self.target))
+        before, after = (layout.largest_block(self.shape) * self.itemsize for layout in (self.source, self.target))
         return self.rounds == 1 and before <= GATHERED_AT_ONCE and after < 2**31
 
 
 class AllToAll(Step):
-    """Every device of a group sends each other device what that one needs of its block.
+    """Each device sends every other device in its group the box that it needs.
 
-    With one mesh dimension that moves from one tensor axis to another it is the op that splits along
-    `split_dimension` and concatenates along `concat_dimension`; both are None for the direct exchange, whose boxes
-    are the intersections of the blocks.
+    If one mesh dimension moves from one tensor axis to another, this is the op that splits along `split_dimension` and
+    concatenates along `concat_dimension`. Both are None for a direct exchange: its boxes are the intersections of any
+    blocks with any others.
     """
 
     @property
     def split_dimension(self) -> int | None:
-        """The tensor axis that the step divides, or None. Local."""
+        """The tensor axis that the step splits, or None."""
         return self._moved[1]
 
     @property
     def concat_dimension(self) -> int | None:
-        """The tensor axis that the step joins, or None. Local."""
+        """The tensor axis that the step joins, or None."""
         return self._moved[0]
 
     @property
     def direct(self) -> bool:
-        """Whether this is the direct exchange: any blocks to any blocks. Local."""
+        """Whether this is a direct exchange: from any blocks to any others."""
         return self.split_dimension is None
 
     @cached_property
@@ -327,15 +332,12 @@ class AllToAll(Step):
 Steps: TypeAlias = tuple[Step, ...]
 
 
-def largest_block(shape: tuple[int, ...], layout: Layout) -> int:
-    """Return how many elements the largest block of an array of *shape* has. Local."""
-    return prod(-(-n // layout.num_shards(axis)) for axis, n in enumerate(shape))
+def _consecutive(shape: tuple[int, ...], block: Layout, whole: list[bool]) -> bool:
+    """Return whether boxes are consecutive bytes in the blocks of every device.
 
-
-def _lies_in_place(shape: tuple[int, ...], block: Layout, whole: list[bool]) -> bool:
-    """Return whether boxes, *whole* along some axes, are consecutive bytes in the blocks of every device."""
+    *whole* says for each axis whether the boxes span the block along it.
+    """
     for axis, n in enumerate(shape):
-        longest = -(-n // block.num_shards(axis))
-        if longest > 1 or not whole[axis]:
+        if block.cut(axis, n).longest > 1 or not whole[axis]:
             return all(whole[axis + 1 :])
     return True

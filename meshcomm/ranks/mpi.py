@@ -39,6 +39,22 @@ class _Requests:
         mpi().Request.Waitall(self._requests)
 
 
+class _Request:
+    """One nonblocking operation of MPI, and the memory that it uses."""
+
+    __slots__ = ("_memory", "_request")
+
+    def __init__(self, request: "MPI_.Request", memory: tuple[object, ...]) -> None:
+        self._request = request
+        self._memory = memory
+
+    def test(self) -> bool:
+        return self._request.Test()
+
+    def wait(self) -> None:
+        self._request.Wait()
+
+
 def _countable(data: Bytes) -> list[Bytes]:
     """Return *data* as messages whose lengths every MPI can count."""
     return [data[start : start + LARGEST_MESSAGE] for start in range(0, len(data), LARGEST_MESSAGE)]
@@ -67,7 +83,7 @@ class MPICommunicator(Communicator):
 
     def start_alltoallv(self, send: Buffers, receive: Buffers) -> Pending:
         message, received = [*send, self._byte], [*receive, self._byte]
-        return _Requests([self._comm.Ialltoallv(message, received)], (message, received))
+        return _Request(self._comm.Ialltoallv(message, received), (message, received))
 
     def start_messages(self, send: Buffers, receive: Buffers) -> Pending:
         requests = []
@@ -177,6 +193,15 @@ class MPIWorld(World):
         """Return this process's device in *mesh*, or None if it is outside."""
         location = self.here().location(mesh)
         return location.device if location else None
+
+    def ranks_in_comm_world(self, ranks: range | tuple[int, ...]) -> tuple[int, ...]:
+        """Return the ranks in COMM_WORLD, ascending, of these *ranks* of this world."""
+        here, everyone = self._comm.Get_group(), mpi().COMM_WORLD.Get_group()
+        try:
+            return tuple(sorted(here.Translate_ranks(list(ranks), everyone)))
+        finally:
+            here.Free()
+            everyone.Free()
 
     def close_mesh(self, mesh: Mesh) -> None:
         """Free the communicators of *mesh*. Collective over the mesh."""

@@ -328,7 +328,7 @@ class SimulatedRank(World):
         """Make the thread; it waits for its first turn."""
         self._teams.clear()
         self._locations.clear()
-        self._unfinished.clear()
+        self.unfinished.clear()
         self.ready, self.done, self.cancelled = True, False, False
         self.result: object = None
         self.error: BaseException | None = None

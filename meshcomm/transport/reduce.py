@@ -6,7 +6,7 @@ import numpy as np
 
 from meshcomm._types import Array, DType
 from meshcomm.errors import DTypeError
-from meshcomm.layouts.partition import block_interval
+from meshcomm.layouts.partition import Cut
 from meshcomm.ranks.agreement import fingerprint
 from meshcomm.ranks.teams import Group
 from meshcomm.transport.choose import exchange, gathers_at_once, on_arrays
@@ -42,12 +42,13 @@ class AllReduce:
     ) -> None:
         self._reduce, self._counted = reduce, counted
         count = len(group.members)
-        cuts = [block_interval(n, count, number) for number in range(count)]
+        elements = Cut(n, count)
+        cuts = [elements.interval(number) for number in range(count)]
         call = f"of all_reduce of {n} items of {itemsize} bytes"
         arrays = [((number, number + 1), (0, n)) for number in range(count)]
         columns = [((0, count), cut) for cut in cuts]
         scatter = from_boxes(itemsize, position, arrays, columns)
-        most = max(n, count * -(-n // count)) * itemsize
+        most = max(n, count * elements.longest) * itemsize
         terms = Terms(fingerprint(f"scatter {call}"), most)
         start, stop = cuts[position]
         self._scatter = on_arrays(exchange(group, [scatter], terms), (count, stop - start))

@@ -12,7 +12,8 @@ from meshcomm.arrays import dtensor
 from meshcomm.arrays.create import ones_like
 from meshcomm.compat import tensorflow
 from meshcomm.errors import CollectiveMismatch, CollectiveTimeout, DTypeError, LayoutError, MeshError, ShapeError
-from meshcomm.ranks.meshes import barrier, default_mesh, get_default_mesh, run_on
+from meshcomm.ranks.barrier import barrier
+from meshcomm.ranks.meshes import default_mesh, get_default_mesh, run_on
 from support.paths import DATA
 
 U = mc.UNSHARDED

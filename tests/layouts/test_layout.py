@@ -144,7 +144,7 @@ def test_what_has_no_match_is_returned_as_it_is():
 @pytest.mark.parametrize(
     ("source", "says"),
     [
-        (Layout(["x"], GRID), "rank 2 cannot match one of rank 1"),
+        (Layout(["x"], GRID), "ndim 2 cannot match one of ndim 1"),
         (Layout(["x", UNSHARDED], MESH), "cannot match one on"),
         (Layout([MATCH, UNSHARDED], GRID), "axis 0 is 'match'"),
         (None, "NoneType"),
@@ -223,7 +223,7 @@ def test_offsets_are_block_numbers(specs):
 
 
 def test_blocks_of_a_mesh_of_a_million_devices(monkeypatch):
-    monkeypatch.setattr("meshcomm.mesh._rank_device", None)  # no device string may be made
+    monkeypatch.setattr("meshcomm.layouts.mesh.rank_device", None)  # no device string may be made
     mesh = Mesh(range(2**20), {"x": 1024, "y": 1024})
     layout = Layout([("y", "x"), UNSHARDED], mesh)
     assert layout.block_slices((2**21 + 1, 5), 2**20 - 1) == (slice(2**21 - 1, 2**21 + 1), slice(0, 5))
@@ -243,8 +243,8 @@ def test_devices_out_of_range(device):
 @pytest.mark.parametrize(
     ("shape", "error", "says"),
     [
-        ((), LayoutError, r"shape \(\) has rank 0, but the layout has rank 2"),
-        ((1, 2, 3), LayoutError, "has rank 3, but the layout has rank 2"),
+        ((), LayoutError, r"shape \(\) has ndim 0, but the layout has ndim 2"),
+        ((1, 2, 3), LayoutError, "has ndim 3, but the layout has ndim 2"),
         (4, LayoutError, "must be a sequence"),
         (None, LayoutError, "must be a sequence"),
         ((4, -1), ShapeError, "negative length"),

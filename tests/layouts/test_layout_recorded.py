@@ -202,7 +202,7 @@ PROOFS = {
     "Layout.local_shape_from_global_shape(uneven)": lambda: raises(
         ShapeError, Layout(["x"], MESH).local_shape_from_global_shape, (7,)
     ),
-    "shapes of another rank": lambda: all(
+    "shapes with another number of axes": lambda: all(
         raises(LayoutError, function, shape)
         for shape in [(), (3, 3), None, 3]
         for function in (
@@ -286,7 +286,7 @@ def test_single_device_layout():
     assert layout.local_shape_from_global_shape((7, 4)) == layout.global_shape_from_local_shape((7, 4)) == (7, 4)
     with pytest.raises(LayoutError, match="single device"):
         layout.to_parted()
-    with pytest.raises(LayoutError, match="layout of rank 0"):
+    with pytest.raises(LayoutError, match="layout of ndim 0"):
         layout.num_shards(0)
 
 

@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 
 from meshcomm.errors import LayoutError, MeshError
 from meshcomm.layouts import wire
-from meshcomm.layouts.layout import LAYOUT_MESSAGE, MATCH, UNSHARDED, Layout
+from meshcomm.layouts.layout import Layout
+from meshcomm.layouts.layout_text import LAYOUT_MESSAGE, MATCH, UNSHARDED
 from meshcomm.layouts.mesh import Mesh
 from support.layout_cases import MESH, REPEATABLE
 

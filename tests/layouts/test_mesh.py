@@ -208,7 +208,7 @@ def test_device_type(device, device_type):
 
 
 def test_a_mesh_of_a_million_ranks(monkeypatch):
-    monkeypatch.setattr("meshcomm.mesh._rank_device", None)  # no device string may be made
+    monkeypatch.setattr("meshcomm.layouts.mesh.rank_device", None)  # no device string may be made
     mesh = Mesh(range(2**20), [("x", 1024), ("y", 1024)])
     assert mesh.ranks == range(2**20)
     assert mesh.coords(2**20 - 1) == [1023, 1023]
@@ -310,18 +310,21 @@ def test_where_a_mesh_runs_is_not_part_of_its_value():
     assert bound == mesh
     assert hash(bound) == hash(mesh)
     assert bound.to_string() == mesh.to_string()
-    assert pickle.loads(pickle.dumps(bound))._world is None
-    assert (mesh._world, mesh._closed, bound._closed) == (None, frozenset(), frozenset())
+    assert pickle.loads(pickle.dumps(bound)).bound_world is None
+    assert (mesh.bound_world, mesh.closed_by, bound.closed_by) == (None, frozenset(), frozenset())
 
 
-def test_what_later_modules_provide(monkeypatch):
-    calls = []
-    parts = {
-        "world": lambda: "shared world",
-        "mesh_rank": lambda mesh: mesh.size + 1,
-        "close_mesh": calls.append,
-    }
-    monkeypatch.setattr(_hooks, "_parts", parts)
-    mesh = grid(3, 2)
-    assert (mesh.world, mesh.rank, mesh.close()) == ("shared world", 7, None)
-    assert calls == [mesh]
+def test_rank_and_close_are_those_of_the_world(monkeypatch):
+    class World:
+        closed = None
+
+        def device_in(self, mesh):
+            return mesh.size + 1
+
+        def close_mesh(self, mesh):
+            self.closed = mesh
+
+    world, mesh = World(), grid(3, 2)
+    monkeypatch.setitem(_hooks._hooked, "world", lambda: world)
+    assert (mesh.world, mesh.rank, mesh.close()) == (world, 7, None)
+    assert world.closed is mesh

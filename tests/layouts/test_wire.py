@@ -8,8 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meshcomm.layouts import wire
-from meshcomm.layouts.layout import LAYOUT_MESSAGE, Layout
-from meshcomm.layouts.mesh import MESH_MESSAGE, Mesh
+from meshcomm.layouts.layout import Layout
+from meshcomm.layouts.layout_text import LAYOUT_MESSAGE
+from meshcomm.layouts.mesh import Mesh
+from meshcomm.layouts.mesh_text import MESH_MESSAGE
 from meshcomm.layouts.wire import Enum, Field, Message, PlainMessage, WireError, decode, encode
 from support.sampling import examples
 

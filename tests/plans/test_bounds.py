@@ -28,7 +28,7 @@ MESHES += [
 @pytest.mark.parametrize("meshes", MESHES, ids=lambda pair: f"{list(pair[0].ranks)} to {list(pair[1].ranks)}")
 @pytest.mark.parametrize("shape", [(13,), (7, 5), (4, 3, 4)], ids=str)
 def test_scratch_is_within_every_bound(meshes, shape):
-    """From the least possible, which the error states, to no bound at all: what is predicted, and what is counted."""
+    """From the minimum, which the error states, to no bound at all: what is predicted, and what is counted."""
     array, rounds = random_bits(shape, "V3"), 0
     pairs = list(product(*(list(tuple_layouts(mesh, len(shape))) for mesh in meshes)))
     for source, target in sampled(pairs[:: 1 + len(pairs) // 25], 6):
@@ -46,17 +46,17 @@ def test_scratch_is_within_every_bound(meshes, shape):
                 ends = sum(b.nbytes for b in (blocks[device], wanted) if b is not None)
                 peak = plan.for_device(device).peak_bytes
                 assert run.peak_bytes[device] <= peak <= ends + limit, f"device {device}, bound {bound} of\n{plan}"
-            rounds = max([rounds, *(step.parts for step in plan.steps)])
+            rounds = max([rounds, *(step.rounds for step in plan.steps)])
     assert rounds > 1 or len(shape) == 1, "boxes of vectors are never packed"
 
 
-def test_the_least_possible_is_stated_and_works():
+def test_the_minimum_is_stated_and_works():
     mesh = mesh_of(4)
     rows, columns = Layout(["x", U], mesh), Layout([U, "x"], mesh)
-    with pytest.raises(ShapeError, match=r"max_scratch_bytes=31 is too little .*: the least possible is 32$"):
+    with pytest.raises(ShapeError, match=r"max_scratch_bytes=31 is too little .*: the minimum is 32$"):
         plan_relayout((8, 8), "f8", rows, columns, 31)
-    assert plan_relayout((8, 8), "f8", rows, columns, 32).steps[0].parts > 1
-    assert plan_relayout((8, 8), "f8", rows, Layout([U, U], mesh), 0).steps[0].parts == 1, "received in place"
+    assert plan_relayout((8, 8), "f8", rows, columns, 32).steps[0].rounds > 1
+    assert plan_relayout((8, 8), "f8", rows, Layout([U, U], mesh), 0).steps[0].rounds == 1, "received in place"
     for bad in (-1, 1.5, "64", True):
         with pytest.raises(ShapeError, match="max_scratch_bytes"):
             plan_relayout((8, 8), "f8", rows, columns, bad)
@@ -65,5 +65,5 @@ def test_the_least_possible_is_stated_and_works():
 def test_the_default_is_bounded_too():
     mesh = mesh_of(2)
     plan = plan_relayout((2**14, 2**14), "f4", Layout(["x", U], mesh), Layout([U, "x"], mesh))
-    assert plan.steps[0].parts > 1
+    assert plan.steps[0].rounds > 1
     assert plan.peak_bytes <= 2 * 2**29 + DEFAULT_SCRATCH

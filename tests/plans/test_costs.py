@@ -44,9 +44,9 @@ def test_rounds_are_exchanges_of_their_own():
     rows, columns = mc.Layout(["x", U], mesh), mc.Layout([U, "x"], mesh)
     plan = mc.plan_relayout((120, 120), "u1", rows, columns, max_scratch_bytes=1000)
     (step,) = plan.steps
-    assert step.parts > 1
+    assert step.rounds > 1
     whole = mc.plan_relayout((120, 120), "u1", rows, columns).for_device(1).load
-    expected = whole._replace(near_exchanges=step.parts, near_messages=3 * step.parts)
+    expected = whole._replace(on_node_exchanges=step.rounds, on_node_messages=3 * step.rounds)
     assert plan.for_device(1).load == expected
 
 

@@ -28,7 +28,9 @@ class Departure(NamedTuple):
 
 DEPARTURES = {
     "Layout.from_string('sharding_specs:x mesh:…')": Departure(
-        "drops what follows the last comma, so the layout has rank 0", "LayoutError", "a spec must not vanish silently"
+        "drops what follows the last comma, so the layout has no axes",
+        "LayoutError",
+        "a spec must not vanish silently",
     ),
     "Layout.from_string('sharding_specs:any, mesh:…')": Departure(
         "accepts the wildcard `any`, on which relayout crashes", "LayoutError", "its own constructor refuses it too"
@@ -37,7 +39,7 @@ DEPARTURES = {
         "accepts the wildcard `any` twice", "LayoutError", "its own constructor refuses it too"
     ),
     "Layout.from_string('empty_layout')": Departure(
-        "returns a layout without a mesh", "LayoutError", "it says where nothing lives"
+        "returns a layout without a mesh", "LayoutError", "it says nothing about any device"
     ),
     "Mesh.from_string('empty_mesh')": Departure(
         "returns a mesh of no devices", "MeshError", "a mesh has at least one device"
@@ -74,7 +76,9 @@ DEPARTURES = {
     "Layout.local_shape_from_global_shape(uneven)": Departure(
         "rounds down", "ShapeError", "blocks differ in length: `block_slices` gives each one"
     ),
-    "shapes of another rank": Departure("reads garbage or crashes", "LayoutError", "an error, not a crash"),
+    "shapes with another number of axes": Departure(
+        "reads garbage or crashes", "LayoutError", "an error, not a crash"
+    ),
     "sharding specs that are no list": Departure("TypeError or AttributeError", "LayoutError", "errors that leak"),
     "a tuple of mesh dimensions on one axis": Departure(
         "not expressible", "accepted, and written `x+y`", "an extension, asked for by users"
@@ -90,10 +94,10 @@ DEPARTURES = {
     "reserved and repeated names of mesh dimensions": Departure(
         "accepted by the constructor, refused in text", "MeshError", "one rule for both"
     ),
-    "the mesh dimension name 'scalar'": Departure("allowed", "MeshError", "in the text of a layout it means rank 0"),
+    "the mesh dimension name 'scalar'": Departure("allowed", "MeshError", "in the text of a layout it means no axes"),
     "more than 32 mesh dimensions": Departure("allowed", "MeshError", "NumPy's arrays have no more axes everywhere"),
     "duplicate devices": Departure(
-        "allowed if all of them are one CPU", "MeshError", "a device has one place in a mesh"
+        "allowed if all of them are one CPU", "MeshError", "a device has one location in a mesh"
     ),
     "mesh[unknown name]": Departure(
         "ValueError (2.21); KeyError (2.9)", "MeshError that is a KeyError too", "both kinds of callers keep working"

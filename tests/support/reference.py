@@ -11,7 +11,8 @@ from meshcomm import UNSHARDED, Layout, Mesh, simulate
 from meshcomm.arrays.compile import operations, target_shape
 from meshcomm.layouts.machine import Machine
 from meshcomm.memory.blocks import as_block, as_bytes
-from meshcomm.transport.packed import Exchange, Gather
+from meshcomm.transport.choose import Kept
+from meshcomm.transport.packed import Packed
 
 # -- arrays -----------------------------------------------------------------------------------------------------------
 
@@ -26,7 +27,7 @@ def same_numbers(a, b):
     if (a.shape, a.dtype) != (b.shape, b.dtype):
         return False
     if a.dtype.kind == "c":
-        return all(same_numbers(*parts) for parts in ((a.real, b.real), (a.imag, b.imag)))
+        return same_numbers(a.real, b.real) and same_numbers(a.imag, b.imag)
     if a.dtype.kind == "V":  # of ml_dtypes
         a, b = a.astype("f4"), b.astype("f4")
     same_sign = np.signbit(a) == np.signbit(b) if a.dtype.kind == "f" else True
@@ -82,20 +83,20 @@ def items_of(offset, strides, extents):
 def box_copies(sources, targets, itemsize, boxes):
     """The twin of `BoxCopies`: copy boxes (source, offset, strides, target, offset, strides, extents) item by item."""
     for source, source_offset, source_strides, target, target_offset, target_strides, extents in boxes:
-        places = zip(
+        items = zip(
             items_of(source_offset, source_strides, extents),
             items_of(target_offset, target_strides, extents),
             strict=True,
         )
-        for s, t in places:
+        for s, t in items:
             targets[target][t : t + itemsize] = sources[source][s : s + itemsize]
 
 
-def packed(regions, itemsize, boxes, part=0, parts=1):
-    """The twin of `Packing`: the bytes of a part of boxes (region, offset, strides, extents)."""
+def packed(regions, itemsize, boxes, number=0, rounds=1):
+    """The twin of `Packing`: the bytes of round *number* of boxes (region, offset, strides, extents)."""
     taken = []
     for region, offset, strides, extents in boxes:
-        for items in np.array_split(np.fromiter(items_of(offset, strides, extents), np.intp), parts)[part : part + 1]:
+        for items in np.array_split(np.fromiter(items_of(offset, strides, extents), np.intp), rounds)[number:][:1]:
             taken += [regions[region][s : s + itemsize] for s in items]
     return np.concatenate([np.empty(0, np.uint8), *taken])
 
@@ -141,23 +142,24 @@ def blocks_between(array, layout, plan):
 
 
 def lockstep(plan, blocks):
-    """Run *plan* on the blocks of all devices, step by step, and count what they receive and hold."""
+    """Run *plan* over MPI on the blocks of all devices, step by step, and count what they receive and hold."""
     devices = range(len(plan.ranks))
     programs = [operations(plan, SimpleNamespace(device=d, team=_Team())) for d in devices]
     data = begin = [np.empty(0, np.uint8) if block is None else as_bytes(block) for block in blocks]
     moved, messages, peaks, scratch = ([0 for _ in devices] for _ in range(4))
     for number, made in enumerate(zip(*programs, strict=True)):
-        steps = [step for step, _ in made]
+        steps = [over_mpi(operation) for operation, _ in made]
         targets = [np.full(size, 0xEE, np.uint8) for _, size in made]
-        if isinstance(steps[0], Exchange | Gather):
-            _exchange(plan, steps, data, targets, moved, messages)
-        else:
+        if isinstance(steps[0], Kept):
             for step, block, target in zip(steps, data, targets, strict=True):
                 step.run([block], [target])
+        else:
+            members = [[plan.ranks.index(rank) for rank in operation._group.members] for operation, _ in made]
+            _exchange(steps, members, data, targets, moved, messages)
         last = number == len(programs[0]) - 1
         for d, step in enumerate(steps):
             held = len(data[d]) if number else 0  # the first step takes from the block that the caller keeps
-            used = held + _scratch_of(step)
+            used = held + (0 if isinstance(step, Kept) else step.scratch_bytes)
             peaks[d] = max(peaks[d], len(begin[d]) + used + len(targets[d]))
             scratch[d] = max(scratch[d], used + (0 if last else len(targets[d])))
         data = targets
@@ -166,42 +168,46 @@ def lockstep(plan, blocks):
     return Run(ends, moved, messages, peaks, scratch)
 
 
-def _scratch_of(step):
-    return step.send.room + step.receive.room if isinstance(step, Exchange | Gather) else 0
+def over_mpi(operation):
+    """The form over MPI of an exchange whose way is chosen when it runs."""
+    return operation if isinstance(operation, Kept) else operation._over_mpi
 
 
-def _exchange(plan, steps, data, targets, moved, messages):
+def _exchange(steps, members, data, targets, moved, messages):
+    """Run one exchange of all devices; *members* are the devices of the group of each."""
     pairs = set()
-    members = [[plan.ranks.index(rank) for rank in step.group.members] for step in steps]
-    for number in range(getattr(steps[0], "rounds", 1)):
-        sent, outgoing = [], [step.send.part(number) for step in steps]
+    rounds = steps[0].rounds
+    for number in range(rounds):
+        sent, outgoing = [], [step.send.counts(number, rounds) for step in steps]
         for step, block in zip(steps, data, strict=True):
             if step.send.packing is not None:
-                packed = np.full(step.send.room, 0xDD, np.uint8)
-                step.send.packing.pack([block], packed, number, step.send.rounds)
-                block = packed
+                buffer = np.full(step.send.buffer_bytes(rounds), 0xDD, np.uint8)
+                step.send.packing.pack([block], buffer, number, rounds)
+                block = buffer
             sent.append(block)
         for device, step in enumerate(steps):
-            into = targets[device] if step.receive.packing is None else np.full(step.receive.room, 0xCC, np.uint8)
+            packing, into = step.receive.packing, targets[device]
+            if packing is not None:
+                into = np.full(step.receive.buffer_bytes(rounds), 0xCC, np.uint8)
             me = members[device].index(device)
-            counts, offsets = step.receive.part(number)
-            for place, peer in enumerate(members[device]):
+            counts, offsets = step.receive.counts(number, rounds)
+            for position, peer in enumerate(members[device]):
                 its_counts, its_offsets = outgoing[peer]
-                to = place if isinstance(step, Gather) else me  # a gather sends the same to all
-                count = counts[place]
+                to = me if isinstance(step, Packed) else position  # a gather sends the same to all
+                count = counts[position]
                 assert its_counts[to] == count, (
                     f"device {peer} sends {its_counts[to]} bytes, device {device} expects {count}"
                 )
                 if not count:
                     continue
-                into[offsets[place] : offsets[place] + count] = sent[peer][its_offsets[to] : its_offsets[to] + count]
+                into[offsets[position] : offsets[position] + count] = sent[peer][its_offsets[to] :][:count]
                 if peer != device:
                     moved[device] += count
                     pairs.add((peer, device))
-            if step.receive.packing is not None:
-                step.receive.packing.unpack(into, [targets[device]], number, step.receive.rounds)
+            if packing is not None:
+                packing.unpack(into, [targets[device]], number, rounds)
     for step, block, target in zip(steps, data, targets, strict=True):
-        if isinstance(step, Exchange) and step.own is not None:
+        if isinstance(step, Packed) and step.own is not None:
             step.own.run([block], [target])
     for _, device in pairs:
         messages[device] += 1
