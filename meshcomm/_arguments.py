@@ -66,12 +66,12 @@ def as_dtype(dtype: DTypeLike) -> np.dtype[Any]:
     except TypeError as error:
         raise DTypeError(f"{dtype!r} is not a dtype: {error}") from None
     if result.hasobject:
-        raise DTypeError(f"arrays of dtype {result} hold references to Python objects and cannot be divided")
+        raise DTypeError(f"arrays of dtype {result} hold references to Python objects and cannot be sharded")
     return result
 
 
 def as_array(x: Any) -> Array:
-    """Return *x* as a NumPy array that can be divided; ``ShapeError`` or ``DTypeError`` if it is none."""
+    """Return *x* as a NumPy array that can be sharded; ``ShapeError`` or ``DTypeError`` if it is none."""
     if isinstance(x, np.ma.MaskedArray):
         raise DTypeError("a masked array would lose its mask: fill it, or pass its data and its mask")
     if hasattr(x, "layout"):

@@ -6,7 +6,7 @@
     +-- MeshError            (ValueError)     a mesh, or a world that cannot hold it
     +-- LayoutError          (ValueError)     a layout, its text or its bytes
     +-- ShapeError           (ValueError)     shapes, axes and lengths that do not fit
-    +-- DTypeError           (TypeError, ValueError)   a dtype that cannot be divided
+    +-- DTypeError           (TypeError, ValueError)   a dtype that cannot be sharded
     +-- GroupError           (ValueError)     a group_assignment
     +-- CollectiveMismatch   (RuntimeError)   ranks called different things
     +-- CollectiveTimeout    (RuntimeError)   a rank did not arrive in time

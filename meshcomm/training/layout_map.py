@@ -535,9 +535,7 @@ def _each(tree: object, function: Callable[[Path, Any], object], path: Path = ()
 
 def _branch(child: object, function: Callable[[Path, Any], object], path: Path) -> object:
     if isinstance(child, list | tuple):
-        raise LayoutError(
-            f"{'.'.join(path)!r} is a {type(child).__name__}; a tree has arrays, and dicts of them"
-        )
+        raise LayoutError(f"{'.'.join(path)!r} is a {type(child).__name__}; a tree has arrays, and dicts of them")
     return _each(child, function, path) if isinstance(child, Mapping) else function(path, child)
 
 
