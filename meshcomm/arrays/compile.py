@@ -19,16 +19,16 @@ from meshcomm.plans.costs import relay_pays
 from meshcomm.plans.plan import Plan
 from meshcomm.plans.step import AllGather, Slice, Step
 from meshcomm.ranks.agreement import fingerprint
+from meshcomm.ranks.communicator import Pending
 from meshcomm.ranks.teams import Group, Location
 from meshcomm.transport import choose
 from meshcomm.transport.exchange import Operation, Tensor, Terms
 from meshcomm.transport.local_copies import stretch_offsets
-from meshcomm.transport.packed import InFlight
 
 Move: TypeAlias = Callable[[Array | None, Array | None], Array | None]
 """From a block to the new block, which is written into the second argument if that is given. None is no block."""
 
-Start: TypeAlias = Callable[[Array | None, Array | None], tuple[InFlight | None, Array | None]]
+Start: TypeAlias = Callable[[Array | None, Array | None], tuple[Pending | None, Array | None]]
 """As `Move`, but it does not wait: it returns the exchange in flight, if there is one, and the block to be filled."""
 
 
@@ -79,17 +79,17 @@ def prepare_start(plan: Plan, here: Location) -> Start:
     size = _target(step, here)
     packed = choose.nonblocking(group_of(step, here), [described(step, here)], _terms(plan, step, here))
 
-    def start(block: Array | None, out: Array | None = None) -> tuple[InFlight | None, Array | None]:
+    def start(block: Array | None, out: Array | None = None) -> tuple[Pending | None, Array | None]:
         data = NOTHING if block is None else as_bytes(block)
         target = new_bytes(size) if out is None else as_bytes(out)
         in_flight = packed.start([data], [target], own_buffer)
-        return in_flight, out if out is not None or shape is None else as_block(target, shape, dtype)
+        return in_flight, out if out is not None or shape is None else np.ndarray(shape, dtype, target)
 
     return start
 
 
 def _complete_at_once(move: Move) -> Start:
-    def start(block: Array | None, out: Array | None = None) -> tuple[InFlight | None, Array | None]:
+    def start(block: Array | None, out: Array | None = None) -> tuple[Pending | None, Array | None]:
         return None, move(block, out)
 
     return start

@@ -177,7 +177,7 @@ class Packed:
         """Exchange in messages between pairs."""
         self._group.communicator().start_messages(send, receive).wait()
 
-    def start(self, sources: list[Bytes], targets: list[Bytes], buffer: Buffer) -> "InFlight":
+    def start(self, sources: list[Bytes], targets: list[Bytes], buffer: Buffer) -> Pending:
         """Begin to fill the new blocks, in one round. Collective over the group, but does not wait.
 
         *buffer* gives memory for a use, of so many bytes, that nobody else uses until the exchange is complete.
@@ -195,7 +195,7 @@ class Packed:
         pending = start(send, receive)
         if self.own is not None:
             self.own.run(sources, targets)
-        return InFlight(pending, into, sources, targets, unpacking)
+        return pending if unpacking is None else _Unpacked(pending, into, targets, unpacking)
 
 
 def aligned_scratch(use: str, size: int, block: Bytes) -> Bytes:
@@ -253,40 +253,30 @@ class MessagesOnNode:
         messages.run(sources, targets)
 
 
-class InFlight:
-    """An exchange that is not complete. It keeps the memory that it reads and writes.
+class _Unpacked:
+    """Communication that is not complete, and the buffer to unpack when it is."""
 
-    Parameters
-    ----------
-    pending: the communication
-    into: the bytes that it fills, the new block or what is unpacked into it
-    sources, targets: the blocks before and after
-    unpacking: how *into* is unpacked, None if it is the new block
-    """
+    __slots__ = ("_into", "_pending", "_targets", "_unpacking")
 
-    def __init__(
-        self, pending: Pending, into: Bytes, sources: list[Bytes], targets: list[Bytes], unpacking: Packing | None
-    ) -> None:
+    def __init__(self, pending: Pending, into: Bytes, targets: list[Bytes], unpacking: Packing) -> None:
         self._pending: Pending | None = pending
-        self._into, self._sources, self._targets, self._unpacking = into, sources, targets, unpacking
+        self._into, self._targets, self._unpacking = into, targets, unpacking
 
     def test(self) -> bool:
-        """Return whether all bytes have arrived, and put them where they belong if they have."""
+        """Return whether all bytes have arrived; unpack them if they have."""
         if self._pending is not None and self._pending.test():
             self._finish()
         return self._pending is None
 
     def wait(self) -> None:
-        """Wait until all bytes have arrived, and put them where they belong."""
+        """Wait until all bytes have arrived, and unpack them."""
         if self._pending is not None:
             self._pending.wait()
             self._finish()
 
     def _finish(self) -> None:
-        if self._unpacking is not None:
-            self._unpacking.unpack(self._into, self._targets)
-        self._pending = self._unpacking = None
-        self._into, self._sources, self._targets = self._into[:0], [], []
+        self._unpacking.unpack(self._into, self._targets)
+        self._pending = None
 
 
 class Gathered:

@@ -42,10 +42,10 @@ class Node:
     """The ranks of a node after their rendezvous; each `run` is one call of all of them, each in its thread.
 
     Rank i has ``pools[i]``, of *share* bytes, and ``rendezvous[i]``, which maps the pools of all ranks and calls
-    ``progress[i]`` while it waits.
+    ``progress[i]`` while it waits. *members* are the positions of the ranks in a group.
     """
 
-    def __init__(self, size, share=MIB, progress=None):
+    def __init__(self, size, share=MIB, progress=None, members=None):
         self.pools = [Pool(share) for _ in range(size)]
         lines = [pool.open_lines() for pool in self.pools]
         memories = [mapped(pool) for pool in self.pools]
@@ -56,7 +56,7 @@ class Node:
                 lines,
                 i,
                 0,
-                range(size),
+                range(size) if members is None else members,
                 [f"number {n}" for n in range(size)],
                 progress[i] if progress else lambda: None,
             )
