@@ -125,9 +125,9 @@ class LayoutMap(MutableMapping[str, Layout]):
         if rule is None:
             return None if self._mesh is None or rank is None else Layout.replicated(self._mesh, rank)
         layout = self._layouts[rule]
-        if rank is not None and rank != layout.rank:
+        if rank is not None and rank != layout.ndim:
             raise LayoutError(
-                f"{name!r} has {_axes(rank)}, but its rule {rule!r} has a layout for {_axes(layout.rank)}, "
+                f"{name!r} has {_axes(rank)}, but its rule {rule!r} has a layout for {_axes(layout.ndim)}, "
                 f"{layout.sharding_specs}"
             )
         return layout
@@ -377,9 +377,9 @@ class LayoutMap(MutableMapping[str, Layout]):
             unmatched=tuple(name for name, rules in matches.items() if not rules),
             ambiguous=ambiguous,
             wrong_ranks=tuple(
-                WrongRank(name, ndim, rule, self._layouts[rule].rank)
+                WrongRank(name, ndim, rule, self._layouts[rule].ndim)
                 for name, rule in applied.items()
-                if (ndim := ndims[name]) is not None and ndim != self._layouts[rule].rank
+                if (ndim := ndims[name]) is not None and ndim != self._layouts[rule].ndim
             ),
         )
 
