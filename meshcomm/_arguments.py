@@ -1,20 +1,24 @@
-"""Checks of arguments: each returns the argument in one form, or raises an error that says what is wrong with it."""
+"""Checks of arguments: each returns the argument in one form, or raises an error that says what is wrong with it.
+
+Arguments are typed as ``object`` where a check takes anything.
+"""
 
 import operator
+from collections.abc import Iterable
 from math import prod
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import DTypeLike
 
-from meshcomm._types import Array
+from meshcomm._types import Array, DType, Shape
 from meshcomm.errors import DTypeError, GroupError, MeshError, ShapeError
 
 T = TypeVar("T")
 
 
 def quote(value: object) -> str:
-    """Return ``repr(value)`` for an error message, cut where it is long.
+    """Return ``repr(value)`` for an error message, shortened if it is long.
 
     >>> quote("x"), len(quote("x" * 10**6))
     ("'x'", 200)
@@ -27,7 +31,7 @@ def quote(value: object) -> str:
 
 
 def integer(value: object, what: str, error: type[Exception] = MeshError) -> int:
-    """Return *value* as an int, or raise *error*; bool is none.
+    """Return *value* as an int, or raise *error*; a bool is no integer here.
 
     >>> integer(np.int8(3), "size")
     3
@@ -42,36 +46,36 @@ def integer(value: object, what: str, error: type[Exception] = MeshError) -> int
     raise error(f"{what} {quote(value)} is a {type(value).__name__}; it must be an integer")
 
 
-def as_shape(shape: Any) -> tuple[int, ...]:
-    """Return *shape* as a tuple of lengths; ``ShapeError`` if it is none."""
+def as_shape(shape: object) -> Shape:
+    """Return *shape*, one length or several, as a tuple; ``ShapeError`` if it is no shape."""
     try:
-        lengths = tuple(int(n.__index__()) for n in (shape if hasattr(shape, "__iter__") else (shape,)))
-    except (AttributeError, TypeError):
+        lengths = tuple(map(operator.index, shape if isinstance(shape, Iterable) else (shape,)))
+    except TypeError:
         raise ShapeError(f"a shape is a sequence of lengths, not {shape!r}") from None
     if any(n < 0 for n in lengths):
         raise ShapeError(f"shape {lengths} has a negative length")
     return lengths
 
 
-def check_size(shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+def check_size(shape: Shape, dtype: DType) -> None:
     """Raise ``ShapeError`` if an array of *shape* and *dtype* has more bytes than can be counted."""
     if prod(n or 1 for n in shape) * max(1, dtype.itemsize) >= 2**63:
         raise ShapeError(f"an array of shape {shape} and dtype {dtype} has 2**63 bytes or more")
 
 
-def as_dtype(dtype: DTypeLike) -> np.dtype[Any]:
+def as_dtype(dtype: DTypeLike) -> DType:
     """Return *dtype* as a NumPy dtype; ``DTypeError`` if it holds Python objects."""
     try:
         result = np.dtype(dtype)
     except TypeError as error:
         raise DTypeError(f"{dtype!r} is not a dtype: {error}") from None
     if result.hasobject:
-        raise DTypeError(f"arrays of dtype {result} hold references to Python objects and cannot be divided")
+        raise DTypeError(f"arrays of dtype {result} hold references to Python objects and cannot be sharded")
     return result
 
 
-def as_array(x: Any) -> Array:
-    """Return *x* as a NumPy array that can be divided; ``ShapeError`` or ``DTypeError`` if it is none."""
+def as_array(x: object) -> Array:
+    """Return *x* as a NumPy array that can be sharded; ``ShapeError`` or ``DTypeError`` if it is none."""
     if isinstance(x, np.ma.MaskedArray):
         raise DTypeError("a masked array would lose its mask: fill it, or pass its data and its mask")
     if hasattr(x, "layout"):
@@ -84,33 +88,40 @@ def as_array(x: Any) -> Array:
     return array
 
 
-def plain_value(value: Any) -> Any:
+def plain_value(value: T) -> T | int:
+    """Return an integer of NumPy as Python's, and anything else as it is."""
     return int(value) if isinstance(value, np.integer) else value
 
 
-def check_integer(what: str, value: Any) -> None:
+def check_integer(what: str, value: object) -> None:
+    """Raise ``GroupError`` if *value* is no integer; *what* says in the message what it is for."""
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer)):
         raise GroupError(f"{what} must be an integer, not {value!r}")
 
 
-def check_axis(what: str, axis: Any, shape: tuple[int, ...]) -> None:
+def check_axis(what: str, axis: int, shape: Shape) -> None:
+    """Raise ``GroupError`` if *axis* is no integer, ``ShapeError`` if *shape* has no such axis, counted from 0."""
     check_integer(what, axis)
     if not 0 <= axis < len(shape):
         raise ShapeError(f"{what} {axis} is out of range of input rank {len(shape)}")
 
 
-def short(value: Any) -> str:
+def short(value: object) -> str:
+    """Return ``repr(value)``, shortened if it is longer than 80 characters."""
     text = repr(value)
     return text if len(text) <= 80 else f"{text[:80]}..."
 
 
-def normalised_axes(axis: Any, ndim: int) -> tuple[int, ...]:
-    """Return *axis* as axes from 0, ascending; ``ShapeError`` if one is not there or is named twice."""
+def normalised_axes(axis: object, ndim: int) -> tuple[int, ...]:
+    """Return *axis* as a tuple of axes from 0, ascending; None is all axes.
+
+    ``ShapeError`` if a tensor with *ndim* axes has no such axis, or if an axis is named twice.
+    """
     if axis is None:
         return tuple(range(ndim))
     try:
-        listed = [int(a.__index__()) for a in (axis if isinstance(axis, tuple | list) else (axis,))]
-    except (AttributeError, TypeError):
+        listed = [operator.index(a) for a in (axis if isinstance(axis, tuple | list) else (axis,))]
+    except TypeError:
         raise ShapeError(f"axis must be an integer, a tuple of integers, or None, not {axis!r}") from None
     for a in listed:
         if not -ndim <= a < ndim:

@@ -1,10 +1,10 @@
-"""Pickles: what frozen dataclasses write, and where the names are now that pickles of version 0.1 ask for."""
+"""Pickles: the content of those of frozen dataclasses, and the modules that pickles of version 0.1 name."""
 
 import sys
 from dataclasses import MISSING, fields
 from importlib import import_module
 from types import ModuleType
-from typing import Any, ClassVar
+from typing import ClassVar
 
 HOMES = {
     "_patterns": ("training.patterns",),
@@ -18,11 +18,11 @@ HOMES = {
     "steps": ("plans.step",),
     "topology": ("training.topology", "training.assignment"),
 }
-"""For each module that pickles of version 0.1 name, the modules that have its names now."""
+"""The modules that pickles of version 0.1 name, and for each the modules that have its names now."""
 
 
 class FieldsOnly:
-    """A base of frozen dataclasses: a pickle has their fields, not what they remember, such as a hash."""
+    """A base of frozen dataclasses: a pickle has their fields, and no cached values such as a hash."""
 
     __slots__ = ()
     renamed: ClassVar[dict[str, str]] = {}
@@ -40,9 +40,9 @@ class FieldsOnly:
 
 
 class OldModule(ModuleType):
-    """A module that is no more; its names are looked up where they are now."""
+    """A module of version 0.1 that is gone; its names are looked up in the modules that have them now."""
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         for home in HOMES[self.__name__.removeprefix("meshcomm.")]:
             found = getattr(import_module(f"meshcomm.{home}"), name, None)
             if found is not None:

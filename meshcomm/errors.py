@@ -6,17 +6,17 @@
     +-- MeshError            (ValueError)     a mesh, or a world that cannot hold it
     +-- LayoutError          (ValueError)     a layout, its text or its bytes
     +-- ShapeError           (ValueError)     shapes, axes and lengths that do not fit
-    +-- DTypeError           (TypeError, ValueError)   a dtype that cannot be divided
+    +-- DTypeError           (TypeError, ValueError)   a dtype that cannot be sharded
     +-- GroupError           (ValueError)     a group_assignment
     +-- CollectiveMismatch   (RuntimeError)   ranks called different things
     +-- CollectiveTimeout    (RuntimeError)   a rank did not arrive in time
 
-What the caller passed wrongly is a ``ValueError`` too; what went wrong between ranks is a ``RuntimeError``.
+Errors in arguments are a ``ValueError``, too; errors between ranks are a ``RuntimeError``.
 """
 
 
 class MeshcommError(Exception):
-    """The base of every exception that meshcomm raises by itself."""
+    """The base of all exceptions that meshcomm raises itself."""
 
 
 class MeshError(MeshcommError, ValueError):
@@ -36,7 +36,7 @@ class DTypeError(MeshcommError, TypeError, ValueError):
 
 
 class GroupError(MeshcommError, ValueError):
-    """A ``group_assignment`` or a list of pairs does not divide the ranks as the operation needs."""
+    """A ``group_assignment`` or a list of pairs does not group the ranks as the operation needs."""
 
 
 class CollectiveMismatch(MeshcommError, RuntimeError):

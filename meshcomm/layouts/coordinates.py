@@ -43,17 +43,18 @@ def coordinates_of(mesh: Mesh, device: int) -> dict[str, int]:
     return {name: device // mesh.stride(name) % size for name, size in mesh.dims}
 
 
-def block_candidates(mesh: Mesh, n: int, names: Names, interval: Interval, fixed: dict[str, int]) -> Indices:
+def block_candidates(layout: Layout, axis: int, n: int, interval: Interval, fixed: dict[str, int]) -> Indices:
     """Return the numbers of the blocks that overlap an interval, without those at other coordinates.
 
     Parameters
     ----------
-    n: the length of the axis
-    names: the mesh dimensions that shard it
+    layout: the layout of the blocks
+    axis, n: the axis, and its length
     interval: of indices on the axis
     fixed: the coordinate along some mesh dimensions that a block must have
     """
-    numbers = cut_by(mesh, n, names).overlapping(interval)
+    mesh, names = layout.mesh, layout.axes[axis]
+    numbers = layout.cut(axis, n).overlapping(interval)
     if not fixed.keys() & set(names):
         return np.arange(numbers.start, numbers.stop, dtype=np.intp)
     allowed = np.zeros(1, dtype=np.intp)

@@ -20,7 +20,7 @@ _DEFAULTS = {"int64": 0, "bool": False, "string": "", "bytes": b""}
 
 
 class WireError(ValueError):
-    """Bytes that are no well-formed message; internal: callers meet it as a MeshError or a LayoutError."""
+    """Bytes that are no well-formed message; callers of public functions see a MeshError or a LayoutError instead."""
 
 
 @dataclass(frozen=True)
@@ -50,12 +50,12 @@ class Field:
 
     @property
     def is_varint(self) -> bool:
-        """Whether one value is a single number on the wire."""
+        """Whether a value is one number on the wire."""
         return isinstance(self.kind, Enum) or self.kind in ("int64", "bool")
 
     @property
     def default(self) -> Any:
-        """What an absent field reads as."""
+        """The value of a field that is absent."""
         if self.repeated:
             return []
         if isinstance(self.kind, Message):
@@ -64,7 +64,7 @@ class Field:
 
 
 def encode(message: Message, values: Values) -> bytes:
-    """Return *values* as the bytes of a *message*; fields absent or at their default are left out.
+    """Return *values* as the bytes of a *message*; absent fields and default values are left out.
 
     >>> point = Message("Point", (Field(1, "name", "string"), Field(2, "at", "int64", repeated=True)))
     >>> encode(point, {"name": "a", "at": [1, 300]})
@@ -76,8 +76,8 @@ def encode(message: Message, values: Values) -> bytes:
 def decode(message: Message, data: bytes) -> Values:
     """Return the value of every field of *message* in *data*, or raise WireError.
 
-    As in protobuf, of a scalar given twice the last one counts, an embedded message given twice is merged, repeated
-    numbers may be packed or not, and unknown fields are skipped. Groups, long deprecated, are refused.
+    As in protobuf, the last value counts if a scalar is given twice, an embedded message given twice is merged,
+    repeated numbers may be packed or not, and unknown fields are skipped. Groups, long deprecated, are refused.
 
     >>> point = Message("Point", (Field(1, "name", "string"), Field(2, "at", "int64", repeated=True)))
     >>> decode(point, b"\\x12\\x03\\x01\\xac\\x02")
@@ -92,7 +92,7 @@ def decode(message: Message, data: bytes) -> Values:
 
 
 def as_bytes(proto: object) -> bytes:
-    """Return the bytes of *proto*: of bytes themselves, or of any object with ``SerializeToString()``.
+    """Return *proto* as bytes, be it bytes or an object with ``SerializeToString()``.
 
     >>> as_bytes(bytearray(b"ab"))
     b'ab'
@@ -218,7 +218,7 @@ def _payloads(data: bytes) -> Iterator[tuple[int, int, Any]]:
 
 
 def _decode_payload(field: Field, wire_type: int, payload: Any) -> Iterable[Any]:
-    """Return the values that one occurrence of *field* gives; embedded messages stay bytes, to be merged later."""
+    """Return the values in one occurrence of *field*; embedded messages stay bytes, to be merged later."""
     if field.is_varint:
         if wire_type == _VARINT:
             return (_number(field, payload),)
@@ -250,7 +250,7 @@ def _text(field: Field, payload: bytes) -> str:
 
 
 def _field_value(field: Field, found: list[Any]) -> Any:
-    """Return a field's value from all that was *found* for it."""
+    """Return the value of a field from all values *found* for it."""
     if not isinstance(field.kind, Message):
         return found if field.repeated else found[-1] if found else field.default
     if field.repeated:

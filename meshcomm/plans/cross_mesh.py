@@ -11,8 +11,8 @@ that senders and receivers agree.
 # `sends` for a sender, without a message between them. Both must come to the same pairs. Each box must move once.
 #
 # Notation. B is a block of the source, with R replicas: the ranks that hold B. T is a block of the target that shares
-# an element with B. There are W such T; the target has C replicas of each. So B has A = W * C askers: (copy c, block
-# T).
+# an element with B. There are W such T; the target has C replicas of each, which are called copies here. So B has
+# A = W * C askers: (copy c, block T).
 #
 #                      source                                     target
 #       replica 0 of B  ----.                      .---->  copy 0 of T0, T1, ... (W blocks)

@@ -32,11 +32,11 @@ def describe(plan: "Plan") -> str:
     return "\n".join(lines)
 
 
-def describe_device(part: "DevicePlan") -> str:
-    """Return the text of one device's part of a plan."""
+def describe_device(plan: "DevicePlan") -> str:
+    """Return the text of the plan of one device."""
     return (
-        f"device {part.device} receives {bytes_text(part.bytes_moved)} in {count_text(part.messages, 'message')} "
-        f"and holds at most {bytes_text(part.peak_bytes)} over MPI in this {part.plan!r}"
+        f"device {plan.device} receives {bytes_text(plan.bytes_moved)} in {count_text(plan.messages, 'message')} "
+        f"and holds at most {bytes_text(plan.peak_bytes)} over MPI in this {plan.plan!r}"
     )
 
 

@@ -7,11 +7,11 @@
 # for others. So `cheapest_steps` must give equal steps for one call on every rank. It does, because it is a function
 # of arguments that are equal, computed by operations with one possible result.
 #
-# 1. Equal arguments. The shape, the itemsize, the layouts and the scratch limit are in the text of the call, which the
-#    ranks compare before they exchange (`ranks.calls`, `ranks.agreement`): if one differs, all ranks raise
-#    CollectiveMismatch. The layouts are compared by value; the world of a mesh is not part of the value, and nothing
-#    below reads it. The machine is agreed once per world (`ranks.hosts`): its constants may be read from a file or
-#    from the environment, but all ranks then use those of one rank, and its map of ranks to nodes lists all ranks.
+# 1. Equal arguments. The shape, the dtype, both layouts with their meshes, and the scratch limit are in the text of
+#    the call. The ranks compare this text before they exchange anything by a new plan (`ranks.calls.program`); if it
+#    differs, all ranks raise CollectiveMismatch. The machine is agreed on when the ranks first communicate
+#    (`ranks.hosts.agreed_machine`), so a file of constants or an environment variable that differs between ranks does
+#    not give them different machines. Nothing below reads the world of a mesh, which is no part of its value.
 #
 # 2. No other input. Nothing below reads a clock, the environment, a random number, the rank that runs it, or what was
 #    called before. The rank is an argument where it matters (`Step.sends`), which is after the plan is chosen. Costs
@@ -23,10 +23,10 @@
 #    put into the order of the mesh's dimensions (`_step`). So no result depends on hashes, which differ between
 #    processes (a test runs the planner with several hash seeds).
 #
-# 4. Equal numbers. Bytes, messages and boxes are integers, and exact: a count is below 2**53, the largest that a float
-#    holds. Seconds are sums of products of such counts with constants, in IEEE doubles, in one order, by Python's own
-#    arithmetic, which neither reorders nor fuses operations. So two ranks get the same bits, on different processors,
-#    too. (All ranks run one version of Python and of meshcomm.)
+# 4. Equal numbers. Bytes, messages and boxes are integers, and exact. Seconds are sums of products of such counts with
+#    constants: IEEE doubles, rounded as IEEE says, in one order, by Python's own arithmetic, which neither reorders
+#    nor fuses operations. So two ranks get the same bits, on different processors, too. (All ranks run the same
+#    versions of Python and of meshcomm.)
 #
 # 5. Ties. `min` returns the first of several cheapest ways, and their order is that of 3.
 #

@@ -153,8 +153,8 @@ class Step(FieldsOnly):
         fixed = {name: coordinates[name] for name in used(self.target) - used(self.source)}
         box = self.source.block_box(self.shape, device)
         candidates = [
-            block_candidates(self.mesh, n, names, interval, fixed)
-            for n, names, interval in zip(self.shape, self.target.axes, box, strict=True)
+            block_candidates(self.target, axis, n, interval, fixed)
+            for axis, (n, interval) in enumerate(zip(self.shape, box, strict=True))
         ]
         # A mesh dimension that only the source uses: all its coordinates need the same box.
         copies = np.zeros(1, dtype=np.intp)
@@ -170,8 +170,8 @@ class Step(FieldsOnly):
         """Return the boxes, in global indices, that *device* receives from peers, itself included."""
         box = self.target.block_box(self.shape, device)
         candidates = [
-            block_candidates(self.mesh, n, names, interval, {})
-            for n, names, interval in zip(self.shape, self.source.axes, box, strict=True)
+            block_candidates(self.source, axis, n, interval, {})
+            for axis, (n, interval) in enumerate(zip(self.shape, box, strict=True))
         ]
         peers, starts, stops = self._boxes(self.source, candidates, box)
         return Boxes(peers, np.arange(len(peers), dtype=np.intp), starts, stops)

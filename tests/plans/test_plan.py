@@ -114,9 +114,9 @@ def check_laws(a_plan):
     assert all(a.target == b.source for a, b in pairwise(a_plan.steps))
     if a_plan.steps:
         assert (a_plan.steps[0].source, a_plan.steps[-1].target) == (a_plan.source, a_plan.target)
-    parts = [divided(layout) for layout in (a_plan.source, a_plan.target)]
+    blocks = [blocks_in(layout) for layout in (a_plan.source, a_plan.target)]
     for step in a_plan.steps:
-        assert divided(step.target) >= min(parts), "no step replicates more than the endpoints do"
+        assert blocks_in(step.target) >= min(blocks), "no step replicates more than the endpoints do"
     devices = [a_plan.for_device(d) for d in range(mesh.size)]
     for d, (have, want) in enumerate(zip(source, target, strict=True)):
         least = len(want - have) * a_plan.dtype.itemsize
@@ -131,7 +131,7 @@ def check_laws(a_plan):
     assert a_plan.steps == devices[-1].steps
 
 
-def divided(layout):
+def blocks_in(layout):
     return prod(layout.num_shards(axis) for axis in range(layout.rank))
 
 
@@ -151,20 +151,37 @@ def test_laws_of_all_plans_of_vectors_and_matrices(sizes):
 
 
 @given(relayouts(max_rank=3))
-def test_places_in_groups_are_those_of_the_group_assignment(relayout):
+def test_bytes_and_messages_are_those_of_the_boxes(relayout):
+    """What is predicted for every transport: all of them move the boxes of the steps, and nothing else."""
+    shape, source, target = relayout
+    a_plan = plan_relayout(shape, "f8", source, target)
+    for device in range(a_plan.target.mesh.size):
+        moved = messages = 0
+        for step in a_plan.steps:
+            if not isinstance(step, Slice):
+                boxes = step.receives(device)
+                sizes = boxes.sizes[boxes.which][step.members(device, boxes.peers) != device]
+                moved, messages = moved + 8 * int(sizes.sum()), messages + int((sizes > 0).sum())
+        part = a_plan.for_device(device)
+        assert (part.bytes_moved, part.messages) == (moved, messages)
+
+
+@given(relayouts(max_rank=3))
+def test_positions_in_groups_are_those_of_the_group_assignment(relayout):
     for step in plan_relayout(relayout[0], "f8", *relayout[1:]).steps:
         rows = step.group_assignment if step.dims else tuple((d,) for d in range(step.mesh.size))
         for row in rows:
-            for place, device in enumerate(row):
+            for position, device in enumerate(row):
                 assert step.group_of(device) == row
-                assert step.position_of(device) == place
+                assert step.position_of(device) == position
+                assert step.members(row[-1], np.array([position])).tolist() == [device]
         assert step.group_size == len(rows[0])
         assert sorted(d for row in rows for d in row) == list(range(step.mesh.size))
 
 
 @given(relayouts(max_rank=3))
 def test_what_is_sent_is_what_is_expected(relayout):
-    """Every box that a device sends, its peer receives from just that place, and as many bytes."""
+    """Every box that a device sends, its peer expects from this device, with as many bytes."""
     shape, source, target = relayout
     for step in plan_relayout(shape, "f8", source, target).steps:
         if isinstance(step, AllToAll):
@@ -216,7 +233,7 @@ def test_one_device_of_4096_ranks():
     assert step.direct
     assert len(step.group_of(4095)) == 4096
     for side in (step.sends, step.receives):
-        assert side(0).peers.size <= 9, "a block meets few blocks of the other layout"
+        assert side(0).peers.size <= 9, "a block overlaps few blocks of the other layout"
     part = plan(mesh, ["x", "y", U], ["y", U, "x"], (128, 256, 192)).for_device(4095)
     assert [step.group_size for step in part.steps] == [4096]
     assert (part.bytes_moved, part.messages) == (8 * 2 * 256 * 3 - 8 * 2 * 4 * 3, 63), "as few messages as two steps"
@@ -317,9 +334,9 @@ def test_what_is_no_plan_is_refused():
         with pytest.raises(LayoutError, match="from a Layout to a Layout"):
             plan_relayout((4, 4), "f8", source, target)
     for shape in [(4,), (4, 4, 4), ()]:
-        with pytest.raises(LayoutError, match=rf"{len(shape)} axes, but the layouts have 2 and 2"):
+        with pytest.raises(LayoutError, match=rf"ndim {len(shape)}, but the layouts have ndim 2 and 2"):
             plan_relayout(shape, "f8", rows, columns)
-    with pytest.raises(LayoutError, match="2 axes, but the layouts have 2 and 1"):
+    with pytest.raises(LayoutError, match="ndim 2, but the layouts have ndim 2 and 1"):
         plan_relayout((4, 4), "f8", rows, Layout(["x"], mesh))
     with pytest.raises(LayoutError, match="MATCH does not say where a tensor is"):
         plan_relayout((4, 4), "f8", Layout([MATCH, U], mesh), rows)
@@ -331,13 +348,13 @@ def test_what_is_no_plan_is_refused():
             plan_relayout((4, 4), dtype, rows, columns)
 
 
-def test_meshes_that_differ_in_name_only_are_one_place():
+def test_meshes_that_differ_in_name_only_are_the_same_grid():
     a, b = (Mesh(range(4), [("x", 2), ("y", 2)], name) for name in ("a", "b"))
     assert plan_relayout((4,), "f8", Layout(["x"], a), Layout(["y"], b)).target.mesh is b
 
 
 @pytest.mark.parametrize("device", [-1, 4, 1.5, True, "0", None], ids=repr)
-def test_plans_have_parts_for_devices_of_the_mesh_only(device):
+def test_only_devices_of_the_mesh_have_a_plan(device):
     with pytest.raises(MeshError):
         plan(mesh_of(2, 2), ["x", U], [U, "x"]).for_device(device)
 

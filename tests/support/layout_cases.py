@@ -28,7 +28,9 @@ class Departure(NamedTuple):
 
 DEPARTURES = {
     "Layout.from_string('sharding_specs:x mesh:…')": Departure(
-        "drops what follows the last comma, so the layout has no axes", "LayoutError", "a spec must not vanish silently"
+        "drops what follows the last comma, so the layout has no axes",
+        "LayoutError",
+        "a spec must not vanish silently",
     ),
     "Layout.from_string('sharding_specs:any, mesh:…')": Departure(
         "accepts the wildcard `any`, on which relayout crashes", "LayoutError", "its own constructor refuses it too"
@@ -74,7 +76,9 @@ DEPARTURES = {
     "Layout.local_shape_from_global_shape(uneven)": Departure(
         "rounds down", "ShapeError", "blocks differ in length: `block_slices` gives each one"
     ),
-    "shapes with another number of axes": Departure("reads garbage or crashes", "LayoutError", "an error, not a crash"),
+    "shapes with another number of axes": Departure(
+        "reads garbage or crashes", "LayoutError", "an error, not a crash"
+    ),
     "sharding specs that are no list": Departure("TypeError or AttributeError", "LayoutError", "errors that leak"),
     "a tuple of mesh dimensions on one axis": Departure(
         "not expressible", "accepted, and written `x+y`", "an extension, asked for by users"
