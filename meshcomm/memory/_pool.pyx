@@ -31,7 +31,7 @@ A `Pool` is a file without a path. It holds the blocks of one process. Other pro
 #    as they were freed.
 # 3. Each free range is in one list: that of its kind and of the logarithm of its length. The range that was freed
 #    last comes first, because its memory is most likely in the caches. `free_bytes` has the sum of each kind.
-# 4. used + ready <= share. New memory is taken only if afterwards used + ready <= budget = P + P / part + 64 MiB,
+# 4. used + ready <= share. New memory is taken only if afterwards used + ready <= budget = P + P / fraction + 64 MiB,
 #    where P is the most that was in use at once in this window and the last. If less than what is asked for is left,
 #    `_find` trims READY first.
 #
@@ -60,6 +60,8 @@ A `Pool` is a file without a path. It holds the blocks of one process. Other pro
 import os
 
 from numpy import dtype, frombuffer
+
+from meshcomm import _tuning
 
 cimport cython
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_CheckBuffer, PyObject_GetBuffer
@@ -102,7 +104,6 @@ cdef enum:
     TRACED = 389047  # the domain in which tracemalloc counts the memory of NumPy's arrays
     LOOKED_AT = 16  # ranges of a list that are looked at, of which all may be too short
     LOOKED_AT_WHOLE = 64  # the same when the length has to be exactly right
-    WINDOW_FREES = 64
 
 # The kinds of ranges.
 cdef enum:
@@ -113,8 +114,9 @@ cdef enum:
     USED = 4
 
 cdef Py_ssize_t PAGE = mc_page()
-cdef Py_ssize_t KEPT = 2**26  # bytes of free memory that are kept in any case
-cdef uint32_t LARGE = _pages(2**20)  # from this length on, free ranges stay WHOLE
+cdef Py_ssize_t KEPT = _tuning.POOL_KEEPS
+cdef uint32_t LARGE = _pages(_tuning.POOL_WHOLE_FROM)  # from this length on, free ranges stay WHOLE
+cdef uint32_t WINDOW_FREES = _tuning.POOL_WINDOW_FREES
 cdef object _BYTE = dtype("u1")
 
 if mc_watch_forks():
@@ -177,7 +179,7 @@ cdef class Pool(Memory):
     # clock: the largest number that this process has written into a line of any rendezvous. A new rendezvous begins
     # with a larger one than the clocks of all its ranks.
 
-    def __cinit__(self, Py_ssize_t share, bint private=False, double window=10):
+    def __cinit__(self, Py_ssize_t share, bint private=False, double window=_tuning.POOL_WINDOW):
         global mc_pools
         cdef Py_ssize_t lines = 0 if private else MOST_LINES
         cdef Py_ssize_t before = PAGE * _pages(TOKEN) + PAGE * _pages(lines * LINES)
@@ -185,7 +187,7 @@ cdef class Pool(Memory):
         cdef Range *ranges
         if not 0 < share <= PAGE << 31:
             raise ValueError(f"a pool cannot have {share} bytes, only 1 to {PAGE << 31}")
-        self.part = 4 if private else 1
+        self.fraction = 4 if private else 1
         self.window, self.window_began = window, mc_seconds()
         self.share = PAGE * _pages(share)
         self.size = before + self.share
@@ -298,7 +300,7 @@ cdef class Pool(Memory):
     cdef Py_ssize_t _budget(self, Py_ssize_t used) noexcept:
         """Return how much memory the pool may have when *used* bytes are in use."""
         cdef Py_ssize_t most = max(used, self.most_used, self.most_used_before)
-        return most + most // self.part + KEPT
+        return most + most // self.fraction + KEPT
 
     cdef uint32_t _find(self, uint32_t pages):
         """Return the first of *pages* that are now in use and have memory, or 0."""

@@ -1,19 +1,20 @@
 """Communicators and worlds over MPI; the only module that makes communicators.
 
-Communicators are made when a team or a group is first used, and freed explicitly: when a mesh is closed, at a limit, or
-at exit.
+A communicator is made when a team or a group is first used. It is freed explicitly: when a mesh is closed, at a limit,
+or at exit.
 """
 
 import atexit
 import os
 import time
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from meshcomm._tuning import LARGEST_MESSAGE
+from meshcomm._tuning import LARGEST_MESSAGE, POLL_FROM, POLL_TO
 from meshcomm._types import Bytes, Counts
 from meshcomm.errors import GroupError, MeshError
 from meshcomm.layouts.mesh import Mesh
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 class _Requests:
     """Nonblocking operations of MPI that end together, and the memory that they use."""
 
-    def __init__(self, requests: list[Any], memory: tuple[Any, ...]) -> None:
+    def __init__(self, requests: "list[MPI_.Request]", memory: tuple[object, ...]) -> None:
         self._requests = requests
         self._memory = memory
 
@@ -135,12 +136,12 @@ class MPICommunicator(Communicator):
 
     def barrier(self, seconds: float) -> list[int]:
         request = self._comm.Ibarrier()
-        end, pause = time.monotonic() + seconds, 1e-5
+        end, pause = time.monotonic() + seconds, POLL_FROM
         while not request.Test():
             if time.monotonic() >= end:  # the request stays: the late rank finds that this one was here
                 return [rank for rank in range(self.size) if rank != self.rank]
             time.sleep(pause)
-            pause = min(2 * pause, 1e-3)
+            pause = min(2 * pause, POLL_TO)
         return []
 
     def split(self, color: int, key: int) -> "MPICommunicator":
@@ -217,13 +218,11 @@ class MPIWorld(World):
 
 
 _worlds: list[MPIWorld] = []
-
-
 _forked = False
 
 
 def is_forked() -> bool:
-    """Return whether this process was forked from a rank and is none itself. Local."""
+    """Return whether this process was forked from a rank and is none itself."""
     return _forked
 
 
@@ -236,8 +235,8 @@ os.register_at_fork(after_in_child=_mark_forked)
 
 
 @cache
-def mpi() -> Any:
-    """Return ``mpi4py.MPI``. Local, but the first call may initialise MPI.
+def mpi() -> ModuleType:
+    """Return ``mpi4py.MPI``. The first call may initialise MPI.
 
     ``MeshError`` that says how to get an MPI if there is none.
     """
@@ -254,8 +253,8 @@ def mpi() -> Any:
     return MPI
 
 
-def active_mpi() -> Any:
-    """Return ``mpi4py.MPI``; ``MeshError`` if it is not initialised or already finalised. Local."""
+def active_mpi() -> ModuleType:
+    """Return ``mpi4py.MPI``; ``MeshError`` if it is not initialised or already finalised."""
     MPI = mpi()
     if not MPI.Is_initialized():
         raise MeshError("MPI is not initialised: call MPI.Init(), or leave mpi4py.rc.initialize as it is")
@@ -265,7 +264,7 @@ def active_mpi() -> Any:
 
 
 def mpi_world(comm: "MPI_.Intracomm | None" = None) -> MPIWorld:
-    """Return the world of *comm*, by default COMM_WORLD. Collective over *comm* when it is new, else Local.
+    """Return the world of *comm*, by default COMM_WORLD. Collective over *comm* when it is new.
 
     We communicate on a duplicate of it only. ``GroupError`` unless *comm* is an intracommunicator.
     """
@@ -297,7 +296,7 @@ def _comm_world() -> MPIWorld:
 @cache
 def _keyval() -> int:
     # Worlds are found as an attribute of the user's communicator: its handle may be used again for another one.
-    def forget(comm: Any, keyval: int, world: MPIWorld) -> None:
+    def forget(comm: object, keyval: int, world: MPIWorld) -> None:
         world.orphaned = True
         world.release()
 
@@ -306,7 +305,7 @@ def _keyval() -> int:
 
 
 def open_worlds() -> list[MPIWorld]:
-    """Return the worlds over MPI that can still communicate, the newest first. Local."""
+    """Return the worlds over MPI that can still communicate, the newest first."""
     usable = bool(_worlds) and not _forked and mpi().Is_initialized() and not mpi().Is_finalized()
     return list(reversed(_worlds)) if usable else []
 

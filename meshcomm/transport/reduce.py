@@ -1,11 +1,10 @@
 """Reductions over the ranks of a group."""
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
-from meshcomm._types import Array
+from meshcomm._types import Array, DType
 from meshcomm.errors import DTypeError
 from meshcomm.layouts.partition import Cut
 from meshcomm.ranks.agreement import fingerprint
@@ -65,7 +64,7 @@ class AllReduce:
         return self._gather(reduced).reshape(array.shape)
 
 
-def reduction(op: str, dtype: np.dtype[Any]) -> Callable[[Array], Array]:
+def reduction(op: str, dtype: DType) -> Callable[[Array], Array]:
     """Return a function that reduces an array over its first axis, in its dtype and in order.
 
     ``DTypeError`` for an unknown *op*, or one that *dtype* does not have.
