@@ -272,7 +272,7 @@ def _gathered_on(tensor: DTensor, here: Location, root: int) -> Array | None:
         return None
     whole = np.empty(shape, tensor.dtype)
     for device in senders.values():
-        block = tensor.local
+        block: Array = tensor.local
         if device != root:
             block = np.empty(layout.block_shape(shape, device), tensor.dtype)
             communicator.receive(as_bytes(block), member(here, mesh, device))
