@@ -69,7 +69,7 @@ def _described(operand: Operand) -> str:
 
 
 def _aligned(operand: Operand, shape: Shape, layout: Layout) -> Operand | None:
-    """Return what is needed of *operand* for a result of *shape* in *layout*: a number, a tensor or a block of an array.
+    """Return what a result of *shape* in *layout* needs of *operand*: a number, a tensor or a block of an array.
 
     Collective if a tensor is in another layout.
     """
