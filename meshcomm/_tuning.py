@@ -94,7 +94,7 @@ TELL_ERROR_AFTER = 5.0
 enough for the user, and late enough that all ranks of a busy machine have reached the call."""
 
 WATCH_EVERY = 0.5
-"""Seconds between two looks of the watchdog. A compromise: all limits are longer, and two looks a second cost nothing."""
+"""Seconds between two looks of the watchdog. A compromise: all limits are longer, and two looks a second are cheap."""
 
 PAUSE_BEFORE_END = 0.1
 """Seconds before a rank ends the job: its message gets out, and other ranks with the same error can say theirs."""
@@ -103,8 +103,8 @@ END_WITHIN = 2.0
 """Seconds that MPI_Abort may take before the process ends by itself: with a broken network it may never return."""
 
 POLL_FROM, POLL_TO = 1e-5, 1e-3
-"""Seconds between two tests of a barrier with a timeout, at first and later. A compromise: it ends at most 1 ms late, and
-a rank that waits for long leaves its processor to others."""
+"""Seconds between two tests of a barrier with a timeout, at first and later. A compromise: it ends at most 1 ms late,
+and a rank that waits for long leaves its processor to others."""
 
 MOST_PAUSES = 10_000
 """Times that a simulated rank may test a nonblocking call while no rank does anything. Only a program that waits for

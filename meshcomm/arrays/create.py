@@ -2,6 +2,7 @@
 
 import pickle
 from collections.abc import Callable
+from types import EllipsisType
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
@@ -232,9 +233,8 @@ def _as_block(block: ArrayLike | None) -> Array:
 
 def _cut(array: Array, layout: Layout, device: int) -> Array:
     """Return a copy of the block of *array* that *device* holds."""
-    # With ... the result is an array even if the array has no axes.
-    block: Array = array[(..., *layout.block_slices(array.shape, device))]
-    return exact_copy(block)
+    inside: tuple[slice | EllipsisType, ...] = (..., *layout.block_slices(array.shape, device))
+    return exact_copy(array[inside])  # with ... this is an array even if there are no axes
 
 
 def _check_layout(layout: object) -> None:

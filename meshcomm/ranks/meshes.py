@@ -34,8 +34,8 @@ def create_mesh(
 
     Parameters
     ----------
-    mesh_dims: pairs of name and size, or a dict. One size may be -1: it becomes what the number of devices leaves for it.
-        None is one dimension ``x`` over all devices.
+    mesh_dims: pairs of name and size, or a dict. One size may be -1: it becomes what the number of devices leaves for
+        it. None is one dimension ``x`` over all devices.
     mesh_name: a name for messages
     devices: the ranks, in the order of the mesh; by default the first ranks of the world
     comm: the communicator that is the world; by default the simulated world around, else COMM_WORLD

@@ -1,17 +1,25 @@
 """Which ranks share the memory of a node, how much of it, and how they find each other's pools.
 
-A block that is made with `meshcomm.memory.blocks.new_bytes` lies in the pool of this process, which the other ranks of
-the node have mapped once `open_rendezvous` was called. Then they can copy straight between their blocks, whether these
-are in a pool or not, as long as one of the two is.
+`meshcomm.memory.blocks.new_bytes` makes blocks in the pool of this process. Once ranks have called `open_rendezvous`,
+the ranks of a node have mapped each other's pools. Then two ranks can copy straight between their blocks if at least
+one of the two blocks is in a pool.
 
-``MESHCOMM_SHARED_MEMORY`` is how much the ranks of a node may use together, such as ``500M`` or ``2G``, by default
-half of the memory that they can have; 0 turns sharing off. It is read when ranks first come together.
+``MESHCOMM_SHARED_MEMORY`` says how much memory the ranks of a node may share together, as in ``500M`` or ``2G``. The
+default is half of the memory that they can have; 0 turns sharing off. It is read when ranks first come together.
+
+Ranks open a rendezvous in three steps, in each of which all tell all others something. After each step all ranks know
+the same, so all agree on what comes next:
+
+1. where each rank runs, and why it cannot share memory, if so (`Introduction`)
+2. where its pool is, and its lines in it (`Offer`)
+3. whether it could map the pools of its local peers
 """
 
 import json
 import os
 import re
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, TypedDict
 
 from meshcomm.errors import MeshcommError
 from meshcomm.memory._pool import Mapping, Memory
@@ -22,26 +30,53 @@ from meshcomm.ranks.hosts import this_host
 
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
-
 _mappings: dict[str, Mapping] = {}  # of the pools of other processes, by their tokens; to the end of the program
-
-
 _why_not: str | None = None  # the last reason not to share memory; "" once this process has shared some
+
+
+class Introduction(TypedDict):
+    """Where a rank runs, and how much memory the ranks of its node may share."""
+
+    host: str
+    processes: str
+    """The namespace of processes: ranks that are in different ones cannot find each other's pools."""
+    pid: int
+    limit: int
+    """In bytes."""
+    obstacle: str
+    """Why it cannot share memory, or nothing."""
+    error: str
+    """What all ranks have to raise, or nothing."""
+
+
+class Offer(TypedDict):
+    """How others find the pool of a rank, and its lines in the new rendezvous."""
+
+    obstacle: str
+    """Why there is no offer, or nothing; then the rest means nothing."""
+    lines: int
+    fd: int
+    size: int
+    token: str
+    clock: int
 
 
 def open_rendezvous(
     communicator: Communicator, ranks: tuple[int, ...]
 ) -> tuple[Rendezvous | None, tuple[int, ...] | None]:
-    """Return the rendezvous of those ranks of *communicator* that share memory with this one, or None. Collective.
+    """Return the rendezvous of the ranks of *communicator* that share memory with this one, and the map of all nodes.
 
-    None, on all of them, if there is one rank only, or one cannot share memory with another; `describe` says why. The
-    second is the same on all ranks: a number for each, equal for ranks that share memory, or None if none do. The first
-    call of a program, which should be over all its ranks, decides how much a rank may share. While ranks wait for each
-    other they let MPI make progress. *ranks* are what errors call the ranks. ``MeshcommError``, on all ranks, if
-    MESHCOMM_SHARED_MEMORY is no size.
+    Collective over *communicator*. *ranks* are the names of its ranks in errors.
+
+    The rendezvous is None, on all ranks of this node, if this is one rank, or if one of them cannot share memory with
+    another. `describe` says why. The map is the same on all ranks: a number for each rank, equal for ranks that share
+    memory; it is None if none do. ``MeshcommError``, on all ranks, if MESHCOMM_SHARED_MEMORY is no size.
+
+    The first call of a program decides how much a rank may share, and should be over all its ranks. While ranks wait
+    for each other, they let MPI make progress.
     """
     me = communicator.rank
-    everyone = _told(communicator, _introduction())
+    everyone: list[Introduction] = _told(communicator, _introduction())
     error = next((its["error"] for its in everyone if its["error"]), None)
     if error is not None:
         raise MeshcommError(error)
@@ -50,9 +85,9 @@ def open_rendezvous(
         return None, None
     peers = _local_peers(everyone, me)
     offer = _offer(_obstacle(everyone, me), _neighbours(everyone, me))
-    offers = _told(communicator, offer)
+    offers: list[Offer] = _told(communicator, offer)
     memories, obstacle = _mapped([(everyone[rank]["pid"], offers[rank]) for rank in peers], peers.index(me))
-    obstacles = _told(communicator, obstacle)
+    obstacles: list[str] = _told(communicator, obstacle)
     nodes = _nodes(everyone, obstacles)
     reason = next((obstacles[peer] for peer in peers if obstacles[peer]), "")
     if reason:
@@ -84,13 +119,14 @@ def _note(reason: str) -> None:
         _why_not = reason
 
 
-def _told(communicator: Communicator, message: Any) -> list[Any]:
+def _told(communicator: Communicator, message: object) -> list[Any]:
+    """Return the *message* of every rank. Collective over *communicator*."""
     return [json.loads(text) for text in communicator.allgather(json.dumps(message).encode())]
 
 
-def _introduction() -> dict[str, Any]:
+def _introduction() -> Introduction:
     """Return where this process runs, how much memory the ranks of its node may share, and why not to share it."""
-    where = {"host": "", "processes": "", "pid": os.getpid(), "limit": 0, "obstacle": "", "error": ""}
+    where = Introduction(host="", processes="", pid=os.getpid(), limit=0, obstacle="", error="")
     try:
         where["limit"] = _limit()
         where["host"] = this_host()
@@ -115,21 +151,21 @@ def _limit() -> int:
     return int(float(size[1]) * _UNITS[size[2].upper()])
 
 
-def _local_peers(everyone: list[Any], rank: int) -> list[int]:
+def _node(introduction: Introduction) -> tuple[str, str]:
+    """Return what is equal for ranks that see each other's processes."""
+    return introduction["host"], introduction["processes"]
+
+
+def _local_peers(everyone: Sequence[Introduction], rank: int) -> list[int]:
     """Return the ranks that see each other's processes."""
-    mine = everyone[rank]
-    return [
-        other
-        for other, its in enumerate(everyone)
-        if (its["host"], its["processes"]) == (mine["host"], mine["processes"])
-    ]
+    return [other for other, its in enumerate(everyone) if _node(its) == _node(everyone[rank])]
 
 
-def _nodes(everyone: list[Any], obstacles: list[str]) -> tuple[int, ...] | None:
+def _nodes(everyone: Sequence[Introduction], obstacles: list[str]) -> tuple[int, ...] | None:
     """Return a number for each rank, equal for those that share memory, or None if none do."""
-    together: dict[Any, list[int]] = {}
+    together: dict[tuple[str, str], list[int]] = {}
     for rank, its in enumerate(everyone):
-        together.setdefault((its["host"], its["processes"]), []).append(rank)
+        together.setdefault(_node(its), []).append(rank)
     nodes = list(range(len(everyone)))
     for peers in together.values():
         for peer in peers if not any(obstacles[rank] for rank in peers) else ():
@@ -137,14 +173,14 @@ def _nodes(everyone: list[Any], obstacles: list[str]) -> tuple[int, ...] | None:
     return tuple(nodes) if len(set(nodes)) < len(nodes) else None
 
 
-def _neighbours(everyone: list[Any], rank: int) -> int:
-    """Return how many ranks use the memory of this node, other containers and what the launcher says included."""
+def _neighbours(everyone: Sequence[Introduction], rank: int) -> int:
+    """Return how many ranks use the memory of this host, also those that the launcher says are there."""
     hosts = [its["host"] for its in everyone]
     launched = [os.environ.get(name, "") for name in ("MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE")]
     return max(hosts.count(hosts[rank]), *(int(text) for text in launched if text.isdigit()), 1)
 
 
-def _obstacle(everyone: list[Any], rank: int) -> str:
+def _obstacle(everyone: Sequence[Introduction], rank: int) -> str:
     """Return why a rank cannot share memory with others, as far as all ranks know, or nothing."""
     peers = _local_peers(everyone, rank)
     for peer in peers:
@@ -157,28 +193,28 @@ def _obstacle(everyone: list[Any], rank: int) -> str:
     return ""
 
 
-def _offer(obstacle: str, ranks: int) -> dict[str, Any]:
-    """Return how others find the pool of this process and its lines in a new rendezvous, or why they cannot."""
-    offer: dict[str, Any] = {"obstacle": obstacle, "lines": -1}
+def _offer(obstacle: str, ranks: int) -> Offer:
+    """Return how others find the pool of this process and its lines in a new rendezvous, or why they cannot.
+
+    The pool may have the share of one of so many *ranks*.
+    """
     if obstacle:
-        return offer
+        return _no_offer(obstacle)
     try:
         pool = share(max(1, _limit() // ranks))
     except (OSError, ValueError, MemoryError) as error:
-        return offer | {"obstacle": f"no memory to share could be made ({error})"}
+        return _no_offer(f"no memory to share could be made ({error})")
     lines = pool.open_lines()
     if lines < 0:
-        return offer | {"obstacle": "there is no free space for the lines of another rendezvous"}
-    return offer | {
-        "fd": pool.fd,
-        "size": pool.size,
-        "token": pool.token.hex(),
-        "lines": lines,
-        "clock": pool.clock,
-    }
+        return _no_offer("there is no free space for the lines of another rendezvous")
+    return Offer(obstacle="", lines=lines, fd=pool.fd, size=pool.size, token=pool.token.hex(), clock=pool.clock)
 
 
-def _mapped(offers: list[tuple[int, Any]], me: int) -> tuple[list[Memory], str]:
+def _no_offer(obstacle: str) -> Offer:
+    return Offer(obstacle=obstacle, lines=-1, fd=-1, size=0, token="", clock=0)
+
+
+def _mapped(offers: list[tuple[int, Offer]], me: int) -> tuple[list[Memory], str]:
     """Return the memory of the ranks with these processes and offers, or why one of them cannot be mapped."""
     obstacle = next((offer["obstacle"] for _, offer in offers if offer["obstacle"]), "")
     if obstacle:
@@ -192,7 +228,7 @@ def _mapped(offers: list[tuple[int, Any]], me: int) -> tuple[list[Memory], str]:
     return memories, ""
 
 
-def _mapping(process: int, offer: dict[str, Any]) -> Mapping:
+def _mapping(process: int, offer: Offer) -> Mapping:
     """Return the pool of another process; ``OSError`` if there is none."""
     token = offer["token"]
     if token not in _mappings:

@@ -4,12 +4,27 @@ A `World` is where a program runs: the ranks of an MPI communicator, or simulate
 that make collective calls together, such as the ranks of a mesh. A `Group` is one row of a group assignment within a
 team. Communicators are made when a group is first used, kept up to a limit, and freed explicitly: by `Team.free`, at
 the limit, or at exit.
-
-Why all ranks evict alike: the ranks of a team make the same calls in the same order. Each call that uses a group or a
-program adds one to the clock of the team, on every rank, and writes the clock into what it used. So the ranks have equal
-clocks and equal times of last use, and at the limit every rank drops the same group or program. Nothing here depends on
-time, on memory, or on the order of a hash table: times of use are distinct, so the least of them is unique.
 """
+# Why all ranks evict alike
+# =========================
+#
+# To open a group is Collective over its team, and so is to close one. So when a limit is reached, all ranks must drop
+# the same group, or the same program, at the same call. They do, without a word between them:
+#
+# (A) The ranks of a team make the same calls in the same order. They agree on each new call, and compare the digest
+#     of all known ones (`Team.recall`, `Team.compare`); a program in which they differ ends.
+# (B) A team has a clock. A call stamps with it what it uses: its program (`recall`, `kept`, `remember`), then the
+#     group of each exchange, in the order of its steps (`Group.communicator`). Every rank of the team does so: all rows
+#     of an assignment are equally long, so either all ranks are alone in their rows, or none is.
+# (C) So the keys of programs and groups, in the order of their last stamps, are one list on all ranks. A group has a
+#     row of its own on each rank, but one key. The stamps themselves may differ: within an exchange the clock may grow
+#     by more on some ranks than on others, as when the rows of an assignment go different ways. But all that these
+#     ranks stamp is the group of this exchange, which comes last in the list anyway.
+# (D) Stamps on one rank are distinct, as the clock has grown in between. So all ranks drop what is first in the list.
+#     Nothing depends on time, on memory, or on the order of a hash table.
+#
+# A closed group can be used again, as programs hold on to it: the next call opens it. Of two equal groups on one key,
+# the one that is open hands over to the other (`Group.take_over`), on all ranks at the same call.
 
 from abc import ABC, abstractmethod
 from collections import OrderedDict
@@ -38,7 +53,7 @@ from meshcomm.ranks.rendezvous import open_rendezvous
 
 
 class Location(NamedTuple):
-    """Where this process is in a mesh: the team of its ranks, and the device."""
+    """Where this process is in a mesh: the team of its ranks, and its device."""
 
     team: "Team"
     device: int
@@ -72,7 +87,7 @@ class World(ABC):
     """Whether a rank that fails or does not come ends the job."""
 
     takes_turns = False
-    """Whether only one rank runs at a time."""
+    """Whether only one rank runs at a time, as simulated ranks do."""
 
     shares_memory: bool = False
     """Whether its ranks are processes, of which those on one node may share memory."""
@@ -201,7 +216,10 @@ def never_waited_for(left: Sequence[Unfinished]) -> str:
 
 
 class Team:
-    """Ranks of a world that make collective calls together. Made without communication; see `everyone`."""
+    """Ranks of a world that make collective calls together. To make one takes no communication.
+
+    `everyone` is the group of all its ranks. `Team` and `Group` are one unit: a group adds to the clock of its team.
+    """
 
     def __init__(self, world: World, ranks: Ranks) -> None:
         self.world = world
@@ -209,7 +227,7 @@ class Team:
         self.call_digest = 0
         """A digest of all calls since the ranks last found that they made the same ones."""
         self.comparison_due = False
-        """Whether so many known calls were made that the ranks should compare them."""
+        """Whether the ranks should compare their calls now: they have made many known ones."""
         self.oversubscribed = True
         """Whether ranks may have to wait for a processor, the same on all of them; known with the `machine`."""
         self._machine: Machine | None = None
@@ -269,7 +287,7 @@ class Team:
             assert group.opened is not None
             return group.opened
         twin = self._groups.pop(group.key, None)
-        if twin is not None:  # an equal group that somebody asked for while this one was closed
+        if twin is not None:  # an equal group that was asked for while this one was closed
             group.take_over(twin)
             self._groups[group.key] = group
             return group.communicator()
@@ -310,8 +328,8 @@ class Team:
     def recall(self, key: Hashable, exchanges: bool = False) -> Program | None:
         """Return the program that is kept for *key* and note the call; None if there is none.
 
-        Every rank of the team must ask. After some known calls a comparison is due. It is due later for calls that are
-        *exchanges* of ranks which all share memory: these compare the digest of their calls in each exchange.
+        Every rank of the team must ask. After `COMPARE_EVERY` known calls a comparison is due. If all ranks share
+        memory, *exchanges* count less, because ranks compare the digest of their calls in each of them.
         """
         program = self._programs.get(key)
         if program is None:
@@ -351,7 +369,7 @@ class Team:
         """Note the call *number*, which all ranks now compare, and return the digest of the calls so far."""
         self.call_digest = hash((self.call_digest, number)) >> 2
         self._known_calls, self.comparison_due = 0, False
-        # Ranks that share memory see that this one agrees with all of the team on a call.
+        # Local peers that go straight to an exchange see that this rank agrees on a call with all of the team first.
         for group in (self.everyone, *self._groups.values()):
             if group.rendezvous is not None:
                 group.rendezvous.agree()
@@ -363,7 +381,15 @@ class Team:
 
 
 class Group:
-    """One row of a group assignment: ranks that exchange with each other, in the order of the row."""
+    """One row of a group assignment: ranks that exchange with each other, in the order of the row.
+
+    Parameters
+    ----------
+    team: the ranks of all rows
+    key: names the assignment, the same on all ranks of the team
+    color: the number of the row
+    members: the ranks of the row in the world
+    """
 
     def __init__(self, team: Team, key: Hashable, color: int, members: tuple[int, ...]) -> None:
         self.team = team
@@ -381,7 +407,7 @@ class Group:
     def communicator(self) -> Communicator:
         """Return the communicator of the group. Collective over the team when it has to be opened."""
         team = self.team
-        team._clock += 1
+        team._clock += 1  # not by a method, which would cost as much as all the rest
         self.used = team._clock
         return self.opened or team.open(self)
 

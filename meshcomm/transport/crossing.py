@@ -140,7 +140,7 @@ class BufferCopies:
     """The copies between the blocks of a node's ranks and the buffers of its aggregators, as one rank sees them.
 
     A rank that is an aggregator has one buffer: first what it sends to other nodes, then what it receives from them.
-    Local peers are named by number, their index among the positions on the node.
+    A local peer is named by its index among the positions on the node.
 
     Parameters
     ----------

@@ -32,7 +32,7 @@ class Operation(Protocol):
 
 
 Left: TypeAlias = tuple[tuple[int, ...], tuple[int, ...]]
-"""Local peers, by number: the senders and the receivers whose bytes no copy can move, as neither block is shared."""
+"""The senders and the receivers, as numbers of local peers, whose bytes no copy can move: neither block is shared."""
 
 
 class Remaining(Protocol):

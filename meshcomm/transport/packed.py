@@ -175,7 +175,7 @@ class Packed:
 
     def _communicate(self, send: Buffers, receive: Buffers) -> None:
         """Exchange in messages between pairs."""
-        self._group.communicator().start_messages(send, receive).wait()
+        (self._group.opened or self._group.communicator()).start_messages(send, receive).wait()
 
     def start(self, sources: list[Bytes], targets: list[Bytes], buffer: Buffer) -> Pending:
         """Begin to fill the new blocks, in one round. Collective over the group, but does not wait.
@@ -216,7 +216,7 @@ class Permuted(Packed):
     def _communicate(self, send: Buffers, receive: Buffers) -> None:
         to, sent = _only_message(send)
         source, received = _only_message(receive)
-        self._group.communicator().permute(sent, to, received, source)
+        (self._group.opened or self._group.communicator()).permute(sent, to, received, source)
 
 
 def _only_message(buffers: Buffers) -> tuple[int | None, Bytes]:

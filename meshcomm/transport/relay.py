@@ -130,7 +130,8 @@ class Relayed:
         if messages is None:
             return None
         sent, received = messages
-        return self._group.communicator().start_messages((self._memory, *sent), (self._memory, *received))
+        communicator = self._group.opened or self._group.communicator()
+        return communicator.start_messages((self._memory, *sent), (self._memory, *received))
 
     def _at_own(self, memory: Bytes) -> list[Bytes | None]:
         return [memory if peer == self._buffers.me else None for peer in range(len(self._buffers.members))]
