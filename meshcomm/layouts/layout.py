@@ -42,7 +42,7 @@ class Layout:
     (slice(2, 3, None),)
     """
 
-    __slots__ = ("__weakref__", "_axes", "_along", "_hash", "_match", "_mesh", "_shards", "_type")
+    __slots__ = ("__weakref__", "_along", "_axes", "_hash", "_match", "_mesh", "_shards", "_type")
 
     _mesh: Mesh
     _axes: Axes
