@@ -193,9 +193,9 @@ def check() -> None:
     from meshcomm.cli.fit import calibrate, fastest
     from meshcomm.ranks.meshes import location_in
 
-    place = location_in(mc.create_mesh())
-    assert place is not None
-    team = place.team
+    location = location_in(mc.create_mesh())
+    assert location is not None
+    team = location.team
     machine = replace(team.machine, **calibrate(team).constants)
     plans, runs = [], []
     for name, source, target in cases(len(team.ranks)):

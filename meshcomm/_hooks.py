@@ -11,11 +11,11 @@ Hook: TypeAlias = Literal[
     "world",  # of a mesh that is bound to none: the simulated one around, else that of COMM_WORLD
     "execute_plan",
     "numpy",  # NumPy's functions and universal functions, called with tensors
-    "trace",  # an operation on values that autograd follows
+    "traced",  # an operation on values that autograd follows
 ]
-F = TypeVar("F", bound=Callable[..., Any])
+F = TypeVar("F", bound=Callable[..., object])
 
-_hooked: dict[Hook, Callable[..., Any]] = {}
+_hooked: dict[Hook, Callable[..., object]] = {}
 
 
 def provides(hook: Hook) -> Callable[[F], F]:
@@ -28,6 +28,6 @@ def provides(hook: Hook) -> Callable[[F], F]:
     return register
 
 
-def call(hook: Hook, *args: Any, **kwargs: Any) -> Any:
+def call(hook: Hook, *args: object, **kwargs: object) -> Any:
     """Call what is registered for *hook*."""
     return _hooked[hook](*args, **kwargs)

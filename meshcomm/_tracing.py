@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from functools import wraps
 from inspect import signature
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeAlias, TypeVar, cast
 
 import numpy as np
 
@@ -11,32 +11,39 @@ from meshcomm import _hooks
 
 P = ParamSpec("P")
 R = TypeVar("R")
+T = TypeVar("T")
+
+Value: TypeAlias = Any
+"""An array, a DTensor, or the object that autograd follows instead of one; it has the operators of arrays."""
 
 
-def is_traced(x: Any) -> bool:
+def is_traced(x: object) -> bool:
     """Return whether *x* is a value that autograd follows, instead of an array or a DTensor."""
     return not isinstance(x, np.ndarray) and hasattr(x, "_node") and hasattr(x, "_value")
 
 
-def untraced(x: Any) -> Any:
-    """Return what autograd follows as *x*, and anything else as it is."""
+def untraced(x: T) -> T:
+    """Return the array or DTensor that autograd follows as *x*; anything else as it is."""
     while is_traced(x):
-        x = x._value
+        x = x._value  # type: ignore[attr-defined]
     return x
 
 
-def traced(function: Callable[..., Any], operands: Sequence[Any], **options: Any) -> Any:
+def traced(function: Callable[..., R], operands: Sequence[object], **options: object) -> R:
     """Return what *function*, one of ours or of NumPy, makes of *operands*, of which autograd follows one."""
-    return _hooks.call("trace", function, operands, options)
+    result: R = _hooks.call("traced", function, operands, options)
+    return result
 
 
-def traceable(operands: int = 1, twin: Callable[..., Any] | None = None) -> Callable[[Callable[P, R]], Callable[P, R]]:
+def traceable(
+    operands: int = 1, twin: Callable[..., object] | None = None
+) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Return a decorator for operations that autograd can follow.
 
     Parameters
     ----------
-    operands: how many of the first arguments are what it may follow
-    twin: the function of NumPy that does the same, whose gradients autograd knows; by default the function itself
+    operands: how many of the first arguments autograd may follow
+    twin: the function of NumPy that does the same, and has a gradient in autograd; by default the function itself
     """
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
@@ -49,10 +56,10 @@ def traceable(operands: int = 1, twin: Callable[..., Any] | None = None) -> Call
             if not any(map(is_traced, given)):
                 return function(*args, **kwargs)
             if twin is not None:
-                return traced(twin, args, **kwargs)  # type: ignore[no-any-return]
+                return traced(cast("Callable[..., R]", twin), args, **kwargs)
             bound = form.bind(*args, **kwargs)
             bound.apply_defaults()
-            return traced(operation, bound.args)  # type: ignore[no-any-return]
+            return traced(operation, bound.args)
 
         return operation
 

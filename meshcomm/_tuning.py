@@ -1,6 +1,7 @@
 """Thresholds and limits: each with its unit, what it limits, and how it was measured.
 
-"Measured" means the programs in ``benchmarks/`` on 2 to 4 ranks of one node, unless it says otherwise.
+"Measured" means the programs in ``benchmarks/`` on 2 to 4 ranks of one node, unless it says otherwise. Limits that are
+chosen, not measured, say what they are a compromise of.
 """
 
 # -- planning ---------------------------------------------------------------------------------------------------------
@@ -38,6 +39,14 @@ LARGEST_COUNT = 2**31 - 1
 LARGEST_MESSAGE = 2**30
 """Bytes. Longer messages are sent in several, which every MPI can count."""
 
+KEPT_ROUNDS = 64
+"""Rounds. An exchange keeps its counts for each of up to this many rounds, 16 bytes a rank and round. For more rounds
+it computes them each time, which is little beside the blocks of many MiB that such an exchange moves."""
+
+COUNTS_IN_LISTS = 16
+"""Ranks of a group. mpi4py reads counts of up to this many ranks faster from a list, of more ranks faster from an
+array; measured as the time of an MPI_Alltoallv without data."""
+
 # -- memory -----------------------------------------------------------------------------------------------------------
 
 POOLED_FROM = 2**17
@@ -45,6 +54,19 @@ POOLED_FROM = 2**17
 
 COPIED_BY_NUMPY = 2**16
 """Bytes. From this size on our own copy of an array in another order than C's is faster, its preparation included."""
+
+POOL_KEEPS = 2**26
+"""Bytes. A pool keeps this much free memory in any case: what small programs use then never goes back to the system. A
+compromise: it is little beside the memory of a node with a few ranks."""
+
+POOL_WHOLE_FROM = 2**16
+"""Bytes. Free ranges of a pool from this length on are not joined with others, so that a loop finds ranges of the same
+lengths in each turn. Measured: loops with 2 to 6 blocks have no page faults after the second turn."""
+
+POOL_WINDOW = 10.0
+POOL_WINDOW_FREES = 64
+"""Seconds, and frees, whichever ends last: a window of a pool. It gives back what was not used in a whole window. So a
+loop keeps its memory if a turn takes less than 10 s or frees fewer than 64 blocks."""
 
 # -- worlds and teams -------------------------------------------------------------------------------------------------
 
@@ -61,3 +83,29 @@ COMPARE_EVERY = 64
 
 COMPARE_SHARED_EVERY = 1024
 """The same for exchanges of ranks that all share memory: these compare their calls in each exchange anyway."""
+
+# -- waiting ----------------------------------------------------------------------------------------------------------
+
+WARN_AFTER = 60.0
+"""Seconds that a rank waits in one call before it says so. A compromise: ranks of most programs never wait so long."""
+
+TELL_ERROR_AFTER = 5.0
+"""Seconds. A rank with an error waits this long for the other ranks to agree on it before it tells its error: soon
+enough for the user, and late enough that all ranks of a busy machine have reached the call."""
+
+WATCH_EVERY = 0.5
+"""Seconds between two looks of the watchdog. A compromise: all limits are longer, and two looks a second cost nothing."""
+
+PAUSE_BEFORE_END = 0.1
+"""Seconds before a rank ends the job: its message gets out, and other ranks with the same error can say theirs."""
+
+END_WITHIN = 2.0
+"""Seconds that MPI_Abort may take before the process ends by itself: with a broken network it may never return."""
+
+POLL_FROM, POLL_TO = 1e-5, 1e-3
+"""Seconds between two tests of a barrier with a timeout, at first and later. A compromise: it ends at most 1 ms late, and
+a rank that waits for long leaves its processor to others."""
+
+MOST_PAUSES = 10_000
+"""Times that a simulated rank may test a nonblocking call while no rank does anything. Only a program that waits for
+what never comes tests more often; 10,000 tests take about 0.1 s."""

@@ -122,7 +122,7 @@ _OPERATIONS = (
 _PRIMITIVES = {operation: primitive(operation) for operation in _OPERATIONS}
 
 
-@_hooks.provides("trace")
+@_hooks.provides("traced")
 def traced(function: Callable[..., Any], args: Any, **kwargs: Any) -> Any:
     """Return what *function*, one of ours or of NumPy, makes of values that autograd follows."""
     found = _PRIMITIVES.get(function) or tracer.trace_primitives_map[function]

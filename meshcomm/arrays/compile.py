@@ -1,8 +1,8 @@
-"""From plans to exchanges: the only place where a plan becomes one.
+"""From plans to exchanges: no other module turns a plan into exchanges.
 
-Each step of a plan that moves data is described once, as a `Tensor` of boxes in global indices; how its bytes go is
-decided in `meshcomm.transport.choose`. Slices move nothing: the step after them takes what it needs out of the block
-that is held.
+Each step of a plan that moves data is described once, as a `Tensor` of boxes in global indices.
+`meshcomm.transport.choose` decides how its bytes go. Slices move nothing: the next step takes what it needs from the
+block that the device holds.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,21 +19,21 @@ from meshcomm.plans.costs import relay_pays
 from meshcomm.plans.plan import Plan
 from meshcomm.plans.step import AllGather, Slice, Step
 from meshcomm.ranks.agreement import fingerprint
+from meshcomm.ranks.communicator import Pending
 from meshcomm.ranks.teams import Group, Location
 from meshcomm.transport import choose
 from meshcomm.transport.exchange import Operation, Tensor, Terms
-from meshcomm.transport.in_place import stretch_offsets
-from meshcomm.transport.packed import InFlight
+from meshcomm.transport.local_copies import stretch_offsets
 
 Move: TypeAlias = Callable[[Array | None, Array | None], Array | None]
-"""From a block to the new block, written into the second argument if that is given. None is no block."""
+"""From a block to the new block, which is written into the second argument if that is given. None is no block."""
 
-Start: TypeAlias = Callable[[Array | None, Array | None], tuple[InFlight | None, Array | None]]
-"""As `Move`, but does not wait: returns what is in flight, if anything is, and the block that it fills."""
+Start: TypeAlias = Callable[[Array | None, Array | None], tuple[Pending | None, Array | None]]
+"""As `Move`, but it does not wait: it returns the exchange in flight, if there is one, and the block to be filled."""
 
 
 def prepare(plan: Plan, here: Location) -> Move:
-    """Return what makes new blocks by *plan* on the device *here*. To call it is Collective over the team."""
+    """Return a function that makes the new block of the device *here* by *plan*. To call it is Collective."""
     found = operations(plan, here)
     (last, size), between = found[-1], [(step, f"between {i % 2}", size) for i, (step, size) in enumerate(found[:-1])]
     shape, dtype = target_shape(plan, here.device), plan.dtype
@@ -67,35 +67,38 @@ def operations(plan: Plan, here: Location) -> list[tuple[Operation, int]]:
 
 
 def prepare_start(plan: Plan, here: Location) -> Start:
-    """Return what begins to make new blocks by a *plan* of one step. To call it is Collective, but does not wait."""
+    """Return a function that begins to make the new block by a *plan* of one step.
+
+    To call it is Collective, but does not wait.
+    """
     steps = exchanging_steps(plan)
     shape, dtype = target_shape(plan, here.device), plan.dtype
     if not steps:
-        return _started_at_once(prepare(plan, here))
+        return _complete_at_once(prepare(plan, here))
     (step,) = steps
     size = _target(step, here)
     packed = choose.nonblocking(group_of(step, here), [described(step, here)], _terms(plan, step, here))
 
-    def start(block: Array | None, out: Array | None = None) -> tuple[InFlight | None, Array | None]:
+    def start(block: Array | None, out: Array | None = None) -> tuple[Pending | None, Array | None]:
         data = NOTHING if block is None else as_bytes(block)
         target = new_bytes(size) if out is None else as_bytes(out)
         in_flight = packed.start([data], [target], own_buffer)
-        return in_flight, out if out is not None or shape is None else as_block(target, shape, dtype)
+        return in_flight, out if out is not None or shape is None else np.ndarray(shape, dtype, target)
 
     return start
 
 
-def _started_at_once(move: Move) -> Start:
-    def start(block: Array | None, out: Array | None = None) -> tuple[InFlight | None, Array | None]:
+def _complete_at_once(move: Move) -> Start:
+    def start(block: Array | None, out: Array | None = None) -> tuple[Pending | None, Array | None]:
         return None, move(block, out)
 
     return start
 
 
 def prepare_together(plans: Sequence[Plan], here: Location) -> Callable[[list[Array | None]], list[Array | None]]:
-    """Return what makes the new blocks of several *plans*, each of one step among the same ranks, in one exchange.
+    """Return a function that makes the new blocks of several *plans* in one exchange. To call it is Collective.
 
-    To call it is Collective over the team.
+    Each plan has one step, and all of them exchange among the same ranks.
     """
     steps = [exchanging_steps(plan)[0] for plan in plans]
     tensors = [described(step, here) for step in steps]
@@ -157,7 +160,7 @@ def described(step: Step, here: Location) -> Tensor:
 
 
 def _terms(plan: Plan, step: Step, here: Location) -> Terms:
-    """Return what all ranks know alike about the exchange of *step*."""
+    """Return what all ranks know about the exchange of *step*, the same on each of them."""
     return Terms(
         number=fingerprint(_text(step)),
         most_bytes=most_bytes(step),

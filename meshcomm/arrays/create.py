@@ -1,14 +1,13 @@
-"""Constructors of tensors."""
+"""Functions that make tensors: from arrays, from blocks, from a function, or filled with one value."""
 
 import pickle
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
 from meshcomm._arguments import as_array, as_dtype, as_shape, check_size
-from meshcomm._types import Array, ShapeLike
+from meshcomm._types import Array, DType, Shape, ShapeLike
 from meshcomm.arrays.dtensor import DTensor, by_device, check_root, location_text, member
 from meshcomm.errors import DTypeError, LayoutError, MeshError, ShapeError
 from meshcomm.layouts.layout import Layout
@@ -22,11 +21,11 @@ from meshcomm.ranks.teams import Location
 
 
 def distribute(array: ArrayLike | None, layout: Layout, root: int | None = None) -> DTensor:
-    """Return *array* divided as *layout* says. Local; with *root*, Collective over the mesh.
+    """Return *array* as a tensor in *layout*. With *root*, Collective over the mesh.
 
-    Every rank passes the whole array, or only device *root* does, which then sends each other device its block.
-    ``LayoutError`` if the layout has another rank than the array, ``DTypeError`` for object. Source:
-    tf.experimental.dtensor.copy_to_mesh.
+    Without *root* every rank passes the whole array, and nothing is sent. With *root* only that device has the array,
+    and sends each other device its block. ``LayoutError`` if the layout has another number of axes than the array,
+    ``DTypeError`` if its dtype is object. Source: tf.experimental.dtensor.copy_to_mesh.
 
     >>> import numpy as np, meshcomm as mc
     >>> def program():
@@ -41,24 +40,24 @@ def distribute(array: ArrayLike | None, layout: Layout, root: int | None = None)
     here = location_in(layout.mesh)
     if root is None:
         whole = _as_array(array)
-        _check_rank(layout, whole.shape)
+        _check_ndim(layout, whole.shape)
         local = None if here is None else _cut(whole, layout, here.device)
         return DTensor(local, layout, whole.shape, whole.dtype)
     if here is None:
         raise MeshError(
-            "ranks outside of the mesh do not learn shape and dtype from root: call distribute on its ranks"
+            "ranks outside of the mesh do not learn shape and dtype from root: call distribute on its ranks only"
         )
     with collective("distribute", layout.mesh):
         return _scattered(array, layout, here, root)
 
 
 def from_local(block: ArrayLike | None, layout: Layout, global_shape: ShapeLike | None = None) -> DTensor:
-    """Return a tensor whose block on this rank is *block*. Local; without *global_shape* Collective over the mesh.
+    """Return a tensor from the *block* of each rank. Without *global_shape*, Collective over the mesh.
 
     A C-contiguous block is wrapped without a copy. It must have the shape that the layout gives this rank:
-    ``layout.block_slices(global_shape, mesh.rank)``. Without *global_shape* the ranks agree on the sum of their
-    lengths. Replicas are trusted to be equal. ``ShapeError`` if a block does not fit. Ranks outside of the mesh pass
-    None and a *global_shape*. Source: tf.experimental.dtensor.pack.
+    ``layout.block_slices(global_shape, mesh.rank)``. Without *global_shape* the ranks add up the lengths of their
+    blocks. Nobody checks that replicas are equal. ``ShapeError`` if a block does not fit. Ranks outside of the mesh
+    pass None and a *global_shape*. Source: tf.experimental.dtensor.pack.
 
     >>> import numpy as np, meshcomm as mc
     >>> def program():
@@ -72,13 +71,13 @@ def from_local(block: ArrayLike | None, layout: Layout, global_shape: ShapeLike 
     here = location_in(layout.mesh)
     if here is None:
         if global_shape is None:
-            raise ShapeError("a rank outside of the mesh cannot take part in finding the shape: pass global_shape")
+            raise ShapeError("a rank outside of the mesh has no block to find the shape from: pass global_shape")
         shape = as_shape(global_shape)
-        _check_rank(layout, shape)
+        _check_ndim(layout, shape)
         return DTensor(None, layout, shape, np.asarray(block).dtype if block is not None else np.dtype(float))
     if global_shape is not None:
         shape = as_shape(global_shape)
-        _check_rank(layout, shape)
+        _check_ndim(layout, shape)
         local = _as_block(block)
         _check_block(local, layout, shape, here.device)
         return DTensor(local, layout, shape, local.dtype)
@@ -86,10 +85,10 @@ def from_local(block: ArrayLike | None, layout: Layout, global_shape: ShapeLike 
         return _from_agreed(lambda: block, layout, here)
 
 
-def from_component(component: Callable[[], Any], layout: Layout) -> DTensor:
-    """Return a tensor whose block on this rank is what *component* returns. Collective over the mesh.
+def from_component(component: Callable[[], ArrayLike], layout: Layout) -> DTensor:
+    """Return a tensor from the block that *component* returns on each rank. Collective over the mesh.
 
-    What it raises on one rank, all raise.
+    If it raises an error on one rank, all ranks raise that.
     """
     _check_layout(layout)
     here = location_in(layout.mesh)
@@ -102,10 +101,17 @@ def from_component(component: Callable[[], Any], layout: Layout) -> DTensor:
 def from_callback(
     shape: ShapeLike, dtype: DTypeLike, layout: Layout, fn: Callable[[tuple[slice, ...]], ArrayLike]
 ) -> DTensor:
-    """Return a tensor whose blocks are ``fn(slices)``, the slices of the global array that a rank holds. Local.
+    """Return a tensor from ``fn(slices)``, called on each rank with the slices of the global array that it holds.
 
-    The global array is never made. What *fn* returns is converted to *dtype* if that loses no kind of number.
-    ``ShapeError`` if it has not the shape of the slices, ``DTypeError`` if it cannot be converted.
+    The global array is never made.
+
+    Parameters
+    ----------
+    shape, dtype: of the global array
+    layout: of the tensor
+    fn: returns the block of these slices; it is converted to *dtype*, if NumPy's ``same_kind`` rule allows that
+
+    ``ShapeError`` if the block has another shape than the slices, ``DTypeError`` if it does not convert to *dtype*.
 
     >>> import numpy as np, meshcomm as mc
     >>> def program():
@@ -133,17 +139,25 @@ def from_callback(
 
 
 def empty(shape: ShapeLike, dtype: DTypeLike = float, layout: Layout | None = None) -> DTensor:
-    """Return a tensor with blocks of arbitrary content. Local. Without *layout* see `zeros`."""
+    """Return a tensor with any content. Without *layout* see `zeros`."""
     lengths, kind, where, here = _described(shape, dtype, layout)
     local = None if here is None else new_block(where.block_shape(lengths, here.device), kind)
     return DTensor(local, where, lengths, kind)
 
 
-def full(shape: ShapeLike, fill_value: Any, dtype: DTypeLike | None = None, layout: Layout | None = None) -> DTensor:
-    """Return a tensor with the scalar *fill_value* everywhere. Local. Without *layout* see `zeros`.
+def full(
+    shape: ShapeLike, fill_value: ArrayLike, dtype: DTypeLike | None = None, layout: Layout | None = None
+) -> DTensor:
+    """Return a tensor with the scalar *fill_value* everywhere.
 
-    *dtype* is by default that of *fill_value*. ``ShapeError`` if this is no scalar, ``DTypeError`` if *dtype* cannot
-    hold it.
+    Parameters
+    ----------
+    shape: of the global array
+    fill_value: a number, or another scalar of NumPy
+    dtype: by default that of *fill_value*
+    layout: by default the one that `zeros` takes
+
+    ``ShapeError`` if *fill_value* is no scalar, ``DTypeError`` if *dtype* cannot hold it.
     """
     if np.ndim(fill_value) != 0:
         raise ShapeError(f"fill_value must be a scalar, not an array of shape {np.shape(fill_value)}")
@@ -158,7 +172,7 @@ def full(shape: ShapeLike, fill_value: Any, dtype: DTypeLike | None = None, layo
 
 
 def zeros(shape: ShapeLike, dtype: DTypeLike = float, layout: Layout | None = None) -> DTensor:
-    """Return a tensor of zeros. Local.
+    """Return a tensor of zeros.
 
     Without *layout* it is replicated on the mesh of `default_mesh`; ``MeshError`` if there is none.
 
@@ -175,42 +189,42 @@ def zeros(shape: ShapeLike, dtype: DTypeLike = float, layout: Layout | None = No
 
 
 def ones(shape: ShapeLike, dtype: DTypeLike = float, layout: Layout | None = None) -> DTensor:
-    """Return a tensor of ones. Local. Without *layout* see `zeros`."""
+    """Return a tensor of ones. Without *layout* see `zeros`."""
     return full(shape, 1, dtype, layout)
 
 
 def zeros_like(tensor: DTensor) -> DTensor:
-    """Return a tensor of zeros with the shape, dtype and layout of *tensor*. Local."""
+    """Return a tensor of zeros with the shape, dtype and layout of *tensor*."""
     return zeros(tensor.shape, tensor.dtype, tensor.layout)
 
 
 def ones_like(tensor: DTensor) -> DTensor:
-    """Return a tensor of ones with the shape, dtype and layout of *tensor*. Local."""
+    """Return a tensor of ones with the shape, dtype and layout of *tensor*."""
     return ones(tensor.shape, tensor.dtype, tensor.layout)
 
 
 def _described(
     shape: ShapeLike, dtype: DTypeLike, layout: Layout | None
-) -> tuple[tuple[int, ...], np.dtype[Any], Layout, Location | None]:
-    """Return the arguments of a constructor, checked, and where this rank is in the mesh."""
+) -> tuple[Shape, DType, Layout, Location | None]:
+    """Return the arguments after their checks, and the location of this rank in the mesh."""
     lengths = as_shape(shape)
     if layout is None:
         layout = default_layout(len(lengths))
     _check_layout(layout)
     kind = as_dtype(dtype)
-    _check_rank(layout, lengths)
+    _check_ndim(layout, lengths)
     check_size(lengths, kind)
     return lengths, kind, layout, location_in(layout.mesh)
 
 
-def _as_array(array: Any) -> Array:
-    """Return *array* as a NumPy array that can be divided."""
+def _as_array(array: ArrayLike | None) -> Array:
+    """Return *array* as a NumPy array that can be sharded."""
     if array is None:
         raise ShapeError("the array is None; every rank passes it unless root says which one has it")
     return as_array(array)
 
 
-def _as_block(block: Any) -> Array:
+def _as_block(block: ArrayLike | None) -> Array:
     """Return *block* as a C-contiguous array, itself if it is one."""
     array = _as_array(block)
     return array.view(np.ndarray) if array.flags.c_contiguous else exact_copy(array)
@@ -218,24 +232,24 @@ def _as_block(block: Any) -> Array:
 
 def _cut(array: Array, layout: Layout, device: int) -> Array:
     """Return a copy of the block of *array* that *device* holds."""
-    inside: Any = (..., *layout.block_slices(array.shape, device))  # with ... an array also where nothing is sliced
-    block: Array = array[inside]
+    # With ... the result is an array even if the array has no axes.
+    block: Array = array[(..., *layout.block_slices(array.shape, device))]
     return exact_copy(block)
 
 
-def _check_layout(layout: Any) -> None:
+def _check_layout(layout: object) -> None:
     if not isinstance(layout, Layout):
         raise LayoutError(f"layout must be a Layout, not {type(layout).__name__} ({layout!r})")
     if layout.match_axis is not None:
         raise LayoutError(f"{layout.sharding_specs}: MATCH has no meaning without a tensor to match")
 
 
-def _check_rank(layout: Layout, shape: tuple[int, ...]) -> None:
-    if layout.rank != len(shape):
-        raise LayoutError(f"an array of shape {shape} has rank {len(shape)}, but its layout has rank {layout.rank}")
+def _check_ndim(layout: Layout, shape: Shape) -> None:
+    if layout.ndim != len(shape):
+        raise LayoutError(f"an array of shape {shape} has {len(shape)} axes, but its layout is for {layout.ndim}")
 
 
-def _check_block(local: Array, layout: Layout, shape: tuple[int, ...], device: int) -> None:
+def _check_block(local: Array, layout: Layout, shape: Shape, device: int) -> None:
     expected = layout.block_shape(shape, device)
     if local.shape != expected:
         raise ShapeError(
@@ -244,12 +258,12 @@ def _check_block(local: Array, layout: Layout, shape: tuple[int, ...], device: i
         )
 
 
-def _from_agreed(block: Callable[[], Any], layout: Layout, here: Location) -> DTensor:
-    """Return the tensor of the global shape that all blocks add up to. Collective over the mesh."""
+def _from_agreed(block: Callable[[], ArrayLike | None], layout: Layout, here: Location) -> DTensor:
+    """Return the tensor that consists of the blocks of all ranks. Collective over the mesh."""
     mesh, error, local = layout.mesh, None, np.empty(0)
     try:
         local = _as_block(block())
-        _check_rank(layout, local.shape)
+        _check_ndim(layout, local.shape)
     except Exception as problem:
         error = problem
     call = f"from_local of {local.dtype} in {layout.sharding_specs} on {location_text(mesh)}"
@@ -257,7 +271,7 @@ def _from_agreed(block: Callable[[], Any], layout: Layout, here: Location) -> DT
     lengths = np.array(local.shape, dtype=np.int64).tobytes()
     gathered = by_device(here.team.everyone.communicator(), here, mesh, lengths)
     shapes = [tuple(np.frombuffer(text, dtype=np.int64).tolist()) for text in gathered]
-    shape = tuple(_agreed_length(layout, axis, [s[axis] for s in shapes]) for axis in range(layout.rank))
+    shape = tuple(_agreed_length(layout, axis, [s[axis] for s in shapes]) for axis in range(layout.ndim))
     return DTensor(local, layout, shape, local.dtype)
 
 
@@ -276,14 +290,14 @@ def _agreed_length(layout: Layout, axis: int, lengths: list[int]) -> int:
     return n
 
 
-def _scattered(array: Any, layout: Layout, here: Location, root: int) -> DTensor:
-    """Return the tensor that device *root* has the array of; it sends block by block. Collective over the mesh."""
+def _scattered(array: ArrayLike | None, layout: Layout, here: Location, root: int) -> DTensor:
+    """Return the tensor of the array that device *root* has and sends block by block. Collective over the mesh."""
     mesh, team = layout.mesh, here.team
     whole, error = np.empty(0), None
     if here.device == root:
         try:
             whole = _as_array(array)
-            _check_rank(layout, whole.shape)
+            _check_ndim(layout, whole.shape)
         except Exception as problem:
             error = problem
     call = f"distribute from device {root} in {layout.sharding_specs} on {location_text(mesh)}"
@@ -301,8 +315,8 @@ def _scattered(array: Any, layout: Layout, here: Location, root: int) -> DTensor
     return DTensor(local, layout, shape, dtype)
 
 
-def _described_by_root(communicator: Communicator, whole: Array, root: int) -> tuple[tuple[int, ...], np.dtype[Any]]:
-    """Return the shape and dtype of *whole* as the rank *root* has it. Collective."""
+def _described_by_root(communicator: Communicator, whole: Array, root: int) -> tuple[Shape, DType]:
+    """Return the shape and dtype that *whole* has on the rank *root*. Collective."""
     mine = pickle.dumps((whole.shape, whole.dtype)) if communicator.rank == root else b""
     shape, dtype = pickle.loads(communicator.allgather(mine)[root])
     return shape, dtype

@@ -1,15 +1,15 @@
 """Distributed tensors: the block of this rank, a layout, and the global shape."""
 
 from collections.abc import Callable
-from typing import Any, NoReturn, SupportsIndex
+from typing import Any, NoReturn, Protocol, SupportsIndex, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
-from numpy.typing import DTypeLike
+from numpy.typing import ArrayLike, DTypeLike
 
 from meshcomm import _hooks
 from meshcomm._tracing import untraced
-from meshcomm._types import Array, Axis
+from meshcomm._types import Array, Axis, DType, Shape
 from meshcomm.arrays.compile import Move, prepare
 from meshcomm.errors import LayoutError, MeshError, ShapeError
 from meshcomm.layouts.boxes import Box
@@ -23,14 +23,16 @@ from meshcomm.ranks.calls import collective, program
 from meshcomm.ranks.communicator import Communicator
 from meshcomm.ranks.teams import Location
 
+T = TypeVar("T")
+
 
 class DTensor(NDArrayOperatorsMixin):
-    """A global array, divided over the ranks of a mesh as its layout says. Local.
+    """A global array that is sharded over the ranks of a mesh as its layout says.
 
-    `local` is the block of this rank, C-contiguous, or None if the rank is outside of the mesh. Made by `distribute`,
-    `from_local`, `from_callback`, `zeros`, `ones`, `full`, `empty`, `zeros_like`, `ones_like`, and by `relayout`.
-    Operators and NumPy's elementwise functions work on tensors as on arrays, elementwise ``==`` included: see
-    :mod:`meshcomm.ops`.
+    `local` is the block of this rank, C-contiguous, or None if the rank is outside of the mesh. Tensors are made by
+    `distribute`, `from_local`, `from_callback`, `zeros`, `ones`, `full`, `empty`, `zeros_like`, `ones_like`, and by
+    `relayout`. Operators and NumPy's elementwise functions work on tensors as on arrays, elementwise ``==`` included:
+    see :mod:`meshcomm.ops`.
     """
 
     __array_priority__ = 1000
@@ -39,31 +41,31 @@ class DTensor(NDArrayOperatorsMixin):
 
     local: Array | None
     layout: Layout
-    shape: tuple[int, ...]
-    dtype: np.dtype[Any]
+    shape: Shape
+    dtype: DType
 
-    def __init__(self, local: Array | None, layout: Layout, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+    def __init__(self, local: Array | None, layout: Layout, shape: Shape, dtype: DType) -> None:
         _set_local(self, local)
         _set_layout(self, layout)
         _set_shape(self, shape)
         _set_dtype(self, dtype)
 
-    def __setattr__(self, name: str, value: Any) -> NoReturn:
+    def __setattr__(self, name: str, value: object) -> NoReturn:
         raise AttributeError(f"a DTensor cannot be given another {name}; change its block in place, or make a new one")
 
     @property
     def mesh(self) -> Mesh:
-        """The mesh of the layout. Local."""
+        """The mesh of the layout."""
         return self.layout.mesh
 
     @property
     def ndim(self) -> int:
-        """The number of axes. Local."""
+        """The number of axes."""
         return len(self.shape)
 
     @property
     def size(self) -> int:
-        """The number of elements of the global array. Local."""
+        """The number of elements of the global array."""
         size = 1
         for n in self.shape:
             size *= n
@@ -71,45 +73,45 @@ class DTensor(NDArrayOperatorsMixin):
 
     @property
     def nbytes(self) -> int:
-        """The number of bytes of the global array. Local."""
+        """The number of bytes of the global array."""
         return self.size * self.dtype.itemsize
 
     def copy(self) -> "DTensor":
-        """Return a tensor with a copy of the block. Local."""
+        """Return a tensor with a copy of the block."""
         local = None if self.local is None else exact_copy(self.local)
         return DTensor(local, self.layout, self.shape, self.dtype)
 
     @property
     def T(self) -> "DTensor":  # noqa: N802 - NumPy's name
-        """The tensor with its axes in reverse order, a copy. Local."""
-        return np.transpose(self)  # type: ignore[call-overload, no-any-return]
+        """A copy of the tensor with its axes in reverse order."""
+        return np.transpose(self)  # type: ignore[return-value]
 
     def sum(self, axis: Axis = None, dtype: DTypeLike | None = None, keepdims: bool = False) -> "DTensor":
         """Return the sum over *axis*, as ``numpy.sum(t, axis)``. Collective over the mesh."""
-        return np.sum(self, axis=axis, dtype=dtype, keepdims=keepdims)  # type: ignore[call-overload, no-any-return]
+        return np.sum(self, axis=axis, dtype=dtype, keepdims=keepdims)  # type: ignore[no-any-return]
 
     def mean(self, axis: Axis = None, dtype: DTypeLike | None = None, keepdims: bool = False) -> "DTensor":
         """Return the mean over *axis*, as ``numpy.mean(t, axis)``. Collective over the mesh."""
-        return np.mean(self, axis=axis, dtype=dtype, keepdims=keepdims)  # type: ignore[call-overload, no-any-return]
+        return np.mean(self, axis=axis, dtype=dtype, keepdims=keepdims)  # type: ignore[no-any-return]
 
     def max(self, axis: Axis = None, keepdims: bool = False) -> "DTensor":
         """Return the maximum over *axis*, as ``numpy.max(t, axis)``. Collective over the mesh."""
-        return np.max(self, axis=axis, keepdims=keepdims)  # type: ignore[call-overload, no-any-return]
+        return np.max(self, axis=axis, keepdims=keepdims)  # type: ignore[no-any-return]
 
     def min(self, axis: Axis = None, keepdims: bool = False) -> "DTensor":
         """Return the minimum over *axis*, as ``numpy.min(t, axis)``. Collective over the mesh."""
-        return np.min(self, axis=axis, keepdims=keepdims)  # type: ignore[call-overload, no-any-return]
+        return np.min(self, axis=axis, keepdims=keepdims)  # type: ignore[no-any-return]
 
     def item(self) -> Any:
-        """Return the one element as a Python number, if every device holds it. Local.
+        """Return the only element as a Python number.
 
-        ``ShapeError`` if there are more elements, ``LayoutError`` on ranks that do not hold it.
+        ``ShapeError`` if there are more elements, ``LayoutError`` unless every device holds the element.
         """
         if self.size != 1:
-            raise ShapeError(f"a tensor of shape {self.shape} has {self.size} elements; only one is an item")
+            raise ShapeError(f"a tensor of shape {self.shape} has {self.size} elements; item() needs just one")
         if self.local is None or not self.layout.is_fully_replicated():
             raise LayoutError(
-                f"not every rank holds the element of {_text(self)}: use t.local (Local) or t.to_numpy() (Collective)"
+                f"not every rank holds the element of {_text(self)}: use t.local, or t.to_numpy() (Collective)"
             )
         return self.local.item()
 
@@ -122,16 +124,18 @@ class DTensor(NDArrayOperatorsMixin):
     def __complex__(self) -> complex:
         return complex(self.item())
 
-    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: object, **kwargs: object) -> Any:
         return _hooks.call("numpy", ufunc, method, inputs, kwargs)
 
-    def __array_function__(self, func: Callable[..., Any], types: Any, args: Any, kwargs: Any) -> Any:
+    def __array_function__(
+        self, func: Callable[..., object], types: object, args: tuple[object, ...], kwargs: dict[str, object]
+    ) -> Any:
         return _hooks.call("numpy", func, None, args, kwargs)
 
     def to_numpy(self, root: int | None = None) -> Array | None:
-        """Return the global array on every rank of the mesh, or on device *root* only. Collective over the mesh.
+        """Return the global array on every rank of the mesh, or only on device *root*. Collective over the mesh.
 
-        None on the other ranks. ``MeshError`` if the mesh has no device *root*.
+        Other ranks get None. ``MeshError`` if the mesh has no device *root*.
 
         >>> import numpy as np, meshcomm as mc
         >>> def program():
@@ -147,12 +151,12 @@ class DTensor(NDArrayOperatorsMixin):
                 return None
             return _gathered(self, here) if root is None else _gathered_on(self, here, root)
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
-        """Return the block if it is the whole array; refuse otherwise. Local."""
+    def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> Array:
+        """Return a copy of the block if it is the whole array; ``TypeError`` otherwise."""
         if self.local is None or not self.layout.is_fully_replicated():
             raise TypeError(
-                f"{self!r} is divided over its ranks and cannot become a NumPy array by itself: use t.local for the "
-                "block of this rank (Local), or t.to_numpy() for the global array (Collective)"
+                f"{self!r} is sharded over its ranks and cannot become a NumPy array by itself: use t.local for the "
+                "block of this rank, or t.to_numpy() for the global array (Collective)"
             )
         if copy is False:
             raise ValueError("a DTensor does not lend its memory to an array; use t.local")
@@ -167,7 +171,7 @@ class DTensor(NDArrayOperatorsMixin):
     def __copy__(self) -> "DTensor":
         return self.copy()
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> "DTensor":
+    def __deepcopy__(self, memo: dict[int, object]) -> "DTensor":
         return self.copy()
 
     def __bool__(self) -> NoReturn:
@@ -184,21 +188,34 @@ class DTensor(NDArrayOperatorsMixin):
         return f"DTensor of {self.shape} {self.dtype}, [{specs}] on mesh {mesh}; {holds}"
 
 
-# What a DTensor itself does not let anybody set, as fast as can be: relayouts of small blocks make many of them.
+# A DTensor refuses to be changed. These setters are the fast way to fill a new one: small relayouts make many.
 _set_local, _set_layout, _set_shape, _set_dtype = (
     DTensor.__dict__[name].__set__ for name in ("local", "layout", "shape", "dtype")
 )
 
 
-def unwrapped(x: Any) -> Any:
-    """Return the DTensor that *x* holds as its `value`, as a variable does; else *x* itself. Local."""
+class HoldsTensor(Protocol):
+    """An object that holds a tensor, as a variable does."""
+
+    @property
+    def value(self) -> DTensor:
+        """The tensor."""
+
+
+Held: TypeAlias = DTensor | HoldsTensor
+Tensor: TypeAlias = Held | ArrayLike
+"""A tensor, an object that holds one, or a plain array, which counts as replicated."""
+
+
+def unwrapped(x: T) -> DTensor | T:
+    """Return the DTensor that *x* holds as its `value`, as a variable does; else *x* itself."""
     if isinstance(x, DTensor | np.ndarray | np.generic | int | float | complex | list | tuple):
         return x
     value = getattr(x, "value", None)
     return value if isinstance(value, DTensor) else x
 
 
-def check_root(root: Any, mesh: Mesh) -> None:
+def check_root(root: object, mesh: Mesh) -> None:
     """Raise ``MeshError`` unless *root* is None or a device of *mesh*."""
     if root is None:
         return
@@ -207,7 +224,7 @@ def check_root(root: Any, mesh: Mesh) -> None:
 
 
 def location_text(mesh: Mesh) -> str:
-    """Return where *mesh* is, in words that ranks can compare. Local."""
+    """Return dimensions and ranks of *mesh* as text that ranks can compare."""
     return f"mesh {', '.join(f'{name}={size}' for name, size in mesh.dims)} over {mesh.ranks}"
 
 
@@ -216,14 +233,14 @@ def _text(tensor: DTensor) -> str:
 
 
 def by_device(communicator: Communicator, here: Location, mesh: Mesh, message: bytes) -> list[bytes]:
-    """Return the message of every device of the mesh, in the order of devices. Collective over the mesh."""
+    """Return the *message* of every device of the mesh, in the order of devices. Collective over the mesh."""
     messages = communicator.allgather(message)
     at = dict(zip(here.team.ranks, messages, strict=True))
     return [at[rank] for rank in mesh.ranks]
 
 
 def member(here: Location, mesh: Mesh, device: int) -> int:
-    """Return the position in the team of *device*."""
+    """Return the position of *device* in the team of its mesh."""
     return here.team.ranks.index(mesh.ranks[device])
 
 
@@ -245,7 +262,7 @@ def _gathered_on(tensor: DTensor, here: Location, root: int) -> Array | None:
     agreement.agree(here.team, f"to_numpy on device {root} of {_text(tensor)}")
     communicator = here.team.everyone.communicator()
     assert tensor.local is not None
-    # Root serves itself if it can; each other block comes from the first device that holds it.
+    # Root takes its own block from itself; each other block comes from the first device that holds it.
     senders: dict[Box, int] = {}
     for device in (root, *range(mesh.size)):
         senders.setdefault(layout.block_box(shape, device), device)
@@ -263,8 +280,8 @@ def _gathered_on(tensor: DTensor, here: Location, root: int) -> Array | None:
     return whole
 
 
-def fetch_layout(tensor: Any) -> Layout | None:
-    """Return the layout of a DTensor or a variable, and None for anything else. Local.
+def fetch_layout(tensor: object) -> Layout | None:
+    """Return the layout of a DTensor or a variable, and None for anything else.
 
     Source: tf.experimental.dtensor.fetch_layout.
     """
@@ -272,8 +289,8 @@ def fetch_layout(tensor: Any) -> Layout | None:
     return held.layout if isinstance(held, DTensor) else None
 
 
-def is_dtensor(tensor: Any) -> bool:
-    """Return whether *tensor* is a DTensor, or a variable that holds one. Local.
+def is_dtensor(tensor: object) -> bool:
+    """Return whether *tensor* is a DTensor, or a variable that holds one.
 
     Source: tf.experimental.dtensor.is_dtensor.
     """

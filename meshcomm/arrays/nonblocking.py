@@ -1,88 +1,92 @@
-"""Relayouts without waiting: begun here, finished when the caller asks."""
+"""Relayouts that do not wait: `start_relayout` begins one, and its request completes it."""
 
 import atexit
 
 from meshcomm.arrays.compile import Start, prepare_start
-from meshcomm.arrays.dtensor import DTensor, unwrapped
+from meshcomm.arrays.dtensor import DTensor, Held, unwrapped
 from meshcomm.arrays.out import agree_on_outs, call_text, outside
 from meshcomm.errors import LayoutError
 from meshcomm.layouts.layout import Layout
 from meshcomm.plans.plan import plan_direct
-from meshcomm.ranks import abort, watchdog
+from meshcomm.ranks import abort
 from meshcomm.ranks.calls import collective, program
+from meshcomm.ranks.communicator import Pending
 from meshcomm.ranks.mpi import is_forked, mpi
-from meshcomm.ranks.teams import Location, never_waited_for
-from meshcomm.transport.packed import InFlight
+from meshcomm.ranks.teams import Location, Team, Unfinished, never_waited_for
+from meshcomm.ranks.watchdog import waiting
 
-_in_flight: dict[int, "RelayoutRequest"] = {}
-"""Requests over MPI, which writes to their memory even when nobody knows them any more, nor their world."""
+_over_mpi: dict[int, Unfinished] = {}
+"""Requests in flight over MPI. MPI writes to their memory even when the program has lost the request and its world."""
 
 
 class RelayoutRequest:
-    """A relayout that is not complete. Made by `start_relayout`; `wait` for it before the program ends. Local."""
+    """A relayout that may still be in flight, as `start_relayout` returns it. Call `wait` before the program ends."""
 
-    __slots__ = ("_exchange", "_here", "_result", "_source", "_target")
+    __slots__ = ("_exchange", "_result", "_team", "_unfinished")
 
-    def __init__(
-        self, exchange: InFlight | None, result: DTensor, source: DTensor, target: Layout, here: Location | None
-    ) -> None:
-        self._exchange = exchange
-        self._result = result
-        self._source: DTensor | None = source  # whose block is read until the end
-        self._target = target
-        self._here = here
-        if here is not None and exchange is not None:
-            here.team.world.begun(self)
-            if here.team.world.guarded:
-                _in_flight[id(self)] = self
+    def __init__(self, result: DTensor, exchange: Pending | None, team: Team | None) -> None:
+        self._result, self._exchange, self._team = result, exchange, team
+        if exchange is not None and team is not None:
+            world = team.world
+            self._unfinished = unfinished = _over_mpi if world.guarded else world.unfinished
+            unfinished[id(self)] = self
 
     def test(self) -> bool:
-        """Return whether the relayout is complete, so that `wait` returns at once. Local.
+        """Return whether the relayout is complete, so that `wait` returns at once.
 
-        With most MPIs messages advance only in calls to MPI: a program that computes for long may test now and then. A
-        request that was tested until it was complete need not be waited for.
+        Most MPIs move messages only while the program is in a call of MPI: a program that computes for long may test
+        now and then. After a test that returned True, `wait` is not needed.
         """
-        if self._exchange is None or self._exchange.test():
-            self._finish()
+        exchange = self._exchange
+        if exchange is None:
             return True
-        return False
+        if not exchange.test():
+            return False
+        self._complete()
+        return True
 
     def wait(self) -> DTensor:
-        """Wait until the relayout is complete, and return its tensor; the same one if called again. Collective.
+        """Wait until the relayout is complete, and return its tensor. Collective over the meshes of the relayout.
 
-        Each rank waits for its requests in any order.
+        Each rank may wait for its requests in any order. The next call returns the same tensor.
         """
-        if self._source is not None:
-            if self._exchange is not None and self._here is not None:
-                with watchdog.waiting("wait for a relayout", self._here.team):
-                    self._exchange.wait()
-            self._finish()
+        exchange = self._exchange
+        if exchange is not None:
+            with waiting("wait for a relayout", self._team):
+                exchange.wait()
+            self._complete()
         return self._result
 
-    def _finish(self) -> None:
-        self._source = None
-        if self._here is not None and self._exchange is not None:
-            _in_flight.pop(id(self), None)
-            self._here.team.world.finished(self)
+    def _complete(self) -> None:
+        self._exchange = None
+        del self._unfinished[id(self)]
 
     def __str__(self) -> str:
         t = self._result
-        return f"relayout of {t.shape} {t.dtype} to {self._target.sharding_specs}"
+        return f"relayout of {t.shape} {t.dtype} to {t.layout.sharding_specs}"
 
     def __repr__(self) -> str:
-        return f"RelayoutRequest({self}; {'in flight' if self._source is not None else 'complete'})"
+        return f"RelayoutRequest({self}; {'complete' if self._exchange is None else 'in flight'})"
 
 
 def start_relayout(
-    tensor: DTensor, layout: Layout, out: DTensor | None = None, name: str | None = None
+    tensor: Held, layout: Layout, out: DTensor | None = None, name: str | None = None
 ) -> RelayoutRequest:
-    """Begin to divide *tensor* as *layout* says, and return at once with a request. Collective over both meshes.
+    """Begin a relayout of *tensor* and return a request at once. Collective over the meshes of both.
 
-    It moves in one direct exchange, with buffers of its own for what has to be packed: no bound on scratch applies.
-    Any number may be on their way; all ranks start them in the same order, and each may wait for them in any. Until it
-    is complete, the block of *tensor* must not be written to, and that of *out* neither read nor written. A request
-    that nobody waits for ends the job with an error when the program ends. ``LayoutError`` if *tensor* is a plain
-    array or a list; other errors are those of `relayout`. Source: MPI_Ialltoallv.
+    It moves in one direct exchange. What has to be packed gets buffers of its own: no scratch limit applies. There may
+    be any number of requests in flight. All ranks start them in the same order, and may wait for them in any order.
+    Until a request is complete, do not write to the block of *tensor*, and neither read nor write that of *out*. If
+    nobody waits for a request, the job ends with an error when the program ends. Source: MPI_Ialltoallv.
+
+    Parameters
+    ----------
+    tensor: a DTensor, or a variable that holds one
+    layout: the layout of the result
+    out: a tensor of the same shape and dtype in *layout*, to overwrite
+    name: how messages name this call while it waits
+
+    ``LayoutError`` if *tensor* is a plain array or a list. Other errors are those of `relayout`.
 
     >>> import numpy as np, meshcomm as mc
     >>> def program():
@@ -94,16 +98,14 @@ def start_relayout(
     ...     print(world.run(program))
     [[[0], [2], [4]], [[1], [3], [5]]]
     """
-    tensor = unwrapped(tensor)
     if not isinstance(tensor, DTensor):
-        raise LayoutError(f"start_relayout takes a DTensor, not {type(tensor).__name__}")
+        tensor = _held(tensor)
     if not isinstance(layout, Layout):
         raise LayoutError(f"a relayout goes to a Layout, not {type(layout).__name__} ({layout!r})")
     source, shape, dtype = tensor.layout, tensor.shape, tensor.dtype
     with collective(name or "start_relayout", source.mesh, layout.mesh) as here:
         if here is None:
-            result = outside(tensor, out, plan_direct(shape, dtype, source, layout))
-            return RelayoutRequest(None, result, tensor, layout, None)
+            return RelayoutRequest(outside(tensor, out, plan_direct(shape, dtype, source, layout)), None, None)
         if out is not None:
             agree_on_outs([(tensor, out, layout)], here)
         key = "start", source, layout, shape, dtype
@@ -111,7 +113,14 @@ def start_relayout(
         exchange, block = start(tensor.local, None if out is None else out.local)
     if out is None:
         out = DTensor(block, layout if layout.match_axis is None else layout.matched(source), shape, dtype)
-    return RelayoutRequest(exchange, out, tensor, layout, here)
+    return RelayoutRequest(out, exchange, here.team)
+
+
+def _held(tensor: object) -> DTensor:
+    held = unwrapped(tensor)
+    if not isinstance(held, DTensor):
+        raise LayoutError(f"start_relayout takes a DTensor, not {type(held).__name__}")
+    return held
 
 
 def _described(tensor: DTensor, layout: Layout, here: Location) -> str:
@@ -124,7 +133,7 @@ def _built(tensor: DTensor, layout: Layout, here: Location) -> Start:
 
 @atexit.register
 def _check_at_exit() -> None:
-    left = list(_in_flight.values())
+    left = list(_over_mpi.values())
     if not left or is_forked():
         return
     if not mpi().Is_finalized():

@@ -1,12 +1,11 @@
-"""Results that are written into tensors that exist."""
+"""Relayouts that write into tensors that exist, and the texts that ranks compare about a relayout."""
 
 import weakref
-from typing import Any
-
-import numpy as np
+from collections.abc import Iterable, Sequence
+from typing import TypeAlias
 
 from meshcomm._arguments import as_array
-from meshcomm._types import Shape
+from meshcomm._types import Array, DType, Shape
 from meshcomm.arrays.create import distribute
 from meshcomm.arrays.dtensor import DTensor, location_text
 from meshcomm.errors import DTypeError, LayoutError, MeshcommError, ShapeError
@@ -16,12 +15,15 @@ from meshcomm.plans.plan import Plan
 from meshcomm.ranks import agreement
 from meshcomm.ranks.teams import Location
 
+Into: TypeAlias = tuple[DTensor, DTensor, Layout]
+"""A tensor, the tensor that its relayout overwrites, and the layout that it goes to."""
+
 READ_ONLY = "out cannot be written to: its block is read-only"
 
 
-def distributed(array: Any, layout: Layout, out: DTensor | None) -> DTensor:
-    """Return a plain array, the same on all ranks, in *layout*."""
-    array = as_array(array)
+def distributed(whole: object, layout: Layout, out: DTensor | None) -> DTensor:
+    """Return a plain array, the same on all ranks, in *layout*; in *out* if that is given."""
+    array = as_array(whole)
     tensor = distribute(array, layout.matched(Layout.replicated(layout.mesh, array.ndim)))
     if out is None:
         return tensor
@@ -33,8 +35,8 @@ def distributed(array: Any, layout: Layout, out: DTensor | None) -> DTensor:
     return out
 
 
-def check_out(out: Any, tensor: DTensor, layout: Layout) -> None:
-    """Raise unless *out* is what a relayout of *tensor* to *layout* gives; all ranks can see that alike. Local."""
+def check_out(out: object, tensor: DTensor, layout: Layout) -> None:
+    """Raise unless *out* has the shape, dtype and layout of *tensor* in *layout*; all ranks find the same."""
     if not isinstance(out, DTensor):
         raise LayoutError(f"out must be a DTensor, not {type(out).__name__}")
     if out.shape != tensor.shape:
@@ -43,22 +45,24 @@ def check_out(out: Any, tensor: DTensor, layout: Layout) -> None:
         raise DTypeError(f"out has dtype {out.dtype}, but the tensor has {tensor.dtype}")
     wanted = layout if layout.match_axis is None else layout.matched(tensor.layout)
     if out.layout is not wanted and (out.layout != wanted or out.mesh.world is not wanted.mesh.world):
-        raise LayoutError(f"out is {_where(out.layout)}, but the relayout goes to {_where(wanted)}")
+        raise LayoutError(f"out is {_layout_text(out.layout)}, but the relayout goes to {_layout_text(wanted)}")
 
 
-def _where(layout: Layout) -> str:
+def _layout_text(layout: Layout) -> str:
     return f"{layout.sharding_specs} on the {layout.mesh}"
 
 
 _found_free: dict[int, tuple[weakref.ref[DTensor], weakref.ref[DTensor]]] = {}
-"""By the id of a tensor that was last found free to be overwritten: itself, and the tensor that is read then."""
+"""By the id of an *out* that all ranks found free: itself, and the tensor that was read then.
+
+The entry of a tensor goes when the tensor does, so that a new tensor with its id is checked again.
+"""
 
 
-def agree_on_outs(moves: list[tuple[DTensor, Any, Layout]], here: Location) -> None:
-    """Raise on all ranks unless each can write its blocks of the second while it reads the first. Collective.
+def agree_on_outs(moves: Sequence[Into], here: Location) -> None:
+    """Raise on all ranks unless each can write the blocks of the outs while it reads those of the tensors. Collective.
 
-    *moves* are tensors, what their relayouts are to overwrite, and the layouts that they go to. What is wrong one rank
-    may see alone. When all pairs were found good before, nobody tells the others.
+    Only one rank may see what is wrong. When all pairs were found good before, the ranks do not communicate.
     """
     error: Exception | None = None
     try:
@@ -72,8 +76,7 @@ def agree_on_outs(moves: list[tuple[DTensor, Any, Layout]], here: Location) -> N
         error = _wrong_with_blocks([tensor for tensor, _, _ in moves], [out for _, out, _ in moves])
     agreement.agree(here.team, "; ".join(call_text("out of a relayout", t, layout) for t, _, layout in moves), error)
     for tensor, out, _ in moves:
-        key = id(out)
-        _found_free[key] = weakref.ref(out, lambda _, key=key: _found_free.pop(key, None)), weakref.ref(tensor)
+        _note_free(out, tensor)
 
 
 def _was_free(out: DTensor, tensor: DTensor) -> bool:
@@ -81,17 +84,22 @@ def _was_free(out: DTensor, tensor: DTensor) -> bool:
     return found is not None and found[0]() is out and found[1]() is tensor
 
 
-def _wrong_with_blocks(tensors: list[DTensor], outs: list[DTensor]) -> Exception | None:
+def _note_free(out: DTensor, tensor: DTensor) -> None:
+    key = id(out)
+    _found_free[key] = weakref.ref(out, lambda _: _found_free.pop(key, None)), weakref.ref(tensor)
+
+
+def _wrong_with_blocks(tensors: Iterable[DTensor], outs: Sequence[DTensor]) -> Exception | None:
     if any(out.local is not None and not out.local.flags.writeable for out in outs):
         return LayoutError(READ_ONLY)
-    if _overlap([out.local for out in outs], [tensor.local for tensor in tensors]):
+    if _overlap((out.local for out in outs), (tensor.local for tensor in tensors)):
         return LayoutError(
             "out shares memory with a tensor or another out: a relayout reads blocks while it writes others"
         )
     return None
 
 
-def _overlap(written: list[Any], read: list[Any]) -> bool:
+def _overlap(written: Iterable[Array | None], read: Iterable[Array | None]) -> bool:
     """Return whether a block that is written shares memory with another one, read or written."""
     blocks = [(block, True) for block in written] + [(block, False) for block in read]
     end_written = end = 0
@@ -108,12 +116,19 @@ def _overlap(written: list[Any], read: list[Any]) -> bool:
 
 
 def call_text(operation: str, tensor: DTensor, layout: Layout) -> str:
-    """Return what the ranks agree on: all that tells one relayout from another."""
+    """Return what the ranks compare about a relayout of *tensor*."""
     return relayout_text(operation, tensor.shape, tensor.dtype, tensor.layout, layout)
 
 
-def relayout_text(operation: str, shape: Shape, dtype: np.dtype[Any], source: Layout, target: Layout) -> str:
-    """Return what the ranks agree on about a relayout from *source* to *target*."""
+def relayout_text(operation: str, shape: Shape, dtype: DType, source: Layout, target: Layout) -> str:
+    """Return what the ranks compare about a relayout.
+
+    Parameters
+    ----------
+    operation: the name of the call
+    shape, dtype: of the global array
+    source, target: the layouts before and after
+    """
     to = "" if target.mesh is source.mesh else f" on {location_text(target.mesh)}"
     return (
         f"{operation} of {shape} {dtype} from {source.sharding_specs} on {location_text(source.mesh)} "
@@ -121,13 +136,13 @@ def relayout_text(operation: str, shape: Shape, dtype: np.dtype[Any], source: La
     )
 
 
-def bound_text(bound: int | None) -> str:
-    """Return what the ranks agree on about the scratch limit."""
-    return "" if bound is None else f" within {bound} bytes of scratch"
+def limit_text(limit: int | None) -> str:
+    """Return what the ranks compare about the scratch limit, which is part of the text of a call."""
+    return "" if limit is None else f" within {limit} bytes of scratch"
 
 
 def outside(tensor: DTensor, out: DTensor | None, plan: Plan) -> DTensor:
-    """Return the result of a relayout on a rank outside of both meshes, which checks what all ranks can see."""
+    """Return the result of a relayout on a rank outside of both meshes; *plan* was checked as on the other ranks."""
     if out is not None:
         check_out(out, tensor, plan.target)
         return out

@@ -1,15 +1,16 @@
 """relayout: tensors from any layouts to any others."""
 
-from typing import Any, overload
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias, TypeVar, overload
 
 from numpy.typing import ArrayLike
 
 from meshcomm import _hooks
 from meshcomm._tracing import is_traced, traced, untraced
 from meshcomm.arrays.compile import Move, prepare
-from meshcomm.arrays.dtensor import DTensor, unwrapped
+from meshcomm.arrays.dtensor import DTensor, Held, Tensor, unwrapped
 from meshcomm.arrays.many import are_many, relayout_many
-from meshcomm.arrays.out import agree_on_outs, bound_text, call_text, distributed, outside, relayout_text
+from meshcomm.arrays.out import agree_on_outs, call_text, distributed, limit_text, outside, relayout_text
 from meshcomm.errors import LayoutError, MeshError
 from meshcomm.layouts.layout import Layout
 from meshcomm.layouts.machine import Machine
@@ -22,12 +23,14 @@ from meshcomm.ranks.calls import collective, program
 from meshcomm.ranks.meshes import location_in
 from meshcomm.ranks.teams import Location
 
-Tensor = DTensor | ArrayLike
+K = TypeVar("K")
+H = TypeVar("H", bound=Held)
+Outs: TypeAlias = Sequence[DTensor | None]
 
 
 @overload
 def relayout(
-    tensor: DTensor,
+    tensor: Held,
     layout: Layout,
     out: DTensor | None = None,
     max_scratch_bytes: int | None = None,
@@ -37,33 +40,87 @@ def relayout(
 
 @overload
 def relayout(
-    tensor: Any, layout: Any, out: Any = None, max_scratch_bytes: int | None = None, name: str | None = None
-) -> Any: ...
+    tensor: list[H],
+    layout: Layout,
+    out: Outs | None = None,
+    max_scratch_bytes: int | None = None,
+    name: str | None = None,
+) -> list[DTensor]: ...
+
+
+@overload
+def relayout(
+    tensor: tuple[Held, ...],
+    layout: Layout,
+    out: Outs | None = None,
+    max_scratch_bytes: int | None = None,
+    name: str | None = None,
+) -> tuple[DTensor, ...]: ...
+
+
+@overload
+def relayout(
+    tensor: Mapping[K, Tensor],
+    layout: Layout | Mapping[K, Layout],
+    out: Mapping[K, DTensor] | None = None,
+    max_scratch_bytes: int | None = None,
+    name: str | None = None,
+) -> dict[K, DTensor]: ...
+
+
+@overload
+def relayout(
+    tensor: ArrayLike,
+    layout: Layout,
+    out: DTensor | None = None,
+    max_scratch_bytes: int | None = None,
+    name: str | None = None,
+) -> DTensor: ...
+
+
+@overload
+def relayout(
+    tensor: list[Any],
+    layout: Sequence[Layout],
+    out: Outs | None = None,
+    max_scratch_bytes: int | None = None,
+    name: str | None = None,
+) -> list[DTensor]: ...
+
+
+@overload
+def relayout(
+    tensor: tuple[Tensor, ...],
+    layout: Sequence[Layout],
+    out: Outs | None = None,
+    max_scratch_bytes: int | None = None,
+    name: str | None = None,
+) -> tuple[DTensor, ...]: ...
 
 
 def relayout(
-    tensor: Any,
-    layout: Any,
-    out: Any = None,
-    max_scratch_bytes: int | None = None,
-    name: str | None = None,
-) -> Any:
-    """Return *tensor* divided as *layout* says. Collective over the meshes of both.
+    tensor: object, layout: object, out: Any = None, max_scratch_bytes: int | None = None, name: str | None = None
+) -> object:
+    """Return *tensor* in another *layout*. Collective over the meshes of both.
 
-    The same global array, in new blocks that share no memory with the old ones, also if the layouts are equal. The
-    layout may be on another mesh, over other ranks; a rank outside of that mesh gets a tensor without a block. MATCH
-    in *layout* keeps what the tensor has on that axis. A plain array counts as replicated: every rank passes the same.
+    The result is the same global array in new blocks, which share no memory with the old ones, even if the layouts are
+    equal. The layout may be on another mesh, over other ranks; a rank outside of that mesh gets a tensor without a
+    block. Other systems say redistribute, reshard or rechunk. Source: tf.experimental.dtensor.relayout.
 
-    *out* is a tensor of the same shape and dtype in *layout*, to be overwritten and returned. Beyond its old and its
-    new block a rank uses at most *max_scratch_bytes*, by default 32 MiB (or the least possible, if that is more).
-    *name* stands in messages about a call that waits. *tensor* may also be a list, tuple or dict of tensors, in the
-    same order on all ranks; *layout* is then one for all, a list or dict of as many, or a `LayoutMap`, *out* is a list
-    or dict of tensors, and the bound is one for the whole call. What is small shares an exchange.
+    Parameters
+    ----------
+    tensor: a DTensor; a plain array, which counts as replicated: every rank passes the same one; or a list, tuple or
+        dict of such, in the same order on all ranks. Small tensors of a list share an exchange.
+    layout: the layout of the result. MATCH keeps what the tensor has on that axis. For several tensors: one layout for
+        all, a list or dict with one for each, or a `LayoutMap`.
+    out: a tensor of the same shape and dtype in *layout*, to overwrite and return; for several tensors a list or dict
+    max_scratch_bytes: bytes that a rank may use beyond its old and its new block, for the whole call; by default
+        32 MiB, or the minimum that is needed if that is more
+    name: how messages name this call while it waits
 
-    ``LayoutError`` if the layout has another rank than the tensor, or if *out* is in another layout, read-only, or in
-    the memory of *tensor*; ``ShapeError`` if *out* has another shape, or the bound cannot be kept; ``DTypeError`` if
-    *out* has another dtype; ``MeshError`` if the meshes are in different worlds. Source:
-    tf.experimental.dtensor.relayout.
+    ``LayoutError`` if the layout has another number of axes than the tensor, or if *out* is in another layout,
+    read-only, or in the memory of *tensor*; ``ShapeError`` if *out* has another shape, or the scratch limit cannot be
+    kept; ``DTypeError`` if *out* has another dtype; ``MeshError`` if the meshes are in different worlds.
 
     >>> import numpy as np, meshcomm as mc
     >>> def program():
@@ -76,7 +133,7 @@ def relayout(
     [[[0], [2], [4]], [[1], [3], [5]]]
     """
     if not isinstance(tensor, DTensor) and are_many(tensor, layout):
-        return relayout_many(relayout, tensor, layout, out, max_scratch_bytes, name)
+        return relayout_many(relayout, tensor, layout, out, limit=max_scratch_bytes, name=name)
     if not isinstance(layout, Layout):
         raise LayoutError(f"a relayout goes to a Layout, not {type(layout).__name__} ({layout!r})")
     if not isinstance(tensor, DTensor):
@@ -100,7 +157,7 @@ def relayout(
 
 
 def _described(tensor: DTensor, layout: Layout, limit: int | None, here: Location) -> str:
-    return call_text("relayout", tensor, layout) + bound_text(limit)
+    return call_text("relayout", tensor, layout) + limit_text(limit)
 
 
 def _built(tensor: DTensor, layout: Layout, limit: int | None, here: Location) -> Move:
@@ -110,15 +167,16 @@ def _built(tensor: DTensor, layout: Layout, limit: int | None, here: Location) -
 
 def relayout_like(
     tensor: Tensor,
-    layout_tensor: DTensor,
+    layout_tensor: Held,
     out: DTensor | None = None,
     max_scratch_bytes: int | None = None,
     name: str | None = None,
 ) -> DTensor:
     """Return *tensor* in the layout of *layout_tensor*. Collective over the meshes of both.
 
-    Shape and dtype of *layout_tensor* do not matter, only its rank. The rest is as for `relayout`. ``LayoutError`` if
-    the ranks differ or *layout_tensor* is no DTensor. Source: tf.experimental.dtensor.relayout_like.
+    *layout_tensor* only gives its layout; its shape, dtype and values do not matter. The rest is as for `relayout`.
+    ``LayoutError`` if the numbers of axes differ or *layout_tensor* is no DTensor. Source:
+    tf.experimental.dtensor.relayout_like.
 
     >>> import meshcomm as mc
     >>> def program():
@@ -130,19 +188,19 @@ def relayout_like(
     ...     print(world.run(program))
     [(2, 4), (2, 4)]
     """
-    layout_tensor = unwrapped(untraced(layout_tensor))
-    if not isinstance(layout_tensor, DTensor):
-        raise LayoutError(f"layout_tensor must be a DTensor, not {type(layout_tensor).__name__}")
-    result: DTensor = relayout(tensor, layout_tensor.layout, out, max_scratch_bytes, name or "relayout_like")
-    return result
+    like = unwrapped(untraced(layout_tensor))
+    if not isinstance(like, DTensor):
+        raise LayoutError(f"layout_tensor must be a DTensor, not {type(like).__name__}")
+    return relayout(tensor, like.layout, out, max_scratch_bytes, name or "relayout_like")
 
 
 def machine_of(mesh: Mesh) -> Machine:
-    """Return what `relayout` plans by on *mesh*: costs, and which ranks share a node. Collective over the mesh.
+    """Return the costs that `relayout` plans by on *mesh*, and which ranks share a node. Collective over the mesh.
 
-    Its ranks agree on it when they first communicate: the nodes are those that MPI reports, the constants those that
-    the first rank finds in the file named by ``MESHCOMM_MACHINE``, else defaults. Between two meshes the ranks of both
-    agree alike. A rank outside of the mesh gets defaults. ``MeshError`` on all ranks if the file cannot be read.
+    The ranks of a mesh agree on it when they first communicate. The nodes are those that MPI reports; the constants
+    come from the file that ``MESHCOMM_MACHINE`` names on the first rank, else they are defaults. The ranks of two
+    meshes agree in the same way. A rank outside of the mesh gets defaults. ``MeshError`` on all ranks if the file
+    cannot be read.
 
     >>> import meshcomm as mc
     >>> with mc.simulate(2) as world:
@@ -151,16 +209,16 @@ def machine_of(mesh: Mesh) -> Machine:
     [True, True]
     """
     if not isinstance(mesh, Mesh):
-        raise MeshError(f"a machine is that of a Mesh, not of {mesh!r}")
+        raise MeshError(f"machine_of takes a Mesh, not {mesh!r}")
     here = location_in(mesh)
     return Machine() if here is None else here.team.machine
 
 
 def drop_plans(mesh: Mesh) -> None:
-    """Drop the plans that are kept for the ranks of *mesh*, and all that was prepared for them. Collective.
+    """Drop the plans that are kept for the ranks of *mesh*, and what was prepared for them. Collective over the mesh.
 
-    Plans are kept for calls that come again, up to 1,024 for each set of ranks, which is that of both meshes if a
-    relayout is between two. A call that comes again after this is planned and agreed on anew. Scratch memory stays.
+    Plans are kept for repeated calls, up to 1,024 for each set of ranks. A relayout between two meshes belongs to the
+    set of the ranks of both. The next call is planned and agreed on anew. Scratch buffers of this thread are freed.
 
     >>> import meshcomm as mc
     >>> with mc.simulate(2) as world:
@@ -169,7 +227,7 @@ def drop_plans(mesh: Mesh) -> None:
     [None, None]
     """
     if not isinstance(mesh, Mesh):
-        raise MeshError(f"plans are kept for a Mesh, not for {mesh!r}")
+        raise MeshError(f"drop_plans takes a Mesh, not {mesh!r}")
     with collective("drop_plans", mesh) as here:
         if here is not None:
             agree(here.team, "drop_plans")
@@ -179,7 +237,7 @@ def drop_plans(mesh: Mesh) -> None:
 
 
 @_hooks.provides("execute_plan")
-def _execute(plan: Plan, tensor: Any, out: Any) -> DTensor:
+def _execute(plan: Plan, tensor: object, out: DTensor | None) -> DTensor:
     planned = plan.shape, plan.dtype, plan.source
     if not isinstance(tensor, DTensor) or (tensor.shape, tensor.dtype, tensor.layout) != planned:
         raise LayoutError(

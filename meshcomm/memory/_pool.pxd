@@ -14,7 +14,7 @@ cdef class Memory:
 cdef class Pool(Memory):
     cdef void *system  # what _pool.h calls mc_pool
     cdef readonly Py_ssize_t share, used
-    cdef Py_ssize_t part  # of the most used: what may be free on top of it
+    cdef Py_ssize_t fraction  # as much as 1 / fraction of the most used may be free on top of it
     cdef Py_ssize_t[4] free_bytes  # by kind
     cdef Py_ssize_t most_used, most_used_before  # at once, in this window and in the last one
     cdef double window, window_began

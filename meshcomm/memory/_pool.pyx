@@ -10,12 +10,12 @@ A `Pool` is a file without a path. It holds the blocks of one process. Other pro
 # The file begins with one page for the token and with the lines of rendezvous (see _rendezvous.pyx). The rest is cut
 # into ranges of whole pages. A range is of one of five kinds:
 #
-#      allocate                   free, 1 MiB or more              end of a window
+#      allocate                  free, 64 KiB or more              end of a window
 # BARE ─────────► USED ◄──────────────────────────────► WHOLE ──────────────────────► IDLE
 #  ▲                ▲      allocate, the same length      │                            │ │
 #  │   allocate, or │                                     │ no budget is left          │ │ end of the
 #  │   free, less   │                                     ▼                            │ │ next window
-#  │   than 1 MiB   └─────────────────────────────────► READY ◄────────────────────────┘ │
+#  │   than 64 KiB  └─────────────────────────────────► READY ◄────────────────────────┘ │
 #  │                                                      │ end of a window, no space    │
 #  └──────────────────────────────────────────────────────┴──────────────────────────────┘
 #
@@ -31,7 +31,7 @@ A `Pool` is a file without a path. It holds the blocks of one process. Other pro
 #    as they were freed.
 # 3. Each free range is in one list: that of its kind and of the logarithm of its length. The range that was freed
 #    last comes first, because its memory is most likely in the caches. `free_bytes` has the sum of each kind.
-# 4. used + ready <= share. New memory is taken only if afterwards used + ready <= budget = P + P / part + 64 MiB,
+# 4. used + ready <= share. New memory is taken only if afterwards used + ready <= budget = P + P / fraction + 64 MiB,
 #    where P is the most that was in use at once in this window and the last. If less than what is asked for is left,
 #    `_find` trims READY first.
 #
@@ -39,7 +39,9 @@ A `Pool` is a file without a path. It holds the blocks of one process. Other pro
 # free range of exactly its length, else into READY memory, else into new memory. None of these cuts a WHOLE or IDLE
 # range, so the number of ranges of each length never falls. After a turn it is as large as that turn needed, and
 # from then on each request finds its range. The second turn may need more than the first, because the blocks that
-# live across turns are in use.
+# live across turns are in use. Of several ranges, the lowest is taken, not the last that was freed: so the blocks
+# soon lie where they lay in earlier turns, also for the other ranks, which get a page fault when they first touch a
+# page.
 #
 # This holds while the budget lasts. After that, `_join_all` makes all free ranges READY, and a block goes where it
 # fits: that takes less memory, but later turns may need new memory. In simulations of 3,000 loops with 2 to 6 blocks
@@ -60,6 +62,8 @@ A `Pool` is a file without a path. It holds the blocks of one process. Other pro
 import os
 
 from numpy import dtype, frombuffer
+
+from meshcomm import _tuning
 
 cimport cython
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_CheckBuffer, PyObject_GetBuffer
@@ -102,7 +106,6 @@ cdef enum:
     TRACED = 389047  # the domain in which tracemalloc counts the memory of NumPy's arrays
     LOOKED_AT = 16  # ranges of a list that are looked at, of which all may be too short
     LOOKED_AT_WHOLE = 64  # the same when the length has to be exactly right
-    WINDOW_FREES = 64
 
 # The kinds of ranges.
 cdef enum:
@@ -113,8 +116,9 @@ cdef enum:
     USED = 4
 
 cdef Py_ssize_t PAGE = mc_page()
-cdef Py_ssize_t KEPT = 2**26  # bytes of free memory that are kept in any case
-cdef uint32_t LARGE = _pages(2**20)  # from this length on, free ranges stay WHOLE
+cdef Py_ssize_t KEPT = _tuning.POOL_KEEPS
+cdef uint32_t LARGE = _pages(_tuning.POOL_WHOLE_FROM)  # from this length on, free ranges stay WHOLE
+cdef uint32_t WINDOW_FREES = _tuning.POOL_WINDOW_FREES
 cdef object _BYTE = dtype("u1")
 
 if mc_watch_forks():
@@ -177,7 +181,7 @@ cdef class Pool(Memory):
     # clock: the largest number that this process has written into a line of any rendezvous. A new rendezvous begins
     # with a larger one than the clocks of all its ranks.
 
-    def __cinit__(self, Py_ssize_t share, bint private=False, double window=10):
+    def __cinit__(self, Py_ssize_t share, bint private=False, double window=_tuning.POOL_WINDOW):
         global mc_pools
         cdef Py_ssize_t lines = 0 if private else MOST_LINES
         cdef Py_ssize_t before = PAGE * _pages(TOKEN) + PAGE * _pages(lines * LINES)
@@ -185,7 +189,7 @@ cdef class Pool(Memory):
         cdef Range *ranges
         if not 0 < share <= PAGE << 31:
             raise ValueError(f"a pool cannot have {share} bytes, only 1 to {PAGE << 31}")
-        self.part = 4 if private else 1
+        self.fraction = 4 if private else 1
         self.window, self.window_began = window, mc_seconds()
         self.share = PAGE * _pages(share)
         self.size = before + self.share
@@ -298,7 +302,7 @@ cdef class Pool(Memory):
     cdef Py_ssize_t _budget(self, Py_ssize_t used) noexcept:
         """Return how much memory the pool may have when *used* bytes are in use."""
         cdef Py_ssize_t most = max(used, self.most_used, self.most_used_before)
-        return most + most // self.part + KEPT
+        return most + most // self.fraction + KEPT
 
     cdef uint32_t _find(self, uint32_t pages):
         """Return the first of *pages* that are now in use and have memory, or 0."""
@@ -322,22 +326,23 @@ cdef class Pool(Memory):
         return first
 
     cdef uint32_t _take_whole(self, uint32_t pages) noexcept:
-        """Return the first page of a free range of exactly this length, or 0."""
-        cdef uint32_t first, kind
+        """Return the first page of the lowest free range of exactly this length, or 0."""
+        cdef uint32_t first, kind, found = 0
         cdef int looked_at
         if pages < LARGE:
             return 0
         for kind in range(WHOLE, IDLE + 1):
             first, looked_at = self.heads[kind][mc_log2(pages)], 0
             while first and looked_at < LOOKED_AT_WHOLE:
-                if _ranges(self)[first].length == pages:
-                    self._unlink(first)
-                    self._mark(USED, first, pages)
-                    self.used += pages * PAGE
-                    return first
+                if _ranges(self)[first].length == pages and (first < found or not found):
+                    found = first
                 looked_at += 1
                 first = _ranges(self)[first].after
-        return 0
+        if found:
+            self._unlink(found)
+            self._mark(USED, found, pages)
+            self.used += pages * PAGE
+        return found
 
     cdef uint32_t _take(self, uint32_t kind, uint32_t pages) noexcept:
         """Return the first page of a free range that is long enough, or 0. The rest of the range stays free."""

@@ -1,11 +1,9 @@
 """Blocks as bytes: arrays as bytes and back, and memory for new blocks."""
 
-from typing import Any
-
 import numpy as np
 
 from meshcomm._tuning import POOLED_FROM
-from meshcomm._types import Array, Bytes, Shape
+from meshcomm._types import Array, Bytes, DType, Shape
 from meshcomm.memory import pools
 
 NOTHING: Bytes = np.empty(0, dtype=np.uint8)
@@ -22,7 +20,7 @@ def as_bytes(block: Array) -> Bytes:
     return block.reshape(-1).view(np.uint8)
 
 
-def as_block(data: Bytes, shape: Shape, dtype: np.dtype[Any]) -> Array:
+def as_block(data: Bytes, shape: Shape, dtype: DType) -> Array:
     """Return *data* as a C-contiguous array, sharing its memory."""
     return np.ndarray(shape, dtype, data)
 
@@ -36,7 +34,7 @@ def new_bytes(size: int) -> Bytes:
     return pools.allocate_unshared(size) if size > POOLED_FROM else np.empty(size, dtype=np.uint8)
 
 
-def new_block(shape: Shape, dtype: np.dtype[Any]) -> Array:
+def new_block(shape: Shape, dtype: DType) -> Array:
     """Return a new C-contiguous block of any content, in memory as `new_bytes` gives it."""
     return np.ndarray(shape, dtype, new_bytes(block_bytes(shape, dtype.itemsize)))
 

@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -44,7 +43,7 @@ def _unshared_pool() -> Pool | None:
     return None
 
 
-def locate(array: Any) -> int:
+def locate(array: object) -> int:
     """Return where in the pool of this process a contiguous *array* is, or -1 if it is not, or only in part."""
     return -1 if shared is None else shared.locate(array)
 

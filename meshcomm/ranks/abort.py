@@ -11,25 +11,23 @@ import threading
 import time
 from collections.abc import Callable
 from functools import cache
-from types import TracebackType
-from typing import Any, NoReturn
+from types import ModuleType, TracebackType
+from typing import NoReturn, TypeAlias
 
+from meshcomm._tuning import END_WITHIN, PAUSE_BEFORE_END
 from meshcomm.errors import MeshcommError
 from meshcomm.ranks.mpi import is_forked, mpi
 
-_PAUSE = 0.1  # for launchers to pass on what was said, and for other ranks with the same error to say so
-
-
-# What launchers tell each process of its rank, and of the number of ranks.
 _LAUNCHERS = (
     ("PMI_RANK", "PMI_SIZE"),
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
     ("PMIX_RANK", "SLURM_STEP_NUM_TASKS"),
 )
+"""Environment variables with which launchers tell each process its rank, and the number of ranks."""
 
 
 def launched() -> tuple[int, int] | None:
-    """Return the rank that a launcher gave this process, and of how many; None if there was no launcher. Local.
+    """Return the rank that a launcher gave this process, and of how many; None if there was no launcher.
 
     Read from the environment: MPI does not have to be loaded, nor initialised.
     """
@@ -41,13 +39,13 @@ def launched() -> tuple[int, int] | None:
 
 
 def ends_jobs() -> bool:
-    """Return whether an uncaught exception is to end the job: unless ``MESHCOMM_ABORT=0``. Local."""
+    """Return whether an uncaught exception is to end the job: unless ``MESHCOMM_ABORT=0``."""
     return os.environ.get("MESHCOMM_ABORT", "1") != "0"
 
 
 @cache
 def install_hooks() -> None:
-    """Make an uncaught exception end the job if it has more ranks than this one; once per process. Local.
+    """Make an uncaught exception end the job if it has more ranks than this one; once per process.
 
     The hooks that were there are called first. One that replaces ours later is noticed when Python ends.
     """
@@ -58,6 +56,7 @@ def install_hooks() -> None:
 
 
 def timeout_seconds() -> float:
+    """Return after how many seconds of waiting a job ends: ``MESHCOMM_TIMEOUT``, by default 600; 0 is never."""
     text = os.environ.get("MESHCOMM_TIMEOUT", "600")
     try:
         timeout = float(text)
@@ -68,7 +67,8 @@ def timeout_seconds() -> float:
     return timeout or math.inf
 
 
-ExceptHook = Callable[[type[BaseException], BaseException, TracebackType | None], Any]
+ExceptHook: TypeAlias = Callable[[type[BaseException], BaseException, TracebackType | None], object]
+ThreadHook: TypeAlias = Callable[[threading.ExceptHookArgs], object]
 
 
 def _ending_excepthook(previous: ExceptHook) -> ExceptHook:
@@ -81,8 +81,8 @@ def _ending_excepthook(previous: ExceptHook) -> ExceptHook:
     return excepthook
 
 
-def _ending_thread_excepthook(previous: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    def excepthook(args: Any) -> None:
+def _ending_thread_excepthook(previous: ThreadHook) -> ThreadHook:
+    def excepthook(args: threading.ExceptHookArgs) -> None:
         try:
             previous(args)
         finally:
@@ -100,7 +100,7 @@ def _end_if_hook_was_replaced(ours: ExceptHook) -> None:
 
 
 def exit_code(error: BaseException) -> int:
-    """Return the code with which Python ends for an uncaught *error*. Local."""
+    """Return the code with which Python ends for an uncaught *error*."""
     if isinstance(error, KeyboardInterrupt):
         return 128 + signal.SIGINT
     if not isinstance(error, SystemExit):
@@ -109,7 +109,7 @@ def exit_code(error: BaseException) -> int:
 
 
 def end_job_of_many(reason: str, code: int = 1) -> None:
-    """End the job if it has more ranks than this one; return if not. Local."""
+    """End the job if it has more ranks than this one; return if not."""
     if is_forked():
         return
     MPI = _initialised_mpi()
@@ -122,29 +122,30 @@ def end_job_of_many(reason: str, code: int = 1) -> None:
 
 
 def end_job(reason: str, code: int = 1) -> NoReturn:
-    """Name this rank and *reason* on standard error, and end the MPI job with *code*. Local; does not return."""
+    """Name this rank and *reason* on standard error, and end the MPI job with *code*; does not return."""
     say(f"{who()} ends the job: {reason}")
     MPI = _initialised_mpi()
     if MPI is not None:
-        _exit_after(2.0)
+        _exit_after(END_WITHIN)
     else:
-        # Launchers need not notice the end of a process that never was a rank, while the others wait for it in
-        # MPI_Init. So become one, which takes until the others come there.
+        # A launcher need not notice that a process ends before it became a rank, and the others would wait for it in
+        # MPI_Init. So become a rank first, which takes until the others are there.
         _exit_after(timeout_seconds())
         MPI = mpi()
-    time.sleep(_PAUSE)
+    time.sleep(PAUSE_BEFORE_END)
     here = threading.current_thread() is threading.main_thread()
     if MPI.Is_initialized() and not MPI.Is_finalized() and (here or MPI.Query_thread() == MPI.THREAD_MULTIPLE):
         MPI.COMM_WORLD.Abort(code)
     os._exit(code)
 
 
-def _initialised_mpi() -> Any:
+def _initialised_mpi() -> ModuleType | None:
     MPI = sys.modules.get("mpi4py.MPI")
     return MPI if MPI is not None and MPI.Is_initialized() else None
 
 
 def who() -> str:
+    """Return the name of this rank for messages: "rank 1 of 4"."""
     MPI = _initialised_mpi()
     if MPI is not None and not MPI.Is_finalized():
         return f"rank {MPI.COMM_WORLD.rank} of {MPI.COMM_WORLD.size}"
@@ -153,6 +154,7 @@ def who() -> str:
 
 
 def say(text: str) -> None:
+    """Print *text* on standard error, after what is still to be printed on standard output."""
     with contextlib.suppress(Exception):  # a closed pipe does not keep us from ending
         sys.stdout.flush()
     with contextlib.suppress(Exception):

@@ -33,8 +33,8 @@ def fingerprint(text: str) -> int:
 def agree(team: Team, call: str, error: Exception | None = None) -> None:
     """Raise the same exception on every rank unless all make the same *call* without *error*. Collective over *team*.
 
-    The calls made since the last agreement are compared too. An *error* of one rank is raised by all of them, as the
-    same class; ``CollectiveMismatch`` names the ranks that differ.
+    The calls since the last agreement are compared too. All ranks raise the *error* of one rank, as the same class.
+    ``CollectiveMismatch`` names the ranks whose calls differ.
     """
     if team.world.guarded and len(team.ranks) > 1:
         watchdog.install()
@@ -70,7 +70,7 @@ def _named_class(name: str) -> type[Exception] | None:
         return None
     try:
         found("")
-    except TypeError:  # such as UnicodeDecodeError
+    except TypeError:  # it needs more than a text, as UnicodeDecodeError does
         return None
     return found
 

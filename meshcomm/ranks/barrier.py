@@ -10,11 +10,11 @@ from meshcomm.ranks.teams import Team
 def barrier(mesh: Mesh, barrier_name: str | None = None, timeout_in_ms: int | None = None) -> None:
     """Wait until all ranks of *mesh* are here. Collective over the mesh.
 
-    Ranks outside of the mesh go on at once. Ranks that pass different names raise ``CollectiveMismatch``, with
-    *timeout_in_ms* at the next call that ranks agree on. A rank that has waited longer than this raises
-    ``CollectiveTimeout``, which names the ranks that it may be waiting for; a rank that comes later finds its arrival
-    and goes on. The first collective call on a mesh opens a communicator, for which MPI knows no timeout: there only
-    ``MESHCOMM_TIMEOUT`` counts. Simulated ranks wait as long as another rank can go on. Source:
+    Ranks outside of the mesh go on at once. A rank that has waited longer than *timeout_in_ms* raises
+    ``CollectiveTimeout``, which names the ranks that may be missing. A rank that arrives later does not wait for those
+    that have left. Ranks that pass different names raise ``CollectiveMismatch``; with *timeout_in_ms* they do so at the
+    next call that ranks agree on. The first collective call on a mesh opens a communicator. MPI has no timeout for
+    this, so only ``MESHCOMM_TIMEOUT`` counts there. Simulated ranks wait as long as another rank can run. Source:
     tf.experimental.dtensor.barrier.
 
     >>> import meshcomm as mc
@@ -48,4 +48,4 @@ def _waited(name: str, timeout_in_ms: int, team: Team, missing: list[int]) -> st
     ranks = [str(team.ranks[rank]) for rank in missing]
     listed = ", ".join(ranks[:8]) + (", ..." if len(ranks) > 8 else "")
     which = f"rank {listed}" if len(ranks) == 1 else f"at least one of the ranks {listed}"
-    return f"rank {team.world.rank} has waited {timeout_in_ms} ms at {name}, to which {which} has not come"
+    return f"{name} timed out: rank {team.world.rank} has waited {timeout_in_ms} ms, but {which} did not arrive"

@@ -1,11 +1,11 @@
 """Collective calls: their envelope, and the one path from a call to the program that all ranks agreed on.
 
-A call is known if all ranks of a team have made it before: the program that was made for it then runs at once. Else
-each rank builds its program, the ranks agree that they make the same call and that none has an error, and remember it.
+A call is known if all ranks of a team have made it before: its program then runs at once. Otherwise each rank builds
+its program, the ranks agree that they make the same call and that none has an error, and each remembers its program.
 """
 
 from collections.abc import Callable, Hashable
-from typing import Any
+from typing import TypeVar
 
 from meshcomm.layouts.mesh import Mesh
 from meshcomm.ranks import agreement
@@ -14,6 +14,8 @@ from meshcomm.ranks.meshes import common_world, location_between
 from meshcomm.ranks.simulate import current_world
 from meshcomm.ranks.teams import Location, Program, Team
 from meshcomm.ranks.watchdog import watch
+
+R = TypeVar("R")
 
 
 class collective:  # noqa: N801 - a context, as contextlib.suppress
@@ -60,18 +62,20 @@ def program(
     team: Team,
     key: Hashable,
     describe: Callable[..., str],
-    build: Callable[..., Callable[..., Any]],
-    *subject: Any,
+    build: Callable[..., Callable[..., R]],
+    *subject: object,
     exchanges: bool = False,
-) -> Callable[..., Any]:
+) -> Callable[..., R]:
     """Return what runs the call of *key*, on which all ranks of *team* have agreed. Collective over the team.
 
     Parameters
     ----------
+    team: the ranks that make the call
     key: what tells this call from others, for this rank; None for a call that is agreed on each time
     describe: returns what the ranks compare, from *subject*
     build: returns a function that runs the call, from *subject*; what it raises on one rank, all raise
-    exchanges: the call exchanges blocks, so that ranks that share memory compare the digest of their calls in it
+    subject: what the call is about, for *describe* and *build*
+    exchanges: the call exchanges blocks, in which ranks that share memory compare the digests of their calls
     """
     if key is not None and not agreement.checks_every_call():
         known = team.recall(key, exchanges)
@@ -80,7 +84,7 @@ def program(
                 agreement.agree(team, "something that all ranks agreed on before")
             return known.run
     error = None
-    run: Callable[..., Any] | None = None
+    run: Callable[..., R] | None = None
     try:
         _ = team.machine  # which a plan depends on, agreed on when the team first communicates
         kept = team.kept(key) if key is not None else None

@@ -17,12 +17,13 @@ from meshcomm.layouts.machine import Machine
 from meshcomm.ranks.communicator import Communicator
 
 MACHINE_FILE = "MESHCOMM_MACHINE"
+"""The environment variable that names the file with the constants of the machine, as ``calibrate`` writes it."""
 
 
 def this_host() -> str:
-    """Return what tells this host from others: its name, and the number of this boot of its system.
+    """Return the identity of this host: its name, and the number of this boot of its system.
 
-    Containers of one machine with names of their own count as hosts of their own, as for MPI.
+    Containers with different names on one machine count as different hosts, as they do for MPI.
     """
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()

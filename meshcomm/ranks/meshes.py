@@ -1,4 +1,4 @@
-"""Where meshes meet worlds: the world of a mesh, and the meshes of a program."""
+"""Meshes of a program: how they are made, the world of each, and the default mesh."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ContextDecorator
@@ -28,12 +28,17 @@ def create_mesh(
     devices: Sequence[int] | Sequence[str] | None = None,
     comm: "MPI.Intracomm | None" = None,
 ) -> Mesh:
-    """Return a mesh over ranks of the world. Local; Collective over *comm* when that is given for the first time.
+    """Return a mesh over ranks of the world. Collective over *comm* when that is given for the first time.
 
-    *mesh_dims* are pairs of name and size, or a dict; one size may be -1, for what the number of devices leaves; None
-    is one dimension ``x`` over all of them. *devices* are the ranks, in the order of the mesh, by default the first
-    ranks of the world. The world is *comm*, else the simulated world around, else COMM_WORLD. ``MeshError`` if the
-    sizes do not fit the devices. Source: tf.experimental.dtensor.create_mesh.
+    ``MeshError`` if the sizes do not fit the devices. Source: tf.experimental.dtensor.create_mesh.
+
+    Parameters
+    ----------
+    mesh_dims: pairs of name and size, or a dict. One size may be -1: it becomes what the number of devices leaves for it.
+        None is one dimension ``x`` over all devices.
+    mesh_name: a name for messages
+    devices: the ranks, in the order of the mesh; by default the first ranks of the world
+    comm: the communicator that is the world; by default the simulated world around, else COMM_WORLD
 
     >>> create_mesh([("x", 2), ("y", 2)]).dim_names
     ['x', 'y']
@@ -107,7 +112,7 @@ class _DefaultMesh(ContextDecorator):
 
 
 def default_mesh(mesh: Mesh) -> _DefaultMesh:
-    """Return a context, or a decorator, in which tensors made without a layout are replicated on *mesh*. Local.
+    """Return a context, or a decorator, in which tensors made without a layout are replicated on *mesh*.
 
     Contexts nest; the mesh from before is restored at the end, after an exception too. Other threads do not see it,
     but the ranks of a simulated world that runs inside do. ``MeshError`` unless *mesh* is a Mesh. Source:
@@ -130,19 +135,19 @@ run_on = default_mesh
 
 
 def get_default_mesh() -> Mesh | None:
-    """Return the mesh of the innermost `default_mesh` around, or None. Local."""
+    """Return the mesh of the innermost `default_mesh` around, or None."""
     meshes = _default_meshes.get()
     return meshes[-1] if meshes else None
 
 
-def default_layout(rank: int) -> Layout:
-    """Return the layout of *rank* axes replicated on the default mesh; ``MeshError`` if there is none. Local."""
+def default_layout(ndim: int) -> Layout:
+    """Return the layout of *ndim* axes replicated on the default mesh; ``MeshError`` if there is none."""
     mesh = get_default_mesh()
     if mesh is None:
         raise MeshError(
             "No default mesh has been registered to DTensor. Use meshcomm.default_mesh to specify it, or a layout"
         )
-    return Layout.replicated(mesh, rank)
+    return Layout.replicated(mesh, ndim)
 
 
 def location_in(mesh: Mesh) -> Location | None:

@@ -1,19 +1,20 @@
 """Communicators and worlds over MPI; the only module that makes communicators.
 
-Communicators are made when a team or a group is first used, and freed explicitly: when a mesh is closed, at a limit, or
-at exit.
+A communicator is made when a team or a group is first used. It is freed explicitly: when a mesh is closed, at a limit,
+or at exit.
 """
 
 import atexit
 import os
 import time
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from meshcomm._tuning import LARGEST_MESSAGE
+from meshcomm._tuning import LARGEST_MESSAGE, POLL_FROM, POLL_TO
 from meshcomm._types import Bytes, Counts
 from meshcomm.errors import GroupError, MeshError
 from meshcomm.layouts.mesh import Mesh
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 class _Requests:
     """Nonblocking operations of MPI that end together, and the memory that they use."""
 
-    def __init__(self, requests: list[Any], memory: tuple[Any, ...]) -> None:
+    def __init__(self, requests: "list[MPI_.Request]", memory: tuple[object, ...]) -> None:
         self._requests = requests
         self._memory = memory
 
@@ -36,6 +37,22 @@ class _Requests:
 
     def wait(self) -> None:
         mpi().Request.Waitall(self._requests)
+
+
+class _Request:
+    """One nonblocking operation of MPI, and the memory that it uses."""
+
+    __slots__ = ("_memory", "_request")
+
+    def __init__(self, request: "MPI_.Request", memory: tuple[object, ...]) -> None:
+        self._request = request
+        self._memory = memory
+
+    def test(self) -> bool:
+        return self._request.Test()
+
+    def wait(self) -> None:
+        self._request.Wait()
 
 
 def _countable(data: Bytes) -> list[Bytes]:
@@ -66,7 +83,7 @@ class MPICommunicator(Communicator):
 
     def start_alltoallv(self, send: Buffers, receive: Buffers) -> Pending:
         message, received = [*send, self._byte], [*receive, self._byte]
-        return _Requests([self._comm.Ialltoallv(message, received)], (message, received))
+        return _Request(self._comm.Ialltoallv(message, received), (message, received))
 
     def start_messages(self, send: Buffers, receive: Buffers) -> Pending:
         requests = []
@@ -119,12 +136,12 @@ class MPICommunicator(Communicator):
 
     def barrier(self, seconds: float) -> list[int]:
         request = self._comm.Ibarrier()
-        end, pause = time.monotonic() + seconds, 1e-5
+        end, pause = time.monotonic() + seconds, POLL_FROM
         while not request.Test():
             if time.monotonic() >= end:  # the request stays: the late rank finds that this one was here
                 return [rank for rank in range(self.size) if rank != self.rank]
             time.sleep(pause)
-            pause = min(2 * pause, 1e-3)
+            pause = min(2 * pause, POLL_TO)
         return []
 
     def split(self, color: int, key: int) -> "MPICommunicator":
@@ -177,6 +194,15 @@ class MPIWorld(World):
         location = self.here().location(mesh)
         return location.device if location else None
 
+    def ranks_in_comm_world(self, ranks: range | tuple[int, ...]) -> tuple[int, ...]:
+        """Return the ranks in COMM_WORLD, ascending, of these *ranks* of this world."""
+        here, everyone = self._comm.Get_group(), mpi().COMM_WORLD.Get_group()
+        try:
+            return tuple(sorted(here.Translate_ranks(list(ranks), everyone)))
+        finally:
+            here.Free()
+            everyone.Free()
+
     def close_mesh(self, mesh: Mesh) -> None:
         """Free the communicators of *mesh*. Collective over the mesh."""
         if self.here().close_on(mesh) and mesh.bound_world is not None:
@@ -201,13 +227,11 @@ class MPIWorld(World):
 
 
 _worlds: list[MPIWorld] = []
-
-
 _forked = False
 
 
 def is_forked() -> bool:
-    """Return whether this process was forked from a rank and is none itself. Local."""
+    """Return whether this process was forked from a rank and is none itself."""
     return _forked
 
 
@@ -220,8 +244,8 @@ os.register_at_fork(after_in_child=_mark_forked)
 
 
 @cache
-def mpi() -> Any:
-    """Return ``mpi4py.MPI``. Local, but the first call may initialise MPI.
+def mpi() -> ModuleType:
+    """Return ``mpi4py.MPI``. The first call may initialise MPI.
 
     ``MeshError`` that says how to get an MPI if there is none.
     """
@@ -238,8 +262,8 @@ def mpi() -> Any:
     return MPI
 
 
-def active_mpi() -> Any:
-    """Return ``mpi4py.MPI``; ``MeshError`` if it is not initialised or already finalised. Local."""
+def active_mpi() -> ModuleType:
+    """Return ``mpi4py.MPI``; ``MeshError`` if it is not initialised or already finalised."""
     MPI = mpi()
     if not MPI.Is_initialized():
         raise MeshError("MPI is not initialised: call MPI.Init(), or leave mpi4py.rc.initialize as it is")
@@ -249,7 +273,7 @@ def active_mpi() -> Any:
 
 
 def mpi_world(comm: "MPI_.Intracomm | None" = None) -> MPIWorld:
-    """Return the world of *comm*, by default COMM_WORLD. Collective over *comm* when it is new, else Local.
+    """Return the world of *comm*, by default COMM_WORLD. Collective over *comm* when it is new.
 
     We communicate on a duplicate of it only. ``GroupError`` unless *comm* is an intracommunicator.
     """
@@ -281,7 +305,7 @@ def _comm_world() -> MPIWorld:
 @cache
 def _keyval() -> int:
     # Worlds are found as an attribute of the user's communicator: its handle may be used again for another one.
-    def forget(comm: Any, keyval: int, world: MPIWorld) -> None:
+    def forget(comm: object, keyval: int, world: MPIWorld) -> None:
         world.orphaned = True
         world.release()
 
@@ -290,7 +314,7 @@ def _keyval() -> int:
 
 
 def open_worlds() -> list[MPIWorld]:
-    """Return the worlds over MPI that can still communicate, the newest first. Local."""
+    """Return the worlds over MPI that can still communicate, the newest first."""
     usable = bool(_worlds) and not _forked and mpi().Is_initialized() and not mpi().Is_finalized()
     return list(reversed(_worlds)) if usable else []
 

@@ -5,27 +5,31 @@ every run. When no rank can go on, the ranks that wait are reported and ended, s
 """
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from contextvars import copy_context
 from types import TracebackType
-from typing import Any
+from typing import Any, Generic, TypeAlias, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from meshcomm._arguments import integer
+from meshcomm._tuning import MOST_PAUSES
 from meshcomm._types import Bytes
 from meshcomm.errors import CollectiveMismatch, MeshError
 from meshcomm.layouts.mesh import Mesh
 from meshcomm.ranks.communicator import Buffers, Communicator, Pending
 from meshcomm.ranks.teams import World
 
-MOST_PAUSES = 10_000
-"""So often a simulated rank may ask whether something has come while nothing happens at all."""
+P = TypeVar("P")
+R = TypeVar("R")
+Key: TypeAlias = tuple[Hashable, ...]
+Sent: TypeAlias = tuple[Bytes, int | None, Bytes, int | None]
+"""What a rank sends and to whom, and where it receives and from whom."""
 
 
 def simulate(size: int) -> "SimulatedWorld":
-    """Return a world of *size* simulated ranks, to be used in a ``with`` statement. Local.
+    """Return a world of *size* simulated ranks, to be used in a ``with`` statement.
 
     Meshes made inside the statement live in that world, and ``world.run(program)`` runs a program on every rank of it.
     ``MeshError`` unless *size* is a positive integer.
@@ -43,9 +47,9 @@ def simulate(size: int) -> "SimulatedWorld":
 
 
 class SimulatedWorld:
-    """*size* ranks in one process. Made by `simulate`.
+    """Ranks in one process. Made by `simulate`.
 
-    `bytes_moved` and `messages` count, per rank, what ranks received from other ranks so far.
+    `bytes_moved` and `messages` count, for each rank, what it has received from other ranks so far.
     """
 
     def __init__(self, size: int) -> None:
@@ -56,7 +60,7 @@ class SimulatedWorld:
         self.bytes_moved = [0] * size
         self.messages = [0] * size
         self._ranks = [SimulatedRank(self, rank) for rank in range(size)]
-        self._rendezvous: dict[Any, _Rendezvous] = {}
+        self._rendezvous: dict[Key, _Rendezvous[Any, Any]] = {}
         self._control = threading.Semaphore(0)
         self._running = False
         self.events = 0
@@ -75,11 +79,11 @@ class SimulatedWorld:
 
     @property
     def rank(self) -> int:
-        """The simulated rank that asks. Local; ``MeshError`` outside of `run`."""
+        """The simulated rank that asks; ``MeshError`` outside of `run`."""
         return self.here().rank
 
     def here(self) -> "SimulatedRank":
-        """Return the world as the calling rank sees it. Local; ``MeshError`` outside of `run`."""
+        """Return the world as the calling rank sees it; ``MeshError`` outside of `run`."""
         rank = _local.rank
         if rank is None or rank.simulated_world is not self:
             raise MeshError("this mesh lives in a simulated world: use it in a function given to world.run(function)")
@@ -96,8 +100,8 @@ class SimulatedWorld:
         """Close *mesh*. Collective over the mesh."""
         self.here().close_on(mesh)
 
-    def run(self, function: Callable[..., Any], *args: Any) -> list[Any]:
-        """Call *function* with *args* once on every simulated rank and return the results, rank by rank. Local.
+    def run(self, function: Callable[..., R], *args: object) -> list[R]:
+        """Call *function* with *args* once on every simulated rank and return the results, rank by rank.
 
         An exception of a rank ends all of them and is raised here; ranks that wait for each other in vain raise
         ``CollectiveMismatch``.
@@ -110,7 +114,7 @@ class SimulatedWorld:
             for rank in self._ranks:
                 rank.start(function, args)
             self._schedule()
-            return self._results()
+            return cast("list[R]", self._results())
         finally:
             self._running = False
 
@@ -140,7 +144,7 @@ class SimulatedWorld:
         rank.go.release()
         self._control.acquire()
 
-    def _results(self) -> list[Any]:
+    def _results(self) -> list[object]:
         failed = [rank for rank in self._ranks if rank.error is not None]
         waiting = [rank for rank in self._ranks if rank.cancelled]
         where = "; ".join(f"rank {rank.rank} waits in {rank.waits_in}" for rank in waiting)
@@ -159,46 +163,59 @@ class SimulatedWorld:
 
     def rendezvous(
         self,
-        key: Any,
+        key: Key,
         operation: str,
         members: tuple[int, ...],
-        payload: Any,
-        complete: Callable[[dict[int, Any]], Any],
-        may_leave: bool = False,
-    ) -> Any:
-        """Wait until all *members* are at *key*; the last one to come calls *complete* on what each one brought.
+        payload: P,
+        complete: Callable[[dict[int, P]], R],
+    ) -> R:
+        """Wait until all *members* are at *key*, and return what *complete* makes of what they brought.
 
-        If a rank *may_leave*, it goes on when no rank can, and is told who has not come.
+        Parameters
+        ----------
+        key: names the rendezvous, the same on all members
+        operation: what the rank does, for errors
+        members: the ranks that take part
+        payload: what this rank brings
+        complete: the last rank to arrive calls it, on what each one brought
         """
         rendezvous = self._at(key, operation, members, payload, complete)
         if not rendezvous.over:
+            rendezvous.wait(self.here())
+        return rendezvous.result()
+
+    def missing(self, key: Key, operation: str, members: tuple[int, ...]) -> list[int]:
+        """Wait until all *members* are at *key*, or no rank can go on, and return those that have not arrived."""
+        rendezvous = self._at(key, operation, members, None, lambda brought: None)
+        if not rendezvous.over:
             rank = self.here()
-            rank.waits_at = rendezvous if may_leave else None
+            rank.waits_at = rendezvous
             rendezvous.wait(rank)
             if rank.rank in rendezvous.left:
                 return [member for member in members if member not in rendezvous.brought]
-        return rendezvous.result()
+        rendezvous.result()
+        return []
 
     def arrive(
         self,
-        key: Any,
+        key: Key,
         operation: str,
         members: tuple[int, ...],
-        payload: Any,
-        complete: Callable[[dict[int, Any]], Any],
+        payload: P,
+        complete: Callable[[dict[int, P]], R],
     ) -> "_Arrived":
-        """As `meet`, but do not wait: what is returned does, or says whether all have come."""
+        """As `rendezvous`, but do not wait: what is returned does, or says whether all have arrived."""
         return _Arrived(self._at(key, operation, members, payload, complete), self.here())
 
     def _at(
         self,
-        key: Any,
+        key: Key,
         operation: str,
         members: tuple[int, ...],
-        payload: Any,
-        complete: Callable[[dict[int, Any]], Any],
-    ) -> "_Rendezvous":
-        """Return the rendezvous at *key*, to which the calling rank has come; it is over if all have."""
+        payload: P,
+        complete: Callable[[dict[int, P]], R],
+    ) -> "_Rendezvous[P, R]":
+        """Return the rendezvous at *key*, at which the calling rank has arrived; it is over if all have."""
         rank = self.here()
         if rank.cancelled:
             raise _Cancelled
@@ -215,16 +232,16 @@ class SimulatedWorld:
         return rendezvous
 
 
-class _Rendezvous:
+class _Rendezvous(Generic[P, R]):
     """Ranks that come together for one operation."""
 
     def __init__(self) -> None:
-        self.brought: dict[int, Any] = {}
+        self.brought: dict[int, P] = {}
         self.operations: dict[int, str] = {}
         self.waiting: list[int] = []
         self.left: list[int] = []  # ranks that were here, but did not wait to the end
         self.over = False
-        self.outcome: Any = None
+        self.outcome: R | None = None
         self.error: Exception | None = None
 
     def wait(self, rank: "SimulatedRank") -> None:
@@ -232,13 +249,14 @@ class _Rendezvous:
         self.waiting.append(rank.rank)
         rank.wait(self.operations[rank.rank])
 
-    def result(self) -> Any:
+    def result(self) -> R:
         """Return what came of it, on each rank."""
         if self.error is not None:
             raise type(self.error)(*self.error.args)
-        return self.outcome
+        return cast("R", self.outcome)
 
-    def finish(self, complete: Callable[[dict[int, Any]], Any]) -> None:
+    def finish(self, complete: Callable[[dict[int, P]], R]) -> None:
+        """Make the outcome, or the error, of all ranks."""
         self.over = True
         if len(set(self.operations.values())) > 1:
             calls = ", ".join(f"rank {rank}: {name}" for rank, name in sorted(self.operations.items()))
@@ -251,9 +269,9 @@ class _Rendezvous:
 
 
 class _Arrived:
-    """A rank that has come to a rendezvous and did something else since."""
+    """A rank that has arrived at a rendezvous and did something else since."""
 
-    def __init__(self, rendezvous: _Rendezvous, rank: "SimulatedRank") -> None:
+    def __init__(self, rendezvous: _Rendezvous[Any, Any], rank: "SimulatedRank") -> None:
         self._rendezvous = rendezvous
         self._rank = rank
 
@@ -289,7 +307,7 @@ def _stack() -> list[SimulatedWorld]:
 
 
 def current_world() -> SimulatedWorld | None:
-    """Return the simulated world that the caller is in, if any. Local."""
+    """Return the simulated world that the caller is in, if any."""
     if _local.rank is not None:
         return _local.rank.simulated_world
     return _local.stack[-1] if _local.stack else None
@@ -306,18 +324,18 @@ class SimulatedRank(World):
         self.go = threading.Semaphore(0)
         self.done = True
 
-    def start(self, function: Callable[..., Any], args: tuple[Any, ...]) -> None:
+    def start(self, function: Callable[..., object], args: tuple[object, ...]) -> None:
         """Make the thread; it waits for its first turn."""
         self._teams.clear()
         self._locations.clear()
-        self._unfinished.clear()
+        self.unfinished.clear()
         self.ready, self.done, self.cancelled = True, False, False
-        self.result: Any = None
+        self.result: object = None
         self.error: BaseException | None = None
         self.failed_at = 0
         self.waits_in = ""
         self._pauses, self._paused_at = 0, 0
-        self.waits_at: _Rendezvous | None = None
+        self.waits_at: _Rendezvous[Any, Any] | None = None
         target, name = copy_context().run, f"simulated rank {self.rank}"  # a default mesh is that of the caller
         self._thread = threading.Thread(target=target, args=(self._main, function, args), name=name)
         self._thread.start()
@@ -346,7 +364,7 @@ class SimulatedRank(World):
         if self.cancelled:
             raise _Cancelled
 
-    def _main(self, function: Callable[..., Any], args: tuple[Any, ...]) -> None:
+    def _main(self, function: Callable[..., object], args: tuple[object, ...]) -> None:
         self.go.acquire()
         _local.rank = self
         try:
@@ -372,7 +390,7 @@ class SimulatedRank(World):
 class SimulatedCommunicator(Communicator):
     """A communicator between simulated ranks."""
 
-    def __init__(self, world: SimulatedRank, key: tuple[Any, ...], members: tuple[int, ...]) -> None:
+    def __init__(self, world: SimulatedRank, key: Key, members: tuple[int, ...]) -> None:
         self._world = world
         self._key = key
         self._members = members
@@ -380,7 +398,7 @@ class SimulatedCommunicator(Communicator):
         self.size = len(members)
         self.rank = members.index(world.rank)
 
-    def _together(self, operation: str, payload: Any, complete: Callable[[list[Any]], Any]) -> Any:
+    def _together(self, operation: str, payload: P, complete: Callable[[list[P]], R]) -> R:
         self._calls += 1
         return self._world.simulated_world.rendezvous(
             (self._key, self._calls),
@@ -428,7 +446,7 @@ class SimulatedCommunicator(Communicator):
     start_messages = start_alltoallv
 
     def permute(self, data: Bytes, to: int | None, into: Bytes, source: int | None) -> None:
-        def complete(brought: list[Any]) -> None:
+        def complete(brought: list[Sent]) -> None:
             for receiver, (_, _, target, sender) in enumerate(brought):
                 if sender is not None:
                     sent, goes_to, _, _ = brought[sender]
@@ -445,14 +463,17 @@ class SimulatedCommunicator(Communicator):
         self._together("allgatherv", (send, receive), complete)
 
     def allreduce_max(self, values: NDArray[np.int64]) -> NDArray[np.int64]:
-        result: NDArray[np.int64] = self._together("allreduce_max", values, lambda brought: np.max(brought, axis=0))
-        return result.copy()
+        def complete(brought: list[NDArray[np.int64]]) -> NDArray[np.int64]:
+            largest: NDArray[np.int64] = np.max(brought, axis=0)
+            return largest
+
+        return self._together("allreduce_max", values, complete).copy()
 
     def allgather(self, message: bytes) -> list[bytes]:
-        return list(self._together("allgather", message, list))
+        return self._together("allgather", message, lambda brought: brought).copy()
 
     def broadcast(self, data: Bytes, root: int) -> None:
-        def complete(brought: list[Any]) -> None:
+        def complete(brought: list[Bytes]) -> None:
             for receiver, into in enumerate(brought):
                 self._deliver(brought[root], root, into, receiver)
 
@@ -460,32 +481,31 @@ class SimulatedCommunicator(Communicator):
 
     def barrier(self, seconds: float) -> list[int]:
         self._calls += 1
-        missing: list[int] = self._world.simulated_world.rendezvous(
-            (self._key, self._calls), "barrier", self._members, None, lambda brought: [], may_leave=True
-        )
+        missing = self._world.simulated_world.missing((self._key, self._calls), "barrier", self._members)
         return [self._members.index(rank) for rank in missing]
 
     def send(self, data: Bytes, rank: int) -> None:
-        self._pair(rank, (data, None))
+        self._pair(rank, data, sends=True)
 
     def receive(self, into: Bytes, rank: int) -> None:
-        self._pair(rank, (None, into))
+        self._pair(rank, into, sends=False)
 
-    def _pair(self, other: int, payload: Any) -> None:
+    def _pair(self, other: int, data: Bytes, sends: bool) -> None:
         # Pairs count their own rendezvous: the other ranks do not take part in them.
         me, peer = self._members[self.rank], self._members[other]
         pair = (min(me, peer), max(me, peer))
-        sends = payload[0] is not None
 
-        def complete(brought: dict[int, Any]) -> None:
-            (data, _), (_, into) = (brought[me], brought[peer]) if sends else (brought[peer], brought[me])
-            self._deliver(data, *(self.rank, into, other) if sends else (other, into, self.rank))
+        def complete(brought: dict[int, Bytes]) -> None:
+            if sends:
+                self._deliver(brought[me], self.rank, brought[peer], other)
+            else:
+                self._deliver(brought[peer], other, brought[me], self.rank)
 
         name = f"a message between ranks {pair[0]} and {pair[1]}"
-        self._world.simulated_world.rendezvous((self._key, "pair", pair), name, pair, payload, complete)
+        self._world.simulated_world.rendezvous((self._key, "pair", pair), name, pair, data, complete)
 
     def split(self, color: int, key: int) -> "SimulatedCommunicator":
-        def complete(brought: list[Any]) -> dict[int, tuple[int, ...]]:
+        def complete(brought: list[tuple[int, int]]) -> dict[int, tuple[int, ...]]:
             members: dict[int, list[tuple[int, int]]] = {}
             for rank, (its_color, its_key) in zip(self._members, brought, strict=True):
                 members.setdefault(its_color, []).append((its_key, rank))

@@ -74,7 +74,7 @@ class World(ABC):
     takes_turns = False
     """Whether only one rank runs at a time."""
 
-    shares_memory = False
+    shares_memory: bool = False
     """Whether its ranks are processes, of which those on one node may share memory."""
 
     def __init__(self, size: int, rank: int) -> None:
@@ -82,7 +82,8 @@ class World(ABC):
         self.rank = rank
         self._teams: dict[Ranks, Team] = {}
         self._locations: OrderedDict[Mesh | tuple[Mesh, Mesh], Location | None] = OrderedDict()
-        self._unfinished: dict[int, Unfinished] = {}
+        self.unfinished: dict[int, Unfinished] = {}
+        """Nonblocking calls that this rank has to wait for, by their id; each leaves when it is complete."""
 
     @abstractmethod
     def connect(self, ranks: Ranks) -> Communicator:
@@ -179,17 +180,9 @@ class World(ABC):
 
     # -- nonblocking calls --------------------------------------------------------------------------------------------
 
-    def begun(self, request: Unfinished) -> None:
-        """Note a nonblocking call that this rank has to wait for."""
-        self._unfinished[id(request)] = request
-
-    def finished(self, request: Unfinished) -> None:
-        """Note that a nonblocking call is complete."""
-        self._unfinished.pop(id(request), None)
-
     def finish_all(self) -> None:
         """Complete nonblocking calls that nobody waited for, and raise ``MeshcommError`` if there are any."""
-        left = list(self._unfinished.values())
+        left = list(self.unfinished.values())
         for request in left:
             request.wait()
         if left:

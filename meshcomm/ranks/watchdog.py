@@ -1,4 +1,8 @@
-"""The watchdog: it ends a job in which a rank waits for too long."""
+"""The watchdog: it ends a job in which a rank waits for too long.
+
+It is one thread for each process. Calls only write what they do; the thread looks at this a few times a second. So a
+call costs next to nothing, and no timer has to be armed.
+"""
 
 import contextlib
 import faulthandler
@@ -7,16 +11,9 @@ import time
 from functools import cache
 from typing import Protocol
 
+from meshcomm._tuning import TELL_ERROR_AFTER, WARN_AFTER, WATCH_EVERY
 from meshcomm.ranks.abort import end_job, install_hooks, say, timeout_seconds, who
 from meshcomm.ranks.teams import Team
-
-WARN_AFTER = 60.0
-
-
-TELL_ERROR_AFTER = 5.0
-
-
-_POLL = 0.5
 
 
 class Peers(Protocol):
@@ -47,9 +44,9 @@ watch = _Watch()
 
 
 class waiting:  # noqa: N801 - a context, as contextlib.suppress
-    """A context in which the watchdog knows that this rank is in a collective call of *team*.
+    """A context in which the watchdog knows that this rank is in a collective call.
 
-    *team* is None where there is no team yet.
+    *team* is None if there is no team yet.
     """
 
     __slots__ = ("_operation", "_team")
@@ -70,7 +67,7 @@ class waiting:  # noqa: N801 - a context, as contextlib.suppress
 
 @cache
 def install() -> None:
-    """Make uncaught exceptions and lost ranks end the job; once per process. Local."""
+    """Make uncaught exceptions and lost ranks end the job; once per process."""
     install_hooks()
     threading.Thread(target=_watchdog, args=(timeout_seconds(),), name="meshcomm watchdog", daemon=True).start()
 
@@ -81,9 +78,9 @@ _HINT = "If other ranks made another call, MESHCOMM_CHECK=1 will name it"
 def _watchdog(timeout: float) -> None:
     """Warn about, and then end, a job in which this rank waits in one collective call for too long.
 
-    Time is counted in steps of the watchdog: a job that is stopped for a while does not grow older.
+    Time is counted in steps of the watchdog, so that the time in which a job is stopped does not count.
     """
-    step = min(_POLL, timeout / 10)
+    step = min(WATCH_EVERY, timeout / 10)
     seen, waited, warned = -1, 0.0, False
     while True:
         time.sleep(step)
@@ -93,20 +90,20 @@ def _watchdog(timeout: float) -> None:
             continue
         waited += step
         operation, team = calls[0]
-        what = f"has waited {waited:.0f} s in {operation} (its call {seen})"
-        what += f" with {len(team.ranks)} ranks" if team is not None else ""
+        call = f"{operation} (its call {seen})" + (f" with {len(team.ranks)} ranks" if team is not None else "")
         lost = watch.peers.lost(team) if watch.peers is not None and team is not None else None
         if lost or waited >= timeout:
             _dump()
             why = f", but {lost}" if lost else f", longer than MESHCOMM_TIMEOUT={timeout:g}. {_HINT}"
-            end_job(f"it {what}{why}")
+            end_job(f"it has waited {waited:.0f} s in {call}{why}")
         error = watch.error
         if error is not None and waited >= TELL_ERROR_AFTER and not warned:
             warned = True
-            say(f"{who()} has to raise {type(error).__name__}: {error}\n  It {what}, who do not come to hear of it")
+            told = f"{who()} has to raise {type(error).__name__}: {error}"
+            say(f"{told}\n  It has waited {waited:.0f} s in {call}: the other ranks have not reached this call")
         if waited >= WARN_AFTER and not warned:
             warned = True
-            say(f"{who()} {what}, and waits on")
+            say(f"{who()} has waited {waited:.0f} s in {call}, and goes on waiting")
 
 
 def _dump() -> None:

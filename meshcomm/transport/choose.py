@@ -1,4 +1,4 @@
-"""The way of the bytes: the one place that picks it.
+"""The way of the bytes: the one file that picks it.
 
 An exchange goes
 
@@ -6,9 +6,33 @@ An exchange goes
 - packed, over MPI, if no ranks of the group share memory: gathered in one call, in two messages or as an AllToAll;
 - in place, among ranks that share memory, and packed between these and all others;
 - relayed, if several nodes have ranks that share memory, the plan says that aggregators pay, and there is memory.
-
-All ranks choose alike: whatever is looked at here is the same on all of them, and memory is agreed on.
 """
+# Why all ranks choose the same way
+# =================================
+#
+# If two ranks chose different ways, they would make different calls of MPI, and wait for each other for ever. So a
+# choice may only depend on what is equal on all ranks of the group. These are all the facts that are looked at:
+#
+# (A) `len(group.members)`, `len(tensors)` and the `Terms`. They follow from the call, that is, from layouts, shape and
+#     dtype, and from the `Machine`. All ranks of the team have agreed on the call before it first runs, and on the
+#     machine when the team first communicated (`ranks.calls.program`, `ranks.hosts.agreed_machine`).
+# (B) `team.oversubscribed`, `team.machine` and `team.large_counts`. The first two are made on each rank from the same
+#     list of what all ranks told each other; the last is a constant of the MPI library.
+# (C) `group.nodes`. `ranks.rendezvous.open_rendezvous` makes it on each rank from the same two lists: where each rank
+#     runs, and why it cannot share memory. A group is opened, closed and opened again at the same call on all ranks
+#     (see "Why all ranks evict alike" in `ranks.teams`), so `nodes` also changes at the same call.
+# (D) Whether a relayed exchange has its memory. A rank may have none, so `Relayed.open` reduces the answers over the
+#     group. All ranks get there, because all that is asked before is (A) or (C).
+#
+# One fact differs: `group.rendezvous` is None on a rank that shares no memory, while others of the group share some.
+# That rank exchanges everything packed over MPI. The others exchange packed only what goes to other nodes. All of them
+# run one `Packed` of the same rounds, that is, the same calls of MPI. A pair in which one rank has no rendezvous is
+# packed on both sides: such a rank is on no other rank's node, and all ranks are off its node. And with one node only,
+# all ranks have a rendezvous: two ranks have equal numbers in `nodes` just if they share memory.
+#
+# Two things are chosen for each pair when the exchange runs: which of two ranks copies, and whether a pair has to send
+# messages. Both ranks of the pair find this from what both have written in the rendezvous (`_find_ways` in
+# memory/_rendezvous.pyx). Messages are between pairs only, so no other rank has to know of them.
 
 from collections.abc import Callable, Sequence
 
@@ -21,7 +45,7 @@ from meshcomm.memory.scratch import scratch
 from meshcomm.ranks.teams import Group
 from meshcomm.transport.exchange import Operation, Tensor, Terms, own_copies
 from meshcomm.transport.in_place import InPlace
-from meshcomm.transport.packed import Gathered, Packed, Permuted
+from meshcomm.transport.packed import Gathered, MessagesOnNode, Packed, Permuted
 from meshcomm.transport.relay import Relayed
 
 
@@ -33,9 +57,8 @@ def exchange(group: Group, tensors: Sequence[Tensor], terms: Terms) -> Operation
 
 
 def nonblocking(group: Group, tensors: Sequence[Tensor], terms: Terms) -> Packed:
-    """Return the exchange of *tensors* in a form that can be started without waiting: over MPI, in one round."""
-    kind = Permuted if terms.permutes else Packed
-    return kind(group, tensors, terms.most_bytes)
+    """Return the exchange of *tensors* in a form that can start without waiting: over MPI, in one round."""
+    return Packed(group, tensors, terms.most_bytes)
 
 
 def gathers_at_once(gathered_bytes: int, count: int) -> bool:
@@ -90,24 +113,26 @@ class _Chosen:
         """Return the way among ranks of which some share memory. Collective over the group."""
         group, tensors, terms = self._group, self._tensors, self._terms
         several_nodes = len(set(nodes)) > 1
+        remaining = MessagesOnNode(group, tensors, terms.most_bytes, self._over_mpi.rounds)
         if several_nodes and terms.relay_pays and len(tensors) == 1:
-            relayed = Relayed(group, tensors[0], terms)
+            relayed = Relayed(group, tensors[0], terms, remaining)
             if relayed.open(terms.scratch_limit):
                 return relayed
-        on_node = None
-        if group.rendezvous is not None:
-            on_node = InPlace(group, tensors, terms, self._over_mpi.rounds)
-        if not several_nodes and on_node is not None:
+        on_node = None if group.rendezvous is None else InPlace(group, tensors, terms, remaining)
+        if on_node is not None and not several_nodes:
             return on_node
         members = () if group.rendezvous is None else group.rendezvous.members
         others = np.setdiff1d(np.arange(len(nodes), dtype=np.intp), np.array(members, dtype=np.intp))
-        # A rank that shares no memory exchanges just as those that do: all have to make the same calls of MPI.
-        beyond = [tensor.only(others, others) for tensor in tensors]
-        return _Mixed(on_node, Packed(group, beyond, terms.most_bytes, self._over_mpi.rounds))
+        # A rank that shares no memory does this as well: all have to make the same calls of MPI.
+        off_node = [tensor.only(others, others) for tensor in tensors]
+        return _Mixed(on_node, Packed(group, off_node, terms.most_bytes, self._over_mpi.rounds))
 
 
 class _Mixed:
-    """An exchange in place on the node, and packed with ranks off the node, at the same time where there is one round."""
+    """An exchange in place on the node, and packed with ranks off the node; at the same time if it has one round.
+
+    The exchange on the node is None for a rank that shares no memory.
+    """
 
     def __init__(self, on_node: InPlace | None, off_node: Packed) -> None:
         self._on_node = on_node
@@ -124,7 +149,7 @@ class _Mixed:
 
 
 def _off_node_buffer(use: str, size: int) -> Bytes:
-    """Return scratch of its own: the exchange on the node may send messages, too, while others are in flight."""
+    """Return scratch that messages on the node do not use: they may run while those to other nodes are in flight."""
     return scratch(f"off node {use}", size)
 
 

@@ -1,18 +1,28 @@
-"""Aggregators: which ranks exchange messages between nodes for the others, and what lies where in these messages. Pure.
+"""Aggregators: which ranks exchange messages between nodes for the others, and what lies where in these messages.
+
+Nothing runs here; see `meshcomm.transport.relay` for that.
 
 The ranks of a node hand what they have for another node to one of them, the aggregator for that node. It exchanges one
-message with the aggregator there, and the ranks of that node take from it what is theirs. Aggregators take turns over
-the other nodes, so that the ranks of a node share the work: each sends about nodes / ranks per node messages, instead
-of one to every rank on another node. A box that several ranks of a node need crosses to that node once.
+message with the aggregator there. The ranks of that node take their boxes from this message. Aggregators take turns
+over the other nodes, so that the ranks of a node share the work: each sends about (nodes / ranks per node) messages,
+instead of one to every rank on another node. A box that several ranks of a node need crosses to that node once.
+
+    node 0                                        node 1
+    rank 0 ── copies ──┐                      ┌── copies ──► rank 3
+    rank 1 ── copies ──┴► rank 0 ── message ──► rank 3 ──────┤
+    rank 2 ── copies ──┘  (aggregator for 1)    (for 0)      └──► rank 4
 """
 
 from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from meshcomm._kernels import BoxCopies
 from meshcomm._tuning import LINE
 from meshcomm._types import Indices
 from meshcomm.layouts.boxes import Boxes
+from meshcomm.memory.copies import Strided
+from meshcomm.transport.exchange import Tensor
 
 
 class Nodes:
@@ -48,9 +58,16 @@ class Nodes:
 class Crossing:
     """The boxes between one node and all others, one way, in the order in which they lie in messages.
 
-    Of the positions on node *here*, each one *sends* or receives what *boxes_of* gives for it, in global indices. In the
-    message between two nodes senders follow one another, and the boxes of each by where they begin, so that both nodes
-    know all of the message. The messages of an aggregator follow one another in its buffer.
+    In the message between two nodes, boxes are ordered by sender, and then by where they begin. So both nodes know all
+    of the message. The messages of an aggregator follow one another in its buffer.
+
+    Parameters
+    ----------
+    nodes: the nodes of the group
+    here: this node
+    boxes_of: gives the boxes that a position on this node sends, or receives, in global indices
+    sends: whether these are the boxes that this node sends
+    itemsize: bytes of an element
     """
 
     def __init__(self, nodes: Nodes, here: int, boxes_of: Callable[[int], Boxes], sends: bool, itemsize: int) -> None:
@@ -117,3 +134,81 @@ def _laid_out(lengths: Indices, aggregators: Indices) -> tuple[Indices, dict[int
         begins[node] = buffers.get(aggregator, 0)
         buffers[aggregator] = int(begins[node]) + -(-int(lengths[node]) // LINE) * LINE
     return begins, buffers
+
+
+class BufferCopies:
+    """The copies between the blocks of a node's ranks and the buffers of its aggregators, as one rank sees them.
+
+    A rank that is an aggregator has one buffer: first what it sends to other nodes, then what it receives from them.
+    Local peers are named by number, their index among the positions on the node.
+
+    Parameters
+    ----------
+    nodes: the nodes of the group
+    tensor: the boxes that the group exchanges; this rank is at `tensor.position`
+    """
+
+    def __init__(self, nodes: Nodes, tensor: Tensor) -> None:
+        here = int(nodes.of[tensor.position])
+        self._tensor = tensor
+        self._outgoing = Crossing(nodes, here, tensor.sends_of, True, tensor.itemsize)
+        self._incoming = Crossing(nodes, here, tensor.receives_of, False, tensor.itemsize)
+        self.members = self._outgoing.members
+        self.me = int(np.searchsorted(self.members, tensor.position))
+        self.sent_bytes = self._outgoing.buffers[self.me]
+        """The bytes that this rank sends to other nodes: its buffer begins with them."""
+        self.buffer_bytes = self.sent_bytes + self._incoming.buffers[self.me]
+        """The bytes of the buffer that this rank needs."""
+        self.messages = self._messages(nodes, here)
+        """The counts and offsets that this rank sends from its buffer, and those that it receives; None for none."""
+
+    def _messages(self, nodes: Nodes, here: int) -> tuple[tuple[Indices, Indices], tuple[Indices, Indices]] | None:
+        counts, offsets = np.zeros((2, 2, len(nodes.of)), dtype=np.intp)
+        for other in np.flatnonzero(nodes.aggregators(here) == self._tensor.position).tolist():
+            if other != here:
+                peer = nodes.aggregator(other, here)
+                counts[:, peer] = self._outgoing.lengths[other], self._incoming.lengths[other]
+                offsets[:, peer] = self._outgoing.begins[other], self.sent_bytes + self._incoming.begins[other]
+        return ((counts[0], offsets[0]), (counts[1], offsets[1])) if counts.any() else None
+
+    def hands_to(self) -> tuple[list[int], list[int]]:
+        """Return the local peers whose buffers get boxes of this rank, and those whose boxes its buffer gets."""
+        return self._holders(self._outgoing)
+
+    def takes_from(self) -> tuple[list[int], list[int]]:
+        """Return the local peers whose buffers have boxes for this rank, and those for which its buffer has some."""
+        return self._holders(self._incoming)
+
+    def _holders(self, crossing: Crossing) -> tuple[list[int], list[int]]:
+        others = [peer for peer in range(len(self.members)) if peer != self.me]
+        mine = crossing.holders_of(self.me)
+        return [peer for peer in others if peer in mine], [
+            peer for peer in others if self.me in crossing.holders_of(peer)
+        ]
+
+    def out(self, peers: tuple[int, ...]) -> BoxCopies | None:
+        """Return the copies from the block of this rank to the buffers of local *peers*."""
+        tensor, crossing = self._tensor, self._outgoing
+        boxes = crossing.held_by(self.me, peers)
+        if not len(boxes):
+            return None
+        source = tensor.in_source(tensor.position, 0, crossing.starts[boxes], crossing.stops[boxes])
+        target, sizes = self._in_buffer(crossing, boxes), [tensor.source_bytes(tensor.position)]
+        return BoxCopies(sizes, crossing.buffers, tensor.itemsize, *source[:3], *target)
+
+    def into(self, peers: tuple[int, ...]) -> BoxCopies | None:
+        """Return the copies from the buffers of local *peers* to the new block of this rank."""
+        tensor, crossing = self._tensor, self._incoming
+        boxes = crossing.held_by(self.me, peers)
+        if not len(boxes):
+            return None
+        target = tensor.in_target(tensor.position, 0, crossing.starts[boxes], crossing.stops[boxes])
+        source, sizes = self._in_buffer(crossing, boxes), [tensor.target_bytes(tensor.position)]
+        return BoxCopies(crossing.buffers, sizes, tensor.itemsize, *source[:3], *target)
+
+    def _in_buffer(self, crossing: Crossing, boxes: Indices) -> Strided:
+        """Return where boxes lie one after the other in the buffers of the node."""
+        extents = crossing.stops[boxes] - crossing.starts[boxes]
+        strides = np.ones_like(extents)
+        strides[:, :-1] = np.cumprod(extents[:, :0:-1], axis=1)[:, ::-1]
+        return Strided(crossing.holders[boxes], crossing.offsets[boxes], strides * self._tensor.itemsize, extents)

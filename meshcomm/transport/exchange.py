@@ -31,6 +31,17 @@ class Operation(Protocol):
         """
 
 
+Left: TypeAlias = tuple[tuple[int, ...], tuple[int, ...]]
+"""Local peers, by number: the senders and the receivers whose bytes no copy can move, as neither block is shared."""
+
+
+class Remaining(Protocol):
+    """Exchanges what copies in shared memory cannot move."""
+
+    def run(self, left: Left, sources: list[Bytes], targets: list[Bytes]) -> None:
+        """Exchange what is *left* with local peers. Collective over the pairs that have something left."""
+
+
 @dataclass(frozen=True)
 class Tensor:
     """The boxes of one tensor that the ranks of a group exchange, in global indices.

@@ -1,8 +1,8 @@
 """Exchanges over MPI: boxes are packed, sent and unpacked.
 
-A `Packed` exchange is one MPI_Alltoallv, a `Gathered` one MPI_Allgatherv, a `Permuted` one two messages. Boxes that lie
-consecutively in a block are sent from it and received in it directly; all others are packed and unpacked. To keep to a
-scratch limit an exchange runs in rounds, each of which moves a share of every box.
+A `Packed` exchange is one MPI_Alltoallv, a `Gathered` one is one MPI_Allgatherv, and a `Permuted` one is two messages.
+Boxes that lie consecutively in a block are sent from it and received in it directly. All others are packed and
+unpacked. To keep to a scratch limit, an exchange runs in rounds, each of which moves a share of every box.
 """
 
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from meshcomm._kernels import Packing
-from meshcomm._tuning import ALIGNED_FROM, LARGEST_COUNT, LINE
+from meshcomm._tuning import ALIGNED_FROM, COUNTS_IN_LISTS, KEPT_ROUNDS, LARGEST_COUNT, LINE
 from meshcomm._types import Bytes, Counts, Indices
 from meshcomm.layouts.boxes import Boxes, without_peer
 from meshcomm.layouts.partition import round_starts
@@ -18,16 +18,21 @@ from meshcomm.memory.copies import Strided, as_byte_boxes
 from meshcomm.memory.scratch import Buffer, scratch
 from meshcomm.ranks.communicator import Buffers, Pending
 from meshcomm.ranks.teams import Group
-from meshcomm.transport.exchange import Tensor, own_copies
-
-_KEPT_ROUNDS = 64  # counts of more rounds are computed each time, instead of being kept
-_FEW_RANKS = 16  # mpi4py reads short lists faster than arrays, and long arrays faster than lists
+from meshcomm.transport.exchange import Left, Tensor, own_copies
 
 
 class Side:
     """One side of an exchange: how boxes lie in the blocks, and in the buffer that MPI sees.
 
     That is the block itself where the boxes of one tensor lie consecutively in it, else a packed buffer.
+
+    Parameters
+    ----------
+    ranks: the number of ranks of the group
+    sizes: the bytes of the block of each tensor
+    blocks: for each tensor, where its boxes lie in its block
+    boxes: for each tensor, which rank gets or gives which box
+    itemsizes: the bytes of an element of each tensor
     """
 
     def __init__(
@@ -62,7 +67,7 @@ class Side:
         np.add.at(counts, self._peers, moved)
         some = moved > 0  # boxes are in the order of ranks where one has several: its first one counts
         offsets[self._peers[some][::-1]] = starts[self._which][some][::-1]
-        return (counts.tolist(), offsets.tolist()) if self._ranks <= _FEW_RANKS else (counts, offsets)
+        return (counts.tolist(), offsets.tolist()) if self._ranks <= COUNTS_IN_LISTS else (counts, offsets)
 
 
 def _side_by_side(peers: Indices, which: Indices) -> tuple[Indices, Indices, Indices]:
@@ -106,14 +111,23 @@ def _receiving(ranks: int, tensors: Sequence[Tensor], boxes: list[Boxes]) -> Sid
 class Packed:
     """Boxes of blocks to the ranks of a group, and their boxes into new blocks: one MPI_Alltoallv.
 
-    What a rank sends to itself is copied once, from block to block. In several *rounds* only a share of each box is
-    packed at a time. *most_bytes* are the most that any rank of the group may count, the same on all of them.
+    What a rank sends to itself is copied once, from block to block.
+
+    Parameters
+    ----------
+    group: the ranks that exchange
+    tensors: the boxes that they exchange
+    most_bytes: the most that any rank of the group has to count, the same on all of them
+    rounds: in how many rounds; in each, only a share of each box is packed
+    in_messages: send messages between pairs instead, so that ranks with nothing to exchange take no part
     """
 
-    def __init__(self, group: Group, tensors: Sequence[Tensor], most_bytes: int, rounds: int = 1) -> None:
+    def __init__(
+        self, group: Group, tensors: Sequence[Tensor], most_bytes: int, rounds: int = 1, in_messages: bool = False
+    ) -> None:
         self.rounds = rounds
         self._group = group
-        self._in_messages = most_bytes > LARGEST_COUNT and not group.team.large_counts
+        self._in_messages = in_messages or (most_bytes > LARGEST_COUNT and not group.team.large_counts)
         self._is_alltoallv = type(self) is Packed and not self._in_messages
         self._alone = len(group.members) == 1
         ranks = len(group.members)
@@ -122,7 +136,7 @@ class Packed:
             ranks, tensors, [without_peer(tensor.receives, tensor.position) for tensor in tensors]
         )
         self._send_bytes, self._receive_bytes = self.send.buffer_bytes(rounds), self.receive.buffer_bytes(rounds)
-        kept = range(rounds if rounds <= _KEPT_ROUNDS else 0)
+        kept = range(rounds if rounds <= KEPT_ROUNDS else 0)
         self._sent = [self.send.counts(number, rounds) for number in kept]
         self._received = [self.receive.counts(number, rounds) for number in kept]
         self.own = own_copies(tensors)
@@ -160,10 +174,10 @@ class Packed:
             self.own.run(sources, targets)
 
     def _communicate(self, send: Buffers, receive: Buffers) -> None:
-        """Exchange in messages, as more bytes than MPI can count have to be."""
+        """Exchange in messages between pairs."""
         self._group.communicator().start_messages(send, receive).wait()
 
-    def start(self, sources: list[Bytes], targets: list[Bytes], buffer: Buffer) -> "InFlight":
+    def start(self, sources: list[Bytes], targets: list[Bytes], buffer: Buffer) -> Pending:
         """Begin to fill the new blocks, in one round. Collective over the group, but does not wait.
 
         *buffer* gives memory for a use, of so many bytes, that nobody else uses until the exchange is complete.
@@ -181,7 +195,7 @@ class Packed:
         pending = start(send, receive)
         if self.own is not None:
             self.own.run(sources, targets)
-        return InFlight(pending, into, sources, targets, unpacking)
+        return pending if unpacking is None else _Unpacked(pending, into, targets, unpacking)
 
 
 def aligned_scratch(use: str, size: int, block: Bytes) -> Bytes:
@@ -193,17 +207,10 @@ def aligned_scratch(use: str, size: int, block: Bytes) -> Bytes:
     return scratch(use, size + LINE)[over : over + size]
 
 
-class Messages(Packed):
-    """An exchange with some ranks of a group, in which the others take no part."""
-
-    def _communicate(self, send: Buffers, receive: Buffers) -> None:
-        self._group.communicator().start_messages(send, receive).wait()
-
-
 class Permuted(Packed):
     """An exchange in which every rank of the group sends to one rank at most, and receives from one at most.
 
-    Two messages between those who have something to say, instead of a collective call among all.
+    That is at most two messages for a rank, instead of a collective call among all.
     """
 
     def _communicate(self, send: Buffers, receive: Buffers) -> None:
@@ -221,32 +228,55 @@ def _only_message(buffers: Buffers) -> tuple[int | None, Bytes]:
     return rank, data[offsets[rank] : offsets[rank] + counts[rank]]
 
 
-class InFlight:
-    """An exchange that is not complete; it keeps the memory that it reads and writes."""
+class MessagesOnNode:
+    """Messages between ranks that share memory, for what no copy can move: neither block is shared.
 
-    def __init__(
-        self, pending: Pending, into: Bytes, sources: list[Bytes], targets: list[Bytes], unpacking: Packing | None
-    ) -> None:
+    Parameters
+    ----------
+    group, tensors, most_bytes, rounds: as for `Packed`
+    """
+
+    def __init__(self, group: Group, tensors: Sequence[Tensor], most_bytes: int, rounds: int) -> None:
+        self._group, self._tensors, self._most_bytes, self._rounds = group, tensors, most_bytes, rounds
+        self._found: dict[Left, Packed] = {}
+
+    def run(self, left: Left, sources: list[Bytes], targets: list[Bytes]) -> None:
+        """Exchange what is *left* with local peers. Collective over the pairs that have something left."""
+        messages = self._found.get(left)
+        if messages is None:
+            assert self._group.rendezvous is not None
+            members = np.array(self._group.rendezvous.members, dtype=np.intp)
+            senders, receivers = (members[list(peers)] for peers in left)
+            some = [tensor.only(senders, receivers) for tensor in self._tensors]
+            messages = Packed(self._group, some, self._most_bytes, self._rounds, in_messages=True)
+            self._found[left] = messages
+        messages.run(sources, targets)
+
+
+class _Unpacked:
+    """Communication that is not complete, and the buffer to unpack when it is."""
+
+    __slots__ = ("_into", "_pending", "_targets", "_unpacking")
+
+    def __init__(self, pending: Pending, into: Bytes, targets: list[Bytes], unpacking: Packing) -> None:
         self._pending: Pending | None = pending
-        self._into, self._sources, self._targets, self._unpacking = into, sources, targets, unpacking
+        self._into, self._targets, self._unpacking = into, targets, unpacking
 
     def test(self) -> bool:
-        """Return whether all bytes have arrived, and put them where they belong if they have."""
+        """Return whether all bytes have arrived; unpack them if they have."""
         if self._pending is not None and self._pending.test():
             self._finish()
         return self._pending is None
 
     def wait(self) -> None:
-        """Wait until all bytes have arrived, and put them where they belong."""
+        """Wait until all bytes have arrived, and unpack them."""
         if self._pending is not None:
             self._pending.wait()
             self._finish()
 
     def _finish(self) -> None:
-        if self._unpacking is not None:
-            self._unpacking.unpack(self._into, self._targets)
-        self._pending = self._unpacking = None
-        self._into, self._sources, self._targets = self._into[:0], [], []
+        self._unpacking.unpack(self._into, self._targets)
+        self._pending = None
 
 
 class Gathered:

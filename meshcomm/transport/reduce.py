@@ -1,11 +1,10 @@
 """Reductions over the ranks of a group."""
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
-from meshcomm._types import Array
+from meshcomm._types import Array, DType
 from meshcomm.errors import DTypeError
 from meshcomm.layouts.partition import Cut
 from meshcomm.ranks.agreement import fingerprint
@@ -17,10 +16,18 @@ _OPS = {"sum": np.add, "prod": np.multiply, "min": np.minimum, "max": np.maximum
 
 
 class AllReduce:
-    """Arrays of *n* elements of the ranks of a group, reduced elementwise, on every rank.
+    """Arrays of the ranks of a group, reduced elementwise, on every rank.
 
-    Each rank reduces one block of the elements, in the order of the group, and all gather the blocks: the result is the
-    same to the last bit everywhere. *counted* are the positions in the group whose arrays count, by default all.
+    Each rank reduces one block of the elements, in the order of the group. Then all gather the blocks. So the result
+    is the same to the last bit everywhere.
+
+    Parameters
+    ----------
+    group: the ranks that reduce
+    position: the position of this rank in the group
+    reduce: reduces an array over its first axis, as `reduction` gives it
+    n, itemsize: how many elements the array of each rank has, and their bytes
+    counted: the positions in the group whose arrays count, by default all
     """
 
     def __init__(
@@ -42,10 +49,9 @@ class AllReduce:
         columns = [((0, count), cut) for cut in cuts]
         scatter = from_boxes(itemsize, position, arrays, columns)
         most = max(n, count * elements.longest) * itemsize
+        terms = Terms(fingerprint(f"scatter {call}"), most)
         start, stop = cuts[position]
-        self._scatter = on_arrays(
-            exchange(group, [scatter], Terms(fingerprint(f"scatter {call}"), most)), (count, stop - start)
-        )
+        self._scatter = on_arrays(exchange(group, [scatter], terms), (count, stop - start))
         gather = from_boxes(itemsize, position, [(cut,) for cut in cuts], [((0, n),)] * count)
         at_once = gathers_at_once(n * itemsize, count)
         terms = Terms(fingerprint(f"gather {call}"), n * itemsize, gathers=at_once)
@@ -58,7 +64,7 @@ class AllReduce:
         return self._gather(reduced).reshape(array.shape)
 
 
-def reduction(op: str, dtype: np.dtype[Any]) -> Callable[[Array], Array]:
+def reduction(op: str, dtype: DType) -> Callable[[Array], Array]:
     """Return a function that reduces an array over its first axis, in its dtype and in order.
 
     ``DTypeError`` for an unknown *op*, or one that *dtype* does not have.

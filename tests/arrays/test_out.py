@@ -8,6 +8,7 @@ import pytest
 
 import meshcomm as mc
 from meshcomm import DTypeError, Layout, LayoutError, MeshError, ShapeError, _tuning
+from meshcomm.ranks import agreement
 from meshcomm.ranks.simulate import SimulatedCommunicator
 from meshcomm.ranks.teams import Team
 from support.reference import blocks_of, numbered, random_bits, same_bits, simulated
@@ -225,12 +226,12 @@ def test_the_plan_given_is_the_one_that_runs():
         rows, columns = rows_and_columns(mesh)
         plan = mc.plan_relayout((8, 8), "i8", rows, columns, max_scratch_bytes=32)
         assert is_right(plan.execute(mc.distribute(numbered((8, 8)), rows)), numbered((8, 8)), columns)
-        return plan.steps[0].parts
+        return plan.steps[0].rounds
 
     with mc.simulate(2) as world:
-        parts, _ = world.run(lambda: program(world.rank))
-    assert parts > 1
-    assert world.messages == [parts] * 2
+        rounds, _ = world.run(lambda: program(world.rank))
+    assert rounds > 1
+    assert world.messages == [rounds] * 2
 
 
 @pytest.fixture
@@ -247,10 +248,11 @@ def counted(monkeypatch):
 
         monkeypatch.setattr(owner, name, counting)
 
-    relayouts = import_module("meshcomm.relayout")  # the package has a function of this name
-    for owner, name in [(relayouts, "plan_relayout"), (relayouts, "prepare"), (guard, "agree"), (Team, "remember")]:
+    relayouts = import_module("meshcomm.arrays.relayout")  # the package has a function of this name
+    for name in ("plan_relayout", "prepare"):
+        count(relayouts, name)
+    for owner, name in [(agreement, "agree"), (Team, "remember"), (SimulatedCommunicator, "allreduce_max")]:
         count(owner, name)
-    count(SimulatedCommunicator, "allreduce_max")
     return counts
 
 

@@ -7,18 +7,11 @@ import pytest
 
 import meshcomm as mc
 from meshcomm import Layout
-from meshcomm.memory import scratch
+from meshcomm.memory.scratch import forget_scratch
 from support.sampling import sampled
 
 U = "unsharded"
-
-
 MIB = 2**20
-
-
-# -- measured ---------------------------------------------------------------------------------------------------------
-
-
 PAIRS = [
     (["x", U, U], [U, "x", U]),
     ([U, "x", U], ["x", U, U]),
@@ -27,8 +20,6 @@ PAIRS = [
     ([U, "x", "y"], ["x", U, U]),
     ([U, U, ("x", "y")], [U, ("y", "x"), U]),
 ]
-
-
 MEASURED = [(many, *pair) for pair in PAIRS for many in (False, True)]
 
 
@@ -53,7 +44,7 @@ def test_measured_scratch_is_within_64_kib(many, source, target):
         assert all((tensor.local == 1).all() for tensor in moved)
         return before, peak, sum(tensor.local.nbytes for tensor in moved)
 
-    scratch.forget_scratch()
+    forget_scratch()
     tracemalloc.start()
     try:
         with mc.simulate(ranks) as world:

@@ -24,15 +24,15 @@ def assert_expected(done, ranks):
 
 
 def test_ranks_share_memory_on_their_host_alone(hosts):
-    assert_expected(hosts.run(CASES, 2, ["places", "host0", "host0", "host1", "host1"]), 4)
+    assert_expected(hosts.run(CASES, 2, ["shared_on", "host0", "host0", "host1", "host1"]), 4)
 
 
 def test_hosts_with_different_numbers_of_ranks(hosts):
-    assert_expected(hosts.run(CASES, (1, 2), ["places", "host0", "host1", "host1"]), 3)
+    assert_expected(hosts.run(CASES, (1, 2), ["shared_on", "host0", "host1", "host1"]), 3)
 
 
 def test_hosts_take_ranks_in_turns(hosts):
-    assert_expected(hosts.run(CASES, 2, ["places", "host0", "host1", "host0", "host1"], in_turns=True), 4)
+    assert_expected(hosts.run(CASES, 2, ["shared_on", "host0", "host1", "host0", "host1"], in_turns=True), 4)
 
 
 def test_a_topology_has_a_task_for_each_host(hosts):
@@ -64,20 +64,20 @@ def test_relayouts_between_hosts_with_different_numbers_of_ranks(hosts):
 
 
 @pytest.mark.parametrize(("ranks", "in_turns"), [(2, False), ((1, 2), False), ((3, 1), False), (3, False), (3, True)])
-def test_through_partners(hosts, ranks, in_turns):
+def test_through_aggregators(hosts, ranks, in_turns):
     count = 2 * ranks if isinstance(ranks, int) else sum(ranks)
-    assert_expected(hosts.run(CASES, ranks, ["through_partners", 40], in_turns=in_turns, cpu=60.0), count)
+    assert_expected(hosts.run(CASES, ranks, ["through_aggregators", 40], in_turns=in_turns, cpu=60.0), count)
 
 
-def test_without_room_nobody_goes_through_partners(hosts):
-    assert_expected(hosts.run(CASES, 2, ["no_room_for_partners"]), 4)
+def test_without_memory_nobody_goes_through_aggregators(hosts):
+    assert_expected(hosts.run(CASES, 2, ["no_memory_for_aggregators"]), 4)
 
 
-def test_partners_of_a_host_that_shares_no_memory(hosts):
-    assert_expected(hosts.run(CASES, 3, ["through_partners", 40, "host1"], cpu=60.0), 6)
+def test_aggregators_of_a_host_that_shares_no_memory(hosts):
+    assert_expected(hosts.run(CASES, 3, ["through_aggregators", 40, "host1"], cpu=60.0), 6)
 
 
-def test_a_gather_through_partners_crosses_once(hosts):
+def test_a_gather_through_aggregators_crosses_once(hosts):
     crossed = []
     for env in ({}, {"THROUGH": "1"}):
         before = hosts.sent()

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from meshcomm._shared import Mapping, Pool
 
 from meshcomm.memory import pools
+from meshcomm.memory._pool import Mapping, Pool
 from support.in_process_ranks import MIB, PAGE, mapped, output_of
 from support.sampling import sampled
 
@@ -106,7 +106,7 @@ def test_blocks_never_overlap_and_all_comes_back(seed):
 
 
 def test_memory_is_given_back_beyond_what_is_kept():
-    pool = Pool(1024 * MIB)
+    pool = Pool(1024 * MIB, window=0)
     before = pages_of(pool)
     blocks = [pool.allocate(10 * MIB) for _ in range(20)]
     assert pages_of(pool) - before == pool.used == 200 * MIB, "a block has its pages from the beginning"
@@ -126,22 +126,22 @@ def test_a_loop_that_makes_blocks_anew_finds_their_memory_again():
     source = pool.allocate(70 * MIB)
     del old
     for size in (66, 200):
-        places = set()
+        addresses = set()
         for _ in range(3):
             block = pool.allocate(size * MIB)
-            places.add(pool.locate(block))
+            addresses.add(pool.locate(block))
             del block
             assert pages_of(pool) - before == pool.used + pool.ready
             assert pool.ready >= size * MIB
-        assert len(places) == 1
+        assert len(addresses) == 1
     del source
 
 
 def test_a_private_pool():
-    pool = Pool(256 * MIB, private=True)
+    pool = Pool(256 * MIB, private=True, window=0)
     block = pool.allocate(5 * MIB + 1)
-    place = block.ctypes.data
-    assert (place % PAGE, pool.locate(block) > 0, pool.open_place()) == (0, True, -1)
+    address = block.ctypes.data
+    assert (address % PAGE, pool.locate(block) > 0, pool.open_lines()) == (0, True, -1)
     block[:] = 7
     child = os.fork()
     if not child:
@@ -151,7 +151,7 @@ def test_a_private_pool():
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert (block == 7).all()
     del block
-    assert pool.allocate(4 * MIB).ctypes.data == place, "memory that was used is used again"
+    assert pool.allocate(5 * MIB + 7).ctypes.data == address, "memory that was used is used again"
     block = pool.allocate(200 * MIB)
     block[::PAGE] = 1
     before = resident()
@@ -169,24 +169,24 @@ def resident():
 
 def test_blocks_that_are_not_shared_keep_their_memory():
     block = pools.allocate_unshared(3 * MIB)
-    place = block.ctypes.data
+    address = block.ctypes.data
     assert pools.locate(block) == -1
     del block
-    assert pools.allocate_unshared(3 * MIB).ctypes.data == place
+    assert pools.allocate_unshared(3 * MIB).ctypes.data == address
 
 
 def test_a_system_without_such_memory(monkeypatch):
     def nothing(*args, **kwargs):
         raise OSError("no such memory")
 
-    monkeypatch.setattr(shared, "Pool", nothing)
+    monkeypatch.setattr(pools, "Pool", nothing)
     monkeypatch.setattr(pools, "_unshared_pool", pools._unshared_pool.__wrapped__)
     assert pools._unshared_pool() is None
     assert pools.allocate_unshared(3 * MIB).nbytes == 3 * MIB
 
 
 def test_a_range_that_was_given_back_can_be_used_again():
-    pool = Pool(256 * MIB)
+    pool = Pool(256 * MIB, window=0)
     for _ in range(3):
         block = pool.allocate(100 * MIB)
         block[::PAGE] = 1
@@ -216,7 +216,7 @@ def test_a_pool_of_no_size_or_a_size_that_none_has():
 def test_a_limit_on_files_is_an_error():
     program = (
         "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (2**20, 2**20))\n"
-        "from meshcomm._shared import Pool\n"
+        "from meshcomm.memory._pool import Pool\n"
         "try: Pool(2**24)\nexcept OSError as error: print('as expected', error)"
     )
     assert output_of(program).startswith("as expected")
@@ -250,11 +250,11 @@ def test_a_mapping_sees_the_blocks():
     block[:] = range(100)
     view = mapped(pool)
     assert view.size == pool.size
-    with pytest.raises(OSError, match="not the pool"):
+    with pytest.raises(OSError, match="token of the pool"):
         Mapping(pool.fd, pool.size, b"x" * 16)
-    with pytest.raises(OSError, match="size of the pool"):
+    with pytest.raises(OSError, match="but the pool has"):
         Mapping(pool.fd, pool.size + PAGE, pool.token)
-    with pytest.raises(OSError, match="size of the pool"), open(os.devnull) as other:
+    with pytest.raises(OSError, match="but the pool has"), open(os.devnull) as other:
         Mapping(other.fileno(), pool.size, pool.token)
 
 
@@ -265,13 +265,13 @@ def test_others_cannot_cut_the_file():
             os.ftruncate(pool.fd, size)
 
 
-def test_lines_of_meetings_are_used_again():
+def test_lines_of_rendezvous_are_used_again():
     pool = Pool(MIB)
-    places = [pool.open_place() for _ in range(4096)]
-    assert len(set(places)) == 4096
-    assert pool.open_place() == -1
-    pool.close_place(places[7])
-    assert pool.open_place() == places[7]
+    lines = [pool.open_lines() for _ in range(4096)]
+    assert len(set(lines)) == 4096
+    assert pool.open_lines() == -1
+    pool.close_lines(lines[7])
+    assert pool.open_lines() == lines[7]
 
 
 def test_nothing_has_a_path():
@@ -287,17 +287,17 @@ def test_nothing_has_a_path():
 def test_blocks_outlive_all_else():
     program = """
 import atexit, sys, numpy as np
-from meshcomm import _shared
+from meshcomm.memory import _pool
 class Late:
     def __init__(self, block): self.block, self.me = block, self
     def __del__(self): assert self.block[0] == 7; self.block[:] = 8
-pool = _shared.Pool(2**20)
+pool = _pool.Pool(2**20)
 block = pool.allocate(5000); block[:] = 7
 sys.late, late, np.late = Late(block), Late(pool.allocate(100)), Late(block)
 late.block[:] = 7
 atexit.register(lambda: block[:5].fill(7))
 cycle = [pool.allocate(9), pool]; cycle.append(cycle)
-del pool, _shared, sys.modules["meshcomm._shared"]
+del pool, _pool, sys.modules["meshcomm.memory._pool"]
 print(block.sum())
 """
     assert output_of(program) == "35000\n"
@@ -305,24 +305,25 @@ print(block.sum())
 
 FORK = """
 import gc, os, sys
-from meshcomm._shared import Pool, Meeting, Routes
+from meshcomm.memory._pool import Pool
+from meshcomm.memory._rendezvous import Rendezvous, Routes
 from meshcomm import MeshError
 import numpy as np
 pool = Pool(2**20)
 block, freed = pool.allocate(5000), pool.allocate(5000)
 block[:] = 7; freed[:] = 9
 used = pool.used
-meeting = Meeting(pool, [pool], [pool.open_place()], 0, 0, [0], [0], lambda: None)
+rendezvous = Rendezvous(pool, [pool], [pool.open_lines()], 0, 0, [0], [0], lambda: None)
 child = os.fork()
 if not child:
     assert (block == 7).all()                # what the parent had is there
     block[:] = 8                             # and can be changed
-    where = pool.locate(block), pool.allocate(10), pool.open_place()
+    where = pool.locate(block), pool.allocate(10), pool.open_lines()
     assert where == (-1, None, -1), where
     del freed
     assert pool.used == used and pool.forked
     try:
-        meeting.exchange(Routes(1, 0, [], [], lambda reads, writes: (None, None)), 1, b"", np.empty(0))
+        rendezvous.exchange(Routes(1, 0, [], []), 1, b"", np.empty(0))
     except MeshError as error:
         assert "fork" in str(error)
     else:
@@ -337,7 +338,11 @@ assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 assert (block == 7).all() and (freed == 9).all() and not pool.forked
 del freed
 assert pool.used == used - 8192
-meeting.exchange(Routes(1, 0, [], [], lambda reads, writes: (None, None)), 1, b"", np.empty(0))
+routes = Routes(1, 0, [], [])
+assert not rendezvous.exchange(routes, 1, b"", np.empty(0))
+routes.plan(None, None)
+rendezvous.resume()
+assert rendezvous.exchange(routes, 1, b"", np.empty(0))
 print("as expected")
 """
 

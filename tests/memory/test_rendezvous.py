@@ -1,19 +1,35 @@
 """Exchanges in shared memory, in one process: each rank has a pool and a thread."""
 
+import gc
 import random
 import sys
 import threading
 
 import numpy as np
 import pytest
-from meshcomm._shared import Routes
 
 from meshcomm import CollectiveMismatch, MeshError
-from support.in_process_ranks import MIB, PAGE, Node, all_to_all, block, bytes_of, expected, output_of, runs
+from meshcomm.memory._pool import Pool
+from meshcomm.memory._rendezvous import Rendezvous, Routes
+from support import patience
+from support.in_process_ranks import (
+    MIB,
+    PAGE,
+    Node,
+    Planned,
+    all_to_all,
+    block,
+    bytes_of,
+    exchange,
+    expected,
+    mapped,
+    output_of,
+    runs,
+)
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has this memory")
 
-# -- meetings ---------------------------------------------------------------------------------------------------------
+# -- exchanges --------------------------------------------------------------------------------------------------------
 
 
 COUNTS = [[3, 100, 0], [5000, 1, 8], [0, 64, 9]]
@@ -24,12 +40,12 @@ COUNTS = [[3, 100, 0], [5000, 1, 8], [0, 64, 9]]
 def test_exchange_with_one_side_shared(source_shared, rather_writes):
     node = Node(3)
 
-    def call(rank, meeting, pool):
+    def call(rank, rendezvous, pool):
         routes, size, new_size = all_to_all(COUNTS, rank, rather_writes)
         for seed in range(20):
             source, target = block(pool, size, source_shared), block(pool, new_size, not source_shared)
             source[:] = bytes_of(rank, size, seed)
-            assert meeting.exchange(routes, 1, source, target) is None
+            assert exchange(rendezvous, routes, 1, source, target) is None
             assert np.array_equal(target, expected(COUNTS, rank, seed))
         return True
 
@@ -41,15 +57,15 @@ def test_pairs_that_share_nothing_are_reported_by_both():
     node = Node(3)
     counts = np.full((3, 3), 10)
 
-    def call(rank, meeting, pool):
+    def call(rank, rendezvous, pool):
         routes, size, new_size = all_to_all(counts, rank)
         source, target = block(pool, size, rank == 1), block(pool, new_size, rank == 2)
         source[:], target[:] = bytes_of(rank, size), 0
-        left = meeting.exchange(routes, 1, source, target)
+        left = exchange(rendezvous, routes, 1, source, target)
         whole = expected(counts, rank)
-        for place in range(3):
-            part = slice(10 * place, 10 * place + 10)
-            missing = left is not None and place in left[0]
+        for position in range(3):
+            part = slice(10 * position, 10 * position + 10)
+            missing = left is not None and position in left[0]
             assert np.array_equal(target[part], np.zeros(10) if missing else whole[part])
         return left
 
@@ -60,13 +76,13 @@ def test_the_ways_may_change_from_call_to_call():
     node = Node(2)
     counts = [[1, 2], [3, 4]]
 
-    def call(rank, meeting, pool):
+    def call(rank, rendezvous, pool):
         routes, size, new_size = all_to_all(counts, rank)
         for number in range(64):
             shared_ones = np.random.default_rng(number).random((2, 2)) < 0.5
             source, target = (block(pool, n, s) for n, s in zip((size, new_size), shared_ones[rank], strict=True))
             source[:], target[:] = bytes_of(rank, size, number), 0
-            left = meeting.exchange(routes, number, source, target)
+            left = exchange(rendezvous, routes, number, source, target)
             comes, goes = (shared_ones[a, 0] or shared_ones[b, 1] for a, b in ((1 - rank, rank), (rank, 1 - rank)))
             assert left == (None if comes and goes else (() if comes else (1 - rank,), () if goes else (1 - rank,)))
             if comes:
@@ -81,13 +97,13 @@ def test_owners_may_write_and_free_after_the_exchange():
     node = Node(4, 8 * MIB)
     counts = np.full((4, 4), 3000)
 
-    def call(rank, meeting, pool):
+    def call(rank, rendezvous, pool):
         routes, size, new_size = all_to_all(counts, rank)
         rng = random.Random(rank)
         for seed in range(200):
             source, target = block(pool, size, rng.random() < 0.8), block(pool, new_size, True)
             source[:] = bytes_of(rank, size, seed)
-            meeting.exchange(routes, 1, source, target)
+            exchange(rendezvous, routes, 1, source, target)
             source[:] = 0
             del source
             assert np.array_equal(target, expected(counts, rank, seed))
@@ -96,17 +112,17 @@ def test_owners_may_write_and_free_after_the_exchange():
     assert node.run(call) == [True] * 4
 
 
-def test_ranks_without_partners_go_on():
+def test_ranks_without_peers_go_on():
     """Rank 2 exchanges with nobody for a long time, then with all."""
     node = Node(3)
     pair, everyone = [[1, 9, 0], [9, 1, 0], [0, 0, 4]], np.full((3, 3), 7)
 
-    def call(rank, meeting, pool):
+    def call(rank, rendezvous, pool):
         for number, counts in enumerate([*[pair] * 50, everyone, *[pair] * 50, everyone]):
             routes, size, new_size = all_to_all(counts, rank)
             source, target = block(pool, size, True), block(pool, new_size, True)
             source[:] = bytes_of(rank, size, number)
-            meeting.exchange(routes, 1, source, target)
+            exchange(rendezvous, routes, 1, source, target)
             assert np.array_equal(target, expected(counts, rank, number))
         return True
 
@@ -123,9 +139,9 @@ def mismatch(results, *texts):
 def test_different_calls_are_a_mismatch_on_all_ranks():
     node = Node(2)
 
-    def call(rank, meeting, pool):
+    def call(rank, rendezvous, pool):
         routes, size, new_size = all_to_all([[1, 1], [1, 1]], rank)
-        meeting.exchange(routes, 1 + rank, bytes(size), bytearray(new_size))
+        exchange(rendezvous, routes, 1 + rank, bytes(size), bytearray(new_size))
 
     mismatch(node.run(call), "than rank number 1, now or before", "than rank number 0, now or before")
     for result in node.run(call):
@@ -134,13 +150,13 @@ def test_different_calls_are_a_mismatch_on_all_ranks():
 
 
 def test_different_calls_before_are_a_mismatch():
-    """Without partners nobody sees it, but it is not forgotten."""
+    """Without peers nobody sees it, but it is not forgotten."""
     node = Node(2)
 
-    def call(rank, meeting, pool):
+    def call(rank, rendezvous, pool):
         alone, together = all_to_all([[1, 0], [0, 1]], rank), all_to_all([[1, 1], [1, 1]], rank)
         for number, (routes, size, new_size) in ((rank, alone), (7, together)):
-            meeting.exchange(routes, number, bytes(size), bytearray(new_size))
+            exchange(rendezvous, routes, number, bytes(size), bytearray(new_size))
 
     mismatch(node.run(call), "rank number 1", "rank number 0")
 
@@ -149,9 +165,9 @@ def test_a_mismatch_is_seen_while_another_rank_is_missing():
     node = Node(3)
     counts = np.ones((3, 3), dtype=int)
 
-    def call(rank, meeting, pool):
+    def call(rank, rendezvous, pool):
         routes, size, new_size = all_to_all(counts, rank)
-        meeting.exchange(routes, rank, bytes(size), bytearray(new_size))
+        exchange(rendezvous, routes, rank, bytes(size), bytearray(new_size))
 
     mismatch(node.run(call, [0, 1])[:2], "rank number 1", "rank number 0")
 
@@ -167,9 +183,9 @@ def test_who_waits_for_a_rank_that_left_with_an_error_is_told():
     node = Node(3, progress=[interrupt, lambda: None, lambda: None])
     counts = np.ones((3, 3), dtype=int)
 
-    def call(rank, meeting, pool):
+    def call(rank, rendezvous, pool):
         routes, size, new_size = all_to_all(counts, rank)
-        meeting.exchange(routes, 1, bytes(size), bytearray(new_size))
+        exchange(rendezvous, routes, 1, bytes(size), bytearray(new_size))
 
     results = node.run(call, [0, 1])  # rank 2 does not come
     assert isinstance(results[0], KeyboardInterrupt)
@@ -180,30 +196,31 @@ def test_who_waits_for_a_rank_that_left_with_an_error_is_told():
 def test_blocks_that_others_may_still_use_are_kept():
     node = Node(2, progress=[lambda: 1 / 0, lambda: 1 / 0])
 
-    def call(rank, meeting, pool):
+    def call(rank, rendezvous, pool):
         routes, size, new_size = all_to_all([[9, 9], [9, 9]], rank)
-        meeting.exchange(routes, 1, pool.allocate(size), pool.allocate(new_size))
+        exchange(rendezvous, routes, 1, pool.allocate(size), pool.allocate(new_size))
 
     assert isinstance(node.run(call, [0])[0], ZeroDivisionError)
     assert node.pools[0].used == 2 * PAGE
-    node.meetings[0].close()
-    assert node.pools[0].open_place() != PAGE, "nor are its lines used again"
+    node.rendezvous[0].close()
+    assert node.pools[0].open_lines() != PAGE, "nor are its lines used again"
 
 
 def test_signals_are_seen_while_a_rank_waits():
     program = """
 import signal
-from meshcomm._shared import Pool, Mapping, Meeting, Routes
+from meshcomm.memory._pool import Mapping, Pool
+from meshcomm.memory._rendezvous import Rendezvous, Routes
 pools = [Pool(2**20), Pool(2**20)]
-lines = [pool.open_place() for pool in pools]
+lines = [pool.open_lines() for pool in pools]
 other = Mapping(pools[1].fd, pools[1].size, pools[1].token)
-meeting = Meeting(pools[0], [pools[0], other], lines, 0, 0, [0, 1], [0, 1], lambda: None)
-routes = Routes(2, 0, [(1, False)], [], None)
+rendezvous = Rendezvous(pools[0], [pools[0], other], lines, 0, 0, [0, 1], [0, 1], lambda: None)
+routes = Routes(2, 0, [(1, False)], [])
 signal.setitimer(signal.ITIMER_REAL, 0.2)
 def alarm(*_): raise KeyboardInterrupt
 signal.signal(signal.SIGALRM, alarm)
 try:
-    meeting.exchange(routes, 1, b"", bytearray(1))
+    rendezvous.exchange(routes, 1, b"", bytearray(1))
 except KeyboardInterrupt:
     print("as expected")
 """
@@ -215,7 +232,7 @@ def test_threads_go_on_while_a_rank_waits():
     node = Node(2, progress=[lambda: calls.append(threading.get_ident()), lambda: None])
     begun = threading.Event()
 
-    def call(rank, meeting, pool):
+    def call(rank, rendezvous, pool):
         routes, size, new_size = all_to_all([[1, 1], [1, 1]], rank)
         if rank == 1:
             begun.wait()
@@ -223,7 +240,7 @@ def test_threads_go_on_while_a_rank_waits():
                 pass
         else:
             begun.set()
-        meeting.exchange(routes, 1, bytes(size), bytearray(new_size))
+        exchange(rendezvous, routes, 1, bytes(size), bytearray(new_size))
 
     assert node.run(call) == [None, None]
     assert len(calls) >= 20
@@ -231,30 +248,167 @@ def test_threads_go_on_while_a_rank_waits():
 
 def test_copies_that_are_not_for_these_blocks_are_refused():
     node = Node(1)
-    (meeting,) = node.meetings
+    (rendezvous,) = node.rendezvous
     for reads, text in (
         (runs([9], [9, 9], [(0, 0, 1, 0, 4)]), "copies use"),
         (runs([8], [9], [(0, 0, 0, 0, 4)]), "9 b"),
     ):
         node = Node(1)
-        routes = Routes(1, 0, [], [], lambda _reads, _writes, made=reads: (made, None))
+        routes = Planned(1, 0, [], [])
+        routes.copies = lambda _reads, _writes, made=reads: (made, None)
         with pytest.raises(ValueError, match=text):
-            node.meetings[0].exchange(routes, 1, bytes(9), bytearray(9))
+            exchange(node.rendezvous[0], routes, 1, bytes(9), bytearray(9))
+        assert "ended with an error" in node.rendezvous[0].closed
     with pytest.raises(ValueError, match="routes are those of other ranks"):
-        meeting.exchange(Routes(2, 0, [], [], None), 1, bytes(9), bytearray(9))
+        rendezvous.exchange(Routes(2, 0, [], []), 1, bytes(9), bytearray(9))
     with pytest.raises(ValueError, match="cannot exchange with"):
-        Routes(2, 0, [(2, False)], [], None)
+        Routes(2, 0, [(2, False)], [])
     with pytest.raises(ValueError, match="cannot exchange with"):
-        Routes(2, 0, [(0, False)], [], None)
+        Routes(2, 0, [(0, False)], [])
 
 
 def test_only_contiguous_writable_blocks_before_anything_is_published():
-    (meeting,) = Node(1).meetings
-    routes = Routes(1, 0, [], [], lambda reads, writes: (None, None))
+    (rendezvous,) = Node(1).rendezvous
+    routes = Planned(1, 0, [], [])
+    routes.copies = lambda reads, writes: (None, None)
     for source, target in ((np.zeros((4, 4))[:, 1], bytearray(4)), (b"", b"")):
         with pytest.raises((ValueError, BufferError)):
-            meeting.exchange(routes, 1, source, target)
-    assert meeting.exchange(routes, 1, b"", bytearray()) is None
-    meeting.close()
+            exchange(rendezvous, routes, 1, source, target)
+    assert exchange(rendezvous, routes, 1, b"", bytearray()) is None
+    rendezvous.close()
     with pytest.raises(MeshError, match="closed"):
-        meeting.exchange(routes, 1, b"", bytearray())
+        exchange(rendezvous, routes, 1, b"", bytearray())
+
+
+def test_an_exchange_without_copies_waits_for_them():
+    """The others wait as well, and nothing else is possible in between."""
+    node = Node(2)
+    finished = []
+
+    def call(rank, rendezvous, pool):
+        routes, size, new_size = all_to_all([[1, 2], [3, 4]], rank)
+        source, target = block(pool, size, True), block(pool, new_size, True)
+        source[:] = bytes_of(rank, size)
+        first = rendezvous.exchange(routes, 1, source, target)
+        ways = routes.reads_from, routes.writes_to, routes.left
+        if rank == 0:
+            with pytest.raises(MeshError, match="has not finished"):
+                rendezvous.exchange(routes, 1, source, target)
+            assert not finished
+        routes.plan(*routes.copies(routes.reads_from, routes.writes_to))
+        rendezvous.resume()
+        finished.append(rank)
+        with pytest.raises(MeshError, match="no exchange waits"):
+            rendezvous.resume()
+        rendezvous.abandon()  # nothing to abandon
+        assert np.array_equal(target, expected([[1, 2], [3, 4]], rank))
+        again = rendezvous.exchange(routes, 1, source, target)
+        return first, ways, again
+
+    assert node.run(call) == [(False, ((1 - rank,), (), None), True) for rank in range(2)]
+
+
+@pytest.mark.parametrize("how", ["abandon", "close", "forget", "no plan", "wrong plan"])
+def test_who_gives_up_tells_the_others_and_keeps_its_blocks(how):
+    node = Node(2)
+
+    def call(rank, rendezvous, pool):
+        routes, size, new_size = all_to_all([[9, 9], [9, 9]], rank)
+        if rank == 1:
+            return exchange(rendezvous, routes, 1, pool.allocate(size), pool.allocate(new_size))
+        assert not rendezvous.exchange(routes, 1, pool.allocate(size), pool.allocate(new_size))
+        if how in ("abandon", "close"):
+            getattr(rendezvous, how)()
+        elif how == "no plan":
+            with pytest.raises(ValueError, match="no copies yet"):
+                rendezvous.resume()
+        elif how == "wrong plan":
+            with pytest.raises(ValueError, match="may only use"):
+                routes.plan(None, runs([18], [18, 18], [(0, 0, 1, 0, 9)]))  # this rank reads
+            rendezvous.abandon()
+        else:
+            node.rendezvous[0] = None
+            return None
+        return rendezvous.closed
+
+    results = node.run(call)
+    assert "rank number 0 has left an exchange with rank number 1 with an error" in str(results[1])
+    assert how == "forget" or "ended with an error" in results[0]
+    gc.collect()
+    assert node.pools[0].used == 2 * PAGE
+    assert node.pools[0].open_lines() != PAGE, "nor are its lines used again"
+
+
+def test_copies_from_several_blocks_need_several_blocks():
+    (rendezvous,) = Node(1).rendezvous
+    routes = Routes(1, 0, [], [])
+    target = bytearray(4)
+    assert not rendezvous.exchange(routes, 1, b"", target, [b"ab", b"cd"])
+    routes.plan(None, runs([2, 2], [4], [(0, 0, 0, 0, 2), (1, 0, 0, 2, 2)]))
+    rendezvous.resume()
+    assert target == b"abcd"
+    with pytest.raises(ValueError, match="from 2 blocks, but one was given"):
+        rendezvous.exchange(routes, 1, b"ab", target)
+
+
+def test_an_agreement_of_an_earlier_rendezvous_is_forgotten():
+    """Its lines are used again, and they still say so."""
+    pools = [Pool(MIB), Pool(MIB)]
+    memories = [mapped(pool) for pool in pools]
+
+    def opened():
+        lines, clock = [pool.open_lines() for pool in pools], max(pool.clock for pool in pools)
+        return [
+            Rendezvous(
+                pool, [pool if i == j else memories[j] for j in range(2)], lines, i, clock, [0, 1], [0, 1], calls[i]
+            )
+            for i, pool in enumerate(pools)
+        ]
+
+    def progress():
+        waited.append(1)
+        if len(waited) == 20:
+            raise TimeoutError
+
+    waited, calls = [], [lambda: None, progress]
+    first = opened()
+    first[0].agree()
+    for rendezvous in first:
+        rendezvous.close()
+    # Rank 1 waits for rank 0, whose line says that it agrees with all on another call: but that was before.
+    routes = Routes(2, 1, [(0, False)], [])
+    with pytest.raises(TimeoutError):
+        opened()[1].exchange(routes, 1, b"", bytearray(1))
+
+
+# -- the ranks of these tests -----------------------------------------------------------------------------------------
+
+
+def test_each_rank_sees_the_pools_of_the_others():
+    node = Node(2)
+    theirs = node.pools[1].allocate(100)
+    theirs[:] = 7
+    mine = np.zeros(100, np.uint8)
+
+    def call(rank, rendezvous, pool):
+        routes, size, new_size = all_to_all([[0, 0], [100, 0]], rank)
+        source, target = (theirs, np.empty(0, np.uint8)) if rank else (np.empty(0, np.uint8), mine)
+        assert (len(source), len(target)) == (size, new_size)
+        return exchange(rendezvous, routes, 1, source, target)
+
+    assert node.run(call) == [None, None]
+    assert (mine == 7).all()
+
+
+def test_what_ranks_raise_is_returned_and_ranks_left_out_do_nothing():
+    results = Node(3).run(lambda rank, rendezvous, pool: 1 / rank, ranks=[0, 2])
+    assert isinstance(results[0], ZeroDivisionError)
+    assert results[1:] == [None, 0.5]
+
+
+def test_ranks_that_wait_for_ever_are_stuck(monkeypatch):
+    monkeypatch.setattr(patience, "IDLE", 2.0)
+    ended = threading.Event()
+    with pytest.raises(patience.Stuck, match="no process used CPU time"):
+        Node(2).run(lambda rank, rendezvous, pool: ended.wait() if rank else None)
+    ended.set()

@@ -5,7 +5,8 @@ import pytest
 from mpi4py import MPI
 
 import meshcomm as mc
-from meshcomm import GroupError, Layout, MeshError, _tuning
+from meshcomm import GroupError, Layout, MeshError
+from meshcomm.ranks import teams
 from meshcomm.ranks.meshes import world_of
 from support.reference import blocks_of, numbered, same_bits
 from support.verdicts import agree_raises
@@ -34,7 +35,7 @@ def some_assignments(count):
 
 def test_more_assignments_than_an_mpi_has_communicators(monkeypatch):
     """An MPI has about 2,000: with a bound of 2, almost every call opens one and gives one back."""
-    monkeypatch.setattr(_tuning, "GROUPS_PER_WORLD", 2)
+    monkeypatch.setattr(teams, "GROUPS_PER_WORLD", 2)
     world_of(None).close()
     for rows in some_assignments(times(20_000)):
         assert gathered(rows)
@@ -46,7 +47,7 @@ def test_different_assignments_at_the_real_bound():
     world = world_of(None)
     for rows in some_assignments(150 if SIZE > 2 else 400):
         assert gathered(rows)
-        assert world.communicators <= _tuning.GROUPS_PER_WORLD + 1
+        assert world.communicators <= teams.GROUPS_PER_WORLD + 1
     for rows in some_assignments(150 if SIZE > 2 else 400):  # again, some of them given back in the meantime
         assert gathered(rows)
     world.close()

@@ -42,7 +42,7 @@ def test_topology_of_two_hosts_in_turns(monkeypatch):
 
 def test_ranks_that_ask_for_different_shapes():
     fits = WORLD.rank > 0  # rank 0 alone is wrong
-    with pytest.raises(MeshError, match=f"has {SIZE + 1} places for {SIZE} ranks"):
+    with pytest.raises(MeshError, match=f"holds {SIZE + 1} devices for {SIZE} ranks"):
         Topology.from_comm(mesh_shape=[SIZE, 1, 1, 1] if fits else [SIZE + 1, 1, 1, 1])
     assert Topology.from_comm(mesh_shape=[1, SIZE, 1, 1]).ranks.tolist() == [list(range(SIZE))]
 

@@ -1,6 +1,6 @@
-"""The guard: what ranks agree on, what the watchdog is told, and how a process learns that it is one of several.
+"""What ranks agree on, what the watchdog is told, and how a process learns that it is one of several.
 
-How jobs end is tested in test_failures.py.
+How jobs end is tested in tests/jobs/test_failures.py.
 """
 
 import math
@@ -35,7 +35,7 @@ def ends(monkeypatch):
     return reasons
 
 
-def agreement(*errors_of_ranks):
+def agreed(*errors_of_ranks):
     """Return the exception that each rank raises if the ranks see these errors."""
 
     def program():
@@ -51,13 +51,13 @@ def agreement(*errors_of_ranks):
 
 
 def test_without_an_error_nothing_is_raised():
-    assert agreement(None, None, None) == [None, None, None]
+    assert agreed(None, None, None) == [None, None, None]
 
 
 @pytest.mark.parametrize("kind", [errors.ShapeError, ValueError, MemoryError, OSError])
 def test_an_error_of_one_rank_is_raised_by_all(kind):
     mine = kind("what is wrong")
-    raised = agreement(None, mine, None)
+    raised = agreed(None, mine, None)
     assert raised[1] is mine
     assert [type(error) for error in raised] == [kind] * 3
     assert "what is wrong (seen by rank 1)" in str(raised[0])
@@ -77,20 +77,20 @@ class PrivateError(errors.ShapeError):
     ],
 )
 def test_an_error_that_others_cannot_make_is_raised_as_its_base(error, shared):
-    raised = agreement(error, None)
+    raised = agreed(error, None)
     assert raised[0] is error
     assert type(raised[1]) is shared
 
 
 def test_different_errors_become_the_one_of_the_first_rank():
-    raised = agreement(None, errors.GroupError("first"), errors.ShapeError("second"))
+    raised = agreed(None, errors.GroupError("first"), errors.ShapeError("second"))
     assert [type(error) for error in raised] == [errors.GroupError] * 3
     assert "first (seen by rank 1)" in str(raised[2])
     assert isinstance(raised[2].__cause__, errors.ShapeError), "the rank's own error is not lost"
 
 
 def test_an_error_may_quote_what_is_no_text():
-    raised = agreement(None, ValueError("the file '\udc80\n'"))
+    raised = agreed(None, ValueError("the file '\udc80\n'"))
     assert "\\udc80" in str(raised[0])
 
 
@@ -107,11 +107,10 @@ def test_different_calls_name_the_ranks():
 
 def test_a_call_inside_a_call_does_not_end_it():
     team = object()
-    watchdog.begin("outer", team)
-    watchdog.begin("inner", team)
-    watchdog.end()
-    assert watchdog.watch.calls == [("outer", team)]
-    watchdog.end()
+    with watchdog.waiting("outer", team):
+        with watchdog.waiting("inner", team):
+            assert watchdog.watch.calls == [("outer", team), ("inner", team)]
+        assert watchdog.watch.calls == [("outer", team)]
     assert watchdog.watch.calls == []
 
 

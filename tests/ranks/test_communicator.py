@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 import meshcomm as mc
-from meshcomm import Layout, MeshError, _tuning
+from meshcomm import Layout, MeshError
+from meshcomm.ranks import teams
 from meshcomm.ranks.meshes import world_of
 from support.reference import numbered, simulated
 
@@ -34,7 +35,7 @@ def different_assignments(size, count):
 
 
 def test_communicators_are_bounded_however_many_assignments():
-    bound = _tuning.GROUPS_PER_WORLD + 1
+    bound = teams.GROUPS_PER_WORLD + 1
 
     def program(rank):
         most = 0
@@ -47,19 +48,19 @@ def test_communicators_are_bounded_however_many_assignments():
 
 
 def test_programs_are_bounded(monkeypatch):
-    monkeypatch.setattr(_tuning, "PROGRAMS_PER_TEAM", 5)
+    monkeypatch.setattr(teams, "PROGRAMS_PER_TEAM", 5)
 
     def program(rank):
         for length in (*range(12), *range(12)):
             assert mc.all_gather(np.full(length, rank), None, 0).tolist() == [0] * length + [1] * length
-            assert len(here().team(range(2)).programs) <= 5
+            assert len(here().team(range(2))._programs) <= 5
 
     simulated(2, program)
 
 
 def test_groups_come_back_after_they_were_given_up(monkeypatch):
     """Programs outlive the communicators of their groups, and share those that others opened again."""
-    monkeypatch.setattr(_tuning, "GROUPS_PER_WORLD", 3)
+    monkeypatch.setattr(teams, "GROUPS_PER_WORLD", 3)
     everything = list(different_assignments(4, 9))
 
     def program(rank):
@@ -164,7 +165,7 @@ def test_meshes_over_many_sets_of_ranks():
 
 
 def test_too_many_open_sets_of_ranks_are_refused_and_can_be_closed(monkeypatch):
-    monkeypatch.setattr(_tuning, "TEAMS_PER_WORLD", 3)
+    monkeypatch.setattr(teams, "TEAMS_PER_WORLD", 3)
 
     def program(rank):
         meshes = []
@@ -185,7 +186,7 @@ def test_too_many_open_sets_of_ranks_are_refused_and_can_be_closed(monkeypatch):
 
 
 def test_meshes_that_are_only_looked_at_open_nothing(monkeypatch):
-    monkeypatch.setattr(_tuning, "TEAMS_PER_WORLD", 3)
+    monkeypatch.setattr(teams, "TEAMS_PER_WORLD", 3)
 
     def program(rank):
         meshes = [mc.create_mesh([("x", 2)], devices=[0, other]) for other in range(1, 8)]

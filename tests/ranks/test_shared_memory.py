@@ -11,7 +11,7 @@ import pytest
 import meshcomm as mc
 from meshcomm.memory import pools
 from meshcomm.ranks import rendezvous
-from meshcomm.ranks.meshes import world_of
+from meshcomm.ranks.meshes import location_in
 from support.in_process_ranks import PAGE
 from support.paths import ROOT
 from support.reference import simulated
@@ -23,14 +23,14 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has 
 
 @pytest.fixture
 def fresh(monkeypatch):
-    """Sharing as it is before the first meeting."""
-    monkeypatch.setattr(pools, "_pool", None)
+    """Sharing as it is before the first rendezvous."""
+    monkeypatch.setattr(pools, "shared", None)
     monkeypatch.setattr(rendezvous, "_why_not", None)
     monkeypatch.delenv("MESHCOMM_SHARED_MEMORY", raising=False)
     return monkeypatch
 
 
-def test_before_ranks_have_met_nothing_is_shared(fresh):
+def test_before_the_first_rendezvous_nothing_is_shared(fresh):
     assert pools.allocate(100) is None
     assert pools.locate(np.zeros(3)) == -1
 
@@ -68,8 +68,8 @@ def test_descriptions(fresh):
 
 def test_threads_of_one_process_do_not_share(fresh):
     def program(rank):
-        place = world_of(None).place(mc.create_mesh())
-        return rendezvous.meet(place.team.everyone.communicator(), (0, 1))
+        here = location_in(mc.create_mesh())
+        return rendezvous.open_rendezvous(here.team.everyone.communicator(), (0, 1, 2))
 
     assert simulated(3, program) == [(None, None)] * 3
     assert rendezvous.describe() == "off: the ranks are threads of one process"
@@ -79,10 +79,11 @@ def test_other_systems_can_compile_it(tmp_path):
     compiler = shutil.which("cc")
     if compiler is None:
         pytest.skip("there is no compiler")
-    header = ROOT / "meshcomm" / "_shared.h"
+    headers = [ROOT / "meshcomm" / "memory" / name for name in ("_pool.h", "_rendezvous.h")]
     program = tmp_path / "other.c"
     program.write_text(
-        f'#include "{header}"\nint main(void) {{ char *base; return mc_map(0, 1, &base) != ENOSYS; }}\n'
+        "".join(f'#include "{header}"\n' for header in headers)
+        + "int main(void) { char *base; return mc_map(0, 1, &base) != ENOSYS; }\n"
     )
     flags = ["-U__linux__", "-Wall", "-Werror", "-Wno-unused-function", "-Wno-unused-variable"]
     subprocess.run([compiler, *flags, program, "-o", tmp_path / "other"], check=True)

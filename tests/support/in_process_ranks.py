@@ -1,4 +1,8 @@
-"""Pools and meetings without MPI: two pools in one process are two ranks, each in a thread of its own."""
+"""Ranks that share memory, in one process and without MPI: each has a pool of its own, and a thread for each call.
+
+A pool that is mapped a second time is what another rank of the node sees of it, so all that ranks do in shared memory
+can be tested here, with a debugger and under sanitizers.
+"""
 
 import mmap
 import os
@@ -9,16 +13,15 @@ import numpy as np
 
 from meshcomm._kernels import BoxCopies
 from meshcomm.memory._pool import Mapping, Pool
-from meshcomm.memory._rendezvous import Routes
+from meshcomm.memory._rendezvous import Rendezvous, Routes
 from support.patience import POLL, Watch, run
 
 PAGE = mmap.PAGESIZE
-
-
 MIB = 2**20
 
 
 def mapped(pool):
+    """Return the memory of *pool* as another rank maps it."""
     return Mapping(pool.fd, pool.size, pool.token)
 
 
@@ -30,25 +33,30 @@ def output_of(program):
 
 
 def block(pool, nbytes, in_pool):
+    """Return a block in the pool, or in memory that nobody shares."""
     made = pool.allocate(nbytes) if in_pool else None
     return np.empty(nbytes, np.uint8) if made is None else made
 
 
 class Node:
-    """Ranks of a node that have met; each `run` is one call of all of them, each in its thread."""
+    """The ranks of a node after their rendezvous; each `run` is one call of all of them, each in its thread.
 
-    def __init__(self, size, share=MIB, progress=None):
+    Rank i has ``pools[i]``, of *share* bytes, and ``rendezvous[i]``, which maps the pools of all ranks and calls
+    ``progress[i]`` while it waits. *members* are the positions of the ranks in a group.
+    """
+
+    def __init__(self, size, share=MIB, progress=None, members=None):
         self.pools = [Pool(share) for _ in range(size)]
-        lines = [pool.open_place() for pool in self.pools]
+        lines = [pool.open_lines() for pool in self.pools]
         memories = [mapped(pool) for pool in self.pools]
-        self.meetings = [
-            Meeting(
+        self.rendezvous = [
+            Rendezvous(
                 pool,
                 [*memories[:i], pool, *memories[i + 1 :]],
                 lines,
                 i,
                 0,
-                range(size),
+                range(size) if members is None else members,
                 [f"number {n}" for n in range(size)],
                 progress[i] if progress else lambda: None,
             )
@@ -56,12 +64,15 @@ class Node:
         ]
 
     def run(self, call, ranks=None):
-        """Return what ``call(rank, meeting, pool)`` returns or raises, for each rank."""
+        """Return what ``call(rank, rendezvous, pool)`` returns or raises, for each rank; None for one not in *ranks*.
+
+        Raises `Stuck` when a rank waits for ever.
+        """
         results = [None] * len(self.pools)
 
         def body(rank):
             try:
-                results[rank] = call(rank, self.meetings[rank], self.pools[rank])
+                results[rank] = call(rank, self.rendezvous[rank], self.pools[rank])
             except BaseException as error:
                 results[rank] = error
 
@@ -69,9 +80,11 @@ class Node:
         for thread in threads:
             thread.start()
         watch = Watch(lambda: [os.getpid()])
-        while any(thread.is_alive() for thread in threads):
-            watch.look()
-            threads[0].join(POLL)
+        for thread in threads:
+            thread.join(POLL)
+            while thread.is_alive():
+                watch.look()
+                thread.join(POLL)
         return results
 
 
@@ -88,6 +101,22 @@ def runs(sources, targets, pieces):
     return BoxCopies(sources, targets, 1, source, start, ones, target, into, ones, length[:, None])
 
 
+class Planned(Routes):
+    """Routes with a function that makes the copies."""
+
+
+def exchange(rendezvous, routes, *args):
+    """Exchange, and return what is left."""
+    if not rendezvous.exchange(routes, *args):
+        try:
+            routes.plan(*routes.copies(routes.reads_from, routes.writes_to))
+        except BaseException:
+            rendezvous.abandon()
+            raise
+        rendezvous.resume()
+    return routes.left
+
+
 def all_to_all(counts, rank, rather_writes=False):
     """Return the routes of *rank* where each sends ``counts[source][target]`` bytes, in order; with both sizes."""
     size = len(counts)
@@ -97,21 +126,25 @@ def all_to_all(counts, rank, rather_writes=False):
     into = (np.cumsum(counts, axis=0) - counts).tolist()
 
     def copies(reads, writes):
-        sources = [place for place in range(size) if counts[place, rank] and (place == rank or place in reads)]
+        sources = [p for p in range(size) if counts[p, rank] and (p == rank or p in reads)]
         read = [(p, at[p][rank], 0, into[p][rank], int(counts[p, rank])) for p in sources]
         write = [(0, at[rank][p], p, into[rank][p], int(counts[rank, p])) for p in writes]
         return runs(sizes, [new_sizes[rank]], read), runs([sizes[rank]], new_sizes, write)
 
     incoming = [(p, rather_writes) for p in range(size) if p != rank and counts[p, rank]]
     outgoing = [(p, rather_writes) for p in range(size) if p != rank and counts[rank, p]]
-    return Routes(size, rank, incoming, outgoing, copies), sizes[rank], new_sizes[rank]
+    routes = Planned(size, rank, incoming, outgoing)
+    routes.copies = copies
+    return routes, sizes[rank], new_sizes[rank]
 
 
 def bytes_of(rank, size, seed=0):
+    """Return the bytes that *rank* sends."""
     return np.random.default_rng([seed, rank]).integers(256, size=size, dtype=np.uint8)
 
 
 def expected(counts, rank, seed=0):
+    """Return the bytes that *rank* has after an exchange of `all_to_all`."""
     counts = np.asarray(counts)
     ends = np.cumsum(counts, axis=1)
     parts = [

@@ -1,4 +1,4 @@
-"""Exchanges between nodes through partners: who exchanges for whom, what lies where, and when it pays. No MPI."""
+"""Exchanges between nodes through aggregators: who exchanges for whom, what lies where, and when it pays. No MPI."""
 
 from types import SimpleNamespace
 
@@ -7,18 +7,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meshcomm import Layout, Machine, Mesh, plan_relayout
-from meshcomm.arrays.compile import ends_of, exchange_part
 from meshcomm.memory.blocks import as_bytes
 from meshcomm.plans import costs
 from meshcomm.plans.step import Slice
-from meshcomm.transport.crossing import Crossing, Nodes
-from meshcomm.transport.relay import Near, Relay
+from meshcomm.transport.crossing import BufferCopies, Crossing, Nodes
+from meshcomm.transport.exchange import Tensor, Terms
+from meshcomm.transport.relay import Relayed
 from support.reference import numbered
 from support.strategies import layouts, relayouts
 
 U = "unsharded"
 UNTOUCHED = -1
-NOBODY = Near([], [], lambda mates: None)
 
 
 # -- who exchanges for whom -------------------------------------------------------------------------------------------
@@ -29,7 +28,7 @@ def test_ranks_share_the_other_nodes_evenly(numbers):
     nodes = Nodes(numbers)
     for node in range(nodes.count):
         members = nodes.members(node).tolist()
-        taken = [nodes.partner(node, other) for other in range(nodes.count) if other != node]
+        taken = [nodes.aggregator(node, other) for other in range(nodes.count) if other != node]
         assert set(taken) <= set(members)
         turns = [taken.count(member) for member in members]
         assert max(turns) - min(turns) <= 1
@@ -46,58 +45,63 @@ def devices_in_groups(step):
         yield group
 
 
+def described(step, group, position):
+    """The boxes that the devices of a *group* exchange in *step*, for the one at *position*."""
+    return Tensor(
+        step.itemsize,
+        position,
+        lambda position: step.held_box(group[position]),
+        lambda position: step.target_box(group[position]),
+        lambda position: step.sends(group[position]),
+        lambda position: step.receives(group[position]),
+    )
+
+
 def arrive(step, group, numbers):
-    """Run what goes through partners among the devices of a *group*, and check all that arrives and does not."""
+    """Run what goes through aggregators among the devices of a *group*, and check all that arrives and does not."""
     array = numbered(step.shape)
-    relays, sources, targets, expected = [], [], [], []
-    for place, device in enumerate(group):
-        its = SimpleNamespace(nodes=tuple(numbers), meeting=None, members=group)
-        relays.append(Relay(its, place, exchange_part(step, device), ends_of(step, device), 0, NOBODY))
-        sources.append(cut(array, step.held_box(device)))
-        expected.append(cut(array, step.target_box(device)))
-        targets.append(np.full_like(expected[-1], UNTOUCHED))
-    rooms = [np.full(relay.room, 0xEE, np.uint8) for relay in relays]
     nodes = Nodes(numbers)
-    for place, relay in enumerate(relays):
-        mates = nodes.members(nodes.of[place]).tolist()
-        copies = relay.copies_out(tuple(range(len(mates))))
+    tensors = [described(step, group, position) for position in range(len(group))]
+    ranks = [BufferCopies(nodes, tensor) for tensor in tensors]
+    sources = [cut(array, step.held_box(device)) for device in group]
+    expected = [cut(array, step.target_box(device)) for device in group]
+    targets = [np.full_like(each, UNTOUCHED) for each in expected]
+    buffers = [np.full(rank.buffer_bytes, 0xEE, np.uint8) for rank in ranks]
+    for rank, source in zip(ranks, sources, strict=True):
+        copies = rank.out(tuple(range(len(rank.members))))
         if copies is not None:
-            copies.run([as_bytes(sources[place])], [sent_of(relays[mate], rooms[mate]) for mate in mates])
-    deliver(relays, rooms)
-    for place, relay in enumerate(relays):
-        mates = nodes.members(nodes.of[place]).tolist()
-        copies = relay.copies_in(tuple(range(len(mates))))
+            copies.run([as_bytes(source)], [buffers[peer][: ranks[peer].sent_bytes] for peer in rank.members])
+    deliver(ranks, buffers)
+    for rank, target in zip(ranks, targets, strict=True):
+        copies = rank.into(tuple(range(len(rank.members))))
         if copies is not None:
-            received = [received_of(relays[mate], rooms[mate]) for mate in mates]
-            copies.run(received, [as_bytes(targets[place])])
-    for place, device in enumerate(group):
-        boxes = exchange_part(step, device).receives
+            copies.run([buffers[peer][ranks[peer].sent_bytes :] for peer in rank.members], [as_bytes(target)])
+    for position, tensor in enumerate(tensors):
+        boxes = tensor.receives
         for peer, which in zip(boxes.peers, boxes.which, strict=True):
             box = tuple(slice(*ends) for ends in zip(boxes.starts[which], boxes.stops[which], strict=True))
-            far = nodes.of[peer] != nodes.of[place]
-            wanted = expected[place][box] if far else np.full_like(expected[place][box], UNTOUCHED)
-            assert np.array_equal(targets[place][box], wanted), (step, place, peer)
+            box = within(box, step.target_box(group[position]))
+            off_node = nodes.of[peer] != nodes.of[position]
+            wanted = expected[position][box] if off_node else np.full_like(expected[position][box], UNTOUCHED)
+            assert np.array_equal(targets[position][box], wanted), (step, position, peer)
 
 
-def deliver(relays, rooms):
-    sent = [room.copy() for room in rooms]
-    for place, relay in enumerate(relays):
-        if relay.messages is None:
+def within(box, block):
+    """A box of the global array, in the indices of the block that holds it."""
+    return tuple(slice(s.start - start, s.stop - start) for s, (start, _) in zip(box, block, strict=True))
+
+
+def deliver(ranks, buffers):
+    sent = [buffer.copy() for buffer in buffers]
+    for position, rank in enumerate(ranks):
+        if rank.messages is None:
             continue
-        _, (counts, offsets) = relay.messages
+        _, (counts, offsets) = rank.messages
         for peer in np.flatnonzero(counts):
-            (its_counts, its_offsets), _ = relays[peer].messages
-            assert its_counts[place] == counts[peer]
-            message = sent[peer][its_offsets[place] : its_offsets[place] + its_counts[place]]
-            rooms[place][offsets[peer] : offsets[peer] + counts[peer]] = message
-
-
-def sent_of(relay, room):
-    return room[: relay.first]
-
-
-def received_of(relay, room):
-    return room[relay.first :]
+            (its_counts, its_offsets), _ = ranks[peer].messages
+            assert its_counts[position] == counts[peer]
+            message = sent[peer][its_offsets[position] : its_offsets[position] + its_counts[position]]
+            buffers[position][offsets[peer] : offsets[peer] + counts[peer]] = message
 
 
 def cut(array, box):
@@ -130,15 +134,15 @@ def test_what_crosses_between_meshes_arrives(pair, shape, numbers):
     check(plan_relayout(shape, "i8", *pair, machine=machine), numbers)
 
 
-def test_memory_is_within_the_bound():
+def test_memory_is_within_the_scratch_limit():
     mesh = Mesh(range(4), [("x", 4)])
     (step,) = plan_relayout((64,), "i8", Layout(["x"], mesh), Layout([U], mesh)).steps
     communicator = SimpleNamespace(allreduce_max=lambda values: values)
-    group = SimpleNamespace(nodes=(0, 1, 2, 3), meeting=None, communicator=lambda: communicator)
-    relay = Relay(group, 0, exchange_part(step, 0), ends_of(step, 0), 0, NOBODY)
-    assert relay.room == 6 * 16 * 8  # three messages each way
-    assert relay.open(1024)
-    assert not relay.open(1023)
+    group = SimpleNamespace(nodes=(0, 1, 2, 3), rendezvous=None, communicator=lambda: communicator)
+    relayed = Relayed(group, described(step, range(4), 0), Terms(0, 0), None)
+    assert relayed.scratch_bytes == 6 * 16 * 8  # three messages each way
+    assert relayed.open(1024)
+    assert not relayed.open(1023)
 
 
 def test_what_all_ranks_of_a_node_need_crosses_to_it_once():
@@ -160,26 +164,26 @@ def transpose(ranks, per_node, nbytes, **more):
     )
 
 
-def chosen(plan):
+def pays(plan):
     (step,) = plan.steps
-    assert ("through partners" in str(plan)) == costs.chosen(step, plan.machine)
-    return costs.chosen(step, plan.machine)
+    assert ("between nodes through" in str(plan)) == costs.relay_pays(step, plan.machine)
+    return costs.relay_pays(step, plan.machine)
 
 
-def test_many_small_messages_go_through_partners():
-    assert chosen(transpose(64, 8, 16))
-    assert chosen(transpose(64, 8, 64))
+def test_many_small_messages_go_through_aggregators():
+    assert pays(transpose(64, 8, 16))
+    assert pays(transpose(64, 8, 64))
 
 
 def test_long_messages_few_messages_and_what_stays_on_a_node_do_not():
-    assert not chosen(transpose(64, 8, 2**16))
-    assert not chosen(transpose(8, 1, 16))
-    assert not chosen(transpose(64, 0, 16))
+    assert not pays(transpose(64, 8, 2**16))
+    assert not pays(transpose(8, 1, 16))
+    assert not pays(transpose(64, 0, 16))
 
 
 def test_what_runs_in_rounds_does_not():
-    assert not chosen(transpose(64, 8, 64, max_scratch_bytes=2000))
-    assert chosen(transpose(64, 8, 64, max_scratch_bytes=2**20))
+    assert not pays(transpose(64, 8, 64, max_scratch_bytes=2000))
+    assert pays(transpose(64, 8, 64, max_scratch_bytes=2**20))
 
 
 def test_permutations_do_not():
@@ -187,18 +191,18 @@ def test_permutations_do_not():
     swapped = plan_relayout(
         (64,), "f8", Layout([("x", "y")], mesh), Layout([("y", "x")], mesh), machine=Machine(nodes=4)
     )
-    assert not chosen(swapped)
+    assert not pays(swapped)
 
 
 def test_it_can_be_forced(monkeypatch):
     short, long = transpose(64, 8, 16), transpose(64, 8, 2**16)
     monkeypatch.setattr(costs, "ALWAYS", True)
-    assert chosen(long)
-    assert not chosen(transpose(64, 0, 16))
+    assert pays(long)
+    assert not pays(transpose(64, 0, 16))
     monkeypatch.setattr(costs, "ALWAYS", False)
-    assert not chosen(short)
+    assert not pays(short)
 
 
 def test_the_choice_costs_little_on_large_meshes():
     """It looks at what three devices exchange, as all planning does."""
-    assert chosen(transpose(4096, 64, 16))
+    assert pays(transpose(4096, 64, 16))

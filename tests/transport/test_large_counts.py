@@ -8,10 +8,11 @@ import pytest
 
 from meshcomm import Layout, _tuning, plan_relayout
 from meshcomm._tuning import DEFAULT_SCRATCH
-from meshcomm.arrays.compile import exchange_part, most_bytes
+from meshcomm.arrays.compile import described, most_bytes
 from meshcomm.plans.plan import plan_direct
 from meshcomm.ranks import mpi
-from meshcomm.transport.packed import Exchange
+from meshcomm.ranks.teams import Location
+from meshcomm.transport.packed import Packed
 from support.reference import mesh_of
 
 U = "unsharded"
@@ -35,8 +36,8 @@ def exchange_of(plan, device, large_counts=True):
     (step,) = plan.steps
     members = tuple(step.ranks[d] for d in step.group_of(device))
     group = NoTeam(large_counts).group(None, 0, members)
-    part = exchange_part(step, device)
-    return Exchange(group, step.position_of(device), [part], most_bytes(step), step.parts)
+    tensor = described(step, Location(None, device))
+    return Packed(group, [tensor], most_bytes(step), step.rounds)
 
 
 @pytest.mark.parametrize("total", [2**31, 2**32, 2**33 + 3 * 2**20, 2**40])
@@ -50,13 +51,13 @@ def test_counts_and_offsets_of_large_blocks(total, ranks):
         for device in (0, ranks - 1):
             made = exchange_of(plan, device)
             for side in (made.send, made.receive):
-                counts, offsets = (np.asarray(values).tolist() for values in side.part(0))
-                others = [place for place in range(ranks) if place != device]
-                assert counts == [0 if place == device else total for place in range(ranks)]
-                places = [offsets[place] for place in others]
-                start = places[0]
-                assert places == [
-                    start + i * total if side.packing else place * total for i, place in enumerate(others)
+                counts, offsets = (np.asarray(values).tolist() for values in side.counts(0, 1))
+                others = [position for position in range(ranks) if position != device]
+                assert counts == [0 if position == device else total for position in range(ranks)]
+                starts = [offsets[position] for position in others]
+                start = starts[0]
+                assert starts == [
+                    start + i * total if side.packing else position * total for i, position in enumerate(others)
                 ]
 
 
@@ -67,21 +68,21 @@ def test_rounds_of_large_blocks_make_the_whole(itemsize):
     plan = plan_relayout((2 * length, 2), f"V{itemsize}", Layout(["x", U], mesh), Layout([U, "x"], mesh))
     (step,) = plan.steps
     made = exchange_of(plan, 0)
-    assert made.rounds == step.parts > 2**40 // DEFAULT_SCRATCH
-    assert made.send.room + made.receive.room <= DEFAULT_SCRATCH
+    assert made.rounds == step.rounds > 2**40 // DEFAULT_SCRATCH
+    assert made.scratch_bytes <= DEFAULT_SCRATCH
     sent = 0
-    for number in (0, 1, step.parts // 2, step.parts - 1):
-        counts, offsets = (np.asarray(values).tolist() for values in made.receive.part(number))
-        length_before = length // step.parts * number + min(number, length % step.parts)
+    for number in (0, 1, step.rounds // 2, step.rounds - 1):
+        counts, offsets = (np.asarray(values).tolist() for values in made.receive.counts(number, made.rounds))
+        length_before = length // step.rounds * number + min(number, length % step.rounds)
         assert offsets[1] == (length + length_before) * itemsize, "received in place"
         assert counts[0] == 0
         sent += counts[1]
-        assert counts[1] == made.send.part(number)[0][1] <= made.send.room
-    assert 4 * (length // step.parts) * itemsize <= sent <= 4 * (length // step.parts + 1) * itemsize
+        assert counts[1] == made.send.counts(number, made.rounds)[0][1] <= made.send.buffer_bytes(made.rounds)
+    assert 4 * (length // step.rounds) * itemsize <= sent <= 4 * (length // step.rounds + 1) * itemsize
 
 
 @pytest.mark.parametrize(
-    ("block", "large_counts", "in_pieces"),
+    ("block", "large_counts", "in_messages"),
     [
         (2**31 - 2, False, False),
         (2**31, False, True),
@@ -90,15 +91,17 @@ def test_rounds_of_large_blocks_make_the_whole(itemsize):
         (2**40, True, False),
     ],
 )
-def test_pieces_are_for_an_mpi_that_counts_with_an_int(block, large_counts, in_pieces):
+def test_messages_are_for_an_mpi_that_counts_with_an_int(block, large_counts, in_messages):
     mesh = mesh_of(2)
     plan = plan_direct((2 * block,), "u1", Layout(["x"], mesh), Layout([U], mesh))
     largest = plan.for_device(1)
     assert largest.bytes_moved == block
     # The new block has twice as many bytes, and offsets into it.
-    assert exchange_of(plan, 1, large_counts)._in_pieces is (in_pieces or (not large_counts and 2 * block >= 2**31))
+    assert exchange_of(plan, 1, large_counts)._in_messages is (
+        in_messages or (not large_counts and 2 * block >= 2**31)
+    )
     same = plan_direct((block, 2), "u1", Layout([U, "x"], mesh), Layout(["x", U], mesh))
-    assert exchange_of(same, 0, large_counts)._in_pieces is in_pieces
+    assert exchange_of(same, 0, large_counts)._in_messages is in_messages
 
 
 def test_what_is_sent_at_once_can_be_counted():
@@ -116,7 +119,7 @@ def test_what_is_sent_at_once_can_be_counted():
             return Long(self.start + start, self.start + stop)
 
     for size in (0, 1, 2**30, 2**31 - 1, 2**31, 2**32 + 5, 2**40):
-        pieces = mpi._sendable(Long(0, size))
-        assert sum(map(len, pieces)) == size
-        assert all(0 < len(piece) <= _tuning.LARGEST_COUNT for piece in pieces)
-        assert all(a.stop == b.start for a, b in pairwise(pieces))
+        messages = mpi._countable(Long(0, size))
+        assert sum(map(len, messages)) == size
+        assert all(0 < len(message) <= _tuning.LARGEST_COUNT for message in messages)
+        assert all(a.stop == b.start for a, b in pairwise(messages))

@@ -243,7 +243,7 @@ def a_request_is_dropped_and_mpi_finalised():
 
     exchange()
     request = start()
-    while not request._started._pending.test():  # it has arrived, but nobody asked for it
+    while not request._exchange._pending.test():  # it has arrived, but nobody asked for it
         pass
     MPI.Finalize()
     stamp()

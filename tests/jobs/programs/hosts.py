@@ -13,8 +13,7 @@ import numpy as np
 from mpi4py import MPI
 
 import meshcomm as mc
-from meshcomm.cli import calibrate
-from meshcomm.memory import scratch
+from meshcomm.cli import calibrate as calibration
 from meshcomm.plans import costs
 from meshcomm.transport import relay
 
@@ -33,7 +32,7 @@ def stamp():
 # -- what MPI and meshcomm see ----------------------------------------------------------------------------------------
 
 
-def places(*hosts):
+def shared_on(*hosts):
     """Rank i is on ``hosts[i]``, and shares memory with the ranks of its host alone."""
     names = COMM.allgather(socket.gethostname())
     assert names == list(hosts), names
@@ -53,7 +52,7 @@ def topology():
 
 def calibrate():
     """What is measured is both within a host and between them."""
-    assert calibrate.calibrate(None) == 0
+    assert calibration.calibrate(None) == 0
     expected()
 
 
@@ -93,24 +92,24 @@ def check(shape, source, target, name):
     assert np.array_equal(made.to_numpy(), array), (name, shape)
 
 
-# -- through partners -------------------------------------------------------------------------------------------------
+# -- through aggregators -----------------------------------------------------------------------------------------------
 
 
 class Opened:
-    """Make every exchange between nodes go through partners, and count those that do."""
+    """Make every exchange between nodes go through aggregators, and count those that do."""
 
     def __init__(self):
         self.count = self.refused = 0
         costs.ALWAYS = True
-        original = relay.Relay.open
+        original = relay.Relayed.open
 
-        def counted(its, bound):
-            opened = original(its, bound)
+        def counted(its, scratch_limit):
+            opened = original(its, scratch_limit)
             self.count += opened
             self.refused += not opened
             return opened
 
-        relay.Relay.open = counted
+        relay.Relayed.open = counted
 
 
 def random_relayout(rng):
@@ -147,7 +146,7 @@ def own_tensor(array, layout):
     return mc.from_local(block, layout, global_shape=array.shape)
 
 
-def through_partners(count, unshared=""):
+def through_aggregators(count, unshared=""):
     """Random relayouts, from blocks of our own and from those of the library; one host may share no memory."""
     if socket.gethostname() == unshared:
         os.environ["MESHCOMM_SHARED_MEMORY"] = "0"
@@ -168,18 +167,18 @@ def through_partners(count, unshared=""):
     expected()
 
 
-def no_room_for_partners():
-    """Where one rank has no room in memory that others see, all go on without partners."""
+def no_memory_for_aggregators():
+    """Where one rank has no memory that others see, all go on without aggregators."""
     opened = Opened()
     if COMM.rank == COMM.size - 1:
-        scratch.shared_scratch = lambda size: None
+        relay.shared_scratch = lambda size: None
     relayouts("rows to columns", "gather")
     assert opened.refused > 0
     assert opened.count == 0
 
 
 def gather_of(lines):
-    """A gather of so many lines, directly or through partners as the environment says."""
+    """A gather of so many lines, directly or through aggregators as the environment says."""
     if os.environ.get("THROUGH"):
         Opened()
     else:
@@ -232,9 +231,9 @@ def all_raise():
         expected()
 
 
-def sleep():
-    COMM.Barrier()
-    time.sleep(LONG)
+def spin():
+    while True:
+        pass
 
 
 if __name__ == "__main__":

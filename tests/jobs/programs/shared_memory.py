@@ -1,4 +1,4 @@
-"""Jobs whose ranks share memory, one function for each case: ``mpiexec -n 2 python shared_cases.py NAME``.
+"""Jobs whose ranks share memory, one function for each case: ``mpiexec -n 2 python shared_memory.py NAME``.
 
 Cases that go well print "as expected" on every rank.
 """
@@ -12,7 +12,9 @@ from mpi4py import MPI
 
 from meshcomm._kernels import BoxCopies
 from meshcomm.memory import pools
-from meshcomm.ranks import rendezvous, watchdog
+from meshcomm.memory._rendezvous import Routes
+from meshcomm.ranks import rendezvous as sharing
+from meshcomm.ranks import watchdog
 from meshcomm.ranks.mpi import MPICommunicator
 
 comm = MPI.COMM_WORLD.Dup()
@@ -24,64 +26,63 @@ def expected():
     print("as expected\n", end="", flush=True)
 
 
-def met():
-    return rendezvous.meet(MPICommunicator(comm), tuple(range(comm.size)))[0]
+def opened():
+    return sharing.open_rendezvous(MPICommunicator(comm), tuple(range(comm.size)))[0]
 
 
-def gather(meeting, source, target):
-    """Gather the blocks of all ranks, through the meeting; what it leaves is not there."""
-    routes = shared.Routes(
-        SIZE,
-        RANK,
-        [(place, False) for place in range(SIZE) if place != RANK],
-        [(place, False) for place in range(SIZE) if place != RANK],
-    )
-    return shared.exchange(meeting, routes, copies, 1, source, target)
+def gather(rendezvous, source, target):
+    """Gather the blocks of all ranks; return what does not get through."""
+    others = [(peer, False) for peer in range(SIZE) if peer != RANK]
+    routes = Routes(SIZE, RANK, others, others)
+    if not rendezvous.exchange(routes, 1, source, target):
+        routes.plan(*copies(routes.reads_from, routes.writes_to))
+        rendezvous.resume()
+    return routes.left
 
 
 def copies(reads, writes):
     return (
-        _copies([NBYTES] * SIZE, [SIZE * NBYTES], [(place, 0, place) for place in (*reads, RANK)]),
-        _copies([NBYTES], [SIZE * NBYTES] * SIZE, [(0, place, RANK) for place in writes]),
+        _copies([NBYTES] * SIZE, [SIZE * NBYTES], [(peer, 0, peer) for peer in (*reads, RANK)]),
+        _copies([NBYTES], [SIZE * NBYTES] * SIZE, [(0, peer, RANK) for peer in writes]),
     )
 
 
-def _copies(sources, targets, pieces):
-    source, target, at = (np.array(column, dtype=np.intp).reshape(-1) for column in np.array(pieces).reshape(-1, 3).T)
+def _copies(sources, targets, boxes):
+    source, target, at = (np.array(column, dtype=np.intp).reshape(-1) for column in np.array(boxes).reshape(-1, 3).T)
     ones = np.ones((len(source), 1), dtype=np.intp)
     return BoxCopies(sources, targets, 1, source, 0 * at, ones, target, at * NBYTES, ones, ones * NBYTES)
 
 
-def gathered(meeting, shares=True):
+def gathered(rendezvous, shares=True):
     source = pools.allocate(NBYTES) if shares else np.empty(NBYTES, np.uint8)
     target = np.empty(SIZE * NBYTES, np.uint8)
     source[:] = RANK + 1
-    assert gather(meeting, source, target) is None
+    assert gather(rendezvous, source, target) is None
     assert (target.reshape(SIZE, NBYTES) == np.arange(1, SIZE + 1)[:, None]).all()
     return source, target
 
 
 def progress():
     """A send that needs its sender's progress, while the sender waits in an exchange."""
-    meeting = met()
+    rendezvous = opened()
     big = np.full(2**22, RANK, np.uint8)
     if RANK == 0:
         request = comm.Isend(big, 1)
-        gathered(meeting)
+        gathered(rendezvous)
         request.Wait()
     else:
         comm.Recv(big, 0)
         assert (big == 0).all()
-        gathered(meeting)
+        gathered(rendezvous)
     expected()
 
 
 def after_finalize():
-    meeting = met()
-    source, _ = gathered(meeting)
+    rendezvous = opened()
+    source, _ = gathered(rendezvous)
     late = pools.allocate(2**20)
     late[:] = 3
-    meeting.close()
+    rendezvous.close()
     comm.Free()
     MPI.Finalize()
     assert (source == RANK + 1).all()
@@ -93,52 +94,52 @@ def after_finalize():
 
 
 def off():
-    assert met() is None
+    assert opened() is None
     assert pools.allocate(10) is None
-    assert rendezvous.describe() == "off: MESHCOMM_SHARED_MEMORY=0 on rank 0", rendezvous.describe()
+    assert sharing.describe() == "off: MESHCOMM_SHARED_MEMORY=0 on rank 0", sharing.describe()
     expected()
 
 
 def tiny():
     """16 KiB per rank: the fifth block is no shared one, and all goes on."""
-    meeting = met()
+    rendezvous = opened()
     held = [pools.allocate(4096) for _ in range(5)]
     assert [block is None for block in held] == [False] * 4 + [True]
     del held
-    gathered(meeting)
+    gathered(rendezvous)
     expected()
 
 
 def no_such_file():
     """What /proc shows is not the pool: of another process, say."""
-    own = rendezvous._offer
+    own = sharing._offer
     if RANK == 1:
         fd = os.open(os.devnull, os.O_RDONLY)
-        rendezvous._offer = lambda *args: own(*args) | {"fd": fd}
-    assert met() is None
-    assert "cannot be mapped" in rendezvous.describe(), rendezvous.describe()
-    assert rendezvous.describe().startswith("off")
-    rendezvous._offer = own
-    gathered(met())
+        sharing._offer = lambda *args: own(*args) | {"fd": fd}
+    assert opened() is None
+    assert "cannot be mapped" in sharing.describe(), sharing.describe()
+    assert sharing.describe().startswith("off")
+    sharing._offer = own
+    gathered(opened())
     expected()
 
 
 def one_is_killed():
-    meeting = met()
-    gathered(meeting)
+    rendezvous = opened()
+    gathered(rendezvous)
     if RANK == 1:
         os.kill(os.getpid(), signal.SIGKILL)
-    gathered(meeting)
+    gathered(rendezvous)
 
 
 def one_is_interrupted():
     watchdog.install()
-    meeting = met()
-    gathered(meeting)
+    rendezvous = opened()
+    gathered(rendezvous)
     if RANK == 1:
         signal.signal(signal.SIGALRM, signal.default_int_handler)
         signal.setitimer(signal.ITIMER_REAL, 0.3)
-        gathered(meeting)
+        gathered(rendezvous)
     else:
         import time
 

@@ -1,0 +1,140 @@
+"""Copies between the blocks of ranks that share memory: what is copied from where to where. Nothing runs here.
+
+What is to be copied is the same as over MPI; shared memory is only another way for it to go. For each pair of ranks
+the receiver reads from the sender's block, or the sender writes to the receiver's, whichever is shared. If both are,
+the rank whose own side has the shorter runs does it: the other side is then touched in whole cache lines.
+
+Several tensors move in one exchange. Their new blocks lie in one stretch of memory, so that the other ranks find all
+of them when they know where it begins.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from meshcomm._kernels import BoxCopies
+from meshcomm._tuning import LINE
+from meshcomm._types import Indices, Shape
+from meshcomm.layouts.boxes import box_shape
+from meshcomm.memory.copies import Strided, as_byte_boxes, concatenated
+from meshcomm.transport.exchange import Tensor
+
+
+def stretch_offsets(sizes: Sequence[int]) -> list[int]:
+    """Return where blocks of these *sizes* begin in one stretch of memory, and its length.
+
+    Each begins on a cache line of its own.
+
+    >>> stretch_offsets([10, 64, 1])
+    [0, 64, 128, 192]
+    """
+    lines = [-(-size // LINE) * LINE for size in sizes]
+    return [0, *np.cumsum(lines, dtype=np.intp).tolist()]
+
+
+class LocalCopies:
+    """The copies between the blocks of this rank and those of its local peers.
+
+    Parameters
+    ----------
+    tensors: the boxes that the group exchanges
+    members: the positions in the group of the ranks that share memory, this rank among them; a local peer is named by
+        its index there
+    """
+
+    def __init__(self, tensors: Sequence[Tensor], members: tuple[int, ...]) -> None:
+        self.tensors = tensors
+        self.members = members
+        self.several = len(tensors) > 1
+        self.here = members.index(tensors[0].position)
+
+    def pairs(self, receives: bool) -> list[tuple[int, bool]]:
+        """Return the local peers with bytes for this rank, or from it, and whether the sender should rather write."""
+        found: dict[int, bool] = {}
+        for tensor in self.tensors:
+            boxes = tensor.receives if receives else tensor.sends
+            for peer, box in zip(boxes.peers.tolist(), boxes.which.tolist(), strict=True):
+                extent = boxes.stops[box] - boxes.starts[box]
+                if peer == tensor.position or peer not in self.members or not extent.all():
+                    continue
+                sender, receiver = (peer, tensor.position) if receives else (tensor.position, peer)
+                found[self.members.index(peer)] = self.several or _rather_writes(tensor, sender, receiver, extent)
+        return list(found.items())
+
+    def reads_and_writes(
+        self, reads_from: tuple[int, ...], writes_to: tuple[int, ...]
+    ) -> tuple[BoxCopies | None, BoxCopies | None]:
+        """Return the copies from blocks of local peers to the new block, and from the blocks to those of peers.
+
+        What stays on this rank goes with the one or the other, so that memory is read once, or written once.
+        """
+        here = (self.here,)
+        if reads_from:
+            return self.reads(reads_from + here), self.writes(writes_to)
+        return None, self.writes(writes_to + here)
+
+    def reads(self, peers: tuple[int, ...]) -> BoxCopies | None:
+        """Return the copies from the blocks of local *peers*, this rank perhaps among them, to the new block."""
+        (tensor,) = self.tensors
+        sizes, boxes = [0] * len(self.members), tensor.receives
+        theirs, ours = [], []
+        for number in sorted(peers):
+            which = boxes.of(self.members[number])
+            if len(which):
+                starts, stops = boxes.starts[which], boxes.stops[which]
+                theirs.append(tensor.in_source(self.members[number], number, starts, stops))
+                ours.append(tensor.in_target(tensor.position, 0, starts, stops))
+                sizes[number] = tensor.source_bytes(self.members[number])
+        if not ours:
+            return None
+        ndim, target = boxes.starts.shape[1], [tensor.target_bytes(tensor.position)]
+        source, into = concatenated(theirs, ndim), concatenated(ours, ndim)
+        return BoxCopies(sizes, target, tensor.itemsize, *source[:3], *into, len(self.members))
+
+    def writes(self, peers: tuple[int, ...]) -> BoxCopies | None:
+        """Return the copies from the blocks to the new blocks of local *peers*, this rank perhaps among them."""
+        offsets = {number: self._offsets_of(self.members[number]) for number in peers}
+        sizes = [offsets[number][-1] if number in offsets else 0 for number in range(len(self.members))]
+        ours, theirs = [], []
+        for region, tensor in enumerate(self.tensors):
+            mine: list[Strided] = []
+            others: list[Strided] = []
+            for number in sorted(peers):
+                which = tensor.sends.of(self.members[number])
+                if len(which):
+                    starts, stops = tensor.sends.starts[which], tensor.sends.stops[which]
+                    mine.append(tensor.in_source(tensor.position, region, starts, stops))
+                    there = tensor.in_target(self.members[number], number, starts, stops)
+                    others.append(there._replace(offsets=there.offsets + offsets[number][region]))
+            ndim = tensor.sends.starts.shape[1]
+            ours.append(concatenated(mine, ndim))
+            theirs.append(concatenated(others, ndim))
+        itemsizes = [tensor.itemsize for tensor in self.tensors]
+        (source, itemsize), (target, _) = as_byte_boxes(ours, itemsizes), as_byte_boxes(theirs, itemsizes)
+        if not len(source.offsets):
+            return None
+        own = [tensor.source_bytes(tensor.position) for tensor in self.tensors]
+        return BoxCopies(own, sizes, itemsize, *source[:3], *target, len(self.members))
+
+    def _offsets_of(self, position: int) -> list[int]:
+        """Return where the new blocks of a position begin in its stretch, and the length of this."""
+        sizes = [tensor.target_bytes(position) for tensor in self.tensors]
+        return stretch_offsets(sizes) if self.several else [0, sizes[0]]
+
+
+def _rather_writes(tensor: Tensor, sender: int, receiver: int, extent: Indices) -> bool:
+    """Return whether the sender's side of a box has shorter runs than the receiver's."""
+    source, target = tensor.source(sender), tensor.target(receiver)
+    assert source is not None
+    assert target is not None
+    return _run(box_shape(source), extent) < _run(box_shape(target), extent)
+
+
+def _run(shape: Shape, extent: Indices) -> int:
+    """Return how many elements of a box lie one after the other in a block of *shape*."""
+    run = 1
+    for n, length in zip(reversed(shape), reversed(extent.tolist()), strict=True):
+        run *= length
+        if length < n:
+            break
+    return run

@@ -1,0 +1,333 @@
+"""Groups of ranks in one process, of which some share memory: each rank is a thread with a pool of its own.
+
+Their communicator does as late as it may what MPI may do late: it reads what is sent when the receiver waits, and the
+data of a nonblocking AllToAll moves when all ranks wait. So a test sees when a buffer is used again too early.
+"""
+
+import queue
+import threading
+from collections import Counter, defaultdict
+from contextlib import contextmanager
+from itertools import pairwise
+
+import numpy as np
+
+from meshcomm.layouts.boxes import Box
+from meshcomm.memory import pools
+from meshcomm.ranks.communicator import Communicator
+from meshcomm.ranks.teams import Group, Team, World
+from meshcomm.transport.exchange import from_boxes
+from support.in_process_ranks import MIB, Node
+
+ALONE = None
+"""The host of a rank that shares no memory."""
+
+
+class FailedElsewhere(BaseException):
+    """Another rank has raised an exception."""
+
+
+class Message:
+    """Bytes that were sent, and whether the receiver has taken them."""
+
+    def __init__(self, data):
+        self.data, self.taken = data, threading.Event()
+
+
+class Wires:
+    """What connects the ranks: a queue for each pair and kind of message."""
+
+    def __init__(self, size):
+        self.queues = defaultdict(queue.Queue)
+        self.barrier = threading.Barrier(size)
+        self.failed = False
+
+    def fail(self):
+        self.failed = True
+        self.barrier.abort()
+
+    def check(self):
+        if self.failed:
+            raise FailedElsewhere
+
+    def get(self, key):
+        while True:
+            try:
+                return self.queues[key].get(timeout=0.05)
+            except queue.Empty:
+                self.check()
+
+    def wait_until_taken(self, message):
+        while not message.taken.wait(0.05):
+            self.check()
+
+
+class InFlight:
+    """Messages that are not complete."""
+
+    def __init__(self, communicator, outgoing, incoming, collective):
+        self.communicator, self.outgoing, self.incoming, self.collective = communicator, outgoing, incoming, collective
+
+    def wait(self):
+        if self.collective:
+            try:
+                self.communicator.wires.barrier.wait()
+            except threading.BrokenBarrierError:
+                raise FailedElsewhere from None
+        for key, into in self.incoming:
+            self.communicator.take(key, into)
+        for message in self.outgoing:
+            self.communicator.wires.wait_until_taken(message)
+
+    def test(self):
+        self.wait()
+        return True
+
+
+class ThreadCommunicator(Communicator):
+    """A communicator of threads; it counts what it receives from other ranks, and notes its collective calls."""
+
+    def __init__(self, wires, size, rank):
+        self.wires, self.size, self.rank = wires, size, rank
+        self.received = Counter()  # bytes by sender
+        self.calls = []
+
+    def take(self, key, into):
+        message = self.wires.get(key)
+        assert len(message.data) == len(into), (key, len(message.data), len(into))
+        into[:] = message.data
+        self.received[key[1]] += len(into)
+        message.taken.set()
+
+    def _start(self, kind, send, receive, collective=False):
+        (data, counts, offsets), (into, into_counts, into_offsets) = send, receive
+        outgoing, incoming = [], []
+        for peer in range(self.size):
+            if counts[peer]:
+                message = Message(data[offsets[peer] : offsets[peer] + counts[peer]])
+                self.wires.queues[kind, self.rank, peer].put(message)
+                outgoing.append(message)
+            if into_counts[peer]:
+                key = kind, peer, self.rank
+                incoming.append((key, into[into_offsets[peer] : into_offsets[peer] + into_counts[peer]]))
+        return InFlight(self, outgoing, incoming, collective)
+
+    def alltoallv(self, send, receive):
+        self.start_alltoallv(send, receive).wait()
+
+    def start_alltoallv(self, send, receive):
+        self.calls.append("alltoallv")
+        return self._start("alltoallv", send, receive, collective=True)
+
+    def start_messages(self, send, receive):
+        return self._start("messages", send, receive)
+
+    def permute(self, data, to, into, source):
+        counts, into_counts, zeros = np.zeros(self.size, int), np.zeros(self.size, int), np.zeros(self.size, int)
+        if to is not None:
+            counts[to] = len(data)
+        if source is not None:
+            into_counts[source] = len(into)
+        self._start("messages", (data, counts, zeros), (into, into_counts, zeros)).wait()
+
+    def allgatherv(self, send, receive):
+        self.calls.append("allgatherv")
+        everywhere = [len(send)] * self.size, [0] * self.size
+        self._start("allgatherv", (send, *everywhere), receive, collective=True).wait()
+
+    def _told(self, value):
+        for peer in range(self.size):
+            self.wires.queues["value", self.rank, peer].put(value)
+        return [self.wires.get(("value", peer, self.rank)) for peer in range(self.size)]
+
+    def allreduce_max(self, values):
+        self.calls.append("allreduce_max")
+        return np.max(self._told(values), axis=0)
+
+    def allgather(self, message):
+        self.calls.append("allgather")
+        return self._told(message)
+
+    def broadcast(self, data, root):
+        data[:] = self._told(data.copy())[root]
+
+    def send(self, data, rank):
+        zeros = [0] * self.size
+        counts = [len(data) * (peer == rank) for peer in range(self.size)]
+        self._start("pair", (data, counts, zeros), (data, zeros, zeros)).wait()
+
+    def receive(self, into, rank):
+        self.take(("pair", rank, self.rank), into)
+
+    def barrier(self, seconds):
+        self._told(None)
+        return []
+
+    def split(self, color, key):
+        raise NotImplementedError("a group of all ranks is enough for these tests")
+
+    def progress(self):
+        self.wires.check()
+
+    def free(self):
+        pass
+
+
+class ThreadWorld(World):
+    """The world as one of the threads sees it."""
+
+    def __init__(self, communicator):
+        super().__init__(communicator.size, communicator.rank)
+        self.communicator = communicator
+
+    def connect(self, ranks):
+        return self.communicator
+
+
+class ThreadPools:
+    """Stands for the pool of the process: each thread has that of its rank."""
+
+    def __init__(self):
+        self.here = threading.local()
+
+    def allocate(self, nbytes):
+        return None if self.pool is None else self.pool.allocate(nbytes)
+
+    def locate(self, array):
+        return -1 if self.pool is None else self.pool.locate(array)
+
+    @property
+    def pool(self):
+        return getattr(self.here, "pool", None)
+
+
+class Rank:
+    """One rank: its group, whose position is the number of the rank; its pool, and its communicator."""
+
+    def __init__(self, position, group, pool):
+        self.position, self.group, self.pool, self.communicator = position, group, pool, group.opened
+
+    def block(self, nbytes, shared):
+        """Return a new block in the pool, or in memory that nobody shares."""
+        made = self.pool.allocate(nbytes) if shared and self.pool is not None else None
+        return np.empty(nbytes, np.uint8) if made is None else made
+
+
+class Ranks:
+    """Ranks on these *hosts*: those of one host share memory, those that are `ALONE` do not.
+
+    Use it in `own_pools`, so that each rank has its own pool.
+    """
+
+    def __init__(self, hosts, stand_in, share=4 * MIB):
+        self.stand_in = stand_in
+        self.wires = Wires(len(hosts))
+        communicators = [ThreadCommunicator(self.wires, len(hosts), rank) for rank in range(len(hosts))]
+        self.ranks = [None] * len(hosts)
+        nodes = tuple(rank if host is ALONE else hosts.index(host) for rank, host in enumerate(hosts))
+        for node in sorted(set(nodes)):
+            members = [rank for rank, its in enumerate(nodes) if its == node]
+            made = Node(len(members), share, [self.wires.check] * len(members), members) if len(members) > 1 else None
+            for i, rank in enumerate(members):
+                group = Team(ThreadWorld(communicators[rank]), range(len(hosts))).everyone
+                assert isinstance(group, Group)
+                group.opened = communicators[rank]
+                if made is not None:
+                    group.rendezvous = made.rendezvous[i]
+                if len(set(nodes)) < len(nodes):
+                    group.nodes = nodes
+                self.ranks[rank] = Rank(rank, group, made.pools[i] if made is not None else None)
+
+    def run(self, call):
+        """Return what ``call(rank)`` returns or raises, for each `Rank`, each in its thread."""
+        results = [None] * len(self.ranks)
+
+        def body(number):
+            self.stand_in.here.pool = self.ranks[number].pool
+            try:
+                results[number] = call(self.ranks[number])
+            except BaseException as error:
+                results[number] = error
+                self.wires.fail()
+
+        threads = [threading.Thread(target=body, args=(number,), daemon=True) for number in range(len(results))]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return results
+
+    def results(self, call):
+        """As `run`, but raise what a rank has raised."""
+        results = self.run(call)
+        for result in sorted(results, key=lambda result: isinstance(result, FailedElsewhere)):
+            if isinstance(result, BaseException):
+                raise result
+        return results
+
+
+@contextmanager
+def own_pools(monkeypatch):
+    """A context in which `meshcomm.memory.pools` uses the pool of the calling rank."""
+    stand_in = ThreadPools()
+    with monkeypatch.context() as patched:
+        patched.setattr(pools, "shared", stand_in)
+        yield lambda hosts, **options: Ranks(hosts, stand_in, **options)
+
+
+# -- what they exchange -----------------------------------------------------------------------------------------------
+
+
+class Case:
+    """An array of *shape* in a dtype, and which box of it each rank holds before and after."""
+
+    def __init__(self, shape, sources, targets, dtype="u1", seed=0):
+        self.dtype = np.dtype(dtype)
+        rng = np.random.default_rng(seed)
+        values = rng.integers(256, size=(*shape, self.dtype.itemsize), dtype=np.uint8)
+        self.array = values.view(f"V{self.dtype.itemsize}")[..., 0]
+        self.sources: list[Box] = sources
+        self.targets: list[Box] = targets
+
+    def tensor(self, position):
+        return from_boxes(self.dtype.itemsize, position, self.sources, self.targets)
+
+    def source(self, position):
+        return self._bytes(self.sources[position])
+
+    def target(self, position):
+        return self._bytes(self.targets[position])
+
+    def _bytes(self, box):
+        block = self.array[tuple(slice(*ends) for ends in box)]
+        return np.frombuffer(block.tobytes(), np.uint8)
+
+    @property
+    def most_bytes(self):
+        boxes = [*self.sources, *self.targets]
+        return max(int(np.prod([b - a for a, b in box])) for box in boxes) * self.dtype.itemsize
+
+
+def cut(n, count):
+    ends = [n * i // count for i in range(count + 1)]
+    return list(pairwise(ends))
+
+
+def rows_to_columns(size, shape=(7, 5), **options):
+    """Each rank has some rows, and gets some columns."""
+    rows = [(each, (0, shape[1])) for each in cut(shape[0], size)]
+    columns = [((0, shape[0]), each) for each in cut(shape[1], size)]
+    return Case(shape, rows, columns, **options)
+
+
+def anything(size, seed, **options):
+    """Each rank has some rows, perhaps none, and gets any box; boxes may overlap."""
+    rng = np.random.default_rng([seed, size])
+    shape = tuple(rng.integers(1, 12, 2).tolist())
+    ends = sorted([0, shape[0], *rng.integers(0, shape[0] + 1, size - 1).tolist()])
+    rows = [(each, (0, shape[1])) for each in pairwise(ends)]
+    boxes = []
+    for _ in range(size):
+        box = [sorted(rng.integers(0, n + 1, 2).tolist()) for n in shape]
+        boxes.append(tuple((a, b) for a, b in box))
+    return Case(shape, rows, boxes, seed=seed, **options)

@@ -1,0 +1,304 @@
+"""Which way the bytes go, for which facts, alike on all ranks; and that each way moves what the plan says."""
+
+import sys
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from meshcomm import Layout, plan_relayout
+from meshcomm.arrays.compile import described, exchanging_steps
+from meshcomm.layouts.machine import Machine
+from meshcomm.memory.scratch import scratch
+from meshcomm.ranks.teams import Location
+from meshcomm.transport import choose, relay
+from meshcomm.transport.exchange import Terms
+from meshcomm.transport.local_copies import stretch_offsets
+from support.in_process_groups import ALONE, anything, own_pools, rows_to_columns
+from support.reference import mesh_of
+from support.sampling import sampled
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has this memory")
+
+U = "unsharded"
+ONE_NODE, TWO_NODES, NO_SHARING = [0, 0, 0, 0], [0, 1, 0, 1], [ALONE] * 4
+WITH_ONE_ALONE = [0, ALONE, 0, 0]
+HOSTS = {"one node": ONE_NODE, "two nodes": TWO_NODES, "one alone": WITH_ONE_ALONE, "no sharing": NO_SHARING}
+
+
+@pytest.fixture
+def ranks(monkeypatch):
+    """A function that makes ranks on the hosts that are given."""
+    with own_pools(monkeypatch) as make:
+        yield make
+
+
+def moved(rank, operation, cases, source_shared=True, target_shared=True):
+    """Run an *operation* and check the new blocks."""
+    sources = [rank.block(len(case.source(rank.position)), source_shared) for case in cases]
+    for source, case in zip(sources, cases, strict=True):
+        source[:] = case.source(rank.position)
+    wanted = [case.target(rank.position) for case in cases]
+    offsets = stretch_offsets([len(its) for its in wanted])
+    stretch = rank.block(offsets[-1], target_shared)
+    targets = [stretch[start : start + len(its)] for start, its in zip(offsets, wanted, strict=False)]
+    operation.run(sources, targets, stretch if len(cases) > 1 else None)
+    for target, its in zip(targets, wanted, strict=True):
+        assert np.array_equal(target, its)
+
+
+def operation_of(rank, cases, **terms):
+    tensors = [case.tensor(rank.position) for case in cases]
+    return choose.exchange(rank.group, tensors, Terms(1, sum(case.most_bytes for case in cases), **terms))
+
+
+def gather(size):
+    case = rows_to_columns(size, (8, 8))
+    case.targets = [((0, 8), (0, 8))] * size
+    return case
+
+
+def ring(size):
+    case = rows_to_columns(size, (8, 8))
+    case.targets = case.sources[1:] + case.sources[:1]
+    return case
+
+
+# -- the way ----------------------------------------------------------------------------------------------------------
+
+WAYS = [
+    # hosts, terms, what is exchanged, the way
+    ("no sharing", {}, rows_to_columns, "Packed"),
+    ("no sharing", {"permutes": True}, ring, "Permuted"),
+    ("no sharing", {"gathers": True}, gather, "Gathered"),
+    ("no sharing", {"relay_pays": True}, rows_to_columns, "Packed"),
+    ("one node", {}, rows_to_columns, "InPlace"),
+    ("one node", {"permutes": True}, ring, "InPlace"),
+    ("one node", {"gathers": True}, gather, "InPlace"),
+    ("one node", {"relay_pays": True}, rows_to_columns, "InPlace"),
+    ("two nodes", {}, rows_to_columns, "_Mixed"),
+    ("two nodes", {"permutes": True}, ring, "_Mixed"),
+    ("two nodes", {"gathers": True}, gather, "_Mixed"),
+    ("two nodes", {"relay_pays": True}, rows_to_columns, "Relayed"),
+    ("two nodes", {"relay_pays": True, "scratch_limit": 10}, rows_to_columns, "_Mixed"),
+    ("one alone", {}, rows_to_columns, "_Mixed"),
+    ("one alone", {"relay_pays": True}, rows_to_columns, "Relayed"),
+]
+
+
+@pytest.mark.parametrize(("hosts", "terms", "case", "way"), WAYS)
+def test_the_way(ranks, hosts, terms, case, way):
+    case = case(4)
+
+    def program(rank):
+        operation = operation_of(rank, [case], **terms)
+        for _ in range(3):
+            moved(rank, operation, [case])
+        return type(operation._way).__name__, rank.communicator.calls
+
+    results = ranks(HOSTS[hosts]).results(program)
+    assert {found for found, _ in results} == {way}
+    assert len({tuple(calls) for _, calls in results}) == 1, "all ranks make the same collective calls"
+
+
+@pytest.mark.parametrize("hosts", HOSTS)
+def test_several_tensors_are_never_relayed_or_gathered(ranks, hosts):
+    cases = [rows_to_columns(4, (7, 9), dtype="V3"), anything(4, 2, dtype="V2")]
+
+    def program(rank):
+        operation = operation_of(rank, cases, relay_pays=True)
+        moved(rank, operation, cases)
+        return type(operation._way).__name__
+
+    way = {"one node": "InPlace", "no sharing": "Packed"}.get(hosts, "_Mixed")
+    assert ranks(HOSTS[hosts]).results(program) == [way] * 4
+
+
+def test_a_rank_by_itself_exchanges_with_nobody(ranks):
+    def program(rank):
+        case = rows_to_columns(1)
+        operation = operation_of(rank, [case])
+        moved(rank, operation, [case])
+        return type(operation).__name__, rank.communicator.calls
+
+    assert ranks([ALONE]).results(program) == [("Kept", [])]
+
+
+def test_where_one_rank_has_no_memory_nobody_relays(ranks, monkeypatch):
+    case, made = rows_to_columns(4), relay.shared_scratch
+
+    def program(rank):
+        operation = operation_of(rank, [case], relay_pays=True)
+        moved(rank, operation, [case])
+        return type(operation._way).__name__
+
+    four = ranks(TWO_NODES)
+    full = four.ranks[2].pool
+    monkeypatch.setattr(relay, "shared_scratch", lambda size: None if four.stand_in.pool is full else made(size))
+    assert four.results(program) == ["_Mixed"] * 4
+
+
+def test_a_group_that_was_opened_again_chooses_again(ranks):
+    """Its rendezvous may be another one, or none."""
+    case = rows_to_columns(4)
+
+    def program(rank):
+        group = rank.group
+        operation, found = operation_of(rank, [case]), []
+        kept = group.rendezvous, group.nodes
+        for rendezvous, nodes in (kept, (None, None), (kept[0], (0, 0, 0, 0))):
+            group.rendezvous, group.nodes = rendezvous, nodes
+            moved(rank, operation, [case])
+            way = operation._way
+            moved(rank, operation, [case])
+            assert operation._way is way, "while it is open the way stays"
+            found.append(type(way).__name__)
+        return found
+
+    assert ranks(ONE_NODE).results(program) == [["InPlace", "Packed", "InPlace"]] * 4
+
+
+@pytest.mark.parametrize(
+    ("oversubscribed", "one_node", "rounds", "expected"),
+    [(False, True, 1, 4), (True, True, 1, 1), (False, False, 1, 1), (False, True, 9, 9), (True, True, 9, 9)],
+)
+def test_rounds(ranks, monkeypatch, oversubscribed, one_node, rounds, expected):
+    """As many as the scratch limit asks for, or as the caches do, on a node with a processor for each rank."""
+    case = rows_to_columns(2, (8, 8))
+    monkeypatch.setattr(choose, "ROUND_BYTES", case.most_bytes // 4)
+
+    def program(rank):
+        team = rank.group.team
+        team._machine, team.oversubscribed = Machine(nodes=0 if one_node else (0, 1)), oversubscribed
+        operation = operation_of(rank, [case], rounds=rounds)
+        moved(rank, operation, [case])
+        return operation._way.rounds, len(rank.communicator.calls)
+
+    assert ranks([ALONE] * 2).results(program) == [(expected, expected)] * 2
+
+
+@pytest.mark.parametrize(
+    ("gathered", "count", "at_once"), [(2**17, 2, True), (2**17 + 1, 2, False), (2**31, 2**20, False)]
+)
+def test_small_blocks_are_gathered_at_once(gathered, count, at_once):
+    assert choose.gathers_at_once(gathered, count) == at_once
+
+
+# -- nonblocking ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("hosts", HOSTS)
+@pytest.mark.parametrize("permutes", [False, True])
+def test_nonblocking_exchanges_start_without_waiting(ranks, hosts, permutes):
+    case = ring(4) if permutes else rows_to_columns(4)
+
+    def program(rank):
+        here = rank.position
+        operation = choose.nonblocking(rank.group, [case.tensor(here)], Terms(1, case.most_bytes, permutes=permutes))
+        in_flight = []
+        for _ in range(2):  # two at the same time
+            source, target = case.source(here), np.zeros(len(case.target(here)), np.uint8)
+            in_flight.append((operation.start([source], [target], lambda use, size: np.empty(size, np.uint8)), target))
+        for request, target in in_flight:
+            request.wait()
+            assert np.array_equal(target, case.target(here))
+            assert request.test()
+
+    ranks(HOSTS[hosts]).results(program)
+
+
+# -- messages on the node while others are in flight ------------------------------------------------------------------
+
+
+def mixed(ranks):
+    """Exchange blocks that nobody shares: messages on the node, while those to the other node are in flight."""
+    case = rows_to_columns(4, (64, 64))
+
+    def program(rank):
+        operation = operation_of(rank, [case], stages=False)
+        for _ in range(2):
+            moved(rank, operation, [case], False, False)
+        assert type(operation._way).__name__ == "_Mixed"
+        assert set(rank.communicator.received) == {0, 1, 2, 3} - {rank.position}
+
+    ranks(TWO_NODES).results(program)
+
+
+def test_messages_on_the_node_do_not_touch_what_is_in_flight(ranks):
+    mixed(ranks)
+
+
+def test_with_one_buffer_for_both_they_would(ranks, monkeypatch):
+    """So the test above can fail."""
+    monkeypatch.setattr(choose, "_off_node_buffer", scratch)
+    with pytest.raises(AssertionError):
+        mixed(ranks)
+
+
+# -- what moves is what the plan says ---------------------------------------------------------------------------------
+
+CHANGES = {  # of one step, in one group of all ranks
+    "rows to columns": ((4,), ["x", U], [U, "x"]),
+    "columns to rows": ((4,), [U, "x"], ["x", U]),
+    "gather": ((4,), ["x", U], [U, U]),
+    "gather of boxes": ((2, 2), ["x", "y"], [U, U]),
+    "swap": ((2, 2), ["x", "y"], ["y", "x"]),
+    "reorder": ((2, 2), [("x", "y"), U], [("y", "x"), U]),
+}
+
+
+@pytest.mark.parametrize("shape", [(8, 12), (7, 5), (3, 2)])
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize(("hosts", "relays"), [(hosts, False) for hosts in HOSTS] + [("two nodes", True)])
+def test_what_the_plan_predicts_is_what_is_counted(ranks, hosts, relays, change, shape):
+    """Each rank sends its number, so a new block shows from which ranks its bytes are, whichever way they came."""
+    dims, source, target = CHANGES[change]
+    mesh = mesh_of(*dims)
+    plan = plan_relayout(shape, "u1", Layout(source, mesh), Layout(target, mesh))
+    (step,) = exchanging_steps(plan)
+    assert tuple(step.group_of(0)) == (0, 1, 2, 3)
+
+    def program(rank):
+        here = Location(None, rank.position)
+        tensor = described(step, here)
+        terms = Terms(1, 100, relay_pays=relays, permutes=step.permutes)
+        operation = choose.exchange(rank.group, [tensor], terms)
+        block = rank.block(tensor.source_bytes(rank.position), True)
+        new = rank.block(tensor.target_bytes(rank.position), True)
+        block[:], new[:] = rank.position, 0xEE
+        operation.run([block], [new])
+        return Counter(new.tolist()), rank.communicator.received
+
+    for device, (found, over_mpi) in enumerate(ranks(HOSTS[hosts]).results(program)):
+        del found[device]
+        predicted = plan.for_device(device)
+        assert sum(found.values()) == predicted.bytes_moved
+        assert len(found) == predicted.messages
+        if relays:
+            continue  # an aggregator receives for others
+        shared = {
+            peer
+            for peer, host in enumerate(HOSTS[hosts])
+            if host == HOSTS[hosts][device] and host is not ALONE and peer != device
+        }
+        assert over_mpi == Counter({peer: count for peer, count in found.items() if peer not in shared})
+
+
+@pytest.mark.parametrize("seed", sampled(range(60), 15))
+def test_any_boxes_any_hosts_any_memory(ranks, seed):
+    """Replicas, empty blocks, nodes of different sizes; blocks that are shared on some ranks, in some calls."""
+    rng = np.random.default_rng(seed)
+    size = int(rng.integers(2, 6))
+    hosts = [ALONE if host == 3 else int(host) for host in rng.integers(0, 4, size)]
+    case = anything(size, seed, dtype=f"V{1 + seed % 5}")
+    relays = bool(seed % 2)
+
+    def program(rank):
+        operation = operation_of(rank, [case], relay_pays=relays, rounds=1 if relays else 1 + seed % 3)
+        for number in range(4):
+            shared = np.random.default_rng([seed, number, rank.position]).random(2) < 0.5
+            moved(rank, operation, [case], *shared)
+        return rank.communicator.calls
+
+    calls = ranks(hosts).results(program)
+    assert all(its == calls[0] for its in calls)
