@@ -67,7 +67,7 @@ def _with_bytes(counts: Counts, first: int) -> list[int]:
 
 
 class MPICommunicator(Communicator):
-    """A communicator of MPI that belongs to us."""
+    """A communicator of MPI that belongs to this package."""
 
     def __init__(self, comm: "MPI_.Comm") -> None:
         MPI = mpi()
