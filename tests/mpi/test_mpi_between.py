@@ -134,13 +134,13 @@ def small_counts(monkeypatch):
 @pytest.mark.usefixtures("small_counts")
 def test_exchanges_in_pieces(monkeypatch):
     pieces = []
-    send = mpi.MPICommunicator.start_pieces
+    send = mpi.MPICommunicator.start_messages
 
     def counting(self, *args):
         pieces.append(1)
         return send(self, *args)
 
-    monkeypatch.setattr(mpi.MPICommunicator, "start_pieces", counting)
+    monkeypatch.setattr(mpi.MPICommunicator, "start_messages", counting)
     with meshes_on() as there:
         layouts = [there(Layout(s, mc.Mesh(range(SIZE), {"x": SIZE}))) for s in (["x", U], [U, "x"], [U, U])]
         layouts.append(there(Layout(["x", U], mc.Mesh(list(range(SIZE))[::-1], {"x": SIZE}))))
