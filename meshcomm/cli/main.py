@@ -1,4 +1,4 @@
-"""The command ``python -m meshcomm``: `run` programs, print `info` about the MPI here, `calibrate` the cost model.
+"""The command ``python -m meshcomm``: `run` a program, print `info` about MPI, `calibrate` the cost model.
 
 ::
 
@@ -44,27 +44,28 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", title="commands")
     run_parser = commands.add_parser(
         "run",
-        help="run a Python program; if one rank fails or ends early, the whole job ends",
-        description="Run a Python program, to be used as: mpiexec -n 4 python -m meshcomm run script.py args... "
-        "An exception that nobody catches, sys.exit with an error, and a rank that ends while others wait for it in a "
-        "call of meshcomm end the whole job and are reported.",
+        help="run a Python program; if one rank fails or ends early, end the whole job",
+        description="Run a Python program: mpiexec -n 4 python -m meshcomm run script.py args... "
+        "The whole job ends, and says why, if a rank raises an exception that nothing catches, calls sys.exit with an "
+        "error, or ends while other ranks wait for it in a call of meshcomm.",
         usage="python -m meshcomm run [-h] (script.py | -m module) [args ...]",
     )
     run_parser.add_argument("-m", dest="module", action="store_true", help="the program is a module, not a script")
     run_parser.add_argument("program", nargs=argparse.REMAINDER, help="the program and its arguments")
     commands.add_parser(
         "info",
-        help="print what is known about Python, MPI and the ranks, and test a small relayout",
-        description="Print what is known about Python, MPI and the ranks, and test a small relayout over them. "
-        "Alone, or as: mpiexec -n 4 python -m meshcomm info",
+        help="print facts about Python, MPI and the ranks, and test a small relayout",
+        description="Print facts about Python, MPI and the ranks, and test a small relayout over all ranks. "
+        "Run it alone, or under mpiexec: mpiexec -n 4 python -m meshcomm info",
     )
     calibrate_parser = commands.add_parser(
         "calibrate",
-        help="measure what moving bytes costs here, by which relayouts are planned",
-        description="Measure what moving bytes costs within a node and between nodes, by which relayouts are planned, "
-        "with ranks placed as those of the programs to come: mpiexec -n 4 python -m meshcomm calibrate machine.json",
+        help="measure what it costs to move bytes here; relayouts are planned by these costs",
+        description="Measure what it costs to move bytes within a node and between nodes. Relayouts are planned by "
+        "these costs. Start as many ranks on each node as your programs do: "
+        "mpiexec -n 4 python -m meshcomm calibrate machine.json",
     )
     calibrate_parser.add_argument(
-        "file", nargs="?", help=f"what to write for {MACHINE_FILE}; without it the constants are only printed"
+        "file", nargs="?", help=f"the file to write, for {MACHINE_FILE}; without it, only print the constants"
     )
     return parser

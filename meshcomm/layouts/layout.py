@@ -42,13 +42,13 @@ class Layout:
     (slice(2, 3, None),)
     """
 
-    __slots__ = ("__weakref__", "_axes", "_cuts", "_hash", "_match", "_mesh", "_shards", "_type")
+    __slots__ = ("__weakref__", "_along", "_axes", "_hash", "_match", "_mesh", "_shards", "_type")
 
     _mesh: Mesh
     _axes: Axes
     _match: int | None
     _type: LayoutType
-    _cuts: tuple[tuple[tuple[int, int], ...], ...]  # per axis and mesh dimension on it: its stride and size
+    _along: tuple[tuple[tuple[int, int], ...], ...]  # per axis and mesh dimension on it: its stride and size
     _shards: tuple[int, ...]  # blocks per axis; -1 for MATCH
     _hash: int | None
 
@@ -65,9 +65,9 @@ class Layout:
         layout._axes = axes
         layout._match = match
         layout._type = layout_type
-        layout._cuts = tuple(tuple((mesh.stride(name), mesh.dim_size(name)) for name in names) for names in axes)
+        layout._along = tuple(tuple((mesh.stride(name), mesh.dim_size(name)) for name in names) for names in axes)
         layout._shards = tuple(
-            -1 if axis == match else math.prod(size for _, size in cuts) for axis, cuts in enumerate(layout._cuts)
+            -1 if axis == match else math.prod(size for _, size in dims) for axis, dims in enumerate(layout._along)
         )
         layout._hash = None
         return layout
@@ -229,9 +229,9 @@ class Layout:
         if not 0 <= device < self._mesh.size:
             raise LayoutError(f"device {quote(device)} of a mesh of {self._mesh.size} devices; 0 <= device < size")
         numbers = []
-        for cuts in self._cuts:
+        for dims in self._along:
             number = 0
-            for stride, size in cuts:
+            for stride, size in dims:
                 number = number * size + device // stride % size
             numbers.append(number)
         return tuple(numbers)
@@ -242,9 +242,7 @@ class Layout:
         numbers = self.block_numbers(device)
         if self.is_single_device():
             return tuple((0, length) for length in shape)
-        return tuple(
-            Cut(n, blocks).interval(number) for n, blocks, number in zip(shape, self._shards, numbers, strict=True)
-        )
+        return tuple(map(Cut.interval, map(Cut, shape, self._shards), numbers))
 
     def cut(self, axis: int, length: int) -> Cut:
         """Return the cut of *axis* of an array with *length* elements along it. *axis* counts from 0.

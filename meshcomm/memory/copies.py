@@ -12,16 +12,24 @@ from meshcomm.memory.blocks import as_bytes, new_block
 
 
 class Strided(NamedTuple):
-    """Boxes in regions of memory: for each its region, its byte offset, and per axis the stride in bytes and extent."""
+    """Boxes in regions of memory; each field has a row for each box."""
 
-    regions: Indices
-    offsets: Indices
-    strides: Indices
-    extents: Indices
+    regions: Indices  # (k,): which region each box is in
+    offsets: Indices  # (k,): the byte of the region at which it begins
+    strides: Indices  # (k, ndim): the bytes from one index to the next, per axis
+    extents: Indices  # (k, ndim)
 
 
 def strided(region: int, shape: Shape | None, itemsize: int, starts: Indices, stops: Indices) -> Strided:
-    """Return where boxes lie in the block of *shape* that is this *region*; None is a block that no box is in."""
+    """Return where boxes lie in a block.
+
+    Parameters
+    ----------
+    region: the number of the region that is the block
+    shape: that of the block; None is a block without boxes
+    itemsize: bytes of an element
+    starts, stops: the boxes, in the indices of the block
+    """
     strides = _strides(shape or (1,) * starts.shape[1], itemsize)
     regions = np.full(len(starts), region, dtype=np.intp)
     return Strided(regions, starts @ strides, np.broadcast_to(strides, starts.shape), stops - starts)
@@ -34,9 +42,10 @@ def concatenated(found: Sequence[Strided], ndim: int) -> Strided:
 
 
 def as_byte_boxes(sides: Sequence[Strided], itemsizes: Sequence[int]) -> tuple[Strided, int]:
-    """Return boxes of several dtypes in one list, and its itemsize.
+    """Return the boxes of several tensors in one list, and its itemsize.
 
-    Where there are several, items become bytes: boxes get as many axes as the most of them, and one for the bytes.
+    Boxes of several tensors may have different numbers of axes and different itemsizes. So all get as many axes as the
+    most of them has, and one more for the bytes of an item; the itemsize is 1.
     """
     if len(sides) == 1:
         return sides[0], itemsizes[0]
@@ -75,7 +84,7 @@ def exact_copy(array: Array) -> Array:
 
 def copy_strided(array: Array, block: Array) -> None:
     """Copy an *array* of any strides, none of its axes empty, into a C-contiguous *block*, byte by byte."""
-    # From its lowest byte on: an axis that runs backwards is run the other way, in both.
+    # All offsets are from its lowest byte on, which is not its first element if an axis runs backwards.
     strides = np.array(array.strides, dtype=np.intp)
     lowest = array[tuple(slice(None, None, -1) if stride < 0 else slice(None) for stride in array.strides)]
     extents = np.array(array.shape, dtype=np.intp)

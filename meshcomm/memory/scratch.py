@@ -12,20 +12,20 @@ from meshcomm.memory import pools
 from meshcomm.memory.blocks import NOTHING
 
 Buffer: TypeAlias = Callable[[str, int], Bytes]
-"""Gives so many bytes for a use."""
+"""From the name of a use, and a number of bytes, to a buffer."""
 
 _kept = threading.local()
 
 
 def own_buffer(use: str, size: int) -> Bytes:
-    """Return *size* bytes for one use only."""
+    """Return a new buffer of *size* bytes, for one use only."""
     return np.empty(size, dtype=np.uint8)
 
 
 def scratch(use: str, size: int) -> Bytes:
-    """Return *size* bytes to write to until the next call for the same *use* by this thread.
+    """Return a buffer of *size* bytes, valid until the next call for the same *use* by this thread.
 
-    What the default scratch limit allows is kept from call to call; larger buffers are made each time.
+    Buffers within the default scratch limit are kept from call to call; larger ones are made each time.
     """
     kept: Bytes | None = getattr(_kept, use, None)
     if kept is None or len(kept) < size:

@@ -60,7 +60,7 @@ def agree(team: Team, call: str, error: Exception | None = None) -> None:
 
 
 def _encoded(text: str) -> bytes:
-    return text.encode(errors="backslashreplace")  # an error may quote what is no valid text
+    return text.encode(errors="backslashreplace")  # an error may quote bytes that are no valid text
 
 
 def _named_class(name: str) -> type[Exception] | None:

@@ -67,7 +67,7 @@ def _with_bytes(counts: Counts, first: int) -> list[int]:
 
 
 class MPICommunicator(Communicator):
-    """A communicator of MPI that belongs to us."""
+    """A communicator of MPI that belongs to this package."""
 
     def __init__(self, comm: "MPI_.Comm") -> None:
         MPI = mpi()
@@ -193,6 +193,15 @@ class MPIWorld(World):
         """Return this process's device in *mesh*, or None if it is outside."""
         location = self.here().location(mesh)
         return location.device if location else None
+
+    def ranks_in_comm_world(self, ranks: range | tuple[int, ...]) -> tuple[int, ...]:
+        """Return the ranks in COMM_WORLD, ascending, of these *ranks* of this world."""
+        here, everyone = self._comm.Get_group(), mpi().COMM_WORLD.Get_group()
+        try:
+            return tuple(sorted(here.Translate_ranks(list(ranks), everyone)))
+        finally:
+            here.Free()
+            everyone.Free()
 
     def close_mesh(self, mesh: Mesh) -> None:
         """Free the communicators of *mesh*. Collective over the mesh."""

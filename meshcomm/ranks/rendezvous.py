@@ -5,7 +5,8 @@ the ranks of a node have mapped each other's pools. Then two ranks can copy stra
 one of the two blocks is in a pool.
 
 ``MESHCOMM_SHARED_MEMORY`` says how much memory the ranks of a node may share together, as in ``500M`` or ``2G``. The
-default is half of the memory that they can have; 0 turns sharing off. It is read when ranks first come together.
+default is half of the memory that they can have; 0 turns sharing off. It is read when ranks first open a
+rendezvous.
 
 Ranks open a rendezvous in three steps, in each of which all tell all others something. After each step all ranks know
 the same, so all agree on what comes next:
@@ -196,7 +197,7 @@ def _obstacle(everyone: Sequence[Introduction], rank: int) -> str:
 def _offer(obstacle: str, ranks: int) -> Offer:
     """Return how others find the pool of this process and its lines in a new rendezvous, or why they cannot.
 
-    The pool may have the share of one of so many *ranks*.
+    The pool gets an equal share for each of *ranks*, the number of ranks on the node.
     """
     if obstacle:
         return _no_offer(obstacle)

@@ -14,8 +14,8 @@ the limit, or at exit.
 # (A) The ranks of a team make the same calls in the same order. They agree on each new call, and compare the digest
 #     of all known ones (`Team.recall`, `Team.compare`); a program in which they differ ends.
 # (B) A team has a clock. A call stamps with it what it uses: its program (`recall`, `kept`, `remember`), then the
-#     group of each exchange, in the order of its steps (`Group.communicator`). Every rank of the team does so: all rows
-#     of an assignment are equally long, so either all ranks are alone in their rows, or none is.
+#     group of each exchange, in the order of its steps (`Group.communicator`). Every rank of the team does so: all
+#     rows of an assignment are equally long, so either all ranks are alone in their rows, or none is.
 # (C) So the keys of programs and groups, in the order of their last stamps, are one list on all ranks. A group has a
 #     row of its own on each rank, but one key. The stamps themselves may differ: within an exchange the clock may grow
 #     by more on some ranks than on others, as when the rows of an assignment go different ways. But all that these
@@ -90,7 +90,7 @@ class World(ABC):
     """Whether only one rank runs at a time, as simulated ranks do."""
 
     shares_memory: bool = False
-    """Whether its ranks are processes, of which those on one node may share memory."""
+    """Whether its ranks are processes; those on one node may then share memory."""
 
     def __init__(self, size: int, rank: int) -> None:
         self.size = size
@@ -133,7 +133,7 @@ class World(ABC):
         here = self.location(target)
         if same_devices(source, target):
             return here
-        self.location(source)  # whose ranks must be there, too
+        self.location(source)  # its ranks must be there, too
         pair = source, target
         if pair not in self._locations:
             ranks = ranks_between(source, target)

@@ -2,12 +2,13 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from meshcomm._arguments import integer, quote
+from meshcomm._types import Indices
 from meshcomm.errors import MeshError
 from meshcomm.training.topology import (
     MESH_RANK,
@@ -20,12 +21,14 @@ from meshcomm.training.topology import (
     positive,
 )
 
+Counts: TypeAlias = NDArray[np.int64]
+
 
 class DeviceAssignment:
-    """Which device of a topology is which logical device of which replica; a frozen value. Local.
+    """The device in a topology of each logical device of each replica; a frozen value.
 
-    *core_assignment*, of shape [replicas, logical devices per replica, 4], are their coordinates; a device has at most
-    one place in it. ``MeshError`` for anything else. `build` makes one. Source: DeviceAssignment of TensorFlow.
+    *core_assignment* has their coordinates and the shape [replicas, logical devices per replica, 4]. No device appears
+    in it twice. ``MeshError`` for anything else. `build` makes an assignment. Source: DeviceAssignment of TensorFlow.
 
     >>> import meshcomm as mc
     >>> with mc.simulate(4):
@@ -53,20 +56,20 @@ class DeviceAssignment:
         self._ranks, self._replicas_at = self._found()
 
     def _found(self) -> tuple[Integers, dict[tuple[int, int], list[int]]]:
-        """Return the ranks, and which replicas have a logical core in a task."""
+        """Return the rank of each logical device, and the replicas by the task and the number of a logical device."""
         ranks = np.empty(self._core_assignment.shape[:2], dtype=np.int32)
         replicas_at: dict[tuple[int, int], list[int]] = {}
         owners: dict[int, tuple[int, int]] = {}
         for replica, core in np.ndindex(*ranks.shape):
             at = tuple(self._core_assignment[replica, core].tolist())
-            place = self._topology._place_at(at)
-            ranks[replica, core] = rank = int(self._topology.ranks[place])
+            device = self._topology._device_at(at)
+            ranks[replica, core] = rank = int(self._topology.ranks[device])
             if owners.setdefault(rank, (replica, core)) != (replica, core):
                 raise MeshError(
                     f"core_assignment[{replica}, {core}] is {at}, as core_assignment{list(owners[rank])} is already; "
-                    "a device is one logical device"
+                    "a device can be only one logical device"
                 )
-            replicas_at.setdefault((place.task, core), []).append(replica)
+            replicas_at.setdefault((device.task, core), []).append(replica)
         return frozen(ranks), replicas_at
 
     @classmethod
@@ -78,12 +81,19 @@ class DeviceAssignment:
         num_replicas: int = 1,
         device_order_mode: DeviceOrderMode = DeviceOrderMode.AUTO,
     ) -> "DeviceAssignment":
-        """Return the assignment of *num_replicas* boxes of *computation_shape* devices in *topology*. Local.
+        """Return the assignment of *num_replicas* boxes of *computation_shape* devices in *topology*.
 
-        Neighbours within a box are *computation_stride* devices apart along each coordinate, and other replicas lie
-        between them; both default to ones. In a topology with missing devices, replicas take devices in the order of
-        tasks. ``MeshError`` if the boxes do not fit, or the order asked for is not possible. *topology* may be in its
-        wire form.
+        In a topology with missing devices, replicas take devices in the order of tasks. ``MeshError`` if the boxes do
+        not fit, or the order is not possible.
+
+        Parameters
+        ----------
+        topology: a topology, or its wire form
+        computation_shape: the devices of a replica along each coordinate, by default ones
+        computation_stride: the distance between neighbours in a box along each coordinate, by default ones; devices of
+            other replicas lie between them
+        num_replicas: the number of boxes
+        device_order_mode: the order of the replicas and of their logical devices
 
         >>> import meshcomm as mc
         >>> with mc.simulate(8):
@@ -114,56 +124,56 @@ class DeviceAssignment:
 
     @property
     def topology(self) -> Topology:
-        """The topology. Local."""
+        """The topology."""
         return self._topology
 
     @property
     def num_replicas(self) -> int:
-        """The number of replicas. Local."""
+        """The number of replicas."""
         return len(self._core_assignment)
 
     @property
     def num_cores_per_replica(self) -> int:
-        """The number of logical devices of each replica. Local."""
+        """The number of logical devices of each replica."""
         return int(self._core_assignment.shape[1])
 
     @property
     def core_assignment(self) -> Integers:
-        """The coordinates of each logical device, of shape [replicas, logical devices, 4]. Local."""
+        """The coordinates of each logical device, of shape [replicas, logical devices, 4]."""
         return self._core_assignment
 
     @property
     def ranks(self) -> Integers:
-        """The rank of each logical device, of shape [replicas, logical devices]. Local."""
+        """The rank of each logical device, of shape [replicas, logical devices]."""
         return self._ranks
 
     def coordinates(self, replica: int, logical_core: int) -> Coordinates:
-        """Return the coordinates of a logical device; ``MeshError`` if the replica has no such. Local."""
+        """Return the coordinates of a logical device; ``MeshError`` if there is none."""
         for what, value, size in (
             ("replica", replica, self.num_replicas),
             ("logical_core", logical_core, self.num_cores_per_replica),
         ):
             if not 0 <= integer(value, what) < size:
-                raise MeshError(f"{what} {quote(value)} of an assignment with {size}; it is 0 <= {what} < {size}")
+                raise MeshError(f"{what} {quote(value)} of an assignment with {size}; it must be 0 <= {what} < {size}")
         return tuple(self._core_assignment[replica, logical_core].tolist())
 
     def tpu_ordinal(self, replica: int = 0, logical_core: int = 0) -> int:
-        """Return the number of a logical device in its task. Local; ``MeshError`` as for `coordinates`."""
+        """Return the number of a logical device in its task; ``MeshError`` if there is none."""
         return self._topology.tpu_device_ordinal_at_coordinates(self.coordinates(replica, logical_core))
 
     def tpu_device(self, replica: int = 0, logical_core: int = 0, job: str | None = None) -> str:
-        """Return the name of a logical device. Local; ``MeshError`` as for `coordinates`."""
+        """Return the name of a logical device; ``MeshError`` if there is none."""
         return self._topology.tpu_device_name_at_coordinates(self.coordinates(replica, logical_core), job)
 
     def host_device(self, replica: int = 0, logical_core: int = 0, job: str | None = None) -> str:
-        """Return the name of the host of a logical device. Local; ``MeshError`` as for `coordinates`."""
+        """Return the name of the host of a logical device; ``MeshError`` if there is none."""
         return self._topology.cpu_device_name_at_coordinates(self.coordinates(replica, logical_core), job)
 
     def lookup_replicas(self, task_id: int, logical_core: int) -> list[int]:
-        """Return the replicas whose *logical_core* is in *task_id*, ascending; ``MeshError`` if none is. Local."""
+        """Return the replicas with this *logical_core* in task *task_id*, ascending; ``MeshError`` if none has."""
         found = self._replicas_at.get((integer(task_id, "task_id"), integer(logical_core, "logical_core")))
         if found is None:
-            raise MeshError(f"no replica has its logical core {logical_core} in task {task_id}, out of {self!r}")
+            raise MeshError(f"no replica has its logical core {logical_core} in task {task_id}: {self!r}")
         return list(found)
 
     def __eq__(self, other: object) -> bool:
@@ -179,7 +189,7 @@ class DeviceAssignment:
         sizes = f"{self.num_replicas} replicas x {self.num_cores_per_replica} logical devices"
         return f"DeviceAssignment of {sizes}: ranks {quote(self._ranks.tolist())}"
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[type["DeviceAssignment"], tuple[Topology, Integers]]:
         return DeviceAssignment, (self._topology, self._core_assignment)
 
 
@@ -194,26 +204,28 @@ def _order_mode(mode: object) -> DeviceOrderMode:
         return DeviceOrderMode(mode)  # type: ignore[arg-type]
     except ValueError:
         names = ", ".join(known.name for known in DeviceOrderMode)
-        raise MeshError(f"device_order_mode {quote(mode)} is not a DeviceOrderMode; there are {names}") from None
+        raise MeshError(
+            f"device_order_mode {quote(mode)} is not a DeviceOrderMode; it must be one of {names}"
+        ) from None
 
 
 def _per_axis(values: ArrayLike | None, what: str) -> Integers:
     return positive(np.ones(MESH_RANK, dtype=int) if values is None else values, what)
 
 
-def _replica_counts(mesh_shape: Integers, shape: Integers, stride: Integers) -> NDArray[Any]:
+def _replica_counts(mesh_shape: Integers, shape: Integers, stride: Integers) -> Counts:
     """Return how many replicas fit along each coordinate."""
-    footprint = shape.astype(np.int64) * stride
+    apart: Counts = stride.astype(np.int64)
+    footprint: Counts = shape.astype(np.int64) * apart
     if (footprint > mesh_shape).any():
         raise MeshError(
             f"computation footprint {footprint.tolist()} does not fit in a topology of shape {mesh_shape.tolist()}; "
             f"it is computation_shape {shape.tolist()} times computation_stride {stride.tolist()}"
         )
-    counts: NDArray[Any] = mesh_shape // footprint * stride  # replicas interleave within each footprint
-    return counts
+    return mesh_shape.astype(np.int64) // footprint * apart  # replicas interleave in a footprint
 
 
-def _check_count(count: int, counts: NDArray[Any], topology: Topology, shape: Integers, stride: Integers) -> None:
+def _check_count(count: int, counts: Counts, topology: Topology, shape: Integers, stride: Integers) -> None:
     most = math.prod(counts.tolist())
     if not 0 <= count <= most:
         raise MeshError(
@@ -222,14 +234,14 @@ def _check_count(count: int, counts: NDArray[Any], topology: Topology, shape: In
         )
 
 
-def _allows_rings(topology: Topology, shape: Integers, stride: Integers, count: int, counts: NDArray[Any]) -> bool:
-    """Return whether the replicas fill the topology with whole chips, which then can be ordered along rings."""
+def _allows_rings(topology: Topology, shape: Integers, stride: Integers, count: int, counts: Counts) -> bool:
+    """Return whether the replicas fill the topology with whole chips; these can be ordered along rings."""
     whole_chips = bool(shape[-1] == topology.mesh_shape[-1] and (stride == 1).all())
     return whole_chips and count == math.prod(counts.tolist()) and not len(topology.missing_devices)
 
 
 def _ceil_root(value: int, degree: int) -> int:
-    """Return the smallest integer whose power *degree* is at least *value*."""
+    """Return the smallest integer n with ``n**degree >= value``."""
     root: int = max(1, math.floor(value ** (1 / degree)) - 1)
     while root**degree < value:
         root += 1
@@ -237,10 +249,10 @@ def _ceil_root(value: int, degree: int) -> int:
 
 
 def _replica_box(counts: list[int], num_replicas: int) -> list[int]:
-    """Return the box of replicas to use, as close to a cube as *counts* allow. Local.
+    """Return the box of replicas to use, as close to a cube as *counts* allow.
 
-    The coordinate with the fewest replicas is decided first, since it is the least free; of equal ones the core, so
-    that replicas share a chip, and then x, y, z.
+    The coordinate with the fewest replicas comes first, because it has the least choice. Among equal ones, core comes
+    first, so that replicas share a chip; then come x, y, z.
 
     >>> _replica_box([4, 4, 1, 1], 6), _replica_box([2, 2, 1, 2], 4)
     ([3, 2, 1, 1], [2, 1, 1, 2])
@@ -253,33 +265,37 @@ def _replica_box(counts: list[int], num_replicas: int) -> list[int]:
     return box
 
 
-def _row_by_row(shape: Integers, stride: Integers, box: list[int], num_replicas: int) -> NDArray[Any]:
-    """Return the coordinates of all logical devices: replicas count core first, then x, y, z; devices row-major."""
+def _row_by_row(shape: Integers, stride: Integers, box: list[int], num_replicas: int) -> Indices:
+    """Return the coordinates of all logical devices.
+
+    Among replicas core varies fastest, then x, y, z. The devices of a replica are in row-major order.
+    """
     x, y, z, core = box
     numbers = np.unravel_index(np.arange(num_replicas), (z, y, x, core))
     positions = np.stack([numbers[2], numbers[1], numbers[0], numbers[3]], axis=-1)
     starts = positions // stride * (shape * stride) + positions % stride
     cells = np.indices(shape.tolist()).reshape(MESH_RANK, -1).T * stride
-    every: NDArray[Any] = starts[:, None, :] + cells[None, :, :]
+    every: Indices = starts[:, None, :] + cells[None, :, :]
     return every
 
 
-def _along_rings(shape: Integers, stride: Integers, box: list[int], num_replicas: int) -> NDArray[Any]:
-    """Return the coordinates of all logical devices: replicas along a ring, the chips of each along a ring too."""
+def _along_rings(shape: Integers, stride: Integers, box: list[int], num_replicas: int) -> Indices:
+    """Return the coordinates of all logical devices; the replicas, and the chips in each replica, follow a ring."""
     chips = np.repeat(_ring(shape[:3].tolist()), shape[3], axis=0)
     cores = np.tile(np.arange(shape[3]), len(chips) // shape[3])
     cells = np.column_stack([chips, cores])
     rings = np.array(_ring(box[:3]))
     starts = np.column_stack([rings, np.zeros(len(rings), dtype=int)]) * shape
-    every: NDArray[Any] = starts[:, None, :] + cells[None, :, :]
+    every: Indices = starts[:, None, :] + cells[None, :, :]
     return every[:num_replicas]
 
 
 def _ring(sizes: Sequence[int]) -> list[Coordinates]:
-    """Return the points of a grid in an order in which neighbours, also the last and the first, are one step apart.
+    """Return the points of a grid in the order of a ring: neighbours, also the last and the first, are one step apart.
 
-    A ring through a layer is opened at its corner; the layers are gone through forth and back, and then their corners
-    all the way home. Where a size is odd that does not close, and the points come row by row, x first.
+    The ring starts at the first layer's corner. It goes through the rest of each layer, forth and back in turn, and
+    returns along the corners of the layers. If a size is odd there is no such ring: the points come row by row, x
+    first.
 
     >>> _ring([4, 2])
     [(0, 0), (1, 0), (2, 0), (3, 0), (3, 1), (2, 1), (1, 1), (0, 1)]
@@ -298,14 +314,14 @@ def _ring(sizes: Sequence[int]) -> list[Coordinates]:
     return ring
 
 
-def _in_task_order(topology: Topology, shape: Integers, stride: Integers, num_replicas: int) -> NDArray[Any]:
-    """Return the coordinates of all logical devices in a topology with missing devices: those that are there."""
+def _in_task_order(topology: Topology, shape: Integers, stride: Integers, num_replicas: int) -> Integers:
+    """Return the coordinates of all logical devices in a topology with missing devices, in the order of tasks."""
     cores = math.prod(shape.tolist())
     devices = topology.device_coordinates.reshape(-1, MESH_RANK)
     if (stride > 1).any():
         raise MeshError(
-            f"computation_stride {stride.tolist()} in {topology!r}, of whose places {len(topology.missing_devices)} "
-            "have no device; there it must be ones"
+            f"computation_stride {stride.tolist()} in {topology!r}, which has {len(topology.missing_devices)} missing "
+            "devices; there it must be ones"
         )
     if num_replicas * cores > len(devices):
         raise MeshError(

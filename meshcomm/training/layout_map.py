@@ -1,11 +1,13 @@
-"""LayoutMap: layouts by name, with names and regular expressions as rules, for the variables of a model."""
+"""LayoutMap: rules that give the variables of a model their layouts by name."""
 
+import operator
 import pickle
 import re
 from collections.abc import Callable, ItemsView, Iterable, Iterator, KeysView, Mapping, MutableMapping, ValuesView
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, NamedTuple, get_args
+from functools import reduce
+from typing import Any, NamedTuple, Protocol, TypeAlias, TypeGuard, TypeVar, get_args, overload
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -16,46 +18,51 @@ from meshcomm.errors import LayoutError, MeshcommError, MeshError
 from meshcomm.layouts.layout import Layout
 from meshcomm.layouts.mesh import Mesh
 from meshcomm.training.patterns import Mode, Pattern
-from meshcomm.training.scopes import lazy_variables
+from meshcomm.training.scopes import scope
 
-Key = str | re.Pattern[str]
-
-
-Ranked = int | Iterable[int] | Any  # a rank, a shape, or what has a shape
-
-
-Tree = Mapping[str, Any]  # of arrays and trees
+Key: TypeAlias = str | re.Pattern[str]
+Path: TypeAlias = tuple[str, ...]
+Tree: TypeAlias = Mapping[str, "ArrayLike | Tree"]
+Nested: TypeAlias = dict[str, Any]  # in the form of a tree, with something else for each array
+D = TypeVar("D")
 
 
-Path = tuple[str, ...]
+class HasShape(Protocol):
+    """An array or a variable."""
 
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape."""
+
+
+Described: TypeAlias = int | Iterable[int] | HasShape  # a number of axes, a shape, or what has a shape
 
 _MODES: tuple[Mode, ...] = get_args(Mode)
-
-
 _FLAGS = {re.ASCII: "a", re.IGNORECASE: "i", re.MULTILINE: "m", re.DOTALL: "s", re.VERBOSE: "x"}
-
-
-_NOTHING: Any = object()
+_NOTHING = object()
 
 
 class _KeyTypeError(LayoutError, TypeError):
-    """A key of another type than str: a LayoutError, and the TypeError that the seed raises."""
+    """A key that is no str: a LayoutError, and the TypeError that TensorFlow raises."""
 
 
 class LayoutMap(MutableMapping[str, Layout]):
-    """Layouts by name, in which a key is a name and a regular expression. Local.
+    """Layouts by name. A key is both a name and a regular expression.
 
-    ``m[name]`` is the layout stored under just this key; else that of the first key, in the order of insertion, that
-    matches *name* as ``re.match`` does, from its start but not to its end; else None. Everything else (``in``, ``get``
-    with a default, ``pop``, ``setdefault``, ``==``, …) does what a dict does, with exact keys; but a key cannot be
-    stored twice.
+    ``m[name]`` looks for exactly this key. Then it tries the keys in the order of insertion, and returns the layout of
+    the first one that matches as ``re.match`` does: from the start of the name, but not to its end. If none matches,
+    it returns None. Everything else (``in``, ``pop``, ``setdefault``, ``==``, …) does what a dict does, with exact
+    keys, except that no key can be stored twice.
 
-    *mesh* is where variables that no rule matches are replicated. With *mode* ``"search"`` or ``"fullmatch"`` keys
-    match as in versions of Keras 3, and several matches are an error. A key may be a compiled pattern; it is stored as
-    its text. Patterns are matched in linear time: those with lookaround, backreferences, atomic groups and possessive
-    repeats are refused. ``LayoutError`` for what is no key, no pattern and no layout. Source:
+    A key may be a compiled pattern; its text is stored. Patterns match in linear time: lookaround, backreferences,
+    atomic groups and possessive repeats are refused. ``LayoutError`` for a wrong key, pattern or layout. Source:
     tf.keras.dtensor.experimental.LayoutMap.
+
+    Parameters
+    ----------
+    mesh: the mesh on which variables without a rule are replicated
+    mode: how keys match names: "match", or as in versions of Keras 3 "search" or "fullmatch", where several matches
+        are an error
 
     >>> import meshcomm as mc
     >>> mesh = mc.Mesh(["CPU:0", "CPU:1"], [("x", 2)])
@@ -68,9 +75,9 @@ class LayoutMap(MutableMapping[str, Layout]):
 
     def __init__(self, mesh: Mesh | None = None, mode: Mode = "match") -> None:
         if mesh is not None and not isinstance(mesh, Mesh):
-            raise MeshError(f"the mesh of a LayoutMap is a Mesh or None, not {quote(mesh)}")
+            raise MeshError(f"the mesh of a LayoutMap must be a Mesh or None, not {quote(mesh)}")
         if mode not in _MODES:
-            raise LayoutError(f"mode {quote(mode)}; it is one of {', '.join(_MODES)}")
+            raise LayoutError(f"mode {quote(mode)}; it must be one of {', '.join(_MODES)}")
         self._mesh = mesh
         self._mode = mode
         self._layouts: dict[str, Layout] = {}
@@ -78,30 +85,36 @@ class LayoutMap(MutableMapping[str, Layout]):
 
     @property
     def mode(self) -> Mode:
-        """How keys match names: "match", "search" or "fullmatch". Local."""
+        """How keys match names: "match", "search" or "fullmatch"."""
         return self._mode
 
     def get_default_mesh(self) -> Mesh | None:
-        """Return the mesh on which variables that no rule matches are replicated, if any. Local."""
+        """Return the mesh on which variables without a rule are replicated, if any."""
         return self._mesh
 
     # -- lookup -------------------------------------------------------------------------------------------------------
 
     def __getitem__(self, key: Key) -> Layout | None:  # type: ignore[override]
-        """Return the layout of the rule that applies to the name *key*, or None. Local."""
+        """Return the layout of the rule for the name *key*, or None."""
         rule = self._rule(_text(key))
         return None if rule is None else self._layouts[rule]
 
-    def get(self, key: Key, default: Any = None) -> Any:
-        """Return the layout of the rule that applies to the name *key*, or *default*. Local."""
+    @overload
+    def get(self, key: Key, default: None = None) -> Layout | None: ...
+
+    @overload
+    def get(self, key: Key, default: D) -> Layout | D: ...
+
+    def get(self, key: Key, default: object = None) -> object:
+        """Return the layout of the rule for the name *key*, or *default*."""
         layout = self[key]
         return default if layout is None else layout
 
     def layout_for(self, name: str, rank: int | None = None) -> Layout | None:
-        """Return the layout for an array called *name* with *rank* axes. Local.
+        """Return the layout for an array called *name* with *rank* axes.
 
-        That of the rule that applies, or the replicated one if none does, the map has a mesh and *rank* is given; else
-        None. ``LayoutError`` if the rule is for arrays of another rank.
+        If there is no rule for the name, return the replicated layout on the map's mesh, or None without a mesh or
+        *rank*. ``LayoutError`` if the rule is for another number of axes.
 
         >>> import meshcomm as mc
         >>> m = LayoutMap(mc.Mesh(["CPU:0"], [("x", 1)]))
@@ -112,15 +125,15 @@ class LayoutMap(MutableMapping[str, Layout]):
         if rule is None:
             return None if self._mesh is None or rank is None else Layout.replicated(self._mesh, rank)
         layout = self._layouts[rule]
-        if rank not in (None, layout.rank):
+        if rank is not None and rank != layout.ndim:
             raise LayoutError(
-                f"{name!r} has rank {rank}, but the rule {rule!r} that applies to it has a layout of rank "
-                f"{layout.rank}, {layout.sharding_specs}"
+                f"{name!r} has {_axes(rank)}, but its rule {rule!r} has a layout for {_axes(layout.ndim)}, "
+                f"{layout.sharding_specs}"
             )
         return layout
 
     def _rule(self, name: str) -> str | None:
-        """Return the rule that applies to *name*; ``LayoutError`` if several do and none may come first."""
+        """Return the rule for *name*, or None; ``LayoutError`` if several match and the mode allows only one."""
         rules = self._matching(name)
         rule = next(rules, None)
         if self._mode != "match" and rule is not None and rule != name:
@@ -128,12 +141,12 @@ class LayoutMap(MutableMapping[str, Layout]):
             if len(several) > 1:
                 raise LayoutError(
                     f"Path {name!r} matches multiple layout specification keys: {several}. In mode {self._mode!r} "
-                    "each path may match one key at most, unless it is a key itself."
+                    "each path may match at most one key, unless it is a key itself."
                 )
         return rule
 
     def _matching(self, name: str) -> Iterator[str]:
-        """Yield the rules that match *name*, the one that comes first first."""
+        """Yield the rules that match *name*; the first one counts."""
         if name in self._layouts:
             yield name
         for rule, pattern in self._patterns.items():
@@ -143,11 +156,11 @@ class LayoutMap(MutableMapping[str, Layout]):
     # -- the dict -----------------------------------------------------------------------------------------------------
 
     def __setitem__(self, key: Key, layout: Layout) -> None:
-        """Add a rule; ``LayoutError`` if there is one of this key, or *key* or *layout* are none. Local."""
+        """Add a rule; ``LayoutError`` if the key is stored already, or *key* or *layout* is wrong."""
         self.update([(key, layout)])
 
-    def update(self, other: Any = (), /, **kwds: Layout) -> None:
-        """Add the rules of a mapping or of pairs, and those given by keyword: all, or on an error none. Local.
+    def update(self, other: Any = (), /, **kwds: Layout) -> None:  # dict.update takes anything with keys
+        """Add the rules of a mapping or of pairs, and those given by keyword. After an error, none is added.
 
         Source: dict.update.
         """
@@ -155,23 +168,29 @@ class LayoutMap(MutableMapping[str, Layout]):
         patterns: dict[str, Pattern] = {}
         for key, layout in [*_pairs(other), *kwds.items()]:
             rule = _text(key)
-            _check_layout(rule, layout)
+            checked = _checked_layout(rule, layout)
             stored = added.get(rule, self._layouts.get(rule))
             if stored is not None:
                 raise LayoutError(
                     f"{rule} already exist in the LayoutMap with value {quote(stored)}. Please make sure to not use "
                     "duplicated keys."
                 )
-            added[rule], patterns[rule] = layout, Pattern(rule)
+            added[rule], patterns[rule] = checked, Pattern(rule)
         self._layouts |= added
         self._patterns |= patterns
 
     def __delitem__(self, key: Key) -> None:
-        """Remove the rule of exactly this key; ``KeyError`` if there is none. Local."""
+        """Remove the rule of exactly this key; ``KeyError`` if there is none."""
         self.pop(key)
 
-    def pop(self, key: Key, default: Any = _NOTHING) -> Any:
-        """Remove the rule of exactly this key and return its layout, or *default*; ``KeyError`` without one. Local."""
+    @overload
+    def pop(self, key: Key) -> Layout: ...
+
+    @overload
+    def pop(self, key: Key, default: D) -> Layout | D: ...
+
+    def pop(self, key: Key, default: object = _NOTHING) -> object:
+        """Remove the rule of exactly this key and return its layout, or *default*; ``KeyError`` without one."""
         if key not in self:
             if default is _NOTHING:
                 raise KeyError(key)
@@ -181,43 +200,43 @@ class LayoutMap(MutableMapping[str, Layout]):
         return self._layouts.pop(rule)
 
     def popitem(self) -> tuple[str, Layout]:
-        """Remove the first rule and return it as a pair; ``KeyError`` if there is none. Local."""
+        """Remove the first rule and return it as a pair; ``KeyError`` if there is none."""
         for rule, layout in self._layouts.items():
             del self[rule]
             return rule, layout
         raise KeyError("popitem(): the LayoutMap is empty")
 
-    def setdefault(self, key: Key, default: Any = None) -> Any:
-        """Return the layout stored under exactly this key, after storing *default* if there was none. Local."""
+    def setdefault(self, key: Key, default: Layout | None = None) -> Layout:
+        """Return the layout stored under exactly this key; store *default* first if there is none."""
         if key not in self:
-            self[key] = default
+            self.update([(key, default)])
         return self._layouts[_text(key)]
 
     def clear(self) -> None:
-        """Remove all rules. Local."""
+        """Remove all rules."""
         self._layouts.clear()
         self._patterns.clear()
 
     def copy(self) -> "LayoutMap":
-        """Return a map with the same mesh, mode and rules. Local."""
+        """Return a map with the same mesh, mode and rules."""
         copied = LayoutMap(self._mesh, self._mode)
         copied._layouts, copied._patterns = self._layouts.copy(), self._patterns.copy()
         return copied
 
     def keys(self) -> KeysView[str]:
-        """Return a view on the keys, in the order of insertion. Local."""
+        """Return a view on the keys, in the order of insertion."""
         return self._layouts.keys()
 
     def values(self) -> ValuesView[Layout]:
-        """Return a view on the layouts, in the order of insertion. Local."""
+        """Return a view on the layouts, in the order of insertion."""
         return self._layouts.values()
 
     def items(self) -> ItemsView[str, Layout]:
-        """Return a view on the keys and layouts, in the order of insertion. Local."""
+        """Return a view on the keys and layouts, in the order of insertion."""
         return self._layouts.items()
 
     def __contains__(self, key: object) -> bool:
-        """Return whether there is a rule of exactly this key. Local."""
+        """Return whether there is a rule of exactly this key."""
         return _is_key(key) and _text(key) in self._layouts
 
     def __iter__(self) -> Iterator[str]:
@@ -227,7 +246,7 @@ class LayoutMap(MutableMapping[str, Layout]):
         return len(self._layouts)
 
     def __eq__(self, other: object) -> bool:
-        """Compare the rules, as dicts do, not the mesh, the mode or the order. Local."""
+        """Compare the rules as dicts do; mesh, mode and order do not count."""
         if not isinstance(other, Mapping):
             return NotImplemented
         return self._layouts == dict(other.items())
@@ -239,13 +258,14 @@ class LayoutMap(MutableMapping[str, Layout]):
     # -- use ----------------------------------------------------------------------------------------------------------
 
     def scope(self) -> AbstractContextManager[None]:
-        """Return a context in which the variables of modules get their layouts from this map. Local.
+        """Return a context in which the variables of modules get their layouts from this map.
 
-        A variable made in it waits for its path in the tree of `Module` objects made in it: ``d1.kernel``,
-        ``blocks.0.kernel``. When the scope ends each rank makes its own blocks, in the layouts of the rules that
-        apply, or replicated on the map's mesh where none does. The innermost scope counts, and only for the thread it
-        is in; changes of the map later change nothing. ``LayoutError`` at the end of the scope if a rule is for
-        another rank, or none applies and the map has no mesh. Source: tf.keras.dtensor.experimental.layout_map_scope.
+        The path of a variable, such as ``d1.kernel`` or ``blocks.0.kernel``, leads to it from the outermost `Module`
+        made in the scope. When the scope ends, each rank makes its own blocks, in the layouts of the rules for these
+        paths. Variables without a rule are replicated on the map's mesh. The innermost scope counts, for its own
+        thread only. Later changes of the map have no effect. ``LayoutError`` at the end of the scope if a rule is for
+        another number of axes, or if there is neither a rule nor a mesh. Source:
+        tf.keras.dtensor.experimental.layout_map_scope.
 
         >>> import meshcomm as mc
         >>> class Dense(mc.Module):
@@ -265,24 +285,23 @@ class LayoutMap(MutableMapping[str, Layout]):
         ...     print(world.run(program))
         [('d1.kernel', (2, 2)), ('d1.kernel', (2, 2))]
         """
-        return lazy_variables(self._layout_of_variable)
+        return scope(self._layout_of_variable)
 
     def _layout_of_variable(self, path: str, rank: int) -> Layout:
         layout = self.layout_for(path, rank)
         if layout is None:
             raise LayoutError(
-                f"no rule of the LayoutMap matches {path!r}, and it has no mesh on which that could be replicated: "
-                "add a rule, or make it as LayoutMap(mesh)"
+                f"no rule of the LayoutMap matches {path!r}, and the map has no mesh on which to replicate it: add a "
+                "rule, or make the map as LayoutMap(mesh)"
             )
         return layout
 
-    def distribute(self, tree: Tree | None, root: int | None = None) -> dict[str, Any]:
-        """Return a nested dict of arrays as one of DTensors. Local; with *root*, Collective over the map's mesh.
+    def distribute(self, tree: Tree | None, root: int | None = None) -> Nested:
+        """Return a nested dict of arrays with a DTensor for each array. With *root*, Collective over the map's mesh.
 
-        The name of an array, by which its layout is found, is its keys joined by dots. Where no rule applies it is
-        replicated on the map's mesh. Every rank passes the same tree, or only device *root* has it and the others pass
-        None. ``LayoutError`` for keys that are no strings, lists in the tree, and layouts that are missing or do not
-        fit.
+        The name of an array is its keys joined by dots; it has the layout of the rule for this name, or is replicated
+        on the map's mesh. Every rank passes the same tree, or device *root* passes it and the others pass None.
+        ``LayoutError`` for keys that are no strings, for lists in the tree, and for missing or wrong layouts.
 
         >>> import numpy as np, meshcomm as mc
         >>> def program():
@@ -295,41 +314,41 @@ class LayoutMap(MutableMapping[str, Layout]):
         ...     print(world.run(program))
         [([[1.0, 0.0]], [0.0, 0.0]), ([[0.0, 1.0]], [0.0, 0.0])]
         """
-        ranks = _each(tree, lambda _, array: as_array(array).ndim) if root is None else self._ranks_from(tree, root)
-        layouts = _each(ranks, lambda path, rank: self._layout_of_variable(".".join(path), rank))
+        ndims = _each(tree, lambda _, array: as_array(array).ndim) if root is None else self._ndims_on(root, tree)
+        layouts = _each(ndims, lambda path, ndim: self._layout_of_variable(".".join(path), ndim))
         has_tree = root is None or (self._mesh is not None and self._mesh.rank == root)
         return _each(layouts, lambda path, layout: distribute(_at(tree, path) if has_tree else None, layout, root))
 
-    def _ranks_from(self, tree: Tree | None, root: int) -> dict[str, Any]:
-        """Return the tree of *root* with the rank of each array in its place. Collective over the map's mesh."""
+    def _ndims_on(self, root: int, tree: Tree | None) -> Nested:
+        """Return the tree of *root*, with its number of axes for each array. Collective over the map's mesh."""
         if self._mesh is None:
-            raise LayoutError("distributing from a root takes a LayoutMap with a mesh: LayoutMap(mesh)")
+            raise LayoutError("to distribute from a root, a LayoutMap must have a mesh: LayoutMap(mesh)")
         message = None
         if self._mesh.rank == root:
-            message = np.frombuffer(pickle.dumps(_outcome(lambda: _each(tree, self._checked_rank))), np.uint8)
+            message = np.frombuffer(pickle.dumps(_outcome(lambda: _each(tree, self._checked_ndim))), np.uint8)
         received = distribute(message, Layout.replicated(self._mesh, 1), root).local
         assert received is not None
-        ranks: dict[str, Any] | MeshcommError = pickle.loads(received.tobytes())
-        if isinstance(ranks, MeshcommError):
-            raise ranks
-        return ranks
+        ndims: Nested | MeshcommError = pickle.loads(received.tobytes())
+        if isinstance(ndims, MeshcommError):
+            raise ndims
+        return ndims
 
-    def _checked_rank(self, path: Path, array: ArrayLike) -> int:
-        """Return the rank of an array on root; all that only root can see is checked here."""
-        rank = as_array(array).ndim
-        layout = self._layout_of_variable(".".join(path), rank)
+    def _checked_ndim(self, path: Path, array: object) -> int:
+        """Return the number of axes of an array on root, after checking what only root can see."""
+        ndim = as_array(array).ndim
+        layout = self._layout_of_variable(".".join(path), ndim)
         if layout.mesh != self._mesh:
             raise LayoutError(
-                f"{'.'.join(path)!r} is laid out on another mesh, {layout.mesh!r}, than that of the LayoutMap, "
+                f"{'.'.join(path)!r} has a layout on another mesh, {layout.mesh!r}, than that of the LayoutMap, "
                 f"{self._mesh!r}; a root is a device of one mesh"
             )
-        return rank
+        return ndim
 
-    def report(self, names: "Iterable[str | tuple[str, Ranked]] | Mapping[str, Ranked]") -> "LayoutReport":
-        """Return which rules apply to *names*, and what looks like a mistake. Local.
+    def report(self, names: Iterable[str | tuple[str, Described]] | Mapping[str, Described]) -> "LayoutReport":
+        """Return the rule for each of the *names*, and what looks like a mistake.
 
-        *names* are names, or names with a rank, a shape, an array or a variable each, as pairs or in a dict; as
-        ``model.named_variables()`` has them.
+        A name may come with a number of axes, a shape, an array or a variable, in pairs or in a dict. So
+        ``model.named_variables()`` will do.
 
         >>> import meshcomm as mc
         >>> mesh = mc.Mesh(["CPU:0"], [("x", 1)])
@@ -341,11 +360,11 @@ class LayoutMap(MutableMapping[str, Layout]):
           'd1.kernel.*' behind 'd.*kernel'
         names that no rule matches:
           'head'
-        names with a rule for another rank:
-          'd1.kernel' of rank 2, rule 'd.*kernel' of rank 1
+        names with a rule for another number of axes:
+          'd1.kernel' with 2 axes, rule 'd.*kernel' for 1 axis
         """
-        ranks = dict(_ranked(name) for name in _listed_names(names))
-        matches = {name: tuple(self._matching(name)) for name in ranks}
+        ndims = dict(map(_described, _listed_names(names)))
+        matches = {name: tuple(self._matching(name)) for name in ndims}
         ambiguous = {} if self._mode == "match" else {n: r for n, r in matches.items() if len(r) > 1 and r[0] != n}
         applied = {name: rules[0] for name, rules in matches.items() if rules and name not in ambiguous}
         matched = {rule for rules in matches.values() for rule in rules}
@@ -358,15 +377,15 @@ class LayoutMap(MutableMapping[str, Layout]):
             unmatched=tuple(name for name, rules in matches.items() if not rules),
             ambiguous=ambiguous,
             wrong_ranks=tuple(
-                WrongRank(name, rank, rule, self._layouts[rule].rank)
+                WrongRank(name, ndim, rule, self._layouts[rule].ndim)
                 for name, rule in applied.items()
-                if (rank := ranks[name]) not in (None, self._layouts[rule].rank)
+                if (ndim := ndims[name]) is not None and ndim != self._layouts[rule].ndim
             ),
         )
 
 
 class WrongRank(NamedTuple):
-    """A name whose rule has a layout of another rank. Local."""
+    """A name with *rank* axes, and its rule for *rank_of_rule* axes."""
 
     name: str
     rank: int
@@ -374,17 +393,22 @@ class WrongRank(NamedTuple):
     rank_of_rule: int
 
     def __str__(self) -> str:
-        return f"{self.name!r} of rank {self.rank}, rule {self.rule!r} of rank {self.rank_of_rule}"
+        return f"{self.name!r} with {_axes(self.rank)}, rule {self.rule!r} for {_axes(self.rank_of_rule)}"
 
 
 @dataclass(frozen=True)
 class LayoutReport:
-    """Which rules of a LayoutMap apply to names, and what looks like a mistake; its text is for people. Local.
+    """The rules of a LayoutMap for some names, and what looks like a mistake. Print it.
 
-    `applied` has the rule of each name that one applies to, `unused` the rules that match no name, `shadowed` those
-    that only match names which earlier rules take, with these, `unmatched` the names that no rule matches, `ambiguous`
-    the names that several rules match where that is an error, and `wrong_ranks` the names whose rule is for another
-    rank.
+    Attributes
+    ----------
+    rules: all rules, in the order of insertion
+    applied: the rule for each name that has one
+    unused: the rules that match no name
+    shadowed: rules that match only names with an earlier rule, with these earlier rules
+    unmatched: the names without a rule
+    ambiguous: the names that several rules match, where that is an error, with these rules
+    wrong_ranks: the names with a rule for another number of axes
     """
 
     rules: tuple[str, ...]
@@ -397,7 +421,7 @@ class LayoutReport:
 
     @property
     def is_clean(self) -> bool:
-        """Whether every rule is used and every name has one rule, of its rank. Local."""
+        """Whether every rule is used, and every name has one rule, for its number of axes."""
         return not any((self.unused, self.shadowed, self.unmatched, self.ambiguous, self.wrong_ranks))
 
     def __str__(self) -> str:
@@ -411,7 +435,7 @@ class LayoutReport:
             "names that several rules match:": (
                 f"{name!r} by {', '.join(map(repr, rules))}" for name, rules in self.ambiguous.items()
             ),
-            "names with a rule for another rank:": map(str, self.wrong_ranks),
+            "names with a rule for another number of axes:": map(str, self.wrong_ranks),
         }
         lines = [
             f"LayoutMap: {len(self.rules)} rules, {n_names} names, {n_names - len(self.unmatched)} of them matched"
@@ -423,20 +447,24 @@ class LayoutReport:
 
 
 def layout_map_scope(layout_map: LayoutMap) -> AbstractContextManager[None]:
-    """Return ``layout_map.scope()``, a context in which variables get their layouts from *layout_map*. Local.
+    """Return ``layout_map.scope()``, a context in which variables get their layouts from *layout_map*.
 
-    ``LayoutError`` if *layout_map* is none. Source: tf.keras.dtensor.experimental.layout_map_scope.
+    ``LayoutError`` if *layout_map* is no LayoutMap. Source: tf.keras.dtensor.experimental.layout_map_scope.
     """
     if not isinstance(layout_map, LayoutMap):
         raise LayoutError(f"layout_map_scope takes a LayoutMap, not {quote(layout_map)}")
     return layout_map.scope()
 
 
-def _is_key(key: object) -> bool:
+def _axes(count: int) -> str:
+    return f"{count} {'axis' if count == 1 else 'axes'}"
+
+
+def _is_key(key: object) -> TypeGuard[Key]:
     return isinstance(key.pattern if isinstance(key, re.Pattern) else key, str)
 
 
-def _text(key: Any) -> str:
+def _text(key: object) -> str:
     """Return *key* as the text of a pattern."""
     if not _is_key(key):
         raise _KeyTypeError(
@@ -449,60 +477,63 @@ def _text(key: Any) -> str:
     return f"(?{letters}){key.pattern}" if letters else key.pattern
 
 
-def _check_layout(rule: str, layout: object) -> None:
+def _checked_layout(rule: str, layout: object) -> Layout:
     if not isinstance(layout, Layout):
         raise LayoutError(
             f"{quote(layout)} should be a meshcomm.Layout type, got {type(layout)}, for the key {rule!r}"
         )
     layout.refuse_match()
+    return layout
 
 
-def _pairs(rules: Any) -> list[tuple[Any, Any]]:
-    """Return what dict.update takes, a mapping or pairs, as pairs."""
+def _pairs(rules: Any) -> list[tuple[object, object]]:
+    """Return as pairs what dict.update takes: a mapping, pairs, or anything with ``keys()``."""
     if isinstance(rules, Mapping):
         return list(rules.items())
     if hasattr(rules, "keys"):
-        return [(key, rules[key]) for key in rules.keys()]  # noqa: SIM118, since it need not be iterable
+        return [(key, rules[key]) for key in rules.keys()]  # noqa: SIM118 - it need not be iterable
     try:
         return [(key, layout) for key, layout in rules]
     except (TypeError, ValueError):
-        raise LayoutError(f"rules are a mapping, or pairs of a key and a layout, not {quote(rules)}") from None
+        raise LayoutError(f"rules must be a mapping, or pairs of a key and a layout, not {quote(rules)}") from None
 
 
-def _listed_names(names: Any) -> list[Any]:
+def _listed_names(names: Iterable[object] | Mapping[str, object]) -> list[object]:
     if isinstance(names, Mapping):
         return list(names.items())
     if isinstance(names, str):
-        raise LayoutError(f"names are an iterable or a dict, not the one str {quote(names)}")
+        raise LayoutError(f"names must be an iterable or a dict, not the one str {quote(names)}")
     return list(names)
 
 
-def _ranked(name: Any) -> tuple[str, int | None]:
-    """Return a name, and the rank of what it names if that is given."""
+def _described(name: object) -> tuple[str, int | None]:
+    """Return a name, and the number of its axes if it is given."""
     if not isinstance(name, tuple):
         return _text(name), None
     if len(name) != 2:
-        raise LayoutError(f"{quote(name)} is neither a name nor a pair of a name and a rank, a shape or an array")
-    of_name, described = name
+        raise LayoutError(
+            f"{quote(name)} is neither a name nor a pair of a name and a number of axes, a shape or an array"
+        )
+    text, described = name
     if isinstance(described, int | np.integer):
-        return _text(of_name), int(described)
-    shape: Any = getattr(described, "shape", described)
-    return _text(of_name), len(tuple(shape))
+        return _text(text), int(described)
+    shape = described.shape if hasattr(described, "shape") else described
+    return _text(text), len(tuple(shape))
 
 
 def _first_rules(matches: Mapping[str, tuple[str, ...]], rule: str) -> tuple[str, ...]:
-    """Return the rules that take the names which *rule* matches, each once."""
+    """Return the rules that apply to the names that *rule* matches, each once."""
     return tuple(dict.fromkeys(rules[0] for rules in matches.values() if rule in rules))
 
 
-def _each(tree: Any, function: Callable[[Path, Any], Any], path: Path = ()) -> dict[str, Any]:
-    """Return a nested dict with ``function(path, leaf)`` in place of each leaf."""
+def _each(tree: object, function: Callable[[Path, Any], object], path: Path = ()) -> Nested:
+    """Return a nested dict with ``function(path, leaf)`` instead of each leaf."""
     if not isinstance(tree, Mapping):
         raise LayoutError(f"the tree is {quote(tree)}, a {type(tree).__name__}; it must be a dict of arrays and dicts")
     return {_checked_key(key, path): _branch(child, function, (*path, key)) for key, child in tree.items()}
 
 
-def _branch(child: Any, function: Callable[[Path, Any], Any], path: Path) -> Any:
+def _branch(child: object, function: Callable[[Path, Any], object], path: Path) -> object:
     if isinstance(child, list | tuple):
         raise LayoutError(f"{'.'.join(path)!r} is a {type(child).__name__}; a tree has arrays, and dicts of them")
     return _each(child, function, path) if isinstance(child, Mapping) else function(path, child)
@@ -510,20 +541,17 @@ def _branch(child: Any, function: Callable[[Path, Any], Any], path: Path) -> Any
 
 def _checked_key(key: object, path: Path) -> str:
     if not isinstance(key, str):
-        raise _KeyTypeError(
-            f"key {quote(key)} below {'.'.join(path)!r} is a {type(key).__name__}; names are made of str"
-        )
+        raise _KeyTypeError(f"key {quote(key)} below {'.'.join(path)!r} is a {type(key).__name__}; keys must be str")
     return key
 
 
-def _at(tree: Any, path: Path) -> Any:
-    for key in path:
-        tree = tree[key]
-    return tree
+def _at(tree: Any, path: Path) -> ArrayLike:
+    leaf: ArrayLike = reduce(operator.getitem, path, tree)
+    return leaf
 
 
-def _outcome(function: Callable[[], Any]) -> Any:
-    """Return what *function* returns, or our own error that it raises."""
+def _outcome(function: Callable[[], Nested]) -> Nested | MeshcommError:
+    """Return what *function* returns, or the MeshcommError that it raises."""
     try:
         return function()
     except MeshcommError as error:

@@ -1,19 +1,19 @@
-"""Modules: trees of variables."""
+"""Modules: trees of variables, each with a path."""
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Self
 
-from meshcomm.training.scopes import Tree, current_scope, entered, walk
+from meshcomm.training.scopes import ScopedModule, entered, walk
 from meshcomm.training.variables import Variable
 
 
-class Module(Tree):
-    """A base for what holds variables: as attributes, in lists, tuples and dicts, or in other modules. Local.
+class Module(ScopedModule):
+    """A base class for what holds variables: as attributes, in lists, tuples and dicts, or in other modules.
 
-    The name of a variable is its path: attributes, indices and keys joined by dots. Nothing else is needed, also no
-    ``super().__init__()``. A subclass whose parts have better names than its attributes overrides `parts`; one that
-    makes variables later than itself, as at its first call, makes them ``with self.building():``.
+    The name of a variable is its path: attributes, indices and keys joined by dots. A subclass needs nothing else, not
+    even ``super().__init__()``. If it has better names than its attributes, it overrides the method `parts`. If it
+    makes variables after its construction, for example at its first call, it makes them ``with self.building():``.
 
     >>> import meshcomm as mc
     >>> class Dense(Module):
@@ -28,42 +28,39 @@ class Module(Tree):
     ['blocks.0.kernel', 'blocks.1.kernel']
     """
 
-    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
-        """Remember the scope around. Local."""
+    def __new__(cls, *args: object, **kwargs: object) -> Self:
+        """Make a module of the scope around, if any."""
         if (args or kwargs) and cls.__init__ is object.__init__:
             raise TypeError(f"{cls.__name__}() takes no arguments")
         module = super().__new__(cls)
-        object.__setattr__(module, "_layout_scope", current_scope())
-        object.__setattr__(module, "_layout_path", None)
-        if module._layout_scope is not None:
-            module._layout_scope.modules.append(module)
+        module._layout_begin()
         return module
 
     def parts(self) -> Mapping[str, object]:
-        """Return what the module holds, by name: its attributes, unless a subclass names them otherwise. Local."""
-        return {name: part for name, part in vars(self).items() if not name.startswith("_layout_")}
+        """Return what the module holds, by name: its attributes, unless a subclass overrides this."""
+        return {name: value for name, value in vars(self).items() if not name.startswith("_layout_")}
 
     def building(self) -> AbstractContextManager[None]:
-        """Return a context in which the module makes variables after its own construction. Local.
+        """Return a context in which the module makes variables after its construction.
 
-        They belong to the scope that the module was made in: its map gives their layouts, by their paths from the
-        outermost module of that scope.
+        They belong to the scope that the module was made in. The map of that scope gives them their layouts, by their
+        paths from the outermost module.
         """
         scope = self._layout_scope
         return nullcontext() if scope is None else entered(scope, self)
 
     def named_variables(self) -> "list[tuple[str, Variable]]":
-        """Return the variables with their paths from this module, each variable once. Local.
+        """Return the variables with their paths from this module, each variable once.
 
-        In the order of names, attributes with a leading underscore last, and of list indices; a variable that several
-        paths lead to has the first of them.
+        They are in the order of names and list indices; attributes with a leading underscore come last. If several
+        paths lead to a variable, it has the first of them.
         """
-        return [(path, leaf) for path, leaf in walk(self, "", set()) if isinstance(leaf, Variable)]
+        return [(path, each) for path, each in walk(self, "", set()) if isinstance(each, Variable)]
 
     def variables(self) -> list[Variable]:
-        """Return the variables, in the order of `named_variables`. Local."""
+        """Return the variables, in the order of `named_variables`."""
         return [variable for _, variable in self.named_variables()]
 
     def trainable_variables(self) -> list[Variable]:
-        """Return the variables that are trainable. Local."""
+        """Return the variables that are trainable."""
         return [variable for variable in self.variables() if variable.trainable]

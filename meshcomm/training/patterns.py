@@ -1,39 +1,41 @@
-"""Regular expressions that answer in a time that grows with the length of the key, whatever the pattern.
+"""Regular expressions that match in linear time, whatever the pattern.
 
-`re` walks back over what it tried: ``(a+)+$`` takes hours on forty letters. A `Pattern` is parsed by `re`, but matched
-by following all ways through it at once, one character at a time. What needs a memory of the way (backreferences) or
-looks around cannot be followed like that, and is refused. Single characters and positions are tested by `re` itself.
+`re` backtracks: ``(a+)+$`` takes hours on forty letters. A `Pattern` is parsed by `re`, but it follows all ways
+through the pattern at once, one character at a time. That is impossible for backreferences, which remember the way,
+and for lookaround; such patterns are refused. `re` itself tests single characters and positions.
+
+The graph of a pattern has steps, which read one character, and other nodes, which read none. A step has a bit, so a
+set of steps is an integer. `Pattern.matches` goes from set to set.
 """
 
 import re
 from collections.abc import Callable, Iterator
-from re import _parser
-from typing import Any, Literal, NamedTuple
+from re import _parser  # type: ignore[attr-defined]  # which the stubs of typeshed leave out
+from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar
 
 from meshcomm._arguments import quote
 from meshcomm.errors import LayoutError
 
-Mode = Literal["match", "search", "fullmatch"]
+Mode: TypeAlias = Literal["match", "search", "fullmatch"]
+Test: TypeAlias = Callable[[str, int], object]  # of a key and a position in it; the `match` of a compiled pattern
+Items: TypeAlias = Any  # what the parser of re makes of a pattern; it has no types
+K = TypeVar("K")
+V = TypeVar("V")
 
-
-Test = Callable[[str, int], Any]  # of a key and a position in it; the `match` of a compiled pattern
-
-
-# With these the worst patterns found answer in a fifth of the 50 ms that they may take.
+# With these limits the worst patterns found, on keys of 256 characters, take a fifth of the 50 ms that they may take.
 MAX_NODES = 400
-
+"""Characters, repeats and alternatives in a pattern, when its counted repeats are written out."""
 
 MAX_SETS = 100
-
+"""Different sets of characters in a pattern."""
 
 MAX_TEXT = 4096
+"""Letters in the text of a pattern."""
 
-
-_MAX_KEPT = 1024  # what a pattern remembers of earlier keys, of each kind
-
+_MAX_KEPT = 1024
+"""Entries of each kind that a pattern remembers from earlier keys."""
 
 _ACCEPT, _START = 1, 2  # the first two bits of a set of steps
-
 
 _POSITIONS = {
     "AT_BEGINNING": "^",
@@ -44,7 +46,6 @@ _POSITIONS = {
     "AT_END_STRING": r"\Z",
 }
 
-
 _CATEGORIES = {
     "CATEGORY_DIGIT": r"\d",
     "CATEGORY_NOT_DIGIT": r"\D",
@@ -53,7 +54,6 @@ _CATEGORIES = {
     "CATEGORY_WORD": r"\w",
     "CATEGORY_NOT_WORD": r"\W",
 }
-
 
 _REFUSED = {
     "ASSERT": "looks ahead or behind",
@@ -67,10 +67,10 @@ _REFUSED = {
 
 
 class Pattern:
-    """A regular expression without lookaround, backreferences, atomic groups and possessive repeats. Local.
+    """A regular expression without lookaround, backreferences, atomic groups and possessive repeats.
 
-    Matches what `re` matches. ``LayoutError`` if *text* is no regular expression, has one of these, or is too big:
-    more than 400 characters, repeats and alternatives when its counted repeats are written out, or 100 different sets.
+    It matches what `re` matches. ``LayoutError`` if *text* is no regular expression, has one of these, or is too big:
+    at most 400 characters, repeats and alternatives when counted repeats are written out, and 100 different sets.
 
     >>> Pattern(".*dense.*kernel").matches("dense_1.kernel")
     True
@@ -88,7 +88,7 @@ class Pattern:
         self._readers: dict[str, int] = {}
 
     def matches(self, key: str, mode: Mode = "match") -> bool:
-        """Return whether ``re.match``, ``re.search`` or ``re.fullmatch``, as *mode* says, finds the pattern. Local."""
+        """Return whether ``re.match``, ``re.search`` or ``re.fullmatch`` would; *mode* says which."""
         done = _START
         for position in range(len(key) + 1):
             alive = self._after(done, self._context(key, position))
@@ -104,7 +104,7 @@ class Pattern:
         return False
 
     def _context(self, key: str, position: int) -> int:
-        """Return which of the tests of positions hold, as bits."""
+        """Return the tests of positions that hold, as bits."""
         return sum(1 << bit for bit, test in enumerate(self._graph.positions) if test(key, position))
 
     def _reading(self, character: str) -> int:
@@ -119,23 +119,23 @@ class Pattern:
         return readers
 
     def _after(self, done: int, context: int) -> int:
-        """Return the set of steps that can come next after one of *done*, where the positions of *context* hold."""
+        """Return the set of steps that can follow one of the steps *done*, where the positions of *context* hold."""
         alive = self._alive.get((done, context))
         if alive is None:
             follows = self._contexts.get(context)
             if follows is None:
                 follows = _follows(self._graph, context)
                 _keep(self._contexts, context, follows)
-            chain = follows[0]
-            alive = (done & chain) >> 1
-            for bit in _bits(done & ~chain):
+            in_a_row = follows[0]
+            alive = (done & in_a_row) >> 1
+            for bit in _bits(done & ~in_a_row):
                 alive |= follows[bit]
             _keep(self._alive, (done, context), alive)
         return alive
 
 
-def _keep(kept: dict[Any, Any], key: Any, value: Any) -> None:
-    """Add to what is remembered, or begin anew where that is too much."""
+def _keep(kept: dict[K, V], key: K, value: V) -> None:
+    """Remember *value*; forget everything else if that is too much."""
     if len(kept) >= _MAX_KEPT:
         kept.clear()
     kept[key] = value
@@ -149,23 +149,25 @@ def _bits(mask: int) -> Iterator[int]:
 
 
 class _Node(NamedTuple):
-    """A place in the graph of a pattern; a step reads one character, the others read none."""
+    """A node in the graph of a pattern: a step, which reads one character, or another node, which reads none."""
 
     targets: list[int]
-    step: int = 0  # the bit of a step; 0 is that of the end, which is node 0, and 1 that of the start
-    position: int = -1  # the bit of the test that must hold to go on
+    step: int = 0  # its bit if it is a step; bit 0 is the end, which is node 0, and bit 1 is the start
+    position: int = -1  # the bit of the test of positions that must hold here
 
 
 class _Graph(NamedTuple):
+    """A pattern as a graph from its start to its end."""
+
     nodes: list[_Node]
     after: list[int]  # the node that follows the step of a bit
     literals: dict[str, int]  # the steps that read just this character
-    readers: dict[tuple[str, int], tuple[Test, int]]  # the other steps, with the test of the characters they read
+    readers: dict[tuple[str, int], tuple[Test, int]]  # the other steps, with the tests of the characters they read
     positions: list[Test]
 
 
 def _graph(text: str) -> _Graph:
-    """Return the graph of a pattern; ``LayoutError`` if it has none that is small."""
+    """Return the graph of a pattern; ``LayoutError`` if it is no pattern, is refused, or is too big."""
     if len(text) > MAX_TEXT:
         raise _too_big(text)
     try:
@@ -181,19 +183,20 @@ def _too_big(text: str) -> LayoutError:
     return LayoutError(
         f"the pattern {quote(text)} is too big: it may have {MAX_TEXT} letters, {MAX_SETS} different sets of "
         f"characters, and {MAX_NODES} characters, repeats and alternatives when its counted repeats are written out; "
-        "several smaller rules may have the same layout"
+        "use several smaller rules with the same layout"
     )
 
 
 class _Builder:
-    """Makes the graph of a parsed pattern, from its end to its start."""
+    """Makes the graph of a parsed pattern, from its end to its start. *parsed* and *items* are lists of `re`."""
 
     def __init__(self, text: str) -> None:
         self.text = text
         self.graph = _Graph([_Node([])], [0, 0], {}, {}, [])
         self._tests: dict[tuple[str, int], int] = {}
 
-    def build(self, parsed: Any, flags: int) -> _Graph:
+    def build(self, parsed: Items, flags: int) -> _Graph:
+        """Return the graph of *parsed*."""
         self.graph.after[1] = self.sequence(parsed, 0, flags)
         return self.graph
 
@@ -204,17 +207,17 @@ class _Builder:
         nodes.append(_Node(list(targets), step, position))
         return len(nodes) - 1
 
-    def sequence(self, items: Any, then: int, flags: int) -> int:
-        """Add *items*, after which the node *then* comes, and return the node they start with."""
+    def sequence(self, items: Items, then: int, flags: int) -> int:
+        """Add *items* before the node *then*, and return the node they start with."""
         for operation, argument in reversed(list(items)):
             then = self.item(operation.name, argument, then, flags)
         return then
 
-    def item(self, name: str, argument: Any, then: int, flags: int) -> int:
+    def item(self, name: str, argument: Items, then: int, flags: int) -> int:
         if name in _REFUSED:
             raise LayoutError(
-                f"the pattern {quote(self.text)} {_REFUSED[name]}, which takes more than linear time to match; an "
-                "exception can be a rule of its own before this one, since the first rule that matches counts"
+                f"the pattern {quote(self.text)} {_REFUSED[name]}, which takes more than linear time to match; write "
+                "an exception as a rule of its own before this one: the first rule that matches counts"
             )
         if name == "SUBPATTERN":
             _, added, removed, items = argument
@@ -228,7 +231,7 @@ class _Builder:
             return self.node(then, position=self.position(_POSITIONS[argument.name], flags))
         return self.step(name, argument, then, flags)
 
-    def step(self, name: str, argument: Any, then: int, flags: int) -> int:
+    def step(self, name: str, argument: Items, then: int, flags: int) -> int:
         bit = len(self.graph.after)
         self.graph.after.append(then)
         if name == "LITERAL" and not flags & re.IGNORECASE:
@@ -243,13 +246,13 @@ class _Builder:
         return self.node(step=bit)
 
     def position(self, source: str, flags: int) -> int:
-        """Return the bit of a test of positions, the same for equal ones."""
+        """Return the bit of a test of positions; equal tests have one bit."""
         bit = self._tests.setdefault((source, flags), len(self.graph.positions))
         if bit == len(self.graph.positions):
             self.graph.positions.append(_compiled(source, flags))
         return bit
 
-    def repeat(self, least: int, most: Any, items: Any, then: int, flags: int) -> int:
+    def repeat(self, least: int, most: int, items: Items, then: int, flags: int) -> int:
         if most is _parser.MAXREPEAT:
             loop = self.node()
             start = self.sequence(items, loop, flags)
@@ -261,14 +264,14 @@ class _Builder:
                 then = self.node(self.sequence(items, then, flags), end)
         for _ in range(least):
             start = self.sequence(items, then, flags)
-            if start == then:  # nothing is nothing, however often
+            if start == then:  # the items are empty, and so are their repeats
                 break
             then = start
         return then
 
 
 def _scoped(flags: int, added: int, removed: int) -> int:
-    """Return the flags inside of a group ``(?added-removed:...)``."""
+    """Return the flags inside a group ``(?added-removed:...)``."""
     if added & (re.ASCII | re.UNICODE):
         flags &= ~(re.ASCII | re.UNICODE)
     return (flags | added) & ~removed
@@ -278,8 +281,8 @@ def _compiled(source: str, flags: int) -> Test:
     return re.compile(source, flags & (re.ASCII | re.IGNORECASE | re.MULTILINE | re.DOTALL)).match
 
 
-def _character(name: str, argument: Any) -> str:
-    """Return the source of the pattern of one character."""
+def _character(name: str, argument: Items) -> str:
+    """Return the text of a pattern that matches the same single characters."""
     if name == "ANY":
         return "."
     if name in ("LITERAL", "NOT_LITERAL"):
@@ -287,8 +290,8 @@ def _character(name: str, argument: Any) -> str:
     return f"[{''.join(_member(kind.name, value) for kind, value in argument)}]"
 
 
-def _member(kind: str, value: Any) -> str:
-    """Return the source of one member of a set of characters."""
+def _member(kind: str, value: Items) -> str:
+    """Return the text of one member of a set of characters."""
     if kind == "NEGATE":
         return "^"
     if kind == "CATEGORY":
@@ -301,15 +304,15 @@ def _escaped(code: int) -> str:
 
 
 def _follows(graph: _Graph, context: int) -> list[int]:
-    """Return for the bit of each step the set of steps that can come after it where the positions of *context* hold.
+    """Return, for the bit of each step, the set of steps that can follow it where the positions of *context* hold.
 
-    Bit 0, which is no step, has the set of those after which just the step of the bit below can come.
+    Bit 0 is no step. It has the set of those steps that only the step with the next lower bit can follow.
     """
     nodes = graph.nodes
     reached = [1 << node.step if node.step or not i else 0 for i, node in enumerate(nodes)]
     order = range(len(nodes))
     changed = True
-    while changed:  # what loops reach needs more than one sweep; with both directions in turn few are enough
+    while changed:  # loops need more than one sweep; a few are enough if directions alternate
         changed = False
         for i in order:
             node = nodes[i]

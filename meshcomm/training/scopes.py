@@ -1,29 +1,43 @@
-"""Scopes: variables that wait for their layout."""
+"""Scopes: variables that get their layouts by their paths in a tree of modules.
+
+A variable made in a scope gets its value only when its path is known. The path leads to the variable from the
+outermost module made in the scope: ``blocks.0.kernel``. There are three classes:
+
+- `Scope` knows the modules made in it, and the function that gives a path its layout;
+- `ScopedVariable` and `ScopedModule` are what a module can hold. `Variable` and `Module` derive from them. `Scope`
+  finds their paths in the tree, and each of them decides what to do with its path.
+
+Names that users' modules must not use begin with ``_layout_``.
+"""
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import pairwise
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from meshcomm.errors import LayoutError
 from meshcomm.layouts.layout import Layout
 
-LayoutOf: TypeAlias = Callable[[str, int], Layout]  # of a path and a rank
+LayoutOf: TypeAlias = Callable[[str, int], Layout]  # of a path and a number of axes
 
 
-class Leaf:
-    """What a module holds: a variable, or another module."""
+class Scoped:
+    """What a module can hold: a variable, or another module."""
 
     __slots__ = ()
     _layout_scope: "Scope | None"
-    """The scope in which it was made."""
+    """The scope it was made in."""
+
+    def _layout_settle(self, path: str) -> None:
+        """Take *path* as the final path, unless there is one, and do what waited for it."""
+        raise NotImplementedError
 
 
-class Waiting(Leaf):
-    """A variable, which waits for its path in a scope."""
+class ScopedVariable(Scoped):
+    """A variable, which may wait for its path in a scope."""
 
-    __slots__ = ()
+    __slots__ = ("path",)
     shape: tuple[int, ...]
     path: str | None
 
@@ -41,126 +55,143 @@ class Waiting(Leaf):
         """Make the value in *layout*."""
         raise NotImplementedError
 
+    def _layout_settle(self, path: str) -> None:
+        if self.path is None:
+            if not self.initialized and self._layout_scope is not None:
+                self._make(self._layout_scope.layout_of(path, len(self.shape)))
+            self.path = path
 
-class Tree(Leaf):
+    def _layout_resettle(self, path: str) -> None:
+        """Take *path* instead of an earlier one; ``LayoutError`` if it gives the variable another layout."""
+        if path == self.path or self._layout_scope is None:
+            return
+        wanted = self._layout_scope.layout_of(path, len(self.shape))
+        if wanted != self.layout:
+            raise LayoutError(
+                f"{self!r} was used in the constructor of its module, as {self.path!r}, before its path {path!r} was "
+                f"known, which gives it {wanted.sharding_specs}: use it later, or give it layout="
+            )
+        self.path = path
+
+
+class ScopedModule(Scoped):
     """A module, which holds variables and other modules."""
 
     _layout_path: str | None
-    """The path from the outermost module, once the scope has ended."""
+    """The path from the outermost module, known when the scope has ended."""
 
     def parts(self) -> Mapping[str, object]:
         """Return what the module holds, by name."""
         raise NotImplementedError
 
+    def _layout_begin(self) -> None:
+        """Note the scope that the module is made in."""
+        scope = current_scope()
+        self._layout_set("_layout_scope", scope)
+        self._layout_set("_layout_path", None)
+        if scope is not None:
+            scope.modules.append(self)
+
+    def _layout_settle(self, path: str) -> None:
+        if self._layout_path is None:
+            self._layout_set("_layout_path", path)
+
+    def _layout_set(self, name: str, value: object) -> None:
+        object.__setattr__(self, name, value)  # a subclass may have a __setattr__ of its own
+
 
 class Scope:
     """How the variables made in one scope get their layouts.
 
-    *modules* are those made in it, in the scopes around it and inside of it, until the outermost one ends: which
-    module is the outermost must not depend on when Python frees memory, for that differs from rank to rank.
+    *modules* are the modules made in the scope, and in scopes around it and within it, until the outermost scope ends.
+    The scope keeps them alive: which module is the outermost must not depend on when Python frees memory, because that
+    differs from rank to rank.
     """
 
-    def __init__(self, layout_of: LayoutOf, modules: list[Tree]) -> None:
+    def __init__(self, layout_of: LayoutOf, modules: list[ScopedModule]) -> None:
         self.layout_of = layout_of
         self.modules = modules
-        self._found: list[Waiting] = []  # whose values were asked for before the scope ended
+        self._settled_early: list[ScopedVariable] = []
 
     def __deepcopy__(self, memo: object) -> "Scope":
         return self  # a copy of a module, or of a variable that waits, is in the same scope
 
-    def find(self, variable: Waiting) -> None:
-        """Give *variable*, and those of its scope in the same tree, their paths and values, if a module holds it."""
+    def settle_early(self, variable: ScopedVariable) -> None:
+        """Give *variable* its path and value before the scope ends, if a module holds it.
+
+        The variables of this scope in the same tree get theirs too.
+        """
         for root in _roots(self.modules):
-            variables = _variables(root)
-            if any(other is variable for _, other in variables):
-                self._found += [other for _, other in variables if not other.initialized]
-                _settle(root, lambda leaf: isinstance(leaf, Waiting) and leaf._layout_scope is self)
+            variables = [
+                (path, each)
+                for path, each in _tree(root)
+                if isinstance(each, ScopedVariable) and each._layout_scope is self
+            ]
+            if any(each is variable for _, each in variables):
+                self._settled_early += [each for _, each in variables if not each.initialized]
+                for path, each in variables:
+                    each._layout_settle(path)
                 return
 
     def finish(self, around: "tuple[Scope, ...]") -> None:
-        """Give all variables of scopes that have ended, as those *around* have not, their paths and values."""
+        """Give all variables their paths and values, except those of scopes *around*, which have not ended."""
+        early = set(map(id, self._settled_early))
         for root in _roots(self.modules):
-            _settle(root, lambda leaf: leaf._layout_scope not in around)
-            for path, variable in _variables(root):
-                if any(other is variable for other in self._found):
-                    self._check_found(variable, path)
-
-    def _check_found(self, variable: Waiting, path: str) -> None:
-        """Give a variable that was used early its final path, which must not give it another layout."""
-        if variable.path == path:
-            return
-        wanted = self.layout_of(path, len(variable.shape))
-        if wanted != variable.layout:
-            raise LayoutError(
-                f"{variable!r} was used in the constructor of its module, as {variable.path!r}, before its path "
-                f"{path!r} was known, which gives it {wanted.sharding_specs}: use it later, or give it layout="
-            )
-        variable.path = path
+            for path, each in _tree(root):
+                if each._layout_scope is not None and each._layout_scope not in around:
+                    each._layout_settle(path)
+                if isinstance(each, ScopedVariable) and id(each) in early:
+                    each._layout_resettle(path)
 
 
-def _variables(root: Tree) -> list[tuple[str, Waiting]]:
-    """Return the variables of a tree with their paths, each once."""
-    return [(path, leaf) for path, leaf in walk(root, "", set()) if isinstance(leaf, Waiting)]
-
-
-def _settle(root: Tree, chosen: Callable[[Leaf], bool]) -> None:
-    """Tell the *chosen* variables and modules of a tree their paths, and make the values that wait for theirs."""
+def _tree(root: ScopedModule) -> list[tuple[str, Scoped]]:
+    """Return *root* and everything it holds, each once, with the paths from the outermost module."""
     start = root._layout_path or ""
-    for path, leaf in [(start, root), *walk(root, start, set())]:
-        scope = leaf._layout_scope
-        if scope is None or not chosen(leaf):
-            continue
-        if isinstance(leaf, Tree):
-            if leaf._layout_path is None:
-                object.__setattr__(leaf, "_layout_path", path)
-        elif isinstance(leaf, Waiting) and leaf.path is None:
-            if not leaf.initialized:
-                leaf._make(scope.layout_of(path, len(leaf.shape)))
-            leaf.path = path
+    return [(start, root), *walk(root, start, set())]
 
 
-def _roots(modules: list[Tree]) -> list[Tree]:
-    """Return the modules that no other one holds, in the order in which they were made; the first one of a cycle."""
-    held = {id(leaf) for module in modules for _, leaf in held_by(module) if leaf is not module}
-    roots: list[Tree] = []
+def _roots(modules: list[ScopedModule]) -> list[ScopedModule]:
+    """Return the modules that no other module holds, in the order in which they were made.
+
+    If modules hold each other in a circle, return the first of them.
+    """
+    held = {id(each) for module in modules for _, each in held_by(module) if each is not module}
+    roots: list[ScopedModule] = []
     seen: set[int] = set()
     for module in sorted(modules, key=lambda module: id(module) in held):
         if id(module) not in seen:
             roots.append(module)
-            for _ in walk(module, "", seen):
-                pass
+            seen.update(id(each) for _, each in walk(module, "", seen))
     return roots
 
 
-_local = threading.local()
+class _Local(threading.local):
+    """The scopes that a thread is in, the innermost last. A simulated rank is a thread."""
+
+    def __init__(self) -> None:
+        self.scopes: list[Scope] = []
 
 
-def _active() -> list[Scope]:
-    """Return the scopes around, the innermost last; those of this thread, as a simulated rank is one."""
-    scopes: list[Scope] | None = getattr(_local, "scopes", None)
-    if scopes is None:
-        scopes = _local.scopes = []
-    return scopes
+_local = _Local()
 
 
 def current_scope() -> Scope | None:
-    """Return the innermost scope around, if any. Local."""
-    scopes = _active()
-    return scopes[-1] if scopes else None
+    """Return the innermost scope around, if any."""
+    return _local.scopes[-1] if _local.scopes else None
 
 
 @contextmanager
-def lazy_variables(layout_of: LayoutOf) -> Iterator[None]:
-    """Return a scope in which variables wait for their paths, of which *layout_of* gives the layouts. Local."""
+def scope(layout_of: LayoutOf) -> Iterator[None]:
+    """Return a context in which variables wait for their paths; *layout_of* then gives their layouts."""
     outer = current_scope()
     with entered(Scope(layout_of, [] if outer is None else outer.modules)):
         yield
 
 
 @contextmanager
-def entered(scope: Scope, *modules: Tree) -> Iterator[None]:
-    """Make *scope* the innermost one, and finish it at the end, unless it was around already or on an exception."""
-    active = _active()
+def entered(scope: Scope, *modules: ScopedModule) -> Iterator[None]:
+    """Make *scope* the innermost one. Finish it at the end, unless it is still around, or after an exception."""
+    active = _local.scopes
     around, made_before = tuple(active), len(scope.modules)
     active.append(scope)
     scope.modules.extend(modules)
@@ -177,38 +208,46 @@ def entered(scope: Scope, *modules: Tree) -> Iterator[None]:
             scope.modules.clear()
 
 
-def walk(module: Tree, start: str, seen: set[int]) -> Iterator[tuple[str, Leaf]]:
-    """Yield what *module*, whose path is *start*, holds itself and in other modules, with the first path to each."""
+def walk(module: ScopedModule, start: str, seen: set[int]) -> Iterator[tuple[str, Scoped]]:
+    """Yield everything that *module* holds, also in other modules, each once with the first path to it.
+
+    Parameters
+    ----------
+    start: the path of *module*
+    seen: the identities of what is left out; what is found is added to them
+    """
     seen.add(id(module))
-    for name, leaf in held_by(module):
-        if id(leaf) not in seen:
-            seen.add(id(leaf))
+    for name, each in held_by(module):
+        if id(each) not in seen:
+            seen.add(id(each))
             path = f"{start}.{name}" if start else name
-            yield path, leaf
-            if isinstance(leaf, Tree):
-                yield from walk(leaf, path, seen)
+            yield path, each
+            if isinstance(each, ScopedModule):
+                yield from walk(each, path, seen)
 
 
-def held_by(module: Tree) -> Iterator[tuple[str, Leaf]]:
+def held_by(module: ScopedModule) -> Iterator[tuple[str, Scoped]]:
     """Yield the variables and modules that *module* holds itself, with their names."""
-    parts = module.parts()
-    for name in sorted(parts, key=lambda name: (name.startswith("_"), name)):
-        yield from _leaves(name, parts[name], ())
+    held = module.parts()
+    for name in sorted(held, key=lambda name: (name.startswith("_"), name)):
+        yield from _scoped_in(name, held[name], ())
 
 
-def _leaves(name: str, part: object, around: tuple[int, ...]) -> Iterator[tuple[str, Leaf]]:
-    if isinstance(part, Leaf):
-        yield name, part
-    elif isinstance(part, Mapping | list | tuple) and id(part) not in around:
-        for key, child in _entries(name, part):
-            yield from _leaves(f"{name}.{key}", child, (*around, id(part)))
+def _scoped_in(name: str, value: object, around: tuple[int, ...]) -> Iterator[tuple[str, Scoped]]:
+    if isinstance(value, Scoped):
+        yield name, value
+    elif isinstance(value, Mapping | list | tuple) and id(value) not in around:
+        for key, child in _entries(name, value):
+            yield from _scoped_in(f"{name}.{key}", child, (*around, id(value)))
 
 
-def _entries(name: str, part: Mapping[Any, Any] | list[Any] | tuple[Any, ...]) -> list[tuple[str, Any]]:
-    """Return the entries of a container with their names."""
-    if not isinstance(part, Mapping):
-        return [(str(i), child) for i, child in enumerate(part)]
-    entries = sorted(((str(key), child) for key, child in part.items()), key=lambda entry: entry[0])
+def _entries(
+    name: str, container: Mapping[object, object] | list[object] | tuple[object, ...]
+) -> list[tuple[str, object]]:
+    """Return the entries of the container called *name*, with their names."""
+    if not isinstance(container, Mapping):
+        return [(str(i), child) for i, child in enumerate(container)]
+    entries = sorted(((str(key), child) for key, child in container.items()), key=lambda entry: entry[0])
     for (key, _), (other, _) in pairwise(entries):
         if key == other:
             raise LayoutError(f"two keys of the dict {name!r} are named {key!r}; the paths of variables must differ")

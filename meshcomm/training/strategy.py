@@ -1,18 +1,19 @@
-"""Logical devices: ranks grouped into replicas of one computation, and tensors split between the ranks of a replica.
+"""Strategies: run a step on every replica of a computation, and split tensors over the ranks of a replica.
 
-A `Topology` says where the ranks are, and a `DeviceAssignment` which of them are the logical devices of each replica.
-A `Strategy` runs a step on every replica, and splits tensors over the logical devices of the replica that it is called
-in. Source: tf.distribute.TPUStrategy.
+A `Topology` has the coordinates of the ranks. A `DeviceAssignment` says which ranks are the logical devices of each
+replica. A `Strategy` runs a step on every replica; within the step it splits tensors over the logical devices of the
+replica. Source: tf.distribute.TPUStrategy.
 """
 
 import math
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from meshcomm._arguments import as_array, integer, quote
+from meshcomm._types import Array
 from meshcomm.arrays.create import distribute
 from meshcomm.arrays.dtensor import DTensor
 from meshcomm.arrays.relayout import relayout
@@ -22,17 +23,16 @@ from meshcomm.layouts.mesh import Mesh
 from meshcomm.ranks.meshes import create_mesh, world_of
 from meshcomm.ranks.teams import World
 from meshcomm.training.assignment import DeviceAssignment
-from meshcomm.training.topology import DeviceOrderMode, Topology
 
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-
-__all__ = ["DeviceAssignment", "DeviceOrderMode", "PerReplica", "Strategy", "Topology", "check_partition"]
+R = TypeVar("R")
+V = TypeVar("V")
 
 
 class PerReplica:
-    """One value per replica, as an argument of `Strategy.run`, which gives each replica its own. Local.
+    """One value for each replica: `Strategy.run` gives each replica its own value as the argument.
 
     >>> PerReplica([1, 2]).values
     (1, 2)
@@ -40,14 +40,14 @@ class PerReplica:
 
     __slots__ = ("_values",)
 
-    def __init__(self, values: Sequence[Any]) -> None:
+    def __init__(self, values: Iterable[object]) -> None:
         if not hasattr(values, "__iter__"):
-            raise MeshError(f"PerReplica takes one value per replica, in a list, not {quote(values)}")
+            raise MeshError(f"PerReplica takes one value for each replica, in a list, not {quote(values)}")
         self._values = tuple(values)
 
     @property
-    def values(self) -> tuple[Any, ...]:
-        """The value of each replica. Local."""
+    def values(self) -> tuple[object, ...]:
+        """The value of each replica."""
         return self._values
 
     def __repr__(self) -> str:
@@ -55,11 +55,11 @@ class PerReplica:
 
 
 class Strategy:
-    """Runs a step on every replica of an assignment, and splits tensors over the devices of a replica. Local.
+    """Runs a step on every replica of an assignment, and splits tensors over the logical devices of a replica.
 
-    Every rank makes one, and calls `run`; inside the step, which all ranks of a replica run, the ``experimental_``
-    methods place tensors on its logical devices. Ranks count in *comm*, by default that of the topology, else in the
-    simulated world around, else in COMM_WORLD. Source: tf.distribute.TPUStrategy.
+    Every rank makes a strategy and calls `run`. All ranks of a replica run the step together; in it, the methods
+    ``experimental_...`` bring tensors to the logical devices. Ranks are those of *comm*, by default those of the
+    topology's communicator, of the simulated world around, or of COMM_WORLD. Source: tf.distribute.TPUStrategy.
 
     >>> import numpy as np, meshcomm as mc
     >>> def program():
@@ -79,75 +79,73 @@ class Strategy:
             raise MeshError(f"device_assignment must be a DeviceAssignment, not {quote(device_assignment)}, a {kind}")
         self._assignment = device_assignment
         self._comm = device_assignment.topology._comm if comm is None else comm
-        places = np.ndindex(*device_assignment.ranks.shape)
-        self._places = dict(zip(device_assignment.ranks.reshape(-1).tolist(), places, strict=True))
-        self._last_rank = max(self._places, default=-1)
+        positions = np.ndindex(*device_assignment.ranks.shape)
+        self._positions = dict(zip(device_assignment.ranks.reshape(-1).tolist(), positions, strict=True))
+        self._last_rank = max(self._positions, default=-1)
         self._meshes: dict[tuple[World, tuple[int, ...], tuple[int, ...]], Mesh] = {}
 
     # -- who is who ---------------------------------------------------------------------------------------------------
 
     @property
     def device_assignment(self) -> DeviceAssignment:
-        """The assignment. Local."""
+        """The assignment."""
         return self._assignment
 
     @property
     def num_replicas_in_sync(self) -> int:
-        """The number of replicas. Local."""
+        """The number of replicas."""
         return self._assignment.num_replicas
 
     @property
     def num_logical_devices(self) -> int:
-        """The number of logical devices of each replica. Local."""
+        """The number of logical devices of each replica."""
         return self._assignment.num_cores_per_replica
 
     @property
     def replica_id(self) -> int | None:
-        """The replica that this rank belongs to, or None. Local."""
-        place = self._place()
-        return None if place is None else place[0]
+        """The replica that this rank belongs to, or None."""
+        position = self._position()
+        return None if position is None else position[0]
 
     @property
     def logical_device_id(self) -> int | None:
-        """The logical device of its replica that this rank is, or None. Local."""
-        place = self._place()
-        return None if place is None else place[1]
+        """The logical device that this rank is in its replica, or None."""
+        position = self._position()
+        return None if position is None else position[1]
 
     def replica_mesh(self, partition_dimensions: Sequence[int] | None = None) -> Mesh:
-        """Return the mesh of this rank's replica, of shape *partition_dimensions*, by default one dimension. Local.
+        """Return the mesh of this rank's replica, in the shape *partition_dimensions*, by default one dimension.
 
-        Its dimensions are d0, d1, ...; its device k is logical device k of the replica. ``ShapeError`` unless the
-        product is the number of logical devices, ``MeshError`` on a rank in no replica.
+        Its dimensions are called d0, d1, ...; its device k is logical device k of the replica. ``ShapeError`` unless
+        the shape holds all logical devices, ``MeshError`` on a rank in no replica.
         """
         count = self.num_logical_devices
         sizes = (count,) if partition_dimensions is None else _sizes(partition_dimensions)
         _check_product(sizes, count)
         return self._mesh(self._replica_ranks(), sizes)
 
-    def _place(self) -> tuple[int, int] | None:
-        """Return the replica of this rank, and its number in it; ``MeshError`` if the world is too small."""
+    def _position(self) -> tuple[int, ...] | None:
+        """Return the replica of this rank, and its logical device; ``MeshError`` if the world is too small."""
         world = world_of(self._comm)
         if self._last_rank >= world.size:
             raise MeshError(
                 f"{self._assignment!r} needs ranks up to {self._last_rank}, but the world has {world.size}: launch "
                 f"the program with mpiexec -n {self._last_rank + 1}, or build a smaller assignment"
             )
-        return self._places.get(world.rank)
-
-    def _here(self) -> tuple[int, int]:
-        place = self._place()
-        if place is None:
-            raise MeshError(
-                f"rank {world_of(self._comm).rank} is in no replica of {self._assignment!r}: place tensors inside of "
-                "a step given to run, which only the ranks of replicas call"
-            )
-        return place
+        return self._positions.get(world.rank)
 
     def _replica_ranks(self) -> tuple[int, ...]:
-        return tuple(self._assignment.ranks[self._here()[0]].tolist())
+        """Return the ranks of this rank's replica; ``MeshError`` if there is none."""
+        replica = self.replica_id
+        if replica is None:
+            raise MeshError(
+                f"rank {world_of(self._comm).rank} is in no replica of {self._assignment!r}: call this inside a step "
+                "given to run, which only the ranks of replicas run"
+            )
+        return tuple(self._assignment.ranks[replica].tolist())
 
     def _mesh(self, ranks: tuple[int, ...], sizes: tuple[int, ...]) -> Mesh:
-        """Return the mesh of *ranks* in the shape *sizes*, the same one each time."""
+        """Return the mesh of *ranks* in the shape *sizes*, the same mesh each time."""
         key = (world_of(self._comm), ranks, sizes or (1,))
         if key not in self._meshes:
             dims = [(f"d{i}", size) for i, size in enumerate(sizes or (1,))]
@@ -155,19 +153,24 @@ class Strategy:
         return self._meshes[key]
 
     def close(self) -> None:
-        """Free the communicators of this rank's replica; the next call makes new ones. Collective over the replica."""
+        """Free the communicators of this rank's replica; the next call opens new ones. Collective over the replica."""
         here = world_of(self._comm)
         for key in [key for key in self._meshes if key[0] is here]:
             self._meshes.pop(key).close()
 
     # -- running steps ------------------------------------------------------------------------------------------------
 
-    def run(self, step_fn: Callable[..., Any], args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None) -> Any:
-        """Return what *step_fn* returns on this rank, None on ranks in no replica; every replica runs the step. Local.
+    def run(
+        self,
+        step_fn: Callable[..., R],
+        args: Sequence[object] = (),
+        kwargs: Mapping[str, object] | None = None,
+    ) -> R | None:
+        """Run *step_fn* on every replica, and return its result on this rank, or None on a rank in no replica.
 
-        The ranks of a replica run it together, so that it may make calls that are Collective over the replica;
-        replicas do not wait for each other. Each `PerReplica` in the arguments, also in lists, tuples and dicts, is
-        replaced by the value of the replica. ``MeshError`` on all ranks unless it has one value per replica; a
+        The ranks of a replica run the step together, so the step may make calls that are Collective over the replica.
+        Replicas do not wait for each other. In the arguments, and in lists, tuples and dicts among them, the value of
+        the replica replaces each `PerReplica`. ``MeshError`` on all ranks unless that has one value for each replica;
         ``TypeError`` if *step_fn* is no function or *args* no tuple.
         """
         if not callable(step_fn):
@@ -179,45 +182,46 @@ class Strategy:
         named = {name: _own_value(arg, replica, self.num_replicas_in_sync) for name, arg in (kwargs or {}).items()}
         return None if replica is None else step_fn(*own, **named)
 
-    def experimental_local_results(self, value: Any) -> tuple[Any, ...]:
-        """Return the results of `run` that are on this rank: one, or none on a rank in no replica. Local."""
-        return () if self._place() is None else (value,)
+    def experimental_local_results(self, value: V) -> tuple[V, ...]:
+        """Return the results of `run` that are on this rank: one, or none on a rank in no replica."""
+        return () if self.replica_id is None else (value,)
 
-    # -- placing tensors ----------------------------------------------------------------------------------------------
+    # -- tensors on logical devices -----------------------------------------------------------------------------------
 
     def experimental_split_to_logical_devices(
         self, tensor: DTensor | ArrayLike, partition_dimensions: Sequence[int]
     ) -> DTensor:
-        """Return *tensor* split over the logical devices of the replica. Local; Collective over it for a DTensor.
+        """Return *tensor* split over the logical devices of the replica. Collective over the replica for a DTensor.
 
-        Axis i is cut into ``partition_dimensions[i]`` equal blocks, and logical device k holds the block at
-        ``unravel_index(k, partition_dimensions)``: the result is on `replica_mesh` of that shape, axis i sharded over
-        d{i}. All ranks of the replica pass the same array, or a DTensor that is on the replica already.
+        Axis i is cut into ``partition_dimensions[i]`` equal blocks. Logical device k holds the block at
+        ``unravel_index(k, partition_dimensions)``. The result is on the `replica_mesh` of that shape, with axis i
+        sharded over d{i}. All ranks of the replica pass the same array, or a DTensor that is on the replica already.
 
-        ``ShapeError``, a ValueError, if 1) *partition_dimensions* has not one entry per axis, or 2) an axis is not
-        divisible by its entry, or 3) the product is not the number of logical devices; the first of these counts.
+        ``ShapeError``, a ValueError, for the first of these mistakes: 1) *partition_dimensions* does not have one
+        entry for each axis; 2) an entry does not divide its axis; 3) the product is not the number of logical devices.
         Source: tf.distribute.TPUStrategy.experimental_split_to_logical_devices.
         """
         tensor = tensor if isinstance(tensor, DTensor) else as_array(tensor)
         sizes = check_partition(tensor.shape, partition_dimensions, self.num_logical_devices)
         mesh = self._mesh(self._replica_ranks(), sizes)
-        return self._placed(tensor, Layout([f"d{i}" for i in range(len(sizes))], mesh))
+        return self._moved(tensor, Layout([f"d{i}" for i in range(len(sizes))], mesh))
 
     def experimental_replicate_to_logical_devices(self, tensor: DTensor | ArrayLike) -> DTensor:
-        """Return *tensor* whole on every logical device. Local; Collective over the replica for a DTensor.
+        """Return *tensor* whole on every logical device. Collective over the replica for a DTensor.
 
-        A DTensor over the replica stays on its mesh, anything else comes to `replica_mesh` of one dimension.
+        A DTensor over the replica stays on its mesh. The result of anything else is on the `replica_mesh` of one
+        dimension.
         """
         tensor = tensor if isinstance(tensor, DTensor) else as_array(tensor)
         mesh = self.replica_mesh()
         if isinstance(tensor, DTensor) and tensor.mesh.ranks == mesh.ranks and tensor.mesh.world is mesh.world:
             mesh = tensor.mesh
-        return self._placed(tensor, Layout.replicated(mesh, tensor.ndim))
+        return self._moved(tensor, Layout.replicated(mesh, tensor.ndim))
 
     def experimental_assign_to_logical_device(self, tensor: DTensor | ArrayLike, logical_device_id: int) -> DTensor:
-        """Return *tensor* whole on one logical device. Local; Collective over the replica for a DTensor.
+        """Return *tensor* whole on one logical device. Collective over the replica for a DTensor.
 
-        The result is on a mesh of that device alone; `local` is None on the others. ``MeshError`` unless
+        The result is on a mesh of that device alone; on the others `local` is None. ``MeshError`` unless
         ``0 <= logical_device_id < num_logical_devices``.
         """
         device, count = integer(logical_device_id, "logical_device_id"), self.num_logical_devices
@@ -229,10 +233,10 @@ class Strategy:
         ranks = self._replica_ranks()
         tensor = tensor if isinstance(tensor, DTensor) else as_array(tensor)
         layout = Layout.replicated(self._mesh((ranks[device],), (1,)), tensor.ndim)
-        return self._placed(tensor, layout)
+        return self._moved(tensor, layout)
 
-    def _placed(self, tensor: DTensor | NDArray[Any], target: Layout) -> DTensor:
-        """Return *tensor* in the layout *target* on the replica. Local for an array, else Collective over it."""
+    def _moved(self, tensor: DTensor | Array, target: Layout) -> DTensor:
+        """Return *tensor* in the layout *target* on the replica. Collective over the replica for a DTensor."""
         if not isinstance(tensor, DTensor):
             return distribute(tensor, target)
         ranks, mesh = self._replica_ranks(), tensor.mesh
@@ -240,31 +244,32 @@ class Strategy:
             return relayout(tensor, target)
         raise MeshError(
             f"the tensor is on ranks {quote(tuple(mesh.ranks))} of {mesh.world!r}, but the logical devices of this "
-            f"replica are ranks {quote(ranks)} of {target.mesh.world!r}; a replica places arrays and its own tensors"
+            f"replica are ranks {quote(ranks)} of {target.mesh.world!r}; pass an array, or a tensor of this replica"
         )
 
 
 def check_partition(
     shape: Sequence[int | None] | None, partition_dimensions: Sequence[int], num_logical_devices: int
 ) -> tuple[int, ...]:
-    """Return *partition_dimensions* as a tuple if they split *shape* over *num_logical_devices*. Local.
+    """Return *partition_dimensions* as a tuple, after checking that they split *shape* over *num_logical_devices*.
 
-    A length of None is not known, and not checked. ``ShapeError`` as for the method of `Strategy` that splits.
+    A length of None is unknown and is not checked. ``ShapeError`` as
+    `Strategy.experimental_split_to_logical_devices` raises it.
 
     >>> check_partition((None, 4, 8, 3), [1, 2, 4, 1], 8)
     (1, 2, 4, 1)
     """
     if shape is None:
-        raise ShapeError("a tensor of unknown rank cannot be split: partition_dimensions has one entry per axis")
+        raise ShapeError("a tensor of unknown rank cannot be split: partition_dimensions has one entry for each axis")
     sizes = _sizes(partition_dimensions)
     if len(sizes) != len(shape):
         raise ShapeError(
             f"partition_dimensions {list(sizes)} has length {len(sizes)}, but a tensor of shape {tuple(shape)} has "
-            f"rank {len(shape)}; it has one entry per axis"
+            f"{len(shape)} axes; it must have one entry for each axis"
         )
     for axis, size in enumerate(sizes):
         if size < 1:
-            raise ShapeError(f"partition_dimensions[{axis}] is {size} in {list(sizes)}; entries are positive")
+            raise ShapeError(f"partition_dimensions[{axis}] is {size} in {list(sizes)}; entries must be positive")
     for axis, (length, size) in enumerate(zip(shape, sizes, strict=True)):
         if length is not None and length % size:
             raise ShapeError(
@@ -275,8 +280,8 @@ def check_partition(
     return sizes
 
 
-def _sizes(partition_dimensions: Any) -> tuple[int, ...]:
-    if isinstance(partition_dimensions, str | bytes) or not hasattr(partition_dimensions, "__iter__"):
+def _sizes(partition_dimensions: object) -> tuple[int, ...]:
+    if isinstance(partition_dimensions, str | bytes) or not isinstance(partition_dimensions, Iterable):
         raise ShapeError(f"partition_dimensions {quote(partition_dimensions)} must be a sequence of integers")
     return tuple(
         integer(size, f"partition_dimensions[{axis}]", ShapeError) for axis, size in enumerate(partition_dimensions)
@@ -291,14 +296,18 @@ def _check_product(sizes: tuple[int, ...], count: int) -> None:
         )
 
 
-def _own_value(value: Any, replica: int | None, count: int) -> Any:
-    """Return *value* with the value of *replica* for each PerReplica in it."""
+def _own_value(value: object, replica: int | None, count: int) -> object:
+    """Return *value* with each PerReplica in it replaced by the value of *replica*, one of *count* replicas."""
     if isinstance(value, PerReplica):
         if len(value.values) != count:
-            raise MeshError(f"{quote(value)} has {len(value.values)} values for {count} replicas; each gets one")
+            raise MeshError(
+                f"{quote(value)} has {len(value.values)} values for {count} replicas; it must have one each"
+            )
         return None if replica is None else value.values[replica]
-    if type(value) in (list, tuple):
-        return type(value)(_own_value(part, replica, count) for part in value)
+    if type(value) is list:
+        return [_own_value(each, replica, count) for each in value]
+    if type(value) is tuple:
+        return tuple(_own_value(each, replica, count) for each in value)
     if type(value) is dict:
-        return {key: _own_value(part, replica, count) for key, part in value.items()}
+        return {key: _own_value(each, replica, count) for key, each in value.items()}
     return value

@@ -1,19 +1,19 @@
-"""Topologies and device assignments: where ranks are, and which ones run a replica of a computation together.
+"""Topologies: the coordinates of ranks.
 
-A `Topology` says where the ranks are: each is a device at integer coordinates (x, y, z, core). A `DeviceAssignment`
-picks the ranks of each replica from it, in the order of their logical devices. Both are pure values; only
-`Topology.from_comm` asks a world. Source: Topology and DeviceAssignment of TensorFlow, where a device is a TPU core.
+A `Topology` gives each rank a device with integer coordinates (x, y, z, core). It is a pure value; only
+`Topology.from_comm` communicates. Source: Topology of TensorFlow, where a device is a TPU core.
 """
 
 import math
 from collections.abc import Sequence
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from meshcomm._arguments import quote
+from meshcomm._types import Indices
 from meshcomm.errors import MeshError
 from meshcomm.layouts import wire
 from meshcomm.ranks import agreement, watchdog
@@ -25,21 +25,17 @@ from meshcomm.ranks.teams import World
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-
 Integers: TypeAlias = NDArray[np.int32]
-
-
 Coordinates: TypeAlias = tuple[int, ...]
 
+MESH_RANK = 4
+"""The number of coordinates of a device: x, y, z, core."""
 
-MESH_RANK = 4  # x, y, z, core
+_LARGEST = 2**31 - 1
+"""The largest number of the wire form, which has 32 bits."""
 
-
-_LARGEST = 2**31 - 1  # the wire form has 32 bits
-
-
-_MOST_PLACES = 2**24  # of a topology; the missing ones may have to be listed
-
+_MOST_DEVICES = 2**24
+"""Devices that a mesh shape may hold: the missing ones may have to be listed."""
 
 TOPOLOGY_MESSAGE = wire.Message(
     "tensorflow.tpu.TopologyProto",
@@ -48,15 +44,15 @@ TOPOLOGY_MESSAGE = wire.Message(
         wire.Field(2, "num_tasks", "int64"),
         wire.Field(3, "num_tpu_devices_per_task", "int64"),
         wire.Field(4, "device_coordinates", "int64", repeated=True),
-        wire.Field(1000, "ranks", "int64", repeated=True),  # ours, and only where they are not counted through
+        wire.Field(1000, "ranks", "int64", repeated=True),  # our own field; absent if the ranks are 0, 1, 2, ...
     ),
 )
 
 
 class DeviceOrderMode(IntEnum):
-    """How replicas and their logical devices follow each other: along rings, or row by row. Local.
+    """The order of replicas and of their logical devices: along rings (RING), or row by row (MESH).
 
-    AUTO is RING where that is possible, and MESH elsewhere.
+    AUTO means RING where that is possible, and MESH elsewhere.
     """
 
     AUTO = 0
@@ -64,18 +60,25 @@ class DeviceOrderMode(IntEnum):
     MESH = 2
 
 
-class _Place(NamedTuple):
+class _Device(NamedTuple):
+    """A device, by its task and its number in the task."""
+
     task: int
-    device: int
+    number: int
 
 
 class Topology:
-    """The devices of a system at integer coordinates (x, y, z, core); one device is one rank; a frozen value. Local.
+    """The devices of a system and their integer coordinates (x, y, z, core). One device is one rank; a frozen value.
 
-    *mesh_shape* is the extent along each coordinate, and *device_coordinates*, of shape [tasks, devices per task, 4],
-    says where the devices of each task are: a task is a host. *ranks*, of shape [tasks, devices per task], are their
-    ranks in the world, by default counted through. *serialized* is the wire form of all this. ``MeshError`` for what
-    makes no topology. `from_comm` makes one of the ranks that there are. Source: Topology of TensorFlow.
+    `from_comm` makes the topology of the ranks of a job. ``MeshError`` if the arguments do not fit together. Source:
+    Topology of TensorFlow.
+
+    Parameters
+    ----------
+    serialized: the wire form, instead of all other arguments
+    mesh_shape: the extent along each coordinate
+    device_coordinates: the coordinates of each device, of shape [tasks, devices per task, 4]; a task is a host
+    ranks: the rank of each device in the world, of shape [tasks, devices per task]; by default 0, 1, 2, ...
 
     >>> topology = Topology(mesh_shape=[2, 1, 1, 2], device_coordinates=[[[0, 0, 0, 0], [0, 0, 0, 1]],
     ...                                                                  [[1, 0, 0, 0], [1, 0, 0, 1]]])
@@ -85,14 +88,14 @@ class Topology:
     ('/job:w/task:1/device:TPU:1', 3)
     """
 
-    __slots__ = ("_comm", "_device_coordinates", "_mesh_shape", "_missing", "_places", "_ranks")
+    __slots__ = ("_comm", "_device_coordinates", "_devices", "_mesh_shape", "_missing", "_ranks")
 
     _mesh_shape: Integers
     _device_coordinates: Integers
     _ranks: Integers
-    _places: dict[Coordinates, _Place]
+    _devices: dict[Coordinates, _Device]
     _missing: Integers | None
-    _comm: Any  # where the ranks count; not part of the value
+    _comm: "MPI.Intracomm | None"  # the ranks are those of this communicator; not part of the value
 
     def __init__(
         self,
@@ -104,14 +107,16 @@ class Topology:
     ) -> None:
         if serialized is not None:
             if mesh_shape is not None or device_coordinates is not None or ranks is not None:
-                raise MeshError("a topology is given in its wire form or by its parts, not both")
+                raise MeshError(
+                    "a topology takes its wire form, or its mesh_shape, device_coordinates and ranks, not both"
+                )
             mesh_shape, device_coordinates, ranks = _parsed(serialized)
         self._mesh_shape = positive(mesh_shape, "mesh_shape", (MESH_RANK,))
-        places = math.prod(self._mesh_shape.tolist())
-        if places > _MOST_PLACES:
-            raise MeshError(f"mesh_shape {self._mesh_shape.tolist()} has {places} places; it may have {_MOST_PLACES}")
+        size = math.prod(self._mesh_shape.tolist())
+        if size > _MOST_DEVICES:
+            raise MeshError(f"mesh_shape {self._mesh_shape.tolist()} holds {size} devices; at most {_MOST_DEVICES}")
         self._device_coordinates = integers(device_coordinates, "device_coordinates", (None, None, MESH_RANK))
-        self._places = _places_of(self._device_coordinates, self._mesh_shape)
+        self._devices = _devices_of(self._device_coordinates, self._mesh_shape)
         self._ranks = _ranks_of(ranks, (self.num_tasks, self.num_tpus_per_task))
         self._missing = self._comm = None
 
@@ -119,10 +124,11 @@ class Topology:
     def from_comm(cls, comm: "MPI.Intracomm | None" = None, mesh_shape: ArrayLike | None = None) -> "Topology":
         """Return the topology of the ranks of a world: a task is a host, its devices are its ranks. Collective.
 
-        Over *comm*, else the simulated world around (then Local), else COMM_WORLD. Hosts come in the order of their
-        first ranks; if they have different numbers of ranks, each rank is a task of its own. The devices lie row-major
-        in *mesh_shape*, 4 integers whose product is the number of ranks, by default [hosts, ranks per host, 1, 1] or
-        else [ranks, 1, 1, 1]. ``MeshError`` on all ranks if it is anything else.
+        The world is *comm*, or the simulated world around, or COMM_WORLD. Hosts come in the order of their first
+        ranks. If they have different numbers of ranks, each rank is a task of its own. The devices fill *mesh_shape*
+        in row-major order; these 4 integers multiply to the number of ranks. By default they are
+        [hosts, ranks per host, 1, 1], or [ranks, 1, 1, 1] if each rank is a task. ``MeshError`` on all ranks if
+        *mesh_shape* is anything else.
 
         >>> import meshcomm as mc
         >>> with mc.simulate(8):
@@ -141,7 +147,7 @@ class Topology:
 
     @classmethod
     def _of_hosts(cls, hosts: Sequence[str], shape: list[int] | None) -> "Topology":
-        """Return the topology of ranks of which rank i is on ``hosts[i]``."""
+        """Return the topology of ranks; rank i is on ``hosts[i]``."""
         ranks = _ranks_by_host(hosts)
         if shape is None:
             shape = [*ranks.shape, 1, 1]
@@ -150,37 +156,37 @@ class Topology:
 
     @property
     def mesh_rank(self) -> int:
-        """The number of coordinates of a device, 4. Local."""
+        """The number of coordinates of a device, 4."""
         return MESH_RANK
 
     @property
     def mesh_shape(self) -> Integers:
-        """The extent along each coordinate. Local."""
+        """The extent along each coordinate."""
         return self._mesh_shape
 
     @property
     def num_tasks(self) -> int:
-        """The number of tasks. Local."""
+        """The number of tasks."""
         return len(self._device_coordinates)
 
     @property
     def num_tpus_per_task(self) -> int:
-        """The number of devices of each task. Local."""
+        """The number of devices of each task."""
         return int(self._device_coordinates.shape[1])
 
     @property
     def device_coordinates(self) -> Integers:
-        """The coordinates of each device, of shape [tasks, devices per task, 4]. Local."""
+        """The coordinates of each device, of shape [tasks, devices per task, 4]."""
         return self._device_coordinates
 
     @property
     def ranks(self) -> Integers:
-        """The rank of each device, of shape [tasks, devices per task]. Local."""
+        """The rank of each device, of shape [tasks, devices per task]."""
         return self._ranks
 
     @property
     def missing_devices(self) -> Integers:
-        """The coordinates within the mesh shape at which there is no device, of shape [any, 4]. Local."""
+        """The coordinates within the mesh shape that have no device, of shape [any, 4]."""
         if self._missing is None:
             absent = np.ones(self._mesh_shape, dtype=bool)
             absent[tuple(self._device_coordinates.reshape(-1, MESH_RANK).T)] = False
@@ -188,39 +194,39 @@ class Topology:
         return self._missing
 
     def task_ordinal_at_coordinates(self, device_coordinates: Sequence[int]) -> int:
-        """Return the task of the device at *device_coordinates*; ``MeshError`` if there is none. Local."""
-        return self._place_at(_point(device_coordinates)).task
+        """Return the task of the device at *device_coordinates*; ``MeshError`` if there is none."""
+        return self._device_at(_point(device_coordinates)).task
 
     def tpu_device_ordinal_at_coordinates(self, device_coordinates: Sequence[int]) -> int:
-        """Return the number of the device at *device_coordinates* in its task. Local; ``MeshError`` as above."""
-        return self._place_at(_point(device_coordinates)).device
+        """Return the number in its task of the device at *device_coordinates*; ``MeshError`` if there is none."""
+        return self._device_at(_point(device_coordinates)).number
 
     def rank_at_coordinates(self, device_coordinates: Sequence[int]) -> int:
-        """Return the rank in the world of the device at *device_coordinates*. Local; ``MeshError`` as above."""
-        return int(self._ranks[self._place_at(_point(device_coordinates))])
+        """Return the rank in the world of the device at *device_coordinates*; ``MeshError`` if there is none."""
+        return int(self._ranks[self._device_at(_point(device_coordinates))])
 
     def cpu_device_name_at_coordinates(self, device_coordinates: Sequence[int], job: str | None = None) -> str:
-        """Return the name of the host of the device at *device_coordinates*. Local; ``MeshError`` as above."""
-        return f"{_task_name(self._place_at(_point(device_coordinates)), job)}/device:CPU:0"
+        """Return the name of the host of the device at *device_coordinates*; ``MeshError`` if there is none."""
+        return f"{_task_name(self._device_at(_point(device_coordinates)), job)}/device:CPU:0"
 
     def tpu_device_name_at_coordinates(self, device_coordinates: Sequence[int], job: str | None = None) -> str:
-        """Return the name of the device at *device_coordinates*. Local; ``MeshError`` as above."""
-        place = self._place_at(_point(device_coordinates))
-        return f"{_task_name(place, job)}/device:TPU:{place.device}"
+        """Return the name of the device at *device_coordinates*; ``MeshError`` if there is none."""
+        device = self._device_at(_point(device_coordinates))
+        return f"{_task_name(device, job)}/device:TPU:{device.number}"
 
-    def _place_at(self, at: Coordinates) -> _Place:
-        place = self._places.get(at)
-        if place is None:
+    def _device_at(self, coordinates: Coordinates) -> _Device:
+        device = self._devices.get(coordinates)
+        if device is None:
             raise MeshError(
-                f"there is no device at coordinates {at}: the topology has shape {self._mesh_shape.tolist()} and "
-                f"{len(self._places)} devices"
+                f"there is no device at coordinates {coordinates}: the topology has shape "
+                f"{self._mesh_shape.tolist()} and {len(self._devices)} devices"
             )
-        return place
+        return device
 
     def serialized(self) -> bytes:
-        """Return the bytes of the topology's TopologyProto. Local.
+        """Return the bytes of the topology's TopologyProto.
 
-        Ranks that are not counted through stand in a field of our own, which other readers skip.
+        If the ranks are not 0, 1, 2, ..., they are in a field of our own, which other readers skip.
 
         >>> topology = Topology(mesh_shape=[1, 1, 1, 1], device_coordinates=[[[0, 0, 0, 0]]])
         >>> topology.serialized().hex(), Topology(topology.serialized()) == topology
@@ -247,18 +253,19 @@ class Topology:
     def __repr__(self) -> str:
         return f"Topology({self._mesh_shape.tolist()}, tasks={self.num_tasks}, devices={self._ranks.size})"
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[type["Topology"], tuple[bytes]]:
         return Topology, (self.serialized(),)
 
 
-def frozen(values: NDArray[Any]) -> Integers:
+def frozen(values: ArrayLike) -> Integers:
+    """Return a copy of *values* as 32-bit integers that nobody can change."""
     array = np.array(values, dtype=np.int32)
     array.flags.writeable = False
     return array
 
 
-def integers(values: Any, what: str, shape: tuple[int | None, ...]) -> Integers:
-    """Return *values* as integers of *shape*, in which None is any length, or raise ``MeshError``."""
+def integers(values: object, what: str, shape: tuple[int | None, ...]) -> Integers:
+    """Return *values* as frozen integers of *shape*; None in *shape* is any length. ``MeshError`` if that fails."""
     try:
         array = np.asarray(values)
     except (ValueError, OverflowError):
@@ -277,14 +284,15 @@ def _point(device_coordinates: Sequence[int]) -> Coordinates:
     return tuple(integers(device_coordinates, "device_coordinates", (MESH_RANK,)).tolist())
 
 
-def positive(values: Any, what: str, shape: tuple[int | None, ...] = (MESH_RANK,)) -> Integers:
+def positive(values: object, what: str, shape: tuple[int | None, ...] = (MESH_RANK,)) -> Integers:
+    """Return *values* as `integers` does; ``MeshError`` unless all are positive."""
     array = integers(values, what, shape)
     if (array < 1).any():
         raise MeshError(f"{what} must be positive; got {what}={array.tolist()}")
     return array
 
 
-def _parsed(serialized: object) -> tuple[list[int], NDArray[Any], NDArray[Any] | None]:
+def _parsed(serialized: object) -> tuple[list[int], NDArray[np.int64], NDArray[np.int64] | None]:
     """Return the mesh shape, coordinates and ranks of a TopologyProto."""
     try:
         values = wire.decode(TOPOLOGY_MESSAGE, wire.as_bytes(serialized))
@@ -302,31 +310,36 @@ def _parsed(serialized: object) -> tuple[list[int], NDArray[Any], NDArray[Any] |
     if len(ranks) not in (0, tasks * devices):
         raise MeshError(f"{len(ranks)} ranks for {tasks} tasks with {devices} devices each; it must be one per device")
     coordinates = np.array(listed, dtype=np.int64).reshape(tasks, devices, MESH_RANK)
-    return values["mesh_shape"], coordinates, np.reshape(ranks, (tasks, devices)) if ranks else None
+    return (
+        values["mesh_shape"],
+        coordinates,
+        np.array(ranks, dtype=np.int64).reshape(tasks, devices) if ranks else None,
+    )
 
 
-def _places_of(coordinates: Integers, mesh_shape: Integers) -> dict[Coordinates, _Place]:
-    """Return which device of which task is at which coordinates."""
-    if ((coordinates < 0) | (coordinates >= mesh_shape)).any():
-        task, device = np.argwhere(((coordinates < 0) | (coordinates >= mesh_shape)).any(axis=-1))[0].tolist()
+def _devices_of(coordinates: Integers, mesh_shape: Integers) -> dict[Coordinates, _Device]:
+    """Return the device at each of the *coordinates*."""
+    outside = ((coordinates < 0) | (coordinates >= mesh_shape)).any(axis=-1)
+    if outside.any():
+        task, number = np.argwhere(outside)[0].tolist()
         raise MeshError(
-            f"device_coordinates[{task}, {device}] is {coordinates[task, device].tolist()}, outside of the mesh shape "
-            f"{mesh_shape.tolist()}; it is 0 <= coordinate < extent"
+            f"device_coordinates[{task}, {number}] is {coordinates[task, number].tolist()}, outside of the mesh shape "
+            f"{mesh_shape.tolist()}; it must be 0 <= coordinate < extent"
         )
-    places: dict[Coordinates, _Place] = {}
-    for task, devices in enumerate(coordinates.tolist()):
-        for device, at in enumerate(devices):
-            place = _Place(task, device)
-            if places.setdefault(tuple(at), place) != place:
+    devices: dict[Coordinates, _Device] = {}
+    for task, of_task in enumerate(coordinates.tolist()):
+        for number, at in enumerate(of_task):
+            device = _Device(task, number)
+            if devices.setdefault(tuple(at), device) != device:
                 raise MeshError(
-                    f"device_coordinates[{task}, {device}] is {at}, where {tuple(places[tuple(at)])} is already; "
-                    "each device has a place of its own"
+                    f"device_coordinates[{task}, {number}] is {at}, where device {tuple(devices[tuple(at)])} is "
+                    "already; two devices cannot have the same coordinates"
                 )
-    return places
+    return devices
 
 
 def _ranks_of(ranks: ArrayLike | None, shape: tuple[int, int]) -> Integers:
-    """Return *ranks* after checking them, by default counted through."""
+    """Return *ranks* after checking them, by default 0, 1, 2, ..."""
     if ranks is None:
         return frozen(np.arange(shape[0] * shape[1]).reshape(shape))
     array = integers(ranks, "ranks", shape)
@@ -335,19 +348,19 @@ def _ranks_of(ranks: ArrayLike | None, shape: tuple[int, int]) -> Integers:
     return array
 
 
-def _task_name(place: _Place, job: str | None) -> str:
-    return f"/task:{place.task}" if job is None else f"/job:{job}/task:{place.task}"
+def _task_name(device: _Device, job: str | None) -> str:
+    return f"/task:{device.task}" if job is None else f"/job:{job}/task:{device.task}"
 
 
 def _arrangement(mesh_shape: ArrayLike | None, size: int) -> list[int] | None:
-    """Return *mesh_shape* after checking that it has *size* places."""
+    """Return *mesh_shape* after checking that it holds *size* devices."""
     if mesh_shape is None:
         return None
     shape: list[int] = positive(mesh_shape, "mesh_shape").tolist()
     if math.prod(shape) != size:
         raise MeshError(
-            f"mesh_shape {shape} has {math.prod(shape)} places for {size} ranks; the product of the extents is the "
-            "number of ranks"
+            f"mesh_shape {shape} holds {math.prod(shape)} devices for {size} ranks; the product of the extents must "
+            "be the number of ranks"
         )
     return shape
 
@@ -365,8 +378,8 @@ def _gathered_hosts(world: World, mesh_shape: ArrayLike | None) -> tuple[list[st
     return [host.decode() for host in hosts], shape
 
 
-def _ranks_by_host(hosts: Sequence[str]) -> NDArray[Any]:
-    """Return the ranks of each host in a row; one rank per row if the hosts have different numbers of them.
+def _ranks_by_host(hosts: Sequence[str]) -> Indices:
+    """Return the ranks of each host in a row; if hosts have different numbers of ranks, one rank in each row.
 
     >>> _ranks_by_host(["a", "b", "a", "b"]).tolist(), _ranks_by_host(["a", "b", "a"]).tolist()
     ([[0, 2], [1, 3]], [[0], [2], [1]])
@@ -375,4 +388,5 @@ def _ranks_by_host(hosts: Sequence[str]) -> NDArray[Any]:
     for rank, host in enumerate(hosts):
         on.setdefault(host, []).append(rank)
     even = len({len(ranks) for ranks in on.values()}) == 1
-    return np.array(list(on.values()) if even else [[rank] for ranks in on.values() for rank in ranks])
+    rows = list(on.values()) if even else [[rank] for ranks in on.values() for rank in ranks]
+    return np.array(rows, dtype=np.intp)

@@ -1,13 +1,12 @@
-"""Variables: distributed tensors with a name that can be assigned to, and trees of modules that hold them.
+"""Variables: distributed tensors that have a name and can be assigned to.
 
-Inside of a scope (`LayoutMap.scope`) a variable waits for its path, ``blocks.0.kernel``: the attributes, list indices
-and keys that lead to it from the outermost module that was made in the scope. With the path comes the layout, and with
-the layout each rank makes its own block; the global array is never made. Variables and modules know scopes, but no
-LayoutMap: what gives a path its layout is a function.
+In a scope (`LayoutMap.scope`) a variable waits for its path, such as ``blocks.0.kernel``: the attributes, list indices
+and keys that lead to it from the outermost module made in the scope. The path gives it a layout. Then each rank makes
+its own block; the global array is never made.
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
@@ -15,7 +14,7 @@ from numpy.typing import ArrayLike, DTypeLike
 
 from meshcomm import _hooks
 from meshcomm._arguments import as_array, as_dtype, as_shape, quote
-from meshcomm._types import Array, ShapeLike
+from meshcomm._types import Array, DType, Shape, ShapeLike
 from meshcomm.arrays.create import distribute, from_callback
 from meshcomm.arrays.dtensor import DTensor, unwrapped
 from meshcomm.arrays.relayout import relayout
@@ -24,28 +23,38 @@ from meshcomm.layouts.layout import Layout
 from meshcomm.layouts.mesh import Mesh
 from meshcomm.ops.random import Initializer
 from meshcomm.ranks.meshes import get_default_mesh
-from meshcomm.training.scopes import Waiting, current_scope
+from meshcomm.training.scopes import ScopedVariable, current_scope
+
+Initial: TypeAlias = Array | DTensor | Initializer
 
 
-class Variable(NDArrayOperatorsMixin, Waiting):
-    """A distributed tensor with a name that can be assigned to. Local.
+class Variable(NDArrayOperatorsMixin, ScopedVariable):
+    """A distributed tensor that has a name and can be assigned to.
 
-    *initial* is an array, the same on every rank; a scalar, which fills *shape*; a DTensor, whose layout the variable
-    takes; or a function ``initial(slices, shape, dtype)`` that returns the block of the global array at *slices*, such
-    as `random_normal`. *shape* is needed for a function only. The value is made
+    The variable gets its value
 
-    - at once, if *layout* is given or *initial* is a DTensor: this beats every rule of a LayoutMap;
-    - inside of a scope (`LayoutMap.scope`), when the path is known: when the scope ends, or when the value is first
-      asked for after a module holds the variable. Until then do not change an array given as *initial*;
+    - at once, if *layout* is given or *initial* is a DTensor, whatever a LayoutMap says;
+    - in a scope (`LayoutMap.scope`), when its path is known: at the end of the scope, or when a module holds the
+      variable and the program asks for the value. Until then do not change an array given as *initial*;
     - at once elsewhere, replicated on the mesh of `default_mesh`.
 
-    NumPy's operators and functions work on its `value`, except ``==``, which asks whether two are the same variable,
-    and ``+=`` and ``-=``, which assign.
+    NumPy's operators and functions work on its `value`, with two exceptions: ``==`` asks whether two variables are the
+    same one, and ``+=`` and ``-=`` assign.
 
-    `path` is where the variable was found, or None for variables that were made outside of a scope. ``LayoutError`` if
-    there is no layout, no scope and no default mesh, or if *layout* and a DTensor conflict; ``ShapeError`` and
-    ``DTypeError`` if *initial* does not fit *shape* or *dtype*. Source: tf.experimental.dtensor.DVariable and the
-    variables of Keras.
+    `path` is the path in the scope, or None for a variable made outside of scopes. ``LayoutError`` if there is no
+    layout, no scope and no default mesh, or if *layout* and a DTensor conflict. ``ShapeError`` or ``DTypeError`` if
+    *initial* does not fit *shape* or *dtype*. Source: tf.experimental.dtensor.DVariable and the variables of Keras.
+
+    Parameters
+    ----------
+    initial: an array, the same on every rank; a scalar, which fills *shape*; a DTensor, which gives the variable its
+        layout; or a function ``initial(slices, shape, dtype)`` that returns the block of the global array at *slices*,
+        such as `random_normal`
+    shape: the global shape, which only a function and a scalar need
+    dtype: the dtype, by default that of *initial*
+    trainable: whether `Module.trainable_variables` lists it
+    name: a name for people, until there is a path
+    layout: the layout
 
     >>> import numpy as np, meshcomm as mc
     >>> def program():
@@ -57,11 +66,11 @@ class Variable(NDArrayOperatorsMixin, Waiting):
     [[1.0, 2.0], [3.0]]
     """
 
-    __slots__ = ("__weakref__", "_initial", "_layout_scope", "_value", "dtype", "name", "path", "shape", "trainable")
+    __slots__ = ("__weakref__", "_initial", "_layout_scope", "_value", "dtype", "name", "shape", "trainable")
 
-    shape: tuple[int, ...]
-    dtype: np.dtype[Any]
-    path: str | None
+    shape: Shape
+    dtype: DType
+    _initial: Initial | None
 
     def __init__(
         self,
@@ -85,30 +94,31 @@ class Variable(NDArrayOperatorsMixin, Waiting):
             self._make(layout)
 
     def _make(self, layout: Layout) -> None:
-        """Make the value, each rank its own block."""
+        """Make the value; each rank makes its own block."""
         initial, shape, dtype = self._initial, self.shape, self.dtype
         if isinstance(initial, DTensor):
             self._value = _with_dtype(initial, dtype)
         elif callable(initial):
             self._value = from_callback(shape, dtype, layout, lambda slices: initial(slices, shape, dtype))
         else:
+            assert initial is not None
             whole = np.broadcast_to(initial, shape)
             self._value = from_callback(shape, dtype, layout, lambda slices: whole[slices])
         self._initial = None
 
     @property
     def initialized(self) -> bool:
-        """Whether the value has been made. Local."""
+        """Whether the value has been made."""
         return self._value is not None
 
     @property
     def value(self) -> DTensor:
-        """The value; later assignments do not change it. Local; ``LayoutError`` if the path is not known yet.
+        """The value. Later assignments do not change this tensor. ``LayoutError`` if the path is not known yet.
 
-        A value that waits for its path is made here if a module holds the variable already.
+        In a scope this makes the value if a module holds the variable already.
         """
         if self._value is None and self._layout_scope is not None:
-            self._layout_scope.find(self)
+            self._layout_scope.settle_early(self)
         if self._value is None:
             raise LayoutError(
                 f"{self!r} has no layout yet: no Module made in its scope holds it, so its path is not known"
@@ -117,17 +127,17 @@ class Variable(NDArrayOperatorsMixin, Waiting):
 
     @property
     def layout(self) -> Layout:
-        """The layout, which never changes. Local."""
+        """The layout, which never changes."""
         return self.value.layout
 
     @property
     def mesh(self) -> Mesh:
-        """The mesh of the layout. Local."""
+        """The mesh of the layout."""
         return self.value.mesh
 
     @property
     def local(self) -> Array | None:
-        """The block of this rank, or None outside of the mesh. Local."""
+        """The block of this rank, or None outside of the mesh."""
         return self.value.local
 
     def to_numpy(self, root: int | None = None) -> Array | None:
@@ -135,11 +145,11 @@ class Variable(NDArrayOperatorsMixin, Waiting):
         return self.value.to_numpy(root)
 
     def assign(self, value: "ArrayLike | DTensor | Variable") -> "Variable":
-        """Make *value* the new value and return the variable. Local; Collective for a DTensor in another layout.
+        """Make *value* the new value and return the variable. Collective for a DTensor in another layout.
 
-        Local for an array, the same on every rank, and for a DTensor in the variable's layout; Collective over both
-        meshes for one on another mesh. The variable keeps its layout and its dtype. ``ShapeError`` if the shapes
-        differ, ``DTypeError`` if *value* would lose its kind of number, ``MeshError`` if it is in another world.
+        *value* is an array, the same on every rank, or a DTensor. A DTensor in another layout is moved, which is
+        Collective over both meshes. The variable keeps its layout and its dtype. ``ShapeError`` if the shapes differ,
+        ``DTypeError`` if *value* would lose its kind of number, ``MeshError`` if it is in another world.
         """
         tensor = self._fitting(value)
         _check_dtype(tensor.dtype, self.dtype)
@@ -147,20 +157,20 @@ class Variable(NDArrayOperatorsMixin, Waiting):
         return self
 
     def assign_add(self, delta: "ArrayLike | DTensor | Variable") -> "Variable":
-        """Add *delta* and return the variable. Collective and Local as `assign`.
+        """Add *delta* and return the variable. Collective for a DTensor in another layout.
 
-        *delta* is what `assign` takes, or one number to be added everywhere.
+        *delta* is what `assign` takes, or one number to add to all elements.
         """
         return self._combine(np.add, delta)
 
     def assign_sub(self, delta: "ArrayLike | DTensor | Variable") -> "Variable":
-        """Subtract *delta* and return the variable. Collective and Local as `assign`.
+        """Subtract *delta* and return the variable. Collective for a DTensor in another layout.
 
-        *delta* is what `assign` takes, or one number to be subtracted everywhere.
+        *delta* is what `assign` takes, or one number to subtract from all elements.
         """
         return self._combine(np.subtract, delta)
 
-    def _combine(self, operation: np.ufunc, delta: Any) -> "Variable":
+    def _combine(self, operation: np.ufunc, delta: object) -> "Variable":
         value = self.value
         if not isinstance(delta, int | float | complex | np.generic):
             delta = _block(self._aligned(self._fitting(delta)))
@@ -172,19 +182,17 @@ class Variable(NDArrayOperatorsMixin, Waiting):
         self._value = _with_dtype(DTensor(local, value.layout, value.shape, result.dtype), self.dtype)
         return self
 
-    def _fitting(self, value: Any) -> DTensor | Array:
-        """Return *value* as a tensor or array, which has the variable's shape."""
+    def _fitting(self, value: object) -> DTensor | Array:
+        """Return *value* as a tensor or array, after checking that it has the variable's shape."""
         tensor = value.value if isinstance(value, Variable) else value
         if not isinstance(tensor, DTensor):
             tensor = as_array(tensor)
         if tensor.shape != self.shape:
-            raise ShapeError(
-                f"Shape mismatch: {self!r} has shape {self.shape}, but what is assigned has {tensor.shape}"
-            )
+            raise ShapeError(f"Shape mismatch: {self!r} has shape {self.shape}, but the new value has {tensor.shape}")
         return tensor
 
     def _aligned(self, tensor: DTensor | Array) -> DTensor:
-        """Return *tensor* in the variable's layout; its block may be that of *tensor*."""
+        """Return *tensor* in the variable's layout; the result may share its block with *tensor*."""
         layout = self.layout
         if not isinstance(tensor, DTensor):
             return distribute(tensor, layout)
@@ -198,14 +206,16 @@ class Variable(NDArrayOperatorsMixin, Waiting):
     __iadd__ = assign_add
     __isub__ = assign_sub
 
-    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: object, **kwargs: object) -> Any:
         return _hooks.call("numpy", ufunc, method, inputs, kwargs)
 
-    def __array_function__(self, func: Callable[..., Any], types: Any, args: Any, kwargs: Any) -> Any:
+    def __array_function__(
+        self, func: Callable[..., object], types: object, args: tuple[object, ...], kwargs: dict[str, object]
+    ) -> Any:
         return _hooks.call("numpy", func, None, tuple(map(unwrapped, args)), kwargs)
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
-        """Return the block if it is the whole array; refuse otherwise. Local."""
+    def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> Array:
+        """Return a copy of the block if it is the whole array; ``TypeError`` otherwise."""
         return self.value.__array__(dtype, copy)
 
     def __repr__(self) -> str:
@@ -215,10 +225,10 @@ class Variable(NDArrayOperatorsMixin, Waiting):
 
 
 class DVariable(Variable):
-    """A variable whose value is made at once, in the layout given or in that of a DTensor. Local.
+    """A `Variable` that gets its value at once, in *layout* or in the layout of a DTensor, also in a scope.
 
-    As `Variable`, but no scope has a say. ``LayoutError`` if there is neither a *layout* nor a DTensor, or if they
-    conflict. Source: tf.experimental.dtensor.DVariable.
+    ``LayoutError`` if there is neither a *layout* nor a DTensor, or if they conflict. The parameters are those of
+    `Variable`. Source: tf.experimental.dtensor.DVariable.
 
     >>> import meshcomm as mc
     >>> def program():
@@ -251,12 +261,12 @@ class DVariable(Variable):
 
 
 def _described(
-    initial: Any, shape: ShapeLike | None, dtype: DTypeLike | None
-) -> tuple[Any, tuple[int, ...], np.dtype[Any]]:
+    initial: "ArrayLike | DTensor | Variable | Initializer", shape: ShapeLike | None, dtype: DTypeLike | None
+) -> tuple[Initial, Shape, DType]:
     """Return the initial value, and the shape and dtype of the variable."""
     if callable(initial):
         if shape is None:
-            raise ShapeError(f"the initial value is a function, {quote(initial)}, which needs shape=")
+            raise ShapeError(f"the initial value is a function, {quote(initial)}: give the variable shape=")
         return initial, as_shape(shape), as_dtype(float if dtype is None else dtype)
     if isinstance(initial, Variable):
         initial = initial.value
@@ -264,7 +274,7 @@ def _described(
         initial = as_array(initial)
     lengths = initial.shape if shape is None else as_shape(shape)
     if initial.shape not in ((), lengths):
-        raise ShapeError(f"the initial value has shape {initial.shape}, but the variable is to have shape {lengths}")
+        raise ShapeError(f"the initial value has shape {initial.shape}, but the variable has shape {lengths}")
     if isinstance(initial, DTensor) and initial.shape != lengths:
         raise ShapeError(f"the initial value is a DTensor of shape (), which does not fill shape {lengths}")
     kind = initial.dtype if dtype is None else as_dtype(dtype)
@@ -272,17 +282,17 @@ def _described(
     return initial, lengths, kind
 
 
-def _default_layout(rank: int) -> Layout:
+def _default_layout(ndim: int) -> Layout:
     mesh = get_default_mesh()
     if mesh is None:
         raise LayoutError(
             "Neither layout nor DTensor initial value are provided, and there is neither a scope of a LayoutMap nor a "
-            "default mesh around: a variable takes its layout from one of them"
+            "default mesh around: a variable needs one of them for its layout"
         )
-    return Layout.replicated(mesh, rank)
+    return Layout.replicated(mesh, ndim)
 
 
-def _check_dtype(dtype: np.dtype[Any], kind: np.dtype[Any]) -> None:
+def _check_dtype(dtype: DType, kind: DType) -> None:
     if not np.can_cast(dtype, kind, "same_kind"):
         raise DTypeError(f"a value of dtype {dtype} for a variable of dtype {kind} would lose its kind of number")
 
@@ -296,11 +306,11 @@ def _check_conflict(initial: Layout, layout: Layout | None) -> None:
 
 
 def _block(tensor: DTensor) -> Array:
-    """Return the block of this rank; outside of the mesh an empty one, so that dtypes fit or not on all ranks."""
+    """Return the block of this rank, or outside of the mesh an empty one, so that all ranks see if dtypes fit."""
     return np.empty(0, tensor.dtype) if tensor.local is None else tensor.local
 
 
-def _with_dtype(tensor: DTensor, dtype: np.dtype[Any]) -> DTensor:
+def _with_dtype(tensor: DTensor, dtype: DType) -> DTensor:
     """Return a tensor of *dtype* with a block of its own."""
     _check_dtype(tensor.dtype, dtype)
     local = None if tensor.local is None else tensor.local.astype(dtype, order="C")

@@ -93,7 +93,7 @@ class Kept:
 
 
 class _Chosen:
-    """An exchange whose way is chosen when it runs: which ranks share memory is known once the group is open."""
+    """An exchange that chooses its way when it runs: which ranks share memory is known once the group is open."""
 
     def __init__(self, group: Group, tensors: Sequence[Tensor], terms: Terms, over_mpi: Packed | Gathered) -> None:
         self._group, self._tensors, self._terms, self._over_mpi = group, tensors, terms, over_mpi
@@ -110,7 +110,7 @@ class _Chosen:
         self._way.run(sources, targets, stretch)
 
     def _on_nodes(self, nodes: tuple[int, ...]) -> Operation:
-        """Return the way among ranks of which some share memory. Collective over the group."""
+        """Return the way for a group in which some ranks share memory. Collective over the group."""
         group, tensors, terms = self._group, self._tensors, self._terms
         several_nodes = len(set(nodes)) > 1
         remaining = MessagesOnNode(group, tensors, terms.most_bytes, self._over_mpi.rounds)

@@ -172,11 +172,11 @@ class BufferCopies:
         return ((counts[0], offsets[0]), (counts[1], offsets[1])) if counts.any() else None
 
     def hands_to(self) -> tuple[list[int], list[int]]:
-        """Return the local peers whose buffers get boxes of this rank, and those whose boxes its buffer gets."""
+        """Return the local peers that get boxes of this rank in their buffers, and those that put boxes in its own."""
         return self._holders(self._outgoing)
 
     def takes_from(self) -> tuple[list[int], list[int]]:
-        """Return the local peers whose buffers have boxes for this rank, and those for which its buffer has some."""
+        """Return the local peers with boxes for this rank in their buffers, and those that find some in its own."""
         return self._holders(self._incoming)
 
     def _holders(self, crossing: Crossing) -> tuple[list[int], list[int]]:

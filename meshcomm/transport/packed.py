@@ -180,7 +180,7 @@ class Packed:
     def start(self, sources: list[Bytes], targets: list[Bytes], buffer: Buffer) -> Pending:
         """Begin to fill the new blocks, in one round. Collective over the group, but does not wait.
 
-        *buffer* gives memory for a use, of so many bytes, that nobody else uses until the exchange is complete.
+        *buffer* gives memory for a use, and its bytes. Nobody else may use this memory until the exchange is complete.
         """
         packing, unpacking = self.send.packing, self.receive.packing
         data, into = sources[0], targets[0]

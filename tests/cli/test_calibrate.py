@@ -9,8 +9,9 @@ import pytest
 import meshcomm as mc
 from meshcomm.cli import fit
 from meshcomm.layouts.machine import CONSTANTS
+from meshcomm.ranks import hosts
 from meshcomm.ranks.meshes import location_in
-from meshcomm.ranks.simulate import SimulatedCommunicator
+from meshcomm.ranks.simulate import current_world
 
 MACHINE = mc.Machine(3e-6, 1e-6, 2e-10, 8e-6, 5e-6, 7e-10, 1e-10)
 LATENCY = {"wait_within", "alpha_within", "wait_between", "alpha_between"}
@@ -31,7 +32,7 @@ def calibrated(nodes, monkeypatch, times=None):
 
     monkeypatch.setattr(fit, "_times", measured)
     monkeypatch.setattr(fit, "MESSAGES", (8, 64, 512, 4096))
-    monkeypatch.setattr(SimulatedCommunicator, "nodes", lambda self: ([nodes[rank] for rank in self._members], True))
+    monkeypatch.setattr(hosts, "this_host", lambda: f"host {nodes[current_world().rank]}")
     with mc.simulate(len(nodes)) as world:
         found = world.run(lambda: fit.calibrate(location_in(mc.create_mesh()).team))
     assert all(each == found[0] for each in found), "all ranks find the same"

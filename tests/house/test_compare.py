@@ -1,11 +1,12 @@
 """When benchmarks/compare.py calls a row slower: beyond its own noise, and beyond that of rows like it."""
 
 import sys
-from pathlib import Path
 
 import pytest
 
-BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
+from support.paths import ROOT
+
+BENCHMARKS = ROOT / "benchmarks"
 LARGE, SMALL = (4096, 4096), (64, 64)
 
 

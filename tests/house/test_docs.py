@@ -122,7 +122,7 @@ def test_make_targets_that_pages_name_exist(name):
 
 
 def test_environment_page_lists_the_variables_that_are_read():
-    sources = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "meshcomm").glob("*.py"))
+    sources = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "meshcomm").rglob("*.py"))
     read = set(re.findall(r"\"(MESHCOMM_\w+)\"", sources))
     assert len(read) > 3
     assert read == set(re.findall(r"^\| `(MESHCOMM_\w+)`", text("docs/environment.md"), re.MULTILINE))

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import meshcomm as mc
-from support.bad_calls import PLACES, says
+from support.bad_calls import RUNNERS, says
 
 ENTRIES = json.loads((Path(__file__).parent.parent / "data" / "errors.json").read_text())
 
@@ -36,7 +36,7 @@ def complaints(entry, outcomes):
 
 @pytest.mark.parametrize("entry", ENTRIES, ids=[entry["call"] for entry in ENTRIES])
 def test_errors_say_what_where_both_values_and_the_rule(entry):
-    found = list(complaints(entry, PLACES[entry["on"]](entry["call"])))
+    found = list(complaints(entry, RUNNERS[entry["on"]](entry["call"])))
     assert not found, "\n".join(found)
 
 

@@ -3,12 +3,12 @@
 import importlib
 import inspect
 import pkgutil
-import subprocess
 import sys
 
 import pytest
 
 import meshcomm as mc
+from support.patience import run
 
 WITHOUT_MPI = """
 import sys
@@ -52,22 +52,22 @@ print("works without MPI")
 
 
 def run_python(text):
-    return subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=240, check=False)
+    return run([sys.executable, "-c", text])
 
 
 def test_layouts_plans_and_simulate_work_without_mpi4py():
-    run = run_python(WITHOUT_MPI)
-    assert run.returncode == 0, run.stderr
-    assert run.stdout.endswith("works without MPI\n")
+    done = run_python(WITHOUT_MPI)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith("works without MPI\n")
 
 
 def test_importing_starts_no_mpi_and_no_thread():
-    run = run_python(
+    done = run_python(
         "import sys, threading, meshcomm\n"
         "print([n for n in sys.modules if n.startswith('mpi4py')], threading.active_count())\n"
         "print(sys.excepthook is sys.__excepthook__)"
     )
-    assert run.stdout == "[] 1\nTrue\n", run.stderr
+    assert done.stdout == "[] 1\nTrue\n", done.stderr
 
 
 def modules():
@@ -98,7 +98,5 @@ def test_each_module_can_be_imported_first():
     )
     code += "    if os.wait()[1]:\n        sys.exit(n)\n"
     names = [name for name in names if "autograd" not in name]
-    run = subprocess.run(
-        [sys.executable, "-c", code, *names], capture_output=True, text=True, timeout=240, check=False
-    )
-    assert run.returncode == 0, run.stderr
+    done = run([sys.executable, "-c", code, *names], cpu=120.0)
+    assert done.returncode == 0, done.stderr

@@ -75,7 +75,7 @@ GOOD = {
     "ranks/communicator.py": (
         "import os\nfrom pkg import _hooks\nfrom pkg.memory import blocks\n\n@_hooks.provides('world')\n"
         "def here():\n    from mpi4py import MPI\n    return MPI.COMM_WORLD.Dup(), os.environ\n\n"
-        "class Team:\n    shares_memory: bool\n"
+        "class Team:\n    shares_memory = False\n\n    def opens(self):\n        return self.shares_memory\n"
     ),
     "transport/__init__.py": "",
     "transport/packed.py": "from pkg.layouts.boxes import Box\n\n\nclass Packed:\n    pass\n",
@@ -260,6 +260,11 @@ PLANTED = [
         "only_one_file_chooses_the_way",
         {"ranks/x.py": "def f(team):\n    return getattr(team, 'shares_memory', False)\n"},
         "ranks/x.py:2",
+    ),
+    (
+        "only_one_file_chooses_the_way",
+        {"plans/x.py": "from pkg._tuning import ROUND_BYTES\n", "_tuning.py": "ROUND_BYTES = 1\n"},
+        "plans/x.py:1 imports what a way is chosen by",
     ),
     # private names
     (

@@ -17,12 +17,12 @@ import numpy as np
 import pytest
 
 import meshcomm as mc
-
-ROOT = next(folder for folder in Path(__file__).parents if (folder / "pyproject.toml").is_file())
+from support.paths import ROOT
+from support.patience import run
 
 
 def checked_in(folder):
-    """The files in a folder that git has, or would add, relative to the root."""
+    """Return the files in a folder that git has, or would add, relative to the root."""
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", folder]
     names = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
     return {name for name in names if (ROOT / name).is_file()}
@@ -33,13 +33,13 @@ CYTHON = sorted(name for name in PACKAGE if name.endswith(".pyx"))
 
 
 def module_name(file):
-    """The module that is in a file: meshcomm.memory._pool for meshcomm/memory/_pool.pyx."""
+    """Return the module that is in a file: meshcomm.memory._pool for meshcomm/memory/_pool.pyx."""
     return file.partition(".")[0].replace("/", ".").removesuffix(".__init__")
 
 
 @pytest.fixture(params=CYTHON)
 def compiled(request):
-    """The file of each compiled module."""
+    """Return the file of each compiled module."""
     return Path(importlib.import_module(module_name(request.param)).__file__)
 
 
@@ -77,7 +77,7 @@ EXTENSIONS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setup
 
 
 def read_files(file):
-    """The files of the package that the compiler reads for a file: what it includes or cimports, and so on."""
+    """Return the files of the package that the compiler reads for a file: what it includes or cimports, and so on."""
     text = (ROOT / file).read_text()
     found = set()
     for header in re.findall(r'^(?:#include|cdef extern from) "(.+?)"', text, re.MULTILINE):
@@ -120,7 +120,7 @@ def pip(*arguments):
 
 @pytest.fixture(scope="module")
 def archive(tmp_path_factory):
-    """A source archive, made from a copy of the checkout."""
+    """Make a source archive from a copy of the checkout."""
     copy, made = tmp_path_factory.mktemp("checkout"), tmp_path_factory.mktemp("archive")
     for name in checked_in("."):
         (copy / name).parent.mkdir(parents=True, exist_ok=True)
@@ -133,7 +133,7 @@ def archive(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def sources(archive, tmp_path_factory):
-    """The unpacked source archive."""
+    """Unpack the source archive."""
     folder = tmp_path_factory.mktemp("sources")
     with tarfile.open(archive) as tar:
         tar.extractall(folder, filter="data")
@@ -143,7 +143,7 @@ def sources(archive, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def wheel(sources, tmp_path_factory):
-    """A wheel, built from the source archive."""
+    """Build a wheel from the source archive."""
     made = tmp_path_factory.mktemp("wheel")
     pip("wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", made, sources)
     (file,) = made.iterdir()

@@ -7,6 +7,7 @@ import pytest
 
 import meshcomm
 from meshcomm.cli import calibrate, info, main
+from meshcomm.ranks.about import Host, count_by_host
 from support.jobs import mpiexec
 
 COMMAND = ("-m", "meshcomm")
@@ -146,10 +147,19 @@ def test_info_without_mpiexec(launch):
     assert "relayout over 1 rank: ok" in job.text
 
 
-def test_info_with_more_ranks_than_cores(monkeypatch):
-    assert "more ranks than cores" in str(info.rank_rows([("a", 1)] * 2))
-    assert "more ranks than cores" not in str(info.rank_rows([("a", 1), ("b", 1)]))
-    assert info.rank_rows([(f"host{i}", 4) for i in range(20)])[-1] == ("  ...", "and 4 more hosts")
+def test_info_with_more_ranks_than_cores():
+    assert "more ranks than cores" in str(info.rank_rows([Host("a", 2, 1)]))
+    assert "more ranks than cores" not in str(info.rank_rows([Host("a", 1, 1), Host("b", 1, 1)]))
+    assert info.rank_rows([Host(f"host{i}", 1, 4) for i in range(20)])[-1] == ("  ...", "and 4 more hosts")
+
+
+def test_info_tells_hosts_with_one_name_from_each_other_and_counts_their_ranks():
+    hosts = count_by_host([("a first", [0]), ("a second", [0, 1]), ("a first", [1])])
+    assert info.rank_rows(hosts) == [
+        ("ranks", "3 on 2 hosts"),
+        ("  a", "2 ranks, 2 cores"),
+        ("  a", "1 rank, 2 cores"),
+    ]
 
 
 @pytest.mark.parametrize("hidden", ["library", "module"])
@@ -170,18 +180,14 @@ def test_info_under_the_mpiexec_of_another_mpi(launch):
     assert "mpiexec started 3 processes" in job.text
 
 
-class WrongWorld:
-    size, rank = 1, 0
-
-
 def test_a_self_test_that_fails_is_reported(monkeypatch):
     monkeypatch.setattr(meshcomm, "relayout", lambda tensor, layout: meshcomm.zeros_like(tensor))
     with meshcomm.simulate(1) as world:
-        (problem,) = world.run(info._self_test, WrongWorld)
+        (problem,) = world.run(info._self_test, 0, 1)
     assert problem == "wrong values in layout ['x', 'unsharded']"
     monkeypatch.setattr(meshcomm, "relayout", lambda tensor, layout: 1 / 0)
     with meshcomm.simulate(1) as world:
-        assert world.run(info._self_test, WrongWorld) == ["ZeroDivisionError: division by zero"]
+        assert world.run(info._self_test, 0, 1) == ["ZeroDivisionError: division by zero"]
     assert info._verdict(["", "broken"]) == ("self-test", "relayout over 2 ranks: rank 1: broken")
 
 

@@ -109,7 +109,7 @@ def test_an_error_that_the_others_do_not_hear_of_is_told(job, seconds):
 @pytest.mark.parametrize("case", ["one_is_wrong_in_a_known_call", "one_makes_a_new_call"])
 def test_ranks_that_share_memory_see_that_another_one_agrees(job, case, ranks):
     assert_ended(
-        job(ranks, case), "makes a call that is known to it, but rank 1 makes one that it first has to agree on"
+        job(ranks, case), "makes a call that it has made before, but rank 1 makes one for the first time, on which"
     )
 
 

@@ -160,3 +160,14 @@ def test_free_blocks_are_joined_when_nothing_else_is_left():
     whole = pool.allocate(64 * MIB)
     assert whole is not None
     assert faults() - before < NOISE, "with the memory that they had"
+
+
+def test_of_equal_free_blocks_the_lowest_is_taken():
+    """So the blocks of a loop soon lie where they lay in earlier turns, for those who have mapped the pool as well."""
+    pool = Pool(64 * MIB)
+    blocks = [pool.allocate(2 * MIB) for _ in range(4)]
+    offsets = [pool.locate(block) for block in blocks]
+    for i in (2, 0, 3):
+        blocks[i] = None
+    again = [pool.allocate(2 * MIB) for _ in range(3)]
+    assert [pool.locate(block) for block in again] == [offsets[0], offsets[2], offsets[3]]

@@ -95,7 +95,7 @@ def test_ranks_at_different_places_are_told(comm, last):
     if comm.size == 1:
         apart()
         return
-    with pytest.raises(AssertionError, match="ranks are at different places"):
+    with pytest.raises(AssertionError, match="ranks are at different points"):
         apart()
 
 

@@ -164,6 +164,7 @@ def available():
     return found["MemAvailable"]
 
 
+@pytest.mark.slow
 def test_more_than_2_gib_from_each_rank_to_the_other():
     """Run it with 2 ranks: a column of pages moves from one to the other, in place on both sides and packed."""
     pages = 2**19 + 2**15  # of 4 KiB: 2.1 GiB for each rank

@@ -6,7 +6,7 @@ from mpi4py import MPI
 
 import meshcomm as mc
 from meshcomm.errors import MeshError, ShapeError
-from meshcomm.training import topology
+from meshcomm.training import topology as training_topology
 from meshcomm.training.assignment import DeviceAssignment
 from meshcomm.training.strategy import PerReplica, Strategy
 from meshcomm.training.topology import Topology
@@ -29,7 +29,7 @@ def test_topology_of_this_host():
 
 
 def test_topology_of_two_hosts_in_turns(monkeypatch):
-    monkeypatch.setattr(topology, "_this_host", lambda: f"host {WORLD.rank % 2}")
+    monkeypatch.setattr(training_topology, "this_host", lambda: f"host {WORLD.rank % 2}")
     topology = Topology.from_comm()
     rows = [list(range(SIZE))[first::2] for first in (0, 1)]
     if SIZE % 2 == 0:
@@ -42,7 +42,7 @@ def test_topology_of_two_hosts_in_turns(monkeypatch):
 
 def test_ranks_that_ask_for_different_shapes():
     fits = WORLD.rank > 0  # rank 0 alone is wrong
-    with pytest.raises(MeshError, match=f"has {SIZE + 1} places for {SIZE} ranks"):
+    with pytest.raises(MeshError, match=f"holds {SIZE + 1} devices for {SIZE} ranks"):
         Topology.from_comm(mesh_shape=[SIZE, 1, 1, 1] if fits else [SIZE + 1, 1, 1, 1])
     assert Topology.from_comm(mesh_shape=[1, SIZE, 1, 1]).ranks.tolist() == [list(range(SIZE))]
 

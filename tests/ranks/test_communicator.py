@@ -130,7 +130,7 @@ def test_close_gives_everything_back_and_the_mesh_is_closed():
                 use()
         assert tensor.local is not None
         assert "closed" not in repr(tensor)
-        moved = mc.relayout(tensor, Layout([U, "x"], equal))  # an equal mesh is the same place
+        moved = mc.relayout(tensor, Layout([U, "x"], equal))  # an equal mesh has the same devices
         assert (moved.to_numpy() == numbered((4, 4))).all()
         assert mc.all_gather([rank], None, 0).tolist() == [0, 1, 2, 3]
 

@@ -92,7 +92,8 @@ def the_world(call):
     return [(None, "")]
 
 
-PLACES = {"alone": alone, "ranks": on_ranks, "world": the_world}
+RUNNERS = {"alone": alone, "ranks": on_ranks, "world": the_world}
+"""How a call is run, by what the table says under \"on\"."""
 
 
 def plain(text):

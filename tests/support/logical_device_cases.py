@@ -40,7 +40,7 @@ BROKEN_TOPOLOGIES = {
     "three extents": ({"mesh_shape": [1, 1, 1], "device_coordinates": CELL}, r"shape \[4\]; got \(3,\)"),
     "an extent of zero": ({"mesh_shape": [1, 0, 1, 1], "device_coordinates": CELL}, "positive; got mesh_shape="),
     "no coordinates": ({"mesh_shape": [1, 1, 1, 1]}, "device_coordinates must be integers, not None"),
-    "coordinates of rank 2": (
+    "coordinates with two axes": (
         {"mesh_shape": [1, 1, 1, 1], "device_coordinates": CELL[0]},
         r"shape \[any, any, 4\]; got \(1, 4\)",
     ),
@@ -53,12 +53,15 @@ BROKEN_TOPOLOGIES = {
         r"device_coordinates\[0, 0\] is \[0, 0, 0, 1\], outside of the mesh shape \[1, 1, 1, 1\]",
     ),
     "negative": ({"mesh_shape": [1, 1, 1, 1], "device_coordinates": [[[0, 0, 0, -1]]]}, "outside of the mesh shape"),
-    "one place twice": (
+    "one location twice": (
         {"mesh_shape": [1, 1, 1, 1], "device_coordinates": [CELL[0], CELL[0]]},
-        r"device_coordinates\[1, 0\] is \[0, 0, 0, 0\], where \(0, 0\) is already",
+        r"device_coordinates\[1, 0\] is \[0, 0, 0, 0\], where device \(0, 0\) is already",
     ),
     "too large": ({"mesh_shape": [2**31] * 4, "device_coordinates": CELL}, "beyond"),
-    "too many places": ({"mesh_shape": [2**20, 2**20, 1, 1], "device_coordinates": CELL}, "places; it may have"),
+    "too many devices": (
+        {"mesh_shape": [2**20, 2**20, 1, 1], "device_coordinates": CELL},
+        "holds 1099511627776 devices; at most",
+    ),
     "both forms": ({"serialized": b"", "mesh_shape": [1, 1, 1, 1]}, "not both"),
     "no bytes": ({"serialized": 3}, "not a TopologyProto"),
     "a cut message": ({"serialized": b"\x0a"}, "not a TopologyProto"),
@@ -80,6 +83,6 @@ BROKEN_TOPOLOGIES = {
 
 
 def degraded():
-    """Two tasks of two devices, in a mesh with room for eight."""
+    """Two tasks of two devices, in a mesh of eight."""
     coordinates = [[[0, 0, 0, 1], [1, 1, 0, 1]], [[0, 1, 0, 0], [1, 0, 0, 0]]]
     return Topology(mesh_shape=[2, 2, 1, 2], device_coordinates=coordinates)

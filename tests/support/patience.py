@@ -84,17 +84,19 @@ class Watch:
         self._used = {}
         self._begin = self._moved = time.monotonic()
         self._total = 0.0
+        self._looking = 0.0  # CPU time of this watch itself
 
     def look(self):
-        now = time.monotonic()
+        start, now = time.thread_time(), time.monotonic()
         for process in self.processes():
-            cpu = _cpu_of(process)
+            cpu = _cpu_of(process) - (self._looking if process == os.getpid() else 0.0)
             since = cpu - self._before.setdefault(process, cpu)
             self._used[process] = max(self._used.get(process, 0.0), since)
         total = sum(self._used.values())
-        if total > self._total + IDLE / 100 or not HAS_PROC:
+        if total > self._total + IDLE / 50 or not HAS_PROC:
             self._total, self._moved = total, now
         self.slowness = max(self.slowness, slowness())
+        self._looking += time.thread_time() - start
         if max(self._used.values(), default=0.0) > self.cpu:
             raise Stuck(f"a process used more than {self.cpu:.0f} s of CPU time")
         if now - self._moved > IDLE * _factor:

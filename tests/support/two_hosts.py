@@ -4,7 +4,7 @@ Each host is a process that waits in namespaces without names: a network with on
 and a /dev/shm of its own. They vanish with their last process, so nothing is left of them even if this process is
 killed, and hosts that are made at the same time know nothing of each other, though all have the same addresses.
 
-MPICH's Hydra starts its ranks there with a launcher that takes the place of ssh. It needs root.
+MPICH's Hydra starts its ranks there with a launcher of its own, instead of ssh. It needs root.
 """
 
 import contextlib
@@ -155,9 +155,9 @@ class Hosts(NamedTuple):
         if in_turns and counts[0] != counts[1]:
             raise ValueError(f"hosts that take ranks in turns have the same number of them, not {counts}")
         slots = (1, 1) if in_turns else counts
-        places = ",".join(f"{address}:{count}" for address, count in zip(ADDRESSES, slots, strict=True))
+        hosts = ",".join(f"{address}:{count}" for address, count in zip(ADDRESSES, slots, strict=True))
         launcher = ("-launcher", "ssh", "-launcher-exec", LAUNCHER)
-        return [self.mpiexec, *launcher, "-hosts", places, "-localhost", ADDRESSES[0], "-n", str(sum(counts))]
+        return [self.mpiexec, *launcher, "-hosts", hosts, "-localhost", ADDRESSES[0], "-n", str(sum(counts))]
 
 
 def _check_means(mpiexec):

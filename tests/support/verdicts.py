@@ -29,7 +29,7 @@ class Alone:
 
     rank, size = 0, 1
 
-    def meet(self, where, value, failure=None):
+    def gather(self, where, value, failure=None):
         return [value]
 
 
@@ -56,14 +56,14 @@ class Ranks:
 
     def finish(self, failure):
         """Come to the end of the session together."""
-        self.meet("the end of the session", None, failure)
+        self.gather("the end of the session", None, failure)
         atexit.unregister(self._end_early)
 
     def _end_early(self):
         self.say("pytest ended before its session did")
         os._exit(1)
 
-    def meet(self, where, value, failure=None):
+    def gather(self, where, value, failure=None):
         """Return the *value* of every rank, all of them at *where*.
 
         A rank with a *failure* ends the run if the others do not come. Ranks that wait for each other inside a test
@@ -73,12 +73,12 @@ class Ranks:
         countdown = None if failure is None else Countdown(DEADLINE, self.end, where, failure)
         try:
             while True:
-                met = self.comm.allgather((where, value))
-                if all(place == where for place, _ in met):
-                    return [value for _, value in met]
+                gathered = self.comm.allgather((where, value))
+                if all(its == where for its, _ in gathered):
+                    return [value for _, value in gathered]
                 if not where.startswith("the report"):
-                    places = "; ".join(f"rank {rank} at {place}" for rank, (place, _) in enumerate(met))
-                    raise AssertionError(f"ranks are at different places: {places}")
+                    points = "; ".join(f"rank {rank} at {its}" for rank, (its, _) in enumerate(gathered))
+                    raise AssertionError(f"ranks are at different points: {points}")
         finally:
             if countdown is not None:
                 countdown.cancel()
@@ -107,9 +107,9 @@ class _AgreeRaises:
         fits = isinstance(value, self.expected) and re.search(self.match, str(value)) is not None
         raised = f"{kind.__name__}: {value}" if value is not None else "nothing"
         failure = None if fits else "".join(traceback.format_exception(value)) if value is not None else raised
-        met = _ranks.meet("the end of agree_raises", (fits, kind.__name__ if kind else None, raised), failure)
-        if not all(fits for fits, _, _ in met) or len({name for _, name, _ in met}) > 1:
-            lines = "\n".join(f"  rank {rank} raised {text}" for rank, (_, _, text) in enumerate(met))
+        gathered = _ranks.gather("the end of agree_raises", (fits, kind.__name__ if kind else None, raised), failure)
+        if not all(fits for fits, _, _ in gathered) or len({name for _, name, _ in gathered}) > 1:
+            lines = "\n".join(f"  rank {rank} raised {text}" for rank, (_, _, text) in enumerate(gathered))
             raise AssertionError(f"every rank must raise {self.expected} with {self.match!r}:\n{lines}")
         return True
 
@@ -130,7 +130,7 @@ def agreed(test):
             raise
         except Exception:
             failure = traceback.format_exc()
-        failures = _ranks.meet("the end of an example", failure, failure)
+        failures = _ranks.gather("the end of an example", failure, failure)
         # Raised here, and without a context, so that hypothesis sees the same failure on every rank.
         if any(failures):
             raise AssertionError(by_rank(failures))
@@ -192,8 +192,8 @@ class Agreement:
         where = f"the report of {item.nodeid} ({call.when})"
         if failure is not None:
             _ranks.say(f"{where}\n{failure}")  # at once: this rank may not live to the common report
-        met = _ranks.meet(where, (report.outcome, failure), failure)
-        outcomes, failures = zip(*met, strict=True)
+        gathered = _ranks.gather(where, (report.outcome, failure), failure)
+        outcomes, failures = zip(*gathered, strict=True)
         if any(failures):
             report.outcome = "failed"
             report.longrepr = by_rank(failures)
@@ -210,9 +210,11 @@ class Agreement:
 
     def pytest_collection_finish(self, session):
         found = [item.nodeid for item in session.items]
-        met = _ranks.meet("the end of the collection", (found, session.testsfailed))
-        if any(other != met[0] for other in met):
-            counts = ", ".join(f"rank {r}: {len(ids)} tests, {errors} errors" for r, (ids, errors) in enumerate(met))
+        gathered = _ranks.gather("the end of the collection", (found, session.testsfailed))
+        if any(other != gathered[0] for other in gathered):
+            counts = ", ".join(
+                f"rank {r}: {len(ids)} tests, {errors} errors" for r, (ids, errors) in enumerate(gathered)
+            )
             pytest.exit(f"the ranks did not find the same tests ({counts})", 1)
 
     def pytest_sessionfinish(self, session, exitstatus):

@@ -69,7 +69,7 @@ def test_missing_devices():
         assert assignment.core_assignment.tolist() == topology.device_coordinates.tolist()
     with pytest.raises(MeshError, match=r"requested 3 replicas of 2 devices each, but .* has 4"):
         DeviceAssignment.build(topology, [2, 1, 1, 1], num_replicas=3)
-    with pytest.raises(MeshError, match="4 have no device; there it must be ones"):
+    with pytest.raises(MeshError, match="4 missing devices; there it must be ones"):
         DeviceAssignment.build(topology, None, [2, 1, 1, 1])
     with pytest.raises(MeshError, match="RING is not possible"):
         DeviceAssignment.build(topology, [1, 1, 1, 2], num_replicas=1, device_order_mode=DeviceOrderMode.RING)
@@ -85,7 +85,10 @@ def test_missing_devices():
         ((row_major([2, 1, 1, 1]), None, "1111"), "computation_stride must be integers"),
         ((row_major([2, 1, 1, 1]), None, None, -1), "requested -1 replicas but only 2"),
         ((row_major([2, 1, 1, 1]), None, None, 1.0), "num_replicas 1.0 is a float"),
-        ((row_major([2, 1, 1, 1]), None, None, 1, 7), "7 is not a DeviceOrderMode; there are AUTO, RING, MESH"),
+        (
+            (row_major([2, 1, 1, 1]), None, None, 1, 7),
+            "7 is not a DeviceOrderMode; it must be one of AUTO, RING, MESH",
+        ),
         ((row_major([2, 1, 1, 1]), None, None, 1, DeviceOrderMode.RING), "for 1 replicas of shape"),
     ],
 )

@@ -131,7 +131,7 @@ def test_strings_of_other_types_are_keys():
 
 
 def test_bad_modes():
-    with pytest.raises(LayoutError, match="mode 'find'; it is one of match, search, fullmatch"):
+    with pytest.raises(LayoutError, match="mode 'find'; it must be one of match, search, fullmatch"):
         LayoutMap(mode="find")
 
 
@@ -142,7 +142,7 @@ def test_layout_for():
     assert m.layout_for("d.bias", 1) == Layout.replicated(MESH, 1)
     assert m.layout_for("d.bias") is None
     assert LayoutMap().layout_for("d.bias", 1) is None
-    with pytest.raises(LayoutError, match=r"'d.kernel' has rank 1, but the rule '\.\*kernel' .* rank 2"):
+    with pytest.raises(LayoutError, match=r"'d.kernel' has 1 axis, but its rule '\.\*kernel' .* 2 axes"):
         m.layout_for("d.kernel", 1)
 
 
@@ -180,8 +180,8 @@ def test_report():
         "  '.*head.*' behind 'head.kernel'",
         "names that no rule matches:",
         "  'scale'",
-        "names with a rule for another rank:",
-        "  'head.kernel' of rank 2, rule 'head.kernel' of rank 1",
+        "names with a rule for another number of axes:",
+        "  'head.kernel' with 2 axes, rule 'head.kernel' for 1 axis",
     ]
 
 
@@ -296,7 +296,7 @@ def test_distribute(size, root):
         (None, "must be a dict"),
         ({"a": {3: np.ones(2)}}, "key 3 below 'a' is a int"),
         ({"a": [np.ones(2)]}, "'a' is a list"),
-        ({"blocks.kernel": np.ones(2)}, "'blocks.kernel' has rank 1"),
+        ({"blocks.kernel": np.ones(2)}, "'blocks.kernel' has 1 axis"),
         ({"a": {"b": np.array(None)}}, "object"),
     ],
 )
@@ -314,9 +314,9 @@ def test_trees_that_cannot_be_distributed(tree, says):
 
 
 def test_distribute_without_a_mesh():
-    with pytest.raises(LayoutError, match="no rule of the LayoutMap matches 'a', and it has no mesh"):
+    with pytest.raises(LayoutError, match="no rule of the LayoutMap matches 'a', and the map has no mesh"):
         LayoutMap().distribute({"a": np.ones(2)})
-    with pytest.raises(LayoutError, match="takes a LayoutMap with a mesh"):
+    with pytest.raises(LayoutError, match="a LayoutMap must have a mesh"):
         LayoutMap().distribute({"a": np.ones(2)}, root=0)
 
 
@@ -324,7 +324,7 @@ def test_a_root_is_a_device_of_one_mesh():
     def program():
         m = world_map()
         m["elsewhere"] = X
-        with pytest.raises(LayoutError, match="'elsewhere' is laid out on another mesh"):
+        with pytest.raises(LayoutError, match="'elsewhere' has a layout on another mesh"):
             m.distribute({"elsewhere": np.ones(2)}, root=0)
 
     with mc.simulate(2) as world:

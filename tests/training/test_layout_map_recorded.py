@@ -157,7 +157,7 @@ PROOFS = {
     "a layout with MATCH": lambda: refuses(
         LayoutError, "MATCH|'match'", LayoutMap().__setitem__, "a", Layout([MATCH], MESH)
     ),
-    "LayoutMap(mesh) of something else": lambda: refuses(MeshError, "not 'X=2'", LayoutMap, "X=2"),
+    "LayoutMap(something that is no mesh)": lambda: refuses(MeshError, "not 'X=2'", LayoutMap, "X=2"),
     "m.copy()": lambda: small().copy() == small(),
 }
 

@@ -61,13 +61,13 @@ DEPARTURES = {
         "an error about reshaping", "ShapeError: entries are positive", "an error that leaks"
     ),
     "floats in partition_dimensions": Departure("TypeError", "ShapeError", "an error that leaks"),
-    "device_coordinates of another rank": Departure("IndexError", "MeshError", "an error that leaks"),
+    "device_coordinates with another number of axes": Departure("IndexError", "MeshError", "an error that leaks"),
     "Topology(serialized, mesh_shape, ...)": Departure(
         "the other arguments are ignored", "MeshError", "no silent errors"
     ),
-    "two devices at one place": Departure("the last one counts", "MeshError", "no silent errors"),
+    "two devices at one location": Departure("the last one counts", "MeshError", "no silent errors"),
     "coordinates without a device": Departure(
-        "-1, or the place counted from the end, or IndexError", "MeshError", "no silent errors"
+        "-1, or the location counted from the end, or IndexError", "MeshError", "no silent errors"
     ),
     "a replica or core out of range": Departure(
         "the one counted from the end, or IndexError", "MeshError", "no silent errors"
@@ -136,11 +136,11 @@ def check_lookups(assignment, recorded):
 
 # By the number of the recorded case: what our message says. Case 19 is a departure.
 SPLIT_ERRORS = {
-    12: "length 4, but a tensor of shape .16, 4, 8. has rank 3",
+    12: "length 4, but a tensor of shape .16, 4, 8. has 3 axes",
     13: "product of partition_dimensions .1, 2, 2, 1. is 4; it must be .* 8",
     14: r"axis 1 of shape .* has 5 elements; partition_dimensions\[1\] = 2",
     15: r"axis 1 of shape .* has 5 elements; partition_dimensions\[1\] = 2",
-    16: "length 3, but a tensor of shape .16, 5. has rank 2",
+    16: "length 3, but a tensor of shape .16, 5. has 2 axes",
     17: "is 16; it must be .* 8",
     18: r"product of partition_dimensions \[\] is 1; it must be .* 8",
     20: r"partition_dimensions\[0\] is 0 .* positive",
@@ -233,9 +233,9 @@ PROOFS = {
     "0 in partition_dimensions": lambda: refused_partition([0, 8]),
     "negative partition_dimensions": lambda: refused_partition([-2, -4]),
     "floats in partition_dimensions": lambda: refused_partition([2.0, 4.0]),
-    "device_coordinates of another rank": lambda: refused_topology("coordinates of rank 2"),
+    "device_coordinates with another number of axes": lambda: refused_topology("coordinates with two axes"),
     "Topology(serialized, mesh_shape, ...)": lambda: refused_topology("both forms"),
-    "two devices at one place": lambda: refused_topology("one place twice"),
+    "two devices at one location": lambda: refused_topology("one location twice"),
     "coordinates without a device": lambda: topology_tests.test_no_device_there((-1, 0, 0, 0)),
     "a replica or core out of range": assignments.test_assignment_lookups_refuse,
     "a device in two replicas": lambda: assignments.test_assignment_refuses(CELL * 2, r"core_assignment\[1, 0\]"),

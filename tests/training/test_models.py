@@ -186,15 +186,15 @@ def assigned(method, value):
 
 
 PROOFS = {
-    "the value of a variable that waits for its path": waiting_value,
+    "the value of a variable before its path is known": waiting_value,
     "when variables get their values": values_at_the_end,
     "one variable under two attributes": one_variable,
     "layers in a dict attribute": layers_in_a_dict,
     "a model inside of a functional model": inner_model,
-    "a rule for another rank": lambda: scoped_error(
-        "'d1.kernel' has rank 2, but the rule '.*kernel'", ".*kernel", ".*"
+    "a rule for another number of axes": lambda: scoped_error(
+        "'d1.kernel' has 2 axes, but its rule '.*kernel'", ".*kernel", ".*"
     ),
-    "axes that the mesh does not divide": uneven,
+    "axes that the mesh cuts unevenly": uneven,
     "no rule and no mesh": lambda: scoped_error("no rule of the LayoutMap matches 'd1.bias'"),
     "assign(array)": lambda: assigned("assign", np.full(3, 2)),
     "assign_add(number)": lambda: assigned("assign_add", 1.0),

@@ -167,8 +167,8 @@ def test_scopes_belong_to_a_thread():
 @pytest.mark.parametrize(
     ("rules", "has_mesh", "says"),
     [
-        ({}, False, "no rule of the LayoutMap matches 'd1.bias', and it has no mesh"),
-        ({".*kernel": "x"}, True, "'d1.kernel' has rank 2, but the rule '.*kernel' .* rank 1"),
+        ({}, False, "no rule of the LayoutMap matches 'd1.bias', and the map has no mesh"),
+        ({".*kernel": "x"}, True, "'d1.kernel' has 2 axes, but its rule '.*kernel' .* 1 axis"),
     ],
 )
 def test_errors_when_a_scope_ends(rules, has_mesh, says):
@@ -280,3 +280,23 @@ def test_scopes_hold_no_modules_after_their_end():
     with LayoutMap(grid1()[0]).scope():
         net = Net()
     assert net._layout_scope.modules == []
+
+
+class UsedWhileBuilding(Module):
+    def build(self):
+        with self.building():
+            self.w = Variable(0.0, (4,))
+            self.w.assign(np.ones(4))
+
+
+@on_ranks(2)
+def test_a_variable_used_while_its_module_is_building_keeps_its_path():
+    mesh, layout = grid()
+    m = LayoutMap(mesh)
+    m["head.w"], m["w"] = layout("x"), layout("u")
+    with m.scope():
+        net = Module()
+        net.head = UsedWhileBuilding()
+    net.head.build()
+    assert net.head.w.path == "head.w"
+    assert net.head.w.layout == layout("x")

@@ -83,7 +83,7 @@ def test_run_refuses_on_every_rank(arguments, kind, message):
 def test_per_replica_is_a_container():
     assert PerReplica(iter([1, 2])).values == (1, 2)
     assert repr(PerReplica([1, 2])) == "PerReplica([1, 2])"
-    with pytest.raises(MeshError, match="one value per replica, in a list, not 3"):
+    with pytest.raises(MeshError, match="one value for each replica, in a list, not 3"):
         PerReplica(3)
 
 

@@ -11,7 +11,7 @@ import meshcomm as mc
 from meshcomm.errors import MeshError
 from meshcomm.layouts import wire
 from meshcomm.training.assignment import DeviceAssignment
-from meshcomm.training.topology import Topology
+from meshcomm.training.topology import TOPOLOGY_MESSAGE, Topology
 from support.logical_device_cases import BROKEN_TOPOLOGIES, REPEATABLE, row_major
 
 # -- topologies -------------------------------------------------------------------------------------------------------
@@ -65,7 +65,7 @@ def test_wire_form():
     data = bytes.fromhex("0a0401020101 1002 1801 22080000000000010000")
     assert topology.serialized() == data
     assert Topology(data) == Topology(serialized=bytearray(data)) == topology
-    real = wire._protobuf_class(topology.TOPOLOGY_MESSAGE)
+    real = wire._protobuf_class(TOPOLOGY_MESSAGE)
     if real is not None:
         message = real(mesh_shape=[1, 2, 1, 1], num_tasks=2, num_tpu_devices_per_task=1)
         message.device_coordinates.extend([0, 0, 0, 0, 0, 1, 0, 0])

@@ -191,14 +191,14 @@ def test_a_number_of_another_kind_is_not_added():
 @pytest.mark.parametrize(
     ("initial", "kwargs", "error", "says"),
     [
-        (random_normal(0), {}, ShapeError, "which needs shape="),
-        (np.ones(3), {"shape": (4,)}, ShapeError, r"has shape \(3,\), but the variable is to have shape \(4,\)"),
+        (random_normal(0), {}, ShapeError, "give the variable shape="),
+        (np.ones(3), {"shape": (4,)}, ShapeError, r"has shape \(3,\), but the variable has shape \(4,\)"),
         (0.5, {"shape": 3, "dtype": "i4"}, DTypeError, "float64 for a variable of dtype int32"),
         (np.ones(3), {"dtype": object}, DTypeError, "object"),
         (random_normal(0), {"shape": 3, "dtype": "i4"}, DTypeError, "floating point"),
         (lambda slices, shape, dtype: np.ones(9), {"shape": 3}, ShapeError, "must return a block of shape"),
         (lambda slices, shape, dtype: np.ones(1, complex), {"shape": 1}, DTypeError, "complex"),
-        (np.ones((2, 2)), {}, LayoutError, "rank 2"),
+        (np.ones((2, 2)), {}, LayoutError, "has 2 axes, but its layout is for 1"),
         (np.ones(3), {"shape": -1}, ShapeError, "-1"),
     ],
 )

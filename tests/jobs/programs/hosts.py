@@ -92,7 +92,7 @@ def check(shape, source, target, name):
     assert np.array_equal(made.to_numpy(), array), (name, shape)
 
 
-# -- through aggregators -----------------------------------------------------------------------------------------------
+# -- through aggregators ----------------------------------------------------------------------------------------------
 
 
 class Opened:

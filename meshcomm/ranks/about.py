@@ -1,0 +1,87 @@
+"""What the command tells about where it runs: the MPI, the launcher, the hosts and the environment variables."""
+
+import json
+import os
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from meshcomm.ranks.communicator import Communicator
+from meshcomm.ranks.hosts import MACHINE_FILE, this_host, usable_processors
+from meshcomm.ranks.meshes import common_world
+from meshcomm.ranks.mpi import mpi
+
+_LAUNCHERS = {
+    "OMPI_COMM_WORLD_SIZE": "mpiexec of Open MPI",
+    "SLURM_STEP_ID": "srun of Slurm",
+    "MPI_LOCALNRANKS": "mpiexec of MPICH (Hydra)",
+    "PMI_SIZE": "a launcher that uses PMI",
+}
+"""The launchers, by a variable that each sets."""
+
+
+class Library(NamedTuple):
+    """The MPI that mpi4py has loaded, in words."""
+
+    mpi4py: str
+    name: str
+    standard: str
+    thread_level: str
+
+
+class Host(NamedTuple):
+    """A host, with the number of its ranks and of the cores that these may use."""
+
+    name: str
+    ranks: int
+    cores: int
+
+
+def library() -> Library:
+    """Return which MPI mpi4py has loaded. ``MeshError`` if there is none."""
+    MPI = mpi()
+    import mpi4py
+
+    levels = ("SINGLE", "FUNNELED", "SERIALIZED", "MULTIPLE")
+    level = next(name for name in levels if getattr(MPI, f"THREAD_{name}") == MPI.Query_thread())
+    name = " ".join(MPI.Get_library_version().strip("\0 \n").splitlines()[0].split(",")[0].split())
+    return Library(mpi4py.__version__, name, "{}.{}".format(*MPI.Get_version()), level)
+
+
+def launcher() -> str | None:
+    """Return which launcher started this process, or None."""
+    return next((name for variable, name in _LAUNCHERS.items() if variable in os.environ), None)
+
+
+def settings() -> dict[str, str]:
+    """Return the environment variables of meshcomm that are set."""
+    return {name: value for name, value in sorted(os.environ.items()) if name.startswith("MESHCOMM_")}
+
+
+def forget_machine_file() -> None:
+    """Plan by the default constants in this process, not by those of the file that ``MESHCOMM_MACHINE`` names."""
+    os.environ.pop(MACHINE_FILE, None)
+
+
+def connect_all() -> Communicator:
+    """Return a new communicator over COMM_WORLD, which the caller frees. Collective over COMM_WORLD."""
+    world = common_world()
+    return world.connect(range(world.size))
+
+
+def gather_hosts(communicator: Communicator) -> list[Host]:
+    """Return the hosts of the ranks of *communicator*, in the order of their first ranks. Collective."""
+    mine = this_host(), sorted(usable_processors())
+    return count_by_host([json.loads(text) for text in communicator.allgather(json.dumps(mine).encode())])
+
+
+def count_by_host(told: Sequence[tuple[str, list[int]]]) -> list[Host]:
+    """Return the hosts of ranks, each of which tells its host and the processors that it may use.
+
+    >>> count_by_host([("a 1", [0, 1]), ("b 2", [0]), ("a 1", [1, 2])])
+    [Host(name='a', ranks=2, cores=3), Host(name='b', ranks=1, cores=1)]
+    """
+    usable: dict[str, set[int]] = {}
+    for host, processors in told:
+        usable.setdefault(host, set()).update(processors)
+    hosts = [host for host, _ in told]
+    return [Host(host.partition(" ")[0], hosts.count(host), len(cores)) for host, cores in usable.items()]
