@@ -136,7 +136,7 @@ def test_a_late_rank():
         WORLD.barrier()  # after the others have given up
         barrier(mesh, "late", timeout_in_ms=600_000)
     else:
-        with pytest.raises(CollectiveTimeout, match="barrier 'late' timed out: rank . has waited 100 ms"):
+        with pytest.raises(CollectiveTimeout, match=r"barrier 'late' timed out: rank . has waited 100 ms"):
             barrier(mesh, "late", timeout_in_ms=100)
         WORLD.barrier()
     barrier(mesh, "the mesh can be used")
