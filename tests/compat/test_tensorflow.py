@@ -311,7 +311,7 @@ def test_a_rank_that_never_comes():
         if mesh.rank == 2:
             return "left"
         with pytest.raises(
-            CollectiveTimeout, match="barrier 'end' timed out: rank . has waited 50 ms, but rank 2 did not"
+            CollectiveTimeout, match=r"barrier 'end' timed out: rank . has waited 50 ms, but rank 2 did not"
         ):
             barrier(mesh, "end", timeout_in_ms=50)
         return "waited"
