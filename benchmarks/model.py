@@ -200,8 +200,8 @@ def check() -> None:
     plans, runs = [], []
     for name, source, target in cases(len(team.ranks)):
         for total in TOTALS:
-            length = max(len(team.ranks), round((total / 8) ** (1 / source.rank)))
-            plan = mc.plan_relayout((length,) * source.rank, "f8", source, target, None, machine)
+            length = max(len(team.ranks), round((total / 8) ** (1 / source.ndim)))
+            plan = mc.plan_relayout((length,) * source.ndim, "f8", source, target, None, machine)
             tensor, out = (mc.full(plan.shape, 1.0, "f8", layout) for layout in (source, target))
             plans.append((name, plan))
             runs.append(partial(plan.execute, tensor, out))

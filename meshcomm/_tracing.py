@@ -55,11 +55,13 @@ def traceable(
             given = (*args[:operands], *(kwargs[name] for name in names if name in kwargs))
             if not any(map(is_traced, given)):
                 return function(*args, **kwargs)
-            if twin is not None:
-                return traced(cast("Callable[..., R]", twin), args, **kwargs)
             bound = form.bind(*args, **kwargs)
-            bound.apply_defaults()
-            return traced(operation, bound.args)
+            if twin is None:
+                bound.apply_defaults()
+                return traced(operation, bound.args)
+            others = {name: value for name, value in bound.arguments.items() if name not in names}
+            followed = [bound.arguments[name] for name in names]
+            return traced(cast("Callable[..., R]", twin), followed, **others)  # NumPy's order may be another
 
         return operation
 

@@ -1,4 +1,4 @@
-"""Type aliases that several rooms use."""
+"""Type aliases that several folders use."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeAlias

@@ -9,8 +9,7 @@ import numpy as np
 
 import meshcomm as mc
 from meshcomm.training.assignment import DeviceAssignment
-from meshcomm.training.strategy import PerReplica
-from meshcomm.training.strategy import Strategy
+from meshcomm.training.strategy import PerReplica, Strategy
 from meshcomm.training.topology import Topology
 
 # For each number of logical devices: how the images are cut, and the box of ranks in the topology.

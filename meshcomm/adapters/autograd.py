@@ -1,9 +1,12 @@
-"""What autograd has to know about DTensors and about the operations that move data. Imported once autograd is."""
+"""What autograd has to know about DTensors, and about the operations that move data.
+
+`meshcomm.adapters.on_import` imports this module when the program has imported autograd.
+"""
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 from autograd import numpy as anp
@@ -13,34 +16,44 @@ from autograd.extend import VSpace, defvjp, defvjp_argnums, primitive, vspace
 from autograd.numpy.numpy_boxes import ArrayBox
 
 from meshcomm import _hooks
+from meshcomm._tracing import Value
+from meshcomm._types import Axis, Groups, Shape
 from meshcomm.arrays import collectives
 from meshcomm.arrays.create import full, zeros
 from meshcomm.arrays.dtensor import DTensor, is_dtensor
 from meshcomm.arrays.relayout import relayout
-from meshcomm.layouts.layout import Layout
-from meshcomm.layouts.mesh import Mesh
 from meshcomm.ops import gradients
 from meshcomm.ops.gradients import count_over, like, sum_vjp, whole
 from meshcomm.ops.reductions import spread
 from meshcomm.ops.reductions import sum as sum_over
 
-VJPs = Callable[[Any], Any]  # of the gradient of a result: the gradients of arguments
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+    from meshcomm.layouts.layout import Layout
+    from meshcomm.layouts.mesh import Mesh
+
+VJP: TypeAlias = Callable[[Value], Value]
+"""From the gradient in a result to the gradients in its arguments."""
+
+Maker: TypeAlias = Callable[..., VJP]
+"""As autograd calls it, with the result and the arguments of an operation: makes a `VJP`."""
 
 
 class DTensorBox(ArrayBox):  # type: ignore[misc]
-    """A DTensor that autograd follows; it has what arrays have, and where it is."""
+    """A DTensor that autograd follows; it has the attributes of arrays, a layout and a mesh."""
 
     __slots__ = ()
 
     @property
-    def layout(self) -> Layout:
-        """The layout. Local."""
+    def layout(self) -> "Layout":
+        """The layout."""
         layout: Layout = self._value.layout
         return layout
 
     @property
-    def mesh(self) -> Mesh:
-        """The mesh of the layout. Local."""
+    def mesh(self) -> "Mesh":
+        """The mesh of the layout."""
         return self.layout.mesh
 
 
@@ -58,19 +71,17 @@ class DTensorSpace(VSpace):  # type: ignore[misc]
     def ones(self) -> DTensor:
         return full(self.shape, 1 + 1j if self.iscomplex else 1, self.dtype, self.layout)
 
-    def _mut_add(self, x: Any, y: Any) -> Any:
+    def _mut_add(self, x: Value, y: Value) -> Value:
         return x + y  # the block of x may be that of a value which the program holds
 
-    def _inner_prod(self, x: Any, y: Any) -> Any:
+    def _inner_prod(self, x: Value, y: Value) -> Value:
         return np.real(sum_over(np.conj(x) * y))
 
-    def _covector(self, x: Any) -> Any:
+    def _covector(self, x: Value) -> Value:
         return np.conj(x) if self.iscomplex else x
 
 
 DTensorBox.register(DTensor)
-
-
 DTensorSpace.register(DTensor)
 
 
@@ -86,12 +97,12 @@ class _StackPerThread(tracer.TraceStack):  # type: ignore[misc]
 
     @property
     def top(self) -> int:
-        """The number of the innermost trace. Local."""
+        """The number of the innermost trace."""
         return getattr(self._local, "top", self._start)
 
     @contextmanager
     def new_trace(self) -> Iterator[int]:
-        """Return a context with a trace inside of the others. Local."""
+        """Return a context with a trace inside of the others."""
         self._local.top = self.top + 1
         try:
             yield self._local.top
@@ -105,7 +116,7 @@ if type(tracer.trace_stack) is tracer.TraceStack:
 
 # -- operations that move data ----------------------------------------------------------------------------------------
 
-_OPERATIONS = (
+_OPERATIONS: tuple[Callable[..., object], ...] = (
     relayout,
     spread,
     whole,
@@ -117,16 +128,17 @@ _OPERATIONS = (
     gradients.broadcast_vjp,
     collectives.collective_permute,
 )
-
-
 _PRIMITIVES = {operation: primitive(operation) for operation in _OPERATIONS}
 
 
 @_hooks.provides("traced")
-def traced(function: Callable[..., Any], args: Any, **kwargs: Any) -> Any:
-    """Return what *function*, one of ours or of NumPy, makes of values that autograd follows."""
+def traced(function: Callable[..., object], operands: Sequence[Value], options: Mapping[str, object]) -> Value:
+    """Return what *function*, one of ours or of NumPy, makes of *operands*, of which autograd follows one.
+
+    *options* are its other arguments, by name.
+    """
     found = _PRIMITIVES.get(function) or tracer.trace_primitives_map[function]
-    return found(*args, **kwargs)
+    return found(*operands, **options)
 
 
 def _check_sum(op: str) -> None:
@@ -134,43 +146,26 @@ def _check_sum(op: str) -> None:
         raise NotImplementedError(f"there is a gradient for op 'sum' only, not for {op!r}")
 
 
-def _all_reduce_vjp(ans: Any, x: Any, groups: Any, op: str, comm: Any) -> VJPs:
+def _all_reduce_vjp(ans: Value, x: Value, groups: Groups | None, op: str, comm: "MPI.Intracomm | None") -> VJP:
     _check_sum(op)
     return lambda g: gradients.all_reduce_vjp(g, groups, comm)
 
 
-def _reduce_scatter_vjp(ans: Any, x: Any, groups: Any, dimension: int, op: str, comm: Any) -> VJPs:
+def _reduce_scatter_vjp(ans: Value, x: Value, *call: Value) -> VJP:
+    groups, dimension, op, comm = call
     _check_sum(op)
     return lambda g: gradients.reduce_scatter_vjp(g, groups, dimension, comm)
 
 
 defvjp(_PRIMITIVES[relayout], lambda ans, x, *_: lambda g: like(g, x), None)
-
-
 defvjp(_PRIMITIVES[whole], lambda ans, x: lambda g: relayout(g, x.layout))
-
-
 defvjp(_PRIMITIVES[spread], lambda ans, x, axes, *_: lambda g: like(sum_over(g, axes), x), None, None, None)
-
-
 defvjp(_PRIMITIVES[collectives.all_to_all], lambda ans, x, *call: lambda g: gradients.all_to_all_vjp(g, *call))
-
-
 defvjp(_PRIMITIVES[collectives.all_gather], lambda ans, x, *call: lambda g: gradients.all_gather_vjp(g, *call))
-
-
 defvjp(_PRIMITIVES[collectives.all_reduce], _all_reduce_vjp)
-
-
 defvjp(_PRIMITIVES[collectives.reduce_scatter], _reduce_scatter_vjp)
-
-
 defvjp(_PRIMITIVES[collectives.broadcast], lambda ans, x, *call: lambda g: gradients.broadcast_vjp(g, *call))
-
-
 defvjp(_PRIMITIVES[gradients.broadcast_vjp], lambda ans, x, *call: lambda g: collectives.broadcast(g, *call))
-
-
 defvjp(
     _PRIMITIVES[collectives.collective_permute],
     lambda ans, x, *call: lambda g: gradients.collective_permute_vjp(g, *call),
@@ -180,63 +175,66 @@ defvjp(
 # -- NumPy's functions ------------------------------------------------------------------------------------------------
 
 
-def _for_dtensors(function: Any, vjpmaker: Callable[..., Any]) -> None:
+def _for_dtensors(function: Callable[..., object], vjpmaker: Maker) -> None:
     """Let *vjpmaker* give the gradients of *function* where the result is a DTensor; arrays are autograd's."""
     wrapper = tracer.trace_primitives_map[function]
     of_arrays = primitive_vjps[wrapper]
 
-    def choose(argnums: Any, ans: Any, args: Any, kwargs: Any) -> Any:
-        return (vjpmaker if is_dtensor(ans) else of_arrays)(argnums, ans, args, kwargs)
+    def choose(argnums: Sequence[int], ans: Value, args: Sequence[Value], kwargs: Mapping[str, Value]) -> VJP:
+        maker: Maker = vjpmaker if is_dtensor(ans) else of_arrays
+        return maker(argnums, ans, args, kwargs)
 
     defvjp_argnums(wrapper, choose)
 
 
-def _relaid(function: Any) -> None:
-    """Give the gradients that autograd knows for *function* the layouts of the arguments."""
+def _relaid(function: Callable[..., object]) -> None:
+    """Bring the gradients that autograd knows for *function* to the layouts of the arguments."""
     of_arrays = primitive_vjps[tracer.trace_primitives_map[function]]
 
-    def vjpmaker(argnums: Any, ans: Any, args: Any, kwargs: Any) -> VJPs:
+    def vjpmaker(argnums: Sequence[int], ans: Value, args: Sequence[Value], kwargs: Mapping[str, Value]) -> VJP:
         vjps = of_arrays(argnums, ans, args, kwargs)
         return lambda g: tuple(like(grad, args[n]) for n, grad in zip(argnums, vjps(g), strict=True))
 
     _for_dtensors(function, vjpmaker)
 
 
-def _each(*vjps: Callable[..., VJPs]) -> Callable[..., Any]:
-    """Return a maker of gradients from one for each argument."""
+def _each(*vjps: Maker) -> Maker:
+    """Return a maker of the gradients in all arguments from a maker for each of them."""
 
-    def vjpmaker(argnums: Any, ans: Any, args: Any, kwargs: Any) -> VJPs:
+    def vjpmaker(argnums: Sequence[int], ans: Value, args: Sequence[Value], kwargs: Mapping[str, Value]) -> VJP:
         made = [vjps[n](ans, *args, **kwargs) for n in argnums]
         return lambda g: tuple(vjp(g) for vjp in made)
 
     return vjpmaker
 
 
-def _sum(ans: Any, x: Any, axis: Any = None, dtype: Any = None, out: Any = None, keepdims: bool = False) -> VJPs:
-    return lambda g: sum_vjp(g, x, axis, keepdims)
+def _sum(ans: Value, x: Value, axis: Axis = None, *others: object, keepdims: bool = False, **more: object) -> VJP:
+    keep = bool(others[2]) if len(others) > 2 else keepdims  # after dtype and out
+    return lambda g: sum_vjp(g, x, axis, keep)
 
 
-def _mean(ans: Any, x: Any, axis: Any = None, dtype: Any = None, out: Any = None, keepdims: bool = False) -> VJPs:
-    return lambda g: sum_vjp(g, x, axis, keepdims) / count_over(x, axis)
+def _mean(ans: Value, x: Value, axis: Axis = None, *others: object, keepdims: bool = False, **more: object) -> VJP:
+    vjp = _sum(ans, x, axis, *others, keepdims=keepdims)
+    return lambda g: vjp(g) / count_over(x, axis)
 
 
-def _extreme(ans: Any, x: Any, axis: Any = None, out: Any = None, keepdims: bool = False) -> VJPs:
-    def vjp(g: Any) -> Any:
+def _extreme(ans: Value, x: Value, axis: Axis = None, out: object = None, keepdims: bool = False) -> VJP:
+    def vjp(g: Value) -> Value:
         chosen = anp.equal(x, sum_vjp(ans, x, axis, keepdims))
         return sum_vjp(g, x, axis, keepdims) * (chosen / sum_over(chosen, axis, keepdims=True))
 
     return vjp
 
 
-def _where(condition: Any, target: Any, of_x: bool) -> VJPs:
-    def vjp(g: Any) -> Any:
+def _where(condition: Value, target: Value, of_x: bool) -> VJP:
+    def vjp(g: Value) -> Value:
         taken = anp.where(condition, g, 0.0) if of_x else anp.where(condition, 0.0, g)
         return like(_narrowed(taken, np.shape(target)), target)
 
     return vjp
 
 
-def _narrowed(grad: Any, shape: tuple[int, ...]) -> Any:
+def _narrowed(grad: Value, shape: Shape) -> Value:
     """Return a gradient summed over the axes along which an argument of *shape* was repeated."""
     added = len(grad.shape) - len(shape)
     if added:
@@ -245,37 +243,25 @@ def _narrowed(grad: Any, shape: tuple[int, ...]) -> Any:
     return sum_over(grad, repeated, keepdims=True) if repeated else grad
 
 
-def _left(ans: Any, a: Any, b: Any) -> VJPs:
+def _left(ans: Value, a: Value, b: Value) -> VJP:
     return lambda g: gradients.matmul_vjp_of_left(g, a, b)
 
 
-def _right(ans: Any, a: Any, b: Any) -> VJPs:
+def _right(ans: Value, a: Value, b: Value) -> VJP:
     return lambda g: gradients.matmul_vjp_of_right(g, a, b)
 
 
 for _raw, _function in list(tracer.trace_primitives_map.items()):
     if _function in primitive_vjps and isinstance(_raw, np.ufunc) and _raw.signature is None:
         _relaid(_raw)
-
-
 for _raw in (np.transpose, np.real, np.imag):
     _relaid(_raw)
-
-
 _for_dtensors(np.sum, _each(_sum))
-
-
 _for_dtensors(np.mean, _each(_mean))
-
-
 for _raw in {np.max, np.amax, np.min, np.amin}:
     _for_dtensors(_raw, _each(_extreme))
-
-
 for _raw in (np.matmul, np.dot):
     _for_dtensors(_raw, _each(_left, _right))
-
-
 _for_dtensors(
     np.where,
     _each(

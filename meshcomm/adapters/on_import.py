@@ -1,12 +1,12 @@
-"""Adapters that are loaded when another library is."""
+"""Loads the adapter of another library when a program imports that library."""
 
 import importlib.util
 import sys
 import warnings
+from collections.abc import Sequence
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
-from typing import Any
 
 
 class _AutogradFinder(MetaPathFinder):
@@ -14,7 +14,9 @@ class _AutogradFinder(MetaPathFinder):
 
     _asks_others = False
 
-    def find_spec(self, name: str, path: Any = None, target: ModuleType | None = None) -> ModuleSpec | None:
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
         if name != "autograd" or self._asks_others:
             return None
         self._asks_others = True

@@ -1,21 +1,29 @@
 """Collective operations on plain arrays, over the groups of a group assignment.
 
-Each one moves boxes of a block between the ranks of a group, as a relayout does: see :mod:`meshcomm.transport`.
+Each one moves boxes between the ranks of a group, as a relayout does: see :mod:`meshcomm.transport`.
 
-``group_assignment`` is an integer array of shape (groups, ranks per group): each row is a group, in the order that
-decides positions; all ranks of the communicator must stand in it, once. None is one group of all ranks.
+``group_assignment`` is an integer array of shape (groups, ranks per group). Each row is a group; the index of a rank
+in its row is its position in the group. Each rank of the communicator appears in exactly one row. None is one group of
+all ranks.
+
+How an operation describes its boxes: it thinks of one array of all ranks of the group. That has the axes of a block,
+an axis for the sender before one of them, and for some operations an axis for the receiver. What a rank passes is the
+box at its index along the sender's axis; what it gets is the box at its index along the receiver's axis, or the whole
+array. The boxes are laid out in memory in the order of these axes, so the axis of a sender before the concatenated
+axis is the concatenation, and the axis of a receiver before the split axis is the split. `_box_of` makes such boxes.
 """
 
-from collections.abc import Callable, Hashable, Iterable
+import contextlib
+from collections.abc import Callable, Hashable
 from itertools import chain
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from meshcomm._arguments import as_array, check_axis, check_integer, plain_value, short
 from meshcomm._tracing import traceable
-from meshcomm._types import Array, Shape
+from meshcomm._types import Array, Groups, Pairs, Shape
 from meshcomm.errors import GroupError, ShapeError
 from meshcomm.layouts.boxes import Box
 from meshcomm.memory.blocks import as_bytes
@@ -33,25 +41,53 @@ if TYPE_CHECKING:
     from mpi4py import MPI
 
 
-Assignment: TypeAlias = tuple[tuple[int, ...], ...]
+Rows: TypeAlias = tuple[tuple[int, ...], ...]
+"""The rows of a group assignment, or pairs of a source and a target rank."""
+
 Run: TypeAlias = Callable[[Array], Array]
+
+
+class _Call(NamedTuple):
+    """A collective operation and its arguments.
+
+    Parameters
+    ----------
+    operation: its name
+    x: the array of this rank
+    rows: returns the rows for a team, or what is no rows, for the checks to name
+    arguments: the others
+    """
+
+    operation: str
+    x: ArrayLike
+    rows: Callable[[Team], object]
+    arguments: tuple[object, ...] = ()
 
 
 @traceable()
 def all_to_all(
     x: ArrayLike,
-    group_assignment: Any,
+    group_assignment: Groups | None,
     concat_dimension: int,
     split_dimension: int,
     split_count: int,
     comm: "MPI.Intracomm | None" = None,
 ) -> Array:
-    """Return blocks of the *x* of every rank of the group, joined. Collective over *comm*, by default COMM_WORLD.
+    """Return one block from each rank of the group, concatenated. Collective over *comm*, by default COMM_WORLD.
 
-    *x* is split into *split_count* equal blocks along *split_dimension*; block j goes to position j of the group, and
-    the blocks received are concatenated along *concat_dimension* in the order of the group. All ranks pass the same
-    shape and dtype. ``GroupError`` or ``ShapeError``, on all ranks, unless *split_count* is the size of the groups
-    and divides *x*; axes are not negative. Source: the AllToAll op of TensorFlow.
+    Each rank cuts its *x* into equal blocks along one axis and sends block j to position j of the group. It
+    concatenates the blocks that it receives, in the order of the group. All ranks pass the same shape and dtype.
+    Source: the AllToAll op of TensorFlow.
+
+    Parameters
+    ----------
+    x: the array of this rank
+    group_assignment: rows of ranks, each a group
+    concat_dimension, split_dimension: the axes to concatenate and to cut along, not negative; they may be equal
+    split_count: the number of blocks, which is the size of the groups
+    comm: a communicator of mpi4py
+
+    ``GroupError`` or ``ShapeError``, on all ranks, unless the groups have *split_count* ranks and it divides the axis.
 
     >>> import meshcomm as mc
     >>> with mc.simulate(2) as world:
@@ -60,7 +96,7 @@ def all_to_all(
     [[['A'], ['C']], [['B'], ['D']]]
     """
 
-    def build(team: Team, array: Array, rows: Assignment) -> Run:
+    def build(team: Team, array: Array, rows: Rows) -> Run:
         shape = array.shape
         count = _checked_all_to_all(shape, rows, concat_dimension, split_dimension, split_count)
         group, position = _group(team, _check_cover(rows, team))
@@ -69,8 +105,6 @@ def all_to_all(
         target_shape = _replaced(block, concat_dimension, block[concat_dimension] * count)
 
         def box(**at: int) -> Box:
-            # The array of all ranks, with an axis for the receiver before the one that is split, and an axis for the
-            # sender before the one that is concatenated.
             return _box_of(block, [("receiver", split_dimension), ("sender", concat_dimension)], count, **at)
 
         boxes = [box(sender=i) for i in range(count)], [box(receiver=i) for i in range(count)]
@@ -79,15 +113,25 @@ def all_to_all(
         return on_arrays(exchange(group, [tensor], Terms(fingerprint(call), array.nbytes)), target_shape)
 
     arguments = (concat_dimension, split_dimension, split_count)
-    return _collective("all_to_all", x, _rows(group_assignment), arguments, comm, build)
+    return _run(_Call("all_to_all", x, _rows(group_assignment), arguments), comm, build)
 
 
 @traceable()
-def all_gather(x: ArrayLike, group_assignment: Any, dimension: int, comm: "MPI.Intracomm | None" = None) -> Array:
-    """Return the *x* of every rank of the group, concatenated along *dimension*. Collective over *comm*.
+def all_gather(
+    x: ArrayLike, group_assignment: Groups | None, dimension: int, comm: "MPI.Intracomm | None" = None
+) -> Array:
+    """Return the *x* of every rank of the group, concatenated in its order. Collective over *comm*.
 
-    In the order of the group. All ranks pass the same shape and dtype. ``GroupError`` or ``ShapeError`` on all ranks.
-    Source: AllGather of XLA.
+    All ranks pass the same shape and dtype. Source: AllGather of XLA.
+
+    Parameters
+    ----------
+    x: the array of this rank
+    group_assignment: rows of ranks, each a group
+    dimension: the axis to concatenate along, not negative
+    comm: a communicator of mpi4py, by default COMM_WORLD
+
+    ``GroupError`` or ``ShapeError``, on all ranks, for rows or an axis that do not fit.
 
     >>> import meshcomm as mc
     >>> with mc.simulate(2) as world:
@@ -95,7 +139,7 @@ def all_gather(x: ArrayLike, group_assignment: Any, dimension: int, comm: "MPI.I
     [[1, 0], [1, 0]]
     """
 
-    def build(team: Team, array: Array, rows: Assignment) -> Run:
+    def build(team: Team, array: Array, rows: Rows) -> Run:
         shape = array.shape
         check_axis("dimension", dimension, shape)
         group, position = _group(team, _check_cover(rows, team))
@@ -108,16 +152,26 @@ def all_gather(x: ArrayLike, group_assignment: Any, dimension: int, comm: "MPI.I
         terms = Terms(number, nbytes, gathers=gathers_at_once(nbytes, count))
         return on_arrays(exchange(group, [tensor], terms), target_shape)
 
-    return _collective("all_gather", x, _rows(group_assignment), (dimension,), comm, build)
+    return _run(_Call("all_gather", x, _rows(group_assignment), (dimension,)), comm, build)
 
 
 @traceable()
-def all_reduce(x: ArrayLike, group_assignment: Any, op: str = "sum", comm: "MPI.Intracomm | None" = None) -> Array:
+def all_reduce(
+    x: ArrayLike, group_assignment: Groups | None, op: str = "sum", comm: "MPI.Intracomm | None" = None
+) -> Array:
     """Return the *x* of all ranks of the group, reduced elementwise. Collective over *comm*.
 
-    *op* is ``sum``, ``prod``, ``min`` or ``max``, as NumPy computes it in the dtype of *x*, in the order of the group:
-    the result is the same to the last bit on all ranks and in every run. All numeric dtypes and bool, for which sum
-    means "any". ``DTypeError`` for others. Source: AllReduce of XLA.
+    NumPy reduces in the dtype of *x* and in the order of the group, so the result is the same to the last bit on all
+    ranks and in every run. Source: AllReduce of XLA.
+
+    Parameters
+    ----------
+    x: the array of this rank, of a numeric dtype or bool
+    group_assignment: rows of ranks, each a group
+    op: ``sum``, which means "any" for bool, ``prod``, ``min`` or ``max``
+    comm: a communicator of mpi4py, by default COMM_WORLD
+
+    ``GroupError`` or ``DTypeError``, on all ranks, for rows or a dtype that do not fit.
 
     >>> import meshcomm as mc
     >>> with mc.simulate(3) as world:
@@ -125,22 +179,31 @@ def all_reduce(x: ArrayLike, group_assignment: Any, op: str = "sum", comm: "MPI.
     [[3, 3], [3, 3], [3, 3]]
     """
 
-    def build(team: Team, array: Array, rows: Assignment) -> Run:
+    def build(team: Team, array: Array, rows: Rows) -> Run:
         reduce = reduction(op, array.dtype)
         group, position = _group(team, _check_cover(rows, team))
         return AllReduce(group, position, reduce, array.size, array.itemsize).run
 
-    return _collective("all_reduce", x, _rows(group_assignment), (op,), comm, build)
+    return _run(_Call("all_reduce", x, _rows(group_assignment), (op,)), comm, build)
 
 
 @traceable()
 def reduce_scatter(
-    x: ArrayLike, group_assignment: Any, dimension: int, op: str = "sum", comm: "MPI.Intracomm | None" = None
+    x: ArrayLike, group_assignment: Groups | None, dimension: int, op: str = "sum", comm: "MPI.Intracomm | None" = None
 ) -> Array:
-    """Return one block, along *dimension*, of the reduced *x* of the group. Collective over *comm*.
+    """Return one block of the reduced *x* of the group: block i at position i. Collective over *comm*.
 
-    The rank at position i of the group gets block i. The group must divide the dimension; *op* is as in `all_reduce`.
-    ``GroupError``, ``ShapeError`` or ``DTypeError`` on all ranks. Source: ReduceScatter of XLA.
+    Source: ReduceScatter of XLA.
+
+    Parameters
+    ----------
+    x: the array of this rank
+    group_assignment: rows of ranks, each a group
+    dimension: the axis to cut into blocks, not negative; the size of the groups must divide it
+    op: how to reduce, as in `all_reduce`
+    comm: a communicator of mpi4py, by default COMM_WORLD
+
+    ``GroupError``, ``ShapeError`` or ``DTypeError``, on all ranks, for rows, an axis or a dtype that do not fit.
 
     >>> import meshcomm as mc
     >>> with mc.simulate(2) as world:
@@ -148,7 +211,7 @@ def reduce_scatter(
     [[1], [10]]
     """
 
-    def build(team: Team, array: Array, rows: Assignment) -> Run:
+    def build(team: Team, array: Array, rows: Rows) -> Run:
         shape = array.shape
         check_axis("dimension", dimension, shape)
         group, position = _group(team, _check_cover(rows, team))
@@ -168,15 +231,25 @@ def reduce_scatter(
         scatter = on_arrays(exchange(group, [tensor], terms), (count, *block))
         return lambda a: reduce(scatter(a))
 
-    return _collective("reduce_scatter", x, _rows(group_assignment), (dimension, op), comm, build)
+    return _run(_Call("reduce_scatter", x, _rows(group_assignment), (dimension, op)), comm, build)
 
 
 @traceable()
-def broadcast(x: ArrayLike, group_assignment: Any, root: int = 0, comm: "MPI.Intracomm | None" = None) -> Array:
-    """Return the *x* of the rank at position *root* of the group. Collective over *comm*.
+def broadcast(
+    x: ArrayLike, group_assignment: Groups | None, root: int = 0, comm: "MPI.Intracomm | None" = None
+) -> Array:
+    """Return the *x* of one rank on every rank of its group. Collective over *comm*.
 
-    All ranks pass the same shape and dtype. ``GroupError`` on all ranks unless the group has that position. Source:
-    CollectiveBroadcast of XLA.
+    All ranks pass the same shape and dtype. Source: CollectiveBroadcast of XLA.
+
+    Parameters
+    ----------
+    x: the array of this rank
+    group_assignment: rows of ranks, each a group
+    root: the position in the group whose *x* all its ranks get
+    comm: a communicator of mpi4py, by default COMM_WORLD
+
+    ``GroupError``, on all ranks, for rows that do not fit or a root that is no position in the groups.
 
     >>> import meshcomm as mc
     >>> with mc.simulate(2) as world:
@@ -184,7 +257,7 @@ def broadcast(x: ArrayLike, group_assignment: Any, root: int = 0, comm: "MPI.Int
     [[1], [1]]
     """
 
-    def build(team: Team, array: Array, rows: Assignment) -> Run:
+    def build(team: Team, array: Array, rows: Rows) -> Run:
         group, _ = _group(team, _check_cover(rows, team))
         check_integer("root", root)
         if not 0 <= root < len(group.members):
@@ -197,17 +270,16 @@ def broadcast(x: ArrayLike, group_assignment: Any, root: int = 0, comm: "MPI.Int
 
         return run
 
-    return _collective("broadcast", x, _rows(group_assignment), (root,), comm, build)
+    return _run(_Call("broadcast", x, _rows(group_assignment), (root,)), comm, build)
 
 
 @traceable()
-def collective_permute(
-    x: ArrayLike, source_target_pairs: Iterable[tuple[int, int]], comm: "MPI.Intracomm | None" = None
-) -> Array:
-    """Return the *x* of the rank that is paired with this one as its source, else zeros. Collective over *comm*.
+def collective_permute(x: ArrayLike, source_target_pairs: Pairs, comm: "MPI.Intracomm | None" = None) -> Array:
+    """Return the *x* of the source rank of this rank; zeros if it has none. Collective over *comm*.
 
-    *source_target_pairs* are pairs of ranks; a rank may be a source once and a target once. All ranks pass the same
-    shape, dtype and pairs. ``GroupError`` on all ranks otherwise. Source: CollectivePermute of XLA.
+    *source_target_pairs* are pairs of a source and a target rank. A rank may be a source once and a target once. All
+    ranks pass the same shape, dtype and pairs. ``GroupError`` on all ranks if a pair does not fit. Source:
+    CollectivePermute of XLA.
 
     >>> import meshcomm as mc
     >>> with mc.simulate(3) as world:
@@ -215,7 +287,7 @@ def collective_permute(
     [[0], [1], [2]]
     """
 
-    def build(team: Team, array: Array, pairs: Assignment) -> Run:
+    def build(team: Team, array: Array, pairs: Rows) -> Run:
         shape, me, size = array.shape, team.rank, len(team.ranks)
         _check_pairs(pairs, team)
         source_of = {target: source for source, target in pairs}
@@ -232,23 +304,20 @@ def collective_permute(
 
         return run
 
-    return _collective("collective_permute", x, _pairs(source_target_pairs), (), comm, build)
+    return _run(_Call("collective_permute", x, _pairs(source_target_pairs)), comm, build)
 
 
-def _collective(
-    operation: str,
-    x: ArrayLike,
-    rows_for: Callable[[Team], Any],
-    arguments: tuple[Any, ...],
-    comm: "MPI.Intracomm | None",
-    build: Callable[[Team, Array, Any], Run],
-) -> Array:
-    """Run an operation, built and agreed on by all ranks when it is new to them."""
+def _run(call: _Call, comm: "MPI.Intracomm | None", build: Callable[[Team, Array, Rows], Run]) -> Array:
+    """Return the result of an operation that *build* makes and all ranks agree on. Collective over *comm*.
+
+    What was built before is used again without agreement.
+    """
     world = world_of(comm)
     team = world.team(range(world.size))
+    operation = call.operation
     with waiting(operation, team):
-        array, error = _normalised(x)
-        rows, plain = rows_for(team), tuple(map(plain_value, arguments))
+        array, error = _normalised(call.x)
+        rows, plain = call.rows(team), tuple(map(plain_value, call.arguments))
 
         def describe() -> str:
             return f"{operation}{plain} of {array.shape} {array.dtype} over {rows} of {team.ranks}"
@@ -256,7 +325,7 @@ def _collective(
         def checked() -> Run:
             if error is not None:
                 raise error
-            return build(team, array, rows)
+            return build(team, array, rows)  # type: ignore[arg-type]  # which checks the rows
 
         key: Hashable = (operation, rows, plain, array.shape, array.dtype)
         exact = error is None and _is_exact(rows, plain)
@@ -265,7 +334,7 @@ def _collective(
         return result
 
 
-def _is_exact(rows: Any, arguments: tuple[Any, ...]) -> bool:
+def _is_exact(rows: object, arguments: tuple[object, ...]) -> bool:
     """Return whether a call can be looked up: True and 1.0 equal 1, but only one of them is an integer."""
     return all(type(value) in (int, str) for value in arguments) and (
         isinstance(rows, tuple) and all(isinstance(row, tuple) and all(type(r) is int for r in row) for row in rows)
@@ -281,26 +350,23 @@ def _normalised(x: ArrayLike) -> tuple[Array, Exception | None]:
         return np.empty(0), error
 
 
-def _pairs(pairs: Any) -> Callable[[Team], Any]:
-    """Return nested tuples for every team; what is not nested stays as it is, for the checks to name."""
-    if isinstance(pairs, np.ndarray):
-        pairs = pairs.tolist()
-    try:
-        rows = tuple([tuple(map(plain_value, row)) for row in pairs])
-    except TypeError:
-        rows = pairs
+def _pairs(pairs: Groups | Pairs) -> Callable[[Team], object]:
+    """Return nested tuples for every team. What is not nested stays as it is, for the checks to name."""
+    rows: object = pairs.tolist() if isinstance(pairs, np.ndarray) else pairs
+    with contextlib.suppress(TypeError):
+        rows = tuple([tuple(map(plain_value, row)) for row in rows])  # type: ignore[attr-defined]
     return lambda team: rows
 
 
-def _rows(assignment: Any) -> Callable[[Team], Any]:
-    """Return the rows of a group assignment for a team, None being one row of all its ranks."""
+def _rows(assignment: Groups | None) -> Callable[[Team], object]:
+    """Return the rows of a group assignment for a team; None is one row of all its ranks."""
     return _pairs(assignment) if assignment is not None else lambda team: (tuple(range(len(team.ranks))),)
 
 
 def _checked_all_to_all(
-    shape: tuple[int, ...], rows: Any, concat_dimension: int, split_dimension: int, split_count: int
+    shape: Shape, rows: object, concat_dimension: int, split_dimension: int, split_count: int
 ) -> int:
-    """Return the split count; the checks, in their order, are those of the op's shape function."""
+    """Return the split count after the checks of TensorFlow's op, in their order."""
     check_integer("split_count", split_count)
     if split_count < 1:
         raise GroupError(f"split_count {split_count} must at least be one.")
@@ -319,16 +385,17 @@ def _checked_all_to_all(
     return split_count
 
 
-def _row_length(rows: Any) -> int:
-    nested = isinstance(rows, tuple) and all(isinstance(row, tuple) for row in rows)
-    lengths = {len(row) for row in rows} if nested else set()
+def _row_length(rows: object) -> int:
+    lengths: set[int] = set()
+    if isinstance(rows, tuple) and all(isinstance(row, tuple) for row in rows):
+        lengths = {len(row) for row in rows}
     if len(lengths) != 1 or not all(lengths):
         raise GroupError(f"group_assignment must have rank 2: rows of one length, at least one, not {short(rows)}")
     return lengths.pop()
 
 
-def _check_cover(rows: Any, team: Team) -> Assignment:
-    """Return *rows* if every rank of the team stands in them once; source: the constraints of StableHLO."""
+def _check_cover(rows: Rows, team: Team) -> Rows:
+    """Return *rows* if every rank of the team is in exactly one. Source: the constraints of StableHLO."""
     _row_length(rows)
     size = len(team.ranks)
     seen: set[int] = set()
@@ -345,11 +412,10 @@ def _check_cover(rows: Any, team: Team) -> Assignment:
             f"group_assignment {short(rows)} must name every rank of the {size}; "
             f"in no group: {', '.join(map(str, missing[:8]))}{', ...' if len(missing) > 8 else ''}"
         )
-    checked: Assignment = rows
-    return checked
+    return rows
 
 
-def _check_pairs(pairs: Any, team: Team) -> None:
+def _check_pairs(pairs: Rows, team: Team) -> None:
     size = len(team.ranks)
     if not isinstance(pairs, tuple):
         raise GroupError(f"source_target_pairs must be pairs of ranks, not {short(pairs)}")
@@ -366,14 +432,14 @@ def _check_pairs(pairs: Any, team: Team) -> None:
             raise GroupError(f"source_target_pairs {short(pairs)} names rank {twice} as a {what} twice")
 
 
-def _group(team: Team, rows: Assignment) -> tuple[Group, int]:
-    """Return this rank's group among *rows*, and its place in it. Local."""
+def _group(team: Team, rows: Rows) -> tuple[Group, int]:
+    """Return this rank's group among *rows*, and its position in it."""
     color = next(i for i, row in enumerate(rows) if team.rank in row)
     members = tuple(team.ranks[rank] for rank in rows[color])
     return team.group(rows, color, members), rows[color].index(team.rank)
 
 
-def _replaced(shape: tuple[int, ...], axis: int, length: int) -> tuple[int, ...]:
+def _replaced(shape: Shape, axis: int, length: int) -> Shape:
     return (*shape[:axis], length, *shape[axis + 1 :])
 
 
@@ -382,10 +448,14 @@ def _whole(shape: Shape) -> Box:
 
 
 def _box_of(block: Shape, axes: list[tuple[str, int]], count: int, **at: int) -> Box:
-    """Return a box of the array of all ranks of a group: the axes of *block*, and an axis of *count* for others.
+    """Return a box of the array of all ranks of a group, which has the axes of *block* and *axes*.
 
-    *axes* are pairs of a name and the axis of *block* that the new one stands before; *at* says by name where the box
-    is along new axes; along the others it is whole.
+    Parameters
+    ----------
+    block: the lengths of a block
+    axes: pairs of the name of an axis of length *count* and the axis of *block* before which it is inserted
+    count: the number of ranks of the group
+    at: by name, the index of the box along one of *axes*; along the others it is whole
 
     >>> _box_of((2, 3), [("sender", 1)], 4, sender=2)
     ((0, 2), (2, 3), (0, 3))

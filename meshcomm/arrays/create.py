@@ -2,6 +2,7 @@
 
 import pickle
 from collections.abc import Callable
+from types import EllipsisType
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
@@ -232,9 +233,8 @@ def _as_block(block: ArrayLike | None) -> Array:
 
 def _cut(array: Array, layout: Layout, device: int) -> Array:
     """Return a copy of the block of *array* that *device* holds."""
-    # With ... the result is an array even if the array has no axes.
-    block: Array = array[(..., *layout.block_slices(array.shape, device))]
-    return exact_copy(block)
+    inside: tuple[slice | EllipsisType, ...] = (..., *layout.block_slices(array.shape, device))
+    return exact_copy(array[inside])  # with ... this is an array even if there are no axes
 
 
 def _check_layout(layout: object) -> None:
@@ -246,7 +246,7 @@ def _check_layout(layout: object) -> None:
 
 def _check_ndim(layout: Layout, shape: Shape) -> None:
     if layout.ndim != len(shape):
-        raise LayoutError(f"an array of shape {shape} has {len(shape)} axes, but its layout is for {layout.ndim}")
+        raise LayoutError(f"an array of shape {shape} has ndim {len(shape)}, but its layout has ndim {layout.ndim}")
 
 
 def _check_block(local: Array, layout: Layout, shape: Shape, device: int) -> None:

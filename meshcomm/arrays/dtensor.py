@@ -252,7 +252,8 @@ def _gathered(tensor: DTensor, here: Location) -> Array:
         return prepare(plan_relayout(shape, dtype, layout, target, None, here.team.machine), here)
 
     run = program(here.team, ("to_numpy", layout, shape, dtype), lambda: f"to_numpy of {_text(tensor)}", build)
-    whole: Array = run(tensor.local)
+    whole = run(tensor.local, None)
+    assert whole is not None
     return whole
 
 
@@ -261,18 +262,19 @@ def _gathered_on(tensor: DTensor, here: Location, root: int) -> Array | None:
     mesh, layout, shape = tensor.mesh, tensor.layout, tensor.shape
     agreement.agree(here.team, f"to_numpy on device {root} of {_text(tensor)}")
     communicator = here.team.everyone.communicator()
-    assert tensor.local is not None
+    mine = tensor.local
+    assert mine is not None
     # Root takes its own block from itself; each other block comes from the first device that holds it.
     senders: dict[Box, int] = {}
     for device in (root, *range(mesh.size)):
         senders.setdefault(layout.block_box(shape, device), device)
     if here.device != root:
         if senders[layout.block_box(shape, here.device)] == here.device:
-            communicator.send(as_bytes(tensor.local), member(here, mesh, root))
+            communicator.send(as_bytes(mine), member(here, mesh, root))
         return None
     whole = np.empty(shape, tensor.dtype)
     for device in senders.values():
-        block = tensor.local
+        block = mine
         if device != root:
             block = np.empty(layout.block_shape(shape, device), tensor.dtype)
             communicator.receive(as_bytes(block), member(here, mesh, device))

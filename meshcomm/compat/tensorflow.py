@@ -1,30 +1,30 @@
-"""Placement: to and from blocks, and the layouts of what functions return. Source: TensorFlow's DTensor.
+"""TensorFlow's names for what meshcomm has: tensors from and to blocks, and the layouts of results.
 
-A *component* is what they call a block; a process has one component, that of its rank.
+TensorFlow calls a block a *component*. A process has one component, the block of its rank.
 """
 
 import inspect
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from meshcomm._tracing import Value
 from meshcomm._types import Array
 from meshcomm.arrays.create import from_component
-from meshcomm.arrays.dtensor import DTensor, fetch_layout, is_dtensor, unwrapped
+from meshcomm.arrays.dtensor import DTensor, Held, Tensor, fetch_layout, is_dtensor, unwrapped
 from meshcomm.arrays.relayout import relayout
 from meshcomm.errors import LayoutError, ShapeError
 from meshcomm.layouts.layout import Layout
 
 
-def pack(tensors: list[Any] | tuple[Any, ...], layout: Layout) -> DTensor:
-    """Return the tensor whose component on this rank is the one in *tensors*. Collective over the mesh.
+def pack(tensors: Sequence[ArrayLike], layout: Layout) -> DTensor:
+    """Return a tensor from the component of each rank, the only one in its list *tensors*. Collective over the mesh.
 
-    The global shape is what the components add up to; replicas are trusted to be equal. ``ShapeError`` unless there is
-    just one component and all fit together, ``LayoutError`` if it has another rank than the layout, ``DTypeError`` if
-    it is a DTensor already, ``CollectiveMismatch`` if ranks pass different dtypes; all ranks raise the same. Source:
-    tf.experimental.dtensor.pack.
+    The components add up to the global shape. Nobody checks that replicas are equal. ``ShapeError`` unless there is
+    one component and all fit together; ``LayoutError`` if a component has another number of axes than the layout;
+    ``DTypeError`` if it is a DTensor already; ``CollectiveMismatch`` if ranks pass different dtypes. All ranks raise
+    the same error. Source: tf.experimental.dtensor.pack.
 
     >>> import numpy as np, meshcomm as mc
     >>> def program():
@@ -37,25 +37,25 @@ def pack(tensors: list[Any] | tuple[Any, ...], layout: Layout) -> DTensor:
     return from_component(lambda: _component(tensors, layout), layout)
 
 
-def _component(tensors: Any, layout: Layout) -> Any:
-    """Return the only one of *tensors*, checked."""
+def _component(tensors: object, layout: Layout) -> ArrayLike:
+    """Return the only one of *tensors*, after its checks."""
     if not isinstance(tensors, list | tuple):
         raise ShapeError(f"pack takes a list of components, one per rank: [block], not {type(tensors).__name__}")
     if len(tensors) != 1:
         raise ShapeError(f"pack expected 1 component, the block of this rank, but got {len(tensors)}")
-    (component,) = tensors
-    if component is not None and not isinstance(component, DTensor) and np.ndim(component) != layout.rank:
+    component: ArrayLike = tensors[0]
+    if component is not None and not isinstance(component, DTensor) and np.ndim(component) != layout.ndim:
         raise LayoutError(
             "Packed layout should have the same rank as the rank for each component. "
-            f"The rank of each component is: {np.ndim(component)}, while layout has rank: {layout.rank}"
+            f"The rank of each component is: {np.ndim(component)}, while layout has rank: {layout.ndim}"
         )
     return component
 
 
-def unpack(tensor: DTensor) -> list[Array | None]:
-    """Return the list of this process's components: the block of its rank, shared, or None outside the mesh. Local.
+def unpack(tensor: Held) -> list[Array | None]:
+    """Return the list of the components of this process: the block of its rank, or None if that is outside the mesh.
 
-    ``LayoutError`` unless *tensor* is a DTensor. Source: tf.experimental.dtensor.unpack.
+    The block is not copied. ``LayoutError`` unless *tensor* is a DTensor. Source: tf.experimental.dtensor.unpack.
 
     >>> import numpy as np, meshcomm as mc
     >>> def program():
@@ -71,20 +71,21 @@ def unpack(tensor: DTensor) -> list[Array | None]:
     return [held.local]
 
 
-def copy_to_mesh(tensor: DTensor | ArrayLike, layout: Layout) -> DTensor:
-    """Return *tensor* divided as *layout* says, as `relayout` does. Collective over both meshes; Local for arrays.
+def copy_to_mesh(tensor: Tensor, layout: Layout) -> DTensor:
+    """Return *tensor* in *layout*, as `relayout` does. Collective over the meshes of both if it is a DTensor.
 
-    An array counts as replicated: every rank passes the same. Source: tf.experimental.dtensor.copy_to_mesh.
+    An array counts as replicated: every rank passes the same one, and nothing is sent. Source:
+    tf.experimental.dtensor.copy_to_mesh.
     """
     return relayout(tensor, layout, name="copy_to_mesh")
 
 
-def call_with_layout(fn: Callable[..., Any], layout: Layout | None, *args: Any, **kwargs: Any) -> Any:
-    """Return ``fn(*args, **kwargs)`` with the arrays and tensors in it divided as *layout* says. Collective.
+def call_with_layout(fn: Callable[..., Value], layout: Layout | None, *args: object, **kwargs: object) -> Value:
+    """Return ``fn(*args, **kwargs)`` with its arrays and tensors in *layout*. Collective if tensors have to move.
 
-    If *fn* has a parameter ``layout`` it is given the layout, so that each rank makes its own block only. Otherwise
-    results are relaid, also in lists, tuples and dicts; what is no array stays as it is. A *layout* of None is a plain
-    call. Local if *fn* takes the layout or returns plain arrays, which must be the same on every rank. Source:
+    If *fn* has a parameter ``layout``, it gets the layout, so that each rank makes only its own block. Otherwise the
+    result is relaid: an array, which must be the same on every rank, a tensor, or lists, tuples and dicts of these.
+    Anything else stays as it is. If *layout* is None, this only calls *fn*. Source:
     tf.experimental.dtensor.call_with_layout.
 
     >>> import numpy as np, meshcomm as mc
@@ -104,15 +105,15 @@ def call_with_layout(fn: Callable[..., Any], layout: Layout | None, *args: Any, 
     return _relaid(fn(*args, **kwargs), layout)
 
 
-def _takes_layout(fn: Callable[..., Any]) -> bool:
+def _takes_layout(fn: Callable[..., object]) -> bool:
     try:
         return "layout" in inspect.signature(fn).parameters
-    except (TypeError, ValueError):  # a function that does not tell, such as numpy.arange
+    except (TypeError, ValueError):  # a function without a signature, such as numpy.arange
         return False
 
 
-def _relaid(result: Any, layout: Layout) -> Any:
-    """Return the arrays and tensors in *result* divided as *layout* says."""
+def _relaid(result: Value, layout: Layout) -> Value:
+    """Return *result* with its arrays and tensors in *layout*."""
     if is_dtensor(result) or isinstance(result, np.ndarray):
         return relayout(result, layout, name="call_with_layout")
     if isinstance(result, Mapping):
@@ -125,8 +126,8 @@ def _relaid(result: Any, layout: Layout) -> Any:
     return result
 
 
-def check_layout(tensor: Any, layout: Layout) -> None:
-    """Raise ``LayoutError`` unless *tensor* has just this *layout*. Local.
+def check_layout(tensor: object, layout: Layout) -> None:
+    """Raise ``LayoutError`` unless *tensor* has just this *layout*.
 
     Layouts are equal if their specs and their meshes are, the meshes' names included. Source:
     tf.experimental.dtensor.check_layout.

@@ -42,13 +42,13 @@ class Layout:
     (slice(2, 3, None),)
     """
 
-    __slots__ = ("__weakref__", "_axes", "_cuts", "_hash", "_match", "_mesh", "_shards", "_type")
+    __slots__ = ("__weakref__", "_along", "_axes", "_hash", "_match", "_mesh", "_shards", "_type")
 
     _mesh: Mesh
     _axes: Axes
     _match: int | None
     _type: LayoutType
-    _cuts: tuple[tuple[tuple[int, int], ...], ...]  # per axis and mesh dimension on it: its stride and size
+    _along: tuple[tuple[tuple[int, int], ...], ...]  # per axis and mesh dimension on it: its stride and size
     _shards: tuple[int, ...]  # blocks per axis; -1 for MATCH
     _hash: int | None
 
@@ -65,9 +65,9 @@ class Layout:
         layout._axes = axes
         layout._match = match
         layout._type = layout_type
-        layout._cuts = tuple(tuple((mesh.stride(name), mesh.dim_size(name)) for name in names) for names in axes)
+        layout._along = tuple(tuple((mesh.stride(name), mesh.dim_size(name)) for name in names) for names in axes)
         layout._shards = tuple(
-            -1 if axis == match else math.prod(size for _, size in cuts) for axis, cuts in enumerate(layout._cuts)
+            -1 if axis == match else math.prod(size for _, size in dims) for axis, dims in enumerate(layout._along)
         )
         layout._hash = None
         return layout
@@ -206,7 +206,7 @@ class Layout:
             raise LayoutError(f"{quote(source)} is a {type(source).__name__}; {MATCH!r} takes its spec from a Layout")
         source.refuse_match()
         if source.ndim != self.ndim:
-            raise LayoutError(f"a layout of ndim {self.ndim} cannot match one of ndim {source.ndim}; they must agree")
+            raise LayoutError(f"a layout for {self.ndim} axes cannot match one for {source.ndim}; they must agree")
         if source.mesh != self._mesh:
             raise LayoutError(f"a layout on {quote(self._mesh)} cannot match one on {quote(source.mesh)}")
         names = source.axes[self._match]
@@ -229,9 +229,9 @@ class Layout:
         if not 0 <= device < self._mesh.size:
             raise LayoutError(f"device {quote(device)} of a mesh of {self._mesh.size} devices; 0 <= device < size")
         numbers = []
-        for cuts in self._cuts:
+        for dims in self._along:
             number = 0
-            for stride, size in cuts:
+            for stride, size in dims:
                 number = number * size + device // stride % size
             numbers.append(number)
         return tuple(numbers)
@@ -242,9 +242,7 @@ class Layout:
         numbers = self.block_numbers(device)
         if self.is_single_device():
             return tuple((0, length) for length in shape)
-        return tuple(
-            Cut(n, blocks).interval(number) for n, blocks, number in zip(shape, self._shards, numbers, strict=True)
-        )
+        return tuple(map(Cut.interval, map(Cut, shape, self._shards), numbers))
 
     def cut(self, axis: int, length: int) -> Cut:
         """Return the cut of *axis* of an array with *length* elements along it. *axis* counts from 0.
@@ -324,7 +322,7 @@ class Layout:
         numbers = tuple(integer(number, "block number", LayoutError) for number in _listed("offset", offset_tuple))
         if len(numbers) > self.ndim:
             raise LayoutError(
-                f"offset {quote(numbers)} has {len(numbers)} numbers; a layout of ndim {self.ndim} has one per axis"
+                f"offset {quote(numbers)} has {len(numbers)} numbers; a layout for {self.ndim} axes has one per axis"
             )
         index = 0
         for axis, shards in enumerate(self._shards):
@@ -347,7 +345,7 @@ class Layout:
         checked = tuple(integer(length, "length", ShapeError) for length in _listed("shape", shape))
         if len(checked) != len(self._axes) and not self.is_single_device():
             raise LayoutError(
-                f"shape {quote(checked)} has ndim {len(checked)}, but the layout has ndim {self.ndim}; they must agree"
+                f"shape {quote(checked)} has {len(checked)} axes, but the layout is for {self.ndim}; they must agree"
             )
         if any(length < 0 for length in checked):
             raise ShapeError(f"shape {quote(checked)} has a negative length; lengths are zero or more")
@@ -519,7 +517,7 @@ def _axis(axis: object, ndim: int) -> int:
     """Return *axis* counted from the front."""
     number = integer(axis, "axis", LayoutError)
     if not -ndim <= number < ndim:
-        raise LayoutError(f"axis {quote(axis)} of a layout of ndim {ndim}; it is -ndim <= axis < ndim")
+        raise LayoutError(f"axis {quote(axis)} of a layout for {ndim} axes; it is -ndim <= axis < ndim")
     return number % ndim
 
 

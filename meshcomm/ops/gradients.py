@@ -12,16 +12,15 @@ through arithmetic on DTensors by itself, to any order. ``import autograd`` and 
 order: meshcomm does not import autograd, it waits for a program to do so.
 """
 
-from collections.abc import Iterable
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from meshcomm._arguments import normalised_axes
-from meshcomm._tracing import is_traced, traceable, traced, untraced
-from meshcomm._types import Array
+from meshcomm._tracing import Value, is_traced, traceable, traced, untraced
+from meshcomm._types import Array, Axis, Groups, Pairs
 from meshcomm.arrays.collectives import all_gather, all_reduce, all_to_all, collective_permute, reduce_scatter
 from meshcomm.arrays.dtensor import DTensor, fetch_layout
 from meshcomm.arrays.relayout import relayout
@@ -50,27 +49,34 @@ def relayout_vjp(grad: DTensor, tensor: DTensor) -> DTensor:
     ...     print(world.run(program))
     [True, True]
     """
-    result: DTensor = like(grad, tensor)
-    return result
+    gradient: DTensor = like(grad, tensor)
+    return gradient
 
 
 def relayout_like_vjp(grad: DTensor, tensor: DTensor) -> DTensor:
     """Return the gradient of ``relayout_like(tensor, layout_tensor)`` in *tensor*. Collective over the mesh.
 
-    That is *grad* in the layout of *tensor*; in *layout_tensor*, whose values do not matter, there is none.
+    It is *grad* in the layout of *tensor*. There is no gradient in *layout_tensor*: its values do not matter.
     """
-    result: DTensor = like(grad, tensor)
-    return result
+    gradient: DTensor = like(grad, tensor)
+    return gradient
 
 
-def sum_vjp(grad: DTensor, tensor: DTensor, axis: int | tuple[int, ...] | None = None, keepdims: bool = False) -> Any:
-    """Return the gradient of ``tensor.sum(axis, keepdims=keepdims)``: *grad* repeated. Collective over the mesh.
+def sum_vjp(grad: DTensor, tensor: DTensor, axis: Axis = None, keepdims: bool = False) -> DTensor:
+    """Return the gradient of ``tensor.sum(axis, keepdims=keepdims)``. Collective over the mesh.
 
-    In the layout of *tensor*.
+    It is *grad* repeated along the axes, in the layout of *tensor*.
+
+    Parameters
+    ----------
+    grad: the gradient in the sum
+    tensor: what was summed
+    axis, keepdims: the arguments of the sum
     """
     shape, layout = tensor.shape, _layout_on(tensor, grad)
     axes = normalised_axes(axis, len(shape))
-    return like(spread(sum_over(grad, axes) if keepdims else grad, axes, shape, layout), tensor)
+    gradient: DTensor = like(spread(sum_over(grad, axes) if keepdims else grad, axes, shape, layout), tensor)
+    return gradient
 
 
 def matmul_vjp(grad: DTensor, a: DTensor, b: DTensor) -> tuple[DTensor, DTensor]:
@@ -78,27 +84,27 @@ def matmul_vjp(grad: DTensor, a: DTensor, b: DTensor) -> tuple[DTensor, DTensor]
     return matmul_vjp_of_left(grad, a, b), matmul_vjp_of_right(grad, a, b)
 
 
-def matmul_vjp_of_left(grad: Any, a: Any, b: Any) -> Any:
+def matmul_vjp_of_left(grad: Value, a: Value, b: Value) -> Value:
     """Return the gradient of ``a @ b`` in *a*, in its layout. Collective over the mesh."""
     if a.ndim == 1:
         return like(grad * b if b.ndim == 1 else matmul(b, grad), a)
     return like(_outer(grad, b, a) if b.ndim == 1 else matmul(grad, b.T), a)
 
 
-def matmul_vjp_of_right(grad: Any, a: Any, b: Any) -> Any:
+def matmul_vjp_of_right(grad: Value, a: Value, b: Value) -> Value:
     """Return the gradient of ``a @ b`` in *b*, in its layout. Collective over the mesh."""
     if b.ndim == 1:
         return like(grad * a if a.ndim == 1 else matmul(grad, a), b)
     return like(_outer(a, grad, b) if a.ndim == 1 else matmul(a.T, grad), b)
 
 
-def _outer(u: Any, v: Any, target: Any) -> Any:
-    """Return the outer product of vectors, in the layout of *target*, which has its shape."""
+def _outer(u: Value, v: Value, target: Value) -> Value:
+    """Return the outer product of vectors in the layout of *target*; the shape of *target* is that of the product."""
     layout = _layout_on(target, u, v)
     return spread(u, (1,), target.shape, layout) * spread(v, (0,), target.shape, layout)
 
 
-def _layout_on(x: Any, *others: Any) -> Layout:
+def _layout_on(x: Value, *others: Value) -> Layout:
     """Return the layout of *x*; for a plain array the replicated one on the mesh of the *others*."""
     layout = fetch_layout(x)
     if layout is None:
@@ -107,10 +113,10 @@ def _layout_on(x: Any, *others: Any) -> Layout:
     return layout
 
 
-def like(grad: Any, x: Any) -> Any:
-    """Return *grad*, a gradient in *x*, where *x* is. Collective over the mesh if it is elsewhere, else *grad* itself.
+def like(grad: Value, x: Value) -> Value:
+    """Return *grad*, a gradient in *x*, in the layout of *x*. Collective over the mesh if it has to move.
 
-    That is in the layout of *x*, or as a plain array if *x* is one; and real if *x* is.
+    It is a plain array if *x* is one, and real if *x* is. A gradient that is like *x* already is returned itself.
     """
     if np.iscomplexobj(untraced(x)) != np.iscomplexobj(untraced(grad)):
         grad = _real(grad) if np.iscomplexobj(untraced(grad)) else grad + 0j
@@ -120,12 +126,12 @@ def like(grad: Any, x: Any) -> Any:
     return grad if here == there and here.mesh is there.mesh else relayout(grad, there)
 
 
-def _real(x: Any) -> Any:
+def _real(x: Value) -> Value:
     return traced(np.real, (x,)) if is_traced(x) else np.real(x)
 
 
 @traceable()
-def whole(tensor: Any) -> Any:
+def whole(tensor: DTensor) -> Array | None:
     """Return the global array on every rank of the mesh. Collective over the mesh.
 
     As `DTensor.to_numpy`, but autograd can follow it.
@@ -133,22 +139,23 @@ def whole(tensor: Any) -> Any:
     return tensor.to_numpy()
 
 
-def count_over(tensor: Any, axis: Any) -> int:
-    """Return how many elements a reduction over *axis* makes one of. Local."""
+def count_over(tensor: DTensor, axis: Axis) -> int:
+    """Return how many elements of *tensor* a reduction over *axis* takes for each element of its result."""
     return prod(tensor.shape[a] for a in normalised_axes(axis, len(tensor.shape)))
 
 
 def all_to_all_vjp(
     grad: ArrayLike,
-    group_assignment: Any,
+    group_assignment: Groups | None,
     concat_dimension: int,
     split_dimension: int,
     split_count: int,
     comm: "MPI.Intracomm | None" = None,
 ) -> Array:
-    """Return the gradient of `all_to_all`: the same with split and concat swapped. Collective over *comm*.
+    """Return the gradient of `all_to_all`: an `all_to_all` with the two axes swapped. Collective over *comm*.
 
-    The arguments after *grad* are those of the call. Source: the gradient of the AllToAll op of TensorFlow.
+    The arguments after *grad* are those of the call: see `all_to_all`. Source: the gradient of the AllToAll op of
+    TensorFlow.
 
     >>> import meshcomm as mc
     >>> with mc.simulate(2) as world:
@@ -159,27 +166,37 @@ def all_to_all_vjp(
 
 
 def all_gather_vjp(
-    grad: ArrayLike, group_assignment: Any, dimension: int, comm: "MPI.Intracomm | None" = None
+    grad: ArrayLike, group_assignment: Groups | None, dimension: int, comm: "MPI.Intracomm | None" = None
 ) -> Array:
-    """Return the gradient of `all_gather`: a `reduce_scatter`. Collective over *comm*."""
+    """Return the gradient of `all_gather`: a `reduce_scatter`. Collective over *comm*.
+
+    The arguments after *grad* are those of the call.
+    """
     return reduce_scatter(grad, group_assignment, dimension, "sum", comm)
 
 
 def reduce_scatter_vjp(
-    grad: ArrayLike, group_assignment: Any, dimension: int, comm: "MPI.Intracomm | None" = None
+    grad: ArrayLike, group_assignment: Groups | None, dimension: int, comm: "MPI.Intracomm | None" = None
 ) -> Array:
-    """Return the gradient of `reduce_scatter` with op ``sum``: an `all_gather`. Collective over *comm*."""
+    """Return the gradient of `reduce_scatter` with op ``sum``: an `all_gather`. Collective over *comm*.
+
+    The arguments after *grad* are those of the call.
+    """
     return all_gather(grad, group_assignment, dimension, comm)
 
 
-def all_reduce_vjp(grad: ArrayLike, group_assignment: Any, comm: "MPI.Intracomm | None" = None) -> Array:
-    """Return the gradient of `all_reduce` with op ``sum``: the same of *grad*. Collective over *comm*."""
+def all_reduce_vjp(grad: ArrayLike, group_assignment: Groups | None, comm: "MPI.Intracomm | None" = None) -> Array:
+    """Return the gradient of `all_reduce` with op ``sum``: the sum of *grad*. Collective over *comm*."""
     return all_reduce(grad, group_assignment, "sum", comm)
 
 
 @traceable()
-def broadcast_vjp(grad: ArrayLike, group_assignment: Any, root: int = 0, comm: "MPI.Intracomm | None" = None) -> Array:
+def broadcast_vjp(
+    grad: ArrayLike, group_assignment: Groups | None, root: int = 0, comm: "MPI.Intracomm | None" = None
+) -> Array:
     """Return the gradient of `broadcast`: the sum at the root, zeros elsewhere. Collective over *comm*.
+
+    The arguments after *grad* are those of the call.
 
     >>> import meshcomm as mc
     >>> with mc.simulate(2) as world:
@@ -194,9 +211,7 @@ def broadcast_vjp(grad: ArrayLike, group_assignment: Any, root: int = 0, comm: "
     return total if world.rank in [row[root] for row in rows] else np.zeros_like(total)
 
 
-def collective_permute_vjp(
-    grad: ArrayLike, source_target_pairs: Iterable[tuple[int, int]], comm: "MPI.Intracomm | None" = None
-) -> Array:
+def collective_permute_vjp(grad: ArrayLike, source_target_pairs: Pairs, comm: "MPI.Intracomm | None" = None) -> Array:
     """Return the gradient of `collective_permute`: the same with sources and targets swapped. Collective over *comm*.
 
     >>> import meshcomm as mc

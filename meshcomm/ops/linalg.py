@@ -7,19 +7,20 @@ from numpy.typing import ArrayLike
 
 from meshcomm._arguments import normalised_axes
 from meshcomm._tracing import traceable
-from meshcomm._types import Names
+from meshcomm._types import Shape
 from meshcomm.arrays.dtensor import DTensor, unwrapped
 from meshcomm.arrays.relayout import relayout
 from meshcomm.errors import ShapeError
-from meshcomm.layouts.layout import Axes, Layout
+from meshcomm.layouts.layout import Layout
 from meshcomm.memory.copies import exact_copy
-from meshcomm.ops.elementwise import agree_on_plain, mesh_of, relaid, shape_of
-from meshcomm.ops.reductions import Partial, as_tensor, run_partial, sharding
+from meshcomm.ops.elementwise import agree_on_plain, relaid
+from meshcomm.ops.reductions import Partial, run_partial
+from meshcomm.ops.rules import as_tensor, mesh_of, product_axes, result_dtype, shape_of, sharding
 
 
 @traceable(twin=np.transpose)
 def transpose(t: DTensor, axes: Sequence[int] | None = None) -> DTensor:
-    """Return the tensor with its axes in another order, by default reversed; their sharding goes along. Local.
+    """Return the tensor with its axes in another order, by default reversed. Each axis keeps its sharding.
 
     ``ShapeError`` unless *axes* has every axis once.
 
@@ -42,12 +43,13 @@ def transpose(t: DTensor, axes: Sequence[int] | None = None) -> DTensor:
 
 @traceable(2, twin=np.matmul)
 def matmul(a: DTensor | ArrayLike, b: DTensor | ArrayLike) -> DTensor:
-    """Return the matrix product of tensors of one or two axes, one of which may be a plain array. Collective.
+    """Return the matrix product of tensors of one or two axes; one of them may be a plain array. Collective.
 
-    In any layouts, over one mesh. Rows are sharded as those of *a*, columns as those of *b*. The axis that is summed
-    over stays sharded, and partial products are added up, with the mesh dimensions that rows and columns do not use;
-    other operands are relaid. Local if no axis that is summed over is sharded and nothing moves. ``ShapeError`` if the
-    shapes do not fit, ``MeshError`` for tensors on several meshes.
+    The tensors may be in any layouts on one mesh. Rows of the result are sharded as those of *a*, columns as those of
+    *b*, with the mesh dimensions that rows do not use. The axis that is summed over stays sharded along the other mesh
+    dimensions: each device multiplies its blocks, and the products are added up. Operands that are sharded otherwise
+    are relaid. Nothing is sent if the summed axis is not sharded and no operand moves. ``ShapeError`` if the shapes do
+    not fit, ``MeshError`` for tensors on several meshes.
 
     >>> import numpy as np, meshcomm as mc
     >>> def program():
@@ -58,27 +60,26 @@ def matmul(a: DTensor | ArrayLike, b: DTensor | ArrayLike) -> DTensor:
     ...     print(world.run(program)[1])
     [[0, 1], [2, 3]]
     """
-    operands = [unwrapped(x) for x in (a, b)]
-    mesh = mesh_of(operands)
-    operands = agree_on_plain("numpy.matmul", operands, mesh)
-    shapes = [shape_of(x) for x in operands]
-    _check_product(*shapes)
-    left, right = (x if isinstance(x, DTensor) else relayout(x, Layout.replicated(mesh, x.ndim)) for x in operands)
-    dtype = np.asarray(np.matmul(np.ones((1, 1), left.dtype), np.ones((1, 1), right.dtype))).dtype
-    rows, summed, columns = _product_axes(left.layout.axes, right.layout.axes)
+    given = [unwrapped(x) for x in (a, b)]
+    mesh = mesh_of(given)
+    operands = agree_on_plain("numpy.matmul", given, mesh)
+    _check_product(*map(shape_of, operands))
+    left, right = (x if isinstance(x, DTensor) else relayout(x, Layout.replicated(mesh, np.ndim(x))) for x in operands)
+    dtype = result_dtype(np.matmul, [left.dtype, right.dtype], 2)
+    rows, summed, columns = product_axes(left.layout.axes, right.layout.axes)
     left = relaid(left, (*rows, summed))
     right = relaid(right, (summed, *columns))
     layout, shape = Layout((*rows, *columns), mesh), (*left.shape[:-1], *right.shape[1:])
     local = None
     if left.local is not None and right.local is not None:
         local = np.asarray(np.matmul(left.local, right.local), dtype, order="C")
-    names = sharding(mesh, set(summed))
+    names = sharding(mesh, summed)
     key = ("matmul", left.layout, right.layout, left.shape, right.shape, dtype)
     partial = Partial(key, "matmul", lambda block: block, names, "sum", dtype)
     return run_partial(partial, DTensor(local, layout, shape, dtype), layout, shape)
 
 
-def _check_product(a: tuple[int, ...], b: tuple[int, ...]) -> None:
+def _check_product(a: Shape, b: Shape) -> None:
     for name, shape in (("first", a), ("second", b)):
         if len(shape) not in (1, 2):
             raise ShapeError(f"matmul takes tensors of 1 or 2 axes, but the {name} has shape {shape}")
@@ -87,21 +88,3 @@ def _check_product(a: tuple[int, ...], b: tuple[int, ...]) -> None:
             f"matmul of shapes {a} and {b}: the last axis of the first has {a[-1]} elements and the first axis of the "
             f"second {b[0]}; they must be equal"
         )
-
-
-def _product_axes(a: Axes, b: Axes) -> tuple[Axes, Names, Axes]:
-    """Return how the rows of a product are sharded, the axis that is summed over, and the columns.
-
-    >>> _product_axes((("x",), ()), ((), ("y",)))
-    ((('x',),), (), (('y',),))
-    >>> _product_axes(((), ("x",)), (("x",), ()))
-    (((),), ('x',), ((),))
-    >>> _product_axes((("x",), ("y",)), (("y",), ("x",)))
-    ((('x',),), ('y',), ((),))
-    """
-    rows = a[:-1]
-    used = {name for names in rows for name in names}
-    columns = tuple(tuple(name for name in names if name not in used) for names in b[1:])
-    used.update(name for names in columns for name in names)
-    free = (tuple(name for name in names if name not in used) for names in (a[-1], b[0]))
-    return rows, next(filter(None, free), ()), columns

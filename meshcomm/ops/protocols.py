@@ -1,48 +1,61 @@
-"""Arithmetic on DTensors: NumPy's operators and elementwise functions, reductions, matmul and transpose.
+"""NumPy's protocols: its operators and functions, called with DTensors.
 
-How the operands of an elementwise function meet:
+:mod:`meshcomm.ops.rules` says how operands come together and what their result is.
 
-1. Shapes broadcast as NumPy's do; an axis of length 1 that is stretched counts as unsharded.
-2. Going through the tensors from left to right, each adds its sharding on the axes of the result that are not sharded
-   yet, with the mesh dimensions that are not used yet.
-3. Every operand is relaid to that. Nothing moves where it is so already, and replicated operands are only sliced.
-
-So ``[x, unsharded] + [unsharded, y]`` is ``[x, y]``, ``[x, unsharded] + [unsharded, x]`` is ``[x, unsharded]``, and
-``x + relayout_like(ones, x)`` moves nothing. With ``out=``, as in ``x += y``, operands meet in the layout of *out*.
-
-Numbers and arrays of rank 0 take part as NumPy's do. Plain arrays count as replicated: all ranks of the mesh agree on
-a digest of their bytes, each time, and then each uses its part; `distribute` one that is used often. Ranks outside of
-the mesh may call everything here; their results have shape, dtype and layout, and no block.
+Numbers and arrays without axes take part as NumPy's do. Plain arrays count as replicated: each time, all ranks of the
+mesh agree on a digest of their bytes, and then each rank uses the block that it needs. If an array is used often, call
+`distribute` first. Ranks outside of the mesh may call everything here; their results have shape, dtype and layout, and
+no block.
 """
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import TypeAlias
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from meshcomm import _hooks
-from meshcomm._tracing import is_traced, untraced
+from meshcomm._tracing import Value, is_traced, untraced
+from meshcomm._types import Axis
 from meshcomm.arrays.create import ones_like, zeros_like
 from meshcomm.arrays.dtensor import DTensor, unwrapped
 from meshcomm.errors import ShapeError
-from meshcomm.ops.elementwise import ADVICE, elementwise, is_operand, store, where
+from meshcomm.ops.elementwise import elementwise, store, where
 from meshcomm.ops.linalg import matmul, transpose
 from meshcomm.ops.reductions import max, mean, min, sum
+from meshcomm.ops.rules import ADVICE, is_operand
+
+Function: TypeAlias = Callable[..., object]
 
 
 @_hooks.provides("numpy")
-def numpy_protocol(function: Any, method: str | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Return what a function of NumPy makes of tensors; *method* is that of a universal function, else None."""
-    return array_function(function, args, kwargs) if method is None else array_ufunc(function, method, args, kwargs)
+def numpy_protocol(
+    function: np.ufunc | Function, method: str | None, args: tuple[object, ...], kwargs: dict[str, object]
+) -> object:
+    """Return what a function of NumPy makes of tensors. Collective where the function of meshcomm is.
+
+    Parameters
+    ----------
+    function: a function or a universal function of NumPy
+    method: the method of a universal function that is called; None for other functions
+    args, kwargs: the arguments of the call
+    """
+    if isinstance(function, np.ufunc) and method is not None:
+        return _ufunc(function, method, args, kwargs)
+    found = _FUNCTIONS.get(function)
+    if found is None:
+        name = getattr(function, "__name__", function)
+        raise TypeError(f"numpy.{name} is not defined for DTensors: {ADVICE}")
+    return found(*args, **kwargs)
 
 
-def array_ufunc(ufunc: np.ufunc, method: str, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _ufunc(ufunc: np.ufunc, method: str, inputs: tuple[object, ...], kwargs: dict[str, Value]) -> object:
     """Return what a universal function of NumPy makes of tensors. Collective if an operand has to move.
 
-    ``MeshError`` for tensors on several meshes, ``ShapeError`` if shapes do not broadcast, ``CollectiveMismatch`` for
-    plain arrays that differ between ranks, ``TypeError`` for what is not done: ``where=``, and methods such as reduce.
+    ``MeshError`` for tensors on several meshes; ``ShapeError`` if shapes do not broadcast; ``CollectiveMismatch`` for
+    plain arrays that differ between ranks; ``TypeError`` for ``where=``, and for methods such as reduce.
     """
-    out = kwargs.pop("out", ())
+    out: tuple[DTensor, ...] = kwargs.pop("out", ())
     operands = [unwrapped(x) for x in inputs]
     if any(map(is_traced, (*operands, *out))) or not all(map(is_operand, operands)):
         return NotImplemented
@@ -54,55 +67,68 @@ def array_ufunc(ufunc: np.ufunc, method: str, inputs: tuple[Any, ...], kwargs: d
     if not all(isinstance(target, DTensor) for target in out):
         raise TypeError(f"{name}: out= must be DTensors where an operand is one; {ADVICE}")
     if ufunc is np.matmul:
-        if kwargs:
-            raise TypeError(f"{name} of DTensors takes no {', '.join(kwargs)}=")
-        product = matmul(*operands)
-        if not out:
-            return product
-        if out[0].shape != product.shape:
-            raise ShapeError(f"{name}: out has shape {out[0].shape}, but the product has {product.shape}")
-        store(out, [product])
-        return out[0]
+        return _matmul(name, operands, out, kwargs)
     if ufunc.signature is not None:
         raise TypeError(f"{name} is not defined for DTensors: it is not elementwise; {ADVICE}")
     return elementwise(name, lambda *blocks, **into: ufunc(*blocks, **into, **kwargs), operands, out)
 
 
-def _map(function: Callable[[Any], Any]) -> Callable[[Any], DTensor]:
+def _matmul(name: str, operands: list[Value], out: tuple[DTensor, ...], options: Mapping[str, object]) -> DTensor:
+    if options:
+        raise TypeError(f"{name} of DTensors takes no {', '.join(options)}=")
+    product = matmul(*operands)
+    if not out:
+        return product
+    if out[0].shape != product.shape:
+        raise ShapeError(f"{name}: out has shape {out[0].shape}, but the product has {product.shape}")
+    store(out, [product])
+    return out[0]
+
+
+def _map(function: Function) -> Function:
     """Return an elementwise function of one tensor."""
-    return lambda t: elementwise(function.__name__, function, [t], ())
+    return lambda t: elementwise(function.__name__, function, [t])
 
 
-def _dtype_of(x: Any) -> Any:
+def _dtype_of(x: Value) -> Value:
     held = unwrapped(untraced(x))
     return held.dtype if isinstance(held, DTensor) else x
 
 
-def _numpy_reduction(function: Callable[..., DTensor], takes_dtype: bool) -> Callable[..., DTensor]:
-    """Return a reduction with the arguments of NumPy's."""
+def _no_out(name: str, out: object) -> None:
+    if out is not None:
+        raise TypeError(f"numpy.{name}: out= is not supported for DTensors")
 
-    def refuse(out: Any) -> None:
-        if out is not None:
-            raise TypeError(f"numpy.{function.__name__}: out= is not supported for DTensors")
 
-    def with_dtype(a: Any, axis: Any = None, dtype: Any = None, out: Any = None, keepdims: Any = False) -> DTensor:
-        refuse(out)
+def _with_dtype(function: Callable[[DTensor, Axis, DTypeLike | None, bool], DTensor]) -> Function:
+    """Return a reduction that takes the arguments of NumPy's, a dtype among them."""
+
+    def reduced(
+        a: DTensor, axis: Axis = None, dtype: DTypeLike | None = None, out: object = None, keepdims: object = False
+    ) -> DTensor:
+        _no_out(function.__name__, out)
         return function(a, axis, dtype, bool(keepdims))
 
-    def without_dtype(a: Any, axis: Any = None, out: Any = None, keepdims: Any = False) -> DTensor:
-        refuse(out)
+    return reduced
+
+
+def _without_dtype(function: Callable[[DTensor, Axis, bool], DTensor]) -> Function:
+    """Return a reduction that takes the arguments of NumPy's."""
+
+    def reduced(a: DTensor, axis: Axis = None, out: object = None, keepdims: object = False) -> DTensor:
+        _no_out(function.__name__, out)
         return function(a, axis, bool(keepdims))
 
-    return with_dtype if takes_dtype else without_dtype
+    return reduced
 
 
-_FUNCTIONS: dict[Any, Callable[..., Any]] = {
-    np.sum: _numpy_reduction(sum, True),
-    np.mean: _numpy_reduction(mean, True),
-    np.max: _numpy_reduction(max, False),
-    np.amax: _numpy_reduction(max, False),
-    np.min: _numpy_reduction(min, False),
-    np.amin: _numpy_reduction(min, False),
+_FUNCTIONS: dict[Function, Function] = {
+    np.sum: _with_dtype(sum),
+    np.mean: _with_dtype(mean),
+    np.max: _without_dtype(max),
+    np.amax: _without_dtype(max),
+    np.min: _without_dtype(min),
+    np.amin: _without_dtype(min),
     np.transpose: transpose,
     np.dot: matmul,
     np.where: where,
@@ -117,15 +143,4 @@ _FUNCTIONS: dict[Any, Callable[..., Any]] = {
     np.iscomplexobj: lambda t: t.dtype.kind == "c",
     np.result_type: lambda *operands: np.result_type(*map(_dtype_of, operands)),
 }
-
-
-def array_function(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Return what a function of NumPy makes of tensors; Collective where the function of this module is.
-
-    ``TypeError`` for those that are not defined.
-    """
-    found = _FUNCTIONS.get(function)
-    name = f"numpy.{getattr(function, '__name__', function)}"
-    if found is None:
-        raise TypeError(f"{name} is not defined for DTensors: {ADVICE}")
-    return found(*args, **kwargs)
+"""NumPy's functions that are defined for tensors."""

@@ -1,32 +1,32 @@
-"""Initial values of variables that each rank makes for its own block; pure, and the same for every layout.
+"""Random initial values that each rank makes for its own block, the same for every layout. No communication.
 
-Element *i* of the global array, counted in row-major order, is made from words of a counter-based generator at places
-that depend on *i* only. So any block can be made by itself, and all of them add up to the same array.
+A counter-based generator makes a sequence of words, any of which it can make at once. Element *i* of the global array,
+counted in row-major order, is made from the words number ``width * i`` to ``width * (i + 1) - 1``. So each rank makes
+its block by itself, and all blocks together are the same array for every layout.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from meshcomm._arguments import as_dtype, as_shape, integer, quote
+from meshcomm._types import Array, DType, Shape
 from meshcomm.errors import DTypeError, ShapeError
 from meshcomm.layouts.boxes import Box, box_size
 
-_WORDS = 4  # that Philox makes per step of its counter
-
-
-_BATCH = 1 << 16  # elements made at once, which bounds the memory beside the block
+_WORDS = 4  # words that Philox makes in one step of its counter
+_BATCH = 1 << 16  # elements made at once; so the memory beside the block is at most 1.5 MiB
 
 
 class Initializer(Protocol):
-    """What makes the block *slices* of an initial value of *shape* and *dtype*. Local."""
+    """A function that makes a block of an initial value."""
 
-    def __call__(self, slices: tuple[slice, ...], shape: tuple[int, ...], dtype: np.dtype[Any], /) -> ArrayLike:
-        """Return the block. Local."""
+    def __call__(self, slices: tuple[slice, ...], shape: Shape, dtype: DType, /) -> ArrayLike:
+        """Return the block *slices* of the array of *shape* and *dtype*."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class _Uniform:
     low: float
     high: float
 
-    def __call__(self, slices: tuple[slice, ...], shape: Sequence[int], dtype: DTypeLike) -> NDArray[Any]:
+    def __call__(self, slices: tuple[slice, ...], shape: Sequence[int], dtype: DTypeLike) -> Array:
         return _block(self, 1, slices, shape, dtype)
 
     def values(self, words: NDArray[np.uint64]) -> NDArray[np.float64]:
@@ -48,7 +48,7 @@ class _Normal:
     mean: float
     stddev: float
 
-    def __call__(self, slices: tuple[slice, ...], shape: Sequence[int], dtype: DTypeLike) -> NDArray[Any]:
+    def __call__(self, slices: tuple[slice, ...], shape: Sequence[int], dtype: DTypeLike) -> Array:
         return _block(self, 2, slices, shape, dtype)
 
     def values(self, words: NDArray[np.uint64]) -> NDArray[np.float64]:
@@ -59,11 +59,11 @@ class _Normal:
 
 
 def random_uniform(seed: int, low: float = 0.0, high: float = 1.0) -> Initializer:
-    """Return an initializer of numbers that are uniform between *low* and *high*. Local.
+    """Return an initializer of numbers that are uniform between *low* and *high*.
 
-    The same *seed* gives the same global array for every layout and number of ranks, another one an independent one.
-    ``ShapeError`` unless *seed* is an integer of up to 128 bits; ``DTypeError`` if it is called for a dtype that holds
-    no real numbers.
+    The same *seed* gives the same global array for every layout and number of ranks; arrays of different seeds are
+    independent. ``ShapeError`` unless *seed* is an integer of up to 128 bits. The initializer raises ``DTypeError``
+    for a dtype that is not of floating point.
 
     >>> whole = random_uniform(7)((slice(0, 2), slice(0, 3)), (2, 3), "f4")
     >>> block = random_uniform(7)((slice(0, 2), slice(1, 2)), (2, 3), "f4")
@@ -74,11 +74,11 @@ def random_uniform(seed: int, low: float = 0.0, high: float = 1.0) -> Initialize
 
 
 def random_normal(seed: int, mean: float = 0.0, stddev: float = 1.0) -> Initializer:
-    """Return an initializer of numbers of a normal distribution. Local.
+    """Return an initializer of numbers of a normal distribution.
 
-    The same *seed* gives the same global array for every layout and number of ranks, another one an independent one.
-    ``ShapeError`` unless *seed* is an integer of up to 128 bits; ``DTypeError`` if it is called for a dtype that holds
-    no real numbers.
+    The same *seed* gives the same global array for every layout and number of ranks; arrays of different seeds are
+    independent. ``ShapeError`` unless *seed* is an integer of up to 128 bits. The initializer raises ``DTypeError``
+    for a dtype that is not of floating point.
 
     >>> random_normal(7)((slice(0, 2),), (1000,), "f4").shape
     (2,)
@@ -100,8 +100,8 @@ def _unit(words: NDArray[np.uint64]) -> NDArray[np.float64]:
 
 def _block(
     made: _Uniform | _Normal, width: int, slices: tuple[slice, ...], shape: Sequence[int], dtype: DTypeLike
-) -> NDArray[Any]:
-    """Return the block *slices*, each element from *width* words."""
+) -> Array:
+    """Return the block *slices* of the array of *shape* and *dtype*; *made* makes each element from *width* words."""
     kind, lengths = as_dtype(dtype), as_shape(shape)
     if kind.kind not in "fcV" or kind.type is np.void or not np.can_cast(np.float64, kind, "same_kind"):
         raise DTypeError(f"random real numbers cannot be of dtype {kind}; it must be of floating point")
@@ -119,8 +119,8 @@ def _block(
     return block
 
 
-def _runs(box: Box, shape: tuple[int, ...]) -> tuple[list[int], int]:
-    """Return where the contiguous runs of *box* start in the array of *shape*, and how long they are.
+def _runs(box: Box, shape: Shape) -> tuple[list[int], int]:
+    """Return the starts of the contiguous runs of *box* in the array of *shape*, and the length of each run.
 
     >>> _runs(((0, 2), (1, 3)), (2, 4)), _runs(((1, 2), (0, 4)), (2, 4)), _runs((), ())
     (([1, 5], 2), ([4], 4), ([0], 1))
@@ -139,7 +139,7 @@ def _runs(box: Box, shape: tuple[int, ...]) -> tuple[list[int], int]:
 
 
 def _batches(rows: int, columns: int) -> Iterator[tuple[slice, slice]]:
-    """Cut an array into pieces of at most _BATCH elements: whole rows, or parts of one.
+    """Yield the rows and columns of batches of at most _BATCH elements: several whole rows, or a stretch of one.
 
     >>> list(_batches(2, 70000))[1]
     (slice(0, 1, None), slice(65536, 70000, None))
@@ -151,7 +151,7 @@ def _batches(rows: int, columns: int) -> Iterator[tuple[slice, slice]]:
 
 
 class _Generator:
-    """The words of Philox in any order."""
+    """The words of Philox, which can be asked for in any order."""
 
     def __init__(self, seed: int) -> None:
         self._bits = np.random.Philox(key=seed)

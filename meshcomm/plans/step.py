@@ -13,7 +13,7 @@ from typing import ClassVar, NamedTuple, TypeAlias
 import numpy as np
 
 from meshcomm._pickles import FieldsOnly
-from meshcomm._tuning import GATHERED_AT_ONCE
+from meshcomm._tuning import GATHERED_AT_ONCE, LARGEST_COUNT
 from meshcomm._types import Indices, Names, Ranks
 from meshcomm.layouts.boxes import Box, Boxes, stacked
 from meshcomm.layouts.coordinates import (
@@ -286,7 +286,7 @@ class AllGather(Step):
     @property
     def at_once(self) -> bool:
         before, after = (layout.largest_block(self.shape) * self.itemsize for layout in (self.source, self.target))
-        return self.rounds == 1 and before <= GATHERED_AT_ONCE and after < 2**31
+        return self.rounds == 1 and before <= GATHERED_AT_ONCE and after <= LARGEST_COUNT
 
 
 class AllToAll(Step):

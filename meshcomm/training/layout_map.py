@@ -125,9 +125,9 @@ class LayoutMap(MutableMapping[str, Layout]):
         if rule is None:
             return None if self._mesh is None or rank is None else Layout.replicated(self._mesh, rank)
         layout = self._layouts[rule]
-        if rank is not None and rank != layout.rank:
+        if rank is not None and rank != layout.ndim:
             raise LayoutError(
-                f"{name!r} has {_axes(rank)}, but its rule {rule!r} has a layout for {_axes(layout.rank)}, "
+                f"{name!r} has {_axes(rank)}, but its rule {rule!r} has a layout for {_axes(layout.ndim)}, "
                 f"{layout.sharding_specs}"
             )
         return layout
@@ -377,9 +377,9 @@ class LayoutMap(MutableMapping[str, Layout]):
             unmatched=tuple(name for name, rules in matches.items() if not rules),
             ambiguous=ambiguous,
             wrong_ranks=tuple(
-                WrongRank(name, ndim, rule, self._layouts[rule].rank)
+                WrongRank(name, ndim, rule, self._layouts[rule].ndim)
                 for name, rule in applied.items()
-                if (ndim := ndims[name]) is not None and ndim != self._layouts[rule].rank
+                if (ndim := ndims[name]) is not None and ndim != self._layouts[rule].ndim
             ),
         )
 
@@ -535,9 +535,7 @@ def _each(tree: object, function: Callable[[Path, Any], object], path: Path = ()
 
 def _branch(child: object, function: Callable[[Path, Any], object], path: Path) -> object:
     if isinstance(child, list | tuple):
-        raise LayoutError(
-            f"{'.'.join(path)!r} is a {type(child).__name__}; a tree has arrays, and dicts of them"
-        )
+        raise LayoutError(f"{'.'.join(path)!r} is a {type(child).__name__}; a tree has arrays, and dicts of them")
     return _each(child, function, path) if isinstance(child, Mapping) else function(path, child)
 
 

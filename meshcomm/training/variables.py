@@ -225,7 +225,7 @@ class Variable(NDArrayOperatorsMixin, ScopedVariable):
 
 
 class DVariable(Variable):
-    """A `Variable` that gets its value at once, in *layout* or in the layout of a DTensor; scopes have no effect.
+    """A `Variable` that gets its value at once, in *layout* or in the layout of a DTensor, also in a scope.
 
     ``LayoutError`` if there is neither a *layout* nor a DTensor, or if they conflict. The parameters are those of
     `Variable`. Source: tf.experimental.dtensor.DVariable.

@@ -1,6 +1,8 @@
 """The collectives: recorded cases, the definition in NumPy, and errors in the order of the original."""
 
 import json
+from itertools import product
+from operator import eq, gt, lt
 
 import numpy as np
 import pytest
@@ -21,6 +23,7 @@ from support.reference import (
     same_numbers,
     simulated,
 )
+from support.sampling import sampled
 from support.strategies import DTYPES, NUMERIC, assignments, dtype_id, strided
 
 GOLDEN = json.loads((DATA / "all_to_all.json").read_text())
@@ -158,6 +161,61 @@ def test_collective_permute(problem, data):
     results = everywhere(mc.collective_permute, of_any_memory(data, xs), pairs)
     check_all(results, reference.collective_permute(raws(xs), pairs), xs)
 
+
+# -- every combination of axes ----------------------------------------------------------------------------------------
+
+BLOCKS = [shape for ndim in (1, 2, 3) for shape in product((0, 1, 2, 3), repeat=ndim)]
+ROWS = {1: [[1], [0], [2]], 2: [[2, 0], [1, 3]], 3: [[4, 0, 2], [1, 5, 3]]}
+"""Group assignments by the size of the groups; positions are not in the order of ranks."""
+
+
+def by_axes(function, call_of, count, cases):
+    """Compare *function* with its twin in NumPy for each of *cases*; *call_of* makes the shape and the arguments."""
+    rows = ROWS[count]
+    calls = [call_of(*case) for case in cases]
+    arrays = [[numbered(shape, "i4") + 10_000 * rank for rank in range(sum(map(len, rows)))] for shape, _ in calls]
+    wanted = [
+        getattr(reference, function)(xs, rows, *arguments) for xs, (_, arguments) in zip(arrays, calls, strict=True)
+    ]
+
+    def program(rank):
+        operation = getattr(mc, function)
+        return [operation(xs[rank], rows, *arguments) for xs, (_, arguments) in zip(arrays, calls, strict=True)]
+
+    results = simulated(len(arrays[0]), program)
+    for number, (shape, arguments) in enumerate(calls):
+        for rank, result in enumerate(results):
+            right = wanted[number][rank]
+            assert same_bits(result[number], right), f"rank {rank}, {shape}, {arguments}: {result[number]} not {right}"
+
+
+def grown(shape, axis, count):
+    return (*shape[:axis], shape[axis] * count, *shape[axis + 1 :])
+
+
+@pytest.mark.parametrize("order", ["split before concat", "split after concat", "split is concat"])
+@pytest.mark.parametrize("count", ROWS)
+def test_all_to_all_along_every_pair_of_axes(count, order):
+    """Of every shape, empty ones too; *split* and *concat* are axes of the blocks that the ranks exchange."""
+    pairs = [(shape, *pair) for shape in BLOCKS for pair in product(range(len(shape)), repeat=2)]
+    compare = {"split before concat": lt, "split after concat": gt, "split is concat": eq}[order]
+    cases = [(shape, split, concat) for shape, split, concat in pairs if compare(split, concat)]
+    assert {split for _, split, _ in cases} | {concat for _, _, concat in cases} == {0, 1, 2}
+
+    def call_of(shape, split, concat):
+        return grown(shape, split, count), (concat, split, count)
+
+    by_axes("all_to_all", call_of, count, sampled(cases, 60))
+
+
+@pytest.mark.parametrize("count", ROWS)
+def test_all_gather_and_reduce_scatter_along_every_axis(count):
+    cases = sampled([(shape, axis) for shape in BLOCKS for axis in range(len(shape))], 60)
+    by_axes("all_gather", lambda shape, axis: (shape, (axis,)), count, cases)
+    by_axes("reduce_scatter", lambda shape, axis: (grown(shape, axis, count), (axis, "sum")), count, cases)
+
+
+# -- reductions -------------------------------------------------------------------------------------------------------
 
 NUMBERS = [np.dtype(dtype) for dtype in ["?", *NUMERIC]]
 OPS = st.sampled_from(["sum", "prod", "min", "max"])

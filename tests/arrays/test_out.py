@@ -1,6 +1,8 @@
 """Results in memory that the caller has, and plans that are executed again and again, on simulated ranks."""
 
+import gc
 import tracemalloc
+import weakref
 from importlib import import_module
 
 import numpy as np
@@ -8,6 +10,7 @@ import pytest
 
 import meshcomm as mc
 from meshcomm import DTypeError, Layout, LayoutError, MeshError, ShapeError, _tuning
+from meshcomm.arrays import out as out_module
 from meshcomm.ranks import agreement
 from meshcomm.ranks.simulate import SimulatedCommunicator
 from meshcomm.ranks.teams import Team
@@ -191,6 +194,41 @@ def test_results_in_one_memory_are_refused():
             mc.relayout([a, b], [rows, rows], out=[b, a])
 
     simulated(2, program)
+
+
+# -- what is remembered about tensors that were free ------------------------------------------------------------------
+
+
+def test_nothing_keeps_tensors_that_were_written_to():
+    """An entry lasts as long as the tensor that is written to, and keeps neither tensor."""
+
+    def program(rank):
+        mesh = mc.create_mesh([("x", 2)])
+        rows, columns = rows_and_columns(mesh)
+        tensor = mc.distribute(ARRAY, rows)
+        kept = mc.zeros(ARRAY.shape, "i8", columns)
+        mc.relayout(tensor, columns, out=kept)
+        gone = []
+        for _ in range(5):
+            source, out = tensor.copy(), mc.zeros(ARRAY.shape, "i8", columns)
+            mc.relayout(source, columns, out=out)
+            mc.relayout([source], [columns], out=[out])
+            mc.start_relayout(source, columns, out=out).wait()
+            mc.relayout(source, columns, out=kept)
+            assert id(out) in found_free
+            gone += [weakref.ref(source), weakref.ref(out)]
+        read, out = gone[-2](), gone[-1]()
+        assert read is source
+        assert out is not None
+        del source, read, out
+        assert [each() for each in gone] == [None] * 10
+        return id(kept) in found_free
+
+    found_free = out_module._found_free
+    before = set(found_free)
+    assert simulated(2, program) == [True] * 2
+    gc.collect()
+    assert set(found_free) <= before
 
 
 # -- plans that are executed ------------------------------------------------------------------------------------------

@@ -310,7 +310,9 @@ def test_a_rank_that_never_comes():
         barrier(mesh, timeout_in_ms=600_000)
         if mesh.rank == 2:
             return "left"
-        with pytest.raises(CollectiveTimeout, match="barrier 'end' timed out: rank . has waited 50 ms, but rank 2 did not"):
+        with pytest.raises(
+            CollectiveTimeout, match=r"barrier 'end' timed out: rank . has waited 50 ms, but rank 2 did not"
+        ):
             barrier(mesh, "end", timeout_in_ms=50)
         return "waited"
 

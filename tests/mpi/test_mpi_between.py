@@ -9,9 +9,11 @@ import pytest
 from mpi4py import MPI
 
 import meshcomm as mc
-from meshcomm import Layout, LayoutError, MeshError, ShapeError, _tuning, plan_relayout
+from meshcomm import Layout, LayoutError, MeshError, ShapeError, plan_relayout
 from meshcomm.memory import scratch
+from meshcomm.plans import step
 from meshcomm.ranks import mpi
+from meshcomm.transport import choose, packed
 from support.random_cases import most_bytes, random_case
 from support.reference import blocks_of, numbered, random_bits, same_bits
 from support.sampling import sampled
@@ -120,27 +122,29 @@ def test_what_a_request_needs_stays_until_it_is_complete():
     assert all(same_bits(request.wait().local, expected) for request in reversed(requests))
 
 
-# -- in pieces --------------------------------------------------------------------------------------------------------
+# -- in messages ------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def small_counts(monkeypatch):
     """An MPI that can count to 100 only, and messages of at most 64 bytes."""
-    monkeypatch.setattr(_tuning, "LARGEST_MESSAGE", 64)
-    monkeypatch.setattr(_tuning, "LARGEST_COUNT", 100)
+    monkeypatch.setattr(mpi, "LARGEST_MESSAGE", 64)
+    for module in (step, choose, packed):
+        monkeypatch.setattr(module, "LARGEST_COUNT", 100)
     monkeypatch.setattr(mpi.MPIWorld, "large_counts", False, raising=False)
 
 
 @pytest.mark.usefixtures("small_counts")
-def test_exchanges_in_pieces(monkeypatch):
-    pieces = []
-    send = mpi.MPICommunicator.start_pieces
+def test_exchanges_in_messages_that_mpi_can_count(monkeypatch):
+    lengths = []
+    cut = mpi._countable
 
-    def counting(self, *args):
-        pieces.append(1)
-        return send(self, *args)
+    def counting(data):
+        messages = cut(data)
+        lengths.append([len(message) for message in messages])
+        return messages
 
-    monkeypatch.setattr(mpi.MPICommunicator, "start_pieces", counting)
+    monkeypatch.setattr(mpi, "_countable", counting)
     with meshes_on() as there:
         layouts = [there(Layout(s, mc.Mesh(range(SIZE), {"x": SIZE}))) for s in (["x", U], [U, "x"], [U, U])]
         layouts.append(there(Layout(["x", U], mc.Mesh(list(range(SIZE))[::-1], {"x": SIZE}))))
@@ -154,7 +158,8 @@ def test_exchanges_in_pieces(monkeypatch):
                 first, second = mc.start_relayout(tensor, target), mc.start_relayout(tensor, target)
                 moved = mc.relayout(tensor, target)
                 assert all(is_right(t, array, target) for t in (second.wait(), moved, first.wait()))
-    assert pieces or SIZE == 1
+    assert SIZE == 1 or max(map(len, lengths)) > 1
+    assert all(length <= 64 for found in lengths for length in found)
 
 
 def available():

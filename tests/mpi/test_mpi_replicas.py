@@ -6,7 +6,7 @@ from mpi4py import MPI
 
 import meshcomm as mc
 from meshcomm.errors import MeshError, ShapeError
-from meshcomm.training import topology
+from meshcomm.training import topology as training_topology
 from meshcomm.training.assignment import DeviceAssignment
 from meshcomm.training.strategy import PerReplica, Strategy
 from meshcomm.training.topology import Topology
@@ -29,7 +29,7 @@ def test_topology_of_this_host():
 
 
 def test_topology_of_two_hosts_in_turns(monkeypatch):
-    monkeypatch.setattr(topology, "_this_host", lambda: f"host {WORLD.rank % 2}")
+    monkeypatch.setattr(training_topology, "this_host", lambda: f"host {WORLD.rank % 2}")
     topology = Topology.from_comm()
     rows = [list(range(SIZE))[first::2] for first in (0, 1)]
     if SIZE % 2 == 0:

@@ -219,3 +219,70 @@ def test_in_place_and_out():
             a += t
 
     on(4, program)
+
+
+# -- operands stay as they are ----------------------------------------------------------------------------------------
+
+
+def everything(t, u, rows, columns):
+    """Calls of every kind on two tensors; none is to change a tensor, a layout or a mesh."""
+    yield from (lambda: t + u, lambda: -t, lambda: t == u, lambda: np.where(t > u, t, u), lambda: t @ u.T, lambda: t.T)
+    yield from (lambda: t.sum(0), lambda: t.mean(), lambda: t.max(1, keepdims=True), lambda: t.min(), lambda: t.copy())
+    yield from (lambda: mc.relayout(t, columns), lambda: mc.relayout_like(t, u), lambda: mc.relayout([t, u], rows))
+    yield from (lambda: mc.relayout({"a": t}, columns), lambda: mc.relayout(t, mc.Layout(["match", U], t.mesh)))
+    yield lambda: mc.start_relayout(t, columns).wait()
+    yield lambda: mc.plan_relayout(t.shape, t.dtype, t.layout, columns).execute(t)
+    yield from (lambda: t.to_numpy(), lambda: t.to_numpy(root=0), lambda: mc.zeros_like(t), lambda: np.real(t))
+    yield from (lambda: mc.all_gather(t.local, None, 0), lambda: mc.all_reduce(t.local, None))
+    yield from (lambda: mc.gradients.sum_vjp(t.sum(0), t, 0), lambda: mc.gradients.relayout_vjp(u, t), lambda: repr(t))
+    yield from (lambda: mc.drop_plans(t.mesh), lambda: mc.call_with_layout(np.add, columns, t, u))
+
+
+def state_of(*tensors):
+    """Everything that tells a tensor, its layout and its mesh from others, and which objects they are."""
+    found = []
+    for t in tensors:
+        layout, mesh = t.layout, t.mesh
+        found += [id(t.local), t.local.tobytes(), t.local.flags.writeable, id(layout), id(mesh), t.shape, t.dtype]
+        found += [
+            hash(layout),
+            layout.to_string(),
+            layout.serialized_string(),
+            hash(mesh),
+            mesh.to_string(),
+            mesh.rank,
+        ]
+        found += [mesh.closed_by, mesh.world]
+    return found
+
+
+def test_no_operation_changes_its_operands():
+    def program():
+        mesh = mesh_of(2, 2)
+        rows, columns = mc.Layout(["x", U], mesh), mc.Layout([U, ("y", "x")], mesh)
+        t, u = mc.distribute(random(6, 4), rows), mc.distribute(random(6, 4) + 1, columns)
+        calls = list(everything(t, u, rows, columns))
+        before = state_of(t, u)
+        for number, call in enumerate(calls):
+            call()
+            assert state_of(t, u) == before, number
+        return len(calls)
+
+    (count,) = set(on(4, program))
+    assert count == 29
+
+
+@pytest.mark.parametrize("name", ["local", "layout", "shape", "dtype", "mesh", "new"])
+def test_tensors_layouts_and_meshes_refuse_to_be_changed(name):
+    def program():
+        t = mc.zeros((4,), "f8", mc.Layout(["x"], mesh_of(2)))
+        with pytest.raises(AttributeError):
+            setattr(t, name, None)
+
+    on(2, program)
+    layout = mc.Layout(["x"], mc.Mesh(range(2), {"x": 2}))
+    for value in (layout, layout.mesh):
+        for attribute in ("axes", "mesh", "dims", "name", "ranks", "size"):
+            if hasattr(value, attribute):
+                with pytest.raises(AttributeError):
+                    setattr(value, attribute, None)

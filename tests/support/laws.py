@@ -55,7 +55,7 @@ HOOKS = {
     "world": Hook("ranks", ("layouts",)),
     "execute_plan": Hook("arrays", ("plans",)),
     "numpy": Hook("ops", ("arrays", "training")),
-    "trace": Hook("adapters", ("root",)),
+    "traced": Hook("adapters", ("root",)),
 }
 MOST_HOOKS = 4
 

@@ -198,7 +198,7 @@ def test_a_number_of_another_kind_is_not_added():
         (random_normal(0), {"shape": 3, "dtype": "i4"}, DTypeError, "floating point"),
         (lambda slices, shape, dtype: np.ones(9), {"shape": 3}, ShapeError, "must return a block of shape"),
         (lambda slices, shape, dtype: np.ones(1, complex), {"shape": 1}, DTypeError, "complex"),
-        (np.ones((2, 2)), {}, LayoutError, "rank 2"),
+        (np.ones((2, 2)), {}, LayoutError, "has 2 axes, but its layout is for 1"),
         (np.ones(3), {"shape": -1}, ShapeError, "-1"),
     ],
 )
