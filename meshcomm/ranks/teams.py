@@ -231,6 +231,7 @@ class Team:
         self.oversubscribed = True
         """Whether ranks may have to wait for a processor, the same on all of them; known with the `machine`."""
         self._machine: Machine | None = None
+        self._no_machine = ""  # why there is none
         self._programs: dict[Hashable, Program] = {}
         self._known_calls = 0
         self._clock = 0
@@ -250,10 +251,14 @@ class Team:
 
     @property
     def machine(self) -> Machine:
-        """What all its ranks plan by: agreed on when the team first communicates, which is Collective."""
+        """What all its ranks plan by; to ask is Collective if the team has not communicated yet.
+
+        ``MeshError`` on all ranks if the first one could not read its file.
+        """
         if self._machine is None:
-            self._machine, oversubscribed = agreed_machine(self.everyone.communicator(), self.ranks)
-            self.oversubscribed = oversubscribed or self.world.takes_turns
+            self.everyone.communicator()
+        if self._machine is None:
+            raise MeshError(self._no_machine)
         return self._machine
 
     @property
@@ -283,9 +288,10 @@ class Team:
     def open(self, group: "Group") -> Communicator:
         """Open *group*; at the limit the group used longest ago is closed. Collective over the team."""
         if group is self.everyone:
-            group.use(self._connect())
-            assert group.opened is not None
-            return group.opened
+            communicator = self._connect()
+            group.use(communicator)
+            self._agree_on_machine(communicator)
+            return communicator
         twin = self._groups.pop(group.key, None)
         if twin is not None:  # an equal group that was asked for while this one was closed
             group.take_over(twin)
@@ -300,6 +306,19 @@ class Team:
         group.use(base.split(group.color, group.members.index(self.world.rank)))
         assert group.opened is not None
         return group.opened
+
+    def _agree_on_machine(self, communicator: Communicator) -> None:
+        """Agree on the machine. Collective over the team.
+
+        This belongs to the opening of the communicator. So whatever ranks call first, what they do next is to compare
+        their calls, and ranks whose first calls differ find that out.
+        """
+        try:
+            self._machine, oversubscribed = agreed_machine(communicator, self.ranks)
+        except MeshError as error:  # on all ranks; raised by the call that needs the machine
+            self._no_machine = str(error)
+        else:
+            self.oversubscribed = oversubscribed or self.world.takes_turns
 
     def _connect(self) -> Communicator:
         communicator = self.world.connect(self.ranks)
