@@ -246,7 +246,7 @@ def _check_layout(layout: object) -> None:
 
 def _check_ndim(layout: Layout, shape: Shape) -> None:
     if layout.ndim != len(shape):
-        raise LayoutError(f"an array of shape {shape} has ndim {len(shape)}, but its layout has ndim {layout.ndim}")
+        raise LayoutError(f"an array of shape {shape} has {len(shape)} axes, but its layout is for {layout.ndim}")
 
 
 def _check_block(local: Array, layout: Layout, shape: Shape, device: int) -> None:

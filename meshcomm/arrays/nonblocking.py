@@ -22,10 +22,10 @@ _over_mpi: dict[int, Unfinished] = {}
 class RelayoutRequest:
     """A relayout that may still be in flight, as `start_relayout` returns it. Call `wait` before the program ends."""
 
-    __slots__ = ("_exchange", "_result", "_team", "_unfinished")
+    __slots__ = ("_exchange", "_result", "_source", "_team", "_unfinished")
 
-    def __init__(self, result: DTensor, exchange: Pending | None, team: Team | None) -> None:
-        self._result, self._exchange, self._team = result, exchange, team
+    def __init__(self, result: DTensor, source: Layout, exchange: Pending | None, team: Team | None) -> None:
+        self._result, self._source, self._exchange, self._team = result, source, exchange, team
         if exchange is not None and team is not None:
             world = team.world
             self._unfinished = unfinished = _over_mpi if world.guarded else world.unfinished
@@ -63,7 +63,7 @@ class RelayoutRequest:
 
     def __str__(self) -> str:
         t = self._result
-        return f"relayout of {t.shape} {t.dtype} to {t.layout.sharding_specs}"
+        return f"relayout of {t.shape} {t.dtype} from {self._source.sharding_specs} to {t.layout.sharding_specs}"
 
     def __repr__(self) -> str:
         return f"RelayoutRequest({self}; {'complete' if self._exchange is None else 'in flight'})"
@@ -105,7 +105,8 @@ def start_relayout(
     source, shape, dtype = tensor.layout, tensor.shape, tensor.dtype
     with collective(name or "start_relayout", source.mesh, layout.mesh) as here:
         if here is None:
-            return RelayoutRequest(outside(tensor, out, plan_direct(shape, dtype, source, layout)), None, None)
+            result = outside(tensor, out, plan_direct(shape, dtype, source, layout))
+            return RelayoutRequest(result, source, None, None)
         if out is not None:
             agree_on_outs([(tensor, out, layout)], here)
         key = "start", source, layout, shape, dtype
@@ -113,7 +114,7 @@ def start_relayout(
         exchange, block = start(tensor.local, None if out is None else out.local)
     if out is None:
         out = DTensor(block, layout if layout.match_axis is None else layout.matched(source), shape, dtype)
-    return RelayoutRequest(out, exchange, here.team)
+    return RelayoutRequest(out, source, exchange, here.team)
 
 
 def _held(tensor: object) -> DTensor:

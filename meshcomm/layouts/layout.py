@@ -206,7 +206,7 @@ class Layout:
             raise LayoutError(f"{quote(source)} is a {type(source).__name__}; {MATCH!r} takes its spec from a Layout")
         source.refuse_match()
         if source.ndim != self.ndim:
-            raise LayoutError(f"a layout of ndim {self.ndim} cannot match one of ndim {source.ndim}; they must agree")
+            raise LayoutError(f"a layout for {self.ndim} axes cannot match one for {source.ndim}; they must agree")
         if source.mesh != self._mesh:
             raise LayoutError(f"a layout on {quote(self._mesh)} cannot match one on {quote(source.mesh)}")
         names = source.axes[self._match]
@@ -322,7 +322,7 @@ class Layout:
         numbers = tuple(integer(number, "block number", LayoutError) for number in _listed("offset", offset_tuple))
         if len(numbers) > self.ndim:
             raise LayoutError(
-                f"offset {quote(numbers)} has {len(numbers)} numbers; a layout of ndim {self.ndim} has one per axis"
+                f"offset {quote(numbers)} has {len(numbers)} numbers; a layout for {self.ndim} axes has one per axis"
             )
         index = 0
         for axis, shards in enumerate(self._shards):
@@ -345,7 +345,7 @@ class Layout:
         checked = tuple(integer(length, "length", ShapeError) for length in _listed("shape", shape))
         if len(checked) != len(self._axes) and not self.is_single_device():
             raise LayoutError(
-                f"shape {quote(checked)} has ndim {len(checked)}, but the layout has ndim {self.ndim}; they must agree"
+                f"shape {quote(checked)} has {len(checked)} axes, but the layout is for {self.ndim}; they must agree"
             )
         if any(length < 0 for length in checked):
             raise ShapeError(f"shape {quote(checked)} has a negative length; lengths are zero or more")
@@ -517,7 +517,7 @@ def _axis(axis: object, ndim: int) -> int:
     """Return *axis* counted from the front."""
     number = integer(axis, "axis", LayoutError)
     if not -ndim <= number < ndim:
-        raise LayoutError(f"axis {quote(axis)} of a layout of ndim {ndim}; it is -ndim <= axis < ndim")
+        raise LayoutError(f"axis {quote(axis)} of a layout for {ndim} axes; it is -ndim <= axis < ndim")
     return number % ndim
 
 

@@ -53,6 +53,7 @@ class Machine(FieldsOnly):
     gamma: the cost of a byte that is packed, unpacked or copied
     nodes: the number of ranks per node, in order; or the node of each rank; 0 is a single node
 
+    >>> import numpy as np
     >>> machine = Machine(nodes=2)
     >>> machine.node_of(np.arange(4)).tolist(), machine.ranks_on(1).tolist()
     ([0, 0, 1, 1], [2, 3])

@@ -216,7 +216,7 @@ def plan_relayout(
     lengths = as_shape(shape)
     if not (source.ndim == target.ndim == len(lengths)):
         raise LayoutError(
-            f"shape {lengths} has ndim {len(lengths)}, but the layouts have ndim {source.ndim} and {target.ndim}"
+            f"shape {lengths} has {len(lengths)} axes, but the layouts are for {source.ndim} and {target.ndim}"
         )
     if source.match_axis is not None:
         raise LayoutError(

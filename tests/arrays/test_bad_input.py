@@ -67,9 +67,9 @@ def test_wrong_specs(name):
 
 @pytest.mark.parametrize("specs", [["x"], ["x", U, U], []])
 def test_wrong_number_of_axes(specs):
-    refused(lambda rank, mesh: mc.relayout(tensor_of(mesh), Layout(specs, mesh)), LayoutError, "ndim")
-    refused(lambda rank, mesh: mc.distribute(numbered((6, 4)), Layout(specs, mesh)), LayoutError, "ndim")
-    refused(lambda rank, mesh: mc.relayout(numbered((6, 4)), Layout(specs, mesh)), LayoutError, "ndim")
+    refused(lambda rank, mesh: mc.relayout(tensor_of(mesh), Layout(specs, mesh)), LayoutError, "axes")
+    refused(lambda rank, mesh: mc.distribute(numbered((6, 4)), Layout(specs, mesh)), LayoutError, "axes")
+    refused(lambda rank, mesh: mc.relayout(numbered((6, 4)), Layout(specs, mesh)), LayoutError, "axes")
 
 
 def test_a_mesh_larger_than_the_world():

@@ -50,7 +50,7 @@ LEAVES = """
 
 
 DIFFERENT_TESTS = """
-    from meshcomm.guard import launched
+    from meshcomm.ranks.abort import launched
 
     def test_everywhere(comm):
         pass

@@ -144,7 +144,7 @@ def test_what_has_no_match_is_returned_as_it_is():
 @pytest.mark.parametrize(
     ("source", "says"),
     [
-        (Layout(["x"], GRID), "ndim 2 cannot match one of ndim 1"),
+        (Layout(["x"], GRID), "2 axes cannot match one for 1"),
         (Layout(["x", UNSHARDED], MESH), "cannot match one on"),
         (Layout([MATCH, UNSHARDED], GRID), "axis 0 is 'match'"),
         (None, "NoneType"),
@@ -243,8 +243,8 @@ def test_devices_out_of_range(device):
 @pytest.mark.parametrize(
     ("shape", "error", "says"),
     [
-        ((), LayoutError, r"shape \(\) has ndim 0, but the layout has ndim 2"),
-        ((1, 2, 3), LayoutError, "has ndim 3, but the layout has ndim 2"),
+        ((), LayoutError, r"shape \(\) has 0 axes, but the layout is for 2"),
+        ((1, 2, 3), LayoutError, "has 3 axes, but the layout is for 2"),
         (4, LayoutError, "must be a sequence"),
         (None, LayoutError, "must be a sequence"),
         ((4, -1), ShapeError, "negative length"),

@@ -286,7 +286,7 @@ def test_single_device_layout():
     assert layout.local_shape_from_global_shape((7, 4)) == layout.global_shape_from_local_shape((7, 4)) == (7, 4)
     with pytest.raises(LayoutError, match="single device"):
         layout.to_parted()
-    with pytest.raises(LayoutError, match="layout of ndim 0"):
+    with pytest.raises(LayoutError, match="layout for 0 axes"):
         layout.num_shards(0)
 
 

@@ -17,7 +17,7 @@ from meshcomm.memory import pools
 from meshcomm.ranks.communicator import Communicator
 from meshcomm.ranks.teams import Group, Team, World
 from meshcomm.transport.exchange import from_boxes
-from support.in_process_ranks import MIB, Node
+from support.in_process_ranks import MIB, Node, run_threads
 
 ALONE = None
 """The host of a rank that shares no memory."""
@@ -38,7 +38,7 @@ class Wires:
     """What connects the ranks: a queue for each pair and kind of message."""
 
     def __init__(self, size):
-        self.queues = defaultdict(queue.Queue)
+        self._queues, self._lock = defaultdict(queue.Queue), threading.Lock()
         self.barrier = threading.Barrier(size)
         self.failed = False
 
@@ -50,12 +50,20 @@ class Wires:
         if self.failed:
             raise FailedElsewhere
 
+    def put(self, key, value):
+        self._queue(key).put(value)
+
     def get(self, key):
+        its = self._queue(key)
         while True:
             try:
-                return self.queues[key].get(timeout=0.05)
+                return its.get(timeout=0.05)
             except queue.Empty:
                 self.check()
+
+    def _queue(self, key):
+        with self._lock:  # or two threads could each make the queue of a key
+            return self._queues[key]
 
     def wait_until_taken(self, message):
         while not message.taken.wait(0.05):
@@ -82,6 +90,7 @@ class InFlight:
             self.communicator.take(key, into)
         for message in self.outgoing:
             self.communicator.wires.wait_until_taken(message)
+        self.incoming, self.outgoing, self.collective = [], [], False  # complete: to wait again does nothing
 
     def test(self):
         self.wait()
@@ -109,7 +118,7 @@ class ThreadCommunicator(Communicator):
         for peer in range(self.size):
             if counts[peer]:
                 message = Message(data[offsets[peer] : offsets[peer] + counts[peer]])
-                self.wires.queues[kind, self.rank, peer].put(message)
+                self.wires.put((kind, self.rank, peer), message)
                 outgoing.append(message)
             if into_counts[peer]:
                 key = kind, peer, self.rank
@@ -141,7 +150,7 @@ class ThreadCommunicator(Communicator):
 
     def _told(self, value):
         for peer in range(self.size):
-            self.wires.queues["value", self.rank, peer].put(value)
+            self.wires.put(("value", self.rank, peer), value)
         return [self.wires.get(("value", peer, self.rank)) for peer in range(self.size)]
 
     def allreduce_max(self, values):
@@ -255,10 +264,7 @@ class Ranks:
                 self.wires.fail()
 
         threads = [threading.Thread(target=body, args=(number,), daemon=True) for number in range(len(results))]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        run_threads(threads)
         return results
 
     def results(self, call):

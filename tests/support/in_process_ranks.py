@@ -77,15 +77,20 @@ class Node:
                 results[rank] = error
 
         threads = [threading.Thread(target=body, args=(rank,), daemon=True) for rank in ranks or range(len(results))]
-        for thread in threads:
-            thread.start()
-        watch = Watch(lambda: [os.getpid()])
-        for thread in threads:
-            thread.join(POLL)
-            while thread.is_alive():
-                watch.look()
-                thread.join(POLL)
+        run_threads(threads)
         return results
+
+
+def run_threads(threads):
+    """Run *threads* to their end; raise `Stuck` when they wait for ever."""
+    for thread in threads:
+        thread.start()
+    watch = Watch(lambda: [os.getpid()])
+    for thread in threads:
+        thread.join(POLL)
+        while thread.is_alive():
+            watch.look()
+            thread.join(POLL)
 
 
 def indices(*values):

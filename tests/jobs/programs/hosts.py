@@ -211,6 +211,7 @@ def last_raises():
 def last_aborts():
     wait_for_the_others()
     stamp()
+    time.sleep(0.2)  # or the launcher may end before it has passed on what was printed
     COMM.Abort(3)
 
 
