@@ -13,7 +13,7 @@ Buffers: TypeAlias = tuple[Bytes, Counts, Counts]
 
 
 class Pending(Protocol):
-    """Communication that is not complete."""
+    """Communication that may still be in flight. Once it is complete, `test` returns True and `wait` does not wait."""
 
     def test(self) -> bool:
         """Return whether it is complete."""

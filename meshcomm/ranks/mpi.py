@@ -7,6 +7,7 @@ or at exit.
 import atexit
 import os
 import time
+from bisect import bisect_left
 from functools import cache
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -62,8 +63,12 @@ def _countable(data: Bytes) -> list[Bytes]:
 
 def _with_bytes(counts: Counts, first: int) -> list[int]:
     """Return the ranks with bytes, from *first* on and around."""
-    some = np.flatnonzero(counts)
-    return np.roll(some, -int(np.searchsorted(some, first))).tolist()
+    if isinstance(counts, list):  # there are few
+        some = [rank for rank, count in enumerate(counts) if count]
+    else:
+        some = np.flatnonzero(counts).tolist()
+    cut = bisect_left(some, first)
+    return some[cut:] + some[:cut]
 
 
 class MPICommunicator(Communicator):
