@@ -10,7 +10,7 @@ from meshcomm._tuning import DEFAULT_SCRATCH, MERGED_UP_TO
 from meshcomm._types import Array, Ranks
 from meshcomm.arrays.compile import Move, exchanging_steps, most_bytes, prepare, prepare_together
 from meshcomm.arrays.dtensor import DTensor, unwrapped
-from meshcomm.arrays.out import agree_on_outs, call_text, distributed, limit_text
+from meshcomm.arrays.out import agree_on_outs, call_text, check_out, distributed, limit_text
 from meshcomm.errors import LayoutError
 from meshcomm.layouts.layout import Layout
 from meshcomm.layouts.machine import Machine
@@ -20,8 +20,11 @@ from meshcomm.ranks.calls import collective, program
 from meshcomm.ranks.meshes import location_between
 from meshcomm.ranks.teams import Location
 
-MoveAll: TypeAlias = Callable[[list[Array | None], list[Array | None]], list[Array | None]]
-"""From blocks to new blocks, written into those of the second list that are not None."""
+MoveAll: TypeAlias = Callable[[list[Array | None], list[Array | None], list[bool]], list[Array | None]]
+"""From blocks to new blocks, written into those of the second list; the third says which tensors have an *out*.
+
+A tensor that is overwritten has no block on ranks outside of its mesh. So all ranks can go by the third list only.
+"""
 
 One: TypeAlias = Callable[..., DTensor]
 """The relayout of one tensor; it may go through autograd."""
@@ -119,6 +122,8 @@ def _moved_together(
         if not isinstance(tensor, DTensor):
             moved[number] = distributed(tensor, layout, out)
             continue
+        if out is not None:
+            check_out(out, tensor, layout)
         meshes = tensor.layout.mesh, layout.mesh
         pair = id(meshes[0]), id(meshes[1])
         if pair not in ranks:
@@ -172,7 +177,8 @@ class _Batch:
             agree_on_outs([(tensor, out, layout) for tensor, layout, out in self._jobs if out is not None], here)
             outs = [None if out is None else out.local for _, _, out in self._jobs]
             move = program(here.team, (self._specs, self._limit), self._described, self._built, here)
-            moved: list[Array | None] = move([t.local for t, _, _ in self._jobs], outs)
+            given = [out is not None for _, _, out in self._jobs]
+            moved: list[Array | None] = move([t.local for t, _, _ in self._jobs], outs, given)
         return moved
 
     def _described(self, here: Location) -> str:
@@ -194,11 +200,11 @@ def prepare_many(plans: Sequence[Plan], here: Location, limit: int | None) -> Mo
     alone = set(range(len(plans))).difference(*(numbers for numbers, _ in merged))
     moves: dict[int, Move] = {}
 
-    def run(blocks: list[Array | None], outs: list[Array | None]) -> list[Array | None]:
+    def run(blocks: list[Array | None], outs: list[Array | None], given: list[bool]) -> list[Array | None]:
         found: list[Array | None] = list(outs)
         one_by_one = set(alone)
         for numbers, together in merged:
-            if any(outs[number] is not None for number in numbers):
+            if any(given[number] for number in numbers):
                 one_by_one.update(numbers)  # these new blocks do not lie in one stretch of memory
                 continue
             for number, block in zip(numbers, together([blocks[n] for n in numbers]), strict=True):

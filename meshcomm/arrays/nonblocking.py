@@ -104,11 +104,11 @@ def start_relayout(
         raise LayoutError(f"a relayout goes to a Layout, not {type(layout).__name__} ({layout!r})")
     source, shape, dtype = tensor.layout, tensor.shape, tensor.dtype
     with collective(name or "start_relayout", source.mesh, layout.mesh) as here:
-        if here is None:
-            result = outside(tensor, out, plan_direct(shape, dtype, source, layout))
-            return RelayoutRequest(result, source, None, None)
         if out is not None:
             agree_on_outs([(tensor, out, layout)], here)
+        if here is None:
+            result = outside(out, plan_direct(shape, dtype, source, layout))
+            return RelayoutRequest(result, source, None, None)
         key = "start", source, layout, shape, dtype
         start = program(here.team, key, _described, _built, tensor, layout, here)
         exchange, block = start(tensor.local, None if out is None else out.local)

@@ -59,10 +59,11 @@ The entry of a tensor goes when the tensor does, so that a new tensor with its i
 """
 
 
-def agree_on_outs(moves: Sequence[Into], here: Location) -> None:
+def agree_on_outs(moves: Sequence[Into], here: Location | None) -> None:
     """Raise on all ranks unless each can write the blocks of the outs while it reads those of the tensors. Collective.
 
-    Only one rank may see what is wrong. When all pairs were found good before, the ranks do not communicate.
+    Only one rank may see what is wrong. When all pairs were found good before, the ranks do not communicate. A rank
+    outside, where *here* is None, finds what all ranks can see.
     """
     error: Exception | None = None
     try:
@@ -70,6 +71,10 @@ def agree_on_outs(moves: Sequence[Into], here: Location) -> None:
             check_out(out, tensor, layout)
     except MeshcommError as problem:
         error = problem
+    if here is None:
+        if error is not None:
+            raise error
+        return
     if error is None:
         if all(_was_free(out, tensor) for tensor, out, _ in moves):
             return
@@ -141,9 +146,6 @@ def limit_text(limit: int | None) -> str:
     return "" if limit is None else f" within {limit} bytes of scratch"
 
 
-def outside(tensor: DTensor, out: DTensor | None, plan: Plan) -> DTensor:
+def outside(out: DTensor | None, plan: Plan) -> DTensor:
     """Return the result of a relayout on a rank outside of both meshes; *plan* was checked as on the other ranks."""
-    if out is not None:
-        check_out(out, tensor, plan.target)
-        return out
-    return DTensor(None, plan.target, plan.shape, plan.dtype)
+    return DTensor(None, plan.target, plan.shape, plan.dtype) if out is None else out

@@ -144,10 +144,10 @@ def relayout(
         return distributed(tensor, layout, out)
     source, shape, dtype = tensor.layout, tensor.shape, tensor.dtype
     with collective(name or "relayout", source.mesh, layout.mesh) as here:
-        if here is None:
-            return outside(tensor, out, plan_relayout(shape, dtype, source, layout, max_scratch_bytes))
         if out is not None:
             agree_on_outs([(tensor, out, layout)], here)
+        if here is None:
+            return outside(out, plan_relayout(shape, dtype, source, layout, max_scratch_bytes))
         key = source, layout, shape, dtype, max_scratch_bytes
         move = program(here.team, key, _described, _built, tensor, layout, max_scratch_bytes, here, exchanges=True)
         block = move(tensor.local, None if out is None else out.local)
@@ -197,7 +197,8 @@ def relayout_like(
 def machine_of(mesh: Mesh) -> Machine:
     """Return the costs that `relayout` plans by on *mesh*, and which ranks share a node. Collective over the mesh.
 
-    The ranks of a mesh agree on it when they first communicate. The nodes are those that MPI reports; the constants
+    The ranks of a mesh agree on it when they first communicate. Ranks share a node if
+    they report the same host name and boot; the constants
     come from the file that ``MESHCOMM_MACHINE`` names on the first rank, else they are defaults. The ranks of two
     meshes agree in the same way. A rank outside of the mesh gets defaults. ``MeshError`` on all ranks if the file
     cannot be read.
@@ -245,10 +246,10 @@ def _execute(plan: Plan, tensor: object, out: DTensor | None) -> DTensor:
             f"not for {tensor!r}"
         )
     with collective("plan.execute", tensor.layout.mesh, plan.target.mesh) as here:
-        if here is None:
-            return outside(tensor, out, plan)
         if out is not None:
             agree_on_outs([(tensor, out, plan.target)], here)
+        if here is None:
+            return outside(out, plan)
         move = program(here.team, plan, _described_plan, prepare, plan, here, exchanges=True)
         block = move(tensor.local, None if out is None else out.local)
     return DTensor(block, plan.target, plan.shape, plan.dtype) if out is None else out

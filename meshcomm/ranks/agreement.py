@@ -59,6 +59,11 @@ def agree(team: Team, call: str, error: Exception | None = None) -> None:
     raise CollectiveMismatch(_differences(team, [message for _, message in reports]))
 
 
+def compare_known(team: Team) -> None:
+    """Compare the calls since the last agreement, before a call that needs none itself. Collective over *team*."""
+    agree(team, "something that all ranks agreed on before")
+
+
 def _encoded(text: str) -> bytes:
     return text.encode(errors="backslashreplace")  # an error may quote bytes that are no valid text
 

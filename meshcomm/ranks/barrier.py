@@ -2,7 +2,7 @@
 
 from meshcomm.errors import CollectiveTimeout, MeshError
 from meshcomm.layouts.mesh import Mesh
-from meshcomm.ranks.agreement import agree, fingerprint
+from meshcomm.ranks.agreement import agree, compare_known, fingerprint
 from meshcomm.ranks.calls import collective
 from meshcomm.ranks.teams import Team
 
@@ -13,8 +13,8 @@ def barrier(mesh: Mesh, barrier_name: str | None = None, timeout_in_ms: int | No
     Ranks outside of the mesh go on at once. A rank that has waited longer than *timeout_in_ms* raises
     ``CollectiveTimeout``, which names the ranks that may be missing. A rank that arrives later does not wait for ranks
     that have left. Ranks that pass different names raise ``CollectiveMismatch``; with *timeout_in_ms* they do so at
-    the next call that ranks agree on. The first collective call on a mesh opens a communicator. MPI has no timeout for
-    this, so only ``MESHCOMM_TIMEOUT`` counts there. Simulated ranks wait as long as another rank can run. Source:
+    the next call that ranks agree on. The first collective call on a mesh opens a communicator, and every 64th compares
+    the calls before it. MPI has no timeout for this, so only ``MESHCOMM_TIMEOUT`` counts there. Simulated ranks wait as long as another rank can run. Source:
     tf.experimental.dtensor.barrier.
 
     >>> import meshcomm as mc
@@ -37,8 +37,10 @@ def barrier(mesh: Mesh, barrier_name: str | None = None, timeout_in_ms: int | No
             agree(team, call)
             return
         communicator = team.everyone.communicator()
+        team.note(fingerprint(call))
+        if team.comparison_due:
+            compare_known(team)
     # Outside of the envelope: this limit is the caller's, not the watchdog's.
-    team.note(fingerprint(call))
     missing = communicator.barrier(timeout_in_ms / 1000)
     if missing:
         raise CollectiveTimeout(_waited(name, timeout_in_ms, team, missing))

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Hashable
 from contextvars import copy_context
 from types import TracebackType
-from typing import Any, Generic, TypeAlias, TypeVar, cast
+from typing import Any, Generic, TypeAlias, TypeVar, TypeVarTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,7 @@ from meshcomm.ranks.teams import World
 
 P = TypeVar("P")
 R = TypeVar("R")
+Arguments = TypeVarTuple("Arguments")
 Key: TypeAlias = tuple[Hashable, ...]
 Sent: TypeAlias = tuple[Bytes, int | None, Bytes, int | None]
 """What a rank sends and to whom, and where it receives and from whom."""
@@ -100,7 +101,7 @@ class SimulatedWorld:
         """Close *mesh*. Collective over the mesh."""
         self.here().close_on(mesh)
 
-    def run(self, function: Callable[..., R], *args: object) -> list[R]:
+    def run(self, function: Callable[[*Arguments], R], *args: *Arguments) -> list[R]:
         """Call *function* with *args* once on every simulated rank and return the results, rank by rank.
 
         An exception of a rank ends all of them and is raised here; ranks that wait for each other in vain raise

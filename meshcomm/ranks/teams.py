@@ -363,8 +363,10 @@ class Team:
         return program
 
     def note(self, number: int) -> None:
-        """Note a call that the ranks compare later."""
+        """Note a call that the ranks compare later; after `COMPARE_EVERY` such calls a comparison is due."""
         self.call_digest = hash((self.call_digest, number)) >> 2
+        self._known_calls += COMPARE_SHARED_EVERY // COMPARE_EVERY
+        self.comparison_due = self._known_calls >= COMPARE_SHARED_EVERY
 
     def kept(self, key: Hashable) -> Program | None:
         """Return the program that is kept for *key*, or None; every rank of the team must ask."""

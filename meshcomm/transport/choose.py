@@ -35,6 +35,7 @@ An exchange goes
 # memory/_rendezvous.pyx). Messages are between pairs only, so no other rank has to know of them.
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -118,14 +119,18 @@ class _Chosen:
             relayed = Relayed(group, tensors[0], terms, remaining)
             if relayed.open(terms.scratch_limit):
                 return relayed
-        on_node = None if group.rendezvous is None else InPlace(group, tensors, terms, remaining)
-        if on_node is not None and not several_nodes:
-            return on_node
+        if not several_nodes:
+            return InPlace(group, tensors, terms, remaining)
         members = () if group.rendezvous is None else group.rendezvous.members
         others = np.setdiff1d(np.arange(len(nodes), dtype=np.intp), np.array(members, dtype=np.intp))
         # A rank that shares no memory does this as well: all have to make the same calls of MPI.
-        off_node = [tensor.only(others, others) for tensor in tensors]
-        return _Mixed(on_node, Packed(group, off_node, terms.most_bytes, self._over_mpi.rounds))
+        crossing = [tensor.only(others, others) for tensor in tensors]
+        off_node = Packed(group, crossing, terms.most_bytes, self._over_mpi.rounds)
+        if group.rendezvous is None:
+            return _Mixed(None, off_node)
+        if off_node.rounds == 1:  # both run at the same time, within one limit
+            terms = replace(terms, scratch_limit=max(0, terms.scratch_limit - off_node.scratch_bytes))
+        return _Mixed(InPlace(group, tensors, terms, remaining), off_node)
 
 
 class _Mixed:

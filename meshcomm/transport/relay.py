@@ -20,7 +20,7 @@ from meshcomm._kernels import BoxCopies
 from meshcomm._types import Bytes
 from meshcomm.memory._rendezvous import Rendezvous, Routes
 from meshcomm.memory.pools import locate
-from meshcomm.memory.scratch import shared_scratch
+from meshcomm.memory.scratch import scratch, shared_scratch
 from meshcomm.ranks.communicator import Pending
 from meshcomm.ranks.teams import Group
 from meshcomm.transport.crossing import BufferCopies, Nodes
@@ -60,7 +60,7 @@ class Relayed:
         # Exchanges keep what they have got: in powers of two, all of it is at most twice what the largest one has.
         size = 1 << (self.scratch_bytes - 1).bit_length() if self.scratch_bytes else 0
         if size <= scratch_limit:
-            memory = np.empty(size, dtype=np.uint8) if self._rendezvous is None else shared_scratch(size)
+            memory = scratch("relay", size) if self._rendezvous is None else shared_scratch(size)
         if self._group.communicator().allreduce_max(np.array([memory is None], dtype=np.int64))[0]:
             return False
         assert memory is not None
