@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike, DTypeLike
 
 from meshcomm._arguments import as_array, as_dtype, as_shape, check_size
 from meshcomm._types import Array, DType, Shape, ShapeLike
-from meshcomm.arrays.dtensor import DTensor, by_device, check_root, location_text, member
+from meshcomm.arrays.dtensor import DTensor, by_device, check_root, member
 from meshcomm.errors import DTypeError, LayoutError, MeshError, ShapeError
 from meshcomm.layouts.layout import Layout
 from meshcomm.memory.blocks import as_bytes, new_block
@@ -17,7 +17,7 @@ from meshcomm.memory.copies import exact_copy
 from meshcomm.ranks import agreement
 from meshcomm.ranks.calls import collective
 from meshcomm.ranks.communicator import Communicator
-from meshcomm.ranks.meshes import default_layout, location_in
+from meshcomm.ranks.meshes import default_layout, location_in, location_text
 from meshcomm.ranks.teams import Location
 
 
@@ -159,6 +159,12 @@ def full(
     layout: by default the one that `zeros` takes
 
     ``ShapeError`` if *fill_value* is no scalar, ``DTypeError`` if *dtype* cannot hold it.
+
+    >>> import meshcomm as mc
+    >>> with mc.simulate(2) as world:
+    ...     layout = mc.Layout(["x"], mc.create_mesh([("x", 2)]))
+    ...     print(world.run(lambda: mc.full((3,), 7, "i4", layout).local.tolist()))
+    [[7, 7], [7]]
     """
     if np.ndim(fill_value) != 0:
         raise ShapeError(f"fill_value must be a scalar, not an array of shape {np.shape(fill_value)}")
@@ -296,6 +302,8 @@ def _scattered(array: ArrayLike | None, layout: Layout, here: Location, root: in
     whole, error = np.empty(0), None
     if here.device == root:
         try:
+            if array is None:
+                raise ShapeError(f"the array is None, but this device, {root}, is the root and must pass the array")
             whole = _as_array(array)
             _check_ndim(layout, whole.shape)
         except Exception as problem:

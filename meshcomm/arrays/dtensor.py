@@ -21,6 +21,7 @@ from meshcomm.plans.plan import plan_relayout
 from meshcomm.ranks import agreement
 from meshcomm.ranks.calls import collective, program
 from meshcomm.ranks.communicator import Communicator
+from meshcomm.ranks.meshes import location_text
 from meshcomm.ranks.teams import Location
 
 T = TypeVar("T")
@@ -40,9 +41,13 @@ class DTensor(NDArrayOperatorsMixin):
     __hash__ = None  # type: ignore[assignment]  # as an array, whose == is elementwise
 
     local: Array | None
+    """The block of this rank, C-contiguous; None if the rank is outside of the mesh."""
     layout: Layout
+    """How the global array is cut over the mesh."""
     shape: Shape
+    """The shape of the global array."""
     dtype: DType
+    """The dtype of the elements."""
 
     def __init__(self, local: Array | None, layout: Layout, shape: Shape, dtype: DType) -> None:
         _set_local(self, local)
@@ -87,19 +92,41 @@ class DTensor(NDArrayOperatorsMixin):
         return np.transpose(self)  # type: ignore[return-value]
 
     def sum(self, axis: Axis = None, dtype: DTypeLike | None = None, keepdims: bool = False) -> "DTensor":
-        """Return the sum over *axis*, as ``numpy.sum(t, axis)``. Collective over the mesh."""
+        """Return the sum over *axis*, as ``numpy.sum(t, axis)``. Collective over the mesh.
+
+        The axes that remain keep their sharding; devices along the others hold replicas. ``ShapeError`` if there is no
+        such axis, NumPy's ``TypeError`` if the dtype has no sum.
+
+        >>> import numpy as np, meshcomm as mc
+        >>> def program():
+        ...     rows = mc.Layout(["x", mc.UNSHARDED], mc.create_mesh([("x", 2)]))
+        ...     t = mc.distribute(np.ones((3, 2)), rows)
+        ...     return t.sum(axis=0).local.tolist(), t.sum(axis=1).local.tolist()
+        >>> with mc.simulate(2) as world:
+        ...     print(world.run(program))
+        [([3.0, 3.0], [2.0, 2.0]), ([3.0, 3.0], [2.0])]
+        """
         return np.sum(self, axis=axis, dtype=dtype, keepdims=keepdims)  # type: ignore[no-any-return]
 
     def mean(self, axis: Axis = None, dtype: DTypeLike | None = None, keepdims: bool = False) -> "DTensor":
-        """Return the mean over *axis*, as ``numpy.mean(t, axis)``. Collective over the mesh."""
+        """Return the mean over *axis*, as ``numpy.mean(t, axis)``. Collective over the mesh.
+
+        The layout and the errors are those of `sum`.
+        """
         return np.mean(self, axis=axis, dtype=dtype, keepdims=keepdims)  # type: ignore[no-any-return]
 
     def max(self, axis: Axis = None, keepdims: bool = False) -> "DTensor":
-        """Return the maximum over *axis*, as ``numpy.max(t, axis)``. Collective over the mesh."""
+        """Return the maximum over *axis*, as ``numpy.max(t, axis)``. Collective over the mesh.
+
+        The layout and the errors are those of `sum`; ``ShapeError`` also where there are no elements.
+        """
         return np.max(self, axis=axis, keepdims=keepdims)  # type: ignore[no-any-return]
 
     def min(self, axis: Axis = None, keepdims: bool = False) -> "DTensor":
-        """Return the minimum over *axis*, as ``numpy.min(t, axis)``. Collective over the mesh."""
+        """Return the minimum over *axis*, as ``numpy.min(t, axis)``. Collective over the mesh.
+
+        The layout and the errors are those of `sum`; ``ShapeError`` also where there are no elements.
+        """
         return np.min(self, axis=axis, keepdims=keepdims)  # type: ignore[no-any-return]
 
     def item(self) -> Any:
@@ -221,11 +248,6 @@ def check_root(root: object, mesh: Mesh) -> None:
         return
     if isinstance(root, bool) or not isinstance(root, (int, np.integer)) or not 0 <= root < mesh.size:
         raise MeshError(f"root must be a device of the mesh, 0 to {mesh.size - 1}, not {root!r}")
-
-
-def location_text(mesh: Mesh) -> str:
-    """Return dimensions and ranks of *mesh* as text that ranks can compare."""
-    return f"mesh {', '.join(f'{name}={size}' for name, size in mesh.dims)} over {mesh.ranks}"
 
 
 def _text(tensor: DTensor) -> str:

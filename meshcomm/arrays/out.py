@@ -7,12 +7,13 @@ from typing import TypeAlias
 from meshcomm._arguments import as_array
 from meshcomm._types import Array, DType, Shape
 from meshcomm.arrays.create import distribute
-from meshcomm.arrays.dtensor import DTensor, location_text
+from meshcomm.arrays.dtensor import DTensor
 from meshcomm.errors import DTypeError, LayoutError, MeshcommError, ShapeError
 from meshcomm.layouts.layout import Layout
 from meshcomm.memory.blocks import as_bytes
 from meshcomm.plans.plan import Plan
 from meshcomm.ranks import agreement
+from meshcomm.ranks.meshes import location_text
 from meshcomm.ranks.teams import Location
 
 Into: TypeAlias = tuple[DTensor, DTensor, Layout]

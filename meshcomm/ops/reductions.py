@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, DTypeLike
 from meshcomm._arguments import as_dtype, normalised_axes
 from meshcomm._tracing import traceable
 from meshcomm._types import Array, Axis, DType, Names, Shape
-from meshcomm.arrays.dtensor import DTensor, location_text
+from meshcomm.arrays.dtensor import DTensor
 from meshcomm.arrays.relayout import relayout
 from meshcomm.errors import ShapeError
 from meshcomm.layouts.layout import Layout
@@ -18,6 +18,7 @@ from meshcomm.layouts.mesh import Mesh
 from meshcomm.memory.copies import exact_copy
 from meshcomm.ops.rules import as_tensor, result_dtype, sharding, without
 from meshcomm.ranks.calls import collective, program
+from meshcomm.ranks.meshes import location_text
 from meshcomm.ranks.teams import Group, Location
 from meshcomm.transport.reduce import AllReduce, reduction
 

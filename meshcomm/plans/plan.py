@@ -94,6 +94,16 @@ class Plan(FieldsOnly):
 
         The result is written to *out*, a tensor in the target layout, if it is given. ``LayoutError``, ``ShapeError``
         or ``DTypeError`` if the tensor does not fit the plan.
+
+        >>> import numpy as np, meshcomm as mc
+        >>> def program():
+        ...     mesh = mc.create_mesh([("x", 2)])
+        ...     t = mc.distribute(np.arange(3), mc.Layout(["x"], mesh))
+        ...     plan = mc.plan_relayout(t.shape, t.dtype, t.layout, mc.Layout([mc.UNSHARDED], mesh))
+        ...     return plan.execute(t).local.tolist()
+        >>> with mc.simulate(2) as world:
+        ...     print(world.run(program))
+        [[0, 1, 2], [0, 1, 2]]
         """
         result: DTensor = _hooks.call("execute_plan", self, tensor, out)
         return result
@@ -216,7 +226,8 @@ def plan_relayout(
     lengths = as_shape(shape)
     if not (source.ndim == target.ndim == len(lengths)):
         raise LayoutError(
-            f"shape {lengths} has {len(lengths)} axes, but the layouts are for {source.ndim} and {target.ndim}"
+            f"shape {lengths} has {len(lengths)} axes, but the source layout is for {source.ndim} and the target "
+            f"layout for {target.ndim}"
         )
     if source.match_axis is not None:
         raise LayoutError(

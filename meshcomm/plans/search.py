@@ -118,7 +118,8 @@ def _ways(
     if limit is not None and limit < minimum:
         raise ShapeError(
             f"max_scratch_bytes={limit} is too little for a relayout of {shape} from "
-            f"{specs_text(source.sharding_specs)} to {specs_text(target.sharding_specs)}: the minimum is {minimum}"
+            f"{specs_text(source.sharding_specs)} to {specs_text(target.sharding_specs)}: "
+            f"the minimum is {minimum} bytes, one element of each box"
         )
     limit = max(DEFAULT_SCRATCH, minimum) if limit is None else limit
     return [(name, fitted) for name, steps in ways if (fitted := within_limit(steps, limit)) is not None]

@@ -4,6 +4,7 @@ from meshcomm.errors import CollectiveTimeout, MeshError
 from meshcomm.layouts.mesh import Mesh
 from meshcomm.ranks.agreement import agree, compare_known, fingerprint
 from meshcomm.ranks.calls import collective
+from meshcomm.ranks.meshes import location_text
 from meshcomm.ranks.teams import Team
 
 
@@ -28,7 +29,7 @@ def barrier(mesh: Mesh, barrier_name: str | None = None, timeout_in_ms: int | No
     if timeout_in_ms is not None and not (isinstance(timeout_in_ms, int | float) and timeout_in_ms >= 0):
         raise MeshError(f"timeout_in_ms must be a number of milliseconds, zero or more, not {timeout_in_ms!r}")
     name = "barrier" if barrier_name is None else f"barrier {barrier_name!r}"
-    call = f"{name} on mesh {mesh.dims} of ranks {mesh.ranks}"
+    call = f"{name} on {location_text(mesh)}"
     with collective(name, mesh) as here:
         if here is None:
             return

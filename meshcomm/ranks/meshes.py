@@ -30,7 +30,8 @@ def create_mesh(
 ) -> Mesh:
     """Return a mesh over ranks of the world. Collective over *comm* when that is given for the first time.
 
-    ``MeshError`` if the sizes do not fit the devices. Source: tf.experimental.dtensor.create_mesh.
+    ``MeshError`` if the sizes do not fit the devices. A mesh may be described for more ranks than the world has: then
+    its first use raises ``MeshError``, not this call. Source: tf.experimental.dtensor.create_mesh.
 
     Parameters
     ----------
@@ -53,6 +54,11 @@ def create_mesh(
     if mesh.size > 1 and not isinstance(world, SimulatedWorld):
         abort.install_hooks()
     return mesh
+
+
+def location_text(mesh: Mesh) -> str:
+    """Return dimensions and ranks of *mesh* as text that ranks can compare."""
+    return f"mesh {', '.join(f'{name}={size}' for name, size in mesh.dims)} over {mesh.ranks}"
 
 
 def _complete(

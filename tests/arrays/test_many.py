@@ -148,7 +148,8 @@ def wrong_calls(mesh):
     yield "nothing for tensor 1", lambda: mc.relayout([a, b], {0: columns})
     yield "no layout for tensor 0", lambda: mc.relayout([a, b], [None, columns])
     yield "no layout for tensor 0", lambda: mc.relayout([a, b], "xy")
-    yield "2 axes, but the layouts are for 2 and 1", lambda: mc.relayout([a, b], [columns, Layout(["x"], mesh)])
+    one_axis = Layout(["x"], mesh)
+    yield "source layout is for 2 and the target layout for 1", lambda: mc.relayout([a, b], [columns, one_axis])
     yield "out must be a DTensor", lambda: mc.relayout([a, b], columns, out=["a", "b"])
     yield "nothing for tensor", lambda: mc.relayout({"a": a}, columns, out=[b])
 
@@ -171,7 +172,7 @@ def test_what_is_wrong_with_one_is_seen_before_any_moves():
     def program(rank):
         meshes = mc.create_mesh([("x", 2)]), mc.create_mesh([("x", 2)], devices=[1, 2])
         good, bad = (mc.zeros((4, 4), "i8", Layout(["x", U], mesh)) for mesh in meshes)
-        with pytest.raises(LayoutError, match="are for 2 and 1"):
+        with pytest.raises(LayoutError, match="source layout is for 2 and the target layout for 1"):
             mc.relayout([good, bad], [Layout([U, "x"], meshes[0]), Layout(["x"], meshes[1])])
         with pytest.raises(ShapeError, match="minimum"):
             mc.relayout([good, bad], [Layout([U, "x"], mesh) for mesh in meshes], max_scratch_bytes=1)

@@ -334,9 +334,10 @@ def test_what_is_no_plan_is_refused():
         with pytest.raises(LayoutError, match="from a Layout to a Layout"):
             plan_relayout((4, 4), "f8", source, target)
     for shape in [(4,), (4, 4, 4), ()]:
-        with pytest.raises(LayoutError, match=rf"{len(shape)} axes, but the layouts are for 2 and 2"):
+        said = f"{len(shape)} axes, but the source layout is for 2 and the target layout for 2"
+        with pytest.raises(LayoutError, match=said):
             plan_relayout(shape, "f8", rows, columns)
-    with pytest.raises(LayoutError, match="2 axes, but the layouts are for 2 and 1"):
+    with pytest.raises(LayoutError, match="2 axes, but the source layout is for 2 and the target layout for 1"):
         plan_relayout((4, 4), "f8", rows, Layout(["x"], mesh))
     with pytest.raises(LayoutError, match="MATCH does not say where a tensor is"):
         plan_relayout((4, 4), "f8", Layout([MATCH, U], mesh), rows)
