@@ -109,6 +109,22 @@ def test_two_meshes_over_the_same_ranks_in_another_order():
     assert simulated(4, program) == [[True, True]] * 4
 
 
+def test_small_tensors_to_outs_on_other_ranks():
+    """The ranks that the tensors come from have no block of an out, and still go by it as the others do."""
+
+    def program(rank):
+        here, there = mc.create_mesh([("x", 2)]), mc.create_mesh([("x", 2)], devices=[2, 3])
+        arrays = [numbered((8,)), numbered((8,)) + 1]
+        to = Layout(["x"], there)
+        tensors = [mc.distribute(array, Layout(["x"], here)) for array in arrays]
+        outs = [mc.zeros((8,), "i8", to) for _ in arrays]
+        for _ in range(2):
+            assert all(a is b for a, b in zip(mc.relayout(tensors, to, out=outs), outs, strict=True))
+        return [is_right(out, array, to) for out, array in zip(outs, arrays, strict=True)]
+
+    assert simulated(4, program) == [[True, True]] * 4
+
+
 def test_containers():
     def program(rank):
         mesh = grid()
@@ -176,7 +192,10 @@ def test_what_is_wrong_with_one_is_seen_before_any_moves():
             mc.relayout([good, bad], [Layout([U, "x"], meshes[0]), Layout(["x"], meshes[1])])
         with pytest.raises(ShapeError, match="minimum"):
             mc.relayout([good, bad], [Layout([U, "x"], mesh) for mesh in meshes], max_scratch_bytes=1)
-        moved = mc.relayout([good, bad], [Layout([U, "x"], mesh) for mesh in meshes])
+        columns = [Layout([U, "x"], mesh) for mesh in meshes]
+        with pytest.raises(ShapeError, match="out has shape"):
+            mc.relayout([good, bad], columns, out=[None, mc.zeros((5, 4), "i8", columns[1])])
+        moved = mc.relayout([good, bad], columns)
         return [t.local is not None for t in moved]
 
     assert simulated(4, program) == [[True, False], [True, True], [False, True], [False, False]]

@@ -142,6 +142,20 @@ def test_all_ranks_refuse_what_all_can_see(number):
     assert simulated(4, program) == [True] * 4
 
 
+def test_ranks_outside_find_the_out_first():
+    """Of two errors all ranks find the same one, those of the mesh and those outside."""
+
+    def program(rank):
+        mesh = mc.create_mesh([("x", 2)])
+        tensor, columns = mc.distribute(ARRAY, Layout(["x", U], mesh)), Layout([U, "x"], mesh)
+        out = mc.zeros((2, 2), "i8", columns)
+        with pytest.raises(ShapeError, match="out has shape") as found:
+            mc.relayout(tensor, columns, out=out, max_scratch_bytes=-1)
+        return str(found.value)
+
+    assert len(set(simulated(4, program))) == 1
+
+
 @pytest.mark.parametrize("culprit", range(4))
 @pytest.mark.parametrize("what", ["read-only", "overlapping"])
 def test_all_ranks_refuse_what_one_can_see(culprit, what):

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import meshcomm as mc
+from meshcomm._tuning import COMPARE_EVERY
 from meshcomm.arrays import dtensor
 from meshcomm.arrays.create import ones_like
 from meshcomm.compat import tensorflow
@@ -340,6 +341,15 @@ def test_a_late_rank_goes_on():
 
     with mc.simulate(3) as world:
         assert world.run(program) == [0, 1, 2]
+
+
+def test_barriers_with_a_timeout_are_compared_now_and_then():
+    def program():
+        mesh = mc.create_mesh([("x", 2)])
+        for number in range(COMPARE_EVERY):
+            barrier(mesh, f"{mesh.rank} at {number}", timeout_in_ms=600_000)
+
+    raises_everywhere(2, CollectiveMismatch, "they made different calls before it", program)
 
 
 def test_a_timeout_of_nonsense():

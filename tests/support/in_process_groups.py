@@ -75,12 +75,8 @@ class InFlight:
 
     def __init__(self, communicator, outgoing, incoming, collective):
         self.communicator, self.outgoing, self.incoming, self.collective = communicator, outgoing, incoming, collective
-        self.complete = False
 
     def wait(self):
-        if self.complete:
-            return
-        self.complete = True
         if self.collective:
             try:
                 self.communicator.wires.barrier.wait()

@@ -235,6 +235,25 @@ def test_with_one_buffer_for_both_they_would(ranks, monkeypatch):
         mixed(ranks)
 
 
+@pytest.mark.parametrize(("missing", "with_messages"), [(0, [True, False, False]), (1, [True, True, True])])
+def test_what_is_in_flight_and_what_is_staged_share_one_limit(ranks, missing, with_messages):
+    """A block is staged at the second run if the limit has room for it beside the messages to the other node."""
+    case = rows_to_columns(4, (64, 64))
+
+    def program(rank):
+        needed = operation_of(rank, [case])
+        moved(rank, needed, [case], False, False)
+        limit = len(case.source(rank.position)) + needed._way._off_node.scratch_bytes - missing
+        operation, found, received = operation_of(rank, [case], scratch_limit=limit), [], rank.communicator.received
+        for _ in with_messages:
+            received.clear()
+            moved(rank, operation, [case], False, False)
+            found.append(received[(rank.position + 2) % 4] > 0)
+        return found
+
+    assert ranks(TWO_NODES).results(program) == [with_messages] * 4
+
+
 # -- what moves is what the plan says ---------------------------------------------------------------------------------
 
 CHANGES = {  # of one step, in one group of all ranks
