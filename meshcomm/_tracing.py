@@ -52,16 +52,22 @@ def traceable(
 
         @wraps(function)
         def operation(*args: P.args, **kwargs: P.kwargs) -> R:
-            given = (*args[:operands], *(kwargs[name] for name in names if name in kwargs))
-            if not any(map(is_traced, given)):
-                return function(*args, **kwargs)
+            given = args[:operands]
+            if kwargs:
+                given = (*given, *[kwargs[name] for name in names if name in kwargs])
+            for value in given:
+                if not isinstance(value, np.ndarray) and is_traced(value):  # this is on the way of every call
+                    return followed(*args, **kwargs)
+            return function(*args, **kwargs)
+
+        def followed(*args: P.args, **kwargs: P.kwargs) -> R:
             bound = form.bind(*args, **kwargs)
             if twin is None:
                 bound.apply_defaults()
                 return traced(operation, bound.args)
             others = {name: value for name, value in bound.arguments.items() if name not in names}
-            followed = [bound.arguments[name] for name in names]
-            return traced(cast("Callable[..., R]", twin), followed, **others)  # NumPy's order may be another
+            values = [bound.arguments[name] for name in names]
+            return traced(cast("Callable[..., R]", twin), values, **others)  # NumPy's order may be another
 
         return operation
 

@@ -13,7 +13,6 @@ array. The boxes are laid out in memory in the order of these axes, so the axis 
 axis is the concatenation, and the axis of a receiver before the split axis is the split. `_box_of` makes such boxes.
 """
 
-import contextlib
 from collections.abc import Callable, Hashable
 from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
@@ -336,9 +335,9 @@ def _run(call: _Call, comm: "MPI.Intracomm | None", build: Callable[[Team, Array
 
 def _is_exact(rows: object, arguments: tuple[object, ...]) -> bool:
     """Return whether a call can be looked up: True and 1.0 equal 1, but only one of them is an integer."""
-    return all(type(value) in (int, str) for value in arguments) and (
-        isinstance(rows, tuple) and all(isinstance(row, tuple) and all(type(r) is int for r in row) for row in rows)
-    )
+    if not isinstance(rows, tuple) or not {*map(type, rows)} <= {tuple}:
+        return False
+    return {*map(type, arguments)} <= {int, str} and {*map(type, chain.from_iterable(rows))} <= {int}
 
 
 def _normalised(x: ArrayLike) -> tuple[Array, Exception | None]:
@@ -353,9 +352,11 @@ def _normalised(x: ArrayLike) -> tuple[Array, Exception | None]:
 def _pairs(pairs: Groups | Pairs) -> Callable[[Team], object]:
     """Return nested tuples for every team. What is not nested stays as it is, for the checks to name."""
     rows: object = pairs.tolist() if isinstance(pairs, np.ndarray) else pairs
-    with contextlib.suppress(TypeError):
-        rows = tuple([tuple(map(plain_value, row)) for row in rows])  # type: ignore[attr-defined]
-    return lambda team: rows
+    try:
+        nested = tuple([tuple(map(plain_value, row)) for row in rows])  # type: ignore[attr-defined]
+    except TypeError:
+        return lambda team: rows
+    return lambda team: nested
 
 
 def _rows(assignment: Groups | None) -> Callable[[Team], object]:
