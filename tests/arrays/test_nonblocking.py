@@ -187,7 +187,7 @@ def wrong_calls(mesh):
     yield LayoutError, "takes a DTensor, not list", lambda: mc.start_relayout([tensor], [columns])
     yield LayoutError, "takes a DTensor, not ndarray", lambda: mc.start_relayout(numbered((8, 6)), columns)
     yield LayoutError, "goes to a Layout", lambda: mc.start_relayout(tensor, "x")
-    yield LayoutError, "for 2 and 1", lambda: mc.start_relayout(tensor, Layout(["x"], mesh))
+    yield LayoutError, "the target layout for 1", lambda: mc.start_relayout(tensor, Layout(["x"], mesh))
     yield LayoutError, "shares memory", lambda: mc.start_relayout(tensor, rows, out=tensor)
     yield ShapeError, "out has shape", lambda: mc.start_relayout(tensor, rows, out=mc.zeros((8, 5), "i8", rows))
     yield DTypeError, "out has dtype", lambda: mc.start_relayout(tensor, rows, out=mc.zeros((8, 6), "i4", rows))
