@@ -1,6 +1,7 @@
 """Relayouts of several tensors: small tensors that the same ranks exchange share one exchange."""
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from contextlib import suppress
 from typing import Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
@@ -10,8 +11,8 @@ from meshcomm._tuning import DEFAULT_SCRATCH, MERGED_UP_TO
 from meshcomm._types import Array, Ranks
 from meshcomm.arrays.compile import Move, exchanging_steps, most_bytes, prepare, prepare_together
 from meshcomm.arrays.dtensor import DTensor, unwrapped
-from meshcomm.arrays.out import agree_on_outs, call_text, check_out, distributed, limit_text
-from meshcomm.errors import LayoutError
+from meshcomm.arrays.out import agree_on_outs, call_text, distributed, limit_text, wrong_out
+from meshcomm.errors import LayoutError, MeshcommError
 from meshcomm.layouts.layout import Layout
 from meshcomm.layouts.machine import Machine
 from meshcomm.layouts.refinement import ranks_between
@@ -114,28 +115,31 @@ def _moved_together(
     read = {id(item) for item, _, _ in jobs}
     if len({*map(id, given), *read}) < len(given) + len(read):
         raise LayoutError("out may name no tensor twice, and none of the tensors that are read")
+    jobs = [(unwrapped(item), layout, out) for item, layout, out in jobs]
+    wrong = wrong_out([(t, out, layout) for t, layout, out in jobs if out is not None and isinstance(t, DTensor)])
     moved: dict[int, DTensor] = {}
     together: dict[Ranks, list[tuple[int, Job]]] = {}  # by ranks, which all ranks see alike
     ranks: dict[tuple[int, int], Ranks | None] = {}  # of each pair of meshes; None where this rank is outside of both
-    for number, (item, layout, out) in enumerate(jobs):
-        tensor = unwrapped(item)
+    for number, (tensor, layout, out) in enumerate(jobs):
         if not isinstance(tensor, DTensor):
             moved[number] = distributed(tensor, layout, out)
             continue
-        if out is not None:
-            check_out(out, tensor, layout)
         meshes = tensor.layout.mesh, layout.mesh
         pair = id(meshes[0]), id(meshes[1])
         if pair not in ranks:
             ranks[pair] = None if location_between(*meshes) is None else ranks_between(*meshes)
         its = ranks[pair]
         if its is None:
-            moved[number] = one(tensor, layout, out, limit, name)
+            moved[number] = one(tensor, layout, None if wrong else out, limit, name)
         else:
             together.setdefault(its, []).append((number, (tensor, layout, out)))
     batches = [_Batch([job for _, job in found], limit) for found in together.values()]
     for each in batches:
         each.check()
+    if wrong is not None:
+        for each in batches:
+            each.refuse(name, wrong)
+        raise wrong
     for each, found in zip(batches, together.values(), strict=True):
         for (number, job), block in zip(found, each.run(name), strict=True):
             moved[number] = _result(job, block)
@@ -156,6 +160,7 @@ class _Batch:
 
     def __init__(self, jobs: Sequence[Job], limit: int | None) -> None:
         self._jobs, self._limit = jobs, limit
+        self._into = [(tensor, out, layout) for tensor, layout, out in jobs if out is not None]
         self._specs = tuple([(t.layout, layout, t.shape, t.dtype) for t, layout, _ in jobs])
 
     def check(self) -> None:
@@ -169,17 +174,25 @@ class _Batch:
         if not here.team.knows((self._specs, self._limit)):
             self._plans(None)
 
+    def refuse(self, name: str | None, wrong: MeshcommError) -> None:
+        """Tell the other ranks what is *wrong*, which this rank may see alone. Collective over the team."""
+        with self._call(name) as here, suppress(MeshcommError):
+            agree_on_outs(self._into, here, wrong)
+
     def run(self, name: str | None) -> list[Array | None]:
         """Return the new blocks. Collective over the team."""
-        tensor, layout, _ = self._jobs[0]
-        with collective(name or f"relayout of {len(self._jobs)} tensors", tensor.mesh, layout.mesh) as here:
+        with self._call(name) as here:
             assert here is not None
-            agree_on_outs([(tensor, out, layout) for tensor, layout, out in self._jobs if out is not None], here)
+            agree_on_outs(self._into, here)
             outs = [None if out is None else out.local for _, _, out in self._jobs]
             move = program(here.team, (self._specs, self._limit), self._described, self._built, here)
             given = [out is not None for _, _, out in self._jobs]
             moved: list[Array | None] = move([t.local for t, _, _ in self._jobs], outs, given)
         return moved
+
+    def _call(self, name: str | None) -> collective:
+        tensor, layout, _ = self._jobs[0]
+        return collective(name or f"relayout of {len(self._jobs)} tensors", tensor.mesh, layout.mesh)
 
     def _described(self, here: Location) -> str:
         return "; ".join(call_text("relayout", t, layout) for t, layout, _ in self._jobs) + limit_text(self._limit)

@@ -60,18 +60,23 @@ The entry of a tensor goes when the tensor does, so that a new tensor with its i
 """
 
 
-def agree_on_outs(moves: Sequence[Into], here: Location | None) -> None:
-    """Raise on all ranks unless each can write the blocks of the outs while it reads those of the tensors. Collective.
-
-    Only one rank may see what is wrong. When all pairs were found good before, the ranks do not communicate. A rank
-    outside, where *here* is None, finds what all ranks can see.
-    """
-    error: Exception | None = None
+def wrong_out(moves: Iterable[Into]) -> MeshcommError | None:
+    """Return what `check_out` finds, if anything."""
     try:
         for tensor, out, layout in moves:
             check_out(out, tensor, layout)
-    except MeshcommError as problem:
-        error = problem
+    except MeshcommError as error:
+        return error
+    return None
+
+
+def agree_on_outs(moves: Sequence[Into], here: Location | None, wrong: MeshcommError | None = None) -> None:
+    """Raise on all ranks unless each can write the blocks of the outs while it reads those of the tensors. Collective.
+
+    Only one rank may see what is wrong. When all pairs were found good before, the ranks do not communicate. A rank
+    outside, where *here* is None, finds what all ranks can see. *wrong* is what this rank found before, if anything.
+    """
+    error: Exception | None = wrong or wrong_out(moves)
     if here is None:
         if error is not None:
             raise error
