@@ -197,11 +197,10 @@ def relayout_like(
 def machine_of(mesh: Mesh) -> Machine:
     """Return the costs that `relayout` plans by on *mesh*, and which ranks share a node. Collective over the mesh.
 
-    The ranks of a mesh agree on it when they first communicate. Ranks share a node if
-    they report the same host name and boot; the constants
-    come from the file that ``MESHCOMM_MACHINE`` names on the first rank, else they are defaults. The ranks of two
-    meshes agree in the same way. A rank outside of the mesh gets defaults. ``MeshError`` on all ranks if the file
-    cannot be read.
+    The ranks of a mesh agree on it when they first communicate. Ranks share a node if their host name
+    and boot id are equal. The constants come from the file that ``MESHCOMM_MACHINE`` names on the first rank, else
+    they are defaults. The ranks of two meshes agree in the same way. A rank outside of the mesh gets defaults.
+    ``MeshError`` on all ranks if the file cannot be read.
 
     >>> import meshcomm as mc
     >>> with mc.simulate(2) as world:
