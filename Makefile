@@ -45,7 +45,8 @@ KERNEL := $(sort $(shell find meshcomm -name '*.pyx' -o -name '*.pxd' -o -name '
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help run test test-all test-pure test-slow test-mpi test-jobs test-unshared check format asan variants bench examples clean
+.PHONY: help run test test-all test-pure test-slow test-mpi test-jobs test-unshared check format asan variants \
+    variant-no-simd variant-streams bench bench-compare examples clean
 
 help:
 	@echo "make run        set up, then run the terrain example on N=4 ranks"
@@ -157,8 +158,6 @@ define COMPILE
 	@include=$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("include"))') && \
 	    $(SAN_CC) -shared -fPIC -fwrapv -pthread $(FLAGS) -I"$$include" -Imeshcomm -I$(dir $*) $(@:.so=.c) -o $@
 endef
-# The files with these tests, in whatever folder of tests/.
-find_tests = $(wildcard $(foreach name,$(1),tests/test_$(name).py tests/*/test_$(name).py))
 
 # A copy with a kernel that stops the program at a memory error.
 SAN := build/asan
@@ -183,11 +182,12 @@ asan: $(call copied,asan)
 # Copies with kernels that seldom run on this machine: without SSE2, and writing past the caches always.
 variants: variant-no-simd variant-streams
 
-# The same tests with kernels that go ways which are seldom gone here: without SSE2, and past the caches always.
-variants: build/no-simd/meshcomm/_kernels.so build/streams/meshcomm/_kernels.so
-	@for variant in $(^D:%/meshcomm=%); do cp meshcomm/*.py $$variant/meshcomm/; \
-	    echo "Tests of the kernel in $$variant"; \
-	    PYTHONPATH=$$PWD/$$variant $(BIN)/python -P -m pytest -q tests/memory/test_kernels.py || exit; done
+variant-no-simd: $(call copied,no-simd)
+variant-streams: $(call copied,streams)
+variant-no-simd variant-streams: variant-%:
+	$(call COPY_PYTHON,$*)
+	@echo "Tests of the kernel in build/$*"
+	@PYTHONPATH=$(abspath build/$*) $(BIN)/python -P -m pytest -q tests/memory/test_kernels.py
 
 build/asan/%.so: FLAGS = $(SAN_FLAGS)
 build/no-simd/%.so: FLAGS = -O3 -DMESHCOMM_NO_SIMD
