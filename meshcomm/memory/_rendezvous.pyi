@@ -6,13 +6,15 @@ from meshcomm.memory._pool import Memory, Pool
 class Routes:
     size: int
     position: int
-    reads_from: tuple[int, ...]
-    writes_to: tuple[int, ...]
     left: tuple[tuple[int, ...], tuple[int, ...]] | None
     def __init__(
-        self, size: int, position: int, incoming: Iterable[tuple[int, bool]], outgoing: Iterable[tuple[int, bool]]
+        self,
+        size: int,
+        position: int,
+        incoming: Iterable[tuple[int, bool]],
+        outgoing: Iterable[tuple[int, bool]],
+        copies: Callable[[tuple[int, ...], tuple[int, ...]], tuple[BoxCopies | None, BoxCopies | None]],
     ) -> None: ...
-    def plan(self, reads: BoxCopies | None, writes: BoxCopies | None) -> None: ...
 
 class Rendezvous:
     size: int
@@ -34,6 +36,4 @@ class Rendezvous:
     def agree(self) -> None: ...
     def exchange(
         self, routes: Routes, number: int, source: object, target: object, several: Sequence[object] | None = None
-    ) -> bool: ...
-    def resume(self) -> None: ...
-    def abandon(self) -> None: ...
+    ) -> None: ...

@@ -21,7 +21,7 @@ blocks any more. `Routes` says who sends to whom, and holds the copies.
 # ready_r.epoch = e                        release              (1)
 # until ready_p.epoch >= e, each peer p    acquire              (2)     waiting
 # ready_p.digest == ready_r.digest?        loads                (3)
-# copy, from and to blocks of peers        plain, non-temporal  (4)     copying; or the caller makes the copies first
+# copy, from and to blocks of peers        plain, non-temporal  (4)     copying; first make the copies, if need be
 # done_r.epoch = e                         sfence, release      (5)
 # until done_p.epoch >= e, each peer p     acquire              (6)     leaving
 # return                                                        (7)     outside, e + 1
@@ -71,7 +71,7 @@ blocks any more. `Routes` says who sends to whom, and holds the copies.
 #     on the way to it.
 #
 # A rank that dies takes no memory away: its file exists as long as somebody maps it. `progress` has to notice that
-# it does not come. A forked child has private copies of the pools; there, `exchange` and `resume` refuse.
+# it does not come. A forked child has private copies of the pools; there, `exchange` refuses.
 
 from meshcomm.errors import CollectiveMismatch, MeshError
 
@@ -129,15 +129,15 @@ cdef class Routes:
     If the sender's block is shared, the receiver reads from it. Otherwise, if the receiver's new block is shared, the
     sender writes to it. Otherwise the bytes must go by other means: `left`.
 
-    In the first exchange, and whenever other blocks are shared than before, `Rendezvous.exchange` returns False. Then
-    `plan` must be called with the copies for `reads_from` and `writes_to`.
+    In the first exchange, and whenever other blocks are shared than before, ``copies(reads_from, writes_to)`` is
+    called: with the positions of the ranks from whose blocks this rank reads, and of those to whose new blocks it
+    writes. It returns the copies to make, (reads, writes). Each may be None: nothing to copy. *reads* copies from the
+    blocks of all positions to this rank's one new block. *writes* copies from this rank's blocks to the new blocks of
+    all positions. Both may use the blocks at `position` too: bytes that stay here.
     """
 
     cdef readonly int size, position
-    cdef readonly tuple reads_from
-    """The positions of the ranks from whose blocks this rank reads."""
-    cdef readonly tuple writes_to
-    """The positions of the ranks to whose new blocks this rank writes."""
+    cdef object copies
     cdef readonly tuple left
     """None, or the senders and the receivers whose bytes do not get through, as neither block is shared."""
     cdef int senders, pairs, peers
@@ -149,7 +149,7 @@ cdef class Routes:
     cdef BoxCopies reads
     cdef BoxCopies writes
 
-    def __cinit__(self, int size, int position, incoming, outgoing):
+    def __cinit__(self, int size, int position, incoming, outgoing, copies):
         cdef int i
         incoming = list(incoming)
         pairs = [*incoming, *outgoing]
@@ -160,7 +160,7 @@ cdef class Routes:
                 f"others are at 0 to {size - 1}"
             )
         self.size, self.position = size, position
-        self.reads_from = self.writes_to = ()
+        self.copies = copies
         self.senders, self.pairs, self.peers = len(incoming), len(pairs), len(peers)
         self.ends = <int *> _zeros(self.pairs * sizeof(int))
         self.order = <int *> _zeros(self.peers * sizeof(int))
@@ -180,31 +180,24 @@ cdef class Routes:
         PyMem_Free(self.ways)
         PyMem_Free(self.planned)
 
-    def plan(self, BoxCopies reads, BoxCopies writes):
-        """Set the copies of this rank, until other blocks are shared. Each may be None: nothing to copy.
-
-        *reads* copies from the blocks of all positions to this rank's one new block. *writes* copies from this rank's
-        blocks to the new blocks of all positions. Both may use the blocks at `position` too: bytes that stay here.
-        ``ValueError`` if the copies use blocks of ranks that are not in `reads_from` or `writes_to`.
-        """
-        if reads is not None:
-            _check_regions(reads.source_regions, self.size, {*self.reads_from, self.position})
-            _check_regions(reads.target_regions, 1, {0})
-        if writes is not None:
-            _check_regions(writes.target_regions, self.size, {*self.writes_to, self.position})
-        self.reads, self.writes = reads, writes
-        memcpy(self.planned, self.ways, self.pairs + 1)
-
     cdef bint is_planned(self) noexcept nogil:
         return not memcmp(self.ways, self.planned, self.pairs + 1)
 
-    cdef int show_ways(self) except -1:
-        """Say which ways were found in this exchange."""
+    cdef int plan(self) except -1:
+        """Make the copies for the ways that were found in this exchange."""
+        cdef BoxCopies reads, writes
         found = [(self.ends[i], self.ways[i]) for i in range(self.pairs)]
         incoming, outgoing = found[:self.senders], found[self.senders:]
         left = _going(incoming, OTHER), _going(outgoing, OTHER)
-        self.reads_from, self.writes_to = _going(incoming, READ), _going(outgoing, WRITE)
-        self.left = left if left != ((), ()) else None
+        reads_from, writes_to = _going(incoming, READ), _going(outgoing, WRITE)
+        reads, writes = self.copies(reads_from, writes_to)
+        if reads is not None:
+            _check_regions(reads.source_regions, self.size, {*reads_from, self.position})
+            _check_regions(reads.target_regions, 1, {0})
+        if writes is not None:
+            _check_regions(writes.target_regions, self.size, {*writes_to, self.position})
+        self.reads, self.writes, self.left = reads, writes, left if left != ((), ()) else None
+        memcpy(self.planned, self.ways, self.pairs + 1)
         return 0
 
 
@@ -252,9 +245,8 @@ cdef class Rendezvous:
     cdef char **targets
     cdef uint64_t epoch, digest
     cdef bint busy
-    cdef Routes pending  # of the exchange that waits for copies, or None
     cdef object several
-    cdef Py_buffer source, target  # of the exchange that runs or waits
+    cdef Py_buffer source, target  # of the exchange that runs
     cdef readonly str closed
     """Why no exchange is possible any more, or None."""
 
@@ -288,9 +280,6 @@ cdef class Rendezvous:
             self.lines[i] = <mc_lines *> (memory.base + <Py_ssize_t> lines[i])
 
     def __dealloc__(self):
-        # Nobody resumed or abandoned the exchange. Its views are not released, so its blocks stay.
-        if self.pending is not None and not self.own.is_fork():
-            mc_fail(&self.lines[self.position].done)
         PyMem_Free(self.lines)
         PyMem_Free(self.bases)
         PyMem_Free(self.sizes)
@@ -300,10 +289,8 @@ cdef class Rendezvous:
     def close(self):
         """Give the lines back. Does nothing the second time.
 
-        All ranks must have left their last exchange before, or be in it. If an exchange waits for copies, it is
-        abandoned.
+        All ranks must have left their last exchange before.
         """
-        self.abandon()
         if self.closed is None:
             self.own.close_lines(self.offset)
             self.closed = "it is closed"
@@ -320,15 +307,13 @@ cdef class Rendezvous:
         All ranks of the rendezvous call it, also those without peers, with equal *number* for equal routes. Both
         arrays are contiguous. If *several* arrays are given, this rank writes from these; others read from *source*.
 
-        Returns True when all is copied, except for `routes.left`; then the arrays may be changed and freed. Returns
-        False if *routes* has no copies for the blocks that are shared this time. Then this rank must call
-        ``routes.plan(reads, writes)`` and `resume`, or `abandon`; the others wait for it.
+        When it returns, all is copied, except for `routes.left`, and the arrays may be changed and freed.
 
         ``CollectiveMismatch`` if a peer passed another number, now or before, or left with an error. After any error
-        in an exchange, no further one is possible.
+        in an exchange, no further one is possible. ``ValueError`` if the copies of *routes* use other blocks than they
+        may.
         """
         cdef mc_lines *mine
-        cdef bint planned
         if self.closed is not None or self.busy or self.own.is_fork():
             raise MeshError(self._why_not())
         if routes.size != self.size or routes.position != self.position:
@@ -361,40 +346,14 @@ cdef class Rendezvous:
             with nogil:
                 self._wait(routes, False)
                 self._find_ways(routes)
-                planned = routes.is_planned()
-                if planned:
-                    self._finish(routes)
-            if not planned:
-                routes.show_ways()
-                self.pending = routes
-                return False
-        except BaseException:
-            self._fail()
-            raise
-        self._release()
-        return True
-
-    def resume(self):
-        """Go on with an exchange for which ``routes.plan`` was called: copy, and wait for the others."""
-        cdef Routes routes = self.pending
-        if routes is None or self.own.is_fork():
-            raise MeshError("no exchange waits for copies" if routes is None else self._why_not())
-        self.pending = None
-        try:
-            if not routes.is_planned():
-                raise ValueError("the routes have no copies yet: call plan() before resume()")
-            with nogil:
+                if not routes.is_planned():
+                    with gil:
+                        routes.plan()
                 self._finish(routes)
         except BaseException:
             self._fail()
             raise
         self._release()
-
-    def abandon(self):
-        """Tell the others that this rank left with an error. Does nothing if no exchange waits for copies."""
-        if self.pending is not None and not self.own.is_fork():
-            self.pending = None
-            self._fail()
 
     cdef str _why_not(self):
         return "ranks that share memory cannot exchange: " + (

@@ -40,7 +40,7 @@ class InPlace:
         self._remaining = remaining
         self._copies = LocalCopies(tensors, rendezvous.members)
         incoming, outgoing = self._copies.pairs(True), self._copies.pairs(False)
-        self._routes = Routes(rendezvous.size, rendezvous.position, incoming, outgoing)
+        self._routes = Routes(rendezvous.size, rendezvous.position, incoming, outgoing, self._copies.reads_and_writes)
         self._staging: BoxCopies | None = None
         self._was_left = False  # some bytes did not get through: neither here nor there the block was shared
 
@@ -53,20 +53,10 @@ class InPlace:
             source = self._staged(source)
         # With the digest of all calls: ranks that made other calls are found out here.
         number = self._terms.number ^ self._team.call_digest
-        if not rendezvous.exchange(routes, number, source, target, several):
-            self._plan()
+        rendezvous.exchange(routes, number, source, target, several)
         if routes.left is not None:
             self._was_left = True
             self._remaining.run(routes.left, sources, targets)
-
-    def _plan(self) -> None:
-        """Make the copies for the ways of this exchange, and finish it."""
-        try:
-            self._routes.plan(*self._copies.reads_and_writes(self._routes.reads_from, self._routes.writes_to))
-        except BaseException:
-            self._rendezvous.abandon()
-            raise
-        self._rendezvous.resume()
 
     def _staged(self, source: Bytes) -> Bytes:
         """Return a copy of the block in memory that is shared, if there is some within the scratch limit."""

@@ -78,13 +78,14 @@ class Relayed:
         size, me = len(self._buffers.members), self._buffers.me
         holders, held = self._buffers.hands_to()
         # With True, the sender rather writes: to the buffer of the aggregator.
-        hand = Routes(size, me, [(peer, True) for peer in held], [(peer, True) for peer in holders])
+        incoming, outgoing = [(peer, True) for peer in held], [(peer, True) for peer in holders]
+        hand = Routes(size, me, incoming, outgoing, self._hand_copies)
         holders, held = self._buffers.takes_from()
         self._senders = tuple(peer for peer, _ in self._local.pairs(True))
         self._receivers = tuple(peer for peer, _ in self._local.pairs(False))
         incoming = [(peer, False) for peer in holders] + [(peer, True) for peer in self._senders]
         outgoing = [(peer, False) for peer in held] + [(peer, True) for peer in self._receivers]
-        return hand, Routes(size, me, incoming, outgoing)
+        return hand, Routes(size, me, incoming, outgoing, self._take_copies)
 
     def run(self, sources: list[Bytes], targets: list[Bytes], stretch: Bytes | None = None) -> None:
         """Fill the new block. Collective over the group."""
@@ -92,8 +93,8 @@ class Relayed:
         rendezvous = self._rendezvous
         if self._own_out is not None:
             self._own_out.run([source], self._at_own(self._sent))
-        if rendezvous is not None and not rendezvous.exchange(self._hand, self._terms.number, source, self._sent):
-            self._plan(rendezvous, self._hand)
+        if rendezvous is not None:
+            rendezvous.exchange(self._hand, self._terms.number, source, self._sent)
         pending = self._start_messages()
         if self._own is not None:
             self._own.run(sources, targets)
@@ -104,26 +105,19 @@ class Relayed:
         if rendezvous is None:
             return
         # The others read from the buffer of this rank; it writes to their new blocks from its block.
-        if not rendezvous.exchange(self._take, self._terms.number, self._received, target, [source]):
-            self._plan(rendezvous, self._take)
+        rendezvous.exchange(self._take, self._terms.number, self._received, target, [source])
         left = self._senders if locate(target) < 0 else (), self._unwritten
         if left != ((), ()):
             self._remaining.run(left, sources, targets)
 
-    def _plan(self, rendezvous: Rendezvous, routes: Routes) -> None:
-        """Make the copies for the ways of this exchange, and finish it."""
-        try:
-            routes.plan(*self._reads_and_writes(routes))
-        except BaseException:
-            rendezvous.abandon()
-            raise
-        rendezvous.resume()
+    def _hand_copies(self, reads_from: tuple[int, ...], writes_to: tuple[int, ...]) -> tuple[None, BoxCopies | None]:
+        return None, self._buffers.out(writes_to)
 
-    def _reads_and_writes(self, routes: Routes) -> tuple[BoxCopies | None, BoxCopies | None]:
-        if routes is self._hand:
-            return None, self._buffers.out(routes.writes_to)
-        self._unwritten = tuple(peer for peer in self._receivers if peer not in routes.writes_to)
-        return self._buffers.into(routes.reads_from), self._local.writes(routes.writes_to)
+    def _take_copies(
+        self, reads_from: tuple[int, ...], writes_to: tuple[int, ...]
+    ) -> tuple[BoxCopies | None, BoxCopies | None]:
+        self._unwritten = tuple(peer for peer in self._receivers if peer not in writes_to)
+        return self._buffers.into(reads_from), self._local.writes(writes_to)
 
     def _start_messages(self) -> Pending | None:
         messages = self._buffers.messages

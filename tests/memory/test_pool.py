@@ -323,7 +323,7 @@ if not child:
     del freed
     assert pool.used == used and pool.forked
     try:
-        rendezvous.exchange(Routes(1, 0, [], []), 1, b"", np.empty(0))
+        rendezvous.exchange(Routes(1, 0, [], [], lambda *ways: (None, None)), 1, b"", np.empty(0))
     except MeshError as error:
         assert "fork" in str(error)
     else:
@@ -338,11 +338,7 @@ assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 assert (block == 7).all() and (freed == 9).all() and not pool.forked
 del freed
 assert pool.used == used - 8192
-routes = Routes(1, 0, [], [])
-assert not rendezvous.exchange(routes, 1, b"", np.empty(0))
-routes.plan(None, None)
-rendezvous.resume()
-assert rendezvous.exchange(routes, 1, b"", np.empty(0))
+rendezvous.exchange(Routes(1, 0, [], [], lambda *ways: (None, None)), 1, b"", np.empty(0))
 print("as expected")
 """
 

@@ -16,10 +16,10 @@ from support.in_process_ranks import (
     MIB,
     PAGE,
     Node,
-    Planned,
     all_to_all,
     block,
     bytes_of,
+    described,
     exchange,
     expected,
     mapped,
@@ -215,7 +215,7 @@ pools = [Pool(2**20), Pool(2**20)]
 lines = [pool.open_lines() for pool in pools]
 other = Mapping(pools[1].fd, pools[1].size, pools[1].token)
 rendezvous = Rendezvous(pools[0], [pools[0], other], lines, 0, 0, [0, 1], [0, 1], lambda: None)
-routes = Routes(2, 0, [(1, False)], [])
+routes = Routes(2, 0, [(1, False)], [], None)
 signal.setitimer(signal.ITIMER_REAL, 0.2)
 def alarm(*_): raise KeyboardInterrupt
 signal.signal(signal.SIGALRM, alarm)
@@ -254,23 +254,21 @@ def test_copies_that_are_not_for_these_blocks_are_refused():
         (runs([8], [9], [(0, 0, 0, 0, 4)]), "9 b"),
     ):
         node = Node(1)
-        routes = Planned(1, 0, [], [])
-        routes.copies = lambda _reads, _writes, made=reads: (made, None)
+        routes = Routes(1, 0, [], [], lambda _reads, _writes, made=reads: (made, None))
         with pytest.raises(ValueError, match=text):
             exchange(node.rendezvous[0], routes, 1, bytes(9), bytearray(9))
         assert "ended with an error" in node.rendezvous[0].closed
     with pytest.raises(ValueError, match="routes are those of other ranks"):
-        rendezvous.exchange(Routes(2, 0, [], []), 1, bytes(9), bytearray(9))
+        rendezvous.exchange(Routes(2, 0, [], [], None), 1, bytes(9), bytearray(9))
     with pytest.raises(ValueError, match="cannot exchange with"):
-        Routes(2, 0, [(2, False)], [])
+        Routes(2, 0, [(2, False)], [], None)
     with pytest.raises(ValueError, match="cannot exchange with"):
-        Routes(2, 0, [(0, False)], [])
+        Routes(2, 0, [(0, False)], [], None)
 
 
 def test_only_contiguous_writable_blocks_before_anything_is_published():
     (rendezvous,) = Node(1).rendezvous
-    routes = Planned(1, 0, [], [])
-    routes.copies = lambda reads, writes: (None, None)
+    routes = Routes(1, 0, [], [], lambda reads, writes: (None, None))
     for source, target in ((np.zeros((4, 4))[:, 1], bytearray(4)), (b"", b"")):
         with pytest.raises((ValueError, BufferError)):
             exchange(rendezvous, routes, 1, source, target)
@@ -280,60 +278,54 @@ def test_only_contiguous_writable_blocks_before_anything_is_published():
         exchange(rendezvous, routes, 1, b"", bytearray())
 
 
-def test_an_exchange_without_copies_waits_for_them():
-    """The others wait as well, and nothing else is possible in between."""
+def test_an_exchange_without_copies_makes_them():
+    """The others wait for it, and nothing else is possible in between."""
     node = Node(2)
     finished = []
 
     def call(rank, rendezvous, pool):
-        routes, size, new_size = all_to_all([[1, 2], [3, 4]], rank)
+        made = []
+
+        def copies(reads_from, writes_to):
+            made.append((reads_from, writes_to))
+            if rank == 0:
+                with pytest.raises(MeshError, match="has not finished"):
+                    rendezvous.exchange(routes, 1, source, target)
+                assert not finished
+            return its_copies(reads_from, writes_to)
+
+        (ends, its_copies), size, new_size = described([[1, 2], [3, 4]], rank)
+        routes = Routes(2, rank, *ends, copies)
         source, target = block(pool, size, True), block(pool, new_size, True)
         source[:] = bytes_of(rank, size)
-        first = rendezvous.exchange(routes, 1, source, target)
-        ways = routes.reads_from, routes.writes_to, routes.left
-        if rank == 0:
-            with pytest.raises(MeshError, match="has not finished"):
-                rendezvous.exchange(routes, 1, source, target)
-            assert not finished
-        routes.plan(*routes.copies(routes.reads_from, routes.writes_to))
-        rendezvous.resume()
-        finished.append(rank)
-        with pytest.raises(MeshError, match="no exchange waits"):
-            rendezvous.resume()
-        rendezvous.abandon()  # nothing to abandon
-        assert np.array_equal(target, expected([[1, 2], [3, 4]], rank))
-        again = rendezvous.exchange(routes, 1, source, target)
-        return first, ways, again
+        for _ in range(2):
+            rendezvous.exchange(routes, 1, source, target)
+            finished.append(rank)
+            assert np.array_equal(target, expected([[1, 2], [3, 4]], rank))
+        return made, routes.left
 
-    assert node.run(call) == [(False, ((1 - rank,), (), None), True) for rank in range(2)]
+    assert node.run(call) == [([((1 - rank,), ())], None) for rank in range(2)]
 
 
-@pytest.mark.parametrize("how", ["abandon", "close", "forget", "no plan", "wrong plan"])
+@pytest.mark.parametrize("how", ["an error", "interrupted", "wrong copies"])
 def test_who_gives_up_tells_the_others_and_keeps_its_blocks(how):
     node = Node(2)
 
+    def copies(reads_from, writes_to):
+        if how == "wrong copies":  # this rank reads
+            return None, runs([18], [18, 18], [(0, 0, 1, 0, 9)])
+        raise KeyboardInterrupt if how == "interrupted" else LookupError("no copies")
+
     def call(rank, rendezvous, pool):
-        routes, size, new_size = all_to_all([[9, 9], [9, 9]], rank)
-        if rank == 1:
-            return exchange(rendezvous, routes, 1, pool.allocate(size), pool.allocate(new_size))
-        assert not rendezvous.exchange(routes, 1, pool.allocate(size), pool.allocate(new_size))
-        if how in ("abandon", "close"):
-            getattr(rendezvous, how)()
-        elif how == "no plan":
-            with pytest.raises(ValueError, match="no copies yet"):
-                rendezvous.resume()
-        elif how == "wrong plan":
-            with pytest.raises(ValueError, match="may only use"):
-                routes.plan(None, runs([18], [18, 18], [(0, 0, 1, 0, 9)]))  # this rank reads
-            rendezvous.abandon()
-        else:
-            node.rendezvous[0] = None
-            return None
-        return rendezvous.closed
+        (ends, its_copies), size, new_size = described([[9, 9], [9, 9]], rank)
+        routes = Routes(2, rank, *ends, its_copies if rank else copies)
+        return rendezvous.exchange(routes, 1, pool.allocate(size), pool.allocate(new_size))
 
     results = node.run(call)
     assert "rank number 0 has left an exchange with rank number 1 with an error" in str(results[1])
-    assert how == "forget" or "ended with an error" in results[0]
+    kinds = {"an error": LookupError, "interrupted": KeyboardInterrupt, "wrong copies": ValueError}
+    assert isinstance(results[0], kinds[how])
+    assert "ended with an error" in node.rendezvous[0].closed
     gc.collect()
     assert node.pools[0].used == 2 * PAGE
     assert node.pools[0].open_lines() != PAGE, "nor are its lines used again"
@@ -341,11 +333,10 @@ def test_who_gives_up_tells_the_others_and_keeps_its_blocks(how):
 
 def test_copies_from_several_blocks_need_several_blocks():
     (rendezvous,) = Node(1).rendezvous
-    routes = Routes(1, 0, [], [])
+    several = runs([2, 2], [4], [(0, 0, 0, 0, 2), (1, 0, 0, 2, 2)])
+    routes = Routes(1, 0, [], [], lambda reads_from, writes_to: (None, several))
     target = bytearray(4)
-    assert not rendezvous.exchange(routes, 1, b"", target, [b"ab", b"cd"])
-    routes.plan(None, runs([2, 2], [4], [(0, 0, 0, 0, 2), (1, 0, 0, 2, 2)]))
-    rendezvous.resume()
+    rendezvous.exchange(routes, 1, b"", target, [b"ab", b"cd"])
     assert target == b"abcd"
     with pytest.raises(ValueError, match="from 2 blocks, but one was given"):
         rendezvous.exchange(routes, 1, b"ab", target)
@@ -376,7 +367,7 @@ def test_an_agreement_of_an_earlier_rendezvous_is_forgotten():
     for rendezvous in first:
         rendezvous.close()
     # Rank 1 waits for rank 0, whose line says that it agrees with all on another call: but that was before.
-    routes = Routes(2, 1, [(0, False)], [])
+    routes = Routes(2, 1, [(0, False)], [], None)
     with pytest.raises(TimeoutError):
         opened()[1].exchange(routes, 1, b"", bytearray(1))
 

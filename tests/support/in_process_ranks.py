@@ -106,24 +106,20 @@ def runs(sources, targets, pieces):
     return BoxCopies(sources, targets, 1, source, start, ones, target, into, ones, length[:, None])
 
 
-class Planned(Routes):
-    """Routes with a function that makes the copies."""
-
-
 def exchange(rendezvous, routes, *args):
     """Exchange, and return what is left."""
-    if not rendezvous.exchange(routes, *args):
-        try:
-            routes.plan(*routes.copies(routes.reads_from, routes.writes_to))
-        except BaseException:
-            rendezvous.abandon()
-            raise
-        rendezvous.resume()
+    rendezvous.exchange(routes, *args)
     return routes.left
 
 
 def all_to_all(counts, rank, rather_writes=False):
     """Return the routes of *rank* where each sends ``counts[source][target]`` bytes, in order; with both sizes."""
+    (ends, copies), size, new_size = described(counts, rank, rather_writes)
+    return Routes(len(counts), rank, *ends, copies), size, new_size
+
+
+def described(counts, rank, rather_writes=False):
+    """Return the (incoming, outgoing) pairs of these routes and what makes their copies; with both sizes."""
     size = len(counts)
     counts = np.asarray(counts)
     sizes, new_sizes = counts.sum(axis=1).tolist(), counts.sum(axis=0).tolist()
@@ -138,9 +134,7 @@ def all_to_all(counts, rank, rather_writes=False):
 
     incoming = [(p, rather_writes) for p in range(size) if p != rank and counts[p, rank]]
     outgoing = [(p, rather_writes) for p in range(size) if p != rank and counts[rank, p]]
-    routes = Planned(size, rank, incoming, outgoing)
-    routes.copies = copies
-    return routes, sizes[rank], new_sizes[rank]
+    return ((incoming, outgoing), copies), sizes[rank], new_sizes[rank]
 
 
 def bytes_of(rank, size, seed=0):

@@ -33,10 +33,8 @@ def opened():
 def gather(rendezvous, source, target):
     """Gather the blocks of all ranks; return what does not get through."""
     others = [(peer, False) for peer in range(SIZE) if peer != RANK]
-    routes = Routes(SIZE, RANK, others, others)
-    if not rendezvous.exchange(routes, 1, source, target):
-        routes.plan(*copies(routes.reads_from, routes.writes_to))
-        rendezvous.resume()
+    routes = Routes(SIZE, RANK, others, others, copies)
+    rendezvous.exchange(routes, 1, source, target)
     return routes.left
 
 
