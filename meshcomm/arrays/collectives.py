@@ -33,6 +33,7 @@ from meshcomm.ranks.meshes import world_of
 from meshcomm.ranks.teams import Group, Team
 from meshcomm.ranks.watchdog import waiting
 from meshcomm.transport.choose import exchange, gathers_at_once, on_arrays
+from meshcomm.transport.comparison import Beside
 from meshcomm.transport.exchange import Terms, from_boxes
 from meshcomm.transport.reduce import AllReduce, reduction
 
@@ -262,9 +263,13 @@ def broadcast(
         if not 0 <= root < len(group.members):
             raise GroupError(f"root {root} is not a position in groups of {len(group.members)} ranks")
 
+        beside = Beside(group, fingerprint("broadcast"))
+
         def run(a: Array) -> Array:
-            result = exact_copy(a)
-            group.communicator().broadcast(as_bytes(result), root)
+            result, communicator = exact_copy(a), group.communicator()
+            comparison = beside.start()
+            communicator.broadcast(as_bytes(result), root)
+            comparison.check()
             return result
 
         return run

@@ -22,6 +22,16 @@ class Pending(Protocol):
         """Wait until it is complete."""
 
 
+class Comparison(Protocol):
+    """A comparison of numbers that may still be in flight."""
+
+    def test(self) -> bool:
+        """Return whether it is complete."""
+
+    def equal(self) -> bool:
+        """Wait until it is complete, and return whether all ranks brought the same number."""
+
+
 class Communicator(ABC):
     """What meshcomm asks of a communicator. All calls but `progress` and `free` are Collective over its ranks."""
 
@@ -51,6 +61,10 @@ class Communicator(ABC):
     @abstractmethod
     def allreduce_max(self, values: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the elementwise maximum of *values* over the ranks."""
+
+    @abstractmethod
+    def start_comparison(self, number: int) -> Comparison:
+        """Begin to compare a *number* of 63 bits with those of all ranks, and return at once."""
 
     @abstractmethod
     def allgather(self, message: bytes) -> list[bytes]:

@@ -56,6 +56,25 @@ class _Request:
         self._request.Wait()
 
 
+class _Comparison:
+    """Numbers of all ranks on their way to be compared: the largest, and the largest of their negatives."""
+
+    __slots__ = ("_largest", "_numbers", "_request")
+
+    def __init__(self, comm: "MPI_.Comm", number: int, maximum: "MPI_.Op") -> None:
+        self._numbers = np.array([number, -number], dtype=np.int64)
+        self._largest = np.empty_like(self._numbers)
+        self._request = comm.Iallreduce(self._numbers, self._largest, maximum)
+
+    def test(self) -> bool:
+        return self._request.Test()
+
+    def equal(self) -> bool:
+        self._request.Wait()
+        largest, of_negatives = self._largest.tolist()
+        return bool(largest == -of_negatives)
+
+
 def _countable(data: Bytes) -> list[Bytes]:
     """Return *data* as messages whose lengths every MPI can count."""
     return [data[start : start + LARGEST_MESSAGE] for start in range(0, len(data), LARGEST_MESSAGE)]
@@ -117,6 +136,9 @@ class MPICommunicator(Communicator):
         result = np.empty_like(values)
         self._comm.Allreduce(values, result, self._max)
         return result
+
+    def start_comparison(self, number: int) -> _Comparison:
+        return _Comparison(self._comm, number, self._max)
 
     def allgather(self, message: bytes) -> list[bytes]:
         lengths = np.empty(self.size, dtype=np.int64)

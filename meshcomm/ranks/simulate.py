@@ -279,12 +279,21 @@ class _Arrived:
     def test(self) -> bool:
         if not self._rendezvous.over:
             self._rank.pause()
-        return self._rendezvous.over and self._rendezvous.result() is None
+        if self._rendezvous.over:
+            self._rendezvous.result()
+        return self._rendezvous.over
 
     def wait(self) -> None:
+        self._outcome()
+
+    def equal(self) -> bool:
+        """Wait for the outcome of a comparison."""
+        return bool(self._outcome())
+
+    def _outcome(self) -> object:
         if not self._rendezvous.over:
             self._rendezvous.wait(self._rank)
-        self._rendezvous.result()
+        return self._rendezvous.result()
 
 
 class _Cancelled(BaseException):
@@ -469,6 +478,16 @@ class SimulatedCommunicator(Communicator):
             return largest
 
         return self._together("allreduce_max", values, complete).copy()
+
+    def start_comparison(self, number: int) -> "_Arrived":
+        self._calls += 1
+        return self._world.simulated_world.arrive(
+            (self._key, self._calls),
+            "comparison",
+            self._members,
+            number,
+            lambda brought: len(set(brought.values())) == 1,
+        )
 
     def allgather(self, message: bytes) -> list[bytes]:
         return self._together("allgather", message, lambda brought: brought).copy()

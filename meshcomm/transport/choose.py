@@ -59,7 +59,7 @@ def exchange(group: Group, tensors: Sequence[Tensor], terms: Terms) -> Operation
 
 def nonblocking(group: Group, tensors: Sequence[Tensor], terms: Terms) -> Packed:
     """Return the exchange of *tensors* in a form that can start without waiting: over MPI, in one round."""
-    return Packed(group, tensors, terms.most_bytes)
+    return Packed(group, tensors, terms)
 
 
 def gathers_at_once(gathered_bytes: int, count: int) -> bool:
@@ -69,10 +69,10 @@ def gathers_at_once(gathered_bytes: int, count: int) -> bool:
 
 def _over_mpi(group: Group, tensors: Sequence[Tensor], terms: Terms) -> Packed | Gathered:
     if terms.gathers:
-        return Gathered(group, tensors[0])
+        return Gathered(group, tensors[0], terms)
     if terms.permutes:
-        return Permuted(group, tensors, terms.most_bytes, terms.rounds)
-    return Packed(group, tensors, terms.most_bytes, _rounds(group, tensors, terms))
+        return Permuted(group, tensors, terms, terms.rounds)
+    return Packed(group, tensors, terms, _rounds(group, tensors, terms))
 
 
 def _rounds(group: Group, tensors: Sequence[Tensor], terms: Terms) -> int:
@@ -114,7 +114,7 @@ class _Chosen:
         """Return the way for a group in which some ranks share memory. Collective over the group."""
         group, tensors, terms = self._group, self._tensors, self._terms
         several_nodes = len(set(nodes)) > 1
-        remaining = MessagesOnNode(group, tensors, terms.most_bytes, self._over_mpi.rounds)
+        remaining = MessagesOnNode(group, tensors, terms, self._over_mpi.rounds)
         if several_nodes and terms.relay_pays and len(tensors) == 1:
             relayed = Relayed(group, tensors[0], terms, remaining)
             if relayed.open(terms.scratch_limit):
@@ -125,7 +125,7 @@ class _Chosen:
         others = np.setdiff1d(np.arange(len(nodes), dtype=np.intp), np.array(members, dtype=np.intp))
         # A rank that shares no memory does this as well: all have to make the same calls of MPI.
         crossing = [tensor.only(others, others) for tensor in tensors]
-        off_node = Packed(group, crossing, terms.most_bytes, self._over_mpi.rounds)
+        off_node = Packed(group, crossing, terms, self._over_mpi.rounds)
         if group.rendezvous is None:
             return _Mixed(None, off_node)
         if off_node.rounds == 1:  # both run at the same time, within one limit

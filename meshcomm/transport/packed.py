@@ -3,9 +3,12 @@
 A `Packed` exchange is one MPI_Alltoallv, a `Gathered` one is one MPI_Allgatherv, and a `Permuted` one is two messages.
 Boxes that lie consecutively in a block are sent from it and received in it directly. All others are packed and
 unpacked. To keep to a scratch limit, an exchange runs in rounds, each of which moves a share of every box.
+
+In each exchange the ranks compare the digest of their calls: see `meshcomm.transport.comparison`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 
@@ -18,7 +21,8 @@ from meshcomm.memory.copies import Strided, as_byte_boxes
 from meshcomm.memory.scratch import Buffer, scratch
 from meshcomm.ranks.communicator import Buffers, Pending
 from meshcomm.ranks.teams import Group
-from meshcomm.transport.exchange import Left, Tensor, own_copies
+from meshcomm.transport.comparison import Begun, Comparing, comparing
+from meshcomm.transport.exchange import Left, Tensor, Terms, own_copies
 
 
 class Side:
@@ -108,6 +112,12 @@ def _receiving(ranks: int, tensors: Sequence[Tensor], boxes: list[Boxes]) -> Sid
     return Side(ranks, sizes, blocks, boxes, [tensor.itemsize for tensor in tensors])
 
 
+def _peers(boxes: list[Boxes]) -> Indices:
+    """Return the peers that have some of these boxes, ascending."""
+    peers: Indices = np.unique(np.concatenate([found.peers for found in boxes]))
+    return peers
+
+
 class Packed:
     """Boxes of blocks to the ranks of a group, and their boxes into new blocks: one MPI_Alltoallv.
 
@@ -117,24 +127,37 @@ class Packed:
     ----------
     group: the ranks that exchange
     tensors: the boxes that they exchange
-    most_bytes: the most that any rank of the group has to count, the same on all of them
+    terms: what all ranks know alike about the exchange
     rounds: in how many rounds; in each, only a share of each box is packed
-    in_messages: send messages between pairs instead, so that ranks with nothing to exchange take no part
+    between_pairs: send messages between pairs instead, so that ranks with nothing to exchange take no part. The pairs
+        have compared their calls before.
     """
 
     def __init__(
-        self, group: Group, tensors: Sequence[Tensor], most_bytes: int, rounds: int = 1, in_messages: bool = False
+        self,
+        group: Group,
+        tensors: Sequence[Tensor],
+        terms: Terms,
+        rounds: int = 1,
+        *,
+        between_pairs: bool = False,
     ) -> None:
         self.rounds = rounds
         self._group = group
-        self._in_messages = in_messages or (most_bytes > LARGEST_COUNT and not group.team.large_counts)
+        self._in_messages = between_pairs or (terms.most_bytes > LARGEST_COUNT and not group.team.large_counts)
         self._is_alltoallv = type(self) is Packed and not self._in_messages
-        self._alone = len(group.members) == 1
         ranks = len(group.members)
-        self.send = _sending(ranks, tensors, [without_peer(tensor.sends, tensor.position) for tensor in tensors])
-        self.receive = _receiving(
-            ranks, tensors, [without_peer(tensor.receives, tensor.position) for tensor in tensors]
-        )
+        sends = [without_peer(tensor.sends, tensor.position) for tensor in tensors]
+        receives = [without_peer(tensor.receives, tensor.position) for tensor in tensors]
+        self._comparing: Comparing | None = None
+        carried = list(tensors)
+        if ranks > 1 and not between_pairs:
+            self._comparing = comparing(group, tensors, terms, _peers(sends), _peers(receives))
+            carried = self._comparing.tensors
+            header = carried[: len(carried) - len(tensors)]
+            sends, receives = [t.sends for t in header] + sends, [t.receives for t in header] + receives
+        self._alone = ranks == 1
+        self.send, self.receive = _sending(ranks, carried, sends), _receiving(ranks, carried, receives)
         self._send_bytes, self._receive_bytes = self.send.buffer_bytes(rounds), self.receive.buffer_bytes(rounds)
         kept = range(rounds if rounds <= KEPT_ROUNDS else 0)
         self._sent = [self.send.counts(number, rounds) for number in kept]
@@ -150,12 +173,15 @@ class Packed:
         """Fill the new blocks. Collective over the group."""
         packing, unpacking, rounds = self.send.packing, self.receive.packing, self.rounds
         sent_bytes, received_bytes = self._send_bytes, self._receive_bytes
+        froms, tos, begun = sources, targets, None
+        if self._comparing is not None:
+            froms, tos, begun = self._comparing.begin(sources, targets)
         small = sent_bytes < ALIGNED_FROM and received_bytes < ALIGNED_FROM
         data, into = sources[0], targets[0]
         for number in range(0 if self._alone else rounds):
             if packing is not None:
                 data = scratch("send", sent_bytes) if small else aligned_scratch("send", sent_bytes, targets[0])
-                packing.pack(sources, data, number, rounds)
+                packing.pack(froms, data, number, rounds)
             if unpacking is not None:
                 into = (
                     scratch("receive", received_bytes)
@@ -169,9 +195,11 @@ class Packed:
             else:
                 self._communicate((data, *sent), (into, *received))
             if unpacking is not None:
-                unpacking.unpack(into, targets, number, rounds)
+                unpacking.unpack(into, tos, number, rounds)
         if self.own is not None:
             self.own.run(sources, targets)
+        if begun is not None:
+            begun.check()
 
     def _communicate(self, send: Buffers, receive: Buffers) -> None:
         """Exchange in messages between pairs."""
@@ -184,9 +212,12 @@ class Packed:
         """
         packing, unpacking = self.send.packing, self.receive.packing
         data, into = sources[0], targets[0]
+        froms, tos, begun = sources, targets, None
+        if self._comparing is not None:
+            froms, tos, begun = self._comparing.begin(sources, targets)
         if packing is not None:
             data = buffer("send", self._send_bytes)
-            packing.pack(sources, data)
+            packing.pack(froms, data)
         if unpacking is not None:
             into = buffer("receive", self._receive_bytes)
         send, receive = (data, *self._sent[0]), (into, *self._received[0])
@@ -195,7 +226,8 @@ class Packed:
         pending = start(send, receive)
         if self.own is not None:
             self.own.run(sources, targets)
-        return pending if unpacking is None else _Unpacked(pending, into, targets, unpacking)
+        unpack = None if unpacking is None else partial(unpacking.unpack, into, tos)
+        return pending if unpack is None and begun is None else _InFlight(pending, begun, unpack)
 
 
 def aligned_scratch(use: str, size: int, block: Bytes) -> Bytes:
@@ -233,11 +265,11 @@ class MessagesOnNode:
 
     Parameters
     ----------
-    group, tensors, most_bytes, rounds: as for `Packed`
+    group, tensors, terms, rounds: as for `Packed`
     """
 
-    def __init__(self, group: Group, tensors: Sequence[Tensor], most_bytes: int, rounds: int) -> None:
-        self._group, self._tensors, self._most_bytes, self._rounds = group, tensors, most_bytes, rounds
+    def __init__(self, group: Group, tensors: Sequence[Tensor], terms: Terms, rounds: int) -> None:
+        self._group, self._tensors, self._terms, self._rounds = group, tensors, terms, rounds
         self._found: dict[Left, Packed] = {}
 
     def run(self, left: Left, sources: list[Bytes], targets: list[Bytes]) -> None:
@@ -248,23 +280,23 @@ class MessagesOnNode:
             members = np.array(self._group.rendezvous.members, dtype=np.intp)
             senders, receivers = (members[list(peers)] for peers in left)
             some = [tensor.only(senders, receivers) for tensor in self._tensors]
-            messages = Packed(self._group, some, self._most_bytes, self._rounds, in_messages=True)
+            messages = Packed(self._group, some, self._terms, self._rounds, between_pairs=True)
             self._found[left] = messages
         messages.run(sources, targets)
 
 
-class _Unpacked:
-    """Communication that is not complete, and the buffer to unpack when it is."""
+class _InFlight:
+    """Communication that is not complete, and what to do when it is: unpack what has arrived, and compare calls."""
 
-    __slots__ = ("_into", "_pending", "_targets", "_unpacking")
+    __slots__ = ("_begun", "_pending", "_unpack")
 
-    def __init__(self, pending: Pending, into: Bytes, targets: list[Bytes], unpacking: Packing) -> None:
+    def __init__(self, pending: Pending, begun: Begun | None, unpack: Callable[[], None] | None) -> None:
         self._pending: Pending | None = pending
-        self._into, self._targets, self._unpacking = into, targets, unpacking
+        self._begun, self._unpack = begun, unpack
 
     def test(self) -> bool:
         """Return whether all bytes have arrived; unpack them if they have."""
-        if self._pending is not None and self._pending.test():
+        if self._pending is not None and self._pending.test() and (self._begun is None or self._begun.test()):
             self._finish()
         return self._pending is None
 
@@ -275,8 +307,11 @@ class _Unpacked:
             self._finish()
 
     def _finish(self) -> None:
-        self._unpacking.unpack(self._into, self._targets)
         self._pending = None
+        if self._unpack is not None:
+            self._unpack()
+        if self._begun is not None:
+            self._begun.check()
 
 
 class Gathered:
@@ -287,12 +322,14 @@ class Gathered:
 
     rounds = 1
 
-    def __init__(self, group: Group, tensor: Tensor) -> None:
+    def __init__(self, group: Group, tensor: Tensor, terms: Terms) -> None:
         self._group = group
-        starts, stops = tensor.sends.starts, tensor.sends.stops  # none, if the block is empty
         here, ranks = tensor.position, len(group.members)
-        box = Boxes(np.full(len(starts), here), np.arange(len(starts)), starts, stops)
-        self.send, self.receive = _sending(ranks, [tensor], [box]), _receiving(ranks, [tensor], [tensor.receives])
+        everyone = np.arange(ranks, dtype=np.intp)
+        self._comparing = comparing(group, [tensor], terms, everyone, everyone)
+        tensors = self._comparing.tensors
+        self.send = _sending(ranks, tensors, [_to_itself(each.sends, here) for each in tensors])
+        self.receive = _receiving(ranks, tensors, [each.receives for each in tensors])
         self._send_bytes, self._receive_bytes = self.send.buffer_bytes(1), self.receive.buffer_bytes(1)
         counts, offsets = self.send.counts(0, 1)
         self._sent = slice(offsets[here], offsets[here] + counts[here])
@@ -306,12 +343,20 @@ class Gathered:
     def run(self, sources: list[Bytes], targets: list[Bytes], stretch: Bytes | None = None) -> None:
         """Fill the new block. Collective over the group."""
         data, into, unpacking = sources[0], targets[0], self.receive.packing
+        froms, tos, begun = self._comparing.begin(sources, targets)
         if self.send.packing is not None:
             data = scratch("send", self._send_bytes)
-            self.send.packing.pack(sources, data)
+            self.send.packing.pack(froms, data)
         if unpacking is not None:
             into = scratch("receive", self._receive_bytes)
         communicator = self._group.opened or self._group.communicator()
         communicator.allgatherv(data[self._sent], (into, *self._received))
         if unpacking is not None:
-            unpacking.unpack(into, targets)
+            unpacking.unpack(into, tos)
+        begun.check()
+
+
+def _to_itself(boxes: Boxes, here: int) -> Boxes:
+    """Return the box that goes to all, if there is one, as going to this rank: it lies in the buffer once."""
+    starts = boxes.starts  # none, if the block is empty
+    return Boxes(np.full(len(starts), here), np.arange(len(starts)), starts, boxes.stops)

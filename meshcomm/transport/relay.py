@@ -23,6 +23,7 @@ from meshcomm.memory.pools import locate
 from meshcomm.memory.scratch import scratch, shared_scratch
 from meshcomm.ranks.communicator import Pending
 from meshcomm.ranks.teams import Group
+from meshcomm.transport.comparison import Beside
 from meshcomm.transport.crossing import BufferCopies, Nodes
 from meshcomm.transport.exchange import Remaining, Tensor, Terms, own_copies
 from meshcomm.transport.local_copies import LocalCopies
@@ -45,6 +46,7 @@ class Relayed:
         self._rendezvous: Rendezvous | None = group.rendezvous
         self._buffers = BufferCopies(Nodes(group.nodes), tensor)
         self._own = own_copies([tensor])
+        self._beside = Beside(group, terms.number)
 
     @property
     def scratch_bytes(self) -> int:
@@ -95,6 +97,7 @@ class Relayed:
             self._own_out.run([source], self._at_own(self._sent))
         if rendezvous is not None:
             rendezvous.exchange(self._hand, self._terms.number, source, self._sent)
+        comparison = self._beside.start()
         pending = self._start_messages()
         if self._own is not None:
             self._own.run(sources, targets)
@@ -102,6 +105,7 @@ class Relayed:
             pending.wait()
         if self._own_in is not None:
             self._own_in.run(self._at_own(self._received), [target])
+        comparison.check()
         if rendezvous is None:
             return
         # The others read from the buffer of this rank; it writes to their new blocks from its block.

@@ -93,6 +93,17 @@ class InFlight:
         return True
 
 
+class Numbers:
+    """A comparison: every rank has sent its number to all."""
+
+    def __init__(self, communicator):
+        self.communicator = communicator
+
+    def equal(self):
+        wires, me, size = self.communicator.wires, self.communicator.rank, self.communicator.size
+        return len({wires.get(("number", peer, me)) for peer in range(size)}) == 1
+
+
 class ThreadCommunicator(Communicator):
     """A communicator of threads; it counts what it receives from other ranks, and notes its collective calls."""
 
@@ -152,6 +163,11 @@ class ThreadCommunicator(Communicator):
     def allreduce_max(self, values):
         self.calls.append("allreduce_max")
         return np.max(self._told(values), axis=0)
+
+    def start_comparison(self, number):
+        for peer in range(self.size):
+            self.wires.put(("number", self.rank, peer), number)
+        return Numbers(self)
 
     def allgather(self, message):
         self.calls.append("allgather")

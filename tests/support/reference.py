@@ -218,6 +218,7 @@ class _Team:
 
     large_counts = oversubscribed = True
     machine = Machine()
+    world = SimpleNamespace(takes_turns=True)
 
     def group(self, key, color, members):
         return SimpleNamespace(members=members, team=self)

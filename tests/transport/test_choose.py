@@ -6,7 +6,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from meshcomm import Layout, plan_relayout
+from meshcomm import CollectiveMismatch, Layout, plan_relayout
 from meshcomm.arrays.compile import described, exchanging_steps
 from meshcomm.layouts.machine import Machine
 from meshcomm.memory.scratch import scratch
@@ -231,14 +231,14 @@ def test_messages_on_the_node_do_not_touch_what_is_in_flight(ranks):
 def test_with_one_buffer_for_both_they_would(ranks, monkeypatch):
     """So the test above can fail."""
     monkeypatch.setattr(choose, "_off_node_buffer", scratch)
-    with pytest.raises(AssertionError):
+    with pytest.raises((AssertionError, CollectiveMismatch)):  # the data differ, or the digest that goes with them
         mixed(ranks)
 
 
 @pytest.mark.parametrize(("missing", "with_messages"), [(0, [True, False, False]), (1, [True, True, True])])
 def test_what_is_in_flight_and_what_is_staged_share_one_limit(ranks, missing, with_messages):
     """A block is staged at the second run if the limit has room for it beside the messages to the other node."""
-    case = rows_to_columns(4, (64, 64))
+    case = rows_to_columns(4, (1024, 256))  # large messages have no header, whatever the limit
 
     def program(rank):
         needed = operation_of(rank, [case])
@@ -255,6 +255,9 @@ def test_what_is_in_flight_and_what_is_staged_share_one_limit(ranks, missing, wi
 
 
 # -- what moves is what the plan says ---------------------------------------------------------------------------------
+
+HEADER = 8
+"""The bytes of the digest that goes with each small message; a plan counts without them."""
 
 CHANGES = {  # of one step, in one group of all ranks
     "rows to columns": ((4,), ["x", U], [U, "x"]),
@@ -300,7 +303,7 @@ def test_what_the_plan_predicts_is_what_is_counted(ranks, hosts, relays, change,
             for peer, host in enumerate(HOSTS[hosts])
             if host == HOSTS[hosts][device] and host is not ALONE and peer != device
         }
-        assert over_mpi == Counter({peer: count for peer, count in found.items() if peer not in shared})
+        assert over_mpi == Counter({peer: count + HEADER for peer, count in found.items() if peer not in shared})
 
 
 @pytest.mark.parametrize("seed", sampled(range(60), 15))

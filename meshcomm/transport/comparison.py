@@ -1,0 +1,164 @@
+"""How ranks that exchange over MPI find that they make different calls: the digest of all calls goes with the data.
+
+In a small exchange it goes in the same messages, as a `Header`. In a large one, whose blocks need not be packed, it is
+compared `beside` the data, in a reduction that does not wait. Either way no data leave the call before it is compared.
+"""
+
+from collections.abc import Sequence
+from struct import Struct
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+
+from meshcomm._tuning import HEADER_UP_TO
+from meshcomm._types import Indices
+from meshcomm.errors import CollectiveMismatch
+from meshcomm.layouts.boxes import Boxes
+from meshcomm.ranks.communicator import Comparison
+from meshcomm.ranks.teams import Group
+from meshcomm.transport.exchange import Tensor, Terms
+
+_NUMBER = Struct("<q")
+
+Blocks: TypeAlias = list[Any]
+"""Buffers of bytes."""
+
+
+class Comparing(Protocol):
+    """How the ranks of an exchange compare their calls."""
+
+    tensors: list[Tensor]
+    """What the messages carry: the tensors of the exchange, and perhaps a header."""
+
+    def begin(self, sources: Blocks, targets: Blocks) -> "tuple[Blocks, Blocks, Begun]":
+        """Begin to compare, and return the blocks of `tensors` before and after. Collective, but does not wait."""
+
+
+class Begun(Protocol):
+    """A comparison that has begun."""
+
+    def test(self) -> bool:
+        """Return whether it is complete; for a header, once the messages are."""
+
+    def check(self) -> None:
+        """Wait until it is complete. ``CollectiveMismatch`` if the ranks make different calls."""
+
+
+def comparing(
+    group: Group, tensors: Sequence[Tensor], terms: Terms, sends_to: Indices, receives_from: Indices
+) -> Comparing:
+    """Return how to compare calls in an exchange of *tensors* over MPI.
+
+    *sends_to* and *receives_from* are the positions of the ranks with which this one exchanges messages.
+    """
+    packed = len(tensors) > 1
+    small = terms.most_bytes <= HEADER_UP_TO
+    scratch = 2 * (terms.most_bytes + _NUMBER.size * len(group.members))
+    # Simulated ranks count bytes, and compare beside them at no cost.
+    if group.team.world.takes_turns or not (packed or (small and scratch <= terms.scratch_limit)):
+        return Beside(group, terms.number, tensors)
+    return Header(group, terms.number, tensors, sends_to, receives_from)
+
+
+class Header:
+    """One number from each rank to its peers, in the same messages as the tensors.
+
+    Parameters
+    ----------
+    group: the ranks that exchange
+    number: names the exchange
+    tensors: what they exchange
+    sends_to, receives_from: the positions of the peers
+    """
+
+    def __init__(
+        self, group: Group, number: int, tensors: Sequence[Tensor], sends_to: Indices, receives_from: Indices
+    ) -> None:
+        self._group, self._number, self._peers = group, number, receives_from
+        count = len(receives_from)
+        first = np.arange(count, dtype=np.intp)
+        one = np.ones((1, 1), dtype=np.intp)
+        sends = Boxes(sends_to, np.zeros(len(sends_to), dtype=np.intp), one - 1, one)
+        receives = Boxes(receives_from, first, first[:, None], first[:, None] + 1)
+        header = Tensor(
+            _NUMBER.size,
+            tensors[0].position,
+            lambda position: ((0, 1),),
+            lambda position: ((0, count),),
+            lambda position: sends,
+            lambda position: receives,
+        )
+        self.tensors = [header, *tensors]
+
+    def begin(self, sources: Blocks, targets: Blocks) -> "tuple[Blocks, Blocks, Begun]":
+        """Add the header that this rank sends, and one to receive those of its peers."""
+        mine = _NUMBER.pack(self._number ^ self._group.team.call_digest)
+        received = bytearray(_NUMBER.size * len(self._peers))
+        return [mine, *sources], [received, *targets], _Received(self._group, self._peers, mine, received)
+
+
+class _Received:
+    """A header, and what takes those of the peers."""
+
+    __slots__ = ("_group", "_mine", "_peers", "_received")
+
+    def __init__(self, group: Group, peers: Indices, mine: bytes, received: bytearray) -> None:
+        self._group, self._peers, self._mine, self._received = group, peers, mine, received
+
+    def test(self) -> bool:
+        return True
+
+    def check(self) -> None:
+        if self._received != self._mine * len(self._peers):
+            differ = np.frombuffer(self._received, dtype=np.int64) != np.frombuffer(self._mine, dtype=np.int64)
+            raise _mismatch(self._group, self._peers[differ].tolist())
+
+
+class Beside:
+    """A reduction over the group, beside the messages.
+
+    Parameters
+    ----------
+    group: the ranks that exchange
+    number: names the exchange
+    tensors: what they exchange
+    """
+
+    def __init__(self, group: Group, number: int, tensors: Sequence[Tensor] = ()) -> None:
+        self._group, self._number = group, number
+        self.tensors = list(tensors)
+
+    def begin(self, sources: Blocks, targets: Blocks) -> "tuple[Blocks, Blocks, Begun]":
+        """Begin the reduction."""
+        return sources, targets, self.start()
+
+    def start(self) -> "Begun":
+        """Begin the reduction. Collective over the group, but does not wait."""
+        communicator = self._group.opened or self._group.communicator()
+        number = self._number ^ self._group.team.call_digest
+        return _Reduced(self._group, communicator.start_comparison(number))
+
+
+class _Reduced:
+    """A reduction that has begun."""
+
+    __slots__ = ("_comparison", "_group")
+
+    def __init__(self, group: Group, comparison: Comparison) -> None:
+        self._group, self._comparison = group, comparison
+
+    def test(self) -> bool:
+        return self._comparison.test()
+
+    def check(self) -> None:
+        if not self._comparison.equal():
+            raise _mismatch(self._group, [])
+
+
+def _mismatch(group: Group, others: list[int]) -> CollectiveMismatch:
+    names = ", ".join(str(group.members[other]) for other in others)
+    if others:
+        found = f"rank {group.team.world.rank} made another collective call than rank{'s' * (len(others) > 1)} {names}"
+    else:
+        found = f"ranks among {', '.join(map(str, group.members))} made different collective calls"
+    return CollectiveMismatch(f"{found}, now or before. MESHCOMM_CHECK=1 will name the calls")
