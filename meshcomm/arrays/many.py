@@ -74,7 +74,7 @@ def relayout_many(
     outs = [None] * len(keys) if out is None else [_item(out, key, keys) for key in keys]
     jobs = list(zip(items, to, outs, strict=True))
     if any(is_traced(item) for item in items):
-        moved = [one(*job, limit, name) for job in jobs]
+        moved = [one(t, layout, name, out=out, max_scratch_bytes=limit) for t, layout, out in jobs]
     else:
         moved = _moved_together(one, jobs, limit, name)
     if isinstance(tensors, Mapping):
@@ -130,7 +130,7 @@ def _moved_together(
             ranks[pair] = None if location_between(*meshes) is None else ranks_between(*meshes)
         its = ranks[pair]
         if its is None:
-            moved[number] = one(tensor, layout, None if wrong else out, limit, name)
+            moved[number] = one(tensor, layout, name, out=None if wrong else out, max_scratch_bytes=limit)
         else:
             together.setdefault(its, []).append((number, (tensor, layout, out)))
     batches = [_Batch([job for _, job in found], limit) for found in together.values()]

@@ -70,7 +70,7 @@ class RelayoutRequest:
 
 
 def start_relayout(
-    tensor: Held, layout: Layout, out: DTensor | None = None, name: str | None = None
+    tensor: Held, layout: Layout, name: str | None = None, *, out: DTensor | None = None
 ) -> RelayoutRequest:
     """Begin a relayout of *tensor* and return a request at once. Collective over the meshes of both.
 
@@ -83,8 +83,8 @@ def start_relayout(
     ----------
     tensor: a DTensor, or a variable that holds one
     layout: the layout of the result
-    out: a tensor of the same shape and dtype in *layout*, to overwrite
     name: how messages name this call while it waits
+    out: a tensor of the same shape and dtype in *layout*, to overwrite
 
     ``LayoutError`` if *tensor* is a plain array or a list. Other errors are those of `relayout`.
 

@@ -62,15 +62,15 @@ def test_all_that_takes_out():
         rows, columns = rows_and_columns(mesh)
         tensor, like = mc.distribute(ARRAY, rows), mc.zeros((3, 3), "f4", columns)
         calls = [
-            lambda out: mc.relayout(tensor, columns, out),
+            lambda out: mc.relayout(tensor, columns, out=out),
             lambda out: mc.relayout_like(tensor, like, out=out),
             lambda out: mc.plan_relayout(ARRAY.shape, "i8", rows, columns).execute(tensor, out=out),
             lambda out: mc.relayout(ARRAY, columns, out=out),
             lambda out: mc.relayout([tensor], [columns], out=[out])[0],
             lambda out: mc.relayout({"a": tensor}, columns, out={"a": out})["a"],
             lambda out: mc.relayout((ARRAY,), (columns,), out=(out,))[0],
-            lambda out: mc.start_relayout(tensor, columns, out).wait(),
-            lambda out: mc.relayout(mc.distribute(ARRAY, Layout([U, "x"], mesh)), Layout([U, mc.MATCH], mesh), out),
+            lambda out: mc.start_relayout(tensor, columns, out=out).wait(),
+            lambda out: mc.relayout(mc.distribute(ARRAY, Layout([U, "x"], mesh)), Layout([U, mc.MATCH], mesh), out=out),
         ]
         for call in calls:
             out = mc.zeros(ARRAY.shape, "i8", columns)
@@ -174,7 +174,7 @@ def test_all_ranks_refuse_what_one_can_see(culprit, what):
             lambda: mc.relayout(tensor, columns, out=out),
             lambda: plan.execute(tensor, out),
             lambda: mc.relayout([tensor, tensor], columns, out=[mc.zeros((7, 6), "i8", columns), out]),
-            lambda: mc.start_relayout(tensor, columns, out),
+            lambda: mc.start_relayout(tensor, columns, out=out),
         ]:
             with pytest.raises(LayoutError, match=text):
                 call()
