@@ -10,7 +10,15 @@ from meshcomm._tracing import is_traced, traced, untraced
 from meshcomm.arrays.compile import Move, prepare
 from meshcomm.arrays.dtensor import DTensor, Held, Tensor, unwrapped
 from meshcomm.arrays.many import are_many, relayout_many
-from meshcomm.arrays.out import agree_on_outs, call_text, distributed, limit_text, outside, relayout_text
+from meshcomm.arrays.out import (
+    call_text,
+    distributed,
+    join_and_raise,
+    limit_text,
+    outside,
+    relayout_text,
+    wrong_out,
+)
 from meshcomm.errors import LayoutError, MeshError
 from meshcomm.layouts.layout import Layout
 from meshcomm.layouts.machine import Machine
@@ -151,12 +159,17 @@ def relayout(
         return distributed(tensor, layout, out)
     source, shape, dtype = tensor.layout, tensor.shape, tensor.dtype
     with collective(name or "relayout", source.mesh, layout.mesh) as here:
-        if out is not None:
-            agree_on_outs([(tensor, out, layout)], here)
+        wrong = None if out is None else wrong_out(tensor, out, layout)
         if here is None:
+            if wrong is not None:
+                raise wrong
             return outside(out, plan_relayout(shape, dtype, source, layout, max_scratch_bytes))
         key = source, layout, shape, dtype, max_scratch_bytes
-        move = program(here.team, key, _described, _built, tensor, layout, max_scratch_bytes, here, exchanges=True)
+        move = program(
+            here.team, key, _described, _built, tensor, layout, max_scratch_bytes, here, exchanges=True, error=wrong
+        )
+        if wrong is not None:
+            join_and_raise(wrong, lambda: move(tensor.local, None))
         block = move(tensor.local, None if out is None else out.local)
     if out is not None:
         return out
@@ -253,11 +266,14 @@ def _execute(plan: Plan, tensor: object, out: DTensor | None) -> DTensor:
             f"not for {tensor!r}"
         )
     with collective("plan.execute", tensor.layout.mesh, plan.target.mesh) as here:
-        if out is not None:
-            agree_on_outs([(tensor, out, plan.target)], here)
+        wrong = None if out is None else wrong_out(tensor, out, plan.target)
         if here is None:
+            if wrong is not None:
+                raise wrong
             return outside(out, plan)
-        move = program(here.team, plan, _described_plan, prepare, plan, here, exchanges=True)
+        move = program(here.team, plan, _described_plan, prepare, plan, here, exchanges=True, error=wrong)
+        if wrong is not None:
+            join_and_raise(wrong, lambda: move(tensor.local, None))
         block = move(tensor.local, None if out is None else out.local)
     return DTensor(block, plan.target, plan.shape, plan.dtype) if out is None else out
 
