@@ -11,6 +11,7 @@ one of the two values.
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.mem cimport PyMem_Free, PyMem_Malloc
+from libc.stdlib cimport qsort
 
 cdef extern from "Python.h":
     const Py_ssize_t PY_SSIZE_T_MAX
@@ -351,6 +352,51 @@ cdef class Packing:
         cdef Py_ssize_t stop = self.nbytes if i == list.count - 1 else list.box[i + 1].target
         cdef Py_ssize_t items = (stop - list.box[i].target) // self.itemsize
         return (number * (items // rounds) + min(number, items % rounds)) * self.itemsize
+
+
+cdef struct Extent:
+    const char *start
+    const char *stop
+    bint written
+
+
+cdef int _earlier(const void *a, const void *b) noexcept nogil:
+    cdef const char *first = (<const Extent *> a).start
+    cdef const char *second = (<const Extent *> b).start
+    return (first > second) - (first < second)
+
+
+def overlap(written, read):
+    """Return whether one of the buffers *written* shares memory with another one, written or read.
+
+    >>> import numpy as np
+    >>> bytes_ = np.zeros(8, np.uint8)
+    >>> overlap([bytes_[:4]], [bytes_[4:]]), overlap([bytes_[:5]], [bytes_[4:]]), overlap([], [bytes_, bytes_])
+    (False, True, False)
+    """
+    cdef list buffers = [*written, *read]
+    cdef Py_ssize_t count = 0, i, writes = len(written)
+    cdef const char *end = NULL  # of all buffers before this one
+    cdef const char *end_written = NULL
+    cdef Extent *extents = <Extent *> _allocate(len(buffers) * sizeof(Extent))
+    cdef Py_buffer view
+    try:
+        for i in range(len(buffers)):
+            PyObject_GetBuffer(buffers[i], &view, PyBUF_SIMPLE)
+            if view.len:
+                extents[count] = Extent(<const char *> view.buf, <const char *> view.buf + view.len, i < writes)
+                count += 1
+            PyBuffer_Release(&view)
+        qsort(extents, count, sizeof(Extent), &_earlier)
+        for i in range(count):
+            if extents[i].start < (end if extents[i].written else end_written):
+                return True
+            end = max(end, extents[i].stop)
+            if extents[i].written:
+                end_written = max(end_written, extents[i].stop)
+        return False
+    finally:
+        PyMem_Free(extents)
 
 
 cdef class _Boxes:

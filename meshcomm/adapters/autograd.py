@@ -157,7 +157,7 @@ def _reduce_scatter_vjp(ans: Value, x: Value, *call: Value) -> VJP:
     return lambda g: gradients.reduce_scatter_vjp(g, groups, dimension, comm)
 
 
-defvjp(_PRIMITIVES[relayout], lambda ans, x, *_: lambda g: like(g, x), None)
+defvjp(_PRIMITIVES[relayout], lambda ans, x, *_, **__: lambda g: like(g, x), None, None)
 defvjp(_PRIMITIVES[whole], lambda ans, x: lambda g: relayout(g, x.layout))
 defvjp(_PRIMITIVES[spread], lambda ans, x, axes, *_: lambda g: like(sum_over(g, axes), x), None, None, None)
 defvjp(_PRIMITIVES[collectives.all_to_all], lambda ans, x, *call: lambda g: gradients.all_to_all_vjp(g, *call))

@@ -1,7 +1,6 @@
 """Relayouts of several tensors: small tensors that the same ranks exchange share one exchange."""
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Hashable, Mapping, Sequence, Set
 from typing import Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
@@ -9,10 +8,10 @@ import numpy as np
 from meshcomm._tracing import Value, is_traced, untraced
 from meshcomm._tuning import DEFAULT_SCRATCH, MERGED_UP_TO
 from meshcomm._types import Array, Ranks
-from meshcomm.arrays.compile import Move, exchanging_steps, most_bytes, prepare, prepare_together
+from meshcomm.arrays.compile import exchanging_steps, most_bytes, prepare, prepare_together
 from meshcomm.arrays.dtensor import DTensor, unwrapped
-from meshcomm.arrays.out import agree_on_outs, call_text, distributed, limit_text, wrong_out
-from meshcomm.errors import LayoutError, MeshcommError
+from meshcomm.arrays.out import call_text, distributed, limit_text, wrong_outs
+from meshcomm.errors import LayoutError
 from meshcomm.layouts.layout import Layout
 from meshcomm.layouts.machine import Machine
 from meshcomm.layouts.refinement import ranks_between
@@ -21,11 +20,8 @@ from meshcomm.ranks.calls import collective, program
 from meshcomm.ranks.meshes import location_between
 from meshcomm.ranks.teams import Location
 
-MoveAll: TypeAlias = Callable[[list[Array | None], list[Array | None], list[bool]], list[Array | None]]
-"""From blocks to new blocks, written into those of the second list; the third says which tensors have an *out*.
-
-A tensor that is overwritten has no block on ranks outside of its mesh. So all ranks can go by the third list only.
-"""
+MoveAll: TypeAlias = Callable[[list[Array | None], list[Array | None]], list[Array | None]]
+"""From blocks to new blocks, written into those of the second list where it has some."""
 
 One: TypeAlias = Callable[..., DTensor]
 """The relayout of one tensor; it may go through autograd."""
@@ -74,7 +70,7 @@ def relayout_many(
     outs = [None] * len(keys) if out is None else [_item(out, key, keys) for key in keys]
     jobs = list(zip(items, to, outs, strict=True))
     if any(is_traced(item) for item in items):
-        moved = [one(*job, limit, name) for job in jobs]
+        moved = [one(t, layout, name, out=out, max_scratch_bytes=limit) for t, layout, out in jobs]
     else:
         moved = _moved_together(one, jobs, limit, name)
     if isinstance(tensors, Mapping):
@@ -113,16 +109,20 @@ def _moved_together(
     """Return the new tensors; those of the same ranks move in one batch. Collective over the meshes."""
     given = [out for _, _, out in jobs if out is not None]
     read = {id(item) for item, _, _ in jobs}
+    wrong: Exception | None = None  # what this rank has to raise, once all ranks that it communicates with know of it
     if len({*map(id, given), *read}) < len(given) + len(read):
-        raise LayoutError("out may name no tensor twice, and none of the tensors that are read")
+        wrong = LayoutError("out may name no tensor twice, and none of the tensors that are read")
     jobs = [(unwrapped(item), layout, out) for item, layout, out in jobs]
-    wrong = wrong_out([(t, out, layout) for t, layout, out in jobs if out is not None and isinstance(t, DTensor)])
+    wrong = wrong or wrong_outs([(t, out, to) for t, to, out in jobs if out is not None and isinstance(t, DTensor)])
     moved: dict[int, DTensor] = {}
     together: dict[Ranks, list[tuple[int, Job]]] = {}  # by ranks, which all ranks see alike
     ranks: dict[tuple[int, int], Ranks | None] = {}  # of each pair of meshes; None where this rank is outside of both
     for number, (tensor, layout, out) in enumerate(jobs):
         if not isinstance(tensor, DTensor):
-            moved[number] = distributed(tensor, layout, out)
+            try:
+                moved[number] = distributed(tensor, layout, out)
+            except Exception as error:
+                wrong = wrong or error
             continue
         meshes = tensor.layout.mesh, layout.mesh
         pair = id(meshes[0]), id(meshes[1])
@@ -130,19 +130,22 @@ def _moved_together(
             ranks[pair] = None if location_between(*meshes) is None else ranks_between(*meshes)
         its = ranks[pair]
         if its is None:
-            moved[number] = one(tensor, layout, None if wrong else out, limit, name)
+            moved[number] = one(tensor, layout, name, out=None if wrong else out, max_scratch_bytes=limit)
         else:
             together.setdefault(its, []).append((number, (tensor, layout, out)))
     batches = [_Batch([job for _, job in found], limit) for found in together.values()]
     for each in batches:
         each.check()
-    if wrong is not None:
-        for each in batches:
-            each.refuse(name, wrong)
-        raise wrong
     for each, found in zip(batches, together.values(), strict=True):
-        for (number, job), block in zip(found, each.run(name), strict=True):
+        try:
+            blocks = each.run(name, wrong)
+        except Exception as error:  # the ranks of the other batches have to hear of it
+            wrong = wrong or error
+            continue
+        for (number, job), block in zip(found, blocks, strict=True):
             moved[number] = _result(job, block)
+    if wrong is not None:
+        raise wrong
     return [moved[number] for number in range(len(jobs))]
 
 
@@ -160,8 +163,8 @@ class _Batch:
 
     def __init__(self, jobs: Sequence[Job], limit: int | None) -> None:
         self._jobs, self._limit = jobs, limit
-        self._into = [(tensor, out, layout) for tensor, layout, out in jobs if out is not None]
-        self._specs = tuple([(t.layout, layout, t.shape, t.dtype) for t, layout, _ in jobs])
+        # Whether an out is given, not whether this rank has its block: all ranks see this alike.
+        self._specs = tuple([(t.layout, layout, t.shape, t.dtype, out is not None) for t, layout, out in jobs])
 
     def check(self) -> None:
         """Raise what planning raises, unless this was planned before.
@@ -174,20 +177,18 @@ class _Batch:
         if not here.team.knows((self._specs, self._limit)):
             self._plans(None)
 
-    def refuse(self, name: str | None, wrong: MeshcommError) -> None:
-        """Tell the other ranks what is *wrong*, which this rank may see alone. Collective over the team."""
-        with self._call(name) as here, suppress(MeshcommError):
-            agree_on_outs(self._into, here, wrong)
+    def run(self, name: str | None, wrong: Exception | None) -> list[Array | None]:
+        """Return the new blocks. Collective over the team.
 
-    def run(self, name: str | None) -> list[Array | None]:
-        """Return the new blocks. Collective over the team."""
+        If something is *wrong*, which this rank may see alone, no out is written to, and ranks that see nothing wrong
+        raise an error.
+        """
         with self._call(name) as here:
             assert here is not None
-            agree_on_outs(self._into, here)
-            outs = [None if out is None else out.local for _, _, out in self._jobs]
-            move = program(here.team, (self._specs, self._limit), self._described, self._built, here)
-            given = [out is not None for _, _, out in self._jobs]
-            moved: list[Array | None] = move([t.local for t, _, _ in self._jobs], outs, given)
+            key = self._specs, self._limit
+            move = program(here.team, key, self._described, self._built, here, error=wrong)
+            outs = [None if out is None or wrong is not None else out.local for _, _, out in self._jobs]
+            moved: list[Array | None] = move([t.local for t, _, _ in self._jobs], outs)
         return moved
 
     def _call(self, name: str | None) -> collective:
@@ -195,50 +196,51 @@ class _Batch:
         return collective(name or f"relayout of {len(self._jobs)} tensors", tensor.mesh, layout.mesh)
 
     def _described(self, here: Location) -> str:
-        return "; ".join(call_text("relayout", t, layout) for t, layout, _ in self._jobs) + limit_text(self._limit)
+        calls = [call_text("relayout", t, to) + ("" if out is None else " into out") for t, to, out in self._jobs]
+        return "; ".join(calls) + limit_text(self._limit)
 
     def _built(self, here: Location) -> MoveAll:
-        return prepare_many(self._plans(here.team.machine), here, self._limit)
+        # What is written to outs does not lie in one stretch of memory, and moves by itself.
+        alone = {number for number, (*_, given) in enumerate(self._specs) if given}
+        return _prepare_many(self._plans(here.team.machine), here, self._limit, alone)
 
     def _plans(self, machine: Machine | None) -> list[Plan]:
-        return [plan_relayout(shape, dtype, a, b, self._limit, machine) for a, b, shape, dtype in self._specs]
+        return [plan_relayout(shape, dtype, a, b, self._limit, machine) for a, b, shape, dtype, _ in self._specs]
 
 
-def prepare_many(plans: Sequence[Plan], here: Location, limit: int | None) -> MoveAll:
+def _prepare_many(plans: Sequence[Plan], here: Location, limit: int | None, alone: Set[int]) -> MoveAll:
     """Return a function that makes the new blocks of *plans*. To call it is Collective over the team.
 
-    The plans together keep to *limit* bytes of scratch.
+    The plans together keep to *limit* bytes of scratch. Those of the numbers *alone* share no exchange.
     """
-    merged = [(numbers, prepare_together([plans[n] for n in numbers], here)) for numbers in _alike(plans, limit)]
-    alone = set(range(len(plans))).difference(*(numbers for numbers, _ in merged))
-    moves: dict[int, Move] = {}
+    groups = _alike(plans, limit, alone)
+    merged = [(numbers, prepare_together([plans[n] for n in numbers], here)) for numbers in groups]
+    one_by_one = sorted({*range(len(plans))}.difference(*groups))
+    moves = [(number, prepare(plans[number], here)) for number in one_by_one]
 
-    def run(blocks: list[Array | None], outs: list[Array | None], given: list[bool]) -> list[Array | None]:
+    def run(blocks: list[Array | None], outs: list[Array | None]) -> list[Array | None]:
         found: list[Array | None] = list(outs)
-        one_by_one = set(alone)
         for numbers, together in merged:
-            if any(given[number] for number in numbers):
-                one_by_one.update(numbers)  # these new blocks do not lie in one stretch of memory
-                continue
             for number, block in zip(numbers, together([blocks[n] for n in numbers]), strict=True):
                 found[number] = block
-        for number in sorted(one_by_one):
-            if number not in moves:  # made when it is first needed
-                moves[number] = prepare(plans[number], here)
-            found[number] = moves[number](blocks[number], outs[number])
+        for number, move in moves:
+            found[number] = move(blocks[number], outs[number])
         return found
 
     return run
 
 
-def _alike(plans: Sequence[Plan], limit: int | None) -> list[list[int]]:
-    """Return the numbers of plans that can share an exchange: one small step each, among the same ranks."""
+def _alike(plans: Sequence[Plan], limit: int | None, alone: Set[int]) -> list[list[int]]:
+    """Return the numbers of plans that can share an exchange: one small step each, among the same ranks.
+
+    Those of the numbers *alone* do not.
+    """
     groups: dict[Hashable, list[list[int]]] = {}
     free: dict[Hashable, int] = {}
     scratch = DEFAULT_SCRATCH if limit is None else limit
     for number, plan in enumerate(plans):
         steps = exchanging_steps(plan)
-        if len(steps) != 1 or steps[0] is not plan.steps[-1]:
+        if number in alone or len(steps) != 1 or steps[0] is not plan.steps[-1]:
             continue
         (step,) = steps
         if step.rounds > 1 or most_bytes(step) > MERGED_UP_TO:

@@ -2,9 +2,10 @@
 
 import atexit
 
+from meshcomm._types import Array
 from meshcomm.arrays.compile import Start, prepare_start
 from meshcomm.arrays.dtensor import DTensor, Held, unwrapped
-from meshcomm.arrays.out import agree_on_outs, call_text, outside
+from meshcomm.arrays.out import call_text, join_and_raise, outside, wrong_out
 from meshcomm.errors import LayoutError
 from meshcomm.layouts.layout import Layout
 from meshcomm.plans.plan import plan_direct
@@ -70,7 +71,7 @@ class RelayoutRequest:
 
 
 def start_relayout(
-    tensor: Held, layout: Layout, out: DTensor | None = None, name: str | None = None
+    tensor: Held, layout: Layout, name: str | None = None, *, out: DTensor | None = None
 ) -> RelayoutRequest:
     """Begin a relayout of *tensor* and return a request at once. Collective over the meshes of both.
 
@@ -83,8 +84,8 @@ def start_relayout(
     ----------
     tensor: a DTensor, or a variable that holds one
     layout: the layout of the result
-    out: a tensor of the same shape and dtype in *layout*, to overwrite
     name: how messages name this call while it waits
+    out: a tensor of the same shape and dtype in *layout*, to overwrite
 
     ``LayoutError`` if *tensor* is a plain array or a list. Other errors are those of `relayout`.
 
@@ -104,17 +105,25 @@ def start_relayout(
         raise LayoutError(f"a relayout goes to a Layout, not {type(layout).__name__} ({layout!r})")
     source, shape, dtype = tensor.layout, tensor.shape, tensor.dtype
     with collective(name or "start_relayout", source.mesh, layout.mesh) as here:
-        if out is not None:
-            agree_on_outs([(tensor, out, layout)], here)
+        wrong = None if out is None else wrong_out(tensor, out, layout)
         if here is None:
+            if wrong is not None:
+                raise wrong
             result = outside(out, plan_direct(shape, dtype, source, layout))
             return RelayoutRequest(result, source, None, None)
         key = "start", source, layout, shape, dtype
-        start = program(here.team, key, _described, _built, tensor, layout, here)
+        start = program(here.team, key, _described, _built, tensor, layout, here, error=wrong)
+        if wrong is not None:
+            join_and_raise(wrong, lambda: _complete(*start(tensor.local, None)))
         exchange, block = start(tensor.local, None if out is None else out.local)
     if out is None:
         out = DTensor(block, layout if layout.match_axis is None else layout.matched(source), shape, dtype)
     return RelayoutRequest(out, source, exchange, here.team)
+
+
+def _complete(exchange: Pending | None, block: Array | None) -> None:
+    if exchange is not None:
+        exchange.wait()
 
 
 def _held(tensor: object) -> DTensor:

@@ -1,25 +1,26 @@
 """Relayouts that write into tensors that exist, and the texts that ranks compare about a relayout."""
 
-import weakref
-from collections.abc import Iterable, Sequence
-from typing import TypeAlias
+from collections.abc import Callable, Sequence
+from typing import NoReturn, TypeAlias
+
+import numpy as np
 
 from meshcomm._arguments import as_array
-from meshcomm._types import Array, DType, Shape
+from meshcomm._kernels import overlap
+from meshcomm._types import DType, Shape
 from meshcomm.arrays.create import distribute
 from meshcomm.arrays.dtensor import DTensor
 from meshcomm.errors import DTypeError, LayoutError, MeshcommError, ShapeError
 from meshcomm.layouts.layout import Layout
 from meshcomm.memory.blocks import as_bytes
 from meshcomm.plans.plan import Plan
-from meshcomm.ranks import agreement
 from meshcomm.ranks.meshes import location_text
-from meshcomm.ranks.teams import Location
 
 Into: TypeAlias = tuple[DTensor, DTensor, Layout]
 """A tensor, the tensor that its relayout overwrites, and the layout that it goes to."""
 
 READ_ONLY = "out cannot be written to: its block is read-only"
+OVERLAPPING = "out shares memory with a tensor or another out: a relayout reads blocks while it writes others"
 
 
 def distributed(whole: object, layout: Layout, out: DTensor | None) -> DTensor:
@@ -53,77 +54,59 @@ def _layout_text(layout: Layout) -> str:
     return f"{layout.sharding_specs} on the {layout.mesh}"
 
 
-_found_free: dict[int, tuple[weakref.ref[DTensor], weakref.ref[DTensor]]] = {}
-"""By the id of an *out* that all ranks found free: itself, and the tensor that was read then.
+# How a rank may find an out wrong alone
+# ======================================
+#
+# All ranks see shape, dtype and layout of an out. Only one rank may see that its block is read-only, or shares memory
+# with a block that the relayout reads. Whether a rank communicates must not follow from that: another rank may have
+# wrapped the same memory in a new tensor, or none at all. So an error about an out goes with the call:
+#
+# - In a call that is new for the team, the ranks compare it with all other errors, and all raise it.
+# - In a known call, the digest of this rank's calls says that it has an error. Then this rank takes part as if no out
+#   was given, and raises the error. If all ranks find an out wrong, their digests are equal, and all raise the error.
+#   If not, the next comparison of digests, in the same exchange if it has one, finds that the ranks differ.
+#
+# Nothing is remembered about tensors, so nothing hangs on which objects a rank makes for itself.
 
-The entry of a tensor goes when the tensor does, so that a new tensor with its id is checked again.
-"""
+
+def wrong_out(tensor: DTensor, out: object, layout: Layout) -> MeshcommError | None:
+    """Return what is wrong with *out* for a relayout of *tensor*, if anything. Other ranks may find nothing."""
+    try:
+        check_out(out, tensor, layout)
+    except MeshcommError as error:
+        return error
+    assert isinstance(out, DTensor)
+    block = out.local
+    if block is None:
+        return None
+    if not block.flags.writeable:
+        return LayoutError(READ_ONLY)
+    if tensor.local is not None and np.may_share_memory(block, tensor.local):  # exact: both are contiguous
+        return LayoutError(OVERLAPPING)
+    return None
 
 
-def wrong_out(moves: Iterable[Into]) -> MeshcommError | None:
-    """Return what `check_out` finds, if anything."""
+def wrong_outs(moves: Sequence[Into]) -> MeshcommError | None:
+    """Return what is wrong with the outs of several relayouts, if anything. Other ranks may find nothing."""
     try:
         for tensor, out, layout in moves:
             check_out(out, tensor, layout)
     except MeshcommError as error:
         return error
-    return None
-
-
-def agree_on_outs(moves: Sequence[Into], here: Location | None, wrong: MeshcommError | None = None) -> None:
-    """Raise on all ranks unless each can write the blocks of the outs while it reads those of the tensors. Collective.
-
-    Only one rank may see what is wrong. When all pairs were found good before, the ranks do not communicate. A rank
-    outside, where *here* is None, finds what all ranks can see. *wrong* is what this rank found before, if anything.
-    """
-    error: Exception | None = wrong or wrong_out(moves)
-    if here is None:
-        if error is not None:
-            raise error
-        return
-    if error is None:
-        if all(_was_free(out, tensor) for tensor, out, _ in moves):
-            return
-        error = _wrong_with_blocks([tensor for tensor, _, _ in moves], [out for _, out, _ in moves])
-    agreement.agree(here.team, "; ".join(call_text("out of a relayout", t, layout) for t, _, layout in moves), error)
-    for tensor, out, _ in moves:
-        _note_free(out, tensor)
-
-
-def _was_free(out: DTensor, tensor: DTensor) -> bool:
-    found = _found_free.get(id(out))
-    return found is not None and found[0]() is out and found[1]() is tensor
-
-
-def _note_free(out: DTensor, tensor: DTensor) -> None:
-    key = id(out)
-    _found_free[key] = weakref.ref(out, lambda _: _found_free.pop(key, None)), weakref.ref(tensor)
-
-
-def _wrong_with_blocks(tensors: Iterable[DTensor], outs: Sequence[DTensor]) -> Exception | None:
-    if any(out.local is not None and not out.local.flags.writeable for out in outs):
+    written = [out.local for _, out, _ in moves if out.local is not None]
+    if any(not block.flags.writeable for block in written):
         return LayoutError(READ_ONLY)
-    if _overlap((out.local for out in outs), (tensor.local for tensor in tensors)):
-        return LayoutError(
-            "out shares memory with a tensor or another out: a relayout reads blocks while it writes others"
-        )
-    return None
+    read = [tensor.local for tensor, _, _ in moves if tensor.local is not None]
+    return LayoutError(OVERLAPPING) if overlap([*map(as_bytes, written)], [*map(as_bytes, read)]) else None
 
 
-def _overlap(written: Iterable[Array | None], read: Iterable[Array | None]) -> bool:
-    """Return whether a block that is written shares memory with another one, read or written."""
-    blocks = [(block, True) for block in written] + [(block, False) for block in read]
-    end_written = end = 0
-    for start, stop, writes in sorted(
-        (block.__array_interface__["data"][0], block.__array_interface__["data"][0] + block.nbytes, writes)
-        for block, writes in blocks
-        if block is not None and block.nbytes
-    ):
-        if start < (end if writes else end_written):
-            return True
-        end = max(end, stop)
-        end_written = max(end_written, stop) if writes else end_written
-    return False
+def join_and_raise(wrong: Exception, exchange: Callable[[], object]) -> NoReturn:
+    """Take part in the *exchange* of a known call, so that no rank waits for this one, and raise what is *wrong*."""
+    try:
+        exchange()
+    except MeshcommError as error:  # the other ranks found nothing wrong
+        raise wrong from error
+    raise wrong
 
 
 def call_text(operation: str, tensor: DTensor, layout: Layout) -> str:

@@ -10,7 +10,15 @@ from meshcomm._tracing import is_traced, traced, untraced
 from meshcomm.arrays.compile import Move, prepare
 from meshcomm.arrays.dtensor import DTensor, Held, Tensor, unwrapped
 from meshcomm.arrays.many import are_many, relayout_many
-from meshcomm.arrays.out import agree_on_outs, call_text, distributed, limit_text, outside, relayout_text
+from meshcomm.arrays.out import (
+    call_text,
+    distributed,
+    join_and_raise,
+    limit_text,
+    outside,
+    relayout_text,
+    wrong_out,
+)
 from meshcomm.errors import LayoutError, MeshError
 from meshcomm.layouts.layout import Layout
 from meshcomm.layouts.machine import Machine
@@ -32,9 +40,10 @@ Outs: TypeAlias = Sequence[DTensor | None]
 def relayout(
     tensor: Held,
     layout: Layout,
+    name: str | None = None,
+    *,
     out: DTensor | None = None,
     max_scratch_bytes: int | None = None,
-    name: str | None = None,
 ) -> DTensor: ...
 
 
@@ -42,9 +51,10 @@ def relayout(
 def relayout(
     tensor: list[H],
     layout: Layout,
+    name: str | None = None,
+    *,
     out: Outs | None = None,
     max_scratch_bytes: int | None = None,
-    name: str | None = None,
 ) -> list[DTensor]: ...
 
 
@@ -52,9 +62,10 @@ def relayout(
 def relayout(
     tensor: tuple[Held, ...],
     layout: Layout,
+    name: str | None = None,
+    *,
     out: Outs | None = None,
     max_scratch_bytes: int | None = None,
-    name: str | None = None,
 ) -> tuple[DTensor, ...]: ...
 
 
@@ -62,9 +73,10 @@ def relayout(
 def relayout(
     tensor: Mapping[K, Tensor],
     layout: Layout | Mapping[K, Layout],
+    name: str | None = None,
+    *,
     out: Mapping[K, DTensor] | None = None,
     max_scratch_bytes: int | None = None,
-    name: str | None = None,
 ) -> dict[K, DTensor]: ...
 
 
@@ -72,9 +84,10 @@ def relayout(
 def relayout(
     tensor: ArrayLike,
     layout: Layout,
+    name: str | None = None,
+    *,
     out: DTensor | None = None,
     max_scratch_bytes: int | None = None,
-    name: str | None = None,
 ) -> DTensor: ...
 
 
@@ -82,9 +95,10 @@ def relayout(
 def relayout(
     tensor: list[Any],
     layout: Sequence[Layout],
+    name: str | None = None,
+    *,
     out: Outs | None = None,
     max_scratch_bytes: int | None = None,
-    name: str | None = None,
 ) -> list[DTensor]: ...
 
 
@@ -92,14 +106,15 @@ def relayout(
 def relayout(
     tensor: tuple[Tensor, ...],
     layout: Sequence[Layout],
+    name: str | None = None,
+    *,
     out: Outs | None = None,
     max_scratch_bytes: int | None = None,
-    name: str | None = None,
 ) -> tuple[DTensor, ...]: ...
 
 
 def relayout(
-    tensor: object, layout: object, out: Any = None, max_scratch_bytes: int | None = None, name: str | None = None
+    tensor: object, layout: object, name: str | None = None, *, out: Any = None, max_scratch_bytes: int | None = None
 ) -> object:
     """Return *tensor* in another *layout*. Collective over the meshes of both.
 
@@ -113,10 +128,10 @@ def relayout(
         dict of such, in the same order on all ranks. Small tensors of a list share an exchange.
     layout: the layout of the result. MATCH keeps what the tensor has on that axis. For several tensors: one layout for
         all, a list or dict with one for each, or a `LayoutMap`.
+    name: how messages name this call while it waits
     out: a tensor of the same shape and dtype in *layout*, to overwrite and return; for several tensors a list or dict
     max_scratch_bytes: bytes that a rank may use beyond its old and its new block, for the whole call; by default
         32 MiB, or the minimum that is needed if that is more
-    name: how messages name this call while it waits
 
     ``LayoutError`` if the layout has another number of axes than the tensor, or if *out* is in another layout,
     read-only, or in the memory of *tensor*; ``ShapeError`` if *out* has another shape, or the scratch limit cannot be
@@ -138,18 +153,23 @@ def relayout(
         raise LayoutError(f"a relayout goes to a Layout, not {type(layout).__name__} ({layout!r})")
     if not isinstance(tensor, DTensor):
         if is_traced(tensor):
-            return traced(relayout, (tensor, layout, out, max_scratch_bytes, name))
+            return traced(relayout, (tensor, layout, name), out=out, max_scratch_bytes=max_scratch_bytes)
         tensor = unwrapped(tensor)
     if not isinstance(tensor, DTensor):
         return distributed(tensor, layout, out)
     source, shape, dtype = tensor.layout, tensor.shape, tensor.dtype
     with collective(name or "relayout", source.mesh, layout.mesh) as here:
-        if out is not None:
-            agree_on_outs([(tensor, out, layout)], here)
+        wrong = None if out is None else wrong_out(tensor, out, layout)
         if here is None:
+            if wrong is not None:
+                raise wrong
             return outside(out, plan_relayout(shape, dtype, source, layout, max_scratch_bytes))
         key = source, layout, shape, dtype, max_scratch_bytes
-        move = program(here.team, key, _described, _built, tensor, layout, max_scratch_bytes, here, exchanges=True)
+        move = program(
+            here.team, key, _described, _built, tensor, layout, max_scratch_bytes, here, exchanges=True, error=wrong
+        )
+        if wrong is not None:
+            join_and_raise(wrong, lambda: move(tensor.local, None))
         block = move(tensor.local, None if out is None else out.local)
     if out is not None:
         return out
@@ -168,9 +188,10 @@ def _built(tensor: DTensor, layout: Layout, limit: int | None, here: Location) -
 def relayout_like(
     tensor: Tensor,
     layout_tensor: Held,
+    name: str | None = None,
+    *,
     out: DTensor | None = None,
     max_scratch_bytes: int | None = None,
-    name: str | None = None,
 ) -> DTensor:
     """Return *tensor* in the layout of *layout_tensor*. Collective over the meshes of both.
 
@@ -191,7 +212,7 @@ def relayout_like(
     like = unwrapped(untraced(layout_tensor))
     if not isinstance(like, DTensor):
         raise LayoutError(f"layout_tensor must be a DTensor, not {type(like).__name__}")
-    return relayout(tensor, like.layout, out, max_scratch_bytes, name or "relayout_like")
+    return relayout(tensor, like.layout, name or "relayout_like", out=out, max_scratch_bytes=max_scratch_bytes)
 
 
 def machine_of(mesh: Mesh) -> Machine:
@@ -245,11 +266,14 @@ def _execute(plan: Plan, tensor: object, out: DTensor | None) -> DTensor:
             f"not for {tensor!r}"
         )
     with collective("plan.execute", tensor.layout.mesh, plan.target.mesh) as here:
-        if out is not None:
-            agree_on_outs([(tensor, out, plan.target)], here)
+        wrong = None if out is None else wrong_out(tensor, out, plan.target)
         if here is None:
+            if wrong is not None:
+                raise wrong
             return outside(out, plan)
-        move = program(here.team, plan, _described_plan, prepare, plan, here, exchanges=True)
+        move = program(here.team, plan, _described_plan, prepare, plan, here, exchanges=True, error=wrong)
+        if wrong is not None:
+            join_and_raise(wrong, lambda: move(tensor.local, None))
         block = move(tensor.local, None if out is None else out.local)
     return DTensor(block, plan.target, plan.shape, plan.dtype) if out is None else out
 

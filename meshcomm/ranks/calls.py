@@ -17,6 +17,8 @@ from meshcomm.ranks.watchdog import watch
 
 R = TypeVar("R")
 
+_WRONG = fingerprint("something is wrong with this call")  # in the digest of a known call in which a rank has an error
+
 
 class collective:  # noqa: N801 - a context, as contextlib.suppress
     """The envelope of a collective call on *mesh*, or from *mesh* to the mesh *target*.
@@ -65,6 +67,7 @@ def program(
     build: Callable[..., Callable[..., R]],
     *subject: object,
     exchanges: bool = False,
+    error: Exception | None = None,
 ) -> Callable[..., R]:
     """Return what runs the call of *key*, on which all ranks of *team* have agreed. Collective over the team.
 
@@ -76,21 +79,25 @@ def program(
     build: returns a function that runs the call, from *subject*; what it raises on one rank, all raise
     subject: what the call is about, for *describe* and *build*
     exchanges: the call exchanges blocks, in which ranks that share memory compare the digests of their calls
+    error: what this rank has found wrong, maybe alone. All ranks raise it if the call is new. In a known call this
+        rank has to take part, and to raise it then; ranks that found nothing wrong will find a difference.
     """
     if key is not None and not agreement.checks_every_call():
         known = team.recall(key, exchanges)
         if known is not None:
+            if error is not None:
+                team.call_digest ^= _WRONG
             if team.comparison_due:
                 agreement.compare_known(team)
             return known.run
-    error = None
     run: Callable[..., R] | None = None
     try:
         _ = team.machine  # which a plan depends on, agreed on when the team first communicates
         kept = team.kept(key) if key is not None else None
-        run = kept.run if kept is not None else build(*subject)
+        if error is None:
+            run = kept.run if kept is not None else build(*subject)
     except Exception as problem:
-        error = problem
+        error = error or problem
     call = describe(*subject)
     agreement.agree(team, call, error)
     assert run is not None

@@ -1,6 +1,5 @@
 """Results in memory that the caller has, and plans that are executed again and again, on simulated ranks."""
 
-import gc
 import tracemalloc
 import weakref
 from importlib import import_module
@@ -10,7 +9,6 @@ import pytest
 
 import meshcomm as mc
 from meshcomm import DTypeError, Layout, LayoutError, MeshError, ShapeError, _tuning
-from meshcomm.arrays import out as out_module
 from meshcomm.ranks import agreement
 from meshcomm.ranks.simulate import SimulatedCommunicator
 from meshcomm.ranks.teams import Team
@@ -61,16 +59,19 @@ def test_all_that_takes_out():
         mesh = grid()
         rows, columns = rows_and_columns(mesh)
         tensor, like = mc.distribute(ARRAY, rows), mc.zeros((3, 3), "f4", columns)
+        moved = mc.distribute(ARRAY, columns)
         calls = [
-            lambda out: mc.relayout(tensor, columns, out),
+            lambda out: mc.relayout(tensor, columns, out=out),
             lambda out: mc.relayout_like(tensor, like, out=out),
             lambda out: mc.plan_relayout(ARRAY.shape, "i8", rows, columns).execute(tensor, out=out),
             lambda out: mc.relayout(ARRAY, columns, out=out),
             lambda out: mc.relayout([tensor], [columns], out=[out])[0],
             lambda out: mc.relayout({"a": tensor}, columns, out={"a": out})["a"],
             lambda out: mc.relayout((ARRAY,), (columns,), out=(out,))[0],
-            lambda out: mc.start_relayout(tensor, columns, out).wait(),
-            lambda out: mc.relayout(mc.distribute(ARRAY, Layout([U, "x"], mesh)), Layout([U, mc.MATCH], mesh), out),
+            lambda out: mc.start_relayout(tensor, columns, out=out).wait(),
+            lambda out: mc.relayout(
+                mc.distribute(ARRAY, Layout([U, "x"], mesh)), Layout([U, mc.MATCH], mesh), out=out
+            ),
         ]
         for call in calls:
             out = mc.zeros(ARRAY.shape, "i8", columns)
@@ -174,7 +175,7 @@ def test_all_ranks_refuse_what_one_can_see(culprit, what):
             lambda: mc.relayout(tensor, columns, out=out),
             lambda: plan.execute(tensor, out),
             lambda: mc.relayout([tensor, tensor], columns, out=[mc.zeros((7, 6), "i8", columns), out]),
-            lambda: mc.start_relayout(tensor, columns, out),
+            lambda: mc.start_relayout(tensor, columns, out=out),
         ]:
             with pytest.raises(LayoutError, match=text):
                 call()
@@ -210,39 +211,138 @@ def test_results_in_one_memory_are_refused():
     simulated(2, program)
 
 
-# -- what is remembered about tensors that were free ------------------------------------------------------------------
+# -- calls that were made before --------------------------------------------------------------------------------------
 
 
-def test_nothing_keeps_tensors_that_were_written_to():
-    """An entry lasts as long as the tensor that is written to, and keeps neither tensor."""
+def into_out(tensor, layout, out):
+    """Every call that writes to an out."""
+    plan = mc.plan_relayout(tensor.shape, tensor.dtype, tensor.layout, layout)
+    return [
+        lambda: mc.relayout(tensor, layout, out=out),
+        lambda: plan.execute(tensor, out),
+        lambda: mc.relayout([tensor], layout, out=[out]),
+        lambda: mc.start_relayout(tensor, layout, out=out).wait(),
+    ]
+
+
+@pytest.mark.parametrize("culprits", [[1], [0, 2]])
+def test_ranks_may_wrap_their_blocks_anew(culprits):
+    """What a rank makes for itself, Local and of the same memory, changes nothing for the others."""
+
+    def program(rank):
+        mesh = grid()
+        rows, columns = rows_and_columns(mesh)
+        tensor, out = mc.distribute(ARRAY, rows), mc.zeros(ARRAY.shape, "i8", columns)
+        for turn in range(_tuning.COMPARE_EVERY + 9):
+            if turn > 2 and rank in culprits:
+                tensor = mc.from_local(tensor.local, rows, global_shape=ARRAY.shape)
+                out = mc.from_local(out.local, columns, global_shape=ARRAY.shape)
+            for call in into_out(tensor, columns, out):
+                out.local[...] = 0
+                call()
+                assert is_right(out, ARRAY, columns)
+
+    simulated(4, program)
+
+
+@pytest.mark.parametrize("what", ["read-only", "overlapping", "of another shape"])
+def test_all_ranks_may_find_an_out_wrong_in_a_known_call(what):
+    """All raise the error, the mesh stays usable, and the out stays as it was."""
 
     def program(rank):
         mesh = mc.create_mesh([("x", 2)])
         rows, columns = rows_and_columns(mesh)
-        tensor = mc.distribute(ARRAY, rows)
-        kept = mc.zeros(ARRAY.shape, "i8", columns)
-        mc.relayout(tensor, columns, out=kept)
-        gone = []
-        for _ in range(5):
-            source, out = tensor.copy(), mc.zeros(ARRAY.shape, "i8", columns)
-            mc.relayout(source, columns, out=out)
-            mc.relayout([source], [columns], out=[out])
-            mc.start_relayout(source, columns, out=out).wait()
-            mc.relayout(source, columns, out=kept)
-            assert id(out) in found_free
-            gone += [weakref.ref(source), weakref.ref(out)]
-        read, out = gone[-2](), gone[-1]()
-        assert read is source
-        assert out is not None
-        del source, read, out
-        assert [each() for each in gone] == [None] * 10
-        return id(kept) in found_free
+        tensor, wrong = mc.distribute(ARRAY, rows), mc.ones(ARRAY.shape, "i8", columns)
+        if what == "overlapping":
+            memory, lines = np.ones(45, "i8"), 4 - rank
+            tensor = mc.from_local(memory[: 6 * lines].reshape(lines, 6), rows, ARRAY.shape)
+            wrong = mc.from_local(memory[6 * lines - 1 :][:21].reshape(7, 3), columns, ARRAY.shape)
+        elif what == "read-only":
+            wrong.local.flags.writeable = False
+        else:
+            wrong = mc.ones((7, 5), "i8", columns)
+        before = tensor.to_numpy()
+        good = mc.zeros(ARRAY.shape, "i8", columns)
+        for call in into_out(tensor, columns, good):
+            call()
+        for _ in range(3):
+            for call in into_out(tensor, columns, wrong):
+                with pytest.raises(mc.MeshcommError, match=r"read-only|shares memory|out has shape"):
+                    call()
+            assert (wrong.local == 1).all()
+            mc.relayout(tensor, columns, out=good)
+            assert is_right(good, before, columns)
+        mc.barrier(mesh)
 
-    found_free = out_module._found_free
-    before = set(found_free)
-    assert simulated(2, program) == [True] * 2
-    gc.collect()
-    assert set(found_free) <= before
+    simulated(2, program)
+
+
+def test_what_one_rank_alone_finds_wrong_in_a_known_call_is_found_by_all():
+    """It raises at once, although the others may go on; they find that its calls differ from theirs."""
+
+    def program(rank):
+        mesh = mc.create_mesh([("x", 2)])
+        rows, columns = rows_and_columns(mesh)
+        tensor, out = mc.distribute(ARRAY, rows), mc.zeros(ARRAY.shape, "i8", columns)
+        mc.relayout(tensor, columns, out=out)
+        out.local.flags.writeable = rank != 1
+        if rank == 1:
+            with pytest.raises(LayoutError, match="read-only"):
+                mc.relayout(tensor, columns, out=out)
+        else:
+            assert is_right(mc.relayout(tensor, columns, out=out), ARRAY, columns)
+        with pytest.raises(mc.CollectiveMismatch, match="different calls before"):
+            mc.relayout(tensor, rows)
+
+    simulated(2, program)
+
+
+def test_a_plain_array_among_tensors_with_a_wrong_out():
+    """The ranks that the tensors move among hear of it."""
+
+    def program(rank):
+        mesh = mc.create_mesh([("x", 2)])
+        rows, columns = rows_and_columns(mesh)
+        tensor, out = mc.distribute(ARRAY, rows), mc.zeros(ARRAY.shape, "i8", columns)
+        out.local.flags.writeable = rank != 1
+        for _ in range(2):
+            with pytest.raises(LayoutError, match="read-only"):
+                mc.relayout([ARRAY, tensor], columns, out=[out, None])
+
+    simulated(2, program)
+
+
+def test_outs_of_several_calls_in_one_memory():
+    """Each was free in a call of its own, but they are not in one."""
+
+    def program(rank):
+        mesh = mc.create_mesh([("x", 2)])
+        rows, columns = rows_and_columns(mesh)
+        a, b = mc.zeros((4, 4), "i8", rows), mc.ones((4, 4), "i8", rows)
+        memory = np.zeros((4, 2), "i8")
+        outs = [mc.from_local(memory, columns, global_shape=(4, 4)) for _ in range(2)]
+        mc.relayout([a], columns, out=outs[:1])
+        mc.relayout([b], columns, out=outs[1:])
+        with pytest.raises(LayoutError, match="shares memory"):
+            mc.relayout([a, b], columns, out=outs)
+
+    simulated(2, program)
+
+
+def test_nothing_keeps_tensors_that_were_written_to():
+    def program(rank):
+        mesh = mc.create_mesh([("x", 2)])
+        rows, columns = rows_and_columns(mesh)
+        kept, gone = mc.zeros(ARRAY.shape, "i8", columns), []
+        for _ in range(5):
+            source, out = mc.distribute(ARRAY, rows), mc.zeros(ARRAY.shape, "i8", columns)
+            for call in into_out(source, columns, out) + into_out(source, columns, kept):
+                call()
+            gone += [weakref.ref(source), weakref.ref(out)]
+            del source, out, call
+        return [each() for each in gone]
+
+    assert simulated(2, program) == [[None] * 10] * 2
 
 
 # -- plans that are executed ------------------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 """relayout and relayout_like on simulated ranks: recorded results of TensorFlow, and laws."""
 
 import json
+from importlib import import_module
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 
 import meshcomm as mc
 from meshcomm import Layout, LayoutError
+from meshcomm.ranks.calls import collective
 from support.paths import DATA
 from support.reference import blocks_of, lockstep, mesh_of, numbered, random_bits, same_bits, simulated
 from support.sampling import examples
@@ -253,3 +255,29 @@ def test_permuted_and_partial_meshes():
 
     for devices in ([0, 1, 2, 3], [3, 1], [2, 0, 3], [1], [3, 2, 1, 0]):
         simulated(4, program, devices)
+
+
+def test_the_third_argument_is_a_name(monkeypatch):
+    """As on TensorFlow's pages; what is ours is given by keyword only."""
+    relayouts, requests = (import_module(f"meshcomm.arrays.{name}") for name in ("relayout", "nonblocking"))
+    names = []
+
+    def named(operation, *meshes):
+        names.append(operation)
+        return collective(operation, *meshes)
+
+    monkeypatch.setattr(relayouts, "collective", named)
+    monkeypatch.setattr(requests, "collective", named)
+
+    def program(rank):
+        rows, columns = (Layout(specs, mc.create_mesh([("x", 1)])) for specs in (["x", U], [U, "x"]))
+        tensor = mc.distribute(numbered((4, 4)), rows)
+        mc.relayout(tensor, columns, "a")
+        mc.relayout_like(tensor, tensor, "b")
+        mc.start_relayout(tensor, columns, "c").wait()
+        for call in (mc.relayout, mc.relayout_like, mc.start_relayout):
+            with pytest.raises(TypeError, match="positional"):
+                call(tensor, columns, None, tensor)
+
+    simulated(1, program)
+    assert names == ["a", "b", "c"]

@@ -113,6 +113,19 @@ def test_ranks_that_share_memory_see_that_another_one_agrees(job, case, ranks):
     )
 
 
+@pytest.mark.parametrize("shared", ["0", "1G"])
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_an_out_that_one_rank_finds_wrong_in_a_known_call(job, ranks, shared):
+    ended = job(ranks, "one_finds_its_out_wrong", MESHCOMM_SHARED_MEMORY=shared)
+    assert_ended(ended, "LayoutError: out cannot be written to: its block is read-only", "rank 1 of")
+
+
+@pytest.mark.parametrize("shared", ["0", "1G"])
+def test_an_out_that_one_rank_finds_wrong_and_goes_on(job, shared):
+    ended = job(2, "one_finds_its_out_wrong_and_goes_on", MESHCOMM_SHARED_MEMORY=shared)
+    assert_ended(ended, "rank 1 caught: out cannot be written to", "CollectiveMismatch")
+
+
 def test_the_watchdog_ends_what_the_hook_may_not(job, seconds):
     ended = job(2, "one_raises", MESHCOMM_ABORT="0", MESHCOMM_TIMEOUT=f"{seconds}")
     assert_ended(ended, "KeyError: 'culprit'", "rank 0 of 2 ends the job: it has waited", within=seconds + SOON)

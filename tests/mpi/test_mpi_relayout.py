@@ -12,6 +12,7 @@ from mpi4py import MPI
 
 import meshcomm as mc
 from meshcomm import CollectiveMismatch, DTypeError, Layout, LayoutError, MeshError, ShapeError
+from meshcomm._tuning import COMPARE_EVERY
 from meshcomm.arrays import compile
 from meshcomm.ranks.meshes import location_in
 from meshcomm.transport import choose
@@ -231,6 +232,25 @@ def test_an_out_that_is_wrong_on_one_rank():
                 call()
     out = mc.empty((8, 6), "f8", columns)
     assert same_bits(mc.relayout(tensor, columns, out=out).to_numpy(), numbered((8, 6), "f8"))
+
+
+def test_the_last_rank_wraps_its_blocks_anew_in_each_turn():
+    mesh = mesh_of(SIZE)
+    rows, columns = Layout(["x", U], mesh), Layout([U, "x"], mesh)
+    array = numbered((8, 6), "f8")
+    tensor, out = mc.distribute(array, rows), mc.empty((8, 6), "f8", columns)
+    for _ in range(COMPARE_EVERY + 1):
+        if RANK == SIZE - 1:
+            tensor = mc.from_local(tensor.local, rows, global_shape=(8, 6))
+            out = mc.from_local(out.local, columns, global_shape=(8, 6))
+        for call in (
+            lambda t, out: mc.relayout(t, columns, out=out),
+            lambda t, out: mc.relayout([t], [columns], out=[out]),
+            lambda t, out: mc.start_relayout(t, columns, out=out).wait(),
+        ):
+            out.local[...] = 0
+            call(tensor, out)
+            assert same_bits(out.local, array[columns.block_slices((8, 6), mesh.rank)])
 
 
 def test_a_started_relayout_of_others_into_their_tensor():

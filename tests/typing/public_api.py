@@ -84,6 +84,8 @@ def blocks(layout: mc.Layout) -> None:
 def relayouts(t: mc.DTensor, layout: mc.Layout, rules: mc.LayoutMap, array: NDArray[np.float32]) -> None:
     assert_type(mc.relayout(t, layout), mc.DTensor)
     assert_type(mc.relayout(t, layout, out=t, max_scratch_bytes=2**20, name="a"), mc.DTensor)
+    assert_type(mc.relayout(t, layout, "a", out=t), mc.DTensor)
+    assert_type(mc.relayout_like(t, t, "a", out=t), mc.DTensor)
     assert_type(mc.relayout(array, layout), mc.DTensor)
     assert_type(mc.relayout([[1, 2], [3, 4]], layout), mc.DTensor)
     assert_type(mc.relayout_like(array, t), mc.DTensor)
@@ -106,6 +108,8 @@ def wrong_relayouts(t: mc.DTensor, layout: mc.Layout) -> None:
     mc.relayout(t, "x")  # type: ignore[call-overload]
     mc.relayout(t, [layout])  # type: ignore[call-overload]
     mc.relayout(t, layout, out=[t])  # type: ignore[call-overload]
+    mc.relayout(t, layout, t)  # type: ignore[call-overload]
+    mc.start_relayout(t, layout, t)  # type: ignore[arg-type]
     mc.relayout({"a": t}, [layout])  # type: ignore[call-overload]
     mc.relayout([t], {"a": layout})  # type: ignore[call-overload]
 

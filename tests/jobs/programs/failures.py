@@ -130,6 +130,39 @@ def one_is_wrong_in_a_known_call():
     mc.all_reduce(np.array([None, 1]) if mesh().rank == 1 else np.ones(2), None)
 
 
+def into(out):
+    """A relayout, known after the first turn, and one into *out*."""
+    tensor = mc.distribute(ARRAY, rows())
+    mc.relayout(tensor, columns())
+    return lambda: mc.relayout(tensor, columns(), out=out)
+
+
+def one_finds_its_out_wrong():
+    out = mc.zeros(ARRAY.shape, "f8", columns())
+    call = into(out)
+    call()
+    out.local.flags.writeable = mesh().rank != 1
+    stamp()
+    call()
+    time.sleep(LONG)  # what the others do until the job ends
+
+
+def one_finds_its_out_wrong_and_goes_on():
+    out = mc.zeros(ARRAY.shape, "f8", columns())
+    call = into(out)
+    call()
+    out.local.flags.writeable = mesh().rank != 1
+    stamp()
+    try:
+        call()
+    except mc.LayoutError as error:
+        print(f"rank {mesh().rank} caught: {error}\n", end="", flush=True)
+    out = mc.zeros(ARRAY.shape, "f8", columns())
+    for _ in range(100):
+        mc.relayout(mc.distribute(ARRAY, rows()), columns(), out=out)
+    raise AssertionError("the ranks did not find that they differ")
+
+
 def one_makes_a_new_call():
     exchange()
     tensor = mc.distribute(ARRAY, rows())
