@@ -90,15 +90,41 @@ COMPARE_SHARED_EVERY = 1024
 
 # -- waiting ----------------------------------------------------------------------------------------------------------
 
-WARN_AFTER = 60.0
-"""Seconds that a rank waits in one call before it says so. A compromise: ranks of most programs never wait so long."""
+ASK_AFTER = 2.0
+"""Seconds that a rank waits in one call before it asks who is missing. A compromise: soon for the user, and rare enough
+that the ranks of most programs never ask."""
+
+ASK_EVERY = 1.0
+"""Seconds between two such questions, at first; later an eighth of the time waited, so that questions become rare."""
+
+ANSWER_WITHIN = 1.0
+"""Seconds. A rank that has not answered by then counts as one that gives no answer. Watchdogs answer four times a
+second, unless their process is stopped, or runs code that keeps Python's other threads from running."""
+
+WARN_AFTER = 10.0
+"""Seconds that a rank waits in one call before it says so, and who is missing. A compromise: ranks of most programs
+never wait so long."""
 
 TELL_ERROR_AFTER = 5.0
 """Seconds. A rank with an error waits this long for the other ranks to agree on it before it tells its error: soon
 enough for the user, and late enough that all ranks of a busy machine have reached the call."""
 
-WATCH_EVERY = 0.5
-"""Seconds between two looks of the watchdog. A compromise: all limits are longer, and two looks a second are cheap."""
+WATCH_EVERY = 0.25
+"""Seconds between two looks of the watchdog. A compromise: all limits are longer, and four looks a second, 20 µs each,
+are cheap."""
+
+KEPT_CALLS = 64
+"""Calls that the flight recorder of a rank keeps. A compromise: they take about 10 KB and fill a screen."""
+
+WRITE_WITHIN = 0.6
+"""Seconds that other ranks get to write their flight files before the job ends: two looks of their watchdogs."""
+
+INTERRUPT_WITHIN = 1.0
+"""Seconds after Ctrl-C in which Python must leave the call that it is in; a rank that waits inside MPI cannot."""
+
+LEAVE_WITHIN = 1.0
+"""Seconds. Under ``python -m meshcomm run`` a rank that calls sys.exit with an error waits this long for the others to
+end, too, before it ends the job."""
 
 PAUSE_BEFORE_END = 0.1
 """Seconds before a rank ends the job: its message gets out, and other ranks with the same error can say theirs."""

@@ -31,7 +31,7 @@ from meshcomm.ranks.agreement import fingerprint
 from meshcomm.ranks.calls import program
 from meshcomm.ranks.meshes import world_of
 from meshcomm.ranks.teams import Group, Team
-from meshcomm.ranks.watchdog import waiting
+from meshcomm.ranks.watch import waiting
 from meshcomm.transport.choose import exchange, gathers_at_once, on_arrays
 from meshcomm.transport.comparison import Beside
 from meshcomm.transport.exchange import Terms, from_boxes

@@ -19,6 +19,7 @@ from meshcomm.plans.plan import Plan, plan_relayout
 from meshcomm.ranks.calls import collective, program
 from meshcomm.ranks.meshes import location_between
 from meshcomm.ranks.teams import Location
+from meshcomm.ranks.watch import named
 
 MoveAll: TypeAlias = Callable[[list[Array | None], list[Array | None]], list[Array | None]]
 """From blocks to new blocks, written into those of the second list where it has some."""
@@ -193,7 +194,7 @@ class _Batch:
 
     def _call(self, name: str | None) -> collective:
         tensor, layout, _ = self._jobs[0]
-        return collective(name or f"relayout of {len(self._jobs)} tensors", tensor.mesh, layout.mesh)
+        return collective(named(f"relayout of {len(self._jobs)} tensors", name), tensor.mesh, layout.mesh)
 
     def _described(self, here: Location) -> str:
         calls = [call_text("relayout", t, to) + ("" if out is None else " into out") for t, to, out in self._jobs]

@@ -14,7 +14,7 @@ from meshcomm.ranks.calls import collective, program
 from meshcomm.ranks.communicator import Pending
 from meshcomm.ranks.mpi import is_forked, mpi
 from meshcomm.ranks.teams import Location, Team, Unfinished, never_waited_for
-from meshcomm.ranks.watchdog import waiting
+from meshcomm.ranks.watch import named, waiting, watch
 
 _over_mpi: dict[int, Unfinished] = {}
 """Requests in flight over MPI. MPI writes to their memory even when the program has lost the request and its world."""
@@ -23,12 +23,12 @@ _over_mpi: dict[int, Unfinished] = {}
 class RelayoutRequest:
     """A relayout that may still be in flight, as `start_relayout` returns it. Call `wait` before the program ends."""
 
-    __slots__ = ("_exchange", "_result", "_source", "_team", "_unfinished")
+    __slots__ = ("_exchange", "_number", "_result", "_source", "_team", "_unfinished")
 
     def __init__(self, result: DTensor, source: Layout, exchange: Pending | None, team: Team | None) -> None:
         self._result, self._source, self._exchange, self._team = result, source, exchange, team
         if exchange is not None and team is not None:
-            world = team.world
+            world, self._number = team.world, -team.calls
             self._unfinished = unfinished = _over_mpi if world.guarded else world.unfinished
             unfinished[id(self)] = self
 
@@ -42,6 +42,8 @@ class RelayoutRequest:
         if exchange is None:
             return True
         if not exchange.test():
+            watch.tests += 1
+            watch.tested = "tests of a relayout", self._team, self._number, 0.0
             return False
         self._complete()
         return True
@@ -53,13 +55,14 @@ class RelayoutRequest:
         """
         exchange = self._exchange
         if exchange is not None:
-            with waiting("wait for a relayout", self._team):
+            with waiting("wait for a relayout", self._team, self._number):
                 exchange.wait()
             self._complete()
         return self._result
 
     def _complete(self) -> None:
         self._exchange = None
+        watch.completed += 1
         del self._unfinished[id(self)]
 
     def __str__(self) -> str:
@@ -104,7 +107,7 @@ def start_relayout(
     if not isinstance(layout, Layout):
         raise LayoutError(f"a relayout goes to a Layout, not {type(layout).__name__} ({layout!r})")
     source, shape, dtype = tensor.layout, tensor.shape, tensor.dtype
-    with collective(name or "start_relayout", source.mesh, layout.mesh) as here:
+    with collective(named("start_relayout", name) if name else "start_relayout", source.mesh, layout.mesh) as here:
         wrong = None if out is None else wrong_out(tensor, out, layout)
         if here is None:
             if wrong is not None:

@@ -30,6 +30,7 @@ from meshcomm.ranks.agreement import agree
 from meshcomm.ranks.calls import collective, program
 from meshcomm.ranks.meshes import location_in
 from meshcomm.ranks.teams import Location
+from meshcomm.ranks.watch import named
 
 K = TypeVar("K")
 H = TypeVar("H", bound=Held)
@@ -158,7 +159,7 @@ def relayout(
     if not isinstance(tensor, DTensor):
         return distributed(tensor, layout, out)
     source, shape, dtype = tensor.layout, tensor.shape, tensor.dtype
-    with collective(name or "relayout", source.mesh, layout.mesh) as here:
+    with collective(named("relayout", name) if name else "relayout", source.mesh, layout.mesh) as here:
         wrong = None if out is None else wrong_out(tensor, out, layout)
         if here is None:
             if wrong is not None:

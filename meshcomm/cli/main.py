@@ -1,4 +1,4 @@
-"""The command ``python -m meshcomm``: `run` a program, print `info` about MPI, `calibrate` the cost model.
+"""The command ``python -m meshcomm``: `run` a program, print `info` about MPI, `calibrate` the cost model, read `flights`.
 
 ::
 
@@ -6,13 +6,16 @@
     mpiexec -n 4 python -m meshcomm run -m module args...
     mpiexec -n 4 python -m meshcomm info
     mpiexec -n 4 python -m meshcomm calibrate machine.json
+    python -m meshcomm flights FOLDER
 """
 
 import argparse
 from collections.abc import Sequence
+from pathlib import Path
 
 import meshcomm
 from meshcomm.cli.calibrate import calibrate
+from meshcomm.cli.flights import flights
 from meshcomm.cli.info import info
 from meshcomm.cli.run import run
 from meshcomm.ranks.hosts import MACHINE_FILE
@@ -26,6 +29,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return info()
     if options.command == "calibrate":
         return calibrate(options.file)
+    if options.command == "flights":
+        return flights(Path(options.folder))
     if options.command == "run":
         if not options.program:
             parser.error("run needs a script, or -m and a module")
@@ -68,4 +73,11 @@ def _parser() -> argparse.ArgumentParser:
     calibrate_parser.add_argument(
         "file", nargs="?", help=f"the file to write, for {MACHINE_FILE}; without it, only print the constants"
     )
+    flights_parser = commands.add_parser(
+        "flights",
+        help="read what each rank of a job did last, and find the first difference",
+        description="When a job ends because a rank waits for too long, each rank writes its last calls and where it "
+        "is. Print who is where, the first call that ranks made differently, and the stacks.",
+    )
+    flights_parser.add_argument("folder", help="the folder that the last words of the job name")
     return parser

@@ -6,8 +6,10 @@ import sys
 from pathlib import Path
 from types import TracebackType
 
+from meshcomm._tuning import LEAVE_WITHIN
 from meshcomm.ranks import abort
-from meshcomm.ranks.departures import watch_departures
+from meshcomm.ranks.meshes import common_world
+from meshcomm.ranks.roll_call import leave_all
 
 
 def run(program: list[str], is_module: bool = False) -> None:
@@ -16,14 +18,18 @@ def run(program: list[str], is_module: bool = False) -> None:
     If a rank fails, or ends while others wait for it, the job ends and says why.
     """
     abort.install_hooks()
-    departures = watch_departures()
+    _, ranks = abort.launched() or (0, 1)
+    watched = ranks > 1 and abort.ends_jobs()
+    if watched:
+        world = common_world()
+        world.team(range(world.size)).listen()
     sys.argv[:] = program
     try:
         _execute(program[0], is_module)
     except SystemExit as error:
         code = abort.exit_code(error)
-        if code and departures is not None:
-            departures.wait(code, f"it called sys.exit({error.code!r})")
+        if code and watched and not leave_all(LEAVE_WITHIN):
+            abort.end_job(f"it called sys.exit({error.code!r})", code)
         raise
     except BaseException as error:
         error.with_traceback(_own_frames(error))

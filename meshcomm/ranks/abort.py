@@ -124,16 +124,17 @@ def end_job_of_many(reason: str, code: int = 1) -> None:
 def end_job(reason: str, code: int = 1) -> NoReturn:
     """Name this rank and *reason* on standard error, and end the MPI job with *code*; does not return."""
     say(f"{who()} ends the job: {reason}")
+    here = threading.current_thread() is threading.main_thread()
     MPI = _initialised_mpi()
     if MPI is not None:
         _exit_after(END_WITHIN)
     else:
         # A launcher need not notice that a process ends before it became a rank, and the others would wait for it in
-        # MPI_Init. So become a rank first, which takes until the others are there.
-        _exit_after(timeout_seconds())
+        # MPI_Init. So become a rank first, which takes until the others are there. A watchdog cannot: its main thread
+        # has already waited for that.
+        _exit_after(timeout_seconds() if here else END_WITHIN)
         MPI = mpi()
     time.sleep(PAUSE_BEFORE_END)
-    here = threading.current_thread() is threading.main_thread()
     if MPI.Is_initialized() and not MPI.Is_finalized() and (here or MPI.Query_thread() == MPI.THREAD_MULTIPLE):
         MPI.COMM_WORLD.Abort(code)
     os._exit(code)
@@ -144,12 +145,17 @@ def _initialised_mpi() -> ModuleType | None:
     return MPI if MPI is not None and MPI.Is_initialized() else None
 
 
-def who() -> str:
-    """Return the name of this rank for messages: "rank 1 of 4"."""
+def comm_world() -> tuple[int, int]:
+    """Return the rank of this process in COMM_WORLD and the number of ranks, as far as they are known."""
     MPI = _initialised_mpi()
     if MPI is not None and not MPI.Is_finalized():
-        return f"rank {MPI.COMM_WORLD.rank} of {MPI.COMM_WORLD.size}"
-    rank, size = launched() or (0, 1)
+        return MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size
+    return launched() or (0, 1)
+
+
+def who() -> str:
+    """Return the name of this rank for messages: "rank 1 of 4"."""
+    rank, size = comm_world()
     return f"rank {rank} of {size}"
 
 

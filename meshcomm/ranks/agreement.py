@@ -16,7 +16,9 @@ import numpy as np
 from meshcomm import errors
 from meshcomm.errors import CollectiveMismatch, MeshcommError
 from meshcomm.ranks import watchdog
+from meshcomm.ranks.missing import some
 from meshcomm.ranks.teams import Team
+from meshcomm.ranks.watch import watch
 
 
 @cache
@@ -40,9 +42,9 @@ def agree(team: Team, call: str, error: Exception | None = None) -> None:
         watchdog.install()
     communicator = team.everyone.communicator()
     digest = team.compare(fingerprint(call))
-    watchdog.watch.error = error
+    watch.error = error
     largest = communicator.allreduce_max(np.array([digest, -digest, error is not None], dtype=np.int64))
-    watchdog.watch.error = None
+    watch.error = None
     if not largest[2] and largest[0] == -largest[1]:
         return
     call = call if len(call) < 500 else f"{call[:500]}... (fingerprint {fingerprint(call):x})"
@@ -94,10 +96,5 @@ def _differences(team: Team, calls: list[str]) -> str:
             f"all ranks call {calls[0]} now, but they made different calls before it. "
             "Run the program with MESHCOMM_CHECK=1 to stop at the first difference"
         )
-    lines = [f"  {_some(ranks)}: {call}" for call, ranks in ranks_of.items()]
+    lines = [f"  {some(ranks)}: {call}" for call, ranks in ranks_of.items()]
     return "ranks made different collective calls:\n" + "\n".join(lines)
-
-
-def _some(ranks: list[int]) -> str:
-    more = f" and {len(ranks) - 8} more" if len(ranks) > 8 else ""
-    return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks[:8]))}{more}"

@@ -5,6 +5,7 @@ its program, the ranks agree that they make the same call and that none has an e
 """
 
 from collections.abc import Callable, Hashable
+from time import monotonic
 from typing import TypeVar
 
 from meshcomm.layouts.mesh import Mesh
@@ -13,7 +14,7 @@ from meshcomm.ranks.agreement import fingerprint
 from meshcomm.ranks.meshes import common_world, location_between
 from meshcomm.ranks.simulate import current_world
 from meshcomm.ranks.teams import Location, Program, Team
-from meshcomm.ranks.watchdog import watch
+from meshcomm.ranks.watch import watch
 
 R = TypeVar("R")
 
@@ -49,10 +50,12 @@ class collective:  # noqa: N801 - a context, as contextlib.suppress
     def __enter__(self) -> Location | None:
         here = self._here
         if here is not None:
+            team = here.team
+            team.calls += 1
             watch.count += 1
-            watch.calls.append((self._operation, here.team))
-            if watch.peers is not None:
-                watch.peers.enter(here.team)
+            call = self._operation, team, team.calls, monotonic()
+            watch.calls.append(call)
+            watch.recent.append(call)
         return here
 
     def __exit__(self, *exception: object) -> None:

@@ -17,6 +17,7 @@ from meshcomm.ranks import abort, watchdog
 from meshcomm.ranks.mpi import MPIWorld, mpi_world
 from meshcomm.ranks.simulate import SimulatedWorld, current_world
 from meshcomm.ranks.teams import Location, World
+from meshcomm.ranks.watch import waiting
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -203,5 +204,5 @@ def common_world() -> MPIWorld:
 def _world_on(comm: "MPI.Intracomm") -> MPIWorld:
     """Return the world of *comm*, guarded. Collective over *comm* if it is new."""
     watchdog.install()
-    with watchdog.waiting("the first use of a communicator", None):
+    with waiting("the first use of a communicator", None):
         return mpi_world(comm)

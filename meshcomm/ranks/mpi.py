@@ -5,9 +5,11 @@ or at exit.
 """
 
 import atexit
+import math
 import os
 import time
 from bisect import bisect_left
+from collections.abc import Sequence
 from functools import cache
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -16,11 +18,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshcomm._tuning import LARGEST_MESSAGE, POLL_FROM, POLL_TO
-from meshcomm._types import Bytes, Counts
+from meshcomm._types import Bytes, Counts, Ranks
 from meshcomm.errors import GroupError, MeshError
 from meshcomm.layouts.mesh import Mesh
 from meshcomm.ranks.communicator import Buffers, Communicator, Pending
-from meshcomm.ranks.teams import World
+from meshcomm.ranks.roll_call import RollCall, leave_all
+from meshcomm.ranks.side_channel import SideChannel
+from meshcomm.ranks.teams import Team, World
 
 if TYPE_CHECKING:
     from mpi4py import MPI as MPI_
@@ -174,6 +178,10 @@ class MPICommunicator(Communicator):
     def split(self, color: int, key: int) -> "MPICommunicator":
         return MPICommunicator(self._comm.Split(color, key))
 
+    def side_channel(self) -> SideChannel:
+        """Return a channel for messages besides all calls. Collective over its ranks."""
+        return SideChannel(mpi(), self._comm.Dup())
+
     def progress(self) -> None:
         self._comm.Iprobe()
 
@@ -221,14 +229,22 @@ class MPIWorld(World):
         location = self.here().location(mesh)
         return location.device if location else None
 
-    def ranks_in_comm_world(self, ranks: range | tuple[int, ...]) -> tuple[int, ...]:
-        """Return the ranks in COMM_WORLD, ascending, of these *ranks* of this world."""
+    def ranks_in_comm_world(self, ranks: Ranks) -> tuple[int, ...]:
         here, everyone = self._comm.Get_group(), mpi().COMM_WORLD.Get_group()
         try:
-            return tuple(sorted(here.Translate_ranks(list(ranks), everyone)))
+            return tuple(here.Translate_ranks(list(ranks), everyone))
         finally:
             here.Free()
             everyone.Free()
+
+    def open_roll_call(self, team: Team, communicator: Communicator, hosts: Sequence[str]) -> RollCall | None:
+        MPI = mpi()
+        # The watchdog uses the channel while the main thread is in a call of MPI.
+        if MPI.Query_thread() < MPI.THREAD_MULTIPLE or len(team.ranks) == 1:
+            return None
+        assert isinstance(communicator, MPICommunicator)
+        _leave_when_mpi_ends()
+        return RollCall(communicator.side_channel(), team, self.ranks_in_comm_world(team.ranks), hosts)
 
     def close_mesh(self, mesh: Mesh) -> None:
         """Free the communicators of *mesh*. Collective over the mesh."""
@@ -346,7 +362,21 @@ def open_worlds() -> list[MPIWorld]:
     return list(reversed(_worlds)) if usable else []
 
 
+@cache
+def _leave_when_mpi_ends() -> None:
+    # MPI calls this first when a program ends MPI by itself: from then on no watchdog may use MPI.
+    def leave(comm: object, keyval: int, value: object) -> None:
+        if not _forked:
+            leave_all(math.inf)
+
+    MPI = mpi()
+    MPI.COMM_SELF.Set_attr(MPI.Comm.Create_keyval(delete_fn=leave), None)
+
+
 @atexit.register
 def _free_at_exit() -> None:
-    for world in open_worlds():
+    worlds = open_worlds()
+    if worlds:
+        leave_all(math.inf)
+    for world in worlds:
         world.close()

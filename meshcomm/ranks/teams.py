@@ -50,6 +50,8 @@ from meshcomm.memory._rendezvous import Rendezvous
 from meshcomm.ranks.communicator import Communicator
 from meshcomm.ranks.hosts import agreed_machine
 from meshcomm.ranks.rendezvous import open_rendezvous
+from meshcomm.ranks.roll_call import RollCall
+from meshcomm.ranks.settings import compared_settings
 
 
 class Location(NamedTuple):
@@ -103,6 +105,14 @@ class World(ABC):
     @abstractmethod
     def connect(self, ranks: Ranks) -> Communicator:
         """Return a communicator of our own over *ranks*, ascending. Collective over *ranks*."""
+
+    def open_roll_call(self, team: "Team", communicator: Communicator, hosts: Sequence[str]) -> RollCall | None:
+        """Return how ranks of *team* learn who is missing, if there is a way. Collective over the team."""
+        return None
+
+    def ranks_in_comm_world(self, ranks: Ranks) -> tuple[int, ...]:
+        """Return the ranks in COMM_WORLD of these *ranks* of this world."""
+        return tuple(ranks)
 
     def how_to_grow(self, size: int) -> str:
         """Return advice on how to get a world of *size* ranks."""
@@ -224,6 +234,9 @@ class Team:
     def __init__(self, world: World, ranks: Ranks) -> None:
         self.world = world
         self.ranks = ranks
+        self.calls = 0
+        """How many calls this rank has made on the team."""
+        self.roll_call: RollCall | None = None
         self.call_digest = 0
         """A digest of all calls since the ranks last found that they made the same ones."""
         self.comparison_due = False
@@ -329,16 +342,41 @@ class Team:
                 f"a rank takes part in meshes over more than {TEAMS_PER_WORLD} different sets of ranks; "
                 "close() those that are not needed any more"
             )
+        if self.world.guarded:
+            self._begin_roll_calls(communicator)
         return communicator
+
+    def _begin_roll_calls(self, communicator: Communicator) -> None:
+        try:
+            hosts = compared_settings(communicator, self.ranks)
+        except MeshError:  # on all ranks
+            communicator.free()
+            raise
+        if self.roll_call is None:
+            self.roll_call = self.world.open_roll_call(self, communicator, hosts)
+
+    def listen(self) -> None:
+        """Begin roll calls before the first call on the team. Collective over the team."""
+        communicator = self.world.connect(self.ranks)
+        self._begin_roll_calls(communicator)
+        communicator.free()
 
     def free(self) -> None:
         """Free every communicator of the team. Collective over the team."""
         self._programs.clear()
+        if self.roll_call is not None:
+            self.roll_call.close()
+            self.roll_call = None
         for group in (*self._groups.values(), self.everyone):
             group.free()
         self._groups.clear()
 
     # -- calls --------------------------------------------------------------------------------------------------------
+
+    def number_call(self) -> int:
+        """Count a call of this rank, and return its number."""
+        self.calls += 1
+        return self.calls
 
     def knows(self, key: Hashable) -> bool:
         """Return whether a program is kept for *key*."""

@@ -1,4 +1,4 @@
-"""The watchdog: it ends a job in which a rank waits for too long.
+"""The watchdog: it ends a job in which a rank waits for too long, and says who is missing.
 
 It is one thread for each process. Calls only write what they do; the thread looks at this a few times a second. So a
 call costs next to nothing, and no timer has to be armed.
@@ -6,106 +6,193 @@ call costs next to nothing, and no timer has to be armed.
 
 import contextlib
 import faulthandler
+import os
+import select
+import signal
+import sys
 import threading
 import time
 from functools import cache
-from typing import Protocol
 
-from meshcomm._tuning import TELL_ERROR_AFTER, WARN_AFTER, WATCH_EVERY
+from meshcomm._tuning import (
+    ASK_AFTER,
+    ASK_EVERY,
+    INTERRUPT_WITHIN,
+    TELL_ERROR_AFTER,
+    WARN_AFTER,
+    WATCH_EVERY,
+    WRITE_WITHIN,
+)
+from meshcomm.ranks import flights
 from meshcomm.ranks.abort import end_job, install_hooks, say, timeout_seconds, who
-from meshcomm.ranks.teams import Team
-
-
-class Peers(Protocol):
-    """What is known about ranks that have ended; there is something under ``python -m meshcomm run``."""
-
-    def enter(self, team: Team) -> None:
-        """Count a collective call of this rank on *team*."""
-
-    def lost(self, team: Team) -> str | None:
-        """Say which rank of *team* has ended without the call that this rank is in, or None."""
-
-
-class _Watch:
-    """What this rank is doing; written by the calls, read by the watchdog."""
-
-    __slots__ = ("calls", "count", "error", "peers")
-
-    def __init__(self) -> None:
-        self.count = 0
-        # A call may make another one; the first is what the user called.
-        self.calls: list[tuple[str, Team | None]] = []
-        self.peers: Peers | None = None
-        # What this rank would raise as soon as the others agree.
-        self.error: Exception | None = None
-
-
-watch = _Watch()
-
-
-class waiting:  # noqa: N801 - a context, as contextlib.suppress
-    """A context in which the watchdog knows that this rank is in a collective call.
-
-    *team* is None if there is no team yet.
-    """
-
-    __slots__ = ("_operation", "_team")
-
-    def __init__(self, operation: str, team: Team | None) -> None:
-        self._operation = operation
-        self._team = team
-
-    def __enter__(self) -> None:
-        watch.count += 1
-        watch.calls.append((self._operation, self._team))
-        if watch.peers is not None and self._team is not None:
-            watch.peers.enter(self._team)
-
-    def __exit__(self, *exception: object) -> None:
-        watch.calls.pop()
+from meshcomm.ranks.roll_call import Report, RollCall, open_roll_calls, roll_call_for
+from meshcomm.ranks.watch import Call, watch
 
 
 @cache
 def install() -> None:
     """Make uncaught exceptions and lost ranks end the job; once per process."""
     install_hooks()
-    threading.Thread(target=_watchdog, args=(timeout_seconds(),), name="meshcomm watchdog", daemon=True).start()
+    watchdog = _Watchdog(timeout_seconds(), _signals())
+    threading.Thread(target=watchdog.run, name="meshcomm watchdog", daemon=True).start()
 
 
-_HINT = "If other ranks made another call, MESHCOMM_CHECK=1 will name it"
+def _signals() -> int | None:
+    """Return a file that gets the number of each signal at once, even while Python cannot handle it; None if taken."""
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    try:
+        if signal.set_wakeup_fd(writing, warn_on_full_buffer=False) == -1:
+            os.register_at_fork(after_in_child=_give_up_signals)
+            return reading
+    except ValueError:  # this is not the main thread
+        pass
+    else:
+        _give_up_signals()
+    os.close(reading)
+    os.close(writing)
+    return None
 
 
-def _watchdog(timeout: float) -> None:
-    """Warn about, and then end, a job in which this rank waits in one collective call for too long.
+def _give_up_signals() -> None:
+    with contextlib.suppress(ValueError):
+        signal.set_wakeup_fd(-1)
+
+
+class _Watchdog:
+    """What the thread knows. Ends the job after *timeout* seconds; *signals* is a file with the numbers of signals.
 
     Time is counted in steps of the watchdog, so that the time in which a job is stopped does not count.
     """
-    step = min(WATCH_EVERY, timeout / 10)
-    seen, waited, warned = -1, 0.0, False
-    while True:
-        time.sleep(step)
-        calls = watch.calls[:1]
-        if not calls or watch.count != seen:
-            seen, waited, warned = watch.count, 0.0, False
-            continue
-        waited += step
-        operation, team = calls[0]
-        call = f"{operation} (its call {seen})" + (f" with {len(team.ranks)} ranks" if team is not None else "")
-        lost = watch.peers.lost(team) if watch.peers is not None and team is not None else None
-        if lost or waited >= timeout:
-            _dump()
-            why = f", but {lost}" if lost else f", longer than MESHCOMM_TIMEOUT={timeout:g}. {_HINT}"
-            end_job(f"it has waited {waited:.0f} s in {call}{why}")
-        error = watch.error
-        if error is not None and waited >= TELL_ERROR_AFTER and not warned:
-            warned = True
+
+    def __init__(self, timeout: float, signals: int | None) -> None:
+        self._timeout = timeout
+        self._signals = signals
+        self._step = min(WATCH_EVERY, timeout / 10)
+        self._seen: tuple[int, ...] = ()
+        self._tests = 0
+        self._ask_at = 0.0
+        self._warned = False
+        self._interrupted: float | None = None  # seconds since the signal
+
+    def run(self) -> None:
+        """Look around for ever."""
+        while True:
+            self._sleep()
+            if self._notice_changes():
+                self._restart()
+            else:
+                watch.since += self._step
+            for roll_call in open_roll_calls():
+                roll_call.serve()
+                self._obey(roll_call)
+            call = watch.calls[-1] if watch.calls else watch.testing
+            if call is not None:
+                self._wait(call)
+
+    def _sleep(self) -> None:
+        if self._signals is None:
+            time.sleep(self._step)
+        elif select.select([self._signals], [], [], self._step)[0]:
+            if signal.SIGINT in os.read(self._signals, 64):
+                self._interrupted = 0.0
+            time.sleep(self._step)
+
+    def _notice_changes(self) -> bool:
+        """Return whether this rank has done anything since the last look."""
+        tests, self._tests = self._tests, watch.tests
+        watch.testing = watch.tested if not watch.calls and tests != watch.tests else None
+        seen, self._seen = self._seen, (watch.count, len(watch.calls), watch.completed, watch.testing is None)
+        return seen != self._seen
+
+    def _restart(self) -> None:
+        watch.since = 0.0
+        self._warned, self._interrupted = False, None
+        self._ask_at = min(ASK_AFTER, self._timeout / 3)
+
+    def _obey(self, roll_call: RollCall) -> None:
+        """Do what other ranks, or their answers, demand of all."""
+        if roll_call.expired:
+            flights.write(roll_call.expired)
+        if roll_call.mismatch:
+            self._end(roll_call, f"CollectiveMismatch: {roll_call.mismatch}")
+
+    def _wait(self, call: Call) -> None:
+        """Look after a rank that waits in *call*: ask who is missing, warn, and end the job."""
+        team = call[1]
+        guarded = team is None or team.world.guarded
+        if not guarded or (watch.since >= self._timeout / 3 and not _is_inside()):
+            return
+        waited, text = watch.since, _text(call)
+        roll_call = roll_call_for(team) if team is not None else None
+        if team is not None and roll_call is not None and waited >= self._ask_at:
+            self._ask_at = waited + max(min(ASK_EVERY, self._timeout / 10), waited / 8)
+            roll_call.ask(call, team.world.ranks_in_comm_world(team.ranks))
+        report = roll_call.report if roll_call is not None else None
+        if report is not None and report.count != watch.count:
+            report = None
+        missing = f"\n  {report.text}".replace("\n", "\n  ") if report is not None else ""
+        if report is not None and report.ended:
+            self._end(roll_call, f"it has waited {waited:.0f} s in {text}, but {report.ended}{missing}")
+        if waited >= self._timeout:
+            limit = f"longer than MESHCOMM_TIMEOUT={self._timeout:g}"
+            self._end(roll_call, f"it has waited {waited:.0f} s in {text}, {limit}{missing or _HINT}")
+        self._end_if_interrupted(roll_call, text)
+        self._warn(text, report, missing)
+
+    def _warn(self, text: str, report: Report | None, missing: str) -> None:
+        error, waited = watch.error, watch.since
+        if error is not None and waited >= TELL_ERROR_AFTER and not self._warned:
+            self._warned = True
             told = f"{who()} has to raise {type(error).__name__}: {error}"
-            say(f"{told}\n  It has waited {waited:.0f} s in {call}: the other ranks have not reached this call")
-        if waited >= WARN_AFTER and not warned:
-            warned = True
-            say(f"{who()} has waited {waited:.0f} s in {call}, and goes on waiting")
+            say(f"{told}\n  It has waited {waited:.0f} s in {text}: the other ranks have not reached this call")
+        if waited >= WARN_AFTER and not self._warned:
+            self._warned = True
+            if report is None or report.speaks:
+                say(f"{who()} has waited {waited:.0f} s in {text}, and goes on waiting{missing}")
+
+    def _end_if_interrupted(self, roll_call: RollCall | None, text: str) -> None:
+        if self._interrupted is None or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+            return
+        self._interrupted += self._step
+        if self._interrupted >= INTERRUPT_WITHIN:
+            self._end(roll_call, f"KeyboardInterrupt while it waits in {text}", 128 + signal.SIGINT)
+
+    def _end(self, roll_call: RollCall | None, reason: str, code: int = 1) -> None:
+        """End the job, after all ranks that can have written what they do."""
+        told = flights.write(reason)
+        with contextlib.suppress(Exception):  # standard error may be no file
+            faulthandler.dump_traceback(all_threads=True)
+        if roll_call is not None:
+            roll_call.expire(reason)
+            end = time.monotonic() + WRITE_WITHIN
+            while time.monotonic() < end and not roll_call.over:
+                roll_call.serve()
+                time.sleep(0.05)
+        end_job(f"{reason}{told}", code)
 
 
-def _dump() -> None:
-    with contextlib.suppress(Exception):  # standard error may be no file
-        faulthandler.dump_traceback(all_threads=True)
+_HINT = ". If other ranks made another call, MESHCOMM_CHECK=1 will name it"
+
+
+def _text(call: Call) -> str:
+    _, team, number, _ = call
+    operation = watch.calls[0][0] if watch.calls else call[0]
+    text = f"{operation} (its call {watch.count})"
+    if team is None:
+        return text
+    return f"{text} with {len(team.ranks)} ranks" + (f", call {abs(number)} on these" if number else "")
+
+
+def _is_inside() -> bool:
+    """Return whether a thread of this process is in a function of meshcomm, besides the watchdog.
+
+    A signal handler may raise an exception between two lines of a call, which then looks as if it went on.
+    """
+    package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    for thread, frame in sys._current_frames().items():
+        while thread != threading.get_ident() and frame is not None:
+            if frame.f_code.co_filename.startswith(package):
+                return True
+            frame = frame.f_back  # type: ignore[assignment]
+    return False

@@ -68,7 +68,7 @@ def _launch(ranks, *arguments, cpu=CPU, python=(sys.executable,), **environment)
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("PMI", "MESHCOMM_"))}
     process = subprocess.Popen(
         command,
-        env=OPENMPI | clean | {MARK: mark} | environment,
+        env=OPENMPI | clean | {MARK: mark, "MESHCOMM_FLIGHTS": "0"} | environment,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -1,0 +1,56 @@
+"""``python -m meshcomm flights``."""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from meshcomm.errors import MeshcommError
+from meshcomm.ranks.flights import Flight, first_difference, missing_ranks, read
+from meshcomm.ranks.missing import some
+
+_SHOWN_CALLS = 5
+
+
+def flights(folder: Path) -> int:
+    """Print what the flight files in *folder* say, and return the exit code."""
+    try:
+        found = read(folder)
+    except MeshcommError as error:
+        print(f"meshcomm: {error}", file=sys.stderr)
+        return 2
+    print(summary(found))
+    return 0
+
+
+def summary(found: Sequence[Flight]) -> str:
+    """Return who is where, the first difference between ranks, the last calls of each, and their stacks."""
+    lines = [f"{len(found)} of {max(its['size'] for its in found)} ranks wrote what they did last", ""]
+    lines += [_where(flight) for flight in found]
+    missing = missing_ranks(found)
+    if missing:
+        lines.append(f"{some(missing)} wrote nothing: killed, stopped, or ended before")
+    difference = first_difference(found)
+    lines += ["", f"first difference: {difference}" if difference else "the calls that both remember are the same"]
+    for flight in found:
+        lines += ["", f"rank {flight['rank']} on host {flight['host']}, process {flight['process']}"]
+        lines += [f"  {flight['reason'].splitlines()[0]}", f"  last calls of {len(flight['calls'])} kept:"]
+        lines += [
+            f"    {call['operation']}{_number(call['number'], call['ranks'])}, {flight['written'] - call['began']:.3f} s ago"
+            for call in flight["calls"][-_SHOWN_CALLS:]
+        ]
+        lines += ["  " + line for line in flight["stack"].splitlines()]
+    return "\n".join(lines)
+
+
+def _where(flight: Flight) -> str:
+    if flight["waits"]:
+        doing = f"waits in {flight['waits']}"
+        if flight["calls"]:
+            doing += _number(flight["calls"][-1]["number"], flight["calls"][-1]["ranks"])
+    else:
+        doing = "computes"
+    return f"rank {flight['rank']}: {doing} for {flight['since']:.1f} s"
+
+
+def _number(number: int, ranks: str) -> str:
+    return f", call {abs(number)} on ranks {ranks}" if number else ""

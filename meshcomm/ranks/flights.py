@@ -1,0 +1,171 @@
+"""Flight files: what each rank did last, written when a job ends because a rank waits for too long.
+
+Each rank writes one file of JSON. ``python -m meshcomm flights`` reads those of all ranks.
+"""
+
+import contextlib
+import faulthandler
+import json
+import os
+import tempfile
+import time
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+from typing import TypedDict
+
+from meshcomm.errors import MeshcommError
+from meshcomm.ranks.abort import comm_world
+from meshcomm.ranks.missing import spans
+from meshcomm.ranks.watch import watch
+
+FOLDER = "MESHCOMM_FLIGHTS"
+"""The environment variable that names the folder of the flight files; 0 is none."""
+
+_JOBS = ("SLURM_JOB_ID", "PMIX_NAMESPACE", "PBS_JOBID", "LSB_JOBID")
+"""Environment variables with which batch systems and launchers name a job."""
+
+
+class Flown(TypedDict):
+    """A call of the flight recorder."""
+
+    operation: str
+    ranks: str
+    number: int
+    began: float
+    """Seconds since 1970."""
+
+
+class Flight(TypedDict):
+    """What a rank did last."""
+
+    rank: int
+    size: int
+    host: str
+    process: int
+    reason: str
+    written: float
+    """Seconds since 1970."""
+    waits: str
+    """The operation that it waits in; nothing if it computes."""
+    since: float
+    """For how many seconds this has been so."""
+    calls: list[Flown]
+    stack: str
+
+
+def folder() -> Path | None:
+    """Return the folder for the flight files of this job, or None if there are to be none."""
+    name = os.environ.get(FOLDER, "")
+    if name:
+        return Path(name) if name != "0" else None
+    # Without a name for the job: all ranks of a host have the same launcher.
+    job = next((os.environ[variable] for variable in _JOBS if os.environ.get(variable)), f"{os.getppid()}")
+    return Path(tempfile.gettempdir()) / f"meshcomm-{job.replace('/', '-')}"
+
+
+@cache
+def _first_time() -> list[str]:
+    return []
+
+
+def write(reason: str) -> str:
+    """Write the flight file of this rank, once, and return where it is, as a line for a message."""
+    written = _first_time()
+    if not written:
+        written.append("")
+        with contextlib.suppress(OSError):
+            where = folder()
+            if where is not None:
+                _write(where, reason)
+                written[0] = f"\n  What each rank did last: python -m meshcomm flights {where}"
+    return written[0]
+
+
+def _write(where: Path, reason: str) -> None:
+    if not where.is_dir():
+        with contextlib.suppress(FileExistsError):
+            where.mkdir(mode=0o700, parents=True)
+    if where.is_symlink() or where.stat().st_uid != os.getuid():
+        raise PermissionError(f"{where} belongs to somebody else")
+    flight = _flight(reason)
+    path = where / f"rank-{flight['rank']}.json"
+    new = where / f".{path.name}.{os.getpid()}"
+    new.write_text(json.dumps(flight, indent=1))
+    new.replace(path)
+
+
+def _flight(reason: str) -> Flight:
+    rank, size = comm_world()
+    now, clock = time.time(), time.monotonic()
+    calls = [
+        Flown(
+            operation=operation,
+            ranks=spans(sorted(team.world.ranks_in_comm_world(team.ranks))) if team is not None else "",
+            number=number,
+            began=now - clock + began,
+        )
+        for operation, team, number, began in list(watch.recent)
+    ]
+    waits = watch.calls[0][0] if watch.calls else ""
+    return Flight(
+        rank=rank,
+        size=size,
+        host=os.uname().nodename,
+        process=os.getpid(),
+        reason=reason,
+        written=now,
+        waits=waits,
+        since=watch.since,
+        calls=calls,
+        stack=_stack(),
+    )
+
+
+def _stack() -> str:
+    """Return where the threads of Python are."""
+    with tempfile.TemporaryFile("w+") as file:
+        faulthandler.dump_traceback(file, all_threads=True)
+        file.seek(0)
+        return file.read()
+
+
+def read(folder: Path) -> list[Flight]:
+    """Return the flights in a folder, by rank. ``MeshcommError`` if there are none, or a file is something else."""
+    found: list[Flight] = []
+    for path in folder.glob("rank-*.json"):
+        try:
+            flight = json.loads(path.read_text())
+            found.append(Flight(**{name: flight[name] for name in Flight.__annotations__}))  # type: ignore[typeddict-item]
+        except (ValueError, KeyError, TypeError) as error:
+            raise MeshcommError(f"{path} is no flight file: {type(error).__name__}: {error}") from None
+    if not found:
+        raise MeshcommError(f"there are no flight files in {folder}; a rank writes rank-NUMBER.json there")
+    return sorted(found, key=lambda flight: flight["rank"])
+
+
+def first_difference(flights: Iterable[Flight]) -> str:
+    """Return the first call on the same ranks that two flights have differently, or nothing.
+
+    >>> call = {"operation": "barrier", "ranks": "0-1", "number": 3, "began": 0.0}
+    >>> first = {"rank": 0, "calls": [call]}
+    >>> print(first_difference([first, {"rank": 1, "calls": [call | {"operation": "to_numpy"}]}]))
+    call 3 on ranks 0-1: rank 0 made barrier, rank 1 made to_numpy
+    """
+    known: dict[tuple[str, int], tuple[int, str]] = {}
+    different: list[tuple[float, str]] = []
+    for flight in flights:
+        for call in flight["calls"]:
+            ranks, number, operation = call["ranks"], call["number"], call["operation"]
+            rank, other = known.setdefault((ranks, number), (flight["rank"], operation))
+            if number > 0 and other != operation:
+                text = f"call {number} on ranks {ranks}: rank {rank} made {other}, rank {flight['rank']} made {operation}"
+                different.append((call["began"], text))
+    return min(different)[1] if different else ""
+
+
+def missing_ranks(flights: Iterable[Flight]) -> list[int]:
+    """Return the ranks of the job that wrote no flight file."""
+    flights = list(flights)
+    return sorted({*range(max((flight["size"] for flight in flights), default=0))} - {its["rank"] for its in flights})
+

@@ -1,0 +1,169 @@
+"""What the answers of a roll call mean: who is missing, who has ended, and whether ranks make different calls.
+
+Pure functions of what ranks have answered. Ranks are those of COMM_WORLD.
+"""
+# Which verdicts are sure
+# =======================
+#
+# A verdict ends a program, so it must never be wrong about a right one. Ranks may be in different calls for long, and
+# all be in the right: rank 0 is in a large exchange (call 5), while rank 1 had little to receive there and waits in
+# call 6. "All wait, and in different calls" is therefore no proof. These are:
+#
+# (A) The calls on a team are numbered, and all its ranks make the same ones in the same order. So two ranks whose n-th
+#     calls on a team are different operations are wrong, whatever they do now. Each rank remembers its last calls.
+#     Only the call that the hindmost rank is in is compared, not one before it: a program may have caught the error
+#     of an earlier difference, and gone on. All ranks must be in a call, and none may have moved between two roll
+#     calls: ranks that still agree on this call raise ``CollectiveMismatch`` by themselves once the last one is there.
+# (B) A rank that has ended makes no more calls. A rank that waits in call n for one that has ended after fewer calls
+#     waits in vain.
+#
+# Waiting for a request is no call of its own: ranks may wait for requests in any order. The number is then that of the
+# call that started it, which is enough for (B), and (A) does not apply. Names that users give their calls are no
+# operations, and may differ.
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from meshcomm.ranks.watch import kind
+
+MOST_RANKS = 8
+MOST_LINES = 8
+
+
+class Answer(NamedTuple):
+    """What a rank does, as it answers a roll call of a team."""
+
+    count: int
+    """How many calls it has made; it changes with each one."""
+    made: int
+    """How many calls it has made on this team."""
+    asked: str
+    """What the call on this team was that it was asked for; nothing if it does not remember."""
+    operation: str
+    """What it waits in now; nothing if it computes."""
+    number: int
+    """The number of that call if it is on this team, else 0."""
+    waits: bool
+    """Whether that call is on this team, and is no request."""
+    others: str
+    """The ranks of that call if it is on another team."""
+    since: float
+    """For how many seconds this has been so."""
+    error: str
+    """What it would raise as soon as the others agree."""
+    ended: bool
+    """Whether its program has ended."""
+
+
+Answers = Mapping[int, Answer | None]
+"""The answer of each rank of a team, None for those that gave none."""
+
+
+def mismatch(answers: Answers, before: Answers, number: int) -> str:
+    """Return what is different if the ranks are certain to make different calls, else nothing.
+
+    *before* are the answers of an earlier roll call; both asked for call *number*.
+
+    >>> still = Answer(5, 2, "", "", 2, True, "", 1.0, "", False)
+    >>> here = {0: still._replace(asked="barrier", operation="barrier"), 1: still._replace(asked="to_numpy")}
+    >>> print(mismatch(here, here, 2))
+    ranks made different collective calls as call 2 on ranks 0-1:
+      rank 0: barrier
+      rank 1: to_numpy
+    >>> mismatch(here, {0: here[0], 1: here[1]._replace(count=4)}, 2)
+    ''
+    """
+    calls: dict[str, list[int]] = {}
+    for rank, answer in answers.items():
+        earlier = before.get(rank)
+        if answer is None or earlier is None or not answer.waits or answer.ended or not answer.asked:
+            return ""
+        if answer.count != earlier.count or not earlier.waits:
+            return ""
+        calls.setdefault(answer.asked, []).append(rank)
+    if len({*map(kind, calls)}) < 2 or number != min(answer.number for answer in answers.values() if answer):
+        return ""
+    lines = [f"  {some(ranks)}: {operation}" for operation, ranks in calls.items()]
+    return f"ranks made different collective calls as call {number} on ranks {spans(sorted(answers))}:\n" + "\n".join(
+        lines[:MOST_LINES]
+    )
+
+
+def ended(answers: Answers, number: int) -> str:
+    """Return which ranks have ended without call *number*, or nothing.
+
+    >>> done = Answer(5, 2, "", "", 0, False, "", 1.0, "", True)
+    >>> ended({0: done, 1: done._replace(made=3)}, 3)
+    'rank 0 has ended without it'
+    """
+    gone = [rank for rank, answer in answers.items() if answer is not None and answer.ended and answer.made < number]
+    return f"{some(gone)} {'has' if len(gone) == 1 else 'have'} ended without it" if gone else ""
+
+
+def report(answers: Answers, number: int, hosts: Mapping[int, str]) -> str:
+    """Return a text on the ranks that are not in call *number* of their team, or on all if all have come to it.
+
+    >>> far = Answer(9, 3, "", "", 0, False, "", 4.0, "", False)
+    >>> print(report({0: far._replace(operation="to_numpy", number=4, made=4, waits=True), 1: far}, 4, {}))
+    rank 1 has not arrived: it has computed for 4 s, after call 3 on these ranks
+    """
+    late = {rank: its for rank, its in answers.items() if its is None or its.made < number or its.error}
+    texts: dict[str, list[int]] = {}
+    for rank, answer in (late or answers).items():
+        host = f" (on host {hosts[rank]})" if answer is None and rank in hosts else ""
+        texts.setdefault(_doing(answer, number) + host, []).append(rank)
+    lines = [f"{some(ranks)} {text}" for text, ranks in texts.items()]
+    if not late:
+        lines.insert(0, f"all of ranks {spans(sorted(answers))} have come to this call")
+    return "\n".join(lines[:MOST_LINES] + ["..."] * (len(lines) > MOST_LINES))
+
+
+def _doing(answer: Answer | None, number: int) -> str:
+    if answer is None:
+        return (
+            "does not answer: it is stopped or lost, or runs code that keeps Python's other threads from running"
+        )
+    seconds = f"{answer.since:.0f} s"
+    after = f"after call {answer.made} on these ranks" if answer.made else "before its first call on these ranks"
+    if answer.ended:
+        what = f"has ended, {after}"
+    elif answer.made < number:
+        what = "has not arrived: it "
+        if not answer.operation:
+            what += f"has computed for {seconds}, {after}"
+        elif answer.others:
+            what += f"has waited {seconds} in {answer.operation} on ranks {answer.others}"
+        else:
+            what += f"has waited {seconds} in {answer.operation}, call {answer.number} on these ranks"
+    elif answer.number and answer.operation:
+        what = f"has waited {seconds} in {answer.operation}, call {answer.number} on these ranks"
+    elif answer.operation:
+        what = f"went on, and has waited {seconds} in {answer.operation} on ranks {answer.others}"
+    else:
+        what = f"went on, and has computed for {seconds}"
+    return f"{what}; it has to raise {answer.error}" if answer.error else what
+
+
+def some(ranks: Sequence[int]) -> str:
+    """Return *ranks*, or the first of them, for a message.
+
+    >>> some([3]), some(range(10))
+    ('rank 3', 'ranks 0, 1, 2, 3, 4, 5, 6, 7 and 2 more')
+    """
+    more = f" and {len(ranks) - MOST_RANKS} more" if len(ranks) > MOST_RANKS else ""
+    return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks[:MOST_RANKS]))}{more}"
+
+
+def spans(ranks: Sequence[int]) -> str:
+    """Return ascending *ranks* in short.
+
+    >>> spans([0, 1, 2, 5, 7, 8])
+    '0-2, 5, 7-8'
+    """
+    found: list[list[int]] = []
+    for rank in ranks:
+        if found and rank == found[-1][1] + 1:
+            found[-1][1] = rank
+        else:
+            found.append([rank, rank])
+    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in found)

@@ -1,0 +1,291 @@
+"""Roll calls: how ranks that wait in a collective call learn who is missing, and what those do.
+
+Each team has a side channel. A rank that has waited for a while asks the first rank of the team, the coordinator. That
+one asks all ranks what they do, and tells those that wait. All of this is done by the watchdog of each rank, whatever
+its main thread does.
+"""
+# Messages
+# ========
+#
+#   a rank that waits       coordinator              every other rank
+#        ── ask ──────────►
+#                               ── state? ──────────────►            once for all that ask
+#                               ◄────────────── state ───            or no answer in ANSWER_WITHIN
+#        ◄───────── report ──
+#
+#   an end that all shall record:  ── expired ──►  ── write ──►      every rank writes its flight file
+#   a rank that leaves:            ── left ─────►  ── done ───►      when all have left
+#
+# A roll call costs the coordinator two messages a rank, and only while somebody waits. No rank sends to all others but
+# the coordinator.
+#
+# Why no message is lost, and none arrives late: a rank sends nothing after "left", and the coordinator nothing after
+# "done", which it sends when all ranks, itself included, have left. Messages from one rank to another keep their
+# order. So a rank that has received "done" has received all there is, and the coordinator too when it has the last
+# "left". Only then the communicator is freed. A rank that has left still counts: "left" has its last answer.
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from meshcomm._tuning import ANSWER_WITHIN, POLL_FROM
+from meshcomm.ranks.missing import Answer, ended, mismatch, report, spans
+from meshcomm.ranks.side_channel import SideChannel
+from meshcomm.ranks.watch import Call, waiting, watch
+
+if TYPE_CHECKING:
+    from meshcomm.ranks.teams import Team
+
+_LONGEST_PAUSE = 0.02  # seconds between two looks of a rank that leaves
+
+
+class Report(NamedTuple):
+    """What the coordinator tells a rank that waits."""
+
+    count: int
+    """How many calls the rank had made when it asked."""
+    ended: str
+    """Which ranks have ended without its call, or nothing."""
+    text: str
+    """Who is missing."""
+    speaks: bool
+    """Whether this rank is to warn the user: one rank does it for all."""
+
+
+class _Census:
+    """A roll call, at the coordinator. *members* are positions in the channel."""
+
+    def __init__(self, members: Sequence[int]) -> None:
+        self.members = members
+        self.number = 0
+        self.round = 0
+        self.began: float | None = None
+        self.askers: dict[int, tuple[int, int]] = {}
+        self.answers: dict[int, Answer] = {}
+        self.before: dict[int, Answer] = {}
+        self.asked_before = 0
+
+
+class RollCall:
+    """The roll calls of a team.
+
+    Parameters
+    ----------
+    channel: its side channel
+    team: the team; its ranks have the order of those of the channel
+    ranks: the ranks of the team in COMM_WORLD
+    hosts: the host of each
+    """
+
+    def __init__(self, channel: SideChannel, team: "Team", ranks: Sequence[int], hosts: Sequence[str]) -> None:
+        self.team = team
+        self.ranks = tuple(ranks)
+        self.name = spans(sorted(ranks))
+        self.report: Report | None = None
+        self.mismatch = ""
+        """What is different, if the coordinator knows for certain that ranks make different calls."""
+        self.expired = ""
+        """Why another rank ends the job."""
+        self._hosts = dict(zip(ranks, hosts, strict=False))
+        self._channel = channel
+        self._censuses: dict[str, _Census] = {}
+        self._left: dict[int, tuple[Answer, dict[str, int]]] = {}
+        self._leaving = self.over = False
+        self._lock = threading.RLock()
+        self._handlers: dict[str, Callable[..., None]] = {
+            "ask": self._on_ask,
+            "state?": self._on_question,
+            "state": self._on_state,
+            "report": self._on_report,
+            "expired": self._on_expired,
+            "write": self._on_write,
+            "left": self._on_left,
+            "done": self._on_done,
+        }
+        _open.append(self)
+
+    # -- what the watchdog does ---------------------------------------------------------------------------------------
+
+    def serve(self) -> None:
+        """Answer the messages that have arrived."""
+        with self._lock:
+            for source, (name, *arguments) in self._channel.receive() if not self.over else ():
+                self._handlers[name](source, *arguments)
+            for ranks, census in list(self._censuses.items()):
+                self._close_when_complete(ranks, census)
+
+    def ask(self, call: Call, ranks: Sequence[int]) -> None:
+        """Ask who is missing in *call* of *ranks*, which are all of this channel or some."""
+        with self._lock:
+            if not self.over and not self._leaving:
+                members = [] if len(ranks) == len(self.ranks) else [self.ranks.index(rank) for rank in ranks]
+                self._post(0, "ask", spans(sorted(ranks)) if members else "", members, abs(call[2]), watch.count)
+
+    def expire(self, reason: str) -> None:
+        """Let all ranks write their flight files, as this rank ends the job."""
+        with self._lock:
+            if not self.over and not self._leaving:
+                self._post(0, "expired", reason)
+
+    # -- the end ------------------------------------------------------------------------------------------------------
+
+    def leave(self) -> None:
+        """Take no more part: this rank makes no more calls on the team. It still has to serve until it is over."""
+        with self._lock:
+            if not self.over and not self._leaving:
+                answer = _answer(self.team, self.team.calls, ended=True)
+                self._post(0, "left", answer, {roll_call.name: roll_call.team.calls for roll_call in _open})
+                self._leaving = True
+
+    def close(self) -> None:
+        """Leave, and wait until all ranks of the team have left. Collective over the team."""
+        if not self.over:
+            with waiting("the end of its communicators", self.team, 0):
+                self.leave()
+                _serve_until(lambda: self.over, [self])
+
+    # -- messages -----------------------------------------------------------------------------------------------------
+
+    def _post(self, position: int, name: str, *arguments: object) -> None:
+        if position == self._channel.rank:
+            self._handlers[name](position, *arguments)
+        else:
+            self._channel.send([name, *arguments], position)
+
+    def _on_ask(self, source: int, ranks: str, members: list[int], number: int, count: int) -> None:
+        census = self._censuses.get(ranks)
+        if census is None:
+            census = self._censuses[ranks] = _Census(members or range(len(self.ranks)))
+        census.askers[source] = number, count
+        if census.began is None:
+            self._begin(ranks, census)
+
+    def _begin(self, ranks: str, census: _Census) -> None:
+        """Ask all members what they do."""
+        numbers = [number for number, _ in census.askers.values()]
+        numbers += [answer.number for answer in census.answers.values() if answer.waits]
+        census.before, census.asked_before = census.answers, census.number
+        census.number, census.round, census.began, census.answers = min(numbers), census.round + 1, time.monotonic(), {}
+        for member in census.members:
+            if member in self._left:
+                census.answers[member] = self._last_words(member, ranks)
+            else:
+                self._post(member, "state?", ranks, census.round, census.number)
+
+    def _last_words(self, member: int, ranks: str) -> Answer:
+        """Return the answer of a rank that has left, to a roll call of *ranks*."""
+        last, made = self._left[member]
+        return last._replace(made=made.get(ranks, 0)) if ranks else last
+
+    def _on_question(self, source: int, ranks: str, number_of_round: int, number: int) -> None:
+        if self._leaving and self._channel.rank != 0:
+            return  # what this rank said when it left is an answer
+        team: Team | None = self.team
+        if ranks:
+            team = next((roll_call.team for roll_call in _open if roll_call.name == ranks), None)
+        asked = next((call[0] for call in reversed(watch.recent) if call[1] is team and call[2] == number), "")
+        answer = _answer(team, team.calls if team is not None else 0, asked)
+        self._post(source, "state", ranks, number_of_round, answer)
+
+    def _on_state(self, source: int, ranks: str, number_of_round: int, answer: Sequence[Any]) -> None:
+        census = self._censuses[ranks]
+        if census.round == number_of_round:
+            census.answers[source] = Answer(*answer)
+
+    def _close_when_complete(self, ranks: str, census: _Census) -> None:
+        if census.began is None:
+            return
+        if len(census.answers) < len(census.members) and time.monotonic() < census.began + ANSWER_WITHIN:
+            return
+        census.began = None
+        answers = {self.ranks[member]: census.answers.get(member) for member in census.members}
+        if not ranks and census.asked_before == census.number:
+            before = {self.ranks[member]: census.before.get(member) for member in census.members}
+            self.mismatch = self.mismatch or mismatch(answers, before, census.number)
+        for asker, (number, count) in sorted(census.askers.items()):
+            text = report(answers, number, self._hosts)
+            speaks = asker == min(census.askers)
+            self._post(asker, "report", count, ended(answers, number), text, speaks)
+        census.askers.clear()
+
+    def _on_report(self, source: int, *arguments: Any) -> None:
+        self.report = Report(*arguments)
+
+    def _on_expired(self, source: int, reason: str) -> None:
+        if not self.expired:
+            for position in range(len(self.ranks)):
+                if position not in self._left:
+                    self._post(position, "write", reason)
+
+    def _on_write(self, source: int, reason: str) -> None:
+        self.expired = reason
+
+    def _on_left(self, source: int, answer: Sequence[Any], made: dict[str, int]) -> None:
+        self._left[source] = Answer(*answer), made
+        for ranks, census in self._censuses.items():
+            if source in census.members:
+                census.answers.setdefault(source, self._last_words(source, ranks))
+        if len(self._left) == len(self.ranks):
+            for position in reversed(range(len(self.ranks))):
+                self._post(position, "done")
+
+    def _on_done(self, source: int) -> None:
+        self.over = True
+        self._censuses.clear()
+        _open.remove(self)
+        self._channel.close()
+
+
+_open: list[RollCall] = []
+
+
+def open_roll_calls() -> list[RollCall]:
+    """Return those of this rank that are not over, the oldest first."""
+    return list(_open)
+
+
+def roll_call_for(team: "Team") -> RollCall | None:
+    """Return the roll call of *team*, else one of more ranks, or None: a team has none before it has connected."""
+    if team.roll_call is not None and not team.roll_call.over:
+        return team.roll_call
+    ranks = {*team.world.ranks_in_comm_world(team.ranks)}
+    return next((roll_call for roll_call in _open if ranks <= {*roll_call.ranks}), None)
+
+
+def leave_all(seconds: float) -> bool:
+    """Leave all roll calls, as the program ends, and return whether all ranks did within *seconds*."""
+    left = open_roll_calls()
+    for roll_call in left:
+        roll_call.leave()
+    return _serve_until(lambda: all(roll_call.over for roll_call in left), left, seconds)
+
+
+def _serve_until(condition: Callable[[], bool], roll_calls: Sequence[RollCall], seconds: float = float("inf")) -> bool:
+    end, pause = time.monotonic() + seconds, POLL_FROM
+    while True:
+        for roll_call in roll_calls:
+            roll_call.serve()
+        if condition():
+            return True
+        if time.monotonic() > end:
+            return False
+        time.sleep(pause)
+        pause = min(1.5 * pause, _LONGEST_PAUSE)
+
+
+def _answer(team: "Team | None", made: int, asked: str = "", ended: bool = False) -> Answer:
+    """Return what this rank does; *team* is the one that it is asked about."""
+    error = f"{type(watch.error).__name__}: {watch.error}" if watch.error is not None else ""
+    call = watch.calls[-1] if watch.calls else watch.testing
+    if call is None or ended:
+        return Answer(watch.count, made, asked, "", 0, False, "", watch.since, error, ended)
+    operation = watch.calls[0][0] if watch.calls else call[0]
+    here = call[1] is team
+    number = call[2] if here else 0
+    others = "" if here or call[1] is None else _name(call[1])
+    return Answer(watch.count, made, asked, operation, abs(number), number > 0, others, watch.since, error, ended)
+
+
+def _name(team: "Team") -> str:
+    return team.roll_call.name if team.roll_call is not None else spans(team.ranks)

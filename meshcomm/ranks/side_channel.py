@@ -1,0 +1,43 @@
+"""A side channel: messages between the watchdogs of ranks, while their main threads compute or wait inside MPI."""
+
+import json
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mpi4py import MPI as MPI_
+
+
+class SideChannel:
+    """A communicator for such messages alone. Messages from one rank to another arrive in the order they were sent.
+
+    A message is what JSON can hold. One thread at a time may use the channel.
+    """
+
+    def __init__(self, MPI: ModuleType, comm: "MPI_.Intracomm") -> None:
+        self._MPI = MPI
+        self._comm = comm
+        self._sent: list[tuple[MPI_.Request, bytes]] = []
+        self.size = comm.size
+        self.rank = comm.rank
+
+    def send(self, message: object, rank: int) -> None:
+        """Send *message* to *rank*; returns at once."""
+        data = json.dumps(message).encode()
+        self._sent = [pair for pair in self._sent if not pair[0].Test()]
+        self._sent.append((self._comm.Isend([data, self._MPI.BYTE], rank), data))
+
+    def receive(self) -> list[tuple[int, Any]]:
+        """Return the messages that have arrived, each with the rank that sent it."""
+        MPI = self._MPI
+        status, found = MPI.Status(), []
+        while message := self._comm.Improbe(MPI.ANY_SOURCE, MPI.ANY_TAG, status):
+            data = bytearray(status.Get_count(MPI.BYTE))
+            message.Recv([data, MPI.BYTE])
+            found.append((status.source, json.loads(data)))
+        return found
+
+    def close(self) -> None:
+        """Free the communicator. All messages must have been received."""
+        self._MPI.Request.Waitall([request for request, _ in self._sent])
+        self._comm.Free()

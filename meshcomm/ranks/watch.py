@@ -1,0 +1,92 @@
+"""What this rank does: written by its calls, read by its watchdog and by other ranks.
+
+A call only writes what it is. The watchdog looks at this a few times a second, so a call costs next to nothing.
+"""
+
+from collections import deque
+from time import monotonic
+from typing import TYPE_CHECKING, TypeAlias
+
+from meshcomm._tuning import KEPT_CALLS
+
+if TYPE_CHECKING:
+    from meshcomm.ranks.teams import Team
+
+Call: TypeAlias = "tuple[str, Team | None, int, float]"
+"""An operation, its team if there is one yet, its number among the calls on that team, and when it began.
+
+The number is 0 if the call is not counted, and -n if it waits for what call n has started. Times are those of
+`time.monotonic`."""
+
+NAMED = " named "
+"""What separates an operation from the name that the user gave a call: ranks may give different names."""
+
+
+class _Watch:
+    """What this rank is doing."""
+
+    __slots__ = ("calls", "completed", "count", "error", "recent", "since", "tested", "testing", "tests")
+
+    def __init__(self) -> None:
+        self.count = 0
+        # A call may make another one; the first is what the user called.
+        self.calls: list[Call] = []
+        # The flight recorder.
+        self.recent: deque[Call] = deque(maxlen=KEPT_CALLS)
+        # What this rank would raise as soon as the others agree.
+        self.error: Exception | None = None
+        # Tests of nonblocking calls that were not complete, the last such call, and how many calls were completed.
+        self.tests = 0
+        self.tested: Call | None = None
+        self.completed = 0
+        # The same if this rank does nothing but test: known to the watchdog.
+        self.testing: Call | None = None
+        # Seconds for which the watchdog has seen no change.
+        self.since = 0.0
+
+
+watch = _Watch()
+
+
+class waiting:  # noqa: N801 - a context, as contextlib.suppress
+    """A context in which the watchdog knows that this rank is in a collective call.
+
+    *team* is None if there is no team yet. *number* is that of a `Call`; None is the next one of the team.
+    """
+
+    __slots__ = ("_number", "_operation", "_team")
+
+    def __init__(self, operation: str, team: "Team | None", number: int | None = None) -> None:
+        self._operation = operation
+        self._team = team
+        self._number = number
+
+    def __enter__(self) -> None:
+        watch.count += 1
+        number = self._number
+        if number is None:
+            number = self._team.number_call() if self._team is not None else 0
+        call = self._operation, self._team, number, monotonic()
+        watch.calls.append(call)
+        watch.recent.append(call)
+
+    def __exit__(self, *exception: object) -> None:
+        watch.calls.pop()
+
+
+def kind(operation: str) -> str:
+    """Return *operation* without the name that the user gave the call.
+
+    >>> kind("relayout named 'step 3'"), kind("barrier 'start'")
+    ('relayout', "barrier 'start'")
+    """
+    return operation.partition(NAMED)[0]
+
+
+def named(operation: str, name: str | None) -> str:
+    """Return *operation* with the *name* that the user gave the call, if any.
+
+    >>> named("relayout", "step 3")
+    "relayout named 'step 3'"
+    """
+    return f"{operation}{NAMED}{name!r}" if name else operation
