@@ -9,11 +9,13 @@ from meshcomm.training.variables import Variable
 
 
 class Module(ScopedModule):
-    """A base class for what holds variables: as attributes, in lists, tuples and dicts, or in other modules.
+    """A base class for what holds variables: as attributes, in lists, tuples, deques and dicts, or in other modules.
 
     The name of a variable is its path: attributes, indices and keys joined by dots. A subclass needs nothing else, not
     even ``super().__init__()``. If it has better names than its attributes, it overrides the method `parts`. If it
     makes variables after its construction, for example at its first call, it makes them ``with self.building():``.
+
+    Sets and objects that are no modules give their contents no names. What they hold has no path in the module.
 
     >>> import meshcomm as mc
     >>> class Dense(Module):
@@ -37,8 +39,12 @@ class Module(ScopedModule):
         return module
 
     def parts(self) -> Mapping[str, object]:
-        """Return what the module holds, by name: its attributes, unless a subclass overrides this."""
-        return {name: value for name, value in vars(self).items() if not name.startswith("_layout_")}
+        """Return what the module holds, by name: its attributes, also in slots, unless a subclass overrides this."""
+        state = object.__getstate__(self)  # the attributes; in a pair with the slots if there are any
+        attributes, slots = state if isinstance(state, tuple) else (state, {})
+        return {
+            name: value for name, value in {**(attributes or {}), **slots}.items() if not name.startswith("_layout_")
+        }
 
     def building(self) -> AbstractContextManager[None]:
         """Return a context in which the module makes variables after its construction.
@@ -52,8 +58,8 @@ class Module(ScopedModule):
     def named_variables(self) -> "list[tuple[str, Variable]]":
         """Return the variables with their paths from this module, each variable once.
 
-        They are in the order of names and list indices; attributes with a leading underscore come last. If several
-        paths lead to a variable, it has the first of them.
+        They are in the order of names and list indices. Names are in the order of ``sorted``: capitals come first,
+        then names with a leading underscore. If several paths lead to a variable, it has the first of them.
         """
         return [(path, each) for path, each in walk(self, "", set()) if isinstance(each, Variable)]
 

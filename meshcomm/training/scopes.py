@@ -10,16 +10,24 @@ outermost module made in the scope: ``blocks.0.kernel``. There are three classes
 Names that users' modules must not use begin with ``_layout_``.
 """
 
+import gc
 import threading
-from collections.abc import Callable, Iterator, Mapping
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import TypeAlias
+from types import FunctionType, ModuleType
+from typing import Any, Self, TypeAlias
 
 from meshcomm.errors import LayoutError
 from meshcomm.layouts.layout import Layout
 
 LayoutOf: TypeAlias = Callable[[str, int], Layout]  # of a path and a number of axes
+
+_MOST_SEARCHED = 10_000
+"""Objects that are searched, when a scope fails, for what holds a variable that has no path."""
 
 
 class Scoped:
@@ -40,6 +48,13 @@ class ScopedVariable(Scoped):
     __slots__ = ("path",)
     shape: tuple[int, ...]
     path: str | None
+
+    def __new__(cls, *args: object, **kwargs: object) -> Self:
+        """Make a variable, which the scope around knows of; a copy is made here as well."""
+        variable = super().__new__(cls)
+        if (scope := current_scope()) is not None:
+            scope.made.variables.append(weakref.ref(variable))
+        return variable
 
     @property
     def initialized(self) -> bool:
@@ -90,7 +105,7 @@ class ScopedModule(Scoped):
         self._layout_set("_layout_scope", scope)
         self._layout_set("_layout_path", None)
         if scope is not None:
-            scope.modules.append(self)
+            scope.made.modules.append(self)
 
     def _layout_settle(self, path: str) -> None:
         if self._layout_path is None:
@@ -100,17 +115,72 @@ class ScopedModule(Scoped):
         object.__setattr__(self, name, value)  # a subclass may have a __setattr__ of its own
 
 
+@dataclass
+class _Made:
+    """What was made in a scope, and in scopes around it and within it, until the outermost scope ends.
+
+    It keeps the modules alive: which module is the outermost must not depend on when Python frees memory, because that
+    differs from rank to rank. A variable may be dropped before it has a value.
+    """
+
+    modules: list[ScopedModule] = field(default_factory=list)
+    variables: "list[weakref.ref[ScopedVariable]]" = field(default_factory=list)
+
+    def forget(self, modules: int = 0, variables: int = 0) -> None:
+        """Forget everything but the first *modules* modules and the first *variables* variables."""
+        del self.modules[modules:], self.variables[variables:]
+
+    def check(self) -> None:
+        """Raise ``LayoutError`` if a variable that the program can reach has no value."""
+        if self._waiting():
+            gc.collect()  # what remains is the same on all ranks
+        if waiting := self._waiting():
+            found = _whereabouts(self.modules, waiting)
+            listed = [f"{each!r}{found.get(id(each), '')}" for each in waiting[:8]]
+            more = f" and {len(waiting) - len(listed)} more" if len(waiting) > len(listed) else ""
+            raise LayoutError(
+                f"the scope ends, but no Module made in it holds {'; '.join(listed)}{more}: without a path a variable "
+                "gets no value. Hold it in an attribute of a Module, or in a list, tuple, deque or dict there; or "
+                "give it layout="
+            )
+
+    def _waiting(self) -> list[ScopedVariable]:
+        """Return the variables that are alive and wait for a value in their scope."""
+        alive = [each for reference in self.variables if (each := reference()) is not None]
+        return [each for each in alive if getattr(each, "_layout_scope", None) is not None and not each.initialized]
+
+
+def _whereabouts(modules: list[ScopedModule], variables: list[ScopedVariable]) -> dict[int, str]:
+    """Return, by the identity of a variable, the attribute of a module from which a way without a path leads to it."""
+    wanted, found, seen = set(map(id, variables)), dict[int, str](), set(map(id, modules))
+    waiting = deque[tuple[Any, str]]()
+    for module in modules:
+        start = f"{module._layout_path}." if module._layout_path else ""
+        waiting.extend(
+            (each, f" (in {start}{name}, a {type(each).__name__})") for name, each in module.parts().items()
+        )
+    while waiting and len(seen) < _MOST_SEARCHED:
+        each, where = waiting.popleft()
+        if id(each) in wanted:
+            found.setdefault(id(each), where)
+        elif id(each) not in seen and not isinstance(each, type | ModuleType | FunctionType):
+            seen.add(id(each))
+            waiting.extend((held, where) for held in gc.get_referents(each))
+    return found
+
+
 class Scope:
     """How the variables made in one scope get their layouts.
 
-    *modules* are the modules made in the scope, and in scopes around it and within it, until the outermost scope ends.
-    The scope keeps them alive: which module is the outermost must not depend on when Python frees memory, because that
-    differs from rank to rank.
+    Parameters
+    ----------
+    layout_of: gives the layout for a path and a number of axes
+    made: the modules and variables made in this scope, in those around it and in those within it
     """
 
-    def __init__(self, layout_of: LayoutOf, modules: list[ScopedModule]) -> None:
+    def __init__(self, layout_of: LayoutOf, made: _Made) -> None:
         self.layout_of = layout_of
-        self.modules = modules
+        self.made = made
         self._settled_early: list[ScopedVariable] = []
 
     def __deepcopy__(self, memo: object) -> "Scope":
@@ -121,7 +191,7 @@ class Scope:
 
         The variables of this scope in the same tree get theirs too.
         """
-        for root in _roots(self.modules):
+        for root in _roots(self.made.modules):
             variables = [
                 (path, each)
                 for path, each in _tree(root)
@@ -136,7 +206,7 @@ class Scope:
     def finish(self, around: "tuple[Scope, ...]") -> None:
         """Give all variables their paths and values, except those of scopes *around*, which have not ended."""
         early = set(map(id, self._settled_early))
-        for root in _roots(self.modules):
+        for root in _roots(self.made.modules):
             for path, each in _tree(root):
                 if each._layout_scope is not None and each._layout_scope not in around:
                     each._layout_settle(path)
@@ -184,28 +254,31 @@ def current_scope() -> Scope | None:
 def scope(layout_of: LayoutOf) -> Iterator[None]:
     """Return a context in which variables wait for their paths; *layout_of* then gives their layouts."""
     outer = current_scope()
-    with entered(Scope(layout_of, [] if outer is None else outer.modules)):
+    with entered(Scope(layout_of, _Made() if outer is None else outer.made)):
         yield
 
 
 @contextmanager
 def entered(scope: Scope, *modules: ScopedModule) -> Iterator[None]:
     """Make *scope* the innermost one. Finish it at the end, unless it is still around, or after an exception."""
-    active = _local.scopes
-    around, made_before = tuple(active), len(scope.modules)
+    active, made = _local.scopes, scope.made
+    around, before = tuple(active), (len(made.modules), len(made.variables))
+    is_outermost = all(other.made is not made for other in around)
     active.append(scope)
-    scope.modules.extend(modules)
+    made.modules.extend(modules)
     try:
         yield
         if scope not in around:
             scope.finish(around)
+        if is_outermost:
+            made.check()
     except BaseException:
-        del scope.modules[made_before:]  # a scope around must not finish what was given up
+        made.forget(*before)  # a scope around must not finish what was given up
         raise
     finally:
         active.pop()
-        if all(other.modules is not scope.modules for other in around):
-            scope.modules.clear()
+        if is_outermost:
+            made.forget()
 
 
 def walk(module: ScopedModule, start: str, seen: set[int]) -> Iterator[tuple[str, Scoped]]:
@@ -229,21 +302,19 @@ def walk(module: ScopedModule, start: str, seen: set[int]) -> Iterator[tuple[str
 def held_by(module: ScopedModule) -> Iterator[tuple[str, Scoped]]:
     """Yield the variables and modules that *module* holds itself, with their names."""
     held = module.parts()
-    for name in sorted(held, key=lambda name: (name.startswith("_"), name)):
+    for name in sorted(held):  # as tf_keras does: _a before a
         yield from _scoped_in(name, held[name], ())
 
 
 def _scoped_in(name: str, value: object, around: tuple[int, ...]) -> Iterator[tuple[str, Scoped]]:
     if isinstance(value, Scoped):
         yield name, value
-    elif isinstance(value, Mapping | list | tuple) and id(value) not in around:
+    elif isinstance(value, Mapping | list | tuple | deque) and id(value) not in around:
         for key, child in _entries(name, value):
             yield from _scoped_in(f"{name}.{key}", child, (*around, id(value)))
 
 
-def _entries(
-    name: str, container: Mapping[object, object] | list[object] | tuple[object, ...]
-) -> list[tuple[str, object]]:
+def _entries(name: str, container: Mapping[object, object] | Iterable[object]) -> list[tuple[str, object]]:
     """Return the entries of the container called *name*, with their names."""
     if not isinstance(container, Mapping):
         return [(str(i), child) for i, child in enumerate(container)]

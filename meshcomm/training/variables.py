@@ -83,15 +83,16 @@ class Variable(NDArrayOperatorsMixin, ScopedVariable):
     ) -> None:
         self.name, self.trainable, self.path = name, trainable, None
         self._initial, self.shape, self.dtype = _described(initial, shape, dtype)
-        self._layout_scope = current_scope()
         self._value: DTensor | None = None
+        scope = current_scope()
         if isinstance(self._initial, DTensor):
             _check_conflict(self._initial.layout, layout)
             layout = self._initial.layout
-        if layout is None and self._layout_scope is None:
+        if layout is None and scope is None:
             layout = _default_layout(len(self.shape))
         if layout is not None:
             self._make(layout)
+        self._layout_scope = scope  # last: the scope does not wait for a variable that could not be made
 
     def _make(self, layout: Layout) -> None:
         """Make the value; each rank makes its own block."""
@@ -228,7 +229,8 @@ class DVariable(Variable):
     """A `Variable` that gets its value at once, in *layout* or in the layout of a DTensor, also in a scope.
 
     ``LayoutError`` if there is neither a *layout* nor a DTensor, or if they conflict. The parameters are those of
-    `Variable`. Source: tf.experimental.dtensor.DVariable.
+    `Variable`; *initial* may be given as *initial_value*, as TensorFlow names it. Source:
+    tf.experimental.dtensor.DVariable.
 
     >>> import meshcomm as mc
     >>> def program():
@@ -245,13 +247,19 @@ class DVariable(Variable):
 
     def __init__(
         self,
-        initial: ArrayLike | DTensor | Initializer,
+        initial: ArrayLike | DTensor | Initializer | None = None,
         layout: Layout | None = None,
         dtype: DTypeLike | None = None,
         name: str | None = None,
         trainable: bool = True,
         shape: ShapeLike | None = None,
+        *,
+        initial_value: ArrayLike | DTensor | Initializer | None = None,
     ) -> None:
+        if initial is None:
+            initial, initial_value = initial_value, None
+        if initial is None or initial_value is not None:
+            raise TypeError("a DVariable takes one initial value: as initial, or as initial_value")
         if layout is None and not isinstance(initial, DTensor | Variable):
             raise LayoutError(
                 f"Neither layout nor DTensor initial value are provided: a DVariable of a {type(initial).__name__} "

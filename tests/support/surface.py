@@ -95,6 +95,8 @@ def accepts(new, old):
 
     >>> accepts("(a, *, b=1, c=2)", "(a, *, b=1)"), accepts("(a, b)", "(a)"), accepts("(b, a)", "(a, b)")
     (True, False, False)
+    >>> accepts("(a=None)", "(a)"), accepts("(a)", "(a=None)"), accepts("(a=2)", "(a=1)")
+    (True, False, False)
     """
     if new == old:
         return True
@@ -103,8 +105,13 @@ def accepts(new, old):
     (first, first_any), (second, second_any) = parsed(old), parsed(new)
     if not first_any <= second_any or list(second)[: len(by_position(first))] != by_position(first):
         return False
-    kept = all(name in second and second[name] == how for name, how in first.items())
+    kept = all(name in second and stays(second[name], how) for name, how in first.items())
     return kept and all(how[1] is not None for name, how in second.items() if name not in first)
+
+
+def stays(new, old):
+    """Return whether a parameter is as before, or was required and is no longer."""
+    return new[0] == old[0] and old[1] in (None, new[1])
 
 
 def by_position(parameters):

@@ -1,6 +1,7 @@
 """Modules: the paths of their variables, and layouts by path."""
 
 import dataclasses
+from collections import deque
 
 import numpy as np
 import pytest
@@ -106,7 +107,53 @@ def test_order_of_paths():
 
     with LayoutMap(grid1()[0]).scope():
         many = Many()
-    assert paths(many) == ["Z", *(f"z.{i}" for i in range(12)), "_cache.1"]
+    assert paths(many) == ["Z", "_cache.0", "_cache.1", *(f"z.{i}" for i in range(12) if i != 3)]
+
+
+@on_ranks(2)
+def test_a_tie_has_the_name_that_tf_keras_takes():
+    """tf_keras walks ``sorted(vars(module))``: capitals, names with a leading underscore, small letters."""
+    mesh, layout = grid()
+
+    class Tied(Module):
+        def __init__(self):
+            self.a = self._x = Dense(2, 2)
+            self._y = self.B = Dense(2, 2)
+
+    m = LayoutMap(mesh)
+    m["_x.kernel"], m["B.kernel"] = layout("x", "u"), layout("x", "u")
+    m["a.kernel"], m["_y.kernel"] = layout("u", "x"), layout("u", "x")
+    with m.scope():
+        tied = Tied()
+    assert paths(tied) == ["B.bias", "B.kernel", "_x.bias", "_x.kernel"]
+    assert tied.a.kernel.layout == tied.B.kernel.layout == layout("x", "u")
+
+
+@on_ranks(2)
+def test_deques_and_slots_are_walked():
+    mesh, layout = grid()
+
+    class Slotted(Module):
+        __slots__ = ("__hidden", "kernel", "nothing")
+
+        def __init__(self):
+            self.kernel, self.__hidden = Variable(0.0, (2,)), Variable(0.0, (2,))
+            self.bias = Variable(0.0, (2,))
+
+    @dataclasses.dataclass(slots=True)
+    class Block(Module):
+        inner: object
+
+    m = LayoutMap(mesh)
+    m["recent.1.kernel"] = layout("x")
+    with m.scope():
+        net = Module()
+        net.recent = deque([Variable(0.0, (2,)), Slotted()])
+        net.block = Block(Variable(0.0, (2,)))
+    names = ["_Slotted__hidden", "bias", "kernel"]
+    assert paths(net) == ["block.inner", "recent.0", *(f"recent.1.{name}" for name in names)]
+    assert net.recent[1].kernel.layout == layout("x")
+    assert all(v.initialized for v in net.variables())
 
 
 @on_ranks(2)

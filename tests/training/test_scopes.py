@@ -53,11 +53,86 @@ def test_a_value_is_made_when_it_is_asked_for():
         assert not other.d1.bias.initialized
         with pytest.raises(LayoutError, match="no Module made in its scope holds it"):
             _ = alone.value
+        with pytest.raises(LayoutError, match="no Module made in its scope holds it"):
+            alone.assign(np.ones(2))
         net.d1.kernel.assign(np.ones((4, 6)))
+        del alone
     assert other.d1.bias.initialized
     assert net.d1.kernel.to_numpy().all()
-    with pytest.raises(LayoutError, match="no Module made in its scope holds it"):
-        alone.assign(np.ones(2))
+
+
+class Plain:
+    """Holds things, but is no module."""
+
+    def __init__(self, held):
+        self.held = held
+
+
+class Outer(Module):
+    def __init__(self, hidden):
+        self.net = Dense(2, 2)
+        self.net.hidden = hidden(Variable(0.0, (3,), name="w"))
+
+
+@on_ranks(2)
+def test_variables_without_a_path_are_an_error_when_the_scope_ends():
+    mesh, layout = grid()
+    m = LayoutMap(mesh)
+    for hidden, where in [
+        (lambda v: {v}, "net.hidden, a set"),
+        (lambda v: frozenset([v]), "net.hidden, a frozenset"),
+        (Plain, "net.hidden, a Plain"),
+        (lambda v: [{"a": Plain([v])}], "net.hidden, a list"),
+        (lambda v: lambda: v, None),
+    ]:
+        made = []
+        with pytest.raises(LayoutError) as raised, m.scope():
+            made.append(Outer(hidden))
+        assert "no Module made in it holds Variable('w', (3,), float64, not yet initialized)" in str(raised.value)
+        assert where is None or f"(in {where})" in str(raised.value)
+        assert made[0].net.kernel.initialized
+    with (
+        pytest.raises(LayoutError, match=r"holds Variable\(\(1,\).*; Variable\(\(8,\).* and 4 more: without a path"),
+        m.scope(),
+    ):
+        several = [Variable(0.0, (i + 1,)) for i in range(12)]
+    del several
+    with m.scope():
+        net = Module()
+        net.ready = {Variable(0.0, (2,), layout=layout("x"))}
+        net.held, net.index = Variable(0.0, (2,)), set()
+        net.index.add(net.held)
+        dropped = Module()
+        dropped.circle = Plain([Variable(0.0, (2,)), dropped])
+        dropped.circle = net.w = Variable(0.0, (2,))
+        net.w = Variable(1.0, (2,))
+    assert paths(net) == ["held", "w"]
+
+
+@on_ranks(2)
+def test_variables_made_while_building_must_have_a_path():
+    mesh, layout = grid()
+    m = LayoutMap(mesh)
+    with m.scope():
+        net = Module()
+    with pytest.raises(LayoutError, match=r"holds Variable\(\(2,\).* \(in cache, a set\)"), net.building():
+        net.cache = {Variable(0.0, (2,))}
+    with m.scope():
+        with LayoutMap(mesh).scope():
+            kept = Variable(0.0, (2,))  # held when the outermost scope ends
+        net = Module()
+        net.kept = kept
+    assert net.kept.layout == layout("u")
+
+
+@on_ranks(1)
+def test_copies_of_variables_must_have_a_path():
+    mesh, _ = grid1()
+    for make in (copy.copy, copy.deepcopy):
+        copies = []
+        with pytest.raises(LayoutError, match="no Module made in it holds Variable"), LayoutMap(mesh).scope():
+            copies.append(make(Variable(0.0, (2,))))
+    assert not copies[0].initialized
 
 
 @on_ranks(2)
@@ -279,7 +354,7 @@ def test_copies_of_modules_are_modules_of_the_scope():
 def test_scopes_hold_no_modules_after_their_end():
     with LayoutMap(grid1()[0]).scope():
         net = Net()
-    assert net._layout_scope.modules == []
+    assert (net._layout_scope.made.modules, net._layout_scope.made.variables) == ([], [])
 
 
 class UsedWhileBuilding(Module):

@@ -30,6 +30,22 @@ def test_neither_layout_nor_dtensor():
         Variable(np.ones(3))
 
 
+@on_ranks(2)
+def test_the_initial_value_as_tensorflow_names_it():
+    _, layout = grid()
+    rows = layout("x", "u")
+    t = mc.ones((4, 2), "f4", rows)
+    assert DVariable(initial_value=t).layout == DVariable(initial=t).layout == rows
+    v = DVariable(initial_value=np.arange(8.0).reshape(4, 2), dtype="f4", layout=rows)
+    np.testing.assert_array_equal(v.to_numpy(), np.arange(8.0).reshape(4, 2))
+    assert v.dtype == np.float32
+    with pytest.raises(LayoutError, match="Neither layout nor DTensor initial value are provided"):
+        DVariable(initial_value=1.0)
+    for none_or_two in ({}, {"initial": t, "initial_value": t}):
+        with pytest.raises(TypeError, match="takes one initial value"):
+            DVariable(layout=rows, **none_or_two)
+
+
 @on_ranks(4)
 def test_the_default_mesh():
     mesh, layout = grid()
