@@ -27,11 +27,11 @@ from meshcomm.errors import GroupError, ShapeError
 from meshcomm.layouts.boxes import Box
 from meshcomm.memory.blocks import as_bytes
 from meshcomm.memory.copies import exact_copy
+from meshcomm.ranks._envelope import Envelope
 from meshcomm.ranks.agreement import fingerprint
 from meshcomm.ranks.calls import program
 from meshcomm.ranks.meshes import world_of
 from meshcomm.ranks.teams import Group, Team
-from meshcomm.ranks.watch import waiting
 from meshcomm.transport.choose import exchange, gathers_at_once, on_arrays
 from meshcomm.transport.comparison import Beside
 from meshcomm.transport.exchange import Terms, from_boxes
@@ -319,7 +319,7 @@ def _run(call: _Call, comm: "MPI.Intracomm | None", build: Callable[[Team, Array
     world = world_of(comm)
     team = world.team(range(world.size))
     operation = call.operation
-    with waiting(operation, team):
+    with Envelope(operation, team):
         array, error = _normalised(call.x)
         rows, plain = call.rows(team), tuple(map(plain_value, call.arguments))
 

@@ -1,6 +1,7 @@
 """Relayouts of several tensors: small tensors that the same ranks exchange share one exchange."""
 
 from collections.abc import Callable, Hashable, Mapping, Sequence, Set
+from contextlib import AbstractContextManager
 from typing import Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
@@ -192,7 +193,7 @@ class _Batch:
             moved: list[Array | None] = move([t.local for t, _, _ in self._jobs], outs)
         return moved
 
-    def _call(self, name: str | None) -> collective:
+    def _call(self, name: str | None) -> AbstractContextManager[Location | None]:
         tensor, layout, _ = self._jobs[0]
         return collective(named(f"relayout of {len(self._jobs)} tensors", name), tensor.mesh, layout.mesh)
 

@@ -10,11 +10,12 @@ from meshcomm.errors import LayoutError
 from meshcomm.layouts.layout import Layout
 from meshcomm.plans.plan import plan_direct
 from meshcomm.ranks import abort
+from meshcomm.ranks._envelope import Envelope
 from meshcomm.ranks.calls import collective, program
 from meshcomm.ranks.communicator import Pending
 from meshcomm.ranks.mpi import is_forked, mpi
 from meshcomm.ranks.teams import Location, Team, Unfinished, never_waited_for
-from meshcomm.ranks.watch import named, waiting, watch
+from meshcomm.ranks.watch import named, watch
 
 _over_mpi: dict[int, Unfinished] = {}
 """Requests in flight over MPI. MPI writes to their memory even when the program has lost the request and its world."""
@@ -55,7 +56,7 @@ class RelayoutRequest:
         """
         exchange = self._exchange
         if exchange is not None:
-            with waiting("wait for a relayout", self._team, self._number):
+            with Envelope("wait for a relayout", self._team, self._number):
                 exchange.wait()
             self._complete()
         return self._result

@@ -68,15 +68,15 @@ def _described(operand: Operand) -> str:
     return f"a plain array of {operand.shape} {operand.dtype} with bytes {digest}"
 
 
-def _aligned(operand: Operand, shape: Shape, layout: Layout) -> Operand | None:
+def _aligned(name: str, operand: Operand, shape: Shape, layout: Layout) -> Operand | None:
     """Return what a result of *shape* in *layout* needs of *operand*: a number, a tensor or a block of an array.
 
-    Collective if a tensor is in another layout.
+    *name* is the operation. Collective if a tensor is in another layout.
     """
     if isinstance(operand, DTensor):
         if operand.shape == shape and operand.layout is layout:
             return operand
-        return relaid(operand, aligned_axes(operand.shape, shape, layout))
+        return relaid(operand, aligned_axes(operand.shape, shape, layout), name)
     if isinstance(operand, NUMBERS) or operand.ndim == 0:
         return operand
     device = layout.mesh.rank
@@ -115,14 +115,16 @@ def elementwise(
     single = not isinstance(made, tuple)
     dtypes = [as_dtype(np.asarray(each).dtype) for each in _several(made)]
     layout = out[0].layout if out else common_layout(shape, [x for x in known if isinstance(x, DTensor)])
-    targets = [_relaid_out(target, layout) for target in out]  # all are computed in the layout of the first one
-    blocks = [_block(_aligned(x, shape, layout)) for x in known]
+    targets = [
+        target if target.layout is layout else relaid(target, layout.axes, name) for target in out
+    ]  # all are computed in the layout of the first one
+    blocks = [_block(_aligned(name, x, shape, layout)) for x in known]
     local: list[Array | None] = [None] * len(dtypes)
     if location_in(mesh) is not None:
         into = {"out": tuple(target.local for target in targets)} if out else {}
         local = [np.asarray(each, order="C") for each in _several(function(*blocks, **into))]
     if out:
-        store(out, targets)
+        store(name, out, targets)
         return out[0] if single else out
     tensors = tuple(DTensor(block, layout, shape, dtype) for block, dtype in zip(local, dtypes, strict=True))
     return tensors[0] if single else tensors
@@ -132,15 +134,11 @@ def _several(made: object) -> tuple[ArrayLike, ...]:
     return made if isinstance(made, tuple) else (made,)
 
 
-def _relaid_out(out: DTensor, layout: Layout) -> DTensor:
-    return out if out.layout is layout else relaid(out, layout.axes)
-
-
-def store(out: Sequence[DTensor], results: Sequence[DTensor]) -> None:
-    """Write *results* into the blocks of *out*. Collective if they are in other layouts."""
+def store(name: str, out: Sequence[DTensor], results: Sequence[DTensor]) -> None:
+    """Write *results* into the blocks of *out*. Collective if they are in other layouts. *name* is the operation."""
     for target, result in zip(out, results, strict=True):
         if result is not target:
-            moved = relayout(result, target.layout)
+            moved = relaid(result, target.layout.axes, name)
             if target.local is not None:
                 assert moved.local is not None
                 np.copyto(target.local, moved.local, casting="same_kind")
@@ -165,6 +163,12 @@ def where(condition: DTensor | ArrayLike, x: DTensor | ArrayLike, y: DTensor | A
     return result
 
 
-def relaid(tensor: DTensor, axes: Axes) -> DTensor:
-    """Return *tensor* with its axes sharded as *axes* say; itself if they are. Collective if it has to move."""
-    return tensor if tensor.layout.axes == axes else relayout(tensor, Layout(axes, tensor.mesh))
+def relaid(tensor: DTensor, axes: Axes, operation: str) -> DTensor:
+    """Return *tensor* with its axes sharded as *axes* say; itself if they are. Collective if it has to move.
+
+    *operation* is what needs it: the ranks compare that as well.
+    """
+    if tensor.layout.axes == axes:
+        return tensor
+    with collective(operation, tensor.mesh):
+        return relayout(tensor, Layout(axes, tensor.mesh))

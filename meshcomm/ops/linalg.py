@@ -67,8 +67,8 @@ def matmul(a: DTensor | ArrayLike, b: DTensor | ArrayLike) -> DTensor:
     left, right = (x if isinstance(x, DTensor) else relayout(x, Layout.replicated(mesh, np.ndim(x))) for x in operands)
     dtype = result_dtype(np.matmul, [left.dtype, right.dtype], 2)
     rows, summed, columns = product_axes(left.layout.axes, right.layout.axes)
-    left = relaid(left, (*rows, summed))
-    right = relaid(right, (summed, *columns))
+    left = relaid(left, (*rows, summed), "matmul")
+    right = relaid(right, (summed, *columns), "matmul")
     layout, shape = Layout((*rows, *columns), mesh), (*left.shape[:-1], *right.shape[1:])
     local = None
     if left.local is not None and right.local is not None:

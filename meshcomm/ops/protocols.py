@@ -81,7 +81,7 @@ def _matmul(name: str, operands: list[Value], out: tuple[DTensor, ...], options:
         return product
     if out[0].shape != product.shape:
         raise ShapeError(f"{name}: out has shape {out[0].shape}, but the product has {product.shape}")
-    store(out, [product])
+    store(name, out, [product])
     return out[0]
 
 

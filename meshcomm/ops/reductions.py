@@ -88,7 +88,9 @@ _FUNCTIONS: dict[str, Callable[..., Array]] = {"sum": np.sum, "max": np.max, "mi
 """NumPy's reductions; devices reduce with an op of the same name."""
 
 
-def _reduced(name: str, operand: object, axis: Axis, keepdims: bool, dtype: DTypeLike | None = None) -> DTensor:
+def _reduced(
+    name: str, operand: object, axis: Axis, keepdims: bool, dtype: DTypeLike | None = None, called: str = ""
+) -> DTensor:
     """Return a reduction over *axis*. Collective over the mesh if a reduced axis is sharded.
 
     Parameters
@@ -98,6 +100,7 @@ def _reduced(name: str, operand: object, axis: Axis, keepdims: bool, dtype: DTyp
     axis: one axis, several, or None for all
     keepdims: whether reduced axes stay, with length 1
     dtype: that of a sum, by default as numpy.sum has it
+    called: what the user called, if that is another name: it tells the call from others
     """
     tensor, function = as_tensor(name, operand), _FUNCTIONS[name]
     axes = normalised_axes(axis, tensor.ndim)
@@ -117,9 +120,9 @@ def _reduced(name: str, operand: object, axis: Axis, keepdims: bool, dtype: DTyp
             return np.zeros(without(block.shape, axes), kind)
         return np.asarray(function(block, axis=axes, **options), order="C")
 
-    key = ("reduce", name, source, tensor.shape, tensor.dtype, axes, kind)
+    key = ("reduce", called or name, source, tensor.shape, tensor.dtype, axes, kind)
     names = sharding(tensor.mesh, [n for a in axes for n in source.axes[a]])
-    partial = Partial(key, f"{name} over axes {axes}", compute, names, name, kind, counts)
+    partial = Partial(key, f"{called or name} over axes {axes}", compute, names, name, kind, counts)
     result = run_partial(partial, tensor, source.delete(axes), shape)
     return _with_axes(result, axes, tensor.ndim) if keepdims else result
 
@@ -170,7 +173,8 @@ def mean(t: DTensor, axis: Axis = None, dtype: DTypeLike | None = None, keepdims
     tensor = as_tensor("mean", t)
     kind = result_dtype(np.mean, [tensor.dtype], 1) if dtype is None else as_dtype(dtype)
     # As in NumPy, float16 is added up in float32.
-    total = _reduced("sum", tensor, axis, keepdims, np.float32 if dtype is None and kind == np.float16 else kind)
+    wide = np.float32 if dtype is None and kind == np.float16 else kind
+    total = _reduced("sum", tensor, axis, keepdims, wide, "mean")
     count = prod(tensor.shape[a] for a in normalised_axes(axis, tensor.ndim))
     if total.local is None:
         return DTensor(None, total.layout, total.shape, kind)

@@ -5,24 +5,27 @@ its program, the ranks agree that they make the same call and that none has an e
 """
 
 from collections.abc import Callable, Hashable
-from time import monotonic
+from contextlib import AbstractContextManager, nullcontext
+from functools import lru_cache
 from typing import TypeVar
 
 from meshcomm.layouts.mesh import Mesh
 from meshcomm.ranks import agreement
+from meshcomm.ranks._envelope import Envelope
 from meshcomm.ranks.agreement import fingerprint
 from meshcomm.ranks.meshes import common_world, location_between
 from meshcomm.ranks.simulate import current_world
 from meshcomm.ranks.teams import Location, Program, Team
-from meshcomm.ranks.watch import watch
+from meshcomm.ranks.watch import kind
 
 R = TypeVar("R")
 
+_OUTSIDE: AbstractContextManager[None] = nullcontext()
 _WRONG = fingerprint("something is wrong with this call")  # in the digest of a known call in which a rank has an error
 
 
-class collective:  # noqa: N801 - a context, as contextlib.suppress
-    """The envelope of a collective call on *mesh*, or from *mesh* to the mesh *target*.
+def collective(operation: str, mesh: Mesh, target: Mesh | None = None) -> AbstractContextManager[Location | None]:
+    """Return the envelope of a collective call on *mesh*, or from *mesh* to the mesh *target*.
 
     The context gives where this rank is, or None if it is outside of the meshes. Within it the watchdog knows that the
     rank is in *operation*. ``MeshError`` if a mesh is closed, or does not fit into its world.
@@ -35,32 +38,19 @@ class collective:  # noqa: N801 - a context, as contextlib.suppress
     ...     print(world.run(example))
     [0, 1]
     """
+    here: Location | None
+    if target is None or target is mesh:
+        # As location_in does, without its call: this is on the way of every relayout.
+        here = (mesh.bound_world or current_world() or common_world()).here().location(mesh)
+    else:
+        here = location_between(mesh, target)
+    return _OUTSIDE if here is None else Envelope(operation, here.team, None, here)
 
-    __slots__ = ("_here", "_operation")
 
-    def __init__(self, operation: str, mesh: Mesh, target: Mesh | None = None) -> None:
-        self._operation = operation
-        self._here: Location | None
-        if target is None or target is mesh:
-            # As location_in does, without its call: this is on the way of every relayout.
-            self._here = (mesh.bound_world or current_world() or common_world()).here().location(mesh)
-        else:
-            self._here = location_between(mesh, target)
-
-    def __enter__(self) -> Location | None:
-        here = self._here
-        if here is not None:
-            team = here.team
-            team.calls += 1
-            watch.count += 1
-            call = self._operation, team, team.calls, monotonic()
-            watch.calls.append(call)
-            watch.recent.append(call)
-        return here
-
-    def __exit__(self, *exception: object) -> None:
-        if self._here is not None:
-            watch.calls.pop()
+@lru_cache(256)
+def _of_operation(operation: str | None) -> int:
+    """Return a number for an operation that makes other calls, without the name that the user gave it."""
+    return fingerprint(kind(operation or ""))
 
 
 def program(
@@ -88,6 +78,8 @@ def program(
     if key is not None and not agreement.checks_every_call():
         known = team.recall(key, exchanges)
         if known is not None:
+            if team.turn.depth > 1:  # the same call within different ones
+                team.call_digest ^= _of_operation(team.turn.operation)
             if error is not None:
                 team.call_digest ^= _WRONG
             if team.comparison_due:
@@ -102,6 +94,8 @@ def program(
     except Exception as problem:
         error = error or problem
     call = describe(*subject)
+    if team.turn.depth > 1:
+        call = f"{call}, within {kind(team.turn.operation or '')}"
     agreement.agree(team, call, error)
     assert run is not None
     if key is not None:

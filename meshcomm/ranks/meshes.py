@@ -1,5 +1,7 @@
 """Meshes of a program: how they are made, the world of each, and the default mesh."""
 
+import atexit
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ContextDecorator
 from contextvars import ContextVar
@@ -9,15 +11,16 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from meshcomm import _hooks
-from meshcomm.errors import MeshError
+from meshcomm.errors import MeshcommError, MeshError
 from meshcomm.layouts.dimensions import MeshDimension, canonical_dims
 from meshcomm.layouts.layout import Layout
 from meshcomm.layouts.mesh import Mesh
 from meshcomm.ranks import abort, watchdog
-from meshcomm.ranks.mpi import MPIWorld, mpi_world
+from meshcomm.ranks._envelope import Envelope
+from meshcomm.ranks.mpi import MPIWorld, mpi_world, open_worlds
+from meshcomm.ranks.roll_call import leave_all
 from meshcomm.ranks.simulate import SimulatedWorld, current_world
 from meshcomm.ranks.teams import Location, World
-from meshcomm.ranks.watch import waiting
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -204,5 +207,20 @@ def common_world() -> MPIWorld:
 def _world_on(comm: "MPI.Intracomm") -> MPIWorld:
     """Return the world of *comm*, guarded. Collective over *comm* if it is new."""
     watchdog.install()
-    with waiting("the first use of a communicator", None):
+    with Envelope("the first use of a communicator", None):
         return mpi_world(comm)
+
+
+@atexit.register
+def _close_at_exit() -> None:
+    """Close what is open. End the job with an error if an exchange failed, or ranks have made different calls."""
+    worlds = open_worlds()
+    for reason in [reason for world in worlds for reason in world.failures]:
+        abort.end_job_of_many(reason)
+    if worlds:
+        leave_all(math.inf)
+    for world in worlds:
+        try:
+            world.close()
+        except MeshcommError as error:
+            abort.end_job_of_many(str(error))

@@ -4,7 +4,6 @@ A communicator is made when a team or a group is first used. It is freed explici
 or at exit.
 """
 
-import atexit
 import math
 import os
 import time
@@ -371,12 +370,3 @@ def _leave_when_mpi_ends() -> None:
 
     MPI = mpi()
     MPI.COMM_SELF.Set_attr(MPI.Comm.Create_keyval(delete_fn=leave), None)
-
-
-@atexit.register
-def _free_at_exit() -> None:
-    worlds = open_worlds()
-    if worlds:
-        leave_all(math.inf)
-    for world in worlds:
-        world.close()

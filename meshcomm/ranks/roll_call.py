@@ -30,9 +30,10 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from meshcomm._tuning import ANSWER_WITHIN, POLL_FROM
+from meshcomm.ranks._envelope import Envelope
 from meshcomm.ranks.missing import Answer, ended, mismatch, report, spans
 from meshcomm.ranks.side_channel import SideChannel
-from meshcomm.ranks.watch import Call, waiting, watch
+from meshcomm.ranks.watch import Call, watch
 
 if TYPE_CHECKING:
     from meshcomm.ranks.teams import Team
@@ -141,7 +142,7 @@ class RollCall:
     def close(self) -> None:
         """Leave, and wait until all ranks of the team have left. Collective over the team."""
         if not self.over:
-            with waiting("the end of its communicators", self.team, 0):
+            with Envelope("the end of its communicators", self.team, 0):
                 self.leave()
                 _serve_until(lambda: self.over, [self])
 

@@ -42,11 +42,12 @@ from meshcomm._tuning import (
     TEAMS_PER_WORLD,
 )
 from meshcomm._types import Ranks
-from meshcomm.errors import MeshcommError, MeshError
+from meshcomm.errors import CollectiveMismatch, MeshcommError, MeshError
 from meshcomm.layouts.machine import Machine
 from meshcomm.layouts.mesh import Mesh
 from meshcomm.layouts.refinement import ranks_between, same_devices
 from meshcomm.memory._rendezvous import Rendezvous
+from meshcomm.ranks._envelope import Turn
 from meshcomm.ranks.communicator import Communicator
 from meshcomm.ranks.hosts import agreed_machine
 from meshcomm.ranks.rendezvous import open_rendezvous
@@ -203,6 +204,11 @@ class World(ABC):
         """How many teams have a communicator."""
         return sum(team.everyone.opened is not None for team in self._teams.values())
 
+    @property
+    def failures(self) -> list[str]:
+        """Why no call can be made any more on teams whose exchange ended with an error."""
+        return [team.turn.over for team in self._teams.values() if team.turn.over is not None]
+
     # -- nonblocking calls --------------------------------------------------------------------------------------------
 
     def finish_all(self) -> None:
@@ -236,6 +242,8 @@ class Team:
         self.ranks = ranks
         self.calls = 0
         """How many calls this rank has made on the team."""
+        self.turn = Turn()
+        """Which thread of this rank makes a call on the team, and whether calls are possible."""
         self.roll_call: RollCall | None = None
         self.call_digest = 0
         """A digest of all calls since the ranks last found that they made the same ones."""
@@ -361,8 +369,19 @@ class Team:
         self._begin_roll_calls(communicator)
         communicator.free()
 
+    def fail(self, error: BaseException) -> None:
+        """Let no further call be made: an exchange ended with *error* on this rank, and others may still be in it."""
+        self.turn.end(
+            f"an earlier exchange of these ranks ended with an error ({type(error).__name__}: {error}); "
+            "close() the mesh and make it again"
+        )
+
     def free(self) -> None:
-        """Free every communicator of the team. Collective over the team."""
+        """Free every communicator of the team. Collective over the team.
+
+        ``CollectiveMismatch`` if the ranks have made different calls since they last compared them.
+        """
+        differ = self._made_different_calls()
         self._programs.clear()
         if self.roll_call is not None:
             self.roll_call.close()
@@ -370,13 +389,21 @@ class Team:
         for group in (*self._groups.values(), self.everyone):
             group.free()
         self._groups.clear()
+        if differ:
+            raise CollectiveMismatch(
+                "ranks made different collective calls, and no call after them has found out. Run the program with "
+                "MESHCOMM_CHECK=1 to stop at the first difference"
+            )
+
+    def _made_different_calls(self) -> bool:
+        """Compare the calls since the ranks last did. Collective over the team, if it has communicated."""
+        communicator = self.everyone.opened
+        if communicator is None or self.turn.over is not None:
+            return False
+        largest, of_negatives = communicator.allreduce_max(np.array([self.call_digest, -self.call_digest]))
+        return bool(largest != -of_negatives)
 
     # -- calls --------------------------------------------------------------------------------------------------------
-
-    def number_call(self) -> int:
-        """Count a call of this rank, and return its number."""
-        self.calls += 1
-        return self.calls
 
     def knows(self, key: Hashable) -> bool:
         """Return whether a program is kept for *key*."""

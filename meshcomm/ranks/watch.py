@@ -4,7 +4,6 @@ A call only writes what it is. The watchdog looks at this a few times a second, 
 """
 
 from collections import deque
-from time import monotonic
 from typing import TYPE_CHECKING, TypeAlias
 
 from meshcomm._tuning import KEPT_CALLS
@@ -46,32 +45,6 @@ class _Watch:
 
 
 watch = _Watch()
-
-
-class waiting:  # noqa: N801 - a context, as contextlib.suppress
-    """A context in which the watchdog knows that this rank is in a collective call.
-
-    *team* is None if there is no team yet. *number* is that of a `Call`; None is the next one of the team.
-    """
-
-    __slots__ = ("_number", "_operation", "_team")
-
-    def __init__(self, operation: str, team: "Team | None", number: int | None = None) -> None:
-        self._operation = operation
-        self._team = team
-        self._number = number
-
-    def __enter__(self) -> None:
-        watch.count += 1
-        number = self._number
-        if number is None:
-            number = self._team.number_call() if self._team is not None else 0
-        call = self._operation, self._team, number, monotonic()
-        watch.calls.append(call)
-        watch.recent.append(call)
-
-    def __exit__(self, *exception: object) -> None:
-        watch.calls.pop()
 
 
 def kind(operation: str) -> str:

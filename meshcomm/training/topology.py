@@ -17,11 +17,11 @@ from meshcomm._types import Indices
 from meshcomm.errors import MeshError
 from meshcomm.layouts import wire
 from meshcomm.ranks import agreement
+from meshcomm.ranks._envelope import Envelope
 from meshcomm.ranks.hosts import this_host
 from meshcomm.ranks.meshes import world_of
 from meshcomm.ranks.simulate import current_world
 from meshcomm.ranks.teams import World
-from meshcomm.ranks.watch import waiting
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -369,7 +369,7 @@ def _arrangement(mesh_shape: ArrayLike | None, size: int) -> list[int] | None:
 def _gathered_hosts(world: World, mesh_shape: ArrayLike | None) -> tuple[list[str], list[int] | None]:
     """Return the host of every rank, and the mesh shape that all agree on. Collective over the world."""
     team, shape, error = world.team(range(world.size)), None, None
-    with waiting("Topology.from_comm", team):
+    with Envelope("Topology.from_comm", team):
         try:
             shape = _arrangement(mesh_shape, world.size)
         except Exception as problem:

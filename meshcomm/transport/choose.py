@@ -108,7 +108,11 @@ class _Chosen:
         if group.nodes is not self._chosen_for:  # a new group, or opened again
             self._way = self._over_mpi if group.nodes is None else self._on_nodes(group.nodes)
             self._chosen_for = group.nodes
-        self._way.run(sources, targets, stretch)
+        try:
+            self._way.run(sources, targets, stretch)
+        except BaseException as error:
+            group.team.fail(error)
+            raise
 
     def _on_nodes(self, nodes: tuple[int, ...]) -> Operation:
         """Return the way for a group in which some ranks share memory. Collective over the group."""

@@ -12,8 +12,13 @@ import pytest
 
 import meshcomm as mc
 from meshcomm import _tuning, errors
-from meshcomm.ranks import abort, agreement, mpi, watchdog
+from meshcomm.ranks import abort, agreement, mpi
+from meshcomm.ranks._envelope import Envelope
 from meshcomm.ranks.meshes import location_in
+from meshcomm.ranks.simulate import SimulatedRank
+from meshcomm.ranks.teams import Team
+from meshcomm.ranks.watch import watch
+from support.in_process_ranks import output_of
 
 
 class Ended(BaseException):
@@ -105,13 +110,90 @@ def test_different_calls_name_the_ranks():
     assert "ranks 0, 1, 2, 4, 5, 6, 7, 8 and 11 more: b" in str(caught.value)
 
 
+def operations():
+    return [(operation, team, number) for operation, team, number, _ in watch.calls]
+
+
+def team_of_one():
+    return Team(SimulatedRank(mc.simulate(1), 0), range(1))
+
+
 def test_a_call_inside_a_call_does_not_end_it():
-    team = object()
-    with watchdog.waiting("outer", team):
-        with watchdog.waiting("inner", team):
-            assert watchdog.watch.calls == [("outer", team), ("inner", team)]
-        assert watchdog.watch.calls == [("outer", team)]
-    assert watchdog.watch.calls == []
+    team = team_of_one()
+    with Envelope("outer", team):
+        with Envelope("inner", team):
+            assert operations() == [("outer", team, 1), ("inner", team, 2)]
+            assert (team.turn.operation, team.turn.depth) == ("outer", 2)
+        assert operations() == [("outer", team, 1)]
+    assert operations() == []
+    assert (team.turn.operation, team.turn.depth) == (None, 0)
+
+
+def test_two_threads_cannot_make_calls_on_one_team_at_the_same_time():
+    """Neither gets a result: which call the other ranks meet is not known."""
+    team, other = team_of_one(), team_of_one()
+
+    def second():
+        with Envelope("free", other):
+            assert [operation for operation, *_ in operations()] == ["first", "free"]
+        with pytest.raises(errors.MeshError, match="first and second"), Envelope("second", team):
+            raise AssertionError
+
+    def first():
+        with Envelope("first", team):
+            thread = threading.Thread(target=second)
+            thread.start()
+            thread.join()
+
+    with pytest.raises(errors.MeshError, match="two threads"):
+        first()
+    assert operations() == []
+    with pytest.raises(errors.MeshError, match="two threads"), Envelope("later", team):
+        raise AssertionError
+    assert operations() == []
+
+
+def test_a_failed_exchange_ends_the_calls_of_a_team():
+    team = team_of_one()
+    with Envelope("relayout", team):
+        pass
+    team.fail(KeyError("lost"))
+    with pytest.raises(errors.MeshError, match=r"KeyError: 'lost'.*close\(\) the mesh"), Envelope("next", team):
+        raise AssertionError
+
+
+def test_a_signal_never_leaves_a_call_behind():
+    """A handler may raise at any step of a call. The watchdog must not take the call for one that goes on."""
+    program = """
+import signal, sys
+from meshcomm.ranks._envelope import Envelope
+from meshcomm.ranks.simulate import SimulatedRank, simulate
+from meshcomm.ranks.teams import Team
+from meshcomm.ranks.watch import watch
+class Interrupt(Exception): pass
+armed = False
+def handler(*_):
+    global armed
+    if armed:
+        armed = False
+        raise Interrupt
+signal.signal(signal.SIGALRM, handler)
+team = Team(SimulatedRank(simulate(1), 0), range(1))
+signal.setitimer(signal.ITIMER_REAL, 0.0002, 0.0002)
+for hit in range(2000):
+    try:
+        armed = True
+        while True:
+            with Envelope("outer", team):
+                with Envelope("inner", team):
+                    pass
+    except Interrupt:
+        pass
+    assert watch.calls == [] and team.turn.depth == 0, (hit, watch.calls, team.turn.depth)
+signal.signal(signal.SIGALRM, signal.SIG_IGN)
+print("as expected")
+"""
+    assert output_of(program) == "as expected\n"
 
 
 def test_every_operation_leaves_the_watchdog_as_it_was():
@@ -123,11 +205,11 @@ def test_every_operation_leaves_the_watchdog_as_it_was():
         with pytest.raises(errors.GroupError):
             mc.all_to_all(np.zeros(2), [[0, 1]], 0, 0, 3)
 
-    before = watchdog.watch.count
+    before = watch.count
     with mc.simulate(2) as world:
         world.run(program)
-    assert watchdog.watch.calls == []
-    assert watchdog.watch.count > before
+    assert watch.calls == []
+    assert watch.count > before
 
 
 @pytest.mark.parametrize(("text", "timeout"), [("2.5", 2.5), ("0", math.inf), ("inf", math.inf), (None, 600.0)])
