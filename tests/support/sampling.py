@@ -16,6 +16,7 @@ _exhaustive = False
 
 def pytest_addoption(parser):
     parser.addoption("--exhaustive", action="store_true", help="test all cases instead of a sample of them")
+    parser.addoption("--mismatches", help="how many pairs of calls to mix up in tests/jobs, or all: it takes hours")
 
 
 def pytest_configure(config):
