@@ -234,7 +234,10 @@ def _as_array(array: ArrayLike | None) -> Array:
 def _as_block(block: ArrayLike | None) -> Array:
     """Return *block* as a C-contiguous array, itself if it is one."""
     array = _as_array(block)
-    return array.view(np.ndarray) if array.flags.c_contiguous else exact_copy(array)
+    if not array.flags.c_contiguous:
+        return exact_copy(array)
+    # Not a view of an array: if a program resizes the array, an exchange sees that, but a view would lose its memory.
+    return array if type(array) is np.ndarray else array.view(np.ndarray)
 
 
 def _cut(array: Array, layout: Layout, device: int) -> Array:

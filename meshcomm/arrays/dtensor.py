@@ -282,10 +282,13 @@ def _gathered(tensor: DTensor, here: Location) -> Array:
 def _gathered_on(tensor: DTensor, here: Location, root: int) -> Array | None:
     """Return the global array on device *root*: one replica of each block sends it there. Collective."""
     mesh, layout, shape = tensor.mesh, tensor.layout, tensor.shape
-    agreement.agree(here.team, f"to_numpy on device {root} of {_text(tensor)}")
-    communicator = here.team.everyone.communicator()
     mine = tensor.local
     assert mine is not None
+    expected, error = layout.block_shape(shape, here.device), None
+    if (mine.shape, mine.dtype) != (expected, tensor.dtype):
+        error = ShapeError(f"the block is {mine.shape} {mine.dtype}, but by its layout {expected} {tensor.dtype}")
+    agreement.agree(here.team, f"to_numpy on device {root} of {_text(tensor)}", error)
+    communicator = here.team.everyone.communicator()
     # Root takes its own block from itself; each other block comes from the first device that holds it.
     senders: dict[Box, int] = {}
     for device in (root, *range(mesh.size)):

@@ -163,6 +163,17 @@ def one_finds_its_out_wrong_and_goes_on():
     raise AssertionError("the ranks did not find that they differ")
 
 
+def one_block_is_resized():
+    exchange()
+    block = np.array(ARRAY[rows().block_slices(ARRAY.shape, mesh().rank)])
+    tensor = mc.from_local(block, rows(), global_shape=ARRAY.shape)
+    if mesh().rank == 1:
+        block.resize((1, 1), refcheck=False)
+    stamp()
+    mc.relayout(tensor, columns())
+    time.sleep(LONG)
+
+
 def one_makes_a_new_call():
     exchange()
     tensor = mc.distribute(ARRAY, rows())
