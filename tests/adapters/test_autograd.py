@@ -148,23 +148,25 @@ def test_relayouts_of_several_tensors_that_are_followed(autograd, anp, container
     on(4, program)
 
 
-def test_relayouts_of_nested_dicts_and_of_plain_arrays_that_are_followed(autograd, anp):
+def test_relayouts_of_tensors_and_arrays_within_a_dict_that_is_followed(autograd, anp):
     def program():
         mesh = mc.create_mesh([("x", 2)])
         rows, columns = mc.Layout(["x", U], mesh), mc.Layout([U, "x"], mesh)
         a, b = random(4, 6), random(4, 6, seed=1)
-        params = {"layer": {"kernel": mc.distribute(a, rows)}, "plain": b}
+        params = {"layer": {"kernel": mc.distribute(a, rows), "plain": b}, "rest": random(3)}
 
         def loss(p):
-            moved = mc.relayout(p, {"layer": {"kernel": columns}, "plain": columns})
-            assert mc.fetch_layout(moved["layer"]["kernel"]) == mc.fetch_layout(moved["plain"]) == columns
-            return anp.sum(moved["layer"]["kernel"] ** 2 * moved["plain"])
+            moved = mc.relayout(p["layer"], {"plain": columns, "kernel": columns})
+            assert list(moved) == ["kernel", "plain"]
+            assert mc.fetch_layout(moved["kernel"]) == mc.fetch_layout(moved["plain"]) == columns
+            return anp.sum(moved["kernel"] ** 2 * moved["plain"])
 
         grads = autograd.grad(loss)(params)
         assert grads["layer"]["kernel"].layout == rows
         np.testing.assert_allclose(grads["layer"]["kernel"].to_numpy(), 2 * a * b)
-        assert isinstance(grads["plain"], np.ndarray)
-        np.testing.assert_allclose(grads["plain"], a**2)
+        assert isinstance(grads["layer"]["plain"], np.ndarray)
+        np.testing.assert_allclose(grads["layer"]["plain"], a**2)
+        assert not grads["rest"].any()
 
     on(2, program)
 
