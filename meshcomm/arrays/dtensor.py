@@ -8,6 +8,7 @@ from numpy.lib.mixins import NDArrayOperatorsMixin
 from numpy.typing import ArrayLike, DTypeLike
 
 from meshcomm import _hooks
+from meshcomm._arguments import quote
 from meshcomm._tracing import untraced
 from meshcomm._types import Array, Axis, DType, Shape
 from meshcomm.arrays.compile import Move, prepare
@@ -247,7 +248,7 @@ def check_root(root: object, mesh: Mesh) -> None:
     if root is None:
         return
     if isinstance(root, bool) or not isinstance(root, (int, np.integer)) or not 0 <= root < mesh.size:
-        raise MeshError(f"root must be a device of the mesh, 0 to {mesh.size - 1}, not {root!r}")
+        raise MeshError(f"root must be a device of the mesh, 0 to {mesh.size - 1}, not {quote(root)}")
 
 
 def _text(tensor: DTensor) -> str:

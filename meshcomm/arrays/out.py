@@ -5,7 +5,7 @@ from typing import NoReturn, TypeAlias
 
 import numpy as np
 
-from meshcomm._arguments import as_array
+from meshcomm._arguments import as_array, quote
 from meshcomm._kernels import overlap
 from meshcomm._types import DType, Shape
 from meshcomm.arrays.create import distribute
@@ -137,7 +137,7 @@ def relayout_text(operation: str, shape: Shape, dtype: DType, source: Layout, ta
 
 def limit_text(limit: int | None) -> str:
     """Return what the ranks compare about the scratch limit, which is part of the text of a call."""
-    return "" if limit is None else f" within {limit} bytes of scratch"
+    return "" if limit is None else f" within {quote(limit)} bytes of scratch"
 
 
 def outside(out: DTensor | None, plan: Plan) -> DTensor:

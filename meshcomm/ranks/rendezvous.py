@@ -149,7 +149,7 @@ def _limit() -> int:
     size = re.fullmatch(r"(\d+(?:\.\d+)?) *([KMGT]?)(?:i?B)?", text.strip(), re.IGNORECASE)
     if size is None:
         raise MeshcommError(f"MESHCOMM_SHARED_MEMORY must be a size such as 500M or 2G, or 0, not {text!r}")
-    return int(float(size[1]) * _UNITS[size[2].upper()])
+    return int(min(float(size[1]) * _UNITS[size[2].upper()], 2**62))  # the number may have hundreds of digits
 
 
 def _node(introduction: Introduction) -> tuple[str, str]:

@@ -230,6 +230,10 @@ def test_the_user_frees_the_communicator(job):
     assert_went_on(job(2, "user_frees_the_communicator"), 2)
 
 
+def test_the_user_frees_communicators_of_open_meshes(job):
+    assert_went_on(job(2, "user_frees_communicators_of_open_meshes"), 2)
+
+
 def test_a_forked_child_may_not_communicate(job):
     assert_went_on(job(2, "child_is_forked"), 2)
 

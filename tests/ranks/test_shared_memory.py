@@ -36,7 +36,16 @@ def test_before_the_first_rendezvous_nothing_is_shared(fresh):
 
 
 @pytest.mark.parametrize(
-    ("text", "size"), [("0", 0), ("500", 500), ("2G", 2**31), ("1.5 MiB", 3 * 2**19), ("7k", 7168), ("1TB", 2**40)]
+    ("text", "size"),
+    [
+        ("0", 0),
+        ("500", 500),
+        ("2G", 2**31),
+        ("1.5 MiB", 3 * 2**19),
+        ("7k", 7168),
+        ("1TB", 2**40),
+        ("9" * 5000 + "G", 2**62),
+    ],
 )
 def test_sizes(fresh, text, size):
     fresh.setenv("MESHCOMM_SHARED_MEMORY", text)
