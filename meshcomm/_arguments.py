@@ -51,9 +51,11 @@ def as_shape(shape: object) -> Shape:
     try:
         lengths = tuple(map(operator.index, shape if isinstance(shape, Iterable) else (shape,)))
     except TypeError:
-        raise ShapeError(f"a shape is a sequence of lengths, not {shape!r}") from None
+        raise ShapeError(f"a shape is a sequence of lengths, not {quote(shape)}") from None
     if any(n < 0 for n in lengths):
-        raise ShapeError(f"shape {lengths} has a negative length")
+        raise ShapeError(f"shape {quote(lengths)} has a negative length")
+    if any(n >= 2**63 for n in lengths):
+        raise ShapeError(f"shape {quote(lengths)} has a length of 2**63 or more")
     return lengths
 
 
@@ -96,19 +98,19 @@ def plain_value(value: T) -> T | int:
 def check_integer(what: str, value: object) -> None:
     """Raise ``GroupError`` if *value* is no integer; *what* says in the message what it is for."""
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer)):
-        raise GroupError(f"{what} must be an integer, not {value!r}")
+        raise GroupError(f"{what} must be an integer, not {quote(value)}")
 
 
 def check_axis(what: str, axis: int, shape: Shape) -> None:
     """Raise ``GroupError`` if *axis* is no integer, ``ShapeError`` if *shape* has no such axis, counted from 0."""
     check_integer(what, axis)
     if not 0 <= axis < len(shape):
-        raise ShapeError(f"{what} {axis} is out of range of input rank {len(shape)}")
+        raise ShapeError(f"{what} {quote(axis)} is out of range of input rank {len(shape)}")
 
 
 def short(value: object) -> str:
     """Return ``repr(value)``, shortened if it is longer than 80 characters."""
-    text = repr(value)
+    text = quote(value)
     return text if len(text) <= 80 else f"{text[:80]}..."
 
 
@@ -125,7 +127,7 @@ def normalised_axes(axis: object, ndim: int) -> tuple[int, ...]:
         raise ShapeError(f"axis must be an integer, a tuple of integers, or None, not {axis!r}") from None
     for a in listed:
         if not -ndim <= a < ndim:
-            raise ShapeError(f"axis {a} is out of range for a tensor with {ndim} axes")
+            raise ShapeError(f"axis {quote(a)} is out of range for a tensor with {ndim} axes")
     axes = tuple(sorted({a % ndim for a in listed}))
     if len(axes) < len(listed):
         raise ShapeError(f"axis {axis} names an axis twice")

@@ -1,6 +1,6 @@
 """Values that autograd follows: the test for them, and operations that it can follow."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from inspect import signature
 from typing import Any, ParamSpec, TypeAlias, TypeVar, cast
@@ -26,6 +26,19 @@ def untraced(x: T) -> T:
     """Return the array or DTensor that autograd follows as *x*; anything else as it is."""
     while is_traced(x):
         x = x._value  # type: ignore[attr-defined]
+    return x
+
+
+def opened(x: T) -> T:
+    """Return a list, tuple or dict that autograd follows as one of values that it follows; anything else as it is."""
+    values: object = untraced(x)
+    container: Value = x
+    if values is x:
+        return x
+    if isinstance(values, Mapping):
+        return cast("T", {key: container[key] for key in values})
+    if isinstance(values, list | tuple):
+        return cast("T", type(values)(container[number] for number in range(len(values))))
     return x
 
 

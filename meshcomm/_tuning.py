@@ -67,6 +67,10 @@ POOL_WHOLE_FROM = 2**16
 """Bytes. Free ranges of a pool from this length on are not joined with others, so that a loop finds ranges of the same
 lengths in each turn. Measured: loops with 2 to 6 blocks have no page faults after the second turn."""
 
+POOL_OF_ADDRESSES = 1 / 4
+"""Of the address space that RLIMIT_AS leaves a process when a pool is made. A compromise: with a pool of its own and
+those that it shares, the program keeps more than half of it."""
+
 POOL_WINDOW = 10.0
 POOL_WINDOW_FREES = 64
 """Seconds, and frees, whichever ends last: a window of a pool. It gives back what was not used in a whole window. So a

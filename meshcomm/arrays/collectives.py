@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike
 
-from meshcomm._arguments import as_array, check_axis, check_integer, plain_value, short
+from meshcomm._arguments import as_array, check_axis, check_integer, plain_value, quote, short
 from meshcomm._tracing import traceable
 from meshcomm._types import Array, Groups, Pairs, Shape
 from meshcomm.errors import GroupError, ShapeError
@@ -261,7 +261,7 @@ def broadcast(
         group, _ = _group(team, _check_cover(rows, team))
         check_integer("root", root)
         if not 0 <= root < len(group.members):
-            raise GroupError(f"root {root} is not a position in groups of {len(group.members)} ranks")
+            raise GroupError(f"root {quote(root)} is not a position in groups of {len(group.members)} ranks")
 
         beside = Beside(group, fingerprint("broadcast"))
 
@@ -324,7 +324,7 @@ def _run(call: _Call, comm: "MPI.Intracomm | None", build: Callable[[Team, Array
         rows, plain = call.rows(team), tuple(map(plain_value, call.arguments))
 
         def describe() -> str:
-            return f"{operation}{plain} of {array.shape} {array.dtype} over {rows} of {team.ranks}"
+            return f"{operation}{_text(plain)} of {array.shape} {array.dtype} over {_text(rows)} of {team.ranks}"
 
         def checked() -> Run:
             if error is not None:
@@ -336,6 +336,14 @@ def _run(call: _Call, comm: "MPI.Intracomm | None", build: Callable[[Team, Array
         run = program(team, key if exact else None, describe, checked)
         result: Array = run(array)
         return result
+
+
+def _text(value: object) -> str:
+    """Return what ranks compare of arguments."""
+    try:
+        return repr(value)
+    except ValueError:  # an integer of thousands of digits, which no operation takes
+        return quote(value)
 
 
 def _is_exact(rows: object, arguments: tuple[object, ...]) -> bool:
@@ -375,11 +383,11 @@ def _checked_all_to_all(
     """Return the split count after the checks of TensorFlow's op, in their order."""
     check_integer("split_count", split_count)
     if split_count < 1:
-        raise GroupError(f"split_count {split_count} must at least be one.")
+        raise GroupError(f"split_count {quote(split_count)} must at least be one.")
     size = _row_length(rows)
     if split_count != size:
         raise GroupError(
-            f"split_count {split_count} must equal the size of the second dimension of group_assignment {size}"
+            f"split_count {quote(split_count)} must equal the size of the second dimension of group_assignment {size}"
         )
     check_axis("concat_dimension", concat_dimension, shape)
     check_axis("split_dimension", split_dimension, shape)
@@ -408,7 +416,9 @@ def _check_cover(rows: Rows, team: Team) -> Rows:
     for rank in chain.from_iterable(rows):
         check_integer("a rank in group_assignment", rank)
         if not 0 <= rank < size:
-            raise GroupError(f"group_assignment {short(rows)} names rank {rank}, but there are ranks 0 to {size - 1}")
+            raise GroupError(
+                f"group_assignment {short(rows)} names rank {quote(rank)}, but there are ranks 0 to {size - 1}"
+            )
         if rank in seen:
             raise GroupError(f"group_assignment {short(rows)} names rank {rank} twice")
         seen.add(rank)
@@ -431,7 +441,7 @@ def _check_pairs(pairs: Rows, team: Team) -> None:
         for rank in pair:
             check_integer("a rank in source_target_pairs", rank)
             if not 0 <= rank < size:
-                raise GroupError(f"source_target_pairs names rank {rank}, but there are ranks 0 to {size - 1}")
+                raise GroupError(f"source_target_pairs names rank {quote(rank)}, but there are ranks 0 to {size - 1}")
     for what, ranks in (("source", [s for s, _ in pairs]), ("target", [t for _, t in pairs])):
         twice = next((rank for rank in ranks if ranks.count(rank) > 1), None)
         if twice is not None:

@@ -7,7 +7,7 @@ from types import EllipsisType
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
-from meshcomm._arguments import as_array, as_dtype, as_shape, check_size
+from meshcomm._arguments import as_array, as_dtype, as_shape, check_size, quote
 from meshcomm._types import Array, DType, Shape, ShapeLike
 from meshcomm.arrays.dtensor import DTensor, by_device, check_root, member
 from meshcomm.errors import DTypeError, LayoutError, MeshError, ShapeError
@@ -172,7 +172,7 @@ def full(
     try:
         value = np.full((), fill_value, tensor.dtype)
     except (TypeError, ValueError, OverflowError) as error:
-        raise DTypeError(f"fill_value {fill_value!r} does not convert to {tensor.dtype}: {error}") from None
+        raise DTypeError(f"fill_value {quote(fill_value)} does not convert to {tensor.dtype}: {error}") from None
     if tensor.local is not None:
         tensor.local[...] = value
     return tensor
@@ -234,7 +234,10 @@ def _as_array(array: ArrayLike | None) -> Array:
 def _as_block(block: ArrayLike | None) -> Array:
     """Return *block* as a C-contiguous array, itself if it is one."""
     array = _as_array(block)
-    return array.view(np.ndarray) if array.flags.c_contiguous else exact_copy(array)
+    if not array.flags.c_contiguous:
+        return exact_copy(array)
+    # Not a view of an array: if a program resizes the array, an exchange sees that, but a view would lose its memory.
+    return array if type(array) is np.ndarray else array.view(np.ndarray)
 
 
 def _cut(array: Array, layout: Layout, device: int) -> Array:

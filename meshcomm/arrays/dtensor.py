@@ -8,6 +8,7 @@ from numpy.lib.mixins import NDArrayOperatorsMixin
 from numpy.typing import ArrayLike, DTypeLike
 
 from meshcomm import _hooks
+from meshcomm._arguments import quote
 from meshcomm._tracing import untraced
 from meshcomm._types import Array, Axis, DType, Shape
 from meshcomm.arrays.compile import Move, prepare
@@ -247,7 +248,7 @@ def check_root(root: object, mesh: Mesh) -> None:
     if root is None:
         return
     if isinstance(root, bool) or not isinstance(root, (int, np.integer)) or not 0 <= root < mesh.size:
-        raise MeshError(f"root must be a device of the mesh, 0 to {mesh.size - 1}, not {root!r}")
+        raise MeshError(f"root must be a device of the mesh, 0 to {mesh.size - 1}, not {quote(root)}")
 
 
 def _text(tensor: DTensor) -> str:
@@ -282,10 +283,13 @@ def _gathered(tensor: DTensor, here: Location) -> Array:
 def _gathered_on(tensor: DTensor, here: Location, root: int) -> Array | None:
     """Return the global array on device *root*: one replica of each block sends it there. Collective."""
     mesh, layout, shape = tensor.mesh, tensor.layout, tensor.shape
-    agreement.agree(here.team, f"to_numpy on device {root} of {_text(tensor)}")
-    communicator = here.team.everyone.communicator()
     mine = tensor.local
     assert mine is not None
+    expected, error = layout.block_shape(shape, here.device), None
+    if (mine.shape, mine.dtype) != (expected, tensor.dtype):
+        error = ShapeError(f"the block is {mine.shape} {mine.dtype}, but by its layout {expected} {tensor.dtype}")
+    agreement.agree(here.team, f"to_numpy on device {root} of {_text(tensor)}", error)
+    communicator = here.team.everyone.communicator()
     # Root takes its own block from itself; each other block comes from the first device that holds it.
     senders: dict[Box, int] = {}
     for device in (root, *range(mesh.size)):

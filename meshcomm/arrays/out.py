@@ -5,7 +5,7 @@ from typing import NoReturn, TypeAlias
 
 import numpy as np
 
-from meshcomm._arguments import as_array
+from meshcomm._arguments import as_array, quote
 from meshcomm._kernels import overlap
 from meshcomm._types import DType, Shape
 from meshcomm.arrays.create import distribute
@@ -20,6 +20,7 @@ Into: TypeAlias = tuple[DTensor, DTensor, Layout]
 """A tensor, the tensor that its relayout overwrites, and the layout that it goes to."""
 
 READ_ONLY = "out cannot be written to: its block is read-only"
+STRIDED = "out cannot be written to in one piece: its block is not C-contiguous"
 OVERLAPPING = "out shares memory with a tensor or another out: a relayout reads blocks while it writes others"
 
 
@@ -81,6 +82,8 @@ def wrong_out(tensor: DTensor, out: object, layout: Layout) -> MeshcommError | N
         return None
     if not block.flags.writeable:
         return LayoutError(READ_ONLY)
+    if not block.flags.c_contiguous:
+        return LayoutError(STRIDED)
     if tensor.local is not None and np.may_share_memory(block, tensor.local):  # exact: both are contiguous
         return LayoutError(OVERLAPPING)
     return None
@@ -96,6 +99,8 @@ def wrong_outs(moves: Sequence[Into]) -> MeshcommError | None:
     written = [out.local for _, out, _ in moves if out.local is not None]
     if any(not block.flags.writeable for block in written):
         return LayoutError(READ_ONLY)
+    if any(not block.flags.c_contiguous for block in written):
+        return LayoutError(STRIDED)
     read = [tensor.local for tensor, _, _ in moves if tensor.local is not None]
     return LayoutError(OVERLAPPING) if overlap([*map(as_bytes, written)], [*map(as_bytes, read)]) else None
 
@@ -132,7 +137,7 @@ def relayout_text(operation: str, shape: Shape, dtype: DType, source: Layout, ta
 
 def limit_text(limit: int | None) -> str:
     """Return what the ranks compare about the scratch limit, which is part of the text of a call."""
-    return "" if limit is None else f" within {limit} bytes of scratch"
+    return "" if limit is None else f" within {quote(limit)} bytes of scratch"
 
 
 def outside(out: DTensor | None, plan: Plan) -> DTensor:

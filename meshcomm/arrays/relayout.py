@@ -6,7 +6,7 @@ from typing import Any, TypeAlias, TypeVar, overload
 from numpy.typing import ArrayLike
 
 from meshcomm import _hooks
-from meshcomm._tracing import is_traced, traced, untraced
+from meshcomm._tracing import is_traced, opened, traced, untraced
 from meshcomm.arrays.compile import Move, prepare
 from meshcomm.arrays.dtensor import DTensor, Held, Tensor, unwrapped
 from meshcomm.arrays.many import are_many, relayout_many
@@ -148,8 +148,10 @@ def relayout(
     ...     print(world.run(program))
     [[[0], [2], [4]], [[1], [3], [5]]]
     """
-    if not isinstance(tensor, DTensor) and are_many(tensor, layout):
-        return relayout_many(relayout, tensor, layout, out, limit=max_scratch_bytes, name=name)
+    if not isinstance(tensor, DTensor):
+        tensor = opened(tensor)
+        if are_many(tensor, layout):
+            return relayout_many(relayout, tensor, layout, out, limit=max_scratch_bytes, name=name)
     if not isinstance(layout, Layout):
         raise LayoutError(f"a relayout goes to a Layout, not {type(layout).__name__} ({layout!r})")
     if not isinstance(tensor, DTensor):

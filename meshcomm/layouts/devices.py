@@ -2,7 +2,8 @@
 
 import re
 from collections.abc import Iterable, Sequence
-from typing import TypeVar
+from dataclasses import dataclass
+from typing import TypeVar, overload
 
 from meshcomm._arguments import integer, quote
 from meshcomm._types import Ranks
@@ -10,12 +11,44 @@ from meshcomm.errors import MeshError
 
 T = TypeVar("T")
 
+_GENERATED = "/job:localhost/task:0/device:"
+
 _MAX_RANK = 2**31 - 1  # MPI numbers ranks with a C int
 
 _RANK_DEVICE = re.compile(r"/job:mpi/replica:0/task:(0|[1-9][0-9]{0,9})/device:CPU:0")
 _DEVICE_TYPE = re.compile(
     r"(?:.*/)?(?:device:)?(?!(?:job|replica|task):)([A-Za-z_][A-Za-z0-9_]*):[0-9]+", re.IGNORECASE
 )
+
+
+@dataclass(frozen=True)
+class GeneratedDevices(Sequence[str]):
+    """The device strings that the short text ``*TYPE`` of a mesh stands for. Each is made when it is asked for."""
+
+    type: str
+    size: int
+
+    def __len__(self) -> int:
+        return self.size
+
+    @overload
+    def __getitem__(self, number: int) -> str: ...
+
+    @overload
+    def __getitem__(self, number: slice) -> tuple[str, ...]: ...
+
+    def __getitem__(self, number: int | slice) -> str | tuple[str, ...]:
+        if isinstance(number, slice):
+            return tuple(self[i] for i in range(self.size)[number])
+        return f"{_GENERATED}{self.type}:{range(self.size)[number]}"
+
+
+def _generated(names: tuple[str, ...]) -> GeneratedDevices | None:
+    """Return the short form of *names* if they have one, so that equal meshes have equal devices."""
+    if not names[0].startswith(_GENERATED) or not names[0].endswith(":0"):
+        return None
+    found = GeneratedDevices(names[0][len(_GENERATED) : -2], len(names))
+    return found if all(a == b for a, b in zip(names, found, strict=True)) else None
 
 
 def checked_name(what: str, name: object, forbidden: str, may_be_empty: bool = False) -> str:
@@ -50,8 +83,11 @@ def as_tuple(what: str, values: Iterable[T]) -> tuple[T, ...]:
         raise MeshError(f"{what} are {quote(values)}, a {type(values).__name__}; they must be a sequence") from None
 
 
-def canonical_devices(devices: Sequence[str] | Sequence[int]) -> tuple[Ranks, tuple[str, ...] | None]:
+def canonical_devices(devices: Sequence[str] | Sequence[int]) -> tuple[Ranks, Sequence[str] | None]:
     """Return the rank of each device, and the device strings; None for these if the ranks are enough to make them."""
+    if isinstance(devices, GeneratedDevices):  # there may be many, which differ in their numbers only
+        canonical_devices(tuple(devices[:1]))
+        return range(len(devices)), devices
     listed: Sequence[object] = devices if isinstance(devices, range) else as_tuple("devices", devices)
     if not listed:
         raise MeshError("a mesh of no devices; it needs at least one")
@@ -61,7 +97,7 @@ def canonical_devices(devices: Sequence[str] | Sequence[int]) -> tuple[Ranks, tu
     check_device_types(names)
     _refuse_duplicates(names)
     ranks = _encoded_ranks(names)
-    return (range(len(names)), names) if ranks is None else (_canonical_ranks(ranks), None)
+    return (range(len(names)), _generated(names) or names) if ranks is None else (_canonical_ranks(ranks), None)
 
 
 def _canonical_ranks(devices: Sequence[object]) -> Ranks:

@@ -521,10 +521,13 @@ def _axis(axis: object, ndim: int) -> int:
     return number % ndim
 
 
+_MOST_AXES = 1024  # far more than an array of NumPy has: a number like 10**9 is a mistake, or an attack
+
+
 def _checked_rank(rank: object, least: int = 0) -> int:
     number = integer(rank, "rank", LayoutError)
-    if number < least:
-        raise LayoutError(f"rank {number}; here it is at least {least}")
+    if not least <= number <= _MOST_AXES:
+        raise LayoutError(f"rank {quote(number)}; here it is {least} .. {_MOST_AXES}")
     return number
 
 

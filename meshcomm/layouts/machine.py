@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from meshcomm._arguments import quote
 from meshcomm._pickles import FieldsOnly
 from meshcomm._types import Indices
 from meshcomm.errors import MeshError
@@ -76,7 +77,7 @@ class Machine(FieldsOnly):
         if isinstance(self.nodes, bool) or not isinstance(self.nodes, int | tuple):
             raise MeshError(f"nodes must be a number of ranks per node or a tuple of nodes, not {self.nodes!r}")
         if not all(type(n) is int for n in self.nodes) if isinstance(self.nodes, tuple) else self.nodes < 0:
-            raise MeshError(f"nodes are integers, and a number of ranks zero or more, not {self.nodes!r}")
+            raise MeshError(f"nodes are integers, and a number of ranks zero or more, not {quote(self.nodes)}")
 
     @cached_property
     def one_node(self) -> bool:

@@ -16,7 +16,14 @@ from meshcomm._arguments import integer, quote
 from meshcomm._types import Ranks
 from meshcomm.errors import MeshError
 from meshcomm.layouts import mesh_text, wire
-from meshcomm.layouts.devices import canonical_devices, checked_name, device_type_of, on_host, rank_device
+from meshcomm.layouts.devices import (
+    GeneratedDevices,
+    canonical_devices,
+    checked_name,
+    device_type_of,
+    on_host,
+    rank_device,
+)
 from meshcomm.layouts.dimensions import Dims, MeshDimension, canonical_dims, row_major_strides
 
 if TYPE_CHECKING:
@@ -80,7 +87,7 @@ class Mesh:
     _name: str
     _dims: tuple[MeshDimension, ...]  # none: a single device
     _ranks: Ranks
-    _names: tuple[str, ...] | None  # the device strings; None: made from the ranks on demand
+    _names: Sequence[str] | None  # the device strings; None: made from the ranks on demand
     _listing: _Listing | None  # None: all devices are local, counted from zero
     _use_xla_spmd: bool
     _strides: tuple[int, ...]
@@ -110,7 +117,7 @@ class Mesh:
         dims: tuple[MeshDimension, ...],
         ranks: Ranks,
         *,
-        names: tuple[str, ...] | None = None,
+        names: Sequence[str] | None = None,
         listing: _Listing | None = None,
         use_xla_spmd: bool = False,
     ) -> "Mesh":
@@ -284,8 +291,9 @@ class Mesh:
         if self.is_single_device():
             return Mesh.from_device(on_host(self.single_device))
         if self._listing is None:
-            devices = self._ranks if self._names is None else tuple(map(on_host, self._names))
-            return Mesh(devices, self._dims)
+            if isinstance(self._names, GeneratedDevices):
+                return Mesh(GeneratedDevices("CPU", self.size), self._dims)
+            return Mesh(self._ranks if self._names is None else tuple(map(on_host, self._names)), self._dims)
         local_devices, global_devices = (
             tuple(map(on_host, devices)) for devices in (self.local_devices(), self.global_devices())
         )
@@ -389,7 +397,7 @@ class Mesh:
         """Return the mesh that lists its devices as TensorFlow does, after checking the lists."""
         mesh_text.check(mesh)
         name, dims, ids, local_ids, local_devices, global_devices, use_xla_spmd = mesh
-        if not global_devices and tuple(local_ids) == tuple(range(len(ids))):
+        if not global_devices and (local_ids == range(len(ids)) or tuple(local_ids) == tuple(range(len(ids)))):
             ranks, names = canonical_devices(local_devices)
             return cls._make(name, dims, ranks, names=names, use_xla_spmd=use_xla_spmd)
         listing = _Listing(ids[0], tuple(local_ids), tuple(local_devices), tuple(global_devices))
@@ -473,7 +481,11 @@ class Mesh:
     def __reduce__(self) -> tuple[object, ...]:
         if self._listing or self.is_single_device():
             return Mesh.from_string, (self.to_string(),)
-        devices = self._ranks if self._names is None else self._names
+        if isinstance(self._names, GeneratedDevices):
+            short = f"{self._name}|{','.join(f'{dim.name}={dim.size}' for dim in self._dims)}|*{self._names.type}"
+            if not self._use_xla_spmd:
+                return Mesh.from_string, (short,)
+        devices = self._ranks if self._names is None else tuple(self._names)
         return Mesh, (devices, [tuple(dim) for dim in self._dims], self._name, self._use_xla_spmd)
 
     def __copy__(self) -> "Mesh":

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from meshcomm._arguments import quote
 from meshcomm.errors import MeshError
 from meshcomm.layouts import wire
-from meshcomm.layouts.devices import canonical_devices, check_device_types
+from meshcomm.layouts.devices import GeneratedDevices, canonical_devices, check_device_types
 from meshcomm.layouts.dimensions import MAX_INT64, MeshDimension, canonical_dims
 
 _MAX_GENERATED = 2**20  # devices that a text like "|x=4|*CPU" may ask for
@@ -102,6 +102,8 @@ def from_wire(values: wire.Values) -> Written:
 
 def check(mesh: Written) -> None:
     """Raise ``MeshError`` unless the lists of a written mesh fit each other."""
+    if isinstance(mesh.local_devices, GeneratedDevices):  # with the ids that fit them
+        return
     _check_ids(tuple(mesh.ids), tuple(mesh.local_ids), math.prod(dim.size for dim in mesh.dims))
     _check_listed_devices(len(mesh.ids), len(mesh.local_ids), tuple(mesh.local_devices), tuple(mesh.global_devices))
 
@@ -135,14 +137,14 @@ def _split(text: str) -> tuple[str, ...]:
     return tuple(text.split(",")) if text else ()
 
 
-def _generated_devices(text: str, dims: tuple[MeshDimension, ...]) -> list[str]:
-    """Return device strings for the short form of a mesh's text, ``*TYPE``."""
+def _generated_devices(text: str, dims: tuple[MeshDimension, ...]) -> GeneratedDevices:
+    """Return the devices of the short form of a mesh's text, ``*TYPE``."""
     size = math.prod(dim.size for dim in dims)
     if not text.startswith("*"):
         raise MeshError(f"part 3 of the mesh is {quote(text)}; of three parts, the last one is * and a device type")
     if size > _MAX_GENERATED:
         raise MeshError(f"the text asks for {size} devices; it may ask for at most {_MAX_GENERATED}")
-    return [f"/job:localhost/task:0/device:{text[1:]}:{i}" for i in range(size)]
+    return GeneratedDevices(text[1:], size)
 
 
 def _check_ids(ids: tuple[int, ...], local_ids: tuple[int, ...], size: int) -> None:

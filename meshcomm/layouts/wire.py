@@ -112,10 +112,14 @@ def as_message(message: Message, values: Values) -> Any:
 
 
 class PlainMessage:
-    """A message where the protobuf package is not installed: its bytes, a readable form and equality.
+    """A message where the protobuf package is not installed: its fields, to be read, its bytes and equality.
+
+    A field has the name and the value that it has in a real message; a repeated one is a tuple.
 
     >>> PlainMessage(Message("Point", (Field(2, "x", "int64"),)), b"\\x10\\x05")
     Point(x=5)
+    >>> _.x
+    5
     """
 
     __slots__ = ("_data", "_message")
@@ -123,6 +127,19 @@ class PlainMessage:
     def __init__(self, message: Message, data: bytes) -> None:
         self._message = message
         self._data = data
+
+    def __getattr__(self, name: str) -> Any:
+        field = next((field for field in self._message.fields if field.name == name), None)
+        if field is None:
+            raise AttributeError(f"{self._message.name} has no field {name!r}")
+        value = decode(self._message, self._data)[name]
+        return tuple(_readable(field, one) for one in value) if field.repeated else _readable(field, value)
+
+    def __dir__(self) -> list[str]:
+        return [*super().__dir__(), *(field.name for field in self._message.fields)]
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return PlainMessage, (self._message, self._data)
 
     def SerializeToString(self) -> bytes:  # noqa: N802 - protobuf's own name
         """Return the message's bytes."""
@@ -139,6 +156,10 @@ class PlainMessage:
     def __repr__(self) -> str:
         values = decode(self._message, self._data)
         return f"{self._message.name}({', '.join(f'{name}={value!r}' for name, value in values.items())})"
+
+
+def _readable(field: Field, value: Any) -> Any:
+    return PlainMessage(field.kind, encode(field.kind, value)) if isinstance(field.kind, Message) else value
 
 
 def _encode_field(field: Field, value: Any) -> bytes:

@@ -1,6 +1,7 @@
 """The pools of this process: memory that the ranks of the node share, and memory of this process only."""
 
 import os
+import resource
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import cache
@@ -8,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from meshcomm._tuning import POOLED_FROM
+from meshcomm._tuning import POOL_OF_ADDRESSES, POOLED_FROM
 from meshcomm._types import Bytes
 from meshcomm.memory._pool import Pool
 
@@ -37,7 +38,7 @@ def _unshared_pool() -> Pool | None:
     """Return a pool that may grow to all memory, if the system lets us reserve addresses without memory."""
     try:
         if Path("/proc/sys/vm/overcommit_memory").read_text().strip() != "2":
-            return Pool(all_memory(), private=True)
+            return Pool(reservable(all_memory()), private=True)
     except (OSError, ValueError, MemoryError):
         pass
     return None
@@ -51,6 +52,19 @@ def locate(array: object) -> int:
 def all_memory() -> int:
     """Return how much memory this process may have."""
     return min([os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), *_cgroup_limits()])
+
+
+def reservable(nbytes: int) -> int:
+    """Return how much address space a pool of *nbytes* may reserve, or all pools that a process maps to share.
+
+    Under RLIMIT_AS this is at most a fraction of what the process has left: the rest is for the program.
+    """
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if limit == resource.RLIM_INFINITY:
+        return nbytes
+    with suppress(OSError, ValueError):  # no /proc: none of it counts as taken
+        limit -= int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+    return max(1, min(nbytes, int(limit * POOL_OF_ADDRESSES)))
 
 
 def _cgroup_limits() -> Iterator[int]:
@@ -79,6 +93,12 @@ def share(nbytes: int) -> Pool:
     if shared is None:
         shared = Pool(nbytes)
     return shared
+
+
+def unshare() -> None:
+    """Make no more blocks in the pool that others can map: nobody does. It is unmapped once its blocks are freed."""
+    global shared
+    shared = None
 
 
 def own() -> Pool:

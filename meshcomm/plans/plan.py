@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from meshcomm import _hooks
-from meshcomm._arguments import as_dtype, as_shape, check_size, integer
+from meshcomm._arguments import as_dtype, as_shape, check_size, integer, quote
 from meshcomm._pickles import FieldsOnly
 from meshcomm._tuning import SAMPLED_DEVICES
 from meshcomm._types import DType, Indices, Ranks, ShapeLike
@@ -86,7 +86,7 @@ class Plan(FieldsOnly):
         """
         device, size = integer(device, "device"), len(self.ranks)
         if not 0 <= device < size:
-            raise MeshError(f"device {device} is not in the mesh, which has devices 0 to {size - 1}")
+            raise MeshError(f"device {quote(device)} is not in the mesh, which has devices 0 to {size - 1}")
         return DevicePlan(self, device, *_total(self, one(device)))
 
     def execute(self, tensor: "DTensor", out: "DTensor | None" = None) -> "DTensor":
@@ -238,7 +238,7 @@ def plan_relayout(
     if max_scratch_bytes is not None:
         max_scratch_bytes = integer(max_scratch_bytes, "max_scratch_bytes", ShapeError)
         if max_scratch_bytes < 0:
-            raise ShapeError(f"max_scratch_bytes must be zero or more, not {max_scratch_bytes}")
+            raise ShapeError(f"max_scratch_bytes must be zero or more, not {quote(max_scratch_bytes)}")
     machine = machine or Machine()
     # The layouts of a plan are the caller's own: equal ones may belong to another world.
     steps = cheapest_steps(lengths, kind.itemsize, source, resolved, limit=max_scratch_bytes, machine=machine)

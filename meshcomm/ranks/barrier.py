@@ -1,5 +1,6 @@
 """Barriers."""
 
+from meshcomm._arguments import quote
 from meshcomm.errors import CollectiveTimeout, MeshError
 from meshcomm.layouts.mesh import Mesh
 from meshcomm.ranks.agreement import agree, compare_known, fingerprint
@@ -27,7 +28,7 @@ def barrier(mesh: Mesh, barrier_name: str | None = None, timeout_in_ms: int | No
     if not isinstance(mesh, Mesh):
         raise MeshError(f"a barrier is on a Mesh, not on {mesh!r}")
     if timeout_in_ms is not None and not (isinstance(timeout_in_ms, int | float) and timeout_in_ms >= 0):
-        raise MeshError(f"timeout_in_ms must be a number of milliseconds, zero or more, not {timeout_in_ms!r}")
+        raise MeshError(f"timeout_in_ms must be a number of milliseconds, zero or more, not {quote(timeout_in_ms)}")
     name = "barrier" if barrier_name is None else f"barrier {barrier_name!r}"
     call = f"{name} on {location_text(mesh)}"
     with collective(name, mesh) as here:
@@ -42,7 +43,7 @@ def barrier(mesh: Mesh, barrier_name: str | None = None, timeout_in_ms: int | No
         if team.comparison_due:
             compare_known(team)
     # Outside of the envelope: this limit is the caller's, not the watchdog's.
-    missing = communicator.barrier(timeout_in_ms / 1000)
+    missing = communicator.barrier(min(timeout_in_ms, 1e15) / 1000)
     if missing:
         raise CollectiveTimeout(_waited(name, timeout_in_ms, team, missing))
 

@@ -53,8 +53,6 @@ def create_mesh(
     mesh = Mesh(range(prod(size for _, size in dims)) if devices is None else devices, dims, mesh_name)
     if world is not None:
         mesh = mesh._bound_to(world)
-    if isinstance(world, MPIWorld):
-        world.meshes += 1
     if mesh.size > 1 and not isinstance(world, SimulatedWorld):
         abort.install_hooks()
     return mesh

@@ -8,10 +8,10 @@ import math
 import os
 import time
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +27,8 @@ from meshcomm.ranks.teams import Team, World
 
 if TYPE_CHECKING:
     from mpi4py import MPI as MPI_
+
+C = TypeVar("C")
 
 
 class _Requests:
@@ -91,6 +93,17 @@ def _with_bytes(counts: Counts, first: int) -> list[int]:
         some = np.flatnonzero(counts).tolist()
     cut = bisect_left(some, first)
     return some[cut:] + some[:cut]
+
+
+def _made(make: Callable[[], C]) -> C:
+    """Return a new communicator; ``MeshError`` if MPI has none left."""
+    try:
+        return make()
+    except mpi().Exception as error:
+        raise MeshError(
+            f"MPI could not make a communicator ({error}). Most have about 2,000: close() meshes "
+            "and free communicators that are not needed any more"
+        ) from error
 
 
 class MPICommunicator(Communicator):
@@ -175,11 +188,11 @@ class MPICommunicator(Communicator):
         return []
 
     def split(self, color: int, key: int) -> "MPICommunicator":
-        return MPICommunicator(self._comm.Split(color, key))
+        return MPICommunicator(_made(lambda: self._comm.Split(color, key)))
 
     def side_channel(self) -> SideChannel:
         """Return a channel for messages besides all calls. Collective over its ranks."""
-        return SideChannel(mpi(), self._comm.Dup())
+        return SideChannel(mpi(), _made(self._comm.Dup))
 
     def progress(self) -> None:
         self._comm.Iprobe()
@@ -199,8 +212,7 @@ class MPIWorld(World):
         self._ours = ours
         self._is_finalized = mpi().Is_finalized
         self.large_counts = mpi().Get_version() >= (4, 0)
-        self.meshes = 0  # open ones that were made on the user's communicator
-        self.orphaned = False  # the user freed that communicator
+        self.orphaned = False  # the user freed the communicator that it was made on
 
     def here(self) -> "MPIWorld":
         if _forked:
@@ -210,15 +222,20 @@ class MPIWorld(World):
             )
         if self._is_finalized():
             raise MeshError("MPI is finalised: meshcomm cannot communicate any more")
+        if self.orphaned:
+            raise MeshError(
+                "the communicator that this mesh was made on was freed, and ours with it: free it after the last use "
+                "of its meshes, or make meshes on another one"
+            )
         return self
 
     def connect(self, ranks: range | tuple[int, ...]) -> Communicator:
         if len(ranks) == self.size:
-            return MPICommunicator(self._comm.Dup())
+            return MPICommunicator(_made(self._comm.Dup))
         everyone = self._comm.Get_group()
         some = everyone.Incl(list(ranks))
         try:
-            return MPICommunicator(self._comm.Create_group(some))
+            return MPICommunicator(_made(lambda: self._comm.Create_group(some)))
         finally:
             some.Free()
             everyone.Free()
@@ -247,14 +264,8 @@ class MPIWorld(World):
 
     def close_mesh(self, mesh: Mesh) -> None:
         """Free the communicators of *mesh*. Collective over the mesh."""
-        if self.here().close_on(mesh) and mesh.bound_world is not None:
-            self.meshes -= 1
-            self.release()
-
-    def release(self) -> None:
-        """Close the world once neither its communicator nor a mesh of it is in use. Collective over the world."""
-        if self.orphaned and not self.meshes:
-            self.close()
+        if not self.orphaned:
+            self.here().close_on(mesh)
 
     def close(self) -> None:
         super().close()
@@ -330,7 +341,7 @@ def mpi_world(comm: "MPI_.Intracomm | None" = None) -> MPIWorld:
         )
     world: MPIWorld | None = comm.Get_attr(_keyval())
     if world is None:
-        world = MPIWorld(comm.Dup(), ours=True)
+        world = MPIWorld(_made(comm.Dup), ours=True)
         _worlds.append(world)
         comm.Set_attr(_keyval(), world)
     return world
@@ -346,10 +357,11 @@ def _comm_world() -> MPIWorld:
 
 @cache
 def _keyval() -> int:
-    # Worlds are found as an attribute of the user's communicator: its handle may be used again for another one.
+    # Worlds are found as an attribute of the user's communicator: its handle may be used again for another one. To
+    # free a communicator is Collective, so all its ranks free ours here.
     def forget(comm: object, keyval: int, world: MPIWorld) -> None:
+        world.close()
         world.orphaned = True
-        world.release()
 
     keyval: int = mpi().Comm.Create_keyval(delete_fn=forget)
     return keyval

@@ -25,7 +25,7 @@ from typing import Any, TypedDict
 from meshcomm.errors import MeshcommError
 from meshcomm.memory._pool import Mapping, Memory
 from meshcomm.memory._rendezvous import Rendezvous
-from meshcomm.memory.pools import all_memory, own, share
+from meshcomm.memory.pools import all_memory, own, reservable, share, unshare
 from meshcomm.ranks.communicator import Communicator
 from meshcomm.ranks.hosts import this_host
 
@@ -95,6 +95,9 @@ def open_rendezvous(
         if offer["lines"] >= 0:
             own().close_lines(offer["lines"])
         _note(reason)
+        if _why_not != "":  # no other ranks share with this one either
+            unshare()
+            _mappings.clear()
         return None, nodes
     lines = [offers[rank]["lines"] for rank in peers]
     clock = max(offers[rank]["clock"] for rank in peers)
@@ -149,7 +152,7 @@ def _limit() -> int:
     size = re.fullmatch(r"(\d+(?:\.\d+)?) *([KMGT]?)(?:i?B)?", text.strip(), re.IGNORECASE)
     if size is None:
         raise MeshcommError(f"MESHCOMM_SHARED_MEMORY must be a size such as 500M or 2G, or 0, not {text!r}")
-    return int(float(size[1]) * _UNITS[size[2].upper()])
+    return int(min(float(size[1]) * _UNITS[size[2].upper()], 2**62))  # the number may have hundreds of digits
 
 
 def _node(introduction: Introduction) -> tuple[str, str]:
@@ -202,7 +205,7 @@ def _offer(obstacle: str, ranks: int) -> Offer:
     if obstacle:
         return _no_offer(obstacle)
     try:
-        pool = share(max(1, _limit() // ranks))
+        pool = share(max(1, reservable(_limit()) // ranks))
     except (OSError, ValueError, MemoryError) as error:
         return _no_offer(f"no memory to share could be made ({error})")
     lines = pool.open_lines()

@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeAlias, TypeVar, TypeVarTuple, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from meshcomm._arguments import integer
+from meshcomm._arguments import integer, quote
 from meshcomm._tuning import MOST_PAUSES
 from meshcomm._types import Bytes
 from meshcomm.errors import CollectiveMismatch, MeshError
@@ -47,6 +47,9 @@ def simulate(size: int) -> "SimulatedWorld":
     return SimulatedWorld(size)
 
 
+_MOST_RANKS = 2**16  # each is a thread while a program runs
+
+
 class SimulatedWorld:
     """Ranks in one process. Made by `simulate`.
 
@@ -55,8 +58,8 @@ class SimulatedWorld:
 
     def __init__(self, size: int) -> None:
         size = integer(size, "size of a simulated world")
-        if size < 1:
-            raise MeshError(f"a simulated world has a positive number of ranks, not {size}")
+        if not 1 <= size <= _MOST_RANKS:
+            raise MeshError(f"a simulated world has 1 to {_MOST_RANKS} ranks, not {quote(size)}")
         self.size = size
         self.bytes_moved = [0] * size
         self.messages = [0] * size

@@ -42,9 +42,10 @@ import numpy as np
 from meshcomm._tuning import GATHERED_AT_ONCE, LARGEST_COUNT, ROUND_BYTES
 from meshcomm._types import Array, Bytes, Shape
 from meshcomm.memory.blocks import as_block, as_bytes, block_bytes, new_bytes
-from meshcomm.memory.scratch import scratch
+from meshcomm.memory.scratch import Buffer, scratch
+from meshcomm.ranks.communicator import Pending
 from meshcomm.ranks.teams import Group
-from meshcomm.transport.exchange import Operation, Tensor, Terms, own_copies
+from meshcomm.transport.exchange import BlockSizes, Operation, Tensor, Terms, own_copies
 from meshcomm.transport.in_place import InPlace
 from meshcomm.transport.packed import Gathered, MessagesOnNode, Packed, Permuted
 from meshcomm.transport.relay import Relayed
@@ -57,9 +58,9 @@ def exchange(group: Group, tensors: Sequence[Tensor], terms: Terms) -> Operation
     return _Chosen(group, tensors, terms, _over_mpi(group, tensors, terms))
 
 
-def nonblocking(group: Group, tensors: Sequence[Tensor], terms: Terms) -> Packed:
+def nonblocking(group: Group, tensors: Sequence[Tensor], terms: Terms) -> "Nonblocking":
     """Return the exchange of *tensors* in a form that can start without waiting: over MPI, in one round."""
-    return Packed(group, tensors, terms)
+    return Nonblocking(tensors, Packed(group, tensors, terms))
 
 
 def gathers_at_once(gathered_bytes: int, count: int) -> bool:
@@ -86,11 +87,25 @@ class Kept:
     """The exchange of a rank with itself."""
 
     def __init__(self, tensors: Sequence[Tensor]) -> None:
+        self._sizes = BlockSizes(tensors)
         self._copies = own_copies(tensors)
 
     def run(self, sources: list[Bytes], targets: list[Bytes], stretch: Bytes | None = None) -> None:
+        self._sizes.check(sources, targets)
         if self._copies is not None:
             self._copies.run(sources, targets)
+
+
+class Nonblocking:
+    """An exchange that does not wait."""
+
+    def __init__(self, tensors: Sequence[Tensor], packed: Packed) -> None:
+        self._sizes, self._packed = BlockSizes(tensors), packed
+
+    def start(self, sources: list[Bytes], targets: list[Bytes], buffer: Buffer) -> Pending:
+        """Begin to fill the new blocks; *buffer* gives memory to pack into. Collective over the group."""
+        self._sizes.check(sources, targets)
+        return self._packed.start(sources, targets, buffer)
 
 
 class _Chosen:
@@ -98,17 +113,19 @@ class _Chosen:
 
     def __init__(self, group: Group, tensors: Sequence[Tensor], terms: Terms, over_mpi: Packed | Gathered) -> None:
         self._group, self._tensors, self._terms, self._over_mpi = group, tensors, terms, over_mpi
+        self._sizes = BlockSizes(tensors)
         self._way: Operation = over_mpi
         self._chosen_for: tuple[int, ...] | None = None
 
     def run(self, sources: list[Bytes], targets: list[Bytes], stretch: Bytes | None = None) -> None:
         """Fill the new blocks. Collective over the group."""
         group = self._group
-        group.communicator()
-        if group.nodes is not self._chosen_for:  # a new group, or opened again
-            self._way = self._over_mpi if group.nodes is None else self._on_nodes(group.nodes)
-            self._chosen_for = group.nodes
         try:
+            self._sizes.check(sources, targets)
+            group.communicator()
+            if group.nodes is not self._chosen_for:  # a new group, or opened again
+                self._way = self._over_mpi if group.nodes is None else self._on_nodes(group.nodes)
+                self._chosen_for = group.nodes
             self._way.run(sources, targets, stretch)
         except BaseException as error:
             group.team.fail(error)

@@ -111,7 +111,7 @@ class _Received:
     def check(self) -> None:
         if self._received != self._mine * len(self._peers):
             differ = np.frombuffer(self._received, dtype=np.int64) != np.frombuffer(self._mine, dtype=np.int64)
-            raise _mismatch(self._group, self._peers[differ].tolist())
+            raise _difference(self._group, self._peers[differ].tolist())
 
 
 class Beside:
@@ -152,13 +152,16 @@ class _Reduced:
 
     def check(self) -> None:
         if not self._comparison.equal():
-            raise _mismatch(self._group, [])
+            raise _difference(self._group, [])
 
 
-def _mismatch(group: Group, others: list[int]) -> CollectiveMismatch:
+def _difference(group: Group, others: list[int]) -> CollectiveMismatch:
+    """Return the error of a rank that has found a difference, after which its team makes no call any more."""
     names = ", ".join(str(group.members[other]) for other in others)
     if others:
         found = f"rank {group.team.world.rank} made another collective call than rank{'s' * (len(others) > 1)} {names}"
     else:
         found = f"ranks among {', '.join(map(str, group.members))} made different collective calls"
-    return CollectiveMismatch(f"{found}, now or before. MESHCOMM_CHECK=1 will name the calls")
+    error = CollectiveMismatch(f"{found}, now or before. MESHCOMM_CHECK=1 will name the calls")
+    group.team.fail(error)
+    return error

@@ -13,6 +13,7 @@ from typing import Protocol, TypeAlias
 from meshcomm._kernels import BoxCopies
 from meshcomm._tuning import DEFAULT_SCRATCH
 from meshcomm._types import Bytes, Indices
+from meshcomm.errors import ShapeError
 from meshcomm.layouts.boxes import Box, Boxes, box_shape, box_start, intersections, with_peers
 from meshcomm.memory.blocks import block_bytes
 from meshcomm.memory.copies import Strided, as_byte_boxes, strided
@@ -135,6 +136,30 @@ def from_boxes(itemsize: int, position: int, sources: Sequence[Box], targets: Se
         lambda position: intersections(sources[position], targets),
         lambda position: intersections(targets[position], sources),
     )
+
+
+class BlockSizes:
+    """The bytes that the blocks of some tensors have on this rank before and after.
+
+    NumPy lets a program resize an array, or make a tensor of a block that does not fit. MPI would read and write
+    beyond such a block.
+    """
+
+    __slots__ = ("_sources", "_targets")
+
+    def __init__(self, tensors: Sequence[Tensor]) -> None:
+        self._sources = [tensor.source_bytes(tensor.position) for tensor in tensors]
+        self._targets = [tensor.target_bytes(tensor.position) for tensor in tensors]
+
+    def check(self, sources: list[Bytes], targets: list[Bytes]) -> None:
+        """Raise ``ShapeError`` unless all blocks are as long as their tensors say."""
+        if [*map(len, sources)] != self._sources or [*map(len, targets)] != self._targets:
+            found, expected = [*map(len, (*sources, *targets))], self._sources + self._targets
+            length, wanted = next(pair for pair in zip(found, expected, strict=True) if pair[0] != pair[1])
+            raise ShapeError(
+                f"a block has {length} bytes, but by shape, dtype and layout of its tensor it has {wanted}: "
+                "it was resized, or the tensor was made of a block that does not fit"
+            )
 
 
 def own_copies(tensors: Sequence[Tensor]) -> BoxCopies | None:

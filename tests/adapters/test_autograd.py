@@ -82,6 +82,95 @@ def test_the_layout_tensor_may_be_followed_too(autograd, anp):
     assert on(2, program) == [[2, 2], [2]]
 
 
+CONTAINERS = ["list", "tuple", "dict"]
+LAYOUTS = ["one layout", "a list", "a tuple", "a dict", "a LayoutMap"]
+
+
+def layouts_as(kind, keys, layouts):
+    """The *layouts* of tensors with these *keys* in each form that relayout takes."""
+    if kind == "one layout":
+        return layouts[0]
+    if kind == "a LayoutMap":
+        layout_map = mc.LayoutMap(layouts[0].mesh)
+        for key, layout in zip(keys, layouts, strict=True):
+            layout_map[str(key)] = layout
+        return layout_map
+    return {"a list": list, "a tuple": tuple}.get(kind, lambda found: dict(zip(keys, found, strict=True)))(layouts)
+
+
+@pytest.mark.parametrize(
+    ("container", "kind"),
+    # A list has no names that a map could match, and a dict no numbers.
+    [
+        (c, k)
+        for c, k in product(CONTAINERS, LAYOUTS)
+        if k in ("one layout", "a dict") or (c == "dict") == (k == "a LayoutMap")
+    ],
+)
+def test_relayouts_of_several_tensors_that_are_followed(autograd, anp, container, kind):
+    """Gradients against finite differences, in the layouts of what was differentiated; also of the second order."""
+
+    def program():
+        mesh = mc.create_mesh([("x", 2), ("y", 2)])
+        arrays = [random(4, 6), random(4, 6, seed=1)]
+        sources = [mc.Layout(specs, mesh) for specs in (["x", U], [U, "y"])]
+        targets = [mc.Layout(specs, mesh) for specs in ([U, "x"], ["y", "x"])]
+        keys = ["a", "b"] if container == "dict" else [0, 1]
+        to = layouts_as(kind, keys, targets)
+
+        make = {"list": list, "tuple": tuple, "dict": lambda found: dict(zip(keys, found, strict=False))}[container]
+
+        def loss(p):
+            moved = mc.relayout(p, to)
+            assert type(moved) is type(make([]))
+            found = [mc.fetch_layout(moved[key]) for key in keys]
+            assert found == (targets if kind != "one layout" else targets[:1] * 2)
+            return anp.sum(moved[keys[0]] ** 3 * anp.sin(moved[keys[1]]))
+
+        params = make([mc.distribute(a, layout) for a, layout in zip(arrays, sources, strict=True)])
+        grads = autograd.grad(loss)(params)
+        assert type(grads) is type(params)
+        step = 1e-6
+        for number, (key, source) in enumerate(zip(keys, sources, strict=True)):
+            assert grads[key].layout == source
+            whole, i, j = grads[key].to_numpy(), 1 + number, 4 - number
+            near = []
+            for sign in (1, -1):
+                shifted = [a.copy() for a in arrays]
+                shifted[number][i, j] += sign * step
+                near.append(np.sum(shifted[0] ** 3 * np.sin(shifted[1])))
+            np.testing.assert_allclose(whole[i, j], (near[0] - near[1]) / (2 * step), rtol=1e-6)
+        np.testing.assert_allclose(grads[keys[0]].to_numpy(), 3 * arrays[0] ** 2 * np.sin(arrays[1]))
+        second = autograd.grad(lambda p: anp.sum(autograd.grad(loss)(p)[keys[0]]))(params)
+        assert second[keys[0]].layout == sources[0]
+        np.testing.assert_allclose(second[keys[0]].to_numpy(), 6 * arrays[0] * np.sin(arrays[1]), rtol=1e-9)
+
+    on(4, program)
+
+
+def test_relayouts_of_tensors_and_arrays_within_a_dict_that_is_followed(autograd, anp):
+    def program():
+        mesh = mc.create_mesh([("x", 2)])
+        rows, columns = mc.Layout(["x", U], mesh), mc.Layout([U, "x"], mesh)
+        a, b = random(4, 6), random(4, 6, seed=1)
+        params = {"layer": {"kernel": mc.distribute(a, rows), "plain": b}, "rest": random(3)}
+
+        def loss(p):
+            moved = mc.relayout(p["layer"], {"plain": columns, "kernel": columns})
+            assert list(moved) == ["kernel", "plain"]
+            assert mc.fetch_layout(moved["kernel"]) == mc.fetch_layout(moved["plain"]) == columns
+            return anp.sum(moved["kernel"] ** 2 * moved["plain"])
+
+        grads = autograd.grad(loss)(params)
+        assert grads["layer"]["kernel"].layout == rows
+        np.testing.assert_allclose(grads["layer"]["kernel"].to_numpy(), 2 * a * b)
+        assert isinstance(grads["layer"]["plain"], np.ndarray)
+        np.testing.assert_allclose(grads["layer"]["plain"], a**2)
+        assert not grads["rest"].any()
+
+    on(2, program)
+
+
 FUNCTIONS = {
     "network": lambda np, a, w, b, move: np.mean(np.log(np.sum(np.exp(move(np.tanh(a @ w + b))), axis=1))),
     "stretched": lambda np, a, w, b, move: np.sum(move(a) * np.sum(w) - np.sum(b) / (a**2 + 1)),

@@ -37,7 +37,11 @@ def test_measured_scratch_is_within_64_kib(many, source, target):
         gc.collect()
         tracemalloc.reset_peak()
         before = tracemalloc.get_traced_memory()[0]
-        moved = mc.relayout(tensors, b, max_scratch_bytes=bound) if many else [mc.relayout(tensors[0], b, None, bound)]
+        moved = (
+            mc.relayout(tensors, b, max_scratch_bytes=bound)
+            if many
+            else [mc.relayout(tensors[0], b, max_scratch_bytes=bound)]
+        )
         mc.barrier(mesh)
         peak = tracemalloc.get_traced_memory()[1]
         mc.barrier(mesh)

@@ -126,6 +126,12 @@ def test_an_out_that_one_rank_finds_wrong_and_goes_on(job, shared):
     assert_ended(ended, "rank 1 caught: out cannot be written to", "CollectiveMismatch")
 
 
+@pytest.mark.parametrize("shared", ["0", "1G"])
+def test_a_block_that_is_resized(job, shared):
+    ended = job(2, "one_block_is_resized", MESHCOMM_SHARED_MEMORY=shared)
+    assert_ended(ended, "ShapeError: a block has 8 bytes", "rank 1 of 2 ends the job")
+
+
 def test_the_watchdog_ends_what_the_hook_may_not(job, seconds):
     ended = job(2, "one_raises", MESHCOMM_ABORT="0", MESHCOMM_TIMEOUT=f"{seconds}")
     assert_ended(ended, "KeyError: 'culprit'", "rank 0 of 2 ends the job: it has waited", within=seconds + SOON)
@@ -222,6 +228,10 @@ def test_the_mesh_does_not_fit_the_world(job):
 
 def test_the_user_frees_the_communicator(job):
     assert_went_on(job(2, "user_frees_the_communicator"), 2)
+
+
+def test_the_user_frees_communicators_of_open_meshes(job):
+    assert_went_on(job(2, "user_frees_communicators_of_open_meshes"), 2)
 
 
 def test_a_forked_child_may_not_communicate(job):

@@ -242,6 +242,25 @@ def test_plain_message():
     assert copy.deepcopy(message) == message
 
 
+@REPEATABLE
+@given(OUTERS)
+def test_a_plain_message_has_the_fields_of_a_real_one(values):
+    real, plain = real_class(OUTER).FromString(encode(OUTER, values)), PlainMessage(OUTER, encode(OUTER, values))
+    for field in OUTER.fields:
+        found, expected = getattr(plain, field.name), getattr(real, field.name)
+        if field.kind is INNER:
+            pairs = zip(found, expected, strict=True) if field.repeated else [(found, expected)]
+            assert all((a.x, list(a.tags)) == (b.x, list(b.tags)) for a, b in pairs)
+        else:
+            assert found == (tuple(expected) if field.repeated else expected)
+    assert {field.name for field in OUTER.fields} <= set(dir(plain))
+
+
+def test_a_plain_message_has_no_other_fields():
+    with pytest.raises(AttributeError, match=r"test\.Inner has no field 'y'"):
+        PlainMessage(INNER, b"").y  # noqa: B018
+
+
 def test_real_messages_have_the_names_and_numbers_of_tensorflow():
     layout = real_class(LAYOUT_MESSAGE).DESCRIPTOR
     mesh = real_class(MESH_MESSAGE).DESCRIPTOR
@@ -284,6 +303,15 @@ def test_without_protobuf_a_stand_in_is_returned(monkeypatch):
         assert proto.SerializeToString() == expected
         assert Layout.from_proto(proto) == layout
         assert Mesh.from_proto(layout.mesh_proto()) == mesh
+        assert [spec.sharding_spec for spec in proto.sharding_specs] == ["x"]
+        assert proto.type == 1
+        for found in (proto.mesh_config, layout.mesh_proto(), mesh.as_proto()):
+            assert [(dim.name, dim.size) for dim in found.mesh_dimensions] == [("x", 2)]
+            assert (found.global_device_ids, found.name, found.local_devices[1]) == (
+                (0, 1),
+                "",
+                mesh.local_devices()[1],
+            )
         assert repr(proto).startswith("tensorflow.dtensor.LayoutProto(sharding_specs=[{'sharding_spec': 'x'}], ")
     finally:
         monkeypatch.undo()

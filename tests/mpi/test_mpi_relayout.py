@@ -253,6 +253,46 @@ def test_the_last_rank_wraps_its_blocks_anew_in_each_turn():
             assert same_bits(out.local, array[columns.block_slices((8, 6), mesh.rank)])
 
 
+@pytest.mark.parametrize("known", [False, True])
+@pytest.mark.parametrize("what", ["resized", "too small", "an out that is resized"])
+def test_blocks_that_do_not_fit_their_tensors(what, known):
+    """MPI would read or write beyond them, also where it takes bytes straight from a block."""
+    mesh = mesh_of(SIZE)
+    shape, array = (3 * SIZE + 1, 40), numbered((3 * SIZE + 1, 40), "f8")
+    rows, columns, whole = (Layout(specs, mesh) for specs in (["x", U], [U, "x"], [U, U]))
+    turned = Layout(["x", U], mesh_of(SIZE, devices=[*range(1, SIZE), 0]))
+    targets = [rows, columns, whole, turned]
+
+    def wrong(layout):
+        block = np.array(array[layout.block_slices(shape, layout.mesh.rank)])
+        tensor = mc.from_local(block, layout, global_shape=shape)
+        if what == "too small":
+            return mc.DTensor(block[:1, :1].copy(), layout, shape, block.dtype)
+        block.resize((1, 1), refcheck=False)
+        return tensor
+
+    tensor = mc.distribute(array, rows)
+    for target in targets:
+        plan = mc.plan_relayout(shape, "f8", rows, target)
+        calls = [
+            lambda t, out, to=target: mc.relayout(t, to, out=out),
+            lambda t, out, to=target: mc.relayout([t, t], to, out=None if out is None else [out, None]),
+            lambda t, out, to=target: mc.start_relayout(t, to, out=out).wait(),
+            lambda t, out, plan=plan: plan.execute(t, out),
+        ]
+        for call in calls:
+            if known:
+                call(tensor, None)
+                call(tensor, mc.zeros(shape, "f8", target))
+            with agree_raises(ShapeError, "bytes, but by shape, dtype and layout of its tensor it has"):
+                call(*((tensor, wrong(target)) if "out" in what else (wrong(rows), None)))
+        assert same_bits(mc.relayout(tensor, target).to_numpy(), array), "the mesh stays usable"
+    if "out" not in what:
+        for call in (lambda: wrong(rows).to_numpy(), lambda: wrong(rows).to_numpy(root=0)):
+            with agree_raises(ShapeError, "block"):
+                call()
+
+
 def test_a_started_relayout_of_others_into_their_tensor():
     """Ranks outside of the mesh may call it, too."""
     mesh = mesh_of(1, devices=[0])

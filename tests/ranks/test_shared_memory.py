@@ -1,9 +1,11 @@
 """How much memory ranks share, and with whom."""
 
 import os
+import resource
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -36,7 +38,16 @@ def test_before_the_first_rendezvous_nothing_is_shared(fresh):
 
 
 @pytest.mark.parametrize(
-    ("text", "size"), [("0", 0), ("500", 500), ("2G", 2**31), ("1.5 MiB", 3 * 2**19), ("7k", 7168), ("1TB", 2**40)]
+    ("text", "size"),
+    [
+        ("0", 0),
+        ("500", 500),
+        ("2G", 2**31),
+        ("1.5 MiB", 3 * 2**19),
+        ("7k", 7168),
+        ("1TB", 2**40),
+        ("9" * 5000 + "G", 2**62),
+    ],
 )
 def test_sizes(fresh, text, size):
     fresh.setenv("MESHCOMM_SHARED_MEMORY", text)
@@ -57,6 +68,14 @@ def test_half_of_what_there_is_by_default(fresh, tmp_path):
     assert rendezvous._limit() == whole // 2
     fresh.setattr(pools, "_cgroup_limits", lambda: [2**62, 2**30])
     assert rendezvous._limit() == 2**29
+
+
+def test_a_pool_leaves_addresses_to_the_program(fresh):
+    """All of what is asked for without RLIMIT_AS, else a quarter of what is left."""
+    taken = int(Path("/proc/self/statm").read_text().split()[0]) * PAGE
+    for limit, expected in [(resource.RLIM_INFINITY, 2**40), (2**50, 2**40), (taken + 2**34, 2**32), (1, 1)]:
+        fresh.setattr(resource, "getrlimit", lambda _, limit=limit: (limit, limit))
+        assert abs(pools.reservable(2**40) - expected) < 2**26
 
 
 def test_descriptions(fresh):

@@ -71,8 +71,11 @@ def test_missing_devices():
         DeviceAssignment.build(topology, [2, 1, 1, 1], num_replicas=3)
     with pytest.raises(MeshError, match="4 missing devices; there it must be ones"):
         DeviceAssignment.build(topology, None, [2, 1, 1, 1])
+
+
+def test_a_ring_with_missing_devices():
     with pytest.raises(MeshError, match="RING is not possible"):
-        DeviceAssignment.build(topology, [1, 1, 1, 2], num_replicas=1, device_order_mode=DeviceOrderMode.RING)
+        DeviceAssignment.build(degraded(), [1, 1, 1, 2], num_replicas=1, device_order_mode=DeviceOrderMode.RING)
 
 
 @pytest.mark.parametrize(

@@ -75,6 +75,9 @@ DEPARTURES = {
     "a device in two replicas": Departure("accepted", "MeshError", "two replicas would hang on one rank"),
     "floats in computation_shape": Departure("rounded down", "MeshError", "no silent errors"),
     "missing devices with a stride, or too few": Departure("AssertionError", "MeshError", "an error that leaks"),
+    "device_order_mode RING with missing devices": Departure(
+        "devices in the order of tasks, which is no ring", "MeshError", "no silent errors"
+    ),
     "ranks that are not counted through": Departure(
         "not expressible", "field 1000 of the wire form, which TensorFlow skips", "hosts may share the ranks in turns"
     ),
@@ -243,6 +246,7 @@ PROOFS = {
         (row_major([2, 1, 1, 1]), [1.5, 1, 1, 1]), "integers"
     ),
     "missing devices with a stride, or too few": assignments.test_missing_devices,
+    "device_order_mode RING with missing devices": assignments.test_a_ring_with_missing_devices,
     "ranks that are not counted through": topology_tests.test_wire_form_of_ranks_in_turns,
 }
 

@@ -4,6 +4,7 @@ Cases that go well print "as expected" on every rank.
 """
 
 import os
+import resource
 import signal
 import sys
 
@@ -105,6 +106,43 @@ def tiny():
     assert [block is None for block in held] == [False] * 4 + [True]
     del held
     gathered(rendezvous)
+    expected()
+
+
+def addresses():
+    """The bytes of address space that this process has taken."""
+    with open("/proc/self/statm") as found:
+        return int(found.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def little_address_space():
+    """The ranks share memory and keep large blocks, and more than half of the address space is left."""
+    before, some = addresses(), 2**33
+    resource.setrlimit(resource.RLIMIT_AS, (before + some, before + some))
+    assert opened() is not None, sharing.describe()
+    assert pools.allocate(2**20) is not None
+    assert pools._unshared_pool() is not None
+    pools.allocate_unshared(2**22)[:] = 1
+    assert addresses() - before < some / 2
+    comm.Barrier()
+    expected()
+
+
+def one_cannot_map():
+    """A pool that nobody shares is unmapped; a later attempt makes another."""
+    mapping, before = sharing._mapping, addresses()
+
+    def fail(process, offer):
+        raise OSError("as for lack of addresses")
+
+    if RANK == 1:
+        sharing._mapping = fail
+    assert opened() is None
+    assert pools.shared is None
+    assert addresses() - before < 2**28, "a pool has GiBs"
+    sharing._mapping = mapping
+    assert opened() is not None
+    comm.Barrier()
     expected()
 
 
