@@ -14,6 +14,7 @@ from functools import cache
 from types import ModuleType, TracebackType
 from typing import NoReturn, TypeAlias
 
+from meshcomm._arguments import quote
 from meshcomm._tuning import END_WITHIN, PAUSE_BEFORE_END
 from meshcomm.errors import MeshcommError
 from meshcomm.ranks.mpi import is_forked, mpi
@@ -63,7 +64,7 @@ def timeout_seconds() -> float:
     except ValueError:
         timeout = math.nan
     if not timeout >= 0:
-        raise MeshcommError(f"MESHCOMM_TIMEOUT must be a number of seconds, or 0 for ever, not {text!r}")
+        raise MeshcommError(f"MESHCOMM_TIMEOUT must be a number of seconds, or 0 for ever, not {quote(text)}")
     return timeout or math.inf
 
 

@@ -17,11 +17,13 @@ the same, so all agree on what comes next:
 """
 
 import json
+import math
 import os
 import re
 from collections.abc import Sequence
 from typing import Any, TypedDict
 
+from meshcomm._arguments import quote
 from meshcomm.errors import MeshcommError
 from meshcomm.memory._pool import Mapping, Memory
 from meshcomm.memory._rendezvous import Rendezvous
@@ -150,9 +152,10 @@ def _limit() -> int:
     if not text:
         return all_memory() // 2
     size = re.fullmatch(r"(\d+(?:\.\d+)?) *([KMGT]?)(?:i?B)?", text.strip(), re.IGNORECASE)
-    if size is None:
-        raise MeshcommError(f"MESHCOMM_SHARED_MEMORY must be a size such as 500M or 2G, or 0, not {text!r}")
-    return int(min(float(size[1]) * _UNITS[size[2].upper()], 2**62))  # the number may have hundreds of digits
+    nbytes = float(size[1]) * _UNITS[size[2].upper()] if size else math.inf
+    if nbytes >= 2**63:
+        raise MeshcommError(f"MESHCOMM_SHARED_MEMORY must be a size such as 500M or 2G, or 0, not {quote(text)}")
+    return int(nbytes)
 
 
 def _node(introduction: Introduction) -> tuple[str, str]:

@@ -1,8 +1,10 @@
-"""Regular expressions that match in linear time, whatever the pattern.
+"""Regular expressions that match within a known time, whatever the pattern.
 
-`re` backtracks: ``(a+)+$`` takes hours on forty letters. A `Pattern` is parsed by `re`, but it follows all ways
-through the pattern at once, one character at a time. That is impossible for backreferences, which remember the way,
-and for lookaround; such patterns are refused. `re` itself tests single characters and positions.
+`re` backtracks: ``(a+)+$`` takes hours on forty letters. A `Pattern` goes to `re` for keys that are so short that `re`
+provably keeps to a limit of time (`backtracking`), which almost all names are. For longer keys it follows all ways
+through the pattern at once, one character at a time. That takes linear time, and `re` itself tests single characters
+and positions. It is impossible for atomic groups and possessive repeats, and is not done for lookaround. Patterns with
+these must be fast in `re` for all keys of up to 1,024 characters. Backreferences, which remember the way, are refused.
 
 The graph of a pattern has steps, which read one character, and other nodes, which read none. A step has a bit, so a
 set of steps is an integer. `Pattern.matches` goes from set to set.
@@ -10,23 +12,26 @@ set of steps is an integer. `Pattern.matches` goes from set to set.
 
 import re
 from collections.abc import Callable, Iterator
-from re import _parser  # type: ignore[attr-defined]  # which the stubs of typeshed leave out
-from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar
+from re import _compiler, _parser  # type: ignore[attr-defined]  # which the stubs of typeshed leave out
+from typing import Literal, NamedTuple, TypeAlias, TypeVar
 
 from meshcomm._arguments import quote
 from meshcomm.errors import LayoutError
+from meshcomm.training.backtracking import Items, longest_key, scoped
 
 Mode: TypeAlias = Literal["match", "search", "fullmatch"]
 Test: TypeAlias = Callable[[str, int], object]  # of a key and a position in it; the `match` of a compiled pattern
-Items: TypeAlias = Any  # what the parser of re makes of a pattern; it has no types
 K = TypeVar("K")
 V = TypeVar("V")
 
-# With these limits the worst patterns found, on keys of 256 characters, take a fifth of the 50 ms that they may take.
+MAX_KEY = 1024
+"""Characters of the keys for which every pattern answers within 50 ms."""
+
+# With these limits the worst patterns found, on keys of MAX_KEY characters, take two thirds of the 50 ms.
 MAX_NODES = 400
 """Characters, repeats and alternatives in a pattern, when its counted repeats are written out."""
 
-MAX_SETS = 100
+MAX_SETS = 50
 """Different sets of characters in a pattern."""
 
 MAX_TEXT = 4096
@@ -55,76 +60,111 @@ _CATEGORIES = {
     "CATEGORY_NOT_WORD": r"\W",
 }
 
-_REFUSED = {
+_NOT_LINEAR = {
     "ASSERT": "looks ahead or behind",
     "ASSERT_NOT": "looks ahead or behind",
     "FAILURE": "looks ahead or behind",
-    "GROUPREF": "refers back to a group",
-    "GROUPREF_EXISTS": "refers back to a group",
     "ATOMIC_GROUP": "has an atomic group",
     "POSSESSIVE_REPEAT": "has a possessive repeat",
 }
+_REFUSED = ("GROUPREF", "GROUPREF_EXISTS")
+
+_ANYWHERE = _parser.parse(r"[\s\S]*?")[0]
+
+
+class _NotLinearError(Exception):
+    """The pattern has no graph; the text says why."""
 
 
 class Pattern:
-    """A regular expression without lookaround, backreferences, atomic groups and possessive repeats.
+    """A regular expression without backreferences that answers within 50 ms for keys of up to 1,024 characters.
 
-    It matches what `re` matches. ``LayoutError`` if *text* is no regular expression, has one of these, or is too big:
-    at most 400 characters, repeats and alternatives when counted repeats are written out, and 100 different sets.
+    It matches what `re` matches: what ``re.match``, ``re.search`` or ``re.fullmatch`` does; *mode* says which.
+    ``LayoutError`` if *text* is no regular expression, has backreferences, or is too big: at most 400 characters,
+    repeats and alternatives when counted repeats are written out, and 50 different sets. Lookaround, atomic groups and
+    possessive repeats are refused where `re` might need longer.
 
     >>> Pattern(".*dense.*kernel").matches("dense_1.kernel")
     True
     >>> Pattern("(a+)+$").matches("a" * 256 + "b")
     False
+    >>> Pattern("^(?!.*embed).*kernel").matches("embed.kernel")
+    False
     """
 
-    __slots__ = ("_alive", "_contexts", "_graph", "_readers", "text")
+    __slots__ = ("_alive", "_contexts", "_graph", "_longest", "_mode", "_readers", "_with_re", "text")
 
-    def __init__(self, text: str) -> None:
-        self.text = text
-        self._graph = _graph(text)
+    def __init__(self, text: str, mode: Mode = "match") -> None:
+        self.text, self._mode = text, mode
+        parsed = _parsed(text)
+        obstacle = None
+        try:
+            self._graph: _Graph | None = _Builder(text).build(parsed, parsed.state.flags)
+        except _NotLinearError as why:
+            self._graph, obstacle = None, why
+        if mode == "search":  # not re.search: that of CPython 3.11 overlooks some matches with (?a:...)
+            parsed.insert(0, _ANYWHERE)
+        self._longest = longest_key(parsed)
+        if obstacle is not None and self._longest < MAX_KEY:
+            raise LayoutError(
+                f"the pattern {quote(text)} {obstacle}, and re may take more than 50 ms to match it with a name of "
+                f"{MAX_KEY} characters; write an exception as a rule of its own before this one: the first rule that "
+                "matches counts"
+            )
+        compiled = _compiler.compile(parsed)
+        self._with_re: Callable[[str], object] = compiled.fullmatch if mode == "fullmatch" else compiled.match
         self._contexts: dict[int, list[int]] = {}
         self._alive: dict[tuple[int, int], int] = {}
         self._readers: dict[str, int] = {}
 
-    def matches(self, key: str, mode: Mode = "match") -> bool:
-        """Return whether ``re.match``, ``re.search`` or ``re.fullmatch`` would; *mode* says which."""
+    def matches(self, key: str) -> bool:
+        """Return whether the pattern matches *key*; ``LayoutError`` if that could take too long."""
+        if len(key) <= self._longest:
+            return self._with_re(key) is not None
+        if self._graph is None:
+            raise LayoutError(
+                f"the name {quote(key)} has {len(key)} characters: for more than {self._longest} it could take too "
+                f"long to match the pattern {quote(self.text)}"
+            )
+        return self._matches_in_linear_time(key, self._graph)
+
+    def _matches_in_linear_time(self, key: str, graph: "_Graph") -> bool:
         done = _START
         for position in range(len(key) + 1):
-            alive = self._after(done, self._context(key, position))
-            if alive & _ACCEPT and (mode != "fullmatch" or position == len(key)):
+            alive = self._after(graph, done, self._context(graph, key, position))
+            if alive & _ACCEPT and (self._mode != "fullmatch" or position == len(key)):
                 return True
             if position == len(key):
                 break
-            done = alive & self._reading(key[position])
-            if mode == "search":
+            done = alive & self._reading(graph, key[position])
+            if self._mode == "search":
                 done |= _START
             elif not done:
                 break
         return False
 
-    def _context(self, key: str, position: int) -> int:
+    def _context(self, graph: "_Graph", key: str, position: int) -> int:
         """Return the tests of positions that hold, as bits."""
-        return sum(1 << bit for bit, test in enumerate(self._graph.positions) if test(key, position))
+        return sum(1 << bit for bit, test in enumerate(graph.positions) if test(key, position))
 
-    def _reading(self, character: str) -> int:
+    def _reading(self, graph: "_Graph", character: str) -> int:
         """Return the set of steps that read *character*."""
         readers = self._readers.get(character)
         if readers is None:
-            readers = self._graph.literals.get(character, 0)
-            for test, steps in self._graph.readers.values():
+            readers = graph.literals.get(character, 0)
+            for test, steps in graph.readers.values():
                 if test(character, 0):
                     readers |= steps
             _keep(self._readers, character, readers)
         return readers
 
-    def _after(self, done: int, context: int) -> int:
+    def _after(self, graph: "_Graph", done: int, context: int) -> int:
         """Return the set of steps that can follow one of the steps *done*, where the positions of *context* hold."""
         alive = self._alive.get((done, context))
         if alive is None:
             follows = self._contexts.get(context)
             if follows is None:
-                follows = _follows(self._graph, context)
+                follows = _follows(graph, context)
                 _keep(self._contexts, context, follows)
             in_a_row = follows[0]
             alive = (done & in_a_row) >> 1
@@ -166,17 +206,16 @@ class _Graph(NamedTuple):
     positions: list[Test]
 
 
-def _graph(text: str) -> _Graph:
-    """Return the graph of a pattern; ``LayoutError`` if it is no pattern, is refused, or is too big."""
+def _parsed(text: str) -> Items:
+    """Return what `re` makes of a pattern; ``LayoutError`` if it is no pattern, or is too big."""
     if len(text) > MAX_TEXT:
         raise _too_big(text)
     try:
-        parsed = _parser.parse(text)
-        return _Builder(text).build(parsed, parsed.state.flags)
-    except re.error as error:
-        raise LayoutError(f"{quote(text)} is not a regular expression: {error}") from None
+        return _parser.parse(text)
     except (RecursionError, OverflowError):
         raise _too_big(text) from None
+    except (re.error, ValueError) as error:  # a ValueError for flags that contradict each other
+        raise LayoutError(f"{quote(text)} is not a regular expression: {error}") from None
 
 
 def _too_big(text: str) -> LayoutError:
@@ -215,13 +254,12 @@ class _Builder:
 
     def item(self, name: str, argument: Items, then: int, flags: int) -> int:
         if name in _REFUSED:
-            raise LayoutError(
-                f"the pattern {quote(self.text)} {_REFUSED[name]}, which takes more than linear time to match; write "
-                "an exception as a rule of its own before this one: the first rule that matches counts"
-            )
+            raise LayoutError(f"the pattern {quote(self.text)} refers back to a group, which may take too long")
+        if name in _NOT_LINEAR:
+            raise _NotLinearError(_NOT_LINEAR[name])
         if name == "SUBPATTERN":
             _, added, removed, items = argument
-            return self.sequence(items, then, _scoped(flags, added, removed))
+            return self.sequence(items, then, scoped(flags, added, removed))
         if name == "BRANCH":
             return self.node(*[self.sequence(items, then, flags) for items in argument[1]])
         if name in ("MAX_REPEAT", "MIN_REPEAT"):
@@ -268,13 +306,6 @@ class _Builder:
                 break
             then = start
         return then
-
-
-def _scoped(flags: int, added: int, removed: int) -> int:
-    """Return the flags inside a group ``(?added-removed:...)``."""
-    if added & (re.ASCII | re.UNICODE):
-        flags &= ~(re.ASCII | re.UNICODE)
-    return (flags | added) & ~removed
 
 
 def _compiled(source: str, flags: int) -> Test:

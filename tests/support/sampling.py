@@ -1,8 +1,8 @@
 """How much is tested: a sample of what could be, the same one each time, or with ``--exhaustive`` all of it.
 
 `make test` runs samples; `make test-all` has the rest. Both run every law, every recorded answer, and every test that
-is not marked ``slow``. This module alone knows the option: tests say `sampled` where they try many cases, and
-`examples` where hypothesis draws them.
+is not marked ``slow``. This module alone knows the options: tests say `sampled` where they try many cases, `examples`
+where hypothesis draws them, and `inputs` where parsers get them (``--inputs N``, which ``make fuzz`` gives).
 """
 
 from random import Random
@@ -12,16 +12,18 @@ from hypothesis import settings
 _EVERY = 5  # one of so many examples is drawn in a sample, but not fewer than _FEWEST
 _FEWEST = 12
 _exhaustive = False
+_inputs = None
 
 
 def pytest_addoption(parser):
     parser.addoption("--exhaustive", action="store_true", help="test all cases instead of a sample of them")
     parser.addoption("--mismatches", help="how many pairs of calls to mix up in tests/jobs, or all: it takes hours")
+    parser.addoption("--inputs", type=int, metavar="N", help="try N generated inputs for each parser")
 
 
 def pytest_configure(config):
-    global _exhaustive
-    _exhaustive = config.getoption("exhaustive")
+    global _exhaustive, _inputs
+    _exhaustive, _inputs = config.getoption("exhaustive"), config.getoption("inputs")
     # All ranks must draw the same examples, however slow one of them is.
     settings.register_profile(
         "all ranks alike", derandomize=True, database=None, deadline=None, max_examples=examples(100)
@@ -43,3 +45,8 @@ def sampled(cases, count):
 def examples(count):
     """Return how many examples hypothesis is to draw where *count* are drawn of all."""
     return count if _exhaustive else min(count, max(_FEWEST, count // _EVERY))
+
+
+def inputs(count):
+    """Return how many inputs a parser gets where *count* are enough for every day."""
+    return count if _inputs is None else _inputs

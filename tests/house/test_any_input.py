@@ -1,0 +1,165 @@
+"""Any input to a parser: a value or a documented error, in a time that its length bounds.
+
+``make fuzz INPUTS=1000000`` tries so many inputs for each parser; without ``--inputs`` there are a few thousand.
+"""
+
+import json
+import os
+import time
+import warnings
+from itertools import islice
+
+import pytest
+
+import meshcomm as mc
+from meshcomm.ranks import abort, hosts, rendezvous
+from meshcomm.training.patterns import Pattern
+from support.inputs import texts, wires
+from support.patience import cpu_factor
+from support.sampling import inputs
+
+MESHES = [
+    mc.Mesh(range(4), [("x", 2), ("y", 2)]),
+    mc.Mesh(
+        [f"/job:w/replica:0/task:{i}/device:TPU:{i}" for i in range(6)], [("batch", 3), ("model", 2)], mesh_name="m"
+    ),
+    mc.Mesh(["CPU:0"], [("x", 1)]),
+]
+LAYOUTS = [
+    mc.Layout(["x", mc.UNSHARDED], MESHES[0]),
+    mc.Layout([("x", "y"), mc.UNSHARDED], MESHES[0]),
+    mc.Layout(["model", "batch"], MESHES[1]),
+    mc.Layout([], MESHES[2]),
+]
+TOPOLOGIES = [
+    mc.Topology(mesh_shape=[2, 1, 1, 2], device_coordinates=[[[i, 0, 0, j] for j in range(2)] for i in range(2)]),
+    mc.Topology(mesh_shape=[1, 3, 1, 1], device_coordinates=[[[0, i, 0, 0]] for i in range(3)], ranks=[[2], [0], [1]]),
+]
+MESH_TEXTS = [
+    *(mesh.to_string() for mesh in MESHES),
+    "|x=4|*CPU",
+    "m|x=2,y=2|0,1,2,3|0,1|CPU:0,CPU:1|CPU:0,CPU:1,CPU:2,CPU:3",
+    "CPU:0",
+]
+DEVICES = ["/job:mpi/replica:0/task:3/device:CPU:0", "TPU:0", "/job:w/task:12/device:GPU:7", "device:CPU:1", "cpu:0"]
+PATTERNS = [
+    *(
+        r".*dense.*kernel",
+        r"^(?!.*embed).*kernel$",
+        r"blocks\.\d+\.(query|key)\.[^.]+",
+        "(a|ab)*(?<=b)c",
+        "(?i:a{2,3}?)*+",
+    ),
+    *(r"(?P<n>[\w.-]+)\b\Z", "(?a)x(?u:y)", "(?x) a # b", "(?>a+)b", r"(a)\1"),
+]
+PATTERN_WORDS = [
+    "(?",
+    "(?!",
+    "(?<=",
+    "(?P<n>",
+    "(?P=n)",
+    "(?i)",
+    "(?a)",
+    "(?u)",
+    "(?L)",
+    "(?-i:",
+    "{2,}",
+    "{1,2}+",
+    "*+",
+    r"\N{",
+    r"\1",
+]
+PATTERN_WORDS += [
+    r"\u12",
+    r"\777",
+    "[^",
+    "(?(1)a|b)",
+    ".*",
+    "(a*)*",
+    "(?s-m:",
+    "[[:alpha:]]",
+    r"\x4",
+    "&&",
+    "||",
+    "~~",
+]
+SIZES = ["500M", "2G", "0", "1.5 GiB", "12 kb", "", "inf", "nan", "1e3", "1_0", "600", "0x10"]
+MACHINE = json.dumps({"alpha_within": 1e-6, "gamma": 0, "beta_between": 2e-10})
+
+SECONDS = 0.05  # of CPU time for any input, and
+SECONDS_PER_ELEMENT = 1e-5  # for each character, byte or device of it
+
+
+def setting(name, read):
+    def parse(text):
+        os.environ[name] = text
+        read()
+
+    return parse
+
+
+def machine_file(text):
+    with open(os.environ["MESHCOMM_MACHINE"], "w", encoding="utf-8", errors="replace") as file:
+        file.write(text)
+    hosts.stored_constants()
+
+
+def pattern(text):
+    for mode in ("match", "search"):
+        Pattern(text, mode).matches("blocks.0.query.kernel")
+
+
+PARSERS = {
+    "layout text": (
+        mc.Layout.from_string,
+        texts(
+            [*(each.to_string() for each in LAYOUTS), "maximal:true, mesh:CPU:0"],
+            ["unsharded", "match", "scalar", "mesh:", "sharding_specs:", "parted:", "maximal:true,"],
+        ),
+    ),
+    "mesh text": (mc.Mesh.from_string, texts(MESH_TEXTS, ["*CPU", "use_xla_spmd", "x=", "device:"])),
+    "device strings": (
+        lambda text: mc.Mesh([text, "CPU:7"], [("x", 2)]),
+        texts(DEVICES, ["job:", "task:", "device:", "replica:"]),
+    ),
+    "single device": (mc.Mesh.from_device, texts(DEVICES, ["job:", "task:", "device:"])),
+    "layout wire form": (mc.Layout.from_proto, wires([each.serialized_string() for each in LAYOUTS])),
+    "mesh wire form": (mc.Mesh.from_proto, wires([each.serialized_string() for each in MESHES])),
+    "layout of bytes": (mc.Layout.from_str, wires([each.serialized_string() for each in LAYOUTS])),
+    "topology wire form": (mc.Topology, wires([each.serialized() for each in TOPOLOGIES])),
+    "pattern": (pattern, texts(PATTERNS, PATTERN_WORDS)),
+    "MESHCOMM_SHARED_MEMORY": (setting("MESHCOMM_SHARED_MEMORY", rendezvous._limit), texts(SIZES, ["K", "GiB", "T"])),
+    "MESHCOMM_TIMEOUT": (setting("MESHCOMM_TIMEOUT", abort.timeout_seconds), texts(SIZES, ["e", "inf", "nan"])),
+    "MESHCOMM_MACHINE": (
+        machine_file,
+        texts(
+            [MACHINE, "{}", "[]", "null", '{"gamma": NaN}'],
+            ['"nodes":', "NaN", "Infinity", "true", "null", "[[", '"wait_within"'],
+        ),
+    ),
+}
+
+
+def seconds_of(parse, value):
+    """Return the CPU time that *parse* takes, after checking that it raises nothing but errors of ours."""
+    started = time.process_time()
+    try:
+        parse(value)
+    except mc.MeshcommError as error:
+        assert len(str(error)) < 3000, (value, str(error)[:200])  # noqa: PT017 - most inputs are errors
+    except Exception as error:
+        raise AssertionError(f"{value!r} raises {error!r}") from error
+    return time.process_time() - started
+
+
+@pytest.mark.parametrize("name", PARSERS)
+def test_any_input_is_a_value_or_a_documented_error(name, monkeypatch, tmp_path):
+    monkeypatch.setattr(os, "environ", os.environ | {"MESHCOMM_MACHINE": str(tmp_path / "machine.json")})
+    parse, generated = PARSERS[name]
+    warnings.simplefilter("ignore")  # of re, about sets that will mean something else
+    for value in islice(generated, inputs(2000)):
+        most = (SECONDS + SECONDS_PER_ELEMENT * len(value)) * cpu_factor()
+        if name in ("layout text", "mesh text"):
+            most += 2.0 * cpu_factor()  # |x=1000000|*CPU
+        if seconds_of(parse, value) > most:
+            assert min(seconds_of(parse, value) for _ in range(3)) <= most, value

@@ -1,0 +1,59 @@
+"""Inputs for parsers: valid texts and bytes with a few changes, the same ones each time."""
+
+from random import Random
+
+NUMBERS = ["0", "1", "-1", "7", "007", "2147483648", "9223372036854775807", "9223372036854775808", "9" * 400, "1e999"]
+CHARACTERS = [
+    *"|,=+:*/. -_xyab01(){}[]?^$\\<!>P#\n\t\0",
+    "\u00e9",
+    "\u0130",
+    "\u2003",
+    "\u0663",
+    "\ud800",
+    "\U0001f600",
+]
+
+
+def texts(seeds, words, seed=0):
+    """Yield texts without end: each is one of the *seeds*, with up to four changes that may insert *words*."""
+    random = Random(seed)
+    pieces = [*words, *NUMBERS, *CHARACTERS]
+    while True:
+        text = random.choice(seeds)
+        for _ in range(random.randrange(5)):
+            text = _changed(text, random, pieces, seeds)
+        yield text
+
+
+def wires(seeds, seed=0):
+    """Yield bytes without end: each is one of the *seeds*, with up to four changes."""
+    random = Random(seed)
+    pieces = [bytes([i]) for i in (0, 1, 2, 8, 10, 16, 18, 26, 34, 127, 128, 255)]
+    pieces += [
+        b"\xff" * 9 + b"\x01",
+        b"\xff" * 10,
+        b"\x80" * 9,
+        b"\x0a\xff\xff\xff\xff\x0f",
+        b"\x12\x00",
+        b"\x3a\x02\x12\x00",
+    ]
+    while True:
+        data = random.choice(seeds)
+        for _ in range(random.randrange(5)):
+            data = _changed(data, random, pieces, seeds)
+        yield data
+
+
+def _changed(text, random, pieces, seeds):
+    """Return *text* with something inserted, replaced, removed, repeated, or followed by the end of another seed."""
+    start = random.randrange(len(text) + 1)
+    end = min(len(text), start + random.choice([0, 1, 1, 2, 5, 20]))
+    how = random.randrange(8)
+    if how == 0:
+        return text[:start] + text[end:]
+    if how == 1:
+        return text[:end] + text[start:end] * random.choice([1, 2, 50]) + text[end:]
+    if how == 2:
+        other = random.choice(seeds)
+        return text[:start] + other[random.randrange(len(other) + 1) :]
+    return text[:start] + random.choice(pieces) + text[end if how < 6 else start :]
