@@ -11,7 +11,8 @@ from meshcomm.plans.plan import plan_direct
 from meshcomm.ranks import abort
 from meshcomm.ranks.calls import collective, program
 from meshcomm.ranks.communicator import Pending
-from meshcomm.ranks.mpi import is_forked, mpi
+from meshcomm.ranks.forks import is_forked
+from meshcomm.ranks.mpi import mpi
 from meshcomm.ranks.teams import Location, Team, Unfinished, never_waited_for
 from meshcomm.ranks.watch import named, waiting, watch
 

@@ -43,7 +43,7 @@ _LONGEST_PAUSE = 0.02  # seconds between two looks of a rank that leaves
 class Report(NamedTuple):
     """What the coordinator tells a rank that waits."""
 
-    count: int
+    calls: int
     """How many calls the rank had made when it asked."""
     ended: str
     """Which ranks have ended without its call, or nothing."""
@@ -166,7 +166,12 @@ class RollCall:
         numbers = [number for number, _ in census.askers.values()]
         numbers += [answer.number for answer in census.answers.values() if answer.waits]
         census.before, census.asked_before = census.answers, census.number
-        census.number, census.round, census.began, census.answers = min(numbers), census.round + 1, time.monotonic(), {}
+        census.number, census.round, census.began, census.answers = (
+            min(numbers),
+            census.round + 1,
+            time.monotonic(),
+            {},
+        )
         for member in census.members:
             if member in self._left:
                 census.answers[member] = self._last_words(member, ranks)

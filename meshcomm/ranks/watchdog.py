@@ -129,7 +129,7 @@ class _Watchdog:
             self._ask_at = waited + max(min(ASK_EVERY, self._timeout / 10), waited / 8)
             roll_call.ask(call, team.world.ranks_in_comm_world(team.ranks))
         report = roll_call.report if roll_call is not None else None
-        if report is not None and report.count != watch.count:
+        if report is not None and report.calls != watch.count:
             report = None
         missing = f"\n  {report.text}".replace("\n", "\n  ") if report is not None else ""
         if report is not None and report.ended:

@@ -101,7 +101,7 @@ def test_one_never_joins(job, ranks, seconds):
 
 def test_an_error_that_the_others_do_not_hear_of_is_told(job, seconds):
     ended = job(2, "one_is_wrong_in_a_known_call", MESHCOMM_TIMEOUT=f"{1 + seconds}", MESHCOMM_SHARED_MEMORY="0")
-    told = "rank 1 of 2 has to raise DTypeError", "MESHCOMM_CHECK=1 will name it"
+    told = "rank 1 of 2 has to raise DTypeError", "in all_reduce, call 2 on these ranks; it has to raise DTypeError"
     assert_ended(ended, *told, within=1 + seconds + SOON)
 
 
