@@ -35,7 +35,7 @@ def _become_child() -> None:
     global _forked
     if "mpi4py.MPI" in sys.modules and not _forked:
         _forked = True
-        sys.exit = _noting_exit  # type: ignore[assignment]
+        sys.exit = _noting_exit
         sys.excepthook = _noting_hook(sys.excepthook)
 
 

@@ -30,7 +30,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from meshcomm._tuning import ANSWER_WITHIN, POLL_FROM
-from meshcomm.ranks.missing import Answer, ended, mismatch, report, spans
+from meshcomm.ranks.missing import Answer, ended, mismatch, spans
+from meshcomm.ranks.missing import report as who_is_missing
 from meshcomm.ranks.side_channel import SideChannel
 from meshcomm.ranks.watch import Call, waiting, watch
 
@@ -122,6 +123,10 @@ class RollCall:
                 members = [] if len(ranks) == len(self.ranks) else [self.ranks.index(rank) for rank in ranks]
                 self._post(0, "ask", spans(sorted(ranks)) if members else "", members, abs(call[2]), watch.count)
 
+    def missing(self, report: Report | None, number: int) -> str:
+        """Return who is missing as the coordinator reports it, or that it gives no answer itself."""
+        return report.text if report is not None else who_is_missing({self.ranks[0]: None}, number, self._hosts)
+
     def expire(self, reason: str) -> None:
         """Let all ranks write their flight files, as this rank ends the job."""
         with self._lock:
@@ -209,7 +214,7 @@ class RollCall:
             before = {self.ranks[member]: census.before.get(member) for member in census.members}
             self.mismatch = self.mismatch or mismatch(answers, before, census.number)
         for asker, (number, count) in sorted(census.askers.items()):
-            text = report(answers, number, self._hosts)
+            text = who_is_missing(answers, number, self._hosts)
             speaks = asker == min(census.askers)
             self._post(asker, "report", count, ended(answers, number), text, speaks)
         census.askers.clear()

@@ -118,4 +118,4 @@ def test_the_job_ends_and_says_why(launch, scenario):
         called = CALL.format(operation=text, number=number) if number else text
         assert re.search(called, job.text), f"{called!r} is missing in {job}"
     began = max(float(text) for text in re.findall(r"stamp (\S+)", job.text))
-    assert job.ended - began < timeout + ENDING * job.slowness, job
+    assert job.ended - began < (timeout + ENDING) * job.slowness, job
