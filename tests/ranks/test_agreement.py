@@ -12,8 +12,9 @@ import pytest
 
 import meshcomm as mc
 from meshcomm import _tuning, errors
-from meshcomm.ranks import abort, agreement, mpi, watchdog
+from meshcomm.ranks import abort, agreement, forks
 from meshcomm.ranks.meshes import location_in
+from meshcomm.ranks.watch import waiting, watch
 
 
 class Ended(BaseException):
@@ -106,12 +107,12 @@ def test_different_calls_name_the_ranks():
 
 
 def test_a_call_inside_a_call_does_not_end_it():
-    team = object()
-    with watchdog.waiting("outer", team):
-        with watchdog.waiting("inner", team):
-            assert watchdog.watch.calls == [("outer", team), ("inner", team)]
-        assert watchdog.watch.calls == [("outer", team)]
-    assert watchdog.watch.calls == []
+    with waiting("outer", None):
+        with waiting("inner", None, -3):
+            assert [call[:3] for call in watch.calls] == [("outer", None, 0), ("inner", None, -3)]
+        assert [call[0] for call in watch.calls] == ["outer"]
+    assert watch.calls == []
+    assert [call[0] for call in watch.recent][-2:] == ["outer", "inner"], "the flight recorder keeps them"
 
 
 def test_every_operation_leaves_the_watchdog_as_it_was():
@@ -123,11 +124,11 @@ def test_every_operation_leaves_the_watchdog_as_it_was():
         with pytest.raises(errors.GroupError):
             mc.all_to_all(np.zeros(2), [[0, 1]], 0, 0, 3)
 
-    before = watchdog.watch.count
+    before = watch.count
     with mc.simulate(2) as world:
         world.run(program)
-    assert watchdog.watch.calls == []
-    assert watchdog.watch.count > before
+    assert watch.calls == []
+    assert watch.count > before
 
 
 @pytest.mark.parametrize(("text", "timeout"), [("2.5", 2.5), ("0", math.inf), ("inf", math.inf), (None, 600.0)])
@@ -216,7 +217,7 @@ def test_a_process_alone_and_a_forked_one_end_no_job(ends, monkeypatch):
     monkeypatch.setattr(abort, "launched", lambda: None)
     abort.end_job_of_many("a reason")
     monkeypatch.setattr(abort, "launched", lambda: (1, 2))
-    monkeypatch.setattr(mpi, "_forked", True)
+    monkeypatch.setattr(forks, "_forked", True)
     abort.end_job_of_many("a reason")
     assert ends == []
 
