@@ -95,8 +95,8 @@ COMPARE_SHARED_EVERY = 1024
 # -- waiting ----------------------------------------------------------------------------------------------------------
 
 ASK_AFTER = 2.0
-"""Seconds that a rank waits in one call before it asks who is missing. A compromise: soon for the user, and rare enough
-that the ranks of most programs never ask."""
+"""Seconds that a rank waits in one call before it asks who is missing. A compromise: soon for the user, and ranks of
+most programs never wait so long."""
 
 ASK_EVERY = 1.0
 """Seconds between two such questions, at first; later an eighth of the time waited, so that questions become rare."""
@@ -120,8 +120,12 @@ are cheap."""
 KEPT_CALLS = 64
 """Calls that the flight recorder of a rank keeps. A compromise: they take about 10 KB and fill a screen."""
 
-WRITE_WITHIN = 0.6
-"""Seconds that other ranks get to write their flight files before the job ends: two looks of their watchdogs."""
+WRITE_WITHIN = 0.35
+"""Seconds that other ranks get to write their flight files before the job ends: one look of their watchdogs, and some
+time to write."""
+
+BECOME_RANK_WITHIN = 60.0
+"""Seconds. A process that fails before it has initialised MPI tries for so long to become a rank, to end the job."""
 
 INTERRUPT_WITHIN = 1.0
 """Seconds after Ctrl-C in which Python must leave the call that it is in; a rank that waits inside MPI cannot."""

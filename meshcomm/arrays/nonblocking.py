@@ -13,7 +13,8 @@ from meshcomm.ranks import abort
 from meshcomm.ranks._envelope import Envelope
 from meshcomm.ranks.calls import collective, program
 from meshcomm.ranks.communicator import Pending
-from meshcomm.ranks.mpi import is_forked, mpi
+from meshcomm.ranks.forks import is_forked
+from meshcomm.ranks.mpi import mpi
 from meshcomm.ranks.teams import Location, Team, Unfinished, never_waited_for
 from meshcomm.ranks.watch import named, watch
 

@@ -34,10 +34,9 @@ def summary(found: Sequence[Flight]) -> str:
     for flight in found:
         lines += ["", f"rank {flight['rank']} on host {flight['host']}, process {flight['process']}"]
         lines += [f"  {flight['reason'].splitlines()[0]}", f"  last calls of {len(flight['calls'])} kept:"]
-        lines += [
-            f"    {call['operation']}{_number(call['number'], call['ranks'])}, {flight['written'] - call['began']:.3f} s ago"
-            for call in flight["calls"][-_SHOWN_CALLS:]
-        ]
+        for call in flight["calls"][-_SHOWN_CALLS:]:
+            ago = f"{flight['written'] - call['began']:.3f} s ago"
+            lines.append(f"    {call['operation']}{_number(call['number'], call['ranks'])}, {ago}")
         lines += ["  " + line for line in flight["stack"].splitlines()]
     return "\n".join(lines)
 

@@ -1,4 +1,4 @@
-"""The command ``python -m meshcomm``: `run` a program, print `info` about MPI, `calibrate` the cost model, read `flights`.
+"""The command ``python -m meshcomm``: `run` a program, print `info`, `calibrate` the cost model, read `flights`.
 
 ::
 
@@ -73,6 +73,11 @@ def _parser() -> argparse.ArgumentParser:
     calibrate_parser.add_argument(
         "file", nargs="?", help=f"the file to write, for {MACHINE_FILE}; without it, only print the constants"
     )
+    _add_flights(commands)
+    return parser
+
+
+def _add_flights(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     flights_parser = commands.add_parser(
         "flights",
         help="read what each rank of a job did last, and find the first difference",
@@ -80,4 +85,3 @@ def _parser() -> argparse.ArgumentParser:
         "is. Print who is where, the first call that ranks made differently, and the stacks.",
     )
     flights_parser.add_argument("folder", help="the folder that the last words of the job name")
-    return parser

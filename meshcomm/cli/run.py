@@ -8,6 +8,7 @@ from types import TracebackType
 
 from meshcomm._tuning import LEAVE_WITHIN
 from meshcomm.ranks import abort
+from meshcomm.ranks.forks import exit_code
 from meshcomm.ranks.meshes import common_world
 from meshcomm.ranks.roll_call import leave_all
 
@@ -27,14 +28,14 @@ def run(program: list[str], is_module: bool = False) -> None:
     try:
         _execute(program[0], is_module)
     except SystemExit as error:
-        code = abort.exit_code(error)
+        code = exit_code(error)
         if code and watched and not leave_all(LEAVE_WITHIN):
             abort.end_job(f"it called sys.exit({error.code!r})", code)
         raise
     except BaseException as error:
         error.with_traceback(_own_frames(error))
         sys.excepthook(type(error), error, error.__traceback__)
-        sys.exit(abort.exit_code(error))
+        sys.exit(exit_code(error))
 
 
 def _execute(program: str, is_module: bool) -> None:

@@ -5,7 +5,6 @@ import contextlib
 import faulthandler
 import math
 import os
-import signal
 import sys
 import threading
 import time
@@ -15,9 +14,10 @@ from types import ModuleType, TracebackType
 from typing import NoReturn, TypeAlias
 
 from meshcomm._arguments import quote
-from meshcomm._tuning import END_WITHIN, PAUSE_BEFORE_END
+from meshcomm._tuning import BECOME_RANK_WITHIN, END_WITHIN, PAUSE_BEFORE_END
 from meshcomm.errors import MeshcommError
-from meshcomm.ranks.mpi import is_forked, mpi
+from meshcomm.ranks.forks import exit_code, is_forked
+from meshcomm.ranks.mpi import mpi
 
 _LAUNCHERS = (
     ("PMI_RANK", "PMI_SIZE"),
@@ -47,6 +47,8 @@ def ends_jobs() -> bool:
 @cache
 def install_hooks() -> None:
     """Make an uncaught exception end the job if it has more ranks than this one; once per process.
+
+    A process that a launcher started does so when it imports meshcomm, others with their first mesh.
 
     The hooks that were there are called first. One that replaces ours later is noticed when Python ends.
     """
@@ -100,15 +102,6 @@ def _end_if_hook_was_replaced(ours: ExceptHook) -> None:
         end_job_of_many(f"an uncaught {type(value).__name__}", exit_code(value))
 
 
-def exit_code(error: BaseException) -> int:
-    """Return the code with which Python ends for an uncaught *error*."""
-    if isinstance(error, KeyboardInterrupt):
-        return 128 + signal.SIGINT
-    if not isinstance(error, SystemExit):
-        return 1
-    return error.code if isinstance(error.code, int) else int(error.code is not None)
-
-
 def end_job_of_many(reason: str, code: int = 1) -> None:
     """End the job if it has more ranks than this one; return if not."""
     if is_forked():
@@ -133,12 +126,29 @@ def end_job(reason: str, code: int = 1) -> NoReturn:
         # A launcher need not notice that a process ends before it became a rank, and the others would wait for it in
         # MPI_Init. So become a rank first, which takes until the others are there. A watchdog cannot: its main thread
         # has already waited for that.
-        _exit_after(timeout_seconds() if here else END_WITHIN)
+        _exit_after(min(timeout_seconds(), BECOME_RANK_WITHIN) if here else END_WITHIN)
         MPI = mpi()
     time.sleep(PAUSE_BEFORE_END)
     if MPI.Is_initialized() and not MPI.Is_finalized() and (here or MPI.Query_thread() == MPI.THREAD_MULTIPLE):
         MPI.COMM_WORLD.Abort(code)
     os._exit(code)
+
+
+def start_mpi_with_all_ranks() -> None:
+    """Initialise MPI if it is not. MPI waits for all ranks; after `timeout_seconds` this process ends.
+
+    Python's own threads do not run meanwhile: a timer of C prints where this process is, and ends it.
+    """
+    if "mpi4py.MPI" not in sys.modules:
+        _say_and_exit_after(timeout_seconds())
+        mpi()
+        faulthandler.cancel_dump_traceback_later()
+
+
+def _say_and_exit_after(seconds: float) -> None:
+    if seconds < math.inf:
+        with contextlib.suppress(Exception):  # standard error may be no file
+            faulthandler.dump_traceback_later(seconds, exit=True)
 
 
 def _initialised_mpi() -> ModuleType | None:
@@ -173,3 +183,7 @@ def _exit_after(seconds: float) -> None:
     if seconds < math.inf:
         with contextlib.suppress(Exception), open(os.devnull, "w") as nowhere:
             faulthandler.dump_traceback_later(seconds, exit=True, file=os.dup(nowhere.fileno()))
+
+
+if (launched() or (0, 1))[1] > 1:
+    install_hooks()

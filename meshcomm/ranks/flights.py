@@ -159,7 +159,9 @@ def first_difference(flights: Iterable[Flight]) -> str:
             ranks, number, operation = call["ranks"], call["number"], call["operation"]
             rank, other = known.setdefault((ranks, number), (flight["rank"], operation))
             if number > 0 and other != operation:
-                text = f"call {number} on ranks {ranks}: rank {rank} made {other}, rank {flight['rank']} made {operation}"
+                text = (
+                    f"call {number} on ranks {ranks}: rank {rank} made {other}, rank {flight['rank']} made {operation}"
+                )
                 different.append((call["began"], text))
     return min(different)[1] if different else ""
 
@@ -168,4 +170,3 @@ def missing_ranks(flights: Iterable[Flight]) -> list[int]:
     """Return the ranks of the job that wrote no flight file."""
     flights = list(flights)
     return sorted({*range(max((flight["size"] for flight in flights), default=0))} - {its["rank"] for its in flights})
-

@@ -196,6 +196,9 @@ def _world() -> MPIWorld | SimulatedWorld:
 @cache
 def common_world() -> MPIWorld:
     """Return the world of COMM_WORLD, guarded."""
+    _, ranks = abort.launched() or (0, 1)
+    if ranks > 1:
+        abort.start_mpi_with_all_ranks()
     world = mpi_world()
     if world.size > 1:
         watchdog.install()

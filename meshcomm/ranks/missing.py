@@ -33,8 +33,8 @@ MOST_LINES = 8
 class Answer(NamedTuple):
     """What a rank does, as it answers a roll call of a team."""
 
-    count: int
-    """How many calls it has made; it changes with each one."""
+    calls: int
+    """How many calls it has made in all; it changes with each one."""
     made: int
     """How many calls it has made on this team."""
     asked: str
@@ -70,7 +70,7 @@ def mismatch(answers: Answers, before: Answers, number: int) -> str:
     ranks made different collective calls as call 2 on ranks 0-1:
       rank 0: barrier
       rank 1: to_numpy
-    >>> mismatch(here, {0: here[0], 1: here[1]._replace(count=4)}, 2)
+    >>> mismatch(here, {0: here[0], 1: here[1]._replace(calls=4)}, 2)
     ''
     """
     calls: dict[str, list[int]] = {}
@@ -78,7 +78,7 @@ def mismatch(answers: Answers, before: Answers, number: int) -> str:
         earlier = before.get(rank)
         if answer is None or earlier is None or not answer.waits or answer.ended or not answer.asked:
             return ""
-        if answer.count != earlier.count or not earlier.waits:
+        if answer.calls != earlier.calls or not earlier.waits:
             return ""
         calls.setdefault(answer.asked, []).append(rank)
     if len({*map(kind, calls)}) < 2 or number != min(answer.number for answer in answers.values() if answer):
@@ -103,16 +103,18 @@ def ended(answers: Answers, number: int) -> str:
 def report(answers: Answers, number: int, hosts: Mapping[int, str]) -> str:
     """Return a text on the ranks that are not in call *number* of their team, or on all if all have come to it.
 
-    >>> far = Answer(9, 3, "", "", 0, False, "", 4.0, "", False)
-    >>> print(report({0: far._replace(operation="to_numpy", number=4, made=4, waits=True), 1: far}, 4, {}))
+    >>> behind = Answer(9, 3, "", "", 0, False, "", 4.0, "", False)
+    >>> print(report({0: behind._replace(operation="to_numpy", number=4, made=4, waits=True), 1: behind}, 4, {}))
     rank 1 has not arrived: it has computed for 4 s, after call 3 on these ranks
     """
     late = {rank: its for rank, its in answers.items() if its is None or its.made < number or its.error}
-    texts: dict[str, list[int]] = {}
+    alike: dict[tuple[str, str], list[int]] = {}
     for rank, answer in (late or answers).items():
         host = f" (on host {hosts[rank]})" if answer is None and rank in hosts else ""
-        texts.setdefault(_doing(answer, number) + host, []).append(rank)
-    lines = [f"{some(ranks)} {text}" for text, ranks in texts.items()]
+        alike.setdefault((_doing(answer, number), host), []).append(rank)
+    lines = [
+        f"{some(ranks)} {_plural(text) if len(ranks) > 1 else text}{host}" for (text, host), ranks in alike.items()
+    ]
     if not late:
         lines.insert(0, f"all of ranks {spans(sorted(answers))} have come to this call")
     return "\n".join(lines[:MOST_LINES] + ["..."] * (len(lines) > MOST_LINES))
@@ -120,28 +122,44 @@ def report(answers: Answers, number: int, hosts: Mapping[int, str]) -> str:
 
 def _doing(answer: Answer | None, number: int) -> str:
     if answer is None:
-        return (
-            "does not answer: it is stopped or lost, or runs code that keeps Python's other threads from running"
-        )
+        return "does not answer: it is stopped or lost, or runs code that keeps other threads of Python from running"
     seconds = f"{answer.since:.0f} s"
+    waited = f"has waited {seconds} in {answer.operation}"
+    here = f", call {answer.number} on these ranks" if answer.number else ""
     after = f"after call {answer.made} on these ranks" if answer.made else "before its first call on these ranks"
     if answer.ended:
         what = f"has ended, {after}"
+    elif answer.made < number and answer.operation:
+        what = f"has not arrived: it {waited}{here or _elsewhere(answer)}"
     elif answer.made < number:
-        what = "has not arrived: it "
-        if not answer.operation:
-            what += f"has computed for {seconds}, {after}"
-        elif answer.others:
-            what += f"has waited {seconds} in {answer.operation} on ranks {answer.others}"
-        else:
-            what += f"has waited {seconds} in {answer.operation}, call {answer.number} on these ranks"
-    elif answer.number and answer.operation:
-        what = f"has waited {seconds} in {answer.operation}, call {answer.number} on these ranks"
+        what = f"has not arrived: it has computed for {seconds}, {after}"
+    elif here:
+        what = f"{waited}{here}"
     elif answer.operation:
-        what = f"went on, and has waited {seconds} in {answer.operation} on ranks {answer.others}"
+        what = f"went on, and {waited}{_elsewhere(answer)}"
     else:
         what = f"went on, and has computed for {seconds}"
     return f"{what}; it has to raise {answer.error}" if answer.error else what
+
+
+def _elsewhere(answer: Answer) -> str:
+    return f" on ranks {answer.others}" if answer.others else ""
+
+
+def _plural(text: str) -> str:
+    """Return *text* as it is said of several ranks.
+
+    >>> _plural("has not arrived: it has computed for 4 s")
+    'have not arrived: they have computed for 4 s'
+    """
+    what, reason, error = text.partition("; it has to raise ")
+    for one, many in (("does not", "do not"), ("it is", "they are"), ("it ", "they "), ("has ", "have ")):
+        what = what.replace(one, many)
+    return (
+        what.replace("or runs", "or run").replace("before its", "before their")
+        + reason.replace("it has", "they have")
+        + error
+    )
 
 
 def some(ranks: Sequence[int]) -> str:

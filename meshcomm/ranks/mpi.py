@@ -5,7 +5,6 @@ or at exit.
 """
 
 import math
-import os
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
@@ -21,6 +20,7 @@ from meshcomm._types import Bytes, Counts, Ranks
 from meshcomm.errors import GroupError, MeshError
 from meshcomm.layouts.mesh import Mesh
 from meshcomm.ranks.communicator import Buffers, Communicator, Pending
+from meshcomm.ranks.forks import is_forked
 from meshcomm.ranks.roll_call import RollCall, leave_all
 from meshcomm.ranks.side_channel import SideChannel
 from meshcomm.ranks.teams import Team, World
@@ -215,7 +215,7 @@ class MPIWorld(World):
         self.orphaned = False  # the user freed the communicator that it was made on
 
     def here(self) -> "MPIWorld":
-        if _forked:
+        if is_forked():
             raise MeshError(
                 "this process was forked from a rank and is none itself: MPI cannot be used in it. "
                 "Start processes with subprocess or multiprocessing's spawn method instead"
@@ -280,20 +280,6 @@ class MPIWorld(World):
 
 
 _worlds: list[MPIWorld] = []
-_forked = False
-
-
-def is_forked() -> bool:
-    """Return whether this process was forked from a rank and is none itself."""
-    return _forked
-
-
-def _mark_forked() -> None:
-    global _forked
-    _forked = True
-
-
-os.register_at_fork(after_in_child=_mark_forked)
 
 
 @cache
@@ -369,7 +355,7 @@ def _keyval() -> int:
 
 def open_worlds() -> list[MPIWorld]:
     """Return the worlds over MPI that can still communicate, the newest first."""
-    usable = bool(_worlds) and not _forked and mpi().Is_initialized() and not mpi().Is_finalized()
+    usable = bool(_worlds) and not is_forked() and mpi().Is_initialized() and not mpi().Is_finalized()
     return list(reversed(_worlds)) if usable else []
 
 
@@ -377,7 +363,7 @@ def open_worlds() -> list[MPIWorld]:
 def _leave_when_mpi_ends() -> None:
     # MPI calls this first when a program ends MPI by itself: from then on no watchdog may use MPI.
     def leave(comm: object, keyval: int, value: object) -> None:
-        if not _forked:
+        if not is_forked():
             leave_all(math.inf)
 
     MPI = mpi()

@@ -31,7 +31,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from meshcomm._tuning import ANSWER_WITHIN, POLL_FROM
 from meshcomm.ranks._envelope import Envelope
-from meshcomm.ranks.missing import Answer, ended, mismatch, report, spans
+from meshcomm.ranks.missing import Answer, ended, mismatch, spans
+from meshcomm.ranks.missing import report as who_is_missing
 from meshcomm.ranks.side_channel import SideChannel
 from meshcomm.ranks.watch import Call, watch
 
@@ -44,7 +45,7 @@ _LONGEST_PAUSE = 0.02  # seconds between two looks of a rank that leaves
 class Report(NamedTuple):
     """What the coordinator tells a rank that waits."""
 
-    count: int
+    calls: int
     """How many calls the rank had made when it asked."""
     ended: str
     """Which ranks have ended without its call, or nothing."""
@@ -123,6 +124,10 @@ class RollCall:
                 members = [] if len(ranks) == len(self.ranks) else [self.ranks.index(rank) for rank in ranks]
                 self._post(0, "ask", spans(sorted(ranks)) if members else "", members, abs(call[2]), watch.count)
 
+    def missing(self, report: Report | None, number: int) -> str:
+        """Return who is missing as the coordinator reports it, or that it gives no answer itself."""
+        return report.text if report is not None else who_is_missing({self.ranks[0]: None}, number, self._hosts)
+
     def expire(self, reason: str) -> None:
         """Let all ranks write their flight files, as this rank ends the job."""
         with self._lock:
@@ -167,7 +172,12 @@ class RollCall:
         numbers = [number for number, _ in census.askers.values()]
         numbers += [answer.number for answer in census.answers.values() if answer.waits]
         census.before, census.asked_before = census.answers, census.number
-        census.number, census.round, census.began, census.answers = min(numbers), census.round + 1, time.monotonic(), {}
+        census.number, census.round, census.began, census.answers = (
+            min(numbers),
+            census.round + 1,
+            time.monotonic(),
+            {},
+        )
         for member in census.members:
             if member in self._left:
                 census.answers[member] = self._last_words(member, ranks)
@@ -205,7 +215,7 @@ class RollCall:
             before = {self.ranks[member]: census.before.get(member) for member in census.members}
             self.mismatch = self.mismatch or mismatch(answers, before, census.number)
         for asker, (number, count) in sorted(census.askers.items()):
-            text = report(answers, number, self._hosts)
+            text = who_is_missing(answers, number, self._hosts)
             speaks = asker == min(census.askers)
             self._post(asker, "report", count, ended(answers, number), text, speaks)
         census.askers.clear()

@@ -24,7 +24,9 @@ def compared_settings(communicator: Communicator, ranks: Ranks) -> list[str]:
         for rank, its in zip(ranks, told, strict=True):
             values.setdefault(its[number], []).append(rank)
         if len(values) > 1:
-            texts = [f"{value!r} on {some(its)}" if value is not None else f"not set on {some(its)}"
-                     for value, its in values.items()]
+            texts = [
+                f"{value!r} on {some(its)}" if value is not None else f"not set on {some(its)}"
+                for value, its in values.items()
+            ]
             raise MeshError(f"{name} must be the same on all ranks, but it is {', and '.join(texts)}")
     return [its[0] for its in told]

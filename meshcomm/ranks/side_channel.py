@@ -14,8 +14,8 @@ class SideChannel:
     A message is what JSON can hold. One thread at a time may use the channel.
     """
 
-    def __init__(self, MPI: ModuleType, comm: "MPI_.Intracomm") -> None:
-        self._MPI = MPI
+    def __init__(self, mpi: ModuleType, comm: "MPI_.Comm") -> None:
+        self._MPI = mpi
         self._comm = comm
         self._sent: list[tuple[MPI_.Request, bytes]] = []
         self.size = comm.size

@@ -15,6 +15,7 @@ import time
 from functools import cache
 
 from meshcomm._tuning import (
+    ANSWER_WITHIN,
     ASK_AFTER,
     ASK_EVERY,
     INTERRUPT_WITHIN,
@@ -71,7 +72,7 @@ class _Watchdog:
         self._step = min(WATCH_EVERY, timeout / 10)
         self._seen: tuple[int, ...] = ()
         self._tests = 0
-        self._ask_at = 0.0
+        self._ask_at = self._asked_first = 0.0
         self._warned = False
         self._interrupted: float | None = None  # seconds since the signal
 
@@ -108,7 +109,7 @@ class _Watchdog:
     def _restart(self) -> None:
         watch.since = 0.0
         self._warned, self._interrupted = False, None
-        self._ask_at = min(ASK_AFTER, self._timeout / 3)
+        self._ask_at = self._asked_first = min(ASK_AFTER, self._timeout / 3)
 
     def _obey(self, roll_call: RollCall) -> None:
         """Do what other ranks, or their answers, demand of all."""
@@ -121,7 +122,7 @@ class _Watchdog:
         """Look after a rank that waits in *call*: ask who is missing, warn, and end the job."""
         team = call[1]
         guarded = team is None or team.world.guarded
-        if not guarded or (watch.since >= self._timeout / 3 and not _is_inside()):
+        if not guarded or (watch.calls and watch.since >= self._timeout / 3 and not _is_inside()):
             return
         waited, text = watch.since, _text(call)
         roll_call = roll_call_for(team) if team is not None else None
@@ -129,9 +130,11 @@ class _Watchdog:
             self._ask_at = waited + max(min(ASK_EVERY, self._timeout / 10), waited / 8)
             roll_call.ask(call, team.world.ranks_in_comm_world(team.ranks))
         report = roll_call.report if roll_call is not None else None
-        if report is not None and report.count != watch.count:
+        if report is not None and report.calls != watch.count:
             report = None
-        missing = f"\n  {report.text}".replace("\n", "\n  ") if report is not None else ""
+        missing = ""
+        if roll_call is not None and (report is not None or waited >= ANSWER_WITHIN + self._asked_first):
+            missing = "\n  " + roll_call.missing(report, abs(call[2])).replace("\n", "\n  ")
         if report is not None and report.ended:
             self._end(roll_call, f"it has waited {waited:.0f} s in {text}, but {report.ended}{missing}")
         if waited >= self._timeout:

@@ -101,7 +101,7 @@ def test_one_never_joins(job, ranks, seconds):
 
 def test_an_error_that_the_others_do_not_hear_of_is_told(job, seconds):
     ended = job(2, "one_is_wrong_in_a_known_call", MESHCOMM_TIMEOUT=f"{1 + seconds}", MESHCOMM_SHARED_MEMORY="0")
-    told = "rank 1 of 2 has to raise DTypeError", "MESHCOMM_CHECK=1 will name it"
+    told = "rank 1 of 2 has to raise DTypeError", "in all_reduce, call 2 on these ranks; it has to raise DTypeError"
     assert_ended(ended, *told, within=1 + seconds + SOON)
 
 
@@ -130,6 +130,29 @@ def test_an_out_that_one_rank_finds_wrong_and_goes_on(job, shared):
 def test_a_block_that_is_resized(job, shared):
     ended = job(2, "one_block_is_resized", MESHCOMM_SHARED_MEMORY=shared)
     assert_ended(ended, "ShapeError: a block has 8 bytes", "rank 1 of 2 ends the job")
+
+
+def test_each_rank_writes_what_it_did_last_and_the_command_merges_it(job, launch, seconds, tmp_path):
+    ended = job(3, "one_never_joins", MESHCOMM_TIMEOUT=f"{seconds}", MESHCOMM_FLIGHTS=str(tmp_path))
+    assert_ended(ended, f"python -m meshcomm flights {tmp_path}", within=seconds + SOON)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["rank-0.json", "rank-1.json", "rank-2.json"]
+    merged = launch(None, "-m", "meshcomm", "flights", tmp_path)
+    assert merged.code == 0, merged
+    for text in (
+        "3 of 3 ranks wrote what they did last",
+        "rank 0: waits in relayout, call 2 on ranks 0-2 for",
+        "rank 1: computes for",
+        "the calls that both remember are the same",
+        "in one_never_joins",
+    ):
+        assert text in merged.text, merged
+
+
+def test_the_command_finds_the_first_difference(job, launch, tmp_path):
+    ended = job(2, "one_makes_another_known_call", MESHCOMM_FLIGHTS=str(tmp_path), MESHCOMM_SHARED_MEMORY="0")
+    assert_ended(ended, "CollectiveMismatch: ranks made different collective calls as call 5", within=4 + SOON)
+    merged = launch(None, "-m", "meshcomm", "flights", tmp_path)
+    assert "first difference: call 5 on ranks 0-1: rank 0 made to_numpy, rank 1 made barrier" in merged.text, merged
 
 
 def test_the_watchdog_ends_what_the_hook_may_not(job, seconds):
@@ -173,7 +196,7 @@ def test_run_lets_all_ranks_call_sys_exit(job):
 )
 def test_run_ends_the_job_if_others_wait_for_a_rank_that_has_ended(job, ranks, name, operation):
     ended = job(ranks, name, before=RUN)
-    assert_ended(ended, f"s in {operation}", "but rank 1 has ended without it", within=1 + SOON)
+    assert_ended(ended, f"s in {operation}", "but rank 1 has ended without it", within=3 + SOON)
 
 
 @pytest.mark.parametrize(("ranks", "name"), [(4, "others_compute_for_long"), (3, "root_waits_for_a_late_rank")])

@@ -12,7 +12,7 @@ import pytest
 
 import meshcomm as mc
 from meshcomm import _tuning, errors
-from meshcomm.ranks import abort, agreement, mpi
+from meshcomm.ranks import abort, agreement, forks
 from meshcomm.ranks._envelope import Envelope
 from meshcomm.ranks.meshes import location_in
 from meshcomm.ranks.simulate import SimulatedRank
@@ -298,7 +298,7 @@ def test_a_process_alone_and_a_forked_one_end_no_job(ends, monkeypatch):
     monkeypatch.setattr(abort, "launched", lambda: None)
     abort.end_job_of_many("a reason")
     monkeypatch.setattr(abort, "launched", lambda: (1, 2))
-    monkeypatch.setattr(mpi, "_forked", True)
+    monkeypatch.setattr(forks, "_forked", True)
     abort.end_job_of_many("a reason")
     assert ends == []
 

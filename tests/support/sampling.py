@@ -31,6 +31,11 @@ def pytest_configure(config):
     settings.load_profile("all ranks alike")
 
 
+def is_exhaustive():
+    """Return whether all cases are to be tested; for tests that draw their sample by themselves."""
+    return _exhaustive
+
+
 def sampled(cases, count):
     """Return *count* of the *cases* in their order, chosen at random but always the same ones; or all of them.
 

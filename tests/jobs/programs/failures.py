@@ -182,6 +182,20 @@ def one_makes_a_new_call():
     mc.relayout(tensor, mc.Layout.replicated(mesh(), 2) if mesh().rank == 1 else columns())
 
 
+def one_makes_another_known_call():
+    tensor = mc.distribute(ARRAY, rows())
+    for _ in range(2):
+        tensor.to_numpy()
+        mc.barrier(mesh())
+    stamp()
+    if mesh().rank == 1:
+        mc.barrier(mesh())
+        mc.barrier(mesh())
+    else:
+        tensor.to_numpy()
+        time.sleep(LONG)
+
+
 def one_never_joins():
     watchdog.WARN_AFTER = 0.5
     exchange()

@@ -172,7 +172,8 @@ class Calls:
         return True
 
 
-NAMES = [name for name in vars(Calls) if not name.startswith("_") and name not in ("of_rank", "everywhere", "is_block_of")]
+HELPERS = ("of_rank", "everywhere", "is_block_of")
+NAMES = [name for name in vars(Calls) if not name.startswith("_") and name not in HELPERS]
 
 
 def main(first, second, mode):

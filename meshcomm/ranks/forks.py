@@ -1,0 +1,67 @@
+"""Processes that are forked from a rank: they are no ranks themselves, and must not end MPI.
+
+A child that ends as Python programs do would end MPI in the name of its parent. MPICH then ends the job, and Open MPI
+hangs. So when the child ends, Python flushes its files and leaves at once, with the child's own exit code.
+"""
+
+import atexit
+import contextlib
+import os
+import sys
+from collections.abc import Callable
+from types import TracebackType
+from typing import NoReturn
+
+_forked = False
+_code = 0
+
+
+def is_forked() -> bool:
+    """Return whether this process was forked from a rank and is none itself."""
+    return _forked
+
+
+def exit_code(error: BaseException) -> int:
+    """Return the code with which Python ends for an uncaught *error*."""
+    if isinstance(error, KeyboardInterrupt):
+        return 130  # 128 + SIGINT
+    if not isinstance(error, SystemExit):
+        return 1
+    return error.code if isinstance(error.code, int) else int(error.code is not None)
+
+
+def _become_child() -> None:
+    """Note that this process is a child, and from now on with which code it ends: `atexit` does not tell."""
+    global _forked
+    if "mpi4py.MPI" in sys.modules and not _forked:
+        _forked = True
+        sys.exit = _noting_exit
+        sys.excepthook = _noting_hook(sys.excepthook)
+
+
+def _noting_exit(status: object = None, /) -> NoReturn:
+    global _code
+    error = SystemExit(status)
+    _code = exit_code(error)
+    raise error
+
+
+def _noting_hook(previous: Callable[..., object]) -> Callable[..., object]:
+    def excepthook(kind: type[BaseException], value: BaseException, traceback: TracebackType | None) -> None:
+        global _code
+        _code = exit_code(value)
+        previous(kind, value, traceback)
+
+    return excepthook
+
+
+@atexit.register
+def _end_child() -> None:
+    if _forked:
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(Exception):
+                stream.flush()
+        os._exit(_code & 0xFF)
+
+
+os.register_at_fork(after_in_child=_become_child)

@@ -1,0 +1,121 @@
+"""Scenarios in which ranks wait in vain: each ends within MESHCOMM_TIMEOUT and a second, and says why.
+
+The programs are in programs/scenarios.py. A sample runs each scenario once, the settings spread evenly over them; with
+``--exhaustive`` each runs with 2, 4 and 8 ranks, with shared memory and without. Run it with each MPI.
+"""
+
+import math
+import re
+from itertools import product
+
+import pytest
+
+from support import sampling
+from support.jobs import mpiexec
+from support.paths import PROGRAMS
+from support.patience import slowness
+
+pytestmark = pytest.mark.skipif(mpiexec() is None, reason="there is no mpiexec")
+
+TIMEOUT = 3  # seconds, of an idle machine
+ENDING = 1.0  # seconds more until the job is gone
+
+RANKS = (2, 4, 8)
+MEMORY = ("", "0")
+
+ABSENT = r"rank 1 has not arrived: it has (computed|waited)"
+ENDED = r"rank 1 has ended without it"
+SILENT = r"rank 1( \(on host .*\))? does not answer|rank 1 does not answer"
+CALL = r"it has waited \d+ s in {operation} \(its call \d+\) with \d+ ranks, call {number} on these"
+
+OPERATIONS = {  # what the others wait in, and its number
+    "relayout": ("relayout", 7),
+    "to_numpy": ("to_numpy", 7),
+    "barrier": ("barrier", 7),
+    "all_reduce": ("all_reduce", 7),
+    "all_sum": ("sum", 7),
+    "request": ("wait for a relayout", 7),
+    "polling": ("tests of a relayout", 7),
+    "polling_with_pauses": ("tests of a relayout", 7),
+    "agreement": ("relayout", 4),
+    "close": ("the end of its communicators", None),
+    "gather_by_rank_0": ("(to_numpy|barrier)", 7),
+    "distribute_from_rank_0": ("distribute", 7),
+}
+
+WAYS = {  # what rank 1 does: what the job says, and whether it names the operation
+    "sleeps": (ABSENT, True),
+    "computes": (ABSENT, True),
+    "returns": (ENDED, True),
+    "exits_with_0": (ENDED, True),
+    "exits_with_3": (ENDED, True),
+    "raises": (r"rank 1 of \d+ ends the job: an uncaught KeyError", False),
+    "raises_in_a_thread": (r"rank 1 of \d+ ends the job: an uncaught KeyError in thread", False),
+    "is_killed": (r"(?i)signal:? 9|killed", False),
+    "is_stopped": (SILENT, True),
+    "leaves_at_once": (r"(?i)exit (code|status):? 1|non-zero|exited", False),
+    "reads_a_pipe": (ABSENT, True),
+    "waits_for_a_lock": (ABSENT, True),
+    "receives_from_nobody": (ABSENT, True),
+    "waits_on_another_mesh": (ABSENT, True),
+    "makes_another_call": (r"CollectiveMismatch|rank 1|rank 0", False),
+    "finalises": (ENDED, True),
+    "is_interrupted": (r"rank 1 of \d+ ends the job: an uncaught KeyboardInterrupt", False),
+}
+
+ALONE = {
+    "interrupted_while_waiting": r"rank 0 of \d+ ends the job: KeyboardInterrupt while it waits in relayout",
+    "forked_child_exits": ABSENT,
+    "forked_child_raises": ABSENT,
+    "deadlock_across_meshes": r"rank 1 has not arrived: it has waited \d+ s in barrier on ranks 0-1",
+    "makes_one_call_less": r"CollectiveMismatch: ranks made different collective calls",
+    "makes_one_call_more": r"CollectiveMismatch|made another call|different",
+    "raises_before_the_first_mesh": r"rank 1 of \d+ ends the job: an uncaught KeyError",
+    "exits_before_the_first_mesh": r"start_mpi_with_all_ranks|with \d+ ranks",
+    "has_another_setting": r"MeshError: MESHCOMM_CHECK must be the same on all ranks, but it is .*'1' on rank 1",
+}
+
+FEW = ("relayout", "barrier", "request", "polling")
+SCENARIOS = [
+    *product(("sleeps", "is_stopped"), OPERATIONS),
+    *product(["returns"], [operation for operation in OPERATIONS if operation != "close"]),
+    *product([way for way in WAYS if way not in ("sleeps", "returns", "is_stopped")], FEW[:2]),
+    ("exits_with_0", "polling"),
+    ("computes", "request"),
+    ("raises", "polling"),
+    *((way, None) for way in ALONE),
+]
+
+
+def cases():
+    settings = list(product(RANKS, MEMORY))
+    if sampling.is_exhaustive():
+        return [(*scenario, *setting) for scenario in SCENARIOS for setting in settings]
+    return [(*scenario, *settings[i % len(settings)]) for i, scenario in enumerate(SCENARIOS)]
+
+
+def test_there_are_enough_scenarios():
+    assert len(SCENARIOS) == len({*SCENARIOS}) >= 60
+
+
+def pytest_generate_tests(metafunc):
+    if "scenario" in metafunc.fixturenames:
+        metafunc.parametrize("scenario", cases(), ids=lambda case: "-".join(str(part) for part in case if part))
+
+
+def test_the_job_ends_and_says_why(launch, scenario):
+    way, operation, ranks, memory = scenario
+    timeout = math.ceil(TIMEOUT * slowness() - 0.5)
+    environment = {"MESHCOMM_TIMEOUT": f"{timeout}"} | ({"MESHCOMM_SHARED_MEMORY": memory} if memory else {})
+    arguments = [way] if operation is None else [way, operation]
+    job = launch(ranks, PROGRAMS / "scenarios.py", *arguments, **environment)
+    assert job.left == [], job
+    assert job.code != 0, job
+    says, names_operation = (ALONE[way], False) if operation is None else WAYS[way]
+    assert re.search(says, job.text), f"{says!r} is missing in {job}"
+    if names_operation:
+        text, number = OPERATIONS[operation]
+        called = CALL.format(operation=text, number=number) if number else text
+        assert re.search(called, job.text), f"{called!r} is missing in {job}"
+    began = max(float(text) for text in re.findall(r"stamp (\S+)", job.text))
+    assert job.ended - began < (timeout + ENDING) * job.slowness, job

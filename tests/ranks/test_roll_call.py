@@ -1,0 +1,255 @@
+"""Roll calls: what answers mean, and that messages of ranks that leave at any time are neither lost nor left over.
+
+Jobs in which ranks wait in vain are in tests/jobs/test_scenarios.py.
+"""
+
+import json
+import time
+from collections import deque
+from itertools import permutations
+from types import SimpleNamespace
+
+import pytest
+
+from meshcomm.errors import MeshcommError
+from meshcomm.ranks import flights, missing, roll_call
+from meshcomm.ranks.missing import Answer
+from meshcomm.ranks.roll_call import RollCall
+from meshcomm.ranks.watch import watch
+
+COMPUTES = Answer(9, 3, "", "", 0, False, "", 4.0, "", False)
+WAITS = Answer(9, 4, "relayout", "relayout", 4, True, "", 4.0, "", False)
+
+
+# -- verdicts ---------------------------------------------------------------------------------------------------------
+
+
+def test_different_calls_are_a_mismatch_if_nobody_has_moved():
+    answers = {0: WAITS, 1: WAITS._replace(asked="barrier", operation="barrier"), 2: WAITS}
+    text = missing.mismatch(answers, answers, 4)
+    assert text.splitlines() == [
+        "ranks made different collective calls as call 4 on ranks 0-2:",
+        "  ranks 0, 2: relayout",
+        "  rank 1: barrier",
+    ]
+
+
+OTHER = WAITS._replace(asked="barrier", operation="barrier")
+INNOCENT = {
+    "the same call": WAITS,
+    "a call later, which all have made": WAITS._replace(made=5, number=5, operation="to_numpy"),
+    "the same call under another name": WAITS._replace(asked="relayout named 'b'", operation="relayout named 'b'"),
+    "computes": COMPUTES,
+    "has ended": OTHER._replace(ended=True),
+    "waits for a request": OTHER._replace(waits=False),
+    "waits on another team": OTHER._replace(waits=False, others="1-2", number=0),
+    "does not remember": OTHER._replace(asked=""),
+    "does not answer": None,
+}
+
+
+@pytest.mark.parametrize("answer", INNOCENT.values(), ids=INNOCENT)
+def test_what_may_be_right_is_no_mismatch(answer):
+    answers = {0: WAITS, 1: answer}
+    assert missing.mismatch(answers, answers, 4) == ""
+
+
+@pytest.mark.parametrize("before", [{}, {0: WAITS}, {0: WAITS, 1: OTHER._replace(calls=8)}, {0: None, 1: OTHER}])
+def test_a_rank_that_moves_is_no_mismatch(before):
+    assert missing.mismatch({0: WAITS, 1: OTHER}, before, 4) == ""
+
+
+def test_only_the_call_of_the_hindmost_rank_is_compared():
+    """The program may have caught an earlier difference, and gone on."""
+    assert missing.mismatch({0: WAITS, 1: OTHER}, {0: WAITS, 1: OTHER}, 3) == ""
+
+
+SAYS = [
+    (COMPUTES, "has not arrived: it has computed for 4 s, after call 3 on these ranks"),
+    (COMPUTES._replace(made=0), "has not arrived: it has computed for 4 s, before its first call on these ranks"),
+    (
+        COMPUTES._replace(operation="barrier", others="1-2"),
+        "has not arrived: it has waited 4 s in barrier on ranks 1-2",
+    ),
+    (WAITS._replace(made=3, number=3), "has not arrived: it has waited 4 s in relayout, call 3 on these ranks"),
+    (COMPUTES._replace(ended=True), "has ended, after call 3"),
+    (
+        WAITS._replace(error="KeyError: 1"),
+        "has waited 4 s in relayout, call 4 on these ranks; it has to raise KeyError: 1",
+    ),
+    (
+        None,
+        "does not answer: it is stopped or lost, or runs code that keeps other threads of Python from running (on ho",
+    ),
+]
+
+
+@pytest.mark.parametrize(("answer", "text"), SAYS)
+def test_reports_say_what_missing_ranks_do(answer, text):
+    assert missing.report({0: WAITS, 1: answer}, 4, {1: "b"}).startswith(f"rank 1 {text}")
+
+
+def test_reports_say_that_all_have_come():
+    text = missing.report({0: WAITS, 1: COMPUTES._replace(made=4)}, 4, {})
+    assert text.splitlines() == [
+        "all of ranks 0-1 have come to this call",
+        "rank 0 has waited 4 s in relayout, call 4 on these ranks",
+        "rank 1 went on, and has computed for 4 s",
+    ]
+
+
+def test_reports_on_many_ranks_are_short():
+    text = missing.report(dict.fromkeys(range(5000), COMPUTES), 4, {})
+    assert text.startswith("ranks 0, 1, 2, 3, 4, 5, 6, 7 and 4992 more have not arrived: they have computed for 4 s")
+    assert len(text) < 200
+
+
+# -- messages ---------------------------------------------------------------------------------------------------------
+
+
+class Channel:
+    """One end of a side channel within a process: messages wait in the queues of *ends* until they are received."""
+
+    def __init__(self, ends, rank):
+        self.ends, self.rank, self.size, self.queue, self.closed = ends, rank, len(ends), deque(), False
+
+    def send(self, message, rank):
+        assert not self.closed, "a rank sends after it has received all"
+        self.ends[rank].queue.append((self.rank, json.loads(json.dumps(message))))
+
+    def receive(self):
+        found, self.queue = list(self.queue), deque()
+        return found
+
+    def close(self):
+        assert not self.queue, f"rank {self.rank} has not received {self.queue}"
+        self.closed = True
+
+
+@pytest.fixture
+def team(monkeypatch):
+    """A function that makes the roll calls of some ranks."""
+    monkeypatch.setattr(roll_call, "_open", [])
+
+    def make(size):
+        ends = [None] * size
+        ends[:] = [Channel(ends, rank) for rank in range(size)]
+        teams = [SimpleNamespace(calls=3, roll_call=None) for _ in range(size)]
+        return [RollCall(ends[r], teams[r], range(size), [f"host{r}" for r in range(size)]) for r in range(size)]
+
+    return make
+
+
+CALL = ("relayout", None, 4, 0.0)
+
+
+def serve(ranks, turns=4):
+    for _ in range(turns):
+        for each in ranks:
+            each.serve()
+
+
+def test_a_rank_that_asks_gets_a_report(team):
+    ranks = team(3)
+    ranks[2].ask(CALL, range(3))
+    serve(ranks)
+    assert ranks[2].report.text.startswith("ranks 0, 1, 2 have not arrived")
+    assert (ranks[2].report.speaks, ranks[2].report.ended) == (True, "")
+    assert ranks[0].report is None, "who does not ask gets none"
+
+
+def test_one_of_those_that_ask_speaks(team):
+    ranks = team(3)
+    ranks[2].ask(CALL, range(3))
+    ranks[1].ask(CALL, range(3))
+    serve(ranks)
+    assert [ranks[1].report.speaks, ranks[2].report.speaks] == [True, False]
+
+
+def test_a_rank_that_has_left_counts_as_ended(team):
+    ranks = team(3)
+    ranks[1].leave()
+    ranks[2].ask(CALL, range(3))
+    serve(ranks)
+    assert ranks[2].report.ended == "rank 1 has ended without it"
+
+
+def test_a_rank_that_does_not_answer_is_named(team, monkeypatch):
+    monkeypatch.setattr(roll_call, "ANSWER_WITHIN", 0.01)
+    ranks = team(3)
+    ranks[2].ask(CALL, range(3))
+    for _ in range(3):
+        serve([ranks[0], ranks[2]])
+        time.sleep(0.01)
+    assert "rank 1 does not answer" in ranks[2].report.text
+    assert "(on host host1)" in ranks[2].report.text
+
+
+def test_all_are_told_that_one_expires(team):
+    ranks = team(3)
+    ranks[1].expire("it has waited")
+    serve(ranks)
+    assert [each.expired for each in ranks] == ["it has waited"] * 3
+
+
+@pytest.mark.parametrize("order", [*permutations(range(3))])
+@pytest.mark.parametrize("asks", range(3))
+def test_no_message_is_left_over_whoever_leaves_first(team, order, asks):
+    ranks = team(3)
+    for rank in order:
+        ranks[asks].ask(CALL, range(3))
+        ranks[(asks + 1) % 3].expire("")
+        ranks[rank].serve()
+        ranks[rank].leave()
+    serve(ranks)
+    assert all(each.over for each in ranks)
+    assert all(each._channel.closed for each in ranks)
+    assert roll_call.open_roll_calls() == []
+    for each in ranks:  # nothing happens any more
+        each.ask(CALL, range(3))
+        each.leave()
+        each.serve()
+
+
+def test_ranks_of_a_team_without_a_channel_are_asked_over_one_of_more(team):
+    ranks = team(4)
+    ranks[3].ask(CALL, [1, 3])
+    serve(ranks)
+    assert ranks[3].report.text.startswith("ranks 1, 3 have not arrived"), "ranks outside are not asked"
+
+
+# -- flights ----------------------------------------------------------------------------------------------------------
+
+
+def test_flights_are_written_once_and_read(tmp_path, monkeypatch):
+    monkeypatch.setenv("MESHCOMM_FLIGHTS", str(tmp_path / "new"))
+    monkeypatch.setattr(flights, "_first_time", list)
+    watch.recent.append(("to_numpy", None, 7, time.monotonic()))
+    assert flights.write("because").endswith(f"python -m meshcomm flights {tmp_path / 'new'}")
+    (flight,) = flights.read(tmp_path / "new")
+    assert (flight["reason"], flight["calls"][-1]["operation"]) == ("because", "to_numpy")
+    assert "test_flights_are_written_once" in flight["stack"]
+
+
+def test_no_flights_are_written(monkeypatch):
+    monkeypatch.setenv("MESHCOMM_FLIGHTS", "0")
+    monkeypatch.setattr(flights, "_first_time", list)
+    assert flights.write("because") == ""
+
+
+def test_the_recorder_keeps_64_calls():
+    for number in range(100):
+        watch.recent.append(("relayout", None, number, 0.0))
+    assert len(watch.recent) == 64
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"rank": 1}', "\0"])
+def test_files_that_are_no_flights_are_refused(tmp_path, text):
+    (tmp_path / "rank-0.json").write_text(text)
+    with pytest.raises(MeshcommError, match="is no flight file"):
+        flights.read(tmp_path)
+
+
+def test_a_folder_without_flights_is_refused(tmp_path):
+    with pytest.raises(MeshcommError, match="there are no flight files"):
+        flights.read(tmp_path)
