@@ -86,11 +86,9 @@ TEAMS_PER_WORLD = 64
 PROGRAMS_PER_TEAM = 1024
 """Calls that are kept, ready to run again, for each team."""
 
-COMPARE_EVERY = 64
-"""Known calls. After this many the ranks of a team compare all calls since they last agreed."""
-
-COMPARE_SHARED_EVERY = 1024
-"""The same for exchanges of ranks that all share memory: these compare their calls in each exchange anyway."""
+COMPARE_EVERY = 1024
+"""Known calls. After this many the ranks of a team agree that they made the same ones. A compromise: exchanges compare
+the digests of calls anyway, so this is for calls that move nothing."""
 
 # -- waiting ----------------------------------------------------------------------------------------------------------
 

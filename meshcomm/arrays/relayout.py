@@ -168,9 +168,7 @@ def relayout(
                 raise wrong
             return outside(out, plan_relayout(shape, dtype, source, layout, max_scratch_bytes))
         key = source, layout, shape, dtype, max_scratch_bytes
-        move = program(
-            here.team, key, _described, _built, tensor, layout, max_scratch_bytes, here, exchanges=True, error=wrong
-        )
+        move = program(here.team, key, _described, _built, tensor, layout, max_scratch_bytes, here, error=wrong)
         if wrong is not None:
             join_and_raise(wrong, lambda: move(tensor.local, None))
         block = move(tensor.local, None if out is None else out.local)
@@ -274,7 +272,7 @@ def _execute(plan: Plan, tensor: object, out: DTensor | None) -> DTensor:
             if wrong is not None:
                 raise wrong
             return outside(out, plan)
-        move = program(here.team, plan, _described_plan, prepare, plan, here, exchanges=True, error=wrong)
+        move = program(here.team, plan, _described_plan, prepare, plan, here, error=wrong)
         if wrong is not None:
             join_and_raise(wrong, lambda: move(tensor.local, None))
         block = move(tensor.local, None if out is None else out.local)

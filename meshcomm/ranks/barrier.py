@@ -15,7 +15,7 @@ def barrier(mesh: Mesh, barrier_name: str | None = None, timeout_in_ms: int | No
     Ranks outside of the mesh go on at once. A rank that has waited longer than *timeout_in_ms* raises
     ``CollectiveTimeout``, which names the ranks that may be missing. A rank that arrives later does not wait for ranks
     that have left. Ranks that pass different names raise ``CollectiveMismatch``; with *timeout_in_ms* they do so at
-    the next call that ranks agree on. The first collective call on a mesh opens a communicator, and every 64th call
+    the next call that ranks agree on. The first collective call on a mesh opens a communicator, and every 1,024th call
     compares those before it. MPI has no timeout for this, so only ``MESHCOMM_TIMEOUT`` counts there. Simulated ranks
     wait as long as another rank can run. Source: tf.experimental.dtensor.barrier.
 

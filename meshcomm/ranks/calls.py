@@ -59,7 +59,6 @@ def program(
     describe: Callable[..., str],
     build: Callable[..., Callable[..., R]],
     *subject: object,
-    exchanges: bool = False,
     error: Exception | None = None,
 ) -> Callable[..., R]:
     """Return what runs the call of *key*, on which all ranks of *team* have agreed. Collective over the team.
@@ -71,12 +70,11 @@ def program(
     describe: returns what the ranks compare, from *subject*
     build: returns a function that runs the call, from *subject*; what it raises on one rank, all raise
     subject: what the call is about, for *describe* and *build*
-    exchanges: the call exchanges blocks, in which ranks that share memory compare the digests of their calls
     error: what this rank has found wrong, maybe alone. All ranks raise it if the call is new. In a known call this
         rank has to take part, and to raise it then; ranks that found nothing wrong will find a difference.
     """
     if key is not None and not agreement.checks_every_call():
-        known = team.recall(key, exchanges)
+        known = team.recall(key)
         if known is not None:
             if team.turn.depth > 1:  # the same call within different ones
                 team.call_digest ^= _of_operation(team.turn.operation)

@@ -35,7 +35,6 @@ import numpy as np
 
 from meshcomm._tuning import (
     COMPARE_EVERY,
-    COMPARE_SHARED_EVERY,
     GROUPS_PER_TEAM,
     GROUPS_PER_WORLD,
     PROGRAMS_PER_TEAM,
@@ -409,11 +408,10 @@ class Team:
         """Return whether a program is kept for *key*."""
         return key in self._programs
 
-    def recall(self, key: Hashable, exchanges: bool = False) -> Program | None:
+    def recall(self, key: Hashable) -> Program | None:
         """Return the program that is kept for *key* and note the call; None if there is none.
 
-        Every rank of the team must ask. After `COMPARE_EVERY` known calls a comparison is due. If all ranks share
-        memory, *exchanges* count less, because ranks compare the digest of their calls in each of them.
+        Every rank of the team must ask. After `COMPARE_EVERY` known calls a comparison is due.
         """
         program = self._programs.get(key)
         if program is None:
@@ -421,17 +419,15 @@ class Team:
         self._clock += 1
         program.used = self._clock
         self.call_digest = hash((self.call_digest, program.number)) >> 2
-        rendezvous = self.everyone.rendezvous
-        compared = exchanges and rendezvous is not None and rendezvous.size == len(self.ranks)
-        self._known_calls += 1 if compared else COMPARE_SHARED_EVERY // COMPARE_EVERY
-        self.comparison_due = self._known_calls >= COMPARE_SHARED_EVERY
+        self._known_calls += 1
+        self.comparison_due = self._known_calls >= COMPARE_EVERY
         return program
 
     def note(self, number: int) -> None:
         """Note a call that the ranks compare later; after `COMPARE_EVERY` such calls a comparison is due."""
         self.call_digest = hash((self.call_digest, number)) >> 2
-        self._known_calls += COMPARE_SHARED_EVERY // COMPARE_EVERY
-        self.comparison_due = self._known_calls >= COMPARE_SHARED_EVERY
+        self._known_calls += 1
+        self.comparison_due = self._known_calls >= COMPARE_EVERY
 
     def kept(self, key: Hashable) -> Program | None:
         """Return the program that is kept for *key*, or None; every rank of the team must ask."""
