@@ -135,20 +135,34 @@ def _moved_together(
             moved[number] = one(tensor, layout, name, out=None if wrong else out, max_scratch_bytes=limit)
         else:
             together.setdefault(its, []).append((number, (tensor, layout, out)))
-    batches = [_Batch([job for _, job in found], limit) for found in together.values()]
+    _move_batches(list(together.values()), moved, wrong, limit, name)
+    return [moved[number] for number in range(len(jobs))]
+
+
+def _move_batches(
+    numbered: list[list[tuple[int, Job]]],
+    moved: dict[int, DTensor],
+    wrong: Exception | None,
+    limit: int | None,
+    name: str | None,
+) -> None:
+    """Put the new tensors into *moved*, by their numbers. Collective over the ranks of each batch.
+
+    All batches run even if something is *wrong*: their ranks have to hear of it. Then this raises it.
+    """
+    batches = [_Batch([job for _, job in found], limit) for found in numbered]
     for each in batches:
         each.check()
-    for each, found in zip(batches, together.values(), strict=True):
+    for each, found in zip(batches, numbered, strict=True):
         try:
             blocks = each.run(name, wrong)
-        except Exception as error:  # the ranks of the other batches have to hear of it
+        except Exception as error:
             wrong = wrong or error
             continue
         for (number, job), block in zip(found, blocks, strict=True):
             moved[number] = _result(job, block)
     if wrong is not None:
         raise wrong
-    return [moved[number] for number in range(len(jobs))]
 
 
 def _result(job: Job, block: Array | None) -> DTensor:
