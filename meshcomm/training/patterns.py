@@ -12,6 +12,7 @@ set of steps is an integer. `Pattern.matches` goes from set to set.
 
 import re
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from re import _compiler, _parser  # type: ignore[attr-defined]  # which the stubs of typeshed leave out
 from typing import Literal, NamedTuple, TypeAlias, TypeVar
 
@@ -95,9 +96,19 @@ class Pattern:
     __slots__ = ("_alive", "_contexts", "_graph", "_longest", "_mode", "_readers", "_with_re", "text")
 
     def __init__(self, text: str, mode: Mode = "match") -> None:
+        if len(text) > MAX_TEXT:
+            raise _too_big(text)
         self.text, self._mode = text, mode
-        parsed = _parsed(text)
-        obstacle = None
+        self._contexts: dict[int, list[int]] = {}
+        self._alive: dict[tuple[int, int], int] = {}
+        self._readers: dict[str, int] = {}
+        with _errors_of_ours(text):
+            self._prepare()
+
+    def _prepare(self) -> None:
+        """Make the graph, if the pattern can have one, and what `re` makes of the pattern."""
+        text, mode, obstacle = self.text, self._mode, None
+        parsed = _parser.parse(text)
         try:
             self._graph: _Graph | None = _Builder(text).build(parsed, parsed.state.flags)
         except _NotLinearError as why:
@@ -113,9 +124,6 @@ class Pattern:
             )
         compiled = _compiler.compile(parsed)
         self._with_re: Callable[[str], object] = compiled.fullmatch if mode == "fullmatch" else compiled.match
-        self._contexts: dict[int, list[int]] = {}
-        self._alive: dict[tuple[int, int], int] = {}
-        self._readers: dict[str, int] = {}
 
     def matches(self, key: str) -> bool:
         """Return whether the pattern matches *key*; ``LayoutError`` if that could take too long."""
@@ -206,12 +214,13 @@ class _Graph(NamedTuple):
     positions: list[Test]
 
 
-def _parsed(text: str) -> Items:
-    """Return what `re` makes of a pattern; ``LayoutError`` if it is no pattern, or is too big."""
-    if len(text) > MAX_TEXT:
-        raise _too_big(text)
+@contextmanager
+def _errors_of_ours(text: str) -> Iterator[None]:
+    """Raise ``LayoutError`` instead of what `re` raises for a pattern that is wrong or too big."""
     try:
-        return _parser.parse(text)
+        yield
+    except LayoutError:
+        raise
     except (RecursionError, OverflowError):
         raise _too_big(text) from None
     except (re.error, ValueError) as error:  # a ValueError for flags that contradict each other

@@ -187,6 +187,7 @@ def test_names_that_are_too_long_for_lookaround_are_an_error():
         (r"(a)\1", "refers back to a group"),
         (r"(?!b)(a)\1", "refers back to a group"),
         ("(?a)(?u)x", "is not a regular expression: ASCII and UNICODE flags are incompatible"),
+        ("(?<=a|ab)c", "is not a regular expression: look-behind requires fixed-width pattern"),
         ("(?L)x", "is not a regular expression: bad inline flags"),
         ("(?a)(?u:x)(?L:y)", "is not a regular expression"),
     ],
