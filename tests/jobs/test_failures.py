@@ -99,6 +99,17 @@ def test_one_never_joins(job, ranks, seconds):
     assert re.search(says, ended.text), ended
 
 
+def test_without_threads_in_mpi_the_missing_rank_is_not_named(job, seconds):
+    ended = job(2, "one_never_joins", MESHCOMM_TIMEOUT=f"{seconds}", MPI4PY_RC_THREAD_LEVEL="serialized")
+    assert_ended(ended, f"MESHCOMM_TIMEOUT={seconds}. If other ranks made another call", within=seconds + SOON)
+    assert "has not arrived" not in ended.text
+
+
+def test_the_first_rank_of_a_team_reports_to_the_others_and_is_named_if_it_is_stopped(job, seconds):
+    ended = job(3, "the_first_rank_is_stopped", MESHCOMM_TIMEOUT=f"{3 + seconds}")
+    assert_ended(ended, "rank 0 does not answer: it is stopped or lost", within=3 + seconds + 2 * SOON)
+
+
 def test_an_error_that_the_others_do_not_hear_of_is_told(job, seconds):
     ended = job(2, "one_is_wrong_in_a_known_call", MESHCOMM_TIMEOUT=f"{1 + seconds}", MESHCOMM_SHARED_MEMORY="0")
     told = "rank 1 of 2 has to raise DTypeError", "in all_reduce, call 2 on these ranks; it has to raise DTypeError"

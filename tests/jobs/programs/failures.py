@@ -213,6 +213,14 @@ def one_is_stopped():
     exchange()
 
 
+def the_first_rank_is_stopped():
+    exchange()
+    stamp()
+    if mesh().rank == 0:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    exchange()
+
+
 def one_is_killed():
     exchange()
     stamp()
