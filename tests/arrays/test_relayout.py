@@ -280,4 +280,4 @@ def test_the_third_argument_is_a_name(monkeypatch):
                 call(tensor, columns, None, tensor)
 
     simulated(1, program)
-    assert names == ["a", "b", "c"]
+    assert names == ["relayout named 'a'", "relayout named 'b'", "start_relayout named 'c'"]
