@@ -269,7 +269,7 @@ def broadcast(
             result, communicator = exact_copy(a), group.communicator()
             comparison = beside.start()
             communicator.broadcast(as_bytes(result), root)
-            comparison.check()
+            beside.check(comparison)
             return result
 
         return run

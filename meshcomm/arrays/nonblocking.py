@@ -9,11 +9,10 @@ from meshcomm.arrays.out import call_text, join_and_raise, outside, wrong_out
 from meshcomm.errors import LayoutError
 from meshcomm.layouts.layout import Layout
 from meshcomm.plans.plan import plan_direct
-from meshcomm.ranks import abort
+from meshcomm.ranks import abort, forks
 from meshcomm.ranks._envelope import Envelope
 from meshcomm.ranks.calls import collective, program
 from meshcomm.ranks.communicator import Pending
-from meshcomm.ranks.forks import is_forked
 from meshcomm.ranks.mpi import mpi
 from meshcomm.ranks.teams import Location, Team, Unfinished, never_waited_for
 from meshcomm.ranks.watch import named, watch
@@ -149,7 +148,7 @@ def _built(tensor: DTensor, layout: Layout, here: Location) -> Start:
 @atexit.register
 def _check_at_exit() -> None:
     left = list(_over_mpi.values())
-    if not left or is_forked():
+    if not left or forks.is_child:
         return
     if not mpi().Is_finalized():
         for request in left:

@@ -16,7 +16,8 @@ from typing import NoReturn, TypeAlias
 from meshcomm._arguments import quote
 from meshcomm._tuning import BECOME_RANK_WITHIN, END_WITHIN, PAUSE_BEFORE_END
 from meshcomm.errors import MeshcommError
-from meshcomm.ranks.forks import exit_code, is_forked
+from meshcomm.ranks import forks
+from meshcomm.ranks.forks import exit_code
 from meshcomm.ranks.mpi import mpi
 
 _LAUNCHERS = (
@@ -104,7 +105,7 @@ def _end_if_hook_was_replaced(ours: ExceptHook) -> None:
 
 def end_job_of_many(reason: str, code: int = 1) -> None:
     """End the job if it has more ranks than this one; return if not."""
-    if is_forked():
+    if forks.is_child:
         return
     MPI = _initialised_mpi()
     if MPI is None:
@@ -183,7 +184,3 @@ def _exit_after(seconds: float) -> None:
     if seconds < math.inf:
         with contextlib.suppress(Exception), open(os.devnull, "w") as nowhere:
             faulthandler.dump_traceback_later(seconds, exit=True, file=os.dup(nowhere.fileno()))
-
-
-if (launched() or (0, 1))[1] > 1:
-    install_hooks()

@@ -12,13 +12,9 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import NoReturn
 
-_forked = False
+is_child = False
+"""Whether this process was forked from a rank and is none itself."""
 _code = 0
-
-
-def is_forked() -> bool:
-    """Return whether this process was forked from a rank and is none itself."""
-    return _forked
 
 
 def exit_code(error: BaseException) -> int:
@@ -32,9 +28,9 @@ def exit_code(error: BaseException) -> int:
 
 def _become_child() -> None:
     """Note that this process is a child, and from now on with which code it ends: `atexit` does not tell."""
-    global _forked
-    if "mpi4py.MPI" in sys.modules and not _forked:
-        _forked = True
+    global is_child
+    if "mpi4py.MPI" in sys.modules and not is_child:
+        is_child = True
         sys.exit = _noting_exit
         sys.excepthook = _noting_hook(sys.excepthook)
 
@@ -57,7 +53,7 @@ def _noting_hook(previous: Callable[..., object]) -> Callable[..., object]:
 
 @atexit.register
 def _end_child() -> None:
-    if _forked:
+    if is_child:
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(Exception):
                 stream.flush()

@@ -19,8 +19,8 @@ from meshcomm._tuning import LARGEST_MESSAGE, POLL_FROM, POLL_TO
 from meshcomm._types import Bytes, Counts, Ranks
 from meshcomm.errors import GroupError, MeshError
 from meshcomm.layouts.mesh import Mesh
+from meshcomm.ranks import forks
 from meshcomm.ranks.communicator import Buffers, Communicator, Pending
-from meshcomm.ranks.forks import is_forked
 from meshcomm.ranks.roll_call import RollCall, leave_all
 from meshcomm.ranks.side_channel import SideChannel
 from meshcomm.ranks.teams import Team, World
@@ -215,7 +215,7 @@ class MPIWorld(World):
         self.orphaned = False  # the user freed the communicator that it was made on
 
     def here(self) -> "MPIWorld":
-        if is_forked():
+        if forks.is_child:
             raise MeshError(
                 "this process was forked from a rank and is none itself: MPI cannot be used in it. "
                 "Start processes with subprocess or multiprocessing's spawn method instead"
@@ -355,7 +355,7 @@ def _keyval() -> int:
 
 def open_worlds() -> list[MPIWorld]:
     """Return the worlds over MPI that can still communicate, the newest first."""
-    usable = bool(_worlds) and not is_forked() and mpi().Is_initialized() and not mpi().Is_finalized()
+    usable = bool(_worlds) and not forks.is_child and mpi().Is_initialized() and not mpi().Is_finalized()
     return list(reversed(_worlds)) if usable else []
 
 
@@ -363,7 +363,7 @@ def open_worlds() -> list[MPIWorld]:
 def _leave_when_mpi_ends() -> None:
     # MPI calls this first when a program ends MPI by itself: from then on no watchdog may use MPI.
     def leave(comm: object, keyval: int, value: object) -> None:
-        if not is_forked():
+        if not forks.is_child:
             leave_all(math.inf)
 
     MPI = mpi()

@@ -120,8 +120,8 @@ class _Chosen:
     def run(self, sources: list[Bytes], targets: list[Bytes], stretch: Bytes | None = None) -> None:
         """Fill the new blocks. Collective over the group."""
         group = self._group
+        self._sizes.check(sources, targets)
         try:
-            self._sizes.check(sources, targets)
             group.communicator()
             if group.nodes is not self._chosen_for:  # a new group, or opened again
                 self._way = self._over_mpi if group.nodes is None else self._on_nodes(group.nodes)

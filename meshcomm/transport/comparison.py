@@ -30,18 +30,17 @@ class Comparing(Protocol):
     tensors: list[Tensor]
     """What the messages carry: the tensors of the exchange, and perhaps a header."""
 
-    def begin(self, sources: Blocks, targets: Blocks) -> "tuple[Blocks, Blocks, Begun]":
-        """Begin to compare, and return the blocks of `tensors` before and after. Collective, but does not wait."""
+    def begin(self, sources: Blocks, targets: Blocks) -> tuple[Blocks, Blocks, Any]:
+        """Begin to compare. Collective over the group, but does not wait.
 
+        Return the blocks of `tensors` before and after, and what the other methods need to know about this exchange.
+        """
 
-class Begun(Protocol):
-    """A comparison that has begun."""
+    def is_complete(self, begun: Any) -> bool:
+        """Return whether `check` does not wait, once the messages are complete."""
 
-    def test(self) -> bool:
-        """Return whether it is complete; for a header, once the messages are."""
-
-    def check(self) -> None:
-        """Wait until it is complete. ``CollectiveMismatch`` if the ranks make different calls."""
+    def check(self, begun: Any) -> None:
+        """Wait for the comparison. ``CollectiveMismatch`` if the ranks make different calls."""
 
 
 def comparing(
@@ -90,27 +89,19 @@ class Header:
         )
         self.tensors = [header, *tensors]
 
-    def begin(self, sources: Blocks, targets: Blocks) -> "tuple[Blocks, Blocks, Begun]":
+    def begin(self, sources: Blocks, targets: Blocks) -> tuple[Blocks, Blocks, tuple[bytes, bytearray]]:
         """Add the header that this rank sends, and one to receive those of its peers."""
         mine = _NUMBER.pack(self._number ^ self._group.team.call_digest)
         received = bytearray(_NUMBER.size * len(self._peers))
-        return [mine, *sources], [received, *targets], _Received(self._group, self._peers, mine, received)
+        return [mine, *sources], [received, *targets], (mine, received)
 
-
-class _Received:
-    """A header, and what takes those of the peers."""
-
-    __slots__ = ("_group", "_mine", "_peers", "_received")
-
-    def __init__(self, group: Group, peers: Indices, mine: bytes, received: bytearray) -> None:
-        self._group, self._peers, self._mine, self._received = group, peers, mine, received
-
-    def test(self) -> bool:
+    def is_complete(self, begun: tuple[bytes, bytearray]) -> bool:
         return True
 
-    def check(self) -> None:
-        if self._received != self._mine * len(self._peers):
-            differ = np.frombuffer(self._received, dtype=np.int64) != np.frombuffer(self._mine, dtype=np.int64)
+    def check(self, begun: tuple[bytes, bytearray]) -> None:
+        mine, received = begun
+        if received != mine * len(self._peers):
+            differ = np.frombuffer(received, dtype=np.int64) != np.frombuffer(mine, dtype=np.int64)
             raise _difference(self._group, self._peers[differ].tolist())
 
 
@@ -128,30 +119,20 @@ class Beside:
         self._group, self._number = group, number
         self.tensors = list(tensors)
 
-    def begin(self, sources: Blocks, targets: Blocks) -> "tuple[Blocks, Blocks, Begun]":
+    def begin(self, sources: Blocks, targets: Blocks) -> tuple[Blocks, Blocks, Comparison]:
         """Begin the reduction."""
         return sources, targets, self.start()
 
-    def start(self) -> "Begun":
+    def start(self) -> Comparison:
         """Begin the reduction. Collective over the group, but does not wait."""
         communicator = self._group.opened or self._group.communicator()
-        number = self._number ^ self._group.team.call_digest
-        return _Reduced(self._group, communicator.start_comparison(number))
+        return communicator.start_comparison(self._number ^ self._group.team.call_digest)
 
+    def is_complete(self, begun: Comparison) -> bool:
+        return begun.test()
 
-class _Reduced:
-    """A reduction that has begun."""
-
-    __slots__ = ("_comparison", "_group")
-
-    def __init__(self, group: Group, comparison: Comparison) -> None:
-        self._group, self._comparison = group, comparison
-
-    def test(self) -> bool:
-        return self._comparison.test()
-
-    def check(self) -> None:
-        if not self._comparison.equal():
+    def check(self, begun: Comparison) -> None:
+        if not begun.equal():
             raise _difference(self._group, [])
 
 

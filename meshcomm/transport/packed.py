@@ -21,7 +21,7 @@ from meshcomm.memory.copies import Strided, as_byte_boxes
 from meshcomm.memory.scratch import Buffer, scratch
 from meshcomm.ranks.communicator import Buffers, Pending
 from meshcomm.ranks.teams import Group
-from meshcomm.transport.comparison import Begun, Comparing, comparing
+from meshcomm.transport.comparison import Comparing, comparing
 from meshcomm.transport.exchange import Left, Tensor, Terms, own_copies
 
 
@@ -198,8 +198,8 @@ class Packed:
                 unpacking.unpack(into, tos, number, rounds)
         if self.own is not None:
             self.own.run(sources, targets)
-        if begun is not None:
-            begun.check()
+        if self._comparing is not None:
+            self._comparing.check(begun)
 
     def _communicate(self, send: Buffers, receive: Buffers) -> None:
         """Exchange in messages between pairs."""
@@ -227,7 +227,9 @@ class Packed:
         if self.own is not None:
             self.own.run(sources, targets)
         unpack = None if unpacking is None else partial(unpacking.unpack, into, tos)
-        return pending if unpack is None and begun is None else _InFlight(pending, begun, unpack)
+        if unpack is None and self._comparing is None:
+            return pending
+        return _InFlight(pending, unpack, self._comparing, begun)
 
 
 def aligned_scratch(use: str, size: int, block: Bytes) -> Bytes:
@@ -288,15 +290,22 @@ class MessagesOnNode:
 class _InFlight:
     """Communication that is not complete, and what to do when it is: unpack what has arrived, and compare calls."""
 
-    __slots__ = ("_begun", "_pending", "_unpack")
+    __slots__ = ("_begun", "_comparing", "_pending", "_unpack")
 
-    def __init__(self, pending: Pending, begun: Begun | None, unpack: Callable[[], None] | None) -> None:
+    def __init__(
+        self, pending: Pending, unpack: Callable[[], None] | None, comparing: Comparing | None, begun: object
+    ) -> None:
         self._pending: Pending | None = pending
-        self._begun, self._unpack = begun, unpack
+        self._unpack, self._comparing, self._begun = unpack, comparing, begun
 
     def test(self) -> bool:
         """Return whether all bytes have arrived; unpack them if they have."""
-        if self._pending is not None and self._pending.test() and (self._begun is None or self._begun.test()):
+        comparing = self._comparing
+        if (
+            self._pending is not None
+            and self._pending.test()
+            and (not comparing or comparing.is_complete(self._begun))
+        ):
             self._finish()
         return self._pending is None
 
@@ -310,8 +319,8 @@ class _InFlight:
         self._pending = None
         if self._unpack is not None:
             self._unpack()
-        if self._begun is not None:
-            self._begun.check()
+        if self._comparing is not None:
+            self._comparing.check(self._begun)
 
 
 class Gathered:
@@ -353,7 +362,7 @@ class Gathered:
         communicator.allgatherv(data[self._sent], (into, *self._received))
         if unpacking is not None:
             unpacking.unpack(into, tos)
-        begun.check()
+        self._comparing.check(begun)
 
 
 def _to_itself(boxes: Boxes, here: int) -> Boxes:

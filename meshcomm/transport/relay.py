@@ -105,7 +105,7 @@ class Relayed:
             pending.wait()
         if self._own_in is not None:
             self._own_in.run(self._at_own(self._received), [target])
-        comparison.check()
+        self._beside.check(comparison)
         if rendezvous is None:
             return
         # The others read from the buffer of this rank; it writes to their new blocks from its block.

@@ -298,7 +298,7 @@ def test_a_process_alone_and_a_forked_one_end_no_job(ends, monkeypatch):
     monkeypatch.setattr(abort, "launched", lambda: None)
     abort.end_job_of_many("a reason")
     monkeypatch.setattr(abort, "launched", lambda: (1, 2))
-    monkeypatch.setattr(forks, "_forked", True)
+    monkeypatch.setattr(forks, "is_child", True)
     abort.end_job_of_many("a reason")
     assert ends == []
 
