@@ -43,7 +43,8 @@ def create_mesh(
         it. None is one dimension ``x`` over all devices.
     mesh_name: a name for messages
     devices: the ranks, in the order of the mesh; by default the first ranks of the world
-    comm: the communicator that is the world; by default the simulated world around, else COMM_WORLD
+    comm: the communicator that is the world; by default the simulated world around, else COMM_WORLD. Free it after the
+        last use of its meshes: what it frees, meshes lose
 
     >>> create_mesh([("x", 2), ("y", 2)]).dim_names
     ['x', 'y']
