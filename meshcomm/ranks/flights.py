@@ -107,7 +107,6 @@ def _flight(reason: str) -> Flight:
         )
         for operation, team, number, began in list(watch.recent)
     ]
-    waits = watch.calls[0][0] if watch.calls else ""
     return Flight(
         rank=rank,
         size=size,
@@ -115,7 +114,7 @@ def _flight(reason: str) -> Flight:
         process=os.getpid(),
         reason=reason,
         written=now,
-        waits=waits,
+        waits=watch.operation(),
         since=watch.since,
         calls=calls,
         stack=_stack(),

@@ -210,6 +210,7 @@ class MPIWorld(World):
         super().__init__(comm.size, comm.rank)
         self._comm = comm
         self._ours = ours
+        self._in_comm_world = _ranks_in_comm_world(comm)  # asked for now: the watchdog must not use *comm*
         self._is_finalized = mpi().Is_finalized
         self.large_counts = mpi().Get_version() >= (4, 0)
         self.orphaned = False  # the user freed the communicator that it was made on
@@ -246,12 +247,7 @@ class MPIWorld(World):
         return location.device if location else None
 
     def ranks_in_comm_world(self, ranks: Ranks) -> tuple[int, ...]:
-        here, everyone = self._comm.Get_group(), mpi().COMM_WORLD.Get_group()
-        try:
-            return tuple(here.Translate_ranks(list(ranks), everyone))
-        finally:
-            here.Free()
-            everyone.Free()
+        return tuple(self._in_comm_world[rank] for rank in ranks)
 
     def open_roll_call(self, team: Team, communicator: Communicator, hosts: Sequence[str]) -> RollCall | None:
         MPI = mpi()
@@ -277,6 +273,16 @@ class MPIWorld(World):
 
     def __repr__(self) -> str:
         return f"MPIWorld(size={self.size}, rank={self.rank})"
+
+
+def _ranks_in_comm_world(comm: "MPI_.Intracomm") -> Ranks:
+    here, everyone = comm.Get_group(), mpi().COMM_WORLD.Get_group()
+    try:
+        ranks = tuple(here.Translate_ranks(None, everyone))
+    finally:
+        here.Free()
+        everyone.Free()
+    return range(comm.size) if ranks == (*range(comm.size),) else ranks
 
 
 _worlds: list[MPIWorld] = []

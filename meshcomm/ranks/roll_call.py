@@ -15,14 +15,16 @@ its main thread does.
 #
 #   an end that all shall record:  ── expired ──►  ── write ──►      every rank writes its flight file
 #   a rank that leaves:            ── left ─────►  ── done ───►      when all have left
+#                                  ◄───────────────── bye ────
 #
 # A roll call costs the coordinator two messages a rank, and only while somebody waits. No rank sends to all others but
 # the coordinator.
 #
-# Why no message is lost, and none arrives late: a rank sends nothing after "left", and the coordinator nothing after
-# "done", which it sends when all ranks, itself included, have left. Messages from one rank to another keep their
-# order. So a rank that has received "done" has received all there is, and the coordinator too when it has the last
-# "left". Only then the communicator is freed. A rank that has left still counts: "left" has its last answer.
+# Why no message is lost, and none arrives late: the coordinator sends "done" when all ranks, itself included, have
+# left, and nothing after it. A rank answers with "bye", and sends nothing after that. Messages from one rank to
+# another keep their order. So a rank that has received "done" has received all there is, and the coordinator too when
+# it has every "bye". Only then the communicator is freed. A rank that has left still counts: "left" has its last
+# answer.
 
 import threading
 import time
@@ -93,7 +95,8 @@ class RollCall:
         self._channel = channel
         self._censuses: dict[str, _Census] = {}
         self._left: dict[int, tuple[Answer, dict[str, int]]] = {}
-        self._leaving = self.over = False
+        self._byes: set[int] = set()
+        self.leaving = self._done = self.over = False
         self._lock = threading.RLock()
         self._handlers: dict[str, Callable[..., None]] = {
             "ask": self._on_ask,
@@ -104,6 +107,7 @@ class RollCall:
             "write": self._on_write,
             "left": self._on_left,
             "done": self._on_done,
+            "bye": self._on_bye,
         }
         _open.append(self)
 
@@ -120,7 +124,7 @@ class RollCall:
     def ask(self, call: Call, ranks: Sequence[int]) -> None:
         """Ask who is missing in *call* of *ranks*, which are all of this channel or some."""
         with self._lock:
-            if not self.over and not self._leaving:
+            if not self._done:
                 members = [] if len(ranks) == len(self.ranks) else [self.ranks.index(rank) for rank in ranks]
                 self._post(0, "ask", spans(sorted(ranks)) if members else "", members, abs(call[2]), watch.count)
 
@@ -131,7 +135,7 @@ class RollCall:
     def expire(self, reason: str) -> None:
         """Let all ranks write their flight files, as this rank ends the job."""
         with self._lock:
-            if not self.over and not self._leaving:
+            if not self._done:
                 self._post(0, "expired", reason)
 
     # -- the end ------------------------------------------------------------------------------------------------------
@@ -139,15 +143,19 @@ class RollCall:
     def leave(self) -> None:
         """Take no more part: this rank makes no more calls on the team. It still has to serve until it is over."""
         with self._lock:
-            if not self.over and not self._leaving:
+            if not self.leaving:
                 answer = _answer(self.team, self.team.calls, ended=True)
-                self._post(0, "left", answer, {roll_call.name: roll_call.team.calls for roll_call in _open})
-                self._leaving = True
+                self._post(0, "left", answer, {roll_call.name: roll_call.team.calls for roll_call in list(_open)})
+                self.leaving = True
 
     def close(self) -> None:
         """Leave, and wait until all ranks of the team have left. Collective over the team."""
         if not self.over:
+<<<<<<< HEAD
             with Envelope("the end of its communicators", self.team, 0):
+=======
+            with waiting("the end of its communicators", self.team):
+>>>>>>> watch
                 self.leave()
                 _serve_until(lambda: self.over, [self])
 
@@ -160,6 +168,8 @@ class RollCall:
             self._channel.send([name, *arguments], position)
 
     def _on_ask(self, source: int, ranks: str, members: list[int], number: int, count: int) -> None:
+        if self._done:
+            return
         census = self._censuses.get(ranks)
         if census is None:
             census = self._censuses[ranks] = _Census(members or range(len(self.ranks)))
@@ -190,18 +200,18 @@ class RollCall:
         return last._replace(made=made.get(ranks, 0)) if ranks else last
 
     def _on_question(self, source: int, ranks: str, number_of_round: int, number: int) -> None:
-        if self._leaving and self._channel.rank != 0:
-            return  # what this rank said when it left is an answer
+        if self.leaving:
+            return  # what this rank said when it left is its answer
         team: Team | None = self.team
         if ranks:
-            team = next((roll_call.team for roll_call in _open if roll_call.name == ranks), None)
-        asked = next((call[0] for call in reversed(watch.recent) if call[1] is team and call[2] == number), "")
+            team = next((roll_call.team for roll_call in list(_open) if roll_call.name == ranks), None)
+        asked = next((call[0] for call in list(watch.recent)[::-1] if call[1] is team and call[2] == number), "")
         answer = _answer(team, team.calls if team is not None else 0, asked)
         self._post(source, "state", ranks, number_of_round, answer)
 
     def _on_state(self, source: int, ranks: str, number_of_round: int, answer: Sequence[Any]) -> None:
-        census = self._censuses[ranks]
-        if census.round == number_of_round:
+        census = self._censuses.get(ranks)
+        if census is not None and census.round == number_of_round:
             census.answers[source] = Answer(*answer)
 
     def _close_when_complete(self, ranks: str, census: _Census) -> None:
@@ -224,10 +234,9 @@ class RollCall:
         self.report = Report(*arguments)
 
     def _on_expired(self, source: int, reason: str) -> None:
-        if not self.expired:
+        if not self.expired and not self._done:
             for position in range(len(self.ranks)):
-                if position not in self._left:
-                    self._post(position, "write", reason)
+                self._post(position, "write", reason)
 
     def _on_write(self, source: int, reason: str) -> None:
         self.expired = reason
@@ -235,15 +244,26 @@ class RollCall:
     def _on_left(self, source: int, answer: Sequence[Any], made: dict[str, int]) -> None:
         self._left[source] = Answer(*answer), made
         for ranks, census in self._censuses.items():
-            if source in census.members:
+            if source in census.members and census.began is not None:
                 census.answers.setdefault(source, self._last_words(source, ranks))
         if len(self._left) == len(self.ranks):
             for position in reversed(range(len(self.ranks))):
                 self._post(position, "done")
 
     def _on_done(self, source: int) -> None:
-        self.over = True
+        self._done = True
         self._censuses.clear()
+        self._post(0, "bye")
+        if self._channel.rank != 0:
+            self._end()
+
+    def _on_bye(self, source: int) -> None:
+        self._byes.add(source)
+        if len(self._byes) == len(self.ranks):
+            self._end()
+
+    def _end(self) -> None:
+        self.over = True
         _open.remove(self)
         self._channel.close()
 
@@ -261,7 +281,7 @@ def roll_call_for(team: "Team") -> RollCall | None:
     if team.roll_call is not None and not team.roll_call.over:
         return team.roll_call
     ranks = {*team.world.ranks_in_comm_world(team.ranks)}
-    return next((roll_call for roll_call in _open if ranks <= {*roll_call.ranks}), None)
+    return next((roll_call for roll_call in list(_open) if ranks <= {*roll_call.ranks}), None)
 
 
 def leave_all(seconds: float) -> bool:
@@ -288,10 +308,9 @@ def _serve_until(condition: Callable[[], bool], roll_calls: Sequence[RollCall], 
 def _answer(team: "Team | None", made: int, asked: str = "", ended: bool = False) -> Answer:
     """Return what this rank does; *team* is the one that it is asked about."""
     error = f"{type(watch.error).__name__}: {watch.error}" if watch.error is not None else ""
-    call = watch.calls[-1] if watch.calls else watch.testing
+    call, operation = watch.call(), watch.operation()
     if call is None or ended:
         return Answer(watch.count, made, asked, "", 0, False, "", watch.since, error, ended)
-    operation = watch.calls[0][0] if watch.calls else call[0]
     here = call[1] is team
     number = call[2] if here else 0
     others = "" if here or call[1] is None else _name(call[1])

@@ -43,6 +43,17 @@ class _Watch:
         # Seconds for which the watchdog has seen no change.
         self.since = 0.0
 
+    def call(self) -> "Call | None":
+        """Return the call that this rank is in, the innermost one, or None. For other threads: a slice is atomic."""
+        last = self.calls[-1:]
+        return last[0] if last else self.testing
+
+    def operation(self) -> str:
+        """Return the operation that the user called, or nothing. For other threads."""
+        first = self.calls[:1]
+        call = first[0] if first else self.testing
+        return call[0] if call is not None else ""
+
 
 watch = _Watch()
 

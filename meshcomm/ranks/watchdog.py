@@ -87,7 +87,7 @@ class _Watchdog:
             for roll_call in open_roll_calls():
                 roll_call.serve()
                 self._obey(roll_call)
-            call = watch.calls[-1] if watch.calls else watch.testing
+            call = watch.call()
             if call is not None:
                 self._wait(call)
 
@@ -135,7 +135,7 @@ class _Watchdog:
         missing = ""
         if roll_call is not None and (report is not None or waited >= ANSWER_WITHIN + self._asked_first):
             missing = "\n  " + roll_call.missing(report, abs(call[2])).replace("\n", "\n  ")
-        if report is not None and report.ended:
+        if report is not None and roll_call is not None and report.ended and not roll_call.leaving:
             self._end(roll_call, f"it has waited {waited:.0f} s in {text}, but {report.ended}{missing}")
         if waited >= self._timeout:
             limit = f"longer than MESHCOMM_TIMEOUT={self._timeout:g}"
@@ -180,8 +180,7 @@ _HINT = ". If other ranks made another call, MESHCOMM_CHECK=1 will name it"
 
 def _text(call: Call) -> str:
     _, team, number, _ = call
-    operation = watch.calls[0][0] if watch.calls else call[0]
-    text = f"{operation} (its call {watch.count})"
+    text = f"{watch.operation() or call[0]} (its call {watch.count})"
     if team is None:
         return text
     return f"{text} with {len(team.ranks)} ranks" + (f", call {abs(number)} on these" if number else "")
