@@ -151,11 +151,8 @@ class RollCall:
     def close(self) -> None:
         """Leave, and wait until all ranks of the team have left. Collective over the team."""
         if not self.over:
-<<<<<<< HEAD
-            with Envelope("the end of its communicators", self.team, 0):
-=======
-            with waiting("the end of its communicators", self.team):
->>>>>>> watch
+            usable = self.team.turn.over is None  # else an envelope on the team refuses
+            with Envelope("the end of its communicators", self.team if usable else None):
                 self.leave()
                 _serve_until(lambda: self.over, [self])
 
