@@ -370,9 +370,9 @@ class Team:
 
     def fail(self, error: BaseException) -> None:
         """Let no further call be made: an exchange ended with *error* on this rank, and others may still be in it."""
+        what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
         self.turn.end(
-            f"an earlier exchange of these ranks ended with an error ({type(error).__name__}: {error}); "
-            "close() the mesh and make it again"
+            f"an earlier exchange of these ranks ended with an error ({what}); close() the mesh and make it again"
         )
 
     def free(self) -> None:

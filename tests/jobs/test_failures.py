@@ -258,6 +258,20 @@ def test_different_cached_calls_are_found_by_ranks_that_share_memory(job):
     assert ended.code != 0, "what ranks mixed up is no success, even if the program catches the error"
 
 
+@pytest.mark.parametrize("shared", ["0", "1G"])
+def test_two_threads_on_one_mesh_never_get_wrong_data(job, shared):
+    ended = job(2, "two_threads_make_calls", MESHCOMM_SHARED_MEMORY=shared, MESHCOMM_TIMEOUT="10")
+    assert "AssertionError: WRONG" not in ended.text, ended
+    assert (ended.code != 0 and "two threads" in ended.text) or ended.text.count("as expected") == 2, ended
+
+
+@pytest.mark.parametrize("shared", ["0", "1G"])
+def test_a_handler_that_raises_anywhere_leaves_no_wrong_data(job, shared, seconds):
+    ended = job(2, "a_handler_raises_anywhere", MESHCOMM_SHARED_MEMORY=shared, MESHCOMM_TIMEOUT=f"{3 * seconds}")
+    assert "AssertionError: WRONG" not in ended.text, ended
+    assert_ended(ended, "rank 1", within=5 * seconds + SOON)
+
+
 def test_the_mesh_does_not_fit_the_world(job):
     assert_went_on(job(3, "mesh_is_too_large"), 3)
 

@@ -4,6 +4,7 @@ Cases that end the job print the time before they do what ends it. The others pr
 """
 
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -380,6 +381,64 @@ def cached_calls_differ():
     raised(mc.CollectiveMismatch, lambda: exchange(small if mesh().rank == 1 else large), "(4, 6)", "(6, 4)")
     exchange()
     expected()
+
+
+def two_threads_make_calls():
+    """Either what a thread gets is right, or both threads get an error: MPI cannot tell whose data arrive."""
+    here, errors = mesh(), []
+    arrays = [np.arange(n * 8.0).reshape(n, 8) for n in (8, 24)]
+    tensors = [mc.distribute(array, rows()) for array in arrays]
+
+    def call(number):
+        try:
+            for _ in range(300):
+                moved = mc.relayout(tensors[number], columns())
+                wanted = arrays[number][moved.layout.block_slices(arrays[number].shape, here.rank)]
+                assert np.array_equal(moved.local, wanted), "WRONG"
+        except (mc.MeshError, mc.CollectiveMismatch) as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=call, args=(number,)) for number in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        print(f"{len(errors)} threads have an error: {errors[0]}", flush=True)
+        stamp()
+        sys.exit(f"rank {here.rank}: {errors[0]}")
+    expected()
+
+
+def a_handler_raises_anywhere():
+    """What a call returns is right, also after an interrupt of another one; else the mesh says that it is unusable."""
+    here, count = mesh(), 0
+    array = np.arange(64.0 * 64).reshape(64, 64)
+    tensor, wanted = mc.distribute(array, rows()), array[columns().block_slices(array.shape, here.rank)]
+    mc.relayout(tensor, columns())
+
+    class Interrupted(Exception):
+        pass
+
+    def handler(*_):
+        raise Interrupted
+
+    signal.signal(signal.SIGALRM, handler)
+    stamp()
+    try:
+        while True:
+            try:
+                if here.rank == SIZE - 1:
+                    signal.setitimer(signal.ITIMER_REAL, random.uniform(1e-5, 3e-3))
+                while True:
+                    assert np.array_equal(mc.relayout(tensor, columns()).local, wanted), "WRONG"
+                    count += 1
+            except Interrupted:
+                pass
+    except (mc.MeshError, mc.CollectiveMismatch) as error:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        print(f"rank {here.rank} ends after {count} calls: {error}", flush=True)
+        raise
 
 
 def known_calls_of_the_same_bytes_differ():
