@@ -45,7 +45,7 @@ KERNEL := $(sort $(shell find meshcomm -name '*.pyx' -o -name '*.pxd' -o -name '
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help run test test-all test-pure test-slow test-mpi test-jobs test-unshared check format asan variants \
+.PHONY: help run test test-all test-pure test-slow test-mpi test-jobs test-scenarios test-unshared check format asan variants \
     variant-no-simd variant-streams bench bench-compare examples clean
 
 help:
@@ -56,6 +56,7 @@ help:
 	@echo "make test-pure  the tests that need no MPI and start no processes: a minute"
 	@echo "make test-mpi   the tests that depend on the MPI, with $(SIZES) ranks"
 	@echo "make test-jobs  the tests that start jobs of their own"
+	@echo "make test-scenarios  every way to hang that is known, with 2, 4 and 8 ranks: an hour"
 	@echo "make check      linters and types"
 	@echo "make format     format the sources"
 	@echo "make examples   all examples with 1, 2 and 4 ranks, and 8 where they need it"
@@ -102,6 +103,10 @@ test-slow: $(READY)
 
 test-jobs: $(READY)
 	@$(PYTEST) $(CASES) tests/jobs
+
+# Every way to hang, with all numbers of ranks, with shared memory and without: an hour.
+test-scenarios: $(READY)
+	@$(PYTEST) --all-scenarios tests/jobs/test_scenarios.py
 
 test-unshared: $(READY)
 	@echo "MPI tests with MPI=$(MPI), 3 ranks that share no memory"
