@@ -45,8 +45,8 @@ KERNEL := $(sort $(shell find meshcomm -name '*.pyx' -o -name '*.pxd' -o -name '
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help run test test-all test-pure test-slow test-mpi test-jobs test-unshared check format asan fuzz variants \
-    variant-no-simd variant-streams bench bench-compare examples clean
+.PHONY: help run test test-all test-pure test-slow test-mpi test-jobs test-scenarios test-mismatches test-unshared \
+    check format asan fuzz variants variant-no-simd variant-streams bench bench-compare examples clean
 
 help:
 	@echo "make run        set up, then run the terrain example on N=4 ranks"
@@ -55,7 +55,9 @@ help:
 	@echo "make test-4     the MPI tests with 4 ranks (any number)"
 	@echo "make test-pure  the tests that need no MPI and start no processes: a minute"
 	@echo "make test-mpi   the tests that depend on the MPI, with $(SIZES) ranks"
-	@echo "make test-jobs  the tests that start jobs of their own"
+	@echo "make test-jobs  the tests that start jobs of their own, on samples; make test-scenarios and make test-mismatches"
+	@echo "                try all jobs that hang, and all calls that ranks may mix up (PAIRS=200: some), which takes hours"
+	@echo "make test-scenarios  every way to hang that is known, with 2, 4 and 8 ranks: an hour"
 	@echo "make check      linters and types"
 	@echo "make format     format the sources"
 	@echo "make examples   all examples with 1, 2 and 4 ranks, and 8 where they need it"
@@ -108,6 +110,15 @@ test-jobs: $(READY)
 INPUTS ?= 1000000
 fuzz: $(READY)
 	@$(PYTEST) --patience 20 --inputs $(INPUTS) tests/house/test_any_input.py
+
+# Every way to hang, with all numbers of ranks, with shared memory and without: an hour.
+test-scenarios: $(READY)
+	@$(PYTEST) --all-scenarios tests/jobs/test_scenarios.py
+
+# Every pair of calls that ranks may mix up, in every way: 15,120 jobs. PAIRS=200 for some of them.
+PAIRS ?= all
+test-mismatches: $(READY)
+	@$(PYTEST) --mismatches $(PAIRS) tests/jobs/test_mismatches.py
 
 test-unshared: $(READY)
 	@echo "MPI tests with MPI=$(MPI), 3 ranks that share no memory"

@@ -118,9 +118,9 @@ are cheap."""
 KEPT_CALLS = 64
 """Calls that the flight recorder of a rank keeps. A compromise: they take about 10 KB and fill a screen."""
 
-WRITE_WITHIN = 0.35
-"""Seconds that other ranks get to write their flight files before the job ends: one look of their watchdogs, and some
-time to write."""
+WRITE_WITHIN = 1.0
+"""Seconds that other ranks get to write their flight files before the job ends, but at most an eighth of the timeout:
+one look of their watchdogs, and some time to write."""
 
 BECOME_RANK_WITHIN = 60.0
 """Seconds. A process that fails before it has initialised MPI tries for so long to become a rank, to end the job."""

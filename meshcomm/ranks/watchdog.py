@@ -168,7 +168,7 @@ class _Watchdog:
             faulthandler.dump_traceback(all_threads=True)
         if roll_call is not None:
             roll_call.expire(reason)
-            end = time.monotonic() + WRITE_WITHIN
+            end = time.monotonic() + min(WRITE_WITHIN, self._timeout / 8)
             while time.monotonic() < end and not roll_call.over:
                 roll_call.serve()
                 time.sleep(0.05)

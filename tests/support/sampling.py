@@ -11,7 +11,7 @@ from hypothesis import settings
 
 _EVERY = 5  # one of so many examples is drawn in a sample, but not fewer than _FEWEST
 _FEWEST = 12
-_exhaustive = False
+_exhaustive = _all_scenarios = False
 _inputs = None
 
 
@@ -19,21 +19,18 @@ def pytest_addoption(parser):
     parser.addoption("--exhaustive", action="store_true", help="test all cases instead of a sample of them")
     parser.addoption("--mismatches", help="how many pairs of calls to mix up in tests/jobs, or all: it takes hours")
     parser.addoption("--inputs", type=int, metavar="N", help="try N generated inputs for each parser")
+    parser.addoption("--all-scenarios", action="store_true", help="run all scenarios of jobs that hang, for an hour")
 
 
 def pytest_configure(config):
-    global _exhaustive, _inputs
+    global _exhaustive, _inputs, _all_scenarios
     _exhaustive, _inputs = config.getoption("exhaustive"), config.getoption("inputs")
+    _all_scenarios = config.getoption("all_scenarios")
     # All ranks must draw the same examples, however slow one of them is.
     settings.register_profile(
         "all ranks alike", derandomize=True, database=None, deadline=None, max_examples=examples(100)
     )
     settings.load_profile("all ranks alike")
-
-
-def is_exhaustive():
-    """Return whether all cases are to be tested; for tests that draw their sample by themselves."""
-    return _exhaustive
 
 
 def sampled(cases, count):
@@ -45,6 +42,16 @@ def sampled(cases, count):
     if _exhaustive or len(cases) <= count:
         return cases
     return [cases[i] for i in sorted(Random(len(cases)).sample(range(len(cases)), count))]
+
+
+def spread(cases, settings, offset=0, step=1):
+    """Return pairs of a case and a setting: each pair with ``--all-scenarios``.
+
+    Otherwise every case once, from number *offset* on in steps of *step*, with the settings spread evenly over them.
+    """
+    if _all_scenarios:
+        return [(case, setting) for case in cases for setting in settings]
+    return [(case, settings[i // step % len(settings)]) for i, case in enumerate(cases) if i % step == offset]
 
 
 def examples(count):
