@@ -45,7 +45,7 @@ KERNEL := $(sort $(shell find meshcomm -name '*.pyx' -o -name '*.pxd' -o -name '
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help run test test-all test-pure test-slow test-mpi test-jobs test-unshared check format asan fuzz variants \
+.PHONY: help run test test-all test-pure test-slow test-mpi test-jobs test-unshared check format asan fuzz soak variants \
     variant-no-simd variant-streams bench bench-compare examples clean
 
 help:
@@ -61,6 +61,7 @@ help:
 	@echo "make examples   all examples with 1, 2 and 4 ranks, and 8 where they need it"
 	@echo "make asan       the tests of the compiled modules under the address and undefined-behaviour sanitizers"
 	@echo "make fuzz       INPUTS=$(INPUTS) generated inputs for each parser: text, wire forms, patterns, settings"
+	@echo "make soak       MINUTES=$(MINUTES) of random programs compared with NumPy, on real and simulated ranks; SEED=N repeats one"
 	@echo "make bench      benchmarks against memcpy, mpi4py and what of the peers is installed; BENCH=--full for all sizes"
 	@echo "make bench-compare BASE=COMMIT  compare the speed of COMMIT with that of these files; BENCH=--quick for a part"
 	@echo "make variants   tests of the kernel without SSE2, and writing past the caches always"
@@ -108,6 +109,13 @@ test-jobs: $(READY)
 INPUTS ?= 1000000
 fuzz: $(READY)
 	@$(PYTEST) --patience 20 --inputs $(INPUTS) tests/house/test_any_input.py
+
+# Random programs on 2, 3 and 4 ranks: with shared memory, without, and simulated. SEED= and PROGRAMS= repeat some.
+MINUTES ?= 30
+SEED :=
+PROGRAMS :=
+soak: $(READY)
+	@$(PYTEST) -x --soak $(MINUTES) $(SEED:%=--seed %) $(PROGRAMS:%=--programs %) tests/jobs/test_soak.py -k programs
 
 test-unshared: $(READY)
 	@echo "MPI tests with MPI=$(MPI), 3 ranks that share no memory"
