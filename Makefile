@@ -46,7 +46,7 @@ KERNEL := $(sort $(shell find meshcomm -name '*.pyx' -o -name '*.pxd' -o -name '
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 .PHONY: help run test test-all test-pure test-slow test-mpi test-jobs test-scenarios test-mismatches test-unshared \
-    check format asan fuzz variants variant-no-simd variant-streams bench bench-compare examples clean
+    check format asan fuzz soak variants variant-no-simd variant-streams bench bench-compare examples clean
 
 help:
 	@echo "make run        set up, then run the terrain example on N=4 ranks"
@@ -63,6 +63,7 @@ help:
 	@echo "make examples   all examples with 1, 2 and 4 ranks, and 8 where they need it"
 	@echo "make asan       the tests of the compiled modules under the address and undefined-behaviour sanitizers"
 	@echo "make fuzz       INPUTS=$(INPUTS) generated inputs for each parser: text, wire forms, patterns, settings"
+	@echo "make soak       MINUTES=$(MINUTES) of random programs compared with NumPy, on real and simulated ranks; SEED=N repeats one"
 	@echo "make bench      benchmarks against memcpy, mpi4py and what of the peers is installed; BENCH=--full for all sizes"
 	@echo "make bench-compare BASE=COMMIT  compare the speed of COMMIT with that of these files; BENCH=--quick for a part"
 	@echo "make variants   tests of the kernel without SSE2, and writing past the caches always"
@@ -119,6 +120,13 @@ test-scenarios: $(READY)
 PAIRS ?= all
 test-mismatches: $(READY)
 	@$(PYTEST) --mismatches $(PAIRS) tests/jobs/test_mismatches.py
+
+# Random programs on 2, 3 and 4 ranks: with shared memory, without, and simulated. SEED= and PROGRAMS= repeat some.
+MINUTES ?= 30
+SEED :=
+PROGRAMS :=
+soak: $(READY)
+	@$(PYTEST) -x --soak $(MINUTES) $(SEED:%=--seed %) $(PROGRAMS:%=--programs %) tests/jobs/test_soak.py -k programs
 
 test-unshared: $(READY)
 	@echo "MPI tests with MPI=$(MPI), 3 ranks that share no memory"

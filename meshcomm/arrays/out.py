@@ -77,6 +77,8 @@ def wrong_out(tensor: DTensor, out: object, layout: Layout) -> MeshcommError | N
     except MeshcommError as error:
         return error
     assert isinstance(out, DTensor)
+    if out is tensor:  # also where the block is empty, or there is none: all ranks see it
+        return LayoutError(OVERLAPPING)
     block = out.local
     if block is None:
         return None

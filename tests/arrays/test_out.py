@@ -155,6 +155,23 @@ def test_ranks_outside_find_the_out_first():
     assert len(set(simulated(4, program))) == 1
 
 
+def test_a_tensor_is_no_out_of_itself():
+    """All ranks see that, also those whose block is empty, and those outside of the mesh."""
+
+    def program(rank):
+        mesh = mc.create_mesh([("x", 3)])
+        rows = Layout(["x", U], mesh)
+        tensor = mc.distribute(np.ones((2, 3)), rows)
+        mc.relayout(tensor, rows)
+        for _ in range(2):
+            for call in into_out(tensor, rows, tensor):
+                with pytest.raises(LayoutError, match=r"shares memory|none of the tensors that are read"):
+                    call()
+        return mc.relayout(tensor, rows).shape
+
+    assert simulated(4, program) == [(2, 3)] * 4
+
+
 @pytest.mark.parametrize("culprit", range(4))
 @pytest.mark.parametrize("what", ["read-only", "overlapping"])
 def test_all_ranks_refuse_what_one_can_see(culprit, what):

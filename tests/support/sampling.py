@@ -20,6 +20,9 @@ def pytest_addoption(parser):
     parser.addoption("--mismatches", help="how many pairs of calls to mix up in tests/jobs, or all: it takes hours")
     parser.addoption("--inputs", type=int, metavar="N", help="try N generated inputs for each parser")
     parser.addoption("--all-scenarios", action="store_true", help="run all scenarios of jobs that hang, for an hour")
+    parser.addoption("--soak", type=int, metavar="MINUTES", help="run random programs for so long, and many calls")
+    parser.addoption("--seed", type=int, metavar="N", help="begin with the random program of this seed")
+    parser.addoption("--programs", type=int, metavar="N", help="run N random programs in each setting")
 
 
 def pytest_configure(config):

@@ -1,0 +1,488 @@
+"""The steps of random programs: each writes a line of the program, and one that does the same to whole arrays.
+
+A step does nothing if the program has nothing for it yet.
+"""
+
+import numpy as np
+
+import meshcomm as mc
+from support.random_programs import bytes_of
+
+MOST_TENSORS = 10
+
+
+def is_number(tensor):
+    """Return whether arithmetic is defined for a tensor."""
+    return tensor.dtype.kind in "biufc" and tensor.dtype.isnative
+
+
+def small(p):
+    """Return the tensors that have small integers only: sums and products of them are exact, in any order."""
+
+    def fits(name):
+        whole = p.model[name]
+        if whole.size == 0 or not is_number(whole):
+            return False
+        numbers = whole.astype(complex)
+        return np.abs(numbers).max() < 200 and bool((np.round(numbers) == numbers).all())
+
+    return [name for name in p.tensors if fits(name)]
+
+
+# -- tensors ----------------------------------------------------------------------------------------------------------
+
+
+def make(p):
+    shape, dtype, name = p.random.choice(p.shapes), p.random.choice(p.dtypes), p.new("t")
+    made = f"A({p.random.randrange(10**6)}, {shape}, {dtype!r})"
+    way = p.random.choice(["distribute", "distribute", "root", "callback", "local", "relayout"])
+    layout = p.any_layout(len(shape), p.any_mesh(whole=way == "root"))
+    mesh = layout[2:].partition(",")[0].rstrip(")")
+    if way == "root":
+        root = p.random.randrange(p.size)
+        line = f"mc.distribute({made} if {mesh}.rank == {root} else None, {layout}, root={root})"
+    elif way == "callback":
+        line = f"mc.from_callback({shape}, {dtype!r}, {layout}, lambda s: {made}[s])"
+    elif way == "local":
+        block = f"{made}[{layout}.block_slices({shape}, {mesh}.rank)]"
+        line = f"mc.from_local({block} if {mesh}.rank is not None else A(0, (0,), {dtype!r}), {layout}, {shape})"
+    else:
+        line = f"mc.{'relayout' if way == 'relayout' else 'distribute'}({made}, {layout})"
+    p.do(f"{name} = {line}", f"{name} = {made}")
+    p.added(name)
+
+
+def fill(p):
+    shape, name, dtype = p.random.choice(p.shapes), p.new("t"), p.random.choice(["f8", "i4"])
+    made = p.random.choice([f"zeros({shape}, {dtype!r}", f"ones({shape}, {dtype!r}", f"full({shape}, 7, {dtype!r}"])
+    p.do(f"{name} = mc.{made}, {p.any_layout(len(shape))})", f"{name} = np.{made})")
+    p.added(name)
+
+
+def forget(p):
+    if p.tensors:
+        name = p.random.choice(p.tensors)
+        p.forget(name)
+        p.do(f"{name} = None" if p.random.random() < 0.8 else f"{name} = gc.collect()")
+
+
+# -- relayouts --------------------------------------------------------------------------------------------------------
+
+
+def another_layout(p, name):
+    """Return the text of a layout for a tensor, often on its own mesh."""
+    on_its_own = p.random.random() < 0.6
+    return p.any_layout(p.names[name].ndim, p.mesh_of(name) if on_its_own else None, match=on_its_own)
+
+
+def relayout(p):
+    name = p.any_tensor()
+    if name is None:
+        return
+    new, layout = p.new("t"), another_layout(p, name)
+    way = p.random.choice(["plain", "plain", "plain", "named", "scratch", "like", "loop", "plan"])
+    tensor = p.names[name]
+    line = f"{new} = mc.relayout({name}, {layout})"
+    if way == "named":
+        line = f"{new} = mc.relayout({name}, {layout}, 'a name')"
+    elif way == "scratch":
+        limit = p.random.choice([bytes_of(tensor), 2 * bytes_of(tensor) + 64, 2**16])
+        line = f"{new} = mc.relayout({name}, {layout}, max_scratch_bytes={max(limit, 1024)})"
+    elif way == "like":
+        line = f"{new} = mc.relayout_like({name}, mc.zeros({tensor.shape}, 'i4', {layout.replace(mc.MATCH, '')}))"
+    elif way == "loop":
+        line = f"for _ in range({p.random.choice([3, 70])}): {line}"
+    elif way == "plan":
+        plan = p.new("p")
+        p.do(
+            f"{plan} = mc.plan_relayout({name}.shape, {name}.dtype, {name}.layout, {layout})",
+        )
+        p.plans.append((plan, name))
+        line = f"{new} = {plan}.execute({name})"
+    p.do(line, f"{new} = {name}")
+    p.added(new)
+
+
+def out_for(p, name, layout):
+    """Make a tensor that a relayout of *name* to *layout* may overwrite, and return its name; or find one."""
+    tensor = p.names[name]
+    wanted = eval(layout, p.names)
+    found = p.any_tensor(
+        lambda t: t is not tensor and (t.shape, t.dtype, t.layout) == (tensor.shape, tensor.dtype, wanted)
+    )
+    if found is not None and not p.is_read(found):
+        return found
+    out = p.new("t")
+    p.do(f"{out} = mc.zeros({tensor.shape}, {name}.dtype, {layout})", f"{out} = np.zeros_like({name})")
+    return p.added(out)
+
+
+def relayout_into(p):
+    name = p.any_tensor()
+    if name is not None:
+        layout = another_layout(p, name).replace(mc.MATCH, "")
+        out = out_for(p, name, layout)
+        p.do(f"{out} = mc.relayout({name}, {layout}, out={out})", f"{out} = {name}")
+
+
+def relayout_many(p):
+    if not p.tensors:
+        return
+    names = p.random.sample(p.tensors, p.random.randint(1, min(4, len(p.tensors))))
+    layouts = [another_layout(p, name) for name in names]
+    new = [p.new("t") for _ in names]
+    left, wholes = f"{', '.join(new)},", f"{', '.join(names)},"
+    way = p.random.choice(["list", "tuple", "dict", "out"])
+    given, to = f"[{wholes}]", f"[{', '.join(layouts)}]"
+    if way == "dict":
+        given = f"dict(enumerate({given}))"
+        p.do(f"{left} = mc.relayout({given}, dict(enumerate({to}))).values()", f"{left} = {wholes}")
+    elif way == "out":
+        layouts = [layout.replace(mc.MATCH, "") for layout in layouts]
+        outs = [p.new("t") for _ in names]
+        for out, name, layout in zip(outs, names, layouts, strict=True):
+            p.do(f"{out} = mc.empty({name}.shape, {name}.dtype, {layout})")
+        some = [out if p.random.random() < 0.7 else "None" for out in outs]
+        p.do(f"{left} = mc.relayout({given}, [{', '.join(layouts)}], out=[{', '.join(some)}])", f"{left} = {wholes}")
+    else:
+        given = f"({wholes})" if way == "tuple" else given
+        limit = p.random.choice(["", ", max_scratch_bytes=65536"])
+        p.do(f"{left} = mc.relayout({given}, {to}{limit})", f"{left} = {wholes}")
+    for name in new:
+        p.added(name)
+
+
+def execute(p):
+    """A plan again, for a tensor of its kind."""
+    if not p.plans:
+        return
+    plan, _ = p.random.choice(p.plans)
+    planned = p.names[plan]
+    name = p.any_tensor(lambda t: (t.shape, t.dtype, t.layout) == (planned.shape, planned.dtype, planned.source))
+    if name is not None and p.names[name].mesh is planned.source.mesh:
+        new = p.new("t")
+        p.do(f"{new} = {plan}.execute({name})", f"{new} = {name}")
+        p.added(new)
+
+
+def start(p):
+    name = p.any_tensor()
+    if name is None or len(p.requests) > 5:
+        return
+    request, layout, out = p.new("r"), another_layout(p, name), None
+    if p.random.random() < 0.3:
+        layout = layout.replace(mc.MATCH, "")
+        out = out_for(p, name, layout)
+    p.requests[request] = name, out
+    if out is not None:
+        p.forget(out)
+        p.do(f"{request} = mc.start_relayout({name}, {layout}, out={out})", f"{request} = {name}")
+    else:
+        p.do(f"{request} = mc.start_relayout({name}, {layout})", f"{request} = {name}")
+
+
+def wait(p):
+    if not p.requests:
+        return
+    requests = p.random.sample(list(p.requests), p.random.randint(1, len(p.requests)))
+    new = [p.requests.pop(request)[1] or p.new("t") for request in requests]
+    p.do(
+        f"{', '.join(new)}, = waited({p.random.randrange(1000)} + rank, [{', '.join(requests)}])",
+        f"{', '.join(new)}, = {', '.join(requests)},",
+    )
+    for name in new:
+        if any(p.names[mesh] is p.names[name].mesh for mesh in p.meshes):
+            p.added(name)
+        else:  # its mesh was closed in the meantime
+            p.forget(name)
+
+
+# -- arithmetic -------------------------------------------------------------------------------------------------------
+
+
+def operand(p, name):
+    """Return the text of what a tensor can be combined with: a tensor of its mesh, an array or a number."""
+    tensor, fitting = p.names[name], []
+    for other in small(p):
+        found = p.names[other]
+        if found.mesh is tensor.mesh and found.shape[-tensor.ndim :] == tensor.shape[-found.ndim :]:
+            fitting.append(other)
+    kind = p.random.random()
+    if kind < 0.7 and fitting:
+        return p.random.choice(fitting)
+    if kind < 0.85:
+        return f"A({p.random.randrange(1000)}, {tensor.shape}, 'i4')"
+    return str(p.random.randint(0, 3))
+
+
+def combine(p):
+    names = small(p)
+    if not names:
+        return
+    name = p.random.choice(names)
+    other, new = operand(p, name), p.new("t")
+    if p.names[name].dtype.kind == "b":
+        call = p.random.choice([f"{name} | {name}", f"np.where({name}, {other}, {name})", f"~{name}"])
+    else:
+        plus, call = p.random.choice("+-*"), p.random.random()
+        if call < 0.6:
+            call = f"{name} {plus} {other}"
+        else:
+            choices = [
+                f"-{name}",
+                f"{name} == {other}",
+                f"np.maximum({name}, {name})",
+                f"np.where({name}, {other}, 1)",
+            ]
+            call = p.random.choice(choices)
+        if p.names[name].dtype.kind == "c" or (p.names[name].dtype.kind == "u" and plus == "-"):
+            call = f"{name} * {name}"
+    p.do(f"{new} = {call}", f"{new} = np.asarray({call})")
+    p.added(new)
+
+
+def combine_in_place(p):
+    names = [name for name in small(p) if p.names[name].dtype.kind in "if" and not p.is_read(name)]
+    if not names:
+        return
+    name = p.random.choice(names)
+    others = [other for other in names if p.names[other].mesh is p.names[name].mesh]
+    others = [each for each in others if p.names[each].shape == p.names[name].shape] or [name]
+    a, b = p.random.choice(others), p.random.choice(others)
+    casts = all(np.can_cast(p.names[other].dtype, p.names[name].dtype, "same_kind") for other in (a, b))
+    if not casts:
+        return
+    if p.random.random() < 0.5:
+        p.do(f"{name} += {b}", f"{name} = ({name} + {b}).astype({name}.dtype)")
+    else:
+        p.do(f"np.subtract({a}, {b}, out={name})", f"{name} = ({a} - {b}).astype({name}.dtype)")
+
+
+def reduce(p):
+    names = small(p)
+    if not names:
+        return
+    name, new = p.random.choice(names), p.new("t")
+    ndim = p.names[name].ndim
+    axis = p.random.choice([None, *range(ndim), tuple(p.random.sample(range(ndim), p.random.randint(0, ndim)))])
+    functions = ["sum", "max", "min"] + ["mean"] * (p.names[name].dtype.kind in "if")
+    function = p.random.choice(functions if p.names[name].dtype.kind != "c" else ["sum"])
+    call = f"np.{function}({name}, axis={axis}, keepdims={p.random.random() < 0.3})"
+    p.do(f"{new} = {call}", f"{new} = np.asarray({call})")
+    p.added(new)
+
+
+def multiply(p):
+    names = [name for name in small(p) if p.names[name].ndim in (1, 2) and p.names[name].dtype.kind in "ifc"]
+    if not names:
+        return
+    a = p.random.choice(names)
+    names = [b for b in names if p.names[b].mesh is p.names[a].mesh and p.names[b].size <= 10_000]
+    b = next((b for b in names if p.names[b].shape[0] == p.names[a].shape[-1]), None)
+    new = p.new("t")
+    if b is None and p.names[a].ndim == 2 and p.names[a].size <= 10_000:
+        p.do(f"{new} = {a} @ {a}.T", f"{new} = {a} @ {a}.T")
+    elif b is not None and p.names[a].size <= 10_000:
+        p.do(f"{new} = np.matmul({a}, {b})", f"{new} = np.asarray(np.matmul({a}, {b}))")
+    else:
+        return
+    p.added(new)
+
+
+def copy(p):
+    name = p.any_tensor()
+    if name is not None:
+        call, new = p.random.choice([f"np.transpose({name})", f"{name}.copy()"]), p.new("t")
+        p.do(f"{new} = {call}", f"{new} = {call}")
+        p.added(new)
+
+
+# -- arrays -----------------------------------------------------------------------------------------------------------
+
+
+def to_numpy(p):
+    name, new = p.any_tensor(), p.new("x")
+    if name is None:
+        return
+    mesh = p.mesh_of(name)
+    if p.random.random() < 0.5:
+        p.do(f"{new} = {name}.to_numpy()", f"{new} = {name} if device_of(rank, {mesh!r}) is not None else None")
+    else:
+        root = p.random.randrange(p.names[mesh].size)
+        p.do(
+            f"{new} = {name}.to_numpy(root={root})", f"{new} = {name} if device_of(rank, {mesh!r}) == {root} else None"
+        )
+
+
+def collective(p):
+    ranks = p.random.sample(range(p.size), p.size)
+    count = p.random.choice([n for n in range(1, p.size + 1) if p.size % n == 0])
+    rows = [ranks[i : i + count] for i in range(0, p.size, count)]
+    length, name, seed = p.random.choice([1, 2, 7, 3000]), p.new("x"), p.random.randrange(10**6)
+    axis, dtype = p.random.randrange(2), p.random.choice(["f8", "i4", "u1"])
+    shape = tuple(length * count if a == axis else count for a in range(2))
+    call = p.random.choice(
+        [
+            f"all_gather(%s, {rows}, {axis})",
+            f"all_to_all(%s, {rows}, {1 - axis}, {axis}, {count})",
+            f"all_reduce(%s, {rows}, {p.random.choice(['sum', 'max', 'min', 'prod'])!r})",
+            f"reduce_scatter(%s, {rows}, {axis}, 'sum')",
+            f"broadcast(%s, {rows}, {p.random.randrange(count)})",
+            f"collective_permute(%s, {list(zip(range(p.size), ranks, strict=True))[: p.random.randint(0, p.size)]})",
+        ]
+    )
+    mine = f"A({seed} + rank, {shape}, {dtype!r})"
+    everyone = f"[A({seed} + r, {shape}, {dtype!r}) for r in range({p.size})]"
+    p.do(f"{name} = mc.{call[:-1] % mine}, comm=comm)", f"{name} = reference.{call % everyone}[rank]")
+
+
+# -- variables --------------------------------------------------------------------------------------------------------
+
+
+def variable(p):
+    name = p.any_tensor(is_number)
+    if name is not None:
+        new = p.new("v")
+        line = f"np.ones({p.names[name].shape}), {name}.layout" if p.random.random() < 0.2 else name
+        p.do(f"{new} = mc.DVariable({line})", f"{new} = {line.partition('), ')[0] + ')' if '(' in line else name}")
+        p.variables.append(new)
+
+
+def assign(p):
+    if not p.variables:
+        return
+    variable = p.random.choice(p.variables)
+    held = p.names[variable]
+    name = p.any_tensor(lambda t: t.shape == held.shape and np.can_cast(t.dtype, held.dtype, "same_kind"))
+    if name is None or not is_number(p.names[name]):
+        return
+    if p.random.random() < 0.6:
+        p.do(f"{variable}.assign({name})", f"{variable} = {name}.astype({variable}.dtype)")
+    elif held.dtype.kind in "if" and is_small(p, variable) and name in small(p):
+        p.do(f"{variable}.assign_add({name})", f"{variable} = ({variable} + {name}).astype({variable}.dtype)")
+
+
+def is_small(p, name):
+    return p.model[name].size > 0 and np.abs(p.model[name]).max() < 10**4
+
+
+def read_variable(p):
+    if p.variables:
+        variable, new = p.random.choice(p.variables), p.new("t")
+        layout = p.any_layout(len(p.names[variable].shape))
+        p.do(f"{new} = mc.relayout({variable}, {layout})", f"{new} = {variable}")
+        p.added(new)
+
+
+# -- failures, ends and threads ---------------------------------------------------------------------------------------
+
+
+def fail(p):
+    """A call that all ranks see is wrong: all raise the same class, and the mesh goes on."""
+    name = p.any_tensor()
+    if name is None:
+        return
+    tensor, layout = p.names[name], another_layout(p, name).replace(mc.MATCH, "")
+    more = p.any_layout(tensor.ndim + 1)
+    longer, dtype = (*tensor.shape[:-1], tensor.shape[-1] + 1) if tensor.ndim else (3,), repr(tensor.dtype.str)
+    wrong = [
+        ("LayoutError", f"mc.relayout({name}, {more})"),
+        ("LayoutError", f"mc.start_relayout({name}, {more})"),
+        ("LayoutError", f"mc.relayout({name}, {layout}, out=5)"),
+        ("LayoutError", f"mc.relayout([{name}, {name}], [{layout}])"),
+        ("ShapeError", f"mc.relayout({name}, {layout}, max_scratch_bytes=-1)"),
+        ("ShapeError", f"np.sum({name}, axis=9)"),
+        ("MeshError", f"{name}.to_numpy(root=99)"),
+        ("GroupError", "mc.all_gather([1.0], [[0, 0]], 0, comm=comm)"),
+        ("ShapeError", "mc.all_gather([1.0], None, 3, comm=comm)"),
+        ("GroupError", f"mc.all_to_all([1.0], None, 0, 0, {p.size + 1}, comm=comm)"),
+        ("DTypeError", "mc.all_reduce([1.0], None, 'median', comm=comm)"),
+    ]
+    if tensor.ndim:
+        out = f"mc.empty({longer}, {dtype}, {layout})"
+        wrong += [
+            ("ShapeError", f"mc.relayout({name}, {layout}, out={out})"),
+            ("ShapeError", f"mc.start_relayout({name}, {layout}, out={out})"),
+            ("ShapeError", f"mc.relayout([{name}], [{layout}], out=[{out}])"),
+        ]
+    if tensor.dtype != "f2":
+        out = f"mc.empty({tensor.shape}, 'f2', {layout})"
+        wrong += [("DTypeError", f"mc.relayout({name}, {layout}, out={out})")]
+    into = f"{name}, {name}.layout, out={name}"
+    wrong += [("LayoutError", f"mc.{call}({into})") for call in ("relayout", "start_relayout")]
+    if p.closed:
+        closed, ndim = p.random.choice(p.closed), tensor.ndim
+        wrong += 3 * [
+            ("MeshError", f"mc.relayout({name}, L({closed}, *{[''] * ndim}))"),
+            ("MeshError", f"mc.barrier({closed})"),
+        ]
+    for variable in p.variables[:1]:
+        shape = (*p.names[variable].shape, 2)
+        wrong += [("ShapeError", f"{variable}.assign(np.ones({shape}))")]
+    kind, call = p.random.choice(wrong)
+    p.do(f"fails(mc.{kind}, lambda: {call})")
+
+
+def close(p):
+    """Close a mesh; its tensors are of no use any more."""
+    if not p.meshes:
+        return
+    mesh = p.random.choice(p.meshes)
+    p.meshes.remove(mesh)
+    p.closed.append(mesh)
+    for name in [*p.tensors, *p.variables]:
+        if p.names[name].mesh is p.names[mesh]:
+            p.forget(name)
+    p.plans = [(plan, name) for plan, name in p.plans if p.names[plan].source.mesh is not p.names[mesh]]
+    p.plans = [(plan, name) for plan, name in p.plans if p.names[plan].target.mesh is not p.names[mesh]]
+    p.do(f"{mesh}.close()")
+
+
+def between(p):
+    """What may come between other calls."""
+    mesh = p.any_mesh()
+    p.do(
+        p.random.choice(
+            [f"mc.drop_plans({mesh})", f"mc.barrier({mesh})", f"late(rank == {p.random.randrange(p.size)})"]
+        )
+    )
+
+
+def thread(p):
+    if p.comm is None:
+        return
+    if p.threads:
+        p.do(f"{p.threads.pop()}.end()")
+    else:
+        p.threads.append(p.new("b"))
+        p.do(f"{p.threads[-1]} = Beside(comm, {p.random.randrange(1000)})")
+
+
+STEPS = {
+    make: 6, fill: 1, forget: 2, relayout: 14, relayout_into: 6, relayout_many: 5, execute: 3, start: 6, wait: 5,
+    combine: 6, combine_in_place: 4, reduce: 5, multiply: 3, copy: 1, to_numpy: 3, collective: 5, variable: 2,
+    assign: 4, read_variable: 2, fail: 5, close: 1, between: 3, thread: 0.7,
+}  # fmt: skip
+
+
+def random_step(p):
+    """Make and run one step, or none."""
+    if len(p.tensors) > MOST_TENSORS:
+        forget(p)
+    (step,) = p.random.choices(list(STEPS), list(STEPS.values()))
+    step(p)
+
+
+def end_program(p):
+    """Wait for what is on its way, and close some meshes; the next program finds the others open."""
+    while p.requests:
+        wait(p)
+    while p.threads:
+        thread(p)
+    for mesh in list(p.meshes):
+        if p.random.random() < 0.5:
+            p.do(f"{mesh}.close()")
+            p.meshes.remove(mesh)
+            for name in [*p.tensors, *p.variables]:
+                if p.names[name].mesh is p.names[mesh]:
+                    p.forget(name)

@@ -1,0 +1,282 @@
+"""Random programs on tensors, each made from its seed alone, and compared with NumPy after every step.
+
+A program is text: each step is a line of Python with calls of meshcomm, and a line that does the same to whole arrays.
+The ranks of a world make the same program, from the same seed, while they run it. After a step each rank compares
+its blocks of all tensors with slices of the whole arrays, bit for bit. If it fails, the text of the program is shown,
+with the lines that the last one needs. `support.program_steps` has the steps.
+"""
+
+import gc
+import re
+import threading
+import time
+import traceback
+from math import prod
+from random import Random
+
+import numpy as np
+
+import meshcomm as mc
+from support import reference
+from support.reference import random_bits, same_bits
+from support.strategies import shapes_of
+
+STEPS = 30
+NAMES = r"\b[abmprtvx]\d+\b"  # of meshes, requests, tensors and so on, as `Program.new` makes them
+OPAQUE = ("V3", "S5", "M8[s]", ">i2")  # dtypes that are only moved
+NUMBERS = ("f8", "f8", "i8", "i4", "f4", "c16", "u1", "?")
+
+
+class Failed(Exception):
+    """A step of a program went wrong; the text has the program."""
+
+
+# -- what programs call -----------------------------------------------------------------------------------------------
+
+
+def array(seed, shape, dtype):
+    """Return an array of small integers, so that sums are exact in any order; of any bits for other dtypes."""
+    if dtype in OPAQUE:
+        return random_bits(shape, dtype, seed)
+    return np.random.default_rng(seed).integers(0 if dtype in ("u1", "?") else -3, 4, shape).astype(dtype)
+
+
+def fails(kind, call):
+    """Check that *call* raises *kind*; a rank that sees another class, or nothing, fails."""
+    try:
+        result = call()
+    except mc.MeshcommError as error:
+        if type(error) is not kind:
+            raise
+        return
+    raise AssertionError(f"{kind.__name__} was not raised, but returned {result!r}")
+
+
+def waited(seed, requests):
+    """Return the results of *requests*; this rank waits for them in an order of its own, or asks until one is done."""
+    random, results = Random(seed), {}
+    for request in random.sample(requests, len(requests)):
+        while random.random() < 0.3 and not request.test():
+            pass
+        results[request] = request.wait()
+    return [results[request] for request in requests]
+
+
+def late(is_late):
+    """Let other ranks wait for this one, if it *is_late*."""
+    if is_late:
+        time.sleep(0.002)
+
+
+class Beside:
+    """A thread that makes relayouts on a mesh of its own, over its own communicator. Collective over *comm*."""
+
+    def __init__(self, comm, seed, rounds=15):
+        self._comm, self._error = comm.Dup(), None
+        self._mesh = mc.create_mesh([("x", -1)], comm=self._comm)
+        self._thread = threading.Thread(target=self._work, args=(seed, rounds))
+        self._thread.start()
+
+    def _work(self, seed, rounds):
+        try:
+            layouts = [mc.Layout(axes, self._mesh) for axes in ([("x",), ()], [(), ("x",)], [(), ()])]
+            for number in range(rounds):
+                whole = array(seed + number, (7, 5), "f8")
+                source, target = layouts[number % 3], layouts[(number + 1) % 3]
+                moved = mc.relayout(mc.distribute(whole, source), target)
+                assert same_bits(moved.local, block(whole, target, self._comm.rank)), "in a second thread"
+        except Exception as error:
+            self._error = error
+
+    def end(self):
+        """Wait for the thread, and raise what it has raised."""
+        self._thread.join()
+        if self._error is not None:
+            raise self._error
+        self._mesh.close()
+        self._comm.Free()
+
+
+# -- the model --------------------------------------------------------------------------------------------------------
+
+
+def block(whole, layout, rank):
+    """Return what *rank* holds of an array, by the definition of a layout; None outside of its mesh."""
+    mesh = layout.mesh
+    if rank not in mesh.ranks:
+        return None
+    sizes = dict(mesh.dims)
+    at = dict(zip(sizes, np.unravel_index(mesh.ranks.index(rank), tuple(sizes.values())), strict=True))
+    slices = []
+    for length, names in zip(whole.shape, layout.axes, strict=True):
+        number, count = 0, 1
+        for name in names:
+            number, count = number * sizes[name] + int(at[name]), count * sizes[name]
+        even, longer = divmod(length, count)
+        start = number * even + min(number, longer)
+        slices.append(slice(start, start + even + (number < longer)))
+    return whole[(..., *slices)].copy(order="C")
+
+
+class Program:
+    """A program that makes and runs itself on one rank of a world.
+
+    Parameters
+    ----------
+    seed: what the program is made from
+    rank, size: of this rank and of the world
+    comm: the communicator of the world, or None for a simulated one
+    """
+
+    def __init__(self, seed, rank, size, comm=None):
+        self.random, self.seed, self.rank, self.size, self.comm = Random(seed), seed, rank, size, comm
+        self.lines = []
+        self.names = {"mc": mc, "np": np, "gc": gc, "rank": rank, "comm": comm, "A": array, "L": layout_of}
+        self.names.update(fails=fails, waited=waited, late=late, Beside=Beside)
+        self.model = {"np": np, "A": array, "rank": rank, "reference": reference, "device_of": self.device_of}
+        self.tensors, self.variables, self.meshes, self.closed, self.plans, self.threads = [], [], [], [], [], []
+        self.requests = {}
+        """The source of each request and where its result goes: to the name of a tensor, or None for a new one."""
+        self.dtypes = [self.random.choice(NUMBERS), self.random.choice(NUMBERS), self.random.choice(OPAQUE)]
+        self.shapes = [self.any_shape() for _ in range(3)]
+        self._count = 0
+
+    # -- the text -----------------------------------------------------------------------------------------------------
+
+    def new(self, letter):
+        """Return a new name."""
+        self._count += 1
+        return f"{letter}{self._count}"
+
+    def do(self, line, model=""):
+        """Run a step on this rank, and on whole arrays, and compare all blocks."""
+        self.lines.append(line)
+        exec(line, self.names)
+        exec(model, self.model)
+        self.compare()
+
+    def compare(self):
+        for name, whole in list(self.model.items()):
+            if not re.fullmatch(NAMES, name) or name[0] == "r":
+                continue
+            found = self.names[name]
+            if isinstance(found, mc.Variable | mc.DTensor):
+                assert (found.shape, found.dtype) == (whole.shape, whole.dtype), f"{name} is {found!r}, not {whole!r}"
+                found, whole = found.local, block(whole, found.layout, self.rank)
+            else:  # a result on each rank
+                del self.model[name], self.names[name]
+            if whole is None or found is None:
+                assert found is whole, f"{name} is {found!r}, not {whole!r}"
+            else:
+                assert same_bits(found, whole), f"{name} on this rank is {found!r}, not {whole!r}"
+
+    def report(self, failure):
+        return (
+            f"rank {self.rank} of {self.size}: seed {self.seed}, step {len(self.lines)}; "
+            f"make soak SEED={self.seed} repeats it\n{failure}\n"
+            + "the lines that the last one needs:\n    "
+            + "\n    ".join(needed(self.lines))
+            + "\nthe program:\n    "
+            + "\n    ".join(self.lines)
+        )
+
+    def forget(self, name):
+        """Delete a name here, in the model and in the lists."""
+        self.model.pop(name, None)
+        for held in (self.tensors, self.variables):
+            if name in held:
+                held.remove(name)
+
+    # -- what steps choose --------------------------------------------------------------------------------------------
+
+    def any_shape(self):
+        if self.random.random() < 0.05:
+            return self.random.choice([(260, 301), (70_001,)])  # blocks that are not always packed
+        lengths = [1, 2, 3, 4, 5, 6, 7, 8, 12] + [0, 40] * (self.random.random() < 0.1)
+        return tuple(self.random.choice(lengths) for _ in range(self.random.choice([0, 1, 1, 2, 2, 2, 2, 3, 3])))
+
+    def any_mesh(self, whole=False):
+        """Return the name of an open mesh; a new one where there are few. *whole*: with all ranks in it."""
+        fitting = [name for name in self.meshes if not whole or self.names[name].size == self.size]
+        if fitting and self.random.random() > 0.3 / len(fitting):
+            return self.random.choice(fitting)
+        count = self.size if whole or self.random.random() < 0.6 else self.random.randint(1, self.size)
+        devices = self.random.sample(range(self.size), count)
+        if self.random.random() < 0.5:
+            devices.sort()
+        dims = list(zip("xyz", self.random.choice(shapes_of(count)), strict=False))
+        name = self.new("m")
+        self.do(f"{name} = mc.create_mesh({dims}, devices={devices}, comm=comm)")
+        self.meshes.append(name)
+        return name
+
+    def any_layout(self, ndim, mesh=None, match=False):
+        """Return the text of a layout of *ndim* axes."""
+        mesh = mesh or self.any_mesh()
+        axes = [[] for _ in range(ndim)]
+        for name in self.random.sample(self.names[mesh].dim_names, len(self.names[mesh].dim_names)):
+            axis = self.random.randint(-1, ndim - 1)
+            if axis >= 0:
+                axes[axis].append(name)
+        specs = ["+".join(names) for names in axes]
+        if match and ndim and self.random.random() < 0.1:
+            specs[self.random.randrange(ndim)] = mc.MATCH
+        return f"L({mesh}, {', '.join(map(repr, specs))})" if specs else f"L({mesh})"
+
+    def any_tensor(self, fits=lambda tensor: True):
+        """Return the name of an open tensor that *fits*, or None if there is none."""
+        fitting = [name for name in self.tensors if fits(self.names[name])]
+        return self.random.choice(fitting) if fitting else None
+
+    def is_read(self, name):
+        """Return whether a request may still read the block of this tensor."""
+        return any(source == name for source, _ in self.requests.values())
+
+    def mesh_of(self, name):
+        return next(mesh for mesh in self.meshes if self.names[mesh] is self.names[name].mesh)
+
+    def device_of(self, rank, mesh):
+        """Return the device of *rank* in a mesh, by its name."""
+        ranks = self.names[mesh].ranks
+        return ranks.index(rank) if rank in ranks else None
+
+    def added(self, name):
+        self.tensors.append(name)
+        return name
+
+
+def layout_of(mesh, *specs):
+    """Return the layout of these specs: names joined by ``+``, nothing for no name, or MATCH."""
+    return mc.Layout([spec if spec == mc.MATCH else tuple(filter(None, spec.split("+"))) for spec in specs], mesh)
+
+
+def needed(lines):
+    """Return the lines that the last one needs: those that write to a name which it uses, and what they need."""
+    wanted, kept = set(re.findall(NAMES, lines[-1])), [lines[-1]]
+    for line in reversed(lines[:-1]):
+        target, equals, _ = line.partition(" = ")
+        written = set(re.findall(NAMES, target if equals else line)) | set(
+            re.findall(NAMES, line.partition("out=")[2])
+        )
+        if written & wanted:
+            wanted |= set(re.findall(NAMES, line))
+            kept.append(line)
+    return kept[::-1]
+
+
+def run_program(seed, rank, size, comm=None, steps=STEPS):
+    """Run the program of *seed* on this rank, and return how many steps it had. Collective over the world."""
+    from support.program_steps import end_program, random_step
+
+    program = Program(seed, rank, size, comm)
+    try:
+        while len(program.lines) < steps:
+            random_step(program)
+        end_program(program)
+    except Exception:
+        raise Failed(program.report(traceback.format_exc())) from None
+    return len(program.lines)
+
+
+def bytes_of(tensor):
+    return prod(tensor.shape) * tensor.dtype.itemsize
