@@ -1,8 +1,8 @@
 """Functions that make tensors: from arrays, from blocks, from a function, or filled with one value."""
 
-import pickle
 from collections.abc import Callable
 from types import EllipsisType
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
@@ -11,12 +11,13 @@ from meshcomm._arguments import as_array, as_dtype, as_shape, check_size, quote
 from meshcomm._types import Array, DType, Shape, ShapeLike
 from meshcomm.arrays.dtensor import DTensor, by_device, check_root, member
 from meshcomm.errors import DTypeError, LayoutError, MeshError, ShapeError
+from meshcomm.layouts.dtype_text import dtype_of_text, dtype_text
 from meshcomm.layouts.layout import Layout
+from meshcomm.layouts.mesh import Mesh
 from meshcomm.memory.blocks import as_bytes, new_block
 from meshcomm.memory.copies import exact_copy
 from meshcomm.ranks import agreement
 from meshcomm.ranks.calls import collective
-from meshcomm.ranks.communicator import Communicator
 from meshcomm.ranks.meshes import default_layout, location_in, location_text
 from meshcomm.ranks.teams import Location
 
@@ -303,31 +304,54 @@ def _scattered(array: ArrayLike | None, layout: Layout, here: Location, root: in
     """Return the tensor of the array that device *root* has and sends block by block. Collective over the mesh."""
     mesh, team = layout.mesh, here.team
     whole, error = np.empty(0), None
-    if here.device == root:
-        try:
-            if array is None:
-                raise ShapeError(f"the array is None, but this device, {root}, is the root and must pass the array")
-            whole = _as_array(array)
-            _check_ndim(layout, whole.shape)
-        except Exception as problem:
-            error = problem
+
+    def described() -> tuple[Shape, str]:
+        nonlocal whole
+        if array is None:
+            raise ShapeError(f"the array is None, but this device, {root}, is the root and must pass the array")
+        whole = _as_array(array)
+        _check_ndim(layout, whole.shape)
+        return whole.shape, dtype_text(whole.dtype)
+
     call = f"distribute from device {root} in {layout.sharding_specs} on {location_text(mesh)}"
-    agreement.agree(team, call, error)
+    lengths, text = told_by_root(root, described, call, mesh, here)
+    shape, local = tuple(lengths), whole
+    try:  # a rank may lack the memory, or the module of the dtype
+        if here.device == root:
+            local = _cut(whole, layout, root)
+        else:
+            local = new_block(layout.block_shape(shape, here.device), dtype_of_text(text))
+    except Exception as problem:
+        error = problem
+    agreement.agree(team, f"{call}: {shape} {text}", error)
     communicator = team.everyone.communicator()
-    shape, dtype = _described_by_root(communicator, whole, member(here, mesh, root))
     if here.device == root:
         for device in range(mesh.size):
             if device != root:
                 communicator.send(as_bytes(_cut(whole, layout, device)), member(here, mesh, device))
-        local = _cut(whole, layout, root)
     else:
-        local = new_block(layout.block_shape(shape, here.device), dtype)
         communicator.receive(as_bytes(local), member(here, mesh, root))
-    return DTensor(local, layout, shape, dtype)
+    return DTensor(local, layout, shape, local.dtype)
 
 
-def _described_by_root(communicator: Communicator, whole: Array, root: int) -> tuple[Shape, DType]:
-    """Return the shape and dtype that *whole* has on the rank *root*. Collective."""
-    mine = pickle.dumps((whole.shape, whole.dtype)) if communicator.rank == root else b""
-    shape, dtype = pickle.loads(communicator.allgather(mine)[root])
-    return shape, dtype
+def told_by_root(root: int, look: Callable[[], object], call: str, mesh: Mesh, here: Location) -> Any:
+    """Return what *look* returns on device *root*, as JSON holds it. Collective over the mesh.
+
+    What *look* raises there, all ranks raise.
+
+    Parameters
+    ----------
+    root: the device that looks
+    look: returns what JSON can hold; runs on *root* only
+    call: what the ranks compare before it
+    mesh: the mesh of *root*
+    here: the location of this rank in the mesh
+    """
+    told, error = None, None
+    if here.device == root:
+        try:
+            told = look()
+        except Exception as problem:
+            error = problem
+    agreement.agree(here.team, call, error)
+    return here.team.everyone.communicator().told(told)[member(here, mesh, root)]

@@ -33,7 +33,8 @@ def summary(found: Sequence[Flight]) -> str:
     lines += ["", f"first difference: {difference}" if difference else "the calls that both remember are the same"]
     for flight in found:
         lines += ["", f"rank {flight['rank']} on host {flight['host']}, process {flight['process']}"]
-        lines += [f"  {flight['reason'].splitlines()[0]}", f"  last calls of {len(flight['calls'])} kept:"]
+        reason = flight["reason"].partition("\n")[0]
+        lines += [f"  {reason}", f"  last calls of {len(flight['calls'])} kept:"]
         for call in flight["calls"][-_SHOWN_CALLS:]:
             ago = f"{flight['written'] - call['began']:.3f} s ago"
             lines.append(f"    {call['operation']}{_number(call['number'], call['ranks'])}, {ago}")

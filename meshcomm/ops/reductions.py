@@ -89,7 +89,7 @@ _FUNCTIONS: dict[str, Callable[..., Array]] = {"sum": np.sum, "max": np.max, "mi
 
 
 def _reduced(
-    name: str, operand: object, axis: Axis, keepdims: bool, dtype: DTypeLike | None = None, called: str = ""
+    name: str, operand: object, axis: Axis, keepdims: bool, dtype: DTypeLike | None = None, *, called: str = ""
 ) -> DTensor:
     """Return a reduction over *axis*. Collective over the mesh if a reduced axis is sharded.
 
@@ -174,7 +174,7 @@ def mean(t: DTensor, axis: Axis = None, dtype: DTypeLike | None = None, keepdims
     kind = result_dtype(np.mean, [tensor.dtype], 1) if dtype is None else as_dtype(dtype)
     # As in NumPy, float16 is added up in float32.
     wide = np.float32 if dtype is None and kind == np.float16 else kind
-    total = _reduced("sum", tensor, axis, keepdims, wide, "mean")
+    total = _reduced("sum", tensor, axis, keepdims, wide, called="mean")
     count = prod(tensor.shape[a] for a in normalised_axes(axis, tensor.ndim))
     if total.local is None:
         return DTensor(None, total.layout, total.shape, kind)

@@ -1,6 +1,5 @@
 """What the command tells about where it runs: the MPI, the launcher, the hosts and the environment variables."""
 
-import json
 import os
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -71,7 +70,7 @@ def connect_all() -> Communicator:
 def gather_hosts(communicator: Communicator) -> list[Host]:
     """Return the hosts of the ranks of *communicator*, in the order of their first ranks. Collective."""
     mine = this_host(), sorted(usable_processors())
-    return count_by_host([json.loads(text) for text in communicator.allgather(json.dumps(mine).encode())])
+    return count_by_host(communicator.told(mine))
 
 
 def count_by_host(told: Sequence[tuple[str, list[int]]]) -> list[Host]:

@@ -1,7 +1,8 @@
 """What meshcomm asks of a communicator, over MPI or simulated."""
 
+import json
 from abc import ABC, abstractmethod
-from typing import Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -69,6 +70,10 @@ class Communicator(ABC):
     @abstractmethod
     def allgather(self, message: bytes) -> list[bytes]:
         """Return the message of every rank; they may differ in length."""
+
+    def told(self, message: object) -> list[Any]:
+        """Return what every rank tells, which is whatever JSON can hold. Never pickles."""
+        return [json.loads(text) for text in self.allgather(json.dumps(message).encode())]
 
     @abstractmethod
     def broadcast(self, data: Bytes, root: int) -> None:

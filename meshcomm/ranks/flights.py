@@ -1,6 +1,7 @@
 """Flight files: what each rank did last, written when a job ends because a rank waits for too long.
 
-Each rank writes one file of JSON. ``python -m meshcomm flights`` reads those of all ranks.
+Each rank writes one file of JSON. ``python -m meshcomm flights`` reads those of all ranks. Only the user who runs the
+job may read the files, as they show paths and source lines. A file that is read may be anything.
 """
 
 import contextlib
@@ -9,11 +10,12 @@ import json
 import os
 import tempfile
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
-from typing import TypedDict
+from typing import Any, TypedDict, TypeVar, get_origin, get_type_hints
 
+from meshcomm._arguments import quote
 from meshcomm.errors import MeshcommError
 from meshcomm.ranks.abort import comm_world
 from meshcomm.ranks.missing import spans
@@ -22,8 +24,17 @@ from meshcomm.ranks.watch import watch
 FOLDER = "MESHCOMM_FLIGHTS"
 """The environment variable that names the folder of the flight files; 0 is none."""
 
+_LARGEST_FILE = 2**24
+"""Bytes: a flight file that is larger is none. Those of 64 calls and a dozen threads have some 20 KiB."""
+
+_MOST_RANKS = 2**24
+"""No job has more ranks; a file that says so is no flight file."""
+
 _JOBS = ("SLURM_JOB_ID", "PMIX_NAMESPACE", "PBS_JOBID", "LSB_JOBID")
 """Environment variables with which batch systems and launchers name a job."""
+
+
+T = TypeVar("T")
 
 
 class Flown(TypedDict):
@@ -56,12 +67,16 @@ class Flight(TypedDict):
 
 def folder() -> Path | None:
     """Return the folder for the flight files of this job, or None if there are to be none."""
-    name = os.environ.get(FOLDER, "")
+    name = _folder_of_user()
     if name:
         return Path(name) if name != "0" else None
     # Without a name for the job: all ranks of a host have the same launcher.
     job = next((os.environ[variable] for variable in _JOBS if os.environ.get(variable)), f"{os.getppid()}")
     return Path(tempfile.gettempdir()) / f"meshcomm-{job.replace('/', '-')}"
+
+
+def _folder_of_user() -> str:
+    return os.environ.get(FOLDER, "")
 
 
 @cache
@@ -74,11 +89,13 @@ def write(reason: str) -> str:
     written = _first_time()
     if not written:
         written.append("")
-        with contextlib.suppress(OSError):
-            where = folder()
-            if where is not None:
+        where = folder()
+        if where is not None:
+            try:
                 _write(where, reason)
                 written[0] = f"\n  What each rank did last: python -m meshcomm flights {where}"
+            except OSError as error:
+                written[0] = f"\n  What this rank did last could not be written: {error}"
     return written[0]
 
 
@@ -86,13 +103,15 @@ def _write(where: Path, reason: str) -> None:
     if not where.is_dir():
         with contextlib.suppress(FileExistsError):
             where.mkdir(mode=0o700, parents=True)
-    if where.is_symlink() or where.stat().st_uid != os.getuid():
+    # Others know the name of a folder of ours in a folder of everybody, and may have made it first.
+    if not _folder_of_user() and (where.is_symlink() or where.stat().st_uid != os.getuid()):
         raise PermissionError(f"{where} belongs to somebody else")
     flight = _flight(reason)
     path = where / f"rank-{flight['rank']}.json"
-    new = where / f".{path.name}.{os.getpid()}"
-    new.write_text(json.dumps(flight, indent=1))
-    new.replace(path)
+    # A new file that only this user may read; it is never one that somebody else has put there, nor behind a link.
+    with tempfile.NamedTemporaryFile("w", dir=where, prefix=f".{path.name}.", delete=False) as new:
+        json.dump(flight, new, indent=1)
+    Path(new.name).replace(path)
 
 
 def _flight(reason: str) -> Flight:
@@ -134,13 +153,39 @@ def read(folder: Path) -> list[Flight]:
     found: list[Flight] = []
     for path in folder.glob("rank-*.json"):
         try:
-            flight = json.loads(path.read_text())
-            found.append(Flight(**{name: flight[name] for name in Flight.__annotations__}))  # type: ignore[typeddict-item]
-        except (ValueError, KeyError, TypeError) as error:
-            raise MeshcommError(f"{path} is no flight file: {type(error).__name__}: {error}") from None
+            found.append(_read(path))
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError, OSError) as error:
+            raise MeshcommError(f"{path} is no flight file: {quote(error)}") from None
     if not found:
         raise MeshcommError(f"there are no flight files in {folder}; a rank writes rank-NUMBER.json there")
     return sorted(found, key=lambda flight: flight["rank"])
+
+
+def _read(path: Path) -> Flight:
+    """Return what is in a file; one of several errors if that is no flight."""
+    if not path.is_file() or path.stat().st_size > _LARGEST_FILE:
+        raise ValueError(f"it must be a file of at most {_LARGEST_FILE} bytes")
+    told = json.loads(path.read_text())
+    flight = _plain(told, Flight)
+    if not 0 <= flight["rank"] < flight["size"] <= _MOST_RANKS:
+        raise ValueError(f"there is no rank {flight['rank']} of {flight['size']}")
+    flight["calls"] = [_plain(call, Flown) for call in told["calls"]]
+    return flight
+
+
+def _plain(told: Mapping[str, Any], form: type[T]) -> T:
+    """Return the entries that *form* has, if they are of its types; texts without what steers a terminal."""
+    entries = {}
+    for name, kind in get_type_hints(form).items():
+        value = float(told[name]) if kind is float else told[name]
+        if not isinstance(value, get_origin(kind) or kind):
+            raise TypeError(f"{name} is a {type(value).__name__}")
+        entries[name] = _printable(value) if isinstance(value, str) else value
+    return form(**entries)
+
+
+def _printable(text: str) -> str:
+    return "".join(letter if letter.isprintable() or letter == "\n" else "?" for letter in text)
 
 
 def first_difference(flights: Iterable[Flight]) -> str:

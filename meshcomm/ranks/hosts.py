@@ -48,7 +48,7 @@ def agreed_machine(communicator: Communicator, ranks: Ranks) -> tuple[Machine, b
             mine["constants"] = stored_constants()
         except MeshError as error:
             mine["error"] = str(error)
-    told = [json.loads(text) for text in communicator.allgather(json.dumps(mine).encode())]
+    told = communicator.told(mine)
     if "error" in told[0]:
         raise MeshError(told[0]["error"])
     nodes = first_on_host([its["host"] for its in told])

@@ -16,12 +16,11 @@ the same, so all agree on what comes next:
 3. whether it could map the pools of its local peers
 """
 
-import json
 import math
 import os
 import re
 from collections.abc import Sequence
-from typing import Any, TypedDict
+from typing import TypedDict
 
 from meshcomm._arguments import quote
 from meshcomm.errors import MeshcommError
@@ -79,7 +78,7 @@ def open_rendezvous(
     for each other, they let MPI make progress.
     """
     me = communicator.rank
-    everyone: list[Introduction] = _told(communicator, _introduction())
+    everyone: list[Introduction] = communicator.told(_introduction())
     error = next((its["error"] for its in everyone if its["error"]), None)
     if error is not None:
         raise MeshcommError(error)
@@ -88,9 +87,9 @@ def open_rendezvous(
         return None, None
     peers = _local_peers(everyone, me)
     offer = _offer(_obstacle(everyone, me), _neighbours(everyone, me))
-    offers: list[Offer] = _told(communicator, offer)
+    offers: list[Offer] = communicator.told(offer)
     memories, obstacle = _mapped([(everyone[rank]["pid"], offers[rank]) for rank in peers], peers.index(me))
-    obstacles: list[str] = _told(communicator, obstacle)
+    obstacles: list[str] = communicator.told(obstacle)
     nodes = _nodes(everyone, obstacles)
     reason = next((obstacles[peer] for peer in peers if obstacles[peer]), "")
     if reason:
@@ -123,11 +122,6 @@ def _note(reason: str) -> None:
     global _why_not
     if _why_not != "":
         _why_not = reason
-
-
-def _told(communicator: Communicator, message: object) -> list[Any]:
-    """Return the *message* of every rank. Collective over *communicator*."""
-    return [json.loads(text) for text in communicator.allgather(json.dumps(message).encode())]
 
 
 def _introduction() -> Introduction:

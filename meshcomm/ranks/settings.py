@@ -1,6 +1,5 @@
 """Environment variables that all ranks must have alike."""
 
-import json
 import os
 
 from meshcomm._types import Ranks
@@ -18,7 +17,7 @@ def compared_settings(communicator: Communicator, ranks: Ranks) -> list[str]:
     ``MeshError`` on all ranks if an environment variable differs between them.
     """
     mine = [os.uname().nodename, *(os.environ.get(name) for name in ALIKE)]
-    told = [json.loads(text) for text in communicator.allgather(json.dumps(mine).encode())]
+    told = communicator.told(mine)
     for number, name in enumerate(ALIKE, 1):
         values: dict[str | None, list[int]] = {}
         for rank, its in zip(ranks, told, strict=True):

@@ -1,7 +1,6 @@
 """LayoutMap: rules that give the variables of a model their layouts by name."""
 
 import operator
-import pickle
 import re
 from collections.abc import Callable, ItemsView, Iterable, Iterator, KeysView, Mapping, MutableMapping, ValuesView
 from contextlib import AbstractContextManager
@@ -13,10 +12,13 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from meshcomm._arguments import as_array, quote
-from meshcomm.arrays.create import distribute
-from meshcomm.errors import LayoutError, MeshcommError, MeshError
+from meshcomm.arrays.create import distribute, told_by_root
+from meshcomm.arrays.dtensor import check_root
+from meshcomm.errors import LayoutError, MeshError
 from meshcomm.layouts.layout import Layout
 from meshcomm.layouts.mesh import Mesh
+from meshcomm.ranks.calls import collective
+from meshcomm.ranks.meshes import location_text
 from meshcomm.training.patterns import Mode, Pattern
 from meshcomm.training.scopes import scope
 
@@ -323,15 +325,13 @@ class LayoutMap(MutableMapping[str, Layout]):
         """Return the tree of *root*, with its number of axes for each array. Collective over the map's mesh."""
         if self._mesh is None:
             raise LayoutError("to distribute from a root, a LayoutMap must have a mesh: LayoutMap(mesh)")
-        message = None
-        if self._mesh.rank == root:
-            message = np.frombuffer(pickle.dumps(_outcome(lambda: _each(tree, self._checked_ndim))), np.uint8)
-        received = distribute(message, Layout.replicated(self._mesh, 1), root).local
-        assert received is not None
-        ndims: Nested | MeshcommError = pickle.loads(received.tobytes())
-        if isinstance(ndims, MeshcommError):
-            raise ndims
-        return ndims
+        check_root(root, self._mesh)
+        with collective("LayoutMap.distribute", self._mesh) as here:
+            if here is None:
+                raise MeshError("ranks outside of the mesh do not learn the tree of root: call it on its ranks only")
+            call = f"LayoutMap.distribute from device {root} on {location_text(self._mesh)}"
+            ndims: Nested = told_by_root(root, lambda: _each(tree, self._checked_ndim), call, self._mesh, here)
+            return ndims
 
     def _checked_ndim(self, path: Path, array: object) -> int:
         """Return the number of axes of an array on root, after checking what only root can see."""
@@ -548,11 +548,3 @@ def _checked_key(key: object, path: Path) -> str:
 def _at(tree: Any, path: Path) -> ArrayLike:
     leaf: ArrayLike = reduce(operator.getitem, path, tree)
     return leaf
-
-
-def _outcome(function: Callable[[], Nested]) -> Nested | MeshcommError:
-    """Return what *function* returns, or the MeshcommError that it raises."""
-    try:
-        return function()
-    except MeshcommError as error:
-        return error

@@ -12,11 +12,13 @@ from itertools import islice
 import pytest
 
 import meshcomm as mc
+from meshcomm.layouts.dtype_text import dtype_of_text, dtype_text
 from meshcomm.ranks import abort, hosts, rendezvous
 from meshcomm.training.patterns import Pattern
 from support.inputs import texts, wires
 from support.patience import cpu_factor
 from support.sampling import inputs
+from support.strategies import DTYPES
 
 MESHES = [
     mc.Mesh(range(4), [("x", 2), ("y", 2)]),
@@ -127,6 +129,24 @@ PARSERS = {
     "mesh wire form": (mc.Mesh.from_proto, wires([each.serialized_string() for each in MESHES])),
     "layout of bytes": (mc.Layout.from_str, wires([each.serialized_string() for each in LAYOUTS])),
     "topology wire form": (mc.Topology, wires([each.serialized() for each in TOPOLOGIES])),
+    "dtype text": (
+        dtype_of_text,
+        texts(
+            [dtype_text(dtype) for dtype in DTYPES],
+            [
+                '"|O"',
+                '"i4,f8"',
+                '{"ml_dtypes": "finfo"}',
+                '{"base":',
+                '"names": ["a"]',
+                "null",
+                "true",
+                "NaN",
+                "[[",
+                "{}",
+            ],
+        ),
+    ),
     "pattern": (pattern, texts(PATTERNS, PATTERN_WORDS)),
     "MESHCOMM_SHARED_MEMORY": (setting("MESHCOMM_SHARED_MEMORY", rendezvous._limit), texts(SIZES, ["K", "GiB", "T"])),
     "MESHCOMM_TIMEOUT": (setting("MESHCOMM_TIMEOUT", abort.timeout_seconds), texts(SIZES, ["e", "inf", "nan"])),

@@ -1,7 +1,9 @@
 """Jobs whose ranks share memory: nothing is left behind."""
 
+import os
 import signal
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -48,6 +50,16 @@ def test_jobs_that_go_well(job, ranks, case, environment):
     finished = job(ranks, case, **environment)
     assert finished.code == 0, finished
     assert finished.text.count("as expected") == ranks, finished
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as another user")
+@pytest.mark.parametrize("named", [False, True])
+def test_another_user_can_read_neither_blocks_nor_flight_files(job, named):
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)  # not that of pytest, which nobody else may enter
+        finished = job(2, "another_user", TMPDIR=folder, MESHCOMM_FLIGHTS=folder if named else "")
+    assert finished.code == 0, finished
+    assert finished.text.count("as expected") == 2, finished
 
 
 def test_a_rank_that_is_killed_leaves_nothing(job):

@@ -1,5 +1,8 @@
 """DTensor under mpiexec: constructors, root, memory of any order, and errors on all ranks."""
 
+import pickle
+from contextlib import contextmanager
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -10,7 +13,7 @@ import meshcomm as mc
 from meshcomm import CollectiveMismatch, DTypeError, Layout, LayoutError, MeshError, ShapeError
 from support.reference import blocks_of, numbered, random_bits, same_bits
 from support.sampling import examples
-from support.strategies import relayouts, strided
+from support.strategies import DTYPES, relayouts, strided
 from support.verdicts import agree_raises, agreed
 
 RANK, SIZE = MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size
@@ -50,6 +53,51 @@ def test_every_constructor(relayout, dtype, root, data):
     whole = tensor.to_numpy(root=root)
     assert (whole is None) == (root != RANK)
     assert whole is None or same_bits(whole, array)
+
+
+@pytest.fixture
+def no_pickles(monkeypatch):
+    """A context in which pickle, and that of mpi4py, raise an error."""
+
+    def refuse(*args, **kwargs):
+        raise AssertionError("something is pickled")
+
+    @contextmanager
+    def context():
+        with monkeypatch.context() as patch:
+            for name in ("dumps", "loads", "dump", "load", "Pickler", "Unpickler"):
+                patch.setattr(pickle, name, refuse)
+            MPI.pickle.__init__(refuse, refuse)
+            try:
+                yield
+            finally:
+                MPI.pickle.__init__()  # as it was at first
+
+    return context
+
+
+def test_nothing_is_pickled(no_pickles):
+    with no_pickles():
+        mesh = line()
+        rows = Layout(["x"], mesh)
+        for dtype in DTYPES:
+            array = random_bits((7,), dtype) if RANK == SIZE - 1 else None
+            tensor = mc.relayout(mc.distribute(array, rows, root=SIZE - 1), Layout([U], mesh))
+            assert tensor.dtype == dtype
+        with pytest.raises(ShapeError):
+            mc.distribute(None, rows, root=0)
+        rules = mc.LayoutMap(mesh)
+        rules[".*kernel"] = rows
+        tree = rules.distribute({"kernel": np.arange(7), "deep": {"bias": 1.0}} if RANK == 0 else None, root=0)
+        assert (tree["kernel"].shape, tree["deep"]["bias"].shape) == ((7,), ())
+        with pytest.raises(LayoutError):
+            rules.distribute({"kernel": np.eye(2)} if RANK == 0 else None, root=0)
+        assert mc.from_local(np.zeros(2), rows).shape == (2 * SIZE,)
+        assert sum(tree["kernel"].to_numpy()) == 21
+        mc.barrier(mesh)
+        mesh.close()
+        with pytest.raises(AssertionError, match="something is pickled"):
+            MPI.COMM_SELF.bcast(object())
 
 
 @pytest.mark.parametrize("dims", [1, 2])

@@ -64,6 +64,21 @@ READS_ENVIRONMENT = ("ranks",)
 CREATES_COMMUNICATORS = ("ranks",)
 CREATORS = {"Dup", "Split", "Create", "Create_group", "Split_type", "Clone", "Create_cart", "Idup", "Free"}
 
+PICKLES = "_pickles.py"
+"""The file that lets pickles of public objects load."""
+PICKLERS = (
+    *("pickle", "_pickle", "pickletools", "copyreg", "shelve", "marshal", "dill", "cloudpickle", "joblib"),
+    *("multiprocessing", "mpi4py.futures", "mpi4py.util"),
+)
+PICKLING = {
+    *("bcast", "gather", "scatter", "allgather", "alltoall", "reduce", "allreduce", "scan", "exscan"),
+    *("send", "bsend", "ssend", "isend", "ibsend", "issend", "recv", "irecv", "sendrecv", "mprobe", "improbe"),
+    *("neighbor_allgather", "neighbor_alltoall", "Get_pickle", "loads", "dumps"),
+}
+"""Methods of mpi4py, and of modules that pickle."""
+COMMUNICATORS = ("communicator", "_channel", "json")
+"""What methods of ours with such names are called on."""
+
 CHOOSES = "transport/choose.py"
 WAYS = ("transport/packed.py", "transport/in_place.py", "transport/relay.py")
 """The ways in which bytes go. Only the file that chooses makes them."""
@@ -293,6 +308,36 @@ def only_ranks_know_mpi(tree):
         for number, line in enumerate(path.read_text().splitlines(), 1):
             if re.search(r"mpi4py|\bMPI_[A-Z]|cimport numpy", line):
                 yield f"{path.relative_to(tree.root)}:{number}: {line.strip()}"
+
+
+def nothing_is_pickled(tree):
+    """Bytes of another rank, or of a file, never become objects of Python by themselves."""
+    for module in tree.modules:
+        if module.file == PICKLES:
+            continue
+        own = names_defined_in(module)
+        yield from (
+            f"{module.file}:{found.line} imports {found.module}"
+            for found in module.imports
+            if any(within(found.module, name) or within(f"{found.module}.{found.name}", name) for name in PICKLERS)
+        )
+        for node in ast.walk(module.ast):
+            if not isinstance(node, ast.Call):
+                continue
+            if any(keyword.arg == "allow_pickle" for keyword in node.keywords):
+                yield f"{module.file}:{node.lineno} passes allow_pickle"
+            method = getattr(node.func, "attr", "")
+            if method in PICKLING and receiver(node.func.value) not in (*COMMUNICATORS, "self" * (method in own)):
+                yield f"{module.file}:{node.lineno} calls {ast.unparse(node.func)}"
+    for path in tree.compiled:
+        if re.search(r"\bpickle\b(?!=)", re.sub(r"#.*", "", path.read_text())):
+            yield f"{path.relative_to(tree.root)} pickles"
+
+
+def receiver(node):
+    """Return the last name of what a method is called on: c of ``a.b.c``, and of ``c()``."""
+    node = node.func if isinstance(node, ast.Call) else node
+    return getattr(node, "attr", getattr(node, "id", ""))
 
 
 def only_ranks_read_the_environment(tree):
@@ -652,6 +697,7 @@ LAWS = (
     no_circles_of_folders,
     hooks_are_few_and_known,
     only_ranks_know_mpi,
+    nothing_is_pickled,
     only_ranks_read_the_environment,
     only_one_file_chooses_the_way,
     private_names_stay_private,

@@ -6,6 +6,7 @@ Cases that go well print "as expected" on every rank.
 import os
 import resource
 import signal
+import subprocess
 import sys
 
 import numpy as np
@@ -14,8 +15,8 @@ from mpi4py import MPI
 from meshcomm._kernels import BoxCopies
 from meshcomm.memory import pools
 from meshcomm.memory._rendezvous import Routes
+from meshcomm.ranks import flights, watchdog
 from meshcomm.ranks import rendezvous as sharing
-from meshcomm.ranks import watchdog
 from meshcomm.ranks.mpi import MPICommunicator
 
 comm = MPI.COMM_WORLD.Dup()
@@ -157,6 +158,31 @@ def no_such_file():
     assert sharing.describe().startswith("off")
     sharing._offer = own
     gathered(opened())
+    expected()
+
+
+def another_user():
+    """Root and this user can open what this process has; another user cannot."""
+    rendezvous = opened()
+    source, _ = gathered(rendezvous)
+    secret = b"a secret of this user"
+    source[: len(secret)] = np.frombuffer(secret, np.uint8)
+    flights.write("to see who may read it")
+    me, folder = f"/proc/{os.getpid()}", flights.folder()
+    paths = [f"{me}/fd/{pools.shared.fd}", f"{me}/maps", f"{me}/mem", folder / f"rank-{RANK}.json"]
+
+    def read(path, **user):
+        return subprocess.run(["head", "-c", "10000000", path], capture_output=True, check=False, **user)
+
+    assert secret in read(paths[0]).stdout
+    assert read(paths[3]).stdout
+    nobody = {"user": 65534, "group": 65534, "extra_groups": []}
+    assert b"State" in read(f"{me}/status", **nobody).stdout, "the test can look at all"
+    for path in paths:
+        seen = read(path, **nobody)
+        assert b"denied" in seen.stderr, (path, seen)
+        assert seen.stdout == b"", (path, seen)
+    comm.Barrier()
     expected()
 
 
