@@ -9,7 +9,6 @@ import faulthandler
 import os
 import select
 import signal
-import sys
 import threading
 import time
 from functools import cache
@@ -121,8 +120,7 @@ class _Watchdog:
     def _wait(self, call: Call) -> None:
         """Look after a rank that waits in *call*: ask who is missing, warn, and end the job."""
         team = call[1]
-        guarded = team is None or team.world.guarded
-        if not guarded or (watch.calls and watch.since >= self._timeout / 3 and not _is_inside()):
+        if team is not None and not team.world.guarded:
             return
         waited, text = watch.since, _text(call)
         roll_call = roll_call_for(team) if team is not None else None
@@ -184,17 +182,3 @@ def _text(call: Call) -> str:
     if team is None:
         return text
     return f"{text} with {len(team.ranks)} ranks" + (f", call {abs(number)} on these" if number else "")
-
-
-def _is_inside() -> bool:
-    """Return whether a thread of this process is in a function of meshcomm, besides the watchdog.
-
-    A signal handler may raise an exception between two lines of a call, which then looks as if it went on.
-    """
-    package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    for thread, frame in sys._current_frames().items():
-        while thread != threading.get_ident() and frame is not None:
-            if frame.f_code.co_filename.startswith(package):
-                return True
-            frame = frame.f_back  # type: ignore[assignment]
-    return False

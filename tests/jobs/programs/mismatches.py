@@ -87,15 +87,11 @@ class Calls:
 
     def all_to_all(self):
         parts = [np.split(array, self.size, 0)[self.me] for array in self.everywhere()]
-        return np.array_equal(
-            mc.all_to_all(self.block, self.everyone, 1, 0, self.size), np.concatenate(parts, axis=1)
-        )
+        return np.array_equal(mc.all_to_all(self.block, self.everyone, 1, 0, self.size), np.concatenate(parts, axis=1))
 
     def all_to_all_of_other_axes(self):
         parts = [np.split(array, self.size, 1)[self.me] for array in self.everywhere()]
-        return np.array_equal(
-            mc.all_to_all(self.block, self.everyone, 0, 1, self.size), np.concatenate(parts, axis=0)
-        )
+        return np.array_equal(mc.all_to_all(self.block, self.everyone, 0, 1, self.size), np.concatenate(parts, axis=0))
 
     def all_to_all_in_other_order(self):
         order = list(reversed(range(self.size)))
