@@ -45,7 +45,7 @@ KERNEL := $(sort $(shell find meshcomm -name '*.pyx' -o -name '*.pxd' -o -name '
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help run test test-all test-pure test-slow test-mpi test-jobs test-unshared check format asan fuzz soak variants \
+.PHONY: help run test test-all test-pure test-slow test-mpi test-jobs test-unshared check format asan fuzz soak resources variants \
     variant-no-simd variant-streams bench bench-compare examples clean
 
 help:
@@ -62,6 +62,7 @@ help:
 	@echo "make asan       the tests of the compiled modules under the address and undefined-behaviour sanitizers"
 	@echo "make fuzz       INPUTS=$(INPUTS) generated inputs for each parser: text, wire forms, patterns, settings"
 	@echo "make soak       MINUTES=$(MINUTES) of random programs compared with NumPy, on real and simulated ranks; SEED=N repeats one"
+	@echo "make resources  20,000 assignments, 100,000 relayouts and 10,000 meshes leave nothing behind: hours on few cores"
 	@echo "make bench      benchmarks against memcpy, mpi4py and what of the peers is installed; BENCH=--full for all sizes"
 	@echo "make bench-compare BASE=COMMIT  compare the speed of COMMIT with that of these files; BENCH=--quick for a part"
 	@echo "make variants   tests of the kernel without SSE2, and writing past the caches always"
@@ -116,6 +117,9 @@ SEED :=
 PROGRAMS :=
 soak: $(READY)
 	@$(PYTEST) -x --soak $(MINUTES) $(SEED:%=--seed %) $(PROGRAMS:%=--programs %) tests/jobs/test_soak.py -k programs
+
+resources: $(READY)
+	@$(PYTEST) --patience 4 --resources tests/jobs/test_resources.py
 
 test-unshared: $(READY)
 	@echo "MPI tests with MPI=$(MPI), 3 ranks that share no memory"
