@@ -46,7 +46,7 @@ KERNEL := $(sort $(shell find meshcomm -name '*.pyx' -o -name '*.pxd' -o -name '
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 .PHONY: help run test test-all test-pure test-slow test-mpi test-jobs test-scenarios test-mismatches test-unshared \
-    check format asan fuzz soak variants variant-no-simd variant-streams bench bench-compare examples clean
+    check format asan fuzz soak resources variants variant-no-simd variant-streams bench bench-compare examples clean
 
 help:
 	@echo "make run        set up, then run the terrain example on N=4 ranks"
@@ -61,9 +61,10 @@ help:
 	@echo "make check      linters and types"
 	@echo "make format     format the sources"
 	@echo "make examples   all examples with 1, 2 and 4 ranks, and 8 where they need it"
-	@echo "make asan       the tests of the compiled modules under the address and undefined-behaviour sanitizers"
+	@echo "make asan       the tests of the compiled modules and of MPI under the sanitizers; SAN_RANKS=4 for 4 ranks"
 	@echo "make fuzz       INPUTS=$(INPUTS) generated inputs for each parser: text, wire forms, patterns, settings"
 	@echo "make soak       MINUTES=$(MINUTES) of random programs compared with NumPy, on real and simulated ranks; SEED=N repeats one"
+	@echo "make resources  20,000 assignments, 100,000 relayouts and 10,000 meshes leave nothing behind: hours on few cores"
 	@echo "make bench      benchmarks against memcpy, mpi4py and what of the peers is installed; BENCH=--full for all sizes"
 	@echo "make bench-compare BASE=COMMIT  compare the speed of COMMIT with that of these files; BENCH=--quick for a part"
 	@echo "make variants   tests of the kernel without SSE2, and writing past the caches always"
@@ -127,6 +128,9 @@ SEED :=
 PROGRAMS :=
 soak: $(READY)
 	@$(PYTEST) -x --soak $(MINUTES) $(SEED:%=--seed %) $(PROGRAMS:%=--programs %) tests/jobs/test_soak.py -k programs
+
+resources: $(READY)
+	@$(PYTEST) --patience 4 --resources tests/jobs/test_resources.py
 
 test-unshared: $(READY)
 	@echo "MPI tests with MPI=$(MPI), 3 ranks that share no memory"
@@ -192,17 +196,19 @@ SAN_FLAGS := -O1 -g -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sa
 SAN_FLAGS += -DMESHCOMM_STREAM_FROM=4096
 # Without measuring the memory of the process.
 SAN_TESTS := tests/memory tests/ranks/test_shared_memory.py tests/jobs/test_shared_memory.py tests/arrays/test_compile.py \
-    -k "not process_holds"
+    tests/arrays/test_random_programs.py -k "not process_holds"
 SAN_LIBS = $(shell $(SAN_CC) -print-file-name=libasan.so) $(shell $(SAN_CC) -print-file-name=libubsan.so)
 SAN_RUN = env LD_PRELOAD="$(SAN_LIBS)" PYTHONMALLOC=malloc ASAN_OPTIONS=detect_leaks=0 PYTHONPATH=$(abspath $(SAN)) \
     $(BIN)/python -P -m pytest -q --patience 8
 
+# How many ranks: a longer run takes 4. SAN_TESTS="--ignore=tests/mpi tests" are all tests in one process.
+SAN_RANKS := 2
 asan: $(call copied,asan)
 	$(call COPY_PYTHON,asan)
 	@echo "Tests under the sanitizers, in one process"
 	@$(SAN_RUN) $(SAN_TESTS)
-	@echo "Tests under the sanitizers, 2 ranks"
-	@$(MPIEXEC) -n 2 $(SAN_RUN) --only-mpi tests/mpi
+	@echo "Tests under the sanitizers, $(SAN_RANKS) ranks"
+	@$(MPIEXEC) -n $(SAN_RANKS) $(SAN_RUN) --only-mpi tests/mpi
 
 # Copies with kernels that seldom run on this machine: without SSE2, and writing past the caches always.
 variants: variant-no-simd variant-streams

@@ -202,8 +202,13 @@ class DTensor(NDArrayOperatorsMixin):
     def __deepcopy__(self, memo: dict[int, object]) -> "DTensor":
         return self.copy()
 
-    def __bool__(self) -> NoReturn:
-        raise TypeError("the truth of a DTensor is on no single rank: use t.local or t.to_numpy()")
+    def __bool__(self) -> bool:
+        if self.ndim == 0:
+            return bool(self.item())
+        raise TypeError("the truth of a DTensor with axes is on no single rank: use t.local or t.to_numpy()")
+
+    def __format__(self, spec: str) -> str:
+        return format(self.item(), spec) if spec and self.ndim == 0 else format(str(self), spec)
 
     def __repr__(self) -> str:
         mesh = ", ".join(f"{name}={size}" for name, size in self.mesh.dims)

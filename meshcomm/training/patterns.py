@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from re import _compiler, _parser  # type: ignore[attr-defined]  # which the stubs of typeshed leave out
-from typing import Literal, NamedTuple, TypeAlias, TypeVar
+from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar
 
 from meshcomm._arguments import quote
 from meshcomm.errors import LayoutError
@@ -104,6 +104,13 @@ class Pattern:
         self._readers: dict[str, int] = {}
         with _errors_of_ours(text):
             self._prepare()
+
+    def __reduce__(self) -> tuple[type["Pattern"], tuple[str, Mode]]:
+        return Pattern, (self.text, self._mode)
+
+    def __setstate__(self, state: tuple[None, dict[str, Any]]) -> None:
+        """Take the state of a pickle from before, which has other fields."""
+        self.__init__(state[1]["text"], state[1]["_mode"])  # type: ignore[misc]
 
     def _prepare(self) -> None:
         """Make the graph, if the pattern can have one, and what `re` makes of the pattern."""

@@ -20,7 +20,7 @@ SETTINGS = [(ranks, memory) for memory in ("shared", "unshared", "simulated") fo
 FEW = 5  # programs of each setting, in a run of all tests
 MINUTE = 60  # seconds that a job of a soak goes on
 TIMEOUT = 60  # seconds that a rank may wait for others, of an idle machine
-THREADS = 3  # jobs with two threads on one mesh for each setting
+THREADS = 2  # jobs with two threads on one mesh for each setting
 
 
 def pytest_generate_tests(metafunc):

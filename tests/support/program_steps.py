@@ -44,7 +44,7 @@ def make(p):
     elif way == "callback":
         line = f"mc.from_callback({shape}, {dtype!r}, {layout}, lambda s: {made}[s])"
     elif way == "local":
-        block = f"{made}[{layout}.block_slices({shape}, {mesh}.rank)]"
+        block = f"{made}[(..., *{layout}.block_slices({shape}, {mesh}.rank))]"
         line = f"mc.from_local({block} if {mesh}.rank is not None else A(0, (0,), {dtype!r}), {layout}, {shape})"
     else:
         line = f"mc.{'relayout' if way == 'relayout' else 'distribute'}({made}, {layout})"

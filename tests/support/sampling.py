@@ -23,6 +23,7 @@ def pytest_addoption(parser):
     parser.addoption("--soak", type=int, metavar="MINUTES", help="run random programs for so long, and many calls")
     parser.addoption("--seed", type=int, metavar="N", help="begin with the random program of this seed")
     parser.addoption("--programs", type=int, metavar="N", help="run N random programs in each setting")
+    parser.addoption("--resources", action="store_true", help="make as many calls as resources must bear")
 
 
 def pytest_configure(config):
