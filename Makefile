@@ -163,6 +163,7 @@ examples: $(READY)
 bench: $(READY)
 	@MPIEXEC="$(MPIEXEC)" $(BIN)/python benchmarks/run.py $(BENCH)
 	@$(BIN)/python benchmarks/kernels.py
+	@MPIEXEC="$(MPIEXEC)" $(BIN)/python benchmarks/checks.py
 
 bench-compare: $(READY)
 	@MPIEXEC="$(MPIEXEC)" $(BIN)/python benchmarks/compare.py $(BENCH) $(if $(BASE),"$(BASE)",$(error \

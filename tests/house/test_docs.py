@@ -115,7 +115,14 @@ def test_links_are_found():
     assert sum(len(re.findall(r"\]\([^)]+\)", page.read_text(encoding="utf-8"))) for page in PAGES) > 20
 
 
-@pytest.mark.parametrize("name", ["run", "test", "test-4", "check", "format", "asan", "bench"])
+@pytest.mark.parametrize("page", ["SECURITY.md", "docs/reliability.md"])
+def test_pages_name_tests_that_exist(page):
+    paths = set(re.findall(r"`(tests/[\w/.]+)`", text(page)))
+    assert len(paths) > 4
+    assert [path for path in paths if not (ROOT / path).exists()] == []
+
+
+@pytest.mark.parametrize("name", ["run", "test", "test-4", "check", "format", "asan", "bench", "soak", "fuzz"])
 def test_make_targets_that_pages_name_exist(name):
     rule = re.sub(r"-\d+$", "-%", name)
     assert re.search(rf"^{rule}:", text("Makefile"), re.MULTILINE)
