@@ -137,7 +137,10 @@ class _Watchdog:
             self._end(roll_call, f"it has waited {waited:.0f} s in {text}, but {report.ended}{missing}")
         if waited >= self._timeout:
             limit = f"longer than MESHCOMM_TIMEOUT={self._timeout:g}"
-            self._end(roll_call, f"it has waited {waited:.0f} s in {text}, {limit}{missing or (_HINT if roll_call is None else '')}")
+            self._end(
+                roll_call,
+                f"it has waited {waited:.0f} s in {text}, {limit}{missing or (_HINT if roll_call is None else '')}",
+            )
         self._end_if_interrupted(roll_call, text)
         self._warn(text, report, missing)
 
@@ -174,8 +177,8 @@ class _Watchdog:
 
 
 _HINT = (
-    ". These ranks have not communicated yet, so nothing is known of the others: python -m meshcomm run tells which ranks "
-    "have ended"
+    ". These ranks have not communicated yet, so nothing is known of the others: "
+    "python -m meshcomm run tells which ranks have ended"
 )
 
 
