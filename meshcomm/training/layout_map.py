@@ -225,6 +225,11 @@ class LayoutMap(MutableMapping[str, Layout]):
         copied._layouts, copied._patterns = self._layouts.copy(), self._patterns.copy()
         return copied
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Take the state of a pickle; what patterns hold may be that of another version."""
+        self.__dict__.update(state)
+        self._patterns = {rule: Pattern(rule, self._mode) for rule in self._layouts}
+
     def keys(self) -> KeysView[str]:
         """Return a view on the keys, in the order of insertion."""
         return self._layouts.keys()

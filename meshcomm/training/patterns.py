@@ -109,8 +109,8 @@ class Pattern:
         return Pattern, (self.text, self._mode)
 
     def __setstate__(self, state: tuple[None, dict[str, Any]]) -> None:
-        """Take the state of a pickle from before, which has other fields."""
-        self.__init__(state[1]["text"], state[1]["_mode"])  # type: ignore[misc]
+        """Take the state of an older pickle, which has other fields, and no mode: the map that holds it has."""
+        self.__init__(state[1]["text"])  # type: ignore[misc]
 
     def _prepare(self) -> None:
         """Make the graph, if the pattern can have one, and what `re` makes of the pattern."""
