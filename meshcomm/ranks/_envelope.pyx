@@ -3,8 +3,8 @@
 """The envelope of a collective call: what begins and ends with it, as a context; knows no MPI.
 
 Its two methods are C, for one reason: Python runs the handler of a signal, which may raise an exception, only between
-two steps of its own. So a handler never finds a call half begun or half ended. No call is left behind in `watch.calls`,
-where the watchdog would take it for one that goes on.
+two steps of its own. So a handler never finds a call half begun or half ended. No call is left behind in
+`watch.calls`, where the watchdog would take it for one that goes on.
 """
 
 from time import monotonic
