@@ -144,8 +144,9 @@ def test_a_block_that_is_resized(job, shared):
 
 
 def test_each_rank_writes_what_it_did_last_and_the_command_merges_it(job, launch, seconds, tmp_path):
-    ended = job(3, "one_never_joins", MESHCOMM_TIMEOUT=f"{seconds}", MESHCOMM_FLIGHTS=str(tmp_path))
-    assert_ended(ended, f"python -m meshcomm flights {tmp_path}", within=seconds + SOON)
+    limit = 4 * seconds  # ranks get an eighth of it to write, which must be more than a look of their watchdogs
+    ended = job(3, "one_never_joins", MESHCOMM_TIMEOUT=f"{limit}", MESHCOMM_FLIGHTS=str(tmp_path))
+    assert_ended(ended, f"python -m meshcomm flights {tmp_path}", within=limit + SOON)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["rank-0.json", "rank-1.json", "rank-2.json"]
     merged = launch(None, "-m", "meshcomm", "flights", tmp_path)
     assert merged.code == 0, merged
