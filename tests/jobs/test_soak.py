@@ -11,7 +11,7 @@ from collections import Counter
 import pytest
 
 from support.jobs import mpiexec
-from support.paths import PROGRAMS, TESTS
+from support.paths import PROGRAMS, ROOT, TESTS
 from support.patience import CPU, slowness
 
 pytestmark = pytest.mark.skipif(mpiexec() is None, reason="there is no mpiexec")
@@ -69,6 +69,10 @@ def test_random_programs_do_what_numpy_does(launch, pytestconfig, ran, setting, 
     seconds = MINUTE if soaks else 10**6
     job = run_job(launch, "soak.py", ranks, memory, [seed, seconds, most], MINUTE)
     text = f"from seed {seed} on, {ranks} ranks, {memory}: {job}"
+    if soaks and job.code:
+        log = ROOT / "build" / f"soak-{seed}.log"  # a failure may be rare
+        log.parent.mkdir(exist_ok=True)
+        log.write_text(text)
     assert job.code == 0, text
     assert job.left == [], text
     found = re.search(r"soaked: (\d+) programs, (\d+) steps", job.text)
