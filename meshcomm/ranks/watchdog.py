@@ -177,8 +177,8 @@ class _Watchdog:
 
 
 _HINT = (
-    ". These ranks have not communicated yet, so nothing is known of the others: "
-    "python -m meshcomm run tells which ranks have ended"
+    ". The other ranks cannot be asked: these ranks have not communicated yet, or MPI has no MPI_THREAD_MULTIPLE. "
+    "python -m meshcomm run tells which ranks have ended, and MESHCOMM_CHECK=1 which made another call"
 )
 
 

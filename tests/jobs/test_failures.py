@@ -101,7 +101,7 @@ def test_one_never_joins(job, ranks, seconds):
 
 def test_without_threads_in_mpi_the_missing_rank_is_not_named(job, seconds):
     ended = job(2, "one_never_joins", MESHCOMM_TIMEOUT=f"{seconds}", MPI4PY_RC_THREAD_LEVEL="serialized")
-    assert_ended(ended, f"MESHCOMM_TIMEOUT={seconds}. If other ranks made another call", within=seconds + SOON)
+    assert_ended(ended, f"MESHCOMM_TIMEOUT={seconds}. The other ranks cannot be asked", within=seconds + SOON)
     assert "has not arrived" not in ended.text
 
 
