@@ -51,7 +51,7 @@ KERNEL := $(sort $(shell find meshcomm -name '*.pyx' -o -name '*.pxd' -o -name '
 help:
 	@echo "make run        set up, then run the terrain example on N=4 ranks"
 	@echo "make test       every law, on samples: in one process, then with $(FEW) ranks; at most 5 minutes on 2 cores"
-	@echo "make test-all   all cases, with $(SIZES) ranks, and jobs that fail: less than 30 minutes"
+	@echo "make test-all   all cases, with $(SIZES) ranks, and jobs that fail"
 	@echo "make test-4     the MPI tests with 4 ranks (any number)"
 	@echo "make test-pure  the tests that need no MPI and start no processes: a minute"
 	@echo "make test-mpi   the tests that depend on the MPI, with $(SIZES) ranks"

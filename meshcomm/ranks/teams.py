@@ -399,8 +399,7 @@ class Team:
         communicator = self.everyone.opened
         if communicator is None or self.turn.over is not None:
             return False
-        largest, of_negatives = communicator.allreduce_max(np.array([self.call_digest, -self.call_digest]))
-        return bool(largest != -of_negatives)
+        return not communicator.start_comparison(self.call_digest).equal()
 
     # -- calls --------------------------------------------------------------------------------------------------------
 

@@ -300,14 +300,12 @@ class _InFlight:
 
     def test(self) -> bool:
         """Return whether all bytes have arrived; unpack them if they have."""
-        comparing = self._comparing
-        if (
-            self._pending is not None
-            and self._pending.test()
-            and (not comparing or comparing.is_complete(self._begun))
-        ):
-            self._finish()
-        return self._pending is None
+        if self._pending is None:
+            return True
+        if not self._pending.test() or (self._comparing and not self._comparing.is_complete(self._begun)):
+            return False
+        self._finish()
+        return True
 
     def wait(self) -> None:
         """Wait until all bytes have arrived, and unpack them."""

@@ -6,12 +6,11 @@ spread evenly over them. With ``--all-scenarios`` each runs with 2, 4 and 8 rank
 
 import math
 import re
-import subprocess
 from itertools import product
 
 import pytest
 
-from support.jobs import mpiexec
+from support.jobs import is_openmpi, mpiexec
 from support.paths import PROGRAMS
 from support.patience import slowness
 from support.sampling import spread
@@ -91,10 +90,7 @@ SCENARIOS = [
 def cases():
     """Return the scenarios and settings to run: with each of two MPIs every other scenario."""
     settings = list(product(RANKS, MEMORY))
-    version = (
-        mpiexec() and subprocess.run([mpiexec(), "--version"], capture_output=True, text=True, check=False).stdout
-    )
-    return [(*scenario, *setting) for scenario, setting in spread(SCENARIOS, settings, "Open MPI" in str(version), 2)]
+    return [(*scenario, *setting) for scenario, setting in spread(SCENARIOS, settings, is_openmpi(), 2)]
 
 
 def test_there_are_enough_scenarios():

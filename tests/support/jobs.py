@@ -57,6 +57,15 @@ def mpiexec():
     return shutil.which("mpiexec", path=str(Path(sys.executable).parent)) or shutil.which("mpiexec")
 
 
+def is_openmpi():
+    """Return whether the mpiexec of the tests is that of Open MPI."""
+    found = mpiexec()
+    if found is None:
+        return False
+    said = subprocess.run([found, "--version"], env=OPENMPI | os.environ, capture_output=True, text=True, check=False)
+    return "Open MPI" in said.stdout
+
+
 def _launch(ranks, *arguments, cpu=CPU, python=(sys.executable,), **environment):
     """Run ``mpiexec -n ranks python *arguments* and return the `Job`; without mpiexec where *ranks* is None.
 
