@@ -46,7 +46,7 @@ from meshcomm.layouts.machine import Machine
 from meshcomm.layouts.mesh import Mesh
 from meshcomm.layouts.refinement import ranks_between, same_devices
 from meshcomm.memory._rendezvous import Rendezvous
-from meshcomm.ranks._envelope import Turn
+from meshcomm.ranks._envelope import Envelope, Turn
 from meshcomm.ranks.communicator import Communicator
 from meshcomm.ranks.hosts import agreed_machine
 from meshcomm.ranks.rendezvous import open_rendezvous
@@ -380,11 +380,11 @@ class Team:
 
         ``CollectiveMismatch`` if the ranks have made different calls since they last compared them.
         """
-        differ = self._made_different_calls()
         self._programs.clear()
         if self.roll_call is not None:
             self.roll_call.close()
             self.roll_call = None
+        differ = self._made_different_calls()
         for group in (*self._groups.values(), self.everyone):
             group.free()
         self._groups.clear()
@@ -399,7 +399,8 @@ class Team:
         communicator = self.everyone.opened
         if communicator is None or self.turn.over is not None:
             return False
-        return not communicator.start_comparison(self.call_digest).equal()
+        with Envelope("the end of its communicators", self):
+            return not communicator.start_comparison(self.call_digest).equal()
 
     # -- calls --------------------------------------------------------------------------------------------------------
 
