@@ -54,6 +54,7 @@ from meshcomm.layouts.layout import Layout
 from meshcomm.layouts.layout_text import MATCH, UNSHARDED
 from meshcomm.layouts.machine import Machine
 from meshcomm.layouts.mesh import Mesh
+from meshcomm.layouts.specs import Cuts, Cyclic
 from meshcomm.ops.linalg import matmul, transpose
 from meshcomm.ops.random import random_normal, random_uniform
 from meshcomm.plans.plan import Plan, plan_relayout
@@ -74,6 +75,8 @@ __all__ = [
     "UNSHARDED",
     "CollectiveMismatch",
     "CollectiveTimeout",
+    "Cuts",
+    "Cyclic",
     "DTensor",
     "DTypeError",
     "DVariable",

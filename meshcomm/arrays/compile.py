@@ -12,7 +12,7 @@ import numpy as np
 
 from meshcomm._tuning import DEFAULT_SCRATCH
 from meshcomm._types import Array, Shape
-from meshcomm.layouts.boxes import box_shape, single_box
+from meshcomm.layouts.boxes import box_shape
 from meshcomm.memory.blocks import NOTHING, as_block, as_bytes, block_bytes, new_bytes
 from meshcomm.memory.scratch import own_buffer, scratch
 from meshcomm.plans.costs import relay_pays
@@ -189,6 +189,6 @@ def _cut(plan: Plan, device: int) -> Operation:
     held, target = step.held_box(device), step.target_box(device)
     assert held is not None
     assert target is not None
-    whole = single_box(target)
-    tensor = Tensor(step.itemsize, 0, lambda _: held, lambda _: target, lambda _: whole, lambda _: whole)
+    kept = step.kept(device)
+    tensor = Tensor(step.itemsize, 0, lambda _: held, lambda _: target, lambda _: kept, lambda _: kept)
     return choose.Kept([tensor])

@@ -1,24 +1,29 @@
 """Functions that make tensors: from arrays, from blocks, from a function, or filled with one value."""
 
-from collections.abc import Callable
-from types import EllipsisType
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
 from meshcomm._arguments import as_array, as_dtype, as_shape, check_size, quote
 from meshcomm._types import Array, DType, Shape, ShapeLike
+from meshcomm.arrays.cutting import cut_out
 from meshcomm.arrays.dtensor import DTensor, by_device, check_root, member
 from meshcomm.errors import DTypeError, LayoutError, MeshError, ShapeError
+from meshcomm.layouts.boxes import box_shape
+from meshcomm.layouts.coordinates import one
+from meshcomm.layouts.cyclic import Runs, local_indices
 from meshcomm.layouts.dtype_text import dtype_of_text, dtype_text
 from meshcomm.layouts.layout import Layout
+from meshcomm.layouts.layout_text import UNSHARDED, Spec
 from meshcomm.layouts.mesh import Mesh
+from meshcomm.layouts.specs import CutSpec
 from meshcomm.memory.blocks import as_bytes, new_block
-from meshcomm.memory.copies import exact_copy
+from meshcomm.memory.copies import exact_copy, opaque
 from meshcomm.ranks import agreement
 from meshcomm.ranks.calls import collective
-from meshcomm.ranks.meshes import default_layout, location_in, location_text
+from meshcomm.ranks.meshes import default_layout, location_in, location_text, required_default_mesh
 from meshcomm.ranks.teams import Location
 
 
@@ -53,13 +58,29 @@ def distribute(array: ArrayLike | None, layout: Layout, root: int | None = None)
         return _scattered(array, layout, here, root)
 
 
-def from_local(block: ArrayLike | None, layout: Layout, global_shape: ShapeLike | None = None) -> DTensor:
+def from_local(
+    block: ArrayLike | None,
+    layout: Layout | Literal["cuts"],
+    global_shape: ShapeLike | None = None,
+    *,
+    mesh: Mesh | None = None,
+    sharding_specs: Sequence[Spec] | None = None,
+) -> DTensor:
     """Return a tensor from the *block* of each rank. Without *global_shape*, Collective over the mesh.
 
     A C-contiguous block is wrapped without a copy. It must have the shape that the layout gives this rank:
     ``layout.block_slices(global_shape, mesh.rank)``. Without *global_shape* the ranks add up the lengths of their
     blocks. Nobody checks that replicas are equal. ``ShapeError`` if a block does not fit. Ranks outside of the mesh
     pass None and a *global_shape*. Source: tf.experimental.dtensor.pack.
+
+    Parameters
+    ----------
+    block: that of this rank
+    layout: of the tensor; or ``"cuts"``, for blocks of any lengths: the ranks tell each other their shapes, and the
+        axes are cut at what they add up to (`Cuts`)
+    global_shape: that of the tensor, if it is known
+    mesh: for ``"cuts"``, the mesh; by default the one of `default_mesh`
+    sharding_specs: for ``"cuts"``, the mesh dimensions that shard each axis; by default all of them shard the first one
 
     >>> import numpy as np, meshcomm as mc
     >>> def program():
@@ -69,6 +90,10 @@ def from_local(block: ArrayLike | None, layout: Layout, global_shape: ShapeLike 
     ...     print(world.run(program))
     [(3,), (3,)]
     """
+    if isinstance(layout, str) and layout == "cuts":
+        return _from_cuts(block, mesh or required_default_mesh("mesh="), sharding_specs, global_shape)
+    if mesh is not None or sharding_specs is not None:
+        raise LayoutError('from_local takes mesh and sharding_specs with layout="cuts" only: a Layout has its own')
     _check_layout(layout)
     here = location_in(layout.mesh)
     if here is None:
@@ -105,7 +130,8 @@ def from_callback(
 ) -> DTensor:
     """Return a tensor from ``fn(slices)``, called on each rank with the slices of the global array that it holds.
 
-    The global array is never made.
+    The global array is never made. In a layout with `Cyclic` axes a rank calls *fn* once for each of its boxes, in the
+    order of ``layout.blocks``.
 
     Parameters
     ----------
@@ -127,17 +153,28 @@ def from_callback(
     lengths, kind, _, here = _described(shape, dtype, layout)
     if here is None:
         return DTensor(None, layout, lengths, kind)
-    slices = layout.block_slices(lengths, here.device)
-    made = _as_array(fn(slices))
-    expected = layout.block_shape(lengths, here.device)
+    box = layout.block_box(lengths, here.device)
+    if not any(isinstance(span, Runs) for span in box):
+        return DTensor(_called(fn, layout.block_slices(lengths, here.device), kind), layout, lengths, kind)
+    block = new_block(box_shape(box), kind)
+    for slices in layout.blocks(lengths, here.device):
+        first = [int(local_indices(span, one(run.start))[0]) for span, run in zip(box, slices, strict=True)]
+        where = tuple(slice(n, n + run.stop - run.start) for n, run in zip(first, slices, strict=True))
+        opaque(block)[where] = opaque(_called(fn, slices, kind))
+    return DTensor(block, layout, lengths, kind)
+
+
+def _called(fn: Callable[[tuple[slice, ...]], ArrayLike], slices: tuple[slice, ...], dtype: DType) -> Array:
+    """Return what *fn* makes of *slices*, in this dtype, as a new array."""
+    made, expected = _as_array(fn(slices)), tuple(run.stop - run.start for run in slices)
     if made.shape != expected:
         raise ShapeError(f"fn({slices}) must return a block of shape {expected}, not {made.shape}")
-    if made.dtype == kind:
-        return DTensor(exact_copy(made), layout, lengths, kind)
+    if made.dtype == dtype:
+        return exact_copy(made)
     try:
-        return DTensor(made.astype(kind, order="C", casting="same_kind"), layout, lengths, kind)
+        return made.astype(dtype, order="C", casting="same_kind")
     except TypeError as error:
-        raise DTypeError(f"fn({slices}) returned {made.dtype}, which does not convert to {kind}: {error}") from None
+        raise DTypeError(f"fn({slices}) returned {made.dtype}, which does not convert to {dtype}: {error}") from None
 
 
 def empty(shape: ShapeLike, dtype: DTypeLike = float, layout: Layout | None = None) -> DTensor:
@@ -243,8 +280,7 @@ def _as_block(block: ArrayLike | None) -> Array:
 
 def _cut(array: Array, layout: Layout, device: int) -> Array:
     """Return a copy of the block of *array* that *device* holds."""
-    inside: tuple[slice | EllipsisType, ...] = (..., *layout.block_slices(array.shape, device))
-    return exact_copy(array[inside])  # with ... this is an array even if there are no axes
+    return exact_copy(cut_out(array, layout.block_box(array.shape, device)))
 
 
 def _check_layout(layout: object) -> None:
@@ -270,32 +306,74 @@ def _check_block(local: Array, layout: Layout, shape: Shape, device: int) -> Non
 
 def _from_agreed(block: Callable[[], ArrayLike | None], layout: Layout, here: Location) -> DTensor:
     """Return the tensor that consists of the blocks of all ranks. Collective over the mesh."""
-    mesh, error, local = layout.mesh, None, np.empty(0)
-    try:
+
+    def checked() -> Array:
         local = _as_block(block())
         _check_ndim(layout, local.shape)
+        return local
+
+    local, shapes = _told_shapes(checked, layout.sharding_specs, layout.mesh, here)
+    shape = tuple(_agreed_length(layout, axis, [s[axis] for s in shapes]) for axis in range(layout.ndim))
+    return DTensor(local, layout, shape, local.dtype)
+
+
+def _from_cuts(
+    block: ArrayLike | None, mesh: Mesh, specs: Sequence[Spec] | None, global_shape: ShapeLike | None
+) -> DTensor:
+    """Return the tensor of blocks of any lengths. Collective over the mesh."""
+    here = location_in(mesh)
+    if global_shape is not None or here is None:
+        raise ShapeError('from_local with layout="cuts" finds the global shape from the blocks of the mesh\'s ranks')
+
+    def checked() -> Array:
+        local = _as_block(block)
+        if specs is None and local.ndim == 0:
+            raise ShapeError('from_local with layout="cuts" needs blocks with an axis to cut, not a scalar')
+        if specs is not None:
+            _check_ndim(Layout(specs, mesh), local.shape)
+        return local
+
+    with collective("from_local", mesh):
+        local, shapes = _told_shapes(checked, None if specs is None else ["cuts", *specs], mesh, here)
+        axes = list(specs) if specs is not None else [tuple(mesh.dim_names)] + [UNSHARDED] * (local.ndim - 1)
+        layout = Layout.from_blocks(shapes, axes, mesh)
+        numbers = [layout.block_numbers(device) for device in range(mesh.size)]
+        shape = tuple(
+            sum({of_device[axis]: block[axis] for of_device, block in zip(numbers, shapes, strict=True)}.values())
+            for axis in range(local.ndim)
+        )
+        return DTensor(local, layout, shape, local.dtype)
+
+
+def _told_shapes(
+    block: Callable[[], Array], specs: object, mesh: Mesh, here: Location
+) -> tuple[Array, list[tuple[int, ...]]]:
+    """Return the block of this rank, and the shapes of those of all devices. Collective over the mesh."""
+    error, local = None, np.empty(0)
+    try:
+        local = block()
     except Exception as problem:
         error = problem
-    call = f"from_local of {local.dtype} in {layout.sharding_specs} on {location_text(mesh)}"
+    how = f"cuts along the first of {local.ndim} axes" if specs is None else specs
+    call = f"from_local of {local.dtype} in {how} on {location_text(mesh)}"
     agreement.agree(here.team, call, error)
     lengths = np.array(local.shape, dtype=np.int64).tobytes()
     gathered = by_device(here.team.everyone.communicator(), here, mesh, lengths)
-    shapes = [tuple(np.frombuffer(text, dtype=np.int64).tolist()) for text in gathered]
-    shape = tuple(_agreed_length(layout, axis, [s[axis] for s in shapes]) for axis in range(layout.ndim))
-    return DTensor(local, layout, shape, local.dtype)
+    return local, [tuple(np.frombuffer(text, dtype=np.int64).tolist()) for text in gathered]
 
 
 def _agreed_length(layout: Layout, axis: int, lengths: list[int]) -> int:
     """Return the length of a global axis from the lengths of all blocks; ``ShapeError`` if they do not fit."""
     numbers = [layout.block_numbers(device)[axis] for device in range(layout.mesh.size)]
     n = sum(dict(zip(numbers, lengths, strict=True)).values())
-    cut = layout.cut(axis, n)
-    for device, (number, length) in enumerate(zip(numbers, lengths, strict=True)):
-        start, stop = cut.interval(number)
-        if length != stop - start:
+    names = layout.axes[axis]
+    expected = layout.cut(axis, n).lengths(np.array(numbers, dtype=np.intp))
+    for device, (right, length) in enumerate(zip(expected.tolist(), lengths, strict=True)):
+        if length != right:
+            rule = names if isinstance(names, CutSpec) else "numpy.array_split"
             raise ShapeError(
                 f"the blocks along axis {axis} add up to {n} elements, of which device {device} must hold "
-                f"{stop - start} (numpy.array_split), but its block has {length}"
+                f'{right} ({rule}), but its block has {length}; layout="cuts" takes blocks of any lengths'
             )
     return n
 

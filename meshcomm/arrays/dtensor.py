@@ -12,12 +12,14 @@ from meshcomm._arguments import quote
 from meshcomm._tracing import untraced
 from meshcomm._types import Array, Axis, DType, Shape
 from meshcomm.arrays.compile import Move, prepare
+from meshcomm.arrays.cutting import put_in
 from meshcomm.errors import LayoutError, MeshError, ShapeError
 from meshcomm.layouts.boxes import Box
 from meshcomm.layouts.layout import Layout
+from meshcomm.layouts.layout_text import spec_text
 from meshcomm.layouts.mesh import Mesh
 from meshcomm.memory.blocks import as_bytes
-from meshcomm.memory.copies import exact_copy, opaque
+from meshcomm.memory.copies import exact_copy
 from meshcomm.plans.plan import plan_relayout
 from meshcomm.ranks import agreement
 from meshcomm.ranks.calls import collective, program
@@ -212,7 +214,7 @@ class DTensor(NDArrayOperatorsMixin):
 
     def __repr__(self) -> str:
         mesh = ", ".join(f"{name}={size}" for name, size in self.mesh.dims)
-        specs = ", ".join("+".join(s) if isinstance(s, tuple) else s for s in self.layout.sharding_specs)
+        specs = ", ".join(map(spec_text, self.layout.sharding_specs))
         if self.local is None:
             holds = "this rank is outside of the mesh"
         else:
@@ -309,7 +311,7 @@ def _gathered_on(tensor: DTensor, here: Location, root: int) -> Array | None:
         if device != root:
             block = np.empty(layout.block_shape(shape, device), tensor.dtype)
             communicator.receive(as_bytes(block), member(here, mesh, device))
-        opaque(whole)[layout.block_slices(shape, device)] = opaque(block)
+        put_in(whole, layout.block_box(shape, device), block)
     return whole
 
 

@@ -7,9 +7,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshcomm._types import Indices
-from meshcomm.layouts.partition import Interval
+from meshcomm.layouts.cyclic import Span, length_of
+from meshcomm.layouts.overlaps import Pieces, Repeats
 
-Box: TypeAlias = tuple[Interval, ...]
+Box: TypeAlias = tuple[Span, ...]
 
 
 def box_size(box: Box) -> int:
@@ -19,27 +20,37 @@ def box_size(box: Box) -> int:
     (6, 1)
     """
     size = 1
-    for start, stop in box:
-        size *= stop - start
+    for span in box:
+        size *= length_of(span)
     return size
+
+
 
 
 class Boxes(NamedTuple):
     """The boxes that one device sends, and which of them each peer gets; or the same for what it receives.
 
-    Indices are those of the global array. Peers are positions in a group.
+    Indices are those of the global array. Peers are positions in a group. The rows of a peer that gets several boxes
+    follow one another, in the same order on both sides.
     """
 
     peers: Indices  # (n,)
     which: Indices  # (n,): the box of each peer; several peers may get the same one
     starts: Indices  # (k, ndim)
     stops: Indices  # (k, ndim)
+    repeats: Repeats | None = None  # (k, ndim, 2); None if no box repeats along an axis
 
     @property
     def sizes(self) -> Indices:
         """How many elements each box has."""
         sizes: Indices = np.prod(self.stops - self.starts, axis=1, dtype=np.intp)
-        return sizes
+        return sizes if self.repeats is None else sizes * self.repeats.counts.prod(axis=(1, 2), dtype=np.intp)
+
+    def some(self, which: Indices | slice) -> "Boxes":
+        """Return the boxes of these rows, each for the peer 0."""
+        starts, zero = self.starts[which], np.zeros(len(self.starts[which]), dtype=np.intp)
+        repeats = self.repeats and Repeats(self.repeats.counts[which], self.repeats.steps[which])
+        return Boxes(zero, zero, starts, self.stops[which], repeats)
 
     def of(self, peer: int) -> Indices:
         """Return the boxes that *peer* gets, or gives."""
@@ -61,19 +72,22 @@ def product(axes: list[Indices]) -> Indices:
     return np.stack([grid.ravel() for grid in np.meshgrid(*axes, indexing="ij")], axis=1)
 
 
-def no_boxes(ndim: int) -> Boxes:
-    """Return no boxes, of *ndim* axes."""
-    none = np.zeros(0, dtype=np.intp)
-    return Boxes(none, none, np.zeros((0, ndim), dtype=np.intp), np.zeros((0, ndim), dtype=np.intp))
+def no_boxes(ndim: int, repeat: bool = False) -> Boxes:
+    """Return no boxes, of *ndim* axes, of a kind that may *repeat* or not."""
+    none, loops = np.zeros(0, dtype=np.intp), np.zeros((0, ndim, 2), dtype=np.intp)
+    corners = np.zeros((0, ndim), dtype=np.intp)
+    return Boxes(none, none, corners, corners, Repeats(loops, loops) if repeat else None)
 
 
-def contiguous(block: Box, starts: Indices, stops: Indices) -> bool:
-    """Return whether each box lies consecutively in *block*.
+def contiguous(block: Box, boxes: Boxes) -> bool:
+    """Return whether each box is known to lie consecutively in *block*; boxes that repeat may not.
 
     A box does if it spans the block on every axis after the first one on which it is longer than 1.
     """
-    lengths = np.array([stop - start for start, stop in block], dtype=np.intp)
-    extents = stops - starts
+    if boxes.repeats is not None:
+        return False
+    lengths = np.array(box_shape(block), dtype=np.intp)
+    extents = boxes.stops - boxes.starts
     longer_before = np.cumsum(extents > 1, axis=1) - (extents > 1) > 0  # an earlier axis is longer than 1
     return bool(np.all(~longer_before | (extents == lengths) | (extents == 0).any(axis=1, keepdims=True)))
 
@@ -90,7 +104,7 @@ def with_peers(boxes: Boxes, positions: Indices) -> Boxes:
 
 def _some(boxes: Boxes, chosen: NDArray[np.bool_]) -> Boxes:
     needed, which = np.unique(boxes.which[chosen], return_inverse=True)
-    return Boxes(boxes.peers[chosen], which.reshape(-1), boxes.starts[needed], boxes.stops[needed])
+    return boxes.some(needed)._replace(peers=boxes.peers[chosen], which=which.reshape(-1))
 
 
 def intersections(box: Box, others: Sequence[Box]) -> Boxes:
@@ -109,16 +123,22 @@ def intersections(box: Box, others: Sequence[Box]) -> Boxes:
     return Boxes(peers, which.reshape(-1), rows[:, : len(box)], rows[:, len(box) :])
 
 
-def single_box(box: Box) -> Boxes:
-    """Return *box* as the only one, for the peer at position 0."""
-    zero = np.zeros(1, dtype=np.intp)
-    starts, stops = (np.array([[ends[i] for ends in box]], dtype=np.intp).reshape(1, len(box)) for i in (0, 1))
-    return Boxes(zero, zero, starts, stops)
+def from_pieces(axes: Sequence[Pieces]) -> tuple[Indices, Boxes]:
+    """Return all combinations of one row per axis as boxes, and the rows that each is made of.
 
-
-def box_start(box: Box) -> Indices:
-    """Return where *box* begins along each axis."""
-    return np.array([start for start, _ in box], dtype=np.intp)
+    All boxes are for the peer 0; the last axis is the fastest.
+    """
+    rows = product([np.arange(len(axis.starts), dtype=np.intp) for axis in axes])
+    columns = [(axis.starts[rows[:, i]], axis.stops[rows[:, i]]) for i, axis in enumerate(axes)]
+    boxes = Boxes(np.zeros(len(rows), dtype=np.intp), np.arange(len(rows), dtype=np.intp), *stacked(columns, len(rows)))
+    if all(axis.repeats is None for axis in axes):
+        return rows, boxes
+    counts = np.ones((len(rows), len(axes), 2), dtype=np.intp)
+    steps = np.zeros_like(counts)
+    for i, axis in enumerate(axes):
+        if axis.repeats is not None:
+            counts[:, i], steps[:, i] = axis.repeats.counts[rows[:, i]], axis.repeats.steps[rows[:, i]]
+    return rows, boxes._replace(repeats=Repeats(counts, steps))
 
 
 def box_shape(box: Box) -> tuple[int, ...]:
@@ -127,4 +147,4 @@ def box_shape(box: Box) -> tuple[int, ...]:
     >>> box_shape(((0, 2), (3, 6)))
     (2, 3)
     """
-    return tuple([stop - start for start, stop in box])
+    return tuple([length_of(span) for span in box])

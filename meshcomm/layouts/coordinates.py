@@ -8,14 +8,17 @@ from math import prod
 import numpy as np
 
 from meshcomm._types import Indices, Names
+from meshcomm.layouts.cyclic import AnyCut
 from meshcomm.layouts.layout import Layout
 from meshcomm.layouts.mesh import Mesh
-from meshcomm.layouts.partition import Cut, Interval
+from meshcomm.layouts.overlaps import nested
+from meshcomm.layouts.partition import Cut
+from meshcomm.layouts.specs import cut_of, renamed
 
 
 def effective(layout: Layout) -> tuple[Names, ...]:
     """Return the names per axis without mesh dimensions of size 1, which cut nothing."""
-    return tuple(tuple(n for n in names if layout.mesh.dim_size(n) > 1) for names in layout.axes)
+    return tuple(renamed(names, tuple(n for n in names if layout.mesh.dim_size(n) > 1)) for names in layout.axes)
 
 
 def used(layout: Layout) -> set[str]:
@@ -23,9 +26,9 @@ def used(layout: Layout) -> set[str]:
     return {name for names in layout.axes for name in names}
 
 
-def cut_by(mesh: Mesh, n: int, names: Names) -> Cut:
-    """Return the cut of an axis of *n* elements over the mesh dimensions *names*."""
-    return Cut(n, devices_along(mesh, names))
+def cut_by(mesh: Mesh, n: int, names: Names) -> AnyCut:
+    """Return the cut of an axis of *n* elements over the mesh dimensions *names*, by their rule."""
+    return cut_of(names, n, devices_along(mesh, names))
 
 
 def devices_along(mesh: Mesh, names: Names) -> int:
@@ -35,7 +38,12 @@ def devices_along(mesh: Mesh, names: Names) -> int:
 
 def coarser(mesh: Mesh, n: int, a: Names, b: Names) -> bool:
     """Return whether an axis of *n* elements cut by *b* is cut by *a* and then further."""
-    return b[: len(a)] == a and cut_by(mesh, n, a).refines(devices_along(mesh, b[len(a) :]))
+    if tuple(b)[: len(a)] != tuple(a):
+        return False
+    whole, further = cut_by(mesh, n, a), cut_by(mesh, n, b)
+    if isinstance(whole, Cut) and isinstance(further, Cut):
+        return whole.refines(devices_along(mesh, b[len(a) :]))
+    return nested(whole, further)
 
 
 def coordinates_of(mesh: Mesh, device: int) -> dict[str, int]:
@@ -43,26 +51,16 @@ def coordinates_of(mesh: Mesh, device: int) -> dict[str, int]:
     return {name: device // mesh.stride(name) % size for name, size in mesh.dims}
 
 
-def block_candidates(layout: Layout, axis: int, n: int, interval: Interval, fixed: dict[str, int]) -> Indices:
-    """Return the numbers of the blocks that overlap an interval, without those at other coordinates.
-
-    Parameters
-    ----------
-    layout: the layout of the blocks
-    axis, n: the axis, and its length
-    interval: of indices on the axis
-    fixed: the coordinate along some mesh dimensions that a block must have
-    """
-    mesh, names = layout.mesh, layout.axes[axis]
-    numbers = layout.cut(axis, n).overlapping(interval)
+def numbers_at(mesh: Mesh, names: Names, fixed: dict[str, int]) -> Indices | None:
+    """Return the numbers of the blocks along *names* whose coordinates are those that are *fixed*; None is all."""
     if not fixed.keys() & set(names):
-        return np.arange(numbers.start, numbers.stop, dtype=np.intp)
+        return None
     allowed = np.zeros(1, dtype=np.intp)
     for name in names:
         size = mesh.dim_size(name)
         here = np.array([fixed[name]], dtype=np.intp) if name in fixed else np.arange(size, dtype=np.intp)
         allowed = (allowed[:, None] * size + here).ravel()
-    return allowed[(numbers.start <= allowed) & (allowed < numbers.stop)]
+    return allowed
 
 
 def decode(mesh: Mesh, names: Names, numbers: Indices) -> list[tuple[str, Indices]]:

@@ -1,24 +1,29 @@
 """Layouts: how the axes of a global array are sharded over a mesh; pure values, without MPI and without data.
 
 For each axis a layout holds the mesh dimensions that shard it. Their sizes multiply to the number of blocks that the
-axis is cut into, by the rule of :mod:`meshcomm.layouts.partition`. The coordinates of a device along these mesh
-dimensions give the number of the block that it holds.
+axis is cut into: by the rule of :mod:`meshcomm.layouts.partition`, at chosen boundaries, or in blocks dealt round
+(:mod:`meshcomm.layouts.specs`). The coordinates of a device along these mesh dimensions give the number of the block
+that it holds. All code that asks where elements are asks the layout.
 """
 
+import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from operator import attrgetter
 from typing import Any, NoReturn, TypeAlias
 
 from meshcomm._arguments import integer, quote
 from meshcomm.errors import LayoutError, ShapeError
+from meshcomm._types import Indices, Names
 from meshcomm.layouts import layout_text, wire
 from meshcomm.layouts.boxes import Box
+from meshcomm.layouts.cyclic import AnyCut, indices_of, intervals_of, length_of, span_of
+from meshcomm.layouts.descriptor import array_descriptor
 from meshcomm.layouts.layout_text import MATCH, UNSHARDED, LayoutType, Spec
 from meshcomm.layouts.mesh import LONGEST_REPR, Mesh
-from meshcomm.layouts.partition import Cut
+from meshcomm.layouts.specs import CutSpec, Cyclic, cut_of, specs_of_blocks
 
-Axes: TypeAlias = tuple[tuple[str, ...], ...]
+Axes: TypeAlias = tuple[Names, ...]
 
 
 class Layout:
@@ -30,8 +35,8 @@ class Layout:
     Parameters
     ----------
     sharding_specs: a spec for each axis: the name of the mesh dimension that shards it; ``UNSHARDED``; a tuple of
-        names, if the axis is cut over several mesh dimensions, the first name slowest; or ``MATCH``, in the target of
-        a relayout only
+        names, if the axis is cut over several mesh dimensions, the first name slowest; `Cuts`, for chosen boundaries;
+        `Cyclic`, for blocks dealt round; or ``MATCH``, in the target of a relayout only
     mesh: the mesh
 
     >>> mesh = Mesh(["TPU:0", "TPU:1", "TPU:2", "TPU:3", "TPU:4", "TPU:5"], [("x", 3), ("y", 2)])
@@ -83,7 +88,10 @@ class Layout:
     @property
     def sharding_specs(self) -> list[Spec]:
         """The spec of each axis, a tuple where several mesh dimensions shard it; a copy."""
-        specs: list[Spec] = [names[0] if len(names) == 1 else names or UNSHARDED for names in self._axes]
+        specs: list[Spec] = [
+            names if isinstance(names, CutSpec) else names[0] if len(names) == 1 else names or UNSHARDED
+            for names in self._axes
+        ]
         if self._match is not None:
             specs[self._match] = MATCH
         return specs
@@ -146,6 +154,29 @@ class Layout:
     def inner_sharded(cls, mesh: Mesh, inner_dim: str | Sequence[str], rank: int) -> "Layout":
         """Return a layout of *rank* axes that shards the last axis only, over the mesh dimension *inner_dim*."""
         return cls.batch_sharded(mesh, inner_dim, rank, axis=-1)
+
+    @classmethod
+    def from_blocks(
+        cls, shapes: Sequence[Sequence[int]], sharding_specs: Sequence[str | Sequence[str]], mesh: Mesh
+    ) -> "Layout":
+        """Return the layout in which device d holds a block of shape ``shapes[d]``, with axes cut at `Cuts`.
+
+        ``LayoutError`` if devices with the same coordinates along an axis have other lengths there.
+
+        Parameters
+        ----------
+        shapes: the shape of the block of each device
+        sharding_specs: the mesh dimensions that shard each axis, or ``UNSHARDED``
+        mesh: the mesh
+
+        >>> mesh = Mesh(range(2), {"x": 2})
+        >>> Layout.from_blocks([(3, 5), (1, 5)], ["x", UNSHARDED], mesh).sharding_specs
+        [Cuts('x', (0, 3, 4)), 'unsharded']
+        """
+        plain = cls(sharding_specs, mesh)
+        plain.refuse_match()
+        numbers = [plain.block_numbers(device) for device in range(mesh.size)]
+        return cls(specs_of_blocks(plain.axes, numbers, shapes), mesh)
 
     @classmethod
     def replicated(cls, mesh: Mesh, rank: int) -> "Layout":
@@ -237,20 +268,21 @@ class Layout:
         return tuple(numbers)
 
     def block_box(self, global_shape: Iterable[int], device: int) -> Box:
-        """Return ``(start, stop)`` along each axis of the block of an array of *global_shape* on *device*."""
+        """Return what *device* holds of each axis of an array of *global_shape*: ``(start, stop)``, or `Runs`."""
         shape = self._checked_shape(global_shape)
         numbers = self.block_numbers(device)
         if self.is_single_device():
             return tuple((0, length) for length in shape)
-        return tuple(map(Cut.interval, map(Cut, shape, self._shards), numbers))
+        cuts = map(cut_of, self._axes, shape, self._shards)
+        return tuple(map(span_of, cuts, numbers))
 
-    def cut(self, axis: int, length: int) -> Cut:
+    def cut(self, axis: int, length: int) -> AnyCut:
         """Return the cut of *axis* of an array with *length* elements along it. *axis* counts from 0.
 
         >>> Layout(["x"], Mesh(range(3), {"x": 3})).cut(0, 4).longest
         2
         """
-        return Cut(length, self._shards[axis])
+        return cut_of(self._axes[axis], length, self._shards[axis])
 
     def largest_block(self, shape: Sequence[int]) -> int:
         """Return how many elements the largest block of an array of *shape* has.
@@ -258,18 +290,72 @@ class Layout:
         >>> Layout(["x", UNSHARDED], Mesh(range(3), {"x": 3})).largest_block((4, 5))
         10
         """
-        return math.prod(Cut(n, blocks).longest for n, blocks in zip(shape, self._shards, strict=True))
+        return math.prod(cut.longest for cut in map(cut_of, self._axes, shape, self._shards))
 
     def block_slices(self, global_shape: Iterable[int], device: int) -> tuple[slice, ...]:
         """Return the slices that cut the block on *device* from an array of *global_shape*.
 
-        An axis of any length is cut as numpy.array_split cuts; blocks may be empty.
+        By default an axis of any length is cut as numpy.array_split cuts; blocks may be empty. ``LayoutError`` for a
+        layout with a `Cyclic` axis: `blocks` and `global_indices` say what a device holds there.
 
         >>> layout = Layout(["x"], Mesh(range(3), {"x": 3}))
         >>> [layout.block_slices((4,), device)[0] for device in range(3)]
         [slice(0, 2, None), slice(2, 3, None), slice(3, 4, None)]
         """
-        return tuple(slice(start, stop) for start, stop in self.block_box(global_shape, device))
+        self._refuse_cyclic("has no one slice for its block")
+        return tuple(slice(start, stop) for start, stop, *_ in self.block_box(global_shape, device))
+
+    def blocks(self, global_shape: Iterable[int], device: int) -> Iterator[tuple[slice, ...]]:
+        """Yield the boxes of an array of *global_shape* that *device* holds, as slices, in the order of its memory.
+
+        There is one box, unless an axis is `Cyclic`; none, if the block is empty.
+
+        >>> from meshcomm import Cyclic
+        >>> layout = Layout([Cyclic("x", 2), UNSHARDED], Mesh(range(2), {"x": 2}))
+        >>> [box[0] for box in layout.blocks((7, 5), 1)]
+        [slice(2, 4, None), slice(6, 7, None)]
+        """
+        runs = [[slice(*run) for run in intervals_of(span)] for span in self.block_box(global_shape, device)]
+        return itertools.product(*runs)
+
+    def global_indices(self, global_shape: Iterable[int], device: int, axis: int) -> Indices:
+        """Return the indices along *axis* that *device* holds of an array of *global_shape*, in the order of its block.
+
+        >>> from meshcomm import Cyclic
+        >>> Layout([Cyclic("x", 2)], Mesh(range(2), {"x": 2})).global_indices((7,), 1, 0).tolist()
+        [2, 3, 6]
+        """
+        box = self.block_box(global_shape, device)
+        return indices_of(box[_axis(axis, len(box))])
+
+    def descriptor(self, global_shape: Iterable[int], context: int, device: int | None = None) -> tuple[int, ...]:
+        """Return ScaLAPACK's array descriptor of a block: nine numbers.
+
+        ScaLAPACK stores columns one after the other, and a block here has its rows one after the other. So the block
+        of an m x n array is, to ScaLAPACK, the block of its n x m transpose, and the descriptor is that of the
+        transpose: DTYPE 1, the context, N, M, the block size of axis 1 and of axis 0, the process row of the first
+        block (the offset of axis 1), its process column (the offset of axis 0), and the leading dimension. The grid of
+        the *context* has the devices along axis 1 as its rows, and those along axis 0 as its columns.
+
+        ``LayoutError`` if an axis is cut in a way that ScaLAPACK does not know, or if a number does not fit into 32
+        bits, ``ShapeError`` unless there are two axes.
+
+        Parameters
+        ----------
+        global_shape: that of the array
+        context: the handle that BLACS gave the grid
+        device: by default that of this rank; for a rank outside the mesh the context is -1
+
+        >>> from meshcomm import Cyclic
+        >>> mesh = Mesh(range(4), [("x", 2), ("y", 2)])
+        >>> Layout([Cyclic("x", 3), Cyclic("y", 2)], mesh).descriptor((10, 7), 0, device=0)
+        (1, 0, 7, 10, 2, 3, 0, 0, 4)
+        """
+        self.refuse_match()
+        shape = self._checked_shape(global_shape)
+        device = self._mesh.rank if device is None else device
+        lengths = None if device is None else self.block_shape(shape, device)
+        return array_descriptor([self.cut(axis, n) for axis, n in enumerate(shape)], lengths, context)
 
     def block_shape(self, global_shape: Iterable[int], device: int) -> tuple[int, ...]:
         """Return the shape of the block of an array of *global_shape* on *device*.
@@ -277,7 +363,7 @@ class Layout:
         >>> Layout(["x"], Mesh(range(3), {"x": 3})).block_shape((4,), 0)
         (2,)
         """
-        return tuple(stop - start for start, stop in self.block_box(global_shape, device))
+        return tuple(map(length_of, self.block_box(global_shape, device)))
 
     def global_shape_from_local_shape(self, local_shape: Iterable[int]) -> tuple[int, ...]:
         """Return the shape of the array whose blocks all have *local_shape*.
@@ -286,6 +372,9 @@ class Layout:
         (6, 5)
         """
         self.refuse_match()
+        for axis, names in enumerate(self._axes):
+            if isinstance(names, CutSpec):
+                raise LayoutError(f"axis {axis} is {quote(names)}: its length does not follow from that of one block")
         shape = self._checked_shape(local_shape)
         shards = self._shards or (1,) * len(shape)  # a single device holds all of any array
         return tuple(length * blocks for length, blocks in zip(shape, shards, strict=True))
@@ -298,11 +387,14 @@ class Layout:
         """
         self.refuse_match()
         shape = self._checked_shape(global_shape)
-        for axis, (length, shards) in enumerate(zip(shape, self._shards, strict=False)):
-            if length % shards:
+        for axis, (names, length, shards) in enumerate(zip(self._axes, shape, self._shards, strict=False)):
+            cut = cut_of(names, length, shards)
+            if cut.shortest < cut.longest:
+                by = f"{quote(names)} does" if isinstance(names, CutSpec) else f"{shards} shards do"
+                gives = "block_shape" if isinstance(names, CutSpec) else "block_slices"
                 raise ShapeError(
-                    f"axis {axis} of shape {shape} has {length} elements, which {shards} shards do not divide evenly; "
-                    "block_slices(global_shape, device) gives the block of each device"
+                    f"axis {axis} of shape {shape} has {length} elements, which {by} not divide evenly; "
+                    f"{gives}(global_shape, device) gives the block of each device"
                 )
         return self.block_shape(shape, 0)
 
@@ -340,6 +432,14 @@ class Layout:
             raise LayoutError(
                 f"axis {self._match} is {MATCH!r}; matched(source) replaces it by what a source layout has there"
             )
+
+    def _refuse_cyclic(self, lacks: str) -> None:
+        for axis, names in enumerate(self._axes):
+            if isinstance(names, Cyclic):
+                raise LayoutError(
+                    f"a layout with axis {axis} {quote(names)} {lacks}: layout.blocks(shape, device) gives its boxes, "
+                    "and layout.global_indices(shape, device, axis) its indices"
+                )
 
     def _checked_shape(self, shape: Iterable[int]) -> tuple[int, ...]:
         checked = tuple(integer(length, "length", ShapeError) for length in _listed("shape", shape))
@@ -487,6 +587,8 @@ def _canonical_axes(specs: Sequence[str | Sequence[str]], mesh: Mesh) -> tuple[A
             if name not in mesh:
                 _refuse_name(axis, name, mesh)
             seen.add(name)
+        if isinstance(spec, CutSpec):
+            names = spec.over(names).canonical(math.prod(mesh.dim_size(name) for name in names))
         axes.append(names)
     return tuple(axes), match
 

@@ -1,7 +1,8 @@
 """The text and the wire form of layouts.
 
 Source: Layout::ToString and LayoutProto of TensorFlow's DTensor. Several mesh dimensions on one axis, which TensorFlow
-does not have, are joined by ``+``.
+does not have, are joined by ``+``. How an axis is cut, if not by default, follows after ``=``. In the wire form it is
+in a field of its own, number 1000, which other readers skip: they see the mesh dimensions only.
 """
 
 from collections.abc import Sequence
@@ -12,6 +13,7 @@ from meshcomm._arguments import quote
 from meshcomm.errors import LayoutError
 from meshcomm.layouts import wire
 from meshcomm.layouts.mesh_text import MESH_MESSAGE
+from meshcomm.layouts.specs import CutSpec, parsed_rule
 
 UNSHARDED = "unsharded"
 MATCH = "match"
@@ -24,7 +26,10 @@ LAYOUT_MESSAGE = wire.Message(
         wire.Field(
             1,
             "sharding_specs",
-            wire.Message("tensorflow.dtensor.ShardingSpec", (wire.Field(2, "sharding_spec", "string"),)),
+            wire.Message(
+                "tensorflow.dtensor.ShardingSpec",
+                (wire.Field(2, "sharding_spec", "string"), wire.Field(1000, "meshcomm_rule", "string")),
+            ),
             repeated=True,
         ),
         wire.Field(2, "mesh_config", MESH_MESSAGE),
@@ -49,10 +54,14 @@ _WIRE_TYPES = (LayoutType.STATIC, LayoutType.STATIC, LayoutType.PARTED, LayoutTy
 def spec_text(spec: Spec) -> str:
     """Return one sharding spec as text.
 
-    >>> spec_text(("x", "y"))
-    'x+y'
+    >>> from meshcomm.layouts.specs import Cuts
+    >>> spec_text(("x", "y")), spec_text(Cuts("x", (0, 2, 7)))
+    ('x+y', 'x=cuts(0;2;7)')
     """
-    return spec if isinstance(spec, str) else "+".join(spec)
+    if isinstance(spec, str):
+        return spec
+    names = "+".join(spec)
+    return f"{names}={spec.rule_text}" if isinstance(spec, CutSpec) else names
 
 
 def specs_text(specs: Sequence[Spec]) -> str:
@@ -96,13 +105,21 @@ def parsed_specs(texts: list[str]) -> list[Spec]:
         return []
     if "scalar" in texts:
         raise LayoutError(f"specs {quote(texts)}: 'scalar' can only be used as the single spec of a layout")
-    return [tuple(text.split("+")) if "+" in text else text for text in texts]
+    return [_parsed_spec(*text.partition("=")) for text in texts]
+
+
+def _parsed_spec(text: str, equals: str, rule: str) -> Spec:
+    names = tuple(text.split("+"))
+    if equals:
+        return parsed_rule(names, rule)
+    return names if len(names) > 1 else text
 
 
 def to_wire(layout_type: LayoutType, specs: Sequence[Spec], mesh: wire.Values) -> wire.Values:
     """Return the plain values of a LayoutProto; *mesh* are those of its MeshProto."""
+    names = [spec_text(spec).partition("=") for spec in specs]
     return {
-        "sharding_specs": [{"sharding_spec": spec_text(spec)} for spec in specs],
+        "sharding_specs": [{"sharding_spec": spec, "meshcomm_rule": rule} for spec, _, rule in names],
         "mesh_config": mesh,
         "type": _WIRE_TYPES.index(layout_type, 1),
     }
@@ -112,5 +129,8 @@ def from_wire(values: wire.Values) -> tuple[LayoutType, list[str], wire.Values]:
     """Return the type, the texts of the specs and the values of the mesh; ``LayoutError`` for an unknown type."""
     if not 0 <= values["type"] < len(_WIRE_TYPES):
         raise LayoutError(f"layout type {values['type']} in a LayoutProto; known are 0 .. {len(_WIRE_TYPES) - 1}")
-    texts = [spec["sharding_spec"] for spec in values["sharding_specs"]]
+    texts = [
+        spec["sharding_spec"] + (f"={spec['meshcomm_rule']}" if spec["meshcomm_rule"] else "")
+        for spec in values["sharding_specs"]
+    ]
     return _WIRE_TYPES[values["type"]], texts, values["mesh_config"]

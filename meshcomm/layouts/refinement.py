@@ -8,6 +8,7 @@ import numpy as np
 from meshcomm._types import Indices, Ranks
 from meshcomm.layouts.layout import Layout
 from meshcomm.layouts.mesh import Mesh
+from meshcomm.layouts.specs import renamed
 
 
 def same_grid(a: Mesh, b: Mesh) -> bool:
@@ -70,7 +71,8 @@ def _refined(layout: Layout, mesh: Mesh) -> Layout:
         within = range(stride, stride * layout.mesh.dim_size(name))
         return [dim for dim, inner in zip(mesh.dim_names, mesh.strides, strict=True) if inner in within]
 
-    return Layout([tuple(factor for name in names for factor in factors(name)) for names in layout.axes], mesh)
+    axes = [renamed(names, tuple(factor for name in names for factor in factors(name))) for names in layout.axes]
+    return Layout(axes, mesh)
 
 
 def union(a: Ranks, b: Ranks) -> Ranks:

@@ -35,6 +35,26 @@ def strided(region: int, shape: Shape | None, itemsize: int, starts: Indices, st
     return Strided(regions, starts @ strides, np.broadcast_to(strides, starts.shape), stops - starts)
 
 
+def nested(
+    region: int, shape: Shape, itemsize: int, starts: Indices, extents: Indices, steps: Indices
+) -> Strided:
+    """Return where boxes lie in a block if each of their axes is several loops, one inside the other.
+
+    Parameters
+    ----------
+    region: the number of the region that is the block
+    shape: that of the block
+    itemsize: bytes of an element
+    starts: where the boxes begin, in the indices of the block; a row each
+    extents, steps: per box, axis and loop, how often it runs, and by how many indices of the axis it steps
+    """
+    strides = _strides(shape, itemsize)
+    boxes, ndim, loops = extents.shape
+    in_bytes = (steps * strides[:, None]).reshape(boxes, ndim * loops)
+    regions = np.full(boxes, region, dtype=np.intp)
+    return Strided(regions, starts @ strides, in_bytes, extents.reshape(boxes, ndim * loops))
+
+
 def concatenated(found: Sequence[Strided], ndim: int) -> Strided:
     """Return all boxes of *ndim* axes that were *found*, perhaps none."""
     nothing = strided(0, None, 1, np.zeros((0, ndim), dtype=np.intp), np.zeros((0, ndim), dtype=np.intp))

@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike
 from meshcomm._arguments import as_array, as_dtype
 from meshcomm._tracing import traceable
 from meshcomm._types import Array, Shape
+from meshcomm.arrays.cutting import cut_out
 from meshcomm.arrays.dtensor import DTensor, unwrapped
 from meshcomm.arrays.relayout import relayout
 from meshcomm.errors import ShapeError
@@ -83,8 +84,7 @@ def _aligned(name: str, operand: Operand, shape: Shape, layout: Layout) -> Opera
     if device is None:
         return None
     axes = aligned_axes(operand.shape, shape, layout)
-    block: Array = operand[Layout(axes, layout.mesh).block_slices(operand.shape, device)]
-    return block
+    return cut_out(operand, Layout(axes, layout.mesh).block_box(operand.shape, device))
 
 
 def _block(operand: Operand | None) -> Array | Number | None:

@@ -4,7 +4,8 @@ How the operands of an elementwise function come together:
 
 1. Shapes broadcast as NumPy's do. An axis of length 1 that is stretched counts as unsharded.
 2. The tensors are asked from left to right. Each adds its sharding on the axes of the result that are not sharded yet,
-   with the mesh dimensions that are not used yet.
+   with the mesh dimensions that are not used yet. If a larger tensor has the same mesh dimensions on an axis, but cuts
+   it in another way (`Cuts`, `Cyclic`), the smaller one moves.
 3. Every operand is relaid to that layout. Nothing moves where an operand has it already, and a replicated operand is
    only sliced.
 
@@ -26,6 +27,7 @@ from meshcomm.errors import LayoutError, MeshError, ShapeError
 from meshcomm.layouts.layout import Axes, Layout
 from meshcomm.layouts.mesh import Mesh
 from meshcomm.layouts.refinement import same_grid
+from meshcomm.layouts.specs import free_names
 
 Number: TypeAlias = bool | int | float | complex | np.generic
 Operand: TypeAlias = DTensor | Array | Number
@@ -132,12 +134,17 @@ def common_layout(shape: Shape, tensors: Sequence[DTensor]) -> Layout:
     if all(t.shape == shape and t.layout is tensors[0].layout for t in tensors):
         return tensors[0].layout
     axes: list[Names] = [()] * len(shape)
+    sizes = [0] * len(shape)  # of the tensor that an axis has its sharding from
     for tensor in tensors:
         skipped = len(shape) - tensor.ndim
         for axis, names in enumerate(tensor.layout.axes, skipped):
-            if not axes[axis] and tensor.shape[axis - skipped] == shape[axis]:
-                axes[axis] = tuple(name for name in names if name not in used)
+            if tensor.shape[axis - skipped] != shape[axis]:
+                continue
+            if not axes[axis]:
+                axes[axis], sizes[axis] = free_names(names, used), tensor.nbytes
                 used.update(axes[axis])
+            elif tuple(names) == tuple(axes[axis]) and tensor.nbytes > sizes[axis]:
+                axes[axis], sizes[axis] = names, tensor.nbytes
     found = tuple(axes)
     for tensor in tensors:
         if tensor.layout.axes == found and tensor.mesh is mesh:
@@ -171,9 +178,9 @@ def product_axes(a: Axes, b: Axes) -> tuple[Axes, Names, Axes]:
     """
     rows = a[:-1]
     used = {name for names in rows for name in names}
-    columns = tuple(tuple(name for name in names if name not in used) for names in b[1:])
+    columns = tuple(free_names(names, used) for names in b[1:])
     used.update(name for names in columns for name in names)
-    free = (tuple(name for name in names if name not in used) for names in (a[-1], b[0]))
+    free = (free_names(names, used) for names in (a[-1], b[0]))
     return rows, next(filter(None, free), ()), columns
 
 

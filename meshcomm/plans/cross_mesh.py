@@ -21,10 +21,10 @@ that senders and receivers agree.
 #
 # 1. Both sides see the same askers. T shares an element with B if and only if, along each axis, the number of T is in
 #    a range: from the target's block of the first element of B to the target's block of its last element. The sender
-#    gets the range from `Cut.overlapping` of its own box, the receiver from `Cut.first_and_last` of the box of B: both
+#    gets the range for its own B, the receiver for each B, both from `_wanted`, that is `Cut.first_and_last`: both
 #    ask `Cut.block_of` for the same two elements. So W is the same number, and so is the row-major index of T in the
-#    product of the ranges, i = 0 ... W-1. (Empty blocks inside a range would count on both sides, and ask for
-#    nothing.)
+#    product of the ranges, i = 0 ... W-1. (Blocks inside a range that share nothing count on both sides, and ask for
+#    nothing: empty ones, and along an axis with a cyclic cut, where the range is all blocks of the target.)
 #
 # 2. Turns. The turn of an asker is t = c * W + i. Since 0 <= i < W, `divmod(t, W)` gives (c, i) back: turns number the
 #    askers from 0 to A-1, each once.
@@ -58,7 +58,8 @@ that senders and receivers agree.
 # 6. So there is a function f: (B, q) -> the holder that serves q with B. A receiver q evaluates it for all B that
 #    overlap its block T, and the intersections of these B with T are disjoint and make up T: it receives each element
 #    once. A sender p holds one B, and finds all q with f(B, q) = p. The box is the intersection of B and T for both.
-#    As p holds only one B and q only one T, a pair exchanges at most one box.
+#    As p holds only one B and q only one T, a pair exchanges at most one intersection: one box, or the rows of several
+#    that `overlaps.pieces` gives to both in one order.
 #
 # The tests compare both sides in thousands of random cases: tests/plans/test_cross_mesh.py.
 
@@ -70,12 +71,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshcomm._types import Indices, Ranks
-from meshcomm.layouts.boxes import Box, Boxes, box_size, contiguous, no_boxes, product, stacked
+from meshcomm.layouts.boxes import Box, Boxes, box_size, contiguous, from_pieces, no_boxes
 from meshcomm.layouts.coordinates import devices_with, numbers_of, one, replica_count, replica_numbers
+from meshcomm.layouts.cyclic import AnyCut, CyclicCut
 from meshcomm.layouts.layout import Layout
 from meshcomm.layouts.layout_text import specs_text
 from meshcomm.layouts.machine import Machine
-from meshcomm.layouts.partition import Cut
+from meshcomm.layouts.overlaps import pieces
+from meshcomm.layouts.partition import Consecutive
 from meshcomm.layouts.refinement import devices_of, listed_ranks, ranks_of, union
 from meshcomm.plans.step import AllToAll, Traffic
 
@@ -143,48 +146,53 @@ class AllToAllBetween(AllToAll):
     def receives(self, device: int) -> Boxes:
         rank, box = self.ranks[device], self.target_box(device)
         if box is None or not box_size(box):
-            return no_boxes(len(self.shape))
-        cuts = self._cuts(self.source)
-        ranges = [cut.overlapping(interval) for cut, interval in zip(cuts, box, strict=True)]
-        numbers = product([np.arange(r.start, r.stop, dtype=np.intp) for r in ranges])
+            return no_boxes(len(self.shape), self._deals_round)
+        mine = numbers_of(self.target, devices_of(self.target.mesh, one(rank)))[0]
+        cuts = zip(self._cuts(self.target), mine.tolist(), self._cuts(self.source), strict=True)
+        found = [pieces(cut, number, other) for cut, number, other in cuts]
+        rows, boxes = from_pieces(found)
+        numbers = np.stack([axis.numbers[rows[:, i]] for i, axis in enumerate(found)], axis=1) if found else rows
         senders = self._serving(rank, numbers)
         if not self.machine.one_node:
             senders = self._nearest(rank, numbers, senders)
         senders = np.where(self._holds(one(rank), numbers)[:, 0], rank, senders)
-        columns = []
-        for axis, cut in enumerate(cuts):
-            starts, stops = cut.intervals(numbers[:, axis])
-            columns.append((np.maximum(starts, box[axis][0]), np.minimum(stops, box[axis][1])))
         peers = self._positions(senders)
-        order = np.argsort(peers)
-        starts, stops = (ends[order] for ends in stacked(columns, len(peers)))
-        return Boxes(peers[order], np.arange(len(peers), dtype=np.intp), starts, stops)
+        order = np.argsort(peers, kind="stable")
+        return boxes.some(order)._replace(peers=peers[order], which=np.arange(len(peers), dtype=np.intp))
 
     def sends(self, device: int) -> Boxes:
         rank, box = self.ranks[device], self.held_box(device)
         if box is None or not box_size(box):
-            return no_boxes(len(self.shape))
-        cuts = self._cuts(self.target)
-        ranges = [cut.overlapping(interval) for cut, interval in zip(cuts, box, strict=True)]
+            return no_boxes(len(self.shape), self._deals_round)
         held = numbers_of(self.source, devices_of(self.source.mesh, one(rank)))
+        ranges = [self._wanted_by(axis, number) for axis, number in enumerate(held[0].tolist())]
         asking = self._served(rank, ranges)
         asking = asking[~self._holds(asking, held)[0]]
         if not self.machine.one_node:
             asking = self._nodes_first(rank, held, ranges, asking)
         if self._wants(one(rank), ranges)[0]:
             asking = np.append(asking, rank)
+        return self._boxes_for(asking, held[0].tolist())
+
+    def _boxes_for(self, asking: Indices, held: list[int]) -> Boxes:
+        """Return what the ranks *asking* get of the block of the source with the numbers *held*."""
+        cuts = zip(self._cuts(self.source), held, self._cuts(self.target), strict=True)
+        found = [pieces(cut, number, other) for cut, number, other in cuts]
+        rows, boxes = from_pieces(found)
         wanted = numbers_of(self.target, devices_of(self.target.mesh, asking))
-        flat = np.zeros(len(asking), dtype=np.intp)
-        for axis, r in enumerate(ranges):
-            flat = flat * len(r) + wanted[:, axis] - r.start
-        distinct, which = np.unique(flat, return_inverse=True)
-        columns = []
-        for axis, number in enumerate(np.unravel_index(distinct, [len(r) for r in ranges]) if ranges else ()):
-            starts, stops = cuts[axis].intervals(number + ranges[axis].start)
-            columns.append((np.maximum(starts, box[axis][0]), np.minimum(stops, box[axis][1])))
-        peers = self._positions(asking)
-        order = np.argsort(peers)
-        return Boxes(peers[order], which.reshape(-1)[order], *stacked(columns, len(distinct)))
+        of_box, of_rank = np.zeros(len(rows), dtype=np.intp), np.zeros(len(asking), dtype=np.intp)
+        for axis, n in enumerate(self.target.shape):
+            of_box = of_box * n + found[axis].numbers[rows[:, axis]]
+            of_rank = of_rank * n + wanted[:, axis]
+        order = np.argsort(of_box, kind="stable")  # boxes of one block of the target follow one another
+        first, last = (np.searchsorted(of_box[order], of_rank, side=side) for side in ("left", "right"))
+        by_position = np.argsort(asking)
+        asking, first, counts = asking[by_position], first[by_position], (last - first)[by_position]
+        within = np.arange(counts.sum(), dtype=np.intp) - np.repeat(np.cumsum(counts) - counts, counts)
+        which = np.repeat(first, counts) + within
+        needed, which = np.unique(which, return_inverse=True)
+        peers = np.repeat(self._positions(asking), counts)
+        return boxes.some(order[needed])._replace(peers=peers, which=which.reshape(-1))
 
     def traffic(self, devices: Indices) -> Traffic:
         found = np.array([self._traffic_of(int(device)) for device in devices], dtype=np.intp)
@@ -196,15 +204,19 @@ class AllToAllBetween(AllToAll):
         sizes, others = receives.sizes * self.itemsize, receives.peers != device
         sent = np.unique(sends.which[sends.peers != device])
         packed = unpacked = 0
-        if held is not None and not contiguous(held, sends.starts[sent], sends.stops[sent]):
+        if held is not None and not contiguous(held, sends.some(sent)):
             packed = int(sends.sizes[sent].sum()) * self.itemsize
-        if target is not None and not contiguous(target, receives.starts[others], receives.stops[others]):
+        if target is not None and not contiguous(target, receives.some(np.flatnonzero(others))):
             unpacked = int(sizes[others].sum())
         blocks = [box_size(box) * self.itemsize if box is not None else 0 for box in (held, target)]
         scratch = self._in_rounds(one(packed), one(unpacked))[0]
-        return int(sizes[others].sum()), int(others.sum()), int(scratch), *blocks
+        return int(sizes[others].sum()), len(np.unique(receives.peers[others])), int(scratch), *blocks
 
-    def _cuts(self, layout: Layout) -> list[Cut]:
+    @cached_property
+    def _deals_round(self) -> bool:
+        return any(_deals_round(self.shape, layout) for layout in (self.source, self.target))
+
+    def _cuts(self, layout: Layout) -> list[AnyCut]:
         return [layout.cut(axis, n) for axis, n in enumerate(self.shape)]
 
     def _positions(self, ranks: Indices) -> Indices:
@@ -231,8 +243,15 @@ class AllToAllBetween(AllToAll):
 
     def _wanted(self, axis: int, numbers: Indices) -> tuple[Indices, Indices]:
         """Return the first and the last block of the target, along *axis*, that overlaps each block of the source."""
-        n = self.shape[axis]
-        return self.target.cut(axis, n).first_and_last(*self.source.cut(axis, n).intervals(numbers[:, axis]))
+        source, target = self.source.cut(axis, self.shape[axis]), self.target.cut(axis, self.shape[axis])
+        if isinstance(source, Consecutive) and isinstance(target, Consecutive):
+            return target.first_and_last(*source.intervals(numbers[:, axis]))
+        return np.zeros(len(numbers), dtype=np.intp), np.full(len(numbers), target.blocks - 1)
+
+    def _wanted_by(self, axis: int, number: int) -> range:
+        """Return the range of blocks that `_wanted` gives for the block of the source with this *number*."""
+        first, last = self._wanted(axis, np.full((1, len(self.shape)), number, dtype=np.intp))
+        return range(int(first[0]), int(last[0]) + 1)
 
     def _serving(self, rank: int, numbers: Indices) -> Indices:
         """Return the ranks whose turn it is to serve *rank* with the blocks of these *numbers*: 3 of the proof."""
@@ -307,7 +326,14 @@ class AllToAllBetween(AllToAll):
         return f"AllToAll between meshes (direct){rounds}: {source} -> {target}"
 
 
+def _deals_round(shape: tuple[int, ...], layout: Layout) -> bool:
+    """Return whether some axis of an array of *shape* has a cyclic cut."""
+    return any(isinstance(layout.cut(axis, n), CyclicCut) for axis, n in enumerate(shape))
+
+
 def _may_be_strided(shape: tuple[int, ...], here: Layout, there: Layout) -> bool:
     """Return whether boxes that the layout *there* cuts out of a block of *here* may not be consecutive in it."""
+    if _deals_round(shape, here) or _deals_round(shape, there):
+        return True
     cut = [axis for axis in range(len(shape)) if there.num_shards(axis) > 1]
     return bool(cut) and any(here.cut(axis, shape[axis]).longest > 1 for axis in range(cut[-1]))

@@ -50,7 +50,9 @@ from meshcomm.layouts.layout import Layout
 from meshcomm.layouts.layout_text import specs_text
 from meshcomm.layouts.machine import Machine
 from meshcomm.layouts.mesh import Mesh
+from meshcomm.layouts.overlaps import shared
 from meshcomm.layouts.refinement import on_one_mesh, same_grid
+from meshcomm.layouts.specs import CutSpec
 from meshcomm.plans.bounds import minimum_scratch, within_limit
 from meshcomm.plans.costs import seconds
 from meshcomm.plans.cross_mesh import AllToAllBetween
@@ -142,6 +144,8 @@ def composed_path(shape: Shape, source: Layout, target: Layout) -> list[Layout]:
     here, goal = list(effective(source)), effective(target)
     if tuple(here) == goal:
         return [target]
+    if any(a != b and (isinstance(a, CutSpec) or isinstance(b, CutSpec)) for a, b in zip(here, goal, strict=True)):
+        return [source, target]  # the composed way goes from names to names
     mesh, visited = target.mesh, [tuple(here)]
     _slice_where_possible(mesh, shape, here, goal)
     if tuple(here) != visited[-1]:
@@ -195,6 +199,8 @@ def _step(shape: Shape, itemsize: int, source: Layout, target: Layout, held: Lay
 
 def _common(mesh: Mesh, n: int, a: Names, b: Names) -> int:
     """Return the number of leading names of *a* and *b* along which no device has to exchange."""
+    if a == b:
+        return len(a)
     length = 0
     while length < min(len(a), len(b)) and a[length] == b[length]:
         length += 1
@@ -207,12 +213,14 @@ def _holds(mesh: Mesh, n: int, a: Names, b: Names) -> bool:
     """Return whether, on an axis of *n* elements cut by *a*, every device holds its block of the cut by *b*."""
     if coarser(mesh, n, a, b):
         return True
-    if not b or n >= max(devices_along(mesh, a), devices_along(mesh, b)):
+    by_rule = isinstance(a, CutSpec) or isinstance(b, CutSpec)
+    if not b or (not by_rule and n >= max(devices_along(mesh, a), devices_along(mesh, b))):
         return False  # no block is empty, so some block of *b* is not in the block of *a* on its device
-    names = tuple(dict.fromkeys(a + b))
-    combinations = np.arange(devices_along(mesh, names), dtype=np.intp)
-    coordinates = dict(decode(mesh, names, combinations))
-    (held_start, held_stop), (start, stop) = (
-        cut_by(mesh, n, used).intervals(encode(mesh, used, coordinates)) for used in (a, b)
-    )
-    return bool(np.all((start >= stop) | ((held_start <= start) & (stop <= held_stop))))
+    held, wanted, names = cut_by(mesh, n, a), cut_by(mesh, n, b), tuple(dict.fromkeys((*a, *b)))
+    size, few = devices_along(mesh, names), 8
+    for combinations in (np.arange(min(few, size), dtype=np.intp), np.arange(few, size, dtype=np.intp)):
+        coordinates = dict(decode(mesh, names, combinations))  # most often, the first few of them tell
+        here, there = encode(mesh, a, coordinates), encode(mesh, b, coordinates)
+        if (shared(held, here, wanted, there) < wanted.lengths(there)).any():
+            return False
+    return True

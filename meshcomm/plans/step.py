@@ -15,20 +15,23 @@ import numpy as np
 from meshcomm._pickles import FieldsOnly
 from meshcomm._tuning import GATHERED_AT_ONCE, LARGEST_COUNT
 from meshcomm._types import Indices, Names, Ranks
-from meshcomm.layouts.boxes import Box, Boxes, stacked
+from meshcomm.layouts.boxes import Box, Boxes, from_pieces
 from meshcomm.layouts.coordinates import (
-    block_candidates,
     coarser,
     coordinates_of,
     decode,
     effective,
+    numbers_at,
     numbers_of,
     used,
 )
+from meshcomm.layouts.cyclic import CyclicCut
 from meshcomm.layouts.layout import Layout
 from meshcomm.layouts.layout_text import specs_text
 from meshcomm.layouts.mesh import Mesh
+from meshcomm.layouts.overlaps import holders, most_pieces, pieces, shared
 from meshcomm.layouts.partition import most_in_a_round
+from meshcomm.layouts.specs import CutSpec
 
 
 class Traffic(NamedTuple):
@@ -94,20 +97,34 @@ class Step(FieldsOnly):
         mesh = self.mesh
         axes = zip(self.shape, *map(effective, (self.held, self.source, self.target)), strict=True)
         whole = [held == names and (self.permutes or coarser(mesh, n, cut, names)) for n, held, names, cut in axes]
-        return not _consecutive(self.shape, self.held, whole)
+        return not self._consecutive(self.held, whole)
 
     @cached_property
     def unpacks(self) -> bool:
         """Whether a device unpacks boxes that arrive over MPI: they do not lie consecutively in its new block."""
         axes = zip(self.shape, effective(self.target), effective(self.source), strict=True)
         whole = [self.permutes or coarser(self.mesh, n, cut, names) for n, names, cut in axes]
-        return not _consecutive(self.shape, self.target, whole)
+        return not self._consecutive(self.target, whole)
+
+    def _consecutive(self, block: Layout, whole: list[bool]) -> bool:
+        """Return whether boxes are known to be consecutive bytes in the blocks of every device.
+
+        *whole* says for each axis whether the boxes span the block along it.
+        """
+        layouts = (self.held, self.source, self.target)
+        for axis, n in enumerate(self.shape):
+            if not whole[axis] and any(isinstance(layout.cut(axis, n), CyclicCut) for layout in layouts):
+                return False  # its runs may lie apart
+        for axis, n in enumerate(self.shape):
+            if block.cut(axis, n).longest > 1 or not whole[axis]:
+                return all(whole[axis + 1 :])
+        return True
 
     @cached_property
     def permutes(self) -> bool:
         """Whether every device sends its whole block to one device, and receives the whole block of one."""
-        same_cuts = self.source.shape == self.target.shape
-        return bool(self.dims) and same_cuts and set(self.dims) <= used(self.target)
+        cuts = ([layout.cut(axis, n) for axis, n in enumerate(self.shape)] for layout in (self.source, self.target))
+        return bool(self.dims) and next(cuts) == next(cuts) and set(self.dims) <= used(self.target)
 
     @property
     def at_once(self) -> bool:
@@ -151,49 +168,49 @@ class Step(FieldsOnly):
         """
         coordinates = coordinates_of(self.mesh, device)
         fixed = {name: coordinates[name] for name in used(self.target) - used(self.source)}
-        box = self.source.block_box(self.shape, device)
-        candidates = [
-            block_candidates(self.target, axis, n, interval, fixed)
-            for axis, (n, interval) in enumerate(zip(self.shape, box, strict=True))
-        ]
+        boxes = self._boxes(self.source, device, self.target, fixed)
         # A mesh dimension that only the source uses: all its coordinates need the same box.
         copies = np.zeros(1, dtype=np.intp)
         for name in self.dims:
             if name not in used(self.target):
                 offsets = np.arange(self.mesh.dim_size(name), dtype=np.intp) * self._group_strides[name]
                 copies = (copies[:, None] + offsets).ravel()
-        peers, starts, stops = self._boxes(self.target, candidates, box)
-        which = np.tile(np.arange(len(peers), dtype=np.intp), len(copies))
-        return Boxes((copies[:, None] + peers).ravel(), which, starts, stops)
+        which = np.tile(boxes.which, len(copies))
+        return boxes._replace(peers=(copies[:, None] + boxes.peers).ravel(), which=which)
 
     def receives(self, device: int) -> Boxes:
         """Return the boxes, in global indices, that *device* receives from peers, itself included."""
-        box = self.target.block_box(self.shape, device)
-        candidates = [
-            block_candidates(self.source, axis, n, interval, {})
-            for axis, (n, interval) in enumerate(zip(self.shape, box, strict=True))
-        ]
-        peers, starts, stops = self._boxes(self.source, candidates, box)
-        return Boxes(peers, np.arange(len(peers), dtype=np.intp), starts, stops)
+        return self._boxes(self.target, device, self.source, {})
 
-    def _boxes(self, layout: Layout, candidates: list[Indices], box: Box) -> tuple[Indices, Indices, Indices]:
-        """Return the peers, starts and stops of blocks of *layout*, each cut to *box*.
+    def kept(self, device: int) -> Boxes:
+        """Return the boxes, in global indices, of its new block that *device* already holds, for itself."""
+        numbers = self.held.block_numbers(device)
+        cuts = [(self.target.cut(axis, n), self.held.cut(axis, n)) for axis, n in enumerate(self.shape)]
+        new = self.target.block_numbers(device)
+        here = [np.array([number], dtype=np.intp) for number in numbers]
+        return from_pieces([pieces(a, new[axis], b, here[axis]) for axis, (a, b) in enumerate(cuts)])[1]
 
-        The blocks are all combinations of the *candidates*, the block numbers along each axis.
+    def _boxes(self, layout: Layout, device: int, other: Layout, fixed: dict[str, int]) -> Boxes:
+        """Return what the block of *device* in *layout* shares with the blocks of the *other* layout.
+
+        Of these, only blocks whose coordinates are those that are *fixed* count. Peers are the positions of devices
+        that hold the blocks.
         """
-        peers = np.zeros(1, dtype=np.intp)
-        columns: list[tuple[Indices, Indices]] = []
-        for axis, numbers in enumerate(candidates):
-            starts, stops = layout.cut(axis, self.shape[axis]).intervals(numbers)
-            starts, stops = np.maximum(starts, box[axis][0]), np.minimum(stops, box[axis][1])
-            offsets = np.zeros_like(numbers)
-            for name, coordinate in decode(self.mesh, layout.axes[axis], numbers):
+        numbers, found = layout.block_numbers(device), []
+        for axis, n in enumerate(self.shape):
+            allowed = numbers_at(self.mesh, other.axes[axis], fixed)
+            found.append(pieces(layout.cut(axis, n), numbers[axis], other.cut(axis, n), allowed))
+        rows, boxes = from_pieces(found)
+        peers = np.zeros(len(rows), dtype=np.intp)
+        for axis, row in enumerate(found):
+            offsets = np.zeros_like(row.numbers)
+            for name, coordinate in decode(self.mesh, other.axes[axis], row.numbers):
                 offsets += coordinate * self._group_strides.get(name, 0)
-            peers = (peers[:, None] + offsets).ravel()
-            columns = [(a.repeat(len(numbers)), b.repeat(len(numbers))) for a, b in columns]
-            repeats = len(peers) // len(numbers) if len(numbers) else 0
-            columns.append((np.tile(starts, repeats), np.tile(stops, repeats)))
-        return peers, *stacked(columns, len(peers))
+            peers += offsets[rows[:, axis]]
+        if boxes.repeats is not None:  # a peer may get several boxes, which have to follow one another
+            order = np.argsort(peers, kind="stable")
+            peers, boxes = peers[order], boxes.some(order)
+        return boxes._replace(peers=peers, which=np.arange(len(peers), dtype=np.intp))
 
     def traffic(self, devices: Indices) -> Traffic:
         """Return the traffic of each of *devices*."""
@@ -201,14 +218,11 @@ class Step(FieldsOnly):
         source, target, overlap, messages, serves_itself = ones, ones, ones, ones, ones.astype(bool)
         had, has = numbers_of(self.source, devices), numbers_of(self.target, devices)
         for axis, n in enumerate(self.shape):
-            cut = self.source.cut(axis, n)
-            s0, s1 = cut.intervals(had[:, axis])
-            t0, t1 = self.target.cut(axis, n).intervals(has[:, axis])
-            shared = np.maximum(0, np.minimum(s1, t1) - np.maximum(s0, t0))
-            first, last = cut.first_and_last(t0, t1)
-            holders = np.where(t1 > t0, last - first + 1, 0)
-            source, target, overlap = source * (s1 - s0), target * (t1 - t0), overlap * shared
-            messages, serves_itself = messages * holders, serves_itself & (shared > 0)
+            before, after = self.source.cut(axis, n), self.target.cut(axis, n)
+            common = shared(before, had[:, axis], after, has[:, axis])
+            source, target = source * before.lengths(had[:, axis]), target * after.lengths(has[:, axis])
+            messages = messages * holders(after, has[:, axis], before)
+            overlap, serves_itself = overlap * common, serves_itself & (common > 0)
         source, target, overlap = (a * self.itemsize for a in (source, target, overlap))
         received = target - overlap
         # A box for the device itself is packed only if others get the same box, and unpacked only in a gather.
@@ -234,8 +248,8 @@ class Step(FieldsOnly):
         boxes = [1, 1]
         for axis, n in enumerate(self.shape):
             source, target = self.source.cut(axis, n), self.target.cut(axis, n)
-            boxes[0] *= source.most_overlapping(target)
-            boxes[1] *= target.most_overlapping(source)
+            boxes[0] *= most_pieces(source, target)
+            boxes[1] *= most_pieces(target, source)
         sent = self.source.largest_block(self.shape) if self.packs else 0
         received = self.target.largest_block(self.shape) if self.unpacks else 0
         return Most(boxes[0] if sent else 0, boxes[1] if received else 0, sent, received)
@@ -320,9 +334,11 @@ class AllToAll(Step):
             tuple(tuple(n for n in names if n not in self.dims) for names in effective(layout))
             for layout in (self.source, self.target)
         ]
-        if len(self.dims) == 1 and len(here) == len(there) == 1 and here != there and others[0] == others[1]:
-            return here[0], there[0]
-        return None, None
+        if len(self.dims) != 1 or len(here) != 1 or len(there) != 1 or here == there or others[0] != others[1]:
+            return None, None
+        if isinstance(self.source.axes[here[0]], CutSpec) or isinstance(self.target.axes[there[0]], CutSpec):
+            return None, None
+        return here[0], there[0]
 
     @property
     def _detail(self) -> str:
@@ -332,12 +348,3 @@ class AllToAll(Step):
 Steps: TypeAlias = tuple[Step, ...]
 
 
-def _consecutive(shape: tuple[int, ...], block: Layout, whole: list[bool]) -> bool:
-    """Return whether boxes are consecutive bytes in the blocks of every device.
-
-    *whole* says for each axis whether the boxes span the block along it.
-    """
-    for axis, n in enumerate(shape):
-        if block.cut(axis, n).longest > 1 or not whole[axis]:
-            return all(whole[axis + 1 :])
-    return True

@@ -151,12 +151,17 @@ def get_default_mesh() -> Mesh | None:
 
 def default_layout(ndim: int) -> Layout:
     """Return the layout of *ndim* axes replicated on the default mesh; ``MeshError`` if there is none."""
+    return Layout.replicated(required_default_mesh("a layout"), ndim)
+
+
+def required_default_mesh(instead: str) -> Mesh:
+    """Return the default mesh; ``MeshError`` if there is none, which names what to pass *instead*."""
     mesh = get_default_mesh()
     if mesh is None:
         raise MeshError(
-            "No default mesh has been registered to DTensor. Use meshcomm.default_mesh to specify it, or a layout"
+            f"No default mesh has been registered to DTensor. Use meshcomm.default_mesh to specify it, or {instead}"
         )
-    return Layout.replicated(mesh, ndim)
+    return mesh
 
 
 def location_in(mesh: Mesh) -> Location | None:

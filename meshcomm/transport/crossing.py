@@ -21,6 +21,7 @@ from meshcomm._kernels import BoxCopies
 from meshcomm._tuning import LINE
 from meshcomm._types import Indices
 from meshcomm.layouts.boxes import Boxes
+from meshcomm.layouts.overlaps import Repeats
 from meshcomm.memory.copies import Strided
 from meshcomm.transport.exchange import Tensor
 
@@ -75,10 +76,8 @@ class Crossing:
         found = [_rows(nodes, here, int(peer), boxes_of(int(peer)), sends) for peer in self.members]
         rows, self._row = _distinct(np.concatenate(found))
         self._peer = np.repeat(np.arange(len(found)), [len(of_one) for of_one in found])
-        others, boxes = rows[:, 0], rows[:, 2:]
-        ndim = boxes.shape[1] // 2
-        self.starts, self.stops = boxes[:, :ndim], boxes[:, ndim:]
-        sizes = np.prod(self.stops - self.starts, axis=1, dtype=np.intp) * itemsize
+        others, self.boxes = rows[:, 0], _from_rows(rows[:, 2:], boxes_of(int(self.members[0])))
+        sizes = self.boxes.sizes * itemsize
         self.lengths = np.zeros(nodes.count, dtype=np.intp)
         """The bytes of the message with each node."""
         np.add.at(self.lengths, others, sizes)
@@ -112,7 +111,21 @@ def _rows(nodes: Nodes, here: int, peer: int, boxes: Boxes, sends: bool) -> Indi
     off_node = (nodes.of[boxes.peers] != here) & (boxes.sizes > 0)[boxes.which]
     peers, which = boxes.peers[off_node], boxes.which[off_node]
     senders = np.full_like(peers, peer) if sends else peers
-    return np.column_stack([nodes.of[peers], senders, boxes.starts[which], boxes.stops[which]])
+    columns = [nodes.of[peers], senders, boxes.starts[which], boxes.stops[which]]
+    if boxes.repeats is not None:
+        columns += [each[which].reshape(len(which), 2 * boxes.starts.shape[1]) for each in boxes.repeats]
+    return np.column_stack(columns)
+
+
+def _from_rows(rows: Indices, like: Boxes) -> Boxes:
+    """Return the boxes that are in *rows*, with the axes that *like* has, and repeats if it has some."""
+    number, ndim = len(rows), like.starts.shape[1]
+    starts, stops, rest = rows[:, :ndim], rows[:, ndim : 2 * ndim], rows[:, 2 * ndim :]
+    zero = np.zeros(number, dtype=np.intp)
+    if like.repeats is None:
+        return Boxes(zero, zero, starts, stops)
+    counts, steps = rest.reshape(number, 2, ndim, 2).swapaxes(0, 1)
+    return Boxes(zero, zero, starts, stops, Repeats(counts, steps))
 
 
 def _distinct(rows: Indices) -> tuple[Indices, Indices]:
@@ -192,8 +205,8 @@ class BufferCopies:
         boxes = crossing.held_by(self.me, peers)
         if not len(boxes):
             return None
-        source = tensor.in_source(tensor.position, 0, crossing.starts[boxes], crossing.stops[boxes])
-        target, sizes = self._in_buffer(crossing, boxes), [tensor.source_bytes(tensor.position)]
+        source = tensor.in_source(tensor.position, 0, crossing.boxes.some(boxes))
+        target, sizes = self._in_buffer(crossing, boxes, source.extents), [tensor.source_bytes(tensor.position)]
         return BoxCopies(sizes, crossing.buffers, tensor.itemsize, *source[:3], *target)
 
     def into(self, peers: tuple[int, ...]) -> BoxCopies | None:
@@ -202,13 +215,12 @@ class BufferCopies:
         boxes = crossing.held_by(self.me, peers)
         if not len(boxes):
             return None
-        target = tensor.in_target(tensor.position, 0, crossing.starts[boxes], crossing.stops[boxes])
-        source, sizes = self._in_buffer(crossing, boxes), [tensor.target_bytes(tensor.position)]
+        target = tensor.in_target(tensor.position, 0, crossing.boxes.some(boxes))
+        source, sizes = self._in_buffer(crossing, boxes, target.extents), [tensor.target_bytes(tensor.position)]
         return BoxCopies(crossing.buffers, sizes, tensor.itemsize, *source[:3], *target)
 
-    def _in_buffer(self, crossing: Crossing, boxes: Indices) -> Strided:
-        """Return where boxes lie one after the other in the buffers of the node."""
-        extents = crossing.stops[boxes] - crossing.starts[boxes]
+    def _in_buffer(self, crossing: Crossing, boxes: Indices, extents: Indices) -> Strided:
+        """Return where boxes of these *extents* lie one after the other in the buffers of the node."""
         strides = np.ones_like(extents)
         strides[:, :-1] = np.cumprod(extents[:, :0:-1], axis=1)[:, ::-1]
         return Strided(crossing.holders[boxes], crossing.offsets[boxes], strides * self._tensor.itemsize, extents)

@@ -10,13 +10,16 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Protocol, TypeAlias
 
+import numpy as np
+
 from meshcomm._kernels import BoxCopies
 from meshcomm._tuning import DEFAULT_SCRATCH
 from meshcomm._types import Bytes, Indices
 from meshcomm.errors import ShapeError
-from meshcomm.layouts.boxes import Box, Boxes, box_shape, box_start, intersections, with_peers
+from meshcomm.layouts.boxes import Box, Boxes, box_shape, intersections, with_peers
+from meshcomm.layouts.cyclic import local_indices, local_steps
 from meshcomm.memory.blocks import block_bytes
-from meshcomm.memory.copies import Strided, as_byte_boxes, strided
+from meshcomm.memory.copies import Strided, as_byte_boxes, nested, strided
 
 BoxOf: TypeAlias = Callable[[int], Box | None]
 BoxesOf: TypeAlias = Callable[[int], Boxes]
@@ -88,13 +91,13 @@ class Tensor:
         """Return the bytes of the block of *position* after."""
         return _bytes(self.target(position), self.itemsize)
 
-    def in_source(self, position: int, region: int, starts: Indices, stops: Indices) -> Strided:
-        """Return where boxes lie in the block of *position* before, which is this *region* of memory."""
-        return _in_block(self.source(position), region, self.itemsize, starts, stops)
+    def in_source(self, position: int, region: int, boxes: Boxes) -> Strided:
+        """Return where *boxes* lie in the block of *position* before, which is this *region* of memory."""
+        return _in_block(self.source(position), region, self.itemsize, boxes)
 
-    def in_target(self, position: int, region: int, starts: Indices, stops: Indices) -> Strided:
-        """Return where boxes lie in the block of *position* after, which is this *region* of memory."""
-        return _in_block(self.target(position), region, self.itemsize, starts, stops)
+    def in_target(self, position: int, region: int, boxes: Boxes) -> Strided:
+        """Return where *boxes* lie in the block of *position* after, which is this *region* of memory."""
+        return _in_block(self.target(position), region, self.itemsize, boxes)
 
 
 @dataclass(frozen=True)
@@ -168,8 +171,8 @@ def own_copies(tensors: Sequence[Tensor]) -> BoxCopies | None:
     for region, tensor in enumerate(tensors):
         here, sends, receives = tensor.position, tensor.sends, tensor.receives
         sent, received = sends.of(here), receives.of(here)
-        froms.append(tensor.in_source(here, region, sends.starts[sent], sends.stops[sent]))
-        tos.append(tensor.in_target(here, region, receives.starts[received], receives.stops[received]))
+        froms.append(tensor.in_source(here, region, sends.some(sent)))
+        tos.append(tensor.in_target(here, region, receives.some(received)))
     itemsizes = [tensor.itemsize for tensor in tensors]
     (source, itemsize), (target, _) = as_byte_boxes(froms, itemsizes), as_byte_boxes(tos, itemsizes)
     if not len(source.offsets):
@@ -183,8 +186,18 @@ def _bytes(box: Box | None, itemsize: int) -> int:
     return 0 if box is None else block_bytes(box_shape(box), itemsize)
 
 
-def _in_block(box: Box | None, region: int, itemsize: int, starts: Indices, stops: Indices) -> Strided:
+def _in_block(box: Box | None, region: int, itemsize: int, boxes: Boxes) -> Strided:
     if box is None:
-        return strided(region, None, itemsize, starts, stops)
-    first = box_start(box)
-    return strided(region, box_shape(box), itemsize, starts - first, stops - first)
+        return strided(region, None, itemsize, boxes.starts, boxes.stops)
+    starts = np.empty_like(boxes.starts)
+    for axis, span in enumerate(box):
+        starts[:, axis] = local_indices(span, boxes.starts[:, axis])
+    extents = boxes.stops - boxes.starts
+    if boxes.repeats is None:
+        return strided(region, box_shape(box), itemsize, starts, starts + extents)
+    counts, steps = boxes.repeats
+    within = [local_steps(span, steps[:, axis]) for axis, span in enumerate(box)]
+    loops = np.concatenate([counts, extents[:, :, None]], axis=2)
+    apart = np.ones_like(loops)
+    apart[:, :, :2] = np.stack(within, axis=1)
+    return nested(region, box_shape(box), itemsize, starts, loops, apart)

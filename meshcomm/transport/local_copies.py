@@ -14,8 +14,7 @@ import numpy as np
 
 from meshcomm._kernels import BoxCopies
 from meshcomm._tuning import LINE
-from meshcomm._types import Indices, Shape
-from meshcomm.layouts.boxes import box_shape
+from meshcomm.layouts.boxes import Boxes
 from meshcomm.memory.copies import Strided, as_byte_boxes, concatenated
 from meshcomm.transport.exchange import Tensor
 
@@ -58,7 +57,8 @@ class LocalCopies:
                 if peer == tensor.position or peer not in self.members or not extent.all():
                     continue
                 sender, receiver = (peer, tensor.position) if receives else (tensor.position, peer)
-                found[self.members.index(peer)] = self.several or _rather_writes(tensor, sender, receiver, extent)
+                one = boxes.some(slice(box, box + 1))
+                found[self.members.index(peer)] = self.several or _rather_writes(tensor, sender, receiver, one)
         return list(found.items())
 
     def reads_and_writes(
@@ -81,14 +81,14 @@ class LocalCopies:
         for number in sorted(peers):
             which = boxes.of(self.members[number])
             if len(which):
-                starts, stops = boxes.starts[which], boxes.stops[which]
-                theirs.append(tensor.in_source(self.members[number], number, starts, stops))
-                ours.append(tensor.in_target(tensor.position, 0, starts, stops))
+                chosen = boxes.some(which)
+                theirs.append(tensor.in_source(self.members[number], number, chosen))
+                ours.append(tensor.in_target(tensor.position, 0, chosen))
                 sizes[number] = tensor.source_bytes(self.members[number])
         if not ours:
             return None
-        ndim, target = boxes.starts.shape[1], [tensor.target_bytes(tensor.position)]
-        source, into = concatenated(theirs, ndim), concatenated(ours, ndim)
+        target, loops = [tensor.target_bytes(tensor.position)], ours[0].extents.shape[1]
+        source, into = concatenated(theirs, loops), concatenated(ours, loops)
         return BoxCopies(sizes, target, tensor.itemsize, *source[:3], *into, len(self.members))
 
     def writes(self, peers: tuple[int, ...]) -> BoxCopies | None:
@@ -102,13 +102,13 @@ class LocalCopies:
             for number in sorted(peers):
                 which = tensor.sends.of(self.members[number])
                 if len(which):
-                    starts, stops = tensor.sends.starts[which], tensor.sends.stops[which]
-                    mine.append(tensor.in_source(tensor.position, region, starts, stops))
-                    there = tensor.in_target(self.members[number], number, starts, stops)
+                    chosen = tensor.sends.some(which)
+                    mine.append(tensor.in_source(tensor.position, region, chosen))
+                    there = tensor.in_target(self.members[number], number, chosen)
                     others.append(there._replace(offsets=there.offsets + offsets[number][region]))
-            ndim = tensor.sends.starts.shape[1]
-            ours.append(concatenated(mine, ndim))
-            theirs.append(concatenated(others, ndim))
+            loops = mine[0].extents.shape[1] if mine else tensor.sends.starts.shape[1]
+            ours.append(concatenated(mine, loops))
+            theirs.append(concatenated(others, loops))
         itemsizes = [tensor.itemsize for tensor in self.tensors]
         (source, itemsize), (target, _) = as_byte_boxes(ours, itemsizes), as_byte_boxes(theirs, itemsizes)
         if not len(source.offsets):
@@ -122,19 +122,17 @@ class LocalCopies:
         return stretch_offsets(sizes) if self.several else [0, sizes[0]]
 
 
-def _rather_writes(tensor: Tensor, sender: int, receiver: int, extent: Indices) -> bool:
+def _rather_writes(tensor: Tensor, sender: int, receiver: int, box: Boxes) -> bool:
     """Return whether the sender's side of a box has shorter runs than the receiver's."""
-    source, target = tensor.source(sender), tensor.target(receiver)
-    assert source is not None
-    assert target is not None
-    return _run(box_shape(source), extent) < _run(box_shape(target), extent)
+    source, target = tensor.in_source(sender, 0, box), tensor.in_target(receiver, 0, box)
+    return _run(source, tensor.itemsize) < _run(target, tensor.itemsize)
 
 
-def _run(shape: Shape, extent: Indices) -> int:
-    """Return how many elements of a box lie one after the other in a block of *shape*."""
-    run = 1
-    for n, length in zip(reversed(shape), reversed(extent.tolist()), strict=True):
-        run *= length
-        if length < n:
+def _run(box: Strided, itemsize: int) -> int:
+    """Return how many bytes of a box lie one after the other in its block."""
+    run = itemsize
+    for stride, extent in zip(reversed(box.strides[0].tolist()), reversed(box.extents[0].tolist()), strict=True):
+        if extent > 1 and stride != run:
             break
+        run *= extent
     return run

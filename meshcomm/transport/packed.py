@@ -54,8 +54,14 @@ class Side:
         self._elements = np.prod(layout.extents, axis=1, dtype=np.intp)
         self._offsets = layout.offsets
         packing = Packing(sizes, itemsize, *layout)
-        in_place = len(boxes) == 1 and packing.contiguous
+        in_place = len(boxes) == 1 and packing.contiguous and self._adjoin()
         self.packing = None if in_place else packing
+
+    def _adjoin(self) -> bool:
+        """Return whether the boxes of each rank follow one another in the block, without a gap."""
+        first, second = self._which[:-1], self._which[1:]
+        follow = self._offsets[second] == self._offsets[first] + self._elements[first] * self._itemsize
+        return bool((follow | (self._peers[1:] != self._peers[:-1])).all())
 
     def buffer_bytes(self, rounds: int) -> int:
         """Return the bytes of the packed buffer: those of the first of *rounds*, which is the longest."""
@@ -97,7 +103,7 @@ def _side_by_side(peers: Indices, which: Indices) -> tuple[Indices, Indices, Ind
 def _sending(ranks: int, tensors: Sequence[Tensor], boxes: list[Boxes]) -> Side:
     sizes = [tensor.source_bytes(tensor.position) for tensor in tensors]
     blocks = [
-        tensor.in_source(tensor.position, region, found.starts, found.stops)
+        tensor.in_source(tensor.position, region, found)
         for region, (tensor, found) in enumerate(zip(tensors, boxes, strict=True))
     ]
     return Side(ranks, sizes, blocks, boxes, [tensor.itemsize for tensor in tensors])
@@ -106,7 +112,7 @@ def _sending(ranks: int, tensors: Sequence[Tensor], boxes: list[Boxes]) -> Side:
 def _receiving(ranks: int, tensors: Sequence[Tensor], boxes: list[Boxes]) -> Side:
     sizes = [tensor.target_bytes(tensor.position) for tensor in tensors]
     blocks = [
-        tensor.in_target(tensor.position, region, found.starts, found.stops)
+        tensor.in_target(tensor.position, region, found)
         for region, (tensor, found) in enumerate(zip(tensors, boxes, strict=True))
     ]
     return Side(ranks, sizes, blocks, boxes, [tensor.itemsize for tensor in tensors])
@@ -365,5 +371,5 @@ class Gathered:
 
 def _to_itself(boxes: Boxes, here: int) -> Boxes:
     """Return the box that goes to all, if there is one, as going to this rank: it lies in the buffer once."""
-    starts = boxes.starts  # none, if the block is empty
-    return Boxes(np.full(len(starts), here), np.arange(len(starts)), starts, boxes.stops)
+    number = len(boxes.starts)  # none, if the block is empty
+    return boxes._replace(peers=np.full(number, here), which=np.arange(number))

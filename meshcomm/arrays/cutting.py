@@ -1,0 +1,29 @@
+"""The block of one device cut out of a global array, and put into one."""
+
+import numpy as np
+
+from meshcomm._types import Array
+from meshcomm.layouts.boxes import Box
+from meshcomm.layouts.cyclic import Runs, indices_of
+from meshcomm.memory.copies import opaque
+
+
+def cut_out(array: Array, box: Box) -> Array:
+    """Return the part of *array* that a device with this *box* holds: a view, unless an axis is dealt round.
+
+    >>> cut_out(np.arange(8), ((2, 4),)), cut_out(np.arange(8), (Runs(2, 4, 2, 4),))
+    (array([2, 3]), array([2, 3, 6, 7]))
+    """
+    part: Array = array[(..., *(slice(None) if isinstance(span, Runs) else slice(*span) for span in box))]
+    for axis, span in enumerate(box):
+        if isinstance(span, Runs):
+            part = opaque(part).take(indices_of(span), axis=axis).view(array.dtype)
+    return part  # with ... it is an array even if there are no axes
+
+
+def put_in(array: Array, box: Box, block: Array) -> None:
+    """Write the *block* of a device with this *box* to where it belongs in the global *array*."""
+    if any(isinstance(span, Runs) for span in box):
+        opaque(array)[np.ix_(*map(indices_of, box))] = opaque(block)
+    else:
+        opaque(array)[tuple(slice(*span) for span in box)] = opaque(block)
