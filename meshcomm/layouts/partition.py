@@ -147,7 +147,7 @@ class Cut(_Even, Consecutive):
         return np.where(indices < beyond, indices // (length + 1), longer + (indices - beyond) // max(1, length))
 
     def filled_before(self, numbers: Indices) -> Indices:
-        return np.minimum(numbers, self.length)
+        return numbers if self.shortest else self.starts(numbers)  # blocks of one element, or of none
 
     @property
     def shortest(self) -> int:

@@ -199,8 +199,9 @@ def _step(shape: Shape, itemsize: int, source: Layout, target: Layout, held: Lay
 
 def _common(mesh: Mesh, n: int, a: Names, b: Names) -> int:
     """Return the number of leading names of *a* and *b* along which no device has to exchange."""
-    if a == b:
-        return len(a)
+    for outer, inner in ((a, b), (b, a)):
+        if coarser(mesh, n, outer, inner):
+            return len(outer)
     length = 0
     while length < min(len(a), len(b)) and a[length] == b[length]:
         length += 1

@@ -312,7 +312,7 @@ def test_without_protobuf_a_stand_in_is_returned(monkeypatch):
                 "",
                 mesh.local_devices()[1],
             )
-        assert repr(proto).startswith("tensorflow.dtensor.LayoutProto(sharding_specs=[{'sharding_spec': 'x'}], ")
+        assert repr(proto).startswith("tensorflow.dtensor.LayoutProto(sharding_specs=[{'sharding_spec': 'x', 'meshcomm_rule': ''}], ")
     finally:
         monkeypatch.undo()
         wire._pool.cache_clear()
