@@ -25,6 +25,8 @@ def describe(plan: "Plan") -> str:
     if len(plan.candidates) > 1:
         costs = (f"{name} {1e6 * seconds:.1f} µs" for name, _, seconds in plan.candidates)
         lines.append(f"  the cheapest over MPI, by the cost model, of: {', '.join(costs)}")
+    if plan.permutation is not None:
+        lines.append(f"  {_relabelling(plan)}")
     lines.append(
         f"  each device receives at most {bytes_text(plan.bytes_moved)} in {count_text(plan.messages, 'message')}"
         f" and holds at most {bytes_text(plan.peak_bytes)} over MPI"
@@ -37,6 +39,17 @@ def describe_device(plan: "DevicePlan") -> str:
     return (
         f"device {plan.device} receives {bytes_text(plan.bytes_moved)} in {count_text(plan.messages, 'message')} "
         f"and holds at most {bytes_text(plan.peak_bytes)} over MPI in this {plan.plan!r}"
+    )
+
+
+def _relabelling(plan: "Plan") -> str:
+    now, best = plan.relabelled_bytes
+    if best == now:
+        return "no other order of the target's ranks would save bytes"
+    percent = 100 * (now - best) / now
+    return (
+        f"with the target's ranks in the order {plan.permutation}, all devices would receive {bytes_text(best)} "
+        f"together, instead of {bytes_text(now)} (-{percent:.1f} %)"
     )
 
 

@@ -7,6 +7,7 @@ model of a `Machine` chooses the cheaper one, among those that keep to the scrat
 
 from dataclasses import dataclass, replace
 from functools import cached_property, reduce
+from math import prod
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -26,6 +27,7 @@ from meshcomm.layouts.refinement import on_one_mesh
 from meshcomm.plans.costs import step_load
 from meshcomm.plans.cross_mesh import AllToAllBetween
 from meshcomm.plans.describe import describe, describe_device
+from meshcomm.plans.relabel import best_order, kept_elements
 from meshcomm.plans.search import Candidate, cheapest_steps, composed_path, priced_ways, steps_along
 from meshcomm.plans.step import Slice, Step, Steps
 
@@ -57,6 +59,7 @@ class Plan(FieldsOnly):
     steps: Steps
     machine: Machine
     max_scratch_bytes: int | None
+    relabel: bool = False
 
     @property
     def ranks(self) -> Ranks:
@@ -119,6 +122,29 @@ class Plan(FieldsOnly):
         """The cost of the plan over MPI by the model of its machine, on the slowest of three devices."""
         size = len(self.ranks)
         return max(self.for_device(device).seconds for device in sorted({0, size // 2, size - 1}))
+
+    @cached_property
+    def permutation(self) -> tuple[int, ...] | None:
+        """The order of the ranks of the target mesh that would save the most bytes; None without ``relabel=True``.
+
+        It is advice: no relayout follows it by itself. Entry d is a device of the target mesh; its rank should be
+        device d of another mesh, and then the fewest bytes would move: see `relabelled_bytes`.
+        """
+        return self._relabelling[0] if self.relabel else None
+
+    @property
+    def relabelled_bytes(self) -> tuple[int, int]:
+        """The bytes that all devices together receive: in the order of the target mesh, and in the best order."""
+        return self._relabelling[1:]
+
+    @cached_property
+    def _relabelling(self) -> tuple[tuple[int, ...], int, int]:
+        kept = kept_elements(self.shape, self.source, self.target)
+        order = best_order(kept)
+        devices = np.arange(len(order), dtype=np.intp)
+        sizes = sum(prod(self.target.block_shape(self.shape, device)) for device in devices.tolist())
+        now, best = int(np.trace(kept)), int(kept[np.array(order, dtype=np.intp), devices].sum())
+        return order, (sizes - now) * self.dtype.itemsize, (sizes - best) * self.dtype.itemsize
 
     @property
     def copy_step(self) -> Step:
@@ -197,6 +223,8 @@ def plan_relayout(
     target: Layout,
     max_scratch_bytes: int | None = None,
     machine: Machine | None = None,
+    *,
+    relabel: bool = False,
 ) -> Plan:
     """Return how a tensor of global *shape* and *dtype* goes from *source* to *target*.
 
@@ -211,6 +239,8 @@ def plan_relayout(
     max_scratch_bytes: the scratch limit: bytes that a device may use beyond its source and target block; by default
         32 MiB, or the minimum if that is more
     machine: the cost model; `relayout` uses ``meshcomm.machine_of(mesh)``
+    relabel: whether the plan says which order of the target's ranks would save the most bytes: `Plan.permutation`.
+        Needs SciPy
 
     >>> from meshcomm import Mesh
     >>> mesh = Mesh(range(4), [("x", 2), ("y", 2)])
@@ -242,7 +272,7 @@ def plan_relayout(
     machine = machine or Machine()
     # The layouts of a plan are the caller's own: equal ones may belong to another world.
     steps = cheapest_steps(lengths, kind.itemsize, source, resolved, limit=max_scratch_bytes, machine=machine)
-    return Plan(lengths, kind, source, resolved, steps, machine, max_scratch_bytes)
+    return Plan(lengths, kind, source, resolved, steps, machine, max_scratch_bytes, relabel)
 
 
 def plan_direct(
