@@ -80,7 +80,7 @@ def from_local(
         axes are cut at what they add up to (`Cuts`)
     global_shape: that of the tensor, if it is known
     mesh: for ``"cuts"``, the mesh; by default the one of `default_mesh`
-    sharding_specs: for ``"cuts"``, the mesh dimensions that shard each axis; by default all of them shard the first one
+    sharding_specs: for ``"cuts"``, the mesh dimensions that shard each axis; by default all shard the first one
 
     >>> import numpy as np, meshcomm as mc
     >>> def program():

@@ -9,16 +9,16 @@ from meshcomm.memory.copies import opaque
 
 
 def cut_out(array: Array, box: Box) -> Array:
-    """Return the part of *array* that a device with this *box* holds: a view, unless an axis is dealt round.
+    """Return what a device with this *box* holds of *array*: a view, unless an axis is dealt round.
 
     >>> cut_out(np.arange(8), ((2, 4),)), cut_out(np.arange(8), (Runs(2, 4, 2, 4),))
     (array([2, 3]), array([2, 3, 6, 7]))
     """
-    part: Array = array[(..., *(slice(None) if isinstance(span, Runs) else slice(*span) for span in box))]
+    found: Array = array[(..., *(slice(None) if isinstance(span, Runs) else slice(*span) for span in box))]
     for axis, span in enumerate(box):
         if isinstance(span, Runs):
-            part = opaque(part).take(indices_of(span), axis=axis).view(array.dtype)
-    return part  # with ... it is an array even if there are no axes
+            found = opaque(found).take(indices_of(span), axis=axis).view(array.dtype)
+    return found  # with ... it is an array even if there are no axes
 
 
 def put_in(array: Array, box: Box, block: Array) -> None:

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshcomm._types import Indices
-from meshcomm.layouts.cyclic import Span, length_of
+from meshcomm.layouts.cyclic import Span, length_of, local_indices, local_steps
 from meshcomm.layouts.overlaps import Pieces, Repeats
 
 Box: TypeAlias = tuple[Span, ...]
@@ -23,8 +23,6 @@ def box_size(box: Box) -> int:
     for span in box:
         size *= length_of(span)
     return size
-
-
 
 
 class Boxes(NamedTuple):
@@ -130,7 +128,9 @@ def from_pieces(axes: Sequence[Pieces]) -> tuple[Indices, Boxes]:
     """
     rows = product([np.arange(len(axis.starts), dtype=np.intp) for axis in axes])
     columns = [(axis.starts[rows[:, i]], axis.stops[rows[:, i]]) for i, axis in enumerate(axes)]
-    boxes = Boxes(np.zeros(len(rows), dtype=np.intp), np.arange(len(rows), dtype=np.intp), *stacked(columns, len(rows)))
+    boxes = Boxes(
+        np.zeros(len(rows), dtype=np.intp), np.arange(len(rows), dtype=np.intp), *stacked(columns, len(rows))
+    )
     if all(axis.repeats is None for axis in axes):
         return rows, boxes
     counts = np.ones((len(rows), len(axes), 2), dtype=np.intp)
@@ -139,6 +139,48 @@ def from_pieces(axes: Sequence[Pieces]) -> tuple[Indices, Boxes]:
         if axis.repeats is not None:
             counts[:, i], steps[:, i] = axis.repeats.counts[rows[:, i]], axis.repeats.steps[rows[:, i]]
     return rows, boxes._replace(repeats=Repeats(counts, steps))
+
+
+def in_block(block: Box | None, boxes: Boxes) -> tuple[Indices, Indices, Indices]:
+    """Return where *boxes* begin in a *block* that holds them, and the loops that their axes are.
+
+    That is a start for each box and axis; and for each box, axis and loop how often it runs, and by how many indices
+    of the block it steps. An axis is one loop, or three if boxes repeat.
+
+    >>> starts, extents, steps = in_block(((2, 5),), Boxes(*np.zeros((2, 1), int), np.array([[3]]), np.array([[5]])))
+    >>> starts.tolist(), extents.tolist(), steps.tolist()
+    ([[1]], [[[2]]], [[[1]]])
+    """
+    extents = (boxes.stops - boxes.starts)[:, :, None]
+    spans = block or ((0, 0),) * boxes.starts.shape[1]
+    starts = np.empty_like(boxes.starts)
+    for axis, span in enumerate(spans):
+        starts[:, axis] = local_indices(span, boxes.starts[:, axis])
+    if boxes.repeats is None:
+        return starts, extents, np.ones_like(extents)
+    counts, steps = boxes.repeats
+    apart = np.ones((*steps.shape[:2], 3), dtype=np.intp)
+    for axis, span in enumerate(spans):
+        apart[:, axis, :2] = local_steps(span, steps[:, axis])
+    return starts, np.concatenate([counts, extents], axis=2), apart
+
+
+def as_rows(boxes: Boxes, which: Indices) -> Indices:
+    """Return these boxes as rows of numbers, which `from_rows` turns back."""
+    columns = [boxes.starts[which], boxes.stops[which]]
+    if boxes.repeats is not None:
+        columns += [each[which].reshape(len(which), 2 * boxes.starts.shape[1]) for each in boxes.repeats]
+    return np.hstack(columns)
+
+
+def from_rows(rows: Indices, like: Boxes) -> Boxes:
+    """Return the boxes that are in *rows*, each for the peer 0; as many numbers as *like* has say where a box is."""
+    number, ndim = len(rows), like.starts.shape[1]
+    zero, starts, stops = np.zeros(number, dtype=np.intp), rows[:, :ndim], rows[:, ndim : 2 * ndim]
+    if like.repeats is None:
+        return Boxes(zero, zero, starts, stops)
+    counts, steps = rows[:, 2 * ndim :].reshape(number, 2, ndim, 2).swapaxes(0, 1)
+    return Boxes(zero, zero, starts, stops, Repeats(counts, steps))
 
 
 def box_shape(box: Box) -> tuple[int, ...]:

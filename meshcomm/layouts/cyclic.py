@@ -12,7 +12,9 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
+from meshcomm._arguments import quote
 from meshcomm._types import Indices
+from meshcomm.errors import ShapeError
 from meshcomm.layouts.partition import ChosenCut, Consecutive, Cut, Interval
 
 
@@ -50,11 +52,11 @@ class CyclicCut(NamedTuple):
     @property
     def period(self) -> int:
         """The elements after which the same device has its next run."""
-        return self.block * self.blocks
+        return min(self.block * self.blocks, LONGEST)
 
     def firsts(self, numbers: Indices) -> Indices:
         """Return where the first run of each device begins; it may be beyond the end of the axis."""
-        return (numbers - self.offset) % self.blocks * self.block
+        return np.minimum((numbers - self.offset) % self.blocks, -(-self.length // self.block)) * self.block
 
     def owners(self, short_blocks: Indices) -> Indices:
         """Return the device that holds each of these short blocks of the axis."""
@@ -91,17 +93,26 @@ class CyclicCut(NamedTuple):
         return int(self.lengths(np.array([self.offset], dtype=np.intp))[0])
 
 
+LONGEST = 1 << 62
+"""Elements of the longest axis with chosen boundaries, or blocks dealt round: beyond it, numbers could overflow."""
+
+
 AnyCut: TypeAlias = Cut | ChosenCut | CyclicCut
 
 
 def cyclic_cut(length: int, blocks: int, block: int, offset: int) -> AnyCut:
     """Return the cut into blocks dealt round, in its simplest form: consecutive, if each device gets one run at most.
 
+    ``ShapeError`` if the axis is too long.
+
     >>> cyclic_cut(5, 3, 2, 0), cyclic_cut(6, 3, 3, 0)
     (Cut(length=5, blocks=3), ChosenCut(boundaries=(0, 3, 6, 6)))
     """
     if blocks == 1:
         return Cut(length, 1)
+    if length >= LONGEST:
+        raise ShapeError(f"an axis of {quote(length)} elements is too long to be dealt round; it has fewer than 2**62")
+    block = min(block, max(1, length))
     if offset or length > block * blocks:
         return CyclicCut(length, blocks, block, offset)
     chosen = ChosenCut(tuple(min(number * block, length) for number in range(blocks + 1)))

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from meshcomm._arguments import integer
+from meshcomm._arguments import integer, quote
 from meshcomm.errors import LayoutError, ShapeError
 from meshcomm.layouts.cyclic import AnyCut, CyclicCut
 
@@ -24,11 +24,14 @@ def array_descriptor(cuts: Sequence[AnyCut], lengths: Sequence[int] | None, cont
     rows, columns = cuts
     (row_block, row_offset), (column_block, column_offset) = (_dealt(axis, cut) for axis, cut in enumerate(cuts))
     leading = 1 if lengths is None else max(1, lengths[1])
+    handle = integer(context, "context", LayoutError)
+    if not -_LARGEST <= handle <= _LARGEST:
+        raise LayoutError(f"context {quote(handle)} does not fit into the 32 bits of ScaLAPACK's descriptors")
     numbers = (columns.length, rows.length, column_block, row_block, column_offset, row_offset, leading)
     for number in numbers:
         if number > _LARGEST:
-            raise LayoutError(f"{number} does not fit into the 32 bits of ScaLAPACK's descriptors")
-    return _DENSE, -1 if lengths is None else integer(context, "context", LayoutError), *numbers
+            raise LayoutError(f"{quote(number)} does not fit into the 32 bits of ScaLAPACK's descriptors")
+    return _DENSE, -1 if lengths is None else handle, *numbers
 
 
 def _dealt(axis: int, cut: AnyCut) -> tuple[int, int]:

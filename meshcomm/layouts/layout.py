@@ -13,8 +13,8 @@ from operator import attrgetter
 from typing import Any, NoReturn, TypeAlias
 
 from meshcomm._arguments import integer, quote
-from meshcomm.errors import LayoutError, ShapeError
 from meshcomm._types import Indices, Names
+from meshcomm.errors import LayoutError, ShapeError
 from meshcomm.layouts import layout_text, wire
 from meshcomm.layouts.boxes import Box
 from meshcomm.layouts.cyclic import AnyCut, indices_of, intervals_of, length_of, span_of
@@ -319,7 +319,7 @@ class Layout:
         return itertools.product(*runs)
 
     def global_indices(self, global_shape: Iterable[int], device: int, axis: int) -> Indices:
-        """Return the indices along *axis* that *device* holds of an array of *global_shape*, in the order of its block.
+        """Return the indices along *axis* of an array of *global_shape* that *device* holds, in its block's order.
 
         >>> from meshcomm import Cyclic
         >>> Layout([Cyclic("x", 2)], Mesh(range(2), {"x": 2})).global_indices((7,), 1, 0).tolist()
@@ -352,10 +352,14 @@ class Layout:
         (1, 0, 7, 10, 2, 3, 0, 0, 4)
         """
         self.refuse_match()
+        if self.is_single_device():
+            raise LayoutError(
+                f"{quote(self)} is the layout of a single device; a descriptor is for a grid of processes"
+            )
         shape = self._checked_shape(global_shape)
         device = self._mesh.rank if device is None else device
         lengths = None if device is None else self.block_shape(shape, device)
-        return array_descriptor([self.cut(axis, n) for axis, n in enumerate(shape)], lengths, context)
+        return array_descriptor(list(map(cut_of, self._axes, shape, self._shards)), lengths, context)
 
     def block_shape(self, global_shape: Iterable[int], device: int) -> tuple[int, ...]:
         """Return the shape of the block of an array of *global_shape* on *device*.
@@ -562,7 +566,7 @@ def _unpickled(type_name: str, sharding_specs: list[Spec], mesh: Mesh) -> Layout
 
 def _canonical_axes(specs: Sequence[str | Sequence[str]], mesh: Mesh) -> tuple[Axes, int | None]:
     """Return the names on each axis, and the axis of MATCH; go axis by axis, repetition before membership."""
-    if not isinstance(specs, list | tuple):
+    if not isinstance(specs, list | tuple) or isinstance(specs, CutSpec):
         raise LayoutError(
             f"sharding specs are {quote(specs)}, a {type(specs).__name__}; they must be a list, one spec per axis"
         )

@@ -11,9 +11,9 @@ are found from one period, and never element by element: see `_common_runs`.
 # longer period and B the other one; a consecutive cut counts as the one with the longer period. What is found for a
 # pair depends on A, B and the numbers of the two blocks only:
 #
-# 1. Windows. Both patterns repeat after L, the least common multiple of their periods. If the axis has two such periods
-#    or more, its whole periods are found from the first one, with a count, and the rest of the axis is a second
-#    window. Otherwise all of the axis is one window. This depends on L and the length.
+# 1. Windows. Both patterns repeat after L, the least common multiple of their periods. If the axis has two such
+#    periods or more, its whole periods are found from the first one, with a count, and the rest of the axis is a
+#    second window. Otherwise all of the axis is one window. This depends on L and the length.
 # 2. Within a window, if a run of A is shorter than the period of B, a run of A and a run of B share one interval or
 #    nothing. The rows are all these intervals (`_run_by_run`). It does not matter which of the two lists of runs is
 #    walked through to find them.
@@ -29,6 +29,7 @@ from math import lcm
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from meshcomm._types import Indices
 from meshcomm.layouts.cyclic import AnyCut, CyclicCut
@@ -36,7 +37,7 @@ from meshcomm.layouts.partition import Consecutive
 
 
 class Repeats(NamedTuple):
-    """How often the interval of each row is there: twice nested, with a count and a step in elements for each level."""
+    """How often the interval of each row is there: two nested loops, each with a count and a step in elements."""
 
     counts: Indices  # (k, ..., 2), the outer level first
     steps: Indices  # (k, ..., 2)
@@ -56,7 +57,7 @@ class Pieces(NamedTuple):
         lengths = self.stops - self.starts
         return lengths if self.repeats is None else lengths * self.repeats.counts.prod(axis=1)
 
-    def some(self, chosen: Indices) -> "Pieces":
+    def some(self, chosen: Indices | NDArray[np.bool_]) -> "Pieces":
         """Return the rows *chosen*, by a mask or by their numbers."""
         repeats = self.repeats and Repeats(self.repeats.counts[chosen], self.repeats.steps[chosen])
         return Pieces(self.numbers[chosen], self.starts[chosen], self.stops[chosen], repeats)
@@ -105,7 +106,8 @@ def shared(a: AnyCut, in_a: Indices, b: AnyCut, in_b: Indices) -> Indices:
     """Return how many elements blocks *in_a* of the cut *a* share with blocks *in_b* of the cut *b*, pair by pair."""
     if isinstance(a, Consecutive) and isinstance(b, Consecutive):
         (starts, stops), (others, ends) = a.intervals(in_a), b.intervals(in_b)
-        return np.maximum(0, np.minimum(stops, ends) - np.maximum(starts, others))
+        common: Indices = np.maximum(0, np.minimum(stops, ends) - np.maximum(starts, others))
+        return common
     if isinstance(a, Consecutive) and isinstance(b, CyclicCut):
         start, stop = a.intervals(in_a)
         return b.before(in_b, stop) - b.before(in_b, start)
@@ -164,11 +166,11 @@ def nested(a: AnyCut, b: AnyCut) -> bool:
 
 
 class _Window(NamedTuple):
-    """A stretch of the axis that begins with a common period of two cuts, and is there *count* times."""
+    """A stretch of the axis that begins with a common period of two cuts, and is there several *times*."""
 
     start: int
     stop: int
-    count: int
+    times: int
     period: int
 
 
@@ -209,7 +211,7 @@ def _common_runs(cut: AnyCut, number: int, other: AnyCut) -> Pieces:
             starts, stops = short * other.block, np.minimum((short + 1) * other.block, window.stop)
             inside = _runs_within(starts, stops, cut, one, other.owners(short))
         assert inside.repeats is not None
-        inside.repeats.counts[:, 0], inside.repeats.steps[:, 0] = window.count, window.period
+        inside.repeats.counts[:, 0], inside.repeats.steps[:, 0] = window.times, window.period
         found.append(inside)
     return _ordered(found)
 

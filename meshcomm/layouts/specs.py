@@ -11,7 +11,7 @@ from typing import Any, NoReturn, TypeVar
 from meshcomm._arguments import integer, quote
 from meshcomm._types import Names
 from meshcomm.errors import LayoutError, ShapeError
-from meshcomm.layouts.cyclic import AnyCut, cyclic_cut
+from meshcomm.layouts.cyclic import LONGEST, AnyCut, cyclic_cut
 from meshcomm.layouts.partition import ChosenCut, Cut
 
 S = TypeVar("S", bound="CutSpec")
@@ -24,6 +24,8 @@ class CutSpec(tuple[str, ...]):
 
     def __setattr__(self, name: str, value: object) -> NoReturn:
         raise AttributeError(f"a {type(self).__name__} is a frozen value: {name} cannot be set")
+
+    __delattr__ = __setattr__  # type: ignore[assignment]
 
     @classmethod
     def _made(cls: type[S], names: Names, rule: tuple[int, ...]) -> S:
@@ -52,7 +54,7 @@ class CutSpec(tuple[str, ...]):
         return f"{type(self).__name__.lower()}({';'.join(map(str, self.rule))})"
 
     def __eq__(self, other: object) -> bool:
-        return type(other) is type(self) and tuple.__eq__(self, other) and self.rule == other.rule  # type: ignore[attr-defined]
+        return type(other) is type(self) and tuple.__eq__(self, other) and self.rule == other.rule
 
     def __ne__(self, other: object) -> bool:
         return not self == other
@@ -75,7 +77,7 @@ class Cuts(CutSpec):
 
     Block b has the elements from ``boundaries[b]`` to ``boundaries[b + 1]``; it may be empty. There is one block for
     each device along the mesh dimensions, so one boundary more than that. ``LayoutError`` if the boundaries do not
-    begin with 0, or decrease. That they end with the length of the axis is checked when a layout meets a shape.
+    begin with 0, or decrease. That they end with the length of the axis is checked when a layout is used for a shape.
 
     Parameters
     ----------
@@ -109,8 +111,9 @@ class Cuts(CutSpec):
             raise LayoutError(f"Cuts: boundaries {quote(found)} must begin with 0 and have one entry more than blocks")
         for block, (start, stop) in enumerate(pairwise(found)):
             if stop < start:
-                raise LayoutError(f"Cuts: block {block} would go from {start} to {stop}; boundaries must not decrease")
-        if found[-1] >= 1 << 62:
+                ends = f"{quote(start)} to {quote(stop)}"
+                raise LayoutError(f"Cuts: block {block} would go from {ends}; boundaries must not decrease")
+        if found[-1] >= LONGEST:
             raise LayoutError(f"Cuts: an axis of {quote(found[-1])} elements is too long")
         return cls._made(names, found)
 
@@ -127,7 +130,7 @@ class Cuts(CutSpec):
     def cut(self, length: int, blocks: int) -> AnyCut:
         if length != self.rule[-1]:
             raise ShapeError(
-                f"{quote(self)} cuts an axis of {self.rule[-1]} elements, but this axis has {length}; the last "
+                f"{quote(self)} cuts an axis of {self.rule[-1]} elements, but this axis has {quote(length)}; the last "
                 "boundary must be the length"
             )
         return ChosenCut(self.rule)
@@ -147,9 +150,9 @@ class Cuts(CutSpec):
 class Cyclic(CutSpec):
     """A sharding spec: the axis is cut into blocks of *block* elements that are dealt round, as in ScaLAPACK.
 
-    Block j goes to device ``(j + offset) % devices`` along the mesh dimensions; the last block may be shorter. A device
-    holds all its blocks side by side, in order, in one C-contiguous array: ScaLAPACK's local array. HPF calls this
-    CYCLIC(block). ``LayoutError`` if *block* is below 1, or *offset* no device.
+    Block j goes to device ``(j + offset) % devices`` along the mesh dimensions; the last block may be shorter. A
+    device holds all its blocks side by side, in order, in one C-contiguous array: ScaLAPACK's local array. HPF calls
+    this CYCLIC(block). ``LayoutError`` if *block* is below 1, or *offset* no device.
 
     Parameters
     ----------
@@ -167,9 +170,9 @@ class Cyclic(CutSpec):
         """Check the arguments."""
         names = _names("Cyclic", dims)
         block, offset = integer(block, "block", LayoutError), integer(offset, "offset", LayoutError)
-        if not 1 <= block < 1 << 62:
-            raise LayoutError(f"Cyclic: block {quote(block)}; a block has 1 element or more")
-        if offset < 0:
+        if not 1 <= block < LONGEST:
+            raise LayoutError(f"Cyclic: block {quote(block)}; a block has 1 element or more, and fewer than 2**62")
+        if not 0 <= offset < LONGEST:
             raise LayoutError(f"Cyclic: offset {quote(offset)}; 0 <= offset < devices")
         return cls._made(names, (block, offset))
 
@@ -233,7 +236,12 @@ def specs_of_blocks(
     >>> specs_of_blocks([("x",)], [(0,), (1,)], [(3,), (1,)])
     [Cuts('x', (0, 3, 4))]
     """
-    listed = [_integers("block shape", shape) for shape in shapes]
+    try:
+        listed = [_integers("block shape", shape) for shape in shapes]
+    except TypeError:
+        raise LayoutError(f"shapes {quote(shapes)}; it must be a list with the shape of each block") from None
+    if any(length < 0 for shape in listed for length in shape):
+        raise LayoutError(f"shapes {quote(shapes)} have a negative length; lengths are zero or more")
     if len(listed) != len(numbers):
         raise LayoutError(f"{len(listed)} shapes of blocks for a mesh of {len(numbers)} devices; one for each")
     specs: list[Names] = []
@@ -303,5 +311,6 @@ def _integers(what: str, values: Iterable[int]) -> tuple[int, ...]:
     try:
         listed = list(values)
     except TypeError:
-        raise LayoutError(f"Cuts: {what} {quote(values)} is a {type(values).__name__}; it must be a sequence") from None
+        kind = type(values).__name__
+        raise LayoutError(f"Cuts: {what} {quote(values)} is a {kind}; it must be a sequence") from None
     return tuple(integer(value, what, LayoutError) for value in listed)

@@ -20,7 +20,15 @@ class Strided(NamedTuple):
     extents: Indices  # (k, ndim)
 
 
-def strided(region: int, shape: Shape | None, itemsize: int, starts: Indices, stops: Indices) -> Strided:
+class Loops(NamedTuple):
+    """Boxes in the indices of a block. Each axis of a box is one loop, or several, one inside the other."""
+
+    starts: Indices  # (k, ndim): where each box begins
+    extents: Indices  # (k, ndim, loops): how often a loop of an axis runs, the outer loop first
+    steps: Indices  # (k, ndim, loops): by how many indices of the axis it steps
+
+
+def strided(region: int, shape: Shape | None, itemsize: int, loops: Loops) -> Strided:
     """Return where boxes lie in a block.
 
     Parameters
@@ -28,37 +36,20 @@ def strided(region: int, shape: Shape | None, itemsize: int, starts: Indices, st
     region: the number of the region that is the block
     shape: that of the block; None is a block without boxes
     itemsize: bytes of an element
-    starts, stops: the boxes, in the indices of the block
+    loops: the boxes, in the indices of the block
     """
-    strides = _strides(shape or (1,) * starts.shape[1], itemsize)
-    regions = np.full(len(starts), region, dtype=np.intp)
-    return Strided(regions, starts @ strides, np.broadcast_to(strides, starts.shape), stops - starts)
-
-
-def nested(
-    region: int, shape: Shape, itemsize: int, starts: Indices, extents: Indices, steps: Indices
-) -> Strided:
-    """Return where boxes lie in a block if each of their axes is several loops, one inside the other.
-
-    Parameters
-    ----------
-    region: the number of the region that is the block
-    shape: that of the block
-    itemsize: bytes of an element
-    starts: where the boxes begin, in the indices of the block; a row each
-    extents, steps: per box, axis and loop, how often it runs, and by how many indices of the axis it steps
-    """
-    strides = _strides(shape, itemsize)
-    boxes, ndim, loops = extents.shape
-    in_bytes = (steps * strides[:, None]).reshape(boxes, ndim * loops)
+    boxes, ndim, depth = loops.extents.shape
+    strides = _strides(shape or (1,) * ndim, itemsize)
+    in_bytes = (loops.steps * strides[:, None]).reshape(boxes, ndim * depth)
     regions = np.full(boxes, region, dtype=np.intp)
-    return Strided(regions, starts @ strides, in_bytes, extents.reshape(boxes, ndim * loops))
+    return Strided(regions, loops.starts @ strides, in_bytes, loops.extents.reshape(boxes, ndim * depth))
 
 
 def concatenated(found: Sequence[Strided], ndim: int) -> Strided:
-    """Return all boxes of *ndim* axes that were *found*, perhaps none."""
-    nothing = strided(0, None, 1, np.zeros((0, ndim), dtype=np.intp), np.zeros((0, ndim), dtype=np.intp))
-    return Strided(*(np.concatenate(columns) for columns in zip(nothing, *found, strict=True)))
+    """Return all boxes of *ndim* axes, or loops, that were *found*, perhaps none."""
+    none, nothing = np.zeros(0, dtype=np.intp), np.zeros((0, ndim), dtype=np.intp)
+    empty = Strided(none, none, nothing, nothing)
+    return Strided(*(np.concatenate(columns) for columns in zip(empty, *found, strict=True)))
 
 
 def as_byte_boxes(sides: Sequence[Strided], itemsizes: Sequence[int]) -> tuple[Strided, int]:

@@ -112,9 +112,8 @@ class Step(FieldsOnly):
         *whole* says for each axis whether the boxes span the block along it.
         """
         layouts = (self.held, self.source, self.target)
-        for axis, n in enumerate(self.shape):
-            if not whole[axis] and any(isinstance(layout.cut(axis, n), CyclicCut) for layout in layouts):
-                return False  # its runs may lie apart
+        if any(isinstance(layout.cut(axis, n), CyclicCut) for layout in layouts for axis, n in enumerate(self.shape)):
+            return False  # runs may lie apart, and there may be several boxes for a peer
         for axis, n in enumerate(self.shape):
             if block.cut(axis, n).longest > 1 or not whole[axis]:
                 return all(whole[axis + 1 :])
@@ -346,5 +345,3 @@ class AllToAll(Step):
 
 
 Steps: TypeAlias = tuple[Step, ...]
-
-

@@ -20,8 +20,7 @@ import numpy as np
 from meshcomm._kernels import BoxCopies
 from meshcomm._tuning import LINE
 from meshcomm._types import Indices
-from meshcomm.layouts.boxes import Boxes
-from meshcomm.layouts.overlaps import Repeats
+from meshcomm.layouts.boxes import Boxes, as_rows, from_rows
 from meshcomm.memory.copies import Strided
 from meshcomm.transport.exchange import Tensor
 
@@ -76,7 +75,7 @@ class Crossing:
         found = [_rows(nodes, here, int(peer), boxes_of(int(peer)), sends) for peer in self.members]
         rows, self._row = _distinct(np.concatenate(found))
         self._peer = np.repeat(np.arange(len(found)), [len(of_one) for of_one in found])
-        others, self.boxes = rows[:, 0], _from_rows(rows[:, 2:], boxes_of(int(self.members[0])))
+        others, self.boxes = rows[:, 0], from_rows(rows[:, 2:], boxes_of(int(self.members[0])))
         sizes = self.boxes.sizes * itemsize
         self.lengths = np.zeros(nodes.count, dtype=np.intp)
         """The bytes of the message with each node."""
@@ -111,21 +110,7 @@ def _rows(nodes: Nodes, here: int, peer: int, boxes: Boxes, sends: bool) -> Indi
     off_node = (nodes.of[boxes.peers] != here) & (boxes.sizes > 0)[boxes.which]
     peers, which = boxes.peers[off_node], boxes.which[off_node]
     senders = np.full_like(peers, peer) if sends else peers
-    columns = [nodes.of[peers], senders, boxes.starts[which], boxes.stops[which]]
-    if boxes.repeats is not None:
-        columns += [each[which].reshape(len(which), 2 * boxes.starts.shape[1]) for each in boxes.repeats]
-    return np.column_stack(columns)
-
-
-def _from_rows(rows: Indices, like: Boxes) -> Boxes:
-    """Return the boxes that are in *rows*, with the axes that *like* has, and repeats if it has some."""
-    number, ndim = len(rows), like.starts.shape[1]
-    starts, stops, rest = rows[:, :ndim], rows[:, ndim : 2 * ndim], rows[:, 2 * ndim :]
-    zero = np.zeros(number, dtype=np.intp)
-    if like.repeats is None:
-        return Boxes(zero, zero, starts, stops)
-    counts, steps = rest.reshape(number, 2, ndim, 2).swapaxes(0, 1)
-    return Boxes(zero, zero, starts, stops, Repeats(counts, steps))
+    return np.column_stack([nodes.of[peers], senders, as_rows(boxes, which)])
 
 
 def _distinct(rows: Indices) -> tuple[Indices, Indices]:

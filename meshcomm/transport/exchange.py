@@ -10,16 +10,13 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Protocol, TypeAlias
 
-import numpy as np
-
 from meshcomm._kernels import BoxCopies
 from meshcomm._tuning import DEFAULT_SCRATCH
 from meshcomm._types import Bytes, Indices
 from meshcomm.errors import ShapeError
-from meshcomm.layouts.boxes import Box, Boxes, box_shape, intersections, with_peers
-from meshcomm.layouts.cyclic import local_indices, local_steps
+from meshcomm.layouts.boxes import Box, Boxes, box_shape, in_block, intersections, with_peers
 from meshcomm.memory.blocks import block_bytes
-from meshcomm.memory.copies import Strided, as_byte_boxes, nested, strided
+from meshcomm.memory.copies import Loops, Strided, as_byte_boxes, strided
 
 BoxOf: TypeAlias = Callable[[int], Box | None]
 BoxesOf: TypeAlias = Callable[[int], Boxes]
@@ -187,17 +184,5 @@ def _bytes(box: Box | None, itemsize: int) -> int:
 
 
 def _in_block(box: Box | None, region: int, itemsize: int, boxes: Boxes) -> Strided:
-    if box is None:
-        return strided(region, None, itemsize, boxes.starts, boxes.stops)
-    starts = np.empty_like(boxes.starts)
-    for axis, span in enumerate(box):
-        starts[:, axis] = local_indices(span, boxes.starts[:, axis])
-    extents = boxes.stops - boxes.starts
-    if boxes.repeats is None:
-        return strided(region, box_shape(box), itemsize, starts, starts + extents)
-    counts, steps = boxes.repeats
-    within = [local_steps(span, steps[:, axis]) for axis, span in enumerate(box)]
-    loops = np.concatenate([counts, extents[:, :, None]], axis=2)
-    apart = np.ones_like(loops)
-    apart[:, :, :2] = np.stack(within, axis=1)
-    return nested(region, box_shape(box), itemsize, starts, loops, apart)
+    shape = None if box is None else box_shape(box)
+    return strided(region, shape, itemsize, Loops(*in_block(box, boxes)))

@@ -37,10 +37,18 @@ class Side:
     blocks: for each tensor, where its boxes lie in its block
     boxes: for each tensor, which rank gets or gives which box
     itemsizes: the bytes of an element of each tensor
+    rounds: in how many rounds the boxes move
     """
 
     def __init__(
-        self, ranks: int, sizes: Sequence[int], blocks: list[Strided], boxes: list[Boxes], itemsizes: list[int]
+        self,
+        ranks: int,
+        sizes: Sequence[int],
+        blocks: list[Strided],
+        boxes: list[Boxes],
+        itemsizes: list[int],
+        *,
+        rounds: int,
     ) -> None:
         self._ranks = ranks
         layout, itemsize = as_byte_boxes(blocks, itemsizes)
@@ -54,14 +62,17 @@ class Side:
         self._elements = np.prod(layout.extents, axis=1, dtype=np.intp)
         self._offsets = layout.offsets
         packing = Packing(sizes, itemsize, *layout)
-        in_place = len(boxes) == 1 and packing.contiguous and self._adjoin()
+        in_place = len(boxes) == 1 and packing.contiguous and self._adjoin(rounds)
         self.packing = None if in_place else packing
 
-    def _adjoin(self) -> bool:
-        """Return whether the boxes of each rank follow one another in the block, without a gap."""
+    def _adjoin(self, rounds: int) -> bool:
+        """Return whether what moves to a rank, or from it, in a round lies together in the block."""
+        one_box = self._peers[1:] != self._peers[:-1]
+        if rounds > 1:  # a share of each box
+            return bool(one_box.all())
         first, second = self._which[:-1], self._which[1:]
         follow = self._offsets[second] == self._offsets[first] + self._elements[first] * self._itemsize
-        return bool((follow | (self._peers[1:] != self._peers[:-1])).all())
+        return bool((follow | one_box).all())
 
     def buffer_bytes(self, rounds: int) -> int:
         """Return the bytes of the packed buffer: those of the first of *rounds*, which is the longest."""
@@ -100,22 +111,22 @@ def _side_by_side(peers: Indices, which: Indices) -> tuple[Indices, Indices, Ind
     return table[:, 0], table[:, 1], np.array(chosen, dtype=np.intp)
 
 
-def _sending(ranks: int, tensors: Sequence[Tensor], boxes: list[Boxes]) -> Side:
+def _sending(ranks: int, tensors: Sequence[Tensor], boxes: list[Boxes], rounds: int) -> Side:
     sizes = [tensor.source_bytes(tensor.position) for tensor in tensors]
     blocks = [
         tensor.in_source(tensor.position, region, found)
         for region, (tensor, found) in enumerate(zip(tensors, boxes, strict=True))
     ]
-    return Side(ranks, sizes, blocks, boxes, [tensor.itemsize for tensor in tensors])
+    return Side(ranks, sizes, blocks, boxes, [tensor.itemsize for tensor in tensors], rounds=rounds)
 
 
-def _receiving(ranks: int, tensors: Sequence[Tensor], boxes: list[Boxes]) -> Side:
+def _receiving(ranks: int, tensors: Sequence[Tensor], boxes: list[Boxes], rounds: int) -> Side:
     sizes = [tensor.target_bytes(tensor.position) for tensor in tensors]
     blocks = [
         tensor.in_target(tensor.position, region, found)
         for region, (tensor, found) in enumerate(zip(tensors, boxes, strict=True))
     ]
-    return Side(ranks, sizes, blocks, boxes, [tensor.itemsize for tensor in tensors])
+    return Side(ranks, sizes, blocks, boxes, [tensor.itemsize for tensor in tensors], rounds=rounds)
 
 
 def _peers(boxes: list[Boxes]) -> Indices:
@@ -163,7 +174,8 @@ class Packed:
             header = carried[: len(carried) - len(tensors)]
             sends, receives = [t.sends for t in header] + sends, [t.receives for t in header] + receives
         self._alone = ranks == 1
-        self.send, self.receive = _sending(ranks, carried, sends), _receiving(ranks, carried, receives)
+        self.send = _sending(ranks, carried, sends, rounds)
+        self.receive = _receiving(ranks, carried, receives, rounds)
         self._send_bytes, self._receive_bytes = self.send.buffer_bytes(rounds), self.receive.buffer_bytes(rounds)
         kept = range(rounds if rounds <= KEPT_ROUNDS else 0)
         self._sent = [self.send.counts(number, rounds) for number in kept]
@@ -341,8 +353,8 @@ class Gathered:
         everyone = np.arange(ranks, dtype=np.intp)
         self._comparing = comparing(group, [tensor], terms, everyone, everyone)
         tensors = self._comparing.tensors
-        self.send = _sending(ranks, tensors, [_to_itself(each.sends, here) for each in tensors])
-        self.receive = _receiving(ranks, tensors, [each.receives for each in tensors])
+        self.send = _sending(ranks, tensors, [_to_itself(each.sends, here) for each in tensors], 1)
+        self.receive = _receiving(ranks, tensors, [each.receives for each in tensors], 1)
         self._send_bytes, self._receive_bytes = self.send.buffer_bytes(1), self.receive.buffer_bytes(1)
         counts, offsets = self.send.counts(0, 1)
         self._sent = slice(offsets[here], offsets[here] + counts[here])

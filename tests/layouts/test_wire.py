@@ -312,7 +312,8 @@ def test_without_protobuf_a_stand_in_is_returned(monkeypatch):
                 "",
                 mesh.local_devices()[1],
             )
-        assert repr(proto).startswith("tensorflow.dtensor.LayoutProto(sharding_specs=[{'sharding_spec': 'x', 'meshcomm_rule': ''}], ")
+        specs = "[{'sharding_spec': 'x', 'meshcomm_rule': ''}]"
+        assert repr(proto).startswith(f"tensorflow.dtensor.LayoutProto(sharding_specs={specs}, ")
     finally:
         monkeypatch.undo()
         wire._pool.cache_clear()
