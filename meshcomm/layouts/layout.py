@@ -353,9 +353,7 @@ class Layout:
         """
         self.refuse_match()
         if self.is_single_device():
-            raise LayoutError(
-                f"{quote(self)} is the layout of a single device; a descriptor is for a grid of processes"
-            )
+            raise LayoutError(f"{quote(self)} is the layout of a single device; a descriptor is for a grid")
         shape = self._checked_shape(global_shape)
         device = self._mesh.rank if device is None else device
         lengths = None if device is None else self.block_shape(shape, device)

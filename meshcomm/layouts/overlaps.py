@@ -138,7 +138,7 @@ def most_pieces(cut: AnyCut, other: AnyCut) -> int:
     """Return an upper bound on the rows that `pieces` gives for one block of *cut*.
 
     >>> most_pieces(CyclicCut(100, 2, 1, 0), CyclicCut(100, 2, 2, 0))
-    4
+    6
     """
     if isinstance(cut, Consecutive) and isinstance(other, Consecutive):
         return cut.most_overlapping(other)
