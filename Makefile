@@ -164,6 +164,7 @@ bench: $(READY)
 	@MPIEXEC="$(MPIEXEC)" $(BIN)/python benchmarks/run.py $(BENCH)
 	@$(BIN)/python benchmarks/kernels.py
 	@MPIEXEC="$(MPIEXEC)" $(BIN)/python benchmarks/checks.py
+	@MPIEXEC="$(MPIEXEC)" $(BIN)/python benchmarks/cuts.py
 
 bench-compare: $(READY)
 	@MPIEXEC="$(MPIEXEC)" $(BIN)/python benchmarks/compare.py $(BENCH) $(if $(BASE),"$(BASE)",$(error \

@@ -155,7 +155,7 @@ def from_callback(
         return DTensor(None, layout, lengths, kind)
     box = layout.block_box(lengths, here.device)
     if not any(isinstance(span, Runs) for span in box):
-        return DTensor(_called(fn, layout.block_slices(lengths, here.device), kind), layout, lengths, kind)
+        return DTensor(_called(fn, tuple(slice(*span) for span in box), kind), layout, lengths, kind)
     block = new_block(box_shape(box), kind)
     for slices in layout.blocks(lengths, here.device):
         first = [int(local_indices(span, one(run.start))[0]) for span, run in zip(box, slices, strict=True)]

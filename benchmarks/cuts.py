@@ -1,0 +1,156 @@
+"""Relayouts between cuts of every kind: ``python benchmarks/cuts.py`` writes build/bench/cuts.md.
+
+It takes a minute. Four ranks relayout 4,096 x 4,096 doubles; beside it run NumPy's copy of the target block and, if a
+ScaLAPACK is installed (``pip install -e ".[scalapack]"``), its ``pdgemr2d``, where both layouts are block-cyclic. They
+take turns call by call. The time of a call is that of the slowest rank. The page has the medians and quartiles of the
+ratios of one round, and the medians of the times.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from report import number, spread
+
+import meshcomm as mc
+from jobs import Setting, launcher
+
+HERE = Path(__file__).resolve().parent
+RANKS, N = 4, 4096
+CALLS = 3
+"""Calls of each contender in a round, of which the shortest counts."""
+U = mc.UNSHARDED
+
+
+class Case(NamedTuple):
+    """A relayout: the grids, and the specs before and after; a number is a block dealt round, a tuple boundaries."""
+
+    name: str
+    before: tuple[tuple[int, int], tuple[object, object]]
+    after: tuple[tuple[int, int], tuple[object, object]]
+
+
+BOUNDARIES = (0, 1000, 1500, 3000, N)
+CASES = [
+    Case("blocks of 64 → 128 on 2 x 2", ((2, 2), (64, 64)), ((2, 2), (128, 128))),
+    Case("usual → blocks of 64 on 2 x 2", ((2, 2), ("x", "y")), ((2, 2), (64, 64))),
+    Case("rows → blocks of 64 on 2 x 2", ((2, 2), (("x", "y"), U)), ((2, 2), (64, 64))),
+    Case("blocks of 64, 1 x 4 → 4 x 1", ((1, 4), (64, 64)), ((4, 1), (64, 64))),
+    Case("blocks of 32 → 96 on 2 x 2", ((2, 2), (32, 32)), ((2, 2), (96, 96))),
+    Case("chosen boundaries → usual", ((4, 1), (BOUNDARIES, U)), ((4, 1), ("x", U))),
+    Case("usual → single elements on 2 x 2", ((2, 2), ("x", "y")), ((2, 2), (1, 1))),
+    Case("single elements → usual on 2 x 2", ((2, 2), (1, 1)), ((2, 2), ("x", "y"))),
+    Case("single elements → blocks of 64 on 2 x 2", ((2, 2), (1, 1)), ((2, 2), (64, 64))),
+]
+
+
+def layout(grid: tuple[int, int], specs: tuple[object, object]) -> mc.Layout:
+    """Return the layout that a case names."""
+
+    def spec(name: str, given: object) -> object:
+        if isinstance(given, int):
+            return mc.Cyclic(name, given)
+        return mc.Cuts(name, given) if isinstance(given, tuple) and isinstance(given[0], int) else given
+
+    mesh = mc.create_mesh([("x", grid[0]), ("y", grid[1])])
+    return mc.Layout([spec(name, given) for name, given in zip("xy", specs, strict=True)], mesh)
+
+
+def contenders(case: Case) -> dict[str, Callable[[], object]]:
+    """Return what is measured. Collective."""
+    source, target = layout(*case.before), layout(*case.after)
+    tensor, into = mc.zeros((N, N), float, source), mc.zeros((N, N), float, target)
+    mc.relayout(tensor, target, out=into)
+    assert into.local is not None
+    block, copy = np.ones_like(into.local), np.ones_like(into.local)
+    found: dict[str, Callable[[], object]] = {
+        "relayout": lambda: mc.relayout(tensor, target, out=into),
+        "memcpy": lambda: np.copyto(copy, block),
+    }
+    if all(isinstance(spec, int) for _, specs in (case.before, case.after) for spec in specs):
+        try:
+            from meshcomm.linalg import scalapack
+
+            scalapack.gemr2d(tensor, target)
+        except (ImportError, mc.MeshcommError):
+            return found
+        found["pdgemr2d"] = lambda: scalapack.gemr2d(tensor, target)
+    return found
+
+
+def measured(case: Case, rounds: int) -> dict[str, list[float]]:
+    """Return the seconds of each contender in each round. Collective."""
+    from mpi4py import MPI
+
+    comm, found = MPI.COMM_WORLD.Dup(), contenders(case)
+    times = np.empty((rounds + 1, CALLS, len(found)))
+    for turn in range(rounds + 1):
+        for call in range(CALLS):
+            for which, run in enumerate(found.values()):
+                comm.Barrier()
+                begin = time.perf_counter()
+                run()
+                comm.Barrier()  # with fewer cores than ranks, a rank alone says nothing
+                times[turn, call, which] = time.perf_counter() - begin
+    slowest = np.empty_like(times)
+    comm.Allreduce(times, slowest, MPI.MAX)
+    comm.Free()
+    shortest = slowest[1:].min(axis=1)  # the first round is warm-up
+    return {name: column.tolist() for name, column in zip(found, shortest.T, strict=True)}
+
+
+def row(case: str, times: dict[str, list[float]]) -> str:
+    """Return the row of the page."""
+
+    def over(contender: str, base: str) -> str:
+        if contender not in times:
+            return "-"
+        return spread([a / b for a, b in zip(times[contender], times[base], strict=True)])
+
+    medians = [
+        number(statistics.median(times[name]) * 1e3) if name in times else "-"
+        for name in ("relayout", "memcpy", "pdgemr2d")
+    ]
+    return f"| {case} | {over('relayout', 'memcpy')} | {over('pdgemr2d', 'relayout')} | {' | '.join(medians)} |"
+
+
+def main() -> None:
+    """Launch the job and write the page; with ``--job``, be one of its ranks."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--output", type=Path, default=HERE.parent / "build" / "bench", help="directory")
+    parser.add_argument("--job", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.job:
+        found = {case.name: measured(case, options.rounds) for case in CASES}
+        if mc.create_mesh([("x", -1)]).rank == 0:
+            print(json.dumps(found))
+        return
+    page = [
+        "| | relayout / memcpy | pdgemr2d / relayout | relayout, ms | memcpy, ms | pdgemr2d, ms |",
+        "|---" * 6 + "|",
+    ]
+    for setting in (Setting(RANKS, True), Setting(RANKS, False)):
+        env = os.environ | {"OMP_NUM_THREADS": "1", "MPIEXEC_TIMEOUT": "900"}
+        env.pop("MESHCOMM_SHARED_MEMORY", None)
+        if not setting.shared:
+            env["MESHCOMM_SHARED_MEMORY"] = "0"
+        command = [*launcher(RANKS), sys.executable, str(HERE / "cuts.py"), "--rounds", str(options.rounds), "--job"]
+        text = subprocess.run(command, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, check=True).stdout
+        page += [row(f"{name}, {setting}", times) for name, times in json.loads(text).items()]
+    options.output.mkdir(parents=True, exist_ok=True)
+    (options.output / "cuts.md").write_text("\n".join(page) + "\n", encoding="utf-8")
+    print(f"{len(os.sched_getaffinity(0))} cores, load {os.getloadavg()[0]:.1f}, {options.rounds} rounds\n")
+    print("\n".join(page))
+
+
+if __name__ == "__main__":
+    main()
