@@ -6,6 +6,7 @@ block that the device holds.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TypeAlias
 
 import numpy as np
@@ -22,7 +23,7 @@ from meshcomm.ranks.agreement import fingerprint
 from meshcomm.ranks.communicator import Pending
 from meshcomm.ranks.teams import Group, Location
 from meshcomm.transport import choose
-from meshcomm.transport.exchange import Operation, Tensor, Terms
+from meshcomm.transport.exchange import Operation, Order, Tensor, Terms
 from meshcomm.transport.local_copies import stretch_offsets
 
 Move: TypeAlias = Callable[[Array | None, Array | None], Array | None]
@@ -32,9 +33,12 @@ Start: TypeAlias = Callable[[Array | None, Array | None], tuple[Pending | None, 
 """As `Move`, but it does not wait: it returns the exchange in flight, if there is one, and the block to be filled."""
 
 
-def prepare(plan: Plan, here: Location) -> Move:
-    """Return a function that makes the new block of the device *here* by *plan*. To call it is Collective."""
-    found = operations(plan, here)
+def prepare(plan: Plan, here: Location, order: Order = None) -> Move:
+    """Return a function that makes the new block of the device *here* by *plan*. To call it is Collective.
+
+    In memory, the axes of the old block may be in another *order*: see `meshcomm.transport.exchange.Tensor`.
+    """
+    found = operations(plan, here, order)
     (last, size), between = found[-1], [(step, f"between {i % 2}", size) for i, (step, size) in enumerate(found[:-1])]
     shape, dtype = target_shape(plan, here.device), plan.dtype
 
@@ -54,15 +58,17 @@ def prepare(plan: Plan, here: Location) -> Move:
     return move
 
 
-def operations(plan: Plan, here: Location) -> list[tuple[Operation, int]]:
+def operations(plan: Plan, here: Location, order: Order = None) -> list[tuple[Operation, int]]:
     """Return the exchanges and copies of *plan* on the device *here*, and the bytes of the block after each."""
     steps = exchanging_steps(plan)
-    found: list[tuple[Operation, int]] = [
-        (choose.exchange(group_of(step, here), [described(step, here)], _terms(plan, step, here)), _target(step, here))
-        for step in steps
-    ]
+    found: list[tuple[Operation, int]] = []
+    for step in steps:
+        tensor = replace(described(step, here), order=None if found else order)
+        exchange = choose.exchange(group_of(step, here), [tensor], _terms(plan, step, here))
+        found.append((exchange, _target(step, here)))
     if not steps or plan.steps[-1] is not steps[-1]:
-        found.append((_cut(plan, here.device), _target(plan.copy_step, here)))
+        copied = replace(_cut(plan, here.device), order=None if found else order)
+        found.append((choose.Kept([copied]), _target(plan.copy_step, here)))
     return found
 
 
@@ -183,12 +189,11 @@ def _target(step: Step, here: Location) -> int:
     return 0 if box is None else block_bytes(box_shape(box), step.itemsize)
 
 
-def _cut(plan: Plan, device: int) -> Operation:
-    """Return the copy of what *device* keeps of its block."""
+def _cut(plan: Plan, device: int) -> Tensor:
+    """Return what *device* keeps of its block, as an exchange with itself."""
     step = plan.copy_step
     held, target = step.held_box(device), step.target_box(device)
     assert held is not None
     assert target is not None
     kept = step.kept(device)
-    tensor = Tensor(step.itemsize, 0, lambda _: held, lambda _: target, lambda _: kept, lambda _: kept)
-    return choose.Kept([tensor])
+    return Tensor(step.itemsize, 0, lambda _: held, lambda _: target, lambda _: kept, lambda _: kept)

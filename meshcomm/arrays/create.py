@@ -47,7 +47,7 @@ def distribute(array: ArrayLike | None, layout: Layout, root: int | None = None)
     here = location_in(layout.mesh)
     if root is None:
         whole = _as_array(array)
-        _check_ndim(layout, whole.shape)
+        _check_fits(layout, whole.shape)
         local = None if here is None else _cut(whole, layout, here.device)
         return DTensor(local, layout, whole.shape, whole.dtype)
     if here is None:
@@ -100,11 +100,11 @@ def from_local(
         if global_shape is None:
             raise ShapeError("a rank outside of the mesh has no block to find the shape from: pass global_shape")
         shape = as_shape(global_shape)
-        _check_ndim(layout, shape)
+        _check_fits(layout, shape)
         return DTensor(None, layout, shape, np.asarray(block).dtype if block is not None else np.dtype(float))
     if global_shape is not None:
         shape = as_shape(global_shape)
-        _check_ndim(layout, shape)
+        _check_fits(layout, shape)
         local = _as_block(block)
         _check_block(local, layout, shape, here.device)
         return DTensor(local, layout, shape, local.dtype)
@@ -257,7 +257,7 @@ def _described(
         layout = default_layout(len(lengths))
     _check_layout(layout)
     kind = as_dtype(dtype)
-    _check_ndim(layout, lengths)
+    _check_fits(layout, lengths)
     check_size(lengths, kind)
     return lengths, kind, layout, location_in(layout.mesh)
 
@@ -288,6 +288,12 @@ def _check_layout(layout: object) -> None:
         raise LayoutError(f"layout must be a Layout, not {type(layout).__name__} ({layout!r})")
     if layout.match_axis is not None:
         raise LayoutError(f"{layout.sharding_specs}: MATCH has no meaning without a tensor to match")
+
+
+def _check_fits(layout: Layout, shape: Shape) -> None:
+    """Raise unless *layout* can be that of an array of *shape*."""
+    _check_ndim(layout, shape)
+    layout.check_fits(shape)
 
 
 def _check_ndim(layout: Layout, shape: Shape) -> None:
@@ -388,7 +394,7 @@ def _scattered(array: ArrayLike | None, layout: Layout, here: Location, root: in
         if array is None:
             raise ShapeError(f"the array is None, but this device, {root}, is the root and must pass the array")
         whole = _as_array(array)
-        _check_ndim(layout, whole.shape)
+        _check_fits(layout, whole.shape)
         return whole.shape, dtype_text(whole.dtype)
 
     call = f"distribute from device {root} in {layout.sharding_specs} on {location_text(mesh)}"

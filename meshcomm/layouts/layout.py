@@ -284,6 +284,12 @@ class Layout:
         """
         return cut_of(self._axes[axis], length, self._shards[axis])
 
+    def check_fits(self, shape: Sequence[int]) -> None:
+        """Raise ``ShapeError`` if an axis has `Cuts` for another length than an array of *shape* has."""
+        for axis, names in enumerate(self._axes):
+            if isinstance(names, CutSpec):
+                self.cut(axis, shape[axis])
+
     def largest_block(self, shape: Sequence[int]) -> int:
         """Return how many elements the largest block of an array of *shape* has.
 

@@ -25,7 +25,8 @@ class CutSpec(tuple[str, ...]):
     def __setattr__(self, name: str, value: object) -> NoReturn:
         raise AttributeError(f"a {type(self).__name__} is a frozen value: {name} cannot be set")
 
-    __delattr__ = __setattr__  # type: ignore[assignment]
+    def __delattr__(self, name: str) -> NoReturn:
+        raise AttributeError(f"a {type(self).__name__} is a frozen value: {name} cannot be deleted")
 
     @classmethod
     def _made(cls: type[S], names: Names, rule: tuple[int, ...]) -> S:

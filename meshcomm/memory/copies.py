@@ -28,7 +28,9 @@ class Loops(NamedTuple):
     steps: Indices  # (k, ndim, loops): by how many indices of the axis it steps
 
 
-def strided(region: int, shape: Shape | None, itemsize: int, loops: Loops) -> Strided:
+def strided(
+    region: int, shape: Shape | None, itemsize: int, loops: Loops, order: tuple[int, ...] | None = None
+) -> Strided:
     """Return where boxes lie in a block.
 
     Parameters
@@ -37,9 +39,14 @@ def strided(region: int, shape: Shape | None, itemsize: int, loops: Loops) -> St
     shape: that of the block; None is a block without boxes
     itemsize: bytes of an element
     loops: the boxes, in the indices of the block
+    order: for each axis of *shape*, which axis of the memory it is; None if they are in one order
     """
     boxes, ndim, depth = loops.extents.shape
-    strides = _strides(shape or (1,) * ndim, itemsize)
+    lengths = shape or (1,) * ndim
+    if order is None:
+        strides = _strides(lengths, itemsize)
+    else:
+        strides = _strides(tuple(lengths[order.index(axis)] for axis in range(ndim)), itemsize)[list(order)]
     in_bytes = (loops.steps * strides[:, None]).reshape(boxes, ndim * depth)
     regions = np.full(boxes, region, dtype=np.intp)
     return Strided(regions, loops.starts @ strides, in_bytes, loops.extents.reshape(boxes, ndim * depth))

@@ -6,11 +6,12 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from meshcomm._arguments import normalised_axes
-from meshcomm._tracing import traceable
+from meshcomm._tracing import is_traced, traceable
 from meshcomm._types import Shape
 from meshcomm.arrays.dtensor import DTensor, unwrapped
 from meshcomm.arrays.relayout import relayout
-from meshcomm.errors import ShapeError
+from meshcomm.arrays.transposed import relayout_transposed
+from meshcomm.errors import LayoutError, ShapeError
 from meshcomm.layouts.layout import Layout
 from meshcomm.memory.copies import exact_copy
 from meshcomm.ops.elementwise import agree_on_plain, relaid
@@ -18,11 +19,17 @@ from meshcomm.ops.reductions import Partial, run_partial
 from meshcomm.ops.rules import as_tensor, mesh_of, product_axes, result_dtype, shape_of, sharding
 
 
-@traceable(twin=np.transpose)
-def transpose(t: DTensor, axes: Sequence[int] | None = None) -> DTensor:
-    """Return the tensor with its axes in another order, by default reversed. Each axis keeps its sharding.
+def transpose(t: DTensor, axes: Sequence[int] | None = None, layout: Layout | None = None) -> DTensor:
+    """Return the tensor with its axes in another order. With *layout*, Collective over the meshes of both layouts.
 
     ``ShapeError`` unless *axes* has every axis once.
+
+    Parameters
+    ----------
+    t: a tensor
+    axes: for each axis of the result, which one of *t* it is; by default they are reversed
+    layout: of the result; by default each axis keeps its sharding. The data are copied once: there is no transposed
+        copy that is then relaid
 
     >>> import meshcomm as mc
     >>> def program():
@@ -32,10 +39,27 @@ def transpose(t: DTensor, axes: Sequence[int] | None = None) -> DTensor:
     ...     print(world.run(program)[0])
     (['unsharded', 'x'], [[0], [0], [0]])
     """
+    if layout is None:
+        return _transposed(t, axes)
+    if is_traced(t):
+        return relayout(_transposed(t, axes), layout)
+    if not isinstance(layout, Layout):
+        raise LayoutError(f"transpose takes a Layout, not {type(layout).__name__} ({layout!r})")
     tensor = as_tensor("transpose", t)
+    return relayout_transposed(tensor, _order(tensor, axes), layout)
+
+
+def _order(tensor: DTensor, axes: Sequence[int] | None) -> tuple[int, ...]:
     order = tuple(reversed(range(tensor.ndim))) if axes is None else tuple(int(a) for a in axes)
     if normalised_axes(order, tensor.ndim) != tuple(range(tensor.ndim)):
         raise ShapeError(f"axes {order} must have every axis of a tensor of shape {tensor.shape} once")
+    return tuple(axis % tensor.ndim for axis in order)
+
+
+@traceable(twin=np.transpose)
+def _transposed(t: DTensor, axes: Sequence[int] | None) -> DTensor:
+    tensor = as_tensor("transpose", t)
+    order = _order(tensor, axes)
     layout = Layout([tensor.layout.axes[a] for a in order], tensor.mesh)
     local = None if tensor.local is None else exact_copy(tensor.local.transpose(order))
     return DTensor(local, layout, tuple(tensor.shape[a] for a in order), tensor.dtype)

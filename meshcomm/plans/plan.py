@@ -264,6 +264,8 @@ def plan_relayout(
             f"{specs_text(source.sharding_specs)}: MATCH does not say where a tensor is, only where it goes"
         )
     kind, resolved = as_dtype(dtype), target.matched(source)
+    for layout in (source, resolved):
+        layout.check_fits(lengths)
     check_size(lengths, kind)
     if max_scratch_bytes is not None:
         max_scratch_bytes = integer(max_scratch_bytes, "max_scratch_bytes", ShapeError)

@@ -20,6 +20,8 @@ from meshcomm.memory.copies import Loops, Strided, as_byte_boxes, strided
 
 BoxOf: TypeAlias = Callable[[int], Box | None]
 BoxesOf: TypeAlias = Callable[[int], Boxes]
+Order: TypeAlias = tuple[int, ...] | None
+"""For each axis of a box, which axis of the block in memory it is; None if the axes are in one order."""
 
 
 class Operation(Protocol):
@@ -53,6 +55,7 @@ class Tensor:
     position: the position of this rank in the group
     source, target: give the box that is the block of a position before and after; None where it has no such block
     sends_of, receives_of: give the boxes that a position sends and receives, those for itself among them
+    order: that of the axes of the blocks before; the blocks after are in the order of the boxes
     """
 
     itemsize: int
@@ -61,6 +64,7 @@ class Tensor:
     target: BoxOf
     sends_of: BoxesOf
     receives_of: BoxesOf
+    order: Order = None
 
     @cached_property
     def sends(self) -> Boxes:
@@ -90,7 +94,7 @@ class Tensor:
 
     def in_source(self, position: int, region: int, boxes: Boxes) -> Strided:
         """Return where *boxes* lie in the block of *position* before, which is this *region* of memory."""
-        return _in_block(self.source(position), region, self.itemsize, boxes)
+        return _in_block(self.source(position), region, self.itemsize, boxes, order=self.order)
 
     def in_target(self, position: int, region: int, boxes: Boxes) -> Strided:
         """Return where *boxes* lie in the block of *position* after, which is this *region* of memory."""
@@ -183,6 +187,6 @@ def _bytes(box: Box | None, itemsize: int) -> int:
     return 0 if box is None else block_bytes(box_shape(box), itemsize)
 
 
-def _in_block(box: Box | None, region: int, itemsize: int, boxes: Boxes) -> Strided:
+def _in_block(box: Box | None, region: int, itemsize: int, boxes: Boxes, *, order: Order = None) -> Strided:
     shape = None if box is None else box_shape(box)
-    return strided(region, shape, itemsize, Loops(*in_block(box, boxes)))
+    return strided(region, shape, itemsize, Loops(*in_block(box, boxes)), order)
