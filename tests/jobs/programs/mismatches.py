@@ -29,9 +29,11 @@ class Calls:
         self.b = -self.a - 1
         self.c = self.a.astype(np.int64)
         self.d = self.a.reshape(n // 2, 2 * n) + 0.5
+        self.e = self.b.astype(np.float32)
         self.large = np.arange(512 * 512.0).reshape(512, 512)
-        self.in_rows = {name: mc.distribute(getattr(self, name), self.rows) for name in ("a", "b", "c", "d", "large")}
-        self.in_columns = {name: mc.distribute(getattr(self, name), self.columns) for name in ("a", "b")}
+        self.in_rows = {name: mc.distribute(getattr(self, name), self.rows) for name in "abcde"}
+        self.in_rows["large"] = mc.distribute(self.large, self.rows)
+        self.in_columns = {name: mc.distribute(getattr(self, name), self.columns) for name in "abe"}
         self.plan = mc.plan_relayout(self.a.shape, self.a.dtype, self.rows, self.columns)
         self.block = self.of_rank(self.me)
 
@@ -148,9 +150,9 @@ class Calls:
         return self.is_block_of(mc.gradients.relayout_vjp(self.in_columns["b"], self.in_rows["a"]), self.b)
 
     def variable(self):
-        variable = mc.DVariable(self.in_rows["a"])
-        variable.assign(mc.relayout(self.in_columns["b"], self.rows))
-        return self.is_block_of(variable.value, self.b)
+        variable = mc.DVariable(self.in_rows["e"])
+        variable.assign(mc.relayout(self.in_columns["e"], self.rows))
+        return self.is_block_of(variable.value, self.e)
 
     def scattered(self):
         made = mc.distribute(self.b if self.me == 0 else None, self.rows, root=0)
