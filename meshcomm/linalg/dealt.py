@@ -34,12 +34,14 @@ class Axis(NamedTuple):
         return Cyclic(self.names, self.block, self.offset) if self.names else UNSHARDED
 
 
-class Product(NamedTuple):
-    """The layouts in which a matrix product is computed."""
+class Work(NamedTuple):
+    """The layouts in which a routine works, and the sizes of blocks that its descriptors have.
 
-    a: Layout
-    b: Layout
-    c: Layout
+    An axis that one device holds completely may have blocks of any size, which its layout does not tell.
+    """
+
+    layouts: tuple[Layout, ...]
+    blocks: tuple[int, ...] = ()
 
 
 def dealt_axes(layout: Layout) -> tuple[Axis, Axis] | None:
@@ -80,33 +82,33 @@ def grid_mesh(mesh: Mesh) -> Mesh:
     return Mesh(mesh.ranks, [("rows", rows), ("columns", mesh.size // rows)])._bound_to(mesh.bound_world)
 
 
-def square_layout(layout: Layout, block: int) -> Layout:
+def square_work(layout: Layout, block: int) -> Work:
     """Return the layout for a matrix in *layout* that is factored: square blocks, its own where it has them.
 
     >>> mesh = Mesh(range(4), [("x", 2), ("y", 2)])
-    >>> square_layout(Layout([Cyclic("y", 8), Cyclic("x", 8)], mesh), 64).sharding_specs
+    >>> square_work(Layout([Cyclic("y", 8), Cyclic("x", 8)], mesh), 64).layouts[0].sharding_specs
     [Cyclic('y', 8), Cyclic('x', 8)]
-    >>> square_layout(Layout(["x", UNSHARDED], mesh), 64).sharding_specs
+    >>> square_work(Layout(["x", UNSHARDED], mesh), 64).layouts[0].sharding_specs
     [Cyclic('rows', 64), Cyclic('columns', 64)]
     """
     axes = dealt_axes(layout)
     if axes is not None and axes[0].block == axes[1].block:
-        return layout
+        return Work((layout,), (axes[0].block,))
     mesh, rows, columns = (layout.mesh, *axes) if axes else _default_axes(layout.mesh, block)
-    return Layout([Axis(rows.names, block).spec, Axis(columns.names, block).spec], mesh)
+    return Work((Layout([Axis(rows.names, block).spec, Axis(columns.names, block).spec], mesh),), (block,))
 
 
-def product_layouts(a: Layout, b: Layout, block: int) -> Product:
-    """Return the layouts for a matrix product: those that the operands have, as long as they fit each other.
+def product_work(a: Layout, b: Layout, block: int) -> Work:
+    """Return the layouts of both operands of a product and of its result: those that the operands have, if they fit.
 
     Rows of the result are dealt round as those of *a*, columns as those of *b*. The summed axis has blocks of the same
-    size in both.
+    size in both. The sizes of blocks are those of the rows, of the summed axis, and of the columns.
 
     >>> mesh = Mesh(range(4), [("x", 2), ("y", 2)])
     >>> rows, dealt = Layout(["x", "y"], mesh), Layout([Cyclic("x", 5), Cyclic("y", 3)], mesh)
-    >>> found = product_layouts(dealt, rows, 64)
-    >>> found.a == dealt, found.b.sharding_specs, found.c.sharding_specs
-    (True, [Cyclic('x', 3), Cyclic('y', 64)], [Cyclic('x', 5), Cyclic('y', 64)])
+    >>> layouts, blocks = product_work(dealt, rows, 64)
+    >>> layouts[0] == dealt, layouts[1].sharding_specs, layouts[2].sharding_specs, blocks
+    (True, [Cyclic('x', 3), Cyclic('y', 64)], [Cyclic('x', 5), Cyclic('y', 64)], (5, 3, 64))
     """
     of_a, of_b = dealt_axes(a), dealt_axes(b)
     if of_a is None and of_b is None:
@@ -122,21 +124,23 @@ def product_layouts(a: Layout, b: Layout, block: int) -> Product:
         if of_b is not None and (of_b[0].names, of_b[0].block, of_b[1].names) == (*first[:2], columns.names):
             first, columns = of_b  # b fits as it is
     pairs = (rows, summed), (first, columns), (rows, columns)
-    return Product(*(Layout([one.spec, other.spec], mesh) for one, other in pairs))
+    layouts = tuple(Layout([one.spec, other.spec], mesh) for one, other in pairs)
+    return Work(layouts, (rows.block, summed.block, columns.block))
 
 
 def _default_axes(mesh: Mesh, block: int) -> tuple[Mesh, Axis, Axis]:
     return grid_mesh(mesh), Axis(("rows",), block), Axis(("columns",), block)
 
 
-def descriptor(layout: Layout, shape: Shape, context: int, device: int | None) -> tuple[int, ...]:
-    """Return ScaLAPACK's descriptor of a block, with the sizes of blocks that `dealt_axes` gives.
+def descriptor(
+    layout: Layout, blocks: tuple[int, int], shape: Shape, context: int, device: int | None
+) -> tuple[int, ...]:
+    """Return ScaLAPACK's descriptor of a matrix in a layout of `Work`.
 
-    ``Layout.descriptor`` calls an axis that one device holds completely a single block, but routines compare the sizes
-    of blocks. They are at most the length of the axis, so that they fit into 32 bits.
+    It is ``Layout.descriptor``, but with these sizes of *blocks* for rows and columns, which the layout does not know
+    where one device holds an axis completely: routines compare them. They are at most the length of the axis, so that
+    they fit into 32 bits.
     """
-    axes = dealt_axes(layout)
-    assert axes is not None
     numbers = layout.descriptor(shape, context, device)
-    blocks = [min(axis.block, max(1, length)) for axis, length in zip(axes, shape, strict=True)]
-    return (*numbers[:4], blocks[1], blocks[0], *numbers[6:])
+    rows, columns = (min(block, max(1, length)) for block, length in zip(blocks, shape, strict=True))
+    return (*numbers[:4], columns, rows, *numbers[6:])

@@ -78,20 +78,24 @@ def library() -> Library:
     ``ImportError`` if there is none that runs on the MPI of mpi4py, ``MeshError`` if there is no MPI.
     """
     if _State.loaded is None:
-        _State.loaded = _loaded(mpi_library(), _State.chosen)
+        _State.loaded = load_for(mpi_library(), _State.chosen)
     return _State.loaded
 
 
-def _loaded(mpi: MPILibrary, chosen: str | None) -> Library:
+def load_for(mpi: MPILibrary, chosen: str | None) -> Library:
+    """Load the library that `use` has *chosen*, else the first one that is found, into this process.
+
+    ``ImportError`` that says what to install if none runs on *mpi*.
+    """
     if mpi.path is not None:
         ctypes.CDLL(mpi.path, mode=ctypes.RTLD_GLOBAL)  # as BLACS takes its functions from what is loaded
     failures = []
-    for source, load in _candidates(mpi, chosen):
+    for source, load in candidates(mpi, chosen):
         try:
             found = load()
-            _check_interface(source, mpi)
+            check_interface(source, mpi)
         except (OSError, AttributeError) as error:
-            failures.append(f"{source}: {error}")
+            failures.append(str(error) if source in str(error) else f"{source}: {error}")
         else:
             return found
     raise ImportError(missing_text(mpi, chosen, failures))
@@ -109,20 +113,20 @@ def missing_text(mpi: MPILibrary, chosen: str | None, failures: list[str]) -> st
     )
 
 
-def _candidates(mpi: MPILibrary, chosen: str | None) -> Iterator[tuple[str, Callable[[], Library]]]:
+def candidates(mpi: MPILibrary, chosen: str | None) -> Iterator[tuple[str, Callable[[], Library]]]:
     """Yield what may be loaded: its name, and a function that loads it."""
     if chosen is not None:
         folder = Path(chosen) if Path(chosen).is_dir() else Path(chosen).parent
         of_mkl = Path(chosen).is_dir() or Path(chosen).name.startswith(_MKL)
         yield chosen, (lambda: _load_mkl(folder, mpi)) if of_mkl else (lambda: _load(chosen))
         return
-    for folder in [*_folders_of_wheel(), *mkl_folders()]:
+    for folder in [*folders_of_wheel(), *mkl_folders()]:
         yield f"MKL in {folder}", lambda folder=folder: _load_mkl(folder, mpi)  # type: ignore[misc]
     for name in (*_NAMES[mpi.interface], *_ANY_MPI):
         yield name, lambda name=name: _load(name)  # type: ignore[misc]
 
 
-def _folders_of_wheel() -> list[Path]:
+def folders_of_wheel() -> list[Path]:
     """Return the folder of the libraries in PyPI's package mkl, if it is installed."""
     try:
         files = metadata.files("mkl") or []
@@ -165,7 +169,7 @@ def _file_of(folder: Path, name: str) -> Path:
     return found[-1]
 
 
-def _check_interface(source: str, mpi: MPILibrary) -> None:
+def check_interface(source: str, mpi: MPILibrary) -> None:
     """Raise ``OSError`` if a library has brought in another MPI than that of mpi4py."""
     others = [file for file in loaded_files() if interface_of(file) not in (None, mpi.interface)]
     if others:

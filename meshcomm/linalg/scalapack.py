@@ -7,7 +7,7 @@ They are relaid to blocks dealt round over a grid of all ranks of their mesh, an
 import ctypes
 import math
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from meshcomm.arrays.relayout import relayout
 from meshcomm.errors import DTypeError, LayoutError, MeshError, ShapeError
 from meshcomm.layouts.layout import Layout
 from meshcomm.layouts.mesh import Mesh
-from meshcomm.linalg.dealt import USUAL_BLOCK, descriptor, product_layouts, square_layout
+from meshcomm.linalg.dealt import USUAL_BLOCK, Work, descriptor, product_work, square_work
 from meshcomm.linalg.grids import Grid, grid_of, grid_of_all
 from meshcomm.linalg.library import Argument, Library, library, use
 from meshcomm.ranks.calls import collective, program
@@ -28,8 +28,6 @@ __all__ = ["cholesky", "gemr2d", "matmul", "use"]
 
 _LETTERS = {"f4": "s", "f8": "d", "c8": "c", "c16": "z"}  # of the dtypes that ScaLAPACK has, in names of routines
 
-Layouts: TypeAlias = tuple[Layout, ...]
-
 
 class _Process(NamedTuple):
     """This process in grids: where it is, the library, and the grid of each layout of a call."""
@@ -38,10 +36,14 @@ class _Process(NamedTuple):
     library: Library
     grids: list[Grid]
 
-    def matrix(self, tensor: DTensor) -> tuple[Argument, ...]:
-        """Return the arguments that describe a matrix: the block, row and column, and the descriptor."""
+    def matrix(self, tensor: DTensor, *blocks: int) -> tuple[Argument, ...]:
+        """Return the arguments that describe a matrix: the block, row and column, and the descriptor.
+
+        *blocks* are the sizes of blocks of rows and of columns.
+        """
         assert tensor.local is not None
-        numbers = descriptor(tensor.layout, tensor.shape, self.grids[0].context, self.here.device)
+        rows, columns = blocks
+        numbers = descriptor(tensor.layout, (rows, columns), tensor.shape, self.grids[0].context, self.here.device)
         return tensor.local, 1, 1, numbers
 
 
@@ -73,17 +75,25 @@ def cholesky(a: DTensor, *, lower: bool = True, block: int = USUAL_BLOCK, layout
     tensor = _operand("cholesky", a)
     target = tensor.layout if layout is None else layout
 
-    def planned() -> Layouts:
+    def planned() -> Work:
         _check(target, tensor.shape, [tensor])
         if tensor.shape[0] != tensor.shape[1]:
             raise ShapeError(f"cholesky takes a square matrix, but the shape is {tensor.shape}")
-        return (square_layout(tensor.layout, block),)
+        return square_work(tensor.layout, block)
 
-    (work,), process = _agreed("cholesky", planned, [tensor], options=f"{lower=}, {target}")
+    ((work,), (size,)), process = _agreed("cholesky", planned, [tensor], options=f"{lower=}, {target}")
     factor = tensor.copy() if work == tensor.layout else relayout(tensor, work)
     if process is not None and tensor.size:
         info = ctypes.c_int(0)
-        _call(process, "potrf", tensor.dtype, b"U" if lower else b"L", tensor.shape[0], *process.matrix(factor), info)
+        _call(
+            process,
+            "potrf",
+            tensor.dtype,
+            b"U" if lower else b"L",
+            tensor.shape[0],
+            *process.matrix(factor, size, size),
+            info,
+        )
         _raise_together(info.value, factor.mesh)
         _clear_triangle(factor, lower)
     return factor if target == work else relayout(factor, target)
@@ -117,13 +127,13 @@ def matmul(a: DTensor, b: DTensor, *, block: int = USUAL_BLOCK, layout: Layout |
         raise MeshError(f"operands must be on one mesh, but are on the {left.mesh} and the {right.mesh}")
     shape = (*left.shape[:1], *right.shape[-1:])
 
-    def planned() -> Layouts:
+    def planned() -> Work:
         _check(target, shape, [left, right])
         if left.shape[1] != right.shape[0]:
             raise ShapeError(f"matmul of shapes {left.shape} and {right.shape}: columns of a and rows of b differ")
-        return product_layouts(left.layout, right.layout, block)
+        return product_work(left.layout, right.layout, block)
 
-    works, process = _agreed("matmul", planned, [left, right], options=f"{target}")
+    (works, (rows, summed, columns)), process = _agreed("matmul", planned, [left, right], options=f"{target}")
     left, right = (t if t.layout == work else relayout(t, work) for t, work in zip((left, right), works, strict=False))
     local = None if process is None else np.zeros(works[2].block_shape(shape, process.here.device), left.dtype)
     result = DTensor(local, works[2], shape, left.dtype)
@@ -131,39 +141,55 @@ def matmul(a: DTensor, b: DTensor, *, block: int = USUAL_BLOCK, layout: Layout |
         # The transposed problem: see `meshcomm.linalg.dealt`.
         sizes = shape[1], shape[0], left.shape[1]
         one, zero = np.ones(1, left.dtype), np.zeros(1, left.dtype)
-        factors = *process.matrix(right), *process.matrix(left)
-        _call(process, "gemm", left.dtype, b"N", b"N", *sizes, one, *factors, zero, *process.matrix(result))
+        factors = *process.matrix(right, summed, columns), *process.matrix(left, rows, summed)
+        _call(
+            process,
+            "gemm",
+            left.dtype,
+            b"N",
+            b"N",
+            *sizes,
+            one,
+            *factors,
+            zero,
+            *process.matrix(result, rows, columns),
+        )
     return result if target == works[2] else relayout(result, target)
 
 
-def gemr2d(t: DTensor, layout: Layout) -> DTensor:
+def gemr2d(t: DTensor, layout: Layout, *, out: DTensor | None = None) -> DTensor:
     """Return a matrix in another layout, by ScaLAPACK's pdgemr2d: a peer to compare `relayout` with. Collective.
 
-    `relayout` does the same for all layouts and dtypes, and faster. It is Collective over the meshes of both layouts.
+    `relayout` does the same for all layouts and dtypes. This is Collective over the meshes of both layouts. *out* is a
+    tensor of the same shape and dtype in *layout*, to overwrite and return.
     ``LayoutError`` unless both are layouts that ``Layout.descriptor`` describes, without replicas. Other errors are
     those of `cholesky`.
     """
     tensor = _operand("gemr2d", t)
     source, shape, dtype = tensor.layout, tensor.shape, tensor.dtype
 
-    def planned() -> Layouts:
+    def planned() -> Work:
         _check(layout, shape, [tensor], same_mesh=False)
+        if out is not None and (out.layout, out.shape, out.dtype) != (layout, shape, dtype):
+            raise LayoutError(f"out must have shape {shape}, dtype {dtype} and the layout, but it is {out!r}")
         for each in (source, layout):
             if math.prod(each.shape) != each.mesh.size:
                 raise LayoutError(f"gemr2d knows no replicas, which blocks in {each.sharding_specs} have")
             each.descriptor(shape, 0)
-        return source, layout
+        return Work((source, layout))
 
     _, process = _agreed("gemr2d", planned, [tensor], target=layout.mesh, options=f"{layout}")
     device = layout.mesh.rank
-    local = None if device is None else np.empty(layout.block_shape(shape, device), dtype)
+    if out is None:
+        local = None if device is None else np.empty(layout.block_shape(shape, device), dtype)
+        out = DTensor(local, layout, shape, dtype)
     if process is not None:
         everyone = grid_of_all(process.here.team, process.library).context
         matrices: list[Argument] = []
-        for data, each, grid in zip((tensor.local, local), (source, layout), process.grids, strict=True):
+        for data, each, grid in zip((tensor.local, out.local), (source, layout), process.grids, strict=True):
             matrices += [np.empty(1) if data is None else data, 1, 1, each.descriptor(shape, grid.context)]
         _call(process, "gemr2d", dtype, shape[1], shape[0], *matrices, everyone)
-    return DTensor(local, layout, shape, dtype)
+    return out
 
 
 def _operand(name: str, operand: object) -> DTensor:
@@ -191,32 +217,31 @@ def _check(target: Layout, shape: Sequence[int], tensors: Sequence[DTensor], *, 
 
 def _agreed(
     operation: str,
-    planned: Callable[[], Layouts],
+    planned: Callable[[], Work],
     tensors: Sequence[DTensor],
     *,
     target: Mesh | None = None,
     options: str,
-) -> tuple[Layouts, _Process | None]:
-    """Return the layouts that *planned* returns, and this process, or None outside of the meshes. Collective.
+) -> tuple[Work, _Process | None]:
+    """Return what *planned* returns, and this process, or None outside of the meshes. Collective.
 
     The ranks agree on every call before they enter the library: there, nothing would tell them that calls differ. What
     *planned* raises, all ranks raise.
     """
     name = f"scalapack.{operation}"
+    if not isinstance(tensors[0].mesh.world, MPIWorld):
+        raise MeshError(f"{name} needs MPI, which a simulated world does not have; run the program with mpiexec")
     operands = ", ".join(f"{t.shape} {t.dtype} in {t.layout.sharding_specs}" for t in tensors)
 
-    def build() -> Callable[[], tuple[Layouts, Library]]:
-        assert here is not None
-        if not isinstance(here.team.world, MPIWorld):
-            raise MeshError(f"{name} needs MPI, which a simulated world does not have; run the program with mpiexec")
-        layouts, found = planned(), library()
-        return lambda: (layouts, found)
+    def build() -> Callable[[], tuple[Work, Library]]:
+        work, found = planned(), library()
+        return lambda: (work, found)
 
     with collective(name, tensors[0].mesh, target) as here:
         if here is None:
             return planned(), None
-        layouts, found = program(here.team, None, lambda: f"{name}({operands}; {options})", build)()
-        return layouts, _Process(here, found, [grid_of(here.team, layout, found) for layout in layouts])
+        work, found = program(here.team, None, lambda: f"{name}({operands}; {options})", build)()
+        return work, _Process(here, found, [grid_of(here.team, layout, found) for layout in work.layouts])
 
 
 def _call(process: _Process, routine: str, dtype: DType, *arguments: Argument) -> None:

@@ -256,7 +256,12 @@ def test_gemr2d_and_relayout_agree(mesh, dtype):
     for source in layouts:
         tensor = mc.distribute(array, source)
         for target in sampled(layouts, 2):
-            assert same_bits(scalapack.gemr2d(tensor, target).local, mc.relayout(tensor, target).local)
+            out = mc.zeros_like(mc.relayout(tensor, target))
+            assert scalapack.gemr2d(tensor, target, out=out) is out
+            for moved in (out, scalapack.gemr2d(tensor, target)):
+                assert same_bits(moved.local, mc.relayout(tensor, target).local)
+    with agree_raises(LayoutError, "out must have"):
+        scalapack.gemr2d(tensor, target, out=mc.zeros((3, 3), dtype, target))
     if SIZE > 1:
         with agree_raises(LayoutError, "no replicas"):
             scalapack.gemr2d(tensor, mc.Layout([U, U], mesh))
