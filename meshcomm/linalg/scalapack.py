@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from meshcomm._arguments import integer, quote
 from meshcomm._types import DType
 from meshcomm.arrays.dtensor import DTensor, unwrapped
 from meshcomm.arrays.relayout import relayout
@@ -77,6 +78,7 @@ def cholesky(a: DTensor, *, lower: bool = True, block: int = USUAL_BLOCK, layout
 
     def planned() -> Work:
         _check(target, tensor.shape, [tensor])
+        _check_block(block)
         if tensor.shape[0] != tensor.shape[1]:
             raise ShapeError(f"cholesky takes a square matrix, but the shape is {tensor.shape}")
         return square_work(tensor.layout, block)
@@ -129,6 +131,7 @@ def matmul(a: DTensor, b: DTensor, *, block: int = USUAL_BLOCK, layout: Layout |
 
     def planned() -> Work:
         _check(target, shape, [left, right])
+        _check_block(block)
         if left.shape[1] != right.shape[0]:
             raise ShapeError(f"matmul of shapes {left.shape} and {right.shape}: columns of a and rows of b differ")
         return product_work(left.layout, right.layout, block)
@@ -213,6 +216,11 @@ def _check(target: Layout, shape: Sequence[int], tensors: Sequence[DTensor], *, 
     if same_mesh and set(target.mesh.ranks) != set(tensors[0].mesh.ranks):
         raise MeshError(f"the result stays on the ranks of the {tensors[0].mesh}, but layout is on the {target.mesh}")
     target.block_shape(shape, 0)
+
+
+def _check_block(block: object) -> None:
+    if integer(block, "block", LayoutError) < 1:
+        raise LayoutError(f"block {quote(block)}; a block has 1 row and column or more")
 
 
 def _agreed(

@@ -1,5 +1,7 @@
 """ScaLAPACK under mpiexec: results against NumPy, and relayouts against its own redistribution, bit for bit."""
 
+import re
+
 import numpy as np
 import pytest
 from mpi4py import MPI
@@ -11,6 +13,7 @@ from meshcomm.linalg.dealt import dealt_axes
 from meshcomm.linalg.grids import grid_of, grid_of_all
 from meshcomm.linalg.library import library
 from meshcomm.ranks.meshes import location_between, location_in
+from support.paths import DOCS
 from support.redistributions import redistributions
 from support.reference import random_bits, same_bits
 from support.sampling import sampled
@@ -25,7 +28,7 @@ except ImportError as error:
 WORLD = MPI.COMM_WORLD
 RANK, SIZE = WORLD.rank, WORLD.size
 U = mc.UNSHARDED
-PLANES = [shape for shape in shapes_of(SIZE) if len(shape) == 2]
+PLANES = sampled([shape for shape in shapes_of(SIZE) if len(shape) == 2], 3)
 DTYPES = ("f4", "f8", "c8", "c16")
 TOLERANCE = {"f4": 1e-4, "c8": 1e-4, "f8": 1e-12, "c16": 1e-12}
 
@@ -134,7 +137,7 @@ def test_a_matrix_that_is_not_positive_definite(mesh, minor):
 def test_matmul(mesh, dtype):
     layouts = layouts_on(mesh)
     pairs = [(one, other) for one in layouts for other in layouts]
-    for number, (one, other) in enumerate(sampled(pairs, 10)):
+    for number, (one, other) in enumerate(sampled(pairs, 6)):
         m, k, n = [(13, 7, 10), (1, 30, 2), (6, 1, 9), (20, 21, 22)][number % 4]
         a, b = random((m, k), dtype), random((k, n), dtype, 1)
         product = scalapack.matmul(mc.distribute(a, one), mc.distribute(b, other), block=(3, 64)[number % 2])
@@ -179,8 +182,11 @@ def test_bad_operands_are_refused_on_all_ranks(mesh):
             scalapack.cholesky(mc.ones((4, 4), dtype, rows))
     with agree_raises(DTypeError, "must be equal"):
         scalapack.matmul(square, mc.ones((4, 4), "f4", rows))
-    with agree_raises(LayoutError, "block 0"):
-        scalapack.cholesky(square, block=0)
+    for call in (lambda: scalapack.cholesky(square, block=0), lambda: scalapack.matmul(square, square, block=0)):
+        with agree_raises(LayoutError, "block 0"):
+            call()
+    with agree_raises(LayoutError, "block 2.0 is a float"):
+        scalapack.cholesky(square, block=2.0)
     with agree_raises(LayoutError, "for DTensors, not for ndarray"):
         scalapack.cholesky(np.eye(3))
     with agree_raises(LayoutError, "must be a Layout"):
@@ -212,6 +218,11 @@ def test_different_calls_are_found_before_the_library_is_entered(mesh):
         scalapack.matmul(a, a) if RANK == 0 else scalapack.cholesky(a)
     with agree_raises(mc.CollectiveMismatch, "lower=False"):
         scalapack.cholesky(a, lower=RANK > 0)
+
+
+def test_the_page_runs():
+    program = "".join(re.findall(r"^```python\n(.*?)^```$", (DOCS / "linear-algebra.md").read_text(), re.M | re.S))
+    exec(compile(program, "linear-algebra.md", "exec"), {})
 
 
 # -- grids ------------------------------------------------------------------------------------------------------------
