@@ -38,7 +38,7 @@ def interface_of(path: str) -> str | None:
 def mpi_library() -> MPILibrary:
     """Return the MPI that mpi4py has loaded. ``MeshError`` if it is neither of the kind of MPICH nor Open MPI."""
     MPI = mpi()
-    name = " ".join(MPI.Get_library_version().strip("\0 \n").partition("\n")[0].split())
+    name = " ".join(MPI.Get_library_version().strip("\0 \n").partition("\n")[0].partition(",")[0].split())
     path = next((file for file in loaded_files() if interface_of(file)), None)
     interface = interface_of(path) if path else "openmpi" if "Open MPI" in name else "mpich"
     if interface == "mpich" and MPI._sizeof(MPI.Comm) != ctypes.sizeof(ctypes.c_int):
