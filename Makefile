@@ -25,6 +25,10 @@ else
 EXTRAS := $(MPI),test,examples
 MPIEXEC := $(BIN)/mpiexec
 endif
+# ScaLAPACK, to compare with and for an example: 221 MB to download, so for one MPI only. Without it, tests are skipped.
+ifeq ($(MPI),mpich)
+EXTRAS := $(EXTRAS),scalapack
+endif
 PYTEST := $(BIN)/python -m pytest -q --color=no
 PIP := $(BIN)/python -m pip install -q --disable-pip-version-check
 
@@ -153,6 +157,10 @@ format: $(LINTERS)
 	$(BIN)/ruff format
 
 EXAMPLES := quickstart terrain_fft overlap layout_map_models logical_devices digits
+# The extra scalapack is for this processor only.
+ifeq ($(MPI)-$(shell uname -sm),mpich-Linux x86_64)
+EXAMPLES += cholesky
+endif
 
 examples: $(READY)
 	@set -e; for n in 1 2 4; do for example in $(EXAMPLES); do \

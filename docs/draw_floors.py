@@ -16,6 +16,7 @@ ROOMS = (
     "training",
     "adapters",
     "compat",
+    "linalg",
     "ops",
     "arrays",
     "transport",

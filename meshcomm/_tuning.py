@@ -83,6 +83,9 @@ GROUPS_PER_TEAM = 16
 TEAMS_PER_WORLD = 64
 """Communicators. An MPI has about 2,000 for the whole program: 128 + 64 * 16 leave some to the user."""
 
+RESOURCES_PER_TEAM = 8
+"""Grids of processes, which other libraries make of about four communicators each. A compromise: programs use few."""
+
 PROGRAMS_PER_TEAM = 1024
 """Calls that are kept, ready to run again, for each team."""
 

@@ -4,6 +4,7 @@ A communicator is made when a team or a group is first used. It is freed explici
 or at exit.
 """
 
+import ctypes
 import math
 import time
 from bisect import bisect_left
@@ -196,6 +197,12 @@ class MPICommunicator(Communicator):
 
     def progress(self) -> None:
         self._comm.Iprobe()
+
+    def native_handle(self) -> ctypes.c_int | ctypes.c_void_p:
+        """Return the handle as a function of C takes it: a number with MPICH, an address with Open MPI."""
+        MPI = mpi()
+        kind = ctypes.c_int if MPI._sizeof(MPI.Comm) == ctypes.sizeof(ctypes.c_int) else ctypes.c_void_p
+        return kind.from_address(MPI._addressof(self._comm))
 
     def free(self) -> None:
         self._comm.Free()

@@ -29,7 +29,7 @@ the limit, or at exit.
 from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
@@ -38,6 +38,7 @@ from meshcomm._tuning import (
     GROUPS_PER_TEAM,
     GROUPS_PER_WORLD,
     PROGRAMS_PER_TEAM,
+    RESOURCES_PER_TEAM,
     TEAMS_PER_WORLD,
 )
 from meshcomm._types import Ranks
@@ -53,6 +54,8 @@ from meshcomm.ranks.rendezvous import open_rendezvous
 from meshcomm.ranks.roll_call import RollCall
 from meshcomm.ranks.settings import compared_settings
 
+R = TypeVar("R", bound="Resource")
+
 
 class Location(NamedTuple):
     """Where this process is in a mesh: the team of its ranks, and its device."""
@@ -66,6 +69,13 @@ class Unfinished(Protocol):
 
     def wait(self) -> object:
         """Wait until it is complete."""
+
+
+class Resource(Protocol):
+    """What another library has made for the ranks of a team."""
+
+    def free(self) -> None:
+        """Give it back. Collective over the team."""
 
 
 class Program:
@@ -257,6 +267,7 @@ class Team:
         self._clock = 0
         self._limit = GROUPS_PER_WORLD if len(ranks) == world.size else GROUPS_PER_TEAM
         self._groups: dict[Hashable, Group] = {}
+        self._resources: dict[Hashable, Resource] = {}  # in the order of their last use
         self.everyone = Group(self, None, 0, tuple(ranks))
 
     @property
@@ -375,12 +386,28 @@ class Team:
             f"an earlier exchange of these ranks ended with an error ({what}); close() the mesh and make it again"
         )
 
+    def resource(self, key: Hashable, make: Callable[[], R]) -> R:
+        """Return what is kept for *key*, else what *make* returns. Collective over the team.
+
+        It is freed with the team, or at the limit if it was used longest ago.
+        """
+        held: Any = self._resources.pop(key, None)
+        if held is None:
+            held = make()
+        self._resources[key] = held
+        if len(self._resources) > RESOURCES_PER_TEAM:
+            self._resources.pop(next(iter(self._resources))).free()
+        return held  # type: ignore[no-any-return]
+
     def free(self) -> None:
         """Free every communicator of the team. Collective over the team.
 
         ``CollectiveMismatch`` if the ranks have made different calls since they last compared them.
         """
         self._programs.clear()
+        for resource in self._resources.values():
+            resource.free()
+        self._resources.clear()
         if self.roll_call is not None:
             self.roll_call.close()
             self.roll_call = None

@@ -28,6 +28,7 @@ MAY_IMPORT = {
     "ops": FLOORS,
     "training": (*FLOORS, "ops.random"),
     "compat": FLOORS,
+    "linalg": FLOORS,
     "adapters": ("root", "arrays", "ops"),
     "storage": FLOORS,
     "fft": FLOORS,

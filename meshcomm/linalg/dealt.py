@@ -1,0 +1,146 @@
+"""The layouts in which ScaLAPACK works: both axes of a matrix dealt round over a grid of all devices.
+
+ScaLAPACK stores columns one after the other, and a block here has its rows one after the other. So to ScaLAPACK a
+block is one of the transposed matrix. Its grid of processes is transposed as well: the devices along axis 1 are its
+rows. It gets the transposed problem, and nothing has to be copied::
+
+    C = A B      <=>   C' = B' A'
+    A = L L^H    <=>   A' = U^H U   with U = L'
+"""
+
+import math
+from typing import NamedTuple
+
+from meshcomm._types import Names, Shape
+from meshcomm.layouts.layout import Layout
+from meshcomm.layouts.layout_text import UNSHARDED, Spec
+from meshcomm.layouts.mesh import Mesh
+from meshcomm.layouts.specs import Cyclic
+
+USUAL_BLOCK = 64
+"""Rows or columns of a block. A compromise that is usual for ScaLAPACK: large for BLAS, small for equal work."""
+
+
+class Axis(NamedTuple):
+    """How an axis is dealt round: the mesh dimensions, the elements of a block, and the device of the first block."""
+
+    names: Names
+    block: int
+    offset: int = 0
+
+    @property
+    def spec(self) -> Spec:
+        """The sharding spec."""
+        return Cyclic(self.names, self.block, self.offset) if self.names else UNSHARDED
+
+
+class Work(NamedTuple):
+    """The layouts in which a routine works, and the sizes of blocks that its descriptors have.
+
+    An axis that one device holds completely may have blocks of any size, which its layout does not tell.
+    """
+
+    layouts: tuple[Layout, ...]
+    blocks: tuple[int, ...] = ()
+
+
+def dealt_axes(layout: Layout) -> tuple[Axis, Axis] | None:
+    """Return how the axes of a matrix are dealt round, or None unless ScaLAPACK can use the blocks as they are.
+
+    Every device must hold other elements, and an axis over several devices must be `Cyclic`. An axis that one device
+    holds completely counts as dealt round in blocks of any size.
+
+    >>> mesh = Mesh(range(4), [("x", 2), ("y", 2)])
+    >>> dealt_axes(Layout([Cyclic("x", 3), Cyclic("y", 2, offset=1)], mesh))
+    (Axis(names=('x',), block=3, offset=0), Axis(names=('y',), block=2, offset=1))
+    >>> dealt_axes(Layout([Cyclic(("y", "x"), 3), UNSHARDED], mesh))
+    (Axis(names=('y', 'x'), block=3, offset=0), Axis(names=(), block=3, offset=0))
+    >>> dealt_axes(Layout([Cyclic("x", 3), UNSHARDED], mesh)), dealt_axes(Layout(["x", "y"], mesh))
+    (None, None)
+    """
+    if layout.is_single_device() or math.prod(layout.shape) != layout.mesh.size:
+        return None
+    sharded = [spec for spec, shards in zip(layout.axes, layout.shape, strict=True) if shards > 1]
+    cyclic = [spec for spec in sharded if isinstance(spec, Cyclic)]
+    if len(cyclic) < len(sharded):
+        return None
+    block = cyclic[0].block if cyclic else USUAL_BLOCK
+    rows, columns = (
+        Axis(tuple(spec), spec.block, spec.offset) if isinstance(spec, Cyclic) else Axis(spec, block)
+        for spec in layout.axes
+    )
+    return rows, columns
+
+
+def grid_mesh(mesh: Mesh) -> Mesh:
+    """Return a mesh of rows and columns over the devices of *mesh*, as square as their number allows.
+
+    >>> [grid_mesh(Mesh(range(n), {"x": n})).shape() for n in (1, 3, 4, 12)]
+    [[1, 1], [1, 3], [2, 2], [3, 4]]
+    """
+    rows = max(n for n in range(1, math.isqrt(mesh.size) + 1) if mesh.size % n == 0)
+    return Mesh(mesh.ranks, [("rows", rows), ("columns", mesh.size // rows)])._bound_to(mesh.bound_world)
+
+
+def square_work(layout: Layout, block: int) -> Work:
+    """Return the layout for a matrix in *layout* that is factored: square blocks, its own where it has them.
+
+    >>> mesh = Mesh(range(4), [("x", 2), ("y", 2)])
+    >>> square_work(Layout([Cyclic("y", 8), Cyclic("x", 8)], mesh), 64).layouts[0].sharding_specs
+    [Cyclic('y', 8), Cyclic('x', 8)]
+    >>> square_work(Layout(["x", UNSHARDED], mesh), 64).layouts[0].sharding_specs
+    [Cyclic('rows', 64), Cyclic('columns', 64)]
+    """
+    axes = dealt_axes(layout)
+    if axes is not None and axes[0].block == axes[1].block:
+        return Work((layout,), (axes[0].block,))
+    mesh, rows, columns = (layout.mesh, *axes) if axes else _default_axes(layout.mesh, block)
+    return Work((Layout([Axis(rows.names, block).spec, Axis(columns.names, block).spec], mesh),), (block,))
+
+
+def product_work(a: Layout, b: Layout, block: int) -> Work:
+    """Return the layouts of both operands of a product and of its result: those that the operands have, if they fit.
+
+    Rows of the result are dealt round as those of *a*, columns as those of *b*. The summed axis has blocks of the same
+    size in both. The sizes of blocks are those of the rows, of the summed axis, and of the columns.
+
+    >>> mesh = Mesh(range(4), [("x", 2), ("y", 2)])
+    >>> rows, dealt = Layout(["x", "y"], mesh), Layout([Cyclic("x", 5), Cyclic("y", 3)], mesh)
+    >>> layouts, blocks = product_work(dealt, rows, 64)
+    >>> layouts[0] == dealt, layouts[1].sharding_specs, layouts[2].sharding_specs, blocks
+    (True, [Cyclic('x', 3), Cyclic('y', 64)], [Cyclic('x', 5), Cyclic('y', 64)], (5, 3, 64))
+    """
+    of_a, of_b = dealt_axes(a), dealt_axes(b)
+    if of_a is None and of_b is None:
+        mesh, rows, summed = _default_axes(a.mesh, block)
+        first, columns = rows, summed
+    elif of_a is None:
+        assert of_b is not None
+        mesh, (first, columns) = b.mesh, of_b
+        rows, summed = Axis(first.names, block), Axis(columns.names, first.block)
+    else:
+        mesh, (rows, summed) = a.mesh, of_a
+        first, columns = Axis(rows.names, summed.block), Axis(summed.names, block)
+        if of_b is not None and (of_b[0].names, of_b[0].block, of_b[1].names) == (*first[:2], columns.names):
+            first, columns = of_b  # b fits as it is
+    pairs = (rows, summed), (first, columns), (rows, columns)
+    layouts = tuple(Layout([one.spec, other.spec], mesh) for one, other in pairs)
+    return Work(layouts, (rows.block, summed.block, columns.block))
+
+
+def _default_axes(mesh: Mesh, block: int) -> tuple[Mesh, Axis, Axis]:
+    return grid_mesh(mesh), Axis(("rows",), block), Axis(("columns",), block)
+
+
+def descriptor(
+    layout: Layout, blocks: tuple[int, int], shape: Shape, context: int, device: int | None
+) -> tuple[int, ...]:
+    """Return ScaLAPACK's descriptor of a matrix in a layout of `Work`.
+
+    It is ``Layout.descriptor``, but with these sizes of *blocks* for rows and columns, which the layout does not know
+    where one device holds an axis completely: routines compare them. They are at most the length of the axis, so that
+    they fit into 32 bits.
+    """
+    numbers = layout.descriptor(shape, context, device)
+    rows, columns = (min(block, max(1, length)) for block, length in zip(blocks, shape, strict=True))
+    return (*numbers[:4], columns, rows, *numbers[6:])

@@ -1,0 +1,66 @@
+"""Grids of processes of BLACS, on which ScaLAPACK runs: made once for a team of ranks, and freed with it."""
+
+import ctypes
+
+import numpy as np
+
+from meshcomm.layouts.layout import Layout
+from meshcomm.linalg.library import Library
+from meshcomm.ranks.native import native_handle
+from meshcomm.ranks.teams import Team
+
+_OUTSIDE = -1  # the context of a process that a grid does not have
+
+
+class Grid:
+    """A grid of BLACS, named by its *context*."""
+
+    def __init__(self, library: Library, context: int) -> None:
+        self._library = library
+        self.context = context
+
+    def free(self) -> None:
+        """Give the communicators of the grid back. Collective over the grid."""
+        if self.context != _OUTSIDE:
+            # Never Cblacs_exit: it would end MPI, or all grids of the program.
+            self._library.blacs.Cblacs_gridexit(ctypes.c_int(self.context))
+
+
+def grid_of(team: Team, layout: Layout, library: Library) -> Grid:
+    """Return the grid for blocks in *layout*: devices along axis 1 are its rows. Collective over *team*.
+
+    The rank of every device is in the team. The context of other ranks of the team is -1.
+    """
+    key = "BLACS", layout.mesh, tuple(map(tuple, layout.axes))
+    return team.resource(key, lambda: _made(team, positions_of(layout, team), library))
+
+
+def grid_of_all(team: Team, library: Library) -> Grid:
+    """Return the grid of all ranks of *team*, in one row. Collective over *team*."""
+    positions = np.arange(len(team.ranks), dtype=np.intc)
+    return team.resource("BLACS of all", lambda: _made(team, positions.reshape(1, -1), library))
+
+
+def positions_of(layout: Layout, team: Team) -> np.ndarray[tuple[int, int], np.dtype[np.intc]]:
+    """Return for each row and column of the grid the position in *team* of the rank that is there."""
+    positions = {rank: position for position, rank in enumerate(team.ranks)}
+    rows, columns = layout.shape
+    found = np.empty((columns, rows), dtype=np.intc)
+    for device, rank in enumerate(layout.mesh.ranks):
+        row, column = layout.block_numbers(device)
+        found[column, row] = positions[rank]
+    return found
+
+
+def _made(team: Team, positions: np.ndarray[tuple[int, int], np.dtype[np.intc]], library: Library) -> Grid:
+    """Return a new grid. Collective over *team*."""
+    blacs = library.blacs
+    handle = native_handle(team.everyone.communicator())
+    blacs.Csys2blacs_handle.argtypes, blacs.Csys2blacs_handle.restype = (type(handle),), ctypes.c_int
+    system = blacs.Csys2blacs_handle(handle)
+    context = ctypes.c_int(system)
+    rows, columns = positions.shape
+    ranks = np.asfortranarray(positions)
+    blacs.Cblacs_gridmap(ctypes.byref(context), ctypes.c_void_p(ranks.ctypes.data), rows, rows, columns)
+    blacs.Cfree_blacs_system_handle(ctypes.c_int(system))
+    return Grid(library, context.value)

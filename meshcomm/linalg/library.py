@@ -1,0 +1,176 @@
+"""The ScaLAPACK of this process: where it is looked for, how it is loaded, and how its routines are called."""
+
+import ctypes
+import os
+from collections.abc import Callable, Iterator
+from importlib import metadata
+from pathlib import Path
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+
+from meshcomm._types import Array
+from meshcomm.ranks.native import MPILibrary, interface_of, loaded_files, mkl_folders, mpi_library
+
+Argument: TypeAlias = bytes | int | Array | tuple[int, ...] | ctypes.c_int
+"""What routines are called with: a letter, a number, a block, a descriptor, or a number that the routine writes."""
+
+_LAZY_GLOBAL = 0x1 | 0x100  # RTLD_LAZY | RTLD_GLOBAL of Linux
+_MKL = "libmkl_scalapack_lp64"
+_BLACS_OF_MKL = {"mpich": "libmkl_blacs_intelmpi_lp64", "openmpi": "libmkl_blacs_openmpi_lp64"}
+_NAMES = {
+    "mpich": ("libscalapack-mpich.so.2.2", "libscalapack-mpich.so.2.1"),
+    "openmpi": ("libscalapack-openmpi.so.2.2", "libscalapack-openmpi.so.2.1"),
+}
+"""The names of Debian's packages, which are built for one MPI."""
+_ANY_MPI = ("libscalapack.so", "libscalapack.so.2.2")
+"""The names in modules of clusters, which are built for the MPI of the module."""
+
+
+class Library(NamedTuple):
+    """A loaded ScaLAPACK: its file or name, and the libraries that have its routines and those of BLACS."""
+
+    source: str
+    scalapack: ctypes.CDLL
+    blacs: ctypes.CDLL
+
+    def call(self, name: str, *arguments: Argument) -> None:
+        """Call a routine of Fortran. Routines of ScaLAPACK are Collective over a grid."""
+        letters = [argument for argument in arguments if isinstance(argument, bytes)]
+        lengths = [ctypes.c_size_t(len(letter)) for letter in letters]  # which Fortran expects after all arguments
+        self.scalapack[f"{name}_"](*map(_by_reference, arguments), *lengths)
+
+
+def _by_reference(argument: Argument) -> object:
+    """Return *argument* as Fortran takes it."""
+    if isinstance(argument, bytes):
+        return ctypes.c_char_p(argument)
+    if isinstance(argument, tuple):
+        return (ctypes.c_int * len(argument))(*argument)
+    if isinstance(argument, np.ndarray):
+        return ctypes.c_void_p(argument.ctypes.data)
+    return ctypes.byref(argument if isinstance(argument, ctypes.c_int) else ctypes.c_int(argument))
+
+
+class _State:
+    """What this process has chosen and loaded."""
+
+    chosen: str | None = None
+    loaded: Library | None = None
+
+
+def use(path_or_name: str | os.PathLike[str]) -> None:
+    """Choose the ScaLAPACK to load: a file, a name for the dynamic linker, or a folder with the libraries of MKL.
+
+    Call it on every rank before the first operation. ``ImportError`` if one is loaded already.
+
+    >>> import meshcomm.linalg.scalapack as scalapack
+    >>> scalapack.use("/opt/scalapack/lib/libscalapack.so")  # doctest: +SKIP
+    """
+    if _State.loaded is not None:
+        raise ImportError(f"{_State.loaded.source} is loaded already; use() comes before the first operation")
+    _State.chosen = os.fspath(path_or_name)
+
+
+def library() -> Library:
+    """Return the ScaLAPACK of this process, which the first call loads.
+
+    ``ImportError`` if there is none that runs on the MPI of mpi4py, ``MeshError`` if there is no MPI.
+    """
+    if _State.loaded is None:
+        _State.loaded = load_for(mpi_library(), _State.chosen)
+    return _State.loaded
+
+
+def load_for(mpi: MPILibrary, chosen: str | None) -> Library:
+    """Load the library that `use` has *chosen*, else the first one that is found, into this process.
+
+    ``ImportError`` that says what to install if none runs on *mpi*.
+    """
+    if mpi.path is not None:
+        ctypes.CDLL(mpi.path, mode=ctypes.RTLD_GLOBAL)  # as BLACS takes its functions from what is loaded
+    failures = []
+    for source, load in candidates(mpi, chosen):
+        try:
+            found = load()
+            check_interface(source, mpi)
+        except (OSError, AttributeError) as error:
+            failures.append(str(error) if source in str(error) else f"{source}: {error}")
+        else:
+            return found
+    raise ImportError(missing_text(mpi, chosen, failures))
+
+
+def missing_text(mpi: MPILibrary, chosen: str | None, failures: list[str]) -> str:
+    """Return the message that says what to install, and what was tried."""
+    tried = "; ".join(failures)
+    if chosen is not None:
+        return f"the ScaLAPACK that use({chosen!r}) names cannot be used on {mpi.name}: {tried}"
+    return (
+        f"no ScaLAPACK was found for {mpi.name}. On a PC with Linux: "
+        f'pip install "meshcomm[scalapack]", or apt install libscalapack-{mpi.interface}2.2. On a cluster: load its '
+        f"module of ScaLAPACK or MKL, or name the file with meshcomm.linalg.scalapack.use(path). Tried: {tried}"
+    )
+
+
+def candidates(mpi: MPILibrary, chosen: str | None) -> Iterator[tuple[str, Callable[[], Library]]]:
+    """Yield what may be loaded: its name, and a function that loads it."""
+    if chosen is not None:
+        folder = Path(chosen) if Path(chosen).is_dir() else Path(chosen).parent
+        of_mkl = Path(chosen).is_dir() or Path(chosen).name.startswith(_MKL)
+        yield chosen, (lambda: _load_mkl(folder, mpi)) if of_mkl else (lambda: _load(chosen))
+        return
+    for folder in [*folders_of_wheel(), *mkl_folders()]:
+        yield f"MKL in {folder}", lambda folder=folder: _load_mkl(folder, mpi)  # type: ignore[misc]
+    for name in (*_NAMES[mpi.interface], *_ANY_MPI):
+        yield name, lambda name=name: _load(name)  # type: ignore[misc]
+
+
+def folders_of_wheel() -> list[Path]:
+    """Return the folder of the libraries in PyPI's package mkl, if it is installed."""
+    try:
+        files = metadata.files("mkl") or []
+    except metadata.PackageNotFoundError:
+        return []
+    return [Path(str(file.locate())).resolve().parent for file in files if file.name.startswith(_MKL)][:1]
+
+
+def _load(name: str) -> Library:
+    """Load a library that has BLACS too, as ScaLAPACK's own build makes it."""
+    found = ctypes.CDLL(name, mode=ctypes.RTLD_GLOBAL)
+    _ = found.Csys2blacs_handle, found.pdgemr2d_
+    return Library(name, found, found)
+
+
+def _load_mkl(folder: Path, mpi: MPILibrary) -> Library:
+    """Load the libraries of MKL: each takes functions from those before, and the first ones from those after."""
+    for name in ("libmkl_core", "libmkl_sequential", "libmkl_intel_lp64"):
+        _open_lazily(_file_of(folder, name))
+    blacs = ctypes.CDLL(str(_file_of(folder, _BLACS_OF_MKL[mpi.interface])), mode=ctypes.RTLD_GLOBAL)
+    path = _file_of(folder, _MKL)
+    return Library(str(path), ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL), blacs)
+
+
+def _open_lazily(path: Path) -> None:
+    """Load a library whose functions are looked up when they are called: ctypes would look them all up at once."""
+    dynamic_linker = ctypes.CDLL(None)
+    dlopen, dlerror = dynamic_linker.dlopen, dynamic_linker.dlerror
+    dlopen.restype, dlopen.argtypes = ctypes.c_void_p, (ctypes.c_char_p, ctypes.c_int)
+    dlerror.restype = ctypes.c_char_p
+    if not dlopen(os.fsencode(path), _LAZY_GLOBAL):
+        raise OSError((dlerror() or b"it cannot be loaded").decode(errors="replace"))
+
+
+def _file_of(folder: Path, name: str) -> Path:
+    """Return the newest file of a library in a folder; ``OSError`` if there is none."""
+    found = sorted(folder.glob(f"{name}.so*"))
+    if not found:
+        raise OSError(f"{folder} has no {name}.so")
+    return found[-1]
+
+
+def check_interface(source: str, mpi: MPILibrary) -> None:
+    """Raise ``OSError`` if a library has brought in another MPI than that of mpi4py."""
+    others = [file for file in loaded_files() if interface_of(file) not in (None, mpi.interface)]
+    if others:
+        raise OSError(f"{source} is built for another MPI, {others[0]}, than the one of mpi4py, {mpi.name}")

@@ -1,0 +1,118 @@
+"""How a ScaLAPACK is looked for, and what is said if there is none; without MPI and without a ScaLAPACK."""
+
+import ctypes
+import ctypes.util
+
+import pytest
+
+import meshcomm as mc
+from meshcomm.linalg import library, scalapack
+from meshcomm.ranks import native
+from meshcomm.ranks.native import MPILibrary
+
+MPICH = MPILibrary("mpich", "MPICH Version: 5.0.2", None)
+OPEN_MPI = MPILibrary("openmpi", "Open MPI v5.0.8", None)
+
+
+@pytest.fixture(autouse=True)
+def nothing_loaded(monkeypatch):
+    monkeypatch.setattr(library._State, "loaded", None)
+    monkeypatch.setattr(library._State, "chosen", None)
+
+
+@pytest.fixture
+def nothing_installed(monkeypatch):
+    monkeypatch.setattr(library, "folders_of_wheel", list)
+    monkeypatch.delenv("MKLROOT", raising=False)
+
+    def missing(name, mode=None):
+        raise OSError(f"{name}: cannot open shared object file")
+
+    monkeypatch.setattr(ctypes, "CDLL", missing)
+
+
+@pytest.mark.parametrize("mpi", [MPICH, OPEN_MPI])
+def test_without_a_library_the_error_says_what_to_install(nothing_installed, mpi):
+    with pytest.raises(ImportError) as caught:
+        library.load_for(mpi, None)
+    message = str(caught.value)
+    for fact in (
+        mpi.name,
+        'pip install "meshcomm[scalapack]"',
+        f"apt install libscalapack-{mpi.interface}2.2",
+        "meshcomm.linalg.scalapack.use(path)",
+        f"libscalapack-{mpi.interface}.so.2.2: cannot open",
+        "libscalapack.so: cannot open",
+    ):
+        assert fact in message
+    other = ({"mpich", "openmpi"} - {mpi.interface}).pop()
+    assert f"libscalapack-{other}" not in message
+
+
+def test_a_file_that_is_not_there(tmp_path):
+    path = str(tmp_path / "libscalapack.so")
+    with pytest.raises(ImportError, match=r"use\('.*libscalapack.so'\) names cannot be used on MPICH.*cannot open"):
+        library.load_for(MPICH, path)
+    with pytest.raises(ImportError, match=r"has no libmkl_core\.so"):
+        library.load_for(MPICH, str(tmp_path))
+    with pytest.raises(ImportError, match=r"has no libmkl_core\.so"):
+        library.load_for(MPICH, str(tmp_path / "libmkl_scalapack_lp64.so.2"))
+
+
+def test_a_library_without_scalapack():
+    with pytest.raises(ImportError, match="Csys2blacs_handle"):
+        library.load_for(MPICH, ctypes.util.find_library("m"))
+
+
+def test_mkl_of_the_environment_is_looked_for(monkeypatch, nothing_installed, tmp_path):
+    monkeypatch.setenv("MKLROOT", str(tmp_path))
+    found = [source for source, _ in library.candidates(MPICH, None)]
+    assert found[:2] == [f"MKL in {tmp_path}/lib/intel64", f"MKL in {tmp_path}/lib"]
+
+
+def test_a_library_for_another_mpi_is_refused(monkeypatch):
+    files = ["/usr/lib/libmpi.so.12", "/usr/lib/libm.so.6", "/opt/openmpi/lib/libmpi.so.40.40.3"]
+    monkeypatch.setattr(library, "loaded_files", lambda: files)
+    with pytest.raises(OSError, match=r"built for another MPI, /opt/openmpi/lib/libmpi.so.40.40.3"):
+        library.check_interface("libscalapack.so", MPICH)
+    monkeypatch.setattr(library, "loaded_files", lambda: files[:2])
+    library.check_interface("libscalapack.so", MPICH)
+
+
+@pytest.mark.parametrize(
+    ("file", "interface"),
+    [
+        ("/usr/lib/libmpi.so.12", "mpich"),
+        ("/usr/lib/libmpich.so.12.2.2", "mpich"),
+        ("/opt/cray/libmpi_gnu_112.so.12", "mpich"),
+        ("/usr/lib/libmpi.so.40.30.4", "openmpi"),
+        ("libmpi.so", None),
+        ("libmpi_abi.so.1", None),
+        ("/work/mpich/lib/libucs.so.0", None),
+    ],
+)
+def test_binary_interfaces(file, interface):
+    assert native.interface_of(file) == interface
+
+
+def test_a_library_is_chosen_before_one_is_loaded(monkeypatch):
+    scalapack.use("/somewhere/libscalapack.so")
+    assert library._State.chosen == "/somewhere/libscalapack.so"
+    monkeypatch.setattr(library._State, "loaded", library.Library("libone.so", None, None))
+    with pytest.raises(ImportError, match=r"libone.so is loaded already; use\(\) comes before"):
+        scalapack.use("libother.so")
+
+
+def test_a_simulated_world_says_that_it_cannot():
+    def program():
+        a = mc.ones((4, 4), "f8", mc.Layout(["x", mc.UNSHARDED], mc.create_mesh({"x": 2})))
+        for call in (
+            lambda: scalapack.cholesky(a),
+            lambda: scalapack.matmul(a, a),
+            lambda: scalapack.gemr2d(a, a.layout),
+        ):
+            with pytest.raises(mc.MeshError, match="needs MPI, which a simulated world does not have"):
+                call()
+
+    with mc.simulate(3) as world:
+        world.run(program)
