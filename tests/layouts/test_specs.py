@@ -154,11 +154,11 @@ def test_one_device_takes_no_part_in_the_rule():
 
 
 def test_a_cyclic_layout_that_cuts_as_usual_moves_nothing():
-    for length in range(25):
-        for blocks in range(1, 6):
+    for length in (0, 1, 2, 5, 6, 9, 12, 24):
+        for blocks in range(1, 5):
             mesh = Mesh(range(blocks), {"x": blocks})
             plain = Layout(["x"], mesh)
-            for block in range(1, 9):
+            for block in (1, 2, 3, 6, 8):
                 for offset in range(blocks):
                     layout = Layout([mc.Cyclic("x", block, offset)], mesh)
                     array = numbered((length,))

@@ -47,6 +47,11 @@ def random_case(number, ranks=RANKS, sizes=tuple(SIZES)):
     return finished(random, ranks, shape, source, target)
 
 
+def any_case(number, ranks=RANKS, sizes=tuple(SIZES)):
+    """Case *number*: of names only if it is even, of layouts of all kinds if it is odd."""
+    return (case_of_kinds if number % 2 else random_case)(number, ranks, sizes)
+
+
 def case_of_kinds(number, ranks=RANKS, sizes=tuple(SIZES)):
     """Case *number* of layouts of all kinds: that of `random_case`, with other cuts, and some axes longer."""
     case, random = random_case(number, ranks, sizes), Random(f"kinds of {number}")
