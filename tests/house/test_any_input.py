@@ -32,6 +32,9 @@ LAYOUTS = [
     mc.Layout([("x", "y"), mc.UNSHARDED], MESHES[0]),
     mc.Layout(["model", "batch"], MESHES[1]),
     mc.Layout([], MESHES[2]),
+    mc.Layout([mc.Cuts("x", (0, 3, 11)), mc.Cyclic("y", 64, 1)], MESHES[0]),
+    mc.Layout([mc.Cyclic(("model", "batch"), 3, offset=5), mc.UNSHARDED], MESHES[1]),
+    mc.Layout([mc.Cuts(("x", "y"), (0, 0, 5, 5, 2**61))], MESHES[0]),
 ]
 TOPOLOGIES = [
     mc.Topology(mesh_shape=[2, 1, 1, 2], device_coordinates=[[[i, 0, 0, j] for j in range(2)] for i in range(2)]),
@@ -116,7 +119,10 @@ PARSERS = {
         mc.Layout.from_string,
         texts(
             [*(each.to_string() for each in LAYOUTS), "maximal:true, mesh:CPU:0"],
-            ["unsharded", "match", "scalar", "mesh:", "sharding_specs:", "parted:", "maximal:true,"],
+            [
+                *("unsharded", "match", "scalar", "mesh:", "sharding_specs:", "parted:", "maximal:true,"),
+                *("=cuts(0;", "=cyclic(1)", "cyclic(2;1)", "=cuts(", ";", "(", ")", ";0", "=foo(3)", "=cuts()"),
+            ],
         ),
     ),
     "mesh text": (mc.Mesh.from_string, texts(MESH_TEXTS, ["*CPU", "use_xla_spmd", "x=", "device:"])),
@@ -125,6 +131,13 @@ PARSERS = {
         texts(DEVICES, ["job:", "task:", "device:", "replica:"]),
     ),
     "single device": (mc.Mesh.from_device, texts(DEVICES, ["job:", "task:", "device:"])),
+    "rule of a spec": (
+        lambda text: mc.Layout.from_string(f"sharding_specs:{text}, mesh:|x=2,y=2|*CPU"),
+        texts(
+            ["x=cuts(0;3;7)", "x+y=cuts(0;1;1;1;9)", "y=cyclic(64)", "y+x=cyclic(3;2)", "x"],
+            ["=cuts(0;", "=cyclic(", ";;", "=", ")", "0;0", "x+y", ";9223372036854775807"],
+        ),
+    ),
     "layout wire form": (mc.Layout.from_proto, wires([each.serialized_string() for each in LAYOUTS])),
     "mesh wire form": (mc.Mesh.from_proto, wires([each.serialized_string() for each in MESHES])),
     "layout of bytes": (mc.Layout.from_str, wires([each.serialized_string() for each in LAYOUTS])),

@@ -6,6 +6,7 @@ A step does nothing if the program has nothing for it yet.
 import numpy as np
 
 import meshcomm as mc
+from support.random_cases import random_boundaries
 from support.random_programs import bytes_of
 
 MOST_TENSORS = 10
@@ -35,8 +36,8 @@ def small(p):
 def make(p):
     shape, dtype, name = p.random.choice(p.shapes), p.random.choice(p.dtypes), p.new("t")
     made = f"A({p.random.randrange(10**6)}, {shape}, {dtype!r})"
-    way = p.random.choice(["distribute", "distribute", "root", "callback", "local", "relayout"])
-    layout = p.any_layout(len(shape), p.any_mesh(whole=way == "root"))
+    way = p.random.choice(["distribute", "distribute", "root", "callback", "local", "cuts", "relayout"])
+    layout = p.any_layout(shape, p.any_mesh(whole=way in ("root", "cuts")))
     mesh = layout[2:].partition(",")[0].rstrip(")")
     if way == "root":
         root = p.random.randrange(p.size)
@@ -44,18 +45,35 @@ def make(p):
     elif way == "callback":
         line = f"mc.from_callback({shape}, {dtype!r}, {layout}, lambda s: {made}[s])"
     elif way == "local":
-        block = f"{made}[(..., *{layout}.block_slices({shape}, {mesh}.rank))]"
+        block = f"B({made}, {layout}, rank)"
         line = f"mc.from_local({block} if {mesh}.rank is not None else A(0, (0,), {dtype!r}), {layout}, {shape})"
+    elif way == "cuts":
+        wanted = chosen(p, mesh, shape)
+        line = f"mc.from_local(B({made}, L({mesh}, *{wanted}), rank), 'cuts', mesh={mesh}, sharding_specs={plain(wanted)})"
     else:
         line = f"mc.{'relayout' if way == 'relayout' else 'distribute'}({made}, {layout})"
     p.do(f"{name} = {line}", f"{name} = {made}")
     p.added(name)
 
 
+def chosen(p, mesh, shape):
+    """Return specs in which every mesh dimension of *mesh* cuts an axis at chosen boundaries, if it cuts any."""
+    layout = eval(p.any_layout(shape, mesh), p.names)
+    return [
+        mc.Cuts(names, random_boundaries(p.random, length, layout.num_shards(axis))) if names else ""
+        for axis, (names, length) in enumerate(zip(map(tuple, layout.axes), shape, strict=True))
+    ]
+
+
+def plain(specs):
+    """Return the mesh dimensions of each of these *specs*, without how they cut."""
+    return [tuple(spec) if spec else mc.UNSHARDED for spec in specs]
+
+
 def fill(p):
     shape, name, dtype = p.random.choice(p.shapes), p.new("t"), p.random.choice(["f8", "i4"])
     made = p.random.choice([f"zeros({shape}, {dtype!r}", f"ones({shape}, {dtype!r}", f"full({shape}, 7, {dtype!r}"])
-    p.do(f"{name} = mc.{made}, {p.any_layout(len(shape))})", f"{name} = np.{made})")
+    p.do(f"{name} = mc.{made}, {p.any_layout(shape)})", f"{name} = np.{made})")
     p.added(name)
 
 
@@ -72,7 +90,7 @@ def forget(p):
 def another_layout(p, name):
     """Return the text of a layout for a tensor, often on its own mesh."""
     on_its_own = p.random.random() < 0.6
-    return p.any_layout(p.names[name].ndim, p.mesh_of(name) if on_its_own else None, match=on_its_own)
+    return p.any_layout(p.names[name].shape, p.mesh_of(name) if on_its_own else None, match=on_its_own)
 
 
 def relayout(p):
@@ -369,7 +387,7 @@ def is_small(p, name):
 def read_variable(p):
     if p.variables:
         variable, new = p.random.choice(p.variables), p.new("t")
-        layout = p.any_layout(len(p.names[variable].shape))
+        layout = p.any_layout(p.names[variable].shape)
         p.do(f"{new} = mc.relayout({variable}, {layout})", f"{new} = {variable}")
         p.added(new)
 
@@ -383,7 +401,7 @@ def fail(p):
     if name is None:
         return
     tensor, layout = p.names[name], another_layout(p, name).replace(mc.MATCH, "")
-    more = p.any_layout(tensor.ndim + 1)
+    more = p.any_layout((*tensor.shape, 3))
     longer, dtype = (*tensor.shape[:-1], tensor.shape[-1] + 1) if tensor.ndim else (3,), repr(tensor.dtype.str)
     wrong = [
         ("LayoutError", f"mc.relayout({name}, {more})"),

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from meshcomm import Layout, Machine, Mesh, ShapeError, plan_relayout
+from meshcomm import Cuts, Cyclic, Layout, Machine, Mesh, ShapeError, plan_relayout
 from meshcomm._tuning import DEFAULT_SCRATCH
 from support.reference import blocks_between, lockstep, random_bits, same_bits
 from support.strategies import shapes_of
@@ -45,6 +45,64 @@ def random_case(number, ranks=RANKS, sizes=tuple(SIZES)):
     shape = random_shape(random, rank)
     source, target = (random_layout(random, mesh, rank) for mesh in (source_mesh, target_mesh))
     return finished(random, ranks, shape, source, target)
+
+
+def any_case(number, ranks=RANKS, sizes=tuple(SIZES)):
+    """Case *number*: of names only if it is even, of layouts of all kinds if it is odd."""
+    return (case_of_kinds if number % 2 else random_case)(number, ranks, sizes)
+
+
+def case_of_kinds(number, ranks=RANKS, sizes=tuple(SIZES)):
+    """Case *number* of layouts of all kinds: that of `random_case`, with other cuts, and some axes longer."""
+    case, random = random_case(number, ranks, sizes), Random(f"kinds of {number}")
+    shape = tuple(longer(random, length, len(case.shape)) for length in case.shape)
+    source = of_kinds(random, case.source, shape)
+    target = of_kinds(random, case.target, shape, like=source if random.random() < 0.5 else None)
+    return case._replace(shape=shape, source=source, target=target)
+
+
+def longer(random, length, rank):
+    """Another length, sometimes, along which blocks dealt round repeat."""
+    return random.randint(length, 70) if rank <= 2 and random.random() < 0.5 else length
+
+
+def of_kinds(random, layout, shape, like=None):
+    """The same mesh dimensions on each axis, with any kind of cut; sometimes a relation of what another layout has."""
+    specs = []
+    for axis, (names, length) in enumerate(zip(layout.axes, shape, strict=True)):
+        other = like.axes[axis] if like is not None else None
+        specs.append(random_spec(random, names, length, layout.num_shards(axis), other) if names else names)
+    return Layout(specs, layout.mesh)
+
+
+def random_spec(random, names, length, blocks, like=None):
+    """A spec of any kind for an axis that *names* cut into so many *blocks*."""
+    kind = random.random()
+    if kind < 0.25:
+        return names
+    if kind < 0.6:
+        return Cuts(names, random_boundaries(random, length, blocks, like))
+    if isinstance(like, Cyclic) and random.random() < 0.6:
+        block = max(1, random.choice([like.block, 2 * like.block, 3 * like.block, like.block // 2]))
+    else:
+        block = random.choice([1, 1, 2, 3, 4, 5, 8, max(1, length // 2), max(1, length), length + 3])
+    return Cyclic(names, block, offset=random.choice([0, 0, random.randrange(blocks)]))
+
+
+def random_boundaries(random, length, blocks, like=None):
+    """Boundaries of all kinds: any, with empty blocks, those of torch.chunk, the usual ones; often some of *like*."""
+    kind = random.random()
+    if kind < 0.1:  # all in one block
+        return (0, *sorted(random.choices([0, length], k=blocks - 1)), length)
+    if kind < 0.25:
+        each = max(1, -(-length // blocks))
+        return tuple(min(number * each, length) for number in range(blocks + 1))
+    if kind < 0.3:
+        return (0, *np.cumsum([len(block) for block in np.array_split(np.arange(length), blocks)]).tolist())
+    choices = list(range(length + 1))
+    if isinstance(like, Cuts) and random.random() < 0.5:
+        choices = list(like.boundaries)
+    return (0, *sorted(random.choices(choices, k=blocks - 1)), length)
 
 
 def grid_case(random, ranks):
@@ -172,10 +230,7 @@ def least_scratch(case):
 
 def most_bytes(case):
     """The bytes of the largest block that any device holds before or after."""
-    return max(
-        prod(-(-n // layout.num_shards(axis)) for axis, n in enumerate(case.shape)) * case.dtype.itemsize
-        for layout in (case.source, case.target)
-    )
+    return max(layout.largest_block(case.shape) for layout in (case.source, case.target)) * case.dtype.itemsize
 
 
 def check_case(case, predicted=True):

@@ -18,6 +18,7 @@ import numpy as np
 
 import meshcomm as mc
 from support import reference
+from support.random_cases import random_spec
 from support.reference import random_bits, same_bits
 from support.strategies import shapes_of
 
@@ -103,19 +104,7 @@ class Beside:
 def block(whole, layout, rank):
     """Return what *rank* holds of an array, by the definition of a layout; None outside of its mesh."""
     mesh = layout.mesh
-    if rank not in mesh.ranks:
-        return None
-    sizes = dict(mesh.dims)
-    at = dict(zip(sizes, np.unravel_index(mesh.ranks.index(rank), tuple(sizes.values())), strict=True))
-    slices = []
-    for length, names in zip(whole.shape, layout.axes, strict=True):
-        number, count = 0, 1
-        for name in names:
-            number, count = number * sizes[name] + int(at[name]), count * sizes[name]
-        even, longer = divmod(length, count)
-        start = number * even + min(number, longer)
-        slices.append(slice(start, start + even + (number < longer)))
-    return whole[(..., *slices)].copy(order="C")
+    return reference.block_of(whole, layout, mesh.ranks.index(rank)) if rank in mesh.ranks else None
 
 
 class Program:
@@ -132,7 +121,8 @@ class Program:
         self.random, self.seed, self.rank, self.size, self.comm = Random(seed), seed, rank, size, comm
         self.lines = []
         self.names = {"mc": mc, "np": np, "gc": gc, "rank": rank, "comm": comm, "A": array, "L": layout_of}
-        self.names.update(fails=fails, waited=waited, late=late, Beside=Beside)
+        self.names.update(fails=fails, waited=waited, late=late, Beside=Beside, B=block)
+        self.names.update(Cuts=mc.Cuts, Cyclic=mc.Cyclic)
         self.model = {"np": np, "A": array, "rank": rank, "reference": reference, "device_of": self.device_of}
         self.tensors, self.variables, self.meshes, self.closed, self.plans, self.threads = [], [], [], [], [], []
         self.requests = {}
@@ -210,18 +200,25 @@ class Program:
         self.meshes.append(name)
         return name
 
-    def any_layout(self, ndim, mesh=None, match=False):
-        """Return the text of a layout of *ndim* axes."""
-        mesh = mesh or self.any_mesh()
+    def any_layout(self, shape, mesh=None, match=False):
+        """Return the text of a layout of an array of *shape*, of any kind."""
+        mesh, ndim = mesh or self.any_mesh(), len(shape)
         axes = [[] for _ in range(ndim)]
         for name in self.random.sample(self.names[mesh].dim_names, len(self.names[mesh].dim_names)):
             axis = self.random.randint(-1, ndim - 1)
             if axis >= 0:
                 axes[axis].append(name)
-        specs = ["+".join(names) for names in axes]
+        specs = [self.any_spec(mesh, tuple(names), length) for names, length in zip(axes, shape, strict=True)]
         if match and ndim and self.random.random() < 0.1:
             specs[self.random.randrange(ndim)] = mc.MATCH
         return f"L({mesh}, {', '.join(map(repr, specs))})" if specs else f"L({mesh})"
+
+    def any_spec(self, mesh, names, length):
+        """Return a spec over these mesh dimensions: their text for the usual cut, else `Cuts` or `Cyclic`."""
+        if not names or self.random.random() < 0.4:
+            return "+".join(names)
+        sizes = dict(self.names[mesh].dims)
+        return random_spec(self.random, names, length, prod(sizes[name] for name in names))
 
     def any_tensor(self, fits=lambda tensor: True):
         """Return the name of an open tensor that *fits*, or None if there is none."""
@@ -246,8 +243,12 @@ class Program:
 
 
 def layout_of(mesh, *specs):
-    """Return the layout of these specs: names joined by ``+``, nothing for no name, or MATCH."""
-    return mc.Layout([spec if spec == mc.MATCH else tuple(filter(None, spec.split("+"))) for spec in specs], mesh)
+    """Return the layout of these specs: names joined by ``+``, nothing for no name, MATCH, or a spec as it is."""
+
+    def parsed(spec):
+        return spec if not isinstance(spec, str) or spec == mc.MATCH else tuple(filter(None, spec.split("+")))
+
+    return mc.Layout(list(map(parsed, specs)), mesh)
 
 
 def needed(lines):

@@ -7,9 +7,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+import meshcomm as mc
 from meshcomm import UNSHARDED, Layout, Mesh, simulate
 from meshcomm.arrays.compile import operations, target_shape
 from meshcomm.layouts.machine import Machine
+from meshcomm.layouts.partition import Cut
 from meshcomm.memory.blocks import as_block, as_bytes
 from meshcomm.transport.choose import Kept
 from meshcomm.transport.packed import Packed
@@ -109,14 +111,46 @@ def mesh_of(*sizes):
     return Mesh(range(prod(sizes)), list(zip("xyzw", sizes, strict=False)))
 
 
+def indices_along(names, length, number, blocks):
+    """The indices of one block along an axis, by the sentence that defines each kind of cut.
+
+    Names alone cut as `Cut` does, which tests/layouts/test_partition.py compares with numpy.array_split, and changes.
+    """
+    if isinstance(names, mc.Cuts):
+        return np.arange(names.boundaries[number], names.boundaries[number + 1])
+    if isinstance(names, mc.Cyclic):
+        return np.flatnonzero((np.arange(length) // names.block + names.offset) % blocks == number)
+    return np.arange(*Cut(length, blocks).interval(number))
+
+
+def indices_of(layout, shape, device):
+    """The indices along each axis that *device* holds."""
+    sizes = dict(layout.mesh.dims)
+    at = dict(zip(sizes, np.unravel_index(device, tuple(sizes.values())), strict=True)) if sizes else {}
+    found = []
+    for names, length in zip(layout.axes or [()] * len(shape), shape, strict=True):
+        number, blocks = 0, 1
+        for name in names:
+            number, blocks = number * sizes[name] + int(at[name]), blocks * sizes[name]
+        found.append(indices_along(names, length, number, blocks))
+    return found
+
+
+def block_of(array, layout, device):
+    """What one device holds, by the one sentence that defines it."""
+    if not array.ndim:
+        return array.copy()
+    return as_raw(array)[np.ix_(*indices_of(layout, array.shape, device))].copy(order="C").view(array.dtype)
+
+
 def blocks_of(array, layout):
-    """What each device holds, by the one sentence that defines it."""
-    return [array[(..., *layout.block_slices(array.shape, d))].copy(order="C") for d in range(layout.mesh.size)]
+    """What each device holds."""
+    return [block_of(array, layout, device) for device in range(layout.mesh.size)]
 
 
 def elements_of(layout, shape, device):
     """The set of elements of an array that a device holds."""
-    return set(numbered(shape)[(..., *layout.block_slices(shape, device))].ravel().tolist())
+    return set(block_of(numbered(shape), layout, device).ravel().tolist())
 
 
 class Run(NamedTuple):
@@ -136,9 +170,7 @@ def devices_on(mesh, ranks):
 
 def blocks_between(array, layout, plan):
     """What each device of *plan* holds in *layout*, None where it is outside of the mesh."""
-    devices = devices_on(layout.mesh, plan.ranks)
-    shape = array.shape
-    return [None if d is None else array[(..., *layout.block_slices(shape, d))].copy(order="C") for d in devices]
+    return [None if d is None else block_of(array, layout, d) for d in devices_on(layout.mesh, plan.ranks)]
 
 
 def lockstep(plan, blocks):
