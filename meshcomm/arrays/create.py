@@ -92,9 +92,9 @@ def from_local(
     """
     if isinstance(layout, str) and layout == "cuts":
         return _from_cuts(block, mesh or required_default_mesh("mesh="), sharding_specs, global_shape)
+    _check_layout(layout)
     if mesh is not None or sharding_specs is not None:
         raise LayoutError('from_local takes mesh and sharding_specs with layout="cuts" only: a Layout has its own')
-    _check_layout(layout)
     here = location_in(layout.mesh)
     if here is None:
         if global_shape is None:
@@ -285,7 +285,7 @@ def _cut(array: Array, layout: Layout, device: int) -> Array:
 
 def _check_layout(layout: object) -> None:
     if not isinstance(layout, Layout):
-        raise LayoutError(f"layout must be a Layout, not {type(layout).__name__} ({layout!r})")
+        raise LayoutError(f"layout must be a Layout, not {type(layout).__name__} ({quote(layout)})")
     if layout.match_axis is not None:
         raise LayoutError(f"{layout.sharding_specs}: MATCH has no meaning without a tensor to match")
 

@@ -32,6 +32,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshcomm._types import Indices
+from meshcomm.errors import ShapeError
 from meshcomm.layouts.cyclic import AnyCut, CyclicCut
 from meshcomm.layouts.partition import Consecutive
 
@@ -162,6 +163,9 @@ def nested(a: AnyCut, b: AnyCut) -> bool:
     return bool((a.starts(numbers) == b.starts(numbers * (b.blocks // a.blocks))).all())
 
 
+_MOST_PIECES = 1 << 26
+"""Rows of `pieces`. So many need some gigabytes; only two cyclic cuts of a very long axis can have them."""
+
 # -- cyclic cuts ------------------------------------------------------------------------------------------------------
 
 
@@ -198,6 +202,11 @@ def _common_runs(cut: AnyCut, number: int, other: AnyCut) -> Pieces:
     if isinstance(other, Consecutive):
         numbers = np.arange(other.blocks, dtype=np.intp)
         return _ordered([_runs_within(*other.intervals(numbers), cut, one, numbers)])
+    if most_pieces(cut, other) > _MOST_PIECES:
+        raise ShapeError(
+            f"{cut} and {other} of one axis have no common period within it, and share too many runs to plan with: "
+            f"more than {_MOST_PIECES}; relayout to blocks of another size, or to another layout, first"
+        )
     found = []
     for window in _windows(cut, other):
         if _is_run_by_run(cut, other):

@@ -54,6 +54,7 @@ COLLECTIVE = [
     "relayout",
     "relayout_like",
     "start_relayout",
+    "transpose",
 ]
 
 

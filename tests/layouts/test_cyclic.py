@@ -58,9 +58,8 @@ def test_spans_have_their_indices_in_the_order_of_memory():
             assert local_indices(span, indices).tolist() == list(range(len(indices)))
             if isinstance(span, Runs):
                 steps = [k * span.period for k in range(3)] + list(range(span.block))
-                assert local_steps(span, np.array(steps)).tolist() == [0, span.block, 2 * span.block] + list(
-                    range(span.block)
-                )
+                apart = [0, span.block, 2 * span.block, *range(span.block)]
+                assert local_steps(span, np.array(steps)).tolist() == apart
 
 
 @pytest.mark.parametrize(

@@ -49,7 +49,8 @@ def make(p):
         line = f"mc.from_local({block} if {mesh}.rank is not None else A(0, (0,), {dtype!r}), {layout}, {shape})"
     elif way == "cuts":
         wanted = chosen(p, mesh, shape)
-        line = f"mc.from_local(B({made}, L({mesh}, *{wanted}), rank), 'cuts', mesh={mesh}, sharding_specs={plain(wanted)})"
+        block = f"B({made}, L({mesh}, *{wanted}), rank)"
+        line = f"mc.from_local({block}, 'cuts', mesh={mesh}, sharding_specs={plain(wanted)})"
     else:
         line = f"mc.{'relayout' if way == 'relayout' else 'distribute'}({made}, {layout})"
     p.do(f"{name} = {line}", f"{name} = {made}")
