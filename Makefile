@@ -55,7 +55,7 @@ KERNEL := $(sort $(shell find meshcomm -name '*.pyx' -o -name '*.pxd' -o -name '
 help:
 	@echo "make run        set up, then run the terrain example on N=4 ranks"
 	@echo "make test       every law, on samples: in one process, then with $(FEW) ranks; at most 5 minutes on 2 cores"
-	@echo "make test-all   all cases, with $(SIZES) ranks, and jobs that fail"
+	@echo "make test-all   all tests, with $(SIZES) ranks, and jobs that fail; CASES=--exhaustive for all their cases: hours"
 	@echo "make test-4     the MPI tests with 4 ranks (any number)"
 	@echo "make test-pure  the tests that need no MPI and start no processes: a minute"
 	@echo "make test-mpi   the tests that depend on the MPI, with $(SIZES) ranks"
@@ -93,7 +93,7 @@ test: $(READY)
 test-all: $(READY)
 	$(call stages,test-slow test-mpi)
 
-# All tests that depend on the MPI. CASES=--exhaustive takes all cases that they have, instead of some: hours.
+# All tests that depend on the MPI.
 test-mpi: $(READY)
 	$(call stages,$(SIZES:%=test-%) test-unshared test-jobs,CASES=$(CASES))
 
@@ -102,11 +102,11 @@ PURE := $(PYTEST) --ignore=tests/mpi $(CASES)
 test-pure: $(READY)
 	@$(PURE) -m "not jobs and not slow" meshcomm tests
 
-# The pure tests with the slow ones and all cases, in two halves side by side; what the second one says comes at the end.
+# The pure tests with the slow ones, in two halves side by side; what the second one says comes at the end.
 test-slow: $(READY)
 	@mkdir -p build
-	@$(PURE) --exhaustive -m "not jobs" tests/arrays >build/tests-of-arrays.log 2>&1 & arrays=$$!; \
-	    $(PURE) --exhaustive -m "not jobs" --ignore=tests/arrays meshcomm tests; code=$$?; \
+	@$(PURE) -m "not jobs" tests/arrays >build/tests-of-arrays.log 2>&1 & arrays=$$!; \
+	    $(PURE) -m "not jobs" --ignore=tests/arrays meshcomm tests; code=$$?; \
 	    echo "the other half, tests/arrays:"; wait $$arrays || code=$$?; cat build/tests-of-arrays.log; exit $$code
 
 test-jobs: $(READY)

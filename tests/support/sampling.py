@@ -1,8 +1,9 @@
 """How much is tested: a sample of what could be, the same one each time, or with ``--exhaustive`` all of it.
 
-`make test` runs samples; `make test-all` has the rest. Both run every law, every recorded answer, and every test that
-is not marked ``slow``. This module alone knows the options: tests say `sampled` where they try many cases, `examples`
-where hypothesis draws them, and `inputs` where parsers get them (``--inputs N``, which ``make fuzz`` gives).
+`make test` and `make test-all` run samples; with ``CASES=--exhaustive`` they run all. Both run every law and every
+recorded answer; only `make test-all` has the tests that are marked ``slow``. This module alone knows the options:
+tests say `sampled` where they try many cases, `examples` where hypothesis draws them, and `inputs` where parsers get
+them (``--inputs N``, which ``make fuzz`` gives).
 """
 
 from random import Random
