@@ -93,6 +93,9 @@ COMPARE_EVERY = 1024
 """Known calls. After this many the ranks of a team agree that they made the same ones. A compromise: exchanges compare
 the digests of calls anyway, so this is for calls that move nothing."""
 
+REMEMBERED_DIGESTS = 64
+"""Digests of the last calls that a rank keeps for each team. Ranks that wait compare them: see `ranks.missing`."""
+
 # -- waiting ----------------------------------------------------------------------------------------------------------
 
 ASK_AFTER = 2.0

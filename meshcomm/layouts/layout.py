@@ -608,7 +608,7 @@ def _spec_names(axis: int, spec: object) -> tuple[str, ...]:
     if not isinstance(spec, list | tuple) or not all(isinstance(name, str) for name in spec):
         raise LayoutError(
             f"axis {axis} has the sharding spec {quote(spec)}; a spec is a mesh dimension, UNSHARDED, MATCH, "
-            "or a tuple of mesh dimensions"
+            "a tuple of mesh dimensions, Cuts or Cyclic"
         )
     for name in (UNSHARDED, MATCH):
         if name in spec:

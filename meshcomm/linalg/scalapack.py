@@ -83,7 +83,7 @@ def cholesky(a: DTensor, *, lower: bool = True, block: int = USUAL_BLOCK, layout
             raise ShapeError(f"cholesky takes a square matrix, but the shape is {tensor.shape}")
         return square_work(tensor.layout, block)
 
-    ((work,), (size,)), process = _agreed("cholesky", planned, [tensor], options=f"{lower=}, {target}")
+    ((work,), (size,)), process = _agreed("cholesky", planned, [tensor], options=f"{lower=}, {block=}, {target}")
     factor = tensor.copy() if work == tensor.layout else relayout(tensor, work)
     if process is not None and tensor.size:
         info = ctypes.c_int(0)
@@ -136,7 +136,9 @@ def matmul(a: DTensor, b: DTensor, *, block: int = USUAL_BLOCK, layout: Layout |
             raise ShapeError(f"matmul of shapes {left.shape} and {right.shape}: columns of a and rows of b differ")
         return product_work(left.layout, right.layout, block)
 
-    (works, (rows, summed, columns)), process = _agreed("matmul", planned, [left, right], options=f"{target}")
+    (works, (rows, summed, columns)), process = _agreed(
+        "matmul", planned, [left, right], options=f"{block=}, {target}"
+    )
     left, right = (t if t.layout == work else relayout(t, work) for t, work in zip((left, right), works, strict=False))
     local = None if process is None else np.zeros(works[2].block_shape(shape, process.here.device), left.dtype)
     result = DTensor(local, works[2], shape, left.dtype)

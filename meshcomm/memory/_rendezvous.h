@@ -15,7 +15,7 @@ typedef struct {
     uint64_t digest;   /* the call digest: of the numbers of all exchanges up to this one; from here on: ready line */
     int64_t source;    /* where the rank's block begins in its pool, or -1 if it is not there */
     int64_t target;    /* the same for its new block */
-    uint64_t agreeing; /* the epoch that comes after the rank's last agreement with all other ranks on a call */
+    uint64_t agreeing; /* its last agreement with all other ranks on a call: see (G) */
     char rest[80];
 } mc_line;
 
@@ -38,9 +38,13 @@ static inline void mc_publish(mc_line *line, uint64_t epoch)
 
 static inline uint64_t mc_agreeing(const mc_line *line) { return __atomic_load_n(&line->agreeing, __ATOMIC_ACQUIRE); }
 
+/* The agreements before an epoch are numbered from epoch * 2**16 on; after so many of them, the number stays. */
+static inline uint64_t mc_first_agreement(uint64_t epoch) { return epoch << 16; }
+
 static inline void mc_agree(mc_line *line, uint64_t epoch)
 {
-    __atomic_store_n(&line->agreeing, epoch, __ATOMIC_RELEASE);
+    uint64_t first = mc_first_agreement(epoch), last = line->agreeing;
+    __atomic_store_n(&line->agreeing, last < first ? first : last + ((last & 0xffff) < 0xffff), __ATOMIC_RELEASE);
 }
 
 static inline void mc_fail(mc_line *line) { __atomic_store_n(&line->failed, (uint64_t)1, __ATOMIC_RELEASE); }

@@ -57,14 +57,15 @@ blocks any more. `Routes` says who sends to whom, and holds the copies.
 #     its lines, until the process ends.
 #
 # (F) A later rendezvous may use the lines again, with old numbers in them. No number in r's lines is above the clock
-#     of r's pool, also not `agreeing`. A rendezvous begins with the largest clock of its ranks, which they tell each
+#     of r's pool, also not the epoch of `agreeing`. A rendezvous begins with the largest clock of its ranks, which they tell each
 #     other after each reserved its lines. So all its epochs are larger than the old numbers. A slow peer that still
 #     leaves the old rendezvous waits for done_r.epoch >= e, which stays true. Numbers in a line only grow, so there
-#     is no ABA problem; 2**64 epochs of a nanosecond take 584 years.
+#     is no ABA problem; 2**48 epochs of a microsecond take nine years.
 #
-# (G) A rank that makes a call for the first time agrees on it with all others, and says so by ready.agreeing = e
-#     before it exchanges. A peer that has made its call before goes straight to exchange e, and would wait for ever.
-#     It finds that p agrees before e but it did not, and reports the mismatch.
+# (G) A rank that makes a call for the first time agrees on it with all others, and says so by ready.agreeing before it
+#     exchanges: the epoch e that comes next, and how many agreements there were before e, in one number. A peer that
+#     has made its call before goes straight to exchange e, and would wait for ever. It finds that p made more
+#     agreements before e than it did, and reports the mismatch. (Ranks make equal agreements between two exchanges.)
 #
 # (H) Ranks that make equal calls never block each other: each publishes before it waits, and waits only for its own
 #     epoch. Of all waiting ranks, take one of the lowest epoch: its peers are in this epoch or a later one, or still
@@ -95,6 +96,7 @@ cdef extern from "_rendezvous.h" nogil:
     uint64_t mc_failed(const mc_line *line)
     void mc_publish(mc_line *line, uint64_t epoch)
     uint64_t mc_agreeing(const mc_line *line)
+    uint64_t mc_first_agreement(uint64_t epoch)
     void mc_agree(mc_line *line, uint64_t epoch)
     void mc_fail(mc_line *line)
     uint64_t mc_get_digest(const mc_line *line)
@@ -385,6 +387,7 @@ cdef class Rendezvous:
     cdef int _check_peers(self, Routes routes, bint done) except -1:
         cdef const mc_line *theirs
         cdef const mc_line *mine = &self.lines[self.position].ready
+        cdef uint64_t agreement
         cdef int position
         peers = [routes.order[i] for i in range(routes.peers)]
         others = [] if done else [str(self.names[position]) for position in peers if self._differs(position)]
@@ -396,7 +399,9 @@ cdef class Rendezvous:
         for position in peers:
             theirs = &self.lines[position].ready
             # It agrees with all others before this exchange. This rank has not, and so is in another call: see (G).
-            if mc_epoch(theirs) < self.epoch and mc_agreeing(theirs) == self.epoch != mc_agreeing(mine):
+            agreement = mc_agreeing(theirs)
+            if mc_epoch(theirs) < self.epoch and agreement >= mc_first_agreement(self.epoch) \
+                    and agreement > mc_agreeing(mine):
                 raise CollectiveMismatch(
                     f"rank {self.names[self.position]} makes a call that it has made before, but rank "
                     f"{self.names[position]} makes one for the first time, on which all ranks have to agree. "

@@ -14,6 +14,8 @@ Pure functions of what ranks have answered. Ranks are those of COMM_WORLD.
 #     Only the call that the hindmost rank is in is compared, not one before it: a program may have caught the error
 #     of an earlier difference, and gone on. All ranks must be in a call, and none may have moved between two roll
 #     calls: ranks that still agree on this call raise ``CollectiveMismatch`` by themselves once the last one is there.
+#     Calls of one operation differ if the digests of the calls differ after equally many of them. Each rank remembers
+#     its last digests; they are asked for after as many calls as the hindmost rank has noted.
 # (B) A rank that has ended makes no more calls. A rank that waits in call n for one that has ended after fewer calls
 #     waits in vain.
 #
@@ -53,6 +55,10 @@ class Answer(NamedTuple):
     """What it would raise as soon as the others agree."""
     ended: bool
     """Whether its program has ended."""
+    noted: int = 0
+    """How many calls are in the digest of its calls on this team."""
+    digest: int | None = None
+    """That digest after the number of calls that it was asked for; None if it does not remember."""
 
 
 Answers = Mapping[int, Answer | None]
@@ -72,21 +78,34 @@ def mismatch(answers: Answers, before: Answers, number: int) -> str:
       rank 1: to_numpy
     >>> mismatch(here, {0: here[0], 1: here[1]._replace(calls=4)}, 2)
     ''
+    >>> alike = still._replace(asked="barrier", digest=5)
+    >>> mismatch({0: alike, 1: alike}, {0: alike, 1: alike}, 2)
+    ''
+    >>> print(mismatch({0: alike, 1: alike._replace(digest=6)}, {0: alike, 1: alike}, 2))
+    ranks made different collective calls as call 2 on ranks 0-1:
+      rank 0: barrier
+      rank 1: barrier
+      with other arguments, or after other calls: MESHCOMM_CHECK=1 will tell
     """
-    calls: dict[str, list[int]] = {}
+    calls: dict[tuple[str, int | None], list[int]] = {}
     for rank, answer in answers.items():
         earlier = before.get(rank)
         if answer is None or earlier is None or not answer.waits or answer.ended or not answer.asked:
             return ""
         if answer.calls != earlier.calls or not earlier.waits:
             return ""
-        calls.setdefault(answer.asked, []).append(rank)
-    if len({*map(kind, calls)}) < 2 or number != min(answer.number for answer in answers.values() if answer):
+        calls.setdefault((answer.asked, answer.digest), []).append(rank)
+    if number != min(answer.number for answer in answers.values() if answer):
         return ""
-    lines = [f"  {some(ranks)}: {operation}" for operation, ranks in calls.items()]
-    return f"ranks made different collective calls as call {number} on ranks {spans(sorted(answers))}:\n" + "\n".join(
-        lines[:MOST_LINES]
-    )
+    digests = {digest for _, digest in calls}
+    same_operation = len({kind(operation) for operation, _ in calls}) == 1
+    if same_operation and (len(digests) == 1 or None in digests):
+        return ""
+    lines = [f"  {some(ranks)}: {operation}" for (operation, _), ranks in calls.items()][:MOST_LINES]
+    if same_operation:
+        lines.append("  with other arguments, or after other calls: MESHCOMM_CHECK=1 will tell")
+    where = f"call {number} on ranks {spans(sorted(answers))}"
+    return f"ranks made different collective calls as {where}:\n" + "\n".join(lines)
 
 
 def ended(answers: Answers, number: int) -> str:

@@ -69,6 +69,7 @@ class _Census:
         self.answers: dict[int, Answer] = {}
         self.before: dict[int, Answer] = {}
         self.asked_before = 0
+        self.noted = -1  # after so many calls the digests are asked for; none in the first round
 
 
 class RollCall:
@@ -178,6 +179,8 @@ class RollCall:
         """Ask all members what they do."""
         numbers = [number for number, _ in census.askers.values()]
         numbers += [answer.number for answer in census.answers.values() if answer.waits]
+        noted = [answer.noted for answer in census.answers.values() if answer.waits]
+        census.noted = min(noted) if len(noted) == len(census.members) else -1
         census.before, census.asked_before = census.answers, census.number
         census.number, census.round, census.began, census.answers = (
             min(numbers),
@@ -189,14 +192,14 @@ class RollCall:
             if member in self._left:
                 census.answers[member] = self._last_words(member, ranks)
             else:
-                self._post(member, "state?", ranks, census.round, census.number)
+                self._post(member, "state?", ranks, census.round, census.number, census.noted)
 
     def _last_words(self, member: int, ranks: str) -> Answer:
         """Return the answer of a rank that has left, to a roll call of *ranks*."""
         last, made = self._left[member]
         return last._replace(made=made.get(ranks, 0)) if ranks else last
 
-    def _on_question(self, source: int, ranks: str, number_of_round: int, number: int) -> None:
+    def _on_question(self, source: int, ranks: str, number_of_round: int, number: int, noted: int) -> None:
         if self.leaving:
             return  # what this rank said when it left is its answer
         team: Team | None = self.team
@@ -204,6 +207,8 @@ class RollCall:
             team = next((roll_call.team for roll_call in list(_open) if roll_call.name == ranks), None)
         asked = next((call[0] for call in list(watch.recent)[::-1] if call[1] is team and call[2] == number), "")
         answer = _answer(team, team.calls if team is not None else 0, asked)
+        if team is not None:
+            answer = answer._replace(noted=team.noted, digest=team.digest_after(noted))
         self._post(source, "state", ranks, number_of_round, answer)
 
     def _on_state(self, source: int, ranks: str, number_of_round: int, answer: Sequence[Any]) -> None:

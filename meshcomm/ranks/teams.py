@@ -27,7 +27,7 @@ the limit, or at exit.
 # the one that is open hands over to the other (`Group.take_over`), on all ranks at the same call.
 
 from abc import ABC, abstractmethod
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar
 
@@ -38,6 +38,7 @@ from meshcomm._tuning import (
     GROUPS_PER_TEAM,
     GROUPS_PER_WORLD,
     PROGRAMS_PER_TEAM,
+    REMEMBERED_DIGESTS,
     RESOURCES_PER_TEAM,
     TEAMS_PER_WORLD,
 )
@@ -264,6 +265,9 @@ class Team:
         self._no_machine = ""  # why there is none
         self._programs: dict[Hashable, Program] = {}
         self._known_calls = 0
+        self.noted = 0
+        """How many calls are in the digest, or have been."""
+        self._digests: deque[tuple[int, int]] = deque(maxlen=REMEMBERED_DIGESTS)
         self._clock = 0
         self._limit = GROUPS_PER_WORLD if len(ranks) == world.size else GROUPS_PER_TEAM
         self._groups: dict[Hashable, Group] = {}
@@ -445,14 +449,18 @@ class Team:
             return None
         self._clock += 1
         program.used = self._clock
+        self.noted += 1  # as `note` does, without its call: this is on the way of every relayout
         self.call_digest = hash((self.call_digest, program.number)) >> 2
+        self._digests.append((self.noted, self.call_digest))
         self._known_calls += 1
         self.comparison_due = self._known_calls >= COMPARE_EVERY
         return program
 
     def note(self, number: int) -> None:
         """Note a call that the ranks compare later; after `COMPARE_EVERY` such calls a comparison is due."""
+        self.noted += 1
         self.call_digest = hash((self.call_digest, number)) >> 2
+        self._digests.append((self.noted, self.call_digest))
         self._known_calls += 1
         self.comparison_due = self._known_calls >= COMPARE_EVERY
 
@@ -476,13 +484,17 @@ class Team:
 
     def compare(self, number: int) -> int:
         """Note the call *number*, which all ranks now compare, and return the digest of the calls so far."""
-        self.call_digest = hash((self.call_digest, number)) >> 2
+        self.note(number)
         self._known_calls, self.comparison_due = 0, False
         # Local peers that go straight to an exchange see that this rank agrees on a call with all of the team first.
         for group in (self.everyone, *self._groups.values()):
             if group.rendezvous is not None:
                 group.rendezvous.agree()
         return self.call_digest
+
+    def digest_after(self, noted: int) -> int | None:
+        """Return what the digest was after so many calls; None if that is not remembered, or not so yet."""
+        return dict(list(self._digests)).get(noted)
 
     def start_over(self) -> None:
         """Forget which calls were made: the ranks have found a difference."""

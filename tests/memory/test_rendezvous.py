@@ -372,6 +372,26 @@ def test_an_agreement_of_an_earlier_rendezvous_is_forgotten():
         opened()[1].exchange(routes, 1, b"", bytearray(1))
 
 
+@pytest.mark.parametrize("before", [0, 1, 2])
+def test_a_rank_that_agrees_once_more_than_its_peer_is_found_out(before):
+    """Also if both have agreed *before*, on calls without an exchange."""
+    pools = [Pool(MIB), Pool(MIB)]
+    memories = [mapped(pool) for pool in pools]
+    lines, clock = [pool.open_lines() for pool in pools], max(pool.clock for pool in pools)
+    ranks = [
+        Rendezvous(
+            pool, [pool if i == j else memories[j] for j in range(2)], lines, i, clock, [0, 1], [0, 1], lambda: None
+        )
+        for i, pool in enumerate(pools)
+    ]
+    for _ in range(before):
+        for rank in ranks:
+            rank.agree()
+    ranks[0].agree()
+    with pytest.raises(CollectiveMismatch, match="rank 0 makes one for the first time"):
+        ranks[1].exchange(Routes(2, 1, [(0, False)], [], None), 1, b"", bytearray(1))
+
+
 # -- the ranks of these tests -----------------------------------------------------------------------------------------
 
 

@@ -138,7 +138,10 @@ def team(monkeypatch):
     def make(size):
         ends = [None] * size
         ends[:] = [Channel(ends, rank) for rank in range(size)]
-        teams = [SimpleNamespace(calls=3, roll_call=None) for _ in range(size)]
+        teams = [
+            SimpleNamespace(calls=3, roll_call=None, noted=3, digest_after=lambda noted: 7 if noted == 3 else None)
+            for _ in range(size)
+        ]
         return [RollCall(ends[r], teams[r], range(size), [f"host{r}" for r in range(size)]) for r in range(size)]
 
     return make

@@ -247,6 +247,13 @@ def makes_one_call_more():
     to_numpy()
 
 
+def makes_a_new_call_instead_of_a_known_one():
+    """Both are relayouts, and both come after an agreement without an exchange."""
+    stamp()
+    barrier()
+    mc.relayout(tensor(), layout(mc.UNSHARDED, "x" if RANK != 1 else mc.UNSHARDED))
+
+
 def main(way, operation=None):
     if way == "raises_before_the_first_mesh":
         if RANK == 1:
