@@ -57,10 +57,10 @@ blocks any more. `Routes` says who sends to whom, and holds the copies.
 #     its lines, until the process ends.
 #
 # (F) A later rendezvous may use the lines again, with old numbers in them. No number in r's lines is above the clock
-#     of r's pool, also not the epoch of `agreeing`. A rendezvous begins with the largest clock of its ranks, which they tell each
-#     other after each reserved its lines. So all its epochs are larger than the old numbers. A slow peer that still
-#     leaves the old rendezvous waits for done_r.epoch >= e, which stays true. Numbers in a line only grow, so there
-#     is no ABA problem; 2**48 epochs of a microsecond take nine years.
+#     of r's pool, also not the epoch of `agreeing`. A rendezvous begins with the largest clock of its ranks, which
+#     they tell each other after each reserved its lines. So all its epochs are larger than the old numbers. A slow
+#     peer that still leaves the old rendezvous waits for done_r.epoch >= e, which stays true. Numbers in a line only
+#     grow, so there is no ABA problem; 2**48 epochs of a microsecond take nine years.
 #
 # (G) A rank that makes a call for the first time agrees on it with all others, and says so by ready.agreeing before it
 #     exchanges: the epoch e that comes next, and how many agreements there were before e, in one number. A peer that
