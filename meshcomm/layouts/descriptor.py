@@ -42,7 +42,7 @@ def _dealt(axis: int, cut: AnyCut) -> tuple[int, int]:
     starts = [min(number * block, cut.length) for number in range(cut.blocks + 1)]
     if [cut.start(number) for number in range(cut.blocks + 1)] != starts:
         raise LayoutError(
-            f"axis {axis} is cut into {cut.blocks} blocks of unequal lengths, which ScaLAPACK does not know: only its last "
-            "blocks may be shorter. Relayout to Cyclic(dims, block) first"
+            f"axis {axis} is cut into {cut.blocks} blocks of unequal lengths, which ScaLAPACK does not know: only "
+            "its last blocks may be shorter. Relayout to Cyclic(dims, block) first"
         )
     return block, 0
