@@ -87,21 +87,22 @@ def mismatch(answers: Answers, before: Answers, number: int) -> str:
       rank 1: barrier
       with other arguments, or after other calls: MESHCOMM_CHECK=1 will tell
     """
-    calls: dict[tuple[str, int | None], list[int]] = {}
+    calls: dict[tuple[str, int | None, str], list[int]] = {}
     for rank, answer in answers.items():
         earlier = before.get(rank)
         if answer is None or earlier is None or not answer.waits or answer.ended or not answer.asked:
             return ""
         if answer.calls != earlier.calls or not earlier.waits:
             return ""
-        calls.setdefault((answer.asked, answer.digest), []).append(rank)
+        error = f"; it has to raise {answer.error}" if answer.error else ""
+        calls.setdefault((answer.asked, answer.digest, error), []).append(rank)
     if number != min(answer.number for answer in answers.values() if answer):
         return ""
-    digests = {digest for _, digest in calls}
-    same_operation = len({kind(operation) for operation, _ in calls}) == 1
+    digests = {digest for _, digest, _ in calls}
+    same_operation = len({kind(operation) for operation, _, _ in calls}) == 1
     if same_operation and (len(digests) == 1 or None in digests):
         return ""
-    lines = [f"  {some(ranks)}: {operation}" for (operation, _), ranks in calls.items()][:MOST_LINES]
+    lines = [f"  {some(ranks)}: {operation}{error}" for (operation, _, error), ranks in calls.items()][:MOST_LINES]
     if same_operation:
         lines.append("  with other arguments, or after other calls: MESHCOMM_CHECK=1 will tell")
     where = f"call {number} on ranks {spans(sorted(answers))}"
