@@ -12,8 +12,6 @@ import argparse
 import json
 import os
 import statistics
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -24,7 +22,7 @@ import numpy as np
 from report import number, spread
 
 import meshcomm as mc
-from jobs import Setting, launcher
+from jobs import Setting, measured_by
 from meshcomm.ranks import agreement
 from meshcomm.transport import packed
 from meshcomm.transport.comparison import Blocks
@@ -136,19 +134,6 @@ def measured(case: Case, rounds: int) -> Times:
     return {name: column.tolist() for name, column in zip(names, shortest.T, strict=True)}
 
 
-def run(setting: Setting, rounds: int) -> dict[str, Times]:
-    """Return what a job of these ranks measures, by case."""
-    env = os.environ | {"OMP_NUM_THREADS": "1", "MPIEXEC_TIMEOUT": "900"}
-    for name in ("MESHCOMM_CHECK", "MESHCOMM_SHARED_MEMORY"):
-        env.pop(name, None)
-    if not setting.shared:
-        env["MESHCOMM_SHARED_MEMORY"] = "0"
-    command = [*launcher(setting.ranks), sys.executable, str(HERE / "checks.py"), "--rounds", str(rounds), "--job"]
-    text = subprocess.run(command, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, check=True).stdout
-    found: dict[str, Times] = json.loads(text)
-    return found
-
-
 def lines(setting: Setting, name: str, times: Times) -> str:
     """Return the row of the page."""
 
@@ -179,7 +164,8 @@ def main() -> None:
     head += [f"{name}, µs" for name in ("default", "not compared", "MPI_Alltoallv", "MESHCOMM_CHECK=1", "memcpy")]
     page = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
     for setting in SETTINGS:
-        page += [lines(setting, name, times) for name, times in run(setting, options.rounds).items()]
+        found = measured_by("checks.py", setting, options.rounds)
+        page += [lines(setting, name, times) for name, times in found.items()]
     options.output.mkdir(parents=True, exist_ok=True)
     (options.output / "checks.md").write_text("\n".join(page) + "\n", encoding="utf-8")
     print(f"{len(os.sched_getaffinity(0))} cores, load {os.getloadavg()[0]:.1f}, {options.rounds} rounds\n")

@@ -10,8 +10,6 @@ import argparse
 import json
 import os
 import statistics
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -21,7 +19,7 @@ import numpy as np
 from report import number, spread
 
 import meshcomm as mc
-from jobs import Setting, launcher
+from jobs import Setting, measured_by
 
 HERE = Path(__file__).resolve().parent
 RANKS, N = 4, 4096
@@ -140,13 +138,8 @@ def main() -> None:
         "|---" * 6 + "|",
     ]
     for setting in (Setting(RANKS, True), Setting(RANKS, False)):
-        env = os.environ | {"OMP_NUM_THREADS": "1", "MPIEXEC_TIMEOUT": "900"}
-        env.pop("MESHCOMM_SHARED_MEMORY", None)
-        if not setting.shared:
-            env["MESHCOMM_SHARED_MEMORY"] = "0"
-        command = [*launcher(RANKS), sys.executable, str(HERE / "cuts.py"), "--rounds", str(options.rounds), "--job"]
-        text = subprocess.run(command, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, check=True).stdout
-        page += [row(f"{name}, {setting}", times) for name, times in json.loads(text).items()]
+        times_of = measured_by("cuts.py", setting, options.rounds)
+        page += [row(f"{name}, {setting}", times) for name, times in times_of.items()]
     options.output.mkdir(parents=True, exist_ok=True)
     (options.output / "cuts.md").write_text("\n".join(page) + "\n", encoding="utf-8")
     print(f"{len(os.sched_getaffinity(0))} cores, load {os.getloadavg()[0]:.1f}, {options.rounds} rounds\n")

@@ -39,6 +39,23 @@ def launcher(ranks: int) -> list[str]:
     return [*shlex.split(command), "-n", str(ranks)]
 
 
+def environment(setting: Setting) -> dict[str, str]:
+    """Return the environment of a job: that of this process, without what could change what is measured."""
+    env = os.environ | {"OMP_NUM_THREADS": "1"}
+    for name in ("MESHCOMM_CHECK", "MESHCOMM_SHARED_MEMORY"):
+        env.pop(name, None)
+    return env if setting.shared else env | {"MESHCOMM_SHARED_MEMORY": "0"}
+
+
+def measured_by(program: str, setting: Setting, rounds: int) -> Any:
+    """Return what the ranks of a *program* beside this one measure, with ``--job``: rank 0 prints it as JSON."""
+    path = Path(__file__).with_name(program)
+    command = [*launcher(setting.ranks), sys.executable, str(path), "--rounds", str(rounds), "--job"]
+    env = environment(setting) | {"MPIEXEC_TIMEOUT": "900"}
+    found = subprocess.run(command, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, check=True)
+    return json.loads(found.stdout)
+
+
 class Job:
     """One MPI job with the meshcomm of the directory *root*. It sleeps between commands; *name* is for messages."""
 
@@ -52,10 +69,7 @@ class Job:
         self._commands = [os.open(self._pipes / pipe, os.O_RDWR) for pipe in names]
         self._answers = os.open(self._pipes / "answers", os.O_RDWR | os.O_NONBLOCK)
         program = [str(Path(__file__).with_name("turns.py")), "--root", str(root), "--pipes", str(self._pipes)]
-        env = os.environ | {"PYTHONPATH": str(root), "OMP_NUM_THREADS": "1", "MPIEXEC_TIMEOUT": "7200"}
-        env.pop("MESHCOMM_SHARED_MEMORY", None)
-        if not setting.shared:
-            env["MESHCOMM_SHARED_MEMORY"] = "0"
+        env = environment(setting) | {"PYTHONPATH": str(root), "MPIEXEC_TIMEOUT": "7200"}
         mpiexec, *options = launcher(setting.ranks)
         mpiexec = os.path.abspath(shutil.which(mpiexec) or mpiexec)  # it may be relative to the directory of now
         with open(self._pipes / "log", "w", encoding="utf-8") as log:

@@ -319,8 +319,7 @@ def _from_agreed(block: Callable[[], ArrayLike | None], layout: Layout, here: Lo
         return local
 
     local, shapes = _told_shapes(checked, layout.sharding_specs, layout.mesh, here)
-    shape = tuple(_agreed_length(layout, axis, [s[axis] for s in shapes]) for axis in range(layout.ndim))
-    return DTensor(local, layout, shape, local.dtype)
+    return DTensor(local, layout, _agreed_shape(layout, shapes), local.dtype)
 
 
 def _from_cuts(
@@ -343,12 +342,7 @@ def _from_cuts(
         local, shapes = _told_shapes(checked, None if specs is None else ["cuts", *specs], mesh, here)
         axes = list(specs) if specs is not None else [tuple(mesh.dim_names)] + [UNSHARDED] * (local.ndim - 1)
         layout = Layout.from_blocks(shapes, axes, mesh)
-        numbers = [layout.block_numbers(device) for device in range(mesh.size)]
-        shape = tuple(
-            sum({of_device[axis]: block[axis] for of_device, block in zip(numbers, shapes, strict=True)}.values())
-            for axis in range(local.ndim)
-        )
-        return DTensor(local, layout, shape, local.dtype)
+        return DTensor(local, layout, _agreed_shape(layout, shapes), local.dtype)
 
 
 def _told_shapes(
@@ -366,6 +360,11 @@ def _told_shapes(
     lengths = np.array(local.shape, dtype=np.int64).tobytes()
     gathered = by_device(here.team.everyone.communicator(), here, mesh, lengths)
     return local, [tuple(np.frombuffer(text, dtype=np.int64).tolist()) for text in gathered]
+
+
+def _agreed_shape(layout: Layout, shapes: Sequence[Shape]) -> Shape:
+    """Return the global shape from the shapes of all blocks; ``ShapeError`` if they do not fit."""
+    return tuple(_agreed_length(layout, axis, [shape[axis] for shape in shapes]) for axis in range(layout.ndim))
 
 
 def _agreed_length(layout: Layout, axis: int, lengths: list[int]) -> int:

@@ -56,20 +56,6 @@ class Boxes(NamedTuple):
         return which
 
 
-def stacked(columns: list[tuple[Indices, Indices]], boxes: int) -> tuple[Indices, Indices]:
-    """Return starts and stops of *boxes* boxes, a row each, from the starts and stops along each axis."""
-    if not columns:
-        return np.zeros((boxes, 0), dtype=np.intp), np.zeros((boxes, 0), dtype=np.intp)
-    return np.stack([a for a, _ in columns], axis=1), np.stack([b for _, b in columns], axis=1)
-
-
-def product(axes: list[Indices]) -> Indices:
-    """Return all combinations of one number per axis, a row each; the last axis is the fastest."""
-    if not axes:
-        return np.zeros((1, 0), dtype=np.intp)
-    return np.stack([grid.ravel() for grid in np.meshgrid(*axes, indexing="ij")], axis=1)
-
-
 def no_boxes(ndim: int, repeat: bool = False) -> Boxes:
     """Return no boxes, of *ndim* axes, of a kind that may *repeat* or not."""
     none, loops = np.zeros(0, dtype=np.intp), np.zeros((0, ndim, 2), dtype=np.intp)
@@ -126,11 +112,12 @@ def from_pieces(axes: Sequence[Pieces]) -> tuple[Indices, Boxes]:
 
     All boxes are for the peer 0; the last axis is the fastest.
     """
-    rows = product([np.arange(len(axis.starts), dtype=np.intp) for axis in axes])
-    columns = [(axis.starts[rows[:, i]], axis.stops[rows[:, i]]) for i, axis in enumerate(axes)]
-    boxes = Boxes(
-        np.zeros(len(rows), dtype=np.intp), np.arange(len(rows), dtype=np.intp), *stacked(columns, len(rows))
-    )
+    grids = np.meshgrid(*(np.arange(len(axis.starts), dtype=np.intp) for axis in axes), indexing="ij")
+    rows = np.stack([grid.ravel() for grid in grids], axis=1) if axes else np.zeros((1, 0), dtype=np.intp)
+    starts, stops = np.empty_like(rows), np.empty_like(rows)
+    for i, axis in enumerate(axes):
+        starts[:, i], stops[:, i] = axis.starts[rows[:, i]], axis.stops[rows[:, i]]
+    boxes = Boxes(np.zeros(len(rows), dtype=np.intp), np.arange(len(rows), dtype=np.intp), starts, stops)
     if all(axis.repeats is None for axis in axes):
         return rows, boxes
     counts = np.ones((len(rows), len(axes), 2), dtype=np.intp)

@@ -308,7 +308,7 @@ class Layout:
         >>> [layout.block_slices((4,), device)[0] for device in range(3)]
         [slice(0, 2, None), slice(2, 3, None), slice(3, 4, None)]
         """
-        self._refuse_cyclic("has no one slice for its block")
+        self._refuse_cyclic()
         return tuple(slice(start, stop) for start, stop, *_ in self.block_box(global_shape, device))
 
     def blocks(self, global_shape: Iterable[int], device: int) -> Iterator[tuple[slice, ...]]:
@@ -441,12 +441,12 @@ class Layout:
                 f"axis {self._match} is {MATCH!r}; matched(source) replaces it by what a source layout has there"
             )
 
-    def _refuse_cyclic(self, lacks: str) -> None:
+    def _refuse_cyclic(self) -> None:
         for axis, names in enumerate(self._axes):
             if isinstance(names, Cyclic):
                 raise LayoutError(
-                    f"a layout with axis {axis} {quote(names)} {lacks}: layout.blocks(shape, device) gives its boxes, "
-                    "and layout.global_indices(shape, device, axis) its indices"
+                    f"a layout with axis {axis} {quote(names)} has no one slice for its block: layout.blocks("
+                    "shape, device) gives its boxes, and layout.global_indices(shape, device, axis) its indices"
                 )
 
     def _checked_shape(self, shape: Iterable[int]) -> tuple[int, ...]:

@@ -183,11 +183,7 @@ class Step(FieldsOnly):
 
     def kept(self, device: int) -> Boxes:
         """Return the boxes, in global indices, of its new block that *device* already holds, for itself."""
-        numbers = self.held.block_numbers(device)
-        cuts = [(self.target.cut(axis, n), self.held.cut(axis, n)) for axis, n in enumerate(self.shape)]
-        new = self.target.block_numbers(device)
-        here = [np.array([number], dtype=np.intp) for number in numbers]
-        return from_pieces([pieces(a, new[axis], b, here[axis]) for axis, (a, b) in enumerate(cuts)])[1]
+        return self._boxes(self.target, device, self.held, coordinates_of(self.mesh, device))
 
     def _boxes(self, layout: Layout, device: int, other: Layout, fixed: dict[str, int]) -> Boxes:
         """Return what the block of *device* in *layout* shares with the blocks of the *other* layout.

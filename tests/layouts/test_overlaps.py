@@ -6,6 +6,7 @@ from random import Random
 import numpy as np
 import pytest
 
+from meshcomm import ShapeError
 from meshcomm.layouts.cyclic import CyclicCut, cyclic_cut, indices_of, length_of, span_of
 from meshcomm.layouts.overlaps import holders, most_pieces, nested, pieces, shared, shared_with
 from meshcomm.layouts.partition import ChosenCut, Cut
@@ -177,3 +178,10 @@ def test_a_cyclic_cut_in_its_simplest_form_has_the_same_blocks():
                 expected = indices_by_definition(dealt, number).tolist()
                 assert indices_of(span_of(simple, number)).tolist() == expected, (length, blocks, block, offset)
                 assert indices_of(span_of(dealt, number)).tolist() == expected
+
+
+def test_cuts_that_share_too_many_runs_are_refused():
+    """Their common period is longer than the axis, so nothing repeats."""
+    n = 2**60
+    with pytest.raises(ShapeError, match="share too many runs to plan with"):
+        pieces(CyclicCut(n, 4, 10**9, 1), 0, CyclicCut(n, 4, 10**9 + 1, 1))

@@ -88,7 +88,7 @@ def test_a_library_for_another_mpi_is_refused(monkeypatch):
         ("/usr/lib/libmpi.so.40.30.4", "openmpi"),
         ("libmpi.so", None),
         ("libmpi_abi.so.1", None),
-        ("/work/mpich/lib/libucs.so.0", None),
+        ("/opt/mpich/lib/libucs.so.0", None),
     ],
 )
 def test_binary_interfaces(file, interface):
