@@ -12,9 +12,10 @@ from typing import TypeAlias
 import numpy as np
 
 from meshcomm._tuning import DEFAULT_SCRATCH
-from meshcomm._types import Array, Shape
+from meshcomm._types import Array, Bytes, Shape
 from meshcomm.layouts.boxes import box_shape
 from meshcomm.memory.blocks import NOTHING, as_block, as_bytes, block_bytes, new_bytes
+from meshcomm.memory.copies import contiguous
 from meshcomm.memory.scratch import own_buffer, scratch
 from meshcomm.plans.costs import relay_pays
 from meshcomm.plans.plan import Plan
@@ -43,7 +44,7 @@ def prepare(plan: Plan, here: Location, order: Order = None) -> Move:
     shape, dtype = target_shape(plan, here.device), plan.dtype
 
     def move(block: Array | None, out: Array | None = None) -> Array | None:
-        data = NOTHING if block is None else as_bytes(block)
+        data = _bytes_of(block)
         for operation, use, length in between:
             target = scratch(use, length)
             operation.run([data], [target])
@@ -56,6 +57,10 @@ def prepare(plan: Plan, here: Location, order: Order = None) -> Move:
         return None if shape is None else np.ndarray(shape, dtype, target)
 
     return move
+
+
+def _bytes_of(block: Array | None) -> Bytes:
+    return NOTHING if block is None else as_bytes(contiguous(block))
 
 
 def operations(plan: Plan, here: Location, order: Order = None) -> list[tuple[Operation, int]]:
@@ -86,7 +91,7 @@ def prepare_start(plan: Plan, here: Location) -> Start:
     packed = choose.nonblocking(group_of(step, here), [described(step, here)], _terms(plan, step, here))
 
     def start(block: Array | None, out: Array | None = None) -> tuple[Pending | None, Array | None]:
-        data = NOTHING if block is None else as_bytes(block)
+        data = _bytes_of(block)
         target = new_bytes(size) if out is None else as_bytes(out)
         in_flight = packed.start([data], [target], own_buffer)
         return in_flight, out if out is not None or shape is None else np.ndarray(shape, dtype, target)
@@ -118,7 +123,7 @@ def prepare_together(plans: Sequence[Plan], here: Location) -> Callable[[list[Ar
     def move(blocks: list[Array | None]) -> list[Array | None]:
         stretch = new_bytes(offsets[-1])
         targets = [stretch[start : start + size] for start, size in zip(offsets, sizes, strict=False)]
-        operation.run([NOTHING if block is None else as_bytes(block) for block in blocks], targets, stretch)
+        operation.run([_bytes_of(block) for block in blocks], targets, stretch)
         made = zip(targets, shapes, dtypes, strict=True)
         return [None if shape is None else as_block(target, shape, dtype) for target, shape, dtype in made]
 

@@ -10,16 +10,17 @@ from numpy.typing import ArrayLike, DTypeLike
 from meshcomm import _hooks
 from meshcomm._arguments import quote
 from meshcomm._tracing import untraced
-from meshcomm._types import Array, Axis, DType, Shape
+from meshcomm._types import Array, DType, Shape
 from meshcomm.arrays.compile import Move, prepare
 from meshcomm.arrays.cutting import put_in
+from meshcomm.arrays.methods import NumpyMethods
 from meshcomm.errors import LayoutError, MeshError, ShapeError
 from meshcomm.layouts.boxes import Box
 from meshcomm.layouts.layout import Layout
 from meshcomm.layouts.layout_text import spec_text
 from meshcomm.layouts.mesh import Mesh
 from meshcomm.memory.blocks import as_bytes
-from meshcomm.memory.copies import exact_copy
+from meshcomm.memory.copies import contiguous, exact_copy
 from meshcomm.plans.plan import plan_relayout
 from meshcomm.ranks import agreement
 from meshcomm.ranks.calls import collective, program
@@ -30,10 +31,10 @@ from meshcomm.ranks.teams import Location
 T = TypeVar("T")
 
 
-class DTensor(NDArrayOperatorsMixin):
+class DTensor(NumpyMethods, NDArrayOperatorsMixin):
     """A global array that is sharded over the ranks of a mesh as its layout says.
 
-    `local` is the block of this rank, C-contiguous, or None if the rank is outside of the mesh. Tensors are made by
+    `local` is the block of this rank, or None if the rank is outside of the mesh. Tensors are made by
     `distribute`, `from_local`, `from_callback`, `zeros`, `ones`, `full`, `empty`, `zeros_like`, `ones_like`, and by
     `relayout`. Operators and NumPy's elementwise functions work on tensors as on arrays, elementwise ``==`` included:
     see :mod:`meshcomm.ops`.
@@ -44,7 +45,7 @@ class DTensor(NDArrayOperatorsMixin):
     __hash__ = None  # type: ignore[assignment]  # as an array, whose == is elementwise
 
     local: Array | None
-    """The block of this rank, C-contiguous; None if the rank is outside of the mesh."""
+    """The block of this rank; None if the rank is outside of the mesh. C-contiguous, unless the tensor is a slice."""
     layout: Layout
     """How the global array is cut over the mesh."""
     shape: Shape
@@ -88,49 +89,6 @@ class DTensor(NDArrayOperatorsMixin):
         """Return a tensor with a copy of the block."""
         local = None if self.local is None else exact_copy(self.local)
         return DTensor(local, self.layout, self.shape, self.dtype)
-
-    @property
-    def T(self) -> "DTensor":  # noqa: N802 - NumPy's name
-        """A copy of the tensor with its axes in reverse order."""
-        return np.transpose(self)  # type: ignore[return-value]
-
-    def sum(self, axis: Axis = None, dtype: DTypeLike | None = None, keepdims: bool = False) -> "DTensor":
-        """Return the sum over *axis*, as ``numpy.sum(t, axis)``. Collective over the mesh.
-
-        The axes that remain keep their sharding; devices along the others hold replicas. ``ShapeError`` if there is no
-        such axis, NumPy's ``TypeError`` if the dtype has no sum.
-
-        >>> import numpy as np, meshcomm as mc
-        >>> def program():
-        ...     rows = mc.Layout(["x", mc.UNSHARDED], mc.create_mesh([("x", 2)]))
-        ...     t = mc.distribute(np.ones((3, 2)), rows)
-        ...     return t.sum(axis=0).local.tolist(), t.sum(axis=1).local.tolist()
-        >>> with mc.simulate(2) as world:
-        ...     print(world.run(program))
-        [([3.0, 3.0], [2.0, 2.0]), ([3.0, 3.0], [2.0])]
-        """
-        return np.sum(self, axis=axis, dtype=dtype, keepdims=keepdims)  # type: ignore[no-any-return]
-
-    def mean(self, axis: Axis = None, dtype: DTypeLike | None = None, keepdims: bool = False) -> "DTensor":
-        """Return the mean over *axis*, as ``numpy.mean(t, axis)``. Collective over the mesh.
-
-        The layout and the errors are those of `sum`.
-        """
-        return np.mean(self, axis=axis, dtype=dtype, keepdims=keepdims)  # type: ignore[no-any-return]
-
-    def max(self, axis: Axis = None, keepdims: bool = False) -> "DTensor":
-        """Return the maximum over *axis*, as ``numpy.max(t, axis)``. Collective over the mesh.
-
-        The layout and the errors are those of `sum`; ``ShapeError`` also where there are no elements.
-        """
-        return np.max(self, axis=axis, keepdims=keepdims)  # type: ignore[no-any-return]
-
-    def min(self, axis: Axis = None, keepdims: bool = False) -> "DTensor":
-        """Return the minimum over *axis*, as ``numpy.min(t, axis)``. Collective over the mesh.
-
-        The layout and the errors are those of `sum`; ``ShapeError`` also where there are no elements.
-        """
-        return np.min(self, axis=axis, keepdims=keepdims)  # type: ignore[no-any-return]
 
     def item(self) -> Any:
         """Return the only element as a Python number.
@@ -303,7 +261,7 @@ def _gathered_on(tensor: DTensor, here: Location, root: int) -> Array | None:
         senders.setdefault(layout.block_box(shape, device), device)
     if here.device != root:
         if senders[layout.block_box(shape, here.device)] == here.device:
-            communicator.send(as_bytes(mine), member(here, mesh, root))
+            communicator.send(as_bytes(contiguous(mine)), member(here, mesh, root))
         return None
     whole = np.empty(shape, tensor.dtype)
     for device in senders.values():

@@ -34,6 +34,8 @@ def distributed(whole: object, layout: Layout, out: DTensor | None) -> DTensor:
     if out.local is not None and tensor.local is not None:
         if not out.local.flags.writeable:
             raise LayoutError(READ_ONLY)
+        if not out.local.flags.c_contiguous:
+            raise LayoutError(STRIDED)
         as_bytes(out.local)[:] = as_bytes(tensor.local)  # bit for bit, padding too
     return out
 
@@ -86,7 +88,7 @@ def wrong_out(tensor: DTensor, out: object, layout: Layout) -> MeshcommError | N
         return LayoutError(READ_ONLY)
     if not block.flags.c_contiguous:
         return LayoutError(STRIDED)
-    if tensor.local is not None and np.may_share_memory(block, tensor.local):  # exact: both are contiguous
+    if tensor.local is not None and np.may_share_memory(block, tensor.local):
         return LayoutError(OVERLAPPING)
     return None
 
@@ -104,7 +106,10 @@ def wrong_outs(moves: Sequence[Into]) -> MeshcommError | None:
     if any(not block.flags.c_contiguous for block in written):
         return LayoutError(STRIDED)
     read = [tensor.local for tensor, _, _ in moves if tensor.local is not None]
-    return LayoutError(OVERLAPPING) if overlap([*map(as_bytes, written)], [*map(as_bytes, read)]) else None
+    slices = [block for block in read if not block.flags.c_contiguous]
+    whole = [as_bytes(block) for block in read if block.flags.c_contiguous]
+    shared = any(np.may_share_memory(out, block) for out in written for block in slices)
+    return LayoutError(OVERLAPPING) if shared or overlap([*map(as_bytes, written)], whole) else None
 
 
 def join_and_raise(wrong: Exception, exchange: Callable[[], object]) -> NoReturn:

@@ -100,6 +100,11 @@ def exact_copy(array: Array) -> Array:
     return block
 
 
+def contiguous(array: Array) -> Array:
+    """Return *array* itself if it is C-contiguous, else a copy that is: a block of a slice may have gaps."""
+    return array if array.flags.c_contiguous else exact_copy(array)
+
+
 def copy_strided(array: Array, block: Array) -> None:
     """Copy an *array* of any strides, none of its axes empty, into a C-contiguous *block*, byte by byte."""
     # All offsets are from its lowest byte on, which is not its first element if an axis runs backwards.

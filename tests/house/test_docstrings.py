@@ -65,7 +65,7 @@ def documented():
         value = getattr(mc, name)
         if inspect.isclass(value):
             found[name] = inspect.getdoc(value)
-            for member, attribute in vars(value).items():
+            for member, attribute in members(value).items():
                 if not member.startswith("_") and is_documented(attribute):
                     found[f"{name}.{member}"] = inspect.getdoc(getattr(value, member))
         elif callable(value):
@@ -74,6 +74,12 @@ def documented():
         if "_vjp" in name:
             found[f"gradients.{name}"] = inspect.getdoc(getattr(mc.gradients, name))
     return found
+
+
+def members(value):
+    """Return what a class has of its own, and from classes of meshcomm that are not public themselves."""
+    ours = [base for base in value.__mro__ if base is value or base.__module__.startswith("meshcomm.")]
+    return {name: attribute for base in ours for name, attribute in vars(base).items()}
 
 
 def is_documented(attribute):
