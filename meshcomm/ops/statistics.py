@@ -266,8 +266,8 @@ def _squares(off: Array) -> Array:
 
 def _moments(block: Array, axes: tuple[int, ...], wide: DType) -> Array:
     """Return count, mean and sum of squared deviations along *axes*."""
-    if len(axes) == block.ndim and block.nbytes > 2 * CACHED_BYTES and block.flags.c_contiguous:
-        return _moments_in_stretches(block.reshape(-1), wide)
+    if _is_long(block, axes):
+        return _moments_in_stretches(_moments, block.reshape(-1), wide)
     count = product(block.shape[axis] for axis in axes)
     mean = np.asarray(np.sum(block, axis=axes, dtype=wide, keepdims=True) / wide.type(count))
     squares = np.sum(_squares(np.asarray(np.subtract(block, mean, dtype=wide))), axis=axes)
@@ -275,28 +275,35 @@ def _moments(block: Array, axes: tuple[int, ...], wide: DType) -> Array:
     return record(count=np.full(mean.shape, count), mean=mean, squares=squares)
 
 
-def _moments_in_stretches(flat: Array, wide: DType) -> Array:
-    """Return count, mean and sum of squared deviations of a long array, which is read only once.
+def _is_long(block: Array, axes: tuple[int, ...]) -> bool:
+    """Return whether *block*, of which all axes are reduced, is too long for the cache."""
+    return len(axes) == block.ndim and block.nbytes > 2 * CACHED_BYTES and block.flags.c_contiguous
+
+
+def _moments_in_stretches(moments: Callable[..., Array], flat: Array, wide: DType) -> Array:
+    """Return the *moments* of a long array, which is read only once.
 
     It is cut into stretches that stay in the cache between the passes over them.
     """
     length = CACHED_BYTES // flat.itemsize
-    stretches = [_moments(flat[start : start + length], (0,), wide) for start in range(0, len(flat), length)]
-    found = np.array(stretches)
-    weights = found["count"].astype(_real(wide)) / len(flat)
-    mean = np.sum(found["mean"] * weights)
-    between = np.sum(_squares(found["mean"] - mean) * found["count"].astype(_real(wide)))
-    return record(count=np.asarray(len(flat)), mean=mean, squares=np.sum(found["squares"]) + between)
+    found = np.array([moments(flat[start : start + length], (0,), wide) for start in range(0, len(flat), length)])
+    counts, count = found["count"].astype(_real(wide)), np.sum(found["count"])
+    mean = np.sum(found["mean"] * (counts / np.maximum(count, 1)))
+    # A stretch of nothing but NaN has no mean: what is in the record then must not count.
+    between = np.sum(_squares(np.where(counts > 0, found["mean"] - mean, 0)) * counts)
+    return record(count=count, mean=mean, squares=np.sum(found["squares"]) + between)
 
 
 def _moments_of_numbers(block: Array, axes: tuple[int, ...], wide: DType) -> Array:
     """Return count, mean and sum of squared deviations along *axes* of the elements that are not NaN."""
+    if _is_long(block, axes):
+        return _moments_in_stretches(_moments_of_numbers, block.reshape(-1), wide)
     missing = np.isnan(block)
     count = np.sum(~missing, axis=axes, keepdims=True)
     total = np.sum(np.where(missing, 0, block), axis=axes, dtype=wide, keepdims=True)
     mean = np.asarray(total / np.maximum(count, 1).astype(_real(wide)))
     off = np.asarray(np.subtract(block, mean, dtype=wide))
-    off[missing] = 0
+    np.copyto(off, 0, where=missing)
     squares = np.sum(_squares(off), axis=axes)
     return record(count=count.reshape(np.shape(squares)), mean=mean.reshape(np.shape(squares)), squares=squares)
 
@@ -331,6 +338,8 @@ def nanmean(a: DTensor, axis: Axis = None, dtype: DTypeLike | None = None, *, ke
     def share(block: Array) -> Array:
         missing = np.isnan(block)
         total = np.sum(np.where(missing, 0, block), axis=over, dtype=wide)
+        if over is None:
+            return record(count=block.size - np.count_nonzero(missing), total=total)
         return record(count=np.sum(~missing, axis=over), total=total)
 
     def finish(found: Array) -> Array:
