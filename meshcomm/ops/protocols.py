@@ -19,7 +19,7 @@ from meshcomm._types import Axis
 from meshcomm.arrays.create import ones_like, zeros_like
 from meshcomm.arrays.dtensor import DTensor, unwrapped
 from meshcomm.errors import ShapeError
-from meshcomm.ops import comparisons, locating, norms, scans, statistics
+from meshcomm.ops import comparisons, indexing, locating, norms, scans, statistics
 from meshcomm.ops.elementwise import elementwise, store, where
 from meshcomm.ops.linalg import matmul, transpose
 from meshcomm.ops.reductions import max, mean, min, sum
@@ -137,5 +137,6 @@ _FUNCTIONS: dict[Function, Function] = {
     **scans.FUNCTIONS,
     **norms.FUNCTIONS,
     **comparisons.FUNCTIONS,
+    **indexing.FUNCTIONS,
 }
 """NumPy's functions that are defined for tensors."""
