@@ -132,11 +132,11 @@ _FUNCTIONS: dict[Function, Function] = {
     np.size: lambda t: t.size,
     np.iscomplexobj: lambda t: t.dtype.kind == "c",
     np.result_type: lambda *operands: np.result_type(*map(_dtype_of, operands)),
-    **indexing.FUNCTIONS,
     **statistics.FUNCTIONS,
     **locating.FUNCTIONS,
     **scans.FUNCTIONS,
     **norms.FUNCTIONS,
     **comparisons.FUNCTIONS,
+    **indexing.FUNCTIONS,
 }
 """NumPy's functions that are defined for tensors."""
