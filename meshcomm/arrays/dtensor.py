@@ -112,6 +112,11 @@ class DTensor(NumpyMethods, NDArrayOperatorsMixin):
     def __complex__(self) -> complex:
         return complex(self.item())
 
+    def __index__(self) -> int:
+        if self.ndim or self.dtype.kind not in "iu":
+            raise TypeError(f"only an integer tensor without axes is an index, not one of {self.shape} {self.dtype}")
+        return int(self.item())
+
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: object, **kwargs: object) -> Any:
         return _hooks.call("numpy", ufunc, method, inputs, kwargs)
 
