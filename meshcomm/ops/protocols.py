@@ -19,7 +19,20 @@ from meshcomm._types import Axis
 from meshcomm.arrays.create import ones_like, zeros_like
 from meshcomm.arrays.dtensor import DTensor, unwrapped
 from meshcomm.errors import ShapeError
-from meshcomm.ops import comparisons, indexing, locating, norms, scans, statistics
+from meshcomm.ops import (
+    comparisons,
+    indexing,
+    joining,
+    locating,
+    norms,
+    padding,
+    rolling,
+    scans,
+    shaping,
+    statistics,
+    taking,
+    values,
+)
 from meshcomm.ops.elementwise import elementwise, store, where
 from meshcomm.ops.linalg import matmul, transpose
 from meshcomm.ops.reductions import max, mean, min, sum
@@ -132,11 +145,21 @@ _FUNCTIONS: dict[Function, Function] = {
     np.size: lambda t: t.size,
     np.iscomplexobj: lambda t: t.dtype.kind == "c",
     np.result_type: lambda *operands: np.result_type(*map(_dtype_of, operands)),
-    **statistics.FUNCTIONS,
-    **locating.FUNCTIONS,
-    **scans.FUNCTIONS,
-    **norms.FUNCTIONS,
-    **comparisons.FUNCTIONS,
-    **indexing.FUNCTIONS,
 }
 """NumPy's functions that are defined for tensors."""
+
+for _module in (
+    comparisons,
+    indexing,
+    joining,
+    locating,
+    norms,
+    padding,
+    rolling,
+    scans,
+    shaping,
+    statistics,
+    taking,
+    values,
+):
+    _FUNCTIONS |= _module.FUNCTIONS
