@@ -5,10 +5,17 @@ import inspect
 import meshcomm as mc
 
 COLLECTIVE = [
+    "DTensor.clip",
+    "DTensor.flatten",
     "DTensor.max",
     "DTensor.mean",
     "DTensor.min",
+    "DTensor.ravel",
+    "DTensor.repeat",
+    "DTensor.reshape",
+    "DTensor.squeeze",
     "DTensor.sum",
+    "DTensor.take",
     "DTensor.to_numpy",
     "LayoutMap.distribute",
     "Mesh.close",
@@ -30,6 +37,7 @@ COLLECTIVE = [
     "broadcast",
     "call_with_layout",
     "collective_permute",
+    "concatenate",
     "copy_to_mesh",
     "create_mesh",
     "distribute",
@@ -53,6 +61,8 @@ COLLECTIVE = [
     "reduce_scatter",
     "relayout",
     "relayout_like",
+    "reshape",
+    "stack",
     "start_relayout",
     "transpose",
 ]
