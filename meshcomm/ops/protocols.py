@@ -20,6 +20,7 @@ from meshcomm._types import Axis
 from meshcomm.arrays.create import ones_like, zeros_like
 from meshcomm.arrays.dtensor import DTensor, unwrapped
 from meshcomm.errors import ShapeError
+from meshcomm.ops import histogram, order, quantiles
 from meshcomm.ops.elementwise import elementwise, store, where
 from meshcomm.ops.linalg import matmul, transpose
 from meshcomm.ops.reductions import max, mean, min, sum
@@ -142,5 +143,8 @@ _FUNCTIONS: dict[Function, Function] = {
     np.size: lambda t: t.size,
     np.iscomplexobj: lambda t: t.dtype.kind == "c",
     np.result_type: lambda *operands: np.result_type(*map(_dtype_of, operands)),
+    **order.FUNCTIONS,
+    **quantiles.FUNCTIONS,
+    **histogram.FUNCTIONS,
 }
 """NumPy's functions that are defined for tensors."""

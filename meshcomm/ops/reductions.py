@@ -69,7 +69,7 @@ def run_partial(partial: Partial, tensor: DTensor, layout: Layout, shape: Shape)
 
 def _prepared(partial: Partial, here: Location, mesh: Mesh, n: int) -> Callable[[Array], Array]:
     """Return a function that makes the reduced result of *n* elements from the block of a device."""
-    group, position = _group_along(here, mesh, partial.names)
+    group, position = group_along(here, mesh, partial.names)
     members = [mesh.ranks.index(rank) for rank in group.members]
     counted = [i for i, device in enumerate(members) if partial.counts(device)]
     compute, reduce = partial.compute, reduction(partial.op, partial.dtype)
@@ -77,7 +77,7 @@ def _prepared(partial: Partial, here: Location, mesh: Mesh, n: int) -> Callable[
     return lambda block: run(compute(block))
 
 
-def _group_along(here: Location, mesh: Mesh, names: Names) -> tuple[Group, int]:
+def group_along(here: Location, mesh: Mesh, names: Names) -> tuple[Group, int]:
     """Return the group of this device along mesh dimensions, in mesh order, and its position in it."""
     devices = next(row for row in mesh.groups_along(names) if here.device in row)
     group = here.team.group((mesh, names), devices[0], tuple(mesh.ranks[device] for device in devices))

@@ -5,9 +5,11 @@ import inspect
 import meshcomm as mc
 
 COLLECTIVE = [
+    "DTensor.argsort",
     "DTensor.max",
     "DTensor.mean",
     "DTensor.min",
+    "DTensor.sort",
     "DTensor.sum",
     "DTensor.to_numpy",
     "LayoutMap.distribute",
