@@ -26,6 +26,7 @@ from meshcomm.errors import ShapeError
 from meshcomm.layouts.layout import Layout
 from meshcomm.layouts.specs import Cuts
 from meshcomm.memory.blocks import as_bytes, new_block
+from meshcomm.memory.copies import exact_copy
 from meshcomm.ops.reductions import group_along
 from meshcomm.ops.rules import sharding
 from meshcomm.ranks.agreement import agree
@@ -35,6 +36,9 @@ from meshcomm.ranks.meshes import location_text
 
 MOST_SAMPLES, FEWEST_SAMPLES, ALL_SAMPLES = 4096, 64, 2**17
 """Samples of a rank on average: as many as make ALL_SAMPLES, within limits. 4,096 leave blocks 2 % uneven."""
+
+_COUNTED_AT_ONCE = 2**15
+"""Elements that are compared at once, twice: few enough to stay in the caches."""
 
 _COUNT = np.dtype(np.int64)
 
@@ -162,7 +166,7 @@ class _Sort(NamedTuple):
         if indices is None:
             arrays = [np.sort(block, kind="stable")]
         else:
-            order = np.argsort(block, kind="stable")
+            order = _stable_order(block)
             arrays = [block[order], indices[order]]
         values = arrays[0]
         splitters = self._splitters(values)
@@ -172,7 +176,7 @@ class _Sort(NamedTuple):
 
     def _split(self, block: Array) -> tuple[list[Array], Indices]:
         """Return the block to send, in the order of the splitters only, and where they cut it. Collective."""
-        splitters, array = self._splitters(block), block.copy()
+        splitters, array = self._splitters(block), exact_copy(block)
         shares = splitters.indices / max(1, len(block))  # of the equal elements, those before the splitter
         cuts = np.empty(len(splitters.values), dtype=np.intp)
         runs = np.flatnonzero(_differ(splitters.values)).tolist()
@@ -274,14 +278,36 @@ def _differ(values: Array) -> Array:
     return np.concatenate([ends, changes, np.ones(1, dtype=bool)])
 
 
-def _counted(array: Array, value: object) -> tuple[int, int]:
-    """Return how many elements are before *value* in the order of NumPy's sort, in which NaN is last, and how many are
-    equal to it.
+def _stable_order(values: Array) -> Indices:
+    """Return the indices that sort *values*, with equal ones in their order.
+
+    For most dtypes NumPy's other sort is twice as fast. Then only the indices of equal elements have to be sorted.
     """
-    if value != value:
-        numbers = int(np.count_nonzero(array == array))
-        return numbers, len(array) - numbers
-    return int(np.count_nonzero(array < value)), int(np.count_nonzero(array == value))
+    if values.dtype.kind not in "iufmM" or values.itemsize < 4 or len(values) > 2**31:
+        return np.argsort(values, kind="stable")
+    order = np.argsort(values)
+    first = _differ(values[order])[:-1]  # the first of elements that are equal
+    tied = ~first
+    tied[:-1] |= tied[1:].copy()
+    if tied.any():
+        runs = np.cumsum(first[tied]) * len(values)
+        order[tied] = np.sort(runs + order[tied]) - runs
+    return order
+
+
+def _counted(array: Array, value: object) -> tuple[int, int]:
+    """Return how many elements are before *value* in the order of NumPy's sort, and how many are equal to it."""
+    less = equal = 0
+    for start in range(0, len(array), _COUNTED_AT_ONCE):
+        few = array[start : start + _COUNTED_AT_ONCE]
+        if value != value:  # NaN, which is last
+            same = len(few) - int(np.count_nonzero(few == few))
+            less += len(few) - same
+        else:
+            same = int(np.count_nonzero(few == value))
+            less += int(np.count_nonzero(few < value))
+        equal += same
+    return less, equal
 
 
 def picked(name: str, ordered: DTensor, indices: Indices) -> Array | None:
