@@ -56,7 +56,8 @@ def histogram(
     local = None
     if tensor.local is not None:
         its_weights = None if factors is None else factors.local
-        local = np.histogram(tensor.local, bins, range if uniform else None, weights=its_weights)[0].astype(kind)
+        with np.errstate(all="ignore"):  # it must not stop one rank before a communication
+            local = np.histogram(tensor.local, bins, range if uniform else None, weights=its_weights)[0].astype(kind)
     counts = _added(tensor, local, kind, len(edges) - 1)
     if density:
         counts = _density(counts, edges)

@@ -19,7 +19,7 @@ from meshcomm.layouts.partition import Consecutive
 from meshcomm.ops.elementwise import relaid, store
 from meshcomm.ops.rules import as_tensor, sample, sharding
 from meshcomm.ops.samplesort import in_order
-from meshcomm.ops.whole import is_one_line, whole_along
+from meshcomm.ops.whole import is_one_line, of_whole_blocks
 
 
 class _How(NamedTuple):
@@ -109,11 +109,9 @@ def _sorted(a: object, axis: object, how: _How, order: object) -> DTensor:
     layout, shape, kind = tensor.layout, tensor.shape, np.dtype(np.intp) if how.indexed else tensor.dtype
     if axis is None and tensor.ndim != 1:
         return _line(tensor, how, sharding(tensor.mesh, [each for names in layout.axes for each in names]), kind)
-    if not sharding(tensor.mesh, [each for number in axes for each in layout.axes[number]]):
-        return _made(tensor, lambda block: how.of(block, axes[0]), kind)
-    if not is_one_line(shape, axes) or 0 in shape:
-        whole = whole_along(tensor, axes, name)
-        return relaid(_made(whole, lambda block: how.of(block, axes[0]), kind), layout.axes, name)
+    if not is_one_line(shape, axes) or layout.num_shards(axes[0]) == 1:
+        local, whole = of_whole_blocks(tensor, axes, name, lambda block: how.of(block, axes[0]))
+        return relaid(DTensor(local, whole, shape, kind), layout.axes, name)
     names = layout.axes[axes[0]]
     line = _without_others(tensor, axes[0], name)
     result = _with_others(_line(line, how, names, kind), axes[0], shape)
@@ -128,12 +126,6 @@ def _axes(name: str, axis: object, ndim: int) -> tuple[int, ...]:
         if ndim == 0:
             raise ShapeError(f"numpy.{name}: axis {quote(axis)} of a tensor without axes; use axis=None")
     return normalised_axes(axis, ndim)
-
-
-def _made(tensor: DTensor, function: Callable[[Array], Array], dtype: DType) -> DTensor:
-    """Return a tensor of the same shape and layout, whose blocks *function* makes."""
-    local = None if tensor.local is None else function(tensor.local)
-    return DTensor(local, tensor.layout, tensor.shape, dtype)
 
 
 def _line(tensor: DTensor, how: _How, names: Names, dtype: DType) -> DTensor:

@@ -21,7 +21,7 @@ from meshcomm.ops.elementwise import agree_on_plain, elementwise, relaid
 from meshcomm.ops.reductions import sum
 from meshcomm.ops.rules import as_tensor, sharding
 from meshcomm.ops.samplesort import in_order, picked
-from meshcomm.ops.whole import is_one_line, whole_along
+from meshcomm.ops.whole import is_one_line, of_whole_blocks
 
 Picked: TypeAlias = Callable[[list[int]], Array]
 """Returns elements by their indices in the global order. Collective over the mesh."""
@@ -149,12 +149,13 @@ def _computed(statistic: _Statistic, a: object, axis: Axis, keepdims: bool) -> D
     if statistic.of_line is not None and names and tensor.size and is_one_line(tensor.shape, axes):
         made = _of_line(statistic, tensor, axes, result)
     else:
-        whole = whole_along(tensor, axes, name)
-        local = None
-        if whole.local is not None:
-            where = None if axis is None else axes
-            local = np.asarray(statistic.of(whole.local, axis=where, keepdims=keepdims), result.dtype, order="C")
-        made = DTensor(local, Layout(result.axes(whole.layout.axes), tensor.mesh), result.shape, result.dtype)
+        where = None if axis is None else axes
+
+        def of(block: Array) -> Array:
+            return np.asarray(statistic.of(block, axis=where, keepdims=keepdims), result.dtype, order="C")
+
+        local, whole = of_whole_blocks(tensor, axes, name, of)
+        made = DTensor(local, Layout(result.axes(whole.axes), tensor.mesh), result.shape, result.dtype)
     return relaid(made, result.axes(tensor.layout.axes), name)
 
 

@@ -1,13 +1,15 @@
 """Tensors whose blocks have some axes whole, for functions of NumPy that need all elements along an axis."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import prod
 
-from meshcomm._types import Shape
+from meshcomm._types import Array, Shape
 from meshcomm.arrays.dtensor import DTensor
 from meshcomm.layouts.layout import Axes, Layout
 from meshcomm.ops.elementwise import relaid
 from meshcomm.ops.rules import sharding
+from meshcomm.ranks.agreement import agree
+from meshcomm.ranks.calls import collective
 
 
 def whole_along(tensor: DTensor, axes: Sequence[int], operation: str = "whole_along") -> DTensor:
@@ -22,6 +24,29 @@ def whole_along(tensor: DTensor, axes: Sequence[int], operation: str = "whole_al
     operation: what needs it: the ranks compare that as well
     """
     return relaid(tensor, whole_axes(tensor.layout, tensor.shape, axes), operation)
+
+
+def of_whole_blocks(
+    tensor: DTensor, axes: Sequence[int], operation: str, function: Callable[[Array], Array]
+) -> tuple[Array | None, Layout]:
+    """Return what *function* makes of the block that has *axes* whole, and the layout of that block.
+
+    Collective over the mesh if one of the axes is sharded; then all ranks raise what *function* raises on one.
+    """
+    whole = whole_along(tensor, axes, operation)
+    local = whole.local
+    if whole is tensor:
+        return None if local is None else function(local), whole.layout
+    with collective(operation, tensor.mesh) as here:
+        if here is None or local is None:
+            return None, whole.layout
+        made, error = local, None
+        try:
+            made = function(local)
+        except Exception as problem:
+            error = problem
+        agree(here.team, f"{operation} over axes {axes} of {tensor.shape} {tensor.dtype}", error)
+    return made, whole.layout
 
 
 def whole_axes(layout: Layout, shape: Shape, axes: Sequence[int]) -> Axes:
