@@ -21,11 +21,14 @@ from meshcomm.arrays.dtensor import DTensor, unwrapped
 from meshcomm.errors import ShapeError
 from meshcomm.ops import (
     comparisons,
+    histogram,
     indexing,
     joining,
     locating,
     norms,
+    order,
     padding,
+    quantiles,
     rolling,
     scans,
     shaping,
@@ -150,11 +153,14 @@ _FUNCTIONS: dict[Function, Function] = {
 
 for _module in (
     comparisons,
+    histogram,
     indexing,
     joining,
     locating,
     norms,
+    order,
     padding,
+    quantiles,
     rolling,
     scans,
     shaping,
