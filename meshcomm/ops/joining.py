@@ -107,7 +107,7 @@ def _joined(
     else:
         target = _checked(name, layout, shape)
     if target.num_shards(axis) == 1 and target.mesh is mesh:
-        return _joined_blocks(name, arrays, axis, shape, dtype, target)
+        return _joined_blocks(name, arrays, axis, dtype, target)
     result, start = empty(shape, dtype, target), 0
     for piece in arrays:
         if not isinstance(piece, DTensor):
@@ -119,10 +119,9 @@ def _joined(
     return result
 
 
-def _joined_blocks(
-    name: str, arrays: Sequence[DTensor | Array], axis: int, shape: Shape, dtype: DType, layout: Layout
-) -> DTensor:
+def _joined_blocks(name: str, arrays: Sequence[DTensor | Array], axis: int, dtype: DType, layout: Layout) -> DTensor:
     """Return tensors joined along an axis that is not sharded."""
+    shape = _joined_shape(name, [x.shape for x in arrays], axis)
     blocks: list[Array | None] = []
     for piece in arrays:
         if isinstance(piece, DTensor):
