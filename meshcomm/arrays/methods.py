@@ -5,7 +5,7 @@ Each calls the function of NumPy, which comes back by NumPy's protocol: see :mod
 
 import operator
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NoReturn, SupportsIndex
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
@@ -88,6 +88,74 @@ class NumpyMethods:
         """
         return self._made_by(np.min, axis=axis, keepdims=keepdims)
 
+    def prod(self, axis: Axis = None, dtype: DTypeLike | None = None, keepdims: bool = False) -> "DTensor":
+        """Return the product over *axis*, as ``numpy.prod(t, axis)``. Collective over the mesh.
+
+        The layout and the errors are those of `sum`.
+        """
+        return self._made_by(np.prod, axis=axis, dtype=dtype, keepdims=keepdims)
+
+    def any(self, axis: Axis = None, keepdims: bool = False) -> "DTensor":
+        """Return whether an element along *axis* is true, as ``numpy.any(t, axis)``. Collective over the mesh.
+
+        The layout and the errors are those of `sum`.
+        """
+        return self._made_by(np.any, axis=axis, keepdims=keepdims)
+
+    def all(self, axis: Axis = None, keepdims: bool = False) -> "DTensor":
+        """Return whether all elements along *axis* are true, as ``numpy.all(t, axis)``. Collective over the mesh.
+
+        The layout and the errors are those of `sum`.
+        """
+        return self._made_by(np.all, axis=axis, keepdims=keepdims)
+
+    def var(
+        self, axis: Axis = None, dtype: DTypeLike | None = None, *, ddof: float = 0, keepdims: bool = False
+    ) -> "DTensor":
+        """Return the variance over *axis*, as ``numpy.var(t, axis)``. Collective over the mesh.
+
+        It is exact where the mean is large: devices merge counts, means and squared deviations. *ddof* is subtracted
+        from the number of elements. The layout and the errors are those of `sum`.
+        """
+        return self._made_by(np.var, axis=axis, dtype=dtype, ddof=ddof, keepdims=keepdims)
+
+    def std(
+        self, axis: Axis = None, dtype: DTypeLike | None = None, *, ddof: float = 0, keepdims: bool = False
+    ) -> "DTensor":
+        """Return the standard deviation over *axis*, as ``numpy.std(t, axis)``. Collective over the mesh.
+
+        It is the square root of `var`.
+        """
+        return self._made_by(np.std, axis=axis, dtype=dtype, ddof=ddof, keepdims=keepdims)
+
+    def argmax(self, axis: SupportsIndex | None = None, *, keepdims: bool = False) -> "DTensor":
+        """Return the global index of the first maximum, as ``numpy.argmax(t, axis)``. Collective over the mesh.
+
+        Without *axis* it is the index in the flattened global array. ``ShapeError`` where there are no elements.
+        """
+        return self._made_by(np.argmax, axis=axis, keepdims=keepdims)
+
+    def argmin(self, axis: SupportsIndex | None = None, *, keepdims: bool = False) -> "DTensor":
+        """Return the global index of the first minimum, as ``numpy.argmin(t, axis)``. Collective over the mesh.
+
+        Without *axis* it is the index in the flattened global array. ``ShapeError`` where there are no elements.
+        """
+        return self._made_by(np.argmin, axis=axis, keepdims=keepdims)
+
+    def cumsum(self, axis: SupportsIndex | None = None, dtype: DTypeLike | None = None) -> "DTensor":
+        """Return the cumulative sums along *axis*, as ``numpy.cumsum(t, axis)``. Collective over the mesh.
+
+        The result is in the layout of the tensor. *axis* may be left out for a tensor of one axis.
+        """
+        return self._made_by(np.cumsum, axis=axis, dtype=dtype)
+
+    def cumprod(self, axis: SupportsIndex | None = None, dtype: DTypeLike | None = None) -> "DTensor":
+        """Return the cumulative products along *axis*, as ``numpy.cumprod(t, axis)``. Collective over the mesh.
+
+        The result is in the layout of the tensor. *axis* may be left out for a tensor of one axis.
+        """
+        return self._made_by(np.cumprod, axis=axis, dtype=dtype)
+
     # -- shapes -------------------------------------------------------------------------------------------------------
 
     def reshape(self, *shape: ShapeLike, order: str = "C", copy: bool | None = None) -> "DTensor":
@@ -149,3 +217,30 @@ class NumpyMethods:
     def repeat(self, repeats: ArrayLike, axis: int | None = None) -> "DTensor":
         """Return each element *repeats* times, as ``numpy.repeat(t, repeats, axis)``. Collective over the mesh."""
         return self._made_by(np.repeat, repeats, axis)
+
+    def sort(
+        self, axis: int = -1, kind: str | None = None, order: object = None, *, stable: bool | None = None
+    ) -> None:
+        """Sort the tensor along *axis* in its blocks, as NumPy's arrays do. Collective over the mesh.
+
+        ``numpy.sort(t, axis)`` returns a sorted copy: the parameters and the errors are its own.
+
+        >>> import numpy as np, meshcomm as mc
+        >>> def program():
+        ...     t = mc.distribute(np.array([3, 1, 2]), mc.Layout(["x"], mc.create_mesh([("x", 2)])))
+        ...     t.sort()
+        ...     return t.local.tolist()
+        >>> with mc.simulate(2) as world:
+        ...     print(world.run(program))
+        [[1, 2], [3]]
+        """
+        self._made_by(np.ndarray.sort, axis=axis, kind=kind, order=order, stable=stable)
+
+    def argsort(
+        self, axis: int | None = -1, kind: str | None = None, order: object = None, *, stable: bool | None = None
+    ) -> "DTensor":
+        """Return the indices that sort along *axis*, as ``numpy.argsort(t, axis)``. Collective over the mesh.
+
+        They are global indices, in the layout of the tensor. ``ShapeError`` if there is no such axis.
+        """
+        return self._made_by(np.argsort, axis=axis, kind=kind, order=order, stable=stable)

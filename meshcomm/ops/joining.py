@@ -4,17 +4,15 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import accumulate, pairwise
 from operator import index
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import DTypeLike
 
 from meshcomm._arguments import as_dtype, quote
-from meshcomm._tracing import is_traced, traced
 from meshcomm._types import Array, DType, Shape
 from meshcomm.arrays.create import distribute, empty
 from meshcomm.arrays.dtensor import DTensor, Tensor, unwrapped
-from meshcomm.arrays.relayout import relayout
 from meshcomm.errors import LayoutError, ShapeError
 from meshcomm.layouts.layout import Layout
 from meshcomm.ops.elementwise import agree_on_plain, relaid
@@ -50,11 +48,7 @@ def concatenate(tensors: Sequence[Tensor], axis: int | None = 0, layout: Layout 
     ...     print(world.run(program))
     [[0, 1, 2, 3], [10, 11, 12, 13]]
     """
-    listed = list(tensors)
-    if any(map(is_traced, listed)):
-        joined: DTensor = traced(cast("Callable[..., DTensor]", np.concatenate), (listed, axis))
-        return joined if layout is None else relayout(joined, layout)
-    return _joined("concatenate", listed, axis, layout)
+    return _joined("concatenate", list(tensors), axis, layout)
 
 
 def stack(tensors: Sequence[Tensor], axis: int = 0, layout: Layout | None = None) -> DTensor:

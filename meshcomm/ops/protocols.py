@@ -9,7 +9,6 @@ no block.
 """
 
 from collections.abc import Callable, Mapping
-from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -20,13 +19,28 @@ from meshcomm._types import Axis
 from meshcomm.arrays.create import ones_like, zeros_like
 from meshcomm.arrays.dtensor import DTensor, unwrapped
 from meshcomm.errors import ShapeError
-from meshcomm.ops import indexing, joining, padding, rolling, shaping, taking, values
+from meshcomm.ops import (
+    comparisons,
+    histogram,
+    indexing,
+    joining,
+    locating,
+    norms,
+    order,
+    padding,
+    quantiles,
+    rolling,
+    scans,
+    shaping,
+    statistics,
+    taking,
+    values,
+)
 from meshcomm.ops.elementwise import elementwise, store, where
 from meshcomm.ops.linalg import matmul, transpose
 from meshcomm.ops.reductions import max, mean, min, sum
 from meshcomm.ops.rules import ADVICE, is_operand
-
-Function: TypeAlias = Callable[..., object]
+from meshcomm.ops.signatures import Function, like_numpy
 
 
 @_hooks.provides("numpy")
@@ -96,31 +110,22 @@ def _dtype_of(x: Value) -> Value:
     return held.dtype if isinstance(held, DTensor) else x
 
 
-def _no_out(name: str, out: object) -> None:
-    if out is not None:
-        raise TypeError(f"numpy.{name}: out= is not supported for DTensors")
-
-
 def _with_dtype(function: Callable[[DTensor, Axis, DTypeLike | None, bool], DTensor]) -> Function:
     """Return a reduction that takes the arguments of NumPy's, a dtype among them."""
 
-    def reduced(
-        a: DTensor, axis: Axis = None, dtype: DTypeLike | None = None, out: object = None, keepdims: object = False
-    ) -> DTensor:
-        _no_out(function.__name__, out)
+    def reduced(a: DTensor, axis: Axis = None, dtype: DTypeLike | None = None, keepdims: object = False) -> DTensor:
         return function(a, axis, dtype, bool(keepdims))
 
-    return reduced
+    return like_numpy(getattr(np, function.__name__), reduced)
 
 
 def _without_dtype(function: Callable[[DTensor, Axis, bool], DTensor]) -> Function:
     """Return a reduction that takes the arguments of NumPy's."""
 
-    def reduced(a: DTensor, axis: Axis = None, out: object = None, keepdims: object = False) -> DTensor:
-        _no_out(function.__name__, out)
+    def reduced(a: DTensor, axis: Axis = None, keepdims: object = False) -> DTensor:
         return function(a, axis, bool(keepdims))
 
-    return reduced
+    return like_numpy(getattr(np, function.__name__), reduced)
 
 
 _FUNCTIONS: dict[Function, Function] = {
@@ -143,12 +148,24 @@ _FUNCTIONS: dict[Function, Function] = {
     np.size: lambda t: t.size,
     np.iscomplexobj: lambda t: t.dtype.kind == "c",
     np.result_type: lambda *operands: np.result_type(*map(_dtype_of, operands)),
-    **indexing.FUNCTIONS,
-    **joining.FUNCTIONS,
-    **padding.FUNCTIONS,
-    **rolling.FUNCTIONS,
-    **shaping.FUNCTIONS,
-    **taking.FUNCTIONS,
-    **values.FUNCTIONS,
 }
 """NumPy's functions that are defined for tensors."""
+
+for _module in (
+    comparisons,
+    histogram,
+    indexing,
+    joining,
+    locating,
+    norms,
+    order,
+    padding,
+    quantiles,
+    rolling,
+    scans,
+    shaping,
+    statistics,
+    taking,
+    values,
+):
+    _FUNCTIONS |= _module.FUNCTIONS
