@@ -254,7 +254,8 @@ def _right(ans: Value, a: Value, b: Value) -> VJP:
 for _raw, _function in list(tracer.trace_primitives_map.items()):
     if _function in primitive_vjps and isinstance(_raw, np.ufunc) and _raw.signature is None:
         _relaid(_raw)
-for _raw in (np.transpose, np.real, np.imag):
+_SHAPES = (np.reshape, np.ravel, np.squeeze, np.expand_dims, np.moveaxis, np.swapaxes, np.roll)
+for _raw in (np.transpose, np.real, np.imag, *_SHAPES):
     _relaid(_raw)
 _for_dtensors(np.sum, _each(_sum))
 _for_dtensors(np.mean, _each(_mean))

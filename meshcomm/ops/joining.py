@@ -4,17 +4,15 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import accumulate, pairwise
 from operator import index
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import DTypeLike
 
 from meshcomm._arguments import as_dtype, quote
-from meshcomm._tracing import is_traced, traced
 from meshcomm._types import Array, DType, Shape
 from meshcomm.arrays.create import distribute, empty
 from meshcomm.arrays.dtensor import DTensor, Tensor, unwrapped
-from meshcomm.arrays.relayout import relayout
 from meshcomm.errors import LayoutError, ShapeError
 from meshcomm.layouts.layout import Layout
 from meshcomm.ops.elementwise import agree_on_plain, relaid
@@ -50,11 +48,7 @@ def concatenate(tensors: Sequence[Tensor], axis: int | None = 0, layout: Layout 
     ...     print(world.run(program))
     [[0, 1, 2, 3], [10, 11, 12, 13]]
     """
-    listed = list(tensors)
-    if any(map(is_traced, listed)):
-        joined: DTensor = traced(cast("Callable[..., DTensor]", np.concatenate), (listed, axis))
-        return joined if layout is None else relayout(joined, layout)
-    return _joined("concatenate", listed, axis, layout)
+    return _joined("concatenate", list(tensors), axis, layout)
 
 
 def stack(tensors: Sequence[Tensor], axis: int = 0, layout: Layout | None = None) -> DTensor:
@@ -107,7 +101,7 @@ def _joined(
     else:
         target = _checked(name, layout, shape)
     if target.num_shards(axis) == 1 and target.mesh is mesh:
-        return _joined_blocks(name, arrays, axis, shape, dtype, target)
+        return _joined_blocks(name, arrays, axis, dtype, target)
     result, start = empty(shape, dtype, target), 0
     for piece in arrays:
         if not isinstance(piece, DTensor):
@@ -119,10 +113,9 @@ def _joined(
     return result
 
 
-def _joined_blocks(
-    name: str, arrays: Sequence[DTensor | Array], axis: int, shape: Shape, dtype: DType, layout: Layout
-) -> DTensor:
+def _joined_blocks(name: str, arrays: Sequence[DTensor | Array], axis: int, dtype: DType, layout: Layout) -> DTensor:
     """Return tensors joined along an axis that is not sharded."""
+    shape = _joined_shape(name, [x.shape for x in arrays], axis)
     blocks: list[Array | None] = []
     for piece in arrays:
         if isinstance(piece, DTensor):

@@ -110,8 +110,8 @@ def regrouped(tensor: DTensor, shape: Shape, wanted: Axes | None = None, name: s
     """
     how = _how(tensor, shape, wanted)
     if how.moves(tensor.layout.axes):
-        started = relaid(tensor, how.start, name)
-        tensor = relaid(_viewed(started, how.before, how.flat), how.after, name)
+        first = relaid(tensor, how.start, name)
+        tensor = relaid(_viewed(first, how.before, how.flat), how.after, name)
     return _viewed(tensor, how.result, shape)
 
 

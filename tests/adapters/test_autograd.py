@@ -384,6 +384,50 @@ def test_everything_else_works_without_autograd():
     assert run.stdout == "No module named 'autograd' (blocked)\n[[2], [2]]\n", run.stderr
 
 
+# -- shapes -----------------------------------------------------------------------------------------------------------
+
+SHAPES = {
+    "reshape": lambda np, t: np.reshape(t, (2, 6)),
+    "ravel": lambda np, t: np.ravel(t),
+    "expand_dims": lambda np, t: np.squeeze(np.expand_dims(t, 0), 0),
+    "moveaxis": lambda np, t: np.moveaxis(t, 0, 1),
+    "swapaxes": lambda np, t: np.swapaxes(t, 0, 1),
+    "roll": lambda np, t: np.roll(t, 1, axis=0),
+}
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_gradients_of_shapes_come_back_in_the_layout_of_the_tensor(autograd, anp, name):
+    def program():
+        mesh = mc.create_mesh([("x", 2)])
+        x, w = random(4, 3), random(12, seed=1)
+
+        def value(t, weights):
+            return anp.sum(anp.reshape(SHAPES[name](anp, t), (12,)) ** 2 * weights)
+
+        expected = autograd.grad(value)(x, w)
+        for specs in (["x", U], [U, "x"], [mc.Cyclic("x", 1), U]):
+            layout = mc.Layout(specs, mesh)
+            weights = mc.distribute(w, mc.Layout(["x"], mesh))
+            found = autograd.grad(value)(mc.distribute(x, layout), weights)
+            assert found.layout == layout
+            np.testing.assert_allclose(found.to_numpy(), expected, rtol=1e-12)
+
+    on(2, program)
+
+
+def test_gradients_of_reshape_with_a_layout(autograd, anp):
+    def program():
+        mesh = mc.create_mesh([("x", 2)])
+        t = mc.distribute(random(4, 3), mc.Layout(["x", U], mesh))
+        columns = mc.Layout([U, "x"], mesh)
+        found = autograd.grad(lambda t: anp.sum(mc.reshape(t, (2, 6), columns) ** 2))(t)
+        assert found.layout == t.layout
+        np.testing.assert_allclose(found.to_numpy(), 2 * random(4, 3))
+
+    on(2, program)
+
+
 # -- the pages --------------------------------------------------------------------------------------------------------
 
 
