@@ -152,7 +152,7 @@ def _assign(tensor: DTensor, items: Items, value: Operand) -> None:
 
 
 def _spread_over(value: Operand, items: Items, shape: Shape) -> Operand:
-    """Return *value* with an axis, in order, for each axis of *tensor*; it has length 1 where the value repeats."""
+    """Return *value* with an axis, in order, for each axis of the tensor; it has length 1 where the value repeats."""
     given = shape_of(value)
     extra = len(given) - len(shape)
     lengths = (1,) * -extra + given[max(extra, 0) :]
@@ -172,22 +172,29 @@ def _spread_over(value: Operand, items: Items, shape: Shape) -> Operand:
         number += 1
     wanted = tuple(1 if axis is None else lengths[axis] for axis in axes)
     if isinstance(value, DTensor):
-        value = _reaxed(value, wanted, [None if axis is None else axis + extra for axis in axes])
+        kept = [None if axis is None or axis + extra < 0 else axis + extra for axis in axes]
+        stays = {axis for axis in kept if axis is not None and shape[axis - extra] == given[axis]}
+        value = _reaxed(value, wanted, kept, stays)
     else:
         value = np.asarray(value).reshape(wanted)
     return np.flip(value, tuple(backward)) if backward else value
 
 
-def _reaxed(value: DTensor, shape: Shape, axes: list[int | None]) -> DTensor:
-    """Return *value* with other axes of length 1, which are not sharded; *axes* says which axis each one is."""
-    specs = tuple(() if n == 1 else names for n, names in zip(value.shape, value.layout.axes, strict=True))
-    whole = relaid(value, specs, SET)
-    found = tuple(() if axis is None or axis < 0 else specs[axis] for axis in axes)
-    layout = Layout([() if n == 1 else names for n, names in zip(shape, found, strict=True)], value.mesh)
+def _reaxed(value: DTensor, shape: Shape, axes: list[int | None], stays: set[int]) -> DTensor:
+    """Return *value* with other axes of length 1.
+
+    Parameters
+    ----------
+    value: a tensor
+    shape: of the result
+    axes: for each axis of the result, which one of *value* it is; None for a new one
+    stays: the axes of *value* that stay sharded; the others have length 1
+    """
+    whole = relaid(value, tuple(names if axis in stays else () for axis, names in enumerate(value.layout.axes)), SET)
+    layout = Layout([() if axis is None else whole.layout.axes[axis] for axis in axes], value.mesh)
     local = whole.local
     if local is not None:
-        lengths = [1 if axis is None or axis < 0 else local.shape[axis] for axis in axes]
-        local = local.reshape(lengths)
+        local = local.reshape([1 if axis is None else local.shape[axis] for axis in axes])
     return DTensor(local, layout, shape, value.dtype)
 
 
