@@ -103,6 +103,7 @@ def _of_levels(function: Callable[..., Any], percent: bool) -> Callable[..., DTe
         axis: Axis = None,
         out: object = None,
         overwrite_input: bool = False,
+        *,
         method: str = "linear",
         keepdims: object = False,
         **options: object,
