@@ -88,7 +88,7 @@ def argsort(
     return _sorted(a, axis, _How("argsort", kind, stable), order)
 
 
-def sort_in_place(
+def sort_blocks(
     a: DTensor, axis: int = -1, kind: str | None = None, order: object = None, *, stable: bool | None = None
 ) -> None:
     """Sort the blocks of *a* as `sort` does. Collective over the mesh if *axis* is sharded.
@@ -184,7 +184,7 @@ def _refused(name: str) -> Callable[..., NoReturn]:
 FUNCTIONS: dict[Callable[..., object], Callable[..., object]] = {
     np.sort: sort,
     np.argsort: argsort,
-    np.ndarray.sort: sort_in_place,
+    np.ndarray.sort: sort_blocks,
     np.partition: _refused("partition"),
     np.argpartition: _refused("argpartition"),
 }

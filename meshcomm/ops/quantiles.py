@@ -19,7 +19,7 @@ from meshcomm.arrays.dtensor import DTensor
 from meshcomm.layouts.layout import Axes, Layout
 from meshcomm.ops.elementwise import agree_on_plain, elementwise, relaid
 from meshcomm.ops.reductions import sum
-from meshcomm.ops.rules import as_tensor, sharding
+from meshcomm.ops.rules import as_tensor, sharding, without
 from meshcomm.ops.samplesort import in_order, picked
 from meshcomm.ops.whole import is_one_line, of_whole_blocks
 
@@ -103,6 +103,7 @@ def _of_levels(function: Callable[..., Any], percent: bool) -> Callable[..., DTe
         axis: Axis = None,
         out: object = None,
         overwrite_input: bool = False,
+        *,
         method: str = "linear",
         keepdims: object = False,
         **options: object,
@@ -152,7 +153,13 @@ def _computed(statistic: _Statistic, a: object, axis: Axis, keepdims: bool) -> D
         where = None if axis is None else axes
 
         def of(block: Array) -> Array:
-            return np.asarray(statistic.of(block, axis=where, keepdims=keepdims), result.dtype, order="C")
+            lengths = [block.shape[number] for number in range(tensor.ndim) if number not in axes]
+            leading = len(result.shape) - (tensor.ndim if keepdims else len(lengths))
+            shape = result.shape[:leading] + _kept(block.shape, axes, keepdims)
+            if 0 in lengths:  # NumPy fails for some empty blocks
+                return np.empty(shape, result.dtype)
+            found = np.asarray(statistic.of(block, axis=where, keepdims=keepdims), result.dtype)
+            return np.array(np.broadcast_to(found, shape), order="C")  # it may forget the levels of nothing
 
         local, whole = of_whole_blocks(tensor, axes, name, of)
         made = DTensor(local, Layout(result.axes(whole.axes), tensor.mesh), result.shape, result.dtype)
@@ -167,13 +174,19 @@ def _described(statistic: _Statistic, tensor: DTensor, axis: Axis, axes: tuple[i
     if any(tensor.shape[number] == 0 for number in axes):
         statistic.of(np.empty(tensor.shape, tensor.dtype), axis=where)
     leading = probe.ndim - tensor.ndim
-    kept = [number for number in range(tensor.ndim) if keepdims or number not in axes]
-    lengths = tuple(1 if number in axes else tensor.shape[number] for number in kept)
 
     def sharded(found: Axes) -> Axes:
+        kept = [number for number in range(tensor.ndim) if keepdims or number not in axes]
         return ((),) * leading + tuple(() if number in axes else found[number] for number in kept)
 
-    return _Result((*probe.shape[:leading], *lengths), probe.dtype, sharded)
+    return _Result(probe.shape[:leading] + _kept(tensor.shape, axes, keepdims), probe.dtype, sharded)
+
+
+def _kept(shape: Shape, axes: tuple[int, ...], keepdims: bool) -> Shape:
+    """Return what is left of *shape* if *axes* are reduced."""
+    if keepdims:
+        return tuple(1 if number in axes else length for number, length in enumerate(shape))
+    return without(shape, axes)
 
 
 # -- of elements in order ---------------------------------------------------------------------------------------------
