@@ -19,7 +19,7 @@ from meshcomm._types import Axis
 from meshcomm.arrays.create import ones_like, zeros_like
 from meshcomm.arrays.dtensor import DTensor, unwrapped
 from meshcomm.errors import ShapeError
-from meshcomm.ops import comparisons, indexing, locating, norms, scans, statistics
+from meshcomm.ops import averages, comparisons, indexing, locating, norms, scans, statistics
 from meshcomm.ops.elementwise import elementwise, store, where
 from meshcomm.ops.linalg import matmul, transpose
 from meshcomm.ops.reductions import max, mean, min, sum
@@ -133,6 +133,7 @@ _FUNCTIONS: dict[Function, Function] = {
     np.iscomplexobj: lambda t: t.dtype.kind == "c",
     np.result_type: lambda *operands: np.result_type(*map(_dtype_of, operands)),
     **statistics.FUNCTIONS,
+    **averages.FUNCTIONS,
     **locating.FUNCTIONS,
     **scans.FUNCTIONS,
     **norms.FUNCTIONS,
