@@ -475,6 +475,10 @@ def test_axes_and_elements_that_are_not_there():
                 with pytest.raises(ShapeError, match=r"of shape \(0, 2\) has no elements"):
                     getattr(np, name)(none, axis=axis)
             assert getattr(np, name)(none, axis=1).shape == (0,)
+        nothing = in_rows(np.zeros((0, 0)))
+        for name in EMPTY:  # NumPy refuses these too, although the result has no elements
+            with pytest.raises(ShapeError, match=r"of shape \(0, 0\) has no elements"):
+                getattr(np, name)(nothing, axis=1)
         for ord in (-inf,):
             with pytest.raises(ShapeError, match="has no elements"):
                 np.linalg.norm(none, ord, axis=0)
