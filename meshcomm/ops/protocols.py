@@ -20,6 +20,7 @@ from meshcomm.arrays.create import ones_like, zeros_like
 from meshcomm.arrays.dtensor import DTensor, unwrapped
 from meshcomm.errors import ShapeError
 from meshcomm.ops import (
+    averages,
     comparisons,
     histogram,
     indexing,
@@ -152,6 +153,7 @@ _FUNCTIONS: dict[Function, Function] = {
 """NumPy's functions that are defined for tensors."""
 
 for _module in (
+    averages,
     comparisons,
     histogram,
     indexing,

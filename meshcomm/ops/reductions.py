@@ -168,12 +168,12 @@ def axis_of(axes: tuple[int, ...], ndim: int) -> tuple[int, ...] | None:
 
 
 def refuse_empty(name: str, tensor: DTensor, axis: Axis) -> None:
-    """Raise ``ShapeError`` if the result of a reduction over *axis* has elements, but there are none to reduce.
+    """Raise ``ShapeError`` if a tensor has no elements along *axis*, as NumPy does even if the result has none either.
 
     *name* is the reduction.
     """
     shape = tensor.shape
-    if 0 in shape and 0 not in without(shape, normalised_axes(axis, tensor.ndim)):
+    if 0 in [shape[a] for a in normalised_axes(axis, tensor.ndim)]:
         raise ShapeError(f"the {name} over axis {axis} of shape {shape} has no elements, so there is none")
 
 

@@ -246,6 +246,50 @@ def test_differences_are_cut_as_the_tensor():
     on(3, program)
 
 
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("seed", SEEDS)
+def test_averages(seed):
+    def program(random, mesh):
+        for number in range(8):
+            dtype = DTYPES[(seed + number) % len(DTYPES)]
+            whole = values(random, shape_of(random, least=1), dtype)
+            tensor = tensor_of(random, mesh, whole)
+            weights = np.abs(values(random, whole.shape, "f8")) + 1
+            keepdims, rtol = random.random() < 0.5, 2e-2 if dtype == "f2" else 1e-4
+            for axis in axes_of(random, whole.ndim):
+                expected = np.average(whole, axis, weights, keepdims=keepdims)
+                for given in (weights, tensor_of(random, mesh, weights)):
+                    check(
+                        np.average(tensor, axis, given, keepdims=keepdims), expected, 2e-2 if dtype == "f2" else 1e-4
+                    )
+            if whole.ndim:
+                axis = random.randrange(-whole.ndim, whole.ndim)
+                line = np.arange(1, whole.shape[axis] + 1)
+                expected = np.average(whole, axis, line)
+                for given in (line, line.tolist(), tensor_of(random, mesh, line)):
+                    check(np.average(tensor, axis, given), expected, rtol)
+            compared("average", tensor, whole)
+
+    on_a_mesh(seed, program)
+
+
+def test_weights_that_are_wrong():
+    def program():
+        t = in_rows(np.ones((3, 2)))
+        for weights, axis, error, text in [
+            ([1, 2], None, TypeError, r"weights of shape \(2,\) for a tensor of shape \(3, 2\) are for one axis:"),
+            ([1, 2], 0, ShapeError, r"2 weights for axis 0 of shape \(3, 2\)"),
+            ([1, -1], 1, ZeroDivisionError, "weights add up to zero"),
+            (np.array([[1, 1], [1, -1], [1, 1]]), 1, ZeroDivisionError, "weights add up to zero"),
+        ]:
+            with pytest.raises(error, match=text):
+                np.average(t, axis, weights)
+        with pytest.raises(TypeError, match=r"numpy.average: returned= is not supported"):
+            np.average(t, returned=True)
+
+    on(3, program)
+
+
 # -- what devices agree on --------------------------------------------------------------------------------------------
 
 
@@ -431,6 +475,10 @@ def test_axes_and_elements_that_are_not_there():
                 with pytest.raises(ShapeError, match=r"of shape \(0, 2\) has no elements"):
                     getattr(np, name)(none, axis=axis)
             assert getattr(np, name)(none, axis=1).shape == (0,)
+        nothing = in_rows(np.zeros((0, 0)))
+        for name in EMPTY:  # NumPy refuses these too, although the result has no elements
+            with pytest.raises(ShapeError, match=r"of shape \(0, 0\) has no elements"):
+                getattr(np, name)(nothing, axis=1)
         for ord in (-inf,):
             with pytest.raises(ShapeError, match="has no elements"):
                 np.linalg.norm(none, ord, axis=0)
