@@ -17,9 +17,9 @@ from numpy.typing import DTypeLike
 from meshcomm import _hooks
 from meshcomm._tracing import Value, is_traced, untraced
 from meshcomm._types import Axis
-from meshcomm.arrays.create import ones_like, zeros_like
 from meshcomm.arrays.dtensor import DTensor, unwrapped
 from meshcomm.errors import ShapeError
+from meshcomm.ops import creation
 from meshcomm.ops.elementwise import elementwise, store, where
 from meshcomm.ops.linalg import matmul, transpose
 from meshcomm.ops.reductions import max, mean, min, sum
@@ -135,12 +135,11 @@ _FUNCTIONS: dict[Function, Function] = {
     np.real: _map(np.real),
     np.imag: _map(np.imag),
     np.copy: lambda t: t.copy(),
-    np.zeros_like: zeros_like,
-    np.ones_like: ones_like,
     np.shape: lambda t: t.shape,
     np.ndim: lambda t: t.ndim,
     np.size: lambda t: t.size,
     np.iscomplexobj: lambda t: t.dtype.kind == "c",
     np.result_type: lambda *operands: np.result_type(*map(_dtype_of, operands)),
+    **creation.FUNCTIONS,
 }
 """NumPy's functions that are defined for tensors."""

@@ -9,6 +9,7 @@ COLLECTIVE = [
     "DTensor.mean",
     "DTensor.min",
     "DTensor.sum",
+    "DTensor.to_device",
     "DTensor.to_numpy",
     "LayoutMap.distribute",
     "Mesh.close",
