@@ -115,7 +115,7 @@ class DTensor(NumpyMethods, StandardMethods, NDArrayOperatorsMixin):
 
     def __index__(self) -> int:
         if self.ndim or self.dtype.kind not in "iu":
-            raise TypeError(f"only an integer without axes is an index, not a tensor of {self.shape} {self.dtype}")
+            raise TypeError(f"only an integer tensor without axes is an index, not one of {self.shape} {self.dtype}")
         return int(self.item())
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: object, **kwargs: object) -> Any:

@@ -3,8 +3,9 @@
 Each calls the function of NumPy, which comes back by NumPy's protocol: see :mod:`meshcomm.ops.protocols`.
 """
 
+import operator
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -25,6 +26,24 @@ class NumpyMethods:
         """Return what *function*, one of NumPy, makes of this tensor."""
         made: DTensor = _hooks.call("numpy", function, None, (self, *args), kwargs)
         return made
+
+    def __getitem__(self, index: object) -> "DTensor":
+        return self._made_by(operator.getitem, index)
+
+    def __setitem__(self, index: object, value: object) -> None:
+        self._made_by(operator.setitem, index, value)
+
+    def __len__(self) -> int:
+        shape: tuple[int, ...] = self.shape  # type: ignore[attr-defined]
+        if not shape:
+            raise TypeError("a tensor without axes has no length")
+        return shape[0]
+
+    def __iter__(self) -> NoReturn:
+        raise TypeError(
+            "a DTensor is not iterated over, element by element: use functions of whole tensors; t[i] for one index; "
+            "t.local for the block of this rank; or t.to_numpy() for the global array (Collective)"
+        )
 
     @property
     def T(self) -> "DTensor":  # noqa: N802 - NumPy's name

@@ -19,7 +19,7 @@ from meshcomm._tracing import Value, is_traced, untraced
 from meshcomm._types import Axis
 from meshcomm.arrays.dtensor import DTensor, unwrapped
 from meshcomm.errors import ShapeError
-from meshcomm.ops import creation
+from meshcomm.ops import creation, indexing
 from meshcomm.ops.elementwise import elementwise, store, where
 from meshcomm.ops.linalg import matmul, transpose
 from meshcomm.ops.reductions import max, mean, min, sum
@@ -141,5 +141,6 @@ _FUNCTIONS: dict[Function, Function] = {
     np.iscomplexobj: lambda t: t.dtype.kind == "c",
     np.result_type: lambda *operands: np.result_type(*map(_dtype_of, operands)),
     **creation.FUNCTIONS,
+    **indexing.FUNCTIONS,
 }
 """NumPy's functions that are defined for tensors."""

@@ -1,0 +1,259 @@
+"""Slices of sharded arrays: which layout keeps every element on the device that has it.
+
+An index of NumPy takes a stretch of each axis, or one index of it. A stretch of consecutive blocks gives consecutive
+blocks, so the result has `Cuts`. One index of a sharded axis leaves its elements to the devices of one block: the mesh
+dimensions of that axis then cut another axis, where all other devices get nothing.
+
+            device 0    device 1    device 2
+    t       0 1 2 3     4 5 6       7 8 9
+    t[2:8]      0 1     2 3 4       5            Cuts (0, 2, 5, 6)
+"""
+
+import operator
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+from meshcomm._arguments import quote
+from meshcomm._types import Indices, Names, Shape
+from meshcomm.layouts.cyclic import AnyCut, CyclicCut
+from meshcomm.layouts.layout import Axes, Layout
+from meshcomm.layouts.partition import Consecutive
+from meshcomm.layouts.specs import Cuts, Cyclic
+
+
+class Stretch(NamedTuple):
+    """The elements start, start + step, ... of an axis, *length* of them."""
+
+    start: int
+    length: int
+    step: int = 1
+
+
+Item: TypeAlias = int | Stretch | None
+"""One index of an axis, which drops it; a stretch of it; or a new axis of length 1."""
+
+Items: TypeAlias = tuple[Item, ...]
+"""An index: an item for each axis in order, and new axes between them."""
+
+
+class Slice(NamedTuple):
+    """A slice that keeps every element on its device.
+
+    Parameters
+    ----------
+    layout, shape: of the result
+    block: for each axis of a block, which elements of it are in the result
+    lengths: the shape of the block of the result
+    """
+
+    layout: Layout
+    shape: Shape
+    block: tuple[slice, ...]
+    lengths: Shape
+
+
+def parsed(index: object, shape: Shape) -> Items:
+    """Return an *index* of an array of *shape*; ``IndexError`` for what is no basic index, or out of bounds.
+
+    >>> parsed((Ellipsis, -1, None), (4, 5, 6))
+    (Stretch(start=0, length=4, step=1), Stretch(start=0, length=5, step=1), 5, None)
+    """
+    given: tuple[Any, ...] = index if isinstance(index, tuple) else (index,)
+    taken = sum(1 for each in given if each is not None and each is not Ellipsis)
+    ellipses = sum(1 for each in given if each is Ellipsis)
+    if taken > len(shape):
+        raise IndexError(f"too many indices: {quote(index)} has {taken} for the {len(shape)} axes of shape {shape}")
+    if ellipses > 1:
+        raise IndexError(f"index {quote(index)} has {ellipses} ellipses (...); one at most")
+    rest: tuple[Any, ...] = (slice(None),) * (len(shape) - taken)
+    if ellipses:
+        at = next(number for number, each in enumerate(given) if each is Ellipsis)
+        full = (*given[:at], *rest, *given[at + 1 :])
+    else:
+        full = (*given, *rest)
+    items: list[Item] = []
+    axis = 0
+    for each in full:
+        items.append(None if each is None else _item(each, axis, shape[axis]))
+        axis += each is not None
+    return tuple(items)
+
+
+def _item(index: object, axis: int, length: int) -> Item:
+    if isinstance(index, slice):
+        try:
+            start, stop, step = index.indices(length)
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"axis {axis}: {quote(index)}: {error}") from None
+        return Stretch(start, len(range(start, stop, step)), step)
+    if isinstance(index, bool | np.bool_):
+        raise IndexError(f"axis {axis}: index {index} is a bool; a mask is a tensor or an array of bool, with axes")
+    try:
+        number = operator.index(index)  # type: ignore[arg-type]
+    except TypeError:
+        raise IndexError(
+            f"axis {axis}: index {quote(index)} is a {type(index).__name__}; an index has integers, slices, ... and "
+            "None, or is one mask. numpy.take(t, indices, axis) takes a list of indices"
+        ) from None
+    if not -length <= number < length:
+        raise IndexError(f"axis {axis}: index {quote(number)} is out of bounds for {length} elements")
+    return number % length
+
+
+def result_shape(items: Items) -> Shape:
+    """Return the shape that an index gives."""
+    return tuple(1 if item is None else item.length for item in items if not isinstance(item, int))
+
+
+def kept_slice(layout: Layout, shape: Shape, items: Items, device: int | None) -> Slice | None:
+    """Return the slice that *items* take of an array of *shape* in *layout*, on *device*; None if elements must move.
+
+    They must, if a step is negative along a sharded axis; if a stretch of blocks dealt round neither begins with a
+    block nor lies within one, or has a step; and if an index drops a sharded axis, and no axis can be cut instead.
+
+    Parameters
+    ----------
+    layout, shape: of the array
+    items: the index
+    device: whose block is asked about; None for a rank outside of the mesh
+    """
+    return _kept_slice(layout, id(layout.mesh), shape, items, device)
+
+
+@lru_cache(maxsize=1024)
+def _kept_slice(layout: Layout, mesh: int, shape: Shape, items: Items, device: int | None) -> Slice | None:
+    """Return `kept_slice`. Layouts on equal meshes are equal, but the result has to be on this very *mesh*."""
+    numbers = (0,) * layout.ndim if device is None else layout.block_numbers(device)
+    specs: list[Names] = []
+    lengths: list[int] = []
+    counts: list[int] = []
+    dropped: list[tuple[Names, int, int]] = []  # mesh dimensions, the block that has the index, and of how many
+    block: list[slice] = []
+    axis = 0
+    for item in items:
+        if item is None:
+            specs.append(())
+            lengths.append(1)
+            counts.append(1)
+            continue
+        names, cut, number = layout.axes[axis], layout.cut(axis, shape[axis]), numbers[axis]
+        found = _kept(names, cut, number, Stretch(item, 1) if isinstance(item, int) else item)
+        if found is None:
+            return None
+        if isinstance(item, int):
+            if cut.blocks > 1:
+                dropped.append((names, _block_of(cut, item), cut.blocks))
+        else:
+            specs.append(found.names)
+            lengths.append(item.length)
+            counts.append(found.length)
+        block.append(found.taken)
+        axis += 1
+    found_axes = _folded(specs, lengths, dropped, layout)
+    if found_axes is None:
+        return None
+    result = Layout(found_axes, layout.mesh)
+    of_result = tuple(counts) if device is None else result.block_shape(tuple(lengths), device)
+    return Slice(result, tuple(lengths), tuple(block), of_result)
+
+
+class _Kept(NamedTuple):
+    names: Names
+    taken: slice  # of the block
+    length: int
+
+
+def _kept(names: Names, cut: AnyCut, number: int, stretch: Stretch) -> _Kept | None:
+    """Return how a *stretch* of one axis is cut, and what it takes of block *number*."""
+    start, count, step = stretch
+    if cut.blocks == 1:
+        return _Kept(names, _as_slice(start, count, step), count)
+    if step < 0 and count > 1:
+        return None
+    step = max(step, 1)
+    if isinstance(cut, Consecutive):
+        starts = cut.starts(np.arange(cut.blocks + 1, dtype=np.intp))
+        boundaries = np.clip(-((start - starts) // step), 0, count)
+        return _consecutive(names, boundaries, number, start - int(starts[number]), step)
+    return _kept_of_cyclic(names, cut, number, Stretch(start, count, step))
+
+
+def _consecutive(names: Names, boundaries: Indices, number: int, offset: int, step: int) -> _Kept:
+    first, last = int(boundaries[number]), int(boundaries[number + 1])
+    taken = _as_slice(offset + first * step, last - first, step)
+    return _Kept(Cuts(tuple(names), boundaries.tolist()), taken, last - first)
+
+
+def _kept_of_cyclic(names: Names, cut: CyclicCut, number: int, stretch: Stretch) -> _Kept | None:
+    start, count, step = stretch
+    assert isinstance(names, Cyclic)
+    one = np.array([number], dtype=np.intp)
+    first = start // cut.block
+    if count == 0 or (start + (count - 1) * step) // cut.block == first:  # all in one block
+        owner = int(cut.owners(np.array([first], dtype=np.intp))[0])
+        boundaries = np.where(np.arange(cut.blocks + 1, dtype=np.intp) > owner, count, 0)
+        before = int(cut.before(one, start)[0])
+        return _consecutive(names, boundaries, number, before, step)
+    if step > 1 or start % cut.block:
+        return None
+    begin, end = int(cut.before(one, start)[0]), int(cut.before(one, start + count)[0])
+    spec = Cyclic(tuple(names), cut.block, (cut.offset + first) % cut.blocks)
+    return _Kept(spec, slice(begin, end), end - begin)
+
+
+def _as_slice(start: int, count: int, step: int) -> slice:
+    """Return the slice of *count* elements from *start* on.
+
+    >>> np.arange(5)[_as_slice(3, 4, -1)].tolist()
+    [3, 2, 1, 0]
+    """
+    if count == 0:
+        return slice(0, 0)
+    stop = start + count * step
+    return slice(start, stop if stop >= 0 else None, step)
+
+
+def _block_of(cut: AnyCut, index: int) -> int:
+    if isinstance(cut, CyclicCut):
+        return int(cut.owners(np.array([index // cut.block], dtype=np.intp))[0])
+    return cut.block_of(index)
+
+
+def _folded(
+    specs: Sequence[Names], lengths: Sequence[int], dropped: Sequence[tuple[Names, int, int]], layout: Layout
+) -> Axes | None:
+    """Return *specs* in which one axis is cut by the mesh dimensions of *dropped* axes, too.
+
+    An axis that is not sharded is taken, if there is one; else one that is cut into consecutive blocks; else None.
+    """
+    if not dropped:
+        return tuple(specs)
+    blocks = [layout_blocks(layout, names) for names in specs]
+    whole = [axis for axis, count in enumerate(blocks) if count == 1]
+    cut = [axis for axis, names in enumerate(specs) if not isinstance(names, Cyclic)]
+    if not whole and not cut:
+        return None
+    axis = max(whole, key=lambda a: lengths[a]) if whole else cut[0]
+    names: Names = tuple(specs[axis])
+    own = Layout([specs[axis]], layout.mesh).cut(0, lengths[axis])
+    assert isinstance(own, Consecutive)
+    boundaries = own.starts(np.arange(own.blocks + 1, dtype=np.intp))
+    for others, number, count in dropped:
+        names = (*others, *names)
+        lacking = [0] * (number * (len(boundaries) - 1))
+        filled = [lengths[axis]] * ((count - 1 - number) * (len(boundaries) - 1))
+        boundaries = np.array([*lacking, *boundaries, *filled], dtype=np.intp)
+    found = list(specs)
+    found[axis] = Cuts(names, boundaries.tolist())
+    return tuple(found)
+
+
+def layout_blocks(layout: Layout, names: Names) -> int:
+    """Return how many blocks these mesh dimensions of *layout* give an axis."""
+    blocks = 1
+    for name in names:
+        blocks *= layout.mesh.dim_size(name)
+    return blocks

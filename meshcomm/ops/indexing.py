@@ -1,0 +1,296 @@
+"""Indexing: ``t[index]``, ``t[index] = value``, and masks.
+
+:mod:`meshcomm.layouts.slicing` says where a slice keeps its elements. Then it is Local, and its block is a view of the
+block of the tensor. An assignment relays the value to the layout of that slice, and copies it there.
+"""
+
+import operator
+from collections.abc import Callable
+from itertools import chain
+from typing import Any
+
+import numpy as np
+
+from meshcomm._arguments import as_array
+from meshcomm._types import Array, Shape
+from meshcomm.arrays.create import from_local
+from meshcomm.arrays.cutting import cut_out
+from meshcomm.arrays.dtensor import DTensor, unwrapped
+from meshcomm.arrays.relayout import relayout
+from meshcomm.errors import DTypeError, ShapeError
+from meshcomm.layouts.cyclic import CyclicCut
+from meshcomm.layouts.layout import Axes, Layout
+from meshcomm.layouts.slicing import Item, Items, Stretch, kept_slice, parsed, result_shape
+from meshcomm.layouts.specs import Cyclic
+from meshcomm.memory.copies import opaque
+from meshcomm.ops.elementwise import agree_on_plain, relaid
+from meshcomm.ops.rules import Operand, aligned_axes, is_operand, shape_of
+from meshcomm.ranks.calls import collective
+
+GET, SET = "t[index]", "t[index] = value"
+
+
+def getitem(tensor: DTensor, index: object) -> DTensor:
+    """Return ``tensor[index]``. Collective over the mesh if elements have to move; masks are Collective."""
+    mask = _mask_in(index)
+    if mask is not None:
+        return _compressed(tensor, mask)
+    return _taken(tensor, parsed(index, tensor.shape))
+
+
+def _taken(tensor: DTensor, items: Items) -> DTensor:
+    kept = kept_slice(tensor.layout, tensor.shape, items, tensor.mesh.rank)
+    if kept is None:
+        return _moved(tensor, items)
+    if tensor.local is None:
+        return DTensor(None, kept.layout, kept.shape, tensor.dtype)
+    taken: tuple[Any, ...] = (..., *kept.block)
+    local = tensor.local[taken].reshape(kept.lengths)  # a view: only axes of length 1 come and go
+    return DTensor(local, kept.layout, kept.shape, tensor.dtype)
+
+
+# -- slices whose elements move ---------------------------------------------------------------------------------------
+
+
+def _moved(tensor: DTensor, items: Items) -> DTensor:
+    """Return a slice whose elements have to move. Collective over the mesh."""
+    backward = [axis for axis, item in enumerate(_of_result(items)) if item is not None and item.step < 0]
+    if backward:
+        return np.flip(_taken(tensor, tuple(map(_forward, items))), tuple(backward))  # type: ignore[return-value]
+    of_axes = [item for item in items if item is not None]
+    first, then = list[Item](), list[Item]()
+    axes = list(tensor.layout.axes)
+    for axis, item in enumerate(of_axes):
+        cut, n = tensor.layout.cut(axis, tensor.shape[axis]), tensor.shape[axis]
+        if isinstance(item, int):
+            first.append(Stretch(item, 1))
+            then.append(0)
+            axes[axis] = ()  # every device along these mesh dimensions gets the elements
+        elif isinstance(cut, CyclicCut):
+            begin, end = _aligned_stretch(cut, item)
+            first.append(Stretch(begin, end - begin))
+            then.append(Stretch(item.start - begin, item.length, item.step))
+            axes[axis] = tuple(axes[axis])
+        else:
+            first.append(Stretch(0, n))
+            then.append(item)
+    some = relaid(_taken(tensor, tuple(first)), tuple(axes), GET)
+    rest = iter(then)
+    return _taken(some, tuple(None if item is None else next(rest) for item in items))
+
+
+def _of_result(items: Items) -> list[Stretch | None]:
+    return [item for item in items if not isinstance(item, int)]
+
+
+def _forward(item: Item) -> Item:
+    """Return the stretch of the same elements with a positive step."""
+    if not isinstance(item, Stretch) or item.step > 0:
+        return item
+    if not item.length:
+        return Stretch(0, 0)
+    return Stretch(item.start + (item.length - 1) * item.step, item.length, -item.step)
+
+
+def _aligned_stretch(cut: CyclicCut, item: Stretch) -> tuple[int, int]:
+    """Return the ends of a stretch with all elements of *item* that begins with a block dealt round."""
+    end = item.start + (item.length - 1) * item.step + 1 if item.length else item.start
+    return item.start // cut.block * cut.block, end
+
+
+# -- assignment -------------------------------------------------------------------------------------------------------
+
+
+def setitem(tensor: DTensor, index: object, value: object) -> None:
+    """Run ``tensor[index] = value``. Collective over the mesh, unless *value* is a number."""
+    given = unwrapped(value)
+    if not is_operand(given):
+        raise TypeError(f"{SET}: a {type(given).__name__} is no number, array or tensor")
+    _check_kind(tensor, given)
+    (operand,) = agree_on_plain(SET, [given], tensor.mesh)
+    mask = _mask_in(index)
+    if mask is not None:
+        _assign_where(tensor, mask, operand)
+    else:
+        _assign(tensor, parsed(index, tensor.shape), operand)
+
+
+def _check_kind(tensor: DTensor, value: object) -> None:
+    """Raise NumPy's error for a number that the tensor cannot hold, on all ranks, also those without an element."""
+    if isinstance(value, DTensor):
+        if value.dtype.kind in "SUV" and value.dtype != tensor.dtype:
+            raise DTypeError(f"{SET}: a tensor of {value.dtype} does not convert to {tensor.dtype}")
+    elif np.ndim(value) == 0:  # type: ignore[arg-type]
+        np.empty(1, tensor.dtype)[...] = value
+    else:
+        as_array(value)
+
+
+def _assign(tensor: DTensor, items: Items, value: Operand) -> None:
+    """Copy *value* to the slice. The slice is taken with positive steps, and keeps the axes that an index drops."""
+    shape = result_shape(items)
+    region = tuple(_forward(Stretch(item, 1) if isinstance(item, int) else item) for item in items if item is not None)
+    if isinstance(value, DTensor) or shape_of(value):
+        value = _spread_over(value, items, shape)
+    kept = kept_slice(tensor.layout, tensor.shape, region, tensor.mesh.rank)
+    if kept is not None:
+        _copy_to(_taken(tensor, region), value)
+        return
+    # Blocks dealt round, from within a block on: a stretch that begins with a block is taken to a usual cut and back.
+    outer, inner = [], []
+    for axis, item in enumerate(region):
+        assert isinstance(item, Stretch)
+        cut = tensor.layout.cut(axis, tensor.shape[axis])
+        begin, end = _aligned_stretch(cut, item) if isinstance(cut, CyclicCut) else (0, tensor.shape[axis])
+        outer.append(Stretch(begin, end - begin))
+        inner.append(Stretch(item.start - begin, item.length, item.step))
+    around = _taken(tensor, tuple(outer))
+    usual = relaid(around, tuple(tuple(names) for names in around.layout.axes), SET)
+    _copy_to(_taken(usual, tuple(inner)), value)
+    _copy_to(around, usual)
+
+
+def _spread_over(value: Operand, items: Items, shape: Shape) -> Operand:
+    """Return *value* with an axis, in order, for each axis of *tensor*; it has length 1 where the value repeats."""
+    given = shape_of(value)
+    extra = len(given) - len(shape)
+    lengths = (1,) * -extra + given[max(extra, 0) :]
+    fits = all(n in (1, m) for n, m in zip(lengths, shape, strict=True))
+    if not fits or any(n != 1 for n in given[: max(extra, 0)]):
+        raise ShapeError(f"{SET}: a value of shape {given} does not broadcast to the shape {shape} of the slice")
+    axes: list[int | None] = []  # for each axis of the tensor, which of the lengths it has; None: one that is dropped
+    number, backward = 0, []
+    for item in items:
+        if isinstance(item, int):
+            axes.append(None)
+            continue
+        if item is not None:
+            axes.append(number)
+            if item.step < 0 and lengths[number] > 1:
+                backward.append(len(axes) - 1)
+        number += 1
+    wanted = tuple(1 if axis is None else lengths[axis] for axis in axes)
+    if isinstance(value, DTensor):
+        value = _reaxed(value, wanted, [None if axis is None else axis + extra for axis in axes])
+    else:
+        value = np.asarray(value).reshape(wanted)
+    return np.flip(value, tuple(backward)) if backward else value
+
+
+def _reaxed(value: DTensor, shape: Shape, axes: list[int | None]) -> DTensor:
+    """Return *value* with other axes of length 1, which are not sharded; *axes* says which axis each one is."""
+    specs = tuple(() if n == 1 else names for n, names in zip(value.shape, value.layout.axes, strict=True))
+    whole = relaid(value, specs, SET)
+    found = tuple(() if axis is None or axis < 0 else specs[axis] for axis in axes)
+    layout = Layout([() if n == 1 else names for n, names in zip(shape, found, strict=True)], value.mesh)
+    local = whole.local
+    if local is not None:
+        lengths = [1 if axis is None or axis < 0 else local.shape[axis] for axis in axes]
+        local = local.reshape(lengths)
+    return DTensor(local, layout, shape, value.dtype)
+
+
+def _copy_to(region: DTensor, value: Operand) -> None:
+    """Copy *value*, a number, or a tensor or array with as many axes as *region*, to the block of *region*."""
+    found: Operand | None = value
+    if isinstance(value, DTensor):
+        found = _laid_out(value, aligned_axes(value.shape, region.shape, region.layout), region).local
+    elif isinstance(value, np.ndarray) and value.ndim > 0 and region.mesh.rank is not None:
+        axes = aligned_axes(value.shape, region.shape, region.layout)
+        found = cut_out(value, Layout(axes, region.mesh).block_box(value.shape, region.mesh.rank))
+    if region.local is not None:
+        _copy(region.local, found)
+
+
+def _laid_out(value: DTensor, axes: Axes, region: DTensor) -> DTensor:
+    if value.mesh is region.mesh:
+        return relaid(value, axes, SET)
+    with collective(SET, value.mesh, region.mesh):
+        return relayout(value, Layout(axes, region.mesh))
+
+
+def _copy(block: Array, value: Operand | None) -> None:
+    if isinstance(value, np.ndarray) and value.dtype == block.dtype:
+        np.copyto(opaque(block), opaque(value))
+    else:
+        block[...] = value
+
+
+# -- masks ------------------------------------------------------------------------------------------------------------
+
+
+def _mask_in(index: object) -> DTensor | Array | None:
+    """Return the mask that *index* is, if it is one."""
+    if isinstance(index, tuple) and len(index) == 1:
+        index = index[0]
+    index = unwrapped(index)
+    if isinstance(index, list) and index:
+        index = as_array(index)
+    if isinstance(index, DTensor | np.ndarray) and index.ndim > 0 and index.dtype == bool:
+        return index
+    return None
+
+
+def _compressed(tensor: DTensor, mask: DTensor | Array) -> DTensor:
+    """Return the elements where *mask* is true, on one axis with `Cuts`. Collective over the mesh."""
+    rows, chosen = _in_rows(tensor, mask)
+    return _picked(rows, chosen, mask.ndim)
+
+
+def _picked(rows: DTensor, chosen: Array | None, ndim: int) -> DTensor:
+    if rows.local is None or chosen is None:
+        raise ShapeError("t[mask]: a rank outside of the mesh cannot know how many elements are chosen")
+    axes = (tuple(rows.layout.axes[0]), *rows.layout.axes[ndim:])
+    specs = Layout([tuple(names) for names in axes], rows.mesh).sharding_specs
+    with collective(GET, rows.mesh):
+        return from_local(np.ascontiguousarray(rows.local[chosen]), "cuts", mesh=rows.mesh, sharding_specs=specs)
+
+
+def _in_rows(tensor: DTensor, mask: DTensor | Array) -> tuple[DTensor, Array | None]:
+    """Return *tensor*, with blocks in the order of the array, and the block of its mask. Collective over the mesh.
+
+    The axes of the mask are sharded along the first one only, and no axis is dealt round.
+    """
+    if mask.shape != tensor.shape[: mask.ndim]:
+        raise IndexError(
+            f"a mask of shape {mask.shape} for a tensor of shape {tensor.shape}: the shape of a mask is that of the "
+            "tensor, or of its first axes"
+        )
+    blocks = tensor.layout.shape
+    axes = [tuple(names) if isinstance(names, Cyclic) else names for names in tensor.layout.axes]
+    if any(count > 1 for count in blocks[1 : mask.ndim]):
+        axes[: mask.ndim] = [tuple(chain.from_iterable(axes[: mask.ndim])), *((),) * (mask.ndim - 1)]
+    rows = relaid(tensor, tuple(axes), GET)
+    return rows, _block_of_mask(mask, rows)
+
+
+def _block_of_mask(mask: DTensor | Array, tensor: DTensor) -> Array | None:
+    """Return the mask of the block of *tensor*. Collective over the mesh if *mask* has to move, or is an array."""
+    layout = Layout(tensor.layout.axes[: mask.ndim], tensor.mesh)
+    if isinstance(mask, DTensor):
+        return _laid_out(mask, layout.axes, tensor).local
+    (agreed,) = agree_on_plain(GET, [mask], tensor.mesh)
+    device = tensor.mesh.rank
+    return None if device is None else cut_out(np.asarray(agreed), layout.block_box(mask.shape, device))
+
+
+def _assign_where(tensor: DTensor, mask: DTensor | Array, value: Operand) -> None:
+    """Run ``tensor[mask] = value``. Collective over the mesh if *mask* has to move, or *value* has axes."""
+    if not isinstance(value, DTensor) and not shape_of(value):
+        if mask.shape != tensor.shape[: mask.ndim]:
+            _in_rows(tensor, mask)  # raises
+        chosen = _block_of_mask(mask, tensor)
+        if tensor.local is not None and chosen is not None:
+            tensor.local[chosen] = value
+        return
+    rows, chosen = _in_rows(tensor, mask)
+    picked = _picked(rows, chosen, mask.ndim)
+    _assign(picked, parsed(Ellipsis, picked.shape), value)
+    assert rows.local is not None
+    rows.local[chosen] = picked.local
+    if rows is not tensor:
+        _copy_to(tensor, rows)
+
+
+FUNCTIONS: dict[Callable[..., object], Callable[..., object]] = {operator.getitem: getitem, operator.setitem: setitem}
+"""What the methods of tensors call by the way of NumPy's protocol."""

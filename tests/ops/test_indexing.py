@@ -1,0 +1,337 @@
+"""Indexing of tensors in layouts of all kinds against NumPy: slices, assignments, masks."""
+
+from random import Random
+
+import numpy as np
+import pytest
+
+import meshcomm as mc
+from meshcomm import Cuts, Cyclic, DTypeError, Layout, ShapeError
+from meshcomm.layouts.slicing import kept_slice, parsed
+from ops.test_kinds import integers, layout_of, on_a_mesh, shape_of, tensor_of
+from support.gradient_cases import on
+from support.reference import block_of
+from support.sampling import sampled
+
+U = "unsharded"
+SEEDS = sampled(range(80), 8)
+
+
+def random_index(random, shape, negative=True, new=True):
+    """A basic index of any kind."""
+    items = []
+    for n in shape:
+        kind = random.random()
+        if kind < 0.2 and n:
+            items.append(random.randrange(-n, n))
+        elif kind < 0.4:
+            items.append(slice(None))
+        else:
+            step = random.choice([1, 1, 1, 2, 3, None, n + 1])
+            if negative and random.random() < 0.2:
+                step = -(step or 1)
+            ends = [random.choice([None, random.randint(-n - 2, n + 2)]) for _ in range(2)]
+            items.append(slice(*ends, step))
+    if random.random() < 0.3:
+        at = random.randint(0, len(items))
+        items[at : at + random.randint(0, 2)] = [...]
+    elif items and random.random() < 0.3:
+        items.pop()
+    if new:
+        for _ in range(random.choice([0, 0, 0, 1, 2])):
+            items.insert(random.randint(0, len(items)), None)
+    return items[0] if len(items) == 1 else tuple(items)
+
+
+def check(tensor, expected):
+    """Compare the block of this rank with the definition of its layout."""
+    expected = np.asarray(expected)
+    assert (tensor.shape, tensor.dtype) == (expected.shape, expected.dtype)
+    np.testing.assert_array_equal(tensor.local, block_of(expected, tensor.layout, tensor.mesh.rank), strict=True)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_slices(seed):
+    def program(random, mesh):
+        for number in range(40):
+            shape = shape_of(random)
+            t, x = tensor_of(random, mesh, shape, number, random.choice(["f8", "i2", "c16"]))
+            index = random_index(random, shape)
+            found, expected = t[index], x[index]
+            check(found, expected)
+            np.testing.assert_array_equal(found.to_numpy(), expected, strict=True)
+            check(found + 1, expected + 1)
+            target = layout_of(random, mesh, found.shape)
+            check(mc.relayout(found, target), expected)
+
+    on_a_mesh(seed, program)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_assignments(seed):
+    def program(random, mesh):
+        for number in range(40):
+            shape = shape_of(random)
+            t, x = tensor_of(random, mesh, shape, number, random.choice(["f8", "i2"]))
+            index = random_index(random, shape)
+            region = x[index].shape
+            value = tuple(1 if random.random() < 0.2 else n for n in region[random.randint(0, len(region)) :])
+            value = (1,) * random.choice([0, 0, 1]) + value
+            kind = random.randrange(3)
+            if kind == 0:
+                t[index], x[index] = 7, 7
+            elif kind == 1:
+                y = integers(*value, seed=number)
+                t[index], x[index] = y, y
+            else:
+                v, y = tensor_of(random, mesh, value, number)
+                t[index], x[index] = v, y
+            check(t, x)
+
+    on_a_mesh(seed, program)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_assignments_that_overlap(seed):
+    def program(random, mesh):
+        for number in range(30):
+            shape = shape_of(random)
+            t, x = tensor_of(random, mesh, shape, number)
+            n = shape[0]
+            by = random.randint(0, n)
+            t[by:] = t[: n - by]
+            x[by:] = x[: n - by].copy()
+            check(t, x)
+            t[: n - by] = t[by:]
+            x[: n - by] = x[by:].copy()
+            check(t, x)
+            t[::-1] = t
+            x[::-1] = x.copy()
+            check(t, x)
+            index = random_index(random, shape, new=False)
+            t[index] += 1
+            x[index] += 1
+            check(t, x)
+
+    on_a_mesh(seed, program)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_masks(seed):
+    def program(random, mesh):
+        for number in range(20):
+            shape = shape_of(random)
+            t, x = tensor_of(random, mesh, shape, number)
+            some = shape[: random.randint(1, len(shape))]
+            m, mask = tensor_of(random, mesh, some, number + 1)
+            check(t[m > 0], x[mask > 0])
+            check(t[mask > 1], x[mask > 1])
+            t[m > 1] = -1
+            x[mask > 1] = -1
+            check(t, x)
+            values = integers(*x[mask > 0].shape, seed=number)
+            t[m > 0] = values
+            x[mask > 0] = values
+            check(t, x)
+            t[m > 0] = t[m > 0] * 2
+            x[mask > 0] *= 2
+            check(t, x)
+
+    on_a_mesh(seed, program)
+
+
+def test_a_slice_is_a_view_both_ways():
+    def program():
+        mesh = mc.create_mesh([("x", 2), ("y", 2)])
+        t = mc.distribute(np.arange(48.0).reshape(6, 8), Layout(["x", "y"], mesh))
+        inner = t[1:-1, 1:-1]
+        assert np.shares_memory(inner.local, t.local)
+        inner *= 2
+        expected = np.arange(48.0).reshape(6, 8)
+        expected[1:-1, 1:-1] *= 2
+        check(t, expected)
+        t[...] = 0
+        assert (inner.local == 0).all()
+        inner.local[...] = 5
+        assert t.to_numpy().sum() == 5 * inner.size
+        row = t[3]
+        assert np.shares_memory(row.local, t.local) == (row.local.size > 0)
+        row[...] = 1
+        assert (t.to_numpy()[3] == 1).all()
+
+    on(4, program)
+
+
+def test_slices_keep_elements_where_they_are():
+    """Also in the words of layouts: boundaries, blocks dealt round from a block on, and rows on one device."""
+    mesh = mc.Mesh(range(6), {"x": 3, "y": 2})
+
+    def specs(layout, shape, index):
+        return kept_slice(layout, shape, parsed(index, shape), 0).layout.sharding_specs
+
+    rows = Layout(["x", U], mesh)
+    assert specs(rows, (10, 4), np.s_[2:8]) == [Cuts("x", (0, 2, 5, 6)), U]
+    assert specs(rows, (10, 4), np.s_[:7:3, ::-1]) == [Cuts("x", (0, 2, 3, 3)), U]
+    assert specs(rows, (10, 4), np.s_[5]) == [Cuts("x", (0, 0, 4, 4))]
+    assert specs(rows, (10, 4), np.s_[:, 2, None]) == ["x", U]
+    both = Layout(["x", "y"], mesh)
+    assert specs(both, (6, 4), np.s_[3]) == [Cuts(("x", "y"), (0, 0, 0, 2, 4, 4, 4))]
+    dealt = Layout([Cyclic("x", 2), U], mesh)
+    assert specs(dealt, (20, 4), np.s_[4:17]) == [Cyclic("x", 2, offset=2), U]
+    assert specs(dealt, (20, 4), np.s_[9:10]) == [Cuts("x", (0, 0, 1, 1)), U]
+    for layout, index in [(rows, np.s_[::-1]), (dealt, np.s_[1:9]), (dealt, np.s_[::2]), (both, np.s_[1, 2])]:
+        assert kept_slice(layout, (20, 4), parsed(index, (20, 4)), 0) is None
+
+
+def test_a_tensor_of_another_mesh_is_assigned():
+    def program():
+        mesh, other = mc.create_mesh([("x", 4)]), mc.create_mesh([("a", 2)], devices=[3, 1])
+        t = mc.distribute(np.zeros((6, 5)), Layout([U, "x"], mesh))
+        v = mc.distribute(np.arange(5.0), Layout(["a"], other))
+        t[2:4] = v
+        expected = np.zeros((6, 5))
+        expected[2:4] = np.arange(5.0)
+        check(t, expected)
+
+    on(4, program)
+
+
+def test_ranks_outside_of_the_mesh():
+    def program():
+        mesh = mc.create_mesh([("x", 2)], devices=[2, 0])
+        t = mc.zeros((5, 3), "f4", Layout(["x", U], mesh))
+        t[1:3] = 4
+        t[0] = t[1]
+        found = t[1:, ::-1]
+        assert (found.shape, found.dtype) == ((4, 3), np.dtype("f4"))
+        assert (found.local is None) == (mesh.rank is None)
+        assert t[::-1].shape == (5, 3)
+        assert t[2, 1].shape == ()
+        if mesh.rank is None:
+            with pytest.raises(ShapeError, match="a rank outside of the mesh cannot know"):
+                t[t > 3]
+        else:
+            assert t[t > 3].shape == (9,)
+            assert float(t[2, 1]) == 4
+
+    on(3, program)
+
+
+ERRORS = [
+    (np.s_[6], IndexError, r"axis 0: index 6 is out of bounds for 6 elements"),
+    (np.s_[:, -6], IndexError, r"axis 1: index -6 is out of bounds for 5 elements"),
+    (np.s_[0, 0, 0], IndexError, r"too many indices: \(0, 0, 0\) has 3 for the 2 axes of shape \(6, 5\)"),
+    (np.s_[..., ...], IndexError, r"has 2 ellipses"),
+    (np.s_[::0], ValueError, r"axis 0: slice\(None, None, 0\): slice step cannot be zero"),
+    (np.s_["a":], TypeError, r"axis 0: slice\('a', None, None\): slice indices must be integers"),
+    (np.s_[[0, 1]], IndexError, r"numpy.take\(t, indices, axis\) takes a list of indices"),
+    (np.s_[1.0], IndexError, r"index 1.0 is a float"),
+    (np.s_["x"], IndexError, r"index 'x' is a str"),
+    (True, IndexError, r"index True is a bool; a mask is a tensor or an array of bool, with axes"),
+    (np.ones((5, 6), bool), IndexError, r"a mask of shape \(5, 6\) for a tensor of shape \(6, 5\)"),
+    (np.ones((6, 5, 1), bool), IndexError, r"a mask of shape \(6, 5, 1\)"),
+    ((np.ones(6, bool), 0), IndexError, r"is a ndarray"),
+]
+
+
+@pytest.mark.parametrize(("index", "error", "text"), ERRORS, ids=range(len(ERRORS)))
+def test_bad_indices(index, error, text):
+    def program():
+        t = mc.zeros((6, 5), "f8", Layout(["x", U], mc.create_mesh([("x", 3)])))
+        with pytest.raises(error, match=text):
+            t[index]
+        with pytest.raises(error, match=text):
+            t[index] = 1
+        with pytest.raises(error, match=text):
+            t[index] = np.ones(3)
+
+    on(3, program)
+
+
+def test_bad_values():
+    def program():
+        mesh = mc.create_mesh([("x", 3)])
+        t = mc.zeros((6, 5), "i4", Layout(["x", U], mesh))
+        with pytest.raises(ShapeError, match=r"a value of shape \(4,\) does not broadcast to the shape \(6, 5\)"):
+            t[...] = np.ones(4)
+        with pytest.raises(ShapeError, match=r"a value of shape \(2, 1, 5\) does not broadcast to the shape \(1, 5\)"):
+            t[:1] = np.ones((2, 1, 5))
+        with pytest.raises(OverflowError):
+            t[0] = 2**40
+        with pytest.raises(ValueError, match="invalid literal"):
+            t[0] = np.str_("a")
+        with pytest.raises(TypeError, match="a dict is no number"):
+            t[0] = {}
+        with pytest.raises(DTypeError, match="a tensor of <U1 does not convert to int32"):
+            t[...] = mc.full((6, 5), "a", layout=t.layout)
+        with pytest.raises(TypeError, match="use functions of whole tensors"):
+            list(t)
+        with pytest.raises(TypeError, match="a tensor without axes has no length"):
+            len(t[0, 0])
+        assert len(t) == 6
+        assert [1, 2, 3][t[1, 1] + 2] == 3
+        assert not t.to_numpy().any()
+
+    on(3, program)
+
+
+def test_slices_of_all_dtypes_keep_their_bits():
+    def program():
+        mesh = mc.create_mesh([("x", 3)])
+        x = np.zeros(9, [("a", "i1"), ("b", ">f8")])
+        x.view(np.uint8)[:] = np.random.default_rng(1).integers(0, 256, x.nbytes)
+        t = mc.distribute(x, Layout(["x"], mesh))
+        assert t[2:7].to_numpy().tobytes() == x[2:7].tobytes()
+        t[:4] = t[5:]
+        assert t.to_numpy().tobytes() == x[5:].tobytes() + x[4:].tobytes()
+
+    on(3, program)
+
+
+def test_what_a_slice_gives_goes_everywhere():
+    """Slices as sources of all forms of relayout; a slice with gaps is refused as out, on all ranks."""
+
+    def program():
+        mesh = mc.create_mesh([("x", 2)])
+        rows, columns = Layout(["x", U], mesh), Layout([U, "x"], mesh)
+        x = np.arange(60.0).reshape(6, 10)
+        t = mc.distribute(x, rows)
+        inner, expected = t[1:5, 2:9:2], x[1:5, 2:9:2]
+        check(mc.relayout(inner, columns), expected)
+        check(mc.relayout([inner, t[:2]], columns)[0], expected)
+        check(mc.start_relayout(inner, columns).wait(), expected)
+        check(np.transpose(inner), expected.T)
+        check(inner @ inner.T, expected @ expected.T)
+        check(mc.transpose(inner, layout=rows), expected.T)
+        np.testing.assert_array_equal(
+            inner.to_numpy(root=1) if mesh.rank == 1 else inner.to_numpy(root=1) or expected, expected
+        )
+        check(inner.copy(), expected)
+        assert inner.copy().local.flags.c_contiguous
+        assert float(inner.sum()) == expected.sum()
+        out = mc.zeros((6, 10), "f8", columns)
+        with pytest.raises(mc.LayoutError):
+            mc.relayout(t[:, ::2], out[:, ::2].layout, out=out[:, ::2])
+        assert "block of this rank" in repr(inner)
+
+    on(2, program)
+
+
+def test_layouts_of_random_slices_on_every_device():
+    """The pure function on many devices: what it keeps is what NumPy gives, element by element."""
+    random = Random(5)
+    mesh = mc.Mesh(range(12), {"x": 3, "y": 4})
+    kept = 0
+    for _ in range(300):
+        shape = shape_of(random)
+        layout = layout_of(random, mesh, shape)
+        index = random_index(random, shape)
+        whole = np.arange(np.prod(shape, dtype=int)).reshape(shape)
+        for device in range(mesh.size):
+            found = kept_slice(layout, shape, parsed(index, shape), device)
+            if found is None:
+                continue
+            kept += 1
+            taken = block_of(whole, layout, device)[(..., *found.block)].reshape(found.lengths)
+            np.testing.assert_array_equal(taken, block_of(np.asarray(whole[index]), found.layout, device))
+    assert kept > 1000
