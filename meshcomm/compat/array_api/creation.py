@@ -8,7 +8,7 @@ from math import ceil
 from typing import TypeAlias
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, DTypeLike
 
 from meshcomm._arguments import as_dtype, as_shape, quote
 from meshcomm._types import Array, DType, ShapeLike
@@ -25,7 +25,12 @@ Scalar: TypeAlias = int | float | complex
 
 
 def asarray(
-    obj: DTensor | ArrayLike, /, *, dtype: DType | None = None, device: Device | None = None, copy: bool | None = None
+    obj: DTensor | ArrayLike,
+    /,
+    *,
+    dtype: DTypeLike | None = None,
+    device: Device | None = None,
+    copy: bool | None = None,
 ) -> DTensor:
     """Return *obj* as a tensor. Collective over the meshes if *obj* is a tensor that moves to another *device*.
 
@@ -41,12 +46,12 @@ def asarray(
     return create.distribute(array, layout_on(device, array.ndim))
 
 
-def _as_tensor(tensor: DTensor, dtype: DType | None, device: Device | None, copy: bool | None) -> DTensor:
+def _as_tensor(tensor: DTensor, dtype: DTypeLike | None, device: Device | None, copy: bool | None) -> DTensor:
     layout = moved(tensor.layout, device)
     other_dtype = dtype is not None and tensor.dtype != dtype
     stays = layout == tensor.layout
     if copy is False and (other_dtype or not stays):
-        wanted = f"dtype {dtype}" if other_dtype else f"layout {layout.sharding_specs} on the {layout.mesh}"
+        wanted = f"dtype {np.dtype(dtype)}" if other_dtype else f"layout {layout.sharding_specs} on the {layout.mesh}"
         raise ValueError(f"asarray: a tensor in {wanted} is a copy; copy=False cannot be")
     result = tensor if stays else relayout(tensor, layout)
     if dtype is not None and other_dtype:
@@ -62,43 +67,45 @@ def from_dlpack(x: object, /, *, device: Device | None = None, copy: bool | None
     return asarray(np.from_dlpack(x), device=device, copy=copy)  # type: ignore[arg-type]  # has __dlpack__
 
 
-def empty(shape: ShapeLike, *, dtype: DType | None = None, device: Device | None = None) -> DTensor:
+def empty(shape: ShapeLike, *, dtype: DTypeLike | None = None, device: Device | None = None) -> DTensor:
     """Return a tensor with any content."""
     return create.empty(shape, _or_float(dtype), _layout(shape, device))
 
 
-def zeros(shape: ShapeLike, *, dtype: DType | None = None, device: Device | None = None) -> DTensor:
+def zeros(shape: ShapeLike, *, dtype: DTypeLike | None = None, device: Device | None = None) -> DTensor:
     """Return a tensor of zeros."""
     return create.zeros(shape, _or_float(dtype), _layout(shape, device))
 
 
-def ones(shape: ShapeLike, *, dtype: DType | None = None, device: Device | None = None) -> DTensor:
+def ones(shape: ShapeLike, *, dtype: DTypeLike | None = None, device: Device | None = None) -> DTensor:
     """Return a tensor of ones."""
     return create.ones(shape, _or_float(dtype), _layout(shape, device))
 
 
-def full(shape: ShapeLike, fill_value: Scalar, *, dtype: DType | None = None, device: Device | None = None) -> DTensor:
+def full(
+    shape: ShapeLike, fill_value: Scalar, *, dtype: DTypeLike | None = None, device: Device | None = None
+) -> DTensor:
     """Return a tensor of *fill_value*; its dtype is by default that of the number."""
     return create.full(shape, fill_value, dtype, _layout(shape, device))
 
 
-def empty_like(x: DTensor, /, *, dtype: DType | None = None, device: Device | None = None) -> DTensor:
+def empty_like(x: DTensor, /, *, dtype: DTypeLike | None = None, device: Device | None = None) -> DTensor:
     """Return a tensor with any content, with the shape of *x*, and by default its dtype and its layout."""
     return create.empty(x.shape, x.dtype if dtype is None else dtype, moved(x.layout, device))
 
 
-def zeros_like(x: DTensor, /, *, dtype: DType | None = None, device: Device | None = None) -> DTensor:
+def zeros_like(x: DTensor, /, *, dtype: DTypeLike | None = None, device: Device | None = None) -> DTensor:
     """Return a tensor of zeros, with the shape of *x*, and by default its dtype and its layout."""
     return create.zeros(x.shape, x.dtype if dtype is None else dtype, moved(x.layout, device))
 
 
-def ones_like(x: DTensor, /, *, dtype: DType | None = None, device: Device | None = None) -> DTensor:
+def ones_like(x: DTensor, /, *, dtype: DTypeLike | None = None, device: Device | None = None) -> DTensor:
     """Return a tensor of ones, with the shape of *x*, and by default its dtype and its layout."""
     return create.ones(x.shape, x.dtype if dtype is None else dtype, moved(x.layout, device))
 
 
 def full_like(
-    x: DTensor, /, fill_value: Scalar, *, dtype: DType | None = None, device: Device | None = None
+    x: DTensor, /, fill_value: Scalar, *, dtype: DTypeLike | None = None, device: Device | None = None
 ) -> DTensor:
     """Return a tensor of *fill_value*, with the shape of *x*, and by default its dtype and its layout."""
     return create.full(x.shape, fill_value, x.dtype if dtype is None else dtype, moved(x.layout, device))
@@ -110,7 +117,7 @@ def arange(
     stop: Real | None = None,
     step: Real = 1,
     *,
-    dtype: DType | None = None,
+    dtype: DTypeLike | None = None,
     device: Device | None = None,
 ) -> DTensor:
     """Return the numbers from *start* up to *stop*, *step* apart, with the bits of ``numpy.arange``.
@@ -156,7 +163,7 @@ def linspace(
     /,
     num: int,
     *,
-    dtype: DType | None = None,
+    dtype: DTypeLike | None = None,
     device: Device | None = None,
     endpoint: bool = True,
 ) -> DTensor:
@@ -192,7 +199,7 @@ def eye(
     /,
     *,
     k: int = 0,
-    dtype: DType | None = None,
+    dtype: DTypeLike | None = None,
     device: Device | None = None,
 ) -> DTensor:
     """Return a matrix with ones on its diagonal number *k*, and zeros elsewhere.
@@ -212,7 +219,7 @@ def eye(
     return create.from_callback((n_rows, n_rows if n_cols is None else n_cols), kind, layout_on(device, 2), block)
 
 
-def _or_float(dtype: DType | None) -> DType:
+def _or_float(dtype: DTypeLike | None) -> DType:
     return np.dtype(float) if dtype is None else as_dtype(dtype)
 
 

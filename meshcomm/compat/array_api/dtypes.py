@@ -4,15 +4,16 @@ import builtins
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from meshcomm._types import DType
 from meshcomm.arrays.dtensor import DTensor
 
-bool = np.dtype(np.bool_)
-int8, int16, int32, int64 = map(np.dtype, (np.int8, np.int16, np.int32, np.int64))
-uint8, uint16, uint32, uint64 = map(np.dtype, (np.uint8, np.uint16, np.uint32, np.uint64))
-float32, float64 = map(np.dtype, (np.float32, np.float64))
-complex64, complex128 = map(np.dtype, (np.complex64, np.complex128))
+bool = np.bool
+int8, int16, int32, int64 = np.int8, np.int16, np.int32, np.int64
+uint8, uint16, uint32, uint64 = np.uint8, np.uint16, np.uint32, np.uint64
+float32, float64 = np.float32, np.float64
+complex64, complex128 = np.complex64, np.complex128
 
 e, inf, nan, newaxis, pi = np.e, np.inf, np.nan, None, np.pi
 
@@ -40,11 +41,11 @@ class IntegerInfo(NamedTuple):
     dtype: DType
 
 
-def _dtype_of(x: DType | DTensor) -> DType:
+def _dtype_of(x: DTypeLike | DTensor) -> DType:
     return x.dtype if isinstance(x, DTensor) else np.dtype(x)
 
 
-def can_cast(from_: DType | DTensor, to: DType, /) -> builtins.bool:
+def can_cast(from_: DTypeLike | DTensor, to: DTypeLike, /) -> builtins.bool:
     """Return whether values of a dtype, or of a tensor's dtype, keep their value in the dtype *to*.
 
     >>> can_cast(int32, float64), can_cast(float64, int32)
@@ -53,7 +54,7 @@ def can_cast(from_: DType | DTensor, to: DType, /) -> builtins.bool:
     return np.can_cast(_dtype_of(from_), to)
 
 
-def finfo(type: DType | DTensor, /) -> FloatInfo:
+def finfo(type: DTypeLike | DTensor, /) -> FloatInfo:
     """Return the limits of a floating-point dtype; those of its real numbers for a complex one.
 
     >>> finfo(complex64).bits
@@ -64,7 +65,7 @@ def finfo(type: DType | DTensor, /) -> FloatInfo:
     return FloatInfo(int(found.bits), eps, largest, least, normal, found.dtype)
 
 
-def iinfo(type: DType | DTensor, /) -> IntegerInfo:
+def iinfo(type: DTypeLike | DTensor, /) -> IntegerInfo:
     """Return the limits of an integer dtype.
 
     >>> iinfo(int8).max

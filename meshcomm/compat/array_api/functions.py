@@ -7,9 +7,10 @@ from collections.abc import Callable, Sequence
 from typing import Literal
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from meshcomm._arguments import as_dtype
-from meshcomm._types import Axis, DType, Shape
+from meshcomm._types import Axis, Shape
 from meshcomm.arrays.dtensor import DTensor
 from meshcomm.arrays.relayout import relayout
 from meshcomm.compat.array_api.devices import Device, moved
@@ -36,7 +37,7 @@ def _several(function: Callable[..., object], *args: object, **options: object) 
 # -- dtypes and elements ----------------------------------------------------------------------------------------------
 
 
-def astype(x: DTensor, dtype: DType, /, *, copy: bool = True, device: Device | None = None) -> DTensor:
+def astype(x: DTensor, dtype: DTypeLike, /, *, copy: bool = True, device: Device | None = None) -> DTensor:
     """Return the tensor in another dtype. Collective over the meshes if it moves to another *device*."""
     result = _call(np.astype, x, as_dtype(dtype), copy=copy)
     layout = moved(x.layout, device)
@@ -111,7 +112,7 @@ def min(x: DTensor, /, *, axis: Axis = None, keepdims: bool = False) -> DTensor:
     return _call(np.min, x, axis=axis, keepdims=keepdims)
 
 
-def prod(x: DTensor, /, *, axis: Axis = None, dtype: DType | None = None, keepdims: bool = False) -> DTensor:
+def prod(x: DTensor, /, *, axis: Axis = None, dtype: DTypeLike | None = None, keepdims: bool = False) -> DTensor:
     """Return the product along *axis*. Collective over the mesh."""
     return _call(np.prod, x, axis=axis, dtype=dtype, keepdims=keepdims)
 
@@ -121,7 +122,7 @@ def std(x: DTensor, /, *, axis: Axis = None, correction: float = 0.0, keepdims: 
     return _call(np.std, x, axis=axis, ddof=correction, keepdims=keepdims)
 
 
-def sum(x: DTensor, /, *, axis: Axis = None, dtype: DType | None = None, keepdims: bool = False) -> DTensor:
+def sum(x: DTensor, /, *, axis: Axis = None, dtype: DTypeLike | None = None, keepdims: bool = False) -> DTensor:
     """Return the sum along *axis*. Collective over the mesh."""
     return _call(np.sum, x, axis=axis, dtype=dtype, keepdims=keepdims)
 
@@ -144,14 +145,14 @@ def argsort(x: DTensor, /, *, axis: int = -1, descending: bool = False, stable: 
 
 
 def cumulative_prod(
-    x: DTensor, /, *, axis: int | None = None, dtype: DType | None = None, include_initial: bool = False
+    x: DTensor, /, *, axis: int | None = None, dtype: DTypeLike | None = None, include_initial: bool = False
 ) -> DTensor:
     """Return the products of the elements up to each one. Collective over the mesh."""
     return _call(np.cumulative_prod, x, axis=axis, dtype=dtype, include_initial=include_initial)
 
 
 def cumulative_sum(
-    x: DTensor, /, *, axis: int | None = None, dtype: DType | None = None, include_initial: bool = False
+    x: DTensor, /, *, axis: int | None = None, dtype: DTypeLike | None = None, include_initial: bool = False
 ) -> DTensor:
     """Return the sums of the elements up to each one. Collective over the mesh."""
     return _call(np.cumulative_sum, x, axis=axis, dtype=dtype, include_initial=include_initial)

@@ -4,7 +4,6 @@ import builtins
 
 import numpy as np
 
-from meshcomm._types import DType
 from meshcomm.compat.array_api import dtypes as known
 from meshcomm.compat.array_api.devices import Device
 from meshcomm.layouts.mesh import Mesh
@@ -34,7 +33,7 @@ class Info:
         mesh = get_default_mesh()
         return () if mesh is None else (mesh,)
 
-    def default_dtypes(self, *, device: Device | None = None) -> dict[str, DType]:
+    def default_dtypes(self, *, device: Device | None = None) -> dict[str, type[np.generic]]:
         """Return the dtypes of numbers that come without one; they are the same on all devices."""
         return {
             "real floating": known.float64,
@@ -43,13 +42,13 @@ class Info:
             "indexing": known.int64,
         }
 
-    def dtypes(self, *, device: Device | None = None, kind: Kind | None = None) -> dict[str, DType]:
+    def dtypes(self, *, device: Device | None = None, kind: Kind | None = None) -> dict[str, type[np.generic]]:
         """Return the dtypes of the standard, or those of a *kind* or of several, as ``isdtype`` knows kinds.
 
         >>> sorted(Info().dtypes(kind="real floating"))
         ['float32', 'float64']
         """
-        found: dict[str, DType] = {name: getattr(known, name) for name in _NAMES}
+        found: dict[str, type[np.generic]] = {name: getattr(known, name) for name in _NAMES}
         return {name: dtype for name, dtype in found.items() if kind is None or np.isdtype(dtype, kind)}
 
 
