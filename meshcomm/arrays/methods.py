@@ -5,7 +5,7 @@ Each calls the function of NumPy, which comes back by NumPy's protocol: see :mod
 
 import operator
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NoReturn, SupportsIndex
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -87,3 +87,71 @@ class NumpyMethods:
         The layout and the errors are those of `sum`; ``ShapeError`` also where there are no elements.
         """
         return self._made_by(np.min, axis=axis, keepdims=keepdims)
+
+    def prod(self, axis: Axis = None, dtype: DTypeLike | None = None, keepdims: bool = False) -> "DTensor":
+        """Return the product over *axis*, as ``numpy.prod(t, axis)``. Collective over the mesh.
+
+        The layout and the errors are those of `sum`.
+        """
+        return self._made_by(np.prod, axis=axis, dtype=dtype, keepdims=keepdims)
+
+    def any(self, axis: Axis = None, keepdims: bool = False) -> "DTensor":
+        """Return whether an element along *axis* is true, as ``numpy.any(t, axis)``. Collective over the mesh.
+
+        The layout and the errors are those of `sum`.
+        """
+        return self._made_by(np.any, axis=axis, keepdims=keepdims)
+
+    def all(self, axis: Axis = None, keepdims: bool = False) -> "DTensor":
+        """Return whether all elements along *axis* are true, as ``numpy.all(t, axis)``. Collective over the mesh.
+
+        The layout and the errors are those of `sum`.
+        """
+        return self._made_by(np.all, axis=axis, keepdims=keepdims)
+
+    def var(
+        self, axis: Axis = None, dtype: DTypeLike | None = None, *, ddof: float = 0, keepdims: bool = False
+    ) -> "DTensor":
+        """Return the variance over *axis*, as ``numpy.var(t, axis)``. Collective over the mesh.
+
+        It is exact where the mean is large: devices merge counts, means and squared deviations. *ddof* is subtracted
+        from the number of elements. The layout and the errors are those of `sum`.
+        """
+        return self._made_by(np.var, axis=axis, dtype=dtype, ddof=ddof, keepdims=keepdims)
+
+    def std(
+        self, axis: Axis = None, dtype: DTypeLike | None = None, *, ddof: float = 0, keepdims: bool = False
+    ) -> "DTensor":
+        """Return the standard deviation over *axis*, as ``numpy.std(t, axis)``. Collective over the mesh.
+
+        It is the square root of `var`.
+        """
+        return self._made_by(np.std, axis=axis, dtype=dtype, ddof=ddof, keepdims=keepdims)
+
+    def argmax(self, axis: SupportsIndex | None = None, *, keepdims: bool = False) -> "DTensor":
+        """Return the global index of the first maximum, as ``numpy.argmax(t, axis)``. Collective over the mesh.
+
+        Without *axis* it is the index in the flattened global array. ``ShapeError`` where there are no elements.
+        """
+        return self._made_by(np.argmax, axis=axis, keepdims=keepdims)
+
+    def argmin(self, axis: SupportsIndex | None = None, *, keepdims: bool = False) -> "DTensor":
+        """Return the global index of the first minimum, as ``numpy.argmin(t, axis)``. Collective over the mesh.
+
+        Without *axis* it is the index in the flattened global array. ``ShapeError`` where there are no elements.
+        """
+        return self._made_by(np.argmin, axis=axis, keepdims=keepdims)
+
+    def cumsum(self, axis: SupportsIndex | None = None, dtype: DTypeLike | None = None) -> "DTensor":
+        """Return the cumulative sums along *axis*, as ``numpy.cumsum(t, axis)``. Collective over the mesh.
+
+        The result is in the layout of the tensor. *axis* may be left out for a tensor of one axis.
+        """
+        return self._made_by(np.cumsum, axis=axis, dtype=dtype)
+
+    def cumprod(self, axis: SupportsIndex | None = None, dtype: DTypeLike | None = None) -> "DTensor":
+        """Return the cumulative products along *axis*, as ``numpy.cumprod(t, axis)``. Collective over the mesh.
+
+        The result is in the layout of the tensor. *axis* may be left out for a tensor of one axis.
+        """
+        return self._made_by(np.cumprod, axis=axis, dtype=dtype)

@@ -154,8 +154,7 @@ def indices_of(span: Span) -> Indices:
     """
     if not isinstance(span, Runs):
         return np.arange(*span, dtype=np.intp)
-    rounds, inside = np.divmod(np.arange(span.length, dtype=np.intp), span.block)
-    return span.first + rounds * span.period + inside
+    return global_indices(span, np.arange(span.length, dtype=np.intp))
 
 
 def local_indices(span: Span, indices: Indices) -> Indices:
@@ -164,6 +163,18 @@ def local_indices(span: Span, indices: Indices) -> Indices:
         return indices - span[0]
     rounds, inside = np.divmod(indices - span.first, span.period)
     return rounds * span.block + inside
+
+
+def global_indices(span: Span, indices: Indices) -> Indices:
+    """Return the global indices of elements from where they lie in a block that is *span*: `local_indices` reversed.
+
+    >>> global_indices(Runs(3, 4, 3, 6), np.array([2, 3])).tolist()
+    [5, 9]
+    """
+    if not isinstance(span, Runs):
+        return indices + span[0]
+    rounds, inside = np.divmod(indices, span.block)
+    return span.first + rounds * span.period + inside
 
 
 def local_steps(span: Span, steps: Indices) -> Indices:

@@ -218,6 +218,10 @@ class Layout:
         match = kept.index(self._match) if self._match in kept else None
         return self._make(self._mesh, tuple(self._axes[axis] for axis in kept), match, self._type)
 
+    def recut(self, axes: Axes) -> "Layout":
+        """Return the layout on the same mesh that has these *axes*, in canonical form; nothing is checked."""
+        return self._make(self._mesh, axes, None, LayoutType.STATIC)
+
     def matched(self, source: "Layout") -> "Layout":
         """Return this layout with MATCH replaced by what *source* has on that axis.
 

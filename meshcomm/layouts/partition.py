@@ -62,6 +62,14 @@ class Consecutive:
         """The number of elements in the longest block."""
         raise NotImplementedError
 
+    def all_starts(self) -> list[int]:
+        """Return the starts of all blocks, and the end of the axis.
+
+        >>> Cut(7, 3).all_starts()
+        [0, 3, 5, 7]
+        """
+        return self.starts(np.arange(self.blocks + 1, dtype=np.intp)).tolist()  # type: ignore[no-any-return]
+
     def interval(self, number: int) -> Interval:
         """Return ``(start, stop)`` of block *number*."""
         return self.start(number), self.start(number + 1)
@@ -230,8 +238,7 @@ class ChosenCut(_Chosen, Consecutive):
         >>> ChosenCut((0, 4, 6, 8)).is_usual(), ChosenCut((0, 3, 6, 8)).is_usual()
         (False, True)
         """
-        numbers = np.arange(self.blocks + 1, dtype=np.intp)
-        return bool((Cut(self.length, self.blocks).starts(numbers) == _arrays(self.boundaries)[0]).all())
+        return Cut(self.length, self.blocks).all_starts() == list(self.boundaries)
 
 
 @lru_cache(maxsize=256)

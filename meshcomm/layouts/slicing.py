@@ -17,11 +17,11 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from meshcomm._arguments import quote
-from meshcomm._types import Indices, Names, Shape
+from meshcomm._types import Names, Shape
 from meshcomm.layouts.cyclic import AnyCut, CyclicCut
 from meshcomm.layouts.layout import Axes, Layout
 from meshcomm.layouts.partition import Consecutive
-from meshcomm.layouts.specs import Cuts, Cyclic
+from meshcomm.layouts.specs import Cyclic, cut_at
 
 
 class Stretch(NamedTuple):
@@ -155,8 +155,8 @@ def _kept_slice(layout: Layout, mesh: int, shape: Shape, items: Items, device: i
     found_axes = _folded(specs, lengths, dropped, layout)
     if found_axes is None:
         return None
-    result = Layout(found_axes, layout.mesh)
-    of_result = tuple(counts) if device is None else result.block_shape(tuple(lengths), device)
+    result = layout.recut(found_axes)
+    of_result = result.block_shape(tuple(lengths), device) if dropped and device is not None else tuple(counts)
     return Slice(result, tuple(lengths), tuple(block), of_result)
 
 
@@ -175,16 +175,15 @@ def _kept(names: Names, cut: AnyCut, number: int, stretch: Stretch) -> _Kept | N
         return None
     step = max(step, 1)
     if isinstance(cut, Consecutive):
-        starts = cut.starts(np.arange(cut.blocks + 1, dtype=np.intp))
-        boundaries = np.clip(-((start - starts) // step), 0, count)
-        return _consecutive(names, boundaries, number, start - int(starts[number]), step)
+        boundaries = [min(max(0, -((start - begin) // step)), count) for begin in cut.all_starts()]
+        return _consecutive(names, boundaries, number, start - cut.start(number), step)
     return _kept_of_cyclic(names, cut, number, Stretch(start, count, step))
 
 
-def _consecutive(names: Names, boundaries: Indices, number: int, offset: int, step: int) -> _Kept:
-    first, last = int(boundaries[number]), int(boundaries[number + 1])
+def _consecutive(names: Names, boundaries: Sequence[int], number: int, offset: int, step: int) -> _Kept:
+    first, last = boundaries[number], boundaries[number + 1]
     taken = _as_slice(offset + first * step, last - first, step)
-    return _Kept(Cuts(tuple(names), boundaries.tolist()), taken, last - first)
+    return _Kept(cut_at(names, boundaries, boundaries[-1]), taken, last - first)
 
 
 def _kept_of_cyclic(names: Names, cut: CyclicCut, number: int, stretch: Stretch) -> _Kept | None:
@@ -194,7 +193,7 @@ def _kept_of_cyclic(names: Names, cut: CyclicCut, number: int, stretch: Stretch)
     first = start // cut.block
     if count == 0 or (start + (count - 1) * step) // cut.block == first:  # all in one block
         owner = int(cut.owners(np.array([first], dtype=np.intp))[0])
-        boundaries = np.where(np.arange(cut.blocks + 1, dtype=np.intp) > owner, count, 0)
+        boundaries = [count if block > owner else 0 for block in range(cut.blocks + 1)]
         before = int(cut.before(one, start)[0])
         return _consecutive(names, boundaries, number, before, step)
     if step > 1 or start % cut.block:
@@ -238,16 +237,16 @@ def _folded(
         return None
     axis = max(whole, key=lambda a: lengths[a]) if whole else cut[0]
     names: Names = tuple(specs[axis])
-    own = Layout([specs[axis]], layout.mesh).cut(0, lengths[axis])
+    own = layout.recut((specs[axis],)).cut(0, lengths[axis])
     assert isinstance(own, Consecutive)
-    boundaries = own.starts(np.arange(own.blocks + 1, dtype=np.intp))
+    boundaries = own.all_starts()
     for others, number, count in dropped:
         names = (*others, *names)
         lacking = [0] * (number * (len(boundaries) - 1))
         filled = [lengths[axis]] * ((count - 1 - number) * (len(boundaries) - 1))
-        boundaries = np.array([*lacking, *boundaries, *filled], dtype=np.intp)
+        boundaries = [*lacking, *boundaries, *filled]
     found = list(specs)
-    found[axis] = Cuts(names, boundaries.tolist())
+    found[axis] = cut_at(names, boundaries, lengths[axis])
     return tuple(found)
 
 

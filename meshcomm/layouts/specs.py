@@ -29,14 +29,15 @@ class CutSpec(tuple[str, ...]):
         raise AttributeError(f"a {type(self).__name__} is a frozen value: {name} cannot be deleted")
 
     @classmethod
-    def _made(cls: type[S], names: Names, rule: tuple[int, ...]) -> S:
+    def made(cls: type[S], names: Names, rule: tuple[int, ...]) -> S:
+        """Return the spec of these names with this rule, without any check."""
         spec = tuple.__new__(cls, names)
         spec.__dict__["rule"] = rule
         return spec
 
     def over(self: S, names: Names) -> S:
         """Return the same rule over other mesh dimensions."""
-        return self._made(names, self.rule)
+        return self.made(names, self.rule)
 
     def cut(self, length: int, blocks: int) -> AnyCut:
         """Return the cut of an axis of *length* elements into *blocks*; ``ShapeError`` if it is for another length."""
@@ -116,7 +117,7 @@ class Cuts(CutSpec):
                 raise LayoutError(f"Cuts: block {block} would go from {ends}; boundaries must not decrease")
         if found[-1] >= LONGEST:
             raise LayoutError(f"Cuts: an axis of {quote(found[-1])} elements is too long")
-        return cls._made(names, found)
+        return cls.made(names, found)
 
     @property
     def boundaries(self) -> tuple[int, ...]:
@@ -175,7 +176,7 @@ class Cyclic(CutSpec):
             raise LayoutError(f"Cyclic: block {quote(block)}; a block has 1 element or more, and fewer than 2**62")
         if not 0 <= offset < LONGEST:
             raise LayoutError(f"Cyclic: offset {quote(offset)}; 0 <= offset < devices")
-        return cls._made(names, (block, offset))
+        return cls.made(names, (block, offset))
 
     @property
     def block(self) -> int:
@@ -201,6 +202,17 @@ class Cyclic(CutSpec):
 
     def __repr__(self) -> str:
         return f"Cyclic({_shown(self)}, {self.block}{f', offset={self.offset}' if self.offset else ''})"
+
+
+def cut_at(names: Names, boundaries: Sequence[int], length: int) -> Names:
+    """Return the spec of these mesh dimensions with *boundaries* that are right: the names, if they cut by default.
+
+    >>> cut_at(("x",), (0, 2, 3), 3), cut_at(("x",), (0, 1, 3), 3)
+    (('x',), Cuts('x', (0, 1, 3)))
+    """
+    if Cut(length, len(boundaries) - 1).all_starts() == list(boundaries):
+        return tuple(names)
+    return Cuts.made(tuple(names), tuple(boundaries))
 
 
 def cut_of(names: Names, length: int, blocks: int) -> AnyCut:

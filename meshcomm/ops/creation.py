@@ -12,7 +12,6 @@ from meshcomm.arrays import create
 from meshcomm.arrays.dtensor import DTensor
 from meshcomm.errors import ShapeError
 from meshcomm.layouts.layout import Layout
-from meshcomm.ops.elementwise import elementwise
 from meshcomm.ops.reductions import spread
 from meshcomm.ops.rules import as_tensor, mesh_of
 
@@ -112,18 +111,6 @@ def _repeated(tensor: DTensor, axis: int, shape: tuple[int, ...]) -> DTensor:
     return spread(tensor, others, shape, layout)
 
 
-def rounded(a: DTensor, decimals: int = 0, out: DTensor | None = None) -> object:
-    """Return the tensor rounded to *decimals*, as ``numpy.round``. Collective if *out* is in another layout."""
-    tensor = as_tensor("round", a)
-    targets = () if out is None else (out,)
-    return elementwise("numpy.round", lambda block, **into: np.round(block, decimals, **_one(into)), [tensor], targets)
-
-
-def _one(into: dict[str, tuple[Array, ...]]) -> dict[str, Array]:
-    """Return ``out=`` as functions take it that are not universal ones."""
-    return {name: blocks[0] for name, blocks in into.items()}
-
-
 FUNCTIONS: dict[Callable[..., object], Callable[..., object]] = {
     np.empty_like: empty_like,
     np.full_like: full_like,
@@ -132,7 +119,5 @@ FUNCTIONS: dict[Callable[..., object], Callable[..., object]] = {
     np.tril: tril,
     np.triu: triu,
     np.meshgrid: meshgrid,
-    np.round: rounded,
-    np.around: rounded,
 }
 """NumPy's functions that are defined here."""

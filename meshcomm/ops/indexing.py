@@ -1,7 +1,8 @@
 """Indexing: ``t[index]``, ``t[index] = value``, and masks.
 
-:mod:`meshcomm.layouts.slicing` says where a slice keeps its elements. Then it is Local, and its block is a view of the
-block of the tensor. An assignment relays the value to the layout of that slice, and copies it there.
+:mod:`meshcomm.layouts.slicing` says how a slice keeps its elements where they are. Such a slice sends nothing, and
+its block is a view of the block of the tensor. An assignment relays the value to the layout of the slice, and then
+copies it.
 """
 
 import operator

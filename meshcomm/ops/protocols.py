@@ -9,7 +9,6 @@ no block.
 """
 
 from collections.abc import Callable, Mapping
-from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -19,13 +18,12 @@ from meshcomm._tracing import Value, is_traced, untraced
 from meshcomm._types import Axis
 from meshcomm.arrays.dtensor import DTensor, unwrapped
 from meshcomm.errors import ShapeError
-from meshcomm.ops import creation, indexing
+from meshcomm.ops import comparisons, creation, indexing, locating, norms, scans, statistics
 from meshcomm.ops.elementwise import elementwise, store, where
 from meshcomm.ops.linalg import matmul, transpose
 from meshcomm.ops.reductions import max, mean, min, sum
 from meshcomm.ops.rules import ADVICE, is_operand
-
-Function: TypeAlias = Callable[..., object]
+from meshcomm.ops.signatures import Function, like_numpy
 
 
 @_hooks.provides("numpy")
@@ -95,31 +93,22 @@ def _dtype_of(x: Value) -> Value:
     return held.dtype if isinstance(held, DTensor) else x
 
 
-def _no_out(name: str, out: object) -> None:
-    if out is not None:
-        raise TypeError(f"numpy.{name}: out= is not supported for DTensors")
-
-
 def _with_dtype(function: Callable[[DTensor, Axis, DTypeLike | None, bool], DTensor]) -> Function:
     """Return a reduction that takes the arguments of NumPy's, a dtype among them."""
 
-    def reduced(
-        a: DTensor, axis: Axis = None, dtype: DTypeLike | None = None, out: object = None, keepdims: object = False
-    ) -> DTensor:
-        _no_out(function.__name__, out)
+    def reduced(a: DTensor, axis: Axis = None, dtype: DTypeLike | None = None, keepdims: object = False) -> DTensor:
         return function(a, axis, dtype, bool(keepdims))
 
-    return reduced
+    return like_numpy(getattr(np, function.__name__), reduced)
 
 
 def _without_dtype(function: Callable[[DTensor, Axis, bool], DTensor]) -> Function:
     """Return a reduction that takes the arguments of NumPy's."""
 
-    def reduced(a: DTensor, axis: Axis = None, out: object = None, keepdims: object = False) -> DTensor:
-        _no_out(function.__name__, out)
+    def reduced(a: DTensor, axis: Axis = None, keepdims: object = False) -> DTensor:
         return function(a, axis, bool(keepdims))
 
-    return reduced
+    return like_numpy(getattr(np, function.__name__), reduced)
 
 
 _FUNCTIONS: dict[Function, Function] = {
@@ -142,5 +131,10 @@ _FUNCTIONS: dict[Function, Function] = {
     np.result_type: lambda *operands: np.result_type(*map(_dtype_of, operands)),
     **creation.FUNCTIONS,
     **indexing.FUNCTIONS,
+    **statistics.FUNCTIONS,
+    **locating.FUNCTIONS,
+    **scans.FUNCTIONS,
+    **norms.FUNCTIONS,
+    **comparisons.FUNCTIONS,
 }
 """NumPy's functions that are defined for tensors."""

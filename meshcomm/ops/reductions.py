@@ -2,12 +2,12 @@
 
 from collections.abc import Callable, Hashable
 from math import prod
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
-from meshcomm._arguments import as_dtype, normalised_axes
+from meshcomm._arguments import normalised_axes
 from meshcomm._tracing import traceable
 from meshcomm._types import Array, Axis, DType, Names, Shape
 from meshcomm.arrays.dtensor import DTensor
@@ -22,6 +22,14 @@ from meshcomm.ranks.meshes import location_text
 from meshcomm.ranks.teams import Group, Location
 from meshcomm.transport.reduce import AllReduce, reduction
 
+Merge: TypeAlias = Callable[[Array], Array]
+"""A function that merges the shares of devices, the rows of an array, to one row: in the order of the rows."""
+
+
+def unchanged(array: Array) -> Array:
+    """Return *array*: a share that is a result already."""
+    return array
+
 
 class Partial(NamedTuple):
     """How each device computes its share of a result, and how the devices reduce these shares.
@@ -31,17 +39,22 @@ class Partial(NamedTuple):
     key, text: what tells the call from others, for this rank and for all of them
     compute: makes the share of a device from its block
     names: the mesh dimensions to reduce over; without them the share is the result
-    op, dtype: how to reduce, and the dtype of the result
+    op: how to reduce: ``sum``, ``prod``, ``min`` or ``max``, or a function for shares of several fields
+    dtype: of the result
     counts: whether the share of a device counts
+    shares: the dtype of the shares, by default that of the result
+    finish: makes the result from what the shares were reduced to
     """
 
     key: Hashable
     text: str
     compute: Callable[[Array], Array]
     names: Names
-    op: str
+    op: str | Merge
     dtype: DType
     counts: Callable[[int], bool] = lambda device: True
+    shares: DType | None = None
+    finish: Callable[[Array], Array] = unchanged
 
 
 def run_partial(partial: Partial, tensor: DTensor, layout: Layout, shape: Shape) -> DTensor:
@@ -58,73 +71,147 @@ def run_partial(partial: Partial, tensor: DTensor, layout: Layout, shape: Shape)
     if tensor.local is None:
         return DTensor(None, layout, shape, dtype)
     if not partial.names:
-        return DTensor(partial.compute(tensor.local), layout, shape, dtype)
+        return DTensor(partial.finish(partial.compute(tensor.local)), layout, shape, dtype)
     with collective(partial.text, mesh) as here:
         assert here is not None
         n = prod(layout.block_shape(shape, here.device))
         run = program(here.team, partial.key, describe, lambda: _prepared(partial, here, mesh, n))
-        local = run(tensor.local)
-    return DTensor(local, layout, shape, dtype)
+        reduced = run(tensor.local)
+    return DTensor(partial.finish(reduced), layout, shape, dtype)
 
 
 def _prepared(partial: Partial, here: Location, mesh: Mesh, n: int) -> Callable[[Array], Array]:
-    """Return a function that makes the reduced result of *n* elements from the block of a device."""
-    group, position = _group_along(here, mesh, partial.names)
+    """Return a function that makes the reduced share of *n* elements from the block of a device."""
+    group, position = group_along(here, mesh, partial.names)
     members = [mesh.ranks.index(rank) for rank in group.members]
     counted = [i for i, device in enumerate(members) if partial.counts(device)]
-    compute, reduce = partial.compute, reduction(partial.op, partial.dtype)
-    run = AllReduce(group, position, reduce, n, partial.dtype.itemsize, counted=counted or None).run
-    return lambda block: run(compute(block))
+    dtype = partial.dtype if partial.shares is None else partial.shares
+    compute, reduce = partial.compute, reduction(partial.op, dtype) if isinstance(partial.op, str) else partial.op
+    all_reduce = AllReduce(group, position, reduce, n, dtype.itemsize, counted=counted or None).run
+
+    def run(block: Array) -> Array:
+        # An overflow, which concerns one rank, must not stop it while the others go on to the exchange.
+        with np.errstate(all="ignore"):
+            return all_reduce(compute(block))
+
+    return run
 
 
-def _group_along(here: Location, mesh: Mesh, names: Names) -> tuple[Group, int]:
+def group_along(here: Location, mesh: Mesh, names: Names) -> tuple[Group, int]:
     """Return the group of this device along mesh dimensions, in mesh order, and its position in it."""
     devices = next(row for row in mesh.groups_along(names) if here.device in row)
     group = here.team.group((mesh, names), devices[0], tuple(mesh.ranks[device] for device in devices))
     return group, devices.index(here.device)
 
 
-_FUNCTIONS: dict[str, Callable[..., Array]] = {"sum": np.sum, "max": np.max, "min": np.min}
-"""NumPy's reductions; devices reduce with an op of the same name."""
-
-
-def _reduced(
-    name: str, operand: object, axis: Axis, keepdims: bool, dtype: DTypeLike | None = None, *, called: str = ""
-) -> DTensor:
-    """Return a reduction over *axis*. Collective over the mesh if a reduced axis is sharded.
+class Reduction(NamedTuple):
+    """A reduction of NumPy over some axes: how one device makes it, and how several do together.
 
     Parameters
     ----------
-    name: ``sum``, ``max`` or ``min``
-    operand: a tensor, or an object that holds one
-    axis: one axis, several, or None for all
-    keepdims: whether reduced axes stay, with length 1
-    dtype: that of a sum, by default as numpy.sum has it
-    called: what the user called, if that is another name: it tells the call from others
+    name: of NumPy's function
+    axes: which are reduced, ascending
+    whole: makes the result from a block that has these axes as a whole: NumPy's function
+    share: makes the share of a device from its block
+    merge: how the shares are reduced
+    dtype: of the result
+    shares: the dtype of the shares, by default that of the result
+    finish: makes the result from what the shares were reduced to
+    options: other arguments of the call
+    takes_empty: whether *share* knows the share of a block without elements
     """
-    tensor, function = as_tensor(name, operand), _FUNCTIONS[name]
-    axes = normalised_axes(axis, tensor.ndim)
-    shape = without(tensor.shape, axes)
-    if name != "sum" and 0 not in shape and 0 in tensor.shape:
-        raise ShapeError(f"the {name} over axis {axis} of shape {tensor.shape} has no elements, so there is none")
-    kind = result_dtype(function, [tensor.dtype], tensor.ndim, dtype)
-    source, whole = tensor.layout, tensor.shape
-    options = {} if dtype is None else {"dtype": dtype}
+
+    name: str
+    axes: tuple[int, ...]
+    whole: Callable[[Array], object]
+    share: Callable[[Array], object]
+    merge: str | Merge
+    dtype: DType
+    shares: DType | None = None
+    finish: Callable[[Array], Array] = unchanged
+    options: tuple[Hashable, ...] = ()
+    takes_empty: bool = False
+
+
+def reduced(how: Reduction, tensor: DTensor, keepdims: bool = False) -> DTensor:
+    """Return a reduction of *tensor*. Collective over the mesh if a reduced axis is sharded.
+
+    With *keepdims* the reduced axes stay, with length 1.
+    """
+    axes, source, whole = how.axes, tensor.layout, tensor.shape
+    shape, dtype = without(whole, axes), how.dtype if how.shares is None else how.shares
+    share, takes_empty = how.share, how.takes_empty
+    names = sharding(tensor.mesh, [n for a in axes for n in source.axes[a]])
 
     def counts(device: int) -> bool:
         block = source.block_shape(whole, device)
         return all(block[a] > 0 for a in axes)
 
     def compute(block: Array) -> Array:
-        if name != "sum" and any(block.shape[a] == 0 for a in axes):  # a share that does not count
-            return np.zeros(without(block.shape, axes), kind)
-        return np.asarray(function(block, axis=axes, **options), order="C")
+        if not takes_empty and any(block.shape[a] == 0 for a in axes):  # a share that does not count
+            return np.zeros(without(block.shape, axes), dtype)
+        return np.asarray(share(block), dtype, order="C")
 
-    key = ("reduce", called or name, source, tensor.shape, tensor.dtype, axes, kind)
-    names = sharding(tensor.mesh, [n for a in axes for n in source.axes[a]])
-    partial = Partial(key, f"{called or name} over axes {axes}", compute, names, name, kind, counts)
+    key = ("reduce", how.name, source, whole, tensor.dtype, axes, how.dtype, how.options)
+    options = "".join(f", {option}" for option in how.options)
+    text, finish = f"{how.name} over axes {axes}{options}", how.finish
+    if not names:
+        compute, finish = (lambda block: np.asarray(how.whole(block), how.dtype, order="C")), unchanged
+    partial = Partial(key, text, compute, names, how.merge, how.dtype, counts, how.shares, finish)
     result = run_partial(partial, tensor, source.delete(axes), shape)
     return _with_axes(result, axes, tensor.ndim) if keepdims else result
+
+
+def axis_of(axes: tuple[int, ...], ndim: int) -> tuple[int, ...] | None:
+    """Return *axes* as NumPy's functions take them fastest: None if they are all."""
+    return None if len(axes) == ndim else axes
+
+
+def refuse_empty(name: str, tensor: DTensor, axis: Axis) -> None:
+    """Raise ``ShapeError`` if the result of a reduction over *axis* has elements, but there are none to reduce.
+
+    *name* is the reduction.
+    """
+    shape = tensor.shape
+    if 0 in shape and 0 not in without(shape, normalised_axes(axis, tensor.ndim)):
+        raise ShapeError(f"the {name} over axis {axis} of shape {shape} has no elements, so there is none")
+
+
+def reduced_by(
+    function: Callable[..., object],
+    merge: str,
+    operand: object,
+    axis: Axis,
+    keepdims: bool = False,
+    *,
+    dtype: DTypeLike | None = None,
+    needs_elements: bool = False,
+) -> DTensor:
+    """Return a reduction that devices make of the results of *function* on their blocks. Collective as `reduced`.
+
+    Parameters
+    ----------
+    function: of NumPy
+    merge: how the results of several devices are reduced
+    operand: a tensor, or an object that holds one
+    axis: one axis, several, or None for all
+    keepdims: whether reduced axes stay, with length 1
+    dtype: the argument of *function*, if it has one
+    needs_elements: whether there is no result for no elements
+    """
+    name = function.__name__
+    tensor = as_tensor(f"numpy.{name}", operand)
+    axes = normalised_axes(axis, tensor.ndim)
+    if needs_elements:
+        refuse_empty(name, tensor, axis)
+    kind = result_dtype(function, [tensor.dtype], tensor.ndim, dtype)
+    over, options = axis_of(axes, tensor.ndim), {} if dtype is None else {"dtype": dtype}
+
+    def made(block: Array) -> object:
+        return function(block, axis=over, **options)
+
+    how = Reduction(name, axes, made, made, merge, kind, takes_empty=not needs_elements)
+    return reduced(how, tensor, keepdims)
 
 
 def _with_axes(tensor: DTensor, axes: tuple[int, ...], ndim: int) -> DTensor:
@@ -160,7 +247,7 @@ def sum(t: DTensor, axis: Axis = None, dtype: DTypeLike | None = None, keepdims:
     ...     print(world.run(program))
     [([3.0, 3.0], 6.0), ([3.0, 3.0], 6.0)]
     """
-    return _reduced("sum", t, axis, keepdims, dtype)
+    return reduced_by(np.sum, "sum", t, axis, keepdims, dtype=dtype)
 
 
 @traceable(twin=np.mean)
@@ -170,15 +257,24 @@ def mean(t: DTensor, axis: Axis = None, dtype: DTypeLike | None = None, keepdims
     The dtype is by default as numpy.mean has it. As in NumPy there is a warning where there are no elements. The
     parameters are those of `sum`.
     """
-    tensor = as_tensor("mean", t)
-    kind = result_dtype(np.mean, [tensor.dtype], 1) if dtype is None else as_dtype(dtype)
+    tensor = as_tensor("numpy.mean", t)
+    axes = normalised_axes(axis, tensor.ndim)
+    kind = result_dtype(np.mean, [tensor.dtype], tensor.ndim, dtype)
     # As in NumPy, float16 is added up in float32.
-    wide = np.float32 if dtype is None and kind == np.float16 else kind
-    total = _reduced("sum", tensor, axis, keepdims, wide, called="mean")
-    count = prod(tensor.shape[a] for a in normalised_axes(axis, tensor.ndim))
-    if total.local is None:
-        return DTensor(None, total.layout, total.shape, kind)
-    return DTensor(np.asarray(total.local / count).astype(kind), total.layout, total.shape, kind)
+    wide = np.dtype(np.float32) if dtype is None and kind == np.float16 else kind
+    over, count = axis_of(axes, tensor.ndim), prod(tensor.shape[a] for a in axes)
+    how = Reduction(
+        "mean",
+        axes,
+        lambda block: np.mean(block, axis=over, dtype=dtype),
+        lambda block: np.sum(block, axis=over, dtype=wide),
+        "sum",
+        kind,
+        wide,
+        lambda total: np.asarray(total / count).astype(kind),
+        takes_empty=True,
+    )
+    return reduced(how, tensor, keepdims)
 
 
 @traceable(twin=np.max)
@@ -187,7 +283,7 @@ def max(t: DTensor, axis: Axis = None, keepdims: bool = False) -> DTensor:
 
     As in NumPy, NaN is the maximum where there is one. ``ShapeError`` where there are no elements, or no such axis.
     """
-    return _reduced("max", t, axis, keepdims)
+    return reduced_by(np.max, "max", t, axis, keepdims, needs_elements=True)
 
 
 @traceable(twin=np.min)
@@ -196,7 +292,7 @@ def min(t: DTensor, axis: Axis = None, keepdims: bool = False) -> DTensor:
 
     As in NumPy, NaN is the minimum where there is one. ``ShapeError`` where there are no elements, or no such axis.
     """
-    return _reduced("min", t, axis, keepdims)
+    return reduced_by(np.min, "min", t, axis, keepdims, needs_elements=True)
 
 
 @traceable()

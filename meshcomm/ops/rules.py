@@ -3,9 +3,10 @@
 How the operands of an elementwise function come together:
 
 1. Shapes broadcast as NumPy's do. An axis of length 1 that is stretched counts as unsharded.
-2. The tensors are asked from left to right. Each adds its sharding on the axes of the result that are not sharded yet,
-   with the mesh dimensions that are not used yet. If a larger tensor has the same mesh dimensions on an axis, but cuts
-   it in another way (`Cuts`, `Cyclic`), the smaller one moves.
+2. The tensors are asked in the order of their sizes, the largest first; tensors of equal size from left to right. Each
+   adds its sharding on the axes of the result that are not sharded yet, with the mesh dimensions that are not used yet.
+   If a tensor with more bytes has the same mesh dimensions on an axis, but cuts it in another way (`Cuts`, `Cyclic`),
+   the other one moves.
 3. Every operand is relaid to that layout. Nothing moves where an operand has it already, and a replicated operand is
    only sliced.
 
@@ -135,7 +136,7 @@ def common_layout(shape: Shape, tensors: Sequence[DTensor]) -> Layout:
         return tensors[0].layout
     axes: list[Names] = [()] * len(shape)
     sizes = [0] * len(shape)  # of the tensor that an axis has its sharding from
-    for tensor in tensors:
+    for tensor in sorted(tensors, key=lambda t: t.size, reverse=True):  # equal sizes stay in order
         skipped = len(shape) - tensor.ndim
         for axis, names in enumerate(tensor.layout.axes, skipped):
             if tensor.shape[axis - skipped] != shape[axis]:

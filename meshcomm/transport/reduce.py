@@ -1,6 +1,7 @@
 """Reductions over the ranks of a group."""
 
 from collections.abc import Callable
+from itertools import pairwise
 
 import numpy as np
 
@@ -62,6 +63,49 @@ class AllReduce:
         columns = self._scatter(array)
         reduced = self._reduce(columns if self._counted is None else columns[self._counted])
         return self._gather(reduced).reshape(array.shape)
+
+
+class ExclusiveScan:
+    """For each rank of a group, the arrays of those before it, reduced elementwise: first one with second one and on.
+
+    As `AllReduce`: each rank scans one block of the elements, and then each rank gets its own row.
+
+    Parameters
+    ----------
+    group: the ranks that scan
+    position: the position of this rank in the group
+    ufunc: how two arrays are reduced
+    n, itemsize: how many elements the array of each rank has, and their bytes
+    order: the positions whose arrays count, first one first; what others get, and the first one, is undefined
+    """
+
+    def __init__(
+        self, group: Group, position: int, ufunc: np.ufunc, n: int, itemsize: int, *, order: list[int]
+    ) -> None:
+        self._ufunc, self._order = ufunc, order
+        count = len(group.members)
+        elements = Cut(n, count)
+        call = f"of exclusive_scan of {n} items of {itemsize} bytes in the order {order}"
+        arrays = [((number, number + 1), (0, n)) for number in range(count)]
+        columns = [((0, count), elements.interval(number)) for number in range(count)]
+        most = max(n, count * elements.longest) * itemsize
+        scatter = from_boxes(itemsize, position, arrays, columns)
+        start, stop = elements.interval(position)
+        terms = Terms(fingerprint(f"scatter {call}"), most)
+        self._scatter = on_arrays(exchange(group, [scatter], terms), (count, stop - start))
+        back = from_boxes(itemsize, position, columns, arrays)
+        terms = Terms(fingerprint(f"return {call}"), most)
+        self._return = on_arrays(exchange(group, [back], terms), (n,))
+
+    def run(self, array: Array) -> Array:
+        """Return the reduction of the arrays before that of this rank. Collective over the group."""
+        columns = self._scatter(array)
+        before = np.zeros_like(columns)
+        with np.errstate(all="ignore"):
+            for last, this in pairwise(self._order):
+                first = last == self._order[0]
+                before[this] = columns[last] if first else self._ufunc(before[last], columns[last])
+        return self._return(before).reshape(array.shape)
 
 
 def reduction(op: str, dtype: DType) -> Callable[[Array], Array]:

@@ -5,12 +5,21 @@ import inspect
 import meshcomm as mc
 
 COLLECTIVE = [
+    "DTensor.all",
+    "DTensor.any",
+    "DTensor.argmax",
+    "DTensor.argmin",
+    "DTensor.cumprod",
+    "DTensor.cumsum",
     "DTensor.max",
     "DTensor.mean",
     "DTensor.min",
+    "DTensor.prod",
+    "DTensor.std",
     "DTensor.sum",
     "DTensor.to_device",
     "DTensor.to_numpy",
+    "DTensor.var",
     "LayoutMap.distribute",
     "Mesh.close",
     "Plan.execute",

@@ -8,8 +8,10 @@ import pytest
 import meshcomm as mc
 from meshcomm import Cuts, Cyclic, DTypeError, Layout, ShapeError
 from meshcomm.layouts.slicing import kept_slice, parsed
-from ops.test_kinds import integers, layout_of, on_a_mesh, shape_of, tensor_of
+from support import indexing
 from support.gradient_cases import on
+from support.indexing import check, random_index
+from support.random_tensors import layout_of, on_a_mesh, shape_of
 from support.reference import block_of
 from support.sampling import sampled
 
@@ -17,127 +19,24 @@ U = "unsharded"
 SEEDS = sampled(range(80), 8)
 
 
-def random_index(random, shape, negative=True, new=True):
-    """A basic index of any kind."""
-    items = []
-    for n in shape:
-        kind = random.random()
-        if kind < 0.2 and n:
-            items.append(random.randrange(-n, n))
-        elif kind < 0.4:
-            items.append(slice(None))
-        else:
-            step = random.choice([1, 1, 1, 2, 3, None, n + 1])
-            if negative and random.random() < 0.2:
-                step = -(step or 1)
-            ends = [random.choice([None, random.randint(-n - 2, n + 2)]) for _ in range(2)]
-            items.append(slice(*ends, step))
-    if random.random() < 0.3:
-        at = random.randint(0, len(items))
-        items[at : at + random.randint(0, 2)] = [...]
-    elif items and random.random() < 0.3:
-        items.pop()
-    if new:
-        for _ in range(random.choice([0, 0, 0, 1, 2])):
-            items.insert(random.randint(0, len(items)), None)
-    return items[0] if len(items) == 1 else tuple(items)
-
-
-def check(tensor, expected):
-    """Compare the block of this rank with the definition of its layout."""
-    expected = np.asarray(expected)
-    assert (tensor.shape, tensor.dtype) == (expected.shape, expected.dtype)
-    np.testing.assert_array_equal(tensor.local, block_of(expected, tensor.layout, tensor.mesh.rank), strict=True)
-
-
 @pytest.mark.parametrize("seed", SEEDS)
 def test_slices(seed):
-    def program(random, mesh):
-        for number in range(40):
-            shape = shape_of(random)
-            t, x = tensor_of(random, mesh, shape, number, random.choice(["f8", "i2", "c16"]))
-            index = random_index(random, shape)
-            found, expected = t[index], x[index]
-            check(found, expected)
-            np.testing.assert_array_equal(found.to_numpy(), expected, strict=True)
-            check(found + 1, expected + 1)
-            target = layout_of(random, mesh, found.shape)
-            check(mc.relayout(found, target), expected)
-
-    on_a_mesh(seed, program)
+    on_a_mesh(seed, indexing.slices)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_assignments(seed):
-    def program(random, mesh):
-        for number in range(40):
-            shape = shape_of(random)
-            t, x = tensor_of(random, mesh, shape, number, random.choice(["f8", "i2"]))
-            index = random_index(random, shape)
-            region = x[index].shape
-            value = tuple(1 if random.random() < 0.2 else n for n in region[random.randint(0, len(region)) :])
-            value = (1,) * random.choice([0, 0, 1]) + value
-            kind = random.randrange(3)
-            if kind == 0:
-                t[index], x[index] = 7, 7
-            elif kind == 1:
-                y = integers(*value, seed=number)
-                t[index], x[index] = y, y
-            else:
-                v, y = tensor_of(random, mesh, value, number)
-                t[index], x[index] = v, y
-            check(t, x)
-
-    on_a_mesh(seed, program)
+    on_a_mesh(seed, indexing.assignments)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_assignments_that_overlap(seed):
-    def program(random, mesh):
-        for number in range(30):
-            shape = shape_of(random)
-            t, x = tensor_of(random, mesh, shape, number)
-            n = shape[0]
-            by = random.randint(0, n)
-            t[by:] = t[: n - by]
-            x[by:] = x[: n - by].copy()
-            check(t, x)
-            t[: n - by] = t[by:]
-            x[: n - by] = x[by:].copy()
-            check(t, x)
-            t[::-1] = t
-            x[::-1] = x.copy()
-            check(t, x)
-            index = random_index(random, shape, new=False)
-            t[index] += 1
-            x[index] += 1
-            check(t, x)
-
-    on_a_mesh(seed, program)
+    on_a_mesh(seed, indexing.overlaps)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_masks(seed):
-    def program(random, mesh):
-        for number in range(20):
-            shape = shape_of(random)
-            t, x = tensor_of(random, mesh, shape, number)
-            some = shape[: random.randint(1, len(shape))]
-            m, mask = tensor_of(random, mesh, some, number + 1)
-            check(t[m > 0], x[mask > 0])
-            check(t[mask > 1], x[mask > 1])
-            t[m > 1] = -1
-            x[mask > 1] = -1
-            check(t, x)
-            values = integers(*x[mask > 0].shape, seed=number)
-            t[m > 0] = values
-            x[mask > 0] = values
-            check(t, x)
-            t[m > 0] = t[m > 0] * 2
-            x[mask > 0] *= 2
-            check(t, x)
-
-    on_a_mesh(seed, program)
+    on_a_mesh(seed, indexing.masks)
 
 
 def test_a_slice_is_a_view_both_ways():

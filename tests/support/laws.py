@@ -77,8 +77,8 @@ PICKLING = {
     *("neighbor_allgather", "neighbor_alltoall", "Get_pickle", "loads", "dumps"),
 }
 """Methods of mpi4py, and of modules that pickle."""
-COMMUNICATORS = ("communicator", "_channel", "json")
-"""What methods of ours with such names are called on."""
+COMMUNICATORS = ("communicator", "_channel", "json", "ufunc")
+"""What methods of ours with such names are called on, and the one of NumPy's universal functions."""
 
 CHOOSES = "transport/choose.py"
 WAYS = ("transport/packed.py", "transport/in_place.py", "transport/relay.py")

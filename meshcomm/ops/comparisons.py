@@ -1,0 +1,122 @@
+"""Whole tensors compared: functions of NumPy that return a bool, the same on all ranks of the mesh."""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from meshcomm._arguments import quote
+from meshcomm._types import Array
+from meshcomm.arrays.dtensor import DTensor, unwrapped
+from meshcomm.errors import ShapeError
+from meshcomm.ops.elementwise import agree_on_plain, elementwise
+from meshcomm.ops.rules import Operand, broadcast_shape, mesh_of, shape_of
+from meshcomm.ops.signatures import table
+from meshcomm.ops.statistics import all
+
+
+def isclose(
+    a: DTensor | ArrayLike,
+    b: DTensor | ArrayLike,
+    rtol: float = 1e-5,
+    atol: float = 1e-8,
+    equal_nan: bool = False,
+) -> DTensor:
+    """Return where *a* and *b* are equal within tolerances, as numpy.isclose. Collective if an operand has to move.
+
+    The tolerances must be numbers: ``TypeError`` otherwise. The rest is as for other elementwise functions.
+    """
+    close = _closeness("isclose", rtol, atol, equal_nan)
+    result = elementwise("numpy.isclose", close, [unwrapped(a), unwrapped(b)])
+    assert isinstance(result, DTensor)
+    return result
+
+
+def allclose(
+    a: DTensor | ArrayLike,
+    b: DTensor | ArrayLike,
+    rtol: float = 1e-5,
+    atol: float = 1e-8,
+    equal_nan: bool = False,
+) -> bool | None:
+    """Return whether *a* and *b* are equal within tolerances, as numpy.allclose. Collective over the mesh.
+
+    A bool, the same on all ranks of the mesh; None on other ranks, which cannot know.
+
+    >>> import numpy as np, meshcomm as mc
+    >>> def program():
+    ...     t = mc.distribute(np.arange(3.0), mc.Layout(["x"], mc.create_mesh([("x", 2)])))
+    ...     return np.allclose(t, [0, 1, 2]), np.array_equal(t, t + 1)
+    >>> with mc.simulate(2) as world:
+    ...     print(world.run(program))
+    [(True, False), (True, False)]
+    """
+    close = _closeness("allclose", rtol, atol, equal_nan)
+    return _everywhere("numpy.allclose", close, [unwrapped(a), unwrapped(b)])
+
+
+def array_equal(a1: DTensor | ArrayLike, a2: DTensor | ArrayLike, equal_nan: bool = False) -> bool | None:
+    """Return whether shapes and all elements are equal, as numpy.array_equal. Collective over the mesh.
+
+    With *equal_nan* NaN is equal to NaN. A bool on all ranks of the mesh, None on other ranks.
+    """
+    operands = _operands("numpy.array_equal", a1, a2)
+    if shape_of(operands[0]) != shape_of(operands[1]):
+        return _on_members(False, operands)
+    return _everywhere("numpy.array_equal", _equal_or_nan if equal_nan else np.equal, operands)
+
+
+def array_equiv(a1: DTensor | ArrayLike, a2: DTensor | ArrayLike) -> bool | None:
+    """Return whether all elements are equal after broadcasting, as numpy.array_equiv. Collective over the mesh.
+
+    A bool on all ranks of the mesh, None on other ranks.
+    """
+    operands = _operands("numpy.array_equiv", a1, a2)
+    try:
+        broadcast_shape("numpy.array_equiv", [shape_of(x) for x in operands])
+    except ShapeError:
+        return _on_members(False, operands)
+    return _everywhere("numpy.array_equiv", np.equal, operands)
+
+
+def _closeness(name: str, rtol: float, atol: float, equal_nan: bool) -> Callable[..., Array]:
+    for what, tolerance in (("rtol", rtol), ("atol", atol)):
+        if not isinstance(tolerance, int | float | np.integer | np.floating):
+            raise TypeError(f"numpy.{name}: {what} must be a number for DTensors, not {quote(tolerance)}")
+
+    def close(x: Array, y: Array) -> Array:
+        return np.asarray(np.isclose(x, y, rtol=rtol, atol=atol, equal_nan=equal_nan))
+
+    return close
+
+
+def _equal_or_nan(x: Array, y: Array) -> Array:
+    # NaN is what is not equal to itself: of any dtype, NaT as well.
+    return np.equal(x, y) | (np.not_equal(x, x) & np.not_equal(y, y))
+
+
+def _operands(name: str, *given: object) -> list[Operand]:
+    operands = [unwrapped(x) for x in given]
+    return agree_on_plain(name, operands, mesh_of(operands))
+
+
+def _on_members(found: bool, operands: Sequence[Operand]) -> bool | None:
+    """Return *found*, on ranks outside of the mesh None, as where the blocks decide."""
+    return None if mesh_of(operands).rank is None else found
+
+
+def _everywhere(name: str, function: Callable[..., object], operands: Sequence[object]) -> bool | None:
+    """Return whether an elementwise function is true everywhere. Collective over the mesh."""
+    result = elementwise(name, function, operands)
+    assert isinstance(result, DTensor)
+    found = all(result).local
+    return None if found is None else bool(found)
+
+
+FUNCTIONS = table(
+    (np.isclose, isclose),
+    (np.allclose, allclose),
+    (np.array_equal, array_equal),
+    (np.array_equiv, array_equiv),
+)
+"""What is called for functions of NumPy."""

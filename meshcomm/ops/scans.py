@@ -1,0 +1,170 @@
+"""Cumulative sums and products of tensors.
+
+Each device computes those of its block. Then the totals of the blocks along the axis are scanned: one small exchange,
+in which each device gets the total of all blocks before its own, and adds it. So the order of summation is that within
+a block, and then that of the blocks. An axis that is dealt round (`Cyclic`) is relaid to consecutive blocks over the
+same mesh dimensions, and the result back.
+"""
+
+from collections.abc import Callable
+from math import prod
+from typing import NamedTuple, SupportsIndex
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from meshcomm._arguments import normalised_axes
+from meshcomm._types import Array, DType
+from meshcomm.arrays.dtensor import DTensor
+from meshcomm.layouts.cyclic import CyclicCut
+from meshcomm.layouts.layout import Layout
+from meshcomm.ops.elementwise import relaid
+from meshcomm.ops.reductions import group_along
+from meshcomm.ops.rules import as_tensor, result_dtype, sharding
+from meshcomm.ops.signatures import table
+from meshcomm.ranks.calls import collective, program
+from meshcomm.ranks.meshes import location_text
+from meshcomm.ranks.teams import Location
+from meshcomm.transport.reduce import ExclusiveScan
+
+
+def cumsum(a: DTensor, axis: SupportsIndex | None = None, dtype: DTypeLike | None = None) -> DTensor:
+    """Return the sums of the elements up to each one along *axis*. Collective over the mesh if that axis is sharded.
+
+    As numpy.cumsum, in the layout of *a*. float16 is added up in float32 if several devices do.
+
+    Parameters
+    ----------
+    a: a tensor
+    axis: along which; may be left out for tensors of one axis or none. ``TypeError`` otherwise, for numpy.cumsum
+        flattens the array then
+    dtype: of the result, by default as numpy.cumsum has it
+
+    >>> import numpy as np, meshcomm as mc
+    >>> def program():
+    ...     t = mc.distribute(np.arange(5), mc.Layout(["x"], mc.create_mesh([("x", 2)])))
+    ...     return np.cumsum(t).local.tolist()
+    >>> with mc.simulate(2) as world:
+    ...     print(world.run(program))
+    [[0, 1, 3], [6, 10]]
+    """
+    return _cumulative(_SUM, np.cumsum, a, axis, dtype)
+
+
+def cumprod(a: DTensor, axis: SupportsIndex | None = None, dtype: DTypeLike | None = None) -> DTensor:
+    """Return the products of the elements up to each one along *axis*, as `cumsum`. Collective as that one."""
+    return _cumulative(_PRODUCT, np.cumprod, a, axis, dtype)
+
+
+def nancumsum(a: DTensor, axis: SupportsIndex | None = None, dtype: DTypeLike | None = None) -> DTensor:
+    """Return the sums up to each element along *axis*, NaN as zero, as `cumsum`. Collective as that one."""
+    return _cumulative(_SUM, np.nancumsum, a, axis, dtype)
+
+
+def nancumprod(a: DTensor, axis: SupportsIndex | None = None, dtype: DTypeLike | None = None) -> DTensor:
+    """Return the products up to each element along *axis*, NaN as one, as `cumsum`. Collective as that one."""
+    return _cumulative(_PRODUCT, np.nancumprod, a, axis, dtype)
+
+
+_SUM, _PRODUCT = np.add, np.multiply
+
+
+class _Scan(NamedTuple):
+    """A cumulative function of NumPy along one axis of a tensor, and the universal function that carries it on."""
+
+    function: Callable[..., Array]
+    ufunc: np.ufunc
+    axis: int
+    dtype: DType
+    wide: DType
+
+
+def _cumulative(
+    ufunc: np.ufunc,
+    function: Callable[..., Array],
+    operand: object,
+    axis: SupportsIndex | None,
+    dtype: DTypeLike | None,
+) -> DTensor:
+    name = function.__name__
+    tensor = as_tensor(f"numpy.{name}", operand)
+    kind = result_dtype(function, [tensor.dtype], 1, dtype)
+    if axis is None:
+        if tensor.ndim > 1:
+            raise TypeError(
+                f"numpy.{name} without axis flattens an array; a DTensor of shape {tensor.shape} needs an axis"
+            )
+        if tensor.ndim == 0:
+            local = None if tensor.local is None else np.asarray(function(tensor.local, dtype=dtype), kind)
+            return DTensor(local, Layout.replicated(tensor.mesh, 1), (1,), kind)
+        axis = 0
+    if isinstance(axis, tuple | list):
+        raise TypeError(f"numpy.{name} takes one axis, not {axis!r}")
+    (along,) = normalised_axes(axis, tensor.ndim)
+    names = tensor.layout.axes[along]
+    wide = np.dtype(np.float32) if kind == np.float16 else kind
+    scan = _Scan(function, ufunc, along, kind, wide)
+    if not isinstance(tensor.layout.cut(along, tensor.shape[along]), CyclicCut):
+        return _scanned(scan, tensor)
+    axes = tensor.layout.axes
+    consecutive = relaid(tensor, (*axes[:along], tuple(names), *axes[along + 1 :]), name)
+    return relaid(_scanned(scan, consecutive), axes, name)
+
+
+def _scanned(scan: _Scan, tensor: DTensor) -> DTensor:
+    """Return the scan of a tensor whose blocks are consecutive. Collective over the mesh if the axis is sharded."""
+    mesh, layout, shape = tensor.mesh, tensor.layout, tensor.shape
+    if tensor.local is None:
+        return DTensor(None, layout, shape, scan.dtype)
+    if not sharding(mesh, layout.axes[scan.axis]):
+        local = scan.function(tensor.local, axis=scan.axis, dtype=scan.dtype)
+        return DTensor(np.asarray(local, order="C"), layout, shape, scan.dtype)
+    name, kind = scan.function.__name__, tensor.dtype
+
+    def describe() -> str:
+        text = f"{name} along axis {scan.axis} in {scan.dtype}"
+        return f"{text} of {shape} {kind} in {layout.sharding_specs} on {location_text(mesh)}"
+
+    with collective(name, mesh) as here:
+        assert here is not None
+        key = (name, layout, shape, kind, scan.axis, scan.dtype)
+        run = program(here.team, key, describe, lambda: _prepared(scan, layout, shape, here))
+        local = run(tensor.local)
+    return DTensor(local, layout, shape, scan.dtype)
+
+
+def _prepared(scan: _Scan, layout: Layout, shape: tuple[int, ...], here: Location) -> Callable[[Array], Array]:
+    """Return a function that makes the block of the result from that of the tensor."""
+    mesh, axis = layout.mesh, scan.axis
+    group, position = group_along(here, mesh, sharding(mesh, layout.axes[axis]))
+    devices = [mesh.ranks.index(rank) for rank in group.members]
+    filled = [i for i, device in enumerate(devices) if layout.block_shape(shape, device)[axis]]
+    order = sorted(filled, key=lambda i: layout.block_numbers(devices[i])[axis])
+    mine = layout.block_shape(shape, here.device)
+    n = prod(length for a, length in enumerate(mine) if a != axis)
+    before = ExclusiveScan(group, position, scan.ufunc, n, scan.wide.itemsize, order=order).run
+    is_first = position not in order[1:]  # or has no elements
+
+    def run(block: Array) -> Array:
+        # What happens to the numbers of one rank must not stop it while the others go on to the exchange.
+        with np.errstate(all="ignore"):
+            result = np.asarray(scan.function(block, axis=axis, dtype=scan.wide), order="C")
+            if block.shape[axis]:
+                totals = np.asarray(result.take(-1, axis=axis), order="C")
+            else:
+                totals = np.zeros(block.shape[:axis] + block.shape[axis + 1 :], scan.wide)
+            carried = before(totals)
+            if not is_first:
+                scan.ufunc(result, np.expand_dims(carried, axis), out=result)
+            return result.astype(scan.dtype, copy=False)
+
+    return run
+
+
+FUNCTIONS = table(
+    (np.cumsum, cumsum),
+    (np.cumprod, cumprod),
+    (np.nancumsum, nancumsum),
+    (np.nancumprod, nancumprod),
+)
+"""What is called for functions of NumPy."""

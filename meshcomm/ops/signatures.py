@@ -1,0 +1,58 @@
+"""NumPy's functions as callers write them: arguments by NumPy's names, and a clear no to those that are not taken."""
+
+from collections.abc import Callable
+from functools import lru_cache
+from inspect import Parameter, Signature, signature
+from typing import TypeAlias
+
+import numpy as np
+
+Function: TypeAlias = Callable[..., object]
+
+_INSTEAD = {
+    "out": "the result is a new tensor; to overwrite one, copy it there: numpy.add(result, 0, out=tensor)",
+    "where": "choose before: numpy.where(condition, t, other), with another value that does not change the result",
+    "initial": "combine the result with it afterwards: numpy.add, numpy.multiply, numpy.maximum, ...",
+    "mean": "the mean is computed in the same exchange",
+}
+"""What to do instead of passing an argument that is not supported."""
+
+
+def like_numpy(function: Function, ours: Function) -> Function:
+    """Return *ours* with the arguments of NumPy's *function*, which it takes by name; some may be missing there.
+
+    What it does not take may be passed with NumPy's default; otherwise there is a ``TypeError``.
+    """
+    name = f"numpy.{function.__name__}"
+    taken = frozenset(signature(ours).parameters)
+
+    def called(*args: object, **kwargs: object) -> object:
+        form = _form(function)
+        given = form.bind(*args, **kwargs).arguments
+        for argument in [argument for argument in given if argument not in taken]:
+            value = given.pop(argument)
+            if not _is_default(value, form.parameters[argument]):
+                instead = _INSTEAD.get(argument, "leave it out")
+                raise TypeError(f"{name}: {argument}= is not supported for DTensors; {instead}")
+        return ours(**{argument: value for argument, value in given.items() if value is not _NO_VALUE})
+
+    return called
+
+
+def table(*pairs: tuple[Function, Function]) -> dict[Function, Function]:
+    """Return what is called for functions of NumPy, from pairs of one of those and ours: see `like_numpy`."""
+    return {function: like_numpy(function, ours) for function, ours in pairs}
+
+
+_NO_VALUE = getattr(np, "_NoValue", None)
+"""NumPy's default for arguments that were not passed."""
+
+
+@lru_cache(maxsize=256)
+def _form(function: Function) -> Signature:
+    return signature(function)
+
+
+def _is_default(value: object, parameter: Parameter) -> bool:
+    unset = value is None or value is _NO_VALUE or value is parameter.default
+    return unset or (value is True and parameter.name == "where")

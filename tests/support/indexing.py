@@ -1,0 +1,118 @@
+"""Programs that index tensors in layouts of all kinds, and compare with NumPy: for simulated and for real ranks."""
+
+import numpy as np
+
+import meshcomm as mc
+from support.random_tensors import integers, layout_of, shape_of, tensor_of
+from support.reference import block_of
+
+
+def random_index(random, shape, negative=True, new=True):
+    """A basic index of any kind."""
+    items = []
+    for n in shape:
+        kind = random.random()
+        if kind < 0.2 and n:
+            items.append(random.randrange(-n, n))
+        elif kind < 0.4:
+            items.append(slice(None))
+        else:
+            step = random.choice([1, 1, 1, 2, 3, None, n + 1])
+            if negative and random.random() < 0.2:
+                step = -(step or 1)
+            ends = [random.choice([None, random.randint(-n - 2, n + 2)]) for _ in range(2)]
+            items.append(slice(*ends, step))
+    if random.random() < 0.3:
+        at = random.randint(0, len(items))
+        items[at : at + random.randint(0, 2)] = [...]
+    elif items and random.random() < 0.3:
+        items.pop()
+    if new:
+        for _ in range(random.choice([0, 0, 0, 1, 2])):
+            items.insert(random.randint(0, len(items)), None)
+    return items[0] if len(items) == 1 else tuple(items)
+
+
+def check(tensor, expected):
+    """Compare the block of this rank with the definition of its layout."""
+    expected = np.asarray(expected)
+    assert (tensor.shape, tensor.dtype) == (expected.shape, expected.dtype)
+    np.testing.assert_array_equal(tensor.local, block_of(expected, tensor.layout, tensor.mesh.rank), strict=True)
+
+
+def slices(random, mesh):
+    """Slices, what is computed from them, and their relayouts."""
+    for number in range(40):
+        shape = shape_of(random)
+        t, x = tensor_of(random, mesh, shape, number, random.choice(["f8", "i2", "c16"]))
+        index = random_index(random, shape)
+        found, expected = t[index], x[index]
+        check(found, expected)
+        np.testing.assert_array_equal(found.to_numpy(), expected, strict=True)
+        check(found + 1, expected + 1)
+        target = layout_of(random, mesh, found.shape)
+        check(mc.relayout(found, target), expected)
+
+
+def assignments(random, mesh):
+    """Numbers, arrays and tensors assigned to slices."""
+    for number in range(40):
+        shape = shape_of(random)
+        t, x = tensor_of(random, mesh, shape, number, random.choice(["f8", "i2"]))
+        index = random_index(random, shape)
+        region = x[index].shape
+        value = tuple(1 if random.random() < 0.2 else n for n in region[random.randint(0, len(region)) :])
+        value = (1,) * random.choice([0, 0, 1]) + value
+        kind = random.randrange(3)
+        if kind == 0:
+            t[index], x[index] = 7, 7
+        elif kind == 1:
+            y = integers(*value, seed=number)
+            t[index], x[index] = y, y
+        else:
+            v, y = tensor_of(random, mesh, value, number)
+            t[index], x[index] = v, y
+        check(t, x)
+
+
+def overlaps(random, mesh):
+    """Assignments from a tensor to itself."""
+    for number in range(30):
+        shape = shape_of(random)
+        t, x = tensor_of(random, mesh, shape, number)
+        n = shape[0]
+        by = random.randint(0, n)
+        t[by:] = t[: n - by]
+        x[by:] = x[: n - by].copy()
+        check(t, x)
+        t[: n - by] = t[by:]
+        x[: n - by] = x[by:].copy()
+        check(t, x)
+        t[::-1] = t
+        x[::-1] = x.copy()
+        check(t, x)
+        index = random_index(random, shape, new=False)
+        t[index] += 1
+        x[index] += 1
+        check(t, x)
+
+
+def masks(random, mesh):
+    """Elements chosen by masks, and assignments to them."""
+    for number in range(20):
+        shape = shape_of(random)
+        t, x = tensor_of(random, mesh, shape, number)
+        some = shape[: random.randint(1, len(shape))]
+        m, mask = tensor_of(random, mesh, some, number + 1)
+        check(t[m > 0], x[mask > 0])
+        check(t[mask > 1], x[mask > 1])
+        t[m > 1] = -1
+        x[mask > 1] = -1
+        check(t, x)
+        values = integers(*x[mask > 0].shape, seed=number)
+        t[m > 0] = values
+        x[mask > 0] = values
+        check(t, x)
+        t[m > 0] = t[m > 0] * 2
+        x[mask > 0] *= 2
+        check(t, x)
