@@ -57,6 +57,7 @@ from meshcomm.layouts.mesh import Mesh
 from meshcomm.layouts.specs import Cuts, Cyclic
 from meshcomm.ops.linalg import matmul, transpose
 from meshcomm.ops.random import random_normal, random_uniform
+from meshcomm.ops.shaping import reshape
 from meshcomm.plans.plan import Plan, plan_relayout
 from meshcomm.ranks.barrier import barrier
 from meshcomm.ranks.meshes import create_mesh, default_mesh, get_default_mesh, run_on
@@ -132,6 +133,7 @@ __all__ = [
     "reduce_scatter",
     "relayout",
     "relayout_like",
+    "reshape",
     "run_on",
     "simulate",
     "start_relayout",

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, NoReturn, SupportsIndex
 
 import numpy as np
-from numpy.typing import DTypeLike
+from numpy.typing import ArrayLike, DTypeLike
 
 from meshcomm import _hooks
-from meshcomm._types import Axis
+from meshcomm._types import Axis, ShapeLike
 
 if TYPE_CHECKING:
     from meshcomm.arrays.dtensor import DTensor
@@ -155,3 +155,65 @@ class NumpyMethods:
         The result is in the layout of the tensor. *axis* may be left out for a tensor of one axis.
         """
         return self._made_by(np.cumprod, axis=axis, dtype=dtype)
+
+    # -- shapes -------------------------------------------------------------------------------------------------------
+
+    def reshape(self, *shape: ShapeLike, order: str = "C", copy: bool | None = None) -> "DTensor":
+        """Return the tensor in another shape, as ``numpy.reshape(t, shape)``. Collective over the mesh.
+
+        It shares the block where nothing has to move. `meshcomm.reshape` also takes a layout. ``ShapeError`` unless
+        there are as many elements.
+        """
+        return self._made_by(np.reshape, shape[0] if len(shape) == 1 else shape, order=order, copy=copy)
+
+    def ravel(self, order: str = "C") -> "DTensor":
+        """Return the tensor with one axis, as ``numpy.ravel(t)``. Collective over the mesh."""
+        return self._made_by(np.ravel, order=order)
+
+    def flatten(self, order: str = "C") -> "DTensor":
+        """Return a copy of the tensor with one axis. Collective over the mesh."""
+        return self._made_by(np.reshape, -1, order=order, copy=True)
+
+    def squeeze(self, axis: Axis = None) -> "DTensor":
+        """Return the tensor without axes of length 1, as ``numpy.squeeze(t, axis)``. Collective over the mesh.
+
+        It shares the block, unless such an axis is sharded.
+        """
+        return self._made_by(np.squeeze, axis=axis)
+
+    def swapaxes(self, axis1: int, axis2: int) -> "DTensor":
+        """Return a copy of the tensor with two axes exchanged, as ``numpy.swapaxes(t, axis1, axis2)``."""
+        return self._made_by(np.swapaxes, axis1, axis2)
+
+    # -- values -------------------------------------------------------------------------------------------------------
+
+    def astype(self, dtype: DTypeLike, *, casting: str = "unsafe", copy: bool = True) -> "DTensor":
+        """Return the tensor with its elements converted to *dtype*; itself, if it has that and *copy* is False.
+
+        NumPy's ``TypeError`` if its rule *casting* does not allow that.
+        """
+        return self._made_by(np.ndarray.astype, dtype, casting=casting, copy=copy)
+
+    def clip(self, min: object = None, max: object = None) -> "DTensor":
+        """Return the values within bounds, as ``numpy.clip(t, min, max)``. Collective over the mesh.
+
+        The bounds are numbers, arrays or tensors.
+        """
+        return self._made_by(np.clip, min, max)
+
+    def round(self, decimals: int = 0) -> "DTensor":
+        """Return the values rounded to *decimals*, as ``numpy.round(t, decimals)``."""
+        return self._made_by(np.round, decimals)
+
+    # -- elements -----------------------------------------------------------------------------------------------------
+
+    def take(self, indices: ArrayLike, axis: int | None = None, mode: str = "raise") -> "DTensor":
+        """Return the elements at *indices*, as ``numpy.take(t, indices, axis)``. Collective over the mesh.
+
+        All ranks pass the same indices. ``IndexError`` if one is out of bounds.
+        """
+        return self._made_by(np.take, indices, axis, mode=mode)
+
+    def repeat(self, repeats: ArrayLike, axis: int | None = None) -> "DTensor":
+        """Return each element *repeats* times, as ``numpy.repeat(t, repeats, axis)``. Collective over the mesh."""
+        return self._made_by(np.repeat, repeats, axis)

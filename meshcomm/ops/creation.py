@@ -14,6 +14,7 @@ from meshcomm.errors import ShapeError
 from meshcomm.layouts.layout import Layout
 from meshcomm.ops.reductions import spread
 from meshcomm.ops.rules import as_tensor, mesh_of
+from meshcomm.ops.signatures import Function, table
 
 Triangle: TypeAlias = Callable[[Indices, Indices], Array]
 """Which elements are in a triangle, from the numbers of their rows and of their columns."""
@@ -111,13 +112,15 @@ def _repeated(tensor: DTensor, axis: int, shape: tuple[int, ...]) -> DTensor:
     return spread(tensor, others, shape, layout)
 
 
-FUNCTIONS: dict[Callable[..., object], Callable[..., object]] = {
-    np.empty_like: empty_like,
-    np.full_like: full_like,
-    np.ones_like: ones_like,
-    np.zeros_like: zeros_like,
-    np.tril: tril,
-    np.triu: triu,
+FUNCTIONS: dict[Function, Function] = {
+    **table(
+        (np.empty_like, empty_like),
+        (np.full_like, full_like),
+        (np.ones_like, ones_like),
+        (np.zeros_like, zeros_like),
+        (np.tril, tril),
+        (np.triu, triu),
+    ),
     np.meshgrid: meshgrid,
 }
 """NumPy's functions that are defined here."""

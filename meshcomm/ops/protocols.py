@@ -18,7 +18,21 @@ from meshcomm._tracing import Value, is_traced, untraced
 from meshcomm._types import Axis
 from meshcomm.arrays.dtensor import DTensor, unwrapped
 from meshcomm.errors import ShapeError
-from meshcomm.ops import comparisons, creation, indexing, locating, norms, scans, statistics
+from meshcomm.ops import (
+    comparisons,
+    creation,
+    indexing,
+    joining,
+    locating,
+    norms,
+    padding,
+    rolling,
+    scans,
+    shaping,
+    statistics,
+    taking,
+    values,
+)
 from meshcomm.ops.elementwise import elementwise, store, where
 from meshcomm.ops.linalg import matmul, transpose
 from meshcomm.ops.reductions import max, mean, min, sum
@@ -129,12 +143,22 @@ _FUNCTIONS: dict[Function, Function] = {
     np.size: lambda t: t.size,
     np.iscomplexobj: lambda t: t.dtype.kind == "c",
     np.result_type: lambda *operands: np.result_type(*map(_dtype_of, operands)),
-    **creation.FUNCTIONS,
-    **indexing.FUNCTIONS,
-    **statistics.FUNCTIONS,
-    **locating.FUNCTIONS,
-    **scans.FUNCTIONS,
-    **norms.FUNCTIONS,
-    **comparisons.FUNCTIONS,
 }
 """NumPy's functions that are defined for tensors."""
+
+for _module in (
+    comparisons,
+    creation,
+    indexing,
+    joining,
+    locating,
+    norms,
+    padding,
+    rolling,
+    scans,
+    shaping,
+    statistics,
+    taking,
+    values,
+):
+    _FUNCTIONS |= _module.FUNCTIONS

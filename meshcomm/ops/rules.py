@@ -4,7 +4,7 @@ How the operands of an elementwise function come together:
 
 1. Shapes broadcast as NumPy's do. An axis of length 1 that is stretched counts as unsharded.
 2. The tensors are asked in the order of their sizes, the largest first; tensors of equal size from left to right. Each
-   adds its sharding on the axes of the result that are not sharded yet, with the mesh dimensions that are not used yet.
+   adds its sharding on the axes of the result that are unsharded yet, with the mesh dimensions that are unused yet.
    If a tensor with more bytes has the same mesh dimensions on an axis, but cuts it in another way (`Cuts`, `Cyclic`),
    the other one moves.
 3. Every operand is relaid to that layout. Nothing moves where an operand has it already, and a replicated operand is

@@ -1,4 +1,4 @@
-"""Cumulative sums and products of tensors.
+"""Cumulative sums and products of tensors, and differences.
 
 Each device computes those of its block. Then the totals of the blocks along the axis are scanned: one small exchange,
 in which each device gets the total of all blocks before its own, and adds it. So the order of summation is that within
@@ -6,6 +6,7 @@ a block, and then that of the blocks. An axis that is dealt round (`Cyclic`) is 
 same mesh dimensions, and the result back.
 """
 
+import operator
 from collections.abc import Callable
 from math import prod
 from typing import NamedTuple, SupportsIndex
@@ -14,10 +15,12 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from meshcomm._arguments import normalised_axes
+from meshcomm._tracing import Value
 from meshcomm._types import Array, DType
 from meshcomm.arrays.dtensor import DTensor
 from meshcomm.layouts.cyclic import CyclicCut
 from meshcomm.layouts.layout import Layout
+from meshcomm.layouts.specs import Cyclic
 from meshcomm.ops.elementwise import relaid
 from meshcomm.ops.reductions import group_along
 from meshcomm.ops.rules import as_tensor, result_dtype, sharding
@@ -64,6 +67,38 @@ def nancumsum(a: DTensor, axis: SupportsIndex | None = None, dtype: DTypeLike | 
 def nancumprod(a: DTensor, axis: SupportsIndex | None = None, dtype: DTypeLike | None = None) -> DTensor:
     """Return the products up to each element along *axis*, NaN as one, as `cumsum`. Collective as that one."""
     return _cumulative(_PRODUCT, np.nancumprod, a, axis, dtype)
+
+
+def diff(a: DTensor, n: SupportsIndex = 1, axis: SupportsIndex = -1) -> DTensor:
+    """Return the differences of neighbours along *axis*, *n* times. Collective over the mesh if that axis is sharded.
+
+    As numpy.diff. The result is cut as *a* is, where the second one of two neighbours is; so only elements next to
+    the cuts move, or one of each block that is dealt round. ``ValueError`` if *n* is negative, ``ShapeError`` if there
+    is no such axis.
+
+    >>> import numpy as np, meshcomm as mc
+    >>> def program():
+    ...     t = mc.distribute(np.array([1, 4, 9, 16]), mc.Layout(["x"], mc.create_mesh([("x", 2)])))
+    ...     return np.diff(t).local.tolist()
+    >>> with mc.simulate(2) as world:
+    ...     print(world.run(program))
+    [[3], [5, 7]]
+    """
+    tensor, times = as_tensor("numpy.diff", a), operator.index(n)
+    if times < 0:
+        raise ValueError(f"numpy.diff: n must not be negative, but is {times}")
+    if times == 0:
+        return tensor
+    if isinstance(axis, tuple | list):
+        raise TypeError(f"numpy.diff takes one axis, not {axis!r}")
+    (along,) = normalised_axes(operator.index(axis), tensor.ndim)
+    axes = tensor.layout.axes
+    before = (slice(None),) * along
+    for _ in range(times):
+        function = np.not_equal if tensor.dtype == bool else np.subtract
+        found: Value = function(tensor[(*before, slice(1, None))], tensor[(*before, slice(None, -1))])
+        tensor = found
+    return relaid(tensor, axes, "numpy.diff") if isinstance(axes[along], Cyclic) else tensor
 
 
 _SUM, _PRODUCT = np.add, np.multiply
@@ -162,6 +197,7 @@ def _prepared(scan: _Scan, layout: Layout, shape: tuple[int, ...], here: Locatio
 
 
 FUNCTIONS = table(
+    (np.diff, diff),
     (np.cumsum, cumsum),
     (np.cumprod, cumprod),
     (np.nancumsum, nancumsum),

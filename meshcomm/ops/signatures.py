@@ -13,6 +13,8 @@ _INSTEAD = {
     "out": "the result is a new tensor; to overwrite one, copy it there: numpy.add(result, 0, out=tensor)",
     "where": "choose before: numpy.where(condition, t, other), with another value that does not change the result",
     "initial": "combine the result with it afterwards: numpy.add, numpy.multiply, numpy.maximum, ...",
+    "prepend": "write the elements to a longer tensor first",
+    "append": "write the elements to a longer tensor first",
     "mean": "the mean is computed in the same exchange",
 }
 """What to do instead of passing an argument that is not supported."""

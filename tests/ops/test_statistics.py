@@ -214,6 +214,35 @@ def test_comparisons(seed):
     on_a_mesh(seed, program)
 
 
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("seed", SEEDS)
+def test_differences(seed):
+    def program(random, mesh):
+        for number in range(12):
+            dtype = DTYPES[(seed + number) % len(DTYPES)]
+            whole = values(random, shape_of(random), dtype)
+            tensor = tensor_of(random, mesh, whole)
+            for n in (0, 1, random.randint(2, 8)):
+                axis = random.randrange(-whole.ndim, whole.ndim) if whole.ndim else -1
+                compared("diff", tensor, whole, n=n, axis=axis)
+            if whole.ndim:
+                compared("diff", tensor, whole)
+
+    on_a_mesh(seed, program)
+
+
+def test_differences_are_cut_as_the_tensor():
+    def program():
+        for spec, cut in [("x", mc.Cuts("x", (0, 2, 5, 7))), (mc.Cyclic("x", 1), mc.Cyclic("x", 1))]:
+            assert np.diff(in_rows(np.arange(8), spec)).layout.sharding_specs == [cut]
+        with pytest.raises(ValueError, match=r"numpy.diff: n must not be negative, but is -1"):
+            np.diff(in_rows(np.arange(7)), -1)
+        with pytest.raises(TypeError, match=r"numpy.diff: prepend= is not supported for DTensors; write"):
+            np.diff(in_rows(np.arange(7)), prepend=0)
+
+    on(3, program)
+
+
 # -- what devices agree on --------------------------------------------------------------------------------------------
 
 

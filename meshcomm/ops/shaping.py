@@ -1,0 +1,290 @@
+"""Other shapes of the same elements: reshape, new axes, fewer axes, axes in another order, repeated axes.
+
+:mod:`meshcomm.layouts.regroup` says which layout a reshaped tensor has, and what has to move.
+"""
+
+from collections.abc import Callable, Sequence
+from math import prod
+from operator import index
+from typing import TypeAlias
+
+import numpy as np
+
+from meshcomm._arguments import normalised_axes, quote
+from meshcomm._tracing import is_traced, traceable
+from meshcomm._types import Array, Axis, Shape, ShapeLike
+from meshcomm.arrays.dtensor import DTensor, unwrapped
+from meshcomm.arrays.relayout import relayout
+from meshcomm.errors import LayoutError, ShapeError
+from meshcomm.layouts.layout import Axes, Layout
+from meshcomm.layouts.refinement import same_grid
+from meshcomm.layouts.regroup import Regrouping, regrouping
+from meshcomm.memory.copies import opaque
+from meshcomm.ops.elementwise import relaid
+from meshcomm.ops.linalg import transpose
+from meshcomm.ops.reductions import spread
+from meshcomm.ops.rules import as_tensor
+from meshcomm.ranks.calls import collective
+
+Function: TypeAlias = Callable[..., object]
+
+
+def reshape(t: DTensor, shape: ShapeLike, layout: Layout | None = None) -> DTensor:
+    """Return the tensor in another shape, in row-major order. Collective over the meshes if elements have to move.
+
+    Axes fall into groups with equal products, as in NumPy. Nothing moves, and the result shares the block, where each
+    new block has the elements of the old one in their order: if the sharded axis of a group is its first one, and the
+    boundaries fall between the new rows; or if blocks that are all equal stay so. Else the tensor is relaid, and the
+    result is sharded over the same mesh dimensions: along the first axis of the group that has elements for all of
+    them.
+
+    Parameters
+    ----------
+    t: a tensor
+    shape: a length, or several; one of them may be -1
+    layout: of the result. The tensor is relaid once where the shapes allow that
+
+    ``ShapeError`` unless both shapes have as many elements; ``LayoutError`` for a layout of another number of axes.
+
+    >>> import numpy as np, meshcomm as mc
+    >>> def program():
+    ...     t = mc.distribute(np.arange(12).reshape(4, 3), mc.Layout(["x", mc.UNSHARDED], mc.create_mesh([("x", 2)])))
+    ...     flat = np.reshape(t, -1)
+    ...     return flat.layout.sharding_specs, flat.local.tolist(), np.shares_memory(flat.local, t.local)
+    >>> with mc.simulate(2) as world:
+    ...     print(world.run(program)[1])
+    (['x'], [6, 7, 8, 9, 10, 11], True)
+    """
+    if layout is None:
+        return _reshaped(t, shape)
+    if is_traced(t):
+        return relayout(_reshaped(t, shape), layout)
+    tensor = as_tensor("reshape", t)
+    lengths = _new_shape(tensor, shape)
+    if not isinstance(layout, Layout):
+        raise LayoutError(f"reshape takes a Layout, not {type(layout).__name__} ({quote(layout)})")
+    layout.refuse_match()
+    if layout.ndim != len(lengths):
+        raise LayoutError(f"reshape to {lengths}, which has {len(lengths)} axes, but the layout is for {layout.ndim}")
+    layout.check_fits(lengths)
+    made = regrouped(tensor, lengths, layout.axes if same_grid(layout.mesh, tensor.mesh) else None)
+    if made.layout == layout:
+        return made
+    with collective("reshape", made.mesh, layout.mesh):
+        return relayout(made, layout)
+
+
+@traceable(twin=np.reshape)
+def _reshaped(t: DTensor, shape: ShapeLike) -> DTensor:
+    tensor = as_tensor("reshape", t)
+    return regrouped(tensor, _new_shape(tensor, shape))
+
+
+def _new_shape(tensor: DTensor, shape: object) -> Shape:
+    """Return *shape* with the length that -1 is for; ``ShapeError`` if it has another number of elements."""
+    try:
+        lengths = [index(n) for n in (shape if isinstance(shape, list | tuple | np.ndarray) else (shape,))]
+    except TypeError:
+        raise ShapeError(f"reshape: a shape is a length or a sequence of lengths, not {quote(shape)}") from None
+    unknown = [a for a, n in enumerate(lengths) if n == -1]
+    if len(unknown) > 1 or any(n < -1 for n in lengths):
+        raise ShapeError(f"reshape to {quote(shape)}: lengths are 0 or more, and only one may be -1")
+    rest = prod(n for n in lengths if n != -1)
+    if unknown and rest and tensor.size % rest == 0:
+        lengths[unknown[0]] = tensor.size // rest
+    if prod(lengths) != tensor.size or -1 in lengths:
+        raise ShapeError(
+            f"reshape of a tensor of shape {tensor.shape}, with {tensor.size} elements, to {quote(shape)}: there must "
+            "be as many elements"
+        )
+    return tuple(lengths)
+
+
+def regrouped(tensor: DTensor, shape: Shape, wanted: Axes | None = None, name: str = "reshape") -> DTensor:
+    """Return *tensor* in another *shape* with as many elements. Collective if elements have to move.
+
+    Parameters
+    ----------
+    wanted: how the result is to be sharded, if the shapes allow that
+    name: of the operation
+    """
+    how = _how(tensor, shape, wanted)
+    if how.moves(tensor.layout.axes):
+        started = relaid(tensor, how.start, name)
+        tensor = relaid(_viewed(started, how.before, how.flat), how.after, name)
+    return _viewed(tensor, how.result, shape)
+
+
+def _how(tensor: DTensor, shape: Shape, wanted: Axes | None = None) -> Regrouping:
+    sizes = tuple((name, size) for name, size in tensor.mesh.dims)
+    return regrouping(tensor.layout.axes, sizes, tensor.shape, shape, wanted)
+
+
+def _viewed(tensor: DTensor, axes: Axes, shape: Shape) -> DTensor:
+    """Return a tensor of the same elements, whose blocks have the same elements in the same order."""
+    layout, local = Layout(axes, tensor.mesh), tensor.local
+    if local is not None:
+        assert layout.mesh.rank is not None
+        local = opaque(local).reshape(layout.block_shape(shape, layout.mesh.rank)).view(local.dtype)
+    return DTensor(local, layout, shape, tensor.dtype)
+
+
+def c_order(name: str, order: object) -> None:
+    """Raise ``TypeError`` unless *order* is row-major."""
+    if order not in ("C", None):
+        raise TypeError(f"numpy.{name}: order={order!r} is not supported for DTensors; blocks are in order 'C'")
+
+
+def _reshape(
+    a: DTensor, shape: ShapeLike | None = None, order: str | None = "C", *, copy: bool | None = None, **old: ShapeLike
+) -> DTensor:
+    c_order("reshape", order)
+    tensor = as_tensor("reshape", a)
+    lengths = _new_shape(tensor, old.get("newshape", ()) if shape is None else shape)  # the name of NumPy 1
+    if copy is False and _how(tensor, lengths).moves(tensor.layout.axes):
+        raise ValueError(f"numpy.reshape to {lengths}: copy=False, but elements of the DTensor have to move")
+    made = regrouped(tensor, lengths)
+    shared = tensor.local is not None and np.may_share_memory(made.local, tensor.local)
+    if copy is False and tensor.local is not None and tensor.local.size and not shared:
+        raise ValueError(f"numpy.reshape to {lengths}: copy=False, but the block is a slice, which has to be copied")
+    return made.copy() if copy and shared else made
+
+
+def _ravel(a: DTensor, order: str = "C") -> DTensor:
+    c_order("ravel", order)
+    return _reshaped(a, -1)
+
+
+# -- axes of length 1 -------------------------------------------------------------------------------------------------
+
+
+def squeeze(a: DTensor, axis: Axis = None) -> DTensor:
+    """Return the tensor without axes of length 1. It shares the block, unless such an axis is sharded."""
+    tensor = as_tensor("squeeze", a)
+    ones = tuple(i for i, n in enumerate(tensor.shape) if n == 1)
+    gone = ones if axis is None else normalised_axes(axis, tensor.ndim)
+    for i in gone:
+        if tensor.shape[i] != 1:
+            raise ShapeError(f"squeeze of axis {i} of shape {tensor.shape}: it has {tensor.shape[i]} elements, not 1")
+    shape = tuple(n for i, n in enumerate(tensor.shape) if i not in gone)
+    if any(tensor.layout.num_shards(i) > 1 for i in gone):  # only one device along it has elements
+        return regrouped(tensor, shape, name="squeeze")
+    return _viewed(tensor, tuple(names for i, names in enumerate(tensor.layout.axes) if i not in gone), shape)
+
+
+def expand_dims(a: DTensor, axis: int | Sequence[int]) -> DTensor:
+    """Return the tensor with new axes of length 1, at *axis* of the result. It shares the block."""
+    tensor = as_tensor("expand_dims", a)
+    count = len(axis) if isinstance(axis, list | tuple) else 1
+    new = normalised_axes(axis, tensor.ndim + count)
+    lengths, names = iter(tensor.shape), iter(tensor.layout.axes)
+    shape = tuple(1 if i in new else next(lengths) for i in range(tensor.ndim + count))
+    return _viewed(tensor, tuple(() if i in new else next(names) for i in range(len(shape))), shape)
+
+
+def _at_least(ndim: int, function: Callable[..., Array]) -> Function:
+    """Return NumPy's *function* that gives tensors *ndim* axes or more."""
+
+    def widened(x: object) -> object:
+        tensor = unwrapped(x)
+        if not isinstance(tensor, DTensor):
+            return function(x)
+        lacking = ndim - tensor.ndim
+        if lacking <= 0:
+            return tensor
+        if ndim < 3:
+            return expand_dims(tensor, tuple(range(lacking)))
+        return expand_dims(tensor, {3: (0, 1, 2), 2: (0, 2), 1: (2,)}[lacking])
+
+    def at_least(*arys: object) -> object:
+        made = [widened(x) for x in arys]
+        return made[0] if len(made) == 1 else tuple(made)
+
+    return at_least
+
+
+# -- axes in another order --------------------------------------------------------------------------------------------
+
+
+def axis_of(axis: object, ndim: int) -> int:
+    """Return one *axis* of a tensor with *ndim* axes, counted from 0; ``ShapeError`` if it is none."""
+    if isinstance(axis, list | tuple) or axis is None:
+        raise ShapeError(f"axis must be an integer, not {quote(axis)}")
+    return normalised_axes(axis, ndim)[0]
+
+
+def _moveaxis(a: DTensor, source: int | Sequence[int], destination: int | Sequence[int]) -> DTensor:
+    tensor = as_tensor("moveaxis", a)
+    origins, ends = (_each_axis(axes, tensor.ndim) for axes in (source, destination))
+    if len(origins) != len(ends):
+        raise ShapeError(f"moveaxis from {source} to {destination}: there must be as many axes in both")
+    order = [i for i in range(tensor.ndim) if i not in origins]
+    for end, origin in sorted(zip(ends, origins, strict=True)):
+        order.insert(end, origin)
+    return transpose(tensor, order)
+
+
+def _each_axis(axes: int | Sequence[int], ndim: int) -> list[int]:
+    """Return *axes* from 0, in the order in which they are given."""
+    normalised_axes(axes, ndim)  # which finds an axis that is named twice
+    return [axis_of(a, ndim) for a in (axes if isinstance(axes, list | tuple) else [axes])]
+
+
+def _swapaxes(a: DTensor, axis1: int, axis2: int) -> DTensor:
+    tensor = as_tensor("swapaxes", a)
+    order = list(range(tensor.ndim))
+    first, second = axis_of(axis1, tensor.ndim), axis_of(axis2, tensor.ndim)
+    order[first], order[second] = second, first
+    return transpose(tensor, order)
+
+
+def _rollaxis(a: DTensor, axis: int, start: int = 0) -> DTensor:
+    tensor = as_tensor("rollaxis", a)
+    moved, before = axis_of(axis, tensor.ndim), axis_of(start, tensor.ndim + 1) if start >= 0 else start + tensor.ndim
+    if before < 0:
+        raise ShapeError(f"rollaxis to {start}: a tensor with {tensor.ndim} axes has no such one")
+    order = [i for i in range(tensor.ndim) if i != moved]
+    order.insert(before - (moved < before), moved)
+    return transpose(tensor, order)
+
+
+# -- repeated axes ----------------------------------------------------------------------------------------------------
+
+
+def broadcast_to(array: DTensor, shape: ShapeLike, subok: bool = False) -> DTensor:
+    """Return the tensor, repeated to *shape*: new axes, and those of length 1, are unsharded. The block is copied.
+
+    Collective if an axis that is stretched is sharded.
+    """
+    tensor = as_tensor("broadcast_to", array)
+    try:
+        lengths = tuple(index(n) for n in (shape if isinstance(shape, list | tuple) else (shape,)))
+    except TypeError:
+        raise ShapeError(f"broadcast_to: a shape is a sequence of lengths, not {quote(shape)}") from None
+    added = len(lengths) - tensor.ndim
+    if added < 0 or any(n not in (1, m) for n, m in zip(tensor.shape, lengths[added:], strict=True)):
+        raise ShapeError(
+            f"a tensor of shape {tensor.shape} does not broadcast to {lengths}: from the last axis on, lengths must "
+            "be equal, or 1 in the tensor"
+        )
+    stretched = [i for i, n in enumerate(tensor.shape) if n != lengths[added + i]]
+    kept = tuple(() if i in stretched else names for i, names in enumerate(tensor.layout.axes))
+    narrow = squeeze(relaid(tensor, kept, "broadcast_to"), tuple(stretched))
+    new = (*range(added), *(added + i for i in stretched))
+    return spread(narrow, new, lengths, Layout(((),) * added + kept, tensor.mesh))
+
+
+FUNCTIONS: dict[Function, Function] = {
+    np.reshape: _reshape,
+    np.ravel: _ravel,
+    np.squeeze: squeeze,
+    np.expand_dims: expand_dims,
+    np.atleast_1d: _at_least(1, np.atleast_1d),
+    np.atleast_2d: _at_least(2, np.atleast_2d),
+    np.atleast_3d: _at_least(3, np.atleast_3d),
+    np.moveaxis: _moveaxis,
+    np.swapaxes: _swapaxes,
+    np.rollaxis: _rollaxis,
+    np.broadcast_to: broadcast_to,
+}
+"""NumPy's functions of this module that are defined for tensors."""

@@ -1,0 +1,86 @@
+"""Elementwise functions of NumPy that are no universal functions: astype, clip, round."""
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from meshcomm._arguments import as_dtype
+from meshcomm._types import Array
+from meshcomm.arrays.dtensor import DTensor, unwrapped
+from meshcomm.memory.copies import exact_copy
+from meshcomm.ops.elementwise import elementwise
+from meshcomm.ops.rules import ADVICE, as_tensor
+
+Function: TypeAlias = Callable[..., object]
+
+
+def astype(
+    x: DTensor, dtype: DTypeLike, *, casting: str = "unsafe", copy: bool = True, device: object = None
+) -> DTensor:
+    """Return the tensor with its elements converted to *dtype*; itself, if it has that and *copy* is False.
+
+    ``TypeError`` if the rule *casting* of NumPy does not allow that.
+    """
+    tensor = as_tensor("astype", x)
+    if device not in (None, "cpu"):
+        raise TypeError(f"numpy.astype: device={device!r} is not supported for DTensors; blocks are in memory")
+    kind = as_dtype(np.empty(0, tensor.dtype).astype(dtype, casting=casting).dtype)  # type: ignore[call-overload]
+    if kind == tensor.dtype:
+        return tensor.copy() if copy else tensor
+    local = None if tensor.local is None else tensor.local.astype(kind, order="C")
+    return DTensor(local, tensor.layout, tensor.shape, kind)
+
+
+def clip(
+    a: object, a_min: object = None, a_max: object = None, out: object = None, **options: object
+) -> object:  # as NumPy's, with min= and max= as other names
+    """Return the values of *a* within bounds, which may be tensors. Collective if an operand has to move."""
+    low, high = options.pop("min", a_min), options.pop("max", a_max)
+    if options:
+        raise TypeError(f"numpy.clip of DTensors takes no {', '.join(options)}=; it takes a_min, a_max, and out")
+    bounds = [unwrapped(x) for x in (low, high)]
+    given = [x for x in bounds if x is not None]
+
+    def clipped(block: Array, *others: Array, **into: Any) -> object:
+        found = iter(others)
+        return np.clip(block, *(None if x is None else next(found) for x in bounds), **_single(into))
+
+    return elementwise("numpy.clip", clipped, [unwrapped(a), *given], _outs("clip", out))
+
+
+def around(a: object, decimals: int = 0, out: object = None) -> object:
+    """Return the values of *a* rounded to *decimals*, as numpy.round."""
+
+    def rounded(block: Array, **into: Any) -> object:
+        made = np.round(block, decimals, **_single(into))
+        return exact_copy(made) if made is block else made  # NumPy returns integers as they are
+
+    return elementwise("numpy.round", rounded, [unwrapped(a)], _outs("round", out))
+
+
+def _outs(name: str, out: object) -> tuple[DTensor, ...]:
+    if out is None:
+        return ()
+    targets = out if isinstance(out, tuple) else (out,)
+    if len(targets) != 1 or not isinstance(targets[0], DTensor):
+        raise TypeError(f"numpy.{name}: out= must be a DTensor where an operand is one; {ADVICE}")
+    return targets
+
+
+def _single(into: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments that say where to write, for functions that take one array and no tuple."""
+    return {name: out[0] for name, out in into.items()}
+
+
+FUNCTIONS: dict[Function, Function] = {
+    np.ndarray.astype: astype,
+    np.clip: clip,
+    np.round: around,
+    np.around: around,
+}
+"""NumPy's functions of this module that are defined for tensors."""
+
+if hasattr(np, "astype"):  # since NumPy 2.1
+    FUNCTIONS[np.astype] = astype
