@@ -7,11 +7,12 @@ import numpy as np
 import pytest
 
 import meshcomm as mc
-import meshcomm.array_api as xp
 from meshcomm import DTypeError, Layout, LayoutError, MeshError, ShapeError
 from ops.test_kinds import check, layout_of, on_a_mesh, tensor_of
 from support.gradient_cases import on
 from support.sampling import sampled
+
+xp = pytest.importorskip("meshcomm.array_api", reason="it needs NumPy 2", exc_type=ImportError)
 
 U = mc.UNSHARDED
 SEEDS = sampled(range(40), 8)
@@ -294,6 +295,26 @@ FUNCTIONS = {
     "round": lambda m, t: m.round(t / 2),
     "real": lambda m, t: m.real(t),
     "where": lambda m, t: m.where(t > 0, t, 1.0),
+    "clip": lambda m, t: m.clip(t, -1, 2),
+    "all": lambda m, t: m.all(t, axis=0),
+    "any": lambda m, t: m.any(t, axis=(0, 1), keepdims=True),
+    "argmax": lambda m, t: m.argmax(t, axis=1),
+    "argmin": lambda m, t: m.argmin(t),
+    "count_nonzero": lambda m, t: m.count_nonzero(t, axis=0),
+    "prod": lambda m, t: m.prod(t, axis=1),
+    "diff": lambda m, t: m.diff(t, axis=0, prepend=t[:1]),
+    "take": lambda m, t: m.take(t, m.asarray([3, 0, 0]), axis=0),
+    "broadcast_to": lambda m, t: m.broadcast_to(t, (2, 4, 5)),
+    "concat": lambda m, t: m.concat([t, t + 1], axis=1),
+    "expand_dims": lambda m, t: m.expand_dims(t, axis=1),
+    "flip": lambda m, t: m.flip(t),
+    "moveaxis": lambda m, t: m.moveaxis(t, 0, 1),
+    "repeat": lambda m, t: m.repeat(t, 2, axis=0),
+    "reshape": lambda m, t: m.reshape(t, (10, 2)),
+    "roll": lambda m, t: m.roll(t, 3, axis=1),
+    "squeeze": lambda m, t: m.squeeze(t[:1], axis=0),
+    "stack": lambda m, t: m.stack([t, -t], axis=2),
+    "tile": lambda m, t: m.tile(t, (1, 2)),
     "max": lambda m, t: m.max(t, axis=0),
     "mean": lambda m, t: m.mean(t, axis=1, keepdims=True),
     "min": lambda m, t: m.min(t),
@@ -306,12 +327,51 @@ FUNCTIONS = {
 }
 
 
+OTHERS = {
+    "astype": (lambda t: xp.astype(t, xp.int8), lambda x: x.astype("i1")),
+    "broadcast_arrays": (lambda t: xp.broadcast_arrays(t[0], t)[0], lambda x: np.broadcast_arrays(x[0], x)[0]),
+    "concat of all": (lambda t: xp.concat([t, t[1]], axis=None), lambda x: np.concatenate([x, x[1]], axis=None)),
+    "cumulative_sum": (lambda t: xp.cumulative_sum(t, axis=-1), lambda x: x.cumsum(axis=1)),
+    "cumulative_sum of a line": (lambda t: xp.cumulative_sum(t[1]), lambda x: x[1].cumsum()),
+    "cumulative_prod": (
+        lambda t: xp.cumulative_prod(t, axis=0, include_initial=True),
+        lambda x: np.concatenate([np.ones((1, 5)), x.cumprod(axis=0)]),
+    ),
+    "std": (lambda t: xp.round(16 * xp.std(t, axis=0, correction=1)), lambda x: np.round(16 * x.std(axis=0, ddof=1))),
+    "var": (lambda t: xp.var(t[:2], axis=0), lambda x: x[:2].var(axis=0)),
+    "unstack": (lambda t: xp.unstack(t, axis=1)[3].copy(), lambda x: x[:, 3]),
+}
+"""Where a name or an argument is not that of NumPy."""
+
+
+@pytest.mark.parametrize("name", OTHERS)
+@pytest.mark.parametrize("seed", SEEDS[:3])
+def test_functions_of_other_names(seed, name):
+    def program(random, mesh):
+        t, whole = tensor_of(random, mesh, (4, 5), seed)
+        ours, numpys = OTHERS[name]
+        check(ours(t), numpys(whole))
+
+    on_a_mesh(seed, program)
+
+
+def test_cumulative_sums_need_an_axis():
+    def program(mesh):
+        with pytest.raises(ShapeError, match=r"shape \(2, 2\) has 2 axes: pass the axis to go along"):
+            xp.cumulative_sum(xp.zeros((2, 2)))
+        with pytest.raises(ShapeError, match="out of range"):
+            xp.cumulative_prod(xp.zeros(2), axis=1)
+
+    on_default_mesh(2, program)
+
+
 @pytest.mark.parametrize("name", FUNCTIONS)
 @pytest.mark.parametrize("seed", SEEDS[:3])
 def test_functions_are_those_of_numpy(seed, name):
     def program(random, mesh):
         t, whole = tensor_of(random, mesh, (4, 5), seed)
-        check(FUNCTIONS[name](xp, t), FUNCTIONS[name](np, whole))
+        with mc.default_mesh(mesh):
+            check(FUNCTIONS[name](xp, t), FUNCTIONS[name](np, whole))
 
     on_a_mesh(seed, program)
 

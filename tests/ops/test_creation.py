@@ -104,7 +104,7 @@ def test_errors():
             np.meshgrid(row, np.zeros(3))
         with pytest.raises(ShapeError, match="scalar"):
             np.full_like(row, [1, 2, 3])
-        with pytest.raises(TypeError, match="numpy.zeros_like: shape= is not supported for DTensors"):
+        with pytest.raises(TypeError, match=r"numpy\.zeros_like: shape= is not supported for DTensors"):
             np.zeros_like(row, shape=(4,))
 
     on(2, program)

@@ -9,6 +9,12 @@ from numpy.typing import DTypeLike
 from meshcomm._types import DType
 from meshcomm.arrays.dtensor import DTensor
 
+if not hasattr(np, "isdtype"):
+    raise ImportError(
+        f"meshcomm.array_api needs NumPy 2, but this is {np.__version__}: before, the dtype of a result depends on "
+        "values, which the array API standard does not allow"
+    )
+
 bool = np.bool
 int8, int16, int32, int64 = np.int8, np.int16, np.int32, np.int64
 uint8, uint16, uint32, uint64 = np.uint8, np.uint16, np.uint32, np.uint64

@@ -9,11 +9,14 @@ from typing import Literal
 import numpy as np
 from numpy.typing import DTypeLike
 
-from meshcomm._arguments import as_dtype
-from meshcomm._types import Axis, Shape
+from meshcomm._arguments import as_dtype, normalised_axes
+from meshcomm._types import Array, Axis, Shape
+from meshcomm.arrays import create
 from meshcomm.arrays.dtensor import DTensor
 from meshcomm.arrays.relayout import relayout
 from meshcomm.compat.array_api.devices import Device, moved
+from meshcomm.errors import ShapeError
+from meshcomm.layouts.layout import Layout
 
 Number = int | float | complex
 Tensors = Sequence[DTensor]
@@ -28,10 +31,10 @@ def _call(function: Callable[..., object], *args: object, **options: object) -> 
     return made
 
 
-def _several(function: Callable[..., object], *args: object, **options: object) -> tuple[DTensor, ...]:
-    """Return the tensors that *function*, one of NumPy, makes of tensors."""
-    made: Sequence[DTensor] = function(*args, **options)  # type: ignore[assignment]  # by NumPy's protocol
-    return tuple(made)
+def _known_to_all(integers: DTensor) -> Array:
+    """Return the integers that say what a call does. Collective over the mesh; ranks outside get zeros."""
+    whole = integers.to_numpy()
+    return np.zeros(integers.shape, integers.dtype) if whole is None else whole
 
 
 # -- dtypes and elements ----------------------------------------------------------------------------------------------
@@ -39,7 +42,7 @@ def _several(function: Callable[..., object], *args: object, **options: object) 
 
 def astype(x: DTensor, dtype: DTypeLike, /, *, copy: bool = True, device: Device | None = None) -> DTensor:
     """Return the tensor in another dtype. Collective over the meshes if it moves to another *device*."""
-    result = _call(np.astype, x, as_dtype(dtype), copy=copy)
+    result = x.astype(as_dtype(dtype), copy=copy)
     layout = moved(x.layout, device)
     return result if layout == x.layout else relayout(result, layout)
 
@@ -147,22 +150,38 @@ def argsort(x: DTensor, /, *, axis: int = -1, descending: bool = False, stable: 
 def cumulative_prod(
     x: DTensor, /, *, axis: int | None = None, dtype: DTypeLike | None = None, include_initial: bool = False
 ) -> DTensor:
-    """Return the products of the elements up to each one. Collective over the mesh."""
-    return _call(np.cumulative_prod, x, axis=axis, dtype=dtype, include_initial=include_initial)
+    """Return the products of the elements up to each one; with *include_initial* after 1. Collective over the mesh."""
+    return _cumulative(np.cumprod, x, axis, dtype, 1 if include_initial else None)
 
 
 def cumulative_sum(
     x: DTensor, /, *, axis: int | None = None, dtype: DTypeLike | None = None, include_initial: bool = False
 ) -> DTensor:
-    """Return the sums of the elements up to each one. Collective over the mesh."""
-    return _call(np.cumulative_sum, x, axis=axis, dtype=dtype, include_initial=include_initial)
+    """Return the sums of the elements up to each one; with *include_initial* after 0. Collective over the mesh."""
+    return _cumulative(np.cumsum, x, axis, dtype, 0 if include_initial else None)
+
+
+def _cumulative(
+    function: Callable[..., object], x: DTensor, axis: int | None, dtype: DTypeLike | None, initial: int | None
+) -> DTensor:
+    """Return what *function* adds up along *axis*, after *initial* unless that is None."""
+    if axis is None and x.ndim != 1:
+        raise ShapeError(f"a tensor of shape {x.shape} has {x.ndim} axes: pass the axis to go along")
+    (along,) = normalised_axes(0 if axis is None else axis, x.ndim)
+    result = _call(function, x, axis=along, dtype=dtype)
+    if initial is None:
+        return result
+    shape = tuple(1 if number == along else n for number, n in enumerate(x.shape))
+    first = create.full(shape, initial, result.dtype, Layout.replicated(x.mesh, x.ndim))
+    return concat([first, result], axis=along)
 
 
 def diff(
     x: DTensor, /, *, axis: int = -1, n: int = 1, prepend: DTensor | None = None, append: DTensor | None = None
 ) -> DTensor:
     """Return the differences of neighbours along *axis*, *n* times. Collective over the mesh."""
-    return _call(np.diff, x, n=n, axis=axis, prepend=prepend, append=append)
+    joined = [each for each in (prepend, x, append) if each is not None]
+    return _call(np.diff, concat(joined, axis=axis) if len(joined) > 1 else x, n=n, axis=axis)
 
 
 def sort(x: DTensor, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> DTensor:
@@ -172,13 +191,8 @@ def sort(x: DTensor, /, *, axis: int = -1, descending: bool = False, stable: boo
 
 
 def take(x: DTensor, indices: DTensor, /, *, axis: int | None = None) -> DTensor:
-    """Return the elements at *indices* along *axis*. Collective over the mesh."""
-    return _call(np.take, x, indices, axis=axis)
-
-
-def take_along_axis(x: DTensor, indices: DTensor, /, *, axis: int = -1) -> DTensor:
-    """Return, for each line along *axis*, its elements at the *indices* of that line. Collective over the mesh."""
-    return _call(np.take_along_axis, x, indices, axis=axis)
+    """Return the elements at *indices* along *axis*. Collective over the mesh; every rank gets all *indices*."""
+    return _call(np.take, x, _known_to_all(indices), axis=axis)
 
 
 # -- shapes -----------------------------------------------------------------------------------------------------------
@@ -214,7 +228,8 @@ def flip(x: DTensor, /, *, axis: Axis = None) -> DTensor:
 
 def meshgrid(*arrays: DTensor, indexing: Literal["xy", "ij"] = "xy") -> tuple[DTensor, ...]:
     """Return the coordinates of the points of a grid, from the coordinates along each of its axes."""
-    return _several(np.meshgrid, *arrays, indexing=indexing)
+    made: Sequence[DTensor] = np.meshgrid(*arrays, indexing=indexing)  # type: ignore[assignment]  # by the protocol
+    return tuple(made)
 
 
 def moveaxis(x: DTensor, source: int | tuple[int, ...], destination: int | tuple[int, ...], /) -> DTensor:
@@ -228,8 +243,8 @@ def permute_dims(x: DTensor, /, axes: tuple[int, ...]) -> DTensor:
 
 
 def repeat(x: DTensor, repeats: int | DTensor, /, *, axis: int | None = None) -> DTensor:
-    """Return the tensor with each element repeated along *axis*. Collective over the mesh."""
-    return _call(np.repeat, x, repeats, axis=axis)
+    """Return the tensor with each element repeated along *axis*. Collective over the mesh; all get *repeats*."""
+    return _call(np.repeat, x, repeats if isinstance(repeats, int) else _known_to_all(repeats), axis=axis)
 
 
 def reshape(x: DTensor, /, shape: Shape, *, copy: bool | None = None) -> DTensor:
@@ -269,7 +284,8 @@ def triu(x: DTensor, /, *, k: int = 0) -> DTensor:
 
 def unstack(x: DTensor, /, *, axis: int = 0) -> tuple[DTensor, ...]:
     """Return the slices along *axis*. Collective over the mesh."""
-    return _several(np.unstack, x, axis=axis)
+    (along,) = normalised_axes(axis, x.ndim)
+    return tuple(x[(*[slice(None)] * along, number)] for number in range(x.shape[along]))
 
 
 # -- matrices ---------------------------------------------------------------------------------------------------------
@@ -283,13 +299,3 @@ def matmul(x1: DTensor, x2: DTensor, /) -> DTensor:
 def matrix_transpose(x: DTensor, /) -> DTensor:
     """Return the tensor with its last two axes exchanged; ``ShapeError`` if it has no two."""
     return x.mT
-
-
-def tensordot(x1: DTensor, x2: DTensor, /, *, axes: int | tuple[Sequence[int], Sequence[int]] = 2) -> DTensor:
-    """Return the sums of products over *axes*. Collective over the mesh."""
-    return _call(np.tensordot, x1, x2, axes=axes)
-
-
-def vecdot(x1: DTensor, x2: DTensor, /, *, axis: int = -1) -> DTensor:
-    """Return the scalar products of vectors along *axis*. Collective over the mesh."""
-    return _call(np.vecdot, x1, x2, axis=axis)
