@@ -55,6 +55,7 @@ from meshcomm.layouts.layout_text import MATCH, UNSHARDED
 from meshcomm.layouts.machine import Machine
 from meshcomm.layouts.mesh import Mesh
 from meshcomm.layouts.specs import Cuts, Cyclic
+from meshcomm.ops.joining import concatenate, stack
 from meshcomm.ops.linalg import matmul, transpose
 from meshcomm.ops.random import random_normal, random_uniform
 from meshcomm.ops.shaping import reshape
@@ -109,6 +110,7 @@ __all__ = [
     "call_with_layout",
     "check_layout",
     "collective_permute",
+    "concatenate",
     "copy_to_mesh",
     "create_mesh",
     "default_mesh",
@@ -136,6 +138,7 @@ __all__ = [
     "reshape",
     "run_on",
     "simulate",
+    "stack",
     "start_relayout",
     "transpose",
     "unpack",

@@ -217,3 +217,30 @@ class NumpyMethods:
     def repeat(self, repeats: ArrayLike, axis: int | None = None) -> "DTensor":
         """Return each element *repeats* times, as ``numpy.repeat(t, repeats, axis)``. Collective over the mesh."""
         return self._made_by(np.repeat, repeats, axis)
+
+    def sort(
+        self, axis: int = -1, kind: str | None = None, order: object = None, *, stable: bool | None = None
+    ) -> None:
+        """Sort the tensor along *axis* in its blocks, as NumPy's arrays do. Collective over the mesh.
+
+        ``numpy.sort(t, axis)`` returns a sorted copy: the parameters and the errors are its own.
+
+        >>> import numpy as np, meshcomm as mc
+        >>> def program():
+        ...     t = mc.distribute(np.array([3, 1, 2]), mc.Layout(["x"], mc.create_mesh([("x", 2)])))
+        ...     t.sort()
+        ...     return t.local.tolist()
+        >>> with mc.simulate(2) as world:
+        ...     print(world.run(program))
+        [[1, 2], [3]]
+        """
+        self._made_by(np.ndarray.sort, axis=axis, kind=kind, order=order, stable=stable)
+
+    def argsort(
+        self, axis: int | None = -1, kind: str | None = None, order: object = None, *, stable: bool | None = None
+    ) -> "DTensor":
+        """Return the indices that sort along *axis*, as ``numpy.argsort(t, axis)``. Collective over the mesh.
+
+        They are global indices, in the layout of the tensor. ``ShapeError`` if there is no such axis.
+        """
+        return self._made_by(np.argsort, axis=axis, kind=kind, order=order, stable=stable)

@@ -17,9 +17,10 @@ from meshcomm.arrays.dtensor import DTensor, Tensor, unwrapped
 from meshcomm.arrays.relayout import relayout
 from meshcomm.errors import LayoutError, ShapeError
 from meshcomm.layouts.layout import Layout
-from meshcomm.memory.copies import opaque
 from meshcomm.ops.elementwise import agree_on_plain, relaid
-from meshcomm.ops.indexing import getitem, setitem
+from meshcomm.ops.indexing import getitem
+from meshcomm.ops.pieces import joined as join_blocks
+from meshcomm.ops.pieces import put
 from meshcomm.ops.rules import as_tensor, mesh_of
 from meshcomm.ops.shaping import axis_of, expand_dims, regrouped
 from meshcomm.ops.values import astype
@@ -113,7 +114,7 @@ def _joined(
             piece = distribute(piece, Layout.replicated(mesh, piece.ndim))
         stop = start + piece.shape[axis]
         where = tuple(slice(start, stop) if a == axis else slice(None) for a in range(len(shape)))
-        setitem(result, where, astype(piece, dtype, copy=False))
+        put(name, result, where, astype(piece, dtype, copy=False))
         start = stop
     return result
 
@@ -128,8 +129,8 @@ def _joined_blocks(
             blocks.append(astype(relaid(piece, layout.axes, name), dtype, copy=False).local)
         else:
             blocks.append(distribute(piece.astype(dtype, copy=False), layout).local)
-    found = [opaque(block) for block in blocks if block is not None]
-    local = np.concatenate(found, axis).view(dtype) if found else None
+    found = [block for block in blocks if block is not None]
+    local = join_blocks(found, axis, dtype) if found else None
     return DTensor(local, layout, shape, dtype)
 
 
@@ -228,11 +229,13 @@ def split(ary: DTensor, indices_or_sections: int | Sequence[int], axis: int = 0)
     return array_split(tensor, indices_or_sections, axis)
 
 
-def _split_along(name: str, axis: int) -> Function:
+def _split_along(name: str, axis: int, least: int) -> Function:
+    """Return a split along *axis*, of tensors with *least* axes; hsplit takes the only axis if there is one."""
+
     def split_along(ary: DTensor, indices_or_sections: int | Sequence[int]) -> list[DTensor]:
-        if ary.ndim < max(axis + 1, 1):
-            raise ShapeError(f"{name} takes a tensor of {axis + 1} axes or more, not of shape {ary.shape}")
-        return split(ary, indices_or_sections, 0 if name == "hsplit" and ary.ndim == 1 else axis)
+        if ary.ndim < least:
+            raise ShapeError(f"{name} takes a tensor of {least} axes or more, not of shape {ary.shape}")
+        return split(ary, indices_or_sections, min(axis, ary.ndim - 1))
 
     return split_along
 
@@ -246,8 +249,8 @@ FUNCTIONS: dict[Function, Function] = {
     np.column_stack: _after(_as_column, lambda ndim: 1, "column_stack"),
     np.split: split,
     np.array_split: array_split,
-    np.vsplit: _split_along("vsplit", 0),
-    np.hsplit: _split_along("hsplit", 1),
-    np.dsplit: _split_along("dsplit", 2),
+    np.vsplit: _split_along("vsplit", 0, 2),
+    np.hsplit: _split_along("hsplit", 1, 1),
+    np.dsplit: _split_along("dsplit", 2, 3),
 }
 """NumPy's functions of this module that are defined for tensors."""

@@ -16,8 +16,8 @@ from meshcomm.errors import ShapeError
 from meshcomm.layouts.cyclic import CyclicCut
 from meshcomm.layouts.layout import Layout
 from meshcomm.layouts.specs import Cuts
-from meshcomm.memory.copies import opaque
 from meshcomm.ops.elementwise import relaid
+from meshcomm.ops.pieces import joined
 from meshcomm.ops.rules import as_tensor
 from meshcomm.ops.shaping import axis_of
 from meshcomm.ops.taking import chosen_rows, rows_on
@@ -142,7 +142,7 @@ def _padded(tensor: DTensor, axis: int, width: Width, mode: str) -> DTensor:
     local: Array | None = None
     if tensor.local is not None:
         found = [block for block in (whole[0], tensor.local, whole[1]) if block is not None]
-        local = np.concatenate([opaque(block) for block in found], axis).view(tensor.dtype)
+        local = joined(found, axis, tensor.dtype)
     return DTensor(local, layout, shape, tensor.dtype)
 
 

@@ -18,7 +18,8 @@ from meshcomm.layouts.mesh import Mesh
 from meshcomm.layouts.specs import Cuts, Cyclic
 from meshcomm.memory.copies import exact_copy, opaque
 from meshcomm.ops.elementwise import relaid
-from meshcomm.ops.indexing import getitem, setitem
+from meshcomm.ops.indexing import getitem
+from meshcomm.ops.pieces import put
 from meshcomm.ops.rules import as_tensor
 from meshcomm.ops.shaping import axis_of, regrouped
 from meshcomm.ranks.calls import collective
@@ -130,7 +131,7 @@ def _rolled(tensor: DTensor, shifts: dict[int, int]) -> DTensor:
             k, n = offsets[a], tensor.shape[a]
             source[a] = slice(n - k, n) if is_end else slice(0, n - k)
             target[a] = slice(0, k) if is_end else slice(k, n)
-        setitem(result, tuple(target), getitem(tensor, tuple(source)))
+        put("roll", result, tuple(target), getitem(tensor, tuple(source)))
     return result
 
 

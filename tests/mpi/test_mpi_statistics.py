@@ -26,7 +26,7 @@ def mesh(request, comm):
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-@pytest.mark.parametrize("seed", sampled(range(100, 120), 4))
+@pytest.mark.parametrize("seed", sampled(range(100, 120), 2))
 def test_as_numpy(mesh, seed):
     random = Random(seed)
     with np.errstate(all="ignore"):

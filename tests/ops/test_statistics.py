@@ -51,6 +51,8 @@ def values(random, shape, dtype):
     whole = rng.integers(-3, 4, shape).astype("f8") / random.choice([1, 4])
     special = random.choice([[], [np.nan], [inf], [-inf, np.nan], [-0.0], [inf, -inf, np.nan]])
     if special and np.dtype(dtype).kind in "fc":
+        if np.dtype(dtype).kind == "c":  # products of complex infinities depend on the order
+            special = [np.nan, -0.0]
         whole = np.where(rng.random(shape) < 0.1, rng.choice(special, shape), whole)
     if np.dtype(dtype).kind in "u?":
         whole = np.abs(whole)
@@ -222,7 +224,8 @@ def test_differences(seed):
             dtype = DTYPES[(seed + number) % len(DTYPES)]
             whole = values(random, shape_of(random), dtype)
             tensor = tensor_of(random, mesh, whole)
-            for n in (0, 1, random.randint(2, 8)):
+            assert np.diff(tensor, 0) is tensor
+            for n in (1, random.randint(2, 8)):
                 axis = random.randrange(-whole.ndim, whole.ndim) if whole.ndim else -1
                 compared("diff", tensor, whole, n=n, axis=axis)
             if whole.ndim:

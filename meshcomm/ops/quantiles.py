@@ -1,0 +1,247 @@
+"""Medians, quantiles and percentiles, as NumPy has them.
+
+Where no mesh dimension cuts the axes, each device asks NumPy about its block. Where there are other axes, the tensor
+is relaid so that the axes are whole: `whole_along`. Else the elements are sorted by a sample sort, and every rank gets
+the few that the result needs.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from math import floor
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from meshcomm._arguments import normalised_axes
+from meshcomm._types import Array, Axis, DType, Shape
+from meshcomm.arrays.dtensor import DTensor
+from meshcomm.layouts.layout import Axes, Layout
+from meshcomm.ops.elementwise import agree_on_plain, elementwise, relaid
+from meshcomm.ops.reductions import sum
+from meshcomm.ops.rules import as_tensor, sharding
+from meshcomm.ops.samplesort import in_order, picked
+from meshcomm.ops.whole import is_one_line, of_whole_blocks
+
+Picked: TypeAlias = Callable[[list[int]], Array]
+"""Returns elements by their indices in the global order. Collective over the mesh."""
+
+
+class _Statistic(NamedTuple):
+    """What to compute of the elements along some axes.
+
+    Parameters
+    ----------
+    name: that of NumPy's function
+    of: the function, which takes an array, ``axis=`` and ``keepdims=``
+    of_line: computes it of some elements in order, from their number; None if that cannot be done
+    ignores_nan: whether these are the elements that are not NaN, if there is any
+    """
+
+    name: str
+    of: Callable[..., ArrayLike]
+    of_line: Callable[[int, Picked], ArrayLike] | None
+    ignores_nan: bool
+
+
+class _Result(NamedTuple):
+    """How a result looks.
+
+    Parameters
+    ----------
+    shape, dtype: of the result
+    axes: how it is sharded, from how the tensor is
+    """
+
+    shape: Shape
+    dtype: DType
+    axes: Callable[[Axes], Axes]
+
+
+def median(
+    a: DTensor, axis: Axis = None, out: object = None, overwrite_input: bool = False, keepdims: object = False
+) -> DTensor:
+    """Return the median over *axis*, as numpy.median. Collective over the mesh if a reduced axis is sharded.
+
+    The axes that remain keep their sharding. As in NumPy, NaN is the median where there is one.
+
+    Parameters
+    ----------
+    a: a tensor
+    axis: one axis, several, or None for all; ``ShapeError`` for one that is not there
+    out: not supported: ``TypeError``
+    overwrite_input: has no effect
+    keepdims: whether reduced axes stay, with length 1
+
+    >>> import numpy as np, meshcomm as mc
+    >>> def program():
+    ...     t = mc.distribute(np.array([4, 1, 2, 9]), mc.Layout(["x"], mc.create_mesh([("x", 2)])))
+    ...     return float(np.median(t)), float(np.quantile(t, 0.5)), np.percentile(t, [0, 100]).local.tolist()
+    >>> with mc.simulate(2) as world:
+    ...     print(world.run(program)[0])
+    (3.0, 3.0, [1.0, 9.0])
+    """
+    _refuse("median", out=out)
+    return _computed(_Statistic("median", np.median, _median_of_line, False), a, axis, bool(keepdims))
+
+
+def nanmedian(
+    a: DTensor, axis: Axis = None, out: object = None, overwrite_input: bool = False, keepdims: object = False
+) -> DTensor:
+    """Return the median over *axis* of what is not NaN, as numpy.nanmedian. The rest is as for `median`."""
+    _refuse("nanmedian", out=out)
+    return _computed(_Statistic("nanmedian", np.nanmedian, _median_of_line, True), a, axis, bool(keepdims))
+
+
+def _of_levels(function: Callable[..., Any], percent: bool) -> Callable[..., DTensor]:
+    """Return `numpy.quantile`, or one that is like it, for tensors; *percent* says whether levels go up to 100."""
+    name: str = function.__name__
+
+    def computed(
+        a: DTensor,
+        q: ArrayLike,
+        axis: Axis = None,
+        out: object = None,
+        overwrite_input: bool = False,
+        method: str = "linear",
+        keepdims: object = False,
+        **options: object,
+    ) -> DTensor:
+        _refuse(name, out=out, **options)
+        tensor = as_tensor(f"numpy.{name}", a)
+        levels: Any = agree_on_plain(f"numpy.{name}", (tensor, q), tensor.mesh)[1]
+
+        def of(block: Array, **where: object) -> ArrayLike:
+            found: ArrayLike = function(block, levels, method=method, **where)
+            return found
+
+        of_line = partial(_levels_of_line, _fractions(levels, percent)) if method == "linear" else None
+        return _computed(_Statistic(name, of, of_line, name.startswith("nan")), tensor, axis, bool(keepdims))
+
+    return computed
+
+
+def _refuse(name: str, **given: object) -> None:
+    for argument, value in given.items():
+        if value is not None:
+            raise TypeError(f"numpy.{name}: {argument}= is not supported for DTensors")
+
+
+def _fractions(levels: Any, percent: bool) -> Any:
+    """Return levels from 0 to 1: a number of Python as such, which does not change dtypes, and others as NumPy's."""
+    plain = type(levels) in (int, float)
+    if not percent:
+        return levels if plain else np.asarray(levels)
+    found = np.true_divide(levels, 100)
+    return float(found) if plain else np.asarray(found)
+
+
+# -- of blocks --------------------------------------------------------------------------------------------------------
+
+
+def _computed(statistic: _Statistic, a: object, axis: Axis, keepdims: bool) -> DTensor:
+    """Return the statistic over *axis*. Collective over the mesh if a reduced axis is sharded."""
+    name = statistic.name
+    tensor = as_tensor(f"numpy.{name}", a)
+    axes = normalised_axes(axis, tensor.ndim)
+    result = _described(statistic, tensor, axis, axes, keepdims)
+    names = sharding(tensor.mesh, [each for number in axes for each in tensor.layout.axes[number]])
+    if statistic.of_line is not None and names and tensor.size and is_one_line(tensor.shape, axes):
+        made = _of_line(statistic, tensor, axes, result)
+    else:
+        where = None if axis is None else axes
+
+        def of(block: Array) -> Array:
+            return np.asarray(statistic.of(block, axis=where, keepdims=keepdims), result.dtype, order="C")
+
+        local, whole = of_whole_blocks(tensor, axes, name, of)
+        made = DTensor(local, Layout(result.axes(whole.axes), tensor.mesh), result.shape, result.dtype)
+    return relaid(made, result.axes(tensor.layout.axes), name)
+
+
+def _described(statistic: _Statistic, tensor: DTensor, axis: Axis, axes: tuple[int, ...], keepdims: bool) -> _Result:
+    """Return how the result looks; NumPy's errors for dtypes, arguments and empty arrays, on all ranks alike."""
+    where = None if axis is None else axes
+    with np.errstate(all="ignore"):
+        probe = np.asarray(statistic.of(np.ones((1,) * tensor.ndim, tensor.dtype), axis=where, keepdims=True))
+    if any(tensor.shape[number] == 0 for number in axes):
+        statistic.of(np.empty(tensor.shape, tensor.dtype), axis=where)
+    leading = probe.ndim - tensor.ndim
+    kept = [number for number in range(tensor.ndim) if keepdims or number not in axes]
+    lengths = tuple(1 if number in axes else tensor.shape[number] for number in kept)
+
+    def sharded(found: Axes) -> Axes:
+        return ((),) * leading + tuple(() if number in axes else found[number] for number in kept)
+
+    return _Result((*probe.shape[:leading], *lengths), probe.dtype, sharded)
+
+
+# -- of elements in order ---------------------------------------------------------------------------------------------
+
+
+def _of_line(statistic: _Statistic, tensor: DTensor, axes: tuple[int, ...], result: _Result) -> DTensor:
+    """Return the statistic of all elements, on all devices. Collective over the mesh."""
+    ordered = in_order(statistic.name, _spread_along(tensor, axes, statistic.name), stable=False, indexed=False).values
+    layout, size = Layout([()] * len(result.shape), tensor.mesh), tensor.size
+    if statistic.ignores_nan and tensor.dtype.kind in "fc":
+        nans = sum(elementwise("isnan", np.isnan, [tensor]))  # type: ignore[arg-type]  # one tensor
+        size -= int(nans.local[()]) if nans.local is not None else 0
+    if ordered.local is None:
+        return DTensor(None, layout, result.shape, result.dtype)
+    assert statistic.of_line is not None
+
+    def pick(indices: list[int]) -> Array:
+        found = picked(statistic.name, ordered, np.array(indices, dtype=np.intp))
+        assert found is not None
+        return found
+
+    last = pick([tensor.size - 1])
+    if _is_nan(last[0]) and (size == 0 or not statistic.ignores_nan):
+        found = statistic.of(last, axis=None, keepdims=False)  # NumPy says what follows from NaN
+    else:
+        found = statistic.of_line(size, pick)
+    return DTensor(np.array(found, result.dtype).reshape(result.shape), layout, result.shape, result.dtype)
+
+
+def _spread_along(tensor: DTensor, axes: tuple[int, ...], operation: str) -> DTensor:
+    """Return *tensor* with *axes* sharded as they are, and no other one."""
+    found = tuple(names if number in axes else () for number, names in enumerate(tensor.layout.axes))
+    return relaid(tensor, found, operation)
+
+
+def _is_nan(value: object) -> bool:
+    return bool(value != value)
+
+
+def _median_of_line(size: int, pick: Picked) -> ArrayLike:
+    low, high = pick([(size - 1) // 2, size // 2])
+    found: ArrayLike = np.median(np.array([low] if size % 2 else [low, high]))
+    return found
+
+
+def _levels_of_line(levels: Any, size: int, pick: Picked) -> ArrayLike:
+    """Return quantiles by linear interpolation.
+
+    NumPy itself interpolates between the two elements beside each of them, at the distance from the first one. So the
+    bits are those of NumPy.
+    """
+    flat = [levels] if type(levels) in (int, float) else list(levels.reshape(-1))
+    at = [(size - 1) * level for level in flat]
+    firsts = [max(0, min(floor(index), size - 2)) for index in at]
+    elements = pick([min(first + step, size - 1) for first in firsts for step in (0, 1)])
+    found = [
+        np.quantile(elements[2 * number : 2 * number + 2], index - first)
+        for number, (index, first) in enumerate(zip(at, firsts, strict=True))
+    ]
+    return found[0] if type(levels) in (int, float) else np.array(found).reshape(levels.shape)
+
+
+FUNCTIONS: dict[Callable[..., object], Callable[..., object]] = {
+    np.median: median,
+    np.nanmedian: nanmedian,
+    np.quantile: _of_levels(np.quantile, percent=False),
+    np.percentile: _of_levels(np.percentile, percent=True),
+    np.nanquantile: _of_levels(np.nanquantile, percent=False),
+    np.nanpercentile: _of_levels(np.nanpercentile, percent=True),
+}
+"""NumPy's functions that this module defines for tensors."""

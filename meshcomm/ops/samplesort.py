@@ -1,0 +1,330 @@
+"""The elements of all blocks of a tensor in order, by a sample sort.
+
+    samples of the blocks ──> splitters, the same on all ranks ──> counts ──> one message per pair ──> local sort
+
+Every rank draws samples of its block, in proportion to its length. All ranks sort all samples, and choose every p-th
+of them as a splitter: rank k gets the elements between splitters k - 1 and k. An element is not its value alone, but
+its value, its rank and where it lies there. So equal elements are shared out evenly, and, if the blocks are in the
+order of the global array, the sort is stable.
+
+Before the exchange a rank either sorts its block (`_sorted_first`), and merges the runs that it receives by NumPy's
+stable sort, which knows runs. Or it only brings its block into the order of the splitters (`_split`), which is faster
+where NumPy sorts with vector instructions, but loses the order of equal elements.
+
+The counts depend on the data. Each rank is told how many bytes it gets before it receives them, and allocates them.
+"""
+
+from collections.abc import Callable
+from math import prod
+from typing import NamedTuple
+
+import numpy as np
+
+from meshcomm._types import Array, Bytes, Indices
+from meshcomm.arrays.dtensor import DTensor
+from meshcomm.errors import ShapeError
+from meshcomm.layouts.layout import Layout
+from meshcomm.layouts.specs import Cuts
+from meshcomm.memory.blocks import as_bytes, new_block
+from meshcomm.memory.copies import exact_copy
+from meshcomm.ops.reductions import group_along
+from meshcomm.ops.rules import sharding
+from meshcomm.ranks.agreement import agree
+from meshcomm.ranks.calls import collective
+from meshcomm.ranks.communicator import Communicator
+from meshcomm.ranks.meshes import location_text
+
+MOST_SAMPLES, FEWEST_SAMPLES, ALL_SAMPLES = 4096, 64, 2**17
+"""Samples of a rank on average: as many as make ALL_SAMPLES, within limits. 4,096 leave blocks 2 % uneven."""
+
+_COUNTED_AT_ONCE = 2**15
+"""Elements that are compared at once, twice: few enough to stay in the caches."""
+
+_COUNT = np.dtype(np.int64)
+
+
+class Splitters(NamedTuple):
+    """The elements at which the global order is cut: their values, and where they come from.
+
+    Parameters
+    ----------
+    values: ascending
+    ranks: the position in the group of the rank that holds each one
+    indices: where it lies in that rank's block
+    """
+
+    values: Array
+    ranks: Indices
+    indices: Indices
+
+    def ties(self, some: slice, rank: int, equal: Indices | int, own: Array) -> Indices:
+        """Return how many elements of *rank* that are equal to a splitter are before it.
+
+        Parameters
+        ----------
+        some: which splitters
+        rank: the position of a rank
+        equal: how many elements are equal to each of them
+        own: the answer for splitters that are from this rank itself
+        """
+        ranks = self.ranks[some]
+        return np.where(ranks > rank, equal, np.where(ranks < rank, 0, own)).astype(np.intp)
+
+
+class InOrder(NamedTuple):
+    """The elements of a tensor in order: two tensors of one axis in a layout with `Cuts`.
+
+    Parameters
+    ----------
+    values: the elements
+    indices: of each element, where it was among the elements of the global array in C order; None if not asked for
+    """
+
+    values: DTensor
+    indices: DTensor | None
+
+
+def in_order(name: str, tensor: DTensor, *, stable: bool, indexed: bool) -> InOrder:
+    """Return the elements of *tensor* in order. Collective over the mesh.
+
+    Parameters
+    ----------
+    name: the operation, for messages
+    tensor: sharded along at least one axis, and not empty. If *stable* or *indexed*, its blocks must be consecutive
+        and their numbers ascend with their devices: as `in_flat_order` makes them
+    stable: whether equal elements stay in their order; they always do with *indexed*
+    indexed: whether to return the indices
+    """
+    mesh, layout = tensor.mesh, tensor.layout
+    names = sharding(mesh, [each for spec in layout.axes for each in spec])
+    with collective(name, mesh) as here:
+        if here is None:
+            outside = Layout([names], mesh)
+            none = DTensor(None, outside, (tensor.size,), np.dtype(np.intp)) if indexed else None
+            return InOrder(DTensor(None, outside, (tensor.size,), tensor.dtype), none)
+        team, block = here.team, tensor.local
+        assert block is not None
+        expected, error = (layout.block_shape(tensor.shape, here.device), tensor.dtype), None
+        if (block.shape, block.dtype) != expected:
+            error = ShapeError(f"the block is {block.shape} {block.dtype}, but by its layout {expected}")
+        how = f"{'stable' * stable} {'with indices' * indexed}"
+        call = f"{name} {how} of {tensor.shape} {tensor.dtype} in {layout.sharding_specs} on {location_text(mesh)}"
+        agree(team, call, error)
+        group, position = group_along(here, mesh, names)
+        indices = _flat_indices(tensor, here.device) if indexed else None
+        work = _Sort(group.communicator(), position, len(group.members), tensor.size)
+        check = lambda problem: agree(team, f"the counts of {call}", problem)  # noqa: E731 - with what it needs
+        try:
+            found, lengths = work.run(block.reshape(-1), indices, stable, check)
+        except BaseException as problem:
+            team.fail(problem)
+            raise
+    result = Layout([Cuts(names, sizes=lengths)], mesh)
+    made = [DTensor(array, result, (tensor.size,), array.dtype) for array in found]
+    return InOrder(made[0], made[1] if indexed else None)
+
+
+def _flat_indices(tensor: DTensor, device: int) -> Indices:
+    """Return the indices of this block in the global array in C order."""
+    box = tensor.layout.block_box(tensor.shape, device)
+    axis = next(axis for axis in range(tensor.ndim) if tensor.layout.num_shards(axis) > 1)
+    row = prod(tensor.shape[axis + 1 :])
+    start, stop = box[axis][:2]
+    return np.arange(start * row, stop * row, dtype=np.intp)
+
+
+class _Sort(NamedTuple):
+    """One sample sort on this rank.
+
+    Parameters
+    ----------
+    communicator: of the ranks that share the elements
+    position, ranks: of this rank, and how many there are
+    size: the elements of all of them
+    """
+
+    communicator: Communicator
+    position: int
+    ranks: int
+    size: int
+
+    def run(
+        self, block: Array, indices: Indices | None, stable: bool, check: Callable[[Exception | None], None]
+    ) -> tuple[list[Array], list[int]]:
+        """Return what this rank gets: values, and indices if there are; and the lengths of all. Collective."""
+        early = indices is not None or block.dtype.kind not in "biufmM" or (stable and block.dtype.kind == "f")
+        arrays, cuts = self._sorted_first(block, indices) if early else self._split(block)
+        received, lengths = self._exchanged(arrays, np.diff(cuts, prepend=0, append=len(block)), check)
+        if indices is None:
+            received[0].sort(kind="stable" if early else None)
+            return received, lengths
+        order = np.argsort(received[0], kind="stable")
+        return [array[order] for array in received], lengths
+
+    def _sorted_first(self, block: Array, indices: Indices | None) -> tuple[list[Array], Indices]:
+        """Return the arrays to send, sorted, and where the splitters cut them. Collective."""
+        if indices is None:
+            arrays = [np.sort(block, kind="stable")]
+        else:
+            order = _stable_order(block)
+            arrays = [block[order], indices[order]]
+        values = arrays[0]
+        splitters = self._splitters(values)
+        before = np.searchsorted(values, splitters.values, side="left")
+        equal = np.searchsorted(values, splitters.values, side="right") - before
+        return arrays, before + splitters.ties(slice(None), self.position, equal, splitters.indices - before)
+
+    def _split(self, block: Array) -> tuple[list[Array], Indices]:
+        """Return the block to send, in the order of the splitters only, and where they cut it. Collective."""
+        splitters, array = self._splitters(block), exact_copy(block)
+        shares = splitters.indices / max(1, len(block))  # of the equal elements, those before the splitter
+        cuts = np.empty(len(splitters.values), dtype=np.intp)
+        runs = np.flatnonzero(_differ(splitters.values)).tolist()
+
+        def split(first: int, last: int, start: int, stop: int) -> None:
+            """Split the elements from *start* to *stop* at the splitters of runs *first* to *last* of equal ones."""
+            if first >= last:
+                return
+            middle = (first + last) // 2
+            run = slice(runs[middle], runs[middle + 1])
+            piece, value = array[start:stop], splitters.values[runs[middle]]
+            less, equal = _counted(piece, value)
+            found = start + less + splitters.ties(run, self.position, equal, shares[run] * equal)
+            cuts[run] = found
+            for cut, begin in ((found[0], start), (found[-1], found[0])):
+                if begin < cut < stop:
+                    array[begin:stop].partition(cut - begin)
+            split(first, middle, start, found[0])
+            split(middle + 1, last, found[-1], stop)
+
+        split(0, len(runs) - 1, 0, len(array))
+        return [array], cuts
+
+    def _splitters(self, block: Array) -> Splitters:
+        """Return the elements that cut the global order into equal blocks, one fewer than ranks. Collective."""
+        each = min(MOST_SAMPLES, max(FEWEST_SAMPLES, ALL_SAMPLES // self.ranks))
+        wanted = min(len(block), -(-each * self.ranks * len(block) // self.size))
+        # One at random from each of equal intervals: the same ones in every run.
+        draws = np.arange(wanted) + np.random.default_rng([self.position, len(block)]).random(wanted)
+        indices = np.minimum((draws * (len(block) / max(1, wanted))).astype(np.intp), len(block) - 1)
+        message = np.array([wanted], _COUNT).tobytes() + indices.tobytes() + block[indices].tobytes()
+        found = [_samples(text, block) for text in self.communicator.allgather(message)]
+        ranks = np.repeat(np.arange(self.ranks), [len(values) for values, _ in found])
+        values, at = (np.concatenate(arrays) for arrays in zip(*found, strict=True))
+        order = np.argsort(values, kind="stable")  # equal ones by rank, and by index there
+        chosen = order[np.arange(1, self.ranks) * len(order) // self.ranks]
+        return Splitters(values[chosen], ranks[chosen], at[chosen])
+
+    def _exchanged(
+        self, arrays: list[Array], counts: Indices, check: Callable[[Exception | None], None]
+    ) -> tuple[list[Array], list[int]]:
+        """Return the elements of *arrays* that are for this rank, from all, and how many each rank gets. Collective.
+
+        Parameters
+        ----------
+        arrays: as long as each other; the elements for each rank follow those for the rank before it
+        counts: the elements for each rank
+        check: agrees with all ranks on an error
+        """
+        eights, offsets = [_COUNT.itemsize] * self.ranks, [*range(0, _COUNT.itemsize * self.ranks, _COUNT.itemsize)]
+        told = np.empty(self.ranks, _COUNT)
+        sent = np.ascontiguousarray(counts, dtype=_COUNT)
+        self.communicator.alltoallv((as_bytes(sent), eights, offsets), (as_bytes(told), eights, offsets))
+        received, error = list[Array](), None
+        try:  # this rank may lack the memory
+            received = [new_block((int(told.sum()),), array.dtype) for array in arrays]
+        except Exception as problem:
+            error = problem
+        check(error)
+        total = np.array([told.sum()], _COUNT).tobytes()
+        lengths = [int(np.frombuffer(text, _COUNT)[0]) for text in self.communicator.allgather(total)]
+        for array, into in zip(arrays, received, strict=True):
+            self._send(array, sent, into, told)
+        return received, lengths
+
+    def _send(self, array: Array, sent: Indices, into: Array, told: Indices) -> None:
+        """Exchange the elements of one array. Collective."""
+        mine = slice(*_span(sent, self.position)), slice(*_span(told, self.position))
+        size, ends = array.itemsize, (np.cumsum(sent), np.cumsum(told))
+        sides = []
+        for each, counts, end in ((array, sent, ends[0]), (into, told, ends[1])):
+            others = np.where(np.arange(self.ranks) == self.position, 0, counts)
+            sides.append((_bytes(each), (others * size).tolist(), ((end - counts) * size).tolist()))
+        pending = self.communicator.start_messages(*sides)
+        into[mine[1]] = array[mine[0]]
+        pending.wait()
+
+
+def _span(counts: Indices, position: int) -> tuple[int, int]:
+    start = int(counts[:position].sum())
+    return start, start + int(counts[position])
+
+
+def _bytes(array: Array) -> Bytes:
+    return as_bytes(np.ascontiguousarray(array))
+
+
+def _samples(text: bytes, like: Array) -> tuple[Array, Indices]:
+    """Return the samples that a rank tells: their values, of the dtype of *like*, and their indices."""
+    count = int(np.frombuffer(text, _COUNT, 1)[0])
+    after = _COUNT.itemsize * (1 + count)
+    return np.frombuffer(text, like.dtype, count, after), np.frombuffer(text, _COUNT, count, _COUNT.itemsize)
+
+
+def _differ(values: Array) -> Array:
+    """Return where ascending *values* differ from the one before; at both ends they do. NaN is equal to NaN."""
+    changes = (values[1:] != values[:-1]) & ((values[1:] == values[1:]) | (values[:-1] == values[:-1]))
+    ends = np.ones(min(1, len(values)), dtype=bool)
+    return np.concatenate([ends, changes, np.ones(1, dtype=bool)])
+
+
+def _stable_order(values: Array) -> Indices:
+    """Return the indices that sort *values*, with equal ones in their order.
+
+    For most dtypes NumPy's other sort is twice as fast. Then only the indices of equal elements have to be sorted.
+    """
+    if values.dtype.kind not in "iufmM" or values.itemsize < 4 or len(values) > 2**31:
+        return np.argsort(values, kind="stable")
+    order = np.argsort(values)
+    first = _differ(values[order])[:-1]  # the first of elements that are equal
+    tied = ~first
+    tied[:-1] |= tied[1:].copy()
+    if tied.any():
+        runs = np.cumsum(first[tied]) * len(values)
+        order[tied] = np.sort(runs + order[tied]) - runs
+    return order
+
+
+def _counted(array: Array, value: object) -> tuple[int, int]:
+    """Return how many elements are before *value* in the order of NumPy's sort, and how many are equal to it."""
+    less = equal = 0
+    for start in range(0, len(array), _COUNTED_AT_ONCE):
+        few = array[start : start + _COUNTED_AT_ONCE]
+        if value != value:  # NaN, which is last
+            same = len(few) - int(np.count_nonzero(few == few))
+            less += len(few) - same
+        else:
+            same = int(np.count_nonzero(few == value))
+            less += int(np.count_nonzero(few < value))
+        equal += same
+    return less, equal
+
+
+def picked(name: str, ordered: DTensor, indices: Indices) -> Array | None:
+    """Return these elements of a tensor that `in_order` made, on every rank of the mesh. Collective over the mesh."""
+    mesh, layout = ordered.mesh, ordered.layout
+    with collective(name, mesh) as here:
+        if here is None:
+            return None
+        agree(here.team, f"{name} of {ordered.dtype} at {indices.tolist()} of {ordered.size}")
+        assert ordered.local is not None
+        group, position = group_along(here, mesh, layout.axes[0])
+        cut = layout.cut(0, ordered.size)
+        starts = np.array([cut.interval(number)[0] for number in range(cut.blocks)])  # type: ignore[union-attr]
+        owners = np.searchsorted(starts, indices, side="right") - 1
+        mine = indices[owners == position] - starts[position]
+        texts = group.communicator().allgather(ordered.local[mine].tobytes())
+        found = np.empty(len(indices), ordered.dtype)
+        for number, text in enumerate(texts):
+            found[owners == number] = np.frombuffer(text, ordered.dtype)
+        return found
