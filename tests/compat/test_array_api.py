@@ -10,6 +10,7 @@ import meshcomm as mc
 from meshcomm import DTypeError, Layout, LayoutError, MeshError, ShapeError
 from ops.test_kinds import check, layout_of, on_a_mesh, tensor_of
 from support.gradient_cases import on
+from support.paths import TESTS
 from support.sampling import sampled
 
 xp = pytest.importorskip("meshcomm.array_api", reason="it needs NumPy 2", exc_type=ImportError)
@@ -402,3 +403,14 @@ def test_numbers_of_random_layouts_agree():
     shapes = [tuple(random.randint(0, 5) for _ in range(n)) for n in range(4)]
     layouts = on_default_mesh(3, lambda mesh: [str(xp.zeros(shape).layout.sharding_specs) for shape in shapes])
     assert layouts[0] == layouts[1] == layouts[2]
+
+
+def test_failures_that_are_expected_have_reasons():
+    text = (TESTS / "array_api" / "expected_failures.txt").read_text()
+    introduction, *groups = text.strip().split("\n\n")
+    assert introduction.startswith("#")
+    for reason, *tests in (group.splitlines() for group in groups):
+        assert reason.startswith("# ")
+        assert reason.endswith(".")
+        assert tests
+        assert all(test.startswith("array_api_tests/test_") and "::" in test for test in tests)
