@@ -49,7 +49,7 @@ KERNEL := $(sort $(shell find meshcomm -name '*.pyx' -o -name '*.pxd' -o -name '
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help run test test-all test-pure test-slow test-mpi test-jobs test-scenarios test-mismatches test-unshared \
+.PHONY: help run test test-all test-pure test-slow test-mpi test-jobs test-scenarios test-mismatches test-unshared test-array-api \
     check format asan fuzz soak resources variants variant-no-simd variant-streams bench bench-compare examples clean
 
 help:
@@ -62,6 +62,7 @@ help:
 	@echo "make test-jobs  the tests that start jobs of their own; the next two on samples"
 	@echo "make test-scenarios   every way to hang that is known, with 2, 4 and 8 ranks: an hour"
 	@echo "make test-mismatches  all calls that ranks may mix up: hours; PAIRS=200 for some"
+	@echo "make test-array-api ARRAY_API_TESTS=PATH  the test suite of the array API standard, with $(ARRAY_API_RANKS) ranks"
 	@echo "make check      linters and types"
 	@echo "make format     format the sources"
 	@echo "make examples   all examples with 1, 2 and 4 ranks, and 8 where they need it"
@@ -135,6 +136,22 @@ soak: $(READY)
 
 resources: $(READY)
 	@$(PYTEST) --patience 4 --resources tests/jobs/test_resources.py
+
+# The test suite of the array API standard: a checkout of it, with its submodule. Its own requirements go to build/.
+ARRAY_API_TESTS :=
+ARRAY_API_EXAMPLES ?= 20
+ARRAY_API_RANKS ?= 1 3 4
+SUITE_NEEDS := $(CURDIR)/build/array-api-tests
+SUITE := $(abspath $(BIN))/python -m pytest -q --color=no -p no:cacheprovider -p support.patience -p support.verdicts \
+    -p support.array_api_suite -o xfail_strict=True -o faulthandler_timeout=1800 -o faulthandler_exit_on_timeout=true \
+    --max-examples $(ARRAY_API_EXAMPLES) --xfails-file=$(CURDIR)/tests/array_api/expected_failures.txt
+test-array-api: $(READY)
+	@test -d "$(ARRAY_API_TESTS)/array-api/src" || { echo "make test-array-api needs" \
+	    "ARRAY_API_TESTS=, a checkout of github.com/data-apis/array-api-tests with its submodule array-api"; exit 2; }
+	@test -d $(SUITE_NEEDS) || $(PIP) --target $(SUITE_NEEDS) --no-deps ndindex pytest-json-report pytest-metadata
+	@set -e; cd "$(ARRAY_API_TESTS)"; for n in $(ARRAY_API_RANKS); do echo "array API test suite with MPI=$(MPI), $$n ranks"; \
+	    PYTHONPATH=$(SUITE_NEEDS):$(CURDIR)/tests:$(CURDIR) ARRAY_API_TESTS_MODULE=meshcomm.array_api \
+	    $(if $(filter-out system,$(MPI)),$(abspath $(MPIEXEC)),$(MPIEXEC)) -n $$n $(SUITE) array_api_tests; done
 
 test-unshared: $(READY)
 	@echo "MPI tests with MPI=$(MPI), 3 ranks that share no memory"

@@ -14,6 +14,7 @@ from meshcomm._types import Array, DType, Shape
 from meshcomm.arrays.compile import Move, prepare
 from meshcomm.arrays.cutting import put_in
 from meshcomm.arrays.methods import NumpyMethods
+from meshcomm.arrays.standard import StandardMethods
 from meshcomm.errors import LayoutError, MeshError, ShapeError
 from meshcomm.layouts.boxes import Box
 from meshcomm.layouts.layout import Layout
@@ -31,7 +32,7 @@ from meshcomm.ranks.teams import Location
 T = TypeVar("T")
 
 
-class DTensor(NumpyMethods, NDArrayOperatorsMixin):
+class DTensor(NumpyMethods, StandardMethods, NDArrayOperatorsMixin):
     """A global array that is sharded over the ranks of a mesh as its layout says.
 
     `local` is the block of this rank, or None if the rank is outside of the mesh. Tensors are made by

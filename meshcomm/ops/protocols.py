@@ -16,12 +16,12 @@ from numpy.typing import DTypeLike
 from meshcomm import _hooks
 from meshcomm._tracing import Value, is_traced, untraced
 from meshcomm._types import Axis
-from meshcomm.arrays.create import ones_like, zeros_like
 from meshcomm.arrays.dtensor import DTensor, unwrapped
 from meshcomm.errors import ShapeError
 from meshcomm.ops import (
     averages,
     comparisons,
+    creation,
     histogram,
     indexing,
     joining,
@@ -142,8 +142,6 @@ _FUNCTIONS: dict[Function, Function] = {
     np.real: _map(np.real),
     np.imag: _map(np.imag),
     np.copy: lambda t: t.copy(),
-    np.zeros_like: zeros_like,
-    np.ones_like: ones_like,
     np.shape: lambda t: t.shape,
     np.ndim: lambda t: t.ndim,
     np.size: lambda t: t.size,
@@ -155,6 +153,7 @@ _FUNCTIONS: dict[Function, Function] = {
 for _module in (
     averages,
     comparisons,
+    creation,
     histogram,
     indexing,
     joining,

@@ -26,6 +26,7 @@ COLLECTIVE = [
     "DTensor.std",
     "DTensor.sum",
     "DTensor.take",
+    "DTensor.to_device",
     "DTensor.to_numpy",
     "DTensor.var",
     "LayoutMap.distribute",

@@ -38,7 +38,7 @@ MAY_IMPORT = {
 }
 """What each folder may import, besides itself: folders or modules, from the package's folder on; "" is everything."""
 
-FACADES = ("__init__", "gradients", "logical_devices")
+FACADES = ("__init__", "array_api", "gradients", "logical_devices")
 """Files in the package's own folder that offer names of any floor; no other file imports them."""
 
 COMMAND = "__main__"

@@ -1,0 +1,52 @@
+"""What the Python array API standard adds to a tensor."""
+
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from meshcomm.errors import ShapeError
+from meshcomm.layouts.layout import Layout
+from meshcomm.layouts.mesh import Mesh
+
+if TYPE_CHECKING:
+    from meshcomm.arrays.dtensor import DTensor
+
+NAMESPACE = "meshcomm.array_api"
+VERSION = "2025.12"
+
+
+class StandardMethods:
+    """The attributes and methods that the array API standard has and NumPy's protocols do not."""
+
+    __slots__ = ()
+
+    def __array_namespace__(self, *, api_version: str | None = None) -> ModuleType:
+        """Return :mod:`meshcomm.array_api`; ``ValueError`` for a version of the standard after that."""
+        if api_version is not None and not api_version <= VERSION:
+            raise ValueError(f"{NAMESPACE} follows version {VERSION} of the array API standard, not {api_version!r}")
+        return import_module(NAMESPACE)  # it stands above all floors, and is loaded when a program asks for it
+
+    @property
+    def device(self: "DTensor") -> Mesh:  # type: ignore[misc]  # all that have these methods are tensors
+        """The mesh of the layout, as the array API standard calls it."""
+        return self.layout.mesh
+
+    @property
+    def mT(self: "DTensor") -> "DTensor":  # type: ignore[misc]  # noqa: N802 - the standard's name
+        """A copy of the tensor with its last two axes exchanged; ``ShapeError`` if it has no two."""
+        if self.ndim < 2:
+            raise ShapeError(f"mT exchanges the last two axes; a tensor of shape {self.shape} has {self.ndim}")
+        return self._made_by(np.transpose, (*range(self.ndim - 2), self.ndim - 1, self.ndim - 2))
+
+    def to_device(self, device: Mesh | Layout, /, *, stream: None = None) -> "DTensor":
+        """Return the tensor on another mesh, or in another layout. Collective over the meshes of both layouts.
+
+        On its own mesh the tensor stays as it is. On another mesh its first axis is sharded over all of it; pass a
+        Layout to choose. ``ValueError`` for a *stream*: there are none.
+        """
+        if stream is not None:
+            raise ValueError(f"to_device takes no stream, but got {stream!r}: meshes have none")
+        moved: DTensor = self.__array_namespace__().asarray(self, device=device)
+        return moved

@@ -1,0 +1,37 @@
+"""What the array API standard calls a device: a mesh, or a layout on one."""
+
+from typing import TypeAlias
+
+from meshcomm._arguments import quote
+from meshcomm.errors import MeshError
+from meshcomm.layouts.layout import Layout
+from meshcomm.layouts.mesh import Mesh
+from meshcomm.ranks.meshes import required_default_mesh
+
+Device: TypeAlias = Mesh | Layout
+
+
+def layout_on(device: Device | None, ndim: int) -> Layout:
+    """Return the layout of a new tensor of *ndim* axes on *device*.
+
+    On a mesh the first axis is sharded over all of it; None is the mesh of `default_mesh`. ``MeshError`` if there is
+    none, or if *device* is no device.
+
+    >>> layout_on(Mesh(range(4), {"x": 2, "y": 2}), 2).axes
+    (('x', 'y'), ())
+    """
+    if isinstance(device, Layout):
+        return device
+    mesh = required_default_mesh("device=") if device is None else device
+    if not isinstance(mesh, Mesh):
+        raise MeshError(f"device must be a Mesh or a Layout, not {quote(device)}")
+    if ndim == 0:
+        return Layout.replicated(mesh, 0)
+    return Layout([tuple(mesh.dim_names), *[()] * (ndim - 1)], mesh)
+
+
+def moved(layout: Layout, device: Device | None) -> Layout:
+    """Return the layout that a tensor in *layout* has on *device*: the same one on its own mesh."""
+    if device is None or device is layout.mesh or device == layout.mesh:
+        return layout
+    return layout_on(device, layout.ndim)

@@ -1,0 +1,57 @@
+"""What the array API standard lets a program ask about a namespace."""
+
+import builtins
+
+import numpy as np
+
+from meshcomm.compat.array_api import dtypes as known
+from meshcomm.compat.array_api.devices import Device
+from meshcomm.layouts.mesh import Mesh
+from meshcomm.ranks.meshes import get_default_mesh
+
+Kind = str | tuple[str, ...]
+
+_NAMES = (
+    *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
+    *("float32", "float64", "complex64", "complex128"),
+)
+
+
+class Info:
+    """What `__array_namespace_info__` returns."""
+
+    def capabilities(self) -> dict[str, builtins.bool | int | None]:
+        """Return what the namespace can do: masks, but not ``nonzero`` or ``unique_values``."""
+        return {"boolean indexing": True, "data-dependent shapes": False, "max dimensions": 64}
+
+    def default_device(self) -> Mesh | None:
+        """Return the mesh of `default_mesh`, or None."""
+        return get_default_mesh()
+
+    def devices(self) -> tuple[Mesh, ...]:
+        """Return the default mesh; any other mesh, and any layout, is a device too."""
+        mesh = get_default_mesh()
+        return () if mesh is None else (mesh,)
+
+    def default_dtypes(self, *, device: Device | None = None) -> dict[str, type[np.generic]]:
+        """Return the dtypes of numbers that come without one; they are the same on all devices."""
+        return {
+            "real floating": known.float64,
+            "complex floating": known.complex128,
+            "integral": known.int64,
+            "indexing": known.int64,
+        }
+
+    def dtypes(self, *, device: Device | None = None, kind: Kind | None = None) -> dict[str, type[np.generic]]:
+        """Return the dtypes of the standard, or those of a *kind* or of several, as ``isdtype`` knows kinds.
+
+        >>> sorted(Info().dtypes(kind="real floating"))
+        ['float32', 'float64']
+        """
+        found: dict[str, type[np.generic]] = {name: getattr(known, name) for name in _NAMES}
+        return {name: dtype for name, dtype in found.items() if kind is None or np.isdtype(dtype, kind)}
+
+
+def __array_namespace_info__() -> Info:  # noqa: N807 - the standard's name
+    """Return what this namespace can do, and its devices and dtypes."""
+    return Info()

@@ -1,0 +1,126 @@
+"""Tensors like others: of one value, triangles of matrices, and coordinates of grids. Nothing moves."""
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike, DTypeLike
+
+from meshcomm._arguments import integer, quote
+from meshcomm._types import Array, Indices
+from meshcomm.arrays import create
+from meshcomm.arrays.dtensor import DTensor
+from meshcomm.errors import ShapeError
+from meshcomm.layouts.layout import Layout
+from meshcomm.ops.reductions import spread
+from meshcomm.ops.rules import as_tensor, mesh_of
+from meshcomm.ops.signatures import Function, table
+
+Triangle: TypeAlias = Callable[[Indices, Indices], Array]
+"""Which elements are in a triangle, from the numbers of their rows and of their columns."""
+
+
+def empty_like(prototype: DTensor, dtype: DTypeLike | None = None) -> DTensor:
+    """Return a tensor with any content, with the shape and the layout of *prototype*."""
+    tensor = as_tensor("empty_like", prototype)
+    return create.empty(tensor.shape, tensor.dtype if dtype is None else dtype, tensor.layout)
+
+
+def full_like(a: DTensor, fill_value: ArrayLike, dtype: DTypeLike | None = None) -> DTensor:
+    """Return a tensor of the scalar *fill_value*, with the shape and the layout of *a*, and by default its dtype."""
+    tensor = as_tensor("full_like", a)
+    return create.full(tensor.shape, fill_value, tensor.dtype if dtype is None else dtype, tensor.layout)
+
+
+def zeros_like(a: DTensor, dtype: DTypeLike | None = None) -> DTensor:
+    """Return a tensor of zeros, with the shape and the layout of *a*, and by default its dtype."""
+    tensor = as_tensor("zeros_like", a)
+    return create.zeros(tensor.shape, tensor.dtype if dtype is None else dtype, tensor.layout)
+
+
+def ones_like(a: DTensor, dtype: DTypeLike | None = None) -> DTensor:
+    """Return a tensor of ones, with the shape and the layout of *a*, and by default its dtype."""
+    tensor = as_tensor("ones_like", a)
+    return create.ones(tensor.shape, tensor.dtype if dtype is None else dtype, tensor.layout)
+
+
+def tril(m: DTensor, k: int = 0) -> DTensor:
+    """Return the lower triangle of each matrix, up to its diagonal number *k*, with zeros above.
+
+    The matrices lie along the last two axes; the layout stays. ``ShapeError`` if there are no two axes.
+
+    >>> import numpy as np, meshcomm as mc
+    >>> def program():
+    ...     rows = mc.Layout(["x", mc.UNSHARDED], mc.create_mesh([("x", 2)]))
+    ...     return np.tril(mc.ones((3, 3), int, rows)).local.tolist()
+    >>> with mc.simulate(2) as world:
+    ...     print(world.run(program))
+    [[[1, 0, 0], [1, 1, 0]], [[1, 1, 1]]]
+    """
+    diagonal = integer(k, "k", ShapeError)
+    return _triangle("tril", m, lambda rows, columns: columns <= rows + diagonal)
+
+
+def triu(m: DTensor, k: int = 0) -> DTensor:
+    """Return the upper triangle of each matrix, from its diagonal number *k* on, with zeros below; see `tril`."""
+    diagonal = integer(k, "k", ShapeError)
+    return _triangle("triu", m, lambda rows, columns: columns >= rows + diagonal)
+
+
+def _triangle(name: str, matrices: DTensor, inside: Triangle) -> DTensor:
+    tensor = as_tensor(name, matrices)
+    if tensor.ndim < 2:
+        raise ShapeError(f"{name} takes matrices, but a tensor of shape {tensor.shape} has {tensor.ndim} axes")
+    local, device = tensor.local, tensor.mesh.rank
+    if local is not None:
+        assert device is not None
+        rows, columns = (
+            tensor.layout.global_indices(tensor.shape, device, axis) for axis in (tensor.ndim - 2, tensor.ndim - 1)
+        )
+        kept = np.where(inside(rows[:, np.newaxis], columns), local, np.zeros((), tensor.dtype))
+        local = np.asarray(kept, order="C")
+    return DTensor(local, tensor.layout, tensor.shape, tensor.dtype)
+
+
+def meshgrid(*xi: DTensor, copy: bool = True, sparse: bool = False, indexing: str = "xy") -> tuple[DTensor, ...]:
+    """Return the coordinates of the points of a grid, from the coordinates along each of its axes.
+
+    Each result is sharded along the axis of its own coordinates, as these are. ``ShapeError`` unless each tensor has
+    one axis, ``TypeError`` for ``sparse=`` and ``copy=``, ``ValueError`` for an unknown *indexing*.
+    """
+    if sparse or not copy:
+        raise TypeError("meshgrid of DTensors makes copies: sparse=True and copy=False are not supported")
+    if indexing not in ("xy", "ij"):
+        raise ValueError(f"indexing must be 'xy' or 'ij', not {quote(indexing)}")
+    tensors = [as_tensor("meshgrid", x) for x in xi]
+    for number, tensor in enumerate(tensors):
+        if tensor.ndim != 1:
+            raise ShapeError(f"meshgrid takes tensors of one axis, but number {number} has shape {tensor.shape}")
+    if tensors:
+        mesh_of(tensors)
+    axes = list(range(len(tensors)))
+    if indexing == "xy":
+        axes[:2] = reversed(axes[:2])
+    shape = tuple(tensors[axis].size for axis in axes)  # the exchange of two axes is its own inverse
+    return tuple(_repeated(tensor, axis, shape) for tensor, axis in zip(tensors, axes, strict=True))
+
+
+def _repeated(tensor: DTensor, axis: int, shape: tuple[int, ...]) -> DTensor:
+    """Return the tensor along *axis* of *shape*, the same along all others."""
+    others = tuple(a for a in range(len(shape)) if a != axis)
+    layout = Layout([tensor.layout.axes[0] if a == axis else () for a in range(len(shape))], tensor.mesh)
+    return spread(tensor, others, shape, layout)
+
+
+FUNCTIONS: dict[Function, Function] = {
+    **table(
+        (np.empty_like, empty_like),
+        (np.full_like, full_like),
+        (np.ones_like, ones_like),
+        (np.zeros_like, zeros_like),
+        (np.tril, tril),
+        (np.triu, triu),
+    ),
+    np.meshgrid: meshgrid,
+}
+"""NumPy's functions that are defined here."""

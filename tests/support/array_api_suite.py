@@ -1,0 +1,38 @@
+"""The array API test suite on the ranks of a job: a pytest plugin for runs in a checkout of the suite.
+
+`make test-array-api` loads it with ``-p``, beside support.verdicts. Tensors that the suite makes are sharded over all
+ranks. Hypothesis draws the same examples on every rank, and the ranks agree on the outcome of each one; so that no
+time goes into it, failures are not made smaller.
+"""
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+
+import meshcomm as mc
+from support.verdicts import agreed
+
+SUITE = "array-api-tests"  # the name of the profile that the suite makes
+
+# The suite makes arrays when it is imported, which is before the tests.
+mc.default_mesh(mc.create_mesh()).__enter__()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_configure(config):
+    settings.register_profile(
+        "ranks",
+        settings.get_profile(SUITE),
+        derandomize=True,
+        database=None,
+        deadline=None,
+        phases=[Phase.explicit, Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    settings.load_profile("ranks")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items):
+    handles = (getattr(item.obj, "hypothesis", None) for item in items)
+    for handle in {id(handle): handle for handle in handles if handle is not None}.values():
+        handle.inner_test = agreed(handle.inner_test)
