@@ -190,6 +190,7 @@ bench: $(READY)
 	@$(BIN)/python benchmarks/kernels.py
 	@MPIEXEC="$(MPIEXEC)" $(BIN)/python benchmarks/checks.py
 	@MPIEXEC="$(MPIEXEC)" $(BIN)/python benchmarks/cuts.py
+	@MPIEXEC="$(MPIEXEC)" $(BIN)/python benchmarks/verbs.py
 
 bench-compare: $(READY)
 	@MPIEXEC="$(MPIEXEC)" $(BIN)/python benchmarks/compare.py $(BENCH) $(if $(BASE),"$(BASE)",$(error \
