@@ -143,7 +143,7 @@ ARRAY_API_EXAMPLES ?= 20
 ARRAY_API_RANKS ?= 1 3 4
 SUITE_NEEDS := $(CURDIR)/build/array-api-tests
 SUITE := $(abspath $(BIN))/python -m pytest -q --color=no -p no:cacheprovider -p support.patience -p support.verdicts \
-    -p support.array_api_suite -o xfail_strict=True -o faulthandler_timeout=1800 -o faulthandler_exit_on_timeout=true \
+    -p support.array_api_suite -rX -o faulthandler_timeout=1800 -o faulthandler_exit_on_timeout=true \
     --max-examples $(ARRAY_API_EXAMPLES) --xfails-file=$(CURDIR)/tests/array_api/expected_failures.txt
 test-array-api: $(READY)
 	@test -d "$(ARRAY_API_TESTS)/array-api/src" || { echo "make test-array-api needs" \

@@ -5,6 +5,8 @@ ranks. Hypothesis draws the same examples on every rank, and the ranks agree on 
 time goes into it, failures are not made smaller.
 """
 
+import random
+
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 
@@ -29,6 +31,10 @@ def pytest_configure(config):
         suppress_health_check=list(HealthCheck),
     )
     settings.load_profile("ranks")
+
+
+def pytest_runtest_setup(item):
+    random.seed(item.nodeid)  # some tests draw an example by themselves
 
 
 @pytest.hookimpl(trylast=True)
