@@ -4,7 +4,7 @@ Each calls the function of NumPy, which comes back by NumPy's protocol: see :mod
 """
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NoReturn, SupportsIndex
 
 import numpy as np
@@ -49,6 +49,27 @@ class NumpyMethods:
     def T(self) -> "DTensor":  # noqa: N802 - NumPy's name
         """A copy of the tensor with its axes in reverse order."""
         return self._made_by(np.transpose)
+
+    def transpose(self, *axes: int | Sequence[int] | None) -> "DTensor":
+        """Return a copy of the tensor with its axes in another order, as ``numpy.transpose(t, axes)``."""
+        return self._made_by(np.transpose, axes[0] if len(axes) == 1 else axes or None)
+
+    @property
+    def real(self) -> "DTensor":
+        """A copy of the real numbers, as ``numpy.real(t)``."""
+        return self._made_by(np.real)
+
+    @property
+    def imag(self) -> "DTensor":
+        """A copy of the imaginary numbers, as ``numpy.imag(t)``."""
+        return self._made_by(np.imag)
+
+    def conj(self) -> "DTensor":
+        """Return the complex conjugates, as ``numpy.conj(t)``."""
+        conjugates: DTensor = np.conjugate(self)  # type: ignore[call-overload]
+        return conjugates
+
+    conjugate = conj
 
     def sum(self, axis: Axis = None, dtype: DTypeLike | None = None, keepdims: bool = False) -> "DTensor":
         """Return the sum over *axis*, as ``numpy.sum(t, axis)``. Collective over the mesh.

@@ -9,6 +9,7 @@ no block.
 """
 
 from collections.abc import Callable, Mapping
+from difflib import get_close_matches
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -60,9 +61,22 @@ def numpy_protocol(
         return _ufunc(function, method, args, kwargs)
     found = _FUNCTIONS.get(function)
     if found is None:
-        name = getattr(function, "__name__", function)
-        raise TypeError(f"numpy.{name} is not defined for DTensors: {ADVICE}")
+        name = str(getattr(function, "__name__", function))
+        near = nearest(name)
+        instead = f"numpy.{near} is; or " if near else ""
+        raise TypeError(f"numpy.{name} is not defined for DTensors: {instead}{ADVICE}")
     return found(*args, **kwargs)
+
+
+def nearest(name: str) -> str | None:
+    """Return the name of the function that is defined for tensors, and does most of what this one of NumPy does.
+
+    >>> nearest("unique"), nearest("nancumsums"), nearest("busday_count")
+    ('sort', 'nancumsum', None)
+    """
+    known = _NEAREST.get(name)
+    names = {str(getattr(function, "__name__", "")) for function in _FUNCTIONS}
+    return known or next(iter(get_close_matches(name, names, 1, 0.75)), None)
 
 
 def _ufunc(ufunc: np.ufunc, method: str, inputs: tuple[object, ...], kwargs: dict[str, Value]) -> object:
@@ -128,6 +142,31 @@ def _without_dtype(function: Callable[[DTensor, Axis, bool], DTensor]) -> Functi
 
     return like_numpy(getattr(np, function.__name__), reduced)
 
+
+_NEAREST = {
+    "argwhere": "count_nonzero",
+    "bincount": "histogram",
+    "convolve": "roll",
+    "cov": "var",
+    "cross": "matmul",
+    "digitize": "histogram",
+    "einsum": "matmul",
+    "flatnonzero": "count_nonzero",
+    "gradient": "diff",
+    "inner": "matmul",
+    "isin": "where",
+    "nonzero": "count_nonzero",
+    "outer": "multiply",
+    "put": "where",
+    "searchsorted": "histogram",
+    "select": "where",
+    "take_along_axis": "take",
+    "tensordot": "matmul",
+    "trace": "sum",
+    "unique": "sort",
+    "vdot": "matmul",
+}
+"""For functions of NumPy that are not defined for tensors: one that is, and does most of it."""
 
 _FUNCTIONS: dict[Function, Function] = {
     np.sum: _with_dtype(sum),
