@@ -62,8 +62,8 @@ def numpy_protocol(
     found = _FUNCTIONS.get(function)
     if found is None:
         name = str(getattr(function, "__name__", function))
-        near = nearest(name)
-        instead = f"numpy.{near} is; or " if near else ""
+        other = nearest(name)
+        instead = f"numpy.{other} is; or " if other else ""
         raise TypeError(f"numpy.{name} is not defined for DTensors: {instead}{ADVICE}")
     return found(*args, **kwargs)
 
