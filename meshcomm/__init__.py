@@ -40,6 +40,7 @@ from meshcomm.arrays.nonblocking import RelayoutRequest, start_relayout
 from meshcomm.arrays.relayout import drop_plans, machine_of, relayout, relayout_like
 from meshcomm.compat.tensorflow import call_with_layout, check_layout, copy_to_mesh, pack, unpack
 from meshcomm.errors import (
+    AxisError,
     CollectiveMismatch,
     CollectiveTimeout,
     DTypeError,
@@ -75,6 +76,7 @@ __version__ = "0.1.0"
 __all__ = [
     "MATCH",
     "UNSHARDED",
+    "AxisError",
     "CollectiveMismatch",
     "CollectiveTimeout",
     "Cuts",

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from meshcomm._types import Array, DType, Shape
-from meshcomm.errors import DTypeError, GroupError, MeshError, ShapeError
+from meshcomm.errors import AxisError, DTypeError, GroupError, MeshError, ShapeError
 
 T = TypeVar("T")
 
@@ -127,7 +127,7 @@ def normalised_axes(axis: object, ndim: int) -> tuple[int, ...]:
         raise ShapeError(f"axis must be an integer, a tuple of integers, or None, not {axis!r}") from None
     for a in listed:
         if not -ndim <= a < ndim:
-            raise ShapeError(f"axis {quote(a)} is out of range for a tensor with {ndim} axes")
+            raise AxisError(f"axis {quote(a)} is out of range for a tensor with {ndim} axes")
     axes = tuple(sorted({a % ndim for a in listed}))
     if len(axes) < len(listed):
         raise ShapeError(f"axis {axis} names an axis twice")

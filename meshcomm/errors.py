@@ -6,6 +6,7 @@
     +-- MeshError            (ValueError)     a mesh, or a world that cannot hold it
     +-- LayoutError          (ValueError)     a layout, its text or its bytes
     +-- ShapeError           (ValueError)     shapes, axes and lengths that do not fit
+    |   +-- AxisError        (IndexError)     an axis that is not there
     +-- DTypeError           (TypeError, ValueError)   a dtype that cannot be sharded
     +-- GroupError           (ValueError)     a group_assignment
     +-- CollectiveMismatch   (RuntimeError)   ranks called different things
@@ -13,6 +14,8 @@
 
 Errors in arguments are a ``ValueError``, too; errors between ranks are a ``RuntimeError``.
 """
+
+import numpy as np
 
 
 class MeshcommError(Exception):
@@ -29,6 +32,10 @@ class LayoutError(MeshcommError, ValueError):
 
 class ShapeError(MeshcommError, ValueError):
     """A shape, an axis or a length does not fit the operation."""
+
+
+class AxisError(ShapeError, np.exceptions.AxisError):
+    """A tensor has no such axis; it is NumPy's AxisError, too, and an IndexError."""
 
 
 class DTypeError(MeshcommError, TypeError, ValueError):

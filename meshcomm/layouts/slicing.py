@@ -94,13 +94,29 @@ def _item(index: object, axis: int, length: int) -> Item:
     try:
         number = operator.index(index)  # type: ignore[arg-type]
     except TypeError:
+        shape = getattr(index, "shape", None)
+        text = quote(index) if shape is None else f"of shape {shape}"
         raise IndexError(
-            f"axis {axis}: index {quote(index)} is a {type(index).__name__}; an index has integers, slices, ... and "
-            "None, or is one mask. numpy.take(t, indices, axis) takes a list of indices"
+            f"axis {axis}: index {text} is a {type(index).__name__}; an index has integers, slices, ... and None, or "
+            "is one mask of bool, without others. numpy.take(t, indices, axis) takes a list of indices"
         ) from None
     if not -length <= number < length:
         raise IndexError(f"axis {axis}: index {quote(number)} is out of bounds for {length} elements")
     return number % length
+
+
+@lru_cache(maxsize=1024)
+def index_text(items: Items) -> str:
+    """Return an index as a program writes it: the ranks compare it.
+
+    >>> index_text((Stretch(1, 3, 2), None, 4))
+    '[1:7:2, None, 4]'
+    """
+    texts = [
+        f"{item.start}:{item.start + item.length * item.step}:{item.step}" if isinstance(item, Stretch) else str(item)
+        for item in items
+    ]
+    return f"[{', '.join(texts)}]"
 
 
 def result_shape(items: Items) -> Shape:

@@ -67,7 +67,8 @@ def average(
     total: Value = sum_over(given, axis, kind, keepdims)
     if any(total == 0).local:
         raise ZeroDivisionError("numpy.average: weights add up to zero, so there is no average")
-    products: Value = np.multiply(tensor, given, dtype=kind)
+    with np.errstate(all="ignore"):  # a warning that is an error must not stop one rank before the exchange
+        products: Value = np.multiply(tensor, given, dtype=kind)
     result: DTensor = sum_over(products, axis, None, keepdims) / total
     return result
 

@@ -71,15 +71,15 @@ def _triangle(name: str, matrices: DTensor, inside: Triangle) -> DTensor:
     tensor = as_tensor(name, matrices)
     if tensor.ndim < 2:
         raise ShapeError(f"{name} takes matrices, but a tensor of shape {tensor.shape} has {tensor.ndim} axes")
-    local, device = tensor.local, tensor.mesh.rank
+    local, device, zero = tensor.local, tensor.mesh.rank, np.zeros((), tensor.dtype)
+    dtype = np.where(True, zero, zero).dtype  # in native byte order, as numpy.tril has it
     if local is not None:
         assert device is not None
         rows, columns = (
             tensor.layout.global_indices(tensor.shape, device, axis) for axis in (tensor.ndim - 2, tensor.ndim - 1)
         )
-        kept = np.where(inside(rows[:, np.newaxis], columns), local, np.zeros((), tensor.dtype))
-        local = np.asarray(kept, order="C")
-    return DTensor(local, tensor.layout, tensor.shape, tensor.dtype)
+        local = np.asarray(np.where(inside(rows[:, np.newaxis], columns), local, zero), order="C")
+    return DTensor(local, tensor.layout, tensor.shape, dtype)
 
 
 def meshgrid(*xi: DTensor, copy: bool = True, sparse: bool = False, indexing: str = "xy") -> tuple[DTensor, ...]:

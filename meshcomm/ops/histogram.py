@@ -50,6 +50,7 @@ def histogram(
     bins, factors = _agreed(tensor, bins, weights)
     kind = _dtype(tensor, bins, range, factors)
     uniform = np.ndim(bins) == 0
+    given = ("" if range is None else f" in {tuple(range)}") + (", as a density" if density else "")
     if uniform and range is None:
         range = _limits(tensor)  # of ones on a rank outside of the mesh: it does not know the elements
     edges = np.histogram_bin_edges(np.ones(1, tensor.dtype), bins, range)
@@ -58,7 +59,7 @@ def histogram(
         its_weights = None if factors is None else factors.local
         with np.errstate(all="ignore"):  # it must not stop one rank before a communication
             local = np.histogram(tensor.local, bins, range if uniform else None, weights=its_weights)[0].astype(kind)
-    counts = _added(tensor, local, kind, len(edges) - 1)
+    counts = _added(tensor, local, kind, len(edges) - 1, given)
     if density:
         counts = _density(counts, edges)
     layout = Layout([()], tensor.mesh)
@@ -106,12 +107,12 @@ def _limits(tensor: DTensor) -> tuple[float, float] | None:
     return found
 
 
-def _added(tensor: DTensor, local: Array | None, dtype: DType, bins: int) -> DTensor:
+def _added(tensor: DTensor, local: Array | None, dtype: DType, bins: int, given: str) -> DTensor:
     """Return the sum of the counts of all blocks of *tensor*. Collective over the mesh."""
     names = sharding(tensor.mesh, [each for spec in tensor.layout.axes for each in spec])
     layout = Layout([()], tensor.mesh)
-    key = ("histogram", tensor.layout, tensor.shape, tensor.dtype, bins, dtype)
-    partial = Partial(key, f"histogram of {bins} bins", lambda counts: counts, names, "sum", dtype)
+    key = ("histogram", tensor.layout, tensor.shape, tensor.dtype, bins, dtype, given)
+    partial = Partial(key, f"histogram of {bins} bins{given} in {dtype}", lambda counts: counts, names, "sum", dtype)
     return run_partial(partial, DTensor(local, layout, (bins,), dtype), layout, (bins,))
 
 

@@ -21,12 +21,24 @@ from meshcomm.arrays.relayout import relayout
 from meshcomm.errors import DTypeError, ShapeError
 from meshcomm.layouts.cyclic import CyclicCut
 from meshcomm.layouts.layout import Axes, Layout
-from meshcomm.layouts.slicing import Item, Items, Stretch, kept_slice, parsed, result_shape
+from meshcomm.layouts.slicing import Item, Items, Stretch, index_text, kept_slice, parsed, result_shape
 from meshcomm.layouts.specs import Cyclic
-from meshcomm.memory.copies import opaque
+from meshcomm.memory.copies import exact_copy, opaque
 from meshcomm.ops.elementwise import agree_on_plain, relaid
 from meshcomm.ops.rules import Operand, aligned_axes, is_operand, shape_of
 from meshcomm.ranks.calls import collective
+
+IS_COPY = "a slice whose elements had to move is a copy; assign to the tensor that it was taken from"
+
+
+class MovedSlice(DTensor):
+    """A slice whose elements had to move: a copy, which refuses assignments, because a view would write them through.
+
+    ``t[index] += 1`` is right: it changes the copy, and assigns that to the tensor.
+    """
+
+    __slots__ = ()
+
 
 GET, SET = "t[index]", "t[index] = value"
 
@@ -36,13 +48,18 @@ def getitem(tensor: DTensor, index: object) -> DTensor:
     mask = _mask_in(index)
     if mask is not None:
         return _compressed(tensor, mask)
-    return _taken(tensor, parsed(index, tensor.shape))
+    items = parsed(index, tensor.shape)
+    found = _taken(tensor, items)
+    if items and not found.shape:  # one element is no view, as in NumPy
+        return DTensor(None if found.local is None else np.array(found.local), found.layout, (), found.dtype)
+    return found
 
 
 def _taken(tensor: DTensor, items: Items) -> DTensor:
     kept = kept_slice(tensor.layout, tensor.shape, items, tensor.mesh.rank)
     if kept is None:
-        return _moved(tensor, items)
+        moved = _moved(tensor, items)
+        return MovedSlice(moved.local, moved.layout, moved.shape, moved.dtype)
     if tensor.local is None:
         return DTensor(None, kept.layout, kept.shape, tensor.dtype)
     taken: tuple[Any, ...] = (..., *kept.block)
@@ -75,7 +92,7 @@ def _moved(tensor: DTensor, items: Items) -> DTensor:
         else:
             first.append(Stretch(0, n))
             then.append(item)
-    some = relaid(_taken(tensor, tuple(first)), tuple(axes), GET)
+    some = relaid(_taken(tensor, tuple(first)), tuple(axes), f"t{index_text(items)}")
     rest = iter(then)
     return _taken(some, tuple(None if item is None else next(rest) for item in items))
 
@@ -104,6 +121,8 @@ def _aligned_stretch(cut: CyclicCut, item: Stretch) -> tuple[int, int]:
 
 def setitem(tensor: DTensor, index: object, value: object) -> None:
     """Run ``tensor[index] = value``. Collective over the mesh, unless *value* is a number."""
+    if isinstance(tensor, MovedSlice):
+        raise ValueError(f"{SET}: {IS_COPY}")
     given = unwrapped(value)
     if not is_operand(given):
         raise TypeError(f"{SET}: a {type(given).__name__} is no number, array or tensor")
@@ -133,9 +152,10 @@ def _assign(tensor: DTensor, items: Items, value: Operand) -> None:
     region = tuple(_forward(Stretch(item, 1) if isinstance(item, int) else item) for item in items if item is not None)
     if isinstance(value, DTensor) or shape_of(value):
         value = _spread_over(value, items, shape)
+    name = f"t{index_text(items)} = value"
     kept = kept_slice(tensor.layout, tensor.shape, region, tensor.mesh.rank)
     if kept is not None:
-        _copy_to(_taken(tensor, region), value)
+        _copy_to(_taken(tensor, region), value, name)
         return
     # Blocks dealt round, from within a block on: a stretch that begins with a block is taken to a usual cut and back.
     outer, inner = [], []
@@ -146,8 +166,8 @@ def _assign(tensor: DTensor, items: Items, value: Operand) -> None:
         outer.append(Stretch(begin, end - begin))
         inner.append(Stretch(item.start - begin, item.length, item.step))
     around = _taken(tensor, tuple(outer))
-    usual = relaid(around, tuple(tuple(names) for names in around.layout.axes), SET)
-    _copy_to(_taken(usual, tuple(inner)), value)
+    usual = relaid(around, tuple(tuple(names) for names in around.layout.axes), name)
+    _copy_to(_taken(usual, tuple(inner)), value, name)
     _copy_to(around, usual)
 
 
@@ -198,11 +218,11 @@ def _reaxed(value: DTensor, shape: Shape, axes: list[int | None], stays: set[int
     return DTensor(local, layout, shape, value.dtype)
 
 
-def _copy_to(region: DTensor, value: Operand) -> None:
+def _copy_to(region: DTensor, value: Operand, name: str = SET) -> None:
     """Copy *value*, a number, or a tensor or array with as many axes as *region*, to the block of *region*."""
     found: Operand | None = value
     if isinstance(value, DTensor):
-        found = _laid_out(value, aligned_axes(value.shape, region.shape, region.layout), region).local
+        found = _laid_out(value, aligned_axes(value.shape, region.shape, region.layout), region, name).local
     elif isinstance(value, np.ndarray) and value.ndim > 0 and region.mesh.rank is not None:
         axes = aligned_axes(value.shape, region.shape, region.layout)
         found = cut_out(value, Layout(axes, region.mesh).block_box(value.shape, region.mesh.rank))
@@ -210,14 +230,16 @@ def _copy_to(region: DTensor, value: Operand) -> None:
         _copy(region.local, found)
 
 
-def _laid_out(value: DTensor, axes: Axes, region: DTensor) -> DTensor:
+def _laid_out(value: DTensor, axes: Axes, region: DTensor, name: str = SET) -> DTensor:
     if value.mesh is region.mesh:
-        return relaid(value, axes, SET)
-    with collective(SET, value.mesh, region.mesh):
+        return relaid(value, axes, name)
+    with collective(name, value.mesh, region.mesh):
         return relayout(value, Layout(axes, region.mesh))
 
 
 def _copy(block: Array, value: Operand | None) -> None:
+    if isinstance(value, np.ndarray) and np.may_share_memory(block, value):
+        value = exact_copy(value)  # NumPy's own copy of overlapping arrays of one axis may be wrong
     if isinstance(value, np.ndarray) and value.dtype == block.dtype:
         np.copyto(opaque(block), opaque(value))
     else:

@@ -1,6 +1,7 @@
 """Transposes and matrix products of tensors."""
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -94,10 +95,11 @@ def matmul(a: DTensor | ArrayLike, b: DTensor | ArrayLike) -> DTensor:
     left = relaid(left, (*rows, summed), "matmul")
     right = relaid(right, (summed, *columns), "matmul")
     layout, shape = Layout((*rows, *columns), mesh), (*left.shape[:-1], *right.shape[1:])
-    local = None
+    local, names = None, sharding(mesh, summed)
     if left.local is not None and right.local is not None:
-        local = np.asarray(np.matmul(left.local, right.local), dtype, order="C")
-    names = sharding(mesh, summed)
+        # An overflow, which concerns one rank, must not stop it while the others go on to the exchange.
+        with np.errstate(all="ignore") if names else nullcontext():
+            local = np.asarray(np.matmul(left.local, right.local), dtype, order="C")
     key = ("matmul", left.layout, right.layout, left.shape, right.shape, dtype)
     partial = Partial(key, "matmul", lambda block: block, names, "sum", dtype)
     return run_partial(partial, DTensor(local, layout, shape, dtype), layout, shape)

@@ -137,7 +137,8 @@ def _norm_of_matrices(
     def total(block: Array) -> object:
         return np.sum(np.abs(block if block.dtype.kind in "fc" else block.astype(wide)), axis=summed, dtype=wide)
 
-    how = Reduction("norm", (summed,), total, total, "sum", wide, takes_empty=True)
+    order = (f"order {ord!r} over axes {axes}",)
+    how = Reduction("norm", (summed,), total, total, "sum", wide, options=order, takes_empty=True)
     found = extreme(reduced(how, tensor, keepdims=True), axes, keepdims)
     local = None if found.local is None else found.local.astype(kind, copy=False)
     return DTensor(local, found.layout, found.shape, kind)

@@ -62,9 +62,10 @@ def numpy_protocol(
     found = _FUNCTIONS.get(function)
     if found is None:
         name = str(getattr(function, "__name__", function))
+        module = str(getattr(function, "__module__", "numpy"))
         other = nearest(name)
         instead = f"numpy.{other} is; or " if other else ""
-        raise TypeError(f"numpy.{name} is not defined for DTensors: {instead}{ADVICE}")
+        raise TypeError(f"{module}.{name} is not defined for DTensors: {instead}{ADVICE}")
     return found(*args, **kwargs)
 
 
@@ -96,6 +97,8 @@ def _ufunc(ufunc: np.ufunc, method: str, inputs: tuple[object, ...], kwargs: dic
         raise TypeError(f"{name}: where= is not supported for DTensors; use numpy.where on the result")
     if not all(isinstance(target, DTensor) for target in out):
         raise TypeError(f"{name}: out= must be DTensors where an operand is one; {ADVICE}")
+    if any(isinstance(target, indexing.MovedSlice) and target is not operands[0] for target in out):
+        raise ValueError(f"{name}: out= is a copy: {indexing.IS_COPY}")
     if ufunc is np.matmul:
         return _matmul(name, operands, out, kwargs)
     if ufunc.signature is not None:
@@ -117,7 +120,13 @@ def _matmul(name: str, operands: list[Value], out: tuple[DTensor, ...], options:
 
 def _map(function: Function) -> Function:
     """Return an elementwise function of one tensor."""
-    return lambda t: elementwise(function.__name__, function, [t])
+    return lambda t: elementwise(function.__name__, lambda block: np.array(function(block), order="C"), [t])
+
+
+def _where(condition: Value, *choices: Value) -> Value:
+    if len(choices) != 2:
+        raise TypeError("numpy.where of DTensors takes a condition and two choices; t[condition] chooses elements")
+    return where(condition, *choices)
 
 
 def _dtype_of(x: Value) -> Value:
@@ -177,7 +186,8 @@ _FUNCTIONS: dict[Function, Function] = {
     np.amin: _without_dtype(min),
     np.transpose: transpose,
     np.dot: matmul,
-    np.where: where,
+    **({np.linalg.matmul: matmul} if hasattr(np.linalg, "matmul") else {}),  # since NumPy 2
+    np.where: _where,
     np.real: _map(np.real),
     np.imag: _map(np.imag),
     np.copy: lambda t: t.copy(),

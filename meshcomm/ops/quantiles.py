@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike
 
-from meshcomm._arguments import normalised_axes
+from meshcomm._arguments import normalised_axes, quote
 from meshcomm._types import Array, Axis, DType, Shape
 from meshcomm.arrays.dtensor import DTensor
 from meshcomm.layouts.layout import Axes, Layout
@@ -117,7 +117,8 @@ def _of_levels(function: Callable[..., Any], percent: bool) -> Callable[..., DTe
             return found
 
         of_line = partial(_levels_of_line, _fractions(levels, percent)) if method == "linear" else None
-        return _computed(_Statistic(name, of, of_line, name.startswith("nan")), tensor, axis, bool(keepdims))
+        called = f"{name} at {quote(levels)}" + ("" if method == "linear" else f" by {quote(method)}")
+        return _computed(_Statistic(called, of, of_line, name.startswith("nan")), tensor, axis, bool(keepdims))
 
     return computed
 

@@ -154,7 +154,7 @@ def reduced(how: Reduction, tensor: DTensor, keepdims: bool = False) -> DTensor:
 
     key = ("reduce", how.name, source, whole, tensor.dtype, axes, how.dtype, how.options)
     options = "".join(f", {option}" for option in how.options)
-    text, finish = f"{how.name} over axes {axes}{options}", how.finish
+    text, finish = f"{how.name} over axes {axes}{options} in {how.dtype}", how.finish
     if not names:
         compute, finish = (lambda block: np.asarray(how.whole(block), how.dtype, order="C")), unchanged
     partial = Partial(key, text, compute, names, how.merge, how.dtype, counts, how.shares, finish)
@@ -267,11 +267,12 @@ def mean(t: DTensor, axis: Axis = None, dtype: DTypeLike | None = None, keepdims
         "mean",
         axes,
         lambda block: np.mean(block, axis=over, dtype=dtype),
-        lambda block: np.sum(block, axis=over, dtype=wide),
+        lambda block: np.sum(block, axis=over, dtype=None if wide.kind == "m" else wide),
         "sum",
         kind,
         wide,
         lambda total: np.asarray(total / count).astype(kind),
+        (f"added up in {wide}",),
         takes_empty=True,
     )
     return reduced(how, tensor, keepdims)

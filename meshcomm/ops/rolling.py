@@ -40,7 +40,7 @@ def flip(m: DTensor, axis: Axis = None) -> DTensor:
     axes = normalised_axes(axis, tensor.ndim)
     cut = [a for a in axes if tensor.layout.num_shards(a) > 1]
     if not cut:
-        local = None if tensor.local is None else exact_copy(np.flip(tensor.local, axes))
+        local = None if tensor.local is None else exact_copy(np.flip(tensor.local, axes) if axes else tensor.local)
         return DTensor(local, tensor.layout, tensor.shape, tensor.dtype)
     plain = list(tensor.layout.axes)
     for a in cut:

@@ -36,11 +36,11 @@ def take(a: DTensor, indices: ArrayLike, axis: int | None = None, out: object = 
         raise TypeError("numpy.take: out= is not supported for DTensors; assign the result: out[...] = np.take(...)")
     if isinstance(unwrapped(indices), DTensor):
         raise TypeError(f"numpy.take: indices are a plain array that all ranks have, not a DTensor; {ADVICE}")
-    _, agreed = agree_on_plain("numpy.take", [tensor, indices], tensor.mesh)
+    _, agreed = agree_on_plain("numpy.take", [tensor, np.atleast_1d(as_array(indices))], tensor.mesh)
     if axis is None:
         tensor, axis = regrouped(tensor, (tensor.size,), name="take"), 0
     axis = axis_of(axis, tensor.ndim)
-    chosen = _within(agreed, tensor.shape[axis], mode)
+    chosen = _within(agreed, tensor.shape[axis], mode).reshape(np.shape(indices))
     return chosen_rows(tensor, axis, chosen)
 
 

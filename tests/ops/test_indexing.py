@@ -82,6 +82,44 @@ def test_slices_keep_elements_where_they_are():
         assert kept_slice(layout, (20, 4), parsed(index, (20, 4)), 0) is None
 
 
+def test_slices_that_moved_are_copies():
+    """They refuse what a view would write through; one element is a copy in all layouts, as NumPy's scalars are."""
+
+    def program():
+        mesh = mc.create_mesh([("x", 2)])
+        for spec in ("x", Cyclic("x", 2), U):
+            t = mc.distribute(np.arange(8.0), Layout([spec], mesh))
+            first = t[0]
+            t[0] = t[7]
+            t[7] = first
+            first += 100
+            assert t.to_numpy().tolist() == [7, 1, 2, 3, 4, 5, 6, 0]
+            t[::-1] += 1
+            t[1:-1] += 1
+            assert t.to_numpy().tolist() == [8, 3, 4, 5, 6, 7, 8, 1]
+            if spec != U:
+                moved = t[::-1]
+                with pytest.raises(ValueError, match="a slice whose elements had to move is a copy; assign to the"):
+                    moved[0] = 1
+                with pytest.raises(ValueError, match=r"numpy.add: out= is a copy: a slice whose elements had to move"):
+                    np.add(t, 1, out=moved)
+                assert (moved + 1).to_numpy()[0] == 2
+
+    on(2, program)
+
+
+def test_ranks_that_pass_different_indices():
+    """Where elements move, the ranks compare the index."""
+
+    def program():
+        mesh = mc.create_mesh([("x", 2)])
+        t = mc.distribute(np.arange(8.0), Layout(["x"], mesh))
+        with pytest.raises(mc.CollectiveMismatch, match=r"t\[0\]"):
+            t[mesh.rank]
+
+    on(2, program)
+
+
 def test_a_tensor_of_another_mesh_is_assigned():
     def program():
         mesh, other = mc.create_mesh([("x", 4)]), mc.create_mesh([("a", 2)], devices=[3, 1])

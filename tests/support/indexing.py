@@ -68,10 +68,10 @@ def assignments(random, mesh):
             t[index], x[index] = 7, 7
         elif kind == 1:
             y = integers(*value, seed=number)
-            t[index], x[index] = y, y
+            t[index], x[index] = y, y if region else y.item()  # NumPy takes no array with axes for one element
         else:
             v, y = tensor_of(random, mesh, value, number)
-            t[index], x[index] = v, y
+            t[index], x[index] = v, y if region else y.item()
         check(t, x)
 
 
