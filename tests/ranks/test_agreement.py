@@ -76,7 +76,7 @@ class PrivateError(errors.ShapeError):
     ("error", "shared"),
     [
         (PrivateError("wrong"), errors.ShapeError),
-        (np.exceptions.AxisError(3, 2), ValueError),
+        (np.exceptions.AxisError(3, 2), errors.AxisError),
         (UnicodeDecodeError("utf-8", b"x", 0, 1, "wrong"), UnicodeError),
         (ExceptionGroup("wrong", [ValueError()]), Exception),
     ],

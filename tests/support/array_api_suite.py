@@ -15,8 +15,11 @@ from support.verdicts import agreed
 
 SUITE = "array-api-tests"  # the name of the profile that the suite makes
 
-# The suite makes arrays when it is imported, which is before the tests.
-mc.default_mesh(mc.create_mesh()).__enter__()
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_load_initial_conftests():
+    """Enter the default mesh: the suite makes arrays when it is imported, which is before the tests."""
+    mc.default_mesh(mc.create_mesh()).__enter__()
 
 
 @pytest.hookimpl(trylast=True)

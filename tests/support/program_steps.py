@@ -410,7 +410,7 @@ def fail(p):
         ("LayoutError", f"mc.relayout({name}, {layout}, out=5)"),
         ("LayoutError", f"mc.relayout([{name}, {name}], [{layout}])"),
         ("ShapeError", f"mc.relayout({name}, {layout}, max_scratch_bytes=-1)"),
-        ("ShapeError", f"np.sum({name}, axis=9)"),
+        ("AxisError", f"np.sum({name}, axis=9)"),
         ("MeshError", f"{name}.to_numpy(root=99)"),
         ("GroupError", "mc.all_gather([1.0], [[0, 0]], 0, comm=comm)"),
         ("ShapeError", "mc.all_gather([1.0], None, 3, comm=comm)"),
