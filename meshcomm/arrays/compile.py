@@ -44,7 +44,8 @@ def prepare(plan: Plan, here: Location, order: Order = None) -> Move:
     shape, dtype = target_shape(plan, here.device), plan.dtype
 
     def move(block: Array | None, out: Array | None = None) -> Array | None:
-        data = _bytes_of(block)
+        # Every relayout comes this way: calls of functions count.
+        data = as_bytes(block) if block is not None and block.flags.c_contiguous else _packed(block)
         for operation, use, length in between:
             target = scratch(use, length)
             operation.run([data], [target])
@@ -59,7 +60,8 @@ def prepare(plan: Plan, here: Location, order: Order = None) -> Move:
     return move
 
 
-def _bytes_of(block: Array | None) -> Bytes:
+def _packed(block: Array | None) -> Bytes:
+    """Return the bytes of no block, or of one with gaps, as a slice has them."""
     return NOTHING if block is None else as_bytes(contiguous(block))
 
 
@@ -91,7 +93,7 @@ def prepare_start(plan: Plan, here: Location) -> Start:
     packed = choose.nonblocking(group_of(step, here), [described(step, here)], _terms(plan, step, here))
 
     def start(block: Array | None, out: Array | None = None) -> tuple[Pending | None, Array | None]:
-        data = _bytes_of(block)
+        data = as_bytes(block) if block is not None and block.flags.c_contiguous else _packed(block)
         target = new_bytes(size) if out is None else as_bytes(out)
         in_flight = packed.start([data], [target], own_buffer)
         return in_flight, out if out is not None or shape is None else np.ndarray(shape, dtype, target)
@@ -123,7 +125,7 @@ def prepare_together(plans: Sequence[Plan], here: Location) -> Callable[[list[Ar
     def move(blocks: list[Array | None]) -> list[Array | None]:
         stretch = new_bytes(offsets[-1])
         targets = [stretch[start : start + size] for start, size in zip(offsets, sizes, strict=False)]
-        operation.run([_bytes_of(block) for block in blocks], targets, stretch)
+        operation.run([_packed(block) for block in blocks], targets, stretch)
         made = zip(targets, shapes, dtypes, strict=True)
         return [None if shape is None else as_block(target, shape, dtype) for target, shape, dtype in made]
 
