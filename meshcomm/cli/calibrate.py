@@ -36,8 +36,7 @@ def calibrate(file: str | None) -> int:
             found, hosts = measured(team), about.gather_hosts(team.everyone.communicator())
             if team.rank == 0:
                 print_rows([*rank_rows(hosts), *_calibration_rows(found)])
-            constants = {name: float(f"{value:.4g}") for name, value in found.constants.items()}
-            output.write(json.dumps(constants, indent=2) + "\n")
+            output.write(json.dumps(found.constants, indent=2) + "\n")
             agreement.agree(team, "the end of calibrate", output.error)
     except MeshError as error:
         if rank == 0:

@@ -234,7 +234,8 @@ def _fitted(communicator: Communicator, probes: list[_Probe], names: tuple[str, 
     times = np.array(_times(communicator, probes))
     fitted = fit(loads[:, free], times, known)
     factors = _factors(loads[:, free] @ fitted + known, times)
-    constants = dict(zip((name for name in CONSTANTS if name in names), fitted.tolist(), strict=True))
+    rounded = [float(f"{value:.4g}") for value in fitted.tolist()]  # what is printed and what is written are the same
+    constants = dict(zip((name for name in CONSTANTS if name in names), rounded, strict=True))
     return Fit(constants, float(np.median(factors)), float(factors.max()), len(times))
 
 

@@ -141,7 +141,10 @@ def kept_slice(layout: Layout, shape: Shape, items: Items, device: int | None) -
 
 @lru_cache(maxsize=1024)
 def _kept_slice(layout: Layout, mesh: int, shape: Shape, items: Items, device: int | None) -> Slice | None:
-    """Return `kept_slice`. Layouts on equal meshes are equal, but the result has to be on this very *mesh*."""
+    """Return `kept_slice`. Layouts on equal meshes are equal, but the result has to be on this very *mesh*, by its id.
+
+    An entry of the cache holds its layout, so no other mesh gets this id while the entry is there.
+    """
     numbers = (0,) * layout.ndim if device is None else layout.block_numbers(device)
     specs: list[Names] = []
     lengths: list[int] = []
@@ -246,14 +249,14 @@ def _folded(
     """
     if not dropped:
         return tuple(specs)
-    blocks = [layout_blocks(layout, names) for names in specs]
-    whole = [axis for axis, count in enumerate(blocks) if count == 1]
+    left = layout.recut(tuple(specs))
+    whole = [axis for axis, count in enumerate(left.shape) if count == 1]
     cut = [axis for axis, names in enumerate(specs) if not isinstance(names, Cyclic)]
     if not whole and not cut:
         return None
     axis = max(whole, key=lambda a: lengths[a]) if whole else cut[0]
     names: Names = tuple(specs[axis])
-    own = layout.recut((specs[axis],)).cut(0, lengths[axis])
+    own = left.cut(axis, lengths[axis])
     assert isinstance(own, Consecutive)
     boundaries = own.all_starts()
     for others, number, count in dropped:
@@ -264,11 +267,3 @@ def _folded(
     found = list(specs)
     found[axis] = cut_at(names, boundaries, lengths[axis])
     return tuple(found)
-
-
-def layout_blocks(layout: Layout, names: Names) -> int:
-    """Return how many blocks these mesh dimensions of *layout* give an axis."""
-    blocks = 1
-    for name in names:
-        blocks *= layout.mesh.dim_size(name)
-    return blocks

@@ -163,12 +163,18 @@ def where(condition: DTensor | ArrayLike, x: DTensor | ArrayLike, y: DTensor | A
     return result
 
 
-def relaid(tensor: DTensor, axes: Axes, operation: str) -> DTensor:
+def relaid(tensor: DTensor, axes: Axes, operation: str, mesh: Mesh | None = None) -> DTensor:
     """Return *tensor* with its axes sharded as *axes* say; itself if they are. Collective if it has to move.
 
-    *operation* is what needs it: the ranks compare that as well.
+    Parameters
+    ----------
+    tensor: in any layout
+    axes: in canonical form
+    operation: what needs it: the ranks compare that as well
+    mesh: of the result, by default that of *tensor*
     """
-    if tensor.layout.axes == axes:
+    target = tensor.mesh if mesh is None else mesh
+    if tensor.layout.axes == axes and target is tensor.mesh:
         return tensor
-    with collective(operation, tensor.mesh):
-        return relayout(tensor, Layout(axes, tensor.mesh))
+    with collective(operation, tensor.mesh, target):
+        return relayout(tensor, Layout(axes, target))

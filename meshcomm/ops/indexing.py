@@ -17,10 +17,9 @@ from meshcomm._types import Array, Shape
 from meshcomm.arrays.create import from_local
 from meshcomm.arrays.cutting import cut_out
 from meshcomm.arrays.dtensor import DTensor, unwrapped
-from meshcomm.arrays.relayout import relayout
 from meshcomm.errors import DTypeError, ShapeError
 from meshcomm.layouts.cyclic import CyclicCut
-from meshcomm.layouts.layout import Axes, Layout
+from meshcomm.layouts.layout import Layout
 from meshcomm.layouts.slicing import Item, Items, Stretch, index_text, kept_slice, parsed, result_shape
 from meshcomm.layouts.specs import Cyclic
 from meshcomm.memory.copies import exact_copy, opaque
@@ -45,7 +44,7 @@ GET, SET = "t[index]", "t[index] = value"
 
 def getitem(tensor: DTensor, index: object) -> DTensor:
     """Return ``tensor[index]``. Collective over the mesh if elements have to move; masks are Collective."""
-    mask = _mask_in(index)
+    mask = _mask_in(index, tensor.shape)
     if mask is not None:
         return _compressed(tensor, mask)
     items = parsed(index, tensor.shape)
@@ -128,7 +127,7 @@ def setitem(tensor: DTensor, index: object, value: object) -> None:
         raise TypeError(f"{SET}: a {type(given).__name__} is no number, array or tensor")
     _check_kind(tensor, given)
     (operand,) = agree_on_plain(SET, [given], tensor.mesh)
-    mask = _mask_in(index)
+    mask = _mask_in(index, tensor.shape)
     if mask is not None:
         _assign_where(tensor, mask, operand)
     else:
@@ -222,19 +221,12 @@ def _copy_to(region: DTensor, value: Operand, name: str = SET) -> None:
     """Copy *value*, a number, or a tensor or array with as many axes as *region*, to the block of *region*."""
     found: Operand | None = value
     if isinstance(value, DTensor):
-        found = _laid_out(value, aligned_axes(value.shape, region.shape, region.layout), region, name).local
+        found = relaid(value, aligned_axes(value.shape, region.shape, region.layout), name, region.mesh).local
     elif isinstance(value, np.ndarray) and value.ndim > 0 and region.mesh.rank is not None:
         axes = aligned_axes(value.shape, region.shape, region.layout)
         found = cut_out(value, Layout(axes, region.mesh).block_box(value.shape, region.mesh.rank))
     if region.local is not None:
         _copy(region.local, found)
-
-
-def _laid_out(value: DTensor, axes: Axes, region: DTensor, name: str = SET) -> DTensor:
-    if value.mesh is region.mesh:
-        return relaid(value, axes, name)
-    with collective(name, value.mesh, region.mesh):
-        return relayout(value, Layout(axes, region.mesh))
 
 
 def _copy(block: Array, value: Operand | None) -> None:
@@ -249,16 +241,21 @@ def _copy(block: Array, value: Operand | None) -> None:
 # -- masks ------------------------------------------------------------------------------------------------------------
 
 
-def _mask_in(index: object) -> DTensor | Array | None:
-    """Return the mask that *index* is, if it is one."""
+def _mask_in(index: object, shape: Shape) -> DTensor | Array | None:
+    """Return the mask that *index* is, if it is one; ``IndexError`` if it does not fit a tensor of *shape*."""
     if isinstance(index, tuple) and len(index) == 1:
         index = index[0]
     index = unwrapped(index)
     if isinstance(index, list) and index:
         index = as_array(index)
-    if isinstance(index, DTensor | np.ndarray) and index.ndim > 0 and index.dtype == bool:
-        return index
-    return None
+    if not isinstance(index, DTensor | np.ndarray) or index.ndim == 0 or index.dtype != bool:
+        return None
+    if index.shape != shape[: index.ndim]:
+        raise IndexError(
+            f"a mask of shape {index.shape} for a tensor of shape {shape}: the shape of a mask is that of the tensor, "
+            "or of its first axes"
+        )
+    return index
 
 
 def _compressed(tensor: DTensor, mask: DTensor | Array) -> DTensor:
@@ -281,11 +278,6 @@ def _in_rows(tensor: DTensor, mask: DTensor | Array) -> tuple[DTensor, Array | N
 
     The axes of the mask are sharded along the first one only, and no axis is dealt round.
     """
-    if mask.shape != tensor.shape[: mask.ndim]:
-        raise IndexError(
-            f"a mask of shape {mask.shape} for a tensor of shape {tensor.shape}: the shape of a mask is that of the "
-            "tensor, or of its first axes"
-        )
     blocks = tensor.layout.shape
     axes = [tuple(names) if isinstance(names, Cyclic) else names for names in tensor.layout.axes]
     if any(count > 1 for count in blocks[1 : mask.ndim]):
@@ -298,7 +290,7 @@ def _block_of_mask(mask: DTensor | Array, tensor: DTensor) -> Array | None:
     """Return the mask of the block of *tensor*. Collective over the mesh if *mask* has to move, or is an array."""
     layout = Layout(tensor.layout.axes[: mask.ndim], tensor.mesh)
     if isinstance(mask, DTensor):
-        return _laid_out(mask, layout.axes, tensor).local
+        return relaid(mask, layout.axes, GET, tensor.mesh).local
     (agreed,) = agree_on_plain(GET, [mask], tensor.mesh)
     device = tensor.mesh.rank
     return None if device is None else cut_out(np.asarray(agreed), layout.block_box(mask.shape, device))
@@ -307,8 +299,6 @@ def _block_of_mask(mask: DTensor | Array, tensor: DTensor) -> Array | None:
 def _assign_where(tensor: DTensor, mask: DTensor | Array, value: Operand) -> None:
     """Run ``tensor[mask] = value``. Collective over the mesh if *mask* has to move, or *value* has axes."""
     if not isinstance(value, DTensor) and not shape_of(value):
-        if mask.shape != tensor.shape[: mask.ndim]:
-            _in_rows(tensor, mask)  # raises
         chosen = _block_of_mask(mask, tensor)
         if tensor.local is not None and chosen is not None:
             tensor.local[chosen] = value

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import accumulate, pairwise
 from operator import index
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -21,9 +21,8 @@ from meshcomm.ops.pieces import joined as join_blocks
 from meshcomm.ops.pieces import put
 from meshcomm.ops.rules import as_tensor, mesh_of
 from meshcomm.ops.shaping import axis_of, expand_dims, regrouped
+from meshcomm.ops.signatures import Function
 from meshcomm.ops.values import astype
-
-Function: TypeAlias = Callable[..., object]
 
 
 def concatenate(tensors: Sequence[Tensor], axis: int | None = 0, layout: Layout | None = None) -> DTensor:

@@ -20,9 +20,9 @@ from meshcomm.ops.elementwise import relaid
 from meshcomm.ops.pieces import joined
 from meshcomm.ops.rules import as_tensor
 from meshcomm.ops.shaping import axis_of
+from meshcomm.ops.signatures import Function
 from meshcomm.ops.taking import chosen_rows, rows_on
 
-Function: TypeAlias = Callable[..., object]
 Width: TypeAlias = tuple[int, int]
 
 MODES: dict[str, Callable[[Indices, int], Indices]] = {
@@ -95,7 +95,7 @@ def _grown(tensor: DTensor, widths: list[Width]) -> tuple[Layout, tuple[int, ...
         cut = tensor.layout.cut(axis, tensor.shape[axis])
         if cut.blocks > 1 and (before or after):
             assert not isinstance(cut, CyclicCut)
-            inner = [cut.start(number) + before for number in range(1, cut.blocks)]
+            inner = [start + before for start in cut.all_starts()[1:-1]]
             axes[axis] = Cuts(tuple(axes[axis]), [0, *inner, cut.length + before + after])
     shape = tuple(n + before + after for n, (before, after) in zip(tensor.shape, widths, strict=True))
     return Layout(axes, tensor.mesh), shape

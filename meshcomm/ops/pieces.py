@@ -6,13 +6,11 @@ import numpy as np
 
 from meshcomm._types import Array, DType
 from meshcomm.arrays.dtensor import DTensor
-from meshcomm.arrays.relayout import relayout
 from meshcomm.layouts.slicing import kept_slice, parsed
 from meshcomm.memory.blocks import new_block
 from meshcomm.memory.copies import opaque
 from meshcomm.ops.elementwise import relaid
 from meshcomm.ops.indexing import getitem, setitem
-from meshcomm.ranks.calls import collective
 
 
 def put(name: str, result: DTensor, where: tuple[slice, ...], piece: DTensor) -> None:
@@ -20,16 +18,11 @@ def put(name: str, result: DTensor, where: tuple[slice, ...], piece: DTensor) ->
 
     Only those move that are on other devices. *name* is the operation.
     """
-    mesh = result.mesh
-    if kept_slice(result.layout, result.shape, parsed(where, result.shape), mesh.rank) is None:
+    if kept_slice(result.layout, result.shape, parsed(where, result.shape), result.mesh.rank) is None:
         setitem(result, where, piece)  # from within a block that is dealt round: there is no layout for it
         return
     region = getitem(result, where)
-    if piece.mesh is mesh:
-        moved = relaid(piece, region.layout.axes, name)
-    else:
-        with collective(name, piece.mesh, mesh):
-            moved = relayout(piece, region.layout)
+    moved = relaid(piece, region.layout.axes, name, result.mesh)
     if region.local is not None and moved.local is not None:
         np.copyto(opaque(region.local), opaque(moved.local))
 

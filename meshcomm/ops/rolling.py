@@ -1,8 +1,7 @@
 """Elements in another order along axes: flip and roll."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import product
-from typing import TypeAlias
 
 import numpy as np
 
@@ -22,10 +21,8 @@ from meshcomm.ops.indexing import getitem
 from meshcomm.ops.pieces import put
 from meshcomm.ops.rules import as_tensor
 from meshcomm.ops.shaping import axis_of, regrouped
+from meshcomm.ops.signatures import Function
 from meshcomm.ranks.calls import collective
-
-Function: TypeAlias = Callable[..., object]
-
 
 # -- flip -------------------------------------------------------------------------------------------------------------
 #
@@ -63,7 +60,7 @@ def _flipped_spec(tensor: DTensor, axis: int) -> Names | None:
     names, n = tuple(tensor.layout.axes[axis]), tensor.shape[axis]
     cut = tensor.layout.cut(axis, n)
     if not isinstance(cut, CyclicCut):
-        return Cuts(names, (n - cut.start(number) for number in range(cut.blocks, -1, -1)))
+        return Cuts(names, [n - start for start in reversed(cut.all_starts())])
     count, rest = divmod(n, cut.block)
     return None if rest else Cyclic(names, cut.block, (cut.blocks - count - cut.offset) % cut.blocks)
 

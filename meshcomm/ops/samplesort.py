@@ -20,10 +20,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from meshcomm._tuning import ALL_SAMPLES, COUNTED_AT_ONCE, FEWEST_SAMPLES, MOST_SAMPLES
 from meshcomm._types import Array, Bytes, Indices
 from meshcomm.arrays.dtensor import DTensor
 from meshcomm.errors import ShapeError
 from meshcomm.layouts.layout import Layout
+from meshcomm.layouts.partition import Consecutive
 from meshcomm.layouts.specs import Cuts
 from meshcomm.memory.blocks import as_bytes, new_block
 from meshcomm.memory.copies import exact_copy
@@ -33,12 +35,6 @@ from meshcomm.ranks.agreement import agree
 from meshcomm.ranks.calls import collective
 from meshcomm.ranks.communicator import Communicator
 from meshcomm.ranks.meshes import location_text
-
-MOST_SAMPLES, FEWEST_SAMPLES, ALL_SAMPLES = 4096, 64, 2**17
-"""Samples of a rank on average: as many as make ALL_SAMPLES, within limits. 4,096 leave blocks 2 % uneven."""
-
-_COUNTED_AT_ONCE = 2**15
-"""Elements that are compared at once, twice: few enough to stay in the caches."""
 
 _COUNT = np.dtype(np.int64)
 
@@ -298,8 +294,8 @@ def _stable_order(values: Array) -> Indices:
 def _counted(array: Array, value: object) -> tuple[int, int]:
     """Return how many elements are before *value* in the order of NumPy's sort, and how many are equal to it."""
     less = equal = 0
-    for start in range(0, len(array), _COUNTED_AT_ONCE):
-        few = array[start : start + _COUNTED_AT_ONCE]
+    for start in range(0, len(array), COUNTED_AT_ONCE):
+        few = array[start : start + COUNTED_AT_ONCE]
         if value != value:  # NaN, which is last
             same = len(few) - int(np.count_nonzero(few == few))
             less += len(few) - same
@@ -320,7 +316,8 @@ def picked(name: str, ordered: DTensor, indices: Indices) -> Array | None:
         assert ordered.local is not None
         group, position = group_along(here, mesh, layout.axes[0])
         cut = layout.cut(0, ordered.size)
-        starts = np.array([cut.interval(number)[0] for number in range(cut.blocks)])  # type: ignore[union-attr]
+        assert isinstance(cut, Consecutive)
+        starts = np.array(cut.all_starts()[:-1])
         owners = np.searchsorted(starts, indices, side="right") - 1
         mine = indices[owners == position] - starts[position]
         texts = group.communicator().allgather(ordered.local[mine].tobytes())

@@ -6,7 +6,6 @@
 from collections.abc import Callable, Sequence
 from math import prod
 from operator import index
-from typing import TypeAlias
 
 import numpy as np
 
@@ -24,9 +23,9 @@ from meshcomm.ops.elementwise import relaid
 from meshcomm.ops.linalg import transpose
 from meshcomm.ops.reductions import spread
 from meshcomm.ops.rules import as_tensor
+from meshcomm.ops.signatures import Function
+from meshcomm.ranks.agreement import agree
 from meshcomm.ranks.calls import collective
-
-Function: TypeAlias = Callable[..., object]
 
 
 def reshape(t: DTensor, shape: ShapeLike, layout: Layout | None = None) -> DTensor:
@@ -145,9 +144,22 @@ def _reshape(
         raise ValueError(f"numpy.reshape to {lengths}: copy=False, but elements of the DTensor have to move")
     made = regrouped(tensor, lengths)
     shared = tensor.local is not None and np.may_share_memory(made.local, tensor.local)
-    if copy is False and tensor.local is not None and tensor.local.size and not shared:
-        raise ValueError(f"numpy.reshape to {lengths}: copy=False, but the block is a slice, which has to be copied")
+    if copy is False:
+        _agree_on_sharing(tensor, lengths, shared)
     return made.copy() if copy and shared else made
+
+
+def _agree_on_sharing(tensor: DTensor, shape: Shape, shared: bool) -> None:
+    """Raise ``ValueError`` on all ranks unless each block with elements was *shared*. Collective over the mesh."""
+    with collective("reshape", tensor.mesh) as here:
+        if here is None:
+            return
+        error = None
+        if tensor.local is not None and tensor.local.size and not shared:
+            error = ValueError(
+                f"numpy.reshape to {shape}: copy=False, but the block is a slice, which has to be copied"
+            )
+        agree(here.team, f"reshape of {tensor.shape} to {shape} without a copy", error)
 
 
 def _ravel(a: DTensor, order: str = "C") -> DTensor:

@@ -4,8 +4,7 @@ A device has some of the elements that are taken from a sharded axis. Sorted by 
 tensor with `Cuts`. That is relaid, and then each device puts them in order. So only what is taken moves.
 """
 
-from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -21,15 +20,15 @@ from meshcomm.memory.copies import opaque
 from meshcomm.ops.elementwise import agree_on_plain, relaid
 from meshcomm.ops.rules import ADVICE, as_tensor
 from meshcomm.ops.shaping import axis_of, broadcast_to, regrouped
-
-Function: TypeAlias = Callable[..., object]
+from meshcomm.ops.signatures import Function
+from meshcomm.ops.whole import whole_along
 
 
 def take(a: DTensor, indices: ArrayLike, axis: int | None = None, out: object = None, mode: str = "raise") -> DTensor:
     """Return the elements at *indices* along *axis*. Collective if the axis is sharded, or *indices* is an array.
 
-    The other axes keep their sharding. The mesh dimensions of a sharded *axis* cut the longest axis that is not
-    sharded, if there is one; else the result is replicated along them.
+    The mesh dimensions of a sharded *axis* cut another axis: `meshcomm.ops.whole.whole_axes` says which one. If no
+    other axis has elements to cut, the result is replicated along them.
     """
     tensor = as_tensor("take", a)
     if out is not None:
@@ -119,12 +118,7 @@ def _owned_rows(tensor: DTensor, axis: int, indices: Indices) -> tuple[DTensor, 
 
 def _with_whole_axis(tensor: DTensor, where: Indices, axis: int) -> DTensor:
     """Return *tensor* with all of *axis* on each device, in the order that *where* says. Collective."""
-    axes = list(tensor.layout.axes)
-    names, axes[axis] = tuple(axes[axis]), ()
-    free = [a for a in range(tensor.ndim) if a != axis and not axes[a] and tensor.shape[a] > 1]
-    if free:
-        axes[max(free, key=lambda a: tensor.shape[a])] = names
-    moved = relaid(tensor, tuple(axes), "take")
+    moved = whole_along(tensor, (axis,), "take")
     local = None if moved.local is None else _taken(moved.local, where, axis)
     return DTensor(local, moved.layout, moved.shape, moved.dtype)
 

@@ -1,7 +1,6 @@
 """Elementwise functions of NumPy that are no universal functions: astype, clip, round."""
 
-from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -12,8 +11,7 @@ from meshcomm.arrays.dtensor import DTensor, unwrapped
 from meshcomm.memory.copies import exact_copy
 from meshcomm.ops.elementwise import elementwise
 from meshcomm.ops.rules import ADVICE, as_tensor
-
-Function: TypeAlias = Callable[..., object]
+from meshcomm.ops.signatures import Function
 
 
 def astype(

@@ -134,3 +134,13 @@ def test_the_nearest_function_is_named():
                 call()
 
     on_two(program)
+
+
+def test_a_reshape_without_a_copy_fails_on_all_ranks_or_on_none():
+    def program(mesh):
+        t = sharded(np.arange(12.0).reshape(3, 4), mesh)
+        assert np.shares_memory(np.reshape(t, 12, copy=False).local, t.local)
+        with pytest.raises(ValueError, match="copy=False, but the block is a slice"):
+            np.reshape(t[:, 1:3], 6, copy=False)  # the block of one rank is one row, without gaps
+
+    on_two(program)

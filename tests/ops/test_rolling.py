@@ -112,8 +112,7 @@ def test_a_roll_moves_only_what_crosses_blocks(monkeypatch):
         moved[tensor.mesh.rank] += bytes_of(mc.plan_relayout(tensor.shape, tensor.dtype, tensor.layout, layout))
         return relayout(tensor, layout, *args)
 
-    for module in (mc.ops.elementwise, mc.ops.indexing):
-        monkeypatch.setattr(module, "relayout", counted)
+    monkeypatch.setattr(mc.ops.elementwise, "relayout", counted)
 
     def program():
         x = numbered((100, 10))
@@ -157,7 +156,7 @@ def test_layouts_of_take():
         assert np.take(t, 3, 0).layout == Layout([mc.Cyclic("y", 1), "x"], mesh)
         assert np.take(t, [[0, 5]], 1).layout == Layout(["x", U, U, "y"], mesh)
         rows = mc.distribute(x[0], Layout(["x", "y"], mesh))
-        assert np.take(rows, [4, 4, 0], 0).layout == Layout([U, "y"], mesh)
+        assert np.take(rows, [4, 4, 0], 0).layout == Layout([U, ["y", "x"]], mesh)
         check(np.take(rows, [4, 4, 0], 0), x[0].take([4, 4, 0], 0))
 
     on(4, program)
