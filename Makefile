@@ -110,8 +110,13 @@ test-slow: $(READY)
 	    $(PURE) -m "not jobs" --ignore=tests/arrays meshcomm tests; code=$$?; \
 	    echo "the other half, tests/arrays:"; wait $$arrays || code=$$?; cat build/tests-of-arrays.log; exit $$code
 
+# Their jobs wait most of the time, so two halves run side by side; what the second one says comes at the end.
+WAITING := tests/jobs/test_scenarios.py tests/jobs/test_mismatches.py
 test-jobs: $(READY)
-	@$(PYTEST) $(CASES) tests/jobs
+	@mkdir -p build
+	@$(PYTEST) $(CASES) $(WAITING) >build/tests-of-waiting-$(MPI).log 2>&1 & waiting=$$!; \
+	    $(PYTEST) $(CASES) $(WAITING:%=--ignore=%) tests/jobs; code=$$?; \
+	    echo "the other half, $(WAITING):"; wait $$waiting || code=$$?; cat build/tests-of-waiting-$(MPI).log; exit $$code
 
 # A million inputs for each parser, some of which take a few hundred microseconds each: an hour.
 INPUTS ?= 1000000

@@ -17,7 +17,7 @@ from support.paths import PROGRAMS
 pytestmark = pytest.mark.skipif(mpiexec() is None, reason="there is no mpiexec")
 
 PROGRAM = PROGRAMS / "mismatches.py"
-SAMPLE = 40
+SAMPLE = 24
 
 
 def cases():
