@@ -164,3 +164,46 @@ uneven."""
 
 COUNTED_AT_ONCE = 2**15
 """Elements that a sort compares at once, twice: few enough to stay in the caches."""
+
+# -- files ------------------------------------------------------------------------------------------------------------
+
+FILES_AGAIN_WITHIN = 1.0
+"""Seconds. A rank that has read or written a file so short a time ago counts as one that goes on: ranks that wait for
+it do not warn."""
+
+FILE_CALL_WITHIN = 600.0
+"""Seconds for one call of the system that reads, writes or syncs a file. A rank that takes longer counts as stuck."""
+
+LARGEST_CALL = 2**30
+"""Bytes of one read or write. Linux takes at most 0x7ffff000; more is done in several calls."""
+
+CHECKSUM_RANGE = 2**24
+"""Bytes of a file with a checksum of their own. The format of checkpoints has it: never change it."""
+
+SMALL_ARRAY = 2**16
+"""Bytes. Smaller arrays one rank reads, and tells the others. A compromise: it saves opening files."""
+
+ZARR_CHUNK = 2**26
+"""Bytes of a chunk of a zarr array that is saved, one row at least. A compromise: readers take whole chunks, and few
+files are better on a network."""
+
+READ_OVER = 2**15
+"""Bytes between two runs of a box that is loaded. Up to this many are read, too: that costs less than another call."""
+
+READ_TOGETHER = 2**22
+"""Bytes. Runs that lie close together are read in one call of at most this many bytes."""
+
+CHECKED_UP_TO = 2**26
+"""Bytes of a checkpoint. Up to this size `load` compares checksums unless it is told not to: it takes below 0.1 s."""
+
+PROGRESS_AFTER, PROGRESS_EVERY = 2.0, 0.2
+"""Seconds before a save or load shows on a terminal how much is done, and from one such line to the next."""
+
+PROGRESS_BYTES = 2**25
+"""Bytes of a read or write while a terminal shows how much is done: about 0.1 s on a slow disk."""
+
+LISTED_ARRAYS = 50
+"""Arrays. Plans of loads print a line for this many."""
+
+MOST_EXPECTED = 64
+"""Runs of a file. Of the next round, the system is told to read so many ahead. A compromise: each is a call."""

@@ -12,7 +12,7 @@ from meshcomm.cli.fit import BETWEEN, WITHIN, Calibration, Fit
 from meshcomm.cli.fit import calibrate as measured
 from meshcomm.cli.info import Rows, alone_text, print_rows, rank_rows, unit_cost
 from meshcomm.errors import MeshError
-from meshcomm.layouts.machine import Machine
+from meshcomm.layouts.machine import DISK_CONSTANTS, Machine
 from meshcomm.ranks import abort, about, agreement
 from meshcomm.ranks.hosts import MACHINE_FILE
 from meshcomm.ranks.meshes import location_in
@@ -33,7 +33,10 @@ def calibrate(file: str | None) -> int:
             raise MeshError(alone_text(size))
         with _Output(file if team.rank == 0 else None) as output:
             agreement.agree(team, "calibrate", output.error)
-            found, hosts = measured(team), about.gather_hosts(team.everyone.communicator())
+            found, hosts = (
+                measured(team, Path(file).absolute().parent if file else Path.cwd()),
+                about.gather_hosts(team.everyone.communicator()),
+            )
             if team.rank == 0:
                 print_rows([*rank_rows(hosts), *_calibration_rows(found)])
             output.write(json.dumps(found.constants, indent=2) + "\n")
@@ -93,6 +96,7 @@ def _calibration_rows(found: Calibration) -> Rows:
         ("within a node", WITHIN, found.within, "no node has two ranks"),
         ("between nodes", BETWEEN, found.between, "all ranks are on one node"),
         ("in memory", ("gamma",), found.memory, ""),
+        ("in files", DISK_CONSTANTS, found.disk, "a rank cannot make a file here"),
     ):
         rows.append((where, _quality(fit) if fit is not None else f"not measured, {why_not}: these are defaults"))
         constants = default if fit is None else fit.applied_to(default)

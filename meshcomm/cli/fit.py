@@ -7,10 +7,14 @@ time is a sum: each count times its constant. The fit minimises the typical fact
 so small and large messages count alike, and single bad measurements do not matter.
 """
 
+import contextlib
+import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import combinations
+from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -22,12 +26,13 @@ from meshcomm.arrays.create import full
 from meshcomm.errors import MeshError
 from meshcomm.layouts.layout import Layout
 from meshcomm.layouts.layout_text import UNSHARDED
-from meshcomm.layouts.machine import CONSTANTS, Load, Machine
+from meshcomm.layouts.machine import CONSTANTS, DISK_CONSTANTS, Load, Machine
 from meshcomm.layouts.mesh import Mesh
 from meshcomm.plans.plan import plan_relayout
 from meshcomm.ranks.communicator import Communicator
 from meshcomm.ranks.meshes import create_mesh, location_in
 from meshcomm.ranks.teams import Team
+from meshcomm.storage.files import create, remove
 
 Floats: TypeAlias = NDArray[np.float64]
 Run: TypeAlias = Callable[[], object]
@@ -38,6 +43,9 @@ MESSAGES = tuple(2**power for power in (3, 6, 9, 12, 15, 18, 20, 21, 22))
 WITHIN = ("wait_within", "alpha_within", "beta_within")
 BETWEEN = ("wait_between", "alpha_between", "beta_between")
 MEMORY = ("gamma",)
+
+WRITTEN = tuple(2**power for power in (12, 14, 16, 18, 20, 22))
+"""Bytes that a probe of the disk writes to a file, or reads from it, in one call. They are in the page cache then."""
 
 MOST_BYTES = 2**23
 """Bytes. A rank receives at most this many in a probe."""
@@ -80,6 +88,7 @@ class Calibration(NamedTuple):
     within: Fit | None
     between: Fit | None
     memory: Fit
+    disk: Fit | None
 
     @property
     def constants(self) -> dict[str, float]:
@@ -97,10 +106,10 @@ class _Probe(NamedTuple):
     run: Run | None
 
 
-def calibrate(team: Team) -> Calibration:
+def calibrate(team: Team, folder: Path) -> Calibration:
     """Return what it costs to move bytes between the ranks of *team*, all ranks of a world. Collective over the team.
 
-    ``MeshError`` if there is only one rank.
+    Files are measured in *folder*, if all ranks can write there. ``MeshError`` if there is only one rank.
     """
     communicator, machine = team.everyone.communicator(), team.machine
     if communicator.size < 2:
@@ -117,7 +126,7 @@ def calibrate(team: Team) -> Calibration:
     if len(nodes) > 1:
         probes = [probe for mesh in _over_nodes(nodes) for probe in _exchanges(mesh, machine)]
         between = _fitted(communicator, probes, BETWEEN, machine)
-    return Calibration(within, between, memory)
+    return Calibration(within, between, memory, _disk(communicator, folder))
 
 
 # -- probes -----------------------------------------------------------------------------------------------------------
@@ -172,6 +181,26 @@ def _copies(mesh: Mesh, machine: Machine) -> list[_Probe]:
     """Return probes that only copy within a rank."""
     whole, columns = Layout([UNSHARDED, UNSHARDED], mesh), Layout([UNSHARDED, "x"], mesh)
     return [_probe((length // RUN, 2 * RUN), whole, columns, machine) for length in PASSED]
+
+
+def _disk(communicator: Communicator, folder: Path) -> Fit | None:
+    """Return the costs of files, from calls that write and read one of each rank; None if a rank cannot make one."""
+    path, file = folder / f".meshcomm-calibrate-{os.getpid()}-{communicator.rank}", None
+    with contextlib.suppress(OSError):
+        file = create(path)
+        remove(path)
+    try:
+        if communicator.allreduce_max(np.array([file is None], dtype=np.int64))[0] or file is None:
+            return None
+        data = [np.ones(size, dtype=np.uint8) for size in WRITTEN]
+        calls = [partial(call, each, 0) for call in (file.write, file.read) for each in data]
+        times = np.array(fastest(communicator, calls))
+    finally:
+        if file is not None:
+            file.close()
+    counts = np.array([[1, size] for size in WRITTEN * 2], dtype=float)
+    fitted = fit(counts, times)
+    return _described(DISK_CONSTANTS, fitted, _factors(counts @ fitted, times))
 
 
 def _probe(shape: tuple[int, int], source: Layout, target: Layout, machine: Machine) -> _Probe:
@@ -234,9 +263,13 @@ def _fitted(communicator: Communicator, probes: list[_Probe], names: tuple[str, 
     times = np.array(_times(communicator, probes))
     fitted = fit(loads[:, free], times, known)
     factors = _factors(loads[:, free] @ fitted + known, times)
+    return _described([name for name in CONSTANTS if name in names], fitted, factors)
+
+
+def _described(names: Sequence[str], fitted: Floats, factors: Floats) -> Fit:
     rounded = [float(f"{value:.4g}") for value in fitted.tolist()]  # what is printed and what is written are the same
-    constants = dict(zip((name for name in CONSTANTS if name in names), rounded, strict=True))
-    return Fit(constants, float(np.median(factors)), float(factors.max()), len(times))
+    constants = dict(zip(names, rounded, strict=True))
+    return Fit(constants, float(np.median(factors)), float(factors.max()), len(factors))
 
 
 def fit(counts: Floats, times: Floats, known: Floats | float = 0.0) -> Floats:

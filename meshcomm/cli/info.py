@@ -12,7 +12,7 @@ import numpy as np
 import meshcomm
 from meshcomm import _kernels
 from meshcomm.errors import MeshError
-from meshcomm.layouts.machine import CONSTANTS, Machine
+from meshcomm.layouts.machine import CONSTANTS, DISK_CONSTANTS, Machine
 from meshcomm.ranks import abort, about, rendezvous
 from meshcomm.ranks.about import Host
 from meshcomm.ranks.hosts import MACHINE_FILE
@@ -116,7 +116,7 @@ def _machine_rows() -> Rows:
     return [
         ("nodes", _nodes(machine)),
         ("cost model", source),
-        *((f"  {name}", unit_cost(name, getattr(machine, name))) for name in CONSTANTS),
+        *((f"  {name}", unit_cost(name, getattr(machine, name))) for name in (*CONSTANTS, *DISK_CONSTANTS)),
     ]
 
 

@@ -22,6 +22,9 @@ CONSTANTS = (
 )
 """The constants of a `Machine`: the cost of a unit of each entry of a `Load`, in the order of the entries."""
 
+DISK_CONSTANTS = ("alpha_disk", "beta_disk")
+"""The constants of a `Machine` by which the way to a file is chosen."""
+
 
 class Load(NamedTuple):
     """The work from which time is predicted: what a device receives from its own node and from others, and copies."""
@@ -53,6 +56,7 @@ class Machine(FieldsOnly):
     beta_within, beta_between: the cost of a byte in a message
     gamma: the cost of a byte that is packed, unpacked or copied
     nodes: the number of ranks per node, in order; or the node of each rank; 0 is a single node
+    alpha_disk, beta_disk: the cost of a call that reads or writes a file, and of a byte in it
 
     >>> import numpy as np
     >>> machine = Machine(nodes=2)
@@ -68,9 +72,11 @@ class Machine(FieldsOnly):
     beta_between: float = 1e-9
     gamma: float = 1e-10
     nodes: int | tuple[int, ...] = 0
+    alpha_disk: float = 2e-5
+    beta_disk: float = 5e-10
 
     def __post_init__(self) -> None:
-        for name in CONSTANTS:
+        for name in (*CONSTANTS, *DISK_CONSTANTS):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
                 raise MeshError(f"{name} must be a time in seconds, zero or more, not {value!r}")

@@ -59,6 +59,8 @@ class Answer(NamedTuple):
     """How many calls are in the digest of its calls on this team."""
     digest: int | None = None
     """That digest after the number of calls that it was asked for; None if it does not remember."""
+    files: bool = False
+    """Whether it reads or writes a file."""
 
 
 Answers = Mapping[int, Answer | None]

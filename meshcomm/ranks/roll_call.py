@@ -55,6 +55,8 @@ class Report(NamedTuple):
     """Who is missing."""
     speaks: bool
     """Whether this rank is to warn the user: one rank does it for all."""
+    files: bool = False
+    """Whether another rank reads or writes a file: that may take long."""
 
 
 class _Census:
@@ -209,6 +211,7 @@ class RollCall:
         answer = _answer(team, team.calls if team is not None else 0, asked)
         if team is not None:
             answer = answer._replace(noted=team.noted, digest=team.digest_after(noted))
+        answer = answer._replace(files=watch.files())
         self._post(source, "state", ranks, number_of_round, answer)
 
     def _on_state(self, source: int, ranks: str, number_of_round: int, answer: Sequence[Any]) -> None:
@@ -229,7 +232,8 @@ class RollCall:
         for asker, (number, count) in sorted(census.askers.items()):
             text = who_is_missing(answers, number, self._hosts)
             speaks = asker == min(census.askers)
-            self._post(asker, "report", count, ended(answers, number), text, speaks)
+            files = any(answer is not None and answer.files for answer in answers.values())
+            self._post(asker, "report", count, ended(answers, number), text, speaks, files)
         census.askers.clear()
 
     def _on_report(self, source: int, *arguments: Any) -> None:

@@ -3,10 +3,12 @@
 A call only writes what it is. The watchdog looks at this a few times a second, so a call costs next to nothing.
 """
 
+import math
+import time
 from collections import deque
 from typing import TYPE_CHECKING, TypeAlias
 
-from meshcomm._tuning import KEPT_CALLS
+from meshcomm._tuning import FILE_CALL_WITHIN, FILES_AGAIN_WITHIN, KEPT_CALLS
 
 if TYPE_CHECKING:
     from meshcomm.ranks.teams import Team
@@ -24,7 +26,19 @@ NAMED = " named "
 class _Watch:
     """What this rank is doing."""
 
-    __slots__ = ("calls", "completed", "count", "error", "recent", "since", "tested", "testing", "tests")
+    __slots__ = (
+        "calls",
+        "completed",
+        "count",
+        "error",
+        "file_at",
+        "in_file",
+        "recent",
+        "since",
+        "tested",
+        "testing",
+        "tests",
+    )
 
     def __init__(self) -> None:
         self.count = 0
@@ -34,6 +48,8 @@ class _Watch:
         self.recent: deque[Call] = deque(maxlen=KEPT_CALLS)
         # What this rank would raise as soon as the others agree.
         self.error: Exception | None = None
+        # When it last began or ended to read or write a file, and whether it is at it.
+        self.file_at, self.in_file = -math.inf, False
         # Tests of nonblocking calls that were not complete, the last such call, and how many calls were completed.
         self.tests = 0
         self.tested: Call | None = None
@@ -47,6 +63,15 @@ class _Watch:
         """Return the call that this rank is in, the innermost one, or None. For other threads: a slice is atomic."""
         last = self.calls[-1:]
         return last[0] if last else self.testing
+
+    def file(self, begins: bool) -> None:
+        """Note that this rank begins to read or write a file, or has done so: it may take long, but is not stuck."""
+        self.file_at, self.in_file = time.monotonic(), begins
+        self.completed += 1
+
+    def files(self) -> bool:
+        """Return whether this rank reads or writes files."""
+        return time.monotonic() - self.file_at < (FILE_CALL_WITHIN if self.in_file else FILES_AGAIN_WITHIN)
 
     def operation(self) -> str:
         """Return the operation that the user called, or nothing. For other threads."""

@@ -130,6 +130,10 @@ class _Watchdog:
         report = roll_call.report if roll_call is not None else None
         if report is not None and report.calls != watch.count:
             report = None
+        if report is not None and roll_call is not None and report.files and not report.ended:
+            roll_call.report = None
+            self._restart()
+            return
         missing = ""
         if roll_call is not None and (report is not None or waited >= ANSWER_WITHIN + self._asked_first):
             missing = "\n  " + roll_call.missing(report, abs(call[2])).replace("\n", "\n  ")

@@ -1,7 +1,9 @@
 """The constants of a machine, from times that a machine with known ones would take, and from a simulated world."""
 
+import sys
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,6 +17,9 @@ from meshcomm.ranks.simulate import current_world
 
 MACHINE = mc.Machine(3e-6, 1e-6, 2e-10, 8e-6, 5e-6, 7e-10, 1e-10)
 LATENCY = {"wait_within", "alpha_within", "wait_between", "alpha_between"}
+
+
+NOWHERE = Path("there/is/no/such/folder")  # so that no disk is measured
 
 
 def calibrated(nodes, monkeypatch, times=None):
@@ -34,7 +39,7 @@ def calibrated(nodes, monkeypatch, times=None):
     monkeypatch.setattr(fit, "MESSAGES", (8, 64, 512, 4096))
     monkeypatch.setattr(hosts, "this_host", lambda: f"host {nodes[current_world().rank]}")
     with mc.simulate(len(nodes)) as world:
-        found = world.run(lambda: fit.calibrate(location_in(mc.create_mesh()).team))
+        found = world.run(lambda: fit.calibrate(location_in(mc.create_mesh()).team, NOWHERE))
     assert all(each == found[0] for each in found), "all ranks find the same"
     return found[0], seen
 
@@ -75,9 +80,19 @@ def test_what_can_be_measured_depends_on_the_nodes(nodes, measured, monkeypatch)
         assert machine.seconds(probe.load) == pytest.approx(MACHINE.seconds(probe.load), rel=1e-6), probe.load
 
 
+def test_files_are_measured_where_all_ranks_can_make_one(monkeypatch, tmp_path):
+    found, _ = calibrated([0, 0], monkeypatch)
+    assert found.disk is None
+    monkeypatch.setattr(sys.modules[__name__], "NOWHERE", tmp_path)
+    found, _ = calibrated([0, 0], monkeypatch)
+    assert found.disk.constants.keys() == {"alpha_disk", "beta_disk"}
+    assert all(0 <= value < 1e-3 for value in found.disk.constants.values())
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_one_rank_is_too_few():
     with mc.simulate(1) as world, pytest.raises(mc.MeshError, match="calibrate needs 2 ranks or more"):
-        world.run(lambda: fit.calibrate(location_in(mc.create_mesh()).team))
+        world.run(lambda: fit.calibrate(location_in(mc.create_mesh()).team, NOWHERE))
 
 
 def test_times_are_those_of_the_slowest_rank_and_the_fastest_run():

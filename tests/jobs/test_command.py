@@ -201,7 +201,7 @@ def test_calibrate_writes_what_info_then_shows(launch, tmp_path):
     assert job.code == 0, job
     assert f"written to {file}" in job.text
     constants = json.loads(file.read_text())
-    assert constants.keys() == {"wait_within", "alpha_within", "beta_within", "gamma"}
+    assert constants.keys() == {"wait_within", "alpha_within", "beta_within", "gamma", "alpha_disk", "beta_disk"}
     assert list(tmp_path.iterdir()) == [file]
     rows = labels(job.text)
     assert rows["within a node"].strip().startswith("fits ")

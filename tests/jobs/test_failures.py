@@ -275,6 +275,12 @@ def test_a_handler_that_raises_anywhere_leaves_no_wrong_data(job, shared, second
     assert_ended(ended, "rank 1", within=5 * seconds + SOON)
 
 
+@pytest.mark.parametrize("shared", ["0", "1G"])
+def test_one_writes_a_file_for_longer_than_the_timeout(job, shared, seconds):
+    ended = job(3, "one_writes_for_long", MESHCOMM_TIMEOUT=f"{seconds}", MESHCOMM_SHARED_MEMORY=shared)
+    assert_went_on(ended, 3)
+
+
 def test_the_mesh_does_not_fit_the_world(job):
     assert_went_on(job(3, "mesh_is_too_large"), 3)
 

@@ -5,12 +5,15 @@ Cases that end the job print the time before they do what ends it. The others pr
 
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 
@@ -440,6 +443,27 @@ def a_handler_raises_anywhere():
         signal.setitimer(signal.ITIMER_REAL, 0)
         print(f"rank {here.rank} ends after {count} calls: {error}", flush=True)
         raise
+
+
+def one_writes_for_long():
+    """A rank that writes a file for longer than MESHCOMM_TIMEOUT is not stuck: the others wait for it."""
+    name = np.frombuffer(tempfile.mkdtemp().encode().ljust(100), np.uint8)
+    folder = Path(mc.broadcast(name.copy(), None).tobytes().decode().strip())
+    tensor = mc.ones((64, 64), float, rows())
+    exchange()
+    if mesh().rank == SIZE - 1:
+        pwrite = os.pwrite
+
+        def slow(*arguments):
+            time.sleep(1.7 * float(os.environ["MESHCOMM_TIMEOUT"]))
+            return pwrite(*arguments)
+
+        os.pwrite = slow
+    mc.save(folder / "a.npy", tensor)
+    assert float(mc.load(folder / "a.npy").sum()) == tensor.size
+    if mesh().rank == 0:
+        shutil.rmtree(folder)
+    expected()
 
 
 def known_calls_of_the_same_bytes_differ():
