@@ -47,10 +47,10 @@ def environment(setting: Setting) -> dict[str, str]:
     return env if setting.shared else env | {"MESHCOMM_SHARED_MEMORY": "0"}
 
 
-def measured_by(program: str, setting: Setting, rounds: int) -> Any:
-    """Return what the ranks of a *program* beside this one measure, with ``--job``: rank 0 prints it as JSON."""
+def measured_by(program: str, setting: Setting, rounds: int, *more: str) -> Any:
+    """Return what the ranks of a *program* beside this one measure, with ``--job`` and *more*: rank 0 prints JSON."""
     path = Path(__file__).with_name(program)
-    command = [*launcher(setting.ranks), sys.executable, str(path), "--rounds", str(rounds), "--job"]
+    command = [*launcher(setting.ranks), sys.executable, str(path), "--rounds", str(rounds), "--job", *more]
     env = environment(setting) | {"MPIEXEC_TIMEOUT": "900"}
     found = subprocess.run(command, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, check=True)
     return json.loads(found.stdout)

@@ -17,6 +17,7 @@ ROOMS = (
     "adapters",
     "compat",
     "linalg",
+    "storage",
     "ops",
     "arrays",
     "transport",

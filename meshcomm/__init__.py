@@ -41,6 +41,7 @@ from meshcomm.arrays.relayout import drop_plans, machine_of, relayout, relayout_
 from meshcomm.compat.tensorflow import call_with_layout, check_layout, copy_to_mesh, pack, unpack
 from meshcomm.errors import (
     AxisError,
+    CheckpointError,
     CollectiveMismatch,
     CollectiveTimeout,
     DTypeError,
@@ -64,6 +65,11 @@ from meshcomm.plans.plan import Plan, plan_relayout
 from meshcomm.ranks.barrier import barrier
 from meshcomm.ranks.meshes import create_mesh, default_mesh, get_default_mesh, run_on
 from meshcomm.ranks.simulate import simulate
+from meshcomm.storage.checkpoints import Checkpoints
+from meshcomm.storage.load import load
+from meshcomm.storage.opened import Store, open
+from meshcomm.storage.plan import LoadPlan, plan_load
+from meshcomm.storage.save import SaveRequest, save, start_save
 from meshcomm.training.assignment import DeviceAssignment
 from meshcomm.training.layout_map import LayoutMap, LayoutReport, layout_map_scope
 from meshcomm.training.modules import Module
@@ -77,6 +83,8 @@ __all__ = [
     "MATCH",
     "UNSHARDED",
     "AxisError",
+    "CheckpointError",
+    "Checkpoints",
     "CollectiveMismatch",
     "CollectiveTimeout",
     "Cuts",
@@ -91,6 +99,7 @@ __all__ = [
     "LayoutError",
     "LayoutMap",
     "LayoutReport",
+    "LoadPlan",
     "Machine",
     "Mesh",
     "MeshDimension",
@@ -100,7 +109,9 @@ __all__ = [
     "PerReplica",
     "Plan",
     "RelayoutRequest",
+    "SaveRequest",
     "ShapeError",
+    "Store",
     "Strategy",
     "Topology",
     "Variable",
@@ -126,11 +137,14 @@ __all__ = [
     "get_default_mesh",
     "is_dtensor",
     "layout_map_scope",
+    "load",
     "machine_of",
     "matmul",
     "ones",
     "ones_like",
+    "open",
     "pack",
+    "plan_load",
     "plan_relayout",
     "random_normal",
     "random_uniform",
@@ -139,9 +153,11 @@ __all__ = [
     "relayout_like",
     "reshape",
     "run_on",
+    "save",
     "simulate",
     "stack",
     "start_relayout",
+    "start_save",
     "transpose",
     "unpack",
     "zeros",

@@ -18,3 +18,6 @@ Axis: TypeAlias = int | tuple[int, ...] | None
 DType: TypeAlias = np.dtype[Any]
 Groups: TypeAlias = Sequence[Sequence[int]] | NDArray[np.integer[Any]]  # rows of ranks, each a group in its order
 Pairs: TypeAlias = Iterable[tuple[int, int]]  # of a source and a target rank
+
+Json: TypeAlias = Any
+"""What JSON can hold."""

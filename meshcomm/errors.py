@@ -9,6 +9,7 @@
     |   +-- AxisError        (IndexError)     an axis that is not there
     +-- DTypeError           (TypeError, ValueError)   a dtype that cannot be sharded
     +-- GroupError           (ValueError)     a group_assignment
+    +-- CheckpointError      (RuntimeError)   files that are damaged, or hold something else
     +-- CollectiveMismatch   (RuntimeError)   ranks called different things
     +-- CollectiveTimeout    (RuntimeError)   a rank did not arrive in time
 
@@ -52,3 +53,7 @@ class CollectiveMismatch(MeshcommError, RuntimeError):
 
 class CollectiveTimeout(MeshcommError, RuntimeError):
     """A rank did not take part in a collective call in time."""
+
+
+class CheckpointError(MeshcommError, RuntimeError):
+    """A file or checkpoint is damaged, incomplete, or holds something else than is asked for."""

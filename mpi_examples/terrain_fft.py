@@ -1,8 +1,8 @@
 """Smooth real terrain with a distributed 2-D FFT: mpiexec -n 4 python mpi_examples/terrain_fft.py [PICTURE]
 
-One rank loads an elevation model, 344 x 403 int16, and shards its rows over the ranks. Each rank transforms its rows.
-A relayout exchanges rows for columns. Each rank transforms and filters its columns, and a second relayout takes them
-back. So every FFT runs on whole rows or columns of one rank.
+Each rank reads its rows of an elevation model, 344 x 403 int16, from a file, and transforms them. A relayout exchanges
+rows for columns. Each rank transforms and filters its columns, and a second relayout takes them back. So every FFT
+runs on whole rows or columns of one rank. All ranks together write the result to a file for `numpy.load`.
 """
 
 import sys
@@ -68,7 +68,6 @@ def draw(before, after, path):
         panel.set(title="Jacksboro fault" if data is before else f"smoothed by {SIGMA:g} cells", xlabel="east (km)")
     panels[0].set_ylabel("south (km)")
     figure.colorbar(plt.cm.ScalarMappable(norm, colours), ax=panels, label="elevation (m)", shrink=0.9, pad=0.02)
-    path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=120)
 
 
@@ -76,10 +75,15 @@ def main(path):
     """Smooth the terrain, check and draw the result on rank 0. Return whether it is right, the same on every rank."""
     mesh = mc.create_mesh([("x", -1)])
     rows, columns = mc.Layout(["x", mc.UNSHARDED], mesh), mc.Layout([mc.UNSHARDED, "x"], mesh)
-    elevation = get_sample_data("jacksboro_fault_dem.npz")["elevation"] if mesh.rank == 0 else None
-    terrain = mc.distribute(elevation, rows, root=0)  # still int16; no other rank ever holds the whole array
-    result, error = smooth(terrain, columns).to_numpy(root=0), np.zeros(1)
+    before, after, error = path.with_name("elevation.npy"), path.with_name("smoothed.npy"), np.zeros(1)
     if mesh.rank == 0:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        np.save(before, get_sample_data("jacksboro_fault_dem.npz")["elevation"])
+    mc.barrier(mesh)
+    terrain = mc.load(before, rows)  # still int16; no rank ever holds the whole array
+    mc.save(after, smooth(terrain, columns))
+    if mesh.rank == 0:
+        elevation, result = np.load(before), np.load(after)
         expected = fft.ifft2(fft.fft2(elevation) * np.outer(*map(gaussian, elevation.shape))).real
         error[0] = abs(result - expected).max() / abs(expected).max()
         draw(elevation, result, path)

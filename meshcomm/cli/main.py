@@ -1,4 +1,5 @@
-"""The command ``python -m meshcomm``: `run` a program, print `info`, `calibrate` the cost model, read `flights`.
+"""The command ``python -m meshcomm``: `run` a program, print `info`, `calibrate` the cost model, read `flights`;
+`ls`, `verify` and `convert` files of arrays.
 
 ::
 
@@ -7,6 +8,9 @@
     mpiexec -n 4 python -m meshcomm info
     mpiexec -n 4 python -m meshcomm calibrate machine.json
     python -m meshcomm flights FOLDER
+    python -m meshcomm ls PATH
+    python -m meshcomm verify PATH
+    mpiexec -n 4 python -m meshcomm convert a.h5 b.safetensors
 """
 
 import argparse
@@ -15,6 +19,7 @@ from pathlib import Path
 
 import meshcomm
 from meshcomm.cli.calibrate import calibrate
+from meshcomm.cli.files import convert, ls, verify
 from meshcomm.cli.flights import flights
 from meshcomm.cli.info import info
 from meshcomm.cli.run import run
@@ -31,6 +36,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return calibrate(options.file)
     if options.command == "flights":
         return flights(Path(options.folder))
+    if options.command == "ls":
+        return ls(Path(options.path))
+    if options.command == "verify":
+        return verify(Path(options.path))
+    if options.command == "convert":
+        return convert(Path(options.source), Path(options.target), options.overwrite)
     if options.command == "run":
         if not options.program:
             parser.error("run needs a script, or -m and a module")
@@ -74,6 +85,7 @@ def _parser() -> argparse.ArgumentParser:
         "file", nargs="?", help=f"the file to write, for {MACHINE_FILE}; without it, only print the constants"
     )
     _add_flights(commands)
+    _add_files(commands)
     return parser
 
 
@@ -85,3 +97,30 @@ def _add_flights(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
         "is. Print who is where, the first call that ranks made differently, and the stacks.",
     )
     flights_parser.add_argument("folder", help="the folder that the last words of the job name")
+
+
+def _add_files(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    ls_parser = commands.add_parser(
+        "ls",
+        help="list the arrays of a file or a checkpoint",
+        description="List the arrays of a file or a checkpoint: name, shape, dtype, bytes, and the layout in which it "
+        "was saved; and its metadata. Of a folder of checkpoints, list the steps.",
+    )
+    ls_parser.add_argument("path", help="a .npy, .safetensors, .h5 or .zarr file, a checkpoint, or a folder of them")
+    verify_parser = commands.add_parser(
+        "verify",
+        help="compare the data of a checkpoint with their checksums",
+        description="Read all data of a checkpoint, or of each step in a folder of them, and compare the checksums. "
+        "Print ok, or each range that is damaged; then the exit code is 1. Of other formats, look at the structure.",
+    )
+    verify_parser.add_argument("path", help="a checkpoint, a folder of checkpoints, or a file")
+    convert_parser = commands.add_parser(
+        "convert",
+        help="write the arrays of a file to a file of another format",
+        description="Write the arrays of a file to a file of another format, a box at a time: memory does not have to "
+        "hold them. The suffix says the format; no suffix is a checkpoint. With several ranks, each does its share: "
+        "mpiexec -n 4 python -m meshcomm convert a.h5 b.safetensors",
+    )
+    convert_parser.add_argument("source", help="the file or folder to read")
+    convert_parser.add_argument("target", help="the file or folder to write")
+    convert_parser.add_argument("--overwrite", action="store_true", help="replace the target if it is there")

@@ -5,6 +5,9 @@ import inspect
 import meshcomm as mc
 
 COLLECTIVE = [
+    "Checkpoints.restore",
+    "Checkpoints.save",
+    "Checkpoints.start_save",
     "DTensor.all",
     "DTensor.any",
     "DTensor.argmax",
@@ -33,6 +36,7 @@ COLLECTIVE = [
     "Mesh.close",
     "Plan.execute",
     "RelayoutRequest.wait",
+    "SaveRequest.wait",
     "Strategy.close",
     "Strategy.experimental_assign_to_logical_device",
     "Strategy.experimental_replicate_to_logical_devices",
@@ -67,6 +71,7 @@ COLLECTIVE = [
     "gradients.relayout_like_vjp",
     "gradients.relayout_vjp",
     "gradients.sum_vjp",
+    "load",
     "machine_of",
     "matmul",
     "pack",
@@ -74,8 +79,10 @@ COLLECTIVE = [
     "relayout",
     "relayout_like",
     "reshape",
+    "save",
     "stack",
     "start_relayout",
+    "start_save",
     "transpose",
 ]
 

@@ -1,5 +1,6 @@
 """Inputs for parsers: valid texts and bytes with a few changes, the same ones each time."""
 
+from copy import deepcopy
 from random import Random
 
 NUMBERS = ["0", "1", "-1", "7", "007", "2147483648", "9223372036854775807", "9223372036854775808", "9" * 400, "1e999"]
@@ -57,3 +58,56 @@ def _changed(text, random, pieces, seeds):
         other = random.choice(seeds)
         return text[:start] + other[random.randrange(len(other) + 1) :]
     return text[:start] + random.choice(pieces) + text[end if how < 6 else start :]
+
+
+ODD_VALUES = [
+    *(0, 1, -1, 7, 2**31, 2**61, 2**62, 2**63 - 1, 2**64, 10**400, 0.0, 2.0, 1e308, float("nan"), True, None),
+    *(
+        "",
+        "x",
+        "a",
+        "/",
+        ".",
+        "..",
+        "../../x",
+        "/etc/passwd",
+        "a\0b",
+        "\ud800",
+        "\u202e",
+        "x" * 5000,
+        "|O",
+        "V0",
+        "<U9",
+    ),
+    *([], {}, [0], [1], [2**40, 2**40], [0, 2**61], [-1, -1], [1.0], [[]], [1] * 64, [1] * 65, {"": 0}, {"name": []}),
+]
+
+
+def documents(seeds, words=(), seed=0):
+    """Yield values for JSON without end: each is one of the *seeds* with up to four changes of what is inside."""
+    random, odd = Random(seed), [*words, *ODD_VALUES]
+    while True:
+        found = deepcopy(random.choice(seeds))
+        for _ in range(random.randrange(1, 5)):
+            found = _replaced(found, random, odd)
+        yield found
+
+
+def _replaced(value, random, odd):
+    """Return *value* with something in it removed, repeated, renamed, or replaced by another or by an odd value."""
+    if not value or not isinstance(value, dict | list) or not random.randrange(8):
+        return deepcopy(random.choice(odd))
+    keys = list(value) if isinstance(value, dict) else range(len(value))
+    key, other, how = random.choice(keys), random.choice(keys), random.randrange(10)
+    if how < 6:
+        value[key] = _replaced(value[key], random, odd)
+    elif how == 6:
+        del value[key]
+    elif how == 7:
+        value[key] = deepcopy(value[other])
+    elif isinstance(value, list):
+        value.insert(key, deepcopy(random.choice(odd)))
+    else:
+        name = random.choice(odd)
+        value[name if isinstance(name, str) else other] = deepcopy(value[key])
+    return value

@@ -1,0 +1,142 @@
+"""``python -m meshcomm ls``, ``verify`` and ``convert``."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from meshcomm.errors import MeshcommError
+from meshcomm.plans.describe import bytes_text, count_text
+from meshcomm.ranks import abort
+from meshcomm.ranks.meshes import create_mesh
+from meshcomm.ranks.simulate import simulate
+from meshcomm.storage import verify as checks
+from meshcomm.storage.checkpoints import step_folders
+from meshcomm.storage.convert import convert as convert_file
+from meshcomm.storage.formats.base import Contents
+from meshcomm.storage.formats.folder import MANIFEST
+from meshcomm.storage.formats.known import contents
+from meshcomm.storage.opened import Store
+
+Row = tuple[str, ...]
+
+
+def ls(path: Path) -> int:
+    """Print the arrays and the metadata of a file, or the steps of a folder of checkpoints; return the exit code."""
+    return _told(lambda: _list_steps(path) if _is_run(path) else _list_arrays(path))
+
+
+def verify(path: Path) -> int:
+    """Print ``ok``, or what is damaged in a file or in each step of a folder of checkpoints; return the exit code."""
+    return _told(lambda: _verify_steps(path) if _is_run(path) else _verify_one(path))
+
+
+def convert(source: Path, target: Path, overwrite: bool) -> int:
+    """Write the arrays of *source* to *target*, and return the exit code. Collective over COMM_WORLD."""
+    return _told(lambda: _convert(source, target, overwrite))
+
+
+def _told(run: Callable[[], int]) -> int:
+    """Return what *run* returns; if it fails, print why, in one line and once."""
+    try:
+        return run()
+    except (MeshcommError, OSError, ImportError, TypeError, ValueError, KeyError) as error:
+        if _is_first():
+            print(f"meshcomm: {'; '.join(str(error).split(chr(10)))}", file=sys.stderr)
+        return 1
+
+
+def _is_first() -> bool:
+    return (abort.launched() or (0, 1))[0] == 0
+
+
+def _is_run(path: Path) -> bool:
+    return path.is_dir() and not (path / MANIFEST).exists() and bool(step_folders(path))
+
+
+# -- ls ---------------------------------------------------------------------------------------------------------------
+
+
+def _list_arrays(path: Path) -> int:
+    with Store(path) as store:
+        rows = [
+            (each.name, str(each.shape), str(each.dtype), bytes_text(each.nbytes), each.layout or "")
+            for each in map(store.__getitem__, store.names)
+        ]
+        total = sum(store[name].nbytes for name in store.names)
+        _print_table([("name", "shape", "dtype", "bytes", "layout"), *rows])
+        print(f"{count_text(len(store), 'array')}, {bytes_text(total)}")
+        for key, value in store.metadata.items():
+            print(f"metadata {key}: {value}")
+    return 0
+
+
+def _list_steps(path: Path) -> int:
+    rows = []
+    for step, folder in step_folders(path):
+        if not (folder / MANIFEST).exists():
+            rows.append((str(step), "", "", "not complete"))
+            continue
+        try:
+            arrays = contents(folder).arrays.values()
+        except (MeshcommError, OSError) as error:
+            rows.append((str(step), "", "", str(error)))
+            continue
+        rows.append((str(step), str(len(arrays)), bytes_text(sum(each.nbytes for each in arrays)), ""))
+    _print_table([("step", "arrays", "bytes", ""), *rows])
+    return 0
+
+
+def _print_table(rows: list[Row]) -> None:
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    for row in rows:
+        print("  ".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+# -- verify -----------------------------------------------------------------------------------------------------------
+
+
+def _verify_one(path: Path) -> int:
+    found = contents(path)
+    wrong = _damage(path, found)
+    print("\n".join(wrong) if wrong else _fine(found))
+    return int(bool(wrong))
+
+
+def _verify_steps(path: Path) -> int:
+    code = 0
+    for _, folder in step_folders(path):
+        if not (folder / MANIFEST).exists():
+            print(f"{folder.name}: not complete, its save was cut off; the next save removes it")
+            continue
+        try:
+            found = contents(folder)
+            wrong = _damage(folder, found)
+        except (MeshcommError, OSError) as error:
+            wrong = [str(error)]
+        print("\n".join(f"{folder.name}: {line}" for line in wrong or [_fine(found)]))
+        code = max(code, int(bool(wrong)))
+    return code
+
+
+def _damage(path: Path, found: Contents) -> list[str]:
+    return [] if found.checks is None else checks.verify(path, found)
+
+
+def _fine(found: Contents) -> str:
+    size = bytes_text(sum(each.nbytes for each in found.arrays.values()))
+    how = "" if found.checks is not None else "; the format has no checksums, so only its structure was looked at"
+    return f"ok: {count_text(len(found.arrays), 'array')}, {size}{how}"
+
+
+# -- convert ----------------------------------------------------------------------------------------------------------
+
+
+def _convert(source: Path, target: Path, overwrite: bool) -> int:
+    if (abort.launched() or (0, 1))[1] > 1:
+        left_out = convert_file(source, target, create_mesh(), overwrite=overwrite)
+    else:  # one process needs no MPI
+        with simulate(1) as world:
+            (left_out,) = world.run(lambda: convert_file(source, target, create_mesh(), overwrite=overwrite))
+    if left_out and _is_first():
+        print(f"meshcomm: {target} does not hold {left_out} of {source}", file=sys.stderr)
+    return 0

@@ -1,0 +1,288 @@
+"""Checkpoints of a run: one folder for each step, the newest ones kept."""
+
+import os
+import re
+import warnings
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from meshcomm._arguments import integer, quote
+from meshcomm.arrays.create import told_by_root
+from meshcomm.arrays.dtensor import DTensor
+from meshcomm.errors import CheckpointError
+from meshcomm.layouts.mesh import Mesh
+from meshcomm.ranks.calls import collective
+from meshcomm.ranks.meshes import default_mesh
+from meshcomm.storage import files
+from meshcomm.storage.formats.folder import MANIFEST, FolderWriter, contents
+from meshcomm.storage.load import Layouts, PathLike, Wanted, load
+from meshcomm.storage.meshes import common_mesh
+from meshcomm.storage.save import SaveRequest, save, start_save
+from meshcomm.storage.trees import flattened
+
+_NAME = re.compile(r"step-([0-9]{9,18})")
+
+
+class Checkpoints:
+    """The checkpoints of a run: a folder with a folder for each step that was saved.
+
+    A step that is not complete, because its save was cut off, counts for nothing; the next save removes it. Old steps
+    are removed only after a new one is on the disk, and never the one that was just saved.
+
+    Parameters
+    ----------
+    folder: where they are; the first save makes it
+    keep: this many of the newest steps that can be read are kept; None keeps all
+    keep_every: steps that this number divides evenly are kept, too
+    mesh: the ranks that decide together; by default those of the tensors, or of the layouts
+
+    ``ValueError`` for other numbers.
+
+    >>> import tempfile, numpy as np, meshcomm as mc
+    >>> folder = tempfile.mkdtemp()
+    >>> def program():
+    ...     run = mc.Checkpoints(folder, keep=2)
+    ...     t = mc.distribute(np.arange(3), mc.Layout(["x"], mc.create_mesh([("x", 2)])))
+    ...     for step in range(4):
+    ...         run.save(step, {"w": t + step, "rate": 0.1})
+    ...     step, tree = run.restore({"w": t.layout})
+    ...     return run.steps(), step, tree["w"].local.tolist(), tree["rate"]
+    >>> with mc.simulate(2) as world:
+    ...     print(world.run(program))
+    [([2, 3], 3, [3, 4], 0.1), ([2, 3], 3, [5], 0.1)]
+    """
+
+    def __init__(
+        self, folder: PathLike, keep: int | None = 3, keep_every: int | None = None, mesh: Mesh | None = None
+    ) -> None:
+        for what, number in (("keep", keep), ("keep_every", keep_every)):
+            if number is not None and integer(number, what, ValueError) < 1:
+                raise ValueError(f"{what} must be 1 or more, or None, not {quote(number)}")
+        self.folder, self.keep, self.keep_every = Path(folder), keep, keep_every
+        self._mesh = mesh
+
+    def __repr__(self) -> str:
+        return f"Checkpoints({str(self.folder)!r}, keep={self.keep}, keep_every={self.keep_every})"
+
+    def path_of(self, step: int) -> Path:
+        """Return the folder of a step. ``ValueError`` for a number below 0."""
+        step = integer(step, "step", ValueError)
+        if not 0 <= step < 10**18:
+            raise ValueError(f"step {quote(step)} must be 0 or more, and have at most 18 digits")
+        return self.folder / _name(step)
+
+    def steps(self) -> list[int]:
+        """Return the steps that are complete, ascending. Whether their data are damaged is not known then."""
+        return [step for step, path in step_folders(self.folder) if (path / MANIFEST).is_file()]
+
+    def latest(self) -> int | None:
+        """Return the newest step that can be read, or None. Its data are not compared with their checksums."""
+        return next((step for step in reversed(self.steps()) if _problem(self.path_of(step)) is None), None)
+
+    def save(
+        self,
+        step: int,
+        tree: object,
+        metadata: Mapping[str, object] | None = None,
+        *,
+        max_scratch_bytes: int | None = None,
+    ) -> None:
+        """Save *tree* as one step, and then remove old steps. Collective over the meshes of the tensors.
+
+        Parameters
+        ----------
+        step: its number; a step that is there is replaced
+        tree, metadata, max_scratch_bytes: as for `save`
+
+        Errors are those of `save`; then no step is removed.
+        """
+        mesh = self._prepare(step, tree)
+        with self._default():
+            save(self.path_of(step), tree, metadata=metadata, max_scratch_bytes=max_scratch_bytes)
+        self._told(lambda: self._remove_old(step), f"the end of a checkpoint of step {step}", mesh)
+
+    def start_save(
+        self,
+        step: int,
+        tree: object,
+        metadata: Mapping[str, object] | None = None,
+        *,
+        max_scratch_bytes: int | None = None,
+        max_staged_bytes: int | None = None,
+    ) -> "CheckpointRequest":
+        """Begin to save *tree* as one step, and return a request: call its `wait`. Collective, as `save` is.
+
+        The tensors may be changed as soon as this returns.
+
+        Parameters
+        ----------
+        step: its number; a step that is there is replaced
+        tree, metadata, max_scratch_bytes, max_staged_bytes: as for `start_save`
+        """
+        mesh = self._prepare(step, tree)
+        with self._default():
+            request = start_save(
+                self.path_of(step),
+                tree,
+                metadata=metadata,
+                max_scratch_bytes=max_scratch_bytes,
+                max_staged_bytes=max_staged_bytes,
+            )
+        call = f"the end of a checkpoint of step {step}"
+        return CheckpointRequest(request, lambda: self._told(lambda: self._remove_old(step), call, mesh))
+
+    def restore(
+        self, layout_map: Layouts = None, step: int | None = None, out: object = None, *, check: bool = True
+    ) -> tuple[int, Any]:
+        """Return a step and its tree: the newest one that is not damaged. Collective over the meshes of the layouts.
+
+        All ranks get the same step. A step that is damaged is passed over, and the first rank warns of it.
+
+        Parameters
+        ----------
+        layout_map: layouts by name, as for `load`; the layouts at the save do not matter
+        step: only this step will do; then its errors are raised
+        out: overwrite these tensors, and return them
+        check: compare the checksums of all that is read; else a step may have wrong data and not be passed over
+
+        ``FileNotFoundError`` if there is no such step, ``CheckpointError`` if a name of *out* is missing in it.
+        """
+        names = None if out is None else list(flattened(out)[1])
+        given = None if step is None else integer(step, "step", ValueError)
+        mesh = self._mesh or common_mesh(Wanted(self.folder, layout_map, None, None, out, None, True).meshes())
+        call = f"restore from {quote(str(self.folder))}" + ("" if given is None else f", step {given}")
+        below, problem = None, ""
+        while True:
+            look = _Look(self, given, below, problem)
+            told = self._told(look, call, mesh)
+            found, has = told if told is not None else look()
+            missing = [name for name in names or () if name not in has]
+            if missing:
+                raise CheckpointError(f"{self.path_of(found)} has no array {quote(missing[0])}, which out has")
+            try:
+                with self._default():
+                    return found, load(self.path_of(found), layout_map, out=out, check=check)
+            except (CheckpointError, OSError) as error:
+                if given is not None:
+                    raise
+                below, problem = found, f"{self.path_of(found)} is passed over: {error}"
+
+    def _prepare(self, step: int, tree: object) -> Mesh:
+        """Make the folder, without what was cut off, and return the mesh that decides. Collective over it."""
+        self.path_of(step)
+        leaves = flattened(tree)[1].values()
+        mesh = self._mesh or common_mesh(leaf.mesh for leaf in leaves if isinstance(leaf, DTensor))
+        self._told(self._remove_unfinished, f"checkpoint of step {step} in {quote(str(self.folder))}", mesh)
+        return mesh
+
+    def _told(self, look: Callable[[], object], call: str, mesh: Mesh) -> Any:
+        """Return what *look* returns on the first rank; None on a rank outside of the mesh. Collective over it."""
+        with collective("checkpoints", mesh) as here:
+            return None if here is None else told_by_root(0, look, call, mesh, here)
+
+    def _default(self) -> AbstractContextManager[object]:
+        return nullcontext() if self._mesh is None else default_mesh(self._mesh)
+
+    def _remove_unfinished(self) -> None:
+        """Remove the folders of saves that were cut off; those that go on hold their files."""
+        files.make_folders(self.folder)
+        for _, path in step_folders(self.folder):
+            if not (path / MANIFEST).exists():
+                FolderWriter(Path(os.path.abspath(path)), [], None, {}).remove_leftovers()
+                files.remove_if_empty(path)
+
+    def _remove_old(self, saved: int) -> None:
+        """Remove the steps that are not to be kept, the oldest first."""
+        if self.keep is None:
+            return
+        steps = self.steps()
+        newest = list(islice((step for step in reversed(steps) if _problem(self.path_of(step)) is None), self.keep))
+        if len(newest) < self.keep:
+            return
+        for step in steps:
+            is_kept = self.keep_every is not None and step % self.keep_every == 0
+            if step < newest[-1] and step != saved and not is_kept:
+                _remove(self.path_of(step))
+
+
+class CheckpointRequest:
+    """A save of one step that goes on in the background, as `Checkpoints.start_save` returns it."""
+
+    def __init__(self, request: SaveRequest, end: Callable[[], object]) -> None:
+        self._request, self._end = request, end
+        self._over = False
+
+    def test(self) -> bool:
+        """Return whether this rank has written all that it has to."""
+        return self._request.test()
+
+    def wait(self) -> None:
+        """Wait until all is on the disk, and remove old steps. Collective over the meshes of the tensors.
+
+        The next call does nothing. ``OSError`` on all ranks if one could not write.
+        """
+        if not self._over:
+            self._over = True
+            self._request.wait()
+            self._end()
+
+
+class _Look:
+    """How the first rank finds the step to restore: the one that is *given*, or the newest one before *below*."""
+
+    def __init__(self, run: Checkpoints, given: int | None, below: int | None, problem: str) -> None:
+        self._run, self._given, self._below, self._problem = run, given, below, problem
+
+    def __call__(self) -> tuple[int, list[str]]:
+        """Return the step, and the names of its arrays; warn of those that are passed over."""
+        run, given = self._run, self._given
+        if self._problem:
+            _warn(self._problem)
+        if given is not None:
+            if not run.path_of(given).exists():
+                raise FileNotFoundError(f"{run.folder} has no step {given}; it has {quote(run.steps())}")
+            return given, list(contents(run.path_of(given)).arrays)
+        for step in reversed(run.steps()):
+            if self._below is not None and step >= self._below:
+                continue
+            problem = _problem(run.path_of(step))
+            if problem is None:
+                return step, list(contents(run.path_of(step)).arrays)
+            _warn(f"{run.path_of(step)} is passed over: {problem}")
+        raise FileNotFoundError(f"{run.folder} has no checkpoint that can be read")
+
+
+def _warn(text: str) -> None:
+    warnings.warn(text, RuntimeWarning, stacklevel=2)
+
+
+def _problem(path: Path) -> Exception | None:
+    """Return why a checkpoint cannot be read, or None; its data are not looked at."""
+    try:
+        contents(path)
+    except (CheckpointError, OSError) as error:
+        return error
+    return None
+
+
+def step_folders(folder: Path) -> list[tuple[int, Path]]:
+    """Return the steps in *folder*, complete or not, with their folders."""
+    if not folder.is_dir():
+        return []
+    found = [(_NAME.fullmatch(path.name), path) for path in files.entries(folder) if path.is_dir()]
+    steps = ((int(match[1]), path) for match, path in found if match)
+    return sorted((step, path) for step, path in steps if path.name == _name(step))
+
+
+def _name(step: int) -> str:
+    return f"step-{step:09d}"
+
+
+def _remove(path: Path) -> None:
+    """Remove a checkpoint: first what makes it one, so that it is complete or counts for nothing."""
+    files.remove(path / MANIFEST)
+    files.sync_folder(path)
+    files.remove(path)

@@ -1,0 +1,72 @@
+"""Checksums of fixed ranges of files, from the checksums of the pieces that ranks wrote or read.
+
+A range is RANGE bytes of a file, whoever wrote them: so a checkpoint is the same for any number of ranks. The checksum
+is CRC-32, as in zlib and gzip. It is linear: the checksum of two pieces in a row follows from theirs and the length of
+the second one. To append n zero bytes is a product with x**(8 n) modulo the polynomial, which is found by squaring.
+"""
+
+import zlib
+from collections.abc import Iterable
+from functools import lru_cache
+from typing import TypeAlias
+
+from meshcomm._tuning import CHECKSUM_RANGE
+from meshcomm._types import Bytes
+
+Piece: TypeAlias = tuple[str, int, int, int]
+"""A file, an offset, a number of bytes, and their checksum."""
+
+_POLYNOMIAL = 0xEDB88320  # of CRC-32; the lowest bit is the highest power
+
+
+def combined(first: int, second: int, length: int) -> int:
+    """Return the checksum of two pieces in a row from theirs; the second one has *length* bytes.
+
+    >>> combined(zlib.crc32(b"mesh"), zlib.crc32(b"comm"), 4) == zlib.crc32(b"meshcomm")
+    True
+    """
+    return _product(first, _power(length)) ^ second
+
+
+def pieces_of(file: str, data: Bytes, offset: int) -> Iterable[Piece]:
+    """Yield the checksums of *data*, which is in *file* at *offset*, cut where ranges end."""
+    done = 0
+    while done < len(data):
+        size = min(len(data) - done, CHECKSUM_RANGE - (offset + done) % CHECKSUM_RANGE)
+        yield file, offset + done, size, zlib.crc32(data[done : done + size].data)
+        done += size
+
+
+def joined(pieces: Iterable[Piece]) -> list[Piece]:
+    """Return the pieces with those in one that follow each other within a range; of equal ones, one."""
+    found: list[Piece] = []
+    for file, offset, size, crc in sorted(set(pieces)):
+        if found and size:
+            last_file, start, length, last = found[-1]
+            if last_file == file and start + length == offset and offset % CHECKSUM_RANGE:
+                found[-1] = (file, start, length + size, combined(last, crc, size))
+                continue
+        found.append((file, offset, size, crc))
+    return found
+
+
+@lru_cache(maxsize=1024)
+def _power(length: int) -> int:
+    """Return x**(8 * length) modulo the polynomial."""
+    result, square = 1 << 31, 1 << 23  # 1, and x**8
+    while length:
+        if length & 1:
+            result = _product(result, square)
+        square = _product(square, square)
+        length >>= 1
+    return result
+
+
+def _product(a: int, b: int) -> int:
+    """Return the product of two polynomials modulo that of CRC-32."""
+    result = 0
+    for bit in range(31, -1, -1):
+        if a >> bit & 1:
+            result ^= b
+        b = b >> 1 ^ _POLYNOMIAL if b & 1 else b >> 1
+    return result

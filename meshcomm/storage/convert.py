@@ -1,0 +1,135 @@
+"""convert: arrays from a file of one format to a file of another, a box at a time."""
+
+import json
+from collections.abc import Iterator, Mapping
+from itertools import product
+from math import prod
+from pathlib import Path
+
+from meshcomm._arguments import quote
+from meshcomm._tuning import DEFAULT_SCRATCH
+from meshcomm._types import Shape
+from meshcomm.arrays.create import empty
+from meshcomm.layouts.layout import Layout
+from meshcomm.layouts.mesh import Mesh
+from meshcomm.ranks.agreement import agree
+from meshcomm.ranks.calls import collective
+from meshcomm.ranks.teams import Location
+from meshcomm.storage.formats.base import Contents, Described
+from meshcomm.storage.formats.known import writer_for
+from meshcomm.storage.load import Job, PathLike, loaded, told_contents
+from meshcomm.storage.meshes import rows_of
+from meshcomm.storage.progress import showing
+from meshcomm.storage.save import Content, Saving, has_arrays_only
+from meshcomm.storage.selection import Selection
+from meshcomm.storage.stored import Stored
+from meshcomm.storage.transfer import Opened, write_tensor
+from meshcomm.storage.verify import compare_checksums
+
+
+def convert(
+    source: PathLike, target: PathLike, mesh: Mesh, *, overwrite: bool = False, limit: int | None = None
+) -> str:
+    """Write the arrays of *source* to *target*, in its format; return what was left out. Collective over the mesh.
+
+    A rank holds a box of at most *limit* bytes at a time. The checksums of a checkpoint are compared, and a target
+    that is not complete never gets its name.
+
+    Parameters
+    ----------
+    source, target: paths, as for `load` and `save`
+    mesh: the ranks that do it
+    overwrite: whether *target* may be there
+    limit: bytes; by default 32 MiB
+    """
+    with collective("convert", mesh) as here:
+        if here is None:
+            return ""
+        call = f"convert {quote(source)} to {quote(target)}"
+        base, found = told_contents(Path(source), call, mesh, here)
+        content, left_out = _content(found, Path(target))
+        saving = Saving(target, content, mesh, overwrite)
+        try:
+            to, stored = saving.begin(here)
+            reads, writes = Opened(base, False, found.checks is not None), Opened(to, True, saving.writer.checks)
+            copied = _Copy(found, reads, writes)
+            with showing(writes, "converting", source, sum(each.nbytes for each in stored), here):
+                try:
+                    for each in stored:
+                        copied.array(each, mesh, here, limit)
+                finally:
+                    copied.close()
+            agree(here.team, call, writes.error)
+            if found.checks is not None:
+                compare_checksums(base, found, reads, mesh, here)
+            saving.end(here, writes)
+        finally:
+            saving.abandon()
+    return left_out
+
+
+class _Copy:
+    """The files of a conversion."""
+
+    def __init__(self, found: Contents, reads: Opened, writes: Opened) -> None:
+        self.found, self.reads, self.writes = found, reads, writes
+
+    def array(self, target: Stored, mesh: Mesh, here: Location, limit: int | None) -> None:
+        """Copy one array. Collective over the mesh."""
+        source = self.found.arrays[target.name]
+        for start, box in _boxes(target.shape, source.dtype.itemsize, (limit or DEFAULT_SCRATCH) * mesh.size):
+            chosen = Selection(target.shape, start, box, None)
+            axis = next((axis for axis, n in enumerate(box) if n > 1), -1)
+            layout = Layout([rows_of(mesh) if k == axis else () for k in range(len(box))], mesh)
+            job = Job(source, chosen, empty(box, source.dtype, layout), True)
+            tensor = loaded(job, self.found, self.reads, here, limit)
+            self.writes.error = self.writes.error or self.reads.error
+            write_tensor(tensor, target, self.writes, limit, chosen)
+
+    def close(self) -> None:
+        """Close the files."""
+        self.reads.close()
+        self.writes.error = self.writes.error or self.reads.error
+        self.writes.close()
+
+
+def _boxes(shape: Shape, itemsize: int, most: int) -> Iterator[tuple[Shape, Shape]]:
+    """Yield the start and the shape of boxes of at most *most* bytes; together they are the array.
+
+    >>> list(_boxes((3, 4), 1, 8))
+    [((0, 0), (2, 4)), ((2, 0), (1, 4))]
+    """
+    steps = [max(n, 1) for n in shape]
+    for axis in range(len(shape)):
+        row = prod(steps[axis + 1 :]) * itemsize
+        if row * steps[axis] <= most:
+            break
+        steps[axis] = max(1, most // row)
+    for start in product(*(range(0, n, step) for n, step in zip(shape, steps, strict=True))):
+        yield start, tuple(min(step, n - s) for s, n, step in zip(start, shape, steps, strict=True))
+
+
+def _content(found: Contents, target: Path) -> tuple[Content, str]:
+    """Return what goes to *target*, and what does not, for people."""
+    arrays = [
+        Described(name, each.shape[::-1] if each.fortran else each.shape, each.dtype, found.hints.get(name, ""))
+        for name, each in found.arrays.items()
+    ]
+    node, left_out, folder = found.node, [], writer_for(target).checks
+    if node is None or not (folder or has_arrays_only(node)):
+        if node is not None:
+            left_out.append("the numbers and texts of the tree")
+        names = list(found.arrays)
+        node = ["array", "array"] if names == ["array"] else ["dict", {name: ["array", name] for name in names}]
+    metadata = dict(found.metadata)
+    if metadata and target.suffix == ".npy":
+        left_out.append("the metadata")
+    if target.suffix in (".safetensors", ".h5", ".hdf5"):
+        metadata = _as_texts(metadata, target.suffix == ".safetensors")
+    return Content(arrays, node, metadata), " and ".join(left_out)
+
+
+def _as_texts(metadata: Mapping[str, object], every: bool) -> dict[str, object]:
+    """Return *metadata* with JSON for what the format has no values for: all but texts, or lists, objects and null."""
+    plain = (str,) if every else (str, int, float, bool)
+    return {key: value if isinstance(value, plain) else json.dumps(value) for key, value in metadata.items()}

@@ -1,0 +1,297 @@
+"""Files as ranks read and write them. All calls of the operating system that change or read files are made here."""
+
+import contextlib
+import ctypes
+import errno
+import fcntl
+import os
+import re
+import shutil
+import stat
+from collections import Counter
+from collections.abc import Iterator
+from itertools import takewhile
+from pathlib import Path
+
+from meshcomm._tuning import LARGEST_CALL
+from meshcomm._types import Bytes
+from meshcomm.errors import CheckpointError
+from meshcomm.ranks.watch import watch
+
+counts: Counter[str] = Counter()
+"""What this process did with files: bytes ``read`` and ``written``, and the calls for it, ``reads`` and ``writes``."""
+
+
+class File:
+    """An open file. Reads and writes name their offset, so that ranks share no position."""
+
+    def __init__(self, path: Path, flags: int) -> None:
+        self.path = path
+        self._number = os.open(path, flags | os.O_CLOEXEC, 0o666)
+
+    def write(self, data: Bytes, offset: int) -> None:
+        """Write all of *data* at *offset*. The system may write less than it is given; then the rest follows."""
+        done, view = 0, data.data
+        while done < len(view):
+            with _naming(self.path):
+                written = os.pwrite(self._number, view[done : done + LARGEST_CALL], offset + done)
+            if written == 0:
+                raise OSError(errno.EIO, "nothing was written", str(self.path))
+            done += written
+        counts["written"] += done
+        counts["writes"] += 1
+
+    def read(self, into: Bytes, offset: int) -> None:
+        """Fill *into* with the bytes at *offset*; ``CheckpointError`` if the file ends before."""
+        done, view = 0, into.data
+        while done < len(view):
+            with _naming(self.path):
+                found = os.preadv(self._number, [view[done : done + LARGEST_CALL]], offset + done)
+            if found == 0:
+                end = offset + len(view)
+                raise CheckpointError(f"{self.path} ends at byte {offset + done}, but its data go to byte {end}")
+            done += found
+        counts["read"] += done
+        counts["reads"] += 1
+
+    def expect(self, offset: int, size: int) -> None:
+        """Tell the system that these bytes will be read soon."""
+        with _naming(self.path):
+            os.posix_fadvise(self._number, offset, size, os.POSIX_FADV_WILLNEED)
+
+    def sized(self, size: int) -> None:
+        """Give the file *size* bytes, on the disk where the file system can: a full disk is an error here."""
+        with _naming(self.path):
+            if size:
+                with _ignoring(errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
+                    os.posix_fallocate(self._number, 0, size)
+            os.ftruncate(self._number, size)
+
+    def size(self) -> int:
+        """Return the length in bytes."""
+        return self._status().st_size
+
+    def is_regular(self) -> bool:
+        """Return whether this is a file, no folder, pipe or device."""
+        return stat.S_ISREG(self._status().st_mode)
+
+    def has_a_name(self) -> bool:
+        """Return whether nobody has removed the file since it was opened."""
+        return self._status().st_nlink > 0
+
+    def _status(self) -> os.stat_result:
+        with _naming(self.path):
+            return os.fstat(self._number)
+
+    def sync(self) -> None:
+        """Wait until the data are on the disk."""
+        with _naming(self.path):
+            os.fsync(self._number)
+
+    def lock(self) -> bool:
+        """Hold the file until it is closed, or the process ends; return False if another process holds it."""
+        try:
+            fcntl.flock(self._number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        except OSError:  # this file system has no locks
+            return True
+        return True
+
+    def close(self) -> None:
+        """Close the file. What a network file system could not write, it may say only now."""
+        number, self._number = self._number, -1
+        if number >= 0:
+            with _naming(self.path):
+                os.close(number)
+
+    def __enter__(self) -> "File":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+@contextlib.contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """Name the file in errors of the system, which knows its number only. The watchdog lets the call take its time."""
+    watch.file(True)
+    try:
+        yield
+    except OSError as error:
+        error.filename = error.filename or str(path)
+        raise
+    finally:
+        watch.file(False)
+
+
+@contextlib.contextmanager
+def _ignoring(*codes: int) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in codes:
+            raise
+
+
+def create(path: Path) -> File:
+    """Return a new file for reading and writing; ``FileExistsError`` if there is one."""
+    return File(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+
+
+def for_writing(path: Path) -> File:
+    """Return the file at *path*, which is there."""
+    return File(path, os.O_RDWR)
+
+
+def for_reading(path: Path) -> File:
+    """Return the file at *path*; ``CheckpointError`` unless it is a regular file."""
+    opened = File(path, os.O_RDONLY | os.O_NONBLOCK)  # a pipe would wait for a writer
+    if not opened.is_regular():
+        opened.close()
+        raise CheckpointError(f"{path} is no regular file")
+    return opened
+
+
+def put(path: Path, data: bytes) -> None:
+    """Write *data* to a new file, on the disk when this returns."""
+    with create(path) as file:
+        file.write(as_bytes_of(data), 0)
+        file.sync()
+
+
+def as_bytes_of(data: bytes) -> Bytes:
+    """Return *data* as an array of bytes."""
+    import numpy as np
+
+    return np.frombuffer(data, dtype=np.uint8)
+
+
+def whole(path: Path, limit: int) -> bytes:
+    """Return the content of a file of at most *limit* bytes; ``CheckpointError`` if it is longer."""
+    with for_reading(path) as file:
+        size = file.size()
+        if size > limit:
+            raise CheckpointError(f"{path} has {size} bytes; a file of this kind has at most {limit}")
+        return section(file, 0, size)
+
+
+def section(file: File, offset: int, size: int) -> bytes:
+    """Return *size* bytes of *file* from *offset* on."""
+    import numpy as np
+
+    into = np.empty(size, dtype=np.uint8)
+    file.read(into, offset)
+    return into.tobytes()
+
+
+def sync_folder(path: Path) -> None:
+    """Wait until the names in the folder are on the disk."""
+    with _ignoring(errno.EACCES, errno.EBADF, errno.EINVAL), File(path, os.O_RDONLY | os.O_DIRECTORY) as folder:
+        folder.sync()  # some file systems cannot
+
+
+def sync_tree(path: Path) -> None:
+    """Wait until the names in the folder and all below it are on the disk."""
+    for root, _, _ in os.walk(path, topdown=False):
+        sync_folder(Path(root))
+
+
+def make_folder(path: Path) -> bool:
+    """Make the folder, unless it is there; return whether it is new. ``FileNotFoundError`` without its parent."""
+    try:
+        path.mkdir()
+    except FileExistsError:
+        if path.is_dir():
+            return False
+        raise
+    sync_folder(path.parent)
+    return True
+
+
+def is_below_link(path: Path, folder: Path) -> bool:
+    """Return whether *path* is a symbolic link, or is below one that is in the *folder*."""
+    return any(each.is_symlink() for each in (path, *takewhile(lambda above: above != folder, path.parents)))
+
+
+def make_folders(path: Path) -> None:
+    """Make the folder and those above it, unless they are there."""
+    path.mkdir(parents=True, exist_ok=True)
+
+
+def entries(path: Path) -> list[Path]:
+    """Return what is in the folder."""
+    return sorted(path.iterdir())
+
+
+def remove_if_empty(path: Path) -> None:
+    """Remove the folder, unless something is in it."""
+    with contextlib.suppress(OSError):
+        path.rmdir()
+
+
+def replace(aside: Path, path: Path) -> None:
+    """Give the file or folder *aside* the name *path*, in one step, and remove what had that name.
+
+    At no time is there neither: a folder changes names with the old one, where the system can.
+    """
+    if aside.is_dir() and path.exists():
+        _exchange(aside, path)
+        sync_folder(path.parent)
+        with contextlib.suppress(OSError):  # the next save tries again
+            remove(aside)
+    else:
+        os.replace(aside, path)
+    sync_folder(path.parent)
+
+
+_RENAME_EXCHANGE = 2
+_AT_FDCWD = -100
+
+
+def _exchange(one: Path, other: Path) -> None:
+    library = ctypes.CDLL(None, use_errno=True)
+    call = getattr(library, "renameat2", None)
+    names = os.fsencode(one), os.fsencode(other)
+    if call is None or call(_AT_FDCWD, names[0], _AT_FDCWD, names[1], _RENAME_EXCHANGE):
+        code = ctypes.get_errno() or errno.ENOSYS
+        raise OSError(
+            code, f"{os.strerror(code)}: two folders cannot change names here; remove {other} first", str(one)
+        )
+
+
+def remove(path: Path) -> None:
+    """Remove a file, or a folder with all that is in it, if it is there."""
+    if path.is_dir() and not path.is_symlink():
+        with _naming(path):
+            shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def leftovers(path: Path) -> Iterator[Path]:
+    """Yield what saves to *path* that were cut off have left beside it: files and folders that no process holds."""
+    ours = re.compile(rf"\.{re.escape(path.name)}\.[0-9a-f]{{16}}{re.escape(ASIDE)}")
+    for found in entries(path.parent):
+        if ours.fullmatch(found.name) and is_free(found):
+            yield found
+
+
+def is_free(path: Path) -> bool:
+    """Return whether no process holds the file or folder, see `File.lock`; so it is if there is none."""
+    try:
+        # A network file system locks only what can be written.
+        with File(path, os.O_RDONLY | os.O_DIRECTORY if path.is_dir() else os.O_RDWR | os.O_NONBLOCK) as file:
+            return file.lock()
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+
+
+ASIDE = ".unfinished"
+
+
+def aside(path: Path, number: int) -> Path:
+    """Return the name for what is written beside *path* until it is complete."""
+    return path.parent / f".{path.name}.{number:016x}{ASIDE}"

@@ -1,0 +1,161 @@
+"""What all formats have in common: what is described, what a file contains, and how a new file takes its name."""
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from random import SystemRandom
+from typing import ClassVar, NamedTuple
+
+from meshcomm._arguments import quote
+from meshcomm._types import DType, Json, Shape
+from meshcomm.errors import CheckpointError, MeshcommError
+from meshcomm.storage import files
+from meshcomm.storage.checksums import Piece
+from meshcomm.storage.files import File
+from meshcomm.storage.stored import Stored
+
+
+class Described(NamedTuple):
+    """An array that is to be saved; *layout* is a hint for people."""
+
+    name: str
+    shape: Shape
+    dtype: DType
+    layout: str
+
+
+class Contents(NamedTuple):
+    """What a file or folder holds.
+
+    *node* is the tree of a checkpoint. *checks* has the checksums of the ranges of each file, *sizes* its bytes.
+    *by_library* has the arrays that are not in plain runs, and the rows of their chunks. *hints* say, for people, in
+    which layouts arrays were saved.
+    """
+
+    arrays: dict[str, Stored]
+    metadata: dict[str, Json]
+    node: Json = None
+    checks: dict[str, list[int]] | None = None
+    sizes: dict[str, int] | None = None
+    by_library: Mapping[str, int] = {}
+    hints: Mapping[str, str] = {}
+
+
+class Writer(ABC):
+    """New files of one format, which take their name in one step. All its methods run on one rank.
+
+    `begin` makes the files, `commit` gives them their name, `abandon` removes them.
+    """
+
+    checks: ClassVar[bool] = False
+    """Whether the format has checksums."""
+
+    separator: ClassVar[str] = "."
+    """What joins the keys of nested dicts in the name of an array."""
+
+    def __init__(self, path: Path, arrays: list[Described], node: Json, metadata: dict[str, Json]) -> None:
+        self.path, self.arrays, self.node, self.metadata = path, arrays, node, metadata
+        self.aside = files.aside(path, SystemRandom().getrandbits(64))
+        self._held: File | None = None
+
+    def begin(self) -> tuple[Path, list[Stored]]:
+        """Make the files, and return where ranks find them, and where each array goes."""
+        if self.path.is_dir():
+            raise IsADirectoryError(f"{self.path} is a folder, and cannot become a file")
+        self.remove_leftovers()
+        with files.create(self.aside) as file:
+            self._held = files.for_writing(self.aside)
+            self._held.lock()
+            stored = self.lay_out(file)
+            file.sync()
+        return self.aside, stored
+
+    def remove_leftovers(self) -> None:
+        """Remove what saves to this path that were cut off have left."""
+        for left in files.leftovers(self.path):
+            files.remove(left)
+
+    @abstractmethod
+    def lay_out(self, file: File) -> list[Stored]:
+        """Write the header to a new *file*, give it its size, and return where each array goes."""
+
+    def commit(self, pieces: list[Piece]) -> None:
+        """Give the files their name. *pieces* are the checksums of what the ranks wrote."""
+        files.replace(self.aside, self.path)
+        self.release()
+
+    def abandon(self) -> None:
+        """Remove what was made, as well as that works."""
+        with suppress(OSError):
+            files.remove(self.aside)
+        with suppress(OSError):
+            self.release()
+
+    def release(self) -> None:
+        """Let go of what tells other saves that this one goes on."""
+        held, self._held = self._held, None
+        if held is not None:
+            held.close()
+
+
+def parsed_json(text: bytes, what: object) -> Json:
+    """Return what JSON *text* holds. ``CheckpointError`` for other text, and for a key that an object has twice."""
+
+    def once(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            raise ValueError("a key is there twice")
+        return found
+
+    try:
+        return json.loads(text.decode(), object_pairs_hook=once)
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(f"{what}: not the JSON that it should be: {quote(str(error))}") from None
+
+
+@contextmanager
+def reading(what: object) -> Iterator[None]:
+    """Raise ``CheckpointError`` for all that a library raises when it reads a damaged file."""
+    try:
+        yield
+    except (MeshcommError, ImportError):
+        raise
+    except Exception as error:
+        raise CheckpointError(f"{what} is damaged, or has another format: {quote(str(error))}") from error
+
+
+def checked_dtype(dtype: DType, what: str) -> DType:
+    """Return *dtype*; ``CheckpointError`` unless a tensor can have it."""
+    if dtype.hasobject:
+        raise CheckpointError(f"{what}: an array of Python objects; loading it could run any code")
+    if dtype.subdtype is not None:
+        raise CheckpointError(f"{what}: elements of {dtype} are arrays themselves")
+    return dtype
+
+
+def checked_shape(shape: object, what: str, itemsize: int = 1) -> Shape:
+    """Return *shape* as a tuple; ``CheckpointError`` unless it is a list of lengths that an array can have."""
+    if not isinstance(shape, list | tuple) or len(shape) > 64:
+        raise CheckpointError(f"{what}: shape {quote(shape)} is no list of lengths")
+    size = max(itemsize, 1)
+    for n in shape:
+        if type(n) is not int or n < 0:
+            raise CheckpointError(f"{what}: shape {quote(shape)} has a length that is no integer, zero or more")
+        size *= max(n, 1)
+    if size >= 2**62:
+        raise CheckpointError(f"{what}: shape {quote(shape)} is too large")
+    return tuple(shape)
+
+
+def only_array(arrays: list[Described], suffix: str) -> Described:
+    """Return the one array; ``CheckpointError`` if there are more, or none."""
+    if len(arrays) != 1:
+        raise CheckpointError(
+            f"a {suffix} file holds one array, not {len(arrays)}: save them to a .safetensors file or to a folder"
+        )
+    return arrays[0]
+
+
+Reader = Callable[[Path], Contents]

@@ -1,0 +1,246 @@
+"""Checkpoints: a folder with the bytes of all arrays, and a manifest that says what they are.
+
+::
+
+    step-000100/
+        manifest.json            the tree, the arrays, and the checksum of each range of the data
+        data-5d0c96d2a8e14f30    the arrays in row-major order, each from a multiple of 4 KiB on
+
+A save over an old checkpoint writes a data file with a new name beside the old one, and then gives a new manifest the
+name of the old one: that is the step at which the checkpoint changes, as a whole. Only then the old data file goes. So
+whatever process dies at any time, the folder holds the old checkpoint or the new one.
+"""
+
+import json
+import re
+import zlib
+from contextlib import suppress
+from importlib.metadata import version
+from itertools import pairwise
+from math import prod
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+
+from meshcomm._arguments import quote
+from meshcomm._tuning import CHECKSUM_RANGE
+from meshcomm._types import Json
+from meshcomm.errors import CheckpointError, DTypeError
+from meshcomm.layouts.dtype_text import dtype_of_text, dtype_text
+from meshcomm.storage import files
+from meshcomm.storage.checksums import Piece, combined
+from meshcomm.storage.files import File
+from meshcomm.storage.formats.base import Contents, Writer, checked_dtype, checked_shape, parsed_json
+from meshcomm.storage.stored import Stored, in_one_file
+from meshcomm.storage.trees import names_in
+
+MANIFEST = "manifest.json"
+KIND, VERSION = "meshcomm checkpoint", 1
+LONGEST_MANIFEST = 2**30
+PAGE = 4096
+_DATA = re.compile(r"data-[0-9a-f]{16}")
+_END = re.compile(rb',\n"crc32": ([0-9]{1,10})\}\n')
+
+
+class FolderWriter(Writer):
+    """A new checkpoint, in a folder that is new or holds an old one."""
+
+    checks: ClassVar[bool] = True
+    _new = False  # whether this save has made the folder
+    _last_step = False  # whether it has come to the step at which the checkpoint changes
+
+    def begin(self) -> tuple[Path, list[Stored]]:
+        path = self.path
+        if path.exists() and not path.is_dir():
+            raise FileExistsError(f"{path} is a file; a checkpoint is a folder")
+        if path.is_dir() and not _may_be_replaced(path):
+            raise FileExistsError(f"{path} holds other files and is no checkpoint; save to a new folder")
+        _encoded([self.node, self.metadata, [array.name for array in self.arrays]])  # an error comes before the work
+        self._new = files.make_folder(path)
+        self.remove_leftovers()
+        name = self.aside.name.split(".")[-2]
+        self.aside = path / f"data-{name}"
+        with files.create(self.aside) as file:
+            self._held = files.for_writing(self.aside)
+            self._held.lock()
+            stored = self.lay_out(file)
+            file.sync()
+        return path, stored
+
+    def lay_out(self, file: File) -> list[Stored]:
+        stored, offset = [], 0
+        for array in self.arrays:
+            stored.append(in_one_file(array.name, array.shape, array.dtype, offset, self.aside.name))
+            offset += -(-stored[-1].nbytes // PAGE) * PAGE
+        file.sized(offset)
+        self._stored, self._size = stored, offset
+        return stored
+
+    def commit(self, pieces: list[Piece]) -> None:
+        entries = {
+            array.name: {
+                "shape": list(array.shape),
+                "dtype": json.loads(dtype_text(array.dtype)),
+                "offset": stored.segments[0].offset if stored.segments else 0,
+                "layout": array.layout,
+            }
+            for array, stored in zip(self.arrays, self._stored, strict=True)
+        }
+        manifest = {
+            "kind": KIND,
+            "version": VERSION,
+            "written_by": f"meshcomm {version('meshcomm')}, NumPy {np.__version__}",
+            "metadata": self.metadata,
+            "tree": self.node,
+            "arrays": entries,
+            "file": {"name": self.aside.name, "size": self._size, "range": CHECKSUM_RANGE},
+            "checksums": _of_ranges(pieces, self._size),
+        }
+        text = _encoded(manifest)[:-2]
+        text += f',\n"crc32": {zlib.crc32(text)}}}\n'.encode()
+        if len(text) > LONGEST_MANIFEST:
+            raise CheckpointError(f"the manifest of a checkpoint has at most {LONGEST_MANIFEST} bytes")
+        files.sync_folder(self.path)
+        if self._held is None or not self._held.has_a_name():
+            raise FileNotFoundError(f"another save has removed {self.aside}, the data of this one")
+        new = self.path / f"{MANIFEST}.{self.aside.name}"
+        files.put(new, text)
+        self._last_step = True
+        files.replace(new, self.path / MANIFEST)
+        self.release()
+        with suppress(OSError):  # the next save tries again
+            self.remove_leftovers()
+
+    def abandon(self) -> None:
+        if self._last_step and self._is_named(self.aside.name):
+            self.release()  # the checkpoint has changed
+            return
+        with suppress(OSError):
+            files.remove(self.path / f"{MANIFEST}.{self.aside.name}")
+        super().abandon()
+        if self._new:
+            files.remove_if_empty(self.path)
+
+    def remove_leftovers(self) -> None:
+        """Remove data files that no process holds and no manifest names: saves that were cut off have left them."""
+        for found in files.entries(self.path):
+            data = found.with_name(found.name.removeprefix(f"{MANIFEST}."))
+            if _DATA.fullmatch(data.name) and files.is_free(data) and not self._is_named(found.name):
+                files.remove(found)
+
+    def _is_named(self, name: str) -> bool:
+        """Return whether the manifest names the data file, or would if it could be read."""
+        try:
+            data = _manifest(self.path)["file"]
+        except (CheckpointError, OSError):
+            return (self.path / MANIFEST).exists()
+        return not isinstance(data, dict) or data.get("name") == name
+
+
+def _encoded(value: object) -> bytes:
+    return json.dumps(value, indent=0, ensure_ascii=False).encode()
+
+
+def _may_be_replaced(path: Path) -> bool:
+    """Return whether the folder holds a checkpoint, or nothing but what a save that was cut off has left."""
+    if (path / MANIFEST).exists():
+        with files.for_reading(path / MANIFEST) as file:
+            return KIND.encode() in files.section(file, 0, min(file.size(), PAGE))
+    return all(_DATA.fullmatch(each.name.removeprefix(f"{MANIFEST}.")) for each in files.entries(path))
+
+
+def _of_ranges(pieces: list[Piece], size: int) -> list[int]:
+    """Return the checksum of each range of the data file; bytes between arrays are zeros."""
+    found = []
+    at = 0
+    for start in range(0, size, CHECKSUM_RANGE):
+        stop, crc, done = min(start + CHECKSUM_RANGE, size), 0, start
+        while at < len(pieces) and pieces[at][1] < stop:
+            _, offset, length, piece = pieces[at]
+            crc = combined(_with_zeros(crc, offset - done), piece, length)
+            done, at = offset + length, at + 1
+        found.append(_with_zeros(crc, stop - done))
+    return found
+
+
+def _with_zeros(crc: int, count: int) -> int:
+    return combined(crc, zlib.crc32(bytes(count)), count) if count > 0 else crc
+
+
+# -- reading ----------------------------------------------------------------------------------------------------------
+
+
+def contents(path: Path) -> Contents:
+    """Return what the checkpoint holds. ``CheckpointError`` if there is none, or if it is damaged."""
+    if not path.is_dir():
+        raise CheckpointError(f"{path} is no checkpoint, which is a folder")
+    manifest = _manifest(path)
+    what = f"{path / MANIFEST}"
+    data = manifest["file"]
+    if not isinstance(data, dict) or not _DATA.fullmatch(str(data.get("name"))) or type(data.get("size")) is not int:
+        raise CheckpointError(f"{what} names no data file")
+    if data.get("range") != CHECKSUM_RANGE:
+        raise CheckpointError(f"{what}: ranges of {quote(data.get('range'))} bytes; they must have {CHECKSUM_RANGE}")
+    checks = manifest["checksums"]
+    if not isinstance(checks, list) or len(checks) != -(-data["size"] // CHECKSUM_RANGE):
+        raise CheckpointError(f"{what} has not one checksum for each range of the data")
+    if (path / data["name"]).is_symlink():
+        raise CheckpointError(f"{path / data['name']} is a link; the data must be in the folder of the checkpoint")
+    with files.for_reading(path / data["name"]) as file:
+        size = file.size()
+    if size != data["size"]:
+        raise CheckpointError(f"{path / data['name']} has {size} bytes; by its manifest it has {data['size']}")
+    arrays = {name: _checked(name, entry, data, what) for name, entry in _entries(manifest, what)}
+    _refuse_overlaps(arrays, what)
+    missing = [name for name in names_in(manifest["tree"]) if name not in arrays]
+    if missing:
+        raise CheckpointError(f"{what}: the tree names {quote(missing[0])}, which is no array of the checkpoint")
+    name, hints = data["name"], {name: str(entry.get("layout", "")) for name, entry in _entries(manifest, what)}
+    return Contents(arrays, manifest["metadata"], manifest["tree"], {name: checks}, {name: data["size"]}, hints=hints)
+
+
+def _manifest(path: Path) -> dict[str, Json]:
+    try:
+        text = files.whole(path / MANIFEST, LONGEST_MANIFEST)
+    except FileNotFoundError:
+        raise CheckpointError(f"{path} is no checkpoint: it has no {MANIFEST}; was its save cut off?") from None
+    end = _END.search(text, max(0, len(text) - 40))
+    if end is None or end.end() != len(text) or zlib.crc32(text[: end.start()]) != int(end[1]):
+        raise CheckpointError(f"{path / MANIFEST} is damaged: its checksum is wrong")
+    found = parsed_json(text, path / MANIFEST)
+    wanted = {"kind", "version", "metadata", "tree", "arrays", "file", "checksums"}
+    if not isinstance(found, dict) or not wanted <= set(found) or found["kind"] != KIND:
+        raise CheckpointError(f"{path / MANIFEST} is not that of a {KIND}")
+    if found["version"] != VERSION:
+        raise CheckpointError(f"{path} has version {quote(found['version'])}; this meshcomm reads version {VERSION}")
+    if not isinstance(found["metadata"], dict):
+        raise CheckpointError(f"{path / MANIFEST}: the metadata are {quote(found['metadata'])}, no object")
+    return found
+
+
+def _entries(manifest: dict[str, Json], what: str) -> list[tuple[str, Json]]:
+    arrays = manifest["arrays"]
+    if not isinstance(arrays, dict) or not all(isinstance(entry, dict) for entry in arrays.values()):
+        raise CheckpointError(f"{what}: arrays are no object of objects")
+    return list(arrays.items())
+
+
+def _checked(name: str, entry: dict[str, Json], data: dict[str, Json], what: str) -> Stored:
+    try:
+        dtype = dtype_of_text(json.dumps(entry.get("dtype")))
+    except (DTypeError, RecursionError) as error:
+        raise CheckpointError(f"{what}: array {quote(name)}: {error}") from None
+    checked_dtype(dtype, f"{what}: array {quote(name)}")
+    shape = checked_shape(entry.get("shape"), f"{what}: array {quote(name)}", dtype.itemsize)
+    offset, nbytes = entry.get("offset"), prod(shape) * dtype.itemsize
+    if type(offset) is not int or offset < 0 or offset + nbytes > data["size"]:
+        raise CheckpointError(f"{what}: array {quote(name)} of {nbytes} bytes at {quote(offset)} is not in the data")
+    return in_one_file(name, shape, dtype, offset, data["name"])
+
+
+def _refuse_overlaps(arrays: dict[str, Stored], what: str) -> None:
+    spans = sorted((s.segments[0].offset, s.segments[0].offset + s.nbytes, n) for n, s in arrays.items() if s.segments)
+    for (_, stop, one), (start, _, other) in pairwise(spans):
+        if start < stop:
+            raise CheckpointError(f"{what}: arrays {quote(one)} and {quote(other)} overlap")

@@ -1,0 +1,107 @@
+"""HDF5 files, through the library h5py. Its wheels are serial: one rank makes the file, all ranks write the data.
+
+A dataset that is contiguous has its bytes in one run of the file, and the library says where. Others, in chunks or
+compressed, are read through the library.
+"""
+
+from importlib import import_module
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from meshcomm._arguments import quote
+from meshcomm._types import DType
+from meshcomm.errors import CheckpointError, DTypeError
+from meshcomm.storage import files
+from meshcomm.storage.files import File
+from meshcomm.storage.formats.base import Contents, Writer, checked_shape, reading
+from meshcomm.storage.stored import Stored, in_one_file
+
+
+def library() -> Any:
+    """Return h5py; ``ImportError`` says how to get it."""
+    try:
+        return import_module("h5py")
+    except ImportError:
+        raise ImportError('HDF5 files need h5py: pip install "meshcomm[files]"') from None
+
+
+class Hdf5Writer(Writer):
+    """A new HDF5 file with contiguous datasets."""
+
+    separator: ClassVar[str] = "/"
+
+    def lay_out(self, file: File) -> list[Stored]:
+        h5py = library()
+        offsets = {}
+        with h5py.File(self.aside, "w", locking=False) as made:
+            for key, value in self.metadata.items():
+                made.attrs[key] = value
+            for array in self.arrays:
+                _make(h5py, made, array.name, array.shape, array.dtype)
+            made.flush()
+            for array in self.arrays:
+                offsets[array.name] = made[array.name].id.get_offset() or 0
+        return [in_one_file(array.name, array.shape, array.dtype, offsets[array.name]) for array in self.arrays]
+
+
+def _make(h5py: Any, made: Any, name: str, shape: tuple[int, ...], dtype: DType) -> None:
+    try:
+        kind = h5py.h5t.py_create(dtype, logical=True)
+    except TypeError as error:
+        raise DTypeError(f"an HDF5 file cannot hold {dtype}: {error}; save it to a folder") from None
+    if kind.get_size() != dtype.itemsize:
+        raise DTypeError(f"an HDF5 file has elements of another size for {dtype}; save it to a folder")
+    how = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    how.set_layout(h5py.h5d.CONTIGUOUS)
+    how.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
+    how.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
+    links = h5py.h5p.create(h5py.h5p.LINK_CREATE)
+    links.set_create_intermediate_group(True)
+    space = h5py.h5s.create_simple(shape) if shape else h5py.h5s.create(h5py.h5s.SCALAR)
+    h5py.h5d.create(made.id, name.encode(), kind, space, how, links).close()
+
+
+def contents(path: Path) -> Contents:
+    """Return what the HDF5 file holds. ``CheckpointError`` for another file."""
+    h5py = library()
+    arrays: dict[str, Stored] = {}
+    others: dict[str, int] = {}
+    with files.for_reading(path) as file:
+        size = file.size()
+
+    def visit(name: str, found: Any) -> None:
+        if isinstance(found, h5py.Dataset) and found.shape is not None and not found.dtype.hasobject:
+            what = f"{path}: dataset {quote(name)}"
+            dtype, inner = found.dtype.subdtype or (found.dtype, ())
+            shape, offset = checked_shape((*found.shape, *inner), what, dtype.itemsize), found.id.get_offset()
+            if found.external:
+                raise CheckpointError(f"{what} has its data in other files: {quote(found.external[0][0])}")
+            stored = in_one_file(name, shape, dtype, offset or 0)
+            plain = found.chunks is None and found.compression is None
+            if plain and offset is not None and offset + stored.nbytes > size:
+                raise CheckpointError(f"{what} ends at byte {offset + stored.nbytes}; the file has {size}")
+            if not plain or (offset is None and stored.nbytes):
+                others[name] = found.chunks[0] if found.chunks else 1
+                stored = stored._replace(segments=())
+            arrays[name] = stored
+
+    with reading(path), h5py.File(path, "r") as opened:
+        opened.visititems(visit)
+        metadata = {key: _plain(value) for key, value in opened.attrs.items()}
+    return Contents(arrays, metadata, by_library=others)
+
+
+def open_dataset(path: Path, name: str) -> Any:
+    """Return the dataset *name*, and its file, which has to be closed."""
+    h5py = library()
+    with reading(path):
+        opened = h5py.File(path, "r")
+        return opened[name], opened
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.generic):
+        value = value.item()
+    return value if isinstance(value, str | int | float | bool) else str(value)

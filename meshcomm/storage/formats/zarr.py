@@ -1,0 +1,210 @@
+"""Stores of zarr, version 3: folders in which each chunk of an array is a file.
+
+We write chunks of whole rows, without compression: the bytes of a chunk are those of the array. Others, in chunks of
+all kinds, are read through the library zarr. Source: https://zarr-specs.readthedocs.io/en/latest/v3/core/index.html.
+"""
+
+import json
+from importlib import import_module
+from math import prod
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from meshcomm._arguments import quote
+from meshcomm._tuning import ZARR_CHUNK
+from meshcomm._types import DType, Shape
+from meshcomm.errors import CheckpointError, DTypeError
+from meshcomm.storage import files
+from meshcomm.storage.formats.base import Contents, Writer, checked_shape, parsed_json, reading
+from meshcomm.storage.stored import Segment, Stored
+
+METADATA = "zarr.json"
+LONGEST_METADATA = 2**26
+KINDS = (
+    "bool",
+    *(f"{sign}int{n}" for n in (8, 16, 32, 64) for sign in ("", "u")),
+    *(f"float{n}" for n in (16, 32, 64)),
+    "complex64",
+    "complex128",
+)
+
+
+def library() -> Any:
+    """Return zarr; ``ImportError`` says how to get it."""
+    try:
+        return import_module("zarr")
+    except ImportError:
+        raise ImportError('this zarr array needs the library zarr: pip install "meshcomm[files]"') from None
+
+
+class ZarrWriter(Writer):
+    """A new store: one array, or a group of arrays."""
+
+    separator: ClassVar[str] = "/"
+
+    def begin(self) -> tuple[Path, list[Stored]]:
+        if self.path.exists() and not (self.path / METADATA).is_file():
+            raise FileExistsError(f"{self.path} is there and is no zarr store; save to a new folder")
+        self.remove_leftovers()
+        files.make_folder(self.aside)
+        self._held = files.File(self.aside, 0)
+        self._held.lock()
+        alone = self.node == ["array", "array"]
+        if not alone:
+            _put_json(self.aside, {"zarr_format": 3, "node_type": "group", "attributes": self.metadata})
+        return self.aside, [self._lay_out_array(array, "" if alone else array.name) for array in self.arrays]
+
+    def lay_out(self, file: files.File) -> list[Stored]:
+        raise NotImplementedError  # a store is a folder
+
+    def _lay_out_array(self, array: Any, name: str) -> Stored:
+        _check_name(name)
+        folder = self.aside / name
+        files.make_folders(folder)
+        for group in folder.relative_to(self.aside).parents:
+            if str(group) != "." and not (self.aside / group / METADATA).exists():
+                _put_json(self.aside / group, {"zarr_format": 3, "node_type": "group", "attributes": {}})
+        row = prod(array.shape[1:]) * array.dtype.itemsize
+        rows = max(1, min(array.shape[0], ZARR_CHUNK // max(1, row))) if array.shape else 1
+        attributes = self.metadata if not name else {}
+        _put_json(folder, _metadata(array.shape, array.dtype, rows, attributes))
+        stored, nbytes = [], prod(array.shape) * array.dtype.itemsize
+        size = rows * row if array.shape else nbytes
+        for number, start in enumerate(range(0, nbytes, size) if nbytes else ()):
+            chunk = folder.joinpath("c", str(number), *["0"] * (len(array.shape) - 1)) if array.shape else folder / "c"
+            files.make_folders(chunk.parent)
+            with files.create(chunk) as file:
+                file.sized(size)  # the last chunk is as long as the others
+                file.sync()
+            relative = str(chunk.relative_to(self.aside))
+            stored.append(Segment(relative, start, min(start + size, nbytes), 0))
+        return Stored(array.name, array.shape, array.dtype, tuple(stored))
+
+    def commit(self, pieces: object) -> None:
+        files.sync_tree(self.aside)
+        super().commit([])
+
+
+def _metadata(shape: Shape, dtype: DType, rows: int, attributes: dict[str, Any]) -> dict[str, Any]:
+    if dtype.name not in KINDS:
+        raise DTypeError(f"a zarr array cannot hold {dtype}: save it to a folder, which holds every dtype")
+    codec: dict[str, Any] = {"name": "bytes"}
+    if dtype.itemsize > 1:
+        codec["configuration"] = {"endian": "little" if dtype.newbyteorder("<") == dtype else "big"}
+    zero: Any = {"b": False, "c": [0.0, 0.0], "f": 0.0}.get(dtype.kind, 0)
+    return {
+        "zarr_format": 3,
+        "node_type": "array",
+        "shape": list(shape),
+        "data_type": dtype.name,
+        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [rows, *shape[1:]] if shape else []}},
+        "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
+        "fill_value": zero,
+        "codecs": [codec],
+        "attributes": attributes,
+        "dimension_names": [f"axis_{axis}_of_{n}" for axis, n in enumerate(shape)],
+    }
+
+
+def _put_json(folder: Path, metadata: dict[str, Any]) -> None:
+    files.put(folder / METADATA, json.dumps(metadata, indent=2).encode())
+
+
+def _check_name(name: str) -> None:
+    if name and any(key in ("", ".", "..", "c", METADATA) or key.startswith("__") for key in name.split("/")):
+        raise CheckpointError(f"{quote(name)} is no name for a zarr array")
+
+
+# -- reading ----------------------------------------------------------------------------------------------------------
+
+
+def contents(path: Path) -> Contents:
+    """Return what the store holds. ``CheckpointError`` if it is none."""
+    if not (path / METADATA).is_file():
+        if (path / ".zgroup").is_file() or (path / ".zarray").is_file():
+            return _by_library(path)
+        raise CheckpointError(f"{path} is no zarr store: it has no {METADATA}")
+    arrays: dict[str, Stored] = {}
+    others: dict[str, int] = {}
+    metadata: dict[str, Any] = {}
+    for file in sorted(path.rglob(METADATA)):
+        folder = file.parent
+        found = parsed_json(files.whole(file, LONGEST_METADATA), file)
+        if not isinstance(found, dict) or found.get("zarr_format") != 3:
+            raise CheckpointError(f"{file} is not that of a zarr store of version 3")
+        if folder == path and isinstance(found.get("attributes"), dict):
+            metadata = found["attributes"]
+        if found.get("node_type") == "array":
+            name = str(folder.relative_to(path)) if folder != path else "array"
+            stored = _stored(path, folder, name, found)
+            if stored is None:
+                stored, others[name] = _described(path, name)
+            arrays[name] = stored
+    return Contents(arrays, metadata, by_library=others)
+
+
+def _stored(path: Path, folder: Path, name: str, found: dict[str, Any]) -> Stored | None:
+    """Return where the bytes of the array are; None if the library has to find out."""
+    what = f"{folder / METADATA}"
+    shape, kind = checked_shape(found.get("shape"), what, 16), found.get("data_type")
+    try:
+        grid, keys, codecs = found["chunk_grid"], found["chunk_key_encoding"], found["codecs"]
+        chunk = checked_shape(grid["configuration"]["chunk_shape"], what)
+        endian = codecs[0].get("configuration", {}).get("endian", "little")
+        plain = grid["name"] == "regular" and keys["name"] == "default" and not found.get("storage_transformers")
+        plain = plain and keys.get("configuration", {}).get("separator", "/") == "/" and kind in KINDS
+        plain = plain and len(codecs) == 1 and codecs[0]["name"] == "bytes" and endian in ("little", "big")
+    except (KeyError, IndexError, TypeError, AttributeError):
+        return None
+    if not plain or not shape or len(chunk) != len(shape) or chunk[1:] != shape[1:] or chunk[0] < 1:
+        return None
+    dtype = np.dtype(kind).newbyteorder("<" if endian == "little" else ">")
+    size, nbytes = prod(chunk) * dtype.itemsize, prod(shape) * dtype.itemsize
+    segments = []
+    for number, start in enumerate(range(0, nbytes, size) if nbytes else ()):
+        file = folder.joinpath("c", str(number), *["0"] * (len(shape) - 1))
+        if files.is_below_link(file, folder):
+            raise CheckpointError(f"{file} is a link; the chunks must be in the folder of the store")
+        if not file.exists():
+            return None  # a chunk that is missing has the fill value
+        with files.for_reading(file) as opened:
+            if opened.size() != size:
+                raise CheckpointError(f"{file} has {opened.size()} bytes; a chunk of this array has {size}")
+        segments.append(Segment(str(file.relative_to(path)), start, min(start + size, nbytes), 0))
+    return Stored(name, shape, dtype, tuple(segments))
+
+
+def _by_library(path: Path) -> Contents:
+    zarr = library()
+    with reading(path):
+        opened = zarr.open(str(path), mode="r")
+        alone = isinstance(opened, zarr.Array)
+        members = () if alone else opened.members(max_depth=None)
+        names = ["array"] if alone else [name for name, member in members if isinstance(member, zarr.Array)]
+        metadata = dict(opened.attrs)
+    found = {name: _described(path, name) for name in names}
+    arrays = {name: stored for name, (stored, _) in found.items()}
+    return Contents(arrays, metadata, by_library={name: rows for name, (_, rows) in found.items()})
+
+
+def _described(path: Path, name: str) -> tuple[Stored, int]:
+    """Return what the library says of the array, and how many rows its chunks have."""
+    array = open_array(path, name)
+    with reading(path):
+        shape, dtype, chunk = array.shape, array.dtype, array.shards or array.chunks
+    if dtype.hasobject:
+        raise CheckpointError(f"{path}: array {quote(name)} has elements of different sizes")
+    return Stored(name, checked_shape(shape, f"{path}: {name}", dtype.itemsize), dtype, ()), chunk[0] if chunk else 1
+
+
+def open_array(path: Path, name: str) -> Any:
+    """Return the array *name*, as the library has it."""
+    zarr = library()
+    with reading(path):
+        opened = zarr.open(str(path), mode="r")
+        found = opened if isinstance(opened, zarr.Array) else opened[name]
+        if isinstance(found, zarr.Array):
+            return found
+    raise CheckpointError(f"{path} has no array {quote(name)}")

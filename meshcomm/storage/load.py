@@ -1,0 +1,338 @@
+"""load: tensors from files, in any layout."""
+
+import os
+from collections.abc import Iterable, Mapping
+from math import prod
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from meshcomm._arguments import as_dtype, quote
+from meshcomm._tuning import CHECKED_UP_TO
+from meshcomm._types import Array, DType, Json
+from meshcomm.arrays.create import empty, told_by_root
+from meshcomm.arrays.dtensor import DTensor
+from meshcomm.arrays.many import FindsLayouts
+from meshcomm.arrays.relayout import relayout
+from meshcomm.errors import CheckpointError, DTypeError, LayoutError, ShapeError
+from meshcomm.layouts.layout import Layout
+from meshcomm.layouts.mesh import Mesh
+from meshcomm.memory.blocks import as_bytes
+from meshcomm.memory.copies import exact_copy, opaque
+from meshcomm.ranks.agreement import agree
+from meshcomm.ranks.calls import collective
+from meshcomm.ranks.teams import Location
+from meshcomm.storage.by_library import read_by_library
+from meshcomm.storage.formats.base import Contents
+from meshcomm.storage.formats.known import contents
+from meshcomm.storage.meshes import common_mesh, rows_of
+from meshcomm.storage.progress import showing
+from meshcomm.storage.selection import Selection, all_of, selected
+from meshcomm.storage.stored import Stored
+from meshcomm.storage.transfer import Opened, block_of, is_small, read_small, read_tensor
+from meshcomm.storage.trees import flattened, rebuilt
+from meshcomm.storage.verify import compare_checksums
+
+PathLike = str | os.PathLike[str]
+Layouts = Layout | Mapping[str, Layout] | FindsLayouts | None
+
+
+def load(
+    path: PathLike,
+    layout: Layouts = None,
+    *,
+    names: Iterable[str] | None = None,
+    slices: object = None,
+    out: object = None,
+    dtype: DTypeLike | None = None,
+    strict: bool = True,
+    check: bool | None = None,
+    max_scratch_bytes: int | None = None,
+) -> Json:
+    """Return the tensors of a file or a checkpoint, in any layout. Collective over the meshes of the layouts.
+
+    How many ranks saved it, and in which layouts, does not matter. Each byte is read once, by one rank, and then sent
+    to those that need it. A file of one array gives a tensor, one of several a dict, and a checkpoint the tree that
+    was saved.
+
+    Parameters
+    ----------
+    path: a file or folder that `save` or another program has made
+    layout: one for all tensors; a `LayoutMap` or a dict, with the names of tensors; without a layout, a tensor is
+        replicated on the mesh of `default_mesh`, or on all ranks
+    names: load these only, and return a dict
+    slices: load this part of the array only: an index as NumPy's basic indexing takes it, or a dict of them by name;
+        layouts are those of the result
+    out: overwrite these tensors, and return them: a tensor, or a tree with the names that are in the file
+    dtype: convert to this one, as ``astype`` does
+    strict: whether *out* may have no names that are missing in the file; else these tensors stay as they are
+    check: compare the checksums of what is read; by default for checkpoints of at most 64 MiB
+    max_scratch_bytes: bytes that a rank may use beyond its blocks; by default 32 MiB
+
+    ``CheckpointError`` if the file is damaged or holds something else, ``FileNotFoundError`` if it is not there,
+    ``LayoutError`` and ``ShapeError`` if a layout or *out* does not fit.
+
+    >>> import tempfile, numpy as np, meshcomm as mc
+    >>> path = tempfile.mkdtemp() + "/a.npy"
+    >>> np.save(path, np.arange(6).reshape(3, 2))
+    >>> def program():
+    ...     columns = mc.Layout([mc.UNSHARDED, "x"], mc.create_mesh([("x", 2)]))
+    ...     return mc.load(path, columns).local.tolist()
+    >>> with mc.simulate(2) as world:
+    ...     print(world.run(program))
+    [[[0], [2], [4]], [[1], [3], [5]]]
+    """
+    wanted = Wanted(Path(path), layout, None if names is None else tuple(names), slices, out, dtype, strict)
+    mesh = common_mesh(wanted.meshes())
+    with collective("load", mesh) as here:
+        if here is None:
+            found = contents(Path(path))
+            return wanted.result({job.stored.name: job.target for job in wanted.jobs(found, mesh)}, found)
+        base, found = told_contents(wanted.path, wanted.text(), mesh, here)
+        jobs, error = [], None
+        try:
+            jobs = wanted.jobs(found, mesh)
+        except Exception as problem:
+            error = problem
+        agree(here.team, f"load of {[(job.stored.name, job.target.layout.sharding_specs) for job in jobs]}", error)
+        checks = found.checks is not None and (sum((found.sizes or {}).values()) <= CHECKED_UP_TO)
+        opened = Opened(base, False, checks if check is None else check)
+        if check and found.checks is None:
+            raise CheckpointError(f"{path} has no checksums: check=True is for checkpoints, which are folders")
+        with showing(opened, "loading", path, sum(job.nbytes for job in jobs), here):
+            try:
+                tensors = {job.stored.name: loaded(job, found, opened, here, max_scratch_bytes) for job in jobs}
+            finally:
+                opened.close()
+        agree(here.team, f"all data of the load from {quote(path)}", opened.error)
+        if found.checks is not None and (checks if check is None else check):
+            compare_checksums(base, found, opened, mesh, here)
+        return wanted.result(tensors, found)
+
+
+class Job(NamedTuple):
+    """One array to load: all of it or a box, to the tensor *target*, which is *new* or one that the user gave."""
+
+    stored: Stored
+    chosen: Selection
+    target: DTensor
+    new: bool
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes that are read."""
+        return prod(self.chosen.box) * self.stored.dtype.itemsize
+
+
+class Asked(NamedTuple):
+    """One array that is asked for: all of it or a box, in *layout*, as *dtype*; in tensor *out*, if there is one."""
+
+    stored: Stored
+    chosen: Selection
+    layout: Layout
+    dtype: DType
+    out: DTensor | None
+
+    @property
+    def reading(self) -> "Reading":
+        """How the array is read, if it is in plain runs and not small."""
+        chosen, mesh, stored = self.chosen, self.layout.mesh, self.stored
+        if chosen.index is None and not stored.fortran and self.dtype == stored.dtype:
+            return Reading(self.layout, chosen, True)
+        axes = list(self.layout.axes) if chosen.index is None else [rows_of(mesh), *[()] * (len(chosen.box) - 1)]
+        if not stored.fortran:
+            return Reading(Layout(axes[: len(chosen.box)], mesh), chosen, False)
+        turned = Selection(chosen.shape[::-1], chosen.start[::-1], chosen.box[::-1], None)
+        return Reading(Layout(axes[::-1], mesh), turned, False)
+
+
+class Reading(NamedTuple):
+    """In which layout the box *chosen* is read; the axes of both are those of the file.
+
+    *straight* says whether that gives the tensor; else it is transposed, converted or indexed afterwards.
+    """
+
+    layout: Layout
+    chosen: Selection
+    straight: bool
+
+
+class Wanted(NamedTuple):
+    """What a call of `load` asks for."""
+
+    path: Path
+    layout: Layouts
+    names: tuple[str, ...] | None
+    slices: object
+    out: object
+    dtype: DTypeLike | None
+    strict: bool
+
+    def meshes(self) -> list[Mesh]:
+        """Return the meshes of the layouts and tensors that were given."""
+        if self.out is not None:
+            return [leaf.mesh for leaf in flattened(self.out)[1].values() if isinstance(leaf, DTensor)]
+        if isinstance(self.layout, Layout):
+            return [self.layout.mesh]
+        if isinstance(self.layout, Mapping):
+            return [layout.mesh for layout in self.layout.values()]
+        if self.layout is not None:
+            raise LayoutError(f"load takes a Layout, a LayoutMap or a dict of layouts, not {quote(self.layout)}")
+        return []
+
+    def text(self) -> str:
+        """Return the call, as ranks compare it."""
+        names = "" if self.names is None else f" of {list(self.names)}"
+        return f"load from {quote(self.path)}{names}, slices {self.slices!r}"
+
+    def jobs(self, found: Contents, mesh: Mesh) -> list[Job]:
+        """Return what to load, into new tensors or those of *out*."""
+        return [
+            Job(each.stored, each.chosen, empty(each.chosen.result, each.dtype, each.layout), True)
+            if each.out is None
+            else Job(each.stored, each.chosen, each.out, False)
+            for each in self.asked(found, mesh)
+        ]
+
+    def asked(self, found: Contents, mesh: Mesh) -> list[Asked]:
+        """Return what to load, and in which layouts. ``CheckpointError`` if a name is missing."""
+        outs = None if self.out is None else _outs(self.out)
+        alone = outs is not None and isinstance(self.out, DTensor) and len(found.arrays) == 1
+        asked = []
+        for name in self._chosen_names(found, None if outs is None or alone else list(outs)):
+            stored = found.arrays[name]
+            shape = stored.shape[::-1] if stored.fortran else stored.shape
+            index = self.slices.get(name) if isinstance(self.slices, Mapping) else self.slices
+            chosen = all_of(shape) if index is None else selected(shape, index)
+            kind = stored.dtype if self.dtype is None else as_dtype(self.dtype)
+            if outs is not None:
+                target = next(iter(outs.values())) if alone else outs[name]
+                _check_out(name, target, chosen, kind)
+                asked.append(Asked(stored, chosen, target.layout, kind, target))
+            else:
+                asked.append(Asked(stored, chosen, self._layout_of(name, len(chosen.result), mesh), kind, None))
+        return asked
+
+    def _chosen_names(self, found: Contents, outs: list[str] | None) -> list[str]:
+        names = list(found.arrays) if self.names is None else list(self.names)
+        if outs is not None:
+            names = [name for name in outs if self.names is None or name in self.names]
+        missing = [name for name in names if name not in found.arrays]
+        if missing and (outs is None or self.strict):
+            has = ", ".join(list(found.arrays)[:10])
+            raise CheckpointError(f"{self.path} has no array {quote(missing[0])}; it has {has}")
+        return [name for name in names if name in found.arrays]
+
+    def _layout_of(self, name: str, ndim: int, mesh: Mesh) -> Layout:
+        layout: object = self.layout
+        if isinstance(layout, FindsLayouts):
+            layout = layout.layout_for(name, ndim)
+        elif isinstance(layout, Mapping):
+            layout = layout.get(name)
+        if layout is None:
+            return Layout.replicated(mesh, ndim)
+        if not isinstance(layout, Layout):
+            raise LayoutError(f"the layout of {quote(name)} is {quote(layout)}; it must be a Layout")
+        return layout
+
+    def result(self, tensors: dict[str, DTensor], found: Contents) -> Json:
+        """Return what the call returns."""
+        if self.out is not None:
+            return self.out
+        if self.names is None and found.node is not None:
+            return rebuilt(found.node, tensors.__getitem__)
+        return tensors["array"] if self.names is None and list(tensors) == ["array"] else tensors
+
+
+def _outs(tree: object) -> dict[str, DTensor]:
+    outs = flattened(tree)[1]
+    for name, leaf in outs.items():
+        if not isinstance(leaf, DTensor):
+            raise LayoutError(f"out has an array at {quote(name)}; it must have tensors only")
+    return outs  # type: ignore[return-value]
+
+
+def _check_out(name: str, out: DTensor, chosen: Selection, dtype: DType) -> None:
+    if out.shape != chosen.result:
+        raise ShapeError(f"out has the shape {out.shape} for {quote(name)}; what is loaded has {chosen.result}")
+    if out.dtype != dtype:
+        raise DTypeError(f"out is {out.dtype} for {quote(name)}; what is loaded is {dtype}: pass dtype= to convert")
+
+
+def told_contents(path: Path, call: str, mesh: Mesh, here: Location) -> tuple[Path, Contents]:
+    """Return what the first rank finds at *path*, and what its files are relative to. Collective over the mesh.
+
+    The ranks compare the text *call*.
+    """
+
+    def look() -> list[Json]:
+        base, found = base_and_contents(path)
+        arrays = [stored.told() for stored in found.arrays.values()]
+        return [str(base), arrays, found.metadata, found.node, found.checks, found.sizes, dict(found.by_library)]
+
+    base, arrays, metadata, node, checks, sizes, others = told_by_root(0, look, call, mesh, here)
+    stored = {each[0]: Stored.from_told(each) for each in arrays}
+    return Path(base), Contents(stored, metadata, node, checks, sizes, others)
+
+
+def base_and_contents(path: Path) -> tuple[Path, Contents]:
+    """Return what *path* holds, and what its files are relative to. ``FileNotFoundError``, ``CheckpointError``."""
+    path = Path(os.path.abspath(path))
+    found = contents(path)
+    return path.parent if path.name.endswith(".index.json") else path, found
+
+
+def loaded(job: Job, found: Contents, opened: Opened, here: Location, limit: int | None) -> DTensor:
+    """Return the tensor of *job*, filled. Collective over its mesh; all ranks of the call have to make it."""
+    stored, chosen, target, new = job
+    reading = Asked(stored, chosen, target.layout, target.dtype, target).reading
+    if stored.name in found.by_library:
+        made = read_by_library(opened, stored, chosen, target.mesh, rows=found.by_library[stored.name], limit=limit)
+    elif is_small(stored):
+        whole = _told_whole(stored, opened, here)
+        whole = whole.T if stored.fortran else whole
+        box = whole[tuple(slice(s, s + n) for s, n in zip(chosen.start, chosen.box, strict=True))]
+        made = _replicated(box, target.mesh)
+    elif reading.straight:
+        read_tensor(target, stored, opened, chosen, limit, new=new)
+        return target
+    else:
+        made = empty(reading.chosen.box, stored.dtype, reading.layout)
+        read_tensor(made, stored, opened, reading.chosen, limit, new=True)
+        if stored.fortran:
+            local = None if made.local is None else exact_copy(made.local.T)
+            made = DTensor(local, Layout(reading.layout.axes[::-1], target.mesh), chosen.box, stored.dtype)
+    if chosen.index is not None:
+        made = made[chosen.index]
+    return _put(made, target, limit)
+
+
+def _told_whole(stored: Stored, opened: Opened, here: Location) -> Array:
+    """Return a small array, which the first rank reads. Collective over the team."""
+    whole = np.zeros(stored.shape, stored.dtype)
+    if here.team.rank == 0:
+        with opened.trying():
+            whole = read_small(stored, opened)
+    if whole.nbytes:
+        here.team.everyone.communicator().broadcast(as_bytes(whole), 0)
+    return whole
+
+
+def _replicated(whole: Array, mesh: Mesh) -> DTensor:
+    local = None if mesh.rank is None else exact_copy(whole)
+    return DTensor(local, Layout.replicated(mesh, whole.ndim), whole.shape, whole.dtype)
+
+
+def _put(made: DTensor, target: DTensor, limit: int | None) -> DTensor:
+    """Write what was *made* to *target*, in its layout and dtype. Collective over the meshes."""
+    if made.layout.is_fully_replicated() and made.mesh is target.mesh and made.local is not None:
+        local = block_of(made.local, target.layout)
+    else:
+        if made.layout != target.layout:
+            made = relayout(made, target.layout, max_scratch_bytes=limit)
+        local = made.local
+    if target.local is not None and local is not None:
+        np.copyto(opaque(target.local), opaque(local.astype(target.dtype, copy=False)))
+    return target

@@ -1,0 +1,206 @@
+"""open: a file of arrays, looked at without loading it."""
+
+from collections.abc import Iterator
+from math import prod
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from meshcomm._arguments import quote
+from meshcomm._types import Array, DType, Shape
+from meshcomm.arrays.dtensor import DTensor
+from meshcomm.layouts.layout import Layout
+from meshcomm.memory.blocks import as_bytes
+from meshcomm.plans.describe import bytes_text, count_text
+from meshcomm.storage.by_library import read_box
+from meshcomm.storage.load import PathLike, base_and_contents, load
+from meshcomm.storage.routes import runs
+from meshcomm.storage.selection import Selection, selected
+from meshcomm.storage.stored import Stored
+from meshcomm.storage.transfer import Opened
+
+_SHOWN = 20  # arrays in a repr
+
+
+def open(path: PathLike) -> "Store":
+    """Return a file or a checkpoint, of which nothing but the header is read: its arrays by name, and its metadata.
+
+    It is not collective: each process that calls it opens the file for itself. Only `StoredArray.load` is.
+
+    Parameters
+    ----------
+    path: a file or folder that `save` or another program has made
+
+    ``FileNotFoundError`` if it is not there, ``CheckpointError`` if it is damaged or holds something else.
+
+    >>> import tempfile, numpy as np, meshcomm as mc
+    >>> path = tempfile.mkdtemp() + "/a.npy"
+    >>> np.save(path, np.arange(12).reshape(6, 2))
+    >>> with mc.open(path) as file:
+    ...     print(file.names, file["array"].shape, file["array"][3:5].tolist())
+    ['array'] (6, 2) [[6, 7], [8, 9]]
+    """
+    return Store(path)
+
+
+class Store:
+    """Arrays in a file, by name, as `open` returns them. Close it, or use it in a ``with`` statement."""
+
+    def __init__(self, path: PathLike) -> None:
+        self.path = Path(path)
+        base, self._contents = base_and_contents(self.path)
+        self._opened: Opened | None = Opened(base, False)
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the arrays, in the order of the file."""
+        return list(self._contents.arrays)
+
+    @property
+    def metadata(self) -> dict[str, object]:
+        """What was saved beside the arrays."""
+        return dict(self._contents.metadata)
+
+    def __len__(self) -> int:
+        return len(self._contents.arrays)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._contents.arrays
+
+    def __getitem__(self, name: str) -> "StoredArray":
+        stored = self._contents.arrays.get(name)
+        if stored is None:
+            has = ", ".join(self.names[:10])
+            raise KeyError(f"{self.path} has no array {quote(name)}; it has {has}")
+        return StoredArray(self, stored, self._contents.hints.get(name) or None)
+
+    def close(self) -> None:
+        """Close the files; what is open is closed once."""
+        opened, self._opened = self._opened, None
+        if opened is not None:
+            opened.close()
+
+    def __enter__(self) -> "Store":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        arrays = [self[name] for name in self.names[:_SHOWN]]
+        lines = [f"Store({str(self.path)!r}) with {count_text(len(self), 'array')}"]
+        lines += [f"  {each.name}  {each.shape} {each.dtype}, {bytes_text(each.nbytes)}" for each in arrays]
+        if len(self) > _SHOWN:
+            lines.append(f"  ... and {len(self) - _SHOWN} more")
+        return "\n".join(lines)
+
+    def _box(self, stored: Stored, chosen: Selection) -> Array:
+        """Return the box *chosen*, whose axes are those of the file."""
+        opened = self._opened
+        if opened is None:
+            raise ValueError(f"{self.path} is closed")
+        if stored.name in self._contents.by_library:
+            return read_box(opened.base, stored.name, chosen)
+        box = np.empty(chosen.box, stored.dtype)
+        intervals = chosen.shifted([[(0, n)] for n in chosen.box])
+        starts, lengths = runs(intervals, chosen.shape)
+        size = stored.dtype.itemsize
+        opened.fill(stored, (starts * size, lengths * size), as_bytes(box))
+        return box
+
+
+class StoredArray:
+    """One array of a `Store`. An index reads the bytes that it needs, and gives an array of NumPy."""
+
+    def __init__(self, store: Store, stored: Stored, layout: str | None) -> None:
+        self._store, self._stored, self.layout = store, stored, layout
+
+    @property
+    def name(self) -> str:
+        """Its name in the file."""
+        return self._stored.name
+
+    @property
+    def shape(self) -> Shape:
+        """Its shape."""
+        return self._stored.shape[::-1] if self._stored.fortran else self._stored.shape
+
+    @property
+    def ndim(self) -> int:
+        """The number of its axes."""
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """The number of its elements."""
+        return prod(self.shape)
+
+    @property
+    def dtype(self) -> DType:
+        """The dtype of its elements in the file."""
+        return self._stored.dtype
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of its elements."""
+        return self._stored.nbytes
+
+    def load(
+        self,
+        layout: Layout | None = None,
+        *,
+        slices: object = None,
+        out: DTensor | None = None,
+        dtype: DTypeLike | None = None,
+        check: bool | None = None,
+        max_scratch_bytes: int | None = None,
+    ) -> DTensor:
+        """Return the array in any layout. Collective over the mesh of the layout.
+
+        Parameters
+        ----------
+        layout: by default it is replicated on the mesh of `default_mesh`, or on all ranks
+        slices, dtype, check, max_scratch_bytes: as for `load`
+        out: overwrite this tensor, and return it
+        """
+        found = load(
+            self._store.path,
+            layout,
+            names=[self.name],
+            slices=slices,
+            out=None if out is None else {self.name: out},
+            dtype=dtype,
+            check=check,
+            max_scratch_bytes=max_scratch_bytes,
+        )
+        tensor: DTensor = found[self.name]
+        return tensor
+
+    def __getitem__(self, index: object) -> Array:
+        chosen = selected(self.shape, index)
+        box = chosen._replace(index=None)
+        if self._stored.fortran:
+            turned = Selection(box.shape[::-1], box.start[::-1], box.box[::-1], None)
+            found = self._store._box(self._stored, turned).T
+        else:
+            found = self._store._box(self._stored, box)
+        return found if chosen.index is None else found[chosen.index]
+
+    def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> Array:
+        if copy is False:
+            raise ValueError("an array in a file is copied when it becomes an array of NumPy")
+        found = self[...]
+        return found if dtype is None else found.astype(dtype, copy=False)
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise TypeError("an array without axes has no length")
+        return self.shape[0]
+
+    def __repr__(self) -> str:
+        layout = "" if self.layout is None else f", saved as {self.layout}"
+        return f"StoredArray({self.name!r}, {self.shape}, {self.dtype}, {bytes_text(self.nbytes)}{layout})"

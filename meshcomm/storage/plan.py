@@ -1,0 +1,341 @@
+"""Plans of loads: who reads what, and what is exchanged afterwards. No byte of an array is read for a plan."""
+
+from collections.abc import Iterable, Iterator
+from functools import cached_property, lru_cache
+from math import prod
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from meshcomm._arguments import integer, quote
+from meshcomm._tuning import LISTED_ARRAYS
+from meshcomm._types import DType, Indices, Shape
+from meshcomm.errors import MeshError
+from meshcomm.layouts.layout import Layout
+from meshcomm.layouts.layout_text import specs_text
+from meshcomm.layouts.machine import Machine
+from meshcomm.layouts.mesh import Mesh
+from meshcomm.layouts.slicing import kept_slice, parsed
+from meshcomm.plans.describe import bytes_text, count_text
+from meshcomm.plans.plan import Plan, plan_relayout
+from meshcomm.storage.by_library import layout_by_chunks
+from meshcomm.storage.load import Asked, Layouts, PathLike, Wanted, base_and_contents
+from meshcomm.storage.meshes import common_mesh
+from meshcomm.storage.routes import Route
+from meshcomm.storage.stored import Segment
+from meshcomm.storage.transfer import is_small, reads, route_of, stays
+
+
+class Extent(NamedTuple):
+    """Bytes of a file that one call reads."""
+
+    file: Path
+    offset: int
+    nbytes: int
+
+
+class _Numbers(NamedTuple):
+    bytes_read: int
+    calls: int
+    bytes_moved: int
+    peak_scratch_bytes: int
+
+
+def plan_load(
+    path: PathLike,
+    layout: Layouts = None,
+    *,
+    names: Iterable[str] | None = None,
+    slices: object = None,
+    dtype: DTypeLike | None = None,
+    max_scratch_bytes: int | None = None,
+    machine: Machine | None = None,
+) -> "LoadPlan":
+    """Return how `load` would read a file into layouts: print it to see who reads what, and what is exchanged.
+
+    This process reads the header of the file, and nothing else. Meshes need no ranks: a plan may be for a machine that
+    is not here.
+
+    Parameters
+    ----------
+    path, layout, names, slices, dtype, max_scratch_bytes: as for `load`
+    machine: the cost model that the load will have, see `machine_of`; by default the one without measurements
+
+    ``FileNotFoundError`` and ``CheckpointError`` as `load`.
+
+    >>> import tempfile, numpy as np, meshcomm as mc
+    >>> path = tempfile.mkdtemp() + "/a.npy"
+    >>> np.save(path, np.zeros((1000, 1000)))
+    >>> columns = mc.Layout([mc.UNSHARDED, "x"], mc.Mesh(range(4), {"x": 4}))
+    >>> plan = mc.plan_load(path, columns)
+    >>> plan.bytes_read, plan.calls, plan.for_device(3).bytes_read
+    (8000000, 4, 2000000)
+    """
+    wanted = Wanted(Path(path), layout, None if names is None else tuple(names), slices, None, dtype, True)
+    mesh = common_mesh(wanted.meshes())
+    base, found = base_and_contents(wanted.path)
+    asked = wanted.asked(found, mesh)
+    costs = _Costs(max_scratch_bytes, machine or Machine())
+    return LoadPlan(base, mesh, [ArrayPlan(each, costs, found.by_library.get(each.stored.name)) for each in asked])
+
+
+class _Costs(NamedTuple):
+    """By what the way is chosen: a scratch limit in bytes, and a cost model."""
+
+    limit: int | None
+    machine: Machine
+
+
+class LoadPlan:
+    """How arrays of a file get to their layouts, as `plan_load` returns it.
+
+    Attributes are sums over the devices, except `peak_scratch_bytes`, the most of one device. They are those of a load
+    that compares no checksums. Scratch is that of exchanges over MPI.
+    """
+
+    def __init__(self, base: Path, mesh: Mesh, arrays: "list[ArrayPlan]") -> None:
+        self.path, self.mesh, self.arrays = base, mesh, arrays
+
+    @property
+    def bytes_read(self) -> int:
+        """The bytes that all devices together read from the disk; without arrays that only a library can read."""
+        return sum(each.bytes_read for each in self._devices)
+
+    @property
+    def bytes_by_library(self) -> int:
+        """The bytes of arrays that a library reads, in chunks or compressed."""
+        return sum(each.nbytes for each in self.arrays if each.rows is not None)
+
+    @property
+    def calls(self) -> int:
+        """The calls that read, of all devices together."""
+        return sum(each.calls for each in self._devices)
+
+    @property
+    def bytes_moved(self) -> int:
+        """The bytes that all devices together receive from others."""
+        return sum(each.bytes_moved for each in self._devices)
+
+    @property
+    def rounds(self) -> int:
+        """The exchanges, one after the other."""
+        return sum(each.rounds for each in self.arrays)
+
+    @property
+    def peak_scratch_bytes(self) -> int:
+        """The most bytes that a device uses beyond its blocks."""
+        return max((each.peak_scratch_bytes for each in self._devices), default=0)
+
+    @property
+    def first(self) -> int:
+        """The rank that reads small arrays, and tells the others."""
+        return min(self.mesh.ranks)
+
+    @cached_property
+    def _devices(self) -> "list[DeviceLoadPlan]":
+        return [self.for_device(device) for device in range(self.mesh.size)]
+
+    def for_device(self, device: int) -> "DeviceLoadPlan":
+        """Return what one device does; *device* counts the ranks of `mesh`. ``MeshError`` if there is none."""
+        device = integer(device, "device")
+        if not 0 <= device < self.mesh.size:
+            raise MeshError(f"device {quote(device)} is not in the mesh, which has devices 0 to {self.mesh.size - 1}")
+        rank = self.mesh.ranks[device]
+        found = [each.numbers(rank, self.first) for each in self.arrays]
+        peak = max((each.peak_scratch_bytes for each in found), default=0)
+        nbytes, calls, moved = (sum(each[k] for each in found) for k in range(3))
+        return DeviceLoadPlan(self, device, nbytes, calls, moved, peak)
+
+    def __repr__(self) -> str:
+        return f"LoadPlan({str(self.path)!r}, {count_text(len(self.arrays), 'array')}, {bytes_text(self.bytes_read)})"
+
+    def __str__(self) -> str:
+        dims = ", ".join(f"{name}={size}" for name, size in self.mesh.dims)
+        lines = [f"load of {self.path} on mesh {dims}: {count_text(len(self.arrays), 'array')}"]
+        lines += [f"  {each}" for each in self.arrays[:LISTED_ARRAYS]]
+        if len(self.arrays) > LISTED_ARRAYS:
+            lines.append(f"  ... and {len(self.arrays) - LISTED_ARRAYS} more")
+        most = max(self._devices, key=lambda each: each.bytes_read)
+        library = f", and {bytes_text(self.bytes_by_library)} through a library" if self.bytes_by_library else ""
+        lines.append(
+            f"  all devices read {bytes_text(self.bytes_read)} in {count_text(self.calls, 'call')}{library}, and "
+            f"receive {bytes_text(self.bytes_moved)} in {count_text(self.rounds, 'round')}"
+        )
+        lines.append(
+            f"  device {most.device} reads most, {bytes_text(most.bytes_read)}; a device uses at most "
+            f"{bytes_text(self.peak_scratch_bytes)} of scratch over MPI"
+        )
+        return "\n".join(lines)
+
+
+class DeviceLoadPlan(NamedTuple):
+    """What one device does in a load, as `LoadPlan.for_device` returns it."""
+
+    plan: LoadPlan
+    device: int
+    bytes_read: int
+    calls: int
+    bytes_moved: int
+    peak_scratch_bytes: int
+
+    @property
+    def extents(self) -> list[Extent]:
+        """What it reads, in order: a file, an offset and bytes for each call."""
+        rank, base = self.plan.mesh.ranks[self.device], self.plan.path
+        return [extent for each in self.plan.arrays for extent in each.extents(base, rank, self.plan.first)]
+
+    def __repr__(self) -> str:
+        return (
+            f"device {self.device} reads {bytes_text(self.bytes_read)} in {count_text(self.calls, 'call')}, receives "
+            f"{bytes_text(self.bytes_moved)} and uses at most {bytes_text(self.peak_scratch_bytes)} of scratch "
+            f"over MPI in this {self.plan!r}"
+        )
+
+
+class ArrayPlan:
+    """How one array gets to its layout. *rows* is the length of a chunk if only a library can read it, else None."""
+
+    def __init__(self, asked: Asked, costs: _Costs, rows: int | None) -> None:
+        self.asked, self._costs, self.rows = asked, costs, rows
+        self.reading = asked.reading
+        self.mesh = asked.layout.mesh
+        self.small = rows is None and is_small(asked.stored)
+        self.in_runs = rows is None and not self.small
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes that are loaded."""
+        return prod(self.asked.chosen.box) * self.asked.stored.dtype.itemsize
+
+    @property
+    def rounds(self) -> int:
+        """The exchanges, one after the other."""
+        return len(self._exchanges) + (self.small and self.mesh.size > 1)
+
+    def numbers(self, rank: int, first: int) -> _Numbers:
+        """Return what *rank* reads, and what it receives; the rank *first* reads small arrays."""
+        stored, its = self.asked.stored, _device_of(self.mesh, rank)
+        if self.small:
+            if rank != first:
+                return _Numbers(0, 0, stored.nbytes, stored.nbytes)
+            return _Numbers(stored.nbytes, len(stored.segments), 0, stored.nbytes)
+        if its is None:
+            return _Numbers(0, 0, 0, 0)
+        nbytes = calls = peak = 0
+        for (starts, lengths), beside in self._reads(its):
+            nbytes, calls, peak = nbytes + int(lengths.sum()), calls + stored.calls(starts, lengths), max(peak, beside)
+        return _Numbers(nbytes, calls, int(self._received[its]), peak + self._scratch(its))
+
+    def extents(self, base: Path, rank: int, first: int) -> Iterator[Extent]:
+        """Yield what *rank* reads below *base*; the rank *first* reads small arrays."""
+        stored, its = self.asked.stored, _device_of(self.mesh, rank)
+        found: list[Segment] = []
+        if self.small and rank == first:
+            found = [s._replace(stop=s.stop - s.start, start=0) for s in stored.segments]
+        elif self.in_runs and its is not None:
+            for runs, _ in self._reads(its):
+                found += [Segment(s.file, 0, size, offset) for s, offset, _, size in stored.pieces(*runs)]
+        for each in found:
+            yield Extent(base / each.file if each.file else base, each.offset, each.stop)
+
+    @cached_property
+    def _route(self) -> Route:
+        return route_of(self.reading.layout, self.asked.stored, self.reading.chosen, *self._costs)
+
+    def _reads(self, device: int) -> Iterator[tuple[tuple[Indices, Indices], int]]:
+        if self.in_runs:
+            for turn in self._route.rounds():
+                yield reads(turn, device, self.reading.chosen)
+
+    @cached_property
+    def _exchanges(self) -> list[Plan]:
+        """Return the relayouts, in order."""
+        found = []
+        if self.in_runs:
+            dtype = self.asked.stored.dtype
+            found = [
+                _planned(turn.shape(), dtype, turn.target(), turn.source(), self._costs)
+                for turn in self._route.rounds()
+                if not stays(turn)
+            ]
+        last = None if self.small else self._last()
+        return found if last is None else [*found, last]
+
+    def _last(self) -> Plan | None:
+        """Return the relayout of what was read to the layout that is asked for; None if there is none."""
+        asked = self.asked
+        if self.reading.straight and self.rows is None:
+            return None
+        made = self._made
+        if asked.chosen.index is not None:
+            items = parsed(asked.chosen.index, asked.chosen.box)
+            kept = kept_slice(made, asked.chosen.box, items, None)
+            made = asked.layout if kept is None else kept.layout
+        if made == asked.layout or made.is_fully_replicated():
+            return None
+        return _planned(asked.chosen.result, asked.stored.dtype, made, asked.layout, self._costs)
+
+    @property
+    def _made(self) -> Layout:
+        """The layout of what is read, its axes in the order of the array."""
+        if self.rows is not None:
+            return layout_by_chunks(self.asked.chosen, self.mesh, self.rows)
+        layout = self.reading.layout
+        return Layout(layout.axes[::-1], self.mesh) if self.asked.stored.fortran else layout
+
+    @cached_property
+    def _received(self) -> Indices:
+        """Return how many bytes each device receives."""
+        devices = np.arange(self.mesh.size, dtype=np.intp)
+        found = np.zeros_like(devices)
+        for plan in self._exchanges:
+            for step in plan.steps:
+                found = found + step.traffic(devices).bytes_moved
+        return found
+
+    def _scratch(self, device: int) -> int:
+        """Return the most bytes that *device* uses beyond its block, without what it reads to the side."""
+        peaks = [plan.for_device(device).peak_bytes for plan in dict.fromkeys(self._exchanges)]
+        kept = 0
+        if not self.in_runs or not self.reading.straight:  # what is read is a tensor of its own
+            box = self.asked.chosen.box
+            kept = prod(self._made.block_shape(box, device)) * self.asked.stored.dtype.itemsize
+        return max(peaks, default=0) + kept
+
+    def __str__(self) -> str:
+        asked = self.asked
+        stored, chosen = asked.stored, asked.chosen
+        shape = chosen.shape if chosen.box == chosen.shape else f"{chosen.result} of {chosen.shape}"
+        to = specs_text(asked.layout.sharding_specs)
+        text = f"{stored.name}  {shape} {stored.dtype} -> {to}: "
+        if self.small:
+            return text + f"one device reads {bytes_text(stored.nbytes)} and tells the others"
+        if self.rows is not None:
+            return text + f"{bytes_text(self.nbytes)} through a library, in chunks of {count_text(self.rows, 'row')}"
+        if not self._exchanges:
+            return text + "each device reads its block"
+        route, turns = self._route, count_text(len(self._exchanges), "round")
+        if not route.exchanges:
+            return text + f"read as {specs_text(self._made.sharding_specs)}, exchanged in {turns}"
+        first = next(route.rounds()).target().sharding_specs
+        return text + f"read as {_rows_text(first)}, exchanged in {turns}"
+
+
+def _rows_text(specs: object) -> str:
+    return specs_text([tuple(each) if isinstance(each, tuple) else each for each in specs])  # type: ignore[attr-defined]
+
+
+def _device_of(mesh: Mesh, rank: int) -> int | None:
+    return mesh.ranks.index(rank) if rank in mesh.ranks else None
+
+
+@lru_cache(maxsize=256)
+def _cached(shape: Shape, dtype: DType, pair: tuple[Layout, Layout, int, int], costs: _Costs) -> Plan:
+    return plan_relayout(shape, dtype, pair[0], pair[1], *costs)
+
+
+def _planned(shape: Shape, dtype: DType, source: Layout, target: Layout, costs: _Costs) -> Plan:
+    """Return the plan of a relayout; rounds that are alike have the same one."""
+    return _cached(shape, dtype, (source, target, id(source.mesh), id(target.mesh)), costs)

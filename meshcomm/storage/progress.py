@@ -1,0 +1,78 @@
+"""A line on the terminal that says how much of a long save or load is done."""
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+from meshcomm._tuning import PROGRESS_AFTER, PROGRESS_BYTES, PROGRESS_EVERY
+from meshcomm._types import Bytes
+from meshcomm.ranks.teams import Location
+
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+
+
+class Progress:
+    """What one rank shows of a save or load: its own share says how much all ranks have done.
+
+    >>> shown = Progress("saving", "runs/a", 2**32)
+    >>> shown.text(2**30, 2.0)
+    'saving runs/a: 1.0 of 4.0 GiB, 0.5 GiB/s'
+    """
+
+    def __init__(self, verb: str, path: object, total: int) -> None:
+        self._what, self._total = f"{verb} {path}", total
+        self._began = self._shown = time.monotonic()
+        self._done, self._scale = 0.0, 1.0
+        self._width = 0
+
+    def expect(self, total: int, own: int) -> None:
+        """Say that this rank is about to read or write *own* bytes of *total* that all ranks do."""
+        self._scale = total / own if own else 1.0
+
+    def steps(self, data: Bytes, offset: int) -> Iterator[tuple[Bytes, int]]:
+        """Yield *data* in steps, each with its offset in the file; the line is written between them."""
+        for start in range(0, len(data), PROGRESS_BYTES):
+            step = data[start : start + PROGRESS_BYTES]
+            yield step, offset + start
+            self._done = min(self._done + len(step) * self._scale, self._total)
+            now = time.monotonic()
+            if now - self._began > PROGRESS_AFTER and now - self._shown >= PROGRESS_EVERY:
+                self._shown = now
+                self._write(self.text(self._done, now - self._began))
+
+    def text(self, done: float, seconds: float) -> str:
+        """Return the line."""
+        power = max(0, min(5, (self._total.bit_length() - 1) // 10))
+        unit, size = _UNITS[power], 1024**power
+        rate = done / seconds / size if seconds else 0.0
+        return f"{self._what}: {done / size:.1f} of {self._total / size:.1f} {unit}, {rate:.1f} {unit}/s"
+
+    def clear(self) -> None:
+        """Remove the line, if it was written."""
+        if self._width:
+            self._write("")
+
+    def _write(self, line: str) -> None:
+        sys.stderr.write(f"\r{line:{self._width}}" + ("" if line else "\r"))
+        sys.stderr.flush()
+        self._width = len(line)
+
+
+class _Shows(Protocol):
+    progress: Progress | None
+
+
+@contextmanager
+def showing(opened: _Shows, verb: str, path: object, total: int, here: Location) -> Iterator[None]:
+    """Let the first rank show, on a terminal, how much of *total* bytes is done. Files are those of *opened*."""
+    if here.team.rank or not sys.stderr.isatty():
+        yield
+        return
+    opened.progress = Progress(verb, path, total)
+    try:
+        yield
+    finally:
+        opened.progress.clear()
+        opened.progress = None

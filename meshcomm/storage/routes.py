@@ -1,0 +1,350 @@
+"""Routes between the blocks of a tensor and a file in row-major order: who reads or writes which bytes.
+
+A file in row-major order is a layout, too: a device that holds whole rows has one run of bytes in it. A device that
+holds columns has one short run for each row. A route says which devices touch the file: those that hold the elements,
+if their runs are long; or else the tensor is relaid first, so that each device gets long runs, and each byte crosses
+the disk once. Replicas share the work. This is pure arithmetic: nothing here opens a file or sends a message.
+
+How a tensor is relaid. An axis `cut` gets more mesh dimensions, `extra`: those of the axes after it, which become
+whole, and those along which the tensor is replicated. The axes before it stay as they are. So the new block of a
+device is a slice of what its group holds together, and no group waits for another one:
+
+    [x, y] on 2 x 2, cut = 0      block of device 0    after the relayout
+      0 0 0 1 1 1                   0 0 0                 0 0 0 0 0 0
+      0 0 0 1 1 1                   0 0 0                 1 1 1 1 1 1
+      2 2 2 3 3 3                                         2 2 2 2 2 2
+      2 2 2 3 3 3                                         3 3 3 3 3 3
+
+It goes on in rounds that keep to the scratch limit: each takes `chunk` elements of each block along each axis.
+"""
+
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from itertools import accumulate, product
+from math import prod
+from typing import NamedTuple
+
+import numpy as np
+
+from meshcomm._tuning import READ_OVER
+from meshcomm._types import Indices, Names, Shape
+from meshcomm.layouts.coordinates import one
+from meshcomm.layouts.cyclic import CyclicCut, Runs, Span, global_indices, intervals_of, span_of
+from meshcomm.layouts.layout import Layout
+from meshcomm.layouts.machine import Machine
+from meshcomm.layouts.partition import Cut, Interval
+from meshcomm.layouts.specs import Cyclic, cut_at
+
+
+class Route(NamedTuple):
+    """How a tensor gets from its blocks to a file, or from a file to its blocks.
+
+    *cut* is the axis that gets the mesh dimensions *extra* before the file is touched; None if no axis does. *moved*
+    says whether the axes after it become whole, *even* whether axes that are `Cyclic` get the usual cut. *chunk* is
+    the length of a round along each axis: of a block, or of the whole axis if that gets the usual cut. The tensor may
+    be a box of the array in the file, which has the shape *full*.
+    """
+
+    layout: Layout
+    shape: Shape
+    itemsize: int
+    cut: int | None
+    extra: Names
+    moved: bool
+    even: bool
+    chunk: Shape
+    full: Shape
+
+    @property
+    def exchanges(self) -> bool:
+        """Whether the tensor is relaid."""
+        return bool(self.extra) or self.even
+
+    @property
+    def extra_blocks(self) -> int:
+        """The number of blocks that the mesh dimensions *extra* make of one."""
+        return prod(self.layout.mesh.dim_size(name) for name in self.extra)
+
+    def rounds(self) -> "Iterator[Round]":
+        """Yield the rounds, the same on all devices."""
+        lengths = [n if self.deals(axis) else longest(self, axis) for axis, n in enumerate(self.shape)]
+        counts = [range(-(-n // m)) for n, m in zip(lengths, self.chunk, strict=True)]
+        for numbers in product(*counts):
+            yield Round(self, numbers)
+
+    def deals(self, axis: int) -> bool:
+        """Return whether *axis* is `Cyclic` before, and gets the usual cut."""
+        return self.even and isinstance(self.layout.axes[axis], Cyclic)
+
+    def opens(self, axis: int) -> bool:
+        """Return whether *axis* becomes whole."""
+        return self.moved and self.cut is not None and axis > self.cut
+
+    def owns(self, device: int) -> bool:
+        """Return whether *device* touches the file for its block: the first one of those with equal blocks does.
+
+        If mesh dimensions are `extra`, blocks differ along these.
+        """
+        mesh = self.layout.mesh
+        used = {name for names in self.layout.axes for name in names} | set(self.extra)
+        coords = zip(mesh.dim_names, mesh.coords(device), strict=True)
+        return all(coordinate == 0 for name, coordinate in coords if name not in used)
+
+
+class Round(NamedTuple):
+    """One round of a route: the elements from ``numbers * chunk`` on along each axis."""
+
+    route: Route
+    numbers: tuple[int, ...]
+
+    def shape(self) -> Shape:
+        """Return the shape of the tensor that this round takes, from all blocks together."""
+        return tuple(
+            stop - start if self.route.deals(axis) else sum(self.sizes(axis))
+            for axis, (start, stop) in enumerate(map(self._bounds, range(len(self.numbers)), self.route.shape))
+        )
+
+    def source(self) -> Layout:
+        """Return the layout of that tensor: blocks are where they were."""
+        return _source(self, id(self.route.layout.mesh))
+
+    def target(self) -> Layout:
+        """Return the layout in which devices touch the file."""
+        return _target(self, id(self.route.layout.mesh))
+
+    def local_slices(self, device: int) -> tuple[slice, ...]:
+        """Return what this round takes of the block of *device*."""
+        route = self.route
+        numbers = route.layout.block_numbers(device)
+        return tuple(slice(*self._local(axis, numbers[axis])) for axis in range(len(numbers)))
+
+    def file_intervals(self, device: int) -> list[list[Interval]]:
+        """Return which indices of each axis of the whole array *device* has in the target layout, as intervals."""
+        numbers = self.route.layout.block_numbers(device)
+        return [self._intervals(axis, numbers[axis], device) for axis in range(len(numbers))]
+
+    def sizes(self, axis: int) -> list[int]:
+        """Return how many elements each block has along *axis* in this round."""
+        cut = self.route.layout.cut(axis, self.route.shape[axis])
+        lengths = cut.lengths(np.arange(cut.blocks, dtype=np.intp)).tolist()
+        return [stop - start for start, stop in (self._bounds(axis, length) for length in lengths)]
+
+    def _bounds(self, axis: int, length: int) -> Interval:
+        k, m = self.numbers[axis], self.route.chunk[axis]
+        return min(k * m, length), min((k + 1) * m, length)
+
+    def _local(self, axis: int, number: int) -> Interval:
+        """Return the indices within block *number* along *axis*."""
+        route, n = self.route, self.route.shape[axis]
+        cut = route.layout.cut(axis, n)
+        if route.deals(axis) and isinstance(cut, CyclicCut):
+            start, stop = (int(cut.before(one(number), end)[0]) for end in self._bounds(axis, n))
+            return start, stop
+        return self._bounds(axis, int(cut.lengths(one(number))[0]))
+
+    def _intervals(self, axis: int, number: int, device: int) -> list[Interval]:
+        route, n = self.route, self.route.shape[axis]
+        start, stop = self._bounds(axis, n)
+        if route.opens(axis):
+            return [(start, stop)] if route.deals(axis) else self._opened(axis)
+        blocks, extra = (route.extra_blocks, self._extra_number(device)) if axis == route.cut else (1, 0)
+        cut = route.layout.cut(axis, n)
+        if route.deals(axis):
+            first, last = Cut(stop - start, cut.blocks * blocks).interval(number * blocks + extra)
+            return [(start + first, start + last)] if first < last else []
+        start, stop = self._local(axis, number)
+        first, last = Cut(stop - start, blocks).interval(extra)
+        return _stretch(span_of(cut, number), start + first, start + last)
+
+    def _opened(self, axis: int) -> list[Interval]:
+        """Return what all blocks together have along *axis*, in the order of the relaid tensor."""
+        cut = self.route.layout.cut(axis, self.route.shape[axis])
+        if self.takes_all(axis):
+            return [(0, cut.length)]
+        numbers = range(cut.blocks)
+        return [found for k in numbers for found in _stretch(span_of(cut, k), *self._local(axis, k))]
+
+    def takes_all(self, axis: int) -> bool:
+        """Return whether the round takes all elements of each block along *axis*."""
+        return self.route.chunk[axis] >= longest(self.route, axis)
+
+    def _extra_number(self, device: int) -> int:
+        """Return which of the blocks along *extra* is that of *device*."""
+        mesh, number = self.route.layout.mesh, 0
+        coords = dict(zip(mesh.dim_names, mesh.coords(device), strict=True))
+        for name in self.route.extra:
+            number = number * mesh.dim_size(name) + coords[name]
+        return number
+
+
+@lru_cache(maxsize=64)
+def _source(turn: Round, mesh: int) -> Layout:
+    """Return `Round.source`. Equal layouts may be on different meshes; the result is on that with the id *mesh*."""
+    axes: list[Names] = []
+    for axis, names in enumerate(turn.route.layout.axes):
+        if not names or turn.route.deals(axis) or (turn.takes_all(axis) and axis != turn.route.cut):
+            axes.append(names)
+        else:
+            boundaries = list(accumulate(turn.sizes(axis), initial=0))
+            axes.append(cut_at(tuple(names), boundaries, boundaries[-1]))
+    return Layout(axes, turn.route.layout.mesh)
+
+
+@lru_cache(maxsize=64)
+def _target(turn: Round, mesh: int) -> Layout:
+    route, axes = turn.route, list(turn.source().axes)
+    for axis, names in enumerate(axes):
+        more = route.extra if axis == route.cut else ()
+        if route.opens(axis):
+            axes[axis] = ()
+        elif route.deals(axis):
+            axes[axis] = (*names, *more)
+        elif more:
+            boundaries = [0]
+            for size in turn.sizes(axis):
+                boundaries += [boundaries[-1] + start for start in Cut(size, route.extra_blocks).all_starts()[1:]]
+            axes[axis] = cut_at((*names, *more), boundaries, boundaries[-1])
+    return Layout(axes, route.layout.mesh)
+
+
+def _stretch(span: Span, start: int, stop: int) -> list[Interval]:
+    """Return the global indices of the elements *start* to *stop* of a block that is *span*, as intervals."""
+    if start >= stop:
+        return []
+    if not isinstance(span, Runs):
+        return [(span[0] + start, span[0] + stop)]
+    first, last = (int(global_indices(span, one(n))[0]) for n in (start, stop - 1))
+    return [(max(a, first), min(b, last + 1)) for a, b in intervals_of(span) if a <= last and b > first]
+
+
+# -- runs -------------------------------------------------------------------------------------------------------------
+
+
+def runs(intervals: Sequence[Sequence[Interval]], shape: Shape) -> tuple[Indices, Indices]:
+    """Return where the runs of a block begin in an array of *shape*, and how long they are, in elements.
+
+    The block has these *intervals* of indices along each axis. The runs are in the order of its memory.
+
+    >>> [found.tolist() for found in runs([[(1, 3)], [(0, 2)]], (4, 5))]
+    [[5, 10], [2, 2]]
+    >>> [found.tolist() for found in runs([[(1, 3)], [(0, 5)]], (4, 5))]
+    [[5], [10]]
+    """
+    inner, axis = 1, len(shape) - 1
+    while axis >= 0 and list(intervals[axis]) == [(0, shape[axis])]:
+        inner *= shape[axis]
+        axis -= 1
+    if axis < 0:
+        return np.zeros(min(inner, 1), dtype=np.intp), np.full(min(inner, 1), inner, dtype=np.intp)
+    pairs = np.array(list(intervals[axis]), dtype=np.intp).reshape(-1, 2) * inner
+    starts, lengths = pairs[:, 0], pairs[:, 1] - pairs[:, 0]
+    stride = inner * shape[axis]
+    for outer in range(axis - 1, -1, -1):
+        indices = [np.arange(*interval, dtype=np.intp) for interval in intervals[outer]]
+        offsets = np.concatenate([np.zeros(0, dtype=np.intp), *indices]) * stride
+        starts, lengths = np.add.outer(offsets, starts).ravel(), np.tile(lengths, len(offsets))
+        stride *= shape[outer]
+    return _joined(starts[lengths > 0], lengths[lengths > 0])
+
+
+def _joined(starts: Indices, lengths: Indices) -> tuple[Indices, Indices]:
+    """Return the runs with those in one that follow each other in the array."""
+    ends = starts + lengths
+    first = np.flatnonzero(np.append(True, starts[1:] != ends[:-1]))[: len(starts)]
+    return starts[first], np.add.reduceat(lengths, first) if len(first) else lengths
+
+
+# -- the choice -------------------------------------------------------------------------------------------------------
+
+
+def choose_route(
+    layout: Layout, shape: Shape, itemsize: int, limit: int, machine: Machine, *, full: Shape | None = None
+) -> Route:
+    """Return the route with the lowest cost. All ranks choose alike: it depends on these arguments only.
+
+    Parameters
+    ----------
+    layout, shape, itemsize: of the tensor
+    limit: bytes that a device may use beyond its block
+    machine: the costs
+    full: the shape of the array in the file, of which the tensor is a box; by default that of the tensor
+
+    >>> from meshcomm.layouts.mesh import Mesh
+    >>> mesh = Mesh(range(4), {"x": 2, "y": 2})
+    >>> route = choose_route(Layout([(), ("x", "y")], mesh), (1000, 1000), 8, 2**20, Machine())
+    >>> route.cut, route.extra, route.chunk
+    (0, ('x', 'y'), (524, 250))
+    """
+    used = {name for names in layout.axes for name in names}
+    free = tuple(name for name, size in layout.mesh.dims if size > 1 and name not in used)
+    dealt = any(isinstance(names, Cyclic) for names in layout.axes)
+    file = shape if full is None else full
+    routes = []
+    for even in (False, True) if dealt else (False,):
+        routes.append(Route(layout, shape, itemsize, None, (), False, even, shape, file))
+        for axis in range(len(shape)):
+            later = tuple(name for names in layout.axes[axis + 1 :] for name in names)
+            if free:
+                routes.append(Route(layout, shape, itemsize, axis, free, False, even, shape, file))
+            if later:
+                routes.append(Route(layout, shape, itemsize, axis, later + free, True, even, shape, file))
+    best = min(routes, key=lambda route: _seconds(route, machine))
+    return best._replace(chunk=_chunk(best, limit))
+
+
+def longest(route: Route, axis: int) -> int:
+    """Return the length of the longest block along *axis*, before the relayout."""
+    return int(route.layout.cut(axis, route.shape[axis]).longest)
+
+
+def _target_lengths(route: Route) -> list[int]:
+    """Return the lengths of the longest block that touches the file."""
+    lengths = []
+    for axis, n in enumerate(route.shape):
+        blocks = route.extra_blocks if axis == route.cut else 1
+        if route.opens(axis):
+            lengths.append(n)
+        elif route.deals(axis):
+            lengths.append(-(-n // (blocks * route.layout.shape[axis])))
+        else:
+            lengths.append(-(-longest(route, axis) // blocks))
+    return lengths
+
+
+def _seconds(route: Route, machine: Machine) -> float:
+    """Return how long the device takes that has most to do."""
+    size, calls, whole, read = 1, 1, True, 1
+    for axis, length in reversed(list(enumerate(_target_lengths(route)))):
+        size, n = size * length, route.full[axis]
+        if not whole:
+            calls, read = calls * length, read * length
+        elif length == route.shape[axis] and (n - length) * read * route.itemsize <= READ_OVER:
+            read *= n  # what lies between is read, too
+        else:
+            whole, read = length == n, read * length
+            cut = route.layout.cut(axis, route.shape[axis])
+            if not whole and isinstance(cut, CyclicCut) and not route.even:
+                calls = -(-length // cut.block)
+    seconds = calls * machine.alpha_disk + read * route.itemsize * machine.beta_disk
+    return seconds + 2 * size * route.itemsize * machine.gamma if route.exchanges else seconds
+
+
+def _chunk(route: Route, limit: int) -> Shape:
+    """Return how much a round takes along each axis, so that the block that it makes keeps to *limit* bytes."""
+    chunk = [max(1, n if route.deals(axis) else longest(route, axis)) for axis, n in enumerate(route.shape)]
+    lengths = [max(1, n) for n in _target_lengths(route)]
+    if not route.exchanges:
+        return tuple(chunk)
+    for axis in range(len(chunk)):
+        size = prod(lengths[axis:]) * route.itemsize
+        if size <= limit:
+            break
+        most = max(1, limit * lengths[axis] // size) * (route.extra_blocks if axis == route.cut else 1)
+        cut = route.layout.cut(axis, route.shape[axis])
+        if route.deals(axis) and isinstance(cut, CyclicCut):
+            most = max(1, most * cut.blocks // cut.period) * cut.period  # so that each round begins with device 0
+        chunk[axis] = min(chunk[axis], most)
+        lengths[axis] = 1
+        if chunk[axis] > 1:
+            break
+    return tuple(chunk)

@@ -1,0 +1,282 @@
+"""save and start_save: trees of tensors to files."""
+
+import atexit
+import os
+import sys
+from collections.abc import Mapping
+from math import prod
+from pathlib import Path
+from typing import NamedTuple
+
+from meshcomm._arguments import quote
+from meshcomm._types import Bytes, Json
+from meshcomm.arrays.create import told_by_root
+from meshcomm.arrays.dtensor import DTensor
+from meshcomm.errors import CheckpointError
+from meshcomm.layouts.layout import Layout
+from meshcomm.layouts.mesh import Mesh
+from meshcomm.memory.copies import contiguous
+from meshcomm.ranks.agreement import agree
+from meshcomm.ranks.background import Background
+from meshcomm.ranks.calls import collective
+from meshcomm.ranks.teams import Location
+from meshcomm.storage.formats.base import Described, Writer
+from meshcomm.storage.formats.known import writer_for
+from meshcomm.storage.meshes import common_mesh
+from meshcomm.storage.progress import showing
+from meshcomm.storage.stored import Stored
+from meshcomm.storage.transfer import ByteRuns, Opened, all_pieces, write_tensor
+from meshcomm.storage.trees import Leaf, flattened
+
+PathLike = str | os.PathLike[str]
+
+
+def save(
+    path: PathLike,
+    tree: object,
+    *,
+    metadata: Mapping[str, Json] | None = None,
+    overwrite: bool = True,
+    max_scratch_bytes: int | None = None,
+) -> None:
+    """Save tensors to a file or a checkpoint. Collective over the meshes of the tensors.
+
+    When it returns, the data are on the disk. What was at *path* before is replaced in one step: whatever happens
+    before, it stays as it was. All ranks raise the error of one.
+
+    Parameters
+    ----------
+    path: its suffix says the format: ``.npy``, ``.safetensors``, ``.h5``, ``.hdf5``, ``.zarr``; any other path is a
+        folder, a checkpoint. Rank 0 of the mesh says what a relative path is relative to
+    tree: a tensor, a variable, an array that all ranks have, or dicts, lists, tuples and modules of these; in a
+        checkpoint also numbers, texts and None
+    metadata: what JSON can hold, with texts as keys
+    overwrite: whether *path* may be there
+    max_scratch_bytes: bytes that a rank may use beyond its blocks; by default 32 MiB
+
+    ``OSError`` if a file cannot be written, ``DTypeError`` if the format has no such dtype, ``TypeError`` if the tree
+    holds what no file can.
+
+    >>> import tempfile, numpy as np, meshcomm as mc
+    >>> path = tempfile.mkdtemp() + "/a.npy"
+    >>> def program():
+    ...     rows = mc.Layout(["x"], mc.create_mesh([("x", 2)]))
+    ...     mc.save(path, mc.distribute(np.arange(3), rows))
+    >>> with mc.simulate(2) as world:
+    ...     _ = world.run(program)
+    >>> np.load(path).tolist()
+    [0, 1, 2]
+    """
+    saving = TreeSaving(path, tree, metadata, overwrite)
+    with collective("save", saving.mesh) as here:
+        if here is None:
+            return
+        try:
+            base, stored = saving.begin(here)
+            opened = Opened(base, True, saving.writer.checks)
+            with showing(opened, "saving", path, saving.nbytes, here):
+                try:
+                    for tensor, its in saving.with_stored(stored):
+                        write_tensor(tensor, its, opened, max_scratch_bytes)
+                finally:
+                    opened.close()
+            saving.end(here, opened)
+        finally:
+            saving.abandon()
+
+
+def start_save(
+    path: PathLike,
+    tree: object,
+    *,
+    metadata: Mapping[str, Json] | None = None,
+    overwrite: bool = True,
+    max_scratch_bytes: int | None = None,
+    max_staged_bytes: int | None = None,
+) -> "SaveRequest":
+    """Begin to save, and return a request: call its `wait`. Collective over the meshes of the tensors.
+
+    The tensors may be changed as soon as this returns: what a rank writes was copied. A thread writes it while the
+    program goes on. The rest is as for `save`.
+
+    Parameters
+    ----------
+    path, tree, metadata, overwrite, max_scratch_bytes: as for `save`
+    max_staged_bytes: bytes of copies that a rank may hold; if they are more, this call waits until enough are written
+    """
+    saving = TreeSaving(path, tree, metadata, overwrite)
+    with collective("start_save", saving.mesh) as here:
+        if here is None:
+            return SaveRequest(None, None, None)
+        try:
+            base, stored = saving.begin(here)
+        except BaseException:
+            saving.abandon()
+            raise
+        opened = _Staging(base, True, saving.writer.checks)
+        opened.background = Background(max_staged_bytes)
+        request = SaveRequest(saving, opened, here)
+        for tensor, its in saving.with_stored(stored):
+            write_tensor(tensor, its, opened, max_scratch_bytes)
+        opened.background.add(opened.close, 0)
+        opened.background.finish()
+    return request
+
+
+class SaveRequest:
+    """A save that goes on in the background, as `start_save` returns it. It is complete only after `wait`."""
+
+    def __init__(self, saving: "Saving | None", opened: "_Staging | None", here: Location | None) -> None:
+        self._saving, self._opened, self._here = saving, opened, here
+        if saving is not None:
+            _unfinished[id(self)] = self
+
+    def test(self) -> bool:
+        """Return whether this rank has written all that it has to."""
+        return self._opened is None or self._opened.background.done()
+
+    def wait(self) -> None:
+        """Wait until all is on the disk, and give it its name. Collective over the meshes of the tensors.
+
+        The next call does nothing. ``OSError`` on all ranks if one could not write.
+        """
+        saving, opened = self._saving, self._opened
+        if saving is None or opened is None:
+            return
+        self._saving = None
+        _unfinished.pop(id(self), None)
+        with collective("wait for a save", saving.mesh) as here:
+            assert here is not None
+            try:
+                opened.background.join()
+                opened.error = opened.error or opened.background.error
+                opened.close()
+                saving.end(here, opened)
+            finally:
+                saving.abandon()
+
+    def _give_up(self) -> None:
+        """Remove what the save has made: the program ends, and nobody has waited for it."""
+        saving, opened = self._saving, self._opened
+        if saving is not None and opened is not None:
+            opened.background.join()
+            saving.abandon()
+            if self._here is not None and self._here.device == 0:
+                print(f"meshcomm: the save to {saving.path} is not complete: nobody waited for it", file=sys.stderr)
+
+
+_unfinished: dict[int, SaveRequest] = {}
+
+
+@atexit.register
+def _give_up_all() -> None:
+    for request in list(_unfinished.values()):
+        request._give_up()
+
+
+class _Staging(Opened):
+    """Files that a thread writes: what is to be written is copied first."""
+
+    background: Background
+
+    def transfer(self, stored: Stored, found: ByteRuns, block: Bytes) -> None:
+        copy = block.copy()
+        write = super().transfer
+        self.background.add(lambda: write(stored, found, copy), copy.nbytes)
+
+
+class Content(NamedTuple):
+    """What is saved: arrays, the tree that they are in, and metadata."""
+
+    arrays: list[Described]
+    node: Json
+    metadata: dict[str, Json]
+
+
+class Saving:
+    """A save: what its ranks do together, and what its first rank does alone."""
+
+    def __init__(self, path: PathLike, content: Content, mesh: Mesh, overwrite: bool) -> None:
+        self.path, self.content, self.mesh = Path(path), content, mesh
+        self.writer = writer_for(self.path)
+        self._overwrite = overwrite
+        self._active: Writer | None = None
+
+    def begin(self, here: Location) -> tuple[Path, list[Stored]]:
+        """Make the new files, and return where they are and where each tensor goes. Collective."""
+        base, told = told_by_root(0, self._begin, f"save to {quote(self.path)}: {self._text()}", self.mesh, here)
+        return Path(base), [Stored.from_told(each) for each in told]
+
+    def _begin(self) -> tuple[str, list[Json]]:
+        path = Path(os.path.abspath(self.path))
+        if path.is_symlink():
+            path = Path(os.path.realpath(path))  # the link stays a link
+        if not self._overwrite and path.exists():
+            raise FileExistsError(f"{path} is there, and overwrite is False")
+        self._active = self.writer(path, *self.content)
+        base, stored = self._active.begin()
+        return str(base), [each.told() for each in stored]
+
+    def end(self, here: Location, opened: Opened) -> None:
+        """Agree that all is on the disk, and give the files their name. Collective."""
+        agree(here.team, f"all data of the save to {quote(self.path)}", opened.error)
+        pieces = here.team.everyone.communicator().told(opened.pieces) if self.writer.checks else []
+        told_by_root(0, lambda: self._commit(pieces), f"the end of the save to {quote(self.path)}", self.mesh, here)
+
+    def _commit(self, pieces: list[Json]) -> None:
+        assert self._active is not None
+        self._active.commit(all_pieces([[tuple(piece) for piece in each] for each in pieces]))
+        self._active = None
+
+    def abandon(self) -> None:
+        """Remove what was made, unless it has its name."""
+        active, self._active = self._active, None
+        if active is not None:
+            active.abandon()
+
+    def _text(self) -> str:
+        return "; ".join(f"{name} {shape} {dtype} {layout}" for name, shape, dtype, layout in self.content.arrays)
+
+
+class TreeSaving(Saving):
+    """A save of a tree of tensors."""
+
+    def __init__(self, path: PathLike, tree: object, metadata: Mapping[str, Json] | None, overwrite: bool) -> None:
+        node, leaves = flattened(tree, writer_for(Path(path)).separator)
+        mesh = common_mesh(leaf.mesh for leaf in leaves.values() if isinstance(leaf, DTensor))
+        self._tensors = {name: _as_tensor(leaf, mesh) for name, leaf in leaves.items()}
+        arrays = [Described(name, t.shape, t.dtype, _hint(t)) for name, t in self._tensors.items()]
+        super().__init__(path, Content(arrays, node, dict(metadata or {})), mesh, overwrite)
+        if not self.writer.checks and not has_arrays_only(node):
+            raise TypeError(f"{path} holds arrays only; numbers, texts and None go to a checkpoint, which is a folder")
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of all tensors."""
+        return sum(prod(t.shape) * t.dtype.itemsize for t in self._tensors.values())
+
+    def with_stored(self, stored: list[Stored]) -> list[tuple[DTensor, Stored]]:
+        """Return each tensor with where it goes."""
+        return [(self._tensors[each.name], each) for each in stored]
+
+
+def _as_tensor(leaf: Leaf, mesh: Mesh) -> DTensor:
+    if isinstance(leaf, DTensor):
+        return leaf
+    if leaf.dtype.hasobject:
+        raise CheckpointError(f"an array of Python objects ({leaf.dtype}) cannot be saved: their sizes differ")
+    local = None if mesh.rank is None else contiguous(leaf)
+    return DTensor(local, Layout.replicated(mesh, leaf.ndim), leaf.shape, leaf.dtype)
+
+
+def has_arrays_only(node: Json) -> bool:
+    """Return whether a tree holds arrays, and no other values."""
+    kind, content = node
+    if kind in ("array", "value"):
+        return bool(kind == "array")
+    return all(map(has_arrays_only, content.values() if kind == "dict" else content))
+
+
+def _hint(tensor: DTensor) -> str:
+    mesh = ", ".join(f"{name}={size}" for name, size in tensor.mesh.dims)
+    return f"{tensor.layout.sharding_specs} on {mesh}"

@@ -1,0 +1,87 @@
+"""Where the arrays of a file are: values that ranks tell each other as JSON."""
+
+from collections.abc import Iterator, Sequence
+from math import prod
+from typing import NamedTuple
+
+import numpy as np
+
+from meshcomm._types import DType, Indices, Json, Shape
+from meshcomm.errors import CheckpointError
+from meshcomm.layouts.dtype_text import dtype_of_text, dtype_text
+
+
+class Segment(NamedTuple):
+    """The bytes *start* to *stop* of an array in row-major order are in *file*, from *offset* on.
+
+    *file* is relative to the path that was saved; "" is that path itself.
+    """
+
+    file: str
+    start: int
+    stop: int
+    offset: int
+
+
+class Stored(NamedTuple):
+    """An array in files. If it is in *fortran* order, *shape* is of its transpose, which is in row-major order."""
+
+    name: str
+    shape: Shape
+    dtype: DType
+    segments: tuple[Segment, ...]
+    fortran: bool = False
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of the array."""
+        return prod(self.shape) * self.dtype.itemsize
+
+    def told(self) -> list[Json]:
+        """Return this as JSON holds it."""
+        return [self.name, list(self.shape), dtype_text(self.dtype), [list(s) for s in self.segments], self.fortran]
+
+    @classmethod
+    def from_told(cls, told: Sequence[Json]) -> "Stored":
+        """Return what `told` was made of."""
+        name, shape, dtype, segments, fortran = told
+        return cls(name, tuple(shape), dtype_of_text(dtype), tuple(Segment(*s) for s in segments), fortran)
+
+    def pieces(self, starts: Indices, lengths: Indices) -> Iterator[tuple[Segment, int, int, int]]:
+        """Yield (segment, offset in its file, offset in the block, bytes) for runs of bytes of the array.
+
+        Runs follow one another in a block.
+        """
+        done, ends = 0, [segment.stop for segment in self.segments]
+        for start, length in zip(starts.tolist(), lengths.tolist(), strict=True):
+            stop = start + length
+            at = int(np.searchsorted(ends, start, side="right"))
+            while start < stop:
+                segment = self.segments[at]
+                end = min(stop, segment.stop)
+                yield segment, segment.offset + start - segment.start, done, end - start
+                done, start, at = done + end - start, end, at + 1
+
+    def calls(self, starts: Indices, lengths: Indices) -> int:
+        """Return how many pieces `pieces` yields."""
+        ends = np.array([segment.stop for segment in self.segments], dtype=np.intp)
+        runs = lengths > 0
+        first = np.searchsorted(ends, starts[runs], side="right")
+        last = np.searchsorted(ends, starts[runs] + lengths[runs] - 1, side="right")
+        return int((last - first + 1).sum())
+
+
+def in_one_file(name: str, shape: Shape, dtype: DType, offset: int, file: str = "") -> Stored:
+    """Return an array that is in one run from *offset* on."""
+    nbytes = prod(shape) * dtype.itemsize
+    segments = (Segment(file, 0, nbytes, offset),) if nbytes else ()
+    return Stored(name, shape, dtype, segments)
+
+
+def check_names(names: Sequence[str]) -> None:
+    """Raise ``CheckpointError`` if two arrays have one name."""
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            raise CheckpointError(f"two arrays have the name {name!r}")
+        seen.add(name)

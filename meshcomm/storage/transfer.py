@@ -1,0 +1,244 @@
+"""Tensors to files and back, on each rank by the route that all ranks choose.
+
+An error on one rank, such as a full disk, must not stop the relayouts of the others: a rank remembers its first error,
+leaves files alone from then on, and the ranks agree on it at the end.
+"""
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from itertools import chain, islice, pairwise
+from math import prod
+from pathlib import Path
+from typing import TypeAlias
+
+import numpy as np
+
+from meshcomm._tuning import DEFAULT_SCRATCH, MOST_EXPECTED, READ_OVER, READ_TOGETHER, SMALL_ARRAY
+from meshcomm._types import Array, Bytes, Indices
+from meshcomm.arrays.cutting import cut_out
+from meshcomm.arrays.dtensor import DTensor
+from meshcomm.arrays.relayout import machine_of, relayout
+from meshcomm.layouts.layout import Layout
+from meshcomm.layouts.machine import Machine
+from meshcomm.memory.blocks import as_bytes, new_block
+from meshcomm.memory.copies import contiguous, opaque
+from meshcomm.storage import checksums, files
+from meshcomm.storage.files import File
+from meshcomm.storage.progress import Progress
+from meshcomm.storage.routes import Round, Route, choose_route, runs
+from meshcomm.storage.selection import Selection, all_of, close_runs
+from meshcomm.storage.stored import Stored
+
+ByteRuns: TypeAlias = tuple[Indices, Indices]
+"""Where runs of bytes begin in an array in row-major order, and how long they are."""
+
+
+class Opened:
+    """The files that this rank has touched below *base*, and what went wrong with them.
+
+    With *checks* it remembers the checksums of all that is read or written.
+    """
+
+    def __init__(self, base: Path, writes: bool, checks: bool = False) -> None:
+        self.base, self._writes = base, writes
+        self._files: dict[str, File] = {}
+        self._checks = checks
+        self.pieces: list[checksums.Piece] = []
+        self.error: Exception | None = None
+        self.progress: Progress | None = None
+
+    def file(self, name: str) -> File:
+        """Return the open file; "" is the base itself."""
+        found = self._files.get(name)
+        if found is None:
+            path = self.base / name if name else self.base
+            found = self._files[name] = files.for_writing(path) if self._writes else files.for_reading(path)
+        return found
+
+    @contextmanager
+    def trying(self) -> Iterator[None]:
+        """Remember the first error of what is tried."""
+        try:
+            yield
+        except Exception as problem:
+            self.error = self.error or problem
+
+    def fill(self, stored: Stored, found: ByteRuns, block: Bytes) -> None:
+        """Fill *block* from the runs of bytes of a box of the array: what lies close together in one call."""
+        starts, lengths = found
+        ends = np.cumsum(lengths)
+        for first, last in close_runs(starts, lengths, READ_OVER, READ_TOGETHER):
+            begin = ends[first] - lengths[first]
+            if last == first + 1:
+                self.transfer(stored, (starts[first:last], lengths[first:last]), block[begin : ends[first]])
+                continue
+            span = starts[last - 1] + lengths[last - 1] - starts[first]
+            together = np.empty(span, dtype=np.uint8)
+            self.transfer(stored, (starts[first : first + 1], np.array([span])), together)
+            for start, length, end in zip(starts[first:last], lengths[first:last], ends[first:last], strict=True):
+                block[end - length : end] = together[start - starts[first] : start - starts[first] + length]
+
+    def transfer(self, stored: Stored, found: ByteRuns, block: Bytes) -> None:
+        """Write *block* to the runs of bytes of the array, or fill it from them."""
+        for segment, offset, start, size in stored.pieces(*found):
+            data, file = block[start : start + size], self.file(segment.file)
+            for data, at in [(data, offset)] if self.progress is None else self.progress.steps(data, offset):  # noqa: B020
+                if self._writes:
+                    file.write(data, at)
+                else:
+                    file.read(data, at)
+                if self._checks:
+                    self.pieces += checksums.pieces_of(segment.file, data, at)
+
+    def expect(self, turn: Round, own: int) -> None:
+        """Say that this rank is about to read or write *own* bytes, its share of a round."""
+        if self.progress is not None:
+            self.progress.expect(prod(turn.shape()) * turn.route.itemsize, own)
+
+    def expect_reads(self, stored: Stored, found: ByteRuns) -> None:
+        """Let the system read what this rank will ask for next, while the rank does something else."""
+        if self.error is None:
+            for segment, offset, _, size in islice(stored.pieces(*found), MOST_EXPECTED):
+                with self.trying():
+                    self.file(segment.file).expect(offset, size)
+
+    def close(self) -> None:
+        """Close the files; first wait until they are on the disk, if they were written."""
+        for file in self._files.values():
+            with self.trying():
+                if self._writes and self.error is None:
+                    file.sync()
+            with self.trying():
+                file.close()
+        self._files = {}
+
+
+def write_tensor(
+    tensor: DTensor, stored: Stored, opened: Opened, limit: int | None, chosen: Selection | None = None
+) -> None:
+    """Write *tensor* to the files of *stored*. Collective over the mesh.
+
+    Parameters
+    ----------
+    tensor: what is written
+    stored: where its bytes go
+    opened: the files
+    limit: bytes that this rank may use beyond the blocks of the tensor
+    chosen: the box of the array that *tensor* is; by default the whole array
+    """
+    device, whole = tensor.mesh.rank, chosen or all_of(stored.shape)
+    for turn in route_of(tensor.layout, stored, whole, limit).rounds():
+        piece = _piece(tensor, turn)
+        if not stays(turn):
+            piece = relayout(piece, turn.target(), max_scratch_bytes=limit)
+        if device is not None and turn.route.owns(device) and opened.error is None:
+            with opened.trying():
+                assert piece.local is not None
+                block = contiguous(piece.local.astype(stored.dtype, copy=False))
+                opened.expect(turn, block.nbytes)
+                opened.transfer(stored, byte_runs(turn, device, whole), as_bytes(block))
+
+
+def read_tensor(
+    tensor: DTensor, stored: Stored, opened: Opened, chosen: Selection, limit: int | None, *, new: bool = False
+) -> None:
+    """Fill *tensor* with the box of the array that is *chosen*. Collective over the mesh.
+
+    *new* says that the tensor is no slice on any rank. The rest is as for `write_tensor`.
+    """
+    device = tensor.mesh.rank
+    route = route_of(tensor.layout, stored, chosen, limit)
+    for turn, after in pairwise(chain(route.rounds(), [None])):
+        assert turn is not None
+        piece = _piece(tensor, turn)
+        if stays(turn) and piece.local is not None and piece.local.flags.c_contiguous:
+            _fill(piece.local, turn, stored, opened, chosen)
+            continue
+        local = None if device is None else new_block(turn.target().block_shape(piece.shape, device), tensor.dtype)
+        _fill(local, turn, stored, opened, chosen)
+        if after is not None and device is not None:
+            opened.expect_reads(stored, byte_runs(after, device, chosen))
+        found = DTensor(local, turn.target(), piece.shape, tensor.dtype)
+        if not stays(turn):
+            found = relayout(found, turn.source(), out=piece if new else None, max_scratch_bytes=limit)
+        if found is not piece and piece.local is not None and found.local is not None:
+            np.copyto(opaque(piece.local), opaque(found.local))
+
+
+def reads(turn: Round, device: int, chosen: Selection) -> tuple[ByteRuns, int]:
+    """Return which runs of bytes *device* reads in a round, and the most bytes that it reads at once to the side."""
+    starts, lengths = byte_runs(turn, device, chosen)
+    if chosen.box == chosen.shape:
+        return (starts, lengths), 0
+    pairs = close_runs(starts, lengths, READ_OVER, READ_TOGETHER)
+    firsts = np.array([first for first, _ in pairs], dtype=np.intp)
+    lasts = np.array([last - 1 for _, last in pairs], dtype=np.intp)
+    spans = starts[lasts] + lengths[lasts] - starts[firsts]
+    return (starts[firsts], spans), int(max(spans[lasts > firsts], default=0))
+
+
+def read_small(stored: Stored, opened: Opened) -> Array:
+    """Return the whole array, read by this rank."""
+    whole = np.empty(stored.shape, stored.dtype)
+    zero, size = np.zeros(1, dtype=np.intp), np.full(1, stored.nbytes, dtype=np.intp)
+    opened.transfer(stored, (zero, size), as_bytes(whole))
+    return whole
+
+
+def is_small(stored: Stored) -> bool:
+    """Return whether one rank reads the array for all."""
+    return stored.nbytes <= SMALL_ARRAY
+
+
+def block_of(whole: Array, layout: Layout) -> Array | None:
+    """Return the block of *whole* on this rank."""
+    device = layout.mesh.rank
+    return None if device is None else cut_out(whole, layout.block_box(whole.shape, device))
+
+
+def route_of(
+    layout: Layout, stored: Stored, chosen: Selection, limit: int | None, machine: Machine | None = None
+) -> Route:
+    """Return the route between a tensor in *layout* and the box of *stored* that is *chosen*.
+
+    *machine* has the costs; by default those of the ranks. Collective over the mesh without it, if its ranks have not
+    communicated yet.
+    """
+    space = (limit or DEFAULT_SCRATCH) // 2
+    costs = machine_of(layout.mesh) if machine is None else machine
+    return choose_route(layout, chosen.box, stored.dtype.itemsize, space, costs, full=chosen.shape)
+
+
+def _fill(block: Array | None, turn: Round, stored: Stored, opened: Opened, chosen: Selection) -> None:
+    device = turn.route.layout.mesh.rank
+    if block is None or device is None or opened.error is not None:
+        return
+    with opened.trying():
+        opened.expect(turn, block.nbytes)
+        fill = opened.transfer if chosen.box == chosen.shape else opened.fill
+        fill(stored, byte_runs(turn, device, chosen), as_bytes(block))
+
+
+def stays(turn: Round) -> bool:
+    """Return whether blocks go between memory and the file as they are."""
+    return not turn.route.exchanges or turn.source() == turn.target()
+
+
+def _piece(tensor: DTensor, turn: Round) -> DTensor:
+    """Return what the round takes of *tensor*: its block is a view."""
+    device = tensor.mesh.rank
+    local = None
+    if tensor.local is not None and device is not None:
+        local = tensor.local[turn.local_slices(device)]
+    return DTensor(local, turn.source(), turn.shape(), tensor.dtype)
+
+
+def byte_runs(turn: Round, device: int, chosen: Selection) -> ByteRuns:
+    """Return where in the array the bytes of the block are that *device* reads or writes in a round."""
+    starts, lengths = runs(chosen.shifted(turn.file_intervals(device)), chosen.shape)
+    return starts * turn.route.itemsize, lengths * turn.route.itemsize
+
+
+def all_pieces(each: Iterable[list[checksums.Piece]]) -> list[checksums.Piece]:
+    """Return the checksums of what all ranks touched, joined where pieces follow one another."""
+    return checksums.joined(piece for pieces in each for piece in pieces)

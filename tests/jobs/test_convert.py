@@ -1,0 +1,33 @@
+"""The command convert on several ranks: each does its share, and an error is one line."""
+
+import numpy as np
+import pytest
+
+import meshcomm as mc
+from support.jobs import mpiexec
+
+pytestmark = pytest.mark.skipif(mpiexec() is None, reason="there is no mpiexec")
+
+COMMAND = ("-m", "meshcomm", "convert")
+
+
+def test_convert_on_ranks(launch, tmp_path):
+    array = np.random.default_rng(1).normal(size=(301, 50))
+    np.save(tmp_path / "a.npy", array)
+    job = launch(3, *COMMAND, tmp_path / "a.npy", tmp_path / "c")
+    assert job.code == 0, job
+    assert job.text.strip() == ""
+    job = launch(2, *COMMAND, tmp_path / "c", tmp_path / "t.safetensors")
+    assert job.code == 0, job
+    with mc.open(tmp_path / "t.safetensors") as file:
+        np.testing.assert_array_equal(file["array"], array)
+
+
+def test_an_error_is_one_line(launch, tmp_path):
+    np.save(tmp_path / "a.npy", np.arange(3))
+    job = launch(2, *COMMAND, tmp_path / "a.npy", tmp_path / "a.npy")
+    assert job.code == 1, job
+    lines = [line for line in job.text.splitlines() if line.startswith("meshcomm: ")]
+    assert len(lines) == 1, job
+    assert "is there" in lines[0]
+    assert "Traceback" not in job.text

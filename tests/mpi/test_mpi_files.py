@@ -1,0 +1,120 @@
+"""Files of real ranks, which share memory or do not: every layout to every other one, and errors of one rank."""
+
+import errno
+import shutil
+import tempfile
+from pathlib import Path
+from random import Random
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+import meshcomm as mc
+from meshcomm import Layout
+from meshcomm.storage import files
+from support.random_cases import any_case
+from support.reference import random_bits
+from support.sampling import sampled
+
+SIZE = MPI.COMM_WORLD.size
+U = mc.UNSHARDED
+
+
+@pytest.fixture(params=["shared memory", "MPI"])
+def world(request, comm, monkeypatch):
+    """A communicator of its own, whose ranks share memory or do not."""
+    if request.param == "MPI":
+        monkeypatch.setenv("MESHCOMM_SHARED_MEMORY", "0")
+    made = comm.Dup()
+    yield made
+    comm.Barrier()
+    made.Free()
+
+
+@pytest.fixture
+def folder(comm):
+    """A new folder, the same on all ranks."""
+    made = Path(comm.bcast(tempfile.mkdtemp() if comm.rank == 0 else None))
+    yield made
+    comm.Barrier()
+    if comm.rank == 0:
+        shutil.rmtree(made)
+
+
+def on(world, layout, meshes):
+    """Return *layout* on a mesh of *world*."""
+    dims, ranks = [(dim.name, dim.size) for dim in layout.mesh.dims], list(layout.mesh.ranks)
+    meshes.append(mc.create_mesh(dims, devices=ranks, comm=world))
+    return Layout(list(layout.axes), meshes[-1])
+
+
+@pytest.mark.parametrize("seed", sampled(range(6), 2))
+@pytest.mark.parametrize("suffix", ["", ".npy", ".zarr"])
+def test_any_layout_to_any_layout(world, folder, suffix, seed):
+    meshes = []
+    sizes = tuple(n for n in (1, 2, 3, 4, 6, 8) if n <= SIZE)
+    for number in range(seed * 4, seed * 4 + 4):
+        case, random = any_case(number, SIZE, sizes), Random(number)
+        if int(np.prod(case.shape)) > 20_000:
+            continue
+        whole = random_bits(case.shape, np.dtype(random.choice(["f8", "i2", "c8"])), number)
+        limit = random.choice([None, 2**12])
+        source, target = on(world, case.source, meshes), on(world, case.target, meshes)
+        mc.save(folder / f"{number}{suffix}", mc.distribute(whole, source), max_scratch_bytes=limit)
+        world.Barrier()  # the mesh that loads may have other ranks
+        found = mc.load(folder / f"{number}{suffix}", target, max_scratch_bytes=limit)
+        assert (found.shape, found.dtype) == (whole.shape, whole.dtype)
+        whole_again = found.to_numpy()
+        assert whole_again is None or whole_again.tobytes() == whole.tobytes()
+    for mesh in meshes:
+        mesh.close()
+
+
+def test_bytes_that_cross_the_disk(world, folder):
+    mesh = mc.create_mesh([("x", SIZE)], comm=world)
+    whole = np.arange(512 * 256.0).reshape(512, 256)
+    for specs in (["x", U], [U, "x"], [U, U], [mc.Cyclic("x", 1), U]):
+        files.counts.clear()
+        mc.save(folder / "a.npy", mc.distribute(whole, Layout(specs, mesh)))
+        written = world.allreduce(files.counts["written"])
+        assert 0 < written - whole.nbytes < 1000  # and the header
+        files.counts.clear()
+        mc.load(folder / "a.npy", Layout(specs, mesh))
+        read = world.allreduce(files.counts["read"])
+        assert 0 < read - whole.nbytes <= 20_000  # and what may be the header
+        assert world.allreduce(files.counts["reads"]) < 20 * SIZE
+    mesh.close()
+
+
+def test_an_error_of_one_rank_is_raised_by_all(world, folder, monkeypatch):
+    mesh = mc.create_mesh([("x", SIZE)], comm=world)
+    t = mc.ones((512, 256), float, Layout([U, "x"], mesh))
+    mc.save(folder / "c", {"a": t})
+
+    def full(self, data, offset):
+        raise OSError(errno.ENOSPC, "No space left on device", str(self.path))
+
+    if world.rank == SIZE - 1:
+        monkeypatch.setattr(files.File, "write", full)
+    with pytest.raises(OSError, match="No space left"):
+        mc.save(folder / "c", {"a": t * 2})
+
+    def save_in_the_background():
+        mc.start_save(folder / "c", {"a": t * 2}).wait()
+
+    with pytest.raises(OSError, match="No space left"):
+        save_in_the_background()
+    monkeypatch.undo()
+    assert float(mc.load(folder / "c", t.layout)["a"].sum()) == t.size
+    mc.save(folder / "c", {"a": t * 3})
+    assert float(mc.load(folder / "c", t.layout)["a"].sum()) == 3 * t.size
+    assert world.bcast(len(list(folder.rglob("*")))) == 3  # the folder, a manifest, and one file of data
+    mesh.close()
+
+
+def test_nothing_there(world, folder):
+    mesh = mc.create_mesh([("x", SIZE)], comm=world)
+    with pytest.raises(FileNotFoundError):
+        mc.load(folder / "none.npy", Layout(["x"], mesh))
+    mesh.close()

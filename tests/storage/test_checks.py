@@ -1,0 +1,35 @@
+"""Checksums are compared after loads that read bytes twice, or read over gaps."""
+
+import numpy as np
+import pytest
+
+import meshcomm as mc
+from meshcomm import Layout
+from meshcomm.storage import checksums, transfer, verify
+from meshcomm.storage.formats import folder
+from support.saved import mesh_of_4, on, same
+
+U = mc.UNSHARDED
+BIG = np.arange(400 * 300, dtype="f8").reshape(400, 300)
+LAYOUTS = ([U, U], ["x", U], [U, "y"], ["x", "y"], [U, ("x", "y")])
+
+
+@pytest.fixture(params=[2**24, 100_000])
+def small_ranges(request, monkeypatch):
+    for module in (checksums, verify, folder):
+        monkeypatch.setattr(module, "CHECKSUM_RANGE", request.param)
+
+
+@pytest.mark.parametrize("index", [None, np.s_[3:200], np.s_[:, 5:9], np.s_[::3, ::2], np.s_[17:18, 3:290]])
+@pytest.mark.parametrize("alpha", [0.0, 10.0])
+def test_any_load(index, alpha, tmp_path, small_ranges, monkeypatch):
+    monkeypatch.setattr(transfer, "machine_of", lambda mesh: mc.Machine(alpha_disk=alpha, gamma=1 - alpha / 10))
+
+    def program():
+        mesh = mesh_of_4()
+        mc.save(tmp_path / "c", mc.distribute(BIG, Layout(["x", "y"], mesh)))
+        for specs in LAYOUTS:
+            found = mc.load(tmp_path / "c", Layout(specs, mesh), slices=index, check=True)
+            same(found, np.ascontiguousarray(BIG if index is None else BIG[index]))
+
+    on(4, program)

@@ -1,0 +1,188 @@
+"""The commands for files: ls, verify and convert."""
+
+import sys
+from subprocess import run
+
+import numpy as np
+import pytest
+
+import meshcomm as mc
+from meshcomm import Layout
+from meshcomm.cli.main import main
+from meshcomm.storage import convert
+from support.saved import SUFFIXES, mesh_of_4, on, same
+
+BIG = np.arange(300 * 120, dtype="f8").reshape(300, 120)
+SMALL = np.arange(12, dtype="<i4").reshape(3, 4)
+
+
+def save(path, tree=None, **options):
+    def program():
+        rows = Layout(["x", "y"], mesh_of_4())
+        usual = {"w": mc.distribute(BIG, rows), "b": mc.distribute(SMALL, rows)}
+        mc.save(path, usual if tree is None else tree, **options)
+
+    on(4, program)
+    return path
+
+
+def damage(path):
+    (data,) = path.glob("data-*")
+    content = bytearray(data.read_bytes())
+    content[100] ^= 1
+    data.write_bytes(content)
+
+
+def lines(capsys):
+    found = capsys.readouterr()
+    return found.out.splitlines(), found.err.splitlines()
+
+
+def test_ls(tmp_path, capsys):
+    path = save(tmp_path / "c", metadata={"by": "me"})
+    assert main(["ls", str(path)]) == 0
+    assert lines(capsys)[0] == [
+        "name  shape       dtype    bytes      layout",
+        "w     (300, 120)  float64  281.2 KiB  ['x', 'y'] on x=2, y=2",
+        "b     (3, 4)      int32    48 B       ['x', 'y'] on x=2, y=2",
+        "2 arrays, 281.3 KiB",
+        "metadata by: me",
+    ]
+    assert main(["ls", str(save(tmp_path / "t.safetensors"))]) == 0
+    assert lines(capsys)[0][1] == "w     (300, 120)  float64  281.2 KiB"
+
+
+def test_ls_of_steps(tmp_path, capsys):
+    for step in (1, 2, 3):
+        save(tmp_path / f"step-{step:09d}")
+    (tmp_path / "step-000000002" / "manifest.json").unlink()
+    (tmp_path / "step-000000003" / "manifest.json").write_text("{}")
+    assert main(["ls", str(tmp_path)]) == 0
+    out = lines(capsys)[0]
+    assert out[1] == "1     2       281.3 KiB"
+    assert out[2].endswith("not complete")
+    assert out[3].endswith("manifest.json is damaged: its checksum is wrong")
+
+
+@pytest.mark.parametrize("command", ["ls", "verify"])
+def test_what_cannot_be_read(command, tmp_path, capsys):
+    (tmp_path / "a.npy").write_text("no array")
+    for name, why in (("none", "No such file or checkpoint"), ("a.npy", "a.npy"), (".", "is no checkpoint")):
+        assert main([command, str(tmp_path / name)]) == 1
+        out, (error,) = lines(capsys)
+        assert out == []
+        assert error.startswith("meshcomm: ")
+        assert why in error
+
+
+def test_verify(tmp_path, capsys):
+    path = save(tmp_path / "c")
+    assert main(["verify", str(path)]) == 0
+    assert lines(capsys)[0] == ["ok: 2 arrays, 281.3 KiB"]
+    damage(path)
+    assert main(["verify", str(path)]) == 1
+    (out,) = lines(capsys)[0]
+    assert "is damaged between bytes 0 and 16777216: array 'w', 'b'" in out
+    assert main(["verify", str(save(tmp_path / "t.npy", SMALL))]) == 0
+    assert lines(capsys)[0] == ["ok: 1 array, 48 B; the format has no checksums, so only its structure was looked at"]
+
+
+def test_verify_steps(tmp_path, capsys):
+    for step in (1, 2, 3):
+        save(tmp_path / f"step-{step:09d}")
+    (tmp_path / "step-000000002" / "manifest.json").unlink()
+    assert main(["verify", str(tmp_path)]) == 0
+    out = lines(capsys)[0]
+    assert out[0] == "step-000000001: ok: 2 arrays, 281.3 KiB"
+    assert out[1] == "step-000000002: not complete, its save was cut off; the next save removes it"
+    damage(tmp_path / "step-000000001")
+    (tmp_path / "step-000000003" / "manifest.json").write_text("{}")
+    assert main(["verify", str(tmp_path)]) == 1
+    out = lines(capsys)[0]
+    assert "is damaged between bytes" in out[0]
+    assert "its checksum is wrong" in out[2]
+
+
+@pytest.mark.parametrize("to", SUFFIXES)
+@pytest.mark.parametrize("of", SUFFIXES)
+def test_convert_one_array(of, to, tmp_path, capsys):
+    source, target = save(tmp_path / f"a{of}", {"array": BIG} if of == ".h5" else BIG), tmp_path / f"b{to}"
+    assert main(["convert", str(source), str(target)]) == 0
+    assert lines(capsys) == ([], [])
+    with mc.open(target) as file:
+        assert file.names == ["array"]
+        np.testing.assert_array_equal(file["array"], BIG)
+
+
+def test_convert_a_checkpoint(tmp_path, capsys):
+    tree = {"w": BIG, "layers": [{"b": SMALL}], "step": 3}
+    source = save(tmp_path / "c", tree, metadata={"by": "me", "sizes": [1, 2]})
+    for name in ("d", "t.safetensors", "t.h5", "t.zarr", "e"):
+        assert main(["convert", str(source), str(tmp_path / name)]) == 0
+        dropped = f"meshcomm: {tmp_path / name} does not hold the numbers and texts of the tree of {source}"
+        assert lines(capsys)[1] == ([] if "." not in name else [dropped])
+        with mc.open(tmp_path / name) as file:
+            assert set(file.names) == {"w", "layers.0.b"}
+            np.testing.assert_array_equal(file["layers.0.b"], SMALL)
+            assert file.metadata["by"] == "me"
+    assert main(["convert", str(source), str(tmp_path / "t.npy")]) == 1
+    assert lines(capsys)[1] == [
+        "meshcomm: a .npy file holds one array, not 2: save them to a .safetensors file or to a folder"
+    ]
+    assert not (tmp_path / "t.npy").exists()
+
+    def program():
+        found = mc.load(tmp_path / "d")
+        assert found["step"] == 3
+        same(found["layers"][0]["b"], SMALL)
+
+    on(2, program)
+
+
+def test_convert_refuses_to_overwrite(tmp_path, capsys):
+    source, target = save(tmp_path / "a.npy", SMALL), save(tmp_path / "b.safetensors")
+    assert main(["convert", str(source), str(target)]) == 1
+    (error,) = lines(capsys)[1]
+    assert error.startswith("meshcomm: ")
+    assert "b.safetensors is there" in error
+    assert main(["convert", str(source), str(target), "--overwrite"]) == 0
+    assert mc.open(target).names == ["array"]
+    assert main(["convert", str(tmp_path / "none.npy"), str(target)]) == 1
+
+
+def test_convert_refuses_damage(tmp_path, capsys):
+    source = save(tmp_path / "c")
+    damage(source)
+    assert main(["convert", str(source), str(tmp_path / "t.safetensors")]) == 1
+    assert "is damaged between bytes" in lines(capsys)[1][0]
+    assert [path.name for path in tmp_path.iterdir()] == ["c"]
+
+
+@pytest.mark.parametrize("limit", [64, 1000, 10**5])
+@pytest.mark.parametrize("suffix", [".npy", ".h5", "", ".zarr"])
+def test_convert_in_boxes_by_several_ranks(limit, suffix, tmp_path):
+    array = np.random.default_rng(1).normal(size=(31, 7, 13))
+    np.save(tmp_path / "a.npy", array)
+    np.save(tmp_path / "f.npy", np.asfortranarray(array))
+    names = ["a.npy", "f.npy"]
+    if suffix == ".npy":
+        h5py = pytest.importorskip("h5py")
+        with h5py.File(tmp_path / "c.h5", "w") as file:
+            file.create_dataset("array", data=array, chunks=(5, 7, 4), compression="gzip")
+        names.append("c.h5")
+
+    def program(name):
+        assert convert.convert(tmp_path / name, tmp_path / f"{name}-{suffix}", mesh_of_4(), limit=limit) == ""
+
+    for name in names:
+        on(4, lambda name=name: program(name))
+        with mc.open(tmp_path / f"{name}-{suffix}") as file:
+            np.testing.assert_array_equal(file["array"], array)
+
+
+def test_the_command_itself(tmp_path):
+    path = save(tmp_path / "c")
+    found = run([sys.executable, "-m", "meshcomm", "ls", path], capture_output=True, text=True, timeout=100)
+    assert (found.returncode, found.stdout.splitlines()[-1]) == (0, "2 arrays, 281.3 KiB")
+    found = run([sys.executable, "-m", "meshcomm", "ls", tmp_path / "d"], capture_output=True, text=True, timeout=100)
+    assert (found.returncode, len(found.stderr.splitlines())) == (1, 1)

@@ -1,0 +1,237 @@
+"""Errors of the system in a save or load, on one rank: all ranks raise the same class, and the old content stays."""
+
+import errno
+import os
+import resource
+import shutil
+
+import numpy as np
+import pytest
+
+import meshcomm as mc
+from meshcomm import Layout
+from meshcomm.storage.formats import zarr
+from support.sampling import sampled
+from support.small_saves import SUFFIXES, found_at, listed, prepared, save, save_here
+from support.system_calls import calls_of, failing, short
+
+CODES = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.EACCES)
+U = mc.UNSHARDED
+
+
+@pytest.fixture(autouse=True)
+def small_chunks(monkeypatch):
+    monkeypatch.setattr(zarr, "ZARR_CHUNK", 100)
+
+
+def raised(program):
+    """Return what each of two ranks raises, and None for one that does not."""
+
+    def caught():
+        try:
+            program()
+        except (OSError, mc.MeshcommError) as error:
+            return error
+        return None
+
+    with mc.simulate(2) as world:
+        return world.run(caught)
+
+
+def alike(errors, path):
+    """Return whether the ranks have raised; check that all have the same class, and the path in the text."""
+    if not any(errors):
+        return False
+    assert len({type(error) for error in errors}) == 1, errors
+    for error in errors:
+        assert str(path.parent) in str(error), errors
+    return True
+
+
+@pytest.mark.parametrize("over", [False, True])
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_any_call_of_a_save_may_fail(suffix, over, tmp_path):
+    path = prepared(tmp_path / "f", suffix, over)
+    calls, failures = calls_of(lambda: save(path, 1)), 0
+    if not over:
+        calls = calls_of(lambda: save(prepared(tmp_path / "counted", suffix, False), 1))
+    expected, number = listed(path.parent) if over else listed(tmp_path / "counted"), 1
+    for at, call in sampled(enumerate(calls), 25):
+        if not over:
+            path = prepared(tmp_path / f"{at}", suffix, False)
+        number += 1
+        with failing(at, CODES[at % len(CODES)]):
+            errors = raised(lambda path=path, number=number: save_here(path, number))
+        failures += alike(errors, path)
+        found = found_at(path)
+        assert found == number or (any(errors) and found == (number - 1 if over else None)), (at, call, found)
+        number += 1
+        save(path, number)
+        left = [name for name in listed(path.parent) if name not in expected]
+        assert not left, (at, call, left)
+    assert failures > 8
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_an_early_error_leaves_the_old_content(suffix, tmp_path):
+    path = prepared(tmp_path / "f", suffix, True)
+    calls = calls_of(lambda: save(path, 1))
+    for at in [at for at, call in enumerate(calls) if call.name in ("pwrite", "posix_fallocate", "fsync")][:6]:
+        with failing(at, errno.ENOSPC):
+            errors = raised(lambda: save_here(path, 2))
+        assert alike(errors, path)
+        assert "No space left on device" in str(errors[1])
+        assert found_at(path) == 1
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_any_call_of_a_load_may_fail(suffix, tmp_path):
+    path, failures = prepared(tmp_path / "f", suffix, True), 0
+    for at, _ in enumerate(calls_of(lambda: found_at(path))):
+        with failing(at, errno.EIO):
+            failures += alike(raised(lambda: mc.load(path)), path)
+    assert failures > 3
+
+
+@pytest.mark.parametrize("most", [1, 7, 4096])
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_short_reads_and_writes(suffix, most, tmp_path):
+    path = tmp_path / f"saved{suffix}"
+    with short(most):
+        save(path, 5)
+        assert found_at(path) == 5
+    assert found_at(path) == 5
+
+
+def test_a_write_that_writes_nothing(tmp_path):
+    path = prepared(tmp_path / "f", ".npy", True)
+    with short(0):
+        errors = raised(lambda: save_here(path, 2))
+    assert alike(errors, path)
+    assert found_at(path) == 1
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_no_folder_to_save_to(suffix, tmp_path):
+    (tmp_path / "file").touch()
+    for path, kind in (
+        (tmp_path / "none" / f"saved{suffix}", FileNotFoundError),
+        (tmp_path / "file" / f"saved{suffix}", NotADirectoryError),
+    ):
+        errors = raised(lambda path=path: save_here(path, 1))
+        assert [type(error) for error in errors] == [kind] * 2
+        assert all(str(path.parent) in str(error) for error in errors)
+    assert listed(tmp_path) == ["file"]
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_something_else_has_the_name(suffix, tmp_path):
+    path = tmp_path / f"saved{suffix}"
+    if suffix in ("", ".zarr"):
+        path.write_text("mine")
+    else:
+        path.mkdir()
+    errors = raised(lambda: save_here(path, 1))
+    assert isinstance(errors[0], FileExistsError | IsADirectoryError)
+    assert alike(errors, path)
+    assert listed(tmp_path) == [path.name]
+
+
+@pytest.mark.parametrize("text", ['{"kind": "meshcomm checkpoint", "version": 9}', '{"kind": "meshcomm checkpoint", '])
+def test_a_save_that_fails_removes_no_data_of_a_manifest_that_it_cannot_read(text, tmp_path):
+    path = prepared(tmp_path / "f", "", True)
+    (path / "manifest.json").write_text(text)
+    (old,) = path.glob("data-*")
+    shutil.copytree(path, tmp_path / "copy")
+    calls = calls_of(lambda: save(tmp_path / "copy", 2))
+    with failing([call.name for call in calls].index("posix_fallocate"), errno.ENOSPC):
+        errors = raised(lambda: save_here(path, 2))
+    assert alike(errors, path)
+    assert old.exists()
+    save(path, 3)
+    assert found_at(path) == 3
+    assert listed(path) == ["data", "manifest.json"]
+
+
+@pytest.mark.parametrize("metadata", [{"a": {1}}, {"a": "\ud800"}, {"a": np.float32(1)}])
+def test_metadata_that_no_file_can_hold(metadata, tmp_path):
+    path = prepared(tmp_path / "f", "", True)
+
+    def program():
+        with pytest.raises((TypeError, ValueError)):
+            mc.save(path, {"a": mc.ones(3, "f8", Layout([U], mc.create_mesh([("x", 2)])))}, metadata=metadata)
+
+    with mc.simulate(2) as world:
+        world.run(program)
+    assert found_at(path) == 1
+    assert listed(path) == ["data", "manifest.json"]
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_files_that_may_not_grow(suffix, tmp_path):
+    path = prepared(tmp_path / "f", suffix, True)
+    old = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10, old[1]))
+    try:
+        errors = raised(lambda: save_here(path, 2))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, old)
+    assert alike(errors, path)
+    assert "File too large" in str(errors[1])
+    assert found_at(path) == 1
+
+
+def test_a_manifest_of_something_else_stays(tmp_path):
+    path = tmp_path / "page"
+    path.mkdir()
+    (path / "manifest.json").write_text('{"name": "a web page"}')
+    errors = raised(lambda: save_here(path, 2))
+    assert alike(errors, path)
+    assert isinstance(errors[1], FileExistsError)
+    assert (path / "manifest.json").read_text() == '{"name": "a web page"}'
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_folder_that_may_not_be_written(tmp_path):
+    path = prepared(tmp_path / "f", "", True)
+    path.chmod(0o500)
+    errors = raised(lambda: save_here(path, 2))
+    path.chmod(0o700)
+    assert alike(errors, path)
+    assert isinstance(errors[1], PermissionError)
+    assert found_at(path) == 1
+
+
+def test_two_saves_to_one_folder(tmp_path):
+    path = tmp_path / "saved"
+
+    def program():
+        mesh = mc.create_mesh([("x", 2)])
+        first, second = (mc.full((4, 2), float(n), "f8", Layout(["x", U], mesh)) for n in (1, 2))
+        requests = [mc.start_save(path, {"a": each}) for each in (first, second)]
+        requests[0].wait()
+        assert mc.load(path)["a"].to_numpy()[0, 0] == 1
+        requests[1].wait()
+        assert mc.load(path)["a"].to_numpy()[0, 0] == 2
+
+    with mc.simulate(2) as world:
+        world.run(program)
+    assert len(listed(path)) == 2
+
+
+def test_data_that_another_save_has_removed(tmp_path):
+    path = prepared(tmp_path / "f", "", True)
+
+    def program():
+        mesh = mc.create_mesh([("x", 2)])
+        request = mc.start_save(path, {"a": mc.ones((4, 2), "f8", Layout(["x", U], mesh))})
+        if mesh.rank == 0:
+            named = (path / "manifest.json").read_text()
+            (new,) = (each for each in path.glob("data-*") if each.name not in named)
+            new.unlink()
+        request.wait()
+
+    errors = raised(program)
+    assert alike(errors, path)
+    assert isinstance(errors[0], OSError)
+    assert found_at(path) == 1

@@ -1,0 +1,225 @@
+"""Files that are damaged, or that somebody made to do harm: an error that is documented, or the right data."""
+
+import json
+import shutil
+import struct
+import warnings
+import zlib
+from itertools import islice
+
+import pytest
+
+from support.damage import ERROR, bounded, checked_outcome, outcome
+from support.inputs import documents, texts, wires
+from support.sampling import inputs, sampled
+from support.small_saves import prepared
+
+FORMATS = ("", ".npy", ".safetensors", ".h5", ".zarr")
+
+
+@pytest.fixture(autouse=True)
+def libraries():
+    pytest.importorskip("h5py")
+    pytest.importorskip("zarr")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of NumPy and zarr, about files that others have made
+        yield
+
+
+def files_of(path):
+    return [path] if path.is_file() else sorted(each for each in path.rglob("*") if each.is_file())
+
+
+def each_outcome(path, file, variants):
+    """Return what loads find with each of the *variants* of the file."""
+    data = file.read_bytes()
+    found = []
+    for variant in variants(data):
+        file.write_bytes(variant)
+        found.append(outcome(path))
+    file.write_bytes(data)
+    return found
+
+
+def flipped(count):
+    """Return what yields data with one byte changed: all of them, or *count*."""
+
+    def variants(data):
+        for at in range(len(data)) if count is None else sampled(range(len(data)), count):
+            yield data[:at] + bytes([data[at] ^ (1 << at % 8)]) + data[at + 1 :]
+
+    return variants
+
+
+def cut(count):
+    """Return what yields the beginning of data: in all lengths, or in *count* of them."""
+
+    def variants(data):
+        for size in range(len(data)) if count is None else sampled(range(len(data)), count):
+            yield data[:size]
+
+    return variants
+
+
+@pytest.mark.parametrize("count", [200, pytest.param(None, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("variants", [flipped, cut])
+def test_a_damaged_checkpoint_is_an_error(variants, count, tmp_path):
+    path = prepared(tmp_path / "f", "", True)
+    whole = outcome(path)
+    for file in files_of(path):
+        found = each_outcome(path, file, variants(count))
+        assert set(found) == {ERROR}, found.index(next(each for each in found if each != ERROR))
+    assert outcome(path) == whole
+
+
+@pytest.mark.parametrize("count", [100, pytest.param(None, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("suffix", FORMATS[1:])
+def test_a_file_that_ends_early_is_an_error(suffix, count, tmp_path):
+    path = prepared(tmp_path / "f", suffix, True)
+    whole = outcome(path)
+    for file in files_of(path):
+        for found in each_outcome(path, file, cut(count)):
+            assert found in (ERROR, whole)
+
+
+@pytest.mark.parametrize("suffix", ["", ".zarr"])
+def test_a_file_that_is_missing(suffix, tmp_path):
+    path = prepared(tmp_path / "f", suffix, True)
+    for file in files_of(path):
+        copy = shutil.copytree(path, tmp_path / f"copy{suffix}")
+        (copy / file.relative_to(path)).unlink()
+        found = outcome(copy)
+        assert found == ERROR or suffix == ".zarr"  # a chunk that is missing has the fill value
+        shutil.rmtree(copy)
+
+
+@pytest.mark.parametrize("suffix", FORMATS)
+def test_any_header_gives_an_error_or_data(suffix, tmp_path):
+    path = prepared(tmp_path / "f", suffix, True)
+    write, generated = HEADERS[suffix](path)
+    kinds = set()
+    with bounded():
+        for value in islice(generated, inputs(400)):
+            write(value)
+            kinds.add(type(checked_outcome(path, value)))
+    assert str in kinds
+
+
+# -- headers: each function returns what writes one, and headers without end ------------------------------------------
+
+
+def as_json(value):
+    return json.dumps(value).encode(errors="surrogatepass")
+
+
+def signed(manifest):
+    """Return the text of a manifest with the right checksum."""
+    text = as_json(manifest)[:-1]
+    return text + b',\n"crc32": %d}\n' % zlib.crc32(text)
+
+
+def checkpoint_headers(path):
+    file = path / "manifest.json"
+    manifest = json.loads(file.read_bytes())
+    del manifest["crc32"]
+    more = manifest | {"tree": ["list", [["array", "a"], ["dict", {"x": ["value", 1.5]}], ["tuple", []]]]}
+    words = ["a", "array", "<i4", {"base": "<f8", "shape": [2**31, 2**31]}, {"base": "<f8", "shape": 3}, 4096, 8192]
+
+    def write(value):
+        file.write_bytes(signed(value if isinstance(value, dict) and value else {"kind": value}))
+
+    return write, documents([manifest, manifest, more], words)
+
+
+def npy_file(header, version=(1, 0), data=b"\0" * 192):
+    text = header.encode(errors="surrogatepass") if isinstance(header, str) else header
+    size = struct.pack("<H" if version[0] == 1 else "<I", len(text) & 0xFFFF)
+    return b"\x93NUMPY" + bytes(version) + size + text + data
+
+
+def npy_headers(path):
+    seeds = [
+        "{'descr': '<f8', 'fortran_order': False, 'shape': (6, 4), }\n",
+        "{'descr': [('x', '<f8'), ('y', '>i4', (2,))], 'fortran_order': True, 'shape': (4, 3)}",
+        "{'shape': (), 'fortran_order': False, 'descr': '|S3'}",
+        "{'descr': '<M8[us]', 'fortran_order': False, 'shape': (0, 24)}",
+    ]
+    words = [
+        "'|O'",
+        "(2L, 3)",
+        "True",
+        "2**63",
+        "__import__('os')",
+        "-",
+        "descr",
+        "(" * 300,
+        "lambda: 0",
+        "'\\d'",
+        "9" * 20,
+    ]
+    versions = ((1, 0), (2, 0), (3, 0), (4, 0))
+
+    def write(value):
+        path.write_bytes(npy_file(value, versions[zlib.crc32(value.encode(errors="surrogatepass")) % 4]))
+
+    return write, texts(seeds, words)
+
+
+def safetensors_file(header, data):
+    text = header if isinstance(header, bytes) else as_json(header)
+    return struct.pack("<Q", len(text)) + text + data
+
+
+def safetensors_headers(path):
+    data = path.read_bytes()
+    first = 8 + int.from_bytes(data[:8], "little")
+    header = json.loads(data[8:first])
+    more = header | {"__metadata__": {"by": "me"}, "none": {"dtype": "BF16", "shape": [0, 3], "data_offsets": [0, 0]}}
+
+    def write(value):
+        path.write_bytes(safetensors_file(value, data[first:]))
+
+    return write, documents(
+        [header, more], ["F32", "F8_E8M0", "F4", "dtype", "shape", "data_offsets", "__metadata__", 208]
+    )
+
+
+def zarr_headers(path):
+    found = [json.loads(file.read_bytes()) for file in path.rglob("zarr.json")]
+    arrays = [each for each in found if each["node_type"] == "array"]
+    words = [
+        *(
+            "int8",
+            "float64",
+            "complex128",
+            "string",
+            "array",
+            "group",
+            "regular",
+            "bytes",
+            "gzip",
+            "default",
+            "v2",
+            "big",
+        ),
+        *({"name": "gzip", "configuration": {"level": 1}}, {"name": "transpose", "configuration": {"order": [1, 0]}}),
+        *({"name": "sharding_indexed", "configuration": {}}, {"name": "r128"}, "NaN", "0x7ff", [6, 4], [3, 4]),
+    ]
+
+    def write(value):
+        (path / "a" / "zarr.json").write_bytes(as_json(value))
+
+    return write, documents(arrays, words)
+
+
+def hdf5_headers(path):
+    return path.write_bytes, wires([path.read_bytes()])
+
+
+HEADERS = {
+    "": checkpoint_headers,
+    ".npy": npy_headers,
+    ".safetensors": safetensors_headers,
+    ".h5": hdf5_headers,
+    ".zarr": zarr_headers,
+}

@@ -1,0 +1,106 @@
+"""Files that are looked at without loading them: what they hold, and any box of an array, read by one process."""
+
+import numpy as np
+import pytest
+
+import meshcomm as mc
+from meshcomm import Layout
+from meshcomm.storage import files
+from support.saved import INDICES, SUFFIXES, mesh_of_4, on, same
+
+BIG = np.arange(300 * 120, dtype="f8").reshape(300, 120)
+
+
+def saved(path, tree, metadata=None):
+    """Save *tree* of arrays, cut over four ranks."""
+    flags = {} if metadata is None else {"metadata": metadata}
+
+    def program():
+        mesh = mesh_of_4()
+        cut = {name: mc.distribute(array, Layout(["x", "y"], mesh)) for name, array in tree.items()}
+        mc.save(path, cut if list(cut) != ["array"] else cut["array"], **flags)
+
+    on(4, program)
+    return path
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_what_it_holds(suffix, tmp_path):
+    metadata = {"by": "me"} if suffix != ".npy" else {}
+    path = saved(tmp_path / f"t{suffix}", {"array": BIG}, metadata)
+    with mc.open(path) as file:
+        assert file.names == list(file) == ["array"]
+        assert (len(file), "array" in file, "other" in file) == (1, True, False)
+        assert file.metadata == metadata
+        found = file["array"]
+        assert (found.name, found.shape, found.ndim, found.size) == ("array", BIG.shape, 2, BIG.size)
+        assert (found.dtype, found.nbytes, len(found)) == (BIG.dtype, BIG.nbytes, 300)
+        assert "(300, 120) float64, 281.2 KiB" in repr(file)
+        assert repr(found).startswith("StoredArray('array', (300, 120), float64, 281.2 KiB")
+        assert (found.layout is None) == (suffix != "")
+        with pytest.raises(KeyError, match="has no array 'b'; it has array"):
+            file["b"]
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_any_index(suffix, tmp_path):
+    with mc.open(saved(tmp_path / f"t{suffix}", {"array": BIG})) as file:
+        for index in INDICES:
+            expected = BIG[index]
+            found = file["array"][index]
+            assert found.dtype == expected.dtype
+            np.testing.assert_array_equal(found, expected)
+        np.testing.assert_array_equal(np.asarray(file["array"]), BIG)
+        assert np.asarray(file["array"], dtype="f4").dtype == np.dtype("f4")
+
+
+def test_arrays_in_other_orders(tmp_path):
+    h5py = pytest.importorskip("h5py")
+    np.save(tmp_path / "f.npy", np.asfortranarray(BIG))
+    np.save(tmp_path / "zero.npy", np.array(3.5))
+    np.save(tmp_path / "empty.npy", BIG[:0])
+    with h5py.File(tmp_path / "c.h5", "w") as file:
+        file.create_dataset("small", data=BIG, chunks=(17, 30), compression="gzip")
+    for name in ("f.npy", "c.h5"):
+        with mc.open(tmp_path / name) as file:
+            for index in INDICES:
+                np.testing.assert_array_equal(file[file.names[0]][index], BIG[index])
+    with mc.open(tmp_path / "zero.npy") as file:
+        assert file["array"][()] == 3.5
+        with pytest.raises(TypeError, match="no length"):
+            len(file["array"])
+    assert mc.open(tmp_path / "empty.npy")["array"][...].shape == (0, 120)
+
+
+def test_only_what_is_needed_is_read(tmp_path):
+    with mc.open(saved(tmp_path / "t.npy", {"array": BIG})) as file:
+        before = dict(files.counts)
+        assert file["array"][3:5].tolist() == BIG[3:5].tolist()
+        assert files.counts["read"] - before["read"] == BIG[3:5].nbytes
+        assert files.counts["reads"] - before["reads"] == 1
+
+
+def test_one_array_is_loaded(tmp_path):
+    path = saved(tmp_path / "c", {"a.b": BIG, "c": BIG[:7, :3]})
+
+    def program():
+        mesh = mesh_of_4()
+        with mc.open(path) as file:
+            same(file["a.b"].load(Layout([mc.UNSHARDED, "y"], mesh)), BIG)
+            same(file["c"].load(slices=np.s_[2:5]), BIG[2:5, :3].copy())
+            out = mc.zeros(BIG.shape, "f8", Layout(["x", "y"], mesh))
+            assert file["a.b"].load(out=out) is out
+            same(out, BIG)
+
+    on(4, program)
+
+
+def test_a_closed_file(tmp_path):
+    file = mc.open(saved(tmp_path / "t.npy", {"array": BIG}))
+    file.close()
+    file.close()
+    assert file.names == ["array"]
+    with pytest.raises(ValueError, match="is closed"):
+        file["array"][0]
+    with pytest.raises(FileNotFoundError):
+        mc.open(tmp_path / "none.npy")

@@ -1,0 +1,236 @@
+"""Tensors saved from any layout and loaded into any other one, in all formats; other libraries read the files."""
+
+from random import Random
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import meshcomm as mc
+from meshcomm import Layout
+from meshcomm.memory.copies import opaque
+from support.random_cases import any_case
+from support.reference import random_bits
+
+RANKS = 6
+SIZES = (1, 2, 2, 3, 4, 4, 6)
+U = mc.UNSHARDED
+SUFFIXES = ("", ".npy", ".safetensors", ".h5", ".zarr")
+DTYPES = ("f8", "f4", "i2", "u1", "?", "c8")
+
+
+def here(layout):
+    """Return *layout* on a mesh of the simulated world that runs."""
+    mesh = layout.mesh
+    made = mc.create_mesh([(dim.name, dim.size) for dim in mesh.dims], devices=list(mesh.ranks))
+    return Layout(list(layout.axes), made)
+
+
+def same(tensor, whole):
+    found = tensor.to_numpy()
+    if found is not None:
+        assert (found.shape, found.dtype) == (whole.shape, whole.dtype)
+        assert found.tobytes() == whole.tobytes()
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+@pytest.mark.parametrize("seed", range(12))
+def test_any_layout_to_any_layout(suffix, seed, tmp_path):
+    with mc.simulate(RANKS) as world:
+        for number in range(seed * 12, seed * 12 + 12):
+            case, random = any_case(number, RANKS, SIZES), Random(number)
+            if int(np.prod(case.shape)) > 20_000:
+                continue
+            whole = random_bits(case.shape, np.dtype(random.choice(DTYPES)), number)
+            limit = random.choice([None, None, 2**12])
+
+            def program(case=case, whole=whole, limit=limit, number=number):
+                source, target = here(case.source), here(case.target)
+                tensor = mc.distribute(whole, source)
+                path = tmp_path / f"t{number}{suffix}"
+                mc.save(path, tensor, max_scratch_bytes=limit)
+                mc.barrier(mc.create_mesh())
+                same(mc.load(path, target, max_scratch_bytes=limit), whole)
+
+            world.run(program)
+
+
+def on(ranks, program):
+    with mc.simulate(ranks) as world:
+        return world.run(program)
+
+
+def mesh_of_4():
+    return mc.create_mesh([("x", 2), ("y", 2)])
+
+
+A = np.arange(7 * 5, dtype="f8").reshape(7, 5)
+B = np.arange(12, dtype=">i4").reshape(3, 4)
+
+
+def tree():
+    mesh = mesh_of_4()
+    return {
+        "w": mc.distribute(A, Layout(["x", "y"], mesh)),
+        "layers": [{"b": mc.distribute(B, Layout([U, ("x", "y")], mesh))}, (3, "text", None)],
+        "step": 17,
+        "rate": 0.1,
+        "plain": np.arange(3),
+    }
+
+
+def test_a_checkpoint_gives_the_tree(tmp_path):
+    def program():
+        mc.save(tmp_path / "step-1", tree(), metadata={"commit": "abc"})
+        mesh = mesh_of_4()
+        found = mc.load(tmp_path / "step-1", {"w": Layout(["y", U], mesh)})
+        assert list(found) == ["w", "layers", "step", "rate", "plain"]
+        assert found["layers"][1] == (3, "text", None)
+        assert (found["step"], found["rate"]) == (17, 0.1)
+        assert found["w"].layout == Layout(["y", U], mesh)
+        same(found["w"], A)
+        same(found["layers"][0]["b"], B)
+        same(found["plain"], np.arange(3))
+        assert list(mc.load(tmp_path / "step-1", names=["layers.0.b"])) == ["layers.0.b"]
+
+    on(4, program)
+
+
+def test_a_checkpoint_over_another_one(tmp_path):
+    def program(n):
+        mc.save(tmp_path / "c", {"a": mc.distribute(A * n, Layout(["x", U], mesh_of_4()))})
+        same(mc.load(tmp_path / "c")["a"], A * n)
+
+    for n in range(3):
+        on(4, lambda n=n: program(n))
+        assert sorted(p.name[:8] for p in (tmp_path / "c").iterdir()) == [
+            "data-" + p.name[5:8] for p in (tmp_path / "c").glob("data-*")
+        ] + ["manifest"]
+
+
+@pytest.mark.parametrize("kind", ["bfloat16", "float8_e4m3fn", "f8,i4", "M8[us]", "g", "S3", ">c16"])
+def test_every_dtype_in_a_checkpoint(kind, tmp_path):
+    dtype = np.dtype(getattr(ml_dtypes, kind) if hasattr(ml_dtypes, kind) else kind)
+    whole = random_bits((9, 5), dtype, 1)
+
+    def program():
+        mc.save(tmp_path / "c", mc.distribute(whole, Layout([U, "x"], mesh_of_4())))
+        found = mc.load(tmp_path / "c", Layout(["y", U], mesh_of_4()))
+        assert opaque(found.to_numpy()).tobytes() == whole.tobytes()
+
+    on(4, program)
+
+
+INDICES = [np.s_[2:5], np.s_[:, 1:3], np.s_[::2, ::-1], np.s_[3], np.s_[..., -1], np.s_[1:1], np.s_[None, 2:, 0]]
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+@pytest.mark.parametrize("index", INDICES, ids=str)
+def test_slices(suffix, index, tmp_path):
+    big = np.arange(300 * 120, dtype="f8").reshape(300, 120)  # more than one rank reads for all
+
+    def program():
+        mesh = mesh_of_4()
+        path = tmp_path / f"t{suffix}"
+        mc.save(path, mc.distribute(big, Layout(["x", "y"], mesh)))
+        expected = big[index]
+        specs = [("x", "y"), *[U] * (expected.ndim - 1)]
+        same(mc.load(path, Layout(specs, mesh), slices=index), expected)
+        same(mc.load(path, slices=index), expected)
+
+    on(4, program)
+
+
+def test_others_read_it(tmp_path):
+    h5py, zarr = pytest.importorskip("h5py"), pytest.importorskip("zarr")
+    safetensors = pytest.importorskip("safetensors.numpy")
+
+    def program():
+        mesh = mesh_of_4()
+        t, u = mc.distribute(A, Layout([U, "y"], mesh)), mc.distribute(A.astype("f4"), Layout(["x", U], mesh))
+        mc.save(tmp_path / "a.npy", t)
+        mc.save(tmp_path / "a.safetensors", {"w": t, "b": u}, metadata={"by": "me"})
+        mc.save(tmp_path / "a.h5", {"/fields/p": t, "b": u}, metadata={"by": "me"})
+        mc.save(tmp_path / "a.zarr", {"fields": {"p": t}, "b": u})
+        mc.save(tmp_path / "b.zarr", t)
+
+    on(4, program)
+    np.testing.assert_array_equal(np.load(tmp_path / "a.npy", mmap_mode="r"), A)
+    found = safetensors.load_file(tmp_path / "a.safetensors")
+    np.testing.assert_array_equal(found["w"], A)
+    np.testing.assert_array_equal(found["b"], A.astype("f4"))
+    with h5py.File(tmp_path / "a.h5") as file:
+        np.testing.assert_array_equal(file["fields/p"][...], A)
+        assert file.attrs["by"] == "me"
+    np.testing.assert_array_equal(zarr.open(tmp_path / "a.zarr")["fields/p"][...], A)
+    np.testing.assert_array_equal(zarr.open(tmp_path / "b.zarr")[...], A)
+
+
+def test_we_read_others(tmp_path):
+    h5py, zarr = pytest.importorskip("h5py"), pytest.importorskip("zarr")
+    safetensors = pytest.importorskip("safetensors.numpy")
+    big = np.random.default_rng(1).normal(size=(200, 130))
+    files = {"c": big, "f": np.asfortranarray(big), "big": big.astype(">f8"), "zero": np.array(3.5), "empty": big[:0]}
+    for name, array in files.items():
+        np.save(tmp_path / f"{name}.npy", array)
+    safetensors.save_file({"w": big}, tmp_path / "w.safetensors")
+    with h5py.File(tmp_path / "w.h5", "w") as file:
+        file["plain"] = big
+        file.create_dataset("small", data=big, chunks=(17, 30), compression="gzip")
+    group = zarr.open_group(tmp_path / "w.zarr", mode="w")
+    group.create_array("usual", data=big, chunks=(17, 30))
+    group.create_array("shards", data=big, chunks=(10, 13), shards=(50, 26))
+    zarr.save(tmp_path / "two.zarr", big, zarr_format=2)
+
+    def program():
+        mesh = mesh_of_4()
+        layout = Layout(["x", "y"], mesh)
+        for name, array in files.items():
+            same(
+                mc.load(tmp_path / f"{name}.npy", layout if array.ndim else None),
+                np.ascontiguousarray(array).reshape(array.shape),
+            )
+        same(
+            mc.load(tmp_path / "f.npy", Layout([U, "y"], mesh), slices=np.s_[3:9, 2:]),
+            np.ascontiguousarray(big[3:9, 2:]),
+        )
+        same(mc.load(tmp_path / "w.safetensors", layout)["w"], big)
+        for path in ("w.h5", "w.zarr"):
+            for found in mc.load(tmp_path / path, layout).values():
+                same(found, big)
+            for found in mc.load(tmp_path / path, layout, slices=np.s_[33:90, 7:]).values():
+                same(found, np.ascontiguousarray(big[33:90, 7:]))
+        same(mc.load(tmp_path / "two.zarr", layout), big)
+
+    on(4, program)
+
+
+def test_start_save_copies_what_it_writes(tmp_path):
+    def program():
+        mesh = mesh_of_4()
+        t = mc.distribute(A, Layout(["x", "y"], mesh))
+        request = mc.start_save(tmp_path / "c", {"a": t}, max_staged_bytes=16)
+        t += 1
+        assert not (tmp_path / "c" / "manifest.json").exists()
+        request.wait()
+        request.wait()
+        assert request.test()
+        same(mc.load(tmp_path / "c", check=True)["a"], A)
+
+    on(4, program)
+
+
+def test_out_and_strict(tmp_path):
+    def program():
+        mesh = mesh_of_4()
+        mc.save(tmp_path / "c", {"a": mc.distribute(A, Layout(["x", "y"], mesh))})
+        out = {"a": mc.zeros(A.shape, "f8", Layout([U, "x"], mesh)), "new": mc.ones(2, "f8", Layout(["x"], mesh))}
+        with pytest.raises(mc.CheckpointError, match="has no array 'new'"):
+            mc.load(tmp_path / "c", out=out)
+        assert mc.load(tmp_path / "c", out=out, strict=False) is out
+        same(out["a"], A)
+        same(out["new"], np.ones(2))
+        f4 = mc.load(tmp_path / "c", Layout(["y", U], mesh), dtype="f4")["a"]
+        same(f4, A.astype("f4"))
+
+    on(4, program)

@@ -1,0 +1,71 @@
+"""What a load makes of files that are damaged, or that somebody made to do harm."""
+
+import resource
+import time
+from contextlib import contextmanager
+from math import prod
+from pathlib import Path
+
+import meshcomm as mc
+from meshcomm.storage.formats.known import contents
+from support.patience import cpu_factor
+
+ERROR = "an error that is documented"
+SECONDS = 0.3  # of CPU time for any small file
+MEMORY = 2**29  # bytes more than before
+LOADED = 2**20  # bytes: arrays that take more are described only
+
+
+def outcome(path):
+    """Return what a load of *path* gives, bytes and all, or `ERROR`; other errors are raised."""
+
+    def program():
+        return {name: _bytes_of(each) for name, each in flat(mc.load(path)).items()}
+
+    try:
+        found = contents(path)
+        if sum(prod(each.shape) * each.dtype.itemsize for each in found.arrays.values()) > LOADED:
+            return "large"
+        with mc.simulate(1) as world:
+            return world.run(program)[0]
+    except (mc.CheckpointError, OSError) as error:
+        assert len(str(error)) < 3000  # noqa: PT017 - most files are errors
+        return ERROR
+
+
+def _bytes_of(value):
+    if not isinstance(value, mc.DTensor):
+        return repr(value)
+    found = value.to_numpy()
+    return found.dtype.str, found.shape, found.tobytes()
+
+
+def flat(tree, path=""):
+    """Return the leaves of a tree by their paths."""
+    if isinstance(tree, dict | list | tuple):
+        pairs = tree.items() if isinstance(tree, dict) else enumerate(tree)
+        return {key: leaf for name, each in pairs for key, leaf in flat(each, f"{path}/{name}").items()}
+    return {path: tree}
+
+
+@contextmanager
+def bounded():
+    """Let nobody take much more memory than there is taken now."""
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    old = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY, old[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, old)
+
+
+def checked_outcome(path, what):
+    """Return the outcome, and check that nothing else is raised, and that it took no time worth mentioning."""
+    begin = time.process_time()
+    try:
+        found = outcome(path)
+    except BaseException as error:
+        raise AssertionError(f"{what!r} raises {error!r}") from error
+    assert time.process_time() - begin < SECONDS * cpu_factor(), what
+    return found

@@ -1,0 +1,37 @@
+"""What tests of files share: small worlds, layouts in them, and indices."""
+
+import numpy as np
+
+import meshcomm as mc
+from meshcomm import Layout
+
+RANKS = 6
+SIZES = (1, 2, 2, 3, 4, 4, 6)
+SUFFIXES = ("", ".npy", ".safetensors", ".h5", ".zarr")
+INDICES = [np.s_[2:5], np.s_[:, 1:3], np.s_[::2, ::-1], np.s_[3], np.s_[..., -1], np.s_[1:1], np.s_[None, 2:, 0]]
+
+
+def here(layout):
+    """Return *layout* on a mesh of the simulated world that runs."""
+    mesh = layout.mesh
+    made = mc.create_mesh([(dim.name, dim.size) for dim in mesh.dims], devices=list(mesh.ranks))
+    return Layout(list(layout.axes), made)
+
+
+def same(tensor, whole):
+    """Check the shape, the dtype and every bit of a tensor. Collective over its mesh."""
+    found = tensor.to_numpy()
+    if found is not None:
+        assert (found.shape, found.dtype) == (whole.shape, whole.dtype)
+        assert found.tobytes() == whole.tobytes()
+
+
+def on(ranks, program):
+    """Run *program* on simulated ranks, and return what each returns."""
+    with mc.simulate(ranks) as world:
+        return world.run(program)
+
+
+def mesh_of_4():
+    """Return a mesh of 2 x 2."""
+    return mc.create_mesh([("x", 2), ("y", 2)])

@@ -1,0 +1,72 @@
+"""Saves of small content, which has a number, and what a load finds of it afterwards."""
+
+import numpy as np
+
+import meshcomm as mc
+from meshcomm import Layout
+
+SUFFIXES = ("", ".npy", ".safetensors", ".zarr")
+U = mc.UNSHARDED
+
+
+def arrays(number):
+    """Return the content with this number: its first element is the number, the length of the other depends on it."""
+    return np.arange(24.0).reshape(6, 4) + number, np.full(3 + number % 2, number, "i4")
+
+
+def save_here(path, number, how=mc.save):
+    """Save the content with this number. Collective over two ranks."""
+    mesh = mc.create_mesh([("x", 2)])
+    large, small = arrays(number)
+    tensor = mc.distribute(large, Layout(["x", U], mesh))
+    tree = {"a": tensor, "more": {"b": mc.distribute(small, Layout([U], mesh))}}
+    request = how(path, tensor if path.suffix == ".npy" else tree)
+    if request is not None:
+        request.wait()
+
+
+def save(path, number, how=mc.save):
+    """Save the content with this number from two simulated ranks."""
+    with mc.simulate(2) as world:
+        world.run(save_here, path, number, how)
+
+
+def found_at(path):
+    """Return the number of the content, None if nothing is there; fail if it is no whole content."""
+
+    def program():
+        found = mc.load(path)
+        if not isinstance(found, dict):
+            return [found.to_numpy()]
+        if path.suffix:
+            return [tensor.to_numpy() for tensor in found.values()]
+        return [found["a"].to_numpy(), found["more"]["b"].to_numpy()]
+
+    with mc.simulate(2) as world:
+        try:
+            found = world.run(program)[0]
+        except FileNotFoundError:
+            return None
+        except mc.CheckpointError:
+            assert not path.suffix
+            assert not (path / "manifest.json").exists()
+            return None
+    number = int(found[0].flat[0])
+    for array, expected in zip(found, arrays(number), strict=False):
+        np.testing.assert_array_equal(array, expected)
+    return number
+
+
+def listed(folder):
+    """Return the names of all that is in the folder; those of data files are told by chance."""
+    names = [path.relative_to(folder) for path in folder.rglob("*")]
+    return sorted(str(name.with_name("data") if name.name.startswith("data-") else name) for name in names)
+
+
+def prepared(folder, suffix, over):
+    """Return the path to save to, in a new folder; with *over* there is a save already."""
+    folder.mkdir()
+    path = folder / f"saved{suffix}"
+    if over:
+        save(path, 1)
+    return path

@@ -1,0 +1,123 @@
+"""Calls of the system that saves and loads make, numbered: at one of them the process dies, or an error comes back."""
+
+import os
+import signal
+from contextlib import contextmanager, suppress
+from itertools import count
+
+import pytest
+
+from meshcomm.storage import files
+
+NAMES = (
+    *("open", "close", "pwrite", "preadv", "posix_fallocate", "ftruncate", "fsync", "fstat"),
+    *("replace", "mkdir", "rmdir", "unlink", "listdir", "scandir"),
+)
+WHEN = ("before", "half", "after")
+
+
+class Call:
+    """One call: its name, what it is given, and `run`, which makes it."""
+
+    def __init__(self, name, args, run):
+        self.name, self.args, self.run = name, args, run
+
+    def __repr__(self):
+        return f"{self.name}{self.args!r}"[:200]
+
+
+@contextmanager
+def watched(look):
+    """Call *look* with the number of each call and with the call itself, instead of making it."""
+    numbers = count()
+    with pytest.MonkeyPatch.context() as patch:
+
+        def watch(module, name):
+            real = getattr(module, name)
+            run = (lambda *args, **named: None) if name == "fsync" else real  # a process that dies loses nothing
+
+            def call(*args, **named):
+                return look(next(numbers), Call(name, args, lambda *its: run(*(its or args), **named)))
+
+            patch.setattr(module, name, call)
+
+        for name in NAMES:
+            watch(os, name)
+        watch(files, "_exchange")
+        yield
+
+
+def calls_of(program):
+    """Return the calls that *program* makes, in their order."""
+    calls = []
+
+    def look(number, call):
+        calls.append(call)
+        return call.run()
+
+    with watched(look):
+        program()
+    return calls
+
+
+def killed(program, at, when):
+    """Run *program* in a process that dies at call number *at*; return whether it did, else it has come to its end."""
+
+    def look(number, call):
+        if number != at:
+            return call.run()
+        if when == "after":
+            with suppress(OSError):
+                call.run()
+        elif when == "half" and call.name == "pwrite":
+            half_of(call)
+        return os.kill(os.getpid(), signal.SIGKILL)
+
+    child = os.fork()
+    if not child:
+        try:
+            with watched(look):
+                program()
+            os._exit(0)
+        finally:
+            os._exit(1)
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    assert status in (0, -signal.SIGKILL)
+    return status != 0
+
+
+def half_of(call):
+    """Write the first half of what the call is given, at least one byte."""
+    number, data, offset = call.args
+    return call.run(number, data[: -(-len(data) // 2)], offset)
+
+
+def failing(at, code):
+    """Return a context in which call number *at* fails with the error *code*."""
+
+    def look(number, call):
+        if number != at:
+            return call.run()
+        if call.name == "close":
+            call.run()  # the number is free even if the system reports an error
+        path = call.args[0] if call.args and not isinstance(call.args[0], int) else None
+        raise OSError(code, os.strerror(code), *([str(path)] if path is not None else []))
+
+    return watched(look)
+
+
+@contextmanager
+def short(most):
+    """Let a call read or write at most *most* bytes."""
+
+    def look(number, call):
+        if call.name == "pwrite":
+            file, data, offset = call.args
+            return call.run(file, data[:most], offset)
+        if call.name == "preadv":
+            file, (into,), offset = call.args
+            return call.run(file, [into[:most]], offset)
+        return call.run()
+
+    with watched(look):
+        yield
