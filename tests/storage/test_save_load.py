@@ -11,26 +11,10 @@ from meshcomm import Layout
 from meshcomm.memory.copies import opaque
 from support.random_cases import any_case
 from support.reference import random_bits
+from support.saved import INDICES, RANKS, SIZES, SUFFIXES, here, mesh_of_4, on, same
 
-RANKS = 6
-SIZES = (1, 2, 2, 3, 4, 4, 6)
 U = mc.UNSHARDED
-SUFFIXES = ("", ".npy", ".safetensors", ".h5", ".zarr")
 DTYPES = ("f8", "f4", "i2", "u1", "?", "c8")
-
-
-def here(layout):
-    """Return *layout* on a mesh of the simulated world that runs."""
-    mesh = layout.mesh
-    made = mc.create_mesh([(dim.name, dim.size) for dim in mesh.dims], devices=list(mesh.ranks))
-    return Layout(list(layout.axes), made)
-
-
-def same(tensor, whole):
-    found = tensor.to_numpy()
-    if found is not None:
-        assert (found.shape, found.dtype) == (whole.shape, whole.dtype)
-        assert found.tobytes() == whole.tobytes()
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
@@ -53,15 +37,6 @@ def test_any_layout_to_any_layout(suffix, seed, tmp_path):
                 same(mc.load(path, target, max_scratch_bytes=limit), whole)
 
             world.run(program)
-
-
-def on(ranks, program):
-    with mc.simulate(ranks) as world:
-        return world.run(program)
-
-
-def mesh_of_4():
-    return mc.create_mesh([("x", 2), ("y", 2)])
 
 
 A = np.arange(7 * 5, dtype="f8").reshape(7, 5)
@@ -119,9 +94,6 @@ def test_every_dtype_in_a_checkpoint(kind, tmp_path):
         assert opaque(found.to_numpy()).tobytes() == whole.tobytes()
 
     on(4, program)
-
-
-INDICES = [np.s_[2:5], np.s_[:, 1:3], np.s_[::2, ::-1], np.s_[3], np.s_[..., -1], np.s_[1:1], np.s_[None, 2:, 0]]
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
