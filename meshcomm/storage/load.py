@@ -106,7 +106,7 @@ def load(
                 tensors = {job.stored.name: loaded(job, found, opened, here, max_scratch_bytes) for job in jobs}
             finally:
                 opened.close()
-        agree(here.team, f"all data of the load from {quote(path)}", opened.error)
+        agree(here.team, f"all data of the load from {quote(str(path))}", opened.error)
         if found.checks is not None and (checks if check is None else check):
             compare_checksums(base, found, opened, mesh, here)
         return wanted.result(tensors, found)
@@ -185,7 +185,7 @@ class Wanted(NamedTuple):
     def text(self) -> str:
         """Return the call, as ranks compare it."""
         names = "" if self.names is None else f" of {list(self.names)}"
-        return f"load from {quote(self.path)}{names}, slices {self.slices!r}"
+        return f"load from {quote(str(self.path))}{names}, slices {self.slices!r}"
 
     def jobs(self, found: Contents, mesh: Mesh) -> list[Job]:
         """Return what to load, into new tensors or those of *out*."""

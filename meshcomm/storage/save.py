@@ -204,7 +204,7 @@ class Saving:
 
     def begin(self, here: Location) -> tuple[Path, list[Stored]]:
         """Make the new files, and return where they are and where each tensor goes. Collective."""
-        base, told = told_by_root(0, self._begin, f"save to {quote(self.path)}: {self._text()}", self.mesh, here)
+        base, told = told_by_root(0, self._begin, f"save to {quote(str(self.path))}: {self._text()}", self.mesh, here)
         return Path(base), [Stored.from_told(each) for each in told]
 
     def _begin(self) -> tuple[str, list[Json]]:
@@ -219,9 +219,11 @@ class Saving:
 
     def end(self, here: Location, opened: Opened) -> None:
         """Agree that all is on the disk, and give the files their name. Collective."""
-        agree(here.team, f"all data of the save to {quote(self.path)}", opened.error)
+        agree(here.team, f"all data of the save to {quote(str(self.path))}", opened.error)
         pieces = here.team.everyone.communicator().told(opened.pieces) if self.writer.checks else []
-        told_by_root(0, lambda: self._commit(pieces), f"the end of the save to {quote(self.path)}", self.mesh, here)
+        told_by_root(
+            0, lambda: self._commit(pieces), f"the end of the save to {quote(str(self.path))}", self.mesh, here
+        )
 
     def _commit(self, pieces: list[Json]) -> None:
         assert self._active is not None
