@@ -104,11 +104,12 @@ test-pure: $(READY)
 	@$(PURE) -m "not jobs and not slow" meshcomm tests
 
 # The pure tests with the slow ones, in two halves side by side; what the second one says comes at the end.
+SECOND := tests/arrays tests/storage
 test-slow: $(READY)
 	@mkdir -p build
-	@$(PURE) -m "not jobs" tests/arrays >build/tests-of-arrays.log 2>&1 & arrays=$$!; \
-	    $(PURE) -m "not jobs" --ignore=tests/arrays meshcomm tests; code=$$?; \
-	    echo "the other half, tests/arrays:"; wait $$arrays || code=$$?; cat build/tests-of-arrays.log; exit $$code
+	@$(PURE) -m "not jobs" $(SECOND) >build/tests-of-the-second-half.log 2>&1 & second=$$!; \
+	    $(PURE) -m "not jobs" $(SECOND:%=--ignore=%) meshcomm tests; code=$$?; \
+	    echo "the other half, $(SECOND):"; wait $$second || code=$$?; cat build/tests-of-the-second-half.log; exit $$code
 
 # Their jobs wait most of the time, so two halves run side by side; what the second one says comes at the end.
 WAITING := tests/jobs/test_scenarios.py tests/jobs/test_mismatches.py
