@@ -1,7 +1,7 @@
 """A heat equation that may be killed at any time, and goes on with another number of ranks.
 
-    mpiexec -n 4 python mpi_examples/restart.py FOLDER --kill-at 250    # killed in step 250, as by a power cut
-    mpiexec -n 3 python mpi_examples/restart.py FOLDER                  # goes on from step 200
+    mpiexec -n 4 python mpi_examples/restart.py FOLDER --kill-at 260    # killed after step 260, as by a power cut
+    mpiexec -n 3 python mpi_examples/restart.py FOLDER                  # goes on from step 250
 
 A plate of 200 x 300 cells is hot at one edge. Every 50 steps the program saves a checkpoint. The result is the same to
 the last bit as without the kill: each step computes each cell from the same numbers, however the plate is cut. Without
@@ -49,6 +49,8 @@ def run(folder, mesh, until=STEPS, kill_at=None):
     try:
         step, tree = checkpoints.restore(layout)
         plate = tree["plate"]
+        if mesh.rank == 0:
+            print(f"goes on from step {step}")
     except FileNotFoundError:
         step, plate = 0, at_first(layout)
     while step < until:

@@ -11,17 +11,16 @@ from typing import Any
 
 from meshcomm._arguments import integer, quote
 from meshcomm.arrays.create import told_by_root
-from meshcomm.arrays.dtensor import DTensor
 from meshcomm.errors import CheckpointError
 from meshcomm.layouts.mesh import Mesh
 from meshcomm.ranks.calls import collective
 from meshcomm.ranks.meshes import default_mesh
 from meshcomm.storage import files
 from meshcomm.storage.formats.folder import MANIFEST, FolderWriter, contents
-from meshcomm.storage.load import Layouts, PathLike, Wanted, load
+from meshcomm.storage.load import Layouts, PathLike, load, meshes_of
 from meshcomm.storage.meshes import common_mesh
 from meshcomm.storage.save import SaveRequest, save, start_save
-from meshcomm.storage.trees import flattened
+from meshcomm.storage.trees import flattened, tensors_in
 
 _NAME = re.compile(r"step-([0-9]{9,18})")
 
@@ -148,11 +147,12 @@ class Checkpoints:
         out: overwrite these tensors, and return them
         check: compare the checksums of all that is read; else a step may have wrong data and not be passed over
 
-        ``FileNotFoundError`` if there is no such step, ``CheckpointError`` if a name of *out* is missing in it.
+        ``FileNotFoundError`` if there is no such step, or none at all. ``CheckpointError`` if there are steps but none
+        can be read, and if a name of *out* is missing.
         """
         names = None if out is None else list(flattened(out)[1])
         given = None if step is None else integer(step, "step", ValueError)
-        mesh = self._mesh or common_mesh(Wanted(self.folder, layout_map, None, None, out, None, True).meshes())
+        mesh = self._mesh or common_mesh(meshes_of(layout_map, out))
         call = f"restore from {quote(str(self.folder))}" + ("" if given is None else f", step {given}")
         below, problem = None, ""
         while True:
@@ -165,7 +165,9 @@ class Checkpoints:
             try:
                 with self._default():
                     return found, load(self.path_of(found), layout_map, out=out, check=check)
-            except (CheckpointError, OSError) as error:
+            except OSError as error:
+                raise CheckpointError(f"{self.path_of(found)} cannot be read: {error}") from error
+            except CheckpointError as error:
                 if given is not None:
                     raise
                 below, problem = found, f"{self.path_of(found)} is passed over: {error}"
@@ -173,8 +175,7 @@ class Checkpoints:
     def _prepare(self, step: int, tree: object) -> Mesh:
         """Make the folder, without what was cut off, and return the mesh that decides. Collective over it."""
         self.path_of(step)
-        leaves = flattened(tree)[1].values()
-        mesh = self._mesh or common_mesh(leaf.mesh for leaf in leaves if isinstance(leaf, DTensor))
+        mesh = self._mesh or common_mesh(tensor.mesh for tensor in tensors_in(tree))
         self._told(self._remove_unfinished, f"checkpoint of step {step} in {quote(str(self.folder))}", mesh)
         return mesh
 
@@ -245,14 +246,17 @@ class _Look:
             if not run.path_of(given).exists():
                 raise FileNotFoundError(f"{run.folder} has no step {given}; it has {quote(run.steps())}")
             return given, list(contents(run.path_of(given)).arrays)
-        for step in reversed(run.steps()):
+        steps = run.steps()
+        for step in reversed(steps):
             if self._below is not None and step >= self._below:
                 continue
             problem = _problem(run.path_of(step))
             if problem is None:
                 return step, list(contents(run.path_of(step)).arrays)
             _warn(f"{run.path_of(step)} is passed over: {problem}")
-        raise FileNotFoundError(f"{run.folder} has no checkpoint that can be read")
+        if steps:
+            raise CheckpointError(f"{run.folder} has the steps {quote(steps)}, but none can be read")
+        raise FileNotFoundError(f"{run.folder} has no checkpoint")
 
 
 def _warn(text: str) -> None:

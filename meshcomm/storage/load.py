@@ -11,7 +11,7 @@ from numpy.typing import DTypeLike
 
 from meshcomm._arguments import as_dtype, quote
 from meshcomm._tuning import CHECKED_UP_TO
-from meshcomm._types import Array, DType, Json
+from meshcomm._types import Array, DType, Json, Shape
 from meshcomm.arrays.create import empty, told_by_root
 from meshcomm.arrays.dtensor import DTensor
 from meshcomm.arrays.many import FindsLayouts
@@ -27,12 +27,12 @@ from meshcomm.ranks.teams import Location
 from meshcomm.storage.by_library import read_by_library
 from meshcomm.storage.formats.base import Contents
 from meshcomm.storage.formats.known import contents
-from meshcomm.storage.meshes import common_mesh, rows_of
+from meshcomm.storage.meshes import check_limits, common_mesh, made_by_all, rows_of
 from meshcomm.storage.progress import showing
 from meshcomm.storage.selection import Selection, all_of, selected
 from meshcomm.storage.stored import Stored
 from meshcomm.storage.transfer import Opened, block_of, is_small, read_small, read_tensor
-from meshcomm.storage.trees import flattened, rebuilt
+from meshcomm.storage.trees import flattened, rebuilt, tensors_in
 from meshcomm.storage.verify import compare_checksums
 
 PathLike = str | os.PathLike[str]
@@ -84,32 +84,43 @@ def load(
     ...     print(world.run(program))
     [[[0], [2], [4]], [[1], [3], [5]]]
     """
-    wanted = Wanted(Path(path), layout, None if names is None else tuple(names), slices, out, dtype, strict)
-    mesh = common_mesh(wanted.meshes())
+    mesh = common_mesh(meshes_of(layout, out))
+
+    def make() -> Wanted:
+        check_limits(max_scratch_bytes)
+        return wanted_by(path, layout, names, slices, out, dtype, strict)
+
+    wanted = made_by_all("load", mesh, make)
     with collective("load", mesh) as here:
         if here is None:
             found = contents(Path(path))
             return wanted.result({job.stored.name: job.target for job in wanted.jobs(found, mesh)}, found)
-        base, found = told_contents(wanted.path, wanted.text(), mesh, here)
+        base, found = told_contents(wanted.path, f"{wanted.text()}, check={check}", mesh, here)
         jobs, error = [], None
         try:
             jobs = wanted.jobs(found, mesh)
         except Exception as problem:
             error = problem
         agree(here.team, f"load of {[(job.stored.name, job.target.layout.sharding_specs) for job in jobs]}", error)
-        checks = found.checks is not None and (sum((found.sizes or {}).values()) <= CHECKED_UP_TO)
-        opened = Opened(base, False, checks if check is None else check)
-        if check and found.checks is None:
-            raise CheckpointError(f"{path} has no checksums: check=True is for checkpoints, which are folders")
+        checked = _is_checked(wanted.path, found, check)
+        opened = Opened(base, False, checked)
         with showing(opened, "loading", path, sum(job.nbytes for job in jobs), here):
             try:
                 tensors = {job.stored.name: loaded(job, found, opened, here, max_scratch_bytes) for job in jobs}
             finally:
                 opened.close()
         agree(here.team, f"all data of the load from {quote(str(path))}", opened.error)
-        if found.checks is not None and (checks if check is None else check):
+        if checked:
             compare_checksums(base, found, opened, mesh, here)
         return wanted.result(tensors, found)
+
+
+def _is_checked(path: Path, found: Contents, check: bool | None) -> bool:
+    """Return whether checksums are compared. ``CheckpointError`` if there are none, but *check* asks for it."""
+    if found.checks is None and check:
+        raise CheckpointError(f"{path} has no checksums: check=True is for checkpoints, which are folders")
+    small = sum((found.sizes or {}).values()) <= CHECKED_UP_TO
+    return found.checks is not None and (small if check is None else check)
 
 
 class Job(NamedTuple):
@@ -170,22 +181,11 @@ class Wanted(NamedTuple):
     dtype: DTypeLike | None
     strict: bool
 
-    def meshes(self) -> list[Mesh]:
-        """Return the meshes of the layouts and tensors that were given."""
-        if self.out is not None:
-            return [leaf.mesh for leaf in flattened(self.out)[1].values() if isinstance(leaf, DTensor)]
-        if isinstance(self.layout, Layout):
-            return [self.layout.mesh]
-        if isinstance(self.layout, Mapping):
-            return [layout.mesh for layout in self.layout.values()]
-        if self.layout is not None:
-            raise LayoutError(f"load takes a Layout, a LayoutMap or a dict of layouts, not {quote(self.layout)}")
-        return []
-
     def text(self) -> str:
         """Return the call, as ranks compare it."""
         names = "" if self.names is None else f" of {list(self.names)}"
-        return f"load from {quote(str(self.path))}{names}, slices {self.slices!r}"
+        options = f"slices {self.slices!r}, dtype {self.dtype}, strict={self.strict}"
+        return f"load from {quote(str(self.path))}{names}, {options}"
 
     def jobs(self, found: Contents, mesh: Mesh) -> list[Job]:
         """Return what to load, into new tensors or those of *out*."""
@@ -198,6 +198,9 @@ class Wanted(NamedTuple):
 
     def asked(self, found: Contents, mesh: Mesh) -> list[Asked]:
         """Return what to load, and in which layouts. ``CheckpointError`` if a name is missing."""
+        for what, given in (("slices", self.slices), ("layout", self.layout)):
+            if isinstance(given, Mapping) and not isinstance(given, FindsLayouts):
+                self._refuse_unknown(what, [name for name in given if name not in found.arrays], found)
         outs = None if self.out is None else _outs(self.out)
         alone = outs is not None and isinstance(self.out, DTensor) and len(found.arrays) == 1
         asked = []
@@ -212,21 +215,25 @@ class Wanted(NamedTuple):
                 _check_out(name, target, chosen, kind)
                 asked.append(Asked(stored, chosen, target.layout, kind, target))
             else:
-                asked.append(Asked(stored, chosen, self._layout_of(name, len(chosen.result), mesh), kind, None))
+                asked.append(Asked(stored, chosen, self._layout_of(name, chosen.result, mesh), kind, None))
         return asked
 
     def _chosen_names(self, found: Contents, outs: list[str] | None) -> list[str]:
         names = list(found.arrays) if self.names is None else list(self.names)
         if outs is not None:
             names = [name for name in outs if self.names is None or name in self.names]
-        missing = [name for name in names if name not in found.arrays]
-        if missing and (outs is None or self.strict):
-            has = ", ".join(list(found.arrays)[:10])
-            raise CheckpointError(f"{self.path} has no array {quote(missing[0])}; it has {has}")
+        if outs is None or self.strict:
+            self._refuse_unknown("", [name for name in names if name not in found.arrays], found)
         return [name for name in names if name in found.arrays]
 
-    def _layout_of(self, name: str, ndim: int, mesh: Mesh) -> Layout:
+    def _refuse_unknown(self, what: str, names: list[str], found: Contents) -> None:
+        if names:
+            has, of = ", ".join(list(found.arrays)[:10]), f", which {what} names" if what else ""
+            raise CheckpointError(f"{self.path} has no array {quote(names[0])}{of}; it has {has}")
+
+    def _layout_of(self, name: str, shape: Shape, mesh: Mesh) -> Layout:
         layout: object = self.layout
+        ndim = len(shape)
         if isinstance(layout, FindsLayouts):
             layout = layout.layout_for(name, ndim)
         elif isinstance(layout, Mapping):
@@ -235,6 +242,12 @@ class Wanted(NamedTuple):
             return Layout.replicated(mesh, ndim)
         if not isinstance(layout, Layout):
             raise LayoutError(f"the layout of {quote(name)} is {quote(layout)}; it must be a Layout")
+        if layout.ndim != ndim:
+            raise LayoutError(
+                f"{self.path}: array {quote(name)} has the shape {shape}, but its layout is for {layout.ndim} axes; a "
+                "dict of layouts or a LayoutMap gives each array its own"
+            )
+        layout.check_fits(shape)
         return layout
 
     def result(self, tensors: dict[str, DTensor], found: Contents) -> Json:
@@ -244,6 +257,27 @@ class Wanted(NamedTuple):
         if self.names is None and found.node is not None:
             return rebuilt(found.node, tensors.__getitem__)
         return tensors["array"] if self.names is None and list(tensors) == ["array"] else tensors
+
+
+def meshes_of(layout: object, out: object) -> list[Mesh]:
+    """Return the meshes of the layouts and tensors that were given, also if something is wrong with them."""
+    if out is not None:
+        return [tensor.mesh for tensor in tensors_in(out)]
+    layouts = layout.values() if isinstance(layout, Mapping) else [layout]
+    return [each.mesh for each in layouts if isinstance(each, Layout)]
+
+
+def wanted_by(
+    path: PathLike, layout: Layouts, names: Iterable[str] | None, slices: object, out: object, *options: Json
+) -> Wanted:
+    """Return what a call of `load` with these arguments asks for. ``LayoutError`` for what is no layout."""
+    if layout is not None and not isinstance(layout, Layout | Mapping):
+        raise LayoutError(f"load takes a Layout, a LayoutMap or a dict of layouts, not {quote(layout)}")
+    if layout is not None and out is not None:
+        raise LayoutError("load takes layout or out: tensors that are overwritten keep their layouts")
+    if isinstance(names, str):
+        raise TypeError(f"names is a list of names, not the text {quote(names)}")
+    return Wanted(Path(path), layout, None if names is None else tuple(names), slices, out, *options)
 
 
 def _outs(tree: object) -> dict[str, DTensor]:

@@ -1,10 +1,39 @@
-"""The mesh over which ranks save and load together."""
+"""Arguments of calls that save and load: what is wrong with them, and the mesh over which ranks make them."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from math import prod
+from typing import TypeVar
 
+from meshcomm._arguments import integer, quote
+from meshcomm.errors import ShapeError
 from meshcomm.layouts.mesh import Mesh
+from meshcomm.ranks.agreement import agree
+from meshcomm.ranks.calls import collective
 from meshcomm.ranks.meshes import create_mesh, get_default_mesh
+
+R = TypeVar("R")
+
+
+def made_by_all(call: str, mesh: Mesh, make: Callable[[], R]) -> R:
+    """Return what *make* returns; what it raises on one rank, all raise. Collective over the mesh."""
+    made, error = None, None
+    try:
+        made = make()
+    except Exception as problem:
+        error = problem
+    with collective(call, mesh) as here:
+        if here is not None:
+            agree(here.team, f"the arguments of {call}", error)
+    if error is not None or made is None:
+        raise error or ValueError(f"{call} has no arguments")
+    return made
+
+
+def check_limits(*limits: int | None) -> None:
+    """Raise ``ShapeError`` unless each limit is a number of bytes, 1 or more, or None."""
+    for limit in limits:
+        if limit is not None and integer(limit, "a limit of bytes", ShapeError) < 1:
+            raise ShapeError(f"a limit of {quote(limit)} bytes; it is 1 or more, or None")
 
 
 def common_mesh(meshes: Iterable[Mesh]) -> Mesh:

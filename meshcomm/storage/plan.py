@@ -21,7 +21,7 @@ from meshcomm.layouts.slicing import kept_slice, parsed
 from meshcomm.plans.describe import bytes_text, count_text
 from meshcomm.plans.plan import Plan, plan_relayout
 from meshcomm.storage.by_library import layout_by_chunks
-from meshcomm.storage.load import Asked, Layouts, PathLike, Wanted, base_and_contents
+from meshcomm.storage.load import Asked, Layouts, PathLike, base_and_contents, meshes_of, wanted_by
 from meshcomm.storage.meshes import common_mesh
 from meshcomm.storage.routes import Route
 from meshcomm.storage.stored import Segment
@@ -73,8 +73,8 @@ def plan_load(
     >>> plan.bytes_read, plan.calls, plan.for_device(3).bytes_read
     (8000000, 4, 2000000)
     """
-    wanted = Wanted(Path(path), layout, None if names is None else tuple(names), slices, None, dtype, True)
-    mesh = common_mesh(wanted.meshes())
+    wanted = wanted_by(path, layout, names, slices, None, dtype, True)
+    mesh = common_mesh(meshes_of(layout, None))
     base, found = base_and_contents(wanted.path)
     asked = wanted.asked(found, mesh)
     costs = _Costs(max_scratch_bytes, machine or Machine())

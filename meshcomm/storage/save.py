@@ -4,6 +4,7 @@ import atexit
 import os
 import sys
 from collections.abc import Mapping
+from itertools import count
 from math import prod
 from pathlib import Path
 from typing import NamedTuple
@@ -22,11 +23,11 @@ from meshcomm.ranks.calls import collective
 from meshcomm.ranks.teams import Location
 from meshcomm.storage.formats.base import Described, Writer
 from meshcomm.storage.formats.known import writer_for
-from meshcomm.storage.meshes import common_mesh
+from meshcomm.storage.meshes import check_limits, common_mesh, made_by_all
 from meshcomm.storage.progress import showing
 from meshcomm.storage.stored import Stored
 from meshcomm.storage.transfer import ByteRuns, Opened, all_pieces, write_tensor
-from meshcomm.storage.trees import Leaf, flattened
+from meshcomm.storage.trees import Leaf, flattened, tensors_in
 
 PathLike = str | os.PathLike[str]
 
@@ -67,7 +68,7 @@ def save(
     >>> np.load(path).tolist()
     [0, 1, 2]
     """
-    saving = TreeSaving(path, tree, metadata, overwrite)
+    saving = _agreed_saving(path, tree, metadata, overwrite, max_scratch_bytes)
     with collective("save", saving.mesh) as here:
         if here is None:
             return
@@ -104,7 +105,7 @@ def start_save(
     path, tree, metadata, overwrite, max_scratch_bytes: as for `save`
     max_staged_bytes: bytes of copies that a rank may hold; if they are more, this call waits until enough are written
     """
-    saving = TreeSaving(path, tree, metadata, overwrite)
+    saving = _agreed_saving(path, tree, metadata, overwrite, max_scratch_bytes, max_staged_bytes)
     with collective("start_save", saving.mesh) as here:
         if here is None:
             return SaveRequest(None, None, None)
@@ -185,12 +186,29 @@ class _Staging(Opened):
         self.background.add(lambda: write(stored, found, copy), copy.nbytes)
 
 
+def _agreed_saving(
+    path: PathLike, tree: object, metadata: Mapping[str, Json] | None, overwrite: bool, *limits: int | None
+) -> "TreeSaving":
+    """Return the save of these arguments. Collective over the meshes of the tensors."""
+
+    def make() -> TreeSaving:
+        check_limits(*limits)
+        return TreeSaving(path, tree, metadata, overwrite)
+
+    return made_by_all("save", common_mesh(tensor.mesh for tensor in tensors_in(tree)), make)
+
+
 class Content(NamedTuple):
     """What is saved: arrays, the tree that they are in, and metadata."""
 
     arrays: list[Described]
     node: Json
     metadata: dict[str, Json]
+
+
+_numbers = count()
+_complete: dict[Path, int] = {}
+"""The number of the last save to each path that is complete, of those that this process began."""
 
 
 class Saving:
@@ -201,6 +219,7 @@ class Saving:
         self.writer = writer_for(self.path)
         self._overwrite = overwrite
         self._active: Writer | None = None
+        self._began = next(_numbers)
 
     def begin(self, here: Location) -> tuple[Path, list[Stored]]:
         """Make the new files, and return where they are and where each tensor goes. Collective."""
@@ -227,7 +246,13 @@ class Saving:
 
     def _commit(self, pieces: list[Json]) -> None:
         assert self._active is not None
+        path = self._active.path
+        if _complete.get(path, -1) > self._began:
+            raise CheckpointError(
+                f"a save to {path} that began later is complete: that one stays, and this is dropped"
+            )
         self._active.commit(all_pieces([[tuple(piece) for piece in each] for each in pieces]))
+        _complete[path] = self._began
         self._active = None
 
     def abandon(self) -> None:
@@ -237,7 +262,8 @@ class Saving:
             active.abandon()
 
     def _text(self) -> str:
-        return "; ".join(f"{name} {shape} {dtype} {layout}" for name, shape, dtype, layout in self.content.arrays)
+        arrays = [f"{name} {shape} {dtype} {layout}" for name, shape, dtype, layout in self.content.arrays]
+        return f"{'; '.join(arrays)}; metadata {quote(self.content.metadata)}; overwrite={self._overwrite}"
 
 
 class TreeSaving(Saving):
@@ -251,6 +277,9 @@ class TreeSaving(Saving):
         super().__init__(path, Content(arrays, node, dict(metadata or {})), mesh, overwrite)
         if not self.writer.checks and not has_arrays_only(node):
             raise TypeError(f"{path} holds arrays only; numbers, texts and None go to a checkpoint, which is a folder")
+        if metadata and not self.writer.has_metadata:
+            raise TypeError(f"a {self.path.suffix} file has no metadata; save to another format")
+        self.writer.check_names([array.name for array in arrays])
 
     @property
     def nbytes(self) -> int:

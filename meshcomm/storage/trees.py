@@ -1,6 +1,6 @@
 """Trees of tensors: nested dicts, lists and tuples with tensors, variables, arrays, modules and plain values."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
@@ -55,7 +55,7 @@ def _node(tree: object, keys: tuple[str, ...], leaves: Leaves, separator: str) -
         nodes = {}
         for key, value in found.items():
             if not isinstance(key, str):
-                raise TypeError(f"a key of a saved tree is a str, not {quote(key)} at {quote(path)}")
+                raise TypeError(f"a key of a saved tree is a str, not {quote(key)} {_at(path)}")
             nodes[key] = _node(value, (*keys, key.strip("/") if separator == "/" else key), leaves, separator)
         return ["dict", nodes]
     if isinstance(found, list | tuple):
@@ -64,9 +64,27 @@ def _node(tree: object, keys: tuple[str, ...], leaves: Leaves, separator: str) -
     if found is None or isinstance(found, bool | int | float | str):
         return ["value", found]
     raise TypeError(
-        f"a {type(found).__name__} at {quote(path)} cannot be saved: a tree has tensors, arrays, dicts, lists, "
+        f"{type(found).__name__} {_at(path)} cannot be saved: a tree has tensors, arrays, dicts, lists, "
         "tuples, modules, numbers, texts and None"
     )
+
+
+def _at(path: str) -> str:
+    return f"at {quote(path)}" if path else "at the top of the tree"
+
+
+def tensors_in(tree: object, depth: int = 0) -> Iterator[DTensor]:
+    """Yield the tensors of *tree*, also of one that cannot be saved."""
+    if depth > DEEPEST:
+        return
+    if isinstance(tree, HoldsVariables):
+        tree = dict(tree.named_variables())
+    found = unwrapped(untraced(tree))
+    if isinstance(found, DTensor):
+        yield found
+    elif isinstance(found, Mapping | list | tuple):
+        for each in found.values() if isinstance(found, Mapping) else found:
+            yield from tensors_in(each, depth + 1)
 
 
 def rebuilt(node: Json, array: Callable[[str], Json]) -> Json:

@@ -52,6 +52,8 @@ class Writer(ABC):
     checks: ClassVar[bool] = False
     """Whether the format has checksums."""
 
+    has_metadata: ClassVar[bool] = True
+
     separator: ClassVar[str] = "."
     """What joins the keys of nested dicts in the name of an array."""
 
@@ -76,6 +78,18 @@ class Writer(ABC):
         """Remove what saves to this path that were cut off have left."""
         for left in files.leftovers(self.path):
             files.remove(left)
+
+    @classmethod
+    def check_names(cls, names: list[str]) -> None:
+        """Raise ``CheckpointError`` for names that the format cannot have."""
+        if cls.separator != "/":
+            return
+        for name in names:
+            if "\0" in name or any(key in ("", ".", "..") for key in name.split("/")):
+                raise CheckpointError(f"{quote(name)} is no path of an array: keys between / are not empty, . or ..")
+            inside = next((other for other in names if other.startswith(f"{name}/")), None)
+            if inside is not None:
+                raise CheckpointError(f"array {quote(inside)} would be in {quote(name)}, which is an array, no group")
 
     @abstractmethod
     def lay_out(self, file: File) -> list[Stored]:

@@ -47,6 +47,8 @@ class Hdf5Writer(Writer):
 
 
 def _make(h5py: Any, made: Any, name: str, shape: tuple[int, ...], dtype: DType) -> None:
+    if dtype.isbuiltin == 2:  # of another package, such as bfloat16
+        raise DTypeError(f"an HDF5 file cannot hold {dtype}, of array {quote(name)}: save it to a folder")
     try:
         kind = h5py.h5t.py_create(dtype, logical=True)
     except TypeError as error:

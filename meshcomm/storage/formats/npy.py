@@ -3,6 +3,7 @@
 import ast
 import io
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 from numpy.lib import format as npy
@@ -18,6 +19,8 @@ LONGEST_HEADER = 10_000  # as numpy.load has it, which also refuses longer ones
 
 class NpyWriter(Writer):
     """A new .npy file."""
+
+    has_metadata: ClassVar[bool] = False
 
     def lay_out(self, file: File) -> list[Stored]:
         array = only_array(self.arrays, ".npy")

@@ -47,6 +47,11 @@ OF_ML_DTYPES = {
 class SafetensorsWriter(Writer):
     """A new .safetensors file."""
 
+    @classmethod
+    def check_names(cls, names: list[str]) -> None:
+        if "__metadata__" in names:
+            raise CheckpointError("no array of a .safetensors file has the name '__metadata__'")
+
     def lay_out(self, file: File) -> list[Stored]:
         named = {array.name: (array, *_named(array.dtype)) for array in self.arrays}
         header: dict[str, Json] = {}

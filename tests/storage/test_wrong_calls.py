@@ -1,0 +1,156 @@
+"""What is wrong with a call that saves or loads: all ranks raise the same error, and nothing is ignored in silence."""
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import meshcomm as mc
+from meshcomm import Layout
+from support.saved import mesh_of_4, on
+
+U = mc.UNSHARDED
+A = np.arange(7 * 5, dtype="f8").reshape(7, 5)
+BIG = np.zeros((600, 50))
+
+
+def rows():
+    return Layout(["x", U], mesh_of_4())
+
+
+def raised_by_all(program, kind, text):
+    """Run *program* with the rank and a layout: all ranks raise this error, and go on together."""
+
+    def run():
+        layout = rows()
+        with pytest.raises(kind, match=text):
+            program(layout.mesh.rank, layout)
+        mc.barrier(layout.mesh)
+
+    on(4, run)
+
+
+@pytest.fixture
+def path(tmp_path):
+    on(4, lambda: mc.save(tmp_path / "c", {"a": mc.distribute(A, rows()), "b": np.zeros(3)}))
+    return tmp_path / "c"
+
+
+def test_a_save_that_is_wrong_on_one_rank(tmp_path):
+    def of(value):
+        return lambda rank, layout: mc.save(tmp_path / "c", {"a": mc.ones((4, 4), float, layout), "y": value(rank)})
+
+    raised_by_all(of(lambda rank: object() if rank == 1 else 1), TypeError, "object at 'y' cannot be saved")
+    t = "max_scratch_bytes"
+    wrong = {t: -1}
+    raised_by_all(
+        lambda rank, layout: mc.save(tmp_path / "c", mc.ones(4, float, Layout(["x"], layout.mesh)), **wrong),
+        mc.ShapeError,
+        "a limit of -1 bytes",
+    )
+    raised_by_all(
+        lambda rank, layout: mc.save(None if rank == 2 else tmp_path / "c", mc.ones((4, 4), float, layout)),
+        TypeError,
+        "NoneType",
+    )
+    raised_by_all(
+        lambda rank, layout: mc.save(tmp_path / "c", mc.ones((4, 4), float, layout), overwrite=rank > 0),
+        mc.CollectiveMismatch,
+        "overwrite",
+    )
+
+
+def test_a_load_that_is_wrong_on_one_rank(path):
+    for program, kind, text in (
+        (lambda rank, layout: mc.load(path, "x" if rank == 1 else layout, names=["a"]), mc.LayoutError, "not 'x'"),
+        (lambda rank, layout: mc.load(path, layout, names=["a"], check=rank == 1), mc.CollectiveMismatch, "check"),
+        (
+            lambda rank, layout: mc.load(path, layout, names=["a"], dtype="f4" if rank else "f8"),
+            mc.CollectiveMismatch,
+            "dtype f4",
+        ),
+        (lambda rank, layout: mc.load(path, layout), mc.LayoutError, r"array 'b' has the shape \(3,\).* for 2 axes"),
+        (lambda rank, layout: mc.load(path, {"A": layout}), mc.CheckpointError, "no array 'A', which layout names"),
+        (lambda rank, layout: mc.load(path, slices={"c": 1}), mc.CheckpointError, "no array 'c', which slices names"),
+        (lambda rank, layout: mc.load(path, layout, out=mc.ones(A.shape, float, layout)), mc.LayoutError, "or out"),
+        (lambda rank, layout: mc.load(path, layout, names="a"), TypeError, "not the text 'a'"),
+        (lambda rank, layout: mc.load(path, layout, names=["a"], max_scratch_bytes=0), mc.ShapeError, "limit of 0"),
+    ):
+        raised_by_all(program, kind, text)
+
+
+def test_a_path_may_be_a_text_on_some_ranks(path):
+    def program():
+        layout = rows()
+        found = mc.load(path if layout.mesh.rank else str(path), {"a": layout})["a"]
+        assert np.array_equal(found.to_numpy(), A)
+
+    on(4, program)
+
+
+@pytest.mark.parametrize("array", [A, BIG])
+def test_plans_check_layouts(array, tmp_path):
+    np.save(tmp_path / "a.npy", array)
+    mesh = mc.Mesh(range(4), {"x": 4})
+    for specs in (["x"], ["x", U, U]):
+        with pytest.raises(mc.LayoutError, match=r"for \d axes"):
+            mc.plan_load(tmp_path / "a.npy", Layout(specs, mesh))
+    with pytest.raises(mc.ShapeError, match="Cuts"):
+        mc.plan_load(tmp_path / "a.npy", Layout([mc.Cuts("x", (0, 0, 1, 2, 4)), U], mesh))
+
+
+@pytest.mark.parametrize(
+    ("name", "tree", "kind", "text"),
+    [
+        ("m.safetensors", {"__metadata__": A}, mc.CheckpointError, "__metadata__"),
+        ("m.zarr", {"a": A, "a/b": A}, mc.CheckpointError, "'a/b' would be in 'a'"),
+        ("m.h5", {"a": A, "a/b": A}, mc.CheckpointError, "'a/b' would be in 'a'"),
+        ("m.h5", {"con\0": A}, mc.CheckpointError, "is no path of an array"),
+        ("m.h5", {"w": A.astype(ml_dtypes.bfloat16)}, mc.DTypeError, "bfloat16, of array 'w'"),
+        ("m.npy", {"w": A, "b": A}, mc.CheckpointError, "one array, not 2"),
+        ("m.npy", {"w": 3}, TypeError, "holds arrays only"),
+        ("c", {1: A}, TypeError, "not 1 at the top of the tree"),
+    ],
+)
+def test_what_a_format_cannot_hold(name, tree, kind, text, tmp_path):
+    if name.endswith("h5"):
+        pytest.importorskip("h5py")
+    raised_by_all(lambda rank, layout: mc.save(tmp_path / name, tree), kind, text)
+    assert not (tmp_path / name).exists()
+
+
+def test_no_metadata_in_an_npy_file(tmp_path):
+    raised_by_all(lambda rank, layout: mc.save(tmp_path / "m.npy", A, metadata={"a": 1}), TypeError, "no metadata")
+
+
+def test_a_save_that_began_earlier_does_not_replace_a_later_one(tmp_path):
+    def program():
+        t = mc.distribute(A, rows())
+        early = mc.start_save(tmp_path / "m.npy", t)
+        mc.save(tmp_path / "m.npy", t + 1)
+        with pytest.raises(mc.CheckpointError, match="began later is complete"):
+            early.wait()
+        first, second = (mc.start_save(tmp_path / "n.npy", t + number) for number in range(2))
+        first.wait()
+        second.wait()
+
+    on(4, program)
+    assert np.array_equal(np.load(tmp_path / "m.npy"), A + 1)
+    assert np.array_equal(np.load(tmp_path / "n.npy"), A + 1)
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+@pytest.mark.filterwarnings("ignore:.*is passed over:RuntimeWarning")
+def test_a_run_whose_steps_are_all_damaged_does_not_begin_again(tmp_path):
+    def program():
+        run = mc.Checkpoints(tmp_path / "run")
+        for step in range(2):
+            run.save(step, {"a": mc.distribute(A, rows())})
+
+    on(4, program)
+    for data in tmp_path.rglob("data-*"):
+        content = bytearray(data.read_bytes())
+        content[17] ^= 1
+        data.write_bytes(content)
+    raised_by_all(
+        lambda rank, layout: mc.Checkpoints(tmp_path / "run").restore(layout), mc.CheckpointError, "none can be read"
+    )
