@@ -21,13 +21,19 @@ Row = tuple[str, ...]
 
 
 def ls(path: Path) -> int:
-    """Print the arrays and the metadata of a file, or the steps of a folder of checkpoints; return the exit code."""
-    return _told(lambda: _list_steps(path) if _is_run(path) else _list_arrays(path))
+    """Print the arrays and the metadata of a file, or the steps of a folder of checkpoints; return the exit code.
+
+    Under mpiexec the first rank does it alone.
+    """
+    return _told(lambda: _list_steps(path) if _is_run(path) else _list_arrays(path)) if _is_first() else 0
 
 
 def verify(path: Path) -> int:
-    """Print ``ok``, or what is damaged in a file or in each step of a folder of checkpoints; return the exit code."""
-    return _told(lambda: _verify_steps(path) if _is_run(path) else _verify_one(path))
+    """Print ``ok``, or what is damaged in a file or in each step of a folder of checkpoints; return the exit code.
+
+    Under mpiexec the first rank does it alone.
+    """
+    return _told(lambda: _verify_steps(path) if _is_run(path) else _verify_one(path)) if _is_first() else 0
 
 
 def convert(source: Path, target: Path, overwrite: bool) -> int:
