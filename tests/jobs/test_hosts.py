@@ -42,9 +42,8 @@ def test_a_topology_has_a_task_for_each_host(hosts):
 def test_calibrate_measures_both(hosts):
     done = hosts.run(CASES, 2, ["calibrate"])
     assert_expected(done, 4)
-    assert re.findall(r"^(.*?) +fits", done.stdout, re.MULTILINE) == ["within a node", "between nodes", "in memory"], (
-        done
-    )
+    measured = re.findall(r"^(.*?) +fits", done.stdout, re.MULTILINE)
+    assert measured == ["within a node", "between nodes", "in memory", "in files"], done
 
 
 @pytest.mark.parametrize("in_turns", [False, True], ids=["one after the other", "in turns"])
