@@ -257,4 +257,4 @@ def test_the_process_holds_what_the_plan_says(source, target):
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert 0.95 * ranks * predicted < peak < 1.05 * ranks * predicted + 2**20  # what Python makes once
+    assert 0.95 * ranks * predicted < peak < 1.05 * ranks * predicted + 3 * 2**19  # what Python makes once
