@@ -136,6 +136,9 @@ def test_others_read_it(tmp_path):
         assert file.attrs["by"] == "me"
     np.testing.assert_array_equal(zarr.open(tmp_path / "a.zarr")["fields/p"][...], A)
     np.testing.assert_array_equal(zarr.open(tmp_path / "b.zarr")[...], A)
+    xarray = pytest.importorskip("xarray")
+    with xarray.open_zarr(tmp_path / "a.zarr", consolidated=False) as found:
+        np.testing.assert_array_equal(found["b"].values, A.astype("f4"))
 
 
 def test_we_read_others(tmp_path):
