@@ -54,10 +54,10 @@ KERNEL := $(sort $(shell find meshcomm -name '*.pyx' -o -name '*.pxd' -o -name '
 
 help:
 	@echo "make run        set up, then run the terrain example on N=4 ranks"
-	@echo "make test       every law, on samples: in one process, then with $(FEW) ranks; at most 5 minutes on 2 cores"
+	@echo "make test       every law, on samples: in one process, then with $(FEW) ranks; it takes some minutes"
 	@echo "make test-all   all tests, with $(SIZES) ranks, and jobs that fail; CASES=--exhaustive for all their cases: hours"
 	@echo "make test-4     the MPI tests with 4 ranks (any number)"
-	@echo "make test-pure  the tests that need no MPI and start no processes: a minute"
+	@echo "make test-pure  the tests that need no MPI and start no processes: some minutes"
 	@echo "make test-mpi   the tests that depend on the MPI, with $(SIZES) ranks"
 	@echo "make test-jobs  the tests that start jobs of their own; the next two on samples"
 	@echo "make test-scenarios   every way to hang that is known, with 2, 4 and 8 ranks: an hour"

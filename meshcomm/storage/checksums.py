@@ -1,8 +1,9 @@
 """Checksums of fixed ranges of files, from the checksums of the pieces that ranks wrote or read.
 
-A range is RANGE bytes of a file, whoever wrote them: so a checkpoint is the same for any number of ranks. The checksum
-is CRC-32, as in zlib and gzip. It is linear: the checksum of two pieces in a row follows from theirs and the length of
-the second one. To append n zero bytes is a product with x**(8 n) modulo the polynomial, which is found by squaring.
+A range is CHECKSUM_RANGE bytes of a file, whoever wrote them: so a checkpoint is the same for any number of ranks. The
+checksum is CRC-32, as in zlib and gzip. It is linear: the checksum of two pieces in a row follows from theirs and the
+length of the second one. To append n zero bytes is a product with x**(8 n) modulo the polynomial, which is found by
+squaring.
 """
 
 import zlib

@@ -45,7 +45,7 @@ def convert(
     with collective("convert", mesh) as here:
         if here is None:
             return ""
-        call = f"convert {quote(source)} to {quote(target)}"
+        call = f"convert {quote(str(source))} to {quote(str(target))}"
         base, found = told_contents(Path(source), call, mesh, here)
         content, left_out = _content(found, Path(target))
         saving = Saving(target, content, mesh, overwrite)
@@ -122,7 +122,7 @@ def _content(found: Contents, target: Path) -> tuple[Content, str]:
         names = list(found.arrays)
         node = ["array", "array"] if names == ["array"] else ["dict", {name: ["array", name] for name in names}]
     metadata = dict(found.metadata)
-    if metadata and target.suffix == ".npy":
+    if metadata and not writer_for(target).has_metadata:
         left_out.append("the metadata")
     if target.suffix in (".safetensors", ".h5", ".hdf5"):
         metadata = _as_texts(metadata, target.suffix == ".safetensors")

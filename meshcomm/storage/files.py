@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from itertools import takewhile
 from pathlib import Path
 
+import numpy as np
+
 from meshcomm._tuning import LARGEST_CALL
 from meshcomm._types import Bytes
 from meshcomm.errors import CheckpointError
@@ -162,8 +164,6 @@ def put(path: Path, data: bytes) -> None:
 
 def as_bytes_of(data: bytes) -> Bytes:
     """Return *data* as an array of bytes."""
-    import numpy as np
-
     return np.frombuffer(data, dtype=np.uint8)
 
 
@@ -178,8 +178,6 @@ def whole(path: Path, limit: int) -> bytes:
 
 def section(file: File, offset: int, size: int) -> bytes:
     """Return *size* bytes of *file* from *offset* on."""
-    import numpy as np
-
     into = np.empty(size, dtype=np.uint8)
     file.read(into, offset)
     return into.tobytes()

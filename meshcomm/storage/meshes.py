@@ -1,7 +1,6 @@
 """Arguments of calls that save and load: what is wrong with them, and the mesh over which ranks make them."""
 
 from collections.abc import Callable, Iterable
-from math import prod
 from typing import TypeVar
 
 from meshcomm._arguments import integer, quote
@@ -53,5 +52,4 @@ def common_mesh(meshes: Iterable[Mesh]) -> Mesh:
 
 def rows_of(mesh: Mesh) -> tuple[str, ...]:
     """Return all mesh dimensions with more than one device, or the first one."""
-    names = tuple(name for name, size in mesh.dims if size > 1)
-    return names or (mesh.dim_names[0],) if prod(mesh.shape()) else names
+    return tuple(name for name, size in mesh.dims if size > 1) or (mesh.dim_names[0],)

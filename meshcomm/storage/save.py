@@ -217,6 +217,7 @@ class Saving:
     def __init__(self, path: PathLike, content: Content, mesh: Mesh, overwrite: bool) -> None:
         self.path, self.content, self.mesh = Path(path), content, mesh
         self.writer = writer_for(self.path)
+        self.writer.check_names([array.name for array in content.arrays])
         self._overwrite = overwrite
         self._active: Writer | None = None
         self._began = next(_numbers)
@@ -279,7 +280,6 @@ class TreeSaving(Saving):
             raise TypeError(f"{path} holds arrays only; numbers, texts and None go to a checkpoint, which is a folder")
         if metadata and not self.writer.has_metadata:
             raise TypeError(f"a {self.path.suffix} file has no metadata; save to another format")
-        self.writer.check_names([array.name for array in arrays])
 
     @property
     def nbytes(self) -> int:

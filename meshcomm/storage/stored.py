@@ -7,7 +7,6 @@ from typing import NamedTuple
 import numpy as np
 
 from meshcomm._types import DType, Indices, Json, Shape
-from meshcomm.errors import CheckpointError
 from meshcomm.layouts.dtype_text import dtype_of_text, dtype_text
 
 
@@ -76,12 +75,3 @@ def in_one_file(name: str, shape: Shape, dtype: DType, offset: int, file: str = 
     nbytes = prod(shape) * dtype.itemsize
     segments = (Segment(file, 0, nbytes, offset),) if nbytes else ()
     return Stored(name, shape, dtype, segments)
-
-
-def check_names(names: Sequence[str]) -> None:
-    """Raise ``CheckpointError`` if two arrays have one name."""
-    seen: set[str] = set()
-    for name in names:
-        if name in seen:
-            raise CheckpointError(f"two arrays have the name {name!r}")
-        seen.add(name)

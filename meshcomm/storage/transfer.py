@@ -82,13 +82,13 @@ class Opened:
         """Write *block* to the runs of bytes of the array, or fill it from them."""
         for segment, offset, start, size in stored.pieces(*found):
             data, file = block[start : start + size], self.file(segment.file)
-            for data, at in [(data, offset)] if self.progress is None else self.progress.steps(data, offset):  # noqa: B020
+            for step, at in [(data, offset)] if self.progress is None else self.progress.steps(data, offset):
                 if self._writes:
-                    file.write(data, at)
+                    file.write(step, at)
                 else:
-                    file.read(data, at)
+                    file.read(step, at)
                 if self._checks:
-                    self.pieces += checksums.pieces_of(segment.file, data, at)
+                    self.pieces += checksums.pieces_of(segment.file, step, at)
 
     def expect(self, turn: Round, own: int) -> None:
         """Say that this rank is about to read or write *own* bytes, its share of a round."""

@@ -87,35 +87,31 @@ def tensors_in(tree: object, depth: int = 0) -> Iterator[DTensor]:
             yield from tensors_in(each, depth + 1)
 
 
-def rebuilt(node: Json, array: Callable[[str], Json]) -> Json:
-    """Return the tree of *node*, with what *array* returns for each name. ``CheckpointError`` for another node."""
+def rebuilt(node: Json, array: Callable[[str], Json], depth: int = 0) -> Json:
+    """Return the tree of *node*, with what *array* returns for each name.
+
+    ``CheckpointError`` for another node, or a tree that is too deep.
+    """
+    if depth > DEEPEST:
+        raise CheckpointError(f"the tree has more than {DEEPEST} levels")
     kind, content = _pair(node)
     if kind == "array" and isinstance(content, str):
         return array(content)
     if kind == "dict" and isinstance(content, dict):
-        return {key: rebuilt(each, array) for key, each in content.items()}
+        return {key: rebuilt(each, array, depth + 1) for key, each in content.items()}
     if kind in ("list", "tuple") and isinstance(content, list):
-        found = [rebuilt(each, array) for each in content]
+        found = [rebuilt(each, array, depth + 1) for each in content]
         return found if kind == "list" else tuple(found)
     if kind == "value" and (content is None or isinstance(content, bool | int | float | str)):
         return content
     raise CheckpointError(f"{quote(node)} is no node of a tree")
 
 
-def names_in(node: Json, depth: int = 0) -> list[str]:
-    """Return the names of the arrays below *node*. ``CheckpointError`` for another node, or one that is too deep."""
-    if depth > DEEPEST:
-        raise CheckpointError(f"the tree has more than {DEEPEST} levels")
-    kind, content = _pair(node)
-    if kind == "array" and isinstance(content, str):
-        return [content]
-    if kind == "dict" and isinstance(content, dict):
-        return [name for each in content.values() for name in names_in(each, depth + 1)]
-    if kind in ("list", "tuple") and isinstance(content, list):
-        return [name for each in content for name in names_in(each, depth + 1)]
-    if kind == "value" and (content is None or isinstance(content, bool | int | float | str)):
-        return []
-    raise CheckpointError(f"{quote(node)} is no node of a tree")
+def names_in(node: Json) -> list[str]:
+    """Return the names of the arrays below *node*. ``CheckpointError`` as for `rebuilt`."""
+    names: list[str] = []
+    rebuilt(node, names.append)
+    return names
 
 
 def _pair(node: Json) -> tuple[Json, Json]:

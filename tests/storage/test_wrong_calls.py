@@ -40,10 +40,10 @@ def test_a_save_that_is_wrong_on_one_rank(tmp_path):
         return lambda rank, layout: mc.save(tmp_path / "c", {"a": mc.ones((4, 4), float, layout), "y": value(rank)})
 
     raised_by_all(of(lambda rank: object() if rank == 1 else 1), TypeError, "object at 'y' cannot be saved")
-    t = "max_scratch_bytes"
-    wrong = {t: -1}
     raised_by_all(
-        lambda rank, layout: mc.save(tmp_path / "c", mc.ones(4, float, Layout(["x"], layout.mesh)), **wrong),
+        lambda rank, layout: mc.save(
+            tmp_path / "c", mc.ones(4, float, Layout(["x"], layout.mesh)), max_scratch_bytes=-1
+        ),
         mc.ShapeError,
         "a limit of -1 bytes",
     )

@@ -53,6 +53,7 @@ class Writer(ABC):
     """Whether the format has checksums."""
 
     has_metadata: ClassVar[bool] = True
+    """Whether the format has metadata."""
 
     separator: ClassVar[str] = "."
     """What joins the keys of nested dicts in the name of an array."""
@@ -62,17 +63,9 @@ class Writer(ABC):
         self.aside = files.aside(path, SystemRandom().getrandbits(64))
         self._held: File | None = None
 
+    @abstractmethod
     def begin(self) -> tuple[Path, list[Stored]]:
         """Make the files, and return where ranks find them, and where each array goes."""
-        if self.path.is_dir():
-            raise IsADirectoryError(f"{self.path} is a folder, and cannot become a file")
-        self.remove_leftovers()
-        with files.create(self.aside) as file:
-            self._held = files.for_writing(self.aside)
-            self._held.lock()
-            stored = self.lay_out(file)
-            file.sync()
-        return self.aside, stored
 
     def remove_leftovers(self) -> None:
         """Remove what saves to this path that were cut off have left."""
@@ -91,10 +84,6 @@ class Writer(ABC):
             if inside is not None:
                 raise CheckpointError(f"array {quote(inside)} would be in {quote(name)}, which is an array, no group")
 
-    @abstractmethod
-    def lay_out(self, file: File) -> list[Stored]:
-        """Write the header to a new *file*, give it its size, and return where each array goes."""
-
     def commit(self, pieces: list[Piece]) -> None:
         """Give the files their name. *pieces* are the checksums of what the ranks wrote."""
         files.replace(self.aside, self.path)
@@ -112,6 +101,25 @@ class Writer(ABC):
         held, self._held = self._held, None
         if held is not None:
             held.close()
+
+
+class FileWriter(Writer):
+    """A new file of a format that is one file."""
+
+    def begin(self) -> tuple[Path, list[Stored]]:
+        if self.path.is_dir():
+            raise IsADirectoryError(f"{self.path} is a folder, and cannot become a file")
+        self.remove_leftovers()
+        with files.create(self.aside) as file:
+            self._held = files.for_writing(self.aside)
+            self._held.lock()
+            stored = self.lay_out(file)
+            file.sync()
+        return self.aside, stored
+
+    @abstractmethod
+    def lay_out(self, file: File) -> list[Stored]:
+        """Write the header to a new *file*, give it its size, and return where each array goes."""
 
 
 def parsed_json(text: bytes, what: object) -> Json:

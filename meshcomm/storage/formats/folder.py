@@ -64,11 +64,11 @@ class FolderWriter(Writer):
         with files.create(self.aside) as file:
             self._held = files.for_writing(self.aside)
             self._held.lock()
-            stored = self.lay_out(file)
+            stored = self._lay_out(file)
             file.sync()
         return path, stored
 
-    def lay_out(self, file: File) -> list[Stored]:
+    def _lay_out(self, file: File) -> list[Stored]:
         stored, offset = [], 0
         for array in self.arrays:
             stored.append(in_one_file(array.name, array.shape, array.dtype, offset, self.aside.name))

@@ -15,7 +15,7 @@ from meshcomm._types import DType
 from meshcomm.errors import CheckpointError, DTypeError
 from meshcomm.storage import files
 from meshcomm.storage.files import File
-from meshcomm.storage.formats.base import Contents, Writer, checked_shape, reading
+from meshcomm.storage.formats.base import Contents, FileWriter, checked_shape, reading
 from meshcomm.storage.stored import Stored, in_one_file
 
 
@@ -27,7 +27,7 @@ def library() -> Any:
         raise ImportError('HDF5 files need h5py: pip install "meshcomm[files]"') from None
 
 
-class Hdf5Writer(Writer):
+class Hdf5Writer(FileWriter):
     """A new HDF5 file with contiguous datasets."""
 
     separator: ClassVar[str] = "/"

@@ -11,13 +11,13 @@ from numpy.lib import format as npy
 from meshcomm.errors import CheckpointError, DTypeError
 from meshcomm.storage import files
 from meshcomm.storage.files import File
-from meshcomm.storage.formats.base import Contents, Writer, checked_dtype, checked_shape, only_array, reading
+from meshcomm.storage.formats.base import Contents, FileWriter, checked_dtype, checked_shape, only_array, reading
 from meshcomm.storage.stored import Stored, in_one_file
 
 LONGEST_HEADER = 10_000  # as numpy.load has it, which also refuses longer ones
 
 
-class NpyWriter(Writer):
+class NpyWriter(FileWriter):
     """A new .npy file."""
 
     has_metadata: ClassVar[bool] = False

@@ -16,7 +16,7 @@ from meshcomm._types import DType, Json
 from meshcomm.errors import CheckpointError, DTypeError
 from meshcomm.storage import files
 from meshcomm.storage.files import File
-from meshcomm.storage.formats.base import Contents, Writer, checked_shape, parsed_json
+from meshcomm.storage.formats.base import Contents, FileWriter, checked_shape, parsed_json
 from meshcomm.storage.stored import Stored, in_one_file
 
 LONGEST_HEADER = 100_000_000  # bytes, as its library has it
@@ -44,7 +44,7 @@ OF_ML_DTYPES = {
 }
 
 
-class SafetensorsWriter(Writer):
+class SafetensorsWriter(FileWriter):
     """A new .safetensors file."""
 
     @classmethod

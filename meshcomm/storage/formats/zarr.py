@@ -56,11 +56,14 @@ class ZarrWriter(Writer):
             _put_json(self.aside, {"zarr_format": 3, "node_type": "group", "attributes": self.metadata})
         return self.aside, [self._lay_out_array(array, "" if alone else array.name) for array in self.arrays]
 
-    def lay_out(self, file: files.File) -> list[Stored]:
-        raise NotImplementedError  # a store is a folder
+    @classmethod
+    def check_names(cls, names: list[str]) -> None:
+        super().check_names(names)
+        for name in names:
+            if any(key in ("c", METADATA) or key.startswith("__") for key in name.split("/")):
+                raise CheckpointError(f"{quote(name)} is no name for a zarr array")
 
     def _lay_out_array(self, array: Any, name: str) -> Stored:
-        _check_name(name)
         folder = self.aside / name
         files.make_folders(folder)
         for group in folder.relative_to(self.aside).parents:
@@ -110,11 +113,6 @@ def _metadata(shape: Shape, dtype: DType, rows: int, attributes: dict[str, Any])
 
 def _put_json(folder: Path, metadata: dict[str, Any]) -> None:
     files.put(folder / METADATA, json.dumps(metadata, indent=2).encode())
-
-
-def _check_name(name: str) -> None:
-    if name and any(key in ("", ".", "..", "c", METADATA) or key.startswith("__") for key in name.split("/")):
-        raise CheckpointError(f"{quote(name)} is no name for a zarr array")
 
 
 # -- reading ----------------------------------------------------------------------------------------------------------
