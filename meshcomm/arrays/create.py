@@ -1,6 +1,7 @@
 """Functions that make tensors: from arrays, from blocks, from a function, or filled with one value."""
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any, Literal
 
 import numpy as np
@@ -104,7 +105,7 @@ def from_local(
         return DTensor(None, layout, shape, np.asarray(block).dtype if block is not None else np.dtype(float))
     if global_shape is not None:
         shape = as_shape(global_shape)
-        _check_fits(layout, shape)
+        _check_ndim(layout, shape)
         local = _as_block(block)
         _check_block(local, layout, shape, here.device)
         return DTensor(local, layout, shape, local.dtype)
@@ -302,12 +303,17 @@ def _check_ndim(layout: Layout, shape: Shape) -> None:
 
 
 def _check_block(local: Array, layout: Layout, shape: Shape, device: int) -> None:
-    expected = layout.block_shape(shape, device)
+    expected = _block_shape(layout, shape, device)
     if local.shape != expected:
         raise ShapeError(
             f"device {device} holds a block of shape {expected} of the global shape {shape} in layout "
             f"{layout.sharding_specs}, but the block given has shape {local.shape}"
         )
+
+
+@lru_cache(maxsize=1024)  # programs wrap their blocks in every turn of a loop
+def _block_shape(layout: Layout, shape: Shape, device: int) -> Shape:
+    return layout.block_shape(shape, device)
 
 
 def _from_agreed(block: Callable[[], ArrayLike | None], layout: Layout, here: Location) -> DTensor:
