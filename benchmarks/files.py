@@ -4,7 +4,8 @@ Four ranks save and load one array of doubles, 1 GiB by default, to a folder of 
 run plain ``os.pwrite`` and ``os.pread`` of the same bytes in one large run for each rank, MPI.File with subarrays, and
 h5py, rank after rank. Contenders take turns. A time is that of the slowest rank, ``fsync`` included for saves. Loads
 find the file in the page cache ("warm"), or not ("cold": ``posix_fadvise`` drops it before each load). The page has
-medians and quartiles of times over those of the plain calls, and the medians of GB/s.
+medians and quartiles of times over those of the plain calls, and the medians of GB/s. torch DCP, tensorstore and Heat
+run, too, if they are installed.
 """
 
 import argparse
@@ -12,10 +13,13 @@ import json
 import os
 import shutil
 import statistics
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+from file_peers import PEERS
 from report import number, spread
 
 import meshcomm as mc
@@ -38,6 +42,16 @@ class Turns:
         self.mesh = mc.create_mesh([("x", 2), ("y", 2)])
         self.layouts = {name: mc.Layout(specs, self.mesh) for name, specs in LAYOUTS.items()}
         self.tensors = {name: mc.ones((n, n), float, layout) for name, layout in self.layouts.items()}
+        self.peers = [found for peer in PEERS if (found := self.tried(peer))]
+
+    def tried(self, peer: Callable[["Turns"], tuple[dict[str, Run], dict[str, Run]]]) -> Any:
+        """Return the contenders of *peer*; None if it fails on a rank."""
+        found = None
+        try:
+            found = peer(self)
+        except Exception as problem:
+            print(f"{peer.__name__}: {problem}", file=sys.stderr)
+        return found if self.comm.allreduce(found is not None, _min()) else None
 
     def saves(self) -> dict[str, Run]:
         """Return the contenders of saving."""
@@ -47,7 +61,7 @@ class Turns:
             found[f"checkpoint, {name}"] = lambda t=tensor: mc.save(self.folder / "c", t)
             found[f"MPI.File, {name}"] = lambda name=name: self.mpi_file(name, write=True)
         found["h5py rank by rank, rows"] = self.ring_of_h5py
-        return found
+        return found | {name: run for saves, _ in self.peers for name, run in saves.items()}
 
     def loads(self) -> dict[str, Run]:
         """Return the contenders of loading."""
@@ -56,7 +70,7 @@ class Turns:
             found[f".npy, {name}"] = lambda t=tensor: mc.load(self.folder / "a.npy", out=t)
             found[f"checkpoint, {name}"] = lambda t=tensor: mc.load(self.folder / "c", out=t)
             found[f"MPI.File, {name}"] = lambda name=name: self.mpi_file(name, write=False)
-        return found
+        return found | {name: run for _, loads in self.peers for name, run in loads.items()}
 
     def plain_write(self) -> None:
         """Write the block of rows in one run, to a new file."""
@@ -122,8 +136,12 @@ class Turns:
     def measured(self, runs: dict[str, Run], rounds: int, cold: bool = False) -> dict[str, list[float]]:
         """Return the seconds of each contender in each round. Collective."""
         times: dict[str, list[float]] = {name: [] for name in runs}
+        contenders = list(runs.items())
         for turn in range(rounds + 1):
-            for name, run in runs.items():
+            contenders = [*contenders[1:], contenders[0]]  # what comes before has an influence on the disk
+            for name, run in contenders:
+                if self.comm.rank == 0:
+                    os.sync()  # what is left of the last one is not ours
                 if cold:
                     self.dropped()
                 self.comm.Barrier()
@@ -134,6 +152,12 @@ class Turns:
                 if turn:
                     times[name].append(seconds / self.comm.size)
         return times
+
+
+def _min() -> Any:
+    from mpi4py import MPI
+
+    return MPI.MIN
 
 
 def job(folder: Path, n: int, rounds: int) -> None:

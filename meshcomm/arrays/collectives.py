@@ -25,7 +25,6 @@ from meshcomm._tracing import traceable
 from meshcomm._types import Array, Groups, Pairs, Shape
 from meshcomm.errors import GroupError, ShapeError
 from meshcomm.layouts.boxes import Box
-from meshcomm.memory.blocks import as_bytes
 from meshcomm.memory.copies import exact_copy
 from meshcomm.ranks._envelope import Envelope
 from meshcomm.ranks.agreement import fingerprint
@@ -33,7 +32,6 @@ from meshcomm.ranks.calls import program
 from meshcomm.ranks.meshes import world_of
 from meshcomm.ranks.teams import Group, Team
 from meshcomm.transport.choose import exchange, gathers_at_once, on_arrays
-from meshcomm.transport.comparison import Beside
 from meshcomm.transport.exchange import Terms, from_boxes
 from meshcomm.transport.reduce import AllReduce, reduction
 
@@ -258,21 +256,15 @@ def broadcast(
     """
 
     def build(team: Team, array: Array, rows: Rows) -> Run:
-        group, _ = _group(team, _check_cover(rows, team))
+        group, position = _group(team, _check_cover(rows, team))
+        count, whole = len(group.members), _whole(array.shape)
         check_integer("root", root)
-        if not 0 <= root < len(group.members):
-            raise GroupError(f"root {quote(root)} is not a position in groups of {len(group.members)} ranks")
-
-        beside = Beside(group, fingerprint("broadcast"))
-
-        def run(a: Array) -> Array:
-            result, communicator = exact_copy(a), group.communicator()
-            comparison = beside.start()
-            communicator.broadcast(as_bytes(result), root)
-            beside.check(comparison)
-            return result
-
-        return run
+        if not 0 <= root < count:
+            raise GroupError(f"root {quote(root)} is not a position in groups of {count} ranks")
+        sources = [((i, i + 1), *whole) for i in range(count)]
+        tensor = from_boxes(array.itemsize, position, sources, [sources[root]] * count)
+        terms = Terms(fingerprint(f"broadcast of {array.shape} {array.dtype} {root}"), array.nbytes, root=root)
+        return on_arrays(exchange(group, [tensor], terms), array.shape)
 
     return _run(_Call("broadcast", x, _rows(group_assignment), (root,)), comm, build)
 

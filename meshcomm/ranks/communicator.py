@@ -33,6 +33,16 @@ class Comparison(Protocol):
         """Wait until it is complete, and return whether all ranks brought the same number."""
 
 
+class Numbers(Protocol):
+    """A number that goes from this rank to some others, and theirs to it, again and again."""
+
+    def start(self, number: int) -> None:
+        """Send a *number* of 63 bits, and return at once. The last one must have been compared."""
+
+    def differing(self) -> list[int]:
+        """Wait for the numbers of the others, and return the ranks that sent another one than this rank."""
+
+
 class Communicator(ABC):
     """What meshcomm asks of a communicator. All calls but `progress` and `free` are Collective over its ranks."""
 
@@ -66,6 +76,10 @@ class Communicator(ABC):
     @abstractmethod
     def start_comparison(self, number: int) -> Comparison:
         """Begin to compare a *number* of 63 bits with those of all ranks, and return at once."""
+
+    @abstractmethod
+    def numbers(self, to: list[int], sources: list[int]) -> Numbers:
+        """Return how to send numbers to the ranks *to*, and receive those of *sources*. Not collective."""
 
     @abstractmethod
     def allgather(self, message: bytes) -> list[bytes]:

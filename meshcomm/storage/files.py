@@ -9,13 +9,13 @@ import re
 import shutil
 import stat
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import takewhile
 from pathlib import Path
 
 import numpy as np
 
-from meshcomm._tuning import LARGEST_CALL
+from meshcomm._tuning import LARGEST_CALL, READ_AHEAD, WRITTEN_AT_ONCE
 from meshcomm._types import Bytes
 from meshcomm.errors import CheckpointError
 from meshcomm.ranks.watch import watch
@@ -28,7 +28,7 @@ class File:
     """An open file. Reads and writes name their offset, so that ranks share no position."""
 
     def __init__(self, path: Path, flags: int) -> None:
-        self.path = path
+        self.path, self.written = path, 0
         self._number = os.open(path, flags | os.O_CLOEXEC, 0o666)
 
     def write(self, data: Bytes, offset: int) -> None:
@@ -36,10 +36,14 @@ class File:
         done, view = 0, data.data
         while done < len(view):
             with _naming(self.path):
-                written = os.pwrite(self._number, view[done : done + LARGEST_CALL], offset + done)
+                written = os.pwrite(self._number, view[done : done + WRITTEN_AT_ONCE], offset + done)
             if written == 0:
                 raise OSError(errno.EIO, "nothing was written", str(self.path))
+            if written == WRITTEN_AT_ONCE and _sync_file_range is not None:
+                # The disk begins to write, while this rank does something else; `sync` waits for it.
+                _sync_file_range(self._number, offset + done, written, _SYNC_FILE_RANGE_WRITE)
             done += written
+        self.written += done
         counts["written"] += done
         counts["writes"] += 1
 
@@ -59,7 +63,9 @@ class File:
     def expect(self, offset: int, size: int) -> None:
         """Tell the system that these bytes will be read soon."""
         with _naming(self.path):
-            os.posix_fadvise(self._number, offset, size, os.POSIX_FADV_WILLNEED)
+            for begin in range(offset, offset + size, READ_AHEAD):
+                length = min(READ_AHEAD, offset + size - begin)
+                os.posix_fadvise(self._number, begin, length, os.POSIX_FADV_WILLNEED)
 
     def sized(self, size: int) -> None:
         """Give the file *size* bytes, on the disk where the file system can: a full disk is an error here."""
@@ -90,6 +96,11 @@ class File:
         with _naming(self.path):
             os.fsync(self._number)
 
+    def forget(self) -> None:
+        """Tell the system that nobody will read the file soon. What is not yet on the disk stays in its cache."""
+        with _naming(self.path), _ignoring(errno.EINVAL, errno.ENOSYS):
+            os.posix_fadvise(self._number, 0, 0, os.POSIX_FADV_DONTNEED)
+
     def lock(self) -> bool:
         """Hold the file until it is closed, or the process ends; return False if another process holds it."""
         try:
@@ -112,6 +123,18 @@ class File:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _found_sync_file_range() -> Callable[[int, int, int, int], int] | None:
+    """Return the system's call that begins to write parts of a file; None where there is none."""
+    found = getattr(ctypes.CDLL(None), "sync_file_range", None)
+    if found is not None:
+        found.argtypes = [ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint]
+    return found
+
+
+_sync_file_range = _found_sync_file_range()
+_SYNC_FILE_RANGE_WRITE = 2
 
 
 @contextlib.contextmanager

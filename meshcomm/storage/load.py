@@ -27,6 +27,7 @@ from meshcomm.ranks.teams import Location
 from meshcomm.storage.by_library import read_by_library
 from meshcomm.storage.formats.base import Contents
 from meshcomm.storage.formats.known import contents
+from meshcomm.storage.formats.safetensors import INDEX
 from meshcomm.storage.meshes import check_limits, common_mesh, made_by_all, rows_of
 from meshcomm.storage.progress import showing
 from meshcomm.storage.selection import Selection, all_of, selected
@@ -102,6 +103,7 @@ def load(
         except Exception as problem:
             error = problem
         agree(here.team, f"load of {[(job.stored.name, job.target.layout.sharding_specs) for job in jobs]}", error)
+        jobs = _with_whole_outs(jobs, here)
         checked = _is_checked(wanted.path, found, check)
         opened = Opened(base, False, checked)
         with showing(opened, "loading", path, sum(job.nbytes for job in jobs), here):
@@ -124,17 +126,26 @@ def _is_checked(path: Path, found: Contents, check: bool | None) -> bool:
 
 
 class Job(NamedTuple):
-    """One array to load: all of it or a box, to the tensor *target*, which is *new* or one that the user gave."""
+    """One array to load: all of it or a box, to the tensor *target*; *unsliced* if that is no slice on any rank."""
 
     stored: Stored
     chosen: Selection
     target: DTensor
-    new: bool
+    unsliced: bool
 
     @property
     def nbytes(self) -> int:
         """The bytes that are read."""
         return prod(self.chosen.box) * self.stored.dtype.itemsize
+
+
+def _with_whole_outs(jobs: list[Job], here: Location) -> list[Job]:
+    """Return *jobs*, with those to tensors of the user marked that are `unsliced`. Collective over the team."""
+    if all(job.unsliced for job in jobs):
+        return jobs
+    own = [job.unsliced or job.target.local is None or job.target.local.flags.c_contiguous for job in jobs]
+    every = here.team.everyone.communicator().told(own)
+    return [job._replace(unsliced=all(flags)) for job, *flags in zip(jobs, *every, strict=True)]
 
 
 class Asked(NamedTuple):
@@ -208,7 +219,7 @@ class Wanted(NamedTuple):
             stored = found.arrays[name]
             shape = stored.shape[::-1] if stored.fortran else stored.shape
             index = self.slices.get(name) if isinstance(self.slices, Mapping) else self.slices
-            chosen = all_of(shape) if index is None else selected(shape, index)
+            chosen = all_of(shape) if index is None else _selected(name, shape, index)
             kind = stored.dtype if self.dtype is None else as_dtype(self.dtype)
             if outs is not None:
                 target = next(iter(outs.values())) if alone else outs[name]
@@ -280,6 +291,13 @@ def wanted_by(
     return Wanted(Path(path), layout, None if names is None else tuple(names), slices, out, *options)
 
 
+def _selected(name: str, shape: Shape, index: object) -> Selection:
+    try:
+        return selected(shape, index)
+    except IndexError as error:
+        raise IndexError(f"slices of array {quote(name)}: {error}") from None
+
+
 def _outs(tree: object) -> dict[str, DTensor]:
     outs = flattened(tree)[1]
     for name, leaf in outs.items():
@@ -315,12 +333,12 @@ def base_and_contents(path: Path) -> tuple[Path, Contents]:
     """Return what *path* holds, and what its files are relative to. ``FileNotFoundError``, ``CheckpointError``."""
     path = Path(os.path.abspath(path))
     found = contents(path)
-    return path.parent if path.name.endswith(".index.json") else path, found
+    return path.parent if path.name.endswith(INDEX) else path, found
 
 
 def loaded(job: Job, found: Contents, opened: Opened, here: Location, limit: int | None) -> DTensor:
     """Return the tensor of *job*, filled. Collective over its mesh; all ranks of the call have to make it."""
-    stored, chosen, target, new = job
+    stored, chosen, target, unsliced = job
     reading = Asked(stored, chosen, target.layout, target.dtype, target).reading
     if stored.name in found.by_library:
         made = read_by_library(opened, stored, chosen, target.mesh, rows=found.by_library[stored.name], limit=limit)
@@ -330,11 +348,11 @@ def loaded(job: Job, found: Contents, opened: Opened, here: Location, limit: int
         box = whole[tuple(slice(s, s + n) for s, n in zip(chosen.start, chosen.box, strict=True))]
         made = _replicated(box, target.mesh)
     elif reading.straight:
-        read_tensor(target, stored, opened, chosen, limit, new=new)
+        read_tensor(target, stored, opened, chosen, limit, unsliced=unsliced)
         return target
     else:
         made = empty(reading.chosen.box, stored.dtype, reading.layout)
-        read_tensor(made, stored, opened, reading.chosen, limit, new=True)
+        read_tensor(made, stored, opened, reading.chosen, limit, unsliced=True)
         if stored.fortran:
             local = None if made.local is None else exact_copy(made.local.T)
             made = DTensor(local, Layout(reading.layout.axes[::-1], target.mesh), chosen.box, stored.dtype)

@@ -16,19 +16,24 @@ device is a slice of what its group holds together, and no group waits for anoth
       2 2 2 3 3 3                                         3 3 3 3 3 3
 
 It goes on in rounds that keep to the scratch limit: each takes `chunk` elements of each block along each axis.
+
+Where the axis is cut anew, borders are at multiples of `grain` indices, which are whole pages of the file: no two
+devices write the same page. And if too many devices of a node would open the file, some take the blocks of `merged`
+devices that follow one another, and the others take none.
 """
 
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from itertools import accumulate, product
-from math import prod
+from math import gcd, prod
 from typing import NamedTuple
 
 import numpy as np
 
-from meshcomm._tuning import READ_OVER
+from meshcomm._tuning import MOST_OPENERS, MOST_UNEVEN, PAGE, READ_OVER
 from meshcomm._types import Indices, Names, Shape
-from meshcomm.layouts.coordinates import one
+from meshcomm.layouts.coordinates import numbers_of, one, used
 from meshcomm.layouts.cyclic import CyclicCut, Runs, Span, global_indices, intervals_of, span_of
 from meshcomm.layouts.layout import Layout
 from meshcomm.layouts.machine import Machine
@@ -42,7 +47,8 @@ class Route(NamedTuple):
     *cut* is the axis that gets the mesh dimensions *extra* before the file is touched; None if no axis does. *moved*
     says whether the axes after it become whole, *even* whether axes that are `Cyclic` get the usual cut. *chunk* is
     the length of a round along each axis: of a block, or of the whole axis if that gets the usual cut. The tensor may
-    be a box of the array in the file, which has the shape *full*.
+    be a box of the array in the file, which has the shape *full*. Borders of the blocks along *cut* are at multiples
+    of *grain*, and *merged* blocks go to one device.
     """
 
     layout: Layout
@@ -54,11 +60,13 @@ class Route(NamedTuple):
     even: bool
     chunk: Shape
     full: Shape
+    grain: int = 1
+    merged: int = 1
 
     @property
     def exchanges(self) -> bool:
         """Whether the tensor is relaid."""
-        return bool(self.extra) or self.even
+        return bool(self.extra) or self.even or self.merged > 1
 
     @property
     def extra_blocks(self) -> int:
@@ -86,9 +94,13 @@ class Route(NamedTuple):
         If mesh dimensions are `extra`, blocks differ along these.
         """
         mesh = self.layout.mesh
-        used = {name for names in self.layout.axes for name in names} | set(self.extra)
         coords = zip(mesh.dim_names, mesh.coords(device), strict=True)
-        return all(coordinate == 0 for name, coordinate in coords if name not in used)
+        return all(coordinate == 0 for name, coordinate in coords if name not in self.kept)
+
+    @property
+    def kept(self) -> set[str]:
+        """The mesh dimensions along which blocks differ."""
+        return used(self.layout) | set(self.extra)
 
 
 class Round(NamedTuple):
@@ -147,14 +159,31 @@ class Round(NamedTuple):
         start, stop = self._bounds(axis, n)
         if route.opens(axis):
             return [(start, stop)] if route.deals(axis) else self._opened(axis)
-        blocks, extra = (route.extra_blocks, self._extra_number(device)) if axis == route.cut else (1, 0)
         cut = route.layout.cut(axis, n)
+        if axis == route.cut and route.exchanges:
+            borders, at = _borders(self), number * route.extra_blocks + self._extra_number(device)
+            first, last = borders[at], borders[at + 1]
+            if first == last:
+                return []
+            return [(start + first, start + last)] if route.deals(axis) else self._between(first, last)
         if route.deals(axis):
-            first, last = Cut(stop - start, cut.blocks * blocks).interval(number * blocks + extra)
+            first, last = Cut(stop - start, cut.blocks).interval(number)
             return [(start + first, start + last)] if first < last else []
-        start, stop = self._local(axis, number)
-        first, last = Cut(stop - start, blocks).interval(extra)
-        return _stretch(span_of(cut, number), start + first, start + last)
+        return _stretch(span_of(cut, number), *self._local(axis, number))
+
+    def _between(self, first: int, last: int) -> list[Interval]:
+        """Return the indices of the elements *first* to *last* along the cut axis of the tensor of this round."""
+        axis = self.route.cut
+        assert axis is not None
+        cut = self.route.layout.cut(axis, self.route.shape[axis])
+        offsets, found = list(accumulate(self.sizes(axis), initial=0)), []
+        for k in range(bisect_right(offsets, first) - 1, cut.blocks):
+            if offsets[k] >= last:
+                break
+            start, stop = max(first, offsets[k]) - offsets[k], min(last, offsets[k + 1]) - offsets[k]
+            begin = self._local(axis, k)[0]
+            found += _stretch(span_of(cut, k), begin + start, begin + stop)
+        return found
 
     def _opened(self, axis: int) -> list[Interval]:
         """Return what all blocks together have along *axis*, in the order of the relaid tensor."""
@@ -194,17 +223,44 @@ def _source(turn: Round, mesh: int) -> Layout:
 def _target(turn: Round, mesh: int) -> Layout:
     route, axes = turn.route, list(turn.source().axes)
     for axis, names in enumerate(axes):
-        more = route.extra if axis == route.cut else ()
         if route.opens(axis):
             axes[axis] = ()
+        elif axis == route.cut and route.exchanges:
+            borders = _borders(turn)
+            axes[axis] = cut_at((*names, *route.extra), list(borders), borders[-1])
         elif route.deals(axis):
-            axes[axis] = (*names, *more)
-        elif more:
-            boundaries = [0]
-            for size in turn.sizes(axis):
-                boundaries += [boundaries[-1] + start for start in Cut(size, route.extra_blocks).all_starts()[1:]]
-            axes[axis] = cut_at((*names, *more), boundaries, boundaries[-1])
+            axes[axis] = tuple(names)
     return Layout(axes, route.layout.mesh)
+
+
+@lru_cache(maxsize=64)
+def _borders(turn: Round) -> tuple[int, ...]:
+    """Return where the blocks along the cut axis begin and end, of the tensor that this round takes."""
+    route, axis = turn.route, turn.route.cut
+    assert axis is not None
+    n = route.shape[axis]
+    cut = route.layout.cut(axis, n)
+    if route.deals(axis):
+        start, stop = turn._bounds(axis, n)
+        found = _shares(start, stop - start, cut.blocks * route.extra_blocks, route.grain)
+    else:
+        found = [0]
+        for k, size in enumerate(turn.sizes(axis)):
+            first = 0 if isinstance(cut, CyclicCut) else cut.start(k) + turn._local(axis, k)[0]
+            found += [found[-1] + border for border in _shares(first, size, route.extra_blocks, route.grain)[1:]]
+    blocks, each = len(found) - 1, route.merged
+    return tuple(found[min(-(-number // each) * each, blocks)] for number in range(blocks + 1))
+
+
+def _shares(first: int, size: int, blocks: int, grain: int) -> list[int]:
+    """Return the borders of *blocks* shares of *size* indices from *first* on, at multiples of *grain*.
+
+    >>> _shares(10, 100, 4, 1), _shares(10, 100, 4, 16)
+    ([0, 25, 50, 75, 100], [0, 38, 54, 86, 100])
+    """
+    starts = Cut(size, blocks).all_starts()
+    inner = [min(-(-(first + start) // grain) * grain - first, size) for start in starts[1:-1]]
+    return [0, *inner, size]
 
 
 def _stretch(span: Span, start: int, stop: int) -> list[Interval]:
@@ -275,8 +331,7 @@ def choose_route(
     >>> route.cut, route.extra, route.chunk
     (0, ('x', 'y'), (524, 250))
     """
-    used = {name for names in layout.axes for name in names}
-    free = tuple(name for name, size in layout.mesh.dims if size > 1 and name not in used)
+    free = tuple(name for name, size in layout.mesh.dims if size > 1 and name not in used(layout))
     dealt = any(isinstance(names, Cyclic) for names in layout.axes)
     file = shape if full is None else full
     routes = []
@@ -288,8 +343,47 @@ def choose_route(
                 routes.append(Route(layout, shape, itemsize, axis, free, False, even, shape, file))
             if later:
                 routes.append(Route(layout, shape, itemsize, axis, later + free, True, even, shape, file))
-    best = min(routes, key=lambda route: _seconds(route, machine))
+    best = _with_few_openers(min(routes, key=lambda route: _seconds(route, machine)), machine)
+    best = best._replace(grain=_grain(best))
     return best._replace(chunk=_chunk(best, limit))
+
+
+def _grain(route: Route) -> int:
+    """Return how many indices along the cut axis are whole pages of the file; 1 if shares would differ too much."""
+    if route.cut is None or isinstance(route.layout.axes[route.cut], Cyclic):
+        return 1
+    after = range(route.cut + 1, len(route.shape))
+    if not all(route.opens(axis) or not route.layout.axes[axis] for axis in after):
+        return 1
+    grain = PAGE // gcd(PAGE, prod(route.full[axis] for axis in after) * route.itemsize)
+    return grain if grain * MOST_UNEVEN <= longest(route, route.cut) // route.extra_blocks else 1
+
+
+def _with_few_openers(route: Route, machine: Machine) -> Route:
+    """Return *route*, with so many blocks merged that at most `MOST_OPENERS` devices of a node touch the file.
+
+    Blocks are merged along the cut axis, or the first one that is sharded. If it is `Cyclic` and stays so, nothing is.
+    """
+    mesh = route.layout.mesh
+    if mesh.size <= MOST_OPENERS:
+        return route
+    sharded = [axis for axis, blocks in enumerate(route.layout.shape) if blocks > 1]
+    axis = route.cut if route.cut is not None else sharded[0] if sharded else None
+    if axis is None or (isinstance(route.layout.axes[axis], Cyclic) and not route.even):
+        return route
+    devices = np.arange(mesh.size, dtype=np.intp)
+    nodes = machine.node_of(np.array(mesh.ranks, dtype=np.intp))
+    coordinates = {name: devices // mesh.stride(name) % size for name, size in mesh.dims}
+    own = np.ones(mesh.size, dtype=bool)
+    for name in set(mesh.dim_names) - route.kept:
+        own &= coordinates[name] == 0
+    numbers = numbers_of(route.layout, devices)[:, axis]
+    for name in route.extra:
+        numbers = numbers * mesh.dim_size(name) + coordinates[name]
+    merged = 1
+    while merged <= numbers.max() and np.bincount(nodes[own & (numbers % merged == 0)]).max() > MOST_OPENERS:
+        merged *= 2
+    return route if merged == 1 else route._replace(cut=axis, merged=merged)
 
 
 def longest(route: Route, axis: int) -> int:
@@ -308,6 +402,8 @@ def _target_lengths(route: Route) -> list[int]:
             lengths.append(-(-n // (blocks * route.layout.shape[axis])))
         else:
             lengths.append(-(-longest(route, axis) // blocks))
+        if axis == route.cut:
+            lengths[-1] = min((lengths[-1] + route.grain - 1) * route.merged, n)
     return lengths
 
 
@@ -329,6 +425,12 @@ def _seconds(route: Route, machine: Machine) -> float:
     return seconds + 2 * size * route.itemsize * machine.gamma if route.exchanges else seconds
 
 
+def _spanned(route: Route) -> int:
+    """Return from how many blocks the shares come, at most, that are merged to one."""
+    each, merged = route.extra_blocks, route.merged
+    return 1 if each % merged == 0 else merged // each if merged % each == 0 else merged // each + 2
+
+
 def _chunk(route: Route, limit: int) -> Shape:
     """Return how much a round takes along each axis, so that the block that it makes keeps to *limit* bytes."""
     chunk = [max(1, n if route.deals(axis) else longest(route, axis)) for axis, n in enumerate(route.shape)]
@@ -339,7 +441,12 @@ def _chunk(route: Route, limit: int) -> Shape:
         size = prod(lengths[axis:]) * route.itemsize
         if size <= limit:
             break
-        most = max(1, limit * lengths[axis] // size) * (route.extra_blocks if axis == route.cut else 1)
+        most = max(1, limit * lengths[axis] // size)
+        if axis == route.cut:
+            share, spanned = most // route.merged - route.grain + 1, _spanned(route)
+            most = share * route.extra_blocks if share > 0 else max(1, most // spanned)
+            most = most // route.grain * route.grain or most
+            limit = max(1, limit // spanned)
         cut = route.layout.cut(axis, route.shape[axis])
         if route.deals(axis) and isinstance(cut, CyclicCut):
             most = max(1, most * cut.blocks // cut.period) * cut.period  # so that each round begins with device 0

@@ -13,7 +13,14 @@ from typing import TypeAlias
 
 import numpy as np
 
-from meshcomm._tuning import DEFAULT_SCRATCH, MOST_EXPECTED, READ_OVER, READ_TOGETHER, SMALL_ARRAY
+from meshcomm._tuning import (
+    DEFAULT_SCRATCH,
+    FORGET_ABOVE,
+    MOST_EXPECTED,
+    READ_OVER,
+    READ_TOGETHER,
+    SMALL_ARRAY,
+)
 from meshcomm._types import Array, Bytes, Indices
 from meshcomm.arrays.cutting import cut_out
 from meshcomm.arrays.dtensor import DTensor
@@ -108,6 +115,8 @@ class Opened:
             with self.trying():
                 if self._writes and self.error is None:
                     file.sync()
+                    if file.written > FORGET_ABOVE:
+                        file.forget()
             with self.trying():
                 file.close()
         self._files = {}
@@ -140,11 +149,11 @@ def write_tensor(
 
 
 def read_tensor(
-    tensor: DTensor, stored: Stored, opened: Opened, chosen: Selection, limit: int | None, *, new: bool = False
+    tensor: DTensor, stored: Stored, opened: Opened, chosen: Selection, limit: int | None, *, unsliced: bool
 ) -> None:
     """Fill *tensor* with the box of the array that is *chosen*. Collective over the mesh.
 
-    *new* says that the tensor is no slice on any rank. The rest is as for `write_tensor`.
+    *unsliced* says that the tensor is no slice on any rank. The rest is as for `write_tensor`.
     """
     device = tensor.mesh.rank
     route = route_of(tensor.layout, stored, chosen, limit)
@@ -160,7 +169,7 @@ def read_tensor(
             opened.expect_reads(stored, byte_runs(after, device, chosen))
         found = DTensor(local, turn.target(), piece.shape, tensor.dtype)
         if not stays(turn):
-            found = relayout(found, turn.source(), out=piece if new else None, max_scratch_bytes=limit)
+            found = relayout(found, turn.source(), out=piece if unsliced else None, max_scratch_bytes=limit)
         if found is not piece and piece.local is not None and found.local is not None:
             np.copyto(opaque(piece.local), opaque(found.local))
 

@@ -3,7 +3,8 @@
 An exchange goes
 
 - not at all, if the group has one rank: it copies what it keeps;
-- packed, over MPI, if no ranks of the group share memory: gathered in one call, in two messages or as an AllToAll;
+- packed, over MPI, if no ranks of the group share memory: gathered or broadcast in one call, in two messages or as an
+  AllToAll;
 - in place, among ranks that share memory, and packed between these and all others;
 - relayed, if several nodes have ranks that share memory, the plan says that aggregators pay, and there is memory.
 """
@@ -36,6 +37,7 @@ An exchange goes
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import TypeAlias
 
 import numpy as np
 
@@ -47,8 +49,10 @@ from meshcomm.ranks.communicator import Pending
 from meshcomm.ranks.teams import Group
 from meshcomm.transport.exchange import BlockSizes, Operation, Tensor, Terms, own_copies
 from meshcomm.transport.in_place import InPlace
-from meshcomm.transport.packed import Gathered, MessagesOnNode, Packed, Permuted
+from meshcomm.transport.packed import Broadcast, Gathered, MessagesOnNode, Packed, Permuted
 from meshcomm.transport.relay import Relayed
+
+OverMPI: TypeAlias = Packed | Gathered | Broadcast
 
 
 def exchange(group: Group, tensors: Sequence[Tensor], terms: Terms) -> Operation:
@@ -60,7 +64,7 @@ def exchange(group: Group, tensors: Sequence[Tensor], terms: Terms) -> Operation
 
 def nonblocking(group: Group, tensors: Sequence[Tensor], terms: Terms) -> "Nonblocking":
     """Return the exchange of *tensors* in a form that can start without waiting: over MPI, in one round."""
-    return Nonblocking(tensors, Packed(group, tensors, terms))
+    return Nonblocking(tensors, Packed(group, tensors, terms, overlaps=True))
 
 
 def gathers_at_once(gathered_bytes: int, count: int) -> bool:
@@ -68,7 +72,9 @@ def gathers_at_once(gathered_bytes: int, count: int) -> bool:
     return gathered_bytes <= min(count * GATHERED_AT_ONCE, LARGEST_COUNT)
 
 
-def _over_mpi(group: Group, tensors: Sequence[Tensor], terms: Terms) -> Packed | Gathered:
+def _over_mpi(group: Group, tensors: Sequence[Tensor], terms: Terms) -> OverMPI:
+    if terms.root is not None:
+        return Broadcast(group, terms)
     if terms.gathers:
         return Gathered(group, tensors[0], terms)
     if terms.permutes:
@@ -111,7 +117,7 @@ class Nonblocking:
 class _Chosen:
     """An exchange that chooses its way when it runs: which ranks share memory is known once the group is open."""
 
-    def __init__(self, group: Group, tensors: Sequence[Tensor], terms: Terms, over_mpi: Packed | Gathered) -> None:
+    def __init__(self, group: Group, tensors: Sequence[Tensor], terms: Terms, over_mpi: OverMPI) -> None:
         self._group, self._tensors, self._terms, self._over_mpi = group, tensors, terms, over_mpi
         self._sizes = BlockSizes(tensors)
         self._way: Operation = over_mpi
@@ -135,6 +141,8 @@ class _Chosen:
         """Return the way for a group in which some ranks share memory. Collective over the group."""
         group, tensors, terms = self._group, self._tensors, self._terms
         several_nodes = len(set(nodes)) > 1
+        if several_nodes and terms.root is not None:
+            return self._over_mpi
         remaining = MessagesOnNode(group, tensors, terms, self._over_mpi.rounds)
         if several_nodes and terms.relay_pays and len(tensors) == 1:
             relayed = Relayed(group, tensors[0], terms, remaining)

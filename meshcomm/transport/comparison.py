@@ -1,7 +1,8 @@
 """How ranks that exchange over MPI find that they make different calls: the digest of all calls goes with the data.
 
-In a small exchange it goes in the same messages, as a `Header`. In a large one, whose blocks need not be packed, it is
-compared `beside` the data, in a reduction that does not wait. Either way no data leave the call before it is compared.
+In a small exchange it goes in the same messages, as a `Header`. In a large one, whose blocks need not be packed, it
+goes beside the data: in messages to the same peers if they are few, see `Pairs`, else in a reduction that does not
+wait, see `Beside`. In all cases no data leave the call before it is compared.
 """
 
 from collections.abc import Sequence
@@ -10,11 +11,11 @@ from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
-from meshcomm._tuning import HEADER_UP_TO
+from meshcomm._tuning import HEADER_UP_TO, PAIRS_UP_TO
 from meshcomm._types import Indices
 from meshcomm.errors import CollectiveMismatch
 from meshcomm.layouts.boxes import Boxes
-from meshcomm.ranks.communicator import Comparison
+from meshcomm.ranks.communicator import Communicator, Comparison, Numbers
 from meshcomm.ranks.teams import Group
 from meshcomm.transport.exchange import Tensor, Terms
 
@@ -44,19 +45,28 @@ class Comparing(Protocol):
 
 
 def comparing(
-    group: Group, tensors: Sequence[Tensor], terms: Terms, sends_to: Indices, receives_from: Indices
+    group: Group,
+    tensors: Sequence[Tensor],
+    terms: Terms,
+    peers: tuple[Indices, Indices],
+    *,
+    overlaps: bool = False,
 ) -> Comparing:
     """Return how to compare calls in an exchange of *tensors* over MPI.
 
-    *sends_to* and *receives_from* are the positions of the ranks with which this one exchanges messages.
+    *peers* are the positions of the ranks to which this one sends messages, and from which it receives some.
+    *overlaps* says that other exchanges of the group may begin before this one is complete.
     """
     packed = len(tensors) > 1
     small = terms.most_bytes <= HEADER_UP_TO
     scratch = 2 * (terms.most_bytes + _NUMBER.size * len(group.members))
     # Simulated ranks count bytes, and compare beside them at no cost.
-    if group.team.world.takes_turns or not (packed or (small and scratch <= terms.scratch_limit)):
-        return Beside(group, terms.number, tensors)
-    return Header(group, terms.number, tensors, sends_to, receives_from)
+    if not group.team.world.takes_turns:
+        if packed or (small and scratch <= terms.scratch_limit):
+            return Header(group, terms.number, tensors, *peers)
+        if len(group.members) <= PAIRS_UP_TO and not overlaps:
+            return Pairs(group, terms.number, tensors, *peers)
+    return Beside(group, terms.number, tensors)
 
 
 class Header:
@@ -103,6 +113,39 @@ class Header:
         if received != mine * len(self._peers):
             differ = np.frombuffer(received, dtype=np.int64) != np.frombuffer(mine, dtype=np.int64)
             raise _difference(self._group, self._peers[differ].tolist())
+
+
+class Pairs:
+    """One number from each rank to its peers, in messages of its own.
+
+    Parameters
+    ----------
+    group, number, tensors, sends_to, receives_from: as for `Header`
+    """
+
+    def __init__(
+        self, group: Group, number: int, tensors: Sequence[Tensor], sends_to: Indices, receives_from: Indices
+    ) -> None:
+        self._group, self._number = group, number
+        self._peers = sends_to.tolist(), receives_from.tolist()
+        self._communicator: Communicator | None = None
+        self.tensors = list(tensors)
+
+    def begin(self, sources: Blocks, targets: Blocks) -> tuple[Blocks, Blocks, Numbers]:
+        """Send the number of this rank."""
+        communicator = self._group.opened or self._group.communicator()
+        if communicator is not self._communicator:  # the first time, or the group was closed and opened again
+            self._communicator, self._numbers = communicator, communicator.numbers(*self._peers)
+        self._numbers.start(self._number ^ self._group.team.call_digest)
+        return sources, targets, self._numbers
+
+    def is_complete(self, begun: Numbers) -> bool:
+        return True
+
+    def check(self, begun: Numbers) -> None:
+        differing = begun.differing()
+        if differing:
+            raise _difference(self._group, differing)
 
 
 class Beside:

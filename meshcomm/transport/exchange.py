@@ -113,6 +113,7 @@ class Terms:
     scratch_limit: bytes that a rank may use beyond its blocks
     permutes: each rank sends to one rank at most, and receives from one at most
     gathers: all ranks need all blocks, and these are small enough for one MPI_Allgatherv
+    root: the position whose block all ranks get, in a broadcast
     relay_pays: sending through aggregators is predicted to pay between nodes
     stages: a block that is not shared may be copied to shared memory
     """
@@ -123,6 +124,7 @@ class Terms:
     scratch_limit: int = DEFAULT_SCRATCH
     permutes: bool = False
     gathers: bool = False
+    root: int | None = None
     relay_pays: bool = False
     stages: bool = True
 

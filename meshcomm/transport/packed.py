@@ -1,8 +1,9 @@
 """Exchanges over MPI: boxes are packed, sent and unpacked.
 
-A `Packed` exchange is one MPI_Alltoallv, a `Gathered` one is one MPI_Allgatherv, and a `Permuted` one is two messages.
-Boxes that lie consecutively in a block are sent from it and received in it directly. All others are packed and
-unpacked. To keep to a scratch limit, an exchange runs in rounds, each of which moves a share of every box.
+A `Packed` exchange is one MPI_Alltoallv, a `Gathered` one is one MPI_Allgatherv, a `Broadcast` one is one MPI_Bcast,
+and a `Permuted` one is two messages. Boxes that lie consecutively in a block are sent from it and received in it
+directly. All others are packed and unpacked. To keep to a scratch limit, an exchange runs in rounds, each of which
+moves a share of every box.
 
 In each exchange the ranks compare the digest of their calls: see `meshcomm.transport.comparison`.
 """
@@ -21,7 +22,7 @@ from meshcomm.memory.copies import Strided, as_byte_boxes
 from meshcomm.memory.scratch import Buffer, scratch
 from meshcomm.ranks.communicator import Buffers, Pending
 from meshcomm.ranks.teams import Group
-from meshcomm.transport.comparison import Comparing, comparing
+from meshcomm.transport.comparison import Beside, Comparing, comparing
 from meshcomm.transport.exchange import Left, Tensor, Terms, own_copies
 
 
@@ -148,6 +149,7 @@ class Packed:
     rounds: in how many rounds; in each, only a share of each box is packed
     between_pairs: send messages between pairs instead, so that ranks with nothing to exchange take no part. The pairs
         have compared their calls before.
+    overlaps: whether other exchanges of the group may begin before this one is complete
     """
 
     def __init__(
@@ -158,6 +160,7 @@ class Packed:
         rounds: int = 1,
         *,
         between_pairs: bool = False,
+        overlaps: bool = False,
     ) -> None:
         self.rounds = rounds
         self._group = group
@@ -169,7 +172,7 @@ class Packed:
         self._comparing: Comparing | None = None
         carried = list(tensors)
         if ranks > 1 and not between_pairs:
-            self._comparing = comparing(group, tensors, terms, _peers(sends), _peers(receives))
+            self._comparing = comparing(group, tensors, terms, (_peers(sends), _peers(receives)), overlaps=overlaps)
             carried = self._comparing.tensors
             header = carried[: len(carried) - len(tensors)]
             sends, receives = [t.sends for t in header] + sends, [t.receives for t in header] + receives
@@ -351,7 +354,7 @@ class Gathered:
         self._group = group
         here, ranks = tensor.position, len(group.members)
         everyone = np.arange(ranks, dtype=np.intp)
-        self._comparing = comparing(group, [tensor], terms, everyone, everyone)
+        self._comparing = comparing(group, [tensor], terms, (everyone, everyone))
         tensors = self._comparing.tensors
         self.send = _sending(ranks, tensors, [_to_itself(each.sends, here) for each in tensors], 1)
         self.receive = _receiving(ranks, tensors, [each.receives for each in tensors], 1)
@@ -379,6 +382,25 @@ class Gathered:
         if unpacking is not None:
             unpacking.unpack(into, tos)
         self._comparing.check(begun)
+
+
+class Broadcast:
+    """The block of one rank of a group to all others: one MPI_Bcast."""
+
+    rounds = 1
+
+    def __init__(self, group: Group, terms: Terms) -> None:
+        assert terms.root is not None
+        self._group, self._root, self._beside = group, terms.root, Beside(group, terms.number)
+
+    def run(self, sources: list[Bytes], targets: list[Bytes], stretch: Bytes | None = None) -> None:
+        """Fill the new block. Collective over the group."""
+        communicator, target = self._group.communicator(), targets[0]
+        if communicator.rank == self._root:
+            target[:] = sources[0]
+        comparison = self._beside.start()
+        communicator.broadcast(target, self._root)
+        self._beside.check(comparison)
 
 
 def _to_itself(boxes: Boxes, here: int) -> Boxes:

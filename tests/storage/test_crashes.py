@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 import meshcomm as mc
-from meshcomm.storage.formats import zarr
+from meshcomm.storage.formats import safetensors, zarr
 from support.sampling import sampled
 from support.small_saves import SUFFIXES, found_at, listed, prepared, save, save_here
 from support.system_calls import WHEN, calls_of, killed, watched
@@ -17,8 +17,9 @@ CASES += [("", True, mc.start_save), (".npy", True, mc.start_save), (".zarr", Fa
 
 
 @pytest.fixture(autouse=True)
-def small_chunks(monkeypatch):
+def small_files(monkeypatch):
     monkeypatch.setattr(zarr, "ZARR_CHUNK", 100)
+    monkeypatch.setattr(safetensors, "LARGEST_SAFETENSORS", 100)
 
 
 def kills(folder, suffix, over, how):

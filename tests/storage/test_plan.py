@@ -166,7 +166,10 @@ def test_other_ways(tmp_path):
 def test_a_plan_for_a_machine_that_is_not_here(tmp_path):
     np.lib.format.open_memmap(tmp_path / "big.npy", mode="w+", dtype="f4", shape=(2**16, 2**14))
     mesh = mc.Mesh(range(1024), {"x": 32, "y": 32})
-    plan = mc.plan_load(tmp_path / "big.npy", Layout([U, ("x", "y")], mesh))
+    plan = mc.plan_load(tmp_path / "big.npy", Layout([U, ("x", "y")], mesh), machine=mc.Machine(nodes=16))
     assert plan.bytes_read == 2**32
     assert plan.calls == 1024
+    few = mc.plan_load(tmp_path / "big.npy", Layout([U, ("x", "y")], mesh), machine=mc.Machine(nodes=128))
+    assert few.bytes_read == 2**32
+    assert sum(few.for_device(device).calls > 0 for device in range(128)) == 16
     assert plan.peak_scratch_bytes < 2**26

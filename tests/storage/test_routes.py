@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 import meshcomm as mc
-from meshcomm import Machine
+from meshcomm import Layout, Machine, Mesh
 from meshcomm.arrays.cutting import cut_out, put_in
+from meshcomm.storage import routes
 from meshcomm.storage.routes import choose_route, runs
 from support.random_cases import any_case
 
@@ -46,7 +47,11 @@ def check_route(route, limit):
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_random_layouts(seed):
+@pytest.mark.parametrize("crowded", [False, True])
+def test_random_layouts(seed, crowded, monkeypatch):
+    if crowded:
+        for name, value in [("MOST_OPENERS", 2), ("PAGE", 64), ("MOST_UNEVEN", 1)]:
+            monkeypatch.setattr(routes, name, value)
     kinds = set()
     for number in range(seed * CASES, (seed + 1) * CASES):
         case, random = any_case(number), Random(number)
@@ -55,6 +60,38 @@ def test_random_layouts(seed):
         # A row-wise limit may be too small for one element of a round: then a round takes one.
         machine = Machine(alpha_disk=random.choice([0, 1e-6, 1e-2]), beta_disk=1e-9, gamma=random.choice([0, 1e-9]))
         route = choose_route(case.source, case.shape, 8, random.choice([2**30, 2**12, 2**10]), machine)
-        kinds.add((route.exchanges, route.even, route.moved, route.cut))
+        kinds.add((route.exchanges, route.even, route.moved, route.cut, route.grain > 1, route.merged > 1))
         check_route(route, 2**30)
-    assert len(kinds) > 5
+    assert len(kinds) > (12 if crowded else 5)
+
+
+def openers(route, ranks_per_node):
+    """Return how many devices of a node touch the file, at most."""
+    devices = [
+        device
+        for device in range(route.layout.mesh.size)
+        if route.owns(device) and any(all(turn.file_intervals(device)) for turn in route.rounds())
+    ]
+    return int(np.bincount(np.array(devices) // ranks_per_node).max())
+
+
+@pytest.mark.parametrize(
+    "specs", [["x", "y"], [("x", "y"), U], [U, ("x", "y")], ["y", U], [U, U], [mc.Cyclic("x", 1), U]]
+)
+@pytest.mark.parametrize("ranks_per_node", [16, 24, 48, 96])
+@pytest.mark.parametrize("limit", [2**12, 2**20])
+def test_few_devices_of_a_node_touch_the_file(specs, ranks_per_node, limit):
+    mesh, shape = Mesh(range(96), {"x": 8, "y": 12}), (97, 101)
+    route = choose_route(Layout(specs, mesh), shape, 8, limit, Machine(nodes=ranks_per_node))
+    assert openers(route, ranks_per_node) <= 16
+    check_route(route, 2**20 if route.even else limit)  # a round of blocks that are dealt has one from each device
+
+
+def test_no_two_devices_write_one_page():
+    mesh, shape = Mesh(range(4), {"x": 4}), (10_030, 1000)
+    route = choose_route(Layout([U, "x"], mesh), shape, 8, 2**23, Machine())
+    for turn in route.rounds():
+        found = [runs(turn.file_intervals(device), shape) for device in range(4)]
+        firsts = [int(starts[0]) * 8 for starts, _ in found if len(starts)]
+        assert len(firsts) > 1
+        assert all(first % 4096 == 0 for first in firsts)

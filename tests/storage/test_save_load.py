@@ -1,5 +1,6 @@
 """Tensors saved from any layout and loaded into any other one, in all formats; other libraries read the files."""
 
+import json
 from random import Random
 
 import ml_dtypes
@@ -9,6 +10,7 @@ import pytest
 import meshcomm as mc
 from meshcomm import Layout
 from meshcomm.memory.copies import opaque
+from meshcomm.storage.formats import safetensors
 from support.random_cases import any_case
 from support.reference import random_bits
 from support.saved import INDICES, RANKS, SIZES, SUFFIXES, here, mesh_of_4, on, same
@@ -115,7 +117,7 @@ def test_slices(suffix, index, tmp_path):
 
 def test_others_read_it(tmp_path):
     h5py, zarr = pytest.importorskip("h5py"), pytest.importorskip("zarr")
-    safetensors = pytest.importorskip("safetensors.numpy")
+    library = pytest.importorskip("safetensors.numpy")
 
     def program():
         mesh = mesh_of_4()
@@ -128,7 +130,7 @@ def test_others_read_it(tmp_path):
 
     on(4, program)
     np.testing.assert_array_equal(np.load(tmp_path / "a.npy", mmap_mode="r"), A)
-    found = safetensors.load_file(tmp_path / "a.safetensors")
+    found = library.load_file(tmp_path / "a.safetensors")
     np.testing.assert_array_equal(found["w"], A)
     np.testing.assert_array_equal(found["b"], A.astype("f4"))
     with h5py.File(tmp_path / "a.h5") as file:
@@ -141,14 +143,44 @@ def test_others_read_it(tmp_path):
         np.testing.assert_array_equal(found["b"].values, A.astype("f4"))
 
 
+def test_several_safetensors_files(tmp_path, monkeypatch):
+    library = pytest.importorskip("safetensors.numpy")
+    monkeypatch.setattr(safetensors, "LARGEST_SAFETENSORS", 3 * A.nbytes)
+    path, arrays = tmp_path / "model.safetensors.index.json", {f"layer.{n}": A + n for n in range(7)}
+
+    def program():
+        layout = Layout(["x", U], mesh_of_4())
+        for number in range(2):
+            tree = {name: mc.distribute(array + number, layout) for name, array in arrays.items()}
+            mc.save(path, tree | {"empty": mc.zeros((0, 3), "i4", layout)}, metadata={"by": "me"})
+        for name, found in mc.load(path, layout, names=list(arrays)).items():
+            same(found, arrays[name] + 1)
+
+    on(4, program)
+    index, files = json.loads(path.read_text()), sorted(tmp_path.glob("model-*-of-00003.safetensors"))
+    assert index["metadata"] == {"total_size": 7 * A.nbytes, "by": "me"}
+    assert {path.name, *(file.name for file in files)} == {found.name for found in tmp_path.iterdir()}
+    for file in files:
+        for name, found in library.load_file(file).items():
+            assert index["weight_map"][name] == file.name
+            np.testing.assert_array_equal(found, arrays.get(name, found) + (name in arrays))
+    assert mc.open(path).metadata == {"by": "me"}
+
+
+@pytest.mark.parametrize("suffix", [".npy", ".safetensors"])
+def test_arrays_begin_with_a_page(suffix, tmp_path):
+    on(4, lambda: mc.save(tmp_path / f"a{suffix}", mc.distribute(A, Layout(["x", U], mesh_of_4()))))
+    assert (tmp_path / f"a{suffix}").stat().st_size == 4096 + A.nbytes
+
+
 def test_we_read_others(tmp_path):
     h5py, zarr = pytest.importorskip("h5py"), pytest.importorskip("zarr")
-    safetensors = pytest.importorskip("safetensors.numpy")
+    library = pytest.importorskip("safetensors.numpy")
     big = np.random.default_rng(1).normal(size=(200, 130))
     files = {"c": big, "f": np.asfortranarray(big), "big": big.astype(">f8"), "zero": np.array(3.5), "empty": big[:0]}
     for name, array in files.items():
         np.save(tmp_path / f"{name}.npy", array)
-    safetensors.save_file({"w": big}, tmp_path / "w.safetensors")
+    library.save_file({"w": big}, tmp_path / "w.safetensors")
     with h5py.File(tmp_path / "w.h5", "w") as file:
         file["plain"] = big
         file.create_dataset("small", data=big, chunks=(17, 30), compression="gzip")

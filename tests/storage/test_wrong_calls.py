@@ -35,6 +35,25 @@ def path(tmp_path):
     return tmp_path / "c"
 
 
+@pytest.mark.parametrize("name", ["a.npz", "a.pt", "a.NPY", "a.nc"])
+def test_a_format_of_others(name, tmp_path):
+    raised_by_all(
+        lambda rank, layout: mc.save(tmp_path / name, mc.ones((4, 4), float, layout)),
+        mc.CheckpointError,
+        "no format that can be saved",
+    )
+    assert not list(tmp_path.iterdir())
+
+
+def test_messages_name_the_array(path):
+    raised_by_all(lambda rank, layout: mc.load(path, slices={"b": 7}), IndexError, "slices of array 'b'")
+    raised_by_all(
+        lambda rank, layout: mc.save(path.with_name("a.safetensors"), {"z": mc.ones((4, 4), "c16", layout)}),
+        mc.DTypeError,
+        "complex128, of array 'z'",
+    )
+
+
 def test_a_save_that_is_wrong_on_one_rank(tmp_path):
     def of(value):
         return lambda rank, layout: mc.save(tmp_path / "c", {"a": mc.ones((4, 4), float, layout), "y": value(rank)})

@@ -169,6 +169,9 @@ class ThreadCommunicator(Communicator):
             self.wires.put(("number", self.rank, peer), number)
         return Numbers(self)
 
+    def numbers(self, to, sources):
+        return PairNumbers(self, to, sources)
+
     def allgather(self, message):
         self.calls.append("allgather")
         return self._told(message)
@@ -196,6 +199,22 @@ class ThreadCommunicator(Communicator):
 
     def free(self):
         pass
+
+
+class PairNumbers:
+    """Numbers that go from this rank to some others."""
+
+    def __init__(self, communicator, to, sources):
+        self.communicator, self.to, self.sources = communicator, to, sources
+
+    def start(self, number):
+        self.own = number
+        for peer in self.to:
+            self.communicator.wires.put(("pair number", self.communicator.rank, peer), number)
+
+    def differing(self):
+        wires, here = self.communicator.wires, self.communicator.rank
+        return [peer for peer in self.sources if wires.get(("pair number", peer, here)) != self.own]
 
 
 class ThreadWorld(World):

@@ -7,7 +7,7 @@ from meshcomm import Layout
 
 RANKS = 6
 SIZES = (1, 2, 2, 3, 4, 4, 6)
-SUFFIXES = ("", ".npy", ".safetensors", ".h5", ".zarr")
+SUFFIXES = ("", ".npy", ".safetensors", ".safetensors.index.json", ".h5", ".zarr")
 INDICES = [np.s_[2:5], np.s_[:, 1:3], np.s_[::2, ::-1], np.s_[3], np.s_[..., -1], np.s_[1:1], np.s_[None, 2:, 0]]
 
 

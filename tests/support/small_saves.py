@@ -1,11 +1,13 @@
 """Saves of small content, which has a number, and what a load finds of it afterwards."""
 
+import re
+
 import numpy as np
 
 import meshcomm as mc
 from meshcomm import Layout
 
-SUFFIXES = ("", ".npy", ".safetensors", ".zarr")
+SUFFIXES = ("", ".npy", ".safetensors", ".safetensors.index.json", ".h5", ".zarr")
 U = mc.UNSHARDED
 
 
@@ -59,8 +61,8 @@ def found_at(path):
 
 def listed(folder):
     """Return the names of all that is in the folder; those of data files are told by chance."""
-    names = [path.relative_to(folder) for path in folder.rglob("*")]
-    return sorted(str(name.with_name("data") if name.name.startswith("data-") else name) for name in names)
+    names = [str(path.relative_to(folder)) for path in folder.rglob("*")]
+    return sorted(re.sub(r"-[0-9a-f]{16}", "", name) for name in names)
 
 
 def prepared(folder, suffix, over):

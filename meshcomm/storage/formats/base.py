@@ -61,7 +61,7 @@ class Writer(ABC):
     def __init__(self, path: Path, arrays: list[Described], node: Json, metadata: dict[str, Json]) -> None:
         self.path, self.arrays, self.node, self.metadata = path, arrays, node, metadata
         self.aside = files.aside(path, SystemRandom().getrandbits(64))
-        self._held: File | None = None
+        self._held: list[File] = []
 
     @abstractmethod
     def begin(self) -> tuple[Path, list[Stored]]:
@@ -96,11 +96,16 @@ class Writer(ABC):
         with suppress(OSError):
             self.release()
 
+    def hold(self, file: File) -> None:
+        """Tell other saves that this one goes on: they leave the file alone that is locked."""
+        file.lock()
+        self._held.append(file)
+
     def release(self) -> None:
         """Let go of what tells other saves that this one goes on."""
-        held, self._held = self._held, None
-        if held is not None:
-            held.close()
+        held, self._held = self._held, []
+        for file in held:
+            file.close()
 
 
 class FileWriter(Writer):
@@ -111,8 +116,7 @@ class FileWriter(Writer):
             raise IsADirectoryError(f"{self.path} is a folder, and cannot become a file")
         self.remove_leftovers()
         with files.create(self.aside) as file:
-            self._held = files.for_writing(self.aside)
-            self._held.lock()
+            self.hold(files.for_writing(self.aside))
             stored = self.lay_out(file)
             file.sync()
         return self.aside, stored

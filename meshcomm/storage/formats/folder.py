@@ -6,15 +6,12 @@
         manifest.json            the tree, the arrays, and the checksum of each range of the data
         data-5d0c96d2a8e14f30    the arrays in row-major order, each from a multiple of 4 KiB on
 
-A save over an old checkpoint writes a data file with a new name beside the old one, and then gives a new manifest the
-name of the old one: that is the step at which the checkpoint changes, as a whole. Only then the old data file goes. So
-whatever process dies at any time, the folder holds the old checkpoint or the new one.
+The manifest is the index: see :mod:`meshcomm.storage.formats.indexed` for how a save replaces an old checkpoint.
 """
 
 import json
 import re
 import zlib
-from contextlib import suppress
 from importlib.metadata import version
 from itertools import pairwise
 from math import prod
@@ -24,31 +21,41 @@ from typing import ClassVar
 import numpy as np
 
 from meshcomm._arguments import quote
-from meshcomm._tuning import CHECKSUM_RANGE
+from meshcomm._tuning import CHECKSUM_RANGE, PAGE
 from meshcomm._types import Json
 from meshcomm.errors import CheckpointError, DTypeError
 from meshcomm.layouts.dtype_text import dtype_of_text, dtype_text
 from meshcomm.storage import files
 from meshcomm.storage.checksums import Piece, combined
 from meshcomm.storage.files import File
-from meshcomm.storage.formats.base import Contents, Writer, checked_dtype, checked_shape, parsed_json
+from meshcomm.storage.formats.base import Contents, checked_dtype, checked_shape, parsed_json
+from meshcomm.storage.formats.indexed import IndexedWriter
 from meshcomm.storage.stored import Stored, in_one_file
 from meshcomm.storage.trees import names_in
 
 MANIFEST = "manifest.json"
 KIND, VERSION = "meshcomm checkpoint", 1
 LONGEST_MANIFEST = 2**30
-PAGE = 4096
 _DATA = re.compile(r"data-[0-9a-f]{16}")
 _END = re.compile(rb',\n"crc32": ([0-9]{1,10})\}\n')
 
 
-class FolderWriter(Writer):
+class FolderWriter(IndexedWriter):
     """A new checkpoint, in a folder that is new or holds an old one."""
 
     checks: ClassVar[bool] = True
+    data_names = _DATA
     _new = False  # whether this save has made the folder
-    _last_step = False  # whether it has come to the step at which the checkpoint changes
+
+    @property
+    def index(self) -> Path:
+        return self.path / MANIFEST
+
+    def named(self) -> set[str]:
+        data = _manifest(self.path)["file"]
+        if not isinstance(data, dict):
+            raise CheckpointError(f"{self.index} names no data file")
+        return {str(data.get("name"))}
 
     def begin(self) -> tuple[Path, list[Stored]]:
         path = self.path
@@ -59,11 +66,8 @@ class FolderWriter(Writer):
         _encoded([self.node, self.metadata, [array.name for array in self.arrays]])  # an error comes before the work
         self._new = files.make_folder(path)
         self.remove_leftovers()
-        name = self.aside.name.split(".")[-2]
-        self.aside = path / f"data-{name}"
-        with files.create(self.aside) as file:
-            self._held = files.for_writing(self.aside)
-            self._held.lock()
+        self._name = f"data-{self.tag}"
+        with self.new_data(self._name) as file:
             stored = self._lay_out(file)
             file.sync()
         return path, stored
@@ -71,7 +75,7 @@ class FolderWriter(Writer):
     def _lay_out(self, file: File) -> list[Stored]:
         stored, offset = [], 0
         for array in self.arrays:
-            stored.append(in_one_file(array.name, array.shape, array.dtype, offset, self.aside.name))
+            stored.append(in_one_file(array.name, array.shape, array.dtype, offset, self._name))
             offset += -(-stored[-1].nbytes // PAGE) * PAGE
         file.sized(offset)
         self._stored, self._size = stored, offset
@@ -94,48 +98,19 @@ class FolderWriter(Writer):
             "metadata": self.metadata,
             "tree": self.node,
             "arrays": entries,
-            "file": {"name": self.aside.name, "size": self._size, "range": CHECKSUM_RANGE},
+            "file": {"name": self._name, "size": self._size, "range": CHECKSUM_RANGE},
             "checksums": _of_ranges(pieces, self._size),
         }
         text = _encoded(manifest)[:-2]
         text += f',\n"crc32": {zlib.crc32(text)}}}\n'.encode()
         if len(text) > LONGEST_MANIFEST:
             raise CheckpointError(f"the manifest of a checkpoint has at most {LONGEST_MANIFEST} bytes")
-        files.sync_folder(self.path)
-        if self._held is None or not self._held.has_a_name():
-            raise FileNotFoundError(f"another save has removed {self.aside}, the data of this one")
-        new = self.path / f"{MANIFEST}.{self.aside.name}"
-        files.put(new, text)
-        self._last_step = True
-        files.replace(new, self.path / MANIFEST)
-        self.release()
-        with suppress(OSError):  # the next save tries again
-            self.remove_leftovers()
+        self.swap(text)
 
     def abandon(self) -> None:
-        if self._last_step and self._is_named(self.aside.name):
-            self.release()  # the checkpoint has changed
-            return
-        with suppress(OSError):
-            files.remove(self.path / f"{MANIFEST}.{self.aside.name}")
         super().abandon()
         if self._new:
             files.remove_if_empty(self.path)
-
-    def remove_leftovers(self) -> None:
-        """Remove data files that no process holds and no manifest names: saves that were cut off have left them."""
-        for found in files.entries(self.path):
-            data = found.with_name(found.name.removeprefix(f"{MANIFEST}."))
-            if _DATA.fullmatch(data.name) and files.is_free(data) and not self._is_named(found.name):
-                files.remove(found)
-
-    def _is_named(self, name: str) -> bool:
-        """Return whether the manifest names the data file, or would if it could be read."""
-        try:
-            data = _manifest(self.path)["file"]
-        except (CheckpointError, OSError):
-            return (self.path / MANIFEST).exists()
-        return not isinstance(data, dict) or data.get("name") == name
 
 
 def _encoded(value: object) -> bytes:

@@ -1,5 +1,6 @@
 """Which format a path has, by its suffix."""
 
+import re
 from pathlib import Path
 
 from meshcomm.errors import CheckpointError
@@ -14,10 +15,24 @@ FORMATS: dict[str, tuple[type[Writer], Reader]] = {
     ".zarr": (zarr.ZarrWriter, zarr.contents),
 }
 FOLDER = (folder.FolderWriter, folder.contents)
+OTHERS = re.compile(
+    r"\.(bin|bp|csv|gguf|gz|hdf|json|mat|n5|nc|nc4|npz|onnx|parquet|pickle|pkl|pt|pth|tar|tif|tiff|txt|zip)"
+)
+"""Suffixes of formats of others, which are no names for checkpoints."""
 
 
 def writer_for(path: Path) -> type[Writer]:
-    """Return what makes files of the format of *path*: a checkpoint if it has no suffix that is known."""
+    """Return what makes files of the format of *path*: a checkpoint if it has no suffix that is known.
+
+    ``CheckpointError`` for the suffix of another format.
+    """
+    if path.name.endswith(safetensors.INDEX):
+        return safetensors.SafetensorsIndexWriter
+    if OTHERS.fullmatch(path.suffix.lower()) or (path.suffix not in FORMATS and path.suffix.lower() in FORMATS):
+        raise CheckpointError(
+            f"{path} has no format that can be saved: {', '.join(FORMATS)}, or a checkpoint, which is a folder "
+            "without such a suffix"
+        )
     return FORMATS.get(path.suffix, FOLDER)[0]
 
 
@@ -25,7 +40,7 @@ def contents(path: Path) -> Contents:
     """Return what *path* holds. ``FileNotFoundError`` if nothing is there, ``CheckpointError`` for another format."""
     if not path.exists():
         raise FileNotFoundError(2, "No such file or checkpoint", str(path))
-    if path.name.endswith(".safetensors.index.json"):
+    if path.name.endswith(safetensors.INDEX):
         return safetensors.contents(path)
     if path.suffix in FORMATS:
         return FORMATS[path.suffix][1](path)

@@ -8,6 +8,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.lib import format as npy
 
+from meshcomm._tuning import PAGE
 from meshcomm.errors import CheckpointError, DTypeError
 from meshcomm.storage import files
 from meshcomm.storage.files import File
@@ -33,10 +34,21 @@ class NpyWriter(FileWriter):
             npy.write_array_header_1_0(text, header)
         except ValueError:
             npy.write_array_header_2_0(text, header)
-        stored = in_one_file(array.name, array.shape, array.dtype, len(text.getvalue()))
-        file.sized(len(text.getvalue()) + stored.nbytes)
-        file.write(files.as_bytes_of(text.getvalue()), 0)
+        begins = _padded(text.getvalue())
+        stored = in_one_file(array.name, array.shape, array.dtype, len(begins))
+        file.sized(len(begins) + stored.nbytes)
+        file.write(files.as_bytes_of(begins), 0)
         return [stored]
+
+
+def _padded(header: bytes) -> bytes:
+    """Return *header* with spaces before its last character, so that the array begins with a page of the file."""
+    longer = -len(header) % PAGE
+    size = 2 if header[6] == 1 else 4
+    length = int.from_bytes(header[8 : 8 + size], "little") + longer
+    if length > LONGEST_HEADER:
+        return header
+    return header[:8] + length.to_bytes(size, "little") + header[8 + size : -1] + b" " * longer + header[-1:]
 
 
 def contents(path: Path) -> Contents:

@@ -1,24 +1,29 @@
 """Files of safetensors: several arrays, one after the other, behind a header in JSON.
 
 Source: https://huggingface.co/docs/safetensors. Arrays are in little-endian byte order, in a row without holes. An
-index file, ``*.safetensors.index.json``, says which of several files has which array; it can be read.
+index, ``*.safetensors.index.json``, says which of several files has which array.
 """
 
 import json
+import re
 from importlib import import_module
 from math import prod
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 from meshcomm._arguments import quote
+from meshcomm._tuning import LARGEST_SAFETENSORS, PAGE
 from meshcomm._types import DType, Json
 from meshcomm.errors import CheckpointError, DTypeError
 from meshcomm.storage import files
 from meshcomm.storage.files import File
-from meshcomm.storage.formats.base import Contents, FileWriter, checked_shape, parsed_json
+from meshcomm.storage.formats.base import Contents, Described, FileWriter, checked_shape, parsed_json
+from meshcomm.storage.formats.indexed import IndexedWriter
 from meshcomm.storage.stored import Stored, in_one_file
 
+INDEX = ".safetensors.index.json"
 LONGEST_HEADER = 100_000_000  # bytes, as its library has it
 
 OF_NUMPY = {
@@ -53,26 +58,93 @@ class SafetensorsWriter(FileWriter):
             raise CheckpointError("no array of a .safetensors file has the name '__metadata__'")
 
     def lay_out(self, file: File) -> list[Stored]:
-        named = {array.name: (array, *_named(array.dtype)) for array in self.arrays}
-        header: dict[str, Json] = {}
-        if self.metadata:
-            if not all(isinstance(value, str) for value in self.metadata.values()):
-                raise TypeError("the metadata of a .safetensors file are texts, with texts as keys")
-            header["__metadata__"] = self.metadata
-        offset, laid_out = 0, []
-        for name, (array, text, dtype) in sorted(named.items(), key=lambda item: (-item[1][2].itemsize, item[0])):
-            size = prod(array.shape) * dtype.itemsize
-            header[name] = {"dtype": text, "shape": list(array.shape), "data_offsets": [offset, offset + size]}
-            laid_out.append((name, array.shape, dtype, offset))
-            offset += size
-        encoded = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
-        encoded += b" " * (-len(encoded) % 8)
-        first = 8 + len(encoded)
-        if len(encoded) > LONGEST_HEADER:
-            raise CheckpointError(f"the header of a .safetensors file has at most {LONGEST_HEADER} bytes")
-        file.sized(first + offset)
-        file.write(files.as_bytes_of(len(encoded).to_bytes(8, "little") + encoded), 0)
-        return [in_one_file(name, shape, dtype, first + offset) for name, shape, dtype, offset in laid_out]
+        if not all(isinstance(value, str) for value in self.metadata.values()):
+            raise TypeError("the metadata of a .safetensors file are texts, with texts as keys")
+        return _laid_out(file, _in_order(self.arrays), self.metadata, "")
+
+
+class SafetensorsIndexWriter(IndexedWriter):
+    """New .safetensors files of at most `LARGEST_SAFETENSORS` bytes, unless an array has more, and their index."""
+
+    check_names = SafetensorsWriter.check_names
+
+    @property
+    def index(self) -> Path:
+        return self.path
+
+    @property
+    def _stem(self) -> str:
+        return self.path.name.removesuffix(INDEX)
+
+    @property
+    def data_names(self) -> re.Pattern[str]:
+        return re.compile(rf"{re.escape(self._stem)}-[0-9a-f]{{16}}-\d{{5}}-of-\d{{5}}\.safetensors")
+
+    def named(self) -> set[str]:
+        return set(_weight_map(self.path)[0].values())
+
+    def begin(self) -> tuple[Path, list[Stored]]:
+        if self.path.exists() and not self.path.is_file():
+            raise FileExistsError(f"{self.path} is there and is no file")
+        json.dumps(self.metadata)  # an error comes before the work
+        self.remove_leftovers()
+        groups: list[list[_Named]] = [[]]
+        for each in _in_order(self.arrays):
+            if groups[-1] and sum(one.nbytes for one in groups[-1]) + each.nbytes > LARGEST_SAFETENSORS:
+                groups.append([])
+            groups[-1].append(each)
+        stored: list[Stored] = []
+        self._file_of: dict[str, str] = {}
+        for number, group in enumerate(groups, 1):
+            name = f"{self._stem}-{self.tag}-{number:05}-of-{len(groups):05}.safetensors"
+            with self.new_data(name) as file:
+                stored += _laid_out(file, group, {}, name)
+                file.sync()
+            self._file_of |= {each.array.name: name for each in group}
+        self._size = sum(each.nbytes for each in stored)
+        return self.path.parent, stored
+
+    def commit(self, pieces: object) -> None:
+        metadata = {"total_size": self._size, **self.metadata}
+        index = {"metadata": metadata, "weight_map": dict(sorted(self._file_of.items()))}
+        self.swap(json.dumps(index, indent=2, ensure_ascii=False).encode())
+
+
+class _Named(NamedTuple):
+    """An array, and its dtype in the file: the name of it, and itself."""
+
+    array: Described
+    text: str
+    dtype: DType
+
+    @property
+    def nbytes(self) -> int:
+        return prod(self.array.shape) * self.dtype.itemsize
+
+
+def _in_order(arrays: list[Described]) -> list[_Named]:
+    """Return the arrays as files have them: the largest elements first, so that all are aligned."""
+    found = [_Named(array, *_named(array)) for array in arrays]
+    return sorted(found, key=lambda each: (-each.dtype.itemsize, each.array.name))
+
+
+def _laid_out(file: File, arrays: list[_Named], metadata: dict[str, Json], called: str) -> list[Stored]:
+    """Write the header to a new *file*, which the other ranks know as *called*, and return where each array goes."""
+    header: dict[str, Json] = {"__metadata__": metadata} if metadata else {}
+    offset = 0
+    for (name, shape, _, _), text, dtype in arrays:
+        size = prod(shape) * dtype.itemsize
+        header[name] = {"dtype": text, "shape": list(shape), "data_offsets": [offset, offset + size]}
+        offset += size
+    encoded = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    encoded += b" " * (-(8 + len(encoded)) % PAGE)
+    if len(encoded) > LONGEST_HEADER:
+        raise CheckpointError(f"the header of a .safetensors file has at most {LONGEST_HEADER} bytes")
+    first = 8 + len(encoded)
+    file.sized(first + offset)
+    file.write(files.as_bytes_of(len(encoded).to_bytes(8, "little") + encoded), 0)
+    begins = {name: first + header[name]["data_offsets"][0] for (name, *_), _, _ in arrays}
+    return [in_one_file(array.name, array.shape, dtype, begins[array.name], called) for array, _, dtype in arrays]
 
 
 def contents(path: Path) -> Contents:
@@ -130,8 +202,9 @@ def _dtype(text: object, what: str) -> DType:
     raise CheckpointError(f"{what}: dtype {quote(text)} is none that NumPy has")
 
 
-def _named(dtype: DType) -> tuple[str, DType]:
-    """Return the name of *dtype* in a header, and the dtype in the file."""
+def _named(array: Described) -> tuple[str, DType]:
+    """Return the name of the dtype of *array* in a header, and the dtype in the file."""
+    dtype = array.dtype
     for text, name in OF_ML_DTYPES.items():
         if dtype.name == name and dtype.kind == "V":
             return text, dtype
@@ -139,14 +212,26 @@ def _named(dtype: DType) -> tuple[str, DType]:
     for text, name in OF_NUMPY.items():
         if np.dtype(name) == little:
             return text, little
-    raise DTypeError(f"a .safetensors file cannot hold {dtype}: save it to a folder, which holds every dtype")
+    raise DTypeError(
+        f"a .safetensors file cannot hold {dtype}, of array {quote(array.name)}: save it to a folder, which holds "
+        "every dtype"
+    )
 
 
-def _of_several(path: Path) -> Contents:
+def _weight_map(path: Path) -> tuple[dict[str, str], dict[str, Json]]:
+    """Return which file has which array, and the metadata of the index at *path*."""
     index = parsed_json(files.whole(path, LONGEST_HEADER), path)
     names = index.get("weight_map") if isinstance(index, dict) else None
     if not isinstance(names, dict) or not all(isinstance(file, str) for file in names.values()):
         raise CheckpointError(f"{path}: no index of .safetensors files: it needs weight_map, from arrays to files")
+    metadata = index.get("metadata")
+    metadata = dict(metadata) if isinstance(metadata, dict) else {}
+    metadata.pop("total_size", None)  # no metadata of the user
+    return names, metadata
+
+
+def _of_several(path: Path) -> Contents:
+    names, metadata = _weight_map(path)
     arrays: dict[str, Stored] = {}
     for file in sorted(set(names.values())):
         if Path(file).name != file or Path(file).suffix != ".safetensors" or not file.isprintable():
@@ -157,4 +242,4 @@ def _of_several(path: Path) -> Contents:
                 raise CheckpointError(f"{path}: {file} has no array {quote(name)}")
             segments = tuple(segment._replace(file=file) for segment in inside[name].segments)
             arrays[name] = inside[name]._replace(segments=segments)
-    return Contents(arrays, {})
+    return Contents(arrays, metadata)

@@ -49,8 +49,7 @@ class ZarrWriter(Writer):
             raise FileExistsError(f"{self.path} is there and is no zarr store; save to a new folder")
         self.remove_leftovers()
         files.make_folder(self.aside)
-        self._held = files.File(self.aside, 0)
-        self._held.lock()
+        self.hold(files.File(self.aside, 0))
         alone = self.node == ["array", "array"]
         if not alone:
             _put_json(self.aside, {"zarr_format": 3, "node_type": "group", "attributes": self.metadata})

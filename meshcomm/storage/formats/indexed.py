@@ -1,0 +1,90 @@
+"""Formats of several files, of which a small one, the index, names the others.
+
+A save writes data files with new names beside the old ones, and then gives a new index the name of the old one: that
+is the step at which all changes, as a whole. Only then the old data files go. So whatever process dies at any time,
+the old arrays are there or the new ones.
+"""
+
+import re
+from abc import abstractmethod
+from contextlib import suppress
+from pathlib import Path
+
+from meshcomm._types import Json
+from meshcomm.errors import CheckpointError
+from meshcomm.storage import files
+from meshcomm.storage.files import File
+from meshcomm.storage.formats.base import Described, Writer
+
+
+class IndexedWriter(Writer):
+    """New data files, and a new index."""
+
+    def __init__(self, path: Path, arrays: list[Described], node: Json, metadata: dict[str, Json]) -> None:
+        super().__init__(path, arrays, node, metadata)
+        self.tag = self.aside.name.split(".")[-2]  # in the name of all data files of this save
+        self._data: list[Path] = []
+        self._last_step = False  # whether the save has come to the step at which all changes
+
+    @property
+    @abstractmethod
+    def index(self) -> Path:
+        """The index; data files are in the same folder."""
+
+    @property
+    @abstractmethod
+    def data_names(self) -> re.Pattern[str]:
+        """The names that data files of this index can have."""
+
+    @abstractmethod
+    def named(self) -> set[str]:
+        """Return the data files that the index names. ``CheckpointError`` or ``OSError`` if it cannot be read."""
+
+    def new_data(self, name: str) -> File:
+        """Return a new data file, which other saves leave alone until this one is complete or given up."""
+        path = self.index.parent / name
+        self._data.append(path)
+        made = files.create(path)
+        self.hold(files.for_writing(path))
+        return made
+
+    def swap(self, text: bytes) -> None:
+        """Give a new index the name of the old one."""
+        files.sync_folder(self.index.parent)
+        for path, held in zip(self._data, self._held, strict=True):
+            if not held.has_a_name():
+                raise FileNotFoundError(f"another save has removed {path}, the data of this one")
+        files.put(self._new_index, text)
+        self._last_step = True
+        files.replace(self._new_index, self.index)
+        self.release()
+        with suppress(OSError):  # the next save tries again
+            self.remove_leftovers()
+
+    def abandon(self) -> None:
+        if self._last_step and all(self._is_named(path.name) for path in self._data):
+            self.release()  # the index has changed
+            return
+        for path in (self._new_index, *self._data):
+            with suppress(OSError):
+                files.remove(path)
+        with suppress(OSError):
+            self.release()
+
+    def remove_leftovers(self) -> None:
+        """Remove data files that no process holds and the index does not name, and new indices for these."""
+        for found in files.entries(self.index.parent):
+            data = found.with_name(found.name.removeprefix(f"{self.index.name}."))
+            if self.data_names.fullmatch(data.name) and files.is_free(data) and not self._is_named(found.name):
+                files.remove(found)
+
+    @property
+    def _new_index(self) -> Path:
+        return self.index.with_name(f"{self.index.name}.{self._data[0].name if self._data else self.tag}")
+
+    def _is_named(self, name: str) -> bool:
+        """Return whether the index names the data file, or would if it could be read."""
+        try:
+            return name in self.named()
+        except (CheckpointError, OSError):
+            return self.index.exists()
