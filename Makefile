@@ -98,26 +98,29 @@ test-all: $(READY)
 test-mpi: $(READY)
 	$(call stages,$(SIZES:%=test-%) test-unshared test-jobs,CASES=$(CASES))
 
+# Two halves side by side, for two processors: $(1) is pytest, $(2) what the second half has, $(3) what both have, and
+# $(4) names the log of the second half, which comes at the end.
+define halves
+	@mkdir -p build
+	@$(1) $(2) >build/second-half-of-$(4).log 2>&1 & second=$$!; \
+	    $(1) $(2:%=--ignore=%) $(3); code=$$?; \
+	    echo "the other half, $(2):"; wait $$second || code=$$?; cat build/second-half-of-$(4).log; exit $$code
+endef
+
 PURE := $(PYTEST) --ignore=tests/mpi $(CASES)
+SECOND := tests/arrays tests/storage
 
 test-pure: $(READY)
-	@$(PURE) -m "not jobs and not slow" meshcomm tests
+	$(call halves,$(PURE) -m "not jobs and not slow",$(SECOND),meshcomm tests,test-pure)
 
-# The pure tests with the slow ones, in two halves side by side; what the second one says comes at the end.
-SECOND := tests/arrays tests/storage
+# The pure tests with the slow ones.
 test-slow: $(READY)
-	@mkdir -p build
-	@$(PURE) -m "not jobs" $(SECOND) >build/tests-of-the-second-half.log 2>&1 & second=$$!; \
-	    $(PURE) -m "not jobs" $(SECOND:%=--ignore=%) meshcomm tests; code=$$?; \
-	    echo "the other half, $(SECOND):"; wait $$second || code=$$?; cat build/tests-of-the-second-half.log; exit $$code
+	$(call halves,$(PURE) -m "not jobs",$(SECOND),meshcomm tests,test-slow)
 
-# Their jobs wait most of the time, so two halves run side by side; what the second one says comes at the end.
+# Their jobs wait most of the time.
 WAITING := tests/jobs/test_scenarios.py tests/jobs/test_mismatches.py
 test-jobs: $(READY)
-	@mkdir -p build
-	@$(PYTEST) $(CASES) $(WAITING) >build/tests-of-waiting-$(MPI).log 2>&1 & waiting=$$!; \
-	    $(PYTEST) $(CASES) $(WAITING:%=--ignore=%) tests/jobs; code=$$?; \
-	    echo "the other half, $(WAITING):"; wait $$waiting || code=$$?; cat build/tests-of-waiting-$(MPI).log; exit $$code
+	$(call halves,$(PYTEST) $(CASES),$(WAITING),tests/jobs,test-jobs-$(MPI))
 
 # A million inputs for each parser, some of which take a few hundred microseconds each: an hour.
 INPUTS ?= 1000000
