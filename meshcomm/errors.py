@@ -57,3 +57,6 @@ class CollectiveTimeout(MeshcommError, RuntimeError):
 
 class CheckpointError(MeshcommError, RuntimeError):
     """A file or checkpoint is damaged, incomplete, or holds something else than is asked for."""
+
+    unknown_name = False
+    """Whether a name was asked for that the file does not have, and all else may be right."""

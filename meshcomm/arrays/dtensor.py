@@ -193,6 +193,18 @@ _set_local, _set_layout, _set_shape, _set_dtype = (
 )
 
 
+IS_COPY = "a slice whose elements had to move is a copy; assign to the tensor that it was taken from"
+
+
+class MovedSlice(DTensor):
+    """A slice whose elements had to move: a copy, which refuses assignments, because a view would write them through.
+
+    ``t[index] += 1`` is right: it changes the copy, and assigns that to the tensor.
+    """
+
+    __slots__ = ()
+
+
 class HoldsTensor(Protocol):
     """An object that holds a tensor, as a variable does."""
 

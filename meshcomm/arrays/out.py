@@ -9,7 +9,7 @@ from meshcomm._arguments import as_array, quote
 from meshcomm._kernels import overlap
 from meshcomm._types import DType, Shape
 from meshcomm.arrays.create import distribute
-from meshcomm.arrays.dtensor import DTensor
+from meshcomm.arrays.dtensor import IS_COPY, DTensor, MovedSlice
 from meshcomm.errors import DTypeError, LayoutError, MeshcommError, ShapeError
 from meshcomm.layouts.layout import Layout
 from meshcomm.memory.blocks import as_bytes
@@ -44,6 +44,8 @@ def check_out(out: object, tensor: DTensor, layout: Layout) -> None:
     """Raise unless *out* has the shape, dtype and layout of *tensor* in *layout*; all ranks find the same."""
     if not isinstance(out, DTensor):
         raise LayoutError(f"out must be a DTensor, not {type(out).__name__}")
+    if type(out) is MovedSlice:
+        raise LayoutError(f"out: {IS_COPY}")
     if out.shape != tensor.shape:
         raise ShapeError(f"out has shape {out.shape}, but the tensor has {tensor.shape}")
     if out.dtype != tensor.dtype:

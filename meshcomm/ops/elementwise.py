@@ -1,7 +1,6 @@
 """Elementwise functions of tensors; :mod:`meshcomm.ops.rules` says how their operands come together."""
 
 from collections.abc import Callable, Sequence
-from hashlib import blake2b
 from typing import TypeAlias
 
 import numpy as np
@@ -10,13 +9,13 @@ from numpy.typing import ArrayLike
 from meshcomm._arguments import as_array, as_dtype
 from meshcomm._tracing import traceable
 from meshcomm._types import Array, Shape
+from meshcomm.arrays.create import plain_text
 from meshcomm.arrays.cutting import cut_out
 from meshcomm.arrays.dtensor import DTensor, unwrapped
 from meshcomm.arrays.relayout import relayout
 from meshcomm.errors import ShapeError
 from meshcomm.layouts.layout import Axes, Layout
 from meshcomm.layouts.mesh import Mesh
-from meshcomm.memory.blocks import as_bytes
 from meshcomm.ops.rules import (
     NUMBERS,
     Number,
@@ -65,8 +64,7 @@ def _described(operand: Operand) -> str:
         return f"a DTensor of {operand.shape} {operand.dtype} in {operand.layout.sharding_specs}"
     if not isinstance(operand, np.ndarray) or operand.ndim == 0:
         return f"{operand!r}"
-    digest = blake2b(as_bytes(np.ascontiguousarray(operand)).data, digest_size=8).hexdigest()
-    return f"a plain array of {operand.shape} {operand.dtype} with bytes {digest}"
+    return plain_text(operand)
 
 
 def _aligned(name: str, operand: Operand, shape: Shape, layout: Layout) -> Operand | None:

@@ -16,7 +16,7 @@ from meshcomm._arguments import as_array
 from meshcomm._types import Array, Shape
 from meshcomm.arrays.create import from_local
 from meshcomm.arrays.cutting import cut_out
-from meshcomm.arrays.dtensor import DTensor, unwrapped
+from meshcomm.arrays.dtensor import IS_COPY, DTensor, MovedSlice, unwrapped
 from meshcomm.errors import DTypeError, ShapeError
 from meshcomm.layouts.cyclic import CyclicCut
 from meshcomm.layouts.layout import Layout
@@ -26,18 +26,6 @@ from meshcomm.memory.copies import exact_copy, opaque
 from meshcomm.ops.elementwise import agree_on_plain, relaid
 from meshcomm.ops.rules import Operand, aligned_axes, is_operand, shape_of
 from meshcomm.ranks.calls import collective
-
-IS_COPY = "a slice whose elements had to move is a copy; assign to the tensor that it was taken from"
-
-
-class MovedSlice(DTensor):
-    """A slice whose elements had to move: a copy, which refuses assignments, because a view would write them through.
-
-    ``t[index] += 1`` is right: it changes the copy, and assigns that to the tensor.
-    """
-
-    __slots__ = ()
-
 
 GET, SET = "t[index]", "t[index] = value"
 

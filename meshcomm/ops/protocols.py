@@ -17,7 +17,7 @@ from numpy.typing import DTypeLike
 from meshcomm import _hooks
 from meshcomm._tracing import Value, is_traced, untraced
 from meshcomm._types import Axis
-from meshcomm.arrays.dtensor import DTensor, unwrapped
+from meshcomm.arrays.dtensor import IS_COPY, DTensor, MovedSlice, unwrapped
 from meshcomm.errors import ShapeError
 from meshcomm.ops import (
     averages,
@@ -97,8 +97,8 @@ def _ufunc(ufunc: np.ufunc, method: str, inputs: tuple[object, ...], kwargs: dic
         raise TypeError(f"{name}: where= is not supported for DTensors; use numpy.where on the result")
     if not all(isinstance(target, DTensor) for target in out):
         raise TypeError(f"{name}: out= must be DTensors where an operand is one; {ADVICE}")
-    if any(isinstance(target, indexing.MovedSlice) and target is not operands[0] for target in out):
-        raise ValueError(f"{name}: out= is a copy: {indexing.IS_COPY}")
+    if any(isinstance(target, MovedSlice) and target is not operands[0] for target in out):
+        raise ValueError(f"{name}: out= is a copy: {IS_COPY}")
     if ufunc is np.matmul:
         return _matmul(name, operands, out, kwargs)
     if ufunc.signature is not None:

@@ -148,7 +148,7 @@ class Checkpoints:
         check: compare the checksums of all that is read; else a step may have wrong data and not be passed over
 
         ``FileNotFoundError`` if there is no such step, or none at all. ``CheckpointError`` if there are steps but none
-        can be read, and if a name of *out* is missing.
+        can be read, and if a name of *out* or *layout_map* is missing.
         """
         names = None if out is None else list(flattened(out)[1])
         given = None if step is None else integer(step, "step", ValueError)
@@ -168,7 +168,7 @@ class Checkpoints:
             except OSError as error:
                 raise CheckpointError(f"{self.path_of(found)} cannot be read: {error}") from error
             except CheckpointError as error:
-                if given is not None:
+                if given is not None or error.unknown_name:
                     raise
                 below, problem = found, f"{self.path_of(found)} is passed over: {error}"
 

@@ -13,7 +13,7 @@ from meshcomm._arguments import as_dtype, quote
 from meshcomm._tuning import CHECKED_UP_TO
 from meshcomm._types import Array, DType, Json, Shape
 from meshcomm.arrays.create import empty, told_by_root
-from meshcomm.arrays.dtensor import DTensor
+from meshcomm.arrays.dtensor import IS_COPY, DTensor, MovedSlice
 from meshcomm.arrays.many import FindsLayouts
 from meshcomm.arrays.relayout import relayout
 from meshcomm.errors import CheckpointError, DTypeError, LayoutError, ShapeError
@@ -240,7 +240,9 @@ class Wanted(NamedTuple):
     def _refuse_unknown(self, what: str, names: list[str], found: Contents) -> None:
         if names:
             has, of = ", ".join(list(found.arrays)[:10]), f", which {what} names" if what else ""
-            raise CheckpointError(f"{self.path} has no array {quote(names[0])}{of}; it has {has}")
+            error = CheckpointError(f"{self.path} has no array {quote(names[0])}{of}; it has {has}")
+            error.unknown_name = True
+            raise error
 
     def _layout_of(self, name: str, shape: Shape, mesh: Mesh) -> Layout:
         layout: object = self.layout
@@ -307,6 +309,8 @@ def _outs(tree: object) -> dict[str, DTensor]:
 
 
 def _check_out(name: str, out: DTensor, chosen: Selection, dtype: DType) -> None:
+    if isinstance(out, MovedSlice):
+        raise LayoutError(f"out for {quote(name)}: {IS_COPY}")
     if out.shape != chosen.result:
         raise ShapeError(f"out has the shape {out.shape} for {quote(name)}; what is loaded has {chosen.result}")
     if out.dtype != dtype:

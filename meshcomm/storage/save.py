@@ -1,6 +1,7 @@
 """save and start_save: trees of tensors to files."""
 
 import atexit
+import json
 import os
 import sys
 from collections.abc import Mapping
@@ -11,7 +12,7 @@ from typing import NamedTuple
 
 from meshcomm._arguments import quote
 from meshcomm._types import Bytes, Json
-from meshcomm.arrays.create import told_by_root
+from meshcomm.arrays.create import plain_text, told_by_root
 from meshcomm.arrays.dtensor import DTensor
 from meshcomm.errors import CheckpointError
 from meshcomm.layouts.layout import Layout
@@ -47,16 +48,17 @@ def save(
 
     Parameters
     ----------
-    path: its suffix says the format: ``.npy``, ``.safetensors``, ``.h5``, ``.hdf5``, ``.zarr``; any other path is a
-        folder, a checkpoint. Rank 0 of the mesh says what a relative path is relative to
-    tree: a tensor, a variable, an array that all ranks have, or dicts, lists, tuples and modules of these; in a
-        checkpoint also numbers, texts and None
+    path: its suffix says the format: ``.npy``, ``.safetensors``, ``.safetensors.index.json``, ``.h5``, ``.hdf5``,
+        ``.zarr``; any other path is a folder, a checkpoint. Rank 0 of the mesh says what a relative path is relative
+        to
+    tree: a tensor, a variable, an array that is the same on all ranks, or dicts, lists, tuples and modules of these;
+        in a checkpoint also numbers, texts and None
     metadata: what JSON can hold, with texts as keys
     overwrite: whether *path* may be there
     max_scratch_bytes: bytes that a rank may use beyond its blocks; by default 32 MiB
 
     ``OSError`` if a file cannot be written, ``DTypeError`` if the format has no such dtype, ``TypeError`` if the tree
-    holds what no file can.
+    holds what no file can, ``CollectiveMismatch`` if an array is not the same on all ranks.
 
     >>> import tempfile, numpy as np, meshcomm as mc
     >>> path = tempfile.mkdtemp() + "/a.npy"
@@ -229,7 +231,7 @@ class Saving:
 
     def _begin(self) -> tuple[str, list[Json]]:
         path = Path(os.path.abspath(self.path))
-        if path.is_symlink():
+        if path.is_symlink() and not self.writer.beside:
             path = Path(os.path.realpath(path))  # the link stays a link
         if not self._overwrite and path.exists():
             raise FileExistsError(f"{path} is there, and overwrite is False")
@@ -274,12 +276,17 @@ class TreeSaving(Saving):
         node, leaves = flattened(tree, writer_for(Path(path)).separator)
         mesh = common_mesh(leaf.mesh for leaf in leaves.values() if isinstance(leaf, DTensor))
         self._tensors = {name: _as_tensor(leaf, mesh) for name, leaf in leaves.items()}
+        plain = {name: leaf for name, leaf in leaves.items() if not isinstance(leaf, DTensor)}
+        self._plain = [f"{name} is {plain_text(array)}" for name, array in plain.items()]
         arrays = [Described(name, t.shape, t.dtype, _hint(t)) for name, t in self._tensors.items()]
-        super().__init__(path, Content(arrays, node, dict(metadata or {})), mesh, overwrite)
+        super().__init__(path, Content(arrays, node, _checked(metadata or {})), mesh, overwrite)
         if not self.writer.checks and not has_arrays_only(node):
             raise TypeError(f"{path} holds arrays only; numbers, texts and None go to a checkpoint, which is a folder")
         if metadata and not self.writer.has_metadata:
             raise TypeError(f"a {self.path.suffix} file has no metadata; save to another format")
+
+    def _text(self) -> str:
+        return "; ".join([super()._text(), *self._plain])
 
     @property
     def nbytes(self) -> int:
@@ -289,6 +296,27 @@ class TreeSaving(Saving):
     def with_stored(self, stored: list[Stored]) -> list[tuple[DTensor, Stored]]:
         """Return each tensor with where it goes."""
         return [(self._tensors[each.name], each) for each in stored]
+
+
+def _checked(metadata: Mapping[str, Json]) -> dict[str, Json]:
+    """Return *metadata*; ``TypeError`` for what JSON cannot hold, or would change."""
+    try:
+        json.dumps(dict(metadata), allow_nan=False).encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise TypeError(f"metadata are what JSON can hold: {error}") from None
+    _check_keys(metadata)
+    return dict(metadata)
+
+
+def _check_keys(value: Json) -> None:
+    if isinstance(value, Mapping):
+        for key, inside in value.items():
+            if not isinstance(key, str):
+                raise TypeError(f"a key of the metadata is a str, not {quote(key)}")
+            _check_keys(inside)
+    elif isinstance(value, list | tuple):
+        for inside in value:
+            _check_keys(inside)
 
 
 def _as_tensor(leaf: Leaf, mesh: Mesh) -> DTensor:

@@ -56,6 +56,8 @@ def _node(tree: object, keys: tuple[str, ...], leaves: Leaves, separator: str) -
         for key, value in found.items():
             if not isinstance(key, str):
                 raise TypeError(f"a key of a saved tree is a str, not {quote(key)} {_at(path)}")
+            if any("\ud800" <= character <= "\udfff" for character in key):
+                raise TypeError(f"a key of a saved tree is Unicode text, not {quote(key)} {_at(path)}")
             nodes[key] = _node(value, (*keys, key.strip("/") if separator == "/" else key), leaves, separator)
         return ["dict", nodes]
     if isinstance(found, list | tuple):

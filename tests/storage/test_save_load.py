@@ -167,6 +167,21 @@ def test_several_safetensors_files(tmp_path, monkeypatch):
     assert mc.open(path).metadata == {"by": "me"}
 
 
+def test_an_index_that_is_renamed_and_one_that_is_a_link(tmp_path):
+    path, old, link = (tmp_path / f"{name}.safetensors.index.json" for name in ("model", "old", "link"))
+
+    def save(n, to):
+        mc.save(to, {"a": mc.distribute(A + n, Layout(["x", U], mesh_of_4()))})
+
+    on(4, lambda: save(0, path))
+    path.rename(old)
+    on(4, lambda: save(1, path))
+    link.symlink_to(old)
+    on(4, lambda: save(2, link))
+    for n, each in enumerate((old, path, link)):
+        np.testing.assert_array_equal(mc.open(each)["a"], A + n)
+
+
 @pytest.mark.parametrize("suffix", [".npy", ".safetensors"])
 def test_arrays_begin_with_a_page(suffix, tmp_path):
     on(4, lambda: mc.save(tmp_path / f"a{suffix}", mc.distribute(A, Layout(["x", U], mesh_of_4()))))

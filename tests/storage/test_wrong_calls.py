@@ -54,6 +54,54 @@ def test_messages_name_the_array(path):
     )
 
 
+@pytest.mark.parametrize("n", [3, 30_000])
+def test_an_array_that_differs_between_ranks(n, tmp_path):
+    raised_by_all(
+        lambda rank, layout: mc.save(tmp_path / "c", {"t": mc.ones((4, 4), float, layout), "a": np.full(n, rank)}),
+        mc.CollectiveMismatch,
+        "a is a plain array",
+    )
+
+
+def test_a_slice_that_is_a_copy_is_no_out(tmp_path):
+    def program(rank, layout):
+        t = mc.zeros((9, 4), float, Layout([mc.Cyclic("x", 2), U], layout.mesh))
+        mc.load(tmp_path / "a.npy", out=t[1:8])
+
+    np.save(tmp_path / "a.npy", np.ones((7, 4)))
+    raised_by_all(program, mc.LayoutError, "is a copy")
+
+
+@pytest.mark.parametrize("metadata", [{"a": float("nan")}, {1: 2}, {"a": {2: 3}}, {"a": object()}])
+@pytest.mark.parametrize("suffix", ["", ".h5", ".zarr", ".safetensors.index.json"])
+def test_metadata_that_json_cannot_hold(metadata, suffix, tmp_path):
+    raised_by_all(
+        lambda rank, layout: mc.save(tmp_path / f"a{suffix}", mc.ones((4, 4), float, layout), metadata=metadata),
+        TypeError,
+        "metadata",
+    )
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_name_that_no_step_has_is_no_damage(tmp_path):
+    def program(rank, layout):
+        run = mc.Checkpoints(tmp_path / "run")
+        run.save(1, {"weight": mc.ones((4, 4), float, layout)})
+        run.save(2, {"w": mc.ones((4, 4), float, layout)})
+        run.restore({"weight": layout})
+
+    raised_by_all(program, mc.CheckpointError, "has no array 'weight', which layout names")
+
+
+@pytest.mark.parametrize("suffix", ["", ".safetensors.index.json"])
+def test_a_data_file_that_is_gone(suffix, tmp_path):
+    path = tmp_path / f"a{suffix}"
+    on(4, lambda: mc.save(path, {"a": mc.distribute(A, rows())}))
+    for data in tmp_path.rglob("*-*"):
+        data.unlink()
+    raised_by_all(lambda rank, layout: mc.load(path), mc.CheckpointError, "which is not there")
+
+
 def test_a_save_that_is_wrong_on_one_rank(tmp_path):
     def of(value):
         return lambda rank, layout: mc.save(tmp_path / "c", {"a": mc.ones((4, 4), float, layout), "y": value(rank)})

@@ -55,6 +55,9 @@ class Writer(ABC):
     has_metadata: ClassVar[bool] = True
     """Whether the format has metadata."""
 
+    beside: ClassVar[bool] = False
+    """Whether there are files beside the path: a symbolic link to it is replaced, and not what it leads to."""
+
     separator: ClassVar[str] = "."
     """What joins the keys of nested dicts in the name of an array."""
 

@@ -162,8 +162,11 @@ def contents(path: Path) -> Contents:
         raise CheckpointError(f"{what} has not one checksum for each range of the data")
     if (path / data["name"]).is_symlink():
         raise CheckpointError(f"{path / data['name']} is a link; the data must be in the folder of the checkpoint")
-    with files.for_reading(path / data["name"]) as file:
-        size = file.size()
+    try:
+        with files.for_reading(path / data["name"]) as file:
+            size = file.size()
+    except FileNotFoundError:
+        raise CheckpointError(f"{what} names the file {data['name']}, which is not there") from None
     if size != data["size"]:
         raise CheckpointError(f"{path / data['name']} has {size} bytes; by its manifest it has {data['size']}")
     arrays = {name: _checked(name, entry, data, what) for name, entry in _entries(manifest, what)}

@@ -24,7 +24,7 @@ def library() -> Any:
     try:
         return import_module("h5py")
     except ImportError:
-        raise ImportError('HDF5 files need h5py: pip install "meshcomm[files]"') from None
+        raise ImportError('HDF5 files need h5py: pip install h5py') from None
 
 
 class Hdf5Writer(FileWriter):
@@ -37,7 +37,10 @@ class Hdf5Writer(FileWriter):
         offsets = {}
         with h5py.File(self.aside, "w", locking=False) as made:
             for key, value in self.metadata.items():
-                made.attrs[key] = value
+                try:
+                    made.attrs[key] = value
+                except TypeError as error:
+                    raise TypeError(f"an HDF5 file cannot hold the metadata {quote(key)}: {error}") from None
             for array in self.arrays:
                 _make(h5py, made, array.name, array.shape, array.dtype)
             made.flush()

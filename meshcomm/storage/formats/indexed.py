@@ -40,6 +40,10 @@ class IndexedWriter(Writer):
     def named(self) -> set[str]:
         """Return the data files that the index names. ``CheckpointError`` or ``OSError`` if it cannot be read."""
 
+    def has_index(self) -> bool:
+        """Return whether there is an index, be it damaged, that may name data files of this save's."""
+        return self.index.exists()
+
     def new_data(self, name: str) -> File:
         """Return a new data file, which other saves leave alone until this one is complete or given up."""
         path = self.index.parent / name
@@ -87,4 +91,4 @@ class IndexedWriter(Writer):
         try:
             return name in self.named()
         except (CheckpointError, OSError):
-            return self.index.exists()
+            return self.has_index()

@@ -30,8 +30,8 @@ def writer_for(path: Path) -> type[Writer]:
         return safetensors.SafetensorsIndexWriter
     if OTHERS.fullmatch(path.suffix.lower()) or (path.suffix not in FORMATS and path.suffix.lower() in FORMATS):
         raise CheckpointError(
-            f"{path} has no format that can be saved: {', '.join(FORMATS)}, or a checkpoint, which is a folder "
-            "without such a suffix"
+            f"{path} has no format that can be saved: {', '.join(FORMATS)}, {safetensors.INDEX}, or a checkpoint, "
+            "which is a folder without such a suffix"
         )
     return FORMATS.get(path.suffix, FOLDER)[0]
 

@@ -47,6 +47,8 @@ def _padded(header: bytes) -> bytes:
     size = 2 if header[6] == 1 else 4
     length = int.from_bytes(header[8 : 8 + size], "little") + longer
     if length > LONGEST_HEADER:
+        if length - longer > LONGEST_HEADER:
+            raise DTypeError(f"a .npy header of {length - longer} bytes, which numpy.load refuses: save to a folder")
         return header
     return header[:8] + length.to_bytes(size, "little") + header[8 + size : -1] + b" " * longer + header[-1:]
 

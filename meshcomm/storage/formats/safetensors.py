@@ -9,7 +9,7 @@ import re
 from importlib import import_module
 from math import prod
 from pathlib import Path
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
@@ -66,6 +66,7 @@ class SafetensorsWriter(FileWriter):
 class SafetensorsIndexWriter(IndexedWriter):
     """New .safetensors files of at most `LARGEST_SAFETENSORS` bytes, unless an array has more, and their index."""
 
+    beside: ClassVar[bool] = True
     check_names = SafetensorsWriter.check_names
 
     @property
@@ -81,12 +82,20 @@ class SafetensorsIndexWriter(IndexedWriter):
         return re.compile(rf"{re.escape(self._stem)}-[0-9a-f]{{16}}-\d{{5}}-of-\d{{5}}\.safetensors")
 
     def named(self) -> set[str]:
-        return set(_weight_map(self.path)[0].values())
+        return {name for path in self._indices() for name in _weight_map(path)[0].values()}
+
+    def has_index(self) -> bool:
+        return bool(self._indices())
+
+    def _indices(self) -> list[Path]:
+        # Others too: an index may have been renamed, or copied, and its data files have the names that it had.
+        return [path for path in files.entries(self.path.parent) if path.name.endswith(INDEX)]
 
     def begin(self) -> tuple[Path, list[Stored]]:
         if self.path.exists() and not self.path.is_file():
             raise FileExistsError(f"{self.path} is there and is no file")
-        json.dumps(self.metadata)  # an error comes before the work
+        if "total_size" in self.metadata:
+            raise TypeError("an index of .safetensors files has its own total_size: give the metadata another key")
         self.remove_leftovers()
         groups: list[list[_Named]] = [[]]
         for each in _in_order(self.arrays):
@@ -236,7 +245,10 @@ def _of_several(path: Path) -> Contents:
     for file in sorted(set(names.values())):
         if Path(file).name != file or Path(file).suffix != ".safetensors" or not file.isprintable():
             raise CheckpointError(f"{path} names the file {quote(file)}; it must be a .safetensors file beside it")
-        inside = contents(path.parent / file).arrays
+        try:
+            inside = contents(path.parent / file).arrays
+        except FileNotFoundError:
+            raise CheckpointError(f"{path} names the file {quote(file)}, which is not there") from None
         for name in (name for name, its_file in names.items() if its_file == file):
             if name not in inside:
                 raise CheckpointError(f"{path}: {file} has no array {quote(name)}")
