@@ -24,7 +24,7 @@ def library() -> Any:
     try:
         return import_module("h5py")
     except ImportError:
-        raise ImportError('HDF5 files need h5py: pip install h5py') from None
+        raise ImportError("HDF5 files need h5py: pip install h5py") from None
 
 
 class Hdf5Writer(FileWriter):

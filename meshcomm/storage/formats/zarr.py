@@ -36,7 +36,7 @@ def library() -> Any:
     try:
         return import_module("zarr")
     except ImportError:
-        raise ImportError('this zarr array needs the library zarr: pip install zarr') from None
+        raise ImportError("this zarr array needs the library zarr: pip install zarr") from None
 
 
 class ZarrWriter(Writer):
