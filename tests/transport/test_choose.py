@@ -11,7 +11,7 @@ from meshcomm.arrays.compile import described, exchanging_steps
 from meshcomm.layouts.machine import Machine
 from meshcomm.memory.scratch import scratch
 from meshcomm.ranks.teams import Location
-from meshcomm.transport import choose, relay
+from meshcomm.transport import choose, comparison, relay
 from meshcomm.transport.exchange import Terms
 from meshcomm.transport.local_copies import stretch_offsets
 from support.in_process_groups import ALONE, anything, own_pools, rows_to_columns
@@ -64,6 +64,12 @@ def ring(size):
     return case
 
 
+def broadcast(size):
+    case = rows_to_columns(size, (8, 8))
+    case.targets = case.sources[1:2] * size
+    return case
+
+
 # -- the way ----------------------------------------------------------------------------------------------------------
 
 WAYS = [
@@ -72,11 +78,14 @@ WAYS = [
     ("no sharing", {"permutes": True}, ring, "Permuted"),
     ("no sharing", {"gathers": True}, gather, "Gathered"),
     ("no sharing", {"relay_pays": True}, rows_to_columns, "Packed"),
+    ("no sharing", {"root": 1}, broadcast, "Broadcast"),
     ("one node", {}, rows_to_columns, "InPlace"),
     ("one node", {"permutes": True}, ring, "InPlace"),
     ("one node", {"gathers": True}, gather, "InPlace"),
     ("one node", {"relay_pays": True}, rows_to_columns, "InPlace"),
+    ("one node", {"root": 1}, broadcast, "InPlace"),
     ("two nodes", {}, rows_to_columns, "_Mixed"),
+    ("two nodes", {"root": 1}, broadcast, "Broadcast"),
     ("two nodes", {"permutes": True}, ring, "_Mixed"),
     ("two nodes", {"gathers": True}, gather, "_Mixed"),
     ("two nodes", {"relay_pays": True}, rows_to_columns, "Relayed"),
@@ -99,6 +108,23 @@ def test_the_way(ranks, hosts, terms, case, way):
     results = ranks(HOSTS[hosts]).results(program)
     assert {found for found, _ in results} == {way}
     assert len({tuple(calls) for _, calls in results}) == 1, "all ranks make the same collective calls"
+
+
+@pytest.mark.parametrize(("up_to", "how"), [(0, "Pairs"), (2**15, "Header")])
+def test_ranks_that_bring_another_number_are_found(ranks, monkeypatch, up_to, how):
+    monkeypatch.setattr(comparison, "HEADER_UP_TO", up_to)
+    case = rows_to_columns(4, (8, 8))
+
+    def program(rank):
+        operation = operation_of(rank, [case])
+        for _ in range(3):
+            moved(rank, operation, [case])
+        assert type(operation._over_mpi._comparing).__name__ == how
+        other = choose.exchange(rank.group, [case.tensor(rank.position)], Terms(1 + (rank.position == 2), 512))
+        with pytest.raises(CollectiveMismatch, match="ranks 0, 1, 3" if rank.position == 2 else "rank 2"):
+            moved(rank, other, [case])
+
+    ranks(NO_SHARING).results(program)
 
 
 @pytest.mark.parametrize("hosts", HOSTS)
