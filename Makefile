@@ -108,7 +108,7 @@ define halves
 endef
 
 PURE := $(PYTEST) --ignore=tests/mpi $(CASES)
-SECOND := tests/arrays tests/storage
+SECOND := tests/arrays tests/layouts tests/storage
 
 test-pure: $(READY)
 	$(call halves,$(PURE) -m "not jobs and not slow",$(SECOND),meshcomm tests,test-pure)
