@@ -216,19 +216,24 @@ PAGE = 4096
 """Bytes. Arrays of a checkpoint, and the shares that ranks write, begin at a multiple of this in a file."""
 
 MOST_UNEVEN = 8
-"""Shares of a file get borders at whole pages only if each has at least so many times what a border may move by."""
+"""Shares of a file get borders at whole pages only if each has at least so many times what a border may move by.
+A compromise, not measured."""
 
 MOST_OPENERS = 16
-"""Ranks of a node that read or write one array. On file systems of clusters each opened file is work for a server."""
+"""Ranks of a node that read or write one array. On file systems of clusters each opened file is work for a server. A
+compromise, not measured."""
 
 LARGEST_SAFETENSORS = 5 * 10**9
 """Bytes of arrays in each of several .safetensors files with an index: what its library's users expect."""
 
 FORGET_ABOVE = 2**30
-"""Bytes. If a rank writes more to a file, the system may drop them from its cache, which others can use better."""
+"""Bytes. If a rank writes more to a file, the system may drop them from its cache, which others can use better. A
+compromise, not measured."""
 
 READ_AHEAD = 2**17
-"""Bytes. Linux reads at most so many ahead when it is told to, whatever it is told; so it is told several times."""
+"""Bytes. By default Linux reads so many ahead, maybe no more when it is told to; so it is told several times. A
+compromise: on one disk it made no difference."""
 
 WRITTEN_AT_ONCE = 2**22
-"""Bytes of one write. The disk begins with each one at once, and does not wait until all is written."""
+"""Bytes of one write. The disk begins with each one at once, and does not wait until all is written. A compromise, not
+measured by itself."""

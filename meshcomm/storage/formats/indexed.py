@@ -66,7 +66,7 @@ class IndexedWriter(Writer):
             self.remove_leftovers()
 
     def abandon(self) -> None:
-        if self._last_step and all(self._is_named(path.name) for path in self._data):
+        if self._last_step and not self._not_named(self._data):
             self.release()  # the index has changed
             return
         for path in (self._new_index, *self._data):
@@ -77,18 +77,25 @@ class IndexedWriter(Writer):
 
     def remove_leftovers(self) -> None:
         """Remove data files that no process holds and the index does not name, and new indices for these."""
+        free = []
         for found in files.entries(self.index.parent):
             data = found.with_name(found.name.removeprefix(f"{self.index.name}."))
-            if self.data_names.fullmatch(data.name) and files.is_free(data) and not self._is_named(found.name):
-                files.remove(found)
+            if self.data_names.fullmatch(data.name) and files.is_free(data):
+                free.append(found)
+        # The index is read after that: a save lets go of its data when the index names them.
+        for found in self._not_named(free):
+            files.remove(found)
 
     @property
     def _new_index(self) -> Path:
         return self.index.with_name(f"{self.index.name}.{self._data[0].name if self._data else self.tag}")
 
-    def _is_named(self, name: str) -> bool:
-        """Return whether the index names the data file, or would if it could be read."""
+    def _not_named(self, paths: list[Path]) -> list[Path]:
+        """Return those of *paths* that the index does not name; none of them, if it cannot be read."""
+        if not paths:
+            return []
         try:
-            return name in self.named()
+            named = self.named()
         except (CheckpointError, OSError):
-            return self.has_index()
+            return [] if self.has_index() else paths
+        return [path for path in paths if path.name not in named]

@@ -98,10 +98,13 @@ class SafetensorsIndexWriter(IndexedWriter):
             raise TypeError("an index of .safetensors files has its own total_size: give the metadata another key")
         self.remove_leftovers()
         groups: list[list[_Named]] = [[]]
+        size = 0
         for each in _in_order(self.arrays):
-            if groups[-1] and sum(one.nbytes for one in groups[-1]) + each.nbytes > LARGEST_SAFETENSORS:
+            if groups[-1] and size + each.nbytes > LARGEST_SAFETENSORS:
                 groups.append([])
+                size = 0
             groups[-1].append(each)
+            size += each.nbytes
         stored: list[Stored] = []
         self._file_of: dict[str, str] = {}
         for number, group in enumerate(groups, 1):
