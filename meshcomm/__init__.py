@@ -14,7 +14,7 @@ except ModuleNotFoundError:
 
 import meshcomm.adapters.on_import
 import meshcomm.ops.protocols  # noqa: F401 - lets NumPy's functions take tensors
-from meshcomm import gradients, logical_devices  # noqa: F401 - public modules
+from meshcomm import fft, gradients, logical_devices  # noqa: F401 - public modules
 from meshcomm._pickles import know_old_modules as _know_old_modules
 from meshcomm.arrays.collectives import (
     all_gather,

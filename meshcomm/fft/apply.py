@@ -1,0 +1,57 @@
+"""One transform of one tensor: what every function of `meshcomm.fft` calls."""
+
+from meshcomm._tracing import Value, traceable, untraced
+from meshcomm.arrays.dtensor import DTensor
+from meshcomm.fft.calls import Some, transform_of
+from meshcomm.fft.execute import Options, run_steps
+from meshcomm.fft.kinds import Transform
+from meshcomm.fft.planning import Wanted, target_layout
+from meshcomm.fft.search import cheapest
+from meshcomm.layouts.machine import Machine
+from meshcomm.ops.rules import as_tensor
+from meshcomm.ranks.calls import collective
+
+
+def called(
+    kind: str,
+    x: Value,
+    lengths: tuple[Some, Some],
+    options: Options,
+    layout: Wanted,
+    **others: Value,
+) -> DTensor:
+    """Return the transform of *x* that a call of one of SciPy's functions asks for. Collective if *x* is sharded.
+
+    Parameters
+    ----------
+    kind: a name in `KINDS`
+    x: a tensor
+    lengths: the arguments *s* and *axes* of the call
+    options, layout: as in `transformed`
+    others: norm, variant and orthogonalize
+    """
+    tensor = as_tensor(f"fft.{kind}", untraced(x))
+    transform = transform_of(kind, tensor.shape, *lengths, **others)
+    transform.check_input(tensor.dtype)
+    return transformed(x, transform, layout, options)
+
+
+@traceable()
+def transformed(x: Value, transform: Transform, layout: Wanted, options: Options) -> DTensor:
+    """Return the *transform* of the tensor *x*. Collective if *x* is sharded.
+
+    Parameters
+    ----------
+    x: a tensor
+    transform: which, with all its lengths
+    layout: of the result; "same" for that of *x*, None for the one after the last transform
+    options: how
+    """
+    tensor = as_tensor(f"fft.{transform.kind}", x)
+    target = target_layout(layout, tensor.layout, transform, tensor.shape)
+    with collective(f"fft.{transform.kind}", tensor.mesh, target and target.mesh) as here:
+        machine = Machine() if here is None else here.team.machine
+        steps = cheapest(transform, (tensor.shape, tensor.dtype), tensor.layout, target, machine)
+        found = run_steps(steps, [tensor], options)[0]
+    return found
+

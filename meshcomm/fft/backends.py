@@ -1,0 +1,134 @@
+"""Libraries that transform the arrays of one process: SciPy by default, NumPy without it, and others by name."""
+
+from collections.abc import Callable
+from functools import lru_cache
+from importlib import import_module
+from importlib.util import find_spec
+from types import ModuleType
+from typing import Protocol
+
+import numpy as np
+
+from meshcomm._arguments import quote
+from meshcomm._types import Array
+from meshcomm.errors import MeshcommError
+from meshcomm.fft.kinds import Transform
+
+INSTALL = 'pip install "meshcomm[fft]"'
+
+
+class Backend(Protocol):
+    """A library that transforms arrays."""
+
+    name: str
+
+    def apply(self, transform: Transform, array: Array, overwrite: bool, workers: int | None) -> Array:
+        """Return the transform of *array*, maybe in its memory, if *overwrite* allows that."""
+
+
+class _ScipyLike:
+    """A module with the functions of scipy.fft."""
+
+    def __init__(self, name: str, module: ModuleType) -> None:
+        self.name, self._module = name, module
+
+    def apply(self, transform: Transform, array: Array, overwrite: bool, workers: int | None) -> Array:
+        options = {"overwrite_x": overwrite, "workers": workers}
+        function = _function(self._module, self.name, transform.kind)
+        if transform.change == "real":
+            options["orthogonalize"] = transform.orthogonalize
+            made = function(array, transform.variant, transform.lengths, transform.axes, transform.norm, **options)
+        else:
+            made = function(array, transform.lengths, transform.axes, transform.norm, **options)
+        return np.asarray(made)
+
+
+class _Numpy:
+    """numpy.fft, which has no cosines and sines, and computes complex64 in complex128 before NumPy 2."""
+
+    name = "numpy"
+
+    def apply(self, transform: Transform, array: Array, overwrite: bool, workers: int | None) -> Array:
+        lengths, axes, norm = transform.lengths, transform.axes, transform.norm
+        dtype = transform.dtype_after(array.dtype)
+        turned = {None: "forward", "backward": "forward", "forward": "backward", "ortho": "ortho"}[norm]
+        if transform.kind == "hfftn":
+            made = np.fft.irfftn(np.conj(array), lengths, axes, turned)
+        elif transform.kind == "ihfftn":
+            made = np.conj(np.fft.rfftn(array, lengths, axes, turned))
+        else:
+            made = _function(np.fft, self.name, transform.kind)(array, lengths, axes, norm)
+        return np.asarray(made).astype(dtype, copy=False)
+
+
+class _Ducc:
+    """ducc0.fft, the C++ library from which those of SciPy and NumPy come."""
+
+    name = "ducc0"
+
+    def __init__(self, module: ModuleType) -> None:
+        self._module = module
+
+    def apply(self, transform: Transform, array: Array, overwrite: bool, workers: int | None) -> Array:
+        module, axes, forward = self._module, transform.axes, not transform.kind.startswith(("i", "h"))
+        threads = 1 if workers is None else workers
+        if transform.change == "real":
+            raise MeshcommError('the backend "ducc0" has no cosine and sine transforms here: use backend="scipy"')
+        which = {"ortho": 1, "forward": 2 if forward else 0}.get(transform.norm or "", 0 if forward else 2)
+        sizes = list(transform.lengths)
+        if transform.change == "doubles":
+            sizes[-1] = sizes[-1] // 2 + 1
+        fitted = _fitted(array, axes, sizes)
+        if transform.change == "complex":
+            complexes = fitted.astype(transform.dtype_after(array.dtype), copy=False)
+            return np.asarray(module.c2c(complexes, axes=axes, forward=forward, inorm=which, nthreads=threads))
+        forward = transform.kind in ("rfftn", "hfftn")
+        which = {"ortho": 1, "forward": 2 if forward else 0}.get(transform.norm or "", 0 if forward else 2)
+        if transform.change == "halves":
+            return np.asarray(module.r2c(fitted, axes=axes, forward=forward, inorm=which, nthreads=threads))
+        options = {"lastsize": transform.lengths[-1], "forward": forward, "inorm": which, "nthreads": threads}
+        complexes = fitted.astype(np.result_type(array.dtype, np.complex64), copy=False)
+        return np.asarray(module.c2r(complexes, axes=axes, **options))
+
+
+def _fitted(array: Array, axes: tuple[int, ...], lengths: list[int]) -> Array:
+    """Return *array* cropped to these *lengths* along its *axes*, or with zeros added."""
+    kept = array[_within(array.ndim, dict(zip(axes, lengths, strict=True)))]
+    missing = [(0, 0)] * array.ndim
+    for axis, n in zip(axes, lengths, strict=True):
+        missing[axis] = 0, n - kept.shape[axis]
+    return np.pad(kept, missing) if any(n for _, n in missing) else kept
+
+
+def _within(ndim: int, lengths: dict[int, int]) -> tuple[slice, ...]:
+    return tuple(slice(lengths.get(axis)) for axis in range(ndim))
+
+
+def _function(module: ModuleType, name: str, kind: str) -> Callable[..., Array]:
+    found: Callable[..., Array] | None = getattr(module, kind, None)
+    if found is None:
+        raise MeshcommError(f"the FFT backend {name!r} has no {kind}; SciPy has it: {INSTALL}")
+    return found
+
+
+_MODULES = {"scipy": "scipy.fft", "pyfftw": "pyfftw.interfaces.scipy_fft", "mkl_fft": "mkl_fft.interfaces.scipy_fft"}
+
+
+@lru_cache
+def backend_of(name: str | None) -> Backend:
+    """Return the library of this name; by default SciPy, or NumPy where SciPy is not installed.
+
+    ``MeshcommError`` for an unknown name, or a library that is not installed.
+    """
+    if name is None:
+        name = "scipy" if find_spec("scipy") is not None else "numpy"
+    if name == "numpy":
+        return _Numpy()
+    known = ["scipy", "numpy", "pyfftw", "mkl_fft", "ducc0"]
+    if name not in known:
+        raise MeshcommError(f"backend must be one of {', '.join(known)}, not {quote(name)}")
+    try:
+        return _Ducc(import_module("ducc0.fft")) if name == "ducc0" else _ScipyLike(name, import_module(_MODULES[name]))
+    except ImportError as error:
+        advice = INSTALL if name == "scipy" else f"pip install {name}"
+        raise MeshcommError(f"the FFT backend {name!r} is not installed ({error}): {advice}") from None

@@ -1,0 +1,75 @@
+"""From the arguments of a call, as SciPy has them, to a `Transform`."""
+
+from collections.abc import Sequence
+from typing import TypeAlias
+
+from meshcomm._arguments import integer, quote
+from meshcomm._types import Shape
+from meshcomm.errors import AxisError, ShapeError
+from meshcomm.fft.kinds import KINDS, NORMS, Transform
+
+Some: TypeAlias = int | Sequence[int] | None
+"""Axes or lengths, as callers write them."""
+
+
+def transform_of(
+    kind: str,
+    shape: Shape,
+    s: Some,
+    axes: Some,
+    *,
+    norm: str | None = None,
+    variant: int = 2,
+    orthogonalize: bool | None = None,
+) -> Transform:
+    """Return the transform of an array of *shape* that the arguments of a call of SciPy ask for.
+
+    ``ShapeError`` for lengths below 1 or not one for each axis, for axes that come twice, and for an unknown norm;
+    ``AxisError`` for an axis that the array does not have.
+
+    >>> transform_of("irfftn", (4, 5), None, None).lengths
+    (4, 8)
+    """
+    lengths = None if s is None else [None if n is None else integer(n, "a length", ShapeError) for n in _listed(s)]
+    chosen = _axes(axes, lengths, len(shape))
+    if lengths is None:
+        lengths = [None] * len(chosen)
+    elif len(lengths) != len(chosen):
+        raise ShapeError(f"when given, axes and shape arguments have to be of the same length: {axes}, {s}")
+    doubles = KINDS[kind].change == "doubles"
+    if not chosen and KINDS[kind].change != "complex" and KINDS[kind].change != "real":
+        raise ShapeError(f"at least 1 axis must be transformed by {kind}")
+    found = []
+    for a, n in zip(chosen, lengths, strict=True):
+        has = 2 * (shape[a] - 1) if doubles and a == chosen[-1] else shape[a]
+        found.append(has if n is None or n == -1 else n)
+        if found[-1] < 1:
+            raise ShapeError(f"invalid number of data points ({found[-1]}) specified for axis {a} of shape {shape}")
+    if len(set(chosen)) != len(chosen):
+        raise ShapeError(f"all axes must be unique, not {tuple(chosen)}")
+    if norm not in NORMS:
+        raise ShapeError(f'invalid norm value {quote(norm)}, should be "backward", "ortho" or "forward"')
+    if variant not in (1, 2, 3, 4):
+        raise ShapeError(f"invalid type ({quote(variant)}) of {kind}, should be 1, 2, 3 or 4")
+    if variant == 1 and KINDS[kind].change == "real" and kind.endswith("dctn") and min(found, default=2) < 2:
+        raise ShapeError("the cosine transform of type 1 needs 2 elements or more along each axis")
+    return Transform(kind, tuple(chosen), tuple(found), norm, variant, orthogonalize)
+
+
+def _listed(values: Some) -> list[int]:
+    return list(values) if isinstance(values, Sequence) or hasattr(values, "__iter__") else [values]  # type: ignore
+
+
+def _axes(axes: Some, lengths: list[int | None] | None, ndim: int) -> list[int]:
+    if axes is None:
+        count = ndim if lengths is None else len(lengths)
+        if count > ndim:
+            raise ShapeError(f"shape requires more axes than are present: {count} for {ndim} axes")
+        return list(range(ndim - count, ndim))
+    found = []
+    for axis in _listed(axes):
+        number = integer(axis, "an axis", TypeError)
+        if not -ndim <= number < ndim:
+            raise AxisError(f"axes exceeds dimensionality of input: axis {number} of an array with {ndim} axes")
+        found.append(number % ndim)
+    return found

@@ -1,0 +1,91 @@
+"""Runs the steps of a transform on tensors."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from meshcomm._types import Array
+from meshcomm.arrays.dtensor import DTensor
+from meshcomm.arrays.relayout import machine_of, relayout
+from meshcomm.fft.backends import Backend, backend_of
+from meshcomm.fft.kinds import Transform
+from meshcomm.fft.local import transformed
+from meshcomm.fft.search import cheapest
+from meshcomm.fft.sharded import transformed_sharded
+from meshcomm.fft.steps import FFTStep, Local, Move
+from meshcomm.layouts.layout import Layout
+
+
+class Options(NamedTuple):
+    """How to transform, whatever the steps are."""
+
+    backend: str | None = None
+    workers: int | None = None
+    overwrite: bool = False
+
+
+def run_steps(
+    steps: Sequence[FFTStep], tensors: Sequence[DTensor], options: Options, outs: Sequence[DTensor] | None = None
+) -> list[DTensor]:
+    """Return the transforms of *tensors*, which have one shape, dtype and layout. Collective over their mesh.
+
+    Parameters
+    ----------
+    steps: as `cheapest` found them
+    tensors: in the source layout of the first step; each relayout moves all of them in one exchange
+    options: how
+    outs: tensors to write the results to
+    """
+    backend = backend_of(options.backend)
+    found, owned = list(tensors), options.overwrite
+    last = len(steps) - 1
+    for number, step in enumerate(steps):
+        into = list(outs) if outs is not None and number == last else [None] * len(found)
+        if isinstance(step, Move):
+            found = _moved(found, step.layout, outs if number == last else None)
+        elif isinstance(step, Local):
+            found = [
+                _on_block(backend, step, t, out, owned=owned, workers=options.workers)
+                for t, out in zip(found, into, strict=True)
+            ]
+        else:
+            found = [_sharded(step, t, options) for t in found]
+            if outs is not None and number == last:
+                found = _moved(found, step.layout, outs)
+        owned = True
+    if not steps:
+        return [t.copy() for t in found] if outs is None else _moved(found, outs[0].layout, outs)
+    return found
+
+
+def _moved(tensors: list[DTensor], layout: Layout, outs: Sequence[DTensor] | None) -> list[DTensor]:
+    if len(tensors) == 1:
+        return [relayout(tensors[0], layout, out=None if outs is None else outs[0])]
+    return relayout(tensors, layout, out=None if outs is None else list(outs))
+
+
+def _on_block(
+    backend: Backend, step: Local, tensor: DTensor, out: DTensor | None, *, owned: bool, workers: int | None
+) -> DTensor:
+    local: Array | None = tensor.local
+    if local is not None:
+        into = None if out is None else out.local
+        local = transformed(backend, step.transform, local, into=into, owned=owned, workers=workers)
+    return out if out is not None else DTensor(local, step.layout, step.shape_after, step.dtype_after)
+
+
+def _sharded(step: FFTStep, tensor: DTensor, options: Options) -> DTensor:
+    backend = backend_of(options.backend)
+    again = Options(options.backend, options.workers, overwrite=True)
+
+    def on_blocks(transform: Transform, given: DTensor) -> DTensor:
+        owned = given is not tensor and given.local is not tensor.local
+        of_blocks = Local(transform, given.shape, given.dtype, given.layout)
+        return _on_block(backend, of_blocks, given, None, owned=owned, workers=options.workers)
+
+    def anywhere(transform: Transform, given: DTensor) -> DTensor:
+        described = given.shape, given.dtype
+        steps = cheapest(transform, described, given.layout, None, machine_of(given.mesh))
+        return run_steps(steps, [given], again)[0]
+
+    assert not isinstance(step, Local | Move)
+    return transformed_sharded(step, tensor, on_blocks, anywhere)

@@ -1,0 +1,35 @@
+"""How the length of a sharded axis is written as rows times columns, for the four-step algorithm."""
+
+from math import isqrt, log
+
+from meshcomm._types import Names
+from meshcomm.layouts.specs import Cyclic
+
+
+def rows_of(n: int, blocks: int, names: Names = ()) -> int:
+    """Return the rows of a matrix that an axis of *n* elements over so many *blocks* is taken as, or 0 if it is none.
+
+    Rows and columns give every device something to do. Multiples of *blocks* are best, then what is nearly a square.
+    An axis that is dealt round (*names* are `Cyclic`) may already have whole columns on each device.
+
+    >>> rows_of(48, 4), rows_of(45, 4), rows_of(47, 4), rows_of(24, 2, Cyclic("x", 4))
+    (4, 5, 0, 3)
+    """
+    if isinstance(names, Cyclic) and names.offset == 0 and n % (names.block * blocks) == 0:
+        return n // (names.block * blocks)
+    found = [r for d in range(1, isqrt(n) + 1) if n % d == 0 for r in {d, n // d} if r >= blocks and n // r >= blocks]
+
+    def badness(rows: int) -> tuple[int, float, int]:
+        uneven = (rows % blocks != 0) + (n // rows % blocks != 0)
+        return uneven, abs(log(rows) - log(n) / 2), rows
+
+    return min(found, key=badness, default=0)
+
+
+def convolved_length(n: int) -> int:
+    """Return the length of the convolution that gives a transform of *n* elements: a power of two.
+
+    >>> convolved_length(5), convolved_length(8)
+    (16, 16)
+    """
+    return 1 << (2 * n - 2).bit_length()

@@ -1,0 +1,173 @@
+"""What kinds of transforms there are: what each does to lengths and dtypes, and what it is made of.
+
+A transform over several axes is done in stages, each over the axes that are whole on every device at that time. Complex
+transforms, and those of cosines and sines, may take their axes in any order. A transform of real input halves its
+*last* axis, and takes that one first; one with real output takes it last, and doubles it.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Literal, NamedTuple, TypeAlias
+
+import numpy as np
+
+from meshcomm._arguments import quote
+from meshcomm._types import DType, Shape
+from meshcomm.errors import DTypeError, ShapeError
+
+Change: TypeAlias = Literal["complex", "halves", "doubles", "real"]
+
+
+class Kind(NamedTuple):
+    """A kind of transform over several axes.
+
+    Parameters
+    ----------
+    name: SciPy's name
+    others: the kind over axes that are not the halved or the doubled one
+    inverse: the kind that takes the result back
+    change: "complex": to complex elements; "halves": from real ones to the half of a Hermitian spectrum; "doubles":
+        from such a half to real ones; "real": to elements of the same kind
+    """
+
+    name: str
+    others: str
+    inverse: str
+    change: Change
+
+
+KINDS = {
+    kind.name: kind
+    for kind in (
+        Kind("fftn", "fftn", "ifftn", "complex"),
+        Kind("ifftn", "ifftn", "fftn", "complex"),
+        Kind("rfftn", "fftn", "irfftn", "halves"),
+        Kind("irfftn", "ifftn", "rfftn", "doubles"),
+        Kind("hfftn", "fftn", "ihfftn", "doubles"),
+        Kind("ihfftn", "ifftn", "hfftn", "halves"),
+        Kind("dctn", "dctn", "idctn", "real"),
+        Kind("idctn", "idctn", "dctn", "real"),
+        Kind("dstn", "dstn", "idstn", "real"),
+        Kind("idstn", "idstn", "dstn", "real"),
+    )
+}
+"""By SciPy's names."""
+
+NORMS = (None, "backward", "ortho", "forward")
+
+
+@dataclass(frozen=True)
+class Transform:
+    """A transform over some axes of an array.
+
+    Parameters
+    ----------
+    kind: a name in `KINDS`
+    axes: in the order of the call; the last one is that which a kind halves or doubles
+    lengths: for each axis, how many elements are transformed. Input is cropped to it, or zeros are added; an axis that
+        doubles has so many after it
+    norm: as in SciPy
+    variant: 1 to 4, of a cosine or sine transform
+    orthogonalize: as in SciPy, of a cosine or sine transform
+    """
+
+    kind: str
+    axes: tuple[int, ...]
+    lengths: tuple[int, ...]
+    norm: str | None = None
+    variant: int = 2
+    orthogonalize: bool | None = None
+
+    @property
+    def change(self) -> Change:
+        """What the kind does to elements."""
+        return KINDS[self.kind].change
+
+    @property
+    def last(self) -> int | None:
+        """The axis that is halved or doubled; None for other kinds."""
+        return self.axes[-1] if self.change in ("halves", "doubles") else None
+
+    def shape_after(self, shape: Shape) -> Shape:
+        """Return the shape that an array of *shape* has after the transform.
+
+        >>> Transform("rfftn", (0, 1), (4, 6)).shape_after((4, 6, 3))
+        (4, 4, 3)
+        """
+        lengths = list(shape)
+        for axis, n in zip(self.axes, self.lengths, strict=True):
+            lengths[axis] = n // 2 + 1 if axis == self.last and self.change == "halves" else n
+        return tuple(lengths)
+
+    @property
+    def inverse(self) -> "Transform":
+        """The transform that takes the result back to an array of `lengths` along its axes."""
+        return replace(self, kind=KINDS[self.kind].inverse)
+
+    def dtype_after(self, dtype: DType) -> DType:
+        """Return the dtype that elements of *dtype* have after the transform.
+
+        >>> Transform("fftn", (0,), (4,)).dtype_after(np.dtype("f4"))
+        dtype('complex64')
+        """
+        work = working_dtype(dtype)
+        if self.change == "real":
+            return work
+        if self.change == "doubles":
+            return np.empty(0, work).real.dtype
+        return np.result_type(work, np.complex64)
+
+    def stage(self, axes: frozenset[int]) -> "Transform":
+        """Return the stage over those of the axes that are in *axes*."""
+        kind = self.kind if self.last is None or self.last in axes else KINDS[self.kind].others
+        pairs = [(a, n) for a, n in zip(self.axes, self.lengths, strict=True) if a in axes]
+        chosen, lengths = tuple(a for a, _ in pairs), tuple(n for _, n in pairs)
+        return Transform(kind, chosen, lengths, self.norm, self.variant, self.orthogonalize)
+
+    def ready(self, todo: frozenset[int], whole: frozenset[int]) -> frozenset[int]:
+        """Return which of the axes *todo* can be transformed now, when those in *whole* are not sharded.
+
+        >>> sorted(Transform("rfftn", (0, 1), (4, 6)).ready(frozenset({0, 1}), frozenset({0})))
+        []
+        """
+        now = todo & whole
+        if self.last not in todo:
+            return now
+        if self.change == "halves":
+            return now if self.last in now else frozenset()
+        return now if now == todo else now - {self.last}
+
+    def check_input(self, dtype: DType) -> None:
+        """Raise ``DTypeError`` for input that a kind does not take."""
+        if dtype.kind not in "biufc":
+            raise DTypeError(f"{self.kind} transforms numbers, not {dtype}")
+        if self.change == "halves" and dtype.kind == "c":
+            raise DTypeError(f"{self.kind} transforms real numbers, not {dtype}: use {KINDS[self.kind].others}")
+
+    def __str__(self) -> str:
+        variant = f" type {self.variant}" if self.change == "real" else ""
+        norm = f", norm={self.norm!r}" if self.norm not in (None, "backward") else ""
+        return f"{self.kind}{variant} over axes {self.axes} of {'x'.join(map(str, self.lengths))}{norm}"
+
+
+def working_dtype(dtype: DType) -> DType:
+    """Return the dtype in which elements of *dtype* are transformed, as SciPy chooses it, in native byte order.
+
+    >>> [str(working_dtype(np.dtype(name))) for name in ("f2", "i4", ">c8", "g")]
+    ['float32', 'float64', 'complex64', 'float128']
+    """
+    if dtype == np.float16:
+        return np.dtype(np.float32)
+    return dtype.newbyteorder("=") if dtype.kind in "fc" else np.dtype(np.float64)
+
+
+def full_name(name: object) -> str:
+    """Return the name of a kind over several axes, from that or from the one over one or two axes.
+
+    >>> full_name("rfft"), full_name("ifft2"), full_name("dctn")
+    ('rfftn', 'ifftn', 'dctn')
+    """
+    text = name if isinstance(name, str) else ""
+    for candidate in (text, f"{text}n", f"{text.removesuffix('2')}n"):
+        if candidate in KINDS:
+            return candidate
+    raise ShapeError(f"kind must be one of {', '.join(KINDS)}, not {quote(name)}")

@@ -1,0 +1,78 @@
+"""Transforms of the block of one device, in pieces that fit into the caches.
+
+Libraries return results in new memory, which the other ranks of the node cannot read, and which costs page faults. So a
+piece of the block is copied to the new block first, which lies in shared memory that is kept, and is then transformed
+there, while it is in the caches. That is faster than one call for the whole block: benchmarks/fft.py.
+"""
+
+from collections.abc import Iterator
+from itertools import product
+
+import numpy as np
+
+from meshcomm._tuning import FFT_PIECE
+from meshcomm._types import Array, Shape
+from meshcomm.fft.backends import Backend
+from meshcomm.fft.kinds import Transform, working_dtype
+from meshcomm.memory.blocks import new_block
+
+
+def transformed(
+    backend: Backend, transform: Transform, block: Array, *, into: Array | None, owned: bool, workers: int | None
+) -> Array:
+    """Return the transform of a *block*.
+
+    Parameters
+    ----------
+    backend: what transforms arrays
+    transform: over axes that are whole in the block
+    block: of this device
+    into: where to write the result; by default, a new block, or *block* if it is *owned* and fits
+    owned: whether the block may be overwritten
+    workers: threads of the backend
+    """
+    shape, dtype = transform.shape_after(block.shape), transform.dtype_after(block.dtype)
+    fits = (block.shape, block.dtype) == (shape, dtype)
+    if into is None:
+        into = block if owned and fits and block.flags.c_contiguous else new_block(shape, dtype)
+    if 0 in shape:
+        return into
+    longer = tuple(map(max, shape, block.shape))
+    for where in pieces(longer, transform.axes, max(dtype.itemsize, block.dtype.itemsize)):
+        _transform_piece(backend, transform, block[where], into[where], workers)
+    return into
+
+
+def _transform_piece(backend: Backend, transform: Transform, source: Array, target: Array, workers: int | None) -> None:
+    if 0 in source.shape:
+        target[...] = 0
+        return
+    if (source.shape, source.dtype) == (target.shape, target.dtype):
+        if source.__array_interface__["data"] != target.__array_interface__["data"]:
+            np.copyto(target, source)
+        made = backend.apply(transform, target, True, workers)
+        if np.may_share_memory(made, target):
+            return
+    else:
+        work = working_dtype(source.dtype)
+        made = backend.apply(transform, source.astype(work) if source.dtype != work else source, False, workers)
+    np.copyto(target, made)
+
+
+def pieces(shape: Shape, axes: tuple[int, ...], itemsize: int) -> Iterator[tuple[slice, ...]]:
+    """Yield the pieces of a block, of about `FFT_PIECE` bytes each, that are whole along *axes*.
+
+    >>> [piece[0] for piece in pieces((3, 2**15), (1,), 16)]
+    [slice(0, 2, None), slice(2, 3, None)]
+    """
+    steps = list(shape)
+    size = itemsize
+    for n in shape:
+        size *= n
+    for axis, n in enumerate(shape):
+        if axis in axes or size <= FFT_PIECE:
+            continue
+        steps[axis] = max(1, n * FFT_PIECE // size)
+        size = size // n * steps[axis]
+    runs = [[slice(i, min(i + step, n)) for i in range(0, n, step)] for n, step in zip(shape, steps, strict=True)]
+    yield from product(*runs)

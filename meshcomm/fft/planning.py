@@ -1,0 +1,280 @@
+"""Plans of transforms that are done many times, or that a program wants to see before."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias, overload
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from meshcomm._arguments import as_dtype, as_shape, quote
+from meshcomm._types import DType, Names, Shape, ShapeLike
+from meshcomm.arrays.dtensor import DTensor
+from meshcomm.errors import DTypeError, LayoutError, ShapeError
+from meshcomm.fft.calls import Some, transform_of
+from meshcomm.fft.execute import Options, run_steps
+from meshcomm.fft.kinds import Transform, full_name
+from meshcomm.fft.search import cheapest
+from meshcomm.fft.steps import FFTStep, Move
+from meshcomm.layouts.layout import Layout
+from meshcomm.layouts.layout_text import specs_text
+from meshcomm.layouts.machine import Machine
+from meshcomm.layouts.specs import CutSpec
+from meshcomm.ranks.calls import collective
+
+Wanted: TypeAlias = Layout | Literal["same"] | None
+"""The layout of a result: a layout; "same" for that of the input; None for the one after the last transform."""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class FFTPlan:
+    """How arrays of one shape, dtype and layout are transformed, and back. Made by `plan`; print it to see its steps.
+
+    Parameters
+    ----------
+    shape, dtype: of the arrays
+    transform: the transform
+    source, target: the layouts of the arrays and of their spectra
+    steps, steps_back: what `forward` and `backward` do
+    machine: the cost model by which they were chosen
+    """
+
+    shape: Shape
+    dtype: DType
+    transform: Transform
+    source: Layout
+    target: Layout
+    steps: tuple[FFTStep, ...]
+    steps_back: tuple[FFTStep, ...]
+    machine: Machine
+    options: Options
+
+    @property
+    def spectrum_shape(self) -> Shape:
+        """The global shape of the spectrum."""
+        return self.transform.shape_after(self.shape)
+
+    @property
+    def spectrum_dtype(self) -> DType:
+        """The dtype of the spectrum."""
+        return self.transform.dtype_after(self.dtype)
+
+    @property
+    def bytes_moved(self) -> int:
+        """The most bytes that a device receives in the relayouts of `forward`."""
+        return sum(step.plan(self.machine).bytes_moved for step in self.steps if isinstance(step, Move))
+
+    @property
+    def flops(self) -> float:
+        """The operations of the device with the largest block in `forward`: 5 n log2(n) for n complex elements."""
+        return sum(step.flops for step in self.steps)
+
+    @property
+    def seconds(self) -> float:
+        """The time that `forward` is predicted to take."""
+        return sum(step.seconds(self.machine) for step in self.steps)
+
+    @property
+    def peak_bytes(self) -> int:
+        """The most bytes of blocks that a device holds at once in `forward`, without scratch to pack messages."""
+        return 2 * max((step.block_bytes for step in self.steps), default=0)
+
+    @overload
+    def forward(self, tensor: DTensor, out: DTensor | None = None) -> DTensor: ...
+    @overload
+    def forward(self, tensor: Sequence[DTensor], out: Sequence[DTensor] | None = None) -> list[DTensor]: ...
+    def forward(
+        self, tensor: DTensor | Sequence[DTensor], out: DTensor | Sequence[DTensor] | None = None
+    ) -> DTensor | list[DTensor]:
+        """Return the transform of a tensor, or of each of a list: each relayout moves all of them in one exchange.
+
+        Collective over the mesh.
+
+        Parameters
+        ----------
+        tensor: in the source layout of the plan, or a list of such tensors
+        out: a tensor in the target layout, or a list of those, to overwrite
+
+        ``LayoutError``, ``ShapeError`` or ``DTypeError`` if a tensor does not fit the plan.
+        """
+        return self._run("forward", tensor, out)
+
+    @overload
+    def backward(self, tensor: DTensor, out: DTensor | None = None) -> DTensor: ...
+    @overload
+    def backward(self, tensor: Sequence[DTensor], out: Sequence[DTensor] | None = None) -> list[DTensor]: ...
+    def backward(
+        self, tensor: DTensor | Sequence[DTensor], out: DTensor | Sequence[DTensor] | None = None
+    ) -> DTensor | list[DTensor]:
+        """Return the inverse transform, in the source layout, of what `forward` returns. Collective over the mesh.
+
+        Arguments and errors are those of `forward`. If *s* cropped or padded the arrays, the results have those
+        lengths.
+        """
+        return self._run("backward", tensor, out)
+
+    def _run(
+        self, way: str, given: DTensor | Sequence[DTensor], out: DTensor | Sequence[DTensor] | None
+    ) -> DTensor | list[DTensor]:
+        tensors = [given] if isinstance(given, DTensor) else list(given)
+        outs = None if out is None else [out] if isinstance(out, DTensor) else list(out)
+        transform, steps = self.transform, self.steps
+        before = self.source, self.shape, self.dtype
+        after = self.target, self.spectrum_shape, self.spectrum_dtype
+        if way == "backward":
+            transform, steps, before = transform.inverse, self.steps_back, after
+            after = self.source, transform.shape_after(before[1]), transform.dtype_after(before[2])
+        for t in tensors:
+            _check(f"plan.{way}", t, *before)
+        if outs is not None and len(outs) != len(tensors):
+            raise ShapeError(f"plan.{way}: {len(outs)} tensors in out for {len(tensors)} tensors")
+        for each in outs or ():
+            _check(f"plan.{way}, out", each, *after)
+        if not tensors:
+            return []
+        with collective(f"fft.{transform.kind}", self.source.mesh, self.target.mesh):
+            found = run_steps(steps, tensors, self.options, outs)
+        return found[0] if isinstance(given, DTensor) else found
+
+    def __str__(self) -> str:
+        mesh = ", ".join(f"{name}={size}" for name, size in self.source.mesh.dims)
+        first = f"{self.transform} of {self.shape} {self.dtype} on mesh {mesh}"
+        ends = f"{specs_text(self.source.sharding_specs)} -> {specs_text(self.target.sharding_specs)}"
+        lines = [f"{first}: {ends}"]
+        for title, steps in (("forward", self.steps), ("backward", self.steps_back)):
+            lines.append(f"  {title}")
+            for number, step in enumerate(steps, 1):
+                nbytes = step.plan(self.machine).bytes_moved if isinstance(step, Move) else 0
+                moved = f"  {_bytes(nbytes)} received" if isinstance(step, Move) else ""
+                cost = f"{_seconds(step.seconds(self.machine))}, blocks of {_bytes(step.block_bytes)}"
+                lines.append(f"    {number}. {step}{moved}  [{cost}]")
+        lines.append(
+            f"  forward: each device does at most {self.flops:.3g} operations, receives {_bytes(self.bytes_moved)} and "
+            f"holds {_bytes(self.peak_bytes)} of blocks; predicted {_seconds(self.seconds)}"
+        )
+        return "\n".join(lines)
+
+    __repr__ = __str__
+
+
+def plan(
+    shape: ShapeLike,
+    dtype: DTypeLike,
+    source: Layout,
+    target: Wanted = None,
+    kind: str = "rfftn",
+    *,
+    axes: Some = None,
+    s: Some = None,
+    norm: str | None = None,
+    type: int = 2,
+    backend: str | None = None,
+    workers: int | None = None,
+    machine: Machine | None = None,
+) -> FFTPlan:
+    """Return a plan of a transform and of its inverse. Pure: nothing is sent, and no rank has to run.
+
+    Parameters
+    ----------
+    shape, dtype: of the arrays
+    source: the layout of the arrays
+    target: the layout of their spectra; None for the one after the last transform, "same" for that of the arrays
+    kind: a name of SciPy, "rfftn", "fftn", "dctn", ...
+    axes, s, norm: as for that function
+    type: of a cosine or sine transform
+    backend, workers: as in `fftn`
+    machine: the cost model, by default one of usual constants; `fftn` uses ``meshcomm.machine_of(mesh)``
+
+    ``ShapeError``, ``LayoutError`` or ``DTypeError`` for arguments that do not fit.
+
+    >>> import meshcomm as mc
+    >>> mesh = mc.Mesh(range(4), {"x": 2, "y": 2})
+    >>> plan = mc.fft.plan((8, 8, 8), "f8", mc.Layout(["x", "y", mc.UNSHARDED], mesh))
+    >>> plan.target.sharding_specs, plan.spectrum_shape
+    (['unsharded', 'x', 'y'], (8, 8, 5))
+    """
+    lengths, elements = as_shape(shape), as_dtype(dtype)
+    check_source(source, lengths)
+    name = full_name(kind)
+    if axes is None and s is None and kind != name:
+        axes = (-2, -1) if kind.endswith("2") else (-1,)
+    transform = transform_of(name, lengths, s, axes, norm=norm, variant=type)
+    transform.check_input(elements)
+    machine = machine or Machine()
+    wanted = target_layout(target, source, transform, lengths)
+    steps = cheapest(transform, (lengths, elements), source, wanted, machine)
+    reached = wanted if wanted is not None else steps[-1].layout if steps else source
+    spectrum = transform.shape_after(lengths), transform.dtype_after(elements)
+    inverse = transform.inverse
+    back = _like(source, inverse.shape_after(spectrum[0]))
+    steps_back = cheapest(inverse, spectrum, reached, back, machine)
+    options = Options(backend, workers)
+    return FFTPlan(lengths, elements, transform, source, reached, steps, steps_back, machine, options)
+
+
+def check_source(source: object, shape: Shape) -> None:
+    """Raise ``LayoutError`` unless *source* can be the layout of an array of *shape*."""
+    if not isinstance(source, Layout):
+        raise LayoutError(f"the layout of an array to transform is a Layout, not {quote(source)}")
+    source.refuse_match()
+    if source.ndim != len(shape):
+        raise LayoutError(f"an array of shape {shape} has {len(shape)} axes, but its layout is for {source.ndim}")
+    source.check_fits(shape)
+
+
+def target_layout(wanted: Wanted, source: Layout, transform: Transform, shape: Shape) -> Layout | None:
+    """Return the layout that the caller *wanted* for the result; None if any will do."""
+    if wanted is None:
+        return None
+    after = transform.shape_after(shape)
+    if isinstance(wanted, Layout):
+        if wanted.ndim != len(after):
+            raise LayoutError(f"layout: the result of shape {after} has {len(after)} axes, not {wanted.ndim}")
+        matched = wanted.matched(source)
+        matched.check_fits(after)
+        return matched
+    if wanted != "same":
+        raise LayoutError(f'layout must be a Layout, "same" or None, not {quote(wanted)}')
+    return _like(source, after)
+
+
+def _like(source: Layout, shape: Shape) -> Layout:
+    """Return *source* for an array of *shape*: boundaries for another length go back to the usual cut."""
+
+    def spec(axis: int) -> Names:
+        names = source.axes[axis]
+        if isinstance(names, CutSpec):
+            try:
+                source.cut(axis, shape[axis])
+            except ShapeError:
+                return tuple(names)
+        return names
+
+    return source.recut(tuple(spec(axis) for axis in range(source.ndim)))
+
+
+def _check(name: str, tensor: object, layout: Layout, shape: Shape, dtype: DType) -> None:
+    if not isinstance(tensor, DTensor):
+        raise LayoutError(f"{name} takes a DTensor, not {type(tensor).__name__}")
+    if tensor.layout != layout:
+        raise LayoutError(
+            f"{name}: the tensor is in {specs_text(tensor.layout.sharding_specs)}, but the plan is for "
+            f"{specs_text(layout.sharding_specs)}"
+        )
+    if tensor.shape != shape:
+        raise ShapeError(f"{name}: the tensor has shape {tensor.shape}, but the plan is for {shape}")
+    if tensor.dtype != dtype:
+        raise DTypeError(f"{name}: the tensor is {tensor.dtype}, but the plan is for {np.dtype(dtype)}")
+
+
+def _bytes(n: int) -> str:
+    size = float(n)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1024:
+            return f"{size:.3g} {unit}"
+        size /= 1024
+    return f"{size:.3g} TiB"
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds * 1e6:.3g} us" if seconds < 1e-3 else f"{seconds * 1e3:.3g} ms"

@@ -1,0 +1,181 @@
+"""The order of axes and the relayouts between them: the cheapest path by the cost model of a machine.
+
+A state is how the axes are sharded, and which of them are still to be transformed. Axes that are whole on every device
+are transformed at once. An edge makes other axes whole: each mesh dimension on them goes to another axis. Where no axis
+can take it, the axis is gathered, or stays sharded and is transformed by the algorithms of `meshcomm.fft.sharded`.
+"""
+
+import heapq
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import combinations, count, islice, product
+from math import inf, prod
+
+from meshcomm._tuning import GATHERED_FFT
+from meshcomm._types import DType, Names, Shape
+from meshcomm.fft.factors import convolved_length, rows_of
+from meshcomm.fft.kinds import Transform
+from meshcomm.fft.steps import FFTStep, Local, Move, Sharded
+from meshcomm.layouts.layout import Axes, Layout
+from meshcomm.layouts.machine import Machine
+from meshcomm.layouts.specs import Cyclic
+
+MOST_WAYS = 64
+"""Edges of a state that make the same axes whole. More mesh dimensions and axes than this covers are rare."""
+
+
+@dataclass(frozen=True)
+class State:
+    """Where a transform stands: the array as it is now, and the axes still to be transformed."""
+
+    axes: Axes
+    shape: Shape
+    dtype: DType
+    todo: frozenset[int]
+
+
+def cheapest(
+    transform: Transform, described: tuple[Shape, DType], source: Layout, target: Layout | None, machine: Machine
+) -> tuple[FFTStep, ...]:
+    """Return the steps of *transform* from *source* to *target*, or to the layout after the last of them.
+
+    *described* is the shape and dtype of the array. All ranks find the same steps.
+    """
+    # Layouts on equal meshes are equal, but the steps have to be on these very meshes. An entry of the cache holds its
+    # layouts, so no other mesh gets their ids while it is there.
+    meshes = id(source.mesh), None if target is None else id(target.mesh)
+    return _cheapest(transform, described, source, target, machine, meshes)
+
+
+@lru_cache(maxsize=256)
+def _cheapest(
+    transform: Transform,
+    described: tuple[Shape, DType],
+    source: Layout,
+    target: Layout | None,
+    *others: Machine | tuple[int, int | None],
+) -> tuple[FFTStep, ...]:
+    shape, dtype = described
+    machine = others[0]
+    assert isinstance(machine, Machine)
+    number = count()  # of equal costs, the first that was found
+    first = State(source.axes, shape, dtype, frozenset(transform.axes))
+    heap: list[tuple[float, int, State, tuple[FFTStep, ...]]] = [(0.0, next(number), first, ())]
+    known: dict[State, float] = {}
+    end = State((), (), dtype, frozenset())
+    while heap:
+        cost, _, state, steps = heapq.heappop(heap)
+        if state == end:
+            return steps
+        if known.get(state, inf) <= cost:
+            continue
+        known[state] = cost
+        if not state.todo:
+            last = _last(state, source, target)
+            more = last[0].seconds(machine) if last else 0.0
+            heapq.heappush(heap, (cost + more, next(number), end, (*steps, *last)))
+            continue
+        for step, after in _edges(transform, state, source, target):
+            heapq.heappush(heap, (cost + step.seconds(machine), next(number), after, (*steps, step)))
+    raise AssertionError("an axis can always be gathered")
+
+
+def _last(state: State, source: Layout, target: Layout | None) -> tuple[FFTStep, ...]:
+    """Return the relayout to the target, if there has to be one."""
+    if target is None or (target.axes == state.axes and target.mesh == source.mesh):
+        return ()
+    return (Move(state.shape, state.dtype, source.recut(state.axes), target),)
+
+
+def _edges(
+    transform: Transform, state: State, source: Layout, target: Layout | None
+) -> Iterator[tuple[FFTStep, State]]:
+    layout = source.recut(state.axes)
+    whole = frozenset(axis for axis in range(len(state.axes)) if layout.num_shards(axis) == 1)
+    ready = transform.ready(state.todo, whole)
+    if ready:
+        yield _local(transform.stage(ready), state, layout, ready)
+        return
+    found = dict.fromkeys(_layouts(transform, state, layout, whole, target))
+    kept = [
+        edge
+        for axis in sorted(state.todo - whole)
+        if axis in transform.ready(state.todo, whole | {axis})
+        for edge in _kept(transform, state, layout, axis)
+    ]
+    yield from kept
+    if prod(state.shape) * state.dtype.itemsize <= GATHERED_FFT or not (found or kept):
+        needed = _next(transform, state.todo, whole)
+        found[tuple(() if axis in needed else names for axis, names in enumerate(state.axes))] = None
+    for axes in found:
+        yield Move(state.shape, state.dtype, layout, source.recut(axes)), replace(state, axes=axes)
+
+
+def _local(stage: Transform, state: State, layout: Layout, ready: frozenset[int]) -> tuple[FFTStep, State]:
+    # Along an axis that is whole, the mesh dimensions have one device: boundaries for the old length mean nothing.
+    axes = tuple(tuple(names) if axis in ready else names for axis, names in enumerate(state.axes))
+    step = Local(stage, state.shape, state.dtype, layout.recut(axes))
+    return step, State(axes, step.shape_after, step.dtype_after, state.todo - ready)
+
+
+def _next(transform: Transform, todo: frozenset[int], whole: frozenset[int]) -> frozenset[int]:
+    """Return the axes that have to be whole before any can be transformed; if there is a choice, all of them."""
+    if transform.change == "halves" and transform.last in todo:
+        return frozenset({transform.last}) if transform.last is not None else frozenset()
+    others = todo - {transform.last} if transform.change == "doubles" else todo
+    return (others or todo) - whole
+
+
+def _layouts(
+    transform: Transform, state: State, layout: Layout, whole: frozenset[int], target: Layout | None
+) -> Iterator[Axes]:
+    """Yield how the axes can be sharded next, such that some axis that is to be transformed is whole."""
+    if target is not None and target.mesh == layout.mesh and _can_be(target, state.shape):
+        there = frozenset(axis for axis in range(target.ndim) if target.num_shards(axis) == 1)
+        if transform.ready(state.todo, there):
+            yield target.axes
+    cut = sorted(state.todo - whole)
+    for size in range(1, len(cut) + 1):
+        for chosen in combinations(cut, size):
+            if transform.ready(state.todo, whole | set(chosen)):
+                yield from islice(_moved(state, layout, frozenset(chosen)), MOST_WAYS)
+
+
+def _can_be(target: Layout, shape: Shape) -> bool:
+    try:
+        target.check_fits(shape)
+    except ValueError:
+        return False
+    return True
+
+
+def _moved(state: State, layout: Layout, chosen: frozenset[int]) -> Iterator[Axes]:
+    """Yield how the axes are sharded if the mesh dimensions on the *chosen* axes go to other ones, in all ways."""
+    names = [name for axis in sorted(chosen) for name in state.axes[axis]]
+    takers = [axis for axis, n in enumerate(state.shape) if axis not in chosen and n > 1]
+    for takes in product(takers, repeat=len(names)):
+        axes = [() if axis in chosen else names for axis, names in enumerate(state.axes)]
+        for name, axis in zip(names, takes, strict=True):
+            axes[axis] = (*axes[axis], name)
+        yield tuple(axes)
+
+
+def _kept(transform: Transform, state: State, layout: Layout, axis: int) -> Iterator[tuple[FFTStep, State]]:
+    """Yield the transforms of an *axis* that stays sharded."""
+    stage = transform.stage(frozenset({axis}))
+    if stage.change == "real":
+        return
+    names, blocks, n = state.axes[axis], layout.num_shards(axis), stage.lengths[0]
+    left, plain = state.todo - {axis}, tuple(names)
+    after = stage.shape_after(state.shape)
+    rows = rows_of(n, blocks, names if state.shape[axis] == n else ())
+    results: list[Names] = [plain]
+    if rows and rows % blocks == 0 and stage.change != "doubles":
+        results.insert(0, Cyclic.made(plain, (rows // blocks, 0)).canonical(blocks))
+    if rows or (prod(state.shape) * state.dtype.itemsize > GATHERED_FFT and rows_of(convolved_length(n), blocks)):
+        for result in results:
+            axes = tuple(result if a == axis else each for a, each in enumerate(state.axes))
+            step = Sharded(stage, rows, state.shape, state.dtype, layout, layout.recut(axes))
+            yield step, State(axes, after, step.dtype_after, left)
+

@@ -1,0 +1,258 @@
+"""Transforms of an axis that stays sharded: the four-step algorithm, and Bluestein's convolution for the rest.
+
+With n = rows * columns, j = columns * j1 + j2 and k = k1 + rows * k2, an array x as a matrix x[j1, j2] has the transform
+
+    X[k1 + rows * k2] = sum over j2 of w_columns^(j2 k2) * w_n^(j2 k1) * (sum over j1 of w_rows^(j1 k1) * x[j1, j2])
+
+So there are two transforms of short axes, factors between them, and an exchange before each: first every device holds
+whole columns, then whole rows. The result has k1 sharded: blocks dealt round, `Cyclic`; one more exchange makes them
+consecutive. Source: D. H. Bailey, FFTs in external or hierarchical memory, 1990.
+
+A length without such factors becomes a convolution of a length that has them. Source: L. I. Bluestein, 1970.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TypeAlias
+
+import numpy as np
+
+from meshcomm._types import Array, DType, Shape
+from meshcomm.arrays.create import empty, from_callback
+from meshcomm.arrays.dtensor import DTensor
+from meshcomm.arrays.transposed import relayout_transposed
+from meshcomm.fft.factors import convolved_length
+from meshcomm.fft.kinds import KINDS, Transform
+from meshcomm.fft.steps import Sharded
+from meshcomm.layouts.layout import Axes, Layout
+from meshcomm.layouts.partition import Cut
+from meshcomm.layouts.specs import Cyclic, cut_at
+from meshcomm.memory.blocks import new_block
+from meshcomm.ops.elementwise import relaid
+from meshcomm.ops.indexing import getitem
+from meshcomm.ops.joining import concatenate
+from meshcomm.ops.pieces import put
+from meshcomm.ops.rolling import flip
+
+Run: TypeAlias = Callable[[Transform, DTensor], DTensor]
+"""Transforms a tensor, in any layout of the result."""
+
+
+def transformed_sharded(step: Sharded, tensor: DTensor, on_blocks: Run, anywhere: Run) -> DTensor:
+    """Return the transform of *tensor* by *step*. Collective over the mesh.
+
+    Parameters
+    ----------
+    step: what to do
+    tensor: in the source layout of the step
+    on_blocks: transforms axes that are whole on each device
+    anywhere: transforms any axes
+    """
+    transform = step.transform
+    (axis,), (n,) = transform.axes, transform.lengths
+    fitted = _fitted(tensor, axis, n // 2 + 1 if transform.change == "doubles" else n)
+    if transform.change == "doubles":
+        fitted = _full_spectrum(fitted, axis, n)
+    inner = Transform(KINDS[transform.kind].others, (axis,), (n,), transform.norm)
+    if step.rows:
+        whole = _four_steps(replace(step, transform=inner), fitted, on_blocks)
+    else:
+        whole = _convolved(inner, fitted, anywhere)
+    dtype, shape = step.dtype_after, step.shape_after
+    if transform.change == "doubles":
+        local = None if whole.local is None else np.array(whole.local.real, dtype, order="C")
+        whole = DTensor(local, whole.layout, whole.shape, dtype)
+    elif whole.dtype != dtype:
+        local = None if whole.local is None else whole.local.astype(dtype)
+        whole = DTensor(local, whole.layout, whole.shape, dtype)
+    if whole.shape != shape:
+        whole = getitem(whole, _first(len(shape), axis, shape[axis])).copy()
+    return relaid(whole, step.layout.axes, transform.kind)
+
+
+def _fitted(tensor: DTensor, axis: int, n: int) -> DTensor:
+    """Return *tensor* cropped to *n* elements along *axis*, or with zeros added."""
+    has = tensor.shape[axis]
+    if has == n:
+        return tensor
+    if has > n:
+        return getitem(tensor, _first(tensor.ndim, axis, n))
+    shape = tuple(n if a == axis else length for a, length in enumerate(tensor.shape))
+    axes = tuple(tuple(names) if a == axis else names for a, names in enumerate(tensor.layout.axes))
+    longer = empty(shape, tensor.dtype, Layout(axes, tensor.mesh))
+    if longer.local is not None:
+        longer.local[...] = 0
+    put("pad", longer, _first(tensor.ndim, axis, has), tensor)
+    return longer
+
+
+def _first(ndim: int, axis: int, n: int) -> tuple[slice, ...]:
+    return tuple(slice(n) if a == axis else slice(None) for a in range(ndim))
+
+
+def _full_spectrum(half: DTensor, axis: int, n: int) -> DTensor:
+    """Return all *n* elements of a Hermitian spectrum from its first half."""
+    others = tuple(slice(1, (n + 1) // 2) if a == axis else slice(None) for a in range(half.ndim))
+    mirrored = flip(getitem(half, others).copy(), axis)
+    local = None if mirrored.local is None else np.conj(mirrored.local)
+    return concatenate([half, DTensor(local, mirrored.layout, mirrored.shape, mirrored.dtype)], axis)
+
+
+# -- four steps -------------------------------------------------------------------------------------------------------
+
+
+def _four_steps(step: Sharded, tensor: DTensor, on_blocks: Run) -> DTensor:
+    """Return the complex transform of one axis, in the layout of *step* if that deals blocks round."""
+    transform, rows = step.transform, step.rows
+    (axis,), (n,) = transform.axes, transform.lengths
+    columns = n // rows
+    matrix = _as_matrix(tensor, axis, rows, columns)
+    one = replace(transform, lengths=(rows,))
+    turned = on_blocks(one, matrix)
+    if turned.local is not None:
+        _multiply_by_factors(turned, axis, n, forward=transform.kind == "fftn")
+    turned = relaid(turned, _swapped(turned.layout.axes, axis), transform.kind)
+    spectrum = on_blocks(replace(transform, axes=(axis + 1,), lengths=(columns,)), turned)
+    if isinstance(step.layout.axes[axis], Cyclic):
+        return _dealt_round(spectrum, axis, step.layout)
+    order = list(range(spectrum.ndim))
+    order[axis : axis + 2] = axis + 1, axis
+    axes = spectrum.layout.axes  # the names are on the rows before, and on the columns after: both come first
+    across = relayout_transposed(spectrum, tuple(order), Layout(axes, spectrum.mesh))
+    return _as_line(across, axis)
+
+
+def _as_matrix(tensor: DTensor, axis: int, rows: int, columns: int) -> DTensor:
+    """Return *tensor* with *axis* as two axes of rows and columns, the columns sharded."""
+    names = tensor.layout.axes[axis]
+    blocks = tensor.layout.num_shards(axis)
+    shape = (*tensor.shape[:axis], rows, columns, *tensor.shape[axis + 1 :])
+    before, after = tensor.layout.axes[:axis], tensor.layout.axes[axis + 1 :]
+    if isinstance(names, Cyclic) and names.offset == 0 and names.block * blocks == columns:
+        return _viewed(tensor, shape, (*before, (), tuple(names), *after))
+    boundaries = [start * columns for start in Cut(rows, blocks).all_starts()]
+    cut = cut_at(tuple(names), boundaries, rows * columns)
+    consecutive = relaid(tensor, (*before, cut, *after), "fft")
+    return relaid(
+        _viewed(consecutive, shape, (*before, tuple(names), (), *after)), (*before, (), tuple(names), *after), "fft"
+    )
+
+
+def _viewed(tensor: DTensor, shape: Shape, axes: Axes) -> DTensor:
+    """Return the same blocks as those of an array of another *shape*, sharded as *axes* say."""
+    layout = Layout(axes, tensor.mesh)
+    local = tensor.local
+    if local is not None:
+        local = np.ascontiguousarray(local).reshape(layout.block_shape(shape, _device(tensor)))
+    return DTensor(local, layout, shape, tensor.dtype)
+
+
+def _as_line(matrix: DTensor, axis: int) -> DTensor:
+    """Return a matrix, whose rows are sharded, with its rows one after the other on one axis."""
+    rows, columns = matrix.shape[axis : axis + 2]
+    shape = (*matrix.shape[:axis], rows * columns, *matrix.shape[axis + 2 :])
+    names, axes = matrix.layout.axes[axis], matrix.layout.axes
+    boundaries = [start * columns for start in Cut(rows, matrix.layout.num_shards(axis)).all_starts()]
+    return _viewed(matrix, shape, (*axes[:axis], cut_at(names, boundaries, shape[axis]), *axes[axis + 2 :]))
+
+
+def _dealt_round(spectrum: DTensor, axis: int, layout: Layout) -> DTensor:
+    """Return a spectrum, in whose matrix the rows are sharded evenly, as an axis with blocks dealt round."""
+    shape = (*spectrum.shape[:axis], spectrum.shape[axis] * spectrum.shape[axis + 1], *spectrum.shape[axis + 2 :])
+    whole = Layout(layout.axes, spectrum.mesh)
+    local = None
+    if spectrum.local is not None:
+        swapped = np.swapaxes(spectrum.local, axis, axis + 1)
+        local = new_block(swapped.shape, spectrum.dtype)
+        np.copyto(local, swapped)
+        local = local.reshape(whole.block_shape(shape, _device(spectrum)))
+    return DTensor(local, whole, shape, spectrum.dtype)
+
+
+def _swapped(axes: Axes, axis: int) -> Axes:
+    return (*axes[:axis], axes[axis + 1], axes[axis], *axes[axis + 2 :])
+
+
+def _device(tensor: DTensor) -> int:
+    device = tensor.mesh.rank
+    assert device is not None
+    return device
+
+
+def _multiply_by_factors(matrix: DTensor, axis: int, n: int, forward: bool) -> None:
+    """Multiply element [k1, j2] of each block by w_n^(k1 j2)."""
+    block = matrix.local
+    assert block is not None
+    start, stop = matrix.layout.block_box(matrix.shape, _device(matrix))[axis + 1]
+    powers = _Powers(n, forward, matrix.dtype)
+    second = np.arange(start, stop, dtype=np.int64)
+    between = (1,) * (matrix.ndim - axis - 2)
+    for first in range(block.shape[axis]):
+        row = block[(slice(None),) * axis + (first,)]
+        row *= powers.of(first * second % n).reshape(-1, *between)
+
+
+class _Powers:
+    """The powers of a root of unity: exp(-2 pi i m / n), or its conjugate.
+
+    Two tables of about sqrt(n) entries each: to compute every power by itself takes longer than the transform.
+    """
+
+    def __init__(self, n: int, forward: bool, dtype: DType) -> None:
+        self._step = max(1, int(n**0.5))
+        self._dtype = dtype
+        self._fine = _roots(np.arange(self._step), n, forward, dtype)
+        self._coarse = _roots(np.arange(0, n, self._step), n, forward, dtype)
+
+    def of(self, exponents: Array) -> Array:
+        """Return the powers for *exponents* from 0 to n - 1."""
+        high, low = np.divmod(exponents, self._step)
+        found: Array = (self._coarse[high] * self._fine[low]).astype(self._dtype, copy=False)
+        return found
+
+
+def _roots(numerators: Array, n: int, forward: bool, dtype: DType) -> Array:
+    """Return exp(-2 pi i m / n) for each numerator m, in double precision or better."""
+    real = np.longdouble if dtype.itemsize > 16 else np.float64
+    angles = (-2 if forward else 2) * _pi(real) * (numerators.astype(real) / n)
+    return np.cos(angles) + 1j * np.sin(angles)
+
+
+def _pi(real: type) -> np.floating:
+    return np.arccos(real(-1))
+
+
+# -- convolution ------------------------------------------------------------------------------------------------------
+
+
+def _convolved(transform: Transform, tensor: DTensor, anywhere: Run) -> DTensor:
+    """Return the complex transform of one axis of any length."""
+    (axis,), (n,) = transform.axes, transform.lengths
+    forward, names = transform.kind == "fftn", tuple(tensor.layout.axes[axis])
+    padded = convolved_length(n)
+    work = np.result_type(tensor.dtype, np.complex128)
+    line = Layout([names if a == axis else () for a in range(tensor.ndim)], tensor.mesh)
+
+    def chirp(length: int) -> DTensor:
+        def values(slices: tuple[slice, ...]) -> Array:
+            index = np.arange(length, dtype=np.int64)[slices[axis]]
+            index = np.minimum(index, length - index) if length != n else index
+            found = _roots(index * index % (2 * n), 2 * n, forward == (length == n), work)
+            found[index >= n] = 0
+            return found.reshape([-1 if a == axis else 1 for a in range(tensor.ndim)]).astype(work)
+
+        return from_callback([length if a == axis else 1 for a in range(tensor.ndim)], work, line, values)
+
+    small, large = replace(transform, norm=None), replace(transform, kind="fftn", lengths=(padded,), norm=None)
+    chirped = np.multiply(tensor, chirp(n))
+    product = anywhere(large, chirped) * anywhere(large, chirp(padded))
+    back = anywhere(replace(large, kind="ifftn"), product)
+    result = np.multiply(getitem(back, _first(tensor.ndim, axis, n)), chirp(n))
+    return result * _scale(replace(small, norm=transform.norm), n)
+
+
+def _scale(transform: Transform, n: int) -> float:
+    forward = transform.kind == "fftn"
+    if transform.norm == "ortho":
+        return float(n**-0.5)
+    return 1.0 / n if (transform.norm == "forward") == forward else 1.0

@@ -1,0 +1,180 @@
+"""The steps of a distributed transform: transforms of blocks, relayouts, and transforms of one axis that stays sharded."""
+
+from dataclasses import dataclass
+from math import log2, prod
+from typing import TypeAlias
+
+from meshcomm._tuning import FFT_FLOP
+from meshcomm._types import DType, Names, Shape
+from meshcomm.fft.kinds import Transform
+from meshcomm.layouts.layout import Layout
+from meshcomm.layouts.layout_text import specs_text
+from meshcomm.layouts.machine import Machine
+from meshcomm.plans.plan import Plan, plan_relayout
+
+
+@dataclass(frozen=True)
+class Local:
+    """Transform the block of each device over axes that are whole on it."""
+
+    transform: Transform
+    shape: Shape
+    dtype: DType
+    layout: Layout
+    """That of the result; shape and dtype are those of the input."""
+
+    @property
+    def shape_after(self) -> Shape:
+        """The shape of the result."""
+        return self.transform.shape_after(self.shape)
+
+    @property
+    def dtype_after(self) -> DType:
+        """The dtype of the result."""
+        return self.transform.dtype_after(self.dtype)
+
+    @property
+    def flops(self) -> float:
+        """The operations of the device with the largest block, by the usual count of 5 n log2(n) for n elements."""
+        return flops_of(self.transform, self.shape, self.layout)
+
+    @property
+    def block_bytes(self) -> int:
+        """The bytes of the largest block of a device: of the input or of the result."""
+        before = self.layout.largest_block(self.shape) if _fits(self.layout, self.shape) else 0
+        after = self.layout.largest_block(self.shape_after) * self.dtype_after.itemsize
+        return max(before * self.dtype.itemsize, after)
+
+    def seconds(self, machine: Machine) -> float:
+        """Return the time that the step is predicted to take."""
+        return self.flops * FFT_FLOP
+
+    def __str__(self) -> str:
+        return f"{self.transform} on each device  {_count(self.flops)}flop"
+
+
+@dataclass(frozen=True)
+class Move:
+    """Relayout the array, so that other axes are whole."""
+
+    shape: Shape
+    dtype: DType
+    source: Layout
+    layout: Layout
+
+    @property
+    def shape_after(self) -> Shape:
+        """The shape of the result: the same."""
+        return self.shape
+
+    @property
+    def dtype_after(self) -> DType:
+        """The dtype of the result: the same."""
+        return self.dtype
+
+    flops = 0.0
+
+    @property
+    def block_bytes(self) -> int:
+        """The bytes of the largest block of a device."""
+        return max(each.largest_block(self.shape) for each in (self.source, self.layout)) * self.dtype.itemsize
+
+    def plan(self, machine: Machine) -> Plan:
+        """Return the plan of the relayout."""
+        return plan_relayout(self.shape, self.dtype, self.source, self.layout, None, machine)
+
+    def seconds(self, machine: Machine) -> float:
+        """Return the time that the step is predicted to take."""
+        return self.plan(machine).seconds
+
+    def __str__(self) -> str:
+        return f"relayout {specs_text(self.source.sharding_specs)} -> {specs_text(self.layout.sharding_specs)}"
+
+
+@dataclass(frozen=True)
+class Sharded:
+    """Transform one axis that stays sharded.
+
+    Parameters
+    ----------
+    transform: over this one axis
+    rows: the axis is taken as a matrix of so many rows, by the four-step algorithm; 0 for a convolution (Bluestein)
+    shape, dtype, source: of the input
+    layout: of the result
+    """
+
+    transform: Transform
+    rows: int
+    shape: Shape
+    dtype: DType
+    source: Layout
+    layout: Layout
+
+    @property
+    def shape_after(self) -> Shape:
+        """The shape of the result."""
+        return self.transform.shape_after(self.shape)
+
+    @property
+    def dtype_after(self) -> DType:
+        """The dtype of the result."""
+        return self.transform.dtype_after(self.dtype)
+
+    @property
+    def flops(self) -> float:
+        """The operations of the device with the largest block."""
+        return flops_of(self.transform, self.shape, self.source) * (1.2 if self.rows else 8)
+
+    @property
+    def block_bytes(self) -> int:
+        """The bytes of the largest block of a device."""
+        return self.source.largest_block(self.shape) * self.dtype_after.itemsize * (1 if self.rows else 4)
+
+    def seconds(self, machine: Machine) -> float:
+        """Return the time that the step is predicted to take: three exchanges of all elements, fourteen if prime."""
+        size = prod(self.source.num_shards(axis) for axis in range(len(self.shape)))
+        nbytes = self.block_bytes * (1 - 1 / size)
+        beta, wait, alpha = (
+            (machine.beta_within, machine.wait_within, machine.alpha_within)
+            if machine.one_node
+            else (machine.beta_between, machine.wait_between, machine.alpha_between)
+        )
+        once = wait + alpha * (size - 1) + nbytes * (beta + 2 * machine.gamma)
+        return self.flops * FFT_FLOP + once * (3 if self.rows else 14)
+
+    def __str__(self) -> str:
+        n = self.transform.lengths[0]
+        how = f"four steps, {self.rows} x {n // self.rows}" if self.rows else "a convolution (Bluestein)"
+        target = specs_text(self.layout.sharding_specs)
+        return f"{self.transform}, sharded ({how}) -> {target}  {_count(self.flops)}flop"
+
+
+FFTStep: TypeAlias = Local | Move | Sharded
+
+
+def flops_of(transform: Transform, shape: Shape, layout: Layout) -> float:
+    """Return the operations of the device with the largest block; half of them where input or output is real."""
+    longer = [max(n, m) for n, m in zip(shape, transform.shape_after(shape), strict=True)]
+    size = layout.recut(tuple(map(_names, layout.axes))).largest_block(longer)
+    logs = sum(log2(max(2, n)) for n in transform.lengths)
+    return 5.0 * size * logs * (1.0 if transform.change == "complex" else 0.5)
+
+
+def _names(spec: Names) -> Names:
+    return tuple(spec)
+
+
+def _fits(layout: Layout, shape: Shape) -> bool:
+    try:
+        layout.check_fits(shape)
+    except ValueError:
+        return False
+    return True
+
+
+def _count(number: float) -> str:
+    for unit in ("", "k", "M", "G", "T"):
+        if number < 1000:
+            return f"{number:.3g} {unit}"
+        number /= 1000
+    return f"{number:.3g} P"
