@@ -10,7 +10,7 @@ from itertools import product
 
 import numpy as np
 
-from meshcomm._tuning import FFT_PIECE
+from meshcomm._tuning import FFT_PIECE, FFT_RUN
 from meshcomm._types import Array, Shape
 from meshcomm.fft.backends import Backend
 from meshcomm.fft.kinds import Transform, working_dtype
@@ -62,6 +62,8 @@ def _transform_piece(backend: Backend, transform: Transform, source: Array, targ
 def pieces(shape: Shape, axes: tuple[int, ...], itemsize: int) -> Iterator[tuple[slice, ...]]:
     """Yield the pieces of a block, of about `FFT_PIECE` bytes each, that are whole along *axes*.
 
+    Along the last axis, a piece has `FFT_RUN` bytes or more.
+
     >>> [piece[0] for piece in pieces((3, 2**15), (1,), 16)]
     [slice(0, 2, None), slice(2, 3, None)]
     """
@@ -72,7 +74,8 @@ def pieces(shape: Shape, axes: tuple[int, ...], itemsize: int) -> Iterator[tuple
     for axis, n in enumerate(shape):
         if axis in axes or size <= FFT_PIECE:
             continue
-        steps[axis] = max(1, n * FFT_PIECE // size)
+        least = -(-FFT_RUN // itemsize) if axis == len(shape) - 1 else 1
+        steps[axis] = min(n, max(least, n * FFT_PIECE // size))
         size = size // n * steps[axis]
     runs = [[slice(i, min(i + step, n)) for i in range(0, n, step)] for n, step in zip(shape, steps, strict=True)]
     yield from product(*runs)
