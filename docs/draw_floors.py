@@ -17,6 +17,7 @@ ROOMS = (
     "adapters",
     "compat",
     "linalg",
+    "fft",
     "storage",
     "ops",
     "arrays",

@@ -137,8 +137,17 @@ def traced(function: Callable[..., object], operands: Sequence[Value], options: 
 
     *options* are its other arguments, by name.
     """
+    if function in gradients.DIFFERENTIABLE and function not in _PRIMITIVES:
+        _PRIMITIVES[function] = _of_wing(function, gradients.DIFFERENTIABLE[function])
     found = _PRIMITIVES.get(function) or tracer.trace_primitives_map[function]
     return found(*operands, **options)
+
+
+def _of_wing(operation: Callable[..., object], vjp: Callable[..., Value]) -> Callable[..., Value]:
+    """Return an operation of one tensor as autograd follows it."""
+    made: Callable[..., Value] = primitive(operation)
+    defvjp(made, lambda ans, x, *others: lambda g: vjp(g, x, *others), argnums=(0,))
+    return made
 
 
 def _check_sum(op: str) -> None:

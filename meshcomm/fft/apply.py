@@ -54,4 +54,3 @@ def transformed(x: Value, transform: Transform, layout: Wanted, options: Options
         steps = cheapest(transform, (tensor.shape, tensor.dtype), tensor.layout, target, machine)
         found = run_steps(steps, [tensor], options)[0]
     return found
-

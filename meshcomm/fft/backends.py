@@ -128,7 +128,9 @@ def backend_of(name: str | None) -> Backend:
     if name not in known:
         raise MeshcommError(f"backend must be one of {', '.join(known)}, not {quote(name)}")
     try:
-        return _Ducc(import_module("ducc0.fft")) if name == "ducc0" else _ScipyLike(name, import_module(_MODULES[name]))
+        return (
+            _Ducc(import_module("ducc0.fft")) if name == "ducc0" else _ScipyLike(name, import_module(_MODULES[name]))
+        )
     except ImportError as error:
         advice = INSTALL if name == "scipy" else f"pip install {name}"
         raise MeshcommError(f"the FFT backend {name!r} is not installed ({error}): {advice}") from None

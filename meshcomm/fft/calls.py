@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import TypeAlias
 
+import numpy as np
+
 from meshcomm._arguments import integer, quote
 from meshcomm._types import Shape
 from meshcomm.errors import AxisError, ShapeError
@@ -30,8 +32,8 @@ def transform_of(
     >>> transform_of("irfftn", (4, 5), None, None).lengths
     (4, 8)
     """
-    lengths = None if s is None else [None if n is None else integer(n, "a length", ShapeError) for n in _listed(s)]
-    chosen = _axes(axes, lengths, len(shape))
+    lengths = None if s is None else [None if n is None else integer(n, "a length", ShapeError) for n in listed(s)]
+    chosen = axes_of(axes, lengths, len(shape))
     if lengths is None:
         lengths = [None] * len(chosen)
     elif len(lengths) != len(chosen):
@@ -56,18 +58,22 @@ def transform_of(
     return Transform(kind, tuple(chosen), tuple(found), norm, variant, orthogonalize)
 
 
-def _listed(values: Some) -> list[int]:
-    return list(values) if isinstance(values, Sequence) or hasattr(values, "__iter__") else [values]  # type: ignore
+def listed(values: Some) -> list[int]:
+    """Return one number, or several, as a list."""
+    if isinstance(values, Sequence | np.ndarray):
+        return list(values)
+    return [] if values is None else [values]
 
 
-def _axes(axes: Some, lengths: list[int | None] | None, ndim: int) -> list[int]:
+def axes_of(axes: Some, lengths: Sequence[int | None] | None, ndim: int) -> list[int]:
+    """Return the axes of a call, counted from 0: by default all, or the last ones if there are *lengths*."""
     if axes is None:
         count = ndim if lengths is None else len(lengths)
         if count > ndim:
             raise ShapeError(f"shape requires more axes than are present: {count} for {ndim} axes")
         return list(range(ndim - count, ndim))
     found = []
-    for axis in _listed(axes):
+    for axis in listed(axes):
         number = integer(axis, "an axis", TypeError)
         if not -ndim <= number < ndim:
             raise AxisError(f"axes exceeds dimensionality of input: axis {number} of an array with {ndim} axes")

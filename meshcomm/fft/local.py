@@ -43,7 +43,9 @@ def transformed(
     return into
 
 
-def _transform_piece(backend: Backend, transform: Transform, source: Array, target: Array, workers: int | None) -> None:
+def _transform_piece(
+    backend: Backend, transform: Transform, source: Array, target: Array, workers: int | None
+) -> None:
     if 0 in source.shape:
         target[...] = 0
         return

@@ -178,4 +178,3 @@ def _kept(transform: Transform, state: State, layout: Layout, axis: int) -> Iter
             axes = tuple(result if a == axis else each for a, each in enumerate(state.axes))
             step = Sharded(stage, rows, state.shape, state.dtype, layout, layout.recut(axes))
             yield step, State(axes, after, step.dtype_after, left)
-

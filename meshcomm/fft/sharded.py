@@ -18,10 +18,11 @@ from typing import TypeAlias
 import numpy as np
 
 from meshcomm._types import Array, DType, Shape
-from meshcomm.arrays.create import empty, from_callback
+from meshcomm.arrays.create import from_callback
 from meshcomm.arrays.dtensor import DTensor
 from meshcomm.arrays.transposed import relayout_transposed
 from meshcomm.fft.factors import convolved_length
+from meshcomm.fft.fitting import fitted, leading
 from meshcomm.fft.kinds import KINDS, Transform
 from meshcomm.fft.steps import Sharded
 from meshcomm.layouts.layout import Axes, Layout
@@ -31,7 +32,6 @@ from meshcomm.memory.blocks import new_block
 from meshcomm.ops.elementwise import relaid
 from meshcomm.ops.indexing import getitem
 from meshcomm.ops.joining import concatenate
-from meshcomm.ops.pieces import put
 from meshcomm.ops.rolling import flip
 
 Run: TypeAlias = Callable[[Transform, DTensor], DTensor]
@@ -50,14 +50,14 @@ def transformed_sharded(step: Sharded, tensor: DTensor, on_blocks: Run, anywhere
     """
     transform = step.transform
     (axis,), (n,) = transform.axes, transform.lengths
-    fitted = _fitted(tensor, axis, n // 2 + 1 if transform.change == "doubles" else n)
+    given = fitted(tensor, axis, n // 2 + 1 if transform.change == "doubles" else n)
     if transform.change == "doubles":
-        fitted = _full_spectrum(fitted, axis, n)
+        given = _full_spectrum(given, axis, n)
     inner = Transform(KINDS[transform.kind].others, (axis,), (n,), transform.norm)
     if step.rows:
-        whole = _four_steps(replace(step, transform=inner), fitted, on_blocks)
+        whole = _four_steps(replace(step, transform=inner), given, on_blocks)
     else:
-        whole = _convolved(inner, fitted, anywhere)
+        whole = _convolved(inner, given, anywhere)
     dtype, shape = step.dtype_after, step.shape_after
     if transform.change == "doubles":
         local = None if whole.local is None else np.array(whole.local.real, dtype, order="C")
@@ -66,28 +66,8 @@ def transformed_sharded(step: Sharded, tensor: DTensor, on_blocks: Run, anywhere
         local = None if whole.local is None else whole.local.astype(dtype)
         whole = DTensor(local, whole.layout, whole.shape, dtype)
     if whole.shape != shape:
-        whole = getitem(whole, _first(len(shape), axis, shape[axis])).copy()
+        whole = getitem(whole, leading(len(shape), axis, shape[axis])).copy()
     return relaid(whole, step.layout.axes, transform.kind)
-
-
-def _fitted(tensor: DTensor, axis: int, n: int) -> DTensor:
-    """Return *tensor* cropped to *n* elements along *axis*, or with zeros added."""
-    has = tensor.shape[axis]
-    if has == n:
-        return tensor
-    if has > n:
-        return getitem(tensor, _first(tensor.ndim, axis, n))
-    shape = tuple(n if a == axis else length for a, length in enumerate(tensor.shape))
-    axes = tuple(tuple(names) if a == axis else names for a, names in enumerate(tensor.layout.axes))
-    longer = empty(shape, tensor.dtype, Layout(axes, tensor.mesh))
-    if longer.local is not None:
-        longer.local[...] = 0
-    put("pad", longer, _first(tensor.ndim, axis, has), tensor)
-    return longer
-
-
-def _first(ndim: int, axis: int, n: int) -> tuple[slice, ...]:
-    return tuple(slice(n) if a == axis else slice(None) for a in range(ndim))
 
 
 def _full_spectrum(half: DTensor, axis: int, n: int) -> DTensor:
@@ -247,7 +227,7 @@ def _convolved(transform: Transform, tensor: DTensor, anywhere: Run) -> DTensor:
     chirped = np.multiply(tensor, chirp(n))
     product = anywhere(large, chirped) * anywhere(large, chirp(padded))
     back = anywhere(replace(large, kind="ifftn"), product)
-    result = np.multiply(getitem(back, _first(tensor.ndim, axis, n)), chirp(n))
+    result = np.multiply(getitem(back, leading(tensor.ndim, axis, n)), chirp(n))
     return result * _scale(replace(small, norm=transform.norm), n)
 
 

@@ -12,6 +12,7 @@ through arithmetic on DTensors by itself, to any order. ``import autograd`` and 
 order: meshcomm does not import autograd, it waits for a program to do so.
 """
 
+from collections.abc import Callable
 from math import prod
 from typing import TYPE_CHECKING
 
@@ -220,3 +221,18 @@ def collective_permute_vjp(grad: ArrayLike, source_target_pairs: Pairs, comm: "M
     [[2], [3], [0]]
     """
     return collective_permute(grad, [(target, source) for source, target in source_target_pairs], comm)
+
+
+DIFFERENTIABLE: dict[Callable[..., object], Callable[..., Value]] = {}
+"""For each operation of a wing: what gives the gradient in its first argument. See `differentiable`."""
+
+
+def differentiable(operation: Callable[..., object], vjp: Callable[..., Value]) -> None:
+    """Say how the gradient of an *operation* of one tensor is found, so that autograd can go through it.
+
+    Parameters
+    ----------
+    operation: decorated with `traceable`
+    vjp: called with the gradient in the result, and all arguments of the operation
+    """
+    DIFFERENTIABLE[operation] = vjp

@@ -69,6 +69,11 @@ def numpy_protocol(
     return found(*args, **kwargs)
 
 
+def define(functions: Mapping[Function, Function]) -> None:
+    """Let NumPy's *functions* take tensors: what is called for each of them."""
+    _FUNCTIONS.update(functions)
+
+
 def nearest(name: str) -> str | None:
     """Return the name of the function that is defined for tensors, and does most of what this one of NumPy does.
 

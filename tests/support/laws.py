@@ -31,7 +31,7 @@ MAY_IMPORT = {
     "linalg": FLOORS,
     "adapters": ("root", "arrays", "ops"),
     "storage": FLOORS,
-    "fft": FLOORS,
+    "fft": (*FLOORS, "ops"),
     "pictures": ("root", "layouts", "plans"),
     "cli": ("",),
     "testing": ("",),

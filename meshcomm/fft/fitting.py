@@ -1,0 +1,34 @@
+"""Tensors of other lengths: cropped, or with zeros added at the end."""
+
+from meshcomm.arrays.create import zeros
+from meshcomm.arrays.dtensor import DTensor
+from meshcomm.layouts.layout import Layout
+from meshcomm.ops.indexing import getitem
+from meshcomm.ops.pieces import put
+
+
+def fitted(tensor: DTensor, axis: int, n: int) -> DTensor:
+    """Return *tensor* cropped to *n* elements along *axis*, or with zeros added. Collective if elements move."""
+    has = tensor.shape[axis]
+    if has >= n:
+        return tensor if has == n else getitem(tensor, leading(tensor.ndim, axis, n))
+    longer = longer_zeros(tensor, axis, n)
+    put("fft", longer, leading(tensor.ndim, axis, has), tensor)
+    return longer
+
+
+def longer_zeros(tensor: DTensor, axis: int, n: int) -> DTensor:
+    """Return zeros like *tensor*, with *n* elements along *axis*: boundaries there go back to the usual cut."""
+    shape = tuple(n if a == axis else length for a, length in enumerate(tensor.shape))
+    axes = tuple(tuple(names) if a == axis else names for a, names in enumerate(tensor.layout.axes))
+    return zeros(shape, tensor.dtype, Layout(axes, tensor.mesh))
+
+
+def leading(ndim: int, axis: int, n: int) -> tuple[slice, ...]:
+    """Return the index of the first *n* elements along *axis*."""
+    return span(ndim, axis, 0, n)
+
+
+def span(ndim: int, axis: int, start: int, stop: int) -> tuple[slice, ...]:
+    """Return the index of the elements from *start* to *stop* along *axis*."""
+    return tuple(slice(start, stop) if a == axis else slice(None) for a in range(ndim))

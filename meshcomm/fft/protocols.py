@@ -1,0 +1,88 @@
+"""numpy.fft and scipy.fft, called with tensors.
+
+numpy.fft's functions find these by NumPy's protocol. scipy.fft's do after ``scipy.fft.set_backend(mc.fft.scipy_backend)``,
+by SciPy's protocol, uarray.
+"""
+
+from collections.abc import Callable, Mapping
+from inspect import signature
+
+import numpy as np
+
+from meshcomm._tracing import Value, untraced
+from meshcomm._types import Axis
+from meshcomm.arrays.dtensor import DTensor, is_dtensor
+from meshcomm.fft import fourier, spectra, trigonometric
+from meshcomm.fft.apply import called
+from meshcomm.fft.calls import Some, axes_of, listed
+from meshcomm.fft.execute import Options
+from meshcomm.ops.protocols import define
+from meshcomm.ops.signatures import Function, table
+
+
+def _along_one(kind: str) -> Function:
+    def transformed(a: DTensor, n: int | None = None, axis: int = -1, norm: str | None = None) -> DTensor:
+        return called(kind, a, (n, axis), Options(), None, norm=norm)
+
+    return transformed
+
+
+def _along_several(kind: str, usual: Axis = None) -> Function:
+    def transformed(a: DTensor, s: Some = None, axes: Some = usual, norm: str | None = None) -> DTensor:
+        chosen = axes_of(axes, None if s is None else listed(s), np.ndim(a))
+        if len(set(chosen)) == len(chosen):
+            return called(kind, a, (s, axes), Options(), None, norm=norm)
+        # NumPy transforms an axis that comes twice twice, the last one of the list first.
+        lengths = [None] * len(chosen) if s is None else listed(s)
+        found, order = a, list(zip(lengths, chosen, strict=True))
+        if kind == "irfftn":
+            order = [*reversed(order[:-1][::-1]), order[-1]]
+        else:
+            order = order[::-1]
+        for number, (n, axis) in enumerate(order):
+            halved = {"rfftn": number == 0, "irfftn": number == len(order) - 1}.get(kind, True)
+            single = kind if halved else kind.replace("r", "", 1)
+            found = called(single, found, (n, axis), Options(), None, norm=norm)
+        return found
+
+    return transformed
+
+
+define(
+    table(
+        *[
+            (getattr(np.fft, name), _along_one(f"{name}n"))
+            for name in ("fft", "ifft", "rfft", "irfft", "hfft", "ihfft")
+        ],
+        *[
+            (getattr(np.fft, f"{name}2"), _along_several(f"{name}n", (-2, -1)))
+            for name in ("fft", "ifft", "rfft", "irfft")
+        ],
+        *[(getattr(np.fft, f"{name}n"), _along_several(f"{name}n")) for name in ("fft", "ifft", "rfft", "irfft")],
+        (np.fft.fftshift, spectra.fftshift),
+        (np.fft.ifftshift, spectra.ifftshift),
+    )
+)
+
+
+class ScipyBackend:
+    """Lets the functions of scipy.fft take tensors: ``with scipy.fft.set_backend(mc.fft.scipy_backend): ...``."""
+
+    __ua_domain__ = "numpy.scipy.fft"
+
+    def __ua_function__(
+        self, method: Callable[..., object], args: tuple[Value, ...], kwargs: Mapping[str, Value]
+    ) -> object:
+        """Return what *method*, a function of scipy.fft, makes of a tensor; NotImplemented for arrays."""
+        given = signature(method).bind(*args, **kwargs).arguments
+        name = getattr(method, "__name__", "")
+        ours = next((getattr(each, name) for each in (fourier, trigonometric, spectra) if hasattr(each, name)), None)
+        if ours is None or not is_dtensor(untraced(given.get("x"))):
+            return NotImplemented
+        if given.pop("plan", None) is not None:
+            raise NotImplementedError(f"scipy.fft.{name} of DTensors takes no plan=; see meshcomm.fft.plan")
+        return ours(**given)
+
+
+scipy_backend = ScipyBackend()
+"""For ``scipy.fft.set_backend``."""

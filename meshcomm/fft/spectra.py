@@ -1,0 +1,269 @@
+"""Spectra: the frequencies of their elements, their order, and spectra of longer or shorter arrays."""
+
+from collections.abc import Sequence
+from math import prod
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from meshcomm._arguments import integer, quote
+from meshcomm._types import Array, Axis
+from meshcomm.arrays.create import empty
+from meshcomm.arrays.dtensor import DTensor
+from meshcomm.errors import ShapeError
+from meshcomm.fft.calls import Some, axes_of, listed
+from meshcomm.fft.fitting import longer_zeros, span
+from meshcomm.fft.kinds import KINDS, NORMS, full_name
+from meshcomm.layouts.layout import Layout
+from meshcomm.ops.elementwise import relaid
+from meshcomm.ops.indexing import getitem
+from meshcomm.ops.pieces import put
+from meshcomm.ops.rolling import roll
+from meshcomm.ops.rules import as_tensor
+
+# -- frequencies ------------------------------------------------------------------------------------------------------
+
+
+def fftfreq(n: int, d: float = 1.0, *, layout: Layout | None = None, dtype: DTypeLike = float) -> DTensor:
+    """Return the frequencies of the elements of a spectrum of *n* elements, as a tensor of one axis.
+
+    Without *layout* it is replicated on the mesh of `default_mesh`. Source: scipy.fft.fftfreq.
+
+    Parameters
+    ----------
+    n: the elements that were transformed
+    d: the distance of two of them, in any unit; frequencies are in cycles of that
+    layout: of the result
+    dtype: of the result
+
+    >>> import meshcomm as mc
+    >>> def program():
+    ...     return mc.fft.fftfreq(4, layout=mc.Layout(["x"], mc.create_mesh([("x", 2)]))).local.tolist()
+    >>> with mc.simulate(2) as world:
+    ...     print(world.run(program))
+    [[0.0, 0.25], [-0.5, -0.25]]
+    """
+    count = integer(n, "n", ShapeError)
+    return _on_axis(empty((count,), dtype, layout), 0, count, d)
+
+
+def rfftfreq(n: int, d: float = 1.0, *, layout: Layout | None = None, dtype: DTypeLike = float) -> DTensor:
+    """Return the frequencies of the ``n // 2 + 1`` elements of the half of a spectrum; arguments as in `fftfreq`.
+
+    Source: scipy.fft.rfftfreq.
+    """
+    count = integer(n, "n", ShapeError)
+    return _on_axis(empty((count // 2 + 1,), dtype, layout), 0, count, d)
+
+
+def frequencies(
+    t_hat: DTensor,
+    axes: Some = None,
+    d: float | Sequence[float] = 1.0,
+    *,
+    s: Some = None,
+    kind: str = "fftn",
+) -> tuple[DTensor, ...]:
+    """Return the frequencies along each axis of a spectrum, as tensors that broadcast with it and are sharded alike.
+
+    Nothing is sent, and nothing moves when they are combined with the spectrum: k-space code is local.
+
+    Parameters
+    ----------
+    t_hat: the spectrum
+    axes: the axes that were transformed; by default all
+    d: the distance of two elements of the array, along all axes or for each of them; with ``d=1/n`` frequencies are
+        whole numbers
+    s: the lengths of the array along the axes. By default those of the spectrum, and an even one for a halved axis
+    kind: what made the spectrum: after "rfftn" the last of the axes is halved
+
+    >>> import numpy as np, meshcomm as mc
+    >>> def program():
+    ...     rows = mc.Layout(["x", mc.UNSHARDED], mc.create_mesh([("x", 2)]))
+    ...     t_hat = mc.fft.rfftn(mc.ones((4, 6), float, rows))
+    ...     ky, kx = mc.fft.frequencies(t_hat, d=(1 / 4, 1 / 6), kind="rfftn")
+    ...     return kx.shape, kx.local.tolist(), (1j * kx * t_hat).layout == t_hat.layout
+    >>> with mc.simulate(2) as world:
+    ...     print(world.run(program))
+    [((1, 4), [[0.0, 1.0]], True), ((1, 4), [[2.0, 3.0]], True)]
+    """
+    tensor = as_tensor("fft.frequencies", t_hat)
+    chosen = axes_of(axes, None, tensor.ndim)
+    lengths = _lengths(tensor, chosen, s, kind, "s")
+    distances = [d] * len(chosen) if isinstance(d, int | float | np.number) else list(d)
+    if len(distances) != len(chosen):
+        raise ShapeError(f"fft.frequencies: {len(distances)} distances in d for {len(chosen)} axes")
+    dtype = np.empty(0, tensor.dtype).real.dtype
+    found = []
+    for axis, n, distance in zip(chosen, lengths, distances, strict=True):
+        shape = tuple(tensor.shape[a] if a == axis else 1 for a in range(tensor.ndim))
+        names = tuple(spec if a == axis else () for a, spec in enumerate(tensor.layout.axes))
+        found.append(_on_axis(empty(shape, dtype, Layout(names, tensor.mesh)), axis, n, distance))
+    return tuple(found)
+
+
+def _lengths(tensor: DTensor, axes: list[int], s: Some, kind: str, argument: str) -> list[int]:
+    """Return the lengths of the array of which *tensor* is the spectrum."""
+    halves = _halves(kind)
+    usual = [tensor.shape[a] for a in axes]
+    if halves and axes:
+        usual[-1] = 2 * (usual[-1] - 1)
+    lengths = usual if s is None else [integer(n, argument, ShapeError) for n in listed(s)]
+    if len(lengths) != len(axes):
+        raise ShapeError(f"{argument} has {len(lengths)} lengths for {len(axes)} axes")
+    for number, (axis, n) in enumerate(zip(axes, lengths, strict=True)):
+        has = n // 2 + 1 if halves and number == len(axes) - 1 else n
+        if has != tensor.shape[axis]:
+            wrong = f"{n} elements along axis {axis} have {has} in the spectrum, which has {tensor.shape[axis]}"
+            raise ShapeError(f"{argument}: {wrong}")
+    return lengths
+
+
+def _halves(kind: str) -> bool:
+    return KINDS[full_name(kind)].change == "halves"
+
+
+def _on_axis(result: DTensor, axis: int, n: int, d: float) -> DTensor:
+    """Fill *result* with the frequencies along *axis*, and return it."""
+    if n < 1:
+        raise ShapeError(f"frequencies of {n} elements: there must be 1 or more")
+    if result.local is not None and result.mesh.rank is not None:
+        index = result.layout.global_indices(result.shape, result.mesh.rank, axis)
+        half = result.shape[axis] != n or n == 1  # the second half of a whole spectrum has negative frequencies
+        signed = index if half else np.where(index < (n + 1) // 2, index, index - n)
+        result.local[...] = (signed / (n * d)).reshape([-1 if a == axis else 1 for a in range(result.ndim)])
+    return result
+
+
+# -- order ------------------------------------------------------------------------------------------------------------
+
+
+def fftshift(x: DTensor, axes: Axis = None) -> DTensor:
+    """Return a spectrum with the element of frequency zero in the middle. Collective if a shifted axis is sharded.
+
+    Only elements that get to another block move, and the layout stays. Source: scipy.fft.fftshift.
+    """
+    return _shifted("fft.fftshift", x, axes, 1)
+
+
+def ifftshift(x: DTensor, axes: Axis = None) -> DTensor:
+    """Return the inverse of `fftshift`. Collective if a shifted axis is sharded. Source: scipy.fft.ifftshift."""
+    return _shifted("fft.ifftshift", x, axes, -1)
+
+
+def _shifted(name: str, x: DTensor, axes: Axis, sign: int) -> DTensor:
+    tensor = as_tensor(name, x)
+    chosen = axes_of(axes, None, tensor.ndim)
+    return roll(tensor, [sign * (tensor.shape[a] // 2) for a in chosen], tuple(chosen))
+
+
+# -- longer and shorter spectra ---------------------------------------------------------------------------------------
+
+
+def pad_spectrum(
+    t_hat: DTensor, s: Some, axes: Some = None, *, kind: str = "fftn", was: Some = None, norm: str | None = None
+) -> DTensor:
+    """Return the spectrum of the same field on a finer grid: zeros at the high frequencies. Collective if they move.
+
+    The element at half the sampling frequency, which an even length has, is shared out evenly to both signs. With
+    lengths of 3/2 times the old ones, products of fields have no aliases: the 3/2 rule. The axes keep their specs.
+    Source: S. A. Orszag, 1971; mpi4py-fft's padding.
+
+    Parameters
+    ----------
+    t_hat: the spectrum
+    s: the lengths of the finer grid, for each of the axes
+    axes: the axes that were transformed; by default the last ones
+    kind: what made the spectrum: after "rfftn" the last of the axes is halved
+    was: the lengths of the old grid; by default those of the spectrum, and an even one for a halved axis
+    norm: as in the transforms: values of the field stay the same
+
+    ``ShapeError`` for lengths below the old ones.
+
+    >>> import numpy as np, meshcomm as mc
+    >>> def program():
+    ...     rows = mc.Layout(["x"], mc.create_mesh([("x", 2)]))
+    ...     wave = mc.distribute(np.cos(2 * np.pi * np.arange(4) / 4), rows)
+    ...     finer = mc.fft.pad_spectrum(mc.fft.fft(wave), 6)
+    ...     return mc.fft.ifft(finer, layout=rows).to_numpy().real.round(3).tolist()
+    >>> with mc.simulate(2) as world:
+    ...     print(world.run(program)[0])
+    [1.0, 0.5, -0.5, -1.0, -0.5, 0.5]
+    """
+    return _resized("fft.pad_spectrum", t_hat, (s, axes, was), kind, norm)
+
+
+def crop_spectrum(
+    t_hat: DTensor, s: Some, axes: Some = None, *, kind: str = "fftn", was: Some = None, norm: str | None = None
+) -> DTensor:
+    """Return the spectrum of the same field on a coarser grid: without high frequencies. Collective if elements move.
+
+    It is the inverse of `pad_spectrum`, whose arguments it has; *s* are the lengths of the coarser grid.
+    """
+    return _resized("fft.crop_spectrum", t_hat, (s, axes, was), kind, norm)
+
+
+def _resized(name: str, t_hat: DTensor, grids: tuple[Some, Some, Some], kind: str, norm: str | None) -> DTensor:
+    tensor, (s, axes, was) = as_tensor(name, t_hat), grids
+    if s is None:
+        raise ShapeError(f"{name}: s must be the lengths of the new grid, not None")
+    after = [integer(n, "s", ShapeError) for n in listed(s)]
+    chosen = axes_of(axes, list(after), tensor.ndim)
+    if len(after) != len(chosen):
+        raise ShapeError(f"{name}: {len(after)} lengths in s for {len(chosen)} axes")
+    if norm not in NORMS:
+        raise ShapeError(f'invalid norm value {quote(norm)}, should be "backward", "ortho" or "forward"')
+    before = _lengths(tensor, chosen, was, kind, "was")
+    grows = name.endswith("pad_spectrum")
+    for axis, n, m in zip(chosen, before, after, strict=True):
+        if (m < n) if grows else not 1 <= m <= n:
+            raise ShapeError(f"{name}: {m} elements along axis {axis}, where the old grid has {n}")
+    found = tensor
+    for number, (axis, n, m) in enumerate(zip(chosen, before, after, strict=True)):
+        halved = _halves(kind) and number == len(chosen) - 1
+        if n != m:
+            found = (_padded if grows else _cropped)(found, axis, n, m, halved=halved)
+    ratio = prod(after) / prod(before)
+    scale = {"ortho": ratio**0.5, "forward": 1.0}.get(norm or "", ratio)
+    local = None if found.local is None else np.multiply(found.local, scale, dtype=found.dtype)
+    return DTensor(local, found.layout, found.shape, found.dtype)
+
+
+def _padded(tensor: DTensor, axis: int, n: int, m: int, *, halved: bool) -> DTensor:
+    ndim, positive, negative = tensor.ndim, (n + 1) // 2, (n - 1) // 2
+    result = longer_zeros(tensor, axis, m // 2 + 1 if halved else m)
+    _take(result, span(ndim, axis, 0, positive), tensor, span(ndim, axis, 0, positive))
+    if not halved:
+        _take(result, span(ndim, axis, m - negative, m), tensor, span(ndim, axis, n - negative, n))
+    if n % 2 == 0:
+        middle = span(ndim, axis, n // 2, n // 2 + 1)
+        half = _scaled(getitem(tensor, middle), 0.5)
+        put("pad_spectrum", result, middle, half)
+        if not halved:
+            put("pad_spectrum", result, span(ndim, axis, m - n // 2, m - n // 2 + 1), half)
+    return result
+
+
+def _cropped(tensor: DTensor, axis: int, n: int, m: int, *, halved: bool) -> DTensor:
+    ndim, positive, negative = tensor.ndim, (m + 1) // 2, (m - 1) // 2
+    result = longer_zeros(tensor, axis, m // 2 + 1 if halved else m)
+    _take(result, span(ndim, axis, 0, positive), tensor, span(ndim, axis, 0, positive))
+    if not halved:
+        _take(result, span(ndim, axis, m - negative, m), tensor, span(ndim, axis, n - negative, n))
+    if m % 2 == 0:
+        middle = span(ndim, axis, m // 2, m // 2 + 1)
+        both = _scaled(getitem(tensor, middle), 2.0 if halved else 1.0)
+        if not halved:
+            other = getitem(tensor, span(ndim, axis, n - m // 2, n - m // 2 + 1))
+            both = np.add(both, relaid(other, both.layout.axes, "crop_spectrum"))
+        put("crop_spectrum", result, middle, both)
+    return result
+
+
+def _take(result: DTensor, where: tuple[slice, ...], tensor: DTensor, taken: tuple[slice, ...]) -> None:
+    put("pad_spectrum", result, where, getitem(tensor, taken))
+
+
+def _scaled(tensor: DTensor, factor: float) -> DTensor:
+    local: Array | None = None if tensor.local is None else np.multiply(tensor.local, factor, dtype=tensor.dtype)
+    return DTensor(local, tensor.layout, tensor.shape, tensor.dtype)
