@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from meshcomm._arguments import integer, quote
+from meshcomm._tracing import Value
 from meshcomm._types import Array, Axis
 from meshcomm.arrays.create import empty
 from meshcomm.arrays.dtensor import DTensor
@@ -15,7 +16,6 @@ from meshcomm.fft.calls import Some, axes_of, listed
 from meshcomm.fft.fitting import longer_zeros, span
 from meshcomm.fft.kinds import KINDS, NORMS, full_name
 from meshcomm.layouts.layout import Layout
-from meshcomm.ops.elementwise import relaid
 from meshcomm.ops.indexing import getitem
 from meshcomm.ops.pieces import put
 from meshcomm.ops.rolling import roll
@@ -252,10 +252,9 @@ def _cropped(tensor: DTensor, axis: int, n: int, m: int, *, halved: bool) -> DTe
         _take(result, span(ndim, axis, m - negative, m), tensor, span(ndim, axis, n - negative, n))
     if m % 2 == 0:
         middle = span(ndim, axis, m // 2, m // 2 + 1)
-        both = _scaled(getitem(tensor, middle), 2.0 if halved else 1.0)
+        both: Value = _scaled(getitem(tensor, middle), 2.0 if halved else 1.0)
         if not halved:
-            other = getitem(tensor, span(ndim, axis, n - m // 2, n - m // 2 + 1))
-            both = np.add(both, relaid(other, both.layout.axes, "crop_spectrum"))
+            both = both + getitem(tensor, span(ndim, axis, n - m // 2, n - m // 2 + 1))
         put("crop_spectrum", result, middle, both)
     return result
 
