@@ -228,14 +228,18 @@ def options():
     parser.add_argument("--pencils", action="store_true", help="cut the grid along two axes instead of one")
     parser.add_argument("--mask", action="store_true", help="dealias by the 2/3 rule instead of the 3/2 rule")
     parser.add_argument("--picture", type=Path, help="write a picture of the vorticity to this file")
-    return parser.parse_args()
+    given = parser.parse_args()
+    given.n = given.n or {2: 64, 3: 24}[given.dimensions]
+    if given.n < 3 or given.steps < 1:
+        parser.error("3 waves and 1 step are the fewest")
+    return given
 
 
 def main(given):
     """Solve the equations. Return whether all checks are right, the same on every rank."""
     layout = layout_of(given.dimensions, pencils=given.pencils)
-    mesh, n = layout.mesh, given.n or {2: 64, 3: 24}[given.dimensions]
-    flow, checks = Flow(n, layout, given.nu, mask=given.mask), Checks(layout.mesh)
+    mesh = layout.mesh
+    flow, checks = Flow(given.n, layout, given.nu, mask=given.mask), Checks(mesh)
     if mesh.rank == 0:
         print(flow.plan)
     u, seconds, early = flow.to_waves(flow.velocity(0.0)), [], (0.0, 0.0)
