@@ -182,7 +182,7 @@ format: $(LINTERS)
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
-EXAMPLES := quickstart terrain_fft restart overlap layout_map_models logical_devices digits
+EXAMPLES := quickstart terrain_fft navier_stokes restart overlap layout_map_models logical_devices digits
 # The extra scalapack is for this processor only.
 ifeq ($(MPI)-$(shell uname -sm),mpich-Linux x86_64)
 EXAMPLES += cholesky
@@ -193,6 +193,9 @@ examples: $(READY)
 	    echo "$$example on $$n ranks"; $(MPIEXEC) -n $$n $(BIN)/python mpi_examples/$$example.py; done; done
 	@echo "logical_devices on 8 ranks"
 	@$(MPIEXEC) -n 8 $(BIN)/python mpi_examples/logical_devices.py
+	@echo "navier_stokes in 3-D on 3 and 4 ranks"
+	@$(MPIEXEC) -n 3 $(BIN)/python mpi_examples/navier_stokes.py --dimensions 3 --mask
+	@$(MPIEXEC) -n 4 $(BIN)/python mpi_examples/navier_stokes.py --dimensions 3 --pencils
 
 bench: $(READY)
 	@MPIEXEC="$(MPIEXEC)" $(BIN)/python benchmarks/run.py $(BENCH)

@@ -1,8 +1,9 @@
 """Smooth real terrain with a distributed 2-D FFT: mpiexec -n 4 python mpi_examples/terrain_fft.py [PICTURE]
 
-Each rank reads its rows of an elevation model, 344 x 403 int16, from a file, and transforms them. A relayout exchanges
-rows for columns. Each rank transforms and filters its columns, and a second relayout takes them back. So every FFT
-runs on whole rows or columns of one rank. All ranks together write the result to a file for `numpy.load`.
+Each rank reads its rows of an elevation model, 344 x 403 int16, from a file. A layout says which rows. The plan of the
+transform has a layout for the spectrum, too: columns. So a rank transforms its rows, a relayout exchanges rows for
+columns, and every FFT runs on whole rows or columns of one rank. The filter is a product with frequencies, which are
+sharded like the spectrum, so nothing moves. All ranks together write the result to a file for `numpy.load`.
 """
 
 import sys
@@ -15,43 +16,40 @@ from mpi4py import MPI
 
 import meshcomm as mc
 
-try:
-    from scipy import fft
-except ImportError:
-    from numpy import fft
-
 SIGMA = 4.0  # of the Gaussian, in cells of the grid; a cell is 93 m from north to south and 74 m from west to east
 
 
-def gaussian(n):
-    """Return the factor of the filter for each frequency of an axis of *n* cells."""
-    return np.exp(-2 * (np.pi * SIGMA * fft.fftfreq(n)) ** 2)
+def gaussian(along_y, along_x):
+    """Return the factor of the filter for these frequencies, arrays or tensors, in waves per cell."""
+    return np.exp(-2 * (np.pi * SIGMA) ** 2 * (along_y**2 + along_x**2))
 
 
-def timed_relayout(tensor, layout):
-    """Return *tensor* in *layout*. Print the plan and the time of the slowest rank."""
-    seconds = np.zeros(2)
-    for call in range(2):  # the first call makes the plan, the second finds it
+def smooth(terrain, plan):
+    """Return *terrain* after the filter, in its layout."""
+    spectrum = plan.forward(terrain)
+    along_y, along_x = mc.fft.frequencies(spectrum, s=terrain.shape, kind="rfftn")
+    return plan.backward(spectrum * gaussian(along_y, along_x))
+
+
+def timed_smooth(terrain):
+    """Return *terrain* after the filter. Print the plan, what each rank holds, and the time of the slowest rank."""
+    plan, seconds = mc.fft.plan(terrain.shape, terrain.dtype, terrain.layout), np.zeros(2)
+    for call in range(2):  # the first call loads SciPy and makes plans of relayouts, the second finds them
         MPI.COMM_WORLD.Barrier()
         start = perf_counter()
-        result = mc.relayout(tensor, layout)
+        result = smooth(terrain, plan)
         seconds[call] = perf_counter() - start
     first, again = 1000 * mc.all_reduce(seconds, None, op="max")
-    if tensor.mesh.rank == 0:
-        print(mc.plan_relayout(tensor.shape, tensor.dtype, tensor.layout, layout))
+    if terrain.mesh.rank == 0:
+        print(plan)
+        for device in range(terrain.mesh.size):  # layouts are values: every rank knows what each device holds
+            rows, _ = plan.source.block_slices(terrain.shape, device)
+            _, columns = plan.target.block_slices(plan.spectrum_shape, device)
+            print(
+                f"  rank {device}: rows {rows.start}:{rows.stop}, then {columns.start}:{columns.stop} of the spectrum"
+            )
         print(f"  took {first:.2f} ms, and {again:.2f} ms when called again (slowest rank)\n")
     return result
-
-
-def smooth(terrain, columns):
-    """Return *terrain*, sharded by rows, after the filter."""
-    rows, shape = terrain.layout, terrain.shape
-    t = timed_relayout(mc.from_local(fft.fft(terrain.local, axis=1), rows, shape), columns)
-    along_rows, along_columns = columns.block_slices(shape, t.mesh.rank)  # the global indices of this block
-    factors = np.outer(gaussian(shape[0])[along_rows], gaussian(shape[1])[along_columns])
-    filtered = fft.ifft(fft.fft(t.local, axis=0) * factors, axis=0)
-    t = timed_relayout(mc.from_local(filtered, columns, shape), rows)
-    return mc.from_local(fft.ifft(t.local, axis=1).real, rows, shape)
 
 
 def draw(before, after, path):
@@ -74,17 +72,18 @@ def draw(before, after, path):
 def main(path):
     """Smooth the terrain, check and draw the result on rank 0. Return whether it is right, the same on every rank."""
     mesh = mc.create_mesh([("x", -1)])
-    rows, columns = mc.Layout(["x", mc.UNSHARDED], mesh), mc.Layout([mc.UNSHARDED, "x"], mesh)
+    rows = mc.Layout(["x", mc.UNSHARDED], mesh)  # axis 0 is cut along the mesh dimension x, axis 1 is not
     before, after, error = path.with_name("elevation.npy"), path.with_name("smoothed.npy"), np.zeros(1)
     if mesh.rank == 0:
         path.parent.mkdir(parents=True, exist_ok=True)
         np.save(before, get_sample_data("jacksboro_fault_dem.npz")["elevation"])
     mc.barrier(mesh)
     terrain = mc.load(before, rows)  # still int16; no rank ever holds the whole array
-    mc.save(after, smooth(terrain, columns))
+    mc.save(after, timed_smooth(terrain))
     if mesh.rank == 0:
         elevation, result = np.load(before), np.load(after)
-        expected = fft.ifft2(fft.fft2(elevation) * np.outer(*map(gaussian, elevation.shape))).real
+        along_y, along_x = (np.fft.fftfreq(n) for n in elevation.shape)
+        expected = np.fft.ifft2(np.fft.fft2(elevation) * gaussian(along_y[:, None], along_x)).real
         error[0] = abs(result - expected).max() / abs(expected).max()
         draw(elevation, result, path)
         print(f"largest error relative to one process: {error[0]:.1e} on {mesh.size} ranks; picture: {path}")

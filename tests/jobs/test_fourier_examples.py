@@ -1,0 +1,70 @@
+"""The examples with Fourier transforms give right results on any number of ranks, and say so when they do not."""
+
+import re
+
+import pytest
+
+from support.jobs import mpiexec
+from support.paths import EXAMPLES
+
+pytestmark = pytest.mark.skipif(mpiexec() is None, reason="there is no mpiexec")
+
+FLOW, TERRAIN = EXAMPLES / "navier_stokes.py", EXAMPLES / "terrain_fft.py"
+SHORT = ("--n", "16", "--steps", "3")
+
+
+def verdicts(job):
+    return re.findall("^(right|WRONG): ", job.text, re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "options", "count"),
+    [
+        (1, ("--mask",), 4),
+        (2, (), 4),
+        (3, ("--dimensions", "3", "--mask", "--pencils"), 3),
+        (4, ("--pencils",), 4),
+        (4, ("--dimensions", "3", "--pencils"), 3),
+    ],
+)
+def test_flow_is_right(launch, ranks, options, count):
+    job = launch(ranks, FLOW, *SHORT, *options)
+    assert job.code == 0, job
+    assert verdicts(job) == ["right"] * count
+
+
+def test_odd_lengths_on_a_few_planes(launch):
+    """Each rank has two planes of the spectrum at most; the grid has an odd length, too."""
+    job = launch(4, FLOW, "--n", "7", "--steps", "3")
+    assert job.code == 0, job
+
+
+def test_flow_has_the_energy_that_others_found(launch):
+    """Both numbers are in the regression test of spectralDNS, in its demo TG.py."""
+    job = launch(
+        2, FLOW, "--dimensions", "3", "--mask", "--n", "32", "--nu", "0.000625", "--dt", "0.01", "--steps", "10"
+    )
+    energy, enstrophy = re.search(r"energy ([\d.]+), enstrophy ([\d.]+)", job.text).groups()
+    assert float(energy) == pytest.approx(0.124953117517, abs=1e-11)
+    assert float(enstrophy) == pytest.approx(0.375249930801, abs=1e-8)
+
+
+def test_flow_without_small_waves_is_found_wrong(launch):
+    job = launch(2, FLOW, "--dimensions", "3", "--n", "6")
+    assert job.code == 1, job
+    assert verdicts(job) == ["WRONG", "right", "right"]
+
+
+def test_flow_is_drawn(launch, tmp_path):
+    pytest.importorskip("matplotlib")
+    job = launch(2, FLOW, *SHORT, "--dimensions", "3", "--picture", tmp_path / "vorticity.png")
+    assert job.code == 0, job
+    assert verdicts(job) == ["right"] * 3
+    assert (tmp_path / "vorticity.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_terrain_is_smoothed(launch, tmp_path):
+    pytest.importorskip("matplotlib")
+    job = launch(3, TERRAIN, tmp_path / "terrain.png")
+    assert job.code == 0, job
+    assert "on 3 ranks; picture" in job.text
