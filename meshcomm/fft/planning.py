@@ -11,10 +11,12 @@ from meshcomm._arguments import as_dtype, as_shape, quote
 from meshcomm._types import DType, Names, Shape, ShapeLike
 from meshcomm.arrays.dtensor import DTensor
 from meshcomm.errors import DTypeError, LayoutError, ShapeError
+from meshcomm.fft.backends import backend_of
 from meshcomm.fft.calls import Some, transform_of
 from meshcomm.fft.execute import Options, run_steps
 from meshcomm.fft.kinds import Transform, full_name
 from meshcomm.fft.search import cheapest
+from meshcomm.fft.spectra import along_axes
 from meshcomm.fft.steps import FFTStep, Move
 from meshcomm.layouts.layout import Layout
 from meshcomm.layouts.layout_text import specs_text
@@ -113,6 +115,20 @@ class FFTPlan:
         """
         return self._run("backward", tensor, out)
 
+    def frequencies(self, d: float | Sequence[float] = 1.0) -> tuple[DTensor, ...]:
+        """Return the frequencies along each transformed axis, sharded as the spectra: see `meshcomm.fft.frequencies`.
+
+        Parameters
+        ----------
+        d: the distance of two elements of the arrays, along all axes or for each of them
+        """
+        axes, lengths = self.transform.axes, self.transform.lengths
+        distances = [d] * len(axes) if isinstance(d, int | float | np.number) else list(d)
+        if len(distances) != len(axes):
+            raise ShapeError(f"plan.frequencies: {len(distances)} distances in d for {len(axes)} axes")
+        each = list(zip(axes, lengths, distances, strict=True))
+        return along_axes(self.target, self.spectrum_shape, self.spectrum_dtype, each)
+
     def _run(
         self, way: str, given: DTensor | Sequence[DTensor], out: DTensor | Sequence[DTensor] | None
     ) -> DTensor | list[DTensor]:
@@ -196,6 +212,7 @@ def plan(
     lengths, elements = as_shape(shape), as_dtype(dtype)
     check_source(source, lengths)
     name = full_name(kind)
+    backend_of(backend)  # it is imported now, not in the first transform
     if axes is None and s is None and kind != name:
         axes = (-2, -1) if kind.endswith("2") else (-1,)
     transform = transform_of(name, lengths, s, axes, norm=norm, variant=type)

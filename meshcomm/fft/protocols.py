@@ -33,7 +33,9 @@ def _along_several(kind: str, usual: Axis = None) -> Function:
         if len(set(chosen)) == len(chosen):
             return called(kind, a, (s, axes), Options(), None, norm=norm)
         # NumPy transforms an axis that comes twice twice, the last one of the list first.
-        lengths = [None] * len(chosen) if s is None else listed(s)
+        lengths = [untraced(a).shape[axis] for axis in chosen] if s is None else listed(s)
+        if s is None and kind == "irfftn":
+            lengths[-1] = 2 * (lengths[-1] - 1)
         found, order = a, list(zip(lengths, chosen, strict=True))
         for number, (n, axis) in enumerate(order if kind == "irfftn" else order[::-1]):
             halved = {"rfftn": number == 0, "irfftn": number == len(order) - 1}.get(kind, True)

@@ -8,7 +8,7 @@ from numpy.typing import DTypeLike
 
 from meshcomm._arguments import integer, quote
 from meshcomm._tracing import Value
-from meshcomm._types import Array, Axis
+from meshcomm._types import Array, Axis, DType, Shape
 from meshcomm.arrays.create import empty
 from meshcomm.arrays.dtensor import DTensor
 from meshcomm.errors import ShapeError
@@ -73,7 +73,7 @@ def frequencies(
     t_hat: the spectrum
     axes: the axes that were transformed; by default all
     d: the distance of two elements of the array, along all axes or for each of them; with ``d=1/n`` frequencies are
-        whole numbers
+        whole numbers, up to rounding
     s: the lengths of the array along the axes. By default those of the spectrum, and an even one for a halved axis
     kind: what made the spectrum: after "rfftn" the last of the axes is halved
 
@@ -93,12 +93,19 @@ def frequencies(
     distances = [d] * len(chosen) if isinstance(d, int | float | np.number) else list(d)
     if len(distances) != len(chosen):
         raise ShapeError(f"fft.frequencies: {len(distances)} distances in d for {len(chosen)} axes")
-    dtype = np.empty(0, tensor.dtype).real.dtype
+    return along_axes(tensor.layout, tensor.shape, tensor.dtype, list(zip(chosen, lengths, distances, strict=True)))
+
+
+def along_axes(
+    layout: Layout, shape: Shape, dtype: DType, axes: Sequence[tuple[int, int, float]]
+) -> tuple[DTensor, ...]:
+    """Return frequencies for a spectrum of this *layout*, *shape* and *dtype*; *axes*: number, length, distance."""
     found = []
-    for axis, n, distance in zip(chosen, lengths, distances, strict=True):
-        shape = tuple(tensor.shape[a] if a == axis else 1 for a in range(tensor.ndim))
-        names = tuple(spec if a == axis else () for a, spec in enumerate(tensor.layout.axes))
-        found.append(_on_axis(empty(shape, dtype, Layout(names, tensor.mesh)), axis, n, distance))
+    for axis, n, distance in axes:
+        only = tuple(shape[a] if a == axis else 1 for a in range(len(shape)))
+        names = tuple(spec if a == axis else () for a, spec in enumerate(layout.axes))
+        like = empty(only, np.empty(0, dtype).real.dtype, Layout(names, layout.mesh))
+        found.append(_on_axis(like, axis, n, distance))
     return tuple(found)
 
 
@@ -219,10 +226,14 @@ def _resized(name: str, t_hat: DTensor, grids: tuple[Some, Some, Some], kind: st
         if (m < n) if grows else not 1 <= m <= n:
             raise ShapeError(f"{name}: {m} elements along axis {axis}, where the old grid has {n}")
     found = tensor
-    for number, (axis, n, m) in enumerate(zip(chosen, before, after, strict=True)):
-        halved = _halves(kind) and number == len(chosen) - 1
+    each = list(zip(chosen, before, after, strict=True))
+    # The array is small before it is padded, and after it is cropped: what is sent goes then.
+    for axis, n, m in sorted(each, key=lambda of_axis: (tensor.layout.num_shards(of_axis[0]) == 1) == grows):
+        halved = _halves(kind) and axis == chosen[-1]
         if n != m:
-            found = (_padded if grows else _cropped)(found, axis, n, m, halved=halved)
+            whole = found.layout.num_shards(axis) == 1
+            resized = _whole_axis if whole else _padded if grows else _cropped
+            found = resized(found, axis, n, m, halved=halved)
     ratio = prod(after) / prod(before)
     scale = {"ortho": ratio**0.5, "forward": 1.0}.get(norm or "", ratio)
     local = None if found.local is None else np.multiply(found.local, scale, dtype=found.dtype)
@@ -256,6 +267,30 @@ def _cropped(tensor: DTensor, axis: int, n: int, m: int, *, halved: bool) -> DTe
         if not halved:
             both = both + getitem(tensor, span(ndim, axis, n - m // 2, n - m // 2 + 1))
         put("crop_spectrum", result, middle, both)
+    return result
+
+
+def _whole_axis(tensor: DTensor, axis: int, n: int, m: int, *, halved: bool) -> DTensor:
+    """Return the spectrum padded or cropped along an axis that is whole on every device: nothing is sent."""
+    result = longer_zeros(tensor, axis, m // 2 + 1 if halved else m)
+    old, new = tensor.local, result.local
+    if old is None or new is None:
+        return result
+    least, ndim = min(n, m), tensor.ndim
+    low = span(ndim, axis, 0, (least + 1) // 2)
+    new[low] = old[low]
+    negative = 0 if halved else (least - 1) // 2
+    new[span(ndim, axis, m - negative, m)] = old[span(ndim, axis, n - negative, n)]
+    if least % 2 == 0:
+        middle = span(ndim, axis, least // 2, least // 2 + 1)
+        if m > n:
+            new[middle] = old[middle] * 0.5
+            if not halved:
+                other = m - least // 2
+                new[span(ndim, axis, other, other + 1)] = new[middle]
+        else:
+            other = n - least // 2
+            new[middle] = old[middle] + (old[middle] if halved else old[span(ndim, axis, other, other + 1)])
     return result
 
 

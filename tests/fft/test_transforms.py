@@ -2,6 +2,8 @@
 
 from itertools import product
 
+import autograd
+import autograd.numpy as anp
 import numpy as np
 import pytest
 import scipy.fft
@@ -262,6 +264,148 @@ def test_fields_of_a_list_share_exchanges():
         assert together == exchanges(mesh, lambda: plan.forward(fields[0]))
         for k, found in zip((1, 2, 3), plan.forward(fields), strict=True):
             check(found, scipy.fft.fftn(a * k))
+
+    run(program)
+
+
+@pytest.mark.parametrize(("n", "m"), [(8, 12), (9, 12), (8, 13), (5, 9), (6, 7), (6, 8)])
+@pytest.mark.parametrize("specs", [["x", "y"], ["y", U], [mc.Cyclic("x", 2), U], [U, U], [("x", "y"), U]])
+def test_padded_spectra(n, m, specs):
+    a = numbers((n, n + 1), seed=n)
+
+    def program(mesh):
+        layout = mc.Layout(specs, mesh)
+        t = mc.distribute(a, layout)
+        whole, half = mc.fft.fftn(t, layout=layout), mc.fft.rfftn(t, layout=layout)
+        finer = mc.fft.pad_spectrum(whole, (m, m + 1))
+        also = mc.fft.pad_spectrum(half, (m, m + 1), kind="rfftn", was=a.shape)
+        field = scipy.fft.ifftn(finer.to_numpy())
+        assert np.abs(field.imag).max() < 1e-14
+        np.testing.assert_allclose(field.real, scipy.fft.irfftn(also.to_numpy(), (m, m + 1)), atol=1e-14)
+        check(mc.fft.crop_spectrum(finer, a.shape), whole.to_numpy())
+        check(mc.fft.crop_spectrum(also, a.shape, kind="rfftn", was=(m, m + 1)), half.to_numpy())
+        assert mc.fft.pad_spectrum(whole, a.shape).layout == layout
+        doubled = mc.fft.pad_spectrum(whole, (2 * n, 2 * (n + 1)))
+        check(mc.fft.ifftn(doubled)[::2, ::2], a.astype(complex))  # values at the old points stay
+        forward = mc.fft.pad_spectrum(mc.fft.fftn(t, norm="forward"), (m, m + 1), norm="forward")
+        check(mc.fft.ifftn(forward, norm="forward"), field)
+
+    run(program, 4, [("x", 2), ("y", 2)])
+
+
+@pytest.mark.parametrize("n", [7, 8])
+def test_frequencies(n):
+    def program(mesh):
+        plan = mc.fft.plan((n, n + 1), "f4", mc.Layout(["x", U], mesh))
+        spectrum = plan.forward(mc.ones((n, n + 1), "f4", plan.source))
+        expected = scipy.fft.fftfreq(n, 0.5)[:, None], scipy.fft.rfftfreq(n + 1, 2)[None]
+        for found in (
+            plan.frequencies((0.5, 2)),
+            mc.fft.frequencies(spectrum, d=(0.5, 2), s=(n, n + 1), kind="rfftn"),
+        ):
+            for k, values in zip(found, expected, strict=True):
+                check(k, values.astype("f4"))
+                assert (k * spectrum).layout == spectrum.layout
+        line = mc.Layout([mc.Cyclic("x", 2)], mesh)
+        check(mc.fft.fftfreq(n, layout=line), scipy.fft.fftfreq(n))
+        check(mc.fft.rfftfreq(n, 3, layout=line), scipy.fft.rfftfreq(n, 3))
+
+    run(program)
+
+
+@pytest.mark.parametrize("name", ["fftshift", "ifftshift"])
+def test_shifts(name):
+    a = numbers((5, 8))
+
+    def program(mesh):
+        t = mc.distribute(a, mc.Layout(["x", U], mesh))
+        for axes in (None, 0, (1,), (0, 1)):
+            check(getattr(mc.fft, name)(t, axes), getattr(scipy.fft, name)(a, axes))
+            check(getattr(np.fft, name)(t, axes), getattr(scipy.fft, name)(a, axes))
+
+    run(program)
+
+
+# -- protocols --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["fftn", "ifftn", "rfftn", "irfftn"])
+def test_numpys_functions_take_tensors(name):
+    a = numbers((4, 6, 5), "c16" if "r" not in name or "ir" in name else "f8")
+
+    def program(mesh):
+        t = mc.distribute(a, mc.Layout(["x", U, U], mesh))
+        function, single = getattr(np.fft, name), getattr(np.fft, name[:-1])
+        check(function(t), function(a))
+        check(function(t, s=(3, 4), axes=(0, 1)), function(a, s=(3, 4), axes=(0, 1)))
+        check(function(t, axes=(0, 1, 0)), function(a, axes=(0, 1, 0)))
+        check(single(t, 5, 1, "ortho"), single(a, 5, 1, "ortho"))
+        check(getattr(np.fft, f"{name[:-1]}2")(t), getattr(np.fft, f"{name[:-1]}2")(a))
+        with pytest.raises(TypeError, match="out= is not supported"):
+            np.fft.fft(t, out=np.empty(a.shape, complex))
+
+    run(program)
+
+
+def test_scipys_functions_take_tensors():
+    a = numbers((4, 6))
+
+    def program(mesh):
+        t = mc.distribute(a, mc.Layout(["x", U], mesh))
+        with scipy.fft.set_backend(mc.fft.scipy_backend):
+            found = scipy.fft.dctn(t, 3, None, (0,), "ortho"), scipy.fft.fft(t, 4, 0, None, True, 1)
+            np.testing.assert_array_equal(scipy.fft.fft(a), np.asarray(scipy.fft.fft(a.copy())))
+        check(found[0], scipy.fft.dctn(a, 3, None, (0,), "ortho"))
+        check(found[1], scipy.fft.fft(a, 4, 0))
+
+    with mc.simulate(2) as world:
+        world.run(lambda: program(mc.create_mesh([("x", 2)])))
+
+
+# -- gradients --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if KINDS[kind].change != "real"])
+@pytest.mark.parametrize("s", [None, (5, 7), (3, 3)])
+def test_gradients(kind, s):
+    complexes = KINDS[kind].change in ("complex", "doubles")
+    x = numbers((4, 5), "c16" if complexes else "f8")
+    weights = numbers(getattr(scipy.fft, kind)(x, s=s).shape, "c16", 1)
+
+    def loss(y, w, xp):
+        return xp.sum(xp.real(y * w) + xp.real(y * xp.conj(y)) / 3)
+
+    def program(mesh):
+        layout = mc.Layout(["x", "y"], mesh)
+        w = mc.distribute(weights, layout)
+        found = autograd.grad(lambda t: loss(getattr(mc.fft, kind)(t, s=s), w, anp))(mc.distribute(x, layout))
+        assert found.layout == layout
+        return found.to_numpy()
+
+    found, step = run(program, 4, [("x", 2), ("y", 2)]), 1e-6
+    for where in np.ndindex(*x.shape):
+        sides = []
+        for direction in (step, 1j * step) if complexes else (step,):
+            d = np.zeros_like(x)
+            d[where] = direction
+            up, down = (loss(getattr(scipy.fft, kind)(x + sign * d, s=s), weights, np) for sign in (1, -1))
+            sides.append((up - down) / (2 * step))
+        expected = sides[0] - 1j * sides[1] if complexes else sides[0]
+        assert abs(found[where] - expected) < 1e-6
+
+
+def test_gradients_of_cosines():
+    x, weights = numbers((6, 4)), numbers((6, 4), seed=1)
+
+    def program(mesh):
+        layout = mc.Layout(["x", U], mesh)
+        t, w = mc.distribute(x, layout), mc.distribute(weights, layout)
+        check(
+            autograd.grad(lambda t: anp.sum(mc.fft.dctn(t, norm="ortho") * w))(t),
+            scipy.fft.idctn(weights, norm="ortho"),
+        )
+        with pytest.raises(NotImplementedError, match='norm="ortho" only'):
+            autograd.grad(lambda t: anp.sum(mc.fft.dctn(t) * w))(t)
 
     run(program)
 
