@@ -51,6 +51,7 @@ from meshcomm.errors import (
     MeshError,
     ShapeError,
 )
+from meshcomm.halos.halo import Halo, halo, update_halos
 from meshcomm.layouts.dimensions import MeshDimension
 from meshcomm.layouts.layout import Layout
 from meshcomm.layouts.layout_text import MATCH, UNSHARDED
@@ -95,6 +96,7 @@ __all__ = [
     "DeviceAssignment",
     "DeviceOrderMode",
     "GroupError",
+    "Halo",
     "Layout",
     "LayoutError",
     "LayoutMap",
@@ -135,6 +137,7 @@ __all__ = [
     "from_local",
     "full",
     "get_default_mesh",
+    "halo",
     "is_dtensor",
     "layout_map_scope",
     "load",
@@ -160,6 +163,7 @@ __all__ = [
     "start_save",
     "transpose",
     "unpack",
+    "update_halos",
     "zeros",
     "zeros_like",
 ]
