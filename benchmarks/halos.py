@@ -177,7 +177,11 @@ def main() -> None:
         return
     page = []
     for setting in (Setting(RANKS, True), Setting(RANKS, False)):
-        page += [f"{setting}", "", "| | ghosts, KiB | copies, µs | meshcomm, µs | with corners | Sendrecv | alltoallw |"]
+        page += [
+            f"{setting}",
+            "",
+            "| | ghosts, KiB | copies, µs | meshcomm, µs | with corners | Sendrecv | alltoallw |",
+        ]
         page[-1] += " meshcomm / copies | Sendrecv / meshcomm | alltoallw / meshcomm |"
         page.append("|---" * 10 + "|")
         for name, (ghosts, times) in measured_by("halos.py", setting, options.rounds).items():

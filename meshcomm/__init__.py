@@ -14,7 +14,7 @@ except ModuleNotFoundError:
 
 import meshcomm.adapters.on_import
 import meshcomm.ops.protocols  # noqa: F401 - lets NumPy's functions take tensors
-from meshcomm import gradients, logical_devices  # noqa: F401 - public modules
+from meshcomm import gradients, logical_devices, ndimage  # noqa: F401 - public modules
 from meshcomm._pickles import know_old_modules as _know_old_modules
 from meshcomm.arrays.collectives import (
     all_gather,
@@ -52,6 +52,7 @@ from meshcomm.errors import (
     ShapeError,
 )
 from meshcomm.halos.halo import Halo, halo, update_halos
+from meshcomm.halos.overlap import map_overlap
 from meshcomm.layouts.dimensions import MeshDimension
 from meshcomm.layouts.layout import Layout
 from meshcomm.layouts.layout_text import MATCH, UNSHARDED
@@ -142,6 +143,7 @@ __all__ = [
     "layout_map_scope",
     "load",
     "machine_of",
+    "map_overlap",
     "matmul",
     "ones",
     "ones_like",

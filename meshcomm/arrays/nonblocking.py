@@ -26,7 +26,7 @@ class Request:
 
     __slots__ = ("_exchange", "_number", "_team", "_unfinished")
 
-    started_by = "start_relayout"
+    begun_by = "start_relayout"
     """The function that begins it, for messages."""
     operation = "relayout"
     """What it is, for messages."""

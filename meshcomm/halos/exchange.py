@@ -140,9 +140,7 @@ class Ghosts(Tensor):
         return _from_inner(self.rules, box, boxes, region, self.itemsize)
 
 
-def _from_inner(
-    rules: tuple[AxisRule, ...], box: Box, boxes: Boxes, region: int, itemsize: int
-) -> Strided:
+def _from_inner(rules: tuple[AxisRule, ...], box: Box, boxes: Boxes, region: int, itemsize: int) -> Strided:
     """Return where ghosts come from, in the block of their owner: *box*, with its own ghosts."""
     starts, steps = np.empty_like(boxes.starts), np.empty_like(boxes.starts)
     for axis, rule in enumerate(rules):
@@ -165,7 +163,9 @@ def ghosts(pattern: Pattern, dims: Names, device: int) -> Ghosts:
 
     def boxes(found: list[tuple[Run, ...]], other: Callable[[Run], int]) -> Boxes:
         positions = peers.positions(_rows(found, other, ndim))
-        return _as_boxes(positions, _rows(found, lambda run: run.start, ndim), _rows(found, lambda run: run.stop, ndim))
+        return _as_boxes(
+            positions, _rows(found, lambda run: run.start, ndim), _rows(found, lambda run: run.stop, ndim)
+        )
 
     return Ghosts(
         pattern.dtype.itemsize,

@@ -41,9 +41,10 @@ class Halo:
         "_ghosts",
         "_key",
         "_pattern",
+        "_request",
         "_returned",
-        "_started",
         "inner",
+        "inner_slices",
         "local",
     )
 
@@ -51,16 +52,19 @@ class Halo:
     """The block of this rank with its ghosts."""
     inner: Array | None
     """The block of this rank: a view into `local`."""
+    inner_slices: tuple[slice, ...]
+    """Where `inner` is in `local`."""
 
     def __init__(self, pattern: Pattern, device: int | None) -> None:
         self._pattern, self._key = pattern, ("update halos", pattern)
         self.local = self.inner = None
+        self.inner_slices = ()
         self._blocks: list[Bytes] = []
         self._buffers: dict[str, Bytes] = {}
         self._constants: list[tuple[Array, Boundary]] = []
         self._ghosts: list[Array] = []
         self._returned: tuple[Bytes, list[Sum]] | None = None
-        self._started: UpdateRequest | None = None
+        self._request: UpdateRequest | None = None
         if device is not None:
             self._allocate(device)
 
@@ -70,14 +74,15 @@ class Halo:
         self.local = local = new_block(box_shape(padded), pattern.dtype)
         self._blocks = [as_bytes(local)]
         inner: list[slice] = []
-        for axis, ((first, last), (start, stop, *_)) in enumerate(zip(padded, block, strict=True)):
+        for axis, ((first, _), (start, stop, *_)) in enumerate(zip(padded, block, strict=True)):
             ahead, rule = (slice(None),) * axis, pattern.rules[axis]
             inner.append(slice(start - first, stop - first))
             self._ghosts += [local[(*ahead, slice(start - first))], local[(*ahead, slice(stop - first, None))]]
             if rule.boundary.name == "constant":
                 beyond = [slice(max(0, -first)), slice(max(0, rule.cut.length - first), None)]
                 self._constants += [(local[(*ahead, each)], rule.boundary) for each in beyond]
-        self.inner = local[tuple(inner)]
+        self.inner_slices = tuple(inner)
+        self.inner = local[self.inner_slices]
         for each in self._ghosts:  # corners may stay as they are
             as_raw = opaque(each)
             as_raw[...] = np.zeros((), as_raw.dtype)
@@ -161,7 +166,7 @@ class Halo:
         ...     print(world.run(program))
         [[21, 10, 11, 20], [11, 20, 21, 10]]
         """
-        self._refuse_started()
+        self._refuse_in_flight()
         with collective("halo update", self.mesh) as here:
             if here is None:
                 return
@@ -174,11 +179,11 @@ class Halo:
         for beyond, boundary in self._constants:
             beyond[...] = boundary.value
 
-    def _refuse_started(self) -> None:
-        if self._started is not None:
-            if self._started.in_flight:
+    def _refuse_in_flight(self) -> None:
+        if self._request is not None:
+            if self._request.in_flight:
                 raise MeshError("an update of this halo is in flight: wait for it first")
-            self._started = None
+            self._request = None
 
     def start_update(self) -> "UpdateRequest":
         """Begin to fill the ghosts, and return a request at once: call its `wait`. Collective over the mesh.
@@ -199,7 +204,7 @@ class Halo:
         ...     print(world.run(program))
         [(1, 6), (4, 14)]
         """
-        self._refuse_started()
+        self._refuse_in_flight()
         pending: Pending | None = None
         team: Team | None = None
         with collective("start of a halo update", self.mesh) as here:
@@ -207,7 +212,7 @@ class Halo:
                 key = "start an update", self._pattern
                 start = program(here.team, key, _text_of_start, build_start, self._pattern, here)
                 pending, team = start(self._blocks[0], self._buffer), here.team
-        self._started = request = UpdateRequest(self, pending, team)
+        self._request = request = UpdateRequest(self, pending, team)
         return request
 
     def _buffer(self, use: str, size: int) -> Bytes:
@@ -237,7 +242,7 @@ class Halo:
         ...     print(world.run(program))
         [[1, 2], [2, 1]]
         """
-        self._refuse_started()
+        self._refuse_in_flight()
         if self.dtype.kind not in "biufc" and not _has_sums(self.dtype):
             raise DTypeError(f"ghosts of dtype {self.dtype} cannot be added")
         with collective("halo reduce", self.mesh) as here:
@@ -262,7 +267,7 @@ class UpdateRequest(Request):
 
     __slots__ = ("_halo",)
 
-    started_by = "start_update of a halo"
+    begun_by = "start_update of a halo"
     operation = "halo update"
 
     def __init__(self, halo: Halo, exchange: Pending | None, team: Team | None) -> None:
@@ -414,7 +419,7 @@ def update_halos(halos: Sequence[Halo]) -> None:
     for each in given:
         if not isinstance(each, Halo):
             raise LayoutError(f"update_halos takes halos, not {type(each).__name__}")
-        each._refuse_started()
+        each._refuse_in_flight()
     if len({*map(id, given)}) < len(given):
         raise LayoutError("update_halos: a halo is there twice")
     by_mesh: dict[Mesh, list[Halo]] = {}

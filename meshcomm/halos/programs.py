@@ -137,5 +137,3 @@ def _terms(patterns: Sequence[Pattern], use: str) -> Terms:
     text = "; ".join(map(str, patterns))
     most = sum(pattern.most_bytes() for pattern in patterns)
     return Terms(fingerprint(f"{use} of ghosts {text}"), most, stages=False, one_memory=use != "reduce")
-
-

@@ -173,9 +173,7 @@ class _InTurn:
     """
 
     def __init__(self, group: Group, tensors: Sequence[Tensor], terms: Terms, remaining: MessagesOnNode) -> None:
-        self._ways = [
-            InPlace(group, [tensor], terms, MessagesOnNode(group, [tensor], terms, 1)) for tensor in tensors
-        ]
+        self._ways = [InPlace(group, [tensor], terms, MessagesOnNode(group, [tensor], terms, 1)) for tensor in tensors]
 
     def run(self, sources: list[Bytes], targets: list[Bytes], stretch: Bytes | None = None) -> None:
         for way, source, target in zip(self._ways, sources, targets, strict=True):

@@ -114,9 +114,7 @@ def _side_by_side(peers: Indices, which: Indices) -> tuple[Indices, Indices, Ind
     return table[:, 0], table[:, 1], np.array(chosen, dtype=np.intp)
 
 
-def _sending(
-    ranks: int, tensors: Sequence[Tensor], boxes: list[Boxes], rounds: int, packs: bool = False
-) -> Side:
+def _sending(ranks: int, tensors: Sequence[Tensor], boxes: list[Boxes], rounds: int, packs: bool = False) -> Side:
     sizes = [tensor.source_bytes(tensor.position) for tensor in tensors]
     blocks = [
         tensor.in_source(tensor.position, region, found)
@@ -125,9 +123,7 @@ def _sending(
     return Side(ranks, sizes, blocks, boxes, [tensor.itemsize for tensor in tensors], rounds=rounds, packs=packs)
 
 
-def _receiving(
-    ranks: int, tensors: Sequence[Tensor], boxes: list[Boxes], rounds: int, packs: bool = False
-) -> Side:
+def _receiving(ranks: int, tensors: Sequence[Tensor], boxes: list[Boxes], rounds: int, packs: bool = False) -> Side:
     sizes = [tensor.target_bytes(tensor.position) for tensor in tensors]
     blocks = [
         tensor.in_target(tensor.position, region, found)

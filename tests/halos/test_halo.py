@@ -4,7 +4,16 @@ import numpy as np
 import pytest
 
 import meshcomm as mc
-from meshcomm import AxisError, CollectiveMismatch, DTypeError, Layout, LayoutError, MeshcommError, MeshError, ShapeError
+from meshcomm import (
+    AxisError,
+    CollectiveMismatch,
+    DTypeError,
+    Layout,
+    LayoutError,
+    MeshcommError,
+    MeshError,
+    ShapeError,
+)
 from support.gradient_cases import on
 from support.halo_cases import check_halo, dot, expected, made, random_case
 from support.reference import numbered, same_bits
@@ -183,7 +192,7 @@ def test_bilateral_quadrilateral_and_asymmetric_cases_of_devito():
 
 
 def test_two_axes_as_jaxdecomp_exchanges_them():
-    """halo_exchange(x, halo_extents, halo_periods) of jaxDecomp: pencils, corners included, and each axis periodic or not."""
+    """halo_exchange(x, halo_extents, halo_periods) of jaxDecomp: pencils with corners, each axis periodic or not."""
 
     def program(periods):
         mesh = mc.create_mesh([("y", 2), ("z", 2)])
@@ -197,7 +206,7 @@ def test_two_axes_as_jaxdecomp_exchanges_them():
 
 
 def test_boundaries_of_petsc():
-    """DMDA's boundary types by their definition: NONE, GHOSTED (here zeros), PERIODIC, MIRROR (the point beside the edge)."""
+    """DMDA's boundary types by their definition: NONE, GHOSTED (here zeros), PERIODIC, MIRROR."""
 
     def program(boundary):
         return mc.halo(mc.distribute(np.arange(6), line(2)), 2, boundary).local.tolist()
@@ -226,9 +235,7 @@ def test_staggered_fields_share_boundaries():
 def test_an_update_allocates_and_plans_nothing(monkeypatch):
     def program():
         mesh = mc.create_mesh([("x", 2), ("y", 2)])
-        halos = [
-            mc.halo(mc.zeros((8, 8), dtype, Layout(["x", "y"], mesh)), 2, "periodic") for dtype in ("f8", "i4")
-        ]
+        halos = [mc.halo(mc.zeros((8, 8), dtype, Layout(["x", "y"], mesh)), 2, "periodic") for dtype in ("f8", "i4")]
         for turn in range(3):
             for halo in halos:
                 halo.update()
