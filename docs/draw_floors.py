@@ -17,6 +17,7 @@ ROOMS = (
     "adapters",
     "compat",
     "linalg",
+    "halos",
     "storage",
     "ops",
     "arrays",

@@ -11,11 +11,12 @@ The names are those of :mod:`scipy.ndimage`. For the elements a b c d of an axis
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from meshcomm._arguments import quote
+from meshcomm._tracing import Value
 from meshcomm._types import Indices
 from meshcomm.errors import AxisError, ShapeError
 
@@ -24,7 +25,7 @@ class Boundary(NamedTuple):
     """What is beyond the edges of one axis: *name* says it; the value of a constant is *value*."""
 
     name: str
-    value: Any = None
+    value: Value = None
 
     def __str__(self) -> str:
         return f"constant {self.value!r}" if self.name == "constant" else self.name

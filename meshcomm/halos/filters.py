@@ -1,16 +1,17 @@
 """Filters over windows of any shape: scipy.ndimage's on blocks with ghosts along all axes, with corners.
 
 Each function takes SciPy's arguments and has SciPy's values, also at the borders of blocks. *input* is a tensor.
-*output* is a dtype, or a tensor to write into. All are Collective over the mesh of *input* if an axis that the window looks
-along is sharded. ``MeshcommError`` if SciPy is not installed, ``LayoutError`` for plain arrays and for `Cyclic` axes.
+*output* is a dtype, or a tensor to write into. All are Collective over the mesh of *input* if an axis that the window
+looks along is sharded. ``MeshcommError`` if SciPy is not installed, ``LayoutError`` for plain arrays and for `Cyclic`
+axes.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
 from meshcomm._arguments import normalised_axes
+from meshcomm._tracing import Value
 from meshcomm.arrays.dtensor import DTensor, Held
 from meshcomm.errors import DTypeError, ShapeError
 from meshcomm.halos.widths import Width
@@ -27,7 +28,6 @@ from meshcomm.halos.windows import (
     windowed,
 )
 
-
 ORDERS = (
     *("median_filter", "minimum_filter", "maximum_filter", "rank_filter", "percentile_filter"),
     *("grey_erosion", "grey_dilation"),
@@ -39,7 +39,7 @@ def _filtered(
     name: str,
     input: Held,
     output: Output,
-    arguments: Mapping[str, Any],
+    arguments: Mapping[str, Value],
     *,
     sizes: Callable[[int], Sequence[int]],
     flipped: bool = False,
@@ -53,7 +53,7 @@ def _filtered(
     tensor, function = held(name, input), getattr(scipy_ndimage(), name)
     given = {key: value for key, value in arguments.items() if not (key == "axes" and value is None)}
 
-    def run(block: Any, dtype: object) -> Any:
+    def run(block: Value, dtype: object) -> Value:
         return function(block, output=dtype, **given)
 
     known = output.dtype if isinstance(output, DTensor) else output or tensor.dtype
@@ -69,13 +69,13 @@ def _filtered(
     is_constant = any(each.name == "constant" for each in edges.boundaries(tensor.ndim))
     if is_constant and name in ORDERS and tensor.dtype.kind in "biu" and not holds(tensor.dtype, edges.cval):
         raise DTypeError(
-            f"ndimage.{name}: cval {edges.cval!r} is no {tensor.dtype}. SciPy rounds it in some of these filters and not "
-            "in others: convert the tensor, or take another cval"
+            f"ndimage.{name}: cval {edges.cval!r} is no {tensor.dtype}. SciPy rounds it in some of these filters and "
+            "not in others: convert the tensor, or take another cval"
         )
     return stored(windowed(tensor, widths, edges, run, dtype), output)
 
 
-def _spread(mode: Any, axes: Sequence[int], ndim: int) -> Any:
+def _spread(mode: Value, axes: Sequence[int], ndim: int) -> Value:
     """Return the mode of all axes from that of the *axes* of a filter."""
     if isinstance(mode, str):
         return mode
@@ -85,7 +85,7 @@ def _spread(mode: Any, axes: Sequence[int], ndim: int) -> Any:
     return modes
 
 
-def _shape_of(size: Any, *shapes: Any) -> Callable[[int], Sequence[int]]:
+def _shape_of(size: Value, *shapes: Value) -> Callable[[int], Sequence[int]]:
     """Return the lengths of a window from the first of *shapes*, arrays, that is given; else from *size*."""
     for each in shapes:
         if each is not None:
@@ -95,13 +95,13 @@ def _shape_of(size: Any, *shapes: Any) -> Callable[[int], Sequence[int]]:
 
 def convolve(
     input: Held,
-    weights: Any,
+    weights: Value,
     output: Output = None,
-    mode: Any = "reflect",
-    cval: Any = 0.0,
-    origin: Any = 0,
+    mode: Value = "reflect",
+    cval: Value = 0.0,
+    origin: Value = 0,
     *,
-    axes: Any = None,
+    axes: Value = None,
 ) -> DTensor:
     """Return the convolution with *weights*. Collective over the mesh. Source: scipy.ndimage.convolve.
 
@@ -119,13 +119,13 @@ def convolve(
 
 def correlate(
     input: Held,
-    weights: Any,
+    weights: Value,
     output: Output = None,
-    mode: Any = "reflect",
-    cval: Any = 0.0,
-    origin: Any = 0,
+    mode: Value = "reflect",
+    cval: Value = 0.0,
+    origin: Value = 0,
     *,
-    axes: Any = None,
+    axes: Value = None,
 ) -> DTensor:
     """Return the correlation with *weights*. Collective over the mesh. Source: scipy.ndimage.correlate."""
     arguments = {"weights": weights, "mode": mode, "cval": cval, "origin": origin, "axes": axes}
@@ -134,14 +134,14 @@ def correlate(
 
 def median_filter(
     input: Held,
-    size: Any = None,
-    footprint: Any = None,
+    size: Value = None,
+    footprint: Value = None,
     output: Output = None,
-    mode: Any = "reflect",
-    cval: Any = 0.0,
-    origin: Any = 0,
+    mode: Value = "reflect",
+    cval: Value = 0.0,
+    origin: Value = 0,
     *,
-    axes: Any = None,
+    axes: Value = None,
 ) -> DTensor:
     """Return the median of each window. Collective over the mesh. Source: scipy.ndimage.median_filter."""
     return _ordered("median_filter", input, output, (size, footprint), (mode, cval, origin, axes))
@@ -149,14 +149,14 @@ def median_filter(
 
 def minimum_filter(
     input: Held,
-    size: Any = None,
-    footprint: Any = None,
+    size: Value = None,
+    footprint: Value = None,
     output: Output = None,
-    mode: Any = "reflect",
-    cval: Any = 0.0,
-    origin: Any = 0,
+    mode: Value = "reflect",
+    cval: Value = 0.0,
+    origin: Value = 0,
     *,
-    axes: Any = None,
+    axes: Value = None,
 ) -> DTensor:
     """Return the minimum of each window. Collective over the mesh. Source: scipy.ndimage.minimum_filter."""
     return _ordered("minimum_filter", input, output, (size, footprint), (mode, cval, origin, axes))
@@ -164,14 +164,14 @@ def minimum_filter(
 
 def maximum_filter(
     input: Held,
-    size: Any = None,
-    footprint: Any = None,
+    size: Value = None,
+    footprint: Value = None,
     output: Output = None,
-    mode: Any = "reflect",
-    cval: Any = 0.0,
-    origin: Any = 0,
+    mode: Value = "reflect",
+    cval: Value = 0.0,
+    origin: Value = 0,
     *,
-    axes: Any = None,
+    axes: Value = None,
 ) -> DTensor:
     """Return the maximum of each window. Collective over the mesh. Source: scipy.ndimage.maximum_filter."""
     return _ordered("maximum_filter", input, output, (size, footprint), (mode, cval, origin, axes))
@@ -179,15 +179,15 @@ def maximum_filter(
 
 def rank_filter(
     input: Held,
-    rank: Any,
-    size: Any = None,
-    footprint: Any = None,
+    rank: Value,
+    size: Value = None,
+    footprint: Value = None,
     output: Output = None,
-    mode: Any = "reflect",
-    cval: Any = 0.0,
-    origin: Any = 0,
+    mode: Value = "reflect",
+    cval: Value = 0.0,
+    origin: Value = 0,
     *,
-    axes: Any = None,
+    axes: Value = None,
 ) -> DTensor:
     """Return the element of this *rank* in each sorted window. Collective over the mesh.
 
@@ -198,15 +198,15 @@ def rank_filter(
 
 def percentile_filter(
     input: Held,
-    percentile: Any,
-    size: Any = None,
-    footprint: Any = None,
+    percentile: Value,
+    size: Value = None,
+    footprint: Value = None,
     output: Output = None,
-    mode: Any = "reflect",
-    cval: Any = 0.0,
-    origin: Any = 0,
+    mode: Value = "reflect",
+    cval: Value = 0.0,
+    origin: Value = 0,
     *,
-    axes: Any = None,
+    axes: Value = None,
 ) -> DTensor:
     """Return this percentile of each window. Collective over the mesh. Source: scipy.ndimage.percentile_filter."""
     settings = (mode, cval, origin, axes)
@@ -214,7 +214,7 @@ def percentile_filter(
 
 
 def _ordered(
-    name: str, input: Held, output: Output, shapes: tuple[Any, Any], settings: tuple[Any, ...], **more: Any
+    name: str, input: Held, output: Output, shapes: tuple[Value, Value], settings: tuple[Value, ...], **more: Value
 ) -> DTensor:
     size, footprint = shapes
     mode, cval, origin, axes = settings
@@ -224,15 +224,15 @@ def _ordered(
 
 def grey_erosion(
     input: Held,
-    size: Any = None,
-    footprint: Any = None,
-    structure: Any = None,
+    size: Value = None,
+    footprint: Value = None,
+    structure: Value = None,
     output: Output = None,
-    mode: Any = "reflect",
-    cval: Any = 0.0,
-    origin: Any = 0,
+    mode: Value = "reflect",
+    cval: Value = 0.0,
+    origin: Value = 0,
     *,
-    axes: Any = None,
+    axes: Value = None,
 ) -> DTensor:
     """Return the greyscale erosion. Collective over the mesh. Source: scipy.ndimage.grey_erosion."""
     shapes = {"size": size, "footprint": footprint, "structure": structure}
@@ -242,15 +242,15 @@ def grey_erosion(
 
 def grey_dilation(
     input: Held,
-    size: Any = None,
-    footprint: Any = None,
-    structure: Any = None,
+    size: Value = None,
+    footprint: Value = None,
+    structure: Value = None,
     output: Output = None,
-    mode: Any = "reflect",
-    cval: Any = 0.0,
-    origin: Any = 0,
+    mode: Value = "reflect",
+    cval: Value = 0.0,
+    origin: Value = 0,
     *,
-    axes: Any = None,
+    axes: Value = None,
 ) -> DTensor:
     """Return the greyscale dilation. Collective over the mesh. Source: scipy.ndimage.grey_dilation."""
     shapes = {"size": size, "footprint": footprint, "structure": structure}
@@ -261,17 +261,17 @@ def grey_dilation(
 
 def generic_filter(
     input: Held,
-    function: Any,
-    size: Any = None,
-    footprint: Any = None,
+    function: Value,
+    size: Value = None,
+    footprint: Value = None,
     output: Output = None,
-    mode: Any = "reflect",
-    cval: Any = 0.0,
-    origin: Any = 0,
-    extra_arguments: Any = (),
-    extra_keywords: Any = None,
+    mode: Value = "reflect",
+    cval: Value = 0.0,
+    origin: Value = 0,
+    extra_arguments: Value = (),
+    extra_keywords: Value = None,
     *,
-    axes: Any = None,
+    axes: Value = None,
 ) -> DTensor:
     """Return what *function* makes of each window. Collective over the mesh. Source: scipy.ndimage.generic_filter.
 

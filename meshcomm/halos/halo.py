@@ -13,7 +13,7 @@ from meshcomm.errors import DTypeError, LayoutError, MeshError, ShapeError
 from meshcomm.halos.axes import AxisRule
 from meshcomm.halos.boundaries import Boundary, as_boundaries
 from meshcomm.halos.exchange import Pattern
-from meshcomm.halos.programs import Sum, build_reduce, build_start, build_update
+from meshcomm.halos.programs import Exchange, Sum, build_reduce, build_start, build_update
 from meshcomm.halos.widths import Width, as_widths
 from meshcomm.layouts.boxes import box_shape
 from meshcomm.layouts.cyclic import CyclicCut
@@ -74,8 +74,8 @@ class Halo:
         self.local = local = new_block(box_shape(padded), pattern.dtype)
         self._blocks = [as_bytes(local)]
         inner: list[slice] = []
-        for axis, ((first, _), (start, stop, *_)) in enumerate(zip(padded, block, strict=True)):
-            ahead, rule = (slice(None),) * axis, pattern.rules[axis]
+        for axis, ((first, _), span) in enumerate(zip(padded, block, strict=True)):
+            start, stop, ahead, rule = span[0], span[1], (slice(None),) * axis, pattern.rules[axis]
             inner.append(slice(start - first, stop - first))
             self._ghosts += [local[(*ahead, slice(start - first))], local[(*ahead, slice(stop - first, None))]]
             if rule.boundary.name == "constant":
@@ -313,7 +313,7 @@ def _text_of_reduce(pattern: Pattern, here: Location) -> str:
     return f"halo reduce of {pattern}"
 
 
-def _built_for_one(pattern: Pattern, here: Location) -> object:
+def _built_for_one(pattern: Pattern, here: Location) -> Exchange:
     return build_update([pattern], here)
 
 

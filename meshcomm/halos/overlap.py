@@ -1,12 +1,12 @@
 """map_overlap: a function of blocks with ghosts, on every block of a tensor."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike
 
 from meshcomm._arguments import quote
+from meshcomm._tracing import Value
 from meshcomm._types import Array, DType
 from meshcomm.arrays.create import from_local
 from meshcomm.arrays.dtensor import DTensor, unwrapped
@@ -21,12 +21,12 @@ from meshcomm.memory.copies import contiguous
 
 def map_overlap(
     fn: Callable[..., object],
-    *args: Any,
-    depth: Any = None,
-    boundary: Any = "none",
+    *args: Value,
+    depth: Value = None,
+    boundary: Value = "none",
     trim: bool = True,
     dtype: DTypeLike | None = None,
-    **kwargs: Any,
+    **kwargs: Value,
 ) -> DTensor:
     """Return what *fn* makes of the blocks of tensors with their ghosts. Collective over the mesh.
 
@@ -110,7 +110,11 @@ def _alike(tensors: Sequence[DTensor]) -> list[DTensor]:
 
 
 def _dtype(
-    fn: Callable[..., object], halos: Sequence[Halo], found: Array | None, dtype: DType | None, kwargs: dict[str, Any]
+    fn: Callable[..., object],
+    halos: Sequence[Halo],
+    found: Array | None,
+    dtype: DType | None,
+    kwargs: dict[str, Value],
 ) -> DType:
     if found is not None:
         return found.dtype

@@ -5,11 +5,11 @@ They are composed as SciPy composes them, so that elements are rounded at the sa
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 
 from meshcomm._arguments import normalised_axes
+from meshcomm._tracing import Value
 from meshcomm._types import DType
 from meshcomm.arrays.dtensor import DTensor, Held
 from meshcomm.halos.boundaries import axis_of
@@ -28,20 +28,22 @@ from meshcomm.halos.windows import (
 )
 
 
-def _along(name: str, tensor: DTensor, axis: int, width: Width, edges: Edges, **arguments: Any) -> "_Step":
+def _along(name: str, tensor: DTensor, axis: int, width: Width, edges: Edges, **arguments: Value) -> "_Step":
     return _Step(name, tensor.ndim, axis, width, edges, arguments)
 
 
 class _Step:
     """A filter of SciPy along one axis."""
 
-    def __init__(self, name: str, ndim: int, axis: int, width: Width, edges: Edges, arguments: dict[str, Any]) -> None:
+    def __init__(
+        self, name: str, ndim: int, axis: int, width: Width, edges: Edges, arguments: dict[str, Value]
+    ) -> None:
         self._function = getattr(scipy_ndimage(), name)
         self._widths = [width if a == axis else (0, 0) for a in range(ndim)]
         self._edges = edges
         self._arguments = {"axis": axis, "mode": edges.mode, "cval": edges.cval, **arguments}
 
-    def __call__(self, block: Any, dtype: object) -> Any:
+    def __call__(self, block: Value, dtype: object) -> Value:
         return self._function(block, output=dtype, **self._arguments)
 
     def of(self, tensor: DTensor, dtype: DType) -> DTensor:
@@ -49,24 +51,24 @@ class _Step:
         return windowed(tensor, self._widths, self._edges, self, dtype)
 
 
-def _one(name: str, input: Held, axis: int, width: Width, edges: Edges, output: Output, **more: Any) -> DTensor:
+def _one(name: str, input: Held, axis: int, width: Width, edges: Edges, output: Output, **more: Value) -> DTensor:
     """Return what one filter along one axis gives. Collective."""
     tensor = held(name, input)
     step = _along(name, tensor, axis_of(axis, tensor.ndim), width, edges, **more)
     return stored(step.of(tensor, result_dtype(tensor, step, output)), output)
 
 
-def _size(weights: Any) -> int:
+def _size(weights: Value) -> int:
     return int(np.size(weights))
 
 
 def correlate1d(
     input: Held,
-    weights: Any,
+    weights: Value,
     axis: int = -1,
     output: Output = None,
     mode: str = "reflect",
-    cval: Any = 0.0,
+    cval: Value = 0.0,
     origin: int = 0,
 ) -> DTensor:
     """Return the correlation with *weights* along *axis*. Collective over the mesh.
@@ -79,11 +81,11 @@ def correlate1d(
 
 def convolve1d(
     input: Held,
-    weights: Any,
+    weights: Value,
     axis: int = -1,
     output: Output = None,
     mode: str = "reflect",
-    cval: Any = 0.0,
+    cval: Value = 0.0,
     origin: int = 0,
 ) -> DTensor:
     """Return the convolution with *weights* along *axis*. Collective over the mesh.
@@ -100,7 +102,7 @@ def uniform_filter1d(
     axis: int = -1,
     output: Output = None,
     mode: str = "reflect",
-    cval: Any = 0.0,
+    cval: Value = 0.0,
     origin: int = 0,
 ) -> DTensor:
     """Return the mean of each window along *axis*. Collective over the mesh. Source: scipy.ndimage.uniform_filter1d.
@@ -117,7 +119,7 @@ def minimum_filter1d(
     axis: int = -1,
     output: Output = None,
     mode: str = "reflect",
-    cval: Any = 0.0,
+    cval: Value = 0.0,
     origin: int = 0,
 ) -> DTensor:
     """Return the minimum of each window along *axis*. Collective over the mesh.
@@ -134,7 +136,7 @@ def maximum_filter1d(
     axis: int = -1,
     output: Output = None,
     mode: str = "reflect",
-    cval: Any = 0.0,
+    cval: Value = 0.0,
     origin: int = 0,
 ) -> DTensor:
     """Return the maximum of each window along *axis*. Collective over the mesh.
@@ -145,11 +147,11 @@ def maximum_filter1d(
     return _one("maximum_filter1d", input, axis, width, Edges(mode, cval), output, size=size, origin=origin)
 
 
-def _radius(sigma: Any, truncate: float, radius: Any) -> int:
+def _radius(sigma: Value, truncate: float, radius: Value) -> int:
     return int(truncate * float(sigma) + 0.5) if radius is None else int(radius)
 
 
-def _gaussian(tensor: DTensor, axis: int, sigma: Any, edges: Edges, **arguments: Any) -> _Step:
+def _gaussian(tensor: DTensor, axis: int, sigma: Value, edges: Edges, **arguments: Value) -> _Step:
     lw = max(0, _radius(sigma, arguments["truncate"], arguments["radius"]))
     return _along("gaussian_filter1d", tensor, axis, (lw, lw), edges, sigma=sigma, **arguments)
 
@@ -161,7 +163,7 @@ def gaussian_filter1d(
     order: int = 0,
     output: Output = None,
     mode: str = "reflect",
-    cval: Any = 0.0,
+    cval: Value = 0.0,
     truncate: float = 4.0,
     *,
     radius: int | None = None,
@@ -178,15 +180,15 @@ def gaussian_filter1d(
 
 def gaussian_filter(
     input: Held,
-    sigma: Any,
-    order: Any = 0,
+    sigma: Value,
+    order: Value = 0,
     output: Output = None,
-    mode: Any = "reflect",
-    cval: Any = 0.0,
+    mode: Value = "reflect",
+    cval: Value = 0.0,
     truncate: float = 4.0,
     *,
-    radius: Any = None,
-    axes: Any = None,
+    radius: Value = None,
+    axes: Value = None,
 ) -> DTensor:
     """Return the Gaussian filter, or derivatives of it, along all *axes*. Collective over the mesh.
 
@@ -216,13 +218,13 @@ def gaussian_filter(
 
 def uniform_filter(
     input: Held,
-    size: Any = 3,
+    size: Value = 3,
     output: Output = None,
-    mode: Any = "reflect",
-    cval: Any = 0.0,
-    origin: Any = 0,
+    mode: Value = "reflect",
+    cval: Value = 0.0,
+    origin: Value = 0,
     *,
-    axes: Any = None,
+    axes: Value = None,
 ) -> DTensor:
     """Return the mean of each window. Collective over the mesh. Source: scipy.ndimage.uniform_filter.
 
@@ -249,7 +251,7 @@ def uniform_filter(
     return stored(_one_by_one(tensor, steps, output), output)
 
 
-def _axes(axes: Any, ndim: int) -> tuple[int, ...]:
+def _axes(axes: Value, ndim: int) -> tuple[int, ...]:
     """Return axes counted from 0, in the order that is given."""
     if axes is None:
         return tuple(range(ndim))
@@ -268,12 +270,12 @@ def _one_by_one(tensor: DTensor, steps: Sequence[_Step], output: Output) -> DTen
     return tensor
 
 
-def sobel(input: Held, axis: int = -1, output: Output = None, mode: Any = "reflect", cval: Any = 0.0) -> DTensor:
+def sobel(input: Held, axis: int = -1, output: Output = None, mode: Value = "reflect", cval: Value = 0.0) -> DTensor:
     """Return Sobel's derivative along *axis*. Collective over the mesh. Source: scipy.ndimage.sobel."""
     return _derivative(held("sobel", input), axis, output, Edges(mode, cval), [1, 2, 1])
 
 
-def prewitt(input: Held, axis: int = -1, output: Output = None, mode: Any = "reflect", cval: Any = 0.0) -> DTensor:
+def prewitt(input: Held, axis: int = -1, output: Output = None, mode: Value = "reflect", cval: Value = 0.0) -> DTensor:
     """Return Prewitt's derivative along *axis*. Collective over the mesh. Source: scipy.ndimage.prewitt."""
     return _derivative(held("prewitt", input), axis, output, Edges(mode, cval), [1, 1, 1])
 
@@ -294,7 +296,7 @@ Derivative = Callable[[int, Edges, Output], DTensor]
 
 
 def _sum(
-    tensor: DTensor, derivative: Derivative, edges: Edges, output: Output, axes: Any, *, squares: bool
+    tensor: DTensor, derivative: Derivative, edges: Edges, output: Output, axes: Value, *, squares: bool
 ) -> DTensor:
     """Return the sum of derivatives along *axes*, or the root of the sum of their squares. Collective."""
     found = _axes(axes, tensor.ndim)
@@ -318,7 +320,7 @@ def _sum(
 
 
 def laplace(
-    input: Held, output: Output = None, mode: Any = "reflect", cval: Any = 0.0, *, axes: Any = None
+    input: Held, output: Output = None, mode: Value = "reflect", cval: Value = 0.0, *, axes: Value = None
 ) -> DTensor:
     """Return the sum of second differences. Collective over the mesh. Source: scipy.ndimage.laplace.
 
@@ -340,13 +342,13 @@ def laplace(
 
 def gaussian_laplace(
     input: Held,
-    sigma: Any,
+    sigma: Value,
     output: Output = None,
-    mode: Any = "reflect",
-    cval: Any = 0.0,
+    mode: Value = "reflect",
+    cval: Value = 0.0,
     *,
-    axes: Any = None,
-    **kwargs: Any,
+    axes: Value = None,
+    **kwargs: Value,
 ) -> DTensor:
     """Return the Laplacian of a Gaussian filter. Collective over the mesh. Source: scipy.ndimage.gaussian_laplace."""
     tensor = held("gaussian_laplace", input)
@@ -359,13 +361,13 @@ def gaussian_laplace(
 
 def gaussian_gradient_magnitude(
     input: Held,
-    sigma: Any,
+    sigma: Value,
     output: Output = None,
-    mode: Any = "reflect",
-    cval: Any = 0.0,
+    mode: Value = "reflect",
+    cval: Value = 0.0,
     *,
-    axes: Any = None,
-    **kwargs: Any,
+    axes: Value = None,
+    **kwargs: Value,
 ) -> DTensor:
     """Return the length of the gradient of a Gaussian filter. Collective over the mesh.
 
@@ -375,7 +377,7 @@ def gaussian_gradient_magnitude(
     return _sum(tensor, _of_gaussian(tensor, sigma, 1, kwargs), Edges(mode, cval), output, axes, squares=True)
 
 
-def _of_gaussian(tensor: DTensor, sigma: Any, order: int, kwargs: dict[str, Any]) -> Derivative:
+def _of_gaussian(tensor: DTensor, sigma: Value, order: int, kwargs: dict[str, Value]) -> Derivative:
     def derivative(axis: int, edges: Edges, output: Output) -> DTensor:
         orders = [order if a == axis else 0 for a in range(tensor.ndim)]
         return gaussian_filter(tensor, sigma, orders, output, edges.mode, edges.cval, **kwargs)

@@ -4,11 +4,12 @@ import importlib
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
 from meshcomm._arguments import quote
+from meshcomm._tracing import Value
 from meshcomm._types import Array, DType
 from meshcomm.arrays.dtensor import DTensor, unwrapped
 from meshcomm.arrays.relayout import relayout
@@ -19,7 +20,7 @@ from meshcomm.halos.widths import Width
 from meshcomm.memory.blocks import new_block
 from meshcomm.memory.copies import contiguous
 
-Output: TypeAlias = Any
+Output: TypeAlias = Value
 """A dtype, a tensor to write into, or None, as SciPy's *output*."""
 
 Run: TypeAlias = Callable[[Array, object], Array]
@@ -28,7 +29,7 @@ Run: TypeAlias = Callable[[Array, object], Array]
 MODES = ("reflect", "constant", "nearest", "mirror", "wrap", "grid-wrap", "grid-mirror", "grid-constant")
 
 
-def scipy_ndimage() -> Any:
+def scipy_ndimage() -> Value:
     """Return scipy.ndimage; ``MeshcommError`` if SciPy is not installed."""
     try:
         return importlib.import_module("scipy.ndimage")
@@ -40,14 +41,14 @@ def scipy_ndimage() -> Any:
 class Edges:
     """SciPy's *mode*, one or one for each axis, and *cval*."""
 
-    mode: Any = "reflect"
-    cval: Any = 0.0
+    mode: Value = "reflect"
+    cval: Value = 0.0
 
     def of(self, axis: int, ndim: int) -> "Edges":
         """Return those of one of *ndim* axes."""
         return Edges(self.modes(ndim)[axis], self.cval)
 
-    def modes(self, ndim: int) -> list[Any]:
+    def modes(self, ndim: int) -> list[Value]:
         """Return the mode of each of *ndim* axes."""
         return per_axis(self.mode, ndim, "mode")
 
@@ -59,7 +60,7 @@ class Edges:
         return tuple(as_boundary(mode, self.cval) for mode in self.modes(ndim))
 
 
-def per_axis(given: Any, count: int, what: str) -> list[Any]:
+def per_axis(given: Value, count: int, what: str) -> list[Value]:
     """Return what is *given* for each of *count* axes: one for all, or a sequence."""
     if isinstance(given, str) or not np.iterable(given):
         return [given] * count
@@ -116,7 +117,7 @@ def windowed(tensor: DTensor, widths: Sequence[Width], edges: Edges, run: Run, d
     return DTensor(block, tensor.layout, tensor.shape, dtype)
 
 
-def holds(dtype: DType, cval: Any) -> bool:
+def holds(dtype: DType, cval: Value) -> bool:
     """Return whether an element of *dtype* can be *cval* exactly."""
     with np.errstate(all="ignore"), warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -127,7 +128,7 @@ def holds(dtype: DType, cval: Any) -> bool:
     return bool(kept == cval or (cval != cval and kept != kept))
 
 
-def _in_double_precision(tensor: DTensor, cval: Any) -> DTensor:
+def _in_double_precision(tensor: DTensor, cval: Value) -> DTensor:
     """Return *tensor* as SciPy computes with it: blocks of it can hold *cval*."""
     dtype = np.dtype(np.complex128 if tensor.dtype.kind == "c" or isinstance(cval, complex) else np.float64)
     local = None if tensor.local is None else tensor.local.astype(dtype)
