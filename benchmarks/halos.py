@@ -1,14 +1,15 @@
 """Halos: ``python benchmarks/halos.py`` writes build/bench/halos.md.
 
-It takes some minutes. Ranks update the ghosts of periodic blocks: of 256 x 256 x 256 doubles on a mesh of 2 x 2 x 1, or
-2 x 1 x 1 if there are two ranks, and of 4096 x 4096 on one of 2 x 2 or 2 x 1. Ghosts lie beside the faces of a block, without corners. Beside meshcomm run
+It takes some minutes. Ranks update the ghosts of periodic blocks: of 256 x 256 x 256 doubles on a mesh of 2 x 2 x 1
+(or 2 x 1 x 1, if there are two ranks), and of 4096 x 4096 on one of 2 x 2 (or 2 x 1). Ghosts lie beside the faces of a
+block, without corners. Beside meshcomm run
 
 - *copies*: NumPy's copies of as many ghosts, from the same strides to the same strides, each rank within its block;
 - *Sendrecv*: faces packed by NumPy into kept buffers, two MPI_Sendrecv for each axis, and unpacked;
 - *alltoallw*: MPI_Neighbor_alltoallw on a Cartesian communicator, with subarray types, made once.
 
 Contenders take turns: in each round every one makes some calls in a row. The time of a call is that of the slowest
-rank. The page has the shortest times of all rounds, their ratios, and medians and quartiles of the ratios of one round.
+rank. The page has the shortest times of all rounds and their ratios, and medians and quartiles of ratios of one round.
 """
 
 import argparse

@@ -1,7 +1,7 @@
 """Heat that spreads in a square: ghosts are exchanged while the inner points are computed.
 
-The temperature is sharded over a grid of ranks. In each step a rank begins to exchange ghosts, computes the points that
-need none, waits, and computes the points at the border of its block. The temperature is zero at all edges. It begins as
+The temperature is sharded over a grid of ranks. In each step a rank begins to exchange ghosts, computes the points
+that need none, waits, and computes the points at the border of its block. At all edges it is zero. It begins as
 a mode of the square and a little of a faster one, so the first decays at a rate that is known. The program prints the
 square a few times, and compares the rate with the known one, and the result with one process. With matplotlib it also
 writes mpi_examples/output/heat.png. Try ``mpiexec -n 4 python mpi_examples/heat.py``.

@@ -74,8 +74,9 @@ class Halo:
         self.local = local = new_block(box_shape(padded), pattern.dtype)
         self._blocks = [as_bytes(local)]
         inner: list[slice] = []
-        for axis, ((first, _), span) in enumerate(zip(padded, block, strict=True)):
-            start, stop, ahead, rule = span[0], span[1], (slice(None),) * axis, pattern.rules[axis]
+        for axis, (whole, span) in enumerate(zip(padded, block, strict=True)):
+            first, start, stop = whole[0], span[0], span[1]
+            ahead, rule = (slice(None),) * axis, pattern.rules[axis]
             inner.append(slice(start - first, stop - first))
             self._ghosts += [local[(*ahead, slice(start - first))], local[(*ahead, slice(stop - first, None))]]
             if rule.boundary.name == "constant":

@@ -4,7 +4,7 @@ They are composed as SciPy composes them, so that elements are rounded at the sa
 :mod:`meshcomm.halos.filters`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -29,19 +29,16 @@ from meshcomm.halos.windows import (
 
 
 def _along(name: str, tensor: DTensor, axis: int, width: Width, edges: Edges, **arguments: Value) -> "_Step":
-    return _Step(name, tensor.ndim, axis, width, edges, arguments)
+    widths = [width if a == axis else (0, 0) for a in range(tensor.ndim)]
+    return _Step(name, widths, edges, {"axis": axis, "mode": edges.mode, "cval": edges.cval, **arguments})
 
 
 class _Step:
     """A filter of SciPy along one axis."""
 
-    def __init__(
-        self, name: str, ndim: int, axis: int, width: Width, edges: Edges, arguments: dict[str, Value]
-    ) -> None:
+    def __init__(self, name: str, widths: Sequence[Width], edges: Edges, arguments: Mapping[str, Value]) -> None:
         self._function = getattr(scipy_ndimage(), name)
-        self._widths = [width if a == axis else (0, 0) for a in range(ndim)]
-        self._edges = edges
-        self._arguments = {"axis": axis, "mode": edges.mode, "cval": edges.cval, **arguments}
+        self._widths, self._edges, self._arguments = widths, edges, arguments
 
     def __call__(self, block: Value, dtype: object) -> Value:
         return self._function(block, output=dtype, **self._arguments)
@@ -51,7 +48,7 @@ class _Step:
         return windowed(tensor, self._widths, self._edges, self, dtype)
 
 
-def _one(name: str, input: Held, axis: int, width: Width, edges: Edges, output: Output, **more: Value) -> DTensor:
+def _one(name: str, input: Held, axis: int, width: Width, edges: Edges, *, output: Output, **more: Value) -> DTensor:
     """Return what one filter along one axis gives. Collective."""
     tensor = held(name, input)
     step = _along(name, tensor, axis_of(axis, tensor.ndim), width, edges, **more)
@@ -76,7 +73,7 @@ def correlate1d(
     Source: scipy.ndimage.correlate1d.
     """
     width = window(_size(weights), origin)
-    return _one("correlate1d", input, axis, width, Edges(mode, cval), output, weights=weights, origin=origin)
+    return _one("correlate1d", input, axis, width, Edges(mode, cval), output=output, weights=weights, origin=origin)
 
 
 def convolve1d(
@@ -93,7 +90,7 @@ def convolve1d(
     Source: scipy.ndimage.convolve1d.
     """
     width = window(_size(weights), origin, flipped=True)
-    return _one("convolve1d", input, axis, width, Edges(mode, cval), output, weights=weights, origin=origin)
+    return _one("convolve1d", input, axis, width, Edges(mode, cval), output=output, weights=weights, origin=origin)
 
 
 def uniform_filter1d(
@@ -110,7 +107,7 @@ def uniform_filter1d(
     SciPy adds and subtracts along the axis, so the last digits of floats depend on where a block begins.
     """
     width = window(int(size), origin)
-    return _one("uniform_filter1d", input, axis, width, Edges(mode, cval), output, size=size, origin=origin)
+    return _one("uniform_filter1d", input, axis, width, Edges(mode, cval), output=output, size=size, origin=origin)
 
 
 def minimum_filter1d(
@@ -127,7 +124,7 @@ def minimum_filter1d(
     Source: scipy.ndimage.minimum_filter1d.
     """
     width = window(int(size), origin)
-    return _one("minimum_filter1d", input, axis, width, Edges(mode, cval), output, size=size, origin=origin)
+    return _one("minimum_filter1d", input, axis, width, Edges(mode, cval), output=output, size=size, origin=origin)
 
 
 def maximum_filter1d(
@@ -144,7 +141,7 @@ def maximum_filter1d(
     Source: scipy.ndimage.maximum_filter1d.
     """
     width = window(int(size), origin)
-    return _one("maximum_filter1d", input, axis, width, Edges(mode, cval), output, size=size, origin=origin)
+    return _one("maximum_filter1d", input, axis, width, Edges(mode, cval), output=output, size=size, origin=origin)
 
 
 def _radius(sigma: Value, truncate: float, radius: Value) -> int:
