@@ -182,7 +182,7 @@ format: $(LINTERS)
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
-EXAMPLES := quickstart terrain_fft navier_stokes restart overlap layout_map_models logical_devices digits
+EXAMPLES := quickstart terrain_fft navier_stokes restart overlap heat layout_map_models logical_devices digits
 # The extra scalapack is for this processor only.
 ifeq ($(MPI)-$(shell uname -sm),mpich-Linux x86_64)
 EXAMPLES += cholesky
@@ -205,6 +205,7 @@ bench: $(READY)
 	@MPIEXEC="$(MPIEXEC)" $(BIN)/python benchmarks/verbs.py
 	@MPIEXEC="$(MPIEXEC)" $(BIN)/python benchmarks/files.py
 	@MPIEXEC="$(MPIEXEC)" $(BIN)/python benchmarks/fft.py
+	@MPIEXEC="$(MPIEXEC)" $(BIN)/python benchmarks/halos.py
 
 bench-compare: $(READY)
 	@MPIEXEC="$(MPIEXEC)" $(BIN)/python benchmarks/compare.py $(BENCH) $(if $(BASE),"$(BASE)",$(error \

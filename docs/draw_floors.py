@@ -18,6 +18,7 @@ ROOMS = (
     "compat",
     "linalg",
     "fft",
+    "halos",
     "storage",
     "ops",
     "arrays",

@@ -14,7 +14,7 @@ except ModuleNotFoundError:
 
 import meshcomm.adapters.on_import
 import meshcomm.ops.protocols  # noqa: F401 - lets NumPy's functions take tensors
-from meshcomm import fft, gradients, logical_devices  # noqa: F401 - public modules
+from meshcomm import fft, gradients, logical_devices, ndimage  # noqa: F401 - public modules
 from meshcomm._pickles import know_old_modules as _know_old_modules
 from meshcomm.arrays.collectives import (
     all_gather,
@@ -51,6 +51,8 @@ from meshcomm.errors import (
     MeshError,
     ShapeError,
 )
+from meshcomm.halos.halo import Halo, halo, update_halos
+from meshcomm.halos.overlap import map_overlap
 from meshcomm.layouts.dimensions import MeshDimension
 from meshcomm.layouts.layout import Layout
 from meshcomm.layouts.layout_text import MATCH, UNSHARDED
@@ -95,6 +97,7 @@ __all__ = [
     "DeviceAssignment",
     "DeviceOrderMode",
     "GroupError",
+    "Halo",
     "Layout",
     "LayoutError",
     "LayoutMap",
@@ -135,10 +138,12 @@ __all__ = [
     "from_local",
     "full",
     "get_default_mesh",
+    "halo",
     "is_dtensor",
     "layout_map_scope",
     "load",
     "machine_of",
+    "map_overlap",
     "matmul",
     "ones",
     "ones_like",
@@ -160,6 +165,7 @@ __all__ = [
     "start_save",
     "transpose",
     "unpack",
+    "update_halos",
     "zeros",
     "zeros_like",
 ]

@@ -21,20 +21,25 @@ _over_mpi: dict[int, Unfinished] = {}
 """Requests in flight over MPI. MPI writes to their memory even when the program has lost the request and its world."""
 
 
-class RelayoutRequest:
-    """A relayout that may still be in flight, as `start_relayout` returns it. Call `wait` before the program ends."""
+class Request:
+    """An exchange that may still be in flight; *number* of its team's calls began it."""
 
-    __slots__ = ("_exchange", "_number", "_result", "_source", "_team", "_unfinished")
+    __slots__ = ("_exchange", "_number", "_team", "_unfinished")
 
-    def __init__(self, result: DTensor, source: Layout, exchange: Pending | None, team: Team | None) -> None:
-        self._result, self._source, self._exchange, self._team = result, source, exchange, team
+    begun_by = "start_relayout"
+    """The function that begins it, for messages."""
+    operation = "relayout"
+    """What it is, for messages."""
+
+    def __init__(self, exchange: Pending | None, team: Team | None) -> None:
+        self._exchange, self._team = exchange, team
         if exchange is not None and team is not None:
             world, self._number = team.world, -team.calls
             self._unfinished = unfinished = _over_mpi if world.guarded else world.unfinished
             unfinished[id(self)] = self
 
     def test(self) -> bool:
-        """Return whether the relayout is complete, so that `wait` returns at once.
+        """Return whether the exchange is complete, so that `wait` returns at once.
 
         Most MPIs move messages only while the program is in a call of MPI: a program that computes for long may test
         now and then. After a test that returned True, `wait` is not needed.
@@ -44,34 +49,49 @@ class RelayoutRequest:
             return True
         if not exchange.test():
             watch.tests += 1
-            watch.tested = "tests of a relayout", self._team, self._number, 0.0
+            watch.tested = f"tests of a {self.operation}", self._team, self._number, 0.0
             return False
         self._complete()
         return True
 
-    def wait(self) -> DTensor:
-        """Wait until the relayout is complete, and return its tensor. Collective over the meshes of the relayout.
-
-        Each rank may wait for its requests in any order. The next call returns the same tensor.
-        """
+    def wait(self) -> object:
+        """Wait until the exchange is complete. Collective over its meshes."""
         exchange = self._exchange
         if exchange is not None:
-            with Envelope("wait for a relayout", self._team, self._number):
+            with Envelope(f"wait for a {self.operation}", self._team, self._number):
                 exchange.wait()
             self._complete()
-        return self._result
+        return None
 
     def _complete(self) -> None:
         self._exchange = None
         watch.completed += 1
         del self._unfinished[id(self)]
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self}; {'complete' if self._exchange is None else 'in flight'})"
+
+
+class RelayoutRequest(Request):
+    """A relayout that may still be in flight, as `start_relayout` returns it. Call `wait` before the program ends."""
+
+    __slots__ = ("_result", "_source")
+
+    def __init__(self, result: DTensor, source: Layout, exchange: Pending | None, team: Team | None) -> None:
+        super().__init__(exchange, team)
+        self._result, self._source = result, source
+
+    def wait(self) -> DTensor:
+        """Wait until the relayout is complete, and return its tensor. Collective over the meshes of the relayout.
+
+        Each rank may wait for its requests in any order. The next call returns the same tensor.
+        """
+        super().wait()
+        return self._result
+
     def __str__(self) -> str:
         t = self._result
         return f"relayout of {t.shape} {t.dtype} from {self._source.sharding_specs} to {t.layout.sharding_specs}"
-
-    def __repr__(self) -> str:
-        return f"RelayoutRequest({self}; {'complete' if self._exchange is None else 'in flight'})"
 
 
 def start_relayout(

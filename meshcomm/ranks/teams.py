@@ -68,6 +68,9 @@ class Location(NamedTuple):
 class Unfinished(Protocol):
     """A nonblocking call that nobody has waited for yet."""
 
+    begun_by: str
+    """The function that began it."""
+
     def wait(self) -> object:
         """Wait until it is complete."""
 
@@ -238,7 +241,7 @@ class World(ABC):
 def never_waited_for(left: Sequence[Unfinished]) -> str:
     """Return the error that names nonblocking calls which nobody waited for."""
     more = f" and {len(left) - 1} more" if len(left) > 1 else ""
-    return f"start_relayout was never waited for: {left[0]}{more}. Call wait() on each request"
+    return f"{left[0].begun_by} was never waited for: {left[0]}{more}. Call wait() on each request"
 
 
 class Team:

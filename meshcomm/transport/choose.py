@@ -148,8 +148,11 @@ class _Chosen:
             relayed = Relayed(group, tensors[0], terms, remaining)
             if relayed.open(terms.scratch_limit):
                 return relayed
+        on_node: type[InPlace] | type[_InTurn] = InPlace
+        if terms.one_memory and len(tensors) > 1:
+            on_node = _InTurn
         if not several_nodes:
-            return InPlace(group, tensors, terms, remaining)
+            return on_node(group, tensors, terms, remaining)
         members = () if group.rendezvous is None else group.rendezvous.members
         others = np.setdiff1d(np.arange(len(nodes), dtype=np.intp), np.array(members, dtype=np.intp))
         # A rank that shares no memory does this as well: all have to make the same calls of MPI.
@@ -159,7 +162,22 @@ class _Chosen:
             return _Mixed(None, off_node)
         if off_node.rounds == 1:  # both run at the same time, within one limit
             terms = replace(terms, scratch_limit=max(0, terms.scratch_limit - off_node.scratch_bytes))
-        return _Mixed(InPlace(group, tensors, terms, remaining), off_node)
+        return _Mixed(on_node(group, tensors, terms, remaining), off_node)
+
+
+class _InTurn:
+    """Exchanges in place of several tensors, one after the other: their new blocks do not lie in one stretch.
+
+    *remaining* is for all tensors together. It is not used: a tensor that cannot go in place exchanges its own
+    messages.
+    """
+
+    def __init__(self, group: Group, tensors: Sequence[Tensor], terms: Terms, remaining: MessagesOnNode) -> None:
+        self._ways = [InPlace(group, [tensor], terms, MessagesOnNode(group, [tensor], terms, 1)) for tensor in tensors]
+
+    def run(self, sources: list[Bytes], targets: list[Bytes], stretch: Bytes | None = None) -> None:
+        for way, source, target in zip(self._ways, sources, targets, strict=True):
+            way.run([source], [target])
 
 
 class _Mixed:
@@ -168,7 +186,7 @@ class _Mixed:
     The exchange on the node is None for a rank that shares no memory.
     """
 
-    def __init__(self, on_node: InPlace | None, off_node: Packed) -> None:
+    def __init__(self, on_node: Operation | None, off_node: Packed) -> None:
         self._on_node = on_node
         self._off_node = off_node
 

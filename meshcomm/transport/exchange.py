@@ -116,6 +116,8 @@ class Terms:
     root: the position whose block all ranks get, in a broadcast
     relay_pays: sending through aggregators is predicted to pay between nodes
     stages: a block that is not shared may be copied to shared memory
+    one_memory: the blocks before and after are the same memory, as for ghosts. MPI may not receive into what it sends
+        from, so all is packed; and the new blocks of several tensors do not lie in one stretch
     """
 
     number: int
@@ -127,6 +129,7 @@ class Terms:
     root: int | None = None
     relay_pays: bool = False
     stages: bool = True
+    one_memory: bool = False
 
 
 def from_boxes(itemsize: int, position: int, sources: Sequence[Box], targets: Sequence[Box]) -> Tensor:

@@ -39,6 +39,7 @@ class Side:
     boxes: for each tensor, which rank gets or gives which box
     itemsizes: the bytes of an element of each tensor
     rounds: in how many rounds the boxes move
+    packs: whether to pack also what lies consecutively
     """
 
     def __init__(
@@ -50,6 +51,7 @@ class Side:
         itemsizes: list[int],
         *,
         rounds: int,
+        packs: bool = False,
     ) -> None:
         self._ranks = ranks
         layout, itemsize = as_byte_boxes(blocks, itemsizes)
@@ -63,7 +65,7 @@ class Side:
         self._elements = np.prod(layout.extents, axis=1, dtype=np.intp)
         self._offsets = layout.offsets
         packing = Packing(sizes, itemsize, *layout)
-        in_place = len(boxes) == 1 and packing.contiguous and self._adjoin(rounds)
+        in_place = not packs and len(boxes) == 1 and packing.contiguous and self._adjoin(rounds)
         self.packing = None if in_place else packing
 
     def _adjoin(self, rounds: int) -> bool:
@@ -112,22 +114,22 @@ def _side_by_side(peers: Indices, which: Indices) -> tuple[Indices, Indices, Ind
     return table[:, 0], table[:, 1], np.array(chosen, dtype=np.intp)
 
 
-def _sending(ranks: int, tensors: Sequence[Tensor], boxes: list[Boxes], rounds: int) -> Side:
+def _sending(ranks: int, tensors: Sequence[Tensor], boxes: list[Boxes], rounds: int, packs: bool = False) -> Side:
     sizes = [tensor.source_bytes(tensor.position) for tensor in tensors]
     blocks = [
         tensor.in_source(tensor.position, region, found)
         for region, (tensor, found) in enumerate(zip(tensors, boxes, strict=True))
     ]
-    return Side(ranks, sizes, blocks, boxes, [tensor.itemsize for tensor in tensors], rounds=rounds)
+    return Side(ranks, sizes, blocks, boxes, [tensor.itemsize for tensor in tensors], rounds=rounds, packs=packs)
 
 
-def _receiving(ranks: int, tensors: Sequence[Tensor], boxes: list[Boxes], rounds: int) -> Side:
+def _receiving(ranks: int, tensors: Sequence[Tensor], boxes: list[Boxes], rounds: int, packs: bool = False) -> Side:
     sizes = [tensor.target_bytes(tensor.position) for tensor in tensors]
     blocks = [
         tensor.in_target(tensor.position, region, found)
         for region, (tensor, found) in enumerate(zip(tensors, boxes, strict=True))
     ]
-    return Side(ranks, sizes, blocks, boxes, [tensor.itemsize for tensor in tensors], rounds=rounds)
+    return Side(ranks, sizes, blocks, boxes, [tensor.itemsize for tensor in tensors], rounds=rounds, packs=packs)
 
 
 def _peers(boxes: list[Boxes]) -> Indices:
@@ -177,8 +179,8 @@ class Packed:
             header = carried[: len(carried) - len(tensors)]
             sends, receives = [t.sends for t in header] + sends, [t.receives for t in header] + receives
         self._alone = ranks == 1
-        self.send = _sending(ranks, carried, sends, rounds)
-        self.receive = _receiving(ranks, carried, receives, rounds)
+        self.send = _sending(ranks, carried, sends, rounds, terms.one_memory)
+        self.receive = _receiving(ranks, carried, receives, rounds, terms.one_memory)
         self._send_bytes, self._receive_bytes = self.send.buffer_bytes(rounds), self.receive.buffer_bytes(rounds)
         kept = range(rounds if rounds <= KEPT_ROUNDS else 0)
         self._sent = [self.send.counts(number, rounds) for number in kept]

@@ -32,6 +32,9 @@ COLLECTIVE = [
     "DTensor.to_device",
     "DTensor.to_numpy",
     "DTensor.var",
+    "Halo.reduce",
+    "Halo.start_update",
+    "Halo.update",
     "LayoutMap.distribute",
     "Mesh.close",
     "Plan.execute",
@@ -71,8 +74,10 @@ COLLECTIVE = [
     "gradients.relayout_like_vjp",
     "gradients.relayout_vjp",
     "gradients.sum_vjp",
+    "halo",
     "load",
     "machine_of",
+    "map_overlap",
     "matmul",
     "pack",
     "reduce_scatter",
@@ -84,6 +89,7 @@ COLLECTIVE = [
     "start_relayout",
     "start_save",
     "transpose",
+    "update_halos",
 ]
 
 

@@ -32,13 +32,14 @@ MAY_IMPORT = {
     "adapters": ("root", "arrays", "ops"),
     "storage": FLOORS,
     "fft": (*FLOORS, "ops"),
+    "halos": (*FLOORS, "ops"),
     "pictures": ("root", "layouts", "plans"),
     "cli": ("",),
     "testing": ("",),
 }
 """What each folder may import, besides itself: folders or modules, from the package's folder on; "" is everything."""
 
-FACADES = ("__init__", "array_api", "gradients", "logical_devices")
+FACADES = ("__init__", "array_api", "gradients", "logical_devices", "ndimage")
 """Files in the package's own folder that offer names of any floor; no other file imports them."""
 
 COMMAND = "__main__"
@@ -472,6 +473,15 @@ FIXED_SIGNATURES = {
     "all_to_all": "the seed's op: input, group_assignment, concat_dimension, split_dimension, split_count",
     "all_to_all_vjp": "the arguments of all_to_all",
     "plan_relayout": "shape, dtype, source, target, max_scratch_bytes, machine: recorded calls pass them by position",
+    **dict.fromkeys(
+        (
+            *("convolve", "correlate", "convolve1d", "correlate1d", "gaussian_filter", "gaussian_filter1d"),
+            *("uniform_filter", "uniform_filter1d", "median_filter", "minimum_filter", "minimum_filter1d"),
+            *("maximum_filter", "maximum_filter1d", "percentile_filter", "rank_filter", "grey_dilation"),
+            *("grey_erosion", "generic_filter"),
+        ),
+        "the order of scipy.ndimage",
+    ),
 }
 """Public functions that take more than five arguments by position, as callers already pass them."""
 

@@ -1,0 +1,207 @@
+"""Halos: ``python benchmarks/halos.py`` writes build/bench/halos.md.
+
+It takes some minutes. Ranks update the ghosts of periodic blocks: of 256 x 256 x 256 doubles on a mesh of 2 x 2 x 1
+(or 2 x 1 x 1, if there are two ranks), and of 4096 x 4096 on one of 2 x 2 (or 2 x 1). Ghosts lie beside the faces of a
+block, without corners. Beside meshcomm run
+
+- *copies*: NumPy's copies of as many ghosts, from the same strides to the same strides, each rank within its block;
+- *Sendrecv*: faces packed by NumPy into kept buffers, two MPI_Sendrecv for each axis, and unpacked;
+- *alltoallw*: MPI_Neighbor_alltoallw on a Cartesian communicator, with subarray types, made once.
+
+Contenders take turns: in each round every one makes some calls in a row. The time of a call is that of the slowest
+rank. The page has the shortest times of all rounds and their ratios, and medians and quartiles of ratios of one round.
+"""
+
+import argparse
+import json
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+from report import number, spread
+
+import meshcomm as mc
+from jobs import Setting, measured_by
+
+HERE = Path(__file__).resolve().parent
+RANKS = (4, 2)
+CASES = {
+    "256³, width 1": ((256, 256, 256), 1),
+    "256³, width 2": ((256, 256, 256), 2),
+    **{f"4096², width {w}": ((4096, 4096), w) for w in (1, 2, 4, 8)},
+}
+CALLS = 5
+"""Calls of a contender in a row."""
+
+
+class Faces:
+    """The faces of a block with ghosts: which slab is sent along each axis, and which is filled."""
+
+    def __init__(self, local: Any, width: int) -> None:
+        self.local, self.width, self.ndim = local, width, local.ndim
+
+    def slab(self, axis: int, low: bool, ghosts: bool) -> tuple[slice, ...]:
+        """Return the slab before (*low*) or after the block along *axis*: of ghosts, or of elements beside them."""
+        w, n = self.width, self.local.shape[axis]
+        where = [slice(w, -w)] * self.ndim
+        if low:
+            where[axis] = slice(0, w) if ghosts else slice(w, 2 * w)
+        else:
+            where[axis] = slice(n - w, n) if ghosts else slice(n - 2 * w, n - w)
+        return tuple(where)
+
+    def copies(self) -> None:
+        """Fill the ghosts from this very block."""
+        for axis in range(self.ndim):
+            for low in (True, False):
+                self.local[self.slab(axis, low, True)] = self.local[self.slab(axis, not low, False)]
+
+
+class Sendrecv(Faces):
+    """Packed messages to the neighbours, axis by axis."""
+
+    def __init__(self, local: Any, width: int, cart: MPI.Cartcomm) -> None:
+        super().__init__(local, width)
+        self.cart = cart
+        self.buffers = {
+            (axis, low): [np.empty_like(local[self.slab(axis, low, False)], order="C") for _ in range(2)]
+            for axis in range(self.ndim)
+            for low in (True, False)
+        }
+
+    def update(self) -> None:
+        """Exchange along each axis in both directions; an axis of one rank is wrapped by a copy."""
+        local, rank = self.local, self.cart.rank
+        for axis in range(self.ndim):
+            before, after = self.cart.Shift(axis, 1)
+            for low, to, source in ((True, before, after), (False, after, before)):
+                if to == rank:
+                    local[self.slab(axis, not low, True)] = local[self.slab(axis, low, False)]
+                    continue
+                sent, received = self.buffers[axis, low]
+                sent[...] = local[self.slab(axis, low, False)]
+                self.cart.Sendrecv(sent, to, int(low), received, source, int(low))
+                local[self.slab(axis, not low, True)] = received
+
+
+class Alltoallw(Faces):
+    """One MPI_Neighbor_alltoallw with a subarray type for each face."""
+
+    def __init__(self, local: Any, width: int, cart: MPI.Cartcomm) -> None:
+        super().__init__(local, width)
+        self.cart = cart
+        order = [(axis, low) for axis in range(self.ndim) for low in (True, False)]
+        self.types = [[self.kind(self.slab(*each, ghosts)) for each in order] for ghosts in (False, True)]
+        ones, zeros = [1] * len(order), [0] * len(order)
+        self.send = [local, ones, zeros, self.types[0]]
+        self.receive = [local, ones, zeros, self.types[1]]
+
+    def kind(self, where: tuple[slice, ...]) -> MPI.Datatype:
+        """Return the type of a slab of the block."""
+        spans = [each.indices(n) for each, n in zip(where, self.local.shape, strict=True)]
+        sizes, starts = [b - a for a, b, _ in spans], [a for a, _, _ in spans]
+        return MPI.DOUBLE.Create_subarray(list(self.local.shape), sizes, starts).Commit()
+
+    def update(self) -> None:
+        """Exchange all faces."""
+        self.cart.Neighbor_alltoallw(self.send, self.receive)
+
+
+def contenders(name: str) -> tuple[dict[str, Callable[[], object]], int]:
+    """Return the calls of one case, and the bytes of the ghosts of a rank; their results are compared. Collective."""
+    shape, width = CASES[name]
+    dims = (2, MPI.COMM_WORLD.size // 2, 1)[: len(shape)]
+    names = "xyz"[: len(shape)]
+    mesh = mc.create_mesh(list(zip(names, dims, strict=True)))
+    layout = mc.Layout(list(names), mesh)
+    block = np.random.default_rng(mesh.rank).random(layout.block_shape(shape, mesh.rank))
+    halo = mc.halo(mc.from_local(block, layout, shape), width, "periodic", corners=False)
+    full = mc.halo(mc.from_local(block, layout, shape), width, "periodic")
+    cart = MPI.COMM_WORLD.Create_cart(list(dims), periods=[True] * len(dims), reorder=False)
+    assert halo.local is not None
+    made = {cls.__name__: cls(halo.local.copy(), width, cart) for cls in (Sendrecv, Alltoallw)}
+    for each in made.values():
+        each.update()
+    faces = Faces(halo.local.copy(), width)
+    for axis in range(len(shape)):
+        for low in (True, False):
+            where = faces.slab(axis, low, True)
+            for each in made.values():
+                assert np.array_equal(each.local[where], halo.local[where]), (name, axis, low)
+            assert np.array_equal(full.local[where], halo.local[where]), (name, axis, low)
+    ghosts = sum(2 * width * block.nbytes // n for n in block.shape)
+    calls: dict[str, Callable[[], object]] = {
+        "copies": faces.copies,
+        "meshcomm": halo.update,
+        "meshcomm, corners": full.update,
+        "Sendrecv": made["Sendrecv"].update,
+        "alltoallw": made["Alltoallw"].update,
+    }
+    return calls, ghosts
+
+
+def measured(rounds: int) -> dict[str, Any]:
+    """Return the bytes of each case and the seconds of each contender in each round. Collective."""
+    comm, result = MPI.COMM_WORLD.Dup(), {}
+    for name in CASES:
+        calls, ghosts = contenders(name)
+        times = np.empty((len(calls), rounds + 1))
+        for turn in range(rounds + 1):
+            for which, run in enumerate(calls.values()):
+                run()
+                comm.Barrier()
+                begin = time.perf_counter()
+                for _ in range(CALLS):
+                    run()
+                times[which, turn] = (time.perf_counter() - begin) / CALLS
+        slowest = np.empty_like(times)
+        comm.Allreduce(times, slowest, MPI.MAX)
+        result[name] = [ghosts, dict(zip(calls, slowest[:, 1:].tolist(), strict=True))]  # the first round is warm-up
+    comm.Free()
+    return result
+
+
+def main() -> None:
+    """Launch the job and write the page; with ``--job``, be one of its ranks."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=60)
+    parser.add_argument("--output", type=Path, default=HERE.parent / "build" / "bench", help="directory")
+    parser.add_argument("--job", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.job:
+        found = measured(options.rounds)
+        if MPI.COMM_WORLD.rank == 0:
+            print(json.dumps(found))
+        return
+    page = []
+    for setting in (Setting(ranks, shared) for ranks in RANKS for shared in (True, False)):
+        page += [
+            f"{setting}",
+            "",
+            "| | ghosts, KiB | copies, µs | meshcomm, µs | with corners | Sendrecv | alltoallw |",
+        ]
+        page[-1] += " meshcomm / copies | Sendrecv / meshcomm | alltoallw / meshcomm |"
+        page.append("|---" * 10 + "|")
+        for name, (ghosts, times) in measured_by("halos.py", setting, options.rounds).items():
+            shortest = {contender: min(each) * 1e6 for contender, each in times.items()}
+            pairs = (("meshcomm", "copies"), ("Sendrecv", "meshcomm"), ("alltoallw", "meshcomm"))
+            ratios = " | ".join(
+                f"{number(shortest[over] / shortest[under])}; "
+                + spread([a / b for a, b in zip(times[over], times[under], strict=True)])
+                for over, under in pairs
+            )
+            columns = " | ".join(map(number, shortest.values()))
+            page.append(f"| {name} | {number(ghosts / 1024)} | {columns} | {ratios} |")
+        page.append("")
+    options.output.mkdir(parents=True, exist_ok=True)
+    (options.output / "halos.md").write_text("\n".join(page) + "\n", encoding="utf-8")
+    print(f"{len(os.sched_getaffinity(0))} cores, load {os.getloadavg()[0]:.1f}, {options.rounds} rounds\n")
+    print("\n".join(page))
+
+
+if __name__ == "__main__":
+    main()

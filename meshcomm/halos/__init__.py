@@ -1,0 +1,6 @@
+"""Blocks with ghosts: the elements around a block, which other devices own, and what is computed with them.
+
+- `boundaries` says what is beyond the edges of an array, `widths` how many ghosts a block has.
+- `axes` cuts the ghosts of one axis into runs; `exchange` makes boxes of them for a transport.
+- `halo` has the public class; `overlap` and `ndimage` compute blocks from blocks with ghosts.
+"""

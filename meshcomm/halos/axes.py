@@ -1,0 +1,110 @@
+"""The ghosts along one axis: which run of them comes from which run of which block.
+
+Ghosts have the indices that they would have if the axis went on: before the first element they are negative. So the
+block [4, 8) of an axis of 8 elements with 2 ghosts is [2, 10), and if the axis is periodic, 8 is element 0.
+"""
+
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+
+from meshcomm._types import Indices
+from meshcomm.halos.boundaries import Boundary, source_indices
+from meshcomm.halos.widths import Width
+from meshcomm.layouts.partition import ChosenCut, Cut, Interval
+
+
+class AxisRule(NamedTuple):
+    """How an axis is cut, and which ghosts its blocks have."""
+
+    cut: Cut | ChosenCut
+    width: Width
+    boundary: Boundary
+
+    def padded(self, number: int) -> Interval:
+        """Return block *number* with its ghosts.
+
+        >>> AxisRule(Cut(8, 2), (1, 2), Boundary("none")).padded(1)
+        (3, 8)
+        """
+        (start, stop), (before, after) = self.cut.interval(number), self.width
+        if self.boundary.name == "none":
+            return max(0, start - before), min(self.cut.length, stop + after)
+        return start - before, stop + after
+
+    @property
+    def longest(self) -> int:
+        """An upper bound on the elements of a block with its ghosts."""
+        return self.cut.longest + sum(self.width)
+
+
+class Run(NamedTuple):
+    """A run of consecutive elements of block *number* with its ghosts, all from block *owner*.
+
+    The inner elements of a block are a run as well, of the block itself.
+    """
+
+    number: int
+    owner: int
+    start: int
+    stop: int
+    is_ghost: bool
+
+
+@lru_cache(maxsize=256)
+def runs_of(rule: AxisRule, number: int) -> tuple[Run, ...]:
+    """Return the runs of block *number*, in order. A constant beyond the edges is no run.
+
+    Along a run, the elements that it comes from ascend by one, descend by one, or stay the same.
+
+    >>> for run in runs_of(AxisRule(Cut(4, 2), (1, 3), Boundary("periodic")), 1):
+    ...     print(run.start, run.stop, "from block", run.owner)
+    1 2 from block 0
+    2 4 from block 1
+    4 6 from block 0
+    6 7 from block 1
+    """
+    (first, last), (start, stop) = rule.padded(number), rule.cut.interval(number)
+    if not rule.boundary.repeats:
+        first, last = max(first, 0), min(last, rule.cut.length)
+    inner = [Run(number, number, start, stop, False)] if start < stop else []
+    return (*_ghosts(rule, number, first, start), *inner, *_ghosts(rule, number, stop, last))
+
+
+def _ghosts(rule: AxisRule, number: int, first: int, last: int) -> list[Run]:
+    """Return the runs of the ghosts from *first* to *last*."""
+    if first >= last:
+        return []
+    at, n = np.arange(first, last, dtype=np.intp), rule.cut.length
+    sources = source_indices(rule.boundary, at, n)
+    owners, steps = rule.cut.blocks_of(sources).tolist(), np.diff(sources).tolist()
+    runs, begin = [], 0
+    for i in range(1, len(at) + 1):
+        if i < len(at) and owners[i] == owners[begin] and steps[i - 1] == steps[begin] and abs(steps[begin]) <= 1:
+            continue
+        runs.append(Run(number, owners[begin], first + begin, first + i, True))
+        begin = i
+    return runs
+
+
+@lru_cache(maxsize=256)
+def _by_owner(rule: AxisRule) -> dict[int, tuple[Run, ...]]:
+    """Return the runs of all blocks by their owner."""
+    found: dict[int, list[Run]] = {}
+    for number in range(rule.cut.blocks):
+        for run in runs_of(rule, number):
+            found.setdefault(run.owner, []).append(run)
+    return {owner: tuple(runs) for owner, runs in found.items()}
+
+
+def runs_from(rule: AxisRule, owner: int) -> tuple[Run, ...]:
+    """Return the runs of all blocks that come from block *owner*, by block and in order."""
+    return _by_owner(rule).get(owner, ())
+
+
+def sources_of(rule: AxisRule, starts: Indices, stops: Indices) -> tuple[Indices, Indices]:
+    """Return for each run the element that its first one comes from, and the step from there to the next."""
+    first = source_indices(rule.boundary, starts, rule.cut.length)
+    last = source_indices(rule.boundary, stops - 1, rule.cut.length)
+    return first, (last - first) // np.maximum(stops - starts - 1, 1)

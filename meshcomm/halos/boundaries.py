@@ -1,0 +1,124 @@
+"""What lies beyond the edges of an array: nothing, a constant, or elements of the array once more.
+
+The names are those of :mod:`scipy.ndimage`. For the elements a b c d of an axis:
+
+    none                      a b c d                 there are no ghosts
+    0.0, or another number    0 0 0 | a b c d | 0 0 0
+    periodic                  b c d | a b c d | a b c
+    nearest                   a a a | a b c d | d d d
+    reflect                   c b a | a b c d | d c b
+    mirror                    d c b | a b c d | c b a
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from meshcomm._arguments import quote
+from meshcomm._tracing import Value
+from meshcomm._types import Indices
+from meshcomm.errors import AxisError, ShapeError
+
+
+class Boundary(NamedTuple):
+    """What is beyond the edges of one axis: *name* says it; the value of a constant is *value*."""
+
+    name: str
+    value: Value = None
+
+    def __str__(self) -> str:
+        return f"constant {self.value!r}" if self.name == "constant" else self.name
+
+    @property
+    def repeats(self) -> bool:
+        """Whether ghosts beyond the edges are elements of the array once more."""
+        return self.name in SOURCES
+
+
+def _folded(at: Indices, period: int, n: int, last: int) -> Indices:
+    within = at % period
+    return np.where(within < n, within, last - within)
+
+
+SOURCES: dict[str, Callable[[Indices, int], Indices]] = {
+    "periodic": lambda at, n: at % n,
+    "nearest": lambda at, n: np.clip(at, 0, n - 1),
+    "reflect": lambda at, n: _folded(at, 2 * n, n, 2 * n - 1),
+    "mirror": lambda at, n: _folded(at, max(2 * n - 2, 1), n, 2 * n - 2),
+}
+"""Boundaries that repeat elements, and which of *n* elements is at an index beyond the edges."""
+
+_SAME = {
+    "wrap": "periodic",
+    "grid-wrap": "periodic",
+    "grid-mirror": "reflect",
+    "grid-constant": "constant",
+}
+"""Other names that scipy.ndimage has for its modes."""
+
+_ELSEWHERE = {
+    "edge": "numpy.pad's 'edge' is 'nearest' here",
+    "symmetric": "numpy.pad's 'symmetric' is 'reflect' here, as in scipy.ndimage",
+    "ghosted": "PETSc's GHOSTED is a number here, such as 0.0",
+}
+
+ONE = "'none', 'periodic', 'nearest', 'reflect', 'mirror' or a number"
+
+
+def as_boundary(given: object, value: object = 0) -> Boundary:
+    """Return a boundary from its name, or from a number; *value* is that of ``"constant"``.
+
+    >>> print(as_boundary("grid-wrap"), as_boundary(1.5), as_boundary(None))
+    periodic constant 1.5 none
+    """
+    if given is None:
+        return Boundary("none")
+    if isinstance(given, Boundary):
+        return given
+    if isinstance(given, str):
+        name = _SAME.get(given, given)
+        if name == "none" or name in SOURCES:
+            return Boundary(name)
+        if name == "constant":
+            return Boundary(name, value)
+        hint = _ELSEWHERE.get(given.lower())
+        raise ShapeError(f"boundary {quote(given)} is not known: it is {ONE}{f'; {hint}' if hint else ''}")
+    if np.ndim(given) or not isinstance(given, int | float | complex | np.generic | np.ndarray):  # type: ignore[arg-type]
+        raise ShapeError(f"boundary {quote(given)}: it is {ONE}, or one of these for each axis")
+    return Boundary("constant", given.item() if isinstance(given, np.ndarray) else given)
+
+
+def as_boundaries(given: object, ndim: int, value: object = 0) -> tuple[Boundary, ...]:
+    """Return the boundary of each of *ndim* axes, from one for all, one for each, or a dict by axis.
+
+    ``ShapeError`` if a boundary is not known, ``AxisError`` if there is no such axis.
+
+    >>> print(*as_boundaries({0: "periodic"}, 2), *as_boundaries("mirror", 2))
+    periodic none mirror mirror
+    """
+    if isinstance(given, Mapping):
+        found = [Boundary("none")] * ndim
+        for axis, one in given.items():
+            found[axis_of(axis, ndim)] = as_boundary(one, value)
+        return tuple(found)
+    if isinstance(given, Sequence) and not isinstance(given, str | Boundary):
+        if len(given) != ndim:
+            raise ShapeError(f"boundary {quote(given)} has {len(given)} entries for {ndim} axes")
+        return tuple(as_boundary(one, value) for one in given)
+    return (as_boundary(given, value),) * ndim
+
+
+def axis_of(axis: object, ndim: int) -> int:
+    """Return *axis* counted from 0; ``AxisError`` if an array with *ndim* axes has no such axis."""
+    if isinstance(axis, bool) or not isinstance(axis, int | np.integer) or not -ndim <= axis < ndim:
+        raise AxisError(f"axis {quote(axis)} is out of range for a tensor with {ndim} axes")
+    return int(axis) % ndim
+
+
+def source_indices(boundary: Boundary, at: Indices, n: int) -> Indices:
+    """Return which of the *n* elements of an axis is at each index, inside or beyond the edges."""
+    inside = (at >= 0) & (at < n)
+    if inside.all():
+        return at
+    return SOURCES[boundary.name](at, n)

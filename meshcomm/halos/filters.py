@@ -1,0 +1,282 @@
+"""Filters over windows of any shape: scipy.ndimage's on blocks with ghosts along all axes, with corners.
+
+Each function takes SciPy's arguments and has SciPy's values, also at the borders of blocks. *input* is a tensor.
+*output* is a dtype, or a tensor to write into. All are Collective over the mesh of *input* if an axis that the window
+looks along is sharded. ``MeshcommError`` if SciPy is not installed, ``LayoutError`` for plain arrays and for `Cyclic`
+axes.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from meshcomm._arguments import normalised_axes
+from meshcomm._tracing import Value
+from meshcomm.arrays.dtensor import DTensor, Held
+from meshcomm.errors import DTypeError, ShapeError
+from meshcomm.halos.widths import Width
+from meshcomm.halos.windows import (
+    Edges,
+    Output,
+    held,
+    holds,
+    per_axis,
+    result_dtype,
+    scipy_ndimage,
+    stored,
+    window,
+    windowed,
+)
+
+ORDERS = (
+    *("median_filter", "minimum_filter", "maximum_filter", "rank_filter", "percentile_filter"),
+    *("grey_erosion", "grey_dilation"),
+)
+"""Filters that choose elements by their order."""
+
+
+def _filtered(
+    name: str,
+    input: Held,
+    output: Output,
+    arguments: Mapping[str, Value],
+    *,
+    sizes: Callable[[int], Sequence[int]],
+    flipped: bool = False,
+    probes: bool = True,
+) -> DTensor:
+    """Return the result of the filter *name* of SciPy with these *arguments*. Collective.
+
+    *sizes* gives the lengths of the window along so many axes. *probes* says whether SciPy may be called with one
+    element to find its errors and the dtype of the result.
+    """
+    tensor, function = held(name, input), getattr(scipy_ndimage(), name)
+    given = {key: value for key, value in arguments.items() if not (key == "axes" and value is None)}
+
+    def run(block: Value, dtype: object) -> Value:
+        return function(block, output=dtype, **given)
+
+    known = output.dtype if isinstance(output, DTensor) else output or tensor.dtype
+    dtype = result_dtype(tensor, run, output) if probes else np.dtype(known)
+    axes = normalised_axes(arguments.get("axes"), tensor.ndim)
+    lengths, origins = list(sizes(len(axes))), per_axis(arguments["origin"], len(axes), "origin")
+    if len(lengths) != len(axes):
+        raise ShapeError(f"a window with {len(lengths)} axes for {len(axes)} of the tensor")
+    widths: list[Width] = [(0, 0)] * tensor.ndim
+    for axis, length, origin in zip(axes, lengths, origins, strict=True):
+        widths[axis] = window(int(length), origin, flipped=flipped)
+    edges = Edges(_spread(arguments["mode"], axes, tensor.ndim), arguments["cval"])
+    is_constant = any(each.name == "constant" for each in edges.boundaries(tensor.ndim))
+    if is_constant and name in ORDERS and tensor.dtype.kind in "biu" and not holds(tensor.dtype, edges.cval):
+        raise DTypeError(
+            f"ndimage.{name}: cval {edges.cval!r} is no {tensor.dtype}. SciPy rounds it in some of these filters and "
+            "not in others: convert the tensor, or take another cval"
+        )
+    return stored(windowed(tensor, widths, edges, run, dtype), output)
+
+
+def _spread(mode: Value, axes: Sequence[int], ndim: int) -> Value:
+    """Return the mode of all axes from that of the *axes* of a filter."""
+    if isinstance(mode, str):
+        return mode
+    modes = ["reflect"] * ndim
+    for axis, one in zip(axes, per_axis(mode, len(axes), "mode"), strict=True):
+        modes[axis] = one
+    return modes
+
+
+def _shape_of(size: Value, *shapes: Value) -> Callable[[int], Sequence[int]]:
+    """Return the lengths of a window from the first of *shapes*, arrays, that is given; else from *size*."""
+    for each in shapes:
+        if each is not None:
+            return lambda count: np.shape(each)
+    return lambda count: per_axis(1 if size is None else size, count, "size")
+
+
+def convolve(
+    input: Held,
+    weights: Value,
+    output: Output = None,
+    mode: Value = "reflect",
+    cval: Value = 0.0,
+    origin: Value = 0,
+    *,
+    axes: Value = None,
+) -> DTensor:
+    """Return the convolution with *weights*. Collective over the mesh. Source: scipy.ndimage.convolve.
+
+    >>> import numpy as np, meshcomm as mc
+    >>> def program():
+    ...     rows = mc.Layout(["x"], mc.create_mesh([("x", 2)]))
+    ...     return mc.ndimage.convolve(mc.distribute(np.arange(5), rows), [1, 0, -1]).local.tolist()
+    >>> with mc.simulate(2) as world:
+    ...     print(world.run(program))
+    [[1, 2, 2], [2, 1]]
+    """
+    arguments = {"weights": weights, "mode": mode, "cval": cval, "origin": origin, "axes": axes}
+    return _filtered("convolve", input, output, arguments, sizes=lambda _: np.shape(weights), flipped=True)
+
+
+def correlate(
+    input: Held,
+    weights: Value,
+    output: Output = None,
+    mode: Value = "reflect",
+    cval: Value = 0.0,
+    origin: Value = 0,
+    *,
+    axes: Value = None,
+) -> DTensor:
+    """Return the correlation with *weights*. Collective over the mesh. Source: scipy.ndimage.correlate."""
+    arguments = {"weights": weights, "mode": mode, "cval": cval, "origin": origin, "axes": axes}
+    return _filtered("correlate", input, output, arguments, sizes=lambda _: np.shape(weights))
+
+
+def median_filter(
+    input: Held,
+    size: Value = None,
+    footprint: Value = None,
+    output: Output = None,
+    mode: Value = "reflect",
+    cval: Value = 0.0,
+    origin: Value = 0,
+    *,
+    axes: Value = None,
+) -> DTensor:
+    """Return the median of each window. Collective over the mesh. Source: scipy.ndimage.median_filter."""
+    return _ordered("median_filter", input, output, (size, footprint), (mode, cval, origin, axes))
+
+
+def minimum_filter(
+    input: Held,
+    size: Value = None,
+    footprint: Value = None,
+    output: Output = None,
+    mode: Value = "reflect",
+    cval: Value = 0.0,
+    origin: Value = 0,
+    *,
+    axes: Value = None,
+) -> DTensor:
+    """Return the minimum of each window. Collective over the mesh. Source: scipy.ndimage.minimum_filter."""
+    return _ordered("minimum_filter", input, output, (size, footprint), (mode, cval, origin, axes))
+
+
+def maximum_filter(
+    input: Held,
+    size: Value = None,
+    footprint: Value = None,
+    output: Output = None,
+    mode: Value = "reflect",
+    cval: Value = 0.0,
+    origin: Value = 0,
+    *,
+    axes: Value = None,
+) -> DTensor:
+    """Return the maximum of each window. Collective over the mesh. Source: scipy.ndimage.maximum_filter."""
+    return _ordered("maximum_filter", input, output, (size, footprint), (mode, cval, origin, axes))
+
+
+def rank_filter(
+    input: Held,
+    rank: Value,
+    size: Value = None,
+    footprint: Value = None,
+    output: Output = None,
+    mode: Value = "reflect",
+    cval: Value = 0.0,
+    origin: Value = 0,
+    *,
+    axes: Value = None,
+) -> DTensor:
+    """Return the element of this *rank* in each sorted window. Collective over the mesh.
+
+    Source: scipy.ndimage.rank_filter.
+    """
+    return _ordered("rank_filter", input, output, (size, footprint), (mode, cval, origin, axes), rank=rank)
+
+
+def percentile_filter(
+    input: Held,
+    percentile: Value,
+    size: Value = None,
+    footprint: Value = None,
+    output: Output = None,
+    mode: Value = "reflect",
+    cval: Value = 0.0,
+    origin: Value = 0,
+    *,
+    axes: Value = None,
+) -> DTensor:
+    """Return this percentile of each window. Collective over the mesh. Source: scipy.ndimage.percentile_filter."""
+    settings = (mode, cval, origin, axes)
+    return _ordered("percentile_filter", input, output, (size, footprint), settings, percentile=percentile)
+
+
+def _ordered(
+    name: str, input: Held, output: Output, shapes: tuple[Value, Value], settings: tuple[Value, ...], **more: Value
+) -> DTensor:
+    size, footprint = shapes
+    mode, cval, origin, axes = settings
+    arguments = {"size": size, "footprint": footprint, "mode": mode, "cval": cval, "origin": origin, "axes": axes}
+    return _filtered(name, input, output, arguments | more, sizes=_shape_of(size, footprint))
+
+
+def grey_erosion(
+    input: Held,
+    size: Value = None,
+    footprint: Value = None,
+    structure: Value = None,
+    output: Output = None,
+    mode: Value = "reflect",
+    cval: Value = 0.0,
+    origin: Value = 0,
+    *,
+    axes: Value = None,
+) -> DTensor:
+    """Return the greyscale erosion. Collective over the mesh. Source: scipy.ndimage.grey_erosion."""
+    shapes = {"size": size, "footprint": footprint, "structure": structure}
+    arguments = {**shapes, "mode": mode, "cval": cval, "origin": origin, "axes": axes}
+    return _filtered("grey_erosion", input, output, arguments, sizes=_shape_of(size, footprint, structure))
+
+
+def grey_dilation(
+    input: Held,
+    size: Value = None,
+    footprint: Value = None,
+    structure: Value = None,
+    output: Output = None,
+    mode: Value = "reflect",
+    cval: Value = 0.0,
+    origin: Value = 0,
+    *,
+    axes: Value = None,
+) -> DTensor:
+    """Return the greyscale dilation. Collective over the mesh. Source: scipy.ndimage.grey_dilation."""
+    shapes = {"size": size, "footprint": footprint, "structure": structure}
+    arguments = {**shapes, "mode": mode, "cval": cval, "origin": origin, "axes": axes}
+    sizes = _shape_of(size, footprint, structure)
+    return _filtered("grey_dilation", input, output, arguments, sizes=sizes, flipped=True)
+
+
+def generic_filter(
+    input: Held,
+    function: Value,
+    size: Value = None,
+    footprint: Value = None,
+    output: Output = None,
+    mode: Value = "reflect",
+    cval: Value = 0.0,
+    origin: Value = 0,
+    extra_arguments: Value = (),
+    extra_keywords: Value = None,
+    *,
+    axes: Value = None,
+) -> DTensor:
+    """Return what *function* makes of each window. Collective over the mesh. Source: scipy.ndimage.generic_filter.
+
+    Each rank calls *function* also for windows around ghosts, and drops the results.
+    """
+    arguments = {"function": function, "size": size, "footprint": footprint, "mode": mode, "cval": cval}
+    arguments |= {"extra_arguments": extra_arguments, "extra_keywords": extra_keywords, "origin": origin, "axes": axes}
+    return _filtered("generic_filter", input, output, arguments, sizes=_shape_of(size, footprint), probes=False)

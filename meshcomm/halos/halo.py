@@ -1,0 +1,445 @@
+"""Halos: `halo` gives a tensor's blocks ghosts, and `Halo` keeps them up to date."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from meshcomm._arguments import integer, quote
+from meshcomm._types import Array, Bytes, DType, Shape
+from meshcomm.arrays.dtensor import DTensor, Held, unwrapped
+from meshcomm.arrays.nonblocking import Request
+from meshcomm.arrays.out import join_and_raise
+from meshcomm.errors import DTypeError, LayoutError, MeshError, ShapeError
+from meshcomm.halos.axes import AxisRule
+from meshcomm.halos.boundaries import Boundary, as_boundaries
+from meshcomm.halos.exchange import Pattern
+from meshcomm.halos.programs import Exchange, Sum, build_reduce, build_start, build_update
+from meshcomm.halos.widths import Width, as_widths
+from meshcomm.layouts.boxes import box_shape
+from meshcomm.layouts.cyclic import CyclicCut
+from meshcomm.layouts.layout import Layout
+from meshcomm.layouts.mesh import Mesh
+from meshcomm.memory.blocks import as_bytes, new_block, new_bytes
+from meshcomm.memory.copies import opaque
+from meshcomm.ranks.calls import collective, program
+from meshcomm.ranks.communicator import Pending
+from meshcomm.ranks.teams import Location, Team
+
+
+class Halo:
+    """The blocks of a tensor with ghosts around them, as `halo` makes it.
+
+    `local` is the block of this rank with its ghosts, in one array that stays the same. `inner` is the block in it.
+    Both are None on ranks outside of the mesh. A program writes to `inner`, calls `update`, and reads `local`.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_blocks",
+        "_buffers",
+        "_constants",
+        "_ghosts",
+        "_key",
+        "_pattern",
+        "_request",
+        "_returned",
+        "inner",
+        "inner_slices",
+        "local",
+    )
+
+    local: Array | None
+    """The block of this rank with its ghosts."""
+    inner: Array | None
+    """The block of this rank: a view into `local`."""
+    inner_slices: tuple[slice, ...]
+    """Where `inner` is in `local`."""
+
+    def __init__(self, pattern: Pattern, device: int | None) -> None:
+        self._pattern, self._key = pattern, ("update halos", pattern)
+        self.local = self.inner = None
+        self.inner_slices = ()
+        self._blocks: list[Bytes] = []
+        self._buffers: dict[str, Bytes] = {}
+        self._constants: list[tuple[Array, Boundary]] = []
+        self._ghosts: list[Array] = []
+        self._returned: tuple[Bytes, list[Sum]] | None = None
+        self._request: UpdateRequest | None = None
+        if device is not None:
+            self._allocate(device)
+
+    def _allocate(self, device: int) -> None:
+        pattern = self._pattern
+        padded, block = pattern.padded(device), pattern.layout.block_box(pattern.shape, device)
+        self.local = local = new_block(box_shape(padded), pattern.dtype)
+        self._blocks = [as_bytes(local)]
+        inner: list[slice] = []
+        for axis, (whole, span) in enumerate(zip(padded, block, strict=True)):
+            first, start, stop = whole[0], span[0], span[1]
+            ahead, rule = (slice(None),) * axis, pattern.rules[axis]
+            inner.append(slice(start - first, stop - first))
+            self._ghosts += [local[(*ahead, slice(start - first))], local[(*ahead, slice(stop - first, None))]]
+            if rule.boundary.name == "constant":
+                beyond = [slice(max(0, -first)), slice(max(0, rule.cut.length - first), None)]
+                self._constants += [(local[(*ahead, each)], rule.boundary) for each in beyond]
+        self.inner_slices = tuple(inner)
+        self.inner = local[self.inner_slices]
+        for each in self._ghosts:  # corners may stay as they are
+            as_raw = opaque(each)
+            as_raw[...] = np.zeros((), as_raw.dtype)
+
+    # -- what it is ---------------------------------------------------------------------------------------------------
+
+    @property
+    def layout(self) -> Layout:
+        """The layout of the tensor without ghosts."""
+        return self._pattern.layout
+
+    @property
+    def mesh(self) -> Mesh:
+        """The mesh of the layout."""
+        return self._pattern.layout.mesh
+
+    @property
+    def shape(self) -> Shape:
+        """The shape of the global array, without ghosts."""
+        return self._pattern.shape
+
+    @property
+    def dtype(self) -> DType:
+        """The dtype of the elements."""
+        return self._pattern.dtype
+
+    @property
+    def width(self) -> tuple[Width, ...]:
+        """The ghosts before and after a block, for each axis. With boundary "none", blocks at the edges have fewer."""
+        return tuple(rule.width for rule in self._pattern.rules)
+
+    @property
+    def boundary(self) -> tuple[object, ...]:
+        """What is beyond the edges of each axis: the name of a boundary, or the constant."""
+        found = [rule.boundary for rule in self._pattern.rules]
+        return tuple(each.value if each.name == "constant" else each.name for each in found)
+
+    @property
+    def corners(self) -> bool:
+        """Whether ghosts are filled that lie outside of the block along several axes."""
+        return self._pattern.corners
+
+    def slices(self, device: int) -> tuple[slice, ...]:
+        """Return what *device* has of the global array, its ghosts too: indices beyond the edges may be negative.
+
+        >>> import meshcomm as mc
+        >>> def program():
+        ...     rows = mc.Layout(["x"], mc.create_mesh([("x", 2)]))
+        ...     return mc.halo(mc.zeros(8, layout=rows), 2, "periodic").slices(0)
+        >>> with mc.simulate(2) as world:
+        ...     print(world.run(program)[0])
+        (slice(-2, 6, None),)
+        """
+        device = integer(device, "device", LayoutError)
+        return tuple(slice(*span) for span in self._pattern.padded(device))
+
+    def tensor(self) -> DTensor:
+        """Return the tensor without ghosts. Its block is `inner`: the same memory, as for a slice."""
+        return DTensor(self.inner, self.layout, self.shape, self.dtype)
+
+    def __repr__(self) -> str:
+        shape = "this rank is outside of the mesh" if self.local is None else f"{self.local.shape} with ghosts here"
+        return f"Halo of {self._pattern}; {shape}"
+
+    # -- what it does -------------------------------------------------------------------------------------------------
+
+    def update(self) -> None:
+        """Fill the ghosts from the blocks that own their elements. Collective over the mesh.
+
+        Nothing is allocated and nothing is planned: a program may call it in every step. When it returns, this rank
+        may write to `inner` again. Source: DMGlobalToLocal of PETSc, ``update_halo!`` of ImplicitGlobalGrid.jl.
+
+        >>> import numpy as np, meshcomm as mc
+        >>> def program():
+        ...     rows = mc.Layout(["x"], mc.create_mesh([("x", 2)]))
+        ...     h = mc.halo(mc.zeros(4, "i8", rows), 1, "periodic")
+        ...     h.inner[:] = [10, 11] if h.mesh.rank == 0 else [20, 21]
+        ...     h.update()
+        ...     return h.local.tolist()
+        >>> with mc.simulate(2) as world:
+        ...     print(world.run(program))
+        [[21, 10, 11, 20], [11, 20, 21, 10]]
+        """
+        self._refuse_in_flight()
+        with collective("halo update", self.mesh) as here:
+            if here is None:
+                return
+            run = program(here.team, self._key, _text_of_one, _built_for_one, self._pattern, here)
+            run(self._blocks)
+        if self._constants:
+            self._fill()
+
+    def _fill(self) -> None:
+        for beyond, boundary in self._constants:
+            beyond[...] = boundary.value
+
+    def _refuse_in_flight(self) -> None:
+        if self._request is not None:
+            if self._request.in_flight:
+                raise MeshError("an update of this halo is in flight: wait for it first")
+            self._request = None
+
+    def start_update(self) -> "UpdateRequest":
+        """Begin to fill the ghosts, and return a request at once: call its `wait`. Collective over the mesh.
+
+        Until then the program may read `inner`, and compute what needs no ghosts. It may write to neither `inner` nor
+        `local`. All ranks start their updates in one order; they may wait in any order. If nobody waits for a request,
+        the job ends with an error when the program ends. Source: DMGlobalToLocalBegin and End of PETSc.
+
+        >>> import numpy as np, meshcomm as mc
+        >>> def program():
+        ...     rows = mc.Layout(["x"], mc.create_mesh([("x", 2)]))
+        ...     h = mc.halo(mc.distribute(np.arange(6), rows), 1)
+        ...     request = h.start_update()
+        ...     inside = h.inner[1:-1].sum()  # needs no ghosts
+        ...     request.wait()
+        ...     return int(inside), int(h.local.sum())
+        >>> with mc.simulate(2) as world:
+        ...     print(world.run(program))
+        [(1, 6), (4, 14)]
+        """
+        self._refuse_in_flight()
+        pending: Pending | None = None
+        team: Team | None = None
+        with collective("start of a halo update", self.mesh) as here:
+            if here is not None:
+                key = "start an update", self._pattern
+                start = program(here.team, key, _text_of_start, build_start, self._pattern, here)
+                pending, team = start(self._blocks[0], self._buffer), here.team
+        self._request = request = UpdateRequest(self, pending, team)
+        return request
+
+    def _buffer(self, use: str, size: int) -> Bytes:
+        found = self._buffers.get(use)
+        if found is None or len(found) != size:
+            found = self._buffers[use] = new_bytes(size)
+        return found
+
+    def reduce(self) -> None:
+        """Add the ghosts to the elements that they are copies of, and set them to zero. Collective over the mesh.
+
+        It is the adjoint of `update`: ``<update(x), y> == <x, reduce(y)>``, where products are over all of `local`.
+        So it is the gradient of `update`, and the sum of what ranks have computed for elements of others. Ghosts
+        beyond the edges with a constant are dropped. Ghosts are added in the order of the devices that have them:
+        results do not depend on timing. Source: DMLocalToGlobal with ADD_VALUES of PETSc.
+
+        ``DTypeError`` if elements are not numbers.
+
+        >>> import numpy as np, meshcomm as mc
+        >>> def program():
+        ...     rows = mc.Layout(["x"], mc.create_mesh([("x", 2)]))
+        ...     h = mc.halo(mc.zeros(4, "i8", rows), 1)
+        ...     h.local[:] = 1
+        ...     h.reduce()
+        ...     return h.inner.tolist()
+        >>> with mc.simulate(2) as world:
+        ...     print(world.run(program))
+        [[1, 2], [2, 1]]
+        """
+        self._refuse_in_flight()
+        if self.dtype.kind not in "biufc" and not _has_sums(self.dtype):
+            raise DTypeError(f"ghosts of dtype {self.dtype} cannot be added")
+        with collective("halo reduce", self.mesh) as here:
+            if here is None:
+                return
+            key = "reduce a halo", self._pattern
+            back = program(here.team, key, _text_of_reduce, build_reduce, self._pattern, here)
+            if self._returned is None:
+                assert self.local is not None
+                buffer = back.buffer()  # type: ignore[attr-defined]
+                self._returned = buffer, back.sums(self._pattern, self.local, buffer)  # type: ignore[attr-defined]
+            buffer, sums = self._returned
+            back(self._blocks[0], buffer)
+        for into, ghosts in sums:
+            np.add(into, ghosts, out=into)
+        for each in self._ghosts:
+            each[...] = 0
+
+
+class UpdateRequest(Request):
+    """An update of a halo that may still be in flight, as `start_update` of a `Halo` returns it."""
+
+    __slots__ = ("_halo",)
+
+    begun_by = "start_update of a halo"
+    operation = "halo update"
+
+    def __init__(self, halo: Halo, exchange: Pending | None, team: Team | None) -> None:
+        super().__init__(exchange, team)
+        self._halo = halo
+        if exchange is None:
+            halo._fill()
+
+    @property
+    def in_flight(self) -> bool:
+        """Whether nobody knows yet that the update is complete."""
+        return self._exchange is not None
+
+    def wait(self) -> Halo:
+        """Wait until the ghosts are filled, and return the halo. Collective over the mesh."""
+        super().wait()
+        return self._halo
+
+    def _complete(self) -> None:
+        super()._complete()
+        self._halo._fill()
+
+    def __str__(self) -> str:
+        return f"update of {self._halo._pattern}"
+
+
+def _has_sums(dtype: DType) -> bool:
+    try:
+        return np.add(np.zeros(1, dtype), np.zeros(1, dtype)).dtype == dtype
+    except TypeError:
+        return False
+
+
+def _text_of_one(pattern: Pattern, here: Location) -> str:
+    return f"halo update of {pattern}"
+
+
+def _text_of_start(pattern: Pattern, here: Location) -> str:
+    return f"start of a halo update of {pattern}"
+
+
+def _text_of_reduce(pattern: Pattern, here: Location) -> str:
+    return f"halo reduce of {pattern}"
+
+
+def _built_for_one(pattern: Pattern, here: Location) -> Exchange:
+    return build_update([pattern], here)
+
+
+def halo(tensor: Held, width: object, boundary: object = "none", *, corners: bool = True) -> Halo:
+    """Return the blocks of *tensor* with ghosts: copies of the elements around them. Collective over the mesh.
+
+    The block is copied, and the ghosts are filled. A ghost may come from any device: *width* may be larger than a
+    block, and larger than the array.
+
+    Parameters
+    ----------
+    tensor: a DTensor, or a variable that holds one
+    width: how many ghosts: one number; for each axis a number or (before, after); or a dict from axes to those
+    boundary: what is beyond the edges of the array: ``"none"``, so that blocks at an edge have no ghosts there;
+        ``"periodic"``, ``"nearest"``, ``"reflect"`` or ``"mirror"``, see docs/halo.md; a number; or one of these for
+        each axis, as a list or as a dict from axes
+    corners: whether to fill ghosts that lie outside of the block along several axes. Stencils along the axes do not
+        need them
+
+    ``LayoutError`` for a plain array, and for a `Cyclic` axis, whose blocks have neighbours everywhere: relayout the
+    tensor first. ``ShapeError`` or ``AxisError`` for a width or a boundary that is none. Source: DMDA of PETSc,
+    overlaps of dask.array, modes of scipy.ndimage.
+
+    >>> import numpy as np, meshcomm as mc
+    >>> def program():
+    ...     rows = mc.Layout(["x"], mc.create_mesh([("x", 2)]))
+    ...     return mc.halo(mc.distribute(np.arange(6), rows), 2, "nearest").local.tolist()
+    >>> with mc.simulate(2) as world:
+    ...     print(world.run(program))
+    [[0, 0, 0, 1, 2, 3, 4], [1, 2, 3, 4, 5, 5, 5]]
+    """
+    held = unwrapped(tensor)
+    if not isinstance(held, DTensor):
+        raise LayoutError(f"a halo is of a DTensor, not of {type(held).__name__}: call distribute first")
+    pattern = _pattern_of(held, as_widths(width, held.ndim), as_boundaries(boundary, held.ndim), bool(corners))
+    with collective("halo", held.mesh) as here:
+        made = Halo(pattern, None if here is None else here.device)
+        if here is None:
+            return made
+        wrong: Exception | None = None
+        assert made.inner is not None
+        if held.local is None or held.local.shape != made.inner.shape:
+            found = None if held.local is None else held.local.shape
+            wrong = ShapeError(f"the block is {found}, but by its layout {made.inner.shape}")
+        else:
+            opaque(made.inner)[...] = opaque(held.local)
+        run = program(here.team, made._key, _text_of_one, _built_for_one, pattern, here, error=wrong)
+        if wrong is not None:
+            join_and_raise(wrong, lambda: run(made._blocks))
+        run(made._blocks)
+    made._fill()
+    return made
+
+
+def _pattern_of(
+    tensor: DTensor, widths: tuple[Width, ...], boundaries: tuple[Boundary, ...], corners: bool
+) -> Pattern:
+    rules = []
+    for axis, (n, width, boundary) in enumerate(zip(tensor.shape, widths, boundaries, strict=True)):
+        cut = tensor.layout.cut(axis, n)
+        if isinstance(cut, CyclicCut):
+            names = " + ".join(tensor.layout.axes[axis])
+            raise LayoutError(
+                f"axis {axis} is Cyclic: every element of it may have other neighbours. relayout the tensor first, "
+                f"for example to {quote(names)} for this axis"
+            )
+        if boundary.repeats and not n and any(width):
+            raise ShapeError(f"boundary {boundary} along axis {axis}, which has no elements to repeat")
+        if boundary.name == "constant":
+            _check_constant(boundary, tensor.dtype)
+        rules.append(AxisRule(cut, width, boundary))
+    return Pattern(tensor.layout, tensor.shape, tensor.dtype, tuple(rules), corners)
+
+
+def _check_constant(boundary: Boundary, dtype: DType) -> None:
+    try:
+        np.empty(1, dtype)[:] = boundary.value
+    except (TypeError, ValueError, OverflowError) as error:
+        raise DTypeError(f"boundary {boundary} does not fit into dtype {dtype}: {error}") from None
+
+
+def update_halos(halos: Sequence[Halo]) -> None:
+    """Update several halos in one exchange. Collective over their meshes.
+
+    They may have any shapes, dtypes, widths and boundaries. Each rank sends one message to another rank, whatever the
+    number of halos on one mesh. Source: exchanges of several fields in GHEX and ImplicitGlobalGrid.jl.
+
+    ``LayoutError`` if *halos* are no halos, or if one is there twice.
+
+    >>> import numpy as np, meshcomm as mc
+    >>> def program():
+    ...     rows = mc.Layout(["x"], mc.create_mesh([("x", 2)]))
+    ...     a = mc.halo(mc.zeros(4, "f8", rows), 1)
+    ...     b = mc.halo(mc.zeros((4, 1), "i4", mc.Layout(["x", mc.UNSHARDED], rows.mesh)), {0: 1})
+    ...     a.inner[:], b.inner[:] = 1, 2
+    ...     mc.update_halos([a, b])
+    ...     return a.local.tolist(), b.local.ravel().tolist()
+    >>> with mc.simulate(2) as world:
+    ...     print(world.run(program)[0])
+    ([1.0, 1.0, 1.0], [2, 2, 2])
+    """
+    given = list(halos)
+    for each in given:
+        if not isinstance(each, Halo):
+            raise LayoutError(f"update_halos takes halos, not {type(each).__name__}")
+        each._refuse_in_flight()
+    if len({*map(id, given)}) < len(given):
+        raise LayoutError("update_halos: a halo is there twice")
+    by_mesh: dict[Mesh, list[Halo]] = {}
+    for each in given:
+        by_mesh.setdefault(each.mesh, []).append(each)
+    for some in by_mesh.values():
+        _update_together(some)
+
+
+def _update_together(halos: list[Halo]) -> None:
+    with collective(f"update of {len(halos)} halos", halos[0].mesh) as here:
+        if here is None:
+            return
+        patterns = tuple([each._pattern for each in halos])
+        run = program(here.team, ("update halos", *patterns), _text_of_many, build_update, patterns, here)
+        run([each._blocks[0] for each in halos])
+    for each in halos:
+        each._fill()
+
+
+def _text_of_many(patterns: Sequence[Pattern], here: Location) -> str:
+    return "; ".join(_text_of_one(pattern, here) for pattern in patterns)

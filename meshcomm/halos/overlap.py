@@ -1,0 +1,143 @@
+"""map_overlap: a function of blocks with ghosts, on every block of a tensor."""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from meshcomm._arguments import quote
+from meshcomm._tracing import Value
+from meshcomm._types import Array, DType
+from meshcomm.arrays.create import from_local
+from meshcomm.arrays.dtensor import DTensor, unwrapped
+from meshcomm.arrays.relayout import relayout
+from meshcomm.errors import LayoutError, ShapeError
+from meshcomm.halos.boundaries import as_boundaries
+from meshcomm.halos.halo import Halo, halo
+from meshcomm.halos.widths import as_widths
+from meshcomm.layouts.layout_text import UNSHARDED
+from meshcomm.memory.copies import contiguous
+
+
+def map_overlap(
+    fn: Callable[..., object],
+    *args: Value,
+    depth: Value = None,
+    boundary: Value = "none",
+    trim: bool = True,
+    dtype: DTypeLike | None = None,
+    **kwargs: Value,
+) -> DTensor:
+    """Return what *fn* makes of the blocks of tensors with their ghosts. Collective over the mesh.
+
+    Each rank calls *fn* once, with an array for each tensor: its block with *depth* ghosts. The result has the layout
+    of the first tensor. Source: map_overlap of dask.array.
+
+    Parameters
+    ----------
+    fn: a function of arrays. It returns an array of the shape of the first one
+    args: one or several tensors of one shape; other layouts than that of the first are relaid. After them *depth* and
+        *boundary* may follow by position
+    depth: how many ghosts, as the width of `halo`; or a list of those, one for each tensor
+    boundary: what is beyond the edges of the array, as for `halo`; or a list of those, one for each tensor
+    trim: whether to cut off as many elements as the first array has ghosts. If not, the result is made of the blocks
+        as *fn* returns them, of any lengths: they are one after the other along each sharded axis (`Cuts`). Ranks
+        outside of the mesh then have no shape, and may not call
+    dtype: that of the result. By default *fn* says, on ranks outside of the mesh by a call with an array of ones
+    kwargs: passed on to *fn*
+
+    ``LayoutError`` for no tensors and for plain arrays, ``ShapeError`` for tensors of several shapes, and if *fn*
+    returns another shape than it must. Other errors are those of `halo`.
+
+    >>> import numpy as np, meshcomm as mc
+    >>> def program():
+    ...     rows = mc.Layout(["x"], mc.create_mesh([("x", 2)]))
+    ...     t = mc.distribute(np.array([1, 1, 2, 3, 5, 8]), rows)
+    ...     return mc.map_overlap(lambda x: x - np.roll(x, 1), t, 1, "periodic").to_numpy(root=0)
+    >>> with mc.simulate(2) as world:
+    ...     print(world.run(program)[0])
+    [-7  0  1  1  2  3]
+    """
+    tensors, depth, boundary = _split(args, depth, boundary)
+    first, several = tensors[0], len(tensors) > 1
+    depths = _for_each(depth, tensors, several)
+    boundaries = _for_each(boundary, tensors, several)
+    settings = [
+        (as_widths(w, first.ndim, "depth"), as_boundaries(b, first.ndim))
+        for w, b in zip(depths, boundaries, strict=True)
+    ]  # raise before anything is sent
+    halos = [halo(relaid, *setting) for relaid, setting in zip(_alike(tensors), settings, strict=True)]
+    result_dtype = None if dtype is None else np.dtype(dtype)
+    found = None
+    if first.mesh.rank is not None:
+        found = np.asarray(fn(*(each.local for each in halos), **kwargs), dtype=result_dtype)
+    return (
+        _trimmed(halos[0], found, _dtype(fn, halos, found, result_dtype, kwargs)) if trim else _joined(halos[0], found)
+    )
+
+
+def _split(args: Sequence[object], depth: object, boundary: object) -> tuple[list[DTensor], object, object]:
+    """Return the tensors, and depth and boundary, which may follow them by position."""
+    held = [unwrapped(each) for each in args]
+    count = next((i for i, each in enumerate(held) if not isinstance(each, DTensor)), len(held))
+    tensors, rest = [each for each in held[:count] if isinstance(each, DTensor)], held[count:]
+    if len(rest) > 2 or (rest and depth is not None):
+        raise LayoutError(f"map_overlap takes tensors, depth and boundary; it got {quote(rest[0])} beside them")
+    if not tensors:
+        raise LayoutError("map_overlap needs a DTensor: call distribute first")
+    if rest:
+        depth = rest[0]
+    if len(rest) == 2:
+        boundary = rest[1]
+    if len({each.shape for each in tensors}) > 1:
+        shapes = ", ".join(str(each.shape) for each in tensors)
+        raise ShapeError(f"map_overlap takes tensors of one shape, not of {shapes}")
+    return tensors, 0 if depth is None else depth, boundary
+
+
+def _for_each(given: object, tensors: Sequence[DTensor], several: bool) -> list[object]:
+    """Return a depth or boundary for each tensor: a list of them for several tensors has one for each."""
+    if several and isinstance(given, list):
+        if len(given) != len(tensors):
+            raise ShapeError(f"{quote(given)} has {len(given)} entries for {len(tensors)} tensors")
+        return given
+    return [given] * len(tensors)
+
+
+def _alike(tensors: Sequence[DTensor]) -> list[DTensor]:
+    layout = tensors[0].layout
+    return [each if each.layout == layout else relayout(each, layout) for each in tensors]
+
+
+def _dtype(
+    fn: Callable[..., object],
+    halos: Sequence[Halo],
+    found: Array | None,
+    dtype: DType | None,
+    kwargs: dict[str, Value],
+) -> DType:
+    if found is not None:
+        return found.dtype
+    if dtype is not None:
+        return dtype
+    ones = [np.ones([1 + before + after for before, after in each.width], each.dtype) for each in halos]
+    return np.asarray(fn(*ones, **kwargs)).dtype
+
+
+def _trimmed(first: Halo, found: Array | None, dtype: DType) -> DTensor:
+    """Return the tensor of what is left without ghosts."""
+    if found is None or first.local is None or first.inner is None:
+        return DTensor(None, first.layout, first.shape, dtype)
+    if found.shape != first.local.shape:
+        raise ShapeError(
+            f"the function returned an array of shape {found.shape} for a block with ghosts of shape "
+            f"{first.local.shape}; it must return the same shape, or say trim=False"
+        )
+    return DTensor(contiguous(found[first.inner_slices]), first.layout, first.shape, found.dtype)
+
+
+def _joined(first: Halo, found: Array | None) -> DTensor:
+    """Return the tensor that blocks of any lengths make. Collective over the mesh."""
+    names = [tuple(axis) or UNSHARDED for axis in first.layout.axes]
+    block = None if found is None else contiguous(found)
+    return from_local(block, "cuts", mesh=first.mesh, sharding_specs=names)

@@ -1,0 +1,139 @@
+"""What the ranks run for halos: exchanges of ghosts, made once for equal halos and then known to all ranks."""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+
+from meshcomm._types import Array, Bytes, Names
+from meshcomm.halos.axes import sources_of
+from meshcomm.halos.exchange import Ghosts, Pattern, Returns, ghosts, returns
+from meshcomm.layouts.coordinates import used
+from meshcomm.memory.blocks import new_bytes
+from meshcomm.ranks.agreement import fingerprint
+from meshcomm.ranks.communicator import Pending
+from meshcomm.ranks.teams import Group, Location
+from meshcomm.transport import choose
+from meshcomm.transport.exchange import Terms
+
+Exchange: TypeAlias = Callable[[list[Bytes]], None]
+"""Fills the ghosts of several blocks."""
+
+Start: TypeAlias = Callable[[Bytes, Callable[[str, int], Bytes]], Pending | None]
+"""Begins to fill the ghosts of a block; the function gives memory to pack into."""
+
+
+class Sum(NamedTuple):
+    """A view of a block, and a view of what has to be added to it."""
+
+    into: Array
+    ghosts: Array
+
+
+class Returning:
+    """Brings ghosts back to their owners, and adds them.
+
+    To call it with the bytes of a block and a buffer is Collective over the group.
+    """
+
+    def __init__(self, group: Group, tensor: Returns, terms: Terms) -> None:
+        self.tensor = tensor
+        self._exchange = choose.exchange(group, [tensor], terms)
+
+    def __call__(self, data: Bytes, buffer: Bytes) -> None:
+        self._exchange.run([data], [buffer])
+
+    def buffer(self) -> Bytes:
+        """Return memory for what this rank gets from the ghosts of others."""
+        return new_bytes(self.tensor.target_bytes(self.tensor.position))
+
+    def sums(self, pattern: Pattern, padded: Array, buffer: Bytes) -> list[Sum]:
+        """Return what to add to the *padded* block of this rank once the *buffer* is filled, always in one order."""
+        tensor, found = self.tensor, []
+        assert tensor.there is not None
+        box, boxes = tensor.there.source(tensor.position), tensor.receives_of(tensor.position)
+        assert box is not None
+        begins = tensor.offsets(tensor.position)
+        starts, stops = boxes.starts[:, 1:], boxes.stops[:, 1:]
+        firsts, steps = np.empty_like(starts), np.empty_like(starts)
+        for axis, rule in enumerate(pattern.rules):
+            first, steps[:, axis] = sources_of(rule, starts[:, axis], stops[:, axis])
+            firsts[:, axis] = first - box[axis][0]
+        for i, key in enumerate(map(tuple, boxes.starts.tolist())):
+            shape = tuple((stops[i] - starts[i]).tolist())
+            back = np.ndarray(shape, pattern.dtype, buffer, begins[key])
+            found += _sums(padded, back, firsts[i].tolist(), steps[i].tolist())
+        return found
+
+
+def _sums(padded: Array, back: Array, firsts: list[int], steps: list[int]) -> list[Sum]:
+    """Return the sums for one box; where several ghosts come from one element, one after the other."""
+    into: list[slice] = []
+    alike: list[int] = []
+    for axis, (first, step) in enumerate(zip(firsts, steps, strict=True)):
+        n = back.shape[axis]
+        if step == 0:
+            alike.append(axis)
+            n = 1
+        stop = first + n if step >= 0 else first - n
+        into.append(slice(first, None if stop < 0 else stop, -1 if step < 0 else 1))
+    target, found = padded[tuple(into)], []
+    for at in np.ndindex(*(back.shape[axis] for axis in alike)):
+        chosen = [slice(None)] * back.ndim
+        for axis, index in zip(alike, at, strict=True):
+            chosen[axis] = slice(index, index + 1)
+        found.append(Sum(target, back[tuple(chosen)]))
+    return found
+
+
+def build_update(patterns: Sequence[Pattern], here: Location) -> Exchange:
+    """Return the exchange that fills the ghosts of several blocks. To call it is Collective over the team."""
+    group, tensors = _in_group(patterns, here)
+    exchange = choose.exchange(group, tensors, _terms(patterns, "update"))
+
+    def update(blocks: list[Bytes]) -> None:
+        exchange.run(blocks, blocks)
+
+    return update
+
+
+def build_start(pattern: Pattern, here: Location) -> Start:
+    """Return a function that begins to fill ghosts. To call it is Collective over the team, but does not wait."""
+    group, tensors = _in_group([pattern], here)
+    terms = _terms([pattern], "start")
+    if len(group.members) == 1:
+        kept = choose.exchange(group, tensors, terms)
+
+        def at_once(block: Bytes, buffer: Callable[[str, int], Bytes]) -> None:
+            kept.run([block], [block])
+
+        return at_once
+    packed = choose.nonblocking(group, tensors, terms)
+    return lambda block, buffer: packed.start([block], [block], buffer)
+
+
+def build_reduce(pattern: Pattern, here: Location) -> Returning:
+    """Return the exchange that brings ghosts back to their owners."""
+    group, (there,) = _in_group([pattern], here)
+    return Returning(group, returns(there), _terms([pattern], "reduce"))
+
+
+def _in_group(patterns: Sequence[Pattern], here: Location) -> tuple[Group, list[Ghosts]]:
+    """Return the ranks that exchange ghosts with the device *here*, and these ghosts."""
+    layout = patterns[0].layout
+    mesh = layout.mesh
+    sharding = set().union(*(used(pattern.layout) for pattern in patterns))
+    dims: Names = tuple(name for name, size in mesh.dims if size > 1 and name in sharding)
+    first = here.device - sum(here.device // mesh.stride(n) % mesh.dim_size(n) * mesh.stride(n) for n in dims)
+    devices = [first]
+    for name in dims:
+        stride, size = mesh.stride(name), mesh.dim_size(name)
+        devices = [device + i * stride for device in devices for i in range(size)]
+    group = here.team.group((mesh, dims), devices[0], tuple(mesh.ranks[device] for device in devices))
+    return group, [ghosts(pattern, dims, here.device) for pattern in patterns]
+
+
+def _terms(patterns: Sequence[Pattern], use: str) -> Terms:
+    text = "; ".join(map(str, patterns))
+    most = sum(pattern.most_bytes() for pattern in patterns)
+    return Terms(fingerprint(f"{use} of ghosts {text}"), most, stages=False, one_memory=use != "reduce")

@@ -1,0 +1,382 @@
+"""Filters along axes, one after the other: scipy.ndimage's on blocks with ghosts along one axis at a time.
+
+They are composed as SciPy composes them, so that elements are rounded at the same steps. For arguments and errors, see
+:mod:`meshcomm.halos.filters`.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from meshcomm._arguments import normalised_axes
+from meshcomm._tracing import Value
+from meshcomm._types import DType
+from meshcomm.arrays.dtensor import DTensor, Held
+from meshcomm.halos.boundaries import axis_of
+from meshcomm.halos.widths import Width
+from meshcomm.halos.windows import (
+    Edges,
+    Output,
+    as_dtype_of,
+    held,
+    per_axis,
+    result_dtype,
+    scipy_ndimage,
+    stored,
+    window,
+    windowed,
+)
+
+
+def _along(name: str, tensor: DTensor, axis: int, width: Width, edges: Edges, **arguments: Value) -> "_Step":
+    widths = [width if a == axis else (0, 0) for a in range(tensor.ndim)]
+    return _Step(name, widths, edges, {"axis": axis, "mode": edges.mode, "cval": edges.cval, **arguments})
+
+
+class _Step:
+    """A filter of SciPy along one axis."""
+
+    def __init__(self, name: str, widths: Sequence[Width], edges: Edges, arguments: Mapping[str, Value]) -> None:
+        self._function = getattr(scipy_ndimage(), name)
+        self._widths, self._edges, self._arguments = widths, edges, arguments
+
+    def __call__(self, block: Value, dtype: object) -> Value:
+        return self._function(block, output=dtype, **self._arguments)
+
+    def of(self, tensor: DTensor, dtype: DType) -> DTensor:
+        """Return the filtered tensor. Collective if the axis is sharded."""
+        return windowed(tensor, self._widths, self._edges, self, dtype)
+
+
+def _one(name: str, input: Held, axis: int, width: Width, edges: Edges, *, output: Output, **more: Value) -> DTensor:
+    """Return what one filter along one axis gives. Collective."""
+    tensor = held(name, input)
+    step = _along(name, tensor, axis_of(axis, tensor.ndim), width, edges, **more)
+    return stored(step.of(tensor, result_dtype(tensor, step, output)), output)
+
+
+def _size(weights: Value) -> int:
+    return int(np.size(weights))
+
+
+def correlate1d(
+    input: Held,
+    weights: Value,
+    axis: int = -1,
+    output: Output = None,
+    mode: str = "reflect",
+    cval: Value = 0.0,
+    origin: int = 0,
+) -> DTensor:
+    """Return the correlation with *weights* along *axis*. Collective over the mesh.
+
+    Source: scipy.ndimage.correlate1d.
+    """
+    width = window(_size(weights), origin)
+    return _one("correlate1d", input, axis, width, Edges(mode, cval), output=output, weights=weights, origin=origin)
+
+
+def convolve1d(
+    input: Held,
+    weights: Value,
+    axis: int = -1,
+    output: Output = None,
+    mode: str = "reflect",
+    cval: Value = 0.0,
+    origin: int = 0,
+) -> DTensor:
+    """Return the convolution with *weights* along *axis*. Collective over the mesh.
+
+    Source: scipy.ndimage.convolve1d.
+    """
+    width = window(_size(weights), origin, flipped=True)
+    return _one("convolve1d", input, axis, width, Edges(mode, cval), output=output, weights=weights, origin=origin)
+
+
+def uniform_filter1d(
+    input: Held,
+    size: int,
+    axis: int = -1,
+    output: Output = None,
+    mode: str = "reflect",
+    cval: Value = 0.0,
+    origin: int = 0,
+) -> DTensor:
+    """Return the mean of each window along *axis*. Collective over the mesh. Source: scipy.ndimage.uniform_filter1d.
+
+    SciPy adds and subtracts along the axis, so the last digits of floats depend on where a block begins.
+    """
+    width = window(int(size), origin)
+    return _one("uniform_filter1d", input, axis, width, Edges(mode, cval), output=output, size=size, origin=origin)
+
+
+def minimum_filter1d(
+    input: Held,
+    size: int,
+    axis: int = -1,
+    output: Output = None,
+    mode: str = "reflect",
+    cval: Value = 0.0,
+    origin: int = 0,
+) -> DTensor:
+    """Return the minimum of each window along *axis*. Collective over the mesh.
+
+    Source: scipy.ndimage.minimum_filter1d.
+    """
+    width = window(int(size), origin)
+    return _one("minimum_filter1d", input, axis, width, Edges(mode, cval), output=output, size=size, origin=origin)
+
+
+def maximum_filter1d(
+    input: Held,
+    size: int,
+    axis: int = -1,
+    output: Output = None,
+    mode: str = "reflect",
+    cval: Value = 0.0,
+    origin: int = 0,
+) -> DTensor:
+    """Return the maximum of each window along *axis*. Collective over the mesh.
+
+    Source: scipy.ndimage.maximum_filter1d.
+    """
+    width = window(int(size), origin)
+    return _one("maximum_filter1d", input, axis, width, Edges(mode, cval), output=output, size=size, origin=origin)
+
+
+def _radius(sigma: Value, truncate: float, radius: Value) -> int:
+    return int(truncate * float(sigma) + 0.5) if radius is None else int(radius)
+
+
+def _gaussian(tensor: DTensor, axis: int, sigma: Value, edges: Edges, **arguments: Value) -> _Step:
+    lw = max(0, _radius(sigma, arguments["truncate"], arguments["radius"]))
+    return _along("gaussian_filter1d", tensor, axis, (lw, lw), edges, sigma=sigma, **arguments)
+
+
+def gaussian_filter1d(
+    input: Held,
+    sigma: float,
+    axis: int = -1,
+    order: int = 0,
+    output: Output = None,
+    mode: str = "reflect",
+    cval: Value = 0.0,
+    truncate: float = 4.0,
+    *,
+    radius: int | None = None,
+) -> DTensor:
+    """Return the Gaussian filter, or a derivative of it, along *axis*. Collective over the mesh.
+
+    Source: scipy.ndimage.gaussian_filter1d.
+    """
+    tensor = held("gaussian_filter1d", input)
+    more = {"order": order, "truncate": truncate, "radius": radius}
+    step = _gaussian(tensor, axis_of(axis, tensor.ndim), sigma, Edges(mode, cval), **more)
+    return stored(step.of(tensor, result_dtype(tensor, step, output)), output)
+
+
+def gaussian_filter(
+    input: Held,
+    sigma: Value,
+    order: Value = 0,
+    output: Output = None,
+    mode: Value = "reflect",
+    cval: Value = 0.0,
+    truncate: float = 4.0,
+    *,
+    radius: Value = None,
+    axes: Value = None,
+) -> DTensor:
+    """Return the Gaussian filter, or derivatives of it, along all *axes*. Collective over the mesh.
+
+    Source: scipy.ndimage.gaussian_filter.
+
+    >>> import numpy as np, meshcomm as mc
+    >>> def program():
+    ...     rows = mc.Layout(["x"], mc.create_mesh([("x", 2)]))
+    ...     return mc.ndimage.gaussian_filter(mc.distribute([0.0, 0, 0, 1, 0, 0], rows), 1).local.round(2).tolist()
+    >>> with mc.simulate(2) as world:
+    ...     print(world.run(program))
+    [[0.0, 0.05, 0.24], [0.4, 0.24, 0.06]]
+    """
+    tensor = held("gaussian_filter", input)
+    found = _axes(axes, tensor.ndim)
+    settings = [
+        per_axis(each, len(found), what)
+        for each, what in ((sigma, "sigma"), (order, "order"), (mode, "mode"), (radius, "radius"))
+    ]
+    steps = [
+        _gaussian(tensor, axis, sigma, Edges(mode, cval), order=order, truncate=truncate, radius=radius)
+        for axis, sigma, order, mode, radius in zip(found, *settings, strict=True)
+        if sigma > 1e-15
+    ]
+    return stored(_one_by_one(tensor, steps, output), output)
+
+
+def uniform_filter(
+    input: Held,
+    size: Value = 3,
+    output: Output = None,
+    mode: Value = "reflect",
+    cval: Value = 0.0,
+    origin: Value = 0,
+    *,
+    axes: Value = None,
+) -> DTensor:
+    """Return the mean of each window. Collective over the mesh. Source: scipy.ndimage.uniform_filter.
+
+    SciPy adds and subtracts along axes, so the last digits of floats depend on where a block begins.
+    """
+    tensor = held("uniform_filter", input)
+    found = _axes(axes, tensor.ndim)
+    settings = [
+        per_axis(each, len(found), what) for each, what in ((size, "size"), (origin, "origin"), (mode, "mode"))
+    ]
+    steps = [
+        _along(
+            "uniform_filter1d",
+            tensor,
+            axis,
+            window(int(size), origin),
+            Edges(mode, cval),
+            size=int(size),
+            origin=origin,
+        )
+        for axis, size, origin, mode in zip(found, *settings, strict=True)
+        if size > 1
+    ]
+    return stored(_one_by_one(tensor, steps, output), output)
+
+
+def _axes(axes: Value, ndim: int) -> tuple[int, ...]:
+    """Return axes counted from 0, in the order that is given."""
+    if axes is None:
+        return tuple(range(ndim))
+    normalised_axes(axes, ndim)
+    return tuple(axis_of(axis, ndim) for axis in (axes if np.iterable(axes) else (axes,)))
+
+
+def _one_by_one(tensor: DTensor, steps: Sequence[_Step], output: Output) -> DTensor:
+    """Return what all *steps* make of *tensor*, each of what the one before gave. Collective."""
+    if not steps:
+        given = output.dtype if isinstance(output, DTensor) else output
+        return as_dtype_of(tensor, tensor.dtype if given is None else np.dtype(given))
+    dtype = result_dtype(tensor, steps[0], output)
+    for step in steps:
+        tensor = step.of(tensor, dtype)
+    return tensor
+
+
+def sobel(input: Held, axis: int = -1, output: Output = None, mode: Value = "reflect", cval: Value = 0.0) -> DTensor:
+    """Return Sobel's derivative along *axis*. Collective over the mesh. Source: scipy.ndimage.sobel."""
+    return _derivative(held("sobel", input), axis, output, Edges(mode, cval), [1, 2, 1])
+
+
+def prewitt(input: Held, axis: int = -1, output: Output = None, mode: Value = "reflect", cval: Value = 0.0) -> DTensor:
+    """Return Prewitt's derivative along *axis*. Collective over the mesh. Source: scipy.ndimage.prewitt."""
+    return _derivative(held("prewitt", input), axis, output, Edges(mode, cval), [1, 1, 1])
+
+
+def _derivative(tensor: DTensor, axis: int, output: Output, edges: Edges, across: list[int]) -> DTensor:
+    axis, ndim = axis_of(axis, tensor.ndim), tensor.ndim
+    steps = [
+        _along(
+            "correlate1d", tensor, a, (1, 1), edges.of(a, ndim), weights=[-1, 0, 1] if a == axis else across, origin=0
+        )
+        for a in (axis, *(other for other in range(ndim) if other != axis))
+    ]
+    return stored(_one_by_one(tensor, steps, output), output)
+
+
+Derivative = Callable[[int, Edges, Output], DTensor]
+"""From an axis, its edges and an output to the derivative along the axis."""
+
+
+def _sum(
+    tensor: DTensor, derivative: Derivative, edges: Edges, output: Output, axes: Value, *, squares: bool
+) -> DTensor:
+    """Return the sum of derivatives along *axes*, or the root of the sum of their squares. Collective."""
+    found = _axes(axes, tensor.ndim)
+    if not found:
+        return stored(_one_by_one(tensor, [], output), output)
+    given = output.dtype if isinstance(output, DTensor) else output
+    total: DTensor | None = None
+    for number, axis in enumerate(found):
+        along = edges.of(number, len(found))
+        made = derivative(axis, along, given if total is None else total.dtype)
+        if made.local is not None and squares:
+            np.multiply(made.local, made.local, made.local)
+        if total is None:
+            total = made
+        elif total.local is not None and made.local is not None:
+            np.add(total.local, made.local, out=total.local)
+    assert total is not None
+    if squares and total.local is not None:
+        np.sqrt(total.local, total.local, casting="unsafe")
+    return stored(total, output)
+
+
+def laplace(
+    input: Held, output: Output = None, mode: Value = "reflect", cval: Value = 0.0, *, axes: Value = None
+) -> DTensor:
+    """Return the sum of second differences. Collective over the mesh. Source: scipy.ndimage.laplace.
+
+    >>> import numpy as np, meshcomm as mc
+    >>> def program():
+    ...     rows = mc.Layout(["x"], mc.create_mesh([("x", 2)]))
+    ...     return mc.ndimage.laplace(mc.distribute(np.arange(6) ** 2, rows)).local.tolist()
+    >>> with mc.simulate(2) as world:
+    ...     print(world.run(program))
+    [[1, 2, 2], [2, 2, -9]]
+    """
+    tensor = held("laplace", input)
+
+    def derivative(axis: int, edges: Edges, output: Output) -> DTensor:
+        return correlate1d(tensor, [1, -2, 1], axis, output, edges.mode, edges.cval)
+
+    return _sum(tensor, derivative, Edges(mode, cval), output, axes, squares=False)
+
+
+def gaussian_laplace(
+    input: Held,
+    sigma: Value,
+    output: Output = None,
+    mode: Value = "reflect",
+    cval: Value = 0.0,
+    *,
+    axes: Value = None,
+    **kwargs: Value,
+) -> DTensor:
+    """Return the Laplacian of a Gaussian filter. Collective over the mesh. Source: scipy.ndimage.gaussian_laplace."""
+    tensor = held("gaussian_laplace", input)
+    found = _axes(axes, tensor.ndim)
+    sigmas = [0.0] * tensor.ndim
+    for axis, one in zip(found, per_axis(sigma, len(found), "sigma"), strict=True):
+        sigmas[axis] = one
+    return _sum(tensor, _of_gaussian(tensor, sigmas, 2, kwargs), Edges(mode, cval), output, axes, squares=False)
+
+
+def gaussian_gradient_magnitude(
+    input: Held,
+    sigma: Value,
+    output: Output = None,
+    mode: Value = "reflect",
+    cval: Value = 0.0,
+    *,
+    axes: Value = None,
+    **kwargs: Value,
+) -> DTensor:
+    """Return the length of the gradient of a Gaussian filter. Collective over the mesh.
+
+    Source: scipy.ndimage.gaussian_gradient_magnitude.
+    """
+    tensor = held("gaussian_gradient_magnitude", input)
+    return _sum(tensor, _of_gaussian(tensor, sigma, 1, kwargs), Edges(mode, cval), output, axes, squares=True)
+
+
+def _of_gaussian(tensor: DTensor, sigma: Value, order: int, kwargs: dict[str, Value]) -> Derivative:
+    def derivative(axis: int, edges: Edges, output: Output) -> DTensor:
+        orders = [order if a == axis else 0 for a in range(tensor.ndim)]
+        return gaussian_filter(tensor, sigma, orders, output, edges.mode, edges.cval, **kwargs)
+
+    return derivative

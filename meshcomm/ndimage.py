@@ -1,0 +1,59 @@
+"""scipy.ndimage's filters for tensors: the public names of :mod:`meshcomm.halos.filters` and `separable` beside it.
+
+They take SciPy's arguments and give SciPy's values. Each rank runs SciPy on its block with ghosts. SciPy is needed:
+``pip install "meshcomm[scipy]"``.
+"""
+
+from meshcomm.halos.filters import (
+    convolve,
+    correlate,
+    generic_filter,
+    grey_dilation,
+    grey_erosion,
+    maximum_filter,
+    median_filter,
+    minimum_filter,
+    percentile_filter,
+    rank_filter,
+)
+from meshcomm.halos.separable import (
+    convolve1d,
+    correlate1d,
+    gaussian_filter,
+    gaussian_filter1d,
+    gaussian_gradient_magnitude,
+    gaussian_laplace,
+    laplace,
+    maximum_filter1d,
+    minimum_filter1d,
+    prewitt,
+    sobel,
+    uniform_filter,
+    uniform_filter1d,
+)
+
+__all__ = [
+    "convolve",
+    "convolve1d",
+    "correlate",
+    "correlate1d",
+    "gaussian_filter",
+    "gaussian_filter1d",
+    "gaussian_gradient_magnitude",
+    "gaussian_laplace",
+    "generic_filter",
+    "grey_dilation",
+    "grey_erosion",
+    "laplace",
+    "maximum_filter",
+    "maximum_filter1d",
+    "median_filter",
+    "minimum_filter",
+    "minimum_filter1d",
+    "percentile_filter",
+    "prewitt",
+    "rank_filter",
+    "sobel",
+    "uniform_filter",
+    "uniform_filter1d",
+]

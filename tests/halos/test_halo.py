@@ -1,0 +1,380 @@
+"""Halos on simulated ranks: against numpy.pad on the whole array, and the rules of their calls."""
+
+import numpy as np
+import pytest
+
+import meshcomm as mc
+from meshcomm import (
+    AxisError,
+    CollectiveMismatch,
+    DTypeError,
+    Layout,
+    LayoutError,
+    MeshcommError,
+    MeshError,
+    ShapeError,
+)
+from support.gradient_cases import on
+from support.halo_cases import check_halo, dot, expected, made, random_case
+from support.reference import numbered, same_bits
+from support.sampling import sampled
+from support.shape_cases import on_a_mesh
+
+U = "unsharded"
+SEEDS = sampled(range(80), 12)
+
+
+def line(size, *specs):
+    return Layout(specs or ["x"], mc.create_mesh([("x", size)]))
+
+
+# -- what the ghosts are ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_ghosts_are_those_of_numpy_pad(seed):
+    def program(random, mesh):
+        for _ in range(12):
+            case = random_case(random, mesh)
+            halo = made(case)
+            check_halo(case, halo)
+            changed = case._replace(whole=case.whole[::-1].copy())
+            if halo.local is not None:
+                halo.inner[...] = changed.whole[case.tensor.layout.block_slices(case.whole.shape, mesh.rank)]
+            halo.update()
+            check_halo(changed, halo)
+
+    on_a_mesh(seed, program)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_updates_that_are_started(seed):
+    def program(random, mesh):
+        for _ in range(8):
+            case = random_case(random, mesh)
+            halo = made(case)
+            if halo.local is not None:
+                for ghosts in halo._ghosts:
+                    ghosts[...] = np.zeros((), halo.dtype)
+            request = halo.start_update()
+            assert request.wait() is halo
+            assert request.test()
+            check_halo(case, halo)
+
+    on_a_mesh(seed, program)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_several_halos_in_one_exchange(seed):
+    def program(random, mesh):
+        for _ in range(4):
+            cases = [random_case(random, mesh) for _ in range(random.randint(0, 4))]
+            halos = [made(case) for case in cases]
+            for halo in halos:
+                if halo.local is not None and halo.local.size:
+                    for ghosts in halo._ghosts:
+                        ghosts[...] = np.zeros((), halo.dtype)
+            mc.update_halos(halos)
+            for case, halo in zip(cases, halos, strict=True):
+                check_halo(case, halo)
+
+    on_a_mesh(seed, program)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_reduce_is_the_adjoint_of_update(seed):
+    """<update(x), y> == <x, reduce(y)> for all local arrays; integers, so that sums are exact."""
+
+    def program(random, mesh):
+        products = []
+        for number in range(8):
+            case = random_case(random, mesh, "f8")
+            case = case._replace(boundary=[0 if not isinstance(b, str) else b for b in case.boundary], corners=True)
+            halo = made(case)
+            if halo.local is None:
+                continue
+            rng = np.random.default_rng([seed, number, mesh.rank])
+            x, y = (rng.integers(-9, 10, halo.local.shape).astype("f8") for _ in range(2))
+            halo.local[...] = x
+            halo.update()
+            forward = dot(halo.local, y)
+            halo.local[...] = y
+            halo.reduce()
+            products.append((forward, dot(x, halo.local)))
+            for ghosts in halo._ghosts:
+                assert not ghosts.any()
+        return products
+
+    sums = []
+
+    def collected(random, mesh):
+        sums.append(program(random, mesh))
+
+    on_a_mesh(seed, collected)
+    totals = np.array([each for each in sums if each]).sum(axis=0)
+    assert (totals[:, 0] == totals[:, 1]).all()
+
+
+def test_a_ghost_adds_to_its_owner_as_often_as_it_is_there():
+    def program():
+        halo = mc.halo(mc.zeros(3, "i8", line(2)), 7, "periodic")
+        halo.local[:] = 1
+        halo.reduce()
+        return halo.inner.tolist()
+
+    assert on(2, program) == [[10, 10], [11]]  # 16 and 15 ones, dealt round to three elements
+
+
+def test_rows_and_columns_of_replicas():
+    """A mesh dimension that shards nothing: each replica keeps its ghosts to itself."""
+
+    def program():
+        mesh = mc.create_mesh([("r", 2), ("x", 2)])
+        halo = mc.halo(mc.distribute(np.arange(4), Layout(["x"], mesh)), 1, "periodic")
+        halo.inner[:] += 100 * mesh.coords(mesh.rank)[0]
+        halo.update()
+        return halo.local.tolist()
+
+    assert on(4, program) == [[3, 0, 1, 2], [1, 2, 3, 0], [103, 100, 101, 102], [101, 102, 103, 100]]
+
+
+def test_no_ghosts_beyond_an_edge():
+    def program():
+        halo = mc.halo(mc.distribute(np.arange(7), line(3)), (2, 1))  # a pair is for two axes
+        return halo.local.tolist()
+
+    with pytest.raises(ShapeError, match="2 entries for 1 axes"):
+        on(3, program)
+
+    def right():
+        halo = mc.halo(mc.distribute(np.arange(7), line(3)), {0: (2, 1)})
+        return halo.local.tolist(), halo.slices(halo.mesh.rank), halo.width, halo.boundary
+
+    assert on(3, right) == [
+        ([0, 1, 2, 3], (slice(0, 4),), ((2, 1),), ("none",)),
+        ([1, 2, 3, 4, 5], (slice(1, 6),), ((2, 1),), ("none",)),
+        ([3, 4, 5, 6], (slice(3, 7),), ((2, 1),), ("none",)),
+    ]
+
+
+# -- cases of other systems -------------------------------------------------------------------------------------------
+
+
+def test_bilateral_quadrilateral_and_asymmetric_cases_of_devito():
+    """tests/test_mpi.py of Devito: test_halo_exchange_bilateral, _bilateral_asymmetric, _quadrilateral, _corner."""
+
+    def bilateral():
+        f = mc.halo(mc.distribute(np.repeat([1.0, 2.0], 6).reshape(2, 6).T.copy() * 0, line(2, "x", U)), {0: 1}, 0.0)
+        f.inner[...] = f.mesh.rank + 1
+        f.update()
+        return f.local[[0, -1]].tolist()
+
+    zeros, ones, twos = ([[n, n]] for n in (0.0, 1.0, 2.0))
+    assert on(2, bilateral) == [zeros + twos, ones + zeros]
+
+    def asymmetric():
+        f = mc.halo(mc.zeros((12, 2), "f8", line(2, "x", U)), {0: (2, 1)}, 0.0)
+        f.inner[...] = f.mesh.rank + 1
+        f.update()
+        return f.local[:, 0].tolist()
+
+    assert on(2, asymmetric) == [[0] * 2 + [1] * 6 + [2], [1] * 2 + [2] * 6 + [0]]
+
+    def quadrilateral():
+        mesh = mc.create_mesh([("x", 2), ("y", 2)])
+        f = mc.halo(mc.zeros((4, 4), "i8", Layout(["x", "y"], mesh)), 1, 0)
+        f.inner[...] = mesh.rank + 1
+        f.update()
+        return f.local.tolist()
+
+    assert on(4, quadrilateral)[0] == [[0, 0, 0, 0], [0, 1, 1, 2], [0, 1, 1, 2], [0, 3, 3, 4]]
+    assert on(4, quadrilateral)[3] == [[1, 2, 2, 0], [3, 4, 4, 0], [3, 4, 4, 0], [0, 0, 0, 0]]
+
+
+def test_two_axes_as_jaxdecomp_exchanges_them():
+    """halo_exchange(x, halo_extents, halo_periods) of jaxDecomp: pencils with corners, each axis periodic or not."""
+
+    def program(periods):
+        mesh = mc.create_mesh([("y", 2), ("z", 2)])
+        boundary = ["periodic" if each else 0 for each in periods]
+        halo = mc.halo(mc.distribute(numbered((4, 4)), Layout(["y", "z"], mesh)), 1, boundary)
+        return halo.local.tolist()
+
+    assert on(4, program, (True, True))[0] == [[15, 12, 13, 14], [3, 0, 1, 2], [7, 4, 5, 6], [11, 8, 9, 10]]
+    assert on(4, program, (True, False))[0] == [[0, 12, 13, 14], [0, 0, 1, 2], [0, 4, 5, 6], [0, 8, 9, 10]]
+    assert on(4, program, (False, False))[0] == [[0, 0, 0, 0], [0, 0, 1, 2], [0, 4, 5, 6], [0, 8, 9, 10]]
+
+
+def test_boundaries_of_petsc():
+    """DMDA's boundary types by their definition: NONE, GHOSTED (here zeros), PERIODIC, MIRROR."""
+
+    def program(boundary):
+        return mc.halo(mc.distribute(np.arange(6), line(2)), 2, boundary).local.tolist()
+
+    assert on(2, program, "none") == [[0, 1, 2, 3, 4], [1, 2, 3, 4, 5]]
+    assert on(2, program, 0) == [[0, 0, 0, 1, 2, 3, 4], [1, 2, 3, 4, 5, 0, 0]]
+    assert on(2, program, "periodic") == [[4, 5, 0, 1, 2, 3, 4], [1, 2, 3, 4, 5, 0, 1]]
+    assert on(2, program, "mirror") == [[2, 1, 0, 1, 2, 3, 4], [1, 2, 3, 4, 5, 4, 3]]
+
+
+def test_staggered_fields_share_boundaries():
+    """A field of n and one of n + 1 points, cut alike by Cuts."""
+
+    def program():
+        mesh = mc.create_mesh([("x", 2)])
+        centers = mc.halo(mc.distribute(np.arange(6), Layout([mc.Cuts("x", (0, 3, 6))], mesh)), 1)
+        faces = mc.halo(mc.distribute(np.arange(7), Layout([mc.Cuts("x", (0, 3, 7))], mesh)), {0: (0, 1)})
+        return centers.local.tolist(), faces.local.tolist()
+
+    assert on(2, program) == [([0, 1, 2, 3], [0, 1, 2, 3]), ([2, 3, 4, 5], [3, 4, 5, 6])]
+
+
+# -- calls ------------------------------------------------------------------------------------------------------------
+
+
+def test_an_update_allocates_and_plans_nothing(monkeypatch):
+    def program():
+        mesh = mc.create_mesh([("x", 2), ("y", 2)])
+        halos = [mc.halo(mc.zeros((8, 8), dtype, Layout(["x", "y"], mesh)), 2, "periodic") for dtype in ("f8", "i4")]
+        for turn in range(3):
+            for halo in halos:
+                halo.update()
+                halo.start_update().wait()
+                halo.reduce()
+            mc.update_halos(halos)
+            if turn == 0:
+                mc.barrier(mesh)
+                if mesh.rank == 0:
+                    for name in ("new_bytes", "new_block"):
+                        monkeypatch.setattr(f"meshcomm.halos.halo.{name}", None)
+                    monkeypatch.setattr("meshcomm.halos.programs.new_bytes", None)
+                    for name in ("build_update", "build_start", "build_reduce", "runs_of", "ghosts"):
+                        for module in ("halo", "programs", "exchange"):
+                            if hasattr(__import__(f"meshcomm.halos.{module}", fromlist=["x"]), name):
+                                monkeypatch.setattr(f"meshcomm.halos.{module}.{name}", None)
+                mc.barrier(mesh)
+        return True
+
+    assert on(4, program) == [True] * 4
+
+
+def test_ranks_that_differ_are_found_out():
+    def program(what):
+        layout = line(2)
+        t, rank = mc.zeros(8, "f8", layout), layout.mesh.rank
+        if what == "width":
+            mc.halo(t, 1 + rank)
+        halo = mc.halo(t, 1)
+        if what == "boundary":
+            mc.halo(t, 1, rank)
+        elif what == "number":
+            mc.update_halos([halo] if rank else [halo, mc.halo(t, 1)])
+        elif what == "start":
+            halo.start_update().wait() if rank else halo.update()
+        elif what == "reduce":
+            halo.reduce() if rank else halo.update()
+        elif what == "known":
+            other = mc.halo(t, 2)
+            for _ in range(2):
+                (halo if rank else other).update()
+
+    for what in ("width", "boundary", "number", "start", "reduce", "known"):
+        with pytest.raises(CollectiveMismatch):
+            on(2, program, what)
+
+
+def test_an_update_that_nobody_waits_for_is_reported():
+    def program():
+        mc.halo(mc.zeros(4, "f8", line(2)), 1).start_update()
+
+    with pytest.raises(MeshcommError, match=r"start_update of a halo was never waited for: update of \(4,\) float64"):
+        on(2, program)
+
+
+def test_wrong_arguments_are_found_before_anything_is_sent():
+    def program():
+        layout = line(2)
+        t = mc.zeros(8, "f8", layout)
+        for error, text, args in [
+            (LayoutError, "call distribute first", (np.zeros(3), 1)),
+            (ShapeError, "negative", (t, -1)),
+            (ShapeError, "before, after", (t, [(1, 2, 3)])),
+            (ShapeError, "must be an integer", (t, 1.5)),
+            (AxisError, "out of range", (t, {1: 1})),
+            (ShapeError, "symmetric' is 'reflect' here", (t, 1, "symmetric")),
+            (ShapeError, "is not known", (t, 1, "around")),
+            (ShapeError, "2 entries for 1 axes", (t, 1, ["none", "none"])),
+            (DTypeError, "does not fit", (mc.zeros(8, "M8[s]", layout), 1, 1.5)),
+            (ShapeError, "no elements to repeat", (mc.zeros(0, "f8", layout), 1, "periodic")),
+            (LayoutError, "Cyclic", (mc.zeros(8, "f8", Layout([mc.Cyclic("x", 2)], layout.mesh)), 1)),
+        ]:
+            with pytest.raises(error, match=text):
+                mc.halo(*args)
+        halo = mc.halo(t, 1)
+        request = halo.start_update()
+        if layout.mesh.size > 1:
+            with pytest.raises(MeshError, match="in flight"):
+                halo.update()
+        request.wait()
+        with pytest.raises(LayoutError, match="twice"):
+            mc.update_halos([halo, halo])
+        with pytest.raises(LayoutError, match="takes halos"):
+            mc.update_halos([t])
+        with pytest.raises(DTypeError, match="cannot be added"):
+            mc.halo(mc.zeros(4, "V3", layout), 1).reduce()
+
+    on(2, program)
+
+
+def test_a_block_that_does_not_fit_is_found_on_all_ranks():
+    def program():
+        layout = line(2)
+        t = mc.zeros(8, "f8", layout)
+        if layout.mesh.rank == 0:
+            t = mc.DTensor(np.zeros(5), layout, (8,), t.dtype)
+        mc.halo(t, 1)
+
+    with pytest.raises(ShapeError, match="by its layout"):
+        on(2, program)
+
+
+def test_the_tensor_of_a_halo_shares_its_memory():
+    def program():
+        whole = numbered((6, 5))
+        layout = line(3, "x", U)
+        halo = mc.halo(mc.distribute(whole, layout), 2, "mirror")
+        t = halo.tensor()
+        assert np.shares_memory(t.local, halo.local)
+        assert same_bits(t.to_numpy(), whole)
+        assert same_bits(mc.relayout(t, Layout([U, "x"], layout.mesh)).to_numpy(), whole)
+        halo.inner[...] += 1
+        assert same_bits((t + 1).to_numpy(), whole + 2)
+        assert "Halo of (6, 5) int64" in repr(halo)
+        return True
+
+    assert on(3, program) == [True] * 3
+
+
+def test_structured_elements_keep_their_padding():
+    def program():
+        dtype = np.dtype([("a", "i1"), ("b", "f8")], align=True)
+        whole = np.frombuffer(np.random.default_rng(1).bytes(16 * 6), dtype)
+        case_layout = line(2)
+        halo = mc.halo(mc.distribute(whole, case_layout), 1, "periodic")
+        padded = np.concatenate([each.view("V16") for each in (whole[-1:], whole, whole[:1])])
+        start = 3 * case_layout.mesh.rank
+        assert halo.local.tobytes() == padded[start : start + 5].tobytes()
+
+    on(2, program)
+
+
+def test_expected_is_cut_from_the_whole():
+    """The oracle of these tests, on a case that is plain to see."""
+
+    def program():
+        from support.halo_cases import Case
+
+        case = Case(mc.distribute(np.arange(4), line(2)), np.arange(4), [(1, 2)], ["mirror"], True)
+        return expected(case, 1)[0].tolist()
+
+    assert on(2, program)[0] == [1, 2, 3, 2, 1]

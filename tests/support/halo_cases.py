@@ -1,0 +1,99 @@
+"""Random halos, the same on all ranks, and what their blocks have to be: cut from the whole array by NumPy alone."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+import meshcomm as mc
+from meshcomm import Layout
+from support.random_cases import random_layout
+from support.reference import random_bits, same_bits, same_numbers
+
+NUMPY_MODES = {"periodic": "wrap", "nearest": "edge", "reflect": "symmetric", "mirror": "reflect"}
+"""numpy.pad's names for boundaries that repeat elements."""
+DTYPES = ("f8", "f4", "?", "i1", "u2", "c16", "f2", "g", ">i4", "M8[s]")
+
+
+class Case(NamedTuple):
+    tensor: mc.DTensor
+    whole: np.ndarray
+    width: list
+    boundary: list
+    corners: bool
+
+
+def random_case(random, mesh, dtype=None, most=9):
+    """A tensor in any layout that is not Cyclic, and any halo of it."""
+    ndim = random.choice([1, 1, 2, 2, 2, 3])
+    shape = tuple(random.randint(1, most if ndim < 3 else 5) for _ in range(ndim))
+    layout = with_cuts(random, random_layout(random, mesh, ndim), shape, mesh)
+    whole = random_bits(shape, dtype or random.choice(DTYPES), random.randrange(99))
+    width = [(random.choice([0, 1, 1, 2, 3, 11]), random.choice([0, 1, 1, 2, 3, 11])) for _ in shape]
+    boundary = [random_boundary(random, whole.dtype) for _ in shape]
+    return Case(mc.distribute(whole, layout), whole, width, boundary, random.random() < 0.7)
+
+
+def random_boundary(random, dtype):
+    names = ["none", "none", "periodic", "periodic", "nearest", "reflect", "mirror"]
+    return random.choice(names if dtype.kind == "M" else [*names, 0, 1])
+
+
+def with_cuts(random, layout, shape, mesh):
+    """The layout, on this very mesh, with chosen boundaries along some axes."""
+    specs = []
+    for axis, (names, n) in enumerate(zip(layout.axes, shape, strict=True)):
+        if names and random.random() < 0.4:
+            inner = sorted(random.randint(0, n) for _ in range(layout.num_shards(axis) - 1))
+            specs.append(mc.Cuts(names, (0, *inner, n)))
+        else:
+            specs.append(names)
+    return Layout(specs, mesh)
+
+
+def expected(case, device):
+    """The block of a device with its ghosts, and which of its elements are ghosts outside along several axes."""
+    whole, out = case.whole, np.zeros((), int)
+    cut = []
+    box = case.tensor.layout.block_slices(whole.shape, device)
+    for axis, (width, boundary, span) in enumerate(zip(case.width, case.boundary, box, strict=True)):
+        n, pads = case.whole.shape[axis], [(0, 0)] * whole.ndim
+        pads[axis] = width
+        start, stop = span.start - width[0], span.stop + width[1]
+        if boundary == "none":
+            start, stop = max(0, start), min(n, stop)
+            shift = 0
+        else:
+            mode = {"mode": NUMPY_MODES[boundary]} if isinstance(boundary, str) else {"constant_values": boundary}
+            whole, shift = np.pad(whole, pads, **mode), width[0]
+        cut.append(slice(start + shift, stop + shift))
+        ghost = [not span.start <= i < span.stop for i in range(start, stop)]
+        out = out[..., None] + np.array(ghost, int)
+    return whole[tuple(cut)], out > 1
+
+
+def check_halo(case, halo):
+    """Compare the local array of a halo with its definition."""
+    device = case.tensor.mesh.rank
+    if device is None:
+        assert halo.local is None
+        assert halo.inner is None
+        return
+    wanted, corners = expected(case, device)
+    found = halo.local.copy()
+    assert found.shape == wanted.shape
+    if not case.corners:
+        found[corners] = wanted[corners]
+    same = same_numbers if found.dtype == np.longdouble else same_bits  # NumPy copies its padding or not
+    assert same(found, wanted), (case, found, wanted)
+    block = case.tensor.layout.block_slices(case.whole.shape, device)
+    assert same(np.ascontiguousarray(halo.inner), np.ascontiguousarray(case.whole[block]))
+    assert np.shares_memory(halo.inner, halo.local) or not halo.inner.size
+
+
+def made(case):
+    return mc.halo(case.tensor, case.width, case.boundary, corners=case.corners)
+
+
+def dot(a, b):
+    """The product of what all ranks hold, replicas too."""
+    return 0 if a is None else float((a.astype("f8") * b.astype("f8")).sum())
