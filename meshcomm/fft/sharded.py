@@ -228,11 +228,13 @@ def _convolved(transform: Transform, tensor: DTensor, anywhere: Run) -> DTensor:
     product = anywhere(large, chirped) * anywhere(large, chirp(padded))
     back = anywhere(replace(large, kind="ifftn"), product)
     result = np.multiply(getitem(back, leading(tensor.ndim, axis, n)), chirp(n))
-    return result * _scale(replace(small, norm=transform.norm), n)
+    return result * _scale(replace(small, norm=transform.norm), n, work)
 
 
-def _scale(transform: Transform, n: int) -> float:
-    forward = transform.kind == "fftn"
+def _scale(transform: Transform, n: int, dtype: DType) -> Array:
+    """Return the factor that the norm asks for, in the precision of *dtype*: an array without axes."""
+    length = np.array(n, np.empty(0, dtype).real.dtype)
     if transform.norm == "ortho":
-        return float(n**-0.5)
-    return 1.0 / n if (transform.norm == "forward") == forward else 1.0
+        return np.asarray(1 / np.sqrt(length))
+    divides = (transform.norm == "forward") == (transform.kind == "fftn")
+    return np.asarray(1 / length) if divides else np.ones_like(length)
