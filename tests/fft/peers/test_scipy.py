@@ -47,7 +47,9 @@ def xp():
 def pytest_generate_tests(metafunc):
     """Tests without parameters run in all worlds. A case of one with parameters runs in one, or with all cases in all."""
     worlds = list(scipy_fft.WORLDS)
-    if metafunc.definition.get_closest_marker("parametrize"):
+    if metafunc.definition.name == "test_identity_extensive":  # two thousand calls
+        worlds = ["one rank", "three ranks, chosen boundaries"]
+    elif metafunc.definition.get_closest_marker("parametrize"):
         worlds = sampled(worlds, 1)
     if len(worlds) > 1:
         metafunc.parametrize("world", worlds, indirect=True)
