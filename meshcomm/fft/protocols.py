@@ -32,8 +32,11 @@ def _along_several(kind: str, usual: Axis = None) -> Function:
         chosen = axes_of(axes, None if s is None else listed(s), np.ndim(a))
         if len(set(chosen)) == len(chosen):
             return called(kind, a, (s, axes), Options(), None, norm=norm)
-        # NumPy transforms an axis that comes twice twice, the last one of the list first.
-        lengths = [None] * len(chosen) if s is None else listed(s)
+        # NumPy transforms an axis that comes twice twice, the last one of the list first, and both times to the length
+        # that the array had before.
+        lengths = [np.shape(a)[axis] for axis in chosen] if s is None else listed(s)
+        if s is None and kind == "irfftn":
+            lengths[-1] = 2 * (lengths[-1] - 1)
         found, order = a, list(zip(lengths, chosen, strict=True))
         if kind == "irfftn":
             order = [*reversed(order[:-1][::-1]), order[-1]]

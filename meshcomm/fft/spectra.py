@@ -18,7 +18,7 @@ from meshcomm.layouts.layout import Layout
 from meshcomm.ops.elementwise import relaid
 from meshcomm.ops.indexing import getitem
 from meshcomm.ops.pieces import put
-from meshcomm.ops.rolling import roll
+from meshcomm.ops.rolling import flip, roll
 from meshcomm.ops.rules import as_tensor
 
 # -- frequencies ------------------------------------------------------------------------------------------------------
@@ -44,7 +44,7 @@ def fftfreq(n: int, d: float = 1.0, *, layout: Layout | None = None, dtype: DTyp
     [[0.0, 0.25], [-0.5, -0.25]]
     """
     count = integer(n, "n", ShapeError)
-    return _on_axis(empty((count,), dtype, layout), 0, count, d)
+    return _on_axis(empty((count,), dtype, layout), 0, (count, d))
 
 
 def rfftfreq(n: int, d: float = 1.0, *, layout: Layout | None = None, dtype: DTypeLike = float) -> DTensor:
@@ -53,7 +53,7 @@ def rfftfreq(n: int, d: float = 1.0, *, layout: Layout | None = None, dtype: DTy
     Source: scipy.fft.rfftfreq.
     """
     count = integer(n, "n", ShapeError)
-    return _on_axis(empty((count // 2 + 1,), dtype, layout), 0, count, d)
+    return _on_axis(empty((count // 2 + 1,), dtype, layout), 0, (count, d), halved=True)
 
 
 def frequencies(
@@ -95,10 +95,11 @@ def frequencies(
         raise ShapeError(f"fft.frequencies: {len(distances)} distances in d for {len(chosen)} axes")
     dtype = np.empty(0, tensor.dtype).real.dtype
     found = []
-    for axis, n, distance in zip(chosen, lengths, distances, strict=True):
+    for number, (axis, n, distance) in enumerate(zip(chosen, lengths, distances, strict=True)):
         shape = tuple(tensor.shape[a] if a == axis else 1 for a in range(tensor.ndim))
         names = tuple(spec if a == axis else () for a, spec in enumerate(tensor.layout.axes))
-        found.append(_on_axis(empty(shape, dtype, Layout(names, tensor.mesh)), axis, n, distance))
+        halved = _halves(kind) and number == len(chosen) - 1
+        found.append(_on_axis(empty(shape, dtype, Layout(names, tensor.mesh)), axis, (n, distance), halved=halved))
     return tuple(found)
 
 
@@ -123,14 +124,15 @@ def _halves(kind: str) -> bool:
     return KINDS[full_name(kind)].change == "halves"
 
 
-def _on_axis(result: DTensor, axis: int, n: int, d: float) -> DTensor:
-    """Fill *result* with the frequencies along *axis*, and return it."""
+def _on_axis(result: DTensor, axis: int, grid: tuple[int, float], *, halved: bool = False) -> DTensor:
+    """Fill *result* with the frequencies along *axis*, of a *grid* of n elements in distances of d, and return it."""
+    n, d = grid
     if n < 1:
         raise ShapeError(f"frequencies of {n} elements: there must be 1 or more")
     if result.local is not None and result.mesh.rank is not None:
         index = result.layout.global_indices(result.shape, result.mesh.rank, axis)
-        half = result.shape[axis] != n or n == 1  # the second half of a whole spectrum has negative frequencies
-        signed = index if half else np.where(index < (n + 1) // 2, index, index - n)
+        # The second half of a whole spectrum has negative frequencies.
+        signed = index if halved else np.where(index < (n + 1) // 2, index, index - n)
         result.local[...] = (signed / (n * d)).reshape([-1 if a == axis else 1 for a in range(result.ndim)])
     return result
 
@@ -222,7 +224,10 @@ def _resized(name: str, t_hat: DTensor, grids: tuple[Some, Some, Some], kind: st
     for number, (axis, n, m) in enumerate(zip(chosen, before, after, strict=True)):
         halved = _halves(kind) and number == len(chosen) - 1
         if n != m:
-            found = (_padded if grows else _cropped)(found, axis, n, m, halved=halved)
+            if grows:
+                found = _padded(found, axis, n, m, halved=halved)
+            else:
+                found = _cropped(found, axis, (n, m), chosen[:-1] if halved else None)
     ratio = prod(after) / prod(before)
     scale = {"ortho": ratio**0.5, "forward": 1.0}.get(norm or "", ratio)
     local = None if found.local is None else np.multiply(found.local, scale, dtype=found.dtype)
@@ -244,20 +249,30 @@ def _padded(tensor: DTensor, axis: int, n: int, m: int, *, halved: bool) -> DTen
     return result
 
 
-def _cropped(tensor: DTensor, axis: int, n: int, m: int, *, halved: bool) -> DTensor:
-    ndim, positive, negative = tensor.ndim, (m + 1) // 2, (m - 1) // 2
-    result = longer_zeros(tensor, axis, m // 2 + 1 if halved else m)
+def _cropped(tensor: DTensor, axis: int, grids: tuple[int, int], others: list[int] | None) -> DTensor:
+    """Crop *axis* from the old to the new one of two *grids*; *others* are the other axes if this one is halved."""
+    (n, m), ndim = grids, tensor.ndim
+    positive, negative = (m + 1) // 2, (m - 1) // 2
+    result = longer_zeros(tensor, axis, m if others is None else m // 2 + 1)
     _take(result, span(ndim, axis, 0, positive), tensor, span(ndim, axis, 0, positive))
-    if not halved:
+    if others is None:
         _take(result, span(ndim, axis, m - negative, m), tensor, span(ndim, axis, n - negative, n))
     if m % 2 == 0:
         middle = span(ndim, axis, m // 2, m // 2 + 1)
-        both = _scaled(getitem(tensor, middle), 2.0 if halved else 1.0)
-        if not halved:
+        one = getitem(tensor, middle)
+        if others is None:
             other = getitem(tensor, span(ndim, axis, n - m // 2, n - m // 2 + 1))
-            both = np.add(both, relaid(other, both.layout.axes, "crop_spectrum"))
-        put("crop_spectrum", result, middle, both)
+        else:
+            other = _mirrored(one, others)
+        put("crop_spectrum", result, middle, np.add(one, relaid(other, one.layout.axes, "crop_spectrum")))
     return result
+
+
+def _mirrored(tensor: DTensor, axes: list[int]) -> DTensor:
+    """Return the elements of the opposite frequencies, of which the half of a spectrum has only the conjugates."""
+    turned = roll(flip(tensor.copy(), tuple(axes)), [1] * len(axes), tuple(axes)) if axes else tensor
+    local = None if turned.local is None else np.conj(turned.local)
+    return DTensor(local, turned.layout, turned.shape, turned.dtype)
 
 
 def _take(result: DTensor, where: tuple[slice, ...], tensor: DTensor, taken: tuple[slice, ...]) -> None:
