@@ -249,7 +249,7 @@ FFT_RUN = 2**9
 Measured with SciPy for planes of 256 x 256 along the first two axes: pieces of 16 bytes take 4 times as long."""
 
 FFT_FLOP = 2e-10
-"""Seconds. The time of one of the 5 n log2(n) operations of a complex transform of n elements, by SciPy on one core."""
+"""Seconds. The time of one of the 5 n log2(n) operations of a complex transform of n elements, by SciPy on a core."""
 
 GATHERED_FFT = 2**25
 """Bytes. An axis that no other one can take over, and whose length has no factors to share out, is gathered on every

@@ -1,6 +1,5 @@
 """Fourier transforms of tensors along any axes, in any layouts, with SciPy's names and arguments."""
 
-import meshcomm.fft.gradients
 from meshcomm.fft.fourier import (
     fft,
     fft2,
@@ -21,7 +20,48 @@ from meshcomm.fft.fourier import (
     rfft2,
     rfftn,
 )
+from meshcomm.fft.gradients import transform_vjp
 from meshcomm.fft.planning import FFTPlan, plan
 from meshcomm.fft.protocols import scipy_backend
 from meshcomm.fft.spectra import crop_spectrum, fftfreq, fftshift, frequencies, ifftshift, pad_spectrum, rfftfreq
 from meshcomm.fft.trigonometric import dct, dctn, dst, dstn, idct, idctn, idst, idstn
+
+__all__ = [
+    "FFTPlan",
+    "crop_spectrum",
+    "dct",
+    "dctn",
+    "dst",
+    "dstn",
+    "fft",
+    "fft2",
+    "fftfreq",
+    "fftn",
+    "fftshift",
+    "frequencies",
+    "hfft",
+    "hfft2",
+    "hfftn",
+    "idct",
+    "idctn",
+    "idst",
+    "idstn",
+    "ifft",
+    "ifft2",
+    "ifftn",
+    "ifftshift",
+    "ihfft",
+    "ihfft2",
+    "ihfftn",
+    "irfft",
+    "irfft2",
+    "irfftn",
+    "pad_spectrum",
+    "plan",
+    "rfft",
+    "rfft2",
+    "rfftfreq",
+    "rfftn",
+    "scipy_backend",
+    "transform_vjp",
+]

@@ -51,11 +51,11 @@ class _Numpy:
     def apply(self, transform: Transform, array: Array, overwrite: bool, workers: int | None) -> Array:
         lengths, axes, norm = transform.lengths, transform.axes, transform.norm
         dtype = transform.dtype_after(array.dtype)
-        turned = {None: "forward", "backward": "forward", "forward": "backward", "ortho": "ortho"}[norm]
+        turned = {"forward": "backward", "ortho": "ortho"}.get(norm or "", "forward")
         if transform.kind == "hfftn":
-            made = np.fft.irfftn(np.conj(array), lengths, axes, turned)
+            made = _function(np.fft, self.name, "irfftn")(np.conj(array), lengths, axes, turned)
         elif transform.kind == "ihfftn":
-            made = np.conj(np.fft.rfftn(array, lengths, axes, turned))
+            made = np.conj(_function(np.fft, self.name, "rfftn")(array, lengths, axes, turned))
         else:
             made = _function(np.fft, self.name, transform.kind)(array, lengths, axes, norm)
         return np.asarray(made).astype(dtype, copy=False)

@@ -32,11 +32,10 @@ def transform_of(
     >>> transform_of("irfftn", (4, 5), None, None).lengths
     (4, 8)
     """
-    lengths = None if s is None else [None if n is None else integer(n, "a length", ShapeError) for n in listed(s)]
-    chosen = axes_of(axes, lengths, len(shape))
-    if lengths is None:
-        lengths = [None] * len(chosen)
-    elif len(lengths) != len(chosen):
+    given: list[int | None] = [None if n is None else integer(n, "a length", ShapeError) for n in listed(s)]
+    chosen = axes_of(axes, None if s is None else given, len(shape))
+    lengths = [None] * len(chosen) if s is None else given
+    if len(lengths) != len(chosen):
         raise ShapeError(f"when given, axes and shape arguments have to be of the same length: {axes}, {s}")
     doubles = KINDS[kind].change == "doubles"
     if not chosen and KINDS[kind].change != "complex" and KINDS[kind].change != "real":

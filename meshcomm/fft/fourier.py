@@ -55,9 +55,9 @@ def ifft(
     workers: int | None = None,
     backend: str | None = None,
 ) -> DTensor:
-    """Return the inverse of `fft`. Collective, as `fft`, whose arguments it has.
+    """Return the inverse of `fft`. Collective, as `fft`.
 
-    Source: scipy.fft.ifft.
+    Arguments are those of `fft`. Source: scipy.fft.ifft.
     """
     return called("ifftn", x, (n, axis), Options(backend, workers, overwrite_x), layout, norm=norm)
 
@@ -73,9 +73,9 @@ def rfft(
     workers: int | None = None,
     backend: str | None = None,
 ) -> DTensor:
-    """Return the first half of the Fourier transform of real numbers along one axis. Collective, as `fft`, whose arguments it has.
+    """Return the first half of the Fourier transform of real numbers along one axis. Collective, as `fft`.
 
-    Source: scipy.fft.rfft.
+    Arguments are those of `fft`. Source: scipy.fft.rfft.
     """
     return called("rfftn", x, (n, axis), Options(backend, workers, overwrite_x), layout, norm=norm)
 
@@ -91,9 +91,11 @@ def irfft(
     workers: int | None = None,
     backend: str | None = None,
 ) -> DTensor:
-    """Return the inverse of `rfft`: *n* real numbers along the axis, by default ``2 * (m - 1)`` for *m* in the input. Collective, as `fft`, whose arguments it has.
+    """Return the inverse of `rfft`. Collective, as `fft`.
 
-    Source: scipy.fft.irfft.
+    The result has *n* elements along the axis, by default ``2 * (m - 1)`` where *x* has m.
+
+    Arguments are those of `fft`. Source: scipy.fft.irfft.
     """
     return called("irfftn", x, (n, axis), Options(backend, workers, overwrite_x), layout, norm=norm)
 
@@ -109,9 +111,9 @@ def hfft(
     workers: int | None = None,
     backend: str | None = None,
 ) -> DTensor:
-    """Return the real Fourier transform of a signal that is Hermitian along one axis, of which *x* is the first half. Collective, as `fft`, whose arguments it has.
+    """Return the real Fourier transform of a Hermitian signal, of which *x* is the first half. Collective, as `fft`.
 
-    Source: scipy.fft.hfft.
+    Arguments are those of `fft`. Source: scipy.fft.hfft.
     """
     return called("hfftn", x, (n, axis), Options(backend, workers, overwrite_x), layout, norm=norm)
 
@@ -127,9 +129,9 @@ def ihfft(
     workers: int | None = None,
     backend: str | None = None,
 ) -> DTensor:
-    """Return the inverse of `hfft`: the first half of a Hermitian signal. Collective, as `fft`, whose arguments it has.
+    """Return the inverse of `hfft`: the first half of a Hermitian signal. Collective, as `fft`.
 
-    Source: scipy.fft.ihfft.
+    Arguments are those of `fft`. Source: scipy.fft.ihfft.
     """
     return called("ihfftn", x, (n, axis), Options(backend, workers, overwrite_x), layout, norm=norm)
 
@@ -145,9 +147,9 @@ def fft2(
     workers: int | None = None,
     backend: str | None = None,
 ) -> DTensor:
-    """Return the discrete Fourier transform along two axes. Collective, as `fftn`, whose arguments it has.
+    """Return the discrete Fourier transform along two axes. Collective, as `fftn`.
 
-    Source: scipy.fft.fft2.
+    Arguments are those of `fftn`. Source: scipy.fft.fft2.
     """
     return called("fftn", x, (s, axes), Options(backend, workers, overwrite_x), layout, norm=norm)
 
@@ -163,9 +165,9 @@ def ifft2(
     workers: int | None = None,
     backend: str | None = None,
 ) -> DTensor:
-    """Return the inverse of `fft2`. Collective, as `fftn`, whose arguments it has.
+    """Return the inverse of `fft2`. Collective, as `fftn`.
 
-    Source: scipy.fft.ifft2.
+    Arguments are those of `fftn`. Source: scipy.fft.ifft2.
     """
     return called("ifftn", x, (s, axes), Options(backend, workers, overwrite_x), layout, norm=norm)
 
@@ -181,9 +183,9 @@ def rfft2(
     workers: int | None = None,
     backend: str | None = None,
 ) -> DTensor:
-    """Return the first half of the Fourier transform of real numbers along two axes. Collective, as `fftn`, whose arguments it has.
+    """Return the first half of the Fourier transform of real numbers along two axes. Collective, as `fftn`.
 
-    Source: scipy.fft.rfft2.
+    Arguments are those of `fftn`. Source: scipy.fft.rfft2.
     """
     return called("rfftn", x, (s, axes), Options(backend, workers, overwrite_x), layout, norm=norm)
 
@@ -199,9 +201,9 @@ def irfft2(
     workers: int | None = None,
     backend: str | None = None,
 ) -> DTensor:
-    """Return the inverse of `rfft2`. Collective, as `fftn`, whose arguments it has.
+    """Return the inverse of `rfft2`. Collective, as `fftn`.
 
-    Source: scipy.fft.irfft2.
+    Arguments are those of `fftn`. Source: scipy.fft.irfft2.
     """
     return called("irfftn", x, (s, axes), Options(backend, workers, overwrite_x), layout, norm=norm)
 
@@ -217,9 +219,9 @@ def hfft2(
     workers: int | None = None,
     backend: str | None = None,
 ) -> DTensor:
-    """Return the real Fourier transform of a signal that is Hermitian along two axes. Collective, as `fftn`, whose arguments it has.
+    """Return the real Fourier transform of a signal that is Hermitian along two axes. Collective, as `fftn`.
 
-    Source: scipy.fft.hfft2.
+    Arguments are those of `fftn`. Source: scipy.fft.hfft2.
     """
     return called("hfftn", x, (s, axes), Options(backend, workers, overwrite_x), layout, norm=norm)
 
@@ -235,9 +237,9 @@ def ihfft2(
     workers: int | None = None,
     backend: str | None = None,
 ) -> DTensor:
-    """Return the inverse of `hfft2`. Collective, as `fftn`, whose arguments it has.
+    """Return the inverse of `hfft2`. Collective, as `fftn`.
 
-    Source: scipy.fft.ihfft2.
+    Arguments are those of `fftn`. Source: scipy.fft.ihfft2.
     """
     return called("ihfftn", x, (s, axes), Options(backend, workers, overwrite_x), layout, norm=norm)
 
@@ -294,9 +296,9 @@ def ifftn(
     workers: int | None = None,
     backend: str | None = None,
 ) -> DTensor:
-    """Return the inverse of `fftn`. Collective, as `fftn`, whose arguments it has.
+    """Return the inverse of `fftn`. Collective, as `fftn`.
 
-    Source: scipy.fft.ifftn.
+    Arguments are those of `fftn`. Source: scipy.fft.ifftn.
     """
     return called("ifftn", x, (s, axes), Options(backend, workers, overwrite_x), layout, norm=norm)
 
@@ -312,9 +314,9 @@ def rfftn(
     workers: int | None = None,
     backend: str | None = None,
 ) -> DTensor:
-    """Return the first half, along the last of some axes, of the Fourier transform of real numbers. Collective, as `fftn`, whose arguments it has.
+    """Return the Fourier transform of real numbers; the last of the axes is halved. Collective, as `fftn`.
 
-    Source: scipy.fft.rfftn.
+    Arguments are those of `fftn`. Source: scipy.fft.rfftn.
     """
     return called("rfftn", x, (s, axes), Options(backend, workers, overwrite_x), layout, norm=norm)
 
@@ -330,9 +332,9 @@ def irfftn(
     workers: int | None = None,
     backend: str | None = None,
 ) -> DTensor:
-    """Return the inverse of `rfftn`; *s* has the lengths of the result. Collective, as `fftn`, whose arguments it has.
+    """Return the inverse of `rfftn`; *s* has the lengths of the result. Collective, as `fftn`.
 
-    Source: scipy.fft.irfftn.
+    Arguments are those of `fftn`. Source: scipy.fft.irfftn.
     """
     return called("irfftn", x, (s, axes), Options(backend, workers, overwrite_x), layout, norm=norm)
 
@@ -348,9 +350,9 @@ def hfftn(
     workers: int | None = None,
     backend: str | None = None,
 ) -> DTensor:
-    """Return the real Fourier transform of a signal that is Hermitian along some axes. Collective, as `fftn`, whose arguments it has.
+    """Return the real Fourier transform of a signal that is Hermitian along some axes. Collective, as `fftn`.
 
-    Source: scipy.fft.hfftn.
+    Arguments are those of `fftn`. Source: scipy.fft.hfftn.
     """
     return called("hfftn", x, (s, axes), Options(backend, workers, overwrite_x), layout, norm=norm)
 
@@ -366,8 +368,8 @@ def ihfftn(
     workers: int | None = None,
     backend: str | None = None,
 ) -> DTensor:
-    """Return the inverse of `hfftn`. Collective, as `fftn`, whose arguments it has.
+    """Return the inverse of `hfftn`. Collective, as `fftn`.
 
-    Source: scipy.fft.ihfftn.
+    Arguments are those of `fftn`. Source: scipy.fft.ihfftn.
     """
     return called("ihfftn", x, (s, axes), Options(backend, workers, overwrite_x), layout, norm=norm)

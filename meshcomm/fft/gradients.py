@@ -14,7 +14,7 @@ from meshcomm.layouts.layout import Layout
 from meshcomm.ops.gradients import differentiable, like
 
 
-def transform_vjp(grad: Value, x: Value, transform: Transform, options: Options = Options()) -> Value:
+def transform_vjp(grad: Value, x: Value, transform: Transform, options: Options | None = None) -> Value:
     """Return the gradient in *x* of its *transform*, from that in the result. Collective over the mesh.
 
     The matrix of a complex transform is symmetric, so the gradient is the same transform of *grad*. A halved axis had
@@ -26,9 +26,10 @@ def transform_vjp(grad: Value, x: Value, transform: Transform, options: Options 
     grad: the gradient in the result
     x: what was transformed
     transform: the transform
-    options: how it was done
+    options: how it was done; by default with the usual backend
     """
     shape: Shape = untraced(x).shape
+    options = options or Options()
     if transform.change == "real":
         if transform.norm != "ortho" or transform.orthogonalize is False:
             raise NotImplementedError(f'there is a gradient of {transform.kind} with norm="ortho" only')

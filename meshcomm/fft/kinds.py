@@ -1,8 +1,8 @@
 """What kinds of transforms there are: what each does to lengths and dtypes, and what it is made of.
 
-A transform over several axes is done in stages, each over the axes that are whole on every device at that time. Complex
-transforms, and those of cosines and sines, may take their axes in any order. A transform of real input halves its
-*last* axis, and takes that one first; one with real output takes it last, and doubles it.
+A transform over several axes is done in stages, each over the axes that are whole on every device at that time.
+Complex transforms, and those of cosines and sines, may take their axes in any order. A transform of real input halves
+its *last* axis, and takes that one first; one with real output takes it last, and doubles it.
 """
 
 from dataclasses import dataclass, replace

@@ -1,8 +1,8 @@
 """Transforms of the block of one device, in pieces that fit into the caches.
 
-Libraries return results in new memory, which the other ranks of the node cannot read, and which costs page faults. So a
-piece of the block is copied to the new block first, which lies in shared memory that is kept, and is then transformed
-there, while it is in the caches. That is faster than one call for the whole block: benchmarks/fft.py.
+Libraries return results in new memory, which the other ranks of the node cannot read, and which costs page faults. So
+each piece of the block is copied to the new block first, which lies in shared memory that is kept, and is then
+transformed there, while it is in the caches. That is faster than one call for the whole block: benchmarks/fft.py.
 """
 
 from collections.abc import Iterator

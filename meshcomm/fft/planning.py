@@ -149,8 +149,8 @@ class FFTPlan:
                 cost = f"{_seconds(step.seconds(self.machine))}, blocks of {_bytes(step.block_bytes)}"
                 lines.append(f"    {number}. {step}{moved}  [{cost}]")
         lines.append(
-            f"  forward: each device does at most {self.flops:.3g} operations, receives {_bytes(self.bytes_moved)} and "
-            f"holds {_bytes(self.peak_bytes)} of blocks; predicted {_seconds(self.seconds)}"
+            f"  forward: each device does at most {self.flops:.3g} operations, receives {_bytes(self.bytes_moved)} "
+            f"and holds {_bytes(self.peak_bytes)} of blocks; predicted {_seconds(self.seconds)}"
         )
         return "\n".join(lines)
 

@@ -1,7 +1,7 @@
 """numpy.fft and scipy.fft, called with tensors.
 
-numpy.fft's functions find these by NumPy's protocol. scipy.fft's do after ``scipy.fft.set_backend(mc.fft.scipy_backend)``,
-by SciPy's protocol, uarray.
+numpy.fft's functions find these by NumPy's protocol. Those of scipy.fft find them by SciPy's protocol, uarray, after
+``scipy.fft.set_backend(mc.fft.scipy_backend)``.
 """
 
 from collections.abc import Callable, Mapping
@@ -38,11 +38,7 @@ def _along_several(kind: str, usual: Axis = None) -> Function:
         if s is None and kind == "irfftn":
             lengths[-1] = 2 * (lengths[-1] - 1)
         found, order = a, list(zip(lengths, chosen, strict=True))
-        if kind == "irfftn":
-            order = [*reversed(order[:-1][::-1]), order[-1]]
-        else:
-            order = order[::-1]
-        for number, (n, axis) in enumerate(order):
+        for number, (n, axis) in enumerate(order if kind == "irfftn" else order[::-1]):
             halved = {"rfftn": number == 0, "irfftn": number == len(order) - 1}.get(kind, True)
             single = kind if halved else kind.replace("r", "", 1)
             found = called(single, found, (n, axis), Options(), None, norm=norm)

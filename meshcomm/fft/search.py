@@ -1,8 +1,8 @@
 """The order of axes and the relayouts between them: the cheapest path by the cost model of a machine.
 
-A state is how the axes are sharded, and which of them are still to be transformed. Axes that are whole on every device
-are transformed at once. An edge makes other axes whole: each mesh dimension on them goes to another axis. Where no axis
-can take it, the axis is gathered, or stays sharded and is transformed by the algorithms of `meshcomm.fft.sharded`.
+A state is how the axes are sharded, and which of them are still to be transformed. Axes that are whole on every
+device are transformed at once. An edge makes other axes whole: each mesh dimension on them goes to another axis. Where
+no axis can take it, the axis is gathered, or stays sharded, and is transformed as `meshcomm.fft.sharded` says.
 """
 
 import heapq

@@ -1,6 +1,6 @@
 """Transforms of an axis that stays sharded: the four-step algorithm, and Bluestein's convolution for the rest.
 
-With n = rows * columns, j = columns * j1 + j2 and k = k1 + rows * k2, an array x as a matrix x[j1, j2] has the transform
+With n = rows * columns, j = columns * j1 + j2 and k = k1 + rows * k2, an array as a matrix x[j1, j2] has the transform
 
     X[k1 + rows * k2] = sum over j2 of w_columns^(j2 k2) * w_n^(j2 k1) * (sum over j1 of w_rows^(j1 k1) * x[j1, j2])
 
@@ -17,6 +17,7 @@ from typing import TypeAlias
 
 import numpy as np
 
+from meshcomm._tracing import Value
 from meshcomm._types import Array, DType, Shape
 from meshcomm.arrays.create import from_callback
 from meshcomm.arrays.dtensor import DTensor
@@ -163,9 +164,8 @@ def _multiply_by_factors(matrix: DTensor, axis: int, n: int, forward: bool) -> N
     """Multiply element [k1, j2] of each block by w_n^(k1 j2)."""
     block = matrix.local
     assert block is not None
-    start, stop = matrix.layout.block_box(matrix.shape, _device(matrix))[axis + 1]
     powers = _Powers(n, forward, matrix.dtype)
-    second = np.arange(start, stop, dtype=np.int64)
+    second = matrix.layout.global_indices(matrix.shape, _device(matrix), axis + 1)
     between = (1,) * (matrix.ndim - axis - 2)
     for first in range(block.shape[axis]):
         row = block[(slice(None),) * axis + (first,)]
@@ -194,12 +194,10 @@ class _Powers:
 def _roots(numerators: Array, n: int, forward: bool, dtype: DType) -> Array:
     """Return exp(-2 pi i m / n) for each numerator m, in double precision or better."""
     real = np.longdouble if dtype.itemsize > 16 else np.float64
-    angles = (-2 if forward else 2) * _pi(real) * (numerators.astype(real) / n)
-    return np.cos(angles) + 1j * np.sin(angles)
-
-
-def _pi(real: type) -> np.floating:
-    return np.arccos(real(-1))
+    angles: Array = numerators.astype(real)
+    angles *= (-2 if forward else 2) * np.arccos(real(-1)) / n
+    found: Array = np.cos(angles) + 1j * np.sin(angles)
+    return found
 
 
 # -- convolution ------------------------------------------------------------------------------------------------------
@@ -223,12 +221,12 @@ def _convolved(transform: Transform, tensor: DTensor, anywhere: Run) -> DTensor:
 
         return from_callback([length if a == axis else 1 for a in range(tensor.ndim)], work, line, values)
 
-    small, large = replace(transform, norm=None), replace(transform, kind="fftn", lengths=(padded,), norm=None)
-    chirped = np.multiply(tensor, chirp(n))
-    product = anywhere(large, chirped) * anywhere(large, chirp(padded))
-    back = anywhere(replace(large, kind="ifftn"), product)
-    result = np.multiply(getitem(back, leading(tensor.ndim, axis, n)), chirp(n))
-    return result * _scale(replace(small, norm=transform.norm), n, work)
+    large = replace(transform, kind="fftn", lengths=(padded,), norm=None)
+    factors: Value = chirp(n)
+    product: Value = anywhere(large, factors * tensor)
+    back = anywhere(replace(large, kind="ifftn"), product * anywhere(large, chirp(padded)))
+    result: DTensor = getitem(back, leading(tensor.ndim, axis, n)) * factors * _scale(transform, n, work)
+    return result
 
 
 def _scale(transform: Transform, n: int, dtype: DType) -> Array:

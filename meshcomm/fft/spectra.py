@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from meshcomm._arguments import integer, quote
+from meshcomm._tracing import Value
 from meshcomm._types import Array, Axis
 from meshcomm.arrays.create import empty
 from meshcomm.arrays.dtensor import DTensor
@@ -15,7 +16,6 @@ from meshcomm.fft.calls import Some, axes_of, listed
 from meshcomm.fft.fitting import longer_zeros, span
 from meshcomm.fft.kinds import KINDS, NORMS, full_name
 from meshcomm.layouts.layout import Layout
-from meshcomm.ops.elementwise import relaid
 from meshcomm.ops.indexing import getitem
 from meshcomm.ops.pieces import put
 from meshcomm.ops.rolling import flip, roll
@@ -133,7 +133,7 @@ def _on_axis(result: DTensor, axis: int, grid: tuple[int, float], *, halved: boo
         index = result.layout.global_indices(result.shape, result.mesh.rank, axis)
         # The second half of a whole spectrum has negative frequencies.
         signed = index if halved else np.where(index < (n + 1) // 2, index, index - n)
-        result.local[...] = (signed / (n * d)).reshape([-1 if a == axis else 1 for a in range(result.ndim)])
+        result.local[...] = (signed * (1.0 / (n * d))).reshape([-1 if a == axis else 1 for a in range(result.ndim)])
     return result
 
 
@@ -259,12 +259,12 @@ def _cropped(tensor: DTensor, axis: int, grids: tuple[int, int], others: list[in
         _take(result, span(ndim, axis, m - negative, m), tensor, span(ndim, axis, n - negative, n))
     if m % 2 == 0:
         middle = span(ndim, axis, m // 2, m // 2 + 1)
-        one = getitem(tensor, middle)
+        one: Value = getitem(tensor, middle)
         if others is None:
             other = getitem(tensor, span(ndim, axis, n - m // 2, n - m // 2 + 1))
         else:
             other = _mirrored(one, others)
-        put("crop_spectrum", result, middle, np.add(one, relaid(other, one.layout.axes, "crop_spectrum")))
+        put("crop_spectrum", result, middle, one + other)
     return result
 
 

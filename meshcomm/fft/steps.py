@@ -1,4 +1,4 @@
-"""The steps of a distributed transform: transforms of blocks, relayouts, and transforms of one axis that stays sharded."""
+"""The steps of a distributed transform: transforms of blocks, relayouts, and transforms of an axis that is sharded."""
 
 from dataclasses import dataclass
 from math import log2, prod

@@ -56,9 +56,9 @@ def idct(
     workers: int | None = None,
     backend: str | None = None,
 ) -> DTensor:
-    """Return the inverse of `dct`. Collective, as `dct`, whose arguments it has.
+    """Return the inverse of `dct`. Collective, as `dct`.
 
-    Source: scipy.fft.idct.
+    Arguments are those of `dct`. Source: scipy.fft.idct.
     """
     options, others = Options(backend, workers, overwrite_x), {"variant": type, "orthogonalize": orthogonalize}
     return called("idctn", x, (n, axis), options, layout, norm=norm, **others)
@@ -77,9 +77,9 @@ def dst(
     workers: int | None = None,
     backend: str | None = None,
 ) -> DTensor:
-    """Return the discrete sine transform along one axis. Collective, as `dct`, whose arguments it has.
+    """Return the discrete sine transform along one axis. Collective, as `dct`.
 
-    Source: scipy.fft.dst.
+    Arguments are those of `dct`. Source: scipy.fft.dst.
     """
     options, others = Options(backend, workers, overwrite_x), {"variant": type, "orthogonalize": orthogonalize}
     return called("dstn", x, (n, axis), options, layout, norm=norm, **others)
@@ -98,9 +98,9 @@ def idst(
     workers: int | None = None,
     backend: str | None = None,
 ) -> DTensor:
-    """Return the inverse of `dst`. Collective, as `dct`, whose arguments it has.
+    """Return the inverse of `dst`. Collective, as `dct`.
 
-    Source: scipy.fft.idst.
+    Arguments are those of `dct`. Source: scipy.fft.idst.
     """
     options, others = Options(backend, workers, overwrite_x), {"variant": type, "orthogonalize": orthogonalize}
     return called("idstn", x, (n, axis), options, layout, norm=norm, **others)
@@ -119,9 +119,9 @@ def dctn(
     workers: int | None = None,
     backend: str | None = None,
 ) -> DTensor:
-    """Return the discrete cosine transform along some axes. Collective, as `dct`, whose arguments it has, for several axes.
+    """Return the discrete cosine transform along some axes. Collective, as `dct`.
 
-    Source: scipy.fft.dctn.
+    Arguments are those of `dct`, for several axes. Source: scipy.fft.dctn.
     """
     options, others = Options(backend, workers, overwrite_x), {"variant": type, "orthogonalize": orthogonalize}
     return called("dctn", x, (s, axes), options, layout, norm=norm, **others)
@@ -140,9 +140,9 @@ def idctn(
     workers: int | None = None,
     backend: str | None = None,
 ) -> DTensor:
-    """Return the inverse of `dctn`. Collective, as `dct`, whose arguments it has, for several axes.
+    """Return the inverse of `dctn`. Collective, as `dct`.
 
-    Source: scipy.fft.idctn.
+    Arguments are those of `dct`, for several axes. Source: scipy.fft.idctn.
     """
     options, others = Options(backend, workers, overwrite_x), {"variant": type, "orthogonalize": orthogonalize}
     return called("idctn", x, (s, axes), options, layout, norm=norm, **others)
@@ -161,9 +161,9 @@ def dstn(
     workers: int | None = None,
     backend: str | None = None,
 ) -> DTensor:
-    """Return the discrete sine transform along some axes. Collective, as `dct`, whose arguments it has, for several axes.
+    """Return the discrete sine transform along some axes. Collective, as `dct`.
 
-    Source: scipy.fft.dstn.
+    Arguments are those of `dct`, for several axes. Source: scipy.fft.dstn.
     """
     options, others = Options(backend, workers, overwrite_x), {"variant": type, "orthogonalize": orthogonalize}
     return called("dstn", x, (s, axes), options, layout, norm=norm, **others)
@@ -182,9 +182,9 @@ def idstn(
     workers: int | None = None,
     backend: str | None = None,
 ) -> DTensor:
-    """Return the inverse of `dstn`. Collective, as `dct`, whose arguments it has, for several axes.
+    """Return the inverse of `dstn`. Collective, as `dct`.
 
-    Source: scipy.fft.idstn.
+    Arguments are those of `dct`, for several axes. Source: scipy.fft.idstn.
     """
     options, others = Options(backend, workers, overwrite_x), {"variant": type, "orthogonalize": orthogonalize}
     return called("idstn", x, (s, axes), options, layout, norm=norm, **others)
