@@ -4,6 +4,7 @@ A device of the standard is a mesh, or a layout: see docs/array-api.md.
 """
 
 from meshcomm.arrays import standard as _standard
+from meshcomm.compat.array_api import fft
 from meshcomm.compat.array_api.creation import (
     arange,
     asarray,
@@ -214,6 +215,7 @@ __all__ = [
     "expand_dims",
     "expm1",
     "eye",
+    "fft",
     "finfo",
     "flip",
     "float32",
