@@ -49,7 +49,7 @@ def transformed(x: Value, transform: Transform, layout: Wanted, options: Options
     """
     tensor = as_tensor(f"fft.{transform.kind}", x)
     target = target_layout(layout, tensor.layout, transform, tensor.shape)
-    with collective(f"fft.{transform.kind}", tensor.mesh, None if target is None else target.mesh) as here:
+    with collective(transform.operation, tensor.mesh, None if target is None else target.mesh) as here:
         machine = Machine() if here is None else here.team.machine
         steps = cheapest(transform, (tensor.shape, tensor.dtype), tensor.layout, target, machine)
         return run_steps(steps, [tensor], options)[0]

@@ -6,6 +6,7 @@ its *last* axis, and takes that one first; one with real output takes it last, a
 """
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
@@ -87,6 +88,11 @@ class Transform:
         """The axis that is halved or doubled; None for other kinds."""
         return self.axes[-1] if self.change in ("halves", "doubles") else None
 
+    @cached_property
+    def operation(self) -> str:
+        """What the ranks compare, and what messages call it."""
+        return f"fft.{self}"
+
     def shape_after(self, shape: Shape) -> Shape:
         """Return the shape that an array of *shape* has after the transform.
 
@@ -146,6 +152,8 @@ class Transform:
     def __str__(self) -> str:
         variant = f" type {self.variant}" if self.change == "real" else ""
         norm = f", norm={self.norm!r}" if self.norm not in (None, "backward") else ""
+        if self.orthogonalize is not None:
+            norm += f", orthogonalize={self.orthogonalize}"
         return f"{self.kind}{variant} over axes {self.axes} of {'x'.join(map(str, self.lengths))}{norm}"
 
 

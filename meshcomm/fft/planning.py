@@ -132,7 +132,7 @@ class FFTPlan:
             _check(f"plan.{way}, out", each, *after)
         if not tensors:
             return []
-        with collective(f"fft.{transform.kind}", self.source.mesh, self.target.mesh):
+        with collective(transform.operation, self.source.mesh, self.target.mesh):
             found = run_steps(steps, tensors, self.options, outs)
         return found[0] if isinstance(given, DTensor) else found
 

@@ -1,0 +1,421 @@
+"""Transforms of tensors: results, layouts, plans, backends, and what is refused."""
+
+from itertools import product
+
+import numpy as np
+import pytest
+import scipy.fft
+
+import meshcomm as mc
+from meshcomm.errors import AxisError, CollectiveMismatch, DTypeError, LayoutError, MeshcommError, ShapeError
+from meshcomm.fft import backends, local, search
+from meshcomm.fft.kinds import KINDS, Transform
+from meshcomm.fft.steps import Local, Move, Sharded
+
+U = "unsharded"
+REAL, COMPLEX = ("rfft", "ihfft", "dct", "idct", "dst", "idst"), ("fft", "ifft", "irfft", "hfft")
+
+
+def numbers(shape, dtype="f8", seed=0):
+    rng = np.random.default_rng(seed)
+    a = rng.standard_normal(shape)
+    if np.dtype(dtype).kind == "c":
+        a = a + 1j * rng.standard_normal(shape)
+    return a.astype(dtype)
+
+
+def run(program, ranks=4, dims=None):
+    """Return what *program* returns on the first rank; it is called with a mesh."""
+    with mc.simulate(ranks) as world:
+        return world.run(lambda: program(mc.create_mesh(dims or [("x", ranks)])))[0]
+
+
+def check(found, expected):
+    whole = found.to_numpy()
+    assert (whole.dtype, whole.shape) == (expected.dtype, expected.shape)
+    eps = np.finfo(expected.dtype).eps
+    assert np.abs(whole - expected).max(initial=0) <= 20 * eps * np.abs(expected).max(initial=1)
+
+
+# -- results ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", [*REAL, *COMPLEX])
+@pytest.mark.parametrize("specs", [["x", "y", U], [U, "y", "x"], [("x", "y"), U, U], [U, U, U], [U, ("y", "x"), U]])
+def test_every_function_is_scipys(name, specs):
+    a = numbers((5, 6, 7), "c16" if name in COMPLEX else "f8")
+
+    def program(mesh):
+        t = mc.distribute(a, mc.Layout(specs, mesh))
+        for axis in range(3):
+            check(getattr(mc.fft, name)(t, axis=axis), getattr(scipy.fft, name)(a, axis=axis))
+            check(getattr(mc.fft, name)(t, n=4, axis=axis), getattr(scipy.fft, name)(a, n=4, axis=axis))
+        check(getattr(mc.fft, f"{name}n")(t, norm="ortho"), getattr(scipy.fft, f"{name}n")(a, norm="ortho"))
+        several = {"s": (4, 9), "axes": (2, 0)}
+        check(getattr(mc.fft, f"{name}n")(t, **several), getattr(scipy.fft, f"{name}n")(a, **several))
+        if "fft" in name:
+            check(getattr(mc.fft, f"{name}2")(t), getattr(scipy.fft, f"{name}2")(a))
+
+    run(program, 4, [("x", 2), ("y", 2)])
+
+
+@pytest.mark.parametrize("dtype", ["f2", "f4", "f8", "g", ">f8", "i4", "?", "c8", "c16", "G", ">c8"])
+def test_dtypes_are_scipys(dtype):
+    a = numbers((6, 8), "c16" if np.dtype(dtype).kind == "c" else "f8")
+    a = (10 * a).astype(dtype)
+
+    def program(mesh):
+        t = mc.distribute(a, mc.Layout(["x", U], mesh))
+        check(mc.fft.fftn(t), scipy.fft.fftn(a))
+        if np.dtype(dtype).kind != "c":
+            check(mc.fft.rfft(t, axis=0), scipy.fft.rfft(a, axis=0))
+        else:
+            check(mc.fft.irfftn(t), scipy.fft.irfftn(a))
+
+    run(program)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_one_rank_is_bit_equal_to_scipy(kind):
+    a = numbers((40, 30, 64), "f8" if KINDS[kind].change in ("halves", "real") else "c16")
+
+    def program(mesh):
+        t = mc.distribute(a, mc.Layout(["x", U, U], mesh))
+        for axes in (None, (0,), (1,), (2, 0)):
+            found = getattr(mc.fft, kind)(t, axes=axes).local
+            np.testing.assert_array_equal(found, getattr(scipy.fft, kind)(a, axes=axes))
+
+    run(program, 1)
+
+
+def one_axis(kind, length, spec, ranks, **options):
+    a = numbers((length,), "f8" if KINDS[f"{kind}n"].change in ("halves", "real") else "c16")
+
+    def program(mesh):
+        found = getattr(mc.fft, kind)(mc.distribute(a, mc.Layout([spec], mesh)), **options)
+        check(found, getattr(scipy.fft, kind)(a, **{key: value for key, value in options.items() if key != "layout"}))
+        return found.layout.sharding_specs[0]
+
+    return run(program, ranks)
+
+
+@pytest.fixture
+def never_gathered(monkeypatch):
+    monkeypatch.setattr(search, "GATHERED_FFT", 0)
+    search._cheapest.cache_clear()
+    yield
+    search._cheapest.cache_clear()
+
+
+@pytest.mark.usefixtures("never_gathered")
+@pytest.mark.parametrize(("kind", "n"), list(product(["fft", "ifft", "rfft", "irfft", "hfft", "ihfft"], [48, 45, 47])))
+@pytest.mark.parametrize("ranks", [3, 4])
+def test_the_only_axis_stays_sharded(kind, n, ranks):
+    one_axis(kind, n, "x", ranks)
+    one_axis(kind, n, "x", ranks, layout="same", norm="ortho")
+    one_axis(kind, n, mc.Cyclic("x", 4), ranks)
+    one_axis(kind, n, "x", ranks, n=n + 7)
+
+
+def test_four_steps_leave_blocks_dealt_round():
+    assert one_axis("fft", 2**16, "x", 4) == mc.Cyclic("x", 64)
+
+
+@pytest.mark.usefixtures("never_gathered")
+def test_a_transform_and_back_of_a_dealt_axis_takes_two_exchanges_each():
+    def program(mesh):
+        line = mc.Layout(["x"], mesh)
+        plan = mc.fft.plan(4096, "c16", line, kind="fft")
+        (step,), (back,) = plan.steps, plan.steps_back
+        assert isinstance(step, Sharded)
+        assert isinstance(back, Sharded)
+        t = mc.distribute(numbers(4096, "c16"), line)
+        check(plan.backward(plan.forward(t)), t.to_numpy())
+
+    run(program)
+
+
+@pytest.mark.parametrize("shape", [(1, 4), (3, 2), (0, 4), (2, 5, 0), (1, 1)])
+def test_few_elements(shape):
+    a = numbers(shape, "c16")
+
+    def program(mesh):
+        for axis in range(len(shape)):
+            if shape[axis]:
+                for sharded in range(len(shape)):
+                    layout = mc.Layout(["x" if b == sharded else U for b in range(len(shape))], mesh)
+                    check(mc.fft.fft(mc.distribute(a, layout), axis=axis), scipy.fft.fft(a, axis=axis))
+
+    run(program)
+
+
+def test_input_stays_and_may_be_overwritten():
+    a = numbers((4, 4), "c16")
+
+    def program(mesh):
+        layout = mc.Layout([U, "x"], mesh)
+        t = mc.distribute(a, layout)
+        mc.fft.fft(t, axis=0)
+        np.testing.assert_array_equal(t.to_numpy(), a)
+        assert mc.fft.fft(t, axis=0, overwrite_x=True).local is t.local
+
+    run(program)
+
+
+def test_a_slice_with_gaps_is_transformed():
+    a = numbers((8, 9), "c16")
+
+    def program(mesh):
+        t = mc.distribute(a, mc.Layout(["x", U], mesh))[1:7:2, ::3]
+        check(mc.fft.fftn(t), scipy.fft.fftn(a[1:7:2, ::3]))
+
+    run(program)
+
+
+# -- layouts ----------------------------------------------------------------------------------------------------------
+
+
+def test_layouts_of_results():
+    a = numbers((8, 8))
+
+    def program(mesh):
+        rows, columns = mc.Layout(["x", U], mesh), mc.Layout([U, "x"], mesh)
+        t = mc.distribute(a, rows)
+        assert mc.fft.fft(t).layout == rows
+        assert mc.fft.fftn(t).layout == columns
+        assert mc.fft.fftn(t, layout="same").layout == rows
+        cut = mc.Layout([mc.Cuts("x", (0, 1, 2, 3, 8)), U], mesh)
+        assert mc.fft.fftn(t, layout=cut).layout == cut
+        assert mc.fft.fft(mc.relayout(t, cut)).layout == cut
+        assert mc.fft.rfft(mc.relayout(t, cut), axis=0, layout="same").layout == rows
+        check(mc.fft.fftn(mc.relayout(t, cut), layout=cut), scipy.fft.fftn(a))
+
+    run(program)
+
+
+def test_axes_that_are_whole_need_no_exchange():
+    def program(mesh):
+        plan = mc.fft.plan((8, 8, 8), "f8", mc.Layout(["x", U, U], mesh), axes=(1, 2))
+        assert [type(step) for step in plan.steps] == [Local]
+        assert plan.bytes_moved == 0
+
+    run(program)
+
+
+def test_slabs_take_one_exchange_and_pencils_two():
+    mesh = mc.Mesh(range(16), {"x": 4, "y": 4})
+    slabs = mc.fft.plan((64,) * 3, "c16", mc.Layout([("x", "y"), U, U], mesh), kind="fftn")
+    assert [type(step) for step in slabs.steps] == [Local, Move, Local]
+    pencils = mc.fft.plan((8192, 16, 8192), "c16", mc.Layout(["x", "y", U], mesh), kind="fftn")
+    assert [type(step) for step in pencils.steps].count(Local) == 2 + (len(pencils.steps) == 5)
+
+
+# -- plans ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_plan_says_what_it_does():
+    plan = mc.fft.plan((8, 8, 6), "f4", mc.Layout(["x", "y", U], mc.Mesh(range(4), {"x": 2, "y": 2})))
+    text = str(plan)
+    assert "rfftn over axes (2,) of 6 on each device" in text
+    assert "relayout [x, y, unsharded] -> " in text
+    assert "predicted" in text
+    assert plan.flops > 0
+    assert plan.seconds > 0
+    assert plan.peak_bytes > 0
+    assert (plan.spectrum_shape, plan.spectrum_dtype) == ((8, 8, 4), np.dtype("c8"))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_forward_and_backward(kind):
+    real = KINDS[kind].change in ("halves", "real")
+    a = numbers((6, 5, 9), "f8" if real else "c16")
+
+    def program(mesh):
+        source = mc.Layout(["x", "y", U], mesh)
+        plan = mc.fft.plan(a.shape, a.dtype, source, kind=kind)
+        t = mc.distribute(a, source)
+        out = mc.empty(plan.spectrum_shape, plan.spectrum_dtype, plan.target)
+        assert plan.forward(t, out=out) is out
+        check(out, getattr(scipy.fft, kind)(a))
+        back = plan.backward(out)
+        assert back.layout == source
+        if KINDS[kind].change != "doubles":  # such an input has no Hermitian spectrum
+            check(back, a)
+        first, second = plan.forward([t, mc.fft.fft(t, axis=0, layout="same") if not real else t])
+        check(first, getattr(scipy.fft, kind)(a))
+        assert second.layout == plan.target
+        into = [back.copy(), back.copy()]
+        assert plan.backward([first, second], out=into)[1] is into[1]
+        assert plan.forward([]) == []
+
+    run(program, 4, [("x", 2), ("y", 2)])
+
+
+def test_fields_of_a_list_share_exchanges():
+    a = numbers((8, 8, 8), "c16")
+
+    def program(mesh):
+        source = mc.Layout(["x", U, U], mesh)
+        plan = mc.fft.plan(a.shape, a.dtype, source, kind="fftn")
+        fields = [mc.distribute(a * k, source) for k in (1, 2, 3)]
+        together = exchanges(mesh, lambda: plan.forward(fields))
+        assert together == exchanges(mesh, lambda: plan.forward(fields[0]))
+        for k, found in zip((1, 2, 3), plan.forward(fields), strict=True):
+            check(found, scipy.fft.fftn(a * k))
+
+    run(program)
+
+
+def exchanges(mesh, call):
+    """Return how many collective calls *call* makes the second time."""
+    call()
+    team = mesh.world.here().location(mesh).team
+    before = team.calls
+    call()
+    return team.calls - before
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "text"),
+    [
+        (lambda t: mc.relayout(t, mc.Layout([U, "x"], t.mesh)), LayoutError, "but the plan is for"),
+        (lambda t: mc.zeros((5, 4), t.dtype, t.layout), ShapeError, r"shape \(5, 4\), but the plan is for \(4, 4\)"),
+        (lambda t: mc.zeros((4, 4), "f4", t.layout), DTypeError, "float32, but the plan is for float64"),
+        (lambda t: t.local, LayoutError, "takes a DTensor, not ndarray"),
+    ],
+)
+def test_tensors_that_do_not_fit_a_plan(change, error, text):
+    def program(mesh):
+        source = mc.Layout(["x", U], mesh)
+        plan = mc.fft.plan((4, 4), "f8", source)
+        t = mc.ones((4, 4), "f8", source)
+        wrong = change(t)
+        with pytest.raises(error, match=text):
+            plan.forward([wrong])
+        with pytest.raises((LayoutError, ShapeError, DTypeError)):
+            plan.backward(t)
+        with pytest.raises((LayoutError, ShapeError, DTypeError)):
+            plan.forward(t, out=t)
+        check(plan.backward(plan.forward(t)), np.ones((4, 4)))
+
+    run(program)
+
+
+# -- what is refused --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "text"),
+    [
+        (lambda t: mc.fft.fft(t, axis=2), AxisError, "axis 2 of an array with 2 axes"),
+        (lambda t: mc.fft.fftn(t, axes=(0, 0)), ShapeError, "unique"),
+        (lambda t: mc.fft.fftn(t, s=(4, 4, 4)), ShapeError, "more axes than are present"),
+        (lambda t: mc.fft.fftn(t, s=(4,), axes=(0, 1)), ShapeError, "same length"),
+        (lambda t: mc.fft.fft(t, n=0), ShapeError, r"invalid number of data points \(0\)"),
+        (lambda t: mc.fft.fft(t, n=2.5), ShapeError, "length"),
+        (lambda t: mc.fft.fft(t, norm="backwards"), ShapeError, "invalid norm value 'backwards'"),
+        (lambda t: mc.fft.rfft(mc.fft.fft(t)), DTypeError, "real numbers, not complex128: use fftn"),
+        (lambda t: mc.fft.fft(t.local), LayoutError, "NumPy has its own"),
+        (lambda t: mc.fft.fft(t, layout="sme"), LayoutError, 'must be a Layout, "same" or None'),
+        (lambda t: mc.fft.fft(t, layout=mc.Layout(["x"], t.mesh)), LayoutError, "has 2 axes, not 1"),
+        (lambda t: mc.fft.fft(t, backend="fftw"), MeshcommError, "backend must be one of scipy, numpy"),
+        (lambda t: mc.fft.dct(t, type=5), ShapeError, r"invalid type \(5\)"),
+        (lambda t: mc.fft.rfftn(t, axes=()), ShapeError, "at least 1 axis"),
+        (lambda t: mc.fft.plan((4, 4), "f8", t.layout, kind="rft"), ShapeError, "kind must be one of fftn"),
+        (lambda t: mc.fft.plan((4, 4), "f8", "x"), LayoutError, "is a Layout, not 'x'"),
+        (lambda t: mc.fft.plan((4, 4), "c16", t.layout), DTypeError, "real numbers"),
+        (lambda t: mc.fft.frequencies(t, s=(4, 5)), ShapeError, "5 elements along axis 1 have 5"),
+        (lambda t: mc.fft.pad_spectrum(t, (3, 4)), ShapeError, "3 elements along axis 0"),
+        (lambda t: mc.fft.crop_spectrum(t, (5, 4)), ShapeError, "5 elements along axis 0"),
+        (lambda t: mc.fft.fftfreq(0, layout=mc.Layout(["x"], t.mesh)), ShapeError, "1 or more"),
+    ],
+)
+def test_wrong_arguments(call, error, text):
+    def program(mesh):
+        t = mc.ones((4, 4), "f8", mc.Layout(["x", U], mesh))
+        with pytest.raises(error, match=text):
+            call(t)
+        check(mc.fft.fft(t, axis=0), scipy.fft.fft(np.ones((4, 4)), axis=0))
+
+    run(program)
+
+
+def test_text_and_records_are_no_numbers():
+    def program(mesh):
+        t = mc.distribute(np.array(["a", "b"]), mc.Layout(["x"], mesh))
+        with pytest.raises(DTypeError, match="transforms numbers, not <U1"):
+            mc.fft.fft(t)
+
+    run(program, 2)
+
+
+@pytest.mark.parametrize("other", [lambda t: mc.fft.ifft(t, axis=0), lambda t: mc.fft.fft(t, axis=0, norm="ortho")])
+def test_ranks_that_transform_otherwise_find_out(other):
+    """The ranks would exchange the same bytes: without the name in the digest of calls, nobody would notice."""
+
+    def program(mesh):
+        t = mc.ones((4, 4), "c16", mc.Layout(["x", U], mesh))
+        for call in (lambda: mc.fft.fft(t, axis=0), lambda: other(t)):
+            call()  # known calls
+        return (other(t) if mesh.rank == 1 else mc.fft.fft(t, axis=0)).to_numpy()
+
+    with mc.simulate(2) as world, pytest.raises(CollectiveMismatch):
+        world.run(lambda: program(mc.create_mesh([("x", 2)])))
+
+
+# -- backends ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if KINDS[kind].change != "real"])
+@pytest.mark.parametrize("norm", [None, "ortho", "forward"])
+def test_numpy_is_a_backend(kind, norm):
+    a = numbers((6, 5), "f4" if KINDS[kind].change == "halves" else "c8")
+
+    def program(mesh):
+        t = mc.distribute(a, mc.Layout(["x", U], mesh))
+        check(getattr(mc.fft, kind)(t, norm=norm, backend="numpy"), getattr(scipy.fft, kind)(a, norm=norm))
+
+    run(program)
+
+
+def test_numpy_has_no_cosines():
+    def program(mesh):
+        with pytest.raises(MeshcommError, match=r"'numpy' has no dctn; SciPy has it: pip install"):
+            mc.fft.dct(mc.ones((4,), float, mc.Layout([U], mesh)), backend="numpy")
+
+    run(program, 1)
+
+
+def test_without_scipy_numpy_transforms(monkeypatch):
+    monkeypatch.setattr(backends, "find_spec", lambda name: None)
+    assert backends.backend_of.__wrapped__(None).name == "numpy"
+
+
+def test_a_library_that_is_not_installed():
+    missing = [name for name in ("pyfftw", "mkl_fft", "ducc0") if backends.find_spec(name) is None]
+    for name in missing:
+        with pytest.raises(MeshcommError, match=f"pip install {name}"):
+            backends.backend_of(name)
+
+
+def test_pieces_cover_a_block_once():
+    for shape, axes in [
+        ((3, 5, 700), (1,)),
+        ((600, 500, 3), (0,)),
+        ((4, 1000, 1000), (1, 2)),
+        ((7,), (0,)),
+        ((2,), ()),
+    ]:
+        count = np.zeros(shape, int)
+        found = list(local.pieces(shape, axes, 16))
+        for piece in found:
+            count[piece] += 1
+            assert all(piece[axis] == slice(0, shape[axis]) for axis in axes)
+        assert (count == 1).all()
+    assert len(list(local.pieces((64, 256, 256), (1, 2), 16))) == 64
+
+
+def test_a_stage_of_a_half_spectrum():
+    whole = Transform("rfftn", (0, 2), (4, 6))
+    assert str(whole.stage(frozenset({2}))) == "rfftn over axes (2,) of 6"
+    assert str(whole.stage(frozenset({0}))) == "fftn over axes (0,) of 4"
