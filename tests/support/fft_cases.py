@@ -20,7 +20,7 @@ REAL, ANY = ["f2", "f4", "f8", "f8", "g", "i4", "u1", "?", ">f8", ">f4"], ["c8",
 class Case(NamedTuple):
     """A call of a function of scipy.fft on an array of *shape* and *dtype*, over a mesh of these *sizes*.
 
-    *gathered* are the bytes up to which an axis that no other can take over is gathered; the rest is in `arguments_of`.
+    *gathered* are the bytes up to which an axis that no other can take over is gathered. Layouts are drawn by `check`.
     """
 
     number: int

@@ -11,11 +11,11 @@ import pytest
 
 pytest.importorskip("scipy.fft")
 
-import scipy.fft  # noqa: E402
+import scipy.fft
 
-import meshcomm as mc  # noqa: E402
-from support.fft_cases import array_of, gathered_up_to  # noqa: E402
-from support.gradient_cases import on  # noqa: E402
+import meshcomm as mc
+from support.fft_cases import array_of, gathered_up_to
+from support.gradient_cases import on
 
 WIDER = {"f4": "g", "f8": "g", "c8": "G", "c16": "G"}
 SHAPES = [(64, 48), (31, 37), (16, 15, 14), (7, 11, 13)]

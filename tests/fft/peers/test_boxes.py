@@ -1,12 +1,12 @@
 """Transforms from any boxes to any boxes, as heFFTe's tests have them: box by box, against SciPy.
 
-Those tests cut an array into a grid of boxes, give the input's boxes and the output's to the ranks in different orders,
-and transform on 1, 2, 4, 6, 8 and 12 ranks, complex to complex, and real to complex along each of the axes. Source:
-test/test_fft3d_np*.cpp and test_fft3d_r2c.cpp of github.com/icl-utk-edu/heffte. The cases here are our own: besides the
+Those tests cut an array into a grid of boxes, give the boxes of input and output to the ranks in different orders, and
+transform on 1, 2, 4, 6, 8 and 12 ranks, complex to complex, and real to complex along each of the axes. Source:
+test/test_fft3d_np*.cpp and test_fft3d_r2c.cpp of github.com/icl-utk-edu/heffte. The cases here are our own: besides
 grids of even boxes, also some with boundaries anywhere, and other grids for the output.
 """
 
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from math import prod
 from random import Random
 
@@ -15,11 +15,11 @@ import pytest
 
 pytest.importorskip("scipy.fft")
 
-import scipy.fft  # noqa: E402
+import scipy.fft
 
-import meshcomm as mc  # noqa: E402
-from support.fft_cases import array_of  # noqa: E402
-from support.scipy_fft import close_to  # noqa: E402
+import meshcomm as mc
+from support.fft_cases import array_of
+from support.scipy_fft import close_to
 
 GRIDS = {
     1: [(1, 1, 1)],
@@ -43,7 +43,7 @@ def anywhere(random):
 
     def cut(n, boxes):
         boundaries = [0, *sorted(random.choices(range(n + 1), k=boxes - 1)), n]
-        return [b - a for a, b in zip(boundaries, boundaries[1:], strict=False)]
+        return [b - a for a, b in pairwise(boundaries)]
 
     return cut
 

@@ -4,13 +4,15 @@ import pytest
 
 pytest.importorskip("scipy.fft")
 
-import meshcomm as mc  # noqa: E402
-from support.fft_cases import array_of, gathered_up_to  # noqa: E402
-from support.gradient_cases import on  # noqa: E402
-from support.scipy_fft import same_bits  # noqa: E402
+import meshcomm as mc
+from support.fft_cases import array_of, gathered_up_to
+from support.gradient_cases import on
+from support.scipy_fft import same_bits
 
 
-@pytest.mark.parametrize("spec", ["x", mc.Cyclic("x", 1), mc.Cyclic("x", 2), mc.Cyclic("x", 4), mc.Cuts("x", (0, 3, 16))])
+@pytest.mark.parametrize(
+    "spec", ["x", mc.Cyclic("x", 1), mc.Cyclic("x", 2), mc.Cyclic("x", 4), mc.Cuts("x", (0, 3, 16))]
+)
 @pytest.mark.parametrize("n", [16, 15, 13, 8, 32])
 def test_an_axis_that_stays_sharded_is_not_overwritten(spec, n):
     """Its blocks, dealt round, are those of a matrix without any copy."""

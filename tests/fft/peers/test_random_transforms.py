@@ -1,10 +1,10 @@
-"""Random transforms of tensors, and SciPy's of the gathered arrays: bits on one rank, errors of rounding on several."""
+"""Random transforms of tensors against SciPy's of whole arrays: the same bits on one rank, close on several."""
 
 import pytest
 
 pytest.importorskip("scipy.fft")
 
-from support.fft_cases import case_of, check  # noqa: E402 - without SciPy there is nothing to import
+from support.fft_cases import case_of, check
 
 
 @pytest.mark.parametrize("number", range(0, 100, 10))

@@ -1,8 +1,8 @@
 """SciPy's own tests of scipy.fft, of the SciPy that is installed, on tensors over simulated ranks.
 
 A test of one case runs in each of the worlds, and one with parameters runs each of its cases in one world, or with
-``--exhaustive`` in all of them. Most are marked as slow by ``conftest.py``. What cannot pass, or has nothing to do with
-these functions, is in `LEFT_OUT`.
+``--exhaustive`` in all of them. ``conftest.py`` marks most as slow. What cannot pass, or has nothing to do with these
+functions, is in `LEFT_OUT`.
 """
 
 import re
@@ -13,16 +13,15 @@ import pytest
 
 pytest.importorskip("scipy.fft.tests")
 
-from support import scipy_fft  # noqa: E402 - without SciPy there is nothing to import
-from support.sampling import sampled  # noqa: E402
+from support import scipy_fft
+from support.sampling import sampled
 
 MODULES = [scipy_fft.tests_of(name) for name in ("test_basic", "test_real_transforms", "test_helper")]
 
 LEFT_OUT = {
     r"test_multiprocess": "forks processes: those of an MPI job must not",
-    r"TestNextFastLen|TestPrevFastLen|test_next_fast_len|Test_init_nd_shape_and_axes": "helpers that tensors do not use",
+    r"TestNextFastLen|TestPrevFastLen|test_next_fast_len|Test_init_nd_shape_and_axes": "helpers",
     r"TestFFTFreq|TestRFFTFreq": "no tensors: these take a namespace and a device of the array API",
-    **({} if hasattr(scipy_fft.mc.fft, "fftshift") else {r"TestFFTShift": "not there yet"}),
 }
 
 
@@ -45,7 +44,7 @@ def xp():
 
 
 def pytest_generate_tests(metafunc):
-    """Tests without parameters run in all worlds. A case of one with parameters runs in one, or with all cases in all."""
+    """Tests of one case run in all worlds, cases of tests with parameters in one, or with all cases in all."""
     worlds = list(scipy_fft.WORLDS)
     if metafunc.definition.name == "test_identity_extensive":  # two thousand calls
         worlds = ["one rank", "three ranks, chosen boundaries"]

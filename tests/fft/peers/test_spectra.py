@@ -7,11 +7,11 @@ import pytest
 
 pytest.importorskip("scipy.fft")
 
-import scipy.fft  # noqa: E402
+import scipy.fft
 
-import meshcomm as mc  # noqa: E402
-from support.fft_cases import array_of  # noqa: E402
-from support.gradient_cases import on  # noqa: E402
+import meshcomm as mc
+from support.fft_cases import array_of
+from support.gradient_cases import on
 
 
 def test_frequencies_are_those_of_scipy():

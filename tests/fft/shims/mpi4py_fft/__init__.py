@@ -4,3 +4,5 @@ from mpi4py_fft import fftw
 from mpi4py_fft.distarray import newDistArray
 from mpi4py_fft.mpifft import PFFT
 from mpi4py_fft.pencil import Subcomm
+
+__all__ = ["PFFT", "Subcomm", "fftw", "newDistArray"]

@@ -53,7 +53,16 @@ class PFFT:
     """Parallel transforms, with mpi4py-fft's arguments."""
 
     def __init__(
-        self, comm, shape, axes=None, dtype=float, *, grid=None, padding=False, collapse=False, backend=None,
+        self,
+        comm,
+        shape,
+        axes=None,
+        dtype=float,
+        *,
+        grid=None,
+        padding=False,
+        collapse=False,
+        backend=None,
         transforms=None,
     ):
         ndim, axes = len(shape), list(range(len(shape))) if axes is None else list(axes)
