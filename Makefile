@@ -212,6 +212,7 @@ bench: $(READY)
 	@MPIEXEC="$(MPIEXEC)" $(BIN)/python benchmarks/cuts.py
 	@MPIEXEC="$(MPIEXEC)" $(BIN)/python benchmarks/verbs.py
 	@MPIEXEC="$(MPIEXEC)" $(BIN)/python benchmarks/files.py
+	@MPIEXEC="$(MPIEXEC)" $(BIN)/python benchmarks/fft.py
 
 bench-compare: $(READY)
 	@MPIEXEC="$(MPIEXEC)" $(BIN)/python benchmarks/compare.py $(BENCH) $(if $(BASE),"$(BASE)",$(error \

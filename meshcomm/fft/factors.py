@@ -1,6 +1,6 @@
 """How the length of a sharded axis is written as rows times columns, for the four-step algorithm."""
 
-from math import isqrt, log
+from math import isqrt
 
 from meshcomm._types import Names
 from meshcomm.layouts.specs import Cyclic
@@ -19,9 +19,9 @@ def rows_of(n: int, blocks: int, names: Names = ()) -> int:
         return n // (names.block * blocks)
     found = [r for d in range(1, isqrt(n) + 1) if n % d == 0 for r in {d, n // d} if r >= blocks and n // r >= blocks]
 
-    def badness(rows: int) -> tuple[int, float, int]:
+    def badness(rows: int) -> tuple[int, int, int]:
         uneven = (rows % blocks != 0) + (n // rows % blocks != 0)
-        return uneven, abs(log(rows) - log(n) / 2), rows
+        return uneven, max(rows, n // rows), rows
 
     return min(found, key=badness, default=0)
 

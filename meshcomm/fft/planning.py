@@ -137,8 +137,8 @@ class FFTPlan:
         return found[0] if isinstance(given, DTensor) else found
 
     def __str__(self) -> str:
-        mesh = ", ".join(f"{name}={size}" for name, size in self.source.mesh.dims)
-        first = f"{self.transform} of {self.shape} {self.dtype} on mesh {mesh}"
+        transform, mesh = self.transform, ", ".join(f"{name}={size}" for name, size in self.source.mesh.dims)
+        first = f"{transform.kind} over axes {transform.axes} of {self.shape} {self.dtype} on mesh {mesh}"
         ends = f"{specs_text(self.source.sharding_specs)} -> {specs_text(self.target.sharding_specs)}"
         lines = [f"{first}: {ends}"]
         for title, steps in (("forward", self.steps), ("backward", self.steps_back)):
@@ -191,7 +191,7 @@ def plan(
     >>> mesh = mc.Mesh(range(4), {"x": 2, "y": 2})
     >>> plan = mc.fft.plan((8, 8, 8), "f8", mc.Layout(["x", "y", mc.UNSHARDED], mesh))
     >>> plan.target.sharding_specs, plan.spectrum_shape
-    (['unsharded', 'x', 'y'], (8, 8, 5))
+    (['unsharded', 'unsharded', ('x', 'y')], (8, 8, 5))
     """
     lengths, elements = as_shape(shape), as_dtype(dtype)
     check_source(source, lengths)
