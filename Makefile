@@ -49,7 +49,7 @@ KERNEL := $(sort $(shell find meshcomm -name '*.pyx' -o -name '*.pxd' -o -name '
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help run test test-all test-pure test-slow test-mpi test-jobs test-scenarios test-mismatches test-unshared test-array-api \
+.PHONY: help run test test-all test-pure test-slow test-mpi test-jobs test-scenarios test-mismatches test-unshared test-array-api test-mpi4py-fft \
     check format asan fuzz soak resources variants variant-no-simd variant-streams bench bench-compare examples clean
 
 help:
@@ -63,6 +63,7 @@ help:
 	@echo "make test-scenarios   every way to hang that is known, with 2, 4 and 8 ranks: an hour"
 	@echo "make test-mismatches  all calls that ranks may mix up: hours; PAIRS=200 for some"
 	@echo "make test-array-api ARRAY_API_TESTS=PATH  the test suite of the array API standard, with $(ARRAY_API_RANKS) ranks"
+	@echo "make test-mpi4py-fft MPI4PY_FFT=PATH  mpi4py-fft's test of its PFFT, on meshcomm.fft, with $(MPI4PY_FFT_RANKS) ranks"
 	@echo "make check      linters and types"
 	@echo "make format     format the sources"
 	@echo "make examples   all examples with 1, 2 and 4 ranks, and 8 where they need it"
@@ -161,6 +162,16 @@ test-array-api: $(READY)
 	@set -e; cd "$(ARRAY_API_TESTS)"; for n in $(ARRAY_API_RANKS); do echo "array API test suite with MPI=$(MPI), $$n ranks"; \
 	    PYTHONPATH=$(SUITE_NEEDS):$(CURDIR)/tests:$(CURDIR) ARRAY_API_TESTS_MODULE=meshcomm.array_api \
 	    $(if $(filter-out system,$(MPI)),$(abspath $(MPIEXEC)),$(MPIEXEC)) -n $$n $(SUITE) array_api_tests; done
+
+# mpi4py-fft's tests/test_mpifft.py on meshcomm.fft: a checkout of it, and how many of the shapes; empty for all of them.
+MPI4PY_FFT :=
+MPI4PY_FFT_SHAPES ?= 1
+MPI4PY_FFT_RANKS ?= 1 2 3 4
+test-mpi4py-fft: $(READY)
+	@test -f "$(MPI4PY_FFT)/tests/test_mpifft.py" || \
+	    { echo "make test-mpi4py-fft needs MPI4PY_FFT=, a checkout of github.com/mpi4py/mpi4py-fft"; exit 2; }
+	@set -e; for n in $(MPI4PY_FFT_RANKS); do \
+	    $(MPIEXEC) -n $$n $(BIN)/python tests/fft/shims/run_mpi4py_fft_tests.py $(MPI4PY_FFT) $(MPI4PY_FFT_SHAPES); done
 
 test-unshared: $(READY)
 	@echo "MPI tests with MPI=$(MPI), 3 ranks that share no memory"

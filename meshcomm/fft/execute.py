@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
+
 from meshcomm._types import Array
 from meshcomm.arrays.dtensor import DTensor
 from meshcomm.arrays.relayout import machine_of, relayout
@@ -78,7 +80,8 @@ def _sharded(step: FFTStep, tensor: DTensor, options: Options) -> DTensor:
     again = Options(options.backend, options.workers, overwrite=True)
 
     def on_blocks(transform: Transform, given: DTensor) -> DTensor:
-        owned = given is not tensor and given.local is not tensor.local
+        # A matrix may be a view of the tensor that the caller still has.
+        owned = given.local is None or not np.may_share_memory(given.local, tensor.local)
         of_blocks = Local(transform, given.shape, given.dtype, given.layout)
         return _on_block(backend, of_blocks, given, None, owned=owned, workers=options.workers)
 

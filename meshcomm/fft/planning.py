@@ -127,7 +127,8 @@ class FFTPlan:
         if len(distances) != len(axes):
             raise ShapeError(f"plan.frequencies: {len(distances)} distances in d for {len(axes)} axes")
         each = list(zip(axes, lengths, distances, strict=True))
-        return along_axes(self.target, self.spectrum_shape, self.spectrum_dtype, each)
+        halved = self.transform.last if self.transform.change == "halves" else None
+        return along_axes(self.target, self.spectrum_shape, self.spectrum_dtype, each, halved)
 
     def _run(
         self, way: str, given: DTensor | Sequence[DTensor], out: DTensor | Sequence[DTensor] | None

@@ -32,7 +32,8 @@ def _along_several(kind: str, usual: Axis = None) -> Function:
         chosen = axes_of(axes, None if s is None else listed(s), np.ndim(a))
         if len(set(chosen)) == len(chosen):
             return called(kind, a, (s, axes), Options(), None, norm=norm)
-        # NumPy transforms an axis that comes twice twice, the last one of the list first.
+        # NumPy transforms an axis that comes twice twice, the last one of the list first, and both times to the length
+        # that the array had before.
         lengths = [untraced(a).shape[axis] for axis in chosen] if s is None else listed(s)
         if s is None and kind == "irfftn":
             lengths[-1] = 2 * (lengths[-1] - 1)

@@ -225,6 +225,14 @@ def _convolved(transform: Transform, tensor: DTensor, anywhere: Run) -> DTensor:
     factors: Value = chirp(n)
     product: Value = anywhere(large, factors * tensor)
     back = anywhere(replace(large, kind="ifftn"), product * anywhere(large, chirp(padded)))
-    scale = n**-0.5 if transform.norm == "ortho" else 1 / n if (transform.norm == "forward") == forward else 1
-    result: DTensor = getitem(back, leading(tensor.ndim, axis, n)) * factors * scale
+    result: DTensor = getitem(back, leading(tensor.ndim, axis, n)) * factors * _scale(transform, n, work)
     return result
+
+
+def _scale(transform: Transform, n: int, dtype: DType) -> Array:
+    """Return the factor that the norm asks for, in the precision of *dtype*: an array without axes."""
+    length = np.array(n, np.empty(0, dtype).real.dtype)
+    if transform.norm == "ortho":
+        return np.asarray(1 / np.sqrt(length))
+    divides = (transform.norm == "forward") == (transform.kind == "fftn")
+    return np.asarray(1 / length) if divides else np.ones_like(length)

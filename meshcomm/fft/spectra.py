@@ -18,7 +18,7 @@ from meshcomm.fft.kinds import KINDS, NORMS, full_name
 from meshcomm.layouts.layout import Layout
 from meshcomm.ops.indexing import getitem
 from meshcomm.ops.pieces import put
-from meshcomm.ops.rolling import roll
+from meshcomm.ops.rolling import flip, roll
 from meshcomm.ops.rules import as_tensor
 
 # -- frequencies ------------------------------------------------------------------------------------------------------
@@ -44,7 +44,7 @@ def fftfreq(n: int, d: float = 1.0, *, layout: Layout | None = None, dtype: DTyp
     [[0.0, 0.25], [-0.5, -0.25]]
     """
     count = integer(n, "n", ShapeError)
-    return _on_axis(empty((count,), dtype, layout), 0, count, d)
+    return _on_axis(empty((count,), dtype, layout), 0, (count, d))
 
 
 def rfftfreq(n: int, d: float = 1.0, *, layout: Layout | None = None, dtype: DTypeLike = float) -> DTensor:
@@ -53,7 +53,7 @@ def rfftfreq(n: int, d: float = 1.0, *, layout: Layout | None = None, dtype: DTy
     Source: scipy.fft.rfftfreq.
     """
     count = integer(n, "n", ShapeError)
-    return _on_axis(empty((count // 2 + 1,), dtype, layout), 0, count, d)
+    return _on_axis(empty((count // 2 + 1,), dtype, layout), 0, (count, d), halved=True)
 
 
 def frequencies(
@@ -93,19 +93,27 @@ def frequencies(
     distances = [d] * len(chosen) if isinstance(d, int | float | np.number) else list(d)
     if len(distances) != len(chosen):
         raise ShapeError(f"fft.frequencies: {len(distances)} distances in d for {len(chosen)} axes")
-    return along_axes(tensor.layout, tensor.shape, tensor.dtype, list(zip(chosen, lengths, distances, strict=True)))
+    each = list(zip(chosen, lengths, distances, strict=True))
+    return along_axes(tensor.layout, tensor.shape, tensor.dtype, each, chosen[-1] if _halves(kind) else None)
 
 
 def along_axes(
-    layout: Layout, shape: Shape, dtype: DType, axes: Sequence[tuple[int, int, float]]
+    layout: Layout, shape: Shape, dtype: DType, axes: Sequence[tuple[int, int, float]], halved: int | None
 ) -> tuple[DTensor, ...]:
-    """Return frequencies for a spectrum of this *layout*, *shape* and *dtype*; *axes*: number, length, distance."""
+    """Return the frequencies along some axes of a spectrum.
+
+    Parameters
+    ----------
+    layout, shape, dtype: of the spectrum
+    axes: for each axis its number, the length of the array along it, and the distance of two elements
+    halved: the axis along which there is only the first half; None if there is none
+    """
     found = []
     for axis, n, distance in axes:
         only = tuple(shape[a] if a == axis else 1 for a in range(len(shape)))
         names = tuple(spec if a == axis else () for a, spec in enumerate(layout.axes))
         like = empty(only, np.empty(0, dtype).real.dtype, Layout(names, layout.mesh))
-        found.append(_on_axis(like, axis, n, distance))
+        found.append(_on_axis(like, axis, (n, distance), halved=axis == halved))
     return tuple(found)
 
 
@@ -130,15 +138,16 @@ def _halves(kind: str) -> bool:
     return KINDS[full_name(kind)].change == "halves"
 
 
-def _on_axis(result: DTensor, axis: int, n: int, d: float) -> DTensor:
-    """Fill *result* with the frequencies along *axis*, and return it."""
+def _on_axis(result: DTensor, axis: int, grid: tuple[int, float], *, halved: bool = False) -> DTensor:
+    """Fill *result* with the frequencies along *axis*, of a *grid* of n elements in distances of d, and return it."""
+    n, d = grid
     if n < 1:
         raise ShapeError(f"frequencies of {n} elements: there must be 1 or more")
     if result.local is not None and result.mesh.rank is not None:
         index = result.layout.global_indices(result.shape, result.mesh.rank, axis)
-        half = result.shape[axis] != n or n == 1  # the second half of a whole spectrum has negative frequencies
-        signed = index if half else np.where(index < (n + 1) // 2, index, index - n)
-        result.local[...] = (signed / (n * d)).reshape([-1 if a == axis else 1 for a in range(result.ndim)])
+        # The second half of a whole spectrum has negative frequencies.
+        signed = index if halved else np.where(index < (n + 1) // 2, index, index - n)
+        result.local[...] = (signed * (1.0 / (n * d))).reshape([-1 if a == axis else 1 for a in range(result.ndim)])
     return result
 
 
@@ -231,9 +240,12 @@ def _resized(name: str, t_hat: DTensor, grids: tuple[Some, Some, Some], kind: st
     for axis, n, m in sorted(each, key=lambda of_axis: (tensor.layout.num_shards(of_axis[0]) == 1) == grows):
         halved = _halves(kind) and axis == chosen[-1]
         if n != m:
-            whole = found.layout.num_shards(axis) == 1
-            resized = _whole_axis if whole else _padded if grows else _cropped
-            found = resized(found, axis, n, m, halved=halved)
+            if found.layout.num_shards(axis) == 1 and (grows or not halved):
+                found = _whole_axis(found, axis, n, m, halved=halved)
+            elif grows:
+                found = _padded(found, axis, n, m, halved=halved)
+            else:
+                found = _cropped(found, axis, (n, m), chosen[:-1] if halved else None)
     ratio = prod(after) / prod(before)
     scale = {"ortho": ratio**0.5, "forward": 1.0}.get(norm or "", ratio)
     local = None if found.local is None else np.multiply(found.local, scale, dtype=found.dtype)
@@ -255,23 +267,27 @@ def _padded(tensor: DTensor, axis: int, n: int, m: int, *, halved: bool) -> DTen
     return result
 
 
-def _cropped(tensor: DTensor, axis: int, n: int, m: int, *, halved: bool) -> DTensor:
-    ndim, positive, negative = tensor.ndim, (m + 1) // 2, (m - 1) // 2
-    result = longer_zeros(tensor, axis, m // 2 + 1 if halved else m)
+def _cropped(tensor: DTensor, axis: int, grids: tuple[int, int], others: list[int] | None) -> DTensor:
+    """Crop *axis* from the old to the new one of two *grids*; *others* are the other axes if this one is halved."""
+    (n, m), ndim = grids, tensor.ndim
+    positive, negative = (m + 1) // 2, (m - 1) // 2
+    result = longer_zeros(tensor, axis, m if others is None else m // 2 + 1)
     _take(result, span(ndim, axis, 0, positive), tensor, span(ndim, axis, 0, positive))
-    if not halved:
+    if others is None:
         _take(result, span(ndim, axis, m - negative, m), tensor, span(ndim, axis, n - negative, n))
     if m % 2 == 0:
         middle = span(ndim, axis, m // 2, m // 2 + 1)
-        both: Value = _scaled(getitem(tensor, middle), 2.0 if halved else 1.0)
-        if not halved:
-            both = both + getitem(tensor, span(ndim, axis, n - m // 2, n - m // 2 + 1))
-        put("crop_spectrum", result, middle, both)
+        one: Value = getitem(tensor, middle)
+        if others is None:
+            other = getitem(tensor, span(ndim, axis, n - m // 2, n - m // 2 + 1))
+        else:
+            other = _mirrored(one, others)
+        put("crop_spectrum", result, middle, one + other)
     return result
 
 
 def _whole_axis(tensor: DTensor, axis: int, n: int, m: int, *, halved: bool) -> DTensor:
-    """Return the spectrum padded or cropped along an axis that is whole on every device: nothing is sent."""
+    """Return the spectrum padded along an axis that is whole on every device, or cropped if the axis is not halved."""
     result = longer_zeros(tensor, axis, m // 2 + 1 if halved else m)
     old, new = tensor.local, result.local
     if old is None or new is None:
@@ -290,8 +306,15 @@ def _whole_axis(tensor: DTensor, axis: int, n: int, m: int, *, halved: bool) -> 
                 new[span(ndim, axis, other, other + 1)] = new[middle]
         else:
             other = n - least // 2
-            new[middle] = old[middle] + (old[middle] if halved else old[span(ndim, axis, other, other + 1)])
+            new[middle] = old[middle] + old[span(ndim, axis, other, other + 1)]
     return result
+
+
+def _mirrored(tensor: DTensor, axes: list[int]) -> DTensor:
+    """Return the elements of the opposite frequencies, of which the half of a spectrum has only the conjugates."""
+    turned = roll(flip(tensor.copy(), tuple(axes)), [1] * len(axes), tuple(axes)) if axes else tensor
+    local = None if turned.local is None else np.conj(turned.local)
+    return DTensor(local, turned.layout, turned.shape, turned.dtype)
 
 
 def _take(result: DTensor, where: tuple[slice, ...], tensor: DTensor, taken: tuple[slice, ...]) -> None:

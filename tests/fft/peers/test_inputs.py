@@ -1,0 +1,29 @@
+"""Transforms leave their input as it is."""
+
+import pytest
+
+pytest.importorskip("scipy.fft")
+
+import meshcomm as mc
+from support.fft_cases import array_of, gathered_up_to
+from support.gradient_cases import on
+from support.scipy_fft import same_bits
+
+
+@pytest.mark.parametrize(
+    "spec", ["x", mc.Cyclic("x", 1), mc.Cyclic("x", 2), mc.Cyclic("x", 4), mc.Cuts("x", (0, 3, 16))]
+)
+@pytest.mark.parametrize("n", [16, 15, 13, 8, 32])
+def test_an_axis_that_stays_sharded_is_not_overwritten(spec, n):
+    """Its blocks, dealt round, are those of a matrix without any copy."""
+
+    def program():
+        t = mc.distribute(array_of((16,), "c16"), mc.Layout([spec], mc.create_mesh([("x", 2)])))
+        before = t.local.copy()
+        for layout in (None, "same"):
+            for name in ("fft", "ifft", "irfft"):
+                getattr(mc.fft, name)(t, n, layout=layout)
+                assert same_bits(t.local, before), (name, layout)
+
+    with gathered_up_to(0):
+        on(2, program)

@@ -1,0 +1,186 @@
+"""scipy.fft on tensors: a module with its names, for its own tests.
+
+Each function distributes its input over the ranks of a simulated world, calls meshcomm.fft, and returns the gathered
+result. What SciPy itself returns for the same call is compared, too: one rank has to give the same bits, and an error
+of SciPy has to be an error of the same class.
+"""
+
+import functools
+import importlib.util
+import sys
+import threading
+import types
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import scipy.fft
+from scipy._lib._array_api import xp_capabilities_table
+
+import meshcomm as mc
+from meshcomm import UNSHARDED, Cuts, Cyclic
+
+FOURIER = [
+    f"{inverse}{letter}fft{axes}" for letter in ("", "r", "h") for inverse in ("", "i") for axes in ("", "2", "n")
+]
+TRIGONOMETRIC = [
+    f"{inverse}{letter}{axes}" for letter in ("dct", "dst") for inverse in ("", "i") for axes in ("", "n")
+]
+SHIFTS = ["fftshift", "ifftshift"]
+NAMES = FOURIER + TRIGONOMETRIC + SHIFTS
+
+
+class World(NamedTuple):
+    """Simulated ranks: the dimensions of their mesh, how arrays are sharded, and the layout asked for."""
+
+    sizes: tuple
+    specs: object  # a function from the shape of an array to sharding specs
+    layout: object = None
+
+    @property
+    def ranks(self):
+        return int(np.prod(self.sizes))
+
+
+def _on_axis(axis, spec):
+    """Specs that shard one axis: *spec* of its length, or that itself."""
+
+    def specs(shape):
+        found = [UNSHARDED] * len(shape)
+        if shape:
+            found[axis] = spec(shape[axis]) if callable(spec) else spec
+        return found
+
+    return specs
+
+
+def _pencils(shape):
+    return ["x", *[UNSHARDED] * (len(shape) - 2), "y"] if len(shape) > 1 else [("x", "y")]
+
+
+def _rows(shape):
+    return ["x", "y", *[UNSHARDED] * (len(shape) - 2)] if len(shape) > 1 else [("y", "x")]
+
+
+def _uneven(n):
+    return Cuts("x", (0, n // 4, n // 4, n))  # the second block is empty
+
+
+WORLDS = {
+    "one rank": World((1,), _on_axis(0, "x")),
+    "two ranks, last axis": World((2,), _on_axis(-1, "x")),
+    "three ranks, chosen boundaries": World((3,), _on_axis(0, _uneven), "same"),
+    "four ranks, pencils": World((2, 2), _pencils),
+    "two ranks, first axis": World((2,), _on_axis(0, "x"), "same"),
+    "three ranks, dealt round": World((3,), _on_axis(-1, Cyclic("x", 2))),
+    "four ranks, first axes": World((2, 2), _rows, "same"),
+    "four ranks, replicas": World((2, 2), _on_axis(-1, "y")),
+}
+EACH_SIZE = list(WORLDS)[:4]
+_now = World((1,), _on_axis(0, "x"))
+_worlds = threading.local()  # SciPy's tests call from many threads
+
+
+@contextmanager
+def used(world):
+    """Distribute the inputs of all calls over the ranks of this *world*."""
+    global _now
+    before, _now = _now, world
+    try:
+        yield
+    finally:
+        _now = before
+
+
+def _mesh(world):
+    """Return the simulated world of this thread for so many ranks, and its mesh."""
+    known = _worlds.__dict__.setdefault("known", {})
+    if world.sizes not in known:
+        simulated = mc.simulate(world.ranks)
+        with simulated:
+            known[world.sizes] = simulated, mc.Mesh(range(world.ranks), list(zip("xy", world.sizes, strict=False)))
+    return known[world.sizes]
+
+
+def close_to(found, wanted, times=1.0):
+    """Whether the error of an array, relative in the norm, is that of rounding, *times* so much."""
+    if (found.shape, found.dtype) != (wanted.shape, wanted.dtype):
+        return False
+    eps = np.finfo(wanted.dtype).eps
+    size = np.linalg.norm(np.ravel(wanted).astype(np.clongdouble))
+    error = np.linalg.norm(np.ravel(found).astype(np.clongdouble) - np.ravel(wanted))
+    return bool(error <= times * 4 * eps * max(1.0, np.log2(max(2, wanted.size))) * size + np.finfo(wanted.dtype).tiny)
+
+
+def same_bits(found, wanted):
+    """Whether arrays have one shape and dtype and the same elements, signs of zeros too."""
+    if (found.shape, found.dtype) != (wanted.shape, wanted.dtype) or not np.array_equal(found, wanted):
+        return False
+    signs = [np.signbit(each) for array in (found, wanted) for each in (array.real, array.imag)]
+    return np.array_equal(signs[0], signs[2]) and np.array_equal(signs[1], signs[3])
+
+
+def _called(name, x, *args, **kwargs):
+    world, array = _now, np.asarray(x)
+    real = getattr(scipy.fft, name)
+    try:
+        wanted = real(array.copy(), *args, **kwargs)
+    except Exception as error:
+        wanted = error
+    kept = kwargs.get("overwrite_x", False)
+    simulated, mesh = _mesh(world)
+    source = mc.Layout(world.specs(array.shape), mesh)
+
+    def program():
+        t = mc.distribute(array, source)
+        before = t.local.copy()
+        asked = {} if world.layout is None or name in SHIFTS else {"layout": world.layout}
+        made = getattr(mc.fft, name)(t, *args, **kwargs, **asked)
+        assert kept or same_bits(t.local, before), "the input was overwritten"
+        return mc.relayout(made, mc.Layout.replicated(mesh, made.ndim)).local
+
+    with simulated:
+        if isinstance(wanted, Exception):
+            try:
+                simulated.run(program)
+            except type(wanted):
+                raise
+            except Exception as error:
+                raise AssertionError(f"{error!r}, but SciPy raises {wanted!r}") from error
+            raise AssertionError(f"SciPy raises {wanted!r}")
+        results = simulated.run(program)
+    found = results[0]
+    assert all(same_bits(other, found) for other in results)
+    if world.ranks == 1:
+        assert same_bits(found, wanted), f"{found.dtype} is not {wanted.dtype}, or other bits"
+    assert close_to(found, wanted), (found.dtype, wanted.dtype, np.abs(found - wanted).max())
+    return found
+
+
+def _module():
+    module = types.ModuleType("scipy_fft_on_tensors")
+    module.__dict__.update({name: value for name, value in vars(scipy.fft).items() if not name.startswith("__")})
+    for name in NAMES:
+        function = functools.wraps(getattr(scipy.fft, name))(functools.partial(_called, name))
+        setattr(module, name, function)
+        if getattr(scipy.fft, name) in xp_capabilities_table:
+            xp_capabilities_table[function] = xp_capabilities_table[getattr(scipy.fft, name)]
+    return module
+
+
+ON_TENSORS = _module()
+
+
+def tests_of(name):
+    """Return SciPy's module of tests ``scipy.fft.tests.name`` with the functions of this module instead of SciPy's."""
+    spec = importlib.util.find_spec(f"scipy.fft.tests.{name}")
+    module = types.ModuleType(f"on_tensors_{name}")
+    module.__file__ = spec.origin
+    real = scipy.fft
+    try:
+        sys.modules["scipy.fft"] = scipy.fft = ON_TENSORS
+        exec(compile(Path(spec.origin).read_text(encoding="utf-8"), spec.origin, "exec"), module.__dict__)
+    finally:
+        sys.modules["scipy.fft"] = scipy.fft = real
+    return module
