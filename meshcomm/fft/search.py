@@ -73,11 +73,11 @@ def _cheapest(
         known[state] = cost
         if not state.todo:
             last = _last(state, source, target)
-            more = last[0].seconds(machine) if last else 0.0
+            more = last[0].estimate(machine) if last else 0.0
             heapq.heappush(heap, (cost + more, next(number), end, (*steps, *last)))
             continue
         for step, after in _edges(transform, state, source, target):
-            heapq.heappush(heap, (cost + step.seconds(machine), next(number), after, (*steps, step)))
+            heapq.heappush(heap, (cost + step.estimate(machine), next(number), after, (*steps, step)))
     raise AssertionError("an axis can always be gathered")
 
 
@@ -152,10 +152,14 @@ def _can_be(target: Layout, shape: Shape) -> bool:
 
 def _moved(state: State, layout: Layout, chosen: frozenset[int]) -> Iterator[Axes]:
     """Yield how the axes are sharded if the mesh dimensions on the *chosen* axes go to other ones, in all ways."""
-    names = [name for axis in sorted(chosen) for name in state.axes[axis]]
+    mesh = layout.mesh
+    names = [name for axis in sorted(chosen) for name in state.axes[axis] if mesh.dim_size(name) > 1]
     takers = [axis for axis, n in enumerate(state.shape) if axis not in chosen and n > 1]
     for takes in product(takers, repeat=len(names)):
-        axes = [() if axis in chosen else names for axis, names in enumerate(state.axes)]
+        axes = [
+            tuple(name for name in spec if mesh.dim_size(name) == 1) if axis in chosen else spec
+            for axis, spec in enumerate(state.axes)
+        ]
         for name, axis in zip(names, takes, strict=True):
             axes[axis] = (*axes[axis], name)
         yield tuple(axes)

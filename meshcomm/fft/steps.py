@@ -10,6 +10,7 @@ from meshcomm.fft.kinds import Transform
 from meshcomm.layouts.layout import Layout
 from meshcomm.layouts.layout_text import specs_text
 from meshcomm.layouts.machine import Machine
+from meshcomm.layouts.partition import Consecutive
 from meshcomm.plans.plan import Plan, plan_relayout
 
 
@@ -49,6 +50,8 @@ class Local:
         """Return the time that the step is predicted to take."""
         return self.flops * FFT_FLOP
 
+    estimate = seconds
+
     def __str__(self) -> str:
         return f"{self.transform} on each device  {_count(self.flops)}flop"
 
@@ -82,6 +85,22 @@ class Move:
     def plan(self, machine: Machine) -> Plan:
         """Return the plan of the relayout."""
         return plan_relayout(self.shape, self.dtype, self.source, self.layout, None, machine)
+
+    def estimate(self, machine: Machine) -> float:
+        """Return about the time of the step, from three devices: a search asks for it very often."""
+        size = self.layout.mesh.size
+        largest = self.layout.largest_block(self.shape)
+        devices = sorted({0, size // 2, size - 1})
+        missing = largest - min(_kept(self.source, self.layout, self.shape, device) for device in devices)
+        if missing <= 0:
+            return 0.0
+        before, after = (
+            {name: (axis, names.index(name)) for axis, names in enumerate(layout.axes) for name in names}
+            for layout in (self.source, self.layout)
+        )
+        moved = [name for name in (*before, *after) if before.get(name) != after.get(name)]
+        peers = prod(self.layout.mesh.dim_size(name) for name in set(moved)) - 1 if moved else size - 1
+        return exchange_seconds(machine, missing * self.dtype.itemsize, peers)
 
     def seconds(self, machine: Machine) -> float:
         """Return the time that the step is predicted to take."""
@@ -133,14 +152,10 @@ class Sharded:
     def seconds(self, machine: Machine) -> float:
         """Return the time that the step is predicted to take: three exchanges of all elements, fourteen if prime."""
         size = prod(self.source.num_shards(axis) for axis in range(len(self.shape)))
-        nbytes = self.block_bytes * (1 - 1 / size)
-        beta, wait, alpha = (
-            (machine.beta_within, machine.wait_within, machine.alpha_within)
-            if machine.one_node
-            else (machine.beta_between, machine.wait_between, machine.alpha_between)
-        )
-        once = wait + alpha * (size - 1) + nbytes * (beta + 2 * machine.gamma)
+        once = exchange_seconds(machine, self.block_bytes * (1 - 1 / size), size - 1)
         return self.flops * FFT_FLOP + once * (3 if self.rows else 14)
+
+    estimate = seconds
 
     def __str__(self) -> str:
         n = self.transform.lengths[0]
@@ -158,6 +173,33 @@ def flops_of(transform: Transform, shape: Shape, layout: Layout) -> float:
     size = layout.recut(tuple(map(_names, layout.axes))).largest_block(longer)
     logs = sum(log2(max(2, n)) for n in transform.lengths)
     return 5.0 * size * logs * (1.0 if transform.change == "complex" else 0.5)
+
+
+def exchange_seconds(machine: Machine, nbytes: float, peers: int) -> float:
+    """Return about the time in which a device receives *nbytes* from so many peers, packed and unpacked."""
+    beta, wait, alpha = (
+        (machine.beta_within, machine.wait_within, machine.alpha_within)
+        if machine.one_node
+        else (machine.beta_between, machine.wait_between, machine.alpha_between)
+    )
+    return wait + alpha * peers + nbytes * (beta + 2 * machine.gamma)
+
+
+def _kept(source: Layout, target: Layout, shape: Shape, device: int) -> float:
+    """Return about how many elements of its new block a device has already."""
+    if source.mesh != target.mesh:
+        return 0.0
+    kept, before, after = 1.0, source.block_numbers(device), target.block_numbers(device)
+    for axis, n in enumerate(shape):
+        old, new = source.cut(axis, n), target.cut(axis, n)
+        if old == new and before[axis] == after[axis]:
+            kept *= new.longest
+        elif isinstance(old, Consecutive) and isinstance(new, Consecutive):
+            (start, stop), (first, last) = old.interval(before[axis]), new.interval(after[axis])
+            kept *= max(0, min(stop, last) - max(start, first))
+        else:
+            kept *= old.longest * new.longest / max(1, n)
+    return kept
 
 
 def _names(spec: Names) -> Names:

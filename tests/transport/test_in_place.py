@@ -40,7 +40,7 @@ def in_place(rank, cases, remaining=None, **terms):
     tensors = [case.tensor(rank.position) for case in cases]
     terms = Terms(1, max(case.most_bytes for case in cases), **terms)
     if remaining is None:
-        remaining = MessagesOnNode(rank.group, tensors, terms.most_bytes, terms.rounds)
+        remaining = MessagesOnNode(rank.group, tensors, terms, terms.rounds)
     return InPlace(rank.group, tensors, terms, remaining)
 
 
