@@ -90,6 +90,8 @@ class Move:
         """Return about the time of the step, from three devices: a search asks for it very often."""
         size = self.layout.mesh.size
         largest = self.layout.largest_block(self.shape)
+        if self.source.mesh != self.layout.mesh:
+            return exchange_seconds(machine, largest * self.dtype.itemsize, size - 1)
         devices = sorted({0, size // 2, size - 1})
         missing = largest - min(_kept(self.source, self.layout, self.shape, device) for device in devices)
         if missing <= 0:
@@ -99,7 +101,7 @@ class Move:
             for layout in (self.source, self.layout)
         )
         moved = [name for name in (*before, *after) if before.get(name) != after.get(name)]
-        peers = prod(self.layout.mesh.dim_size(name) for name in set(moved)) - 1 if moved else size - 1
+        peers = prod(self.layout.mesh.dim_size(name) for name in set(moved)) - 1 if moved else size - 1  # a new cut
         return exchange_seconds(machine, missing * self.dtype.itemsize, peers)
 
     def seconds(self, machine: Machine) -> float:
@@ -187,8 +189,6 @@ def exchange_seconds(machine: Machine, nbytes: float, peers: int) -> float:
 
 def _kept(source: Layout, target: Layout, shape: Shape, device: int) -> float:
     """Return about how many elements of its new block a device has already."""
-    if source.mesh != target.mesh:
-        return 0.0
     kept, before, after = 1.0, source.block_numbers(device), target.block_numbers(device)
     for axis, n in enumerate(shape):
         old, new = source.cut(axis, n), target.cut(axis, n)

@@ -19,8 +19,9 @@ def pytest_configure(config):
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items):
-    """Mark as slow all but a sample of SciPy's tests."""
+def pytest_collection_modifyitems(config, items):
+    """Leave out all but a sample of SciPy's tests, unless all cases are wanted; then the others are slow."""
+    left_out = []
     scipys = [item for item in items if item.path.name == "test_scipy.py" and item.path.parent.name == "peers"]
     for test, (_, group) in enumerate(groupby(scipys, key=lambda item: item.nodeid.partition("[")[0])):
         cases = list(group)
@@ -32,3 +33,8 @@ def pytest_collection_modifyitems(items):
                 quick = number * SAMPLE % len(cases) < SAMPLE
             if not quick or any(name in item.nodeid for name in LONG):
                 item.add_marker(pytest.mark.slow)
+                left_out.append(item)
+    if left_out and not config.getoption("exhaustive"):
+        chosen = set(left_out)
+        items[:] = [item for item in items if item not in chosen]
+        config.hook.pytest_deselected(items=left_out)
