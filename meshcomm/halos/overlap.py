@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from meshcomm._arguments import quote
-from meshcomm._tracing import Value
+from meshcomm._tracing import Value, is_traced, traceable
 from meshcomm._types import Array, DType
 from meshcomm.arrays.create import from_local
 from meshcomm.arrays.dtensor import DTensor, unwrapped
@@ -17,6 +17,7 @@ from meshcomm.halos.halo import Halo, halo
 from meshcomm.halos.widths import as_widths
 from meshcomm.layouts.layout_text import UNSHARDED
 from meshcomm.memory.copies import contiguous
+from meshcomm.ops.gradients import differentiable
 
 
 def map_overlap(
@@ -58,6 +59,9 @@ def map_overlap(
     ...     print(world.run(program)[0])
     [-7  0  1  1  2  3]
     """
+    followed = [each for each in args if is_traced(each)]
+    if followed:
+        return _followed(fn, args, (depth, boundary), dict(kwargs, dtype=dtype) if dtype else kwargs, trim)
     tensors, depth, boundary = _split(args, depth, boundary)
     first, several = tensors[0], len(tensors) > 1
     depths = _for_each(depth, tensors, several)
@@ -74,6 +78,60 @@ def map_overlap(
     return (
         _trimmed(halos[0], found, _dtype(fn, halos, found, result_dtype, kwargs)) if trim else _joined(halos[0], found)
     )
+
+
+def _followed(
+    fn: Callable[..., object], args: Sequence[Value], edges: tuple[Value, Value], options: dict[str, Value], trim: bool
+) -> DTensor:
+    """Return the result for a tensor that autograd follows; depth and boundary may come by position."""
+    tensor, *rest = args
+    if not is_traced(tensor) or any(is_traced(each) or isinstance(each, DTensor) for each in rest) or not trim:
+        raise NotImplementedError("map_overlap has a gradient for one tensor, with trim=True")
+    depth, boundary = (*rest, *edges[len(rest) :])[:2]
+    return overlapped(tensor, fn, depth, boundary, options)
+
+
+@traceable()
+def overlapped(
+    tensor: Value, fn: Callable[..., object], depth: Value, boundary: Value, options: dict[str, Value]
+) -> DTensor:
+    """Return ``map_overlap(fn, tensor, depth, boundary, **options)``. Collective over the mesh."""
+    return map_overlap(fn, tensor, depth=depth, boundary=boundary, **options)
+
+
+def overlapped_vjp(
+    grad: DTensor, tensor: DTensor, fn: Callable[..., object], depth: Value, boundary: Value, options: dict[str, Value]
+) -> DTensor:
+    """Return the gradient in the tensor of `overlapped`. Collective over the mesh.
+
+    autograd gives the gradient of *fn* in each block with its ghosts; the ghosts are added to their owners. *fn* must
+    be made of autograd's functions, or have a gradient there.
+
+    Parameters
+    ----------
+    grad: the gradient in the result
+    tensor, fn, depth, boundary, options: the arguments of the call
+    """
+    from autograd import make_vjp  # only a program that uses autograd comes here
+
+    ghosts = halo(tensor, 0 if depth is None else depth, boundary)
+    if ghosts.local is not None:
+        assert grad.local is not None
+        arguments = {name: value for name, value in options.items() if name != "dtype"}
+        vjp, made = make_vjp(lambda block: fn(block, **arguments))(ghosts.local)
+        given = np.zeros_like(made)
+        given[ghosts.inner_slices] = grad.local
+        ghosts.local[...] = vjp(given)
+    ghosts.reduce()
+    return ghosts.tensor().copy()
+
+
+def _vjp(grad: Value, tensor: Value, *call: Value) -> Value:
+    relaid = grad if grad.layout == tensor.layout else relayout(grad, tensor.layout)
+    return overlapped_vjp(relaid, tensor, *call)
+
+
+differentiable(overlapped, _vjp)
 
 
 def _split(args: Sequence[object], depth: object, boundary: object) -> tuple[list[DTensor], object, object]:
