@@ -180,5 +180,5 @@ def _kept(transform: Transform, state: State, layout: Layout, axis: int) -> Iter
     if rows or (prod(state.shape) * state.dtype.itemsize > GATHERED_FFT and rows_of(convolved_length(n), blocks)):
         for result in results:
             axes = tuple(result if a == axis else each for a, each in enumerate(state.axes))
-            step = Sharded(stage, rows, state.shape, state.dtype, layout, layout.recut(axes))
+            step = Sharded(stage, state.shape, state.dtype, layout, layout.recut(axes), rows)
             yield step, State(axes, after, step.dtype_after, left)

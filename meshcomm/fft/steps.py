@@ -15,14 +15,12 @@ from meshcomm.plans.plan import Plan, plan_relayout
 
 
 @dataclass(frozen=True)
-class Local:
-    """Transform the block of each device over axes that are whole on it."""
+class _OfTransform:
+    """A step that transforms an array of this shape and dtype."""
 
     transform: Transform
     shape: Shape
     dtype: DType
-    layout: Layout
-    """That of the result; shape and dtype are those of the input."""
 
     @property
     def shape_after(self) -> Shape:
@@ -33,6 +31,14 @@ class Local:
     def dtype_after(self) -> DType:
         """The dtype of the result."""
         return self.transform.dtype_after(self.dtype)
+
+
+@dataclass(frozen=True)
+class Local(_OfTransform):
+    """Transform the block of each device over axes that are whole on it."""
+
+    layout: Layout
+    """That of the result."""
 
     @property
     def flops(self) -> float:
@@ -113,33 +119,20 @@ class Move:
 
 
 @dataclass(frozen=True)
-class Sharded:
+class Sharded(_OfTransform):
     """Transform one axis that stays sharded.
 
     Parameters
     ----------
     transform: over this one axis
-    rows: the axis is taken as a matrix of so many rows, by the four-step algorithm; 0 for a convolution (Bluestein)
     shape, dtype, source: of the input
     layout: of the result
+    rows: the axis is taken as a matrix of so many rows, by the four-step algorithm; 0 for a convolution (Bluestein)
     """
 
-    transform: Transform
-    rows: int
-    shape: Shape
-    dtype: DType
     source: Layout
     layout: Layout
-
-    @property
-    def shape_after(self) -> Shape:
-        """The shape of the result."""
-        return self.transform.shape_after(self.shape)
-
-    @property
-    def dtype_after(self) -> DType:
-        """The dtype of the result."""
-        return self.transform.dtype_after(self.dtype)
+    rows: int
 
     @property
     def flops(self) -> float:
