@@ -33,10 +33,11 @@ class _ScipyLike:
         self.name, self._module = name, module
 
     def apply(self, transform: Transform, array: Array, overwrite: bool, workers: int | None) -> Array:
-        options = {"overwrite_x": overwrite, "workers": workers}
+        options: dict[str, bool | int | None] = {"overwrite_x": overwrite, "workers": workers}
         function = _function(self._module, self.name, transform.kind)
         if transform.change == "real":
-            options["orthogonalize"] = transform.orthogonalize
+            if transform.orthogonalize is not None:  # not all libraries know it
+                options["orthogonalize"] = transform.orthogonalize
             made = function(array, transform.variant, transform.lengths, transform.axes, transform.norm, **options)
         else:
             made = function(array, transform.lengths, transform.axes, transform.norm, **options)
