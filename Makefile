@@ -109,7 +109,7 @@ define halves
 endef
 
 PURE := $(PYTEST) --ignore=tests/mpi $(CASES)
-SECOND := tests/arrays tests/layouts tests/storage
+SECOND := tests/arrays tests/fft tests/layouts tests/storage
 
 test-pure: $(READY)
 	$(call halves,$(PURE) -m "not jobs and not slow",$(SECOND),meshcomm tests,test-pure)
