@@ -1,15 +1,23 @@
 """One transform of one tensor: what every function of `meshcomm.fft` calls."""
 
+from meshcomm._arguments import integer
 from meshcomm._tracing import Value, traceable, untraced
 from meshcomm.arrays.dtensor import DTensor
+from meshcomm.errors import ShapeError
 from meshcomm.fft.calls import Some, transform_of
-from meshcomm.fft.execute import Options, run_steps
+from meshcomm.fft.execute import Options, check_options, run_steps
 from meshcomm.fft.kinds import Transform
 from meshcomm.fft.planning import Wanted, target_layout
 from meshcomm.fft.search import cheapest
 from meshcomm.layouts.machine import Machine
 from meshcomm.ops.rules import as_tensor
 from meshcomm.ranks.calls import collective
+
+
+def one_axis(n: object, axis: object) -> tuple[Some, Some]:
+    """Return *s* and *axes* of a function along one axis; ``TypeError`` for several, or None."""
+    number = integer(axis, "axis", TypeError)
+    return None if n is None else (integer(n, "n", ShapeError),), (number,)
 
 
 def called(
@@ -33,6 +41,7 @@ def called(
     tensor = as_tensor(f"fft.{kind}", untraced(x))
     transform = transform_of(kind, tensor.shape, *lengths, **others)
     transform.check_input(tensor.dtype)
+    check_options(options, transform)
     return transformed(x, transform, layout, options)
 
 

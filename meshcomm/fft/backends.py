@@ -22,6 +22,9 @@ class Backend(Protocol):
 
     name: str
 
+    def check(self, transform: Transform) -> None:
+        """Raise ``MeshcommError`` if the library does not have this kind."""
+
     def apply(self, transform: Transform, array: Array, overwrite: bool, workers: int | None) -> Array:
         """Return the transform of *array*, maybe in its memory, if *overwrite* allows that."""
 
@@ -31,6 +34,9 @@ class _ScipyLike:
 
     def __init__(self, name: str, module: ModuleType) -> None:
         self.name, self._module = name, module
+
+    def check(self, transform: Transform) -> None:
+        _function(self._module, self.name, transform.kind)
 
     def apply(self, transform: Transform, array: Array, overwrite: bool, workers: int | None) -> Array:
         options: dict[str, bool | int | None] = {"overwrite_x": overwrite, "workers": workers}
@@ -48,6 +54,10 @@ class _Numpy:
     """numpy.fft, which has no cosines and sines, and computes complex64 in complex128 before NumPy 2."""
 
     name = "numpy"
+
+    def check(self, transform: Transform) -> None:
+        if transform.change == "real":
+            _function(np.fft, self.name, transform.kind)
 
     def apply(self, transform: Transform, array: Array, overwrite: bool, workers: int | None) -> Array:
         lengths, axes, norm = transform.lengths, transform.axes, transform.norm
@@ -70,11 +80,13 @@ class _Ducc:
     def __init__(self, module: ModuleType) -> None:
         self._module = module
 
+    def check(self, transform: Transform) -> None:
+        if transform.change == "real":
+            raise MeshcommError(f"the FFT backend 'ducc0' has no {transform.kind} here; SciPy has it: {INSTALL}")
+
     def apply(self, transform: Transform, array: Array, overwrite: bool, workers: int | None) -> Array:
         module, axes, forward = self._module, transform.axes, not transform.kind.startswith(("i", "h"))
         threads = 1 if workers is None else workers
-        if transform.change == "real":
-            raise MeshcommError('the backend "ducc0" has no cosine and sine transforms here: use backend="scipy"')
         which = {"ortho": 1, "forward": 2 if forward else 0}.get(transform.norm or "", 0 if forward else 2)
         sizes = list(transform.lengths)
         if transform.change == "doubles":

@@ -5,9 +5,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from meshcomm._arguments import integer, quote
 from meshcomm._types import Array
 from meshcomm.arrays.dtensor import DTensor
 from meshcomm.arrays.relayout import machine_of, relayout
+from meshcomm.errors import ShapeError
 from meshcomm.fft.backends import Backend, backend_of
 from meshcomm.fft.kinds import Transform
 from meshcomm.fft.local import transformed
@@ -23,6 +25,16 @@ class Options(NamedTuple):
     backend: str | None = None
     workers: int | None = None
     overwrite: bool = False
+
+
+def check_options(options: Options, transform: Transform) -> None:
+    """Raise, on all ranks, what would else be raised on those only that have something to transform."""
+    workers = options.workers
+    if workers is not None and integer(workers, "workers", ShapeError) == 0:
+        raise ShapeError("workers=0: there must be 1 or more, or None for one; below 0 they count from all cores on")
+    if not isinstance(transform.orthogonalize, bool | None):
+        raise ShapeError(f"orthogonalize must be True, False or None, not {quote(transform.orthogonalize)}")
+    backend_of(options.backend).check(transform)
 
 
 def run_steps(

@@ -6,7 +6,7 @@ layout may be named. Functions are Collective over the mesh unless all transform
 """
 
 from meshcomm.arrays.dtensor import DTensor
-from meshcomm.fft.apply import called
+from meshcomm.fft.apply import called, one_axis
 from meshcomm.fft.calls import Some
 from meshcomm.fft.execute import Options
 from meshcomm.fft.planning import Wanted
@@ -41,7 +41,7 @@ def fft(
     ``ShapeError``, ``AxisError``, ``DTypeError`` or ``LayoutError`` for arguments that do not fit; ``MeshcommError``
     for a backend that is not installed.
     """
-    return called("fftn", x, (n, axis), Options(backend, workers, overwrite_x), layout, norm=norm)
+    return called("fftn", x, one_axis(n, axis), Options(backend, workers, overwrite_x), layout, norm=norm)
 
 
 def ifft(
@@ -59,7 +59,7 @@ def ifft(
 
     Arguments are those of `fft`. Source: scipy.fft.ifft.
     """
-    return called("ifftn", x, (n, axis), Options(backend, workers, overwrite_x), layout, norm=norm)
+    return called("ifftn", x, one_axis(n, axis), Options(backend, workers, overwrite_x), layout, norm=norm)
 
 
 def rfft(
@@ -77,7 +77,7 @@ def rfft(
 
     Arguments are those of `fft`. Source: scipy.fft.rfft.
     """
-    return called("rfftn", x, (n, axis), Options(backend, workers, overwrite_x), layout, norm=norm)
+    return called("rfftn", x, one_axis(n, axis), Options(backend, workers, overwrite_x), layout, norm=norm)
 
 
 def irfft(
@@ -97,7 +97,7 @@ def irfft(
 
     Arguments are those of `fft`. Source: scipy.fft.irfft.
     """
-    return called("irfftn", x, (n, axis), Options(backend, workers, overwrite_x), layout, norm=norm)
+    return called("irfftn", x, one_axis(n, axis), Options(backend, workers, overwrite_x), layout, norm=norm)
 
 
 def hfft(
@@ -115,7 +115,7 @@ def hfft(
 
     Arguments are those of `fft`. Source: scipy.fft.hfft.
     """
-    return called("hfftn", x, (n, axis), Options(backend, workers, overwrite_x), layout, norm=norm)
+    return called("hfftn", x, one_axis(n, axis), Options(backend, workers, overwrite_x), layout, norm=norm)
 
 
 def ihfft(
@@ -133,7 +133,7 @@ def ihfft(
 
     Arguments are those of `fft`. Source: scipy.fft.ihfft.
     """
-    return called("ihfftn", x, (n, axis), Options(backend, workers, overwrite_x), layout, norm=norm)
+    return called("ihfftn", x, one_axis(n, axis), Options(backend, workers, overwrite_x), layout, norm=norm)
 
 
 def fft2(

@@ -10,13 +10,12 @@ from numpy.typing import DTypeLike
 from meshcomm._arguments import as_dtype, as_shape, quote
 from meshcomm._types import DType, Names, Shape, ShapeLike
 from meshcomm.arrays.dtensor import DTensor
-from meshcomm.errors import DTypeError, LayoutError, ShapeError
-from meshcomm.fft.backends import backend_of
+from meshcomm.errors import DTypeError, LayoutError, MeshError, ShapeError
 from meshcomm.fft.calls import Some, transform_of
-from meshcomm.fft.execute import Options, run_steps
+from meshcomm.fft.execute import Options, check_options, run_steps
 from meshcomm.fft.kinds import Transform, full_name
 from meshcomm.fft.search import cheapest
-from meshcomm.fft.spectra import along_axes
+from meshcomm.fft.spectra import along_axes, check_has_frequencies, distances_of
 from meshcomm.fft.steps import FFTStep, Move
 from meshcomm.layouts.layout import Layout
 from meshcomm.layouts.layout_text import specs_text
@@ -121,20 +120,22 @@ class FFTPlan:
         Parameters
         ----------
         d: the distance of two elements of the arrays, along all axes or for each of them
+
+        ``ShapeError`` for cosine and sine transforms, and for those with real results, which have no such frequencies.
         """
         axes, lengths = self.transform.axes, self.transform.lengths
-        distances = [d] * len(axes) if isinstance(d, int | float | np.number) else list(d)
-        if len(distances) != len(axes):
-            raise ShapeError(f"plan.frequencies: {len(distances)} distances in d for {len(axes)} axes")
-        each = list(zip(axes, lengths, distances, strict=True))
+        check_has_frequencies("plan.frequencies", self.transform.kind)
+        each = list(zip(axes, lengths, distances_of("plan.frequencies", d, len(axes)), strict=True))
         halved = self.transform.last if self.transform.change == "halves" else None
         return along_axes(self.target, self.spectrum_shape, self.spectrum_dtype, each, halved)
 
     def _run(
         self, way: str, given: DTensor | Sequence[DTensor], out: DTensor | Sequence[DTensor] | None
     ) -> DTensor | list[DTensor]:
-        tensors = [given] if isinstance(given, DTensor) else list(given)
-        outs = None if out is None else [out] if isinstance(out, DTensor) else list(out)
+        tensors = _listed(f"plan.{way}", given)
+        outs = None if out is None else _listed(f"plan.{way}, out", out)
+        if outs is not None and len({*map(id, outs)}) < len(outs):
+            raise LayoutError(f"plan.{way}: out names a tensor twice")
         transform, steps = self.transform, self.steps
         before = self.source, self.shape, self.dtype
         after = self.target, self.spectrum_shape, self.spectrum_dtype
@@ -213,11 +214,14 @@ def plan(
     lengths, elements = as_shape(shape), as_dtype(dtype)
     check_source(source, lengths)
     name = full_name(kind)
-    backend_of(backend)  # it is imported now, not in the first transform
     if axes is None and s is None and kind != name:
         axes = (-2, -1) if kind.endswith("2") else (-1,)
     transform = transform_of(name, lengths, s, axes, norm=norm, variant=type)
     transform.check_input(elements)
+    options = Options(backend, workers)
+    check_options(options, transform)  # the backend is imported now, not in the first transform
+    if machine is not None and not isinstance(machine, Machine):
+        raise MeshError(f"machine must be a Machine, not {quote(machine)}")
     machine = machine or Machine()
     wanted = target_layout(target, source, transform, lengths)
     steps = cheapest(transform, (lengths, elements), source, wanted, machine)
@@ -226,7 +230,6 @@ def plan(
     inverse = transform.inverse
     back = _like(source, inverse.shape_after(spectrum[0]))
     steps_back = cheapest(inverse, spectrum, reached, back, machine)
-    options = Options(backend, workers)
     return FFTPlan(lengths, elements, transform, source, reached, steps, steps_back, machine, options)
 
 
@@ -271,13 +274,21 @@ def _like(source: Layout, shape: Shape) -> Layout:
     return source.recut(tuple(spec(axis) for axis in range(source.ndim)))
 
 
+def _listed(name: str, given: object) -> list[DTensor]:
+    if isinstance(given, DTensor):
+        return [given]
+    if not isinstance(given, list | tuple):
+        raise LayoutError(f"{name} takes a DTensor or a list of them, not {type(given).__name__}")
+    return list(given)
+
+
 def _check(name: str, tensor: object, layout: Layout, shape: Shape, dtype: DType) -> None:
     if not isinstance(tensor, DTensor):
         raise LayoutError(f"{name} takes a DTensor, not {type(tensor).__name__}")
     if tensor.layout != layout:
         raise LayoutError(
-            f"{name}: the tensor is in {specs_text(tensor.layout.sharding_specs)}, but the plan is for "
-            f"{specs_text(layout.sharding_specs)}"
+            f"{name}: the tensor is in {specs_text(tensor.layout.sharding_specs)} on {tensor.mesh}, but the plan is "
+            f"for {specs_text(layout.sharding_specs)} on {layout.mesh}"
         )
     if tensor.shape != shape:
         raise ShapeError(f"{name}: the tensor has shape {tensor.shape}, but the plan is for {shape}")

@@ -13,7 +13,7 @@ from meshcomm._tracing import Value, untraced
 from meshcomm._types import Axis
 from meshcomm.arrays.dtensor import DTensor, is_dtensor
 from meshcomm.fft import fourier, spectra, trigonometric
-from meshcomm.fft.apply import called
+from meshcomm.fft.apply import called, one_axis
 from meshcomm.fft.calls import Some, axes_of, listed
 from meshcomm.fft.execute import Options
 from meshcomm.ops.protocols import define
@@ -22,7 +22,7 @@ from meshcomm.ops.signatures import Function, table
 
 def _along_one(kind: str) -> Function:
     def transformed(a: DTensor, n: int | None = None, axis: int = -1, norm: str | None = None) -> DTensor:
-        return called(kind, a, (n, axis), Options(), None, norm=norm)
+        return called(kind, a, one_axis(n, axis), Options(), None, norm=norm)
 
     return transformed
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from math import prod
+from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -90,9 +91,7 @@ def frequencies(
     tensor = as_tensor("fft.frequencies", t_hat)
     chosen = axes_of(axes, None, tensor.ndim)
     lengths = _lengths(tensor, chosen, s, kind, "s")
-    distances = [d] * len(chosen) if isinstance(d, int | float | np.number) else list(d)
-    if len(distances) != len(chosen):
-        raise ShapeError(f"fft.frequencies: {len(distances)} distances in d for {len(chosen)} axes")
+    distances = distances_of("fft.frequencies", d, len(chosen))
     each = list(zip(chosen, lengths, distances, strict=True))
     return along_axes(tensor.layout, tensor.shape, tensor.dtype, each, chosen[-1] if _halves(kind) else None)
 
@@ -135,7 +134,26 @@ def _lengths(tensor: DTensor, axes: list[int], s: Some, kind: str, argument: str
 
 
 def _halves(kind: str) -> bool:
+    check_has_frequencies("a spectrum", kind)
     return KINDS[full_name(kind)].change == "halves"
+
+
+def check_has_frequencies(name: str, kind: str) -> None:
+    """Raise ``ShapeError`` for a kind whose result is no spectrum of complex waves."""
+    found = KINDS[full_name(kind)]
+    if found.change not in ("complex", "halves"):
+        raise ShapeError(f'{name} is for Fourier transforms, "fftn" or "rfftn"; {found.name} has no such frequencies')
+
+
+def distances_of(name: str, d: object, count: int) -> list[float]:
+    """Return the distances of elements along so many axes; ``ShapeError`` for what are none."""
+    given: list[Any] = list(d) if isinstance(d, Sequence | np.ndarray) and not isinstance(d, str) else [d] * count
+    if len(given) != count:
+        raise ShapeError(f"{name}: {len(given)} distances in d for {count} axes")
+    for each in given:
+        if isinstance(each, bool) or not isinstance(each, int | float | np.number) or not abs(float(each)) > 0:
+            raise ShapeError(f"{name}: d must be a distance other than zero, or one for each axis, not {quote(each)}")
+    return given
 
 
 def _on_axis(result: DTensor, axis: int, grid: tuple[int, float], *, halved: bool = False) -> DTensor:

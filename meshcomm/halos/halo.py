@@ -1,6 +1,7 @@
 """Halos: `halo` gives a tensor's blocks ghosts, and `Halo` keeps them up to date."""
 
 from collections.abc import Sequence
+from typing import Any, NoReturn, SupportsIndex
 
 import numpy as np
 
@@ -40,6 +41,7 @@ class Halo:
         "_constants",
         "_ghosts",
         "_key",
+        "_made",
         "_pattern",
         "_request",
         "_returned",
@@ -67,6 +69,16 @@ class Halo:
         self._request: UpdateRequest | None = None
         if device is not None:
             self._allocate(device)
+        self._made = True
+
+    def __setattr__(self, name: str, value: object) -> None:
+        # h.inner += 1 is fine: it assigns what is there.
+        if not name.startswith("_") and getattr(self, "_made", False) and getattr(self, name, None) is not value:
+            raise AttributeError(f"a Halo cannot be given another {name}; write into it: h.{name}[...] = values")
+        object.__setattr__(self, name, value)
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
+        raise TypeError("a Halo cannot be copied or pickled: make another one with meshcomm.halo(h.tensor(), h.width)")
 
     def _allocate(self, device: int) -> None:
         pattern = self._pattern
@@ -83,7 +95,8 @@ class Halo:
                 beyond = [slice(max(0, -first)), slice(max(0, rule.cut.length - first), None)]
                 self._constants += [(local[(*ahead, each)], rule.boundary) for each in beyond]
         self.inner_slices = tuple(inner)
-        self.inner = local[self.inner_slices]
+        where: tuple[Any, ...] = (..., *inner)  # a view, also without axes
+        self.inner = local[where]
         for each in self._ghosts:  # corners may stay as they are
             as_raw = opaque(each)
             as_raw[...] = np.zeros((), as_raw.dtype)

@@ -1,11 +1,12 @@
 """map_overlap: a function of blocks with ghosts, on every block of a tensor."""
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike
 
-from meshcomm._arguments import quote
+from meshcomm._arguments import as_dtype, quote
 from meshcomm._tracing import Value, is_traced, traceable
 from meshcomm._types import Array, DType
 from meshcomm.arrays.create import from_local
@@ -15,9 +16,12 @@ from meshcomm.errors import LayoutError, ShapeError
 from meshcomm.halos.boundaries import as_boundaries
 from meshcomm.halos.halo import Halo, halo
 from meshcomm.halos.widths import as_widths
+from meshcomm.layouts.dtype_text import dtype_text
 from meshcomm.layouts.layout_text import UNSHARDED
 from meshcomm.memory.copies import contiguous
 from meshcomm.ops.gradients import differentiable
+from meshcomm.ranks import agreement
+from meshcomm.ranks.calls import collective
 
 
 def map_overlap(
@@ -36,7 +40,8 @@ def map_overlap(
 
     Parameters
     ----------
-    fn: a function of arrays. It returns an array of the shape of the first one
+    fn: a function of arrays. It returns an array of the shape of the first one, of one dtype on all ranks. Each rank
+        calls it once, also with an empty block. If it raises an error on one rank, all ranks raise that
     args: one or several tensors of one shape; other layouts than that of the first are relaid. After them *depth* and
         *boundary* may follow by position
     depth: how many ghosts, as the width of `halo`; or a list of those, one for each tensor
@@ -59,6 +64,8 @@ def map_overlap(
     ...     print(world.run(program)[0])
     [-7  0  1  1  2  3]
     """
+    if not callable(fn):
+        raise LayoutError(f"map_overlap takes a function and then tensors; it got {quote(fn)} as the function")
     followed = [each for each in args if is_traced(each)]
     if followed:
         return _followed(fn, args, (depth, boundary), dict(kwargs, dtype=dtype) if dtype else kwargs, trim)
@@ -71,13 +78,35 @@ def map_overlap(
         for w, b in zip(depths, boundaries, strict=True)
     ]  # raise before anything is sent
     halos = [halo(relaid, *setting) for relaid, setting in zip(_alike(tensors), settings, strict=True)]
-    result_dtype = None if dtype is None else np.dtype(dtype)
-    found = None
-    if first.mesh.rank is not None:
-        found = np.asarray(fn(*(each.local for each in halos), **kwargs), dtype=result_dtype)
+    result_dtype = None if dtype is None else as_dtype(dtype)
+    found: Array | None = None
+    with collective("map_overlap", first.mesh) as here:
+        if here is not None:
+            error: Exception | None = None
+            try:
+                found = _called(fn, halos, result_dtype, kwargs, trim)
+            except Exception as problem:
+                error = problem
+            made = "nothing" if found is None else dtype_text(found.dtype)
+            agreement.agree(here.team, f"map_overlap of a function that returns {made}", error)
     return (
         _trimmed(halos[0], found, _dtype(fn, halos, found, result_dtype, kwargs)) if trim else _joined(halos[0], found)
     )
+
+
+def _called(
+    fn: Callable[..., object], halos: Sequence[Halo], dtype: DType | None, kwargs: dict[str, Value], trim: bool
+) -> Array:
+    """Return what *fn* makes of the blocks; ``DTypeError`` for objects, ``ShapeError`` for another shape."""
+    found = np.asarray(fn(*(each.local for each in halos), **kwargs), dtype=dtype)
+    as_dtype(found.dtype)
+    local = halos[0].local
+    if trim and local is not None and found.shape != local.shape:
+        raise ShapeError(
+            f"the function returned an array of shape {found.shape} for a block with ghosts of shape {local.shape}; "
+            "it must return the same shape, or say trim=False"
+        )
+    return found
 
 
 def _followed(
@@ -186,12 +215,8 @@ def _trimmed(first: Halo, found: Array | None, dtype: DType) -> DTensor:
     """Return the tensor of what is left without ghosts."""
     if found is None or first.local is None or first.inner is None:
         return DTensor(None, first.layout, first.shape, dtype)
-    if found.shape != first.local.shape:
-        raise ShapeError(
-            f"the function returned an array of shape {found.shape} for a block with ghosts of shape "
-            f"{first.local.shape}; it must return the same shape, or say trim=False"
-        )
-    return DTensor(contiguous(found[first.inner_slices]), first.layout, first.shape, found.dtype)
+    where: tuple[Any, ...] = (..., *first.inner_slices)
+    return DTensor(contiguous(found[where]), first.layout, first.shape, found.dtype)
 
 
 def _joined(first: Halo, found: Array | None) -> DTensor:
