@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from math import prod
-from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -147,7 +146,7 @@ def check_has_frequencies(name: str, kind: str) -> None:
 
 def distances_of(name: str, d: object, count: int) -> list[float]:
     """Return the distances of elements along so many axes; ``ShapeError`` for what are none."""
-    given: list[Any] = list(d) if isinstance(d, Sequence | np.ndarray) and not isinstance(d, str) else [d] * count
+    given: list[Value] = list(d) if isinstance(d, Sequence | np.ndarray) and not isinstance(d, str) else [d] * count
     if len(given) != count:
         raise ShapeError(f"{name}: {len(given)} distances in d for {count} axes")
     for each in given:

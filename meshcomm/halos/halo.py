@@ -1,11 +1,12 @@
 """Halos: `halo` gives a tensor's blocks ghosts, and `Halo` keeps them up to date."""
 
 from collections.abc import Sequence
-from typing import Any, NoReturn, SupportsIndex
+from typing import NoReturn, SupportsIndex
 
 import numpy as np
 
 from meshcomm._arguments import integer, quote
+from meshcomm._tracing import Value
 from meshcomm._types import Array, Bytes, DType, Shape
 from meshcomm.arrays.dtensor import DTensor, Held, unwrapped
 from meshcomm.arrays.nonblocking import Request
@@ -95,7 +96,7 @@ class Halo:
                 beyond = [slice(max(0, -first)), slice(max(0, rule.cut.length - first), None)]
                 self._constants += [(local[(*ahead, each)], rule.boundary) for each in beyond]
         self.inner_slices = tuple(inner)
-        where: tuple[Any, ...] = (..., *inner)  # a view, also without axes
+        where: tuple[Value, ...] = (..., *inner)  # a view, also without axes
         self.inner = local[where]
         for each in self._ghosts:  # corners may stay as they are
             as_raw = opaque(each)

@@ -1,7 +1,6 @@
 """map_overlap: a function of blocks with ghosts, on every block of a tensor."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -128,9 +127,7 @@ def overlapped(
     return map_overlap(fn, tensor, depth=depth, boundary=boundary, **options)
 
 
-def overlapped_vjp(
-    grad: DTensor, tensor: DTensor, fn: Callable[..., object], depth: Value, boundary: Value, options: dict[str, Value]
-) -> DTensor:
+def overlapped_vjp(grad: DTensor, tensor: DTensor, call: Sequence[Value]) -> DTensor:
     """Return the gradient in the tensor of `overlapped`. Collective over the mesh.
 
     autograd gives the gradient of *fn* in each block with its ghosts; the ghosts are added to their owners. *fn* must
@@ -139,8 +136,10 @@ def overlapped_vjp(
     Parameters
     ----------
     grad: the gradient in the result
-    tensor, fn, depth, boundary, options: the arguments of the call
+    tensor: the tensor
+    call: the other arguments of `overlapped`
     """
+    fn, depth, boundary, options = call
     from autograd import make_vjp  # only a program that uses autograd comes here
 
     ghosts = halo(tensor, 0 if depth is None else depth, boundary)
@@ -151,13 +150,13 @@ def overlapped_vjp(
         given = np.zeros_like(made)
         given[ghosts.inner_slices] = grad.local
         ghosts.local[...] = vjp(given)
-    ghosts.reduce()
+    Halo.reduce(ghosts)
     return ghosts.tensor().copy()
 
 
 def _vjp(grad: Value, tensor: Value, *call: Value) -> Value:
     relaid = grad if grad.layout == tensor.layout else relayout(grad, tensor.layout)
-    return overlapped_vjp(relaid, tensor, *call)
+    return overlapped_vjp(relaid, tensor, call)
 
 
 differentiable(overlapped, _vjp)
@@ -215,7 +214,7 @@ def _trimmed(first: Halo, found: Array | None, dtype: DType) -> DTensor:
     """Return the tensor of what is left without ghosts."""
     if found is None or first.local is None or first.inner is None:
         return DTensor(None, first.layout, first.shape, dtype)
-    where: tuple[Any, ...] = (..., *first.inner_slices)
+    where: tuple[Value, ...] = (..., *first.inner_slices)
     return DTensor(contiguous(found[where]), first.layout, first.shape, found.dtype)
 
 

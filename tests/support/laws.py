@@ -78,7 +78,7 @@ PICKLING = {
     *("neighbor_allgather", "neighbor_alltoall", "Get_pickle", "loads", "dumps"),
 }
 """Methods of mpi4py, and of modules that pickle."""
-COMMUNICATORS = ("communicator", "_channel", "json", "ufunc")
+COMMUNICATORS = ("communicator", "_channel", "json", "ufunc", "Halo")
 """What methods of ours with such names are called on, and the one of NumPy's universal functions."""
 
 CHOOSES = "transport/choose.py"
