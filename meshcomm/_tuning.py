@@ -242,11 +242,11 @@ measured by itself."""
 
 FFT_PIECE = 2**20
 """Bytes. A block is transformed in pieces of about this size, which stay in the caches of a processor. Measured with
-SciPy for planes of 256 x 256 and rows of 4096: 0.75 of the time of one call for a block of 64 MiB."""
+SciPy for planes of 256 x 256 and rows of 4096: about 0.8 of the time of one call for a block of 64 MiB."""
 
 FFT_RUN = 2**9
 """Bytes. A piece that cuts the last axis has at least so many along it: a processor reads whole lines of its cache.
-Measured with SciPy for planes of 256 x 256 along the first two axes: pieces of 16 bytes take 4 times as long."""
+Measured with SciPy for planes of 256 x 256 along the first two axes: pieces of 16 bytes take about twice as long."""
 
 FFT_FLOP = 2e-10
 """Seconds. The time of one of the 5 n log2(n) operations of a complex transform of n elements, by SciPy on a core."""

@@ -16,7 +16,7 @@ from meshcomm._tuning import GATHERED_FFT
 from meshcomm._types import DType, Names, Shape
 from meshcomm.fft.factors import convolved_length, rows_of
 from meshcomm.fft.kinds import Transform
-from meshcomm.fft.steps import FFTStep, Local, Move, Sharded
+from meshcomm.fft.steps import FFTStep, Local, Move, Sharded, fits
 from meshcomm.layouts.layout import Axes, Layout
 from meshcomm.layouts.machine import Machine
 from meshcomm.layouts.specs import Cyclic
@@ -131,7 +131,7 @@ def _layouts(
     transform: Transform, state: State, layout: Layout, whole: frozenset[int], target: Layout | None
 ) -> Iterator[Axes]:
     """Yield how the axes can be sharded next, such that some axis that is to be transformed is whole."""
-    if target is not None and target.mesh == layout.mesh and _can_be(target, state.shape):
+    if target is not None and target.mesh == layout.mesh and fits(target, state.shape):
         there = frozenset(axis for axis in range(target.ndim) if target.num_shards(axis) == 1)
         if transform.ready(state.todo, there):
             yield target.axes
@@ -140,14 +140,6 @@ def _layouts(
         for chosen in combinations(cut, size):
             if transform.ready(state.todo, whole | set(chosen)):
                 yield from islice(_moved(state, layout, frozenset(chosen)), MOST_WAYS)
-
-
-def _can_be(target: Layout, shape: Shape) -> bool:
-    try:
-        target.check_fits(shape)
-    except ValueError:
-        return False
-    return True
 
 
 def _moved(state: State, layout: Layout, chosen: frozenset[int]) -> Iterator[Axes]:

@@ -48,7 +48,7 @@ class Local(_OfTransform):
     @property
     def block_bytes(self) -> int:
         """The bytes of the largest block of a device: of the input or of the result."""
-        before = self.layout.largest_block(self.shape) if _fits(self.layout, self.shape) else 0
+        before = self.layout.largest_block(self.shape) if fits(self.layout, self.shape) else 0
         after = self.layout.largest_block(self.shape_after) * self.dtype_after.itemsize
         return max(before * self.dtype.itemsize, after)
 
@@ -145,10 +145,10 @@ class Sharded(_OfTransform):
         return self.source.largest_block(self.shape) * self.dtype_after.itemsize * (1 if self.rows else 4)
 
     def seconds(self, machine: Machine) -> float:
-        """Return the time that the step is predicted to take: three exchanges of all elements, fourteen if prime."""
+        """Return the time that the step is predicted to take: three exchanges of all elements, or eight."""
         size = prod(self.source.num_shards(axis) for axis in range(len(self.shape)))
         once = exchange_seconds(machine, self.block_bytes * (1 - 1 / size), size - 1)
-        return self.flops * FFT_FLOP + once * (3 if self.rows else 14)
+        return self.flops * FFT_FLOP + once * (3 if self.rows else 8)
 
     estimate = seconds
 
@@ -199,7 +199,8 @@ def _names(spec: Names) -> Names:
     return tuple(spec)
 
 
-def _fits(layout: Layout, shape: Shape) -> bool:
+def fits(layout: Layout, shape: Shape) -> bool:
+    """Return whether *layout* can be that of an array of *shape*: chosen boundaries are for one length."""
     try:
         layout.check_fits(shape)
     except ValueError:
