@@ -7,6 +7,7 @@ import pytest
 
 import meshcomm as mc
 from support.paths import ROOT
+from support.side_by_side import RANKS, SYSTEMS
 
 PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]
 
@@ -69,7 +70,10 @@ def test_no_session_is_left_out(page):
     assert page.read_text(encoding="utf-8").count(">>> ") == in_blocks
 
 
-@pytest.mark.parametrize(("page", "ranks"), [("all_to_all", 2), ("layout", 1), ("halo", 2)])
+COMING_FROM = [(f"coming-from/{page}", RANKS) for page in SYSTEMS]
+
+
+@pytest.mark.parametrize(("page", "ranks"), [("all_to_all", 2), ("layout", 1), ("halo", 2), ("faq", 4), *COMING_FROM])
 def test_pages_run(page, ranks):
     program = compile("".join(blocks(f"docs/{page}.md", "python")), page, "exec")
     with mc.simulate(ranks) as world:

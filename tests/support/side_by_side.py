@@ -1,0 +1,163 @@
+"""The pages of docs/coming-from: code of another system beside ours.
+
+A page has sections, one for each task. A ``py`` block is code of the other system, a ``python`` block is ours. The
+blocks of each side are one program, cut at the sections. Variables that both sides of a section assign are results,
+and have to be equal.
+"""
+
+import ast
+import re
+from typing import NamedTuple
+
+import numpy as np
+
+import meshcomm as mc
+from support.paths import DOCS
+
+FOLDER = DOCS / "coming-from"
+SYSTEMS = {
+    "mpi4py": ("mpi4py",),
+    "mpi4py-fft": ("mpi4py_fft",),
+    "pytorch": ("torch",),
+    "jax": ("jax",),
+    "dask": ("dask",),
+    "tensorflow": ("tensorflow", "tf_keras"),
+}
+"""The pages, and the modules that the code of the other side needs."""
+RANKS = 4
+
+
+class Section(NamedTuple):
+    """A section of a page: its title, the code of the other system, and ours."""
+
+    title: str
+    theirs: str
+    ours: str
+
+    @property
+    def results(self):
+        """The variables that both sides assign, in a fixed order."""
+        return sorted(assigned(self.theirs) & assigned(self.ours))
+
+    @property
+    def is_task(self):
+        return bool(self.theirs and self.ours)
+
+
+def sections(page):
+    """Return the sections of a page that have code."""
+    text = (FOLDER / f"{page}.md").read_text(encoding="utf-8")
+    code = re.compile(r"^```(py|python)\n(.*?)^```$|^#+ ([^\n]*)$", re.MULTILINE | re.DOTALL)
+    found = []
+    for language, block, title in code.findall(text):
+        if title:
+            found.append([title, "", ""])
+        else:
+            found[-1][1 if language == "py" else 2] += block
+    return [Section(*each) for each in found if each[1] or each[2]]
+
+
+def assigned(program):
+    """Return the variables that a program assigns at its top level.
+
+    >>> sorted(assigned("a = b = 1\\nfor i in x: c = 2\\nd, e = f\\ng[0] = 1"))
+    ['a', 'b', 'd', 'e']
+    """
+    targets = [target for node in ast.parse(program).body if isinstance(node, ast.Assign) for target in node.targets]
+    flat = [each for target in targets for each in getattr(target, "elts", [target])]
+    return {each.id for each in flat if isinstance(each, ast.Name)}
+
+
+def plain(value):
+    """Return a result of any system as a NumPy array, the same on all ranks if it is global; None if it is no result.
+
+    Collective for global arrays.
+    """
+    if isinstance(value, mc.DTensor):
+        return value.to_numpy()
+    module = type(value).__module__.partition(".")[0]
+    if module in _PLAIN:
+        return _PLAIN[module](value)
+    numbers = value if isinstance(value, (tuple, list)) else [value]
+    if all(isinstance(each, (np.ndarray, np.generic, int, float, str, tuple)) for each in numbers):
+        return np.asarray(value)
+    return None
+
+
+def _of_mpi4py_fft(value):
+    from mpi4py import MPI
+
+    if not isinstance(value, np.ndarray):
+        return None
+    whole = np.empty(value.global_shape, value.dtype)
+    for slices, block in MPI.COMM_WORLD.allgather((value.local_slice(), np.array(value))):
+        whole[slices] = block
+    return whole
+
+
+def _of_torch(value):
+    import torch
+
+    whole = value.full_tensor() if hasattr(value, "full_tensor") else value
+    return whole.detach().numpy() if isinstance(whole, torch.Tensor) else None
+
+
+def _of_jax(value):
+    import jax
+    from jax.experimental.multihost_utils import process_allgather
+
+    if not isinstance(value, jax.Array):
+        return None
+    return np.asarray(value if value.is_fully_addressable else process_allgather(value, tiled=True))
+
+
+def _of_dask(value):
+    return np.asarray(value.compute()) if hasattr(value, "compute") else None
+
+
+def _of_tensorflow(value):
+    from tensorflow.experimental import dtensor
+
+    if not hasattr(value, "numpy"):
+        return None
+    if dtensor.is_dtensor(value):
+        layout = dtensor.fetch_layout(value)
+        value = dtensor.relayout(value, dtensor.Layout.replicated(layout.mesh, len(value.shape)))
+    return value.numpy()
+
+
+_PLAIN = {
+    "mpi4py_fft": _of_mpi4py_fft,
+    "torch": _of_torch,
+    "jaxlib": _of_jax,
+    "jax": _of_jax,
+    "dask": _of_dask,
+    "tensorflow": _of_tensorflow,
+}
+
+
+def brief(array):
+    values = np.array2string(array, threshold=20, edgeitems=2, precision=3, separator=", ").replace("\n", "")
+    return f"{array.dtype} of {array.shape}: {values[:200]}"
+
+
+def differences(page, rank=0):
+    """Run both sides of a page, and yield what is wrong with each section."""
+    theirs, ours = {"__name__": f"theirs on rank {rank}"}, {"__name__": f"ours on rank {rank}"}
+    for section in sections(page):
+        title = section.title
+        for code, names in (section.theirs, theirs), (section.ours, ours):
+            exec(compile(code, f"{page}.md, {title}", "exec"), names)
+        compared = 0
+        for name in section.results:
+            if (theirs[name] is None) != (ours[name] is None):
+                yield f"{title}: {name} is {theirs[name]!r}, and ours is {ours[name]!r}"
+            left, right = plain(theirs[name]), plain(ours[name])
+            if left is None or right is None:
+                continue
+            compared += 1
+            equal = np.allclose if left.dtype.kind in "fc" else np.array_equal
+            if left.dtype.kind != right.dtype.kind or left.shape != right.shape or not equal(left, right):
+                yield f"{title}: {name} is {brief(left)}, and ours is {brief(right)}"
+        if section.is_task and not compared:
+            yield f"{title}: the two sides have no result in common"
