@@ -18,7 +18,7 @@ from meshcomm.arrays.standard import StandardMethods
 from meshcomm.errors import LayoutError, MeshError, ShapeError
 from meshcomm.layouts.boxes import Box
 from meshcomm.layouts.layout import Layout
-from meshcomm.layouts.layout_text import spec_text
+from meshcomm.layouts.layout_text import Spec, specs_text
 from meshcomm.layouts.mesh import Mesh
 from meshcomm.memory.blocks import as_bytes
 from meshcomm.memory.copies import contiguous, exact_copy
@@ -86,6 +86,51 @@ class DTensor(NumpyMethods, StandardMethods, NDArrayOperatorsMixin):
         """The number of bytes of the global array."""
         return self.size * self.dtype.itemsize
 
+    @property
+    def slices(self) -> tuple[slice, ...]:
+        """The slices that cut the block of this rank from the global array; also of an array that all ranks have.
+
+        ``LayoutError`` if an axis is `Cyclic`: ``t.layout.blocks(t.shape)`` gives the boxes of such a block.
+        ``MeshError`` on a rank outside of the mesh.
+
+        >>> import numpy as np, meshcomm as mc
+        >>> def program():
+        ...     t = mc.zeros((3, 2), "f4", mc.Layout(["x", mc.UNSHARDED], mc.create_mesh([("x", 2)])))
+        ...     return t.slices
+        >>> with mc.simulate(2) as world:
+        ...     print(world.run(program)[1])
+        (slice(2, 3, None), slice(0, 2, None))
+        """
+        return self.layout.block_slices(self.shape)
+
+    def relayout(
+        self,
+        layout: Layout | list[str] | list[Spec] | tuple[Spec, ...],
+        name: str | None = None,
+        *,
+        out: "DTensor | None" = None,
+        max_scratch_bytes: int | None = None,
+    ) -> "DTensor":
+        """Return this tensor in another layout, as `meshcomm.relayout` does. Collective over the meshes of both.
+
+        Parameters
+        ----------
+        layout: the layout of the result, or a list of sharding specs on the tensor's own mesh
+        name: how messages name this call while it waits
+        out: a tensor of the same shape and dtype in *layout*, to overwrite and return
+        max_scratch_bytes: bytes that a rank may use beyond its old and its new block
+
+        >>> import numpy as np, meshcomm as mc
+        >>> def program():
+        ...     rows = mc.Layout(["x", mc.UNSHARDED], mc.create_mesh([("x", 2)]))
+        ...     return mc.zeros((4, 6), "f4", rows).relayout([mc.UNSHARDED, "x"]).local.shape
+        >>> with mc.simulate(2) as world:
+        ...     print(world.run(program))
+        [(4, 3), (4, 3)]
+        """
+        moved: DTensor = _hooks.call("relayout", self, layout, out, name=name, max_scratch_bytes=max_scratch_bytes)
+        return moved
+
     def copy(self) -> "DTensor":
         """Return a tensor with a copy of the block."""
         local = None if self.local is None else exact_copy(self.local)
@@ -100,7 +145,7 @@ class DTensor(NumpyMethods, StandardMethods, NDArrayOperatorsMixin):
             raise ShapeError(f"a tensor of shape {self.shape} has {self.size} elements; item() needs just one")
         if self.local is None or not self.layout.is_fully_replicated():
             raise LayoutError(
-                f"not every rank holds the element of {_text(self)}: use t.local, or t.to_numpy() (Collective)"
+                f"not every rank holds the element of the {self._summary}: use t.local, or t.to_numpy() (Collective)"
             )
         return self.local.item()
 
@@ -148,9 +193,10 @@ class DTensor(NumpyMethods, StandardMethods, NDArrayOperatorsMixin):
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> Array:
         """Return a copy of the block if it is the whole array; ``TypeError`` otherwise."""
         if self.local is None or not self.layout.is_fully_replicated():
+            why = "sharded over its ranks" if self.local is not None else "on no rank outside of its mesh, as this one,"
             raise TypeError(
-                f"{self!r} is sharded over its ranks and cannot become a NumPy array by itself: use t.local for the "
-                "block of this rank, or t.to_numpy() for the global array (Collective)"
+                f"the {self._summary} is {why} and cannot become a NumPy array by itself: use t.local for the block "
+                "of this rank, or t.to_numpy() for the global array (Collective)"
             )
         if copy is False:
             raise ValueError("a DTensor does not lend its memory to an array; use t.local")
@@ -176,15 +222,19 @@ class DTensor(NumpyMethods, StandardMethods, NDArrayOperatorsMixin):
     def __format__(self, spec: str) -> str:
         return format(self.item(), spec) if spec and self.ndim == 0 else format(str(self), spec)
 
+    @property
+    def _summary(self) -> str:
+        """Shape, dtype and layout in one line: how `quote` names the tensor in messages."""
+        mesh = ", ".join(f"{name}={size}" for name, size in self.mesh.dims) or self.mesh.single_device
+        return f"DTensor of {self.shape} {self.dtype} in {specs_text(self.layout.sharding_specs)} on mesh {mesh}"
+
     def __repr__(self) -> str:
-        mesh = ", ".join(f"{name}={size}" for name, size in self.mesh.dims)
-        specs = ", ".join(map(spec_text, self.layout.sharding_specs))
         if self.local is None:
             holds = "this rank is outside of the mesh"
         else:
             values = np.array2string(self.local, threshold=100, edgeitems=2, separator=", ").replace("\n", "\n  ")
             holds = f"the block of this rank, {self.local.shape}:\n  {values}"
-        return f"DTensor of {self.shape} {self.dtype}, [{specs}] on mesh {mesh}; {holds}"
+        return f"{self._summary}; {holds}"
 
 
 # A DTensor refuses to be changed. These setters are the fast way to fill a new one: small relayouts make many.
@@ -235,7 +285,9 @@ def check_root(root: object, mesh: Mesh) -> None:
 
 
 def _text(tensor: DTensor) -> str:
-    return f"{tensor.shape} {tensor.dtype} in {tensor.layout.sharding_specs} on {location_text(tensor.mesh)}"
+    return (
+        f"{tensor.shape} {tensor.dtype} in {specs_text(tensor.layout.sharding_specs)} on {location_text(tensor.mesh)}"
+    )
 
 
 def by_device(communicator: Communicator, here: Location, mesh: Mesh, message: bytes) -> list[bytes]:

@@ -14,13 +14,13 @@ from typing import Any, NoReturn, TypeAlias
 
 from meshcomm._arguments import integer, quote
 from meshcomm._types import Indices, Names
-from meshcomm.errors import LayoutError, ShapeError
+from meshcomm.errors import LayoutError, MeshError, ShapeError
 from meshcomm.layouts import layout_text, wire
 from meshcomm.layouts.boxes import Box
 from meshcomm.layouts.cyclic import AnyCut, indices_of, intervals_of, length_of, span_of
 from meshcomm.layouts.descriptor import array_descriptor
 from meshcomm.layouts.layout_text import MATCH, UNSHARDED, LayoutType, Spec
-from meshcomm.layouts.mesh import LONGEST_REPR, Mesh
+from meshcomm.layouts.mesh import Mesh
 from meshcomm.layouts.specs import CutSpec, Cyclic, cut_of, specs_of_blocks
 
 Axes: TypeAlias = tuple[Names, ...]
@@ -45,6 +45,8 @@ class Layout:
     ([3, 1], (slice(2, 3, None), slice(0, 2, None)))
     >>> Layout([("x", "y")], mesh).block_slices((7,), 1)
     (slice(2, 3, None),)
+    >>> Layout(["x", UNSHARDED], Mesh(range(4), {"x": 4}))
+    Layout(['x', UNSHARDED], Mesh(x=4))
     """
 
     __slots__ = ("__weakref__", "_along", "_axes", "_hash", "_match", "_mesh", "_shards", "_type")
@@ -302,8 +304,8 @@ class Layout:
         """
         return math.prod(cut.longest for cut in map(cut_of, self._axes, shape, self._shards))
 
-    def block_slices(self, global_shape: Iterable[int], device: int) -> tuple[slice, ...]:
-        """Return the slices that cut the block on *device* from an array of *global_shape*.
+    def block_slices(self, global_shape: Iterable[int], device: int | None = None) -> tuple[slice, ...]:
+        """Return the slices that cut the block on *device*, by default that of this rank, from an array.
 
         By default an axis of any length is cut as numpy.array_split cuts; blocks may be empty. ``LayoutError`` for a
         layout with a `Cyclic` axis: `blocks` and `global_indices` say what a device holds there.
@@ -313,10 +315,10 @@ class Layout:
         [slice(0, 2, None), slice(2, 3, None), slice(3, 4, None)]
         """
         self._refuse_cyclic()
-        return tuple(slice(start, stop) for start, stop, *_ in self.block_box(global_shape, device))
+        return tuple(slice(start, stop) for start, stop, *_ in self.block_box(global_shape, self._own(device)))
 
-    def blocks(self, global_shape: Iterable[int], device: int) -> Iterator[tuple[slice, ...]]:
-        """Yield the boxes of an array of *global_shape* that *device* holds, as slices, in the order of its memory.
+    def blocks(self, global_shape: Iterable[int], device: int | None = None) -> Iterator[tuple[slice, ...]]:
+        """Yield the boxes of an array that *device*, by default this rank, holds, in the order of its memory.
 
         There is one box, unless an axis is `Cyclic`; none, if the block is empty.
 
@@ -325,7 +327,9 @@ class Layout:
         >>> [box[0] for box in layout.blocks((7, 5), 1)]
         [slice(2, 4, None), slice(6, 7, None)]
         """
-        runs = [[slice(*run) for run in intervals_of(span)] for span in self.block_box(global_shape, device)]
+        runs = [
+            [slice(*run) for run in intervals_of(span)] for span in self.block_box(global_shape, self._own(device))
+        ]
         return itertools.product(*runs)
 
     def global_indices(self, global_shape: Iterable[int], device: int, axis: int) -> Indices:
@@ -369,13 +373,19 @@ class Layout:
         lengths = None if device is None else self.block_shape(shape, device)
         return array_descriptor(list(map(cut_of, self._axes, shape, self._shards)), lengths, context)
 
-    def block_shape(self, global_shape: Iterable[int], device: int) -> tuple[int, ...]:
-        """Return the shape of the block of an array of *global_shape* on *device*.
+    def block_shape(self, global_shape: Iterable[int], device: int | None = None) -> tuple[int, ...]:
+        """Return the shape of the block of an array of *global_shape* on *device*, by default that of this rank.
 
         >>> Layout(["x"], Mesh(range(3), {"x": 3})).block_shape((4,), 0)
         (2,)
         """
-        return tuple(map(length_of, self.block_box(global_shape, device)))
+        return tuple(map(length_of, self.block_box(global_shape, self._own(device))))
+
+    def _own(self, device: int | None) -> int:
+        """Return *device*, or that of this rank; ``MeshError`` if the rank is outside of the mesh."""
+        if device is None and (device := self._mesh.rank) is None:
+            raise MeshError(f"this rank is outside of the {self._mesh} and holds no block: say which device you mean")
+        return device
 
     def global_shape_from_local_shape(self, local_shape: Iterable[int]) -> tuple[int, ...]:
         """Return the shape of the array whose blocks all have *local_shape*.
@@ -550,10 +560,10 @@ class Layout:
         return self._hash
 
     def __repr__(self) -> str:
-        if self._mesh.size <= LONGEST_REPR:
-            return f"Layout.from_string({self.to_string()})"
+        if self.is_single_device():
+            return f"Layout.from_device({self._mesh.single_device!r})"
         parted = ".to_parted()" if self._type is LayoutType.PARTED else ""
-        return f"Layout({self.sharding_specs}, {self._mesh!r}){parted}"
+        return f"Layout({layout_text.specs_repr(self.sharding_specs)}, {self._mesh!r}){parted}"
 
     def __reduce__(self) -> tuple[object, ...]:
         return _unpickled, (self._type.name, self.sharding_specs, self._mesh)

@@ -146,7 +146,11 @@ class Cuts(CutSpec):
         return tuple(self) if ChosenCut(self.rule).is_usual() else self
 
     def __repr__(self) -> str:
-        return f"Cuts({_shown(self)}, {self.rule})"
+        return self.shown(", ".join(map(repr, self.rule)))
+
+    def shown(self, boundaries: str) -> str:
+        """Return this spec as a program has it, with this text of its *boundaries*."""
+        return f"Cuts({_shown(self)}, ({boundaries}))"
 
 
 class Cyclic(CutSpec):

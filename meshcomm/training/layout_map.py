@@ -16,6 +16,7 @@ from meshcomm.arrays.create import distribute, told_by_root
 from meshcomm.arrays.dtensor import check_root
 from meshcomm.errors import LayoutError, MeshError
 from meshcomm.layouts.layout import Layout
+from meshcomm.layouts.layout_text import specs_repr, specs_text
 from meshcomm.layouts.mesh import Mesh
 from meshcomm.ranks.calls import collective
 from meshcomm.ranks.meshes import location_text
@@ -130,7 +131,7 @@ class LayoutMap(MutableMapping[str, Layout]):
         if rank is not None and rank != layout.ndim:
             raise LayoutError(
                 f"{name!r} has {_axes(rank)}, but its rule {rule!r} has a layout for {_axes(layout.ndim)}, "
-                f"{layout.sharding_specs}"
+                f"{specs_text(layout.sharding_specs)}"
             )
         return layout
 
@@ -259,8 +260,8 @@ class LayoutMap(MutableMapping[str, Layout]):
         return self._layouts == dict(other.items())
 
     def __repr__(self) -> str:
-        rules = {rule: layout.sharding_specs for rule, layout in self._layouts.items()}
-        return f"LayoutMap({self._mesh!r}, {self._mode!r}: {rules})"
+        rules = [f"{rule!r}: {specs_repr(layout.sharding_specs)}" for rule, layout in self._layouts.items()]
+        return f"LayoutMap({self._mesh!r}, {self._mode!r}: {{{', '.join(rules)}}})"
 
     # -- use ----------------------------------------------------------------------------------------------------------
 

@@ -20,6 +20,7 @@ from meshcomm.arrays.dtensor import DTensor, unwrapped
 from meshcomm.arrays.relayout import relayout
 from meshcomm.errors import DTypeError, LayoutError, ShapeError
 from meshcomm.layouts.layout import Layout
+from meshcomm.layouts.layout_text import specs_repr
 from meshcomm.layouts.mesh import Mesh
 from meshcomm.ops.random import Initializer
 from meshcomm.ranks.meshes import get_default_mesh
@@ -221,7 +222,7 @@ class Variable(NDArrayOperatorsMixin, ScopedVariable):
 
     def __repr__(self) -> str:
         name = self.path or self.name
-        specs = "not yet initialized" if self._value is None else self._value.layout.sharding_specs
+        specs = "not yet initialized" if self._value is None else specs_repr(self._value.layout.sharding_specs)
         return f"{type(self).__name__}({f'{name!r}, ' if name else ''}{self.shape}, {self.dtype}, {specs})"
 
 
