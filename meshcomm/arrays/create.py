@@ -255,6 +255,10 @@ def _described(
     shape: ShapeLike, dtype: DTypeLike, layout: Layout | None
 ) -> tuple[Shape, DType, Layout, Location | None]:
     """Return the arguments after their checks, and the location of this rank in the mesh."""
+    if isinstance(dtype, Layout):
+        raise DTypeError(
+            f"the dtype is {quote(dtype)}, a Layout: the dtype comes before the layout, or write layout=layout"
+        )
     lengths = as_shape(shape)
     if layout is None:
         layout = default_layout(len(lengths))

@@ -1,7 +1,7 @@
 """Distributed tensors: the block of this rank, a layout, and the global shape."""
 
 from collections.abc import Callable
-from typing import Any, NoReturn, Protocol, SupportsIndex, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, SupportsIndex, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
@@ -9,6 +9,7 @@ from numpy.typing import ArrayLike, DTypeLike
 
 from meshcomm import _hooks
 from meshcomm._arguments import quote
+from meshcomm._mistakes import OF_TENSORS, missing
 from meshcomm._tracing import untraced
 from meshcomm._types import Array, DType, Shape
 from meshcomm.arrays.compile import Move, prepare
@@ -61,7 +62,13 @@ class DTensor(NumpyMethods, StandardMethods, NDArrayOperatorsMixin):
         _set_dtype(self, dtype)
 
     def __setattr__(self, name: str, value: object) -> NoReturn:
-        raise AttributeError(f"a DTensor cannot be given another {name}; change its block in place, or make a new one")
+        instead = _INSTEAD_OF_SETTING.get(name, "change its block in place, or make a new one")
+        raise AttributeError(f"a DTensor cannot be given another {name}: {instead}")
+
+    if not TYPE_CHECKING:  # a checker is to find what is missing
+
+        def __getattr__(self, name: str) -> NoReturn:
+            raise missing("a DTensor", name, OF_TENSORS, dir(type(self)), self)
 
     @property
     def mesh(self) -> Mesh:
@@ -142,7 +149,7 @@ class DTensor(NumpyMethods, StandardMethods, NDArrayOperatorsMixin):
         ``ShapeError`` if there are more elements, ``LayoutError`` unless every device holds the element.
         """
         if self.size != 1:
-            raise ShapeError(f"a tensor of shape {self.shape} has {self.size} elements; item() needs just one")
+            raise ShapeError(f"a tensor of shape {self.shape} has {self.size} elements; a number is just one")
         if self.local is None or not self.layout.is_fully_replicated():
             raise LayoutError(
                 f"not every rank holds the element of the {self._summary}: use t.local, or t.to_numpy() (Collective)"
@@ -193,10 +200,10 @@ class DTensor(NumpyMethods, StandardMethods, NDArrayOperatorsMixin):
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> Array:
         """Return a copy of the block if it is the whole array; ``TypeError`` otherwise."""
         if self.local is None or not self.layout.is_fully_replicated():
-            why = "sharded over its ranks" if self.local is not None else "on no rank outside of its mesh, as this one,"
+            why = "this rank is outside of its mesh" if self.local is None else "it is sharded over its ranks"
             raise TypeError(
-                f"the {self._summary} is {why} and cannot become a NumPy array by itself: use t.local for the block "
-                "of this rank, or t.to_numpy() for the global array (Collective)"
+                f"the {self._summary} cannot become a NumPy array by itself, because {why}: use t.local for the "
+                "block of this rank, or t.to_numpy() for the global array (Collective)"
             )
         if copy is False:
             raise ValueError("a DTensor does not lend its memory to an array; use t.local")
@@ -215,12 +222,22 @@ class DTensor(NumpyMethods, StandardMethods, NDArrayOperatorsMixin):
         return self.copy()
 
     def __bool__(self) -> bool:
-        if self.ndim == 0:
+        if self.size == 1:
             return bool(self.item())
-        raise TypeError("the truth of a DTensor with axes is on no single rank: use t.local or t.to_numpy()")
+        raise TypeError(
+            f"the truth of a {self._summary} is that of no single element: use t.all() or t.any() (Collective), "
+            "or numpy.array_equal(t, u)"
+        )
+
+    def __round__(self, ndigits: int | None = None) -> Any:
+        return round(self.item(), ndigits)
 
     def __format__(self, spec: str) -> str:
-        return format(self.item(), spec) if spec and self.ndim == 0 else format(str(self), spec)
+        return format(self.item(), spec) if spec else str(self)
+
+    def __str__(self) -> str:
+        known = not self.shape and self.local is not None and self.layout.is_fully_replicated()
+        return str(self.item()) if known else repr(self)
 
     @property
     def _summary(self) -> str:
@@ -236,6 +253,13 @@ class DTensor(NumpyMethods, StandardMethods, NDArrayOperatorsMixin):
             holds = f"the block of this rank, {self.local.shape}:\n  {values}"
         return f"{self._summary}; {holds}"
 
+
+_INSTEAD_OF_SETTING = {
+    "local": "t.local[...] = block changes it in place, and from_local makes a new one",
+    "shape": "t.reshape(shape) makes a new one (Collective)",
+    "layout": "t.relayout(layout) makes a new one (Collective)",
+    "dtype": "t.astype(dtype) makes a new one",
+}
 
 # A DTensor refuses to be changed. These setters are the fast way to fill a new one: small relayouts make many.
 _set_local, _set_layout, _set_shape, _set_dtype = (

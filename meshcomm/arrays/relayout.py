@@ -216,7 +216,8 @@ def relayout_like(
     """
     like = unwrapped(untraced(layout_tensor))
     if not isinstance(like, DTensor):
-        raise LayoutError(f"layout_tensor must be a DTensor, not {type(like).__name__}")
+        other = ": relayout takes a Layout" if isinstance(like, Layout) else ""
+        raise LayoutError(f"layout_tensor must be a DTensor, not {type(like).__name__}{other}")
     return relayout(tensor, like.layout, name or "relayout_like", out=out, max_scratch_bytes=max_scratch_bytes)
 
 

@@ -13,6 +13,7 @@ from operator import attrgetter
 from typing import Any, NoReturn, TypeAlias
 
 from meshcomm._arguments import integer, quote
+from meshcomm._mistakes import suggestion
 from meshcomm._types import Indices, Names
 from meshcomm.errors import LayoutError, MeshError, ShapeError
 from meshcomm.layouts import layout_text, wire
@@ -62,7 +63,8 @@ class Layout:
     def __new__(cls, sharding_specs: Sequence[str | Sequence[str]], mesh: Mesh) -> "Layout":
         """Normalise and check the arguments; LayoutError for what makes no layout."""
         if not isinstance(mesh, Mesh):
-            raise LayoutError(f"mesh is not a valid Mesh object: {quote(mesh)} is a {type(mesh).__name__}")
+            swapped = ": a Layout takes the specs first, then the mesh" if isinstance(sharding_specs, Mesh) else ""
+            raise LayoutError(f"mesh is not a valid Mesh object: {quote(mesh)} is a {type(mesh).__name__}{swapped}")
         return cls._make(mesh, *_canonical_axes(sharding_specs, mesh), LayoutType.STATIC)
 
     @classmethod
@@ -464,6 +466,8 @@ class Layout:
                 )
 
     def _checked_shape(self, shape: Iterable[int]) -> tuple[int, ...]:
+        if hasattr(shape, "shape"):
+            raise ShapeError(f"this is {quote(shape)}, and not its shape: pass .shape")
         checked = tuple(integer(length, "length", ShapeError) for length in _listed("shape", shape))
         if len(checked) != len(self._axes) and not self.is_single_device():
             raise LayoutError(
@@ -587,6 +591,7 @@ def _canonical_axes(specs: Sequence[str | Sequence[str]], mesh: Mesh) -> tuple[A
     if not isinstance(specs, list | tuple) or isinstance(specs, CutSpec):
         raise LayoutError(
             f"sharding specs are {quote(specs)}, a {type(specs).__name__}; they must be a list, one spec per axis"
+            + (f": [{specs!r}] for an array of one axis" if isinstance(specs, str) else "")
         )
     axes: list[tuple[str, ...]] = []
     match = None
@@ -633,7 +638,7 @@ def _spec_names(axis: int, spec: object) -> tuple[str, ...]:
 def _refuse_name(axis: int, name: str, mesh: Mesh) -> NoReturn:
     raise LayoutError(
         f"{quote(name)[1:-1]}: A dimension sharding must either be a valid mesh dimension or UNSHARDED. Axis {axis}; "
-        f"the mesh has the dimensions {quote(mesh.dim_names)}."
+        f"the mesh has the dimensions {quote(mesh.dim_names)}{suggestion(name, mesh.dim_names) or '.'}"
     )
 
 

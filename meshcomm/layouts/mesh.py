@@ -6,13 +6,14 @@ its name, its dimensions and its devices; where it runs (:attr:`Mesh.world`) is 
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from meshcomm import _hooks
 from meshcomm._arguments import integer, quote, shortened
+from meshcomm._mistakes import suggestion
 from meshcomm._types import Ranks
 from meshcomm.errors import MeshError
 from meshcomm.layouts import mesh_text, wire
@@ -212,6 +213,9 @@ class Mesh:
         """Return the stride of the mesh dimension *dim_name*; MeshError if there is none."""
         return self._strides[self._position(dim_name)]
 
+    def __iter__(self) -> NoReturn:
+        raise TypeError("a Mesh is not iterated over: mesh.dim_names, mesh.dims and mesh.ranks are lists")
+
     def __contains__(self, dim_name: object) -> bool:
         return self.contains_dim(dim_name)
 
@@ -222,6 +226,7 @@ class Mesh:
         if not self.contains_dim(dim_name):
             raise _UnknownDimensionError(
                 f"dimension {quote(dim_name)} does not exist in mesh; available dimensions: {quote(self.dim_names)}"
+                f"{suggestion(dim_name, self.dim_names)}"
             )
         return self._index[dim_name]
 

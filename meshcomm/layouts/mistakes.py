@@ -23,4 +23,6 @@ def _meant(value: object) -> str:
         return ": a Mesh says on which devices; mc.Layout(specs, mesh) also says how each axis is cut"
     if isinstance(getattr(value, "layout", None), Layout):
         return ": pass its .layout"
+    if hasattr(value, "__array__"):
+        return ": the array comes first, then the layout"
     return ""

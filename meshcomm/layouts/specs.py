@@ -110,7 +110,10 @@ class Cuts(CutSpec):
             assert boundaries is not None
             found = _integers("boundaries", boundaries)
         if len(found) < 2 or found[0] != 0:
-            raise LayoutError(f"Cuts: boundaries {quote(found)} must begin with 0 and have one entry more than blocks")
+            raise LayoutError(
+                f"Cuts: boundaries {quote(found)} must begin with 0 and have one entry more than blocks; "
+                "lengths go to sizes="
+            )
         for block, (start, stop) in enumerate(pairwise(found)):
             if stop < start:
                 ends = f"{quote(start)} to {quote(stop)}"

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from meshcomm._arguments import as_array, quote
+from meshcomm._mistakes import suggestion
 from meshcomm.arrays.create import distribute, told_by_root
 from meshcomm.arrays.dtensor import check_root
 from meshcomm.errors import LayoutError, MeshError
@@ -300,7 +301,7 @@ class LayoutMap(MutableMapping[str, Layout]):
         if layout is None:
             raise LayoutError(
                 f"no rule of the LayoutMap matches {path!r}, and the map has no mesh on which to replicate it: add a "
-                "rule, or make the map as LayoutMap(mesh)"
+                f"rule, or make the map as LayoutMap(mesh){suggestion(path, self._layouts)}"
             )
         return layout
 
