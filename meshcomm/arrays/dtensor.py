@@ -1,10 +1,9 @@
 """Distributed tensors: the block of this rank, a layout, and the global shape."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol, SupportsIndex, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, SupportsIndex, TypeAlias, TypeVar, overload
 
 import numpy as np
-from numpy.lib.mixins import NDArrayOperatorsMixin
 from numpy.typing import ArrayLike, DTypeLike
 
 from meshcomm import _hooks
@@ -15,6 +14,7 @@ from meshcomm._types import Array, DType, Shape
 from meshcomm.arrays.compile import Move, prepare
 from meshcomm.arrays.cutting import put_in
 from meshcomm.arrays.methods import NumpyMethods
+from meshcomm.arrays.operators import Operators
 from meshcomm.arrays.standard import StandardMethods
 from meshcomm.errors import LayoutError, MeshError, ShapeError
 from meshcomm.layouts.boxes import Box
@@ -33,7 +33,7 @@ from meshcomm.ranks.teams import Location
 T = TypeVar("T")
 
 
-class DTensor(NumpyMethods, StandardMethods, NDArrayOperatorsMixin):
+class DTensor(NumpyMethods, StandardMethods, Operators):
     """A global array that is sharded over the ranks of a mesh as its layout says.
 
     `local` is the block of this rank, or None if the rank is outside of the mesh. Tensors are made by
@@ -46,8 +46,10 @@ class DTensor(NumpyMethods, StandardMethods, NDArrayOperatorsMixin):
     __slots__ = ("__weakref__", "dtype", "layout", "local", "shape")
     __hash__ = None  # type: ignore[assignment]  # as an array, whose == is elementwise
 
-    local: Array | None
-    """The block of this rank; None if the rank is outside of the mesh. C-contiguous, unless the tensor is a slice."""
+    local: Array
+    """The block of this rank; None if the rank is outside of the mesh. C-contiguous, unless the tensor is a slice.
+
+    The type leaves out None: most meshes have all ranks. Programs with other meshes ask ``mesh.rank is None``."""
     layout: Layout
     """How the global array is cut over the mesh."""
     shape: Shape
@@ -177,6 +179,12 @@ class DTensor(NumpyMethods, StandardMethods, NDArrayOperatorsMixin):
         self, func: Callable[..., object], types: object, args: tuple[object, ...], kwargs: dict[str, object]
     ) -> Any:
         return _hooks.call("numpy", func, None, args, kwargs)
+
+    @overload
+    def to_numpy(self, root: None = None) -> Array: ...
+
+    @overload
+    def to_numpy(self, root: int | None) -> Array | None: ...
 
     def to_numpy(self, root: int | None = None) -> Array | None:
         """Return the global array on every rank of the mesh, or only on device *root*. Collective over the mesh.

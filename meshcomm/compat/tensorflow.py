@@ -54,7 +54,7 @@ def _component(tensors: object, layout: Layout) -> ArrayLike:
     return component
 
 
-def unpack(tensor: Held) -> list[Array | None]:
+def unpack(tensor: Held) -> list[Array]:
     """Return the list of the components of this process: the block of its rank, or None if that is outside the mesh.
 
     The block is not copied. ``LayoutError`` unless *tensor* is a DTensor. Source: tf.experimental.dtensor.unpack.

@@ -6,7 +6,7 @@ its own block; the global array is never made.
 """
 
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, overload
 
 import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
@@ -138,9 +138,15 @@ class Variable(NDArrayOperatorsMixin, ScopedVariable):
         return self.value.mesh
 
     @property
-    def local(self) -> Array | None:
+    def local(self) -> Array:
         """The block of this rank, or None outside of the mesh."""
         return self.value.local
+
+    @overload
+    def to_numpy(self, root: None = None) -> Array: ...
+
+    @overload
+    def to_numpy(self, root: int | None) -> Array | None: ...
 
     def to_numpy(self, root: int | None = None) -> Array | None:
         """Return the global array on every rank of the mesh, or on device *root* only. Collective over the mesh."""
