@@ -5,7 +5,7 @@ A `Mesh` names the dimensions of a grid of ranks. A `Layout` says which elements
 """
 
 import sys as _sys
-from typing import TYPE_CHECKING as _TYPE_CHECKING
+import typing as _typing
 
 try:
     import meshcomm._kernels
@@ -182,7 +182,7 @@ def __dir__() -> list[str]:
     return sorted([*__all__, *_MODULES, "__version__"])
 
 
-if not _TYPE_CHECKING:  # a checker is to find what is missing
+if not _typing.TYPE_CHECKING:  # a checker is to find what is missing
 
     def __getattr__(name: str) -> object:
         raise _missing("meshcomm", name, _OF_THE_PACKAGE, __dir__(), _sys.modules[__name__])

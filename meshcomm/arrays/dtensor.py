@@ -1,6 +1,6 @@
 """Distributed tensors: the block of this rank, a layout, and the global shape."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, SupportsIndex, TypeAlias, TypeVar, overload
 
 import numpy as np
@@ -114,7 +114,7 @@ class DTensor(NumpyMethods, StandardMethods, Operators):
 
     def relayout(
         self,
-        layout: Layout | list[str] | list[Spec] | tuple[Spec, ...],
+        layout: Layout | Sequence[Spec],
         name: str | None = None,
         *,
         out: "DTensor | None" = None,

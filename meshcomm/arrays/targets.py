@@ -1,5 +1,6 @@
 """Where a relayout goes: a layout, or the sharding specs of one on the tensor's own mesh."""
 
+from collections.abc import Sequence
 from typing import TypeAlias
 
 from meshcomm._tracing import untraced
@@ -8,7 +9,7 @@ from meshcomm.layouts.layout import Layout
 from meshcomm.layouts.layout_text import Spec
 from meshcomm.layouts.mistakes import no_layout
 
-Target: TypeAlias = Layout | list[str] | list[Spec] | tuple[Spec, ...]
+Target: TypeAlias = Layout | Sequence[Spec]
 """A layout, or the sharding specs of one on the tensor's own mesh."""
 
 

@@ -120,7 +120,7 @@ def relayouts(t: mc.DTensor, layout: mc.Layout, rules: mc.LayoutMap, array: NDAr
     assert_type(t.relayout(t.layout.sharding_specs), mc.DTensor)
     assert_type(mc.start_relayout(t, ["x", mc.UNSHARDED]).wait(), mc.DTensor)
     mc.relayout(array, ["x"])  # type: ignore[call-overload]
-    t.relayout("x")  # type: ignore[arg-type]
+    t.relayout(3)  # type: ignore[arg-type]
 
 
 def many_relayouts(t: mc.DTensor, layout: mc.Layout, rules: mc.LayoutMap, array: NDArray[np.float32]) -> None:
@@ -137,8 +137,8 @@ def many_relayouts(t: mc.DTensor, layout: mc.Layout, rules: mc.LayoutMap, array:
 
 
 def wrong_relayouts(t: mc.DTensor, layout: mc.Layout) -> None:
-    mc.relayout(t, "x")  # type: ignore[call-overload]
-    mc.relayout(t, [layout])  # type: ignore[call-overload]
+    mc.relayout(t, 3)  # type: ignore[call-overload]
+    mc.relayout(t, [layout])  # type: ignore[list-item]
     mc.relayout(t, layout, out=[t])  # type: ignore[call-overload]
     mc.relayout(t, layout, t)  # type: ignore[call-overload]
     mc.start_relayout(t, layout, t)  # type: ignore[arg-type]
