@@ -233,8 +233,8 @@ class DTensor(NumpyMethods, StandardMethods, Operators):
         if self.size == 1:
             return bool(self.item())
         raise TypeError(
-            f"the truth of a {self._summary} is that of no single element: use t.all() or t.any() (Collective), t.local, "
-            "or t.to_numpy() (Collective); numpy.array_equal(t, u) compares"
+            f"the truth of a {self._summary} is that of no single element: use t.all() or t.any() (Collective), "
+            "t.local, or t.to_numpy() (Collective); numpy.array_equal(t, u) compares"
         )
 
     def __round__(self, ndigits: int | None = None) -> Any:
