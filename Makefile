@@ -322,6 +322,7 @@ $(READY): pyproject.toml $(KERNEL)
 	@touch $@
 
 $(LINTERS): $(READY)
+	@echo "Installing the linters in $(VENV): once"
 	@$(PIP) $$($(BIN)/python -c 'import tomllib; \
 	    print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["lint"])')
 	@touch $@

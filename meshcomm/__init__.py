@@ -4,6 +4,9 @@ A `Mesh` names the dimensions of a grid of ranks. A `Layout` says which elements
 `DTensor` is a global array in a layout, and `relayout` moves it to any other layout.
 """
 
+import sys as _sys
+import typing as _typing
+
 try:
     import meshcomm._kernels
 except ModuleNotFoundError:
@@ -15,6 +18,8 @@ except ModuleNotFoundError:
 import meshcomm.adapters.on_import
 import meshcomm.ops.protocols  # noqa: F401 - lets NumPy's functions take tensors
 from meshcomm import fft, gradients, logical_devices, ndimage  # noqa: F401 - public modules
+from meshcomm._mistakes import OF_THE_PACKAGE as _OF_THE_PACKAGE
+from meshcomm._mistakes import missing as _missing
 from meshcomm._pickles import know_old_modules as _know_old_modules
 from meshcomm.arrays.collectives import (
     all_gather,
@@ -169,6 +174,19 @@ __all__ = [
     "zeros",
     "zeros_like",
 ]
+
+_MODULES = ("array_api", "fft", "gradients", "linalg", "logical_devices", "ndimage")
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, *_MODULES, "__version__"])
+
+
+if not _typing.TYPE_CHECKING:  # a checker is to find what is missing
+
+    def __getattr__(name: str) -> object:
+        raise _missing("meshcomm", name, _OF_THE_PACKAGE, __dir__(), _sys.modules[__name__])
+
 
 _know_old_modules()
 for _name in __all__:

@@ -4,7 +4,7 @@ Arguments are typed as ``object`` where a check takes anything.
 """
 
 import operator
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from math import prod
 from typing import TypeVar
 
@@ -18,16 +18,30 @@ T = TypeVar("T")
 
 
 def quote(value: object) -> str:
-    """Return ``repr(value)`` for an error message, shortened if it is long.
+    """Return ``repr(value)`` for an error message, shortened if it is long; of a tensor or a large array, no elements.
 
-    >>> quote("x"), len(quote("x" * 10**6))
-    ("'x'", 200)
+    >>> quote("x"), len(quote("x" * 10**6)), quote(np.zeros((50, 4)))
+    ("'x'", 200, 'an array of (50, 4) float64')
     """
+    if isinstance(value, np.ndarray) and value.size > 16:
+        return f"an array of {value.shape} {value.dtype}"
     try:
-        text = repr(value)
+        summary = getattr(type(value), "_summary", None)  # of tensors
+        text = str(summary.__get__(value)) if isinstance(summary, property) else repr(value)
     except Exception:  # an integer of thousands of digits, or a caller's own class
         return f"<{type(value).__name__}>"
     return text if len(text) <= 200 else text[:197] + "..."
+
+
+def shortened(values: Sequence[object]) -> str:
+    """Return the reprs of *values* with commas between them: of many, the first and the last.
+
+    >>> shortened("ab"), shortened(range(5)), shortened((4,))
+    ("'a', 'b'", '0, ..., 4', '4')
+    """
+    if len(values) <= 4:
+        return ", ".join(map(repr, values))
+    return f"{values[0]!r}, ..., {values[-1]!r}"
 
 
 def integer(value: object, what: str, error: type[Exception] = MeshError) -> int:

@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeAlias, TypeVar
 
 Hook: TypeAlias = Literal[
     "world",  # of a mesh that is bound to none: the simulated one around, else that of COMM_WORLD
-    "execute_plan",
+    "relayout",  # by a plan, or to a layout, as a method of the plan or of the tensor
     "numpy",  # NumPy's functions and universal functions, called with tensors
     "traced",  # an operation on values that autograd follows
 ]

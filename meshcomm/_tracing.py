@@ -19,7 +19,8 @@ Value: TypeAlias = Any
 
 def is_traced(x: object) -> bool:
     """Return whether *x* is a value that autograd follows, instead of an array or a DTensor."""
-    return not isinstance(x, np.ndarray) and hasattr(x, "_node") and hasattr(x, "_value")
+    # Asked of the class first: a DTensor would look for a good answer to an attribute that it has not.
+    return not isinstance(x, np.ndarray) and hasattr(type(x), "_node") and hasattr(x, "_value")
 
 
 def untraced(x: T) -> T:

@@ -18,8 +18,9 @@ from meshcomm.layouts.coordinates import one
 from meshcomm.layouts.cyclic import Runs, local_indices
 from meshcomm.layouts.dtype_text import dtype_of_text, dtype_text
 from meshcomm.layouts.layout import Layout
-from meshcomm.layouts.layout_text import UNSHARDED, Spec
+from meshcomm.layouts.layout_text import UNSHARDED, Spec, specs_text
 from meshcomm.layouts.mesh import Mesh
+from meshcomm.layouts.mistakes import no_layout
 from meshcomm.layouts.specs import CutSpec
 from meshcomm.memory.blocks import as_bytes, new_block
 from meshcomm.memory.copies import exact_copy, opaque
@@ -254,6 +255,10 @@ def _described(
     shape: ShapeLike, dtype: DTypeLike, layout: Layout | None
 ) -> tuple[Shape, DType, Layout, Location | None]:
     """Return the arguments after their checks, and the location of this rank in the mesh."""
+    if isinstance(dtype, Layout):
+        raise DTypeError(
+            f"the dtype is {quote(dtype)}, a Layout: the dtype comes before the layout, or write layout=layout"
+        )
     lengths = as_shape(shape)
     if layout is None:
         layout = default_layout(len(lengths))
@@ -287,9 +292,9 @@ def _cut(array: Array, layout: Layout, device: int) -> Array:
 
 def _check_layout(layout: object) -> None:
     if not isinstance(layout, Layout):
-        raise LayoutError(f"layout must be a Layout, not {type(layout).__name__} ({quote(layout)})")
+        raise no_layout("layout must be a Layout", layout)
     if layout.match_axis is not None:
-        raise LayoutError(f"{layout.sharding_specs}: MATCH has no meaning without a tensor to match")
+        raise LayoutError(f"{specs_text(layout.sharding_specs)}: MATCH has no meaning without a tensor to match")
 
 
 def _check_fits(layout: Layout, shape: Shape) -> None:
@@ -308,7 +313,7 @@ def _check_block(local: Array, layout: Layout, shape: Shape, device: int) -> Non
     if local.shape != expected:
         raise ShapeError(
             f"device {device} holds a block of shape {expected} of the global shape {shape} in layout "
-            f"{layout.sharding_specs}, but the block given has shape {local.shape}"
+            f"{specs_text(layout.sharding_specs)}, but the block given has shape {local.shape}"
         )
 
 
@@ -403,7 +408,7 @@ def _scattered(array: ArrayLike | None, layout: Layout, here: Location, root: in
         _check_fits(layout, whole.shape)
         return whole.shape, dtype_text(whole.dtype)
 
-    call = f"distribute from device {root} in {layout.sharding_specs} on {location_text(mesh)}"
+    call = f"distribute from device {root} in {specs_text(layout.sharding_specs)} on {location_text(mesh)}"
     lengths, text = told_by_root(root, described, call, mesh, here)
     shape, local = tuple(lengths), whole
     try:  # a rank may lack the memory, or the module of the dtype

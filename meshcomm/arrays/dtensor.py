@@ -1,24 +1,25 @@
 """Distributed tensors: the block of this rank, a layout, and the global shape."""
 
-from collections.abc import Callable
-from typing import Any, NoReturn, Protocol, SupportsIndex, TypeAlias, TypeVar
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, SupportsIndex, TypeAlias, TypeVar, overload
 
 import numpy as np
-from numpy.lib.mixins import NDArrayOperatorsMixin
 from numpy.typing import ArrayLike, DTypeLike
 
 from meshcomm import _hooks
 from meshcomm._arguments import quote
+from meshcomm._mistakes import OF_TENSORS, missing
 from meshcomm._tracing import untraced
 from meshcomm._types import Array, DType, Shape
 from meshcomm.arrays.compile import Move, prepare
 from meshcomm.arrays.cutting import put_in
 from meshcomm.arrays.methods import NumpyMethods
+from meshcomm.arrays.operators import Operators
 from meshcomm.arrays.standard import StandardMethods
 from meshcomm.errors import LayoutError, MeshError, ShapeError
 from meshcomm.layouts.boxes import Box
 from meshcomm.layouts.layout import Layout
-from meshcomm.layouts.layout_text import spec_text
+from meshcomm.layouts.layout_text import Spec, specs_text
 from meshcomm.layouts.mesh import Mesh
 from meshcomm.memory.blocks import as_bytes
 from meshcomm.memory.copies import contiguous, exact_copy
@@ -32,7 +33,7 @@ from meshcomm.ranks.teams import Location
 T = TypeVar("T")
 
 
-class DTensor(NumpyMethods, StandardMethods, NDArrayOperatorsMixin):
+class DTensor(NumpyMethods, StandardMethods, Operators):
     """A global array that is sharded over the ranks of a mesh as its layout says.
 
     `local` is the block of this rank, or None if the rank is outside of the mesh. Tensors are made by
@@ -45,8 +46,10 @@ class DTensor(NumpyMethods, StandardMethods, NDArrayOperatorsMixin):
     __slots__ = ("__weakref__", "dtype", "layout", "local", "shape")
     __hash__ = None  # type: ignore[assignment]  # as an array, whose == is elementwise
 
-    local: Array | None
-    """The block of this rank; None if the rank is outside of the mesh. C-contiguous, unless the tensor is a slice."""
+    local: Array
+    """The block of this rank; None if the rank is outside of the mesh. C-contiguous, unless the tensor is a slice.
+
+    The type leaves out None: most meshes have all ranks. Programs with other meshes ask ``mesh.rank is None``."""
     layout: Layout
     """How the global array is cut over the mesh."""
     shape: Shape
@@ -61,7 +64,13 @@ class DTensor(NumpyMethods, StandardMethods, NDArrayOperatorsMixin):
         _set_dtype(self, dtype)
 
     def __setattr__(self, name: str, value: object) -> NoReturn:
-        raise AttributeError(f"a DTensor cannot be given another {name}; change its block in place, or make a new one")
+        instead = _INSTEAD_OF_SETTING.get(name, "change its block in place, or make a new one")
+        raise AttributeError(f"a DTensor cannot be given another {name}: {instead}")
+
+    if not TYPE_CHECKING:  # a checker is to find what is missing
+
+        def __getattr__(self, name: str) -> NoReturn:
+            raise missing("a DTensor", name, OF_TENSORS, dir(type(self)), self)
 
     @property
     def mesh(self) -> Mesh:
@@ -86,6 +95,51 @@ class DTensor(NumpyMethods, StandardMethods, NDArrayOperatorsMixin):
         """The number of bytes of the global array."""
         return self.size * self.dtype.itemsize
 
+    @property
+    def slices(self) -> tuple[slice, ...]:
+        """The slices that cut the block of this rank from the global array; also of an array that all ranks have.
+
+        ``LayoutError`` if an axis is `Cyclic`: ``t.layout.blocks(t.shape)`` gives the boxes of such a block.
+        ``MeshError`` on a rank outside of the mesh.
+
+        >>> import numpy as np, meshcomm as mc
+        >>> def program():
+        ...     t = mc.zeros((3, 2), "f4", mc.Layout(["x", mc.UNSHARDED], mc.create_mesh([("x", 2)])))
+        ...     return t.slices
+        >>> with mc.simulate(2) as world:
+        ...     print(world.run(program)[1])
+        (slice(2, 3, None), slice(0, 2, None))
+        """
+        return self.layout.block_slices(self.shape)
+
+    def relayout(
+        self,
+        layout: Layout | Sequence[Spec],
+        name: str | None = None,
+        *,
+        out: "DTensor | None" = None,
+        max_scratch_bytes: int | None = None,
+    ) -> "DTensor":
+        """Return this tensor in another layout, as `meshcomm.relayout` does. Collective over the meshes of both.
+
+        Parameters
+        ----------
+        layout: the layout of the result, or a list of sharding specs on the tensor's own mesh
+        name: how messages name this call while it waits
+        out: a tensor of the same shape and dtype in *layout*, to overwrite and return
+        max_scratch_bytes: bytes that a rank may use beyond its old and its new block
+
+        >>> import numpy as np, meshcomm as mc
+        >>> def program():
+        ...     rows = mc.Layout(["x", mc.UNSHARDED], mc.create_mesh([("x", 2)]))
+        ...     return mc.zeros((4, 6), "f4", rows).relayout([mc.UNSHARDED, "x"]).local.shape
+        >>> with mc.simulate(2) as world:
+        ...     print(world.run(program))
+        [(4, 3), (4, 3)]
+        """
+        moved: DTensor = _hooks.call("relayout", self, layout, out, name=name, max_scratch_bytes=max_scratch_bytes)
+        return moved
+
     def copy(self) -> "DTensor":
         """Return a tensor with a copy of the block."""
         local = None if self.local is None else exact_copy(self.local)
@@ -97,10 +151,10 @@ class DTensor(NumpyMethods, StandardMethods, NDArrayOperatorsMixin):
         ``ShapeError`` if there are more elements, ``LayoutError`` unless every device holds the element.
         """
         if self.size != 1:
-            raise ShapeError(f"a tensor of shape {self.shape} has {self.size} elements; item() needs just one")
+            raise ShapeError(f"a tensor of shape {self.shape} has {self.size} elements; a number is just one")
         if self.local is None or not self.layout.is_fully_replicated():
             raise LayoutError(
-                f"not every rank holds the element of {_text(self)}: use t.local, or t.to_numpy() (Collective)"
+                f"not every rank holds the element of the {self._summary}: use t.local, or t.to_numpy() (Collective)"
             )
         return self.local.item()
 
@@ -126,6 +180,12 @@ class DTensor(NumpyMethods, StandardMethods, NDArrayOperatorsMixin):
     ) -> Any:
         return _hooks.call("numpy", func, None, args, kwargs)
 
+    @overload
+    def to_numpy(self, root: None = None) -> Array: ...
+
+    @overload
+    def to_numpy(self, root: int | None) -> Array | None: ...
+
     def to_numpy(self, root: int | None = None) -> Array | None:
         """Return the global array on every rank of the mesh, or only on device *root*. Collective over the mesh.
 
@@ -148,8 +208,9 @@ class DTensor(NumpyMethods, StandardMethods, NDArrayOperatorsMixin):
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> Array:
         """Return a copy of the block if it is the whole array; ``TypeError`` otherwise."""
         if self.local is None or not self.layout.is_fully_replicated():
+            why = "this rank is outside of its mesh" if self.local is None else "it is sharded over its ranks"
             raise TypeError(
-                f"{self!r} is sharded over its ranks and cannot become a NumPy array by itself: use t.local for the "
+                f"the {self._summary} cannot become a NumPy array by itself, because {why}: use t.local for the "
                 "block of this rank, or t.to_numpy() for the global array (Collective)"
             )
         if copy is False:
@@ -169,23 +230,44 @@ class DTensor(NumpyMethods, StandardMethods, NDArrayOperatorsMixin):
         return self.copy()
 
     def __bool__(self) -> bool:
-        if self.ndim == 0:
+        if self.size == 1:
             return bool(self.item())
-        raise TypeError("the truth of a DTensor with axes is on no single rank: use t.local or t.to_numpy()")
+        raise TypeError(
+            f"the truth of a {self._summary} is that of no single element: use t.all() or t.any() (Collective), "
+            "t.local, or t.to_numpy() (Collective); numpy.array_equal(t, u) compares"
+        )
+
+    def __round__(self, ndigits: int | None = None) -> Any:
+        return round(self.item(), ndigits)
 
     def __format__(self, spec: str) -> str:
-        return format(self.item(), spec) if spec and self.ndim == 0 else format(str(self), spec)
+        return format(self.item(), spec) if spec else str(self)
+
+    def __str__(self) -> str:
+        known = not self.shape and self.local is not None and self.layout.is_fully_replicated()
+        return str(self.item()) if known else repr(self)
+
+    @property
+    def _summary(self) -> str:
+        """Shape, dtype and layout in one line: how `quote` names the tensor in messages."""
+        mesh = ", ".join(f"{name}={size}" for name, size in self.mesh.dims) or self.mesh.single_device
+        return f"DTensor of {self.shape} {self.dtype} in {specs_text(self.layout.sharding_specs)} on mesh {mesh}"
 
     def __repr__(self) -> str:
-        mesh = ", ".join(f"{name}={size}" for name, size in self.mesh.dims)
-        specs = ", ".join(map(spec_text, self.layout.sharding_specs))
         if self.local is None:
             holds = "this rank is outside of the mesh"
         else:
             values = np.array2string(self.local, threshold=100, edgeitems=2, separator=", ").replace("\n", "\n  ")
             holds = f"the block of this rank, {self.local.shape}:\n  {values}"
-        return f"DTensor of {self.shape} {self.dtype}, [{specs}] on mesh {mesh}; {holds}"
+        return f"{self._summary}; {holds}"
 
+
+_INSTEAD_OF_SETTING = {
+    "local": "t.local[...] = block changes it in place, and from_local makes a new one",
+    "shape": "t.reshape(shape) makes a new one (Collective)",
+    "layout": "t.relayout(layout) makes a new one (Collective)",
+    "dtype": "t.astype(dtype) makes a new one",
+}
 
 # A DTensor refuses to be changed. These setters are the fast way to fill a new one: small relayouts make many.
 _set_local, _set_layout, _set_shape, _set_dtype = (
@@ -235,7 +317,9 @@ def check_root(root: object, mesh: Mesh) -> None:
 
 
 def _text(tensor: DTensor) -> str:
-    return f"{tensor.shape} {tensor.dtype} in {tensor.layout.sharding_specs} on {location_text(tensor.mesh)}"
+    return (
+        f"{tensor.shape} {tensor.dtype} in {specs_text(tensor.layout.sharding_specs)} on {location_text(tensor.mesh)}"
+    )
 
 
 def by_device(communicator: Communicator, here: Location, mesh: Mesh, message: bytes) -> list[bytes]:

@@ -6,6 +6,7 @@ from typing import Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 
+from meshcomm._arguments import quote
 from meshcomm._tracing import Value, is_traced, untraced
 from meshcomm._tuning import DEFAULT_SCRATCH, MERGED_UP_TO
 from meshcomm._types import Array, Ranks
@@ -89,7 +90,7 @@ def _layout_for(layouts: object, key: Hashable, keys: Keys, tensor: Value) -> La
     else:
         layout = _item(layouts, key, keys)
     if not isinstance(layout, Layout):
-        raise LayoutError(f"there is no layout for tensor {key!r}: {layout!r}")
+        raise LayoutError(f"there is no layout for tensor {key!r}: {quote(layout)}")
     return layout
 
 

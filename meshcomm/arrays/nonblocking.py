@@ -6,8 +6,10 @@ from meshcomm._types import Array
 from meshcomm.arrays.compile import Start, prepare_start
 from meshcomm.arrays.dtensor import DTensor, Held, unwrapped
 from meshcomm.arrays.out import call_text, join_and_raise, outside, wrong_out
+from meshcomm.arrays.targets import Target, target_of
 from meshcomm.errors import LayoutError
 from meshcomm.layouts.layout import Layout
+from meshcomm.layouts.layout_text import specs_text
 from meshcomm.plans.plan import plan_direct
 from meshcomm.ranks import abort, forks
 from meshcomm.ranks._envelope import Envelope
@@ -91,11 +93,12 @@ class RelayoutRequest(Request):
 
     def __str__(self) -> str:
         t = self._result
-        return f"relayout of {t.shape} {t.dtype} from {self._source.sharding_specs} to {t.layout.sharding_specs}"
+        specs = [specs_text(layout.sharding_specs) for layout in (self._source, t.layout)]
+        return f"relayout of {t.shape} {t.dtype} from {' to '.join(specs)}"
 
 
 def start_relayout(
-    tensor: Held, layout: Layout, name: str | None = None, *, out: DTensor | None = None
+    tensor: Held, layout: Target, name: str | None = None, *, out: DTensor | None = None
 ) -> RelayoutRequest:
     """Begin a relayout of *tensor* and return a request at once. Collective over the meshes of both.
 
@@ -107,7 +110,7 @@ def start_relayout(
     Parameters
     ----------
     tensor: a DTensor, or a variable that holds one
-    layout: the layout of the result
+    layout: the layout of the result, or a list of sharding specs on the tensor's own mesh
     name: how messages name this call while it waits
     out: a tensor of the same shape and dtype in *layout*, to overwrite
 
@@ -126,7 +129,7 @@ def start_relayout(
     if not isinstance(tensor, DTensor):
         tensor = _held(tensor)
     if not isinstance(layout, Layout):
-        raise LayoutError(f"a relayout goes to a Layout, not {type(layout).__name__} ({layout!r})")
+        layout = target_of(tensor, layout)
     source, shape, dtype = tensor.layout, tensor.shape, tensor.dtype
     with collective(named("start_relayout", name) if name else "start_relayout", source.mesh, layout.mesh) as here:
         wrong = None if out is None else wrong_out(tensor, out, layout)

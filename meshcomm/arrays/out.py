@@ -12,6 +12,7 @@ from meshcomm.arrays.create import distribute
 from meshcomm.arrays.dtensor import IS_COPY, DTensor, MovedSlice
 from meshcomm.errors import DTypeError, LayoutError, MeshcommError, ShapeError
 from meshcomm.layouts.layout import Layout
+from meshcomm.layouts.layout_text import specs_text
 from meshcomm.memory.blocks import as_bytes
 from meshcomm.plans.plan import Plan
 from meshcomm.ranks.meshes import location_text
@@ -56,7 +57,7 @@ def check_out(out: object, tensor: DTensor, layout: Layout) -> None:
 
 
 def _layout_text(layout: Layout) -> str:
-    return f"{layout.sharding_specs} on the {layout.mesh}"
+    return f"{specs_text(layout.sharding_specs)} on the {layout.mesh}"
 
 
 # How a rank may find an out wrong alone
@@ -139,8 +140,8 @@ def relayout_text(operation: str, shape: Shape, dtype: DType, source: Layout, ta
     """
     to = "" if target.mesh is source.mesh else f" on {location_text(target.mesh)}"
     return (
-        f"{operation} of {shape} {dtype} from {source.sharding_specs} on {location_text(source.mesh)} "
-        f"to {target.sharding_specs}{to}"
+        f"{operation} of {shape} {dtype} from {specs_text(source.sharding_specs)} on {location_text(source.mesh)} "
+        f"to {specs_text(target.sharding_specs)}{to}"
     )
 
 

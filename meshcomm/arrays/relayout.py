@@ -6,7 +6,8 @@ from typing import Any, TypeAlias, TypeVar, overload
 from numpy.typing import ArrayLike
 
 from meshcomm import _hooks
-from meshcomm._tracing import is_traced, opened, traced, untraced
+from meshcomm._arguments import quote
+from meshcomm._tracing import Value, is_traced, opened, traced, untraced
 from meshcomm.arrays.compile import Move, prepare
 from meshcomm.arrays.dtensor import DTensor, Held, Tensor, unwrapped
 from meshcomm.arrays.many import are_many, relayout_many
@@ -19,8 +20,10 @@ from meshcomm.arrays.out import (
     relayout_text,
     wrong_out,
 )
+from meshcomm.arrays.targets import Target, target_of
 from meshcomm.errors import LayoutError, MeshError
 from meshcomm.layouts.layout import Layout
+from meshcomm.layouts.layout_text import specs_text
 from meshcomm.layouts.machine import Machine
 from meshcomm.layouts.mesh import Mesh
 from meshcomm.memory.scratch import forget_scratch
@@ -40,7 +43,7 @@ Outs: TypeAlias = Sequence[DTensor | None]
 @overload
 def relayout(
     tensor: Held,
-    layout: Layout,
+    layout: Target,
     name: str | None = None,
     *,
     out: DTensor | None = None,
@@ -127,7 +130,8 @@ def relayout(
     ----------
     tensor: a DTensor; a plain array, which counts as replicated: every rank passes the same one; or a list, tuple or
         dict of such, in the same order on all ranks. Small tensors of a list share an exchange.
-    layout: the layout of the result. MATCH keeps what the tensor has on that axis. For several tensors: one layout for
+    layout: the layout of the result. MATCH keeps what the tensor has on that axis. For one tensor, a list of sharding
+        specs is a layout on the tensor's own mesh: ``relayout(t, ["y", "x"])``. For several tensors: one layout for
         all, a list or dict with one for each, or a `LayoutMap`.
     name: how messages name this call while it waits
     out: a tensor of the same shape and dtype in *layout*, to overwrite and return; for several tensors a list or dict
@@ -153,7 +157,7 @@ def relayout(
         if are_many(tensor, layout):
             return relayout_many(relayout, tensor, layout, out, limit=max_scratch_bytes, name=name)
     if not isinstance(layout, Layout):
-        raise LayoutError(f"a relayout goes to a Layout, not {type(layout).__name__} ({layout!r})")
+        layout = target_of(tensor, layout)
     if not isinstance(tensor, DTensor):
         if is_traced(tensor):
             return traced(relayout, (tensor, layout, name), out=out, max_scratch_bytes=max_scratch_bytes)
@@ -212,7 +216,8 @@ def relayout_like(
     """
     like = unwrapped(untraced(layout_tensor))
     if not isinstance(like, DTensor):
-        raise LayoutError(f"layout_tensor must be a DTensor, not {type(like).__name__}")
+        other = ": relayout takes a Layout" if isinstance(like, Layout) else ""
+        raise LayoutError(f"layout_tensor must be a DTensor, not {type(like).__name__}{other}")
     return relayout(tensor, like.layout, name or "relayout_like", out=out, max_scratch_bytes=max_scratch_bytes)
 
 
@@ -231,7 +236,7 @@ def machine_of(mesh: Mesh) -> Machine:
     [True, True]
     """
     if not isinstance(mesh, Mesh):
-        raise MeshError(f"machine_of takes a Mesh, not {mesh!r}")
+        raise MeshError(f"machine_of takes a Mesh, not {quote(mesh)}")
     here = location_in(mesh)
     return Machine() if here is None else here.team.machine
 
@@ -249,7 +254,7 @@ def drop_plans(mesh: Mesh) -> None:
     [None, None]
     """
     if not isinstance(mesh, Mesh):
-        raise MeshError(f"drop_plans takes a Mesh, not {mesh!r}")
+        raise MeshError(f"drop_plans takes a Mesh, not {quote(mesh)}")
     with collective("drop_plans", mesh) as here:
         if here is not None:
             agree(here.team, "drop_plans")
@@ -258,13 +263,21 @@ def drop_plans(mesh: Mesh) -> None:
     forget_scratch()
 
 
-@_hooks.provides("execute_plan")
+@_hooks.provides("relayout")
+def _relayout(tensor: Value, to: Value, out: DTensor | None, **options: Value) -> DTensor:
+    """Return *tensor* as ``plan.execute`` and ``t.relayout`` do: by a plan, or in a layout."""
+    if isinstance(to, Plan):
+        return _execute(to, tensor, out)
+    moved: DTensor = relayout(tensor, to, out=out, **options)
+    return moved
+
+
 def _execute(plan: Plan, tensor: object, out: DTensor | None) -> DTensor:
     planned = plan.shape, plan.dtype, plan.source
     if not isinstance(tensor, DTensor) or (tensor.shape, tensor.dtype, tensor.layout) != planned:
         raise LayoutError(
-            f"this plan is for a DTensor of {plan.shape} {plan.dtype} in {plan.source.sharding_specs}, "
-            f"not for {tensor!r}"
+            f"this plan is for a DTensor of {plan.shape} {plan.dtype} in {specs_text(plan.source.sharding_specs)}, "
+            f"not for {quote(tensor)}"
         )
     with collective("plan.execute", tensor.layout.mesh, plan.target.mesh) as here:
         wrong = None if out is None else wrong_out(tensor, out, plan.target)

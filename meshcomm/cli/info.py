@@ -12,6 +12,7 @@ import numpy as np
 import meshcomm
 from meshcomm import _kernels
 from meshcomm.errors import MeshError
+from meshcomm.layouts.layout_text import specs_text
 from meshcomm.layouts.machine import CONSTANTS, DISK_CONSTANTS, Machine
 from meshcomm.ranks import abort, about, rendezvous
 from meshcomm.ranks.about import Host
@@ -160,7 +161,7 @@ def _self_test(rank: int, size: int) -> str:
         for tensor in (there, back):
             expected = array[tensor.layout.block_slices(shape, rank)]
             if tensor.local is None or not np.array_equal(tensor.local, expected):
-                return f"wrong values in layout {tensor.layout.sharding_specs}"
+                return f"wrong values in layout {specs_text(tensor.layout.sharding_specs)}"
     except Exception as error:
         return f"{type(error).__name__}: {error}"
     return ""

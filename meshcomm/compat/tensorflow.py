@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
+from meshcomm._arguments import quote
 from meshcomm._tracing import Value
 from meshcomm._types import Array
 from meshcomm.arrays.create import from_component
@@ -16,6 +17,7 @@ from meshcomm.arrays.dtensor import DTensor, Held, Tensor, fetch_layout, is_dten
 from meshcomm.arrays.relayout import relayout
 from meshcomm.errors import LayoutError, ShapeError
 from meshcomm.layouts.layout import Layout
+from meshcomm.layouts.mistakes import no_layout
 
 
 def pack(tensors: Sequence[ArrayLike], layout: Layout) -> DTensor:
@@ -52,7 +54,7 @@ def _component(tensors: object, layout: Layout) -> ArrayLike:
     return component
 
 
-def unpack(tensor: Held) -> list[Array | None]:
+def unpack(tensor: Held) -> list[Array]:
     """Return the list of the components of this process: the block of its rank, or None if that is outside the mesh.
 
     The block is not copied. ``LayoutError`` unless *tensor* is a DTensor. Source: tf.experimental.dtensor.unpack.
@@ -99,7 +101,7 @@ def call_with_layout(fn: Callable[..., Value], layout: Layout | None, *args: obj
     if layout is None:
         return fn(*args, **kwargs)
     if not isinstance(layout, Layout):
-        raise LayoutError(f"call_with_layout takes a Layout or None, not {type(layout).__name__} ({layout!r})")
+        raise no_layout("call_with_layout takes a Layout or None", layout)
     if _takes_layout(fn):
         return fn(*args, layout=layout, **kwargs)
     return _relaid(fn(*args, **kwargs), layout)
@@ -134,4 +136,4 @@ def check_layout(tensor: object, layout: Layout) -> None:
     """
     found = fetch_layout(tensor)
     if found != layout:
-        raise LayoutError(f"Layout of tensor: {found}, did not match expected layout: {layout}")
+        raise LayoutError(f"Layout of tensor: {found}, did not match expected layout: {quote(layout)}")

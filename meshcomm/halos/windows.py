@@ -107,7 +107,8 @@ def windowed(tensor: DTensor, widths: Sequence[Width], edges: Edges, run: Run, d
     ghosts = [width if cut else (0, 0) for width, cut in zip(widths, sharded, strict=True)]
     if any(each.name == "constant" for each in boundaries) and not holds(tensor.dtype, edges.cval):
         tensor = _in_double_precision(tensor, edges.cval)
-    local, where = tensor.local, (slice(None),) * tensor.ndim
+    local: Array | None = tensor.local
+    where = (slice(None),) * tensor.ndim
     if tensor.size and any(map(any, ghosts)):
         with_ghosts = halo(tensor, ghosts, list(boundaries))
         local, where = with_ghosts.local, with_ghosts.inner_slices

@@ -40,7 +40,9 @@ def canonical_dims(dims: Dims) -> tuple[MeshDimension, ...]:
 
 def _canonical_dim(i: int, pair: object) -> MeshDimension:
     if not isinstance(pair, list | tuple) or len(pair) != 2:
-        raise MeshError(f"mesh dimension {i} is {quote(pair)}; a mesh dimension is a pair (name, size)")
+        raise MeshError(
+            f"mesh dimension {i} is {quote(pair)}; a mesh dimension is a pair (name, size), as in [('x', 4)]"
+        )
     name = checked_name(f"name of mesh dimension {i}", pair[0], "+,=|")
     if name in RESERVED_NAMES:
         raise MeshError(f"mesh dimension name {name} is reserved; reserved are {', '.join(sorted(RESERVED_NAMES))}")

@@ -13,14 +13,15 @@ from operator import attrgetter
 from typing import Any, NoReturn, TypeAlias
 
 from meshcomm._arguments import integer, quote
+from meshcomm._mistakes import suggestion
 from meshcomm._types import Indices, Names
-from meshcomm.errors import LayoutError, ShapeError
+from meshcomm.errors import LayoutError, MeshError, ShapeError
 from meshcomm.layouts import layout_text, wire
 from meshcomm.layouts.boxes import Box
 from meshcomm.layouts.cyclic import AnyCut, indices_of, intervals_of, length_of, span_of
 from meshcomm.layouts.descriptor import array_descriptor
 from meshcomm.layouts.layout_text import MATCH, UNSHARDED, LayoutType, Spec
-from meshcomm.layouts.mesh import LONGEST_REPR, Mesh
+from meshcomm.layouts.mesh import Mesh
 from meshcomm.layouts.specs import CutSpec, Cyclic, cut_of, specs_of_blocks
 
 Axes: TypeAlias = tuple[Names, ...]
@@ -45,6 +46,8 @@ class Layout:
     ([3, 1], (slice(2, 3, None), slice(0, 2, None)))
     >>> Layout([("x", "y")], mesh).block_slices((7,), 1)
     (slice(2, 3, None),)
+    >>> Layout(["x", UNSHARDED], Mesh(range(4), {"x": 4}))
+    Layout(['x', UNSHARDED], Mesh(x=4))
     """
 
     __slots__ = ("__weakref__", "_along", "_axes", "_hash", "_match", "_mesh", "_shards", "_type")
@@ -60,7 +63,8 @@ class Layout:
     def __new__(cls, sharding_specs: Sequence[str | Sequence[str]], mesh: Mesh) -> "Layout":
         """Normalise and check the arguments; LayoutError for what makes no layout."""
         if not isinstance(mesh, Mesh):
-            raise LayoutError(f"mesh is not a valid Mesh object: {quote(mesh)} is a {type(mesh).__name__}")
+            swapped = ": a Layout takes the specs first, then the mesh" if isinstance(sharding_specs, Mesh) else ""
+            raise LayoutError(f"mesh is not a valid Mesh object: {quote(mesh)} is a {type(mesh).__name__}{swapped}")
         return cls._make(mesh, *_canonical_axes(sharding_specs, mesh), LayoutType.STATIC)
 
     @classmethod
@@ -302,8 +306,8 @@ class Layout:
         """
         return math.prod(cut.longest for cut in map(cut_of, self._axes, shape, self._shards))
 
-    def block_slices(self, global_shape: Iterable[int], device: int) -> tuple[slice, ...]:
-        """Return the slices that cut the block on *device* from an array of *global_shape*.
+    def block_slices(self, global_shape: Iterable[int], device: int | None = None) -> tuple[slice, ...]:
+        """Return the slices that cut the block on *device*, by default that of this rank, from an array.
 
         By default an axis of any length is cut as numpy.array_split cuts; blocks may be empty. ``LayoutError`` for a
         layout with a `Cyclic` axis: `blocks` and `global_indices` say what a device holds there.
@@ -313,10 +317,10 @@ class Layout:
         [slice(0, 2, None), slice(2, 3, None), slice(3, 4, None)]
         """
         self._refuse_cyclic()
-        return tuple(slice(start, stop) for start, stop, *_ in self.block_box(global_shape, device))
+        return tuple(slice(start, stop) for start, stop, *_ in self.block_box(global_shape, self._own(device)))
 
-    def blocks(self, global_shape: Iterable[int], device: int) -> Iterator[tuple[slice, ...]]:
-        """Yield the boxes of an array of *global_shape* that *device* holds, as slices, in the order of its memory.
+    def blocks(self, global_shape: Iterable[int], device: int | None = None) -> Iterator[tuple[slice, ...]]:
+        """Yield the boxes of an array that *device*, by default this rank, holds, in the order of its memory.
 
         There is one box, unless an axis is `Cyclic`; none, if the block is empty.
 
@@ -325,7 +329,9 @@ class Layout:
         >>> [box[0] for box in layout.blocks((7, 5), 1)]
         [slice(2, 4, None), slice(6, 7, None)]
         """
-        runs = [[slice(*run) for run in intervals_of(span)] for span in self.block_box(global_shape, device)]
+        runs = [
+            [slice(*run) for run in intervals_of(span)] for span in self.block_box(global_shape, self._own(device))
+        ]
         return itertools.product(*runs)
 
     def global_indices(self, global_shape: Iterable[int], device: int, axis: int) -> Indices:
@@ -369,13 +375,19 @@ class Layout:
         lengths = None if device is None else self.block_shape(shape, device)
         return array_descriptor(list(map(cut_of, self._axes, shape, self._shards)), lengths, context)
 
-    def block_shape(self, global_shape: Iterable[int], device: int) -> tuple[int, ...]:
-        """Return the shape of the block of an array of *global_shape* on *device*.
+    def block_shape(self, global_shape: Iterable[int], device: int | None = None) -> tuple[int, ...]:
+        """Return the shape of the block of an array of *global_shape* on *device*, by default that of this rank.
 
         >>> Layout(["x"], Mesh(range(3), {"x": 3})).block_shape((4,), 0)
         (2,)
         """
-        return tuple(map(length_of, self.block_box(global_shape, device)))
+        return tuple(map(length_of, self.block_box(global_shape, self._own(device))))
+
+    def _own(self, device: int | None) -> int:
+        """Return *device*, or that of this rank; ``MeshError`` if the rank is outside of the mesh."""
+        if device is None and (device := self._mesh.rank) is None:
+            raise MeshError(f"this rank is outside of the {self._mesh} and holds no block: say which device you mean")
+        return device
 
     def global_shape_from_local_shape(self, local_shape: Iterable[int]) -> tuple[int, ...]:
         """Return the shape of the array whose blocks all have *local_shape*.
@@ -454,6 +466,8 @@ class Layout:
                 )
 
     def _checked_shape(self, shape: Iterable[int]) -> tuple[int, ...]:
+        if hasattr(shape, "shape"):
+            raise ShapeError(f"this is {quote(shape)}, and not its shape: pass .shape")
         checked = tuple(integer(length, "length", ShapeError) for length in _listed("shape", shape))
         if len(checked) != len(self._axes) and not self.is_single_device():
             raise LayoutError(
@@ -550,10 +564,10 @@ class Layout:
         return self._hash
 
     def __repr__(self) -> str:
-        if self._mesh.size <= LONGEST_REPR:
-            return f"Layout.from_string({self.to_string()})"
+        if self.is_single_device():
+            return f"Layout.from_device({self._mesh.single_device!r})"
         parted = ".to_parted()" if self._type is LayoutType.PARTED else ""
-        return f"Layout({self.sharding_specs}, {self._mesh!r}){parted}"
+        return f"Layout({layout_text.specs_repr(self.sharding_specs)}, {self._mesh!r}){parted}"
 
     def __reduce__(self) -> tuple[object, ...]:
         return _unpickled, (self._type.name, self.sharding_specs, self._mesh)
@@ -577,6 +591,7 @@ def _canonical_axes(specs: Sequence[str | Sequence[str]], mesh: Mesh) -> tuple[A
     if not isinstance(specs, list | tuple) or isinstance(specs, CutSpec):
         raise LayoutError(
             f"sharding specs are {quote(specs)}, a {type(specs).__name__}; they must be a list, one spec per axis"
+            + (f": [{specs!r}] for an array of one axis" if isinstance(specs, str) else "")
         )
     axes: list[tuple[str, ...]] = []
     match = None
@@ -623,7 +638,7 @@ def _spec_names(axis: int, spec: object) -> tuple[str, ...]:
 def _refuse_name(axis: int, name: str, mesh: Mesh) -> NoReturn:
     raise LayoutError(
         f"{quote(name)[1:-1]}: A dimension sharding must either be a valid mesh dimension or UNSHARDED. Axis {axis}; "
-        f"the mesh has the dimensions {quote(mesh.dim_names)}."
+        f"the mesh has the dimensions {quote(mesh.dim_names)}{suggestion(name, mesh.dim_names) or '.'}"
     )
 
 

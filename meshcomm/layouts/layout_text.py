@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from enum import IntEnum
 from typing import TypeAlias
 
-from meshcomm._arguments import quote
+from meshcomm._arguments import quote, shortened
 from meshcomm.errors import LayoutError
 from meshcomm.layouts import wire
 from meshcomm.layouts.mesh_text import MESH_MESSAGE
-from meshcomm.layouts.specs import CutSpec, parsed_rule
+from meshcomm.layouts.specs import Cuts, CutSpec, parsed_rule
 
 UNSHARDED = "unsharded"
 MATCH = "match"
@@ -65,12 +65,30 @@ def spec_text(spec: Spec) -> str:
 
 
 def specs_text(specs: Sequence[Spec]) -> str:
-    """Return sharding specs as text for people.
+    """Return sharding specs as text for people, and for ranks that compare their calls: all messages have this form.
 
     >>> specs_text(["x", ("y", "z")])
     '[x, y+z]'
     """
     return f"[{', '.join(map(spec_text, specs))}]"
+
+
+def specs_repr(specs: Sequence[Spec]) -> str:
+    """Return sharding specs as a program has them; of many boundaries, some.
+
+    >>> from meshcomm.layouts.specs import Cuts
+    >>> specs_repr(["x", ("y", "z"), UNSHARDED, Cuts("v", (0, 2, 7))])
+    "['x', ('y', 'z'), UNSHARDED, Cuts('v', (0, 2, 7))]"
+    """
+    return f"[{', '.join(map(_spec_repr, specs))}]"
+
+
+def _spec_repr(spec: Spec) -> str:
+    if spec in (UNSHARDED, MATCH):
+        return "UNSHARDED" if spec == UNSHARDED else "MATCH"
+    if isinstance(spec, Cuts):
+        return spec.shown(shortened(spec.boundaries))
+    return repr(spec)
 
 
 def to_text(layout_type: LayoutType, specs: Sequence[Spec], mesh: str) -> str:

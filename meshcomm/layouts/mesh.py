@@ -6,13 +6,14 @@ its name, its dimensions and its devices; where it runs (:attr:`Mesh.world`) is 
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from meshcomm import _hooks
-from meshcomm._arguments import integer, quote
+from meshcomm._arguments import integer, quote, shortened
+from meshcomm._mistakes import suggestion
 from meshcomm._types import Ranks
 from meshcomm.errors import MeshError
 from meshcomm.layouts import mesh_text, wire
@@ -31,8 +32,6 @@ if TYPE_CHECKING:
     from meshcomm.ranks.simulate import SimulatedWorld
 
 World: TypeAlias = "MPIWorld | SimulatedWorld"
-
-LONGEST_REPR = 64  # devices; the repr of a larger mesh has its dimensions only
 
 
 class _Listing(NamedTuple):
@@ -67,6 +66,11 @@ class Mesh:
     (6, [3, 2], [1, 1], MeshDimension(name='y', size=2))
     >>> Mesh(range(2), {"x": 2}).local_devices()
     ['/job:mpi/replica:0/task:0/device:CPU:0', '/job:mpi/replica:0/task:1/device:CPU:0']
+
+    The repr shows the ranks, unless they count from 0; `to_string` has all devices.
+
+    >>> mesh, Mesh(range(4), {"x": 4}), Mesh([3, 1], {"x": 2}, "pair")
+    (Mesh(x=3, y=2, devices=['TPU:0', ..., 'TPU:5']), Mesh(x=4), Mesh('pair', x=2, ranks=(3, 1)))
     """
 
     __slots__ = (
@@ -209,6 +213,9 @@ class Mesh:
         """Return the stride of the mesh dimension *dim_name*; MeshError if there is none."""
         return self._strides[self._position(dim_name)]
 
+    def __iter__(self) -> NoReturn:
+        raise TypeError("a Mesh is not iterated over: mesh.dim_names, mesh.dims and mesh.ranks are lists")
+
     def __contains__(self, dim_name: object) -> bool:
         return self.contains_dim(dim_name)
 
@@ -219,6 +226,7 @@ class Mesh:
         if not self.contains_dim(dim_name):
             raise _UnknownDimensionError(
                 f"dimension {quote(dim_name)} does not exist in mesh; available dimensions: {quote(self.dim_names)}"
+                f"{suggestion(dim_name, self.dim_names)}"
             )
         return self._index[dim_name]
 
@@ -426,7 +434,7 @@ class Mesh:
         """Return the bytes of the mesh's MeshProto.
 
         >>> Mesh.from_proto(Mesh(["CPU:0"], [("x", 1)]).serialized_string())
-        Mesh.from_string(|x=1|0|0|CPU:0)
+        Mesh(x=1, devices=['CPU:0'])
         """
         return wire.encode(mesh_text.MESH_MESSAGE, self.wire_values())
 
@@ -466,10 +474,26 @@ class Mesh:
         return self._hash
 
     def __repr__(self) -> str:
-        if self.size <= LONGEST_REPR:
-            return f"Mesh.from_string({self.to_string()})"
+        if self.is_single_device():
+            return f"Mesh.from_device({self.single_device!r})"
         name = [repr(self._name)] if self._name else []
-        return f"Mesh({', '.join(name + [f'{dim.name}={dim.size}' for dim in self._dims])})"
+        dims = [f"{dim.name}={dim.size}" for dim in self._dims]
+        spmd = ["use_xla_spmd=True"] if self._use_xla_spmd else []
+        return f"Mesh({', '.join([*name, *dims, *self._devices_shown(), *spmd])})"
+
+    def _devices_shown(self) -> list[str]:
+        """Return what the repr says of the devices: nothing if they are the ranks from 0 on."""
+        if self._listing:
+            _, local_ids, local_devices, global_devices = self._listing
+            shown = shortened(global_devices or local_devices)
+            return [f"devices=[{shown}]", f"local_ids=[{shortened(local_ids)}]"]
+        if isinstance(self._names, GeneratedDevices):
+            return [f"devices='*{self._names.type}'"]
+        if self._names is not None:
+            return [f"devices=[{shortened(self._names)}]"]
+        if isinstance(self._ranks, range):
+            return [f"ranks={self._ranks}"] if self._ranks.start else []
+        return [f"ranks=({shortened(self._ranks)})"]
 
     def __str__(self) -> str:
         name = f" {self._name}" if self._name else ""

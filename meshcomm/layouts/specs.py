@@ -110,7 +110,10 @@ class Cuts(CutSpec):
             assert boundaries is not None
             found = _integers("boundaries", boundaries)
         if len(found) < 2 or found[0] != 0:
-            raise LayoutError(f"Cuts: boundaries {quote(found)} must begin with 0 and have one entry more than blocks")
+            raise LayoutError(
+                f"Cuts: boundaries {quote(found)} must begin with 0 and have one entry more than blocks; "
+                "lengths go to sizes="
+            )
         for block, (start, stop) in enumerate(pairwise(found)):
             if stop < start:
                 ends = f"{quote(start)} to {quote(stop)}"
@@ -146,7 +149,11 @@ class Cuts(CutSpec):
         return tuple(self) if ChosenCut(self.rule).is_usual() else self
 
     def __repr__(self) -> str:
-        return f"Cuts({_shown(self)}, {self.rule})"
+        return self.shown(", ".join(map(repr, self.rule)))
+
+    def shown(self, boundaries: str) -> str:
+        """Return this spec as a program has it, with this text of its *boundaries*."""
+        return f"Cuts({_shown(self)}, ({boundaries}))"
 
 
 class Cyclic(CutSpec):

@@ -17,11 +17,13 @@ from meshcomm.arrays.dtensor import DTensor, unwrapped
 from meshcomm.arrays.relayout import relayout
 from meshcomm.errors import DTypeError, LayoutError, MeshError, ShapeError
 from meshcomm.layouts.layout import Layout
+from meshcomm.layouts.layout_text import specs_text
 from meshcomm.layouts.mesh import Mesh
 from meshcomm.linalg.dealt import USUAL_BLOCK, Work, descriptor, product_work, square_work
 from meshcomm.linalg.grids import Grid, grid_of, grid_of_all
 from meshcomm.linalg.library import Argument, Library, library, use
 from meshcomm.ranks.calls import collective, program
+from meshcomm.ranks.meshes import location_text
 from meshcomm.ranks.mpi import MPIWorld
 from meshcomm.ranks.teams import Location
 
@@ -176,14 +178,15 @@ def gemr2d(t: DTensor, layout: Layout, *, out: DTensor | None = None) -> DTensor
     def planned() -> Work:
         _check(layout, shape, [tensor], same_mesh=False)
         if out is not None and (out.layout, out.shape, out.dtype) != (layout, shape, dtype):
-            raise LayoutError(f"out must have shape {shape}, dtype {dtype} and the layout, but it is {out!r}")
+            raise LayoutError(f"out must have shape {shape}, dtype {dtype} and the layout, but it is {quote(out)}")
         for each in (source, layout):
             if math.prod(each.shape) != each.mesh.size:
-                raise LayoutError(f"gemr2d knows no replicas, which blocks in {each.sharding_specs} have")
+                raise LayoutError(f"gemr2d knows no replicas, which blocks in {specs_text(each.sharding_specs)} have")
             each.descriptor(shape, 0)
         return Work((source, layout))
 
-    _, process = _agreed("gemr2d", planned, [tensor], target=layout.mesh, options=f"{layout}")
+    target = f"to {specs_text(layout.sharding_specs)} on {location_text(layout.mesh)}"
+    _, process = _agreed("gemr2d", planned, [tensor], target=layout.mesh, options=target)
     device = layout.mesh.rank
     if out is None:
         local = None if device is None else np.empty(layout.block_shape(shape, device), dtype)
@@ -241,7 +244,7 @@ def _agreed(
     name = f"scalapack.{operation}"
     if not isinstance(tensors[0].mesh.world, MPIWorld):
         raise MeshError(f"{name} needs MPI, which a simulated world does not have; run the program with mpiexec")
-    operands = ", ".join(f"{t.shape} {t.dtype} in {t.layout.sharding_specs}" for t in tensors)
+    operands = ", ".join(f"{t.shape} {t.dtype} in {specs_text(t.layout.sharding_specs)}" for t in tensors)
 
     def build() -> Callable[[], tuple[Work, Library]]:
         work, found = planned(), library()

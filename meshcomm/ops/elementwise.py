@@ -15,6 +15,7 @@ from meshcomm.arrays.dtensor import DTensor, unwrapped
 from meshcomm.arrays.relayout import relayout
 from meshcomm.errors import ShapeError
 from meshcomm.layouts.layout import Axes, Layout
+from meshcomm.layouts.layout_text import specs_text
 from meshcomm.layouts.mesh import Mesh
 from meshcomm.ops.rules import (
     NUMBERS,
@@ -61,7 +62,7 @@ def agree_on_plain(name: str, operands: Sequence[object], mesh: Mesh) -> list[Op
 def _described(operand: Operand) -> str:
     """Return what the ranks compare about an operand."""
     if isinstance(operand, DTensor):
-        return f"a DTensor of {operand.shape} {operand.dtype} in {operand.layout.sharding_specs}"
+        return f"a DTensor of {operand.shape} {operand.dtype} in {specs_text(operand.layout.sharding_specs)}"
     if not isinstance(operand, np.ndarray) or operand.ndim == 0:
         return f"{operand!r}"
     return plain_text(operand)

@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
-from meshcomm._arguments import as_dtype, quote
+from meshcomm._arguments import as_dtype
 from meshcomm._types import Array, DType, Shape
 from meshcomm.arrays.create import distribute, empty
 from meshcomm.arrays.dtensor import DTensor, Tensor, unwrapped
 from meshcomm.errors import LayoutError, ShapeError
 from meshcomm.layouts.layout import Layout
+from meshcomm.layouts.mistakes import no_layout
 from meshcomm.ops.elementwise import agree_on_plain, relaid
 from meshcomm.ops.indexing import getitem
 from meshcomm.ops.pieces import joined as join_blocks
@@ -128,7 +129,7 @@ def _joined_blocks(name: str, arrays: Sequence[DTensor | Array], axis: int, dtyp
 
 def _checked(name: str, layout: object, shape: Shape) -> Layout:
     if not isinstance(layout, Layout):
-        raise LayoutError(f"{name} takes a Layout, not {type(layout).__name__} ({quote(layout)})")
+        raise no_layout(f"{name} takes a Layout", layout)
     layout.refuse_match()
     if layout.ndim != len(shape):
         raise LayoutError(f"{name} to shape {shape}, which has {len(shape)} axes, but the layout is for {layout.ndim}")

@@ -12,8 +12,9 @@ from meshcomm._types import Shape
 from meshcomm.arrays.dtensor import DTensor, unwrapped
 from meshcomm.arrays.relayout import relayout
 from meshcomm.arrays.transposed import relayout_transposed
-from meshcomm.errors import LayoutError, ShapeError
+from meshcomm.errors import ShapeError
 from meshcomm.layouts.layout import Layout
+from meshcomm.layouts.mistakes import no_layout
 from meshcomm.memory.copies import exact_copy
 from meshcomm.ops.elementwise import agree_on_plain, relaid
 from meshcomm.ops.reductions import Partial, run_partial
@@ -45,7 +46,7 @@ def transpose(t: DTensor, axes: Sequence[int] | None = None, layout: Layout | No
     if is_traced(t):
         return relayout(_transposed(t, axes), layout)
     if not isinstance(layout, Layout):
-        raise LayoutError(f"transpose takes a Layout, not {type(layout).__name__} ({layout!r})")
+        raise no_layout("transpose takes a Layout", layout)
     tensor = as_tensor("transpose", t)
     return relayout_transposed(tensor, _order(tensor, axes), layout)
 

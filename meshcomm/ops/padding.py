@@ -131,6 +131,7 @@ def _padded(tensor: DTensor, axis: int, width: Width, mode: str) -> DTensor:
         raise ShapeError(f"pad with mode {mode!r} along axis {axis}, which has no elements to repeat")
     ends = [MODES[mode](np.arange(*stretch, dtype=np.intp), n) for stretch in ((-before, 0), (n, n + after))]
     blocks = tensor.layout.num_shards(axis)
+    whole: list[Array | None]
     if blocks == 1:
         whole = [chosen_rows(tensor, axis, end).local for end in ends]
     else:

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from meshcomm import _hooks
+from meshcomm._arguments import quote
 from meshcomm._tracing import Value, is_traced, untraced
 from meshcomm._types import Axis
 from meshcomm.arrays.dtensor import IS_COPY, DTensor, MovedSlice, unwrapped
@@ -93,9 +94,11 @@ def _ufunc(ufunc: np.ufunc, method: str, inputs: tuple[object, ...], kwargs: dic
     """
     out: tuple[DTensor, ...] = kwargs.pop("out", ())
     operands = [unwrapped(x) for x in inputs]
-    if any(map(is_traced, (*operands, *out))) or not all(map(is_operand, operands)):
+    if any(map(is_traced, (*operands, *out))):
         return NotImplemented
     name = f"numpy.{ufunc.__name__}"
+    if not all(map(is_operand, operands)):
+        return _refused(name, [x for x in operands if not is_operand(x)])
     if method != "__call__":
         raise TypeError(f"{name}.{method} is not defined for DTensors; for sums use t.sum(), else {ADVICE}")
     if kwargs.pop("where", True) is not True:
@@ -109,6 +112,17 @@ def _ufunc(ufunc: np.ufunc, method: str, inputs: tuple[object, ...], kwargs: dic
     if ufunc.signature is not None:
         raise TypeError(f"{name} is not defined for DTensors: it is not elementwise; {ADVICE}")
     return elementwise(name, lambda *blocks, **into: ufunc(*blocks, **into, **kwargs), operands, out)
+
+
+def _refused(name: str, operands: list[object]) -> object:
+    """Leave a call to *operands* of a class that takes part in NumPy's protocol; ``TypeError`` if there are none."""
+    if any(getattr(type(x), "__array_ufunc__", None) is not None for x in operands):
+        return NotImplemented  # NumPy would also raise this error, with the elements of all operands in it
+    other = operands[0]
+    instead = ": write t is None" if other is None and "equal" in name else ""
+    raise TypeError(
+        f"{name} of DTensors takes tensors, arrays and numbers, not {type(other).__name__} {quote(other)}{instead}"
+    )
 
 
 def _matmul(name: str, operands: list[Value], out: tuple[DTensor, ...], options: Mapping[str, object]) -> DTensor:

@@ -14,6 +14,7 @@ from meshcomm.arrays.dtensor import DTensor
 from meshcomm.arrays.relayout import relayout
 from meshcomm.errors import ShapeError
 from meshcomm.layouts.layout import Layout
+from meshcomm.layouts.layout_text import specs_text
 from meshcomm.layouts.mesh import Mesh
 from meshcomm.memory.copies import exact_copy
 from meshcomm.ops.rules import as_tensor, result_dtype, sharding, without
@@ -65,7 +66,7 @@ def run_partial(partial: Partial, tensor: DTensor, layout: Layout, shape: Shape)
     mesh, dtype = layout.mesh, partial.dtype
 
     def describe() -> str:
-        specs = tensor.layout.sharding_specs
+        specs = specs_text(tensor.layout.sharding_specs)
         return f"{partial.text} of {tensor.shape} {tensor.dtype} in {specs} on {location_text(mesh)}"
 
     if tensor.local is None:

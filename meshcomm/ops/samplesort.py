@@ -25,6 +25,7 @@ from meshcomm._types import Array, Bytes, Indices
 from meshcomm.arrays.dtensor import DTensor
 from meshcomm.errors import ShapeError
 from meshcomm.layouts.layout import Layout
+from meshcomm.layouts.layout_text import specs_text
 from meshcomm.layouts.partition import Consecutive
 from meshcomm.layouts.specs import Cuts
 from meshcomm.memory.blocks import as_bytes, new_block
@@ -104,7 +105,8 @@ def in_order(name: str, tensor: DTensor, *, stable: bool, indexed: bool) -> InOr
         if (block.shape, block.dtype) != expected:
             error = ShapeError(f"the block is {block.shape} {block.dtype}, but by its layout {expected}")
         how = f"{'stable' * stable} {'with indices' * indexed}"
-        call = f"{name} {how} of {tensor.shape} {tensor.dtype} in {layout.sharding_specs} on {location_text(mesh)}"
+        specs = specs_text(layout.sharding_specs)
+        call = f"{name} {how} of {tensor.shape} {tensor.dtype} in {specs} on {location_text(mesh)}"
         agree(team, call, error)
         group, position = group_along(here, mesh, names)
         indices = _flat_indices(tensor, here.device) if indexed else None

@@ -20,6 +20,7 @@ from meshcomm._types import Array, DType
 from meshcomm.arrays.dtensor import DTensor
 from meshcomm.layouts.cyclic import CyclicCut
 from meshcomm.layouts.layout import Layout
+from meshcomm.layouts.layout_text import specs_text
 from meshcomm.layouts.specs import Cyclic
 from meshcomm.ops.elementwise import relaid
 from meshcomm.ops.reductions import group_along
@@ -158,7 +159,7 @@ def _scanned(scan: _Scan, tensor: DTensor) -> DTensor:
 
     def describe() -> str:
         text = f"{name} along axis {scan.axis} in {scan.dtype}"
-        return f"{text} of {shape} {kind} in {layout.sharding_specs} on {location_text(mesh)}"
+        return f"{text} of {shape} {kind} in {specs_text(layout.sharding_specs)} on {location_text(mesh)}"
 
     with collective(name, mesh) as here:
         assert here is not None

@@ -16,6 +16,7 @@ from meshcomm.arrays.dtensor import DTensor, unwrapped
 from meshcomm.arrays.relayout import relayout
 from meshcomm.errors import LayoutError, ShapeError
 from meshcomm.layouts.layout import Axes, Layout
+from meshcomm.layouts.mistakes import no_layout
 from meshcomm.layouts.refinement import same_grid
 from meshcomm.layouts.regroup import Regrouping, regrouping
 from meshcomm.memory.copies import opaque
@@ -61,7 +62,7 @@ def reshape(t: DTensor, shape: ShapeLike, layout: Layout | None = None) -> DTens
     tensor = as_tensor("reshape", t)
     lengths = _new_shape(tensor, shape)
     if not isinstance(layout, Layout):
-        raise LayoutError(f"reshape takes a Layout, not {type(layout).__name__} ({quote(layout)})")
+        raise no_layout("reshape takes a Layout", layout)
     layout.refuse_match()
     if layout.ndim != len(lengths):
         raise LayoutError(f"reshape to {lengths}, which has {len(lengths)} axes, but the layout is for {layout.ndim}")

@@ -23,6 +23,7 @@ from meshcomm.layouts.coordinates import one
 from meshcomm.layouts.layout import Layout
 from meshcomm.layouts.layout_text import specs_text
 from meshcomm.layouts.machine import Load, Machine
+from meshcomm.layouts.mistakes import no_layout
 from meshcomm.layouts.refinement import on_one_mesh
 from meshcomm.plans.costs import step_load
 from meshcomm.plans.cross_mesh import AllToAllBetween
@@ -108,7 +109,7 @@ class Plan(FieldsOnly):
         ...     print(world.run(program))
         [[0, 1, 2], [0, 1, 2]]
         """
-        result: DTensor = _hooks.call("execute_plan", self, tensor, out)
+        result: DTensor = _hooks.call("relayout", tensor, self, out)
         return result
 
     @property
@@ -252,7 +253,7 @@ def plan_relayout(
     """
     for layout in (source, target):
         if not isinstance(layout, Layout):
-            raise LayoutError(f"a relayout goes from a Layout to a Layout, not {type(layout).__name__} ({layout!r})")
+            raise no_layout("a relayout goes from a Layout to a Layout", layout)
     lengths = as_shape(shape)
     if not (source.ndim == target.ndim == len(lengths)):
         raise LayoutError(

@@ -26,7 +26,7 @@ def barrier(mesh: Mesh, barrier_name: str | None = None, timeout_in_ms: int | No
     [None, None]
     """
     if not isinstance(mesh, Mesh):
-        raise MeshError(f"a barrier is on a Mesh, not on {mesh!r}")
+        raise MeshError(f"a barrier is on a Mesh, not on {quote(mesh)}")
     if timeout_in_ms is not None and not (isinstance(timeout_in_ms, int | float) and timeout_in_ms >= 0):
         raise MeshError(f"timeout_in_ms must be a number of milliseconds, zero or more, not {quote(timeout_in_ms)}")
     name = "barrier" if barrier_name is None else f"barrier {barrier_name!r}"

@@ -61,7 +61,8 @@ def create_mesh(
 
 def location_text(mesh: Mesh) -> str:
     """Return dimensions and ranks of *mesh* as text that ranks can compare."""
-    return f"mesh {', '.join(f'{name}={size}' for name, size in mesh.dims)} over {mesh.ranks}"
+    dims, ranks = ", ".join(f"{name}={size}" for name, size in mesh.dims), mesh.ranks
+    return f"mesh {dims} over ranks {f'{ranks[0]} to {ranks[-1]}' if isinstance(ranks, range) else ranks}"
 
 
 def _complete(

@@ -18,6 +18,7 @@ from meshcomm.arrays.many import FindsLayouts
 from meshcomm.arrays.relayout import relayout
 from meshcomm.errors import CheckpointError, DTypeError, LayoutError, ShapeError
 from meshcomm.layouts.layout import Layout
+from meshcomm.layouts.layout_text import specs_text
 from meshcomm.layouts.mesh import Mesh
 from meshcomm.memory.blocks import as_bytes
 from meshcomm.memory.copies import exact_copy, opaque
@@ -102,7 +103,7 @@ def load(
             jobs = wanted.jobs(found, mesh)
         except Exception as problem:
             error = problem
-        agree(here.team, f"load of {[(job.stored.name, job.target.layout.sharding_specs) for job in jobs]}", error)
+        agree(here.team, f"load of {[*map(_job_text, jobs)]}", error)
         jobs = _with_whole_outs(jobs, here)
         checked = _is_checked(wanted.path, found, check)
         opened = Opened(base, False, checked)
@@ -137,6 +138,10 @@ class Job(NamedTuple):
     def nbytes(self) -> int:
         """The bytes that are read."""
         return prod(self.chosen.box) * self.stored.dtype.itemsize
+
+
+def _job_text(job: Job) -> str:
+    return f"{job.stored.name} in {specs_text(job.target.layout.sharding_specs)}"
 
 
 def _with_whole_outs(jobs: list[Job], here: Location) -> list[Job]:

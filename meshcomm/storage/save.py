@@ -16,6 +16,7 @@ from meshcomm.arrays.create import plain_text, told_by_root
 from meshcomm.arrays.dtensor import DTensor
 from meshcomm.errors import CheckpointError
 from meshcomm.layouts.layout import Layout
+from meshcomm.layouts.layout_text import specs_text
 from meshcomm.layouts.mesh import Mesh
 from meshcomm.memory.copies import contiguous
 from meshcomm.ranks.agreement import agree
@@ -338,4 +339,4 @@ def has_arrays_only(node: Json) -> bool:
 
 def _hint(tensor: DTensor) -> str:
     mesh = ", ".join(f"{name}={size}" for name, size in tensor.mesh.dims)
-    return f"{tensor.layout.sharding_specs} on {mesh}"
+    return f"{specs_text(tensor.layout.sharding_specs)} on {mesh}"

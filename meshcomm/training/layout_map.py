@@ -12,10 +12,12 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from meshcomm._arguments import as_array, quote
+from meshcomm._mistakes import suggestion
 from meshcomm.arrays.create import distribute, told_by_root
 from meshcomm.arrays.dtensor import check_root
 from meshcomm.errors import LayoutError, MeshError
 from meshcomm.layouts.layout import Layout
+from meshcomm.layouts.layout_text import specs_repr, specs_text
 from meshcomm.layouts.mesh import Mesh
 from meshcomm.ranks.calls import collective
 from meshcomm.ranks.meshes import location_text
@@ -130,7 +132,7 @@ class LayoutMap(MutableMapping[str, Layout]):
         if rank is not None and rank != layout.ndim:
             raise LayoutError(
                 f"{name!r} has {_axes(rank)}, but its rule {rule!r} has a layout for {_axes(layout.ndim)}, "
-                f"{layout.sharding_specs}"
+                f"{specs_text(layout.sharding_specs)}"
             )
         return layout
 
@@ -259,8 +261,8 @@ class LayoutMap(MutableMapping[str, Layout]):
         return self._layouts == dict(other.items())
 
     def __repr__(self) -> str:
-        rules = {rule: layout.sharding_specs for rule, layout in self._layouts.items()}
-        return f"LayoutMap({self._mesh!r}, {self._mode!r}: {rules})"
+        rules = [f"{rule!r}: {specs_repr(layout.sharding_specs)}" for rule, layout in self._layouts.items()]
+        return f"LayoutMap({self._mesh!r}, {self._mode!r}: {{{', '.join(rules)}}})"
 
     # -- use ----------------------------------------------------------------------------------------------------------
 
@@ -299,7 +301,7 @@ class LayoutMap(MutableMapping[str, Layout]):
         if layout is None:
             raise LayoutError(
                 f"no rule of the LayoutMap matches {path!r}, and the map has no mesh on which to replicate it: add a "
-                "rule, or make the map as LayoutMap(mesh)"
+                f"rule, or make the map as LayoutMap(mesh){suggestion(path, self._layouts)}"
             )
         return layout
 

@@ -6,7 +6,7 @@ its own block; the global array is never made.
 """
 
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, overload
 
 import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
@@ -20,6 +20,7 @@ from meshcomm.arrays.dtensor import DTensor, unwrapped
 from meshcomm.arrays.relayout import relayout
 from meshcomm.errors import DTypeError, LayoutError, ShapeError
 from meshcomm.layouts.layout import Layout
+from meshcomm.layouts.layout_text import specs_repr
 from meshcomm.layouts.mesh import Mesh
 from meshcomm.ops.random import Initializer
 from meshcomm.ranks.meshes import get_default_mesh
@@ -137,9 +138,15 @@ class Variable(NDArrayOperatorsMixin, ScopedVariable):
         return self.value.mesh
 
     @property
-    def local(self) -> Array | None:
+    def local(self) -> Array:
         """The block of this rank, or None outside of the mesh."""
         return self.value.local
+
+    @overload
+    def to_numpy(self, root: None = None) -> Array: ...
+
+    @overload
+    def to_numpy(self, root: int | None) -> Array | None: ...
 
     def to_numpy(self, root: int | None = None) -> Array | None:
         """Return the global array on every rank of the mesh, or on device *root* only. Collective over the mesh."""
@@ -221,7 +228,7 @@ class Variable(NDArrayOperatorsMixin, ScopedVariable):
 
     def __repr__(self) -> str:
         name = self.path or self.name
-        specs = "not yet initialized" if self._value is None else self._value.layout.sharding_specs
+        specs = "not yet initialized" if self._value is None else specs_repr(self._value.layout.sharding_specs)
         return f"{type(self).__name__}({f'{name!r}, ' if name else ''}{self.shape}, {self.dtype}, {specs})"
 
 

@@ -5,6 +5,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from meshcomm._mistakes import suggestion
 from meshcomm._types import Array, DType
 from meshcomm.errors import DTypeError
 from meshcomm.layouts.partition import Cut
@@ -115,7 +116,7 @@ def reduction(op: str, dtype: DType) -> Callable[[Array], Array]:
     """
     ufunc = _OPS.get(op) if isinstance(op, str) else None
     if ufunc is None:
-        raise DTypeError(f"op must be one of {', '.join(_OPS)}, not {op!r}")
+        raise DTypeError(f"op must be one of {', '.join(_OPS)}, not {op!r}{suggestion(op, _OPS)}")
 
     def reduce(rows: Array) -> Array:
         # One after the other: ufunc.reduce may sum in pairs, or in another precision. An overflow must not stop one

@@ -122,7 +122,7 @@ def test_a_mesh_of_another_world():
 
 
 def test_a_relayout_of_what_is_no_array_to_no_layout():
-    for layout in (None, "x", ["x", U]):
+    for layout in (None, "x", {"x": U}):
         refused(lambda rank, mesh, layout=layout: mc.relayout(tensor_of(mesh), layout), LayoutError, "Layout")
     for array, error in [(None, (DTypeError, ShapeError)), ([[1], [1, 2]], ShapeError), (object(), DTypeError)]:
         refused(lambda rank, mesh, array=array: mc.relayout(array, Layout([], mesh)), error, ".")

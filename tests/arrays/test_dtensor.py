@@ -1,6 +1,7 @@
 """DTensor and its constructors, on simulated ranks."""
 
 import copy
+import math
 import pickle
 
 import numpy as np
@@ -352,7 +353,7 @@ def test_repr_communicates_nothing_and_is_short():
         def program():
             if world.rank == 0:  # alone: what communicates would wait for ever
                 tensor = a_tensor()
-                assert "DTensor of (5, 4) int64, [x, unsharded] on mesh x=2" in repr(tensor)
+                assert "DTensor of (5, 4) int64 in [x, unsharded] on mesh x=2" in repr(tensor)
                 assert "(3, 4)" in repr(tensor)
                 assert len(repr(a_tensor(shape=(4000, 3)))) < 1000
                 assert str(tensor) == repr(tensor)
@@ -455,7 +456,8 @@ def test_layouts_must_be_layouts_of_the_right_rank():
             lambda layout: mc.relayout(np.zeros((4, 4)), layout),
         ]
         for make in makers:
-            for layout in (["x", U], "x,unsharded", mesh, Layout(["x"], mesh), Layout(["x", U, U], mesh)):
+            specs = {"x": U} if make is makers[-2] else ["x", U]  # a relayout takes specs on the tensor's own mesh
+            for layout in (specs, "x,unsharded", mesh, Layout(["x"], mesh), Layout(["x", U, U], mesh)):
                 with pytest.raises(LayoutError):
                     make(layout)
         for make in makers[:-2]:
@@ -486,5 +488,23 @@ def test_objects_and_tensors_are_no_arrays_to_distribute():
             with pytest.raises(DTypeError):
                 mc.zeros((2,), dtype, layout)
         check_usable(layout.mesh)
+
+    simulated(2, program)
+
+
+def test_a_tensor_of_one_element_is_a_number_where_every_rank_has_it():
+    def program(rank):
+        mesh = mc.create_mesh([("x", 2)])
+        total = mc.distribute(np.arange(4.0), Layout(["x"], mesh)).sum()
+        assert (bool(total), float(total), int(total), math.sqrt(total + 3)) == (True, 6.0, 6, 3.0)
+        assert (round(total / 4), round(total / 7, 2)) == (2, 0.86)
+        assert (f"{total:.2f}", f"{total}", str(total)) == ("6.00", "6.0", "6.0")
+        one = mc.distribute(np.array([[2.5]]), Layout([U, U], mesh))
+        assert (bool(one), bool(one - 2.5), f"{one:.1f}", round(one)) == (True, False, "2.5", 2)
+        sharded = mc.distribute(np.array([2.5]), Layout(["x"], mesh))
+        for ask in (bool, float, int, round, math.sqrt, "{:.1f}".format):
+            with pytest.raises(LayoutError, match=r"t\.to_numpy"):
+                ask(sharded)
+        check_usable(mesh)
 
     simulated(2, program)

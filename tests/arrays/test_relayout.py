@@ -281,3 +281,48 @@ def test_the_third_argument_is_a_name(monkeypatch):
 
     simulated(1, program)
     assert names == ["relayout named 'a'", "relayout named 'b'", "start_relayout named 'c'"]
+
+
+@pytest.mark.parametrize("specs", [[U, "x"], (U, "x"), [("y", "x"), U], [mc.MATCH, "y"], [mc.Cyclic("y", 1), "x"]])
+def test_a_list_of_specs_is_a_layout_on_the_mesh_of_the_tensor(specs):
+    def program(rank):
+        mesh = mc.create_mesh([("x", 2), ("y", 2)])
+        t = mc.distribute(np.arange(35).reshape(7, 5), mc.Layout(["x", U], mesh))
+        expected = mc.relayout(t, mc.Layout(specs, mesh))
+        moved = [mc.relayout(t, specs), t.relayout(specs), t.relayout(expected.layout, "again")]
+        moved += [mc.relayout(mc.DVariable(t), specs), mc.start_relayout(t, specs).wait()]
+        out = mc.zeros_like(expected)
+        assert t.relayout(specs, out=out, max_scratch_bytes=2**20) is out
+        for u in (*moved, out):
+            assert u.layout == expected.layout
+            assert np.array_equal(u.local, expected.local)
+        for wrong, text in ((["z", U], "valid mesh dimension"), (["x"], "axes"), ("x", r"mc.Layout\(\['x'\], mesh\)")):
+            with pytest.raises(mc.LayoutError, match=text):
+                t.relayout(wrong)
+        with pytest.raises(mc.LayoutError, match="a relayout goes to a Layout, not list"):
+            mc.relayout(np.zeros((7, 5)), specs if isinstance(specs, list) else list(specs))
+
+    with mc.simulate(4) as world:
+        world.run(program, None)
+
+
+def test_slices_of_the_own_rank():
+    def program():
+        mesh = mc.create_mesh([("x", 2)])
+        array = np.arange(12).reshape(3, 4)
+        t = mc.distribute(array, mc.Layout(["x", U], mesh))
+        dealt = mc.Layout([mc.Cyclic("x", 1), U], mesh)
+        if mesh.rank is None:
+            for ask in (lambda: t.slices, lambda: t.layout.block_slices((3, 4)), lambda: t.layout.block_shape((3, 4))):
+                with pytest.raises(mc.MeshError, match="outside of the mesh x=2 over ranks 0 to 1"):
+                    ask()
+            return
+        assert t.slices == t.layout.block_slices((3, 4)) == t.layout.block_slices((3, 4), mesh.rank)
+        assert np.array_equal(array[t.slices], t.local)
+        assert t.layout.block_shape((3, 4)) == t.local.shape
+        assert list(dealt.blocks((3, 4))) == list(dealt.blocks((3, 4), mesh.rank))
+        with pytest.raises(mc.LayoutError, match="blocks"):
+            _ = mc.relayout(t, dealt).slices
+
+    with mc.simulate(3) as world:
+        world.run(program)

@@ -22,6 +22,7 @@ COLLECTIVE = [
     "DTensor.min",
     "DTensor.prod",
     "DTensor.ravel",
+    "DTensor.relayout",
     "DTensor.repeat",
     "DTensor.reshape",
     "DTensor.sort",

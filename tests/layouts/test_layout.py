@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import meshcomm as mc
 from meshcomm.errors import LayoutError, ShapeError
 from meshcomm.layouts.layout import MATCH, UNSHARDED, Layout
 from meshcomm.layouts.mesh import Mesh
@@ -222,13 +223,50 @@ def test_offsets_are_block_numbers(specs):
     assert indices == [np.ravel_multi_index(shard, layout.shape) for shard in layout.offset_to_shard()]
 
 
+@pytest.mark.parametrize(
+    ("specs", "shown"),
+    [
+        ([], "[]"),
+        (["x", UNSHARDED], "['x', UNSHARDED]"),
+        ([MATCH, ("x", "y")], "[MATCH, ('x', 'y')]"),
+        ([mc.Cuts("x", (0, 3, 9))], "[Cuts('x', (0, 3, 9))]"),
+        ([mc.Cuts(("x", "y"), (0, 3, 4, 4, 9))], "[Cuts(('x', 'y'), (0, ..., 9))]"),
+        ([mc.Cyclic("y", 3, 1)], "[Cyclic('y', 3, 1)]"),
+    ],
+)
+def test_the_repr_is_short(specs, shown):
+    assert repr(Layout(specs, Mesh(range(4), {"x": 2, "y": 2}))) == f"Layout({shown}, Mesh(x=2, y=2))"
+
+
+@pytest.mark.parametrize(
+    ("mesh", "shown"),
+    [
+        (Mesh(range(6), [("x", 3), ("y", 2)]), "Mesh(x=3, y=2)"),
+        (Mesh(range(6), {"x": 6}, "pod"), "Mesh('pod', x=6)"),
+        (Mesh(range(4, 10), {"x": 6}), "Mesh(x=6, ranks=range(4, 10))"),
+        (Mesh([2, 0], {"x": 2}), "Mesh(x=2, ranks=(2, 0))"),
+        (Mesh([5, 3, 4, 1, 0], {"x": 5}), "Mesh(x=5, ranks=(5, ..., 0))"),
+        (Mesh([f"TPU:{i}" for i in range(8)], {"x": 8}), "Mesh(x=8, devices=['TPU:0', ..., 'TPU:7'])"),
+        (Mesh(["TPU:0"], {"x": 1}, use_xla_spmd=True), "Mesh(x=1, devices=['TPU:0'], use_xla_spmd=True)"),
+        (Mesh.from_string("|x=100|*TPU"), "Mesh(x=100, devices='*TPU')"),
+        (
+            Mesh.from_string("far|x=2|4,5|5|GPU:1|GPU:0,GPU:1"),
+            "Mesh('far', x=2, devices=['GPU:0', 'GPU:1'], local_ids=[5])",
+        ),
+        (Mesh.from_device("GPU:1"), "Mesh.from_device('GPU:1')"),
+    ],
+)
+def test_the_repr_of_a_mesh_says_where_it_is(mesh, shown):
+    assert repr(mesh) == shown
+
+
 def test_blocks_of_a_mesh_of_a_million_devices(monkeypatch):
     monkeypatch.setattr("meshcomm.layouts.mesh.rank_device", None)  # no device string may be made
     mesh = Mesh(range(2**20), {"x": 1024, "y": 1024})
     layout = Layout([("y", "x"), UNSHARDED], mesh)
     assert layout.block_slices((2**21 + 1, 5), 2**20 - 1) == (slice(2**21 - 1, 2**21 + 1), slice(0, 5))
     assert layout.block_slices((2**21 + 1, 5), 0) == (slice(0, 3), slice(0, 5))
-    assert repr(layout) == "Layout([('y', 'x'), 'unsharded'], Mesh(x=1024, y=1024))"
+    assert repr(layout) == "Layout([('y', 'x'), UNSHARDED], Mesh(x=1024, y=1024))"
     assert repr(layout.to_parted()) == f"{layout!r}.to_parted()"
     assert pickle.loads(pickle.dumps(layout)) == layout
     assert len(pickle.dumps(layout)) < 500

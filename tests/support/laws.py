@@ -55,7 +55,7 @@ class Hook(NamedTuple):
 
 HOOKS = {
     "world": Hook("ranks", ("layouts",)),
-    "execute_plan": Hook("arrays", ("plans",)),
+    "relayout": Hook("arrays", ("plans", "arrays")),
     "numpy": Hook("ops", ("arrays", "training")),
     "traced": Hook("adapters", ("root",)),
 }

@@ -103,8 +103,8 @@ DEPARTURES = {
         "ValueError (2.21); KeyError (2.9)", "MeshError that is a KeyError too", "both kinds of callers keep working"
     ),
     "== with another type": Departure("TypeError", "False", "as Python's values do"),
-    "repr of a mesh of more than 64 devices": Departure(
-        "its whole text", "its dimensions", "a repr is read by people"
+    "repr of layouts and meshes": Departure(
+        "their wire text", "specs, dimensions, and what ranks there are", "people read it; `to_string` gives the text"
     ),
     "sizes like ' 3', '+3' or '3abc' in text": Departure("read as 3", "MeshError", "no silent errors"),
     "'|x=999999999999|*CPU'": Departure(

@@ -36,7 +36,7 @@ def test_a_variable_waits_for_its_path():
         net.d = d
         assert not calls
     assert calls == [layout("x", "u").block_slices((4, 2), mesh.rank)]
-    assert repr(d.kernel) == "Variable('d.kernel', (4, 2), float64, ['x', 'unsharded'])"
+    assert repr(d.kernel) == "Variable('d.kernel', (4, 2), float64, ['x', UNSHARDED])"
 
 
 @on_ranks(2)

@@ -43,6 +43,8 @@ def layouts(mesh: mc.Mesh) -> None:
     assert_type(layout.shape, list[int])
     assert_type(layout.num_shards(0), int)
     assert_type(layout.block_slices((6, 4, 2), 0), tuple[slice, ...])
+    assert_type(layout.block_slices((6, 4, 2)), tuple[slice, ...])
+    assert_type(layout.block_slices((6, 4, 2), mesh.rank), tuple[slice, ...])
     assert_type(layout.block_shape([6, 4, 2], 0), tuple[int, ...])
     assert_type(layout.local_shape_from_global_shape((6, 4, 2)), tuple[int, ...])
     assert_type(layout.serialized_string(), bytes)
@@ -56,21 +58,44 @@ def tensors(layout: mc.Layout, array: NDArray[np.float32]) -> None:
     assert_type(mc.from_local(array, layout, global_shape=(4, 4)), mc.DTensor)
     assert_type(mc.zeros((4, 4), "f4", layout), mc.DTensor)
     assert_type(mc.full(4, 1.5), mc.DTensor)
-    assert_type(t.local, NDArray[Any] | None)
+    assert_type(t.local, NDArray[Any])  # natural code: most meshes have all ranks
+    assert_type(t.slices, tuple[slice, ...])
     assert_type(t.layout, mc.Layout)
     assert_type(t.mesh, mc.Mesh)
     assert_type(t.shape, tuple[int, ...])
     assert_type(t.dtype, np.dtype[Any])
-    assert_type(t.to_numpy(), NDArray[Any] | None)
+    assert_type(t.to_numpy(), NDArray[Any])
+    assert_type(t.to_numpy(root=0), NDArray[Any] | None)
     assert_type(t.sum(axis=(0, 1), keepdims=True), mc.DTensor)
     assert_type(t.T, mc.DTensor)
     assert_type(float(t.mean()), float)
     assert_type(mc.matmul(t, array), mc.DTensor)
     assert_type(mc.transpose(t, [1, 0]), mc.DTensor)
     assert_type(mc.pack([array], layout), mc.DTensor)
-    assert_type(mc.unpack(t), list[NDArray[Any] | None])
+    assert_type(mc.unpack(t), list[NDArray[Any]])
     assert_type(mc.fetch_layout(t), mc.Layout | None)
     assert_type(mc.copy_to_mesh(array, layout), mc.DTensor)
+
+
+def operators(t: mc.DTensor, array: NDArray[np.float32]) -> None:
+    assert_type(t + 1, mc.DTensor)
+    assert_type(2 * t - array, mc.DTensor)
+    assert_type((t @ t.T) ** 2 / 3, mc.DTensor)
+    assert_type(-abs(t), mc.DTensor)
+    assert_type(t == t, mc.DTensor)
+    assert_type((t > 0) & ~(t < array), mc.DTensor)
+    assert_type(divmod(t, 2), tuple[mc.DTensor, mc.DTensor])
+    assert_type(t[t > 0], mc.DTensor)
+    assert_type(t[1:, ::2].local, NDArray[Any])
+    assert_type(round(float(t.sum()), 3), float)
+    t += 1
+    t[0] = array[0]
+    np.save("block.npy", t.local)
+    if t.sum() > 0:
+        print(f"{t.max():.3f}", t.mean().item())
+    t + None  # type: ignore[operator]
+    t.numpy()  # type: ignore[attr-defined]
+    mc.gather(t)  # type: ignore[attr-defined]
 
 
 def blocks(layout: mc.Layout) -> None:
@@ -89,6 +114,13 @@ def relayouts(t: mc.DTensor, layout: mc.Layout, rules: mc.LayoutMap, array: NDAr
     assert_type(mc.relayout(array, layout), mc.DTensor)
     assert_type(mc.relayout([[1, 2], [3, 4]], layout), mc.DTensor)
     assert_type(mc.relayout_like(array, t), mc.DTensor)
+    assert_type(mc.relayout(t, ["y", "x"]), mc.DTensor)
+    assert_type(t.relayout(layout, out=t), mc.DTensor)
+    assert_type(t.relayout([("x", "y"), mc.UNSHARDED]), mc.DTensor)
+    assert_type(t.relayout(t.layout.sharding_specs), mc.DTensor)
+    assert_type(mc.start_relayout(t, ["x", mc.UNSHARDED]).wait(), mc.DTensor)
+    mc.relayout(array, ["x"])  # type: ignore[call-overload]
+    t.relayout(3)  # type: ignore[arg-type]
 
 
 def many_relayouts(t: mc.DTensor, layout: mc.Layout, rules: mc.LayoutMap, array: NDArray[np.float32]) -> None:
@@ -105,8 +137,8 @@ def many_relayouts(t: mc.DTensor, layout: mc.Layout, rules: mc.LayoutMap, array:
 
 
 def wrong_relayouts(t: mc.DTensor, layout: mc.Layout) -> None:
-    mc.relayout(t, "x")  # type: ignore[call-overload]
-    mc.relayout(t, [layout])  # type: ignore[call-overload]
+    mc.relayout(t, 3)  # type: ignore[call-overload]
+    mc.relayout(t, [layout])  # type: ignore[list-item]
     mc.relayout(t, layout, out=[t])  # type: ignore[call-overload]
     mc.relayout(t, layout, t)  # type: ignore[call-overload]
     mc.start_relayout(t, layout, t)  # type: ignore[arg-type]
@@ -172,7 +204,7 @@ def variables(layout: mc.Layout, t: mc.DTensor) -> None:
     variable = mc.Variable(mc.random_normal(0), (4, 4), layout=layout)
     assert_type(variable.value, mc.DTensor)
     assert_type(variable.assign_add(1), mc.Variable)
-    assert_type(variable.local, NDArray[Any] | None)
+    assert_type(variable.local, NDArray[Any])
     assert_type(mc.relayout(variable, layout), mc.DTensor)
     assert_type(mc.relayout([variable], [layout]), list[mc.DTensor])
     assert_type(mc.DVariable(t).layout, mc.Layout)

@@ -19,6 +19,7 @@ from meshcomm.compat.array_api.devices import Device, layout_on, moved
 from meshcomm.compat.array_api.functions import astype
 from meshcomm.errors import DTypeError, ShapeError
 from meshcomm.layouts.layout import Layout
+from meshcomm.layouts.layout_text import specs_text
 
 Real: TypeAlias = int | float
 Scalar: TypeAlias = int | float | complex
@@ -51,7 +52,8 @@ def _as_tensor(tensor: DTensor, dtype: DTypeLike | None, device: Device | None, 
     other_dtype = dtype is not None and tensor.dtype != dtype
     stays = layout == tensor.layout
     if copy is False and (other_dtype or not stays):
-        wanted = f"dtype {np.dtype(dtype)}" if other_dtype else f"layout {layout.sharding_specs} on the {layout.mesh}"
+        specs = specs_text(layout.sharding_specs)
+        wanted = f"dtype {np.dtype(dtype)}" if other_dtype else f"layout {specs} on the {layout.mesh}"
         raise ValueError(f"asarray: a tensor in {wanted} is a copy; copy=False cannot be")
     result = tensor if stays else relayout(tensor, layout)
     if dtype is not None and other_dtype:

@@ -1,0 +1,83 @@
+"""Names that people try because other libraries have them, and names that they misspell: what the answer says."""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+_MOVE = "t.relayout(layout) takes a tensor to another layout"
+_BLOCK = "t.local is the block of this rank"
+_WHOLE = "t.to_numpy() gives the global array to every rank, t.to_numpy(root=0) to one (Collective)"
+
+OF_TENSORS = {
+    **dict.fromkeys(("redistribute", "reshard", "rechunk", "resplit", "to_layout"), _MOVE),
+    **dict.fromkeys(("numpy", "full_tensor", "gather", "tolist", "values", "get", "asnumpy", "tobytes"), _WHOLE),
+    **dict.fromkeys(("data", "larray", "array", "cpu", "detach", "to_local", "addressable_data"), _BLOCK),
+    **dict.fromkeys(("compute", "persist", "block_until_ready", "wait", "result"), f"nothing is lazy here: {_BLOCK}"),
+    **dict.fromkeys(("sharding", "placements", "split", "chunks", "spec"), "t.layout says how the tensor is cut"),
+    "addressable_shards": f"{_BLOCK}, and t.slices say where it is in the global array",
+    "chunksize": "t.layout.block_shape(t.shape) is the shape of the block of this rank",
+    "lshape": "t.local.shape is the shape of the block of this rank",
+    "device_mesh": "t.mesh is its mesh",
+    "comm": "t.mesh.rank is the rank in its mesh, and t.mesh.size their number",
+    "rank": "t.ndim is the number of axes, and t.mesh.rank the rank of this process in its mesh",
+    "dot": "write t @ u",
+    "fill": "write t[...] = value",
+    "backward": "mc.gradients has gradients, and autograd follows tensors",
+    "grad": "mc.gradients has gradients, and autograd follows tensors",
+    "map_blocks": "mc.map_overlap(fn, t, depth, boundary) calls a function on each block",
+    "save": "mc.save(path, t)",
+    "norm": "numpy.linalg.norm(t)",
+}
+"""For attributes that tensors of other libraries have, what there is instead."""
+
+_GROUPS = "over groups of ranks of a plain array; a tensor needs none: mc.relayout moves it"
+
+OF_THE_PACKAGE = {
+    **dict.fromkeys(
+        ("redistribute", "reshard", "rechunk", "resplit", "device_put"), "mc.relayout(t, layout) moves it"
+    ),
+    **dict.fromkeys(
+        ("shard", "scatter", "distribute_tensor", "shard_tensor", "array", "asarray", "tensor", "from_numpy"),
+        "mc.distribute(array, layout) makes a tensor",
+    ),
+    "gather": "t.to_numpy(root=0) gives the global array to one rank; mc.all_gather does so of plain arrays",
+    **dict.fromkeys(("DeviceMesh", "init_device_mesh", "make_mesh"), "mc.create_mesh([('x', -1)]) makes a mesh"),
+    **dict.fromkeys(("PartitionSpec", "NamedSharding", "P"), "mc.Layout(['x', mc.UNSHARDED], mesh) is a layout"),
+    **dict.fromkeys(("Shard", "Replicate"), "a spec is a mesh dimension's name or mc.UNSHARDED: see mc.Layout"),
+    **dict.fromkeys(("rank", "get_rank", "size", "world_size"), "a mesh has them: mesh.rank, mesh.size"),
+    **dict.fromkeys(
+        ("sum", "mean", "max", "min", "exp", "sqrt", "where", "dot"), "NumPy's take tensors: numpy.sum(t)"
+    ),
+    **dict.fromkeys(("allreduce", "Allreduce"), f"mc.all_reduce is {_GROUPS}"),
+    **dict.fromkeys(("allgather", "Allgather"), f"mc.all_gather is {_GROUPS}"),
+    **dict.fromkeys(("alltoall", "Alltoall", "alltoallv", "Alltoallv"), f"mc.all_to_all is {_GROUPS}"),
+    **dict.fromkeys(("bcast", "Bcast"), f"mc.broadcast is {_GROUPS}"),
+}
+"""For names that the packages of other libraries have, what there is instead."""
+
+
+def suggestion(name: object, known: Iterable[str]) -> str:
+    """Return which of the *known* names was meant by *name*, as the end of a message; "" if none is like it.
+
+    >>> suggestion("rwos", ["rows", "columns"]), suggestion("depth", ["rows"])
+    ("; did you mean 'rows'?", '')
+    """
+    found = get_close_matches(name, [each for each in known if each], 1, 0.6) if isinstance(name, str) else []
+    return f"; did you mean {found[0]!r}?" if found else ""
+
+
+def missing(what: str, name: str, instead: dict[str, str], known: Iterable[str], obj: object) -> AttributeError:
+    """Return the error for an attribute that is not there.
+
+    Parameters
+    ----------
+    what: begins the message
+    name: the attribute
+    instead: for some names, what there is instead
+    known: the names of attributes that are there, one of which may have been meant
+    obj: what the attribute was looked up in
+    """
+    if name in instead:
+        end = f": {instead[name]}"
+    else:
+        end = "" if name.startswith("_") else suggestion(name, (each for each in known if not each.startswith("_")))
+    return AttributeError(f"{what} has no attribute {name!r}{end}", name=name, obj=obj)
