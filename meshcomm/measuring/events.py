@@ -1,7 +1,7 @@
 """What a rank did and when, in a buffer of limited length; and its text in the trace event format of Chrome.
 
-Perfetto (ui.perfetto.dev) and chrome://tracing show such files: a process for each rank, a track for each thread in it,
-and on it spans within spans. Source: the Trace Event Format, "complete events" and "metadata events".
+Perfetto (ui.perfetto.dev) and chrome://tracing show such files: a process for each rank, in it a track for each
+thread, and on that spans within spans. Source: the Trace Event Format, "complete events" and "metadata events".
 """
 
 import json
@@ -77,7 +77,7 @@ class Events(Listener):
     def lines(self, rank: int, host: str, begin: int, time: Time) -> Iterator[str]:
         """Yield the events of *rank* as JSON, by when they began; *begin* is 0 on the axis of time."""
         yield from map(json.dumps, self._metadata(rank, host))
-        found = [(*map(time, event.interval), event) for event in list(self._kept)]
+        found = [(time(event.interval[0]), time(event.interval[1]), event) for event in list(self._kept)]
         for began, ended, event in sorted(found, key=lambda each: (each[0], -each[1])):
             args: dict[str, Json] = {}
             if event.text:

@@ -92,7 +92,9 @@ def merge(folder: Path, out: Path) -> str:
     """
     found = sorted((_about(path) for path in folder.glob("rank-*.json")), key=lambda its: its.rank)
     if not found:
-        raise MeshcommError(f"there are no traces in {folder}; with MESHCOMM_TRACE a rank writes rank-NUMBER.json there")
+        raise MeshcommError(
+            f"there are no traces in {folder}; with MESHCOMM_TRACE a rank writes rank-NUMBER.json there"
+        )
     clocks: dict[str, tuple[int, int]] = {}
     for its in found:  # one for each host, so that nothing moves between its ranks
         clocks.setdefault(its.host, its.clock)

@@ -88,7 +88,9 @@ class Trace:
             # Now the watchdog finds it, and tells what this rank has to raise.
             missing = communicator.barrier(math.inf)
             if missing:  # simulated ranks, of which none can go on
-                raise CollectiveMismatch(f"a trace ends, but {some([team.ranks[rank] for rank in missing])} did not come")
+                raise CollectiveMismatch(
+                    f"a trace ends, but {some([team.ranks[rank] for rank in missing])} did not come"
+                )
             agree(team, "the end of a trace")
             aligned = Aligned(self._before, _synchronised(team)[0])
             text = "\n".join(self._events.lines(team.world.rank, host_name(), self._begin, aligned.time)).encode()

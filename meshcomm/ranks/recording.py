@@ -31,7 +31,12 @@ class Traffic(NamedTuple):
 
     def plus(self, other: "Traffic") -> "Traffic":
         """Return both together."""
-        return Traffic(*(a + b for a, b in zip(self, other, strict=True)))
+        return Traffic(  # one by one: this is on the way of every exchange that is counted
+            self.messages + other.messages,
+            self.bytes + other.bytes,
+            self.messages_between_nodes + other.messages_between_nodes,
+            self.bytes_between_nodes + other.bytes_between_nodes,
+        )
 
 
 NOTHING = Traffic()

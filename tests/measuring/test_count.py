@@ -57,7 +57,7 @@ def test_what_plans_predict_is_counted_and_moves(kinds):
 
 
 def operations():
-    """Calls of all kinds on two ranks, each with the operation that they count as, and the bytes each rank receives."""
+    """Calls on two ranks, by the operation that they count as, with the bytes that each rank receives."""
     rows, columns = rows_and_columns(2)
     t = mc.distribute(numbered((4, 6), "f8"), rows)
     halo = mc.halo(t, (1, 0))
@@ -117,7 +117,7 @@ def test_files(tmp_path):
     """A file of rows is written from columns: save relays out, and load as well."""
 
     def program(rank):
-        rows, columns = rows_and_columns(2)
+        columns = rows_and_columns(2)[1]
         t = mc.distribute(numbered((128, 128), "f8"), columns)
         c = counted(lambda: mc.save(tmp_path / "a.npy", t))
         d = counted(lambda: mc.load(tmp_path / "a.npy", columns))
