@@ -69,7 +69,7 @@ def test_no_session_is_left_out(page):
     assert page.read_text(encoding="utf-8").count(">>> ") == in_blocks
 
 
-@pytest.mark.parametrize(("page", "ranks"), [("all_to_all", 2), ("layout", 1), ("halo", 2)])
+@pytest.mark.parametrize(("page", "ranks"), [("all_to_all", 2), ("layout", 1), ("halo", 2), ("measuring", 2)])
 def test_pages_run(page, ranks):
     program = compile("".join(blocks(f"docs/{page}.md", "python")), page, "exec")
     with mc.simulate(ranks) as world:
