@@ -64,6 +64,9 @@ from meshcomm.layouts.layout_text import MATCH, UNSHARDED
 from meshcomm.layouts.machine import Machine
 from meshcomm.layouts.mesh import Mesh
 from meshcomm.layouts.specs import Cuts, Cyclic
+from meshcomm.measuring.count import Count, count
+from meshcomm.measuring.program import start as _trace_program
+from meshcomm.measuring.trace import span, trace
 from meshcomm.ops.joining import concatenate, stack
 from meshcomm.ops.linalg import matmul, transpose
 from meshcomm.ops.random import random_normal, random_uniform
@@ -94,6 +97,7 @@ __all__ = [
     "Checkpoints",
     "CollectiveMismatch",
     "CollectiveTimeout",
+    "Count",
     "Cuts",
     "Cyclic",
     "DTensor",
@@ -133,6 +137,7 @@ __all__ = [
     "collective_permute",
     "concatenate",
     "copy_to_mesh",
+    "count",
     "create_mesh",
     "default_mesh",
     "distribute",
@@ -165,9 +170,11 @@ __all__ = [
     "run_on",
     "save",
     "simulate",
+    "span",
     "stack",
     "start_relayout",
     "start_save",
+    "trace",
     "transpose",
     "unpack",
     "update_halos",
@@ -189,6 +196,7 @@ if not _typing.TYPE_CHECKING:  # a checker is to find what is missing
 
 
 _know_old_modules()
+_trace_program()
 for _name in __all__:
     if isinstance(_value := globals()[_name], type):
         _value.__module__ = __name__  # so that reprs and pickles do not depend on the folder

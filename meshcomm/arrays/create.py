@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from hashlib import blake2b
+from time import monotonic_ns
 from typing import Any, Literal
 
 import numpy as np
@@ -27,6 +28,7 @@ from meshcomm.memory.copies import exact_copy, opaque
 from meshcomm.ranks import agreement
 from meshcomm.ranks.calls import collective
 from meshcomm.ranks.meshes import default_layout, location_in, location_text, required_default_mesh
+from meshcomm.ranks.recording import note_received
 from meshcomm.ranks.teams import Location
 
 
@@ -425,7 +427,9 @@ def _scattered(array: ArrayLike | None, layout: Layout, here: Location, root: in
             if device != root:
                 communicator.send(as_bytes(_cut(whole, layout, device)), member(here, mesh, device))
     else:
+        began = monotonic_ns()
         communicator.receive(as_bytes(local), member(here, mesh, root))
+        note_received(team, [mesh.ranks[root]], [local.nbytes], began)
     return DTensor(local, layout, shape, local.dtype)
 
 

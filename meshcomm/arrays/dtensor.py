@@ -1,6 +1,7 @@
 """Distributed tensors: the block of this rank, a layout, and the global shape."""
 
 from collections.abc import Callable, Sequence
+from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, SupportsIndex, TypeAlias, TypeVar, overload
 
 import numpy as np
@@ -28,7 +29,9 @@ from meshcomm.ranks import agreement
 from meshcomm.ranks.calls import collective, program
 from meshcomm.ranks.communicator import Communicator
 from meshcomm.ranks.meshes import location_text
+from meshcomm.ranks.recording import note_received
 from meshcomm.ranks.teams import Location
+from meshcomm.ranks.watch import watch
 
 T = TypeVar("T")
 
@@ -324,6 +327,8 @@ def _text(tensor: DTensor) -> str:
 
 def by_device(communicator: Communicator, here: Location, mesh: Mesh, message: bytes) -> list[bytes]:
     """Return the *message* of every device of the mesh, in the order of devices. Collective over the mesh."""
+    if watch.recorder is not None:
+        watch.recorder.agreed()
     messages = communicator.allgather(message)
     at = dict(zip(here.team.ranks, messages, strict=True))
     return [at[rank] for rank in mesh.ranks]
@@ -369,8 +374,9 @@ def _gathered_on(tensor: DTensor, here: Location, root: int) -> Array | None:
     for device in senders.values():
         block = mine
         if device != root:
-            block = np.empty(layout.block_shape(shape, device), tensor.dtype)
+            block, began = np.empty(layout.block_shape(shape, device), tensor.dtype), monotonic_ns()
             communicator.receive(as_bytes(block), member(here, mesh, device))
+            note_received(here.team, [mesh.ranks[device]], [block.nbytes], began)
         put_in(whole, layout.block_box(shape, device), block)
     return whole
 

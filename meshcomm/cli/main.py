@@ -1,5 +1,5 @@
 """The command ``python -m meshcomm``: `run` a program, print `info`, `calibrate` the cost model, read `flights`;
-`ls`, `verify` and `convert` files of arrays.
+merge a `trace`; `ls`, `verify` and `convert` files of arrays.
 
 ::
 
@@ -8,6 +8,7 @@
     mpiexec -n 4 python -m meshcomm info
     mpiexec -n 4 python -m meshcomm calibrate machine.json
     python -m meshcomm flights FOLDER
+    python -m meshcomm trace FOLDER out.json
     python -m meshcomm ls PATH
     python -m meshcomm verify PATH
     mpiexec -n 4 python -m meshcomm convert a.h5 b.safetensors
@@ -23,6 +24,7 @@ from meshcomm.cli.files import convert, ls, verify
 from meshcomm.cli.flights import flights
 from meshcomm.cli.info import info
 from meshcomm.cli.run import run
+from meshcomm.cli.trace import trace
 from meshcomm.ranks.hosts import MACHINE_FILE
 
 
@@ -36,6 +38,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return calibrate(options.file)
     if options.command == "flights":
         return flights(Path(options.folder))
+    if options.command == "trace":
+        return trace(Path(options.folder), Path(options.out))
     if options.command == "ls":
         return ls(Path(options.path))
     if options.command == "verify":
@@ -85,6 +89,7 @@ def _parser() -> argparse.ArgumentParser:
         "file", nargs="?", help=f"the file to write, for {MACHINE_FILE}; without it, only print the constants"
     )
     _add_flights(commands)
+    _add_trace(commands)
     _add_files(commands)
     return parser
 
@@ -97,6 +102,17 @@ def _add_flights(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
         "is. Print who is where, the first call that ranks made differently, and the stacks.",
     )
     flights_parser.add_argument("folder", help="the folder that the last words of the job name")
+
+
+def _add_trace(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    trace_parser = commands.add_parser(
+        "trace",
+        help="make one trace of those that the ranks of a job wrote with MESHCOMM_TRACE",
+        description="With MESHCOMM_TRACE=FOLDER each rank of a program writes what it did to a file in FOLDER. "
+        "Make one file of them, for ui.perfetto.dev.",
+    )
+    trace_parser.add_argument("folder", help="the folder that MESHCOMM_TRACE named")
+    trace_parser.add_argument("out", help="the file to write")
 
 
 def _add_files(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:

@@ -81,12 +81,14 @@ static inline void mc_pause(void)
 #endif
 }
 
-static inline int64_t mc_now(void)
+static inline int64_t mc_nanoseconds(void) /* as time.monotonic_ns of Python */
 {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
-    return (int64_t)now.tv_sec * 1000000 + now.tv_nsec / 1000;
+    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
 }
+
+static inline int64_t mc_now(void) { return mc_nanoseconds() / 1000; }
 
 /* Wait until peers have reached an epoch, from number *next on. Return 1; or 0 if *microseconds* passed before. */
 static int mc_wait(mc_lines **lines, const int *peers, int count, int done, uint64_t epoch, int64_t microseconds,
@@ -113,6 +115,8 @@ static int mc_wait(mc_lines **lines, const int *peers, int count, int done, uint
 }
 
 #else /* not Linux: no pool can be made, so no rank waits */
+
+static inline int64_t mc_nanoseconds(void) { return 0; }
 
 static int mc_wait(mc_lines **lines, const int *peers, int count, int done, uint64_t epoch, int64_t microseconds,
                    int *next)

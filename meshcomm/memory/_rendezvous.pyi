@@ -3,6 +3,8 @@ from collections.abc import Callable, Iterable, Sequence
 from meshcomm._kernels import BoxCopies
 from meshcomm.memory._pool import Memory, Pool
 
+def measure_times(measures: bool) -> None: ...
+
 class Routes:
     size: int
     position: int
@@ -21,6 +23,7 @@ class Rendezvous:
     position: int
     members: tuple[int, ...]
     closed: str | None
+    times: tuple[int, int, int, int] | None
     def __init__(
         self,
         own: Pool,

@@ -102,6 +102,7 @@ cdef extern from "_rendezvous.h" nogil:
     uint64_t mc_get_digest(const mc_line *line)
     void mc_set_digest(mc_line *line, uint64_t digest)
     uint64_t mc_digest(uint64_t digest, uint64_t number)
+    int64_t mc_nanoseconds()
     int mc_wait(
         mc_lines **lines, const int *peers, int count, bint done, uint64_t epoch, int64_t microseconds, int *next
     )
@@ -115,10 +116,18 @@ cdef enum:
     WRITE = 2
     OTHER = 3
 
+cdef bint _measures = False  # whether exchanges note the times of their phases
+
 cdef list _left_behind = []  # what others may still read or write, after an error
 
 if sizeof(mc_lines) > LINES:
     raise ImportError(f"the lines of a rank take {sizeof(mc_lines)} bytes, but pools reserve {LINES}")
+
+
+def measure_times(bint measures):
+    """Let exchanges of this process note when their phases begin and end, or not: see `Rendezvous.times`."""
+    global _measures
+    _measures = measures
 
 
 cdef class Routes:
@@ -249,6 +258,11 @@ cdef class Rendezvous:
     cdef bint busy
     cdef object several
     cdef Py_buffer source, target  # of the exchange that runs
+    cdef readonly tuple times
+    """When the last exchange began, when all peers were ready, when this rank had copied, and when all had.
+
+    Nanoseconds of ``time.monotonic_ns``; None unless `measure_times` asked for them."""
+    cdef int64_t began, ready_at, copied_at
     cdef readonly str closed
     """Why no exchange is possible any more, or None."""
 
@@ -335,6 +349,8 @@ cdef class Rendezvous:
             self.busy = False
             raise
         self.several = several
+        if _measures:
+            self.began = mc_nanoseconds()
         try:
             self.epoch += 1
             self.own.clock = max(self.own.clock, self.epoch)
@@ -347,6 +363,8 @@ cdef class Rendezvous:
             mc_publish(&mine.ready, self.epoch)
             with nogil:
                 self._wait(routes, False)
+                if _measures:
+                    self.ready_at = mc_nanoseconds()
                 self._find_ways(routes)
                 if not routes.is_planned():
                     with gil:
@@ -356,6 +374,8 @@ cdef class Rendezvous:
             self._fail()
             raise
         self._release()
+        if _measures:
+            self.times = self.began, self.ready_at, self.copied_at, mc_nanoseconds()
 
     cdef str _why_not(self):
         return "ranks that share memory cannot exchange: " + (
@@ -438,6 +458,8 @@ cdef class Rendezvous:
         if routes.writes is not None:
             self._write(routes.writes)
         mc_publish(&self.lines[self.position].done, self.epoch)
+        if _measures:
+            self.copied_at = mc_nanoseconds()
         self._wait(routes, True)
         return 0
 

@@ -16,6 +16,7 @@ The counts depend on the data. Each rank is told how many bytes it gets before i
 
 from collections.abc import Callable
 from math import prod
+from time import monotonic_ns
 from typing import NamedTuple
 
 import numpy as np
@@ -36,6 +37,8 @@ from meshcomm.ranks.agreement import agree
 from meshcomm.ranks.calls import collective
 from meshcomm.ranks.communicator import Communicator
 from meshcomm.ranks.meshes import location_text
+from meshcomm.ranks.recording import note_received
+from meshcomm.ranks.teams import Group
 
 _COUNT = np.dtype(np.int64)
 
@@ -110,7 +113,7 @@ def in_order(name: str, tensor: DTensor, *, stable: bool, indexed: bool) -> InOr
         agree(team, call, error)
         group, position = group_along(here, mesh, names)
         indices = _flat_indices(tensor, here.device) if indexed else None
-        work = _Sort(group.communicator(), position, len(group.members), tensor.size)
+        work = _Sort(group, group.communicator(), position, len(group.members), tensor.size)
         check = lambda problem: agree(team, f"the counts of {call}", problem)  # noqa: E731 - with what it needs
         try:
             found, lengths = work.run(block.reshape(-1), indices, stable, check)
@@ -136,11 +139,12 @@ class _Sort(NamedTuple):
 
     Parameters
     ----------
-    communicator: of the ranks that share the elements
+    group, communicator: of the ranks that share the elements
     position, ranks: of this rank, and how many there are
     size: the elements of all of them
     """
 
+    group: Group
     communicator: Communicator
     position: int
     ranks: int
@@ -206,7 +210,8 @@ class _Sort(NamedTuple):
         draws = np.arange(wanted) + np.random.default_rng([self.position, len(block)]).random(wanted)
         indices = np.minimum((draws * (len(block) / max(1, wanted))).astype(np.intp), len(block) - 1)
         message = np.array([wanted], _COUNT).tobytes() + indices.tobytes() + block[indices].tobytes()
-        found = [_samples(text, block) for text in self.communicator.allgather(message)]
+        texts = _gathered(self.group, self.communicator, message)
+        found = [_samples(text, block) for text in texts]
         ranks = np.repeat(np.arange(self.ranks), [len(values) for values, _ in found])
         values, at = (np.concatenate(arrays) for arrays in zip(*found, strict=True))
         order = np.argsort(values, kind="stable")  # equal ones by rank, and by index there
@@ -248,9 +253,21 @@ class _Sort(NamedTuple):
         for each, counts, end in ((array, sent, ends[0]), (into, told, ends[1])):
             others = np.where(np.arange(self.ranks) == self.position, 0, counts)
             sides.append((_bytes(each), (others * size).tolist(), ((end - counts) * size).tolist()))
+        began = monotonic_ns()
         pending = self.communicator.start_messages(*sides)
         into[mine[1]] = array[mine[0]]
         pending.wait()
+        note_received(self.group.team, self.group.members, sides[1][1], began)
+
+
+def _gathered(group: Group, communicator: Communicator, message: bytes) -> list[bytes]:
+    """Return the message of every rank of the group. Collective."""
+    began = monotonic_ns()
+    texts = communicator.allgather(message)
+    sizes = [len(text) for text in texts]
+    sizes[communicator.rank] = 0
+    note_received(group.team, group.members, sizes, began)
+    return texts
 
 
 def _span(counts: Indices, position: int) -> tuple[int, int]:
@@ -322,7 +339,7 @@ def picked(name: str, ordered: DTensor, indices: Indices) -> Array | None:
         starts = np.array(cut.all_starts()[:-1])
         owners = np.searchsorted(starts, indices, side="right") - 1
         mine = indices[owners == position] - starts[position]
-        texts = group.communicator().allgather(ordered.local[mine].tobytes())
+        texts = _gathered(group, group.communicator(), ordered.local[mine].tobytes())
         found = np.empty(len(indices), ordered.dtype)
         for number, text in enumerate(texts):
             found[owners == number] = np.frombuffer(text, ordered.dtype)

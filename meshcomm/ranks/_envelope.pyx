@@ -70,13 +70,17 @@ cdef class Envelope:
     cdef str operation
     cdef object team, number, here
     cdef tuple call
+    cdef object span
     cdef Turn turn
 
     def __cinit__(self, str operation not None, team, number=None, here=None):
         self.operation, self.team, self.number, self.here = operation, team, number, here
 
     def __enter__(self):
-        number = self.number
+        cdef list stack
+        recorder, number = watch.recorder, self.number
+        # Python code, in which a handler may raise: before the call begins. It is noted when it has begun.
+        span = None if recorder is None else recorder.begin(self.operation)
         if self.team is None:
             number = number or 0
         else:
@@ -88,16 +92,31 @@ cdef class Envelope:
         watch.count += 1
         watch.recent.append(self.call)
         watch.calls.append(self.call)
+        if span is not None:
+            self.span = span
+            stack = span.stack
+            stack.append(span)
         return self.here
 
     def __exit__(self, kind, value, traceback):
-        cdef list calls = watch.calls
-        cdef Py_ssize_t i = len(calls) - 1
-        while i >= 0 and calls[i] is not self.call:  # another thread may have begun a call later
-            i -= 1
-        if i >= 0:
-            del calls[i]
+        _remove(watch.calls, self.call)
+        span, self.span = self.span, None
+        if span is not None:
+            _remove(span.stack, span)
         if self.turn is not None:
             self.turn.give_back()
+        if span is not None:
+            span.end()
+        if self.turn is not None:
             if self.turn.over is not None and kind is None:
                 raise MeshError(self.turn.over)
+
+
+cdef int _remove(list calls, call) except -1:
+    """Remove *call* from *calls*, the last time that it is there."""
+    cdef Py_ssize_t i = len(calls) - 1
+    while i >= 0 and calls[i] is not call:  # another thread may have begun a call later
+        i -= 1
+    if i >= 0:
+        del calls[i]
+    return 0

@@ -19,6 +19,7 @@ from meshcomm.errors import MeshcommError
 from meshcomm.ranks import forks
 from meshcomm.ranks.forks import exit_code
 from meshcomm.ranks.mpi import mpi
+from meshcomm.ranks.watch import watch
 
 _LAUNCHERS = (
     ("PMI_RANK", "PMI_SIZE"),
@@ -119,6 +120,9 @@ def end_job_of_many(reason: str, code: int = 1) -> None:
 def end_job(reason: str, code: int = 1) -> NoReturn:
     """Name this rank and *reason* on standard error, and end the MPI job with *code*; does not return."""
     say(f"{who()} ends the job: {reason}")
+    if watch.recorder is not None:
+        with contextlib.suppress(Exception):
+            watch.recorder.job_ends()
     here = threading.current_thread() is threading.main_thread()
     MPI = _initialised_mpi()
     if MPI is not None:

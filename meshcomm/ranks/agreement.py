@@ -40,11 +40,14 @@ def agree(team: Team, call: str, error: Exception | None = None) -> None:
     """
     if team.world.guarded and len(team.ranks) > 1:
         watchdog.install()
+    if watch.recorder is not None:
+        watch.recorder.agreed()
     communicator = team.everyone.communicator()
     digest = team.compare(fingerprint(call))
-    watch.error = error
+    told = watch.error
+    watch.error = error or told
     largest = communicator.allreduce_max(np.array([digest, -digest, error is not None], dtype=np.int64))
-    watch.error = None
+    watch.error = told
     if not largest[2] and largest[0] == -largest[1]:
         return
     call = call if len(call) < 500 else f"{call[:500]}... (fingerprint {fingerprint(call):x})"

@@ -16,7 +16,7 @@ from meshcomm.ranks.agreement import fingerprint
 from meshcomm.ranks.meshes import common_world, location_between
 from meshcomm.ranks.simulate import current_world
 from meshcomm.ranks.teams import Location, Program, Team
-from meshcomm.ranks.watch import kind
+from meshcomm.ranks.watch import kind, watch
 
 R = TypeVar("R")
 
@@ -73,6 +73,8 @@ def program(
     error: what this rank has found wrong, maybe alone. All ranks raise it if the call is new. In a known call this
         rank has to take part, and to raise it then; ranks that found nothing wrong will find a difference.
     """
+    if watch.recorder is not None:
+        watch.recorder.describe(key, describe, subject)
     if key is not None and not agreement.checks_every_call():
         known = team.recall(key)
         if known is not None:

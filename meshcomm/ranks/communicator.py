@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshcomm._types import Bytes, Counts
+from meshcomm.ranks.watch import watch
 
 Buffers: TypeAlias = tuple[Bytes, Counts, Counts]
 """One side of an exchange: the data, and for each rank how many bytes of it and from which offset."""
@@ -87,6 +88,8 @@ class Communicator(ABC):
 
     def told(self, message: object) -> list[Any]:
         """Return what every rank tells, which is whatever JSON can hold. Never pickles."""
+        if watch.recorder is not None:
+            watch.recorder.agreed()
         return [json.loads(text) for text in self.allgather(json.dumps(message).encode())]
 
     @abstractmethod

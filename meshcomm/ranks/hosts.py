@@ -32,6 +32,11 @@ def this_host() -> str:
     return f"{os.uname().nodename} {boot}".rstrip()
 
 
+def host_name() -> str:
+    """Return the name of this host."""
+    return os.uname().nodename
+
+
 def usable_processors() -> Iterable[int]:
     """Return the processors that this process may use."""
     return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)

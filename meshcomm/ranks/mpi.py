@@ -25,6 +25,7 @@ from meshcomm.ranks.communicator import Buffers, Communicator, Pending
 from meshcomm.ranks.roll_call import RollCall, leave_all
 from meshcomm.ranks.side_channel import SideChannel
 from meshcomm.ranks.teams import Team, World
+from meshcomm.ranks.watch import watch
 
 if TYPE_CHECKING:
     from mpi4py import MPI as MPI_
@@ -45,7 +46,10 @@ class _Requests:
         return bool(mpi().Request.Testall(self._requests))
 
     def wait(self) -> None:
+        timed = watch.recorder and watch.recorder.timer("MPI_Waitall")
         mpi().Request.Waitall(self._requests)
+        if timed:
+            timed()
 
 
 class _Request:
@@ -61,7 +65,10 @@ class _Request:
         return self._request.Test()
 
     def wait(self) -> None:
+        timed = watch.recorder and watch.recorder.timer("MPI_Wait")
         self._request.Wait()
+        if timed:
+            timed()
 
 
 class _Comparison:
@@ -78,7 +85,10 @@ class _Comparison:
         return self._request.Test()
 
     def equal(self) -> bool:
+        timed = watch.recorder and watch.recorder.timer("MPI_Wait")
         self._request.Wait()
+        if timed:
+            timed()
         largest, of_negatives = self._largest.tolist()
         return bool(largest == -of_negatives)
 
@@ -96,7 +106,10 @@ class _Numbers:
         self._start_all(self._requests)
 
     def differing(self) -> list[int]:
+        timed = watch.recorder and watch.recorder.timer("MPI_Waitall")
         self._wait_all(self._requests)
+        if timed:
+            timed()
         differ: list[int] = self._sources[self._others[self._sources] != self._own].tolist()
         return differ
 
@@ -143,7 +156,10 @@ class MPICommunicator(Communicator):
         self._own_number, self._other_numbers = np.zeros(1, dtype=np.int64), np.zeros(0, dtype=np.int64)
 
     def alltoallv(self, send: Buffers, receive: Buffers) -> None:
+        timed = watch.recorder and watch.recorder.timer("MPI_Alltoallv")
         self._comm.Alltoallv([*send, self._byte], [*receive, self._byte])
+        if timed:
+            timed()
 
     def start_alltoallv(self, send: Buffers, receive: Buffers) -> Pending:
         message, received = [*send, self._byte], [*receive, self._byte]
@@ -167,14 +183,23 @@ class MPICommunicator(Communicator):
             requests += [self._comm.Irecv([message, self._byte], source) for message in _countable(into)]
         if to is not None:
             requests += [self._comm.Isend([message, self._byte], to) for message in _countable(data)]
+        timed = watch.recorder and watch.recorder.timer("MPI_Waitall")
         self._wait_all(requests)
+        if timed:
+            timed()
 
     def allgatherv(self, send: Bytes, receive: Buffers) -> None:
+        timed = watch.recorder and watch.recorder.timer("MPI_Allgatherv")
         self._comm.Allgatherv([send, self._byte], [*receive, self._byte])
+        if timed:
+            timed()
 
     def allreduce_max(self, values: NDArray[np.int64]) -> NDArray[np.int64]:
         result = np.empty_like(values)
+        timed = watch.recorder and watch.recorder.timer("MPI_Allreduce")
         self._comm.Allreduce(values, result, self._max)
+        if timed:
+            timed()
         return result
 
     def start_comparison(self, number: int) -> _Comparison:
@@ -196,7 +221,10 @@ class MPICommunicator(Communicator):
 
     def allgather(self, message: bytes) -> list[bytes]:
         lengths = np.empty(self.size, dtype=np.int64)
+        timed = watch.recorder and watch.recorder.timer("MPI_Allgather")
         self._comm.Allgather(np.array([len(message)], dtype=np.int64), lengths)
+        if timed:
+            timed()
         ends = np.cumsum(lengths)
         texts = np.empty(int(ends[-1]), dtype=np.uint8)
         counts, offsets = lengths.tolist(), (ends - lengths).tolist()
@@ -204,16 +232,25 @@ class MPICommunicator(Communicator):
         return [texts[end - length : end].tobytes() for length, end in zip(counts, ends.tolist(), strict=True)]
 
     def broadcast(self, data: Bytes, root: int) -> None:
+        timed = watch.recorder and watch.recorder.timer("MPI_Bcast")
         for message in _countable(data):
             self._comm.Bcast([message, self._byte], root)
+        if timed:
+            timed()
 
     def send(self, data: Bytes, rank: int) -> None:
+        timed = watch.recorder and watch.recorder.timer("MPI_Send")
         for message in _countable(data):
             self._comm.Send([message, self._byte], rank)
+        if timed:
+            timed()
 
     def receive(self, into: Bytes, rank: int) -> None:
+        timed = watch.recorder and watch.recorder.timer("MPI_Recv")
         for message in _countable(into):
             self._comm.Recv([message, self._byte], rank)
+        if timed:
+            timed()
 
     def barrier(self, seconds: float) -> list[int]:
         request = self._comm.Ibarrier()

@@ -326,6 +326,11 @@ def current_world() -> SimulatedWorld | None:
     return _local.stack[-1] if _local.stack else None
 
 
+def current_rank() -> "SimulatedRank | None":
+    """Return the simulated rank that the caller is, if any."""
+    return _local.rank
+
+
 class SimulatedRank(World):
     """One rank of a simulated world: a thread that runs when it is its turn."""
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from meshcomm._tuning import FILE_CALL_WITHIN, FILES_AGAIN_WITHIN, KEPT_CALLS
 
 if TYPE_CHECKING:
+    from meshcomm.ranks.recording import Recorder
     from meshcomm.ranks.teams import Team
 
 Call: TypeAlias = "tuple[str, Team | None, int, float]"
@@ -34,6 +35,7 @@ class _Watch:
         "file_at",
         "in_file",
         "recent",
+        "recorder",
         "since",
         "tested",
         "testing",
@@ -56,6 +58,8 @@ class _Watch:
         self.completed = 0
         # The same if this rank does nothing but test: known to the watchdog.
         self.testing: Call | None = None
+        # Who is told of calls and exchanges, while somebody counts or traces them.
+        self.recorder: Recorder | None = None
         # Seconds for which the watchdog has seen no change.
         self.since = 0.0
 

@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterable, Mapping
 from math import prod
 from pathlib import Path
+from time import monotonic_ns
 from typing import NamedTuple
 
 import numpy as np
@@ -24,6 +25,7 @@ from meshcomm.memory.blocks import as_bytes
 from meshcomm.memory.copies import exact_copy, opaque
 from meshcomm.ranks.agreement import agree
 from meshcomm.ranks.calls import collective
+from meshcomm.ranks.recording import note_received
 from meshcomm.ranks.teams import Location
 from meshcomm.storage.by_library import read_by_library
 from meshcomm.storage.formats.base import Contents
@@ -377,7 +379,9 @@ def _told_whole(stored: Stored, opened: Opened, here: Location) -> Array:
         with opened.trying():
             whole = read_small(stored, opened)
     if whole.nbytes:
+        began = monotonic_ns()
         here.team.everyone.communicator().broadcast(as_bytes(whole), 0)
+        note_received(here.team, here.team.ranks[:1], [whole.nbytes if here.team.rank else 0], began)
     return whole
 
 

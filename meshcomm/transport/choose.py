@@ -37,16 +37,20 @@ An exchange goes
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from time import monotonic_ns
 from typing import TypeAlias
 
 import numpy as np
 
 from meshcomm._tuning import GATHERED_AT_ONCE, LARGEST_COUNT, ROUND_BYTES
 from meshcomm._types import Array, Bytes, Shape
+from meshcomm.layouts.boxes import without_peer
 from meshcomm.memory.blocks import as_block, as_bytes, block_bytes, new_bytes
 from meshcomm.memory.scratch import Buffer, scratch
 from meshcomm.ranks.communicator import Pending
+from meshcomm.ranks.recording import Traffic, traffic_from
 from meshcomm.ranks.teams import Group
+from meshcomm.ranks.watch import watch
 from meshcomm.transport.exchange import BlockSizes, Operation, Tensor, Terms, own_copies
 from meshcomm.transport.in_place import InPlace
 from meshcomm.transport.packed import Broadcast, Gathered, MessagesOnNode, Packed, Permuted
@@ -64,7 +68,16 @@ def exchange(group: Group, tensors: Sequence[Tensor], terms: Terms) -> Operation
 
 def nonblocking(group: Group, tensors: Sequence[Tensor], terms: Terms) -> "Nonblocking":
     """Return the exchange of *tensors* in a form that can start without waiting: over MPI, in one round."""
-    return Nonblocking(tensors, Packed(group, tensors, terms, overlaps=True))
+    return Nonblocking(group, tensors, Packed(group, tensors, terms, overlaps=True))
+
+
+def received(group: Group, tensors: Sequence[Tensor]) -> Traffic:
+    """Return what this rank receives from the others in an exchange of *tensors*, whichever way the bytes go."""
+    sizes = np.zeros(len(group.members), dtype=np.int64)
+    for tensor in tensors:
+        boxes = without_peer(tensor.receives, tensor.position)
+        np.add.at(sizes, boxes.peers, boxes.sizes[boxes.which] * tensor.itemsize)
+    return traffic_from(group.team, group.members, sizes)
 
 
 def gathers_at_once(gathered_bytes: int, count: int) -> bool:
@@ -105,13 +118,20 @@ class Kept:
 class Nonblocking:
     """An exchange that does not wait."""
 
-    def __init__(self, tensors: Sequence[Tensor], packed: Packed) -> None:
-        self._sizes, self._packed = BlockSizes(tensors), packed
+    def __init__(self, group: Group, tensors: Sequence[Tensor], packed: Packed) -> None:
+        self._group, self._tensors, self._packed = group, tensors, packed
+        self._sizes = BlockSizes(tensors)
 
     def start(self, sources: list[Bytes], targets: list[Bytes], buffer: Buffer) -> Pending:
         """Begin to fill the new blocks; *buffer* gives memory to pack into. Collective over the group."""
         self._sizes.check(sources, targets)
-        return self._packed.start(sources, targets, buffer)
+        recorder = watch.recorder
+        if recorder is None:
+            return self._packed.start(sources, targets, buffer)
+        began = monotonic_ns()
+        pending = self._packed.start(sources, targets, buffer)
+        recorder.exchanged("nonblocking", began, received(self._group, self._tensors))
+        return pending
 
 
 class _Chosen:
@@ -122,10 +142,12 @@ class _Chosen:
         self._sizes = BlockSizes(tensors)
         self._way: Operation = over_mpi
         self._chosen_for: tuple[int, ...] | None = None
+        self._received: Traffic | None = None
 
     def run(self, sources: list[Bytes], targets: list[Bytes], stretch: Bytes | None = None) -> None:
         """Fill the new blocks. Collective over the group."""
-        group = self._group
+        group, recorder = self._group, watch.recorder
+        began = 0 if recorder is None else monotonic_ns()
         self._sizes.check(sources, targets)
         try:
             group.communicator()
@@ -136,6 +158,10 @@ class _Chosen:
         except BaseException as error:
             group.team.fail(error)
             raise
+        if recorder is not None:
+            if self._received is None:
+                self._received = received(group, self._tensors)
+            recorder.exchanged(type(self._way).__name__, began, self._received)
 
     def _on_nodes(self, nodes: tuple[int, ...]) -> Operation:
         """Return the way for a group in which some ranks share memory. Collective over the group."""

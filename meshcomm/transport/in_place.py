@@ -16,6 +16,7 @@ from meshcomm.memory.blocks import NOTHING
 from meshcomm.memory.pools import locate
 from meshcomm.memory.scratch import shared_scratch
 from meshcomm.ranks.teams import Group
+from meshcomm.ranks.watch import watch
 from meshcomm.transport.exchange import Remaining, Tensor, Terms
 from meshcomm.transport.local_copies import LocalCopies
 
@@ -54,6 +55,8 @@ class InPlace:
         # With the digest of all calls: ranks that made other calls are found out here.
         number = self._terms.number ^ self._team.call_digest
         rendezvous.exchange(routes, number, source, target, several)
+        if watch.recorder is not None:
+            watch.recorder.shared(rendezvous.times)
         if routes.left is not None:
             self._was_left = True
             self._remaining.run(routes.left, sources, targets)

@@ -23,6 +23,7 @@ from meshcomm.memory.pools import locate
 from meshcomm.memory.scratch import scratch, shared_scratch
 from meshcomm.ranks.communicator import Pending
 from meshcomm.ranks.teams import Group
+from meshcomm.ranks.watch import watch
 from meshcomm.transport.comparison import Beside
 from meshcomm.transport.crossing import BufferCopies, Nodes
 from meshcomm.transport.exchange import Remaining, Tensor, Terms, own_copies
@@ -97,6 +98,8 @@ class Relayed:
             self._own_out.run([source], self._at_own(self._sent))
         if rendezvous is not None:
             rendezvous.exchange(self._hand, self._terms.number, source, self._sent)
+            if watch.recorder is not None:
+                watch.recorder.shared(rendezvous.times)
         comparison = self._beside.start()
         pending = self._start_messages()
         if self._own is not None:
@@ -110,6 +113,8 @@ class Relayed:
             return
         # The others read from the buffer of this rank; it writes to their new blocks from its block.
         rendezvous.exchange(self._take, self._terms.number, self._received, target, [source])
+        if watch.recorder is not None:
+            watch.recorder.shared(rendezvous.times)
         left = self._senders if locate(target) < 0 else (), self._unwritten
         if left != ((), ()):
             self._remaining.run(left, sources, targets)

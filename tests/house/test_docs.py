@@ -73,7 +73,9 @@ def test_no_session_is_left_out(page):
 COMING_FROM = [(f"coming-from/{page}", RANKS) for page in SYSTEMS]
 
 
-@pytest.mark.parametrize(("page", "ranks"), [("all_to_all", 2), ("layout", 1), ("halo", 2), ("faq", 4), *COMING_FROM])
+@pytest.mark.parametrize(
+    ("page", "ranks"), [("all_to_all", 2), ("layout", 1), ("halo", 2), ("faq", 4), ("measuring", 2), *COMING_FROM]
+)
 def test_pages_run(page, ranks):
     program = compile("".join(blocks(f"docs/{page}.md", "python")), page, "exec")
     with mc.simulate(ranks) as world:

@@ -89,6 +89,7 @@ COLLECTIVE = [
     "stack",
     "start_relayout",
     "start_save",
+    "trace",
     "transpose",
     "update_halos",
 ]

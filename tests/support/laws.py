@@ -33,6 +33,7 @@ MAY_IMPORT = {
     "storage": FLOORS,
     "fft": (*FLOORS, "ops"),
     "halos": (*FLOORS, "ops"),
+    "measuring": ("root", "memory", "ranks"),
     "pictures": ("root", "layouts", "plans"),
     "cli": ("",),
     "testing": ("",),

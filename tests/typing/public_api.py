@@ -230,3 +230,15 @@ def replicas(topology: mc.Topology, t: mc.DTensor) -> None:
         return str(x)
 
     assert_type(strategy.run(step, (1,)), str | None)
+
+
+def measured(t: mc.DTensor, layout: mc.Layout) -> None:
+    with mc.count() as c:
+        mc.relayout(t, layout)
+    assert_type(c, mc.Count)
+    assert_type(c.bytes, int)
+    assert_type(c.seconds, float)
+    assert_type(c.operations["relayout"].messages_between_nodes, int)
+    assert_type(c.table(), str)
+    with mc.trace("t.json"), mc.span("solve"):
+        pass

@@ -1,0 +1,1 @@
+"""What a program does with its ranks: counted, and traced in time."""

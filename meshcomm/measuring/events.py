@@ -1,0 +1,141 @@
+"""What a rank did and when, in a buffer of limited length; and its text in the trace event format of Chrome.
+
+Perfetto (ui.perfetto.dev) and chrome://tracing show such files: a process for each rank, in it a track for each
+thread, and on that spans within spans. Source: the Trace Event Format, "complete events" and "metadata events".
+"""
+
+import json
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple, TextIO, TypeAlias
+
+from meshcomm._arguments import integer, quote
+from meshcomm._types import Json
+from meshcomm.errors import MeshError
+from meshcomm.ranks.recording import Listener, Span, Traffic
+
+MOST_EVENTS = 100_000
+"""Spans that a rank keeps by default. A warm relayout on one node makes 5: a call, an exchange, two waits, a copy."""
+
+Interval: TypeAlias = tuple[int, int]
+Time: TypeAlias = Callable[[int], int]
+"""From the clock of this rank, in nanoseconds, to that of the first rank."""
+
+
+class _Event(NamedTuple):
+    kind: str
+    name: str
+    interval: Interval
+    thread: int
+    text: str = ""
+    traffic: Traffic | None = None
+
+
+class Events(Listener):
+    """The last *limit* spans of a rank. ``MeshError`` unless that is a positive integer."""
+
+    traces = True
+
+    def __init__(self, limit: int) -> None:
+        limit = integer(limit, "the number of events that a trace keeps")
+        if limit < 1:
+            raise MeshError(f"a trace keeps at least one event, not {quote(limit)}")
+        self._kept: deque[_Event] = deque(maxlen=limit)
+        self._count = 0
+        self._threads: dict[int, tuple[int, str]] = {}
+
+    @property
+    def dropped(self) -> int:
+        """How many spans did not fit: the oldest ones."""
+        return self._count - len(self._kept)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing happened."""
+        return not self._count
+
+    def called(self, span: Span) -> None:
+        self._keep("call", span.operation, (span.began, span.ended), span.text, span.traffic)
+
+    def exchanged(self, operation: str, way: str, interval: Interval, traffic: Traffic) -> None:
+        self._keep("exchange", f"exchange: {way}", interval, "", traffic)
+
+    def spent(self, kind: str, what: str, interval: Interval) -> None:
+        self._keep(kind, what, interval)
+
+    def _keep(self, kind: str, name: str, interval: Interval, text: str = "", traffic: Traffic | None = None) -> None:
+        thread = threading.get_ident()
+        known = self._threads.get(thread)
+        if known is None:
+            known = self._threads[thread] = len(self._threads), threading.current_thread().name
+        self._count += 1
+        self._kept.append(_Event(kind, name, interval, known[0], text, traffic))
+
+    def lines(self, rank: int, host: str, begin: int, time: Time) -> Iterator[str]:
+        """Yield the events of *rank* as JSON, by when they began; *begin* is 0 on the axis of time."""
+        yield from map(json.dumps, self._metadata(rank, host))
+        found = [(time(event.interval[0]), time(event.interval[1]), event) for event in list(self._kept)]
+        for began, ended, event in sorted(found, key=lambda each: (each[0], -each[1])):
+            args: dict[str, Json] = {}
+            if event.text:
+                args["call"] = event.text
+            if event.traffic is not None:
+                args |= {f"{name} received": number for name, number in event.traffic._asdict().items()}
+            yield json.dumps(
+                {
+                    "name": event.name,
+                    "cat": event.kind,
+                    "ph": "X",
+                    "ts": (began - begin) / 1000,
+                    "dur": (ended - began) / 1000,
+                    "pid": rank,
+                    "tid": event.thread,
+                    "args": args,
+                }
+            )
+
+    def _metadata(self, rank: int, host: str) -> Iterator[dict[str, Json]]:
+        yield _metadata("process_name", rank, 0, {"name": f"rank {rank} on {host}"})
+        yield _metadata("process_sort_index", rank, 0, {"sort_index": rank})
+        yield _metadata("process_labels", rank, 0, {"labels": f"{self.dropped} older events dropped"})
+        for number, name in self._threads.values():
+            yield _metadata("thread_name", rank, number, {"name": name})
+
+
+def _unfinished(path: Path) -> Path:
+    return path.with_name(f".{path.name}.part")
+
+
+def check_writable(path: Path) -> None:
+    """Raise ``OSError`` if no file can be made for *path*."""
+    _unfinished(path).open("w").close()
+    _unfinished(path).unlink()
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[TextIO]:
+    """Give a new file that gets the name *path* when it is whole. After an error it is gone."""
+    unfinished = _unfinished(path)
+    try:
+        with unfinished.open("w") as file:
+            yield file
+        unfinished.replace(path)
+    except BaseException:
+        unfinished.unlink(missing_ok=True)
+        raise
+
+
+def _metadata(name: str, rank: int, thread: int, args: dict[str, Json]) -> dict[str, Json]:
+    return {"name": name, "ph": "M", "pid": rank, "tid": thread, "args": args}
+
+
+def document(lines: Iterable[str], about: dict[str, Json]) -> Iterator[str]:
+    """Yield the text of a trace with these events, and what is told *about* it."""
+    between = '{"traceEvents": [\n'
+    for line in lines:
+        yield between + line
+        between = ",\n"
+    yield f'\n], "displayTimeUnit": "ns", "otherData": {json.dumps(about)}}}\n'

@@ -1,0 +1,191 @@
+"""Traces: what all ranks did and when, in one file for Perfetto."""
+
+import contextlib
+import math
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from time import monotonic_ns
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from meshcomm.errors import CollectiveMismatch
+from meshcomm.measuring.clocks import Aligned, Clock, compare_clocks
+from meshcomm.measuring.events import MOST_EVENTS, Events, check_writable, document, replacing
+from meshcomm.memory.blocks import as_bytes
+from meshcomm.ranks._envelope import Envelope
+from meshcomm.ranks.agreement import agree
+from meshcomm.ranks.hosts import host_name
+from meshcomm.ranks.meshes import world_of
+from meshcomm.ranks.missing import some
+from meshcomm.ranks.recording import recorder
+from meshcomm.ranks.teams import Team
+from meshcomm.ranks.watch import watch
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+
+class Trace:
+    """A trace that goes on within a ``with`` statement, as `trace` makes it."""
+
+    def __init__(self, path: str | os.PathLike[str], comm: "MPI.Intracomm | None", limit: int) -> None:
+        self.path, self._comm, self._limit = Path(path), comm, limit
+
+    def __enter__(self) -> "Trace":
+        world = world_of(self._comm)
+        team = self._team = world.team(range(world.size))
+        with Envelope("the begin of a trace", team):
+            error = None
+            try:
+                self._events = Events(self._limit)
+                if team.rank == 0:
+                    check_writable(self.path)
+            except Exception as problem:
+                error = problem
+            agree(team, "the begin of a trace", error)
+            self._before, self._begin = _synchronised(team)
+        recorder.add(self._events)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        recorder.remove(self._events)
+        if value is None:
+            self._merge()
+            return
+        # Nothing here may hide the error. Other ranks may wait for this one in another call: then it is told why.
+        own = self.path.with_name(f"{self.path.name}.rank-{self._team.rank}.json")
+        with contextlib.suppress(Exception):
+            self._write_alone(own)
+        if not isinstance(value, Exception):
+            return
+        watch.error = value
+        try:
+            self._merge()
+            own.unlink(missing_ok=True)
+        except BaseException as problem:
+            value.add_note(f"the trace of rank {self._team.rank} is in {own}: {type(problem).__name__}: {problem}")
+        finally:
+            watch.error = None
+
+    def _write_alone(self, path: Path) -> None:
+        aligned = Aligned(self._before, self._before)
+        lines = self._events.lines(self._team.world.rank, host_name(), self._begin, aligned.time)
+        with replacing(path) as file:
+            file.writelines(document(lines, {}))
+
+    def _merge(self) -> None:
+        """Write what all ranks did to one file, on rank 0. Collective over the team."""
+        team = self._team
+        with Envelope("the end of a trace", team):
+            communicator = team.everyone.communicator()
+            # Not an agreement: of the others, those that wait for this rank in another call would only find that out.
+            # Now the watchdog finds it, and tells what this rank has to raise.
+            missing = communicator.barrier(math.inf)
+            if missing:  # simulated ranks, of which none can go on
+                raise CollectiveMismatch(
+                    f"a trace ends, but {some([team.ranks[rank] for rank in missing])} did not come"
+                )
+            agree(team, "the end of a trace")
+            aligned = Aligned(self._before, _synchronised(team)[0])
+            text = "\n".join(self._events.lines(team.world.rank, host_name(), self._begin, aligned.time)).encode()
+            uncertain = max(clock.uncertain for clock in aligned)
+            told = communicator.told([len(text), self._events.dropped, uncertain])
+            error = None
+            if team.rank != 0:
+                communicator.send(np.frombuffer(text, dtype=np.uint8), 0)
+            else:
+                error = self._write(text, told)
+            agree(team, "the file of a trace", error)
+
+    def _write(self, own: bytes, told: list[list[int]]) -> Exception | None:
+        """Write the file from the texts of all ranks, one after the other, and return what went wrong."""
+        communicator, left = self._team.everyone.communicator(), iter(range(1, len(told)))
+
+        def receive(rank: int) -> bytes:
+            into = np.empty(told[rank][0], dtype=np.uint8)
+            communicator.receive(as_bytes(into), rank)
+            return into.tobytes()
+
+        def lines() -> Iterator[str]:
+            yield from own.decode().split("\n")
+            for rank in left:
+                yield from receive(rank).decode().split("\n")
+
+        dropped = {str(rank): its[1] for rank, its in enumerate(told) if its[1]}
+        uncertain = max(its[2] for its in told) / 1000
+        error = None
+        try:
+            about = {"dropped events by rank": dropped, "clocks agree to microseconds": uncertain}
+            with replacing(self.path) as file:
+                file.writelines(document(lines(), about))
+        except Exception as problem:
+            error = problem
+            for rank in left:  # which still send
+                receive(rank)
+        return error
+
+
+def trace(path: str | os.PathLike[str], comm: "MPI.Intracomm | None" = None, *, limit: int = MOST_EVENTS) -> Trace:
+    """Trace what all ranks do within a ``with`` statement, into one file for Perfetto. Collective over *comm*.
+
+    The file is JSON in the trace event format of Chrome: open it in ui.perfetto.dev. It has a process for each rank,
+    and in it spans of the collective calls, with what they are about and the bytes that they received; in these their
+    exchanges; in these the time in MPI, or in shared memory the time in which the rank waited, and copied. The clocks
+    of the hosts are compared before and after, and made one. While the program runs, nothing is written or sent.
+
+    When the statement ends, rank 0 collects and writes. If an exception leaves it on some ranks, they first write what
+    they did to ``PATH.rank-N.json``; then all ranks write the trace, and the exception goes on. If other ranks are in
+    another call by then, the job ends and names both.
+
+    Parameters
+    ----------
+    path: the file; that of rank 0 counts
+    comm: a communicator of mpi4py, by default COMM_WORLD
+    limit: how many spans each rank keeps. After that the oldest ones are dropped; the trace says how many.
+
+    ``OSError`` on all ranks if rank 0 cannot write the file, before anything runs if the folder is not there.
+
+    >>> import json, tempfile, numpy as np, meshcomm as mc
+    >>> path = tempfile.mkdtemp() + "/t.json"
+    >>> def program():
+    ...     mesh = mc.create_mesh([("x", 2)])
+    ...     t = mc.distribute(np.arange(6).reshape(3, 2), mc.Layout(["x", mc.UNSHARDED], mesh))
+    ...     with mc.trace(path), mc.span("solve"):
+    ...         mc.relayout(t, mc.Layout([mc.UNSHARDED, "x"], mesh), "step 1")
+    >>> with mc.simulate(2) as world:
+    ...     _ = world.run(program)
+    >>> with open(path) as file:
+    ...     events = json.load(file)["traceEvents"]
+    >>> [event["name"] for event in events if event["ph"] == "X" and event["pid"] == 1]
+    ['solve', "relayout named 'step 1'", 'exchange: Packed']
+    """
+    return Trace(path, comm, limit)
+
+
+@contextmanager
+def span(name: str) -> Iterator[None]:
+    """Mark what runs within the ``with`` statement by *name* in the traces that go on. Without one it does nothing.
+
+    >>> import meshcomm as mc
+    >>> with mc.span("solve"):
+    ...     pass
+    """
+    began = monotonic_ns()
+    try:
+        yield
+    finally:
+        if watch.recorder is not None:
+            watch.recorder.spent("user", name, began)
+
+
+def _synchronised(team: Team) -> tuple[Clock, int]:
+    """Return how the clock of this rank differs, and a time on that of the first rank. Collective over the team."""
+    communicator = team.everyone.communicator()
+    clock = compare_clocks(communicator)
+    return clock, int(communicator.told(monotonic_ns())[0])

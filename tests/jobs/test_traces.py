@@ -1,0 +1,51 @@
+"""Traces of jobs: whole programs by ``MESHCOMM_TRACE``, merged by the command, and of ranks that fail."""
+
+import json
+
+import pytest
+
+from support.paths import PROGRAMS
+from support.traces import check_trace, spans
+
+PROGRAM = PROGRAMS / "traced.py"
+
+
+@pytest.mark.parametrize("shared_memory", ["1G", "0"])
+def test_a_whole_program_without_a_change(launch, tmp_path, shared_memory):
+    folder, out = tmp_path / "traces", tmp_path / "out.json"
+    done = launch(3, PROGRAM, "relayouts", MESHCOMM_TRACE=str(folder), MESHCOMM_SHARED_MEMORY=shared_memory)
+    assert done.code == 0, done
+    assert sorted(path.name for path in folder.iterdir()) == ["rank-0.json", "rank-1.json", "rank-2.json"]
+    for rank, path in enumerate(sorted(folder.iterdir())):
+        assert json.loads(path.read_text())["otherData"]["rank"] == rank
+    merged = launch(None, "-m", "meshcomm", "trace", folder, out)
+    assert (merged.code, merged.text) == (0, f"{out} has the traces of 3 of 3 ranks on 1 host\n")
+    events = check_trace(out, 3)
+    assert min(event["ts"] for event in events if event["ph"] == "X") == 0
+    steps = [[e for e in spans(events, rank) if e["name"] == "step"] for rank in range(3)]
+    assert [len(found) for found in steps] == [3, 3, 3]
+    for number in range(3):
+        begun, ended = zip(*((e[number]["ts"], e[number]["ts"] + e[number]["dur"]) for e in steps), strict=True)
+        assert max(begun) < min(ended), "all ranks are in an exchange at some time"
+    calls = [e for e in spans(events, 1) if e["name"].startswith("relayout named")]
+    assert all("(64, 64) float64" in e["args"]["call"] for e in calls)
+    assert [e["args"]["messages received"] for e in calls] == [2, 2, 2]
+    assert {e["args"]["bytes received"] for e in calls} == {21 * 43 * 8}, "21 of 64 columns, without its own 21 rows"
+
+
+def test_a_rank_that_raises_while_others_wait_ends_the_job(launch, tmp_path):
+    """It does not hang, says why, and leaves what that rank did."""
+    done = launch(3, PROGRAM, "fails", tmp_path / "t.json")
+    assert done.code != 0, done
+    assert "the reason" in done.text, done
+    assert [path.name for path in tmp_path.iterdir()] == ["t.json.rank-1.json"]
+    document = json.loads((tmp_path / "t.json.rank-1.json").read_text())
+    assert sum(event["name"] == "step" for event in document["traceEvents"]) == 3
+
+
+def test_a_whole_program_that_fails_leaves_what_the_rank_did_that_ended_it(launch, tmp_path):
+    done = launch(3, PROGRAM, "uncaught", MESHCOMM_TRACE=str(tmp_path))
+    assert done.code == 1, done
+    assert "the reason" in done.text, done
+    document = json.loads((tmp_path / "rank-1.json").read_text())
+    assert sum(event["name"] == "step" for event in document["traceEvents"]) == 3

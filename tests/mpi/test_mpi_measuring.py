@@ -1,0 +1,180 @@
+"""Counts and traces of real ranks, with and without shared memory."""
+
+import json
+import shutil
+import tempfile
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+import meshcomm as mc
+from meshcomm import Layout
+from meshcomm.arrays.compile import exchanging_steps
+from support.random_cases import any_case
+from support.reference import numbered, random_bits
+from support.sampling import sampled
+from support.traces import check_trace, spans
+
+WORLD = MPI.COMM_WORLD
+RANK, SIZE = WORLD.rank, WORLD.size
+U = "unsharded"
+
+
+@pytest.fixture(params=["shared memory", "MPI"])
+def world(request, comm, monkeypatch):
+    """A communicator of its own world, whose ranks share memory or do not."""
+    if request.param == "MPI":
+        monkeypatch.setenv("MESHCOMM_SHARED_MEMORY", "0")
+    world = comm.Dup()
+    yield world
+    comm.Barrier()
+    world.Free()
+
+
+@pytest.fixture
+def shared_folder(comm):
+    """A new folder that all ranks see."""
+    made = Path(comm.bcast(tempfile.mkdtemp() if comm.rank == 0 else None))
+    yield made
+    comm.Barrier()
+    if comm.rank == 0:
+        shutil.rmtree(made)
+
+
+def counted(function):
+    with mc.count() as c:
+        made = function()
+    return c, made
+
+
+def on(world, layout):
+    """Return *layout* on an equal mesh of another world."""
+    mesh = mc.create_mesh(list(layout.mesh.dims), devices=list(layout.mesh.ranks), comm=world)
+    return Layout(layout.axes, mesh)
+
+
+def predicted(plan):
+    if RANK not in plan.ranks:
+        return 0, 0
+    part = plan.for_device(plan.ranks.index(RANK))
+    return part.messages, part.bytes_moved
+
+
+def test_what_plans_predict_is_counted(world):
+    """Any relayouts, among some of the ranks or between meshes. What is measured does not change what moves."""
+    for number in sampled(range(20_000), 100)[:60]:
+        case = any_case(number, ranks=SIZE, sizes=tuple(range(1, SIZE + 1)))
+        if max(*case.source.mesh.ranks, *case.target.mesh.ranks, 0) >= SIZE:
+            continue  # grids of four
+        source, target = on(world, case.source), on(world, case.target)
+        tensor = mc.distribute(random_bits(case.shape, case.dtype, seed=1), source)
+        plan = mc.plan_relayout(case.shape, case.dtype, source, target)
+        for _ in range(2):  # a new call, and a known one
+            c, _ = counted(lambda tensor=tensor, target=target: mc.relayout(tensor, target))
+            assert (c.messages, c.bytes) == predicted(plan), f"case {number}: {case}"
+        if len(exchanging_steps(plan)) == 1:
+            c, request = counted(lambda tensor=tensor, target=target: mc.start_relayout(tensor, target))
+            assert (c.messages, c.bytes) == predicted(plan), f"nonblocking, case {number}"
+            request.wait()
+
+
+def test_what_is_counted_is_what_came(world):
+    """Each rank sends its number, so a new block shows from which ranks its bytes are."""
+    mesh = mc.create_mesh([("x", SIZE)], comm=world)
+    for shape in [(5, 7), (64, 64), (700, 300), (SIZE, 1)]:
+        for source, target in [(["x", U], [U, "x"]), ([U, "x"], ["x", U]), (["x", U], [U, U])]:
+            before, after = Layout(source, mesh), Layout(target, mesh)
+            block = np.full(before.block_shape(shape, RANK), RANK, "u1")
+            tensor = mc.from_local(block, before, shape)
+            for _ in range(2):
+                c, moved = counted(lambda tensor=tensor, after=after: mc.relayout(tensor, after))
+                found = Counter(moved.local.ravel().tolist())
+                del found[RANK]
+                assert (c.messages, c.bytes) == (len(found), sum(found.values())), (shape, source, target)
+                assert c.bytes_between_nodes == 0
+
+
+def test_halos_and_reductions(world):
+    mesh = mc.create_mesh([("x", SIZE)], comm=world)
+    t = mc.distribute(numbered((4 * SIZE, 6), "f8"), Layout(["x", U], mesh))
+    halo = mc.halo(t, (1, 0))
+    neighbours = (RANK > 0) + (RANK < SIZE - 1)
+    for _ in range(2):
+        c, _ = counted(halo.update)
+        assert (c.messages, c.bytes) == (neighbours, neighbours * 6 * 8)
+        c, request = counted(halo.start_update)
+        assert (c.messages, c.bytes) == (neighbours, neighbours * 6 * 8)
+        request.wait()
+        c, _ = counted(lambda: mc.all_reduce(np.ones(SIZE), None, comm=world))
+        assert (c.messages, c.bytes) == (2 * (SIZE - 1), 2 * (SIZE - 1) * 8)
+        c, _ = counted(lambda: mc.broadcast(np.ones(5), None, SIZE - 1, comm=world))
+        assert (c.messages, c.bytes) == ((1, 40) if RANK != SIZE - 1 else (0, 0))
+        c, _ = counted(lambda: t.to_numpy(root=0))
+        assert c.bytes == (t.nbytes - t.local.nbytes if RANK == 0 else 0)
+
+
+def test_a_trace_of_all_ranks(world, shared_folder):
+    mesh = mc.create_mesh([("x", SIZE)], comm=world)
+    rows, columns = Layout(["x", U], mesh), Layout([U, "x"], mesh)
+    t = mc.distribute(numbered((64, 64), "f8"), rows)
+    mc.relayout(t, columns)
+    path = shared_folder / "t.json"
+    with mc.trace(path, world):
+        for number in range(3):
+            with mc.span("step"):
+                u = mc.relayout(t, columns, f"number {number}")
+        mc.start_relayout(u, rows).wait()
+    if RANK == 0:
+        events = check_trace(path, SIZE)
+        for rank in range(SIZE):
+            names = [event["name"] for event in spans(events, rank)]
+            calls = [name for name in names if name.startswith(("relayout", "start", "wait for"))]
+            assert names.count("step") == 3
+            last = ["start_relayout", "wait for a relayout"][: min(SIZE, 2)]  # one rank alone has nothing to wait for
+            assert calls == [*(f"relayout named 'number {i}'" for i in range(3)), *last]
+            if SIZE > 1:
+                inside = "copy" if "exchange: InPlace" in names else "MPI_Alltoallv"
+                assert names.count(inside) >= 3
+        (first, *_), (last, *_) = ([e for e in spans(events, rank) if e["name"] == "step"] for rank in (0, SIZE - 1))
+        overlap = min(e["ts"] + e["dur"] for e in (first, last)) - max(e["ts"] for e in (first, last))
+        assert SIZE == 1 or overlap > 0, "one exchange goes on at one time on all ranks"
+
+
+def test_an_exception_of_one_rank_does_not_lose_the_trace(world, shared_folder):
+    mesh = mc.create_mesh([("x", SIZE)], comm=world)
+    path = shared_folder / "t.json"
+    caught = None
+    try:
+        with mc.trace(path, world):
+            mc.barrier(mesh)
+            if RANK == SIZE - 1:
+                raise KeyError("ours")
+    except KeyError as error:
+        caught = str(error)
+    assert caught == ("'ours'" if RANK == SIZE - 1 else None)
+    if RANK == 0:
+        check_trace(path, SIZE)
+    world.Barrier()
+    assert sorted(each.name for each in shared_folder.iterdir()) == ["t.json"]
+
+
+def test_a_path_that_rank_0_cannot_write(world, shared_folder):
+    with pytest.raises(OSError, match="nowhere"), mc.trace(shared_folder / "nowhere" / "t.json", world):
+        pytest.fail("it began")
+
+
+def test_a_limit(world, shared_folder):
+    mesh = mc.create_mesh([("x", SIZE)], comm=world)
+    path = shared_folder / "t.json"
+    with mc.trace(path, world, limit=10):
+        for _ in range(20):
+            mc.barrier(mesh)
+    if RANK == 0:
+        events = check_trace(path, SIZE)
+        assert all(len(spans(events, rank)) == 10 for rank in range(SIZE))
+        dropped = json.loads(path.read_text())["otherData"]["dropped events by rank"]
+        assert set(dropped) == {str(rank) for rank in range(SIZE)}
+        assert all(number >= 10 for number in dropped.values())

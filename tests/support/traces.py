@@ -1,0 +1,46 @@
+"""What every trace must keep to: the format of Chrome's trace events, and spans that lie in each other."""
+
+import json
+
+PHASES = {"X": {"name", "cat", "ph", "ts", "dur", "pid", "tid", "args"}, "M": {"name", "ph", "pid", "tid", "args"}}
+KINDS = {"call", "exchange", "mpi", "wait", "copy", "user"}
+ROUNDING = 1e-3  # microseconds: times are whole nanoseconds
+
+
+def check_trace(path, ranks):
+    """Check the trace at *path*, of so many *ranks*, and return its events."""
+    document = json.loads(path.read_text())
+    assert set(document) == {"traceEvents", "displayTimeUnit", "otherData"}
+    events = document["traceEvents"]
+    for event in events:
+        assert set(event) == PHASES[event["ph"]], event
+        assert isinstance(event["name"], str)
+        assert type(event["pid"]) is type(event["tid"]) is int
+    names = [e["args"]["name"] for e in events if e["name"] == "process_name"]
+    assert [name.split(" on ")[0] for name in names] == [f"rank {rank}" for rank in range(ranks)]
+    assert all(name.split(" on ")[1] for name in names)
+    for rank in range(ranks):
+        known = {e["tid"] for e in events if e["name"] == "thread_name" and e["pid"] == rank}
+        assert {e["tid"] for e in spans(events, rank)} <= known
+        check_spans(spans(events, rank))
+    return events
+
+
+def spans(events, rank):
+    """The spans of one rank, in the order of the file."""
+    return [event for event in events if event["ph"] == "X" and event["pid"] == rank]
+
+
+def check_spans(found):
+    """Spans are in the order in which they begin; on one thread, each lies in those that are open, or follows them."""
+    assert [e["ts"] for e in found] == sorted(e["ts"] for e in found)
+    open_on = {}
+    for event in found:
+        assert event["ts"] >= 0, event
+        assert event["dur"] >= 0, event
+        assert event["cat"] in KINDS, event
+        end, stack = event["ts"] + event["dur"], open_on.setdefault(event["tid"], [])
+        while stack and stack[-1] <= event["ts"] + ROUNDING / 2:
+            stack.pop()
+        assert not stack or end <= stack[-1] + ROUNDING, event
+        stack.append(end)
