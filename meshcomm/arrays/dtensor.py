@@ -186,6 +186,10 @@ class DTensor(NumpyMethods, StandardMethods, NDArrayOperatorsMixin):
             holds = f"the block of this rank, {self.local.shape}:\n  {values}"
         return f"DTensor of {self.shape} {self.dtype}, [{specs}] on mesh {mesh}; {holds}"
 
+    def _repr_html_(self) -> str:
+        """Return the picture of the layout, for notebooks; it has no data."""
+        return self.layout.html(self.shape, f"DTensor of {self.shape} {self.dtype}")
+
 
 # A DTensor refuses to be changed. These setters are the fast way to fill a new one: small relayouts make many.
 _set_local, _set_layout, _set_shape, _set_dtype = (

@@ -1,5 +1,5 @@
 """The command ``python -m meshcomm``: `run` a program, print `info`, `calibrate` the cost model, read `flights`;
-`ls`, `verify` and `convert` files of arrays.
+`ls`, `verify` and `convert` files of arrays; `show` a layout, and `plan` a relayout.
 
 ::
 
@@ -11,6 +11,8 @@
     python -m meshcomm ls PATH
     python -m meshcomm verify PATH
     mpiexec -n 4 python -m meshcomm convert a.h5 b.safetensors
+    python -m meshcomm show "x,unsharded" --mesh x=4,y=2 --shape 10,7
+    python -m meshcomm plan --shape 4096,4096 --mesh x=64 --from x,unsharded --to unsharded,x
 """
 
 import argparse
@@ -22,7 +24,9 @@ from meshcomm.cli.calibrate import calibrate
 from meshcomm.cli.files import convert, ls, verify
 from meshcomm.cli.flights import flights
 from meshcomm.cli.info import info
+from meshcomm.cli.plan import add_plan
 from meshcomm.cli.run import run
+from meshcomm.cli.show import add_show
 from meshcomm.ranks.hosts import MACHINE_FILE
 
 
@@ -42,6 +46,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return verify(Path(options.path))
     if options.command == "convert":
         return convert(Path(options.source), Path(options.target), options.overwrite)
+    if options.command in ("show", "plan"):
+        code: int = options.action(options)
+        return code
     if options.command == "run":
         if not options.program:
             parser.error("run needs a script, or -m and a module")
@@ -86,6 +93,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     _add_flights(commands)
     _add_files(commands)
+    add_show(commands)
+    add_plan(commands)
     return parser
 
 
