@@ -555,12 +555,13 @@ class Layout:
         parted = ".to_parted()" if self._type is LayoutType.PARTED else ""
         return f"Layout({self.sharding_specs}, {self._mesh!r}){parted}"
 
-    if TYPE_CHECKING:  # meshcomm.pictures.methods gives layouts these methods
+    if TYPE_CHECKING:  # meshcomm.pictures.methods gives layouts this method
 
         def html(self, shape: ShapeLike | None = None, title: str = "") -> str:
             """Return the picture of the layout for notebooks, of an array of *shape* if that is given."""
 
-        def _repr_html_(self) -> str: ...
+    def _repr_html_(self) -> str:
+        return self.html()
 
     def __reduce__(self) -> tuple[object, ...]:
         return _unpickled, (self._type.name, self.sharding_specs, self._mesh)

@@ -46,11 +46,6 @@ def plan_html(plan: Plan) -> str:
     return f"<div><pre>{escape(repr(plan))}</pre>{plan_svg(plan, alone=False)}</div>"
 
 
-def save_plan(plan: Plan, path: str | Path) -> None:
-    """Write the picture of *plan* to the SVG file *path*. ``LayoutError`` for another suffix than ``.svg``."""
-    write_svg(path, plan_svg(plan))
-
-
 def write_svg(path: str | Path, svg: str) -> None:
     """Write *svg* to a file. ``LayoutError`` for another suffix than ``.svg``."""
     file = Path(path)

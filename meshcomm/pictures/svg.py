@@ -80,7 +80,7 @@ class Drawing:
         colour = ' color="#111"' if alone else ""
         return (
             f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
-            f'viewBox="0 0 {width} {height}" role="img" {FONT}{colour}><title>{escape(words)}</title>'
+            f'viewBox="0 0 {width} {height}" role="img" aria-label="{escape(words)}" {FONT}{colour}>'
             f"{ground}{''.join(self.elements)}</svg>"
         )
 
@@ -212,5 +212,5 @@ def left_out(view: View) -> list[str]:
     texts = []
     for axis, what in ((view.rows, "rows"), (view.columns, "columns")):
         if axis is not None and view.rulers[axis].count > MOST_BOXES:
-            texts.append(f"{MOST_BOXES} of {view.rulers[axis].count:,} {what} of boxes")
-    return [f"Cut short: it shows {' and '.join(texts)}."] if texts else []
+            texts.append(f"{MOST_BOXES} of {view.rulers[axis].count:,} {what}")
+    return [f"Cut short: the picture shows {' and '.join(texts)} of boxes."] if texts else []

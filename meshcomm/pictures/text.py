@@ -76,7 +76,7 @@ def show(
                 continue
             lines += ["", *wrapped(f"{panel.title}:" if panel.slab else "", width)]
             lines += _grid(view, panel, pen, width, most_rows)
-        lines += [f"{pen.dots} stands for pictures that are left out."] * (None in shown)
+        lines += wrapped(f"{pen.dots} stands for pictures that are left out." if None in shown else "", width)
     return "\n".join(lines)
 
 
@@ -138,7 +138,7 @@ def _grid(view: View, panel: Panel, pen: _Pen, width: int, most_rows: int) -> li
         drawn = (_drawn(cell, wide, pen) for cell, wide in zip(line, widths, strict=True))
         lines.append(f"{head:>{before - 1}} {pen.side}{pen.side.join(drawn)}{pen.side}")
     lines.append(margin + pen.line(pen.below, widths))
-    return lines + _left_out(view, rows, columns, pen)
+    return lines + wrapped(_left_out(view, rows, columns, pen), width)
 
 
 def _stretches(view: View, axis: int | None, most: int) -> list[Stretch | None]:
@@ -161,11 +161,11 @@ def _drawn(cell: _Cell, width: int, pen: _Pen) -> str:
     return text if cell.colour is None else pen.painted(text, cell.colour)
 
 
-def _left_out(view: View, rows: list[Stretch | None], columns: list[Stretch | None], pen: _Pen) -> list[str]:
-    """Return a line that says how much is left out, or none."""
+def _left_out(view: View, rows: list[Stretch | None], columns: list[Stretch | None], pen: _Pen) -> str:
+    """Return a sentence that says how much is left out, or nothing."""
     texts = []
     for axis, shown, what in ((view.rows, rows, "rows"), (view.columns, columns, "columns")):
         if axis is not None and None in shown:
             count = view.rulers[axis].count
             texts.append(f"{count - len(shown) + 1:,} of {count:,} {what}")
-    return [f"{pen.dots} stands for {' and '.join(texts)} of boxes."] if texts else []
+    return f"{pen.dots} stands for {' and '.join(texts)} of boxes." if texts else ""

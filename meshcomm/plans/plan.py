@@ -182,10 +182,14 @@ class Plan(FieldsOnly):
 
     if TYPE_CHECKING:  # meshcomm.pictures.methods gives plans these methods
 
+        def html(self) -> str:
+            """Return the text and the picture of the plan for notebooks."""
+
         def save(self, path: str | Path) -> None:
             """Write the picture of the plan to the SVG file *path*. ``LayoutError`` for another suffix than .svg."""
 
-        def _repr_html_(self) -> str: ...
+    def _repr_html_(self) -> str:
+        return self.html()
 
     def __repr__(self) -> str:
         return describe(self)
