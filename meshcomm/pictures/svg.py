@@ -6,9 +6,10 @@ and have black text on every page. Pictures have a bounded size: of many boxes t
 
 from collections.abc import Callable, Sequence
 from html import escape
+from math import prod
 from typing import NamedTuple
 
-from meshcomm.pictures.view import Panel, Stretch, View, blocks_of, panels, some
+from meshcomm.pictures.view import Panel, Stretch, View, blocks_of, panels
 
 MOST_BOXES, MOST_PANELS = 8, 4
 """Boxes along an axis, and slabs, that are drawn. Of more, the middle is left out."""
@@ -132,7 +133,7 @@ def draw_view(
 def _draw_panel(drawing: Drawing, view: View, panel: Panel, corner: tuple[float, float], paint: Paint) -> float:
     """Draw one picture, and return where it ends on the right."""
     x, y = corner
-    rows, columns = (_stretches(view, axis) for axis in (view.rows, view.columns))
+    rows, columns = (view.stretches(axis, MOST_BOXES) for axis in (view.rows, view.columns))
     labels = [[_label(view, panel, row, column) for column in columns] for row in rows]
     tops = [_head(view.columns, column) for column in columns]
     heads = [_head(view.rows, row) for row in rows]
@@ -170,13 +171,6 @@ def draw_box(view: View, drawing: Drawing, row: Shown, column: Shown, panel: Pan
     drawing.text(*middle, text, "middle", on_box=True)
 
 
-def _stretches(view: View, axis: int | None) -> list[Stretch | None]:
-    if axis is None:
-        return [Stretch(0, 1, 0)]
-    ruler = view.rulers[axis]
-    return [None if number is None else ruler.stretch(number) for number in some(ruler.count, MOST_BOXES)]
-
-
 def _head(axis: int | None, stretch: Stretch | None) -> str:
     return "" if axis is None else "..." if stretch is None else stretch.text
 
@@ -209,8 +203,8 @@ def _laid_out(stretches: Sequence[Stretch | None], length: float, least: Sequenc
 
 def left_out(view: View) -> list[str]:
     """Return a sentence on what the picture of *view* leaves out, or none."""
-    texts = []
-    for axis, what in ((view.rows, "rows"), (view.columns, "columns")):
-        if axis is not None and view.rulers[axis].count > MOST_BOXES:
-            texts.append(f"{MOST_BOXES} of {view.rulers[axis].count:,} {what}")
-    return [f"Cut short: the picture shows {' and '.join(texts)} of boxes."] if texts else []
+    counts = [(1 if axis is None else view.rulers[axis].count, MOST_BOXES) for axis in (view.rows, view.columns)]
+    counts.append((prod(view.rulers[axis].count for axis in view.slabs), MOST_PANELS))
+    what = ("rows of boxes", "columns of boxes", "slabs")
+    texts = [f"{most} of {count:,} {name}" for (count, most), name in zip(counts, what, strict=True) if count > most]
+    return [f"Cut short: it shows {' and '.join(texts)}."] if texts else []

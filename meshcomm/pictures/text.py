@@ -7,10 +7,10 @@ from meshcomm._arguments import as_shape, integer, quote
 from meshcomm._types import ShapeLike
 from meshcomm.errors import LayoutError, ShapeError
 from meshcomm.layouts.layout import Layout
-from meshcomm.pictures.view import Panel, Stretch, View, blocks_of, panels, some, wrapped
+from meshcomm.pictures.view import Panel, Stretch, View, blocks_of, panels, wrapped
 
-LEAST_WIDTH = 40
-"""Columns of the narrowest picture."""
+LEAST_WIDTH = 56
+"""Characters in a line of the narrowest picture: indices of 19 digits fit on two borders."""
 MOST_ROWS, MOST_COLUMNS, MOST_SLABS = 12, 16, 3
 """Rows and columns of boxes, and slabs, that are drawn. Of more, the middle is left out."""
 
@@ -41,7 +41,7 @@ def show(
     ----------
     layout: the layout
     shape: the shape of the array; without it, blocks are numbered
-    width: the most characters in a line, 40 or more
+    width: the most characters in a line, 56 or more
     unicode: whether lines are drawn with Unicode's box characters
     colour: whether boxes have colours, by ANSI escape sequences
 
@@ -117,14 +117,16 @@ class _Cell(NamedTuple):
 
 def _grid(view: View, panel: Panel, pen: _Pen, width: int, most_rows: int) -> list[str]:
     """Return the lines of one picture."""
-    rows = _stretches(view, view.rows, most_rows)
+    rows = view.stretches(view.rows, most_rows)
     heads = ["" if view.rows is None else pen.dots if row is None else row.text for row in rows]
     before = max(map(len, heads)) + 2
     count = 1 if view.columns is None else view.rulers[view.columns].count
     most = min(count, MOST_COLUMNS)
     while True:
-        columns = _stretches(view, view.columns, most)
-        cells = [[_cell(view, panel, row, column, pen) for column in columns] for row in rows]
+        columns = view.stretches(view.columns, most)
+        cells = [
+            [_cell(view, panel, row, column, pen, longest=width - before - 10) for column in columns] for row in rows
+        ]
         tops = ["" if view.columns is None else pen.dots if c is None else c.text for c in columns]
         widths = [2 + max(len(top), *(len(line[at].text) for line in cells)) for at, top in enumerate(tops)]
         if before + 1 + sum(widths) + len(widths) <= width or most == 1:
@@ -141,19 +143,12 @@ def _grid(view: View, panel: Panel, pen: _Pen, width: int, most_rows: int) -> li
     return lines + wrapped(_left_out(view, rows, columns, pen), width)
 
 
-def _stretches(view: View, axis: int | None, most: int) -> list[Stretch | None]:
-    """Return the stretches of an axis to draw, with None for those left out; of no axis, one."""
-    if axis is None:
-        return [Stretch(0, 1, 0)]
-    ruler = view.rulers[axis]
-    return [None if number is None else ruler.stretch(number) for number in some(ruler.count, most)]
-
-
-def _cell(view: View, panel: Panel, row: Stretch | None, column: Stretch | None, pen: _Pen) -> _Cell:
+def _cell(view: View, panel: Panel, row: Stretch | None, column: Stretch | None, pen: _Pen, *, longest: int) -> _Cell:
     if row is None or column is None:
         return _Cell(pen.dots, None)
     blocks = blocks_of(view, panel, row, column)
-    return _Cell(view.devices(blocks).replace("...", pen.dots), view.first_device(blocks))
+    first, text = view.first_device(blocks), view.devices(blocks)
+    return _Cell((text if len(text) <= longest else f"{first},...").replace("...", pen.dots), first)
 
 
 def _drawn(cell: _Cell, width: int, pen: _Pen) -> str:

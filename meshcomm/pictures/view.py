@@ -135,6 +135,13 @@ class View:
         """The axes that are cut into several blocks."""
         return [axis for axis, ruler in enumerate(self.rulers) if ruler.blocks > 1]
 
+    def stretches(self, axis: int | None, most: int) -> list[Stretch | None]:
+        """Return the stretches of an axis that are drawn, with None for those left out; of no axis, one."""
+        if axis is None:
+            return [Stretch(0, 1, 0)]
+        ruler = self.rulers[axis]
+        return [None if number is None else ruler.stretch(number) for number in some(ruler.count, most)]
+
     def first_device(self, blocks: Sequence[int]) -> int:
         """Return the first device that holds the block with these numbers, one for each axis."""
         if self.layout.is_single_device():

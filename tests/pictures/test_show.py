@@ -15,7 +15,7 @@ def lines(*args, **kwargs):
 
 
 @pytest.mark.parametrize(("layout", "shape"), LAYOUTS)
-@pytest.mark.parametrize("width", [40, 80, 200])
+@pytest.mark.parametrize("width", [56, 80, 200])
 def test_lines_fit_and_are_few(layout, shape, width):
     for unicode in (False, True):
         found = lines(layout, shape, width=width, unicode=unicode, colour=unicode)
@@ -68,7 +68,7 @@ def test_words_without_a_picture():
         (lambda: mc.show(mc.Layout(["x"], BIG), (3, 4)), mc.LayoutError, "2 axes, but the layout is for 1"),
         (lambda: mc.show(mc.Layout(["x"], BIG), (-3,)), mc.ShapeError, "negative"),
         (lambda: mc.show(mc.Layout([mc.Cyclic("x", 2)], BIG), (2**62,)), mc.ShapeError, "too long"),
-        (lambda: mc.show(mc.Layout(["x"], BIG), (3,), width=39), mc.ShapeError, "40 or more"),
+        (lambda: mc.show(mc.Layout(["x"], BIG), (3,), width=55), mc.ShapeError, "56 or more"),
     ],
 )
 def test_errors(make, error, says):

@@ -9,8 +9,9 @@ import pytest
 import meshcomm as mc
 from meshcomm.pictures.layouts import layout_svg
 from meshcomm.pictures.plans import MOST_DEVICES, plan_svg
+from meshcomm.pictures.svg import COLOURS
 from support.paths import ROOT
-from support.picture_cases import BIG, GRID, HUGE, LAYOUTS, PLANS
+from support.picture_cases import BIG, CUBE, GRID, HUGE, LAYOUTS, PLANS
 
 U = mc.UNSHARDED
 SVG = "{http://www.w3.org/2000/svg}"
@@ -76,9 +77,14 @@ def test_a_layout_with_match_is_told_in_words():
 
 def test_what_is_cut_short_is_said():
     assert (
-        "Cut short: the picture shows 8 of 100 rows and 8 of 100 columns of boxes."
+        "Cut short: it shows 8 of 100 rows of boxes and 8 of 100 columns of boxes."
         in mc.Layout(["x", "y"], BIG)._repr_html_()
     )
+
+
+def test_slabs_that_are_cut_short_are_counted():
+    mesh = mc.Mesh(range(24), {"x": 6, "y": 2, "z": 2})
+    assert "Cut short: it shows 4 of 6 slabs." in mc.Layout(["x", "y", "z"], mesh).html((6, 2, 2))
 
 
 def test_notebooks_show_tensors_without_their_data():
@@ -130,6 +136,15 @@ def test_pieces_have_the_colours_of_the_blocks_before():
     pieces = [fill for fill in fills[5:] if fill in before]
     assert len(set(before)) == 4
     assert pieces == before * 4
+
+
+def test_pieces_of_a_slab_are_those_at_its_first_index():
+    """The slabs after begin at 0 and 4 of axis 0: before, these are in blocks 0 and 2, of devices 0-5 and 12-17."""
+    source, target = mc.Layout(["x", "y", "z"], CUBE), mc.Layout(["z", "x", "y"], CUBE)
+    plan = mc.plan_relayout((8, 9, 10), "f8", source, target, machine=mc.Machine(wait_within=1.0))
+    assert len(plan.steps) == 1
+    areas = [each.get("fill") for each in parsed(plan_svg(plan)).iter(SVG + "rect") if each.get("fill-opacity")]
+    assert set(areas) - {"#fff"} == set(COLOURS[:6])
 
 
 def test_a_long_plan_is_cut_short():

@@ -28,6 +28,7 @@ LAYOUTS = [
     (mc.Layout([mc.Cyclic(("x", "y"), 1)], BIG), (10**12,)),
     (mc.Layout([("x", "y")], BIG), (50,)),
     (mc.Layout(["x"], HUGE), (2**62,)),
+    (mc.Layout(["a", "c"], mc.Mesh(range(10**6), {"a": 10, "b": 1000, "c": 10, "d": 10})), (2**62, 2**62)),
     (mc.Layout(["<&'\">", U], ODD), (3, 3)),
     (mc.Layout.from_device("CPU:0"), (3, 4)),
     (mc.Layout.from_device("CPU:0"), None),
