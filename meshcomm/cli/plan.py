@@ -4,6 +4,7 @@ import argparse
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from math import prod
 from typing import NamedTuple
 
 from meshcomm._arguments import as_dtype
@@ -22,9 +23,9 @@ from meshcomm.ranks.terminal import terminal
 
 RANKS = (16, 64, 256, 1024, 4096, 16384, 65536)
 """Numbers of ranks in the table."""
-PATIENCE = 5.0
-"""Seconds. A row of the table that would take longer is left out; a row takes at most 16 times as long as the one
-before it, which has a quarter of the ranks."""
+PATIENCE = 10.0
+"""Seconds of CPU time. A row of the table that may take longer is left out: one with four times the ranks takes at most
+16 times as long as the one before."""
 
 
 class Relayout(NamedTuple):
@@ -105,16 +106,16 @@ def _table(what: Relayout, machine: Machine, per_node: int) -> list[str]:
     rows = [("ranks", "mesh", "nodes", "received", "messages", "peak memory", "time")]
     meshes = {scaled(what.source.mesh.shape(), ranks) for ranks in RANKS}
     took = 0.0
-    for sizes in sorted(meshes, key=lambda sizes: (_product(sizes), sizes)):
-        ranks = _product(sizes)
+    for sizes in sorted(meshes, key=lambda sizes: (prod(sizes), sizes)):
+        ranks = prod(sizes)
         ahead = (f"{ranks:,}", ",".join(map(str, sizes)), f"{-(-ranks // per_node):,}")
         if 16 * took > PATIENCE:
             rows.append((*ahead, "too many ranks to plan in seconds", "", "", ""))
             continue
-        begin = time.perf_counter()
+        begin = time.process_time()
         mesh = Mesh(range(ranks), list(zip(what.source.mesh.dim_names, sizes, strict=True)))
         rows.append((*ahead, *_row(what, mesh, _on_nodes(machine, per_node, ranks))))
-        took = time.perf_counter() - begin
+        took = time.process_time() - begin
     return [
         f"The same array on other meshes, with {per_node:,} rank{'s' * (per_node > 1)} on each node. The smallest "
         "mesh dimension is",
@@ -150,20 +151,13 @@ def scaled(sizes: Sequence[int], ranks: int) -> tuple[int, ...]:
     ((16,), (8, 8), (6, 8), (4, 1))
     """
     found = list(sizes)
-    while 2 * _product(found) <= ranks:
+    while 2 * prod(found) <= ranks:
         at = min(range(len(found)), key=lambda axis: (found[axis] == 1, found[axis]))
         found[at] *= 2
-    while _product(found) > ranks and any(size % 2 == 0 for size in found):
+    while prod(found) > ranks and any(size % 2 == 0 for size in found):
         at = max((axis for axis in range(len(found)) if found[axis] % 2 == 0), key=found.__getitem__)
         found[at] //= 2
     return tuple(found)
-
-
-def _product(sizes: Sequence[int]) -> int:
-    product = 1
-    for size in sizes:
-        product *= size
-    return product
 
 
 def _aligned(rows: Sequence[tuple[str, ...]]) -> list[str]:
