@@ -24,7 +24,7 @@ from meshcomm.ranks.terminal import terminal
 RANKS = (16, 64, 256, 1024, 4096, 16384, 65536)
 """Numbers of ranks in the table."""
 PATIENCE = 10.0
-"""Seconds of CPU time. A row of the table that may take longer is left out: one with four times the ranks takes at most
+"""Seconds of CPU time. A row of the table that may take longer is left out: with four times the ranks, it takes at most
 16 times as long as the one before."""
 
 
