@@ -24,8 +24,8 @@ from meshcomm.ranks.terminal import terminal
 RANKS = (16, 64, 256, 1024, 4096, 16384, 65536)
 """Numbers of ranks in the table."""
 PATIENCE = 10.0
-"""Seconds of CPU time. A row of the table that may take longer is left out: with four times the ranks, it takes at most
-16 times as long as the one before."""
+"""Seconds of CPU time. A row of the table that may take longer is left out. It has four times the ranks of the row
+before it, and takes at most 16 times as long."""
 
 
 class Relayout(NamedTuple):
