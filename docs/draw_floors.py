@@ -20,6 +20,7 @@ ROOMS = (
     "fft",
     "halos",
     "storage",
+    "pictures",
     "ops",
     "arrays",
     "transport",

@@ -16,7 +16,8 @@ except ModuleNotFoundError:
     ) from None
 
 import meshcomm.adapters.on_import
-import meshcomm.ops.protocols  # noqa: F401 - lets NumPy's functions take tensors
+import meshcomm.ops.protocols  # lets NumPy's functions take tensors
+import meshcomm.pictures.methods  # noqa: F401 - gives layouts and plans their pictures
 from meshcomm import fft, gradients, logical_devices, ndimage  # noqa: F401 - public modules
 from meshcomm._mistakes import OF_THE_PACKAGE as _OF_THE_PACKAGE
 from meshcomm._mistakes import missing as _missing
@@ -71,6 +72,7 @@ from meshcomm.ops.joining import concatenate, stack
 from meshcomm.ops.linalg import matmul, transpose
 from meshcomm.ops.random import random_normal, random_uniform
 from meshcomm.ops.shaping import reshape
+from meshcomm.pictures.text import show
 from meshcomm.plans.plan import Plan, plan_relayout
 from meshcomm.ranks.barrier import barrier
 from meshcomm.ranks.meshes import create_mesh, default_mesh, get_default_mesh, run_on
@@ -169,6 +171,7 @@ __all__ = [
     "reshape",
     "run_on",
     "save",
+    "show",
     "simulate",
     "span",
     "stack",

@@ -264,6 +264,10 @@ class DTensor(NumpyMethods, StandardMethods, Operators):
             holds = f"the block of this rank, {self.local.shape}:\n  {values}"
         return f"{self._summary}; {holds}"
 
+    def _repr_html_(self) -> str:
+        """Return the picture of the layout, for notebooks; it has no data."""
+        return self.layout.html(self.shape, f"DTensor of {self.shape} {self.dtype}")
+
 
 _INSTEAD_OF_SETTING = {
     "local": "t.local[...] = block changes it in place, and from_local makes a new one",

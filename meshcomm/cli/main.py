@@ -1,5 +1,5 @@
 """The command ``python -m meshcomm``: `run` a program, print `info`, `calibrate` the cost model, read `flights`;
-merge a `trace`; `ls`, `verify` and `convert` files of arrays.
+merge a `trace`; `ls`, `verify` and `convert` files of arrays; `show` a layout, and `plan` a relayout.
 
 ::
 
@@ -12,6 +12,8 @@ merge a `trace`; `ls`, `verify` and `convert` files of arrays.
     python -m meshcomm ls PATH
     python -m meshcomm verify PATH
     mpiexec -n 4 python -m meshcomm convert a.h5 b.safetensors
+    python -m meshcomm show "x,unsharded" --mesh x=4,y=2 --shape 10,7
+    python -m meshcomm plan --shape 4096,4096 --mesh x=64 --from x,unsharded --to unsharded,x
 """
 
 import argparse
@@ -23,7 +25,9 @@ from meshcomm.cli.calibrate import calibrate
 from meshcomm.cli.files import convert, ls, verify
 from meshcomm.cli.flights import flights
 from meshcomm.cli.info import info
+from meshcomm.cli.plan import add_plan
 from meshcomm.cli.run import run
+from meshcomm.cli.show import add_show
 from meshcomm.cli.trace import trace
 from meshcomm.ranks.hosts import MACHINE_FILE
 
@@ -46,6 +50,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return verify(Path(options.path))
     if options.command == "convert":
         return convert(Path(options.source), Path(options.target), options.overwrite)
+    if options.command in ("show", "plan"):
+        code: int = options.action(options)
+        return code
     if options.command == "run":
         if not options.program:
             parser.error("run needs a script, or -m and a module")
@@ -91,6 +98,8 @@ def _parser() -> argparse.ArgumentParser:
     _add_flights(commands)
     _add_trace(commands)
     _add_files(commands)
+    add_show(commands)
+    add_plan(commands)
     return parser
 
 

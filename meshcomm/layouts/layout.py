@@ -10,11 +10,11 @@ import itertools
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from operator import attrgetter
-from typing import Any, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 from meshcomm._arguments import integer, quote
 from meshcomm._mistakes import suggestion
-from meshcomm._types import Indices, Names
+from meshcomm._types import Indices, Names, ShapeLike
 from meshcomm.errors import LayoutError, MeshError, ShapeError
 from meshcomm.layouts import layout_text, wire
 from meshcomm.layouts.boxes import Box
@@ -568,6 +568,14 @@ class Layout:
             return f"Layout.from_device({self._mesh.single_device!r})"
         parted = ".to_parted()" if self._type is LayoutType.PARTED else ""
         return f"Layout({layout_text.specs_repr(self.sharding_specs)}, {self._mesh!r}){parted}"
+
+    if TYPE_CHECKING:  # meshcomm.pictures.methods gives layouts this method
+
+        def html(self, shape: ShapeLike | None = None, title: str = "") -> str:
+            """Return the picture of the layout for notebooks, of an array of *shape* if that is given."""
+
+    def _repr_html_(self) -> str:
+        return self.html()
 
     def __reduce__(self) -> tuple[object, ...]:
         return _unpickled, (self._type.name, self.sharding_specs, self._mesh)

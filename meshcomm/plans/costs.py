@@ -1,5 +1,6 @@
 """The cost of the steps of a plan, by the model of a machine, when they run packed over MPI."""
 
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import lru_cache
 from math import ceil
@@ -72,6 +73,22 @@ def _pays(step: Step, machine: Machine) -> bool:
     size = len(step.ranks)
     found = [costs(step, machine, device) for device in sorted({0, size // 2, size - 1})]
     return 2 * max(each.through for each in found) < max(each.direct for each in found)
+
+
+def predicted_seconds(steps: Iterable[Step], machine: Machine) -> float:
+    """Return the cost of *steps* by the model, each on its way between nodes: direct, or through aggregators.
+
+    Of three devices, the first, a middle and the last, the costliest counts in each step.
+    """
+    return sum(_relayed(step, machine) if relay_pays(step, machine) else seconds(step, machine) for step in steps)
+
+
+def _relayed(step: Step, machine: Machine) -> float:
+    size, found = len(step.ranks), []
+    for device in sorted({0, size // 2, size - 1}):
+        direct, through = costs(step, machine, device)
+        found.append(machine.seconds(step_load(step, machine, device)) - direct + through)
+    return max(found)
 
 
 def costs(step: Step, machine: Machine, device: int) -> Costs:

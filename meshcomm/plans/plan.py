@@ -8,6 +8,7 @@ model of a `Machine` chooses the cheaper one, among those that keep to the scrat
 from dataclasses import dataclass, replace
 from functools import cached_property, reduce
 from math import prod
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -179,6 +180,17 @@ class Plan(FieldsOnly):
     @cached_property
     def _largest(self) -> _Total:
         return _total(self, self.compared_devices)
+
+    if TYPE_CHECKING:  # meshcomm.pictures.methods gives plans these methods
+
+        def html(self) -> str:
+            """Return the text and the picture of the plan for notebooks."""
+
+        def save(self, path: str | Path) -> None:
+            """Write the picture of the plan to the SVG file *path*. ``LayoutError`` for another suffix than .svg."""
+
+    def _repr_html_(self) -> str:
+        return self.html()
 
     def __repr__(self) -> str:
         return describe(self)

@@ -1,0 +1,175 @@
+"""``python -m meshcomm plan``: a plan, its cost, and what the same relayout would cost with other numbers of ranks."""
+
+import argparse
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from math import prod
+from typing import NamedTuple
+
+from meshcomm._arguments import as_dtype
+from meshcomm._tracing import Value
+from meshcomm.cli.show import LAYOUT_HELP, MESH_HELP, SHAPE_HELP, read_bytes, read_layout, read_mesh, read_shape, told
+from meshcomm.errors import MeshcommError, MeshError
+from meshcomm.layouts.layout import Layout
+from meshcomm.layouts.machine import Machine
+from meshcomm.layouts.mesh import Mesh
+from meshcomm.layouts.specs import Cuts
+from meshcomm.plans.costs import predicted_seconds
+from meshcomm.plans.describe import bytes_text
+from meshcomm.plans.plan import Plan, plan_relayout
+from meshcomm.ranks.hosts import MACHINE_FILE, stored_constants
+from meshcomm.ranks.terminal import terminal
+
+RANKS = (16, 64, 256, 1024, 4096, 16384, 65536)
+"""Numbers of ranks in the table."""
+PATIENCE = 10.0
+"""Seconds of CPU time. A row of the table that may take longer is left out. It has four times the ranks of the row
+before it, and takes at most 16 times as long."""
+
+
+class Relayout(NamedTuple):
+    """What is planned: an array, the layouts before and after, and the scratch limit."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    source: Layout
+    target: Layout
+    limit: int | None
+
+    def plan(self, mesh: Mesh, machine: Machine) -> Plan:
+        """Return the plan of the same relayout on another *mesh*, which has the same mesh dimensions."""
+        source, target = (Layout(layout.sharding_specs, mesh) for layout in (self.source, self.target))
+        return plan_relayout(self.shape, self.dtype, source, target, self.limit, machine)
+
+
+def add_plan(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add the command to the parser."""
+    parser = commands.add_parser(
+        "plan",
+        help="print the plan of a relayout, what it costs, and what it would cost with 16 to 65,536 ranks",
+        description="Print the plan of a relayout, the time that the cost model predicts, the peak memory of a rank, "
+        "and the same for 16 to 65,536 ranks. Needs no MPI: python -m meshcomm plan --shape 4096,4096 --dtype f8 "
+        "--mesh x=64 --from x,unsharded --to unsharded,x",
+    )
+    parser.add_argument("--shape", required=True, help=SHAPE_HELP)
+    parser.add_argument("--dtype", default="f8", help="the NumPy dtype of the elements; f8 by default")
+    parser.add_argument("--mesh", required=True, help=MESH_HELP)
+    parser.add_argument("--from", dest="source", required=True, metavar="LAYOUT", help=LAYOUT_HELP)
+    parser.add_argument("--to", dest="target", required=True, metavar="LAYOUT", help="likewise")
+    parser.add_argument("--nodes", type=int, default=1, help="how many nodes the ranks fill, in order; 1 by default")
+    parser.add_argument("--scratch", metavar="BYTES", help="the scratch limit: 512K, 1M, 2G")
+    parser.add_argument("--svg", metavar="FILE", help="also write the picture of the plan to an SVG file")
+    parser.set_defaults(action=lambda options: told(lambda: _plan(options)))
+
+
+def _plan(options: argparse.Namespace) -> None:
+    mesh = read_mesh(options.mesh)
+    if not 1 <= options.nodes <= mesh.size:
+        raise MeshError(f"--nodes {options.nodes} for {mesh.size} ranks; each node has a rank or more")
+    per_node = -(-mesh.size // options.nodes)
+    source, target = (read_layout(text, mesh) for text in (options.source, options.target))
+    limit = None if options.scratch is None else read_bytes(options.scratch)
+    as_dtype(options.dtype)
+    what = Relayout(read_shape(options.shape), options.dtype, source, target.matched(source), limit)
+    constants: dict[str, Value] = {**stored_constants()}
+    machine = Machine(**constants)
+    plan = what.plan(mesh, _on_nodes(machine, per_node, mesh.size))
+    if options.svg:
+        plan.save(options.svg)
+    lines = [repr(plan), *_costs(plan, per_node), "", *_table(what, machine, per_node)]
+    text = "\n".join(lines)
+    print(text if terminal().unicode else text.replace("µ", "u"))
+
+
+def _on_nodes(machine: Machine, per_node: int, ranks: int) -> Machine:
+    return replace(machine, nodes=per_node if per_node < ranks else 0)
+
+
+def _costs(plan: Plan, per_node: int) -> list[str]:
+    nodes = -(-len(plan.ranks) // per_node)
+    constants = f"those that {MACHINE_FILE} names" if stored_constants() else "the defaults"
+    return [
+        f"predicted time: {seconds_text(_seconds(plan))}, on "
+        f"{nodes:,} node{'s' * (nodes > 1)} of {per_node:,} ranks over MPI, with constants: {constants}",
+        f"peak memory of a rank: {bytes_text(plan.peak_bytes)}, with its block before, its block after and scratch",
+    ]
+
+
+# -- other numbers of ranks -------------------------------------------------------------------------------------------
+
+
+def _table(what: Relayout, machine: Machine, per_node: int) -> list[str]:
+    """Return the lines of a table: the same relayout of the same array with other numbers of ranks."""
+    if any(isinstance(spec, Cuts) for layout in (what.source, what.target) for spec in layout.axes):
+        return ["Chosen boundaries fit one number of ranks only, so there is no table for others."]
+    rows = [("ranks", "mesh", "nodes", "received", "messages", "peak memory", "time")]
+    meshes = {scaled(what.source.mesh.shape(), ranks) for ranks in RANKS}
+    took = 0.0
+    for sizes in sorted(meshes, key=lambda sizes: (prod(sizes), sizes)):
+        ranks = prod(sizes)
+        ahead = (f"{ranks:,}", ",".join(map(str, sizes)), f"{-(-ranks // per_node):,}")
+        if 16 * took > PATIENCE:
+            rows.append((*ahead, "too many ranks to plan in seconds", "", "", ""))
+            continue
+        begin = time.process_time()
+        mesh = Mesh(range(ranks), list(zip(what.source.mesh.dim_names, sizes, strict=True)))
+        rows.append((*ahead, *_row(what, mesh, _on_nodes(machine, per_node, ranks))))
+        took = time.process_time() - begin
+    return [
+        f"The same array on other meshes, with {per_node:,} rank{'s' * (per_node > 1)} on each node. The smallest "
+        "mesh dimension is",
+        "doubled, or the largest one halved, until the mesh has the ranks. For the rank with the most:",
+        *_aligned(rows),
+    ]
+
+
+def _row(what: Relayout, mesh: Mesh, machine: Machine) -> tuple[str, str, str, str]:
+    try:
+        plan = what.plan(mesh, machine)
+    except MeshcommError as error:
+        return f"no plan: {error}"[:60], "", "", ""
+    return (
+        bytes_text(plan.bytes_moved),
+        f"{plan.messages:,}",
+        bytes_text(plan.peak_bytes),
+        seconds_text(_seconds(plan)),
+    )
+
+
+def _seconds(plan: Plan) -> float:
+    """Return the predicted time of *plan*; if it moves nothing, that of the copy."""
+    return predicted_seconds(plan.steps, plan.machine) or plan.seconds
+
+
+def scaled(sizes: Sequence[int], ranks: int) -> tuple[int, ...]:
+    """Return *sizes* of mesh dimensions, doubled or halved in turn until they multiply to at most so many *ranks*.
+
+    A dimension of size 1 stays, unless all have size 1.
+
+    >>> scaled([64], 16), scaled([4, 2], 64), scaled([3, 2], 64), scaled([1, 1], 4)
+    ((16,), (8, 8), (6, 8), (4, 1))
+    """
+    found = list(sizes)
+    while 2 * prod(found) <= ranks:
+        at = min(range(len(found)), key=lambda axis: (found[axis] == 1, found[axis]))
+        found[at] *= 2
+    while prod(found) > ranks and any(size % 2 == 0 for size in found):
+        at = max((axis for axis in range(len(found)) if found[axis] % 2 == 0), key=found.__getitem__)
+        found[at] //= 2
+    return tuple(found)
+
+
+def _aligned(rows: Sequence[tuple[str, ...]]) -> list[str]:
+    widths = [max(len(row[at]) for row in rows if len(row[at]) < 30) for at in range(len(rows[0]))]
+    return ["  ".join(f"{cell:>{wide}}" for cell, wide in zip(row, widths, strict=True)).rstrip() for row in rows]
+
+
+def seconds_text(seconds: float) -> str:
+    """Return a time for people.
+
+    >>> seconds_text(2.5), seconds_text(2.5e-3), seconds_text(7e-6)
+    ('2.5 s', '2.5 ms', '7 µs')
+    """
+    unit, scale = ("s", 1.0) if seconds >= 1 else ("ms", 1e3) if seconds >= 1e-3 else ("µs", 1e6)
+    return f"{seconds * scale:.3g} {unit}"
