@@ -1,5 +1,5 @@
 """The command ``python -m meshcomm``: `run` a program, print `info`, `calibrate` the cost model, read `flights`;
-`ls`, `verify` and `convert` files of arrays.
+`bench` operations; `ls`, `verify` and `convert` files of arrays.
 
 ::
 
@@ -7,6 +7,7 @@
     mpiexec -n 4 python -m meshcomm run -m module args...
     mpiexec -n 4 python -m meshcomm info
     mpiexec -n 4 python -m meshcomm calibrate machine.json
+    mpiexec -n 4 python -m meshcomm bench relayout fft
     python -m meshcomm flights FOLDER
     python -m meshcomm ls PATH
     python -m meshcomm verify PATH
@@ -18,6 +19,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import meshcomm
+from meshcomm.cli.bench.command import bench
+from meshcomm.cli.bench.options import add_bench
 from meshcomm.cli.calibrate import calibrate
 from meshcomm.cli.files import convert, ls, verify
 from meshcomm.cli.flights import flights
@@ -34,6 +37,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return info()
     if options.command == "calibrate":
         return calibrate(options.file)
+    if options.command == "bench":
+        return bench(options)
     if options.command == "flights":
         return flights(Path(options.folder))
     if options.command == "ls":
@@ -84,6 +89,7 @@ def _parser() -> argparse.ArgumentParser:
     calibrate_parser.add_argument(
         "file", nargs="?", help=f"the file to write, for {MACHINE_FILE}; without it, only print the constants"
     )
+    add_bench(commands)
     _add_flights(commands)
     _add_files(commands)
     return parser
