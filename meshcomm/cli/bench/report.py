@@ -94,7 +94,7 @@ def introduction(told: dict[str, Json]) -> str:
     return "\n".join(
         [
             f"meshcomm {versions['meshcomm']}, NumPy {versions['numpy']}, {transport['mpi']}",
-            f"{told['ranks']} ranks: {listed}; {machine['processor']}",
+            f"{told['ranks']} rank{'s' * (told['ranks'] != 1)}: {listed}; {machine['processor']}",
             f"shared memory: {transport['shared_memory']}",
             *["more ranks than cores: ranks wait for each other, and all is slow"] * crowd,
             "times are those of the slowest rank; × is the time divided by that of the reference, in the same round",
