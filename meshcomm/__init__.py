@@ -4,6 +4,9 @@ A `Mesh` names the dimensions of a grid of ranks. A `Layout` says which elements
 `DTensor` is a global array in a layout, and `relayout` moves it to any other layout.
 """
 
+from importlib import import_module as _import_module
+from typing import TYPE_CHECKING as _TYPE_CHECKING
+
 try:
     import meshcomm._kernels
 except ModuleNotFoundError:
@@ -12,72 +15,74 @@ except ModuleNotFoundError:
         'another directory to use the installed package, or build it here: pip install -e ".[mpich]"'
     ) from None
 
-import meshcomm.adapters.on_import
-import meshcomm.ops.protocols  # noqa: F401 - lets NumPy's functions take tensors
-from meshcomm import fft, gradients, logical_devices, ndimage  # noqa: F401 - public modules
+import meshcomm.adapters.on_import  # noqa: F401 - sees autograd being imported
 from meshcomm._pickles import know_old_modules as _know_old_modules
-from meshcomm.arrays.collectives import (
-    all_gather,
-    all_reduce,
-    all_to_all,
-    broadcast,
-    collective_permute,
-    reduce_scatter,
-)
-from meshcomm.arrays.create import (
-    distribute,
-    empty,
-    from_callback,
-    from_local,
-    full,
-    ones,
-    ones_like,
-    zeros,
-    zeros_like,
-)
-from meshcomm.arrays.dtensor import DTensor, fetch_layout, is_dtensor
-from meshcomm.arrays.nonblocking import RelayoutRequest, start_relayout
-from meshcomm.arrays.relayout import drop_plans, machine_of, relayout, relayout_like
-from meshcomm.compat.tensorflow import call_with_layout, check_layout, copy_to_mesh, pack, unpack
-from meshcomm.errors import (
-    AxisError,
-    CheckpointError,
-    CollectiveMismatch,
-    CollectiveTimeout,
-    DTypeError,
-    GroupError,
-    LayoutError,
-    MeshcommError,
-    MeshError,
-    ShapeError,
-)
-from meshcomm.halos.halo import Halo, halo, update_halos
-from meshcomm.halos.overlap import map_overlap
-from meshcomm.layouts.dimensions import MeshDimension
-from meshcomm.layouts.layout import Layout
-from meshcomm.layouts.layout_text import MATCH, UNSHARDED
-from meshcomm.layouts.machine import Machine
-from meshcomm.layouts.mesh import Mesh
-from meshcomm.layouts.specs import Cuts, Cyclic
-from meshcomm.ops.joining import concatenate, stack
-from meshcomm.ops.linalg import matmul, transpose
-from meshcomm.ops.random import random_normal, random_uniform
-from meshcomm.ops.shaping import reshape
-from meshcomm.plans.plan import Plan, plan_relayout
-from meshcomm.ranks.barrier import barrier
-from meshcomm.ranks.meshes import create_mesh, default_mesh, get_default_mesh, run_on
-from meshcomm.ranks.simulate import simulate
-from meshcomm.storage.checkpoints import Checkpoints
-from meshcomm.storage.load import load
-from meshcomm.storage.opened import Store, open
-from meshcomm.storage.plan import LoadPlan, plan_load
-from meshcomm.storage.save import SaveRequest, save, start_save
-from meshcomm.training.assignment import DeviceAssignment
-from meshcomm.training.layout_map import LayoutMap, LayoutReport, layout_map_scope
-from meshcomm.training.modules import Module
-from meshcomm.training.strategy import PerReplica, Strategy
-from meshcomm.training.topology import DeviceOrderMode, Topology
-from meshcomm.training.variables import DVariable, Variable
+from meshcomm.ranks.launchers import launched as _launched
+
+if _TYPE_CHECKING:
+    from meshcomm import fft, gradients, logical_devices, ndimage  # noqa: F401 - public modules
+    from meshcomm.arrays.collectives import (
+        all_gather,
+        all_reduce,
+        all_to_all,
+        broadcast,
+        collective_permute,
+        reduce_scatter,
+    )
+    from meshcomm.arrays.create import (
+        distribute,
+        empty,
+        from_callback,
+        from_local,
+        full,
+        ones,
+        ones_like,
+        zeros,
+        zeros_like,
+    )
+    from meshcomm.arrays.dtensor import DTensor, fetch_layout, is_dtensor
+    from meshcomm.arrays.nonblocking import RelayoutRequest, start_relayout
+    from meshcomm.arrays.relayout import drop_plans, machine_of, relayout, relayout_like
+    from meshcomm.compat.tensorflow import call_with_layout, check_layout, copy_to_mesh, pack, unpack
+    from meshcomm.errors import (
+        AxisError,
+        CheckpointError,
+        CollectiveMismatch,
+        CollectiveTimeout,
+        DTypeError,
+        GroupError,
+        LayoutError,
+        MeshcommError,
+        MeshError,
+        ShapeError,
+    )
+    from meshcomm.halos.halo import Halo, halo, update_halos
+    from meshcomm.halos.overlap import map_overlap
+    from meshcomm.layouts.dimensions import MeshDimension
+    from meshcomm.layouts.layout import Layout
+    from meshcomm.layouts.layout_text import MATCH, UNSHARDED
+    from meshcomm.layouts.machine import Machine
+    from meshcomm.layouts.mesh import Mesh
+    from meshcomm.layouts.specs import Cuts, Cyclic
+    from meshcomm.ops.joining import concatenate, stack
+    from meshcomm.ops.linalg import matmul, transpose
+    from meshcomm.ops.random import random_normal, random_uniform
+    from meshcomm.ops.shaping import reshape
+    from meshcomm.plans.plan import Plan, plan_relayout
+    from meshcomm.ranks.barrier import barrier
+    from meshcomm.ranks.meshes import create_mesh, default_mesh, get_default_mesh, run_on
+    from meshcomm.ranks.simulate import simulate
+    from meshcomm.storage.checkpoints import Checkpoints
+    from meshcomm.storage.load import load
+    from meshcomm.storage.opened import Store, open
+    from meshcomm.storage.plan import LoadPlan, plan_load
+    from meshcomm.storage.save import SaveRequest, save, start_save
+    from meshcomm.training.assignment import DeviceAssignment
+    from meshcomm.training.layout_map import LayoutMap, LayoutReport, layout_map_scope
+    from meshcomm.training.modules import Module
+    from meshcomm.training.strategy import PerReplica, Strategy
+    from meshcomm.training.topology import DeviceOrderMode, Topology
+    from meshcomm.training.variables import DVariable, Variable
 
 __version__ = "0.1.0"
 
@@ -170,8 +175,67 @@ __all__ = [
     "zeros_like",
 ]
 
+_MODULES = ("fft", "gradients", "logical_devices", "ndimage")
+"""The public modules."""
+
+_HOMES = {
+    "arrays.collectives": "all_gather all_reduce all_to_all broadcast collective_permute reduce_scatter",
+    "arrays.create": "distribute empty from_callback from_local full ones ones_like zeros zeros_like",
+    "arrays.dtensor": "DTensor fetch_layout is_dtensor",
+    "arrays.nonblocking": "RelayoutRequest start_relayout",
+    "arrays.relayout": "drop_plans machine_of relayout relayout_like",
+    "compat.tensorflow": "call_with_layout check_layout copy_to_mesh pack unpack",
+    "errors": (
+        "AxisError CheckpointError CollectiveMismatch CollectiveTimeout DTypeError GroupError LayoutError "
+        "MeshcommError MeshError ShapeError"
+    ),
+    "halos.halo": "Halo halo update_halos",
+    "halos.overlap": "map_overlap",
+    "layouts.dimensions": "MeshDimension",
+    "layouts.layout": "Layout",
+    "layouts.layout_text": "MATCH UNSHARDED",
+    "layouts.machine": "Machine",
+    "layouts.mesh": "Mesh",
+    "layouts.specs": "Cuts Cyclic",
+    "ops.joining": "concatenate stack",
+    "ops.linalg": "matmul transpose",
+    "ops.random": "random_normal random_uniform",
+    "ops.shaping": "reshape",
+    "plans.plan": "Plan plan_relayout",
+    "ranks.barrier": "barrier",
+    "ranks.meshes": "create_mesh default_mesh get_default_mesh run_on",
+    "ranks.simulate": "simulate",
+    "storage.checkpoints": "Checkpoints",
+    "storage.load": "load",
+    "storage.opened": "Store open",
+    "storage.plan": "LoadPlan plan_load",
+    "storage.save": "SaveRequest save start_save",
+    "training.assignment": "DeviceAssignment",
+    "training.layout_map": "LayoutMap LayoutReport layout_map_scope",
+    "training.modules": "Module",
+    "training.strategy": "PerReplica Strategy",
+    "training.topology": "DeviceOrderMode Topology",
+    "training.variables": "DVariable Variable",
+}
+"""The public names of each module. To add one, write it here, into ``__all__``, and into the imports for checkers."""
+
+_home_of = {name: home for home, names in _HOMES.items() for name in names.split()}
+
+if not _TYPE_CHECKING:  # checkers know the imports above, and see misspelt names
+
+    def __getattr__(name: str) -> object:
+        """Import a public name when it is first asked for, so that ``import meshcomm`` takes no longer than NumPy."""
+        if name in _MODULES:
+            return _import_module(f"meshcomm.{name}")
+        if name not in _home_of:
+            raise AttributeError(f"module 'meshcomm' has no attribute {name!r}")
+        value = globals()[name] = getattr(_import_module(f"meshcomm.{_home_of[name]}"), name)
+        return value
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__, *_MODULES})
+
+
 _know_old_modules()
-for _name in __all__:
-    if isinstance(_value := globals()[_name], type):
-        _value.__module__ = __name__  # so that reprs and pickles do not depend on the folder
-del _name, _value
+if (_launched() or (0, 1))[1] > 1:  # an error ends the job even before the first call
+    _import_module("meshcomm.ranks.meshes")

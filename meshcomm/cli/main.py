@@ -19,13 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import meshcomm
-from meshcomm.cli.bench.command import bench
 from meshcomm.cli.bench.options import add_bench
-from meshcomm.cli.calibrate import calibrate
-from meshcomm.cli.files import convert, ls, verify
-from meshcomm.cli.flights import flights
-from meshcomm.cli.info import info
-from meshcomm.cli.run import run
 from meshcomm.ranks.hosts import MACHINE_FILE
 
 
@@ -33,27 +27,44 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command with *arguments*, by default those of the process, and return its exit code."""
     parser = _parser()
     options = parser.parse_args(arguments)
+    if options.command is not None:
+        return _run(parser, options)
+    parser.print_help()
+    return 0
+
+
+def _run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
+    """Run a command. Each imports its own modules only: a rank that waits for the imports of others does nothing."""
     if options.command == "info":
+        from meshcomm.cli.info import info
+
         return info()
     if options.command == "calibrate":
+        from meshcomm.cli.calibrate import calibrate
+
         return calibrate(options.file)
     if options.command == "bench":
+        from meshcomm.cli.bench.command import bench
+
         return bench(options)
     if options.command == "flights":
+        from meshcomm.cli.flights import flights
+
         return flights(Path(options.folder))
-    if options.command == "ls":
-        return ls(Path(options.path))
-    if options.command == "verify":
-        return verify(Path(options.path))
-    if options.command == "convert":
-        return convert(Path(options.source), Path(options.target), options.overwrite)
     if options.command == "run":
+        from meshcomm.cli.run import run
+
         if not options.program:
             parser.error("run needs a script, or -m and a module")
         run(options.program, options.module)
         return 0
-    parser.print_help()
-    return 0
+    from meshcomm.cli.files import convert, ls, verify
+
+    if options.command == "ls":
+        return ls(Path(options.path))
+    if options.command == "verify":
+        return verify(Path(options.path))
+    return convert(Path(options.source), Path(options.target), options.overwrite)
 
 
 def _parser() -> argparse.ArgumentParser:

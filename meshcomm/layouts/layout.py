@@ -47,6 +47,8 @@ class Layout:
     (slice(2, 3, None),)
     """
 
+    __module__ = "meshcomm"
+
     __slots__ = ("__weakref__", "_along", "_axes", "_hash", "_match", "_mesh", "_shards", "_type")
 
     _mesh: Mesh

@@ -69,6 +69,8 @@ class Mesh:
     ['/job:mpi/replica:0/task:0/device:CPU:0', '/job:mpi/replica:0/task:1/device:CPU:0']
     """
 
+    __module__ = "meshcomm"
+
     __slots__ = (
         "__weakref__",
         "_dims",

@@ -52,6 +52,8 @@ class Plan(FieldsOnly):
     are packed over MPI. Ranks that share memory copy from block to block, and pack nothing.
     """
 
+    __module__ = "meshcomm"
+
     shape: tuple[int, ...]
     dtype: DType
     source: Layout

@@ -109,7 +109,7 @@ def test_layouts_of_the_command():
     ("make", "holder", "name"),
     [
         (cases.relayout, mc, "relayout"),
-        (cases.all_to_all, mc, "all_to_all"),
+        (cases.exchange, mc, "all_to_all"),
         (cases.memory, np, "copyto"),
         (cases.fft, mc.fft.FFTPlan, "forward"),
     ],

@@ -130,7 +130,7 @@ def relayout(setting: Setting, nbytes: int) -> Case:
     return Case(block, moved, lambda: meshcomm.relayout(tensor, target), memcpy(moved), wrong)
 
 
-def all_to_all(setting: Setting, nbytes: int) -> Case:
+def exchange(setting: Setting, nbytes: int) -> Case:
     """Each rank sends every rank an equal block of a plain array."""
     ranks, dtype = setting.mesh.size, setting.dtype or np.dtype(float)
     each = max(1, nbytes // (ranks * dtype.itemsize))

@@ -47,7 +47,7 @@ class Operation(NamedTuple):
 
 OPERATIONS = {
     "relayout": Operation(cases.relayout, "memcpy"),
-    "all_to_all": Operation(cases.all_to_all, "memcpy"),
+    "all_to_all": Operation(cases.exchange, "memcpy"),
     "memcpy": Operation(cases.memory, "one rank alone"),
     "fft": Operation(cases.fft, "local transform"),
     "halo": Operation(cases.halo, "local copies"),

@@ -97,7 +97,7 @@ def introduction(told: dict[str, Json]) -> str:
             f"{told['ranks']} rank{'s' * (told['ranks'] != 1)}: {listed}; {machine['processor']}",
             f"shared memory: {transport['shared_memory']}",
             *["more ranks than cores: ranks wait for each other, and all is slow"] * crowd,
-            "times are those of the slowest rank; × is the time divided by that of the reference, in the same round",
+            "times are those of the slowest rank; × 2 is twice the time of the reference in the same round",
         ]
     )
 
