@@ -1,8 +1,8 @@
 """How long programs take to begin: ``python benchmarks/begin.py`` writes build/bench/begin.md.
 
-It takes about a minute. New processes take turns, in rounds; what they read is in the cache of the system. The page has
-medians and quartiles of the times of whole processes. For imports it also has the ratio to NumPy's import, both without
-the time of a bare Python.
+It takes about a minute. New processes take turns, in rounds; what they read is in the cache of the system. The page
+has medians and quartiles of the times of whole processes. For imports it also has the ratio to NumPy's import, both
+without the time of a bare Python.
 """
 
 import argparse
