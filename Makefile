@@ -214,6 +214,7 @@ examples: $(READY)
 bench: $(READY)
 	@MPIEXEC="$(MPIEXEC)" $(BIN)/python benchmarks/run.py $(BENCH)
 	@$(BIN)/python benchmarks/kernels.py
+	@MPIEXEC="$(MPIEXEC)" $(BIN)/python benchmarks/begin.py
 	@MPIEXEC="$(MPIEXEC)" $(BIN)/python benchmarks/checks.py
 	@MPIEXEC="$(MPIEXEC)" $(BIN)/python benchmarks/cuts.py
 	@MPIEXEC="$(MPIEXEC)" $(BIN)/python benchmarks/verbs.py

@@ -5,7 +5,8 @@ A `Mesh` names the dimensions of a grid of ranks. A `Layout` says which elements
 """
 
 import sys as _sys
-import typing as _typing
+from importlib import import_module as _import_module
+from typing import TYPE_CHECKING as _TYPE_CHECKING
 
 try:
     import meshcomm._kernels
@@ -15,79 +16,80 @@ except ModuleNotFoundError:
         'another directory to use the installed package, or build it here: pip install -e ".[mpich]"'
     ) from None
 
-import meshcomm.adapters.on_import
-import meshcomm.ops.protocols  # lets NumPy's functions take tensors
-import meshcomm.pictures.methods  # noqa: F401 - gives layouts and plans their pictures
-from meshcomm import fft, gradients, logical_devices, ndimage  # noqa: F401 - public modules
+import meshcomm.adapters.on_import  # noqa: F401 - sees autograd being imported
 from meshcomm._mistakes import OF_THE_PACKAGE as _OF_THE_PACKAGE
 from meshcomm._mistakes import missing as _missing
 from meshcomm._pickles import know_old_modules as _know_old_modules
-from meshcomm.arrays.collectives import (
-    all_gather,
-    all_reduce,
-    all_to_all,
-    broadcast,
-    collective_permute,
-    reduce_scatter,
-)
-from meshcomm.arrays.create import (
-    distribute,
-    empty,
-    from_callback,
-    from_local,
-    full,
-    ones,
-    ones_like,
-    zeros,
-    zeros_like,
-)
-from meshcomm.arrays.dtensor import DTensor, fetch_layout, is_dtensor
-from meshcomm.arrays.nonblocking import RelayoutRequest, start_relayout
-from meshcomm.arrays.relayout import drop_plans, machine_of, relayout, relayout_like
-from meshcomm.compat.tensorflow import call_with_layout, check_layout, copy_to_mesh, pack, unpack
-from meshcomm.errors import (
-    AxisError,
-    CheckpointError,
-    CollectiveMismatch,
-    CollectiveTimeout,
-    DTypeError,
-    GroupError,
-    LayoutError,
-    MeshcommError,
-    MeshError,
-    ShapeError,
-)
-from meshcomm.halos.halo import Halo, halo, update_halos
-from meshcomm.halos.overlap import map_overlap
-from meshcomm.layouts.dimensions import MeshDimension
-from meshcomm.layouts.layout import Layout
-from meshcomm.layouts.layout_text import MATCH, UNSHARDED
-from meshcomm.layouts.machine import Machine
-from meshcomm.layouts.mesh import Mesh
-from meshcomm.layouts.specs import Cuts, Cyclic
-from meshcomm.measuring.count import Count, count
-from meshcomm.measuring.program import start as _trace_program
-from meshcomm.measuring.trace import span, trace
-from meshcomm.ops.joining import concatenate, stack
-from meshcomm.ops.linalg import matmul, transpose
-from meshcomm.ops.random import random_normal, random_uniform
-from meshcomm.ops.shaping import reshape
-from meshcomm.pictures.text import show
-from meshcomm.plans.plan import Plan, plan_relayout
-from meshcomm.ranks.barrier import barrier
-from meshcomm.ranks.meshes import create_mesh, default_mesh, get_default_mesh, run_on
-from meshcomm.ranks.simulate import simulate
-from meshcomm.storage.checkpoints import Checkpoints
-from meshcomm.storage.load import load
-from meshcomm.storage.opened import Store, open
-from meshcomm.storage.plan import LoadPlan, plan_load
-from meshcomm.storage.save import SaveRequest, save, start_save
-from meshcomm.training.assignment import DeviceAssignment
-from meshcomm.training.layout_map import LayoutMap, LayoutReport, layout_map_scope
-from meshcomm.training.modules import Module
-from meshcomm.training.strategy import PerReplica, Strategy
-from meshcomm.training.topology import DeviceOrderMode, Topology
-from meshcomm.training.variables import DVariable, Variable
+from meshcomm.ranks.launchers import launched as _launched
+from meshcomm.ranks.trace_folder import trace_folder as _trace_folder
+
+if _TYPE_CHECKING:
+    from meshcomm import array_api, fft, gradients, linalg, logical_devices, ndimage  # noqa: F401 - public modules
+    from meshcomm.arrays.collectives import (
+        all_gather,
+        all_reduce,
+        all_to_all,
+        broadcast,
+        collective_permute,
+        reduce_scatter,
+    )
+    from meshcomm.arrays.create import (
+        distribute,
+        empty,
+        from_callback,
+        from_local,
+        full,
+        ones,
+        ones_like,
+        zeros,
+        zeros_like,
+    )
+    from meshcomm.arrays.dtensor import DTensor, fetch_layout, is_dtensor
+    from meshcomm.arrays.nonblocking import RelayoutRequest, start_relayout
+    from meshcomm.arrays.relayout import drop_plans, machine_of, relayout, relayout_like
+    from meshcomm.compat.tensorflow import call_with_layout, check_layout, copy_to_mesh, pack, unpack
+    from meshcomm.errors import (
+        AxisError,
+        CheckpointError,
+        CollectiveMismatch,
+        CollectiveTimeout,
+        DTypeError,
+        GroupError,
+        LayoutError,
+        MeshcommError,
+        MeshError,
+        ShapeError,
+    )
+    from meshcomm.halos.halo import Halo, halo, update_halos
+    from meshcomm.halos.overlap import map_overlap
+    from meshcomm.layouts.dimensions import MeshDimension
+    from meshcomm.layouts.layout import Layout
+    from meshcomm.layouts.layout_text import MATCH, UNSHARDED
+    from meshcomm.layouts.machine import Machine
+    from meshcomm.layouts.mesh import Mesh
+    from meshcomm.layouts.specs import Cuts, Cyclic
+    from meshcomm.measuring.count import Count, count
+    from meshcomm.measuring.trace import span, trace
+    from meshcomm.ops.joining import concatenate, stack
+    from meshcomm.ops.linalg import matmul, transpose
+    from meshcomm.ops.random import random_normal, random_uniform
+    from meshcomm.ops.shaping import reshape
+    from meshcomm.pictures.text import show
+    from meshcomm.plans.plan import Plan, plan_relayout
+    from meshcomm.ranks.barrier import barrier
+    from meshcomm.ranks.meshes import create_mesh, default_mesh, get_default_mesh, run_on
+    from meshcomm.ranks.simulate import simulate
+    from meshcomm.storage.checkpoints import Checkpoints
+    from meshcomm.storage.load import load
+    from meshcomm.storage.opened import Store, open
+    from meshcomm.storage.plan import LoadPlan, plan_load
+    from meshcomm.storage.save import SaveRequest, save, start_save
+    from meshcomm.training.assignment import DeviceAssignment
+    from meshcomm.training.layout_map import LayoutMap, LayoutReport, layout_map_scope
+    from meshcomm.training.modules import Module
+    from meshcomm.training.strategy import PerReplica, Strategy
+    from meshcomm.training.topology import DeviceOrderMode, Topology
+    from meshcomm.training.variables import DVariable, Variable
 
 __version__ = "0.1.0"
 
@@ -186,21 +188,79 @@ __all__ = [
 ]
 
 _MODULES = ("array_api", "fft", "gradients", "linalg", "logical_devices", "ndimage")
+"""The public modules."""
+
+_HOMES = {
+    "arrays.collectives": "all_gather all_reduce all_to_all broadcast collective_permute reduce_scatter",
+    "arrays.create": "distribute empty from_callback from_local full ones ones_like zeros zeros_like",
+    "arrays.dtensor": "DTensor fetch_layout is_dtensor",
+    "arrays.nonblocking": "RelayoutRequest start_relayout",
+    "arrays.relayout": "drop_plans machine_of relayout relayout_like",
+    "compat.tensorflow": "call_with_layout check_layout copy_to_mesh pack unpack",
+    "errors": (
+        "AxisError CheckpointError CollectiveMismatch CollectiveTimeout DTypeError GroupError LayoutError "
+        "MeshcommError MeshError ShapeError"
+    ),
+    "halos.halo": "Halo halo update_halos",
+    "halos.overlap": "map_overlap",
+    "layouts.dimensions": "MeshDimension",
+    "layouts.layout": "Layout",
+    "layouts.layout_text": "MATCH UNSHARDED",
+    "layouts.machine": "Machine",
+    "layouts.mesh": "Mesh",
+    "layouts.specs": "Cuts Cyclic",
+    "measuring.count": "Count count",
+    "measuring.trace": "span trace",
+    "ops.joining": "concatenate stack",
+    "ops.linalg": "matmul transpose",
+    "ops.random": "random_normal random_uniform",
+    "ops.shaping": "reshape",
+    "pictures.text": "show",
+    "plans.plan": "Plan plan_relayout",
+    "ranks.barrier": "barrier",
+    "ranks.meshes": "create_mesh default_mesh get_default_mesh run_on",
+    "ranks.simulate": "simulate",
+    "storage.checkpoints": "Checkpoints",
+    "storage.load": "load",
+    "storage.opened": "Store open",
+    "storage.plan": "LoadPlan plan_load",
+    "storage.save": "SaveRequest save start_save",
+    "training.assignment": "DeviceAssignment",
+    "training.layout_map": "LayoutMap LayoutReport layout_map_scope",
+    "training.modules": "Module",
+    "training.strategy": "PerReplica Strategy",
+    "training.topology": "DeviceOrderMode Topology",
+    "training.variables": "DVariable Variable",
+}
+"""The public names of each module. To add one, write it here, into ``__all__``, and into the imports for checkers."""
+
+_METHODS = {"layouts.layout": "pictures.of_layouts", "plans.plan": "pictures.of_plans"}
+"""Modules that give the classes of another module their last methods, once that one is there."""
+
+_home_of = {name: home for home, names in _HOMES.items() for name in names.split()}
+
+if not _TYPE_CHECKING:  # checkers know the imports above, and see misspelt names
+
+    def __getattr__(name: str) -> object:
+        """Import a public name when it is first asked for, so that ``import meshcomm`` takes no longer than NumPy."""
+        if name in _MODULES:
+            value = _import_module(f"meshcomm.{name}")
+        elif name in _home_of:
+            value = globals()[name] = getattr(_import_module(f"meshcomm.{_home_of[name]}"), name)
+        else:
+            raise _missing("meshcomm", name, _OF_THE_PACKAGE, __dir__(), _sys.modules[__name__])
+        for home, methods in _METHODS.items():
+            if f"meshcomm.{home}" in _sys.modules:
+                _import_module(f"meshcomm.{methods}")
+        return value
 
 
 def __dir__() -> list[str]:
     return sorted([*__all__, *_MODULES, "__version__"])
 
 
-if not _typing.TYPE_CHECKING:  # a checker is to find what is missing
-
-    def __getattr__(name: str) -> object:
-        raise _missing("meshcomm", name, _OF_THE_PACKAGE, __dir__(), _sys.modules[__name__])
-
-
 _know_old_modules()
-_trace_program()
-for _name in __all__:
-    if isinstance(_value := globals()[_name], type):
-        _value.__module__ = __name__  # so that reprs and pickles do not depend on the folder
-del _name, _value
+if (_launched() or (0, 1))[1] > 1:  # an error ends the job even before the first call
+    _import_module("meshcomm.ranks.meshes")
+if _trace_folder():
+    _import_module("meshcomm.measuring.program").start()

@@ -1,10 +1,12 @@
 """Calls upwards: what a method of a lower floor does when its work lives on a higher one.
 
 Modules import from lower floors only. ``Mesh.world`` or ``Plan.execute`` read best as methods, yet need what is above
-them. There are four such calls; the module that does the work registers it here once, when it is imported.
+them. There are four such calls; the module that does the work registers it here once, when it is imported. The first
+call imports it.
 """
 
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any, Literal, TypeAlias, TypeVar
 
 Hook: TypeAlias = Literal[
@@ -15,7 +17,22 @@ Hook: TypeAlias = Literal[
 ]
 F = TypeVar("F", bound=Callable[..., object])
 
-_hooked: dict[Hook, Callable[..., object]] = {}
+_PROVIDERS: dict[Hook, str] = {
+    "world": "meshcomm.ranks.meshes",
+    "relayout": "meshcomm.arrays.relayout",
+    "numpy": "meshcomm.ops.protocols",
+    "traced": "meshcomm.adapters.autograd",
+}
+"""The module that provides each hook."""
+
+
+class _Hooked(dict[Hook, Callable[..., object]]):
+    def __missing__(self, hook: Hook) -> Callable[..., object]:
+        import_module(_PROVIDERS[hook])
+        return self[hook]
+
+
+_hooked = _Hooked()
 
 
 def provides(hook: Hook) -> Callable[[F], F]:

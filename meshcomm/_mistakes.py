@@ -1,7 +1,6 @@
 """Names that people try because other libraries have them, and names that they misspell: what the answer says."""
 
 from collections.abc import Iterable
-from difflib import get_close_matches
 
 _MOVE = "t.relayout(layout) takes a tensor to another layout"
 _BLOCK = "t.local is the block of this rank"
@@ -61,6 +60,8 @@ def suggestion(name: object, known: Iterable[str]) -> str:
     >>> suggestion("rwos", ["rows", "columns"]), suggestion("depth", ["rows"])
     ("; did you mean 'rows'?", '')
     """
+    from difflib import get_close_matches  # here, as its import takes long
+
     found = get_close_matches(name, [each for each in known if each], 1, 0.6) if isinstance(name, str) else []
     return f"; did you mean {found[0]!r}?" if found else ""
 

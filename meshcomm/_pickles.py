@@ -1,7 +1,6 @@
 """Pickles: the content of those of frozen dataclasses, and the modules that pickles of version 0.1 name."""
 
 import sys
-from dataclasses import MISSING, fields
 from importlib import import_module
 from types import ModuleType
 from typing import ClassVar
@@ -29,9 +28,13 @@ class FieldsOnly:
     """The names that fields had in version 0.1."""
 
     def __getstate__(self) -> dict[str, object]:
+        from dataclasses import fields  # here, as its import takes long
+
         return {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
 
     def __setstate__(self, state: dict[str, object]) -> None:
+        from dataclasses import MISSING, fields
+
         for field in fields(self):  # type: ignore[arg-type]
             value = state.get(field.name, state.get(self.renamed.get(field.name, ""), field.default))
             if value is MISSING:

@@ -22,41 +22,61 @@ import numpy as np
 class MeshcommError(Exception):
     """The base of all exceptions that meshcomm raises itself."""
 
+    __module__ = "meshcomm"
+
 
 class MeshError(MeshcommError, ValueError):
     """A mesh is malformed, closed, or does not fit into its world."""
+
+    __module__ = "meshcomm"
 
 
 class LayoutError(MeshcommError, ValueError):
     """A layout is malformed, or does not fit the tensor or the mesh it is used with."""
 
+    __module__ = "meshcomm"
+
 
 class ShapeError(MeshcommError, ValueError):
     """A shape, an axis or a length does not fit the operation."""
+
+    __module__ = "meshcomm"
 
 
 class AxisError(ShapeError, np.exceptions.AxisError):
     """A tensor has no such axis; it is NumPy's AxisError, too, and an IndexError."""
 
+    __module__ = "meshcomm"
+
 
 class DTypeError(MeshcommError, TypeError, ValueError):
     """A dtype has no fixed size in bytes (object), or does not fit the operation."""
+
+    __module__ = "meshcomm"
 
 
 class GroupError(MeshcommError, ValueError):
     """A ``group_assignment`` or a list of pairs does not group the ranks as the operation needs."""
 
+    __module__ = "meshcomm"
+
 
 class CollectiveMismatch(MeshcommError, RuntimeError):
     """Ranks that should have made the same collective call made different ones."""
+
+    __module__ = "meshcomm"
 
 
 class CollectiveTimeout(MeshcommError, RuntimeError):
     """A rank did not take part in a collective call in time."""
 
+    __module__ = "meshcomm"
+
 
 class CheckpointError(MeshcommError, RuntimeError):
     """A file or checkpoint is damaged, incomplete, or holds something else than is asked for."""
+
+    __module__ = "meshcomm"
 
     unknown_name = False
     """Whether a name was asked for that the file does not have, and all else may be right."""

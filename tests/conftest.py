@@ -6,3 +6,11 @@ pytest.register_assert_rewrite("support")
 
 pytest_plugins = ["support.patience", "support.sampling", "support.jobs", "support.verdicts"]
 collect_ignore = ["jobs/programs", "fft/shims"]  # tests launch them
+
+
+def pytest_configure():
+    """Import all public names: the doctests of public classes are collected from the package, which is lazy."""
+    import meshcomm as mc
+
+    for name in mc.__all__:
+        getattr(mc, name)

@@ -1,33 +1,37 @@
 """Loads the adapter of another library when a program imports that library."""
 
-import importlib.util
+import importlib
 import sys
 import warnings
-from collections.abc import Sequence
-from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec
-from types import ModuleType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # ``import meshcomm`` imports this file, and so it imports little
+    from collections.abc import Sequence
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType
 
 
-class _AutogradFinder(MetaPathFinder):
+class _AutogradFinder:
     """Sees autograd being imported, and then teaches it DTensors."""
 
     _asks_others = False
 
     def find_spec(
-        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
+        self, name: str, path: "Sequence[str] | None" = None, target: "ModuleType | None" = None
+    ) -> "ModuleSpec | None":
         if name != "autograd" or self._asks_others:
             return None
+        from importlib.util import find_spec
+
         self._asks_others = True
         try:
-            spec = importlib.util.find_spec(name)
+            spec = find_spec(name)
         finally:
             self._asks_others = False
         if spec is not None and spec.loader is not None:
             execute = spec.loader.exec_module
 
-            def exec_module(module: ModuleType) -> None:
+            def exec_module(module: "ModuleType") -> None:
                 execute(module)
                 _teach_autograd()
 

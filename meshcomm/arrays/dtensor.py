@@ -45,6 +45,8 @@ class DTensor(NumpyMethods, StandardMethods, Operators):
     see :mod:`meshcomm.ops`.
     """
 
+    __module__ = "meshcomm"
+
     __array_priority__ = 1000
     __slots__ = ("__weakref__", "dtype", "layout", "local", "shape")
     __hash__ = None  # type: ignore[assignment]  # as an array, whose == is elementwise

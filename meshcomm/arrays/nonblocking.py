@@ -77,6 +77,8 @@ class Request:
 class RelayoutRequest(Request):
     """A relayout that may still be in flight, as `start_relayout` returns it. Call `wait` before the program ends."""
 
+    __module__ = "meshcomm"
+
     __slots__ = ("_result", "_source")
 
     def __init__(self, result: DTensor, source: Layout, exchange: Pending | None, team: Team | None) -> None:

@@ -1,5 +1,6 @@
 """The command ``python -m meshcomm``: `run` a program, print `info`, `calibrate` the cost model, read `flights`;
-merge a `trace`; `ls`, `verify` and `convert` files of arrays; `show` a layout, and `plan` a relayout.
+merge a `trace`; `bench` operations; `ls`, `verify` and `convert` files of arrays; `show` a layout, and `plan` a
+relayout.
 
 ::
 
@@ -7,6 +8,7 @@ merge a `trace`; `ls`, `verify` and `convert` files of arrays; `show` a layout, 
     mpiexec -n 4 python -m meshcomm run -m module args...
     mpiexec -n 4 python -m meshcomm info
     mpiexec -n 4 python -m meshcomm calibrate machine.json
+    mpiexec -n 4 python -m meshcomm bench relayout fft
     python -m meshcomm flights FOLDER
     python -m meshcomm trace FOLDER out.json
     python -m meshcomm ls PATH
@@ -21,14 +23,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import meshcomm
-from meshcomm.cli.calibrate import calibrate
-from meshcomm.cli.files import convert, ls, verify
-from meshcomm.cli.flights import flights
-from meshcomm.cli.info import info
+from meshcomm.cli.bench.options import add_bench
 from meshcomm.cli.plan import add_plan
-from meshcomm.cli.run import run
 from meshcomm.cli.show import add_show
-from meshcomm.cli.trace import trace
 from meshcomm.ranks.hosts import MACHINE_FILE
 
 
@@ -36,30 +33,51 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command with *arguments*, by default those of the process, and return its exit code."""
     parser = _parser()
     options = parser.parse_args(arguments)
+    if options.command is not None:
+        return _run(parser, options)
+    parser.print_help()
+    return 0
+
+
+def _run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
+    """Run a command. Each imports its own modules only: a rank that waits for the imports of others does nothing."""
     if options.command == "info":
+        from meshcomm.cli.info import info
+
         return info()
     if options.command == "calibrate":
+        from meshcomm.cli.calibrate import calibrate
+
         return calibrate(options.file)
+    if options.command == "bench":
+        from meshcomm.cli.bench.command import bench
+
+        return bench(options)
     if options.command == "flights":
+        from meshcomm.cli.flights import flights
+
         return flights(Path(options.folder))
     if options.command == "trace":
+        from meshcomm.cli.trace import trace
+
         return trace(Path(options.folder), Path(options.out))
-    if options.command == "ls":
-        return ls(Path(options.path))
-    if options.command == "verify":
-        return verify(Path(options.path))
-    if options.command == "convert":
-        return convert(Path(options.source), Path(options.target), options.overwrite)
     if options.command in ("show", "plan"):
         code: int = options.action(options)
         return code
     if options.command == "run":
+        from meshcomm.cli.run import run
+
         if not options.program:
             parser.error("run needs a script, or -m and a module")
         run(options.program, options.module)
         return 0
-    parser.print_help()
-    return 0
+    from meshcomm.cli.files import convert, ls, verify
+
+    if options.command == "ls":
+        return ls(Path(options.path))
+    if options.command == "verify":
+        return verify(Path(options.path))
+    return convert(Path(options.source), Path(options.target), options.overwrite)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -95,6 +113,7 @@ def _parser() -> argparse.ArgumentParser:
     calibrate_parser.add_argument(
         "file", nargs="?", help=f"the file to write, for {MACHINE_FILE}; without it, only print the constants"
     )
+    add_bench(commands)
     _add_flights(commands)
     _add_trace(commands)
     _add_files(commands)

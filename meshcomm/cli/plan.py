@@ -9,7 +9,8 @@ from typing import NamedTuple
 
 from meshcomm._arguments import as_dtype
 from meshcomm._tracing import Value
-from meshcomm.cli.show import LAYOUT_HELP, MESH_HELP, SHAPE_HELP, read_bytes, read_layout, read_mesh, read_shape, told
+from meshcomm.cli.given import bytes_of, layout_of, mesh_of, shape_of
+from meshcomm.cli.show import LAYOUT_HELP, MESH_HELP, SHAPE_HELP, told
 from meshcomm.errors import MeshcommError, MeshError
 from meshcomm.layouts.layout import Layout
 from meshcomm.layouts.machine import Machine
@@ -64,14 +65,14 @@ def add_plan(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") ->
 
 
 def _plan(options: argparse.Namespace) -> None:
-    mesh = read_mesh(options.mesh)
+    mesh = mesh_of(options.mesh)
     if not 1 <= options.nodes <= mesh.size:
         raise MeshError(f"--nodes {options.nodes} for {mesh.size} ranks; each node has a rank or more")
     per_node = -(-mesh.size // options.nodes)
-    source, target = (read_layout(text, mesh) for text in (options.source, options.target))
-    limit = None if options.scratch is None else read_bytes(options.scratch)
+    source, target = (layout_of(text, mesh) for text in (options.source, options.target))
+    limit = None if options.scratch is None else bytes_of(options.scratch)
     as_dtype(options.dtype)
-    what = Relayout(read_shape(options.shape), options.dtype, source, target.matched(source), limit)
+    what = Relayout(shape_of(options.shape), options.dtype, source, target.matched(source), limit)
     constants: dict[str, Value] = {**stored_constants()}
     machine = Machine(**constants)
     plan = what.plan(mesh, _on_nodes(machine, per_node, mesh.size))

@@ -35,6 +35,8 @@ class Halo:
     Both are None on ranks outside of the mesh. A program writes to `inner`, calls `update`, and reads `local`.
     """
 
+    __module__ = "meshcomm"
+
     __slots__ = (
         "__weakref__",
         "_blocks",

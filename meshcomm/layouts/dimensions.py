@@ -23,6 +23,9 @@ class MeshDimension(NamedTuple):
     size: int
 
 
+MeshDimension.__module__ = "meshcomm"  # type checkers would take it for a field
+
+
 def canonical_dims(dims: Dims) -> tuple[MeshDimension, ...]:
     """Return *dims* as MeshDimensions; ``MeshError`` if a mesh cannot have these names and sizes."""
     pairs = as_tuple("mesh dimensions", dims.items() if isinstance(dims, Mapping) else dims)

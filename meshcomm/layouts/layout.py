@@ -50,6 +50,8 @@ class Layout:
     Layout(['x', UNSHARDED], Mesh(x=4))
     """
 
+    __module__ = "meshcomm"
+
     __slots__ = ("__weakref__", "_along", "_axes", "_hash", "_match", "_mesh", "_shards", "_type")
 
     _mesh: Mesh
@@ -569,7 +571,7 @@ class Layout:
         parted = ".to_parted()" if self._type is LayoutType.PARTED else ""
         return f"Layout({layout_text.specs_repr(self.sharding_specs)}, {self._mesh!r}){parted}"
 
-    if TYPE_CHECKING:  # meshcomm.pictures.methods gives layouts this method
+    if TYPE_CHECKING:  # meshcomm.pictures.of_layouts gives layouts this method
 
         def html(self, shape: ShapeLike | None = None, title: str = "") -> str:
             """Return the picture of the layout for notebooks, of an array of *shape* if that is given."""

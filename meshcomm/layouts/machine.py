@@ -64,6 +64,8 @@ class Machine(FieldsOnly):
     ([0, 0, 1, 1], [2, 3])
     """
 
+    __module__ = "meshcomm"
+
     wait_within: float = 3e-6
     alpha_within: float = 1e-6
     beta_within: float = 2e-10

@@ -73,6 +73,8 @@ class Mesh:
     (Mesh(x=3, y=2, devices=['TPU:0', ..., 'TPU:5']), Mesh(x=4), Mesh('pair', x=2, ranks=(3, 1)))
     """
 
+    __module__ = "meshcomm"
+
     __slots__ = (
         "__weakref__",
         "_dims",

@@ -94,6 +94,8 @@ class Cuts(CutSpec):
     ((slice(10, 25, None),), True)
     """
 
+    __module__ = "meshcomm"
+
     def __new__(
         cls, dims: str | Sequence[str], boundaries: Iterable[int] | None = None, *, sizes: Iterable[int] | None = None
     ) -> "Cuts":
@@ -174,6 +176,8 @@ class Cyclic(CutSpec):
     >>> [layout.global_indices((7,), device, 0).tolist() for device in range(2)]
     [[0, 1, 4, 5], [2, 3, 6]]
     """
+
+    __module__ = "meshcomm"
 
     def __new__(cls, dims: str | Sequence[str], block: int, offset: int = 0) -> "Cyclic":
         """Check the arguments."""

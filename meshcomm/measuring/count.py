@@ -50,6 +50,8 @@ class Count(Listener):
     others on a call, or to tell them sizes: these are no data, and in no other number.
     """
 
+    __module__ = "meshcomm"
+
     def __init__(self) -> None:
         self.operations: dict[str, Tally] = {}
         self.agreements = 0

@@ -22,7 +22,7 @@ from meshcomm.ranks import forks
 from meshcomm.ranks.abort import comm_world, say
 from meshcomm.ranks.hosts import host_name, this_host
 from meshcomm.ranks.recording import Span, recorder
-from meshcomm.ranks.settings import trace_folder
+from meshcomm.ranks.trace_folder import trace_folder
 
 _LARGEST_FILE = 2**30
 """Bytes: a larger file is no trace of a rank. An event has some 300 bytes, and a rank keeps a limited number."""

@@ -54,6 +54,8 @@ class Plan(FieldsOnly):
     are packed over MPI. Ranks that share memory copy from block to block, and pack nothing.
     """
 
+    __module__ = "meshcomm"
+
     shape: tuple[int, ...]
     dtype: DType
     source: Layout
@@ -181,7 +183,7 @@ class Plan(FieldsOnly):
     def _largest(self) -> _Total:
         return _total(self, self.compared_devices)
 
-    if TYPE_CHECKING:  # meshcomm.pictures.methods gives plans these methods
+    if TYPE_CHECKING:  # meshcomm.pictures.of_plans gives plans these methods
 
         def html(self) -> str:
             """Return the text and the picture of the plan for notebooks."""

@@ -1,6 +1,8 @@
 """What the command tells about where it runs: the MPI, the launcher, the hosts and the environment variables."""
 
+import contextlib
 import os
+import platform
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -54,6 +56,20 @@ def launcher() -> str | None:
 def settings() -> dict[str, str]:
     """Return the environment variables of meshcomm that are set."""
     return {name: value for name, value in sorted(os.environ.items()) if name.startswith("MESHCOMM_")}
+
+
+def processor() -> str:
+    """Return the name of the processor, from Linux if possible."""
+    with contextlib.suppress(OSError, StopIteration), open("/proc/cpuinfo", encoding="utf-8") as lines:
+        return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return platform.processor() or "unknown processor"
+
+
+def free_memory() -> int:
+    """Return how many bytes of memory this host can give to new arrays, from Linux if possible."""
+    with contextlib.suppress(OSError, StopIteration), open("/proc/meminfo", encoding="utf-8") as lines:
+        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
 
 
 def forget_machine_file() -> None:

@@ -1,15 +1,11 @@
 """Environment variables that all ranks must have alike."""
 
 import os
-from pathlib import Path
 
 from meshcomm._types import Ranks
 from meshcomm.errors import MeshError
 from meshcomm.ranks.communicator import Communicator
 from meshcomm.ranks.missing import some
-
-TRACE_FOLDER = "MESHCOMM_TRACE"
-"""The environment variable that names the folder for traces of whole programs."""
 
 ALIKE = ("MESHCOMM_ABORT", "MESHCOMM_CHECK", "MESHCOMM_TIMEOUT")
 """The others may differ: ranks agree on what they say, or use them alone."""
@@ -33,9 +29,3 @@ def compared_settings(communicator: Communicator, ranks: Ranks) -> list[str]:
             ]
             raise MeshError(f"{name} must be the same on all ranks, but it is {', and '.join(texts)}")
     return [its[0] for its in told]
-
-
-def trace_folder() -> Path | None:
-    """Return the folder in which ranks write the traces of whole programs, if there is one."""
-    name = os.environ.get(TRACE_FOLDER, "")
-    return Path(name) if name not in ("", "0") else None

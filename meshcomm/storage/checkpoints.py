@@ -54,6 +54,8 @@ class Checkpoints:
     [([2, 3], 3, [3, 4], 0.1), ([2, 3], 3, [5], 0.1)]
     """
 
+    __module__ = "meshcomm"
+
     def __init__(
         self, folder: PathLike, keep: int | None = 3, keep_every: int | None = None, mesh: Mesh | None = None
     ) -> None:

@@ -47,6 +47,8 @@ def open(path: PathLike) -> "Store":
 class Store:
     """Arrays in a file, by name, as `open` returns them. Close it, or use it in a ``with`` statement."""
 
+    __module__ = "meshcomm"
+
     def __init__(self, path: PathLike) -> None:
         self.path = Path(path)
         base, self._contents = base_and_contents(self.path)

@@ -95,6 +95,8 @@ class LoadPlan:
     that compares no checksums. Scratch is that of exchanges over MPI.
     """
 
+    __module__ = "meshcomm"
+
     def __init__(self, base: Path, mesh: Mesh, arrays: "list[ArrayPlan]") -> None:
         self.path, self.mesh, self.arrays = base, mesh, arrays
 

@@ -130,6 +130,8 @@ def start_save(
 class SaveRequest:
     """A save that goes on in the background, as `start_save` returns it. It is complete only after `wait`."""
 
+    __module__ = "meshcomm"
+
     def __init__(self, saving: "Saving | None", opened: "_Staging | None", here: Location | None) -> None:
         self._saving, self._opened, self._here = saving, opened, here
         if saving is not None:

@@ -37,6 +37,8 @@ class DeviceAssignment:
     (1, 2, [[3, 0]])
     """
 
+    __module__ = "meshcomm"
+
     __slots__ = ("_core_assignment", "_ranks", "_replicas_at", "_topology")
 
     _topology: Topology

@@ -77,6 +77,8 @@ class LayoutMap(MutableMapping[str, Layout]):
     (['unsharded', 'x'], None, False)
     """
 
+    __module__ = "meshcomm"
+
     def __init__(self, mesh: Mesh | None = None, mode: Mode = "match") -> None:
         if mesh is not None and not isinstance(mesh, Mesh):
             raise MeshError(f"the mesh of a LayoutMap must be a Mesh or None, not {quote(mesh)}")
@@ -417,6 +419,8 @@ class LayoutReport:
     ambiguous: the names that several rules match, where that is an error, with these rules
     wrong_ranks: the names with a rule for another number of axes
     """
+
+    __module__ = "meshcomm"
 
     rules: tuple[str, ...]
     applied: dict[str, str]

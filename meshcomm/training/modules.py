@@ -30,6 +30,8 @@ class Module(ScopedModule):
     ['blocks.0.kernel', 'blocks.1.kernel']
     """
 
+    __module__ = "meshcomm"
+
     def __new__(cls, *args: object, **kwargs: object) -> Self:
         """Make a module of the scope around, if any."""
         if (args or kwargs) and cls.__init__ is object.__init__:

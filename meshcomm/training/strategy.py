@@ -38,6 +38,8 @@ class PerReplica:
     (1, 2)
     """
 
+    __module__ = "meshcomm"
+
     __slots__ = ("_values",)
 
     def __init__(self, values: Iterable[object]) -> None:
@@ -72,6 +74,8 @@ class Strategy:
     ...     print(world.run(program))
     [[0], [1], [10, 11], [12, 13]]
     """
+
+    __module__ = "meshcomm"
 
     def __init__(self, device_assignment: DeviceAssignment, comm: "MPI.Intracomm | None" = None) -> None:
         if not isinstance(device_assignment, DeviceAssignment):

@@ -56,6 +56,8 @@ class DeviceOrderMode(IntEnum):
     AUTO means RING where that is possible, and MESH elsewhere.
     """
 
+    __module__ = "meshcomm"
+
     AUTO = 0
     RING = 1
     MESH = 2
@@ -88,6 +90,8 @@ class Topology:
     >>> topology.tpu_device_name_at_coordinates([1, 0, 0, 1], job="w"), topology.rank_at_coordinates([1, 0, 0, 1])
     ('/job:w/task:1/device:TPU:1', 3)
     """
+
+    __module__ = "meshcomm"
 
     __slots__ = ("_comm", "_device_coordinates", "_devices", "_mesh_shape", "_missing", "_ranks")
 

@@ -67,6 +67,8 @@ class Variable(NDArrayOperatorsMixin, ScopedVariable):
     [[1.0, 2.0], [3.0]]
     """
 
+    __module__ = "meshcomm"
+
     __slots__ = ("__weakref__", "_initial", "_layout_scope", "_value", "dtype", "name", "shape", "trainable")
 
     shape: Shape
@@ -249,6 +251,8 @@ class DVariable(Variable):
     ...     print(world.run(program))
     [[[1, 1]], [[1, 1]]]
     """
+
+    __module__ = "meshcomm"
 
     __slots__ = ()
 

@@ -1,13 +1,16 @@
 """Importing meshcomm needs no MPI and starts nothing, and every module of the package can be imported."""
 
+import ast
 import importlib
 import inspect
 import pkgutil
 import sys
+from pathlib import Path
 
 import pytest
 
 import meshcomm as mc
+from meshcomm._pickles import HOMES
 from support.patience import run
 
 WITHOUT_MPI = """
@@ -68,6 +71,96 @@ def test_importing_starts_no_mpi_and_no_thread():
         "print(sys.excepthook is sys.__excepthook__)"
     )
     assert done.stdout == "[] 1\nTrue\n", done.stderr
+
+
+MOST_MODULES = 15
+"""Modules that ``import meshcomm`` may load besides those of NumPy: seconds differ, but this number does not."""
+
+
+def loaded_by(statement):
+    """Return the modules that *statement* loads in a new process that has imported NumPy."""
+    done = run_python(
+        f"import numpy, sys\nbefore = set(sys.modules)\n{statement}\nprint(*sorted(set(sys.modules) - before))"
+    )
+    assert done.returncode == 0, done.stderr
+    # Names of version 0.1, for old pickles, and what the compiled module registers of Cython, are no imports.
+    old = {f"meshcomm.{name}" for name in HOMES}
+    return {name for name in done.stdout.split() if name not in old and "cython" not in name}
+
+
+def test_importing_loads_few_modules():
+    loaded = loaded_by("import meshcomm")
+    assert "meshcomm._kernels" in loaded
+    assert len(loaded) <= MOST_MODULES, loaded
+    assert [name for name in loaded if not name.startswith("meshcomm")] == []
+
+
+@pytest.mark.parametrize(
+    ("statement", "without"),
+    [
+        ("meshcomm.Layout(['x'], meshcomm.Mesh(range(4), [('x', 4)]))", "ranks.meshes arrays transport plans ops"),
+        ("meshcomm.relayout", "storage fft halos training linalg compat"),
+        ("meshcomm.fft", "storage halos training linalg compat"),
+        ("meshcomm.save", "fft halos training linalg"),
+    ],
+)
+def test_names_load_what_they_need_only(statement, without):
+    loaded = loaded_by(f"import meshcomm\n{statement}")
+    assert [name for name in loaded if name.partition(".")[0] in ("mpi4py", "scipy", "asyncio", "email")] == []
+    unwanted = [f"meshcomm.{name}" for name in without.split()]
+    assert [name for name in loaded if any(f"{name}.".startswith(f"{each}.") for each in unwanted)] == []
+
+
+def test_a_name_is_written_alike_for_python_and_for_type_checkers():
+    """The imports for type checkers, the modules of names, and ``__all__`` say the same."""
+    (checked,) = (
+        node
+        for node in ast.parse(Path(mc.__file__).read_text()).body
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "_TYPE_CHECKING"
+    )
+    homes = {alias.name: node.module for node in checked.body for alias in node.names}
+    for name in mc.__all__:
+        assert getattr(importlib.import_module(homes[name]), name) is getattr(mc, name)
+    assert homes == {
+        **{name: f"meshcomm.{home}" for name, home in mc._home_of.items()},
+        **dict.fromkeys(mc._MODULES, "meshcomm"),
+    }
+    assert set(mc._home_of) == set(mc.__all__)
+
+
+def test_public_classes_do_not_know_their_folder():
+    for name in mc.__all__:
+        if isinstance(getattr(mc, name), type):
+            assert getattr(mc, name).__module__ == "meshcomm", f"{name}: write __module__ in its body"
+
+
+def test_names_that_nobody_has_asked_for():
+    done = run_python(
+        "import meshcomm, pickle\n"
+        "assert set(meshcomm.__all__) <= set(dir(meshcomm)) and 'fft' in dir(meshcomm)\n"
+        "assert not hasattr(meshcomm, 'relayuot')\n"
+        "assert pickle.loads(b'cmeshcomm\\nMachine\\n.').__name__ == 'Machine'\n"
+        "from meshcomm import fft, relayout\n"
+        "from meshcomm import *\n"
+        "print(fft.fftn.__name__, relayout is meshcomm.relayout, DTensor.__name__)"
+    )
+    assert done.stdout == "fftn True DTensor\n", done.stderr
+
+
+def test_methods_find_what_is_above_them():
+    """A first call upwards imports what it needs."""
+    done = run_python(
+        "import numpy as np\n"
+        "from meshcomm.layouts.mesh import Mesh\n"
+        "from meshcomm.ranks.simulate import simulate\n"
+        "with simulate(1) as world:\n"
+        "    print(world.run(lambda: Mesh(range(1), [('x', 1)]).rank))\n"
+        "    from meshcomm.arrays.create import distribute\n"
+        "    from meshcomm.layouts.layout import Layout\n"
+        "    t = world.run(lambda: np.sum(distribute(np.arange(4), Layout(['x'], Mesh(range(1), [('x', 1)])))))\n"
+        "    print(int(t[0]))\n"
+    )
+    assert done.stdout == "[0]\n6\n", done.stderr
 
 
 def modules():

@@ -265,3 +265,27 @@ def test_info_reports_a_file_that_holds_no_constants(launch, tmp_path, text):
 )
 def test_info_names_the_nodes(nodes, text):
     assert info._nodes(meshcomm.Machine(nodes=nodes)) == text
+
+
+# -- bench ------------------------------------------------------------------------------------------------------------
+
+
+@needs_mpiexec
+def test_bench_on_ranks(launch, tmp_path):
+    sizes = ("--max", "4K", "--rounds", "2", "--folder", tmp_path)
+    job = launch(2, *COMMAND, "bench", "relayout", "fft", "halo", "all_to_all", "disk", *sizes, "--json")
+    assert job.code == 0, job
+    told = json.loads(job.text)
+    assert told["ranks"] == 2
+    assert [each["name"] for each in told["benches"]] == [
+        *("relayout", "fft", "halo", "all_to_all", "disk: save", "disk: load")
+    ]
+    assert all([row["wrong"] for row in each["rows"]] == [0, 0] for each in told["benches"])
+    assert not list(tmp_path.iterdir()), "its folder is gone"
+
+
+@needs_mpiexec
+def test_wrong_options_of_bench_are_named_once(launch):
+    job = launch(2, *COMMAND, "bench", "walk")
+    assert job.code == 2, job
+    assert job.text.count("there is no bench 'walk'") == 1

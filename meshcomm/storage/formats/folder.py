@@ -12,7 +12,6 @@ The manifest is the index: see :mod:`meshcomm.storage.formats.indexed` for how a
 import json
 import re
 import zlib
-from importlib.metadata import version
 from itertools import pairwise
 from math import prod
 from pathlib import Path
@@ -82,6 +81,8 @@ class FolderWriter(IndexedWriter):
         return stored
 
     def commit(self, pieces: list[Piece]) -> None:
+        from importlib.metadata import version  # here, as its import takes long
+
         entries = {
             array.name: {
                 "shape": list(array.shape),

@@ -1,0 +1,48 @@
+"""Texts of the command line."""
+
+import pytest
+
+import meshcomm as mc
+from meshcomm.cli.given import bytes_of, dtype_of, layout_of, mesh_of, shape_of
+
+
+def test_a_mesh_is_that_of_the_api():
+    assert mesh_of("x=2,y=3") == mc.Mesh(range(6), [("x", 2), ("y", 3)])
+
+
+def test_layouts_of_all_kinds():
+    mesh = mesh_of("x=2,y=3")
+    for specs in (["x", "unsharded"], [("x", "y"), "unsharded"], [mc.Cyclic("x", 4), mc.Cuts("y", (0, 1, 5, 9))]):
+        layout = mc.Layout(specs, mesh)
+        text = layout.to_string().removeprefix("sharding_specs:").partition(", mesh:")[0]
+        assert layout_of(text, mesh) == layout
+
+
+@pytest.mark.parametrize("text", ["", "x", "x=", "x=a", "=3", "x=2,x=2", "x=0", "a|x=2|*CPU", "x=2,"])
+def test_wrong_meshes(text):
+    with pytest.raises(mc.MeshError):
+        mesh_of(text)
+
+
+@pytest.mark.parametrize("text", ["x,", "z", "x,x", "x=cut(3)"])
+def test_wrong_layouts(text):
+    with pytest.raises(mc.LayoutError):
+        layout_of(text, mesh_of("x=2"))
+
+
+@pytest.mark.parametrize("text", ["3,", "-1", "4x4", "3.0", "²"])
+def test_wrong_shapes(text):
+    with pytest.raises(mc.ShapeError):
+        shape_of(text)
+
+
+@pytest.mark.parametrize("text", ["", "f9", "O", "double float", "f8,(", "1)"])
+def test_wrong_dtypes(text):
+    with pytest.raises(mc.DTypeError):
+        dtype_of(text)
+
+
+@pytest.mark.parametrize("text", ["", "K", "1.5.2M", "-1", "1 K", "1KK", "1Kib2", "²"])
+def test_wrong_sizes(text):
+    with pytest.raises(mc.MeshcommError):
+        bytes_of(text)
