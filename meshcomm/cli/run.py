@@ -8,9 +8,9 @@ from types import TracebackType
 
 from meshcomm._tuning import LEAVE_WITHIN
 from meshcomm.errors import MeshError
-from meshcomm.ranks import abort, launchers
+from meshcomm.ranks import abort
 from meshcomm.ranks.forks import exit_code
-from meshcomm.ranks.launchers import is_told_by_another
+from meshcomm.ranks.launchers import are_several, is_told_by_another
 from meshcomm.ranks.meshes import common_world
 from meshcomm.ranks.mpi import MPIWorld
 from meshcomm.ranks.roll_call import leave_all
@@ -22,8 +22,7 @@ def run(program: list[str], is_module: bool = False) -> None:
     If a rank fails, or ends while others wait for it, the job ends and says why.
     """
     abort.install_hooks()
-    found = launchers.launch()
-    watched = found is not None and (found.size or 1) > 1 and abort.ends_jobs()
+    watched = are_several() and abort.ends_jobs()
     if watched:
         world = _world()
         world.team(range(world.size)).listen()

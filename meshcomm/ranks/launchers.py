@@ -147,6 +147,12 @@ def is_first() -> bool:
     return found is None or not found.rank
 
 
+def are_several() -> bool:
+    """Return whether the launcher launched several processes, whether or not MPI knows of them."""
+    found = launch()
+    return found is not None and (found.size or 1) > 1
+
+
 def job_name() -> str:
     """Return a name for this job that all its ranks on this host know, and no other job has at the same time."""
     its = os.environ
@@ -167,7 +173,7 @@ def alone(world_size: int, library: Callable[[], str]) -> str:
     library: returns the name of the MPI
     """
     found = launch()
-    if world_size > 1 or found is None or (found.size or 1) == 1:
+    if world_size > 1 or found is None or not are_several():
         return ""
     if os.environ.get(ALONE, "0") not in ("", "0") or "SLURM_PTY_PORT" in os.environ or _is_child_of_rank(found):
         return ""

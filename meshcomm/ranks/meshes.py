@@ -17,7 +17,7 @@ from meshcomm.layouts.layout import Layout
 from meshcomm.layouts.mesh import Mesh
 from meshcomm.ranks import abort, watchdog
 from meshcomm.ranks._envelope import Envelope
-from meshcomm.ranks.launchers import launched, refuse_alone
+from meshcomm.ranks.launchers import are_several, launched, refuse_alone
 from meshcomm.ranks.mpi import MPIWorld, library_name, mpi_world, open_worlds
 from meshcomm.ranks.roll_call import leave_all
 from meshcomm.ranks.simulate import SimulatedWorld, current_world
@@ -244,5 +244,5 @@ def _close_at_exit() -> None:
 
 
 # After the function above: what a hook of the program has hidden is found before ranks wait for each other here.
-if (launched() or (0, 1))[1] > 1:
+if are_several():
     abort.install_hooks()
