@@ -235,11 +235,9 @@ def refuse_larger(mesh: Mesh, size: int, simulated: bool) -> None:
     beyond = mesh.ranks[-1] if isinstance(mesh.ranks, range) else max(mesh.ranks)
     if beyond >= size:
         cure = f"use simulate({beyond + 1})" if simulated else f"launch the program with mpiexec -n {beyond + 1}"
-        alone = size == 1 and not simulated
         raise MeshError(
-            f"the mesh needs {mesh.size} ranks up to rank {beyond}, but "
-            f"{'this program runs alone, as one rank' if alone else f'the world has {size}'}: "
-            f"{cure}, or make a smaller mesh"
+            f"the mesh needs {mesh.size} ranks up to rank {beyond}, but the world has {size}: {cure}, "
+            "or make a smaller mesh"
         )
 
 

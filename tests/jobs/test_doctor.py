@@ -62,7 +62,7 @@ def test_ranks_that_end_while_others_compute_are_no_mistake(launch, program):
 def test_without_mpiexec(launch, program):
     job = launch(None, program("import meshcomm as mc\nmesh = mc.create_mesh([('x', 4)])\nmc.barrier(mesh)"))
     assert job.code == 1
-    assert "this program runs alone, as one rank: launch the program with mpiexec -n 4" in job.text, job
+    assert "the world has 1: launch the program with mpiexec -n 4" in job.text, job
     assert job.text.count("Traceback") == 1
     assert "KeyError" not in job.text
 
