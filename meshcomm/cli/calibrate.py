@@ -10,10 +10,10 @@ from pathlib import Path
 import meshcomm
 from meshcomm.cli.fit import BETWEEN, WITHIN, Calibration, Fit
 from meshcomm.cli.fit import calibrate as measured
-from meshcomm.cli.info import Rows, alone_text, print_rows, rank_rows, unit_cost
+from meshcomm.cli.info import Rows, print_rows, rank_rows, unit_cost
 from meshcomm.errors import MeshError
 from meshcomm.layouts.machine import DISK_CONSTANTS, Machine
-from meshcomm.ranks import abort, about, agreement
+from meshcomm.ranks import about, agreement, launchers
 from meshcomm.ranks.hosts import MACHINE_FILE
 from meshcomm.ranks.meshes import location_in
 
@@ -23,14 +23,12 @@ def calibrate(file: str | None) -> int:
 
     Return 0, or 1 if that is not possible.
     """
-    rank, size = abort.launched() or (0, 1)
+    first = launchers.is_first()
     about.forget_machine_file()  # it may be the file that this call is to write
     try:
         location = location_in(meshcomm.create_mesh())
         assert location is not None
         team = location.team
-        if len(team.ranks) < size:
-            raise MeshError(alone_text(size))
         with _Output(file if team.rank == 0 else None) as output:
             agreement.agree(team, "calibrate", output.error)
             found, hosts = (
@@ -42,10 +40,10 @@ def calibrate(file: str | None) -> int:
             output.write(json.dumps(found.constants, indent=2) + "\n")
             agreement.agree(team, "the end of calibrate", output.error)
     except MeshError as error:
-        if rank == 0:
+        if first:
             print(f"meshcomm: {error}", file=sys.stderr)
         return 1
-    if rank == 0 and file is not None:
+    if first and file is not None:
         print(f"\nwritten to {file}; to plan by these constants, run programs with {MACHINE_FILE}={file}")
     return 0
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from meshcomm.errors import MeshcommError
 from meshcomm.plans.describe import bytes_text, count_text
-from meshcomm.ranks import abort
+from meshcomm.ranks import launchers
 from meshcomm.ranks.meshes import create_mesh
 from meshcomm.ranks.simulate import simulate
 from meshcomm.storage import verify as checks
@@ -52,7 +52,7 @@ def _told(run: Callable[[], int]) -> int:
 
 
 def _is_first() -> bool:
-    return (abort.launched() or (0, 1))[0] == 0
+    return launchers.is_first()
 
 
 def _is_run(path: Path) -> bool:
@@ -138,7 +138,7 @@ def _fine(found: Contents) -> str:
 
 
 def _convert(source: Path, target: Path, overwrite: bool) -> int:
-    if (abort.launched() or (0, 1))[1] > 1:
+    if (launchers.launched() or (0, 1))[1] > 1:
         left_out = convert_file(source, target, create_mesh(), overwrite=overwrite)
     else:  # one process needs no MPI
         with simulate(1) as world:

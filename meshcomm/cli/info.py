@@ -1,5 +1,6 @@
 """``python -m meshcomm info``."""
 
+import json
 import platform
 import time
 from collections import Counter
@@ -11,13 +12,15 @@ import numpy as np
 
 import meshcomm
 from meshcomm import _kernels
+from meshcomm.cli.checks import PROBLEM, Finding, counted, findings, line
 from meshcomm.errors import MeshError
 from meshcomm.layouts.layout_text import specs_text
 from meshcomm.layouts.machine import CONSTANTS, DISK_CONSTANTS, Machine
-from meshcomm.ranks import abort, about, rendezvous
+from meshcomm.ranks import about, launchers, rendezvous
 from meshcomm.ranks.about import Host
+from meshcomm.ranks.facts import Facts, gather, measured_connections
 from meshcomm.ranks.hosts import MACHINE_FILE
-from meshcomm.ranks.mpi import active_mpi
+from meshcomm.ranks.mpi import active_mpi, library_name
 
 Row: TypeAlias = tuple[str, str]  # a label and its value
 Rows: TypeAlias = list[Row]
@@ -26,41 +29,57 @@ MOST_HOSTS = 16
 """Hosts. If there are more, only this many are listed."""
 
 
-def info() -> int:
-    """Print, once, facts about Python, MPI and the ranks, and test a small relayout. Collective over COMM_WORLD.
+def info(as_json: bool = False) -> int:
+    """Print, once, facts about Python, MPI and the ranks, what is wrong, and test a small relayout. Collective.
 
-    Return 0, or 1 if something does not work.
+    *as_json* prints one document of JSON. Return 0, or 1 if something needs attention.
     """
-    rank, size = abort.launched() or (0, 1)
-    rows = _local_rows()
+    first = launchers.is_first()
+    rows, report = _local_rows(), _as_json if as_json else _as_text
     try:
-        active_mpi()
+        size = active_mpi().COMM_WORLD.size
     except MeshError as error:
-        if rank == 0:
-            print_rows(rows)
-            print(f"\nno MPI: {error}")
-        return 1
+        found = [Finding(PROBLEM, "MPI", f"no MPI: {error}", (0,))]
+        return report(rows, [], found, "") if first else 1
+    alone = launchers.alone(size, library_name)
+    if alone:
+        found = [Finding(PROBLEM, "launcher", alone, (0,))]
+        return report([*rows, *_mpi_rows()], [], found, "") if first else 1
     communicator = about.connect_all()
     hosts = about.gather_hosts(communicator)
     problem = _self_test(communicator.rank, communicator.size)
     problems = [text.decode() for text in communicator.allgather(problem.encode(errors="backslashreplace"))]
     machine = _machine_rows()
-    if communicator.rank == rank == 0:
-        rows += [*_mpi_rows(), *rank_rows(hosts), *machine, ("shared memory", rendezvous.describe())]
-        print_rows([*rows, *about.settings().items(), _verdict(problems)])
-    together = communicator.size >= size
+    facts = gather(communicator)
+    found = findings(facts, measured_connections(communicator, [its["host"] for its in facts]))
     communicator.free()
-    if not together and rank == 0:
-        print(f"\n{alone_text(size)}")
-    return int(any(problems) or not together)
+    rows += [*_mpi_rows(), *rank_rows(hosts), *machine, ("shared memory", rendezvous.describe())]
+    rows += about.settings().items()
+    found += _verdict(problems)
+    return report(rows, facts, found, _verdict_text(problems)) if first else _code(found)
 
 
-def alone_text(size: int) -> str:
-    """Return the message for processes of one launcher that do not find each other."""
-    return (
-        f"mpiexec started {size} processes, but each of them is alone in its own MPI: this mpiexec belongs to another "
-        "MPI than the one that mpi4py has loaded. Use the mpiexec of that one."
-    )
+def _as_text(rows: Rows, facts: Sequence[Facts], found: Sequence[Finding], verdict: str) -> int:
+    print_rows([*rows, ("self-test", verdict)] if verdict else rows)
+    print("\n" + "\n".join(line(each, max(1, len(facts))) for each in found))
+    return _code(found)
+
+
+def _as_json(rows: Rows, facts: Sequence[Facts], found: Sequence[Finding], verdict: str) -> int:
+    document = {
+        "meshcomm": meshcomm.__version__,
+        "rows": {label.strip(): value for label, value in rows},
+        "self-test": verdict,
+        "checks": [each._asdict() for each in found],
+        "ranks": facts,
+        "ok": not _code(found),
+    }
+    print(json.dumps(document, indent=1))
+    return _code(found)
+
+
+def _code(found: Sequence[Finding]) -> int:
+    return int(any(each.level == PROBLEM for each in found))
 
 
 def print_rows(rows: Sequence[Row]) -> None:
@@ -86,24 +105,20 @@ def _mpi_rows() -> Rows:
         ("mpi4py", found.mpi4py),
         ("MPI", f"{found.name}, of MPI standard {found.standard}"),
         ("thread level", found.thread_level),
-        ("launcher", about.launcher() or "none, started without mpiexec"),
+        ("launcher", str(launchers.launch() or "") or "none, started without mpiexec"),
     ]
 
 
 def rank_rows(hosts: Sequence[Host]) -> Rows:
     """Return rows that show how many ranks and cores each host has."""
     count = sum(host.ranks for host in hosts)
-    rows = [("ranks", f"{count} on {_counted(len(hosts), 'host')}")]
+    rows = [("ranks", f"{count} on {counted(len(hosts), 'host')}")]
     for host in hosts[:MOST_HOSTS]:
         slow = "; more ranks than cores: ranks wait for each other, and all is slow" if host.ranks > host.cores else ""
-        rows.append((f"  {host.name}", f"{_counted(host.ranks, 'rank')}, {_counted(host.cores, 'core')}{slow}"))
+        rows.append((f"  {host.name}", f"{counted(host.ranks, 'rank')}, {counted(host.cores, 'core')}{slow}"))
     if len(hosts) > MOST_HOSTS:
         rows.append(("  ...", f"and {len(hosts) - MOST_HOSTS} more hosts"))
     return rows
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count} {noun}{'s' * (count != 1)}"
 
 
 def _machine_rows() -> Rows:
@@ -143,9 +158,16 @@ def unit_cost(name: str, seconds: float) -> str:
     return f"{seconds * 1e9:.3f} ns per byte{rate}"
 
 
-def _verdict(problems: Sequence[str]) -> Row:
-    bad = [f"rank {rank}: {problem}" for rank, problem in enumerate(problems) if problem]
-    return "self-test", f"relayout over {_counted(len(problems), 'rank')}: {'; '.join(bad) or 'ok'}"
+def _verdict(problems: Sequence[str]) -> list[Finding]:
+    """Return what the self-test found on each rank."""
+    texts = dict.fromkeys(problem for problem in problems if problem)
+    bad = {text: tuple(rank for rank, problem in enumerate(problems) if problem == text) for text in texts}
+    return [Finding(PROBLEM, "self-test", text, ranks) for text, ranks in bad.items()]
+
+
+def _verdict_text(problems: Sequence[str]) -> str:
+    bad = any(problems)
+    return f"relayout over {counted(len(problems), 'rank')}: {'a problem, see below' if bad else 'ok'}"
 
 
 def _self_test(rank: int, size: int) -> str:

@@ -44,7 +44,7 @@ def _run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
     if options.command == "info":
         from meshcomm.cli.info import info
 
-        return info()
+        return info(options.json)
     if options.command == "calibrate":
         from meshcomm.cli.calibrate import calibrate
 
@@ -97,12 +97,14 @@ def _parser() -> argparse.ArgumentParser:
     )
     run_parser.add_argument("-m", dest="module", action="store_true", help="the program is a module, not a script")
     run_parser.add_argument("program", nargs=argparse.REMAINDER, help="the program and its arguments")
-    commands.add_parser(
+    info_parser = commands.add_parser(
         "info",
-        help="print facts about Python, MPI and the ranks, and test a small relayout",
-        description="Print facts about Python, MPI and the ranks, and test a small relayout over all ranks. "
+        help="print facts about Python, MPI and the ranks, check them, and test a small relayout",
+        description="Print facts about Python, MPI and the ranks, what is wrong with them and the cure, and test a "
+        "small relayout over all ranks. The exit code is 1 if there is a problem. "
         "Run it alone, or under mpiexec: mpiexec -n 4 python -m meshcomm info",
     )
+    info_parser.add_argument("--json", action="store_true", help="print one document of JSON")
     calibrate_parser = commands.add_parser(
         "calibrate",
         help="measure what it costs to move bytes here; relayouts are planned by these costs",

@@ -7,9 +7,12 @@ from pathlib import Path
 from types import TracebackType
 
 from meshcomm._tuning import LEAVE_WITHIN
+from meshcomm.errors import MeshError
 from meshcomm.ranks import abort
 from meshcomm.ranks.forks import exit_code
+from meshcomm.ranks.launchers import are_several, is_told_by_another
 from meshcomm.ranks.meshes import common_world
+from meshcomm.ranks.mpi import MPIWorld
 from meshcomm.ranks.roll_call import leave_all
 
 
@@ -19,10 +22,9 @@ def run(program: list[str], is_module: bool = False) -> None:
     If a rank fails, or ends while others wait for it, the job ends and says why.
     """
     abort.install_hooks()
-    _, ranks = abort.launched() or (0, 1)
-    watched = ranks > 1 and abort.ends_jobs()
+    watched = are_several() and abort.ends_jobs()
     if watched:
-        world = common_world()
+        world = _world()
         world.team(range(world.size)).listen()
     sys.argv[:] = program
     try:
@@ -36,6 +38,16 @@ def run(program: list[str], is_module: bool = False) -> None:
         error.with_traceback(_own_frames(error))
         sys.excepthook(type(error), error, error.__traceback__)
         sys.exit(exit_code(error))
+
+
+def _world() -> MPIWorld:
+    """Return the world of COMM_WORLD. If this is one of several copies that are alone, say so once, and end."""
+    try:
+        return common_world()
+    except MeshError as error:
+        if not is_told_by_another(error):
+            abort.say(str(error))
+        sys.exit(1)
 
 
 def _execute(program: str, is_module: bool) -> None:

@@ -10,15 +10,17 @@ import threading
 import time
 from collections.abc import Callable
 from functools import cache
+from traceback import format_exception
 from types import ModuleType, TracebackType
 from typing import NoReturn, TypeAlias
 
 from meshcomm._arguments import quote
 from meshcomm._tuning import BECOME_RANK_WITHIN, END_WITHIN, PAUSE_BEFORE_END
 from meshcomm.errors import MeshcommError
-from meshcomm.ranks import forks
+from meshcomm.ranks import forks, signs
 from meshcomm.ranks.forks import exit_code
-from meshcomm.ranks.launchers import launched as launched
+from meshcomm.ranks.launchers import is_told_by_another, launched
+from meshcomm.ranks.missing import spans
 from meshcomm.ranks.mpi import mpi
 from meshcomm.ranks.watch import watch
 
@@ -60,12 +62,26 @@ ThreadHook: TypeAlias = Callable[[threading.ExceptHookArgs], object]
 
 def _ending_excepthook(previous: ExceptHook) -> ExceptHook:
     def excepthook(kind: type[BaseException], value: BaseException, traceback: TracebackType | None) -> None:
+        if is_told_by_another(value):
+            return
+        shared = _shared(value) if previous is sys.__excepthook__ else None
         try:
-            previous(kind, value, traceback)
+            if shared is None or shared.ours or not shared.is_printed(END_WITHIN):
+                previous(kind, value, traceback)
+                if shared is not None:
+                    shared.note_printed()
         finally:
-            end_job_of_many(f"an uncaught {kind.__name__}", exit_code(value))
+            end_job_of_many(f"an uncaught {kind.__name__}", exit_code(value), shared)
 
     return excepthook
+
+
+def _shared(error: BaseException) -> signs.Error | None:
+    """Return *error* as one that other ranks may have, too; None if there are no others."""
+    rank, size = comm_world()
+    if size == 1 or forks.is_child or isinstance(error, KeyboardInterrupt):
+        return None
+    return signs.Error("".join(format_exception(error)), rank)
 
 
 def _ending_thread_excepthook(previous: ThreadHook) -> ThreadHook:
@@ -86,8 +102,8 @@ def _end_if_hook_was_replaced(ours: ExceptHook) -> None:
         end_job_of_many(f"an uncaught {type(value).__name__}", exit_code(value))
 
 
-def end_job_of_many(reason: str, code: int = 1) -> None:
-    """End the job if it has more ranks than this one; return if not."""
+def end_job_of_many(reason: str, code: int = 1, shared: signs.Error | None = None) -> None:
+    """End the job if it has more ranks than this one; return if not. *shared* is for an error of several ranks."""
     if forks.is_child:
         return
     MPI = _initialised_mpi()
@@ -96,15 +112,21 @@ def end_job_of_many(reason: str, code: int = 1) -> None:
     else:
         ranks = 1 if MPI.Is_finalized() else MPI.COMM_WORLD.size
     if ranks > 1:
-        end_job(reason, code)
+        end_job(reason, code, shared)
 
 
-def end_job(reason: str, code: int = 1) -> NoReturn:
-    """Name this rank and *reason* on standard error, and end the MPI job with *code*; does not return."""
-    say(f"{who()} ends the job: {reason}")
+def end_job(reason: str, code: int = 1, shared: signs.Error | None = None) -> NoReturn:
+    """Name this rank and *reason* on standard error, and end the MPI job with *code*; does not return.
+
+    Of ranks on this host with the same error *shared*, the one that has printed it does so, for all of them.
+    """
     if watch.recorder is not None:
         with contextlib.suppress(Exception):
             watch.recorder.job_ends()
+    if shared is None or shared.ours:
+        say(f"{who()} ends the job: {reason}{_alike(shared) if shared is not None else ''}")
+    else:
+        time.sleep(END_WITHIN)  # in which the rank that has printed the error ends the job
     here = threading.current_thread() is threading.main_thread()
     MPI = _initialised_mpi()
     if MPI is not None:
@@ -119,6 +141,15 @@ def end_job(reason: str, code: int = 1) -> NoReturn:
     if MPI.Is_initialized() and not MPI.Is_finalized() and (here or MPI.Query_thread() == MPI.THREAD_MULTIPLE):
         MPI.COMM_WORLD.Abort(code)
     os._exit(code)
+
+
+def _alike(shared: signs.Error) -> str:
+    """Return which ranks have the same error, after a moment for them to come."""
+    time.sleep(PAUSE_BEFORE_END)
+    ranks = shared.ranks()
+    if len(ranks) == 1:
+        return ""
+    return f", on {f'all {len(ranks)} ranks' if len(ranks) == comm_world()[1] else f'ranks {spans(ranks)}'} alike"
 
 
 def start_mpi_with_all_ranks() -> None:
@@ -149,6 +180,13 @@ def comm_world() -> tuple[int, int]:
     if MPI is not None and not MPI.Is_finalized():
         return MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size
     return launched() or (0, 1)
+
+
+def show_end() -> None:
+    """Show to other ranks on this host that the program has ended here: they may wait for this one."""
+    MPI = _initialised_mpi()
+    if MPI is not None and not forks.is_child and not MPI.Is_finalized() and MPI.COMM_WORLD.size > 1:
+        signs.show_end(MPI.COMM_WORLD.rank)
 
 
 def who() -> str:

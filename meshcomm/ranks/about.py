@@ -9,15 +9,7 @@ from typing import NamedTuple
 from meshcomm.ranks.communicator import Communicator
 from meshcomm.ranks.hosts import MACHINE_FILE, this_host, usable_processors
 from meshcomm.ranks.meshes import common_world
-from meshcomm.ranks.mpi import mpi
-
-_LAUNCHERS = {
-    "OMPI_COMM_WORLD_SIZE": "mpiexec of Open MPI",
-    "SLURM_STEP_ID": "srun of Slurm",
-    "MPI_LOCALNRANKS": "mpiexec of MPICH (Hydra)",
-    "PMI_SIZE": "a launcher that uses PMI",
-}
-"""The launchers, by a variable that each sets."""
+from meshcomm.ranks.mpi import library_name, mpi
 
 
 class Library(NamedTuple):
@@ -44,13 +36,7 @@ def library() -> Library:
 
     levels = ("SINGLE", "FUNNELED", "SERIALIZED", "MULTIPLE")
     level = next(name for name in levels if getattr(MPI, f"THREAD_{name}") == MPI.Query_thread())
-    name = " ".join(MPI.Get_library_version().strip("\0 \n").splitlines()[0].split(",")[0].split())
-    return Library(mpi4py.__version__, name, "{}.{}".format(*MPI.Get_version()), level)
-
-
-def launcher() -> str | None:
-    """Return which launcher started this process, or None."""
-    return next((name for variable, name in _LAUNCHERS.items() if variable in os.environ), None)
+    return Library(mpi4py.__version__, library_name(), "{}.{}".format(*MPI.Get_version()), level)
 
 
 def settings() -> dict[str, str]:

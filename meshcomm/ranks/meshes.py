@@ -17,10 +17,12 @@ from meshcomm.layouts.layout import Layout
 from meshcomm.layouts.mesh import Mesh
 from meshcomm.ranks import abort, watchdog
 from meshcomm.ranks._envelope import Envelope
-from meshcomm.ranks.mpi import MPIWorld, mpi_world, open_worlds
+from meshcomm.ranks.launchers import are_several, launched, refuse_alone
+from meshcomm.ranks.mpi import MPIWorld, library_name, mpi_world, open_worlds
 from meshcomm.ranks.roll_call import leave_all
 from meshcomm.ranks.simulate import SimulatedWorld, current_world
-from meshcomm.ranks.teams import Location, World
+from meshcomm.ranks.teams import Location, World, refuse_larger
+from meshcomm.ranks.variables import report_misspelt
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -34,8 +36,9 @@ def create_mesh(
 ) -> Mesh:
     """Return a mesh over ranks of the world. Collective over *comm* when that is given for the first time.
 
-    ``MeshError`` if the sizes do not fit the devices. A mesh may be described for more ranks than the world has: then
-    its first use raises ``MeshError``, not this call. Source: tf.experimental.dtensor.create_mesh.
+    ``MeshError`` if the sizes do not fit the devices, or the mesh needs more ranks than the job has. A program of one
+    rank, started without mpiexec, may describe a larger mesh: then the first use of the mesh raises ``MeshError``.
+    `Mesh` describes a mesh for any number of ranks. Source: tf.experimental.dtensor.create_mesh.
 
     Parameters
     ----------
@@ -52,6 +55,10 @@ def create_mesh(
     world = _world_on(comm) if comm is not None else current_world()
     dims = _complete(mesh_dims, devices, world)
     mesh = Mesh(range(prod(size for _, size in dims)) if devices is None else devices, dims, mesh_name)
+    report_misspelt()
+    size = world.size if world is not None else abort.comm_world()[1]
+    if world is not None or size > 1:
+        refuse_larger(mesh, size, simulated=isinstance(world, SimulatedWorld))
     if world is not None:
         mesh = mesh._bound_to(world)
     if mesh.size > 1 and not isinstance(world, SimulatedWorld):
@@ -203,12 +210,14 @@ def _world() -> MPIWorld | SimulatedWorld:
 @cache
 def common_world() -> MPIWorld:
     """Return the world of COMM_WORLD, guarded."""
-    _, ranks = abort.launched() or (0, 1)
+    _, ranks = launched() or (0, 1)
     if ranks > 1:
         abort.start_mpi_with_all_ranks()
     world = mpi_world()
+    refuse_alone(world.size, library_name)
     if world.size > 1:
         watchdog.install()
+    report_misspelt()
     return world
 
 
@@ -222,6 +231,7 @@ def _world_on(comm: "MPI.Intracomm") -> MPIWorld:
 @atexit.register
 def _close_at_exit() -> None:
     """Close what is open. End the job with an error if an exchange failed, or ranks have made different calls."""
+    abort.show_end()
     worlds = open_worlds()
     for reason in [reason for world in worlds for reason in world.failures]:
         abort.end_job_of_many(reason)
@@ -235,5 +245,5 @@ def _close_at_exit() -> None:
 
 
 # After the function above: what a hook of the program has hidden is found before ranks wait for each other here.
-if (abort.launched() or (0, 1))[1] > 1:
+if are_several():
     abort.install_hooks()

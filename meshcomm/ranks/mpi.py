@@ -390,6 +390,11 @@ def mpi() -> ModuleType:
     return MPI
 
 
+def library_name() -> str:
+    """Return the name and version of the MPI that mpi4py has loaded. ``MeshError`` if there is none."""
+    return " ".join(mpi().Get_library_version().strip("\0 \n").splitlines()[0].split(",")[0].split())
+
+
 def active_mpi() -> ModuleType:
     """Return ``mpi4py.MPI``; ``MeshError`` if it is not initialised or already finalised."""
     MPI = mpi()

@@ -398,9 +398,6 @@ class SimulatedRank(World):
             self.ready, self.done = False, True
             self.simulated_world._control.release()
 
-    def how_to_grow(self, size: int) -> str:
-        return f"use simulate({size})"
-
     def connect(self, ranks: range | tuple[int, ...]) -> Communicator:
         return SimulatedCommunicator(self, ("ranks", *ranks), tuple(ranks))
 

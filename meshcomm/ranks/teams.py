@@ -128,10 +128,6 @@ class World(ABC):
         """Return the ranks in COMM_WORLD of these *ranks* of this world."""
         return tuple(ranks)
 
-    def how_to_grow(self, size: int) -> str:
-        """Return advice on how to get a world of *size* ranks."""
-        return f"launch the program with mpiexec -n {size}"
-
     def here(self) -> "World":
         """Return the world as the calling rank sees it."""
         return self
@@ -146,8 +142,9 @@ class World(ABC):
         try:
             return self._locations[mesh]
         except KeyError:
-            self._keep(mesh, self._find(mesh))
-            return self._locations[mesh]
+            pass  # what is raised below has nothing to do with it
+        self._keep(mesh, self._find(mesh))
+        return self._locations[mesh]
 
     def location_between(self, source: Mesh, target: Mesh) -> Location | None:
         """Return where this process is among the devices of a plan from mesh to mesh, None if outside of both.
@@ -171,12 +168,7 @@ class World(ABC):
             self._locations.popitem(last=False)
 
     def _find(self, mesh: Mesh) -> Location | None:
-        beyond = mesh.ranks[-1] if isinstance(mesh.ranks, range) else max(mesh.ranks)
-        if beyond >= self.size:
-            raise MeshError(
-                f"the mesh needs {mesh.size} ranks up to rank {beyond}, but the world has {self.size}: "
-                f"{self.how_to_grow(beyond + 1)}, or make a smaller mesh"
-            )
+        refuse_larger(mesh, self.size, self.takes_turns)
         if self.rank not in mesh.ranks:
             return None
         ascending = mesh.ranks if isinstance(mesh.ranks, range) else tuple(sorted(mesh.ranks))
@@ -236,6 +228,17 @@ class World(ABC):
         """Free every communicator that this world opened. Collective over the world."""
         for team in list(self._teams.values()):
             self.leave(team)
+
+
+def refuse_larger(mesh: Mesh, size: int, simulated: bool) -> None:
+    """Raise ``MeshError`` if *mesh* needs ranks beyond a world of *size* ranks, which may be a simulated one."""
+    beyond = mesh.ranks[-1] if isinstance(mesh.ranks, range) else max(mesh.ranks)
+    if beyond >= size:
+        cure = f"use simulate({beyond + 1})" if simulated else f"launch the program with mpiexec -n {beyond + 1}"
+        raise MeshError(
+            f"the mesh needs {mesh.size} ranks up to rank {beyond}, but the world has {size}: {cure}, "
+            "or make a smaller mesh"
+        )
 
 
 def never_waited_for(left: Sequence[Unfinished]) -> str:

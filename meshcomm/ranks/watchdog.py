@@ -23,9 +23,11 @@ from meshcomm._tuning import (
     WATCH_EVERY,
     WRITE_WITHIN,
 )
-from meshcomm.ranks import flights
+from meshcomm.ranks import flights, signs
 from meshcomm.ranks.abort import end_job, install_hooks, say, timeout_seconds, who
+from meshcomm.ranks.missing import some
 from meshcomm.ranks.roll_call import Report, RollCall, open_roll_calls, roll_call_for
+from meshcomm.ranks.teams import Team
 from meshcomm.ranks.watch import Call, watch
 
 
@@ -73,6 +75,7 @@ class _Watchdog:
         self._tests = 0
         self._ask_at = self._asked_first = 0.0
         self._warned = False
+        self._ended: list[int] = []
         self._interrupted: float | None = None  # seconds since the signal
 
     def run(self) -> None:
@@ -108,6 +111,7 @@ class _Watchdog:
     def _restart(self) -> None:
         watch.since = 0.0
         self._warned, self._interrupted = False, None
+        self._ended = []
         self._ask_at = self._asked_first = min(ASK_AFTER, self._timeout / 3)
 
     def _obey(self, roll_call: RollCall) -> None:
@@ -127,6 +131,8 @@ class _Watchdog:
         if team is not None and roll_call is not None and waited >= self._ask_at:
             self._ask_at = waited + max(min(ASK_EVERY, self._timeout / 10), waited / 8)
             roll_call.ask(call, team.world.ranks_in_comm_world(team.ranks))
+        if team is not None and roll_call is None and team.everyone.opened is None:
+            self._look_for_ends(team, text)
         report = roll_call.report if roll_call is not None else None
         if report is not None and report.calls != watch.count:
             report = None
@@ -147,6 +153,19 @@ class _Watchdog:
             )
         self._end_if_interrupted(roll_call, text)
         self._warn(text, report, missing)
+
+    def _look_for_ends(self, team: Team, text: str) -> None:
+        """End the job if ranks have ended that this one waits for, to communicate with *team* for the first time.
+
+        Not at the first sight: they may have ended after this call, which then completes in a moment.
+        """
+        if watch.since < self._ask_at:
+            return
+        self._ask_at = watch.since + max(min(ASK_EVERY, self._timeout / 10), watch.since / 8)
+        before, self._ended = self._ended, signs.ended(team.world.ranks_in_comm_world(team.ranks))
+        if before and before == self._ended:
+            ended = f"{some(before)} {'has' if len(before) == 1 else 'have'} ended without it"
+            self._end(None, f"it has waited {watch.since:.0f} s in {text}, but {ended}")
 
     def _warn(self, text: str, report: Report | None, missing: str) -> None:
         error, waited = watch.error, watch.since

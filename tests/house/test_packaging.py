@@ -151,6 +151,17 @@ def wheel(sources, tmp_path_factory):
 
 
 @pytest.mark.slow
+def test_without_a_compiler_pip_says_what_to_install(sources, tmp_path):
+    command = (sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "-w", tmp_path, sources)
+    environment = {**os.environ, "PIP_NO_INDEX": "1", "CC": "/nonexistent/cc"}
+    ran = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    assert ran.returncode != 0
+    assert "error: meshcomm: the C compiler '/nonexistent/cc' is missing" in ran.stdout + ran.stderr
+    assert "apt install build-essential" in ran.stdout + ran.stderr
+    assert "Traceback" not in ran.stdout + ran.stderr
+
+
+@pytest.mark.slow
 def test_the_source_archive_contains_the_package_and_no_tests(sources):
     names = {file.relative_to(sources).as_posix() for file in sources.rglob("*") if file.is_file()}
     assert {name for name in names if name.startswith("meshcomm/")} == PACKAGE

@@ -50,7 +50,7 @@ LEAVES = """
 
 
 DIFFERENT_TESTS = """
-    from meshcomm.ranks.abort import launched
+    from meshcomm.ranks.launchers import launched
 
     def test_everywhere(comm):
         pass

@@ -30,7 +30,7 @@ def ends(monkeypatch):
     """The reasons for which the job would have ended; it counts as one of two ranks."""
     reasons = []
 
-    def end_job(reason, code=1):
+    def end_job(reason, code=1, shared=None):
         reasons.append((reason, code))
         raise Ended
 
@@ -225,26 +225,6 @@ def test_timeout_must_be_a_number_of_seconds(monkeypatch, text):
     monkeypatch.setenv("MESHCOMM_TIMEOUT", text)
     with pytest.raises(errors.MeshcommError, match="MESHCOMM_TIMEOUT must be a number of seconds"):
         abort.timeout_seconds()
-
-
-@pytest.mark.parametrize(
-    ("environment", "found"),
-    [
-        ({}, None),
-        ({"PMI_RANK": "1", "PMI_SIZE": "4"}, (1, 4)),
-        ({"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2", "PMIX_RANK": "0"}, (0, 2)),
-        ({"PMIX_RANK": "2", "SLURM_STEP_NUM_TASKS": "3"}, (2, 3)),
-        ({"SLURM_STEP_NUM_TASKS": "3"}, None),
-        ({"PMI_RANK": "1"}, None),
-        ({"PMI_RANK": "x", "PMI_SIZE": "y"}, None),
-    ],
-)
-def test_launched(monkeypatch, environment, found):
-    for name in [name for names in abort._LAUNCHERS for name in names]:
-        monkeypatch.delenv(name, raising=False)
-    for name, value in environment.items():
-        monkeypatch.setenv(name, value)
-    assert abort.launched() == found
 
 
 @pytest.mark.parametrize(

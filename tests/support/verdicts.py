@@ -16,7 +16,7 @@ import traceback
 import pytest
 from hypothesis.errors import UnsatisfiedAssumption
 
-from meshcomm.ranks.abort import launched
+from meshcomm.ranks.launchers import launched
 from support.jobs import mapped_files, remove
 from support.paths import TESTS
 from support.patience import Countdown

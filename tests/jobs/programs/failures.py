@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 import meshcomm as mc
-from meshcomm.ranks import abort, watchdog
+from meshcomm.ranks import launchers, watchdog
 
 SIZE = int(os.environ["CASE_RANKS"])  # the number of ranks, known without MPI
 LONG = 600.0  # seconds: longer than any job may take
@@ -100,7 +100,7 @@ def one_raises_beside_a_thread():
 
 
 def one_raises_before_mpi():
-    here, _ = abort.launched()
+    here, _ = launchers.launched()
     if here == 1:
         mesh()
         time.sleep(0.5)
@@ -262,7 +262,7 @@ def one_returns_early_on_another_communicator():
 
 
 def one_raises_before_any_mesh():
-    here, _ = abort.launched()
+    here, _ = launchers.launched()
     if here == 1:
         stamp()
         raise KeyError("culprit")
@@ -509,7 +509,8 @@ def mpi_is_finalised():
 
 
 def mesh_is_too_large():
-    larger = mc.create_mesh([("x", SIZE), ("y", 3)])  # to describe it is no error
+    larger = mc.Mesh(range(3 * SIZE), [("x", SIZE), ("y", 3)])  # to describe it is no error
+    raised(mc.MeshError, lambda: mc.create_mesh([("x", SIZE), ("y", 3)]), f"mpiexec -n {3 * SIZE}")
     layout = mc.Layout(["x", "y"], larger)
     raised(mc.MeshError, lambda: mc.distribute(ARRAY, layout), f"mpiexec -n {3 * SIZE}", f"the world has {SIZE}")
     raised(mc.MeshError, lambda: mc.zeros((3, 3), "f4", layout), f"mpiexec -n {3 * SIZE}")

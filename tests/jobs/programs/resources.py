@@ -14,7 +14,7 @@ import numpy as np
 
 import meshcomm as mc
 from meshcomm.ranks import teams
-from meshcomm.ranks.abort import launched
+from meshcomm.ranks.launchers import launched
 from meshcomm.ranks.meshes import world_of
 
 RANK, SIZE = launched() or (0, 1)

@@ -13,7 +13,7 @@ from functools import cache
 import numpy as np
 
 import meshcomm as mc
-from meshcomm.ranks.abort import launched
+from meshcomm.ranks.launchers import launched
 
 ARRAY = np.arange(48.0).reshape(6, 8)
 LONG = 600.0

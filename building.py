@@ -1,0 +1,31 @@
+"""What setuptools does first when it compiles the package: say what to install if this machine cannot compile.
+
+`.ci/preflight` knows what to look for, and says it; `make` asks it, too.
+"""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from setuptools.command.build_ext import build_ext
+from setuptools.errors import SetupError
+
+PREFLIGHT = Path(__file__).parent / ".ci" / "preflight"
+
+
+class BuildExtensions(build_ext):
+    """Compile the extensions; if there is no C compiler, or no headers of Python, end with a line that says so."""
+
+    def build_extensions(self) -> None:
+        """Compile, after a look at what this machine has."""
+        asked = subprocess.run(
+            ["sh", PREFLIGHT, "compiler"],
+            env={**os.environ, "PYTHON": sys.executable},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if asked.returncode:
+            raise SetupError(asked.stderr.strip())
+        super().build_extensions()

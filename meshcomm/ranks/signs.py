@@ -1,0 +1,134 @@
+"""Signs: what ranks on one host can tell each other without MPI, in any state of it.
+
+A sign is a socket with a name of its own in Linux's abstract namespace. It needs no file, and vanishes with its
+process. To look for one never waits. Two things are told so:
+
+- that a rank has ended its program (`show_end`). Before ranks have communicated there is no other way: MPI could only
+  tell if all ranks took part.
+- that a rank prints an error already, which other ranks have, too (`Error`). One of them prints it.
+
+Where there are no such sockets, there are no signs. Ranks on other hosts see none.
+"""
+
+import contextlib
+import os
+import socket
+import struct
+import sys
+import time
+from collections.abc import Iterable
+from hashlib import blake2b
+
+from meshcomm._tuning import POLL_TO
+from meshcomm.ranks.launchers import job_name
+
+_MOST_WAITING = 4096
+"""Connections that a sign holds; a host has fewer ranks."""
+
+_CREDENTIALS = struct.Struct("3i")
+"""Process, user and group, as Linux tells them."""
+
+_ONE = struct.Struct("<q")
+
+
+def show_end(rank: int) -> None:
+    """Show to this host, until this process is gone, that the program has ended on *rank* of COMM_WORLD."""
+    sign = _shown(f"ended {rank}")
+    if sign is not None:
+        sign.detach()  # Python closes what it still knows long before MPI lets this process go
+
+
+def ended(ranks: Iterable[int]) -> list[int]:
+    """Return those of *ranks* that have ended their program, as far as this host shows."""
+    return [rank for rank in ranks if _is_shown(f"ended {rank}")]
+
+
+class Error:
+    """An error that several ranks may have at the same time; *text* is the same on those that have the same error.
+
+    The first of them on this host prints it (`ours` is true), and shows when it has.
+    """
+
+    def __init__(self, text: str, rank: int) -> None:
+        self._text, self._rank = text, rank
+        self._sign = _shown(f"prints {text}")
+        self._first = None if self._sign is not None else _connected(f"prints {text}")
+        self.ours = self._first is None
+        if self._first is not None:
+            with contextlib.suppress(OSError):
+                self._first.sendall(_ONE.pack(rank))
+
+    def note_printed(self) -> None:
+        """Show that this rank has printed the error."""
+        self._printed = _shown(f"has printed {self._text}")
+
+    def is_printed(self, seconds: float) -> bool:
+        """Wait until the rank that prints the error has done so; return False if it has not within *seconds*."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end and _is_shown(f"prints {self._text}"):
+            if _is_shown(f"has printed {self._text}"):
+                return True
+            time.sleep(POLL_TO)
+        return False
+
+    def ranks(self) -> list[int]:
+        """Return this rank and those that have found by now that it prints their error."""
+        found = {self._rank}
+        with contextlib.suppress(OSError):  # there are no more
+            while self._sign is not None:
+                other, _ = self._sign.accept()
+                with other, contextlib.suppress(OSError):
+                    other.setblocking(False)
+                    answer = bytearray(_ONE.size)
+                    other.recv_into(answer)
+                    found.update(_ONE.unpack(answer))
+        return sorted(found)
+
+
+def _address(name: str) -> str:
+    text = f"{os.getuid()} {job_name()} {name}"
+    return f"\0meshcomm {blake2b(text.encode(errors='backslashreplace'), digest_size=16).hexdigest()}"
+
+
+def _shown(name: str) -> socket.socket | None:
+    """Return a new sign, or None if there is one of that name already, or no signs here."""
+    if sys.platform != "linux":
+        return None  # a name like ours would be a file
+    sign = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        sign.bind(_address(name))
+        sign.listen(_MOST_WAITING)
+        sign.setblocking(False)
+    except OSError:
+        sign.close()
+        return None
+    return sign
+
+
+def _connected(name: str) -> socket.socket | None:
+    """Return a connection to the sign of that name that a process of this user shows, or None."""
+    if sys.platform != "linux":
+        return None
+    other = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        other.setblocking(False)
+        other.connect(_address(name))
+        if _is_ours(other):
+            return other
+    except OSError:
+        pass
+    other.close()
+    return None
+
+
+def _is_ours(other: socket.socket) -> bool:
+    """Return whether the process at the other end belongs to this user: anyone may use any name."""
+    credentials = other.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    return bool(_CREDENTIALS.unpack(credentials)[1] == os.getuid())
+
+
+def _is_shown(name: str) -> bool:
+    sign = _connected(name)
+    if sign is not None:
+        sign.close()
+    return sign is not None

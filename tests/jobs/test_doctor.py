@@ -1,0 +1,110 @@
+"""What a new user does wrong when a program is launched, and what they read."""
+
+import json
+import time
+
+import pytest
+
+from support.jobs import mpiexec
+
+pytestmark = pytest.mark.skipif(mpiexec() is None, reason="there is no mpiexec")
+
+MESH = "import numpy as np, meshcomm as mc\nmesh = mc.create_mesh([('x', -1)])\n"
+SRUN = {"SLURM_STEP_ID": "0", "SLURM_JOB_ID": "7", "SLURM_STEP_NUM_TASKS": "3"}
+
+
+@pytest.fixture
+def program(tmp_path):
+    """A function that writes a program and returns its path."""
+
+    def write(text):
+        (tmp_path / "program.py").write_text(text)
+        return tmp_path / "program.py"
+
+    return write
+
+
+def test_an_error_of_all_ranks_is_printed_once(launch, program):
+    job = launch(4, program(f"{MESH}mc.barrier(mesh)\nmc.Layout(['z'], mesh)"))
+    assert job.code != 0
+    assert job.text.count("LayoutError: ") == 1, job
+    assert job.text.count("ends the job: an uncaught LayoutError") == 1, job
+    assert job.left == []
+
+
+def test_different_errors_are_all_printed(launch, program):
+    job = launch(3, program(f"{MESH}mc.barrier(mesh)\nraise KeyError('even' if mesh.rank % 2 == 0 else 'odd')"))
+    assert job.text.count("KeyError: 'even'") == job.text.count("KeyError: 'odd'") == 1, job
+
+
+def test_an_error_of_one_rank_is_printed(launch, program):
+    job = launch(3, program(f"{MESH}mc.barrier(mesh)\nif mesh.rank == 2: 1 / 0\nmc.barrier(mesh)"))
+    assert "ZeroDivisionError" in job.text
+    assert "rank 2 of 3 ends the job: an uncaught ZeroDivisionError\n" in job.text, job
+
+
+def test_a_first_collective_on_one_rank_only(launch, program):
+    line = "if mesh.rank == 0: mc.relayout(mc.ones((4, 4), 'f8', mc.Layout(['x', None], mesh)), [None, 'x'])"
+    line = line.replace("None", "mc.UNSHARDED").replace("[mc.UNSHARDED, 'x']", "mc.Layout([mc.UNSHARDED, 'x'], mesh)")
+    before = time.monotonic()
+    job = launch(2, program(MESH + line))
+    assert job.code != 0
+    assert "but rank 1 has ended without it" in job.text, job
+    assert time.monotonic() - before < 60 * job.slowness, "long before MESHCOMM_TIMEOUT"
+
+
+def test_ranks_that_end_while_others_compute_are_no_mistake(launch, program):
+    line = "import time\nif mesh.rank == 0: time.sleep(4)\nprint('done')"
+    job = launch(2, program(MESH + line))
+    assert (job.code, job.text.count("done")) == (0, 2), job
+
+
+def test_without_mpiexec(launch, program):
+    job = launch(None, program("import meshcomm as mc\nmesh = mc.create_mesh([('x', 4)])\nmc.barrier(mesh)"))
+    assert job.code == 1
+    assert "the world has 1: launch the program with mpiexec -n 4" in job.text, job
+    assert job.text.count("Traceback") == 1
+    assert "KeyError" not in job.text
+
+
+def test_fewer_ranks_than_the_mesh_needs(launch, program):
+    job = launch(2, program("import meshcomm as mc\nmesh = mc.create_mesh([('x', 4)])"))
+    assert job.code != 0
+    assert "line 2" in job.text, job
+    assert "launch the program with mpiexec -n 4" in job.text
+
+
+@pytest.mark.parametrize("before", [(), ("-m", "meshcomm", "run")])
+def test_copies_that_are_alone(launch, program, before):
+    script = program(f"{MESH}mc.barrier(mesh)\nprint('went on')")
+    first = launch(None, *before, script, **SRUN, SLURM_PROCID="0")
+    assert first.code == 1
+    assert "srun of Slurm launched 3 processes, but each is alone" in first.text, first
+    assert "srun --mpi=pm" in first.text
+    second = launch(None, *before, script, **SRUN, SLURM_PROCID="1")
+    assert (second.code, second.text) == (1, ""), "the first one tells"
+    wanted = launch(None, *before, script, **SRUN, SLURM_PROCID="1", MESHCOMM_ALONE="1")
+    assert (wanted.code, "went on" in wanted.text) == (0, True), wanted
+
+
+def test_a_child_of_a_rank_may_make_a_mesh_of_its_own(launch, program):
+    line = (
+        "import subprocess, sys, os\nif 'CHILD' not in os.environ: sys.exit(subprocess.call([sys.executable, __file__]"
+    )
+    script = program(f"{line}, env=os.environ | {{'CHILD': '1'}}))\n{MESH}mc.barrier(mesh)\nprint('went on')")
+    job = launch(None, script, **SRUN, SLURM_PROCID="1")
+    assert (job.code, "went on" in job.text) == (0, True), job
+
+
+def test_a_misspelt_variable_is_reported_once(launch, program):
+    job = launch(2, program(f"{MESH}mc.barrier(mesh)"), MESHCOMM_CHEK="1")
+    assert job.code == 0
+    assert job.text.count("is called MESHCOMM_CHEK; is it MESHCOMM_CHECK?") == 1, job
+
+
+def test_info_reports_it_too_in_json(launch):
+    job = launch(2, "-m", "meshcomm", "info", "--json", MESHCOMM_CHEK="1")
+    document = json.loads(job.text[job.text.index("{") : job.text.rindex("}") + 1])
+    (problem,) = (each for each in document["checks"] if each["level"] == "problem")
+    assert (job.code != 0, document["ok"], problem["about"], problem["ranks"]) == (True, False, "settings", [0, 1])
+    assert len(document["ranks"]) == 2
