@@ -1,5 +1,5 @@
 """The command ``python -m meshcomm``: `run` a program, print `info`, `calibrate` the cost model, read `flights`;
-`ls`, `verify` and `convert` files of arrays.
+`ls`, `verify` and `convert` files of arrays; print scripts for `slurm` and `pbs`.
 
 ::
 
@@ -11,6 +11,7 @@
     python -m meshcomm ls PATH
     python -m meshcomm verify PATH
     mpiexec -n 4 python -m meshcomm convert a.h5 b.safetensors
+    python -m meshcomm slurm --nodes 2 --ntasks-per-node 64 script.py args...
 """
 
 import argparse
@@ -18,6 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import meshcomm
+from meshcomm.cli.batch import SCRIPTS, add_parsers, batch
 from meshcomm.cli.calibrate import calibrate
 from meshcomm.cli.files import convert, ls, verify
 from meshcomm.cli.flights import flights
@@ -42,6 +44,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return verify(Path(options.path))
     if options.command == "convert":
         return convert(Path(options.source), Path(options.target), options.overwrite)
+    if options.command in SCRIPTS:
+        return batch(options)
     if options.command == "run":
         if not options.program:
             parser.error("run needs a script, or -m and a module")
@@ -86,6 +90,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     _add_flights(commands)
     _add_files(commands)
+    add_parsers(commands)
     return parser
 
 

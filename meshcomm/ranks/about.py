@@ -56,6 +56,11 @@ def settings() -> dict[str, str]:
     return {name: value for name, value in sorted(os.environ.items()) if name.startswith("MESHCOMM_")}
 
 
+def loaded_modules() -> tuple[str, ...]:
+    """Return the environment modules that are loaded, as ``module load`` takes them."""
+    return tuple(name for name in os.environ.get("LOADEDMODULES", "").split(":") if name)
+
+
 def forget_machine_file() -> None:
     """Plan by the default constants in this process, not by those of the file that ``MESHCOMM_MACHINE`` names."""
     os.environ.pop(MACHINE_FILE, None)
