@@ -101,10 +101,10 @@ def add_parsers(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
         )
         parser.add_argument("--nodes", default="1", metavar="N", help="how many nodes (1)")
         parser.add_argument("--ntasks-per-node", default="1", metavar="N", help="how many ranks on each node (1)")
-        parser.add_argument("--time", default="1:00:00", metavar="LIMIT", help="[days-]hours:minutes:seconds (1:00:00)")
+        parser.add_argument("--time", default="1:00:00", metavar="LIMIT", help="[days-]hours:minutes:seconds")
         parser.add_argument("--container", metavar="IMAGE", help="an Apptainer image in which the program runs")
         parser.add_argument("--requeue", action="store_true", help="save before the time is over, and go on later")
-        parser.add_argument("--array", metavar="NUMBERS", help=f"jobs with these numbers, such as {_ARRAYS[system][1]}")
+        parser.add_argument("--array", metavar="NUMBERS", help=f"many jobs: {_ARRAYS[system][1]}")
         parser.add_argument("--partition", "--queue", metavar="NAME", help="the partition or queue")
         parser.add_argument("--account", metavar="NAME", help="the account or project that pays")
         if system == "slurm":
@@ -201,8 +201,8 @@ def slurm(job: Job) -> str:
     lines += [*_surroundings(job, "SLURM_ARRAY_TASK_ID"), ""]
     if job.mpi == "srun":
         lines += [
-            '# srun must speak the protocol of the MPI; "srun --mpi=list" shows what it knows. MPICH and Intel MPI: pmi2,',
-            "# or pmix; Open MPI: pmix; Cray MPICH: cray_shasta.",
+            '# srun must speak the protocol of the MPI; "srun --mpi=list" shows what it knows. MPICH, Intel MPI:',
+            "# pmi2 or pmix; Open MPI: pmix; Cray MPICH: cray_shasta.",
             f"export SLURM_MPI_TYPE={job.pmi}",
             *(_SHORT_VALUES if job.pmi == "pmi2" else ()),
             "",
@@ -217,6 +217,11 @@ def slurm(job: Job) -> str:
 
 
 _LAST = "# The exit code of the last line is that of the job."
+_SAVES = (
+    "# The program then saves and ends, if it has",
+    '#     checkpoints = meshcomm.Checkpoints(folder, save_on="SIGUSR1")',
+    "# and calls checkpoints.wanted() after each step.",
+)
 _OWN_LAUNCHER = "This mpiexec must belong to the MPI that mpi4py loads."
 _LEFTOVERS = (
     "# An MPICH that was killed leaves files that stop it from starting again under the same number of a job.",
@@ -238,10 +243,11 @@ def _requeued(job: Job) -> list[str]:
         f"{_program(job)} &",
         "program=$!",
         "",
-        f"# {SAVE_BEFORE} s before the time is over, Slurm sends USR1 to this script, which sends it on. The program saves and ends:",
-        '# Checkpoints(folder, save_on="SIGUSR1"), and wanted() after each step. Then the job starts again, from there.',
+        f"# {SAVE_BEFORE} s before the time is over, Slurm sends USR1 to this script, which sends it on.",
+        *_SAVES,
+        "# Then the job starts again, from there.",
         "asked=",
-        "trap 'trap \"\" USR1; asked=yes; kill -USR1 \"$program\"' USR1",
+        'trap \'trap "" USR1; asked=yes; kill -USR1 "$program"\' USR1',
         'wait "$program"',
         "code=$?",
         'if [ "$asked" ]; then # the signal has ended the first wait',
@@ -279,8 +285,9 @@ def pbs(job: Job) -> str:
     if not job.requeue:
         return "\n".join([*lines, _LAST, _program(job)]) + "\n"
     lines += [
-        f"# PBS sends no signal before the time is over, but timeout does: USR1, {SAVE_BEFORE} s before. The program saves and ends:",
-        '# Checkpoints(folder, save_on="SIGUSR1"), and wanted() after each step. Submit the job again: it goes on there.',
+        f"# PBS sends no signal before the time is over, but timeout does: USR1, {SAVE_BEFORE} s before.",
+        *_SAVES,
+        "# Submit the job again: it goes on there.",
         f"timeout --preserve-status --signal=USR1 $(({job.saves_at} - SECONDS)) \\",
         f"    {_program(job)}",
     ]
@@ -317,7 +324,7 @@ def _launch(job: Job, launcher: str) -> list[str]:
     lines = [f"# Each rank keeps to its core. {own}"]
     if job.container is not None:
         lines += [
-            "# Hybrid: the MPI in the image is of the same family as the launcher's (MPICH, Intel and Cray; or Open MPI).",
+            "# Hybrid: the MPI in the image is of the launcher's family (MPICH, Intel and Cray; or Open MPI).",
             "# Bind: the host's MPI instead. Add after exec: --bind /opt/mpi --env LD_LIBRARY_PATH=/opt/mpi/lib",
         ]
         launcher += f" apptainer exec {shlex.quote(job.container)}"
@@ -325,7 +332,7 @@ def _launch(job: Job, launcher: str) -> list[str]:
         *lines,
         f"launch=({launcher})",
         "",
-        "# The ranks say who they are. The job ends here if they do not find each other: another MPI, or another protocol.",
+        "# The job ends here if the ranks do not find each other: another MPI, or another protocol.",
         f'"${{launch[@]}}" {job.python} -m meshcomm info || exit',
         "",
     ]

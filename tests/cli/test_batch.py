@@ -61,7 +61,9 @@ def launched(script, folder, *, code=0, python="exit 0"):
     tools.mkdir()
     log = folder / "launched"
     for name in ("srun", "mpiexec", "scontrol", "module"):
-        (tools / name).write_text(f'#!/bin/bash\nprintf "%s\\0" {name} "$@" END >> {shlex.quote(str(log))}\n{python}\n')
+        (tools / name).write_text(
+            f'#!/bin/bash\nprintf "%s\\0" {name} "$@" END >> {shlex.quote(str(log))}\n{python}\n'
+        )
         (tools / name).chmod(0o700)
     script = re.sub(r"^export PATH=.*\n", "", script, flags=re.MULTILINE)
     path = folder / "job.sh"
@@ -149,7 +151,8 @@ def test_bad_values_are_refused_in_one_line(system, arguments, said, capsys):
 
 
 @pytest.mark.parametrize(
-    "arguments", [["slurm", "--mpi", "ssh", "x.py"], ["slurm", "--pmi", "a b", "x.py"], ["pbs", "--array", "1,2", "x.py"]]
+    "arguments",
+    [["slurm", "--mpi", "ssh", "x.py"], ["slurm", "--pmi", "a b", "x.py"], ["pbs", "--array", "1,2", "x.py"]],
 )
 def test_bad_values_of_one_system_are_refused(arguments, capsys):
     assert main(arguments) == 2
@@ -157,7 +160,8 @@ def test_bad_values_of_one_system_are_refused(arguments, capsys):
 
 
 @pytest.mark.parametrize(
-    ("program", "name"), [("9-run.py", "job_9-run"), ("a b/ü$ x.py", "job__"), ("a" * 40, "a" * 15), (".py", "job_.py")]
+    ("program", "name"),
+    [("9-run.py", "job_9-run"), ("a b/ü$ x.py", "job__"), ("a" * 40, "a" * 15), (".py", "job_.py")],
 )
 def test_jobs_have_names_that_batch_systems_take(program, name):
     for system, line in (("slurm", "#SBATCH --job-name="), ("pbs", "#PBS -N ")):

@@ -1,4 +1,4 @@
-"""The recipe of an Apptainer image: its sections, its files, and the commands that install, as there is no Apptainer."""
+"""The recipe of an Apptainer image: its sections, its files, and the commands that install."""
 
 import re
 import shlex
@@ -34,7 +34,9 @@ def test_sections_are_those_that_apptainer_knows():
 
 @pytest.mark.parametrize("section", ["post", "environment", "runscript", "test"])
 def test_commands_are_right_for_sh(section):
-    done = subprocess.run(["sh", "-n"], input="\n".join(commands(section)), capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        ["sh", "-n"], input="\n".join(commands(section)), capture_output=True, text=True, check=False
+    )
     assert (done.returncode, done.stderr) == (0, "")
 
 

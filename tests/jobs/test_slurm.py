@@ -39,7 +39,9 @@ def submitted(slurm, folder, script):
 
 def shown(requeue, ranks_per_node):
     """Return a script of the page, for this environment, and for fewer ranks on each of the two nodes."""
-    (script,) = [text for options, text in on_the_page() if options[0] == "slurm" and ("--requeue" in options) == requeue]
+    (script,) = [
+        text for options, text in on_the_page() if options[0] == "slurm" and ("--requeue" in options) == requeue
+    ]
     for there, here in ((HOME, PREFIX), ("--ntasks-per-node=64", f"--ntasks-per-node={ranks_per_node}")):
         assert there in script
         script = script.replace(there, here)

@@ -17,9 +17,9 @@ HOME = "/home/me/venv"  # the environment in which the page calls the command
 def printed(*arguments, prefix=sys.prefix, modules=""):
     """Return what ``python -m meshcomm *arguments`` prints, in the environment *prefix*, with *modules* loaded."""
     text = io.StringIO()
-    with mock.patch.object(sys, "prefix", prefix), mock.patch.dict("os.environ", LOADEDMODULES=modules):
-        with contextlib.redirect_stdout(text):
-            code = main([*map(str, arguments)])
+    environment = mock.patch.dict("os.environ", LOADEDMODULES=modules)
+    with mock.patch.object(sys, "prefix", prefix), environment, contextlib.redirect_stdout(text):
+        code = main([*map(str, arguments)])
     assert code == 0, arguments
     return text.getvalue()
 

@@ -177,9 +177,7 @@ def _configure(folder):
     key.write_bytes(os.urandom(128))
     # MPICH names its shared memory after the job: numbers of other Slurms may still have files in /dev/shm.
     first = random.randrange(1, 50_000_000)
-    text = CONFIGURATION.format(
-        first=first, host=host, ports=ports, folder=folder, nodes=nodes, names=",".join(NODES)
-    )
+    text = CONFIGURATION.format(first=first, host=host, ports=ports, folder=folder, nodes=nodes, names=",".join(NODES))
     (folder / "slurm.conf").write_text(text)
     private = ("PMI", "HYDI_", "MESHCOMM_", "SLURM", "SBATCH")
     clean = {name: value for name, value in os.environ.items() if not name.startswith(private)}

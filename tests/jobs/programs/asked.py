@@ -1,6 +1,6 @@
 """Ranks that ask after each step whether a checkpoint is wanted; the ranks named on the command line get a signal.
 
-    mpiexec -n 4 python asked.py FOLDER 2 0,3     # rank 2 before its step 3, and then ranks 0 and 3 before step 6
+mpiexec -n 4 python asked.py FOLDER 2 0,3     # rank 2 before its step 3, and then ranks 0 and 3 before step 6
 """
 
 import os
