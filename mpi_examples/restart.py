@@ -5,8 +5,8 @@
 
 A plate of 200 x 300 cells is hot at one edge. Every 50 steps the program saves a checkpoint. When a batch system sends
 SIGUSR1, it saves one more and ends. The result is the same to the last bit as without the kill: each step computes
-each cell from the same numbers, however the plate is cut. Without FOLDER the program shows this by itself: it runs once
-from the beginning to the end, and once with a restart on half of the ranks.
+each cell from the same numbers, however the plate is cut. Without FOLDER the program shows this by itself: it runs
+once from the beginning to the end, and once with a restart on half of the ranks.
 """
 
 import argparse
