@@ -102,7 +102,9 @@ def test_a_job_that_is_asked_saves_and_is_requeued_and_ends_right(slurm, tmp_pat
     assert until(lambda: "as a signal asked" in output.read_text(), SOON), output.read_text()
     saved = int(re.search(r"saved step (\d+), as a signal asked", output.read_text())[1])
     assert until(lambda: slurm.facts(job)["Reason"] == "BeginTime", SOON), slurm.facts(job)
-    slurm.command("scontrol", "update", f"JobId={job}", "StartTime=now")  # else the job begins after two minutes
+    # Slurm lets two minutes pass, in which the nodes clean up. To begin earlier fails.
+    assert until(lambda: slurm.has_ended(job), SOON), slurm.logs()
+    slurm.command("scontrol", "update", f"JobId={job}", "StartTime=now+3")
     done = slurm.finish(job, output)
     assert (done.state, done.code, done.restarts) == ("COMPLETED", 0, 1), str(done)
     assert f"goes on from step {saved}\n" in done.text, str(done)

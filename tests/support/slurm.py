@@ -112,6 +112,15 @@ class Slurm(NamedTuple):
         code = int(facts["ExitCode"].partition(":")[0])
         return Finished(facts["JobState"], code, int(facts["Restarts"]), _read(output))
 
+    def has_ended(self, job):
+        """Return whether all of a job has ended on the nodes: its steps, and what it ran."""
+        mark = f"slurmstepd: [{job}.".encode()
+        for entry in Path("/proc").glob("[0-9]*/cmdline"):
+            with contextlib.suppress(OSError):  # it has ended meanwhile
+                if entry.read_bytes().startswith(mark):
+                    return False
+        return True
+
     def kill(self):
         """Kill what runs in jobs, and the daemons."""
         until(self._nothing_to_kill, SOON)
