@@ -21,4 +21,4 @@ for step in range(10):
         time.sleep(0.05)  # the others wait for it in the next call, and a signal finds them there
     if run.wanted():
         run.save(step, {"t": t})
-print(f"rank {mesh.rank} saved {run.steps()}")
+sys.stdout.write(f"rank {mesh.rank} saved {run.steps()}\n")  # in one piece, unlike print
