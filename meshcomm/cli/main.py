@@ -1,6 +1,6 @@
 """The command ``python -m meshcomm``: `run` a program, print `info`, `calibrate` the cost model, read `flights`;
 merge a `trace`; `bench` operations; `ls`, `verify` and `convert` files of arrays; `show` a layout, and `plan` a
-relayout.
+relayout; print scripts for `slurm` and `pbs`.
 
 ::
 
@@ -16,6 +16,7 @@ relayout.
     mpiexec -n 4 python -m meshcomm convert a.h5 b.safetensors
     python -m meshcomm show "x,unsharded" --mesh x=4,y=2 --shape 10,7
     python -m meshcomm plan --shape 4096,4096 --mesh x=64 --from x,unsharded --to unsharded,x
+    python -m meshcomm slurm --nodes 2 --ntasks-per-node 64 script.py args...
 """
 
 import argparse
@@ -23,6 +24,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import meshcomm
+from meshcomm.cli.batch import SCRIPTS, add_parsers
 from meshcomm.cli.bench.options import add_bench
 from meshcomm.cli.plan import add_plan
 from meshcomm.cli.show import add_show
@@ -64,6 +66,10 @@ def _run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
     if options.command in ("show", "plan"):
         code: int = options.action(options)
         return code
+    if options.command in SCRIPTS:
+        from meshcomm.cli.batch import batch
+
+        return batch(options)
     if options.command == "run":
         from meshcomm.cli.run import run
 
@@ -121,6 +127,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_files(commands)
     add_show(commands)
     add_plan(commands)
+    add_parsers(commands)
     return parser
 
 

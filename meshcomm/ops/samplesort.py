@@ -151,7 +151,7 @@ class _Sort(NamedTuple):
     size: int
 
     def run(
-        self, block: Array, indices: Indices | None, stable: bool, check: Callable[[Exception | None], None]
+        self, block: Array, indices: Indices | None, stable: bool, check: Callable[[Exception | None], object]
     ) -> tuple[list[Array], list[int]]:
         """Return what this rank gets: values, and indices if there are; and the lengths of all. Collective."""
         early = indices is not None or block.dtype.kind not in "biufmM" or (stable and block.dtype.kind == "f")
@@ -219,7 +219,7 @@ class _Sort(NamedTuple):
         return Splitters(values[chosen], ranks[chosen], at[chosen])
 
     def _exchanged(
-        self, arrays: list[Array], counts: Indices, check: Callable[[Exception | None], None]
+        self, arrays: list[Array], counts: Indices, check: Callable[[Exception | None], object]
     ) -> tuple[list[Array], list[int]]:
         """Return the elements of *arrays* that are for this rank, from all, and how many each rank gets. Collective.
 

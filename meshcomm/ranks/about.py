@@ -58,6 +58,11 @@ def free_memory() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
 
 
+def loaded_modules() -> tuple[str, ...]:
+    """Return the environment modules that are loaded, as ``module load`` takes them."""
+    return tuple(name for name in os.environ.get("LOADEDMODULES", "").split(":") if name)
+
+
 def forget_machine_file() -> None:
     """Plan by the default constants in this process, not by those of the file that ``MESHCOMM_MACHINE`` names."""
     os.environ.pop(MACHINE_FILE, None)

@@ -32,11 +32,11 @@ def fingerprint(text: str) -> int:
     return int.from_bytes(blake2b(_encoded(text), digest_size=8).digest(), "little") >> 2
 
 
-def agree(team: Team, call: str, error: Exception | None = None) -> None:
+def agree(team: Team, call: str, error: Exception | None = None, value: int = 0) -> int:
     """Raise the same exception on every rank unless all make the same *call* without *error*. Collective over *team*.
 
     The calls since the last agreement are compared too. All ranks raise the *error* of one rank, as the same class.
-    ``CollectiveMismatch`` names the ranks whose calls differ.
+    ``CollectiveMismatch`` names the ranks whose calls differ. Return the largest *value* of all ranks.
     """
     if team.world.guarded and len(team.ranks) > 1:
         watchdog.install()
@@ -46,10 +46,10 @@ def agree(team: Team, call: str, error: Exception | None = None) -> None:
     digest = team.compare(fingerprint(call))
     told = watch.error
     watch.error = error or told
-    largest = communicator.allreduce_max(np.array([digest, -digest, error is not None], dtype=np.int64))
+    largest = communicator.allreduce_max(np.array([digest, -digest, error is not None, value], dtype=np.int64))
     watch.error = told
     if not largest[2] and largest[0] == -largest[1]:
-        return
+        return int(largest[3])
     call = call if len(call) < 500 else f"{call[:500]}... (fingerprint {fingerprint(call):x})"
     name = _shared_class(error).__name__ if error is not None else ""
     report = f"{name}\n{call if error is None else error}"

@@ -13,8 +13,10 @@ from meshcomm._arguments import integer, quote
 from meshcomm.arrays.create import told_by_root
 from meshcomm.errors import CheckpointError
 from meshcomm.layouts.mesh import Mesh
+from meshcomm.ranks import signals
+from meshcomm.ranks.agreement import agree
 from meshcomm.ranks.calls import collective
-from meshcomm.ranks.meshes import default_mesh
+from meshcomm.ranks.meshes import create_mesh, default_mesh
 from meshcomm.storage import files
 from meshcomm.storage.formats.folder import MANIFEST, FolderWriter, contents
 from meshcomm.storage.load import Layouts, PathLike, load, meshes_of
@@ -36,9 +38,10 @@ class Checkpoints:
     folder: where they are; the first save makes it
     keep: this many of the newest steps that can be read are kept; None keeps all
     keep_every: steps that this number divides evenly are kept, too
-    mesh: the ranks that decide together; by default those of the tensors, or of the layouts
+    mesh: the ranks that decide together; by default those of the tensors, or of the layouts; in `wanted`, all ranks
+    save_on: a signal, such as ``"SIGUSR1"``, that is handled from now on: it makes `wanted` true
 
-    ``ValueError`` for other numbers.
+    ``ValueError`` for other numbers, and for a signal that cannot be handled: only the main thread can begin to.
 
     >>> import tempfile, numpy as np, meshcomm as mc
     >>> folder = tempfile.mkdtemp()
@@ -57,13 +60,25 @@ class Checkpoints:
     __module__ = "meshcomm"
 
     def __init__(
-        self, folder: PathLike, keep: int | None = 3, keep_every: int | None = None, mesh: Mesh | None = None
+        self,
+        folder: PathLike,
+        keep: int | None = 3,
+        keep_every: int | None = None,
+        mesh: Mesh | None = None,
+        *,
+        save_on: str | int | None = None,
     ) -> None:
         for what, number in (("keep", keep), ("keep_every", keep_every)):
             if number is not None and integer(number, what, ValueError) < 1:
                 raise ValueError(f"{what} must be 1 or more, or None, not {quote(number)}")
         self.folder, self.keep, self.keep_every = Path(folder), keep, keep_every
         self._mesh = mesh
+        self._signal = None if save_on is None else signals.number_of(save_on)
+        self._all: Mesh | None = None
+        self._answered, self._is_wanted = 0, False
+        if self._signal is not None:
+            signals.count(self._signal)
+            self._answered = signals.arrived(self._signal)
 
     def __repr__(self) -> str:
         return f"Checkpoints({str(self.folder)!r}, keep={self.keep}, keep_every={self.keep_every})"
@@ -82,6 +97,26 @@ class Checkpoints:
     def latest(self) -> int | None:
         """Return the newest step that can be read, or None. Its data are not compared with their checksums."""
         return next((step for step in reversed(self.steps()) if _problem(self.path_of(step)) is None), None)
+
+    def wanted(self) -> bool:
+        """Return whether the signal *save_on* has arrived on any rank. Collective over the mesh, or over all ranks.
+
+        The ranks that receive a signal, and when each does, are up to the batch system. So all ranks call this after
+        each step, and all get the same answer at the same step: then save. Signals that arrive until that save is
+        complete are one request. Ranks outside of the mesh get False. The call costs what a barrier costs.
+
+        ``ValueError`` without *save_on*.
+        """
+        if self._signal is None:
+            raise ValueError('no signal makes a checkpoint wanted: pass one, Checkpoints(folder, save_on="SIGUSR1")')
+        if self._all is None:
+            self._all = self._mesh or create_mesh()
+        arrived = signals.arrived(self._signal)
+        call = f"whether a checkpoint is wanted in {quote(str(self.folder))}"
+        with collective("checkpoints", self._all) as here:
+            self._is_wanted = here is not None and agree(here.team, call, value=int(arrived > self._answered)) > 0
+        self._answered = arrived
+        return self._is_wanted
 
     def save(
         self,
@@ -104,6 +139,7 @@ class Checkpoints:
         with self._default():
             save(self.path_of(step), tree, metadata=metadata, max_scratch_bytes=max_scratch_bytes)
         self._told(lambda: self._remove_old(step), f"the end of a checkpoint of step {step}", mesh)
+        self._answer()
 
     def start_save(
         self,
@@ -132,6 +168,7 @@ class Checkpoints:
                 max_scratch_bytes=max_scratch_bytes,
                 max_staged_bytes=max_staged_bytes,
             )
+        self._answer()
         call = f"the end of a checkpoint of step {step}"
         return CheckpointRequest(request, lambda: self._told(lambda: self._remove_old(step), call, mesh))
 
@@ -173,6 +210,11 @@ class Checkpoints:
                 if given is not None or error.unknown_name:
                     raise
                 below, problem = found, f"{self.path_of(found)} is passed over: {error}"
+
+    def _answer(self) -> None:
+        """Take the signals that have arrived since this save was wanted as the same request."""
+        if self._is_wanted and self._signal is not None:
+            self._answered, self._is_wanted = signals.arrived(self._signal), False
 
     def _prepare(self, step: int, tree: object) -> Mesh:
         """Make the folder, without what was cut off, and return the mesh that decides. Collective over it."""

@@ -8,6 +8,7 @@ COLLECTIVE = [
     "Checkpoints.restore",
     "Checkpoints.save",
     "Checkpoints.start_save",
+    "Checkpoints.wanted",
     "DTensor.all",
     "DTensor.any",
     "DTensor.argmax",

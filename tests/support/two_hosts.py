@@ -126,9 +126,17 @@ class Hosts(NamedTuple):
         """Return how many bytes each host has sent to the other so far, with the headers of the packets."""
         return tuple(int((link / "statistics/tx_bytes").read_text()) for link in self._links())
 
-    def processes(self):
-        """Return the processes that run on the hosts, without the two that keep them."""
-        networks = {os.stat(f"/proc/{pid}/ns/net").st_ino for pid in self.pids}
+    def cut(self):
+        """Take the link between the hosts down: from now on nothing arrives, and nobody is told."""
+        _do(self, 0, "ip", "link", "set", "link0", "down")
+
+    def connect(self):
+        """Take the link up again."""
+        _do(self, 0, "ip", "link", "set", "link0", "up")
+
+    def processes(self, hosts=(0, 1)):
+        """Return the processes that run on the *hosts*, without the two that keep them."""
+        networks = {os.stat(f"/proc/{self.pids[host]}/ns/net").st_ino for host in hosts}
         found = []
         for entry in Path("/proc").glob("[0-9]*/ns/net"):
             with contextlib.suppress(OSError):  # it has ended meanwhile
@@ -136,12 +144,12 @@ class Hosts(NamedTuple):
                     found.append(int(entry.parts[2]))
         return sorted(set(found) - set(self.pids))
 
-    def kill(self):
-        """Kill all that runs on the hosts."""
-        until(self._nothing_to_kill, SOON)
+    def kill(self, hosts=(0, 1)):
+        """Kill all that runs on the *hosts*."""
+        until(lambda: self._nothing_to_kill(hosts), SOON)
 
-    def _nothing_to_kill(self):
-        found = self.processes()
+    def _nothing_to_kill(self, hosts):
+        found = self.processes(hosts)
         for pid in found:
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL)

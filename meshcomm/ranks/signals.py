@@ -1,0 +1,72 @@
+"""Signals that ask a program for something: how often each has arrived in this process.
+
+A batch system sends them to some ranks or to all, at any time. So a handler only counts; ranks compare their counts at
+a step that all of them reach. The simulated ranks of a process share its counts.
+"""
+
+import contextlib
+import signal
+import threading
+from collections.abc import Callable
+from types import FrameType
+from typing import TypeAlias
+
+from meshcomm._arguments import quote
+from meshcomm.ranks.simulate import current_world
+
+Handler: TypeAlias = Callable[[int, FrameType | None], object]
+
+_counts: dict[int, int] = {}
+"""How often each signal that is counted has arrived."""
+
+
+def number_of(name: object) -> int:
+    """Return the number of a signal that a handler can count, from its name or its number.
+
+    ``ValueError`` for anything else.
+
+    >>> number_of("SIGUSR1") == number_of("USR1") == number_of(signal.SIGUSR1) == signal.SIGUSR1
+    True
+    """
+    with contextlib.suppress(ValueError, KeyError):
+        if isinstance(name, str):
+            found = signal.Signals["SIG" + name.removeprefix("SIG")]
+        elif isinstance(name, int) and not isinstance(name, bool):
+            found = signal.Signals(name)
+        else:
+            raise ValueError
+        if found not in (signal.SIGKILL, signal.SIGSTOP):
+            return int(found)
+    raise ValueError(f'{quote(name)} is no signal that a program can handle; such a one is "SIGUSR1"')
+
+
+def count(number: int) -> None:
+    """Count a signal from now on. A handler of the program that is there already is called, too.
+
+    Python lets only the main thread set a handler. So another thread gets a ``ValueError`` if none is set yet; but
+    simulated ranks, which are threads, do without: there the signal does what it did before.
+    """
+    if number in _counts:
+        return
+    if threading.current_thread() is not threading.main_thread():
+        if current_world() is not None:
+            return
+        raise ValueError(f"{signal.Signals(number).name} is not handled yet, and only the main thread can begin to")
+    previous = signal.getsignal(number)
+    _counts[number] = 0
+    signal.signal(number, _counting(previous if callable(previous) else None))
+    signal.siginterrupt(number, False)  # calls of the system that MPI makes go on afterwards
+
+
+def arrived(number: int) -> int:
+    """Return how often a signal has arrived in this process since it is counted."""
+    return _counts.get(number, 0)
+
+
+def _counting(previous: Handler | None) -> Handler:
+    def handler(number: int, frame: FrameType | None) -> None:
+        _counts[number] += 1
+        if previous is not None:
+            previous(number, frame)
+
+    return handler

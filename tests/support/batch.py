@@ -1,0 +1,31 @@
+"""Batch scripts: what the command prints, and what the pages show."""
+
+import contextlib
+import io
+import re
+import shlex
+import sys
+from unittest import mock
+
+from meshcomm.cli.main import main
+from support.paths import DOCS
+
+PAGE = DOCS / "cluster.md"
+HOME = "/home/me/venv"  # the environment in which the page calls the command
+
+
+def printed(*arguments, prefix=sys.prefix, modules=""):
+    """Return what ``python -m meshcomm *arguments`` prints, in the environment *prefix*, with *modules* loaded."""
+    text = io.StringIO()
+    environment = mock.patch.dict("os.environ", LOADEDMODULES=modules)
+    with mock.patch.object(sys, "prefix", prefix), environment, contextlib.redirect_stdout(text):
+        code = main([*map(str, arguments)])
+    assert code == 0, arguments
+    return text.getvalue()
+
+
+def on_the_page():
+    """Return the scripts of the page: the arguments of the command that prints each, and the script as it is shown."""
+    shown = r"^```text\npython -m meshcomm (.*) > job\.sh\n```\n(?:(?!^```).*\n)*?^```bash\n((?:.*\n)*?)^```$"
+    text = PAGE.read_text(encoding="utf-8")
+    return [(shlex.split(match[1]), match[2]) for match in re.finditer(shown, text, re.MULTILINE)]

@@ -1,0 +1,247 @@
+"""A real Slurm on this machine, of Debian's packages slurm-wlm and munge: it ends with the test that made it.
+
+Two nodes, both on this machine, with daemons, keys, ports and folders of their own: Slurms made at the same time know
+nothing of each other. It needs root, as slurmd does, and nothing of the machine's own configuration.
+"""
+
+import contextlib
+import os
+import random
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from support.patience import IDLE, Stuck, run, slowness, until
+
+NODES = ("node0", "node1")
+CORES = 8  # of each node, as Slurm believes; nothing is bound, so the machine may have fewer
+DAEMONS = ("munged", "slurmctld", "slurmd")
+BIN = Path(sys.executable).parent
+SOON = 10.0  # seconds for daemons to come up or to end, on an idle machine
+OVER = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL", "DEADLINE")
+
+CONFIGURATION = """
+ClusterName=test
+FirstJobId={first}
+SlurmctldHost={host}(127.0.0.1)
+SlurmctldPort={ports[0]}
+SlurmUser=root
+AuthType=auth/munge
+CryptoType=crypto/munge
+AuthInfo=socket={folder}/munge.socket
+StateSaveLocation={folder}/state
+SlurmdSpoolDir={folder}/spool-%n
+SlurmctldPidFile={folder}/slurmctld.pid
+SlurmdPidFile={folder}/slurmd-%n.pid
+SlurmctldLogFile={folder}/slurmctld.log
+SlurmdLogFile={folder}/slurmd-%n.log
+SlurmdParameters=config_overrides
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_CPU
+SchedulerParameters=batch_sched_delay=0,sched_min_interval=0,sched_interval=1
+CompleteWait=0
+KillWait=1
+MpiDefault=none
+ReturnToService=2
+JobRequeue=1
+{nodes}
+PartitionName=all Nodes={names} Default=YES MaxTime=INFINITE State=UP
+"""
+
+
+class Unavailable(Exception):
+    """There can be no Slurm here; the text says why."""
+
+
+class Finished(NamedTuple):
+    """A job that is over: its state, the exit code of its script, how often it was requeued, and its output."""
+
+    state: str
+    code: int
+    restarts: int
+    text: str
+
+    def __str__(self):
+        return f"a job that is {self.state}, with code {self.code}, after {self.restarts} restarts:\n{self.text}"
+
+
+class Slurm(NamedTuple):
+    """A Slurm: the environment of its commands, and its folder."""
+
+    environment: dict[str, str]
+    folder: Path
+
+    def submit(self, script, *options, cwd):
+        """Submit a batch *script* from the folder *cwd*, and return the number of the job."""
+        done = self.command("sbatch", "--parsable", *options, str(script), cwd=cwd)
+        return done.stdout.strip()
+
+    def command(self, *command, cwd=None):
+        """Run a command of Slurm, and return what it says."""
+        done = run(command, env=self.environment, cwd=cwd)
+        assert done.returncode == 0, f"{' '.join(command)}: {done.stdout}{done.stderr}"
+        return done
+
+    def facts(self, job):
+        """Return what Slurm knows about a job, by its own names."""
+        return dict(re.findall(r"(\w+)=(\S*)", self.command("scontrol", "show", "job", "--oneliner", job).stdout))
+
+    def finish(self, job, output):
+        """Wait until *job* is over, and return how it `Finished`; *output* is the file that it writes.
+
+        `Stuck` if its facts and its output stay the same for too long.
+        """
+        before, since = None, time.monotonic()
+        while (facts := self.facts(job))["JobState"] not in OVER:
+            now = (facts["JobState"], output.stat().st_size if output.exists() else 0)
+            if now != before:
+                before, since = now, time.monotonic()
+            if time.monotonic() - since > IDLE * slowness():
+                raise Stuck(f"job {job} stays {facts['JobState']} ({facts['Reason']})\n{_read(output)}{self.logs()}")
+            time.sleep(0.1)
+        code = int(facts["ExitCode"].partition(":")[0])
+        return Finished(facts["JobState"], code, int(facts["Restarts"]), _read(output))
+
+    def has_ended(self, job):
+        """Return whether all of a job has ended on the nodes: its steps, and what it ran."""
+        mark = f"slurmstepd: [{job}.".encode()
+        for entry in Path("/proc").glob("[0-9]*/cmdline"):
+            with contextlib.suppress(OSError):  # it has ended meanwhile
+                if entry.read_bytes().startswith(mark):
+                    return False
+        return True
+
+    def kill(self):
+        """Kill what runs in jobs, and the daemons."""
+        until(self._nothing_to_kill, SOON)
+
+    def _nothing_to_kill(self):
+        mark, found = f"SLURM_CONF={self.environment['SLURM_CONF']}\0".encode(), []
+        for entry in Path("/proc").glob("[0-9]*/environ"):
+            with contextlib.suppress(OSError):  # it has ended meanwhile
+                if mark in entry.read_bytes():
+                    found.append(int(entry.parent.name))
+        for pid in found:
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+        return not found
+
+    def logs(self):
+        """Return the last lines of the daemons' logs, for a test that fails."""
+        paths = sorted(self.folder.glob("*.log"))
+        return "".join(f"\n== {path.name}\n{path.read_text(errors='replace')[-3000:]}" for path in paths)
+
+
+@contextlib.contextmanager
+def made(folder):
+    """Make a Slurm in the empty *folder*, or skip the test. A context."""
+    with contextlib.ExitStack() as stack:
+        try:
+            _check_means()
+            slurm = _configure(folder)
+            for name, command in _daemons(slurm, folder).items():
+                stack.enter_context(_running(name, command, slurm))
+            _wait_for_nodes(slurm)
+        except Unavailable as reason:
+            pytest.skip(str(reason))
+        stack.callback(slurm.kill)
+        yield slurm
+
+
+def _check_means():
+    if os.geteuid() != 0:
+        raise Unavailable("a Slurm of its own needs root, as slurmd does")
+    for tool in (*DAEMONS, "sbatch", "srun", "scontrol", "scancel"):
+        if _found(tool) is None:
+            raise Unavailable(f"a Slurm needs the command {tool}, of Debian's slurm-wlm and munge, which is missing")
+
+
+def _found(tool):
+    return shutil.which(tool, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
+
+
+def _configure(folder):
+    """Write what the daemons read, and return the Slurm that they will be."""
+    host = socket.gethostname().partition(".")[0]
+    ports = _free_ports(1 + len(NODES))
+    nodes = "\n".join(
+        f"NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs={CORES} RealMemory=4000"
+        for name, port in zip(NODES, ports[1:], strict=True)
+    )
+    (folder / "state").mkdir()
+    for name in NODES:
+        (folder / f"spool-{name}").mkdir()
+    key = folder / "munge.key"
+    key.touch(0o600)
+    key.write_bytes(os.urandom(128))
+    # MPICH names its shared memory after the job: numbers of other Slurms may still have files in /dev/shm.
+    first = random.randrange(1, 50_000_000)
+    text = CONFIGURATION.format(first=first, host=host, ports=ports, folder=folder, nodes=nodes, names=",".join(NODES))
+    (folder / "slurm.conf").write_text(text)
+    private = ("PMI", "HYDI_", "MESHCOMM_", "SLURM", "SBATCH")
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(private)}
+    return Slurm(clean | {"SLURM_CONF": str(folder / "slurm.conf")}, folder)
+
+
+def _daemons(slurm, folder):
+    """Return the command of each daemon, in the order in which they come up."""
+    munge = ("--key-file", "--socket", "--pid-file", "--log-file", "--seed-file")
+    files = ("munge.key", "munge.socket", "munge.pid", "munge.log", "munge.seed")
+    options = [f"{option}={folder / file}" for option, file in zip(munge, files, strict=True)]
+    return {
+        "munged": [_found("munged"), "--foreground", "--force", *options],
+        "slurmctld": [_found("slurmctld"), "-D", "-c"],
+        **{name: [_found("slurmd"), "-D", "-c", "-N", name] for name in NODES},
+    }
+
+
+@contextlib.contextmanager
+def _running(name, command, slurm):
+    """Run a daemon, in a group of its own: Ctrl-C ends it after its jobs. A context."""
+    with open(slurm.folder / f"{name}.log", "ab") as log:
+        process = subprocess.Popen(
+            command, env=slurm.environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+        )
+    try:
+        if name == "munged" and not until((slurm.folder / "munge.socket").exists, SOON):
+            raise Unavailable(f"munged does not come up here: {slurm.logs()}")
+        yield process
+    finally:
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(SOON * slowness())
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _wait_for_nodes(slurm):
+    def ready():
+        said = run(["sinfo", "--noheader", "--format=%T"], env=slurm.environment)
+        return said.returncode == 0 and said.stdout.split() == ["idle"]
+
+    if not until(ready, 3 * SOON):
+        raise Unavailable(f"the daemons of Slurm do not come up here: {slurm.logs()}")
+
+
+def _free_ports(count):
+    """Return numbers of TCP ports that nobody uses."""
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+
+
+def _read(path):
+    return path.read_text(errors="replace") if path.exists() else ""
