@@ -75,7 +75,10 @@ def is_page(path: str) -> bool:
 
 
 def with_addresses(text: str, path: str, where: dict[str, str], root: Path = ROOT) -> str:
-    """Return a page with the addresses of the site in its links. Links to files that the site lacks become text."""
+    """Return a page with the addresses of the site in its links. Links to files that the site lacks become text.
+
+    A link that shows the name of a page gets no text of its own: Sphinx shows the title that it leads to.
+    """
 
     def new(match: re.Match[str]) -> str:
         image, shown, target = match.groups()
@@ -87,6 +90,8 @@ def with_addresses(text: str, path: str, where: dict[str, str], root: Path = ROO
             raise FileNotFoundError(f"{path} links to {target}, which does not exist")
         if repository not in where:
             return shown
+        if shown.strip("`").endswith(".md") and where[repository].endswith(".md"):
+            shown = ""
         address = posixpath.relpath(where[repository], posixpath.dirname(where[path]) or ".")
         return f"{image}[{shown}]({address}{'#' * bool(anchor)}{anchor})"
 
@@ -168,11 +173,13 @@ def reference_of_module(name: str) -> str:
     """Return the reference of a public module; names that are NumPy's own are only listed."""
     module = importlib.import_module(f"meshcomm.{name}")
     public = [each for each in module.__all__ if not inspect.ismodule(getattr(module, each))]
-    ours = [each for each in public if getattr(module, each) is getattr(meshcomm, each, None)]
+    ours = [each for each in public if each in meshcomm.__all__ and getattr(module, each) is getattr(meshcomm, each)]
     own = [each for each in public if getattr(getattr(module, each), "__module__", "").startswith("meshcomm")]
     own = [each for each in own if each not in ours]
+    others = [each for each in public if each not in ours + own and not each.startswith("_")]
     about = re.sub(r":\w+:`([\w.]+)`", r"``\1``", inspect.cleandoc(module.__doc__ or ""))
-    for owner, names in (("meshcomm", ours), ("NumPy", [each for each in public if each not in ours + own])):
+    about = re.sub(r"\bdocs/([\w-]+)\.md\b", r":doc:`/\1`", about)
+    for owner, names in (("meshcomm", ours), ("NumPy", others)):
         if names:
             about += f"\n\nThese names are those of {owner} itself: {', '.join(f'``{each}``' for each in names)}."
     head = f".. py:module:: meshcomm.{name}\n\n{about}"

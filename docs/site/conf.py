@@ -23,6 +23,7 @@ python_maximum_signature_line_length = 100
 toc_object_entries_show_parents = "hide"
 
 html_theme = "furo"  # without fonts or scripts from elsewhere
+html_static_path, html_css_files = ["static"], ["site.css"]
 html_title = f"meshcomm {release}"
 html_copy_source = False
 html_show_sphinx = False

@@ -16,6 +16,8 @@ import meshcomm as mc
 HEADER = re.compile(r"^-{3,}$")
 ITEM = re.compile(r"^(\*{0,2}\w+(?:, \*{0,2}\w+)*): (.*)$")
 ROLE = re.compile(r":(?:mod|class|func):`(meshcomm\.[\w.]+)`")  # of modules that the site does not have
+PAGE = re.compile(r"\bdocs/([\w-]+)\.md\b")
+ERROR = re.compile(r"``(\w+)``")
 NAME = re.compile(r"(?<![`:\w])`([\w.]+)`(?![`_\w])")
 
 
@@ -44,7 +46,7 @@ def with_fields(lines: list[str]) -> Iterator[str]:
 
 
 def with_links(line: str, owner: object) -> str:
-    """Return a line with links from public names; other names in backticks are code."""
+    """Return a line with links from public names, errors and pages; other names in backticks are code."""
 
     def new(match: re.Match[str]) -> str:
         name = match[1]
@@ -55,7 +57,12 @@ def with_links(line: str, owner: object) -> str:
             return f":py:obj:`{name} <meshcomm.{'.'.join([first, *others])}>`"
         return f"``{name}``"
 
-    return NAME.sub(new, ROLE.sub(r"``\1``", line))
+    def error(match: re.Match[str]) -> str:
+        value = vars(mc).get(match[1]) if match[1] in mc.__all__ else None
+        is_error = inspect.isclass(value) and issubclass(value, Exception)
+        return f":py:obj:`{match[1]} <meshcomm.{match[1]}>`" if is_error else match.group()
+
+    return PAGE.sub(r":doc:`/\1`", ERROR.sub(error, NAME.sub(new, ROLE.sub(r"``\1``", line))))
 
 
 def process(app: Sphinx, what: str, name: str, *others: object) -> None:

@@ -59,6 +59,7 @@ def test_the_picture_is_that_of_the_layouts():
     ("text", "expected"),
     [
         ("[a](../concepts.md#plan)", "[a](../concepts.md#plan)"),
+        ("[concepts.md](../concepts.md#plan)", "[](../concepts.md#plan)"),
         ("[`a`](../../mpi_examples/heat.py)", "[`a`](../examples/heat.md)"),
         ("[a](../../mpi_examples/)", "[a](../examples/index.md)"),
         ("[a](../../meshcomm/) b", "a b"),
