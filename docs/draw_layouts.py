@@ -1,4 +1,4 @@
-"""Draw the layouts of the tutorial, docs/layouts.svg: python docs/draw_layouts.py. A test compares it with the file."""
+"""Draw the layouts of the tutorial, docs/layouts.svg: python docs/draw_layouts.py. A test compares both."""
 
 from pathlib import Path
 

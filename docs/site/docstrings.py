@@ -8,6 +8,8 @@ Classes say that they are of the package itself: Sphinx has to know their files,
 import inspect
 import re
 from collections.abc import Iterator
+from pathlib import Path
+from zlib import crc32
 
 from sphinx.application import Sphinx
 
@@ -29,7 +31,11 @@ def with_fields(lines: list[str]) -> Iterator[str]:
     """
     number = 0
     while number < len(lines):
-        if number + 1 < len(lines) and lines[number] in ("Parameters", "Attributes") and HEADER.match(lines[number + 1]):
+        if (
+            number + 1 < len(lines)
+            and lines[number] in ("Parameters", "Attributes")
+            and HEADER.match(lines[number + 1])
+        ):
             field, number = "param" if lines[number] == "Parameters" else "ivar", number + 2
             while number < len(lines) and (item := ITEM.match(lines[number])):
                 number += 1
@@ -74,11 +80,12 @@ def process(app: Sphinx, what: str, name: str, *others: object) -> None:
     lines[:] = [with_links(line, owner) for line in with_fields(lines)]
 
 
-def setup(app: Sphinx) -> dict[str, bool]:
+def setup(app: Sphinx) -> dict[str, object]:
     """Register with Sphinx, and let public classes say in which module they are."""
     for name in mc.__all__:
         if inspect.isclass(value := getattr(mc, name)):
             own = [each.__module__ for each in vars(value).values() if inspect.isfunction(each)]
             value.__module__ = own[0] if own else value.__module__
     app.connect("autodoc-process-docstring", process)
-    return {"parallel_read_safe": True}
+    changes = crc32(Path(__file__).read_bytes())  # Sphinx reads all pages again if this file has changed
+    return {"parallel_read_safe": True, "env_version": changes}
