@@ -4,6 +4,7 @@ import importlib
 import inspect
 import json
 import re
+import shutil
 import subprocess
 import sys
 from collections import Counter
@@ -162,7 +163,8 @@ class Page(HTMLParser):
 
 
 def build(pages, site):
-    """Build the site; every warning is an error."""
+    """Build the site anew, from what Sphinx has read before if it did not change; every warning is an error."""
+    shutil.rmtree(site, ignore_errors=True)
     subprocess.run([sys.executable, DOCS / "site" / "assemble.py", pages], check=True)
     command = [
         sys.executable,
