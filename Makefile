@@ -18,6 +18,7 @@ VENV := .venv/$(MPI)
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 LINTERS := $(VENV)/.linters
+SPHINX := $(VENV)/.sphinx
 ifeq ($(MPI),system)
 EXTRAS := test,examples
 MPIEXEC := mpiexec
@@ -50,7 +51,7 @@ KERNEL := $(sort $(shell find meshcomm -name '*.pyx' -o -name '*.pxd' -o -name '
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 .PHONY: help run test test-all test-pure test-slow test-mpi test-jobs test-scenarios test-mismatches test-unshared test-array-api test-mpi4py-fft \
-    check format asan fuzz soak resources variants variant-no-simd variant-streams bench bench-compare examples \
+    check format docs asan fuzz soak resources variants variant-no-simd variant-streams bench bench-compare examples \
     dist wheels test-wheels list-pythons clean
 
 help:
@@ -67,6 +68,7 @@ help:
 	@echo "make test-mpi4py-fft MPI4PY_FFT=PATH  mpi4py-fft's test of its PFFT, on meshcomm.fft, with $(MPI4PY_FFT_RANKS) ranks"
 	@echo "make check      linters and types"
 	@echo "make format     format the sources"
+	@echo "make docs       the pages as a site in build/site: open build/site/index.html"
 	@echo "make examples   all examples with 1, 2 and 4 ranks, and 8 where they need it"
 	@echo "make asan       the tests of the compiled modules and of MPI under the sanitizers; SAN_RANKS=4 for 4 ranks"
 	@echo "make fuzz       INPUTS=$(INPUTS) generated inputs for each parser: text, wire forms, patterns, settings"
@@ -196,6 +198,10 @@ format: $(LINTERS)
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
+# The tests build the site, because they look at it.
+docs: $(SPHINX)
+	$(PYTEST) tests/house/test_site.py
+
 EXAMPLES := quickstart terrain_fft navier_stokes restart overlap heat layout_map_models logical_devices digits
 # The extra scalapack is for this processor only.
 ifeq ($(MPI)-$(shell uname -sm),mpich-Linux x86_64)
@@ -322,8 +328,16 @@ $(READY): pyproject.toml $(KERNEL)
 	    { echo "meshcomm: mpi4py does not find the MPI library; see docs/install.md" >&2; exit 1; }
 	@touch $@
 
+# $(call install_extra,NAME): what an extra of pyproject.toml lists, without the package itself.
+define install_extra
+	@$(PIP) $$($(BIN)/python -c 'import tomllib; \
+	    print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["$(1)"])')
+	@touch $@
+endef
+
 $(LINTERS): $(READY)
 	@echo "Installing the linters in $(VENV): once"
-	@$(PIP) $$($(BIN)/python -c 'import tomllib; \
-	    print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["lint"])')
-	@touch $@
+	$(call install_extra,lint)
+
+$(SPHINX): $(READY)
+	$(call install_extra,docs)

@@ -42,7 +42,7 @@ class Variable(NDArrayOperatorsMixin, ScopedVariable):
     NumPy's operators and functions work on its `value`, with two exceptions: ``==`` asks whether two variables are the
     same one, and ``+=`` and ``-=`` assign.
 
-    `path` is the path in the scope, or None for a variable made outside of scopes. ``LayoutError`` if there is no
+    ``path`` is the path in the scope, or None for a variable made outside of scopes. ``LayoutError`` if there is no
     layout, no scope and no default mesh, or if *layout* and a DTensor conflict. ``ShapeError`` or ``DTypeError`` if
     *initial* does not fit *shape* or *dtype*. Source: tf.experimental.dtensor.DVariable and the variables of Keras.
 

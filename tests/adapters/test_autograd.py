@@ -1,7 +1,6 @@
 # ruff: noqa: B023 - functions made in loops are called in the same turn
 """What autograd is told: gradients through every operation against autograd on the whole arrays."""
 
-import re
 import sys
 from itertools import islice, product
 
@@ -13,7 +12,6 @@ from meshcomm import gradients
 from meshcomm.ops import reductions
 from meshcomm.ops.gradients import whole
 from support.gradient_cases import dot, on, random
-from support.paths import DOCS
 from support.patience import run
 from support.reference import tuple_layouts
 from support.sampling import sampled
@@ -426,13 +424,3 @@ def test_gradients_of_reshape_with_a_layout(autograd, anp):
         np.testing.assert_allclose(found.to_numpy(), 2 * random(4, 3))
 
     on(2, program)
-
-
-# -- the pages --------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("page", ["arithmetic", "gradients", "placement"])
-def test_the_pages_run(autograd, page):
-    text = (DOCS / f"{page}.md").read_text(encoding="utf-8")
-    program = compile("".join(re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)), page, "exec")
-    on(4, lambda: exec(program, {}))

@@ -6,8 +6,7 @@ import re
 import pytest
 
 import meshcomm as mc
-from support.paths import ROOT
-from support.side_by_side import RANKS, SYSTEMS
+from support.paths import DOCS, ROOT
 
 PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]
 
@@ -70,16 +69,29 @@ def test_no_session_is_left_out(page):
     assert page.read_text(encoding="utf-8").count(">>> ") == in_blocks
 
 
-COMING_FROM = [(f"coming-from/{page}", RANKS) for page in SYSTEMS]
+PROGRAMS = [page.relative_to(DOCS).as_posix() for page in PAGES if DOCS in page.parents and blocks(page, "python")]
+RANKS = {"all_to_all.md": 2, "logical_devices.md": 8}
+CODE_AND_OUTPUT = r"^```python\n(.*?)^```$(?:\n\n```text\n(.*?)^```$)?"
+ELSEWHERE = {"linear-algebra.md": "tests/mpi/test_scalapack.py runs it: ScaLAPACK needs an MPI"}
 
 
-@pytest.mark.parametrize(
-    ("page", "ranks"), [("all_to_all", 2), ("layout", 1), ("halo", 2), ("faq", 4), ("measuring", 2), *COMING_FROM]
-)
-def test_pages_run(page, ranks):
-    program = compile("".join(blocks(f"docs/{page}.md", "python")), page, "exec")
-    with mc.simulate(ranks) as world:
-        world.run(lambda: exec(program, {}))
+@pytest.mark.parametrize("name", [name for name in PROGRAMS if name not in ELSEWHERE])
+def test_pages_run_and_print_what_they_show(name, monkeypatch, tmp_path, capsys):
+    monkeypatch.chdir(tmp_path)
+    found = re.findall(CODE_AND_OUTPUT, text(DOCS / name), re.MULTILINE | re.DOTALL)
+    if any("mc.simulate(" in code for code, _ in found):
+        names = {}
+        for code, printed in found:
+            exec(compile(code, name, "exec"), names)
+            assert capsys.readouterr().out == printed or not printed, code
+    else:  # a page about ranks that are there
+        program = compile("".join(code for code, _ in found), name, "exec")
+        with mc.simulate(RANKS.get(name, 4)) as world:
+            world.run(lambda: exec(program, {}))
+
+
+def test_the_tutorial_shows_what_it_prints():
+    assert len(blocks("docs/tutorial.md", "text")) > 12
 
 
 def test_readme_shows_lines_of_the_digits_example():

@@ -1,0 +1,225 @@
+"""The site of the documentation: its pages, its notebook and picture; built by Sphinx where that is installed."""
+
+import importlib
+import inspect
+import json
+import re
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from html.parser import HTMLParser
+from importlib.util import find_spec
+from urllib.parse import unquote
+
+import pytest
+
+import meshcomm as mc
+from support.paths import DOCS, ROOT
+
+BUILD = ROOT / "build"
+
+
+def script(path):
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+assemble = script(DOCS / "site" / "assemble.py")
+notebook = script(DOCS / "site" / "notebook.py")
+drawing = script(DOCS / "draw_layouts.py")
+
+
+@pytest.fixture(scope="module")
+def assembled():
+    return assemble.assembled()
+
+
+def test_the_notebook_is_that_of_the_tutorial():
+    page = notebook.PAGE.read_text("utf-8")
+    assert notebook.NOTEBOOK.read_text("utf-8") == notebook.notebook(page), "run python docs/site/notebook.py"
+
+
+def test_the_notebook_has_all_code_and_prose():
+    page = "# Title\n\n```python\na = 1\n```\n\n```text\n1\n```\n\nMore.\n\n```py\nb\n```\n"
+    cells = json.loads(notebook.notebook(page))["cells"]
+    assert [(cell["cell_type"], "".join(cell["source"])) for cell in cells] == [
+        ("markdown", "# Title"),
+        ("code", "a = 1"),
+        ("markdown", "More.\n\n```py\nb\n```"),
+    ]
+
+
+def test_the_picture_is_that_of_the_layouts():
+    assert drawing.PICTURE.read_text() == drawing.picture(), "run python docs/draw_layouts.py"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("[a](../concepts.md#plan)", "[a](../concepts.md#plan)"),
+        ("[concepts.md](../concepts.md#plan)", "[](../concepts.md#plan)"),
+        ("[`a`](../../mpi_examples/heat.py)", "[`a`](../examples/heat.md)"),
+        ("[a](../../mpi_examples/)", "[a](../examples/index.md)"),
+        ("[a](../../meshcomm/) b", "a b"),
+        ("![a](../floors.svg)", "![a](../floors.svg)"),
+        ("[a](../../CONTRIBUTING.md)", "[a](../contributing.md)"),
+        ("[a](../../README.md)", "[a](../index.md)"),
+        ("[a](#b) [c](https://d.e/f.md)", "[a](#b) [c](https://d.e/f.md)"),
+        ("```\n[a](b.md)\n```\n", "```\n[a](b.md)\n```\n"),
+        ("    [a](b.md)\n", "    [a](b.md)\n"),
+    ],
+)
+def test_links_get_addresses_of_the_site(text, expected):
+    assert assemble.with_addresses(text, "docs/decisions/0001-setuptools.md", assemble.addresses()) == expected
+
+
+def test_a_link_to_nowhere_is_an_error():
+    with pytest.raises(FileNotFoundError, match=r"docs/fft\.md links to lost\.md#a, which does not exist"):
+        assemble.with_addresses("[a](lost.md#a)", "docs/fft.md", assemble.addresses())
+
+
+def test_the_home_page_lists_every_page(assembled):
+    listed = [each for _, links in assemble.lists_of((DOCS / "index.md").read_text("utf-8")) for each in links]
+    assert [link for link, count in Counter(listed).items() if count > 1] == []
+    pages = {path.name for path in DOCS.glob("*.md")} - {"index.md"}
+    below = {f"{path.parent.name}/{path.name}" for path in DOCS.glob("*/*.md") if path.parent.name != "decisions"}
+    assert pages | below <= set(listed), "docs/index.md must list them"
+
+
+def test_every_public_name_has_a_reference(assembled):
+    directives = re.findall(r"^\.\. auto\w+:: meshcomm\.(\w+)$", "\n".join(assembled.values()), re.MULTILINE)
+    assert sorted(directives) == sorted(mc.__all__)
+
+
+def parameters(docstring):
+    """Return the parameters that a docstring names."""
+    section = re.search(r"^Parameters\n-+\n((?:.+\n?)*)", docstring or "", re.MULTILINE)
+    lines = re.findall(r"^(\*{0,2}\w+(?:, \*{0,2}\w+)*): ", section[1] if section else "", re.MULTILINE)
+    return [name.strip("*") for line in lines for name in line.split(", ")]
+
+
+def functions():
+    """Return the public functions, classes and methods, by their full names."""
+    modules = {f"meshcomm.{name}": importlib.import_module(f"meshcomm.{name}") for name in assemble.MODULES}
+    found = {f"meshcomm.{name}": getattr(mc, name) for name in mc.__all__}
+    for of, module in modules.items():
+        own = [name for name in module.__all__ if getattr(module, name) is not getattr(mc, name, None)]
+        found |= {f"{of}.{name}": getattr(module, name) for name in own}
+    for name, value in [each for each in found.items() if inspect.isclass(each[1])]:
+        public = [each for each in vars(value) if not each.startswith("_")]
+        found |= {f"{name}.{each}": getattr(value, each) for each in public}
+    return {name: value for name, value in found.items() if inspect.isroutine(value) or inspect.isclass(value)}
+
+
+def test_every_public_module_has_a_reference():
+    files = [
+        path for path in (ROOT / "meshcomm").glob("*.py") if not path.stem.startswith("_") and path.stem != "errors"
+    ]
+    assert {path.stem for path in files} <= set(assemble.MODULES)
+    assert all(find_spec(f"meshcomm.{name}") for name in assemble.MODULES)
+
+
+@pytest.mark.parametrize("name", [name for name, value in functions().items() if parameters(inspect.getdoc(value))])
+def test_docstrings_name_parameters_that_exist(name):
+    function = functions()[name]
+    assert set(parameters(inspect.getdoc(function))) <= set(inspect.signature(function).parameters)
+
+
+# -- the built site ---------------------------------------------------------------------------------------------------
+
+
+class Page(HTMLParser):
+    """The links and anchors of a page, and for each anchor of a definition the names of its parameters."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.links, self.anchors, self.parameters, self.outside = [], set(), {}, []
+        self.definition, self.in_name, self.text = None, False, text
+        self.feed(text)
+
+    def handle_starttag(self, tag, attributes):
+        given = dict(attributes)
+        if "id" in given:
+            self.anchors.add(given["id"])
+        if tag == "a" and "href" in given:
+            self.links.append(given["href"])
+        source = given.get("src") or (given.get("href") if tag == "link" else None)
+        if source and "://" in source:
+            self.outside.append(source)
+        if tag == "dt" and given.get("id", "").startswith("meshcomm."):
+            self.definition = given["id"]
+            self.parameters.setdefault(self.definition, [])
+        self.in_name = tag == "strong"
+
+    def handle_data(self, data):
+        if self.in_name and self.definition:
+            self.parameters[self.definition].append(data.lstrip("*"))
+
+    def handle_endtag(self, tag):
+        self.in_name = False
+
+
+def build(pages, site):
+    """Build the site anew, from what Sphinx has read before if it did not change; every warning is an error."""
+    shutil.rmtree(site, ignore_errors=True)
+    subprocess.run([sys.executable, DOCS / "site" / "assemble.py", pages], check=True)
+    command = [
+        sys.executable,
+        "-m",
+        "sphinx",
+        "-q",
+        "-W",
+        "--keep-going",
+        "-c",
+        DOCS / "site",
+        "-d",
+        BUILD / "doctrees",
+    ]
+    return subprocess.run([*command, pages, site], capture_output=True, text=True, check=False)
+
+
+@pytest.fixture(scope="module")
+def site():
+    """The pages of the built site, by their paths."""
+    if find_spec("sphinx") is None:
+        pytest.skip('make docs installs Sphinx, with pip install ".[docs]"')
+    job = build(BUILD / "pages", BUILD / "site")
+    assert job.returncode == 0, job.stderr
+    folder = BUILD / "site"
+    return {path.relative_to(folder).as_posix(): Page(path.read_text("utf-8")) for path in folder.rglob("*.html")}
+
+
+def test_links_and_anchors_of_the_site_lead_somewhere(site):
+    missing, folder = [], BUILD / "site"
+    for name, page in site.items():
+        for link in page.links:
+            file, _, anchor = unquote(link).partition("#")
+            if ":" in file:
+                continue
+            path = (folder / name).parent / file if file else folder / name
+            target = site.get(path.resolve().relative_to(folder.resolve()).as_posix())
+            if not path.exists() or (anchor and target is not None and anchor not in target.anchors):
+                missing.append(f"{name}: {link}")
+    assert missing == []
+    assert sum(len(page.links) for page in site.values()) > 1000
+
+
+def test_the_site_needs_no_network(site):
+    assert {name: page.outside for name, page in site.items() if page.outside} == {}
+
+
+def test_the_site_shows_every_parameter(site):
+    shown = {name: set(found) for page in site.values() for name, found in page.parameters.items()}
+    wanted = {name: parameters(inspect.getdoc(value)) for name, value in functions().items()}
+    missing = [f"{name}: {each}" for name, names in wanted.items() for each in set(names) - shown.get(name, set())]
+    assert missing == []
+    assert sum(map(len, wanted.values())) > 200
+
+
+def test_lists_and_tables_are_not_lost(site):
+    """Markdown that Sphinx read as a paragraph would show its marks."""
+    lost = [name for name, page in site.items() if re.search(r"<p>(?:[^<]|<(?!/p>))*\n(?:- |\| )", page.text)]
+    assert lost == []
