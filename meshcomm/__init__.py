@@ -5,8 +5,8 @@ A `Mesh` names the dimensions of a grid of ranks. A `Layout` says which elements
 """
 
 import sys as _sys
+import typing as _typing
 from importlib import import_module as _import_module
-from typing import TYPE_CHECKING as _TYPE_CHECKING
 
 try:
     import meshcomm._kernels
@@ -23,7 +23,7 @@ from meshcomm._pickles import know_old_modules as _know_old_modules
 from meshcomm.ranks.launchers import launched as _launched
 from meshcomm.ranks.trace_folder import trace_folder as _trace_folder
 
-if _TYPE_CHECKING:
+if _typing.TYPE_CHECKING:
     from meshcomm import array_api, fft, gradients, linalg, logical_devices, ndimage  # noqa: F401 - public modules
     from meshcomm.arrays.collectives import (
         all_gather,
@@ -239,7 +239,7 @@ _METHODS = {"layouts.layout": "pictures.of_layouts", "plans.plan": "pictures.of_
 
 _home_of = {name: home for home, names in _HOMES.items() for name in names.split()}
 
-if not _TYPE_CHECKING:  # checkers know the imports above, and see misspelt names
+if not _typing.TYPE_CHECKING:  # checkers know the imports above, and see misspelt names
 
     def __getattr__(name: str) -> object:
         """Import a public name when it is first asked for, so that ``import meshcomm`` takes no longer than NumPy."""

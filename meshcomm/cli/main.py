@@ -93,6 +93,19 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"meshcomm {meshcomm.__version__}")
     commands = parser.add_subparsers(dest="command", title="commands")
+    _add_run(commands)
+    _add_info(commands)
+    add_bench(commands)
+    _add_flights(commands)
+    _add_trace(commands)
+    _add_files(commands)
+    add_show(commands)
+    add_plan(commands)
+    add_parsers(commands)
+    return parser
+
+
+def _add_run(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     run_parser = commands.add_parser(
         "run",
         help="run a Python program; if one rank fails or ends early, end the whole job",
@@ -103,6 +116,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     run_parser.add_argument("-m", dest="module", action="store_true", help="the program is a module, not a script")
     run_parser.add_argument("program", nargs=argparse.REMAINDER, help="the program and its arguments")
+
+
+def _add_info(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     info_parser = commands.add_parser(
         "info",
         help="print facts about Python, MPI and the ranks, check them, and test a small relayout",
@@ -121,14 +137,6 @@ def _parser() -> argparse.ArgumentParser:
     calibrate_parser.add_argument(
         "file", nargs="?", help=f"the file to write, for {MACHINE_FILE}; without it, only print the constants"
     )
-    add_bench(commands)
-    _add_flights(commands)
-    _add_trace(commands)
-    _add_files(commands)
-    add_show(commands)
-    add_plan(commands)
-    add_parsers(commands)
-    return parser
 
 
 def _add_flights(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from meshcomm.cli.given import layout_of, mesh_of, shape_of
 from meshcomm.errors import MeshcommError
-from meshcomm.ranks import abort
+from meshcomm.ranks.launchers import is_first
 from meshcomm.ranks.terminal import terminal
 
 BAD_INPUT = 2
@@ -35,7 +35,7 @@ def add_show(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") ->
 
 def told(run: Callable[[], None]) -> int:
     """Run a function on the first rank, and return the exit code; if it fails, print why, in one line."""
-    if (abort.launched() or (0, 1))[0] != 0:
+    if not is_first():
         return 0
     try:
         run()

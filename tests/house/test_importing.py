@@ -116,7 +116,7 @@ def test_a_name_is_written_alike_for_python_and_for_type_checkers():
     (checked,) = (
         node
         for node in ast.parse(Path(mc.__file__).read_text()).body
-        if isinstance(node, ast.If) and ast.unparse(node.test) == "_TYPE_CHECKING"
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "_typing.TYPE_CHECKING"
     )
     homes = {alias.name: node.module for node in checked.body for alias in node.names}
     for name in mc.__all__:

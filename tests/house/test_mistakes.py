@@ -204,7 +204,7 @@ def test_what_is_missing_is_missing_for_those_who_probe():
         "data",
         "__array_interface__",
         "__cuda_array_interface__",
-        "_repr_html_",
+        "_repr_latex_",
         "_node",
         "nothing",
     ):

@@ -15,11 +15,11 @@ from meshcomm.cli.bench.measure import Row, measured
 from meshcomm.cli.bench.options import NAMES
 from meshcomm.cli.bench.report import Results
 from meshcomm.cli.given import bytes_of, dtype_of, layout_of, mesh_of, shape_of
-from meshcomm.cli.info import alone_text
 from meshcomm.errors import MeshcommError, MeshError
 from meshcomm.layouts.mesh import Mesh
 from meshcomm.ranks import abort, about
 from meshcomm.ranks.communicator import Communicator
+from meshcomm.ranks.launchers import is_first
 from meshcomm.ranks.meshes import location_in
 
 QUICK = ("relayout", "all_to_all", "memcpy")
@@ -60,30 +60,27 @@ def bench(options: argparse.Namespace) -> int:
 
     Return 0; 1 if a result is wrong or nothing can be measured, 2 for wrong options, 130 after Ctrl-C.
     """
-    rank, size = abort.launched() or (0, 1)
     try:
         wanted = _checked(options)
     except MeshcommError as error:
-        return _refused(error, rank, 2)
+        return _refused(error, 2)
     try:
         mesh = wanted.mesh or meshcomm.create_mesh()
         location = location_in(mesh)
         if location is None or location.team.world.size != mesh.size:
             raise MeshError(f"--mesh {options.mesh} has {mesh.size} devices; it needs one for each rank of the job")
-        if mesh.size < size:
-            raise MeshError(alone_text(size))
         return _bench(wanted, wanted.setting(mesh, location.device), location.team.everyone.communicator())
     except MeshcommError as error:
-        return _refused(error, rank, 1)
+        return _refused(error, 1)
     except KeyboardInterrupt:
         abort.end_job_of_many("interrupted", 130)  # the other ranks may wait for this one
         print("interrupted", file=sys.stderr)
         return 130
 
 
-def _refused(error: MeshcommError, rank: int, code: int) -> int:
+def _refused(error: MeshcommError, code: int) -> int:
     """Say what all ranks found wrong, once."""
-    if rank == 0:
+    if is_first():
         print(f"meshcomm: {error}", file=sys.stderr)
     return code
 

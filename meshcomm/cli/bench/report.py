@@ -13,6 +13,7 @@ from meshcomm.cli.bench.measure import Row
 from meshcomm.errors import MeshcommError
 from meshcomm.ranks import about, rendezvous
 from meshcomm.ranks.about import Host
+from meshcomm.ranks.launchers import launch
 
 PLOTTED = (".png", ".svg")
 
@@ -78,7 +79,7 @@ def facts(hosts: Sequence[Host]) -> dict[str, Json]:
         "ranks": sum(host.ranks for host in hosts),
         "transport": {
             "mpi": library.name,
-            "launcher": about.launcher(),
+            "launcher": str(launched) if (launched := launch()) is not None else None,
             "shared_memory": rendezvous.describe(),
         },
         "settings": about.settings(),
