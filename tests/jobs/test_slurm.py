@@ -64,9 +64,25 @@ def test_the_script_of_the_page_runs(slurm, tmp_path):
 def test_with_mpiexec_the_exit_code_of_the_program_is_that_of_the_job(slurm, tmp_path):
     (tmp_path / "ends.py").write_text("import sys, meshcomm as mc\nmc.barrier(mc.create_mesh())\nsys.exit(41)\n")
     script = printed("slurm", "--nodes", 2, "--mpi", "mpiexec", "ends.py")
+    assert script.count(" --bind-to core") == 1
+    script = script.replace(" --bind-to core", "")  # both nodes are this machine: their ranks would share a core
     done = slurm.finish(*submitted(slurm, tmp_path, script))
     assert (done.state, done.code) == ("FAILED", 41), str(done)
     assert is_one_world(done.text, 2), str(done)
+
+
+def test_ranks_that_do_not_find_each_other_end_the_job(slurm, tmp_path):
+    (tmp_path / "alone.py").write_text("import meshcomm as mc\nprint(mc.create_mesh().size)\n")
+    script = printed("slurm", "--ntasks-per-node", 2, "--pmi", "none", "alone.py")
+    done = slurm.finish(*submitted(slurm, tmp_path, script))
+    assert (done.state, done.code) == ("FAILED", 1), str(done)
+    assert done.text.count("srun of Slurm launched 2 processes, but each is alone") == 1, str(done)
+    # So does a program that asks no doctor.
+    script = script.replace("srun python -m meshcomm info", "true")
+    assert script.count("alone.py") == 1
+    done = slurm.finish(*submitted(slurm, tmp_path, script))
+    assert (done.state, done.code) == ("FAILED", 1), str(done)
+    assert done.text.count("srun of Slurm launched 2 processes, but each is alone") == 1, str(done)
 
 
 ARRAY = """
@@ -81,11 +97,11 @@ if mesh.rank == 0:
 
 
 def test_jobs_of_an_array_do_their_own_work(slurm, tmp_path):
-    (tmp_path / "array.py").write_text(ARRAY)
-    script = printed("slurm", "--ntasks-per-node", 2, "--array", "3,5", "array.py")
+    (tmp_path / "tasks.py").write_text(ARRAY)
+    script = printed("slurm", "--ntasks-per-node", 2, "--array", "3,5", "tasks.py")
     job, _ = submitted(slurm, tmp_path, script)
     for number in (3, 5):
-        done = slurm.finish(f"{job}_{number}", tmp_path / f"array-{job}_{number}.out")
+        done = slurm.finish(f"{job}_{number}", tmp_path / f"tasks-{job}_{number}.out")
         assert (done.state, done.code) == ("COMPLETED", 0), str(done)
         assert done.text.endswith(f"job {number}: {45 * number} on 2 ranks\n"), str(done)
 
