@@ -81,4 +81,7 @@ def missing(what: str, name: str, instead: dict[str, str], known: Iterable[str],
         end = f": {instead[name]}"
     else:
         end = "" if name.startswith("_") else suggestion(name, (each for each in known if not each.startswith("_")))
-    return AttributeError(f"{what} has no attribute {name!r}{end}", name=name, obj=obj)
+    error = AttributeError(f"{what} has no attribute {name!r}{end}")
+    if not end:  # else Python would add a suggestion of its own
+        error.name, error.obj = name, obj
+    return error

@@ -104,7 +104,7 @@ def add_parsers(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
         parser.add_argument("--time", default="1:00:00", metavar="LIMIT", help="[days-]hours:minutes:seconds")
         parser.add_argument("--container", metavar="IMAGE", help="an Apptainer image in which the program runs")
         parser.add_argument("--requeue", action="store_true", help="save before the time is over, and go on later")
-        parser.add_argument("--array", metavar="NUMBERS", help=f"many jobs: {_ARRAYS[system][1]}")
+        parser.add_argument("--array", metavar="NUMBERS", help=f"many jobs: {_ARRAYS[system][1]}".replace("%", "%%"))
         parser.add_argument("--partition", "--queue", metavar="NAME", help="the partition or queue")
         parser.add_argument("--account", metavar="NAME", help="the account or project that pays")
         if system == "slurm":

@@ -13,10 +13,10 @@ import numpy as np
 import meshcomm
 from meshcomm import _kernels
 from meshcomm.cli.checks import PROBLEM, Finding, counted, findings, line
-from meshcomm.errors import MeshError
+from meshcomm.errors import MeshcommError, MeshError
 from meshcomm.layouts.layout_text import specs_text
 from meshcomm.layouts.machine import CONSTANTS, DISK_CONSTANTS, Machine
-from meshcomm.ranks import about, launchers, rendezvous
+from meshcomm.ranks import abort, about, launchers, rendezvous
 from meshcomm.ranks.about import Host
 from meshcomm.ranks.facts import Facts, gather, measured_connections
 from meshcomm.ranks.hosts import MACHINE_FILE
@@ -40,6 +40,11 @@ def info(as_json: bool = False) -> int:
         size = active_mpi().COMM_WORLD.size
     except MeshError as error:
         found = [Finding(PROBLEM, "MPI", f"no MPI: {error}", (0,))]
+        return report(rows, [], found, "") if first else 1
+    try:
+        abort.timeout_seconds()
+    except MeshcommError as error:
+        found = [Finding(PROBLEM, "settings", str(error), (0,))]
         return report(rows, [], found, "") if first else 1
     alone = launchers.alone(size, library_name)
     if alone:

@@ -20,6 +20,8 @@ relayout; print scripts for `slurm` and `pbs`.
 """
 
 import argparse
+import os
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -35,10 +37,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command with *arguments*, by default those of the process, and return its exit code."""
     parser = _parser()
     options = parser.parse_args(arguments)
-    if options.command is not None:
-        return _run(parser, options)
-    parser.print_help()
-    return 0
+    try:
+        if options.command is not None:
+            return _run(parser, options)
+        parser.print_help()
+        sys.stdout.flush()
+        return 0
+    except BrokenPipeError:  # who reads, such as head, has enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
 
 
 def _run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
@@ -88,7 +95,7 @@ def _run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m meshcomm",
+        prog="meshcomm" if Path(sys.argv[0]).name == "meshcomm" else "python -m meshcomm",
         description="Meshes, layouts, AllToAll and relayout of distributed arrays for MPI programs, with NumPy.",
     )
     parser.add_argument("--version", action="version", version=f"meshcomm {meshcomm.__version__}")

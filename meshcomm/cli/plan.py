@@ -16,6 +16,7 @@ from meshcomm.layouts.layout import Layout
 from meshcomm.layouts.machine import Machine
 from meshcomm.layouts.mesh import Mesh
 from meshcomm.layouts.specs import Cuts
+from meshcomm.pictures.of_plans import save_plan
 from meshcomm.plans.costs import predicted_seconds
 from meshcomm.plans.describe import bytes_text
 from meshcomm.plans.plan import Plan, plan_relayout
@@ -77,7 +78,7 @@ def _plan(options: argparse.Namespace) -> None:
     machine = Machine(**constants)
     plan = what.plan(mesh, _on_nodes(machine, per_node, mesh.size))
     if options.svg:
-        plan.save(options.svg)
+        save_plan(plan, options.svg)
     lines = [repr(plan), *_costs(plan, per_node), "", *_table(what, machine, per_node)]
     text = "\n".join(lines)
     print(text if terminal().unicode else text.replace("µ", "u"))

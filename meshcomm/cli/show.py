@@ -39,6 +39,8 @@ def told(run: Callable[[], None]) -> int:
         return 0
     try:
         run()
+    except BrokenPipeError:
+        raise
     except (MeshcommError, OSError) as error:
         print(f"meshcomm: {' '.join(str(error).split())}", file=sys.stderr)
         return 1 if isinstance(error, OSError) else BAD_INPUT

@@ -10,6 +10,8 @@ from meshcomm.measuring.program import merge
 def trace(folder: Path, out: Path) -> int:
     """Make one trace of the files in *folder*, and return the exit code."""
     try:
+        if out.suffix != ".json":
+            raise MeshcommError(f"{out} does not end with .json: the trace is a file of JSON")
         print(merge(folder, out))
     except (MeshcommError, OSError) as error:
         print(f"meshcomm: {error}", file=sys.stderr)

@@ -468,7 +468,7 @@ class Layout:
                 )
 
     def _checked_shape(self, shape: Iterable[int]) -> tuple[int, ...]:
-        if hasattr(shape, "shape"):
+        if len(getattr(shape, "shape", (0,))) != 1:  # an array may list the lengths
             raise ShapeError(f"this is {quote(shape)}, and not its shape: pass .shape")
         checked = tuple(integer(length, "length", ShapeError) for length in _listed("shape", shape))
         if len(checked) != len(self._axes) and not self.is_single_device():

@@ -4,6 +4,7 @@ Perfetto (ui.perfetto.dev) and chrome://tracing show such files: a process for e
 thread, and on that spans within spans. Source: the Trace Event Format, "complete events" and "metadata events".
 """
 
+import errno
 import json
 import threading
 from collections import deque
@@ -111,6 +112,8 @@ def _unfinished(path: Path) -> Path:
 
 def check_writable(path: Path) -> None:
     """Raise ``OSError`` if no file can be made for *path*."""
+    if path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, "the trace needs a file, and this is a folder", str(path))
     _unfinished(path).open("w").close()
     _unfinished(path).unlink()
 

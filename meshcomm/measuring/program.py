@@ -7,6 +7,7 @@ milliseconds at worst.
 """
 
 import atexit
+import contextlib
 import json
 import os
 import time
@@ -21,6 +22,7 @@ from meshcomm.measuring.events import MOST_EVENTS, Events, document, replacing
 from meshcomm.ranks import forks
 from meshcomm.ranks.abort import comm_world, say
 from meshcomm.ranks.hosts import host_name, this_host
+from meshcomm.ranks.launchers import launched
 from meshcomm.ranks.recording import Span, recorder
 from meshcomm.ranks.trace_folder import trace_folder
 
@@ -69,6 +71,9 @@ def start() -> None:
     """Trace this process from now on to its end, if ``MESHCOMM_TRACE`` asks for it."""
     folder = trace_folder()
     if folder is not None:
+        rank, _ = launched() or (0, 1)
+        with contextlib.suppress(OSError):  # of an earlier job
+            (folder / f"rank-{rank}.json").unlink()
         program = _Program(folder)
         recorder.add(program)
         atexit.register(program.write)
@@ -95,6 +100,10 @@ def merge(folder: Path, out: Path) -> str:
         raise MeshcommError(
             f"there are no traces in {folder}; with MESHCOMM_TRACE a rank writes rank-NUMBER.json there"
         )
+    sizes = sorted({its.size for its in found})
+    if len(sizes) > 1:
+        counts = " and ".join(map(str, sizes))
+        raise MeshcommError(f"{folder} has traces of several jobs, of {counts} ranks: give each job a folder")
     clocks: dict[str, tuple[int, int]] = {}
     for its in found:  # one for each host, so that nothing moves between its ranks
         clocks.setdefault(its.host, its.clock)

@@ -19,7 +19,7 @@ from meshcomm._tuning import BECOME_RANK_WITHIN, END_WITHIN, PAUSE_BEFORE_END
 from meshcomm.errors import MeshcommError
 from meshcomm.ranks import forks, signs
 from meshcomm.ranks.forks import exit_code
-from meshcomm.ranks.launchers import is_told_by_another, launched
+from meshcomm.ranks.launchers import is_on, is_told_by_another, launched
 from meshcomm.ranks.missing import spans
 from meshcomm.ranks.mpi import mpi
 from meshcomm.ranks.watch import watch
@@ -27,7 +27,7 @@ from meshcomm.ranks.watch import watch
 
 def ends_jobs() -> bool:
     """Return whether an uncaught exception is to end the job: unless ``MESHCOMM_ABORT=0``."""
-    return os.environ.get("MESHCOMM_ABORT", "1") != "0"
+    return is_on("MESHCOMM_ABORT", "1")
 
 
 @cache

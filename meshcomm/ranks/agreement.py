@@ -7,7 +7,6 @@ or makes another call, all raise the same exception and none is left waiting.
 """
 
 import builtins
-import os
 from functools import cache
 from hashlib import blake2b
 
@@ -16,6 +15,7 @@ import numpy as np
 from meshcomm import errors
 from meshcomm.errors import CollectiveMismatch, MeshcommError
 from meshcomm.ranks import watchdog
+from meshcomm.ranks.launchers import is_on
 from meshcomm.ranks.missing import some
 from meshcomm.ranks.teams import Team
 from meshcomm.ranks.watch import watch
@@ -24,7 +24,7 @@ from meshcomm.ranks.watch import watch
 @cache
 def checks_every_call() -> bool:
     """Return whether ranks are to agree on every call."""
-    return os.environ.get("MESHCOMM_CHECK", "0") not in ("", "0")
+    return is_on("MESHCOMM_CHECK")
 
 
 def fingerprint(text: str) -> int:

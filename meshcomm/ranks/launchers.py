@@ -124,6 +124,11 @@ def launch(environment: Environment | None = None) -> Launch | None:
     return None
 
 
+def is_on(variable: str, default: str = "0") -> bool:
+    """Return whether an environment variable turns something on: all texts do but 0, no, off and false."""
+    return (os.environ.get(variable, "").strip().lower() or default) not in ("0", "no", "off", "false")
+
+
 def batch_job(environment: Environment | None = None) -> str:
     """Return the job of a batch system that this process runs in: "job 7 of Slurm"; or nothing."""
     its = os.environ if environment is None else environment
@@ -175,7 +180,7 @@ def alone(world_size: int, library: Callable[[], str]) -> str:
     found = launch()
     if world_size > 1 or found is None or not are_several():
         return ""
-    if os.environ.get(ALONE, "0") not in ("", "0") or "SLURM_PTY_PORT" in os.environ or _is_child_of_rank(found):
+    if is_on(ALONE) or "SLURM_PTY_PORT" in os.environ or _is_child_of_rank(found):
         return ""
     return alone_text(found, library())
 

@@ -136,7 +136,7 @@ def test_fetch_and_check_layout_and_is_dtensor():
         assert dtensor.is_dtensor(held)
         tensorflow.check_layout(held, rows)
         with pytest.raises(
-            LayoutError, match=r"Layout of tensor: .*x,unsharded.*did not match expected layout: .*unsh"
+            LayoutError, match=r"Layout of tensor: .*'x', UNSHARDED.*did not match expected layout: .*UNSHARDED, 'x'"
         ):
             tensorflow.check_layout(held, columns)
     for other in (None, np.zeros(2), 3.0, [t], Holder(3)):

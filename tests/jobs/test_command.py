@@ -185,7 +185,7 @@ def test_a_self_test_that_fails_is_reported(monkeypatch):
     monkeypatch.setattr(meshcomm, "relayout", lambda tensor, layout: meshcomm.zeros_like(tensor))
     with meshcomm.simulate(1) as world:
         (problem,) = world.run(info._self_test, 0, 1)
-    assert problem == "wrong values in layout ['x', 'unsharded']"
+    assert problem == "wrong values in layout [x, unsharded]"
     monkeypatch.setattr(meshcomm, "relayout", lambda tensor, layout: 1 / 0)
     with meshcomm.simulate(1) as world:
         assert world.run(info._self_test, 0, 1) == ["ZeroDivisionError: division by zero"]

@@ -246,7 +246,7 @@ def test_a_dropped_request_ends_the_job_when_the_program_ends(job, case):
     assert_ended(
         job(2, case),
         "ends the job: start_relayout was never waited for: "
-        "relayout of (7, 5) float64 from ['x', 'unsharded'] to ['unsharded', 'x']",
+        "relayout of (7, 5) float64 from [x, unsharded] to [unsharded, x]",
         "Call wait() on each request",
     )
 

@@ -55,7 +55,7 @@ def test_long_tensors(mesh, dtype, few):
     spec = mc.Cuts(names, sizes=[n - SIZE + 1] + [1] * (SIZE - 1))
     for layout in (Layout([names], mesh), Layout([spec], mesh), Layout([names[:1]], mesh)):
         t = mc.distribute(a, layout)
-        check(np.sort(t), np.sort(a))
+        check(np.sort(t), np.sort(a, kind="stable"))  # by default NumPy 2.4.6 sorts float16 wrongly
         check(np.argsort(t, kind="stable"), np.argsort(a, kind="stable"))
         t.sort(kind="stable")
         check(t, np.sort(a, kind="stable"), bits=True)

@@ -71,7 +71,7 @@ def test_the_newest_is_restored(tmp_path):
     assert restored(tmp_path, step=10) == (10, [])
     with mc.open(tmp_path / "step-000000020") as file:
         assert file.metadata == {"step": 20}
-        assert file["w"].layout == "['x', 'y'] on x=2, y=2"
+        assert file["w"].layout == "[x, y] on x=2, y=2"
 
 
 def test_damaged_steps_are_passed_over(tmp_path):

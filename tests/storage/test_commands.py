@@ -43,8 +43,8 @@ def test_ls(tmp_path, capsys):
     assert main(["ls", str(path)]) == 0
     assert lines(capsys)[0] == [
         "name  shape       dtype    bytes      layout",
-        "w     (300, 120)  float64  281.2 KiB  ['x', 'y'] on x=2, y=2",
-        "b     (3, 4)      int32    48 B       ['x', 'y'] on x=2, y=2",
+        "w     (300, 120)  float64  281.2 KiB  [x, y] on x=2, y=2",
+        "b     (3, 4)      int32    48 B       [x, y] on x=2, y=2",
         "2 arrays, 281.3 KiB",
         "metadata by: me",
     ]

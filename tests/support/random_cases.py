@@ -183,8 +183,13 @@ def random_layout(random, mesh, rank, least=-1):
     return layout_of(mesh, tuple(map(tuple, axes)))
 
 
-@lru_cache(maxsize=16384)
 def layout_of(mesh, axes):
+    # Equal meshes of two worlds must not stand for each other.
+    return _layout_of(mesh, axes) if mesh.bound_world is None else Layout(axes, mesh)
+
+
+@lru_cache(maxsize=16384)
+def _layout_of(mesh, axes):
     return Layout(axes, mesh)
 
 

@@ -351,8 +351,8 @@ def ranks_call_different_things():
     raised(
         mc.CollectiveMismatch,
         lambda: mc.relayout(tensor, target),
-        "to ['unsharded', 'x']",
-        "to ['unsharded', 'unsharded']",
+        "to [unsharded, x]",
+        "to [unsharded, unsharded]",
         "rank 1:",
     )
     exchange()
