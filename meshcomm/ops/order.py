@@ -18,7 +18,7 @@ from meshcomm.layouts.layout import Axes, Layout
 from meshcomm.layouts.partition import Consecutive
 from meshcomm.ops.elementwise import relaid, store
 from meshcomm.ops.rules import as_tensor, sample, sharding
-from meshcomm.ops.samplesort import in_order
+from meshcomm.ops.samplesort import in_order, kind_to_sort
 from meshcomm.ops.whole import is_one_line, of_whole_blocks
 
 
@@ -49,7 +49,10 @@ class _How(NamedTuple):
         """Return what NumPy's function makes of an array."""
         options: dict[str, object] = {} if self.stable is None else {"stable": self.stable}  # NumPy 1 has no stable=
         function: Callable[..., Array] = np.argsort if self.indexed else np.sort
-        return np.asarray(function(block, axis=axis, kind=self.kind, **options), order="C")
+        result = function(block, axis=axis, kind=self.kind, **options)
+        if kind_to_sort(block.dtype) and not self.indexed and not self.is_stable:
+            result = np.sort(block, axis=axis, kind=kind_to_sort(block.dtype))
+        return np.asarray(result, order="C")
 
 
 def sort(

@@ -17,12 +17,12 @@ The counts depend on the data. Each rank is told how many bytes it gets before i
 from collections.abc import Callable
 from math import prod
 from time import monotonic_ns
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
 from meshcomm._tuning import ALL_SAMPLES, COUNTED_AT_ONCE, FEWEST_SAMPLES, MOST_SAMPLES
-from meshcomm._types import Array, Bytes, Indices
+from meshcomm._types import Array, Bytes, DType, Indices
 from meshcomm.arrays.dtensor import DTensor
 from meshcomm.errors import ShapeError
 from meshcomm.layouts.layout import Layout
@@ -158,8 +158,7 @@ class _Sort(NamedTuple):
         arrays, cuts = self._sorted_first(block, indices) if early else self._split(block)
         received, lengths = self._exchanged(arrays, np.diff(cuts, prepend=0, append=len(block)), check)
         if indices is None:
-            # NumPy 2.4.6 sorts float16 wrongly by default where it uses AVX-512, such as 513 values of -1 and -0.0.
-            received[0].sort(kind="stable" if early or block.dtype.char == "e" else None)
+            received[0].sort(kind="stable" if early else kind_to_sort(block.dtype))
             return received, lengths
         order = np.argsort(received[0], kind="stable")
         return [array[order] for array in received], lengths
@@ -259,6 +258,14 @@ class _Sort(NamedTuple):
         into[mine[1]] = array[mine[0]]
         pending.wait()
         note_received(self.group.team, self.group.members, sides[1][1], began)
+
+
+def kind_to_sort(dtype: DType) -> Literal["stable"] | None:
+    """Return the kind of NumPy's sort for elements whose order does not matter if they are equal.
+
+    By default NumPy 2.4.6 sorts float16 wrongly on processors with AVX-512, such as 513 values of -1 and -0.0.
+    """
+    return "stable" if dtype.char == "e" else None
 
 
 def _gathered(group: Group, communicator: Communicator, message: bytes) -> list[bytes]:
