@@ -22,7 +22,6 @@ from meshcomm.measuring.events import MOST_EVENTS, Events, document, replacing
 from meshcomm.ranks import forks
 from meshcomm.ranks.abort import comm_world, say
 from meshcomm.ranks.hosts import host_name, this_host
-from meshcomm.ranks.launchers import launched
 from meshcomm.ranks.recording import Span, recorder
 from meshcomm.ranks.trace_folder import trace_folder
 
@@ -43,6 +42,8 @@ class _Program(Events):
         super().called(span)
         if self._rank is None:
             self._rank = comm_world()  # while MPI can still say
+            with contextlib.suppress(OSError):  # what an earlier job has left
+                (self._folder / f"rank-{self._rank[0]}.json").unlink()
 
     def job_ends(self) -> None:
         self.write()
@@ -71,9 +72,6 @@ def start() -> None:
     """Trace this process from now on to its end, if ``MESHCOMM_TRACE`` asks for it."""
     folder = trace_folder()
     if folder is not None:
-        rank, _ = launched() or (0, 1)
-        with contextlib.suppress(OSError):  # of an earlier job
-            (folder / f"rank-{rank}.json").unlink()
         program = _Program(folder)
         recorder.add(program)
         atexit.register(program.write)

@@ -49,10 +49,10 @@ class _How(NamedTuple):
         """Return what NumPy's function makes of an array."""
         options: dict[str, object] = {} if self.stable is None else {"stable": self.stable}  # NumPy 1 has no stable=
         function: Callable[..., Array] = np.argsort if self.indexed else np.sort
-        result = function(block, axis=axis, kind=self.kind, **options)
-        if kind_to_sort(block.dtype) and not self.indexed and not self.is_stable:
-            result = np.sort(block, axis=axis, kind=kind_to_sort(block.dtype))
-        return np.asarray(result, order="C")
+        kind = self.kind
+        if not self.indexed and ((kind is None and self.stable is None) or kind in ("quicksort", "heapsort")):
+            kind = kind_to_sort(block.dtype) or kind
+        return np.asarray(function(block, axis=axis, kind=kind, **options), order="C")
 
 
 def sort(
