@@ -18,7 +18,7 @@ def test_a_whole_program_without_a_change(launch, tmp_path, shared_memory):
     assert sorted(path.name for path in folder.iterdir()) == ["rank-0.json", "rank-1.json", "rank-2.json"]
     for rank, path in enumerate(sorted(folder.iterdir())):
         assert json.loads(path.read_text())["otherData"]["rank"] == rank
-    merged = launch(None, "-m", "meshcomm", "trace", folder, out)
+    merged = launch(None, "-m", "meshcomm", "trace", folder, out, MESHCOMM_TRACE=str(folder))  # still in the shell
     assert (merged.code, merged.text) == (0, f"{out} has the traces of 3 of 3 ranks on 1 host\n")
     events = check_trace(out, 3)
     assert min(event["ts"] for event in events if event["ph"] == "X") == 0
