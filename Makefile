@@ -131,7 +131,7 @@ test-jobs: $(READY)
 # A million inputs for each parser, some of which take a few hundred microseconds each: an hour.
 INPUTS ?= 1000000
 fuzz: $(READY)
-	@$(PYTEST) --patience 20 --inputs $(INPUTS) tests/house/test_any_input.py
+	@$(PYTEST) --patience 20 --inputs $(INPUTS) tests/house/test_any_input.py tests/storage/test_hostile.py -k "any_input or any_header"
 
 # Every way to hang, with all numbers of ranks, with shared memory and without: an hour.
 test-scenarios: $(READY)
