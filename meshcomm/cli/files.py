@@ -138,11 +138,14 @@ def _fine(found: Contents) -> str:
 
 
 def _convert(source: Path, target: Path, overwrite: bool) -> int:
-    if (launchers.launched() or (0, 1))[1] > 1:
-        left_out = convert_file(source, target, create_mesh(), overwrite=overwrite)
-    else:  # one process needs no MPI
-        with simulate(1) as world:
-            (left_out,) = world.run(lambda: convert_file(source, target, create_mesh(), overwrite=overwrite))
+    try:
+        if (launchers.launched() or (0, 1))[1] > 1:
+            left_out = convert_file(source, target, create_mesh(), overwrite=overwrite)
+        else:  # one process needs no MPI
+            with simulate(1) as world:
+                (left_out,) = world.run(lambda: convert_file(source, target, create_mesh(), overwrite=overwrite))
+    except FileExistsError as error:
+        raise error if overwrite else FileExistsError(f"{target} is there; --overwrite replaces it") from None
     if left_out and _is_first():
         print(f"meshcomm: {target} does not hold {left_out} of {source}", file=sys.stderr)
     return 0

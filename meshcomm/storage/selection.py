@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-import numpy as np  # noqa: F401 - for the examples
+import numpy as np
 
 from meshcomm._types import Indices, Shape
 from meshcomm.layouts.partition import Interval
@@ -35,9 +35,13 @@ def all_of(shape: Shape) -> Selection:
 def selected(shape: Shape, index: object) -> Selection:
     """Return what *index*, as NumPy's basic indexing takes it, selects of an array. ``IndexError`` as there.
 
+    So it is for lists and masks: what is read of a file is a box.
+
     >>> selected((10, 4), np.s_[2:9:3, -1])
     Selection(shape=(10, 4), start=(2, 3), box=(7, 1), index=(slice(None, None, 3), 0))
     """
+    for axis, item in enumerate(index if isinstance(index, tuple) else (index,)):
+        _refuse_lists(item, axis)
     start: list[int] = []
     box: list[int] = []
     after: list[slice | int | None] = []
@@ -58,6 +62,21 @@ def selected(shape: Shape, index: object) -> Selection:
             after.append(0)
             plain = False
     return Selection(shape, tuple(start), tuple(box), None if plain else tuple(after))
+
+
+def _refuse_lists(item: object, axis: int) -> None:
+    """Raise ``IndexError`` for a list of indices and for a mask, and say what to do instead."""
+    masks = isinstance(item, bool | np.bool_) or getattr(item, "dtype", None) == bool
+    if isinstance(item, list) and item:
+        masks = all(isinstance(each, bool | list) for each in item)
+    if not masks and not isinstance(item, list) and not getattr(item, "ndim", 0):
+        return
+    what = "a mask" if masks else "a list of indices"
+    then = "t[mask]" if masks else f"numpy.take(t, indices, axis={axis})"
+    raise IndexError(
+        f"axis {axis} has {what}, but a box is read: integers, slices, ... and None say which one; load the box that "
+        f"has all that you need, then use {then}"
+    )
 
 
 def close_runs(starts: Indices, lengths: Indices, gap: int, most: int) -> list[tuple[int, int]]:

@@ -1,5 +1,7 @@
 """What is wrong with a call that saves or loads: all ranks raise the same error, and nothing is ignored in silence."""
 
+import re
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -35,14 +37,45 @@ def path(tmp_path):
     return tmp_path / "c"
 
 
-@pytest.mark.parametrize("name", ["a.npz", "a.pt", "a.NPY", "a.nc"])
-def test_a_format_of_others(name, tmp_path):
+@pytest.mark.parametrize(
+    "name, reason",
+    [
+        *((name, "is a suffix of another one. Save to .npy, ") for name in ("a.npz", "a.pt", "a.nc", "a.xyz", "a.CSV")),
+        *((name, "did you mean .npy?") for name in ("a.NPY", "a.np", "a.npyy")),
+        *(("a.safetensor", "did you mean .safetensors?"), ("a.zar", "did you mean .zarr?")),
+    ],
+)
+def test_a_format_of_others(name, reason, tmp_path):
     raised_by_all(
         lambda rank, layout: mc.save(tmp_path / name, mc.ones((4, 4), float, layout)),
         mc.CheckpointError,
-        "no format that can be saved",
+        f"{re.escape(name)} has no format that can be saved.* {re.escape(reason)}",
     )
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["step-000100", "run.v2", "run.5", "lr-0.05", "model.ckpt", "2026.11.23", "a.best"])
+def test_names_of_checkpoints(name, tmp_path):
+    on(4, lambda: mc.save(tmp_path / name, mc.ones((4, 4), float, rows())))
+    assert (tmp_path / name / "manifest.json").is_file()
+
+
+@pytest.mark.parametrize(
+    "index, text",
+    [
+        ([1, 3], r"axis 0 has a list of indices, but a box is read.* use numpy.take\(t, indices, axis=0\)"),
+        (np.s_[:, [0, 1]], r"axis 1 has a list of indices.* axis=1\)"),
+        (np.s_[1, np.array([0, 2])], "axis 1 has a list of indices"),
+        ([True, False] * 3 + [True], r"axis 0 has a mask, but a box is read.* use t\[mask\]"),
+        (A > 3, "axis 0 has a mask"),
+        (np.s_[..., True], "axis 1 has a mask"),
+    ],
+)
+def test_lists_and_masks_as_slices(index, text, path):
+    text = f"slices of array 'a': {text}"
+    raised_by_all(lambda rank, layout: mc.load(path, slices={"a": index}), IndexError, text)
+    with mc.open(path) as file, pytest.raises(IndexError, match=text.partition(": ")[2]):
+        file["a"][index]
 
 
 def test_messages_name_the_array(path):

@@ -1,8 +1,9 @@
 """Which format a path has, by its suffix."""
 
-import re
+from difflib import get_close_matches
 from pathlib import Path
 
+from meshcomm._arguments import quote
 from meshcomm.errors import CheckpointError
 from meshcomm.storage.formats import folder, hdf5, npy, safetensors, zarr
 from meshcomm.storage.formats.base import Contents, Reader, Writer
@@ -14,26 +15,40 @@ FORMATS: dict[str, tuple[type[Writer], Reader]] = {
     ".hdf5": (hdf5.Hdf5Writer, hdf5.contents),
     ".zarr": (zarr.ZarrWriter, zarr.contents),
 }
+ALMOST = 0.81
+"""A suffix that is so similar to that of a format is a mistake: .npyy and .safetensor. The scale of `difflib`: 0 to 1."""
 FOLDER = (folder.FolderWriter, folder.contents)
-OTHERS = re.compile(
-    r"\.(bin|bp|csv|gguf|gz|hdf|json|mat|n5|nc|nc4|npz|onnx|parquet|pickle|pkl|pt|pth|tar|tif|tiff|txt|zip)"
+OTHERS = frozenset(
+    (
+        *("arrow", "avro", "bin", "bmp", "bp", "bz2", "cdf", "cgns", "csv", "dat", "db", "exr", "feather", "fits"),
+        *("gguf", "gif", "grib", "grib2", "gz", "hdf", "html", "jpeg", "jpg", "joblib", "json", "las", "log", "mat"),
+        *("md", "msgpack", "n5", "nc", "nc4", "npz", "obj", "onnx", "orc", "parquet", "pb", "pdf", "pickle", "pkl"),
+        *("ply", "png", "pt", "pth", "py", "raw", "rds", "sqlite", "stl", "svg", "tar", "tfrecord", "tif", "tiff"),
+        *("toml", "tsv", "txt", "vti", "vtk", "vtr", "vts", "vtu", "wav", "xdmf", "xls", "xlsx", "xml", "xyz", "xz"),
+        *("yaml", "yml", "zip", "zst"),
+    )
 )
-"""Suffixes of formats of others, which are no names for checkpoints."""
+"""Suffixes of formats of others, which are no names for checkpoints. Others, as in ``run.v2``, may be."""
 
 
 def writer_for(path: Path) -> type[Writer]:
-    """Return what makes files of the format of *path*: a checkpoint if it has no suffix that is known.
+    """Return what makes files of the format of *path*: a checkpoint if its suffix is none of a format.
 
-    ``CheckpointError`` for the suffix of another format.
+    ``CheckpointError`` for the suffix of another format, and for one that is almost known.
     """
     if path.name.endswith(safetensors.INDEX):
         return safetensors.SafetensorsIndexWriter
-    if OTHERS.fullmatch(path.suffix.lower()) or (path.suffix not in FORMATS and path.suffix.lower() in FORMATS):
+    if path.suffix in FORMATS:
+        return FORMATS[path.suffix][0]
+    suffix = path.suffix.lower()
+    close = get_close_matches(suffix, FORMATS, 1, ALMOST) if suffix[1:].isalnum() else []
+    if suffix[1:] in OTHERS or close:
+        meant = f"; did you mean {close[0]}?" if close else f": {quote(path.suffix)} is a suffix of another one."
         raise CheckpointError(
-            f"{path} has no format that can be saved: {', '.join(FORMATS)}, {safetensors.INDEX}, or a checkpoint, "
-            "which is a folder without such a suffix"
+            f"{path} has no format that can be saved{meant} Save to {', '.join(FORMATS)}, {safetensors.INDEX}, or to "
+            "a checkpoint, which is a folder without such a suffix"
         )
-    return FORMATS.get(path.suffix, FOLDER)[0]
+    return FOLDER[0]
 
 
 def contents(path: Path) -> Contents:
