@@ -70,6 +70,7 @@ MANIFESTS = [
     (array(shape=[6, 400]), "is not in the data"),
     (array(dtype="|O"), "dtype"),
     (array(dtype={"base": "<f8", "shape": [2]}), "are arrays themselves"),
+    (array(dtype="<M8[0us]"), "steps of 0"),
     (array(dtype={"ml_dtypes": "__builtins__"}), "dtype"),
     (array(shape=[150, 4]), "overlap"),
     (lambda manifest: manifest.update(arrays=[]), "arrays"),
@@ -243,6 +244,8 @@ NPY = {
     "Python objects": npy_file(HEADER.replace(b"<f8", b"|O")),
     "Python objects in a field": npy_file(HEADER.replace(b"'<f8'", b"[('x', '|O')]")),
     "elements that are arrays": npy_file(HEADER.replace(b"<f8", b"2f4")),
+    "dates in steps of 0": npy_file(HEADER.replace(b"<f8", b"<M8[0us]")),
+    "dates in steps of 0 in a field": npy_file(HEADER.replace(b"'<f8'", b"[('x', '<m8[0D]', (2,))]")),
     "code": npy_file(HEADER.replace(b"(8,)", b"(__import__('os').getpid(),)")),
     "nested": npy_file(b"(" * 9000),
     "nested in version 3": npy_file(b"(" * 9000, (3, 0)),
@@ -302,6 +305,14 @@ def test_a_chunk_of_another_size(size, tmp_path):
     refused(path, "a chunk of this array has 192")
 
 
+def test_chunks_of_no_rows(tmp_path):
+    path = prepared(tmp_path / "f", ".zarr", True)
+    metadata = json.loads((path / "a/zarr.json").read_bytes())
+    metadata["chunk_grid"]["configuration"]["chunk_shape"] = [0, 4]
+    (path / "a/zarr.json").write_text(json.dumps(metadata))
+    assert outcome(path) == ERROR
+
+
 def test_data_of_hdf5_in_another_file(tmp_path):
     h5py = pytest.importorskip("h5py")
     secret = tmp_path / "secret"
@@ -309,6 +320,24 @@ def test_data_of_hdf5_in_another_file(tmp_path):
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file.create_dataset("w", (8,), "f8", external=[(str(secret), 0, 64)])
     refused(tmp_path / "a.h5", "has its data in other files")
+
+
+def test_hdf5_names_that_are_no_text(tmp_path):
+    h5py = pytest.importorskip("h5py")
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset(b"more\xff", (8,), "f8")
+    refused(tmp_path / "a.h5", r"no text in UTF-8")
+    with h5py.File(tmp_path / "b.h5", "w") as file:
+        file["a"] = np.arange(3)
+        h5py.h5a.create(file.id, b"k\xff", h5py.h5t.STD_I32LE, h5py.h5s.create(h5py.h5s.SCALAR))
+    refused(tmp_path / "b.h5", r"no text in UTF-8")
+
+
+def test_hdf5_dates_in_steps_of_0(tmp_path):
+    h5py = pytest.importorskip("h5py")
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("a", (8,), h5py.opaque_dtype(np.dtype("M8[0us]")))
+    refused(tmp_path / "a.h5", "steps of 0")
 
 
 @pytest.mark.parametrize(

@@ -74,6 +74,6 @@ def checked_outcome(path, what, how=outcome):
     try:
         found = how(path)
     except BaseException as error:
-        raise AssertionError(f"{what!r} raises {error!r}") from error
-    assert time.process_time() - begin < SECONDS * cpu_factor(), what
+        raise AssertionError(f"{what!r:.2000} raises {error!r:.2000}") from error
+    assert time.process_time() - begin < SECONDS * cpu_factor(), f"{what!r:.2000}"
     return found

@@ -8,7 +8,7 @@ from pathlib import Path
 from random import SystemRandom
 from typing import ClassVar, NamedTuple
 
-from meshcomm._arguments import quote
+from meshcomm._arguments import counts_in_zeros, quote
 from meshcomm._types import DType, Json, Shape
 from meshcomm.errors import CheckpointError, MeshcommError
 from meshcomm.storage import files
@@ -161,6 +161,8 @@ def checked_dtype(dtype: DType, what: str) -> DType:
         raise CheckpointError(f"{what}: an array of Python objects; loading it could run any code")
     if dtype.subdtype is not None:
         raise CheckpointError(f"{what}: elements of {dtype} are arrays themselves")
+    if counts_in_zeros(dtype):
+        raise CheckpointError(f"{what}: {dtype} has dates in steps of 0 units")
     return dtype
 
 

@@ -15,7 +15,7 @@ from meshcomm._types import DType
 from meshcomm.errors import CheckpointError, DTypeError
 from meshcomm.storage import files
 from meshcomm.storage.files import File
-from meshcomm.storage.formats.base import Contents, FileWriter, checked_shape, reading
+from meshcomm.storage.formats.base import Contents, FileWriter, checked_dtype, checked_shape, reading
 from meshcomm.storage.stored import Stored, in_one_file
 
 
@@ -79,7 +79,8 @@ def contents(path: Path) -> Contents:
     def visit(name: str, found: Any) -> None:
         if isinstance(found, h5py.Dataset) and found.shape is not None and not found.dtype.hasobject:
             what = f"{path}: dataset {quote(name)}"
-            dtype, inner = found.dtype.subdtype or (found.dtype, ())
+            kind, inner = found.dtype.subdtype or (found.dtype, ())
+            dtype = checked_dtype(kind, what)
             shape, offset = checked_shape((*found.shape, *inner), what, dtype.itemsize), found.id.get_offset()
             if found.external:
                 raise CheckpointError(f"{what} has its data in other files: {quote(found.external[0][0])}")
@@ -90,11 +91,12 @@ def contents(path: Path) -> Contents:
             if not plain or (offset is None and stored.nbytes):
                 others[name] = found.chunks[0] if found.chunks else 1
                 stored = stored._replace(segments=())
-            arrays[name] = stored
+            arrays[_text(name, path)] = stored
 
     with reading(path), h5py.File(path, "r") as opened:
         opened.visititems(visit)
-        metadata = {key: _plain(value) for key, value in opened.attrs.items()}
+        attributes = list(opened.attrs.items())  # h5py holds its lock until this has come to its end
+    metadata = {_text(key, path): _plain(value) for key, value in attributes}
     return Contents(arrays, metadata, by_library=others)
 
 
@@ -104,6 +106,13 @@ def open_dataset(path: Path, name: str) -> Any:
     with reading(path):
         opened = h5py.File(path, "r")
         return opened[name], opened
+
+
+def _text(name: object, path: Path) -> str:
+    """Return *name*; ``CheckpointError`` if it is bytes, which h5py could not decode."""
+    if isinstance(name, str):
+        return name
+    raise CheckpointError(f"{path}: the name {quote(name)} is no text in UTF-8")
 
 
 def _plain(value: Any) -> Any:

@@ -17,7 +17,7 @@ from meshcomm._tuning import ZARR_CHUNK
 from meshcomm._types import DType, Shape
 from meshcomm.errors import CheckpointError, DTypeError
 from meshcomm.storage import files
-from meshcomm.storage.formats.base import Contents, Writer, checked_shape, parsed_json, reading
+from meshcomm.storage.formats.base import Contents, Writer, checked_dtype, checked_shape, parsed_json, reading
 from meshcomm.storage.stored import Segment, Stored
 
 METADATA = "zarr.json"
@@ -193,7 +193,9 @@ def _described(path: Path, name: str) -> tuple[Stored, int]:
         shape, dtype, chunk = array.shape, array.dtype, array.shards or array.chunks
     if dtype.hasobject:
         raise CheckpointError(f"{path}: array {quote(name)} has elements of different sizes")
-    return Stored(name, checked_shape(shape, f"{path}: {name}", dtype.itemsize), dtype, ()), chunk[0] if chunk else 1
+    checked_dtype(dtype, f"{path}: array {quote(name)}")
+    rows = max(1, chunk[0]) if chunk else 1
+    return Stored(name, checked_shape(shape, f"{path}: {name}", dtype.itemsize), dtype, ()), rows
 
 
 def open_array(path: Path, name: str) -> Any:
