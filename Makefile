@@ -131,7 +131,8 @@ test-jobs: $(READY)
 # A million inputs for each parser, some of which take a few hundred microseconds each: an hour.
 INPUTS ?= 1000000
 fuzz: $(READY)
-	@$(PYTEST) --patience 20 --inputs $(INPUTS) tests/house/test_any_input.py tests/storage/test_hostile.py -k "any_input or any_header"
+	@$(PYTEST) --patience 20 --inputs $(INPUTS) -o faulthandler_timeout=0 -k "any_input or any_header" \
+		tests/house/test_any_input.py tests/storage/test_hostile.py
 
 # Every way to hang, with all numbers of ranks, with shared memory and without: an hour.
 test-scenarios: $(READY)

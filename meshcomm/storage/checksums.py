@@ -7,7 +7,7 @@ squaring.
 """
 
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import TypeAlias
 
@@ -29,13 +29,19 @@ def combined(first: int, second: int, length: int) -> int:
     return _product(first, _power(length)) ^ second
 
 
-def pieces_of(file: str, data: Bytes, offset: int) -> Iterable[Piece]:
+def cut_at_ranges(file: str, offset: int, nbytes: int) -> Iterator[tuple[str, int, int]]:
+    """Yield bytes of a file, cut where ranges end: the file, an offset, and a number of bytes."""
+    stop = offset + nbytes
+    while offset < stop:
+        size = min(stop - offset, CHECKSUM_RANGE - offset % CHECKSUM_RANGE)
+        yield file, offset, size
+        offset += size
+
+
+def pieces_of(file: str, data: Bytes, offset: int) -> Iterator[Piece]:
     """Yield the checksums of *data*, which is in *file* at *offset*, cut where ranges end."""
-    done = 0
-    while done < len(data):
-        size = min(len(data) - done, CHECKSUM_RANGE - (offset + done) % CHECKSUM_RANGE)
-        yield file, offset + done, size, zlib.crc32(data[done : done + size].data)
-        done += size
+    for _, at, size in cut_at_ranges(file, offset, len(data)):
+        yield file, at, size, zlib.crc32(data[at - offset : at - offset + size].data)
 
 
 def joined(pieces: Iterable[Piece]) -> list[Piece]:

@@ -82,7 +82,7 @@ class _Copy:
             axis = next((axis for axis, n in enumerate(box) if n > 1), -1)
             layout = Layout([rows_of(mesh) if k == axis else () for k in range(len(box))], mesh)
             job = Job(source, chosen, empty(box, source.dtype, layout), True)
-            tensor = loaded(job, self.found, self.reads, here, limit)
+            tensor = loaded([job], self.found, self.reads, here, limit)[source.name]
             self.writes.error = self.writes.error or self.reads.error
             write_tensor(tensor, target, self.writes, limit, chosen)
 

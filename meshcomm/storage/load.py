@@ -12,7 +12,7 @@ from numpy.typing import DTypeLike
 
 from meshcomm._arguments import as_dtype, quote
 from meshcomm._tuning import CHECKED_UP_TO
-from meshcomm._types import Array, DType, Json, Shape
+from meshcomm._types import Array, Bytes, DType, Json, Shape
 from meshcomm.arrays.create import empty, told_by_root
 from meshcomm.arrays.dtensor import IS_COPY, DTensor, MovedSlice
 from meshcomm.arrays.many import FindsLayouts
@@ -21,7 +21,6 @@ from meshcomm.errors import CheckpointError, DTypeError, LayoutError, ShapeError
 from meshcomm.layouts.layout import Layout
 from meshcomm.layouts.layout_text import specs_text
 from meshcomm.layouts.mesh import Mesh
-from meshcomm.memory.blocks import as_bytes
 from meshcomm.memory.copies import exact_copy, opaque
 from meshcomm.ranks.agreement import agree
 from meshcomm.ranks.calls import collective
@@ -34,8 +33,9 @@ from meshcomm.storage.formats.safetensors import INDEX
 from meshcomm.storage.meshes import check_limits, common_mesh, made_by_all, rows_of
 from meshcomm.storage.progress import showing
 from meshcomm.storage.selection import Selection, all_of, selected
+from meshcomm.storage.small import Batch, batches, is_small
 from meshcomm.storage.stored import Stored
-from meshcomm.storage.transfer import Opened, block_of, is_small, read_small, read_tensor
+from meshcomm.storage.transfer import Opened, block_of, read_tensor
 from meshcomm.storage.trees import flattened, rebuilt, tensors_in
 from meshcomm.storage.verify import compare_checksums
 
@@ -107,11 +107,11 @@ def load(
             error = problem
         agree(here.team, f"load of {[*map(_job_text, jobs)]}", error)
         jobs = _with_whole_outs(jobs, here)
-        checked = _is_checked(wanted.path, found, check)
+        checked = is_checked(wanted.path, found, check)
         opened = Opened(base, False, checked)
         with showing(opened, "loading", path, sum(job.nbytes for job in jobs), here):
             try:
-                tensors = {job.stored.name: loaded(job, found, opened, here, max_scratch_bytes) for job in jobs}
+                tensors = loaded(jobs, found, opened, here, max_scratch_bytes)
             finally:
                 opened.close()
         agree(here.team, f"all data of the load from {quote(str(path))}", opened.error)
@@ -120,7 +120,7 @@ def load(
         return wanted.result(tensors, found)
 
 
-def _is_checked(path: Path, found: Contents, check: bool | None) -> bool:
+def is_checked(path: Path, found: Contents, check: bool | None) -> bool:
     """Return whether checksums are compared. ``CheckpointError`` if there are none, but *check* asks for it."""
     if found.checks is None and check:
         raise CheckpointError(f"{path} has no checksums: check=True is for checkpoints, which are folders")
@@ -221,7 +221,7 @@ class Wanted(NamedTuple):
                 self._refuse_unknown(what, [name for name in given if name not in found.arrays], found)
         outs = None if self.out is None else _outs(self.out)
         alone = outs is not None and isinstance(self.out, DTensor) and len(found.arrays) == 1
-        asked = []
+        asked, finds = [], isinstance(self.layout, FindsLayouts)
         for name in self._chosen_names(found, None if outs is None or alone else list(outs)):
             stored = found.arrays[name]
             shape = stored.shape[::-1] if stored.fortran else stored.shape
@@ -233,7 +233,7 @@ class Wanted(NamedTuple):
                 _check_out(name, target, chosen, kind)
                 asked.append(Asked(stored, chosen, target.layout, kind, target))
             else:
-                asked.append(Asked(stored, chosen, self._layout_of(name, chosen.result, mesh), kind, None))
+                asked.append(Asked(stored, chosen, self._layout_of(name, chosen.result, mesh, finds), kind, None))
         return asked
 
     def _chosen_names(self, found: Contents, outs: list[str] | None) -> list[str]:
@@ -251,11 +251,11 @@ class Wanted(NamedTuple):
             error.unknown_name = True
             raise error
 
-    def _layout_of(self, name: str, shape: Shape, mesh: Mesh) -> Layout:
+    def _layout_of(self, name: str, shape: Shape, mesh: Mesh, finds: bool) -> Layout:
         layout: object = self.layout
         ndim = len(shape)
-        if isinstance(layout, FindsLayouts):
-            layout = layout.layout_for(name, ndim)
+        if finds:
+            layout = self.layout.layout_for(name, ndim)  # type: ignore[union-attr]
         elif isinstance(layout, Mapping):
             layout = layout.get(name)
         if layout is None:
@@ -347,20 +347,29 @@ def base_and_contents(path: Path) -> tuple[Path, Contents]:
     return path.parent if path.name.endswith(INDEX) else path, found
 
 
-def loaded(job: Job, found: Contents, opened: Opened, here: Location, limit: int | None) -> DTensor:
-    """Return the tensor of *job*, filled. Collective over its mesh; all ranks of the call have to make it."""
+def loaded(jobs: list[Job], found: Contents, opened: Opened, here: Location, limit: int | None) -> dict[str, DTensor]:
+    """Return the tensors of *jobs* by name, filled. Collective over the team: all its ranks have to make the call."""
+    small = [job for job in jobs if is_small(job.stored) and job.stored.name not in found.by_library]
+    names = {job.stored.name for job in small}
+    left = iter(small)
+    for batch in batches((job.stored for job in small), limit):
+        for array, job in zip(batch.unpacked(_told(batch, opened, here)), left, strict=False):  # in this order
+            _put_small(array, job, limit)
+    for job in jobs:
+        if job.stored.name not in names:
+            _load_large(job, found, opened, limit)
+    return {job.stored.name: job.target for job in jobs}
+
+
+def _load_large(job: Job, found: Contents, opened: Opened, limit: int | None) -> None:
+    """Fill the tensor of *job*. Collective over its mesh; all ranks of the call have to make it."""
     stored, chosen, target, unsliced = job
     reading = Asked(stored, chosen, target.layout, target.dtype, target).reading
     if stored.name in found.by_library:
         made = read_by_library(opened, stored, chosen, target.mesh, rows=found.by_library[stored.name], limit=limit)
-    elif is_small(stored):
-        whole = _told_whole(stored, opened, here)
-        whole = whole.T if stored.fortran else whole
-        box = whole[tuple(slice(s, s + n) for s, n in zip(chosen.start, chosen.box, strict=True))]
-        made = _replicated(box, target.mesh)
     elif reading.straight:
         read_tensor(target, stored, opened, chosen, limit, unsliced=unsliced)
-        return target
+        return
     else:
         made = empty(reading.chosen.box, stored.dtype, reading.layout)
         read_tensor(made, stored, opened, reading.chosen, limit, unsliced=True)
@@ -369,20 +378,30 @@ def loaded(job: Job, found: Contents, opened: Opened, here: Location, limit: int
             made = DTensor(local, Layout(reading.layout.axes[::-1], target.mesh), chosen.box, stored.dtype)
     if chosen.index is not None:
         made = made[chosen.index]
-    return _put(made, target, limit)
+    _put(made, target, limit)
 
 
-def _told_whole(stored: Stored, opened: Opened, here: Location) -> Array:
-    """Return a small array, which the first rank reads. Collective over the team."""
-    whole = np.zeros(stored.shape, stored.dtype)
-    if here.team.rank == 0:
-        with opened.trying():
-            whole = read_small(stored, opened)
-    if whole.nbytes:
+def _told(batch: Batch, opened: Opened, here: Location) -> Bytes:
+    """Return the bytes of small arrays, which the first rank reads. Collective over the team."""
+    packed = batch.read(opened) if here.team.rank == 0 else np.zeros(batch.nbytes, np.uint8)
+    if packed.nbytes:
         began = monotonic_ns()
-        here.team.everyone.communicator().broadcast(as_bytes(whole), 0)
-        note_received(here.team, here.team.ranks[:1], [whole.nbytes if here.team.rank else 0], began)
-    return whole
+        here.team.everyone.communicator().broadcast(packed, 0)
+        note_received(here.team, here.team.ranks[:1], [packed.nbytes if here.team.rank else 0], began)
+    return packed
+
+
+def _put_small(array: Array, job: Job, limit: int | None) -> None:
+    """Write what *job* takes of a whole array, which all ranks have, to its tensor."""
+    stored, chosen, target, _ = job
+    whole = array.T if stored.fortran else array
+    box = whole[(..., *(slice(s, s + n) for s, n in zip(chosen.start, chosen.box, strict=True)))]
+    if chosen.index is not None:
+        _put(_replicated(box, target.mesh)[chosen.index], target, limit)
+    elif target.local is not None:
+        block = block_of(box, target.layout)
+        assert block is not None
+        np.copyto(opaque(target.local), opaque(block.astype(target.dtype, copy=False)))
 
 
 def _replicated(whole: Array, mesh: Mesh) -> DTensor:

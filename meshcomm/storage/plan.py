@@ -1,6 +1,6 @@
 """Plans of loads: who reads what, and what is exchanged afterwards. No byte of an array is read for a plan."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property, lru_cache
 from math import prod
 from pathlib import Path
@@ -21,11 +21,14 @@ from meshcomm.layouts.slicing import kept_slice, parsed
 from meshcomm.plans.describe import bytes_text, count_text
 from meshcomm.plans.plan import Plan, plan_relayout
 from meshcomm.storage.by_library import layout_by_chunks
-from meshcomm.storage.load import Asked, Layouts, PathLike, base_and_contents, meshes_of, wanted_by
+from meshcomm.storage.checksums import cut_at_ranges, joined
+from meshcomm.storage.load import Asked, Layouts, PathLike, base_and_contents, is_checked, meshes_of, wanted_by
 from meshcomm.storage.meshes import common_mesh
 from meshcomm.storage.routes import Route
+from meshcomm.storage.small import batches, is_small
 from meshcomm.storage.stored import Segment
-from meshcomm.storage.transfer import is_small, reads, route_of, stays
+from meshcomm.storage.transfer import reads, route_of, stays
+from meshcomm.storage.verify import rest_of_ranges
 
 
 class Extent(NamedTuple):
@@ -50,6 +53,7 @@ def plan_load(
     names: Iterable[str] | None = None,
     slices: object = None,
     dtype: DTypeLike | None = None,
+    check: bool | None = None,
     max_scratch_bytes: int | None = None,
     machine: Machine | None = None,
 ) -> "LoadPlan":
@@ -60,7 +64,7 @@ def plan_load(
 
     Parameters
     ----------
-    path, layout, names, slices, dtype, max_scratch_bytes: as for `load`
+    path, layout, names, slices, dtype, check, max_scratch_bytes: as for `load`
     machine: the cost model that the load will have, see `machine_of`; by default the one without measurements
 
     ``FileNotFoundError`` and ``CheckpointError`` as `load`.
@@ -78,7 +82,8 @@ def plan_load(
     base, found = base_and_contents(wanted.path)
     asked = wanted.asked(found, mesh)
     costs = _Costs(max_scratch_bytes, machine or Machine())
-    return LoadPlan(base, mesh, [ArrayPlan(each, costs, found.by_library.get(each.stored.name)) for each in asked])
+    arrays = [ArrayPlan(each, costs, found.by_library.get(each.stored.name)) for each in asked]
+    return LoadPlan(base, mesh, arrays, found.sizes if is_checked(wanted.path, found, check) else None)
 
 
 class _Costs(NamedTuple):
@@ -91,19 +96,29 @@ class _Costs(NamedTuple):
 class LoadPlan:
     """How arrays of a file get to their layouts, as `plan_load` returns it.
 
-    Attributes are sums over the devices, except `peak_scratch_bytes`, the most of one device. They are those of a load
-    that compares no checksums. Scratch is that of exchanges over MPI.
+    Attributes are sums over the devices, except `peak_scratch_bytes`, the most of one device. Scratch is that of
+    exchanges over MPI.
     """
 
     __module__ = "meshcomm"
 
-    def __init__(self, base: Path, mesh: Mesh, arrays: "list[ArrayPlan]") -> None:
+    def __init__(
+        self, base: Path, mesh: Mesh, arrays: "list[ArrayPlan]", checked: Mapping[str, int] | None = None
+    ) -> None:
         self.path, self.mesh, self.arrays = base, mesh, arrays
+        small = [each.asked.stored for each in arrays if each.small]
+        self._batches = list(batches(small, arrays[0].limit)) if small else []
+        self._checked = checked  # the sizes of the files whose checksums are compared
 
     @property
     def bytes_read(self) -> int:
         """The bytes that all devices together read from the disk; without arrays that only a library can read."""
         return sum(each.bytes_read for each in self._devices)
+
+    @property
+    def bytes_compared(self) -> int:
+        """Those of `bytes_read` that are read to compare checksums only: the rest of ranges of 16 MiB."""
+        return sum(nbytes for _, _, nbytes in self._rest)
 
     @property
     def bytes_by_library(self) -> int:
@@ -123,7 +138,7 @@ class LoadPlan:
     @property
     def rounds(self) -> int:
         """The exchanges, one after the other."""
-        return sum(each.rounds for each in self.arrays)
+        return sum(each.rounds for each in self.arrays) + len(self._batches) * (self.mesh.size > 1)
 
     @property
     def peak_scratch_bytes(self) -> int:
@@ -145,10 +160,33 @@ class LoadPlan:
         if not 0 <= device < self.mesh.size:
             raise MeshError(f"device {quote(device)} is not in the mesh, which has devices 0 to {self.mesh.size - 1}")
         rank = self.mesh.ranks[device]
-        found = [each.numbers(rank, self.first) for each in self.arrays]
+        found = [each.numbers(rank) for each in self.arrays]
+        for batch in self._batches:
+            its = list(batch.reads()) if rank == self.first else []
+            moved = 0 if rank == self.first else batch.nbytes
+            found.append(_Numbers(sum(each.stop for each in its), len(its), moved, batch.nbytes))
+        if device == 0:
+            found += [_Numbers(nbytes, 1, 0, 0) for _, _, nbytes in self._rest]
         peak = max((each.peak_scratch_bytes for each in found), default=0)
         nbytes, calls, moved = (sum(each[k] for each in found) for k in range(3))
         return DeviceLoadPlan(self, device, nbytes, calls, moved, peak)
+
+    def reads(self, rank: int) -> Iterator[Segment]:
+        """Yield what *rank* reads of arrays, in order: bytes 0 to *stop* come from an offset of a file."""
+        if rank == self.first:
+            for batch in self._batches:
+                yield from batch.reads()
+        for each in self.arrays:
+            yield from each.reads(rank)
+
+    @cached_property
+    def _rest(self) -> list[tuple[str, int, int]]:
+        """What device 0 reads to compare checksums: file, offset and bytes."""
+        if self._checked is None:
+            return []
+        found = (each for rank in self.mesh.ranks for each in self.reads(rank))
+        pieces = (piece for each in found for piece in cut_at_ranges(each.file, each.offset, each.stop))
+        return list(rest_of_ranges(joined((*piece, 0) for piece in pieces), self._checked))
 
     def __repr__(self) -> str:
         return f"LoadPlan({str(self.path)!r}, {count_text(len(self.arrays), 'array')}, {bytes_text(self.bytes_read)})"
@@ -165,6 +203,8 @@ class LoadPlan:
             f"  all devices read {bytes_text(self.bytes_read)} in {count_text(self.calls, 'call')}{library}, and "
             f"receive {bytes_text(self.bytes_moved)} in {count_text(self.rounds, 'round')}"
         )
+        if self._checked is not None:
+            lines.append(f"  of these, {bytes_text(self.bytes_compared)} are read to compare checksums only")
         lines.append(
             f"  device {most.device} reads most, {bytes_text(most.bytes_read)}; a device uses at most "
             f"{bytes_text(self.peak_scratch_bytes)} of scratch over MPI"
@@ -186,7 +226,10 @@ class DeviceLoadPlan(NamedTuple):
     def extents(self) -> list[Extent]:
         """What it reads, in order: a file, an offset and bytes for each call."""
         rank, base = self.plan.mesh.ranks[self.device], self.plan.path
-        return [extent for each in self.plan.arrays for extent in each.extents(base, rank, self.plan.first)]
+        found = [(each.file, each.offset, each.stop) for each in self.plan.reads(rank)]
+        if self.device == 0:
+            found += self.plan._rest
+        return [Extent(base / file if file else base, offset, nbytes) for file, offset, nbytes in found]
 
     def __repr__(self) -> str:
         return (
@@ -201,6 +244,7 @@ class ArrayPlan:
 
     def __init__(self, asked: Asked, costs: _Costs, rows: int | None) -> None:
         self.asked, self._costs, self.rows = asked, costs, rows
+        self.limit = costs.limit
         self.reading = asked.reading
         self.mesh = asked.layout.mesh
         self.small = rows is None and is_small(asked.stored)
@@ -213,34 +257,26 @@ class ArrayPlan:
 
     @property
     def rounds(self) -> int:
-        """The exchanges, one after the other."""
-        return len(self._exchanges) + (self.small and self.mesh.size > 1)
+        """The exchanges, one after the other; none if it is small, as these are told together."""
+        return len(self._exchanges)
 
-    def numbers(self, rank: int, first: int) -> _Numbers:
-        """Return what *rank* reads, and what it receives; the rank *first* reads small arrays."""
+    def numbers(self, rank: int) -> _Numbers:
+        """Return what *rank* reads, and what it receives; nothing if the array is small."""
         stored, its = self.asked.stored, _device_of(self.mesh, rank)
-        if self.small:
-            if rank != first:
-                return _Numbers(0, 0, stored.nbytes, stored.nbytes)
-            return _Numbers(stored.nbytes, len(stored.segments), 0, stored.nbytes)
-        if its is None:
+        if its is None or self.small:
             return _Numbers(0, 0, 0, 0)
         nbytes = calls = peak = 0
         for (starts, lengths), beside in self._reads(its):
             nbytes, calls, peak = nbytes + int(lengths.sum()), calls + stored.calls(starts, lengths), max(peak, beside)
         return _Numbers(nbytes, calls, int(self._received[its]), peak + self._scratch(its))
 
-    def extents(self, base: Path, rank: int, first: int) -> Iterator[Extent]:
-        """Yield what *rank* reads below *base*; the rank *first* reads small arrays."""
-        stored, its = self.asked.stored, _device_of(self.mesh, rank)
-        found: list[Segment] = []
-        if self.small and rank == first:
-            found = [s._replace(stop=s.stop - s.start, start=0) for s in stored.segments]
-        elif self.in_runs and its is not None:
-            for runs, _ in self._reads(its):
-                found += [Segment(s.file, 0, size, offset) for s, offset, _, size in stored.pieces(*runs)]
-        for each in found:
-            yield Extent(base / each.file if each.file else base, each.offset, each.stop)
+    def reads(self, rank: int) -> Iterator[Segment]:
+        """Yield what *rank* reads: bytes 0 to *stop* come from an offset of a file; nothing if the array is small."""
+        its = _device_of(self.mesh, rank)
+        if self.in_runs and its is not None:
+            for found, _ in self._reads(its):
+                for segment, offset, _, size in self.asked.stored.pieces(*found):
+                    yield Segment(segment.file, 0, size, offset)
 
     @cached_property
     def _route(self) -> Route:

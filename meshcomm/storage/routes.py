@@ -331,9 +331,17 @@ def choose_route(
     >>> route.cut, route.extra, route.chunk
     (0, ('x', 'y'), (524, 250))
     """
+    return _chosen(layout, (shape, full or shape), itemsize, (limit, id(layout.mesh)), machine)
+
+
+@lru_cache(maxsize=64)  # checkpoints have many small arrays of few shapes
+def _chosen(
+    layout: Layout, shapes: tuple[Shape, Shape], itemsize: int, limit_and_mesh: tuple[int, int], machine: Machine
+) -> Route:
+    """Return `choose_route`. Equal layouts may be on different meshes; the result is on that with this id."""
+    (shape, file), limit = shapes, limit_and_mesh[0]
     free = tuple(name for name, size in layout.mesh.dims if size > 1 and name not in used(layout))
     dealt = any(isinstance(names, Cyclic) for names in layout.axes)
-    file = shape if full is None else full
     routes = []
     for even in (False, True) if dealt else (False,):
         routes.append(Route(layout, shape, itemsize, None, (), False, even, shape, file))

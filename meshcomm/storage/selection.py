@@ -66,7 +66,7 @@ def selected(shape: Shape, index: object) -> Selection:
 
 def _refuse_lists(item: object, axis: int) -> None:
     """Raise ``IndexError`` for a list of indices and for a mask, and say what to do instead."""
-    masks = isinstance(item, bool | np.bool_) or getattr(item, "dtype", None) == bool
+    masks = isinstance(item, bool | np.bool_) or getattr(item, "dtype", None) == np.dtype(bool)
     if isinstance(item, list) and item:
         masks = all(isinstance(each, bool | list) for each in item)
     if not masks and not isinstance(item, list) and not getattr(item, "ndim", 0):

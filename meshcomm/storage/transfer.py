@@ -19,7 +19,6 @@ from meshcomm._tuning import (
     MOST_EXPECTED,
     READ_OVER,
     READ_TOGETHER,
-    SMALL_ARRAY,
 )
 from meshcomm._types import Array, Bytes, Indices
 from meshcomm.arrays.cutting import cut_out
@@ -176,27 +175,18 @@ def read_tensor(
 
 def reads(turn: Round, device: int, chosen: Selection) -> tuple[ByteRuns, int]:
     """Return which runs of bytes *device* reads in a round, and the most bytes that it reads at once to the side."""
-    starts, lengths = byte_runs(turn, device, chosen)
-    if chosen.box == chosen.shape:
-        return (starts, lengths), 0
+    found = byte_runs(turn, device, chosen)
+    return (found, 0) if chosen.box == chosen.shape else together(found)
+
+
+def together(found: ByteRuns) -> tuple[ByteRuns, int]:
+    """Return the runs that are read if close ones are read in one call, and the most bytes that such a call reads."""
+    starts, lengths = found
     pairs = close_runs(starts, lengths, READ_OVER, READ_TOGETHER)
     firsts = np.array([first for first, _ in pairs], dtype=np.intp)
     lasts = np.array([last - 1 for _, last in pairs], dtype=np.intp)
     spans = starts[lasts] + lengths[lasts] - starts[firsts]
     return (starts[firsts], spans), int(max(spans[lasts > firsts], default=0))
-
-
-def read_small(stored: Stored, opened: Opened) -> Array:
-    """Return the whole array, read by this rank."""
-    whole = np.empty(stored.shape, stored.dtype)
-    zero, size = np.zeros(1, dtype=np.intp), np.full(1, stored.nbytes, dtype=np.intp)
-    opened.transfer(stored, (zero, size), as_bytes(whole))
-    return whole
-
-
-def is_small(stored: Stored) -> bool:
-    """Return whether one rank reads the array for all."""
-    return stored.nbytes <= SMALL_ARRAY
 
 
 def block_of(whole: Array, layout: Layout) -> Array | None:

@@ -42,7 +42,7 @@ def _node(tree: object, keys: tuple[str, ...], leaves: Leaves, separator: str) -
     path = separator.join(keys)
     if len(keys) > DEEPEST:
         raise CheckpointError(f"the tree has more than {DEEPEST} levels at {quote(path)}")
-    if isinstance(tree, HoldsVariables):
+    if not isinstance(tree, DTensor) and isinstance(tree, HoldsVariables):
         tree = dict(tree.named_variables())
     found = unwrapped(untraced(tree))
     if isinstance(found, DTensor | np.ndarray | np.generic):
@@ -79,7 +79,7 @@ def tensors_in(tree: object, depth: int = 0) -> Iterator[DTensor]:
     """Yield the tensors of *tree*, also of one that cannot be saved."""
     if depth > DEEPEST:
         return
-    if isinstance(tree, HoldsVariables):
+    if not isinstance(tree, DTensor) and isinstance(tree, HoldsVariables):
         tree = dict(tree.named_variables())
     found = unwrapped(untraced(tree))
     if isinstance(found, DTensor):

@@ -1,5 +1,6 @@
 """Checksums of checkpoints: compared with what was read, or with all that is there."""
 
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +21,7 @@ from meshcomm.storage.transfer import Opened, all_pieces
 def compare_checksums(base: Path, found: Contents, opened: Opened, mesh: Mesh, here: Location) -> None:
     """Raise ``CheckpointError`` unless what all ranks have read has the right checksums. Collective over the mesh.
 
-    Of a range of which only a part was read, the first rank reads the rest.
+    Device 0 of the mesh reads the rest of ranges that were not read as a whole.
     """
     each = here.team.everyone.communicator().told(opened.pieces)
     pieces = all_pieces([[tuple(piece) for piece in pieces] for pieces in each])
@@ -41,12 +42,28 @@ def verify(path: Path, found: Contents) -> list[str]:
     return wrong
 
 
+def rest_of_ranges(pieces: Iterable[Piece], sizes: Mapping[str, int]) -> Iterator[tuple[str, int, int]]:
+    """Yield what is read to compare the checksums of *pieces*: the rest of their ranges, as file, offset and bytes.
+
+    *sizes* has the bytes of each file.
+    """
+    for (name, number), its in _by_range(pieces).items():
+        start = number * CHECKSUM_RANGE
+        for offset, length, crc in _spans(start, min(start + CHECKSUM_RANGE, sizes[name]), its):
+            if crc is None:
+                yield name, offset, length
+
+
+def _by_range(pieces: Iterable[Piece]) -> dict[tuple[str, int], list[Piece]]:
+    found: dict[tuple[str, int], list[Piece]] = {}
+    for piece in pieces:
+        found.setdefault((piece[0], piece[1] // CHECKSUM_RANGE), []).append(piece)
+    return found
+
+
 def _compare(base: Path, found: Contents, pieces: list[Piece]) -> None:
     assert found.checks is not None
-    by_range: dict[tuple[str, int], list[Piece]] = {}
-    for piece in pieces:
-        by_range.setdefault((piece[0], piece[1] // CHECKSUM_RANGE), []).append(piece)
-    for (name, number), its in by_range.items():
+    for (name, number), its in _by_range(pieces).items():
         with files.for_reading(base / name) as file:
             start = number * CHECKSUM_RANGE
             crc = _of_range(file, name, start, min(start + CHECKSUM_RANGE, file.size()), its)
@@ -54,23 +71,32 @@ def _compare(base: Path, found: Contents, pieces: list[Piece]) -> None:
             raise CheckpointError(_text(base / name, found, name, number))
 
 
-def _of_range(file: File, name: str, start: int, stop: int, pieces: list[Piece]) -> int:
-    """Return the checksum of a range, from those of its *pieces*, and of what is read between them.
+def _spans(start: int, stop: int, pieces: list[Piece]) -> Iterator[tuple[int, int, int | None]]:
+    """Yield the offset, the bytes and the checksum of each of the *pieces* of a range, and of what is between them.
 
-    Ranks may have read the same bytes: of pieces that overlap, the first one counts.
+    The latter have None. Ranks may have read the same bytes: of pieces that overlap, the first one counts.
     """
-    crc, done = 0, start
-    for _, offset, length, piece in [*pieces, (name, stop, 0, 0)]:
-        if offset < done:
+    done = start
+    for _, offset, length, crc in pieces:
+        if offset < done or not length:
             continue
         if offset > done:
-            data = np.frombuffer(files.section(file, done, offset - done), dtype=np.uint8)
-            for _, _, size, between in pieces_of(name, data, done):
-                crc = combined(crc, between, size)
-        if length:
-            crc = combined(crc, piece, length)
-        done = max(done, offset + length)
-    return crc
+            yield done, offset - done, None
+        yield offset, length, crc
+        done = offset + length
+    if done < stop:
+        yield done, stop - done, None
+
+
+def _of_range(file: File, name: str, start: int, stop: int, pieces: list[Piece]) -> int:
+    """Return the checksum of a range, from those of its *pieces*, and of what is read between them."""
+    found = 0
+    for offset, length, crc in _spans(start, stop, pieces):
+        if crc is None:
+            data = np.frombuffer(files.section(file, offset, length), dtype=np.uint8)
+            ((_, _, _, crc),) = pieces_of(name, data, offset)  # no piece goes beyond its range
+        found = combined(found, crc, length)
+    return found
 
 
 def _text(path: Path, found: Contents, name: str, number: int) -> str:

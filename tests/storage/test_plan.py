@@ -10,7 +10,7 @@ import pytest
 
 import meshcomm as mc
 from meshcomm import Layout
-from meshcomm.storage import files, transfer
+from meshcomm.storage import files, small, transfer
 from support.random_cases import any_case
 from support.reference import random_bits
 from support.saved import RANKS, SIZES, here, mesh_of_4, on
@@ -68,7 +68,7 @@ def random_index(shape, random):
 @pytest.mark.parametrize("suffix", ["", ".npy", ".safetensors", ".zarr"])
 @pytest.mark.parametrize("seed", range(4))
 def test_random_loads(suffix, seed, tmp_path, counts, relaid, monkeypatch):
-    monkeypatch.setattr(transfer, "SMALL_ARRAY", 64)
+    monkeypatch.setattr(small, "SMALL_ARRAY", 64)
     monkeypatch.setattr(transfer, "READ_OVER", 100)
     monkeypatch.setattr(transfer, "READ_TOGETHER", 1000)
     kinds = set()
@@ -79,21 +79,22 @@ def test_random_loads(suffix, seed, tmp_path, counts, relaid, monkeypatch):
                 continue
             whole = random_bits(case.shape, np.dtype("f8"), number)
             limit, index = random.choice([None, 2**12]), random.choice([None, random_index(case.shape, random)])
+            check = random.choice([None, False])  # None compares checksums, as these are small checkpoints
             if any(isinstance(spec, mc.Cuts) for spec in case.target.axes):
                 index = None  # chosen boundaries are for the whole axis
 
-            def program(case=case, whole=whole, limit=limit, index=index, number=number):
+            def program(case=case, whole=whole, limit=limit, index=index, check=check, number=number):
                 path = tmp_path / f"t{number}{suffix}"
                 mc.save(path, mc.distribute(whole, here(case.source)))
                 layout = here(case.target)
                 everyone = mc.create_mesh()
                 mc.barrier(everyone)
                 before = counted(counts)
-                plan = mc.plan_load(path, layout, slices=index, max_scratch_bytes=limit)
+                plan = mc.plan_load(path, layout, slices=index, check=check, max_scratch_bytes=limit)
                 header = counted(counts)
                 relaid.clear()
                 mc.barrier(everyone)
-                mc.load(path, layout, slices=index, max_scratch_bytes=limit, check=False)
+                mc.load(path, layout, slices=index, max_scratch_bytes=limit, check=check)
                 if layout.mesh.rank is None:
                     return None
                 device = layout.mesh.rank
@@ -123,7 +124,10 @@ def test_several_arrays_of_a_checkpoint(tmp_path, counts):
         rows = Layout(["x", U], mesh)
         mc.save(tmp_path / "c", {"a": mc.distribute(big, rows), "b": mc.distribute(big[:3], rows), "step": 3})
         layouts = {"a": Layout([U, ("x", "y")], mesh), "b": rows}
-        plan = mc.plan_load(tmp_path / "c", layouts, dtype="f4")
+        plan = mc.plan_load(tmp_path / "c", layouts, dtype="f4", check=False)
+        compared = mc.plan_load(tmp_path / "c", layouts, dtype="f4")  # by default, as the checkpoint is small
+        assert compared.bytes_compared == compared.bytes_read - plan.bytes_read == 2560 + 992  # up to whole pages
+        assert "3.5 KiB are read to compare checksums only" in str(compared)
         before = counted(counts)
         mc.load(tmp_path / "c", layouts, check=False, dtype="f4")
         read, calls = (now - then for now, then in zip(counted(counts), before, strict=True))

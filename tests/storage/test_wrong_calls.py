@@ -38,9 +38,12 @@ def path(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "name, reason",
+    ("name", "reason"),
     [
-        *((name, "is a suffix of another one. Save to .npy, ") for name in ("a.npz", "a.pt", "a.nc", "a.xyz", "a.CSV")),
+        *(
+            (name, "is a suffix of another one. Save to .npy, ")
+            for name in ("a.npz", "a.pt", "a.nc", "a.xyz", "a.CSV")
+        ),
         *((name, "did you mean .npy?") for name in ("a.NPY", "a.np", "a.npyy")),
         *(("a.safetensor", "did you mean .safetensors?"), ("a.zar", "did you mean .zarr?")),
     ],
@@ -61,7 +64,7 @@ def test_names_of_checkpoints(name, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "index, text",
+    ("index", "text"),
     [
         ([1, 3], r"axis 0 has a list of indices, but a box is read.* use numpy.take\(t, indices, axis=0\)"),
         (np.s_[:, [0, 1]], r"axis 1 has a list of indices.* axis=1\)"),

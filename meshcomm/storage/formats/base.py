@@ -16,6 +16,9 @@ from meshcomm.storage.checksums import Piece
 from meshcomm.storage.files import File
 from meshcomm.storage.stored import Stored
 
+MOST_AXES = 32
+"""Axes of an array. NumPy has more since version 2, but does not broadcast them."""
+
 
 class Described(NamedTuple):
     """An array that is to be saved; *layout* is a hint for people."""
@@ -168,8 +171,8 @@ def checked_dtype(dtype: DType, what: str) -> DType:
 
 def checked_shape(shape: object, what: str, itemsize: int = 1) -> Shape:
     """Return *shape* as a tuple; ``CheckpointError`` unless it is a list of lengths that an array can have."""
-    if not isinstance(shape, list | tuple) or len(shape) > 64:
-        raise CheckpointError(f"{what}: shape {quote(shape)} is no list of lengths")
+    if not isinstance(shape, list | tuple) or len(shape) > MOST_AXES:
+        raise CheckpointError(f"{what}: shape {quote(shape)} is no list of at most {MOST_AXES} lengths")
     size = max(itemsize, 1)
     for n in shape:
         if type(n) is not int or n < 0:

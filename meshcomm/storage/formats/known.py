@@ -1,6 +1,5 @@
 """Which format a path has, by its suffix."""
 
-from difflib import get_close_matches
 from pathlib import Path
 
 from meshcomm._arguments import quote
@@ -16,7 +15,7 @@ FORMATS: dict[str, tuple[type[Writer], Reader]] = {
     ".zarr": (zarr.ZarrWriter, zarr.contents),
 }
 ALMOST = 0.81
-"""A suffix that is so similar to that of a format is a mistake: .npyy and .safetensor. The scale of `difflib`: 0 to 1."""
+"""A suffix that is so similar to one of a format is a mistake: .npyy and .safetensor. 1 is equal, by `difflib`."""
 FOLDER = (folder.FolderWriter, folder.contents)
 OTHERS = frozenset(
     (
@@ -40,6 +39,8 @@ def writer_for(path: Path) -> type[Writer]:
         return safetensors.SafetensorsIndexWriter
     if path.suffix in FORMATS:
         return FORMATS[path.suffix][0]
+    from difflib import get_close_matches  # here, as its import takes long
+
     suffix = path.suffix.lower()
     close = get_close_matches(suffix, FORMATS, 1, ALMOST) if suffix[1:].isalnum() else []
     if suffix[1:] in OTHERS or close:

@@ -1,0 +1,83 @@
+"""Small arrays: one rank reads many of them at once, and tells the others in one message."""
+
+from collections.abc import Iterable, Iterator
+from itertools import groupby
+from typing import NamedTuple
+
+import numpy as np
+
+from meshcomm._tuning import DEFAULT_SCRATCH, READ_TOGETHER, SMALL_ARRAY
+from meshcomm._types import Array, Bytes
+from meshcomm.storage.stored import Segment, Stored, in_one_file
+from meshcomm.storage.transfer import ByteRuns, Opened, together
+
+_BYTE = np.dtype("u1")
+
+
+def is_small(stored: Stored) -> bool:
+    """Return whether one rank reads the array for all."""
+    return stored.nbytes <= SMALL_ARRAY
+
+
+class Batch(NamedTuple):
+    """Small arrays that are read and told together."""
+
+    arrays: tuple[Stored, ...]
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of the arrays."""
+        return sum(each.nbytes for each in self.arrays)
+
+    def read(self, opened: Opened) -> Bytes:
+        """Return the bytes of the arrays, one after the other; zeros behind an error."""
+        packed, done = np.zeros(self.nbytes, dtype=_BYTE), 0
+        with opened.trying():
+            for file, found in self._runs():
+                stop = done + int(found[1].sum())
+                opened.fill(file, found, packed[done:stop])
+                done = stop
+        return packed
+
+    def unpacked(self, packed: Bytes) -> Iterator[Array]:
+        """Yield each array, a view of what `read` has returned."""
+        done = 0
+        for each in self.arrays:
+            if each.nbytes:
+                yield np.ndarray(each.shape, each.dtype, buffer=packed.data, offset=done)
+            else:
+                yield np.zeros(each.shape, each.dtype)
+            done += each.nbytes
+
+    def reads(self) -> Iterator[Segment]:
+        """Yield what each call reads: bytes 0 to *stop* of it come from an offset of a file."""
+        for file, found in self._runs():
+            for start, length in zip(*together(found)[0], strict=True):
+                yield Segment(file.name, 0, int(length), int(start))
+
+    def _runs(self) -> Iterator[tuple[Stored, ByteRuns]]:
+        """Yield where the bytes of the arrays are: in files, as arrays of their bytes, some runs of each."""
+        segments = (segment for each in self.arrays for segment in each.segments)
+        for name, its in groupby(segments, key=lambda segment: segment.file):
+            pairs = np.array([(s.offset, s.stop - s.start) for s in its], dtype=np.intp)
+            starts, lengths = pairs[:, 0], pairs[:, 1]
+            end = int((starts + lengths).max())
+            yield in_one_file(name, (end,), _BYTE, 0, name), (starts, lengths)
+
+
+def batches(arrays: Iterable[Stored], limit: int | None) -> Iterator[Batch]:
+    """Yield the small *arrays* in batches of at most *limit* bytes, and no more than are read in one call.
+
+    An array that has more is a batch by itself.
+    """
+    most = min(READ_TOGETHER, limit or DEFAULT_SCRATCH)
+    found: list[Stored] = []
+    size = 0
+    for each in arrays:
+        if found and size + each.nbytes > most:
+            yield Batch(tuple(found))
+            found, size = [], 0
+        found.append(each)
+        size += each.nbytes
+    if found:
+        yield Batch(tuple(found))
