@@ -1,6 +1,7 @@
 """Traces: what all ranks did and when, in one file for Perfetto."""
 
 import contextlib
+import json
 import math
 import os
 from collections.abc import Iterator
@@ -15,13 +16,14 @@ import numpy as np
 from meshcomm.errors import CollectiveMismatch
 from meshcomm.measuring.clocks import Aligned, Clock, compare_clocks
 from meshcomm.measuring.events import MOST_EVENTS, Events, check_writable, document, replacing
+from meshcomm.measuring.waits import Arrivals, explained, is_explained
 from meshcomm.memory.blocks import as_bytes
 from meshcomm.ranks._envelope import Envelope
 from meshcomm.ranks.agreement import agree
 from meshcomm.ranks.hosts import host_name
 from meshcomm.ranks.meshes import world_of
 from meshcomm.ranks.missing import some
-from meshcomm.ranks.recording import recorder
+from meshcomm.ranks.recording import Arrival, recorder
 from meshcomm.ranks.teams import Team
 from meshcomm.ranks.watch import watch
 
@@ -93,42 +95,57 @@ class Trace:
                 )
             agree(team, "the end of a trace")
             aligned = Aligned(self._before, _synchronised(team)[0])
+            arrivals = json.dumps(list(self._events.arrivals(self._begin, aligned.time))).encode()
             text = "\n".join(self._events.lines(team.world.rank, host_name(), self._begin, aligned.time)).encode()
             uncertain = max(clock.uncertain for clock in aligned)
-            told = communicator.told([len(text), self._events.dropped, uncertain])
+            told = communicator.told([len(arrivals), len(text), self._events.dropped, uncertain])
             error = None
             if team.rank != 0:
+                communicator.send(np.frombuffer(arrivals, dtype=np.uint8), 0)
                 communicator.send(np.frombuffer(text, dtype=np.uint8), 0)
             else:
-                error = self._write(text, told)
+                error = self._write(arrivals, text, told)
             agree(team, "the file of a trace", error)
 
-    def _write(self, own: bytes, told: list[list[int]]) -> Exception | None:
+    def _write(self, own_arrivals: bytes, own: bytes, told: list[list[int]]) -> Exception | None:
         """Write the file from the texts of all ranks, one after the other, and return what went wrong."""
         communicator, left = self._team.everyone.communicator(), iter(range(1, len(told)))
+        arrivals = Arrivals()
 
-        def receive(rank: int) -> bytes:
-            into = np.empty(told[rank][0], dtype=np.uint8)
+        def receive(rank: int, size: int) -> bytes:
+            into = np.empty(size, dtype=np.uint8)
             communicator.receive(as_bytes(into), rank)
             return into.tobytes()
 
         def lines() -> Iterator[str]:
-            yield from own.decode().split("\n")
+            yield from _explained(own, arrivals, uncertain)
             for rank in left:
-                yield from receive(rank).decode().split("\n")
+                yield from _explained(receive(rank, told[rank][1]), arrivals, uncertain)
 
-        dropped = {str(rank): its[1] for rank, its in enumerate(told) if its[1]}
-        uncertain = max(its[2] for its in told) / 1000
+        for rank, its in enumerate(told):
+            found = json.loads(receive(rank, its[0]) if rank else own_arrivals)
+            arrivals.add(rank, ((Arrival(*arrival), time) for arrival, time in found))
+        dropped = {str(rank): its[2] for rank, its in enumerate(told) if its[2]}
+        uncertain = max(its[3] for its in told)
         error = None
         try:
-            about = {"dropped events by rank": dropped, "clocks agree to microseconds": uncertain}
+            about = {"dropped events by rank": dropped, "clocks agree to microseconds": uncertain / 1000}
             with replacing(self.path) as file:
                 file.writelines(document(lines(), about))
         except Exception as problem:
             error = problem
             for rank in left:  # which still send
-                receive(rank)
+                receive(rank, told[rank][1])
         return error
+
+
+def _explained(text: bytes, arrivals: Arrivals, uncertain: int) -> Iterator[str]:
+    """Yield the lines of a rank, and with them for whom it waited."""
+    for line in text.decode().split("\n"):
+        if is_explained(line):
+            yield from map(json.dumps, explained(json.loads(line), arrivals, uncertain))
+        else:
+            yield line
 
 
 def trace(path: str | os.PathLike[str], comm: "MPI.Intracomm | None" = None, *, limit: int = MOST_EVENTS) -> Trace:

@@ -22,6 +22,9 @@ def test_a_whole_program_without_a_change(launch, tmp_path, shared_memory):
     assert (merged.code, merged.text) == (0, f"{out} has the traces of 3 of 3 ranks on 1 host\n")
     events = check_trace(out, 3)
     assert min(event["ts"] for event in events if event["ph"] == "X") == 0
+    kind = "moving" if shared_memory == "0" else "copy"
+    assert all(sum(e["cat"] == kind for e in spans(events, rank)) >= 3 for rank in range(3))
+    assert any(e["name"].startswith("waiting for rank") for e in events)
     steps = [[e for e in spans(events, rank) if e["name"] == "step"] for rank in range(3)]
     assert [len(found) for found in steps] == [3, 3, 3]
     for number in range(3):
