@@ -4,7 +4,7 @@ import contextlib
 import json
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from time import monotonic_ns
@@ -23,7 +23,7 @@ from meshcomm.ranks.agreement import agree
 from meshcomm.ranks.hosts import host_name
 from meshcomm.ranks.meshes import world_of
 from meshcomm.ranks.missing import some
-from meshcomm.ranks.recording import Arrival, recorder
+from meshcomm.ranks.recording import Arrival, Listener, recorder
 from meshcomm.ranks.teams import Team
 from meshcomm.ranks.watch import watch
 
@@ -31,11 +31,22 @@ if TYPE_CHECKING:
     from mpi4py import MPI
 
 
+class _Rescue(Listener):
+    """Hears that the job ends, also while ranks wait for each other to end a trace, and then lets *write* it."""
+
+    def __init__(self, write: Callable[[], None]) -> None:
+        self._write = write
+
+    def job_ends(self) -> None:
+        self._write()
+
+
 class Trace:
     """A trace that goes on within a ``with`` statement, as `trace` makes it."""
 
     def __init__(self, path: str | os.PathLike[str], comm: "MPI.Intracomm | None", limit: int) -> None:
         self.path, self._comm, self._limit = Path(path), comm, limit
+        self._rescue = _Rescue(self._write_alone)
 
     def __enter__(self) -> "Trace":
         world = world_of(self._comm)
@@ -51,35 +62,47 @@ class Trace:
             agree(team, "the begin of a trace", error)
             self._before, self._begin = _synchronised(team)
         recorder.add(self._events)
+        recorder.add(self._rescue)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
     ) -> None:
         recorder.remove(self._events)
-        if value is None:
+        try:
+            self._end(value)
+        finally:
+            recorder.remove(self._rescue)
+
+    def _end(self, error: BaseException | None) -> None:
+        if error is None:
             self._merge()
             return
         # Nothing here may hide the error. Other ranks may wait for this one in another call: then it is told why.
-        own = self.path.with_name(f"{self.path.name}.rank-{self._team.rank}.json")
         with contextlib.suppress(Exception):
-            self._write_alone(own)
-        if not isinstance(value, Exception):
+            self._write_alone()
+        if not isinstance(error, Exception):
             return
-        watch.error = value
+        watch.error = error
         try:
             self._merge()
-            own.unlink(missing_ok=True)
+            self._alone.unlink(missing_ok=True)
         except BaseException as problem:
-            value.add_note(f"the trace of rank {self._team.rank} is in {own}: {type(problem).__name__}: {problem}")
+            where = f"the trace of rank {self._team.rank} is in {self._alone}"
+            error.add_note(f"{where}: {type(problem).__name__}: {problem}")
         finally:
             watch.error = None
 
-    def _write_alone(self, path: Path) -> None:
+    @property
+    def _alone(self) -> Path:
+        """The file with what this rank alone did."""
+        return self.path.with_name(f"{self.path.name}.rank-{self._team.rank}.json")
+
+    def _write_alone(self) -> None:
         aligned = Aligned(self._before, self._before)
         lines = self._events.lines(self._team.world.rank, host_name(), self._begin, aligned.time)
-        with replacing(path) as file:
-            file.writelines(document(lines, {}))
+        with replacing(self._alone) as file:
+            file.writelines(document(_explained("\n".join(lines).encode(), Arrivals(), 0), {}))
 
     def _merge(self) -> None:
         """Write what all ranks did to one file, on rank 0. Collective over the team."""
@@ -158,7 +181,7 @@ def trace(path: str | os.PathLike[str], comm: "MPI.Intracomm | None" = None, *, 
 
     When the statement ends, rank 0 collects and writes. If an exception leaves it on some ranks, they first write what
     they did to ``PATH.rank-N.json``; then all ranks write the trace, and the exception goes on. If other ranks are in
-    another call by then, the job ends and names both.
+    another call by then, the job ends and names both, with the traceback, and all ranks that can write such files.
 
     Parameters
     ----------

@@ -120,9 +120,7 @@ def end_job(reason: str, code: int = 1, shared: signs.Error | None = None) -> No
 
     Of ranks on this host with the same error *shared*, the one that has printed it does so, for all of them.
     """
-    if watch.recorder is not None:
-        with contextlib.suppress(Exception):
-            watch.recorder.job_ends()
+    write_traces()
     if shared is None or shared.ours:
         say(f"{who()} ends the job: {reason}{_alike(shared) if shared is not None else ''}")
     else:
@@ -141,6 +139,13 @@ def end_job(reason: str, code: int = 1, shared: signs.Error | None = None) -> No
     if MPI.Is_initialized() and not MPI.Is_finalized() and (here or MPI.Query_thread() == MPI.THREAD_MULTIPLE):
         MPI.COMM_WORLD.Abort(code)
     os._exit(code)
+
+
+def write_traces() -> None:
+    """Let this rank's traces be written as they are now, as the job ends."""
+    if watch.recorder is not None:
+        with contextlib.suppress(Exception):
+            watch.recorder.job_ends()
 
 
 def _alike(shared: signs.Error) -> str:

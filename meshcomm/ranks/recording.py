@@ -160,7 +160,7 @@ class Listener:
         """Hear how many operations of each stream this rank has made before it listens."""
 
     def job_ends(self) -> None:
-        """Hear that this rank ends the job: nothing runs after that."""
+        """Hear that the job ends before the program does, maybe more than once."""
 
     def agreed(self) -> None:
         """Hear that the rank exchanged a few bytes with others to agree on a call."""
@@ -301,7 +301,7 @@ class Recorder:
         return self._positions.setdefault(tuple(positions), tuple(positions))
 
     def job_ends(self) -> None:
-        """Tell that this rank ends the job."""
+        """Tell that the job ends before the program does."""
         for found in list(self._listeners.values()):
             for listener in found:
                 listener.job_ends()

@@ -12,6 +12,7 @@ import signal
 import threading
 import time
 from functools import cache
+from traceback import format_exception
 
 from meshcomm._tuning import (
     ANSWER_WITHIN,
@@ -23,7 +24,7 @@ from meshcomm._tuning import (
     WATCH_EVERY,
     WRITE_WITHIN,
 )
-from meshcomm.ranks import flights, signs
+from meshcomm.ranks import abort, flights, signs
 from meshcomm.ranks.abort import end_job, install_hooks, say, timeout_seconds, who
 from meshcomm.ranks.missing import some
 from meshcomm.ranks.roll_call import Report, RollCall, open_roll_calls, roll_call_for
@@ -117,7 +118,7 @@ class _Watchdog:
     def _obey(self, roll_call: RollCall) -> None:
         """Do what other ranks, or their answers, demand of all."""
         if roll_call.expired:
-            flights.write(roll_call.expired)
+            _tell_what_happened(roll_call.expired)
         if roll_call.mismatch:
             self._end(roll_call, f"CollectiveMismatch: {roll_call.mismatch}")
 
@@ -171,8 +172,7 @@ class _Watchdog:
         error, waited = watch.error, watch.since
         if error is not None and waited >= TELL_ERROR_AFTER and not self._warned:
             self._warned = True
-            told = f"{who()} has to raise {type(error).__name__}: {error}"
-            say(f"{told}\n  It has waited {waited:.0f} s in {text}: the other ranks have not reached this call")
+            _tell_error(f"  It has waited {waited:.0f} s in {text}: the other ranks have not reached this call\n")
         if waited >= WARN_AFTER and not self._warned:
             self._warned = True
             if report is None or report.speaks:
@@ -187,7 +187,7 @@ class _Watchdog:
 
     def _end(self, roll_call: RollCall | None, reason: str, code: int = 1) -> None:
         """End the job, after all ranks that can have written what they do."""
-        told = flights.write(reason)
+        told = _tell_what_happened(reason)
         with contextlib.suppress(Exception):  # standard error may be no file
             faulthandler.dump_traceback(all_threads=True)
         if roll_call is not None:
@@ -197,6 +197,30 @@ class _Watchdog:
                 roll_call.serve()
                 time.sleep(0.05)
         end_job(f"{reason}{told}", code)
+
+
+@cache
+def _tell_what_happened(reason: str) -> str:
+    """Tell what this rank did, once, as the job ends: in its flight file and traces, and with the error that it has.
+
+    Return where the flight file is, as a line for a message.
+    """
+    told = flights.write(reason)
+    _tell_error()
+    abort.write_traces()
+    return told
+
+
+_told: list[Exception] = []
+
+
+def _tell_error(why: str = "") -> None:
+    """Print, once, the error that this rank has to raise, and *why* it has not: the program may not get to do so."""
+    error = watch.error
+    if error is not None and error not in _told:
+        _told.append(error)
+        traceback = "".join(format_exception(error)) if error.__traceback__ is not None else ""
+        say(f"{who()} has to raise {type(error).__name__}: {error}\n{why}{traceback}".rstrip())
 
 
 _HINT = (

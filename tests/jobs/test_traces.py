@@ -5,7 +5,7 @@ import json
 import pytest
 
 from support.paths import PROGRAMS
-from support.traces import check_trace, spans
+from support.traces import UNTIL_MERGED, check_trace, spans
 
 PROGRAM = PROGRAMS / "traced.py"
 
@@ -40,10 +40,14 @@ def test_a_rank_that_raises_while_others_wait_ends_the_job(launch, tmp_path):
     """It does not hang, says why, and leaves what that rank did."""
     done = launch(3, PROGRAM, "fails", tmp_path / "t.json")
     assert done.code != 0, done
-    assert "the reason" in done.text, done
-    assert [path.name for path in tmp_path.iterdir()] == ["t.json.rank-1.json"]
-    document = json.loads((tmp_path / "t.json.rank-1.json").read_text())
-    assert sum(event["name"] == "step" for event in document["traceEvents"]) == 3
+    assert 'raise KeyError("the reason")' in done.text, "the line of the program"
+    assert done.text.count("Traceback (most recent call last)") == 1, done
+    assert done.text.count("rank 1 of 3 has to raise KeyError: 'the reason'") == 1, done
+    assert [path.name for path in sorted(tmp_path.iterdir())] == [f"t.json.rank-{rank}.json" for rank in range(3)]
+    for path in tmp_path.iterdir():
+        found = json.loads(path.read_text())["traceEvents"]
+        assert sum(event["name"] == "step" for event in found) == 3
+        assert all(not UNTIL_MERGED & set(event["args"]) for event in found)
 
 
 def test_a_whole_program_that_fails_leaves_what_the_rank_did_that_ended_it(launch, tmp_path):
