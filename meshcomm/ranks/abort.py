@@ -10,12 +10,11 @@ import threading
 import time
 from collections.abc import Callable
 from functools import cache
-from traceback import format_exception
 from types import ModuleType, TracebackType
 from typing import NoReturn, TypeAlias
 
 from meshcomm._arguments import quote
-from meshcomm._tuning import BECOME_RANK_WITHIN, END_WITHIN, PAUSE_BEFORE_END
+from meshcomm._tuning import BECOME_RANK_WITHIN, END_WITHIN, PAUSE_BEFORE_END, SEEN_WITHIN
 from meshcomm.errors import MeshcommError
 from meshcomm.ranks import forks, signs
 from meshcomm.ranks.forks import exit_code
@@ -81,7 +80,8 @@ def _shared(error: BaseException) -> signs.Error | None:
     rank, size = comm_world()
     if size == 1 or forks.is_child or isinstance(error, KeyboardInterrupt):
         return None
-    return signs.Error("".join(format_exception(error)), rank)
+    text, seen = signs.shared_text(error)
+    return signs.Error(text, rank, 0.0 if seen else SEEN_WITHIN)
 
 
 def _ending_thread_excepthook(previous: ThreadHook) -> ThreadHook:

@@ -18,6 +18,8 @@ import sys
 import time
 from collections.abc import Iterable
 from hashlib import blake2b
+from traceback import format_exception
+from typing import TypeVar
 
 from meshcomm._tuning import POLL_TO
 from meshcomm.ranks.launchers import job_name
@@ -29,6 +31,10 @@ _CREDENTIALS = struct.Struct("3i")
 """Process, user and group, as Linux tells them."""
 
 _ONE = struct.Struct("<q")
+
+_SHARED = "_shared_by_ranks"
+
+E = TypeVar("E", bound=BaseException)
 
 
 def show_end(rank: int) -> None:
@@ -43,14 +49,45 @@ def ended(ranks: Iterable[int]) -> list[int]:
     return [rank for rank in ranks if _is_shown(f"ended {rank}")]
 
 
+def note_shared(error: E, text: str, *, seen: bool) -> E:
+    """Note that all ranks of a team raise *error*, which says *text* on those that have *seen* it, and return it."""
+    error.__dict__[_SHARED] = text, seen
+    return error
+
+
+def shared_text(error: BaseException) -> tuple[str, bool]:
+    """Return a text that is the same on ranks with the same error, and whether this rank knows where it comes from.
+
+    That is the traceback, but of an error that ranks have agreed on only what it says.
+    """
+    texts: list[str] = []
+    now: BaseException | None = error
+    while now is not None:
+        if _SHARED in vars(now):
+            text, seen = vars(now)[_SHARED]
+            return "".join([text, *texts]), seen
+        texts += format_exception(now, chain=False)
+        now = now.__cause__ or (None if now.__suppress_context__ else now.__context__)
+    return "".join(texts), True
+
+
 class Error:
-    """An error that several ranks may have at the same time; *text* is the same on those that have the same error.
+    """An error that several ranks may have at the same time.
 
     The first of them on this host prints it (`ours` is true), and shows when it has.
+
+    Parameters
+    ----------
+    text: the same on ranks that have the same error
+    rank: this one, in COMM_WORLD
+    patience: for so many seconds another rank may be the first, as it can tell more
     """
 
-    def __init__(self, text: str, rank: int) -> None:
+    def __init__(self, text: str, rank: int, patience: float = 0.0) -> None:
         self._text, self._rank = text, rank
+        end = time.monotonic() + patience
+        while time.monotonic() < end and not _is_shown(f"prints {text}"):
+            time.sleep(POLL_TO)
         self._sign = _shown(f"prints {text}")
         self._first = None if self._sign is not None else _connected(f"prints {text}")
         self.ours = self._first is None

@@ -32,6 +32,16 @@ def test_an_error_of_all_ranks_is_printed_once(launch, program):
     assert job.left == []
 
 
+def test_an_error_that_one_rank_saw_is_printed_once_by_that_rank(launch, program):
+    """The others raise it as well, and say who saw it; only the traceback of that rank says where."""
+    line = "mc.distribute(np.ones(3) if mesh.rank == 1 else None, mc.Layout(['x', mc.UNSHARDED], mesh), root=1)"
+    done = launch(3, program(MESH + line))
+    assert done.code == 1, done
+    assert done.text.count("meshcomm.LayoutError: an array of shape (3,)") == 1, done
+    assert "in _check_ndim" in done.text, "where rank 1 found it"
+    assert "rank 1 of 3 ends the job: an uncaught LayoutError, on all 3 ranks alike" in done.text, done
+
+
 def test_different_errors_are_all_printed(launch, program):
     job = launch(3, program(f"{MESH}mc.barrier(mesh)\nraise KeyError('even' if mesh.rank % 2 == 0 else 'odd')"))
     assert job.text.count("KeyError: 'even'") == job.text.count("KeyError: 'odd'") == 1, job
