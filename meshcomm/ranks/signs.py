@@ -1,10 +1,11 @@
 """Signs: what ranks on one host can tell each other without MPI, in any state of it.
 
 A sign is a socket with a name of its own in Linux's abstract namespace. It needs no file, and vanishes with its
-process. To look for one never waits. Two things are told so:
+process. To look for one never waits. Three things are told so:
 
 - that a rank has ended its program (`show_end`). Before ranks have communicated there is no other way: MPI could only
   tell if all ranks took part.
+- what a rank does, if another one asks (`answering`, `answer`, `asking`)
 - that a rank prints an error already, which other ranks have, too (`Error`). One of them prints it.
 
 Where there are no such sockets, there are no signs. Ranks on other hosts see none.
@@ -16,7 +17,7 @@ import socket
 import struct
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from hashlib import blake2b
 from traceback import format_exception
 from typing import TypeVar
@@ -47,6 +48,27 @@ def show_end(rank: int) -> None:
 def ended(ranks: Iterable[int]) -> list[int]:
     """Return those of *ranks* that have ended their program, as far as this host shows."""
     return [rank for rank in ranks if _is_shown(f"ended {rank}")]
+
+
+def answering(rank: int) -> socket.socket | None:
+    """Return the sign by which *rank*, this one in COMM_WORLD, hears questions; None if there are no signs."""
+    return _shown(f"answers {rank}")
+
+
+def answer(sign: socket.socket | None, text: Callable[[], bytes]) -> None:
+    """Send *text* to all that have asked since the last time. Does not wait."""
+    with contextlib.suppress(OSError):  # there are no more
+        while sign is not None:
+            other, _ = sign.accept()
+            with other, contextlib.suppress(OSError):
+                other.setblocking(False)
+                if _is_ours(other):
+                    other.sendall(text())
+
+
+def asking(rank: int) -> socket.socket | None:
+    """Return from where to receive the answer of *rank*, in one message; None if it does not hear questions."""
+    return _connected(f"answers {rank}")
 
 
 def note_shared(error: E, text: str, *, seen: bool) -> E:

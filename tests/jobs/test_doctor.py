@@ -1,6 +1,7 @@
 """What a new user does wrong when a program is launched, and what they read."""
 
 import json
+import re
 import time
 
 import pytest
@@ -61,6 +62,16 @@ def test_a_first_collective_on_one_rank_only(launch, program):
     assert job.code != 0
     assert "but rank 1 has ended without it" in job.text, job
     assert time.monotonic() - before < 60 * job.slowness, "long before MESHCOMM_TIMEOUT"
+
+
+def test_who_is_missing_in_the_first_call_of_all_is_named(launch, program):
+    """No rank has communicated yet: they learn it without MPI."""
+    line = "import time\nif mesh.rank == 1: time.sleep(600)\nmc.barrier(mesh, 'hello')"
+    job = launch(3, program(MESH + line), MESHCOMM_TIMEOUT="6")
+    assert job.code != 0
+    assert "rank 1 has not arrived: it has computed for" in job.text, job
+    assert "before its first call on these ranks" in job.text, job
+    assert re.search(r"rank [02] of 3 ends the job: it has waited \d+ s in barrier 'hello'", job.text), job
 
 
 def test_ranks_that_end_while_others_compute_are_no_mistake(launch, program):
