@@ -107,6 +107,14 @@ def start_save(
     ----------
     path, tree, metadata, overwrite, max_scratch_bytes: as for `save`
     max_staged_bytes: bytes of copies that a rank may hold; if they are more, this call waits until enough are written
+
+    >>> import tempfile, meshcomm as mc
+    >>> layout = mc.Layout(["x"], mc.create_mesh([("x", 1)]))
+    >>> path = tempfile.mkdtemp() + "/a.npy"
+    >>> request = mc.start_save(path, mc.ones(3, int, layout))
+    >>> request.wait()
+    >>> mc.load(path, layout).local
+    array([1, 1, 1])
     """
     saving = _agreed_saving("start_save", path, tree, metadata, overwrite, max_scratch_bytes, max_staged_bytes)
     with collective("start_save", saving.mesh) as here:
