@@ -145,6 +145,10 @@ end, too, before it ends the job."""
 PAUSE_BEFORE_END = 0.1
 """Seconds before a rank ends the job: its message gets out, and other ranks with the same error can say theirs."""
 
+SEEN_WITHIN = 0.5
+"""Seconds that a rank leaves to the one that has seen an error itself, and prints it with the line it comes from. A
+compromise: on one host that one is there in milliseconds unless it is busy; on another host nobody prints so soon."""
+
 END_WITHIN = 2.0
 """Seconds that MPI_Abort may take before the process ends by itself: with a broken network it may never return."""
 

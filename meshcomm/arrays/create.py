@@ -183,7 +183,13 @@ def _called(fn: Callable[[tuple[slice, ...]], ArrayLike], slices: tuple[slice, .
 
 
 def empty(shape: ShapeLike, dtype: DTypeLike = float, layout: Layout | None = None) -> DTensor:
-    """Return a tensor with any content. Without *layout* see `zeros`."""
+    """Return a tensor with any content. Without *layout* see `zeros`.
+
+    >>> import meshcomm as mc
+    >>> layout = mc.Layout(["x"], mc.create_mesh([("x", 1)]))
+    >>> mc.empty(3, int, layout).shape
+    (3,)
+    """
     lengths, kind, where, here = _described(shape, dtype, layout)
     local = None if here is None else new_block(where.block_shape(lengths, here.device), kind)
     return DTensor(local, where, lengths, kind)
@@ -239,17 +245,35 @@ def zeros(shape: ShapeLike, dtype: DTypeLike = float, layout: Layout | None = No
 
 
 def ones(shape: ShapeLike, dtype: DTypeLike = float, layout: Layout | None = None) -> DTensor:
-    """Return a tensor of ones. Without *layout* see `zeros`."""
+    """Return a tensor of ones. Without *layout* see `zeros`.
+
+    >>> import meshcomm as mc
+    >>> layout = mc.Layout(["x"], mc.create_mesh([("x", 1)]))
+    >>> mc.ones(3, int, layout).local
+    array([1, 1, 1])
+    """
     return full(shape, 1, dtype, layout)
 
 
 def zeros_like(tensor: DTensor) -> DTensor:
-    """Return a tensor of zeros with the shape, dtype and layout of *tensor*."""
+    """Return a tensor of zeros with the shape, dtype and layout of *tensor*.
+
+    >>> import meshcomm as mc
+    >>> layout = mc.Layout(["x"], mc.create_mesh([("x", 1)]))
+    >>> mc.zeros_like(mc.ones(3, int, layout)).local
+    array([0, 0, 0])
+    """
     return zeros(tensor.shape, tensor.dtype, tensor.layout)
 
 
 def ones_like(tensor: DTensor) -> DTensor:
-    """Return a tensor of ones with the shape, dtype and layout of *tensor*."""
+    """Return a tensor of ones with the shape, dtype and layout of *tensor*.
+
+    >>> import meshcomm as mc
+    >>> layout = mc.Layout(["x"], mc.create_mesh([("x", 1)]))
+    >>> mc.ones_like(mc.zeros(3, int, layout)).local
+    array([1, 1, 1])
+    """
     return ones(tensor.shape, tensor.dtype, tensor.layout)
 
 

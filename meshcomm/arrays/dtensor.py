@@ -391,6 +391,11 @@ def fetch_layout(tensor: object) -> Layout | None:
     """Return the layout of a DTensor or a variable, and None for anything else.
 
     Source: tf.experimental.dtensor.fetch_layout.
+
+    >>> import numpy as np, meshcomm as mc
+    >>> layout = mc.Layout(["x"], mc.create_mesh([("x", 1)]))
+    >>> mc.fetch_layout(mc.ones(3, int, layout)) == layout, mc.fetch_layout(np.ones(3))
+    (True, None)
     """
     held = unwrapped(untraced(tensor))
     return held.layout if isinstance(held, DTensor) else None
@@ -400,5 +405,10 @@ def is_dtensor(tensor: object) -> bool:
     """Return whether *tensor* is a DTensor, or a variable that holds one.
 
     Source: tf.experimental.dtensor.is_dtensor.
+
+    >>> import numpy as np, meshcomm as mc
+    >>> layout = mc.Layout(["x"], mc.create_mesh([("x", 1)]))
+    >>> mc.is_dtensor(mc.ones(3, int, layout)), mc.is_dtensor(np.ones(3))
+    (True, False)
     """
     return isinstance(unwrapped(untraced(tensor)), DTensor)

@@ -78,6 +78,11 @@ def copy_to_mesh(tensor: Tensor, layout: Layout) -> DTensor:
 
     An array counts as replicated: every rank passes the same one, and nothing is sent. Source:
     tf.experimental.dtensor.copy_to_mesh.
+
+    >>> import numpy as np, meshcomm as mc
+    >>> layout = mc.Layout(["x"], mc.create_mesh([("x", 1)]))
+    >>> mc.copy_to_mesh(np.arange(3), layout).local
+    array([0, 1, 2])
     """
     return relayout(tensor, layout, name="copy_to_mesh")
 
@@ -133,6 +138,14 @@ def check_layout(tensor: object, layout: Layout) -> None:
 
     Layouts are equal if their specs and their meshes are, the meshes' names included. Source:
     tf.experimental.dtensor.check_layout.
+
+    >>> import meshcomm as mc
+    >>> layout = mc.Layout(["x"], mc.create_mesh([("x", 1)]))
+    >>> mc.check_layout(mc.ones(3, int, layout), layout)
+    >>> mc.check_layout(mc.ones(3, int, layout), layout.replicated(layout.mesh, 1))  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    ...
+    meshcomm.LayoutError: ...
     """
     found = fetch_layout(tensor)
     if found != layout:

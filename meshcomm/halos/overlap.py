@@ -76,10 +76,10 @@ def map_overlap(
         (as_widths(w, first.ndim, "depth"), as_boundaries(b, first.ndim))
         for w, b in zip(depths, boundaries, strict=True)
     ]  # raise before anything is sent
-    halos = [halo(relaid, *setting) for relaid, setting in zip(_alike(tensors), settings, strict=True)]
     result_dtype = None if dtype is None else as_dtype(dtype)
     found: Array | None = None
     with collective("map_overlap", first.mesh) as here:
+        halos = [halo(relaid, *setting) for relaid, setting in zip(_alike(tensors), settings, strict=True)]
         if here is not None:
             error: Exception | None = None
             try:

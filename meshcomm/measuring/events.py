@@ -10,20 +10,28 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple, TextIO, TypeAlias
 
 from meshcomm._arguments import integer, quote
 from meshcomm._types import Json
 from meshcomm.errors import MeshError
-from meshcomm.ranks.recording import Listener, Span, Traffic
+from meshcomm.ranks.missing import spans
+from meshcomm.ranks.recording import NOBODY, Arrival, Listener, Needed, Peers, Span, Traffic
 
 MOST_EVENTS = 100_000
 """Spans that a rank keeps by default. A warm relayout on one node makes 5: a call, an exchange, two waits, a copy."""
 
+ARRIVES, NEEDS = "arrives", "needs"
+"""Names of arguments of a span, until the ranks are compared: `Peers`."""
+
 Interval: TypeAlias = tuple[int, int]
 Time: TypeAlias = Callable[[int], int]
 """From the clock of this rank, in nanoseconds, to that of the first rank."""
+
+
+_spans = lru_cache(1024)(spans)
 
 
 class _Event(NamedTuple):
@@ -33,6 +41,7 @@ class _Event(NamedTuple):
     thread: int
     text: str = ""
     traffic: Traffic | None = None
+    peers: Peers = NOBODY
 
 
 class Events(Listener):
@@ -47,6 +56,7 @@ class Events(Listener):
         self._kept: deque[_Event] = deque(maxlen=limit)
         self._count = 0
         self._threads: dict[int, tuple[int, str]] = {}
+        self._before: dict[str, int] = {}
 
     @property
     def dropped(self) -> int:
@@ -59,21 +69,24 @@ class Events(Listener):
         return not self._count
 
     def called(self, span: Span) -> None:
-        self._keep("call", span.operation, (span.began, span.ended), span.text, span.traffic)
+        self._keep(
+            _Event("call", span.operation, (span.began, span.ended), threading.get_ident(), span.text, span.traffic)
+        )
 
     def exchanged(self, operation: str, way: str, interval: Interval, traffic: Traffic) -> None:
-        self._keep("exchange", f"exchange: {way}", interval, "", traffic)
+        self._keep(_Event("exchange", f"exchange: {way}", interval, threading.get_ident(), "", traffic))
 
-    def spent(self, kind: str, what: str, interval: Interval) -> None:
-        self._keep(kind, what, interval)
+    def spent(self, kind: str, what: str, interval: Interval, peers: Peers) -> None:
+        self._keep(_Event(kind, what, interval, threading.get_ident(), peers=peers))
 
-    def _keep(self, kind: str, name: str, interval: Interval, text: str = "", traffic: Traffic | None = None) -> None:
-        thread = threading.get_ident()
-        known = self._threads.get(thread)
-        if known is None:
-            known = self._threads[thread] = len(self._threads), threading.current_thread().name
+    def numbered(self, numbers: dict[str, int]) -> None:
+        self._before = numbers
+
+    def _keep(self, event: _Event) -> None:
+        if event.thread not in self._threads:
+            self._threads[event.thread] = len(self._threads), threading.current_thread().name
         self._count += 1
-        self._kept.append(_Event(kind, name, interval, known[0], text, traffic))
+        self._kept.append(event)
 
     def lines(self, rank: int, host: str, begin: int, time: Time) -> Iterator[str]:
         """Yield the events of *rank* as JSON, by when they began; *begin* is 0 on the axis of time."""
@@ -85,6 +98,7 @@ class Events(Listener):
                 args["call"] = event.text
             if event.traffic is not None:
                 args |= {f"{name} received": number for name, number in event.traffic._asdict().items()}
+            args |= self._peers(event.peers)
             yield json.dumps(
                 {
                     "name": event.name,
@@ -93,10 +107,28 @@ class Events(Listener):
                     "ts": (began - begin) / 1000,
                     "dur": (ended - began) / 1000,
                     "pid": rank,
-                    "tid": event.thread,
+                    "tid": self._threads[event.thread][0],
                     "args": args,
                 }
             )
+
+    def _peers(self, peers: Peers) -> dict[str, Json]:
+        """Return what tells, once the ranks are compared, for whom this one waited. Numbers are those in the trace."""
+        args: dict[str, Json] = {}
+        if peers.arrivals:
+            args[ARRIVES] = [[its.stream, self._number(its), its.position] for its in peers.arrivals]
+        if peers.needed:
+            args[NEEDS] = [[its.stream, self._number(its), _spans(its.positions)] for its in peers.needed]
+        return args
+
+    def _number(self, its: Arrival | Needed) -> int:
+        return its.number - self._before.get(its.stream, 0)
+
+    def arrivals(self, begin: int, time: Time) -> Iterator[tuple[Arrival, int]]:
+        """Yield when this rank began what others may wait for, in nanoseconds after *begin*."""
+        for event in list(self._kept):
+            for its in event.peers.arrivals:
+                yield its._replace(number=self._number(its)), time(event.interval[0]) - begin
 
     def _metadata(self, rank: int, host: str) -> Iterator[dict[str, Json]]:
         yield _metadata("process_name", rank, 0, {"name": f"rank {rank} on {host}"})

@@ -18,11 +18,12 @@ from typing import NamedTuple
 from meshcomm._arguments import quote
 from meshcomm._types import Json
 from meshcomm.errors import MeshcommError
-from meshcomm.measuring.events import MOST_EVENTS, Events, document, replacing
+from meshcomm.measuring.events import ARRIVES, MOST_EVENTS, Events, document, replacing
+from meshcomm.measuring.waits import Arrivals, explained
 from meshcomm.ranks import forks
 from meshcomm.ranks.abort import comm_world, say
 from meshcomm.ranks.hosts import host_name, this_host
-from meshcomm.ranks.recording import Span, recorder
+from meshcomm.ranks.recording import Arrival, Span, recorder
 from meshcomm.ranks.trace_folder import trace_folder
 
 _LARGEST_FILE = 2**30
@@ -106,9 +107,12 @@ def merge(folder: Path, out: Path) -> str:
     for its in found:  # one for each host, so that nothing moves between its ranks
         clocks.setdefault(its.host, its.clock)
     begin = min(_first(its, clocks) for its in found)
+    arrivals = Arrivals()
+    for its in found:
+        _add(arrivals, its, _shift(its, clocks) - begin)
     dropped = {str(its.rank): its.dropped for its in found if its.dropped}
     with replacing(out) as file:
-        file.writelines(document(_merged(found, clocks, begin), {"dropped events by rank": dropped}))
+        file.writelines(document(_merged(found, clocks, begin, arrivals), {"dropped events by rank": dropped}))
     size = max(its.size for its in found)
     text = f"{out} has the traces of {len(found)} of {size} ranks on {len(clocks)} host{'s' * (len(clocks) > 1)}"
     return text + (f"; {sum(map(int, dropped.values()))} older events were dropped" if dropped else "")
@@ -125,13 +129,35 @@ def _first(its: _Told, clocks: dict[str, tuple[int, int]]) -> int:
     return min(starts, default=its.clock[0]) + _shift(its, clocks)
 
 
-def _merged(found: Sequence[_Told], clocks: dict[str, tuple[int, int]], begin: int) -> Iterator[str]:
+def _add(arrivals: Arrivals, its: _Told, shift: int) -> None:
+    try:
+        arrivals.add(
+            its.rank,
+            (
+                (Arrival(str(stream), int(number), int(position)), round(event["ts"] * 1000) + shift)
+                for event in _events(its.path)
+                if event["ph"] == "X"
+                for stream, number, position in event["args"].get(ARRIVES, ())
+            ),
+        )
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        raise MeshcommError(f"{its.path} is no trace of a rank: {quote(error)}") from None
+
+
+def _merged(
+    found: Sequence[_Told], clocks: dict[str, tuple[int, int]], begin: int, arrivals: Arrivals
+) -> Iterator[str]:
     for its in found:
         shift = _shift(its, clocks) - begin
         for event in _events(its.path):
             if event["ph"] == "X":
                 event["ts"] = (round(event["ts"] * 1000) + shift) / 1000
-            yield json.dumps(event)
+                try:
+                    yield from map(json.dumps, explained(event, arrivals, 0))
+                except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+                    raise MeshcommError(f"{its.path} is no trace of a rank: {quote(error)}") from None
+            else:
+                yield json.dumps(event)
 
 
 def _load(path: Path) -> Json:

@@ -1,9 +1,10 @@
 """Traces: what all ranks did and when, in one file for Perfetto."""
 
 import contextlib
+import json
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from time import monotonic_ns
@@ -15,13 +16,14 @@ import numpy as np
 from meshcomm.errors import CollectiveMismatch
 from meshcomm.measuring.clocks import Aligned, Clock, compare_clocks
 from meshcomm.measuring.events import MOST_EVENTS, Events, check_writable, document, replacing
+from meshcomm.measuring.waits import Arrivals, explained, is_explained
 from meshcomm.memory.blocks import as_bytes
 from meshcomm.ranks._envelope import Envelope
 from meshcomm.ranks.agreement import agree
 from meshcomm.ranks.hosts import host_name
 from meshcomm.ranks.meshes import world_of
 from meshcomm.ranks.missing import some
-from meshcomm.ranks.recording import recorder
+from meshcomm.ranks.recording import Arrival, Listener, recorder
 from meshcomm.ranks.teams import Team
 from meshcomm.ranks.watch import watch
 
@@ -29,11 +31,22 @@ if TYPE_CHECKING:
     from mpi4py import MPI
 
 
+class _Rescue(Listener):
+    """Hears that the job ends, also while ranks wait for each other to end a trace, and then lets *write* it."""
+
+    def __init__(self, write: Callable[[], None]) -> None:
+        self._write = write
+
+    def job_ends(self) -> None:
+        self._write()
+
+
 class Trace:
     """A trace that goes on within a ``with`` statement, as `trace` makes it."""
 
     def __init__(self, path: str | os.PathLike[str], comm: "MPI.Intracomm | None", limit: int) -> None:
         self.path, self._comm, self._limit = Path(path), comm, limit
+        self._rescue = _Rescue(self._write_alone)
 
     def __enter__(self) -> "Trace":
         world = world_of(self._comm)
@@ -49,35 +62,47 @@ class Trace:
             agree(team, "the begin of a trace", error)
             self._before, self._begin = _synchronised(team)
         recorder.add(self._events)
+        recorder.add(self._rescue)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
     ) -> None:
         recorder.remove(self._events)
-        if value is None:
+        try:
+            self._end(value)
+        finally:
+            recorder.remove(self._rescue)
+
+    def _end(self, error: BaseException | None) -> None:
+        if error is None:
             self._merge()
             return
         # Nothing here may hide the error. Other ranks may wait for this one in another call: then it is told why.
-        own = self.path.with_name(f"{self.path.name}.rank-{self._team.rank}.json")
         with contextlib.suppress(Exception):
-            self._write_alone(own)
-        if not isinstance(value, Exception):
+            self._write_alone()
+        if not isinstance(error, Exception):
             return
-        watch.error = value
+        watch.error = error
         try:
             self._merge()
-            own.unlink(missing_ok=True)
+            self._alone.unlink(missing_ok=True)
         except BaseException as problem:
-            value.add_note(f"the trace of rank {self._team.rank} is in {own}: {type(problem).__name__}: {problem}")
+            where = f"the trace of rank {self._team.rank} is in {self._alone}"
+            error.add_note(f"{where}: {type(problem).__name__}: {problem}")
         finally:
             watch.error = None
 
-    def _write_alone(self, path: Path) -> None:
+    @property
+    def _alone(self) -> Path:
+        """The file with what this rank alone did."""
+        return self.path.with_name(f"{self.path.name}.rank-{self._team.rank}.json")
+
+    def _write_alone(self) -> None:
         aligned = Aligned(self._before, self._before)
         lines = self._events.lines(self._team.world.rank, host_name(), self._begin, aligned.time)
-        with replacing(path) as file:
-            file.writelines(document(lines, {}))
+        with replacing(self._alone) as file:
+            file.writelines(document(_explained("\n".join(lines).encode(), Arrivals(), 0), {}))
 
     def _merge(self) -> None:
         """Write what all ranks did to one file, on rank 0. Collective over the team."""
@@ -93,42 +118,57 @@ class Trace:
                 )
             agree(team, "the end of a trace")
             aligned = Aligned(self._before, _synchronised(team)[0])
+            arrivals = json.dumps(list(self._events.arrivals(self._begin, aligned.time))).encode()
             text = "\n".join(self._events.lines(team.world.rank, host_name(), self._begin, aligned.time)).encode()
             uncertain = max(clock.uncertain for clock in aligned)
-            told = communicator.told([len(text), self._events.dropped, uncertain])
+            told = communicator.told([len(arrivals), len(text), self._events.dropped, uncertain])
             error = None
             if team.rank != 0:
+                communicator.send(np.frombuffer(arrivals, dtype=np.uint8), 0)
                 communicator.send(np.frombuffer(text, dtype=np.uint8), 0)
             else:
-                error = self._write(text, told)
+                error = self._write(arrivals, text, told)
             agree(team, "the file of a trace", error)
 
-    def _write(self, own: bytes, told: list[list[int]]) -> Exception | None:
+    def _write(self, own_arrivals: bytes, own: bytes, told: list[list[int]]) -> Exception | None:
         """Write the file from the texts of all ranks, one after the other, and return what went wrong."""
         communicator, left = self._team.everyone.communicator(), iter(range(1, len(told)))
+        arrivals = Arrivals()
 
-        def receive(rank: int) -> bytes:
-            into = np.empty(told[rank][0], dtype=np.uint8)
+        def receive(rank: int, size: int) -> bytes:
+            into = np.empty(size, dtype=np.uint8)
             communicator.receive(as_bytes(into), rank)
             return into.tobytes()
 
         def lines() -> Iterator[str]:
-            yield from own.decode().split("\n")
+            yield from _explained(own, arrivals, uncertain)
             for rank in left:
-                yield from receive(rank).decode().split("\n")
+                yield from _explained(receive(rank, told[rank][1]), arrivals, uncertain)
 
-        dropped = {str(rank): its[1] for rank, its in enumerate(told) if its[1]}
-        uncertain = max(its[2] for its in told) / 1000
+        for rank, its in enumerate(told):
+            found = json.loads(receive(rank, its[0]) if rank else own_arrivals)
+            arrivals.add(rank, ((Arrival(*arrival), time) for arrival, time in found))
+        dropped = {str(rank): its[2] for rank, its in enumerate(told) if its[2]}
+        uncertain = max(its[3] for its in told)
         error = None
         try:
-            about = {"dropped events by rank": dropped, "clocks agree to microseconds": uncertain}
+            about = {"dropped events by rank": dropped, "clocks agree to microseconds": uncertain / 1000}
             with replacing(self.path) as file:
                 file.writelines(document(lines(), about))
         except Exception as problem:
             error = problem
             for rank in left:  # which still send
-                receive(rank)
+                receive(rank, told[rank][1])
         return error
+
+
+def _explained(text: bytes, arrivals: Arrivals, uncertain: int) -> Iterator[str]:
+    """Yield the lines of a rank, and with them for whom it waited."""
+    for line in text.decode().split("\n"):
+        if is_explained(line):
+            yield from map(json.dumps, explained(json.loads(line), arrivals, uncertain))
+        else:
+            yield line
 
 
 def trace(path: str | os.PathLike[str], comm: "MPI.Intracomm | None" = None, *, limit: int = MOST_EVENTS) -> Trace:
@@ -141,7 +181,7 @@ def trace(path: str | os.PathLike[str], comm: "MPI.Intracomm | None" = None, *, 
 
     When the statement ends, rank 0 collects and writes. If an exception leaves it on some ranks, they first write what
     they did to ``PATH.rank-N.json``; then all ranks write the trace, and the exception goes on. If other ranks are in
-    another call by then, the job ends and names both.
+    another call by then, the job ends and names both, with the traceback, and all ranks that can write such files.
 
     Parameters
     ----------

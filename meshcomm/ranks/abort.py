@@ -10,12 +10,11 @@ import threading
 import time
 from collections.abc import Callable
 from functools import cache
-from traceback import format_exception
 from types import ModuleType, TracebackType
 from typing import NoReturn, TypeAlias
 
 from meshcomm._arguments import quote
-from meshcomm._tuning import BECOME_RANK_WITHIN, END_WITHIN, PAUSE_BEFORE_END
+from meshcomm._tuning import BECOME_RANK_WITHIN, END_WITHIN, PAUSE_BEFORE_END, SEEN_WITHIN
 from meshcomm.errors import MeshcommError
 from meshcomm.ranks import forks, signs
 from meshcomm.ranks.forks import exit_code
@@ -81,7 +80,8 @@ def _shared(error: BaseException) -> signs.Error | None:
     rank, size = comm_world()
     if size == 1 or forks.is_child or isinstance(error, KeyboardInterrupt):
         return None
-    return signs.Error("".join(format_exception(error)), rank)
+    text, seen = signs.shared_text(error)
+    return signs.Error(text, rank, 0.0 if seen else SEEN_WITHIN)
 
 
 def _ending_thread_excepthook(previous: ThreadHook) -> ThreadHook:
@@ -120,9 +120,7 @@ def end_job(reason: str, code: int = 1, shared: signs.Error | None = None) -> No
 
     Of ranks on this host with the same error *shared*, the one that has printed it does so, for all of them.
     """
-    if watch.recorder is not None:
-        with contextlib.suppress(Exception):
-            watch.recorder.job_ends()
+    write_traces()
     if shared is None or shared.ours:
         say(f"{who()} ends the job: {reason}{_alike(shared) if shared is not None else ''}")
     else:
@@ -141,6 +139,13 @@ def end_job(reason: str, code: int = 1, shared: signs.Error | None = None) -> No
     if MPI.Is_initialized() and not MPI.Is_finalized() and (here or MPI.Query_thread() == MPI.THREAD_MULTIPLE):
         MPI.COMM_WORLD.Abort(code)
     os._exit(code)
+
+
+def write_traces() -> None:
+    """Let this rank's traces be written as they are now, as the job ends."""
+    if watch.recorder is not None:
+        with contextlib.suppress(Exception):
+            watch.recorder.job_ends()
 
 
 def _alike(shared: signs.Error) -> str:

@@ -14,7 +14,7 @@ import numpy as np
 
 from meshcomm import errors
 from meshcomm.errors import CollectiveMismatch, MeshcommError
-from meshcomm.ranks import watchdog
+from meshcomm.ranks import signs, watchdog
 from meshcomm.ranks.launchers import is_on
 from meshcomm.ranks.missing import some
 from meshcomm.ranks.teams import Team
@@ -58,9 +58,10 @@ def agree(team: Team, call: str, error: Exception | None = None, value: int = 0)
     for rank, (its_name, message) in zip(team.ranks, reports, strict=True):
         if its_name == name != "":
             assert error is not None
-            raise error
+            raise signs.note_shared(error, f"{name}: {error}", seen=True)
         if its_name:
-            raise (_named_class(its_name) or MeshcommError)(f"{message} (seen by rank {rank})") from error
+            told_by = (_named_class(its_name) or MeshcommError)(f"{message} (seen by rank {rank})")
+            raise signs.note_shared(told_by, f"{its_name}: {message}", seen=False) from error
     raise CollectiveMismatch(_differences(team, [message for _, message in reports]))
 
 

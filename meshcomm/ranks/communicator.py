@@ -50,6 +50,9 @@ class Communicator(ABC):
     size: int
     rank: int
 
+    name = ""
+    """The same on all its ranks, and another one than that of each other communicator of theirs; "" if it has none."""
+
     @abstractmethod
     def alltoallv(self, send: Buffers, receive: Buffers) -> None:
         """Send bytes to each rank, and receive bytes of each rank."""

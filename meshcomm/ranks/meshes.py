@@ -152,7 +152,14 @@ run_on = default_mesh
 
 
 def get_default_mesh() -> Mesh | None:
-    """Return the mesh of the innermost `default_mesh` around, or None."""
+    """Return the mesh of the innermost `default_mesh` around, or None.
+
+    >>> import meshcomm as mc
+    >>> with mc.default_mesh(mc.create_mesh([("x", 1)])):
+    ...     mc.get_default_mesh().dim_names
+    ['x']
+    >>> mc.get_default_mesh()
+    """
     meshes = _default_meshes.get()
     return meshes[-1] if meshes else None
 

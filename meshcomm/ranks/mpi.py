@@ -8,8 +8,10 @@ import ctypes
 import math
 import time
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import cache
+from hashlib import blake2b
 from types import ModuleType
 from typing import TYPE_CHECKING, TypeVar
 
@@ -22,6 +24,7 @@ from meshcomm.errors import GroupError, MeshError
 from meshcomm.layouts.mesh import Mesh
 from meshcomm.ranks import forks
 from meshcomm.ranks.communicator import Buffers, Communicator, Pending
+from meshcomm.ranks.missing import spans
 from meshcomm.ranks.roll_call import RollCall, leave_all
 from meshcomm.ranks.side_channel import SideChannel
 from meshcomm.ranks.teams import Team, World
@@ -30,7 +33,11 @@ from meshcomm.ranks.watch import watch
 if TYPE_CHECKING:
     from mpi4py import MPI as MPI_
 
+    from meshcomm.ranks.recording import Peers
+
 C = TypeVar("C")
+
+_LONGEST_NAME = 40  # letters, in the name of a communicator; longer lists of ranks are told apart by a digest
 
 _NUMBER_TAG = 1  # other messages have the tag 0
 
@@ -38,15 +45,14 @@ _NUMBER_TAG = 1  # other messages have the tag 0
 class _Requests:
     """Nonblocking operations of MPI that end together, and the memory that they use."""
 
-    def __init__(self, requests: "list[MPI_.Request]", memory: tuple[object, ...]) -> None:
-        self._requests = requests
-        self._memory = memory
+    def __init__(self, requests: "list[MPI_.Request]", memory: tuple[object, ...], peers: "Peers | None") -> None:
+        self._requests, self._memory, self._peers = requests, memory, peers
 
     def test(self) -> bool:
         return bool(mpi().Request.Testall(self._requests))
 
     def wait(self) -> None:
-        timed = watch.recorder and watch.recorder.timer("MPI_Waitall")
+        timed = watch.recorder and watch.recorder.timer("MPI_Waitall", *_if_known(self._peers))
         mpi().Request.Waitall(self._requests)
         if timed:
             timed()
@@ -55,17 +61,16 @@ class _Requests:
 class _Request:
     """One nonblocking operation of MPI, and the memory that it uses."""
 
-    __slots__ = ("_memory", "_request")
+    __slots__ = ("_memory", "_peers", "_request")
 
-    def __init__(self, request: "MPI_.Request", memory: tuple[object, ...]) -> None:
-        self._request = request
-        self._memory = memory
+    def __init__(self, request: "MPI_.Request", memory: tuple[object, ...], peers: "Peers | None") -> None:
+        self._request, self._memory, self._peers = request, memory, peers
 
     def test(self) -> bool:
         return self._request.Test()
 
     def wait(self) -> None:
-        timed = watch.recorder and watch.recorder.timer("MPI_Wait")
+        timed = watch.recorder and watch.recorder.timer("MPI_Wait", *_if_known(self._peers))
         self._request.Wait()
         if timed:
             timed()
@@ -74,18 +79,20 @@ class _Request:
 class _Comparison:
     """Numbers of all ranks on their way to be compared: the largest, and the largest of their negatives."""
 
-    __slots__ = ("_largest", "_numbers", "_request")
+    __slots__ = ("_largest", "_numbers", "_peers", "_request")
 
-    def __init__(self, comm: "MPI_.Comm", number: int, maximum: "MPI_.Op") -> None:
+    def __init__(self, communicator: "MPICommunicator", comm: "MPI_.Comm", number: int, maximum: "MPI_.Op") -> None:
         self._numbers = np.array([number, -number], dtype=np.int64)
         self._largest = np.empty_like(self._numbers)
+        timed = watch.recorder and watch.recorder.together("MPI_Iallreduce", communicator)
         self._request = comm.Iallreduce(self._numbers, self._largest, maximum)
+        self._peers = timed.posted() if timed else None
 
     def test(self) -> bool:
         return self._request.Test()
 
     def equal(self) -> bool:
-        timed = watch.recorder and watch.recorder.timer("MPI_Wait")
+        timed = watch.recorder and watch.recorder.timer("MPI_Wait", *_if_known(self._peers))
         self._request.Wait()
         if timed:
             timed()
@@ -112,6 +119,11 @@ class _Numbers:
             timed()
         differ: list[int] = self._sources[self._others[self._sources] != self._own].tolist()
         return differ
+
+
+def _if_known(peers: "Peers | None") -> "tuple[Peers, ...]":
+    """Return whom an operation waits for, if a trace went on when it began."""
+    return () if peers is None else (peers,)
 
 
 def _countable(data: Bytes) -> list[Bytes]:
@@ -143,9 +155,10 @@ def _made(make: Callable[[], C]) -> C:
 class MPICommunicator(Communicator):
     """A communicator of MPI that belongs to this package."""
 
-    def __init__(self, comm: "MPI_.Comm") -> None:
+    def __init__(self, comm: "MPI_.Comm", name: str = "") -> None:
         MPI = mpi()
         self._comm = comm
+        self.name, self._splits = name, 0
         self._byte = MPI.BYTE
         self._max = MPI.MAX
         self._wait_all = MPI.Request.Waitall
@@ -156,17 +169,22 @@ class MPICommunicator(Communicator):
         self._own_number, self._other_numbers = np.zeros(1, dtype=np.int64), np.zeros(0, dtype=np.int64)
 
     def alltoallv(self, send: Buffers, receive: Buffers) -> None:
-        timed = watch.recorder and watch.recorder.timer("MPI_Alltoallv")
+        timed = watch.recorder and watch.recorder.together("MPI_Alltoallv", self, receive[1])
         self._comm.Alltoallv([*send, self._byte], [*receive, self._byte])
         if timed:
             timed()
 
     def start_alltoallv(self, send: Buffers, receive: Buffers) -> Pending:
         message, received = [*send, self._byte], [*receive, self._byte]
-        return _Request(self._comm.Ialltoallv(message, received), (message, received))
+        timed = watch.recorder and watch.recorder.together("MPI_Ialltoallv", self, receive[1])
+        request = self._comm.Ialltoallv(message, received)
+        return _Request(request, (message, received), timed.posted() if timed else None)
 
     def start_messages(self, send: Buffers, receive: Buffers) -> Pending:
         requests = []
+        timed = watch.recorder and watch.recorder.in_pairs(
+            "MPI_Isend", self, _with_bytes(send[1], 0), _with_bytes(receive[1], 0)
+        )
         into, counts, offsets = receive
         for rank in _with_bytes(counts, self.rank):
             mine = into[offsets[rank] : offsets[rank] + counts[rank]]
@@ -175,35 +193,36 @@ class MPICommunicator(Communicator):
         for rank in _with_bytes(counts, self.rank):
             theirs = data[offsets[rank] : offsets[rank] + counts[rank]]
             requests += [self._comm.Isend([message, self._byte], rank) for message in _countable(theirs)]
-        return _Requests(requests, (send, receive))
+        return _Requests(requests, (send, receive), timed.posted() if timed else None)
 
     def permute(self, data: Bytes, to: int | None, into: Bytes, source: int | None) -> None:
         requests = []
+        ends = ([] if rank is None else [rank] for rank in (to, source))
+        timed = watch.recorder and watch.recorder.in_pairs("MPI_Waitall", self, *ends)
         if source is not None:
             requests += [self._comm.Irecv([message, self._byte], source) for message in _countable(into)]
         if to is not None:
             requests += [self._comm.Isend([message, self._byte], to) for message in _countable(data)]
-        timed = watch.recorder and watch.recorder.timer("MPI_Waitall")
         self._wait_all(requests)
         if timed:
             timed()
 
     def allgatherv(self, send: Bytes, receive: Buffers) -> None:
-        timed = watch.recorder and watch.recorder.timer("MPI_Allgatherv")
+        timed = watch.recorder and watch.recorder.together("MPI_Allgatherv", self, receive[1])
         self._comm.Allgatherv([send, self._byte], [*receive, self._byte])
         if timed:
             timed()
 
     def allreduce_max(self, values: NDArray[np.int64]) -> NDArray[np.int64]:
         result = np.empty_like(values)
-        timed = watch.recorder and watch.recorder.timer("MPI_Allreduce")
+        timed = watch.recorder and watch.recorder.together("MPI_Allreduce", self)
         self._comm.Allreduce(values, result, self._max)
         if timed:
             timed()
         return result
 
     def start_comparison(self, number: int) -> _Comparison:
-        return _Comparison(self._comm, number, self._max)
+        return _Comparison(self, self._comm, number, self._max)
 
     def numbers(self, to: list[int], sources: list[int]) -> _Numbers:
         comm, own = self._comm, self._own_number
@@ -221,7 +240,7 @@ class MPICommunicator(Communicator):
 
     def allgather(self, message: bytes) -> list[bytes]:
         lengths = np.empty(self.size, dtype=np.int64)
-        timed = watch.recorder and watch.recorder.timer("MPI_Allgather")
+        timed = watch.recorder and watch.recorder.together("MPI_Allgather", self)
         self._comm.Allgather(np.array([len(message)], dtype=np.int64), lengths)
         if timed:
             timed()
@@ -232,27 +251,30 @@ class MPICommunicator(Communicator):
         return [texts[end - length : end].tobytes() for length, end in zip(counts, ends.tolist(), strict=True)]
 
     def broadcast(self, data: Bytes, root: int) -> None:
-        timed = watch.recorder and watch.recorder.timer("MPI_Bcast")
+        timed = watch.recorder and watch.recorder.together(
+            "MPI_Bcast", self, [rank == root for rank in range(self.size)]
+        )
         for message in _countable(data):
             self._comm.Bcast([message, self._byte], root)
         if timed:
             timed()
 
     def send(self, data: Bytes, rank: int) -> None:
-        timed = watch.recorder and watch.recorder.timer("MPI_Send")
+        timed = watch.recorder and watch.recorder.in_pairs("MPI_Send", self, [rank], [])
         for message in _countable(data):
             self._comm.Send([message, self._byte], rank)
         if timed:
             timed()
 
     def receive(self, into: Bytes, rank: int) -> None:
-        timed = watch.recorder and watch.recorder.timer("MPI_Recv")
+        timed = watch.recorder and watch.recorder.in_pairs("MPI_Recv", self, [], [rank])
         for message in _countable(into):
             self._comm.Recv([message, self._byte], rank)
         if timed:
             timed()
 
     def barrier(self, seconds: float) -> list[int]:
+        timed = watch.recorder and watch.recorder.together("MPI_Ibarrier", self)
         request = self._comm.Ibarrier()
         end, pause = time.monotonic() + seconds, POLL_FROM
         while not request.Test():
@@ -260,10 +282,13 @@ class MPICommunicator(Communicator):
                 return [rank for rank in range(self.size) if rank != self.rank]
             time.sleep(pause)
             pause = min(2 * pause, POLL_TO)
+        if timed:
+            timed()
         return []
 
     def split(self, color: int, key: int) -> "MPICommunicator":
-        return MPICommunicator(_made(lambda: self._comm.Split(color, key)))
+        self._splits += 1
+        return MPICommunicator(_made(lambda: self._comm.Split(color, key)), f"{self.name}/{self._splits}.{color}")
 
     def side_channel(self) -> SideChannel:
         """Return a channel for messages besides all calls. Collective over its ranks."""
@@ -314,12 +339,13 @@ class MPIWorld(World):
         return self
 
     def connect(self, ranks: range | tuple[int, ...]) -> Communicator:
+        name = _new_name(self.ranks_in_comm_world(ranks))
         if len(ranks) == self.size:
-            return MPICommunicator(_made(self._comm.Dup))
+            return MPICommunicator(_made(self._comm.Dup), name)
         everyone = self._comm.Get_group()
         some = everyone.Incl(list(ranks))
         try:
-            return MPICommunicator(_made(lambda: self._comm.Create_group(some)))
+            return MPICommunicator(_made(lambda: self._comm.Create_group(some)), name)
         finally:
             some.Free()
             everyone.Free()
@@ -366,6 +392,18 @@ def _ranks_in_comm_world(comm: "MPI_.Intracomm") -> Ranks:
         here.Free()
         everyone.Free()
     return range(comm.size) if ranks == (*range(comm.size),) else ranks
+
+
+_connected: Counter[str] = Counter()
+
+
+def _new_name(ranks: Ranks) -> str:
+    """Return a name for a new communicator over these *ranks* of COMM_WORLD, the same on all of them."""
+    text = spans(ranks)
+    if len(text) > _LONGEST_NAME:
+        text = f"{len(ranks)} ranks {blake2b(text.encode(), digest_size=8).hexdigest()}"
+    _connected[text] += 1
+    return f"{text} #{_connected[text]}"
 
 
 _worlds: list[MPIWorld] = []

@@ -4,18 +4,21 @@ While nobody listens, `watch.recorder` is None: each call and each exchange test
 """
 
 import threading
-from collections.abc import Callable, Hashable, Sequence
-from functools import partial
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from time import monotonic_ns
 from typing import NamedTuple, final
 
 import numpy as np
 
-from meshcomm._types import Indices
+from meshcomm._types import Counts, Indices
 from meshcomm.memory._rendezvous import measure_times
+from meshcomm.ranks.communicator import Communicator
 from meshcomm.ranks.simulate import SimulatedRank, current_rank
-from meshcomm.ranks.teams import Team
+from meshcomm.ranks.teams import Group, Team
 from meshcomm.ranks.watch import watch
+
+WAITS = "wait until the others are ready"
+"""What a rank does before it copies in shared memory."""
 
 _MOST_TEXTS = 1024
 """Texts of known calls that are kept while a trace goes on; then they are made anew."""
@@ -49,6 +52,63 @@ def traffic_from(team: Team, ranks: Sequence[int] | Indices, sizes: Sequence[int
     nodes = team.machine.node_of(np.asarray([*ranks, team.world.rank], dtype=np.intp))
     off_node = some & (nodes[:-1] != nodes[-1])
     return Traffic(int(some.sum()), int(found.sum()), int(off_node.sum()), int(found[off_node].sum()))
+
+
+class Arrival(NamedTuple):
+    """That a rank begins an operation that others may wait for.
+
+    A stream is a row of operations that its ranks make in one order: the collective ones of a communicator, or the
+    messages from one rank to another. So stream and *number* name the operation on all ranks.
+    """
+
+    stream: str
+    number: int
+    position: int
+    """That of the rank among those of the stream."""
+
+
+class Needed(NamedTuple):
+    """The arrivals in an operation without which a rank cannot complete it: those of the ranks at *positions*."""
+
+    stream: str
+    number: int
+    positions: Sequence[int]
+
+
+class Peers(NamedTuple):
+    """Why an operation may wait for other ranks, and they for this one."""
+
+    arrivals: tuple[Arrival, ...] = ()
+    needed: tuple[Needed, ...] = ()
+
+
+NOBODY = Peers()
+
+
+class Timer:
+    """Tells when an operation of MPI, which begins when this is made, is over.
+
+    Parameters
+    ----------
+    recorder: is told
+    what: the function of MPI
+    peers: whom it has to do with
+    """
+
+    __slots__ = ("_began", "_peers", "_recorder", "_what")
+
+    def __init__(self, recorder: "Recorder", what: str, peers: Peers) -> None:
+        self._recorder, self._what, self._peers = recorder, what, peers
+        self._began = monotonic_ns()
+
+    def __call__(self) -> None:
+        """Tell that the operation is over."""
+        self._recorder.spent("mpi", self._what, self._began, None, self._peers)
+
+    def posted(self) -> Peers:
+        """Tell that a nonblocking operation has begun, and return whom to wait for later."""
+        self._recorder.spent("mpi", self._what, self._began, None, self._peers._replace(needed=()))
+        return self._peers._replace(arrivals=())
 
 
 class Span:
@@ -93,11 +153,14 @@ class Listener:
     def exchanged(self, operation: str, way: str, interval: tuple[int, int], traffic: Traffic) -> None:
         """Hear of an exchange of data within the call *operation* of the user."""
 
-    def spent(self, kind: str, what: str, interval: tuple[int, int]) -> None:
-        """Hear of time within a call: a kind, "mpi", "wait", "copy" or "user", and what the rank did."""
+    def spent(self, kind: str, what: str, interval: tuple[int, int], peers: Peers) -> None:
+        """Hear of time within a call: a kind, "mpi", "wait", "copy" or "user", and what the rank did with whom."""
+
+    def numbered(self, numbers: dict[str, int]) -> None:
+        """Hear how many operations of each stream this rank has made before it listens."""
 
     def job_ends(self) -> None:
-        """Hear that this rank ends the job: nothing runs after that."""
+        """Hear that the job ends before the program does, maybe more than once."""
 
     def agreed(self) -> None:
         """Hear that the rank exchanged a few bytes with others to agree on a call."""
@@ -118,11 +181,14 @@ class Recorder:
         self._listeners: dict[SimulatedRank | None, tuple[Listener, ...]] = {}
         self._thread = _Thread()
         self._texts: dict[Hashable, str] = {}
+        self._numbers: dict[str, int] = {}
+        self._positions: dict[tuple[int, ...], tuple[int, ...]] = {}
         self._traces = False
 
     def add(self, listener: Listener) -> None:
         """Let *listener* hear of this rank from now on."""
         rank = current_rank()
+        listener.numbered(dict(self._numbers))
         self._listeners[rank] = (*self._listeners.get(rank, ()), listener)
         self._changed()
 
@@ -172,27 +238,70 @@ class Recorder:
         for listener in self._here():
             listener.exchanged(operation, way, interval, traffic)
 
-    def spent(self, kind: str, what: str, began: int, ended: int | None = None) -> None:
+    def spent(self, kind: str, what: str, began: int, ended: int | None = None, peers: Peers = NOBODY) -> None:
         """Tell how this rank spent the time since *began*, or until it *ended*."""
         if self._traces:
             interval = began, monotonic_ns() if ended is None else ended
             for listener in self._here():
-                listener.spent(kind, what, interval)
+                listener.spent(kind, what, interval, peers)
 
-    def timer(self, what: str) -> Callable[[], None]:
+    def timer(self, what: str, peers: Peers = NOBODY) -> Timer:
         """Return what to call when *what*, which now begins in MPI, is over."""
-        return partial(self.spent, "mpi", what, monotonic_ns())
+        return Timer(self, what, peers)
 
-    def shared(self, times: tuple[int, int, int, int] | None) -> None:
-        """Tell of an exchange in shared memory: when it began, when all were ready, its copies done, and all done."""
-        if times is not None:
-            began, ready, copied, left = times
-            self.spent("wait", "wait until the others are ready", began, ready)
-            self.spent("copy", "copy", ready, copied)
-            self.spent("wait", "wait until the others have copied", copied, left)
+    def together(self, what: str, communicator: Communicator, counts: Counts | None = None) -> Timer:
+        """Return the timer of a collective operation. It needs the ranks with *counts* of bytes, by default all."""
+        if not self._traces or not communicator.name:
+            return Timer(self, what, NOBODY)
+        positions = range(communicator.size) if counts is None else self._some(np.flatnonzero(counts).tolist())
+        return Timer(self, what, self._in_stream(communicator.name, communicator.rank, positions))
+
+    def in_pairs(self, what: str, communicator: Communicator, to: Iterable[int], sources: Iterable[int]) -> Timer:
+        """Return the timer of messages to some ranks, and from some."""
+        if not self._traces or not communicator.name:
+            return Timer(self, what, NOBODY)
+        name, rank = communicator.name, communicator.rank
+        sent, received = (
+            [f"{name}: {rank} to {each}" for each in to],
+            [f"{name}: {each} to {rank}" for each in sources],
+        )
+        arrivals = tuple(Arrival(stream, self._next(stream), 0) for stream in sent)
+        return Timer(
+            self, what, Peers(arrivals, tuple(Needed(stream, self._next(stream), (0,)) for stream in received))
+        )
+
+    def shared(self, times: tuple[int, int, int, int] | None, group: Group, peers: Sequence[int]) -> None:
+        """Tell of an exchange in shared memory with those of *peers*, which are positions in the rendezvous.
+
+        *times* say when it began, when all were ready, its copies done, and all done.
+        """
+        if times is None:
+            return
+        began, ready, copied, left = times
+        communicator, rendezvous, known = group.opened, group.rendezvous, NOBODY
+        if communicator is not None and communicator.name and rendezvous is not None:
+            stream = f"{communicator.name} in the memory of {rendezvous.members[0]}"
+            known = self._in_stream(stream, rendezvous.position, self._some(peers))
+        self.spent("wait", WAITS, began, ready, known)
+        self.spent("copy", "copy", ready, copied)
+        self.spent("wait", "wait until the others have copied", copied, left)
+
+    def _in_stream(self, stream: str, position: int, positions: Sequence[int]) -> Peers:
+        number = self._next(stream)
+        return Peers((Arrival(stream, number, position),), (Needed(stream, number, positions),))
+
+    def _next(self, stream: str) -> int:
+        number = self._numbers[stream] = self._numbers.get(stream, 0) + 1
+        return number
+
+    def _some(self, positions: Sequence[int]) -> tuple[int, ...]:
+        """Return *positions* as one tuple for all operations that have the same ones."""
+        if len(self._positions) > _MOST_TEXTS:
+            self._positions.clear()
+        return self._positions.setdefault(tuple(positions), tuple(positions))
 
     def job_ends(self) -> None:
-        """Tell that this rank ends the job."""
+        """Tell that the job ends before the program does."""
         for found in list(self._listeners.values()):
             for listener in found:
                 listener.job_ends()

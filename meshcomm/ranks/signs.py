@@ -1,10 +1,11 @@
 """Signs: what ranks on one host can tell each other without MPI, in any state of it.
 
 A sign is a socket with a name of its own in Linux's abstract namespace. It needs no file, and vanishes with its
-process. To look for one never waits. Two things are told so:
+process. To look for one never waits. Three things are told so:
 
 - that a rank has ended its program (`show_end`). Before ranks have communicated there is no other way: MPI could only
   tell if all ranks took part.
+- what a rank does, if another one asks (`answering`, `answer`, `asking`)
 - that a rank prints an error already, which other ranks have, too (`Error`). One of them prints it.
 
 Where there are no such sockets, there are no signs. Ranks on other hosts see none.
@@ -16,8 +17,10 @@ import socket
 import struct
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from hashlib import blake2b
+from traceback import format_exception
+from typing import TypeVar
 
 from meshcomm._tuning import POLL_TO
 from meshcomm.ranks.launchers import job_name
@@ -29,6 +32,10 @@ _CREDENTIALS = struct.Struct("3i")
 """Process, user and group, as Linux tells them."""
 
 _ONE = struct.Struct("<q")
+
+_SHARED = "_shared_by_ranks"
+
+E = TypeVar("E", bound=BaseException)
 
 
 def show_end(rank: int) -> None:
@@ -43,14 +50,66 @@ def ended(ranks: Iterable[int]) -> list[int]:
     return [rank for rank in ranks if _is_shown(f"ended {rank}")]
 
 
+def answering(rank: int) -> socket.socket | None:
+    """Return the sign by which *rank*, this one in COMM_WORLD, hears questions; None if there are no signs."""
+    return _shown(f"answers {rank}")
+
+
+def answer(sign: socket.socket | None, text: Callable[[], bytes]) -> None:
+    """Send *text* to all that have asked since the last time. Does not wait."""
+    with contextlib.suppress(OSError):  # there are no more
+        while sign is not None:
+            other, _ = sign.accept()
+            with other, contextlib.suppress(OSError):
+                other.setblocking(False)
+                if _is_ours(other):
+                    other.sendall(text())
+
+
+def asking(rank: int) -> socket.socket | None:
+    """Return from where to receive the answer of *rank*, in one message; None if it does not hear questions."""
+    return _connected(f"answers {rank}")
+
+
+def note_shared(error: E, text: str, *, seen: bool) -> E:
+    """Note that all ranks of a team raise *error*, which says *text* on those that have *seen* it, and return it."""
+    error.__dict__[_SHARED] = text, seen
+    return error
+
+
+def shared_text(error: BaseException) -> tuple[str, bool]:
+    """Return a text that is the same on ranks with the same error, and whether this rank knows where it comes from.
+
+    That is the traceback, but of an error that ranks have agreed on only what it says.
+    """
+    texts: list[str] = []
+    now: BaseException | None = error
+    while now is not None:
+        if _SHARED in vars(now):
+            text, seen = vars(now)[_SHARED]
+            return "".join([text, *texts]), seen
+        texts += format_exception(now, chain=False)
+        now = now.__cause__ or (None if now.__suppress_context__ else now.__context__)
+    return "".join(texts), True
+
+
 class Error:
-    """An error that several ranks may have at the same time; *text* is the same on those that have the same error.
+    """An error that several ranks may have at the same time.
 
     The first of them on this host prints it (`ours` is true), and shows when it has.
+
+    Parameters
+    ----------
+    text: the same on ranks that have the same error
+    rank: this one, in COMM_WORLD
+    patience: for so many seconds another rank may be the first, as it can tell more
     """
 
-    def __init__(self, text: str, rank: int) -> None:
+    def __init__(self, text: str, rank: int, patience: float = 0.0) -> None:
         self._text, self._rank = text, rank
+        end = time.monotonic() + patience
+        while time.monotonic() < end and not _is_shown(f"prints {text}"):
+            time.sleep(POLL_TO)
         self._sign = _shown(f"prints {text}")
         self._first = None if self._sign is not None else _connected(f"prints {text}")
         self.ours = self._first is None

@@ -209,6 +209,10 @@ class World(ABC):
         """How many teams have a communicator."""
         return sum(team.everyone.opened is not None for team in self._teams.values())
 
+    def open_or_not(self) -> "list[Team]":
+        """Return all teams of this rank, also those that have not communicated yet."""
+        return list(self._teams.values())
+
     @property
     def failures(self) -> list[str]:
         """Why no call can be made any more on teams whose exchange ended with an error."""

@@ -12,6 +12,7 @@ import signal
 import threading
 import time
 from functools import cache
+from traceback import format_exception
 
 from meshcomm._tuning import (
     ANSWER_WITHIN,
@@ -23,8 +24,9 @@ from meshcomm._tuning import (
     WATCH_EVERY,
     WRITE_WITHIN,
 )
-from meshcomm.ranks import flights, signs
-from meshcomm.ranks.abort import end_job, install_hooks, say, timeout_seconds, who
+from meshcomm.ranks import abort, flights, signs
+from meshcomm.ranks.abort import comm_world, end_job, install_hooks, say, timeout_seconds, who
+from meshcomm.ranks.first_calls import FirstCalls
 from meshcomm.ranks.missing import some
 from meshcomm.ranks.roll_call import Report, RollCall, open_roll_calls, roll_call_for
 from meshcomm.ranks.teams import Team
@@ -77,6 +79,7 @@ class _Watchdog:
         self._warned = False
         self._ended: list[int] = []
         self._interrupted: float | None = None  # seconds since the signal
+        self._first_calls = FirstCalls(comm_world()[0])
 
     def run(self) -> None:
         """Look around for ever."""
@@ -86,6 +89,7 @@ class _Watchdog:
                 self._restart()
             else:
                 watch.since += self._step
+            self._first_calls.serve()
             for roll_call in open_roll_calls():
                 roll_call.serve()
                 self._obey(roll_call)
@@ -117,7 +121,7 @@ class _Watchdog:
     def _obey(self, roll_call: RollCall) -> None:
         """Do what other ranks, or their answers, demand of all."""
         if roll_call.expired:
-            flights.write(roll_call.expired)
+            _tell_what_happened(roll_call.expired)
         if roll_call.mismatch:
             self._end(roll_call, f"CollectiveMismatch: {roll_call.mismatch}")
 
@@ -128,19 +132,23 @@ class _Watchdog:
             return
         waited, text = watch.since, _text(call)
         roll_call = roll_call_for(team) if team is not None else None
+        asked: RollCall | FirstCalls | None = roll_call
         if team is not None and roll_call is not None and waited >= self._ask_at:
             self._ask_at = waited + max(min(ASK_EVERY, self._timeout / 10), waited / 8)
             roll_call.ask(call, team.world.ranks_in_comm_world(team.ranks))
         if team is not None and roll_call is None and team.everyone.opened is None:
-            self._look_for_ends(team, text)
-        report = roll_call.report if roll_call is not None else None
+            self._ask_before_they_communicate(call, team, text)
+            asked = self._first_calls
+        report = asked.report if asked is not None else None
         if report is not None and report.calls != watch.count:
             report = None
-        if report is not None and roll_call is not None and report.files and not report.ended:
-            roll_call.report = None
+        if report is not None and asked is not None and report.files and not report.ended:
+            asked.report = None
             self._restart()
             return
         missing = ""
+        if roll_call is None and report is not None and report.text:
+            missing = "\n  " + report.text.replace("\n", "\n  ")
         if roll_call is not None and (report is not None or waited >= ANSWER_WITHIN + self._asked_first):
             missing = "\n  " + roll_call.missing(report, abs(call[2])).replace("\n", "\n  ")
         if report is not None and roll_call is not None and report.ended and not roll_call.leaving:
@@ -154,15 +162,17 @@ class _Watchdog:
         self._end_if_interrupted(roll_call, text)
         self._warn(text, report, missing)
 
-    def _look_for_ends(self, team: Team, text: str) -> None:
-        """End the job if ranks have ended that this one waits for, to communicate with *team* for the first time.
+    def _ask_before_they_communicate(self, call: Call, team: Team, text: str) -> None:
+        """Ask who is missing in the first *call* of *team*. End the job if ranks of it have ended.
 
         Not at the first sight: they may have ended after this call, which then completes in a moment.
         """
         if watch.since < self._ask_at:
             return
         self._ask_at = watch.since + max(min(ASK_EVERY, self._timeout / 10), watch.since / 8)
-        before, self._ended = self._ended, signs.ended(team.world.ranks_in_comm_world(team.ranks))
+        ranks = team.world.ranks_in_comm_world(team.ranks)
+        self._first_calls.ask(call, ranks)
+        before, self._ended = self._ended, signs.ended(ranks)
         if before and before == self._ended:
             ended = f"{some(before)} {'has' if len(before) == 1 else 'have'} ended without it"
             self._end(None, f"it has waited {watch.since:.0f} s in {text}, but {ended}")
@@ -171,8 +181,7 @@ class _Watchdog:
         error, waited = watch.error, watch.since
         if error is not None and waited >= TELL_ERROR_AFTER and not self._warned:
             self._warned = True
-            told = f"{who()} has to raise {type(error).__name__}: {error}"
-            say(f"{told}\n  It has waited {waited:.0f} s in {text}: the other ranks have not reached this call")
+            _tell_error(f"  It has waited {waited:.0f} s in {text}: the other ranks have not reached this call\n")
         if waited >= WARN_AFTER and not self._warned:
             self._warned = True
             if report is None or report.speaks:
@@ -187,7 +196,7 @@ class _Watchdog:
 
     def _end(self, roll_call: RollCall | None, reason: str, code: int = 1) -> None:
         """End the job, after all ranks that can have written what they do."""
-        told = flights.write(reason)
+        told = _tell_what_happened(reason)
         with contextlib.suppress(Exception):  # standard error may be no file
             faulthandler.dump_traceback(all_threads=True)
         if roll_call is not None:
@@ -197,6 +206,30 @@ class _Watchdog:
                 roll_call.serve()
                 time.sleep(0.05)
         end_job(f"{reason}{told}", code)
+
+
+@cache
+def _tell_what_happened(reason: str) -> str:
+    """Tell what this rank did, once, as the job ends: in its flight file and traces, and with the error that it has.
+
+    Return where the flight file is, as a line for a message.
+    """
+    told = flights.write(reason)
+    _tell_error()
+    abort.write_traces()
+    return told
+
+
+_told: list[Exception] = []
+
+
+def _tell_error(why: str = "") -> None:
+    """Print, once, the error that this rank has to raise, and *why* it has not: the program may not get to do so."""
+    error = watch.error
+    if error is not None and error not in _told:
+        _told.append(error)
+        traceback = "".join(format_exception(error)) if error.__traceback__ is not None else ""
+        say(f"{who()} has to raise {type(error).__name__}: {error}\n{why}{traceback}".rstrip())
 
 
 _HINT = (

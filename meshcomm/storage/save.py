@@ -71,7 +71,7 @@ def save(
     >>> np.load(path).tolist()
     [0, 1, 2]
     """
-    saving = _agreed_saving(path, tree, metadata, overwrite, max_scratch_bytes)
+    saving = _agreed_saving("save", path, tree, metadata, overwrite, max_scratch_bytes)
     with collective("save", saving.mesh) as here:
         if here is None:
             return
@@ -107,8 +107,16 @@ def start_save(
     ----------
     path, tree, metadata, overwrite, max_scratch_bytes: as for `save`
     max_staged_bytes: bytes of copies that a rank may hold; if they are more, this call waits until enough are written
+
+    >>> import tempfile, meshcomm as mc
+    >>> layout = mc.Layout(["x"], mc.create_mesh([("x", 1)]))
+    >>> path = tempfile.mkdtemp() + "/a.npy"
+    >>> request = mc.start_save(path, mc.ones(3, int, layout))
+    >>> request.wait()
+    >>> mc.load(path, layout).local
+    array([1, 1, 1])
     """
-    saving = _agreed_saving(path, tree, metadata, overwrite, max_scratch_bytes, max_staged_bytes)
+    saving = _agreed_saving("start_save", path, tree, metadata, overwrite, max_scratch_bytes, max_staged_bytes)
     with collective("start_save", saving.mesh) as here:
         if here is None:
             return SaveRequest(None, None, None)
@@ -192,15 +200,20 @@ class _Staging(Opened):
 
 
 def _agreed_saving(
-    path: PathLike, tree: object, metadata: Mapping[str, Json] | None, overwrite: bool, *limits: int | None
+    operation: str,
+    path: PathLike,
+    tree: object,
+    metadata: Mapping[str, Json] | None,
+    overwrite: bool,
+    *limits: int | None,
 ) -> "TreeSaving":
-    """Return the save of these arguments. Collective over the meshes of the tensors."""
+    """Return the save of these arguments of *operation*. Collective over the meshes of the tensors."""
 
     def make() -> TreeSaving:
         check_limits(*limits)
         return TreeSaving(path, tree, metadata, overwrite)
 
-    return made_by_all("save", common_mesh(tensor.mesh for tensor in tensors_in(tree)), make)
+    return made_by_all(operation, common_mesh(tensor.mesh for tensor in tensors_in(tree)), make)
 
 
 class Content(NamedTuple):

@@ -461,6 +461,12 @@ def layout_map_scope(layout_map: LayoutMap) -> AbstractContextManager[None]:
     """Return ``layout_map.scope()``, a context in which variables get their layouts from *layout_map*.
 
     ``LayoutError`` if *layout_map* is no LayoutMap. Source: tf.keras.dtensor.experimental.layout_map_scope.
+
+    >>> import meshcomm as mc
+    >>> layouts = mc.LayoutMap(mc.create_mesh([("x", 1)]))
+    >>> layouts["weight"] = mc.Layout(["x"], layouts.get_default_mesh())
+    >>> with mc.layout_map_scope(layouts):
+    ...     variable = mc.Variable(mc.ones(3, int, mc.Layout(["x"], layouts.get_default_mesh())))
     """
     if not isinstance(layout_map, LayoutMap):
         raise LayoutError(f"layout_map_scope takes a LayoutMap, not {quote(layout_map)}")

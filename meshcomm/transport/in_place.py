@@ -35,12 +35,13 @@ class InPlace:
     def __init__(self, group: Group, tensors: Sequence[Tensor], terms: Terms, remaining: Remaining) -> None:
         rendezvous = group.rendezvous
         assert rendezvous is not None
-        self._team = group.team
+        self._group = group
         self._rendezvous = rendezvous
         self._terms = terms
         self._remaining = remaining
         self._copies = LocalCopies(tensors, rendezvous.members)
         incoming, outgoing = self._copies.pairs(True), self._copies.pairs(False)
+        self._peers = sorted({peer for peer, _ in (*incoming, *outgoing)})
         self._routes = Routes(rendezvous.size, rendezvous.position, incoming, outgoing, self._copies.reads_and_writes)
         self._staging: BoxCopies | None = None
         self._was_left = False  # some bytes did not get through: neither here nor there the block was shared
@@ -53,10 +54,10 @@ class InPlace:
         if self._was_left and several is None and locate(source) < 0 and locate(target) < 0:
             source = self._staged(source)
         # With the digest of all calls: ranks that made other calls are found out here.
-        number = self._terms.number ^ self._team.call_digest
+        number = self._terms.number ^ self._group.team.call_digest
         rendezvous.exchange(routes, number, source, target, several)
         if watch.recorder is not None:
-            watch.recorder.shared(rendezvous.times)
+            watch.recorder.shared(rendezvous.times, self._group, self._peers)
         if routes.left is not None:
             self._was_left = True
             self._remaining.run(routes.left, sources, targets)

@@ -82,12 +82,14 @@ class Relayed:
         holders, held = self._buffers.hands_to()
         # With True, the sender rather writes: to the buffer of the aggregator.
         incoming, outgoing = [(peer, True) for peer in held], [(peer, True) for peer in holders]
+        self._hand_peers = sorted({peer for peer, _ in (*incoming, *outgoing)})
         hand = Routes(size, me, incoming, outgoing, self._hand_copies)
         holders, held = self._buffers.takes_from()
         self._senders = tuple(peer for peer, _ in self._local.pairs(True))
         self._receivers = tuple(peer for peer, _ in self._local.pairs(False))
         incoming = [(peer, False) for peer in holders] + [(peer, True) for peer in self._senders]
         outgoing = [(peer, False) for peer in held] + [(peer, True) for peer in self._receivers]
+        self._take_peers = sorted({peer for peer, _ in (*incoming, *outgoing)})
         return hand, Routes(size, me, incoming, outgoing, self._take_copies)
 
     def run(self, sources: list[Bytes], targets: list[Bytes], stretch: Bytes | None = None) -> None:
@@ -99,7 +101,7 @@ class Relayed:
         if rendezvous is not None:
             rendezvous.exchange(self._hand, self._terms.number, source, self._sent)
             if watch.recorder is not None:
-                watch.recorder.shared(rendezvous.times)
+                watch.recorder.shared(rendezvous.times, self._group, self._hand_peers)
         comparison = self._beside.start()
         pending = self._start_messages()
         if self._own is not None:
@@ -114,7 +116,7 @@ class Relayed:
         # The others read from the buffer of this rank; it writes to their new blocks from its block.
         rendezvous.exchange(self._take, self._terms.number, self._received, target, [source])
         if watch.recorder is not None:
-            watch.recorder.shared(rendezvous.times)
+            watch.recorder.shared(rendezvous.times, self._group, self._take_peers)
         left = self._senders if locate(target) < 0 else (), self._unwritten
         if left != ((), ()):
             self._remaining.run(left, sources, targets)

@@ -1,6 +1,7 @@
 """What a new user does wrong when a program is launched, and what they read."""
 
 import json
+import re
 import time
 
 import pytest
@@ -32,6 +33,16 @@ def test_an_error_of_all_ranks_is_printed_once(launch, program):
     assert job.left == []
 
 
+def test_an_error_that_one_rank_saw_is_printed_once_by_that_rank(launch, program):
+    """The others raise it as well, and say who saw it; only the traceback of that rank says where."""
+    line = "mc.distribute(np.ones(3) if mesh.rank == 1 else None, mc.Layout(['x', mc.UNSHARDED], mesh), root=1)"
+    done = launch(3, program(MESH + line))
+    assert done.code == 1, done
+    assert done.text.count("meshcomm.LayoutError: an array of shape (3,)") == 1, done
+    assert "in _check_ndim" in done.text, "where rank 1 found it"
+    assert "rank 1 of 3 ends the job: an uncaught LayoutError, on all 3 ranks alike" in done.text, done
+
+
 def test_different_errors_are_all_printed(launch, program):
     job = launch(3, program(f"{MESH}mc.barrier(mesh)\nraise KeyError('even' if mesh.rank % 2 == 0 else 'odd')"))
     assert job.text.count("KeyError: 'even'") == job.text.count("KeyError: 'odd'") == 1, job
@@ -51,6 +62,16 @@ def test_a_first_collective_on_one_rank_only(launch, program):
     assert job.code != 0
     assert "but rank 1 has ended without it" in job.text, job
     assert time.monotonic() - before < 60 * job.slowness, "long before MESHCOMM_TIMEOUT"
+
+
+def test_who_is_missing_in_the_first_call_of_all_is_named(launch, program):
+    """No rank has communicated yet: they learn it without MPI."""
+    line = "import time\nif mesh.rank == 1: time.sleep(600)\nmc.barrier(mesh, 'hello')"
+    job = launch(3, program(MESH + line), MESHCOMM_TIMEOUT="6")
+    assert job.code != 0
+    assert "rank 1 has not arrived: it has computed for" in job.text, job
+    assert "before its first call on these ranks" in job.text, job
+    assert re.search(r"rank [02] of 3 ends the job: it has waited \d+ s in barrier 'hello'", job.text), job
 
 
 def test_ranks_that_end_while_others_compute_are_no_mistake(launch, program):

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from support.paths import PROGRAMS
-from support.traces import check_trace, spans
+from support.traces import UNTIL_MERGED, check_trace, spans
 
 PROGRAM = PROGRAMS / "traced.py"
 
@@ -22,6 +22,9 @@ def test_a_whole_program_without_a_change(launch, tmp_path, shared_memory):
     assert (merged.code, merged.text) == (0, f"{out} has the traces of 3 of 3 ranks on 1 host\n")
     events = check_trace(out, 3)
     assert min(event["ts"] for event in events if event["ph"] == "X") == 0
+    kind = "moving" if shared_memory == "0" else "copy"
+    assert all(sum(e["cat"] == kind for e in spans(events, rank)) >= 3 for rank in range(3))
+    assert any(e["name"].startswith("waiting for rank") for e in events)
     steps = [[e for e in spans(events, rank) if e["name"] == "step"] for rank in range(3)]
     assert [len(found) for found in steps] == [3, 3, 3]
     for number in range(3):
@@ -37,10 +40,14 @@ def test_a_rank_that_raises_while_others_wait_ends_the_job(launch, tmp_path):
     """It does not hang, says why, and leaves what that rank did."""
     done = launch(3, PROGRAM, "fails", tmp_path / "t.json")
     assert done.code != 0, done
-    assert "the reason" in done.text, done
-    assert [path.name for path in tmp_path.iterdir()] == ["t.json.rank-1.json"]
-    document = json.loads((tmp_path / "t.json.rank-1.json").read_text())
-    assert sum(event["name"] == "step" for event in document["traceEvents"]) == 3
+    assert 'raise KeyError("the reason")' in done.text, "the line of the program"
+    assert done.text.count("Traceback (most recent call last)") == 1, done
+    assert done.text.count("rank 1 of 3 has to raise KeyError: 'the reason'") == 1, done
+    assert [path.name for path in sorted(tmp_path.iterdir())] == [f"t.json.rank-{rank}.json" for rank in range(3)]
+    for path in tmp_path.iterdir():
+        found = json.loads(path.read_text())["traceEvents"]
+        assert sum(event["name"] == "step" for event in found) == 3
+        assert all(not UNTIL_MERGED & set(event["args"]) for event in found)
 
 
 def test_a_whole_program_that_fails_leaves_what_the_rank_did_that_ended_it(launch, tmp_path):

@@ -60,18 +60,22 @@ def operations():
     """Calls on two ranks, by the operation that they count as, with the bytes that each rank receives."""
     rows, columns = rows_and_columns(2)
     t = mc.distribute(numbered((4, 6), "f8"), rows)
-    halo = mc.halo(t, (1, 0))
+    halo, other = mc.halo(t, (1, 0)), mc.halo(t, (1, 0))
     return {
         "relayout": (lambda: mc.relayout(t, columns, "a name"), 2 * 3 * 8),
         "relayout of 2 tensors": (lambda: mc.relayout([t, t], columns), 2 * 2 * 3 * 8),
         "start_relayout": (lambda: mc.start_relayout(t, columns).wait(), 2 * 3 * 8),
         "halo update": (halo.update, 6 * 8),
+        "start of a halo update": (lambda: halo.start_update().wait(), 6 * 8),
+        "update of 2 halos": (lambda: mc.update_halos([halo, other]), 2 * 6 * 8),
+        "map_overlap": (lambda: mc.map_overlap(lambda block: block * 2, t, (1, 0), "nearest"), 6 * 8),
         "to_numpy": (t.to_numpy, 2 * 6 * 8),
         "all_to_all": (lambda: mc.all_to_all(np.zeros((4, 2), "i4"), None, 0, 0, 2), 2 * 2 * 4),
         "all_gather": (lambda: mc.all_gather(np.zeros((4, 2), "i4"), None, 0), 4 * 2 * 4),
         "all_reduce": (lambda: mc.all_reduce(np.zeros(10), None), 5 * 8 + 5 * 8),
         "reduce_scatter": (lambda: mc.reduce_scatter(np.zeros(10), None, 0), 5 * 8),
         "fft": (lambda: mc.fft.fft(t + 0j, axis=0), 2 * 3 * 16),
+        "rfftn": (lambda: mc.fft.rfftn(t), 2 * 2 * 16),
         "barrier": (lambda: mc.barrier(rows.mesh), 0),
     }
 
@@ -128,6 +132,17 @@ def test_files(tmp_path):
         assert c.operations["save"].calls == d.operations["load"].calls == 2, "they agree on their arguments first"
         assert c.bytes == d.bytes == 128 * 128 * 8 // 4, "files have rows"
         assert c.agreements > 0
+
+
+def test_a_save_in_the_background(tmp_path):
+    def program(rank):
+        columns = rows_and_columns(2)[1]
+        t = mc.distribute(numbered((128, 128), "f8"), columns)
+        return counted(lambda: mc.start_save(tmp_path / "a.npy", t).wait())
+
+    for c in simulated(2, program):
+        assert {name: its.calls for name, its in c.operations.items()} == {"start_save": 2, "wait for a save": 1}
+        assert c.bytes == c.operations["start_save"].bytes == 128 * 128 * 8 // 4, "files have rows"
 
 
 def test_small_files(tmp_path):

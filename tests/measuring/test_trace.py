@@ -256,6 +256,19 @@ def test_files_that_are_no_traces(tmp_path):
         '{"traceEvents": [3], "otherData": {"rank": 0, "size": 1, "host": "a", "dropped events": 0, "clock": [1, 2]}}',
         '{"otherData": {"rank": 0, "size": 1, "host": "a", "dropped events": 0, "clock": [1, 2]}}',
     ]
+    of_rank(tmp_path, 0, "a", [1, 2], 500.0)
+    good = json.loads((tmp_path / "rank-0.json").read_text())
+    for args in [
+        3,
+        {"arrives": 3},
+        {"arrives": [["s", "first", 0]]},
+        {"arrives": [["s", 1, 0], ["s", 10**12, 0]]},
+        {"needs": [["s", 1]]},
+        {"needs": [["s", 1, "all"]]},
+        {"needs": [[[], 1, "0"]]},
+    ]:
+        good["traceEvents"][2]["args"] = args
+        wrong.append(json.dumps(good))
     for text in wrong:
         (tmp_path / "rank-0.json").write_text(text)
         with pytest.raises(MeshcommError, match="is no trace of a rank"):

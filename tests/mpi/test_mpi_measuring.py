@@ -3,6 +3,7 @@
 import json
 import shutil
 import tempfile
+import time
 from collections import Counter
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from support.traces import check_trace, spans
 WORLD = MPI.COMM_WORLD
 RANK, SIZE = WORLD.rank, WORLD.size
 U = "unsharded"
+FOUND = ("waiting for rank ", "moving")  # spans that are found when the traces of all ranks are compared
 
 
 @pytest.fixture(params=["shared memory", "MPI"])
@@ -143,6 +145,49 @@ def test_a_trace_of_all_ranks(world, shared_folder):
         assert SIZE == 1 or overlap > 0, "one exchange goes on at one time on all ranks"
 
 
+def test_a_trace_tells_for_whom_ranks_waited(world, shared_folder):
+    """The last rank is late in each kind of operation, and all ranks that need it say so."""
+    mesh = mc.create_mesh([("x", SIZE)], comm=world)
+    rows, columns = Layout(["x", U], mesh), Layout([U, "x"], mesh)
+    t = mc.distribute(numbered((64, 64), "f8"), rows)
+    halo = mc.halo(t, (1, 0), boundary="periodic")
+    operations = {
+        "relayout": lambda: mc.relayout(t, columns),
+        "nonblocking": lambda: mc.start_relayout(t, columns).wait(),
+        "halo": halo.update,
+        "barrier": lambda: mc.barrier(mesh),
+        "barrier with a timeout": lambda: mc.barrier(mesh, timeout_in_ms=60_000),
+        "broadcast": lambda: mc.broadcast(np.ones(1000), None, SIZE - 1, comm=world),
+        "distribute": lambda: mc.distribute(whole, rows, root=SIZE - 1),
+    }
+    whole = numbered((64, 64), "f8") if RANK == SIZE - 1 else None
+    for operation in operations.values():
+        operation()
+    path = shared_folder / "t.json"
+    with mc.trace(path, world):
+        for name, operation in operations.items():
+            world.Barrier()
+            if RANK == SIZE - 1:
+                time.sleep(0.1)
+            with mc.span(name):
+                operation()
+    if RANK == 0:
+        events = check_trace(path, SIZE)
+        for rank in range(SIZE):
+            found = spans(events, rank)
+            for name in operations:
+                (its,) = (e for e in found if (e["cat"], e["name"]) == ("user", name))
+                within = [e for e in found if its["ts"] <= e["ts"] < its["ts"] + its["dur"]]
+                waited = sum(e["dur"] for e in within if e["name"] == f"waiting for rank {SIZE - 1}")
+                needs = name != "halo" or rank in (0, SIZE - 2)
+                if rank == SIZE - 1:
+                    assert not waited, (name, within)
+                elif needs:
+                    assert 0 < waited <= its["dur"], (name, rank, within)
+                else:
+                    assert waited < 50_000, (name, rank, within)
+
+
 def test_an_exception_of_one_rank_does_not_lose_the_trace(world, shared_folder):
     mesh = mc.create_mesh([("x", SIZE)], comm=world)
     path = shared_folder / "t.json"
@@ -174,7 +219,8 @@ def test_a_limit(world, shared_folder):
             mc.barrier(mesh)
     if RANK == 0:
         events = check_trace(path, SIZE)
-        assert all(len(spans(events, rank)) == 10 for rank in range(SIZE))
+        kept = [[e for e in spans(events, rank) if not e["name"].startswith(FOUND)] for rank in range(SIZE)]
+        assert all(len(its) == 10 for its in kept)
         dropped = json.loads(path.read_text())["otherData"]["dropped events by rank"]
         assert set(dropped) == {str(rank) for rank in range(SIZE)}
         assert all(number >= 10 for number in dropped.values())

@@ -20,8 +20,8 @@ def error():
     """A function that makes an error; all are closed afterwards."""
     made = []
 
-    def make(text, rank):
-        made.append(signs.Error(text, rank))
+    def make(text, rank, patience=0.0):
+        made.append(signs.Error(text, rank, patience))
         return made[-1]
 
     yield make
@@ -68,3 +68,47 @@ def test_ranks_that_have_ended():
     assert signs.ended(range(3)) == [1]
     kept.close()
     assert signs.ended(range(3)) == []
+
+
+# -- errors that ranks share ------------------------------------------------------------------------------------------
+
+
+def raised(error, cause=None):
+    try:
+        raise error from cause
+    except ValueError as caught:
+        return caught
+
+
+def test_what_one_rank_saw_is_the_same_error_on_the_others():
+    seen = raised(signs.note_shared(ValueError("wrong"), "ValueError: wrong", seen=True))
+    told = signs.note_shared(ValueError("wrong (seen by rank 1)"), "ValueError: wrong", seen=False)
+    assert signs.shared_text(seen) == ("ValueError: wrong", True)
+    assert signs.shared_text(raised(told, KeyError("of its own"))) == ("ValueError: wrong", False)
+
+
+def test_what_the_program_raises_in_place_of_a_shared_error():
+    def replaced(shared, text):
+        return signs.shared_text(raised(ValueError(text), raised(shared)))
+
+    seen = signs.note_shared(ValueError("wrong"), "ValueError: wrong", seen=True)
+    told = signs.note_shared(ValueError("wrong (seen by rank 1)"), "ValueError: wrong", seen=False)
+    assert replaced(seen, "mine")[0] == replaced(told, "mine")[0] != replaced(told, "other")[0]
+
+
+def test_other_errors_are_told_apart_by_their_tracebacks():
+    one, other = (raised(ValueError("wrong")) for _ in range(2))
+    assert signs.shared_text(one) == signs.shared_text(other)
+    assert signs.shared_text(ValueError("wrong")) != signs.shared_text(one)
+
+
+def test_a_rank_that_knows_less_leaves_it_to_another(error, monkeypatch):
+    def other_prints(seconds):
+        if not made:
+            made.append(error("alike", 1))
+
+    made = []
+    monkeypatch.setattr(signs.time, "sleep", other_prints)
+    told = error("alike", 0, 60.0)
+    assert (made[0].ours, told.ours) == (True, False)
+    assert error("nobody", 0, 0.01).ours, "after a while it prints itself"

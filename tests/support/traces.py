@@ -3,7 +3,8 @@
 import json
 
 PHASES = {"X": {"name", "cat", "ph", "ts", "dur", "pid", "tid", "args"}, "M": {"name", "ph", "pid", "tid", "args"}}
-KINDS = {"call", "exchange", "mpi", "wait", "copy", "user"}
+KINDS = {"call", "exchange", "mpi", "wait", "moving", "copy", "user"}
+UNTIL_MERGED = {"arrives", "needs"}
 ROUNDING = 1e-3  # microseconds: times are whole nanoseconds
 
 
@@ -39,6 +40,7 @@ def check_spans(found):
         assert event["ts"] >= 0, event
         assert event["dur"] >= 0, event
         assert event["cat"] in KINDS, event
+        assert not UNTIL_MERGED & set(event["args"]), event
         end, stack = event["ts"] + event["dur"], open_on.setdefault(event["tid"], [])
         while stack and stack[-1] <= event["ts"] + ROUNDING / 2:
             stack.pop()

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import meshcomm as mc
+from meshcomm import array_api as xp
 
 
 def meshes(devices: Sequence[str]) -> None:
@@ -88,6 +89,7 @@ def operators(t: mc.DTensor, array: NDArray[np.float32]) -> None:
     assert_type(t[t > 0], mc.DTensor)
     assert_type(t[1:, ::2].local, NDArray[Any])
     assert_type(round(float(t.sum()), 3), float)
+    assert_type(xp.sqrt(xp.add(t, 1) * t), mc.DTensor)
     t += 1
     t[0] = array[0]
     np.save("block.npy", t.local)
