@@ -4,9 +4,9 @@ All types, 1 to 4, are one formula. With a and b, 0 or 1/2 or 1, and a length L,
 
     y[k] = 2 Re (or -2 Im) of the sum over n of c[n] x[n] exp(-2 pi i (k + a) (n + b) / L)
 
-where c is 1, but for 1/2 at some ends. As (k + a) (n + b) = k n + a n + b (k + a), this is a Fourier transform of x with
-zeros up to the length L, with factors before and after it. L is about twice the length, so this takes about four times
-the operations of a local transform. Source: K. R. Rao, P. Yip, Discrete Cosine Transform, 1990.
+where c is 1, but for 1/2 at some ends. As (k + a) (n + b) = k n + a n + b (k + a), this is a Fourier transform of x
+with zeros up to the length L, with factors before and after it. L is about twice the length, so this takes about four
+times the operations of a local transform. Source: K. R. Rao, P. Yip, Discrete Cosine Transform, 1990.
 """
 
 from collections.abc import Callable

@@ -65,7 +65,7 @@ def _transposed(grad: Value, transform: Transform, options: Options) -> Value:
 
 
 def _ends_times(tensor: Value, transform: Transform, factor: float) -> Value:
-    """Return *tensor* with the elements at those ends of each axis that a cosine or sine counts once times *factor*."""
+    """Return *tensor* with the elements that cosines and sines count once, at ends of the axes, times *factor*."""
     cosine = "c" in transform.kind
     for axis, n in zip(transform.axes, transform.lengths, strict=True):
         ends = [0] if cosine else [n - 1]

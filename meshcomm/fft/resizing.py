@@ -40,7 +40,6 @@ from meshcomm.ops.rolling import flip, roll
 from meshcomm.ops.rules import as_tensor
 from meshcomm.ranks.calls import collective
 
-
 OPERATION = "fft.spectra on another grid"
 """What the ranks compare, and what messages call it."""
 
@@ -224,9 +223,9 @@ def crop_spectrum(
 ) -> DTensor | list[DTensor]:
     """Return the spectrum of the same field on a coarser grid: without high frequencies. Collective if elements move.
 
-    It is the inverse of `pad_spectrum`, whose arguments it has; *s* are the lengths of the coarser grid. An even length
-    along a halved axis takes more exchanges, of one plane, if other axes of the transform are sharded: the elements of
-    the opposite frequencies are added there.
+    It is the inverse of `pad_spectrum`, whose arguments it has; *s* are the lengths of the coarser grid. An even
+    length along a halved axis takes more exchanges, of one plane, if other axes of the transform are sharded: elements
+    of the opposite frequencies are added there.
     """
     return _resized("fft.crop_spectrum", t_hat, (s, axes, was), kind, norm)
 
@@ -307,7 +306,7 @@ def _relaid(tensors: list[DTensor], layouts: list[Layout]) -> list[DTensor]:
 
 
 class _Way:
-    """How one spectrum gets to another grid: what each device takes of its block, and what it puts into its new one."""
+    """How one spectrum gets to another grid: what a device takes of its block, and puts into its new one."""
 
     def __init__(self, tensor: DTensor, how: Resizing) -> None:
         self._how = how
