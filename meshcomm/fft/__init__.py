@@ -23,7 +23,8 @@ from meshcomm.fft.fourier import (
 from meshcomm.fft.gradients import transform_vjp
 from meshcomm.fft.planning import FFTPlan, plan
 from meshcomm.fft.protocols import scipy_backend
-from meshcomm.fft.spectra import crop_spectrum, fftfreq, fftshift, frequencies, ifftshift, pad_spectrum, rfftfreq
+from meshcomm.fft.resizing import crop_spectrum, pad_spectrum
+from meshcomm.fft.spectra import fftfreq, fftshift, frequencies, ifftshift, rfftfreq
 from meshcomm.fft.trigonometric import dct, dctn, dst, dstn, idct, idctn, idst, idstn
 
 __all__ = [

@@ -1,8 +1,10 @@
-"""How the length of a sharded axis is written as rows times columns, for the four-step algorithm."""
+"""Numbers that transforms of a sharded axis need: rows and columns of the four-step algorithm, and roots of unity."""
 
 from math import isqrt
 
-from meshcomm._types import Names
+import numpy as np
+
+from meshcomm._types import Array, DType, Names
 from meshcomm.layouts.specs import Cyclic
 
 
@@ -33,3 +35,12 @@ def convolved_length(n: int) -> int:
     (16, 16)
     """
     return 1 << (2 * n - 2).bit_length()
+
+
+def roots(numerators: Array, n: int, forward: bool, dtype: DType) -> Array:
+    """Return exp(-2 pi i m / n) for each numerator m, in double precision or better."""
+    real = np.longdouble if dtype.itemsize > 16 else np.float64
+    angles: Array = numerators.astype(real)
+    angles *= (-2 if forward else 2) * np.arccos(real(-1)) / n
+    found: Array = np.cos(angles) + 1j * np.sin(angles)
+    return found

@@ -1,15 +1,19 @@
 """Gradients of transforms, in the convention of autograd: for autograd.grad, and for programs that write their own."""
 
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
 import numpy as np
 
 from meshcomm._tracing import Value, untraced
-from meshcomm._types import Shape
+from meshcomm._types import Array, Indices, Shape
 from meshcomm.arrays.dtensor import DTensor
 from meshcomm.fft.apply import transformed
 from meshcomm.fft.execute import Options
 from meshcomm.fft.fitting import fitted
 from meshcomm.fft.kinds import KINDS, Transform
-from meshcomm.fft.planning import Wanted
+from meshcomm.fft.planning import FFTPlan, Wanted, planned, transform_of_plan
 from meshcomm.layouts.layout import Layout
 from meshcomm.ops.gradients import differentiable, like
 
@@ -31,10 +35,7 @@ def transform_vjp(grad: Value, x: Value, transform: Transform, options: Options 
     shape: Shape = untraced(x).shape
     options = options or Options()
     if transform.change == "real":
-        if transform.norm != "ortho" or transform.orthogonalize is False:
-            raise NotImplementedError(f'there is a gradient of {transform.kind} with norm="ortho" only')
-        back = Transform(KINDS[transform.kind].inverse, *_same(transform))
-        return like(_fit(transformed(grad, back, None, options), transform, shape), x)
+        return like(_fit(_transposed(grad, transform, options), transform, shape), x)
     whole = Transform(KINDS[transform.kind].others, transform.axes, transform.lengths, transform.norm)
     found = _fit(transformed(grad, whole, None, options), transform, shape)
     if transform.change == "doubles":
@@ -42,8 +43,41 @@ def transform_vjp(grad: Value, x: Value, transform: Transform, options: Options 
     return like(found, x)
 
 
-def _same(transform: Transform) -> tuple[tuple[int, ...], tuple[int, ...], str | None, int, bool | None]:
-    return transform.axes, transform.lengths, transform.norm, transform.variant, transform.orthogonalize
+def _transposed(grad: Value, transform: Transform, options: Options) -> Value:
+    """Return the transposed matrix of a cosine or sine transform times *grad*.
+
+    That of an orthogonal one is its inverse, with the scale of the transform itself. The others differ from orthogonal
+    ones at the ends of an axis, by a factor of 2.
+    """
+    norm = {"forward": "backward", "ortho": "ortho"}.get(transform.norm or "", "forward")
+    if untraced(grad).dtype.kind == "c":
+        transform = replace(transform, orthogonalize=None)  # which SciPy drops for complex numbers
+    orthogonal = transform.norm == "ortho" if transform.orthogonalize is None else transform.orthogonalize
+    inverse = replace(transform.inverse, norm=norm, orthogonalize=orthogonal)
+    is_forward = transform.kind in ("dctn", "dstn")
+    of_matrix = transform.variant if is_forward else {2: 3, 3: 2}.get(transform.variant, transform.variant)
+    differ = not orthogonal and of_matrix != 4
+    found = grad
+    if differ and of_matrix != 3:
+        found = _ends_times(found, transform, 2.0)
+    found = transformed(found, inverse, None, options)
+    return _ends_times(found, transform, 0.5) if differ and of_matrix != 2 else found
+
+
+def _ends_times(tensor: Value, transform: Transform, factor: float) -> Value:
+    """Return *tensor* with the elements that cosines and sines count once, at ends of the axes, times *factor*."""
+    cosine = "c" in transform.kind
+    for axis, n in zip(transform.axes, transform.lengths, strict=True):
+        ends = [0] if cosine else [n - 1]
+        if transform.variant == 1:
+            ends = [0, n - 1] if cosine else []
+        if ends:
+            tensor = tensor * _along(untraced(tensor), axis, partial(_at_ends, ends, factor))
+    return tensor
+
+
+def _at_ends(ends: list[int], factor: float, index: Indices) -> Array:
+    return np.where(np.isin(index, ends), factor, 1.0)
 
 
 def _fit(grad: Value, transform: Transform, shape: Shape) -> Value:
@@ -61,19 +95,27 @@ def _fit(grad: Value, transform: Transform, shape: Shape) -> Value:
 def _weights(found: DTensor, transform: Transform) -> DTensor:
     """Return how often each element of the half of a spectrum counts, as a tensor that broadcasts with *found*."""
     axis, n = transform.axes[-1], transform.lengths[-1]
+    return _along(found, axis, lambda index: np.where((index == 0) | (2 * index == n), 1, 2))
+
+
+def _along(found: DTensor, axis: int, values: Callable[[Indices], Array]) -> DTensor:
+    """Return a tensor of *values* of the indices along *axis*; it broadcasts with *found*, and is sharded alike."""
     shape = tuple(found.shape[a] if a == axis else 1 for a in range(found.ndim))
     layout = Layout([names if a == axis else () for a, names in enumerate(found.layout.axes)], found.mesh)
-    local = None
+    real, local = np.empty(0, found.dtype).real.dtype, None
     if found.mesh.rank is not None:
         index = layout.global_indices(shape, found.mesh.rank, axis)
-        once = (index == 0) | (2 * index == n)
-        real = np.empty(0, found.dtype).real.dtype
-        local = np.where(once, 1, 2).astype(real).reshape([-1 if a == axis else 1 for a in range(found.ndim)])
-    return DTensor(local, layout, shape, np.empty(0, found.dtype).real.dtype)
+        local = values(index).astype(real).reshape([-1 if a == axis else 1 for a in range(found.ndim)])
+    return DTensor(local, layout, shape, real)
 
 
 def _vjp(grad: Value, x: Value, transform: Transform, layout: Wanted, options: Options) -> Value:
     return transform_vjp(grad, x, transform, options._replace(overwrite=False))
 
 
+def _vjp_of_plan(grad: Value, x: Value, plan: FFTPlan, way: str) -> Value:
+    return transform_vjp(grad, x, transform_of_plan(plan, way), plan.options)
+
+
 differentiable(transformed, _vjp)
+differentiable(planned, _vjp_of_plan)

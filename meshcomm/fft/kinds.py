@@ -168,6 +168,20 @@ def working_dtype(dtype: DType) -> DType:
     return dtype.newbyteorder("=") if dtype.kind in "fc" else np.dtype(np.float64)
 
 
+def fourier_length(transform: Transform) -> int:
+    """Return how long the Fourier transform is by which a transform of one sharded axis is done.
+
+    >>> fourier_length(Transform("dctn", (0,), (8,))), fourier_length(Transform("dstn", (0,), (8,), variant=1))
+    (16, 18)
+    """
+    (n,) = transform.lengths
+    if transform.change != "real":
+        return n
+    if transform.variant != 1:
+        return 2 * n
+    return 2 * (n - 1) if "c" in transform.kind else 2 * (n + 1)
+
+
 def full_name(name: object) -> str:
     """Return the name of a kind over several axes, from that or from the one over one or two axes.
 

@@ -66,7 +66,7 @@ def pieces(shape: Shape, axes: tuple[int, ...], itemsize: int) -> Iterator[tuple
 
     Along the last axis, a piece has `FFT_RUN` bytes or more.
 
-    >>> [piece[0] for piece in pieces((3, 2**15), (1,), 16)]
+    >>> [piece[0] for piece in pieces((3, 2**14), (1,), 16)]
     [slice(0, 2, None), slice(2, 3, None)]
     """
     steps = list(shape)

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from meshcomm._arguments import as_dtype, as_shape, quote
+from meshcomm._tracing import Value, is_traced, opened, traceable, untraced
 from meshcomm._types import DType, Names, Shape, ShapeLike
 from meshcomm.arrays.dtensor import DTensor
 from meshcomm.errors import DTypeError, LayoutError, MeshError, ShapeError
@@ -132,27 +133,28 @@ class FFTPlan:
     def _run(
         self, way: str, given: DTensor | Sequence[DTensor], out: DTensor | Sequence[DTensor] | None
     ) -> DTensor | list[DTensor]:
-        tensors = _listed(f"plan.{way}", given)
+        tensors = _listed(f"plan.{way}", opened(given))
         outs = None if out is None else _listed(f"plan.{way}, out", out)
         if outs is not None and len({*map(id, outs)}) < len(outs):
             raise LayoutError(f"plan.{way}: out names a tensor twice")
-        transform, steps = self.transform, self.steps
         before = self.source, self.shape, self.dtype
         after = self.target, self.spectrum_shape, self.spectrum_dtype
         if way == "backward":
-            transform, steps, before = transform.inverse, self.steps_back, after
-            after = self.source, transform.shape_after(before[1]), transform.dtype_after(before[2])
+            inverse, before = self.transform.inverse, after
+            after = self.source, inverse.shape_after(before[1]), inverse.dtype_after(before[2])
         for t in tensors:
-            _check(f"plan.{way}", t, *before)
+            _check(f"plan.{way}", untraced(t), *before)
         if outs is not None and len(outs) != len(tensors):
             raise ShapeError(f"plan.{way}: {len(outs)} tensors in out for {len(tensors)} tensors")
         for each in outs or ():
             _check(f"plan.{way}, out", each, *after)
-        if not tensors:
-            return []
-        with collective(transform.operation, self.source.mesh, self.target.mesh):
-            found = run_steps(steps, tensors, self.options, outs)
-        return found[0] if isinstance(given, DTensor) else found
+        if any(is_traced(t) for t in tensors):
+            if outs is not None:
+                raise NotImplementedError(f"plan.{way}: autograd cannot follow what is written to out")
+            found = [planned(t, self, way) for t in tensors]
+        else:
+            found = _run_together(self, way, tensors, outs)
+        return found if isinstance(untraced(given), list | tuple) else found[0]
 
     def __str__(self) -> str:
         transform, mesh = self.transform, ", ".join(f"{name}={size}" for name, size in self.source.mesh.dims)
@@ -173,6 +175,26 @@ class FFTPlan:
         return "\n".join(lines)
 
     __repr__ = __str__
+
+
+@traceable()
+def planned(x: Value, plan: FFTPlan, way: str) -> DTensor:
+    """Return ``plan.forward(x)`` or ``plan.backward(x)``, as *way* says. Collective over the mesh."""
+    return _run_together(plan, way, [x], None)[0]
+
+
+def transform_of_plan(plan: FFTPlan, way: str) -> Transform:
+    """Return the transform that ``plan.forward`` or ``plan.backward`` does."""
+    return plan.transform if way == "forward" else plan.transform.inverse
+
+
+def _run_together(plan: FFTPlan, way: str, tensors: list[DTensor], outs: Sequence[DTensor] | None) -> list[DTensor]:
+    """Return the transforms of tensors that fit the plan. Collective over the mesh, if there are any."""
+    if not tensors:
+        return []
+    with collective(transform_of_plan(plan, way).operation, plan.source.mesh, plan.target.mesh):
+        steps = plan.steps if way == "forward" else plan.steps_back
+        return run_steps(steps, tensors, plan.options, outs)
 
 
 def plan(
@@ -275,8 +297,8 @@ def _like(source: Layout, shape: Shape) -> Layout:
 
 
 def _listed(name: str, given: object) -> list[DTensor]:
-    if isinstance(given, DTensor):
-        return [given]
+    if isinstance(untraced(given), DTensor):
+        return [given]  # type: ignore[list-item]  # or what autograd follows as one
     if not isinstance(given, list | tuple):
         raise LayoutError(f"{name} takes a DTensor or a list of them, not {type(given).__name__}")
     return list(given)

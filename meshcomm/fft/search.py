@@ -15,7 +15,7 @@ from math import inf, prod
 from meshcomm._tuning import GATHERED_FFT
 from meshcomm._types import DType, Names, Shape
 from meshcomm.fft.factors import convolved_length, rows_of
-from meshcomm.fft.kinds import Transform
+from meshcomm.fft.kinds import Transform, fourier_length
 from meshcomm.fft.steps import FFTStep, Local, Move, Sharded, fits
 from meshcomm.layouts.layout import Axes, Layout
 from meshcomm.layouts.machine import Machine
@@ -160,14 +160,12 @@ def _moved(state: State, layout: Layout, chosen: frozenset[int]) -> Iterator[Axe
 def _kept(transform: Transform, state: State, layout: Layout, axis: int) -> Iterator[tuple[FFTStep, State]]:
     """Yield the transforms of an *axis* that stays sharded."""
     stage = transform.stage(frozenset({axis}))
-    if stage.change == "real":
-        return
-    names, blocks, n = state.axes[axis], layout.num_shards(axis), stage.lengths[0]
+    names, blocks, n = state.axes[axis], layout.num_shards(axis), fourier_length(stage)
     left, plain = state.todo - {axis}, tuple(names)
     after = stage.shape_after(state.shape)
     rows = rows_of(n, blocks, names if state.shape[axis] == n else ())
     results: list[Names] = [plain]
-    if rows and rows % blocks == 0 and stage.change != "doubles":
+    if rows and rows % blocks == 0 and stage.change not in ("doubles", "real"):
         results.insert(0, Cyclic.made(plain, (rows // blocks, 0)).canonical(blocks))
     if rows or (prod(state.shape) * state.dtype.itemsize > GATHERED_FFT and rows_of(convolved_length(n), blocks)):
         for result in results:

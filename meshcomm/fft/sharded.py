@@ -9,6 +9,7 @@ whole columns, then whole rows. The result has k1 sharded: blocks dealt round, `
 consecutive. Source: D. H. Bailey, FFTs in external or hierarchical memory, 1990.
 
 A length without such factors becomes a convolution of a length that has them. Source: L. I. Bluestein, 1970.
+Cosine and sine transforms are Fourier transforms of longer arrays: :mod:`meshcomm.fft.cosines`.
 """
 
 from collections.abc import Callable
@@ -22,7 +23,8 @@ from meshcomm._types import Array, DType, Shape
 from meshcomm.arrays.create import from_callback
 from meshcomm.arrays.dtensor import DTensor
 from meshcomm.arrays.transposed import relayout_transposed
-from meshcomm.fft.factors import convolved_length
+from meshcomm.fft.cosines import transformed_by_fourier
+from meshcomm.fft.factors import convolved_length, roots
 from meshcomm.fft.fitting import fitted, leading
 from meshcomm.fft.kinds import KINDS, Transform
 from meshcomm.fft.steps import Sharded
@@ -50,6 +52,10 @@ def transformed_sharded(step: Sharded, tensor: DTensor, on_blocks: Run, anywhere
     anywhere: transforms any axes
     """
     transform = step.transform
+    if transform.change == "real":
+        return transformed_by_fourier(
+            step, tensor, lambda inner, t: transformed_sharded(inner, t, on_blocks, anywhere)
+        )
     (axis,), (n,) = transform.axes, transform.lengths
     given = fitted(tensor, axis, n // 2 + 1 if transform.change == "doubles" else n)
     if transform.change == "doubles":
@@ -181,23 +187,14 @@ class _Powers:
     def __init__(self, n: int, forward: bool, dtype: DType) -> None:
         self._step = max(1, int(n**0.5))
         self._dtype = dtype
-        self._fine = _roots(np.arange(self._step), n, forward, dtype)
-        self._coarse = _roots(np.arange(0, n, self._step), n, forward, dtype)
+        self._fine = roots(np.arange(self._step), n, forward, dtype)
+        self._coarse = roots(np.arange(0, n, self._step), n, forward, dtype)
 
     def of(self, exponents: Array) -> Array:
         """Return the powers for *exponents* from 0 to n - 1."""
         high, low = np.divmod(exponents, self._step)
         found: Array = (self._coarse[high] * self._fine[low]).astype(self._dtype, copy=False)
         return found
-
-
-def _roots(numerators: Array, n: int, forward: bool, dtype: DType) -> Array:
-    """Return exp(-2 pi i m / n) for each numerator m, in double precision or better."""
-    real = np.longdouble if dtype.itemsize > 16 else np.float64
-    angles: Array = numerators.astype(real)
-    angles *= (-2 if forward else 2) * np.arccos(real(-1)) / n
-    found: Array = np.cos(angles) + 1j * np.sin(angles)
-    return found
 
 
 # -- convolution ------------------------------------------------------------------------------------------------------
@@ -215,7 +212,7 @@ def _convolved(transform: Transform, tensor: DTensor, anywhere: Run) -> DTensor:
         def values(slices: tuple[slice, ...]) -> Array:
             index = np.arange(length, dtype=np.int64)[slices[axis]]
             index = np.minimum(index, length - index) if length != n else index
-            found = _roots(index * index % (2 * n), 2 * n, forward == (length == n), work)
+            found = roots(index * index % (2 * n), 2 * n, forward == (length == n), work)
             found[index >= n] = 0
             return found.reshape([-1 if a == axis else 1 for a in range(tensor.ndim)]).astype(work)
 

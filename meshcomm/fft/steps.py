@@ -6,7 +6,7 @@ from typing import TypeAlias
 
 from meshcomm._tuning import FFT_FLOP
 from meshcomm._types import DType, Names, Shape
-from meshcomm.fft.kinds import Transform
+from meshcomm.fft.kinds import Transform, fourier_length
 from meshcomm.layouts.layout import Layout
 from meshcomm.layouts.layout_text import specs_text
 from meshcomm.layouts.machine import Machine
@@ -135,14 +135,21 @@ class Sharded(_OfTransform):
     rows: int
 
     @property
+    def length(self) -> int:
+        """The length of the Fourier transform that is done."""
+        return fourier_length(self.transform)
+
+    @property
     def flops(self) -> float:
         """The operations of the device with the largest block."""
-        return flops_of(self.transform, self.shape, self.source) * (1.2 if self.rows else 8)
+        longer = 4 if self.transform.change == "real" else 1  # complex, and twice as long
+        return flops_of(self.transform, self.shape, self.source) * (1.2 if self.rows else 8) * longer
 
     @property
     def block_bytes(self) -> int:
         """The bytes of the largest block of a device."""
-        return self.source.largest_block(self.shape) * self.dtype_after.itemsize * (1 if self.rows else 4)
+        longer = 4 if self.transform.change == "real" else 1
+        return self.source.largest_block(self.shape) * self.dtype_after.itemsize * (1 if self.rows else 4) * longer
 
     def seconds(self, machine: Machine) -> float:
         """Return the time that the step is predicted to take: three exchanges of all elements, or eight."""
@@ -153,8 +160,7 @@ class Sharded(_OfTransform):
     estimate = seconds
 
     def __str__(self) -> str:
-        n = self.transform.lengths[0]
-        how = f"four steps, {self.rows} x {n // self.rows}" if self.rows else "a convolution (Bluestein)"
+        how = f"four steps, {self.rows} x {self.length // self.rows}" if self.rows else "a convolution (Bluestein)"
         target = specs_text(self.layout.sharding_specs)
         return f"{self.transform}, sharded ({how}) -> {target}  {_count(self.flops)}flop"
 

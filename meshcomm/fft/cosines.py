@@ -1,0 +1,160 @@
+"""Cosine and sine transforms of an axis that stays sharded, by a Fourier transform of a longer axis.
+
+All types, 1 to 4, are one formula. With a and b, 0 or 1/2 or 1, and a length L,
+
+    y[k] = 2 Re (or -2 Im) of the sum over n of c[n] x[n] exp(-2 pi i (k + a) (n + b) / L)
+
+where c is 1, but for 1/2 at some ends. As (k + a) (n + b) = k n + a n + b (k + a), this is a Fourier transform of x
+with zeros up to the length L, with factors before and after it. L is about twice the length, so this takes about four
+times the operations of a local transform. Source: K. R. Rao, P. Yip, Discrete Cosine Transform, 1990.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+
+from meshcomm._tracing import Value
+from meshcomm._types import Array, DType, Indices
+from meshcomm.arrays.dtensor import DTensor
+from meshcomm.fft.factors import roots
+from meshcomm.fft.fitting import fitted, leading
+from meshcomm.fft.kinds import Transform, working_dtype
+from meshcomm.fft.steps import Sharded
+from meshcomm.layouts.layout import Layout
+from meshcomm.layouts.specs import Cyclic
+from meshcomm.ops.elementwise import relaid
+from meshcomm.ops.indexing import getitem
+
+RunSharded: TypeAlias = Callable[[Sharded, DTensor], DTensor]
+"""Transforms a tensor, by a step that leaves its axis sharded."""
+
+
+class Formula(NamedTuple):
+    """How a cosine or sine transform of one axis is a Fourier transform.
+
+    Parameters
+    ----------
+    cosine: whether the real part is taken, or else the imaginary one
+    a, b: twice the numbers of the formula
+    halves: the indices before the transform at which c is 1/2
+    before, after: the indices at which the factor of an orthogonal transform is sqrt(2) before it, sqrt(1/2) after it
+    """
+
+    cosine: bool
+    a: int
+    b: int
+    halves: list[int]
+    before: list[int]
+    after: list[int]
+
+
+def formula_of(transform: Transform) -> Formula:
+    """Return the formula for the matrix of a transform of one axis, without its scale.
+
+    >>> formula_of(Transform("idctn", (0,), (8,), variant=2))
+    Formula(cosine=True, a=1, b=0, halves=[0], before=[], after=[])
+    """
+    (n,), cosine = transform.lengths, "c" in transform.kind
+    of_matrix = transform.variant
+    if transform.kind.startswith("i"):
+        of_matrix = {2: 3, 3: 2}.get(of_matrix, of_matrix)
+    a, b = {1: (0, 0), 2: (0, 1), 3: (1, 0), 4: (1, 1)}[of_matrix]
+    ends = [0] if cosine else [n - 1]
+    if of_matrix == 1:
+        ends = [0, n - 1] if cosine else []
+    if not cosine and of_matrix != 4:
+        a, b = {1: (2, 2), 2: (2, 1), 3: (1, 2)}[of_matrix]
+    orthogonal = transform.norm == "ortho" if transform.orthogonalize is None else transform.orthogonalize
+    return Formula(
+        cosine,
+        a,
+        b,
+        halves=ends if of_matrix in (1, 3) else [],
+        before=ends if orthogonal and of_matrix in (1, 3) else [],
+        after=ends if orthogonal and of_matrix in (1, 2) else [],
+    )
+
+
+def transformed_by_fourier(step: Sharded, tensor: DTensor, run: RunSharded) -> DTensor:
+    """Return the cosine or sine transform of *tensor* by *step*. Collective over the mesh.
+
+    Parameters
+    ----------
+    step: what to do
+    tensor: in the source layout of the step
+    run: makes Fourier transforms
+    """
+    (axis,), (n,) = step.transform.axes, step.transform.lengths
+    given = fitted(tensor, axis, n)
+    if given.dtype.kind != "c":
+        return relaid(_of_real(step, given, run), step.layout.axes, step.transform.kind)
+    step = replace(
+        step, transform=replace(step.transform, orthogonalize=None)
+    )  # which SciPy drops for complex numbers
+    found = [_of_real(step, _component(given, name), run) for name in ("real", "imag")]
+    real, imaginary = (each.local for each in found)
+    local: Array | None = None
+    if real is not None and imaginary is not None:
+        local = np.empty(real.shape, step.dtype_after)
+        local.real, local.imag = real, imaginary
+    whole = DTensor(local, found[0].layout, found[0].shape, step.dtype_after)
+    return relaid(whole, step.layout.axes, step.transform.kind)
+
+
+def _component(tensor: DTensor, name: str) -> DTensor:
+    found: Value = getattr(tensor, name)
+    result: DTensor = found
+    return result
+
+
+def _of_real(step: Sharded, tensor: DTensor, run: RunSharded) -> DTensor:
+    """Return the transform of real numbers, in the layout that comes out."""
+    transform, formula, length = step.transform, formula_of(step.transform), step.length
+    (axis,), (n,) = transform.axes, transform.lengths
+    real = working_dtype(tensor.dtype)
+    complexes = np.result_type(real, np.complex64)
+
+    def before(index: Indices) -> Array:
+        factors = roots(formula.a * index % (2 * length), 2 * length, True, complexes)
+        factors[np.isin(index, formula.halves)] *= 0.5
+        factors[np.isin(index, formula.before)] *= np.sqrt(real.type(2))
+        return factors
+
+    def after(index: Indices) -> Array:
+        factors = roots(formula.b * (2 * index + formula.a) % (4 * length), 4 * length, True, complexes)
+        factors[np.isin(index, formula.after)] *= np.sqrt(real.type(0.5))
+        return factors
+
+    local: Array | None = None
+    if tensor.local is not None:
+        local = tensor.local.astype(complexes) * _on_axis(tensor, axis, before, complexes)
+    given = DTensor(local, tensor.layout, tensor.shape, complexes)
+    names, blocks = tuple(tensor.layout.axes[axis]), tensor.layout.num_shards(axis)
+    dealt = step.rows and step.rows % blocks == 0
+    spec = Cyclic.made(names, (step.rows // blocks, 0)).canonical(blocks) if dealt else names
+    layout = Layout([spec if a == axis else each for a, each in enumerate(tensor.layout.axes)], tensor.mesh)
+    inner = Sharded(Transform("fftn", (axis,), (length,)), given.shape, complexes, given.layout, layout, step.rows)
+    spectrum = getitem(run(inner, given), leading(tensor.ndim, axis, n))
+    local = None
+    if spectrum.local is not None:
+        product = spectrum.local * _on_axis(spectrum, axis, after, complexes)
+        local = (product.real if formula.cosine else -product.imag) * _scale(transform, length, real)
+    return DTensor(local, spectrum.layout, spectrum.shape, real)
+
+
+def _on_axis(tensor: DTensor, axis: int, values: Callable[[Indices], Array], dtype: DType) -> Array:
+    """Return *values* of the indices that a block has along *axis*, in a shape that broadcasts with the block."""
+    device = tensor.mesh.rank
+    assert device is not None
+    found = values(tensor.layout.global_indices(tensor.shape, device, axis))
+    return found.astype(dtype).reshape([-1 if a == axis else 1 for a in range(tensor.ndim)])
+
+
+def _scale(transform: Transform, length: int, real: DType) -> Array:
+    """Return the factor that the norm asks for, times 2."""
+    if transform.norm == "ortho":
+        return np.asarray(2 / np.sqrt(np.array(length, real)))
+    divides = (transform.norm == "forward") != transform.kind.startswith("i")
+    return np.asarray(2 / np.array(length if divides else 1, real))
