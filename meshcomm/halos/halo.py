@@ -1,5 +1,6 @@
 """Halos: `halo` gives a tensor's blocks ghosts, and `Halo` keeps them up to date."""
 
+import itertools
 from collections.abc import Sequence
 from typing import NoReturn, SupportsIndex
 
@@ -7,6 +8,7 @@ import numpy as np
 
 from meshcomm._arguments import integer, quote
 from meshcomm._tracing import Value
+from meshcomm._tuning import KEPT_UPDATES
 from meshcomm._types import Array, Bytes, DType, Shape
 from meshcomm.arrays.dtensor import DTensor, Held, unwrapped
 from meshcomm.arrays.nonblocking import Request
@@ -15,7 +17,7 @@ from meshcomm.errors import DTypeError, LayoutError, MeshError, ShapeError
 from meshcomm.halos.axes import AxisRule
 from meshcomm.halos.boundaries import Boundary, as_boundaries
 from meshcomm.halos.exchange import Pattern
-from meshcomm.halos.programs import Exchange, Sum, build_reduce, build_start, build_update
+from meshcomm.halos.programs import Exchange, Sum, build_reduce, build_repeated, build_update
 from meshcomm.halos.widths import Width, as_widths
 from meshcomm.layouts.boxes import box_shape
 from meshcomm.layouts.cyclic import CyclicCut
@@ -26,6 +28,10 @@ from meshcomm.memory.copies import opaque
 from meshcomm.ranks.calls import collective, program
 from meshcomm.ranks.communicator import Pending
 from meshcomm.ranks.teams import Location, Team
+from meshcomm.transport.choose import Repeated
+
+
+_serial_numbers = itertools.count()
 
 
 class Halo:
@@ -46,8 +52,10 @@ class Halo:
         "_key",
         "_made",
         "_pattern",
+        "_repeated",
         "_request",
         "_returned",
+        "_serial",
         "inner",
         "inner_slices",
         "local",
@@ -70,6 +78,8 @@ class Halo:
         self._ghosts: list[Array] = []
         self._returned: tuple[Bytes, list[Sum]] | None = None
         self._request: UpdateRequest | None = None
+        self._repeated: dict[tuple[int, ...], Repeated] = {}  # by the serial numbers of the halos that it updates
+        self._serial = next(_serial_numbers)
         if device is not None:
             self._allocate(device)
         self._made = True
@@ -199,15 +209,21 @@ class Halo:
     def _refuse_in_flight(self) -> None:
         if self._request is not None:
             if self._request.in_flight:
-                raise MeshError("an update of this halo is in flight: wait for it first")
+                raise MeshError(
+                    "an update of this halo is in flight: wait for it first, by what start_update returned or by the "
+                    "wait() of the halo"
+                )
             self._request = None
 
     def start_update(self) -> "UpdateRequest":
         """Begin to fill the ghosts, and return a request at once: call its `wait`. Collective over the mesh.
 
         Until then the program may read `inner`, and compute what needs no ghosts. It may write to neither `inner` nor
-        `local`. All ranks start their updates in one order; they may wait in any order. If nobody waits for a request,
-        the job ends with an error when the program ends. Source: DMGlobalToLocalBegin and End of PETSc.
+        `local`: neighbours read the block. After `wait` they do not any more. All ranks start their updates in one
+        order; they may wait in any order. On a node, the ghosts are copied between this rank and the neighbours that
+        have started before; the others copy when they start. If nobody waits for a request, the job ends with an error
+        when the program ends; a program that has lost the request calls `wait` of the halo. Source:
+        DMGlobalToLocalBegin and End of PETSc.
 
         >>> import numpy as np, meshcomm as mc
         >>> def program():
@@ -226,11 +242,17 @@ class Halo:
         team: Team | None = None
         with collective("start of a halo update", self.mesh) as here:
             if here is not None:
-                key = "start an update", self._pattern
-                start = program(here.team, key, _text_of_start, build_start, self._pattern, here)
-                pending, team = start(self._blocks[0], self._buffer), here.team
+                pending, team = repeated([self], "start an update", here).start(self._buffer), here.team
         self._request = request = UpdateRequest(self, pending, team)
         return request
+
+    def wait(self) -> None:
+        """Wait for the update that `start_update` began, if one is in flight. Collective over the mesh.
+
+        It is what the `wait` of the request does, for a program that does not keep the request.
+        """
+        if self._request is not None:
+            self._request.wait()
 
     def _buffer(self, use: str, size: int) -> Bytes:
         found = self._buffers.get(use)
@@ -320,10 +342,6 @@ def _has_sums(dtype: DType) -> bool:
 
 def _text_of_one(pattern: Pattern, here: Location) -> str:
     return f"halo update of {pattern}"
-
-
-def _text_of_start(pattern: Pattern, here: Location) -> str:
-    return f"start of a halo update of {pattern}"
 
 
 def _text_of_reduce(pattern: Pattern, here: Location) -> str:
@@ -443,19 +461,34 @@ def update_halos(halos: Sequence[Halo]) -> None:
     for each in given:
         by_mesh.setdefault(each.mesh, []).append(each)
     for some in by_mesh.values():
-        _update_together(some)
+        if len(some) == 1:
+            some[0].update()
+        else:
+            _update_together(some)
 
 
 def _update_together(halos: list[Halo]) -> None:
     with collective(f"update of {len(halos)} halos", halos[0].mesh) as here:
         if here is None:
             return
-        patterns = tuple([each._pattern for each in halos])
-        run = program(here.team, ("update halos", *patterns), _text_of_many, build_update, patterns, here)
-        run([each._blocks[0] for each in halos])
+        repeated(halos, "update halos together", here).run()
     for each in halos:
         each._fill()
 
 
-def _text_of_many(patterns: Sequence[Pattern], here: Location) -> str:
-    return "; ".join(_text_of_one(pattern, here) for pattern in patterns)
+def repeated(halos: Sequence[Halo], use: str, here: Location) -> Repeated:
+    """Return the exchange that updates *halos* of one mesh, kept by the first of them. Collective over the mesh."""
+    patterns, serials = tuple([each._pattern for each in halos]), tuple([each._serial for each in halos])
+    make = program(here.team, (use, *patterns), _text_of_many, build_repeated, patterns, use, here)
+    kept = halos[0]._repeated
+    found = kept.pop(serials, None)
+    if found is None:
+        found = make([each._blocks[0] for each in halos])
+        if len(kept) == KEPT_UPDATES:  # by all ranks alike: they make the same calls
+            del kept[next(iter(kept))]
+    kept[serials] = found
+    return found
+
+
+def _text_of_many(patterns: Sequence[Pattern], use: str, here: Location) -> str:
+    return f"{use}: {'; '.join(map(str, patterns))}"
