@@ -17,7 +17,7 @@ from meshcomm.errors import DTypeError, LayoutError, MeshError, ShapeError
 from meshcomm.halos.axes import AxisRule
 from meshcomm.halos.boundaries import Boundary, as_boundaries
 from meshcomm.halos.exchange import Pattern
-from meshcomm.halos.programs import Exchange, Sum, build_reduce, build_repeated, build_update
+from meshcomm.halos.programs import Sum, build_one_update, build_reduce, build_repeated, describe_update
 from meshcomm.halos.widths import Width, as_widths
 from meshcomm.layouts.boxes import box_shape
 from meshcomm.layouts.cyclic import CyclicCut
@@ -98,17 +98,15 @@ class Halo:
         padded, block = pattern.padded(device), pattern.layout.block_box(pattern.shape, device)
         self.local = local = new_block(box_shape(padded), pattern.dtype)
         self._blocks = [as_bytes(local)]
-        inner: list[slice] = []
         for axis, (whole, span) in enumerate(zip(padded, block, strict=True)):
             first, start, stop = whole[0], span[0], span[1]
             ahead, rule = (slice(None),) * axis, pattern.rules[axis]
-            inner.append(slice(start - first, stop - first))
             self._ghosts += [local[(*ahead, slice(start - first))], local[(*ahead, slice(stop - first, None))]]
             if rule.boundary.name == "constant":
                 beyond = [slice(max(0, -first)), slice(max(0, rule.cut.length - first), None)]
                 self._constants += [(local[(*ahead, each)], rule.boundary) for each in beyond]
-        self.inner_slices = tuple(inner)
-        where: tuple[Value, ...] = (..., *inner)  # a view, also without axes
+        self.inner_slices = pattern.inner_slices(device)
+        where: tuple[Value, ...] = (..., *self.inner_slices)  # a view, also without axes
         self.inner = local[where]
         for each in self._ghosts:  # corners may stay as they are
             as_raw = opaque(each)
@@ -197,7 +195,7 @@ class Halo:
         with collective("halo update", self.mesh) as here:
             if here is None:
                 return
-            run = program(here.team, self._key, _text_of_one, _built_for_one, self._pattern, here)
+            run = program(here.team, self._key, describe_update, build_one_update, self._pattern, here)
             run(self._blocks)
         if self._constants:
             self._fill()
@@ -340,94 +338,8 @@ def _has_sums(dtype: DType) -> bool:
         return False
 
 
-def _text_of_one(pattern: Pattern, here: Location) -> str:
-    return f"halo update of {pattern}"
-
-
 def _text_of_reduce(pattern: Pattern, here: Location) -> str:
     return f"halo reduce of {pattern}"
-
-
-def _built_for_one(pattern: Pattern, here: Location) -> Exchange:
-    return build_update([pattern], here)
-
-
-def halo(tensor: Held, width: object, boundary: object = "none", *, corners: bool = True) -> Halo:
-    """Return the blocks of *tensor* with ghosts: copies of the elements around them. Collective over the mesh.
-
-    The block is copied, and the ghosts are filled. A ghost may come from any device: *width* may be larger than a
-    block, and larger than the array.
-
-    Parameters
-    ----------
-    tensor: a DTensor, or a variable that holds one
-    width: how many ghosts: one number; for each axis a number or (before, after); or a dict from axes to those
-    boundary: what is beyond the edges of the array: ``"none"``, so that blocks at an edge have no ghosts there;
-        ``"periodic"``, ``"nearest"``, ``"reflect"`` or ``"mirror"``, see docs/halo.md; a number; or one of these for
-        each axis, as a list or as a dict from axes
-    corners: whether to fill ghosts that lie outside of the block along several axes. Stencils along the axes do not
-        need them
-
-    ``LayoutError`` for a plain array, and for a `Cyclic` axis, whose blocks have neighbours everywhere: relayout the
-    tensor first. ``ShapeError`` or ``AxisError`` for a width or a boundary that is none. Source: DMDA of PETSc,
-    overlaps of dask.array, modes of scipy.ndimage.
-
-    >>> import numpy as np, meshcomm as mc
-    >>> def program():
-    ...     rows = mc.Layout(["x"], mc.create_mesh([("x", 2)]))
-    ...     return mc.halo(mc.distribute(np.arange(6), rows), 2, "nearest").local.tolist()
-    >>> with mc.simulate(2) as world:
-    ...     print(world.run(program))
-    [[0, 0, 0, 1, 2, 3, 4], [1, 2, 3, 4, 5, 5, 5]]
-    """
-    held = unwrapped(tensor)
-    if not isinstance(held, DTensor):
-        raise LayoutError(f"a halo is of a DTensor, not of {type(held).__name__}: call distribute first")
-    pattern = _pattern_of(held, as_widths(width, held.ndim), as_boundaries(boundary, held.ndim), bool(corners))
-    with collective("halo", held.mesh) as here:
-        made = Halo(pattern, None if here is None else here.device)
-        if here is None:
-            return made
-        wrong: Exception | None = None
-        assert made.inner is not None
-        if held.local is None or held.local.shape != made.inner.shape:
-            found = None if held.local is None else held.local.shape
-            wrong = ShapeError(f"the block is {found}, but by its layout {made.inner.shape}")
-        else:
-            opaque(made.inner)[...] = opaque(held.local)
-        run = program(here.team, made._key, _text_of_one, _built_for_one, pattern, here, error=wrong)
-        if wrong is not None:
-            join_and_raise(wrong, lambda: run(made._blocks))
-        run(made._blocks)
-    made._fill()
-    return made
-
-
-def _pattern_of(
-    tensor: DTensor, widths: tuple[Width, ...], boundaries: tuple[Boundary, ...], corners: bool
-) -> Pattern:
-    rules = []
-    for axis, (n, width, boundary) in enumerate(zip(tensor.shape, widths, boundaries, strict=True)):
-        cut = tensor.layout.cut(axis, n)
-        if isinstance(cut, CyclicCut):
-            names = " + ".join(tensor.layout.axes[axis])
-            raise LayoutError(
-                f"axis {axis} is Cyclic: every element of it may have other neighbours. relayout the tensor first, "
-                f"for example to {quote(names)} for this axis"
-            )
-        if boundary.repeats and not n and any(width):
-            raise ShapeError(f"boundary {boundary} along axis {axis}, which has no elements to repeat")
-        if boundary.name == "constant":
-            _check_constant(boundary, tensor.dtype)
-        rules.append(AxisRule(cut, width, boundary))
-    return Pattern(tensor.layout, tensor.shape, tensor.dtype, tuple(rules), corners)
-
-
-def _check_constant(boundary: Boundary, dtype: DType) -> None:
-    try:
-        np.empty(1, dtype)[:] = boundary.value
-    except (TypeError, ValueError, OverflowError) as error:
-        raise DTypeError(f"boundary {boundary} does not fit into dtype {dtype}: {error}") from None
 
 
 def update_halos(halos: Sequence[Halo]) -> None:

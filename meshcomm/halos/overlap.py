@@ -13,7 +13,8 @@ from meshcomm.arrays.dtensor import DTensor, unwrapped
 from meshcomm.arrays.relayout import relayout
 from meshcomm.errors import LayoutError, ShapeError
 from meshcomm.halos.boundaries import as_boundaries
-from meshcomm.halos.halo import Halo, halo
+from meshcomm.halos.halo import Halo
+from meshcomm.halos.make import halo
 from meshcomm.halos.widths import as_widths
 from meshcomm.layouts.dtype_text import dtype_text
 from meshcomm.layouts.layout_text import UNSHARDED

@@ -85,10 +85,15 @@ def _sums(padded: Array, back: Array, firsts: list[int], steps: list[int]) -> li
     return found
 
 
-def build_update(patterns: Sequence[Pattern], here: Location) -> Exchange:
-    """Return the exchange that fills the ghosts of several blocks. To call it is Collective over the team."""
-    group, tensors = _in_group(patterns, here)
-    exchange = choose.exchange(group, tensors, _terms(patterns, "update"))
+def describe_update(pattern: Pattern, here: Location) -> str:
+    """Return what ranks compare when they update a halo."""
+    return f"halo update of {pattern}"
+
+
+def build_one_update(pattern: Pattern, here: Location) -> Exchange:
+    """Return the exchange that fills the ghosts of a block. To call it is Collective over the team."""
+    group, tensors = _in_group([pattern], here)
+    exchange = choose.exchange(group, tensors, _terms([pattern], "update"))
 
     def update(blocks: list[Bytes]) -> None:
         exchange.run(blocks, blocks)

@@ -15,7 +15,7 @@ from meshcomm.arrays.dtensor import DTensor, unwrapped
 from meshcomm.arrays.relayout import relayout
 from meshcomm.errors import LayoutError, MeshcommError, ShapeError
 from meshcomm.halos.boundaries import Boundary, as_boundary
-from meshcomm.halos.halo import halo
+from meshcomm.halos.make import halo
 from meshcomm.halos.widths import Width
 from meshcomm.memory.blocks import new_block
 from meshcomm.memory.copies import contiguous
