@@ -12,9 +12,9 @@ import numpy as np
 from meshcomm._kernels import BoxCopies
 from meshcomm._types import Bytes, Indices
 from meshcomm.memory._channel import Channel, give_back, reserve
+from meshcomm.memory._pool import Pool
 from meshcomm.memory._rendezvous import Rendezvous
 from meshcomm.memory.copies import as_byte_boxes
-from meshcomm.memory.pools import locate, own
 from meshcomm.ranks.teams import Group
 from meshcomm.transport.exchange import Tensor
 
@@ -53,15 +53,14 @@ def open_channel(group: Group, tensors: Sequence[Tensor], blocks: Sequence[Bytes
     if nodes is None:  # on all ranks
         return Opened(None, everyone, copies=False, sends=True)
     peers = [] if rendezvous is None else _peers(tensors, rendezvous.members, here)
-    offer = None if rendezvous is None else _offer(blocks, peers)
+    offer = None if rendezvous is None else _offer(_pool(rendezvous), blocks, peers)
     offers: list[Offer | None] = communicator.told(offer)
     unable = {node for node, its in zip(nodes, offers, strict=True) if its is None}
     copies, sends = not unable.issuperset(nodes), bool(unable) or len(set(nodes)) > 1
-    if offer is None or nodes[here] in unable:
-        if offer is not None:
-            give_back(own(), offer["lines"])
+    if rendezvous is None or nodes[here] in unable:
+        if rendezvous is not None and offer is not None:
+            give_back(_pool(rendezvous), offer["lines"])
         return Opened(None, everyone, copies, sends)
-    assert rendezvous is not None
     channel = _channel(rendezvous, tensors, peers, {rank: its for rank, its in enumerate(offers) if its is not None})
     return Opened(channel, np.flatnonzero(np.array(nodes) != nodes[here]), copies, sends)
 
@@ -76,14 +75,21 @@ def _peers(tensors: Sequence[Tensor], members: Sequence[int], here: int) -> list
     return sorted((found & set(members)) - {here})
 
 
-def _offer(blocks: Sequence[Bytes], peers: Sequence[int]) -> Offer | None:
+def _pool(rendezvous: Rendezvous) -> Pool:
+    """Return the pool of this rank."""
+    pool = rendezvous.memories[rendezvous.position]
+    assert isinstance(pool, Pool)
+    return pool
+
+
+def _offer(pool: Pool, blocks: Sequence[Bytes], peers: Sequence[int]) -> Offer | None:
     """Return where the blocks of this rank are, and its lines, which it reserves; None if it cannot share them."""
-    at = [locate(block) if len(block) else 0 for block in blocks]
-    found = None if min(at) < 0 else reserve(own(), len(peers))
+    at = [pool.locate(block) if len(block) else 0 for block in blocks]
+    found = None if min(at) < 0 else reserve(pool, len(peers))
     if found is None:
         return None
     lines, slots = found
-    return Offer(blocks=at, lines=lines, slots=dict(zip(map(str, peers), slots, strict=True)), clock=own().clock)
+    return Offer(blocks=at, lines=lines, slots=dict(zip(map(str, peers), slots, strict=True)), clock=pool.clock)
 
 
 def _channel(
@@ -97,7 +103,7 @@ def _channel(
         described.append((memory, its["lines"][0], its["slots"][str(here)], its["blocks"], *copies))
     mine, names = offers[here], [rendezvous.names[members.index(position)] for position in (here, *peers)]
     epoch = max(its["clock"] for its in offers.values())
-    return Channel(own(), mine["lines"], mine["blocks"], described, epoch, names)
+    return Channel(_pool(rendezvous), mine["lines"], mine["blocks"], described, epoch, names)
 
 
 def _copies(tensors: Sequence[Tensor], sender: int, receiver: int) -> BoxCopies | None:

@@ -71,7 +71,7 @@ def weighed(t, width, boundary, corners):
 @pytest.mark.parametrize("boundary", ["none", "periodic", "reflect", "mirror", "nearest", 2.0, ["periodic", 0.5]])
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4])
 def test_the_gradient_of_a_halo_is_that_of_finite_differences(ranks, boundary):
-    a, *directions = np.random.default_rng(1).standard_normal((4, 5, 6))
+    a, direction = np.random.default_rng(1).standard_normal((2, 5, 6))
     widths = [[(2, 1), (0, 3)], {1: 4}]
 
     def program(width, corners):
@@ -86,9 +86,8 @@ def test_the_gradient_of_a_halo_is_that_of_finite_differences(ranks, boundary):
         gradient = autograd.grad(value)(mc.distribute(a, layout))
         assert gradient.layout == layout
         whole = gradient.to_numpy()
-        for each in directions:
-            change = (at(a + 1e-5 * each) - at(a - 1e-5 * each)) / 2e-5
-            assert (whole * each).sum() == pytest.approx(change, rel=1e-6, abs=1e-6)
+        change = (at(a + 1e-5 * direction) - at(a - 1e-5 * direction)) / 2e-5
+        assert (whole * direction).sum() == pytest.approx(change, rel=1e-6, abs=1e-6)
 
     with mc.simulate(ranks) as world:
         world.run(program, widths[0], True)
