@@ -6,21 +6,18 @@ from typing import NoReturn, SupportsIndex
 
 import numpy as np
 
-from meshcomm._arguments import integer, quote
+from meshcomm._arguments import integer
 from meshcomm._tracing import Value
 from meshcomm._tuning import KEPT_UPDATES
 from meshcomm._types import Array, Bytes, DType, Shape
-from meshcomm.arrays.dtensor import DTensor, Held, unwrapped
+from meshcomm.arrays.dtensor import DTensor
 from meshcomm.arrays.nonblocking import Request
-from meshcomm.arrays.out import join_and_raise
-from meshcomm.errors import DTypeError, LayoutError, MeshError, ShapeError
-from meshcomm.halos.axes import AxisRule
-from meshcomm.halos.boundaries import Boundary, as_boundaries
+from meshcomm.errors import DTypeError, LayoutError, MeshError
+from meshcomm.halos.boundaries import Boundary
 from meshcomm.halos.exchange import Pattern
 from meshcomm.halos.programs import Sum, build_one_update, build_reduce, build_repeated, describe_update
-from meshcomm.halos.widths import Width, as_widths
+from meshcomm.halos.widths import Width
 from meshcomm.layouts.boxes import box_shape
-from meshcomm.layouts.cyclic import CyclicCut
 from meshcomm.layouts.layout import Layout
 from meshcomm.layouts.mesh import Mesh
 from meshcomm.memory.blocks import as_bytes, new_block, new_bytes
@@ -29,7 +26,6 @@ from meshcomm.ranks.calls import collective, program
 from meshcomm.ranks.communicator import Pending
 from meshcomm.ranks.teams import Location, Team
 from meshcomm.transport.choose import Repeated
-
 
 _serial_numbers = itertools.count()
 

@@ -113,8 +113,8 @@ class FollowedHalo(Halo):
 
     def _refuse_in_flight(self) -> None:
         raise NotImplementedError(
-            "autograd follows this halo: its ghosts are filled, and stay as they are. For other elements, make another "
-            "halo of their tensor"
+            "autograd follows this halo: its ghosts are filled, and stay as they are. For other elements, "
+            "make another halo of their tensor"
         )
 
 

@@ -99,9 +99,7 @@ def result_dtype(tensor: DTensor, run: Run, output: Output) -> DType:
     return run(np.zeros((1,) * tensor.ndim, tensor.dtype), given).dtype
 
 
-def windowed(
-    tensor: DTensor, widths: Sequence[Width], edges: Edges, run: Run, dtype: DType, *, call: str
-) -> DTensor:
+def windowed(tensor: DTensor, widths: Sequence[Width], edges: Edges, run: Run, dtype: DType, *, call: str) -> DTensor:
     """Return the tensor that *run* makes, in the layout of *tensor*. Collective if a sharded axis needs ghosts.
 
     *run* gets blocks with ghosts along those axes only; along the others, SciPy extends the block by itself. *call* is

@@ -2,19 +2,20 @@
 # cython: auto_pickle=False
 """Ranks of a node that repeat an exchange between the same blocks, and do not wait for each other; knows no MPI.
 
-In a `Channel`, each rank says when its blocks are ready. The second rank of a pair copies between the blocks of both.
+In a `Channel`, each rank says when its blocks are ready. The second rank of a pair copies between the blocks of
+both.
 """
 # How ranks exchange without waiting
 # ==================================
 #
-# Each rank r has a station, and for each peer p a slot, in the lines of its own pool. The other ranks have mapped them.
+# Each rank r has a station, and for each peer p a slot, in the lines of its own pool. The others have mapped them.
 #
 # station_r:  epoch, digests, failed             only r writes it
-# slot_r,p:   claimed, arrived, taken            both write it; it is about the bytes from p to r, `taken` about those
-#                                                from r to p
+# slot_r,p:   claimed, arrived, taken            both write it; it is about the bytes from p to r, `taken` is about
+#                                                those from r to p
 #
-# The bytes from one rank of a pair to the other are a task. Either rank can do it: the receiver reads from the sender's
-# block, or the sender writes to the receiver's. In epoch e, rank r does this:
+# The bytes from one rank of a pair to the other are a task. Either rank can do it: the receiver reads from the
+# sender's block, or the sender writes to the receiver's. In epoch e, rank r does this:
 #
 # station_r.digests[e mod 2] = ...                                     plain
 # station_r.epoch = e                                                  sfence, release       (1)
@@ -40,13 +41,13 @@ In a `Channel`, each rank says when its blocks are ready. The second rank of a p
 # (C) After (8), r may write to its blocks, and free them: the two tasks of each pair are the only ones that use its
 #     blocks, and both are done. By the release (7), r sees what others wrote to its block.
 #
-# (D) Ranks that make different calls copy nothing: digests are compared at (4), and p writes this digest again in epoch
-#     e + 2 only, for which r has to begin e + 1. If p is in a later epoch at (3), it has left e, so both tasks are
+# (D) Ranks that make different calls copy nothing: digests are compared at (4), and p writes this digest again in
+#     epoch e + 2 only, for which r has to begin e + 1. If p is in a later epoch at (3), it has left e, so both tasks are
 #     done. After an error, r sets station_r.failed and stays where it is. Its peers look at it while they wait.
 #
-# (E) Lines are used again, with old numbers in them, by other channels and rendezvous: no number in the lines of a rank
-#     is above the clock of its pool, and whoever uses them next begins above the clocks of all. What is not a number of
-#     this kind lies where no other use looks: `digests` is where `mc_line` has its digest and its source, `failed`
+# (E) Lines are used again, with old numbers in them, by other channels and rendezvous: no number in the lines of a
+#     rank is above the clock of its pool, and whoever uses them next begins above the clocks of all. What is no number
+#     of this kind lies where no other use looks: `digests` is where `mc_line` has its digest and its source, `failed`
 #     where the done line has it (such lines are never used again), `arrived` and `taken` are where `mc_line` ends.
 #     A slow peer may still look at the lines of a rank that has left e for good. Its tasks with this rank are done. It
 #     finds a number of e or above in `claimed`, so its claim fails, and writes nothing.
@@ -55,7 +56,6 @@ In a `Channel`, each rank says when its blocks are ready. The second rank of a p
 
 from meshcomm.errors import CollectiveMismatch, MeshError
 
-cimport cython
 from cpython.exc cimport PyErr_CheckSignals
 from cpython.mem cimport PyMem_Calloc, PyMem_Free
 from libc.stdint cimport int64_t, uint64_t
@@ -120,8 +120,8 @@ cdef class Channel:
     own: the pool of this rank, in which its blocks are
     lines: where this rank has its lines, as `reserve` returns it
     blocks: where in the pool its blocks are
-    peers: for each, (its mapped pool, its station, its slot for this rank, its blocks, what comes from it, what goes to
-        it); the last two are `BoxCopies` from blocks to blocks, or None
+    peers: for each, (its mapped pool, its station, its slot for this rank, its blocks, what comes from it, what goes
+        to it); the last two are `BoxCopies` from blocks to blocks, or None
     epoch: the largest clock of the pools of all ranks
     names: what errors call this rank, and each peer
 
@@ -189,8 +189,8 @@ cdef class Channel:
     def start(self, int64_t number):
         """Begin an exchange, and copy between this rank and all peers that have begun it before. Does not wait.
 
-        All ranks pass equal numbers. Until `wait` returns, or `test` returns True, the program may write to none of the
-        blocks, and read only what the exchange does not write.
+        All ranks pass equal numbers. Until `wait` returns, or `test` returns True, the program may write to none of
+        the blocks, and read only what the exchange does not write.
 
         ``CollectiveMismatch`` if a peer passed another number; after that no further exchange is possible.
         """

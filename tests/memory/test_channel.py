@@ -38,9 +38,7 @@ class Ranks:
             described = []
             for peer in peers[rank]:
                 slot = reserved[peer][1][peers[peer].index(rank)]
-                copies = [
-                    self.copies(*pair) if sends(*pair) else None for pair in ((peer, rank), (rank, peer))
-                ]
+                copies = [self.copies(*pair) if sends(*pair) else None for pair in ((peer, rank), (rank, peer))]
                 described.append((memories[peer], self.lines[peer][0], slot, [at[peer]], *copies))
             names = [rank, *peers[rank]]
             self.channels.append(Channel(pool, self.lines[rank], [at[rank]], described, clock, names))
