@@ -234,9 +234,6 @@ def measured(rounds: int) -> dict[str, Any]:
         comm.Allreduce(times, slowest, MPI.MAX)
         seconds = dict(zip(calls, slowest[:, 1:].tolist(), strict=True))  # the first round is warm-up
         result[f"{name}, {made.__name__}"] = [ghosts, seconds]
-            ghosts,
-            dict(zip(calls, slowest[:, 1:].tolist(), strict=True)),
-        ]  # the first round is warm-up
     comm.Free()
     return result
 

@@ -128,11 +128,11 @@ def ghosted(tensor: DTensor, pattern: Pattern) -> Array | None:
 def gathered(block: Array, pattern: Pattern) -> DTensor:
     """Return the adjoint of `ghosted`: the tensor of *block*, with its ghosts added to their owners. Collective."""
     here = location_in(pattern.layout.mesh)
-    halo = Halo(_linear(pattern, block.dtype), None if here is None else here.device)
-    if halo.local is not None:
-        halo.local[...] = block
-    halo.reduce()
-    return halo.tensor().copy()
+    ghosts = Halo(_linear(pattern, block.dtype), None if here is None else here.device)
+    if ghosts.local is not None:
+        ghosts.local[...] = block
+    Halo.reduce(ghosts)
+    return ghosts.tensor().copy()
 
 
 def _linear(pattern: Pattern, dtype: DType) -> Pattern:

@@ -42,8 +42,8 @@ both.
 #     blocks, and both are done. By the release (7), r sees what others wrote to its block.
 #
 # (D) Ranks that make different calls copy nothing: digests are compared at (4), and p writes this digest again in
-#     epoch e + 2 only, for which r has to begin e + 1. If p is in a later epoch at (3), it has left e, so both tasks are
-#     done. After an error, r sets station_r.failed and stays where it is. Its peers look at it while they wait.
+#     epoch e + 2 only, for which r has to begin e + 1. If p is in a later epoch at (3), it has left e, so both tasks
+#     are done. After an error, r sets station_r.failed and stays where it is. Its peers look at it while they wait.
 #
 # (E) Lines are used again, with old numbers in them, by other channels and rendezvous: no number in the lines of a
 #     rank is above the clock of its pool, and whoever uses them next begins above the clocks of all. What is no number
