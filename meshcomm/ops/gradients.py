@@ -142,7 +142,7 @@ def whole(tensor: DTensor) -> Array | None:
 
 @traceable()
 def block_of(tensor: DTensor) -> Array | None:
-    """Return the block of *tensor*; autograd can follow it. Local."""
+    """Return the block of *tensor*; autograd can follow it."""
     return tensor.local
 
 
