@@ -100,7 +100,7 @@ class FollowedHalo(Halo):
         super().__init__(pattern, None)
         here = location_in(pattern.layout.mesh)
         if here is not None:
-            local = ghosted(tensor, pattern)
+            local: Value = ghosted(tensor, pattern)
             self._give("inner_slices", pattern.inner_slices(here.device))
             self._give("local", local)
             self._give("inner", local[(..., *self.inner_slices)])

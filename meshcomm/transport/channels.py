@@ -70,8 +70,8 @@ def _peers(tensors: Sequence[Tensor], members: Sequence[int], here: int) -> list
     found: set[int] = set()
     for tensor in tensors:
         for boxes in (tensor.sends, tensor.receives):
-            some = (boxes.stops > boxes.starts).all(axis=1)
-            found.update(boxes.peers[some[boxes.which]].tolist())
+            some = np.flatnonzero(np.all(boxes.stops > boxes.starts, axis=1))  # not the empty ones
+            found.update(boxes.peers[np.isin(boxes.which, some)].tolist())
     return sorted((found & set(members)) - {here})
 
 
@@ -98,9 +98,17 @@ def _channel(
     here, members, described = tensors[0].position, rendezvous.members, []
     for peer in peers:
         its = offers[peer]
-        copies = (_copies(tensors, sender, receiver) for sender, receiver in ((peer, here), (here, peer)))
         memory = rendezvous.memories[members.index(peer)]
-        described.append((memory, its["lines"][0], its["slots"][str(here)], its["blocks"], *copies))
+        described.append(
+            (
+                memory,
+                its["lines"][0],
+                its["slots"][str(here)],
+                its["blocks"],
+                _copies(tensors, peer, here),
+                _copies(tensors, here, peer),
+            )
+        )
     mine, names = offers[here], [rendezvous.names[members.index(position)] for position in (here, *peers)]
     epoch = max(its["clock"] for its in offers.values())
     return Channel(_pool(rendezvous), mine["lines"], mine["blocks"], described, epoch, names)

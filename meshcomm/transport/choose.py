@@ -185,7 +185,8 @@ class Repeated:
         *buffer* gives memory to pack into, which nobody else may use until the exchange is complete.
         """
         if not self._starts:
-            return self._waiting.run(self._blocks, self._blocks)
+            self._waiting.run(self._blocks, self._blocks)
+            return None
         recorder = watch.recorder
         began = 0 if recorder is None else monotonic_ns()
         pending = self._begin(buffer)
