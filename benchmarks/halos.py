@@ -105,7 +105,7 @@ class Packed:
 
     def __init__(self, blocks: list[Any], width: int, cart: MPI.Cartcomm) -> None:
         self.blocks, self.faces, self.cart = blocks, Faces(blocks[0], width), cart
-        shapes = [blocks[0][self.faces.slab(axis, True, False)].shape for axis in range(blocks[0].ndim)]
+        shapes = [self.faces.local[self.faces.slab(axis, True, False)].shape for axis in range(blocks[0].ndim)]
         self.buffers = [[np.empty((len(blocks), *shape)) for _ in range(2)] for shape in shapes]
 
     def update(self) -> None:
@@ -189,18 +189,19 @@ def several(name: str) -> tuple[dict[str, Callable[[], object]], int]:
     names = "xyz"[: len(shape)]
     mesh = mc.create_mesh(list(zip(names, dims, strict=True)))
     layout = mc.Layout(list(names), mesh)
-    block = np.random.default_rng(mesh.rank).random(layout.block_shape(shape, mesh.rank))
+    block: Any = np.random.default_rng(mesh.rank).random(layout.block_shape(shape, mesh.rank))
     tensors = [mc.from_local(block + i, layout, shape) for i in range(3)]
     halos = [mc.halo(t, width, "periodic", corners=False) for t in tensors]
     cart = MPI.COMM_WORLD.Create_cart(list(dims), periods=[True] * len(dims), reorder=False)
-    packed = Packed([halo.local.copy() for halo in halos], width, cart)
+    locals_: list[Any] = [halo.local for halo in halos]
+    packed = Packed([local.copy() for local in locals_], width, cart)
     for copy in packed.blocks:
         for axis in range(len(shape)):
             for low in (True, False):
                 copy[packed.faces.slab(axis, low, True)] = -1
     packed.update()
-    for copy, halo in zip(packed.blocks, halos, strict=True):
-        assert np.array_equal(copy, halo.local), name
+    for copy, local in zip(packed.blocks, locals_, strict=True):
+        assert np.array_equal(copy, local), name
 
     def three() -> None:
         for halo in halos:
@@ -238,7 +239,7 @@ def measured(rounds: int) -> dict[str, Any]:
     return result
 
 
-def row(name: str, ghosts: int, times: dict[str, list[float]], pairs: Pairs) -> str:
+def row(name: str, ghosts: int, times: dict[str, list[float]], *, pairs: Pairs) -> str:
     """Return a row of a table: the shortest times, and the ratios of *pairs*."""
     shortest = {contender: min(each) * 1e6 for contender, each in times.items()}
     ratios = " | ".join(
@@ -271,7 +272,7 @@ def main() -> None:
             ratios = [f"{over} / {under}" for over, under in pairs]
             page.append(f"| | ghosts, KiB | {', µs | '.join(columns)}, µs | {' | '.join(ratios)} |")
             page.append("|---" * (2 + len(columns) + len(ratios)) + "|")
-            page += [row(name.removesuffix(f", {made}"), *its, pairs) for name, its in cases.items()]
+            page += [row(name.removesuffix(f", {made}"), *its, pairs=pairs) for name, its in cases.items()]
             page.append("")
     options.output.mkdir(parents=True, exist_ok=True)
     (options.output / "halos.md").write_text("\n".join(page) + "\n", encoding="utf-8")

@@ -2,6 +2,7 @@
 
 import sys
 from collections import Counter
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -303,8 +304,12 @@ def test_repeated_exchanges_that_differ_are_found_out(ranks):
         its = choose.repeated(rank.group, [tensor(rank.position)], Terms(1, 24, one_memory=True), blocks)
         its.run()
         rank.group.team.call_digest += rank.position == 2
+        if rank.position == 0:  # its neighbours fail, perhaps after all that it needs is done
+            with suppress(CollectiveMismatch):
+                its.run()
+            return
         with pytest.raises(CollectiveMismatch, match="made another collective call"):
-            its.run()  # also rank 0, whose neighbours are not rank 2: they fail
+            its.run()
         assert rank.group.team.turn.over
 
     ranks(ONE_NODE).results(program)
