@@ -8,6 +8,9 @@ block, without corners. Beside meshcomm run
 - *Sendrecv*: faces packed by NumPy into kept buffers, two MPI_Sendrecv for each axis, and unpacked;
 - *alltoallw*: MPI_Neighbor_alltoallw on a Cartesian communicator, with subarray types, made once.
 
+A second table has updates that are started, and three fields at once: `start_update().wait()`, three updates one after
+the other, `update_halos` of the three, and MPI_Sendrecv of the faces of all three in one buffer.
+
 Contenders take turns: in each round every one makes some calls in a row. The time of a call is that of the slowest
 rank. The page has the shortest times of all rounds and their ratios, and medians and quartiles of ratios of one round.
 """
@@ -17,8 +20,9 @@ import json
 import os
 import time
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from mpi4py import MPI
@@ -34,6 +38,14 @@ CASES = {
     "256³, width 2": ((256, 256, 256), 2),
     **{f"4096², width {w}": ((4096, 4096), w) for w in (1, 2, 4, 8)},
 }
+Pairs: TypeAlias = tuple[tuple[str, str], ...]
+
+RATIOS: dict[str, Pairs] = {
+    "contenders": (("meshcomm", "copies"), ("Sendrecv", "meshcomm"), ("alltoallw", "meshcomm")),
+    "several": (("start, wait", "update"), ("3 updates", "update_halos"), ("Sendrecv of 3", "update_halos")),
+}
+"""For each table, the times whose ratios it has."""
+
 CALLS = 5
 """Calls of a contender in a row."""
 
@@ -86,6 +98,32 @@ class Sendrecv(Faces):
                 sent[...] = local[self.slab(axis, low, False)]
                 self.cart.Sendrecv(sent, to, int(low), received, source, int(low))
                 local[self.slab(axis, not low, True)] = received
+
+
+class Packed:
+    """Packed messages to the neighbours, axis by axis: those of several blocks of one shape in one message."""
+
+    def __init__(self, blocks: list[Any], width: int, cart: MPI.Cartcomm) -> None:
+        self.blocks, self.faces, self.cart = blocks, Faces(blocks[0], width), cart
+        shapes = [self.faces.local[self.faces.slab(axis, True, False)].shape for axis in range(blocks[0].ndim)]
+        self.buffers = [[np.empty((len(blocks), *shape)) for _ in range(2)] for shape in shapes]
+
+    def update(self) -> None:
+        """Exchange along each axis in both directions; an axis of one rank is wrapped by a copy."""
+        slab, rank = self.faces.slab, self.cart.rank
+        for axis, (sent, received) in enumerate(self.buffers):
+            before, after = self.cart.Shift(axis, 1)
+            for low, to, source in ((True, before, after), (False, after, before)):
+                from_face, to_ghosts = slab(axis, low, False), slab(axis, not low, True)
+                if to == rank:
+                    for block in self.blocks:
+                        block[to_ghosts] = block[from_face]
+                    continue
+                for block, buffer in zip(self.blocks, sent, strict=True):
+                    buffer[...] = block[from_face]
+                self.cart.Sendrecv(sent, to, int(low), received, source, int(low))
+                for block, buffer in zip(self.blocks, received, strict=True):
+                    block[to_ghosts] = buffer
 
 
 class Alltoallw(Faces):
@@ -144,11 +182,46 @@ def contenders(name: str) -> tuple[dict[str, Callable[[], object]], int]:
     return calls, ghosts
 
 
+def several(name: str) -> tuple[dict[str, Callable[[], object]], int]:
+    """Return the calls of one case for updates that are started and for three fields, as `contenders`. Collective."""
+    shape, width = CASES[name]
+    dims = (2, MPI.COMM_WORLD.size // 2, 1)[: len(shape)]
+    names = "xyz"[: len(shape)]
+    mesh = mc.create_mesh(list(zip(names, dims, strict=True)))
+    layout = mc.Layout(list(names), mesh)
+    block: Any = np.random.default_rng(mesh.rank).random(layout.block_shape(shape, mesh.rank))
+    tensors = [mc.from_local(block + i, layout, shape) for i in range(3)]
+    halos = [mc.halo(t, width, "periodic", corners=False) for t in tensors]
+    cart = MPI.COMM_WORLD.Create_cart(list(dims), periods=[True] * len(dims), reorder=False)
+    locals_: list[Any] = [halo.local for halo in halos]
+    packed = Packed([local.copy() for local in locals_], width, cart)
+    for copy in packed.blocks:
+        for axis in range(len(shape)):
+            for low in (True, False):
+                copy[packed.faces.slab(axis, low, True)] = -1
+    packed.update()
+    for copy, local in zip(packed.blocks, locals_, strict=True):
+        assert np.array_equal(copy, local), name
+
+    def three() -> None:
+        for halo in halos:
+            halo.update()
+
+    calls: dict[str, Callable[[], object]] = {
+        "update": halos[0].update,
+        "start, wait": lambda: halos[0].start_update().wait(),
+        "3 updates": three,
+        "update_halos": lambda: mc.update_halos(halos),
+        "Sendrecv of 3": packed.update,
+    }
+    return calls, sum(2 * width * block.nbytes // n for n in block.shape)
+
+
 def measured(rounds: int) -> dict[str, Any]:
     """Return the bytes of each case and the seconds of each contender in each round. Collective."""
     comm, result = MPI.COMM_WORLD.Dup(), {}
-    for name in CASES:
-        calls, ghosts = contenders(name)
+    for name, made in product(CASES, (contenders, several)):
+        calls, ghosts = made(name)
         times = np.empty((len(calls), rounds + 1))
         for turn in range(rounds + 1):
             for which, run in enumerate(calls.values()):
@@ -160,9 +233,21 @@ def measured(rounds: int) -> dict[str, Any]:
                 times[which, turn] = (time.perf_counter() - begin) / CALLS
         slowest = np.empty_like(times)
         comm.Allreduce(times, slowest, MPI.MAX)
-        result[name] = [ghosts, dict(zip(calls, slowest[:, 1:].tolist(), strict=True))]  # the first round is warm-up
+        seconds = dict(zip(calls, slowest[:, 1:].tolist(), strict=True))  # the first round is warm-up
+        result[f"{name}, {made.__name__}"] = [ghosts, seconds]
     comm.Free()
     return result
+
+
+def row(name: str, ghosts: int, times: dict[str, list[float]], *, pairs: Pairs) -> str:
+    """Return a row of a table: the shortest times, and the ratios of *pairs*."""
+    shortest = {contender: min(each) * 1e6 for contender, each in times.items()}
+    ratios = " | ".join(
+        f"{number(shortest[over] / shortest[under])}; "
+        + spread([a / b for a, b in zip(times[over], times[under], strict=True)])
+        for over, under in pairs
+    )
+    return f"| {name} | {number(ghosts / 1024)} | {' | '.join(map(number, shortest.values()))} | {ratios} |"
 
 
 def main() -> None:
@@ -179,24 +264,16 @@ def main() -> None:
         return
     page = []
     for setting in (Setting(ranks, shared) for ranks in RANKS for shared in (True, False)):
-        page += [
-            f"{setting}",
-            "",
-            "| | ghosts, KiB | copies, µs | meshcomm, µs | with corners | Sendrecv | alltoallw |",
-        ]
-        page[-1] += " meshcomm / copies | Sendrecv / meshcomm | alltoallw / meshcomm |"
-        page.append("|---" * 10 + "|")
-        for name, (ghosts, times) in measured_by("halos.py", setting, options.rounds).items():
-            shortest = {contender: min(each) * 1e6 for contender, each in times.items()}
-            pairs = (("meshcomm", "copies"), ("Sendrecv", "meshcomm"), ("alltoallw", "meshcomm"))
-            ratios = " | ".join(
-                f"{number(shortest[over] / shortest[under])}; "
-                + spread([a / b for a, b in zip(times[over], times[under], strict=True)])
-                for over, under in pairs
-            )
-            columns = " | ".join(map(number, shortest.values()))
-            page.append(f"| {name} | {number(ghosts / 1024)} | {columns} | {ratios} |")
-        page.append("")
+        found = measured_by("halos.py", setting, options.rounds)
+        page += [f"{setting}", ""]
+        for made, pairs in RATIOS.items():
+            cases = {name: its for name, its in found.items() if name.endswith(f", {made}")}
+            columns = list(next(iter(cases.values()))[1])
+            ratios = [f"{over} / {under}" for over, under in pairs]
+            page.append(f"| | ghosts, KiB | {', µs | '.join(columns)}, µs | {' | '.join(ratios)} |")
+            page.append("|---" * (2 + len(columns) + len(ratios)) + "|")
+            page += [row(name.removesuffix(f", {made}"), *its, pairs=pairs) for name, its in cases.items()]
+            page.append("")
     options.output.mkdir(parents=True, exist_ok=True)
     (options.output / "halos.md").write_text("\n".join(page) + "\n", encoding="utf-8")
     print(f"{len(os.sched_getaffinity(0))} cores, load {os.getloadavg()[0]:.1f}, {options.rounds} rounds\n")

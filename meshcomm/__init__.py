@@ -60,7 +60,8 @@ if _typing.TYPE_CHECKING:
         MeshError,
         ShapeError,
     )
-    from meshcomm.halos.halo import Halo, halo, update_halos
+    from meshcomm.halos.halo import Halo, update_halos
+    from meshcomm.halos.make import halo
     from meshcomm.halos.overlap import map_overlap
     from meshcomm.layouts.dimensions import MeshDimension
     from meshcomm.layouts.layout import Layout
@@ -201,7 +202,8 @@ _HOMES = {
         "AxisError CheckpointError CollectiveMismatch CollectiveTimeout DTypeError GroupError LayoutError "
         "MeshcommError MeshError ShapeError"
     ),
-    "halos.halo": "Halo halo update_halos",
+    "halos.halo": "Halo update_halos",
+    "halos.make": "halo",
     "halos.overlap": "map_overlap",
     "layouts.dimensions": "MeshDimension",
     "layouts.layout": "Layout",

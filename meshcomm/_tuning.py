@@ -93,6 +93,10 @@ RESOURCES_PER_TEAM = 8
 PROGRAMS_PER_TEAM = 1024
 """Calls that are kept, ready to run again, for each team."""
 
+KEPT_UPDATES = 8
+"""A halo keeps at most this many exchanges in which it is the first of several halos. Each has lines in the pool, and
+holds the blocks of these halos."""
+
 COMPARE_EVERY = 1024
 """Known calls. After this many the ranks of a team agree that they made the same ones. A compromise: exchanges compare
 the digests of calls anyway, so this is for calls that move nothing."""

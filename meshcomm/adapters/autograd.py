@@ -19,7 +19,7 @@ from meshcomm import _hooks
 from meshcomm._tracing import Value
 from meshcomm._types import Axis, Groups, Shape
 from meshcomm.arrays import collectives
-from meshcomm.arrays.create import full, zeros
+from meshcomm.arrays.create import full, of_block, zeros
 from meshcomm.arrays.dtensor import DTensor, is_dtensor
 from meshcomm.arrays.relayout import relayout
 from meshcomm.ops import gradients
@@ -120,6 +120,8 @@ _OPERATIONS: tuple[Callable[..., object], ...] = (
     relayout,
     spread,
     whole,
+    of_block,
+    gradients.block_of,
     collectives.all_to_all,
     collectives.all_gather,
     collectives.all_reduce,
@@ -168,6 +170,8 @@ def _reduce_scatter_vjp(ans: Value, x: Value, *call: Value) -> VJP:
 
 defvjp(_PRIMITIVES[relayout], lambda ans, x, *_, **__: lambda g: like(g, x), None, None)
 defvjp(_PRIMITIVES[whole], lambda ans, x: lambda g: relayout(g, x.layout))
+defvjp(_PRIMITIVES[of_block], lambda ans, *_: lambda g: gradients.block_of(like(g, ans)), None, None)
+defvjp(_PRIMITIVES[gradients.block_of], lambda ans, x: lambda g: of_block(g, x.layout, x.shape))
 defvjp(_PRIMITIVES[spread], lambda ans, x, axes, *_: lambda g: like(sum_over(g, axes), x), None, None, None)
 defvjp(_PRIMITIVES[collectives.all_to_all], lambda ans, x, *call: lambda g: gradients.all_to_all_vjp(g, *call))
 defvjp(_PRIMITIVES[collectives.all_gather], lambda ans, x, *call: lambda g: gradients.all_gather_vjp(g, *call))

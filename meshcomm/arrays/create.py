@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
 from meshcomm._arguments import as_array, as_dtype, as_shape, check_size, quote
+from meshcomm._tracing import is_traced, traceable
 from meshcomm._types import Array, DType, Shape, ShapeLike
 from meshcomm.arrays.cutting import cut_out
 from meshcomm.arrays.dtensor import DTensor, by_device, check_root, member
@@ -98,6 +99,8 @@ def from_local(
     if isinstance(layout, str) and layout == "cuts":
         return _from_cuts(block, mesh or required_default_mesh("mesh="), sharding_specs, global_shape)
     _check_layout(layout)
+    if is_traced(block):
+        return of_block(block, layout, global_shape)
     if mesh is not None or sharding_specs is not None:
         raise LayoutError('from_local takes mesh and sharding_specs with layout="cuts" only: a Layout has its own')
     here = location_in(layout.mesh)
@@ -115,6 +118,12 @@ def from_local(
         return DTensor(local, layout, shape, local.dtype)
     with collective("from_local", layout.mesh):
         return _from_agreed(lambda: block, layout, here)
+
+
+@traceable()
+def of_block(block: ArrayLike | None, layout: Layout, global_shape: ShapeLike | None = None) -> DTensor:
+    """Return a tensor from the *block* of each rank, as `from_local` does; autograd can follow it."""
+    return from_local(block, layout, global_shape)
 
 
 def from_component(component: Callable[[], ArrayLike], layout: Layout) -> DTensor:

@@ -2,5 +2,6 @@
 
 - `boundaries` says what is beyond the edges of an array, `widths` how many ghosts a block has.
 - `axes` cuts the ghosts of one axis into runs; `exchange` makes boxes of them for a transport.
-- `halo` has the public class; `overlap` and `ndimage` compute blocks from blocks with ghosts.
+- `halo` has the public class, `make` the function that makes one, also for autograd.
+- `overlap` and `ndimage` compute blocks from blocks with ghosts.
 """

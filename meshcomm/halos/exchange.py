@@ -59,6 +59,12 @@ class Pattern:
         numbers = self.layout.block_numbers(device)
         return tuple(rule.padded(number) for rule, number in zip(self.rules, numbers, strict=True))
 
+    def inner_slices(self, device: int) -> tuple[slice, ...]:
+        """Return where the block of *device* is in the block with its ghosts."""
+        block = self.layout.block_box(self.shape, device)
+        both = zip(self.padded(device), block, strict=True)
+        return tuple(slice(start - first, stop - first) for (first, *_), (start, stop, *_) in both)
+
     def most_bytes(self) -> int:
         """Return an upper bound on the bytes of the ghosts of a device."""
         padded = inner = self.dtype.itemsize

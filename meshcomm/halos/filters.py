@@ -18,6 +18,7 @@ from meshcomm.halos.widths import Width
 from meshcomm.halos.windows import (
     Edges,
     Output,
+    call_text,
     held,
     holds,
     per_axis,
@@ -72,7 +73,7 @@ def _filtered(
             f"ndimage.{name}: cval {edges.cval!r} is no {tensor.dtype}. SciPy rounds it in some of these filters and "
             "not in others: convert the tensor, or take another cval"
         )
-    return stored(windowed(tensor, widths, edges, run, dtype), output)
+    return stored(windowed(tensor, widths, edges, run, dtype, call=call_text(name, arguments)), output)
 
 
 def _spread(mode: Value, axes: Sequence[int], ndim: int) -> Value:

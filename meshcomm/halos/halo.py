@@ -1,24 +1,23 @@
 """Halos: `halo` gives a tensor's blocks ghosts, and `Halo` keeps them up to date."""
 
+import itertools
 from collections.abc import Sequence
 from typing import NoReturn, SupportsIndex
 
 import numpy as np
 
-from meshcomm._arguments import integer, quote
+from meshcomm._arguments import integer
 from meshcomm._tracing import Value
+from meshcomm._tuning import KEPT_UPDATES
 from meshcomm._types import Array, Bytes, DType, Shape
-from meshcomm.arrays.dtensor import DTensor, Held, unwrapped
+from meshcomm.arrays.dtensor import DTensor
 from meshcomm.arrays.nonblocking import Request
-from meshcomm.arrays.out import join_and_raise
-from meshcomm.errors import DTypeError, LayoutError, MeshError, ShapeError
-from meshcomm.halos.axes import AxisRule
-from meshcomm.halos.boundaries import Boundary, as_boundaries
+from meshcomm.errors import DTypeError, LayoutError, MeshError
+from meshcomm.halos.boundaries import Boundary
 from meshcomm.halos.exchange import Pattern
-from meshcomm.halos.programs import Exchange, Sum, build_reduce, build_start, build_update
-from meshcomm.halos.widths import Width, as_widths
+from meshcomm.halos.programs import Sum, build_one_update, build_reduce, build_repeated, describe_update
+from meshcomm.halos.widths import Width
 from meshcomm.layouts.boxes import box_shape
-from meshcomm.layouts.cyclic import CyclicCut
 from meshcomm.layouts.layout import Layout
 from meshcomm.layouts.mesh import Mesh
 from meshcomm.memory.blocks import as_bytes, new_block, new_bytes
@@ -26,6 +25,9 @@ from meshcomm.memory.copies import opaque
 from meshcomm.ranks.calls import collective, program
 from meshcomm.ranks.communicator import Pending
 from meshcomm.ranks.teams import Location, Team
+from meshcomm.transport.choose import Repeated
+
+_serial_numbers = itertools.count()
 
 
 class Halo:
@@ -46,8 +48,10 @@ class Halo:
         "_key",
         "_made",
         "_pattern",
+        "_repeated",
         "_request",
         "_returned",
+        "_serial",
         "inner",
         "inner_slices",
         "local",
@@ -70,6 +74,8 @@ class Halo:
         self._ghosts: list[Array] = []
         self._returned: tuple[Bytes, list[Sum]] | None = None
         self._request: UpdateRequest | None = None
+        self._repeated: dict[tuple[int, ...], Repeated] = {}  # by the serial numbers of the halos that it updates
+        self._serial = next(_serial_numbers)
         if device is not None:
             self._allocate(device)
         self._made = True
@@ -88,17 +94,15 @@ class Halo:
         padded, block = pattern.padded(device), pattern.layout.block_box(pattern.shape, device)
         self.local = local = new_block(box_shape(padded), pattern.dtype)
         self._blocks = [as_bytes(local)]
-        inner: list[slice] = []
         for axis, (whole, span) in enumerate(zip(padded, block, strict=True)):
             first, start, stop = whole[0], span[0], span[1]
             ahead, rule = (slice(None),) * axis, pattern.rules[axis]
-            inner.append(slice(start - first, stop - first))
             self._ghosts += [local[(*ahead, slice(start - first))], local[(*ahead, slice(stop - first, None))]]
             if rule.boundary.name == "constant":
                 beyond = [slice(max(0, -first)), slice(max(0, rule.cut.length - first), None)]
                 self._constants += [(local[(*ahead, each)], rule.boundary) for each in beyond]
-        self.inner_slices = tuple(inner)
-        where: tuple[Value, ...] = (..., *inner)  # a view, also without axes
+        self.inner_slices = pattern.inner_slices(device)
+        where: tuple[Value, ...] = (..., *self.inner_slices)  # a view, also without axes
         self.inner = local[where]
         for each in self._ghosts:  # corners may stay as they are
             as_raw = opaque(each)
@@ -187,7 +191,7 @@ class Halo:
         with collective("halo update", self.mesh) as here:
             if here is None:
                 return
-            run = program(here.team, self._key, _text_of_one, _built_for_one, self._pattern, here)
+            run = program(here.team, self._key, describe_update, build_one_update, self._pattern, here)
             run(self._blocks)
         if self._constants:
             self._fill()
@@ -199,15 +203,21 @@ class Halo:
     def _refuse_in_flight(self) -> None:
         if self._request is not None:
             if self._request.in_flight:
-                raise MeshError("an update of this halo is in flight: wait for it first")
+                raise MeshError(
+                    "an update of this halo is in flight: wait for it first, by what start_update returned or by the "
+                    "wait() of the halo"
+                )
             self._request = None
 
     def start_update(self) -> "UpdateRequest":
         """Begin to fill the ghosts, and return a request at once: call its `wait`. Collective over the mesh.
 
         Until then the program may read `inner`, and compute what needs no ghosts. It may write to neither `inner` nor
-        `local`. All ranks start their updates in one order; they may wait in any order. If nobody waits for a request,
-        the job ends with an error when the program ends. Source: DMGlobalToLocalBegin and End of PETSc.
+        `local`: neighbours read the block. After `wait` they do not any more. All ranks start their updates in one
+        order; they may wait in any order. On a node, the ghosts are copied between this rank and the neighbours that
+        have started before; the others copy when they start. If nobody waits for a request, the job ends with an error
+        when the program ends; a program that has lost the request calls `wait` of the halo. Source:
+        DMGlobalToLocalBegin and End of PETSc.
 
         >>> import numpy as np, meshcomm as mc
         >>> def program():
@@ -226,11 +236,17 @@ class Halo:
         team: Team | None = None
         with collective("start of a halo update", self.mesh) as here:
             if here is not None:
-                key = "start an update", self._pattern
-                start = program(here.team, key, _text_of_start, build_start, self._pattern, here)
-                pending, team = start(self._blocks[0], self._buffer), here.team
+                pending, team = repeated([self], "start an update", here).start(self._buffer), here.team
         self._request = request = UpdateRequest(self, pending, team)
         return request
+
+    def wait(self) -> None:
+        """Wait for the update that `start_update` began, if one is in flight. Collective over the mesh.
+
+        It is what the `wait` of the request does, for a program that does not keep the request.
+        """
+        if self._request is not None:
+            self._request.wait()
 
     def _buffer(self, use: str, size: int) -> Bytes:
         found = self._buffers.get(use)
@@ -318,98 +334,8 @@ def _has_sums(dtype: DType) -> bool:
         return False
 
 
-def _text_of_one(pattern: Pattern, here: Location) -> str:
-    return f"halo update of {pattern}"
-
-
-def _text_of_start(pattern: Pattern, here: Location) -> str:
-    return f"start of a halo update of {pattern}"
-
-
 def _text_of_reduce(pattern: Pattern, here: Location) -> str:
     return f"halo reduce of {pattern}"
-
-
-def _built_for_one(pattern: Pattern, here: Location) -> Exchange:
-    return build_update([pattern], here)
-
-
-def halo(tensor: Held, width: object, boundary: object = "none", *, corners: bool = True) -> Halo:
-    """Return the blocks of *tensor* with ghosts: copies of the elements around them. Collective over the mesh.
-
-    The block is copied, and the ghosts are filled. A ghost may come from any device: *width* may be larger than a
-    block, and larger than the array.
-
-    Parameters
-    ----------
-    tensor: a DTensor, or a variable that holds one
-    width: how many ghosts: one number; for each axis a number or (before, after); or a dict from axes to those
-    boundary: what is beyond the edges of the array: ``"none"``, so that blocks at an edge have no ghosts there;
-        ``"periodic"``, ``"nearest"``, ``"reflect"`` or ``"mirror"``, see docs/halo.md; a number; or one of these for
-        each axis, as a list or as a dict from axes
-    corners: whether to fill ghosts that lie outside of the block along several axes. Stencils along the axes do not
-        need them
-
-    ``LayoutError`` for a plain array, and for a `Cyclic` axis, whose blocks have neighbours everywhere: relayout the
-    tensor first. ``ShapeError`` or ``AxisError`` for a width or a boundary that is none. Source: DMDA of PETSc,
-    overlaps of dask.array, modes of scipy.ndimage.
-
-    >>> import numpy as np, meshcomm as mc
-    >>> def program():
-    ...     rows = mc.Layout(["x"], mc.create_mesh([("x", 2)]))
-    ...     return mc.halo(mc.distribute(np.arange(6), rows), 2, "nearest").local.tolist()
-    >>> with mc.simulate(2) as world:
-    ...     print(world.run(program))
-    [[0, 0, 0, 1, 2, 3, 4], [1, 2, 3, 4, 5, 5, 5]]
-    """
-    held = unwrapped(tensor)
-    if not isinstance(held, DTensor):
-        raise LayoutError(f"a halo is of a DTensor, not of {type(held).__name__}: call distribute first")
-    pattern = _pattern_of(held, as_widths(width, held.ndim), as_boundaries(boundary, held.ndim), bool(corners))
-    with collective("halo", held.mesh) as here:
-        made = Halo(pattern, None if here is None else here.device)
-        if here is None:
-            return made
-        wrong: Exception | None = None
-        assert made.inner is not None
-        if held.local is None or held.local.shape != made.inner.shape:
-            found = None if held.local is None else held.local.shape
-            wrong = ShapeError(f"the block is {found}, but by its layout {made.inner.shape}")
-        else:
-            opaque(made.inner)[...] = opaque(held.local)
-        run = program(here.team, made._key, _text_of_one, _built_for_one, pattern, here, error=wrong)
-        if wrong is not None:
-            join_and_raise(wrong, lambda: run(made._blocks))
-        run(made._blocks)
-    made._fill()
-    return made
-
-
-def _pattern_of(
-    tensor: DTensor, widths: tuple[Width, ...], boundaries: tuple[Boundary, ...], corners: bool
-) -> Pattern:
-    rules = []
-    for axis, (n, width, boundary) in enumerate(zip(tensor.shape, widths, boundaries, strict=True)):
-        cut = tensor.layout.cut(axis, n)
-        if isinstance(cut, CyclicCut):
-            names = " + ".join(tensor.layout.axes[axis])
-            raise LayoutError(
-                f"axis {axis} is Cyclic: every element of it may have other neighbours. relayout the tensor first, "
-                f"for example to {quote(names)} for this axis"
-            )
-        if boundary.repeats and not n and any(width):
-            raise ShapeError(f"boundary {boundary} along axis {axis}, which has no elements to repeat")
-        if boundary.name == "constant":
-            _check_constant(boundary, tensor.dtype)
-        rules.append(AxisRule(cut, width, boundary))
-    return Pattern(tensor.layout, tensor.shape, tensor.dtype, tuple(rules), corners)
-
-
-def _check_constant(boundary: Boundary, dtype: DType) -> None:
-    try:
-        np.empty(1, dtype)[:] = boundary.value
-    except (TypeError, ValueError, OverflowError) as error:
-        raise DTypeError(f"boundary {boundary} does not fit into dtype {dtype}: {error}") from None
 
 
 def update_halos(halos: Sequence[Halo]) -> None:
@@ -443,19 +369,34 @@ def update_halos(halos: Sequence[Halo]) -> None:
     for each in given:
         by_mesh.setdefault(each.mesh, []).append(each)
     for some in by_mesh.values():
-        _update_together(some)
+        if len(some) == 1:
+            some[0].update()
+        else:
+            _update_together(some)
 
 
 def _update_together(halos: list[Halo]) -> None:
     with collective(f"update of {len(halos)} halos", halos[0].mesh) as here:
         if here is None:
             return
-        patterns = tuple([each._pattern for each in halos])
-        run = program(here.team, ("update halos", *patterns), _text_of_many, build_update, patterns, here)
-        run([each._blocks[0] for each in halos])
+        repeated(halos, "update halos together", here).run()
     for each in halos:
         each._fill()
 
 
-def _text_of_many(patterns: Sequence[Pattern], here: Location) -> str:
-    return "; ".join(_text_of_one(pattern, here) for pattern in patterns)
+def repeated(halos: Sequence[Halo], use: str, here: Location) -> Repeated:
+    """Return the exchange that updates *halos* of one mesh, kept by the first of them. Collective over the mesh."""
+    patterns, serials = tuple([each._pattern for each in halos]), tuple([each._serial for each in halos])
+    make = program(here.team, (use, *patterns), _text_of_many, build_repeated, patterns, use, here)
+    kept = halos[0]._repeated
+    found = kept.pop(serials, None)
+    if found is None:
+        found = make([each._blocks[0] for each in halos])
+        if len(kept) == KEPT_UPDATES:  # by all ranks alike: they make the same calls
+            del kept[next(iter(kept))]
+    kept[serials] = found
+    return found
+
+
+def _text_of_many(patterns: Sequence[Pattern], use: str, here: Location) -> str:
+    return f"{use}: {'; '.join(map(str, patterns))}"

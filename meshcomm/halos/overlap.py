@@ -13,7 +13,8 @@ from meshcomm.arrays.dtensor import DTensor, unwrapped
 from meshcomm.arrays.relayout import relayout
 from meshcomm.errors import LayoutError, ShapeError
 from meshcomm.halos.boundaries import as_boundaries
-from meshcomm.halos.halo import Halo, halo
+from meshcomm.halos.halo import Halo
+from meshcomm.halos.make import halo
 from meshcomm.halos.widths import as_widths
 from meshcomm.layouts.dtype_text import dtype_text
 from meshcomm.layouts.layout_text import UNSHARDED
@@ -49,7 +50,7 @@ def map_overlap(
         as *fn* returns them, of any lengths: they are one after the other along each sharded axis (`Cuts`). Ranks
         outside of the mesh then have no shape, and may not call
     dtype: that of the result. By default *fn* says, on ranks outside of the mesh by a call with an array of ones
-    kwargs: passed on to *fn*
+    kwargs: passed on to *fn*. Their values may differ between ranks, their names may not
 
     ``LayoutError`` for no tensors and for plain arrays, ``ShapeError`` for tensors of several shapes, and if *fn*
     returns another shape than it must. Other errors are those of `halo`.
@@ -87,7 +88,9 @@ def map_overlap(
             except Exception as problem:
                 error = problem
             made = "nothing" if found is None else dtype_text(found.dtype)
-            agreement.agree(here.team, f"map_overlap of a function that returns {made}", error)
+            names = "".join(f", {name}=" for name in sorted(kwargs))
+            call = f"map_overlap of a function that returns {made}, trim={bool(trim)}{names}"
+            agreement.agree(here.team, call, error)
     return (
         _trimmed(halos[0], found, _dtype(fn, halos, found, result_dtype, kwargs)) if trim else _joined(halos[0], found)
     )

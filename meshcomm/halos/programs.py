@@ -11,7 +11,6 @@ from meshcomm.halos.exchange import Ghosts, Pattern, Returns, ghosts, returns
 from meshcomm.layouts.coordinates import used
 from meshcomm.memory.blocks import new_bytes
 from meshcomm.ranks.agreement import fingerprint
-from meshcomm.ranks.communicator import Pending
 from meshcomm.ranks.teams import Group, Location
 from meshcomm.transport import choose
 from meshcomm.transport.exchange import Terms
@@ -19,8 +18,8 @@ from meshcomm.transport.exchange import Terms
 Exchange: TypeAlias = Callable[[list[Bytes]], None]
 """Fills the ghosts of several blocks."""
 
-Start: TypeAlias = Callable[[Bytes, Callable[[str, int], Bytes]], Pending | None]
-"""Begins to fill the ghosts of a block; the function gives memory to pack into."""
+Open: TypeAlias = Callable[[list[Bytes]], choose.Repeated]
+"""Makes the exchange that fills the ghosts of these blocks, time and again. Collective over the team."""
 
 
 class Sum(NamedTuple):
@@ -86,10 +85,15 @@ def _sums(padded: Array, back: Array, firsts: list[int], steps: list[int]) -> li
     return found
 
 
-def build_update(patterns: Sequence[Pattern], here: Location) -> Exchange:
-    """Return the exchange that fills the ghosts of several blocks. To call it is Collective over the team."""
-    group, tensors = _in_group(patterns, here)
-    exchange = choose.exchange(group, tensors, _terms(patterns, "update"))
+def describe_update(pattern: Pattern, here: Location) -> str:
+    """Return what ranks compare when they update a halo."""
+    return f"halo update of {pattern}"
+
+
+def build_one_update(pattern: Pattern, here: Location) -> Exchange:
+    """Return the exchange that fills the ghosts of a block. To call it is Collective over the team."""
+    group, tensors = _in_group([pattern], here)
+    exchange = choose.exchange(group, tensors, _terms([pattern], "update"))
 
     def update(blocks: list[Bytes]) -> None:
         exchange.run(blocks, blocks)
@@ -97,19 +101,11 @@ def build_update(patterns: Sequence[Pattern], here: Location) -> Exchange:
     return update
 
 
-def build_start(pattern: Pattern, here: Location) -> Start:
-    """Return a function that begins to fill ghosts. To call it is Collective over the team, but does not wait."""
-    group, tensors = _in_group([pattern], here)
-    terms = _terms([pattern], "start")
-    if len(group.members) == 1:
-        kept = choose.exchange(group, tensors, terms)
-
-        def at_once(block: Bytes, buffer: Callable[[str, int], Bytes]) -> None:
-            kept.run([block], [block])
-
-        return at_once
-    packed = choose.nonblocking(group, tensors, terms)
-    return lambda block, buffer: packed.start([block], [block], buffer)
+def build_repeated(patterns: Sequence[Pattern], use: str, here: Location) -> Open:
+    """Return what makes the exchange that fills the ghosts of certain blocks, and may start without waiting."""
+    group, tensors = _in_group(patterns, here)
+    terms = _terms(patterns, use)
+    return lambda blocks: choose.repeated(group, tensors, terms, blocks)
 
 
 def build_reduce(pattern: Pattern, here: Location) -> Returning:

@@ -18,6 +18,7 @@ from meshcomm.halos.windows import (
     Edges,
     Output,
     as_dtype_of,
+    call_text,
     held,
     per_axis,
     result_dtype,
@@ -38,14 +39,14 @@ class _Step:
 
     def __init__(self, name: str, widths: Sequence[Width], edges: Edges, arguments: Mapping[str, Value]) -> None:
         self._function = getattr(scipy_ndimage(), name)
-        self._widths, self._edges, self._arguments = widths, edges, arguments
+        self._widths, self._edges, self._arguments, self._text = widths, edges, arguments, call_text(name, arguments)
 
     def __call__(self, block: Value, dtype: object) -> Value:
         return self._function(block, output=dtype, **self._arguments)
 
     def of(self, tensor: DTensor, dtype: DType) -> DTensor:
         """Return the filtered tensor. Collective if the axis is sharded."""
-        return windowed(tensor, self._widths, self._edges, self, dtype)
+        return windowed(tensor, self._widths, self._edges, self, dtype, call=self._text)
 
 
 def _one(name: str, input: Held, axis: int, width: Width, edges: Edges, *, output: Output, **more: Value) -> DTensor:

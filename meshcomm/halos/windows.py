@@ -2,7 +2,7 @@
 
 import importlib
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -15,10 +15,12 @@ from meshcomm.arrays.dtensor import DTensor, unwrapped
 from meshcomm.arrays.relayout import relayout
 from meshcomm.errors import LayoutError, MeshcommError, ShapeError
 from meshcomm.halos.boundaries import Boundary, as_boundary
-from meshcomm.halos.halo import halo
+from meshcomm.halos.make import halo
 from meshcomm.halos.widths import Width
 from meshcomm.memory.blocks import new_block
 from meshcomm.memory.copies import contiguous
+from meshcomm.ranks import agreement
+from meshcomm.ranks.calls import collective
 
 Output: TypeAlias = Value
 """A dtype, a tensor to write into, or None, as SciPy's *output*."""
@@ -97,10 +99,11 @@ def result_dtype(tensor: DTensor, run: Run, output: Output) -> DType:
     return run(np.zeros((1,) * tensor.ndim, tensor.dtype), given).dtype
 
 
-def windowed(tensor: DTensor, widths: Sequence[Width], edges: Edges, run: Run, dtype: DType) -> DTensor:
+def windowed(tensor: DTensor, widths: Sequence[Width], edges: Edges, run: Run, dtype: DType, *, call: str) -> DTensor:
     """Return the tensor that *run* makes, in the layout of *tensor*. Collective if a sharded axis needs ghosts.
 
-    *run* gets blocks with ghosts along those axes only; along the others, SciPy extends the block by itself.
+    *run* gets blocks with ghosts along those axes only; along the others, SciPy extends the block by itself. *call* is
+    what the ranks compare if they communicate: a filter and its arguments, also those that change no message.
     """
     boundaries = edges.boundaries(tensor.ndim)
     sharded = [tensor.layout.cut(axis, n).blocks > 1 for axis, n in enumerate(tensor.shape)]
@@ -110,12 +113,46 @@ def windowed(tensor: DTensor, widths: Sequence[Width], edges: Edges, run: Run, d
     local: Array | None = tensor.local
     where = (slice(None),) * tensor.ndim
     if tensor.size and any(map(any, ghosts)):
+        _compare(f"{call} as {dtype}", tensor)
         with_ghosts = halo(tensor, ghosts, list(boundaries))
         local, where = with_ghosts.local, with_ghosts.inner_slices
     block: Array | None = None
     if tensor.local is not None and local is not None:
         block = contiguous(run(local, dtype)[where]) if tensor.local.size else new_block(tensor.local.shape, dtype)
     return DTensor(block, tensor.layout, tensor.shape, dtype)
+
+
+def _compare(call: str, tensor: DTensor) -> None:
+    """Add this *call* to the digest that goes with the ghosts; compare it now if all calls are. Collective."""
+    with collective("filter", tensor.mesh) as here:
+        if here is not None:
+            if agreement.checks_every_call():
+                agreement.agree(here.team, call)
+            else:
+                here.team.note(agreement.fingerprint(call))
+
+
+def call_text(name: str, arguments: Mapping[str, Value]) -> str:
+    """Return the text of a call that ranks compare: arrays stand for their bytes, other objects for their classes.
+
+    >>> call_text("convolve", {"weights": [1, -1], "mode": "nearest"})
+    'convolve(weights=(1, -1), mode=nearest)'
+    """
+    return f"{name}({', '.join(f'{key}={_text(value)}' for key, value in arguments.items())})"
+
+
+def _text(value: Value) -> str:
+    if callable(value):
+        return "a function"
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, str | int | float | complex | None):
+        return str(value)
+    if isinstance(value, list | tuple):
+        return f"({', '.join(map(_text, value))})"
+    if isinstance(value, np.ndarray) and not value.dtype.hasobject:
+        return f"{value.shape} {value.dtype} {value.tobytes().hex()}"
+    return type(value).__name__
 
 
 def holds(dtype: DType, cval: Value) -> bool:

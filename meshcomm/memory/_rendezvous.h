@@ -91,7 +91,7 @@ static inline int64_t mc_nanoseconds(void) /* as time.monotonic_ns of Python */
 static inline int64_t mc_now(void) { return mc_nanoseconds() / 1000; }
 
 /* Wait until peers have reached an epoch, from number *next on. Return 1; or 0 if *microseconds* passed before. */
-static int mc_wait(mc_lines **lines, const int *peers, int count, int done, uint64_t epoch, int64_t microseconds,
+static inline int mc_wait(mc_lines **lines, const int *peers, int count, int done, uint64_t epoch, int64_t microseconds,
                    int *next)
 {
     int64_t end = 0;
@@ -118,7 +118,7 @@ static int mc_wait(mc_lines **lines, const int *peers, int count, int done, uint
 
 static inline int64_t mc_nanoseconds(void) { return 0; }
 
-static int mc_wait(mc_lines **lines, const int *peers, int count, int done, uint64_t epoch, int64_t microseconds,
+static inline int mc_wait(mc_lines **lines, const int *peers, int count, int done, uint64_t epoch, int64_t microseconds,
                    int *next)
 {
     return (void)lines, (void)peers, (void)count, (void)done, (void)epoch, (void)microseconds, (void)next, 0;

@@ -22,6 +22,8 @@ class Rendezvous:
     size: int
     position: int
     members: tuple[int, ...]
+    names: tuple[object, ...]
+    memories: list[Memory]
     closed: str | None
     times: tuple[int, int, int, int] | None
     def __init__(

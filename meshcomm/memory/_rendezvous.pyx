@@ -244,9 +244,9 @@ cdef class Rendezvous:
 
     cdef readonly int size, position
     cdef readonly tuple members
-    cdef tuple names
+    cdef readonly tuple names
     cdef Pool own
-    cdef list memories
+    cdef readonly list memories
     cdef object progress
     cdef Py_ssize_t offset  # of our lines in our pool
     cdef mc_lines **lines

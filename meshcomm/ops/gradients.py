@@ -140,6 +140,12 @@ def whole(tensor: DTensor) -> Array | None:
     return tensor.to_numpy()
 
 
+@traceable()
+def block_of(tensor: DTensor) -> Array | None:
+    """Return the block of *tensor*; autograd can follow it."""
+    return tensor.local
+
+
 def count_over(tensor: DTensor, axis: Axis) -> int:
     """Return how many elements of *tensor* a reduction over *axis* takes for each element of its result."""
     return prod(tensor.shape[a] for a in normalised_axes(axis, len(tensor.shape)))

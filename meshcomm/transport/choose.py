@@ -7,6 +7,9 @@ An exchange goes
   AllToAll;
 - in place, among ranks that share memory, and packed between these and all others;
 - relayed, if several nodes have ranks that share memory, the plan says that aggregators pay, and there is memory.
+
+An exchange that is repeated between the same blocks goes by a channel among ranks that share memory, if the blocks of
+all of them are shared, and packed between all others.
 """
 # Why all ranks choose the same way
 # =================================
@@ -31,6 +34,8 @@ An exchange goes
 # packed on both sides: such a rank is on no other rank's node, and all ranks are off its node. And with one node only,
 # all ranks have a rendezvous: two ranks have equal numbers in `nodes` just if they share memory.
 #
+# (E) For a channel, whether the blocks of each rank are in its pool. All ranks tell all others, in `open_channel`.
+#
 # Two things are chosen for each pair when the exchange runs: which of two ranks copies, and whether a pair has to send
 # messages. Both ranks of the pair find this from what both have written in the rendezvous (`_find_ways` in
 # memory/_rendezvous.pyx). Messages are between pairs only, so no other rank has to know of them.
@@ -42,15 +47,19 @@ from typing import TypeAlias
 
 import numpy as np
 
+from meshcomm._kernels import BoxCopies
 from meshcomm._tuning import GATHERED_AT_ONCE, LARGEST_COUNT, ROUND_BYTES
 from meshcomm._types import Array, Bytes, Shape
+from meshcomm.errors import CollectiveMismatch
 from meshcomm.layouts.boxes import without_peer
+from meshcomm.memory._channel import Channel
 from meshcomm.memory.blocks import as_block, as_bytes, block_bytes, new_bytes
 from meshcomm.memory.scratch import Buffer, scratch
 from meshcomm.ranks.communicator import Pending
 from meshcomm.ranks.recording import Traffic, traffic_from
 from meshcomm.ranks.teams import Group
 from meshcomm.ranks.watch import watch
+from meshcomm.transport.channels import open_channel
 from meshcomm.transport.exchange import BlockSizes, Operation, Tensor, Terms, own_copies
 from meshcomm.transport.in_place import InPlace
 from meshcomm.transport.packed import Broadcast, Gathered, MessagesOnNode, Packed, Permuted
@@ -69,6 +78,11 @@ def exchange(group: Group, tensors: Sequence[Tensor], terms: Terms) -> Operation
 def nonblocking(group: Group, tensors: Sequence[Tensor], terms: Terms) -> "Nonblocking":
     """Return the exchange of *tensors* in a form that can start without waiting: over MPI, in one round."""
     return Nonblocking(group, tensors, Packed(group, tensors, terms, overlaps=True))
+
+
+def repeated(group: Group, tensors: Sequence[Tensor], terms: Terms, blocks: list[Bytes]) -> "Repeated":
+    """Return the exchange of *tensors* from *blocks* to the same blocks, time and again. Collective over the group."""
+    return Repeated(group, tensors, terms, blocks)
 
 
 def received(group: Group, tensors: Sequence[Tensor]) -> Traffic:
@@ -134,6 +148,104 @@ class Nonblocking:
         return pending
 
 
+class Repeated:
+    """An exchange from some blocks to the same blocks, in a form that can start without waiting.
+
+    To make one is Collective over the group. The blocks must stay where they are.
+    """
+
+    def __init__(self, group: Group, tensors: Sequence[Tensor], terms: Terms, blocks: list[Bytes]) -> None:
+        self._group, self._tensors, self._number, self._blocks = group, tensors, terms.number, blocks
+        self._waiting = exchange(group, tensors, terms)
+        self._channel: Channel | None = None
+        self._messages: Packed | None = None
+        self._own: BoxCopies | None = None
+        self._starts = len(group.members) > 1
+        self._copies = False
+        if self._starts:
+            BlockSizes(tensors).check(blocks, blocks)
+            self._channel, others, self._copies, sends = open_channel(group, tensors, blocks)
+            if sends:
+                some = [tensor.only(others, others) for tensor in tensors]
+                self._messages = Packed(group, some, terms, overlaps=True)
+            if self._channel is not None:
+                self._own = own_copies(tensors)
+
+    def run(self) -> None:
+        """Exchange, and wait. Collective over the group."""
+        pending = self.start(_off_node_buffer) if self._copies else None
+        if pending is None:
+            self._waiting.run(self._blocks, self._blocks)
+        else:
+            pending.wait()
+
+    def start(self, buffer: Buffer) -> Pending | None:
+        """Begin to exchange, but do not wait; return None if it is complete. Collective over the group.
+
+        *buffer* gives memory to pack into, which nobody else may use until the exchange is complete.
+        """
+        if not self._starts:
+            self._waiting.run(self._blocks, self._blocks)
+            return None
+        recorder = watch.recorder
+        began = 0 if recorder is None else monotonic_ns()
+        pending = self._begin(buffer)
+        if recorder is not None:
+            recorder.exchanged("nonblocking", began, received(self._group, self._tensors))
+        return pending
+
+    def _begin(self, buffer: Buffer) -> Pending:
+        group, channel, messages = self._group, self._channel, None
+        number = self._number ^ group.team.call_digest
+        group.communicator()
+        if self._messages is not None:
+            messages = self._messages.start(self._blocks, self._blocks, buffer)
+        if channel is None:
+            assert messages is not None
+            return messages
+        try:
+            channel.start(number)
+        except CollectiveMismatch as error:
+            group.team.fail(error)
+            raise
+        if self._own is not None:
+            self._own.run(self._blocks, self._blocks)
+        return _InChannel(group, channel, messages)
+
+
+class _InChannel:
+    """An exchange in flight in a channel, and perhaps in messages."""
+
+    __slots__ = ("_channel", "_group", "_messages")
+
+    def __init__(self, group: Group, channel: Channel, messages: Pending | None) -> None:
+        self._group, self._channel, self._messages = group, channel, messages
+
+    def test(self) -> bool:
+        """Return whether all bytes are there, and taken."""
+        try:
+            complete = self._channel.test()
+        except CollectiveMismatch as error:
+            self._group.team.fail(error)
+            raise
+        return (self._messages is None or self._messages.test()) and complete
+
+    def wait(self) -> None:
+        """Wait until all bytes are there, and taken."""
+        try:
+            self._channel.wait(self._progress)
+        except CollectiveMismatch as error:
+            self._group.team.fail(error)
+            raise
+        if self._messages is not None:
+            self._messages.wait()
+
+    def _progress(self) -> None:
+        communicator = self._group.team.everyone.opened
+        if communicator is not None:  # the mesh may have been closed meanwhile
+            communicator.progress()
+
+
 class _Chosen:
     """An exchange that chooses its way when it runs: which ranks share memory is known once the group is open."""
 
@@ -167,18 +279,15 @@ class _Chosen:
         """Return the way for a group in which some ranks share memory. Collective over the group."""
         group, tensors, terms = self._group, self._tensors, self._terms
         several_nodes = len(set(nodes)) > 1
-        if several_nodes and terms.root is not None:
-            return self._over_mpi
+        if (several_nodes and terms.root is not None) or (terms.one_memory and len(tensors) > 1):
+            return self._over_mpi  # several blocks that are not in one stretch go in place by a channel only
         remaining = MessagesOnNode(group, tensors, terms, self._over_mpi.rounds)
         if several_nodes and terms.relay_pays and len(tensors) == 1:
             relayed = Relayed(group, tensors[0], terms, remaining)
             if relayed.open(terms.scratch_limit):
                 return relayed
-        on_node: type[InPlace] | type[_InTurn] = InPlace
-        if terms.one_memory and len(tensors) > 1:
-            on_node = _InTurn
         if not several_nodes:
-            return on_node(group, tensors, terms, remaining)
+            return InPlace(group, tensors, terms, remaining)
         members = () if group.rendezvous is None else group.rendezvous.members
         others = np.setdiff1d(np.arange(len(nodes), dtype=np.intp), np.array(members, dtype=np.intp))
         # A rank that shares no memory does this as well: all have to make the same calls of MPI.
@@ -188,22 +297,7 @@ class _Chosen:
             return _Mixed(None, off_node)
         if off_node.rounds == 1:  # both run at the same time, within one limit
             terms = replace(terms, scratch_limit=max(0, terms.scratch_limit - off_node.scratch_bytes))
-        return _Mixed(on_node(group, tensors, terms, remaining), off_node)
-
-
-class _InTurn:
-    """Exchanges in place of several tensors, one after the other: their new blocks do not lie in one stretch.
-
-    *remaining* is for all tensors together. It is not used: a tensor that cannot go in place exchanges its own
-    messages.
-    """
-
-    def __init__(self, group: Group, tensors: Sequence[Tensor], terms: Terms, remaining: MessagesOnNode) -> None:
-        self._ways = [InPlace(group, [tensor], terms, MessagesOnNode(group, [tensor], terms, 1)) for tensor in tensors]
-
-    def run(self, sources: list[Bytes], targets: list[Bytes], stretch: Bytes | None = None) -> None:
-        for way, source, target in zip(self._ways, sources, targets, strict=True):
-            way.run([source], [target])
+        return _Mixed(InPlace(group, tensors, terms, remaining), off_node)
 
 
 class _Mixed:

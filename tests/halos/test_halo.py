@@ -248,7 +248,7 @@ def test_an_update_allocates_and_plans_nothing(monkeypatch):
                     for name in ("new_bytes", "new_block"):
                         monkeypatch.setattr(f"meshcomm.halos.halo.{name}", None)
                     monkeypatch.setattr("meshcomm.halos.programs.new_bytes", None)
-                    for name in ("build_update", "build_start", "build_reduce", "runs_of", "ghosts"):
+                    for name in ("build_one_update", "build_repeated", "build_reduce", "runs_of", "ghosts"):
                         for module in ("halo", "programs", "exchange"):
                             if hasattr(__import__(f"meshcomm.halos.{module}", fromlist=["x"]), name):
                                 monkeypatch.setattr(f"meshcomm.halos.{module}.{name}", None)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import meshcomm as mc
-from meshcomm.errors import CollectiveMismatch, DTypeError, LayoutError
+from meshcomm.errors import CollectiveMismatch, DTypeError, LayoutError, MeshError
 
 
 def on_two(program):
@@ -77,3 +77,85 @@ def test_function_and_tensor_in_the_other_order():
             mc.map_overlap(t, lambda x: x, 1)
 
     on_two(program)
+
+
+def test_an_update_whose_request_is_lost_can_be_waited_for():
+    def program(t):
+        h = mc.halo(t, {0: 1}, "periodic")
+        h.wait()  # nothing is in flight
+        h.inner[...] += 1
+        h.start_update()  # and the request is lost
+        for call in (h.update, h.reduce, h.start_update, lambda: mc.update_halos([h])):
+            with pytest.raises(MeshError, match=r"or by the wait\(\) of the halo"):
+                call()
+        h.wait()
+        h.wait()
+        np.testing.assert_array_equal(h.local, np.pad(whole + 1, [(1, 1), (0, 0)], "wrap")[h.mesh.rank * 3 :][:5])
+        h.update()
+        return True
+
+    whole = np.arange(48.0).reshape(6, 8)
+    assert on_two(program) == [True, True]
+
+
+FILTERS = {
+    "sigma": lambda t, rank: mc.ndimage.gaussian_filter(t, 1.0 + rank / 100),
+    "weights": lambda t, rank: mc.ndimage.convolve(t, [[1, rank, 3]] * 3),
+    "an array": lambda t, rank: mc.ndimage.correlate1d(t, np.array([1, rank, 3]), 0),
+    "percentile": lambda t, rank: mc.ndimage.percentile_filter(t, 40 + rank, size=3),
+    "rank": lambda t, rank: mc.ndimage.rank_filter(t, rank, size=3),
+    "output": lambda t, rank: mc.ndimage.uniform_filter(t, 3, ["f8", "f4"][rank]),
+    "function": lambda t, rank: [mc.ndimage.minimum_filter, mc.ndimage.maximum_filter][rank](t, 3),
+    "trim": lambda t, rank: mc.map_overlap(lambda x: x, t, 1, 0, trim=rank == 0),
+    "names": lambda t, rank: mc.map_overlap(lambda x, **other: x, t, 1, **{"ab"[rank]: 1}),
+}
+
+
+@pytest.mark.parametrize("known", [False, True])
+@pytest.mark.parametrize("name", FILTERS)
+def test_arguments_that_differ_between_ranks_are_found_out(name, known):
+    """Also those that change no message, in a first call and in a later one."""
+    call = FILTERS[name]
+
+    def program(t):
+        for _ in range(2 if known else 0):
+            call(t, 0)
+            call(t, 1)
+        call(t, t.mesh.rank)
+
+    pytest.importorskip("scipy")
+    with pytest.raises(CollectiveMismatch):
+        on_two(program)
+
+
+def test_the_message_names_the_filter(monkeypatch):
+    monkeypatch.setattr("meshcomm.ranks.agreement.checks_every_call", lambda: True)
+    pytest.importorskip("scipy")
+    with pytest.raises(CollectiveMismatch, match=r"rank 1: gaussian_filter1d\(.*sigma=1.01"):
+        on_two(lambda t: FILTERS["sigma"](t, t.mesh.rank))
+
+
+def test_what_is_said_differently_is_the_same_call():
+    def program(t):
+        rank = t.mesh.rank
+        mc.ndimage.gaussian_filter(t, [1, np.int64(1)][rank])
+        mc.ndimage.generic_filter(t, [lambda window: window.sum(), np.sum][rank], size=3)
+        mc.map_overlap(lambda x, number: x + number, t, 1, number=rank)  # values may differ
+        mc.barrier(t.mesh)
+        return True
+
+    pytest.importorskip("scipy")
+    assert on_two(program) == [True, True]
+
+
+def test_a_filter_that_moves_nothing_is_for_one_rank():
+    """Along an axis that is whole: nobody has to make the same call."""
+
+    def program(t):
+        if t.mesh.rank == 0:
+            mc.ndimage.gaussian_filter1d(t, 1.0, axis=1)
+        mc.ndimage.gaussian_filter1d(t, 1.0, axis=0)
+        return True
+
+    pytest.importorskip("scipy")
+    assert on_two(program) == [True, True]

@@ -37,6 +37,7 @@ COLLECTIVE = [
     "Halo.reduce",
     "Halo.start_update",
     "Halo.update",
+    "Halo.wait",
     "LayoutMap.distribute",
     "Mesh.close",
     "Plan.execute",

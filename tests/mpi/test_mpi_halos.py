@@ -7,6 +7,7 @@ import pytest
 from mpi4py import MPI
 
 import meshcomm as mc
+from meshcomm.memory.pools import locate
 from support.halo_cases import check_halo, dot, made, random_case
 from support.reference import numbered, same_bits
 from support.sampling import sampled
@@ -93,6 +94,24 @@ def test_started_updates_overlap():
         for whole, halo in zip(wholes, halos, strict=True):
             start = 3 * mesh.rank
             assert same_bits(halo.local, np.pad(whole, [(2, 2), (0, 0)], mode="wrap")[start : start + 7])
+
+
+def test_on_a_node_wait_returns_while_the_neighbours_compute():
+    """Rank 0 waits for all others to start, not for them to wait: they wait for a word of rank 0 first."""
+    mesh = mc.create_mesh([("x", SIZE)])
+    halo = mc.halo(mc.distribute(np.arange(3.0 * SIZE), mc.Layout(["x"], mesh)), 2, "periodic")
+    for turn in range(5):
+        halo.inner[:] += 1
+        request = halo.start_update()
+        (kept,) = halo._repeated.values()
+        if SIZE > 1:
+            assert (kept._channel is not None) == (locate(halo._blocks[0]) >= 0)
+        if mesh.rank == 0 and kept._messages is None:
+            request.wait()
+        WORLD.bcast(None)
+        request.wait()
+        whole = np.arange(3.0 * SIZE) + turn + 1
+        assert same_bits(halo.local, np.pad(whole, 2, mode="wrap")[3 * mesh.rank :][:7])
 
 
 def test_memory_that_is_not_shared():

@@ -2,17 +2,19 @@
 
 import sys
 from collections import Counter
+from contextlib import suppress
 
 import numpy as np
 import pytest
 
 from meshcomm import CollectiveMismatch, Layout, plan_relayout
 from meshcomm.arrays.compile import described, exchanging_steps
+from meshcomm.layouts.boxes import Boxes
 from meshcomm.layouts.machine import Machine
 from meshcomm.memory.scratch import scratch
 from meshcomm.ranks.teams import Location
 from meshcomm.transport import choose, comparison, relay
-from meshcomm.transport.exchange import Terms
+from meshcomm.transport.exchange import Tensor, Terms
 from meshcomm.transport.local_copies import stretch_offsets
 from support.in_process_groups import ALONE, anything, own_pools, rows_to_columns
 from support.reference import mesh_of
@@ -231,6 +233,86 @@ def test_nonblocking_exchanges_start_without_waiting(ranks, hosts, permutes):
             assert request.test()
 
     ranks(HOSTS[hosts]).results(program)
+
+
+# -- exchanges that are repeated --------------------------------------------------------------------------------------
+
+
+def neighbours(size, itemsize):
+    """Each rank has a row of three: what it gets from the rank before, its own, what it gets from the one after."""
+    block = ((0, 3),)
+
+    def boxes(peers, position, at):
+        kept = [(peer, (to,)) for peer, to in zip(peers, at, strict=True) if peer is not None]
+        found = np.array([to for _, to in kept], dtype=np.intp).reshape(len(kept), 1)
+        who = np.array([peer for peer, _ in kept], dtype=np.intp)
+        order = np.lexsort([found[:, 0], who])
+        return Boxes(who[order], np.arange(len(kept), dtype=np.intp), found[order], found[order] + 1)
+
+    class Rows(Tensor):
+        def in_source(self, position, region, boxes):
+            own = boxes._replace(starts=boxes.starts * 0 + 1, stops=boxes.stops * 0 + 2)
+            return super().in_source(position, region, own)
+
+    def sends(position):
+        return boxes([(position + 1) % size, (position - 1) % size], position, [0, 2])
+
+    def receives(position):
+        return boxes([(position - 1) % size, (position + 1) % size], position, [0, 2])
+
+    return lambda position: Rows(itemsize, position, lambda _: block, lambda _: block, sends, receives)
+
+
+@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize("hosts", HOSTS)
+def test_repeated_exchanges(ranks, hosts, shared):
+    """On each node by a channel, if all blocks there are shared; by messages with all others."""
+    tensors = [neighbours(4, 8), neighbours(4, 2)]
+
+    def program(rank):
+        here = rank.position
+        blocks = [rank.block(3 * its(here).itemsize, shared or here != 2) for its in tensors]
+        views = [block.view(f"u{its(here).itemsize}") for block, its in zip(blocks, tensors, strict=True)]
+        its = choose.repeated(rank.group, [its(here) for its in tensors], Terms(1, 24, one_memory=True), blocks)
+        for turn in range(5):
+            for number, view in enumerate(views):
+                view[:] = 0, 10 * turn + here + number, 0
+            if turn % 2:
+                its.run()
+            else:
+                pending = its.start(lambda use, size: np.empty(size, np.uint8))
+                pending.wait()
+                assert pending.test()
+            for number, view in enumerate(views):
+                assert view.tolist() == [10 * turn + each % 4 + number for each in (here - 1, here, here + 1)]
+        return its._channel is not None, its._messages is not None, len(rank.communicator.received)
+
+    found = ranks(HOSTS[hosts]).results(program)
+    alone = {"one node": [[], [0, 1, 2, 3]], "two nodes": [[], [0, 2]], "one alone": [[1], [0, 1, 2, 3]]}
+    without = alone.get(hosts, [[0, 1, 2, 3]] * 2)[not shared]
+    assert [channel for channel, _, _ in found] == [rank not in without for rank in range(4)]
+    sends = hosts != "one node" or not shared
+    assert [messages for _, messages, _ in found] == [sends] * 4
+    assert sends or not any(received for _, _, received in found)
+
+
+def test_repeated_exchanges_that_differ_are_found_out(ranks):
+    tensor = neighbours(4, 8)
+
+    def program(rank):
+        blocks = [rank.block(24, True)]
+        its = choose.repeated(rank.group, [tensor(rank.position)], Terms(1, 24, one_memory=True), blocks)
+        its.run()
+        rank.group.team.call_digest += rank.position == 2
+        if rank.position == 0:  # its neighbours fail, perhaps after all that it needs is done
+            with suppress(CollectiveMismatch):
+                its.run()
+            return
+        with pytest.raises(CollectiveMismatch, match="made another collective call"):
+            its.run()
+        assert rank.group.team.turn.over
+
+    ranks(ONE_NODE).results(program)
 
 
 # -- messages on the node while others are in flight ------------------------------------------------------------------

@@ -1,0 +1,183 @@
+"""halo: a tensor's blocks with ghosts, also of a tensor that autograd follows."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from meshcomm._arguments import quote
+from meshcomm._tracing import Value, is_traced, traceable, untraced
+from meshcomm._types import Array, DType
+from meshcomm.arrays.create import from_local
+from meshcomm.arrays.dtensor import DTensor, Held, unwrapped
+from meshcomm.arrays.out import join_and_raise
+from meshcomm.arrays.relayout import relayout
+from meshcomm.errors import DTypeError, LayoutError, ShapeError
+from meshcomm.halos.axes import AxisRule
+from meshcomm.halos.boundaries import Boundary, as_boundaries, as_boundary
+from meshcomm.halos.exchange import Pattern
+from meshcomm.halos.halo import Halo
+from meshcomm.halos.programs import build_one_update, describe_update
+from meshcomm.halos.widths import Width, as_widths
+from meshcomm.layouts.cyclic import CyclicCut
+from meshcomm.memory.copies import opaque
+from meshcomm.ops.gradients import differentiable
+from meshcomm.ranks.calls import collective, program
+from meshcomm.ranks.meshes import location_in
+
+
+def halo(tensor: Held, width: object, boundary: object = "none", *, corners: bool = True) -> Halo:
+    """Return the blocks of *tensor* with ghosts: copies of the elements around them. Collective over the mesh.
+
+    The block is copied, and the ghosts are filled. A ghost may come from any device: *width* may be larger than a
+    block, and larger than the array.
+
+    Parameters
+    ----------
+    tensor: a DTensor, or a variable that holds one
+    width: how many ghosts: one number; for each axis a number or (before, after); or a dict from axes to those
+    boundary: what is beyond the edges of the array: ``"none"``, so that blocks at an edge have no ghosts there;
+        ``"periodic"``, ``"nearest"``, ``"reflect"`` or ``"mirror"``, see docs/halo.md; a number; or one of these for
+        each axis, as a list or as a dict from axes
+    corners: whether to fill ghosts that lie outside of the block along several axes. Stencils along the axes do not
+        need them
+
+    autograd can follow a halo: of a tensor that it follows, `Halo.local`, `inner` and `tensor` are values that it
+    follows, and the gradient is what `Halo.reduce` makes. Such a halo has no `update`: make another one of the next
+    tensor.
+
+    ``LayoutError`` for a plain array, and for a `Cyclic` axis, whose blocks have neighbours everywhere: relayout the
+    tensor first. ``ShapeError`` or ``AxisError`` for a width or a boundary that is none. Source: DMDA of PETSc,
+    overlaps of dask.array, modes of scipy.ndimage.
+
+    >>> import numpy as np, meshcomm as mc
+    >>> def program():
+    ...     rows = mc.Layout(["x"], mc.create_mesh([("x", 2)]))
+    ...     return mc.halo(mc.distribute(np.arange(6), rows), 2, "nearest").local.tolist()
+    >>> with mc.simulate(2) as world:
+    ...     print(world.run(program))
+    [[0, 0, 0, 1, 2, 3, 4], [1, 2, 3, 4, 5, 5, 5]]
+    """
+    held = untraced(unwrapped(tensor))
+    if not isinstance(held, DTensor):
+        raise LayoutError(f"a halo is of a DTensor, not of {type(held).__name__}: call distribute first")
+    widths, boundaries = as_widths(width, held.ndim), as_boundaries(boundary, held.ndim)
+    pattern = _pattern_of(held, widths, boundaries, bool(corners))
+    if is_traced(tensor):
+        return FollowedHalo(tensor, pattern)
+    return _filled(held, pattern)
+
+
+def _filled(tensor: DTensor, pattern: Pattern) -> Halo:
+    """Return the halo of *tensor*. Collective over the mesh."""
+    with collective("halo", tensor.mesh) as here:
+        if here is None:
+            return Halo(pattern, None)
+        team = here.team
+        if team.everyone.opened is None:
+            team.everyone.communicator()  # the ranks of a node share memory only then: blocks have to lie there
+        made = Halo(pattern, here.device)
+        wrong: Exception | None = None
+        assert made.inner is not None
+        if tensor.local is None or tensor.local.shape != made.inner.shape:
+            found = None if tensor.local is None else tensor.local.shape
+            wrong = ShapeError(f"the block is {found}, but by its layout {made.inner.shape}")
+        else:
+            opaque(made.inner)[...] = opaque(tensor.local)
+        run = program(team, made._key, describe_update, build_one_update, pattern, here, error=wrong)
+        if wrong is not None:
+            join_and_raise(wrong, lambda: run(made._blocks))
+        run(made._blocks)
+    made._fill()
+    return made
+
+
+class FollowedHalo(Halo):
+    """The halo of a tensor that autograd follows: `local`, `inner` and `tensor` are values that it follows."""
+
+    __slots__ = ()
+
+    def __init__(self, tensor: Value, pattern: Pattern) -> None:
+        super().__init__(pattern, None)
+        here = location_in(pattern.layout.mesh)
+        if here is not None:
+            local: Value = ghosted(tensor, pattern)
+            self._give("inner_slices", pattern.inner_slices(here.device))
+            self._give("local", local)
+            self._give("inner", local[(..., *self.inner_slices)])
+
+    def _give(self, name: str, value: Value) -> None:
+        object.__setattr__(self, name, value)
+
+    def tensor(self) -> DTensor:
+        return from_local(self.inner, self.layout, self.shape)
+
+    def _refuse_in_flight(self) -> None:
+        raise NotImplementedError(
+            "autograd follows this halo: its ghosts are filled, and stay as they are. For other elements, "
+            "make another halo of their tensor"
+        )
+
+
+@traceable()
+def ghosted(tensor: DTensor, pattern: Pattern) -> Array | None:
+    """Return the block of *tensor* with its ghosts. Collective over the mesh."""
+    return _filled(tensor, pattern).local
+
+
+@traceable()
+def gathered(block: Array, pattern: Pattern) -> DTensor:
+    """Return the adjoint of `ghosted`: the tensor of *block*, with its ghosts added to their owners. Collective."""
+    here = location_in(pattern.layout.mesh)
+    ghosts = Halo(_linear(pattern, block.dtype), None if here is None else here.device)
+    if ghosts.local is not None:
+        ghosts.local[...] = block
+    Halo.reduce(ghosts)
+    return ghosts.tensor().copy()
+
+
+def _linear(pattern: Pattern, dtype: DType) -> Pattern:
+    """Return the pattern of a gradient of this *dtype*: it is zero beyond edges with a constant."""
+    rules = [
+        rule._replace(boundary=as_boundary(0)) if rule.boundary.name == "constant" else rule for rule in pattern.rules
+    ]
+    return replace(pattern, dtype=dtype, rules=tuple(rules))
+
+
+def _ghosted_vjp(grad: Value, tensor: Value, pattern: Pattern) -> Value:
+    return gathered(grad, pattern)
+
+
+def _gathered_vjp(grad: Value, block: Value, pattern: Pattern) -> Value:
+    relaid = grad if grad.layout == pattern.layout else relayout(grad, pattern.layout)
+    return ghosted(relaid, _linear(pattern, untraced(relaid).dtype))
+
+
+differentiable(ghosted, _ghosted_vjp)
+differentiable(gathered, _gathered_vjp)
+
+
+def _pattern_of(
+    tensor: DTensor, widths: tuple[Width, ...], boundaries: tuple[Boundary, ...], corners: bool
+) -> Pattern:
+    rules = []
+    for axis, (n, width, boundary) in enumerate(zip(tensor.shape, widths, boundaries, strict=True)):
+        cut = tensor.layout.cut(axis, n)
+        if isinstance(cut, CyclicCut):
+            names = " + ".join(tensor.layout.axes[axis])
+            raise LayoutError(
+                f"axis {axis} is Cyclic: every element of it may have other neighbours. relayout the tensor first, "
+                f"for example to {quote(names)} for this axis"
+            )
+        if boundary.repeats and not n and any(width):
+            raise ShapeError(f"boundary {boundary} along axis {axis}, which has no elements to repeat")
+        if boundary.name == "constant":
+            _check_constant(boundary, tensor.dtype)
+        rules.append(AxisRule(cut, width, boundary))
+    return Pattern(tensor.layout, tensor.shape, tensor.dtype, tuple(rules), corners)
+
+
+def _check_constant(boundary: Boundary, dtype: DType) -> None:
+    try:
+        np.empty(1, dtype)[:] = boundary.value
+    except (TypeError, ValueError, OverflowError) as error:
+        raise DTypeError(f"boundary {boundary} does not fit into dtype {dtype}: {error}") from None
