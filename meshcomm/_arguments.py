@@ -111,7 +111,8 @@ def as_array(x: object) -> Array:
         array: Array = np.asarray(x)
     except ValueError as error:
         raise ShapeError(f"this is not an array: {error}") from None
-    as_dtype(array.dtype)
+    if array.dtype.hasobject:
+        as_dtype(array.dtype)  # which raises the error
     return array
 
 

@@ -60,7 +60,7 @@ class Request:
         """Wait until the exchange is complete. Collective over its meshes."""
         exchange = self._exchange
         if exchange is not None:
-            with Envelope(f"wait for a {self.operation}", self._team, self._number):
+            with Envelope("wait for a " + self.operation, self._team, self._number):
                 exchange.wait()
             self._complete()
         return None
@@ -82,7 +82,7 @@ class RelayoutRequest(Request):
     __slots__ = ("_result", "_source")
 
     def __init__(self, result: DTensor, source: Layout, exchange: Pending | None, team: Team | None) -> None:
-        super().__init__(exchange, team)
+        Request.__init__(self, exchange, team)
         self._result, self._source = result, source
 
     def wait(self) -> DTensor:
@@ -90,7 +90,8 @@ class RelayoutRequest(Request):
 
         Each rank may wait for its requests in any order. The next call returns the same tensor.
         """
-        super().wait()
+        if self._exchange is not None:
+            Request.wait(self)
         return self._result
 
     def __str__(self) -> str:

@@ -2,6 +2,7 @@
 
 import json
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
@@ -9,6 +10,9 @@ from numpy.typing import NDArray
 
 from meshcomm._types import Bytes, Counts
 from meshcomm.ranks.watch import watch
+
+Side: TypeAlias = tuple[Counts, Counts, int]
+"""One side of an exchange in a buffer that is yet to be made: counts and offsets, as of `Buffers`, and its bytes."""
 
 Buffers: TypeAlias = tuple[Bytes, Counts, Counts]
 """One side of an exchange: the data, and for each rank how many bytes of it and from which offset."""
@@ -42,6 +46,25 @@ class Numbers(Protocol):
 
     def differing(self) -> list[int]:
         """Wait for the numbers of the others, and return the ranks that sent another one than this rank."""
+
+
+class Channel(Pending, Protocol):
+    """Messages that are sent again and again, in buffers of their own: fill one, start, wait, and read the other."""
+
+    send: Bytes
+    receive: Bytes
+    start: Callable[[], None]
+    """Begins to send and to receive, and returns at once."""
+
+    def give_back(self) -> None:
+        """Let the next exchange use the channel, once it is complete and what it received has been read."""
+
+
+class Channels(Protocol):
+    """The channels of one exchange."""
+
+    def take(self) -> Channel:
+        """Return a channel that nobody uses. The ranks start theirs in one order."""
 
 
 class Communicator(ABC):
@@ -84,6 +107,10 @@ class Communicator(ABC):
     @abstractmethod
     def numbers(self, to: list[int], sources: list[int]) -> Numbers:
         """Return how to send numbers to the ranks *to*, and receive those of *sources*. Not collective."""
+
+    @abstractmethod
+    def channels(self, send: Side, receive: Side) -> Channels:
+        """Return the channels of an exchange of small messages. Not collective."""
 
     @abstractmethod
     def allgather(self, message: bytes) -> list[bytes]:

@@ -8,7 +8,7 @@ import ctypes
 import math
 import time
 from bisect import bisect_left
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from functools import cache
 from hashlib import blake2b
@@ -18,12 +18,13 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from meshcomm._tuning import LARGEST_MESSAGE, POLL_FROM, POLL_TO
+from meshcomm._tuning import CHANNELS_PER_GROUP, LARGEST_MESSAGE, POLL_FROM, POLL_TO
 from meshcomm._types import Bytes, Counts, Indices, Ranks
 from meshcomm.errors import GroupError, MeshError
 from meshcomm.layouts.mesh import Mesh
 from meshcomm.ranks import forks
-from meshcomm.ranks.communicator import Buffers, Communicator, Pending
+from meshcomm.ranks.channels import MPIChannels
+from meshcomm.ranks.communicator import Buffers, Communicator, Pending, Side
 from meshcomm.ranks.missing import spans
 from meshcomm.ranks.roll_call import RollCall, leave_all
 from meshcomm.ranks.side_channel import SideChannel
@@ -166,6 +167,7 @@ class MPICommunicator(Communicator):
         self.rank = comm.rank
         self._sends: dict[int, MPI_.Prequest] = {}
         self._receives: dict[int, MPI_.Prequest] = {}
+        self._channels: deque[MPIChannels] = deque()
         self._own_number, self._other_numbers = np.zeros(1, dtype=np.int64), np.zeros(0, dtype=np.int64)
 
     def alltoallv(self, send: Buffers, receive: Buffers) -> None:
@@ -238,6 +240,13 @@ class MPICommunicator(Communicator):
         receives, sends = (self._receives[rank] for rank in sources), (self._sends[rank] for rank in to)
         return _Numbers(own, others, sources, [*receives, *sends])
 
+    def channels(self, send: Side, receive: Side) -> MPIChannels:
+        made = MPIChannels(mpi(), self._comm, send, receive)
+        if len(self._channels) == CHANNELS_PER_GROUP:
+            self._channels.popleft().close()
+        self._channels.append(made)
+        return made
+
     def allgather(self, message: bytes) -> list[bytes]:
         lengths = np.empty(self.size, dtype=np.int64)
         timed = watch.recorder and watch.recorder.together("MPI_Allgather", self)
@@ -304,6 +313,8 @@ class MPICommunicator(Communicator):
         return kind.from_address(MPI._addressof(self._comm))
 
     def free(self) -> None:
+        for channels in self._channels:
+            channels.close()
         for request in (*self._sends.values(), *self._receives.values()):
             request.Free()
         self._comm.Free()

@@ -18,7 +18,7 @@ from meshcomm._tuning import MOST_PAUSES
 from meshcomm._types import Bytes
 from meshcomm.errors import CollectiveMismatch, MeshError
 from meshcomm.layouts.mesh import Mesh
-from meshcomm.ranks.communicator import Buffers, Communicator, Numbers, Pending
+from meshcomm.ranks.communicator import Buffers, Channels, Communicator, Numbers, Pending, Side
 from meshcomm.ranks.teams import World
 
 P = TypeVar("P")
@@ -486,6 +486,9 @@ class SimulatedCommunicator(Communicator):
 
     def numbers(self, to: list[int], sources: list[int]) -> Numbers:
         raise NotImplementedError("simulated ranks compare numbers in reductions, which cost them nothing")
+
+    def channels(self, send: Side, receive: Side) -> Channels:
+        raise NotImplementedError("simulated ranks have no header in their messages, and so no channels")
 
     def start_comparison(self, number: int) -> "_Arrived":
         self._calls += 1

@@ -53,7 +53,7 @@ from meshcomm._types import Array, Bytes, Shape
 from meshcomm.errors import CollectiveMismatch
 from meshcomm.layouts.boxes import without_peer
 from meshcomm.memory._channel import Channel
-from meshcomm.memory.blocks import as_block, as_bytes, block_bytes, new_bytes
+from meshcomm.memory.blocks import as_bytes, block_bytes, new_bytes
 from meshcomm.memory.scratch import Buffer, scratch
 from meshcomm.ranks.communicator import Pending
 from meshcomm.ranks.recording import Traffic, traffic_from
@@ -76,7 +76,10 @@ def exchange(group: Group, tensors: Sequence[Tensor], terms: Terms) -> Operation
 
 
 def nonblocking(group: Group, tensors: Sequence[Tensor], terms: Terms) -> "Nonblocking":
-    """Return the exchange of *tensors* in a form that can start without waiting: over MPI, in one round."""
+    """Return the exchange of *tensors* in a form that can start without waiting: over MPI, in one round.
+
+    Not in place, also where all ranks share memory: `docs/decisions/0009-nonblocking-relayouts.md` says why.
+    """
     return Nonblocking(group, tensors, Packed(group, tensors, terms, overlaps=True))
 
 
@@ -133,7 +136,8 @@ class Nonblocking:
     """An exchange that does not wait."""
 
     def __init__(self, group: Group, tensors: Sequence[Tensor], packed: Packed) -> None:
-        self._group, self._tensors, self._packed = group, tensors, packed
+        self._group, self._tensors = group, tensors
+        self._start = packed.start_in_channel if packed.in_channels else packed.start
         self._sizes = BlockSizes(tensors)
 
     def start(self, sources: list[Bytes], targets: list[Bytes], buffer: Buffer) -> Pending:
@@ -141,9 +145,9 @@ class Nonblocking:
         self._sizes.check(sources, targets)
         recorder = watch.recorder
         if recorder is None:
-            return self._packed.start(sources, targets, buffer)
+            return self._start(sources, targets, buffer)
         began = monotonic_ns()
-        pending = self._packed.start(sources, targets, buffer)
+        pending = self._start(sources, targets, buffer)
         recorder.exchanged("nonblocking", began, received(self._group, self._tensors))
         return pending
 
@@ -328,9 +332,11 @@ def _off_node_buffer(use: str, size: int) -> Bytes:
 def on_arrays(operation: Operation, shape: Shape) -> Callable[[Array], Array]:
     """Return a function from an array to the new one, of *shape*, that *operation* makes of it."""
 
+    elements = block_bytes(shape, 1)
+
     def run(array: Array) -> Array:
-        target = new_bytes(block_bytes(shape, array.dtype.itemsize))
+        target = new_bytes(elements * array.dtype.itemsize)
         operation.run([as_bytes(array)], [target])
-        return as_block(target, shape, array.dtype)
+        return np.ndarray(shape, array.dtype, target)  # as_block, without its call
 
     return run

@@ -20,6 +20,7 @@ from meshcomm.ranks.teams import Group
 from meshcomm.transport.exchange import Tensor, Terms
 
 _NUMBER = Struct("<q")
+_NUMBER_BYTES, _as_bytes = _NUMBER.size, _NUMBER.pack  # looked up once: this is on the way of every small exchange
 
 Blocks: TypeAlias = list[Any]
 """Buffers of bytes."""
@@ -59,7 +60,7 @@ def comparing(
     """
     packed = len(tensors) > 1
     small = terms.most_bytes <= HEADER_UP_TO
-    scratch = 2 * (terms.most_bytes + _NUMBER.size * len(group.members))
+    scratch = 2 * (terms.most_bytes + _NUMBER_BYTES * len(group.members))
     # Simulated ranks count bytes, and compare beside them at no cost.
     if not group.team.world.takes_turns:
         if packed or (small and scratch <= terms.scratch_limit):
@@ -83,14 +84,14 @@ class Header:
     def __init__(
         self, group: Group, number: int, tensors: Sequence[Tensor], sends_to: Indices, receives_from: Indices
     ) -> None:
-        self._group, self._number, self._peers = group, number, receives_from
-        count = len(receives_from)
+        self._group, self._team, self._number, self._peers = group, group.team, number, receives_from
+        self._count = count = len(receives_from)
         first = np.arange(count, dtype=np.intp)
         one = np.ones((1, 1), dtype=np.intp)
         sends = Boxes(sends_to, np.zeros(len(sends_to), dtype=np.intp), one - 1, one)
         receives = Boxes(receives_from, first, first[:, None], first[:, None] + 1)
         header = Tensor(
-            _NUMBER.size,
+            _NUMBER_BYTES,
             tensors[0].position,
             lambda position: ((0, 1),),
             lambda position: ((0, count),),
@@ -101,8 +102,8 @@ class Header:
 
     def begin(self, sources: Blocks, targets: Blocks) -> tuple[Blocks, Blocks, tuple[bytes, bytearray]]:
         """Add the header that this rank sends, and one to receive those of its peers."""
-        mine = _NUMBER.pack(self._number ^ self._group.team.call_digest)
-        received = bytearray(_NUMBER.size * len(self._peers))
+        mine = _as_bytes(self._number ^ self._team.call_digest)
+        received = bytearray(_NUMBER_BYTES * self._count)
         return [mine, *sources], [received, *targets], (mine, received)
 
     def is_complete(self, begun: tuple[bytes, bytearray]) -> bool:
@@ -110,7 +111,7 @@ class Header:
 
     def check(self, begun: tuple[bytes, bytearray]) -> None:
         mine, received = begun
-        if received != mine * len(self._peers):
+        if received != mine * self._count:
             differ = np.frombuffer(received, dtype=np.int64) != np.frombuffer(mine, dtype=np.int64)
             raise _difference(self._group, self._peers[differ].tolist())
 

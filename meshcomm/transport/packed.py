@@ -14,15 +14,15 @@ from functools import partial
 import numpy as np
 
 from meshcomm._kernels import Packing
-from meshcomm._tuning import ALIGNED_FROM, COUNTS_IN_LISTS, KEPT_ROUNDS, LARGEST_COUNT, LINE
+from meshcomm._tuning import ALIGNED_FROM, COUNTS_IN_LISTS, KEPT_ROUNDS, LARGEST_COUNT, LINE, PAIRS_UP_TO
 from meshcomm._types import Bytes, Counts, Indices
 from meshcomm.layouts.boxes import Boxes, without_peer
 from meshcomm.layouts.partition import round_starts
 from meshcomm.memory.copies import Strided, as_byte_boxes
 from meshcomm.memory.scratch import Buffer, scratch
-from meshcomm.ranks.communicator import Buffers, Pending
+from meshcomm.ranks.communicator import Buffers, Channel, Communicator, Pending
 from meshcomm.ranks.teams import Group
-from meshcomm.transport.comparison import Beside, Comparing, comparing
+from meshcomm.transport.comparison import Beside, Comparing, Header, comparing
 from meshcomm.transport.exchange import Left, Tensor, Terms, own_copies
 
 
@@ -152,6 +152,9 @@ class Packed:
     between_pairs: send messages between pairs instead, so that ranks with nothing to exchange take no part. The pairs
         have compared their calls before.
     overlaps: whether other exchanges of the group may begin before this one is complete
+
+    `in_channels` says whether it may start in a channel, the same on all ranks: if it overlaps, is small, and is among
+    few ranks.
     """
 
     def __init__(
@@ -185,6 +188,14 @@ class Packed:
         kept = range(rounds if rounds <= KEPT_ROUNDS else 0)
         self._sent = [self.send.counts(number, rounds) for number in kept]
         self._received = [self.receive.counts(number, rounds) for number in kept]
+        self.in_channels = (
+            overlaps
+            and len(tensors) == 1
+            and ranks <= PAIRS_UP_TO
+            and not self._in_messages
+            and isinstance(self._comparing, Header)
+        )
+        self._channels_of: Communicator | None = None
         self.own = own_copies(tensors)
 
     @property
@@ -253,6 +264,27 @@ class Packed:
         if unpack is None and self._comparing is None:
             return pending
         return _InFlight(pending, unpack, self._comparing, begun)
+
+    def start_in_channel(self, sources: list[Bytes], targets: list[Bytes], buffer: Buffer) -> Pending:
+        """As `start`, for exchanges that are `in_channels`, which have buffers of their own.
+
+        They are small, and have a header, so both sides are packed.
+        """
+        packing, unpacking, comparing = self.send.packing, self.receive.packing, self._comparing
+        assert packing is not None
+        assert unpacking is not None
+        assert comparing is not None
+        communicator = self._group.communicator()
+        if communicator is not self._channels_of:  # the first time, or the group was closed and opened again
+            send, receive = (*self._sent[0], self._send_bytes), (*self._received[0], self._receive_bytes)
+            self._channels_of, self._channels = communicator, communicator.channels(send, receive)
+        froms, tos, begun = comparing.begin(sources, targets)
+        channel = self._channels.take()
+        packing.pack(froms, channel.send)
+        channel.start()
+        if self.own is not None:
+            self.own.run(sources, targets)
+        return _InChannel(channel, unpacking, tos, comparing, begun)
 
 
 def aligned_scratch(use: str, size: int, block: Bytes) -> Bytes:
@@ -341,6 +373,38 @@ class _InFlight:
         if self._unpack is not None:
             self._unpack()
         if self._comparing is not None:
+            self._comparing.check(self._begun)
+
+
+class _InChannel:
+    """A small exchange that is not complete."""
+
+    __slots__ = ("_begun", "_channel", "_comparing", "_targets", "_unpacking")
+
+    def __init__(
+        self, channel: Channel, unpacking: Packing, targets: list[Bytes], comparing: Comparing, begun: object
+    ) -> None:
+        self._channel: Channel | None = channel
+        self._unpacking, self._targets, self._comparing, self._begun = unpacking, targets, comparing, begun
+
+    def test(self) -> bool:
+        """Return whether all bytes have arrived; unpack them if they have."""
+        channel = self._channel
+        if channel is None:
+            return True
+        if not channel.test():
+            return False
+        self.wait()  # which does not wait
+        return True
+
+    def wait(self) -> None:
+        """Wait until all bytes have arrived, and unpack them."""
+        channel = self._channel
+        if channel is not None:
+            channel.wait()
+            self._channel = None
+            self._unpacking.unpack(channel.receive, self._targets)
+            channel.give_back()
             self._comparing.check(self._begun)
 
 

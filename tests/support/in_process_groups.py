@@ -104,6 +104,37 @@ class Numbers:
         return len({wires.get(("number", peer, me)) for peer in range(size)}) == 1
 
 
+class ThreadChannels:
+    """Channels of threads: a new one each time."""
+
+    def __init__(self, communicator, send, receive):
+        self.communicator, self.sides = communicator, (send, receive)
+
+    def take(self):
+        return ThreadChannel(self.communicator, *self.sides)
+
+
+class ThreadChannel:
+    """Messages in buffers of their own."""
+
+    def __init__(self, communicator, send, receive):
+        self.communicator = communicator
+        self.send, self.receive = (np.zeros(size, np.uint8) for *_, size in (send, receive))
+        self.buffers = (self.send, *send[:2]), (self.receive, *receive[:2])
+
+    def start(self):
+        self.in_flight = self.communicator._start("channel", *self.buffers)
+
+    def test(self):
+        return self.in_flight.test()
+
+    def wait(self):
+        self.in_flight.wait()
+
+    def give_back(self):
+        pass
+
+
 class ThreadCommunicator(Communicator):
     """A communicator of threads; it counts what it receives from other ranks, and notes its collective calls."""
 
@@ -171,6 +202,9 @@ class ThreadCommunicator(Communicator):
 
     def numbers(self, to, sources):
         return PairNumbers(self, to, sources)
+
+    def channels(self, send, receive):
+        return ThreadChannels(self, send, receive)
 
     def allgather(self, message):
         self.calls.append("allgather")

@@ -1,0 +1,98 @@
+"""Channels: the messages of small nonblocking exchanges, under mpiexec."""
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+import meshcomm as mc
+from meshcomm._tuning import CHANNELS_PER_GROUP, HEADER_UP_TO, IDLE_CHANNELS
+from meshcomm.ranks.channels import MPIChannels
+from support.reference import blocks_of, numbered, same_bits
+
+RANK, SIZE = MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size
+pytestmark = pytest.mark.skipif(SIZE == 1, reason="one rank alone sends no messages")
+
+
+@pytest.fixture
+def made(monkeypatch):
+    """The requests of each channel that is made."""
+    found, make = [], MPIChannels._made
+
+    def noting(channels):
+        data, into, requests = make(channels)
+        found.append(requests)
+        return data, into, requests
+
+    monkeypatch.setattr(MPIChannels, "_made", noting)
+    return found
+
+
+@pytest.fixture
+def layouts(comm):
+    world = comm.Dup()
+    mesh = mc.create_mesh([("x", SIZE)], comm=world)
+    yield mc.Layout(["x", mc.UNSHARDED], mesh), mc.Layout([mc.UNSHARDED, "x"], mesh)
+    mesh.close()
+    world.Free()
+
+
+def check_in_flight(layouts, shape, count):
+    """Start *count* relayouts of different arrays, wait for them in an order of this rank, and check them."""
+    rows, columns = layouts
+    arrays = [numbered(shape) + 1000 * i for i in range(count)]
+    requests = [mc.start_relayout(mc.distribute(array, rows), columns) for array in arrays]
+    for i in np.random.default_rng(RANK).permutation(count):
+        while i % 2 and not requests[i].test():
+            pass
+        assert same_bits(requests[i].wait().local, blocks_of(arrays[i], columns)[RANK])
+
+
+def freed(requests):
+    return all(request == MPI.REQUEST_NULL for request in requests)
+
+
+def test_channels_are_used_again(layouts, made):
+    check_in_flight(layouts, (4 * SIZE, 5 * SIZE), 1)
+    for _ in range(5):
+        check_in_flight(layouts, (4 * SIZE, 5 * SIZE), 1)
+    assert len(made) == 1
+    check_in_flight(layouts, (4 * SIZE, 5 * SIZE), IDLE_CHANNELS + 3)
+    assert len(made) == IDLE_CHANNELS + 3, "one for each exchange in flight"
+    assert sum(map(freed, made)) == 3, "those beyond the limit are not kept"
+
+
+def test_large_blocks_have_none(layouts, made):
+    check_in_flight(layouts, (HEADER_UP_TO, SIZE), 1)
+    assert not made
+
+
+def test_exchanges_of_different_sizes_are_in_flight_together(layouts):
+    rows, columns = layouts
+    arrays = [numbered((SIZE + i, 2 * SIZE + i)) for i in range(6)] * 3
+    requests = [mc.start_relayout(mc.distribute(array, rows), columns) for array in arrays]
+    for i in np.random.default_rng(RANK).permutation(len(arrays)):
+        assert same_bits(requests[i].wait().local, blocks_of(arrays[i], columns)[RANK])
+
+
+def test_a_group_keeps_channels_of_few_exchanges(layouts, made):
+    """Those of others are freed; an exchange that lost its channels makes one each time."""
+    shapes = [(SIZE, SIZE + i) for i in range(CHANNELS_PER_GROUP + 1)]
+    for shape in (*shapes, shapes[0]):
+        check_in_flight(layouts, shape, 1)
+    assert len(made) == len(shapes) + 1
+    assert [freed(requests) for requests in made] == [True, *[False] * CHANNELS_PER_GROUP, True]
+
+
+def test_channels_are_freed_with_their_communicator(comm, made):
+    world = comm.Dup()
+    mesh = mc.create_mesh([("x", SIZE)], comm=world)
+    layouts = mc.Layout(["x", mc.UNSHARDED], mesh), mc.Layout([mc.UNSHARDED, "x"], mesh)
+    check_in_flight(layouts, (2 * SIZE, SIZE), 1)
+    array = numbered((2 * SIZE, SIZE))
+    requests = [mc.start_relayout(mc.distribute(array, layouts[0]), layouts[1]) for _ in range(2)]
+    mesh.close()
+    assert same_bits(requests[1].wait().local, blocks_of(array, layouts[1])[RANK])
+    assert same_bits(requests[0].wait().local, blocks_of(array, layouts[1])[RANK])
+    assert len(made) == 2
+    assert all(map(freed, made))
+    world.Free()
