@@ -12,7 +12,8 @@ import numpy as np
 
 import meshcomm
 from meshcomm import _kernels
-from meshcomm.cli.checks import PROBLEM, Finding, counted, findings, line
+from meshcomm._arguments import counted
+from meshcomm.cli.checks import PROBLEM, Finding, findings, line
 from meshcomm.errors import MeshcommError, MeshError
 from meshcomm.layouts.layout_text import specs_text
 from meshcomm.layouts.machine import CONSTANTS, DISK_CONSTANTS, Machine

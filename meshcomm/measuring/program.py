@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from meshcomm._arguments import quote
+from meshcomm._arguments import counted, quote
 from meshcomm._types import Json
 from meshcomm.errors import MeshcommError
 from meshcomm.measuring.events import MOST_EVENTS, Events, document, replacing
@@ -110,7 +110,7 @@ def merge(folder: Path, out: Path) -> str:
     with replacing(out) as file:
         file.writelines(document(_merged(found, clocks, begin), {"dropped events by rank": dropped}))
     size = max(its.size for its in found)
-    text = f"{out} has the traces of {len(found)} of {size} ranks on {len(clocks)} host{'s' * (len(clocks) > 1)}"
+    text = f"{out} has the traces of {len(found)} of {size} ranks on {counted(len(clocks), 'host')}"
     return text + (f"; {sum(map(int, dropped.values()))} older events were dropped" if dropped else "")
 
 

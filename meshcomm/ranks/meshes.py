@@ -11,6 +11,7 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from meshcomm import _hooks
+from meshcomm._arguments import counted
 from meshcomm.errors import MeshcommError, MeshError
 from meshcomm.layouts.dimensions import MeshDimension, canonical_dims
 from meshcomm.layouts.layout import Layout
@@ -104,7 +105,7 @@ def _complete(
     others = prod(dim.size for dim in dims)
     if available() % others:
         raise MeshError(
-            f"mesh dimension {names[0]!r} of size -1: {available()} devices cannot be divided by {others}, "
+            f"mesh dimension {names[0]!r} of size -1: {counted(available(), 'device')} cannot be divided by {others}, "
             "the product of the other sizes"
         )
     size = available() // others

@@ -5,7 +5,6 @@ call costs next to nothing, and no timer has to be armed.
 """
 
 import contextlib
-import faulthandler
 import os
 import select
 import signal
@@ -23,7 +22,7 @@ from meshcomm._tuning import (
     WATCH_EVERY,
     WRITE_WITHIN,
 )
-from meshcomm.ranks import flights, signs
+from meshcomm.ranks import flights, signs, stacks
 from meshcomm.ranks.abort import end_job, install_hooks, say, timeout_seconds, who
 from meshcomm.ranks.missing import some
 from meshcomm.ranks.roll_call import Report, RollCall, open_roll_calls, roll_call_for
@@ -188,15 +187,15 @@ class _Watchdog:
     def _end(self, roll_call: RollCall | None, reason: str, code: int = 1) -> None:
         """End the job, after all ranks that can have written what they do."""
         told = flights.write(reason)
-        with contextlib.suppress(Exception):  # standard error may be no file
-            faulthandler.dump_traceback(all_threads=True)
+        where = stacks.of_program()
         if roll_call is not None:
             roll_call.expire(reason)
             end = time.monotonic() + min(WRITE_WITHIN, self._timeout / 8)
             while time.monotonic() < end and not roll_call.over:
                 roll_call.serve()
                 time.sleep(0.05)
-        end_job(f"{reason}{told}", code)
+        at = f"\n  This rank is at {where}" if where else ""
+        end_job(f"{reason}{at}{told}", code)
 
 
 _HINT = (

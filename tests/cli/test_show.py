@@ -120,6 +120,28 @@ def test_plan_prints_the_plan_its_cost_and_the_table(capsys):
     assert table[-1]["nodes"] == "8,192"
 
 
+def test_plan_on_nodes_with_unequal_numbers_of_ranks(capsys):
+    command = ["plan", "--shape", "64,64", "--mesh", "x=4", "--from", "x,unsharded", "--to", "unsharded,x"]
+    assert main([*command, "--nodes", "3"]) == 0
+    text = capsys.readouterr().out
+    mesh = mc.Mesh(range(4), {"x": 4})
+    layouts = mc.Layout(["x", U], mesh), mc.Layout([U, "x"], mesh)
+    plan = mc.plan_relayout((64, 64), "f8", *layouts, None, mc.Machine(nodes=(0, 0, 1, 2)))
+    seconds = plan_command.seconds_text(plan.seconds).replace("µ", "u")
+    assert text.startswith(f"{plan!r}\npredicted time: {seconds}, on 3 nodes of 1 to 2 ranks over MPI")
+    assert "assumed" not in text
+
+
+def test_plan_says_how_many_ranks_it_assumes_on_a_node(capsys):
+    command = ["plan", "--shape", "8,8", "--from", "x,unsharded", "--to", "unsharded,x", "--mesh"]
+    for ranks, nodes in ((4, "1 node of 4 ranks"), (128, "2 nodes of 64 ranks"), (100, "2 nodes of 36 to 64 ranks")):
+        assert main([*command, f"x={ranks}"]) == 0
+        text = capsys.readouterr().out
+        assert f", on {nodes} over MPI" in text
+        assert "assumed: 64 ranks fill a node; --nodes says how many" in text
+        assert "with 64 ranks on each node" in text
+
+
 def test_the_page_shows_what_the_commands_print(capsys):
     page = (ROOT / "docs" / "pictures.md").read_text(encoding="utf-8")
     (shown,) = re.findall(r"^```text\n(.*?)^```$", page, re.M | re.S)

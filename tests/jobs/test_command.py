@@ -114,8 +114,11 @@ def test_run_a_script_that_is_not_there(launch):
 
 @needs_mpiexec
 def test_run_on_ranks(launch, program):
-    job = launch(2, *COMMAND, "run", program, "argument")
+    folder = program.parent / "temporary"
+    folder.mkdir()
+    job = launch(2, *COMMAND, "run", program, "argument", TMPDIR=str(folder))
     assert job.code == 0, job
+    assert list(folder.iterdir()) == [], "a job that ends well leaves nothing"
     assert job.text.count("program __main__ ['argument'] script.py") == 2
 
 
