@@ -23,7 +23,7 @@ from meshcomm.ranks import forks
 from meshcomm.ranks.abort import comm_world, say
 from meshcomm.ranks.hosts import host_name, this_host
 from meshcomm.ranks.recording import Span, recorder
-from meshcomm.ranks.trace_folder import trace_folder
+from meshcomm.ranks.trace_folder import is_trace_possible, trace_folder
 
 _LARGEST_FILE = 2**30
 """Bytes: a larger file is no trace of a rank. An event has some 300 bytes, and a rank keeps a limited number."""
@@ -50,7 +50,7 @@ class _Program(Events):
 
     def write(self) -> None:
         """Write the file of this rank, if it made any call."""
-        if self.is_empty or forks.is_child or os.getpid() != self._process:
+        if self.is_empty or forks.is_child or os.getpid() != self._process or not is_trace_possible():
             return
         rank, size = self._rank or comm_world()
         about: dict[str, Json] = {

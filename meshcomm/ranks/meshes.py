@@ -23,6 +23,7 @@ from meshcomm.ranks.mpi import MPIWorld, library_name, mpi_world, open_worlds
 from meshcomm.ranks.roll_call import leave_all
 from meshcomm.ranks.simulate import SimulatedWorld, current_world
 from meshcomm.ranks.teams import Location, World, refuse_larger
+from meshcomm.ranks.trace_folder import is_trace_possible
 from meshcomm.ranks.variables import report_misspelt
 
 if TYPE_CHECKING:
@@ -57,6 +58,7 @@ def create_mesh(
     dims = _complete(mesh_dims, devices, world)
     mesh = Mesh(range(prod(size for _, size in dims)) if devices is None else devices, dims, mesh_name)
     report_misspelt()
+    is_trace_possible()
     size = world.size if world is not None else abort.comm_world()[1]
     if world is not None or size > 1:
         refuse_larger(mesh, size, simulated=isinstance(world, SimulatedWorld))

@@ -101,7 +101,9 @@ def test_one_never_joins(job, ranks, seconds):
     assert re.fullmatch(
         r"  rank 1 has not arrived: it has computed for \d+ s, after call 1 on these ranks", told[1]
     ), ended
-    assert re.fullmatch(rf"  This rank is at {CASES}:\d+ in one_never_joins, called by .*", told[2]), ended
+    assert re.fullmatch(
+        rf"  This rank is at {CASES}:\d+ in exchange, called by {CASES}:\d+ in one_never_joins, .*", told[2]
+    ), ended
     assert "Current thread" not in ended.text, "stacks are in the flight files"
 
 
