@@ -238,7 +238,11 @@ _HOMES = {
 }
 """The public names of each module. To add one, write it here, into ``__all__``, and into the imports for checkers."""
 
-_METHODS = {"layouts.layout": "pictures.of_layouts", "plans.plan": "pictures.of_plans"}
+_METHODS = {
+    "layouts.layout": "pictures.of_layouts",
+    "layouts.mesh": "pictures.of_meshes",
+    "plans.plan": "pictures.of_plans",
+}
 """Modules that give the classes of another module their last methods, once that one is there."""
 
 _home_of = {name: home for home, names in _HOMES.items() for name in names.split()}

@@ -486,6 +486,14 @@ class Mesh:
         spmd = ["use_xla_spmd=True"] if self._use_xla_spmd else []
         return f"Mesh({', '.join([*name, *dims, *self._devices_shown(), *spmd])})"
 
+    if TYPE_CHECKING:  # meshcomm.pictures.of_meshes gives meshes this method
+
+        def html(self) -> str:
+            """Return the picture of the mesh as HTML with SVG, for notebooks."""
+
+    def _repr_html_(self) -> str:
+        return self.html()
+
     def _devices_shown(self) -> list[str]:
         """Return what the repr says of the devices: nothing if they are the ranks from 0 on."""
         if self._listing:

@@ -86,6 +86,12 @@ def test_under_mpiexec_the_first_rank_prints(monkeypatch, capsys):
         assert bool(capsys.readouterr().out) == (rank == 0)
 
 
+def test_show_draws_a_mesh(capsys, tmp_path):
+    assert main(["show", "--mesh", "x=2,y=3", "--svg", str(tmp_path / "mesh.svg")]) == 0
+    assert capsys.readouterr().out == mc.show(mc.Mesh(range(6), {"x": 2, "y": 3})) + "\n"
+    assert (tmp_path / "mesh.svg").read_text(encoding="utf-8").count("<title>devices") == 6
+
+
 # -- plan -------------------------------------------------------------------------------------------------------------
 
 
