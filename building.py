@@ -19,6 +19,12 @@ class BuildExtensions(build_ext):
 
     def build_extensions(self) -> None:
         """Compile, after a look at what this machine has."""
+        if sys.platform == "win32":
+            raise SetupError("meshcomm: Windows is not supported; use Linux, in WSL for example")
+        if sys.platform != "linux":
+            self.warn(
+                f"meshcomm is tested on Linux only; on {sys.platform} ranks share no memory, and MPI moves all data"
+            )
         asked = subprocess.run(
             ["sh", PREFLIGHT, "compiler"],
             env={**os.environ, "PYTHON": sys.executable},

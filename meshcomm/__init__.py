@@ -11,9 +11,13 @@ from importlib import import_module as _import_module
 try:
     import meshcomm._kernels
 except ModuleNotFoundError:
-    raise ImportError(
-        f"the compiled part of meshcomm is not in {__path__[0]}. If that is a clone of the sources, start Python in "
-        'another directory to use the installed package, or build it here: pip install -e ".[mpich]"'
+    from meshcomm.ranks.launchers import told_by_first
+
+    raise told_by_first(
+        ImportError(
+            f"the compiled part of meshcomm is not in {__path__[0]}. If that is a clone of the sources, start Python "
+            'in another directory to use the installed package, or build it here: pip install -e ".[mpich]"'
+        )
     ) from None
 
 import meshcomm.adapters.on_import  # noqa: F401 - sees autograd being imported
@@ -236,7 +240,11 @@ _HOMES = {
 }
 """The public names of each module. To add one, write it here, into ``__all__``, and into the imports for checkers."""
 
-_METHODS = {"layouts.layout": "pictures.of_layouts", "plans.plan": "pictures.of_plans"}
+_METHODS = {
+    "layouts.layout": "pictures.of_layouts",
+    "layouts.mesh": "pictures.of_meshes",
+    "plans.plan": "pictures.of_plans",
+}
 """Modules that give the classes of another module their last methods, once that one is there."""
 
 _home_of = {name: home for home, names in _HOMES.items() for name in names.split()}

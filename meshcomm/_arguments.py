@@ -44,6 +44,18 @@ def shortened(values: Sequence[object]) -> str:
     return f"{values[0]!r}, ..., {values[-1]!r}"
 
 
+def counted(count: int, noun: str) -> str:
+    """Return a number and what it counts, for a message.
+
+    >>> counted(1, "axis"), counted(2, "axis"), counted(0, "rank"), counted(3, "entry")
+    ('1 axis', '2 axes', '0 ranks', '3 entries')
+    """
+    return f"{count} {noun if count == 1 else _PLURALS.get(noun) or f'{noun}s'}"
+
+
+_PLURALS = {"axis": "axes", "entry": "entries"}
+
+
 def integer(value: object, what: str, error: type[Exception] = MeshError) -> int:
     """Return *value* as an int, or raise *error*; a bool is no integer here.
 
@@ -153,7 +165,7 @@ def normalised_axes(axis: object, ndim: int) -> tuple[int, ...]:
         raise ShapeError(f"axis must be an integer, a tuple of integers, or None, not {axis!r}") from None
     for a in listed:
         if not -ndim <= a < ndim:
-            raise AxisError(f"axis {quote(a)} is out of range for a tensor with {ndim} axes")
+            raise AxisError(f"axis {quote(a)} is out of range for a tensor with {counted(ndim, 'axis')}")
     axes = tuple(sorted({a % ndim for a in listed}))
     if len(axes) < len(listed):
         raise ShapeError(f"axis {axis} names an axis twice")

@@ -29,3 +29,7 @@ __all__ = [
     "relayout_vjp",
     "sum_vjp",
 ]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

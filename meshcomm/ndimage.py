@@ -57,3 +57,7 @@ __all__ = [
     "uniform_filter",
     "uniform_filter1d",
 ]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -6,6 +6,8 @@ names its variables by its layer names, a subclassed model by its attributes.
 
 from collections import Counter
 
+import numpy as np
+
 import meshcomm as mc
 
 
@@ -111,3 +113,24 @@ def _by_name(layers):
         named[f"{layer.name}_{number}" if number else layer.name] = layer
         seen[layer.name] += 1
     return named
+
+
+def main():
+    """Build a model with a sharded kernel, and compare its output with NumPy's."""
+    mesh = mc.create_mesh([("x", -1)])
+    layout_map = mc.LayoutMap(mesh)
+    layout_map["dense.kernel"] = mc.Layout([mc.UNSHARDED, "x"], mesh)
+    with layout_map.scope():
+        model = Sequential([Dense(6, input_shape=(None, 4)), Dense(2)])
+    x = np.ones((3, 4), "f4")
+    expected = x
+    for layer in model.layers:
+        expected = expected @ layer.kernel.to_numpy() + layer.bias.to_numpy()
+    assert np.array_equal(model(x), expected)
+    kernel = model.layers[0].kernel
+    if mesh.rank == 0:
+        print(f"a model of 2 layers on {mesh.size} ranks; the first kernel is {kernel.shape} in {kernel.layout}")
+
+
+if __name__ == "__main__":
+    main()

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike
 
-from meshcomm._arguments import as_array, check_axis, check_integer, plain_value, quote, short
+from meshcomm._arguments import as_array, check_axis, check_integer, counted, plain_value, quote, short
 from meshcomm._tracing import traceable
 from meshcomm._types import Array, Groups, Pairs, Shape
 from meshcomm.errors import GroupError, ShapeError
@@ -216,7 +216,7 @@ def reduce_scatter(
         count = len(group.members)
         if shape[dimension] % count:
             raise ShapeError(
-                f"axis {dimension} of shape {shape} has {shape[dimension]} elements; "
+                f"axis {dimension} of shape {shape} has {counted(shape[dimension], 'element')}; "
                 f"the group size {count} does not divide it"
             )
         reduce = reduction(op, array.dtype)

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
-from meshcomm._arguments import as_array, as_dtype, as_shape, check_size, quote
+from meshcomm._arguments import as_array, as_dtype, as_shape, check_size, counted, quote
 from meshcomm._tracing import is_traced, traceable
 from meshcomm._types import Array, DType, Shape, ShapeLike
 from meshcomm.arrays.cutting import cut_out
@@ -22,7 +22,7 @@ from meshcomm.layouts.dtype_text import dtype_of_text, dtype_text
 from meshcomm.layouts.layout import Layout
 from meshcomm.layouts.layout_text import UNSHARDED, Spec, specs_text
 from meshcomm.layouts.mesh import Mesh
-from meshcomm.layouts.mistakes import no_layout
+from meshcomm.layouts.mistakes import no_layout, such_as
 from meshcomm.layouts.specs import CutSpec
 from meshcomm.memory.blocks import as_bytes, new_block
 from meshcomm.memory.copies import exact_copy, opaque
@@ -340,7 +340,10 @@ def _check_fits(layout: Layout, shape: Shape) -> None:
 
 def _check_ndim(layout: Layout, shape: Shape) -> None:
     if layout.ndim != len(shape):
-        raise LayoutError(f"an array of shape {shape} has {len(shape)} axes, but its layout is for {layout.ndim}")
+        raise LayoutError(
+            f"an array of shape {shape} has {counted(len(shape), 'axis')}, but its layout is for {layout.ndim}"
+            + such_as(layout, len(shape))
+        )
 
 
 def _check_block(local: Array, layout: Layout, shape: Shape, device: int) -> None:
@@ -401,7 +404,7 @@ def _told_shapes(
         local = block()
     except Exception as problem:
         error = problem
-    how = f"cuts along the first of {local.ndim} axes" if specs is None else specs
+    how = f"cuts along the first of {counted(local.ndim, 'axis')}" if specs is None else specs
     call = f"from_local of {local.dtype} in {how} on {location_text(mesh)}"
     agreement.agree(here.team, call, error)
     lengths = np.array(local.shape, dtype=np.int64).tobytes()
@@ -424,7 +427,7 @@ def _agreed_length(layout: Layout, axis: int, lengths: list[int]) -> int:
         if length != right:
             rule = names if isinstance(names, CutSpec) else "numpy.array_split"
             raise ShapeError(
-                f"the blocks along axis {axis} add up to {n} elements, of which device {device} must hold "
+                f"the blocks along axis {axis} add up to {counted(n, 'element')}, of which device {device} must hold "
                 f'{right} ({rule}), but its block has {length}; layout="cuts" takes blocks of any lengths'
             )
     return n

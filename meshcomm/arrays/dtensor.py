@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
 from meshcomm import _hooks
-from meshcomm._arguments import quote
+from meshcomm._arguments import counted, quote
 from meshcomm._mistakes import OF_TENSORS, missing
 from meshcomm._tracing import untraced
 from meshcomm._types import Array, DType, Shape
@@ -156,7 +156,9 @@ class DTensor(NumpyMethods, StandardMethods, Operators):
         ``ShapeError`` if there are more elements, ``LayoutError`` unless every device holds the element.
         """
         if self.size != 1:
-            raise ShapeError(f"a tensor of shape {self.shape} has {self.size} elements; a number is just one")
+            raise ShapeError(
+                f"a tensor of shape {self.shape} has {counted(self.size, 'element')}; a number is just one"
+            )
         if self.local is None or not self.layout.is_fully_replicated():
             raise LayoutError(
                 f"not every rank holds the element of the {self._summary}: use t.local, or t.to_numpy() (Collective)"

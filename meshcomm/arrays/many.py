@@ -6,7 +6,7 @@ from typing import Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 
-from meshcomm._arguments import quote
+from meshcomm._arguments import counted, quote
 from meshcomm._tracing import Value, is_traced, untraced
 from meshcomm._tuning import DEFAULT_SCRATCH, MERGED_UP_TO
 from meshcomm._types import Array, Ranks
@@ -97,7 +97,7 @@ def _layout_for(layouts: object, key: Hashable, keys: Keys, tensor: Value) -> La
 def _item(items: Value, key: Hashable, keys: Keys) -> Value:
     """Return what a list or mapping of layouts or results has for *key*."""
     if isinstance(items, list | tuple) and len(items) != len(keys):
-        raise LayoutError(f"{len(keys)} tensors need as many layouts and results, not {len(items)}")
+        raise LayoutError(f"{counted(len(keys), 'tensor')} need as many layouts and results, not {len(items)}")
     try:
         return items[key]
     except (KeyError, IndexError, TypeError):

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from meshcomm._arguments import quote
+from meshcomm._arguments import counted, quote
 from meshcomm.ranks.about import loaded_modules
 
 SAVE_BEFORE = 300
@@ -343,7 +343,7 @@ def _program(job: Job) -> str:
 
 
 def _size(job: Job) -> str:
-    return f"{job.ranks} rank{'s' * (job.ranks > 1)}, {job.ntasks_per_node} on each node"
+    return f"{counted(job.ranks, 'rank')}, {job.ntasks_per_node} on each node"
 
 
 def _clock(seconds: int) -> str:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import PurePath
 from typing import NamedTuple
 
+from meshcomm._arguments import counted
 from meshcomm.ranks.facts import THREADS, Connection, Facts
 from meshcomm.ranks.missing import spans
 
@@ -214,11 +215,6 @@ def _shared_memory(ranks: Sequence[Facts]) -> Found:
             yield NOTE, f"{text}, so MPI moves all data: unset MESHCOMM_SHARED_MEMORY to copy directly"
         else:
             yield PROBLEM, f"{text}; so MPI moves all data, and relayouts take longer. See docs/doctor.md"
-
-
-def counted(count: int, noun: str) -> str:
-    """Return a number and a noun: "1 rank", "2 ranks"."""
-    return f"{count} {noun}{'s' * (count != 1)}"
 
 
 # -- between hosts ----------------------------------------------------------------------------------------------------

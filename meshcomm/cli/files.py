@@ -4,8 +4,9 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from meshcomm._arguments import counted
 from meshcomm.errors import MeshcommError
-from meshcomm.plans.describe import bytes_text, count_text
+from meshcomm.plans.describe import bytes_text
 from meshcomm.ranks import launchers
 from meshcomm.ranks.meshes import create_mesh
 from meshcomm.ranks.simulate import simulate
@@ -70,7 +71,7 @@ def _list_arrays(path: Path) -> int:
         ]
         total = sum(store[name].nbytes for name in store.names)
         _print_table([("name", "shape", "dtype", "bytes", "layout"), *rows])
-        print(f"{count_text(len(store), 'array')}, {bytes_text(total)}")
+        print(f"{counted(len(store), 'array')}, {bytes_text(total)}")
         for key, value in store.metadata.items():
             print(f"metadata {key}: {value}")
     return 0
@@ -131,7 +132,7 @@ def _damage(path: Path, found: Contents) -> list[str]:
 def _fine(found: Contents) -> str:
     size = bytes_text(sum(each.nbytes for each in found.arrays.values()))
     how = "" if found.checks is not None else "; the format has no checksums, so only its structure was looked at"
-    return f"ok: {count_text(len(found.arrays), 'array')}, {size}{how}"
+    return f"ok: {counted(len(found.arrays), 'array')}, {size}{how}"
 
 
 # -- convert ----------------------------------------------------------------------------------------------------------

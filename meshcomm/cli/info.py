@@ -5,14 +5,16 @@ import platform
 import time
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
 import meshcomm
 from meshcomm import _kernels
-from meshcomm.cli.checks import PROBLEM, Finding, counted, findings, line
+from meshcomm._arguments import counted
+from meshcomm.cli.checks import PROBLEM, Finding, findings, line
 from meshcomm.errors import MeshcommError, MeshError
 from meshcomm.layouts.layout_text import specs_text
 from meshcomm.layouts.machine import CONSTANTS, DISK_CONSTANTS, Machine
@@ -29,57 +31,65 @@ MOST_HOSTS = 16
 """Hosts. If there are more, only this many are listed."""
 
 
+class Told(NamedTuple):
+    """Facts as lines for people, and as values for programs: docs/doctor.md has the names of these."""
+
+    rows: Rows
+    values: dict[str, object]
+
+    def plus(self, other: "Told") -> "Told":
+        """Return these facts and the *other* ones."""
+        return Told([*self.rows, *other.rows], self.values | other.values)
+
+
 def info(as_json: bool = False) -> int:
     """Print, once, facts about Python, MPI and the ranks, what is wrong, and test a small relayout. Collective.
 
     *as_json* prints one document of JSON. Return 0, or 1 if something needs attention.
     """
     first = launchers.is_first()
-    rows, report = _local_rows(), _as_json if as_json else _as_text
+    told, report = _local(), _as_json if as_json else _as_text
     try:
         size = active_mpi().COMM_WORLD.size
     except MeshError as error:
         found = [Finding(PROBLEM, "MPI", f"no MPI: {error}", (0,))]
-        return report(rows, [], found, "") if first else 1
+        return report(told, [], found, "") if first else 1
     try:
         abort.timeout_seconds()
     except MeshcommError as error:
         found = [Finding(PROBLEM, "settings", str(error), (0,))]
-        return report(rows, [], found, "") if first else 1
+        return report(told, [], found, "") if first else 1
     alone = launchers.alone(size, library_name)
     if alone:
         found = [Finding(PROBLEM, "launcher", alone, (0,))]
-        return report([*rows, *_mpi_rows()], [], found, "") if first else 1
+        return report(told.plus(_mpi()), [], found, "") if first else 1
     communicator = about.connect_all()
     hosts = about.gather_hosts(communicator)
     problem = _self_test(communicator.rank, communicator.size)
     problems = [text.decode() for text in communicator.allgather(problem.encode(errors="backslashreplace"))]
-    machine = _machine_rows()
+    machine = _machine()
     facts = gather(communicator)
     found = findings(facts, measured_connections(communicator, [its["host"] for its in facts]))
     communicator.free()
-    rows += [*_mpi_rows(), *rank_rows(hosts), *machine, ("shared memory", rendezvous.describe())]
-    rows += about.settings().items()
+    told = told.plus(_mpi()).plus(_hosts(hosts)).plus(machine).plus(_settings())
     found += _verdict(problems)
-    return report(rows, facts, found, _verdict_text(problems)) if first else _code(found)
+    return report(told, facts, found, _verdict_text(problems)) if first else _code(found)
 
 
-def _as_text(rows: Rows, facts: Sequence[Facts], found: Sequence[Finding], verdict: str) -> int:
-    print_rows([*rows, ("self-test", verdict)] if verdict else rows)
+def _as_text(told: Told, facts: Sequence[Facts], found: Sequence[Finding], verdict: str) -> int:
+    print_rows([*told.rows, ("self-test", verdict)] if verdict else told.rows)
     print("\n" + "\n".join(line(each, max(1, len(facts))) for each in found))
     return _code(found)
 
 
-def _as_json(rows: Rows, facts: Sequence[Facts], found: Sequence[Finding], verdict: str) -> int:
-    document = {
-        "meshcomm": meshcomm.__version__,
-        "rows": {label.strip(): value for label, value in rows},
-        "self-test": verdict,
+def _as_json(told: Told, facts: Sequence[Facts], found: Sequence[Finding], verdict: str) -> int:
+    rest = {
+        "self_test": verdict,
         "checks": [each._asdict() for each in found],
         "ranks": facts,
         "ok": not _code(found),
     }
-    print(json.dumps(document, indent=1))
+    print(json.dumps(told.values | rest, indent=1))
     return _code(found)
 
 
@@ -93,25 +103,43 @@ def print_rows(rows: Sequence[Row]) -> None:
     print("\n".join(f"{label:{width}}  {value}" for label, value in rows))
 
 
-def _local_rows() -> Rows:
+def _local() -> Told:
     kernel = Path(_kernels.__file__)
     built = time.strftime("%Y-%m-%d %H:%M", time.localtime(kernel.stat().st_mtime))
-    return [
+    rows = [
         ("meshcomm", f"{meshcomm.__version__} in {kernel.parent}"),
         ("kernel", f"{kernel.name}, compiled {built}"),
         ("Python", f"{platform.python_version()} on {platform.system()} {platform.machine()}"),
         ("NumPy", np.__version__),
     ]
+    values: dict[str, object] = {
+        "meshcomm": meshcomm.__version__,
+        "folder": str(kernel.parent),
+        "python": platform.python_version(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "numpy": np.__version__,
+    }
+    return Told(rows, values)
 
 
-def _mpi_rows() -> Rows:
-    found = about.library()
-    return [
+def _mpi() -> Told:
+    found, launch = about.library(), str(launchers.launch() or "")
+    rows = [
         ("mpi4py", found.mpi4py),
         ("MPI", f"{found.name}, of MPI standard {found.standard}"),
         ("thread level", found.thread_level),
-        ("launcher", str(launchers.launch() or "") or "none, started without mpiexec"),
+        ("launcher", launch or "none, started without mpiexec"),
     ]
+    return Told(rows, {"mpi": found._asdict(), "launcher": launch})
+
+
+def _hosts(hosts: Sequence[Host]) -> Told:
+    return Told(rank_rows(hosts), {"hosts": [host._asdict() for host in hosts]})
+
+
+def _settings() -> Told:
+    shared, settings = rendezvous.describe(), about.settings()
+    return Told([("shared memory", shared), *settings.items()], {"shared_memory": shared, "settings": settings})
 
 
 def rank_rows(hosts: Sequence[Host]) -> Rows:
@@ -126,19 +154,20 @@ def rank_rows(hosts: Sequence[Host]) -> Rows:
     return rows
 
 
-def _machine_rows() -> Rows:
-    """Return rows that show the cost model, by which relayouts are planned. Collective over COMM_WORLD."""
+def _machine() -> Told:
+    """Return the cost model, by which relayouts are planned. Collective over COMM_WORLD."""
     path = about.settings().get(MACHINE_FILE, "")
     try:
         machine = meshcomm.machine_of(meshcomm.create_mesh())
     except MeshError as error:
-        return [("cost model", str(error))]
+        return Told([("cost model", str(error))], {"machine": None})
     source = f"{path}, which {MACHINE_FILE} names" if path else "defaults; see python -m meshcomm calibrate"
-    return [
+    rows = [
         ("nodes", _nodes(machine)),
         ("cost model", source),
         *((f"  {name}", unit_cost(name, getattr(machine, name))) for name in (*CONSTANTS, *DISK_CONSTANTS)),
     ]
+    return Told(rows, {"machine": asdict(machine)})
 
 
 def _nodes(machine: Machine) -> str:

@@ -7,7 +7,9 @@ from dataclasses import replace
 from math import prod
 from typing import NamedTuple
 
-from meshcomm._arguments import as_dtype
+import numpy as np
+
+from meshcomm._arguments import as_dtype, counted
 from meshcomm._tracing import Value
 from meshcomm.cli.given import bytes_of, layout_of, mesh_of, shape_of
 from meshcomm.cli.show import LAYOUT_HELP, MESH_HELP, SHAPE_HELP, told
@@ -15,6 +17,7 @@ from meshcomm.errors import MeshcommError, MeshError
 from meshcomm.layouts.layout import Layout
 from meshcomm.layouts.machine import Machine
 from meshcomm.layouts.mesh import Mesh
+from meshcomm.layouts.partition import Cut
 from meshcomm.layouts.specs import Cuts
 from meshcomm.pictures.of_plans import save_plan
 from meshcomm.plans.costs import predicted_seconds
@@ -25,6 +28,8 @@ from meshcomm.ranks.terminal import terminal
 
 RANKS = (16, 64, 256, 1024, 4096, 16384, 65536)
 """Numbers of ranks in the table."""
+PER_NODE = 64
+"""Ranks on a node, unless ``--nodes`` tells; what is printed says so. Nodes of clusters have 32 to 256 cores."""
 PATIENCE = 10.0
 """Seconds of CPU time. A row of the table that may take longer is left out. It has four times the ranks of the row
 before it, and takes at most 16 times as long."""
@@ -59,7 +64,12 @@ def add_plan(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") ->
     parser.add_argument("--mesh", required=True, help=MESH_HELP)
     parser.add_argument("--from", dest="source", required=True, metavar="LAYOUT", help=LAYOUT_HELP)
     parser.add_argument("--to", dest="target", required=True, metavar="LAYOUT", help="likewise")
-    parser.add_argument("--nodes", type=int, default=1, help="how many nodes the ranks fill, in order; 1 by default")
+    parser.add_argument(
+        "--nodes",
+        type=int,
+        help=f"on how many nodes the ranks are, in order, as evenly as they can; by default {PER_NODE} "
+        "ranks fill a node",
+    )
     parser.add_argument("--scratch", metavar="BYTES", help="the scratch limit: 512K, 1M, 2G")
     parser.add_argument("--svg", metavar="FILE", help="also write the picture of the plan to an SVG file")
     parser.set_defaults(action=lambda options: told(lambda: _plan(options)))
@@ -67,33 +77,45 @@ def add_plan(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") ->
 
 def _plan(options: argparse.Namespace) -> None:
     mesh = mesh_of(options.mesh)
-    if not 1 <= options.nodes <= mesh.size:
-        raise MeshError(f"--nodes {options.nodes} for {mesh.size} ranks; each node has a rank or more")
-    per_node = -(-mesh.size // options.nodes)
+    nodes = options.nodes
+    if nodes is not None and not 1 <= nodes <= mesh.size:
+        raise MeshError(f"--nodes {nodes} for {mesh.size} ranks; each node has a rank or more")
+    per_node = PER_NODE if nodes is None else -(-mesh.size // nodes)
     source, target = (layout_of(text, mesh) for text in (options.source, options.target))
     limit = None if options.scratch is None else bytes_of(options.scratch)
     as_dtype(options.dtype)
     what = Relayout(shape_of(options.shape), options.dtype, source, target.matched(source), limit)
     constants: dict[str, Value] = {**stored_constants()}
     machine = Machine(**constants)
-    plan = what.plan(mesh, _on_nodes(machine, per_node, mesh.size))
+    uneven = nodes is not None and mesh.size % nodes
+    plan = what.plan(mesh, _on_so_many(machine, nodes, mesh.size) if uneven else _filled(machine, per_node, mesh.size))
     if options.svg:
         save_plan(plan, options.svg)
-    lines = [repr(plan), *_costs(plan, per_node), "", *_table(what, machine, per_node)]
+    assumed = f"assumed: {PER_NODE} ranks fill a node; --nodes says how many nodes there are"
+    lines = [repr(plan), *_costs(plan), *[assumed] * (nodes is None), "", *_table(what, machine, per_node)]
     text = "\n".join(lines)
     print(text if terminal().unicode else text.replace("µ", "u"))
 
 
-def _on_nodes(machine: Machine, per_node: int, ranks: int) -> Machine:
+def _filled(machine: Machine, per_node: int, ranks: int) -> Machine:
+    """Return *machine* with so many ranks on each node; the last one may have fewer."""
     return replace(machine, nodes=per_node if per_node < ranks else 0)
 
 
-def _costs(plan: Plan, per_node: int) -> list[str]:
-    nodes = -(-len(plan.ranks) // per_node)
+def _on_so_many(machine: Machine, nodes: int, ranks: int) -> Machine:
+    """Return *machine* with so many nodes, of which the first have a rank more, as Slurm distributes ranks."""
+    cut = Cut(ranks, nodes)
+    return replace(machine, nodes=tuple(cut.block_of(rank) for rank in range(ranks)))
+
+
+def _costs(plan: Plan) -> list[str]:
+    counts = np.bincount(plan.machine.node_of(np.arange(len(plan.ranks), dtype=np.intp)))
+    nodes, least, most = len(counts), int(counts.min()), int(counts.max())
+    ranks = f"{least:,} to {most:,} ranks" if least < most else f"{counted(most, 'rank')}"
     constants = f"those that {MACHINE_FILE} names" if stored_constants() else "the defaults"
     return [
         f"predicted time: {seconds_text(_seconds(plan))}, on "
-        f"{nodes:,} node{'s' * (nodes > 1)} of {per_node:,} ranks over MPI, with constants: {constants}",
+        f"{counted(nodes, 'node')} of {ranks} over MPI, with constants: {constants}",
         f"peak memory of a rank: {bytes_text(plan.peak_bytes)}, with its block before, its block after and scratch",
     ]
 
@@ -116,10 +138,10 @@ def _table(what: Relayout, machine: Machine, per_node: int) -> list[str]:
             continue
         begin = time.process_time()
         mesh = Mesh(range(ranks), list(zip(what.source.mesh.dim_names, sizes, strict=True)))
-        rows.append((*ahead, *_row(what, mesh, _on_nodes(machine, per_node, ranks))))
+        rows.append((*ahead, *_row(what, mesh, _filled(machine, per_node, ranks))))
         took = time.process_time() - begin
     return [
-        f"The same array on other meshes, with {per_node:,} rank{'s' * (per_node > 1)} on each node. The smallest "
+        f"The same array on other meshes, with {counted(per_node, 'rank')} on each node. The smallest "
         "mesh dimension is",
         "doubled, or the largest one halved, until the mesh has the ranks. For the rank with the most:",
         *_aligned(rows),

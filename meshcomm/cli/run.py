@@ -55,7 +55,7 @@ def _execute(program: str, is_module: bool) -> None:
         runpy.run_module(program, run_name="__main__", alter_sys=True)
         return
     if not Path(program).exists():
-        print(f"meshcomm: can't open file {program!r}: there is none in {os.getcwd()}", file=sys.stderr)
+        abort.say_once(f"can't open file {program!r}: there is none in {os.getcwd()}")
         sys.exit(2)
     if not sys.flags.safe_path:
         sys.path[0] = os.path.dirname(os.path.realpath(program))

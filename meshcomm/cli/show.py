@@ -7,6 +7,7 @@ from pathlib import Path
 
 from meshcomm.cli.given import layout_of, mesh_of, shape_of
 from meshcomm.errors import MeshcommError
+from meshcomm.layouts.layout import Layout
 from meshcomm.ranks.launchers import is_first
 from meshcomm.ranks.terminal import terminal
 
@@ -26,7 +27,7 @@ def add_show(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") ->
         description="Draw which device holds which elements in a layout. Needs no MPI: "
         'python -m meshcomm show "x,unsharded" --mesh x=4,y=2 --shape 10,7',
     )
-    parser.add_argument("layout", help=LAYOUT_HELP)
+    parser.add_argument("layout", nargs="?", help=f"{LAYOUT_HELP}; without it, the mesh is drawn")
     parser.add_argument("--mesh", required=True, help=MESH_HELP)
     parser.add_argument("--shape", help=f"{SHAPE_HELP}; without it, blocks are numbered")
     parser.add_argument("--svg", metavar="FILE", help="also write the picture to an SVG file")
@@ -48,14 +49,15 @@ def told(run: Callable[[], None]) -> int:
 
 
 def _show(options: argparse.Namespace) -> None:
-    from meshcomm.pictures.layouts import layout_svg
+    from meshcomm.pictures.layouts import layout_svg, mesh_svg
     from meshcomm.pictures.plans import write_svg
     from meshcomm.pictures.text import LEAST_WIDTH, show
 
-    layout = layout_of(options.layout, mesh_of(options.mesh))
+    mesh = mesh_of(options.mesh)
+    layout = mesh if options.layout is None else layout_of(options.layout, mesh)
     shape = None if options.shape is None else shape_of(options.shape)
     screen = terminal()
     text = show(layout, shape, width=max(LEAST_WIDTH, screen.width), unicode=screen.unicode, colour=screen.colour)
     if options.svg:
-        write_svg(Path(options.svg), layout_svg(layout, shape))
+        write_svg(Path(options.svg), layout_svg(layout, shape) if isinstance(layout, Layout) else mesh_svg(layout))
     print(text)

@@ -66,3 +66,7 @@ __all__ = [
     "scipy_backend",
     "transform_vjp",
 ]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -5,7 +5,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from meshcomm._arguments import integer, quote
+from meshcomm._arguments import counted, integer, quote
 from meshcomm._types import Shape
 from meshcomm.errors import AxisError, ShapeError
 from meshcomm.fft.kinds import KINDS, NORMS, Transform
@@ -69,12 +69,14 @@ def axes_of(axes: Some, lengths: Sequence[int | None] | None, ndim: int) -> list
     if axes is None:
         count = ndim if lengths is None else len(lengths)
         if count > ndim:
-            raise ShapeError(f"shape requires more axes than are present: {count} for {ndim} axes")
+            raise ShapeError(f"shape requires more axes than are present: {count} for {counted(ndim, 'axis')}")
         return list(range(ndim - count, ndim))
     found = []
     for axis in listed(axes):
         number = integer(axis, "an axis", TypeError)
         if not -ndim <= number < ndim:
-            raise AxisError(f"axes exceeds dimensionality of input: axis {number} of an array with {ndim} axes")
+            raise AxisError(
+                f"axes exceeds dimensionality of input: axis {number} of an array with {counted(ndim, 'axis')}"
+            )
         found.append(number % ndim)
     return found

@@ -7,7 +7,7 @@ from typing import Literal, TypeAlias, overload
 import numpy as np
 from numpy.typing import DTypeLike
 
-from meshcomm._arguments import as_dtype, as_shape, quote
+from meshcomm._arguments import as_dtype, as_shape, counted, quote
 from meshcomm._tracing import Value, is_traced, opened, traceable, untraced
 from meshcomm._types import DType, Names, Shape, ShapeLike
 from meshcomm.arrays.dtensor import DTensor
@@ -145,7 +145,9 @@ class FFTPlan:
         for t in tensors:
             _check(f"plan.{way}", untraced(t), *before)
         if outs is not None and len(outs) != len(tensors):
-            raise ShapeError(f"plan.{way}: {len(outs)} tensors in out for {len(tensors)} tensors")
+            raise ShapeError(
+                f"plan.{way}: {counted(len(outs), 'tensor')} in out for {counted(len(tensors), 'tensor')}"
+            )
         for each in outs or ():
             _check(f"plan.{way}, out", each, *after)
         if any(is_traced(t) for t in tensors):
@@ -261,7 +263,9 @@ def check_source(source: object, shape: Shape) -> None:
         raise LayoutError(f"the layout of an array to transform is a Layout, not {quote(source)}")
     source.refuse_match()
     if source.ndim != len(shape):
-        raise LayoutError(f"an array of shape {shape} has {len(shape)} axes, but its layout is for {source.ndim}")
+        raise LayoutError(
+            f"an array of shape {shape} has {counted(len(shape), 'axis')}, but its layout is for {source.ndim}"
+        )
     source.check_fits(shape)
 
 
@@ -272,7 +276,9 @@ def target_layout(wanted: Wanted, source: Layout, transform: Transform, shape: S
     after = transform.shape_after(shape)
     if isinstance(wanted, Layout):
         if wanted.ndim != len(after):
-            raise LayoutError(f"layout: the result of shape {after} has {len(after)} axes, not {wanted.ndim}")
+            raise LayoutError(
+                f"layout: the result of shape {after} has {counted(len(after), 'axis')}, not {wanted.ndim}"
+            )
         matched = wanted.matched(source)
         matched.check_fits(after)
         return matched

@@ -17,7 +17,7 @@ from typing import NamedTuple, overload
 
 import numpy as np
 
-from meshcomm._arguments import integer, quote
+from meshcomm._arguments import counted, integer, quote
 from meshcomm._tracing import Value, is_traced, traceable, untraced
 from meshcomm._types import Array, Shape
 from meshcomm.arrays.dtensor import DTensor
@@ -250,7 +250,7 @@ def _resizing(name: str, tensor: DTensor, grids: tuple[Some, Some, Some], kind: 
     after = [integer(n, "s", ShapeError) for n in listed(s)]
     chosen = axes_of(axes, list(after), tensor.ndim)
     if len(after) != len(chosen):
-        raise ShapeError(f"{name}: {len(after)} lengths in s for {len(chosen)} axes")
+        raise ShapeError(f"{name}: {counted(len(after), 'length')} in s for {counted(len(chosen), 'axis')}")
     if norm not in NORMS:
         raise ShapeError(f'invalid norm value {quote(norm)}, should be "backward", "ortho" or "forward"')
     before = lengths_of(tensor, chosen, was, kind, "was")

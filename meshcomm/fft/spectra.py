@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import DTypeLike
 
-from meshcomm._arguments import integer, quote
+from meshcomm._arguments import counted, integer, quote
 from meshcomm._tracing import Value
 from meshcomm._types import Axis, DType, Shape
 from meshcomm.arrays.create import empty
@@ -119,11 +119,13 @@ def lengths_of(tensor: DTensor, axes: list[int], s: Some, kind: str, argument: s
         usual[-1] = 2 * (usual[-1] - 1)
     lengths = usual if s is None else [integer(n, argument, ShapeError) for n in listed(s)]
     if len(lengths) != len(axes):
-        raise ShapeError(f"{argument} has {len(lengths)} lengths for {len(axes)} axes")
+        raise ShapeError(f"{argument} has {counted(len(lengths), 'length')} for {counted(len(axes), 'axis')}")
     for number, (axis, n) in enumerate(zip(axes, lengths, strict=True)):
         has = n // 2 + 1 if is_halved and number == len(axes) - 1 else n
         if has != tensor.shape[axis]:
-            wrong = f"{n} elements along axis {axis} have {has} in the spectrum, which has {tensor.shape[axis]}"
+            wrong = (
+                f"{counted(n, 'element')} along axis {axis} have {has} in the spectrum, which has {tensor.shape[axis]}"
+            )
             raise ShapeError(f"{argument}: {wrong}")
     return lengths
 
@@ -145,7 +147,7 @@ def distances_of(name: str, d: object, count: int) -> list[float]:
     """Return the distances of elements along so many axes; ``ShapeError`` for what are none."""
     given: list[Value] = list(d) if isinstance(d, Sequence | np.ndarray) and not isinstance(d, str) else [d] * count
     if len(given) != count:
-        raise ShapeError(f"{name}: {len(given)} distances in d for {count} axes")
+        raise ShapeError(f"{name}: {counted(len(given), 'distance')} in d for {counted(count, 'axis')}")
     for each in given:
         if isinstance(each, bool) or not isinstance(each, int | float | np.number) or not abs(float(each)) > 0:
             raise ShapeError(f"{name}: d must be a distance other than zero, or one for each axis, not {quote(each)}")
@@ -156,7 +158,7 @@ def _on_axis(result: DTensor, axis: int, grid: tuple[int, float], *, halved: boo
     """Fill *result* with the frequencies along *axis*, of a *grid* of n elements in distances of d, and return it."""
     n, d = grid
     if n < 1:
-        raise ShapeError(f"frequencies of {n} elements: there must be 1 or more")
+        raise ShapeError(f"frequencies of {counted(n, 'element')}: there must be 1 or more")
     if result.local is not None and result.mesh.rank is not None:
         index = result.layout.global_indices(result.shape, result.mesh.rank, axis)
         # The second half of a whole spectrum has negative frequencies.

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from meshcomm._arguments import quote
+from meshcomm._arguments import counted, quote
 from meshcomm._tracing import Value
 from meshcomm._types import Indices
 from meshcomm.errors import AxisError, ShapeError
@@ -104,7 +104,7 @@ def as_boundaries(given: object, ndim: int, value: object = 0) -> tuple[Boundary
         return tuple(found)
     if isinstance(given, Sequence) and not isinstance(given, str | Boundary):
         if len(given) != ndim:
-            raise ShapeError(f"boundary {quote(given)} has {len(given)} entries for {ndim} axes")
+            raise ShapeError(f"boundary {quote(given)} has {counted(len(given), 'entry')} for {counted(ndim, 'axis')}")
         return tuple(as_boundary(one, value) for one in given)
     return (as_boundary(given, value),) * ndim
 
@@ -112,7 +112,7 @@ def as_boundaries(given: object, ndim: int, value: object = 0) -> tuple[Boundary
 def axis_of(axis: object, ndim: int) -> int:
     """Return *axis* counted from 0; ``AxisError`` if an array with *ndim* axes has no such axis."""
     if isinstance(axis, bool) or not isinstance(axis, int | np.integer) or not -ndim <= axis < ndim:
-        raise AxisError(f"axis {quote(axis)} is out of range for a tensor with {ndim} axes")
+        raise AxisError(f"axis {quote(axis)} is out of range for a tensor with {counted(ndim, 'axis')}")
     return int(axis) % ndim
 
 

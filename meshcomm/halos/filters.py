@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from meshcomm._arguments import normalised_axes
+from meshcomm._arguments import counted, normalised_axes
 from meshcomm._tracing import Value
 from meshcomm.arrays.dtensor import DTensor, Held
 from meshcomm.errors import DTypeError, ShapeError
@@ -62,7 +62,7 @@ def _filtered(
     axes = normalised_axes(arguments.get("axes"), tensor.ndim)
     lengths, origins = list(sizes(len(axes))), per_axis(arguments["origin"], len(axes), "origin")
     if len(lengths) != len(axes):
-        raise ShapeError(f"a window with {len(lengths)} axes for {len(axes)} of the tensor")
+        raise ShapeError(f"a window with {counted(len(lengths), 'axis')} for {len(axes)} of the tensor")
     widths: list[Width] = [(0, 0)] * tensor.ndim
     for axis, length, origin in zip(axes, lengths, origins, strict=True):
         widths[axis] = window(int(length), origin, flipped=flipped)

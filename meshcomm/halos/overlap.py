@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import DTypeLike
 
-from meshcomm._arguments import as_dtype, quote
+from meshcomm._arguments import as_dtype, counted, quote
 from meshcomm._tracing import Value, is_traced, traceable
 from meshcomm._types import Array, DType
 from meshcomm.arrays.create import from_local
@@ -188,7 +188,9 @@ def _for_each(given: object, tensors: Sequence[DTensor], several: bool) -> list[
     """Return a depth or boundary for each tensor: a list of them for several tensors has one for each."""
     if several and isinstance(given, list):
         if len(given) != len(tensors):
-            raise ShapeError(f"{quote(given)} has {len(given)} entries for {len(tensors)} tensors")
+            raise ShapeError(
+                f"{quote(given)} has {counted(len(given), 'entry')} for {counted(len(tensors), 'tensor')}"
+            )
         return given
     return [given] * len(tensors)
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
-from meshcomm._arguments import integer, quote
+from meshcomm._arguments import counted, integer, quote
 from meshcomm.errors import ShapeError
 from meshcomm.halos.boundaries import axis_of
 
@@ -28,8 +28,9 @@ def as_widths(given: object, ndim: int, what: str = "width") -> tuple[Width, ...
     if isinstance(given, Sequence) and not isinstance(given, str):
         if len(given) != ndim:
             raise ShapeError(
-                f"{what} {quote(given)} has {len(given)} entries for {ndim} axes: it is a number, or for each axis a "
-                "number or (before, after); for the same (before, after) along all axes, repeat it"
+                f"{what} {quote(given)} has {counted(len(given), 'entry')} for {counted(ndim, 'axis')}: it is a "
+                "number, or for each axis a number or (before, after); for the same (before, after) along all axes, "
+                "repeat it"
             )
         return tuple(_as_width(one, what) for one in given)
     return (_as_width(given, what),) * ndim

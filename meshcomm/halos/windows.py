@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from meshcomm._arguments import quote
+from meshcomm._arguments import counted, quote
 from meshcomm._tracing import Value
 from meshcomm._types import Array, DType
 from meshcomm.arrays.dtensor import DTensor, unwrapped
@@ -68,7 +68,7 @@ def per_axis(given: Value, count: int, what: str) -> list[Value]:
         return [given] * count
     found = list(given)
     if len(found) != count:
-        raise ShapeError(f"{what} {quote(given)} has {len(found)} entries for {count} axes")
+        raise ShapeError(f"{what} {quote(given)} has {counted(len(found), 'entry')} for {counted(count, 'axis')}")
     return found
 
 

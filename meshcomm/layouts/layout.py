@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
-from meshcomm._arguments import integer, quote
+from meshcomm._arguments import counted, integer, quote
 from meshcomm._mistakes import suggestion
 from meshcomm._types import Indices, Names, ShapeLike
 from meshcomm.errors import LayoutError, MeshError, ShapeError
@@ -247,7 +247,9 @@ class Layout:
             raise LayoutError(f"{quote(source)} is a {type(source).__name__}; {MATCH!r} takes its spec from a Layout")
         source.refuse_match()
         if source.ndim != self.ndim:
-            raise LayoutError(f"a layout for {self.ndim} axes cannot match one for {source.ndim}; they must agree")
+            raise LayoutError(
+                f"a layout for {counted(self.ndim, 'axis')} cannot match one for {source.ndim}; they must agree"
+            )
         if source.mesh != self._mesh:
             raise LayoutError(f"a layout on {quote(self._mesh)} cannot match one on {quote(source.mesh)}")
         names = source.axes[self._match]
@@ -268,7 +270,9 @@ class Layout:
             self.refuse_match()
         device = integer(device, "device", LayoutError)
         if not 0 <= device < self._mesh.size:
-            raise LayoutError(f"device {quote(device)} of a mesh of {self._mesh.size} devices; 0 <= device < size")
+            raise LayoutError(
+                f"device {quote(device)} of a mesh of {counted(self._mesh.size, 'device')}; 0 <= device < size"
+            )
         numbers = []
         for dims in self._along:
             number = 0
@@ -419,7 +423,7 @@ class Layout:
                 by = f"{quote(names)} does" if isinstance(names, CutSpec) else f"{shards} shards do"
                 gives = "block_shape" if isinstance(names, CutSpec) else "block_slices"
                 raise ShapeError(
-                    f"axis {axis} of shape {shape} has {length} elements, which {by} not divide evenly; "
+                    f"axis {axis} of shape {shape} has {counted(length, 'element')}, which {by} not divide evenly; "
                     f"{gives}(global_shape, device) gives the block of each device"
                 )
         return self.block_shape(shape, 0)
@@ -440,7 +444,8 @@ class Layout:
         numbers = tuple(integer(number, "block number", LayoutError) for number in _listed("offset", offset_tuple))
         if len(numbers) > self.ndim:
             raise LayoutError(
-                f"offset {quote(numbers)} has {len(numbers)} numbers; a layout for {self.ndim} axes has one per axis"
+                f"offset {quote(numbers)} has {counted(len(numbers), 'number')}; a layout for "
+                f"{counted(self.ndim, 'axis')} has one per axis"
             )
         index = 0
         for axis, shards in enumerate(self._shards):
@@ -473,7 +478,8 @@ class Layout:
         checked = tuple(integer(length, "length", ShapeError) for length in _listed("shape", shape))
         if len(checked) != len(self._axes) and not self.is_single_device():
             raise LayoutError(
-                f"shape {quote(checked)} has {len(checked)} axes, but the layout is for {self.ndim}; they must agree"
+                f"shape {quote(checked)} has {counted(len(checked), 'axis')}, but the layout is for "
+                f"{self.ndim}; they must agree"
             )
         if any(length < 0 for length in checked):
             raise ShapeError(f"shape {quote(checked)} has a negative length; lengths are zero or more")
@@ -648,7 +654,7 @@ def _spec_names(axis: int, spec: object) -> tuple[str, ...]:
 def _refuse_name(axis: int, name: str, mesh: Mesh) -> NoReturn:
     raise LayoutError(
         f"{quote(name)[1:-1]}: A dimension sharding must either be a valid mesh dimension or UNSHARDED. Axis {axis}; "
-        f"the mesh has the dimensions {quote(mesh.dim_names)}{suggestion(name, mesh.dim_names) or '.'}"
+        f"the mesh has the dimensions {quote(mesh.dim_names)}{suggestion(name, [*mesh.dim_names, UNSHARDED]) or '.'}"
     )
 
 
@@ -656,7 +662,7 @@ def _axis(axis: object, ndim: int) -> int:
     """Return *axis* counted from the front."""
     number = integer(axis, "axis", LayoutError)
     if not -ndim <= number < ndim:
-        raise LayoutError(f"axis {quote(axis)} of a layout for {ndim} axes; it is -ndim <= axis < ndim")
+        raise LayoutError(f"axis {quote(axis)} of a layout for {counted(ndim, 'axis')}; it is -ndim <= axis < ndim")
     return number % ndim
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshcomm import _hooks
-from meshcomm._arguments import integer, quote, shortened
+from meshcomm._arguments import counted, integer, quote, shortened
 from meshcomm._mistakes import suggestion
 from meshcomm._types import Ranks
 from meshcomm.errors import MeshError
@@ -111,7 +111,8 @@ class Mesh:
         product = math.prod(mesh.shape())
         if mesh.size != product:
             raise MeshError(
-                f"{mesh.size} devices for a mesh of shape {mesh.shape()}, whose sizes multiply to {product}; "
+                f"{counted(mesh.size, 'device')} for a mesh of shape {mesh.shape()}, whose sizes "
+                f"multiply to {product}; "
                 "the product of the sizes is the number of devices"
             )
         return mesh
@@ -327,7 +328,9 @@ class Mesh:
     def device_location(self, offset: int) -> list[int]:
         """Return the coordinates of device *offset*; MeshError unless ``0 <= offset < size``."""
         if not 0 <= integer(offset, "mesh offset") < self.size:
-            raise MeshError(f"mesh offset {quote(offset)} of a mesh of {self.size} devices; it is 0 <= offset < size")
+            raise MeshError(
+                f"mesh offset {quote(offset)} of a mesh of {counted(self.size, 'device')}; it is 0 <= offset < size"
+            )
         return self.coords(offset)
 
     def unravel_index(self) -> dict[int, dict[str, int]]:
@@ -482,6 +485,14 @@ class Mesh:
         dims = [f"{dim.name}={dim.size}" for dim in self._dims]
         spmd = ["use_xla_spmd=True"] if self._use_xla_spmd else []
         return f"Mesh({', '.join([*name, *dims, *self._devices_shown(), *spmd])})"
+
+    if TYPE_CHECKING:  # meshcomm.pictures.of_meshes gives meshes this method
+
+        def html(self) -> str:
+            """Return the picture of the mesh as HTML with SVG, for notebooks."""
+
+    def _repr_html_(self) -> str:
+        return self.html()
 
     def _devices_shown(self) -> list[str]:
         """Return what the repr says of the devices: nothing if they are the ranks from 0 on."""

@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from meshcomm._arguments import quote
+from meshcomm._arguments import counted, quote
 from meshcomm.errors import MeshError
 from meshcomm.layouts import wire
 from meshcomm.layouts.devices import GeneratedDevices, canonical_devices, check_device_types
@@ -143,7 +143,7 @@ def _generated_devices(text: str, dims: tuple[MeshDimension, ...]) -> GeneratedD
     if not text.startswith("*"):
         raise MeshError(f"part 3 of the mesh is {quote(text)}; of three parts, the last one is * and a device type")
     if size > _MAX_GENERATED:
-        raise MeshError(f"the text asks for {size} devices; it may ask for at most {_MAX_GENERATED}")
+        raise MeshError(f"the text asks for {counted(size, 'device')}; it may ask for at most {_MAX_GENERATED}")
     return GeneratedDevices(text[1:], size)
 
 

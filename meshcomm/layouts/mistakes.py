@@ -3,6 +3,7 @@
 from meshcomm._arguments import quote
 from meshcomm.errors import LayoutError
 from meshcomm.layouts.layout import Layout
+from meshcomm.layouts.layout_text import UNSHARDED, specs_repr
 from meshcomm.layouts.mesh import Mesh
 
 
@@ -13,6 +14,17 @@ def no_layout(what: str, value: object) -> LayoutError:
     zeros takes a Layout, not list (['x']): write mc.Layout(['x'], mesh)
     """
     return LayoutError(f"{what}, not {type(value).__name__} ({quote(value)}){_meant(value)}")
+
+
+def such_as(layout: Layout, ndim: int) -> str:
+    """Return the end of a message about a *layout* for another number of axes than *ndim*: what to write instead.
+
+    >>> mesh = Mesh(range(2), {"x": 2})
+    >>> such_as(Layout(["x"], mesh), 2)
+    "; write one sharding spec per axis, such as ['x', UNSHARDED]"
+    """
+    specs = [*layout.sharding_specs, *[UNSHARDED] * ndim][:ndim]
+    return f"; write one sharding spec per axis, such as {specs_repr(specs)}"
 
 
 def _meant(value: object) -> str:

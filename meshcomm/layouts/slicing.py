@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from meshcomm._arguments import quote
+from meshcomm._arguments import counted, quote
 from meshcomm._types import Names, Shape
 from meshcomm.layouts.cyclic import AnyCut, CyclicCut
 from meshcomm.layouts.layout import Axes, Layout
@@ -65,7 +65,9 @@ def parsed(index: object, shape: Shape) -> Items:
     taken = sum(1 for each in given if each is not None and each is not Ellipsis)
     ellipses = sum(1 for each in given if each is Ellipsis)
     if taken > len(shape):
-        raise IndexError(f"too many indices: {quote(index)} has {taken} for the {len(shape)} axes of shape {shape}")
+        raise IndexError(
+            f"too many indices: {quote(index)} has {taken} for the {counted(len(shape), 'axis')} of shape {shape}"
+        )
     if ellipses > 1:
         raise IndexError(f"index {quote(index)} has {ellipses} ellipses (...); one at most")
     rest: tuple[Any, ...] = (slice(None),) * (len(shape) - taken)
@@ -101,7 +103,7 @@ def _item(index: object, axis: int, length: int) -> Item:
             "is one mask of bool, without others. numpy.take(t, indices, axis) takes a list of indices"
         ) from None
     if not -length <= number < length:
-        raise IndexError(f"axis {axis}: index {quote(number)} is out of bounds for {length} elements")
+        raise IndexError(f"axis {axis}: index {quote(number)} is out of bounds for {counted(length, 'element')}")
     return number % length
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from itertools import accumulate, pairwise
 from typing import Any, NoReturn, TypeVar
 
-from meshcomm._arguments import integer, quote
+from meshcomm._arguments import counted, integer, quote
 from meshcomm._types import Names
 from meshcomm.errors import LayoutError, ShapeError
 from meshcomm.layouts.cyclic import LONGEST, AnyCut, cyclic_cut
@@ -137,7 +137,8 @@ class Cuts(CutSpec):
     def cut(self, length: int, blocks: int) -> AnyCut:
         if length != self.rule[-1]:
             raise ShapeError(
-                f"{quote(self)} cuts an axis of {self.rule[-1]} elements, but this axis has {quote(length)}; the last "
+                f"{quote(self)} cuts an axis of {counted(self.rule[-1], 'element')}, but this axis has "
+                f"{quote(length)}; the last "
                 "boundary must be the length"
             )
         return ChosenCut(self.rule)
@@ -145,7 +146,7 @@ class Cuts(CutSpec):
     def canonical(self, blocks: int) -> Names:
         if len(self.rule) != blocks + 1:
             raise LayoutError(
-                f"{quote(self)} has {len(self.rule) - 1} blocks, but the mesh has {blocks} devices along "
+                f"{quote(self)} has {len(self.rule) - 1} blocks, but the mesh has {counted(blocks, 'device')} along "
                 f"{'+'.join(self)}; there must be one block for each"
             )
         return tuple(self) if ChosenCut(self.rule).is_usual() else self
@@ -204,7 +205,9 @@ class Cyclic(CutSpec):
 
     def canonical(self, blocks: int) -> Names:
         if self.offset >= blocks:
-            raise LayoutError(f"{quote(self)}: offset {self.offset} of {blocks} devices; 0 <= offset < devices")
+            raise LayoutError(
+                f"{quote(self)}: offset {self.offset} of {counted(blocks, 'device')}; 0 <= offset < devices"
+            )
         return tuple(self) if blocks == 1 else self
 
     @property
@@ -267,14 +270,17 @@ def specs_of_blocks(
     if any(length < 0 for shape in listed for length in shape):
         raise LayoutError(f"shapes {quote(shapes)} have a negative length; lengths are zero or more")
     if len(listed) != len(numbers):
-        raise LayoutError(f"{len(listed)} shapes of blocks for a mesh of {len(numbers)} devices; one for each")
+        raise LayoutError(
+            f"{len(listed)} shapes of blocks for a mesh of {counted(len(numbers), 'device')}; one for each"
+        )
     specs: list[Names] = []
     for axis, names in enumerate(axes):
         found: dict[int, tuple[int, int]] = {}  # per block: its length, and a device that has it
         for device, (its_numbers, shape) in enumerate(zip(numbers, listed, strict=True)):
             if len(shape) != len(axes):
                 raise LayoutError(
-                    f"device {device} has a block of shape {shape}, with {len(shape)} axes; the specs are for "
+                    f"device {device} has a block of shape {shape}, with {counted(len(shape), 'axis')}; "
+                    "the specs are for "
                     f"{len(axes)}"
                 )
             length, first = found.setdefault(its_numbers[axis], (shape[axis], device))
@@ -306,7 +312,9 @@ def parsed_rule(names: Names, text: str) -> CutSpec:
     if kind == "cuts":
         return Cuts(names, values)
     if len(values) > 2:
-        raise LayoutError(f"{quote(text)} has {len(values)} numbers; it is cyclic(BLOCK) or cyclic(BLOCK;OFFSET)")
+        raise LayoutError(
+            f"{quote(text)} has {counted(len(values), 'number')}; it is cyclic(BLOCK) or cyclic(BLOCK;OFFSET)"
+        )
     return Cyclic(names, *values)
 
 

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from meshcomm._arguments import quote
+from meshcomm._arguments import counted, quote
 from meshcomm._types import Json
 from meshcomm.errors import MeshcommError
 from meshcomm.measuring.events import ARRIVES, MOST_EVENTS, Events, document, replacing
@@ -24,7 +24,7 @@ from meshcomm.ranks import forks
 from meshcomm.ranks.abort import comm_world, say
 from meshcomm.ranks.hosts import host_name, this_host
 from meshcomm.ranks.recording import Arrival, Span, recorder
-from meshcomm.ranks.trace_folder import trace_folder
+from meshcomm.ranks.trace_folder import is_trace_possible, trace_folder
 
 _LARGEST_FILE = 2**30
 """Bytes: a larger file is no trace of a rank. An event has some 300 bytes, and a rank keeps a limited number."""
@@ -51,7 +51,7 @@ class _Program(Events):
 
     def write(self) -> None:
         """Write the file of this rank, if it made any call."""
-        if self.is_empty or forks.is_child or os.getpid() != self._process:
+        if self.is_empty or forks.is_child or os.getpid() != self._process or not is_trace_possible():
             return
         rank, size = self._rank or comm_world()
         about: dict[str, Json] = {
@@ -114,7 +114,7 @@ def merge(folder: Path, out: Path) -> str:
     with replacing(out) as file:
         file.writelines(document(_merged(found, clocks, begin, arrivals), {"dropped events by rank": dropped}))
     size = max(its.size for its in found)
-    text = f"{out} has the traces of {len(found)} of {size} ranks on {len(clocks)} host{'s' * (len(clocks) > 1)}"
+    text = f"{out} has the traces of {len(found)} of {size} ranks on {counted(len(clocks), 'host')}"
     return text + (f"; {sum(map(int, dropped.values()))} older events were dropped" if dropped else "")
 
 

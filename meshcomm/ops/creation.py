@@ -6,7 +6,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
-from meshcomm._arguments import integer, quote
+from meshcomm._arguments import counted, integer, quote
 from meshcomm._types import Array, Indices
 from meshcomm.arrays import create
 from meshcomm.arrays.dtensor import DTensor
@@ -70,7 +70,9 @@ def triu(m: DTensor, k: int = 0) -> DTensor:
 def _triangle(name: str, matrices: DTensor, inside: Triangle) -> DTensor:
     tensor = as_tensor(name, matrices)
     if tensor.ndim < 2:
-        raise ShapeError(f"{name} takes matrices, but a tensor of shape {tensor.shape} has {tensor.ndim} axes")
+        raise ShapeError(
+            f"{name} takes matrices, but a tensor of shape {tensor.shape} has {counted(tensor.ndim, 'axis')}"
+        )
     local, device, zero = tensor.local, tensor.mesh.rank, np.zeros((), tensor.dtype)
     dtype = np.where(True, zero, zero).dtype  # in native byte order, as numpy.tril has it
     if local is not None:

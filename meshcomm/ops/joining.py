@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
-from meshcomm._arguments import as_dtype
+from meshcomm._arguments import as_dtype, counted
 from meshcomm._types import Array, DType, Shape
 from meshcomm.arrays.create import distribute, empty
 from meshcomm.arrays.dtensor import DTensor, Tensor, unwrapped
 from meshcomm.errors import LayoutError, ShapeError
 from meshcomm.layouts.layout import Layout
-from meshcomm.layouts.mistakes import no_layout
+from meshcomm.layouts.mistakes import no_layout, such_as
 from meshcomm.ops.elementwise import agree_on_plain, relaid
 from meshcomm.ops.indexing import getitem
 from meshcomm.ops.pieces import joined as join_blocks
@@ -132,7 +132,10 @@ def _checked(name: str, layout: object, shape: Shape) -> Layout:
         raise no_layout(f"{name} takes a Layout", layout)
     layout.refuse_match()
     if layout.ndim != len(shape):
-        raise LayoutError(f"{name} to shape {shape}, which has {len(shape)} axes, but the layout is for {layout.ndim}")
+        raise LayoutError(
+            f"{name} to shape {shape}, which has {counted(len(shape), 'axis')}, but the layout is for {layout.ndim}"
+            + such_as(layout, len(shape))
+        )
     layout.check_fits(shape)
     return layout
 
@@ -218,7 +221,9 @@ def split(ary: DTensor, indices_or_sections: int | Sequence[int], axis: int = 0)
     tensor = as_tensor("split", ary)
     n = tensor.shape[axis_of(axis, tensor.ndim)]
     if isinstance(indices_or_sections, int | np.integer) and indices_or_sections > 0 and n % indices_or_sections:
-        raise ShapeError(f"split of {n} elements into {indices_or_sections} sections: they must be equally long")
+        raise ShapeError(
+            f"split of {counted(n, 'element')} into {indices_or_sections} sections: they must be equally long"
+        )
     return array_split(tensor, indices_or_sections, axis)
 
 

@@ -6,7 +6,7 @@ from contextlib import nullcontext
 import numpy as np
 from numpy.typing import ArrayLike
 
-from meshcomm._arguments import normalised_axes
+from meshcomm._arguments import counted, normalised_axes
 from meshcomm._tracing import is_traced, traceable
 from meshcomm._types import Shape
 from meshcomm.arrays.dtensor import DTensor, unwrapped
@@ -112,6 +112,7 @@ def _check_product(a: Shape, b: Shape) -> None:
             raise ShapeError(f"matmul takes tensors of 1 or 2 axes, but the {name} has shape {shape}")
     if a[-1] != b[0]:
         raise ShapeError(
-            f"matmul of shapes {a} and {b}: the last axis of the first has {a[-1]} elements and the first axis of the "
+            f"matmul of shapes {a} and {b}: the last axis of the first has {counted(a[-1], 'element')} "
+            "and the first axis of the "
             f"second {b[0]}; they must be equal"
         )

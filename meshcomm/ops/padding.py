@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from meshcomm._arguments import integer, quote
+from meshcomm._arguments import counted, integer, quote
 from meshcomm._types import Array, Indices
 from meshcomm.arrays.dtensor import DTensor
 from meshcomm.errors import ShapeError
@@ -80,7 +80,8 @@ def _widths(pad_width: Any, ndim: int) -> list[Width]:
         pairs = np.broadcast_to(np.asarray(pad_width), (ndim, 2)).tolist()
     except ValueError:
         raise ShapeError(
-            f"pad_width {quote(pad_width)} for {ndim} axes: it is a number, (before, after), or a pair for each axis"
+            f"pad_width {quote(pad_width)} for {counted(ndim, 'axis')}: it is a number, (before, after), "
+            "or a pair for each axis"
         ) from None
     widths = [(integer(a, "pad_width", TypeError), integer(b, "pad_width", TypeError)) for a, b in pairs]
     if any(n < 0 for width in widths for n in width):
@@ -107,7 +108,8 @@ def _with_constants(tensor: DTensor, widths: list[Width], values: Any) -> DTenso
         np.broadcast_to(np.asarray(values), (tensor.ndim, 2))
     except ValueError:
         raise ShapeError(
-            f"constant_values {quote(values)} for {tensor.ndim} axes: it is a number, (before, after), or a pair for "
+            f"constant_values {quote(values)} for {counted(tensor.ndim, 'axis')}: it is a number, "
+            "(before, after), or a pair for "
             "each axis"
         ) from None
     np.pad(

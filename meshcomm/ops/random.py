@@ -8,6 +8,7 @@ its block by itself, and all blocks together are the same array for every layout
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
+from numbers import Real
 from typing import Protocol
 
 import numpy as np
@@ -70,7 +71,9 @@ def random_uniform(seed: int, low: float = 0.0, high: float = 1.0) -> Initialize
     >>> bool((block == whole[:, 1:2]).all())
     True
     """
-    return _Uniform(_seed(seed), low, high)
+    checked = _seed("random_uniform", seed)
+    _numbers("random_uniform", low=low, high=high)
+    return _Uniform(checked, low, high)
 
 
 def random_normal(seed: int, mean: float = 0.0, stddev: float = 1.0) -> Initializer:
@@ -83,14 +86,29 @@ def random_normal(seed: int, mean: float = 0.0, stddev: float = 1.0) -> Initiali
     >>> random_normal(7)((slice(0, 2),), (1000,), "f4").shape
     (2,)
     """
-    return _Normal(_seed(seed), mean, stddev)
+    checked = _seed("random_normal", seed)
+    _numbers("random_normal", mean=mean, stddev=stddev)
+    return _Normal(checked, mean, stddev)
 
 
-def _seed(seed: int) -> int:
-    checked = integer(seed, "seed", ShapeError)
+def _numbers(name: str, **arguments: float) -> None:
+    """Raise ``ShapeError`` if one of the *arguments* of the function *name* is no real number."""
+    for argument, value in arguments.items():
+        if isinstance(value, bool) or not isinstance(value, Real):
+            raise ShapeError(f"{name}: {argument} is a number, not {quote(value)}{_HOW.format(name)}")
+
+
+def _seed(name: str, seed: int) -> int:
+    try:
+        checked = integer(seed, "seed", ShapeError)
+    except ShapeError as error:
+        raise ShapeError(f"{name}: {error}{_HOW.format(name)}") from None
     if not 0 <= checked < 1 << 128:
-        raise ShapeError(f"seed {quote(seed)}; it must be zero or more and below 2**128")
+        raise ShapeError(f"{name}: seed {quote(seed)}; it must be zero or more and below 2**128")
     return checked
+
+
+_HOW = "; mc.{0}(seed) makes an initializer, for mc.Variable(mc.{0}(seed), shape, dtype, layout=layout)"
 
 
 def _unit(words: NDArray[np.uint64]) -> NDArray[np.float64]:

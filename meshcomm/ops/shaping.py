@@ -9,14 +9,14 @@ from operator import index
 
 import numpy as np
 
-from meshcomm._arguments import normalised_axes, quote
+from meshcomm._arguments import counted, normalised_axes, quote
 from meshcomm._tracing import is_traced, traceable
 from meshcomm._types import Array, Axis, Shape, ShapeLike
 from meshcomm.arrays.dtensor import DTensor, unwrapped
 from meshcomm.arrays.relayout import relayout
 from meshcomm.errors import LayoutError, ShapeError
 from meshcomm.layouts.layout import Axes, Layout
-from meshcomm.layouts.mistakes import no_layout
+from meshcomm.layouts.mistakes import no_layout, such_as
 from meshcomm.layouts.refinement import same_grid
 from meshcomm.layouts.regroup import Regrouping, regrouping
 from meshcomm.memory.copies import opaque
@@ -65,7 +65,10 @@ def reshape(t: DTensor, shape: ShapeLike, layout: Layout | None = None) -> DTens
         raise no_layout("reshape takes a Layout", layout)
     layout.refuse_match()
     if layout.ndim != len(lengths):
-        raise LayoutError(f"reshape to {lengths}, which has {len(lengths)} axes, but the layout is for {layout.ndim}")
+        raise LayoutError(
+            f"reshape to {lengths}, which has {counted(len(lengths), 'axis')}, but the layout is for {layout.ndim}"
+            + such_as(layout, len(lengths))
+        )
     layout.check_fits(lengths)
     made = regrouped(tensor, lengths, layout.axes if same_grid(layout.mesh, tensor.mesh) else None)
     if made.layout == layout:
@@ -94,7 +97,8 @@ def _new_shape(tensor: DTensor, shape: object) -> Shape:
         lengths[unknown[0]] = tensor.size // rest
     if prod(lengths) != tensor.size or -1 in lengths:
         raise ShapeError(
-            f"reshape of a tensor of shape {tensor.shape}, with {tensor.size} elements, to {quote(shape)}: there must "
+            f"reshape of a tensor of shape {tensor.shape}, with {counted(tensor.size, 'element')}, to "
+            f"{quote(shape)}: there must "
             "be as many elements"
         )
     return tuple(lengths)
@@ -178,7 +182,9 @@ def squeeze(a: DTensor, axis: Axis = None) -> DTensor:
     gone = ones if axis is None else normalised_axes(axis, tensor.ndim)
     for i in gone:
         if tensor.shape[i] != 1:
-            raise ShapeError(f"squeeze of axis {i} of shape {tensor.shape}: it has {tensor.shape[i]} elements, not 1")
+            raise ShapeError(
+                f"squeeze of axis {i} of shape {tensor.shape}: it has {counted(tensor.shape[i], 'element')}, not 1"
+            )
     shape = tuple(n for i, n in enumerate(tensor.shape) if i not in gone)
     if any(tensor.layout.num_shards(i) > 1 for i in gone):  # only one device along it has elements
         return regrouped(tensor, shape, name="squeeze")
@@ -255,7 +261,7 @@ def _rollaxis(a: DTensor, axis: int, start: int = 0) -> DTensor:
     tensor = as_tensor("rollaxis", a)
     moved, before = axis_of(axis, tensor.ndim), axis_of(start, tensor.ndim + 1) if start >= 0 else start + tensor.ndim
     if before < 0:
-        raise ShapeError(f"rollaxis to {start}: a tensor with {tensor.ndim} axes has no such one")
+        raise ShapeError(f"rollaxis to {start}: a tensor with {counted(tensor.ndim, 'axis')} has no such one")
     order = [i for i in range(tensor.ndim) if i != moved]
     order.insert(before - (moved < before), moved)
     return transpose(tensor, order)

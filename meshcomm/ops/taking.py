@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
-from meshcomm._arguments import as_array, integer, quote
+from meshcomm._arguments import as_array, counted, integer, quote
 from meshcomm._types import Array, Indices, Names
 from meshcomm.arrays.dtensor import DTensor, unwrapped
 from meshcomm.errors import ShapeError
@@ -53,7 +53,7 @@ def _within(indices: object, n: int, mode: str) -> Indices:
     if mode == "raise":
         wrong = listed[(listed < -n) | (listed >= n)]
         if wrong.size:
-            raise IndexError(f"numpy.take: index {wrong[0]} is out of bounds for an axis of {n} elements")
+            raise IndexError(f"numpy.take: index {wrong[0]} is out of bounds for an axis of {counted(n, 'element')}")
         return np.where(listed < 0, listed + n, listed)
     found: Indices = np.clip(listed, 0, max(n - 1, 0)) if mode == "clip" else listed % max(n, 1)
     return found
@@ -141,7 +141,9 @@ def repeat(a: DTensor, repeats: int | Sequence[int], axis: int | None = None) ->
     counts = np.atleast_1d(as_array(repeats))
     times = [integer(count, "repeats", TypeError) for count in counts.ravel().tolist()]
     if counts.ndim > 1 or len(times) not in (1, n) or any(count < 0 for count in times):
-        raise ShapeError(f"repeat by {quote(repeats)}: one count, or one for each of {n} elements, and none negative")
+        raise ShapeError(
+            f"repeat by {quote(repeats)}: one count, or one for each of {counted(n, 'element')}, and none negative"
+        )
     if len(times) != 1:
         agree_on_plain("numpy.repeat", [tensor, counts], tensor.mesh)
         return chosen_rows(tensor, axis, np.repeat(np.arange(n, dtype=np.intp), times))

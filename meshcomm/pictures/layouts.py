@@ -1,4 +1,4 @@
-"""The picture of a layout as SVG, alone and in notebooks."""
+"""The pictures of a layout and of a mesh as SVG, alone and in notebooks."""
 
 from html import escape
 
@@ -6,8 +6,9 @@ from meshcomm._arguments import as_shape
 from meshcomm._types import ShapeLike
 from meshcomm.layouts.layout import Layout
 from meshcomm.layouts.layout_text import specs_text
+from meshcomm.layouts.mesh import Mesh
 from meshcomm.pictures.svg import LINE, Drawing, draw_view, left_out
-from meshcomm.pictures.view import View, wrapped
+from meshcomm.pictures.view import MeshView, View, wrapped
 
 COLUMNS = 84
 """Characters in a line of words above a picture."""
@@ -15,8 +16,16 @@ COLUMNS = 84
 
 def layout_svg(layout: Layout, shape: ShapeLike | None = None) -> str:
     """Return a stand-alone SVG of *layout*, of an array of *shape* if that is given."""
-    view, drawing = View(layout, None if shape is None else as_shape(shape)), Drawing()
-    words = " ".join([*view.sentences(), *left_out(view)])
+    return _svg(View(layout, None if shape is None else as_shape(shape)))
+
+
+def mesh_svg(mesh: Mesh) -> str:
+    """Return a stand-alone SVG of *mesh*."""
+    return _svg(MeshView(mesh))
+
+
+def _svg(view: View) -> str:
+    drawing, words = Drawing(), " ".join([*view.sentences(), *left_out(view)])
     y = write_lines(drawing, words)
     draw_view(drawing, view, (8, y))
     return drawing.svg(words, alone=True)
@@ -28,9 +37,17 @@ def layout_html(layout: Layout, shape: ShapeLike | None = None, title: str = "")
     if layout.match_axis is not None:
         words = f"Axis {layout.match_axis} is match: it takes its sharding spec from the source of a relayout."
         return html(title, words, "")
-    view, drawing = View(layout, None if shape is None else as_shape(shape)), Drawing()
+    return _html(title, View(layout, None if shape is None else as_shape(shape)))
+
+
+def mesh_html(mesh: Mesh) -> str:
+    """Return the picture of *mesh* for notebooks."""
+    return _html(f"Mesh {mesh.name}".rstrip(), MeshView(mesh))
+
+
+def _html(title: str, view: View) -> str:
+    drawing, words = Drawing(), " ".join([*view.sentences(), *left_out(view)])
     draw_view(drawing, view, (8, 8))
-    words = " ".join([*view.sentences(), *left_out(view)])
     return html(title, words, drawing.svg(words))
 
 

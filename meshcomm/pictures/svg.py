@@ -146,8 +146,8 @@ def _draw_panel(drawing: Drawing, view: View, panel: Panel, corner: tuple[float,
     if panel.slab:
         drawing.text(left, y + LINE / 2, panel.title)
     if view.columns is not None:
-        axes = f"axis {view.columns} →" if view.rows is None else f"axis {view.rows} ↓ axis {view.columns} →"
-        drawing.text(left, top - 1.5 * LINE, axes)
+        rows_name = "" if view.rows is None else f"{view.axis_name(view.rows)} ↓ "
+        drawing.text(left, top - 1.5 * LINE, f"{rows_name}{view.axis_name(view.columns)} →")
     for row, head in zip(down, heads, strict=True):
         drawing.text(left - 6, top + (row.begin + row.end) / 2, head, "end")
     for column, head in zip(across, tops, strict=True):

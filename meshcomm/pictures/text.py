@@ -7,7 +7,8 @@ from meshcomm._arguments import as_shape, integer, quote
 from meshcomm._types import ShapeLike
 from meshcomm.errors import LayoutError, ShapeError
 from meshcomm.layouts.layout import Layout
-from meshcomm.pictures.view import Panel, Stretch, View, blocks_of, panels, wrapped
+from meshcomm.layouts.mesh import Mesh
+from meshcomm.pictures.view import MeshView, Panel, Stretch, View, blocks_of, panels, wrapped
 
 LEAST_WIDTH = 56
 """Characters in a line of the narrowest picture: indices of 19 digits fit on two borders."""
@@ -21,14 +22,14 @@ _COLOURS = (153, 223, 157, 225, 159, 229, 189, 217, 193, 195, 216, 183)
 
 
 def show(
-    layout: Layout,
+    layout: Layout | Mesh,
     shape: ShapeLike | None = None,
     *,
     width: int = 80,
     unicode: bool = False,
     colour: bool = False,
 ) -> str:
-    """Return a picture of *layout* as text, for ``print``: which device holds which elements.
+    """Return a picture of *layout* as text, for ``print``: which device holds which elements. Or draw a mesh.
 
     The first sentences say what the picture shows. Each box has the devices that hold it, and the borders have the
     indices, as slices. The last two axes that are cut go down and across. If more axes are cut, there is a picture for
@@ -39,13 +40,23 @@ def show(
 
     Parameters
     ----------
-    layout: the layout
+    layout: the layout, or a mesh
     shape: the shape of the array; without it, blocks are numbered
     width: the most characters in a line, 56 or more
     unicode: whether lines are drawn with Unicode's box characters
     colour: whether boxes have colours, by ANSI escape sequences
 
     >>> import meshcomm as mc
+    >>> print(mc.show(mc.Mesh(range(6), {"x": 2, "y": 3})))
+    mesh x=2, y=3: 6 devices. Dimension x goes down, dimension y across. Boxes show
+    devices.
+    <BLANKLINE>
+           y=0   y=1   y=2
+         +-----+-----+-----+
+     x=0 |  0  |  1  |  2  |
+         +-----+-----+-----+
+     x=1 |  3  |  4  |  5  |
+         +-----+-----+-----+
     >>> mesh = mc.Mesh(range(4), {"x": 2, "y": 2})
     >>> print(mc.show(mc.Layout(["x", mc.UNSHARDED], mesh), (5, 3)))
     (5, 3) on mesh x=2, y=2: axis 0 is cut over x into 2 blocks of 3 or 2 elements,
@@ -59,12 +70,12 @@ def show(
      3:5 | 2-3 |
          +-----+
     """
-    if not isinstance(layout, Layout):
-        raise LayoutError(f"show draws a Layout, not {quote(layout)}, a {type(layout).__name__}")
+    if not isinstance(layout, Layout | Mesh):
+        raise LayoutError(f"show draws a Layout or a Mesh, not {quote(layout)}, a {type(layout).__name__}")
     width = integer(width, "width", ShapeError)
     if width < LEAST_WIDTH:
         raise ShapeError(f"width {width} is too narrow for a picture; it is {LEAST_WIDTH} or more")
-    view = View(layout, None if shape is None else as_shape(shape))
+    view = _view(layout, shape)
     lines = wrapped(" ".join([*view.sentences(), *_how_to_read(view)]), width)
     if all(ruler.count for ruler in view.rulers):
         shown = panels(view, MOST_SLABS)
@@ -80,12 +91,21 @@ def show(
     return "\n".join(lines)
 
 
+def _view(shown: Layout | Mesh, shape: ShapeLike | None) -> View:
+    if isinstance(shown, Layout):
+        return View(shown, None if shape is None else as_shape(shape))
+    if shape is not None:
+        raise ShapeError(f"show draws a Mesh without a shape, not with {quote(shape)}; a Layout takes one")
+    return MeshView(shown)
+
+
 def _how_to_read(view: View) -> list[str]:
     if any(ruler.count == 0 for ruler in view.rulers):
         return []
-    down, across = view.rows, view.columns
-    axes = f"Axis {down} goes down, axis {across} across. " if down is not None else ""
-    return [f"{axes}Boxes show devices."]
+    if view.rows is None or view.columns is None:
+        return ["Boxes show devices."]
+    down, across = view.axis_name(view.rows), view.axis_name(view.columns)
+    return [f"{down[0].upper()}{down[1:]} goes down, {across} across. Boxes show devices."]
 
 
 class _Pen(NamedTuple):

@@ -15,6 +15,7 @@ from meshcomm._types import Indices, Names
 from meshcomm.layouts.coordinates import devices_with, numbers_of, one, replica_count
 from meshcomm.layouts.cyclic import AnyCut, CyclicCut
 from meshcomm.layouts.layout import Layout
+from meshcomm.layouts.mesh import Mesh
 from meshcomm.layouts.partition import Cut
 from meshcomm.layouts.specs import Cuts, Cyclic
 
@@ -23,21 +24,25 @@ MOST_LISTED = 3
 
 
 class Stretch(NamedTuple):
-    """Consecutive indices of an axis, all of one block: *start* to *stop*, or None if the length is not known."""
+    """Consecutive indices of an axis, all of one block: *start* to *stop*, or None if the length is not known.
+
+    In the picture of a mesh it is a coordinate along *dimension*.
+    """
 
     start: int | None
     stop: int | None
     block: int
+    dimension: str = ""
 
     @property
     def text(self) -> str:
-        """The indices, as a slice; or the number of the block.
+        """The indices, as a slice; or the number of the block, or the coordinate.
 
-        >>> Stretch(0, 3, 0).text, Stretch(None, None, 2).text
-        ('0:3', 'block 2')
+        >>> Stretch(0, 3, 0).text, Stretch(None, None, 2).text, Stretch(None, None, 2, "x").text
+        ('0:3', 'block 2', 'x=2')
         """
         if self.start is None:
-            return f"block {self.block}"
+            return f"{self.dimension}={self.block}" if self.dimension else f"block {self.block}"
         text = f"{self.start}:{self.stop}"
         return text if len(text) <= 21 else f"{self.start}:"
 
@@ -49,11 +54,11 @@ class Ruler:
 
     >>> ruler = Ruler(Cut(5, 8), 8)
     >>> ruler.count, ruler.stretch(4), ruler.within(1, 3)
-    (5, Stretch(start=4, stop=5, block=4), range(1, 3))
+    (5, Stretch(start=4, stop=5, block=4, dimension=''), range(1, 3))
     """
 
-    def __init__(self, cut: AnyCut | None, blocks: int) -> None:
-        self.cut, self.blocks = cut, blocks
+    def __init__(self, cut: AnyCut | None, blocks: int, dimension: str = "") -> None:
+        self.cut, self.blocks, self.dimension = cut, blocks, dimension
         self._filled: Indices | None = None
         if cut is None:
             self.count = blocks
@@ -69,7 +74,7 @@ class Ruler:
         """Return the stretch with this *number*, from 0."""
         cut = self.cut
         if cut is None:
-            return Stretch(None, None, number)
+            return Stretch(None, None, number, self.dimension)
         if isinstance(cut, CyclicCut):
             start = number * cut.block
             return Stretch(start, min(start + cut.block, cut.length), (number + cut.offset) % cut.blocks)
@@ -156,6 +161,10 @@ class View:
         """Return the devices that hold the block with these numbers, as text."""
         return listed(self._offsets + self.first_device(blocks))
 
+    def axis_name(self, axis: int) -> str:
+        """Return what words call an axis."""
+        return f"axis {axis}"
+
     # -- in words -----------------------------------------------------------------------------------------------------
 
     @property
@@ -222,6 +231,24 @@ class View:
             return [f"Device 0 is rank {ranks.start}, and so on."] if ranks.start else []
         shown = ", ".join(map(str, ranks[:8]))
         return [f"The devices are the ranks {shown}{', ...' if len(ranks) > 8 else ''}."]
+
+
+class MeshView(View):
+    """A mesh as pictures show it: its dimensions are the axes, and each box is a device."""
+
+    def __init__(self, mesh: Mesh) -> None:
+        super().__init__(Layout(mesh.dim_names, mesh) if mesh.dims else Layout.from_single_device_mesh(mesh))
+
+    def _ruler(self, axis: int) -> Ruler:
+        return Ruler(None, *self.layout.mesh.dims[axis][::-1])
+
+    def axis_name(self, axis: int) -> str:
+        """Return what words call a mesh dimension."""
+        return f"dimension {self.layout.mesh.dim_names[axis]}"
+
+    def sentences(self) -> list[str]:
+        """Return what the picture shows, in words."""
+        return [f"{self.mesh_text}: {_counted(self.layout.mesh.size, 'device')}.", *self.ranks_text()]
 
 
 def grid_axes(ndim: int, cut: Sequence[int]) -> tuple[int | None, int | None, list[int]]:
@@ -303,7 +330,10 @@ class Panel(NamedTuple):
         >>> Panel({0: Stretch(0, 3, 0), 1: Stretch(4, 6, 1)}).title
         'axis 0 at 0:3, axis 1 at 4:6'
         """
-        return ", ".join(f"axis {axis} at {stretch.text}" for axis, stretch in self.slab.items())
+        return ", ".join(
+            stretch.text if stretch.dimension else f"axis {axis} at {stretch.text}"
+            for axis, stretch in self.slab.items()
+        )
 
 
 def panels(view: View, most: int) -> list[Panel | None]:

@@ -6,6 +6,7 @@ over MPI, and the text says so.
 
 from typing import TYPE_CHECKING
 
+from meshcomm._arguments import counted
 from meshcomm.layouts.layout_text import specs_text
 from meshcomm.layouts.mesh import Mesh
 from meshcomm.layouts.refinement import same_grid
@@ -28,7 +29,7 @@ def describe(plan: "Plan") -> str:
     if plan.permutation is not None:
         lines.append(f"  {_relabelling(plan)}")
     lines.append(
-        f"  each device receives at most {bytes_text(plan.bytes_moved)} in {count_text(plan.messages, 'message')}"
+        f"  each device receives at most {bytes_text(plan.bytes_moved)} in {counted(plan.messages, 'message')}"
         f" and holds at most {bytes_text(plan.peak_bytes)} over MPI"
     )
     return "\n".join(lines)
@@ -37,7 +38,7 @@ def describe(plan: "Plan") -> str:
 def describe_device(plan: "DevicePlan") -> str:
     """Return the text of the plan of one device."""
     return (
-        f"device {plan.device} receives {bytes_text(plan.bytes_moved)} in {count_text(plan.messages, 'message')} "
+        f"device {plan.device} receives {bytes_text(plan.bytes_moved)} in {counted(plan.messages, 'message')} "
         f"and holds at most {bytes_text(plan.peak_bytes)} over MPI in this {plan.plan!r}"
     )
 
@@ -68,9 +69,9 @@ def _dims_text(mesh: Mesh) -> str:
 
 def _step_text(plan: "Plan", step: Step) -> str:
     count = len(step.ranks) // step.group_size
-    groups = f"  [{count_text(count, 'group')} of {step.group_size}]" if step.group_size > 1 else ""
+    groups = f"  [{counted(count, 'group')} of {step.group_size}]" if step.group_size > 1 else ""
     moved = step.traffic(plan.compared_devices)
-    traffic = f"{bytes_text(int(moved.bytes_moved.max()))}, {count_text(int(moved.messages.max()), 'message')}"
+    traffic = f"{bytes_text(int(moved.bytes_moved.max()))}, {counted(int(moved.messages.max()), 'message')}"
     works = (
         []
         if isinstance(step, Slice)
@@ -79,15 +80,6 @@ def _step_text(plan: "Plan", step: Step) -> str:
     work = f"; {' and '.join(works)} over MPI" if works else ""
     through = "; between nodes through aggregators" if relay_pays(step, plan.machine) else ""
     return f"{step}{groups} {traffic}{work}{through}"
-
-
-def count_text(number: int, what: str) -> str:
-    """Return a number of things for people.
-
-    >>> count_text(1, "message"), count_text(3, "message")
-    ('1 message', '3 messages')
-    """
-    return f"{number} {what}{'s' * (number != 1)}"
 
 
 def bytes_text(number: float) -> str:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from meshcomm import _hooks
-from meshcomm._arguments import as_dtype, as_shape, check_size, integer, quote
+from meshcomm._arguments import as_dtype, as_shape, check_size, counted, integer, quote
 from meshcomm._pickles import FieldsOnly
 from meshcomm._tuning import SAMPLED_DEVICES
 from meshcomm._types import DType, Indices, Ranks, ShapeLike
@@ -24,7 +24,7 @@ from meshcomm.layouts.coordinates import one
 from meshcomm.layouts.layout import Layout
 from meshcomm.layouts.layout_text import specs_text
 from meshcomm.layouts.machine import Load, Machine
-from meshcomm.layouts.mistakes import no_layout
+from meshcomm.layouts.mistakes import no_layout, such_as
 from meshcomm.layouts.refinement import on_one_mesh
 from meshcomm.plans.costs import step_load
 from meshcomm.plans.cross_mesh import AllToAllBetween
@@ -271,8 +271,9 @@ def plan_relayout(
     lengths = as_shape(shape)
     if not (source.ndim == target.ndim == len(lengths)):
         raise LayoutError(
-            f"shape {lengths} has {len(lengths)} axes, but the source layout is for {source.ndim} and the target "
-            f"layout for {target.ndim}"
+            f"shape {lengths} has {counted(len(lengths), 'axis')}, but the source layout is for {source.ndim} and the "
+            f"target layout for {target.ndim}"
+            + such_as(target if source.ndim == len(lengths) else source, len(lengths))
         )
     if source.match_axis is not None:
         raise LayoutError(

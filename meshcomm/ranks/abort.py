@@ -208,6 +208,18 @@ def say(text: str) -> None:
         print(f"meshcomm: {text}", file=sys.stderr, flush=True)
 
 
+@cache
+def say_once(text: str) -> signs.Error:
+    """Print *text*, which several ranks may have to say, on standard error: of those on one host, one prints it.
+
+    What this returns shows to others that it is printed. It is kept.
+    """
+    shared = signs.Error(text, comm_world()[0])
+    if shared.ours:
+        say(text)
+    return shared
+
+
 def _exit_after(seconds: float) -> None:
     """End this process in *seconds* whatever it does then: the timer is not a thread of Python."""
     if seconds < math.inf:

@@ -5,9 +5,9 @@ job may read the files, as they show paths and source lines. A file that is read
 """
 
 import contextlib
-import faulthandler
 import json
 import os
+import stat
 import tempfile
 import time
 from collections.abc import Iterable, Mapping
@@ -17,6 +17,7 @@ from typing import Any, TypedDict, TypeVar, get_origin, get_type_hints
 
 from meshcomm._arguments import quote
 from meshcomm.errors import MeshcommError
+from meshcomm.ranks import stacks
 from meshcomm.ranks.abort import comm_world
 from meshcomm.ranks.missing import spans
 from meshcomm.ranks.watch import watch
@@ -29,6 +30,11 @@ _LARGEST_FILE = 2**24
 
 _MOST_RANKS = 2**24
 """No job has more ranks; a file that says so is no flight file."""
+
+KEPT_FOR = 7 * 24 * 3600.0
+"""Seconds. The next job that writes to a new folder in the folder for temporary files removes those that are older."""
+
+_PREFIX = "meshcomm-"
 
 _JOBS = ("SLURM_JOB_ID", "PMIX_NAMESPACE", "PBS_JOBID", "LSB_JOBID")
 """Environment variables with which batch systems and launchers name a job."""
@@ -72,7 +78,7 @@ def folder() -> Path | None:
         return Path(name) if name != "0" else None
     # Without a name for the job: all ranks of a host have the same launcher.
     job = next((os.environ[variable] for variable in _JOBS if os.environ.get(variable)), f"{os.getppid()}")
-    return Path(tempfile.gettempdir()) / f"meshcomm-{job.replace('/', '-')}"
+    return Path(tempfile.gettempdir()) / f"{_PREFIX}{job.replace('/', '-')}"
 
 
 def _folder_of_user() -> str:
@@ -85,17 +91,22 @@ def _first_time() -> list[str]:
 
 
 def write(reason: str) -> str:
-    """Write the flight file of this rank, once, and return where it is, as a line for a message."""
+    """Write the flight file of this rank, once, and return where it is, as the end of a message.
+
+    Without a file, the message ends with where the threads of this rank are.
+    """
     written = _first_time()
     if not written:
         written.append("")
         where = folder()
-        if where is not None:
-            try:
+        try:
+            if where is not None:
                 _write(where, reason)
-                written[0] = f"\n  What each rank did last: python -m meshcomm flights {where}"
-            except OSError as error:
-                written[0] = f"\n  What this rank did last could not be written: {error}"
+                written[0] = f"\n  What each rank did last, and where it is: python -m meshcomm flights {where}"
+            else:
+                written[0] = f"\n{stacks.whole()}"
+        except OSError as error:
+            written[0] = f"\n  What this rank did last could not be written: {error}\n{stacks.whole()}"
     return written[0]
 
 
@@ -103,6 +114,8 @@ def _write(where: Path, reason: str) -> None:
     if not where.is_dir():
         with contextlib.suppress(FileExistsError):
             where.mkdir(mode=0o700, parents=True)
+            if not _folder_of_user():
+                remove_old(where.parent, time.time() - KEPT_FOR)
     # Others know the name of a folder of ours in a folder of everybody, and may have made it first.
     if not _folder_of_user() and (where.is_symlink() or where.stat().st_uid != os.getuid()):
         raise PermissionError(f"{where} belongs to somebody else")
@@ -112,6 +125,20 @@ def _write(where: Path, reason: str) -> None:
     with tempfile.NamedTemporaryFile("w", dir=where, prefix=f".{path.name}.", delete=False) as new:
         json.dump(flight, new, indent=1)
     Path(new.name).replace(path)
+
+
+def remove_old(parent: Path, before: float) -> None:
+    """Remove the folders of flight files in *parent* that this user's jobs wrote last *before* a time.
+
+    Only what a job writes there is removed, and no link is followed. What cannot be removed stays.
+    """
+    for old in parent.glob(f"{_PREFIX}*"):
+        with contextlib.suppress(OSError):
+            about = old.lstat()
+            if stat.S_ISDIR(about.st_mode) and about.st_uid == os.getuid() and about.st_mtime < before:
+                for path in (*old.glob("rank-*.json"), *old.glob(".rank-*.json.*")):
+                    path.unlink()
+                old.rmdir()
 
 
 def _flight(reason: str) -> Flight:
@@ -136,16 +163,8 @@ def _flight(reason: str) -> Flight:
         waits=watch.operation(),
         since=watch.since,
         calls=calls,
-        stack=_stack(),
+        stack=stacks.whole(),
     )
-
-
-def _stack() -> str:
-    """Return where the threads of Python are."""
-    with tempfile.TemporaryFile("w+") as file:
-        faulthandler.dump_traceback(file, all_threads=True)
-        file.seek(0)
-        return file.read()
 
 
 def read(folder: Path) -> list[Flight]:

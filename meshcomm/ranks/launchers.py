@@ -7,11 +7,10 @@ world of its own, computes everything, and ends without an error. `alone` finds 
 
 import contextlib
 import os
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import NamedTuple
-
-from meshcomm.errors import MeshError
+from typing import NamedTuple, TypeVar
 
 ALONE = "MESHCOMM_ALONE"
 """The environment variable that allows copies of a program that know nothing of each other."""
@@ -208,13 +207,25 @@ def refuse_alone(world_size: int, library: Callable[[], str]) -> None:
     """Raise ``MeshError`` if this process is `alone`, on every copy; the first of them prints it."""
     reason = alone(world_size, library)
     if reason:
-        error = MeshError(reason)
-        error.__dict__[_FIRST_TELLS] = True
-        raise error from None
+        from meshcomm.errors import MeshError  # here, as this file is read where not even NumPy is installed
+
+        raise told_by_first(MeshError(reason)) from None
+
+
+_E = TypeVar("_E", bound=BaseException)
+
+
+def told_by_first(error: _E) -> _E:
+    """Return *error*, which all copies of a program raise, so that Python prints it in the first one only."""
+    error.__dict__[_FIRST_TELLS] = True
+    previous = sys.excepthook
+    if is_told_by_another(error):
+        sys.excepthook = lambda kind, value, tb: None if is_told_by_another(value) else previous(kind, value, tb)
+    return error
 
 
 def is_told_by_another(error: BaseException) -> bool:
-    """Return whether *error* is one of copies that are alone, and this is not the first copy, which prints it."""
+    """Return whether all copies of a program raise *error*, and this is not the first copy, which prints it."""
     return _FIRST_TELLS in vars(error) and not is_first()
 
 

@@ -11,6 +11,7 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from meshcomm import _hooks
+from meshcomm._arguments import counted
 from meshcomm.errors import MeshcommError, MeshError
 from meshcomm.layouts.dimensions import MeshDimension, canonical_dims
 from meshcomm.layouts.layout import Layout
@@ -22,6 +23,7 @@ from meshcomm.ranks.mpi import MPIWorld, library_name, mpi_world, open_worlds
 from meshcomm.ranks.roll_call import leave_all
 from meshcomm.ranks.simulate import SimulatedWorld, current_world
 from meshcomm.ranks.teams import Location, World, refuse_larger
+from meshcomm.ranks.trace_folder import is_trace_possible
 from meshcomm.ranks.variables import report_misspelt
 
 if TYPE_CHECKING:
@@ -56,6 +58,7 @@ def create_mesh(
     dims = _complete(mesh_dims, devices, world)
     mesh = Mesh(range(prod(size for _, size in dims)) if devices is None else devices, dims, mesh_name)
     report_misspelt()
+    is_trace_possible()
     size = world.size if world is not None else abort.comm_world()[1]
     if world is not None or size > 1:
         refuse_larger(mesh, size, simulated=isinstance(world, SimulatedWorld))
@@ -104,7 +107,7 @@ def _complete(
     others = prod(dim.size for dim in dims)
     if available() % others:
         raise MeshError(
-            f"mesh dimension {names[0]!r} of size -1: {available()} devices cannot be divided by {others}, "
+            f"mesh dimension {names[0]!r} of size -1: {counted(available(), 'device')} cannot be divided by {others}, "
             "the product of the other sizes"
         )
     size = available() // others

@@ -1,6 +1,7 @@
 """Where ranks write the traces of whole programs. ``import meshcomm`` asks for it, so this file imports little."""
 
 import os
+from functools import cache
 from pathlib import Path
 
 TRACE_FOLDER = "MESHCOMM_TRACE"
@@ -11,3 +12,25 @@ def trace_folder() -> Path | None:
     """Return the folder in which ranks write the traces of whole programs, if there is one."""
     name = os.environ.get(TRACE_FOLDER, "")
     return Path(name) if name not in ("", "0") else None
+
+
+@cache
+def is_trace_possible() -> bool:
+    """Print that this rank cannot write its trace, if so; return whether it can, or wants none."""
+    folder = trace_folder()
+    if folder is None:
+        return True
+    import tempfile
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            return True
+    except OSError as error:
+        from meshcomm.ranks.abort import say_once
+
+        is_file = isinstance(error, FileExistsError | NotADirectoryError)
+        why = "it is a file, or in one" if is_file else error.strerror
+        text = f"{TRACE_FOLDER}={folder}: no trace can be written there: {why}"
+        say_once(text)
+        return False

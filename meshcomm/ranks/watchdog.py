@@ -5,7 +5,6 @@ call costs next to nothing, and no timer has to be armed.
 """
 
 import contextlib
-import faulthandler
 import os
 import select
 import signal
@@ -24,7 +23,7 @@ from meshcomm._tuning import (
     WATCH_EVERY,
     WRITE_WITHIN,
 )
-from meshcomm.ranks import abort, flights, signs
+from meshcomm.ranks import abort, flights, signs, stacks
 from meshcomm.ranks.abort import comm_world, end_job, install_hooks, say, timeout_seconds, who
 from meshcomm.ranks.first_calls import FirstCalls
 from meshcomm.ranks.missing import some
@@ -197,15 +196,15 @@ class _Watchdog:
     def _end(self, roll_call: RollCall | None, reason: str, code: int = 1) -> None:
         """End the job, after all ranks that can have written what they do."""
         told = _tell_what_happened(reason)
-        with contextlib.suppress(Exception):  # standard error may be no file
-            faulthandler.dump_traceback(all_threads=True)
+        where = stacks.of_program()
         if roll_call is not None:
             roll_call.expire(reason)
             end = time.monotonic() + min(WRITE_WITHIN, self._timeout / 8)
             while time.monotonic() < end and not roll_call.over:
                 roll_call.serve()
                 time.sleep(0.05)
-        end_job(f"{reason}{told}", code)
+        at = f"\n  This rank is at {where}" if where else ""
+        end_job(f"{reason}{at}{told}", code)
 
 
 @cache

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import DTypeLike
 
-from meshcomm._arguments import as_dtype, quote
+from meshcomm._arguments import as_dtype, counted, quote
 from meshcomm._tuning import CHECKED_UP_TO
 from meshcomm._types import Array, Bytes, DType, Json, Shape
 from meshcomm.arrays.create import empty, told_by_root
@@ -264,8 +264,8 @@ class Wanted(NamedTuple):
             raise LayoutError(f"the layout of {quote(name)} is {quote(layout)}; it must be a Layout")
         if layout.ndim != ndim:
             raise LayoutError(
-                f"{self.path}: array {quote(name)} has the shape {shape}, but its layout is for {layout.ndim} axes; a "
-                "dict of layouts or a LayoutMap gives each array its own"
+                f"{self.path}: array {quote(name)} has the shape {shape}, but its layout is for "
+                f"{counted(layout.ndim, 'axis')}; a dict of layouts or a LayoutMap gives each array its own"
             )
         layout.check_fits(shape)
         return layout

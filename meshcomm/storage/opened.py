@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import DTypeLike
 
-from meshcomm._arguments import quote
+from meshcomm._arguments import counted, quote
 from meshcomm._types import Array, DType, Shape
 from meshcomm.arrays.dtensor import DTensor
 from meshcomm.layouts.layout import Layout
 from meshcomm.memory.blocks import as_bytes
-from meshcomm.plans.describe import bytes_text, count_text
+from meshcomm.plans.describe import bytes_text
 from meshcomm.storage.by_library import read_box
 from meshcomm.storage.load import PathLike, base_and_contents, load
 from meshcomm.storage.routes import runs
@@ -94,7 +94,7 @@ class Store:
 
     def __repr__(self) -> str:
         arrays = [self[name] for name in self.names[:_SHOWN]]
-        lines = [f"Store({str(self.path)!r}) with {count_text(len(self), 'array')}"]
+        lines = [f"Store({str(self.path)!r}) with {counted(len(self), 'array')}"]
         lines += [f"  {each.name}  {each.shape} {each.dtype}, {bytes_text(each.nbytes)}" for each in arrays]
         if len(self) > _SHOWN:
             lines.append(f"  ... and {len(self) - _SHOWN} more")

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import DTypeLike
 
-from meshcomm._arguments import integer, quote
+from meshcomm._arguments import counted, integer, quote
 from meshcomm._tuning import LISTED_ARRAYS
 from meshcomm._types import DType, Indices, Shape
 from meshcomm.errors import MeshError
@@ -18,7 +18,7 @@ from meshcomm.layouts.layout_text import specs_text
 from meshcomm.layouts.machine import Machine
 from meshcomm.layouts.mesh import Mesh
 from meshcomm.layouts.slicing import kept_slice, parsed
-from meshcomm.plans.describe import bytes_text, count_text
+from meshcomm.plans.describe import bytes_text
 from meshcomm.plans.plan import Plan, plan_relayout
 from meshcomm.storage.by_library import layout_by_chunks
 from meshcomm.storage.checksums import cut_at_ranges, joined
@@ -189,19 +189,19 @@ class LoadPlan:
         return list(rest_of_ranges(joined((*piece, 0) for piece in pieces), self._checked))
 
     def __repr__(self) -> str:
-        return f"LoadPlan({str(self.path)!r}, {count_text(len(self.arrays), 'array')}, {bytes_text(self.bytes_read)})"
+        return f"LoadPlan({str(self.path)!r}, {counted(len(self.arrays), 'array')}, {bytes_text(self.bytes_read)})"
 
     def __str__(self) -> str:
         dims = ", ".join(f"{name}={size}" for name, size in self.mesh.dims)
-        lines = [f"load of {self.path} on mesh {dims}: {count_text(len(self.arrays), 'array')}"]
+        lines = [f"load of {self.path} on mesh {dims}: {counted(len(self.arrays), 'array')}"]
         lines += [f"  {each}" for each in self.arrays[:LISTED_ARRAYS]]
         if len(self.arrays) > LISTED_ARRAYS:
             lines.append(f"  ... and {len(self.arrays) - LISTED_ARRAYS} more")
         most = max(self._devices, key=lambda each: each.bytes_read)
         library = f", and {bytes_text(self.bytes_by_library)} through a library" if self.bytes_by_library else ""
         lines.append(
-            f"  all devices read {bytes_text(self.bytes_read)} in {count_text(self.calls, 'call')}{library}, and "
-            f"receive {bytes_text(self.bytes_moved)} in {count_text(self.rounds, 'round')}"
+            f"  all devices read {bytes_text(self.bytes_read)} in {counted(self.calls, 'call')}{library}, and "
+            f"receive {bytes_text(self.bytes_moved)} in {counted(self.rounds, 'round')}"
         )
         if self._checked is not None:
             lines.append(f"  of these, {bytes_text(self.bytes_compared)} are read to compare checksums only")
@@ -233,7 +233,7 @@ class DeviceLoadPlan(NamedTuple):
 
     def __repr__(self) -> str:
         return (
-            f"device {self.device} reads {bytes_text(self.bytes_read)} in {count_text(self.calls, 'call')}, receives "
+            f"device {self.device} reads {bytes_text(self.bytes_read)} in {counted(self.calls, 'call')}, receives "
             f"{bytes_text(self.bytes_moved)} and uses at most {bytes_text(self.peak_scratch_bytes)} of scratch "
             f"over MPI in this {self.plan!r}"
         )
@@ -351,10 +351,10 @@ class ArrayPlan:
         if self.small:
             return text + f"one device reads {bytes_text(stored.nbytes)} and tells the others"
         if self.rows is not None:
-            return text + f"{bytes_text(self.nbytes)} through a library, in chunks of {count_text(self.rows, 'row')}"
+            return text + f"{bytes_text(self.nbytes)} through a library, in chunks of {counted(self.rows, 'row')}"
         if not self._exchanges:
             return text + "each device reads its block"
-        route, turns = self._route, count_text(len(self._exchanges), "round")
+        route, turns = self._route, counted(len(self._exchanges), "round")
         if not route.exchanges:
             return text + f"read as {specs_text(self._made.sharding_specs)}, exchanged in {turns}"
         first = next(route.rounds()).target().sharding_specs

@@ -7,7 +7,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from meshcomm._arguments import integer, quote
+from meshcomm._arguments import counted, integer, quote
 from meshcomm._types import Indices
 from meshcomm.errors import MeshError
 from meshcomm.training.topology import (
@@ -327,6 +327,7 @@ def _in_task_order(topology: Topology, shape: Integers, stride: Integers, num_re
         )
     if num_replicas * cores > len(devices):
         raise MeshError(
-            f"requested {num_replicas} replicas of {cores} devices each, but {topology!r} has {len(devices)}"
+            f"requested {num_replicas} replicas of {counted(cores, 'device')} each, but {topology!r} has "
+            f"{len(devices)}"
         )
     return devices[: num_replicas * cores].reshape(num_replicas, cores, MESH_RANK)

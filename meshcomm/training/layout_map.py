@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias, TypeGuard, TypeVar, get
 import numpy as np
 from numpy.typing import ArrayLike
 
-from meshcomm._arguments import as_array, quote
+from meshcomm._arguments import as_array, counted, quote
 from meshcomm._mistakes import suggestion
 from meshcomm.arrays.create import distribute, told_by_root
 from meshcomm.arrays.dtensor import check_root
@@ -133,8 +133,8 @@ class LayoutMap(MutableMapping[str, Layout]):
         layout = self._layouts[rule]
         if rank is not None and rank != layout.ndim:
             raise LayoutError(
-                f"{name!r} has {_axes(rank)}, but its rule {rule!r} has a layout for {_axes(layout.ndim)}, "
-                f"{specs_text(layout.sharding_specs)}"
+                f"{name!r} has {counted(rank, 'axis')}, but its rule {rule!r} has a layout for "
+                f"{counted(layout.ndim, 'axis')}, {specs_text(layout.sharding_specs)}"
             )
         return layout
 
@@ -402,7 +402,10 @@ class WrongRank(NamedTuple):
     rank_of_rule: int
 
     def __str__(self) -> str:
-        return f"{self.name!r} with {_axes(self.rank)}, rule {self.rule!r} for {_axes(self.rank_of_rule)}"
+        return (
+            f"{self.name!r} with {counted(self.rank, 'axis')}, rule {self.rule!r} for "
+            f"{counted(self.rank_of_rule, 'axis')}"
+        )
 
 
 @dataclass(frozen=True)
@@ -471,10 +474,6 @@ def layout_map_scope(layout_map: LayoutMap) -> AbstractContextManager[None]:
     if not isinstance(layout_map, LayoutMap):
         raise LayoutError(f"layout_map_scope takes a LayoutMap, not {quote(layout_map)}")
     return layout_map.scope()
-
-
-def _axes(count: int) -> str:
-    return f"{count} {'axis' if count == 1 else 'axes'}"
 
 
 def _is_key(key: object) -> TypeGuard[Key]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike
 
-from meshcomm._arguments import as_array, integer, quote
+from meshcomm._arguments import as_array, counted, integer, quote
 from meshcomm._types import Array
 from meshcomm.arrays.create import distribute
 from meshcomm.arrays.dtensor import DTensor
@@ -269,7 +269,7 @@ def check_partition(
     if len(sizes) != len(shape):
         raise ShapeError(
             f"partition_dimensions {list(sizes)} has length {len(sizes)}, but a tensor of shape {tuple(shape)} has "
-            f"{len(shape)} axes; it must have one entry for each axis"
+            f"{counted(len(shape), 'axis')}; it must have one entry for each axis"
         )
     for axis, size in enumerate(sizes):
         if size < 1:
@@ -277,7 +277,8 @@ def check_partition(
     for axis, (length, size) in enumerate(zip(shape, sizes, strict=True)):
         if length is not None and length % size:
             raise ShapeError(
-                f"axis {axis} of shape {tuple(shape)} has {length} elements; partition_dimensions[{axis}] = {size} "
+                f"axis {axis} of shape {tuple(shape)} has {counted(length, 'element')}; "
+                f"partition_dimensions[{axis}] = {size} "
                 "does not divide it"
             )
     _check_product(sizes, num_logical_devices)
@@ -305,7 +306,7 @@ def _own_value(value: object, replica: int | None, count: int) -> object:
     if isinstance(value, PerReplica):
         if len(value.values) != count:
             raise MeshError(
-                f"{quote(value)} has {len(value.values)} values for {count} replicas; it must have one each"
+                f"{quote(value)} has {counted(len(value.values), 'value')} for {count} replicas; it must have one each"
             )
         return None if replica is None else value.values[replica]
     if type(value) is list:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from meshcomm._arguments import quote
+from meshcomm._arguments import counted, quote
 from meshcomm._types import Indices
 from meshcomm.errors import MeshError
 from meshcomm.layouts import wire
@@ -119,7 +119,9 @@ class Topology:
         self._mesh_shape = positive(mesh_shape, "mesh_shape", (MESH_RANK,))
         size = math.prod(self._mesh_shape.tolist())
         if size > _MOST_DEVICES:
-            raise MeshError(f"mesh_shape {self._mesh_shape.tolist()} holds {size} devices; at most {_MOST_DEVICES}")
+            raise MeshError(
+                f"mesh_shape {self._mesh_shape.tolist()} holds {counted(size, 'device')}; at most {_MOST_DEVICES}"
+            )
         self._device_coordinates = integers(device_coordinates, "device_coordinates", (None, None, MESH_RANK))
         self._devices = _devices_of(self._device_coordinates, self._mesh_shape)
         self._ranks = _ranks_of(ranks, (self.num_tasks, self.num_tpus_per_task))
@@ -224,7 +226,7 @@ class Topology:
         if device is None:
             raise MeshError(
                 f"there is no device at coordinates {coordinates}: the topology has shape "
-                f"{self._mesh_shape.tolist()} and {len(self._devices)} devices"
+                f"{self._mesh_shape.tolist()} and {counted(len(self._devices), 'device')}"
             )
         return device
 
@@ -306,14 +308,16 @@ def _parsed(serialized: object) -> tuple[list[int], NDArray[np.int64], NDArray[n
     tasks, devices = values["num_tasks"], values["num_tpu_devices_per_task"]
     listed, ranks = values["device_coordinates"], values["ranks"]
     if not (0 <= tasks <= _LARGEST and 0 <= devices <= _LARGEST):
-        raise MeshError(f"a topology of {tasks} tasks with {devices} devices each; both are 0 .. 2**31 - 1")
+        raise MeshError(f"a topology of {tasks} tasks with {counted(devices, 'device')} each; both are 0 .. 2**31 - 1")
     if len(listed) != tasks * devices * MESH_RANK:
         raise MeshError(
-            f"{len(listed)} device coordinates for {tasks} tasks with {devices} devices each; "
+            f"{len(listed)} device coordinates for {tasks} tasks with {counted(devices, 'device')} each; "
             f"it must be {MESH_RANK} per device"
         )
     if len(ranks) not in (0, tasks * devices):
-        raise MeshError(f"{len(ranks)} ranks for {tasks} tasks with {devices} devices each; it must be one per device")
+        raise MeshError(
+            f"{len(ranks)} ranks for {tasks} tasks with {counted(devices, 'device')} each; it must be one per device"
+        )
     coordinates = np.array(listed, dtype=np.int64).reshape(tasks, devices, MESH_RANK)
     return (
         values["mesh_shape"],

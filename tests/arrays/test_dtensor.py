@@ -210,7 +210,7 @@ def test_a_block_must_fit_the_global_shape():
         rows = Layout(["x", U], mc.create_mesh([("x", 2)]))
         with pytest.raises(ShapeError, match=rf"device {rank} holds a block of shape \({3 - rank}, 4\)"):
             mc.from_local(np.zeros((4, 4)), rows, (5, 4))
-        with pytest.raises(LayoutError, match="has 1 axes, but its layout is for 2"):
+        with pytest.raises(LayoutError, match="has 1 axis, but its layout is for 2"):
             mc.from_local(np.zeros((4, 4)), rows, (8,))
         for shape in [(-1, 4), "ab", (1.5, 4)]:
             with pytest.raises(ShapeError):

@@ -200,7 +200,7 @@ def test_a_wrong_result_is_an_error(bench, monkeypatch):
     code, out, err = bench("relayout", "--max", "1K", "--rounds", "1")
     assert code == 1
     assert out.splitlines()[-1].split()[-1] == "1"
-    assert err == "\nmeshcomm: 1 elements are wrong\n"
+    assert err == "\nmeshcomm: 1 wrong element\n"
 
 
 def test_one_shape_is_one_size(bench):

@@ -86,6 +86,12 @@ def test_under_mpiexec_the_first_rank_prints(monkeypatch, capsys):
         assert bool(capsys.readouterr().out) == (rank == 0)
 
 
+def test_show_draws_a_mesh(capsys, tmp_path):
+    assert main(["show", "--mesh", "x=2,y=3", "--svg", str(tmp_path / "mesh.svg")]) == 0
+    assert capsys.readouterr().out == mc.show(mc.Mesh(range(6), {"x": 2, "y": 3})) + "\n"
+    assert (tmp_path / "mesh.svg").read_text(encoding="utf-8").count("<title>devices") == 6
+
+
 # -- plan -------------------------------------------------------------------------------------------------------------
 
 
@@ -118,6 +124,28 @@ def test_plan_prints_the_plan_its_cost_and_the_table(capsys):
         "time": plan_command.seconds_text(plan.seconds).replace("µ", "u"),
     }
     assert table[-1]["nodes"] == "8,192"
+
+
+def test_plan_on_nodes_with_unequal_numbers_of_ranks(capsys):
+    command = ["plan", "--shape", "64,64", "--mesh", "x=4", "--from", "x,unsharded", "--to", "unsharded,x"]
+    assert main([*command, "--nodes", "3"]) == 0
+    text = capsys.readouterr().out
+    mesh = mc.Mesh(range(4), {"x": 4})
+    layouts = mc.Layout(["x", U], mesh), mc.Layout([U, "x"], mesh)
+    plan = mc.plan_relayout((64, 64), "f8", *layouts, None, mc.Machine(nodes=(0, 0, 1, 2)))
+    seconds = plan_command.seconds_text(plan.seconds).replace("µ", "u")
+    assert text.startswith(f"{plan!r}\npredicted time: {seconds}, on 3 nodes of 1 to 2 ranks over MPI")
+    assert "assumed" not in text
+
+
+def test_plan_says_how_many_ranks_it_assumes_on_a_node(capsys):
+    command = ["plan", "--shape", "8,8", "--from", "x,unsharded", "--to", "unsharded,x", "--mesh"]
+    for ranks, nodes in ((4, "1 node of 4 ranks"), (128, "2 nodes of 64 ranks"), (100, "2 nodes of 36 to 64 ranks")):
+        assert main([*command, f"x={ranks}"]) == 0
+        text = capsys.readouterr().out
+        assert f", on {nodes} over MPI" in text
+        assert "assumed: 64 ranks fill a node; --nodes says how many" in text
+        assert "with 64 ranks on each node" in text
 
 
 def test_the_page_shows_what_the_commands_print(capsys):

@@ -177,7 +177,7 @@ def test_what_is_no_device():
         xp.zeros(3)
 
     def program(mesh):
-        with pytest.raises(LayoutError, match="1 axes"):
+        with pytest.raises(LayoutError, match="1 axis"):
             xp.zeros(3, device=Layout([U, U], mesh))
 
     on_default_mesh(2, program)

@@ -143,7 +143,7 @@ def test_no_ghosts_beyond_an_edge():
         halo = mc.halo(mc.distribute(np.arange(7), line(3)), (2, 1))  # a pair is for two axes
         return halo.local.tolist()
 
-    with pytest.raises(ShapeError, match="2 entries for 1 axes"):
+    with pytest.raises(ShapeError, match="2 entries for 1 axis"):
         on(3, program)
 
     def right():
@@ -303,7 +303,7 @@ def test_wrong_arguments_are_found_before_anything_is_sent():
             (AxisError, "out of range", (t, {1: 1})),
             (ShapeError, "symmetric' is 'reflect' here", (t, 1, "symmetric")),
             (ShapeError, "is not known", (t, 1, "around")),
-            (ShapeError, "2 entries for 1 axes", (t, 1, ["none", "none"])),
+            (ShapeError, "2 entries for 1 axis", (t, 1, ["none", "none"])),
             (DTypeError, "does not fit", (mc.zeros(8, "M8[s]", layout), 1, 1.5)),
             (ShapeError, "no elements to repeat", (mc.zeros(0, "f8", layout), 1, "periodic")),
             (LayoutError, "Cyclic", (mc.zeros(8, "f8", Layout([mc.Cyclic("x", 2)], layout.mesh)), 1)),

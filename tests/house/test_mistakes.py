@@ -6,6 +6,7 @@ The names are those of `program`. No message has the elements of a tensor in it.
 
 import builtins
 import copy
+import importlib
 import json
 import math
 import pickle
@@ -37,6 +38,9 @@ TABLE = [
     mistake("one in a layout", 'mc.Layout(["rwos", U], mesh)', "LayoutError", "did you mean 'rows'?", "Axis 0"),
     mistake("one in groups_along", 'mesh.groups_along("row")', "MeshError", "did you mean 'rows'?"),
     mistake("one in a list for relayout", 't.relayout([U, "colmns"])', "LayoutError", "did you mean 'columns'?"),
+    mistake(
+        "a misspelt UNSHARDED", 'mc.Layout(["rows", "unshared"], mesh)', "LayoutError", "did you mean 'unsharded'?"
+    ),
     mistake("a misspelt operation", 'mc.all_reduce(array, None, op="summ")', "DTypeError", "did you mean 'sum'?"),
     mistake("a misspelt attribute", "t.locla", "AttributeError", "did you mean 'local'?"),
     mistake("a misspelt method", "t.relayuot(rows)", "AttributeError", "did you mean 'relayout'?"),
@@ -94,6 +98,19 @@ TABLE = [
         "LayoutError",
         "mc.Layout(['rows', 'unsharded'], mesh)",
     ),
+    mistake(
+        "too few specs for relayout",
+        't.relayout(["rows"])',
+        "LayoutError",
+        "has 2 axes",
+        "such as ['rows', UNSHARDED]",
+    ),
+    mistake("too many specs", "mc.zeros((4,), 'f4', rows)", "LayoutError", "has 1 axis,", "such as ['rows']"),
+    mistake(
+        "a shape for a seed", "mc.random_normal((4, 4), rows)", "ShapeError", "random_normal", "(seed) makes an init"
+    ),
+    mistake("a shape for a mean", "mc.random_normal(0, (4, 4))", "ShapeError", "mean is a number", "mc.Variable("),
+    mistake("a layout for low", "mc.random_uniform(0, rows)", "ShapeError", "low is a number"),
     mistake("distribute: swapped", "mc.distribute(rows, array)", "LayoutError", "the array comes first"),
     mistake("relayout: swapped", "mc.relayout(rows, t)", "LayoutError", "pass its .layout"),
     mistake("distribute a tensor", "mc.distribute(t, rows)", "DTypeError", "use relayout"),
@@ -221,4 +238,7 @@ def test_what_is_missing_is_missing_for_those_who_probe():
 def test_dir_has_the_public_names_only():
     assert set(dir(mc)) == {*mc.__all__, "__version__", *mc._MODULES}
     for name in mc._MODULES:
-        __import__(f"meshcomm.{name}")
+        module = importlib.import_module(f"meshcomm.{name}")
+        assert dir(module) == sorted(module.__all__)
+        assert all(hasattr(module, each) for each in dir(module))
+    assert not hasattr(mc.linalg, "lapack")

@@ -2,6 +2,8 @@
 
 import json
 import re
+import shutil
+from pathlib import Path
 
 import pytest
 
@@ -113,9 +115,30 @@ def test_run_a_script_that_is_not_there(launch):
 
 
 @needs_mpiexec
+def test_run_on_ranks_a_script_that_is_not_there(launch):
+    job = launch(3, *COMMAND, "run", "not-there.py")
+    assert job.code == 2, job
+    assert job.text.count("can't open file 'not-there.py'") == 1, job
+
+
+@needs_mpiexec
+def test_sources_that_are_not_built_say_so_once(launch, tmp_path):
+    shutil.copytree(Path(meshcomm.__path__[0]), tmp_path / "meshcomm", ignore=shutil.ignore_patterns("*.so"))
+    script = tmp_path / "script.py"
+    script.write_text("import meshcomm")
+    job = launch(3, "-S", script)  # without the site: an editable install gives its compiled modules to any copy
+    assert job.code == 1, job
+    assert job.text.count(f"the compiled part of meshcomm is not in {tmp_path / 'meshcomm'}") == 1, job
+    assert job.text.count("Traceback") == 1, job
+
+
+@needs_mpiexec
 def test_run_on_ranks(launch, program):
-    job = launch(2, *COMMAND, "run", program, "argument")
+    folder = program.parent / "temporary"
+    folder.mkdir()
+    job = launch(2, *COMMAND, "run", program, "argument", TMPDIR=str(folder))
     assert job.code == 0, job
+    assert list(folder.iterdir()) == [], "a job that ends well leaves nothing"
     assert job.text.count("program __main__ ['argument'] script.py") == 2
 
 

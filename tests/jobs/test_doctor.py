@@ -3,10 +3,13 @@
 import json
 import re
 import time
+from dataclasses import asdict
 
 import pytest
 
+import meshcomm as mc
 from support.jobs import mpiexec
+from support.paths import ROOT
 
 pytestmark = pytest.mark.skipif(mpiexec() is None, reason="there is no mpiexec")
 
@@ -129,3 +132,12 @@ def test_info_reports_it_too_in_json(launch):
     (problem,) = (each for each in document["checks"] if each["level"] == "problem")
     assert (job.code != 0, document["ok"], problem["about"], problem["ranks"]) == (True, False, "settings", [0, 1])
     assert len(document["ranks"]) == 2
+    page = (ROOT / "docs" / "doctor.md").read_text(encoding="utf-8").partition("## As JSON")[2].partition("\n## ")[0]
+    tables = [re.findall(r"^\| (`.*?) \|", table, re.M) for table in page.split("| field of a rank |")]
+    fields = [[name for row in table for name in re.findall(r"`(\w+)`", row)] for table in tables]
+    assert fields == [list(document), list(document["ranks"][0])], "the page has all fields, in this order"
+    (host,) = document["hosts"]
+    assert host["ranks"] == 2
+    assert isinstance(host["cores"], int)
+    assert document["machine"] == asdict(mc.Machine())
+    assert list(document["mpi"]) == re.findall(r"`(\w+)`", re.search(r"^\| `mpi` \|(.*)$", page, re.M)[1])

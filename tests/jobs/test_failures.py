@@ -97,6 +97,14 @@ def test_one_never_joins(job, ranks, seconds):
     assert "goes on waiting" in ended.text, "the warning comes first"
     says = rf"rank [02-9] of {ranks} ends the job: it has waited {seconds} s .*MESHCOMM_TIMEOUT={seconds}"
     assert re.search(says, ended.text), ended
+    told = re.split(says, ended.text)[-1].split("\n")
+    assert re.fullmatch(
+        r"  rank 1 has not arrived: it has computed for \d+ s, after call 1 on these ranks", told[1]
+    ), ended
+    assert re.fullmatch(
+        rf"  This rank is at {CASES}:\d+ in exchange, called by {CASES}:\d+ in one_never_joins, .*", told[2]
+    ), ended
+    assert "Current thread" not in ended.text, "stacks are in the flight files"
 
 
 def test_without_threads_in_mpi_the_missing_rank_is_not_named(job, seconds):

@@ -36,6 +36,15 @@ def test_a_whole_program_without_a_change(launch, tmp_path, shared_memory):
     assert {e["args"]["bytes received"] for e in calls} == {21 * 43 * 8}, "21 of 64 columns, without its own 21 rows"
 
 
+def test_a_folder_that_cannot_be_written_to_is_told_once_and_at_once(launch, tmp_path):
+    file = tmp_path / "file"
+    file.write_text("")
+    done = launch(3, PROGRAM, "relayouts", MESHCOMM_TRACE=str(file))
+    assert done.code == 0, done
+    told = f"meshcomm: MESHCOMM_TRACE={file}: no trace can be written there: it is a file, or in one\n"
+    assert done.text.count(told) == done.text.count("meshcomm:") == 1, done
+
+
 def test_a_rank_that_raises_while_others_wait_ends_the_job(launch, tmp_path):
     """It does not hang, says why, and leaves what that rank did."""
     done = launch(3, PROGRAM, "fails", tmp_path / "t.json")

@@ -116,7 +116,7 @@ def test_an_axis_that_is_not_there_is_numpys_error():
     def program(mesh):
         t = sharded(np.arange(8.0), mesh)
         for error in (np.exceptions.AxisError, IndexError, ValueError, mc.ShapeError, mc.AxisError):
-            with pytest.raises(error, match="axis 1 is out of range for a tensor with 1 axes"):
+            with pytest.raises(error, match="axis 1 is out of range for a tensor with 1 axis"):
                 t.sum(1)
 
     on_two(program)

@@ -264,7 +264,7 @@ def test_errors_of_shapes():
             (lambda: np.ravel(t, order="K"), TypeError, "order='K' is not supported"),
             (lambda: mc.reshape(np.zeros(3), 3), LayoutError, "reshape is for DTensors"),
             (lambda: mc.reshape(t, 24, "x"), LayoutError, "takes a Layout, not str"),
-            (lambda: mc.reshape(t, 24, t.layout), LayoutError, "1 axes, but the layout is for 2"),
+            (lambda: mc.reshape(t, 24, t.layout), LayoutError, "1 axis, but the layout is for 2"),
             (lambda: mc.reshape(t, 24, Layout([mc.MATCH], t.mesh)), LayoutError, "match"),
             (lambda: mc.reshape(t, 24, Layout([mc.Cuts("x", (0, 2, 6))], t.mesh)), ShapeError, "last boundary"),
             (lambda: np.squeeze(t, 0), ShapeError, "it has 6 elements, not 1"),

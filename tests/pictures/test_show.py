@@ -54,6 +54,25 @@ def test_several_cut_axes_make_slabs():
     assert re.findall(r"\|  (\d)  (?=\|)", text) == list("01234567")
 
 
+def test_a_mesh_is_a_grid_of_its_devices():
+    text = mc.show(mc.Mesh([5, 4, 3, 2, 1, 0, 6, 7], {"x": 2, "y": 2, "z": 2}, "<mesh>"))
+    assert text.startswith("mesh x=2, y=2, z=2: 8 devices. The devices are the ranks 5, 4, 3, 2, 1, 0, 6, 7.")
+    assert re.findall(r"^x=.*$", text, re.M) == ["x=0:", "x=1:"]
+    assert "Dimension y goes down, dimension z across. Boxes show devices." in " ".join(text.split())
+    assert re.findall(r"\|  (\d)  (?=\|)", text) == list("01234567")
+    assert re.findall(r"y=(\d) \|", text) == list("0101")
+    assert mc.show(mc.Mesh.from_device("/job:a/task:0/device:CPU:0")).count("|") == 2
+    assert max(map(len, lines(BIG, width=56))) <= 56
+
+
+def test_a_mesh_shows_itself_in_a_notebook():
+    html = mc.Mesh(range(4), {"x": 2, "y": 2}, "<mesh>")._repr_html_()
+    assert html.startswith("<div><strong>Mesh &lt;mesh&gt;</strong><p>mesh x=2, y=2: 4 devices.</p><svg ")
+    assert re.findall(r"<title>devices (\d)</title>", html) == list("0123")
+    for label in ("x=0", "x=1", "y=0", "y=1", "dimension x ↓ dimension y →"):
+        assert html.count(f">{label}</text>") == 1
+
+
 def test_words_without_a_picture():
     assert "no elements" in mc.show(mc.Layout(["x", U], BIG), (0, 4))
     assert "|" not in mc.show(mc.Layout(["x", U], BIG), (0, 4))
@@ -63,8 +82,9 @@ def test_words_without_a_picture():
 @pytest.mark.parametrize(
     ("make", "error", "says"),
     [
-        (lambda: mc.show("x", (3,)), mc.LayoutError, "a Layout, not 'x', a str"),
+        (lambda: mc.show("x", (3,)), mc.LayoutError, "a Layout or a Mesh, not 'x', a str"),
         (lambda: mc.show(mc.Layout([mc.MATCH], BIG), (3,)), mc.LayoutError, "'match'"),
+        (lambda: mc.show(BIG, (3, 4)), mc.ShapeError, "without a shape"),
         (lambda: mc.show(mc.Layout(["x"], BIG), (3, 4)), mc.LayoutError, "2 axes, but the layout is for 1"),
         (lambda: mc.show(mc.Layout(["x"], BIG), (-3,)), mc.ShapeError, "negative"),
         (lambda: mc.show(mc.Layout([mc.Cyclic("x", 2)], BIG), (2**62,)), mc.ShapeError, "too long"),

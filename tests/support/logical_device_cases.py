@@ -67,7 +67,7 @@ BROKEN_TOPOLOGIES = {
     "a cut message": ({"serialized": b"\x0a"}, "not a TopologyProto"),
     "too few coordinates": (
         {"serialized": bytes.fromhex("0a0401010101 1002 1801 220400000000")},
-        "4 device coordinates for 2 tasks with 1 devices each",
+        "4 device coordinates for 2 tasks with 1 device each",
     ),
     "negative tasks": (
         {"serialized": bytes.fromhex("0a0401010101 10ffffffffffffffffff01 1801")},

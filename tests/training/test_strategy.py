@@ -63,7 +63,7 @@ def test_run_gives_each_replica_its_values():
     ("arguments", "kind", "message"),
     [
         ((lambda x: x, (PerReplica([1, 2, 3]),)), MeshError, "has 3 values for 2 replicas"),
-        ((lambda x: x, ([PerReplica([1])],)), MeshError, "has 1 values for 2 replicas"),
+        ((lambda x: x, ([PerReplica([1])],)), MeshError, "has 1 value for 2 replicas"),
         ((lambda x: x, (), {"x": PerReplica([])}), MeshError, "has 0 values for 2 replicas"),
         ((lambda x: x, (PerReplica(()),)), MeshError, "has 0 values for 2 replicas"),
         ((3,), TypeError, "step_fn must be a function, not 3"),

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from typing import NamedTuple
 
 import meshcomm
-from meshcomm._arguments import quote
+from meshcomm._arguments import counted, quote
 from meshcomm._types import DType, Shape
 from meshcomm.cli.bench import cases, disk, report
 from meshcomm.cli.bench.measure import Row, measured
@@ -158,7 +158,7 @@ def _bench(wanted: Wanted, setting: cases.Setting, communicator: Communicator) -
         report.plot(wanted.options.plot, found, f"meshcomm on {setting.mesh.size} ranks")
     wrong = sum(row.wrong for results in found for row in results.rows)
     if wrong and shows:
-        print(f"\nmeshcomm: {wrong} elements are wrong", file=sys.stderr)
+        print(f"\nmeshcomm: {counted(wrong, 'wrong element')}", file=sys.stderr)
     return int(wrong > 0)
 
 

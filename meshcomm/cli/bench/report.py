@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 import meshcomm
+from meshcomm._arguments import counted
 from meshcomm._types import Json
 from meshcomm.cli.bench.measure import Row
 from meshcomm.errors import MeshcommError
@@ -95,7 +96,7 @@ def introduction(told: dict[str, Json]) -> str:
     return "\n".join(
         [
             f"meshcomm {versions['meshcomm']}, NumPy {versions['numpy']}, {transport['mpi']}",
-            f"{told['ranks']} rank{'s' * (told['ranks'] != 1)}: {listed}; {machine['processor']}",
+            f"{counted(told['ranks'], 'rank')}: {listed}; {machine['processor']}",
             f"shared memory: {transport['shared_memory']}",
             *["more ranks than cores: ranks wait for each other, and all is slow"] * crowd,
             "times are those of the slowest rank; × 2 is twice the time of the reference in the same round",

@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import DTypeLike
 
-from meshcomm._arguments import as_dtype, normalised_axes
+from meshcomm._arguments import as_dtype, counted, normalised_axes
 from meshcomm._types import Array, Axis, Shape
 from meshcomm.arrays import create
 from meshcomm.arrays.dtensor import DTensor
@@ -166,7 +166,7 @@ def _cumulative(
 ) -> DTensor:
     """Return what *function* adds up along *axis*, after *initial* unless that is None."""
     if axis is None and x.ndim != 1:
-        raise ShapeError(f"a tensor of shape {x.shape} has {x.ndim} axes: pass the axis to go along")
+        raise ShapeError(f"a tensor of shape {x.shape} has {counted(x.ndim, 'axis')}: pass the axis to go along")
     (along,) = normalised_axes(0 if axis is None else axis, x.ndim)
     result = _call(function, x, axis=along, dtype=dtype)
     if initial is None:
