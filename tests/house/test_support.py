@@ -72,13 +72,14 @@ def test_samples_are_always_the_same(monkeypatch):
     some = sampling.sampled(range(1000), 50)
     assert some == sampling.sampled(range(1000), 50) == sorted(set(some))
     assert (len(some), sampling.sampled("abc", 5), sampling.examples(1000)) == (50, ["a", "b", "c"], 200)
+    assert sampling.sampled(range(1000)) == list(range(1000))
     assert sampling.examples(10) == 10, "never more than all"
 
 
 def test_quick_samples_are_smaller_but_never_empty(monkeypatch):
     monkeypatch.setattr(sampling, "_exhaustive", False)
     monkeypatch.setattr(sampling, "_quick", True)
-    assert [len(sampling.sampled(range(1000), count)) for count in (1, 5, 40)] == [1, 2, 10]
+    assert [len(sampling.sampled(range(1000), count)) for count in (1, 5, 40, None)] == [1, 2, 10, 250]
     assert [sampling.examples(count) for count in (1, 10, 1000)] == [1, 3, 50]
     assert sampling.inputs(400) == 100
 

@@ -40,12 +40,13 @@ def pytest_configure(config):
     settings.load_profile("all ranks alike")
 
 
-def sampled(cases, count):
+def sampled(cases, count=None):
     """Return *count* of the *cases* in their order, chosen at random but always the same ones; or all of them.
 
-    Call it in a test or for its parameters.
+    Without *count*, only ``--quick`` leaves cases out. Call it in a test or for its parameters.
     """
-    cases, count = list(cases), _fewer(count)
+    cases = list(cases)
+    count = _fewer(len(cases) if count is None else count)
     if _exhaustive or len(cases) <= count:
         return cases
     return [cases[i] for i in sorted(Random(len(cases)).sample(range(len(cases)), count))]
