@@ -1,4 +1,4 @@
-"""Hosts for the jobs of this folder, and which tests run one after the other: `make test-jobs` runs several at once."""
+"""Hosts for the jobs of this folder, and which tests run in one process: `make test-jobs` runs several at once."""
 
 import pytest
 

@@ -15,8 +15,8 @@ import pytest
 from support.paths import TESTS
 from support.patience import CPU, Stuck, Watch, communicate, until
 
-# What jobs need on a small machine, and as root; what the environment says goes first. Ranks that wait sleep: with more
-# ranks than processors they else keep the others from their work, as does a mere yield of the processor.
+# What jobs need on a small machine, and as root; what the environment says goes first. Ranks that wait sleep: where
+# there are more ranks than processors, those that spin or merely yield keep others from their work.
 SETTINGS = {
     "MPIR_CVAR_ENABLE_HEAVY_YIELD": "1",
     "OMPI_ALLOW_RUN_AS_ROOT": "1",

@@ -141,8 +141,8 @@ def _cpu_of(process):
 class Countdown:
     """Calls a function when this process has used *cpu* seconds, or after `WALL`, unless it is cancelled before.
 
-    It works itself meanwhile, so it uses CPU time as fast as the ranks that this one waits for, even if MPI lets a rank
-    sleep that waits.
+    It works itself meanwhile, so it uses CPU time as fast as the ranks that this one waits for, even if MPI lets ranks
+    sleep while they wait.
     """
 
     def __init__(self, cpu, function, *args):
