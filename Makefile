@@ -8,7 +8,7 @@ FEW := 2 3 4
 SIZES := 1 2 3 4 6 8
 # Empty: samples of what could be tested. --exhaustive: all of it.
 CASES :=
-# Smaller samples, in one process in make test, and with so many ranks that they take turns on few cores.
+# Smaller samples: of the pure tests in make test, and with so many ranks that they take turns on few cores.
 QUICK = $(if $(CASES),,--quick)
 MANY := 6 8
 WITHOUT_SLOW = $(if $(CASES),,-m "not slow")
@@ -67,7 +67,7 @@ help:
 	@echo "make test       every law, on samples: in one process, then with $(FEW) ranks; it takes some minutes"
 	@echo "make test-all   all tests, with $(SIZES) ranks, and jobs that fail; CASES=--exhaustive for all their cases: hours"
 	@echo "make test-4     the MPI tests with 4 ranks (any number)"
-	@echo "make test-pure  the tests that need no MPI and start no processes: some minutes"
+	@echo "make test-pure  the tests that need no MPI and start no jobs, on small samples"
 	@echo "make test-mpi   the tests that depend on the MPI, with $(SIZES) ranks"
 	@echo "make test-jobs  the tests that start jobs of their own; the next two on samples"
 	@echo "make test-scenarios   every way to hang that is known, with 2, 4 and 8 ranks: an hour"
