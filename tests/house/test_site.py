@@ -192,6 +192,7 @@ def site():
     return {path.relative_to(folder).as_posix(): Page(path.read_text("utf-8")) for path in folder.rglob("*.html")}
 
 
+@pytest.mark.slow
 def test_links_and_anchors_of_the_site_lead_somewhere(site):
     missing, folder = [], BUILD / "site"
     for name, page in site.items():
@@ -207,10 +208,12 @@ def test_links_and_anchors_of_the_site_lead_somewhere(site):
     assert sum(len(page.links) for page in site.values()) > 1000
 
 
+@pytest.mark.slow
 def test_the_site_needs_no_network(site):
     assert {name: page.outside for name, page in site.items() if page.outside} == {}
 
 
+@pytest.mark.slow
 def test_the_site_shows_every_parameter(site):
     shown = {name: set(found) for page in site.values() for name, found in page.parameters.items()}
     wanted = {name: parameters(inspect.getdoc(value)) for name, value in functions().items()}
@@ -219,6 +222,7 @@ def test_the_site_shows_every_parameter(site):
     assert sum(map(len, wanted.values())) > 200
 
 
+@pytest.mark.slow
 def test_lists_and_tables_are_not_lost(site):
     """Markdown that Sphinx read as a paragraph would show its marks."""
     lost = [name for name, page in site.items() if re.search(r"<p>(?:[^<]|<(?!/p>))*\n(?:- |\| )", page.text)]

@@ -1,4 +1,4 @@
-"""Hosts for the jobs of this folder."""
+"""Hosts for the jobs of this folder, and which tests run in one process: `make test-jobs` runs several at once."""
 
 import pytest
 
@@ -10,3 +10,13 @@ def hosts():
     """Two hosts; the test is skipped where they cannot be made."""
     with made() as hosts:
         yield hosts
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config, items):
+    """Let one process make the hosts, or the Slurm, for all tests of a file."""
+    if not config.pluginmanager.hasplugin("xdist"):
+        return
+    for item in items:
+        if {"hosts", "slurm"} & set(item.fixturenames):
+            item.add_marker(pytest.mark.xdist_group(item.path.name))

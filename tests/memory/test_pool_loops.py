@@ -10,6 +10,7 @@ from itertools import pairwise
 import pytest
 
 from meshcomm.memory._pool import Pool
+from support.sampling import sampled
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has this memory")
 
@@ -50,7 +51,7 @@ def faults_of_turns(pool, sizes, drops, turns=8):
 
 @pytest.mark.parametrize("drops", ["at once", "at the end", "when replaced"])
 @pytest.mark.parametrize(
-    "sizes", [[34] * 3, [40] * 2, [13] * 6, [34, 33.99, 34.01], [70, 1, 30, 9], [64, 5, 47, 1.5, 20, 33]]
+    "sizes", sampled([[34] * 3, [40] * 2, [13] * 6, [34, 33.99, 34.01], [70, 1, 30, 9], [64, 5, 47, 1.5, 20, 33]])
 )
 def test_loops_get_no_pages_after_their_second_turn(sizes, drops):
     counts = faults_of_turns(Pool(1024 * MIB), sizes, drops)
@@ -58,7 +59,7 @@ def test_loops_get_no_pages_after_their_second_turn(sizes, drops):
     assert max(counts[2:]) < NOISE
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", sampled(range(6)))
 def test_uneven_loops_get_no_pages_after_their_second_turn(seed):
     rng = random.Random(seed)
     sizes = [rng.randint(1, 48) for _ in range(rng.randint(2, 6))]
@@ -105,7 +106,7 @@ def test_a_program_that_shrinks_gives_memory_back_after_two_windows(private):
 
 
 @pytest.mark.parametrize(("private", "part"), [(False, 1), (True, 4)])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", sampled(range(3)))
 def test_a_pool_has_at_most_its_budget(private, part, seed):
     """Sizes that never come again are the worst for it."""
     rng = random.Random(seed)
@@ -120,7 +121,7 @@ def test_a_pool_has_at_most_its_budget(private, part, seed):
     assert pool.used + pool.ready > most, "what is free is kept"
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", sampled(range(4)))
 def test_large_and_small_blocks_never_overlap(seed):
     """In a pool that is nearly full, in windows of 64 frees: ranges are joined, cut and given back all the time."""
     rng = random.Random(seed)

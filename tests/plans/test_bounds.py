@@ -31,7 +31,7 @@ def test_scratch_is_within_every_bound(meshes, shape):
     """From the minimum, which the error states, to no bound at all: what is predicted, and what is counted."""
     array, rounds = random_bits(shape, "V3"), 0
     pairs = list(product(*(list(tuple_layouts(mesh, len(shape))) for mesh in meshes)))
-    for source, target in sampled(pairs[:: 1 + len(pairs) // 25], 6):
+    for source, target in sampled(pairs[:: 1 + len(pairs) // 25], 24):
         least = least_scratch(Case(shape, array.dtype, source, target, Machine(), None))
         blocks, expected = (None, None)
         for bound in sorted({least, least + 1, 2 * least, least + 40, None}, key=lambda b: (b is None, b)):

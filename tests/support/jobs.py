@@ -15,13 +15,16 @@ import pytest
 from support.paths import TESTS
 from support.patience import CPU, Stuck, Watch, communicate, until
 
-# An Open MPI asks for these on a small machine, and as root; what the environment says goes first.
-OPENMPI = {
+# What jobs need on a small machine, and as root; what the environment says goes first. Ranks that wait sleep: where
+# there are more ranks than processors, those that spin or merely yield keep others from their work.
+SETTINGS = {
+    "MPIR_CVAR_ENABLE_HEAVY_YIELD": "1",
     "OMPI_ALLOW_RUN_AS_ROOT": "1",
     "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
     "OMPI_MCA_rmaps_base_oversubscribe": "1",
     "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
     "OMPI_MCA_mpi_yield_when_idle": "1",
+    "OMPI_MCA_threads_pthreads_yield_strategy": "nanosleep",
 }
 MARK = "JOB_OF_A_TEST"
 SHARED_MEMORY = Path("/dev/shm")
@@ -62,14 +65,14 @@ def is_openmpi():
     found = mpiexec()
     if found is None:
         return False
-    said = subprocess.run([found, "--version"], env=OPENMPI | os.environ, capture_output=True, text=True, check=False)
+    said = subprocess.run([found, "--version"], env=SETTINGS | os.environ, capture_output=True, text=True, check=False)
     return "Open MPI" in said.stdout
 
 
 def _launch(ranks, *arguments, cpu=CPU, python=(sys.executable,), **environment):
     """Run ``mpiexec -n ranks python *arguments* and return the `Job`; without mpiexec where *ranks* is None.
 
-    A process of the job may use *cpu* seconds of CPU time.
+    A process of the job may use *cpu* seconds of CPU time, and spin for as long as MESHCOMM_TIMEOUT allows it to wait.
     """
     launcher = () if ranks is None else (mpiexec(), "-n", str(ranks))
     command = [*launcher, *python, *map(str, arguments)]
@@ -77,7 +80,7 @@ def _launch(ranks, *arguments, cpu=CPU, python=(sys.executable,), **environment)
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("PMI", "MESHCOMM_"))}
     process = subprocess.Popen(
         command,
-        env=OPENMPI | clean | {MARK: mark, "MESHCOMM_FLIGHTS": "0"} | environment,
+        env=SETTINGS | clean | {MARK: mark, "MESHCOMM_FLIGHTS": "0"} | environment,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -85,7 +88,7 @@ def _launch(ranks, *arguments, cpu=CPU, python=(sys.executable,), **environment)
         errors="replace",
         start_new_session=True,
     )
-    watch = Watch(lambda: _processes(mark), cpu)
+    watch = Watch(lambda: _processes(mark), cpu + float(environment.get("MESHCOMM_TIMEOUT", 0)))
     try:
         text, _ = communicate(process, watch)
     except BaseException as failure:  # an interrupt, too, must not leave ranks behind

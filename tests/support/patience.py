@@ -141,7 +141,8 @@ def _cpu_of(process):
 class Countdown:
     """Calls a function when this process has used *cpu* seconds, or after `WALL`, unless it is cancelled before.
 
-    A rank that waits inside MPI uses CPU time as fast as the ranks that it waits for.
+    It works itself meanwhile, so it uses CPU time as fast as the ranks that this one waits for, even if MPI lets ranks
+    sleep while they wait.
     """
 
     def __init__(self, cpu, function, *args):
@@ -155,7 +156,8 @@ class Countdown:
 
     def _wait(self, cpu, function, args):
         used, begin = time.process_time(), time.monotonic()
-        while not self._cancelled.wait(0.05):
+        while not self._cancelled.wait(0.001):
+            _work()
             if time.process_time() - used > cpu or time.monotonic() - begin > WALL * _factor:
                 function(*args)
                 return

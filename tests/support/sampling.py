@@ -1,9 +1,9 @@
 """How much is tested: a sample of what could be, the same one each time, or with ``--exhaustive`` all of it.
 
-`make test` and `make test-all` run samples; with ``CASES=--exhaustive`` they run all. Both run every law and every
-recorded answer; only `make test-all` has the tests that are marked ``slow``. This module alone knows the options:
-tests say `sampled` where they try many cases, `examples` where hypothesis draws them, and `inputs` where parsers get
-them (``--inputs N``, which ``make fuzz`` gives).
+`make test-all` runs samples, `make test` with ``--quick`` smaller ones; with ``CASES=--exhaustive`` both run all. All
+run every law and every recorded answer; only `make test-all` has the tests that are marked ``slow``. This module alone
+knows the options: tests say `sampled` where they try many cases, `examples` where hypothesis draws them, and `inputs`
+where parsers get them (``--inputs N``, which ``make fuzz`` gives).
 """
 
 from random import Random
@@ -12,12 +12,14 @@ from hypothesis import settings
 
 _EVERY = 5  # one of so many examples is drawn in a sample, but not fewer than _FEWEST
 _FEWEST = 12
-_exhaustive = _all_scenarios = False
+_QUICK = 4  # with --quick a sample has one of so many cases of it
+_exhaustive = _quick = _all_scenarios = False
 _inputs = None
 
 
 def pytest_addoption(parser):
     parser.addoption("--exhaustive", action="store_true", help="test all cases instead of a sample of them")
+    parser.addoption("--quick", action="store_true", help="test a quarter of each sample")
     parser.addoption("--mismatches", help="how many pairs of calls to mix up in tests/jobs, or all: it takes hours")
     parser.addoption("--inputs", type=int, metavar="N", help="try N generated inputs for each parser")
     parser.addoption("--all-scenarios", action="store_true", help="run all scenarios of jobs that hang, for an hour")
@@ -28,9 +30,9 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
-    global _exhaustive, _inputs, _all_scenarios
-    _exhaustive, _inputs = config.getoption("exhaustive"), config.getoption("inputs")
-    _all_scenarios = config.getoption("all_scenarios")
+    global _exhaustive, _quick, _inputs, _all_scenarios
+    _exhaustive, _quick = config.getoption("exhaustive"), config.getoption("quick")
+    _inputs, _all_scenarios = config.getoption("inputs"), config.getoption("all_scenarios")
     # All ranks must draw the same examples, however slow one of them is.
     settings.register_profile(
         "all ranks alike", derandomize=True, database=None, deadline=None, max_examples=examples(100)
@@ -38,12 +40,13 @@ def pytest_configure(config):
     settings.load_profile("all ranks alike")
 
 
-def sampled(cases, count):
+def sampled(cases, count=None):
     """Return *count* of the *cases* in their order, chosen at random but always the same ones; or all of them.
 
-    Call it in a test or for its parameters.
+    Without *count*, only ``--quick`` leaves cases out. Call it in a test or for its parameters.
     """
     cases = list(cases)
+    count = _fewer(len(cases) if count is None else count)
     if _exhaustive or len(cases) <= count:
         return cases
     return [cases[i] for i in sorted(Random(len(cases)).sample(range(len(cases)), count))]
@@ -61,9 +64,13 @@ def spread(cases, settings, offset=0, step=1):
 
 def examples(count):
     """Return how many examples hypothesis is to draw where *count* are drawn of all."""
-    return count if _exhaustive else min(count, max(_FEWEST, count // _EVERY))
+    return count if _exhaustive else min(count, _fewer(max(_FEWEST, count // _EVERY)))
 
 
 def inputs(count):
     """Return how many inputs a parser gets where *count* are enough for every day."""
-    return count if _inputs is None else _inputs
+    return _fewer(count) if _inputs is None else _inputs
+
+
+def _fewer(count):
+    return -(-count // _QUICK) if _quick else count

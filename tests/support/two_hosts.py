@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 import pytest
 
+from support.jobs import SETTINGS
 from support.jobs import mpiexec as our_mpiexec
 from support.patience import CPU, WALL, Watch, communicate, run, until
 
@@ -218,8 +219,8 @@ def _write_launcher(hosts):
 
 
 def _environment():
-    """Return our environment without what mpiexec and meshcomm set in ours, and with what the jobs need."""
+    """Return our environment without what mpiexec and meshcomm set in ours, and with what jobs need."""
     private = ("PMI", "HYDI_", "MESHCOMM_")
     clean = {name: value for name, value in os.environ.items() if not name.startswith(private)}
     # Hydra's own limit counts if we are killed while a job runs.
-    return clean | {"OMP_NUM_THREADS": "1", "MPIEXEC_TIMEOUT": str(int(WALL))}
+    return SETTINGS | clean | {"OMP_NUM_THREADS": "1", "MPIEXEC_TIMEOUT": str(int(WALL))}

@@ -4,6 +4,8 @@ from itertools import groupby
 
 import pytest
 
+from support.sampling import sampled
+
 MARKS = ["skip_xp_backends", "xfail_xp_backends", "parallel_threads_limit", "thread_unsafe", "iterations", "fail_slow"]
 SAMPLE = 8  # of the cases of one test with parameters, so many are not slow
 QUICK = [
@@ -35,6 +37,8 @@ def pytest_collection_modifyitems(config, items):
                 item.add_marker(pytest.mark.slow)
                 left_out.append(item)
     if left_out and not config.getoption("exhaustive"):
-        chosen = set(left_out)
-        items[:] = [item for item in items if item not in chosen]
-        config.hook.pytest_deselected(items=left_out)
+        slow = set(left_out)
+        kept = sampled(item for item in scipys if item not in slow)
+        left_out = set(scipys).difference(kept)
+        items[:] = [item for item in items if item not in left_out]
+        config.hook.pytest_deselected(items=[*left_out])
