@@ -137,10 +137,10 @@ fuzz: $(READY)
 test-scenarios: $(READY)
 	@$(PYTEST) --all-scenarios tests/jobs/test_scenarios.py
 
-# Every pair of calls that ranks may mix up, in every way: 15,120 jobs. PAIRS=200 for some of them.
+# Every pair of calls that ranks may mix up, in every way: 15,120 cases, many in one job. PAIRS=200 for some of them.
 PAIRS ?= all
 test-mismatches: $(READY)
-	@$(PYTEST) --mismatches $(PAIRS) tests/jobs/test_mismatches.py
+	@$(PYTEST) -s --mismatches $(PAIRS) tests/jobs/test_mismatches.py
 
 # Random programs on 2, 3 and 4 ranks: with shared memory, without, and simulated. SEED= and PROGRAMS= repeat some.
 MINUTES ?= 30

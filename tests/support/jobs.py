@@ -66,10 +66,11 @@ def is_openmpi():
     return "Open MPI" in said.stdout
 
 
-def _launch(ranks, *arguments, cpu=CPU, python=(sys.executable,), **environment):
+def _launch(ranks, *arguments, cpu=CPU, python=(sys.executable,), others=list, **environment):
     """Run ``mpiexec -n ranks python *arguments* and return the `Job`; without mpiexec where *ranks* is None.
 
-    A process of the job may use *cpu* seconds of CPU time.
+    A process of the job may use *cpu* seconds of CPU time. *others* returns processes of the job besides those that
+    mpiexec has launched.
     """
     launcher = () if ranks is None else (mpiexec(), "-n", str(ranks))
     command = [*launcher, *python, *map(str, arguments)]
@@ -85,7 +86,7 @@ def _launch(ranks, *arguments, cpu=CPU, python=(sys.executable,), **environment)
         errors="replace",
         start_new_session=True,
     )
-    watch = Watch(lambda: _processes(mark), cpu)
+    watch = Watch(lambda: [*_processes(mark), *others()], cpu)
     try:
         text, _ = communicate(process, watch)
     except BaseException as failure:  # an interrupt, too, must not leave ranks behind
