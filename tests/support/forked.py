@@ -57,63 +57,67 @@ def _be_rank(address, arguments):
     os._exit(code)
 
 
-def _serve(address, program):
-    """Fork ranks for ever. In each of them, return what it has to run."""
-    import runpy
-    import selectors
-    import signal
-    from ast import literal_eval
-    from contextlib import suppress
+class _Server:
+    """Forks ranks. Each has two files here: the connection to the process that it stands for, and its end."""
 
-    sys.path.insert(0, os.path.dirname(program))
-    main = runpy.run_path(program)["main"]
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    listener.bind(address)
-    listener.listen(64)
-    print("ready", flush=True)
-    selector = selectors.DefaultSelector()
-    selector.register(listener, selectors.EVENT_READ)
-    while True:
-        for key, _ in selector.select():
-            if key.fileobj is listener:
-                rank, _ = listener.accept()
-                said, received, _, _ = socket.recv_fds(rank, _LONGEST, _MOST_FILES)
-                if not said:  # it has been killed meanwhile
-                    rank.close()
-                    continue
-                environment, arguments, files = literal_eval(said.decode())
-                process = os.fork()
-                if not process:
-                    for each in [key.fileobj for key in selector.get_map().values()] + [rank]:
-                        os.close(each if isinstance(each, int) else each.detach())
-                    _take(files, received)
-                    os.environ.clear()
-                    os.environ.update(environment)
-                    return lambda: main(*arguments)
-                for file in received:
-                    os.close(file)
-                end = os.pidfd_open(process)
-                selector.register(end, selectors.EVENT_READ, (process, rank))
-                selector.register(rank, selectors.EVENT_READ, (process, None))
-            elif isinstance(key.fileobj, int):  # a rank has ended
-                process, rank = key.data
-                code = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
-                with suppress(OSError):  # its process was killed
-                    rank.send(str(code).encode())
-                if rank.fileno() in selector.get_map():
-                    selector.unregister(rank)
-                rank.close()
-                selector.unregister(key.fileobj)
-                os.close(key.fileobj)
-            else:  # the process that mpiexec launched has ended
-                selector.unregister(key.fileobj)
-                os.kill(key.data[0], signal.SIGKILL)
+    def __init__(self, address):
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._listener.bind(address)
+        self._listener.listen(64)
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._listener, selectors.EVENT_READ)
+
+    def serve(self):
+        """Fork ranks for ever. In each of them, return its arguments."""
+        while True:
+            for key, _ in self._selector.select():
+                if self._selector.get_map().get(key.fd) is not key:
+                    continue  # closed a moment ago, with the process that it belonged to
+                if key.fileobj is self._listener:
+                    arguments = self._fork()
+                    if arguments is not None:
+                        return arguments
+                elif isinstance(key.fileobj, int):
+                    self._end(key.fileobj, *key.data)
+                else:  # the process that mpiexec launched has ended
+                    self._selector.unregister(key.fileobj)
+                    os.kill(key.data, signal.SIGKILL)
+
+    def _fork(self):
+        connection, _ = self._listener.accept()
+        said, files, _, _ = socket.recv_fds(connection, _LONGEST, _MOST_FILES)
+        if not said:  # it has been killed meanwhile
+            connection.close()
+            return None
+        environment, arguments, numbers = literal_eval(said.decode())
+        process = os.fork()
+        if not process:
+            for file in [*self._selector.get_map(), connection.detach()]:
+                os.close(file)
+            _take(numbers, files)
+            os.environ.clear()
+            os.environ.update(environment)
+            return arguments
+        for file in files:
+            os.close(file)
+        self._selector.register(os.pidfd_open(process), selectors.EVENT_READ, (process, connection))
+        self._selector.register(connection, selectors.EVENT_READ, process)
+        return None
+
+    def _end(self, end, process, connection):
+        """Tell how a rank has ended."""
+        code = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+        with suppress(OSError):  # there may be nobody to tell
+            connection.send(str(code).encode())
+        if connection in self._selector.get_map():
+            self._selector.unregister(connection)
+        connection.close()
+        self._selector.unregister(end)
+        os.close(end)
 
 
 def _take(numbers, received):
     """Give the files *received* the *numbers* that they had in the other process."""
-    import fcntl
-
     above = [fcntl.fcntl(file, fcntl.F_DUPFD, _FREE) for file in received]
     for file in received:
         os.close(file)
@@ -124,6 +128,18 @@ def _take(numbers, received):
 
 if __name__ == "__main__":
     if sys.argv[1] == "serve":
-        _serve(*sys.argv[2:])()
+        # Here, as no rank needs to wait for them.
+        import fcntl
+        import runpy
+        import selectors
+        import signal
+        from ast import literal_eval
+        from contextlib import suppress
+
+        sys.path.insert(0, os.path.dirname(sys.argv[3]))
+        run = runpy.run_path(sys.argv[3])["main"]
+        server = _Server(sys.argv[2])
+        print("ready", flush=True)
+        run(*server.serve())
     else:
         _be_rank(sys.argv[1], sys.argv[2:])

@@ -29,7 +29,7 @@ from meshcomm.ranks.meshes import location_in
 READY_WITHIN = 60.0  # seconds for the other rank to get ready for a case
 DONE_WITHIN = 0.5  # seconds for the other rank to be done after an error here
 PAUSE = 2e-4  # seconds between two looks
-LOOK_EVERY, ASK_AFTER, ASK_EVERY = 0.02, 0.1, 0.03  # seconds: what the watchdog takes 0.25, 2.0 and 1.0 for
+SOON = {"WATCH_EVERY": 0.02, "ASK_AFTER": 0.1, "ASK_EVERY": 0.03, "WRITE_WITHIN": 0.05}  # seconds
 
 
 class Steps:
@@ -79,7 +79,7 @@ def run(number, case, comm, steps, note):
 def main(folder, first, end):
     from mpi4py import MPI
 
-    watchdog.WATCH_EVERY, watchdog.ASK_AFTER, watchdog.ASK_EVERY = LOOK_EVERY, ASK_AFTER, ASK_EVERY
+    vars(watchdog).update(SOON)
     folder, rank = Path(folder), MPI.COMM_WORLD.rank
     cases = [line.split() for line in (folder / "cases").read_text().splitlines()]
     steps = Steps(folder / "steps", rank)
