@@ -15,6 +15,7 @@ from support.paths import PROGRAMS
 
 CASES_PER_JOB = 100  # each leaves some communicators open, of which an MPI has about 2,000
 CPU = 600.0  # seconds for each process of a job
+MPICH_ENDS = "Fatal error in internal_"
 CRASHES = (signal.SIGSEGV, signal.SIGABRT)
 TIMEOUT = 30  # seconds for MESHCOMM_TIMEOUT
 
@@ -31,10 +32,11 @@ def cases():
 def is_loud(job):
     """Return whether *job* has ended with an error that says what happened.
 
-    Open MPI may crash when messages of different calls are mixed up: that is loud, too, if without our words.
+    When messages of different calls are mixed up, MPICH may end the job by itself, and Open MPI may crash: that is
+    loud, too, if without our words.
     """
-    ours = "CollectiveMismatch" in job.text or "different c" in job.text or "ends the job" in job.text
-    return job.code != 0 and (ours or abs(job.code) % 128 in CRASHES)
+    words = "CollectiveMismatch", "different c", "ends the job", MPICH_ENDS
+    return job.code != 0 and (any(each in job.text for each in words) or abs(job.code) % 128 in CRASHES)
 
 
 class MixUps:
@@ -111,6 +113,8 @@ class MixUps:
 def _kind(job):
     if abs(job.code) % 128 in CRASHES:
         return "a crash"
+    if MPICH_ENDS in job.text:
+        return "an error of MPICH"
     return "CollectiveMismatch" if "CollectiveMismatch" in job.text else "another error"
 
 
