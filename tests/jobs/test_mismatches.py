@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from support.jobs import is_openmpi, mpiexec
+from support.jobs import Job, is_openmpi, mpiexec
 from support.mix_ups import MixUps, cases, is_loud
 from support.paths import PROGRAMS
 
@@ -64,3 +64,25 @@ def test_ranks_of_which_one_waits_for_a_request_learn_so_before_the_timeout(laun
     job = launch(2, PROGRAMS / "mismatches.py", "gradient", "started_large", "skipped", MESHCOMM_SHARED_MEMORY="0")
     assert "CollectiveMismatch: ranks made different collective calls now or before" in job.text, job
     assert is_loud(job), job
+
+
+RAISED, RETURNED, READY = {"told": "CollectiveMismatch: ..."}, {"told": "returned"}, {"told": "ready"}
+ENDED = Job(1, "meshcomm: rank 0 of 2 ends the job: CollectiveMismatch: ...", 0.0, [], 1.0)
+
+
+@pytest.mark.parametrize(
+    ("notes", "job", "fault"),
+    [
+        ([RAISED, RETURNED], None, ""),
+        ([RAISED, READY], ENDED, ""),
+        ([RETURNED, RETURNED], None, "silent"),
+        ([RAISED, RAISED | {"wrong": ["sum"]}], None, "late"),
+        ([RAISED, READY], ENDED._replace(code=0), "an end without words"),
+        ([RAISED, READY], ENDED._replace(text=""), "an end without words"),
+    ],
+)
+def test_what_must_not_happen_is_noticed(notes, job, fault):
+    tried = MixUps(None, None, [("sum", "mean", "known")], shared=True)
+    tried._judge(0, notes, job)
+    assert sum(tried.outcomes.values()) == 1
+    assert (not tried.faults) if not fault else fault in tried.faults[0]

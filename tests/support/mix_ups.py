@@ -95,11 +95,11 @@ class MixUps:
         """Count the outcome of a case from what each rank has noted, and from how the *job* has ended, if in it."""
         if any(note.get("wrong") for note in notes):
             self._fault(number, "late: a call returned wrong data", notes, job)
+        elif job is not None and not is_loud(job):
+            self._fault(number, "an end without words", notes, job)
         elif job is not None:
             words = "at the timeout" if "longer than MESHCOMM_TIMEOUT" in job.text else f"with {_kind(job)}"
             self.outcomes[f"ended the job {words}"] += 1
-            if not is_loud(job):
-                self._fault(number, "an end without words", notes, job)
         elif all(note["told"] == "returned" for note in notes):
             self._fault(number, "silent", notes, job)
         else:
