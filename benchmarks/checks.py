@@ -143,9 +143,11 @@ def lines(setting: Setting, name: str, times: Times) -> str:
     medians = [number(statistics.median(column) * 1e6) for column in times.values()]
     # In shared memory the digest is where a rank finds its peers' blocks: nothing is without it.
     default = "" if setting.shared else over("default", "not compared")
+    pairs = zip(times["default"], times["not compared"], strict=True)
+    comparison = "" if setting.shared else spread([a - b for a, b in pairs], 1e6)
     checked = over("MESHCOMM_CHECK=1", "default")
     ratios = default, checked, over("default", "MPI_Alltoallv"), over("default", "memcpy")
-    return f"| {name}, {setting} | {' | '.join((*ratios, *medians))} |"
+    return f"| {name}, {setting} | {' | '.join((*ratios, comparison, *medians))} |"
 
 
 def main() -> None:
@@ -161,6 +163,7 @@ def main() -> None:
             print(json.dumps(found))
         return
     head = ["", "default / not compared", "MESHCOMM_CHECK=1 / default", "default / MPI_Alltoallv", "default / memcpy"]
+    head += ["comparison, µs"]
     head += [f"{name}, µs" for name in ("default", "not compared", "MPI_Alltoallv", "MESHCOMM_CHECK=1", "memcpy")]
     page = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
     for setting in SETTINGS:

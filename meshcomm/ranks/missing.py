@@ -20,7 +20,8 @@ Pure functions of what ranks have answered. Ranks are those of COMM_WORLD.
 #     waits in vain.
 #
 # Waiting for a request is no call of its own: ranks may wait for requests in any order. The number is then that of the
-# call that started it, which is enough for (B), and (A) does not apply. Names that users give their calls are no
+# call that started it, which is enough for (B). Of (A) only the digests apply: if ranks do nothing but wait, and their
+# digests differ after equally many calls, they have made different ones. Names that users give their calls are no
 # operations, and may differ.
 
 from collections.abc import Mapping, Sequence
@@ -88,27 +89,34 @@ def mismatch(answers: Answers, before: Answers, number: int) -> str:
       rank 0: barrier
       rank 1: barrier
       with other arguments, or after other calls: MESHCOMM_CHECK=1 will tell
+    >>> request = still._replace(asked="start_relayout", operation="wait for a relayout", waits=False, digest=6)
+    >>> print(mismatch({0: alike, 1: request}, {0: alike, 1: request}, 2))
+    ranks made different collective calls now or before, on ranks 0-1:
+      rank 0: barrier
+      rank 1: wait for a relayout
+      with other arguments, or after other calls: MESHCOMM_CHECK=1 will tell
     """
     calls: dict[tuple[str, int | None, str], list[int]] = {}
     for rank, answer in answers.items():
         earlier = before.get(rank)
-        if answer is None or earlier is None or not answer.waits or answer.ended or not answer.asked:
+        if answer is None or earlier is None or not answer.number or answer.ended or not answer.asked:
             return ""
-        if answer.calls != earlier.calls or not earlier.waits:
+        if answer.calls != earlier.calls or answer.number != earlier.number or answer.operation != earlier.operation:
             return ""
         error = f"; it has to raise {answer.error}" if answer.error else ""
-        calls.setdefault((answer.asked, answer.digest, error), []).append(rank)
+        calls.setdefault((answer.asked if answer.waits else answer.operation, answer.digest, error), []).append(rank)
     if number != min(answer.number for answer in answers.values() if answer):
         return ""
     digests = {digest for _, digest, _ in calls}
-    same_operation = len({kind(operation) for operation, _, _ in calls}) == 1
-    if same_operation and (len(digests) == 1 or None in digests):
+    in_calls = all(answer.waits for answer in answers.values() if answer)
+    by_digests = not in_calls or len({kind(operation) for operation, _, _ in calls}) == 1
+    if by_digests and (len(digests) == 1 or None in digests):
         return ""
     lines = [f"  {some(ranks)}: {operation}{error}" for (operation, _, error), ranks in calls.items()][:MOST_LINES]
-    if same_operation:
+    if by_digests:
         lines.append("  with other arguments, or after other calls: MESHCOMM_CHECK=1 will tell")
-    where = f"call {number} on ranks {spans(sorted(answers))}"
-    return f"ranks made different collective calls as {where}:\n" + "\n".join(lines)
+    where = f"{f'as call {number}' if in_calls else 'now or before,'} on ranks {spans(sorted(answers))}"
+    return f"ranks made different collective calls {where}:\n" + "\n".join(lines)
 
 
 def ended(answers: Answers, number: int) -> str:

@@ -180,8 +180,8 @@ class RollCall:
     def _begin(self, ranks: str, census: _Census) -> None:
         """Ask all members what they do."""
         numbers = [number for number, _ in census.askers.values()]
-        numbers += [answer.number for answer in census.answers.values() if answer.waits]
-        noted = [answer.noted for answer in census.answers.values() if answer.waits]
+        numbers += [answer.number for answer in census.answers.values() if answer.number]
+        noted = [answer.noted for answer in census.answers.values() if answer.number]
         census.noted = min(noted) if len(noted) == len(census.members) else -1
         census.before, census.asked_before = census.answers, census.number
         census.number, census.round, census.began, census.answers = (

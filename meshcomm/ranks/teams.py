@@ -276,7 +276,7 @@ class Team:
         self._programs: dict[Hashable, Program] = {}
         self._known_calls = 0
         self.noted = 0
-        """How many calls are in the digest, or have been."""
+        """How many calls are in the digest, or have been, since the ranks last found a difference."""
         self._digests: deque[tuple[int, int]] = deque(maxlen=REMEMBERED_DIGESTS)
         self._clock = 0
         self._limit = GROUPS_PER_WORLD if len(ranks) == world.size else GROUPS_PER_TEAM
@@ -507,8 +507,9 @@ class Team:
         return dict(list(self._digests)).get(noted)
 
     def start_over(self) -> None:
-        """Forget which calls were made: the ranks have found a difference."""
-        self.call_digest = 0
+        """Forget which calls were made, and how many: the ranks have found a difference."""
+        self.call_digest = self.noted = 0
+        self._digests.clear()
 
 
 class Group:

@@ -1,49 +1,88 @@
 """Ranks that make different calls: no call returns what another one sent, and no job goes on to exit with status 0.
 
-The program is programs/mismatches.py. `make test` and `make test-all` try a sample of all cases, other ones for each
-MPI; ``--mismatches`` tries all.
+`make test` and `make test-all` try a sample of all cases, other ones for each MPI; ``--mismatches`` tries all.
 """
 
-import runpy
-import signal
-from itertools import product
-from random import Random
+from collections import Counter
 
 import pytest
 
-from support.jobs import is_openmpi, mpiexec
+from support.jobs import Job, is_openmpi, mpiexec
+from support.mix_ups import MixUps, cases, is_loud
 from support.paths import PROGRAMS
 
 pytestmark = pytest.mark.skipif(mpiexec() is None, reason="there is no mpiexec")
 
-PROGRAM = PROGRAMS / "mismatches.py"
-SAMPLE = 24
-
-
-def cases():
-    """Return (mode, first call, second call, whether ranks share memory), for each pair of calls that differ."""
-    described = runpy.run_path(str(PROGRAM))
-    names = described["NAMES"]
-    pairs = [(first, second) for first, second in product(names, names) if first != second]
-    return [
-        (mode, first, second, shared)
-        for mode, (first, second), shared in product(described["MODES"], pairs, (False, True))
-    ]
+TRANSPORTS = {"mpi": False, "shared memory": True}
+SAMPLE = 45
+"""How many cases each transport gets every day."""
+ALONE = 4
+"""How many cases get a job of their own, as a program of the user has."""
+BATCH = 90
+"""How many cases a test tries with ``--mismatches``."""
 
 
 def pytest_generate_tests(metafunc):
     found = cases()
-    share = metafunc.config.getoption("mismatches")
-    if share != "all":
-        found = Random(int(is_openmpi())).sample(found, int(share or SAMPLE))
-    metafunc.parametrize(("mode", "first", "second", "shared"), found)
+    offset = len(found) // 2 * is_openmpi()
+    found = found[offset:] + found[:offset]
+    if "alone" in metafunc.fixturenames:
+        metafunc.parametrize(("alone", "shared"), [(found[-1 - i], i % 2 == 0) for i in range(ALONE)])
+    elif "batch" in metafunc.fixturenames:
+        share = metafunc.config.getoption("mismatches")
+        tried = found if share == "all" else found[: int(share or SAMPLE)]
+        batches = [tried[start : start + BATCH] for start in range(0, len(tried), BATCH)]
+        every = {f"{name}, {i}": (batch, name) for i, batch in enumerate(batches) for name in TRANSPORTS}
+        metafunc.parametrize(("batch", "transport"), every.values(), ids=every)
 
 
-def test_ranks_that_make_different_calls_never_get_wrong_data(launch, mode, first, second, shared):
+@pytest.fixture(scope="module")
+def totals():
+    """Counts the outcomes of all batches, and prints them."""
+    totals = Counter()
+    yield totals
+    print(f"\nall batches, {sum(totals.values())} cases: {dict(totals.most_common())}")
+
+
+def test_a_job_in_which_ranks_make_different_calls_ends_with_an_error(launch, alone, shared):
     memory = {} if shared else {"MESHCOMM_SHARED_MEMORY": "0"}
-    job = launch(2, PROGRAM, first, second, mode, MESHCOMM_TIMEOUT="6", **memory)
+    job = launch(2, PROGRAMS / "mismatches.py", *alone, MESHCOMM_TIMEOUT="6", **memory)
     assert "WRONG" not in job.text, job
-    assert job.code != 0, job
-    # Open MPI may crash when messages of different calls meet: loud, if without our words.
-    ours = "CollectiveMismatch" in job.text or "different c" in job.text or "ends the job" in job.text
-    assert ours or abs(job.code) % 128 in (signal.SIGSEGV, signal.SIGABRT), job
+    assert is_loud(job), job
+
+
+def test_ranks_that_make_different_calls_never_get_wrong_data(launch, tmp_path, totals, batch, transport):
+    tried = MixUps(launch, tmp_path, batch, TRANSPORTS[transport])
+    outcomes = tried.run()
+    totals.update(outcomes)
+    print(f"\n{transport}, {len(batch)} cases: {dict(outcomes.most_common())}", flush=True)
+    assert not tried.faults, "\n".join(tried.faults)
+    assert sum(outcomes.values()) == len(batch)
+
+
+def test_ranks_of_which_one_waits_for_a_request_learn_so_before_the_timeout(launch):
+    job = launch(2, PROGRAMS / "mismatches.py", "gradient", "started_large", "skipped", MESHCOMM_SHARED_MEMORY="0")
+    assert "CollectiveMismatch: ranks made different collective calls now or before" in job.text, job
+    assert is_loud(job), job
+
+
+RAISED, RETURNED, READY = {"told": "CollectiveMismatch: ..."}, {"told": "returned"}, {"told": "ready"}
+ENDED = Job(1, "meshcomm: rank 0 of 2 ends the job: CollectiveMismatch: ...", 0.0, [], 1.0)
+
+
+@pytest.mark.parametrize(
+    ("notes", "job", "fault"),
+    [
+        ([RAISED, RETURNED], None, ""),
+        ([RAISED, READY], ENDED, ""),
+        ([RETURNED, RETURNED], None, "silent"),
+        ([RAISED, RAISED | {"wrong": ["sum"]}], None, "late"),
+        ([RAISED, READY], ENDED._replace(code=0), "an end without words"),
+        ([RAISED, READY], ENDED._replace(text=""), "an end without words"),
+    ],
+)
+def test_what_must_not_happen_is_noticed(notes, job, fault):
+    tried = MixUps(None, None, [("sum", "mean", "known")], shared=True)
+    tried._judge(0, notes, job)
+    assert sum(tried.outcomes.values()) == 1
+    assert (not tried.faults) if not fault else fault in tried.faults[0]

@@ -55,6 +55,25 @@ def agreed(*errors_of_ranks):
         return world.run(program)
 
 
+def test_ranks_count_alike_after_a_difference_that_the_program_has_caught():
+    """One rank has made a call more, but what a roll call compares later are calls after as many others."""
+
+    def program():
+        mesh = mc.create_mesh([("x", 2)])
+        team = location_in(mesh).team
+        for number in range(3 + mesh.rank):
+            team.note(number)
+        with pytest.raises(errors.CollectiveMismatch):
+            agreement.agree(team, "the call")
+        agreement.agree(team, "the next call")
+        return team.noted, team.digest_after(team.noted)
+
+    with mc.simulate(2) as world:
+        first, second = world.run(program)
+    assert first == second
+    assert first[0] == 1
+
+
 def test_without_an_error_nothing_is_raised():
     assert agreed(None, None, None) == [None, None, None]
 

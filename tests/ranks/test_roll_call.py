@@ -63,6 +63,25 @@ def test_a_rank_that_moves_is_no_mismatch(before):
     assert missing.mismatch({0: WAITS, 1: OTHER}, before, 4) == ""
 
 
+REQUEST = WAITS._replace(asked="start_relayout", operation="wait for a relayout", waits=False, digest=7)
+
+
+def test_ranks_that_wait_for_requests_are_compared_by_their_digests():
+    answers = {0: WAITS._replace(digest=6), 1: REQUEST}
+    assert missing.mismatch(answers, answers, 4).splitlines() == [
+        "ranks made different collective calls now or before, on ranks 0-1:",
+        "  rank 0: relayout",
+        "  rank 1: wait for a relayout",
+        "  with other arguments, or after other calls: MESHCOMM_CHECK=1 will tell",
+    ]
+
+
+@pytest.mark.parametrize("other", [{"digest": 7}, {"digest": None}, {"digest": 6, "number": 0}])
+def test_requests_that_may_be_right_are_no_mismatch(other):
+    answers = {0: WAITS._replace(**other), 1: REQUEST}
+    assert missing.mismatch(answers, answers, 4) == ""
+
+
 def test_only_the_call_of_the_hindmost_rank_is_compared():
     """The program may have caught an earlier difference, and gone on."""
     assert missing.mismatch({0: WAITS, 1: OTHER}, {0: WAITS, 1: OTHER}, 3) == ""

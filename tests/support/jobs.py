@@ -69,10 +69,11 @@ def is_openmpi():
     return "Open MPI" in said.stdout
 
 
-def _launch(ranks, *arguments, cpu=CPU, python=(sys.executable,), **environment):
+def _launch(ranks, *arguments, cpu=CPU, python=(sys.executable,), others=list, **environment):
     """Run ``mpiexec -n ranks python *arguments* and return the `Job`; without mpiexec where *ranks* is None.
 
     A process of the job may use *cpu* seconds of CPU time, and spin for as long as MESHCOMM_TIMEOUT allows it to wait.
+    *others* returns processes of the job besides those that mpiexec has launched.
     """
     launcher = () if ranks is None else (mpiexec(), "-n", str(ranks))
     command = [*launcher, *python, *map(str, arguments)]
@@ -88,7 +89,7 @@ def _launch(ranks, *arguments, cpu=CPU, python=(sys.executable,), **environment)
         errors="replace",
         start_new_session=True,
     )
-    watch = Watch(lambda: _processes(mark), cpu + float(environment.get("MESHCOMM_TIMEOUT", 0)))
+    watch = Watch(lambda: [*_processes(mark), *others()], cpu + float(environment.get("MESHCOMM_TIMEOUT", 0)))
     try:
         text, _ = communicate(process, watch)
     except BaseException as failure:  # an interrupt, too, must not leave ranks behind

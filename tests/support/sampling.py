@@ -20,7 +20,7 @@ _inputs = None
 def pytest_addoption(parser):
     parser.addoption("--exhaustive", action="store_true", help="test all cases instead of a sample of them")
     parser.addoption("--quick", action="store_true", help="test a quarter of each sample")
-    parser.addoption("--mismatches", help="how many pairs of calls to mix up in tests/jobs, or all: it takes hours")
+    parser.addoption("--mismatches", help="how many pairs of calls to mix up, or all of them")
     parser.addoption("--inputs", type=int, metavar="N", help="try N generated inputs for each parser")
     parser.addoption("--all-scenarios", action="store_true", help="run all scenarios of jobs that hang, for an hour")
     parser.addoption("--soak", type=int, metavar="MINUTES", help="run random programs for so long, and many calls")

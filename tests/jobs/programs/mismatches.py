@@ -16,10 +16,11 @@ ROUNDS = 5
 
 
 class Calls:
-    """The calls, by their names. All ranks make it alike."""
+    """The calls, by their names, on the ranks of *comm*. All ranks make it alike."""
 
-    def __init__(self):
-        self.mesh = mc.create_mesh([("x", -1)])
+    def __init__(self, comm=None):
+        self.comm = comm
+        self.mesh = mc.create_mesh([("x", -1)], comm=comm)
         self.me, self.size = self.mesh.rank, self.mesh.size
         self.everyone = [list(range(self.size))]
         self.rows, self.columns = mc.Layout(["x", U], self.mesh), mc.Layout([U, "x"], self.mesh)
@@ -89,42 +90,56 @@ class Calls:
 
     def all_to_all(self):
         parts = [np.split(array, self.size, 0)[self.me] for array in self.everywhere()]
-        return np.array_equal(mc.all_to_all(self.block, self.everyone, 1, 0, self.size), np.concatenate(parts, axis=1))
+        return np.array_equal(
+            mc.all_to_all(self.block, self.everyone, 1, 0, self.size, comm=self.comm), np.concatenate(parts, axis=1)
+        )
 
     def all_to_all_of_other_axes(self):
         parts = [np.split(array, self.size, 1)[self.me] for array in self.everywhere()]
-        return np.array_equal(mc.all_to_all(self.block, self.everyone, 0, 1, self.size), np.concatenate(parts, axis=0))
+        return np.array_equal(
+            mc.all_to_all(self.block, self.everyone, 0, 1, self.size, comm=self.comm), np.concatenate(parts, axis=0)
+        )
 
     def all_to_all_in_other_order(self):
         order = list(reversed(range(self.size)))
         parts = [np.split(self.of_rank(rank), self.size, 0)[order.index(self.me)] for rank in order]
-        return np.array_equal(mc.all_to_all(self.block, [order], 1, 0, self.size), np.concatenate(parts, axis=1))
+        return np.array_equal(
+            mc.all_to_all(self.block, [order], 1, 0, self.size, comm=self.comm), np.concatenate(parts, axis=1)
+        )
 
     def all_gather(self):
-        return np.array_equal(mc.all_gather(self.block, None, 0), np.concatenate(self.everywhere(), axis=0))
+        return np.array_equal(
+            mc.all_gather(self.block, None, 0, comm=self.comm), np.concatenate(self.everywhere(), axis=0)
+        )
 
     def all_gather_of_columns(self):
-        return np.array_equal(mc.all_gather(self.block, None, 1), np.concatenate(self.everywhere(), axis=1))
+        return np.array_equal(
+            mc.all_gather(self.block, None, 1, comm=self.comm), np.concatenate(self.everywhere(), axis=1)
+        )
 
     def all_reduce(self):
-        return np.array_equal(mc.all_reduce(self.block, None), np.sum(self.everywhere(), axis=0))
+        return np.array_equal(mc.all_reduce(self.block, None, comm=self.comm), np.sum(self.everywhere(), axis=0))
 
     def all_reduce_to_maximum(self):
-        return np.array_equal(mc.all_reduce(self.block, None, "max"), np.max(self.everywhere(), axis=0))
+        return np.array_equal(
+            mc.all_reduce(self.block, None, "max", comm=self.comm), np.max(self.everywhere(), axis=0)
+        )
 
     def reduce_scatter(self):
         expected = np.split(np.sum(self.everywhere(), axis=0), self.size, 0)[self.me]
-        return np.array_equal(mc.reduce_scatter(self.block, None, 0), expected)
+        return np.array_equal(mc.reduce_scatter(self.block, None, 0, comm=self.comm), expected)
 
     def broadcast(self):
-        return np.array_equal(mc.broadcast(self.block, None, 0), self.of_rank(0))
+        return np.array_equal(mc.broadcast(self.block, None, 0, comm=self.comm), self.of_rank(0))
 
     def broadcast_of_another(self):
-        return np.array_equal(mc.broadcast(self.block, None, 1), self.of_rank(1))
+        return np.array_equal(mc.broadcast(self.block, None, 1, comm=self.comm), self.of_rank(1))
 
     def permute(self):
         pairs = [(rank, (rank + 1) % self.size) for rank in range(self.size)]
-        return np.array_equal(mc.collective_permute(self.block, pairs), self.of_rank((self.me - 1) % self.size))
+        return np.array_equal(
+            mc.collective_permute(self.block, pairs, comm=self.comm), self.of_rank((self.me - 1) % self.size)
+        )
 
     def sum(self):
         return np.array_equal(self.in_rows["a"].sum(axis=0).local, self.a.sum(axis=0))
@@ -174,18 +189,15 @@ HELPERS = ("of_rank", "everywhere", "is_block_of")
 NAMES = [name for name in vars(Calls) if not name.startswith("_") and name not in HELPERS]
 
 
-def main(first, second, mode):
-    calls = Calls()
-    other = calls.me == 0
-
-    def make(*names):
-        for name in names:
-            if not getattr(calls, name)():
-                print(f"WRONG: {name} on rank {calls.me}", flush=True)
-
+def settle(make, first, second, mode):
+    """Make calls on which ranks agree, so that they are known, unless they are to be new."""
     if mode != "new":
         for _ in range(2):
             make(first, second)
+
+
+def mix_up(make, first, second, mode, other):
+    """Make calls that differ between ranks: an *other* rank makes other ones."""
     if mode in ("new", "known"):
         make(first if other else second)
     elif mode == "swapped":
@@ -197,6 +209,18 @@ def main(first, second, mode):
     else:
         for turn in range(ROUNDS):
             make(first, *((second,) if not other or turn != ROUNDS // 2 else ()))
+
+
+def main(first, second, mode):
+    calls = Calls()
+
+    def make(*names):
+        for name in names:
+            if not getattr(calls, name)():
+                print(f"WRONG: {name} on rank {calls.me}", flush=True)
+
+    settle(make, first, second, mode)
+    mix_up(make, first, second, mode, calls.me == 0)
     print(f"rank {calls.me} has reached the end", flush=True)
 
 

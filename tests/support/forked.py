@@ -1,0 +1,145 @@
+"""Ranks that begin in a moment: forked from a process that has imported the program of a job.
+
+Python and its imports take most of the time of a job that mixes up one call. So `mpiexec` launches this file, in a
+Python without any modules, instead of the program. It hands its environment and its open files to the server of
+`Forked`, which forks a process that goes on in its name: MPI starts there, as in any rank. If one of the two ends, so
+does the other.
+
+``python forked.py serve ADDRESS PROGRAM`` is the server, ``python forked.py ADDRESS ARGUMENTS`` a rank.
+"""
+
+import os
+import socket
+import sys
+
+_LONGEST = 2**20  # bytes of an environment and arguments
+_MOST_FILES = 8
+_FREE = 100  # file descriptors from here on are free in a new rank
+
+
+class Forked:
+    """A server for ranks of *program*, whose function ``main`` gets the arguments of the job."""
+
+    def __init__(self, folder, program):
+        import subprocess
+
+        self._address = str(folder / "ranks")
+        command = [sys.executable, __file__, "serve", self._address, str(program)]
+        self._process = subprocess.Popen(command, stdout=subprocess.PIPE)
+        assert self._process.stdout.readline() == b"ready\n"
+        self.python = (sys.executable, "-IS", __file__, self._address)
+
+    def ranks(self):
+        """Return the processes of all ranks."""
+        from pathlib import Path
+
+        number = self._process.pid
+        return [int(each) for each in Path(f"/proc/{number}/task/{number}/children").read_text().split()]
+
+    def close(self):
+        self._process.kill()
+        self._process.communicate()
+
+
+def _be_rank(address, arguments):
+    """Let the server fork a process in the name of this one, and end as it does."""
+    server = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    server.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2 * _LONGEST)
+    server.connect(address)
+    files = [0, 1, 2, *([int(os.environ["PMI_FD"])] if "PMI_FD" in os.environ else [])]
+    socket.send_fds(server, [repr((dict(os.environ), arguments, files)).encode()], files)
+    status = server.recv(64)
+    if not status:
+        os._exit(99)  # the server has been killed
+    code = int(status)
+    if code < 0:
+        os.kill(os.getpid(), -code)
+    os._exit(code)
+
+
+class _Server:
+    """Forks ranks. Each has two files here: the connection to the process that it stands for, and its end."""
+
+    def __init__(self, address):
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._listener.bind(address)
+        self._listener.listen(64)
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._listener, selectors.EVENT_READ)
+
+    def serve(self):
+        """Fork ranks for ever. In each of them, return its arguments."""
+        while True:
+            for key, _ in self._selector.select():
+                if self._selector.get_map().get(key.fd) is not key:
+                    continue  # closed a moment ago, with the process that it belonged to
+                if key.fileobj is self._listener:
+                    arguments = self._fork()
+                    if arguments is not None:
+                        return arguments
+                elif isinstance(key.fileobj, int):
+                    self._end(key.fileobj, *key.data)
+                else:  # the process that mpiexec launched has ended
+                    self._selector.unregister(key.fileobj)
+                    os.kill(key.data, signal.SIGKILL)
+
+    def _fork(self):
+        connection, _ = self._listener.accept()
+        said, files, _, _ = socket.recv_fds(connection, _LONGEST, _MOST_FILES)
+        if not said:  # it has been killed meanwhile
+            connection.close()
+            return None
+        environment, arguments, numbers = literal_eval(said.decode())
+        process = os.fork()
+        if not process:
+            for file in [*self._selector.get_map(), connection.detach()]:
+                os.close(file)
+            _take(numbers, files)
+            os.environ.clear()
+            os.environ.update(environment)
+            return arguments
+        for file in files:
+            os.close(file)
+        self._selector.register(os.pidfd_open(process), selectors.EVENT_READ, (process, connection))
+        self._selector.register(connection, selectors.EVENT_READ, process)
+        return None
+
+    def _end(self, end, process, connection):
+        """Tell how a rank has ended."""
+        code = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+        with suppress(OSError):  # there may be nobody to tell
+            connection.send(str(code).encode())
+        if connection in self._selector.get_map():
+            self._selector.unregister(connection)
+        connection.close()
+        self._selector.unregister(end)
+        os.close(end)
+
+
+def _take(numbers, received):
+    """Give the files *received* the *numbers* that they had in the other process."""
+    above = [fcntl.fcntl(file, fcntl.F_DUPFD, _FREE) for file in received]
+    for file in received:
+        os.close(file)
+    for file, number in zip(above, numbers, strict=True):
+        os.dup2(file, number)
+        os.close(file)
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "serve":
+        # Here, as no rank needs to wait for them.
+        import fcntl
+        import runpy
+        import selectors
+        import signal
+        from ast import literal_eval
+        from contextlib import suppress
+
+        sys.path.insert(0, os.path.dirname(sys.argv[3]))
+        run = runpy.run_path(sys.argv[3])["main"]
+        server = _Server(sys.argv[2])
+        print("ready", flush=True)
+        run(*server.serve())
+    else:
+        _be_rank(sys.argv[1], sys.argv[2:])

@@ -1,0 +1,130 @@
+"""Many pairs of calls that ranks mix up: runs programs/many_mismatches.py, and says what came of each pair.
+
+A job tries many cases, one after the other. Where a case ends the job, the next job goes on with the next case.
+"""
+
+import json
+import runpy
+import signal
+from collections import Counter
+from itertools import product
+from random import Random
+
+from support.forked import Forked
+from support.paths import PROGRAMS
+
+CASES_PER_JOB = 100  # each leaves some communicators open, of which an MPI has about 2,000
+CPU = 600.0  # seconds for each process of a job
+MPICH_ENDS = "Fatal error in internal_"
+CRASHES = (signal.SIGSEGV, signal.SIGABRT)
+TIMEOUT = 30  # seconds for MESHCOMM_TIMEOUT
+
+
+def cases():
+    """Return (first call, second call, mode) for all pairs of calls that differ, shuffled."""
+    described = runpy.run_path(str(PROGRAMS / "mismatches.py"))
+    found = [
+        case for case in product(described["NAMES"], described["NAMES"], described["MODES"]) if case[0] != case[1]
+    ]
+    return Random(0).sample(found, len(found))
+
+
+def is_loud(job):
+    """Return whether *job* has ended with an error that says what happened.
+
+    When messages of different calls are mixed up, MPICH may end the job by itself, and Open MPI may crash: that is
+    loud, too, if without our words.
+    """
+    words = "CollectiveMismatch", "different c", "ends the job", MPICH_ENDS
+    return job.code != 0 and (any(each in job.text for each in words) or abs(job.code) % 128 in CRASHES)
+
+
+class MixUps:
+    """Tries *cases* in *folder*; *launch* is the fixture. *shared* says whether the ranks share memory."""
+
+    def __init__(self, launch, folder, cases, shared):
+        self._launch, self._folder, self._cases = launch, folder, cases
+        self._memory = {} if shared else {"MESHCOMM_SHARED_MEMORY": "0"}
+        self.outcomes = Counter()
+        self.faults = []
+        """What must not happen, a text each."""
+        self._tried_again = -1
+
+    def run(self):
+        """Try all cases, and return how many had which outcome."""
+        (self._folder / "cases").write_text("".join(" ".join(case) + "\n" for case in self._cases))
+        forked = Forked(self._folder, PROGRAMS / "many_mismatches.py")
+        try:
+            first = 0
+            while first < len(self._cases):
+                first = self._run_job(forked, first, min(first + CASES_PER_JOB, len(self._cases)))
+        finally:
+            forked.close()
+        return self.outcomes
+
+    def _run_job(self, forked, first, end):
+        """Try the cases from *first* on in one job, and return the first one that is still to be tried."""
+        logs = [self._folder / f"rank-{rank}.log" for rank in range(2)]
+        for log in logs:
+            log.write_text("")
+        (self._folder / "steps").write_bytes(bytes(16))
+        job = self._launch(
+            2, self._folder, first, end, cpu=CPU, python=forked.python, others=forked.ranks,
+            MESHCOMM_TIMEOUT=str(TIMEOUT), **self._memory,
+        )  # fmt: skip
+        told = [_read(log) for log in logs]
+        unusable = False
+        for number in range(first, end):
+            notes = [its.get(number) for its in told]
+            if None in notes:  # once this may be for what an earlier case has left, or for a busy machine
+                if self._tried_again != number:
+                    self._tried_again = number
+                    return number
+                self._fault(number, "not ready", notes, job)
+                return number + 1
+            unusable |= any(note.get("over") for note in notes)
+            if any(note["told"] == "ready" for note in notes):
+                self._judge(number, notes, job)
+                return number + 1
+            self._judge(number, notes, None)
+        if unusable and job.code == 0:
+            self._fault(number, "status 0 though a mesh is unusable", notes, job)
+        return end
+
+    def _judge(self, number, notes, job):
+        """Count the outcome of a case from what each rank has noted, and from how the *job* has ended, if in it."""
+        if any(note.get("wrong") for note in notes):
+            self._fault(number, "late: a call returned wrong data", notes, job)
+        elif job is not None and not is_loud(job):
+            self._fault(number, "an end without words", notes, job)
+        elif job is not None:
+            words = "at the timeout" if "longer than MESHCOMM_TIMEOUT" in job.text else f"with {_kind(job)}"
+            self.outcomes[f"ended the job {words}"] += 1
+        elif all(note["told"] == "returned" for note in notes):
+            self._fault(number, "silent", notes, job)
+        else:
+            self.outcomes[f"raised {' and '.join(sorted({note['told'].partition(':')[0] for note in notes}))}"] += 1
+
+    def _fault(self, number, what, notes, job):
+        self.outcomes[what] += 1
+        self.faults.append(f"{' '.join(self._cases[number])}: {what}: {notes}\n{job or ''}")
+
+
+def _kind(job):
+    if abs(job.code) % 128 in CRASHES:
+        return "a crash"
+    if MPICH_ENDS in job.text:
+        return "an error of MPICH"
+    return "CollectiveMismatch" if "CollectiveMismatch" in job.text else "another error"
+
+
+def _read(log):
+    """Return the last that a rank has noted of each case."""
+    found = {}
+    for line in log.read_text().splitlines():
+        try:
+            note = json.loads(line)
+        except ValueError:  # the end of a rank that was killed
+            continue
+        found[note["case"]] = found.get(note["case"], {}) | note
+    return found
