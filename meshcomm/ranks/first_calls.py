@@ -47,7 +47,8 @@ class FirstCalls:
         for rank, other in self._asked.items():
             if other is not None and rank not in self._told:
                 with contextlib.suppress(OSError):  # no answer yet, or none any more
-                    self._told[rank] = other.recv(_LARGEST_ANSWER)
+                    message = bytearray(_LARGEST_ANSWER)
+                    self._told[rank] = bytes(message[: other.recv_into(message)])
         reachable = [rank for rank, other in self._asked.items() if other is not None]
         call, ranks, count, began = self._about
         if len(self._told) == len(reachable) or time.monotonic() > began + ANSWER_WITHIN:

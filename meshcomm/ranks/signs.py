@@ -88,7 +88,7 @@ def shared_text(error: BaseException) -> tuple[str, bool]:
         if _SHARED in vars(now):
             text, seen = vars(now)[_SHARED]
             return "".join([text, *texts]), seen
-        texts += format_exception(now, chain=False)
+        texts += format_exception(type(now), now, now.__traceback__, None, False)  # of this one alone
         now = now.__cause__ or (None if now.__suppress_context__ else now.__context__)
     return "".join(texts), True
 
