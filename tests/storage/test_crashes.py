@@ -48,7 +48,8 @@ def kill_each(tmp_path, suffix, over, how, chosen):
 
 @pytest.mark.parametrize(("suffix", "over", "how"), CASES)
 def test_a_process_dies_in_a_save(suffix, over, how, tmp_path):
-    assert kill_each(tmp_path, suffix, over, how, lambda every: sampled(every, 6)) >= 4
+    few = len(sampled(range(1000), 6))
+    assert kill_each(tmp_path, suffix, over, how, lambda every: sampled(every, 6)) >= few * 2 // 3
 
 
 @pytest.mark.slow

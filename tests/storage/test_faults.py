@@ -56,7 +56,8 @@ def test_any_call_of_a_save_may_fail(suffix, over, tmp_path):
     if not over:
         calls = calls_of(lambda: save(prepared(tmp_path / "counted", suffix, False), 1))
     expected, number = listed(path.parent) if over else listed(tmp_path / "counted"), 1
-    for at, call in sampled(enumerate(calls), 25):
+    tried = sampled(enumerate(calls), 25)
+    for at, call in tried:
         if not over:
             path = prepared(tmp_path / f"{at}", suffix, False)
         number += 1
@@ -69,7 +70,7 @@ def test_any_call_of_a_save_may_fail(suffix, over, tmp_path):
         save(path, number)
         left = [name for name in listed(path.parent) if name not in expected]
         assert not left, (at, call, left)
-    assert failures > 8
+    assert failures > len(tried) // 3
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
