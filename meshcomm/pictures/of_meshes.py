@@ -6,7 +6,7 @@ from meshcomm.layouts.mesh import Mesh
 def html_of_mesh(self: Mesh) -> str:
     """Return the picture of the mesh as HTML with SVG, for notebooks: its dimensions, and a box for each device.
 
-    >>> Mesh(range(2), {"x": 2}).html()[:52]
+    >>> Mesh(range(2), {"x": 2}).html()[:53]
     '<div><strong>Mesh</strong><p>mesh x=2: 2 devices.</p>'
     """
     from meshcomm.pictures.layouts import mesh_html

@@ -1,5 +1,6 @@
 """Packages: every file is in the wheel and in the source archive; compiled modules serve every MPI."""
 
+import argparse
 import importlib
 import os
 import re
@@ -288,3 +289,23 @@ def test_sources_that_were_not_built_say_so(tmp_path):
     found = run([sys.executable, "-I", "-S", "-c", program])
     assert found.returncode == 1
     assert "the compiled part of meshcomm is not in" in found.stderr
+
+
+@pytest.mark.parametrize(
+    ("system", "says"), [("win32", "Windows is not supported"), ("darwin", "on darwin ranks share")]
+)
+def test_the_build_says_which_systems_are_supported(system, says, monkeypatch, capfd):
+    build_ext = pytest.importorskip("setuptools.command.build_ext").build_ext
+    monkeypatch.syspath_prepend(str(ROOT))
+    building = importlib.import_module("building")
+    monkeypatch.setattr(building.sys, "platform", system)
+    monkeypatch.setattr(build_ext, "build_extensions", lambda self: None)
+    monkeypatch.setattr(building.subprocess, "run", lambda *args, **kwargs: argparse.Namespace(returncode=0))
+    told = []
+    monkeypatch.setattr(build_ext, "warn", lambda self, text: told.append(text))
+    command = building.BuildExtensions.__new__(building.BuildExtensions)
+    try:
+        command.build_extensions()
+    except building.SetupError as error:
+        told.append(str(error))
+    assert [says in text for text in told] == [True]
