@@ -395,7 +395,8 @@ def _put_small(array: Array, job: Job, limit: int | None) -> None:
     """Write what *job* takes of a whole array, which all ranks have, to its tensor."""
     stored, chosen, target, _ = job
     whole = array.T if stored.fortran else array
-    box = whole[(..., *(slice(s, s + n) for s, n in zip(chosen.start, chosen.box, strict=True)))]
+    # An index of an array without axes gives a scalar.
+    box = np.asarray(whole[tuple(slice(s, s + n) for s, n in zip(chosen.start, chosen.box, strict=True))])
     if chosen.index is not None:
         _put(_replicated(box, target.mesh)[chosen.index], target, limit)
     elif target.local is not None:
