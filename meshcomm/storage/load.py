@@ -14,6 +14,7 @@ from meshcomm._arguments import as_dtype, counted, quote
 from meshcomm._tuning import CHECKED_UP_TO
 from meshcomm._types import Array, Bytes, DType, Json, Shape
 from meshcomm.arrays.create import empty, told_by_root
+from meshcomm.arrays.cutting import cut_out
 from meshcomm.arrays.dtensor import IS_COPY, DTensor, MovedSlice
 from meshcomm.arrays.many import FindsLayouts
 from meshcomm.arrays.relayout import relayout
@@ -395,8 +396,7 @@ def _put_small(array: Array, job: Job, limit: int | None) -> None:
     """Write what *job* takes of a whole array, which all ranks have, to its tensor."""
     stored, chosen, target, _ = job
     whole = array.T if stored.fortran else array
-    # An index of an array without axes gives a scalar.
-    box = np.asarray(whole[tuple(slice(s, s + n) for s, n in zip(chosen.start, chosen.box, strict=True))])
+    box = cut_out(whole, tuple((s, s + n) for s, n in zip(chosen.start, chosen.box, strict=True)))
     if chosen.index is not None:
         _put(_replicated(box, target.mesh)[chosen.index], target, limit)
     elif target.local is not None:

@@ -33,6 +33,7 @@ import numpy as np
 
 from meshcomm._tuning import MOST_OPENERS, MOST_UNEVEN, PAGE, READ_OVER
 from meshcomm._types import Indices, Names, Shape
+from meshcomm.layouts.boxes import Box
 from meshcomm.layouts.coordinates import numbers_of, one, used
 from meshcomm.layouts.cyclic import CyclicCut, Runs, Span, global_indices, intervals_of, span_of
 from meshcomm.layouts.layout import Layout
@@ -124,11 +125,11 @@ class Round(NamedTuple):
         """Return the layout in which devices touch the file."""
         return _target(self, id(self.route.layout.mesh))
 
-    def local_slices(self, device: int) -> tuple[slice, ...]:
-        """Return what this round takes of the block of *device*."""
+    def local_box(self, device: int) -> Box:
+        """Return what this round takes of the block of *device*: indices along each axis."""
         route = self.route
         numbers = route.layout.block_numbers(device)
-        return tuple(slice(*self._local(axis, numbers[axis])) for axis in range(len(numbers)))
+        return tuple(self._local(axis, numbers[axis]) for axis in range(len(numbers)))
 
     def file_intervals(self, device: int) -> list[list[Interval]]:
         """Return which indices of each axis of the whole array *device* has in the target layout, as intervals."""

@@ -228,7 +228,7 @@ def _piece(tensor: DTensor, turn: Round) -> DTensor:
     device = tensor.mesh.rank
     local = None
     if tensor.local is not None and device is not None:
-        local = tensor.local[turn.local_slices(device)]
+        local = cut_out(tensor.local, turn.local_box(device))
     return DTensor(local, turn.source(), turn.shape(), tensor.dtype)
 
 

@@ -171,7 +171,7 @@ def test_relayout_like_takes_only_the_layout():
         assert (result.shape, result.dtype) == ((3, 4), np.dtype("i2"))
         assert same_bits(result.to_numpy(), numbered((3, 4), "i2"))
         assert same_bits(mc.relayout_like(numbered((3, 4)), like).to_numpy(), numbered((3, 4)))
-        with pytest.raises(LayoutError, match="axes"):
+        with pytest.raises(LayoutError, match="1 axis"):
             mc.relayout_like(mc.zeros((3,), "i2", Layout(["x"], mesh)), like)
         for other in (numbered((3, 4)), like.layout, None):
             with pytest.raises(LayoutError, match="layout_tensor must be a DTensor"):

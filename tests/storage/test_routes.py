@@ -27,7 +27,7 @@ def check_route(route, limit):
     for turn in route.rounds():
         piece = np.full(turn.shape(), -1)
         for device in devices:
-            where = turn.local_slices(device)
+            where = tuple(slice(*span) for span in turn.local_box(device))
             taken[device][where] += 1
             box = turn.source().block_box(piece.shape, device)
             put_in(piece, box, blocks[device][where].copy())

@@ -98,6 +98,20 @@ def test_every_dtype_in_a_checkpoint(kind, tmp_path):
     on(4, program)
 
 
+@pytest.mark.parametrize("kind", ["f8", ">i8", ">c16", "f8,>i4"])
+def test_arrays_without_axes_keep_their_bytes(kind, tmp_path):
+    whole = random_bits((), np.dtype(kind), 1)
+
+    def program():
+        tensor = mc.distribute(whole, Layout([], mesh_of_4()))
+        for path in tmp_path / "c", tmp_path / "a.npy":
+            mc.save(path, tensor)
+            assert opaque(mc.load(path, tensor.layout).local).tobytes() == whole.tobytes()
+
+    on(4, program)
+    assert np.load(tmp_path / "a.npy").tobytes() == whole.tobytes()
+
+
 @pytest.mark.parametrize("suffix", SUFFIXES)
 @pytest.mark.parametrize("index", INDICES, ids=str)
 def test_slices(suffix, index, tmp_path):
