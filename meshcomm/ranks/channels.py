@@ -23,11 +23,13 @@ import numpy as np
 
 from meshcomm._tuning import IDLE_CHANNELS
 from meshcomm._types import Bytes
-from meshcomm.ranks.communicator import Side
+from meshcomm.ranks.communicator import Communicator, Side
 from meshcomm.ranks.watch import watch
 
 if TYPE_CHECKING:
     from mpi4py import MPI as MPI_
+
+    from meshcomm.ranks.recording import Peers
 
 _TAG = 2  # other messages have the tags 0 and 1
 
@@ -39,17 +41,26 @@ class MPIChannels:
     ----------
     mpi: the module
     comm: the communicator
+    communicator: ours
     send, receive: what goes to the ranks, and comes from them
     """
 
-    def __init__(self, mpi: ModuleType, comm: "MPI_.Comm", send: Side, receive: Side) -> None:
-        self._mpi, self._comm, self._send, self._receive = mpi, comm, send, receive
+    def __init__(
+        self, mpi: ModuleType, comm: "MPI_.Comm", communicator: Communicator, send: Side, receive: Side
+    ) -> None:
+        self._mpi, self._comm, self._communicator = mpi, comm, communicator
+        self._send, self._receive = send, receive
         self.idle: list[MPIChannel] = []
         self.closed = False
 
     def take(self) -> "MPIChannel":
-        """Return a channel that is idle."""
-        return self.idle.pop() if self.idle else MPIChannel(self._mpi, self, *self._made())
+        """Return a channel that is idle, to be started now."""
+        channel = self.idle.pop() if self.idle else MPIChannel(self._mpi, self, *self._made())
+        recorder, channel.peers = watch.recorder, ()
+        if recorder is not None:
+            to, sources = (np.flatnonzero(counts).tolist() for counts, *_ in (self._send, self._receive))
+            channel.peers = (recorder.in_pairs("MPI_Startall", self._communicator, to, sources).posted(),)
+        return channel
 
     def _made(self) -> "tuple[Bytes, Bytes, list[MPI_.Prequest]]":
         (counts, offsets, size), (into_counts, into_offsets, into_size) = self._send, self._receive
@@ -76,13 +87,14 @@ class MPIChannels:
 class MPIChannel:
     """Messages of MPI in buffers of their own, to be filled before `start` and read after `wait`."""
 
-    __slots__ = ("_channels", "_requests", "_test_all", "_wait_all", "receive", "send", "start")
+    __slots__ = ("_channels", "_requests", "_test_all", "_wait_all", "peers", "receive", "send", "start")
 
     def __init__(
         self, mpi: ModuleType, channels: MPIChannels, send: Bytes, receive: Bytes, requests: "list[MPI_.Prequest]"
     ) -> None:
         self.send, self.receive = send, receive
         self._channels, self._requests = channels, requests
+        self.peers: tuple[Peers, ...] = ()  # while somebody records
         self._test_all, self._wait_all = mpi.Request.Testall, mpi.Request.Waitall
         # No method: calls of Python functions are what a small exchange takes its time for.
         self.start: Callable[[], None] = partial(mpi.Prequest.Startall, requests)
@@ -91,7 +103,7 @@ class MPIChannel:
         return bool(self._test_all(self._requests))
 
     def wait(self) -> None:
-        timed = watch.recorder and watch.recorder.timer("MPI_Waitall")
+        timed = watch.recorder and watch.recorder.timer("MPI_Waitall", *self.peers)
         self._wait_all(self._requests)
         if timed:
             timed()

@@ -241,7 +241,7 @@ class MPICommunicator(Communicator):
         return _Numbers(own, others, sources, [*receives, *sends])
 
     def channels(self, send: Side, receive: Side) -> MPIChannels:
-        made = MPIChannels(mpi(), self._comm, send, receive)
+        made = MPIChannels(mpi(), self._comm, self, send, receive)
         if len(self._channels) == CHANNELS_PER_GROUP:
             self._channels.popleft().close()
         self._channels.append(made)
