@@ -16,9 +16,10 @@ from pathlib import Path
 import numpy as np
 
 from meshcomm._tuning import LARGEST_CALL, READ_AHEAD, WRITTEN_AT_ONCE
-from meshcomm._types import Bytes
+from meshcomm._types import Bytes, Indices
 from meshcomm.errors import CheckpointError
 from meshcomm.ranks.watch import watch
+from meshcomm.storage._runs import read_runs
 
 counts: Counter[str] = Counter()
 """What this process did with files: bytes ``read`` and ``written``, and the calls for it, ``reads`` and ``writes``."""
@@ -59,6 +60,24 @@ class File:
             done += found
         counts["read"] += done
         counts["reads"] += 1
+
+    def read_runs(self, into: Bytes, offsets: Indices, lengths: Indices) -> None:
+        """Fill *into* with runs of bytes, one after the other; ``CheckpointError`` if the file ends before."""
+        with _naming(self.path):
+            found = read_runs(self._number, offsets, lengths, into)
+        if found < len(into):
+            end = int((offsets + lengths).max())
+            raise CheckpointError(f"{self.path} ends at byte {self.size()}, but its data go to byte {end}")
+        counts["read"] += found
+        counts["reads"] += len(offsets)
+
+    def is_in_memory(self, offset: int) -> bool:
+        """Return whether the system has the byte at *offset* in its memory; False where it does not tell."""
+        flag = getattr(os, "RWF_NOWAIT", 0)
+        try:
+            return bool(flag) and os.preadv(self._number, [bytearray(1)], offset, flag) == 1
+        except OSError:  # it would have to wait for the disk, or the file system cannot tell
+            return False
 
     def expect(self, offset: int, size: int) -> None:
         """Tell the system that these bytes will be read soon."""

@@ -27,7 +27,7 @@ from meshcomm.storage.meshes import common_mesh
 from meshcomm.storage.routes import Route
 from meshcomm.storage.small import batches, is_small
 from meshcomm.storage.stored import Segment
-from meshcomm.storage.transfer import reads, route_of, stays
+from meshcomm.storage.transfer import reading_costs, reads, route_of, stays
 from meshcomm.storage.verify import rest_of_ranges
 
 
@@ -81,9 +81,10 @@ def plan_load(
     mesh = common_mesh(meshes_of(layout, None))
     base, found = base_and_contents(wanted.path)
     asked = wanted.asked(found, mesh)
-    costs = _Costs(max_scratch_bytes, machine or Machine())
+    checks = is_checked(wanted.path, found, check)
+    costs = _Costs(max_scratch_bytes, reading_costs(machine or Machine(), checks))
     arrays = [ArrayPlan(each, costs, found.by_library.get(each.stored.name)) for each in asked]
-    return LoadPlan(base, mesh, arrays, found.sizes if is_checked(wanted.path, found, check) else None)
+    return LoadPlan(base, mesh, arrays, found.sizes if checks else None)
 
 
 class _Costs(NamedTuple):

@@ -36,11 +36,15 @@ class Progress:
         for start in range(0, len(data), PROGRESS_BYTES):
             step = data[start : start + PROGRESS_BYTES]
             yield step, offset + start
-            self._done = min(self._done + len(step) * self._scale, self._total)
-            now = time.monotonic()
-            if now - self._began > PROGRESS_AFTER and now - self._shown >= PROGRESS_EVERY:
-                self._shown = now
-                self._write(self.text(self._done, now - self._began))
+            self.add(len(step))
+
+    def add(self, own: int) -> None:
+        """Say that this rank has read or written so many bytes more."""
+        self._done = min(self._done + own * self._scale, self._total)
+        now = time.monotonic()
+        if now - self._began > PROGRESS_AFTER and now - self._shown >= PROGRESS_EVERY:
+            self._shown = now
+            self._write(self.text(self._done, now - self._began))
 
     def text(self, done: float, seconds: float) -> str:
         """Return the line."""

@@ -1,5 +1,6 @@
 """Where the arrays of a file are: values that ranks tell each other as JSON."""
 
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from math import prod
@@ -63,6 +64,21 @@ class Stored(NamedTuple):
                 end = min(stop, segment.stop)
                 yield segment, segment.offset + start - segment.start, done, end - start
                 done, start, at = done + end - start, end, at + 1
+
+    def runs(self, starts: Indices, lengths: Indices) -> Iterator[tuple[Segment, Indices, Indices]]:
+        """Yield (segment, offsets in its file, bytes) for runs of bytes of the array that are in order.
+
+        What is yielded later comes later in a block, too.
+        """
+        some = lengths > 0
+        starts, stops = starts[some], (starts + lengths)[some]
+        ends = [segment.stop for segment in self.segments]
+        for segment in self.segments[bisect_right(ends, starts[0]) :] if len(starts) else ():
+            first, last = np.searchsorted(stops, segment.start, side="right"), np.searchsorted(starts, segment.stop)
+            if first == last:
+                break
+            its = np.maximum(starts[first:last], segment.start)
+            yield segment, its + (segment.offset - segment.start), np.minimum(stops[first:last], segment.stop) - its
 
     def calls(self, starts: Indices, lengths: Indices) -> int:
         """Return how many pieces `pieces` yields."""

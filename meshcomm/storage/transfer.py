@@ -6,6 +6,8 @@ leaves files alone from then on, and the ranks agree on it at the end.
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from functools import lru_cache
 from itertools import chain, islice, pairwise
 from math import prod
 from pathlib import Path
@@ -14,11 +16,13 @@ from typing import TypeAlias
 import numpy as np
 
 from meshcomm._tuning import (
+    CACHED_READ,
     DEFAULT_SCRATCH,
     FORGET_ABOVE,
     MOST_EXPECTED,
     READ_OVER,
     READ_TOGETHER,
+    READ_WINDOW,
 )
 from meshcomm._types import Array, Bytes, Indices
 from meshcomm.arrays.cutting import cut_out
@@ -48,7 +52,7 @@ class Opened:
     def __init__(self, base: Path, writes: bool, checks: bool = False) -> None:
         self.base, self._writes = base, writes
         self._files: dict[str, File] = {}
-        self._checks = checks
+        self.checks = checks
         self.pieces: list[checksums.Piece] = []
         self.error: Exception | None = None
         self.progress: Progress | None = None
@@ -93,8 +97,29 @@ class Opened:
                     file.write(step, at)
                 else:
                     file.read(step, at)
-                if self._checks:
+                if self.checks:
                     self.pieces += checksums.pieces_of(segment.file, step, at)
+
+    def read_runs(self, stored: Stored, found: ByteRuns, block: Bytes, *, ahead: bool) -> None:
+        """Fill *block* from many runs of bytes of the array, which are in order.
+
+        With *ahead* the ranks of this node will read all bytes between the runs: the system reads the next window of
+        the file while this rank copies from one, so the disk sees large reads.
+        """
+        done = 0
+        for segment, offsets, lengths in stored.runs(*found):
+            file, end = self.file(segment.file), segment.offset + segment.stop - segment.start
+            windows = (offsets - offsets[0]) // READ_WINDOW
+            borders = [0, *(np.flatnonzero(np.diff(windows)) + 1).tolist(), len(offsets)]
+            for first, last in pairwise(borders):
+                for begin in offsets[last : last + 1].tolist() if ahead else ():
+                    if not file.is_in_memory(begin):
+                        file.expect(begin, min(READ_WINDOW, end - begin))
+                size = int(lengths[first:last].sum())
+                file.read_runs(block[done : done + size], offsets[first:last], lengths[first:last])
+                done += size
+                if self.progress is not None:
+                    self.progress.add(size)
 
     def expect(self, turn: Round, own: int) -> None:
         """Say that this rank is about to read or write *own* bytes, its share of a round."""
@@ -155,15 +180,16 @@ def read_tensor(
     *unsliced* says that the tensor is no slice on any rank. The rest is as for `write_tensor`.
     """
     device = tensor.mesh.rank
-    route = route_of(tensor.layout, stored, chosen, limit)
+    costs = reading_costs(machine_of(tensor.mesh), opened.checks)
+    route = route_of(tensor.layout, stored, chosen, limit, costs)
     for turn, after in pairwise(chain(route.rounds(), [None])):
         assert turn is not None
         piece = _piece(tensor, turn)
         if stays(turn) and piece.local is not None and piece.local.flags.c_contiguous:
-            _fill(piece.local, turn, stored, opened, chosen)
+            _fill(piece.local, turn, stored, opened, chosen, ahead=costs.one_node)
             continue
         local = None if device is None else new_block(turn.target().block_shape(piece.shape, device), tensor.dtype)
-        _fill(local, turn, stored, opened, chosen)
+        _fill(local, turn, stored, opened, chosen, ahead=costs.one_node)
         if after is not None and device is not None:
             opened.expect_reads(stored, byte_runs(after, device, chosen))
         found = DTensor(local, turn.target(), piece.shape, tensor.dtype)
@@ -208,14 +234,32 @@ def route_of(
     return choose_route(layout, chosen.box, stored.dtype.itemsize, space, costs, full=chosen.shape)
 
 
-def _fill(block: Array | None, turn: Round, stored: Stored, opened: Opened, chosen: Selection) -> None:
+def reading_costs(machine: Machine, checks: bool) -> Machine:
+    """Return the costs of loading, with or without *checks* of what is read.
+
+    The memory in which the system of a node keeps files is shared: what one rank has let it read, others copy from
+    there. So on one node a short read costs little, and saves an exchange.
+    """
+    return machine if checks or not machine.one_node else _with_cheap_reads(machine)
+
+
+@lru_cache(maxsize=8)
+def _with_cheap_reads(machine: Machine) -> Machine:
+    return replace(machine, alpha_disk=min(machine.alpha_disk, CACHED_READ))
+
+
+def _fill(block: Array | None, turn: Round, stored: Stored, opened: Opened, chosen: Selection, *, ahead: bool) -> None:
     device = turn.route.layout.mesh.rank
     if block is None or device is None or opened.error is not None:
         return
     with opened.trying():
         opened.expect(turn, block.nbytes)
-        fill = opened.transfer if chosen.box == chosen.shape else opened.fill
-        fill(stored, byte_runs(turn, device, chosen), as_bytes(block))
+        found, whole = byte_runs(turn, device, chosen), chosen.box == chosen.shape
+        if whole and not opened.checks and len(found[0]) > 1 and (np.diff(found[0]) > 0).all():
+            opened.read_runs(stored, found, as_bytes(block), ahead=ahead)
+            return
+        fill = opened.transfer if whole else opened.fill
+        fill(stored, found, as_bytes(block))
 
 
 def stays(turn: Round) -> bool:
