@@ -45,6 +45,14 @@ class StandardMethods:
 
         On its own mesh the tensor stays as it is. On another mesh its first axis is sharded over all of it; pass a
         Layout to choose. ``ValueError`` for a *stream*: there are none.
+
+        >>> import meshcomm as mc
+        >>> def program():
+        ...     mesh, alone = mc.create_mesh([("x", 2)]), mc.create_mesh([("x", 1)], devices=[0])
+        ...     return mc.ones(3, int, mc.Layout(["x"], mesh)).to_device(alone).local
+        >>> with mc.simulate(2) as world:
+        ...     print(world.run(program))
+        [array([1, 1, 1]), None]
         """
         if stream is not None:
             raise ValueError(f"to_device takes no stream, but got {stream!r}: meshes have none")
