@@ -47,7 +47,12 @@ class NumpyMethods:
 
     @property
     def T(self) -> "DTensor":  # noqa: N802 - NumPy's name
-        """A copy of the tensor with its axes in reverse order."""
+        """A copy of the tensor with its axes in reverse order.
+
+        >>> import meshcomm as mc
+        >>> mc.ones((3, 4, 5), int, mc.Layout.batch_sharded(mc.create_mesh([("x", 1)]), "x", rank=3)).T.shape
+        (5, 4, 3)
+        """
         return self._made_by(np.transpose)
 
     def transpose(self, *axes: int | Sequence[int] | None) -> "DTensor":

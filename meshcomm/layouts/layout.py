@@ -117,7 +117,11 @@ class Layout:
 
     @property
     def type(self) -> LayoutType:
-        """Whether the layout is static, of a single device, or parted."""
+        """Whether the layout is static, of a single device, or parted.
+
+        >>> Layout(["x"], Mesh(range(2), {"x": 2})).type, Layout.from_device("CPU:0").type
+        (<LayoutType.STATIC: 1>, <LayoutType.SINGLE_DEVICE: 2>)
+        """
         return self._type
 
     @property

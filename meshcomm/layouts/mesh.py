@@ -166,7 +166,13 @@ class Mesh:
 
     @property
     def rank(self) -> int | None:
-        """The device of this process in the mesh; None if it is outside."""
+        """The device of this process in the mesh; None if it is outside.
+
+        >>> import meshcomm as mc
+        >>> with mc.simulate(3) as world:
+        ...     print(world.run(lambda: mc.create_mesh([("x", 2)], devices=[2, 0]).rank))
+        [1, None, 0]
+        """
         return self.world.device_in(self)
 
     def close(self) -> None:
@@ -188,7 +194,11 @@ class Mesh:
 
     @property
     def dims(self) -> tuple[MeshDimension, ...]:
-        """The mesh dimensions, slowest first."""
+        """The mesh dimensions, slowest first.
+
+        >>> Mesh(range(6), [("x", 3), ("y", 2)]).dims
+        (MeshDimension(name='x', size=3), MeshDimension(name='y', size=2))
+        """
         return self._dims
 
     @property
@@ -273,7 +283,11 @@ class Mesh:
 
     @property
     def single_device(self) -> str:
-        """The device of a single-device mesh, ``""`` for any other mesh."""
+        """The device of a single-device mesh, ``""`` for any other mesh.
+
+        >>> Mesh.from_device("CPU:0").single_device, Mesh(["CPU:0"], {"x": 1}).single_device
+        ('CPU:0', '')
+        """
         return self.local_devices()[0] if self.is_single_device() else ""
 
     def is_single_device(self) -> bool:

@@ -67,7 +67,11 @@ class CutSpec(tuple[str, ...]):
 
     @property
     def rule_text(self) -> str:
-        """The rule, without the mesh dimensions, as the text of a layout has it."""
+        """The rule, without the mesh dimensions, as the text of a layout has it.
+
+        >>> Cuts("x", (0, 1, 4)).rule_text, Cyclic("x", 2).rule_text
+        ('cuts(0;1;4)', 'cyclic(2)')
+        """
         return f"{type(self).__name__.lower()}({';'.join(map(str, self.rule))})"
 
     def __eq__(self, other: object) -> bool:
@@ -224,7 +228,13 @@ class Cyclic(CutSpec):
 
     @property
     def offset(self) -> int:
-        """The device along the mesh dimensions that gets the first block."""
+        """The device along the mesh dimensions that gets the first block.
+
+        >>> import meshcomm as mc
+        >>> layout = mc.Layout([mc.Cyclic("x", 2, offset=1)], mc.Mesh(range(2), {"x": 2}))
+        >>> layout.sharding_specs[0].offset, layout.global_indices((7,), 1, 0).tolist()
+        (1, [0, 1, 4, 5])
+        """
         return self.rule[1]
 
     def cut(self, length: int, blocks: int) -> AnyCut:

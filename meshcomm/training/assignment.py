@@ -141,7 +141,12 @@ class DeviceAssignment:
 
     @property
     def core_assignment(self) -> Integers:
-        """The coordinates of each logical device, of shape [replicas, logical devices, 4]."""
+        """The coordinates of each logical device, of shape [replicas, logical devices, 4].
+
+        >>> topology = Topology(mesh_shape=[2, 1, 1, 1], device_coordinates=[[[0, 0, 0, 0], [1, 0, 0, 0]]])
+        >>> DeviceAssignment.build(topology, num_replicas=2).core_assignment.tolist()
+        [[[0, 0, 0, 0]], [[1, 0, 0, 0]]]
+        """
         return self._core_assignment
 
     @property

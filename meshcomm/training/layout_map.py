@@ -513,7 +513,14 @@ class LayoutReport:
 
     @property
     def is_clean(self) -> bool:
-        """Whether every rule is used, and every name has one rule, for its number of axes."""
+        """Whether every rule is used, and every name has one rule, for its number of axes.
+
+        >>> import meshcomm as mc
+        >>> m = LayoutMap()
+        >>> m[".*bias"] = mc.Layout(["x"], mc.Mesh(range(2), {"x": 2}))
+        >>> m.report(["dense.bias"]).is_clean, m.report(["dense.bias", "dense.kernel"]).is_clean
+        (True, False)
+        """
         return not any((self.unused, self.shadowed, self.unmatched, self.ambiguous, self.wrong_ranks))
 
     def __str__(self) -> str:

@@ -120,6 +120,12 @@ class Variable(NDArrayOperatorsMixin, ScopedVariable):
         """The value. Later assignments do not change this tensor. ``LayoutError`` if the path is not known yet.
 
         In a scope this makes the value if a module holds the variable already.
+
+        >>> import numpy as np, meshcomm as mc
+        >>> v = Variable(np.arange(3), layout=mc.Layout(["x"], mc.create_mesh([("x", 1)])))
+        >>> before = v.value
+        >>> v.assign_add(1).value.to_numpy().tolist(), before.to_numpy().tolist()
+        ([1, 2, 3], [0, 1, 2])
         """
         if self._value is None and self._layout_scope is not None:
             self._layout_scope.settle_early(self)
