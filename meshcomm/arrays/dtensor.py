@@ -146,7 +146,15 @@ class DTensor(NumpyMethods, StandardMethods, Operators):
         return moved
 
     def copy(self) -> "DTensor":
-        """Return a tensor with a copy of the block."""
+        """Return a tensor with a copy of the block.
+
+        >>> import meshcomm as mc
+        >>> t = mc.zeros(3, int, mc.Layout(["x"], mc.create_mesh([("x", 1)])))
+        >>> u = t.copy()
+        >>> u.local[0] = 7
+        >>> u.to_numpy().tolist(), t.to_numpy().tolist()
+        ([7, 0, 0], [0, 0, 0])
+        """
         local = None if self.local is None else exact_copy(self.local)
         return DTensor(local, self.layout, self.shape, self.dtype)
 
@@ -154,6 +162,11 @@ class DTensor(NumpyMethods, StandardMethods, Operators):
         """Return the only element as a Python number.
 
         ``ShapeError`` if there are more elements, ``LayoutError`` unless every device holds the element.
+
+        >>> import meshcomm as mc
+        >>> t = mc.ones((3, 2), int, mc.Layout(["x", mc.UNSHARDED], mc.create_mesh([("x", 1)])))
+        >>> t.sum().item()
+        6
         """
         if self.size != 1:
             raise ShapeError(

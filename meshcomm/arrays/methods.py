@@ -47,11 +47,22 @@ class NumpyMethods:
 
     @property
     def T(self) -> "DTensor":  # noqa: N802 - NumPy's name
-        """A copy of the tensor with its axes in reverse order."""
+        """A copy of the tensor with its axes in reverse order.
+
+        >>> import meshcomm as mc
+        >>> mc.ones((3, 4, 5), int, mc.Layout.batch_sharded(mc.create_mesh([("x", 1)]), "x", rank=3)).T.shape
+        (5, 4, 3)
+        """
         return self._made_by(np.transpose)
 
     def transpose(self, *axes: int | Sequence[int] | None) -> "DTensor":
-        """Return a copy of the tensor with its axes in another order, as ``numpy.transpose(t, axes)``."""
+        """Return a copy of the tensor with its axes in another order, as ``numpy.transpose(t, axes)``.
+
+        >>> import numpy as np, meshcomm as mc
+        >>> rows = mc.Layout(["x", mc.UNSHARDED], mc.create_mesh([("x", 1)]))
+        >>> mc.distribute(np.arange(6).reshape(3, 2), rows).transpose().to_numpy().tolist()
+        [[0, 2, 4], [1, 3, 5]]
+        """
         return self._made_by(np.transpose, axes[0] if len(axes) == 1 else axes or None)
 
     @property
@@ -65,7 +76,13 @@ class NumpyMethods:
         return self._made_by(np.imag)
 
     def conj(self) -> "DTensor":
-        """Return the complex conjugates, as ``numpy.conj(t)``."""
+        """Return the complex conjugates, as ``numpy.conj(t)``.
+
+        >>> import numpy as np, meshcomm as mc
+        >>> t = mc.distribute(np.array([1 + 2j, 3 - 1j]), mc.Layout(["x"], mc.create_mesh([("x", 1)])))
+        >>> t.conj().to_numpy().tolist()
+        [(1-2j), (3+1j)]
+        """
         conjugates: DTensor = np.conjugate(self)  # type: ignore[call-overload]
         return conjugates
 
@@ -92,6 +109,11 @@ class NumpyMethods:
         """Return the mean over *axis*, as ``numpy.mean(t, axis)``. Collective over the mesh.
 
         The layout and the errors are those of `sum`.
+
+        >>> import numpy as np, meshcomm as mc
+        >>> t = mc.distribute(np.array([[1, 2], [3, 5]]), mc.Layout(["x", mc.UNSHARDED], mc.create_mesh([("x", 1)])))
+        >>> t.mean().item(), t.mean(axis=0).to_numpy().tolist()
+        (2.75, [2.0, 3.5])
         """
         return self._made_by(np.mean, axis=axis, dtype=dtype, keepdims=keepdims)
 
@@ -99,6 +121,11 @@ class NumpyMethods:
         """Return the maximum over *axis*, as ``numpy.max(t, axis)``. Collective over the mesh.
 
         The layout and the errors are those of `sum`; ``ShapeError`` also where there are no elements.
+
+        >>> import numpy as np, meshcomm as mc
+        >>> t = mc.distribute(np.array([[1, 2], [3, 0]]), mc.Layout(["x", mc.UNSHARDED], mc.create_mesh([("x", 1)])))
+        >>> t.max().item(), t.max(axis=0).to_numpy().tolist()
+        (3, [3, 2])
         """
         return self._made_by(np.max, axis=axis, keepdims=keepdims)
 
@@ -106,6 +133,11 @@ class NumpyMethods:
         """Return the minimum over *axis*, as ``numpy.min(t, axis)``. Collective over the mesh.
 
         The layout and the errors are those of `sum`; ``ShapeError`` also where there are no elements.
+
+        >>> import numpy as np, meshcomm as mc
+        >>> t = mc.distribute(np.array([[1, 2], [3, 0]]), mc.Layout(["x", mc.UNSHARDED], mc.create_mesh([("x", 1)])))
+        >>> t.min().item(), t.min(axis=0).to_numpy().tolist()
+        (0, [1, 0])
         """
         return self._made_by(np.min, axis=axis, keepdims=keepdims)
 
@@ -113,6 +145,11 @@ class NumpyMethods:
         """Return the product over *axis*, as ``numpy.prod(t, axis)``. Collective over the mesh.
 
         The layout and the errors are those of `sum`.
+
+        >>> import numpy as np, meshcomm as mc
+        >>> t = mc.distribute(np.array([2, 3, 4]), mc.Layout(["x"], mc.create_mesh([("x", 1)])))
+        >>> t.prod().item()
+        24
         """
         return self._made_by(np.prod, axis=axis, dtype=dtype, keepdims=keepdims)
 
@@ -120,6 +157,11 @@ class NumpyMethods:
         """Return whether an element along *axis* is true, as ``numpy.any(t, axis)``. Collective over the mesh.
 
         The layout and the errors are those of `sum`.
+
+        >>> import numpy as np, meshcomm as mc
+        >>> t = mc.distribute(np.array([2, 3, 4]), mc.Layout(["x"], mc.create_mesh([("x", 1)])))
+        >>> (t > 3).any().item(), (t > 4).any().item()
+        (True, False)
         """
         return self._made_by(np.any, axis=axis, keepdims=keepdims)
 
@@ -127,6 +169,11 @@ class NumpyMethods:
         """Return whether all elements along *axis* are true, as ``numpy.all(t, axis)``. Collective over the mesh.
 
         The layout and the errors are those of `sum`.
+
+        >>> import numpy as np, meshcomm as mc
+        >>> t = mc.distribute(np.array([2, 3, 4]), mc.Layout(["x"], mc.create_mesh([("x", 1)])))
+        >>> (t > 1).all().item(), (t > 2).all().item()
+        (True, False)
         """
         return self._made_by(np.all, axis=axis, keepdims=keepdims)
 
@@ -137,6 +184,11 @@ class NumpyMethods:
 
         It is exact where the mean is large: devices merge counts, means and squared deviations. *ddof* is subtracted
         from the number of elements. The layout and the errors are those of `sum`.
+
+        >>> import numpy as np, meshcomm as mc
+        >>> t = mc.distribute(np.array([1.0, 2.0, 3.0]), mc.Layout(["x"], mc.create_mesh([("x", 1)])))
+        >>> t.var(ddof=1).item()
+        1.0
         """
         return self._made_by(np.var, axis=axis, dtype=dtype, ddof=ddof, keepdims=keepdims)
 
@@ -146,6 +198,11 @@ class NumpyMethods:
         """Return the standard deviation over *axis*, as ``numpy.std(t, axis)``. Collective over the mesh.
 
         It is the square root of `var`.
+
+        >>> import numpy as np, meshcomm as mc
+        >>> t = mc.distribute(np.array([1.0, 2.0, 3.0]), mc.Layout(["x"], mc.create_mesh([("x", 1)])))
+        >>> t.std(ddof=1).item()
+        1.0
         """
         return self._made_by(np.std, axis=axis, dtype=dtype, ddof=ddof, keepdims=keepdims)
 
@@ -153,6 +210,11 @@ class NumpyMethods:
         """Return the global index of the first maximum, as ``numpy.argmax(t, axis)``. Collective over the mesh.
 
         Without *axis* it is the index in the flattened global array. ``ShapeError`` where there are no elements.
+
+        >>> import numpy as np, meshcomm as mc
+        >>> t = mc.distribute(np.array([3, 1, 2]), mc.Layout(["x"], mc.create_mesh([("x", 1)])))
+        >>> t.argmax().item()
+        0
         """
         return self._made_by(np.argmax, axis=axis, keepdims=keepdims)
 
@@ -160,6 +222,11 @@ class NumpyMethods:
         """Return the global index of the first minimum, as ``numpy.argmin(t, axis)``. Collective over the mesh.
 
         Without *axis* it is the index in the flattened global array. ``ShapeError`` where there are no elements.
+
+        >>> import numpy as np, meshcomm as mc
+        >>> t = mc.distribute(np.array([3, 1, 2]), mc.Layout(["x"], mc.create_mesh([("x", 1)])))
+        >>> t.argmin().item()
+        1
         """
         return self._made_by(np.argmin, axis=axis, keepdims=keepdims)
 
@@ -167,6 +234,14 @@ class NumpyMethods:
         """Return the cumulative sums along *axis*, as ``numpy.cumsum(t, axis)``. Collective over the mesh.
 
         The result is in the layout of the tensor. *axis* may be left out for a tensor of one axis.
+
+        >>> import numpy as np, meshcomm as mc
+        >>> def program():
+        ...     t = mc.distribute(np.array([3, 1, 2]), mc.Layout(["x"], mc.create_mesh([("x", 2)])))
+        ...     return t.cumsum().local.tolist()
+        >>> with mc.simulate(2) as world:
+        ...     print(world.run(program))
+        [[3, 4], [6]]
         """
         return self._made_by(np.cumsum, axis=axis, dtype=dtype)
 
@@ -174,6 +249,11 @@ class NumpyMethods:
         """Return the cumulative products along *axis*, as ``numpy.cumprod(t, axis)``. Collective over the mesh.
 
         The result is in the layout of the tensor. *axis* may be left out for a tensor of one axis.
+
+        >>> import numpy as np, meshcomm as mc
+        >>> t = mc.distribute(np.array([3, 1, 2]), mc.Layout(["x"], mc.create_mesh([("x", 1)])))
+        >>> t.cumprod().to_numpy().tolist()
+        [3, 3, 6]
         """
         return self._made_by(np.cumprod, axis=axis, dtype=dtype)
 
@@ -184,26 +264,54 @@ class NumpyMethods:
 
         It shares the block where nothing has to move. `meshcomm.reshape` also takes a layout. ``ShapeError`` unless
         there are as many elements.
+
+        >>> import numpy as np, meshcomm as mc
+        >>> t = mc.distribute(np.arange(6), mc.Layout(["x"], mc.create_mesh([("x", 1)])))
+        >>> t.reshape(2, -1).to_numpy().tolist()
+        [[0, 1, 2], [3, 4, 5]]
         """
         return self._made_by(np.reshape, shape[0] if len(shape) == 1 else shape, order=order, copy=copy)
 
     def ravel(self, order: str = "C") -> "DTensor":
-        """Return the tensor with one axis, as ``numpy.ravel(t)``. Collective over the mesh."""
+        """Return the tensor with one axis, as ``numpy.ravel(t)``. Collective over the mesh.
+
+        >>> import numpy as np, meshcomm as mc
+        >>> t = mc.distribute(np.array([[1, 2], [3, 4]]), mc.Layout(["x", mc.UNSHARDED], mc.create_mesh([("x", 1)])))
+        >>> t.ravel().to_numpy().tolist()
+        [1, 2, 3, 4]
+        """
         return self._made_by(np.ravel, order=order)
 
     def flatten(self, order: str = "C") -> "DTensor":
-        """Return a copy of the tensor with one axis. Collective over the mesh."""
+        """Return a copy of the tensor with one axis. Collective over the mesh.
+
+        >>> import numpy as np, meshcomm as mc
+        >>> t = mc.distribute(np.array([[1, 2], [3, 4]]), mc.Layout(["x", mc.UNSHARDED], mc.create_mesh([("x", 1)])))
+        >>> t.flatten().to_numpy().tolist()
+        [1, 2, 3, 4]
+        """
         return self._made_by(np.reshape, -1, order=order, copy=True)
 
     def squeeze(self, axis: Axis = None) -> "DTensor":
         """Return the tensor without axes of length 1, as ``numpy.squeeze(t, axis)``. Collective over the mesh.
 
         It shares the block, unless such an axis is sharded.
+
+        >>> import meshcomm as mc
+        >>> t = mc.ones((3, 1), int, mc.Layout(["x", mc.UNSHARDED], mc.create_mesh([("x", 1)])))
+        >>> t.squeeze().shape
+        (3,)
         """
         return self._made_by(np.squeeze, axis=axis)
 
     def swapaxes(self, axis1: int, axis2: int) -> "DTensor":
-        """Return a copy of the tensor with two axes exchanged, as ``numpy.swapaxes(t, axis1, axis2)``."""
+        """Return a copy of the tensor with two axes exchanged, as ``numpy.swapaxes(t, axis1, axis2)``.
+
+        >>> import meshcomm as mc
+        >>> t = mc.ones((3, 4, 5), int, mc.Layout.batch_sharded(mc.create_mesh([("x", 1)]), "x", rank=3))
+        >>> t.swapaxes(0, 2).shape
+        (5, 4, 3)
+        """
         return self._made_by(np.swapaxes, axis1, axis2)
 
     # -- values -------------------------------------------------------------------------------------------------------
@@ -212,6 +320,11 @@ class NumpyMethods:
         """Return the tensor with its elements converted to *dtype*; itself, if it has that and *copy* is False.
 
         NumPy's ``TypeError`` if its rule *casting* does not allow that.
+
+        >>> import numpy as np, meshcomm as mc
+        >>> t = mc.distribute(np.array([1.5, 2.5]), mc.Layout(["x"], mc.create_mesh([("x", 1)])))
+        >>> t.astype(int).to_numpy().tolist()
+        [1, 2]
         """
         return self._made_by(np.ndarray.astype, dtype, casting=casting, copy=copy)
 
@@ -219,11 +332,22 @@ class NumpyMethods:
         """Return the values within bounds, as ``numpy.clip(t, min, max)``. Collective over the mesh.
 
         The bounds are numbers, arrays or tensors.
+
+        >>> import numpy as np, meshcomm as mc
+        >>> t = mc.distribute(np.array([3, 1, 2]), mc.Layout(["x"], mc.create_mesh([("x", 1)])))
+        >>> t.clip(max=2).to_numpy().tolist()
+        [2, 1, 2]
         """
         return self._made_by(np.clip, min, max)
 
     def round(self, decimals: int = 0) -> "DTensor":
-        """Return the values rounded to *decimals*, as ``numpy.round(t, decimals)``."""
+        """Return the values rounded to *decimals*, as ``numpy.round(t, decimals)``.
+
+        >>> import numpy as np, meshcomm as mc
+        >>> t = mc.distribute(np.array([1.25, 2.75]), mc.Layout(["x"], mc.create_mesh([("x", 1)])))
+        >>> t.round().to_numpy().tolist()
+        [1.0, 3.0]
+        """
         return self._made_by(np.round, decimals)
 
     # -- elements -----------------------------------------------------------------------------------------------------
@@ -232,11 +356,22 @@ class NumpyMethods:
         """Return the elements at *indices*, as ``numpy.take(t, indices, axis)``. Collective over the mesh.
 
         All ranks pass the same indices. ``IndexError`` if one is out of bounds.
+
+        >>> import numpy as np, meshcomm as mc
+        >>> t = mc.distribute(np.array([10, 11, 12]), mc.Layout(["x"], mc.create_mesh([("x", 1)])))
+        >>> t.take([2, 0]).to_numpy().tolist()
+        [12, 10]
         """
         return self._made_by(np.take, indices, axis, mode=mode)
 
     def repeat(self, repeats: ArrayLike, axis: int | None = None) -> "DTensor":
-        """Return each element *repeats* times, as ``numpy.repeat(t, repeats, axis)``. Collective over the mesh."""
+        """Return each element *repeats* times, as ``numpy.repeat(t, repeats, axis)``. Collective over the mesh.
+
+        >>> import numpy as np, meshcomm as mc
+        >>> t = mc.distribute(np.array([10, 11, 12]), mc.Layout(["x"], mc.create_mesh([("x", 1)])))
+        >>> t.repeat(2).to_numpy().tolist()
+        [10, 10, 11, 11, 12, 12]
+        """
         return self._made_by(np.repeat, repeats, axis)
 
     def sort(
@@ -263,5 +398,13 @@ class NumpyMethods:
         """Return the indices that sort along *axis*, as ``numpy.argsort(t, axis)``. Collective over the mesh.
 
         They are global indices, in the layout of the tensor. ``ShapeError`` if there is no such axis.
+
+        >>> import numpy as np, meshcomm as mc
+        >>> def program():
+        ...     t = mc.distribute(np.array([3, 1, 2]), mc.Layout(["x"], mc.create_mesh([("x", 2)])))
+        ...     return t.argsort().local.tolist()
+        >>> with mc.simulate(2) as world:
+        ...     print(world.run(program))
+        [[1, 2], [0]]
         """
         return self._made_by(np.argsort, axis=axis, kind=kind, order=order, stable=stable)

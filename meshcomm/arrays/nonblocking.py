@@ -45,6 +45,14 @@ class Request:
 
         Most MPIs move messages only while the program is in a call of MPI: a program that computes for long may test
         now and then. After a test that returned True, `wait` is not needed.
+
+        >>> import meshcomm as mc
+        >>> t = mc.ones(3, int, mc.Layout(["x"], mc.create_mesh([("x", 1)])))
+        >>> request = mc.start_relayout(t, [mc.UNSHARDED])
+        >>> while not request.test():
+        ...     pass  # compute something
+        >>> request.wait().local.tolist()
+        [1, 1, 1]
         """
         exchange = self._exchange
         if exchange is None:
@@ -89,6 +97,15 @@ class RelayoutRequest(Request):
         """Wait until the relayout is complete, and return its tensor. Collective over the meshes of the relayout.
 
         Each rank may wait for its requests in any order. The next call returns the same tensor.
+
+        >>> import meshcomm as mc
+        >>> def program():
+        ...     mesh = mc.create_mesh([("x", 2)])
+        ...     request = mc.start_relayout(mc.ones(3, int, mc.Layout(["x"], mesh)), [mc.UNSHARDED])
+        ...     return request.wait().local.tolist()
+        >>> with mc.simulate(2) as world:
+        ...     print(world.run(program))
+        [[1, 1, 1], [1, 1, 1]]
         """
         if self._exchange is not None:
             Request.wait(self)

@@ -35,7 +35,12 @@ class StandardMethods:
 
     @property
     def mT(self: "DTensor") -> "DTensor":  # type: ignore[misc]  # noqa: N802 - the standard's name
-        """A copy of the tensor with its last two axes exchanged; ``ShapeError`` if it has no two."""
+        """A copy of the tensor with its last two axes exchanged; ``ShapeError`` if it has no two.
+
+        >>> import meshcomm as mc
+        >>> mc.ones((3, 4, 5), int, mc.Layout.batch_sharded(mc.create_mesh([("x", 1)]), "x", rank=3)).mT.shape
+        (3, 5, 4)
+        """
         if self.ndim < 2:
             raise ShapeError(f"mT exchanges the last two axes; a tensor of shape {self.shape} has {self.ndim}")
         return self._made_by(np.transpose, (*range(self.ndim - 2), self.ndim - 1, self.ndim - 2))
@@ -45,6 +50,14 @@ class StandardMethods:
 
         On its own mesh the tensor stays as it is. On another mesh its first axis is sharded over all of it; pass a
         Layout to choose. ``ValueError`` for a *stream*: there are none.
+
+        >>> import meshcomm as mc
+        >>> def program():
+        ...     mesh, alone = mc.create_mesh([("x", 2)]), mc.create_mesh([("x", 1)], devices=[0])
+        ...     return mc.ones(3, int, mc.Layout(["x"], mesh)).to_device(alone).local
+        >>> with mc.simulate(2) as world:
+        ...     print(world.run(program))
+        [array([1, 1, 1]), None]
         """
         if stream is not None:
             raise ValueError(f"to_device takes no stream, but got {stream!r}: meshes have none")

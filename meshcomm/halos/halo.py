@@ -132,12 +132,23 @@ class Halo:
 
     @property
     def width(self) -> tuple[Width, ...]:
-        """The ghosts before and after a block, for each axis. With boundary "none", blocks at the edges have fewer."""
+        """The ghosts before and after a block, for each axis. With boundary "none", blocks at the edges have fewer.
+
+        >>> import meshcomm as mc
+        >>> mc.halo(mc.zeros((4, 4), int, mc.Layout.replicated(mc.create_mesh([("x", 1)]), 2)), [1, (0, 2)]).width
+        ((1, 1), (0, 2))
+        """
         return tuple(rule.width for rule in self._pattern.rules)
 
     @property
     def boundary(self) -> tuple[object, ...]:
-        """What is beyond the edges of each axis: the name of a boundary, or the constant."""
+        """What is beyond the edges of each axis: the name of a boundary, or the constant.
+
+        >>> import meshcomm as mc
+        >>> t = mc.zeros((4, 4), int, mc.Layout.replicated(mc.create_mesh([("x", 1)]), 2))
+        >>> mc.halo(t, 1, boundary=["periodic", 7]).boundary
+        ('periodic', 7)
+        """
         found = [rule.boundary for rule in self._pattern.rules]
         return tuple(each.value if each.name == "constant" else each.name for each in found)
 
@@ -161,7 +172,14 @@ class Halo:
         return tuple(slice(*span) for span in self._pattern.padded(device))
 
     def tensor(self) -> DTensor:
-        """Return the tensor without ghosts. Its block is `inner`: the same memory, as for a slice."""
+        """Return the tensor without ghosts. Its block is `inner`: the same memory, as for a slice.
+
+        >>> import meshcomm as mc
+        >>> h = mc.halo(mc.zeros(4, int, mc.Layout(["x"], mc.create_mesh([("x", 1)]))), 1, "periodic")
+        >>> h.inner[:] = 5
+        >>> h.local.shape, h.tensor().to_numpy().tolist()
+        ((6,), [5, 5, 5, 5])
+        """
         return DTensor(self.inner, self.layout, self.shape, self.dtype)
 
     def __repr__(self) -> str:
@@ -244,6 +262,13 @@ class Halo:
         """Wait for the update that `start_update` began, if one is in flight. Collective over the mesh.
 
         It is what the `wait` of the request does, for a program that does not keep the request.
+
+        >>> import numpy as np, meshcomm as mc
+        >>> h = mc.halo(mc.distribute(np.arange(3), mc.Layout(["x"], mc.create_mesh([("x", 1)]))), 1, "periodic")
+        >>> request = h.start_update()
+        >>> h.wait()
+        >>> h.local.tolist()
+        [2, 0, 1, 2, 0]
         """
         if self._request is not None:
             self._request.wait()

@@ -93,7 +93,11 @@ class Layout:
 
     @property
     def sharding_specs(self) -> list[Spec]:
-        """The spec of each axis, a tuple where several mesh dimensions shard it; a copy."""
+        """The spec of each axis, a tuple where several mesh dimensions shard it; a copy.
+
+        >>> Layout([("x", "y"), UNSHARDED], Mesh(range(6), [("x", 3), ("y", 2)])).sharding_specs
+        [('x', 'y'), 'unsharded']
+        """
         specs: list[Spec] = [
             names if isinstance(names, CutSpec) else names[0] if len(names) == 1 else names or UNSHARDED
             for names in self._axes
@@ -104,12 +108,20 @@ class Layout:
 
     @property
     def axes(self) -> Axes:
-        """The names of the mesh dimensions on each axis, ``()`` for UNSHARDED and for MATCH."""
+        """The names of the mesh dimensions on each axis, ``()`` for UNSHARDED and for MATCH.
+
+        >>> Layout(["x", UNSHARDED], Mesh(range(2), {"x": 2})).axes
+        (('x',), ())
+        """
         return self._axes
 
     @property
     def type(self) -> LayoutType:
-        """Whether the layout is static, of a single device, or parted."""
+        """Whether the layout is static, of a single device, or parted.
+
+        >>> Layout(["x"], Mesh(range(2), {"x": 2})).type, Layout.from_device("CPU:0").type
+        (<LayoutType.STATIC: 1>, <LayoutType.SINGLE_DEVICE: 2>)
+        """
         return self._type
 
     @property
@@ -124,23 +136,45 @@ class Layout:
 
     @property
     def shape(self) -> list[int]:
-        """The number of shards of each axis, -1 for MATCH; the mesh's shape is ``mesh.shape()``."""
+        """The number of shards of each axis, -1 for MATCH; the mesh's shape is ``mesh.shape()``.
+
+        >>> Layout(["x", UNSHARDED], Mesh(range(2), {"x": 2})).shape
+        [2, 1]
+        """
         return list(self._shards)
 
     def num_shards(self, idx: int) -> int:
-        """Return the number of shards of axis *idx*, which may count from the end; -1 for MATCH."""
+        """Return the number of shards of axis *idx*, which may count from the end; -1 for MATCH.
+
+        >>> Layout(["x", UNSHARDED], Mesh(range(2), {"x": 2})).num_shards(0)
+        2
+        """
         return self._shards[_axis(idx, self.ndim)]
 
     def is_fully_replicated(self) -> bool:
-        """Return whether every device holds all elements; an axis sharded over one device counts as unsharded."""
+        """Return whether every device holds all elements; an axis sharded over one device counts as unsharded.
+
+        >>> mesh = Mesh(range(2), {"x": 2})
+        >>> Layout([UNSHARDED], mesh).is_fully_replicated(), Layout(["x"], mesh).is_fully_replicated()
+        (True, False)
+        """
         return all(shards == 1 for shards in self._shards)
 
     def is_batch_parallel(self) -> bool:
-        """Return whether the first axis is sharded and no other one is."""
+        """Return whether the first axis is sharded and no other one is.
+
+        >>> mesh = Mesh(range(2), {"x": 2})
+        >>> Layout(["x", UNSHARDED], mesh).is_batch_parallel(), Layout([UNSHARDED, "x"], mesh).is_batch_parallel()
+        (True, False)
+        """
         return self._match is None and [bool(names) for names in self._axes] == [True] + [False] * (self.ndim - 1)
 
     def is_single_device(self) -> bool:
-        """Return whether this is the layout of a single device, as made by ``from_device``."""
+        """Return whether this is the layout of a single device, as made by ``from_device``.
+
+        >>> Layout.from_device("CPU:0").is_single_device(), Layout(["x"], Mesh(range(2), {"x": 2})).is_single_device()
+        (True, False)
+        """
         return self._type is LayoutType.SINGLE_DEVICE
 
     # -- other layouts ------------------------------------------------------------------------------------------------
@@ -158,7 +192,11 @@ class Layout:
 
     @classmethod
     def inner_sharded(cls, mesh: Mesh, inner_dim: str | Sequence[str], rank: int) -> "Layout":
-        """Return a layout of *rank* axes that shards the last axis only, over the mesh dimension *inner_dim*."""
+        """Return a layout of *rank* axes that shards the last axis only, over the mesh dimension *inner_dim*.
+
+        >>> Layout.inner_sharded(Mesh(range(2), {"x": 2}), "x", rank=3).sharding_specs
+        ['unsharded', 'unsharded', 'x']
+        """
         return cls.batch_sharded(mesh, inner_dim, rank, axis=-1)
 
     @classmethod
@@ -186,12 +224,20 @@ class Layout:
 
     @classmethod
     def replicated(cls, mesh: Mesh, rank: int) -> "Layout":
-        """Return a layout of *rank* axes that shards none of them."""
+        """Return a layout of *rank* axes that shards none of them.
+
+        >>> Layout.replicated(Mesh(range(2), {"x": 2}), rank=3).sharding_specs
+        ['unsharded', 'unsharded', 'unsharded']
+        """
         return cls([UNSHARDED] * _checked_rank(rank), mesh)
 
     @classmethod
     def from_single_device_mesh(cls, mesh: Mesh) -> "Layout":
-        """Return the layout of whole arrays on the one device of *mesh*; LayoutError if it has dimensions."""
+        """Return the layout of whole arrays on the one device of *mesh*; LayoutError if it has dimensions.
+
+        >>> Layout.from_single_device_mesh(Mesh.from_device("CPU:0"))
+        Layout.from_device('CPU:0')
+        """
         if not isinstance(mesh, Mesh) or not mesh.is_single_device():
             raise LayoutError(f"type is single device, but mesh is not single device: {quote(mesh)}")
         return cls._make(mesh, (), None, LayoutType.SINGLE_DEVICE)
@@ -206,7 +252,11 @@ class Layout:
         return cls.from_single_device_mesh(Mesh.from_device(device))
 
     def to_parted(self) -> "Layout":
-        """Return this layout with the type PARTED; only text, wire form and value differ."""
+        """Return this layout with the type PARTED; only text, wire form and value differ.
+
+        >>> Layout(["x"], Mesh(["CPU:0"], {"x": 1})).to_parted().to_string()
+        'parted:x, mesh:|x=1|0|0|CPU:0'
+        """
         if self.is_single_device():
             raise LayoutError(f"{quote(self)} is the layout of a single device; only a static layout can be parted")
         return self._make(self._mesh, self._axes, self._match, LayoutType.PARTED)
@@ -225,7 +275,11 @@ class Layout:
         return self._make(self._mesh, tuple(self._axes[axis] for axis in kept), match, self._type)
 
     def recut(self, axes: Axes) -> "Layout":
-        """Return the layout on the same mesh that has these *axes*, in canonical form; nothing is checked."""
+        """Return the layout on the same mesh that has these *axes*, in canonical form; nothing is checked.
+
+        >>> Layout(["x", UNSHARDED], Mesh(range(2), {"x": 2})).recut(((), ("x",))).sharding_specs
+        ['unsharded', 'x']
+        """
         return self._make(self._mesh, axes, None, LayoutType.STATIC)
 
     def matched(self, source: "Layout") -> "Layout":
@@ -282,7 +336,11 @@ class Layout:
         return tuple(numbers)
 
     def block_box(self, global_shape: Iterable[int], device: int) -> Box:
-        """Return what *device* holds of each axis of an array of *global_shape*: ``(start, stop)``, or `Runs`."""
+        """Return what *device* holds of each axis of an array of *global_shape*: ``(start, stop)``, or `Runs`.
+
+        >>> Layout(["x", UNSHARDED], Mesh(range(2), {"x": 2})).block_box((5, 3), 1)
+        ((3, 5), (0, 3))
+        """
         shape = self._checked_shape(global_shape)
         numbers = self.block_numbers(device)
         if self.is_single_device():
@@ -299,7 +357,16 @@ class Layout:
         return cut_of(self._axes[axis], length, self._shards[axis])
 
     def check_fits(self, shape: Sequence[int]) -> None:
-        """Raise ``ShapeError`` if an axis has `Cuts` for another length than an array of *shape* has."""
+        """Raise ``ShapeError`` if an axis has `Cuts` for another length than an array of *shape* has.
+
+        >>> from meshcomm import Cuts
+        >>> layout = Layout([Cuts("x", (0, 3, 4))], Mesh(range(2), {"x": 2}))
+        >>> layout.check_fits((4,))
+        >>> layout.check_fits((5,))  # doctest: +ELLIPSIS
+        Traceback (most recent call last):
+            ...
+        meshcomm.ShapeError: Cuts('x', (0, 3, 4)) cuts an axis of 4 elements, but this axis has 5; ...
+        """
         for axis, names in enumerate(self._axes):
             if isinstance(names, CutSpec):
                 self.cut(axis, shape[axis])
@@ -429,7 +496,11 @@ class Layout:
         return self.block_shape(shape, 0)
 
     def offset_to_shard(self) -> list[tuple[int, ...]]:
-        """Return `block_numbers` of every device."""
+        """Return `block_numbers` of every device.
+
+        >>> Layout(["x"], Mesh(range(4), [("x", 2), ("y", 2)])).offset_to_shard()
+        [(0,), (0,), (1,), (1,)]
+        """
         return [self.block_numbers(device) for device in range(self._mesh.size)]
 
     def offset_tuple_to_global_index(self, offset_tuple: Sequence[int]) -> int:
@@ -458,7 +529,14 @@ class Layout:
         return index
 
     def refuse_match(self) -> None:
-        """Raise LayoutError if an axis is MATCH: without a source, such a layout does not say where elements live."""
+        """Raise LayoutError if an axis is MATCH: without a source, such a layout does not say where elements live.
+
+        >>> Layout(["x"], Mesh(range(2), {"x": 2})).refuse_match()
+        >>> Layout([MATCH], Mesh(range(2), {"x": 2})).refuse_match()
+        Traceback (most recent call last):
+            ...
+        meshcomm.LayoutError: axis 0 is 'match'; matched(source) replaces it by what a source layout has there
+        """
         if self._match is not None:
             raise LayoutError(
                 f"axis {self._match} is {MATCH!r}; matched(source) replaces it by what a source layout has there"
@@ -520,11 +598,21 @@ class Layout:
         return cls._make(mesh, *_canonical_axes(layout_text.parsed_specs(texts), mesh), layout_type)
 
     def as_proto(self) -> Any:
-        """Return the layout as a LayoutProto: a protobuf message, or a stand-in without protobuf installed."""
+        """Return the layout as a LayoutProto: a protobuf message, or a stand-in without protobuf installed.
+
+        >>> layout = Layout(["x"], Mesh(["CPU:0"], [("x", 1)]))
+        >>> Layout.from_proto(layout.as_proto()) == layout
+        True
+        """
         return wire.as_message(layout_text.LAYOUT_MESSAGE, self._wire_values())
 
     def mesh_proto(self) -> Any:
-        """Return the mesh as a MeshProto: a protobuf message, or a stand-in without protobuf installed."""
+        """Return the mesh as a MeshProto: a protobuf message, or a stand-in without protobuf installed.
+
+        >>> layout = Layout(["x"], Mesh(["CPU:0"], [("x", 1)]))
+        >>> Mesh.from_proto(layout.mesh_proto()) == layout.mesh
+        True
+        """
         return self._mesh.as_proto()
 
     def serialized_string(self) -> bytes:
@@ -541,7 +629,12 @@ class Layout:
 
     @classmethod
     def from_proto(cls, proto: object) -> "Layout":
-        """Return the layout of a LayoutProto, given as any message with ``SerializeToString()`` or as bytes."""
+        """Return the layout of a LayoutProto, given as any message with ``SerializeToString()`` or as bytes.
+
+        >>> layout = Layout(["x"], Mesh(["CPU:0"], [("x", 1)]))
+        >>> Layout.from_proto(layout.serialized_string()).sharding_specs
+        ['x']
+        """
         try:
             values = wire.decode(layout_text.LAYOUT_MESSAGE, wire.as_bytes(proto))
         except wire.WireError as error:
@@ -551,7 +644,12 @@ class Layout:
 
     @classmethod
     def from_str(cls, proto_str: bytes) -> "Layout":
-        """Return the layout of the bytes of a LayoutProto, as ``serialized_string`` makes them."""
+        """Return the layout of the bytes of a LayoutProto, as ``serialized_string`` makes them.
+
+        >>> layout = Layout(["x"], Mesh(["CPU:0"], [("x", 1)]))
+        >>> Layout.from_str(layout.serialized_string()).sharding_specs
+        ['x']
+        """
         if not isinstance(proto_str, bytes | bytearray | memoryview):
             raise LayoutError(
                 f"{type(proto_str).__name__} holds no LayoutProto; from_str takes bytes, from_string takes text"

@@ -166,11 +166,23 @@ class Mesh:
 
     @property
     def rank(self) -> int | None:
-        """The device of this process in the mesh; None if it is outside."""
+        """The device of this process in the mesh; None if it is outside.
+
+        >>> import meshcomm as mc
+        >>> with mc.simulate(3) as world:
+        ...     print(world.run(lambda: mc.create_mesh([("x", 2)], devices=[2, 0]).rank))
+        [1, None, 0]
+        """
         return self.world.device_in(self)
 
     def close(self) -> None:
-        """Free the communicators that this mesh uses. Collective over the mesh."""
+        """Free the communicators that this mesh uses. Collective over the mesh.
+
+        >>> import meshcomm as mc
+        >>> mesh = mc.create_mesh([("x", 1)])
+        >>> mc.barrier(mesh)
+        >>> mesh.close()
+        """
         self.world.close_mesh(self)
 
     # -- dimensions ---------------------------------------------------------------------------------------------------
@@ -182,7 +194,11 @@ class Mesh:
 
     @property
     def dims(self) -> tuple[MeshDimension, ...]:
-        """The mesh dimensions, slowest first."""
+        """The mesh dimensions, slowest first.
+
+        >>> Mesh(range(6), [("x", 3), ("y", 2)]).dims
+        (MeshDimension(name='x', size=3), MeshDimension(name='y', size=2))
+        """
         return self._dims
 
     @property
@@ -192,7 +208,11 @@ class Mesh:
 
     @property
     def strides(self) -> list[int]:
-        """The distance, in the list of devices, between neighbours along each mesh dimension."""
+        """The distance, in the list of devices, between neighbours along each mesh dimension.
+
+        >>> Mesh(range(6), [("x", 3), ("y", 2)]).strides
+        [2, 1]
+        """
         return list(self._strides)
 
     @property
@@ -201,19 +221,36 @@ class Mesh:
         return len(self._ranks)
 
     def shape(self) -> list[int]:
-        """Return the sizes of the mesh dimensions, slowest first."""
+        """Return the sizes of the mesh dimensions, slowest first.
+
+        >>> Mesh(range(6), [("x", 3), ("y", 2)]).shape()
+        [3, 2]
+        """
         return [dim.size for dim in self._dims]
 
     def contains_dim(self, dim_name: object) -> bool:
-        """Return whether the mesh has a dimension called *dim_name*."""
+        """Return whether the mesh has a dimension called *dim_name*.
+
+        >>> mesh = Mesh(range(6), [("x", 3), ("y", 2)])
+        >>> mesh.contains_dim("y"), mesh.contains_dim("z"), "y" in mesh
+        (True, False, True)
+        """
         return isinstance(dim_name, str) and dim_name in self._index
 
     def dim_size(self, dim_name: str) -> int:
-        """Return the size of the mesh dimension *dim_name*; MeshError if there is none."""
+        """Return the size of the mesh dimension *dim_name*; MeshError if there is none.
+
+        >>> Mesh(range(6), [("x", 3), ("y", 2)]).dim_size("x")
+        3
+        """
         return self[dim_name].size
 
     def stride(self, dim_name: str) -> int:
-        """Return the stride of the mesh dimension *dim_name*; MeshError if there is none."""
+        """Return the stride of the mesh dimension *dim_name*; MeshError if there is none.
+
+        >>> Mesh(range(6), [("x", 3), ("y", 2)]).stride("x")
+        2
+        """
         return self._strides[self._position(dim_name)]
 
     def __iter__(self) -> NoReturn:
@@ -237,29 +274,55 @@ class Mesh:
 
     @property
     def ranks(self) -> Ranks:
-        """The rank of each device in the mesh's world: a range if the ranks are consecutive, else a tuple."""
+        """The rank of each device in the mesh's world: a range if the ranks are consecutive, else a tuple.
+
+        >>> Mesh(range(2), {"x": 2}).ranks, Mesh([4, 7], {"x": 2}).ranks
+        (range(0, 2), (4, 7))
+        """
         return self._ranks
 
     @property
     def single_device(self) -> str:
-        """The device of a single-device mesh, ``""`` for any other mesh."""
+        """The device of a single-device mesh, ``""`` for any other mesh.
+
+        >>> Mesh.from_device("CPU:0").single_device, Mesh(["CPU:0"], {"x": 1}).single_device
+        ('CPU:0', '')
+        """
         return self.local_devices()[0] if self.is_single_device() else ""
 
     def is_single_device(self) -> bool:
-        """Return whether this is a single device without mesh dimensions, as made by ``from_device``."""
+        """Return whether this is a single device without mesh dimensions, as made by ``from_device``.
+
+        >>> Mesh.from_device("CPU:0").is_single_device(), Mesh(["CPU:0"], {"x": 1}).is_single_device()
+        (True, False)
+        """
         return not self._dims
 
     def global_device_ids(self) -> NDArray[np.int64]:
-        """Return the numbers of all devices as an int64 array in the shape of the mesh."""
+        """Return the numbers of all devices as an int64 array in the shape of the mesh.
+
+        >>> Mesh(range(6), [("x", 3), ("y", 2)]).global_device_ids().tolist()
+        [[0, 1], [2, 3], [4, 5]]
+        """
         first = self.min_global_device_id()
         return np.arange(first, first + self.size, dtype=np.int64).reshape(self.shape())
 
     def global_devices(self) -> list[str]:
-        """Return the device strings of all processes if a text or proto listed them separately; else ``[]``."""
+        """Return the device strings of all processes if a text or proto listed them separately; else ``[]``.
+
+        >>> Mesh.from_string("|x=2|0,1|1|CPU:1|CPU:0,CPU:1").global_devices()
+        ['CPU:0', 'CPU:1']
+        """
         return list(self._listing.global_devices) if self._listing else []
 
     def local_device_ids(self) -> list[int]:
-        """Return the numbers of the local devices; a mesh made here lists all of its devices as local."""
+        """Return the numbers of the local devices; a mesh made here lists all of its devices as local.
+
+        >>> Mesh(range(2), {"x": 2}).local_device_ids()
+        [0, 1]
+        >>> Mesh.from_string("|x=2|0,1|1|CPU:1|CPU:0,CPU:1").local_device_ids()
+        [1]
+        """
         return list(self._listing.local_ids if self._listing else range(self.size))
 
     def local_devices(self) -> list[str]:
@@ -273,29 +336,53 @@ class Mesh:
         return [rank_device(rank) for rank in self._ranks] if self._names is None else list(self._names)
 
     def num_local_devices(self) -> int:
-        """Return the number of local devices."""
+        """Return the number of local devices.
+
+        >>> Mesh.from_string("|x=2|0,1|1|CPU:1|CPU:0,CPU:1").num_local_devices()
+        1
+        """
         return len(self._listing.local_ids) if self._listing else self.size
 
     def min_global_device_id(self) -> int:
-        """Return the number of the first device."""
+        """Return the number of the first device.
+
+        >>> Mesh(range(2), {"x": 2}).min_global_device_id()
+        0
+        """
         return self._listing.first_id if self._listing else 0
 
     def device_type(self) -> str:
-        """Return the type of the devices, in capitals: ``CPU``, ``GPU``, ``TPU``."""
+        """Return the type of the devices, in capitals: ``CPU``, ``GPU``, ``TPU``.
+
+        >>> Mesh(range(2), {"x": 2}).device_type(), Mesh(["TPU:0"], {"x": 1}).device_type()
+        ('CPU', 'TPU')
+        """
         if self._listing:
             return device_type_of((self._listing.local_devices or self._listing.global_devices)[0])
         return "CPU" if self._names is None else device_type_of(self._names[0])
 
     def is_remote(self) -> bool:
-        """Return whether no device is local."""
+        """Return whether no device is local.
+
+        >>> Mesh(range(2), {"x": 2}).is_remote(), Mesh.from_string("|x=2|0,1|||CPU:0,CPU:1").is_remote()
+        (False, True)
+        """
         return self.num_local_devices() == 0
 
     def use_xla_spmd(self) -> bool:
-        """Return whether the mesh was marked for XLA SPMD; meshcomm itself makes no use of it."""
+        """Return whether the mesh was marked for XLA SPMD; meshcomm itself makes no use of it.
+
+        >>> Mesh(["TPU:0"], {"x": 1}, use_xla_spmd=True).use_xla_spmd()
+        True
+        """
         return self._use_xla_spmd
 
     def host_mesh(self) -> "Mesh":
-        """Return the mesh of the CPUs beside these devices, in the same world, without the mesh's name."""
+        """Return the mesh of the CPUs beside these devices, in the same world, without the mesh's name.
+
+        >>> Mesh(["TPU:0", "TPU:1"], {"x": 2}, "pod").host_mesh()
+        Mesh(x=2, devices=['CPU:0', 'CPU:1'])
+        """
         return self._on_hosts()._bound_to(self.bound_world)
 
     def _on_hosts(self) -> "Mesh":
@@ -326,7 +413,11 @@ class Mesh:
         return [device // stride % dim.size for dim, stride in zip(self._dims, self._strides, strict=True)]
 
     def device_location(self, offset: int) -> list[int]:
-        """Return the coordinates of device *offset*; MeshError unless ``0 <= offset < size``."""
+        """Return the coordinates of device *offset*; MeshError unless ``0 <= offset < size``.
+
+        >>> Mesh(range(6), [("x", 3), ("y", 2)]).device_location(5)
+        [2, 1]
+        """
         if not 0 <= integer(offset, "mesh offset") < self.size:
             raise MeshError(
                 f"mesh offset {quote(offset)} of a mesh of {counted(self.size, 'device')}; it is 0 <= offset < size"
@@ -342,7 +433,11 @@ class Mesh:
         return {device: self._named_coords(device) for device in range(self.size)}
 
     def local_device_locations(self) -> list[dict[str, int]]:
-        """Return the coordinates of every local device by the names of the dimensions."""
+        """Return the coordinates of every local device by the names of the dimensions.
+
+        >>> Mesh.from_string("|x=2|0,1|1|CPU:1|CPU:0,CPU:1").local_device_locations()
+        [{'x': 1}]
+        """
         first = self.min_global_device_id()
         return [self._named_coords(number - first) for number in self.local_device_ids()]
 
@@ -432,7 +527,12 @@ class Mesh:
         return cls._make("", (), ranks, names=names)
 
     def as_proto(self) -> Any:
-        """Return the mesh as a MeshProto: a protobuf message, or a stand-in where protobuf is not installed."""
+        """Return the mesh as a MeshProto: a protobuf message, or a stand-in where protobuf is not installed.
+
+        >>> mesh = Mesh(["CPU:0"], [("x", 1)])
+        >>> Mesh.from_proto(mesh.as_proto()) == mesh
+        True
+        """
         return wire.as_message(mesh_text.MESH_MESSAGE, self.wire_values())
 
     def serialized_string(self) -> bytes:
@@ -444,14 +544,22 @@ class Mesh:
         return wire.encode(mesh_text.MESH_MESSAGE, self.wire_values())
 
     def wire_values(self) -> wire.Values:
-        """Return the plain values of the mesh's MeshProto."""
+        """Return the plain values of the mesh's MeshProto.
+
+        >>> Mesh.from_device("CPU:0").wire_values()
+        {'single_device': 'CPU:0'}
+        """
         if self.is_single_device():
             return {"single_device": self.single_device}
         return mesh_text.to_wire(self._written())
 
     @classmethod
     def from_proto(cls, proto: object) -> "Mesh":
-        """Return the mesh of a MeshProto, given as any message with ``SerializeToString()`` or as bytes."""
+        """Return the mesh of a MeshProto, given as any message with ``SerializeToString()`` or as bytes.
+
+        >>> Mesh.from_proto(Mesh.from_device("CPU:0").serialized_string()).single_device
+        'CPU:0'
+        """
         try:
             values = wire.decode(mesh_text.MESH_MESSAGE, wire.as_bytes(proto))
         except wire.WireError as error:
@@ -460,7 +568,11 @@ class Mesh:
 
     @classmethod
     def from_wire_values(cls, values: wire.Values) -> "Mesh":
-        """Return the mesh of the plain values of a MeshProto; MeshError if they make none."""
+        """Return the mesh of the plain values of a MeshProto; MeshError if they make none.
+
+        >>> Mesh.from_wire_values(Mesh.from_device("CPU:0").wire_values()).single_device
+        'CPU:0'
+        """
         if values["single_device"]:
             return cls.from_device(values["single_device"])
         return cls._from_written(mesh_text.from_wire(values))

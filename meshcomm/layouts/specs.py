@@ -30,29 +30,48 @@ class CutSpec(tuple[str, ...]):
 
     @classmethod
     def made(cls: type[S], names: Names, rule: tuple[int, ...]) -> S:
-        """Return the spec of these names with this rule, without any check."""
+        """Return the spec of these names with this rule, without any check.
+
+        >>> Cyclic.made(("x",), (2, 0))
+        Cyclic('x', 2)
+        """
         spec = tuple.__new__(cls, names)
         spec.__dict__["rule"] = rule
         return spec
 
     def over(self: S, names: Names) -> S:
-        """Return the same rule over other mesh dimensions."""
+        """Return the same rule over other mesh dimensions.
+
+        >>> Cyclic("x", 2).over(("y", "z"))
+        Cyclic(('y', 'z'), 2)
+        """
         return self.made(names, self.rule)
 
     def cut(self, length: int, blocks: int) -> AnyCut:
-        """Return the cut of an axis of *length* elements into *blocks*; ``ShapeError`` if it is for another length."""
+        """Return the cut of an axis of *length* elements into *blocks*; ``ShapeError`` if it is for another length.
+
+        >>> Cuts("x", (0, 1, 4)).cut(4, 2).longest, Cyclic("x", 2).cut(7, 2).longest
+        (3, 4)
+        """
         raise NotImplementedError
 
     def canonical(self, blocks: int) -> Names:
         """Return this spec for a mesh that gives it *blocks*; the plain names, if it cuts as those do by default.
 
         ``LayoutError`` if it is for another number of blocks.
+
+        >>> Cuts("x", (0, 1, 4)).canonical(2), Cuts("x", (0, 2, 4)).canonical(2), Cyclic("x", 2).canonical(1)
+        (Cuts('x', (0, 1, 4)), ('x',), ('x',))
         """
         raise NotImplementedError
 
     @property
     def rule_text(self) -> str:
-        """The rule, without the mesh dimensions, as the text of a layout has it."""
+        """The rule, without the mesh dimensions, as the text of a layout has it.
+
+        >>> Cuts("x", (0, 1, 4)).rule_text, Cyclic("x", 2).rule_text
+        ('cuts(0;1;4)', 'cyclic(2)')
+        """
         return f"{type(self).__name__.lower()}({';'.join(map(str, self.rule))})"
 
     def __eq__(self, other: object) -> bool:
@@ -126,12 +145,20 @@ class Cuts(CutSpec):
 
     @property
     def boundaries(self) -> tuple[int, ...]:
-        """Where the blocks begin, and where the last one ends."""
+        """Where the blocks begin, and where the last one ends.
+
+        >>> Cuts("x", sizes=(10, 15, 15)).boundaries
+        (0, 10, 25, 40)
+        """
         return self.rule
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """The lengths of the blocks."""
+        """The lengths of the blocks.
+
+        >>> Cuts("x", (0, 10, 25, 40)).sizes
+        (10, 15, 15)
+        """
         return tuple(stop - start for start, stop in pairwise(self.rule))
 
     def cut(self, length: int, blocks: int) -> AnyCut:
@@ -155,7 +182,11 @@ class Cuts(CutSpec):
         return self.shown(", ".join(map(repr, self.rule)))
 
     def shown(self, boundaries: str) -> str:
-        """Return this spec as a program has it, with this text of its *boundaries*."""
+        """Return this spec as a program has it, with this text of its *boundaries*.
+
+        >>> Cuts("x", (0, 10, 25, 40)).shown("0, ..., 40")
+        "Cuts('x', (0, ..., 40))"
+        """
         return f"Cuts({_shown(self)}, ({boundaries}))"
 
 
@@ -197,7 +228,13 @@ class Cyclic(CutSpec):
 
     @property
     def offset(self) -> int:
-        """The device along the mesh dimensions that gets the first block."""
+        """The device along the mesh dimensions that gets the first block.
+
+        >>> import meshcomm as mc
+        >>> layout = mc.Layout([mc.Cyclic("x", 2, offset=1)], mc.Mesh(range(2), {"x": 2}))
+        >>> layout.sharding_specs[0].offset, layout.global_indices((7,), 1, 0).tolist()
+        (1, [0, 1, 4, 5])
+        """
         return self.rule[1]
 
     def cut(self, length: int, blocks: int) -> AnyCut:

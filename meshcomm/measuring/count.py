@@ -126,7 +126,17 @@ class Count(Listener):
         return self.total.seconds
 
     def table(self) -> str:
-        """Return a table with a line for each operation, and one for all of them."""
+        """Return a table with a line for each operation, and one for all of them.
+
+        >>> import meshcomm as mc
+        >>> mesh = mc.create_mesh([("x", 1)])
+        >>> with mc.count() as c:
+        ...     mc.barrier(mesh)
+        >>> print(c.table())  # doctest: +ELLIPSIS
+        operation  calls  messages  bytes  between nodes   seconds
+        barrier        1         0      0              0  0.0...
+        total          1         0      0              0  0.0...
+        """
         rows = [_HEADINGS, *(_row(name, its) for name, its in self.operations.items()), _row("total", self.total)]
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = []

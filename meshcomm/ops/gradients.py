@@ -58,6 +58,16 @@ def relayout_like_vjp(grad: DTensor, tensor: DTensor) -> DTensor:
     """Return the gradient of ``relayout_like(tensor, layout_tensor)`` in *tensor*. Collective over the mesh.
 
     It is *grad* in the layout of *tensor*. There is no gradient in *layout_tensor*: its values do not matter.
+
+    >>> import meshcomm as mc
+    >>> def program():
+    ...     mesh = mc.create_mesh([("x", 2)])
+    ...     rows, columns = mc.Layout(["x", mc.UNSHARDED], mesh), mc.Layout([mc.UNSHARDED, "x"], mesh)
+    ...     grad, tensor = mc.ones((2, 2), "f8", columns), mc.zeros((2, 2), "f8", rows)
+    ...     return relayout_like_vjp(grad, tensor).local.tolist()
+    >>> with mc.simulate(2) as world:
+    ...     print(world.run(program))
+    [[[1.0, 1.0]], [[1.0, 1.0]]]
     """
     gradient: DTensor = like(grad, tensor)
     return gradient
@@ -73,6 +83,11 @@ def sum_vjp(grad: DTensor, tensor: DTensor, axis: Axis = None, keepdims: bool = 
     grad: the gradient in the sum
     tensor: what was summed
     axis, keepdims: the arguments of the sum
+
+    >>> import meshcomm as mc
+    >>> t = mc.zeros((2, 3), "f8", mc.Layout(["x", mc.UNSHARDED], mc.create_mesh([("x", 1)])))
+    >>> sum_vjp(mc.ones_like(t.sum(axis=1)), t, axis=1).to_numpy().tolist()
+    [[1.0, 1.0, 1.0], [1.0, 1.0, 1.0]]
     """
     shape, layout = tensor.shape, _layout_on(tensor, grad)
     axes = normalised_axes(axis, len(shape))
@@ -81,19 +96,40 @@ def sum_vjp(grad: DTensor, tensor: DTensor, axis: Axis = None, keepdims: bool = 
 
 
 def matmul_vjp(grad: DTensor, a: DTensor, b: DTensor) -> tuple[DTensor, DTensor]:
-    """Return the gradients of ``a @ b`` in *a* and in *b*, in their layouts. Collective over the mesh."""
+    """Return the gradients of ``a @ b`` in *a* and in *b*, in their layouts. Collective over the mesh.
+
+    >>> import numpy as np, meshcomm as mc
+    >>> rows = mc.Layout(["x", mc.UNSHARDED], mc.create_mesh([("x", 1)]))
+    >>> a, b = (mc.distribute(np.array(values), rows) for values in ([[1.0, 2.0]], [[3.0], [4.0]]))
+    >>> [each.to_numpy().tolist() for each in matmul_vjp(mc.ones_like(a @ b), a, b)]
+    [[[3.0, 4.0]], [[1.0], [2.0]]]
+    """
     return matmul_vjp_of_left(grad, a, b), matmul_vjp_of_right(grad, a, b)
 
 
 def matmul_vjp_of_left(grad: Value, a: Value, b: Value) -> Value:
-    """Return the gradient of ``a @ b`` in *a*, in its layout. Collective over the mesh."""
+    """Return the gradient of ``a @ b`` in *a*, in its layout. Collective over the mesh.
+
+    >>> import numpy as np, meshcomm as mc
+    >>> rows = mc.Layout(["x", mc.UNSHARDED], mc.create_mesh([("x", 1)]))
+    >>> a, b = (mc.distribute(np.array(values), rows) for values in ([[1.0, 2.0]], [[3.0], [4.0]]))
+    >>> matmul_vjp_of_left(mc.ones_like(a @ b), a, b).to_numpy().tolist()
+    [[3.0, 4.0]]
+    """
     if a.ndim == 1:
         return like(grad * b if b.ndim == 1 else matmul(b, grad), a)
     return like(_outer(grad, b, a) if b.ndim == 1 else matmul(grad, b.T), a)
 
 
 def matmul_vjp_of_right(grad: Value, a: Value, b: Value) -> Value:
-    """Return the gradient of ``a @ b`` in *b*, in its layout. Collective over the mesh."""
+    """Return the gradient of ``a @ b`` in *b*, in its layout. Collective over the mesh.
+
+    >>> import numpy as np, meshcomm as mc
+    >>> rows = mc.Layout(["x", mc.UNSHARDED], mc.create_mesh([("x", 1)]))
+    >>> a, b = (mc.distribute(np.array(values), rows) for values in ([[1.0, 2.0]], [[3.0], [4.0]]))
+    >>> matmul_vjp_of_right(mc.ones_like(a @ b), a, b).to_numpy().tolist()
+    [[1.0], [2.0]]
+    """
     if b.ndim == 1:
         return like(grad * a if a.ndim == 1 else matmul(grad, a), b)
     return like(_outer(a, grad, b) if a.ndim == 1 else matmul(a.T, grad), b)
@@ -178,6 +214,11 @@ def all_gather_vjp(
     """Return the gradient of `all_gather`: a `reduce_scatter`. Collective over *comm*.
 
     The arguments after *grad* are those of the call.
+
+    >>> import meshcomm as mc
+    >>> with mc.simulate(2) as world:
+    ...     world.run(lambda: all_gather_vjp([1.0, 2.0], None, 0).tolist())
+    [[2.0], [4.0]]
     """
     return reduce_scatter(grad, group_assignment, dimension, "sum", comm)
 
@@ -188,12 +229,23 @@ def reduce_scatter_vjp(
     """Return the gradient of `reduce_scatter` with op ``sum``: an `all_gather`. Collective over *comm*.
 
     The arguments after *grad* are those of the call.
+
+    >>> import meshcomm as mc
+    >>> with mc.simulate(2) as world:
+    ...     world.run(lambda: reduce_scatter_vjp([1.0 + world.rank], None, 0).tolist())
+    [[1.0, 2.0], [1.0, 2.0]]
     """
     return all_gather(grad, group_assignment, dimension, comm)
 
 
 def all_reduce_vjp(grad: ArrayLike, group_assignment: Groups | None, comm: "MPI.Intracomm | None" = None) -> Array:
-    """Return the gradient of `all_reduce` with op ``sum``: the sum of *grad*. Collective over *comm*."""
+    """Return the gradient of `all_reduce` with op ``sum``: the sum of *grad*. Collective over *comm*.
+
+    >>> import meshcomm as mc
+    >>> with mc.simulate(2) as world:
+    ...     world.run(lambda: all_reduce_vjp([1.0 + world.rank], None).tolist())
+    [[3.0], [3.0]]
+    """
     return all_reduce(grad, group_assignment, "sum", comm)
 
 

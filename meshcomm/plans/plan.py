@@ -67,22 +67,46 @@ class Plan(FieldsOnly):
 
     @property
     def ranks(self) -> Ranks:
-        """The rank of each device: those of the mesh in its order; between meshes, those of both, ascending."""
+        """The rank of each device: those of the mesh in its order; between meshes, those of both, ascending.
+
+        >>> import meshcomm as mc
+        >>> first, second = mc.Layout(["x"], mc.Mesh([5, 0], {"x": 2})), mc.Layout(["x"], mc.Mesh([3], {"x": 1}))
+        >>> mc.plan_relayout((4,), "f8", first, second).ranks
+        (0, 3, 5)
+        """
         return self.steps[0].ranks if self.steps else self.target.mesh.ranks
 
     @property
     def bytes_moved(self) -> int:
-        """The most bytes that a device receives from others, on any transport."""
+        """The most bytes that a device receives from others, on any transport.
+
+        >>> import meshcomm as mc
+        >>> mesh = mc.Mesh(range(2), {"x": 2})
+        >>> mc.plan_relayout((4,), "f8", mc.Layout(["x"], mesh), mc.Layout([mc.UNSHARDED], mesh)).bytes_moved
+        16
+        """
         return self._largest.bytes_moved
 
     @property
     def messages(self) -> int:
-        """The most peers from which a device receives data in a step, added over the steps; on any transport."""
+        """The most peers from which a device receives data in a step, added over the steps; on any transport.
+
+        >>> import meshcomm as mc
+        >>> mesh = mc.Mesh(range(4), {"x": 4})
+        >>> mc.plan_relayout((4,), "f8", mc.Layout(["x"], mesh), mc.Layout([mc.UNSHARDED], mesh)).messages
+        3
+        """
         return self._largest.messages
 
     @property
     def peak_bytes(self) -> int:
-        """The most bytes that a device holds at once over MPI: source block, target block and scratch to pack."""
+        """The most bytes that a device holds at once over MPI: source block, target block and scratch to pack.
+
+        >>> import meshcomm as mc
+        >>> mesh = mc.Mesh(range(2), {"x": 2})
+        >>> mc.plan_relayout((4,), "f8", mc.Layout(["x"], mesh), mc.Layout([mc.UNSHARDED], mesh)).peak_bytes
+        48
+        """
         return self._largest.peak_bytes
 
     def for_device(self, device: int) -> "DevicePlan":
@@ -90,6 +114,12 @@ class Plan(FieldsOnly):
 
         Between meshes over different ranks, *device* is an index into the ranks of both, ascending: see `ranks`.
         ``MeshError`` if there is no such device.
+
+        >>> import meshcomm as mc
+        >>> mesh = mc.Mesh(range(2), {"x": 2})
+        >>> plan = mc.plan_relayout((3,), "f8", mc.Layout(["x"], mesh), mc.Layout([mc.UNSHARDED], mesh))
+        >>> plan.for_device(0).bytes_moved, plan.for_device(1).bytes_moved, plan.bytes_moved
+        (8, 16, 16)
         """
         device, size = integer(device, "device"), len(self.ranks)
         if not 0 <= device < size:
@@ -117,7 +147,15 @@ class Plan(FieldsOnly):
 
     @property
     def candidates(self) -> tuple[Candidate, ...]:
-        """All ways that keep to the scratch limit, with their costs; the first of the cheapest was chosen."""
+        """All ways that keep to the scratch limit, with their costs; the first of the cheapest was chosen.
+
+        >>> import meshcomm as mc
+        >>> mesh = mc.Mesh(range(8), [("x", 2), ("y", 4)])
+        >>> rows, columns = mc.Layout(["x", mc.UNSHARDED], mesh), mc.Layout([mc.UNSHARDED, "y"], mesh)
+        >>> plan = mc.plan_relayout((80, 80), "f8", rows, columns, machine=mc.Machine(nodes=4))
+        >>> [(way.name, len(way.steps)) for way in plan.candidates]
+        [('composed', 2), ('direct', 1)]
+        """
         limit, machine = self.max_scratch_bytes, self.machine
         return priced_ways(self.shape, self.dtype.itemsize, self.source, self.target, limit=limit, machine=machine)
 
@@ -138,7 +176,14 @@ class Plan(FieldsOnly):
 
     @property
     def relabelled_bytes(self) -> tuple[int, int]:
-        """The bytes that all devices together receive: in the order of the target mesh, and in the best order."""
+        """The bytes that all devices together receive: in the order of the target mesh, and in the best order.
+
+        >>> import meshcomm as mc
+        >>> rows, reverse = (mc.Layout(["x"], mc.Mesh(ranks, {"x": 2})) for ranks in ([0, 1], [1, 0]))
+        >>> plan = mc.plan_relayout((4,), "f8", rows, reverse, relabel=True)
+        >>> plan.permutation, plan.relabelled_bytes
+        ((1, 0), (32, 0))
+        """
         return self._relabelling[1:]
 
     @cached_property

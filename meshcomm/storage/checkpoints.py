@@ -84,18 +84,40 @@ class Checkpoints:
         return f"Checkpoints({str(self.folder)!r}, keep={self.keep}, keep_every={self.keep_every})"
 
     def path_of(self, step: int) -> Path:
-        """Return the folder of a step. ``ValueError`` for a number below 0."""
+        """Return the folder of a step. ``ValueError`` for a number below 0.
+
+        >>> import meshcomm as mc
+        >>> mc.Checkpoints("run").path_of(7).as_posix()
+        'run/step-000000007'
+        """
         step = integer(step, "step", ValueError)
         if not 0 <= step < 10**18:
             raise ValueError(f"step {quote(step)} must be 0 or more, and have at most 18 digits")
         return self.folder / _name(step)
 
     def steps(self) -> list[int]:
-        """Return the steps that are complete, ascending. Whether their data are damaged is not known then."""
+        """Return the steps that are complete, ascending. Whether their data are damaged is not known then.
+
+        >>> import tempfile, meshcomm as mc
+        >>> run, t = mc.Checkpoints(tempfile.mkdtemp()), mc.ones(3, int, mc.Layout(["x"], mc.create_mesh([("x", 1)])))
+        >>> for step in (10, 20):
+        ...     run.save(step, {"w": t})
+        >>> run.steps()
+        [10, 20]
+        """
         return [step for step, path in step_folders(self.folder) if (path / MANIFEST).is_file()]
 
     def latest(self) -> int | None:
-        """Return the newest step that can be read, or None. Its data are not compared with their checksums."""
+        """Return the newest step that can be read, or None. Its data are not compared with their checksums.
+
+        >>> import tempfile, meshcomm as mc
+        >>> run, t = mc.Checkpoints(tempfile.mkdtemp()), mc.ones(3, int, mc.Layout(["x"], mc.create_mesh([("x", 1)])))
+        >>> print(run.latest())
+        None
+        >>> run.save(10, {"w": t})
+        >>> run.latest()
+        10
+        """
         return next((step for step in reversed(self.steps()) if _problem(self.path_of(step)) is None), None)
 
     def wanted(self) -> bool:
@@ -106,6 +128,12 @@ class Checkpoints:
         complete are one request. Ranks outside of the mesh get False. The call costs what a barrier costs.
 
         ``ValueError`` without *save_on*.
+
+        >>> import signal, tempfile, meshcomm as mc
+        >>> run = mc.Checkpoints(tempfile.mkdtemp(), mesh=mc.create_mesh([("x", 1)]), save_on="SIGUSR1")
+        >>> signal.raise_signal(signal.SIGUSR1)
+        >>> run.wanted()
+        True
         """
         if self._signal is None:
             raise ValueError('no signal makes a checkpoint wanted: pass one, Checkpoints(folder, save_on="SIGUSR1")')
@@ -134,6 +162,14 @@ class Checkpoints:
         tree, metadata, max_scratch_bytes: as for `save`
 
         Errors are those of `save`; then no step is removed.
+
+        >>> import tempfile, meshcomm as mc
+        >>> run = mc.Checkpoints(tempfile.mkdtemp(), keep=1)
+        >>> t = mc.ones(3, int, mc.Layout(["x"], mc.create_mesh([("x", 1)])))
+        >>> run.save(10, {"w": t})
+        >>> run.save(20, {"w": t}, metadata={"loss": 0.5})
+        >>> run.steps()
+        [20]
         """
         mesh = self._prepare(step, tree)
         with self._default():
@@ -158,6 +194,13 @@ class Checkpoints:
         ----------
         step: its number; a step that is there is replaced
         tree, metadata, max_scratch_bytes, max_staged_bytes: as for `start_save`
+
+        >>> import tempfile, meshcomm as mc
+        >>> run, t = mc.Checkpoints(tempfile.mkdtemp()), mc.ones(3, int, mc.Layout(["x"], mc.create_mesh([("x", 1)])))
+        >>> request = run.start_save(10, {"w": t})
+        >>> request.wait()
+        >>> run.steps()
+        [10]
         """
         mesh = self._prepare(step, tree)
         with self._default():
@@ -188,6 +231,13 @@ class Checkpoints:
 
         ``FileNotFoundError`` if there is no such step, or none at all. ``CheckpointError`` if there are steps but none
         can be read, and if a name of *out* or *layout_map* is missing.
+
+        >>> import tempfile, meshcomm as mc
+        >>> run, layout = mc.Checkpoints(tempfile.mkdtemp()), mc.Layout(["x"], mc.create_mesh([("x", 1)]))
+        >>> run.save(10, {"w": mc.ones(3, int, layout)})
+        >>> step, tree = run.restore({"w": layout})
+        >>> step, tree["w"].to_numpy().tolist()
+        (10, [1, 1, 1])
         """
         names = None if out is None else list(flattened(out)[1])
         given = None if step is None else integer(step, "step", ValueError)

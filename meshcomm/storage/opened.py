@@ -61,7 +61,15 @@ class Store:
 
     @property
     def metadata(self) -> dict[str, object]:
-        """What was saved beside the arrays."""
+        """What was saved beside the arrays.
+
+        >>> import tempfile, meshcomm as mc
+        >>> path, layout = tempfile.mkdtemp() + "/run", mc.Layout(["x"], mc.create_mesh([("x", 1)]))
+        >>> mc.save(path, {"w": mc.ones(3, int, layout)}, metadata={"epoch": 4})
+        >>> with mc.open(path) as file:
+        ...     print(file.metadata)
+        {'epoch': 4}
+        """
         return dict(self._contents.metadata)
 
     def __len__(self) -> int:
@@ -81,7 +89,16 @@ class Store:
         return StoredArray(self, stored, self._contents.hints.get(name) or None)
 
     def close(self) -> None:
-        """Close the files; what is open is closed once."""
+        """Close the files; what is open is closed once.
+
+        >>> import tempfile, numpy as np, meshcomm as mc
+        >>> path = tempfile.mkdtemp() + "/a.npy"
+        >>> np.save(path, np.arange(3))
+        >>> file = mc.open(path)
+        >>> file["array"][:].tolist()
+        [0, 1, 2]
+        >>> file.close()
+        """
         opened, self._opened = self._opened, None
         if opened is not None:
             opened.close()

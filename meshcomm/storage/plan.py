@@ -156,7 +156,15 @@ class LoadPlan:
         return [self.for_device(device) for device in range(self.mesh.size)]
 
     def for_device(self, device: int) -> "DeviceLoadPlan":
-        """Return what one device does; *device* counts the ranks of `mesh`. ``MeshError`` if there is none."""
+        """Return what one device does; *device* counts the ranks of `mesh`. ``MeshError`` if there is none.
+
+        >>> import tempfile, numpy as np, meshcomm as mc
+        >>> path = tempfile.mkdtemp() + "/a.npy"
+        >>> np.save(path, np.zeros((1000, 1000)))
+        >>> plan = mc.plan_load(path, mc.Layout(["x", mc.UNSHARDED], mc.Mesh(range(4), {"x": 4})))
+        >>> plan.for_device(3).bytes_read
+        2000000
+        """
         device = integer(device, "device")
         if not 0 <= device < self.mesh.size:
             raise MeshError(f"device {quote(device)} is not in the mesh, which has devices 0 to {self.mesh.size - 1}")
@@ -173,7 +181,15 @@ class LoadPlan:
         return DeviceLoadPlan(self, device, nbytes, calls, moved, peak)
 
     def reads(self, rank: int) -> Iterator[Segment]:
-        """Yield what *rank* reads of arrays, in order: bytes 0 to *stop* come from an offset of a file."""
+        """Yield what *rank* reads of arrays, in order: bytes 0 to *stop* come from an offset of a file.
+
+        >>> import tempfile, numpy as np, meshcomm as mc
+        >>> path = tempfile.mkdtemp() + "/a.npy"
+        >>> np.save(path, np.zeros((1000, 1000)))
+        >>> plan = mc.plan_load(path, mc.Layout(["x", mc.UNSHARDED], mc.Mesh(range(4), {"x": 4})))
+        >>> [(each.offset, each.stop) for each in plan.reads(1)]
+        [(2000128, 2000000)]
+        """
         if rank == self.first:
             for batch in self._batches:
                 yield from batch.reads()

@@ -146,13 +146,27 @@ class SaveRequest:
             _unfinished[id(self)] = self
 
     def test(self) -> bool:
-        """Return whether this rank has written all that it has to."""
+        """Return whether this rank has written all that it has to.
+
+        >>> import tempfile, time, meshcomm as mc
+        >>> t = mc.ones(3, int, mc.Layout(["x"], mc.create_mesh([("x", 1)])))
+        >>> request = mc.start_save(tempfile.mkdtemp() + "/a.npy", t)
+        >>> while not request.test():
+        ...     time.sleep(0.001)  # compute something
+        >>> request.wait()
+        """
         return self._opened is None or self._opened.background.done()
 
     def wait(self) -> None:
         """Wait until all is on the disk, and give it its name. Collective over the meshes of the tensors.
 
         The next call does nothing. ``OSError`` on all ranks if one could not write.
+
+        >>> import pathlib, tempfile, meshcomm as mc
+        >>> path = pathlib.Path(tempfile.mkdtemp(), "a.npy")
+        >>> request = mc.start_save(path, mc.ones(3, int, mc.Layout(["x"], mc.create_mesh([("x", 1)]))))
+        >>> path.exists(), request.wait(), path.exists()
+        (False, None, True)
         """
         saving, opened = self._saving, self._opened
         if saving is None or opened is None:

@@ -141,7 +141,12 @@ class DeviceAssignment:
 
     @property
     def core_assignment(self) -> Integers:
-        """The coordinates of each logical device, of shape [replicas, logical devices, 4]."""
+        """The coordinates of each logical device, of shape [replicas, logical devices, 4].
+
+        >>> topology = Topology(mesh_shape=[2, 1, 1, 1], device_coordinates=[[[0, 0, 0, 0], [1, 0, 0, 0]]])
+        >>> DeviceAssignment.build(topology, num_replicas=2).core_assignment.tolist()
+        [[[0, 0, 0, 0]], [[1, 0, 0, 0]]]
+        """
         return self._core_assignment
 
     @property
@@ -150,7 +155,12 @@ class DeviceAssignment:
         return self._ranks
 
     def coordinates(self, replica: int, logical_core: int) -> Coordinates:
-        """Return the coordinates of a logical device; ``MeshError`` if there is none."""
+        """Return the coordinates of a logical device; ``MeshError`` if there is none.
+
+        >>> topology = Topology(mesh_shape=[2, 1, 1, 1], device_coordinates=[[[0, 0, 0, 0]], [[1, 0, 0, 0]]])
+        >>> DeviceAssignment.build(topology, num_replicas=2).coordinates(replica=1, logical_core=0)
+        (1, 0, 0, 0)
+        """
         for what, value, size in (
             ("replica", replica, self.num_replicas),
             ("logical_core", logical_core, self.num_cores_per_replica),
@@ -160,19 +170,39 @@ class DeviceAssignment:
         return tuple(self._core_assignment[replica, logical_core].tolist())
 
     def tpu_ordinal(self, replica: int = 0, logical_core: int = 0) -> int:
-        """Return the number of a logical device in its task; ``MeshError`` if there is none."""
+        """Return the number of a logical device in its task; ``MeshError`` if there is none.
+
+        >>> topology = Topology(mesh_shape=[2, 1, 1, 1], device_coordinates=[[[0, 0, 0, 0], [1, 0, 0, 0]]])
+        >>> DeviceAssignment.build(topology, num_replicas=2).tpu_ordinal(replica=1)
+        1
+        """
         return self._topology.tpu_device_ordinal_at_coordinates(self.coordinates(replica, logical_core))
 
     def tpu_device(self, replica: int = 0, logical_core: int = 0, job: str | None = None) -> str:
-        """Return the name of a logical device; ``MeshError`` if there is none."""
+        """Return the name of a logical device; ``MeshError`` if there is none.
+
+        >>> topology = Topology(mesh_shape=[2, 1, 1, 1], device_coordinates=[[[0, 0, 0, 0], [1, 0, 0, 0]]])
+        >>> DeviceAssignment.build(topology, num_replicas=2).tpu_device(replica=1)
+        '/task:0/device:TPU:1'
+        """
         return self._topology.tpu_device_name_at_coordinates(self.coordinates(replica, logical_core), job)
 
     def host_device(self, replica: int = 0, logical_core: int = 0, job: str | None = None) -> str:
-        """Return the name of the host of a logical device; ``MeshError`` if there is none."""
+        """Return the name of the host of a logical device; ``MeshError`` if there is none.
+
+        >>> topology = Topology(mesh_shape=[2, 1, 1, 1], device_coordinates=[[[0, 0, 0, 0], [1, 0, 0, 0]]])
+        >>> DeviceAssignment.build(topology, num_replicas=2).host_device(replica=1)
+        '/task:0/device:CPU:0'
+        """
         return self._topology.cpu_device_name_at_coordinates(self.coordinates(replica, logical_core), job)
 
     def lookup_replicas(self, task_id: int, logical_core: int) -> list[int]:
-        """Return the replicas with this *logical_core* in task *task_id*, ascending; ``MeshError`` if none has."""
+        """Return the replicas with this *logical_core* in task *task_id*, ascending; ``MeshError`` if none has.
+
+        >>> topology = Topology(mesh_shape=[2, 1, 1, 1], device_coordinates=[[[0, 0, 0, 0], [1, 0, 0, 0]]])
+        >>> DeviceAssignment.build(topology, num_replicas=2).lookup_replicas(task_id=0, logical_core=0)
+        [0, 1]
+        """
         found = self._replicas_at.get((integer(task_id, "task_id"), integer(logical_core, "logical_core")))
         if found is None:
             raise MeshError(f"no replica has its logical core {logical_core} in task {task_id}: {self!r}")

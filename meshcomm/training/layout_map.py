@@ -95,7 +95,12 @@ class LayoutMap(MutableMapping[str, Layout]):
         return self._mode
 
     def get_default_mesh(self) -> Mesh | None:
-        """Return the mesh on which variables without a rule are replicated, if any."""
+        """Return the mesh on which variables without a rule are replicated, if any.
+
+        >>> import meshcomm as mc
+        >>> LayoutMap(mc.Mesh(range(2), {"x": 2})).get_default_mesh(), LayoutMap().get_default_mesh()
+        (Mesh(x=2), None)
+        """
         return self._mesh
 
     # -- lookup -------------------------------------------------------------------------------------------------------
@@ -112,7 +117,14 @@ class LayoutMap(MutableMapping[str, Layout]):
     def get(self, key: Key, default: D) -> Layout | D: ...
 
     def get(self, key: Key, default: object = None) -> object:
-        """Return the layout of the rule for the name *key*, or *default*."""
+        """Return the layout of the rule for the name *key*, or *default*.
+
+        >>> import meshcomm as mc
+        >>> m = LayoutMap()
+        >>> m[".*bias"] = mc.Layout(["x"], mc.Mesh(range(2), {"x": 2}))
+        >>> m.get("dense.bias").sharding_specs, m.get("dense.kernel", "no rule")
+        (['x'], 'no rule')
+        """
         layout = self[key]
         return default if layout is None else layout
 
@@ -169,6 +181,13 @@ class LayoutMap(MutableMapping[str, Layout]):
         """Add the rules of a mapping or of pairs, and those given by keyword. After an error, none is added.
 
         Source: dict.update.
+
+        >>> import meshcomm as mc
+        >>> layout = mc.Layout(["x"], mc.Mesh(range(2), {"x": 2}))
+        >>> m = LayoutMap()
+        >>> m.update({".*kernel": layout, ".*bias": layout})
+        >>> list(m)
+        ['.*kernel', '.*bias']
         """
         added: dict[str, Layout] = {}
         patterns: dict[str, Pattern] = {}
@@ -196,7 +215,14 @@ class LayoutMap(MutableMapping[str, Layout]):
     def pop(self, key: Key, default: D) -> Layout | D: ...
 
     def pop(self, key: Key, default: object = _NOTHING) -> object:
-        """Remove the rule of exactly this key and return its layout, or *default*; ``KeyError`` without one."""
+        """Remove the rule of exactly this key and return its layout, or *default*; ``KeyError`` without one.
+
+        >>> import meshcomm as mc
+        >>> m = LayoutMap()
+        >>> m[".*bias"] = mc.Layout(["x"], mc.Mesh(range(2), {"x": 2}))
+        >>> m.pop(".*bias").sharding_specs, m.pop(".*bias", None)
+        (['x'], None)
+        """
         if key not in self:
             if default is _NOTHING:
                 raise KeyError(key)
@@ -206,25 +232,56 @@ class LayoutMap(MutableMapping[str, Layout]):
         return self._layouts.pop(rule)
 
     def popitem(self) -> tuple[str, Layout]:
-        """Remove the first rule and return it as a pair; ``KeyError`` if there is none."""
+        """Remove the first rule and return it as a pair; ``KeyError`` if there is none.
+
+        >>> import meshcomm as mc
+        >>> m = LayoutMap()
+        >>> m[".*bias"] = mc.Layout(["x"], mc.Mesh(range(2), {"x": 2}))
+        >>> m.popitem(), len(m)
+        (('.*bias', Layout(['x'], Mesh(x=2))), 0)
+        """
         for rule, layout in self._layouts.items():
             del self[rule]
             return rule, layout
         raise KeyError("popitem(): the LayoutMap is empty")
 
     def setdefault(self, key: Key, default: Layout | None = None) -> Layout:
-        """Return the layout stored under exactly this key; store *default* first if there is none."""
+        """Return the layout stored under exactly this key; store *default* first if there is none.
+
+        >>> import meshcomm as mc
+        >>> m, mesh = LayoutMap(), mc.Mesh(range(2), {"x": 2})
+        >>> m.setdefault(".*bias", mc.Layout(["x"], mesh)).sharding_specs
+        ['x']
+        >>> m.setdefault(".*bias", mc.Layout.replicated(mesh, 1)).sharding_specs
+        ['x']
+        """
         if key not in self:
             self.update([(key, default)])
         return self._layouts[_text(key)]
 
     def clear(self) -> None:
-        """Remove all rules."""
+        """Remove all rules.
+
+        >>> import meshcomm as mc
+        >>> m = LayoutMap()
+        >>> m[".*bias"] = mc.Layout(["x"], mc.Mesh(range(2), {"x": 2}))
+        >>> m.clear()
+        >>> len(m)
+        0
+        """
         self._layouts.clear()
         self._patterns.clear()
 
     def copy(self) -> "LayoutMap":
-        """Return a map with the same mesh, mode and rules."""
+        """Return a map with the same mesh, mode and rules.
+
+        >>> import meshcomm as mc
+        >>> m = LayoutMap()
+        >>> copied = m.copy()
+        >>> copied[".*bias"] = mc.Layout(["x"], mc.Mesh(range(2), {"x": 2}))
+        >>> len(copied), len(m)
+        (1, 0)
+        """
         copied = LayoutMap(self._mesh, self._mode)
         copied._layouts, copied._patterns = self._layouts.copy(), self._patterns.copy()
         return copied
@@ -235,15 +292,36 @@ class LayoutMap(MutableMapping[str, Layout]):
         self._patterns = {rule: Pattern(rule, self._mode) for rule in self._layouts}
 
     def keys(self) -> KeysView[str]:
-        """Return a view on the keys, in the order of insertion."""
+        """Return a view on the keys, in the order of insertion.
+
+        >>> import meshcomm as mc
+        >>> m = LayoutMap()
+        >>> m[".*bias"] = mc.Layout(["x"], mc.Mesh(range(2), {"x": 2}))
+        >>> list(m.keys())
+        ['.*bias']
+        """
         return self._layouts.keys()
 
     def values(self) -> ValuesView[Layout]:
-        """Return a view on the layouts, in the order of insertion."""
+        """Return a view on the layouts, in the order of insertion.
+
+        >>> import meshcomm as mc
+        >>> m = LayoutMap()
+        >>> m[".*bias"] = mc.Layout(["x"], mc.Mesh(range(2), {"x": 2}))
+        >>> list(m.values())
+        [Layout(['x'], Mesh(x=2))]
+        """
         return self._layouts.values()
 
     def items(self) -> ItemsView[str, Layout]:
-        """Return a view on the keys and layouts, in the order of insertion."""
+        """Return a view on the keys and layouts, in the order of insertion.
+
+        >>> import meshcomm as mc
+        >>> m = LayoutMap()
+        >>> m[".*bias"] = mc.Layout(["x"], mc.Mesh(range(2), {"x": 2}))
+        >>> list(m.items())
+        [('.*bias', Layout(['x'], Mesh(x=2)))]
+        """
         return self._layouts.items()
 
     def __contains__(self, key: object) -> bool:
@@ -435,7 +513,14 @@ class LayoutReport:
 
     @property
     def is_clean(self) -> bool:
-        """Whether every rule is used, and every name has one rule, for its number of axes."""
+        """Whether every rule is used, and every name has one rule, for its number of axes.
+
+        >>> import meshcomm as mc
+        >>> m = LayoutMap()
+        >>> m[".*bias"] = mc.Layout(["x"], mc.Mesh(range(2), {"x": 2}))
+        >>> m.report(["dense.bias"]).is_clean, m.report(["dense.bias", "dense.kernel"]).is_clean
+        (True, False)
+        """
         return not any((self.unused, self.shadowed, self.unmatched, self.ambiguous, self.wrong_ranks))
 
     def __str__(self) -> str:

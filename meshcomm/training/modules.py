@@ -41,7 +41,14 @@ class Module(ScopedModule):
         return module
 
     def parts(self) -> Mapping[str, object]:
-        """Return what the module holds, by name: its attributes, also in slots, unless a subclass overrides this."""
+        """Return what the module holds, by name: its attributes, also in slots, unless a subclass overrides this.
+
+        >>> class Dense(Module):
+        ...     def __init__(self):
+        ...         self.kernel, self.units = [1.0, 2.0], 2
+        >>> dict(Dense().parts())
+        {'kernel': [1.0, 2.0], 'units': 2}
+        """
         state = object.__getstate__(self)  # the attributes; in a pair with the slots if there are any
         attributes, slots = state if isinstance(state, tuple) else (state, {})
         return {
@@ -53,6 +60,17 @@ class Module(ScopedModule):
 
         They belong to the scope that the module was made in. The map of that scope gives them their layouts, by their
         paths from the outermost module.
+
+        >>> import meshcomm as mc
+        >>> class Dense(Module):
+        ...     def __call__(self, n):
+        ...         with self.building():
+        ...             self.kernel = mc.Variable(0.0, (n,))
+        >>> with mc.default_mesh(mc.create_mesh([("x", 1)])):
+        ...     dense = Dense()
+        ...     dense(3)
+        >>> dense.kernel.to_numpy().tolist()
+        [0.0, 0.0, 0.0]
         """
         scope = self._layout_scope
         return nullcontext() if scope is None else entered(scope, self)
@@ -62,13 +80,42 @@ class Module(ScopedModule):
 
         They are in the order of names and list indices. Names are in the order of ``sorted``: capitals come first,
         then names with a leading underscore. If several paths lead to a variable, it has the first of them.
+
+        >>> import meshcomm as mc
+        >>> class Dense(Module):
+        ...     def __init__(self):
+        ...         self.kernel, self.bias = mc.Variable(0.0, (2, 2)), mc.Variable(0.0, (2,))
+        >>> with mc.default_mesh(mc.create_mesh([("x", 1)])):
+        ...     dense = Dense()
+        >>> [(path, variable.shape) for path, variable in dense.named_variables()]
+        [('bias', (2,)), ('kernel', (2, 2))]
         """
         return [(path, each) for path, each in walk(self, "", set()) if isinstance(each, Variable)]
 
     def variables(self) -> list[Variable]:
-        """Return the variables, in the order of `named_variables`."""
+        """Return the variables, in the order of `named_variables`.
+
+        >>> import meshcomm as mc
+        >>> class Dense(Module):
+        ...     def __init__(self):
+        ...         self.kernel, self.bias = mc.Variable(0.0, (2, 2)), mc.Variable(0.0, (2,))
+        >>> with mc.default_mesh(mc.create_mesh([("x", 1)])):
+        ...     dense = Dense()
+        >>> [variable.shape for variable in dense.variables()]
+        [(2,), (2, 2)]
+        """
         return [variable for _, variable in self.named_variables()]
 
     def trainable_variables(self) -> list[Variable]:
-        """Return the variables that are trainable."""
+        """Return the variables that are trainable.
+
+        >>> import meshcomm as mc
+        >>> class Norm(Module):
+        ...     def __init__(self):
+        ...         self.scale, self.mean = mc.Variable(1.0, (2,)), mc.Variable(0.0, (2,), trainable=False)
+        >>> with mc.default_mesh(mc.create_mesh([("x", 1)])):
+        ...     norm = Norm()
+        >>> norm.trainable_variables() == [norm.scale]
+        True
+        """
         return [variable for variable in self.variables() if variable.trainable]

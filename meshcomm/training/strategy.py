@@ -107,7 +107,16 @@ class Strategy:
 
     @property
     def replica_id(self) -> int | None:
-        """The replica that this rank belongs to, or None."""
+        """The replica that this rank belongs to, or None.
+
+        >>> import meshcomm as mc
+        >>> def program():
+        ...     strategy = Strategy(DeviceAssignment.build(Topology.from_comm(), num_replicas=2))
+        ...     return strategy.replica_id, strategy.logical_device_id
+        >>> with mc.simulate(3) as world:
+        ...     print(world.run(program))
+        [(0, 0), (1, 0), (None, None)]
+        """
         position = self._position()
         return None if position is None else position[0]
 
@@ -122,6 +131,14 @@ class Strategy:
 
         Its dimensions are called d0, d1, ...; its device k is logical device k of the replica. ``ShapeError`` unless
         the shape holds all logical devices, ``MeshError`` on a rank in no replica.
+
+        >>> import meshcomm as mc
+        >>> def program():
+        ...     strategy = Strategy(DeviceAssignment.build(Topology.from_comm(), [1, 2, 1, 1]))
+        ...     return strategy.replica_mesh([2, 1])
+        >>> with mc.simulate(2) as world:
+        ...     print(world.run(program))
+        [Mesh(d0=2, d1=1), Mesh(d0=2, d1=1)]
         """
         count = self.num_logical_devices
         sizes = (count,) if partition_dimensions is None else _sizes(partition_dimensions)
@@ -157,7 +174,17 @@ class Strategy:
         return self._meshes[key]
 
     def close(self) -> None:
-        """Free the communicators of this rank's replica; the next call opens new ones. Collective over the replica."""
+        """Free the communicators of this rank's replica; the next call opens new ones. Collective over the replica.
+
+        >>> import meshcomm as mc
+        >>> def program():
+        ...     strategy = Strategy(DeviceAssignment.build(Topology.from_comm(), [1, 2, 1, 1]))
+        ...     mc.barrier(strategy.replica_mesh())
+        ...     strategy.close()
+        >>> with mc.simulate(2) as world:
+        ...     print(world.run(program))
+        [None, None]
+        """
         here = world_of(self._comm)
         for key in [key for key in self._meshes if key[0] is here]:
             self._meshes.pop(key).close()
@@ -176,6 +203,14 @@ class Strategy:
         Replicas do not wait for each other. In the arguments, and in lists, tuples and dicts among them, the value of
         the replica replaces each `PerReplica`. ``MeshError`` on all ranks unless that has one value for each replica;
         ``TypeError`` if *step_fn* is no function or *args* no tuple.
+
+        >>> import meshcomm as mc
+        >>> def program():
+        ...     strategy = Strategy(DeviceAssignment.build(Topology.from_comm(), num_replicas=2))
+        ...     return strategy.run(lambda x, y: x + y, args=(PerReplica([1, 2]),), kwargs={"y": 10})
+        >>> with mc.simulate(3) as world:
+        ...     print(world.run(program))
+        [11, 12, None]
         """
         if not callable(step_fn):
             raise TypeError(f"step_fn must be a function, not {quote(step_fn)}, a {type(step_fn).__name__}")
@@ -187,7 +222,16 @@ class Strategy:
         return None if replica is None else step_fn(*own, **named)
 
     def experimental_local_results(self, value: V) -> tuple[V, ...]:
-        """Return the results of `run` that are on this rank: one, or none on a rank in no replica."""
+        """Return the results of `run` that are on this rank: one, or none on a rank in no replica.
+
+        >>> import meshcomm as mc
+        >>> def program():
+        ...     strategy = Strategy(DeviceAssignment.build(Topology.from_comm(), num_replicas=2))
+        ...     return strategy.experimental_local_results(strategy.run(lambda: "done"))
+        >>> with mc.simulate(3) as world:
+        ...     print(world.run(program))
+        [('done',), ('done',), ()]
+        """
         return () if self.replica_id is None else (value,)
 
     # -- tensors on logical devices -----------------------------------------------------------------------------------
@@ -204,6 +248,15 @@ class Strategy:
         ``ShapeError``, a ValueError, for the first of these mistakes: 1) *partition_dimensions* does not have one
         entry for each axis; 2) an entry does not divide its axis; 3) the product is not the number of logical devices.
         Source: tf.distribute.TPUStrategy.experimental_split_to_logical_devices.
+
+        >>> import numpy as np, meshcomm as mc
+        >>> def program():
+        ...     strategy = Strategy(DeviceAssignment.build(Topology.from_comm(), [1, 2, 1, 1]))
+        ...     t = strategy.experimental_split_to_logical_devices(np.arange(8).reshape(2, 4), [1, 2])
+        ...     return t.local.tolist()
+        >>> with mc.simulate(2) as world:
+        ...     print(world.run(program))
+        [[[0, 1], [4, 5]], [[2, 3], [6, 7]]]
         """
         tensor = tensor if isinstance(tensor, DTensor) else as_array(tensor)
         sizes = check_partition(tensor.shape, partition_dimensions, self.num_logical_devices)
@@ -215,6 +268,14 @@ class Strategy:
 
         A DTensor over the replica stays on its mesh. The result of anything else is on the `replica_mesh` of one
         dimension.
+
+        >>> import meshcomm as mc
+        >>> def program():
+        ...     strategy = Strategy(DeviceAssignment.build(Topology.from_comm(), [1, 2, 1, 1]))
+        ...     return strategy.experimental_replicate_to_logical_devices([1, 2]).local.tolist()
+        >>> with mc.simulate(2) as world:
+        ...     print(world.run(program))
+        [[1, 2], [1, 2]]
         """
         tensor = tensor if isinstance(tensor, DTensor) else as_array(tensor)
         mesh = self.replica_mesh()
@@ -227,6 +288,14 @@ class Strategy:
 
         The result is on a mesh of that device alone; on the others `local` is None. ``MeshError`` unless
         ``0 <= logical_device_id < num_logical_devices``.
+
+        >>> import meshcomm as mc
+        >>> def program():
+        ...     strategy = Strategy(DeviceAssignment.build(Topology.from_comm(), [1, 2, 1, 1]))
+        ...     return strategy.experimental_assign_to_logical_device([1, 2], 0).local
+        >>> with mc.simulate(2) as world:
+        ...     print(world.run(program))
+        [array([1, 2]), None]
         """
         device, count = integer(logical_device_id, "logical_device_id"), self.num_logical_devices
         if not 0 <= device < count:

@@ -183,7 +183,13 @@ class Topology:
 
     @property
     def device_coordinates(self) -> Integers:
-        """The coordinates of each device, of shape [tasks, devices per task, 4]."""
+        """The coordinates of each device, of shape [tasks, devices per task, 4].
+
+        >>> import meshcomm as mc
+        >>> with mc.simulate(2):
+        ...     print(Topology.from_comm().device_coordinates.tolist())
+        [[[0, 0, 0, 0], [0, 1, 0, 0]]]
+        """
         return self._device_coordinates
 
     @property
@@ -193,7 +199,11 @@ class Topology:
 
     @property
     def missing_devices(self) -> Integers:
-        """The coordinates within the mesh shape that have no device, of shape [any, 4]."""
+        """The coordinates within the mesh shape that have no device, of shape [any, 4].
+
+        >>> Topology(mesh_shape=[2, 1, 1, 1], device_coordinates=[[[0, 0, 0, 0]]]).missing_devices.tolist()
+        [[1, 0, 0, 0]]
+        """
         if self._missing is None:
             absent = np.ones(self._mesh_shape, dtype=bool)
             absent[tuple(self._device_coordinates.reshape(-1, MESH_RANK).T)] = False
@@ -201,23 +211,48 @@ class Topology:
         return self._missing
 
     def task_ordinal_at_coordinates(self, device_coordinates: Sequence[int]) -> int:
-        """Return the task of the device at *device_coordinates*; ``MeshError`` if there is none."""
+        """Return the task of the device at *device_coordinates*; ``MeshError`` if there is none.
+
+        >>> hosts = [[[0, 0, 0, 0], [0, 0, 0, 1]], [[1, 0, 0, 0], [1, 0, 0, 1]]]  # two devices on each of two hosts
+        >>> Topology(mesh_shape=[2, 1, 1, 2], device_coordinates=hosts).task_ordinal_at_coordinates([1, 0, 0, 0])
+        1
+        """
         return self._device_at(_point(device_coordinates)).task
 
     def tpu_device_ordinal_at_coordinates(self, device_coordinates: Sequence[int]) -> int:
-        """Return the number in its task of the device at *device_coordinates*; ``MeshError`` if there is none."""
+        """Return the number in its task of the device at *device_coordinates*; ``MeshError`` if there is none.
+
+        >>> hosts = [[[0, 0, 0, 0], [0, 0, 0, 1]], [[1, 0, 0, 0], [1, 0, 0, 1]]]  # two devices on each of two hosts
+        >>> Topology(mesh_shape=[2, 1, 1, 2], device_coordinates=hosts).tpu_device_ordinal_at_coordinates([1, 0, 0, 0])
+        0
+        """
         return self._device_at(_point(device_coordinates)).number
 
     def rank_at_coordinates(self, device_coordinates: Sequence[int]) -> int:
-        """Return the rank in the world of the device at *device_coordinates*; ``MeshError`` if there is none."""
+        """Return the rank in the world of the device at *device_coordinates*; ``MeshError`` if there is none.
+
+        >>> hosts = [[[0, 0, 0, 0], [0, 0, 0, 1]], [[1, 0, 0, 0], [1, 0, 0, 1]]]  # two devices on each of two hosts
+        >>> Topology(mesh_shape=[2, 1, 1, 2], device_coordinates=hosts).rank_at_coordinates([1, 0, 0, 0])
+        2
+        """
         return int(self._ranks[self._device_at(_point(device_coordinates))])
 
     def cpu_device_name_at_coordinates(self, device_coordinates: Sequence[int], job: str | None = None) -> str:
-        """Return the name of the host of the device at *device_coordinates*; ``MeshError`` if there is none."""
+        """Return the name of the host of the device at *device_coordinates*; ``MeshError`` if there is none.
+
+        >>> hosts = [[[0, 0, 0, 0], [0, 0, 0, 1]], [[1, 0, 0, 0], [1, 0, 0, 1]]]  # two devices on each of two hosts
+        >>> Topology(mesh_shape=[2, 1, 1, 2], device_coordinates=hosts).cpu_device_name_at_coordinates([1, 0, 0, 0])
+        '/task:1/device:CPU:0'
+        """
         return f"{_task_name(self._device_at(_point(device_coordinates)), job)}/device:CPU:0"
 
     def tpu_device_name_at_coordinates(self, device_coordinates: Sequence[int], job: str | None = None) -> str:
-        """Return the name of the device at *device_coordinates*; ``MeshError`` if there is none."""
+        """Return the name of the device at *device_coordinates*; ``MeshError`` if there is none.
+
+        >>> hosts = [[[0, 0, 0, 0], [0, 0, 0, 1]], [[1, 0, 0, 0], [1, 0, 0, 1]]]  # two devices on each of two hosts
+        >>> Topology(mesh_shape=[2, 1, 1, 2], device_coordinates=hosts).tpu_device_name_at_coordinates([1, 0, 0, 1])
+        '/task:1/device:TPU:1'
+        """
         device = self._device_at(_point(device_coordinates))
         return f"{_task_name(device, job)}/device:TPU:{device.number}"
 

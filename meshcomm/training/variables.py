@@ -120,6 +120,12 @@ class Variable(NDArrayOperatorsMixin, ScopedVariable):
         """The value. Later assignments do not change this tensor. ``LayoutError`` if the path is not known yet.
 
         In a scope this makes the value if a module holds the variable already.
+
+        >>> import numpy as np, meshcomm as mc
+        >>> v = Variable(np.arange(3), layout=mc.Layout(["x"], mc.create_mesh([("x", 1)])))
+        >>> before = v.value
+        >>> v.assign_add(1).value.to_numpy().tolist(), before.to_numpy().tolist()
+        ([1, 2, 3], [0, 1, 2])
         """
         if self._value is None and self._layout_scope is not None:
             self._layout_scope.settle_early(self)
@@ -151,7 +157,16 @@ class Variable(NDArrayOperatorsMixin, ScopedVariable):
     def to_numpy(self, root: int | None) -> Array | None: ...
 
     def to_numpy(self, root: int | None = None) -> Array | None:
-        """Return the global array on every rank of the mesh, or on device *root* only. Collective over the mesh."""
+        """Return the global array on every rank of the mesh, or on device *root* only. Collective over the mesh.
+
+        >>> import numpy as np, meshcomm as mc
+        >>> def program():
+        ...     v = Variable(np.arange(3), layout=mc.Layout(["x"], mc.create_mesh([("x", 2)])))
+        ...     return v.to_numpy()
+        >>> with mc.simulate(2) as world:
+        ...     print(world.run(program))
+        [array([0, 1, 2]), array([0, 1, 2])]
+        """
         return self.value.to_numpy(root)
 
     def assign(self, value: "ArrayLike | DTensor | Variable") -> "Variable":
@@ -160,6 +175,11 @@ class Variable(NDArrayOperatorsMixin, ScopedVariable):
         *value* is an array, the same on every rank, or a DTensor. A DTensor in another layout is moved, which is
         Collective over both meshes. The variable keeps its layout and its dtype. ``ShapeError`` if the shapes differ,
         ``DTypeError`` if *value* would lose its kind of number, ``MeshError`` if it is in another world.
+
+        >>> import numpy as np, meshcomm as mc
+        >>> v = Variable(np.zeros(3), layout=mc.Layout(["x"], mc.create_mesh([("x", 1)])))
+        >>> v.assign([1, 2, 3]).to_numpy().tolist()
+        [1.0, 2.0, 3.0]
         """
         tensor = self._fitting(value)
         _check_dtype(tensor.dtype, self.dtype)
@@ -170,6 +190,11 @@ class Variable(NDArrayOperatorsMixin, ScopedVariable):
         """Add *delta* and return the variable. Collective for a DTensor in another layout.
 
         *delta* is what `assign` takes, or one number to add to all elements.
+
+        >>> import numpy as np, meshcomm as mc
+        >>> v = Variable(np.zeros(3), layout=mc.Layout(["x"], mc.create_mesh([("x", 1)])))
+        >>> v.assign_add([1, 2, 3]).assign_add(10).to_numpy().tolist()
+        [11.0, 12.0, 13.0]
         """
         return self._combine(np.add, delta)
 
@@ -177,6 +202,11 @@ class Variable(NDArrayOperatorsMixin, ScopedVariable):
         """Subtract *delta* and return the variable. Collective for a DTensor in another layout.
 
         *delta* is what `assign` takes, or one number to subtract from all elements.
+
+        >>> import numpy as np, meshcomm as mc
+        >>> v = Variable(np.zeros(3), layout=mc.Layout(["x"], mc.create_mesh([("x", 1)])))
+        >>> v.assign_sub([1, 2, 3]).to_numpy().tolist()
+        [-1.0, -2.0, -3.0]
         """
         return self._combine(np.subtract, delta)
 
