@@ -157,7 +157,7 @@ class Jobs:
 
     def __getitem__(self, side: str) -> Job:
         if side not in self._running:
-            self._running[side] = Job(side, self._roots[side], self._setting)
+            self._running[side] = Job.of_turns(side, self._roots[side], self._setting)
         return self._running[side]
 
     def end(self) -> None:

@@ -1,7 +1,7 @@
 """Fourier transforms of sharded arrays: ``python benchmarks/fft.py`` writes build/bench/fft.md.
 
 It takes some minutes. Each case is a transform and back, by 2 and 4 ranks of this node, of 256**3 or 4096**2 elements.
-Contenders take turns call by call; the time of a call is that of the slowest rank. They are:
+Contenders take turns in rounds; the time of a call is from when all ranks begin until all have ended. They are:
 
 - *meshcomm*: the `forward` and `backward` of a plan, with new results
 - *local transforms*: SciPy's on the same blocks, without any exchange; each is one call for a whole block, which makes
@@ -9,53 +9,43 @@ Contenders take turns call by call; the time of a call is that of the slowest ra
   that are still needed
 - *by hand*: scipy.fft on the block, from_local, and relayout, in the order of the plan
 - *PFFT*: mpi4py-fft with FFTW, into the arrays that it keeps, if it is installed
+- *JAX*: `shard_map` over as many devices of the host, in one process, if it is installed
+- *FFTW-MPI*: on Debian's Open MPI, in place: ``apt install libfftw3-mpi3 openmpi-bin``
+- *MKL*: its cluster FFT, in place: ``pip install mkl``
+
+The last three run in processes of their own, which sleep between their turns. Their results are compared with NumPy's
+at a small size first. One that is not here is skipped, with the reason. FFTW and MKL have slabs only. All leave the
+spectrum as their transform gives it, transposed.
 
 The page has medians and quartiles of the ratios of one round, and the medians of the times.
 """
 
 import argparse
-import json
 import os
 import statistics
-import time
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
 import scipy.fft
+from commands import obey
+from fft_turns import Case, Runs, Turns, asleep, cases
 from mpi4py import MPI
 from report import number, spread
 
 import meshcomm as mc
-from jobs import Setting, measured_by
+from jobs import LONGEST, Failed, Job, Setting, environment, launcher
 from meshcomm.fft.steps import Local, Move
 
 HERE = Path(__file__).resolve().parent
-CALLS = 2
-"""Calls of each contender in a round, of which the shortest counts."""
+PEERS = {"JAX": "fft_jax.py", "FFTW-MPI": "fft_fftw.py", "MKL": "fft_mkl.py"}
+"""Libraries with jobs of their own, and their programs."""
 
 
-class Case(NamedTuple):
-    """A transform and back."""
-
-    shape: tuple[int, ...]
-    dtype: str
-    dims: int
-
-    def __str__(self) -> str:
-        n = f"{self.shape[0]}{'³' if len(self.shape) == 3 else '²'}"
-        return f"{n} {np.dtype(self.dtype).name}, {'slabs' if self.dims == 1 else 'pencils'}"
-
-
-def cases(ranks: int) -> list[Case]:
-    """Return the cases for a number of ranks."""
-    found = [Case((256,) * 3, dtype, 1) for dtype in ("c16", "f8", "c8", "f4")]
-    found += [Case((4096,) * 2, dtype, 1) for dtype in ("c16", "f8", "c8", "f4")]
-    return found + [Case((256,) * 3, dtype, 2) for dtype in ("c16", "f8", "c8", "f4") if ranks == 4]
-
-
-def contenders(case: Case) -> dict[str, Callable[[], object]]:
+def contenders(case: Case) -> Runs:
     """Return what each contender does in a call. Collective."""
     size = MPI.COMM_WORLD.size
     dims = {"x": size} if case.dims == 1 else {"x": 2, "y": size // 2}
@@ -88,7 +78,7 @@ def contenders(case: Case) -> dict[str, Callable[[], object]]:
                 now = mc.from_local(scipys(step, now.local), step.layout, step.shape_after)
         return now
 
-    found: dict[str, Callable[[], object]] = {
+    found: Runs = {
         "meshcomm": lambda: plan.backward(plan.forward(tensor)),
         "local transforms": lambda: locally(False),
         "in place": lambda: locally(True),
@@ -121,59 +111,119 @@ def pfft(case: Case, tensor: mc.DTensor) -> Callable[[], object] | None:
     return lambda: fft.backward(fft.forward(field, spectrum), field)
 
 
-def together(comm: MPI.Intracomm) -> None:
-    """Wait for all ranks, asleep: with fewer cores than ranks, a rank that polls takes the core of another."""
-    request = comm.Ibarrier()
-    while not request.Test():
-        time.sleep(1e-4)
+class World:
+    """The ranks of mpi4py, as in `fft_turns`."""
+
+    def __init__(self) -> None:
+        self.comm = MPI.COMM_WORLD.Dup()
+        self.rank, self.size = self.comm.rank, self.comm.size
+
+    def together(self) -> None:
+        """Wait for all ranks, asleep."""
+        asleep(self.comm.Ibarrier().Test)
+
+    def contenders(self, case: Case) -> Runs:
+        """Return what each contender does in a call. Collective."""
+        return contenders(case)
 
 
-def measured(rounds: int) -> dict[str, dict[str, list[float]]]:
-    """Return the seconds of each contender in each round, by case. Collective."""
-    comm, result = MPI.COMM_WORLD.Dup(), {}
-    for case in cases(comm.size):
-        ways = contenders(case)
-        times = np.empty((rounds + 1, CALLS, len(ways)))
-        order = list(enumerate(ways.values()))
-        for turn in range(rounds + 1):
-            order = order[1:] + order[:1]
-            for which, run in order:
-                for call in range(CALLS):
-                    together(comm)
-                    begin = time.perf_counter()
-                    run()
-                    together(comm)
-                    times[turn, call, which] = time.perf_counter() - begin
-        slowest = np.empty_like(times)
-        comm.Allreduce(times, slowest, MPI.MAX)
-        result[str(case)] = dict(zip(ways, slowest[1:].min(axis=1).T.tolist(), strict=True))
-        del ways, order
-    comm.Free()
+def launched(ranks: int) -> dict[str, Job]:
+    """Return the jobs, ours first; say which peers are not here, or give wrong results."""
+    setting = Setting(ranks, True)
+    env = environment(setting)
+    jobs = {"ours": Job("fft.py", ranks, [*launcher(ranks), sys.executable, str(HERE / "fft.py")], env)}
+    for name, program in PEERS.items():
+        command = [*starter(name, ranks), sys.executable, str(HERE / program), "--ranks", str(ranks)]
+        try:
+            checked = subprocess.run(
+                [*command, "--check"],
+                env=env,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=LONGEST,
+            )
+        except (OSError, subprocess.TimeoutExpired) as problem:
+            skipped(name, str(problem))
+            continue
+        if checked.returncode:
+            skipped(name, checked.stdout or checked.stderr)
+        else:
+            jobs[name] = Job(name, 1 if name == "JAX" else ranks, command, env)
+    return jobs
+
+
+def starter(name: str, ranks: int) -> list[str]:
+    """Return the command that starts the processes of a peer."""
+    if name == "JAX":
+        return []
+    if name == "FFTW-MPI":
+        return ["mpiexec.openmpi", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-n", str(ranks)]
+    return launcher(ranks)
+
+
+def skipped(name: str, reason: str) -> None:
+    """Say why a peer is not measured."""
+    print(f"{name} is skipped: {(reason.strip().splitlines() or ['it fails'])[0]}", flush=True)
+
+
+def asked(jobs: dict[str, Job], command: str, *arguments: object) -> dict[str, Any]:
+    """Return the answers of all jobs, one after the other; without a peer that fails, which is not asked again."""
+    found = {}
+    for name, job in list(jobs.items()):
+        try:
+            found[name] = job.ask(command, *arguments)
+        except Failed as problem:
+            if name == "ours":
+                raise
+            skipped(name, str(problem))
+            jobs.pop(name).end()
+    return found
+
+
+def measured(ranks: int, rounds: int) -> dict[str, dict[str, list[float]]]:
+    """Return the seconds of each contender in each round, by case."""
+    result = {}
+    jobs = launched(ranks)
+    try:
+        for case in cases(ranks):
+            asked(jobs, "prepare", *case)
+            times: dict[str, list[float]] = {}
+            for _ in range(rounds + 1):
+                jobs = dict([*list(jobs.items())[1:], *list(jobs.items())[:1]])
+                for found in asked(jobs, "turn").values():
+                    for name, seconds in found.items():
+                        times.setdefault(name, []).append(seconds)
+            # The first round warms up. A peer that failed in a later one has too few.
+            result[str(case)] = {name: each[1:] for name, each in times.items() if len(each) == rounds + 1}
+            asked(jobs, "drop")
+    finally:
+        for job in jobs.values():
+            job.end()
     return result
 
 
 def main() -> None:
-    """Launch the jobs and write the page; with ``--job``, be a rank of one."""
+    """Launch the jobs and write the page; with ``--pipes``, be a rank of ours."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--ranks", type=int, nargs="+", default=[2, 4])
     parser.add_argument("--output", type=Path, default=HERE.parent / "build" / "bench", help="directory")
-    parser.add_argument("--job", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--pipes", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.job:
-        found = measured(options.rounds)
-        if MPI.COMM_WORLD.rank == 0:
-            print(json.dumps(found))
+    if options.pipes:
+        world = World()
+        obey(Turns(world), world.rank, options.pipes)
         return
-    others = ("local transforms", "in place", "by hand", "PFFT")
-    page = [f"| meshcomm / | {' | '.join(others)} | meshcomm, ms |", "|---" * (len(others) + 2) + "|"]
+    limits = ("local transforms", "in place", "by hand", "PFFT")
+    page = [f"| meshcomm / | {' | '.join([*limits, *PEERS])} | meshcomm, ms |"]
+    page.append("|---" * (len(limits) + len(PEERS) + 2) + "|")
     for ranks in options.ranks:
-        setting = Setting(ranks, True)
-        for name, times in measured_by("fft.py", setting, options.rounds).items():
+        for name, times in measured(ranks, options.rounds).items():
             ours = times["meshcomm"]
             ratios = [
                 spread([a / b for a, b in zip(ours, times[other], strict=True)]) if other in times else "-"
-                for other in others
+                for other in (*limits, *PEERS)
             ]
             page.append(f"| {name}, {ranks} ranks | {' | '.join(ratios)} | {number(statistics.median(ours) * 1e3)} |")
     options.output.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""How MPI jobs are launched, and the jobs of `compare.py`, which run `turns.py`, seen from the launching process."""
+"""How MPI jobs are launched, and jobs that take turns, seen from the launching process."""
 
 import json
 import os
@@ -57,31 +57,39 @@ def measured_by(program: str, setting: Setting, rounds: int, *more: str) -> Any:
 
 
 class Job:
-    """One MPI job with the meshcomm of the directory *root*. It sleeps between commands; *name* is for messages."""
+    """One job, which `commands.obey` in each of its processes makes sleep between commands; *name* is for messages.
 
-    def __init__(self, name: str, root: Path, setting: Setting) -> None:
+    *command* starts the processes, which also get ``--pipes`` and a directory, in the environment *env*.
+    """
+
+    def __init__(self, name: str, ranks: int, command: list[str], env: dict[str, str]) -> None:
         self._name = name
         self._pipes = Path(tempfile.mkdtemp(prefix="meshcomm-bench-"))
-        names = [f"rank-{rank}" for rank in range(setting.ranks)]
+        names = [f"rank-{rank}" for rank in range(ranks)]
         for pipe in (*names, "answers"):
             os.mkfifo(self._pipes / pipe)
         # For reading too: so it never blocks here. The ranks see the end of their pipe when this process ends.
         self._commands = [os.open(self._pipes / pipe, os.O_RDWR) for pipe in names]
         self._answers = os.open(self._pipes / "answers", os.O_RDWR | os.O_NONBLOCK)
-        program = [str(Path(__file__).with_name("turns.py")), "--root", str(root), "--pipes", str(self._pipes)]
-        env = environment(setting) | {"PYTHONPATH": str(root), "MPIEXEC_TIMEOUT": "7200"}
-        mpiexec, *options = launcher(setting.ranks)
+        mpiexec, *options = command
         mpiexec = os.path.abspath(shutil.which(mpiexec) or mpiexec)  # it may be relative to the directory of now
         with open(self._pipes / "log", "w", encoding="utf-8") as log:
             self._process = subprocess.Popen(
-                [mpiexec, *options, sys.executable, "-W", "ignore", "-m", "mpi4py", *program],
+                [mpiexec, *options, "--pipes", str(self._pipes)],
                 cwd=self._pipes,  # not where a folder called meshcomm is
-                env=env,
+                env=env | {"MPIEXEC_TIMEOUT": "7200"},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
+
+    @classmethod
+    def of_turns(cls, name: str, root: Path, setting: Setting) -> "Job":
+        """Launch `turns.py` with the meshcomm of the directory *root*."""
+        program = [str(Path(__file__).with_name("turns.py")), "--root", str(root)]
+        command = [*launcher(setting.ranks), sys.executable, "-W", "ignore", "-m", "mpi4py", *program]
+        return cls(name, setting.ranks, command, environment(setting) | {"PYTHONPATH": str(root)})
 
     def ask(self, command: str, *arguments: Any) -> Any:
         """Return the answer of rank 0 to a command; ``Failed`` if there is none."""

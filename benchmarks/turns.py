@@ -1,15 +1,11 @@
-"""One MPI job of `compare.py`: runs its cases when it is told to, and waits without using a processor otherwise.
-
-Each rank reads commands, one JSON text a line, from its own named pipe in the directory *pipes*; a rank that waits
-there sleeps. Rank 0 writes the answers into another pipe. No rank waits for another one between two commands.
-"""
+"""One MPI job of `compare.py`: runs its cases when it is told to, and waits without using a processor otherwise."""
 
 import argparse
-import json
 from pathlib import Path
 from typing import Any
 
 from cases import Case, comparison
+from commands import obey
 from measure import Measurement, Ranks
 from ways import COLLECTIVES, WAYS
 
@@ -67,17 +63,7 @@ def main() -> None:
     if not found.is_relative_to(options.root.resolve()):
         raise SystemExit(f"meshcomm comes from {found}, not from {options.root}")
     server = Server()
-    with (
-        open(options.pipes / f"rank-{server.world.rank}", encoding="utf-8") as commands,
-        open(options.pipes / "answers", "w", encoding="utf-8") as answers,
-    ):
-        for line in iter(commands.readline, ""):
-            name, *arguments = json.loads(line)
-            if name == "end":
-                break
-            answer = getattr(server, name)(*arguments)
-            if server.world.rank == 0:
-                print(json.dumps(answer), file=answers, flush=True)
+    obey(server, server.world.rank, options.pipes)
 
 
 if __name__ == "__main__":
