@@ -36,9 +36,10 @@ from meshcomm.ranks.teams import Location
 def distribute(array: ArrayLike | None, layout: Layout, root: int | None = None) -> DTensor:
     """Return *array* as a tensor in *layout*. With *root*, Collective over the mesh.
 
-    Without *root* every rank passes the whole array, and nothing is sent. With *root* only that device has the array,
-    and sends each other device its block. ``LayoutError`` if the layout has another number of axes than the array,
-    ``DTypeError`` if its dtype is object. Source: tf.experimental.dtensor.copy_to_mesh.
+    Without *root* every rank passes the whole array, the same one, and nothing is sent: nobody checks that the arrays
+    are equal. With *root* only that device has the array, and sends each other device its block. ``LayoutError`` if
+    the layout has another number of axes than the array, ``DTypeError`` if its dtype is object. Source:
+    tf.experimental.dtensor.copy_to_mesh.
 
     >>> import numpy as np, meshcomm as mc
     >>> def program():

@@ -1,6 +1,7 @@
 """Tensors saved from any layout and loaded into any other one, in all formats; other libraries read the files."""
 
 import json
+import sys
 from random import Random
 
 import ml_dtypes
@@ -110,6 +111,18 @@ def test_arrays_without_axes_keep_their_bytes(kind, tmp_path):
 
     on(4, program)
     assert np.load(tmp_path / "a.npy").tobytes() == whole.tobytes()
+
+
+@pytest.mark.parametrize("kind", ["f8", ">i8"])
+def test_zarr_arrays_without_axes_need_no_library(kind, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "zarr", None)
+    whole = np.array(7, kind)
+
+    def program():
+        mc.save(tmp_path / "z.zarr", mc.distribute(whole, Layout([], mesh_of_4())))
+        assert mc.load(tmp_path / "z.zarr").to_numpy() == whole
+
+    on(4, program)
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)

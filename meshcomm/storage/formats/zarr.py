@@ -155,13 +155,13 @@ def _stored(path: Path, folder: Path, name: str, found: dict[str, Any]) -> Store
         plain = plain and len(codecs) == 1 and codecs[0]["name"] == "bytes" and endian in ("little", "big")
     except (KeyError, IndexError, TypeError, AttributeError):
         return None
-    if not plain or not shape or len(chunk) != len(shape) or chunk[1:] != shape[1:] or chunk[0] < 1:
+    if not plain or len(chunk) != len(shape) or chunk[1:] != shape[1:] or 0 in chunk[:1]:
         return None
     dtype = np.dtype(kind).newbyteorder("<" if endian == "little" else ">")
     size, nbytes = prod(chunk) * dtype.itemsize, prod(shape) * dtype.itemsize
     segments = []
     for number, start in enumerate(range(0, nbytes, size) if nbytes else ()):
-        file = folder.joinpath("c", str(number), *["0"] * (len(shape) - 1))
+        file = folder.joinpath("c", *[str(number), *["0"] * (len(shape) - 1)][: len(shape)])
         if files.is_below_link(file, folder):
             raise CheckpointError(f"{file} is a link; the chunks must be in the folder of the store")
         if not file.exists():
