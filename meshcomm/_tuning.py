@@ -274,8 +274,8 @@ GATHERED_FFT = 2**25
 rank up to this size of the array; beyond it the transform is done as a convolution. A compromise, not measured."""
 
 CACHED_READ = 1e-6
-"""Seconds that a read of one run takes besides its bytes, if the file is in the memory of the system. Measured: 0.5 to
-1.5 for calls without Python between them."""
+"""Seconds that a read of one run takes besides its bytes, if the file is in the memory of the system. Measured: 1.3e-6
+for runs of 16 KiB, compared with one read of as many bytes; on a busy machine."""
 
 READ_WINDOW = 2**24
 """Bytes of a file. While a rank reads its runs in so many, the system reads the next ones ahead. A compromise: time
