@@ -49,20 +49,11 @@ def info(as_json: bool = False) -> int:
     """
     first = launchers.is_first()
     told, report = _local(), _as_json if as_json else _as_text
-    try:
-        size = active_mpi().COMM_WORLD.size
-    except MeshError as error:
-        found = [Finding(PROBLEM, "MPI", f"no MPI: {error}", (0,))]
-        return report(told, [], found, "") if first else 1
-    try:
-        abort.timeout_seconds()
-    except MeshcommError as error:
-        found = [Finding(PROBLEM, "settings", str(error), (0,))]
-        return report(told, [], found, "") if first else 1
-    alone = launchers.alone(size, library_name)
-    if alone:
-        found = [Finding(PROBLEM, "launcher", alone, (0,))]
-        return report(told.plus(_mpi()), [], found, "") if first else 1
+    alone = _alone()
+    if alone is not None:
+        launchers.let_first_tell()
+        told = told if alone.about == "MPI" else told.plus(_mpi())
+        return report(told, [], [alone], "") if first else 1
     communicator = about.connect_all()
     hosts = about.gather_hosts(communicator)
     problem = _self_test(communicator.rank, communicator.size)
@@ -74,6 +65,20 @@ def info(as_json: bool = False) -> int:
     told = told.plus(_mpi()).plus(_hosts(hosts)).plus(machine).plus(_settings())
     found += _verdict(problems)
     return report(told, facts, found, _verdict_text(problems)) if first else _code(found)
+
+
+def _alone() -> Finding | None:
+    """Return why this process cannot speak with other ranks, if it cannot."""
+    try:
+        size = active_mpi().COMM_WORLD.size
+    except MeshError as error:
+        return Finding(PROBLEM, "MPI", f"no MPI: {error}", (0,))
+    try:
+        abort.timeout_seconds()
+    except MeshcommError as error:
+        return Finding(PROBLEM, "settings", str(error), (0,))
+    alone = launchers.alone(size, library_name)
+    return Finding(PROBLEM, "launcher", alone, (0,)) if alone else None
 
 
 def _as_text(told: Told, facts: Sequence[Facts], found: Sequence[Finding], verdict: str) -> int:

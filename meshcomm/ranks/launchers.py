@@ -8,6 +8,7 @@ world of its own, computes everything, and ends without an error. `alone` finds 
 import contextlib
 import os
 import sys
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple, TypeVar
@@ -217,11 +218,18 @@ _E = TypeVar("_E", bound=BaseException)
 
 def told_by_first(error: _E) -> _E:
     """Return *error*, which all copies of a program raise, so that Python prints it in the first one only."""
+    let_first_tell()
     error.__dict__[_FIRST_TELLS] = True
     previous = sys.excepthook
     if is_told_by_another(error):
         sys.excepthook = lambda kind, value, tb: None if is_told_by_another(value) else previous(kind, value, tb)
     return error
+
+
+def let_first_tell() -> None:
+    """Wait for a second unless this is the first copy: many launchers end all copies as soon as one of them ends."""
+    if not is_first():
+        time.sleep(1.0)
 
 
 def is_told_by_another(error: BaseException) -> bool:
