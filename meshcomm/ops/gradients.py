@@ -30,6 +30,7 @@ from meshcomm.layouts.layout import Layout
 from meshcomm.ops.linalg import matmul
 from meshcomm.ops.reductions import spread
 from meshcomm.ops.reductions import sum as sum_over
+from meshcomm.ranks.calls import collective
 from meshcomm.ranks.meshes import world_of
 
 if TYPE_CHECKING:
@@ -50,8 +51,7 @@ def relayout_vjp(grad: DTensor, tensor: DTensor) -> DTensor:
     ...     print(world.run(program))
     [True, True]
     """
-    gradient: DTensor = like(grad, tensor)
-    return gradient
+    return _back("relayout_vjp", grad, tensor)
 
 
 def relayout_like_vjp(grad: DTensor, tensor: DTensor) -> DTensor:
@@ -69,7 +69,13 @@ def relayout_like_vjp(grad: DTensor, tensor: DTensor) -> DTensor:
     ...     print(world.run(program))
     [[[1.0, 1.0]], [[1.0, 1.0]]]
     """
-    gradient: DTensor = like(grad, tensor)
+    return _back("relayout_like_vjp", grad, tensor)
+
+
+def _back(operation: str, grad: DTensor, tensor: DTensor) -> DTensor:
+    """Return *grad* in the layout of *tensor*, in a call that differs from a relayout of the program."""
+    with collective(operation, _layout_on(tensor, grad).mesh):
+        gradient: DTensor = like(grad, tensor)
     return gradient
 
 
