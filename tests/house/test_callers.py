@@ -1,0 +1,68 @@
+"""Warnings point to the line of the program that called meshcomm."""
+
+import importlib
+import sys
+import warnings
+
+import numpy as np
+import pytest
+
+import meshcomm as mc
+from meshcomm._callers import warn
+
+
+def only_one(caught):
+    (one,) = {(warning.filename, warning.lineno, str(warning.message)) for warning in caught}
+    return one
+
+
+CALLS = {
+    "a function of NumPy": (np.var, "Degrees of freedom <= 0 for slice"),
+    "a method": (mc.DTensor.var, "Degrees of freedom <= 0 for slice"),
+}
+
+
+@pytest.mark.parametrize(("function", "text"), CALLS.values(), ids=CALLS)
+def test_a_warning_of_a_call_within_calls_points_to_the_program(function, text):
+    def program():
+        mesh = mc.create_mesh([("x", 2)])
+        t = mc.ones((4,), "f8", mc.Layout(["x"], mesh))
+        return function(t, ddof=4)
+
+    with mc.simulate(2) as world, warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        world.run(program)
+    assert only_one(caught) == (__file__, program.__code__.co_firstlineno + 3, text)
+
+
+def test_it_points_to_the_import_of_the_program(monkeypatch):
+    """An import of autograd may warn: between the two are frames of Python and of ours."""
+    on_import = importlib.import_module("meshcomm.adapters.on_import")
+    monkeypatch.setattr(importlib, "import_module", lambda name: exec("raise ImportError('too old')"))
+    monkeypatch.delitem(sys.modules, "this", raising=False)
+
+    class Finder(on_import._AutogradFinder):
+        def find_spec(self, name, path=None, target=None):
+            spec = importlib.util.find_spec("colorsys") if name == "autograd" else None
+            if spec is not None:
+                spec.loader.exec_module = lambda module: on_import._teach_autograd()
+            return spec
+
+    monkeypatch.delitem(sys.modules, "autograd", raising=False)
+    monkeypatch.delitem(sys.modules, "colorsys", raising=False)
+    monkeypatch.setattr(sys, "meta_path", [Finder(), *sys.meta_path])
+    with pytest.warns(UserWarning, match="gradients do not go through .*: too old") as caught:
+        import autograd  # noqa: F401
+
+    sys.modules.pop("autograd", None)
+    assert caught[0].filename == __file__
+
+
+def test_a_filter_by_module_and_the_register_of_warnings_work_as_always():
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("ignore")
+        warnings.filterwarnings("once", module=__name__)
+        for _ in range(3):
+            warn("of this module", RuntimeWarning)
+    assert only_one(caught)[2] == "of this module"
+    assert len(caught) == 1
