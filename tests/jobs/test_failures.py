@@ -140,7 +140,7 @@ def test_ranks_that_share_memory_see_that_another_one_agrees(job, case, ranks):
 def test_an_out_that_one_rank_finds_wrong_in_a_known_call(job, ranks, shared):
     ended = job(ranks, "one_finds_its_out_wrong", MESHCOMM_SHARED_MEMORY=shared)
     assert_ended(ended, "LayoutError: out cannot be written to: its block is read-only", "rank 1 of")
-    assert re.search(r'line \d+, in one_finds_its_out_wrong\n', ended.text), ended
+    assert re.search(r"line \d+, in one_finds_its_out_wrong\n", ended.text), ended
     assert not re.search(r'meshcomm/(ranks|transport)/\w+\.py", line \d+, in ', ended.text), ended
 
 
