@@ -39,7 +39,7 @@ def test_an_error_of_all_ranks_is_printed_once(launch, program):
 def test_an_error_that_one_rank_saw_is_printed_once_by_that_rank(launch, program):
     """The others raise it as well, and say who saw it; only the traceback of that rank says where."""
     line = "mc.distribute(np.ones(3) if mesh.rank == 1 else None, mc.Layout(['x', mc.UNSHARDED], mesh), root=1)"
-    done = launch(3, program(MESH + line))
+    done = launch(3, program(MESH + line), PYTHONDEVMODE="1")  # which shows the calls within meshcomm
     assert done.code == 1, done
     assert done.text.count("meshcomm.LayoutError: an array of shape (3,)") == 1, done
     assert "in _check_ndim" in done.text, "where rank 1 found it"
