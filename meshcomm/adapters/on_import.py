@@ -2,8 +2,9 @@
 
 import importlib
 import sys
-import warnings
 from typing import TYPE_CHECKING
+
+from meshcomm._callers import warn
 
 if TYPE_CHECKING:  # ``import meshcomm`` imports this file, and so it imports little
     from collections.abc import Sequence
@@ -43,7 +44,7 @@ def _teach_autograd() -> None:
     try:
         importlib.import_module("meshcomm.adapters.autograd")
     except (ImportError, AttributeError) as error:
-        warnings.warn(f"gradients do not go through meshcomm with this version of autograd: {error}", stacklevel=2)
+        warn(f"gradients do not go through meshcomm with this version of autograd: {error}")
 
 
 if "autograd" in sys.modules:

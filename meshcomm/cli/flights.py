@@ -48,7 +48,7 @@ def _where(flight: Flight) -> str:
         if flight["calls"]:
             doing += _number(flight["calls"][-1]["number"], flight["calls"][-1]["ranks"])
     else:
-        doing = "computes"
+        doing = "is outside meshcomm"
     return f"rank {flight['rank']}: {doing} for {flight['since']:.1f} s"
 
 

@@ -5,7 +5,6 @@ deviations of its block, and these are merged as Chan, Golub and LeVeque (1979) 
 square of the sum, would lose all digits where the mean is large.
 """
 
-import warnings
 from collections.abc import Callable
 from functools import partial
 from math import prod as product
@@ -15,6 +14,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from meshcomm._arguments import as_dtype, normalised_axes, quote
+from meshcomm._callers import warn
 from meshcomm._tuning import CACHED_BYTES
 from meshcomm._types import Array, Axis, DType
 from meshcomm.arrays.dtensor import DTensor
@@ -235,7 +235,7 @@ def _deviation(
     def finish(found: Array) -> Array:
         left = found["count"] - ddof
         if np.any(left <= 0):
-            warnings.warn("Degrees of freedom <= 0 for slice", RuntimeWarning, stacklevel=2)
+            warn("Degrees of freedom <= 0 for slice", RuntimeWarning)
         with np.errstate(all="ignore"):
             result = np.asarray(found["squares"] / np.maximum(left, 0))
             if skips:
@@ -344,7 +344,7 @@ def nanmean(a: DTensor, axis: Axis = None, dtype: DTypeLike | None = None, *, ke
 
     def finish(found: Array) -> Array:
         if np.any(found["count"] == 0):
-            warnings.warn("Mean of empty slice", RuntimeWarning, stacklevel=2)
+            warn("Mean of empty slice", RuntimeWarning)
         with np.errstate(all="ignore"):
             return np.asarray(found["total"] / found["count"]).astype(kind)
 
@@ -384,7 +384,7 @@ def _extreme(function: Callable[..., object], ufunc: np.ufunc, operand: object, 
 
     def finish(found: Array) -> Array:
         if np.any(np.isnan(found)):
-            warnings.warn("All-NaN slice encountered", RuntimeWarning, stacklevel=2)
+            warn("All-NaN slice encountered", RuntimeWarning)
         return found
 
     how = Reduction(

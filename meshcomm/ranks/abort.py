@@ -16,7 +16,7 @@ from typing import NoReturn, TypeAlias
 from meshcomm._arguments import quote
 from meshcomm._tuning import BECOME_RANK_WITHIN, END_WITHIN, PAUSE_BEFORE_END, SEEN_WITHIN
 from meshcomm.errors import MeshcommError
-from meshcomm.ranks import forks, signs
+from meshcomm.ranks import forks, signs, stacks
 from meshcomm.ranks.forks import exit_code
 from meshcomm.ranks.launchers import is_on, is_told_by_another, launched
 from meshcomm.ranks.missing import spans
@@ -66,7 +66,8 @@ def _ending_excepthook(previous: ExceptHook) -> ExceptHook:
         shared = _shared(value) if previous is sys.__excepthook__ else None
         try:
             if shared is None or shared.ours or not shared.is_printed(END_WITHIN):
-                previous(kind, value, traceback)
+                with stacks.in_short(value):
+                    previous(kind, value, value.__traceback__ or traceback)
                 if shared is not None:
                     shared.note_printed()
         finally:

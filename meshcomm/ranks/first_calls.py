@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from meshcomm._tuning import ANSWER_WITHIN
 from meshcomm._types import Json
-from meshcomm.ranks import signs
+from meshcomm.ranks import signs, stacks
 from meshcomm.ranks.missing import Answer, some, spans
 from meshcomm.ranks.missing import report as who_is_missing
 from meshcomm.ranks.mpi import open_worlds
@@ -99,6 +99,7 @@ def _what_this_rank_does() -> dict[str, Json]:
         "since": watch.since,
         "error": error,
         "files": watch.files(),
+        "at": stacks.of_main() if call is None else "",
     }
 
 
@@ -130,4 +131,5 @@ def _as_answer(told: dict[str, Json] | None, name: str) -> Answer | None:
         error=told["error"],
         ended=False,
         files=told["files"],
+        at=told["at"],
     )

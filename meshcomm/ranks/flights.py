@@ -19,6 +19,7 @@ from meshcomm._arguments import quote
 from meshcomm.errors import MeshcommError
 from meshcomm.ranks import stacks
 from meshcomm.ranks.abort import comm_world
+from meshcomm.ranks.launchers import job_name
 from meshcomm.ranks.missing import spans
 from meshcomm.ranks.watch import watch
 
@@ -35,10 +36,6 @@ KEPT_FOR = 7 * 24 * 3600.0
 """Seconds. The next job that writes to a new folder in the folder for temporary files removes those that are older."""
 
 _PREFIX = "meshcomm-"
-
-_JOBS = ("SLURM_JOB_ID", "PMIX_NAMESPACE", "PBS_JOBID", "LSB_JOBID")
-"""Environment variables with which batch systems and launchers name a job."""
-
 
 T = TypeVar("T")
 
@@ -64,7 +61,7 @@ class Flight(TypedDict):
     written: float
     """Seconds since 1970."""
     waits: str
-    """The operation that it waits in; nothing if it computes."""
+    """The operation that it waits in; nothing if it is in none."""
     since: float
     """For how many seconds this has been so."""
     calls: list[Flown]
@@ -76,9 +73,7 @@ def folder() -> Path | None:
     name = _folder_of_user()
     if name:
         return Path(name) if name != "0" else None
-    # Without a name for the job: all ranks of a host have the same launcher.
-    job = next((os.environ[variable] for variable in _JOBS if os.environ.get(variable)), f"{os.getppid()}")
-    return Path(tempfile.gettempdir()) / f"{_PREFIX}{job.replace('/', '-')}"
+    return Path(tempfile.gettempdir()) / f"{_PREFIX}{job_name().replace('/', '-')}"
 
 
 def _folder_of_user() -> str:

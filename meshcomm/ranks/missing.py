@@ -43,7 +43,7 @@ class Answer(NamedTuple):
     asked: str
     """What the call on this team was that it was asked for; nothing if it does not remember."""
     operation: str
-    """What it waits in now; nothing if it computes."""
+    """What it waits in now; nothing if it is in no call."""
     number: int
     """The number of that call if it is on this team, else 0."""
     waits: bool
@@ -62,6 +62,8 @@ class Answer(NamedTuple):
     """That digest after the number of calls that it was asked for; None if it does not remember."""
     files: bool = False
     """Whether it reads or writes a file."""
+    at: str = ""
+    """The line of the program that it is at, if it is in no call."""
 
 
 Answers = Mapping[int, Answer | None]
@@ -133,21 +135,40 @@ def ended(answers: Answers, number: int) -> str:
 def report(answers: Answers, number: int, hosts: Mapping[int, str]) -> str:
     """Return a text on the ranks that are not in call *number* of their team, or on all if all have come to it.
 
-    >>> behind = Answer(9, 3, "", "", 0, False, "", 4.0, "", False)
+    >>> behind = Answer(9, 3, "", "", 0, False, "", 4.0, "", False, at="heat.py:9 in step")
     >>> print(report({0: behind._replace(operation="to_numpy", number=4, made=4, waits=True), 1: behind}, 4, {}))
-    rank 1 has not arrived: it has computed for 4 s, after call 3 on these ranks
+    rank 1 has not arrived: it has been outside meshcomm for 4 s, after call 3 on these ranks,
+      now at heat.py:9 in step
     """
     late = {rank: its for rank, its in answers.items() if its is None or its.made < number or its.error}
     alike: dict[tuple[str, str], list[int]] = {}
     for rank, answer in (late or answers).items():
-        host = f" (on host {hosts[rank]})" if answer is None and rank in hosts else ""
-        alike.setdefault((_doing(answer, number), host), []).append(rank)
+        more = f" (on host {hosts[rank]})" if answer is None and rank in hosts else ""
+        if answer is not None and answer.at and not answer.ended:
+            more = f",\n  now at {answer.at}"
+        alike.setdefault((_doing(answer, number), more), []).append(rank)
     lines = [
-        f"{some(ranks)} {_plural(text) if len(ranks) > 1 else text}{host}" for (text, host), ranks in alike.items()
+        f"{some(ranks)} {_plural(text) if len(ranks) > 1 else text}{more}" for (text, more), ranks in alike.items()
     ]
     if not late:
         lines.insert(0, f"all of ranks {spans(sorted(answers))} have come to this call")
-    return "\n".join(lines[:MOST_LINES] + ["..."] * (len(lines) > MOST_LINES))
+    return "\n".join(_first(lines))
+
+
+def in_calls(calls: Mapping[int, tuple[str, str]], one: str, several: str) -> list[str]:
+    """Return lines on ranks that are in *calls*: of each rank the operation, and the line of the program that made it.
+
+    >>> in_calls({0: ("barrier", "f.py:9 in step"), 1: ("", ""), 2: ("barrier", "f.py:9 in step")}, "waits", "wait")
+    ['ranks 0, 2 wait in barrier, at f.py:9 in step', 'rank 1 waits']
+    """
+    alike: dict[str, list[int]] = {}
+    for rank, (operation, line) in calls.items():
+        alike.setdefault(f"{f' in {operation}' if operation else ''}{f', at {line}' if line else ''}", []).append(rank)
+    return _first([f"{some(ranks)} {several if len(ranks) > 1 else one}{text}" for text, ranks in alike.items()])
+
+
+def _first(lines: list[str]) -> list[str]:
+    return lines[:MOST_LINES] + ["..."] * (len(lines) > MOST_LINES)
 
 
 def _doing(answer: Answer | None, number: int) -> str:
@@ -162,13 +183,13 @@ def _doing(answer: Answer | None, number: int) -> str:
     elif answer.made < number and answer.operation:
         what = f"has not arrived: it {waited}{here or _elsewhere(answer)}"
     elif answer.made < number:
-        what = f"has not arrived: it has computed for {seconds}, {after}"
+        what = f"has not arrived: it has been outside meshcomm for {seconds}, {after}"
     elif here:
         what = f"{waited}{here}"
     elif answer.operation:
         what = f"went on, and {waited}{_elsewhere(answer)}"
     else:
-        what = f"went on, and has computed for {seconds}"
+        what = f"went on, and has been outside meshcomm for {seconds}"
     return f"{what}; it has to raise {answer.error}" if answer.error else what
 
 
@@ -179,8 +200,8 @@ def _elsewhere(answer: Answer) -> str:
 def _plural(text: str) -> str:
     """Return *text* as it is said of several ranks.
 
-    >>> _plural("has not arrived: it has computed for 4 s")
-    'have not arrived: they have computed for 4 s'
+    >>> _plural("has not arrived: it has waited 4 s in barrier")
+    'have not arrived: they have waited 4 s in barrier'
     """
     what, reason, error = text.partition("; it has to raise ")
     for one, many in (("does not", "do not"), ("it is", "they are"), ("it ", "they "), ("has ", "have ")):

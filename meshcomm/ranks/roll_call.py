@@ -32,6 +32,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from meshcomm._tuning import ANSWER_WITHIN, POLL_FROM
+from meshcomm.ranks import stacks
 from meshcomm.ranks._envelope import Envelope
 from meshcomm.ranks.missing import Answer, ended, mismatch, spans
 from meshcomm.ranks.missing import report as who_is_missing
@@ -316,7 +317,8 @@ def _answer(team: "Team | None", made: int, asked: str = "", ended: bool = False
     error = f"{type(watch.error).__name__}: {watch.error}" if watch.error is not None else ""
     call, operation = watch.call(), watch.operation()
     if call is None or ended:
-        return Answer(watch.count, made, asked, "", 0, False, "", watch.since, error, ended)
+        at = "" if ended else stacks.of_main()
+        return Answer(watch.count, made, asked, "", 0, False, "", watch.since, error, ended, at=at)
     here = call[1] is team
     number = call[2] if here else 0
     others = "" if here or call[1] is None else _name(call[1])

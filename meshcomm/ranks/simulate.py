@@ -5,7 +5,7 @@ every run. When no rank can go on, the ranks that wait are reported and ended, s
 """
 
 import threading
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from contextvars import copy_context
 from types import TracebackType
 from typing import Any, Generic, TypeAlias, TypeVar, TypeVarTuple, cast
@@ -18,8 +18,11 @@ from meshcomm._tuning import MOST_PAUSES
 from meshcomm._types import Bytes
 from meshcomm.errors import CollectiveMismatch, MeshError
 from meshcomm.layouts.mesh import Mesh
+from meshcomm.ranks import stacks
 from meshcomm.ranks.communicator import Buffers, Channels, Communicator, Numbers, Pending, Side
+from meshcomm.ranks.missing import in_calls, some
 from meshcomm.ranks.teams import World
+from meshcomm.ranks.watch import watch
 
 P = TypeVar("P")
 R = TypeVar("R")
@@ -67,6 +70,7 @@ class SimulatedWorld:
         self._rendezvous: dict[Key, _Rendezvous[Any, Any]] = {}
         self._control = threading.Semaphore(0)
         self._running = False
+        self._waiting: list[str] = []
         self.events = 0
 
     def __enter__(self) -> "SimulatedWorld":
@@ -129,6 +133,8 @@ class SimulatedWorld:
                 for rank in ready:
                     self._let_run(rank)
         finally:
+            left = [rank for rank in self._ranks if not rank.done]
+            self._waiting = self._where(left, "waits", "wait") if left else []
             for rank in self._ranks:
                 if not rank.done:
                     rank.cancelled = True
@@ -150,20 +156,26 @@ class SimulatedWorld:
 
     def _results(self) -> list[object]:
         failed = [rank for rank in self._ranks if rank.error is not None]
-        waiting = [rank for rank in self._ranks if rank.cancelled]
-        where = "; ".join(f"rank {rank.rank} waits in {rank.waits_in}" for rank in waiting)
         if failed:
             culprit = min(failed, key=lambda rank: rank.failed_at)
             assert culprit.error is not None
-            culprit.error.add_note(
-                f"on simulated rank {culprit.rank} of {self.size}" + (f"; {where}" if where else "")
-            )
+            culprit.error.add_note("\n  ".join([f"on simulated rank {culprit.rank} of {self.size}", *self._waiting]))
             raise culprit.error
-        if waiting:
-            ended = [str(rank.rank) for rank in self._ranks if not rank.cancelled]
-            ends = f"; rank{'s' * (len(ended) > 1)} {', '.join(ended)} returned" if ended else ""
-            raise CollectiveMismatch(f"simulated ranks wait for each other in vain: {where}{ends}")
+        if self._waiting:
+            ended = [rank.rank for rank in self._ranks if not rank.cancelled]
+            lines = [*self._waiting, *([f"{some(ended)} returned"] if ended else [])]
+            raise CollectiveMismatch("\n  ".join(["simulated ranks wait for each other in vain:", *lines]))
         return [rank.result for rank in self._ranks]
+
+    def _where(self, ranks: "Sequence[SimulatedRank]", one: str, several: str) -> list[str]:
+        """Return which call each of *ranks* is in, and which line of the program made it.
+
+        *one* and *several* are the verb for one rank and for several: "ranks 0, 2 wait in barrier at f.py:9 in step".
+        """
+        operations = {call[1].world: call[0] for call in watch.calls[::-1] if call[1] is not None}  # the outermost
+        callers = stacks.of_callers()
+        calls = {rank.rank: (operations.get(rank, ""), callers.get(rank._thread.ident, "")) for rank in ranks}
+        return in_calls(calls, one, several)
 
     def rendezvous(
         self,
@@ -178,7 +190,7 @@ class SimulatedWorld:
         Parameters
         ----------
         key: names the rendezvous, the same on all members
-        operation: what the rank does, for errors
+        operation: the same on all members, or they have made different calls
         members: the ranks that take part
         payload: what this rank brings
         complete: the last rank to arrive calls it, on what each one brought
@@ -229,7 +241,7 @@ class SimulatedWorld:
         self.events += 1
         if len(rendezvous.brought) == len(members):
             del self._rendezvous[key]
-            rendezvous.finish(complete)
+            rendezvous.finish(complete, self)
             for member in rendezvous.waiting:
                 if member not in rendezvous.left:
                     self._ranks[member].ready, self._ranks[member].waits_at = True, None
@@ -251,7 +263,7 @@ class _Rendezvous(Generic[P, R]):
     def wait(self, rank: "SimulatedRank") -> None:
         """Let others run until all have come, or this rank leaves."""
         self.waiting.append(rank.rank)
-        rank.wait(self.operations[rank.rank])
+        rank.wait()
 
     def result(self) -> R:
         """Return what came of it, on each rank."""
@@ -259,12 +271,12 @@ class _Rendezvous(Generic[P, R]):
             raise type(self.error)(*self.error.args)
         return cast("R", self.outcome)
 
-    def finish(self, complete: Callable[[dict[int, P]], R]) -> None:
+    def finish(self, complete: Callable[[dict[int, P]], R], world: SimulatedWorld) -> None:
         """Make the outcome, or the error, of all ranks."""
         self.over = True
         if len(set(self.operations.values())) > 1:
-            calls = ", ".join(f"rank {rank}: {name}" for rank, name in sorted(self.operations.items()))
-            self.error = CollectiveMismatch(f"simulated ranks made different calls: {calls}")
+            lines = world._where([world._ranks[rank] for rank in sorted(self.operations)], "is", "are")
+            self.error = CollectiveMismatch("\n  ".join(["simulated ranks made different calls:", *lines]))
             return
         try:
             self.outcome = complete(self.brought)
@@ -351,7 +363,6 @@ class SimulatedRank(World):
         self.result: object = None
         self.error: BaseException | None = None
         self.failed_at = 0
-        self.waits_in = ""
         self._pauses, self._paused_at = 0, 0
         self.waits_at: _Rendezvous[Any, Any] | None = None
         target, name = copy_context().run, f"simulated rank {self.rank}"  # a default mesh is that of the caller
@@ -362,9 +373,9 @@ class SimulatedRank(World):
         """Wait for the end of the thread."""
         self._thread.join()
 
-    def wait(self, operation: str) -> None:
+    def wait(self) -> None:
         """Let other ranks run until what this one waits for has happened."""
-        self.ready, self.waits_in = False, operation
+        self.ready = False
         self.simulated_world._control.release()
         self.go.acquire()
         if self.cancelled:

@@ -1,21 +1,30 @@
-"""Where the threads of this process are: in short for messages, in full for flight files."""
+"""Where the threads of this process are: in short for messages, in full for flight files; and tracebacks in short."""
 
+import contextlib
 import faulthandler
+import linecache
 import os
 import runpy
 import sys
+import sysconfig
 import tempfile
 import threading
+from collections.abc import Iterator
 from itertools import dropwhile, takewhile
-from pathlib import Path
 from traceback import walk_stack
-from types import FrameType
+from types import FrameType, TracebackType
+
+from meshcomm._callers import is_ours
+from meshcomm.errors import MeshcommError
 
 MOST_CALLS = 3
 """Calls of the program that a message names."""
 
-_PACKAGE = f"{Path(__file__).parent.parent}{os.sep}"
+_LONGEST_LINE = 80
+"""Characters of a line of the program that a message shows."""
+
 _RUNNERS = (threading.__file__, runpy.__file__, "<frozen runpy>")
+_LIBRARIES = ("<frozen ", *{f"{sysconfig.get_path(name)}{os.sep}" for name in ("stdlib", "purelib", "platlib")})
 
 
 def whole() -> str:
@@ -33,23 +42,83 @@ def of_program() -> str:
     """Return where the program is that has called meshcomm in another thread, innermost call first; else nothing."""
     for thread, frame in sys._current_frames().items():
         if thread != threading.get_ident():
-            calls = _calls_of_program(frame)
+            calls = [_named(call) for call in _calls_of_program(frame)]
             if calls:
                 return ", called by ".join(calls[:MOST_CALLS]) + (", ..." if len(calls) > MOST_CALLS else "")
     return ""
 
 
-def _calls_of_program(innermost: FrameType) -> list[str]:
+def of_callers() -> dict[int | None, str]:
+    """Return the line that has called meshcomm for each thread that is in a call: "f.py:9 in step: mc.barrier(m)"."""
+    calls = {thread: _calls_of_program(frame) for thread, frame in sys._current_frames().items()}
+    return {thread: _with_line(around[0]) for thread, around in calls.items() if around}
+
+
+def of_main() -> str:
+    """Return the line of the program that the main thread is at: "f.py:9 in step"; else nothing.
+
+    Calls into libraries do not count: of a program that waits in mpi4py or NumPy it is the line that called them. No
+    file is read, as the watchdog asks: that could take as long as what the main thread is stuck in.
+    """
+    innermost = sys._current_frames().get(threading.main_thread().ident or 0)
+    for frame, _ in walk_stack(innermost) if innermost is not None else ():
+        if not is_ours(frame) and not frame.f_code.co_filename.startswith(_LIBRARIES):
+            return _named(frame)
+    return ""
+
+
+def _calls_of_program(innermost: FrameType) -> list[FrameType]:
     """Return the calls around those of meshcomm, up to those that run a program or a thread."""
     frames = (frame for frame, _ in walk_stack(innermost))
-    ours = dropwhile(lambda frame: not _is_ours(frame), frames)
-    around = takewhile(lambda frame: not _is_runner(frame), dropwhile(_is_ours, ours))
-    return [f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}" for frame in around]
-
-
-def _is_ours(frame: FrameType) -> bool:
-    return frame.f_code.co_filename.startswith(_PACKAGE)
+    ours = dropwhile(lambda frame: not is_ours(frame), frames)
+    return list(takewhile(lambda frame: not _is_runner(frame), dropwhile(is_ours, ours)))
 
 
 def _is_runner(frame: FrameType) -> bool:
-    return frame.f_code.co_filename in _RUNNERS or _is_ours(frame)
+    return frame.f_code.co_filename in _RUNNERS or is_ours(frame)
+
+
+def _named(frame: FrameType) -> str:
+    return f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}"
+
+
+def _with_line(frame: FrameType) -> str:
+    line = linecache.getline(frame.f_code.co_filename, frame.f_lineno, frame.f_globals).strip()
+    cut = f"{line[: _LONGEST_LINE - 3]}..." if len(line) > _LONGEST_LINE else line
+    return f"{_named(frame)}{': ' if cut else ''}{cut}"
+
+
+@contextlib.contextmanager
+def in_short(error: BaseException) -> Iterator[None]:
+    """Within the context, let the traceback of a ``MeshcommError`` name no calls of meshcomm but the program's own.
+
+    Such errors blame the caller. The same holds for those that it was raised from; other errors keep all frames, as
+    they may be mistakes of ours. Nothing is left out in Python's development mode (``python -X dev``).
+    """
+    kept: dict[BaseException, TracebackType | None] = {}
+    now: BaseException | None = error if not sys.flags.dev_mode else None
+    while now is not None and now not in kept:
+        kept[now] = now.__traceback__
+        if isinstance(now, MeshcommError):
+            now.__traceback__ = _of_program(now.__traceback__)
+        now = now.__cause__ or (None if now.__suppress_context__ else now.__context__)
+    try:
+        yield
+    finally:
+        for each, traceback in kept.items():
+            each.__traceback__ = traceback
+
+
+def _of_program(traceback: TracebackType | None) -> TracebackType | None:
+    """Return *traceback* without the calls that meshcomm makes itself; what the program called stays."""
+    entries: list[TracebackType] = []
+    after_ours = False
+    while traceback is not None:
+        ours = is_ours(traceback.tb_frame)
+        if not (ours and after_ours):
+            entries.append(traceback)
+        after_ours, traceback = ours, traceback.tb_next
+    made: TracebackType | None = None
+    for entry in reversed(entries):
+        made = TracebackType(made, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
+    return made

@@ -227,7 +227,8 @@ def _tell_error(why: str = "") -> None:
     error = watch.error
     if error is not None and error not in _told:
         _told.append(error)
-        traceback = "".join(format_exception(error)) if error.__traceback__ is not None else ""
+        with stacks.in_short(error):
+            traceback = "".join(format_exception(error)) if error.__traceback__ is not None else ""
         say(f"{who()} has to raise {type(error).__name__}: {error}\n{why}{traceback}".rstrip())
 
 

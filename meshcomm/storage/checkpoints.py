@@ -2,7 +2,6 @@
 
 import os
 import re
-import warnings
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from itertools import islice
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from meshcomm._arguments import integer, quote
+from meshcomm._callers import warn
 from meshcomm.arrays.create import told_by_root
 from meshcomm.errors import CheckpointError
 from meshcomm.layouts.mesh import Mesh
@@ -335,7 +335,7 @@ class _Look:
         """Return the step, and the names of its arrays; warn of those that are passed over."""
         run, given = self._run, self._given
         if self._problem:
-            _warn(self._problem)
+            warn(self._problem, RuntimeWarning)
         if given is not None:
             if not run.path_of(given).exists():
                 raise FileNotFoundError(f"{run.folder} has no step {given}; it has {quote(run.steps())}")
@@ -347,14 +347,10 @@ class _Look:
             problem = _problem(run.path_of(step))
             if problem is None:
                 return step, list(contents(run.path_of(step)).arrays)
-            _warn(f"{run.path_of(step)} is passed over: {problem}")
+            warn(f"{run.path_of(step)} is passed over: {problem}", RuntimeWarning)
         if steps:
             raise CheckpointError(f"{run.folder} has the steps {quote(steps)}, but none can be read")
         raise FileNotFoundError(f"{run.folder} has no checkpoint")
-
-
-def _warn(text: str) -> None:
-    warnings.warn(text, RuntimeWarning, stacklevel=2)
 
 
 def _problem(path: Path) -> Exception | None:

@@ -99,12 +99,13 @@ def test_one_never_joins(job, ranks, seconds):
     assert re.search(says, ended.text), ended
     told = re.split(says, ended.text)[-1].split("\n")
     assert re.fullmatch(
-        r"  rank 1 has not arrived: it has computed for \d+ s, after call 1 on these ranks", told[1]
+        r"  rank 1 has not arrived: it has been outside meshcomm for \d+ s, after call 1 on these ranks,", told[1]
     ), ended
+    assert re.fullmatch(rf"    now at {CASES}:\d+ in one_never_joins", told[2]), ended
     assert re.fullmatch(
-        rf"  This rank is at {CASES}:\d+ in exchange, called by {CASES}:\d+ in one_never_joins, .*", told[2]
+        rf"  This rank is at {CASES}:\d+ in exchange, called by {CASES}:\d+ in one_never_joins, .*", told[3]
     ), ended
-    assert told[3].startswith("Current thread"), "without flight files, the stacks come last"
+    assert told[4].startswith("Current thread"), "without flight files, the stacks come last"
 
 
 def test_without_threads_in_mpi_the_missing_rank_is_not_named(job, seconds):
@@ -139,6 +140,8 @@ def test_ranks_that_share_memory_see_that_another_one_agrees(job, case, ranks):
 def test_an_out_that_one_rank_finds_wrong_in_a_known_call(job, ranks, shared):
     ended = job(ranks, "one_finds_its_out_wrong", MESHCOMM_SHARED_MEMORY=shared)
     assert_ended(ended, "LayoutError: out cannot be written to: its block is read-only", "rank 1 of")
+    assert re.search(r"line \d+, in one_finds_its_out_wrong\n", ended.text), ended
+    assert not re.search(r'meshcomm/(ranks|transport)/\w+\.py", line \d+, in ', ended.text), ended
 
 
 @pytest.mark.parametrize("shared", ["0", "1G"])
@@ -164,7 +167,7 @@ def test_each_rank_writes_what_it_did_last_and_the_command_merges_it(job, launch
     for text in (
         "3 of 3 ranks wrote what they did last",
         "rank 0: waits in relayout, call 2 on ranks 0-2 for",
-        "rank 1: computes for",
+        "rank 1: is outside meshcomm for",
         "the calls that both remember are the same",
         "in one_never_joins",
     ):

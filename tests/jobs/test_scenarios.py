@@ -23,7 +23,8 @@ ENDING = 1.0  # seconds more until the job is gone
 RANKS = (2, 4, 8)
 MEMORY = ("", "0")
 
-ABSENT = r"rank 1 has not arrived: it has (computed|waited)"
+ABSENT = r"rank 1 has not arrived: it has (been outside meshcomm|waited)"
+AT = rf"{ABSENT} .*\n +now at .*/scenarios\.py:\d+ in "
 ENDED = r"rank 1 has ended without it"
 SILENT = r"rank 1 does not answer"
 CALL = r"it has waited \d+ s in {operation} \(its call \d+\) with \d+ ranks, call {number} on these"
@@ -44,8 +45,8 @@ OPERATIONS = {  # what the others wait in, and its number
 }
 
 WAYS = {  # what rank 1 does: what the job says, and whether it names the operation
-    "sleeps": (ABSENT, True),
-    "computes": (ABSENT, True),
+    "sleeps": (AT + "sleeps", True),
+    "computes": (AT + "computes", True),
     "returns": (ENDED, True),
     "exits_with_0": (ENDED, True),
     "exits_with_3": (ENDED, True),
@@ -54,9 +55,9 @@ WAYS = {  # what rank 1 does: what the job says, and whether it names the operat
     "is_killed": (r"(?i)signal:? 9|killed", False),
     "is_stopped": (SILENT, True),
     "leaves_at_once": ("", False),  # the launcher ends the job, and MPICH's does so without a word
-    "reads_a_pipe": (ABSENT, True),
-    "waits_for_a_lock": (ABSENT, True),
-    "receives_from_nobody": (ABSENT, True),
+    "reads_a_pipe": (AT + "reads_a_pipe", True),
+    "waits_for_a_lock": (AT + "waits_for_a_lock", True),
+    "receives_from_nobody": (AT + "receives_from_nobody", True),
     "waits_on_another_mesh": (f"{ABSENT}|CollectiveMismatch", False),  # over two ranks it is the same mesh
     "makes_another_call": (r"CollectiveMismatch|is in a different|makes a call that it has made before", False),
     "finalises": (ENDED, True),

@@ -10,7 +10,16 @@ from meshcomm.ranks.first_calls import FirstCalls
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="signs are sockets of Linux")
 
-IDLE = {"calls": 3, "made": {}, "operation": "", "number": 0, "ranks": "", "since": 4.0, "error": "", "files": False}
+IDLE = {
+    "calls": 3,
+    "made": {},
+    "operation": "",
+    "number": 0,
+    "ranks": "",
+    "since": 4.0,
+    "error": "",
+    "files": False,
+} | {"at": ""}
 WAITS = IDLE | {"made": {"0-2": 1}, "operation": "barrier", "number": 1, "ranks": "0-2"}
 CALL = ("barrier", None, 1, 0.0)
 
@@ -45,7 +54,10 @@ def ranks(monkeypatch, tmp_path):
 
 def test_a_rank_that_computes(ranks):
     report = ranks(WAITS, WAITS, IDLE)
-    assert report.text == "rank 2 has not arrived: it has computed for 4 s, before its first call on these ranks"
+    assert (
+        report.text
+        == "rank 2 has not arrived: it has been outside meshcomm for 4 s, before its first call on these ranks"
+    )
     assert (report.speaks, report.files, report.ended) == (True, False, "")
 
 

@@ -7,7 +7,7 @@ import time
 import pytest
 
 import meshcomm as mc
-from meshcomm.ranks import flights, stacks
+from meshcomm.ranks import flights, launchers, stacks
 
 
 @pytest.fixture
@@ -46,13 +46,22 @@ def test_those_of_others_stay(folders, monkeypatch):
 def test_a_job_that_makes_a_folder_removes_old_ones(folders, monkeypatch, given):
     monkeypatch.setattr(flights.tempfile, "tempdir", str(folders))
     monkeypatch.setattr(flights, "KEPT_FOR", 50.0)
-    for name in (*flights._JOBS, flights.FOLDER):
-        monkeypatch.delenv(name, raising=False)
+    monkeypatch.delenv(flights.FOLDER, raising=False)
     if given:
         monkeypatch.setenv(flights.FOLDER, str(folders / "meshcomm-given"))
     flights._write(flights.folder(), "a reason")
     assert flights.read(flights.folder())[0]["reason"] == "a reason"
     assert (folders / "meshcomm-1").exists() == given, "only beside a folder that the job named itself"
+
+
+def test_steps_of_one_batch_job_have_folders_of_their_own(monkeypatch):
+    monkeypatch.delenv(flights.FOLDER, raising=False)
+    found = set()
+    for step in "01":
+        job = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": step, "SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2"}
+        monkeypatch.setattr(launchers.os, "environ", job)
+        found.add(flights.folder().name)
+    assert found == {"meshcomm-7.0", "meshcomm-7.1"}
 
 
 def test_where_a_program_is():

@@ -88,8 +88,11 @@ def test_only_the_call_of_the_hindmost_rank_is_compared():
 
 
 SAYS = [
-    (COMPUTES, "has not arrived: it has computed for 4 s, after call 3 on these ranks"),
-    (COMPUTES._replace(made=0), "has not arrived: it has computed for 4 s, before its first call on these ranks"),
+    (COMPUTES, "has not arrived: it has been outside meshcomm for 4 s, after call 3 on these ranks"),
+    (
+        COMPUTES._replace(made=0),
+        "has not arrived: it has been outside meshcomm for 4 s, before its first call on these ranks",
+    ),
     (
         COMPUTES._replace(operation="barrier", others="1-2"),
         "has not arrived: it has waited 4 s in barrier on ranks 1-2",
@@ -117,13 +120,15 @@ def test_reports_say_that_all_have_come():
     assert text.splitlines() == [
         "all of ranks 0-1 have come to this call",
         "rank 0 has waited 4 s in relayout, call 4 on these ranks",
-        "rank 1 went on, and has computed for 4 s",
+        "rank 1 went on, and has been outside meshcomm for 4 s",
     ]
 
 
 def test_reports_on_many_ranks_are_short():
     text = missing.report(dict.fromkeys(range(5000), COMPUTES), 4, {})
-    assert text.startswith("ranks 0, 1, 2, 3, 4, 5, 6, 7 and 4992 more have not arrived: they have computed for 4 s")
+    assert text.startswith(
+        "ranks 0, 1, 2, 3, 4, 5, 6, 7 and 4992 more have not arrived: they have been outside meshcomm for 4 s"
+    )
     assert len(text) < 200
 
 

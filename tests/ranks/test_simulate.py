@@ -1,5 +1,6 @@
 """Simulated worlds: they end whatever the ranks do, and say who waits where."""
 
+import inspect
 import threading
 
 import numpy as np
@@ -40,8 +41,7 @@ def test_a_rank_that_raises_is_reported_with_its_own_exception():
         simulated(3, program)
     assert caught.value is problem
     (note,) = problem.__notes__
-    assert note.startswith("on simulated rank 1 of 3; rank 0 waits in ")
-    assert "rank 2 waits in " in note
+    assert note == f"on simulated rank 1 of 3\n  ranks 0, 2 wait in all_reduce, at {line(program, 3)}"
 
 
 def test_the_first_rank_that_raises_is_the_culprit():
@@ -70,8 +70,72 @@ def test_a_rank_that_returns_early_is_named():
         if rank != 1:
             mc.all_reduce([1], None)
 
-    with pytest.raises(CollectiveMismatch, match=r"rank 0 waits in .*; rank 2 waits in .*; rank 1 returned"):
+    with pytest.raises(CollectiveMismatch, match=r"vain:\n  ranks 0, 2 wait in all_reduce, .*\n  rank 1 returned"):
         simulated(3, program)
+
+
+def line(program, number):
+    """Return a line of *program* as messages name it; its ``def`` is line 0."""
+    lines, first = inspect.getsourcelines(program)
+    return f"{__file__}:{first + number} in program: {lines[number].strip()}"
+
+
+def waits_in_vain(size, program):
+    """Return the lines of the message that simulated ranks end with."""
+    with pytest.raises(CollectiveMismatch) as caught:
+        simulated(size, program)
+    return str(caught.value).split("\n")
+
+
+def test_ranks_that_wait_are_named_with_the_calls_of_the_program():
+    """Not with what these calls do to exchange, agree or compare."""
+
+    def program(rank):
+        mesh = mc.create_mesh([("x", 4)])
+        rows, columns = Layout(["x", U], mesh), Layout([U, "x"], mesh)
+        t = mc.distribute(numbered((4, 4)), rows)
+        mc.relayout(t, columns)
+        if rank == 0:
+            mc.relayout(t, columns, name="step 3")
+        if rank == 1:
+            t.to_numpy(root=2)
+        if rank == 2:
+            mc.all_gather(t.local, [[0, 1], [2, 3]], 0)
+
+    assert waits_in_vain(4, program) == [
+        "simulated ranks wait for each other in vain:",
+        f"  rank 0 waits in relayout named 'step 3', at {line(program, 6)}",
+        f"  rank 1 waits in to_numpy, at {line(program, 8)}",
+        f"  rank 2 waits in all_gather, at {line(program, 10)}",
+        "  rank 3 returned",
+    ]
+
+
+def test_different_known_calls_are_named():
+    def program(rank):
+        mesh = mc.create_mesh([("x", 3)])
+        t = mc.distribute(numbered((4, 4)), Layout(["x", U], mesh))
+        mc.relayout(t, Layout([U, "x"], mesh))
+        if rank:
+            mc.relayout(t, Layout([U, "x"], mesh))
+        else:
+            mc.barrier(mesh, "here")
+
+    assert waits_in_vain(3, program)[:3] == [
+        "simulated ranks made different calls:",
+        f"  rank 0 is in barrier 'here', at {line(program, 7)}",
+        f"  ranks 1, 2 are in relayout, at {line(program, 5)}",
+    ]
+
+
+def test_the_list_of_ranks_that_wait_is_short():
+    def program(rank):
+        if rank != 19:
+            mc.barrier(mc.create_mesh([("x", 20)]), f"{rank:02}")
+
+    found = waits_in_vain(20, program)
+    assert len(found) == 11
+    assert found[-2:] == ["  ...", "  rank 19 returned"]
 
 
 def test_ranks_that_call_different_operations():
@@ -115,7 +179,7 @@ def test_known_calls_that_only_some_ranks_repeat():
         for _ in range(2 + rank):
             mc.all_gather(np.zeros(2), None, 0)
 
-    with pytest.raises(CollectiveMismatch, match=r"rank 1 waits in .*; rank 0 returned"):
+    with pytest.raises(CollectiveMismatch, match=r"rank 1 waits in all_gather.*\n  rank 0 returned"):
         simulated(2, program)
 
 
