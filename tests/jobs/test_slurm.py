@@ -72,7 +72,8 @@ def test_with_mpiexec_the_exit_code_of_the_program_is_that_of_the_job(slurm, tmp
     assert is_one_world(done.text, 2), str(done)
 
 
-# The code of srun is the highest one of its tasks: 1, or that of SIGTERM where srun ended the other task before it did.
+# The code of srun is the highest one of its tasks: 1, or that of SIGTERM where srun ended the other task before it
+# did.
 BY_ONE_TASK = {1, 128 + signal.SIGTERM}
 
 
@@ -80,13 +81,15 @@ def test_ranks_that_do_not_find_each_other_end_the_job(slurm, tmp_path):
     (tmp_path / "alone.py").write_text("import meshcomm as mc\nprint(mc.create_mesh().size)\n")
     script = printed("slurm", "--ntasks-per-node", 2, "--pmi", "none", "alone.py")
     done = slurm.finish(*submitted(slurm, tmp_path, script))
-    assert done.state == "FAILED" and done.code in BY_ONE_TASK, str(done)
+    assert done.state == "FAILED", str(done)
+    assert done.code in BY_ONE_TASK, str(done)
     assert done.text.count("srun of Slurm launched 2 processes, but each is alone") == 1, str(done)
     # So does a program that asks no doctor.
     script = script.replace("srun python -m meshcomm info", "true")
     assert script.count("alone.py") == 1
     done = slurm.finish(*submitted(slurm, tmp_path, script))
-    assert done.state == "FAILED" and done.code in BY_ONE_TASK, str(done)
+    assert done.state == "FAILED", str(done)
+    assert done.code in BY_ONE_TASK, str(done)
     assert done.text.count("srun of Slurm launched 2 processes, but each is alone") == 1, str(done)
 
 
