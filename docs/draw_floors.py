@@ -56,8 +56,8 @@ def imports() -> Counter[tuple[str, str]]:
 
 def _imported(node: ast.AST) -> list[str]:
     """Return the rooms that a piece of code imports from when it runs."""
-    if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
-        return []
+    if isinstance(node, ast.expr) or (isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)):
+        return []  # no import is in an expression
     names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
     if isinstance(node, ast.ImportFrom) and node.module:
         names = [f"{node.module}.{alias.name}" for alias in node.names]

@@ -246,8 +246,7 @@ def check_reduced(results, wanted, xs):
         assert not any(np.shares_memory(result, x) for x in xs)
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 7, 8])
-@pytest.mark.parametrize("dtype", ["f2", "f4", "f8", ">f4", "g", "F"])
+@pytest.mark.parametrize(("size", "dtype"), sampled(product([1, 2, 3, 7, 8], ["f2", "f4", "f8", ">f4", "g", "F"])))
 def test_sums_are_in_the_order_of_the_group(size, dtype):
     """Whatever the length of the array, which decides who adds which elements."""
     rng = np.random.default_rng(5)

@@ -68,8 +68,7 @@ SHAPES = {
 }
 
 
-@pytest.mark.parametrize("rank", SHAPES)
-@pytest.mark.parametrize("sizes", LINES + PLANES + CUBES, ids=str)
+@pytest.mark.parametrize(("sizes", "rank"), sampled(product(LINES + PLANES + CUBES, SHAPES)), ids=str)
 def test_all_pairs_of_single_name_layouts(sizes, rank):
     layouts = list(single_name_layouts(mesh_of(*sizes), rank))
     # Of the meshes with 5,329 pairs, each runs one shape.
@@ -171,7 +170,7 @@ PAIRS = [
 @pytest.mark.parametrize("dtype", DTYPES, ids=dtype_id)
 def test_every_dtype_moves_bit_for_bit(dtype):
     mesh = mesh_of(2, 3)
-    for shape, (source, target) in product([(6, 6), (7, 5), (1, 4)], PAIRS):
+    for shape, (source, target) in sampled(product([(6, 6), (7, 5), (1, 4)], PAIRS)):
         array = random_bits(shape, dtype)
         layouts = Layout(source, mesh), Layout(target, mesh)
         plan = plan_relayout(shape, dtype, *layouts)

@@ -126,8 +126,7 @@ def test_the_only_axis_stays_sharded(kind, n, ranks):
 
 
 @pytest.mark.usefixtures("never_gathered")
-@pytest.mark.parametrize("kind", ["dct", "idct", "dst", "idst"])
-@pytest.mark.parametrize("variant", [1, 2, 3, 4])
+@pytest.mark.parametrize(("kind", "variant"), sampled(product(["dct", "idct", "dst", "idst"], [1, 2, 3, 4])))
 def test_cosines_and_sines_of_the_only_axis_stay_sharded(kind, variant):
     """All norms, real and complex numbers, lengths for four steps and for a convolution, blocks dealt round."""
 
@@ -441,8 +440,7 @@ def test_gradients(kind, s):
     assert np.abs(found - expected).max() < 1e-6
 
 
-@pytest.mark.parametrize("kind", ["dctn", "idctn", "dstn", "idstn"])
-@pytest.mark.parametrize("variant", [1, 2, 3, 4])
+@pytest.mark.parametrize(("kind", "variant"), sampled(product(["dctn", "idctn", "dstn", "idstn"], [1, 2, 3, 4])))
 def test_gradients_of_cosines_and_sines(kind, variant):
     """The gradient of a linear function is its transposed matrix times the weights."""
     shape, function = (6, 4), getattr(scipy.fft, kind)

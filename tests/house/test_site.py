@@ -1,5 +1,6 @@
 """The site of the documentation: its pages, its notebook and picture; built by Sphinx where that is installed."""
 
+import functools
 import importlib
 import inspect
 import json
@@ -101,6 +102,7 @@ def parameters(docstring):
     return [name.strip("*") for line in lines for name in line.split(", ")]
 
 
+@functools.cache
 def functions():
     """Return the public functions, classes and methods, by their full names."""
     modules = {f"meshcomm.{name}": importlib.import_module(f"meshcomm.{name}") for name in assemble.MODULES}

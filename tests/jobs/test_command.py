@@ -88,6 +88,7 @@ def test_run_without_mpiexec_needs_no_mpi(launch, program):
     assert launch(None, *COMMAND, "run", program, MPI4PY_LIBMPI="/nonexistent").code == 0
 
 
+@pytest.mark.any_mpi
 @pytest.mark.parametrize(
     ("line", "code", "text"),
     [
@@ -218,6 +219,7 @@ def test_a_self_test_that_fails_is_reported(monkeypatch):
 # -- the cost model ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.any_mpi
 @needs_mpiexec
 def test_calibrate_writes_what_info_then_shows(launch, tmp_path):
     file = tmp_path / "machine.json"
@@ -236,6 +238,7 @@ def test_calibrate_writes_what_info_then_shows(launch, tmp_path):
     assert shown["nodes"].strip() == "1"
 
 
+@pytest.mark.any_mpi
 @needs_mpiexec
 def test_calibrate_without_a_file_only_prints(launch):
     job = launch(3, *COMMAND, "calibrate")
@@ -274,6 +277,7 @@ def test_a_file_stays_as_it_was_until_the_new_one_is_whole(tmp_path):
     assert (file.read_text(), list(tmp_path.iterdir())) == ("new", [file])
 
 
+@pytest.mark.any_mpi
 @needs_mpiexec
 @pytest.mark.parametrize("text", ["{", "[]", '{"delta": 1}', '{"gamma": -1}', '{"nodes": 2}'])
 def test_info_reports_a_file_that_holds_no_constants(launch, tmp_path, text):
@@ -294,6 +298,7 @@ def test_info_names_the_nodes(nodes, text):
 # -- bench ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.any_mpi
 @needs_mpiexec
 def test_bench_on_ranks(launch, tmp_path):
     sizes = ("--max", "4K", "--rounds", "2", "--folder", tmp_path)

@@ -6,7 +6,10 @@ import pytest
 import meshcomm as mc
 from support.jobs import mpiexec
 
-pytestmark = pytest.mark.skipif(mpiexec() is None, reason="there is no mpiexec")
+pytestmark = [
+    pytest.mark.any_mpi,
+    pytest.mark.skipif(mpiexec() is None, reason="there is no mpiexec"),
+]
 
 COMMAND = ("-m", "meshcomm", "convert")
 

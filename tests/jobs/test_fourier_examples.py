@@ -7,7 +7,10 @@ import pytest
 from support.jobs import mpiexec
 from support.paths import EXAMPLES
 
-pytestmark = pytest.mark.skipif(mpiexec() is None, reason="there is no mpiexec")
+pytestmark = [
+    pytest.mark.any_mpi,
+    pytest.mark.skipif(mpiexec() is None, reason="there is no mpiexec"),
+]
 
 FLOW, TERRAIN = EXAMPLES / "navier_stokes.py", EXAMPLES / "terrain_fft.py"
 SHORT = ("--n", "16", "--steps", "3")

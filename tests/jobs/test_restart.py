@@ -7,7 +7,10 @@ import pytest
 from support.jobs import mpiexec
 from support.paths import ROOT
 
-pytestmark = pytest.mark.skipif(mpiexec() is None, reason="there is no mpiexec")
+pytestmark = [
+    pytest.mark.any_mpi,
+    pytest.mark.skipif(mpiexec() is None, reason="there is no mpiexec"),
+]
 
 EXAMPLE = ROOT / "mpi_examples" / "restart.py"
 

@@ -29,7 +29,9 @@ def pytest_generate_tests(metafunc):
         count = len(SETTINGS)
         jobs = option("soak") if option("seed") is None else None
         settings = [(*SETTINGS[i % count], i) for i in range(jobs or count)]
-        metafunc.parametrize("setting", settings, ids=lambda setting: "-".join(map(str, setting)))
+        marks = {"simulated": [pytest.mark.any_mpi]}
+        params = [pytest.param(each, marks=marks.get(each[1], ()), id="-".join(map(str, each))) for each in settings]
+        metafunc.parametrize("setting", params)
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,10 @@ import pytest
 from support.jobs import mpiexec
 from support.paths import DOCS
 
-pytestmark = pytest.mark.skipif(mpiexec() is None, reason="there is no mpiexec")
+pytestmark = [
+    pytest.mark.any_mpi,
+    pytest.mark.skipif(mpiexec() is None, reason="there is no mpiexec"),
+]
 
 PAGE = (DOCS / "tutorial.md").read_text("utf-8")
 

@@ -90,7 +90,7 @@ def test_quantiles(seed):
     on_a_mesh(seed, program)
 
 
-@pytest.mark.parametrize(("ranks", "size"), [(2, 1), (3, 2), (2, 3), (3, 10), (4, 2001)])
+@pytest.mark.parametrize(("ranks", "size"), sampled([(2, 1), (3, 2), (2, 3), (3, 10), (4, 2001)]))
 def test_statistics_of_a_sharded_line(ranks, size):
     def program():
         mesh = mc.create_mesh([("x", ranks)])

@@ -34,12 +34,13 @@ def different_assignments(size, count):
             yield rows
 
 
-def test_communicators_are_bounded_however_many_assignments():
+def test_communicators_are_bounded_however_many_assignments(monkeypatch):
+    monkeypatch.setattr(teams, "GROUPS_PER_WORLD", 16)
     bound = teams.GROUPS_PER_WORLD + 1
 
     def program(rank):
         most = 0
-        for rows in different_assignments(6, 400):
+        for rows in different_assignments(6, 60):
             assert gathered(rank, rows)
             most = max(most, here().communicators)
         return most

@@ -46,6 +46,7 @@ def test_those_of_others_stay(folders, monkeypatch):
 def test_a_job_that_makes_a_folder_removes_old_ones(folders, monkeypatch, given):
     monkeypatch.setattr(flights.tempfile, "tempdir", str(folders))
     monkeypatch.setattr(flights, "KEPT_FOR", 50.0)
+    monkeypatch.setattr(os, "getppid", lambda: 4711)  # the name of the folder has it
     monkeypatch.delenv(flights.FOLDER, raising=False)
     if given:
         monkeypatch.setenv(flights.FOLDER, str(folders / "meshcomm-given"))

@@ -1,5 +1,7 @@
 """Checksums are compared after loads that read bytes twice, or read over gaps."""
 
+from itertools import product
+
 import numpy as np
 import pytest
 
@@ -7,6 +9,7 @@ import meshcomm as mc
 from meshcomm import Layout
 from meshcomm.storage import checksums, transfer, verify
 from meshcomm.storage.formats import folder
+from support.sampling import sampled
 from support.saved import mesh_of_4, on, same
 
 U = mc.UNSHARDED
@@ -20,8 +23,10 @@ def small_ranges(request, monkeypatch):
         monkeypatch.setattr(module, "CHECKSUM_RANGE", request.param)
 
 
-@pytest.mark.parametrize("index", [None, np.s_[3:200], np.s_[:, 5:9], np.s_[::3, ::2], np.s_[17:18, 3:290]])
-@pytest.mark.parametrize("alpha", [0.0, 10.0])
+INDICES = [None, np.s_[3:200], np.s_[:, 5:9], np.s_[::3, ::2], np.s_[17:18, 3:290]]
+
+
+@pytest.mark.parametrize(("index", "alpha"), sampled(product(INDICES, [0.0, 10.0])), ids=str)
 def test_any_load(index, alpha, tmp_path, small_ranges, monkeypatch):
     monkeypatch.setattr(transfer, "machine_of", lambda mesh: mc.Machine(alpha_disk=alpha, gamma=1 - alpha / 10))
 

@@ -1,6 +1,7 @@
 """The commands for files: ls, verify and convert."""
 
 import sys
+from itertools import product
 from subprocess import run
 
 import numpy as np
@@ -10,6 +11,7 @@ import meshcomm as mc
 from meshcomm import Layout
 from meshcomm.cli.main import main
 from meshcomm.storage import convert
+from support.sampling import sampled
 from support.saved import SUFFIXES, mesh_of_4, on, same
 
 BIG = np.arange(300 * 120, dtype="f8").reshape(300, 120)
@@ -103,8 +105,7 @@ def test_verify_steps(tmp_path, capsys):
     assert "its checksum is wrong" in out[2]
 
 
-@pytest.mark.parametrize("to", SUFFIXES)
-@pytest.mark.parametrize("of", SUFFIXES)
+@pytest.mark.parametrize(("of", "to"), sampled(product(SUFFIXES, SUFFIXES)))
 def test_convert_one_array(of, to, tmp_path, capsys):
     source, target = save(tmp_path / f"a{of}", {"array": BIG} if of == ".h5" else BIG), tmp_path / f"b{to}"
     assert main(["convert", str(source), str(target)]) == 0
@@ -158,8 +159,7 @@ def test_convert_refuses_damage(tmp_path, capsys):
     assert [path.name for path in tmp_path.iterdir()] == ["c"]
 
 
-@pytest.mark.parametrize("limit", [64, 1000, 10**5])
-@pytest.mark.parametrize("suffix", [".npy", ".h5", "", ".zarr"])
+@pytest.mark.parametrize(("limit", "suffix"), sampled(product([64, 1000, 10**5], [".npy", ".h5", "", ".zarr"])))
 def test_convert_in_boxes_by_several_ranks(limit, suffix, tmp_path):
     array = np.random.default_rng(1).normal(size=(31, 7, 13))
     np.save(tmp_path / "a.npy", array)

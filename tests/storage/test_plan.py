@@ -2,6 +2,7 @@
 
 import threading
 from collections import Counter
+from itertools import product
 from math import prod
 from random import Random
 
@@ -13,6 +14,7 @@ from meshcomm import Layout
 from meshcomm.storage import files, small, transfer
 from support.random_cases import any_case
 from support.reference import random_bits
+from support.sampling import sampled
 from support.saved import RANKS, SIZES, here, mesh_of_4, on
 
 U = mc.UNSHARDED
@@ -65,8 +67,7 @@ def random_index(shape, random):
     return tuple(index)
 
 
-@pytest.mark.parametrize("suffix", ["", ".npy", ".safetensors", ".zarr"])
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(("suffix", "seed"), sampled(product(["", ".npy", ".safetensors", ".zarr"], range(4))))
 def test_random_loads(suffix, seed, tmp_path, counts, relaid, monkeypatch):
     monkeypatch.setattr(small, "SMALL_ARRAY", 64)
     monkeypatch.setattr(transfer, "READ_OVER", 100)

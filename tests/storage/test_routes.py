@@ -1,5 +1,6 @@
 """Routes to files: every element crosses the disk once, by the device that has it after the relayout."""
 
+from itertools import product
 from random import Random
 
 import numpy as np
@@ -11,6 +12,7 @@ from meshcomm.arrays.cutting import cut_out, put_in
 from meshcomm.storage import routes
 from meshcomm.storage.routes import choose_route, runs
 from support.random_cases import any_case
+from support.sampling import sampled
 
 CASES = 300
 U = mc.UNSHARDED
@@ -46,8 +48,7 @@ def check_route(route, limit):
     assert (touched == 1).all()
 
 
-@pytest.mark.parametrize("seed", range(8))
-@pytest.mark.parametrize("crowded", [False, True])
+@pytest.mark.parametrize(("seed", "crowded"), sampled(product(range(8), [False, True])))
 def test_random_layouts(seed, crowded, monkeypatch):
     if crowded:
         for name, value in [("MOST_OPENERS", 2), ("PAGE", 64), ("MOST_UNEVEN", 1)]:
@@ -75,11 +76,12 @@ def openers(route, ranks_per_node):
     return int(np.bincount(np.array(devices) // ranks_per_node).max())
 
 
+SPECS = [["x", "y"], [("x", "y"), U], [U, ("x", "y")], ["y", U], [U, U], [mc.Cyclic("x", 1), U]]
+
+
 @pytest.mark.parametrize(
-    "specs", [["x", "y"], [("x", "y"), U], [U, ("x", "y")], ["y", U], [U, U], [mc.Cyclic("x", 1), U]]
+    ("specs", "ranks_per_node", "limit"), sampled(product(SPECS, [16, 24, 48, 96], [2**12, 2**20])), ids=str
 )
-@pytest.mark.parametrize("ranks_per_node", [16, 24, 48, 96])
-@pytest.mark.parametrize("limit", [2**12, 2**20])
 def test_few_devices_of_a_node_touch_the_file(specs, ranks_per_node, limit):
     mesh, shape = Mesh(range(96), {"x": 8, "y": 12}), (97, 101)
     route = choose_route(Layout(specs, mesh), shape, 8, limit, Machine(nodes=ranks_per_node))

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from itertools import product
 from random import Random
 
 import ml_dtypes
@@ -14,14 +15,14 @@ from meshcomm.memory.copies import opaque
 from meshcomm.storage.formats import safetensors
 from support.random_cases import any_case
 from support.reference import random_bits
+from support.sampling import sampled
 from support.saved import INDICES, RANKS, SIZES, SUFFIXES, here, mesh_of_4, on, same
 
 U = mc.UNSHARDED
 DTYPES = ("f8", "f4", "i2", "u1", "?", "c8")
 
 
-@pytest.mark.parametrize("suffix", SUFFIXES)
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize(("suffix", "seed"), sampled(product(SUFFIXES, range(12))))
 def test_any_layout_to_any_layout(suffix, seed, tmp_path):
     with mc.simulate(RANKS) as world:
         for number in range(seed * 12, seed * 12 + 12):
@@ -125,8 +126,7 @@ def test_zarr_arrays_without_axes_need_no_library(kind, tmp_path, monkeypatch):
     on(4, program)
 
 
-@pytest.mark.parametrize("suffix", SUFFIXES)
-@pytest.mark.parametrize("index", INDICES, ids=str)
+@pytest.mark.parametrize(("suffix", "index"), sampled(product(SUFFIXES, INDICES)), ids=str)
 def test_slices(suffix, index, tmp_path):
     big = np.arange(300 * 120, dtype="f8").reshape(300, 120)  # more than one rank reads for all
 

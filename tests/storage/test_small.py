@@ -1,11 +1,14 @@
 """Many small arrays: few reads and few messages, whatever they are."""
 
+from itertools import product
+
 import numpy as np
 import pytest
 
 import meshcomm as mc
 from meshcomm import Layout
 from meshcomm.storage import load, small, transfer
+from support.sampling import sampled
 from support.saved import mesh_of_4, on
 
 U = mc.UNSHARDED
@@ -31,8 +34,7 @@ def told(monkeypatch):
     return sizes
 
 
-@pytest.mark.parametrize("limit", [None, 1000, 1])  # bytes
-@pytest.mark.parametrize("check", [True, False])
+@pytest.mark.parametrize(("limit", "check"), sampled(product([None, 1000, 1], [True, False])))  # limit: bytes
 def test_many_arrays_of_a_checkpoint(limit, check, tmp_path, told, monkeypatch):
     expected = arrays(150)
     big, number = np.arange(20_000.0), np.array(7, ">i8")

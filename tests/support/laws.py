@@ -8,7 +8,7 @@ import ast
 import io
 import re
 import tokenize
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -124,6 +124,15 @@ class Module:
         """What is imported when the file runs, at its top or in a function."""
         return [found for node in at_run_time(self.ast) for found in imported(node)]
 
+    @cached_property
+    def nodes(self):
+        """All nodes of the tree: each law asks for them."""
+        return list(ast.walk(self.ast))
+
+    @cached_property
+    def code_lines(self):
+        return code_lines(self.text, self.ast)
+
     def own(self, found):
         """Return the imported name below the package, "" for the package itself, None for other packages."""
         if found.module == self.package:
@@ -169,7 +178,8 @@ def at_run_time(node):
         return
     yield node
     for child in ast.iter_child_nodes(node):
-        yield from at_run_time(child)
+        if not isinstance(child, ast.expr):  # which no import is in
+            yield from at_run_time(child)
 
 
 def imported(node):
@@ -281,7 +291,7 @@ def hook_uses(module, package):
     if module.name == "_hooks":
         return
     taken = {i.name for i in module.imports if i.module == f"{package}._hooks"}
-    for node in ast.walk(module.ast):
+    for node in module.nodes:
         of_hooks = isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "_hooks"
         if of_hooks and node.attr not in ("provides", "call"):
             yield "provides" if isinstance(node.ctx, ast.Store) else "calls", node.attr, node.lineno
@@ -303,7 +313,7 @@ def only_ranks_know_mpi(tree):
         for found in module.imports:
             if within(found.module, "mpi4py") and module.folder not in USES_MPI:
                 yield f"{module.file}:{found.line} imports {found.module}"
-        for node in ast.walk(module.ast):
+        for node in module.nodes:
             creates = isinstance(node, ast.Call) and getattr(node.func, "attr", "") in CREATORS
             if creates and module.folder not in CREATES_COMMUNICATORS:
                 yield f"{module.file}:{node.lineno} calls {node.func.attr}"
@@ -324,7 +334,7 @@ def nothing_is_pickled(tree):
             for found in module.imports
             if any(within(found.module, name) or within(f"{found.module}.{found.name}", name) for name in PICKLERS)
         )
-        for node in ast.walk(module.ast):
+        for node in module.nodes:
             if not isinstance(node, ast.Call):
                 continue
             if any(keyword.arg == "allow_pickle" for keyword in node.keywords):
@@ -350,7 +360,7 @@ def only_ranks_read_the_environment(tree):
         if module.folder in READS_ENVIRONMENT:
             continue
         yield from (f"{module.file}:{i.line} imports os.{i.name}" for i in module.imports if i.name in names)
-        for node in ast.walk(module.ast):
+        for node in module.nodes:
             if isinstance(node, ast.Attribute) and node.attr in names:
                 yield f"{module.file}:{node.lineno} uses {ast.unparse(node)}"
     for path in tree.compiled:
@@ -365,7 +375,7 @@ def only_one_file_chooses_the_way(tree):
         if module.file == CHOOSES:
             continue
         own, defined = classes_in(module), names_defined_in(module)
-        for node in ast.walk(module.ast):
+        for node in module.nodes:
             if isinstance(node, ast.Call) and called_name(node) in ways - own:
                 yield f"{module.file}:{node.lineno} makes a {called_name(node)}"
             if any(found.name in THRESHOLDS for found in imported(node)):
@@ -376,15 +386,14 @@ def only_one_file_chooses_the_way(tree):
 
 
 def classes_in(module):
-    return {node.name for node in ast.walk(module.ast) if isinstance(node, ast.ClassDef)}
+    return {node.name for node in module.nodes if isinstance(node, ast.ClassDef)}
 
 
 def names_defined_in(module):
     """Return the names of functions and class attributes that a file defines."""
-    nodes = list(ast.walk(module.ast))
-    functions = {node.name for node in nodes if isinstance(node, ast.FunctionDef)}
-    fields = {getattr(node.target, "id", None) for node in nodes if isinstance(node, ast.AnnAssign)}
-    lines = [line for node in nodes if isinstance(node, ast.ClassDef) for line in node.body]
+    functions = {node.name for node in module.nodes if isinstance(node, ast.FunctionDef)}
+    fields = {getattr(node.target, "id", None) for node in module.nodes if isinstance(node, ast.AnnAssign)}
+    lines = [line for node in module.nodes if isinstance(node, ast.ClassDef) for line in node.body]
     assigned = {getattr(each, "id", None) for line in lines if isinstance(line, ast.Assign) for each in line.targets}
     return functions | fields | assigned
 
@@ -438,7 +447,7 @@ def is_private(name):
 def nothing_is_freed_by_the_garbage_collector(tree):
     """No ``__del__`` and no finalizer: what MPI frees, all ranks free together."""
     for module in tree.modules:
-        for node in ast.walk(module.ast):
+        for node in module.nodes:
             if getattr(node, "name", None) == "__del__" or getattr(node, "attr", None) == "finalize":
                 yield f"{module.file}:{node.lineno}"
 
@@ -449,7 +458,7 @@ def nothing_is_freed_by_the_garbage_collector(tree):
 def files_are_short(tree):
     """A file has at most so many lines of code, compiled ones too; the proofs at its top do not count."""
     for module in tree.modules:
-        count = len(code_lines(module.text, module.ast))
+        count = len(module.code_lines)
         if count > MOST_CODE_LINES:
             yield f"{module.file} has {count} code lines; at most {MOST_CODE_LINES}"
     for path in tree.compiled:
@@ -461,9 +470,8 @@ def files_are_short(tree):
 def functions_are_short(tree):
     """A function has at most so many lines of code, those of the functions in it included."""
     for module in tree.modules:
-        lines = code_lines(module.text, module.ast)
         for name, node, _ in functions_in(module.ast):
-            count = sum(node.lineno <= line <= node.end_lineno for line in lines)
+            count = sum(node.lineno <= line <= node.end_lineno for line in module.code_lines)
             if count > MOST_LINES_OF_A_FUNCTION:
                 yield f"{module.file}:{node.lineno} {name} has {count} code lines; at most {MOST_LINES_OF_A_FUNCTION}"
 
@@ -539,7 +547,8 @@ def compiled_code_lines(text):
 
 def any_is_rare(tree):
     """``Any`` says nothing: it stands for at most so many types in the whole package."""
-    counts = {module.file: sum(name == "Any" for name, _ in names_in(module.text)) for module in tree.modules}
+    having = [module for module in tree.modules if "Any" in module.text]
+    counts = {module.file: sum(name == "Any" for name, _ in names_in(module.text)) for module in having}
     total = sum(counts.values())
     if total > MOST_ANY:
         most = sorted(counts, key=counts.__getitem__, reverse=True)[:10]
@@ -667,9 +676,14 @@ def words_in_prose(text, first=1):
             yield first + text.count("\n", 0, match.start()), f"not {match.group()!r}, but {instead}"
 
 
+@lru_cache(maxsize=1)  # names and prose are asked for one after the other
+def tokens_of(text):
+    return list(tokenize.generate_tokens(io.StringIO(text).readline))
+
+
 def names_in(text):
     """Yield (name, line) for the names in Python code."""
-    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+    for token in tokens_of(text):
         if token.type == tokenize.NAME:
             yield token.string, token.start[0]
 
@@ -681,7 +695,7 @@ def prose_in(text):
     """
     middle = getattr(tokenize, "FSTRING_MIDDLE", None)
     block, start, last = "", 0, -1
-    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+    for token in tokens_of(text):
         if token.type == tokenize.COMMENT:
             if token.start[0] == last + 1:
                 block += "\n" + token.string.lstrip("# ")

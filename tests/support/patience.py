@@ -26,6 +26,7 @@ IDLE = 60.0  # seconds after which a job that uses no CPU time hangs
 WALL = 1800.0  # seconds, in case all else fails; pyproject.toml has the same for a test that uses no CPU time
 POLL = 0.25  # seconds between two looks at a job
 WORK = 0.02  # seconds that `_work` takes on an idle core of the machine on which the limits were chosen
+GLANCE = 0.2  # of `_work`, for each look: it takes CPU time from the job
 HAS_PROC = Path("/proc/self/stat").exists()
 
 _factor = 1.0
@@ -38,8 +39,8 @@ class Stuck(Exception):
 # -- how fast this machine is -----------------------------------------------------------------------------------------
 
 
-def _work():
-    return sum(i * i % 7 for i in range(220_000))
+def _work(share=1.0):
+    return sum(i * i % 7 for i in range(int(share * 220_000)))
 
 
 @cache
@@ -53,11 +54,14 @@ def cpu_factor():
     return _factor * max(1.0, min(took) / WORK)
 
 
-def slowness():
-    """Return how many times longer than on an idle machine work takes now, by the clock of the wall; at least 1."""
+def slowness(share=1.0):
+    """Return how many times longer than on an idle machine work takes now, by the clock of the wall; at least 1.
+
+    With a *share* of the work the answer varies more, and costs less.
+    """
     start = time.monotonic()
-    _work()
-    return _factor * max(1.0, (time.monotonic() - start) / WORK)
+    _work(share)
+    return _factor * max(1.0, (time.monotonic() - start) / (share * WORK))
 
 
 # -- waiting ----------------------------------------------------------------------------------------------------------
@@ -95,7 +99,7 @@ class Watch:
         total = sum(self._used.values())
         if total > self._total + IDLE / 50 or not HAS_PROC:
             self._total, self._moved = total, now
-        self.slowness = max(self.slowness, slowness())
+        self.slowness = max(self.slowness, slowness(GLANCE))
         self._looking += time.thread_time() - start
         if max(self._used.values(), default=0.0) > self.cpu:
             raise Stuck(f"a process used more than {self.cpu:.0f} s of CPU time")

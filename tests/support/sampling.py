@@ -12,14 +12,14 @@ from hypothesis import settings
 
 _EVERY = 5  # one of so many examples is drawn in a sample, but not fewer than _FEWEST
 _FEWEST = 12
-_QUICK = 4  # with --quick a sample has one of so many cases of it
+_QUICK = 8  # with --quick a sample has one of so many cases of it
 _exhaustive = _quick = _all_scenarios = False
 _inputs = None
 
 
 def pytest_addoption(parser):
     parser.addoption("--exhaustive", action="store_true", help="test all cases instead of a sample of them")
-    parser.addoption("--quick", action="store_true", help="test a quarter of each sample")
+    parser.addoption("--quick", action="store_true", help="test an eighth of each sample")
     parser.addoption("--mismatches", help="how many pairs of calls to mix up, or all of them")
     parser.addoption("--inputs", type=int, metavar="N", help="try N generated inputs for each parser")
     parser.addoption("--all-scenarios", action="store_true", help="run all scenarios of jobs that hang, for an hour")

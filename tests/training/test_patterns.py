@@ -285,14 +285,14 @@ LONG_KEYS = {
 @pytest.mark.parametrize("pattern", ADVERSARIES, ids=lambda pattern: pattern[:30])
 def test_any_pattern_answers_within_50_ms(pattern, mode):
     for key in LONG_KEYS.values():
-        times = []
-        for _ in range(3):
+        times = [0.05 * cpu_factor()]
+        while min(times) >= times[0] and len(times) < 4:  # three tries
             m = LayoutMap(mode=mode)
             m[pattern] = X
             started = time.process_time()
             m[key]
             times.append(time.process_time() - started)
-        assert min(times) < 0.05 * cpu_factor(), (key[:10], times)
+        assert min(times) < times[0], (key[:10], times)
 
 
 def test_names_of_usual_length_go_to_re():

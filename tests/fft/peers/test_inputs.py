@@ -1,5 +1,7 @@
 """Transforms leave their input as it is."""
 
+from itertools import product
+
 import pytest
 
 pytest.importorskip("scipy.fft")
@@ -7,13 +9,13 @@ pytest.importorskip("scipy.fft")
 import meshcomm as mc
 from support.fft_cases import array_of, gathered_up_to
 from support.gradient_cases import on
+from support.sampling import sampled
 from support.scipy_fft import same_bits
 
+SPECS = ["x", mc.Cyclic("x", 1), mc.Cyclic("x", 2), mc.Cyclic("x", 4), mc.Cuts("x", (0, 3, 16))]
 
-@pytest.mark.parametrize(
-    "spec", ["x", mc.Cyclic("x", 1), mc.Cyclic("x", 2), mc.Cyclic("x", 4), mc.Cuts("x", (0, 3, 16))]
-)
-@pytest.mark.parametrize("n", [16, 15, 13, 8, 32])
+
+@pytest.mark.parametrize(("spec", "n"), sampled(product(SPECS, [16, 15, 13, 8, 32])), ids=str)
 def test_an_axis_that_stays_sharded_is_not_overwritten(spec, n):
     """Its blocks, dealt round, are those of a matrix without any copy."""
 
