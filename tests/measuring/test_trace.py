@@ -1,5 +1,6 @@
 """Traces of simulated ranks: the format, the clocks, and what is kept."""
 
+import errno
 import json
 import time
 
@@ -9,6 +10,7 @@ import meshcomm as mc
 from meshcomm import CollectiveMismatch, Layout, MeshcommError, MeshError
 from meshcomm.measuring import clocks
 from meshcomm.measuring.clocks import Aligned, Clock, compare_clocks
+from meshcomm.measuring.events import check_writable, replacing
 from meshcomm.measuring.program import merge
 from meshcomm.ranks import hosts, simulate
 from meshcomm.ranks.watch import watch
@@ -143,6 +145,20 @@ def test_a_folder_that_is_not_there(tmp_path):
             pytest.fail("it began")
 
     simulated(2, program)
+
+
+def test_errors_name_the_file_that_the_user_gave(tmp_path):
+    path = tmp_path / "t.json"
+    with pytest.raises(FileNotFoundError) as caught:
+        check_writable(tmp_path / "nowhere" / "t.json")
+    assert str(caught.value).endswith(f"'{tmp_path}/nowhere/t.json'")
+    with pytest.raises(OSError, match="No space left") as caught, replacing(path):
+        raise OSError(errno.ENOSPC, "No space left on device")  # as a write does, which knows no name
+    assert str(caught.value).endswith(f": '{path}'")
+    path.mkdir()
+    with pytest.raises(IsADirectoryError) as caught, replacing(path) as file:
+        file.write("{}")
+    assert str(caught.value).endswith(f": '{path}'")
 
 
 @pytest.mark.parametrize("limit", [0, -1, 1.5, "many", True])
