@@ -52,10 +52,7 @@ def _along_several(name: str, usual: Axis = None) -> Function:
 
 define(
     table(
-        *[
-            (getattr(np.fft, name), _along_one(name))
-            for name in ("fft", "ifft", "rfft", "irfft", "hfft", "ihfft")
-        ],
+        *[(getattr(np.fft, name), _along_one(name)) for name in ("fft", "ifft", "rfft", "irfft", "hfft", "ihfft")],
         *[
             (getattr(np.fft, f"{name}2"), _along_several(f"{name}2", (-2, -1)))
             for name in ("fft", "ifft", "rfft", "irfft")

@@ -142,6 +142,8 @@ TABLE = [
     mistake("math", "math.sqrt(t)", "ShapeError", "24 elements"),
     mistake("round", "round(t)", "ShapeError", "24 elements"),
     mistake("a format of many", "f'{t:.2f}'", "ShapeError", "24 elements"),
+    mistake("None in t", "None in t", "TypeError", "t is None"),
+    mistake("a text in t", "'a' in t", "TypeError", "numpy.equal", "not str 'a'"),
     mistake("a loop", "[x for x in t]", "TypeError", "t.local", "t.to_numpy()"),
     mistake("len of a number", "len(t.sum())", "TypeError", "no length"),
     mistake("np.asarray", "np.asarray(t)", "TypeError", "t.local", "t.to_numpy()"),

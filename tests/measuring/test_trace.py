@@ -8,7 +8,7 @@ import pytest
 
 import meshcomm as mc
 from meshcomm import CollectiveMismatch, Layout, MeshcommError, MeshError
-from meshcomm.measuring import clocks
+from meshcomm.measuring import clocks, trace
 from meshcomm.measuring.clocks import Aligned, Clock, compare_clocks
 from meshcomm.measuring.events import check_writable, replacing
 from meshcomm.measuring.program import merge
@@ -145,6 +145,22 @@ def test_a_folder_that_is_not_there(tmp_path):
             pytest.fail("it began")
 
     simulated(2, program)
+
+
+def test_a_trace_without_a_with_statement_is_told_at_the_end(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(trace, "_not_entered", {})
+
+    def program(rank):
+        mc.trace(tmp_path / "none.json")
+        with mc.trace(tmp_path / "t.json"):
+            pass
+
+    simulated(2, program)
+    trace._tell_not_entered()
+    (line,) = capsys.readouterr().err.splitlines()
+    assert (
+        line == f"meshcomm: nothing was traced to {tmp_path}/none.json: write with mc.trace(...): around what to trace"
+    )
 
 
 def test_errors_name_the_file_that_the_user_gave(tmp_path):
