@@ -25,7 +25,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, cast
 
 import meshcomm
 from meshcomm._tuning import LEAVE_WITHIN, POLL_TO
@@ -122,7 +122,10 @@ def _parser() -> argparse.ArgumentParser:
         description="Meshes, layouts, AllToAll and relayout of distributed arrays for MPI programs, with NumPy.",
     )
     parser.add_argument("--version", action="version", version=f"meshcomm {meshcomm.__version__}")
-    commands = parser.add_subparsers(dest="command", title="commands")
+    commands = cast(
+        "argparse._SubParsersAction[argparse.ArgumentParser]",
+        parser.add_subparsers(dest="command", title="commands"),
+    )
     _add_run(commands)
     _add_info(commands)
     add_bench(commands)

@@ -36,11 +36,11 @@ class _ScipyLike:
         self.name, self._module = name, module
 
     def check(self, transform: Transform) -> None:
-        _function(self._module, self.name, transform)
+        _function(self._module, self.name, transform.kind, transform.name)
 
     def apply(self, transform: Transform, array: Array, overwrite: bool, workers: int | None) -> Array:
         options: dict[str, bool | int | None] = {"overwrite_x": overwrite, "workers": workers}
-        function = _function(self._module, self.name, transform)
+        function = _function(self._module, self.name, transform.kind, transform.name)
         if transform.change == "real":
             if transform.orthogonalize is not None:  # not all libraries know it
                 options["orthogonalize"] = transform.orthogonalize
@@ -57,18 +57,18 @@ class _Numpy:
 
     def check(self, transform: Transform) -> None:
         if transform.change == "real":
-            _function(np.fft, self.name, transform)
+            _function(np.fft, self.name, transform.kind, transform.name)
 
     def apply(self, transform: Transform, array: Array, overwrite: bool, workers: int | None) -> Array:
         lengths, axes, norm = transform.lengths, transform.axes, transform.norm
         dtype = transform.dtype_after(array.dtype)
         turned = {"forward": "backward", "ortho": "ortho"}.get(norm or "", "forward")
         if transform.kind == "hfftn":
-            made = np.fft.irfftn(np.conj(array), lengths, axes, turned)
+            made = _function(np.fft, self.name, "irfftn")(np.conj(array), lengths, axes, turned)
         elif transform.kind == "ihfftn":
-            made = np.conj(np.fft.rfftn(array, lengths, axes, turned))
+            made = np.conj(_function(np.fft, self.name, "rfftn")(array, lengths, axes, turned))
         else:
-            made = _function(np.fft, self.name, transform)(array, lengths, axes, norm)
+            made = _function(np.fft, self.name, transform.kind, transform.name)(array, lengths, axes, norm)
         return np.asarray(made).astype(dtype, copy=False)
 
 
@@ -117,10 +117,11 @@ def _within(ndim: int, lengths: dict[int, int]) -> tuple[slice, ...]:
     return tuple(slice(lengths.get(axis)) for axis in range(ndim))
 
 
-def _function(module: ModuleType, name: str, transform: Transform) -> Callable[..., Array]:
-    found: Callable[..., Array] | None = getattr(module, transform.kind, None)
+def _function(module: ModuleType, name: str, kind: str, called: str = "") -> Callable[..., Array]:
+    """Return the function *kind* of the backend *name*; the user has *called* another one of ours, maybe."""
+    found: Callable[..., Array] | None = getattr(module, kind, None)
     if found is None:
-        raise MeshcommError(f"the FFT backend {name!r} has no {transform.name}; SciPy has it: {INSTALL}")
+        raise MeshcommError(f"the FFT backend {name!r} has no {called or kind}; SciPy has it: {INSTALL}")
     return found
 
 
