@@ -82,6 +82,7 @@ def missing(what: str, name: str, instead: dict[str, str], known: Iterable[str],
     else:
         end = "" if name.startswith("_") else suggestion(name, (each for each in known if not each.startswith("_")))
     error = AttributeError(f"{what} has no attribute {name!r}{end}")
-    if not end:  # else Python would add a suggestion of its own
-        error.name, error.obj = name, obj
+    error.name = name
+    if not end:  # else Python, which looks at the names of `obj`, would print a second suggestion
+        error.obj = obj
     return error

@@ -45,6 +45,17 @@ class NumpyMethods:
             "t.local for the block of this rank; or t.to_numpy() for the global array (Collective)"
         )
 
+    def __contains__(self, value: object) -> bool:
+        """Return whether an element equals *value*, as NumPy's arrays do: ``(t == value).any()``. Collective.
+
+        >>> import numpy as np, meshcomm as mc
+        >>> t = mc.distribute(np.array([2, 3, 4]), mc.Layout(["x"], mc.create_mesh([("x", 1)])))
+        >>> 3 in t, 5 in t
+        (True, False)
+        """
+        found: DTensor = self == value  # type: ignore[assignment]  # elementwise
+        return bool(found.any())
+
     @property
     def T(self) -> "DTensor":  # noqa: N802 - NumPy's name
         """A copy of the tensor with its axes in reverse order.

@@ -122,7 +122,7 @@ def _versions(its: Facts) -> Found:
 
 def _settings(its: Facts) -> Found:
     for text in its["misspelt"]:
-        yield PROBLEM, f"{text}; it has no effect"
+        yield PROBLEM, text
 
 
 def _memory(its: Facts) -> Found:

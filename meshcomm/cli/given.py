@@ -21,6 +21,12 @@ def mesh_of(text: str) -> Mesh:
     """
     if "|" in text:
         raise MeshError(f"mesh {quote(text)} is not written name=size,name=size, such as x=4,y=2")
+    for dim in text.split(","):
+        name, _, size = map(str.strip, dim.partition("="))
+        if size == "-1":
+            raise MeshError(
+                f"mesh {quote(text)}: no ranks run here to count; write the size of {name}, such as {name}=4"
+            )
     dims = from_text(f"|{text}|*CPU").dims
     return Mesh(range(int(np.prod([dim.size for dim in dims]))), dims)
 

@@ -22,15 +22,20 @@ relayout; print scripts for `slurm` and `pbs`.
 import argparse
 import os
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NoReturn, cast
 
 import meshcomm
+from meshcomm._tuning import LEAVE_WITHIN, POLL_TO
 from meshcomm.cli.batch import SCRIPTS, add_parsers
 from meshcomm.cli.bench.options import add_bench
 from meshcomm.cli.plan import add_plan
 from meshcomm.cli.show import add_show
 from meshcomm.ranks.hosts import MACHINE_FILE
+from meshcomm.ranks.launchers import launched
+from meshcomm.ranks.signs import Error
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -93,13 +98,34 @@ def _run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
     return convert(Path(options.source), Path(options.target), options.overwrite)
 
 
+class _Parser(argparse.ArgumentParser):
+    """A parser that prints what is wrong once, and not on every rank."""
+
+    def error(self, message: str) -> NoReturn:
+        """Print the usage and *message* on one rank of each host, and end the process."""
+        rank, size = launched() or (0, 1)
+        told = Error(f"{self.prog}: {message}", rank) if size > 1 else None
+        if told is None or told.ours:
+            self.print_usage(sys.stderr)
+            print(f"{self.prog}: error: {message}", file=sys.stderr, flush=True)
+        if told is not None and told.ours:
+            found, end = {rank}, time.monotonic() + LEAVE_WITHIN
+            while len(found) < size and time.monotonic() < end:  # others may come later, and look for this one
+                found.update(told.ranks())
+                time.sleep(POLL_TO)
+        sys.exit(2)
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="meshcomm" if Path(sys.argv[0]).name == "meshcomm" else "python -m meshcomm",
         description="Meshes, layouts, AllToAll and relayout of distributed arrays for MPI programs, with NumPy.",
     )
     parser.add_argument("--version", action="version", version=f"meshcomm {meshcomm.__version__}")
-    commands = parser.add_subparsers(dest="command", title="commands")
+    commands = cast(
+        "argparse._SubParsersAction[argparse.ArgumentParser]",
+        parser.add_subparsers(dest="command", title="commands"),
+    )
     _add_run(commands)
     _add_info(commands)
     add_bench(commands)

@@ -57,6 +57,9 @@ def _execute(program: str, is_module: bool) -> None:
     if not Path(program).exists():
         abort.say_once(f"can't open file {program!r}: there is none in {os.getcwd()}")
         sys.exit(2)
+    if Path(program).is_dir() and not any(Path(program, f"__main__.{end}").exists() for end in ("py", "pyc")):
+        abort.say_once(f"{program!r} is a folder, and has no __main__.py: name a script")
+        sys.exit(2)
     if not sys.flags.safe_path:
         sys.path[0] = os.path.dirname(os.path.realpath(program))
     runpy.run_path(program, run_name="__main__")

@@ -21,7 +21,7 @@ def one_axis(n: object, axis: object) -> tuple[Some, Some]:
 
 
 def called(
-    kind: str,
+    name: str,
     x: Value,
     lengths: tuple[Some, Some],
     options: Options,
@@ -32,14 +32,14 @@ def called(
 
     Parameters
     ----------
-    kind: a name in `KINDS`
+    name: of the function
     x: a tensor
     lengths: the arguments *s* and *axes* of the call
     options, layout: as in `transformed`
     others: norm, variant and orthogonalize
     """
-    tensor = as_tensor(f"fft.{kind}", untraced(x))
-    transform = transform_of(kind, tensor.shape, *lengths, **others)
+    tensor = as_tensor(f"fft.{name}", untraced(x))
+    transform = transform_of(name, tensor.shape, *lengths, **others)
     transform.check_input(tensor.dtype)
     check_options(options, transform)
     return transformed(x, transform, layout, options)
@@ -56,7 +56,7 @@ def transformed(x: Value, transform: Transform, layout: Wanted, options: Options
     layout: of the result; "same" for that of *x*, None for the one after the last transform
     options: how
     """
-    tensor = as_tensor(f"fft.{transform.kind}", x)
+    tensor = as_tensor(f"fft.{transform.name}", x)
     target = target_layout(layout, tensor.layout, transform, tensor.shape)
     with collective(transform.operation, tensor.mesh, None if target is None else target.mesh) as here:
         machine = Machine() if here is None else here.team.machine

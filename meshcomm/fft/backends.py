@@ -36,11 +36,11 @@ class _ScipyLike:
         self.name, self._module = name, module
 
     def check(self, transform: Transform) -> None:
-        _function(self._module, self.name, transform.kind)
+        _function(self._module, self.name, transform.kind, transform.name)
 
     def apply(self, transform: Transform, array: Array, overwrite: bool, workers: int | None) -> Array:
         options: dict[str, bool | int | None] = {"overwrite_x": overwrite, "workers": workers}
-        function = _function(self._module, self.name, transform.kind)
+        function = _function(self._module, self.name, transform.kind, transform.name)
         if transform.change == "real":
             if transform.orthogonalize is not None:  # not all libraries know it
                 options["orthogonalize"] = transform.orthogonalize
@@ -57,7 +57,7 @@ class _Numpy:
 
     def check(self, transform: Transform) -> None:
         if transform.change == "real":
-            _function(np.fft, self.name, transform.kind)
+            _function(np.fft, self.name, transform.kind, transform.name)
 
     def apply(self, transform: Transform, array: Array, overwrite: bool, workers: int | None) -> Array:
         lengths, axes, norm = transform.lengths, transform.axes, transform.norm
@@ -68,7 +68,7 @@ class _Numpy:
         elif transform.kind == "ihfftn":
             made = np.conj(_function(np.fft, self.name, "rfftn")(array, lengths, axes, turned))
         else:
-            made = _function(np.fft, self.name, transform.kind)(array, lengths, axes, norm)
+            made = _function(np.fft, self.name, transform.kind, transform.name)(array, lengths, axes, norm)
         return np.asarray(made).astype(dtype, copy=False)
 
 
@@ -82,7 +82,7 @@ class _Ducc:
 
     def check(self, transform: Transform) -> None:
         if transform.change == "real":
-            raise MeshcommError(f"the FFT backend 'ducc0' has no {transform.kind} here; SciPy has it: {INSTALL}")
+            raise MeshcommError(f"the FFT backend 'ducc0' has no {transform.name} here; SciPy has it: {INSTALL}")
 
     def apply(self, transform: Transform, array: Array, overwrite: bool, workers: int | None) -> Array:
         module, axes, forward = self._module, transform.axes, not transform.kind.startswith(("i", "h"))
@@ -117,10 +117,11 @@ def _within(ndim: int, lengths: dict[int, int]) -> tuple[slice, ...]:
     return tuple(slice(lengths.get(axis)) for axis in range(ndim))
 
 
-def _function(module: ModuleType, name: str, kind: str) -> Callable[..., Array]:
+def _function(module: ModuleType, name: str, kind: str, called: str = "") -> Callable[..., Array]:
+    """Return the function *kind* of the backend *name*; the user has *called* another one of ours, maybe."""
     found: Callable[..., Array] | None = getattr(module, kind, None)
     if found is None:
-        raise MeshcommError(f"the FFT backend {name!r} has no {kind}; SciPy has it: {INSTALL}")
+        raise MeshcommError(f"the FFT backend {name!r} has no {called or kind}; SciPy has it: {INSTALL}")
     return found
 
 

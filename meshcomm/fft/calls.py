@@ -8,14 +8,14 @@ import numpy as np
 from meshcomm._arguments import counted, integer, quote
 from meshcomm._types import Shape
 from meshcomm.errors import AxisError, ShapeError
-from meshcomm.fft.kinds import KINDS, NORMS, Transform
+from meshcomm.fft.kinds import KINDS, NORMS, Transform, full_name
 
 Some: TypeAlias = int | Sequence[int] | None
 """Axes or lengths, as callers write them."""
 
 
 def transform_of(
-    kind: str,
+    name: str,
     shape: Shape,
     s: Some,
     axes: Some,
@@ -24,7 +24,7 @@ def transform_of(
     variant: int = 2,
     orthogonalize: bool | None = None,
 ) -> Transform:
-    """Return the transform of an array of *shape* that the arguments of a call of SciPy ask for.
+    """Return the transform of an array of *shape* that the arguments of a call of SciPy's function *name* ask for.
 
     ``ShapeError`` for lengths below 1 or not one for each axis, for axes that come twice, and for an unknown norm;
     ``AxisError`` for an axis that the array does not have.
@@ -32,6 +32,7 @@ def transform_of(
     >>> transform_of("irfftn", (4, 5), None, None).lengths
     (4, 8)
     """
+    kind = full_name(name)
     given: list[int | None] = [None if n is None else integer(n, "a length", ShapeError) for n in listed(s)]
     chosen = axes_of(axes, None if s is None else given, len(shape))
     lengths = [None] * len(chosen) if s is None else given
@@ -39,7 +40,7 @@ def transform_of(
         raise ShapeError(f"when given, axes and shape arguments have to be of the same length: {axes}, {s}")
     doubles = KINDS[kind].change == "doubles"
     if not chosen and KINDS[kind].change != "complex" and KINDS[kind].change != "real":
-        raise ShapeError(f"at least 1 axis must be transformed by {kind}")
+        raise ShapeError(f"at least 1 axis must be transformed by {name}")
     found = []
     for a, n in zip(chosen, lengths, strict=True):
         has = 2 * (shape[a] - 1) if doubles and a == chosen[-1] else shape[a]
@@ -51,10 +52,10 @@ def transform_of(
     if norm not in NORMS:
         raise ShapeError(f'invalid norm value {quote(norm)}, should be "backward", "ortho" or "forward"')
     if variant not in (1, 2, 3, 4):
-        raise ShapeError(f"invalid type ({quote(variant)}) of {kind}, should be 1, 2, 3 or 4")
+        raise ShapeError(f"invalid type ({quote(variant)}) of {name}, should be 1, 2, 3 or 4")
     if variant == 1 and KINDS[kind].change == "real" and kind.endswith("dctn") and min(found, default=2) < 2:
         raise ShapeError("the cosine transform of type 1 needs 2 elements or more along each axis")
-    return Transform(kind, tuple(chosen), tuple(found), norm, variant, orthogonalize)
+    return Transform(kind, tuple(chosen), tuple(found), norm, variant, orthogonalize, name)
 
 
 def listed(values: Some) -> list[int]:

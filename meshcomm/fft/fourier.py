@@ -41,7 +41,7 @@ def fft(
     ``ShapeError``, ``AxisError``, ``DTypeError`` or ``LayoutError`` for arguments that do not fit; ``MeshcommError``
     for a backend that is not installed.
     """
-    return called("fftn", x, one_axis(n, axis), Options(backend, workers, overwrite_x), layout, norm=norm)
+    return called("fft", x, one_axis(n, axis), Options(backend, workers, overwrite_x), layout, norm=norm)
 
 
 def ifft(
@@ -59,7 +59,7 @@ def ifft(
 
     Arguments are those of `fft`. Source: scipy.fft.ifft.
     """
-    return called("ifftn", x, one_axis(n, axis), Options(backend, workers, overwrite_x), layout, norm=norm)
+    return called("ifft", x, one_axis(n, axis), Options(backend, workers, overwrite_x), layout, norm=norm)
 
 
 def rfft(
@@ -77,7 +77,7 @@ def rfft(
 
     Arguments are those of `fft`. Source: scipy.fft.rfft.
     """
-    return called("rfftn", x, one_axis(n, axis), Options(backend, workers, overwrite_x), layout, norm=norm)
+    return called("rfft", x, one_axis(n, axis), Options(backend, workers, overwrite_x), layout, norm=norm)
 
 
 def irfft(
@@ -97,7 +97,7 @@ def irfft(
 
     Arguments are those of `fft`. Source: scipy.fft.irfft.
     """
-    return called("irfftn", x, one_axis(n, axis), Options(backend, workers, overwrite_x), layout, norm=norm)
+    return called("irfft", x, one_axis(n, axis), Options(backend, workers, overwrite_x), layout, norm=norm)
 
 
 def hfft(
@@ -115,7 +115,7 @@ def hfft(
 
     Arguments are those of `fft`. Source: scipy.fft.hfft.
     """
-    return called("hfftn", x, one_axis(n, axis), Options(backend, workers, overwrite_x), layout, norm=norm)
+    return called("hfft", x, one_axis(n, axis), Options(backend, workers, overwrite_x), layout, norm=norm)
 
 
 def ihfft(
@@ -133,7 +133,7 @@ def ihfft(
 
     Arguments are those of `fft`. Source: scipy.fft.ihfft.
     """
-    return called("ihfftn", x, one_axis(n, axis), Options(backend, workers, overwrite_x), layout, norm=norm)
+    return called("ihfft", x, one_axis(n, axis), Options(backend, workers, overwrite_x), layout, norm=norm)
 
 
 def fft2(
@@ -151,7 +151,7 @@ def fft2(
 
     Arguments are those of `fftn`. Source: scipy.fft.fft2.
     """
-    return called("fftn", x, (s, axes), Options(backend, workers, overwrite_x), layout, norm=norm)
+    return called("fft2", x, (s, axes), Options(backend, workers, overwrite_x), layout, norm=norm)
 
 
 def ifft2(
@@ -169,7 +169,7 @@ def ifft2(
 
     Arguments are those of `fftn`. Source: scipy.fft.ifft2.
     """
-    return called("ifftn", x, (s, axes), Options(backend, workers, overwrite_x), layout, norm=norm)
+    return called("ifft2", x, (s, axes), Options(backend, workers, overwrite_x), layout, norm=norm)
 
 
 def rfft2(
@@ -187,7 +187,7 @@ def rfft2(
 
     Arguments are those of `fftn`. Source: scipy.fft.rfft2.
     """
-    return called("rfftn", x, (s, axes), Options(backend, workers, overwrite_x), layout, norm=norm)
+    return called("rfft2", x, (s, axes), Options(backend, workers, overwrite_x), layout, norm=norm)
 
 
 def irfft2(
@@ -205,7 +205,7 @@ def irfft2(
 
     Arguments are those of `fftn`. Source: scipy.fft.irfft2.
     """
-    return called("irfftn", x, (s, axes), Options(backend, workers, overwrite_x), layout, norm=norm)
+    return called("irfft2", x, (s, axes), Options(backend, workers, overwrite_x), layout, norm=norm)
 
 
 def hfft2(
@@ -223,7 +223,7 @@ def hfft2(
 
     Arguments are those of `fftn`. Source: scipy.fft.hfft2.
     """
-    return called("hfftn", x, (s, axes), Options(backend, workers, overwrite_x), layout, norm=norm)
+    return called("hfft2", x, (s, axes), Options(backend, workers, overwrite_x), layout, norm=norm)
 
 
 def ihfft2(
@@ -241,7 +241,7 @@ def ihfft2(
 
     Arguments are those of `fftn`. Source: scipy.fft.ihfft2.
     """
-    return called("ihfftn", x, (s, axes), Options(backend, workers, overwrite_x), layout, norm=norm)
+    return called("ihfft2", x, (s, axes), Options(backend, workers, overwrite_x), layout, norm=norm)
 
 
 def fftn(

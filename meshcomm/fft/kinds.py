@@ -5,7 +5,7 @@ Complex transforms, and those of cosines and sines, may take their axes in any o
 its *last* axis, and takes that one first; one with real output takes it last, and doubles it.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal, NamedTuple, TypeAlias
 
@@ -69,6 +69,7 @@ class Transform:
     norm: as in SciPy
     variant: 1 to 4, of a cosine or sine transform
     orthogonalize: as in SciPy, of a cosine or sine transform
+    called: the function that the user has called, which messages name; "" for that of the kind
     """
 
     kind: str
@@ -77,6 +78,12 @@ class Transform:
     norm: str | None = None
     variant: int = 2
     orthogonalize: bool | None = None
+    called: str = field(default="", compare=False)
+
+    @property
+    def name(self) -> str:
+        """What messages call the transform."""
+        return self.called or self.kind
 
     @property
     def change(self) -> Change:
@@ -107,7 +114,7 @@ class Transform:
     @property
     def inverse(self) -> "Transform":
         """The transform that takes the result back to an array of `lengths` along its axes."""
-        return replace(self, kind=KINDS[self.kind].inverse)
+        return replace(self, kind=KINDS[self.kind].inverse, called="")
 
     def dtype_after(self, dtype: DType) -> DType:
         """Return the dtype that elements of *dtype* have after the transform.
@@ -145,16 +152,19 @@ class Transform:
     def check_input(self, dtype: DType) -> None:
         """Raise ``DTypeError`` for input that a kind does not take."""
         if dtype.kind not in "biufc":
-            raise DTypeError(f"{self.kind} transforms numbers, not {dtype}")
+            raise DTypeError(f"{self.name} transforms numbers, not {dtype}")
         if self.change == "halves" and dtype.kind == "c":
-            raise DTypeError(f"{self.kind} transforms real numbers, not {dtype}: use {KINDS[self.kind].others}")
+            along = self.name.removeprefix(self.kind[:-1])  # "", "2" or "n"
+            raise DTypeError(
+                f"{self.name} transforms real numbers, not {dtype}: use {KINDS[self.kind].others[:-1]}{along}"
+            )
 
     def __str__(self) -> str:
         variant = f" type {self.variant}" if self.change == "real" else ""
         norm = f", norm={self.norm!r}" if self.norm not in (None, "backward") else ""
         if self.orthogonalize is not None:
             norm += f", orthogonalize={self.orthogonalize}"
-        return f"{self.kind}{variant} over axes {self.axes} of {'x'.join(map(str, self.lengths))}{norm}"
+        return f"{self.name}{variant} over axes {self.axes} of {'x'.join(map(str, self.lengths))}{norm}"
 
 
 def working_dtype(dtype: DType) -> DType:

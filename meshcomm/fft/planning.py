@@ -237,10 +237,9 @@ def plan(
     """
     lengths, elements = as_shape(shape), as_dtype(dtype)
     check_source(source, lengths)
-    name = full_name(kind)
-    if axes is None and s is None and kind != name:
+    if axes is None and s is None and kind != full_name(kind):
         axes = (-2, -1) if kind.endswith("2") else (-1,)
-    transform = transform_of(name, lengths, s, axes, norm=norm, variant=type)
+    transform = transform_of(kind, lengths, s, axes, norm=norm, variant=type)
     transform.check_input(elements)
     options = Options(backend, workers)
     check_options(options, transform)  # the backend is imported now, not in the first transform

@@ -16,22 +16,25 @@ from meshcomm.fft import fourier, spectra, trigonometric
 from meshcomm.fft.apply import called, one_axis
 from meshcomm.fft.calls import Some, axes_of, listed
 from meshcomm.fft.execute import Options
+from meshcomm.fft.kinds import full_name
 from meshcomm.ops.protocols import define
 from meshcomm.ops.signatures import Function, table
 
 
-def _along_one(kind: str) -> Function:
+def _along_one(name: str) -> Function:
     def transformed(a: DTensor, n: int | None = None, axis: int = -1, norm: str | None = None) -> DTensor:
-        return called(kind, a, one_axis(n, axis), Options(), None, norm=norm)
+        return called(name, a, one_axis(n, axis), Options(), None, norm=norm)
 
     return transformed
 
 
-def _along_several(kind: str, usual: Axis = None) -> Function:
+def _along_several(name: str, usual: Axis = None) -> Function:
+    kind = full_name(name)
+
     def transformed(a: DTensor, s: Some = None, axes: Some = usual, norm: str | None = None) -> DTensor:
         chosen = axes_of(axes, None if s is None else listed(s), np.ndim(a))
         if len(set(chosen)) == len(chosen):
-            return called(kind, a, (s, axes), Options(), None, norm=norm)
+            return called(name, a, (s, axes), Options(), None, norm=norm)
         # NumPy transforms an axis that comes twice twice, the last one of the list first, and both times to the length
         # that the array had before.
         lengths = [untraced(a).shape[axis] for axis in chosen] if s is None else listed(s)
@@ -49,12 +52,9 @@ def _along_several(kind: str, usual: Axis = None) -> Function:
 
 define(
     table(
+        *[(getattr(np.fft, name), _along_one(name)) for name in ("fft", "ifft", "rfft", "irfft", "hfft", "ihfft")],
         *[
-            (getattr(np.fft, name), _along_one(f"{name}n"))
-            for name in ("fft", "ifft", "rfft", "irfft", "hfft", "ihfft")
-        ],
-        *[
-            (getattr(np.fft, f"{name}2"), _along_several(f"{name}n", (-2, -1)))
+            (getattr(np.fft, f"{name}2"), _along_several(f"{name}2", (-2, -1)))
             for name in ("fft", "ifft", "rfft", "irfft")
         ],
         *[(getattr(np.fft, f"{name}n"), _along_several(f"{name}n")) for name in ("fft", "ifft", "rfft", "irfft")],

@@ -181,7 +181,7 @@ def pad_spectrum(
     axes: the axes that were transformed; by default the last ones
     kind: what made the spectrum: after "rfftn" the last of the axes is halved
     was: the lengths of the old grid; by default those of the spectrum, and an even one for a halved axis
-    norm: as in the transforms: values of the field stay the same
+    norm: that of the transforms: the transform back with the same norm gives the values of the same field
 
     ``ShapeError`` for lengths below the old ones.
 

@@ -40,7 +40,7 @@ def dct(
     Errors are those of `fft`.
     """
     options, others = Options(backend, workers, overwrite_x), {"variant": type, "orthogonalize": orthogonalize}
-    return called("dctn", x, one_axis(n, axis), options, layout, norm=norm, **others)
+    return called("dct", x, one_axis(n, axis), options, layout, norm=norm, **others)
 
 
 def idct(
@@ -61,7 +61,7 @@ def idct(
     Arguments are those of `dct`. Source: scipy.fft.idct.
     """
     options, others = Options(backend, workers, overwrite_x), {"variant": type, "orthogonalize": orthogonalize}
-    return called("idctn", x, one_axis(n, axis), options, layout, norm=norm, **others)
+    return called("idct", x, one_axis(n, axis), options, layout, norm=norm, **others)
 
 
 def dst(
@@ -82,7 +82,7 @@ def dst(
     Arguments are those of `dct`. Source: scipy.fft.dst.
     """
     options, others = Options(backend, workers, overwrite_x), {"variant": type, "orthogonalize": orthogonalize}
-    return called("dstn", x, one_axis(n, axis), options, layout, norm=norm, **others)
+    return called("dst", x, one_axis(n, axis), options, layout, norm=norm, **others)
 
 
 def idst(
@@ -103,7 +103,7 @@ def idst(
     Arguments are those of `dct`. Source: scipy.fft.idst.
     """
     options, others = Options(backend, workers, overwrite_x), {"variant": type, "orthogonalize": orthogonalize}
-    return called("idstn", x, one_axis(n, axis), options, layout, norm=norm, **others)
+    return called("idst", x, one_axis(n, axis), options, layout, norm=norm, **others)
 
 
 def dctn(

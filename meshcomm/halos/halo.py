@@ -323,7 +323,7 @@ class Halo:
 class UpdateRequest(Request):
     """An update of a halo that may still be in flight, as `start_update` of a `Halo` returns it."""
 
-    __slots__ = ("_halo",)
+    __slots__ = ("_halo", "in_flight")
 
     begun_by = "start_update of a halo"
     operation = "halo update"
@@ -331,17 +331,21 @@ class UpdateRequest(Request):
     def __init__(self, halo: Halo, exchange: Pending | None, team: Team | None) -> None:
         super().__init__(exchange, team)
         self._halo = halo
+        self.in_flight = True
+        """Whether nobody knows yet that the update is complete. So it is without an exchange, too: a program that
+        forgets to wait has the same error on one rank as on several."""
         if exchange is None:
             halo._fill()
 
-    @property
-    def in_flight(self) -> bool:
-        """Whether nobody knows yet that the update is complete."""
-        return self._exchange is not None
+    def test(self) -> bool:
+        """Return whether the ghosts are filled, so that `wait` returns at once."""
+        self.in_flight = not super().test()
+        return not self.in_flight
 
     def wait(self) -> Halo:
         """Wait until the ghosts are filled, and return the halo. Collective over the mesh."""
         super().wait()
+        self.in_flight = False
         return self._halo
 
     def _complete(self) -> None:

@@ -9,6 +9,7 @@ from itertools import accumulate, pairwise
 from typing import Any, NoReturn, TypeVar
 
 from meshcomm._arguments import counted, integer, quote
+from meshcomm._mistakes import suggestion
 from meshcomm._types import Names
 from meshcomm.errors import LayoutError, ShapeError
 from meshcomm.layouts.cyclic import LONGEST, AnyCut, cyclic_cut
@@ -344,7 +345,10 @@ def parsed_rule(names: Names, text: str) -> CutSpec:
     numbers, closing, after = rest.partition(")")
     given = numbers.split(";")
     if not opening or not closing or after or kind not in _RULES or not all(_is_number(number) for number in given):
-        raise LayoutError(f"{quote(text)} is no rule of a spec; it is cuts(0;...;LENGTH) or cyclic(BLOCK;OFFSET)")
+        meant = "" if kind in _RULES else suggestion(kind, _RULES)
+        raise LayoutError(
+            f"{quote(text)} is no rule of a spec; it is cuts(0;...;LENGTH) or cyclic(BLOCK;OFFSET){meant}"
+        )
     values = [int(number) for number in given]
     if kind == "cuts":
         return Cuts(names, values)

@@ -146,8 +146,22 @@ def check_writable(path: Path) -> None:
     """Raise ``OSError`` if no file can be made for *path*."""
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, "the trace needs a file, and this is a folder", str(path))
-    _unfinished(path).open("w").close()
-    _unfinished(path).unlink()
+    with _naming(path):
+        _unfinished(path).open("w").close()
+        _unfinished(path).unlink()
+
+
+@contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """Name *path* in errors of the system, and not the file that is to become it."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename in (None, str(_unfinished(path)), _unfinished(path)):
+            error.filename = str(path)
+            if error.filename2 is not None:
+                del error.filename2
+        raise
 
 
 @contextmanager
@@ -155,9 +169,10 @@ def replacing(path: Path) -> Iterator[TextIO]:
     """Give a new file that gets the name *path* when it is whole. After an error it is gone."""
     unfinished = _unfinished(path)
     try:
-        with unfinished.open("w") as file:
-            yield file
-        unfinished.replace(path)
+        with _naming(path):
+            with unfinished.open("w") as file:
+                yield file
+            unfinished.replace(path)
     except BaseException:
         unfinished.unlink(missing_ok=True)
         raise

@@ -1,5 +1,6 @@
 """Traces: what all ranks did and when, in one file for Perfetto."""
 
+import atexit
 import contextlib
 import json
 import math
@@ -18,6 +19,7 @@ from meshcomm.measuring.clocks import Aligned, Clock, compare_clocks
 from meshcomm.measuring.events import MOST_EVENTS, Events, check_writable, document, replacing
 from meshcomm.measuring.waits import Arrivals, explained, is_explained
 from meshcomm.memory.blocks import as_bytes
+from meshcomm.ranks import abort
 from meshcomm.ranks._envelope import Envelope
 from meshcomm.ranks.agreement import agree
 from meshcomm.ranks.hosts import host_name
@@ -41,14 +43,28 @@ class _Rescue(Listener):
         self._write()
 
 
+_not_entered: dict[int, Path] = {}
+"""The files of traces that no ``with`` statement has begun."""
+
+
+@atexit.register
+def _tell_not_entered() -> None:
+    """Print the traces that were never begun, on the first rank."""
+    if abort.comm_world()[0] == 0:
+        for path in dict.fromkeys(_not_entered.values()):
+            abort.say(f"nothing was traced to {path}: write with mc.trace(...): around what to trace")
+
+
 class Trace:
     """A trace that goes on within a ``with`` statement, as `trace` makes it."""
 
     def __init__(self, path: str | os.PathLike[str], comm: "MPI.Intracomm | None", limit: int) -> None:
         self.path, self._comm, self._limit = Path(path), comm, limit
         self._rescue = _Rescue(self._write_alone)
+        _not_entered[id(self)] = self.path
 
     def __enter__(self) -> "Trace":
+        _not_entered.pop(id(self), None)
         world = world_of(self._comm)
         team = self._team = world.team(range(world.size))
         with Envelope("the begin of a trace", team):

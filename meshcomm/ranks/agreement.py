@@ -98,7 +98,7 @@ def _differences(team: Team, calls: list[str]) -> str:
     if len(ranks_of) == 1:
         return (
             f"all ranks call {calls[0]} now, but they made different calls before it. "
-            "Run the program with MESHCOMM_CHECK=1 to stop at the first difference"
+            "Run again with MESHCOMM_CHECK=1 to stop at the first difference"
         )
     lines = [f"  {some(ranks)}: {call}" for call, ranks in ranks_of.items()]
     return "ranks made different collective calls:\n" + "\n".join(lines)

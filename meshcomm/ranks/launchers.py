@@ -124,9 +124,13 @@ def launch(environment: Environment | None = None) -> Launch | None:
     return None
 
 
+OFF, ON = ("0", "no", "off", "false"), ("1", "yes", "on", "true")
+"""What people set a switch to. Other texts count as on."""
+
+
 def is_on(variable: str, default: str = "0") -> bool:
     """Return whether an environment variable turns something on: all texts do but 0, no, off and false."""
-    return (os.environ.get(variable, "").strip().lower() or default) not in ("0", "no", "off", "false")
+    return (os.environ.get(variable, "").strip().lower() or default) not in OFF
 
 
 def batch_job(environment: Environment | None = None) -> str:

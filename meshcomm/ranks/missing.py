@@ -90,13 +90,13 @@ def mismatch(answers: Answers, before: Answers, number: int) -> str:
     ranks made different collective calls as call 2 on ranks 0-1:
       rank 0: barrier
       rank 1: barrier
-      with other arguments, or after other calls: MESHCOMM_CHECK=1 will tell
+      with other arguments, or after other calls: run again with MESHCOMM_CHECK=1 to see which
     >>> request = still._replace(asked="start_relayout", operation="wait for a relayout", waits=False, digest=6)
     >>> print(mismatch({0: alike, 1: request}, {0: alike, 1: request}, 2))
     ranks made different collective calls now or before, on ranks 0-1:
       rank 0: barrier
       rank 1: wait for a relayout
-      with other arguments, or after other calls: MESHCOMM_CHECK=1 will tell
+      with other arguments, or after other calls: run again with MESHCOMM_CHECK=1 to see which
     """
     calls: dict[tuple[str, int | None, str], list[int]] = {}
     for rank, answer in answers.items():
@@ -116,7 +116,7 @@ def mismatch(answers: Answers, before: Answers, number: int) -> str:
         return ""
     lines = [f"  {some(ranks)}: {operation}{error}" for (operation, _, error), ranks in calls.items()][:MOST_LINES]
     if by_digests:
-        lines.append("  with other arguments, or after other calls: MESHCOMM_CHECK=1 will tell")
+        lines.append("  with other arguments, or after other calls: run again with MESHCOMM_CHECK=1 to see which")
     where = f"{f'as call {number}' if in_calls else 'now or before,'} on ranks {spans(sorted(answers))}"
     return f"ranks made different collective calls {where}:\n" + "\n".join(lines)
 

@@ -4,6 +4,7 @@ import os
 from difflib import get_close_matches
 from functools import cache
 
+from meshcomm._arguments import quote
 from meshcomm.ranks import abort, flights, hosts, launchers, settings, trace_folder
 
 KNOWN = (
@@ -15,15 +16,23 @@ KNOWN = (
     trace_folder.TRACE_FOLDER,
 )
 
+SWITCHES = ("MESHCOMM_ABORT", "MESHCOMM_CHECK", launchers.ALONE)
+
 _OURS = "MESHCOMM_"
 
 
 def misspelt() -> list[str]:
-    """Return what is wrong with the names of environment variables that look like ours, a line for each."""
+    """Return what is wrong with environment variables that look like ours, a line for each.
+
+    Their names may be misspelt, or in small letters; and a switch may be neither on nor off.
+    """
     lines = []
-    for name in sorted(os.environ):
-        if name.startswith(_OURS) and name not in KNOWN:
-            close = get_close_matches(name.removeprefix(_OURS), [known.removeprefix(_OURS) for known in KNOWN], 1)
+    for name, value in sorted(os.environ.items()):
+        if name in SWITCHES and value.strip().lower() not in ("", *launchers.ON, *launchers.OFF):
+            lines.append(f"{name} is a switch, and {quote(value)} counts as 1: set it to 1 or 0")
+        if name.upper().startswith(_OURS) and name not in KNOWN:
+            stem = name.upper().removeprefix(_OURS)
+            close = get_close_matches(stem, [known.removeprefix(_OURS) for known in KNOWN], 1)
             meant = f"; is it {_OURS}{close[0]}?" if close else f"; there are {', '.join(sorted(KNOWN))}"
             lines.append(f"no environment variable of meshcomm is called {name}{meant}")
     return lines

@@ -234,7 +234,8 @@ def _tell_error(why: str = "") -> None:
 
 _HINT = (
     ". The other ranks cannot be asked: these ranks have not communicated yet, or MPI has no MPI_THREAD_MULTIPLE. "
-    "python -m meshcomm run tells which ranks have ended, and MESHCOMM_CHECK=1 which made another call"
+    "Run again with python -m meshcomm run to see which ranks have ended, and with MESHCOMM_CHECK=1 to see which made "
+    "another call"
 )
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
+from meshcomm._tracing import Value
 from meshcomm._tuning import LARGEST_CALL, READ_AHEAD, WRITTEN_AT_ONCE
 from meshcomm._types import Bytes, Indices
 from meshcomm.errors import CheckpointError
@@ -335,3 +336,36 @@ ASIDE = ".unfinished"
 def aside(path: Path, number: int) -> Path:
     """Return the name for what is written beside *path* until it is complete."""
     return path.parent / f".{path.name}.{number:016x}{ASIDE}"
+
+
+_NAME_ASIDE = re.compile(rf"\.([^/]+)\.[0-9a-f]{{16}}{re.escape(ASIDE)}")
+
+
+def with_final_names(error: Exception) -> Exception:
+    """Return *error* with the paths that its user knows: what `aside` names is called by the name that it will get.
+
+    >>> print(with_final_names(OSError(28, "No space left on device", "/d/.a.npy.0123456789abcdef.unfinished")))
+    [Errno 28] No space left on device: '/d/a.npy'
+    """
+    error.args = tuple(_final_name(each) for each in error.args)
+    if isinstance(error, OSError):
+        for name in ("strerror", "filename"):
+            if getattr(error, name) is not None:
+                setattr(error, name, _final_name(getattr(error, name)))
+        if error.filename2 is not None:  # a change of names: now both are alike
+            del error.filename2
+    return error
+
+
+def _final_name(text: Value) -> Value:
+    return _NAME_ASIDE.sub(r"\1", str(text)) if isinstance(text, str | Path) else text
+
+
+@contextlib.contextmanager
+def final_names() -> Iterator[None]:
+    """Give errors the paths that their user knows: `with_final_names`."""
+    try:
+        yield
+    except Exception as error:
+        with_final_names(error)
+        raise

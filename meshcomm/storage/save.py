@@ -23,6 +23,7 @@ from meshcomm.ranks.agreement import agree
 from meshcomm.ranks.background import Background
 from meshcomm.ranks.calls import collective
 from meshcomm.ranks.teams import Location
+from meshcomm.storage.files import final_names, with_final_names
 from meshcomm.storage.formats.base import Described, Writer
 from meshcomm.storage.formats.known import writer_for
 from meshcomm.storage.meshes import check_limits, common_mesh, made_by_all
@@ -259,6 +260,7 @@ class Saving:
         base, told = told_by_root(0, self._begin, f"save to {quote(str(self.path))}: {self._text()}", self.mesh, here)
         return Path(base), [Stored.from_told(each) for each in told]
 
+    @final_names()
     def _begin(self) -> tuple[str, list[Json]]:
         path = Path(os.path.abspath(self.path))
         if path.is_symlink() and not self.writer.beside:
@@ -271,12 +273,14 @@ class Saving:
 
     def end(self, here: Location, opened: Opened) -> None:
         """Agree that all is on the disk, and give the files their name. Collective."""
-        agree(here.team, f"all data of the save to {quote(str(self.path))}", opened.error)
+        error = opened.error and with_final_names(opened.error)
+        agree(here.team, f"all data of the save to {quote(str(self.path))}", error)
         pieces = here.team.everyone.communicator().told(opened.pieces) if self.writer.checks else []
         told_by_root(
             0, lambda: self._commit(pieces), f"the end of the save to {quote(str(self.path))}", self.mesh, here
         )
 
+    @final_names()
     def _commit(self, pieces: list[Json]) -> None:
         assert self._active is not None
         path = self._active.path

@@ -101,7 +101,9 @@ def _of_range(file: File, name: str, start: int, stop: int, pieces: list[Piece])
 
 def _text(path: Path, found: Contents, name: str, number: int) -> str:
     """Return which bytes are damaged, and which arrays they belong to."""
-    start, stop = number * CHECKSUM_RANGE, (number + 1) * CHECKSUM_RANGE
+    assert found.sizes is not None
+    start = number * CHECKSUM_RANGE
+    stop = min(start + CHECKSUM_RANGE, found.sizes[name])
     arrays = [
         quote(stored.name)
         for stored in found.arrays.values()

@@ -187,6 +187,8 @@ def _difference(group: Group, others: list[int]) -> CollectiveMismatch:
         found = f"rank {group.team.world.rank} made another collective call than rank{'s' * (len(others) > 1)} {names}"
     else:
         found = f"ranks among {', '.join(map(str, group.members))} made different collective calls"
-    error = CollectiveMismatch(f"{found}, now or before, or one has an error in it. MESHCOMM_CHECK=1 will tell")
+    error = CollectiveMismatch(
+        f"{found}, now or before, or one has an error in it: run again with MESHCOMM_CHECK=1 to see which"
+    )
     group.team.fail(error)
     return error

@@ -24,6 +24,17 @@ def test_wrong_meshes(text):
         mesh_of(text)
 
 
+def test_a_size_that_is_left_to_the_job_needs_a_job():
+    with pytest.raises(mc.MeshError, match="no ranks run here to count; write the size of y, such as y=4"):
+        mesh_of("x=2, y=-1")
+
+
+@pytest.mark.parametrize(("text", "meant"), [("x=cylic(4)", "cyclic"), ("x=cut(0;2;4)", "cuts")])
+def test_misspelt_kinds_of_layouts(text, meant):
+    with pytest.raises(mc.LayoutError, match=rf"is no rule of a spec; .*; did you mean '{meant}'\?"):
+        layout_of(text, mesh_of("x=2"))
+
+
 @pytest.mark.parametrize("text", ["x,", "z", "x,x", "x=cut(3)"])
 def test_wrong_layouts(text):
     with pytest.raises(mc.LayoutError):

@@ -79,6 +79,25 @@ def test_function_and_tensor_in_the_other_order():
     on_two(program)
 
 
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_a_second_update_before_the_wait_is_an_error_on_any_number_of_ranks(ranks):
+    def program():
+        h = mc.halo(mc.zeros(6, "f8", mc.Layout(["x"], mc.create_mesh([("x", ranks)]))), 1)
+        for over in (lambda request: request.wait(), lambda request: h.wait(), tested):
+            request = h.start_update()
+            with pytest.raises(MeshError, match="an update of this halo is in flight"):
+                h.start_update()
+            over(request)
+        h.update()
+
+    def tested(request):
+        while not request.test():
+            pass
+
+    with mc.simulate(ranks) as world:
+        world.run(program)
+
+
 def test_an_update_whose_request_is_lost_can_be_waited_for():
     def program(t):
         h = mc.halo(t, {0: 1}, "periodic")

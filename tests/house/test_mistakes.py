@@ -10,6 +10,7 @@ import importlib
 import json
 import math
 import pickle
+import sys
 from typing import NamedTuple
 
 import numpy as np
@@ -141,6 +142,8 @@ TABLE = [
     mistake("math", "math.sqrt(t)", "ShapeError", "24 elements"),
     mistake("round", "round(t)", "ShapeError", "24 elements"),
     mistake("a format of many", "f'{t:.2f}'", "ShapeError", "24 elements"),
+    mistake("None in t", "None in t", "TypeError", "t is None"),
+    mistake("a text in t", "'a' in t", "TypeError", "numpy.equal", "not str 'a'"),
     mistake("a loop", "[x for x in t]", "TypeError", "t.local", "t.to_numpy()"),
     mistake("len of a number", "len(t.sum())", "TypeError", "no length"),
     mistake("np.asarray", "np.asarray(t)", "TypeError", "t.local", "t.to_numpy()"),
@@ -168,6 +171,15 @@ TABLE = [
         "LayoutError",
         "(6, 4)",
     ),
+    # -- Fourier transforms are called by the name that the user writes
+    mistake("complex numbers for rfft", "mc.fft.rfft(t * 1j)", "DTypeError", "rfft transforms real", "use fft"),
+    mistake("for rfft2", "mc.fft.rfft2(t * 1j)", "DTypeError", "rfft2 transforms real", "use fft2"),
+    mistake("for numpy.fft.rfft", "np.fft.rfft(t * 1j)", "DTypeError", "rfft transforms real", "use fft"),
+    mistake("for a plan", "mc.fft.plan(8, 'c16', one, kind='rfft')", "DTypeError", "rfft transforms real", "use fft"),
+    mistake("dates for fft", "mc.fft.fft(t.astype('M8[s]'))", "DTypeError", "fft transforms numbers"),
+    mistake("no axes", "mc.fft.irfft2(t, axes=())", "ShapeError", "transformed by irfft2"),
+    mistake("a type of dct", "mc.fft.dct(t, 7)", "ShapeError", "of dct,"),
+    mistake("an array for fft2", "mc.fft.fft2(array)", "LayoutError", "fft.fft2 is for DTensors"),
     mistake("a mesh in a loop", "[dim for dim in mesh]", "TypeError", "mesh.dim_names"),
     mistake("the length of a mesh", "len(mesh)", "TypeError", "len()"),
 ]
@@ -232,7 +244,16 @@ def test_what_is_missing_is_missing_for_those_who_probe():
     assert str(copy.copy(t).local.tolist()) == "[0.0, 0.0, 0.0, 0.0]"
     with pytest.raises(AttributeError) as caught:
         _ = t.numpy
-    assert (caught.value.name, caught.value.obj is t) == ("numpy", True)
+    assert caught.value.name == "numpy"
+
+
+@pytest.mark.parametrize("written", ["t.locla", "t.relayuot", "mc.relyout", "mc.create_mehs"])
+def test_python_prints_no_second_suggestion(written, capsys):
+    t = mc.zeros((4,), "f4", mc.Layout(["x"], mc.Mesh(range(1), {"x": 1})))
+    with pytest.raises(AttributeError) as caught:
+        eval(written, {"t": t, "mc": mc})
+    sys.__excepthook__(caught.type, caught.value, None)
+    assert capsys.readouterr().err.lower().count("did you mean") == 1
 
 
 def test_dir_has_the_public_names_only():

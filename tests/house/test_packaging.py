@@ -213,13 +213,18 @@ def test_every_module_of_the_installed_wheel_can_be_imported(wheel, tmp_path):
 
 
 @pytest.mark.slow
-def test_an_editable_install_sees_new_modules(sources, tmp_path):
+def test_an_editable_install_sees_new_modules_also_in_the_folder_that_holds_the_clone(sources, tmp_path):
     pip("install", "--no-deps", "--no-build-isolation", "--target", tmp_path, "--editable", sources)
     added = sources / "meshcomm" / "added_later.py"
     added.write_text("")
     # Without site: else an editable install in this environment comes first. NumPy and other libraries come last.
     libraries = [str(Path(np.__file__).parents[1]), sysconfig.get_path("purelib")]
-    program = f"import site, sys; site.addsitedir({str(tmp_path)!r}); sys.path += {libraries!r}{IMPORT}"
+    # The folder of a program comes first. This one holds the clone, a folder with the name meshcomm.
+    holds = tmp_path / "holds"
+    holds.mkdir()
+    (holds / "meshcomm").symlink_to(sources)
+    path = f"sys.path.insert(0, {str(holds)!r}); site.addsitedir({str(tmp_path)!r}); sys.path += {libraries!r}"
+    program = f"import site, sys; {path}{IMPORT}"
     modules = [*MODULES, "meshcomm.added_later"]
     output = quiet(sys.executable, "-I", "-S", "-c", program, *modules, cwd=tmp_path)
     added.unlink()

@@ -115,6 +115,21 @@ def test_run_a_script_that_is_not_there(launch):
     assert "Traceback" not in job.text
 
 
+def test_run_a_folder(launch, tmp_path):
+    job = launch(None, *COMMAND, "run", tmp_path)
+    assert job.code == 2
+    assert job.text.strip() == f"meshcomm: '{tmp_path}' is a folder, and has no __main__.py: name a script"
+    (tmp_path / "__main__.py").write_text("print('it runs')")
+    assert launch(None, *COMMAND, "run", tmp_path).text.strip() == "it runs"
+
+
+@needs_mpiexec
+def test_wrong_arguments_are_told_once(launch):
+    job = launch(3, *COMMAND, "run")
+    assert job.code == 2, job
+    assert job.text.count("usage: python -m meshcomm") == job.text.count("run needs a script, or -m") == 1, job
+
+
 @needs_mpiexec
 def test_run_on_ranks_a_script_that_is_not_there(launch):
     job = launch(3, *COMMAND, "run", "not-there.py")

@@ -1,5 +1,6 @@
 """Traces of simulated ranks: the format, the clocks, and what is kept."""
 
+import errno
 import json
 import time
 
@@ -7,8 +8,9 @@ import pytest
 
 import meshcomm as mc
 from meshcomm import CollectiveMismatch, Layout, MeshcommError, MeshError
-from meshcomm.measuring import clocks
+from meshcomm.measuring import clocks, trace
 from meshcomm.measuring.clocks import Aligned, Clock, compare_clocks
+from meshcomm.measuring.events import check_writable, replacing
 from meshcomm.measuring.program import merge
 from meshcomm.ranks import hosts, simulate
 from meshcomm.ranks.watch import watch
@@ -143,6 +145,36 @@ def test_a_folder_that_is_not_there(tmp_path):
             pytest.fail("it began")
 
     simulated(2, program)
+
+
+def test_a_trace_without_a_with_statement_is_told_at_the_end(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(trace, "_not_entered", {})
+
+    def program(rank):
+        mc.trace(tmp_path / "none.json")
+        with mc.trace(tmp_path / "t.json"):
+            pass
+
+    simulated(2, program)
+    trace._tell_not_entered()
+    (line,) = capsys.readouterr().err.splitlines()
+    assert (
+        line == f"meshcomm: nothing was traced to {tmp_path}/none.json: write with mc.trace(...): around what to trace"
+    )
+
+
+def test_errors_name_the_file_that_the_user_gave(tmp_path):
+    path = tmp_path / "t.json"
+    with pytest.raises(FileNotFoundError) as caught:
+        check_writable(tmp_path / "nowhere" / "t.json")
+    assert str(caught.value).endswith(f"'{tmp_path}/nowhere/t.json'")
+    with pytest.raises(OSError, match="No space left") as caught, replacing(path):
+        raise OSError(errno.ENOSPC, "No space left on device")  # as a write does, which knows no name
+    assert str(caught.value).endswith(f": '{path}'")
+    path.mkdir()
+    with pytest.raises(IsADirectoryError) as caught, replacing(path) as file:
+        file.write("{}")
+    assert str(caught.value).endswith(f": '{path}'")
 
 
 @pytest.mark.parametrize("limit", [0, -1, 1.5, "many", True])

@@ -212,6 +212,17 @@ def test_bad_values():
     on(3, program)
 
 
+def test_whether_an_element_is_in_a_tensor_is_as_in_numpy():
+    def program():
+        a = np.arange(30.0).reshape(6, 5)
+        t = mc.distribute(a, Layout(["x", U], mc.create_mesh([("x", 3)])))
+        for value in (7, 30, 7.5, np.float32(29), a[2], a[2] + 30, np.nan):
+            assert (value in t) == (value in a)
+        assert 435 in t.sum()
+
+    on(3, program)
+
+
 def test_slices_of_all_dtypes_keep_their_bits():
     def program():
         mesh = mc.create_mesh([("x", 3)])

@@ -137,6 +137,21 @@ def test_misspelt_variables(environment):
     assert "MESHCOMM_XYZ; there are MESHCOMM_ABORT, " in second
 
 
+def test_names_in_small_letters_have_no_effect(environment):
+    environment({"meshcomm_check": "1"})
+    (line,) = variables.misspelt()
+    assert line == "no environment variable of meshcomm is called meshcomm_check; is it MESHCOMM_CHECK?"
+
+
+@pytest.mark.parametrize("name", variables.SWITCHES)
+def test_switches_that_are_neither_on_nor_off(name, environment):
+    environment({name: "2"})
+    assert variables.misspelt() == [f"{name} is a switch, and '2' counts as 1: set it to 1 or 0"]
+    for value in ("", "0", "1", "no", "Yes", "off", "on", "TRUE", "false "):
+        environment({name: value})
+        assert variables.misspelt() == []
+
+
 def test_the_known_variables_are_those_of_the_page():
     page = (TESTS.parent / "docs" / "environment.md").read_text()
     assert {*variables.KNOWN} == {*re.findall(r"^\| `(MESHCOMM_[A-Z_]+)`", page, re.MULTILINE)}

@@ -72,7 +72,7 @@ def test_ranks_that_wait_for_requests_are_compared_by_their_digests():
         "ranks made different collective calls now or before, on ranks 0-1:",
         "  rank 0: relayout",
         "  rank 1: wait for a relayout",
-        "  with other arguments, or after other calls: MESHCOMM_CHECK=1 will tell",
+        "  with other arguments, or after other calls: run again with MESHCOMM_CHECK=1 to see which",
     ]
 
 

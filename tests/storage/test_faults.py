@@ -10,6 +10,7 @@ import pytest
 
 import meshcomm as mc
 from meshcomm import Layout
+from meshcomm.storage import files
 from meshcomm.storage.formats import zarr
 from support.sampling import sampled
 from support.small_saves import SUFFIXES, found_at, listed, prepared, save, save_here
@@ -39,12 +40,13 @@ def raised(program):
 
 
 def alike(errors, path):
-    """Return whether the ranks have raised; check that all have the same class, and the path in the text."""
+    """Return whether the ranks have raised; check that all have the same class, and the user's path in the text."""
     if not any(errors):
         return False
     assert len({type(error) for error in errors}) == 1, errors
     for error in errors:
         assert str(path.parent) in str(error), errors
+        assert files.ASIDE not in str(error), errors
     return True
 
 
