@@ -342,7 +342,7 @@ class CheckpointRequest:
 
 
 class _Look:
-    """How the first rank finds the step to restore: the one that is *given*, or the newest one that is not `passed`."""
+    """How the first rank finds the step to restore: the one *given*, or the newest one that is not `passed`."""
 
     def __init__(self, run: Checkpoints, given: int | None) -> None:
         self._run, self._given = run, given

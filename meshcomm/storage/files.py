@@ -103,7 +103,7 @@ class File:
         return stat.S_ISREG(self._status().st_mode)
 
     def take_mode_of(self, path: Path) -> None:
-        """Give the file the permissions of the one at *path*, if there is one: who may not read that reads no new one."""
+        """Give the file the permissions of the one at *path*, if there is one."""
         with contextlib.suppress(FileNotFoundError), _naming(self.path), _ignoring(errno.EPERM, errno.EOPNOTSUPP):
             os.fchmod(self._number, stat.S_IMODE(path.stat().st_mode))
 

@@ -225,14 +225,14 @@ class Wanted(NamedTuple):
                 self._refuse_unknown(what, [name for name in given if name not in found.arrays], found)
         names = self._names_in(found)
         outs = None if self.out is None else _outs(self.out, list(found.arrays) if names is None else names)
-        asked = []
+        asked, finds = [], isinstance(self.layout, FindsLayouts)  # once: it takes long
         for name in self._chosen_names(found, names, outs):
             stored = found.arrays[name]
             shape = stored.shape[::-1] if stored.fortran else stored.shape
             index = self.slices.get(name) if isinstance(self.slices, Mapping) else self.slices
             chosen = all_of(shape) if index is None else _selected(name, shape, index)
             kind = stored.dtype if self.dtype is None else as_dtype(self.dtype)
-            layout = self._layout_of(name, chosen.result)
+            layout = self._layout_of(name, chosen.result, finds)
             if outs is not None:
                 _check_out(name, outs[name], chosen, kind, layout)
                 asked.append(Asked(stored, chosen, outs[name].layout, kind, outs[name]))
@@ -251,12 +251,12 @@ class Wanted(NamedTuple):
             self._refuse(f"no array that matches {quote(pattern.pattern)}", found)
         return names
 
-    def _chosen_names(
-        self, found: Contents, names: list[str] | None, outs: Mapping[str, DTensor] | None
-    ) -> list[str]:
-        for name in names or () if outs is not None else ():
-            if name not in outs:
-                raise LayoutError(f"out has no tensor {quote(name)}, which names asks for; it has {quote(list(outs))}")
+    def _chosen_names(self, found: Contents, names: list[str] | None, outs: Mapping[str, DTensor] | None) -> list[str]:
+        if names is not None and outs is not None:
+            missing = [name for name in names if name not in outs]
+            if missing:
+                has = quote(list(outs))
+                raise LayoutError(f"out has no tensor {quote(missing[0])}, which names asks for; it has {has}")
         if names is None:
             names = list(found.arrays if outs is None else outs)
         if outs is None or self.strict:
@@ -272,12 +272,12 @@ class Wanted(NamedTuple):
         error.unknown_name = True
         raise error
 
-    def _layout_of(self, name: str, shape: Shape) -> Layout | None:
+    def _layout_of(self, name: str, shape: Shape, finds: bool) -> Layout | None:
         """Return the layout that the call gives for an array of *shape*, if any."""
         layout: object = self.layout
         ndim = len(shape)
-        if isinstance(layout, FindsLayouts):
-            layout = layout.layout_for(name, ndim)
+        if finds:
+            layout = self.layout.layout_for(name, ndim)  # type: ignore[union-attr]
         elif isinstance(layout, Mapping):
             layout = layout.get(name)
         if layout is None:
@@ -309,9 +309,7 @@ def meshes_of(layout: object, out: object) -> list[Mesh]:
     return [each.mesh for each in layouts if isinstance(each, Layout)]
 
 
-def wanted_by(
-    path: PathLike, layout: Layouts, names: Names, slices: object, out: object, *options: Json
-) -> Wanted:
+def wanted_by(path: PathLike, layout: Layouts, names: Names, slices: object, out: object, *options: Json) -> Wanted:
     """Return what a call of `load` with these arguments asks for. ``LayoutError`` for what is no layout."""
     if layout is not None and not isinstance(layout, Layout | Mapping):
         raise LayoutError(f"load takes a Layout, a LayoutMap or a dict of layouts, not {quote(layout)}")
