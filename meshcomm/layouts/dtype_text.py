@@ -11,6 +11,7 @@ A text is JSON:
 import json
 import re
 import sys
+from functools import lru_cache
 from importlib import import_module
 from typing import Any
 
@@ -33,6 +34,12 @@ def dtype_text(dtype: DType) -> str:
     >>> dtype_text(np.dtype(">i4")), dtype_text(np.dtype(("f8", (2, 3))))
     ('">i4"', '{"base": "<f8", "shape": [2, 3]}')
     """
+    if dtype.names is None and dtype.subdtype is None:
+        return _plain_text(dtype)
+    return _text(dtype)
+
+
+def _text(dtype: DType) -> str:
     try:
         text = json.dumps(_told(dtype))
         same = dtype_of_text(text) == dtype
@@ -43,6 +50,9 @@ def dtype_text(dtype: DType) -> str:
             f"dtype {quote(dtype)} has no text that other ranks could read: it is neither of NumPy nor of {_MODULE}"
         )
     return text
+
+
+_plain_text = lru_cache(maxsize=256)(_text)  # of equal ones with fields the alignment may differ
 
 
 def dtype_of_text(text: str) -> DType:

@@ -10,7 +10,6 @@ import os
 import sys
 import time
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 ALONE = "MESHCOMM_ALONE"
@@ -274,12 +273,17 @@ def _is_child_of_rank(found: Launch) -> bool:
     process, mark = os.getppid(), f"{found.evidence}\0".encode()
     with contextlib.suppress(OSError, ValueError):  # of another user, as launchers may be; or no /proc
         for _ in range(_MOST_ANCESTORS):
-            here = Path("/proc") / str(process)
-            if mark not in (here / "environ").read_bytes():
+            here = f"/proc/{process}"
+            if mark not in _read(f"{here}/environ"):
                 return False
-            if os.readlink(here / "exe").rpartition("/")[2].startswith("python"):
+            if os.readlink(f"{here}/exe").rpartition("/")[2].startswith("python"):
                 return True
-            if "libmpi" in (here / "maps").read_text(errors="replace"):
+            if b"libmpi" in _read(f"{here}/maps"):
                 return True
-            process = int((here / "stat").read_text().rpartition(")")[2].split()[1])
+            process = int(_read(f"{here}/stat").rpartition(b")")[2].split()[1])
     return False
+
+
+def _read(path: str) -> bytes:
+    with open(path, "rb") as file:  # not by pathlib, which would take most of the time of ``import meshcomm``
+        return file.read()

@@ -118,7 +118,24 @@ class Checkpoints:
         >>> run.latest()
         10
         """
-        return next((step for step in reversed(self.steps()) if _problem(self.path_of(step)) is None), None)
+        found = self._newest({})
+        return None if found is None else found[0]
+
+    def _newest(self, passed: dict[int, Exception]) -> tuple[int, list[str]] | None:
+        """Return the newest step that can be read and is not *passed* over, and the names of its arrays.
+
+        What cannot be read is added to *passed*. Another job may save and remove steps meanwhile: so the folder is
+        listed again after each.
+        """
+        while True:
+            steps = self.steps() or self.steps()  # the only step that was listed may have made way for the next one
+            step = next((step for step in reversed(steps) if step not in passed), None)
+            if step is None:
+                return None
+            try:
+                return step, list(contents(self.path_of(step)).arrays)
+            except (CheckpointError, OSError) as error:
+                passed[step] = error
 
     def wanted(self) -> bool:
         """Return whether the signal *save_on* has arrived on any rank. Collective over the mesh, or over all ranks.
@@ -243,9 +260,8 @@ class Checkpoints:
         given = None if step is None else integer(step, "step", ValueError)
         mesh = self._mesh or common_mesh(meshes_of(layout_map, out))
         call = f"restore from {quote(str(self.folder))}" + ("" if given is None else f", step {given}")
-        below, problem = None, ""
+        look = _Look(self, given)
         while True:
-            look = _Look(self, given, below, problem)
             told = self._told(look, call, mesh)
             found, has = told if told is not None else look()
             missing = [name for name in names or () if name not in has]
@@ -254,12 +270,12 @@ class Checkpoints:
             try:
                 with self._default():
                     return found, load(self.path_of(found), layout_map, out=out, check=check)
+            except (CheckpointError, FileNotFoundError) as error:
+                if given is not None or (isinstance(error, CheckpointError) and error.unknown_name):
+                    raise
+                look.passed[found] = error
             except OSError as error:
                 raise CheckpointError(f"{self.path_of(found)} cannot be read: {error}") from error
-            except CheckpointError as error:
-                if given is not None or error.unknown_name:
-                    raise
-                below, problem = found, f"{self.path_of(found)} is passed over: {error}"
 
     def _answer(self) -> None:
         """Take the signals that have arrived since this save was wanted as the same request."""
@@ -326,28 +342,27 @@ class CheckpointRequest:
 
 
 class _Look:
-    """How the first rank finds the step to restore: the one that is *given*, or the newest one before *below*."""
+    """How the first rank finds the step to restore: the one *given*, or the newest one that is not `passed`."""
 
-    def __init__(self, run: Checkpoints, given: int | None, below: int | None, problem: str) -> None:
-        self._run, self._given, self._below, self._problem = run, given, below, problem
+    def __init__(self, run: Checkpoints, given: int | None) -> None:
+        self._run, self._given = run, given
+        self.passed: dict[int, Exception] = {}
+        self._warned: set[int] = set()
 
     def __call__(self) -> tuple[int, list[str]]:
         """Return the step, and the names of its arrays; warn of those that are passed over."""
         run, given = self._run, self._given
-        if self._problem:
-            warn(self._problem, RuntimeWarning)
         if given is not None:
             if not run.path_of(given).exists():
                 raise FileNotFoundError(f"{run.folder} has no step {given}; it has {quote(run.steps())}")
             return given, list(contents(run.path_of(given)).arrays)
-        steps = run.steps()
-        for step in reversed(steps):
-            if self._below is not None and step >= self._below:
-                continue
-            problem = _problem(run.path_of(step))
-            if problem is None:
-                return step, list(contents(run.path_of(step)).arrays)
-            warn(f"{run.path_of(step)} is passed over: {problem}", RuntimeWarning)
+        found, steps = run._newest(self.passed), run.steps()
+        for step, problem in self.passed.items():
+            if step in steps and step not in self._warned:  # else it was removed after a newer one was saved
+                warn(f"{run.path_of(step)} is passed over: {problem}", RuntimeWarning)
+            self._warned.add(step)
+        if found is not None:
+            return found
         if steps:
             raise CheckpointError(f"{run.folder} has the steps {quote(steps)}, but none can be read")
         raise FileNotFoundError(f"{run.folder} has no checkpoint")

@@ -103,6 +103,11 @@ class File:
         """Return whether this is a file, no folder, pipe or device."""
         return stat.S_ISREG(self._status().st_mode)
 
+    def take_mode_of(self, path: Path) -> None:
+        """Give the file the permissions of the one at *path*, if there is one."""
+        with contextlib.suppress(FileNotFoundError), _naming(self.path), _ignoring(errno.EPERM, errno.EOPNOTSUPP):
+            os.fchmod(self._number, stat.S_IMODE(path.stat().st_mode))
+
     def has_a_name(self) -> bool:
         """Return whether nobody has removed the file since it was opened."""
         return self._status().st_nlink > 0
@@ -253,6 +258,19 @@ def make_folder(path: Path) -> bool:
 def is_below_link(path: Path, folder: Path) -> bool:
     """Return whether *path* is a symbolic link, or is below one that is in the *folder*."""
     return any(each.is_symlink() for each in (path, *takewhile(lambda above: above != folder, path.parents)))
+
+
+def first_link(folder: Path) -> Path | None:
+    """Return a symbolic link in the folder or below it, if there is one."""
+    folders = [folder]
+    while folders:
+        with os.scandir(folders.pop()) as found:
+            for entry in found:
+                if entry.is_symlink():
+                    return Path(entry.path)
+                if entry.is_dir():
+                    folders.append(Path(entry.path))
+    return None
 
 
 def make_folders(path: Path) -> None:

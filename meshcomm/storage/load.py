@@ -1,11 +1,12 @@
 """load: tensors from files, in any layout."""
 
 import os
+import re
 from collections.abc import Iterable, Mapping
 from math import prod
 from pathlib import Path
 from time import monotonic_ns
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -42,13 +43,14 @@ from meshcomm.storage.verify import compare_checksums
 
 PathLike = str | os.PathLike[str]
 Layouts = Layout | Mapping[str, Layout] | FindsLayouts | None
+Names = Iterable[str] | re.Pattern[str] | None
 
 
 def load(
     path: PathLike,
     layout: Layouts = None,
     *,
-    names: Iterable[str] | None = None,
+    names: Names = None,
     slices: object = None,
     out: object = None,
     dtype: DTypeLike | None = None,
@@ -67,10 +69,11 @@ def load(
     path: a file or folder that `save` or another program has made
     layout: one for all tensors; a `LayoutMap` or a dict, with the names of tensors; without a layout, a tensor is
         replicated on the mesh of `default_mesh`, or on all ranks
-    names: load these only, and return a dict
+    names: load these only, and return a dict; or a compiled pattern that they match as ``re.match`` does
     slices: load this part of the array only: an index as NumPy's basic indexing takes it, or a dict of them by name;
         layouts are those of the result
-    out: overwrite these tensors, and return them: a tensor, or a tree with the names that are in the file
+    out: overwrite these tensors, and return them: a tensor, or a tree with the names that are in the file; they keep
+        their layouts
     dtype: convert to this one, as ``astype`` does
     strict: whether *out* may have no names that are missing in the file; else these tensors stay as they are
     check: compare the checksums of what is read; by default for checkpoints of at most 64 MiB
@@ -194,7 +197,7 @@ class Wanted(NamedTuple):
 
     path: Path
     layout: Layouts
-    names: tuple[str, ...] | None
+    names: tuple[str, ...] | re.Pattern[str] | None
     slices: object
     out: object
     dtype: DTypeLike | None
@@ -202,7 +205,7 @@ class Wanted(NamedTuple):
 
     def text(self) -> str:
         """Return the call, as ranks compare it."""
-        names = "" if self.names is None else f" of {list(self.names)}"
+        names = "" if self.names is None else f" of {self.names}"
         options = f"slices {self.slices!r}, dtype {self.dtype}, strict={self.strict}"
         return f"load from {quote(str(self.path))}{names}, {options}"
 
@@ -220,39 +223,57 @@ class Wanted(NamedTuple):
         for what, given in (("slices", self.slices), ("layout", self.layout)):
             if isinstance(given, Mapping) and not isinstance(given, FindsLayouts):
                 self._refuse_unknown(what, [name for name in given if name not in found.arrays], found)
-        outs = None if self.out is None else _outs(self.out)
-        alone = outs is not None and isinstance(self.out, DTensor) and len(found.arrays) == 1
-        asked, finds = [], isinstance(self.layout, FindsLayouts)
-        for name in self._chosen_names(found, None if outs is None or alone else list(outs)):
+        names = self._names_in(found)
+        outs = None if self.out is None else _outs(self.out, list(found.arrays) if names is None else names)
+        asked, finds = [], isinstance(self.layout, FindsLayouts)  # once: it takes long
+        for name in self._chosen_names(found, names, outs):
             stored = found.arrays[name]
             shape = stored.shape[::-1] if stored.fortran else stored.shape
             index = self.slices.get(name) if isinstance(self.slices, Mapping) else self.slices
             chosen = all_of(shape) if index is None else _selected(name, shape, index)
             kind = stored.dtype if self.dtype is None else as_dtype(self.dtype)
+            layout = self._layout_of(name, chosen.result, finds)
             if outs is not None:
-                target = next(iter(outs.values())) if alone else outs[name]
-                _check_out(name, target, chosen, kind)
-                asked.append(Asked(stored, chosen, target.layout, kind, target))
+                _check_out(name, outs[name], chosen, kind, layout)
+                asked.append(Asked(stored, chosen, outs[name].layout, kind, outs[name]))
             else:
-                asked.append(Asked(stored, chosen, self._layout_of(name, chosen.result, mesh, finds), kind, None))
+                layout = layout or Layout.replicated(mesh, len(chosen.result))
+                asked.append(Asked(stored, chosen, layout, kind, None))
         return asked
 
-    def _chosen_names(self, found: Contents, outs: list[str] | None) -> list[str]:
-        names = list(found.arrays) if self.names is None else list(self.names)
-        if outs is not None:
-            names = [name for name in outs if self.names is None or name in self.names]
+    def _names_in(self, found: Contents) -> list[str] | None:
+        """Return the names that the call gives, or those in the file that match its pattern; None without either."""
+        pattern = self.names
+        if not isinstance(pattern, re.Pattern):
+            return None if pattern is None else list(pattern)
+        names = [name for name in found.arrays if pattern.match(name)]
+        if not names:
+            self._refuse(f"no array that matches {quote(pattern.pattern)}", found)
+        return names
+
+    def _chosen_names(self, found: Contents, names: list[str] | None, outs: Mapping[str, DTensor] | None) -> list[str]:
+        if names is not None and outs is not None:
+            missing = [name for name in names if name not in outs]
+            if missing:
+                has = quote(list(outs))
+                raise LayoutError(f"out has no tensor {quote(missing[0])}, which names asks for; it has {has}")
+        if names is None:
+            names = list(found.arrays if outs is None else outs)
         if outs is None or self.strict:
             self._refuse_unknown("", [name for name in names if name not in found.arrays], found)
         return [name for name in names if name in found.arrays]
 
     def _refuse_unknown(self, what: str, names: list[str], found: Contents) -> None:
         if names:
-            has, of = ", ".join(list(found.arrays)[:10]), f", which {what} names" if what else ""
-            error = CheckpointError(f"{self.path} has no array {quote(names[0])}{of}; it has {has}")
-            error.unknown_name = True
-            raise error
+            self._refuse(f"no array {quote(names[0])}" + (f", which {what} names" if what else ""), found)
 
-    def _layout_of(self, name: str, shape: Shape, mesh: Mesh, finds: bool) -> Layout:
+    def _refuse(self, what: str, found: Contents) -> NoReturn:
+        error = CheckpointError(f"{self.path} has {what}; it has {', '.join(list(found.arrays)[:10])}")
+        error.unknown_name = True
+        raise error
+
+    def _layout_of(self, name: str, shape: Shape, finds: bool) -> Layout | None:
+        """Return the layout that the call gives for an array of *shape*, if any."""
         layout: object = self.layout
         ndim = len(shape)
         if finds:
@@ -260,7 +281,7 @@ class Wanted(NamedTuple):
         elif isinstance(layout, Mapping):
             layout = layout.get(name)
         if layout is None:
-            return Layout.replicated(mesh, ndim)
+            return None
         if not isinstance(layout, Layout):
             raise LayoutError(f"the layout of {quote(name)} is {quote(layout)}; it must be a Layout")
         if layout.ndim != ndim:
@@ -288,17 +309,14 @@ def meshes_of(layout: object, out: object) -> list[Mesh]:
     return [each.mesh for each in layouts if isinstance(each, Layout)]
 
 
-def wanted_by(
-    path: PathLike, layout: Layouts, names: Iterable[str] | None, slices: object, out: object, *options: Json
-) -> Wanted:
+def wanted_by(path: PathLike, layout: Layouts, names: Names, slices: object, out: object, *options: Json) -> Wanted:
     """Return what a call of `load` with these arguments asks for. ``LayoutError`` for what is no layout."""
     if layout is not None and not isinstance(layout, Layout | Mapping):
         raise LayoutError(f"load takes a Layout, a LayoutMap or a dict of layouts, not {quote(layout)}")
-    if layout is not None and out is not None:
-        raise LayoutError("load takes layout or out: tensors that are overwritten keep their layouts")
     if isinstance(names, str):
         raise TypeError(f"names is a list of names, not the text {quote(names)}")
-    return Wanted(Path(path), layout, None if names is None else tuple(names), slices, out, *options)
+    given = names if names is None or isinstance(names, re.Pattern) else tuple(names)
+    return Wanted(Path(path), layout, given, slices, out, *options)
 
 
 def _selected(name: str, shape: Shape, index: object) -> Selection:
@@ -308,21 +326,26 @@ def _selected(name: str, shape: Shape, index: object) -> Selection:
         raise IndexError(f"slices of array {quote(name)}: {error}") from None
 
 
-def _outs(tree: object) -> dict[str, DTensor]:
-    outs = flattened(tree)[1]
+def _outs(tree: object, names: list[str]) -> dict[str, DTensor]:
+    """Return the tensors of *tree* by name; a tensor alone is for the only one of *names*."""
+    node, outs = flattened(tree)
+    if node == ["array", "array"] and len(names) == 1:
+        outs = {names[0]: outs["array"]}
     for name, leaf in outs.items():
         if not isinstance(leaf, DTensor):
             raise LayoutError(f"out has an array at {quote(name)}; it must have tensors only")
     return outs  # type: ignore[return-value]
 
 
-def _check_out(name: str, out: DTensor, chosen: Selection, dtype: DType) -> None:
+def _check_out(name: str, out: DTensor, chosen: Selection, dtype: DType, layout: Layout | None) -> None:
     if isinstance(out, MovedSlice):
         raise LayoutError(f"out for {quote(name)}: {IS_COPY}")
     if out.shape != chosen.result:
         raise ShapeError(f"out has the shape {out.shape} for {quote(name)}; what is loaded has {chosen.result}")
     if out.dtype != dtype:
         raise DTypeError(f"out is {out.dtype} for {quote(name)}; what is loaded is {dtype}: pass dtype= to convert")
+    if layout not in (None, out.layout):
+        raise LayoutError(f"out for {quote(name)} keeps its layout {out.layout}; layout= asks for {layout}")
 
 
 def told_contents(path: Path, call: str, mesh: Mesh, here: Location) -> tuple[Path, Contents]:

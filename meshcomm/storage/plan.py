@@ -1,6 +1,6 @@
 """Plans of loads: who reads what, and what is exchanged afterwards. No byte of an array is read for a plan."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import cached_property, lru_cache
 from math import prod
 from pathlib import Path
@@ -22,7 +22,7 @@ from meshcomm.plans.describe import bytes_text
 from meshcomm.plans.plan import Plan, plan_relayout
 from meshcomm.storage.by_library import layout_by_chunks
 from meshcomm.storage.checksums import cut_at_ranges, joined
-from meshcomm.storage.load import Asked, Layouts, PathLike, base_and_contents, is_checked, meshes_of, wanted_by
+from meshcomm.storage.load import Asked, Layouts, Names, PathLike, base_and_contents, is_checked, meshes_of, wanted_by
 from meshcomm.storage.meshes import common_mesh
 from meshcomm.storage.routes import Route
 from meshcomm.storage.small import batches, is_small
@@ -50,7 +50,7 @@ def plan_load(
     path: PathLike,
     layout: Layouts = None,
     *,
-    names: Iterable[str] | None = None,
+    names: Names = None,
     slices: object = None,
     dtype: DTypeLike | None = None,
     check: bool | None = None,

@@ -335,7 +335,7 @@ def choose_route(
     return _chosen(layout, (shape, full or shape), itemsize, (limit, id(layout.mesh)), machine)
 
 
-@lru_cache(maxsize=64)  # checkpoints have many small arrays of few shapes
+@lru_cache(maxsize=1024)  # checkpoints have many small arrays of few shapes
 def _chosen(
     layout: Layout, shapes: tuple[Shape, Shape], itemsize: int, limit_and_mesh: tuple[int, int], machine: Machine
 ) -> Route:

@@ -365,7 +365,7 @@ def _as_tensor(leaf: Leaf, mesh: Mesh) -> DTensor:
 def has_arrays_only(node: Json) -> bool:
     """Return whether a tree holds arrays, and no other values."""
     kind, content = node
-    if kind in ("array", "value"):
+    if kind in ("array", "value", "float"):
         return bool(kind == "array")
     return all(map(has_arrays_only, content.values() if kind == "dict" else content))
 

@@ -11,7 +11,7 @@ import numpy as np
 from meshcomm._types import DType, Indices, Json, Shape
 from meshcomm.layouts.dtype_text import dtype_of_text, dtype_text
 
-_dtype_of_text = lru_cache(maxsize=256)(dtype_of_text)  # many arrays have few dtypes
+known_dtype = lru_cache(maxsize=256)(dtype_of_text)  # many arrays have few dtypes
 
 
 class Segment(NamedTuple):
@@ -48,7 +48,7 @@ class Stored(NamedTuple):
     def from_told(cls, told: Sequence[Json]) -> "Stored":
         """Return what `told` was made of."""
         name, shape, dtype, segments, fortran = told
-        return cls(name, tuple(shape), _dtype_of_text(dtype), tuple(Segment(*s) for s in segments), fortran)
+        return cls(name, tuple(shape), known_dtype(dtype), tuple(Segment(*s) for s in segments), fortran)
 
     def pieces(self, starts: Indices, lengths: Indices) -> Iterator[tuple[Segment, int, int, int]]:
         """Yield (segment, offset in its file, offset in the block, bytes) for runs of bytes of the array.

@@ -20,6 +20,7 @@ from meshcomm._tuning import (
     DEFAULT_SCRATCH,
     FORGET_ABOVE,
     MOST_EXPECTED,
+    PAGE,
     READ_OVER,
     READ_TOGETHER,
     READ_WINDOW,
@@ -278,8 +279,17 @@ def _piece(tensor: DTensor, turn: Round) -> DTensor:
 
 def byte_runs(turn: Round, device: int, chosen: Selection) -> ByteRuns:
     """Return where in the array the bytes of the block are that *device* reads or writes in a round."""
+    if chosen.index is None and prod(chosen.box) * turn.route.itemsize <= PAGE:
+        return _few_byte_runs(turn, device, chosen)
+    return _byte_runs(turn, device, chosen)
+
+
+def _byte_runs(turn: Round, device: int, chosen: Selection) -> ByteRuns:
     starts, lengths = runs(chosen.shifted(turn.file_intervals(device)), chosen.shape)
     return starts * turn.route.itemsize, lengths * turn.route.itemsize
+
+
+_few_byte_runs = lru_cache(maxsize=1024)(_byte_runs)  # of one page: checkpoints have many small arrays of few shapes
 
 
 def all_pieces(each: Iterable[list[checksums.Piece]]) -> list[checksums.Piece]:

@@ -1,6 +1,7 @@
 """Trees of tensors: nested dicts, lists and tuples with tensors, variables, arrays, modules and plain values."""
 
 from collections.abc import Callable, Iterator, Mapping
+from math import isfinite
 from typing import Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
@@ -63,6 +64,8 @@ def _node(tree: object, keys: tuple[str, ...], leaves: Leaves, separator: str) -
     if isinstance(found, list | tuple):
         kind = "list" if isinstance(found, list) else "tuple"
         return [kind, [_node(each, (*keys, str(i)), leaves, separator) for i, each in enumerate(found)]]
+    if isinstance(found, float) and not isfinite(found):
+        return ["float", repr(float(found))]  # JSON has no word for it
     if found is None or isinstance(found, bool | int | float | str):
         return ["value", found]
     raise TypeError(
@@ -104,6 +107,8 @@ def rebuilt(node: Json, array: Callable[[str], Json], depth: int = 0) -> Json:
     if kind in ("list", "tuple") and isinstance(content, list):
         found = [rebuilt(each, array, depth + 1) for each in content]
         return found if kind == "list" else tuple(found)
+    if kind == "float" and content in ("nan", "inf", "-inf"):
+        return float(content)
     if kind == "value" and (content is None or isinstance(content, bool | int | float | str)):
         return content
     raise CheckpointError(f"{quote(node)} is no node of a tree")

@@ -299,6 +299,18 @@ def test_an_array_that_is_a_link_is_not_there(tmp_path):
     assert list(outcome(path)) == ["/more/b"]
 
 
+@pytest.mark.parametrize("version", [2, 3])
+def test_compressed_chunks_that_are_links(version, tmp_path):
+    zarr = pytest.importorskip("zarr")
+    path = tmp_path / "a.zarr"
+    zarr.open_group(path, mode="w", zarr_format=version).create_array("a", data=np.arange(8.0), chunks=(4,))
+    assert list(outcome(path)) == ["/a"]
+    chunk = path / "a" / ("0" if version == 2 else "c/0")
+    chunk.rename(tmp_path / "elsewhere")
+    chunk.symlink_to(tmp_path / "elsewhere")
+    refused(path, "is a link")
+
+
 @pytest.mark.parametrize("size", [0, 1, 191, 193])
 def test_a_chunk_of_another_size(size, tmp_path):
     path = prepared(tmp_path / "f", ".zarr", True)
@@ -321,6 +333,21 @@ def test_data_of_hdf5_in_another_file(tmp_path):
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file.create_dataset("w", (8,), "f8", external=[(str(secret), 0, 64)])
     refused(tmp_path / "a.h5", "has its data in other files")
+
+
+def test_virtual_datasets_of_hdf5(tmp_path):
+    h5py = pytest.importorskip("h5py")
+    with h5py.File(tmp_path / "secret.h5", "w") as file:
+        file["s"] = np.arange(8.0)
+    for name, where in (("other", str(tmp_path / "secret.h5")), ("same", ".")):
+        layout = h5py.VirtualLayout((8,), "f8")
+        layout[:] = h5py.VirtualSource(where, "s", (8,))
+        with h5py.File(tmp_path / f"{name}.h5", "w") as file:
+            file["s"] = np.arange(8.0) + 1
+            file.create_virtual_dataset("w", layout)
+    refused(tmp_path / "other.h5", "has its data in other files: .*secret")
+    with mc.simulate(2) as world:
+        assert world.run(lambda: mc.load(tmp_path / "same.h5")["w"].to_numpy()[0]) == [1.0, 1.0]
 
 
 def test_hdf5_names_that_are_no_text(tmp_path):

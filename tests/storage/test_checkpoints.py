@@ -7,7 +7,7 @@ import pytest
 
 import meshcomm as mc
 from meshcomm import Layout
-from meshcomm.storage import files
+from meshcomm.storage import checkpoints, files
 from support.saved import mesh_of_4, on, same
 
 A = np.arange(7 * 5, dtype="f8").reshape(7, 5)
@@ -132,6 +132,30 @@ def test_what_was_cut_off_is_removed_by_the_next_save(tmp_path):
         assert held.exists(), "its save goes on"
     assert save_steps(tmp_path, [6]) == [1, 5, 6]
     assert not held.exists()
+
+
+@pytest.mark.parametrize("left", [True, False])
+def test_another_job_saves_and_removes_steps_meanwhile(left, tmp_path, monkeypatch):
+    save_steps(tmp_path, [1, 2])
+    real, new = checkpoints.load, tmp_path / "step-000000003"
+
+    def load(path, *args, **options):
+        if mesh_of_4().rank == 0 and not new.exists():  # step 2 is chosen
+            path.rename(new)
+            if left:
+                path.mkdir()
+        mc.barrier(mesh_of_4())
+        return real(path, *args, **options)
+
+    monkeypatch.setattr(checkpoints, "load", load)
+
+    def program():
+        return mc.Checkpoints(tmp_path).restore()[0]
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        assert on(4, program) == [3] * 4
+    assert not caught, "a step that is gone is not damaged"
 
 
 def test_there_is_none(tmp_path):

@@ -1,6 +1,7 @@
 """Tensors saved from any layout and loaded into any other one, in all formats; other libraries read the files."""
 
 import json
+import re
 import sys
 from itertools import product
 from random import Random
@@ -267,6 +268,54 @@ def test_start_save_copies_what_it_writes(tmp_path):
         same(mc.load(tmp_path / "c", check=True)["a"], A)
 
     on(4, program)
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), -float("inf"), -0.0])
+def test_numbers_that_json_has_no_word_for(number, tmp_path):
+    def program():
+        mc.save(tmp_path / "c", {"a": mc.distribute(A, Layout(["x", U], mesh_of_4())), "loss": [number]})
+        return mc.load(tmp_path / "c")["loss"]
+
+    assert repr(on(4, program)) == repr([[number]] * 4)
+    json.loads((tmp_path / "c" / "manifest.json").read_text(), parse_constant=pytest.fail)
+
+
+@pytest.mark.parametrize("suffix", [".safetensors", ""])
+def test_one_of_several_arrays_into_a_tensor(suffix, tmp_path):
+    def program():
+        layout = Layout(["x", "y"], mesh_of_4())
+        mc.save(tmp_path / f"c{suffix}", {"w": mc.distribute(A, layout), "b": mc.distribute(-A, layout)})
+        for given in (layout, None, {"w": layout}, {"b": Layout([U, U], layout.mesh)}):
+            out = mc.zeros((3, 5), "f8", layout)
+            found = mc.load(tmp_path / f"c{suffix}", given, slices=np.s_[2:5], out=out, names=["w"])
+            assert found is out
+            same(out, A[2:5])
+
+    on(4, program)
+
+
+def test_names_by_pattern(tmp_path):
+    def program():
+        mc.save(tmp_path / "c", {"layers": [{"w": A, "b": B}] * 2, "w": A})
+        pattern = re.compile(r"layers\.\d\.w")
+        assert list(mc.load(tmp_path / "c", names=pattern)) == ["layers.0.w", "layers.1.w"]
+        assert [each.asked.stored.name for each in mc.plan_load(tmp_path / "c", names=pattern).arrays] == [
+            "layers.0.w",
+            "layers.1.w",
+        ]
+
+    on(2, program)
+
+
+@pytest.mark.parametrize("suffix", [".npy", ".safetensors", ".h5"])
+def test_a_file_that_is_replaced_keeps_its_permissions(suffix, tmp_path):
+    def program():
+        mc.save(tmp_path / f"a{suffix}", {"a": mc.distribute(A, Layout(["x", U], mesh_of_4()))})
+
+    on(4, program)
+    (tmp_path / f"a{suffix}").chmod(0o640)
+    on(4, program)
+    assert (tmp_path / f"a{suffix}").stat().st_mode & 0o777 == 0o640
 
 
 def test_out_and_strict(tmp_path):

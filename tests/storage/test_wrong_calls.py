@@ -19,6 +19,10 @@ def rows():
     return Layout(["x", U], mesh_of_4())
 
 
+def rows_of_y(layout):
+    return Layout(["y", U], layout.mesh)
+
+
 def raised_by_all(program, kind, text):
     """Run *program* with the rank and a layout: all ranks raise this error, and go on together."""
 
@@ -174,7 +178,17 @@ def test_a_load_that_is_wrong_on_one_rank(path):
         (lambda rank, layout: mc.load(path, layout), mc.LayoutError, r"array 'b' has the shape \(3,\).* for 2 axes"),
         (lambda rank, layout: mc.load(path, {"A": layout}), mc.CheckpointError, "no array 'A', which layout names"),
         (lambda rank, layout: mc.load(path, slices={"c": 1}), mc.CheckpointError, "no array 'c', which slices names"),
-        (lambda rank, layout: mc.load(path, layout, out=mc.ones(A.shape, float, layout)), mc.LayoutError, "or out"),
+        (
+            lambda rank, layout: mc.load(path, {"a": rows_of_y(layout)}, out={"a": mc.ones(A.shape, float, layout)}),
+            mc.LayoutError,
+            "out for 'a' keeps its layout",
+        ),
+        (
+            lambda rank, layout: mc.load(path, names=["a", "b"], out={"a": mc.ones(A.shape, float, layout)}),
+            mc.LayoutError,
+            "out has no tensor 'b', which names asks for",
+        ),
+        (lambda rank, layout: mc.load(path, names=re.compile("x")), mc.CheckpointError, "no array that matches 'x'"),
         (lambda rank, layout: mc.load(path, layout, names="a"), TypeError, "not the text 'a'"),
         (lambda rank, layout: mc.load(path, layout, names=["a"], max_scratch_bytes=0), mc.ShapeError, "limit of 0"),
     ):

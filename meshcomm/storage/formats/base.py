@@ -122,6 +122,7 @@ class FileWriter(Writer):
             raise IsADirectoryError(f"{self.path} is a folder, and cannot become a file")
         self.remove_leftovers()
         with files.create(self.aside) as file:
+            file.take_mode_of(self.path)
             self.hold(files.for_writing(self.aside))
             stored = self.lay_out(file)
             file.sync()

@@ -23,13 +23,13 @@ from meshcomm._arguments import quote
 from meshcomm._tuning import CHECKSUM_RANGE, PAGE
 from meshcomm._types import Json
 from meshcomm.errors import CheckpointError, DTypeError
-from meshcomm.layouts.dtype_text import dtype_of_text, dtype_text
+from meshcomm.layouts.dtype_text import dtype_text
 from meshcomm.storage import files
 from meshcomm.storage.checksums import Piece, combined
 from meshcomm.storage.files import File
 from meshcomm.storage.formats.base import Contents, checked_dtype, checked_shape, parsed_json
 from meshcomm.storage.formats.indexed import IndexedWriter
-from meshcomm.storage.stored import Stored, in_one_file
+from meshcomm.storage.stored import Stored, in_one_file, known_dtype
 from meshcomm.storage.trees import names_in
 
 MANIFEST = "manifest.json"
@@ -102,7 +102,7 @@ class FolderWriter(IndexedWriter):
             "file": {"name": self._name, "size": self._size, "range": CHECKSUM_RANGE},
             "checksums": _of_ranges(pieces, self._size),
         }
-        text = _encoded(manifest)[:-2]
+        text = _in_lines(manifest)
         text += f',\n"crc32": {zlib.crc32(text)}}}\n'.encode()
         if len(text) > LONGEST_MANIFEST:
             raise CheckpointError(f"the manifest of a checkpoint has at most {LONGEST_MANIFEST} bytes")
@@ -115,7 +115,19 @@ class FolderWriter(IndexedWriter):
 
 
 def _encoded(value: object) -> bytes:
-    return json.dumps(value, indent=0, ensure_ascii=False).encode()
+    return json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
+
+
+def _in_lines(manifest: dict[str, Json]) -> bytes:
+    """Return *manifest* as JSON without its last brace: a line for each key, and for each array."""
+    lines = []
+    for key, value in manifest.items():
+        if key == "arrays":
+            each = b",\n".join(_encoded(name) + b": " + _encoded(entry) for name, entry in value.items())
+            lines.append(_encoded(key) + b": {\n" + each + b"}")
+        else:
+            lines.append(_encoded(key) + b": " + _encoded(value))
+    return b"{" + b",\n".join(lines)
 
 
 def _may_be_replaced(path: Path) -> bool:
@@ -141,7 +153,7 @@ def _of_ranges(pieces: list[Piece], size: int) -> list[int]:
 
 
 def _with_zeros(crc: int, count: int) -> int:
-    return combined(crc, zlib.crc32(bytes(count)), count) if count > 0 else crc
+    return zlib.crc32(bytes(count), crc) if count > 0 else crc
 
 
 # -- reading ----------------------------------------------------------------------------------------------------------
@@ -207,7 +219,7 @@ def _entries(manifest: dict[str, Json], what: str) -> list[tuple[str, Json]]:
 
 def _checked(name: str, entry: dict[str, Json], data: dict[str, Json], what: str) -> Stored:
     try:
-        dtype = dtype_of_text(json.dumps(entry.get("dtype")))
+        dtype = known_dtype(json.dumps(entry.get("dtype")))
     except (DTypeError, RecursionError) as error:
         raise CheckpointError(f"{what}: array {quote(name)}: {error}") from None
     checked_dtype(dtype, f"{what}: array {quote(name)}")

@@ -82,8 +82,10 @@ def contents(path: Path) -> Contents:
             kind, inner = found.dtype.subdtype or (found.dtype, ())
             dtype = checked_dtype(kind, what)
             shape, offset = checked_shape((*found.shape, *inner), what, dtype.itemsize), found.id.get_offset()
-            if found.external:
-                raise CheckpointError(f"{what} has its data in other files: {quote(found.external[0][0])}")
+            sources = [file.file_name for file in found.virtual_sources()] if found.is_virtual else []
+            others_files = [*(file for file, *_ in found.external or ()), *(file for file in sources if file != ".")]
+            if others_files:
+                raise CheckpointError(f"{what} has its data in other files: {quote(others_files[0])}")
             stored = in_one_file(name, shape, dtype, offset or 0)
             plain = found.chunks is None and found.compression is None
             if plain and offset is not None and offset + stored.nbytes > size:

@@ -137,6 +137,7 @@ def contents(path: Path) -> Contents:
             name = str(folder.relative_to(path)) if folder != path else "array"
             stored = _stored(path, folder, name, found)
             if stored is None:
+                _refuse_links(folder)
                 stored, others[name] = _described(path, name)
             arrays[name] = stored
     return Contents(arrays, metadata, by_library=others)
@@ -173,8 +174,16 @@ def _stored(path: Path, folder: Path, name: str, found: dict[str, Any]) -> Store
     return Stored(name, shape, dtype, tuple(segments))
 
 
+def _refuse_links(folder: Path) -> None:
+    """Raise ``CheckpointError`` if a link is in the *folder*: the library would follow it."""
+    link = files.first_link(folder)
+    if link is not None:
+        raise CheckpointError(f"{link} is a link; the chunks must be in the folder of the store")
+
+
 def _by_library(path: Path) -> Contents:
     zarr = library()
+    _refuse_links(path)
     with reading(path):
         opened = zarr.open(str(path), mode="r")
         alone = isinstance(opened, zarr.Array)
