@@ -285,5 +285,5 @@ def _is_child_of_rank(found: Launch) -> bool:
 
 
 def _read(path: str) -> bytes:
-    with open(path, "rb") as file:  # not by pathlib, which would take most of the time of ``import meshcomm``
+    with open(path, "rb") as file:  # not by pathlib, which ``import meshcomm`` would have to load
         return file.read()
