@@ -23,7 +23,7 @@ from meshcomm.errors import CheckpointError, DTypeError, LayoutError, ShapeError
 from meshcomm.layouts.layout import Layout
 from meshcomm.layouts.layout_text import specs_text
 from meshcomm.layouts.mesh import Mesh
-from meshcomm.memory.copies import exact_copy, opaque
+from meshcomm.memory.copies import exact_copy
 from meshcomm.ranks.agreement import agree
 from meshcomm.ranks.calls import collective
 from meshcomm.ranks.recording import note_received
@@ -37,7 +37,7 @@ from meshcomm.storage.progress import showing
 from meshcomm.storage.selection import Selection, all_of, selected
 from meshcomm.storage.small import Batch, batches, is_small
 from meshcomm.storage.stored import Stored
-from meshcomm.storage.transfer import Opened, block_of, read_tensor
+from meshcomm.storage.transfer import Opened, block_of, convert, read_tensor
 from meshcomm.storage.trees import flattened, rebuilt, tensors_in
 from meshcomm.storage.verify import compare_checksums
 
@@ -172,24 +172,25 @@ class Asked(NamedTuple):
     def reading(self) -> "Reading":
         """How the array is read, if it is in plain runs and not small."""
         chosen, mesh, stored = self.chosen, self.layout.mesh, self.stored
-        if chosen.index is None and not stored.fortran and self.dtype == stored.dtype:
-            return Reading(self.layout, chosen, True)
-        axes = list(self.layout.axes) if chosen.index is None else [rows_of(mesh), *[()] * (len(chosen.box) - 1)]
+        straight, changes = chosen.index is None, stored.fortran or self.dtype != stored.dtype
+        axes = list(self.layout.axes) if straight else [rows_of(mesh), *[()] * (len(chosen.box) - 1)]
         if not stored.fortran:
-            return Reading(Layout(axes[: len(chosen.box)], mesh), chosen, False)
+            return Reading(Layout(axes[: len(chosen.box)], mesh), chosen, straight, straight and changes)
         turned = Selection(chosen.shape[::-1], chosen.start[::-1], chosen.box[::-1], None)
-        return Reading(Layout(axes[::-1], mesh), turned, False)
+        return Reading(Layout(axes[::-1], mesh), turned, straight, straight and changes)
 
 
 class Reading(NamedTuple):
     """In which layout the box *chosen* is read; the axes of both are those of the file.
 
-    *straight* says whether that gives the tensor; else it is transposed, converted or indexed afterwards.
+    *straight* says whether that gives the tensor, round by round; else it is indexed afterwards. *staged* says whether
+    its elements are converted or transposed in each round.
     """
 
     layout: Layout
     chosen: Selection
     straight: bool
+    staged: bool
 
 
 class Wanted(NamedTuple):
@@ -392,17 +393,22 @@ def _load_large(job: Job, found: Contents, opened: Opened, limit: int | None) ->
     if stored.name in found.by_library:
         made = read_by_library(opened, stored, chosen, target.mesh, rows=found.by_library[stored.name], limit=limit)
     elif reading.straight:
-        read_tensor(target, stored, opened, chosen, limit, unsliced=unsliced)
+        into = _turned(target) if stored.fortran else target
+        read_tensor(into, stored, opened, reading.chosen, limit, staged=reading.staged or not unsliced)
         return
     else:
         made = empty(reading.chosen.box, stored.dtype, reading.layout)
-        read_tensor(made, stored, opened, reading.chosen, limit, unsliced=True)
-        if stored.fortran:
-            local = None if made.local is None else exact_copy(made.local.T)
-            made = DTensor(local, Layout(reading.layout.axes[::-1], target.mesh), chosen.box, stored.dtype)
+        read_tensor(made, stored, opened, reading.chosen, limit, staged=False)
+        made = _turned(made) if stored.fortran else made
     if chosen.index is not None:
         made = made[chosen.index]
     _put(made, target, limit)
+
+
+def _turned(tensor: DTensor) -> DTensor:
+    """Return *tensor* with its axes in reverse order; the block is a view."""
+    local = None if tensor.local is None else tensor.local.T
+    return DTensor(local, Layout(tensor.layout.axes[::-1], tensor.mesh), tensor.shape[::-1], tensor.dtype)
 
 
 def _told(batch: Batch, opened: Opened, here: Location) -> Bytes:
@@ -425,7 +431,7 @@ def _put_small(array: Array, job: Job, limit: int | None) -> None:
     elif target.local is not None:
         block = block_of(box, target.layout)
         assert block is not None
-        np.copyto(opaque(target.local), opaque(block.astype(target.dtype, copy=False)))
+        convert(block, target.local)
 
 
 def _replicated(whole: Array, mesh: Mesh) -> DTensor:
@@ -442,5 +448,5 @@ def _put(made: DTensor, target: DTensor, limit: int | None) -> DTensor:
             made = relayout(made, target.layout, max_scratch_bytes=limit)
         local = made.local
     if target.local is not None and local is not None:
-        np.copyto(opaque(target.local), opaque(local.astype(target.dtype, copy=False)))
+        convert(local, target.local)
     return target

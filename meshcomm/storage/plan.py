@@ -297,7 +297,8 @@ class ArrayPlan:
 
     @cached_property
     def _route(self) -> Route:
-        return route_of(self.reading.layout, self.asked.stored, self.reading.chosen, *self._costs)
+        reading = self.reading
+        return route_of(reading.layout, self.asked.stored, reading.chosen, *self._costs, staged=reading.staged)
 
     def _reads(self, device: int) -> Iterator[tuple[tuple[Indices, Indices], int]]:
         if self.in_runs:
@@ -353,10 +354,13 @@ class ArrayPlan:
     def _scratch(self, device: int) -> int:
         """Return the most bytes that *device* uses beyond its block, without what it reads to the side."""
         peaks = [plan.for_device(device).peak_bytes for plan in dict.fromkeys(self._exchanges)]
-        kept = 0
+        kept, itemsize = 0, self.asked.stored.dtype.itemsize
         if not self.in_runs or not self.reading.straight:  # what is read is a tensor of its own
-            box = self.asked.chosen.box
-            kept = prod(self._made.block_shape(box, device)) * self.asked.stored.dtype.itemsize
+            kept = prod(self._made.block_shape(self.asked.chosen.box, device)) * itemsize
+        elif self.reading.staged and not self._exchanges:
+            kept = (
+                max(prod(turn.target().block_shape(turn.shape(), device)) for turn in self._route.rounds()) * itemsize
+            )
         return max(peaks, default=0) + kept
 
     def __str__(self) -> str:

@@ -315,7 +315,14 @@ def _joined(starts: Indices, lengths: Indices) -> tuple[Indices, Indices]:
 
 
 def choose_route(
-    layout: Layout, shape: Shape, itemsize: int, limit: int, machine: Machine, *, full: Shape | None = None
+    layout: Layout,
+    shape: Shape,
+    itemsize: int,
+    limit: int,
+    machine: Machine,
+    *,
+    full: Shape | None = None,
+    staged: bool = False,
 ) -> Route:
     """Return the route with the lowest cost. All ranks choose alike: it depends on these arguments only.
 
@@ -325,6 +332,7 @@ def choose_route(
     limit: bytes that a device may use beyond its block
     machine: the costs
     full: the shape of the array in the file, of which the tensor is a box; by default that of the tensor
+    staged: use memory beyond the block also where nothing is exchanged, because elements change on the way
 
     >>> from meshcomm.layouts.mesh import Mesh
     >>> mesh = Mesh(range(4), {"x": 2, "y": 2})
@@ -332,15 +340,18 @@ def choose_route(
     >>> route.cut, route.extra, route.chunk
     (0, ('x', 'y'), (524, 250))
     """
-    return _chosen(layout, (shape, full or shape), itemsize, (limit, id(layout.mesh)), machine)
+    return _chosen(layout, (shape, full or shape), itemsize, (limit, staged, id(layout.mesh)), machine)
 
 
 @lru_cache(maxsize=1024)  # checkpoints have many small arrays of few shapes
 def _chosen(
-    layout: Layout, shapes: tuple[Shape, Shape], itemsize: int, limit_and_mesh: tuple[int, int], machine: Machine
+    layout: Layout, shapes: tuple[Shape, Shape], itemsize: int, others: tuple[int, bool, int], machine: Machine
 ) -> Route:
-    """Return `choose_route`. Equal layouts may be on different meshes; the result is on that with this id."""
-    (shape, file), limit = shapes, limit_and_mesh[0]
+    """Return `choose_route`. Equal layouts may be on different meshes; the result is on that with the id of *others*.
+
+    These are the limit, whether the route is staged, and that id.
+    """
+    (shape, file), (limit, staged, _) = shapes, others
     free = tuple(name for name, size in layout.mesh.dims if size > 1 and name not in used(layout))
     dealt = any(isinstance(names, Cyclic) for names in layout.axes)
     routes = []
@@ -354,7 +365,7 @@ def _chosen(
                 routes.append(Route(layout, shape, itemsize, axis, later + free, True, even, shape, file))
     best = _with_few_openers(min(routes, key=lambda route: _seconds(route, machine)), machine)
     best = best._replace(grain=_grain(best))
-    return best._replace(chunk=_chunk(best, limit))
+    return best._replace(chunk=_chunk(best, limit)) if best.exchanges or staged else best._replace(chunk=_whole(best))
 
 
 def _grain(route: Route) -> int:
@@ -440,12 +451,14 @@ def _spanned(route: Route) -> int:
     return 1 if each % merged == 0 else merged // each if merged % each == 0 else merged // each + 2
 
 
+def _whole(route: Route) -> Shape:
+    """Return how much a round takes along each axis if there is one round."""
+    return tuple(max(1, n if route.deals(axis) else longest(route, axis)) for axis, n in enumerate(route.shape))
+
+
 def _chunk(route: Route, limit: int) -> Shape:
     """Return how much a round takes along each axis, so that the block that it makes keeps to *limit* bytes."""
-    chunk = [max(1, n if route.deals(axis) else longest(route, axis)) for axis, n in enumerate(route.shape)]
-    lengths = [max(1, n) for n in _target_lengths(route)]
-    if not route.exchanges:
-        return tuple(chunk)
+    chunk, lengths = list(_whole(route)), [max(1, n) for n in _target_lengths(route)]
     for axis in range(len(chunk)):
         size = prod(lengths[axis:]) * route.itemsize
         if size <= limit:

@@ -174,30 +174,45 @@ def write_tensor(
 
 
 def read_tensor(
-    tensor: DTensor, stored: Stored, opened: Opened, chosen: Selection, limit: int | None, *, unsliced: bool
+    tensor: DTensor, stored: Stored, opened: Opened, chosen: Selection, limit: int | None, *, staged: bool
 ) -> None:
     """Fill *tensor* with the box of the array that is *chosen*. Collective over the mesh.
 
-    *unsliced* says that the tensor is no slice on any rank. The rest is as for `write_tensor`.
+    *staged* says that elements are read to other memory first, in rounds: they change their dtype or their order, or
+    the tensor is a slice on some rank. The rest is as for `write_tensor`.
     """
     device = tensor.mesh.rank
     costs = reading_costs(machine_of(tensor.mesh), opened.checks)
-    route = route_of(tensor.layout, stored, chosen, limit, costs)
+    route = route_of(tensor.layout, stored, chosen, limit, costs, staged=staged)
     for turn, after in pairwise(chain(route.rounds(), [None])):
         assert turn is not None
         piece = _piece(tensor, turn)
-        if stays(turn) and piece.local is not None and piece.local.flags.c_contiguous:
+        if stays(turn) and _is_like(piece, stored):
             _fill(piece.local, turn, stored, opened, chosen, ahead=costs.one_node)
             continue
-        local = None if device is None else new_block(turn.target().block_shape(piece.shape, device), tensor.dtype)
+        local = None if device is None else new_block(turn.target().block_shape(piece.shape, device), stored.dtype)
         _fill(local, turn, stored, opened, chosen, ahead=costs.one_node)
         if after is not None and device is not None:
             opened.expect_reads(stored, byte_runs(after, device, chosen))
-        found = DTensor(local, turn.target(), piece.shape, tensor.dtype)
+        found = DTensor(local, turn.target(), piece.shape, stored.dtype)
         if not stays(turn):
-            found = relayout(found, turn.source(), out=piece if unsliced else None, max_scratch_bytes=limit)
+            found = relayout(found, turn.source(), out=None if staged else piece, max_scratch_bytes=limit)
         if found is not piece and piece.local is not None and found.local is not None:
-            np.copyto(opaque(piece.local), opaque(found.local))
+            with opened.trying():
+                convert(found.local, piece.local)
+
+
+def _is_like(piece: DTensor, stored: Stored) -> bool:
+    """Return whether bytes of the file go to the block as they are."""
+    return piece.local is not None and piece.local.flags.c_contiguous and piece.dtype == stored.dtype
+
+
+def convert(source: Array, target: Array) -> None:
+    """Copy *source* to *target*, which may have another dtype."""
+    if source.dtype == target.dtype:
+        np.copyto(opaque(target), opaque(source))
+    else:
+        np.copyto(target, source, casting="unsafe")
 
 
 def reads(turn: Round, device: int, chosen: Selection) -> tuple[ByteRuns, int]:
@@ -223,16 +238,24 @@ def block_of(whole: Array, layout: Layout) -> Array | None:
 
 
 def route_of(
-    layout: Layout, stored: Stored, chosen: Selection, limit: int | None, machine: Machine | None = None
+    layout: Layout,
+    stored: Stored,
+    chosen: Selection,
+    limit: int | None,
+    machine: Machine | None = None,
+    *,
+    staged: bool = False,
 ) -> Route:
     """Return the route between a tensor in *layout* and the box of *stored* that is *chosen*.
 
     *machine* has the costs; by default those of the ranks. Collective over the mesh without it, if its ranks have not
-    communicated yet.
+    communicated yet. *staged* is as for `read_tensor`.
     """
     space = (limit or DEFAULT_SCRATCH) // 2
+    if staged:  # a round has a block for the file, and one of the tensor's layout, which replicas make larger
+        space //= 2 * (layout.mesh.size // prod(layout.shape))
     costs = machine_of(layout.mesh) if machine is None else machine
-    return choose_route(layout, chosen.box, stored.dtype.itemsize, space, costs, full=chosen.shape)
+    return choose_route(layout, chosen.box, stored.dtype.itemsize, space, costs, full=chosen.shape, staged=staged)
 
 
 def reading_costs(machine: Machine, checks: bool) -> Machine:
