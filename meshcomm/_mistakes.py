@@ -57,12 +57,18 @@ OF_THE_PACKAGE = {
 def suggestion(name: object, known: Iterable[str]) -> str:
     """Return which of the *known* names was meant by *name*, as the end of a message; "" if none is like it.
 
-    >>> suggestion("rwos", ["rows", "columns"]), suggestion("depth", ["rows"])
-    ("; did you mean 'rows'?", '')
+    >>> suggestion("rwos", ["rows", "columns"]), suggestion("X", ["x"]), suggestion("depth", ["rows"])
+    ("; did you mean 'rows'?", "; did you mean 'x'?", '')
     """
     from difflib import get_close_matches  # here, as its import takes long
 
-    found = get_close_matches(name, [each for each in known if each], 1, 0.6) if isinstance(name, str) else []
+    if not isinstance(name, str):
+        return ""
+    names = [each for each in known if each]
+    found = get_close_matches(name, names, 1, 0.6)
+    if not found:
+        in_small = {each.lower(): each for each in names}
+        found = [in_small[each] for each in get_close_matches(name.lower(), in_small, 1, 0.6)]
     return f"; did you mean {found[0]!r}?" if found else ""
 
 

@@ -25,6 +25,7 @@ from meshcomm._tracing import traceable
 from meshcomm._types import Array, Groups, Pairs, Shape
 from meshcomm.errors import GroupError, ShapeError
 from meshcomm.layouts.boxes import Box
+from meshcomm.layouts.mesh import Mesh
 from meshcomm.memory.copies import exact_copy
 from meshcomm.ranks._envelope import Envelope
 from meshcomm.ranks.agreement import fingerprint
@@ -396,7 +397,10 @@ def _row_length(rows: object) -> int:
     if isinstance(rows, tuple) and all(isinstance(row, tuple) for row in rows):
         lengths = {len(row) for row in rows}
     if len(lengths) != 1 or not all(lengths):
-        raise GroupError(f"group_assignment must have rank 2: rows of one length, at least one, not {short(rows)}")
+        hint = f"; mesh.groups_along({rows.dim_names[0]!r}) is one" if isinstance(rows, Mesh) else ""
+        raise GroupError(
+            f"group_assignment must have rank 2: rows of one length, at least one, not {short(rows)}{hint}"
+        )
     return lengths.pop()
 
 

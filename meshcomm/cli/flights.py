@@ -30,7 +30,9 @@ def summary(found: Sequence[Flight]) -> str:
     if missing:
         lines.append(f"{some(missing)} wrote nothing: killed, stopped, or ended before")
     difference = first_difference(found)
-    lines += ["", f"first difference: {difference}" if difference else "the calls that both remember are the same"]
+    if len(found) > 1:
+        alike = "the calls that all of them remember are the same"
+        lines += ["", f"first difference: {difference}" if difference else alike]
     for flight in found:
         lines += ["", f"rank {flight['rank']} on host {flight['host']}, process {flight['process']}"]
         reason = flight["reason"].partition("\n")[0]

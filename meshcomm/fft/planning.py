@@ -17,7 +17,7 @@ from meshcomm.fft.execute import Options, check_options, run_steps
 from meshcomm.fft.kinds import Transform, full_name
 from meshcomm.fft.search import cheapest
 from meshcomm.fft.spectra import along_axes, check_has_frequencies, distances_of
-from meshcomm.fft.steps import FFTStep, Move
+from meshcomm.fft.steps import FFTStep, Local, Sharded
 from meshcomm.layouts.layout import Layout
 from meshcomm.layouts.layout_text import specs_text
 from meshcomm.layouts.machine import Machine
@@ -63,8 +63,8 @@ class FFTPlan:
 
     @property
     def bytes_moved(self) -> int:
-        """The most bytes that a device receives in the relayouts of `forward`."""
-        return sum(step.plan(self.machine).bytes_moved for step in self.steps if isinstance(step, Move))
+        """The most bytes that a device receives in `forward`; about as many where an axis stays sharded."""
+        return sum(step.received(self.machine) for step in self.steps)
 
     @property
     def flops(self) -> float:
@@ -166,8 +166,8 @@ class FFTPlan:
         for title, steps in (("forward", self.steps), ("backward", self.steps_back)):
             lines.append(f"  {title}")
             for number, step in enumerate(steps, 1):
-                nbytes = step.plan(self.machine).bytes_moved if isinstance(step, Move) else 0
-                moved = f"  {_bytes(nbytes)} received" if isinstance(step, Move) else ""
+                about = "about " if isinstance(step, Sharded) else ""
+                moved = "" if isinstance(step, Local) else f"  {about}{_bytes(step.received(self.machine))} received"
                 cost = f"{_seconds(step.seconds(self.machine))}, blocks of {_bytes(step.block_bytes)}"
                 lines.append(f"    {number}. {step}{moved}  [{cost}]")
         lines.append(

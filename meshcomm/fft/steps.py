@@ -4,13 +4,17 @@ from dataclasses import dataclass
 from math import log2, prod
 from typing import TypeAlias
 
+import numpy as np
+
 from meshcomm._tuning import FFT_FLOP
 from meshcomm._types import DType, Names, Shape
+from meshcomm.fft.factors import convolved_length
 from meshcomm.fft.kinds import Transform, fourier_length
 from meshcomm.layouts.layout import Layout
 from meshcomm.layouts.layout_text import specs_text
 from meshcomm.layouts.machine import Machine
 from meshcomm.layouts.partition import Consecutive
+from meshcomm.layouts.specs import Cyclic
 from meshcomm.plans.plan import Plan, plan_relayout
 
 
@@ -51,6 +55,10 @@ class Local(_OfTransform):
         before = self.layout.largest_block(self.shape) if fits(self.layout, self.shape) else 0
         after = self.layout.largest_block(self.shape_after) * self.dtype_after.itemsize
         return max(before * self.dtype.itemsize, after)
+
+    def received(self, machine: Machine) -> int:
+        """Return 0: a device receives nothing."""
+        return 0
 
     def seconds(self, machine: Machine) -> float:
         """Return the time that the step is predicted to take."""
@@ -110,6 +118,10 @@ class Move:
         peers = prod(self.layout.mesh.dim_size(name) for name in set(moved)) - 1 if moved else size - 1  # a new cut
         return exchange_seconds(machine, missing * self.dtype.itemsize, peers)
 
+    def received(self, machine: Machine) -> int:
+        """Return the most bytes that a device receives."""
+        return self.plan(machine).bytes_moved
+
     def seconds(self, machine: Machine) -> float:
         """Return the time that the step is predicted to take."""
         return self.plan(machine).seconds
@@ -151,10 +163,30 @@ class Sharded(_OfTransform):
         longer = 4 if self.transform.change == "real" else 1
         return self.source.largest_block(self.shape) * self.dtype_after.itemsize * (1 if self.rows else 4) * longer
 
+    def received(self, machine: Machine) -> int:
+        """Return about the bytes that a device receives. Exact for complex transforms of even blocks by four steps."""
+        (axis,), work = self.transform.axes, "c8" if self.rows else "c16"
+        length = self.length if self.rows else convolved_length(self.length)
+        elements = prod((*self.shape[:axis], length, *self.shape[axis + 1 :]))
+        nbytes = elements * np.result_type(self.dtype, work).itemsize / self._shards
+        return int(self._exchanges * nbytes * (1 - 1 / self._shards))
+
+    @property
+    def _exchanges(self) -> int:
+        """How many exchanges of all elements there are."""
+        if not self.rows:
+            return 8
+        (axis,) = self.transform.axes
+        to_columns, to_rows, back = 1, 1, 0 if isinstance(self.layout.axes[axis], Cyclic) else 1
+        return to_columns + to_rows + back + (2 if self.transform.change == "doubles" else 0)  # a half is mirrored
+
+    @property
+    def _shards(self) -> int:
+        return prod(self.source.num_shards(axis) for axis in range(len(self.shape)))
+
     def seconds(self, machine: Machine) -> float:
-        """Return the time that the step is predicted to take: three exchanges of all elements, or eight."""
-        size = prod(self.source.num_shards(axis) for axis in range(len(self.shape)))
-        once = exchange_seconds(machine, self.block_bytes * (1 - 1 / size), size - 1)
+        """Return the time that the step is predicted to take."""
+        once = exchange_seconds(machine, self.block_bytes * (1 - 1 / self._shards), self._shards - 1)
         return self.flops * FFT_FLOP + once * (3 if self.rows else 8)
 
     estimate = seconds

@@ -99,7 +99,8 @@ class Cuts(CutSpec):
 
     Block b has the elements from ``boundaries[b]`` to ``boundaries[b + 1]``; it may be empty. There is one block for
     each device along the mesh dimensions, so one boundary more than that. ``LayoutError`` if the boundaries do not
-    begin with 0, or decrease. That they end with the length of the axis is checked when a layout is used for a shape.
+    begin with 0, or decrease. That they end with the length of the axis is checked when a layout is used for a shape,
+    unless ``numpy.array_split`` has the same ones: then the layout is the usual one, which is for any length.
 
     Parameters
     ----------

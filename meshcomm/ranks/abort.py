@@ -206,7 +206,7 @@ def say(text: str) -> None:
     with contextlib.suppress(Exception):  # a closed pipe does not keep us from ending
         sys.stdout.flush()
     with contextlib.suppress(Exception):
-        print(f"meshcomm: {text}", file=sys.stderr, flush=True)
+        print(f"meshcomm: {text}\n", end="", file=sys.stderr, flush=True)  # in one piece, where others print, too
 
 
 @cache

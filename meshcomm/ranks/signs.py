@@ -139,8 +139,8 @@ class Error:
                 with other, contextlib.suppress(OSError):
                     other.setblocking(False)
                     answer = bytearray(_ONE.size)
-                    other.recv_into(answer)
-                    found.update(_ONE.unpack(answer))
+                    if other.recv_into(answer) == _ONE.size:  # else the rank has only looked
+                        found.update(_ONE.unpack(answer))
         return sorted(found)
 
 

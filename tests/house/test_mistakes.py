@@ -72,6 +72,7 @@ TABLE = [
     mistake("the package: redistribute", "mc.redistribute(t, rows)", "AttributeError", "mc.relayout(t, layout)"),
     mistake("the package: shard", "mc.shard(array)", "AttributeError", "mc.distribute(array, layout)"),
     mistake("the package: array", "mc.array([1, 2])", "AttributeError", "mc.distribute(array, layout)"),
+    mistake("a mesh as groups", "mc.all_reduce(array, mesh)", "GroupError", "mesh.groups_along("),
     mistake("the package: allreduce", "mc.allreduce(array)", "AttributeError", "mc.all_reduce"),
     mistake("the package: a function of NumPy", "mc.sum(t)", "AttributeError", "numpy.sum(t)"),
     mistake("from meshcomm import", "exec('from meshcomm import redistribute')", "ImportError", "redistribute"),

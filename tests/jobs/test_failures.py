@@ -168,7 +168,7 @@ def test_each_rank_writes_what_it_did_last_and_the_command_merges_it(job, launch
         "3 of 3 ranks wrote what they did last",
         "rank 0: waits in relayout, call 2 on ranks 0-2 for",
         "rank 1: is outside meshcomm for",
-        "the calls that both remember are the same",
+        "the calls that all of them remember are the same",
         "in one_never_joins",
     ):
         assert text in merged.text, merged
