@@ -125,10 +125,10 @@ define halves
 endef
 
 PURE := $(PYTEST) --ignore=tests/mpi $(CASES)
-SECOND := tests/arrays tests/fft tests/layouts tests/ops tests/storage
+SECOND := tests/arrays tests/fft tests/layouts tests/storage
 
 test-pure: $(READY)
-	$(call halves,$(PURE) $(QUICK) -m "not jobs and not slow",$(SECOND),meshcomm tests,test-pure)
+	$(call halves,$(PURE) $(QUICK) -m "not jobs and not slow",$(SECOND) tests/ops,meshcomm tests,test-pure)
 
 # The pure tests with the slow ones.
 test-slow: $(READY)

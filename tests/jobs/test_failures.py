@@ -31,8 +31,8 @@ def job(launch):
 
 @pytest.fixture
 def seconds():
-    """Two seconds of an idle machine, as a whole number: ranks may come that much later than others."""
-    return math.ceil(2 * slowness() - 0.5)
+    """Four seconds of an idle machine, as a whole number: ranks may come that much later than others."""
+    return math.ceil(4 * slowness() - 0.5)
 
 
 def seconds_to_end(job):

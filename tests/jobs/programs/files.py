@@ -1,6 +1,6 @@
 """Saves and loads of ranks in folders of their own, one of which has a slow disk; the last save is not waited for.
 
-mpiexec -n 3 python files.py FOLDER     # with MESHCOMM_TIMEOUT below the seconds that the slow disk takes
+mpiexec -n 3 python files.py FOLDER     # with MESHCOMM_TIMEOUT, which is less than the slow disk takes
 """
 
 import os
@@ -12,7 +12,7 @@ import numpy as np
 
 import meshcomm as mc
 
-SECONDS = 2.5  # of a write of rank 1
+SECONDS = float(os.environ["MESHCOMM_TIMEOUT"]) + 1.5  # of a write of rank 1
 layout = mc.Layout(["x"], mc.create_mesh([("x", 3)]))
 rank, numbers = layout.mesh.rank, np.arange(30_000.0)  # too large to be read by one rank
 own = Path(sys.argv[1], str(rank))
