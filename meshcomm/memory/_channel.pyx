@@ -307,7 +307,7 @@ cdef class Channel:
         mc_store(&self.station.failed, 1)
         raise CollectiveMismatch(
             f"rank {self.names[0]} made another collective call than rank {self.names[1 + other]}, now or before, or "
-            "one has an error in it. MESHCOMM_CHECK=1 will tell"
+            "one has an error in it: run again with MESHCOMM_CHECK=1 to see which"
         )
 
 

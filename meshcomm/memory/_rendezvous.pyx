@@ -414,7 +414,8 @@ cdef class Rendezvous:
         if others:
             raise CollectiveMismatch(
                 f"rank {self.names[self.position]} made another collective call than rank{'s' * (len(others) > 1)} "
-                f"{', '.join(others)}, now or before, or one has an error in it. MESHCOMM_CHECK=1 will tell"
+                f"{', '.join(others)}, now or before, or one has an error in it: run again with MESHCOMM_CHECK=1 to "
+                "see which"
             )
         for position in peers:
             theirs = &self.lines[position].ready
@@ -425,7 +426,7 @@ cdef class Rendezvous:
                 raise CollectiveMismatch(
                     f"rank {self.names[self.position]} makes a call that it has made before, but rank "
                     f"{self.names[position]} makes one for the first time, on which all ranks have to agree. "
-                    "MESHCOMM_CHECK=1 will tell"
+                    "Run again with MESHCOMM_CHECK=1 to see which"
                 )
             theirs = &self.lines[position].done
             if mc_failed(theirs) and mc_epoch(theirs) < self.epoch:

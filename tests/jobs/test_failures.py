@@ -139,7 +139,9 @@ def test_ranks_that_share_memory_see_that_another_one_agrees(job, case, ranks):
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_an_out_that_one_rank_finds_wrong_in_a_known_call(job, ranks, shared):
     ended = job(ranks, "one_finds_its_out_wrong", MESHCOMM_SHARED_MEMORY=shared)
-    assert_ended(ended, "LayoutError: out cannot be written to: its block is read-only", "rank 1 of")
+    assert_ended(ended, "CollectiveMismatch: rank ")
+    # Others may end the job before rank 1 has said why: they name it.
+    assert "LayoutError: out cannot be written to: its block is read-only" in ended.text or "rank 1, " in ended.text
     assert re.search(r"line \d+, in one_finds_its_out_wrong\n", ended.text), ended
     assert not re.search(r'meshcomm/(ranks|transport)/\w+\.py", line \d+, in ', ended.text), ended
 
