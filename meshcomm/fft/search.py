@@ -56,6 +56,7 @@ def _cheapest(
     target: Layout | None,
     *others: Machine | tuple[int, int | None],
 ) -> tuple[FFTStep, ...]:
+    transform = replace(transform, called="")  # equal transforms share the steps, whatever the functions are called
     shape, dtype = described
     machine = others[0]
     assert isinstance(machine, Machine)

@@ -1,4 +1,4 @@
-"""What a plan of a transform says that a device receives, against what is counted."""
+"""What a plan of a transform says: the bytes that a device receives, against what is counted, and names."""
 
 import pytest
 
@@ -35,3 +35,10 @@ def test_a_sharded_axis(kind, n, dtype, least, most, target):
         found = world.run(program)
     counted, planned = max(found)
     assert least * planned <= counted <= most * planned
+
+
+def test_plans_that_share_steps_name_the_kind():
+    layout = mc.Layout([mc.UNSHARDED, "x"], mc.Mesh(range(2), {"x": 2}))
+    first, second = (str(mc.fft.plan((4, 6), "c16", layout, kind=kind)) for kind in ("fft2", "fftn"))
+    assert first == second
+    assert "1. fftn over axes" in second
