@@ -69,7 +69,7 @@ def test_a_first_collective_on_one_rank_only(launch, program):
 
 def test_who_is_missing_in_the_first_call_of_all_is_named(launch, program):
     """No rank has communicated yet: they learn it without MPI."""
-    line = "import time\nif mesh.rank == 1: time.sleep(600)\nmc.barrier(mesh, 'hello')"
+    line = "import time\nfrom mpi4py import MPI\nif mesh.rank == 1: time.sleep(600)\nmc.barrier(mesh, 'hello')"
     job = launch(3, program(MESH + line), MESHCOMM_TIMEOUT="6")
     assert job.code != 0
     assert "rank 1 has not arrived: it has been outside meshcomm for" in job.text, job
