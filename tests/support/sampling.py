@@ -3,18 +3,21 @@
 `make test-all` runs samples, `make test` with ``--quick`` smaller ones; with ``CASES=--exhaustive`` both run all. All
 run every law and every recorded answer; only `make test-all` has the tests that are marked ``slow``. This module alone
 knows the options: tests say `sampled` where they try many cases, `examples` where hypothesis draws them, and `inputs`
-where parsers get them (``--inputs N``, which ``make fuzz`` gives).
+where parsers get them (``--inputs N``, which ``make fuzz`` gives). Each number of ranks has smaller samples of its own.
 """
 
 from random import Random
 
 from hypothesis import settings
 
+from meshcomm.ranks.launchers import launched
+
 _EVERY = 5  # one of so many examples is drawn in a sample, but not fewer than _FEWEST
 _FEWEST = 12
 _QUICK = 8  # with --quick a sample has one of so many cases of it
 _exhaustive = _quick = _all_scenarios = False
 _inputs = None
+_ranks = 1
 
 
 def pytest_addoption(parser):
@@ -30,9 +33,10 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
-    global _exhaustive, _quick, _inputs, _all_scenarios
+    global _exhaustive, _quick, _inputs, _all_scenarios, _ranks
     _exhaustive, _quick = config.getoption("exhaustive"), config.getoption("quick")
     _inputs, _all_scenarios = config.getoption("inputs"), config.getoption("all_scenarios")
+    _, _ranks = launched() or (0, 1)
     # All ranks must draw the same examples, however slow one of them is.
     settings.register_profile(
         "all ranks alike", derandomize=True, database=None, deadline=None, max_examples=examples(100)
@@ -49,7 +53,8 @@ def sampled(cases, count=None):
     count = _fewer(len(cases) if count is None else count)
     if _exhaustive or len(cases) <= count:
         return cases
-    return [cases[i] for i in sorted(Random(len(cases)).sample(range(len(cases)), count))]
+    drawn = Random(len(cases) + _ranks - 1 if _quick else len(cases))
+    return [cases[i] for i in sorted(drawn.sample(range(len(cases)), count))]
 
 
 def spread(cases, settings, offset=0, step=1):
