@@ -3,7 +3,7 @@
 `make test-all` runs samples, `make test` with ``--quick`` smaller ones; with ``CASES=--exhaustive`` both run all. All
 run every law and every recorded answer; only `make test-all` has the tests that are marked ``slow``. This module alone
 knows the options: tests say `sampled` where they try many cases, `examples` where hypothesis draws them, and `inputs`
-where parsers get them (``--inputs N``, which ``make fuzz`` gives). Each number of ranks has smaller samples of its own.
+where parsers get them (``--inputs N``, which ``make fuzz`` gives). Each number of ranks has its own smaller samples.
 """
 
 from random import Random
