@@ -148,6 +148,23 @@ def test_an_out_that_one_rank_finds_wrong_in_a_known_call(job, ranks, shared):
 
 
 @pytest.mark.parametrize("shared", ["0", "1G"])
+def test_the_others_wait_for_the_words_of_a_slow_rank(job, shared):
+    ended = job(4, "one_is_slow_to_say_what_is_wrong", MESHCOMM_SHARED_MEMORY=shared)
+    assert_ended(ended, "LayoutError: out cannot be", "rank 1 of 4 ends the job: an uncaught LayoutError", within=9.0)
+
+
+def test_an_error_that_all_raise_is_printed_by_the_rank_that_has_seen_it_though_it_is_slow(job):
+    ended = job(4, "one_is_slow_to_say_what_all_raise")
+    assert_ended(ended, "rank 1 of 4 ends the job: an uncaught ", ", on all 4 ranks alike", within=9.0)
+    assert ended.text.count("Traceback") == 1, ended
+
+
+def test_the_others_do_not_wait_long_for_the_words_of_a_stopped_rank(job):
+    ended = job(4, "one_is_stopped_before_it_says_what_is_wrong")
+    assert_ended(ended, "CollectiveMismatch", "ends the job: an uncaught CollectiveMismatch", within=2.0 + SOON)
+
+
+@pytest.mark.parametrize("shared", ["0", "1G"])
 def test_an_out_that_one_rank_finds_wrong_and_goes_on(job, shared):
     ended = job(2, "one_finds_its_out_wrong_and_goes_on", MESHCOMM_SHARED_MEMORY=shared)
     assert_ended(ended, "rank 1 caught: out cannot be written to", "CollectiveMismatch")
