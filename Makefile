@@ -148,7 +148,7 @@ fuzz: $(READY)
 
 # Every way to hang, with all numbers of ranks, with shared memory and without: an hour.
 test-scenarios: $(READY)
-	@$(PYTEST) --all-scenarios tests/jobs/test_scenarios.py
+	@$(PYTEST) --all-scenarios -n $(JOBS_AT_ONCE) tests/jobs/test_scenarios.py
 
 # Every pair of calls that ranks may mix up, in every way: 15,120 cases, many in one job, for about 90 minutes of CPU
 # time. PAIRS=200 for some of them: 200 with shared memory, and 200 without.
