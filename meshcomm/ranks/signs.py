@@ -106,7 +106,7 @@ def _wait_for_end(sign: socket.socket, end: float, over: Callable[[], bool]) -> 
     with contextlib.suppress(ConnectionError):
         while time.monotonic() < end and not over():
             with contextlib.suppress(TimeoutError):
-                sign.recv(1)
+                sign.recv_into(bytearray(1))
                 break
 
 
