@@ -146,9 +146,11 @@ fuzz: $(READY)
 	@$(PYTEST) --patience 20 --inputs $(INPUTS) -o faulthandler_timeout=0 -k "any_input or any_header" \
 		tests/house/test_any_input.py tests/storage/test_hostile.py
 
-# Every way to hang, with all numbers of ranks, with shared memory and without: an hour.
+# Every way to hang, with all numbers of ranks, with shared memory and without: an hour. A rank that waits in MPI looks
+# around meanwhile, for which it takes about a tenth of a core. So fewer jobs run at once than of those that end soon.
+SCENARIOS_AT_ONCE ?= 3
 test-scenarios: $(READY)
-	@$(PYTEST) --all-scenarios tests/jobs/test_scenarios.py
+	@$(PYTEST) --all-scenarios -n $(SCENARIOS_AT_ONCE) tests/jobs/test_scenarios.py
 
 # Every pair of calls that ranks may mix up, in every way: 15,120 cases, many in one job, for about 90 minutes of CPU
 # time. PAIRS=200 for some of them: 200 with shared memory, and 200 without.

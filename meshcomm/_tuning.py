@@ -157,12 +157,9 @@ end, too, before it ends the job."""
 PAUSE_BEFORE_END = 0.1
 """Seconds before a rank ends the job: its message gets out, and other ranks with the same error can say theirs."""
 
-SEEN_WITHIN = 0.5
-"""Seconds that a rank leaves to the one that has seen an error itself, and prints it with the line it comes from. A
-compromise: on one host that one is there in milliseconds unless it is busy; on another host nobody prints so soon."""
-
 END_WITHIN = 2.0
-"""Seconds that MPI_Abort may take before the process ends by itself: with a broken network it may never return."""
+"""Seconds that MPI_Abort may take before the process ends by itself: with a broken network it may never return. Before
+it, a rank leaves the others on its host as many to tell their errors: one of them may have caused this end."""
 
 POLL_FROM, POLL_TO = 1e-5, 1e-3
 """Seconds between two tests of a barrier with a timeout, at first and later. A compromise: it ends at most 1 ms late,

@@ -14,7 +14,7 @@ from types import ModuleType, TracebackType
 from typing import NoReturn, TypeAlias
 
 from meshcomm._arguments import quote
-from meshcomm._tuning import BECOME_RANK_WITHIN, END_WITHIN, PAUSE_BEFORE_END, SEEN_WITHIN
+from meshcomm._tuning import BECOME_RANK_WITHIN, END_WITHIN, PAUSE_BEFORE_END
 from meshcomm.errors import MeshcommError
 from meshcomm.ranks import forks, signs, stacks
 from meshcomm.ranks.forks import exit_code
@@ -66,6 +66,7 @@ def _ending_excepthook(previous: ExceptHook) -> ExceptHook:
         shared = _shared(value) if previous is sys.__excepthook__ else None
         try:
             if shared is None or shared.ours or not shared.is_printed(END_WITHIN):
+                show_words()
                 with stacks.in_short(value):
                     previous(kind, value, value.__traceback__ or traceback)
                 if shared is not None:
@@ -82,11 +83,13 @@ def _shared(error: BaseException) -> signs.Error | None:
     if size == 1 or forks.is_child or isinstance(error, KeyboardInterrupt):
         return None
     text, seen = signs.shared_text(error)
-    return signs.Error(text, rank, 0.0 if seen else SEEN_WITHIN)
+    # A rank that has seen it prints it with the line that it comes from.
+    return signs.Error(text, rank, [] if seen else _others(), _others_tell_until())
 
 
 def _ending_thread_excepthook(previous: ThreadHook) -> ThreadHook:
     def excepthook(args: threading.ExceptHookArgs) -> None:
+        show_words()
         try:
             previous(args)
         finally:
@@ -119,12 +122,16 @@ def end_job_of_many(reason: str, code: int = 1, shared: signs.Error | None = Non
 def end_job(reason: str, code: int = 1, shared: signs.Error | None = None) -> NoReturn:
     """Name this rank and *reason* on standard error, and end the MPI job with *code*; does not return.
 
-    Of ranks on this host with the same error *shared*, the one that has printed it does so, for all of them.
+    Of ranks on this host with the same error *shared*, the one that has printed it does so, for all of them. Others
+    that have an error to tell may tell it first.
     """
     write_traces()
     if shared is None or shared.ours:
         say(f"{who()} ends the job: {reason}{_alike(shared) if shared is not None else ''}")
+        signs.note_told()
+        signs.let_tell(_others(), _others_tell_until())
     else:
+        signs.note_told()
         time.sleep(END_WITHIN)  # in which the rank that has printed the error ends the job
     here = threading.current_thread() is threading.main_thread()
     MPI = _initialised_mpi()
@@ -156,6 +163,24 @@ def _alike(shared: signs.Error) -> str:
     if len(ranks) == 1:
         return ""
     return f", on {f'all {len(ranks)} ranks' if len(ranks) == comm_world()[1] else f'ranks {spans(ranks)}'} alike"
+
+
+def show_words() -> None:
+    """Show to other ranks on this host that this one has an error to tell: it may end the job, or come too late."""
+    rank, size = comm_world()
+    if size > 1 and not forks.is_child:
+        signs.show_words(rank)
+
+
+def _others() -> list[int]:
+    rank, size = comm_world()
+    return [*range(rank), *range(rank + 1, size)]
+
+
+@cache
+def _others_tell_until() -> float:
+    """Return until when this rank, which is about to end the job, lets others tell their errors."""
+    return time.monotonic() + END_WITHIN
 
 
 def start_mpi_with_all_ranks() -> None:
@@ -190,6 +215,7 @@ def comm_world() -> tuple[int, int]:
 
 def show_end() -> None:
     """Show to other ranks on this host that the program has ended here: they may wait for this one."""
+    signs.note_told()
     MPI = _initialised_mpi()
     if MPI is not None and not forks.is_child and not MPI.Is_finalized() and MPI.COMM_WORLD.size > 1:
         signs.show_end(MPI.COMM_WORLD.rank)

@@ -14,7 +14,7 @@ import numpy as np
 
 from meshcomm import errors
 from meshcomm.errors import CollectiveMismatch, MeshcommError
-from meshcomm.ranks import signs, watchdog
+from meshcomm.ranks import abort, signs, watchdog
 from meshcomm.ranks.launchers import is_on
 from meshcomm.ranks.missing import some
 from meshcomm.ranks.teams import Team
@@ -43,6 +43,7 @@ def agree(team: Team, call: str, error: Exception | None = None, value: int = 0)
     if watch.recorder is not None:
         watch.recorder.agreed()
     communicator = team.everyone.communicator()
+    signs.note_told()  # of an error before: this rank goes on
     digest = team.compare(fingerprint(call))
     told = watch.error
     watch.error = error or told
@@ -50,6 +51,8 @@ def agree(team: Team, call: str, error: Exception | None = None, value: int = 0)
     watch.error = told
     if not largest[2] and largest[0] == -largest[1]:
         return int(largest[3])
+    if error is not None and team.world.guarded:
+        abort.show_words()  # before the others know: they leave it to this rank
     call = call if len(call) < 500 else f"{call[:500]}... (fingerprint {fingerprint(call):x})"
     name = _shared_class(error).__name__ if error is not None else ""
     report = f"{name}\n{call if error is None else error}"

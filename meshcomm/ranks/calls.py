@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import TypeVar
 
 from meshcomm.layouts.mesh import Mesh
-from meshcomm.ranks import agreement
+from meshcomm.ranks import abort, agreement
 from meshcomm.ranks._envelope import Envelope
 from meshcomm.ranks.agreement import fingerprint
 from meshcomm.ranks.meshes import common_world, location_between
@@ -82,6 +82,8 @@ def program(
                 team.call_digest ^= _of_operation(team.turn.operation)
             if error is not None:
                 team.call_digest ^= _WRONG
+                if team.world.guarded:
+                    abort.show_words()  # before the others find a difference, and end the job
             if team.comparison_due:
                 agreement.compare_known(team)
             return known.run

@@ -1,11 +1,12 @@
 """Signs: what ranks on one host can tell each other without MPI, in any state of it.
 
 A sign is a socket with a name of its own in Linux's abstract namespace. It needs no file, and vanishes with its
-process. To look for one never waits. Three things are told so:
+process. To look for one never waits. Four things are told so:
 
 - that a rank has ended its program (`show_end`). Before ranks have communicated there is no other way: MPI could only
   tell if all ranks took part.
 - what a rank does, if another one asks (`answering`, `answer`, `asking`)
+- that a rank has an error to tell (`show_words`, `note_told`). A rank that ends the job waits for it (`let_tell`).
 - that a rank prints an error already, which other ranks have, too (`Error`). One of them prints it.
 
 Where there are no such sockets, there are no signs. Ranks on other hosts see none.
@@ -71,6 +72,44 @@ def asking(rank: int) -> socket.socket | None:
     return _connected(f"answers {rank}")
 
 
+_words: list[int] = []
+"""The sign that this rank has an error to tell: a file, or none."""
+
+
+def show_words(rank: int) -> None:
+    """Show until `note_told` that *rank*, this one in COMM_WORLD, has an error to tell."""
+    sign = _shown(f"tells {rank}") if not _words else None
+    if sign is not None:
+        _words.append(sign.detach())
+
+
+def note_told() -> None:
+    """Show that this rank has no error to tell: it has told it, or goes on."""
+    while _words:
+        os.close(_words.pop())
+
+
+def let_tell(ranks: Iterable[int], end: float, over: Callable[[], bool] = lambda: False) -> None:
+    """Wait until those of *ranks* that have an error to tell now have told it or are gone, or *over* returns true.
+
+    At most until the time *end*.
+    """
+    for sign in [_connected(f"tells {rank}") for rank in ranks]:
+        if sign is not None:
+            with sign:
+                _wait_for_end(sign, end, over)
+
+
+def _wait_for_end(sign: socket.socket, end: float, over: Callable[[], bool]) -> None:
+    """Wait until a *sign* to which this is a connection vanishes, or *over* returns true; at most until *end*."""
+    sign.settimeout(POLL_TO)
+    with contextlib.suppress(ConnectionError):
+        while time.monotonic() < end and not over():
+            with contextlib.suppress(TimeoutError):
+                sign.recv_into(bytearray(1))
+                break
+
+
 def note_shared(error: E, text: str, *, seen: bool) -> E:
     """Note that all ranks of a team raise *error*, which says *text* on those that have *seen* it, and return it."""
     error.__dict__[_SHARED] = text, seen
@@ -102,14 +141,12 @@ class Error:
     ----------
     text: the same on ranks that have the same error
     rank: this one, in COMM_WORLD
-    patience: for so many seconds another rank may be the first, as it can tell more
+    tellers, end: until the time *end* one of these ranks may be the first, while it has an error to tell
     """
 
-    def __init__(self, text: str, rank: int, patience: float = 0.0) -> None:
+    def __init__(self, text: str, rank: int, tellers: Iterable[int] = (), end: float = 0.0) -> None:
         self._text, self._rank = text, rank
-        end = time.monotonic() + patience
-        while time.monotonic() < end and not _is_shown(f"prints {text}"):
-            time.sleep(POLL_TO)
+        let_tell(tellers, end, lambda: _is_shown(f"prints {text}"))
         self._sign = _shown(f"prints {text}")
         self._first = None if self._sign is not None else _connected(f"prints {text}")
         self.ours = self._first is None
@@ -123,12 +160,12 @@ class Error:
 
     def is_printed(self, seconds: float) -> bool:
         """Wait until the rank that prints the error has done so; return False if it has not within *seconds*."""
-        end = time.monotonic() + seconds
-        while time.monotonic() < end and _is_shown(f"prints {self._text}"):
-            if _is_shown(f"has printed {self._text}"):
-                return True
-            time.sleep(POLL_TO)
-        return False
+        if self._first is not None:
+            _wait_for_end(self._first, time.monotonic() + seconds, self._is_printed)
+        return self._is_printed()
+
+    def _is_printed(self) -> bool:
+        return _is_shown(f"has printed {self._text}")
 
     def ranks(self) -> list[int]:
         """Return this rank and those that have found by now that it prints their error."""

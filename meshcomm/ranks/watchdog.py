@@ -230,6 +230,7 @@ def _tell_error(why: str = "") -> None:
         with stacks.in_short(error):
             traceback = "".join(format_exception(error)) if error.__traceback__ is not None else ""
         say(f"{who()} has to raise {type(error).__name__}: {error}\n{why}{traceback}".rstrip())
+        signs.note_told()
 
 
 _HINT = (

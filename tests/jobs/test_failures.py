@@ -8,7 +8,7 @@ import re
 
 import pytest
 
-from support.jobs import is_openmpi, mpiexec
+from support.jobs import mpiexec
 from support.paths import PROGRAMS
 from support.patience import slowness
 
@@ -139,12 +139,26 @@ def test_ranks_that_share_memory_see_that_another_one_agrees(job, case, ranks):
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_an_out_that_one_rank_finds_wrong_in_a_known_call(job, ranks, shared):
     ended = job(ranks, "one_finds_its_out_wrong", MESHCOMM_SHARED_MEMORY=shared)
-    says = "LayoutError: out cannot be written to: its block is read-only", "rank 1 of"
-    if is_openmpi() and not all(text in ended.text for text in says):
-        says = ("CollectiveMismatch: rank ", "rank 1, ")  # it may lose what a rank says last, and the others name it
-    assert_ended(ended, *says)
+    assert_ended(ended, "LayoutError: out cannot be written to: its block is read-only", "rank 1 of")
     assert re.search(r"line \d+, in one_finds_its_out_wrong\n", ended.text), ended
     assert not re.search(r'meshcomm/(ranks|transport)/\w+\.py", line \d+, in ', ended.text), ended
+
+
+@pytest.mark.parametrize("shared", ["0", "1G"])
+def test_the_others_wait_for_the_words_of_a_slow_rank(job, shared):
+    ended = job(4, "one_is_slow_to_say_what_is_wrong", MESHCOMM_SHARED_MEMORY=shared)
+    assert_ended(ended, "LayoutError: out cannot be", "rank 1 of 4 ends the job: an uncaught LayoutError", within=9.0)
+
+
+def test_an_error_that_all_raise_is_printed_by_the_rank_that_has_seen_it_though_it_is_slow(job):
+    ended = job(4, "one_is_slow_to_say_what_all_raise")
+    assert_ended(ended, "rank 1 of 4 ends the job: an uncaught ", ", on all 4 ranks alike", within=9.0)
+    assert ended.text.count("Traceback") == 1, ended
+
+
+def test_the_others_do_not_wait_long_for_the_words_of_a_stopped_rank(job):
+    ended = job(4, "one_is_stopped_before_it_says_what_is_wrong")
+    assert_ended(ended, "CollectiveMismatch", "ends the job: an uncaught CollectiveMismatch", within=2.0 + SOON)
 
 
 @pytest.mark.parametrize("shared", ["0", "1G"])

@@ -1,6 +1,8 @@
 """Signs between processes of a host, here between objects of one process."""
 
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -20,8 +22,8 @@ def error():
     """A function that makes an error; all are closed afterwards."""
     made = []
 
-    def make(text, rank, patience=0.0):
-        made.append(signs.Error(text, rank, patience))
+    def make(text, rank, *tellers):
+        made.append(signs.Error(text, rank, tellers, time.monotonic() + 60.0))
         return made[-1]
 
     yield make
@@ -102,13 +104,52 @@ def test_other_errors_are_told_apart_by_their_tracebacks():
     assert signs.shared_text(ValueError("wrong")) != signs.shared_text(one)
 
 
-def test_a_rank_that_knows_less_leaves_it_to_another(error, monkeypatch):
-    def other_prints(seconds):
-        if not made:
-            made.append(error("alike", 1))
+# -- ranks that have an error to tell ---------------------------------------------------------------------------------
 
-    made = []
-    monkeypatch.setattr(signs.time, "sleep", other_prints)
-    told = error("alike", 0, 60.0)
-    assert (made[0].ours, told.ours) == (True, False)
-    assert error("nobody", 0, 0.01).ours, "after a while it prints itself"
+
+@pytest.fixture
+def waiting():
+    """A function that lets another thread wait, at most a minute, until ranks 0 to 2 have told their errors."""
+    with ThreadPoolExecutor() as threads:
+        yield lambda: threads.submit(signs.let_tell, range(3), time.monotonic() + 60.0)
+        signs.note_told()
+
+
+def test_a_rank_waits_until_another_one_has_told_its_error(waiting):
+    signs.show_words(1)
+    waits = waiting()
+    assert not waits.done()
+    with pytest.raises(TimeoutError):
+        waits.result(0.05)
+    signs.show_words(1)  # again, as it prints
+    assert not waits.done()
+    signs.note_told()
+    waits.result(30.0)
+
+
+def test_no_rank_waits_for_those_that_have_nothing_to_tell(waiting):
+    signs.note_told()
+    signs.show_words(7)
+    waiting().result(30.0)
+
+
+def test_no_rank_waits_for_ever():
+    signs.show_words(1)
+    signs.let_tell(range(3), time.monotonic() + 0.05)
+    signs.note_told()
+
+
+def test_a_rank_that_knows_less_leaves_it_to_another(error, monkeypatch):
+    def other_prints(name):
+        if name == "prints alike" and not made:
+            made.append(None)
+            made.append(error("alike", 1))
+        return looked(name)
+
+    made, looked = [], signs._is_shown
+    monkeypatch.setattr(signs, "_is_shown", other_prints)
+    signs.show_words(1)
+    told = error("alike", 0, 1, 2)
+    assert (made[1].ours, told.ours) == (True, False), "at once, though rank 1 has not printed yet"
+    signs.note_told()
+    assert error("nobody", 0, 1, 2).ours, "nobody has an error to tell"

@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 import meshcomm as mc
-from meshcomm.ranks import launchers, watchdog
+from meshcomm.ranks import abort, launchers, watchdog
 from meshcomm.ranks.mpi import mpi
 
 SIZE = int(os.environ["CASE_RANKS"])  # the number of ranks, known without MPI
@@ -150,6 +150,47 @@ def one_finds_its_out_wrong():
     stamp()
     call()
     time.sleep(LONG)  # what the others do until the job ends
+
+
+class SlowErrors:
+    """Standard error of a rank that does something before it prints its first line."""
+
+    def __init__(self, first):
+        self._file, self._first = sys.stderr, first
+
+    def write(self, text):
+        first, self._first = self._first, None
+        if first is not None:
+            first()
+        return self._file.write(text)
+
+    def __getattr__(self, name):
+        return getattr(self._file, name)
+
+
+def one_is_slow_to_say_what_is_wrong():
+    abort.END_WITHIN = LONG  # so that no machine is too slow
+    if mesh().rank == 1:
+        sys.stderr = SlowErrors(lambda: time.sleep(1.0))
+    one_finds_its_out_wrong()
+
+
+def one_is_slow_to_say_what_all_raise():
+    abort.END_WITHIN = LONG
+    out = mc.zeros(ARRAY.shape, "f8", columns())
+    out.local.flags.writeable = mesh().rank != 1
+    tensor = mc.distribute(ARRAY, rows())
+    stamp()
+    try:
+        mc.relayout(tensor, columns(), out=out)
+    finally:
+        time.sleep(1.5 * (mesh().rank == 1))
+
+
+def one_is_stopped_before_it_says_what_is_wrong():
+    if mesh().rank == 1:
+        sys.stderr = SlowErrors(lambda: os.kill(os.getpid(), signal.SIGSTOP))
+    one_finds_its_out_wrong()
 
 
 def one_finds_its_out_wrong_and_goes_on():
