@@ -271,5 +271,5 @@ def test_a_block_for_which_there_is_no_memory_is_named(monkeypatch):
 
     with mc.simulate(2) as world, pytest.raises(MemoryError) as caught:
         world.run(program)
-    for words in ("(4, 6)", str(numbered((4, 6)).dtype), "[unsharded, unsharded] on mesh x=2", "192 B", "device 0"):
+    for words in ("(4, 6)", str(numbered((4, 6)).dtype), "[unsharded, unsharded] on mesh x=2", "192 B", "of device "):
         assert words in str(caught.value)
