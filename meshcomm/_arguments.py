@@ -6,6 +6,7 @@ Arguments are typed as ``object`` where a check takes anything.
 import operator
 from collections.abc import Iterable, Sequence
 from math import prod
+from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
@@ -91,6 +92,19 @@ def check_size(shape: Shape, dtype: DType) -> None:
         raise ShapeError(f"an array of shape {shape} and dtype {dtype} has 2**63 bytes or more")
 
 
+def as_path(path: object, call: str) -> Path:
+    """Return *path* as a Path; ``TypeError`` if it is none, which says how to write the *call*.
+
+    >>> as_path(3, "open(path)")
+    Traceback (most recent call last):
+    TypeError: a path is a text or a Path, not 3: write mc.open(path)
+    """
+    try:
+        return Path(path)  # type: ignore[arg-type]
+    except TypeError:
+        raise TypeError(f"a path is a text or a Path, not {quote(path)}: write mc.{call}") from None
+
+
 def as_dtype(dtype: DTypeLike) -> DType:
     """Return *dtype* as a NumPy dtype; ``DTypeError`` if it holds Python objects."""
     try:
@@ -124,6 +138,8 @@ def as_array(x: object) -> Array:
     except ValueError as error:
         raise ShapeError(f"this is not an array: {error}") from None
     if array.dtype.hasobject:
+        if x is None:
+            raise DTypeError("this is None, not an array; on ranks outside of a mesh, t.local is None")
         as_dtype(array.dtype)  # which raises the error
     return array
 

@@ -12,12 +12,15 @@ from typing import TypeAlias
 import numpy as np
 
 from meshcomm._tuning import DEFAULT_SCRATCH
-from meshcomm._types import Array, Bytes, Shape
+from meshcomm._types import Array, Bytes, DType, Shape
 from meshcomm.layouts.boxes import box_shape
+from meshcomm.layouts.layout import Layout
+from meshcomm.layouts.layout_text import specs_text
 from meshcomm.memory.blocks import NOTHING, as_block, as_bytes, block_bytes, new_bytes
 from meshcomm.memory.copies import contiguous
 from meshcomm.memory.scratch import own_buffer, scratch
 from meshcomm.plans.costs import relay_pays
+from meshcomm.plans.describe import bytes_text
 from meshcomm.plans.plan import Plan
 from meshcomm.plans.step import AllGather, Slice, Step
 from meshcomm.ranks.agreement import fingerprint
@@ -53,7 +56,10 @@ def prepare(plan: Plan, here: Location, order: Order = None) -> Move:
         if out is not None:
             last.run([data], [as_bytes(out)])
             return out
-        target = new_bytes(size)
+        try:
+            target = new_bytes(size)
+        except MemoryError:
+            raise no_memory(plan.target, plan.shape, dtype, here.device) from None
         last.run([data], [target])
         return None if shape is None else np.ndarray(shape, dtype, target)
 
@@ -141,6 +147,17 @@ def target_shape(plan: Plan, device: int) -> Shape | None:
     """Return the shape of the new block of *device*, None if it gets none."""
     box = plan.steps[-1].target_box(device) if plan.steps else plan.target.block_box(plan.shape, device)
     return None if box is None else box_shape(box)
+
+
+def no_memory(layout: Layout, shape: Shape, dtype: DType, device: int) -> MemoryError:
+    """Return the error for a new block of *device* that this process has no memory for."""
+    own = layout.block_shape(shape, device)
+    mesh = ", ".join(f"{name}={size}" for name, size in layout.mesh.dims)
+    return MemoryError(
+        f"a tensor of shape {shape} and dtype {dtype} in {specs_text(layout.sharding_specs)} on mesh {mesh} needs "
+        f"{bytes_text(block_bytes(own, dtype.itemsize))} for the block {own} of device {device}: there is no memory "
+        "for it"
+    )
 
 
 def most_bytes(step: Step) -> int:

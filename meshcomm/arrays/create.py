@@ -12,10 +12,10 @@ from numpy.typing import ArrayLike, DTypeLike
 from meshcomm._arguments import as_array, as_dtype, as_shape, check_size, counted, quote
 from meshcomm._tracing import is_traced, traceable
 from meshcomm._types import Array, DType, Shape, ShapeLike
+from meshcomm.arrays.compile import no_memory
 from meshcomm.arrays.cutting import cut_out
 from meshcomm.arrays.dtensor import DTensor, by_device, check_root, member
 from meshcomm.errors import DTypeError, LayoutError, MeshError, ShapeError
-from meshcomm.layouts.boxes import box_shape
 from meshcomm.layouts.coordinates import one
 from meshcomm.layouts.cyclic import Runs, local_indices
 from meshcomm.layouts.dtype_text import dtype_of_text, dtype_text
@@ -37,9 +37,9 @@ def distribute(array: ArrayLike | None, layout: Layout, root: int | None = None)
     """Return *array* as a tensor in *layout*. With *root*, Collective over the mesh.
 
     Without *root* every rank passes the whole array, the same one, and nothing is sent: nobody checks that the arrays
-    are equal. With *root* only that device has the array, and sends each other device its block. ``LayoutError`` if
-    the layout has another number of axes than the array, ``DTypeError`` if its dtype is object. Source:
-    tf.experimental.dtensor.copy_to_mesh.
+    are equal. Random ones are if all ranks seed them alike. With *root* only that device has the array, and sends each
+    other device its block. ``LayoutError`` if the layout has another number of axes than the array, ``DTypeError`` if
+    its dtype is object. Source: tf.experimental.dtensor.copy_to_mesh.
 
     >>> import numpy as np, meshcomm as mc
     >>> def program():
@@ -171,7 +171,7 @@ def from_callback(
     box = layout.block_box(lengths, here.device)
     if not any(isinstance(span, Runs) for span in box):
         return DTensor(_called(fn, tuple(slice(*span) for span in box), kind), layout, lengths, kind)
-    block = new_block(box_shape(box), kind)
+    block = _new_block(layout, lengths, kind, here.device)
     for slices in layout.blocks(lengths, here.device):
         first = [int(local_indices(span, one(run.start))[0]) for span, run in zip(box, slices, strict=True)]
         where = tuple(slice(n, n + run.stop - run.start) for n, run in zip(first, slices, strict=True))
@@ -201,7 +201,7 @@ def empty(shape: ShapeLike, dtype: DTypeLike = float, layout: Layout | None = No
     (3,)
     """
     lengths, kind, where, here = _described(shape, dtype, layout)
-    local = None if here is None else new_block(where.block_shape(lengths, here.device), kind)
+    local = None if here is None else _new_block(where, lengths, kind, here.device)
     return DTensor(local, where, lengths, kind)
 
 
@@ -319,6 +319,14 @@ def _as_block(block: ArrayLike | None) -> Array:
         return exact_copy(array)
     # Not a view of an array: if a program resizes the array, an exchange sees that, but a view would lose its memory.
     return array if type(array) is np.ndarray else array.view(np.ndarray)
+
+
+def _new_block(layout: Layout, shape: Shape, dtype: DType, device: int) -> Array:
+    """Return a new block of *device*; ``MemoryError`` if there is no memory for it."""
+    try:
+        return new_block(layout.block_shape(shape, device), dtype)
+    except MemoryError:
+        raise no_memory(layout, shape, dtype, device) from None
 
 
 def _cut(array: Array, layout: Layout, device: int) -> Array:
@@ -454,7 +462,7 @@ def _scattered(array: ArrayLike | None, layout: Layout, here: Location, root: in
         if here.device == root:
             local = _cut(whole, layout, root)
         else:
-            local = new_block(layout.block_shape(shape, here.device), dtype_of_text(text))
+            local = _new_block(layout, shape, dtype_of_text(text), here.device)
     except Exception as problem:
         error = problem
     agreement.agree(team, f"{call}: {shape} {text}", error)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from time import monotonic_ns
+from types import FunctionType
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, SupportsIndex, TypeAlias, TypeVar, overload
 
 import numpy as np
@@ -172,7 +173,12 @@ class DTensor(NumpyMethods, StandardMethods, Operators):
             raise ShapeError(
                 f"a tensor of shape {self.shape} has {counted(self.size, 'element')}; a number is just one"
             )
-        if self.local is None or not self.layout.is_fully_replicated():
+        if self.local is None:
+            raise LayoutError(
+                f"this rank is outside of the mesh and does not hold the element of the {self._summary}: ask "
+                "t.mesh.rank is not None first"
+            )
+        if not self.layout.is_fully_replicated():
             raise LayoutError(
                 f"not every rank holds the element of the {self._summary}: use t.local, or t.to_numpy() (Collective)"
             )
@@ -285,6 +291,10 @@ class DTensor(NumpyMethods, StandardMethods, Operators):
         """Return the picture of the layout, for notebooks; it has no data."""
         return self.layout.html(self.shape, f"DTensor of {self.shape} {self.dtype}")
 
+
+for _each in (*vars(NumpyMethods).values(), *vars(StandardMethods).values()):
+    if isinstance(_each, FunctionType):  # Python's own messages are to name them as programs do
+        _each.__qualname__ = f"DTensor.{_each.__name__}"
 
 _INSTEAD_OF_SETTING = {
     "local": "t.local[...] = block changes it in place, and from_local makes a new one",

@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import NoReturn, cast
 
 import meshcomm
+from meshcomm._mistakes import suggestion
 from meshcomm._tuning import LEAVE_WITHIN, POLL_TO
 from meshcomm.cli.batch import SCRIPTS, add_parsers
 from meshcomm.cli.bench.options import add_bench
@@ -114,6 +115,13 @@ class _Parser(argparse.ArgumentParser):
                 found.update(told.ranks())
                 time.sleep(POLL_TO)
         sys.exit(2)
+
+    def _check_value(self, action: argparse.Action, value: object) -> None:
+        try:
+            super()._check_value(action, value)
+        except argparse.ArgumentError as error:
+            error.message += suggestion(value, map(str, action.choices or ()))
+            raise
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -298,7 +298,7 @@ def _like(source: Layout, shape: Shape) -> Layout:
                 return tuple(names)
         return names
 
-    return source.recut(tuple(spec(axis) for axis in range(source.ndim)))
+    return source._recut(tuple(spec(axis) for axis in range(source.ndim)))
 
 
 def _listed(name: str, given: object) -> list[DTensor]:

@@ -86,13 +86,13 @@ def _last(state: State, source: Layout, target: Layout | None) -> tuple[FFTStep,
     """Return the relayout to the target, if there has to be one."""
     if target is None or (target.axes == state.axes and target.mesh == source.mesh):
         return ()
-    return (Move(state.shape, state.dtype, source.recut(state.axes), target),)
+    return (Move(state.shape, state.dtype, source._recut(state.axes), target),)
 
 
 def _edges(
     transform: Transform, state: State, source: Layout, target: Layout | None
 ) -> Iterator[tuple[FFTStep, State]]:
-    layout = source.recut(state.axes)
+    layout = source._recut(state.axes)
     whole = frozenset(axis for axis in range(len(state.axes)) if layout.num_shards(axis) == 1)
     ready = transform.ready(state.todo, whole)
     if ready:
@@ -110,13 +110,13 @@ def _edges(
         needed = _next(transform, state.todo, whole)
         found[tuple(() if axis in needed else names for axis, names in enumerate(state.axes))] = None
     for axes in found:
-        yield Move(state.shape, state.dtype, layout, source.recut(axes)), replace(state, axes=axes)
+        yield Move(state.shape, state.dtype, layout, source._recut(axes)), replace(state, axes=axes)
 
 
 def _local(stage: Transform, state: State, layout: Layout, ready: frozenset[int]) -> tuple[FFTStep, State]:
     # Along an axis that is whole, the mesh dimensions have one device: boundaries for the old length mean nothing.
     axes = tuple(tuple(names) if axis in ready else names for axis, names in enumerate(state.axes))
-    step = Local(stage, state.shape, state.dtype, layout.recut(axes))
+    step = Local(stage, state.shape, state.dtype, layout._recut(axes))
     return step, State(axes, step.shape_after, step.dtype_after, state.todo - ready)
 
 
@@ -171,5 +171,5 @@ def _kept(transform: Transform, state: State, layout: Layout, axis: int) -> Iter
     if rows or (prod(state.shape) * state.dtype.itemsize > GATHERED_FFT and rows_of(convolved_length(n), blocks)):
         for result in results:
             axes = tuple(result if a == axis else each for a, each in enumerate(state.axes))
-            step = Sharded(stage, state.shape, state.dtype, layout, layout.recut(axes), rows)
+            step = Sharded(stage, state.shape, state.dtype, layout, layout._recut(axes), rows)
             yield step, State(axes, after, step.dtype_after, left)

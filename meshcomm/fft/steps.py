@@ -203,7 +203,7 @@ FFTStep: TypeAlias = Local | Move | Sharded
 def flops_of(transform: Transform, shape: Shape, layout: Layout) -> float:
     """Return the operations of the device with the largest block; half of them where input or output is real."""
     longer = [max(n, m) for n, m in zip(shape, transform.shape_after(shape), strict=True)]
-    size = layout.recut(tuple(map(_names, layout.axes))).largest_block(longer)
+    size = layout._recut(tuple(map(_names, layout.axes))).largest_block(longer)
     logs = sum(log2(max(2, n)) for n in transform.lengths)
     return 5.0 * size * logs * (1.0 if transform.change == "complex" else 0.5)
 

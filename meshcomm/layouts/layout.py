@@ -274,10 +274,10 @@ class Layout:
         match = kept.index(self._match) if self._match in kept else None
         return self._make(self._mesh, tuple(self._axes[axis] for axis in kept), match, self._type)
 
-    def recut(self, axes: Axes) -> "Layout":
+    def _recut(self, axes: Axes) -> "Layout":
         """Return the layout on the same mesh that has these *axes*, in canonical form; nothing is checked.
 
-        >>> Layout(["x", UNSHARDED], Mesh(range(2), {"x": 2})).recut(((), ("x",))).sharding_specs
+        >>> Layout(["x", UNSHARDED], Mesh(range(2), {"x": 2}))._recut(((), ("x",))).sharding_specs
         ['unsharded', 'x']
         """
         return self._make(self._mesh, axes, None, LayoutType.STATIC)
@@ -625,7 +625,7 @@ class Layout:
         return wire.encode(layout_text.LAYOUT_MESSAGE, self._wire_values())
 
     def _wire_values(self) -> wire.Values:
-        return layout_text.to_wire(self._type, self.sharding_specs, self._mesh.wire_values())
+        return layout_text.to_wire(self._type, self.sharding_specs, self._mesh._wire_values())
 
     @classmethod
     def from_proto(cls, proto: object) -> "Layout":
@@ -640,7 +640,7 @@ class Layout:
         except wire.WireError as error:
             raise LayoutError(f"not a LayoutProto: {error}") from error
         layout_type, texts, mesh = layout_text.from_wire(values)
-        return cls._parsed(layout_type, texts, Mesh.from_wire_values(mesh))
+        return cls._parsed(layout_type, texts, Mesh._from_wire_values(mesh))
 
     @classmethod
     def from_str(cls, proto_str: bytes) -> "Layout":

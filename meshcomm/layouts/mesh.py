@@ -409,6 +409,8 @@ class Mesh:
         >>> mesh.coords(5), mesh.coords(6), mesh.coords(-1)
         ([2, 1], [0, 0], [2, 1])
         """
+        if device is None:
+            raise MeshError(f"device is None, as mesh.rank is on a rank outside of the {self}")
         device = integer(device, "device")
         return [device // stride % dim.size for dim, stride in zip(self._dims, self._strides, strict=True)]
 
@@ -533,7 +535,7 @@ class Mesh:
         >>> Mesh.from_proto(mesh.as_proto()) == mesh
         True
         """
-        return wire.as_message(mesh_text.MESH_MESSAGE, self.wire_values())
+        return wire.as_message(mesh_text.MESH_MESSAGE, self._wire_values())
 
     def serialized_string(self) -> bytes:
         """Return the bytes of the mesh's MeshProto.
@@ -541,12 +543,12 @@ class Mesh:
         >>> Mesh.from_proto(Mesh(["CPU:0"], [("x", 1)]).serialized_string())
         Mesh(x=1, devices=['CPU:0'])
         """
-        return wire.encode(mesh_text.MESH_MESSAGE, self.wire_values())
+        return wire.encode(mesh_text.MESH_MESSAGE, self._wire_values())
 
-    def wire_values(self) -> wire.Values:
+    def _wire_values(self) -> wire.Values:
         """Return the plain values of the mesh's MeshProto.
 
-        >>> Mesh.from_device("CPU:0").wire_values()
+        >>> Mesh.from_device("CPU:0")._wire_values()
         {'single_device': 'CPU:0'}
         """
         if self.is_single_device():
@@ -564,13 +566,13 @@ class Mesh:
             values = wire.decode(mesh_text.MESH_MESSAGE, wire.as_bytes(proto))
         except wire.WireError as error:
             raise MeshError(f"not a MeshProto: {error}") from error
-        return cls.from_wire_values(values)
+        return cls._from_wire_values(values)
 
     @classmethod
-    def from_wire_values(cls, values: wire.Values) -> "Mesh":
+    def _from_wire_values(cls, values: wire.Values) -> "Mesh":
         """Return the mesh of the plain values of a MeshProto; MeshError if they make none.
 
-        >>> Mesh.from_wire_values(Mesh.from_device("CPU:0").wire_values()).single_device
+        >>> Mesh._from_wire_values(Mesh.from_device("CPU:0")._wire_values()).single_device
         'CPU:0'
         """
         if values["single_device"]:

@@ -176,7 +176,7 @@ def _kept_slice(layout: Layout, mesh: int, shape: Shape, items: Items, device: i
     found_axes = _folded(specs, lengths, dropped, layout)
     if found_axes is None:
         return None
-    result = layout.recut(found_axes)
+    result = layout._recut(found_axes)
     of_result = result.block_shape(tuple(lengths), device) if dropped and device is not None else tuple(counts)
     return Slice(result, tuple(lengths), tuple(block), of_result)
 
@@ -251,7 +251,7 @@ def _folded(
     """
     if not dropped:
         return tuple(specs)
-    left = layout.recut(tuple(specs))
+    left = layout._recut(tuple(specs))
     whole = [axis for axis, count in enumerate(left.shape) if count == 1]
     cut = [axis for axis, names in enumerate(specs) if not isinstance(names, Cyclic)]
     if not whole and not cut:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from meshcomm._arguments import as_path
 from meshcomm.errors import CollectiveMismatch
 from meshcomm.measuring.clocks import Aligned, Clock, compare_clocks
 from meshcomm.measuring.events import MOST_EVENTS, Events, check_writable, document, replacing
@@ -59,7 +60,7 @@ class Trace:
     """A trace that goes on within a ``with`` statement, as `trace` makes it."""
 
     def __init__(self, path: str | os.PathLike[str], comm: "MPI.Intracomm | None", limit: int) -> None:
-        self.path, self._comm, self._limit = Path(path), comm, limit
+        self.path, self._comm, self._limit = as_path(path, "trace(path)"), comm, limit
         self._rescue = _Rescue(self._write_alone)
         _not_entered[id(self)] = self.path
 

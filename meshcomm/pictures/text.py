@@ -71,7 +71,8 @@ def show(
          +-----+
     """
     if not isinstance(layout, Layout | Mesh):
-        raise LayoutError(f"show draws a Layout or a Mesh, not {quote(layout)}, a {type(layout).__name__}")
+        instead = ": pass its .layout and its .shape" if hasattr(layout, "layout") else ""
+        raise LayoutError(f"show draws a Layout or a Mesh, not {quote(layout)}, a {type(layout).__name__}{instead}")
     width = integer(width, "width", ShapeError)
     if width < LEAST_WIDTH:
         raise ShapeError(f"width {width} is too narrow for a picture; it is {LEAST_WIDTH} or more")

@@ -20,7 +20,8 @@ from meshcomm.ranks import forks, signs, stacks
 from meshcomm.ranks.forks import exit_code
 from meshcomm.ranks.launchers import is_on, is_told_by_another, launched
 from meshcomm.ranks.missing import spans
-from meshcomm.ranks.mpi import mpi
+from meshcomm.ranks.mpi import mpi, open_worlds
+from meshcomm.ranks.outside import explain_none
 from meshcomm.ranks.watch import watch
 
 
@@ -63,11 +64,13 @@ def _ending_excepthook(previous: ExceptHook) -> ExceptHook:
     def excepthook(kind: type[BaseException], value: BaseException, traceback: TracebackType | None) -> None:
         if is_told_by_another(value):
             return
+        explain_none(value, open_worlds())
         shared = _shared(value) if previous is sys.__excepthook__ else None
         try:
             if shared is None or shared.ours or not shared.is_printed(END_WITHIN):
                 show_words()
-                with stacks.in_short(value):
+                piece = stacks.in_one_piece() if previous is sys.__excepthook__ else contextlib.nullcontext()
+                with stacks.in_short(value), piece:
                     previous(kind, value, value.__traceback__ or traceback)
                 if shared is not None:
                     shared.note_printed()

@@ -95,7 +95,10 @@ def stored_constants() -> dict[str, float]:
         constants = json.loads(Path(path).read_text())
         Machine(**constants, nodes=0)
     except (OSError, ValueError, TypeError) as error:
-        raise MeshError(f"{MACHINE_FILE}={path} holds no constants of a machine: {error}") from None
+        raise MeshError(
+            f"{MACHINE_FILE}={path} holds no constants of a machine: {error}. python -m meshcomm calibrate FILE "
+            "writes such a file; without the variable, relayouts are planned by defaults"
+        ) from None
     return dict(constants)
 
 

@@ -11,7 +11,7 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from meshcomm import _hooks
-from meshcomm._arguments import counted
+from meshcomm._arguments import counted, quote
 from meshcomm.errors import MeshcommError, MeshError
 from meshcomm.layouts.dimensions import MeshDimension, canonical_dims
 from meshcomm.layouts.layout import Layout
@@ -40,7 +40,8 @@ def create_mesh(
 
     ``MeshError`` if the sizes do not fit the devices, or the mesh needs more ranks than the job has. A program of one
     rank, started without mpiexec, may describe a larger mesh: then the first use of the mesh raises ``MeshError``.
-    `Mesh` describes a mesh for any number of ranks. Source: tf.experimental.dtensor.create_mesh.
+    `Mesh` describes a mesh for any number of ranks. A mesh may have fewer ranks than the job: on the other ranks
+    ``mesh.rank`` and the ``local`` of its tensors are None. Source: tf.experimental.dtensor.create_mesh.
 
     Parameters
     ----------
@@ -146,7 +147,9 @@ def default_mesh(mesh: Mesh) -> _DefaultMesh:
     >>> get_default_mesh()
     """
     if not isinstance(mesh, Mesh):
-        raise MeshError(f"Expect `mesh` to be `Mesh`, got {type(mesh)}")
+        its = getattr(mesh, "mesh", None)
+        instead = "pass its .mesh" if isinstance(its, Mesh) else "create_mesh([('x', -1)]) makes a mesh of all ranks"
+        raise MeshError(f"Expect `mesh` to be `Mesh`, got {type(mesh)}, {quote(mesh)}: {instead}")
     return _DefaultMesh(mesh)
 
 

@@ -128,7 +128,7 @@ def _introduction() -> Introduction:
     """Return where this process runs, how much memory the ranks of its node may share, and why not to share it."""
     where = Introduction(host="", processes="", pid=os.getpid(), limit=0, obstacle="", error="")
     try:
-        where["limit"] = _limit()
+        where["limit"] = shared_limit()
         where["host"] = this_host()
         where["processes"] = os.readlink("/proc/self/ns/pid")
     except MeshcommError as error:
@@ -140,8 +140,8 @@ def _introduction() -> Introduction:
     return where
 
 
-def _limit() -> int:
-    """Return how many bytes the ranks of this node may share."""
+def shared_limit() -> int:
+    """Return how many bytes the ranks of this node may share; ``MeshcommError`` if the variable is no size."""
     text = os.environ.get("MESHCOMM_SHARED_MEMORY", "")
     if not text:
         return all_memory() // 2
@@ -202,7 +202,7 @@ def _offer(obstacle: str, ranks: int) -> Offer:
     if obstacle:
         return _no_offer(obstacle)
     try:
-        pool = share(max(1, reservable(_limit()) // ranks))
+        pool = share(max(1, reservable(shared_limit()) // ranks))
     except (OSError, ValueError, MemoryError) as error:
         return _no_offer(f"no memory to share could be made ({error})")
     lines = pool.open_lines()

@@ -21,6 +21,7 @@ from meshcomm.layouts.mesh import Mesh
 from meshcomm.ranks import stacks
 from meshcomm.ranks.communicator import Buffers, Channels, Communicator, Numbers, Pending, Side
 from meshcomm.ranks.missing import in_calls, some
+from meshcomm.ranks.outside import explain_none
 from meshcomm.ranks.teams import World
 from meshcomm.ranks.watch import watch
 
@@ -159,6 +160,7 @@ class SimulatedWorld:
         if failed:
             culprit = min(failed, key=lambda rank: rank.failed_at)
             assert culprit.error is not None
+            explain_none(culprit.error, [culprit])
             culprit.error.add_note("\n  ".join([f"on simulated rank {culprit.rank} of {self.size}", *self._waiting]))
             raise culprit.error
         if self._waiting:

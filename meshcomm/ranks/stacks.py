@@ -2,6 +2,7 @@
 
 import contextlib
 import faulthandler
+import io
 import linecache
 import os
 import runpy
@@ -28,12 +29,14 @@ _LIBRARIES = ("<frozen ", *{f"{sysconfig.get_path(name)}{os.sep}" for name in ("
 
 
 def whole() -> str:
-    """Return where all threads of Python are; nothing if there is no disk space to find out."""
+    """Return where all threads of Python are, the main one first; nothing if there is no disk space to find out."""
     try:
         with tempfile.TemporaryFile("w+") as file:
             faulthandler.dump_traceback(file, all_threads=True)
             file.seek(0)
-            return file.read()
+            main = f"{threading.main_thread().ident or 0:#018x}"
+            threads = file.read().rstrip("\n").split("\n\n")
+            return "\n\n".join(sorted(threads, key=lambda lines: main not in lines.partition("\n")[0])) + "\n"
     except OSError:
         return ""
 
@@ -86,6 +89,19 @@ def _with_line(frame: FrameType) -> str:
     line = linecache.getline(frame.f_code.co_filename, frame.f_lineno, frame.f_globals).strip()
     cut = f"{line[: _LONGEST_LINE - 3]}..." if len(line) > _LONGEST_LINE else line
     return f"{_named(frame)}{': ' if cut else ''}{cut}"
+
+
+@contextlib.contextmanager
+def in_one_piece() -> Iterator[None]:
+    """Print on standard error at the end what is printed there within the context: where other ranks print, too."""
+    text, standard = io.StringIO(), sys.stderr
+    try:
+        with contextlib.redirect_stderr(text):
+            yield
+    finally:
+        if standard is not None:
+            standard.write(text.getvalue())
+            standard.flush()
 
 
 @contextlib.contextmanager

@@ -146,6 +146,11 @@ class World(ABC):
         self._keep(mesh, self._find(mesh))
         return self._locations[mesh]
 
+    def outside_of(self) -> Mesh | None:
+        """Return the newest mesh that this process has used and is outside of, if there is one."""
+        meshes = (key for key, at in reversed(self._locations.items()) if at is None and isinstance(key, Mesh))
+        return next(meshes, None)
+
     def location_between(self, source: Mesh, target: Mesh) -> Location | None:
         """Return where this process is among the devices of a plan from mesh to mesh, None if outside of both.
 

@@ -8,7 +8,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from meshcomm._arguments import integer, quote
+from meshcomm._arguments import as_path, integer, quote
 from meshcomm._callers import warn
 from meshcomm.arrays.create import told_by_root
 from meshcomm.errors import CheckpointError
@@ -71,7 +71,7 @@ class Checkpoints:
         for what, number in (("keep", keep), ("keep_every", keep_every)):
             if number is not None and integer(number, what, ValueError) < 1:
                 raise ValueError(f"{what} must be 1 or more, or None, not {quote(number)}")
-        self.folder, self.keep, self.keep_every = Path(folder), keep, keep_every
+        self.folder, self.keep, self.keep_every = as_path(folder, "Checkpoints(folder)"), keep, keep_every
         self._mesh = mesh
         self._signal = None if save_on is None else signals.number_of(save_on)
         self._all: Mesh | None = None

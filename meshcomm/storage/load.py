@@ -11,7 +11,7 @@ from typing import NamedTuple, NoReturn
 import numpy as np
 from numpy.typing import DTypeLike
 
-from meshcomm._arguments import as_dtype, counted, quote
+from meshcomm._arguments import as_dtype, as_path, counted, quote
 from meshcomm._tuning import CHECKED_UP_TO
 from meshcomm._types import Array, Bytes, DType, Json, Shape
 from meshcomm.arrays.create import empty, told_by_root
@@ -312,12 +312,13 @@ def meshes_of(layout: object, out: object) -> list[Mesh]:
 
 def wanted_by(path: PathLike, layout: Layouts, names: Names, slices: object, out: object, *options: Json) -> Wanted:
     """Return what a call of `load` with these arguments asks for. ``LayoutError`` for what is no layout."""
+    where = as_path(path, "load(path, layout)")
     if layout is not None and not isinstance(layout, Layout | Mapping):
         raise LayoutError(f"load takes a Layout, a LayoutMap or a dict of layouts, not {quote(layout)}")
     if isinstance(names, str):
         raise TypeError(f"names is a list of names, not the text {quote(names)}")
     given = names if names is None or isinstance(names, re.Pattern) else tuple(names)
-    return Wanted(Path(path), layout, given, slices, out, *options)
+    return Wanted(where, layout, given, slices, out, *options)
 
 
 def _selected(name: str, shape: Shape, index: object) -> Selection:

@@ -2,12 +2,11 @@
 
 from collections.abc import Iterator
 from math import prod
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import DTypeLike
 
-from meshcomm._arguments import counted, quote
+from meshcomm._arguments import as_path, counted, quote
 from meshcomm._types import Array, DType, Shape
 from meshcomm.arrays.dtensor import DTensor
 from meshcomm.layouts.layout import Layout
@@ -50,7 +49,7 @@ class Store:
     __module__ = "meshcomm"
 
     def __init__(self, path: PathLike) -> None:
-        self.path = Path(path)
+        self.path = as_path(path, "open(path)")
         base, self._contents = base_and_contents(self.path)
         self._opened: Opened | None = Opened(base, False)
 

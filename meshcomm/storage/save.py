@@ -10,7 +10,7 @@ from math import prod
 from pathlib import Path
 from typing import NamedTuple
 
-from meshcomm._arguments import quote
+from meshcomm._arguments import as_path, quote
 from meshcomm._types import Bytes, Json
 from meshcomm.arrays.create import plain_text, told_by_root
 from meshcomm.arrays.dtensor import DTensor
@@ -307,7 +307,7 @@ class TreeSaving(Saving):
     """A save of a tree of tensors."""
 
     def __init__(self, path: PathLike, tree: object, metadata: Mapping[str, Json] | None, overwrite: bool) -> None:
-        node, leaves = flattened(tree, writer_for(Path(path)).separator)
+        node, leaves = flattened(tree, writer_for(as_path(path, "save(path, tensors)")).separator)
         mesh = common_mesh(leaf.mesh for leaf in leaves.values() if isinstance(leaf, DTensor))
         self._tensors = {name: _as_tensor(leaf, mesh) for name, leaf in leaves.items()}
         plain = {name: leaf for name, leaf in leaves.items() if not isinstance(leaf, DTensor)}

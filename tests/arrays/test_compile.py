@@ -257,3 +257,19 @@ def test_the_process_holds_what_the_plan_says(source, target):
     finally:
         tracemalloc.stop()
     assert 0.95 * ranks * predicted < peak < 1.05 * ranks * predicted + 3 * 2**19  # what Python makes once
+
+
+def test_a_block_for_which_there_is_no_memory_is_named(monkeypatch):
+    def program():
+        mesh = mc.create_mesh([("x", 2)])
+        t = mc.distribute(numbered((4, 6)), Layout(["x", U], mesh))
+        monkeypatch.setattr("meshcomm.arrays.compile.new_bytes", no_bytes)
+        return t.to_numpy()
+
+    def no_bytes(size):
+        raise MemoryError
+
+    with mc.simulate(2) as world, pytest.raises(MemoryError) as caught:
+        world.run(program)
+    for words in ("(4, 6)", str(numbered((4, 6)).dtype), "[unsharded, unsharded] on mesh x=2", "192 B", "of device "):
+        assert words in str(caught.value)

@@ -161,7 +161,10 @@ PARSERS = {
         ),
     ),
     "pattern": (pattern, texts(PATTERNS, PATTERN_WORDS)),
-    "MESHCOMM_SHARED_MEMORY": (setting("MESHCOMM_SHARED_MEMORY", rendezvous._limit), texts(SIZES, ["K", "GiB", "T"])),
+    "MESHCOMM_SHARED_MEMORY": (
+        setting("MESHCOMM_SHARED_MEMORY", rendezvous.shared_limit),
+        texts(SIZES, ["K", "GiB", "T"]),
+    ),
     "MESHCOMM_TIMEOUT": (setting("MESHCOMM_TIMEOUT", abort.timeout_seconds), texts(SIZES, ["e", "inf", "nan"])),
     "MESHCOMM_MACHINE": (
         machine_file,

@@ -52,7 +52,7 @@ def test_text_of_a_layout_of_no_mesh(text):
 
 
 def layout_bytes(**values):
-    values = {"sharding_specs": [{"sharding_spec": "x"}], "mesh_config": MESH.wire_values(), "type": 1} | values
+    values = {"sharding_specs": [{"sharding_spec": "x"}], "mesh_config": MESH._wire_values(), "type": 1} | values
     return wire.encode(LAYOUT_MESSAGE, values)
 
 

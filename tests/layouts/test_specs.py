@@ -441,7 +441,7 @@ def test_text_of_no_rule(text):
     assert len(str(caught.value)) < 1000
     names, _, rule = text.partition("=")
     values = {"sharding_spec": names, "meshcomm_rule": rule} if rule else {"sharding_spec": text}
-    data = {"sharding_specs": [values], "mesh_config": MESH.wire_values(), "type": 1}
+    data = {"sharding_specs": [values], "mesh_config": MESH._wire_values(), "type": 1}
     with pytest.raises(LayoutError):
         Layout.from_str(wire.encode(LAYOUT_MESSAGE, data))
 

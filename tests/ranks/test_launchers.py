@@ -152,6 +152,29 @@ def test_switches_that_are_neither_on_nor_off(name, environment):
         assert variables.misspelt() == []
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("MESHCOMM_TIMEOUT", "soon", "must be a number of seconds, or 0 for ever, not 'soon'"),
+        ("MESHCOMM_SHARED_MEMORY", "lots", "must be a size such as 500M or 2G, or 0, not 'lots'"),
+        ("MESHCOMM_MACHINE", "nowhere.json", "python -m meshcomm calibrate FILE writes"),
+        ("MESHCOMM_MACHINE", __file__, "python -m meshcomm calibrate FILE writes"),
+        ("MESHCOMM_FLIGHTS", f"{__file__}/below", "it is a file, or in one"),
+    ],
+)
+def test_wrong_values(name, value, words, environment):
+    environment({name: value})
+    (line,) = variables.misspelt()
+    assert line.startswith(name)
+    assert words in line
+
+
+def test_a_folder_for_flights_need_not_be_there(environment, tmp_path):
+    environment({"MESHCOMM_FLIGHTS": str(tmp_path / "new" / "flights")})
+    assert variables.misspelt() == []
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_the_known_variables_are_those_of_the_page():
     page = (TESTS.parent / "docs" / "environment.md").read_text()
     assert {*variables.KNOWN} == {*re.findall(r"^\| `(MESHCOMM_[A-Z_]+)`", page, re.MULTILINE)}

@@ -50,7 +50,7 @@ def test_before_the_first_rendezvous_nothing_is_shared(fresh):
 )
 def test_sizes(fresh, text, size):
     fresh.setenv("MESHCOMM_SHARED_MEMORY", text)
-    assert rendezvous._limit() == size
+    assert rendezvous.shared_limit() == size
 
 
 @pytest.mark.parametrize("text", ["much", "-1", "2 X", "1e3", "G"])
@@ -64,9 +64,9 @@ def test_no_sizes(fresh, text):
 def test_half_of_what_there_is_by_default(fresh, tmp_path):
     whole = os.sysconf("SC_PHYS_PAGES") * PAGE
     fresh.setattr(pools, "_cgroup_limits", lambda: [2**62])
-    assert rendezvous._limit() == whole // 2
+    assert rendezvous.shared_limit() == whole // 2
     fresh.setattr(pools, "_cgroup_limits", lambda: [2**62, 2**30])
-    assert rendezvous._limit() == 2**29
+    assert rendezvous.shared_limit() == 2**29
 
 
 def test_a_pool_leaves_addresses_to_the_program(fresh):

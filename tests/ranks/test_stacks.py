@@ -1,5 +1,6 @@
 """What messages say about where a program is, and what tracebacks leave out."""
 
+import sys
 import threading
 import traceback
 from types import SimpleNamespace
@@ -118,3 +119,24 @@ def test_the_hook_prints_it_in_short(monkeypatch):
     error = caught(wrong_layout)
     abort._ending_excepthook(previous)(type(error), error, error.__traceback__)
     assert shown == [ERRORS[wrong_layout]]
+
+
+def test_of_all_threads_the_main_one_comes_first():
+    found = []
+    thread = threading.Thread(target=lambda: found.append(stacks.whole()))
+    thread.start()
+    thread.join()
+    first, *others = found[0].split("\n\n")
+    assert f"{threading.main_thread().ident:#018x}" in first.partition("\n")[0]
+    assert "test_of_all_threads_the_main_one_comes_first" in first
+    assert any(lines.startswith("Current thread") for lines in others)
+
+
+def test_a_traceback_is_printed_in_one_piece(monkeypatch):
+    written = []
+    monkeypatch.setattr("sys.stderr", SimpleNamespace(write=written.append, flush=lambda: None))
+    error = caught(wrong_layout)
+    abort._ending_excepthook(sys.__excepthook__)(type(error), error, error.__traceback__)
+    (piece,) = written
+    assert piece.startswith("Traceback (most recent call last):\n")
+    assert piece.splitlines()[-1].startswith("meshcomm.LayoutError: ")

@@ -157,7 +157,7 @@ def test_a_save_that_is_wrong_on_one_rank(tmp_path):
     raised_by_all(
         lambda rank, layout: mc.save(None if rank == 2 else tmp_path / "c", mc.ones((4, 4), float, layout)),
         TypeError,
-        "NoneType",
+        "a path is a text or a Path, not None",
     )
     raised_by_all(
         lambda rank, layout: mc.save(tmp_path / "c", mc.ones((4, 4), float, layout), overwrite=rank > 0),

@@ -120,6 +120,14 @@ def one_raises_with_a_hook_of_its_own():
     exchange()
 
 
+def one_is_outside_of_the_mesh():
+    t = mc.distribute(ARRAY, mc.Layout(["x", mc.UNSHARDED], mc.create_mesh([("x", 1)])))
+    exchange()
+    stamp()
+    t.local.sum()
+    exchange()
+
+
 def one_is_interrupted():
     exchange()
     if mesh().rank == 1:
