@@ -70,7 +70,7 @@ def pyright(paths, folder):
 
 @pytest.fixture(scope="module", params=[mypy, pyright], ids=["mypy", "pyright"])
 def found(request, tmp_path_factory):
-    """What a checker finds in the public API and in what is wrong: both at once, because it reads the package first."""
+    """What a checker finds in both files: at once, because it reads the package first."""
     folder = tmp_path_factory.mktemp("typing")
     wrong = folder / "wrong_types.py"
     wrong.write_text(WRONG)
