@@ -58,7 +58,7 @@ def test_any_call_of_a_save_may_fail(suffix, over, tmp_path):
     if not over:
         calls = calls_of(lambda: save(prepared(tmp_path / "counted", suffix, False), 1))
     expected, number = listed(path.parent) if over else listed(tmp_path / "counted"), 1
-    tried = sampled(enumerate(calls), 12)
+    tried = sampled(enumerate(calls), 25)
     for at, call in tried:
         if not over:
             path = prepared(tmp_path / f"{at}", suffix, False)
