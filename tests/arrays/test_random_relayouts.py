@@ -7,10 +7,7 @@ Case 4711 is ``any_case(4711)`` on every machine: `check_case` of it alone repea
 layouts of all kinds: names, chosen boundaries, blocks dealt round.
 """
 
-import os
 import traceback
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
 
 import pytest
 
@@ -36,15 +33,8 @@ def test_some_random_cases(kinds):
     assert failure_of(sampled(range(int(kinds), CASES, 2), 120)[:400]) is None
 
 
-@pytest.fixture(scope="module")
-def blocks():
-    # Not forked: the process may have threads.
-    with ProcessPoolExecutor(os.cpu_count(), get_context("spawn")) as pool:
-        yield [pool.submit(failure_of, sampled(range(number, CASES, BLOCKS), 400)) for number in range(BLOCKS)]
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("number", range(BLOCKS))
-def test_random_cases(blocks, number):
-    failure = blocks[number].result()
+def test_random_cases(number):
+    failure = failure_of(sampled(range(number, CASES, BLOCKS), 200))
     assert failure is None, failure

@@ -21,7 +21,7 @@ from support.sampling import sampled
 from support.shape_cases import on_a_mesh
 
 U = "unsharded"
-SEEDS = sampled(range(80), 12)
+SEEDS = sampled(range(80), 8)
 
 
 def line(size, *specs):

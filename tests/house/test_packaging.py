@@ -115,8 +115,8 @@ def quiet(*command, **options):
     return result.stdout
 
 
-def pip(*arguments):
-    quiet(sys.executable, "-m", "pip", *arguments)
+def pip(*arguments, **options):
+    quiet(sys.executable, "-m", "pip", *arguments, **options)
 
 
 @pytest.fixture(scope="module")
@@ -143,10 +143,19 @@ def sources(archive, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def wheel(sources, tmp_path_factory):
+def quick(tmp_path_factory):
+    """Variables with a compiler that does not optimize: these tests look at what is built, not at how fast it is."""
+    compiler = tmp_path_factory.mktemp("compiler") / "cc"
+    compiler.write_text('#!/bin/sh\nexec cc "$@" -O0\n')
+    compiler.chmod(0o755)
+    return {"CC": str(compiler)}
+
+
+@pytest.fixture(scope="module")
+def wheel(sources, quick, tmp_path_factory):
     """Build a wheel from the source archive."""
     made = tmp_path_factory.mktemp("wheel")
-    pip("wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", made, sources)
+    pip("wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", made, sources, variables=quick)
     (file,) = made.iterdir()
     return file
 
@@ -213,8 +222,8 @@ def test_every_module_of_the_installed_wheel_can_be_imported(wheel, tmp_path):
 
 
 @pytest.mark.slow
-def test_an_editable_install_sees_new_modules_also_in_the_folder_that_holds_the_clone(sources, tmp_path):
-    pip("install", "--no-deps", "--no-build-isolation", "--target", tmp_path, "--editable", sources)
+def test_an_editable_install_sees_new_modules_also_in_the_folder_that_holds_the_clone(sources, quick, tmp_path):
+    pip("install", "--no-deps", "--no-build-isolation", "--target", tmp_path, "--editable", sources, variables=quick)
     added = sources / "meshcomm" / "added_later.py"
     added.write_text("")
     # Without site: else an editable install in this environment comes first. NumPy and other libraries come last.

@@ -33,25 +33,26 @@ def run(*command, cwd):
     return subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
 
 
-def mypy(path, tmp_path):
-    """Return what mypy finds in *path*, by line, and nothing that it finds in the package itself."""
+def mypy(paths, folder):
+    """Return what mypy finds in each of *paths*, by line, and nothing that it finds in the package itself."""
     pytest.importorskip("mypy")
-    settings, kept = tmp_path / "mypy.ini", tmp_path.parent / "mypy"  # what it found is of use to the next test
-    settings.write_text(f"[mypy]\nstrict = True\nmypy_path = {SOURCES}\ncache_dir = {kept}\n")
-    found = run(sys.executable, "-m", "mypy", "--config-file", settings, "--no-pretty", path, cwd=tmp_path)
+    settings = folder / "mypy.ini"
+    settings.write_text(f"[mypy]\nstrict = True\nmypy_path = {SOURCES}\ncache_dir = {folder / 'mypy'}\n")
+    found = run(sys.executable, "-m", "mypy", "--config-file", settings, "--no-pretty", *paths, cwd=folder)
     assert found.returncode in (0, 1), found.stdout + found.stderr
-    return [line for line in found.stdout.splitlines() if path.name in line and " error: " in line]
+    errors = [line for line in found.stdout.splitlines() if " error: " in line]
+    return {path.name: [line for line in errors if path.name in line] for path in paths}
 
 
-def pyright(path, tmp_path):
-    """Return what pyright finds in *path*. basedpyright is pyright with a node that pip installs."""
+def pyright(paths, folder):
+    """Return what pyright finds in each of *paths*. basedpyright is pyright with a node that pip installs."""
     if importlib.util.find_spec("basedpyright") is None:
         pytest.skip("basedpyright is not installed")
-    settings = tmp_path / "pyrightconfig.json"
+    settings = folder / "pyrightconfig.json"
     settings.write_text(
         json.dumps(
             {
-                "include": [str(path)],
+                "include": [str(path) for path in paths],
                 "extraPaths": [str(SOURCES)],
                 "typeCheckingMode": "standard",
                 "reportUnnecessaryTypeIgnoreComment": "error",
@@ -59,23 +60,31 @@ def pyright(path, tmp_path):
         )
     )
     command = [sys.executable, "-m", "basedpyright", "--outputjson", "-p", str(settings)]
-    found = json.loads(run(*command, "--pythonpath", sys.executable, cwd=tmp_path).stdout)
-    assert found["summary"]["filesAnalyzed"] == 1
-    return [f"{each['range']['start']['line'] + 1}: {each['message']}" for each in found["generalDiagnostics"]]
+    found = json.loads(run(*command, "--pythonpath", sys.executable, cwd=folder).stdout)
+    assert found["summary"]["filesAnalyzed"] == len(paths)
+    lines = {path.name: [] for path in paths}
+    for each in found["generalDiagnostics"]:
+        lines[Path(each["file"]).name].append(f"{each['range']['start']['line'] + 1}: {each['message']}")
+    return lines
+
+
+@pytest.fixture(scope="module", params=[mypy, pyright], ids=["mypy", "pyright"])
+def found(request, tmp_path_factory):
+    """What a checker finds in both files: at once, because it reads the package first."""
+    folder = tmp_path_factory.mktemp("typing")
+    wrong = folder / "wrong_types.py"
+    wrong.write_text(WRONG)
+    return request.param([TYPING / "public_api.py", wrong], folder)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("checker", [mypy, pyright])
-def test_public_types_are_precise(checker, tmp_path):
-    assert checker(TYPING / "public_api.py", tmp_path) == []
+def test_public_types_are_precise(found):
+    assert found["public_api.py"] == []
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("checker", [mypy, pyright])
-def test_wrong_types_are_seen(checker, tmp_path):
-    path = tmp_path / "wrong_types.py"
-    path.write_text(WRONG)
-    found = checker(path, tmp_path)
-    assert len(found) == 3, found
-    for line, text in zip((8, 9, 10), found, strict=True):
+def test_wrong_types_are_seen(found):
+    lines = found["wrong_types.py"]
+    assert len(lines) == 3, lines
+    for line, text in zip((8, 9, 10), lines, strict=True):
         assert f"{line}:" in text

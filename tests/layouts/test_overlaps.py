@@ -31,7 +31,7 @@ def rows_of(found):
 
 
 def test_pieces_are_what_blocks_share():
-    for number, cut, other in pairs(4000):
+    for number, cut, other in pairs(2000):
         owner = np.empty(cut.length, dtype=int)
         for block in range(other.blocks):
             owner[indices_by_definition(other, block)] = block
@@ -45,7 +45,7 @@ def test_pieces_are_what_blocks_share():
 
 
 def test_both_sides_have_the_same_rows_in_the_same_order():
-    for number, cut, other in pairs(4000, first=PAIRS):
+    for number, cut, other in pairs(2000, first=PAIRS):
         here = {block: list(rows_of(pieces(cut, block, other))) for block in range(cut.blocks)}
         there = {block: list(rows_of(pieces(other, block, cut))) for block in range(other.blocks)}
         for a, b in itertools.product(here, there):
@@ -76,13 +76,13 @@ def test_pieces_of_some_blocks_are_rows_of_all():
 
 
 def test_no_block_has_more_pieces_than_the_bound():
-    for number, cut, other in pairs(3000, first=4 * PAIRS):
+    for number, cut, other in pairs(1500, first=4 * PAIRS):
         most = max(len(pieces(cut, block, other).starts) for block in range(cut.blocks))
         assert most <= most_pieces(cut, other), f"{number}: {cut} {other}"
 
 
 def test_what_pairs_of_blocks_share_and_how_many_blocks_do():
-    for number, cut, other in pairs(3000, first=5 * PAIRS):
+    for number, cut, other in pairs(1500, first=5 * PAIRS):
         sets = [[set(indices_by_definition(each, b).tolist()) for b in range(each.blocks)] for each in (cut, other)]
         common = np.array([[len(a & b) for b in sets[1]] for a in sets[0]])
         in_cut, in_other = (a.ravel() for a in np.indices(common.shape))
@@ -97,7 +97,7 @@ def test_what_pairs_of_blocks_share_and_how_many_blocks_do():
 
 
 def test_nested_cuts_cut_each_block_further():
-    for number in sampled(range(PAIRS), 3000):
+    for number in sampled(range(PAIRS), 1500):
         random = Random(number)
         length, blocks = random.randint(0, 12), random.randint(1, 4)
         cut = random_cut(random, length, blocks)
@@ -163,7 +163,7 @@ def test_a_longer_axis_has_no_more_rows():
 
 
 def test_spans_of_random_cuts_are_those_of_the_definition():
-    for number in sampled(range(PAIRS), 2000):
+    for number in sampled(range(PAIRS), 1000):
         random = Random(number)
         cut = random_cut(random, random.randint(0, 30), random.randint(1, 6))
         for block in range(cut.blocks):

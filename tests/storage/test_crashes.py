@@ -29,12 +29,12 @@ def kills(folder, suffix, over, how):
     return [(at, when) for at, call in enumerate(calls) for when in WHEN if when != "half" or call.name == "pwrite"]
 
 
-def kill_each(tmp_path, suffix, over, how, chosen):
-    """Kill saves at the *chosen* calls, and return how many have died there."""
-    every = kills(tmp_path / "counted", suffix, over, how)
+def kill_each(tmp_path, suffix, over, how, count):
+    """Kill saves at *count* of their calls, and check that most have died there, and what is found afterwards."""
+    tried = sampled(kills(tmp_path / "counted", suffix, over, how), count)
     expected = listed(tmp_path / "counted")
     old, died = prepared(tmp_path / "old", suffix, over).parent, 0
-    for at, when in chosen(every):
+    for at, when in tried:
         path = Path(shutil.copytree(old, tmp_path / f"{at}-{when}")) / f"saved{suffix}"
         died += killed(lambda path=path: save(path, 2, how), at, when)
         assert found_at(path) in ((1, 2) if over else (None, 2)), (at, when)
@@ -43,19 +43,13 @@ def kill_each(tmp_path, suffix, over, how, chosen):
         left = [name for name in listed(path.parent) if name not in expected]
         assert not left, (at, when, left)
         shutil.rmtree(path.parent)
-    return died
+    assert died > len(tried) / 2
 
 
 @pytest.mark.parametrize(("suffix", "over", "how"), sampled(CASES))
-def test_a_process_dies_in_a_save(suffix, over, how, tmp_path):
-    assert kill_each(tmp_path, suffix, over, how, lambda every: every[:: 1 + len(every) // 5]) >= 3
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("suffix", "over", "how"), CASES)
 def test_a_process_dies_at_any_call_of_a_save(suffix, over, how, tmp_path):
-    # 500 kills over all cases; all 1,290 with --exhaustive
-    assert kill_each(tmp_path, suffix, over, how, lambda every: sampled(every, 48)) >= 30
+    # 300 kills over all cases; all 1,290 with --exhaustive
+    kill_each(tmp_path, suffix, over, how, 20)
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
