@@ -48,8 +48,8 @@ def kill_each(tmp_path, suffix, over, how, count):
 
 @pytest.mark.parametrize(("suffix", "over", "how"), sampled(CASES))
 def test_a_process_dies_at_any_call_of_a_save(suffix, over, how, tmp_path):
-    # 300 kills over all cases; all 1,290 with --exhaustive
-    kill_each(tmp_path, suffix, over, how, 20)
+    # 500 kills over all cases; all 1,290 with --exhaustive
+    kill_each(tmp_path, suffix, over, how, 40)
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
