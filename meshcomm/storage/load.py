@@ -74,7 +74,8 @@ def load(
     dtype: convert to this one, as ``astype`` does
     strict: whether *out* may have no names that are missing in the file; else these tensors stay as they are
     check: compare the checksums of what is read; by default for checkpoints of at most 64 MiB
-    max_scratch_bytes: bytes that a rank may use beyond its blocks; by default 32 MiB
+    max_scratch_bytes: bytes that a rank may use beyond its blocks; by default 32 MiB. Where only a library can read
+        the file (chunks or compressed), a rank also holds its share of the result, unless that is its block
 
     ``CheckpointError`` if the file is damaged or holds something else, ``FileNotFoundError`` if it is not there,
     ``LayoutError`` and ``ShapeError`` if a layout or *out* does not fit.

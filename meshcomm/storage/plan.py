@@ -347,7 +347,8 @@ class ArrayPlan:
         if self.rows is not None and self._exchanges:  # what is read is a tensor of its own
             kept = prod(self._made.block_shape(self.asked.chosen.box, device)) * self.asked.dtype.itemsize
         elif self.in_runs and self.reading.staged and not self._exchanges:
-            most = max(prod(turn.target().block_shape(turn.shape(), device)) for turn in self._route.rounds())
+            blocks = (turn.target().block_shape(turn.shape(), device) for turn in self._route.rounds())
+            most = max(map(prod, blocks), default=0)
             kept = most * self.asked.stored.dtype.itemsize
         return max(peaks, default=0) + kept
 

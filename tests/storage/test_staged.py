@@ -108,7 +108,7 @@ def test_steps_keep_to_the_limit(index, order, tmp_path, sizes, monkeypatch):
 
     with mc.simulate(4) as world:
         for specs, dtype in product(
-            [["x", "y", U], [U, ("x", "y"), U], [Cyclic("x", 3), U, U], [U] * 3], ["f8", "f4"]
+            [["x", "y", U], [U, ("x", "y"), U], [Cyclic("x", 2), U, U], [U] * 3], ["f8", "f4"]
         ):
             assert max(world.run(program, specs, dtype)) <= limit
     assert max(sizes, default=0) <= limit // 4
