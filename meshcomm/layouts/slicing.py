@@ -191,7 +191,7 @@ def _kept(names: Names, cut: AnyCut, number: int, stretch: Stretch) -> _Kept | N
     """Return how a *stretch* of one axis is cut, and what it takes of block *number*."""
     start, count, step = stretch
     if cut.blocks == 1:
-        return _Kept(names, _as_slice(start, count, step), count)
+        return _Kept(names, as_slice(start, count, step), count)
     if step < 0 and count > 1:
         return None
     step = max(step, 1)
@@ -203,7 +203,7 @@ def _kept(names: Names, cut: AnyCut, number: int, stretch: Stretch) -> _Kept | N
 
 def _consecutive(names: Names, boundaries: Sequence[int], number: int, offset: int, step: int) -> _Kept:
     first, last = boundaries[number], boundaries[number + 1]
-    taken = _as_slice(offset + first * step, last - first, step)
+    taken = as_slice(offset + first * step, last - first, step)
     return _Kept(cut_at(names, boundaries, boundaries[-1]), taken, last - first)
 
 
@@ -224,10 +224,10 @@ def _kept_of_cyclic(names: Names, cut: CyclicCut, number: int, stretch: Stretch)
     return _Kept(spec, slice(begin, end), end - begin)
 
 
-def _as_slice(start: int, count: int, step: int) -> slice:
+def as_slice(start: int, count: int, step: int) -> slice:
     """Return the slice of *count* elements from *start* on.
 
-    >>> np.arange(5)[_as_slice(3, 4, -1)].tolist()
+    >>> np.arange(5)[as_slice(3, 4, -1)].tolist()
     [3, 2, 1, 0]
     """
     if count == 0:

@@ -21,7 +21,7 @@ from meshcomm.storage.load import Job, PathLike, loaded, told_contents
 from meshcomm.storage.meshes import rows_of
 from meshcomm.storage.progress import showing
 from meshcomm.storage.save import Content, Saving, has_arrays_only
-from meshcomm.storage.selection import Selection
+from meshcomm.storage.selection import box_of
 from meshcomm.storage.stored import Stored
 from meshcomm.storage.transfer import Opened, write_tensor
 from meshcomm.storage.verify import compare_checksums
@@ -78,7 +78,7 @@ class _Copy:
         """Copy one array. Collective over the mesh."""
         source = self.found.arrays[target.name]
         for start, box in _boxes(target.shape, source.dtype.itemsize, (limit or DEFAULT_SCRATCH) * mesh.size):
-            chosen = Selection(target.shape, start, box, None)
+            chosen = box_of(target.shape, start, box)
             axis = next((axis for axis, n in enumerate(box) if n > 1), -1)
             layout = Layout([rows_of(mesh) if k == axis else () for k in range(len(box))], mesh)
             job = Job(source, chosen, empty(box, source.dtype, layout), True)

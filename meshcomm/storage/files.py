@@ -203,9 +203,11 @@ def for_reading(path: Path) -> File:
     return opened
 
 
-def put(path: Path, data: bytes) -> None:
-    """Write *data* to a new file, on the disk when this returns."""
+def put(path: Path, data: bytes, like: Path | None = None) -> None:
+    """Write *data* to a new file, on the disk when this returns. It has the permissions of *like*, if there is one."""
     with create(path) as file:
+        if like is not None:
+            file.take_mode_of(like)
         file.write(as_bytes_of(data), 0)
         file.sync()
 
@@ -235,6 +237,16 @@ def sync_folder(path: Path) -> None:
     """Wait until the names in the folder are on the disk."""
     with _ignoring(errno.EACCES, errno.EBADF, errno.EINVAL), File(path, os.O_RDONLY | os.O_DIRECTORY) as folder:
         folder.sync()  # some file systems cannot
+
+
+def take_modes(new: Path, folder: Path, file: Path) -> None:
+    """Give *new* and the folders below it the permissions of *folder*, and the files those of *file*."""
+    of_folders, of_files = (stat.S_IMODE(each.stat().st_mode) for each in (folder, file))
+    for root, _, names in os.walk(new, topdown=False):
+        with _ignoring(errno.EPERM, errno.EOPNOTSUPP):
+            for name in names:
+                os.chmod(os.path.join(root, name), of_files)
+            os.chmod(root, of_folders)
 
 
 def sync_tree(path: Path) -> None:

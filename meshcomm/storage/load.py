@@ -15,15 +15,12 @@ from meshcomm._arguments import as_dtype, as_path, counted, quote
 from meshcomm._tuning import CHECKED_UP_TO
 from meshcomm._types import Array, Bytes, DType, Json, Shape
 from meshcomm.arrays.create import empty, told_by_root
-from meshcomm.arrays.cutting import cut_out
 from meshcomm.arrays.dtensor import IS_COPY, DTensor, MovedSlice
 from meshcomm.arrays.many import FindsLayouts
-from meshcomm.arrays.relayout import relayout
 from meshcomm.errors import CheckpointError, DTypeError, LayoutError, ShapeError
 from meshcomm.layouts.layout import Layout
 from meshcomm.layouts.layout_text import specs_text
 from meshcomm.layouts.mesh import Mesh
-from meshcomm.memory.copies import exact_copy
 from meshcomm.ranks.agreement import agree
 from meshcomm.ranks.calls import collective
 from meshcomm.ranks.recording import note_received
@@ -32,7 +29,7 @@ from meshcomm.storage.by_library import read_by_library
 from meshcomm.storage.formats.base import Contents
 from meshcomm.storage.formats.known import contents
 from meshcomm.storage.formats.safetensors import INDEX
-from meshcomm.storage.meshes import check_limits, common_mesh, made_by_all, rows_of
+from meshcomm.storage.meshes import check_limits, common_mesh, made_by_all
 from meshcomm.storage.progress import showing
 from meshcomm.storage.selection import Selection, all_of, selected
 from meshcomm.storage.small import Batch, batches, is_small
@@ -77,7 +74,8 @@ def load(
     dtype: convert to this one, as ``astype`` does
     strict: whether *out* may have no names that are missing in the file; else these tensors stay as they are
     check: compare the checksums of what is read; by default for checkpoints of at most 64 MiB
-    max_scratch_bytes: bytes that a rank may use beyond its blocks; by default 32 MiB
+    max_scratch_bytes: bytes that a rank may use beyond its blocks; by default 32 MiB. Where only a library can read
+        the file (chunks or compressed), a rank also holds its share of the result, unless that is its block
 
     ``CheckpointError`` if the file is damaged or holds something else, ``FileNotFoundError`` if it is not there,
     ``LayoutError`` and ``ShapeError`` if a layout or *out* does not fit.
@@ -171,25 +169,29 @@ class Asked(NamedTuple):
     @property
     def reading(self) -> "Reading":
         """How the array is read, if it is in plain runs and not small."""
-        chosen, mesh, stored = self.chosen, self.layout.mesh, self.stored
-        straight, changes = chosen.index is None, stored.fortran or self.dtype != stored.dtype
-        axes = list(self.layout.axes) if straight else [rows_of(mesh), *[()] * (len(chosen.box) - 1)]
+        chosen, layout, stored = self.chosen, with_dropped(self.layout, self.chosen), self.stored
+        changes = stored.fortran or self.dtype != stored.dtype
         if not stored.fortran:
-            return Reading(Layout(axes[: len(chosen.box)], mesh), chosen, straight, straight and changes)
-        turned = Selection(chosen.shape[::-1], chosen.start[::-1], chosen.box[::-1], None)
-        return Reading(Layout(axes[::-1], mesh), turned, straight, straight and changes)
+            return Reading(layout, chosen, changes)
+        return Reading(Layout(layout.axes[::-1], layout.mesh), chosen.turned(), changes)
+
+
+def with_dropped(layout: Layout, chosen: Selection) -> Layout:
+    """Return *layout*, which is that of the result, with the axes that are dropped from it."""
+    axes = list(layout.axes)
+    for axis in chosen.dropped:
+        axes.insert(axis, ())
+    return Layout(axes, layout.mesh)
 
 
 class Reading(NamedTuple):
     """In which layout the box *chosen* is read; the axes of both are those of the file.
 
-    *straight* says whether that gives the tensor, round by round; else it is indexed afterwards. *staged* says whether
-    its elements are converted or transposed in each round.
+    *staged* says whether its elements are converted or transposed in each round.
     """
 
     layout: Layout
     chosen: Selection
-    straight: bool
     staged: bool
 
 
@@ -380,7 +382,7 @@ def loaded(jobs: list[Job], found: Contents, opened: Opened, here: Location, lim
     left = iter(small)
     for batch in batches((job.stored for job in small), limit):
         for array, job in zip(batch.unpacked(_told(batch, opened, here)), left, strict=False):  # in this order
-            _put_small(array, job, limit)
+            _put_small(array, job)
     for job in jobs:
         if job.stored.name not in names:
             _load_large(job, found, opened, limit)
@@ -390,20 +392,15 @@ def loaded(jobs: list[Job], found: Contents, opened: Opened, here: Location, lim
 def _load_large(job: Job, found: Contents, opened: Opened, limit: int | None) -> None:
     """Fill the tensor of *job*. Collective over its mesh; all ranks of the call have to make it."""
     stored, chosen, target, unsliced = job
-    reading = Asked(stored, chosen, target.layout, target.dtype, target).reading
+    local = None if target.local is None else np.expand_dims(target.local, chosen.dropped)
+    into = DTensor(local, with_dropped(target.layout, chosen), chosen.box, target.dtype)
     if stored.name in found.by_library:
-        made = read_by_library(opened, stored, chosen, target.mesh, rows=found.by_library[stored.name], limit=limit)
-    elif reading.straight:
-        into = _turned(target) if stored.fortran else target
-        read_tensor(into, stored, opened, reading.chosen, limit, staged=reading.staged or not unsliced)
-        return
+        rows = found.by_library[stored.name]
+        read_by_library(opened, stored, chosen, into, rows=rows, limit=limit, unsliced=unsliced)
     else:
-        made = empty(reading.chosen.box, stored.dtype, reading.layout)
-        read_tensor(made, stored, opened, reading.chosen, limit, staged=False)
-        made = _turned(made) if stored.fortran else made
-    if chosen.index is not None:
-        made = made[chosen.index]
-    _put(made, target, limit)
+        reading = Asked(stored, chosen, target.layout, target.dtype, target).reading
+        into = _turned(into) if stored.fortran else into
+        read_tensor(into, stored, opened, reading.chosen, limit, staged=reading.staged or not unsliced)
 
 
 def _turned(tensor: DTensor) -> DTensor:
@@ -422,32 +419,10 @@ def _told(batch: Batch, opened: Opened, here: Location) -> Bytes:
     return packed
 
 
-def _put_small(array: Array, job: Job, limit: int | None) -> None:
+def _put_small(array: Array, job: Job) -> None:
     """Write what *job* takes of a whole array, which all ranks have, to its tensor."""
     stored, chosen, target, _ = job
     whole = array.T if stored.fortran else array
-    box = cut_out(whole, tuple((s, s + n) for s, n in zip(chosen.start, chosen.box, strict=True)))
-    if chosen.index is not None:
-        _put(_replicated(box, target.mesh)[chosen.index], target, limit)
-    elif target.local is not None:
-        block = block_of(box, target.layout)
-        assert block is not None
+    block = block_of(whole[(..., *chosen.numpy_index())], target.layout)
+    if block is not None and target.local is not None:
         convert(block, target.local)
-
-
-def _replicated(whole: Array, mesh: Mesh) -> DTensor:
-    local = None if mesh.rank is None else exact_copy(whole)
-    return DTensor(local, Layout.replicated(mesh, whole.ndim), whole.shape, whole.dtype)
-
-
-def _put(made: DTensor, target: DTensor, limit: int | None) -> DTensor:
-    """Write what was *made* to *target*, in its layout and dtype. Collective over the meshes."""
-    if made.layout.is_fully_replicated() and made.mesh is target.mesh and made.local is not None:
-        local = block_of(made.local, target.layout)
-    else:
-        if made.layout != target.layout:
-            made = relayout(made, target.layout, max_scratch_bytes=limit)
-        local = made.local
-    if target.local is not None and local is not None:
-        convert(local, target.local)
-    return target

@@ -117,18 +117,18 @@ class Store:
         return "\n".join(lines)
 
     def _box(self, stored: Stored, chosen: Selection) -> Array:
-        """Return the box *chosen*, whose axes are those of the file."""
+        """Return the box *chosen*, with the axes that are dropped."""
         opened = self._opened
         if opened is None:
             raise ValueError(f"{self.path} is closed")
         if stored.name in self._contents.by_library:
             return read_box(opened.base, stored.name, chosen)
-        box = np.empty(chosen.box, stored.dtype)
-        intervals = chosen.shifted([[(0, n)] for n in chosen.box])
-        starts, lengths = runs(intervals, chosen.shape)
-        size = stored.dtype.itemsize
-        opened.fill(stored, (starts * size, lengths * size), as_bytes(box))
-        return box
+        size, intervals = stored.dtype.itemsize, [[(0, n)] for n in chosen.box]
+        read = chosen.in_file(intervals, size)
+        block = np.empty(tuple(sum(b - a for a, b in axis) for axis in read), stored.dtype)
+        starts, lengths = runs(read, chosen.shape)
+        opened.fill(stored, (starts * size, lengths * size), as_bytes(block))
+        return chosen.taken(block, intervals)
 
 
 class StoredArray:
@@ -200,13 +200,9 @@ class StoredArray:
 
     def __getitem__(self, index: object) -> Array:
         chosen = selected(self.shape, index)
-        box = chosen._replace(index=None)
-        if self._stored.fortran:
-            turned = Selection(box.shape[::-1], box.start[::-1], box.box[::-1], None)
-            found = self._store._box(self._stored, turned).T
-        else:
-            found = self._store._box(self._stored, box)
-        return found if chosen.index is None else found[chosen.index]
+        turned = self._stored.fortran
+        found = self._store._box(self._stored, chosen.turned() if turned else chosen)
+        return (found.T if turned else found).squeeze(chosen.dropped)
 
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> Array:
         if copy is False:

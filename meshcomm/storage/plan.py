@@ -17,7 +17,6 @@ from meshcomm.layouts.layout import Layout
 from meshcomm.layouts.layout_text import specs_text
 from meshcomm.layouts.machine import Machine
 from meshcomm.layouts.mesh import Mesh
-from meshcomm.layouts.slicing import kept_slice, parsed
 from meshcomm.plans.describe import bytes_text
 from meshcomm.plans.plan import Plan, plan_relayout
 from meshcomm.storage.by_library import layout_by_chunks
@@ -303,7 +302,7 @@ class ArrayPlan:
     def _reads(self, device: int) -> Iterator[tuple[tuple[Indices, Indices], int]]:
         if self.in_runs:
             for turn in self._route.rounds():
-                yield reads(turn, device, self.reading.chosen)
+                yield reads(turn, device, self.reading.chosen, self.limit)
 
     @cached_property
     def _exchanges(self) -> list[Plan]:
@@ -321,25 +320,15 @@ class ArrayPlan:
 
     def _last(self) -> Plan | None:
         """Return the relayout of what was read to the layout that is asked for; None if there is none."""
-        asked = self.asked
-        if self.reading.straight and self.rows is None:
+        if self.rows is None or self.mesh.size == 1 or self._made == self.reading.layout:
             return None
-        made = self._made
-        if asked.chosen.index is not None:
-            items = parsed(asked.chosen.index, asked.chosen.box)
-            kept = kept_slice(made, asked.chosen.box, items, None)
-            made = asked.layout if kept is None else kept.layout
-        if made == asked.layout or made.is_fully_replicated():
-            return None
-        return _planned(asked.chosen.result, asked.stored.dtype, made, asked.layout, self._costs)
+        return _planned(self.asked.chosen.box, self.asked.dtype, self._made, self.reading.layout, self._costs)
 
     @property
     def _made(self) -> Layout:
-        """The layout of what is read, its axes in the order of the array."""
-        if self.rows is not None:
-            return layout_by_chunks(self.asked.chosen, self.mesh, self.rows)
-        layout = self.reading.layout
-        return Layout(layout.axes[::-1], self.mesh) if self.asked.stored.fortran else layout
+        """The layout of what a library reads."""
+        assert self.rows is not None
+        return layout_by_chunks(self.asked.chosen, self.mesh, self.rows)
 
     @cached_property
     def _received(self) -> Indices:
@@ -354,13 +343,13 @@ class ArrayPlan:
     def _scratch(self, device: int) -> int:
         """Return the most bytes that *device* uses beyond its block, without what it reads to the side."""
         peaks = [plan.for_device(device).peak_bytes for plan in dict.fromkeys(self._exchanges)]
-        kept, itemsize = 0, self.asked.stored.dtype.itemsize
-        if not self.in_runs or not self.reading.straight:  # what is read is a tensor of its own
-            kept = prod(self._made.block_shape(self.asked.chosen.box, device)) * itemsize
-        elif self.reading.staged and not self._exchanges:
-            kept = (
-                max(prod(turn.target().block_shape(turn.shape(), device)) for turn in self._route.rounds()) * itemsize
-            )
+        kept = 0
+        if self.rows is not None and self._exchanges:  # what is read is a tensor of its own
+            kept = prod(self._made.block_shape(self.asked.chosen.box, device)) * self.asked.dtype.itemsize
+        elif self.in_runs and self.reading.staged and not self._exchanges:
+            blocks = (turn.target().block_shape(turn.shape(), device) for turn in self._route.rounds())
+            most = max(map(prod, blocks), default=0)
+            kept = most * self.asked.stored.dtype.itemsize
         return max(peaks, default=0) + kept
 
     def __str__(self) -> str:
@@ -375,11 +364,8 @@ class ArrayPlan:
             return text + f"{bytes_text(self.nbytes)} through a library, in chunks of {counted(self.rows, 'row')}"
         if not self._exchanges:
             return text + "each device reads its block"
-        route, turns = self._route, counted(len(self._exchanges), "round")
-        if not route.exchanges:
-            return text + f"read as {specs_text(self._made.sharding_specs)}, exchanged in {turns}"
-        first = next(route.rounds()).target().sharding_specs
-        return text + f"read as {_rows_text(first)}, exchanged in {turns}"
+        first = next(self._route.rounds()).target().sharding_specs
+        return text + f"read as {_rows_text(first)}, exchanged in {counted(len(self._exchanges), 'round')}"
 
 
 def _rows_text(specs: object) -> str:

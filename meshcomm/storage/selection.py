@@ -1,35 +1,128 @@
-"""What is loaded of an array: all of it, or a box, and an index that is applied to the box afterwards."""
+"""What is loaded of an array: all of it, or a box of elements, which may be steps apart, as an index of NumPy says."""
 
 from typing import NamedTuple
 
 import numpy as np
 
-from meshcomm._types import Indices, Shape
+from meshcomm._tuning import READ_OVER
+from meshcomm._types import Array, Indices, Shape
 from meshcomm.layouts.partition import Interval
-from meshcomm.layouts.slicing import Stretch, parsed, result_shape
+from meshcomm.layouts.slicing import Stretch, as_slice, parsed
 
 
 class Selection(NamedTuple):
-    """A box of an array of *shape*, from *start* on; *index* says what is taken of the box, None is all of it."""
+    """What is taken of an array of *shape*: *box* elements along each axis, from *start* on, *step* apart.
+
+    Axes that the index adds are *new*: the array has the length 1 there. Axes of which it takes one element are
+    *dropped*: the result is without them.
+    """
 
     shape: Shape
     start: Shape
     box: Shape
-    index: tuple[slice | int | None, ...] | None  # type: ignore[assignment]
-
-    def shifted(self, intervals: list[list[Interval]]) -> list[list[Interval]]:
-        """Return intervals of indices of the box as those of the array."""
-        return [[(a + s, b + s) for a, b in axis] for axis, s in zip(intervals, self.start, strict=True)]
+    step: Shape
+    new: tuple[int, ...] = ()
+    dropped: tuple[int, ...] = ()
 
     @property
     def result(self) -> Shape:
         """The shape of what is taken."""
-        return self.box if self.index is None else result_shape(parsed(self.index, self.box))
+        return tuple(n for axis, n in enumerate(self.box) if axis not in self.dropped)
+
+    @property
+    def takes_all(self) -> bool:
+        """Whether this is the whole array, as it is."""
+        return self.box == self.shape and not self.has_steps
+
+    @property
+    def has_steps(self) -> bool:
+        """Whether elements are not in the order of the array, or have others between them, along some axis."""
+        return any(step != 1 for step in self.step)
+
+    def turned(self) -> "Selection":
+        """Return the same of the transpose."""
+        last = len(self.shape) - 1
+        axes = (tuple(last - axis for axis in each) for each in (self.new, self.dropped))
+        return Selection(self.shape[::-1], self.start[::-1], self.box[::-1], self.step[::-1], *axes)
+
+    def narrowed(self, axis: int, first: int, last: int) -> "Selection":
+        """Return the elements *first* to *last* along *axis* of what this takes."""
+        start, box = list(self.start), list(self.box)
+        start[axis] += first * self.step[axis]
+        box[axis] = last - first
+        return self._replace(start=tuple(start), box=tuple(box))
+
+    def numpy_index(self) -> tuple[slice | int | None, ...]:
+        """Return what NumPy takes for it, for an array without the axes that are new.
+
+        >>> selected((10, 4), np.s_[8:1:-3, None, -1]).numpy_index()
+        (slice(8, -1, -3), None, 3)
+        """
+        found: list[slice | int | None] = []
+        for axis, (start, n, step) in enumerate(zip(self.start, self.box, self.step, strict=True)):
+            if axis in self.new:
+                found.append(None)
+            else:
+                found.append(start if axis in self.dropped else as_slice(start, n, step))
+        return tuple(found)
+
+    # Where steps are short, what lies between the elements is read, too, and left out afterwards.
+
+    def spread(self, axis: int, itemsize: int) -> int:
+        """Return how many elements are read along *axis* for each one that is taken."""
+        step, last, row = abs(self.step[axis]), 0, 1
+        for n, length, each in zip(self.shape[:axis:-1], self.box[:axis:-1], self.step[:axis:-1], strict=True):
+            last += (length - 1) * abs(each) * row
+            row *= n
+        return step if (step * row - last - 1) * itemsize <= READ_OVER else 1
+
+    def in_file(self, intervals: list[list[Interval]], itemsize: int) -> list[list[Interval]]:
+        """Return which indices of the array are read along each axis for *intervals* of what is taken.
+
+        >>> selected((10, 4), np.s_[8:1:-3, 2:]).in_file([[(0, 2)], [(0, 1)]], 8)
+        [[(5, 10)], [(2, 3)]]
+        """
+        return [
+            [read for pair in its for read in self._read(axis, pair, itemsize)] for axis, its in enumerate(intervals)
+        ]
+
+    def _read(self, axis: int, pair: Interval, itemsize: int) -> list[Interval]:
+        start, step, (first, last) = self.start[axis], self.step[axis], pair
+        if step == 1:
+            return [(start + first, start + last)]
+        size = self.spread(axis, itemsize)
+        if size < abs(step):
+            return [(start + k * step, start + k * step + 1) for k in range(first, last)]
+        lowest = start + (first if step > 0 else last - 1) * step
+        return [(lowest, min(lowest + (last - first) * size, self.shape[axis]))]
+
+    def taken(self, block: Array, intervals: list[list[Interval]]) -> Array:
+        """Return what is taken of the *block* that was read for *intervals*."""
+        found = block
+        for axis, its in enumerate(intervals):
+            step, itemsize = self.step[axis], block.dtype.itemsize
+            if step == 1 or self.spread(axis, itemsize) < abs(step):
+                continue
+            indices, offset = [], 0
+            for pair in its:
+                ((low, high),) = self._read(axis, pair, itemsize)
+                indices.append(np.arange(*pair, dtype=np.intp) * step + (self.start[axis] - low + offset))
+                offset += high - low
+            if len(its) == 1:
+                found = found[(slice(None),) * axis + (slice(indices[0][0], None, step),)]
+            elif its:
+                found = found.take(np.concatenate(indices), axis)
+        return found
 
 
 def all_of(shape: Shape) -> Selection:
     """Return the selection of a whole array."""
-    return Selection(shape, (0,) * len(shape), shape, None)
+    return box_of(shape, (0,) * len(shape), shape)
+
+
+def box_of(shape: Shape, start: Shape, box: Shape) -> Selection:
+    """Return the selection of a box of an array of *shape*, from *start* on."""
+    return Selection(shape, start, box, (1,) * len(shape))
 
 
 def selected(shape: Shape, index: object) -> Selection:
@@ -38,30 +131,24 @@ def selected(shape: Shape, index: object) -> Selection:
     So it is for lists and masks: what is read of a file is a box.
 
     >>> selected((10, 4), np.s_[2:9:3, -1])
-    Selection(shape=(10, 4), start=(2, 3), box=(7, 1), index=(slice(None, None, 3), 0))
+    Selection(shape=(10, 4), start=(2, 3), box=(3, 1), step=(3, 1), new=(), dropped=(1,))
     """
     for axis, item in enumerate(index if isinstance(index, tuple) else (index,)):
         _refuse_lists(item, axis)
-    start: list[int] = []
-    box: list[int] = []
-    after: list[slice | int | None] = []
-    plain = True
-    for item in parsed(index, shape):
+    left, found, new, dropped = iter(shape), [], [], []
+    for axis, item in enumerate(parsed(index, shape)):
         if item is None:
-            after.append(None)
-            plain = False
+            new.append(axis)
+            found.append((1, 0, 1, 1))
         elif isinstance(item, Stretch):
-            first, last = sorted((item.start, item.start + (item.length - 1) * item.step)) if item.length else (0, -1)
-            start.append(first)
-            box.append(last + 1 - first)
-            after.append(slice(None, None, item.step if item.step != 1 else None))
-            plain = plain and item.step == 1
+            found.append(
+                (next(left), item.start if item.length else 0, item.length, item.step if item.length > 1 else 1)
+            )
         else:
-            start.append(item)
-            box.append(1)
-            after.append(0)
-            plain = False
-    return Selection(shape, tuple(start), tuple(box), None if plain else tuple(after))
+            dropped.append(axis)
+            found.append((next(left), item, 1, 1))
+    of_shape, start, box, step = (tuple(each[k] for each in found) for k in range(4))
+    return Selection(of_shape, start, box, step, tuple(new), tuple(dropped))
 
 
 def _refuse_lists(item: object, axis: int) -> None:

@@ -11,7 +11,7 @@ from functools import lru_cache
 from itertools import chain, islice, pairwise
 from math import prod
 from pathlib import Path
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -74,11 +74,14 @@ class Opened:
         except Exception as problem:
             self.error = self.error or problem
 
-    def fill(self, stored: Stored, found: ByteRuns, block: Bytes) -> None:
-        """Fill *block* from the runs of bytes of a box of the array: what lies close together in one call."""
+    def fill(self, stored: Stored, found: ByteRuns, block: Bytes, most: int = READ_TOGETHER) -> None:
+        """Fill *block* from the runs of bytes of a box of the array: what lies close together in one call.
+
+        Such a call reads at most *most* bytes.
+        """
         starts, lengths = found
         ends = np.cumsum(lengths)
-        for first, last in close_runs(starts, lengths, READ_OVER, READ_TOGETHER):
+        for first, last in close_runs(starts, lengths, READ_OVER, most):
             begin = ends[first] - lengths[first]
             if last == first + 1:
                 self.transfer(stored, (starts[first:last], lengths[first:last]), block[begin : ends[first]])
@@ -179,19 +182,21 @@ def read_tensor(
     """Fill *tensor* with the box of the array that is *chosen*. Collective over the mesh.
 
     *staged* says that elements are read to other memory first, in rounds: they change their dtype or their order, or
-    the tensor is a slice on some rank. The rest is as for `write_tensor`.
+    the tensor is a slice on some rank. Where the box has steps, what lies between is read, too, to memory aside. The
+    rest is as for `write_tensor`.
     """
     device = tensor.mesh.rank
     costs = reading_costs(machine_of(tensor.mesh), opened.checks)
     route = route_of(tensor.layout, stored, chosen, limit, costs, staged=staged)
+    reader = _Reader(stored, opened, chosen, costs.one_node, at_once(limit))
     for turn, after in pairwise(chain(route.rounds(), [None])):
         assert turn is not None
         piece = _piece(tensor, turn)
         if stays(turn) and _is_like(piece, stored):
-            _fill(piece.local, turn, stored, opened, chosen, ahead=costs.one_node)
+            reader.fill(piece.local, turn)
             continue
         local = None if device is None else new_block(turn.target().block_shape(piece.shape, device), stored.dtype)
-        _fill(local, turn, stored, opened, chosen, ahead=costs.one_node)
+        reader.fill(local, turn)
         if after is not None and device is not None:
             opened.expect_reads(stored, byte_runs(after, device, chosen))
         found = DTensor(local, turn.target(), piece.shape, stored.dtype)
@@ -215,16 +220,24 @@ def convert(source: Array, target: Array) -> None:
         np.copyto(target, source, casting="unsafe")
 
 
-def reads(turn: Round, device: int, chosen: Selection) -> tuple[ByteRuns, int]:
+def at_once(limit: int | None) -> int:
+    """Return how many bytes of a box one call reads at most: they are read to memory aside."""
+    return min(READ_TOGETHER, (limit or DEFAULT_SCRATCH) // 4)
+
+
+def reads(turn: Round, device: int, chosen: Selection, limit: int | None) -> tuple[ByteRuns, int]:
     """Return which runs of bytes *device* reads in a round, and the most bytes that it reads at once to the side."""
     found = byte_runs(turn, device, chosen)
-    return (found, 0) if chosen.box == chosen.shape else together(found)
+    if chosen.takes_all:
+        return found, 0
+    joined, beside = together(found, at_once(limit))
+    return joined, beside + (int(found[1].sum()) if chosen.has_steps else 0)
 
 
-def together(found: ByteRuns) -> tuple[ByteRuns, int]:
+def together(found: ByteRuns, most: int = READ_TOGETHER) -> tuple[ByteRuns, int]:
     """Return the runs that are read if close ones are read in one call, and the most bytes that such a call reads."""
     starts, lengths = found
-    pairs = close_runs(starts, lengths, READ_OVER, READ_TOGETHER)
+    pairs = close_runs(starts, lengths, READ_OVER, most)
     firsts = np.array([first for first, _ in pairs], dtype=np.intp)
     lasts = np.array([last - 1 for _, last in pairs], dtype=np.intp)
     spans = starts[lasts] + lengths[lasts] - starts[firsts]
@@ -251,11 +264,14 @@ def route_of(
     *machine* has the costs; by default those of the ranks. Collective over the mesh without it, if its ranks have not
     communicated yet. *staged* is as for `read_tensor`.
     """
-    space = (limit or DEFAULT_SCRATCH) // 2
+    itemsize, space = stored.dtype.itemsize, (limit or DEFAULT_SCRATCH) // 2
+    spread = [chosen.spread(axis, itemsize) for axis in range(len(chosen.box))]
+    staged = staged or chosen.has_steps
     if staged:  # a round has a block for the file, and one of the tensor's layout, which replicas make larger
-        space //= 2 * (layout.mesh.size // prod(layout.shape))
+        space //= 2 * (layout.mesh.size // prod(layout.shape)) * prod(spread)
     costs = machine_of(layout.mesh) if machine is None else machine
-    return choose_route(layout, chosen.box, stored.dtype.itemsize, space, costs, full=chosen.shape, staged=staged)
+    full = tuple(-(-n // each) for n, each in zip(chosen.shape, spread, strict=True))
+    return choose_route(layout, chosen.box, itemsize, space, costs, full=full, staged=staged)
 
 
 def reading_costs(machine: Machine, checks: bool) -> Machine:
@@ -272,18 +288,38 @@ def _with_cheap_reads(machine: Machine) -> Machine:
     return replace(machine, alpha_disk=min(machine.alpha_disk, CACHED_READ))
 
 
-def _fill(block: Array | None, turn: Round, stored: Stored, opened: Opened, chosen: Selection, *, ahead: bool) -> None:
-    device = turn.route.layout.mesh.rank
-    if block is None or device is None or opened.error is not None:
-        return
-    with opened.trying():
-        opened.expect(turn, block.nbytes)
-        found, whole = byte_runs(turn, device, chosen), chosen.box == chosen.shape
-        if whole and not opened.checks and len(found[0]) > 1 and (np.diff(found[0]) > 0).all():
-            opened.read_runs(stored, found, as_bytes(block), ahead=ahead)
+class _Reader(NamedTuple):
+    """Reads the box *chosen* of an array: `Opened.read_runs` says what *ahead* is, and `Opened.fill` *most*."""
+
+    stored: Stored
+    opened: Opened
+    chosen: Selection
+    ahead: bool
+    most: int
+
+    def fill(self, block: Array | None, turn: Round) -> None:
+        """Fill the *block* of this rank in a round."""
+        device, chosen = turn.route.layout.mesh.rank, self.chosen
+        if block is None or device is None or self.opened.error is not None:
             return
-        fill = opened.transfer if whole else opened.fill
-        fill(stored, found, as_bytes(block))
+        with self.opened.trying():
+            self.opened.expect(turn, block.nbytes)
+            if not chosen.has_steps:
+                self._fill(block, byte_runs(turn, device, chosen))
+                return
+            intervals = turn.file_intervals(device)
+            read = chosen.in_file(intervals, self.stored.dtype.itemsize)
+            aside = new_block(tuple(sum(b - a for a, b in axis) for axis in read), self.stored.dtype)
+            self._fill(aside, byte_runs(turn, device, chosen))
+            convert(chosen.taken(aside, intervals), block)
+
+    def _fill(self, block: Array, found: ByteRuns) -> None:
+        if not self.chosen.takes_all:
+            self.opened.fill(self.stored, found, as_bytes(block), self.most)
+        elif not self.opened.checks and len(found[0]) > 1 and (np.diff(found[0]) > 0).all():
+            self.opened.read_runs(self.stored, found, as_bytes(block), ahead=self.ahead)
+        else:
+            self.opened.transfer(self.stored, found, as_bytes(block))
 
 
 def stays(turn: Round) -> bool:
@@ -302,14 +338,15 @@ def _piece(tensor: DTensor, turn: Round) -> DTensor:
 
 def byte_runs(turn: Round, device: int, chosen: Selection) -> ByteRuns:
     """Return where in the array the bytes of the block are that *device* reads or writes in a round."""
-    if chosen.index is None and prod(chosen.box) * turn.route.itemsize <= PAGE:
+    if prod(chosen.box) * turn.route.itemsize <= PAGE:
         return _few_byte_runs(turn, device, chosen)
     return _byte_runs(turn, device, chosen)
 
 
 def _byte_runs(turn: Round, device: int, chosen: Selection) -> ByteRuns:
-    starts, lengths = runs(chosen.shifted(turn.file_intervals(device)), chosen.shape)
-    return starts * turn.route.itemsize, lengths * turn.route.itemsize
+    itemsize = turn.route.itemsize
+    starts, lengths = runs(chosen.in_file(turn.file_intervals(device), itemsize), chosen.shape)
+    return starts * itemsize, lengths * itemsize
 
 
 _few_byte_runs = lru_cache(maxsize=1024)(_byte_runs)  # of one page: checkpoints have many small arrays of few shapes

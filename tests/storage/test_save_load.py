@@ -1,6 +1,7 @@
 """Tensors saved from any layout and loaded into any other one, in all formats; other libraries read the files."""
 
 import json
+import os
 import re
 import sys
 from itertools import product
@@ -307,15 +308,32 @@ def test_names_by_pattern(tmp_path):
     on(2, program)
 
 
-@pytest.mark.parametrize("suffix", [".npy", ".safetensors", ".h5"])
-def test_a_file_that_is_replaced_keeps_its_permissions(suffix, tmp_path):
-    def program():
-        mc.save(tmp_path / f"a{suffix}", {"a": mc.distribute(A, Layout(["x", U], mesh_of_4()))})
+def modes(path):
+    """Return the permissions of the folders at *path* and below it, and those of the files."""
+    found = [(each.is_dir(), each.stat().st_mode & 0o777) for each in (path, *path.rglob("*"))]
+    return tuple({mode for is_folder, mode in found if is_folder is kind} for kind in (True, False))
 
-    on(4, program)
-    (tmp_path / f"a{suffix}").chmod(0o640)
-    on(4, program)
-    assert (tmp_path / f"a{suffix}").stat().st_mode & 0o777 == 0o640
+
+@pytest.mark.parametrize("suffix", ["", ".npy", ".safetensors", ".safetensors.index.json", ".h5", ".zarr"])
+def test_permissions(suffix, tmp_path):
+    """What is new has those that the umask leaves, as files of `open`; what replaces something old keeps those."""
+    folder = tmp_path / "folder"
+
+    def program():
+        tensor = mc.distribute(A, Layout(["x", U], mesh_of_4()))
+        mc.save(folder / f"a{suffix}", tensor if suffix == ".npy" else {"g": {"a": tensor}})
+
+    old = os.umask(0o027)
+    try:
+        folder.mkdir()
+        on(4, program)
+        assert modes(folder) == ({0o750}, {0o640})
+        for each in (folder, *folder.rglob("*")):
+            each.chmod(0o710 if each.is_dir() else 0o604)
+        on(4, program)
+        assert modes(folder) == ({0o710}, {0o604})
+    finally:
+        os.umask(old)
 
 
 def test_out_and_strict(tmp_path):

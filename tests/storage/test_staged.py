@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import meshcomm as mc
-from meshcomm import Layout
-from meshcomm.storage import small, transfer
+from meshcomm import Cyclic, Layout
+from meshcomm.storage import by_library, small, transfer
 from support.random_cases import any_case
 from support.reference import random_bits
 from support.sampling import sampled
@@ -83,3 +83,74 @@ def test_a_slice_of_a_tensor_is_filled_in_rounds(tmp_path, sizes):
     with mc.simulate(4) as world:
         world.run(program)
     assert 0 < max(sizes) <= limit // 4
+
+
+STEPS = [
+    *(np.s_[::2], np.s_[:, ::3], np.s_[::-1], np.s_[5::7, ::-2], np.s_[390:2:-3, None, 7:], np.s_[::150, 3::80]),
+    *(np.s_[7], np.s_[:, -3], np.s_[..., None, 4], np.s_[3:3, ::2]),
+]
+
+
+@pytest.mark.parametrize(("index", "order"), sampled(product(STEPS, "CF")), ids=str)
+def test_steps_keep_to_the_limit(index, order, tmp_path, sizes, monkeypatch):
+    monkeypatch.setattr(small, "SMALL_ARRAY", 64)
+    limit = 2**17
+    path, whole = tmp_path / "a.npy", np.arange(400 * 300, dtype="f8").reshape(400, 300)
+    np.save(path, np.array(whole, order=order))
+    expected = whole[index]
+
+    def program(specs, dtype):
+        layout = Layout(specs[: expected.ndim], mesh_of_4())
+        plan = mc.plan_load(path, layout, slices=index, dtype=dtype, max_scratch_bytes=limit)
+        found = mc.load(path, layout, slices=index, dtype=dtype, max_scratch_bytes=limit)
+        same(found, np.ascontiguousarray(expected.astype(dtype)).reshape(expected.shape))
+        return plan.peak_scratch_bytes
+
+    with mc.simulate(4) as world:
+        for specs, dtype in product(
+            [["x", "y", U], [U, ("x", "y"), U], [Cyclic("x", 2), U, U], [U] * 3], ["f8", "f4"]
+        ):
+            assert max(world.run(program, specs, dtype)) <= limit
+    assert max(sizes, default=0) <= limit // 4
+    assert sizes or not expected.size or expected.ndim == 1
+
+
+@pytest.mark.parametrize("step", [3, -3])
+def test_steps_over_long_rows_read_only_these(step, tmp_path):
+    path, whole = tmp_path / "a.npy", np.arange(60 * 10_000, dtype="f8").reshape(60, 10_000)
+    np.save(path, whole)
+    layout = Layout(["x", U], mc.Mesh(range(4), {"x": 4}))
+    assert mc.plan_load(path, layout, slices=np.s_[::step]).bytes_read == whole[::step].nbytes
+    np.testing.assert_array_equal(mc.open(path)["array"][::step], whole[::step])
+
+
+@pytest.mark.parametrize(("index", "suffix"), sampled(product([np.s_[:], *STEPS], [".h5", ".zarr"])), ids=str)
+def test_by_library_a_rank_holds_its_share_once(index, suffix, tmp_path, monkeypatch):
+    pytest.importorskip("h5py")
+    zarr, limit, taken = pytest.importorskip("zarr"), 2**14, []
+    path, whole = tmp_path / f"a{suffix}", np.arange(400 * 300, dtype="f8").reshape(400, 300)
+    if suffix == ".h5":
+        with by_library.hdf5.library().File(path, "w") as file:
+            file.create_dataset("array", data=whole, chunks=(6, 100), compression="gzip")
+    else:
+        zarr.create_array(path, data=whole, chunks=(6, 100))
+    expected = whole[index]
+    read = by_library._taken
+
+    def counted(array, chosen):
+        taken.append(read(array, chosen))
+        return taken[-1]
+
+    monkeypatch.setattr(by_library, "_taken", counted)
+
+    def program(specs, dtype):
+        layout = Layout(specs[: expected.ndim], mesh_of_4())
+        found = mc.load(path, layout, slices=index, dtype=dtype, max_scratch_bytes=limit)
+        same(found, np.ascontiguousarray(expected.astype(dtype)).reshape(expected.shape))
+
+    with mc.simulate(4) as world:
+        for specs, dtype in [(["x", "y", U], "f8"), ([U, ("x", "y"), U], "f4"), ([Cyclic("x", 3), U, U], "f8")]:
+            taken.clear()
+            world.run(program, specs, dtype)
+            assert max(each.nbytes for each in taken) <= limit
+            assert sum(each.size for each in taken) == expected.size * (1 if expected.ndim else 4)

@@ -45,10 +45,14 @@ class IndexedWriter(Writer):
         return self.index.exists()
 
     def new_data(self, name: str) -> File:
-        """Return a new data file, which other saves leave alone until this one is complete or given up."""
+        """Return a new data file, which other saves leave alone until this one is complete or given up.
+
+        It has the permissions of the old index, if there is one.
+        """
         path = self.index.parent / name
         self._data.append(path)
         made = files.create(path)
+        made.take_mode_of(self.index)
         self.hold(files.for_writing(path))
         return made
 
@@ -58,7 +62,7 @@ class IndexedWriter(Writer):
         for path, held in zip(self._data, self._held, strict=True):
             if not held.has_a_name():
                 raise FileNotFoundError(f"another save has removed {path}, the data of this one")
-        files.put(self._new_index, text)
+        files.put(self._new_index, text, self.index)
         self._last_step = True
         files.replace(self._new_index, self.index)
         self.release()

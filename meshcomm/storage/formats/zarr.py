@@ -49,7 +49,9 @@ class ZarrWriter(Writer):
             raise FileExistsError(f"{self.path} is there and is no zarr store; save to a new folder")
         self.remove_leftovers()
         files.make_folder(self.aside)
-        self.hold(files.File(self.aside, 0))
+        folder = files.File(self.aside, 0)
+        folder.take_mode_of(self.path)
+        self.hold(folder)
         alone = self.node == ["array", "array"]
         if not alone:
             _put_json(self.aside, {"zarr_format": 3, "node_type": "group", "attributes": self.metadata})
@@ -85,6 +87,8 @@ class ZarrWriter(Writer):
         return Stored(array.name, array.shape, array.dtype, tuple(stored))
 
     def commit(self, pieces: object) -> None:
+        if self.path.exists():
+            files.take_modes(self.aside, self.path, self.path / METADATA)
         files.sync_tree(self.aside)
         super().commit([])
 
