@@ -56,7 +56,7 @@ class Selection(NamedTuple):
         """Return what NumPy takes for it, for an array without the axes that are new.
 
         >>> selected((10, 4), np.s_[8:1:-3, None, -1]).numpy_index()
-        (slice(8, -1, -3), None, 3)
+        (slice(8, None, -3), None, 3)
         """
         found: list[slice | int | None] = []
         for axis, (start, n, step) in enumerate(zip(self.start, self.box, self.step, strict=True)):

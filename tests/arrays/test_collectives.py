@@ -437,7 +437,9 @@ def test_objects_are_refused(x):
         (mc.broadcast, (None,)),
         (mc.collective_permute, ([(0, 1)],)),
     ]:
-        check_refused(function, x, arguments, DTypeError, "this is None, not an array" if x is None else "Python objects")
+        check_refused(
+            function, x, arguments, DTypeError, "this is None, not an array" if x is None else "Python objects"
+        )
 
 
 def test_ragged_lists_and_dtensors_are_refused():

@@ -135,7 +135,7 @@ def test_device_location_out_of_range(offset):
 @pytest.mark.parametrize("device", ["0", 1.0, None, True])
 def test_devices_are_integers(device):
     for ask in (grid(3, 2).coords, grid(3, 2).device_location):
-        with pytest.raises(MeshError, match="must be an integer|is None, as mesh.rank is on a rank outside"):
+        with pytest.raises(MeshError, match=r"must be an integer|is None, as mesh.rank is on a rank outside"):
             ask(device)
 
 
