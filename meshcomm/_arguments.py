@@ -4,6 +4,7 @@ Arguments are typed as ``object`` where a check takes anything.
 """
 
 import operator
+import sys
 from collections.abc import Iterable, Sequence
 from math import prod
 from pathlib import Path
@@ -129,7 +130,8 @@ def counts_in_zeros(dtype: DType) -> bool:
 
 def as_array(x: object) -> Array:
     """Return *x* as a NumPy array that can be sharded; ``ShapeError`` or ``DTypeError`` if it is none."""
-    if isinstance(x, np.ma.MaskedArray):
+    # Not np.ma, which imports it: two threads at once would find NumPy half ready, and end in a RecursionError.
+    if isinstance(x, getattr(sys.modules.get("numpy.ma"), "MaskedArray", ())):
         raise DTypeError("a masked array would lose its mask: fill it, or pass its data and its mask")
     if hasattr(x, "layout"):
         raise DTypeError("this is a DTensor, not a plain array: pass its t.local, or use relayout")

@@ -159,7 +159,7 @@ PAUSE_BEFORE_END = 0.1
 
 END_WITHIN = 2.0
 """Seconds that MPI_Abort may take before the process ends by itself: with a broken network it may never return. Before
-it, a rank leaves the others on its host as many to tell their errors: one of them may have caused this end."""
+that, it waits as long for others on its host to tell their errors: one of them may have caused this end."""
 
 POLL_FROM, POLL_TO = 1e-5, 1e-3
 """Seconds between two tests of a barrier with a timeout, at first and later. A compromise: it ends at most 1 ms late,

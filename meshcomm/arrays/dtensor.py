@@ -175,8 +175,8 @@ class DTensor(NumpyMethods, StandardMethods, Operators):
             )
         if self.local is None:
             raise LayoutError(
-                f"this rank is outside of the mesh and does not hold the element of the {self._summary}: ask "
-                "t.mesh.rank is not None first"
+                f"this rank is outside of the mesh and does not hold the element of the {self._summary}: check "
+                "first that t.mesh.rank is not None"
             )
         if not self.layout.is_fully_replicated():
             raise LayoutError(

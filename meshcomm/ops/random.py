@@ -172,7 +172,9 @@ class _Generator:
     """The words of Philox, which can be asked for in any order."""
 
     def __init__(self, seed: int) -> None:
-        self._bits = np.random.Philox(key=seed)
+        from numpy.random import Philox  # by np.random, two threads at once could end in a RecursionError
+
+        self._bits = Philox(key=seed)
         self._counter = 0
 
     def words(self, start: int, count: int) -> NDArray[np.uint64]:

@@ -204,10 +204,12 @@ class _Sort(NamedTuple):
 
     def _splitters(self, block: Array) -> Splitters:
         """Return the elements that cut the global order into equal blocks, one fewer than ranks. Collective."""
+        from numpy.random import default_rng  # by np.random, two threads at once could end in a RecursionError
+
         each = min(MOST_SAMPLES, max(FEWEST_SAMPLES, ALL_SAMPLES // self.ranks))
         wanted = min(len(block), -(-each * self.ranks * len(block) // self.size))
         # One at random from each of equal intervals: the same ones in every run.
-        draws = np.arange(wanted) + np.random.default_rng([self.position, len(block)]).random(wanted)
+        draws = np.arange(wanted) + default_rng([self.position, len(block)]).random(wanted)
         indices = np.minimum((draws * (len(block) / max(1, wanted))).astype(np.intp), len(block) - 1)
         message = np.array([wanted], _COUNT).tobytes() + indices.tobytes() + block[indices].tobytes()
         texts = _gathered(self.group, self.communicator, message)

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 from functools import cache
+from traceback import format_exception
 from types import ModuleType, TracebackType
 from typing import NoReturn, TypeAlias
 
@@ -64,16 +65,19 @@ def _ending_excepthook(previous: ExceptHook) -> ExceptHook:
     def excepthook(kind: type[BaseException], value: BaseException, traceback: TracebackType | None) -> None:
         if is_told_by_another(value):
             return
-        explain_none(value, open_worlds())
-        shared = _shared(value) if previous is sys.__excepthook__ else None
+        shared = None
         try:
+            explain_none(value, open_worlds())
+            shared = _shared(value) if previous is sys.__excepthook__ else None
             if shared is None or shared.ours or not shared.is_printed(END_WITHIN):
                 show_words()
-                piece = stacks.in_one_piece() if previous is sys.__excepthook__ else contextlib.nullcontext()
-                with stacks.in_short(value), piece:
-                    previous(kind, value, value.__traceback__ or traceback)
-                if shared is not None:
-                    shared.note_printed()
+                with stacks.in_short(value):
+                    traceback = value.__traceback__ or traceback
+                    if shared is None:
+                        previous(kind, value, traceback)
+                    else:  # in one piece, as other ranks print, too
+                        print("".join(format_exception(kind, value, traceback)), end="", file=sys.stderr, flush=True)
+                        shared.note_printed()
         finally:
             end_job_of_many(f"an uncaught {kind.__name__}", exit_code(value), shared)
 
@@ -144,12 +148,19 @@ def end_job(reason: str, code: int = 1, shared: signs.Error | None = None) -> No
         # A launcher need not notice that a process ends before it became a rank, and the others would wait for it in
         # MPI_Init. So become a rank first, which takes until the others are there. A watchdog cannot: its main thread
         # has already waited for that.
-        _exit_after(min(timeout_seconds(), BECOME_RANK_WITHIN) if here else END_WITHIN)
+        _exit_after(_seconds_to_become_a_rank() if here else END_WITHIN)
         MPI = mpi()
     time.sleep(PAUSE_BEFORE_END)
     if MPI.Is_initialized() and not MPI.Is_finalized() and (here or MPI.Query_thread() == MPI.THREAD_MULTIPLE):
         MPI.COMM_WORLD.Abort(code)
     os._exit(code)
+
+
+def _seconds_to_become_a_rank() -> float:
+    try:
+        return min(timeout_seconds(), BECOME_RANK_WITHIN)
+    except MeshcommError:  # the variable is wrong
+        return BECOME_RANK_WITHIN
 
 
 def write_traces() -> None:

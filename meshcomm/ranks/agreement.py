@@ -43,7 +43,8 @@ def agree(team: Team, call: str, error: Exception | None = None, value: int = 0)
     if watch.recorder is not None:
         watch.recorder.agreed()
     communicator = team.everyone.communicator()
-    signs.note_told()  # of an error before: this rank goes on
+    if watch.error is None:
+        signs.note_told()  # of an error before: this rank goes on
     digest = team.compare(fingerprint(call))
     told = watch.error
     watch.error = error or told
@@ -68,9 +69,12 @@ def agree(team: Team, call: str, error: Exception | None = None, value: int = 0)
     raise CollectiveMismatch(_differences(team, [message for _, message in reports]))
 
 
-def compare_known(team: Team) -> None:
-    """Compare the calls since the last agreement, before a call that needs none itself. Collective over *team*."""
-    agree(team, "something that all ranks agreed on before")
+def compare_known(team: Team, error: Exception | None = None) -> None:
+    """Compare the calls since the last agreement, before a call that needs none itself. Collective over *team*.
+
+    All ranks raise the *error* that one of them has found.
+    """
+    agree(team, "something that all ranks agreed on before", error)
 
 
 def _encoded(text: str) -> bytes:

@@ -85,7 +85,7 @@ def program(
                 if team.world.guarded:
                     abort.show_words()  # before the others find a difference, and end the job
             if team.comparison_due:
-                agreement.compare_known(team)
+                agreement.compare_known(team, error)
             return known.run
     run: Callable[..., R] | None = None
     try:

@@ -10,7 +10,7 @@ def explain_none(error: BaseException, worlds: Iterable[World]) -> None:
     if isinstance(error, AttributeError | TypeError) and "NoneType" in str(error):
         for mesh in filter(None, (world.outside_of() for world in worlds)):
             error.add_note(
-                f"this rank is outside of the {mesh}, so t.local and mesh.rank are None here: ask mesh.rank is not "
-                "None first, or make a mesh of all ranks: create_mesh([('x', -1)])"
+                f"this rank is outside of the {mesh}, so t.local and mesh.rank are None here: check first that "
+                "mesh.rank is not None, or make a mesh of all ranks: create_mesh([('x', -1)])"
             )
             return

@@ -188,13 +188,12 @@ def _address(name: str) -> str:
 
 def _shown(name: str) -> socket.socket | None:
     """Return a new sign, or None if there is one of that name already, or no signs here."""
-    if sys.platform != "linux":
-        return None  # a name like ours would be a file
-    sign = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    sign = _socket()
+    if sign is None:
+        return None
     try:
         sign.bind(_address(name))
         sign.listen(_MOST_WAITING)
-        sign.setblocking(False)
     except OSError:
         sign.close()
         return None
@@ -203,11 +202,10 @@ def _shown(name: str) -> socket.socket | None:
 
 def _connected(name: str) -> socket.socket | None:
     """Return a connection to the sign of that name that a process of this user shows, or None."""
-    if sys.platform != "linux":
+    other = _socket()
+    if other is None:
         return None
-    other = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        other.setblocking(False)
         other.connect(_address(name))
         if _is_ours(other):
             return other
@@ -215,6 +213,18 @@ def _connected(name: str) -> socket.socket | None:
         pass
     other.close()
     return None
+
+
+def _socket() -> socket.socket | None:
+    """Return a new socket that never waits, or None: elsewhere than on Linux, a name like ours would be a file."""
+    if sys.platform != "linux":
+        return None
+    try:
+        made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    except OSError:  # this process has as many files as it may
+        return None
+    made.setblocking(False)
+    return made
 
 
 def _is_ours(other: socket.socket) -> bool:

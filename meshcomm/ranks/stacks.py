@@ -2,7 +2,6 @@
 
 import contextlib
 import faulthandler
-import io
 import linecache
 import os
 import runpy
@@ -89,19 +88,6 @@ def _with_line(frame: FrameType) -> str:
     line = linecache.getline(frame.f_code.co_filename, frame.f_lineno, frame.f_globals).strip()
     cut = f"{line[: _LONGEST_LINE - 3]}..." if len(line) > _LONGEST_LINE else line
     return f"{_named(frame)}{': ' if cut else ''}{cut}"
-
-
-@contextlib.contextmanager
-def in_one_piece() -> Iterator[None]:
-    """Print on standard error at the end what is printed there within the context: where other ranks print, too."""
-    text, standard = io.StringIO(), sys.stderr
-    try:
-        with contextlib.redirect_stderr(text):
-            yield
-    finally:
-        if standard is not None:
-            standard.write(text.getvalue())
-            standard.flush()
 
 
 @contextlib.contextmanager

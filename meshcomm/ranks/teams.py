@@ -147,7 +147,7 @@ class World(ABC):
         return self._locations[mesh]
 
     def outside_of(self) -> Mesh | None:
-        """Return the newest mesh that this process has used and is outside of, if there is one."""
+        """Return the newest mesh of this world that this process is outside of, if there is one."""
         meshes = (key for key, at in reversed(self._locations.items()) if at is None and isinstance(key, Mesh))
         return next(meshes, None)
 

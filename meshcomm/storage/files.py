@@ -104,9 +104,9 @@ class File:
         return stat.S_ISREG(self._status().st_mode)
 
     def take_mode_of(self, path: Path) -> None:
-        """Give the file the permissions of the one at *path*, if there is one."""
+        """Give the file, or folder, the permissions of the one at *path*, if there is one; we must write it."""
         with contextlib.suppress(FileNotFoundError), _naming(self.path), _ignoring(errno.EPERM, errno.EOPNOTSUPP):
-            os.fchmod(self._number, stat.S_IMODE(path.stat().st_mode))
+            os.fchmod(self._number, _mode_of(path))
 
     def has_a_name(self) -> bool:
         """Return whether nobody has removed the file since it was opened."""
@@ -239,14 +239,18 @@ def sync_folder(path: Path) -> None:
         folder.sync()  # some file systems cannot
 
 
-def take_modes(new: Path, folder: Path, file: Path) -> None:
-    """Give *new* and the folders below it the permissions of *folder*, and the files those of *file*."""
-    of_folders, of_files = (stat.S_IMODE(each.stat().st_mode) for each in (folder, file))
-    for root, _, names in os.walk(new, topdown=False):
-        with _ignoring(errno.EPERM, errno.EOPNOTSUPP):
-            for name in names:
-                os.chmod(os.path.join(root, name), of_files)
-            os.chmod(root, of_folders)
+def take_folder_modes(new: Path, old: Path) -> None:
+    """Give *new* and the folders below it the permissions of the folder *old*, if there is one."""
+    with contextlib.suppress(FileNotFoundError), _ignoring(errno.EPERM, errno.EOPNOTSUPP):
+        mode = _mode_of(old)
+        for root, _, _ in os.walk(new):
+            os.chmod(root, mode)
+
+
+def _mode_of(path: Path) -> int:
+    """Return the permissions of a file or folder, and those to write it."""
+    mode = path.stat().st_mode
+    return stat.S_IMODE(mode) | (stat.S_IRWXU if stat.S_ISDIR(mode) else stat.S_IRUSR | stat.S_IWUSR)
 
 
 def sync_tree(path: Path) -> None:

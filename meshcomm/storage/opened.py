@@ -202,7 +202,8 @@ class StoredArray:
         chosen = selected(self.shape, index)
         turned = self._stored.fortran
         found = self._store._box(self._stored, chosen.turned() if turned else chosen)
-        return (found.T if turned else found).squeeze(chosen.dropped)
+        found = (found.T if turned else found).squeeze(chosen.dropped)
+        return found[()] if chosen.dropped and not found.ndim else found  # a scalar, as NumPy's
 
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> Array:
         if copy is False:

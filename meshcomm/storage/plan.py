@@ -315,7 +315,7 @@ class ArrayPlan:
                 for turn in self._route.rounds()
                 if not stays(turn)
             ]
-        last = None if self.small else self._last()
+        last = self._last()
         return found if last is None else [*found, last]
 
     def _last(self) -> Plan | None:
@@ -346,7 +346,7 @@ class ArrayPlan:
         kept = 0
         if self.rows is not None and self._exchanges:  # what is read is a tensor of its own
             kept = prod(self._made.block_shape(self.asked.chosen.box, device)) * self.asked.dtype.itemsize
-        elif self.in_runs and self.reading.staged and not self._exchanges:
+        elif self.in_runs and (self.reading.staged or self.reading.chosen.has_steps) and not self._exchanges:
             blocks = (turn.target().block_shape(turn.shape(), device) for turn in self._route.rounds())
             most = max(map(prod, blocks), default=0)
             kept = most * self.asked.stored.dtype.itemsize
@@ -355,7 +355,7 @@ class ArrayPlan:
     def __str__(self) -> str:
         asked = self.asked
         stored, chosen = asked.stored, asked.chosen
-        shape = chosen.shape if chosen.box == chosen.shape else f"{chosen.result} of {chosen.shape}"
+        shape = chosen.shape if chosen.takes_all else f"{chosen.result} of {stored.shape}"
         to = specs_text(asked.layout.sharding_specs)
         text = f"{stored.name}  {shape} {stored.dtype} -> {to}: "
         if self.small:

@@ -80,7 +80,7 @@ class Selection(NamedTuple):
         """Return which indices of the array are read along each axis for *intervals* of what is taken.
 
         >>> selected((10, 4), np.s_[8:1:-3, 2:]).in_file([[(0, 2)], [(0, 1)]], 8)
-        [[(5, 10)], [(2, 3)]]
+        [[(5, 9)], [(2, 3)]]
         """
         return [
             [read for pair in its for read in self._read(axis, pair, itemsize)] for axis, its in enumerate(intervals)
@@ -94,7 +94,7 @@ class Selection(NamedTuple):
         if size < abs(step):
             return [(start + k * step, start + k * step + 1) for k in range(first, last)]
         lowest = start + (first if step > 0 else last - 1) * step
-        return [(lowest, min(lowest + (last - first) * size, self.shape[axis]))]
+        return [(lowest, lowest + (last - first - 1) * size + 1)]
 
     def taken(self, block: Array, intervals: list[list[Interval]]) -> Array:
         """Return what is taken of the *block* that was read for *intervals*."""

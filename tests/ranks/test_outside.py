@@ -53,4 +53,4 @@ def test_a_number_is_asked_for():
     *inside, outside = on_three_ranks(use)
     assert inside == [66.0, 66.0]
     assert "this rank is outside of the mesh" in outside
-    assert "ask t.mesh.rank is not None first" in outside
+    assert "check first that t.mesh.rank is not None" in outside

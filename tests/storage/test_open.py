@@ -45,9 +45,10 @@ def test_what_it_holds(suffix, tmp_path):
 @pytest.mark.parametrize("suffix", SUFFIXES)
 def test_any_index(suffix, tmp_path):
     with mc.open(saved(tmp_path / f"t{suffix}", {"array": BIG})) as file:
-        for index in INDICES:
+        for index in [*INDICES, np.s_[3, 1]]:
             expected = BIG[index]
             found = file["array"][index]
+            assert type(found) is type(expected)
             assert found.dtype == expected.dtype
             np.testing.assert_array_equal(found, expected)
         np.testing.assert_array_equal(np.asarray(file["array"]), BIG)

@@ -11,7 +11,7 @@ from meshcomm.storage import files
 
 NAMES = (
     *("open", "close", "pwrite", "preadv", "posix_fallocate", "ftruncate", "fsync", "fstat"),
-    *("replace", "mkdir", "rmdir", "unlink", "listdir", "scandir"),
+    *("replace", "mkdir", "rmdir", "unlink", "listdir", "scandir", "chmod", "fchmod"),
 )
 WHEN = ("before", "half", "after")
 

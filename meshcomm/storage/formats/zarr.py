@@ -54,7 +54,7 @@ class ZarrWriter(Writer):
         self.hold(folder)
         alone = self.node == ["array", "array"]
         if not alone:
-            _put_json(self.aside, {"zarr_format": 3, "node_type": "group", "attributes": self.metadata})
+            self._put_json(self.aside, {"zarr_format": 3, "node_type": "group", "attributes": self.metadata})
         return self.aside, [self._lay_out_array(array, "" if alone else array.name) for array in self.arrays]
 
     @classmethod
@@ -69,26 +69,29 @@ class ZarrWriter(Writer):
         files.make_folders(folder)
         for group in folder.relative_to(self.aside).parents:
             if str(group) != "." and not (self.aside / group / METADATA).exists():
-                _put_json(self.aside / group, {"zarr_format": 3, "node_type": "group", "attributes": {}})
+                self._put_json(self.aside / group, {"zarr_format": 3, "node_type": "group", "attributes": {}})
         row = prod(array.shape[1:]) * array.dtype.itemsize
         rows = max(1, min(array.shape[0], ZARR_CHUNK // max(1, row))) if array.shape else 1
         attributes = self.metadata if not name else {}
-        _put_json(folder, _metadata(array.shape, array.dtype, rows, attributes))
+        self._put_json(folder, _metadata(array.shape, array.dtype, rows, attributes))
         stored, nbytes = [], prod(array.shape) * array.dtype.itemsize
         size = rows * row if array.shape else nbytes
         for number, start in enumerate(range(0, nbytes, size) if nbytes else ()):
             chunk = folder.joinpath("c", str(number), *["0"] * (len(array.shape) - 1)) if array.shape else folder / "c"
             files.make_folders(chunk.parent)
             with files.create(chunk) as file:
+                file.take_mode_of(self.path / METADATA)
                 file.sized(size)  # the last chunk is as long as the others
                 file.sync()
             relative = str(chunk.relative_to(self.aside))
             stored.append(Segment(relative, start, min(start + size, nbytes), 0))
         return Stored(array.name, array.shape, array.dtype, tuple(stored))
 
+    def _put_json(self, folder: Path, metadata: dict[str, Any]) -> None:
+        files.put(folder / METADATA, json.dumps(metadata, indent=2).encode(), self.path / METADATA)
+
     def commit(self, pieces: object) -> None:
-        if self.path.exists():
-            files.take_modes(self.aside, self.path, self.path / METADATA)
+        files.take_folder_modes(self.aside, self.path)
         files.sync_tree(self.aside)
         super().commit([])
 
@@ -112,10 +115,6 @@ def _metadata(shape: Shape, dtype: DType, rows: int, attributes: dict[str, Any])
         "attributes": attributes,
         "dimension_names": [f"axis_{axis}_of_{n}" for axis, n in enumerate(shape)],
     }
-
-
-def _put_json(folder: Path, metadata: dict[str, Any]) -> None:
-    files.put(folder / METADATA, json.dumps(metadata, indent=2).encode())
 
 
 # -- reading ----------------------------------------------------------------------------------------------------------
