@@ -28,9 +28,10 @@ def such_as(layout: Layout, ndim: int) -> str:
 
 
 def _meant(value: object) -> str:
-    if isinstance(value, str | list | tuple):
-        specs = [value] if isinstance(value, str) else list(value)
-        return f": write mc.Layout({quote(specs)}, mesh)" if all(isinstance(s, str | tuple) for s in specs) else ""
+    if isinstance(value, str):
+        return ": mc.Layout(specs, mesh) takes a list with a spec for each axis, such as ['x', mc.UNSHARDED]"
+    if isinstance(value, list | tuple):
+        return f": write mc.Layout({quote([*value])}, mesh)" if all(isinstance(s, str | tuple) for s in value) else ""
     if isinstance(value, Mesh):
         return ": a Mesh says on which devices; mc.Layout(specs, mesh) also says how each axis is cut"
     if isinstance(getattr(value, "layout", None), Layout):

@@ -76,7 +76,7 @@ def _ending_excepthook(previous: ExceptHook) -> ExceptHook:
                     if shared is None:
                         previous(kind, value, traceback)
                     else:  # in one piece, as other ranks print, too
-                        print("".join(format_exception(kind, value, traceback)), end="", file=sys.stderr, flush=True)
+                        say(f"{who()} has an error:\n{''.join(format_exception(kind, value, traceback))}".rstrip())
                         shared.note_printed()
         finally:
             end_job_of_many(f"an uncaught {kind.__name__}", exit_code(value), shared)

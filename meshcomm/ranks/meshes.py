@@ -84,7 +84,7 @@ def _complete(
     """Return *mesh_dims* checked, with the size that -1 stands for."""
 
     def available() -> int:
-        return len(devices) if devices is not None else (world or mpi_world()).size
+        return len(devices) if devices is not None else (world or common_world()).size
 
     if mesh_dims is None:
         return (MeshDimension("x", available()),)

@@ -120,7 +120,7 @@ class _Watchdog:
     def _obey(self, roll_call: RollCall) -> None:
         """Do what other ranks, or their answers, demand of all."""
         if roll_call.expired:
-            _tell_what_happened(roll_call.expired)
+            _tell_what_happened(f"another rank ends the job: {roll_call.expired}")
         if roll_call.mismatch:
             self._end(roll_call, f"CollectiveMismatch: {roll_call.mismatch}")
 

@@ -140,5 +140,7 @@ def test_a_traceback_is_printed_in_one_piece(monkeypatch):
     error = caught(wrong_layout)
     abort._ending_excepthook(sys.__excepthook__)(type(error), error, error.__traceback__)
     (piece,) = filter(None, written)
-    assert piece.startswith("Traceback (most recent call last):\n")
-    assert piece.splitlines()[-1].startswith("meshcomm.LayoutError: ")
+    first, second, *_, last = piece.splitlines()
+    assert first == "meshcomm: rank 0 of 1 has an error:"
+    assert second == "Traceback (most recent call last):"
+    assert last.startswith("meshcomm.LayoutError: ")

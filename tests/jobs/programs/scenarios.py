@@ -268,7 +268,7 @@ def main(way, operation=None):
         stamp()
         if RANK == 1:
             sys.exit(0)
-        barrier()
+        mc.create_mesh()
     if way == "has_another_setting" and RANK == 1:
         os.environ["MESHCOMM_CHECK"] = "1"
     if way == "has_another_setting":
