@@ -111,6 +111,12 @@ def test_names_load_what_they_need_only(statement, without):
     assert [name for name in loaded if any(f"{name}.".startswith(f"{each}.") for each in unwanted)] == []
 
 
+def test_arrays_are_looked_at_without_masked_ones():
+    """By np.ma, which imports them, two threads at once could end in a RecursionError of NumPy's."""
+    loaded = loaded_by("from meshcomm._arguments import as_array\nas_array([1, 2])")
+    assert "numpy.ma" not in loaded
+
+
 def test_a_name_is_written_alike_for_python_and_for_type_checkers():
     """The imports for type checkers, the modules of names, and ``__all__`` say the same."""
     (checked,) = (

@@ -1,5 +1,6 @@
 """Signs between processes of a host, here between objects of one process."""
 
+import errno
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -55,6 +56,16 @@ def test_without_signs_each_rank_prints(error, monkeypatch):
     assert first.ours
     assert second.ours
     assert second.ranks() == [1]
+
+
+def test_a_process_with_as_many_files_as_it_may_have_shows_nothing(monkeypatch):
+    def refused(*_):
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr("socket.socket", refused)
+    signs.show_words(0)  # within an agreement, which it must not leave
+    signs.let_tell([1], time.monotonic() + 60.0)
+    signs.note_told()
 
 
 def test_another_user_shows_nothing_to_us(error, monkeypatch):
