@@ -1,7 +1,8 @@
 """``python -m meshcomm ls``, ``verify`` and ``convert``."""
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from meshcomm._arguments import counted
@@ -21,20 +22,29 @@ from meshcomm.storage.opened import Store
 Row = tuple[str, ...]
 
 
-def ls(path: Path) -> int:
-    """Print the arrays and the metadata of a file, or the steps of a folder of checkpoints; return the exit code.
+def ls(paths: Sequence[Path]) -> int:
+    """Print the arrays and the metadata of files, or the steps of folders of checkpoints; return the exit code.
 
     Under mpiexec the first rank does it alone.
     """
-    return _told(lambda: _list_steps(path) if _is_run(path) else _list_arrays(path)) if _is_first() else 0
+    return _of_each(paths, lambda path: _list_steps(path) if _is_run(path) else _list_arrays(path))
 
 
-def verify(path: Path) -> int:
-    """Print ``ok``, or what is damaged in a file or in each step of a folder of checkpoints; return the exit code.
+def verify(paths: Sequence[Path]) -> int:
+    """Print ``ok``, or what is damaged in files or in each step of folders of checkpoints; return the exit code.
 
     Under mpiexec the first rank does it alone.
     """
-    return _told(lambda: _verify_steps(path) if _is_run(path) else _verify_one(path)) if _is_first() else 0
+    return _of_each(paths, lambda path: _verify_steps(path) if _is_run(path) else _verify_one(path))
+
+
+def _of_each(paths: Sequence[Path], look: Callable[[Path], int]) -> int:
+    code = 0
+    for path in paths if _is_first() else ():
+        if len(paths) > 1:
+            print(f"{path}:")
+        code = max(code, _told(partial(look, path)))
+    return code
 
 
 def convert(source: Path, target: Path, overwrite: bool) -> int:

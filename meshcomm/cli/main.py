@@ -11,8 +11,8 @@ relayout; print scripts for `slurm` and `pbs`.
     mpiexec -n 4 python -m meshcomm bench relayout fft
     python -m meshcomm flights FOLDER
     python -m meshcomm trace FOLDER out.json
-    python -m meshcomm ls PATH
-    python -m meshcomm verify PATH
+    python -m meshcomm ls PATH ...
+    python -m meshcomm verify PATH ...
     mpiexec -n 4 python -m meshcomm convert a.h5 b.safetensors
     python -m meshcomm show "x,unsharded" --mesh x=4,y=2 --shape 10,7
     python -m meshcomm plan --shape 4096,4096 --mesh x=64 --from x,unsharded --to unsharded,x
@@ -93,9 +93,9 @@ def _run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
     from meshcomm.cli.files import convert, ls, verify
 
     if options.command == "ls":
-        return ls(Path(options.path))
+        return ls([Path(path) for path in options.paths])
     if options.command == "verify":
-        return verify(Path(options.path))
+        return verify([Path(path) for path in options.paths])
     return convert(Path(options.source), Path(options.target), options.overwrite)
 
 
@@ -208,14 +208,16 @@ def _add_files(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         description="List the arrays of a file or a checkpoint: name, shape, dtype, bytes, and the layout in which it "
         "was saved; and its metadata. Of a folder of checkpoints, list the steps.",
     )
-    ls_parser.add_argument("path", help="a .npy, .safetensors, .h5 or .zarr file, a checkpoint, or a folder of them")
+    of_ls = "a .npy, .safetensors, .h5 or .zarr file, a checkpoint, or a folder of them"
+    ls_parser.add_argument("paths", metavar="PATH", nargs="+", help=of_ls)
     verify_parser = commands.add_parser(
         "verify",
         help="compare the data of a checkpoint with their checksums",
         description="Read all data of a checkpoint, or of each step in a folder of them, and compare the checksums. "
         "Print ok, or each range that is damaged; then the exit code is 1. Of other formats, look at the structure.",
     )
-    verify_parser.add_argument("path", help="a checkpoint, a folder of checkpoints, or a file")
+    of_verify = "a checkpoint, a folder of checkpoints, or a file"
+    verify_parser.add_argument("paths", metavar="PATH", nargs="+", help=of_verify)
     convert_parser = commands.add_parser(
         "convert",
         help="write the arrays of a file to a file of another format",

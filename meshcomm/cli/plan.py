@@ -112,7 +112,7 @@ def _costs(plan: Plan) -> list[str]:
     counts = np.bincount(plan.machine.node_of(np.arange(len(plan.ranks), dtype=np.intp)))
     nodes, least, most = len(counts), int(counts.min()), int(counts.max())
     ranks = f"{least:,} to {most:,} ranks" if least < most else f"{counted(most, 'rank')}"
-    constants = f"those that {MACHINE_FILE} names" if stored_constants() else "the defaults"
+    constants = f"those that {MACHINE_FILE} names" if stored_constants() else "the default ones"
     return [
         f"predicted time: {seconds_text(_seconds(plan))}, on "
         f"{counted(nodes, 'node')} of {ranks} over MPI, with constants: {constants}",

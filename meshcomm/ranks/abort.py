@@ -47,7 +47,7 @@ def install_hooks() -> None:
 
 def timeout_seconds() -> float:
     """Return after how many seconds of waiting a job ends: ``MESHCOMM_TIMEOUT``, by default 600; 0 is never."""
-    text = os.environ.get("MESHCOMM_TIMEOUT", "600")
+    text = os.environ.get("MESHCOMM_TIMEOUT", "") or "600"
     try:
         timeout = float(text)
     except ValueError:
@@ -123,23 +123,23 @@ def end_job_of_many(reason: str, code: int = 1, shared: signs.Error | None = Non
     else:
         ranks = 1 if MPI.Is_finalized() else MPI.COMM_WORLD.size
     if ranks > 1:
-        end_job(reason, code, shared)
+        end_job(reason + _alike(shared), code, shared)
 
 
 def end_job(reason: str, code: int = 1, shared: signs.Error | None = None) -> NoReturn:
     """Name this rank and *reason* on standard error, and end the MPI job with *code*; does not return.
 
-    Of ranks on this host with the same error *shared*, the one that has printed it does so, for all of them. Others
-    that have an error to tell may tell it first.
+    Of ranks on this host with the same error *shared*, the first does so, for all. Others that have an error to tell may
+    tell it first.
     """
     write_traces()
     if shared is None or shared.ours:
-        say(f"{who()} ends the job: {reason}{_alike(shared) if shared is not None else ''}")
+        say(f"{who()} ends the job: {reason}")
         signs.note_told()
         signs.let_tell(_others(), _others_tell_until())
     else:
         signs.note_told()
-        time.sleep(END_WITHIN)  # in which the rank that has printed the error ends the job
+        time.sleep(END_WITHIN)  # in which the first rank ends the job
     here = threading.current_thread() is threading.main_thread()
     MPI = _initialised_mpi()
     if MPI is not None:
@@ -170,8 +170,10 @@ def write_traces() -> None:
             watch.recorder.job_ends()
 
 
-def _alike(shared: signs.Error) -> str:
-    """Return which ranks have the same error, after a moment for them to come."""
+def _alike(shared: signs.Error | None) -> str:
+    """Return which ranks have the same error, on the one that prints it, after a moment for them to come."""
+    if shared is None or not shared.ours:
+        return ""
     time.sleep(PAUSE_BEFORE_END)
     ranks = shared.ranks()
     if len(ranks) == 1:

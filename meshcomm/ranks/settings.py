@@ -16,7 +16,7 @@ def compared_settings(communicator: Communicator, ranks: Ranks) -> list[str]:
 
     ``MeshError`` on all ranks if an environment variable differs between them.
     """
-    mine = [os.uname().nodename, *(os.environ.get(name) for name in ALIKE)]
+    mine = [os.uname().nodename, *(os.environ.get(name) or None for name in ALIKE)]
     told = communicator.told(mine)
     for number, name in enumerate(ALIKE, 1):
         values: dict[str | None, list[int]] = {}

@@ -1,6 +1,7 @@
 """save and start_save: trees of tensors to files."""
 
 import atexit
+import errno
 import json
 import os
 import sys
@@ -267,6 +268,8 @@ class Saving:
             path = Path(os.path.realpath(path))  # the link stays a link
         if not self._overwrite and path.exists():
             raise FileExistsError(f"{path} is there, and overwrite is False")
+        if not path.parent.exists():
+            raise FileNotFoundError(errno.ENOENT, "There is no folder to save in", str(path.parent))
         self._active = self.writer(path, *self.content)
         base, stored = self._active.begin()
         return str(base), [each.told() for each in stored]

@@ -183,6 +183,7 @@ def test_each_rank_writes_what_it_did_last_and_the_command_merges_it(job, launch
     ended = job(3, "one_never_joins", MESHCOMM_TIMEOUT=f"{limit}", MESHCOMM_FLIGHTS=str(tmp_path))
     assert_ended(ended, f"python -m meshcomm flights {tmp_path}", within=limit + SOON)
     assert "most recent call first" not in ended.text, "stacks are in the flight files"
+    assert ended.text.count("ends the job") == 1, "the two ranks that wait know the same"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["rank-0.json", "rank-1.json", "rank-2.json"]
     merged = launch(None, "-m", "meshcomm", "flights", tmp_path)
     assert merged.code == 0, merged

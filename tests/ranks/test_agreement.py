@@ -231,7 +231,9 @@ def test_every_operation_leaves_the_watchdog_as_it_was():
     assert watch.count > before
 
 
-@pytest.mark.parametrize(("text", "timeout"), [("2.5", 2.5), ("0", math.inf), ("inf", math.inf), (None, 600.0)])
+@pytest.mark.parametrize(
+    ("text", "timeout"), [("2.5", 2.5), ("0", math.inf), ("inf", math.inf), ("", 600), (None, 600)]
+)
 def test_timeout(monkeypatch, text, timeout):
     monkeypatch.delenv("MESHCOMM_TIMEOUT", raising=False)
     if text is not None:
@@ -239,7 +241,7 @@ def test_timeout(monkeypatch, text, timeout):
     assert abort.timeout_seconds() == timeout
 
 
-@pytest.mark.parametrize("text", ["", "soon", "-1", "nan"])
+@pytest.mark.parametrize("text", ["soon", "-1", "nan"])
 def test_timeout_must_be_a_number_of_seconds(monkeypatch, text):
     monkeypatch.setenv("MESHCOMM_TIMEOUT", text)
     with pytest.raises(errors.MeshcommError, match="MESHCOMM_TIMEOUT must be a number of seconds"):

@@ -77,6 +77,18 @@ def test_what_cannot_be_read(command, tmp_path, capsys):
         assert why in error
 
 
+def test_several_paths(tmp_path, capsys):
+    first, second = save(tmp_path / "first"), save(tmp_path / "second")
+    assert main(["verify", str(first), str(second)]) == 0
+    assert lines(capsys)[0] == [f"{first}:", "ok: 2 arrays, 281.3 KiB", f"{second}:", "ok: 2 arrays, 281.3 KiB"]
+    damage(first)
+    assert main(["verify", str(first), str(tmp_path / "none"), str(second)]) == 1
+    out, (error,) = lines(capsys)
+    assert "is damaged" in out[1]
+    assert out[-1] == "ok: 2 arrays, 281.3 KiB"
+    assert "No such file or checkpoint" in error
+
+
 def test_verify(tmp_path, capsys):
     path = save(tmp_path / "c")
     assert main(["verify", str(path)]) == 0

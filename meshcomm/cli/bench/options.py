@@ -22,7 +22,7 @@ def add_bench(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -
     parser.add_argument("--min", metavar="BYTES", help="the smallest block of a rank, such as 1K (default)")
     parser.add_argument("--max", metavar="BYTES", help="the largest one, such as 256M (default 64M, or what fits)")
     parser.add_argument("--factor", type=int, help="from one size to the next (default 4)")
-    parser.add_argument("--rounds", type=int, help="rounds of each size (default: as many as half a second allows)")
+    parser.add_argument("--rounds", type=int, help="rounds of each size (default: as many as 0.35 s allow)")
     parser.add_argument("--mesh", metavar="DIMS", help="the mesh, such as x=2,y=2 (default: all ranks along x)")
     parser.add_argument("--from", dest="source", metavar="SPECS", help="the layout before, such as x,unsharded")
     parser.add_argument(
