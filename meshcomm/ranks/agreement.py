@@ -48,8 +48,10 @@ def agree(team: Team, call: str, error: Exception | None = None, value: int = 0)
     digest = team.compare(fingerprint(call))
     told = watch.error
     watch.error = error or told
-    largest = communicator.allreduce_max(np.array([digest, -digest, error is not None, value], dtype=np.int64))
-    watch.error = told
+    try:
+        largest = communicator.allreduce_max(np.array([digest, -digest, error is not None, value], dtype=np.int64))
+    finally:
+        watch.error = told
     if not largest[2] and largest[0] == -largest[1]:
         return int(largest[3])
     if error is not None and team.world.guarded:

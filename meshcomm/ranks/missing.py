@@ -18,6 +18,9 @@ Pure functions of what ranks have answered. Ranks are those of COMM_WORLD.
 #     its last digests; they are asked for after as many calls as the hindmost rank has noted.
 # (B) A rank that has ended makes no more calls. A rank that waits in call n for one that has ended after fewer calls
 #     waits in vain.
+# (C) A rank whose exchange on a team ended with an error makes no more calls on it: it raises MeshError. Ranks that
+#     wait in a later call wait in vain. So do those that still wait in the call that failed: it may not have sent all,
+#     and what they get cannot be trusted. It counts if it has failed before two roll calls.
 #
 # Waiting for a request is no call of its own: ranks may wait for requests in any order. The number is then that of the
 # call that started it, which is enough for (B). Of (A) only the digests apply: if ranks do nothing but wait, and their
@@ -64,6 +67,8 @@ class Answer(NamedTuple):
     """Whether it reads or writes a file."""
     at: str = ""
     """The line of the program that it is at, if it is in no call."""
+    over: str = ""
+    """Why it makes no more calls on this team; nothing if it may."""
 
 
 Answers = Mapping[int, Answer | None]
@@ -121,15 +126,28 @@ def mismatch(answers: Answers, before: Answers, number: int) -> str:
     return f"ranks made different collective calls {where}:\n" + "\n".join(lines)
 
 
-def ended(answers: Answers, number: int) -> str:
-    """Return which ranks have ended without call *number*, or nothing.
+def ended(answers: Answers, before: Answers, number: int) -> str:
+    """Return which ranks have ended without call *number*, or have failed on this team, or nothing.
+
+    *before* are the answers of an earlier roll call.
 
     >>> done = Answer(5, 2, "", "", 0, False, "", 1.0, "", True)
-    >>> ended({0: done, 1: done._replace(made=3)}, 3)
+    >>> ended({0: done, 1: done._replace(made=3)}, {}, 3)
     'rank 0 has ended without it'
+    >>> failed = {0: done._replace(ended=False, over="an exchange ended with an error (KeyError)"), 1: None}
+    >>> ended(failed, failed, 2)
+    'rank 0 makes no more calls on these ranks: an exchange ended with an error (KeyError)'
+    >>> ended(failed, {}, 2)
+    ''
     """
     gone = [rank for rank, answer in answers.items() if answer is not None and answer.ended and answer.made < number]
-    return f"{some(gone)} {'has' if len(gone) == 1 else 'have'} ended without it" if gone else ""
+    if gone:
+        return f"{some(gone)} {'has' if len(gone) == 1 else 'have'} ended without it"
+    for rank, answer in answers.items():
+        earlier = before.get(rank)
+        if answer is not None and earlier is not None and answer.over and earlier.over and answer.made <= number:
+            return f"rank {rank} makes no more calls on these ranks: {answer.over}"
+    return ""
 
 
 def report(answers: Answers, number: int, hosts: Mapping[int, str]) -> str:

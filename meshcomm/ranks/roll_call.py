@@ -51,7 +51,7 @@ class Report(NamedTuple):
     calls: int
     """How many calls the rank had made when it asked."""
     ended: str
-    """Which ranks have ended without its call, or nothing."""
+    """Which ranks have ended without its call, or can make none; or nothing."""
     text: str
     """Who is missing."""
     speaks: bool
@@ -200,7 +200,7 @@ class RollCall:
     def _last_words(self, member: int, ranks: str) -> Answer:
         """Return the answer of a rank that has left, to a roll call of *ranks*."""
         last, made = self._left[member]
-        return last._replace(made=made.get(ranks, 0)) if ranks else last
+        return last._replace(made=made.get(ranks, 0), over="") if ranks else last
 
     def _on_question(self, source: int, ranks: str, number_of_round: int, number: int, noted: int) -> None:
         if self.leaving:
@@ -227,14 +227,14 @@ class RollCall:
             return
         census.began = None
         answers = {self.ranks[member]: census.answers.get(member) for member in census.members}
+        before = {self.ranks[member]: census.before.get(member) for member in census.members}
         if not ranks and census.asked_before == census.number:
-            before = {self.ranks[member]: census.before.get(member) for member in census.members}
             self.mismatch = self.mismatch or mismatch(answers, before, census.number)
         for asker, (number, count) in sorted(census.askers.items()):
             text = who_is_missing(answers, number, self._hosts)
             speaks = asker == min(census.askers)
             files = any(answer is not None and answer.files for answer in answers.values())
-            self._post(asker, "report", count, ended(answers, number), text, speaks, files)
+            self._post(asker, "report", count, ended(answers, before, number), text, speaks, files)
         census.askers.clear()
 
     def _on_report(self, source: int, *arguments: Any) -> None:
@@ -315,14 +315,17 @@ def _serve_until(condition: Callable[[], bool], roll_calls: Sequence[RollCall], 
 def _answer(team: "Team | None", made: int, asked: str = "", ended: bool = False) -> Answer:
     """Return what this rank does; *team* is the one that it is asked about."""
     error = f"{type(watch.error).__name__}: {watch.error}" if watch.error is not None else ""
+    over = team.turn.over or "" if team is not None else ""
     call, operation = watch.call(), watch.operation()
     if call is None or ended:
         at = "" if ended else stacks.of_main()
-        return Answer(watch.count, made, asked, "", 0, False, "", watch.since, error, ended, at=at)
+        return Answer(watch.count, made, asked, "", 0, False, "", watch.since, error, ended, at=at, over=over)
     here = call[1] is team
     number = call[2] if here else 0
     others = "" if here or call[1] is None else _name(call[1])
-    return Answer(watch.count, made, asked, operation, abs(number), number > 0, others, watch.since, error, ended)
+    return Answer(
+        watch.count, made, asked, operation, abs(number), number > 0, others, watch.since, error, ended, over=over
+    )
 
 
 def _name(team: "Team") -> str:

@@ -235,7 +235,8 @@ class World(ABC):
 
     def close(self) -> None:
         """Free every communicator that this world opened. Collective over the world."""
-        for team in list(self._teams.values()):
+        # In one order on all ranks, which may have asked for their teams in any: else ranks would wait crosswise.
+        for team in sorted(self._teams.values(), key=lambda each: tuple(each.ranks)):
             self.leave(team)
 
 

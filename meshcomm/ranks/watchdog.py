@@ -44,14 +44,12 @@ def _signals() -> int | None:
     """Return a file that gets the number of each signal at once, even while Python cannot handle it; None if taken."""
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
-    try:
-        if signal.set_wakeup_fd(writing, warn_on_full_buffer=False) == -1:
+    with contextlib.suppress(ValueError):  # this is not the main thread
+        before = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+        if before == -1:
             os.register_at_fork(after_in_child=_give_up_signals)
             return reading
-    except ValueError:  # this is not the main thread
-        pass
-    else:
-        _give_up_signals()
+        signal.set_wakeup_fd(before)  # that of an event loop, say
     os.close(reading)
     os.close(writing)
     return None
@@ -77,7 +75,8 @@ class _Watchdog:
         self._ask_at = self._asked_first = 0.0
         self._warned = False
         self._ended: list[int] = []
-        self._interrupted: float | None = None  # seconds since the signal
+        self._interrupted: float | None = None  # seconds since the signal,
+        self._interrupted_in = 0  # which came when this rank had made so many calls
         self._first_calls = FirstCalls(comm_world()[0])
 
     def run(self) -> None:
@@ -101,7 +100,7 @@ class _Watchdog:
             time.sleep(self._step)
         elif select.select([self._signals], [], [], self._step)[0]:
             if signal.SIGINT in os.read(self._signals, 64):
-                self._interrupted = 0.0
+                self._interrupted, self._interrupted_in = 0.0, watch.count
             time.sleep(self._step)
 
     def _notice_changes(self) -> bool:
@@ -113,7 +112,9 @@ class _Watchdog:
 
     def _restart(self) -> None:
         watch.since = 0.0
-        self._warned, self._interrupted = False, None
+        self._warned = False
+        if self._interrupted_in != watch.count:  # else the call may have begun just before the signal
+            self._interrupted = None
         self._ended = []
         self._ask_at = self._asked_first = min(ASK_AFTER, self._timeout / 3)
 

@@ -253,6 +253,10 @@ def test_run_lets_ranks_go_on_for_long_after_others_have_ended(job, ranks, name)
     assert_went_on(job(ranks, name, before=RUN), ranks)
 
 
+def test_ranks_that_ask_for_meshes_in_any_order_end_well(job):
+    assert_went_on(job(3, "meshes_are_asked_for_in_any_order"), 3)
+
+
 def test_run_ends_the_job_before_there_is_a_mesh(job):
     ended = job(2, "one_raises_before_any_mesh", before=RUN)
     assert_ended(ended, "KeyError: 'culprit'", "rank 1 of 2 ends the job")

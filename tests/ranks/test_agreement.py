@@ -231,6 +231,25 @@ def test_every_operation_leaves_the_watchdog_as_it_was():
     assert watch.count > before
 
 
+def test_an_agreement_that_is_interrupted_leaves_no_error(monkeypatch):
+    def interrupted(self, values):
+        assert isinstance(watch.error, KeyError)
+        raise KeyboardInterrupt
+
+    def program(rank):
+        mesh = mc.create_mesh([("x", 1)])
+        mc.barrier(mesh)
+        team = location_in(mesh).team
+        monkeypatch.setattr(type(team.everyone.communicator()), "allreduce_max", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            agreement.agree(team, "a call", KeyError("wrong"))
+        monkeypatch.undo()
+        assert watch.error is None
+
+    with mc.simulate(1) as world:
+        world.run(program, None)
+
+
 @pytest.mark.parametrize(
     ("text", "timeout"), [("2.5", 2.5), ("0", math.inf), ("inf", math.inf), ("", 600), (None, 600)]
 )

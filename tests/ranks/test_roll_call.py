@@ -163,7 +163,7 @@ def team(monkeypatch):
         ends = [None] * size
         ends[:] = [Channel(ends, rank) for rank in range(size)]
         teams = [
-            SimpleNamespace(calls=3, roll_call=None, noted=3, digest_after=lambda noted: 7 if noted == 3 else None)
+            SimpleNamespace(calls=3, roll_call=None, noted=3, digest_after={3: 7}.get, turn=SimpleNamespace(over=None))
             for _ in range(size)
         ]
         return [RollCall(ends[r], teams[r], range(size), [f"host{r}" for r in range(size)]) for r in range(size)]
@@ -203,6 +203,22 @@ def test_a_rank_that_has_left_counts_as_ended(team):
     ranks[2].ask(CALL, range(3))
     serve(ranks)
     assert ranks[2].report.ended == "rank 1 has ended without it"
+
+
+def test_a_rank_that_has_failed_counts_after_two_roll_calls(team):
+    ranks = team(3)
+    ranks[1].team.turn.over = "an exchange ended with an error (KeyError)"
+    found = []
+    for _ in range(2):
+        ranks[2].ask(CALL, range(3))
+        serve(ranks)
+        found.append(ranks[2].report.ended)
+    assert found == ["", f"rank 1 makes no more calls on these ranks: {ranks[1].team.turn.over}"]
+
+
+def test_a_rank_that_fails_in_a_later_call_holds_nobody_up():
+    failed = {0: WAITS, 1: COMPUTES._replace(made=5, over="an exchange ended with an error")}
+    assert missing.ended(failed, failed, 4) == ""
 
 
 def test_a_rank_that_does_not_answer_is_named(team, monkeypatch):

@@ -464,6 +464,19 @@ def two_threads_make_calls():
     expected()
 
 
+def meshes_are_asked_for_in_any_order():
+    """Each rank of three is in two meshes of two ranks, and hears of them in an order of its own."""
+    comm = mpi().COMM_WORLD
+    pairs = [[0, 1], [1, 2], [0, 2]]
+    for _ in range(comm.rank):
+        pairs.append(pairs.pop(0))
+    meshes = {tuple(pair): mc.create_mesh([("x", 2)], devices=pair) for pair in pairs}
+    assert sum(each.rank is not None for each in meshes.values()) == 2
+    for pair in sorted(meshes):
+        mc.barrier(meshes[pair])
+    expected()
+
+
 def a_handler_raises_anywhere():
     """What a call returns is right, also after an interrupt of another one; else the mesh says that it is unusable."""
     here, count = mesh(), 0

@@ -1,0 +1,46 @@
+"""The watchdog in one process: signals that it hears. How it ends jobs is tested in tests/jobs."""
+
+import os
+import signal
+import socket
+
+import pytest
+
+from meshcomm.ranks import watchdog
+from meshcomm.ranks.watch import watch
+
+
+@pytest.fixture
+def pipe():
+    ends = os.pipe()
+    yield ends
+    for end in ends:
+        os.close(end)
+
+
+def test_signals_of_an_event_loop_stay_its_own():
+    theirs, ours = socket.socketpair()
+    with theirs, ours:
+        ours.setblocking(False)
+        before = signal.set_wakeup_fd(ours.fileno())
+        try:
+            assert watchdog._signals() is None
+        finally:
+            kept = signal.set_wakeup_fd(before)
+        assert kept == ours.fileno()
+
+
+def test_ctrl_c_just_after_a_call_has_begun_counts_until_the_next_call(pipe, monkeypatch):
+    monkeypatch.setattr(watch, "count", watch.count)
+    monkeypatch.setattr(watchdog, "FirstCalls", lambda rank: None)
+    dog = watchdog._Watchdog(1.0, pipe[0])
+    dog._notice_changes()
+    watch.count += 1
+    os.write(pipe[1], bytes([signal.SIGINT]))
+    dog._sleep()
+    assert dog._notice_changes()
+    dog._restart()
+    assert dog._interrupted == 0.0
+    watch.count += 1
+    dog._restart()
+    assert dog._interrupted is None
