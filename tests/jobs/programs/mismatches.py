@@ -89,6 +89,14 @@ class Calls:
     def to_numpy(self):
         return np.array_equal(self.in_columns["a"].to_numpy(), self.a)
 
+    def to_numpy_of_one(self):
+        made = self.in_columns["a"].to_numpy(root=0)
+        return made is None if self.me else np.array_equal(made, self.a)
+
+    def to_numpy_of_another(self):
+        made = self.in_columns["b"].to_numpy(root=1)
+        return made is None if self.me != 1 else np.array_equal(made, self.b)
+
     def all_to_all(self):
         parts = [np.split(array, self.size, 0)[self.me] for array in self.everywhere()]
         return np.array_equal(
@@ -126,6 +134,10 @@ class Calls:
             mc.all_reduce(self.block, None, "max", comm=self.comm), np.max(self.everywhere(), axis=0)
         )
 
+    def all_reduce_of_integers(self):
+        made = mc.all_reduce(self.block.astype(np.int64), None, comm=self.comm)
+        return np.array_equal(made, np.sum(self.everywhere(), axis=0))
+
     def reduce_scatter(self):
         expected = np.split(np.sum(self.everywhere(), axis=0), self.size, 0)[self.me]
         return np.array_equal(mc.reduce_scatter(self.block, None, 0, comm=self.comm), expected)
@@ -161,6 +173,36 @@ class Calls:
 
     def matmul(self):
         return self.is_block_of(self.in_columns["a"] @ self.in_rows["b"], self.a @ self.b)
+
+    def sort(self):
+        return self.is_block_of(np.sort(self.in_rows["b"], axis=0), np.sort(self.b, axis=0))
+
+    def roll(self):
+        return self.is_block_of(np.roll(self.in_rows["a"], 1, axis=0), np.roll(self.a, 1, axis=0))
+
+    def flip(self):
+        return self.is_block_of(np.flip(self.in_rows["b"], axis=0), np.flip(self.b, axis=0))
+
+    def fft(self):
+        made = mc.fft.fft(self.in_rows["a"], axis=0, layout="same")
+        return np.allclose(made.local, np.fft.fft(self.a, axis=0)[self.rows.block_slices(self.a.shape, self.me)])
+
+    def _has_ghosts(self, halo, whole):
+        lines = self.rows.block_slices(whole.shape, self.me)[0]
+        return np.array_equal(halo.local, np.take(whole, range(lines.start - 1, lines.stop + 1), 0, mode="wrap"))
+
+    def halo(self):
+        return self._has_ghosts(mc.halo(self.in_rows["a"], {0: 1}, "periodic"), self.a)
+
+    def halos(self):
+        halos = [mc.halo(self.in_rows[name], {0: 1}, "periodic") for name in "ab"]
+        mc.update_halos(halos)
+        return self._has_ghosts(halos[0], self.a) and self._has_ghosts(halos[1], self.b)
+
+    def started_halo(self):
+        halo = mc.halo(self.in_rows["b"], {0: 1}, "periodic")
+        halo.start_update().wait()
+        return self._has_ghosts(halo, self.b)
 
     def gradient(self):
         return self.is_block_of(mc.gradients.relayout_vjp(self.in_columns["b"], self.in_rows["a"]), self.b)
