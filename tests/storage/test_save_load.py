@@ -4,6 +4,8 @@ import json
 import os
 import re
 import sys
+import time
+import tracemalloc
 from itertools import product
 from random import Random
 
@@ -15,6 +17,7 @@ import meshcomm as mc
 from meshcomm import Layout
 from meshcomm.memory.copies import opaque
 from meshcomm.storage.formats import safetensors
+from meshcomm.storage.save import Saving
 from support.random_cases import any_case
 from support.reference import random_bits
 from support.sampling import sampled
@@ -269,6 +272,81 @@ def test_start_save_copies_what_it_writes(tmp_path):
         same(mc.load(tmp_path / "c", check=True)["a"], A)
 
     on(4, program)
+
+
+def most_held(program):
+    """Return the most bytes that *program* holds at once beyond those that it begins with."""
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        tracemalloc.reset_peak()
+        program()
+        return tracemalloc.get_traced_memory()[1] - before
+    finally:
+        tracemalloc.stop()
+
+
+PYTHON_NEEDS = 2**18  # bytes, of a save
+
+
+@pytest.mark.parametrize("specs", [["x", U], [U, "x"]], ids=str)
+def test_a_save_in_the_background_holds_no_more_copies_than_it_may(specs, tmp_path, monkeypatch):
+    whole, real, limit = np.arange(7.0 * 2**15).reshape(-1, 7), os.pwrite, 2**19
+    monkeypatch.setattr(os, "pwrite", lambda *args: (time.sleep(0.002), real(*args))[1])
+
+    def program():
+        t = mc.distribute(whole, Layout(specs, mc.create_mesh([("x", 1)])))
+
+        def save():
+            mc.start_save(tmp_path / "c", t, max_staged_bytes=limit).wait()
+
+        save()
+        assert most_held(save) < limit + PYTHON_NEEDS < whole.nbytes / 2
+        same(mc.load(tmp_path / "c", check=True), whole)
+
+    on(1, program)
+
+
+def as_slice(t):
+    return t[:, :, 1:]
+
+
+def as_big_endian(t):
+    return t.astype(">f8")
+
+
+@pytest.mark.parametrize("shape", [(400, 9, 80), (3, 1000, 97), (2, 3, 50_000)])
+@pytest.mark.parametrize(("suffix", "change"), [("", as_slice), (".npy", as_slice), (".safetensors", as_big_endian)])
+def test_a_save_that_copies_blocks_keeps_to_its_limit(suffix, change, shape, tmp_path):
+    whole, path, limit = np.arange(float(np.prod(shape))).reshape(shape), tmp_path / f"a{suffix}", 2**17
+
+    def program():
+        t = change(mc.distribute(whole, Layout(["x", U, U], mc.create_mesh([("x", 1)]))))
+        tree = t if suffix == ".npy" else {"a": t}
+        mc.save(path, tree, max_scratch_bytes=limit)
+        assert most_held(lambda: mc.save(path, tree, max_scratch_bytes=limit)) < limit + PYTHON_NEEDS < t.size * 4
+        with mc.open(path) as file:
+            np.testing.assert_array_equal(file[file.names[0]][...], t.to_numpy())
+
+    on(1, program)
+
+
+def test_ranks_tell_checksums_of_whole_ranges(tmp_path, monkeypatch):
+    told, commit = [], Saving._commit
+
+    def counted(self, pieces):
+        told.extend(map(len, pieces))
+        return commit(self, pieces)
+
+    monkeypatch.setattr(Saving, "_commit", counted)
+
+    def program():
+        t = mc.distribute(np.arange(2**15), Layout(["x"], mc.create_mesh([("x", 4)])))
+        mc.start_save(tmp_path / "c", {"a": t}, max_staged_bytes=256).wait()
+        same(mc.load(tmp_path / "c", check=True)["a"], np.arange(2**15))
+
+    on(4, program)
+    assert told == [1] * 4
 
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf"), -float("inf"), -0.0])
