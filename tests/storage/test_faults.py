@@ -79,7 +79,7 @@ def test_any_call_of_a_save_may_fail(suffix, over, tmp_path):
 def test_an_early_error_leaves_the_old_content(suffix, tmp_path):
     path = prepared(tmp_path / "f", suffix, True)
     calls = calls_of(lambda: save(path, 1))
-    for at in [at for at, call in enumerate(calls) if call.name in ("pwrite", "posix_fallocate", "fsync")][:6]:
+    for at in [at for at, call in enumerate(calls) if call.name in ("pwrite", "_allocate", "fsync")][:6]:
         with failing(at, errno.ENOSPC):
             errors = raised(lambda: save_here(path, 2))
         assert alike(errors, path)
@@ -147,7 +147,7 @@ def test_a_save_that_fails_removes_no_data_of_a_manifest_that_it_cannot_read(tex
     (old,) = path.glob("data-*")
     shutil.copytree(path, tmp_path / "copy")
     calls = calls_of(lambda: save(tmp_path / "copy", 2))
-    with failing([call.name for call in calls].index("posix_fallocate"), errno.ENOSPC):
+    with failing([call.name for call in calls].index("_allocate"), errno.ENOSPC):
         errors = raised(lambda: save_here(path, 2))
     assert alike(errors, path)
     assert old.exists()
