@@ -38,16 +38,13 @@ class NpyWriter(FileWriter):
 
 
 def _header_text(header: dict[str, object]) -> bytes:
-    """Return *header* in the lowest version that can hold it, as NumPy does. ``DTypeError`` if none can."""
+    """Return *header* in the lowest version that can hold it, as NumPy does."""
     for write in npy.write_array_header_1_0, npy.write_array_header_2_0:
         text = io.BytesIO()
         with suppress(ValueError):  # it is too long, or has a name that is not in Latin-1
             write(text, header)
             return text.getvalue()
-    try:
-        encoded = f"{header}\n".encode()
-    except UnicodeEncodeError as error:
-        raise DTypeError(f"a .npy file cannot hold the name of a field: {error}") from None
+    encoded = f"{header}\n".encode()
     return npy.magic(3, 0) + len(encoded).to_bytes(4, "little") + encoded
 
 
