@@ -109,7 +109,7 @@ def start_save(
     Parameters
     ----------
     path, tree, metadata, overwrite, max_scratch_bytes: as for `save`
-    max_staged_bytes: bytes of copies that a rank may hold; if they are more, this call waits until enough are written
+    max_staged_bytes: bytes of copies that a rank may hold, or one element; this call waits until enough are written
 
     >>> import tempfile, meshcomm as mc
     >>> layout = mc.Layout(["x"], mc.create_mesh([("x", 1)]))
