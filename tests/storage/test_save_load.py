@@ -314,13 +314,16 @@ def test_the_watchdog_knows_that_a_library_reads(suffix, tmp_path, monkeypatch):
         zarr.create_group(path).create_array("a", data=large, chunks=(300,))
     calls = [(h5py.File, "__init__"), (h5py.Group, "visititems"), (h5py.Dataset, "__getitem__")]
     calls = calls if suffix == ".h5" else [(zarr, "open"), (zarr.Array, "__getitem__")]
-    for owner, name in calls:
 
-        def told(*args, its=name, real=getattr(owner, name), **named):
-            seen.append((its, watch.in_file))
+    def telling(name, real):
+        def call(*args, **named):
+            seen.append((name, watch.in_file))
             return real(*args, **named)
 
-        monkeypatch.setattr(owner, name, told)
+        return call
+
+    for owner, name in calls:
+        monkeypatch.setattr(owner, name, telling(name, getattr(owner, name)))
     on(1, lambda: same(mc.load(path, max_scratch_bytes=2**16)["a"], large))
     assert set(seen) == {(name, True) for _, name in calls}
     assert seen.count(("__getitem__", True)) > 1
@@ -335,7 +338,7 @@ def test_names_of_fields_in_npy_headers(name, tmp_path):
         same(mc.load(tmp_path / "a.npy"), whole)
 
     if len(name) > 60_000:
-        with pytest.raises(mc.DTypeError, match="which numpy.load refuses"):
+        with pytest.raises(mc.DTypeError, match=r"which numpy\.load refuses"):
             on(4, program)
         return
     on(4, program)
