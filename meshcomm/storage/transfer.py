@@ -58,8 +58,7 @@ class Opened:
         self.pieces: list[checksums.Piece] = []
         self.error: Exception | None = None
         self.progress: Progress | None = None
-        self.most = sys.maxsize
-        """The most bytes of a tensor that are written in one call of `transfer`, or one element."""
+        self.most = sys.maxsize  # bytes of a tensor that are written in one call of `transfer`, or one element
 
     def file(self, name: str) -> File:
         """Return the open file; "" is the base itself."""

@@ -34,7 +34,7 @@ KINDS = (
 CODECS = {
     *("adler32", "astype", "bitround", "blosc", "bytes", "bz2", "crc32", "crc32c", "delta", "endian", "fletcher32"),
     *("fixedscaleoffset", "gzip", "jenkins_lookup3", "lz4", "lzma", "packbits", "pcodec", "quantize", "shuffle"),
-    *("sharding_indexed", "transpose", "zfpy", "zlib", "zstd"),
+    *("sharding_indexed", "transpose", "vlen-bytes", "vlen-utf8", "zfpy", "zlib", "zstd"),
 }
 """What may decode chunks. Other codecs, above all pickle, could run any code."""
 
