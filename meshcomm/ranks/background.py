@@ -8,8 +8,8 @@ from collections.abc import Callable
 class Background:
     """Does tasks in the order in which they come, in a thread, until it is told that there are no more.
 
-    Tasks hold memory: `add` waits while those that are not done hold more than *limit* bytes. After an error, tasks
-    are dropped; `error` is the first one.
+    Tasks hold memory: `reserve` waits until those that are not done leave enough of *limit* bytes. After an error,
+    tasks are dropped; `error` is the first one.
     """
 
     def __init__(self, limit: int | None) -> None:
@@ -22,13 +22,17 @@ class Background:
         self._thread = threading.Thread(target=self._run, name="meshcomm background", daemon=True)
         self._thread.start()
 
-    def add(self, task: Callable[[], None], size: int) -> None:
-        """Do *task* after those before it. It holds *size* bytes until it is done."""
+    def reserve(self, size: int) -> None:
+        """Wait until *size* bytes more may be held, for the next task. One task may have more than the limit."""
         with self._changed:
             while self._limit is not None and self._tasks and self._held + size > self._limit:
                 self._changed.wait()
-            self._tasks.append((task, size))
             self._held += size
+
+    def add(self, task: Callable[[], None], size: int) -> None:
+        """Do *task* after those before it. It holds *size* bytes, which were reserved, until it is done."""
+        with self._changed:
+            self._tasks.append((task, size))
             self._changed.notify_all()
 
     def finish(self) -> None:
@@ -61,5 +65,6 @@ class Background:
                 self.error = problem
             with self._changed:
                 self._tasks.popleft()
+                del task  # and what it holds
                 self._held -= size
                 self._changed.notify_all()

@@ -15,6 +15,7 @@ from meshcomm.layouts.layout import Layout
 from meshcomm.layouts.mesh import Mesh
 from meshcomm.layouts.partition import Cut
 from meshcomm.layouts.specs import cut_at
+from meshcomm.storage.files import at_files
 from meshcomm.storage.formats import hdf5, zarr
 from meshcomm.storage.formats.base import reading
 from meshcomm.storage.meshes import rows_of
@@ -125,7 +126,8 @@ def _taken(array: Any, chosen: Selection) -> Array:
             lowest, highest = sorted((start, start + (n - 1) * step)) if n else (0, -1)
             forwards.append(slice(lowest, highest + 1, abs(step)))
             turns.append(slice(None, None, 1 if step > 0 else -1))
-    found: Array = np.asarray(array[tuple(forwards)])[tuple(turns)]
+    with at_files():
+        found: Array = np.asarray(array[tuple(forwards)])[tuple(turns)]
     return found.reshape(chosen.box) if chosen.new else found
 
 

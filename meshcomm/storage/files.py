@@ -92,7 +92,7 @@ class File:
         with _naming(self.path):
             if size:
                 with _ignoring(errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
-                    os.posix_fallocate(self._number, 0, size)
+                    _allocate(self._number, size)
             os.ftruncate(self._number, size)
 
     def size(self) -> int:
@@ -111,6 +111,10 @@ class File:
     def has_a_name(self) -> bool:
         """Return whether nobody has removed the file since it was opened."""
         return self._status().st_nlink > 0
+
+    def is_at(self, path: Path) -> bool:
+        """Return whether the file, or folder, has the name *path*."""
+        return os.path.samestat(self._status(), path.stat())
 
     def _status(self) -> os.stat_result:
         with _naming(self.path):
@@ -150,27 +154,46 @@ class File:
         self.close()
 
 
-def _found_sync_file_range() -> Callable[[int, int, int, int], int] | None:
-    """Return the system's call that begins to write parts of a file; None where there is none."""
-    found = getattr(ctypes.CDLL(None), "sync_file_range", None)
+def _of_system(name: str, *kinds: type) -> Callable[..., int] | None:
+    """Return a call of the system that Python does not have; None where there is none."""
+    found = getattr(ctypes.CDLL(None, use_errno=True), name, None)
     if found is not None:
-        found.argtypes = [ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint]
+        found.argtypes = kinds
     return found
 
 
-_sync_file_range = _found_sync_file_range()
+# It begins to write a range of a file.
+_sync_file_range = _of_system("sync_file_range", ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
 _SYNC_FILE_RANGE_WRITE = 2
+# Unlike posix_fallocate, it never writes to each block of a file where the file system cannot allocate them.
+_fallocate = _of_system("fallocate", ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
+
+
+def _allocate(number: int, size: int) -> None:
+    """Give an open file *size* bytes on the disk."""
+    while _fallocate is not None and _fallocate(number, 0, 0, size):
+        code = ctypes.get_errno()
+        if code != errno.EINTR:
+            raise OSError(code, os.strerror(code))
 
 
 @contextlib.contextmanager
 def _naming(path: Path) -> Iterator[None]:
     """Name the file in errors of the system, which knows its number only. The watchdog lets the call take its time."""
+    with at_files():
+        try:
+            yield
+        except OSError as error:
+            error.filename = error.filename or str(path)
+            raise
+
+
+@contextlib.contextmanager
+def at_files() -> Iterator[None]:
+    """Tell the watchdog that this rank reads or writes a file, which may take long."""
     watch.file(True)
     try:
         yield
-    except OSError as error:
-        error.filename = error.filename or str(path)
-        raise
     finally:
         watch.file(False)
 

@@ -77,6 +77,8 @@ def load(
     max_scratch_bytes: bytes that a rank may use beyond its blocks; by default 32 MiB. Where only a library can read
         the file (chunks or compressed), a rank also holds its share of the result, unless that is its block
 
+    A rank outside of the meshes reads the header itself: a relative path is relative to its own folder.
+
     ``CheckpointError`` if the file is damaged or holds something else, ``FileNotFoundError`` if it is not there,
     ``LayoutError`` and ``ShapeError`` if a layout or *out* does not fit.
 

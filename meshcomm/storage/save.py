@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from meshcomm._arguments import as_path, quote
+from meshcomm._tuning import WRITTEN_AT_ONCE
 from meshcomm._types import Bytes, Json
 from meshcomm.arrays.create import plain_text, told_by_root
 from meshcomm.arrays.dtensor import DTensor
@@ -108,7 +109,7 @@ def start_save(
     Parameters
     ----------
     path, tree, metadata, overwrite, max_scratch_bytes: as for `save`
-    max_staged_bytes: bytes of copies that a rank may hold; if they are more, this call waits until enough are written
+    max_staged_bytes: bytes of copies that a rank may hold, or one element; this call waits until enough are written
 
     >>> import tempfile, meshcomm as mc
     >>> layout = mc.Layout(["x"], mc.create_mesh([("x", 1)]))
@@ -129,6 +130,7 @@ def start_save(
             raise
         opened = _Staging(base, True, saving.writer.checks)
         opened.background = Background(max_staged_bytes)
+        opened.most = min(max_staged_bytes or opened.most, WRITTEN_AT_ONCE)
         request = SaveRequest(saving, opened, here)
         for tensor, its in saving.with_stored(stored):
             write_tensor(tensor, its, opened, max_scratch_bytes)
@@ -210,6 +212,7 @@ class _Staging(Opened):
     background: Background
 
     def transfer(self, stored: Stored, found: ByteRuns, block: Bytes) -> None:
+        self.background.reserve(block.nbytes)
         copy = block.copy()
         write = super().transfer
         self.background.add(lambda: write(stored, found, copy), copy.nbytes)
@@ -278,7 +281,7 @@ class Saving:
         """Agree that all is on the disk, and give the files their name. Collective."""
         error = opened.error and with_final_names(opened.error)
         agree(here.team, f"all data of the save to {quote(str(self.path))}", error)
-        pieces = here.team.everyone.communicator().told(opened.pieces) if self.writer.checks else []
+        pieces = here.team.everyone.communicator().told(all_pieces([opened.pieces])) if self.writer.checks else []
         told_by_root(
             0, lambda: self._commit(pieces), f"the end of the save to {quote(str(self.path))}", self.mesh, here
         )

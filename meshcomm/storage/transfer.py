@@ -4,11 +4,12 @@ An error on one rank, such as a full disk, must not stop the relayouts of the ot
 leaves files alone from then on, and the ranks agree on it at the end.
 """
 
+import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import lru_cache
-from itertools import chain, islice, pairwise
+from itertools import chain, islice, pairwise, product
 from math import prod
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
@@ -57,6 +58,7 @@ class Opened:
         self.pieces: list[checksums.Piece] = []
         self.error: Exception | None = None
         self.progress: Progress | None = None
+        self.most = sys.maxsize  # bytes of a tensor that are written in one call of `transfer`, or one element
 
     def file(self, name: str) -> File:
         """Return the open file; "" is the base itself."""
@@ -171,9 +173,30 @@ def write_tensor(
         if device is not None and turn.route.owns(device) and opened.error is None:
             with opened.trying():
                 assert piece.local is not None
-                block = contiguous(piece.local.astype(stored.dtype, copy=False))
-                opened.expect(turn, block.nbytes)
-                opened.transfer(stored, byte_runs(turn, device, whole), as_bytes(block))
+                opened.expect(turn, piece.local.nbytes)
+                most = opened.most if _is_like(piece, stored) else min(opened.most, (limit or DEFAULT_SCRATCH) // 2)
+                for box, found in _in_steps(piece.local, byte_runs(turn, device, whole), most):
+                    block = contiguous(box.astype(stored.dtype, copy=False))
+                    opened.transfer(stored, found, as_bytes(block))
+
+
+def _in_steps(block: Array, found: ByteRuns, most: int) -> Iterator[tuple[Array, ByteRuns]]:
+    """Yield *block* in boxes of at most *most* bytes, or of one element, in row-major order, and the runs of each."""
+    size = block.dtype.itemsize
+    most = max(most, size)
+    if block.nbytes <= most:
+        yield block, found
+        return
+    starts, ends = found[0], np.cumsum(found[1])
+    begins, done = ends - found[1], 0
+    axis = next(axis for axis in range(block.ndim) if prod(block.shape[axis + 1 :]) * size <= most)
+    rows = most // (prod(block.shape[axis + 1 :]) * size)
+    for index, first in product(np.ndindex(block.shape[:axis]), range(0, block.shape[axis], rows)):
+        box = block[(*index, slice(first, first + rows))]
+        its = slice(ends.searchsorted(done, side="right"), begins.searchsorted(done + box.nbytes))
+        ahead = np.maximum(done - begins[its], 0)
+        done += box.nbytes
+        yield box, (starts[its] + ahead, np.minimum(ends[its], done) - begins[its] - ahead)
 
 
 def read_tensor(

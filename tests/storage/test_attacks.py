@@ -2,8 +2,10 @@
 
 import json
 import os
+import pickle
 import struct
 import zlib
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -252,6 +254,8 @@ NPY = {
     "nested in version 3": npy_file(b"(" * 9000, (3, 0)),
     "zeros": npy_file(b"\0" * 100),
     "no UTF-8": npy_file(HEADER.replace(b"descr", b"\xff\xfe"), (3, 0)),
+    "a key twice": npy_file(HEADER.replace(b"{", b"{'shape': (4,), ")),
+    "a key twice in version 3": npy_file(HEADER.replace(b"{", b"{'descr': '<i4', "), (3, 0)),
     "fields that overlap": npy_file(HEADER.replace(b"'<f8'", b"[('x', '<f8'), ('x', '<f8')]")),
 }
 
@@ -309,6 +313,62 @@ def test_compressed_chunks_that_are_links(version, tmp_path):
     chunk.rename(tmp_path / "elsewhere")
     chunk.symlink_to(tmp_path / "elsewhere")
     refused(path, "is a link")
+
+
+class _Harm:
+    def __reduce__(self):
+        return Path.touch, (Path("harm"),)
+
+
+@pytest.mark.parametrize("where", ["filters", "compressor"])
+def test_chunks_of_pickles(where, tmp_path, monkeypatch):
+    zarr, path = pytest.importorskip("zarr"), tmp_path / "a.zarr"
+    monkeypatch.chdir(tmp_path)
+    zarr.create_array(path, data=np.arange(8.0), chunks=(8,), zarr_format=2)
+    codec, metadata = {"id": "pickle", "protocol": 4}, json.loads((path / ".zarray").read_bytes())
+    codecs = {"filters": None, "compressor": None, where: [codec] if where == "filters" else codec}
+    (path / ".zarray").write_text(json.dumps(metadata | codecs))
+    (path / "0").write_bytes(pickle.dumps(_Harm()))
+    refused(path, "pickle")
+    assert not Path("harm").exists()
+
+
+@pytest.mark.parametrize("where", ["filters", "compressors", "shards"])
+def test_codecs_that_nobody_knows(where, tmp_path):
+    zarr, numcodecs, decoded = pytest.importorskip("zarr"), pytest.importorskip("numcodecs"), []
+
+    class Old(numcodecs.GZip):
+        codec_id = "harm"
+
+        def decode(self, *args):
+            decoded.append(1)
+            return super().decode(*args)
+
+    class New(zarr.codecs.GzipCodec):
+        @classmethod
+        def from_dict(cls, data):
+            return cls(**data.get("configuration", {}))
+
+        def to_dict(self):
+            return {"name": "harm"}
+
+        async def _decode_single(self, *args):
+            decoded.append(1)
+            return await super()._decode_single(*args)
+
+    numcodecs.register_codec(Old)
+    zarr.registry.register_codec("harm", New)
+    with zarr.config.set({"codecs.harm": f"{New.__module__}.{New.__qualname__}"}):
+        version, codec = (2, Old()) if where == "filters" else (3, New())
+        options = {"filters": [codec], "compressors": None} if where == "filters" else {"compressors": [codec]}
+        options |= {"shards": (8,)} if where == "shards" else {}
+        path, whole = tmp_path / "a.zarr", np.arange(8.0)
+        zarr.create_array(path, data=whole, chunks=(4,), zarr_format=version, **options)
+        np.testing.assert_array_equal(zarr.open(path)[...], whole)
+        assert decoded
+        decoded.clear()
+        refused(path, "has the codec 'harm'")
+    assert not decoded
 
 
 @pytest.mark.parametrize("size", [0, 1, 191, 193])

@@ -73,7 +73,7 @@ def test_all_is_on_the_disk_before_it_gets_its_name(suffix, over, tmp_path):
     def look(number, call):
         of = None if call.name == "close" else _named(call.args[0])
         result = call.run()
-        if call.name in ("pwrite", "ftruncate", "posix_fallocate"):
+        if call.name in ("pwrite", "ftruncate", "_allocate"):
             dirty.add(of)
         if call.name == "mkdir" or (call.name == "open" and call.args[1] & 0o100):
             new.add(of)

@@ -1,9 +1,12 @@
 """Errors of the system in a save or load, on one rank: all ranks raise the same class, and the old content stays."""
 
+import ctypes
 import errno
 import os
+import re
 import resource
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -40,10 +43,11 @@ def raised(program):
 
 
 def alike(errors, path):
-    """Return whether the ranks have raised; check that all have the same class, and the user's path in the text."""
+    """Return whether the ranks have raised; check that all have the same class and text, with the user's path."""
     if not any(errors):
         return False
     assert len({type(error) for error in errors}) == 1, errors
+    assert len({re.sub(r" \(seen by rank \d+\)$", "", str(error)) for error in errors}) == 1, errors
     for error in errors:
         assert str(path.parent) in str(error), errors
         assert files.ASIDE not in str(error), errors
@@ -79,7 +83,7 @@ def test_any_call_of_a_save_may_fail(suffix, over, tmp_path):
 def test_an_early_error_leaves_the_old_content(suffix, tmp_path):
     path = prepared(tmp_path / "f", suffix, True)
     calls = calls_of(lambda: save(path, 1))
-    for at in [at for at, call in enumerate(calls) if call.name in ("pwrite", "posix_fallocate", "fsync")][:6]:
+    for at in [at for at, call in enumerate(calls) if call.name in ("pwrite", "_allocate", "fsync")][:6]:
         with failing(at, errno.ENOSPC):
             errors = raised(lambda: save_here(path, 2))
         assert alike(errors, path)
@@ -104,6 +108,52 @@ def test_short_reads_and_writes(suffix, most, tmp_path):
         save(path, 5)
         assert found_at(path) == 5
     assert found_at(path) == 5
+
+
+class Allocations:
+    """A system whose ``fallocate`` ends with these errors, and then does nothing, well."""
+
+    def __init__(self, codes):
+        self.codes = list(codes)
+
+    def __call__(self, number, mode, offset, size):
+        code = self.codes.pop(0) if self.codes else 0
+        ctypes.set_errno(code)
+        return -bool(code)
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+@pytest.mark.parametrize("codes", [[errno.EOPNOTSUPP] * 99, [errno.EINTR] * 2, None], ids=["never", "later", "none"])
+def test_a_file_system_that_cannot_allocate(suffix, codes, tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "_fallocate", codes and Allocations(codes))
+    monkeypatch.setattr(os, "posix_fallocate", pytest.fail)  # it writes to each block there
+    path = prepared(tmp_path / "f", suffix, True)
+    assert found_at(path) == 1
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_all_files_are_allocated(suffix, tmp_path):
+    path = prepared(tmp_path / "f", suffix, False)
+    calls = [call for call in calls_of(lambda: save(path, 1)) if call.name == "_allocate"]
+    every = [path] if path.is_file() else [each for each in path.rglob("*") if each.is_file()]
+    if suffix.endswith("index.json"):
+        every = [*path.parent.glob("*.safetensors")]
+    assert sorted(call.args[1] for call in calls) == sorted(
+        each.stat().st_size for each in every if each.suffix != ".json"
+    )
+
+
+def test_a_disk_that_fails_as_two_stores_have_changed_names(tmp_path):
+    path = prepared(tmp_path / "f", ".zarr", True)
+    calls = [call.name for call in calls_of(lambda: save(path, 1))]
+    with failing(calls.index("fsync", calls.index("_exchange")), errno.EIO):
+        assert alike(raised(lambda: save_here(path, 2)), path)
+    (old,) = path.parent.glob(f".*{files.ASIDE}")
+    assert (found_at(path), found_at(old.rename(tmp_path / "old.zarr"))) == (2, 1)
+    Path(shutil.copytree(tmp_path / "old.zarr", old))
+    save(path, 3)
+    assert found_at(path) == 3
+    assert not [*path.parent.glob(f".*{files.ASIDE}")]
 
 
 def test_a_write_that_writes_nothing(tmp_path):
@@ -147,7 +197,7 @@ def test_a_save_that_fails_removes_no_data_of_a_manifest_that_it_cannot_read(tex
     (old,) = path.glob("data-*")
     shutil.copytree(path, tmp_path / "copy")
     calls = calls_of(lambda: save(tmp_path / "copy", 2))
-    with failing([call.name for call in calls].index("posix_fallocate"), errno.ENOSPC):
+    with failing([call.name for call in calls].index("_allocate"), errno.ENOSPC):
         errors = raised(lambda: save_here(path, 2))
     assert alike(errors, path)
     assert old.exists()

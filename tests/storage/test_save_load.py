@@ -4,6 +4,8 @@ import json
 import os
 import re
 import sys
+import time
+import tracemalloc
 from itertools import product
 from random import Random
 
@@ -14,7 +16,9 @@ import pytest
 import meshcomm as mc
 from meshcomm import Layout
 from meshcomm.memory.copies import opaque
-from meshcomm.storage.formats import safetensors
+from meshcomm.ranks.watch import watch
+from meshcomm.storage.formats import hdf5, safetensors
+from meshcomm.storage.save import Saving
 from support.random_cases import any_case
 from support.reference import random_bits
 from support.sampling import sampled
@@ -172,6 +176,24 @@ def test_others_read_it(tmp_path):
         np.testing.assert_array_equal(found["b"].values, A.astype("f4"))
 
 
+@pytest.mark.parametrize("kind", [*safetensors.OF_NUMPY.values(), *safetensors.OF_ML_DTYPES.values()])
+def test_every_dtype_of_safetensors(kind, tmp_path):
+    library, path = pytest.importorskip("safetensors"), tmp_path / "a.safetensors"
+    dtype = np.dtype(getattr(ml_dtypes, kind) if hasattr(ml_dtypes, kind) else kind)
+    whole = random_bits((9, 5), dtype, 1)
+
+    def program():
+        mc.save(path, {"a": mc.distribute(whole, Layout([U, "x"], mesh_of_4()))})
+        found = mc.load(path, Layout(["y", U], mesh_of_4()))["a"].to_numpy()
+        assert (found.dtype, opaque(found).tobytes()) == (dtype, whole.tobytes())
+
+    on(4, program)
+    ((name, found),) = library.deserialize(path.read_bytes())
+    texts = {name: text for text, name in (safetensors.OF_NUMPY | safetensors.OF_ML_DTYPES).items()}
+    assert (name, found["shape"], found["dtype"]) == ("a", [9, 5], texts[kind])
+    assert bytes(found["data"]) == whole.tobytes()
+
+
 def test_several_safetensors_files(tmp_path, monkeypatch):
     library = pytest.importorskip("safetensors.numpy")
     monkeypatch.setattr(safetensors, "LARGEST_SAFETENSORS", 3 * A.nbytes)
@@ -256,6 +278,120 @@ def test_we_read_others(tmp_path):
     on(4, program)
 
 
+def test_hdf5_types_that_its_library_converts(tmp_path):
+    h5py, path, numbers = pytest.importorskip("h5py"), tmp_path / "a.h5", np.arange(40_000.0, dtype="f4") % 256
+    short = h5py.h5t.IEEE_F32LE.copy()
+    short.set_fields(15, 7, 8, 0, 7)
+    short.set_size(2)
+    short.set_ebias(127)
+    padded = h5py.h5t.create(h5py.h5t.COMPOUND, 24)
+    padded.insert(b"r", 0, h5py.h5t.IEEE_F64LE)
+    padded.insert(b"i", 16, h5py.h5t.IEEE_F64LE)
+    expected = {"bfloat16": numbers, "complex": np.dtype("c16").type(1j) * numbers + 1, "same": numbers.astype(">f8")}
+    with h5py.File(path, "w") as file:
+        for name, kind in (("bfloat16", short), ("complex", padded)):
+            h5py.h5d.create(file.id, name.encode(), kind, h5py.h5s.create_simple(numbers.shape))
+            file[name][...] = expected[name]
+        file["same"] = expected["same"]
+
+    def program():
+        for name, found in mc.load(path, Layout([("x", "y")], mesh_of_4())).items():
+            assert found.dtype == expected[name].dtype
+            same(found, expected[name])
+
+    on(4, program)
+    assert list(hdf5.contents(path).by_library) == ["bfloat16", "complex"]
+
+
+@pytest.mark.parametrize("suffix", [".h5", ".zarr"])
+def test_the_watchdog_knows_that_a_library_reads(suffix, tmp_path, monkeypatch):
+    h5py, zarr = pytest.importorskip("h5py"), pytest.importorskip("zarr")
+    path, seen, large = tmp_path / f"a{suffix}", [], np.arange(20_000.0)
+    if suffix == ".h5":
+        with h5py.File(path, "w") as file:
+            file.create_dataset("a", data=large, chunks=(300,), compression="gzip")
+    else:
+        zarr.create_group(path).create_array("a", data=large, chunks=(300,))
+    calls = [(h5py.File, "__init__"), (h5py.Group, "visititems"), (h5py.Dataset, "__getitem__")]
+    calls = calls if suffix == ".h5" else [(zarr, "open"), (zarr.Array, "__getitem__")]
+
+    def telling(name, real):
+        def call(*args, **named):
+            seen.append((name, watch.in_file))
+            return real(*args, **named)
+
+        return call
+
+    for owner, name in calls:
+        monkeypatch.setattr(owner, name, telling(name, getattr(owner, name)))
+    on(1, lambda: same(mc.load(path, max_scratch_bytes=2**16)["a"], large))
+    assert set(seen) == {(name, True) for _, name in calls}
+    assert seen.count(("__getitem__", True)) > 1
+
+
+@pytest.mark.parametrize("name", ["höhe", "高さ", "\ud800", "x" * 70_000])
+def test_names_of_fields_in_npy_headers(name, tmp_path):
+    whole = np.ones(5, [(name, "f8"), ("n", ">i4")])
+
+    def program():
+        mc.save(tmp_path / "a.npy", mc.distribute(whole, Layout(["x"], mesh_of_4())))
+        same(mc.load(tmp_path / "a.npy"), whole)
+
+    if len(name) > 60_000:
+        with pytest.raises(mc.DTypeError, match=r"which numpy\.load refuses"):
+            on(4, program)
+        return
+    on(4, program)
+    found = np.load(tmp_path / "a.npy")
+    assert (found.dtype, found.tobytes()) == (whole.dtype, whole.tobytes())
+    assert (tmp_path / "a.npy").read_bytes()[6] == (3 if name == "高さ" else 1)
+
+
+@pytest.mark.parametrize("suffix", ["", *(each for each in SUFFIXES if each and "index" not in each)])
+def test_saving_to_a_link(suffix, tmp_path):
+    (tmp_path / "there").mkdir()
+    path, link = tmp_path / "there" / f"a{suffix}", tmp_path / f"link{suffix}"
+    link.symlink_to(path)
+
+    def program(n, to):
+        tensor = mc.distribute(A + n, Layout(["x", U], mesh_of_4()))
+        mc.save(to, tensor if suffix in ("", ".npy") else {"array": tensor})
+
+    for n in range(3):  # at first it leads to nothing
+        on(4, lambda n=n: program(n, link))
+        assert link.readlink() == path
+        for each in path, link:
+            with mc.open(each) as file:
+                np.testing.assert_array_equal(file[file.names[0]][...], A + n)
+        assert [each.name for each in (tmp_path / "there").iterdir()] == [path.name]
+
+
+def test_saving_a_module(tmp_path):
+    class Net(mc.Module):
+        def __init__(self, layout):
+            super().__init__()
+            self.w = mc.Variable(mc.distribute(A, layout), name="w")
+            self.inner = Inner(layout)
+
+    class Inner(mc.Module):
+        def __init__(self, layout):
+            super().__init__()
+            self.b = mc.Variable(mc.distribute(B.astype("f8"), layout), name="b")
+
+    def program():
+        net = Net(Layout(["x", U], mesh_of_4()))
+        mc.save(tmp_path / "c", {"net": net, "step": 3})
+        other = Net(net.w.value.layout)
+        for each in other.w, other.inner.b:
+            each.assign(each.value * 0)
+        mc.load(tmp_path / "c", out={"net": other})
+        same(other.w.value, A)
+        same(other.inner.b.value, B.astype("f8"))
+        return mc.load(tmp_path / "c")["step"], sorted(mc.open(tmp_path / "c").names)
+
+    assert on(4, program) == [(3, ["net.inner.b", "net.w"])] * 4
+
+
 def test_start_save_copies_what_it_writes(tmp_path):
     def program():
         mesh = mesh_of_4()
@@ -269,6 +405,81 @@ def test_start_save_copies_what_it_writes(tmp_path):
         same(mc.load(tmp_path / "c", check=True)["a"], A)
 
     on(4, program)
+
+
+def most_held(program):
+    """Return the most bytes that *program* holds at once beyond those that it begins with."""
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        tracemalloc.reset_peak()
+        program()
+        return tracemalloc.get_traced_memory()[1] - before
+    finally:
+        tracemalloc.stop()
+
+
+PYTHON_NEEDS = 2**18  # bytes, of a save
+
+
+@pytest.mark.parametrize("specs", [["x", U], [U, "x"]], ids=str)
+def test_a_save_in_the_background_holds_no_more_copies_than_it_may(specs, tmp_path, monkeypatch):
+    whole, real, limit = np.arange(7.0 * 2**15).reshape(-1, 7), os.pwrite, 2**19
+    monkeypatch.setattr(os, "pwrite", lambda *args: (time.sleep(0.002), real(*args))[1])
+
+    def program():
+        t = mc.distribute(whole, Layout(specs, mc.create_mesh([("x", 1)])))
+
+        def save():
+            mc.start_save(tmp_path / "c", t, max_staged_bytes=limit).wait()
+
+        save()
+        assert most_held(save) < limit + PYTHON_NEEDS < whole.nbytes / 2
+        same(mc.load(tmp_path / "c", check=True), whole)
+
+    on(1, program)
+
+
+def as_slice(t):
+    return t[:, :, 1:]
+
+
+def as_big_endian(t):
+    return t.astype(">f8")
+
+
+@pytest.mark.parametrize("shape", [(400, 9, 80), (3, 1000, 97), (2, 3, 50_000)])
+@pytest.mark.parametrize(("suffix", "change"), [("", as_slice), (".npy", as_slice), (".safetensors", as_big_endian)])
+def test_a_save_that_copies_blocks_keeps_to_its_limit(suffix, change, shape, tmp_path):
+    whole, path, limit = np.arange(float(np.prod(shape))).reshape(shape), tmp_path / f"a{suffix}", 2**17
+
+    def program():
+        t = change(mc.distribute(whole, Layout(["x", U, U], mc.create_mesh([("x", 1)]))))
+        tree = t if suffix == ".npy" else {"a": t}
+        mc.save(path, tree, max_scratch_bytes=limit)
+        assert most_held(lambda: mc.save(path, tree, max_scratch_bytes=limit)) < limit + PYTHON_NEEDS < t.size * 4
+        with mc.open(path) as file:
+            np.testing.assert_array_equal(file[file.names[0]][...], t.to_numpy())
+
+    on(1, program)
+
+
+def test_ranks_tell_checksums_of_whole_ranges(tmp_path, monkeypatch):
+    told, commit = [], Saving._commit
+
+    def counted(self, pieces):
+        told.extend(map(len, pieces))
+        return commit(self, pieces)
+
+    monkeypatch.setattr(Saving, "_commit", counted)
+
+    def program():
+        t = mc.distribute(np.arange(2**15), Layout(["x"], mc.create_mesh([("x", 4)])))
+        mc.start_save(tmp_path / "c", {"a": t}, max_staged_bytes=256).wait()
+        same(mc.load(tmp_path / "c", check=True)["a"], np.arange(2**15))
+
+    on(4, program)
+    assert told == [1] * 4
 
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf"), -float("inf"), -0.0])

@@ -10,7 +10,7 @@ import pytest
 from meshcomm.storage import files
 
 NAMES = (
-    *("open", "close", "pwrite", "preadv", "posix_fallocate", "ftruncate", "fsync", "fstat"),
+    *("open", "close", "pwrite", "preadv", "ftruncate", "fsync", "fstat"),
     *("replace", "mkdir", "rmdir", "unlink", "listdir", "scandir", "chmod", "fchmod"),
 )
 WHEN = ("before", "half", "after")
@@ -43,7 +43,8 @@ def watched(look):
 
         for name in NAMES:
             watch(os, name)
-        watch(files, "_exchange")
+        for name in ("_exchange", "_allocate"):
+            watch(files, name)
         yield
 
 

@@ -96,9 +96,10 @@ class Writer(ABC):
         self.release()
 
     def abandon(self) -> None:
-        """Remove what was made, as well as that works."""
+        """Remove what was made, as well as that works; what it has replaced may have the name aside by now."""
         with suppress(OSError):
-            files.remove(self.aside)
+            if all(file.is_at(self.aside) for file in self._held):
+                files.remove(self.aside)
         with suppress(OSError):
             self.release()
 
@@ -152,7 +153,8 @@ def parsed_json(text: bytes, what: object) -> Json:
 def reading(what: object) -> Iterator[None]:
     """Raise ``CheckpointError`` for all that a library raises when it reads a damaged file."""
     try:
-        yield
+        with files.at_files():
+            yield
     except (MeshcommError, ImportError):
         raise
     except Exception as error:

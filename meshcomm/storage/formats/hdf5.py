@@ -35,7 +35,7 @@ class Hdf5Writer(FileWriter):
     def lay_out(self, file: File) -> list[Stored]:
         h5py = library()
         offsets = {}
-        with h5py.File(self.aside, "w", locking=False) as made:
+        with files.at_files(), h5py.File(self.aside, "w", locking=False) as made:
             for key, value in self.metadata.items():
                 try:
                     made.attrs[key] = value
@@ -46,6 +46,7 @@ class Hdf5Writer(FileWriter):
             made.flush()
             for array in self.arrays:
                 offsets[array.name] = made[array.name].id.get_offset() or 0
+        file.sized(file.size())  # the library leaves holes
         return [in_one_file(array.name, array.shape, array.dtype, offsets[array.name]) for array in self.arrays]
 
 
@@ -87,7 +88,7 @@ def contents(path: Path) -> Contents:
             if others_files:
                 raise CheckpointError(f"{what} has its data in other files: {quote(others_files[0])}")
             stored = in_one_file(name, shape, dtype, offset or 0)
-            plain = found.chunks is None and found.compression is None
+            plain = found.chunks is None and found.compression is None and _has_type_of(found, found.dtype)
             if plain and offset is not None and offset + stored.nbytes > size:
                 raise CheckpointError(f"{what} ends at byte {offset + stored.nbytes}; the file has {size}")
             if not plain or (offset is None and stored.nbytes):
@@ -100,6 +101,14 @@ def contents(path: Path) -> Contents:
         attributes = list(opened.attrs.items())  # h5py holds its lock until this has come to its end
     metadata = {_text(key, path): _plain(value) for key, value in attributes}
     return Contents(arrays, metadata, by_library=others)
+
+
+def _has_type_of(found: Any, dtype: DType) -> bool:
+    """Return whether elements of the dataset have the bytes of *dtype*. h5py converts others, such as bfloat16."""
+    try:
+        return bool(found.id.get_type() == library().h5t.py_create(dtype, logical=True))
+    except TypeError:
+        return False
 
 
 def open_dataset(path: Path, name: str) -> Any:

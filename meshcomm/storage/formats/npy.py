@@ -2,6 +2,8 @@
 
 import ast
 import io
+import re
+from contextlib import suppress
 from pathlib import Path
 from typing import ClassVar
 
@@ -28,17 +30,22 @@ class NpyWriter(FileWriter):
         descr = npy.dtype_to_descr(array.dtype)
         if npy.descr_to_dtype(descr) != array.dtype:
             raise DTypeError(f"a .npy file cannot hold {array.dtype}: save it to a .safetensors file or to a folder")
-        header = {"shape": array.shape, "fortran_order": False, "descr": descr}
-        text = io.BytesIO()
-        try:
-            npy.write_array_header_1_0(text, header)
-        except ValueError:
-            npy.write_array_header_2_0(text, header)
-        begins = _padded(text.getvalue())
+        begins = _padded(_header_text({"descr": descr, "fortran_order": False, "shape": array.shape}))
         stored = in_one_file(array.name, array.shape, array.dtype, len(begins))
         file.sized(len(begins) + stored.nbytes)
         file.write(files.as_bytes_of(begins), 0)
         return [stored]
+
+
+def _header_text(header: dict[str, object]) -> bytes:
+    """Return *header* in the lowest version that can hold it, as NumPy does."""
+    for write in npy.write_array_header_1_0, npy.write_array_header_2_0:
+        text = io.BytesIO()
+        with suppress(ValueError):  # it is too long, or has a name that is not in Latin-1
+            write(text, header)
+            return text.getvalue()
+    encoded = f"{header}\n".encode()
+    return npy.magic(3, 0) + len(encoded).to_bytes(4, "little") + encoded
 
 
 def _padded(header: bytes) -> bytes:
@@ -69,18 +76,30 @@ def contents(path: Path) -> Contents:
 
 def _header(text: io.BytesIO) -> tuple[object, bool, np.dtype]:
     version = npy.read_magic(text)
-    if version == (1, 0):
-        return npy.read_array_header_1_0(text, max_header_size=LONGEST_HEADER)
-    if version == (2, 0):
-        return npy.read_array_header_2_0(text, max_header_size=LONGEST_HEADER)
+    if version in ((1, 0), (2, 0)):
+        begins = text.tell() + (2 if version == (1, 0) else 4)
+        read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
+        found = read(text, max_header_size=LONGEST_HEADER)
+        _refuse_keys_twice(text.getvalue()[begins : text.tell()].decode("latin1"))
+        return found
     if version != (3, 0):
         raise ValueError(f"version {version}")
     length = int.from_bytes(text.read(4), "little")
     if length > LONGEST_HEADER:
         raise ValueError(f"a header of {length} bytes")
-    found = ast.literal_eval(text.read(length).decode())
+    header = text.read(length).decode()
+    found = ast.literal_eval(header)
     if not isinstance(found, dict) or sorted(found) != ["descr", "fortran_order", "shape"]:
         raise ValueError("the header has other keys")
     if not isinstance(found["fortran_order"], bool) or not isinstance(found["shape"], tuple):
         raise ValueError("the header has values of other types")
+    _refuse_keys_twice(header)
     return found["shape"], found["fortran_order"], npy.descr_to_dtype(found["descr"])
+
+
+def _refuse_keys_twice(header: str) -> None:
+    """Raise ``ValueError`` if a *header* with the right keys has one of them twice."""
+    without_long = re.sub(r"(?<=\d)L\b", "", header.strip())  # integers as Python 2 wrote them
+    tree = ast.parse(without_long, mode="eval").body
+    if isinstance(tree, ast.Dict) and len(tree.keys) > 3:
+        raise ValueError("a key of the header is there twice")

@@ -218,7 +218,7 @@ def _named(array: Described) -> tuple[str, DType]:
     """Return the name of the dtype of *array* in a header, and the dtype in the file."""
     dtype = array.dtype
     for text, name in OF_ML_DTYPES.items():
-        if dtype.name == name and dtype.kind == "V":
+        if dtype.name == name and dtype.isbuiltin == 2:  # of another package
             return text, dtype
     little = dtype.newbyteorder("<")
     for text, name in OF_NUMPY.items():

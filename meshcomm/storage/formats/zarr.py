@@ -5,7 +5,9 @@ all kinds, are read through the library zarr. Source: https://zarr-specs.readthe
 """
 
 import json
+from collections.abc import Iterator
 from importlib import import_module
+from itertools import chain
 from math import prod
 from pathlib import Path
 from typing import Any, ClassVar
@@ -29,6 +31,12 @@ KINDS = (
     "complex64",
     "complex128",
 )
+CODECS = {
+    *("adler32", "astype", "bitround", "blosc", "bytes", "bz2", "crc32", "crc32c", "delta", "endian", "fletcher32"),
+    *("fixedscaleoffset", "gzip", "jenkins_lookup3", "lz4", "lzma", "packbits", "pcodec", "quantize", "shuffle"),
+    *("sharding_indexed", "transpose", "vlen-bytes", "vlen-utf8", "zfpy", "zlib", "zstd"),
+}
+"""What may decode chunks. Other codecs, above all pickle, could run any code."""
 
 
 def library() -> Any:
@@ -217,5 +225,16 @@ def open_array(path: Path, name: str) -> Any:
         opened = zarr.open(str(path), mode="r")
         found = opened if isinstance(opened, zarr.Array) else opened[name]
         if isinstance(found, zarr.Array):
+            unknown = [codec for codec in _codecs(found.metadata.to_dict()) if codec not in CODECS]
+            if unknown:
+                raise CheckpointError(f"{path}: array {quote(name)} has the codec {quote(unknown[0])}, an unknown one")
             return found
     raise CheckpointError(f"{path} has no array {quote(name)}")
+
+
+def _codecs(metadata: dict[str, Any]) -> Iterator[str]:
+    """Yield the names of the codecs in *metadata* of version 2 or 3, with those inside of shards."""
+    lists = [metadata.get(key) or [] for key in ("codecs", "index_codecs", "filters")]
+    for codec in chain(*lists, filter(None, [metadata.get("compressor")])):
+        yield str(codec.get("name", codec.get("id"))).removeprefix("numcodecs.")
+        yield from _codecs(codec.get("configuration") or {})
