@@ -129,8 +129,8 @@ def end_job_of_many(reason: str, code: int = 1, shared: signs.Error | None = Non
 def end_job(reason: str, code: int = 1, shared: signs.Error | None = None) -> NoReturn:
     """Name this rank and *reason* on standard error, and end the MPI job with *code*; does not return.
 
-    Of ranks on this host with the same error *shared*, the first does so, for all. Others that have an error to tell may
-    tell it first.
+    Of ranks on this host with the same error *shared*, the first does so, for all. Others that have an error to tell
+    may tell it first.
     """
     write_traces()
     if shared is None or shared.ours:
