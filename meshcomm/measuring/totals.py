@@ -13,6 +13,9 @@ MOST_ROWS = 64
 PEAK, SHARE = "VmHWM bytes", "Pss bytes"
 """The most memory that a rank has had, with all pages that it shares; and its share, as `process_memory` has it."""
 
+_LARGEST = 2**63
+"""Nanoseconds, and bytes: no rank writes more."""
+
 _CALLS, _WAITING, _COPYING, _MOVING = "in calls", "waiting", "copying", "moving over MPI"
 _OF_KIND = {"call": _CALLS, "wait": _WAITING, "copy": _COPYING, "mpi": _MOVING}
 
@@ -22,7 +25,7 @@ def process_memory() -> dict[str, int]:
 
     Of a page that several processes share, each has a fraction (PSS). So the sum over ranks counts each page once.
     """
-    found = {}
+    found: dict[str, int] = {}
     for name, file in ((PEAK, "status"), (SHARE, "smaps_rollup")):
         with contextlib.suppress(OSError):
             told = re.search(rf"^{name.split()[0]}:\s*(\d+) kB$", Path("/proc/self", file).read_text(), re.MULTILINE)
@@ -42,7 +45,7 @@ class _Rank:
         """Add a *span*, unless it lies in one of its kind on its thread. Spans come in the order of their begins."""
         thread, kind = span["tid"], span["cat"]
         began = round(span["ts"] * 1000)
-        ended = began + round(span["dur"] * 1000)
+        ended = began + _checked(round(span["dur"] * 1000))
         if kind in _OF_KIND and began >= self._until.get((thread, kind), began):
             self._until[thread, kind] = ended
             self.times[_OF_KIND[kind]] += ended - began
@@ -51,7 +54,7 @@ class _Rank:
 
 
 class Totals:
-    """The sums of all ranks whose events are added.
+    """The sums of all ranks whose events are added. ``ValueError`` for what no rank writes.
 
     >>> totals = Totals()
     >>> for name, began, took in (("call", 0, 9), ("mpi", 1, 7), ("wait", 1, 3)):
@@ -73,7 +76,8 @@ class Totals:
         if event["ph"] == "X":
             its.add(event)
         else:
-            its.memory.update({key: int(event["args"][key]) for key in (PEAK, SHARE) if key in event["args"]})
+            told = event["args"]
+            its.memory.update({key: _checked(int(told[key])) for key in (PEAK, SHARE) if key in told})
 
     def told(self) -> dict[str, Json]:
         """Return the sums by rank, as the file of a trace says them."""
@@ -95,6 +99,12 @@ class Totals:
             rows.append(("all ranks", *("" for _ in rows[0][2:]), _mib(sum(together))))
         left = len(self._ranks) - len(shown)
         return in_columns(rows) + (f"\n{left} more ranks, which waited longer, are in the file" if left else "")
+
+
+def _checked(number: int) -> int:
+    if abs(number) >= _LARGEST:
+        raise ValueError("a duration or a number of bytes that no rank writes")
+    return number
 
 
 def _mib(nbytes: int | None) -> str:

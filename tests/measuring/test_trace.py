@@ -12,6 +12,7 @@ from meshcomm.measuring import clocks, trace
 from meshcomm.measuring.clocks import Aligned, Clock, compare_clocks
 from meshcomm.measuring.events import check_writable, replacing
 from meshcomm.measuring.program import merge
+from meshcomm.measuring.totals import PEAK
 from meshcomm.ranks import hosts, simulate
 from meshcomm.ranks.watch import watch
 from support.reference import numbered, simulated
@@ -297,6 +298,11 @@ def test_files_that_are_no_traces(tmp_path):
     ]:
         good["traceEvents"][2]["args"] = args
         wrong.append(json.dumps(good))
+    good["traceEvents"][2]["args"] = {}
+    for number, name, value in [(2, "dur", 10**400), (2, "pid", "x"), (0, "args", {PEAK: 10**400})]:
+        text = json.loads(json.dumps(good))
+        text["traceEvents"][number][name] = value
+        wrong.append(json.dumps(text))
     for text in wrong:
         (tmp_path / "rank-0.json").write_text(text)
         with pytest.raises(MeshcommError, match="is no trace of a rank"):
