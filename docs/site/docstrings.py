@@ -1,22 +1,26 @@
 """An extension of Sphinx: it reads the docstrings of this package.
 
-They are reStructuredText, with two habits of their own: a section "Parameters" has lines ``name: text``, and a public
-name in single backticks is a link.
+They are reStructuredText, with habits of their own: a section "Parameters" has lines ``name: text``, "Arguments are
+those of `name`" stands for the parameters of that function, and a public name in single backticks is a link.
 Classes say that they are of the package itself: Sphinx has to know their files, where their attributes are described.
 """
 
 import inspect
 import re
 from collections.abc import Iterator
+from operator import attrgetter
 from pathlib import Path
+from typing import TYPE_CHECKING
 from zlib import crc32
-
-from sphinx.application import Sphinx
 
 import meshcomm as mc
 
+if TYPE_CHECKING:
+    from sphinx.application import Sphinx
+
 HEADER = re.compile(r"^-{3,}$")
 ITEM = re.compile(r"^(\*{0,2}\w+(?:, \*{0,2}\w+)*): (.*)$")
+THOSE_OF = re.compile(r"\b[Aa]rguments are those of `(\w+)`")
 ROLE = re.compile(r":(?:mod|class|func):`(meshcomm\.[\w.]+)`")  # of modules that the site does not have
 PAGE = re.compile(r"\bdocs/([\w-]+)\.md\b")
 ERROR = re.compile(r"``(\w+)``")
@@ -51,6 +55,59 @@ def with_fields(lines: list[str]) -> Iterator[str]:
             number += 1
 
 
+def section(lines: list[str]) -> tuple[int, dict[str, list[str]]]:
+    """Return where the parameters of a docstring end, and the lines about each; -1 if there are none.
+
+    >>> section(["Parameters", "----------", "a, b: two", "    numbers", "", "More."])
+    (4, {'a': ['a: two', '    numbers'], 'b': ['b: two', '    numbers']})
+    """
+    found: dict[str, list[str]] = {}
+    if "Parameters" not in lines:
+        return -1, found
+    end = lines.index("Parameters") + 2
+    names: list[str] = []
+    while end < len(lines) and lines[end]:
+        if item := ITEM.match(lines[end]):
+            names = item[1].split(", ")
+            found |= {name: [f"{name}: {item[2]}"] for name in names}
+        else:
+            for name in names:
+                found[name].append(lines[end])
+        end += 1
+    return end, found
+
+
+def with_those_of(lines: list[str], name: str) -> list[str]:
+    """Return the docstring of the function with this full *name*, with the parameters of the function that it names.
+
+    >>> lines = with_those_of(["Return more.", "Arguments are those of `relayout`."], "meshcomm.relayout_like")
+    >>> [line for line in lines if line.startswith("name: ")]
+    ['name: how messages name this call while it waits']
+    """
+    named = THOSE_OF.search(" ".join(lines))
+    if named is None:
+        return lines
+    owner = name.removeprefix("meshcomm.").rpartition(".")[0]
+    of = next(each for each in (f"{owner}.{named[1]}", named[1]) if is_public(each))
+    other = with_those_of((inspect.getdoc(attrgetter(of)(mc)) or "").splitlines(), f"meshcomm.{of}")
+    end, own = section(lines)
+    wanted = inspect.signature(attrgetter(name.removeprefix("meshcomm."))(mc)).parameters
+    more = [line for each, text in section(other)[1].items() if each in wanted and each not in own for line in text]
+    if own:
+        return [*lines[:end], *more, *lines[end:]]
+    end = next((number for number, line in enumerate(lines) if line.startswith(">>>")), len(lines))
+    return [*lines[:end], "", "Parameters", "-" * 10, *more, "", *lines[end:]]
+
+
+def is_public(name: str) -> bool:
+    """Return whether the package has this *name*, maybe in a module."""
+    try:
+        attrgetter(name)(mc)
+    except AttributeError:
+        return False
+    return not name.startswith(".")
+
+
 def with_links(line: str, owner: object) -> str:
     """Return a line with links from public names, errors and pages; other names in backticks are code."""
 
@@ -71,16 +128,16 @@ def with_links(line: str, owner: object) -> str:
     return PAGE.sub(r":doc:`/\1`", ERROR.sub(error, NAME.sub(new, ROLE.sub(r"``\1``", line))))
 
 
-def process(app: Sphinx, what: str, name: str, *others: object) -> None:
+def process(app: "Sphinx", what: str, name: str, *others: object) -> None:
     """Change the lines of a docstring, as Sphinx asks for it."""
     lines = others[-1]
     assert isinstance(lines, list)
     first, _, last = name.removeprefix("meshcomm.").rpartition(".")
     owner = last if what == "class" else first
-    lines[:] = [with_links(line, owner) for line in with_fields(lines)]
+    lines[:] = [with_links(line, owner) for line in with_fields(with_those_of(lines, name))]
 
 
-def setup(app: Sphinx) -> dict[str, object]:
+def setup(app: "Sphinx") -> dict[str, object]:
     """Register with Sphinx, and let public classes say in which module they are."""
     for name in mc.__all__:
         if inspect.isclass(value := getattr(mc, name)):

@@ -196,6 +196,13 @@ class NumpyMethods:
         It is exact where the mean is large: devices merge counts, means and squared deviations. *ddof* is subtracted
         from the number of elements. The layout and the errors are those of `sum`.
 
+        Parameters
+        ----------
+        axis: one axis, several, or None for all
+        dtype: in which to compute
+        ddof: what is subtracted from the number of elements
+        keepdims: whether reduced axes stay, with length 1
+
         >>> import numpy as np, meshcomm as mc
         >>> t = mc.distribute(np.array([1.0, 2.0, 3.0]), mc.Layout(["x"], mc.create_mesh([("x", 1)])))
         >>> t.var(ddof=1).item()
@@ -209,6 +216,8 @@ class NumpyMethods:
         """Return the standard deviation over *axis*, as ``numpy.std(t, axis)``. Collective over the mesh.
 
         It is the square root of `var`.
+
+        Arguments are those of `var`.
 
         >>> import numpy as np, meshcomm as mc
         >>> t = mc.distribute(np.array([1.0, 2.0, 3.0]), mc.Layout(["x"], mc.create_mesh([("x", 1)])))
@@ -392,6 +401,12 @@ class NumpyMethods:
 
         ``numpy.sort(t, axis)`` returns a sorted copy: the parameters and the errors are its own.
 
+        Parameters
+        ----------
+        axis: which axis
+        kind, stable: as NumPy has them. A sort that NumPy would make stable is stable over all ranks
+        order: not supported: ``TypeError``
+
         >>> import numpy as np, meshcomm as mc
         >>> def program():
         ...     t = mc.distribute(np.array([3, 1, 2]), mc.Layout(["x"], mc.create_mesh([("x", 2)])))
@@ -409,6 +424,8 @@ class NumpyMethods:
         """Return the indices that sort along *axis*, as ``numpy.argsort(t, axis)``. Collective over the mesh.
 
         They are global indices, in the layout of the tensor. ``ShapeError`` if there is no such axis.
+
+        Arguments are those of `sort`.
 
         >>> import numpy as np, meshcomm as mc
         >>> def program():

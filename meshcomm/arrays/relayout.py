@@ -200,9 +200,14 @@ def relayout_like(
 ) -> DTensor:
     """Return *tensor* in the layout of *layout_tensor*. Collective over the meshes of both.
 
-    *layout_tensor* only gives its layout; its shape, dtype and values do not matter. The rest is as for `relayout`.
-    ``LayoutError`` if the numbers of axes differ or *layout_tensor* is no DTensor. Source:
+    *layout_tensor* only gives its layout; its shape, dtype and values do not matter. Other arguments are those of
+    `relayout`. ``LayoutError`` if the numbers of axes differ or *layout_tensor* is no DTensor. Source:
     tf.experimental.dtensor.relayout_like.
+
+    Parameters
+    ----------
+    tensor: what moves: a DTensor, or a plain array, which counts as replicated
+    layout_tensor: a DTensor in the layout of the result
 
     >>> import meshcomm as mc
     >>> def program():

@@ -115,7 +115,7 @@ def _thread_level(its: Facts) -> Found:
 
 def _versions(its: Facts) -> Found:
     for text in its["versions"]:
-        yield PROBLEM, f"{text}: pip install -U it"
+        yield PROBLEM, text
     if not its["versions"]:
         yield OK, "as meshcomm needs them"
 
@@ -171,7 +171,7 @@ def _cores(ranks: Sequence[Facts]) -> Found:
         )
         yield PROBLEM, text
     else:
-        yield NOTE, f"{text}: ranks wait for each other, and all is slow. Launch at most {there} ranks here"
+        yield NOTE, f"{text}: ranks wait for each other, and all is slow. Launch at most {counted(there, 'rank')} here"
 
 
 def _sharing(its: Facts, ranks: Sequence[Facts]) -> int:

@@ -195,7 +195,7 @@ def _add_trace(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         "trace",
         help="make one trace of those that the ranks of a job wrote with MESHCOMM_TRACE",
         description="With MESHCOMM_TRACE=FOLDER each rank of a program writes what it did to a file in FOLDER. "
-        "Make one file of them, for ui.perfetto.dev.",
+        "Make one file of them, for ui.perfetto.dev, and print how long each rank waited and moved data.",
     )
     trace_parser.add_argument("folder", help="the folder that MESHCOMM_TRACE named")
     trace_parser.add_argument("out", help="the file to write")

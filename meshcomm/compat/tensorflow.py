@@ -95,6 +95,12 @@ def call_with_layout(fn: Callable[..., Value], layout: Layout | None, *args: obj
     Anything else stays as it is. If *layout* is None, this only calls *fn*. Source:
     tf.experimental.dtensor.call_with_layout.
 
+    Parameters
+    ----------
+    fn: a function
+    layout: a Layout or None
+    *args, **kwargs: what *fn* gets
+
     >>> import numpy as np, meshcomm as mc
     >>> def program():
     ...     rows = mc.Layout(["x"], mc.create_mesh([("x", 2)]))

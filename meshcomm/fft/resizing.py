@@ -223,9 +223,14 @@ def crop_spectrum(
 ) -> DTensor | list[DTensor]:
     """Return the spectrum of the same field on a coarser grid: without high frequencies. Collective if elements move.
 
-    It is the inverse of `pad_spectrum`, whose arguments it has; *s* are the lengths of the coarser grid. An even
-    length along a halved axis takes more exchanges, of one plane, if other axes of the transform are sharded: elements
-    of the opposite frequencies are added there.
+    It is the inverse of `pad_spectrum`. An even length along a halved axis takes more exchanges, of one plane, if
+    other axes of the transform are sharded: elements of the opposite frequencies are added there.
+
+    Other arguments are those of `pad_spectrum`.
+
+    Parameters
+    ----------
+    s: the lengths of the coarser grid, for each of the axes
     """
     return _resized("fft.crop_spectrum", t_hat, (s, axes, was), kind, norm)
 

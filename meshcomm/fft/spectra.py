@@ -44,9 +44,9 @@ def fftfreq(n: int, d: float = 1.0, *, layout: Layout | None = None, dtype: DTyp
 
 
 def rfftfreq(n: int, d: float = 1.0, *, layout: Layout | None = None, dtype: DTypeLike = float) -> DTensor:
-    """Return the frequencies of the ``n // 2 + 1`` elements of the half of a spectrum; arguments as in `fftfreq`.
+    """Return the frequencies of the ``n // 2 + 1`` elements of the half of a spectrum.
 
-    Source: scipy.fft.rfftfreq.
+    Arguments are those of `fftfreq`. Source: scipy.fft.rfftfreq.
     """
     count = integer(n, "n", ShapeError)
     return _on_axis(empty((count // 2 + 1,), dtype, layout), 0, (count, d), halved=True)

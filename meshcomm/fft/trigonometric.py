@@ -121,7 +121,12 @@ def dctn(
 ) -> DTensor:
     """Return the discrete cosine transform along some axes. Collective, as `dct`.
 
-    Arguments are those of `dct`, for several axes. Source: scipy.fft.dctn.
+    Other arguments are those of `dct`. Source: scipy.fft.dctn.
+
+    Parameters
+    ----------
+    s: elements that are transformed, for each of the axes; by default all
+    axes: which axes; by default all, or the last ones if *s* is given
     """
     options, others = Options(backend, workers, overwrite_x), {"variant": type, "orthogonalize": orthogonalize}
     return called("dctn", x, (s, axes), options, layout, norm=norm, **others)
@@ -142,7 +147,7 @@ def idctn(
 ) -> DTensor:
     """Return the inverse of `dctn`. Collective, as `dct`.
 
-    Arguments are those of `dct`, for several axes. Source: scipy.fft.idctn.
+    Arguments are those of `dctn`. Source: scipy.fft.idctn.
     """
     options, others = Options(backend, workers, overwrite_x), {"variant": type, "orthogonalize": orthogonalize}
     return called("idctn", x, (s, axes), options, layout, norm=norm, **others)
@@ -163,7 +168,7 @@ def dstn(
 ) -> DTensor:
     """Return the discrete sine transform along some axes. Collective, as `dct`.
 
-    Arguments are those of `dct`, for several axes. Source: scipy.fft.dstn.
+    Arguments are those of `dctn`. Source: scipy.fft.dstn.
     """
     options, others = Options(backend, workers, overwrite_x), {"variant": type, "orthogonalize": orthogonalize}
     return called("dstn", x, (s, axes), options, layout, norm=norm, **others)
@@ -184,7 +189,7 @@ def idstn(
 ) -> DTensor:
     """Return the inverse of `dstn`. Collective, as `dct`.
 
-    Arguments are those of `dct`, for several axes. Source: scipy.fft.idstn.
+    Arguments are those of `dctn`. Source: scipy.fft.idstn.
     """
     options, others = Options(backend, workers, overwrite_x), {"variant": type, "orthogonalize": orthogonalize}
     return called("idstn", x, (s, axes), options, layout, norm=norm, **others)

@@ -106,6 +106,17 @@ def convolve(
 ) -> DTensor:
     """Return the convolution with *weights*. Collective over the mesh. Source: scipy.ndimage.convolve.
 
+    Parameters
+    ----------
+    input: a tensor
+    weights: an array with as many axes as the window
+    output: a dtype for the result, or a tensor to write into and return
+    mode: what is beyond the edges: "reflect", "constant", "nearest", "mirror", "wrap" or another name of SciPy; or
+        one for each axis
+    cval: the value beyond the edges if *mode* is "constant"
+    origin: by how many elements the window is shifted; or one for each axis
+    axes: which axes the window has; by default all
+
     >>> import numpy as np, meshcomm as mc
     >>> def program():
     ...     rows = mc.Layout(["x"], mc.create_mesh([("x", 2)]))
@@ -128,7 +139,10 @@ def correlate(
     *,
     axes: Value = None,
 ) -> DTensor:
-    """Return the correlation with *weights*. Collective over the mesh. Source: scipy.ndimage.correlate."""
+    """Return the correlation with *weights*. Collective over the mesh. Source: scipy.ndimage.correlate.
+
+    Arguments are those of `convolve`.
+    """
     arguments = {"weights": weights, "mode": mode, "cval": cval, "origin": origin, "axes": axes}
     return _filtered("correlate", input, output, arguments, sizes=lambda _: np.shape(weights))
 
@@ -144,7 +158,20 @@ def median_filter(
     *,
     axes: Value = None,
 ) -> DTensor:
-    """Return the median of each window. Collective over the mesh. Source: scipy.ndimage.median_filter."""
+    """Return the median of each window. Collective over the mesh. Source: scipy.ndimage.median_filter.
+
+    Parameters
+    ----------
+    input: a tensor
+    size: the length of the window, or one for each axis
+    footprint: which elements of the window count, as an array of booleans: instead of *size*
+    output: a dtype for the result, or a tensor to write into and return
+    mode: what is beyond the edges: "reflect", "constant", "nearest", "mirror", "wrap" or another name of SciPy; or
+        one for each axis
+    cval: the value beyond the edges if *mode* is "constant"
+    origin: by how many elements the window is shifted; or one for each axis
+    axes: which axes the window has; by default all
+    """
     return _ordered("median_filter", input, output, (size, footprint), (mode, cval, origin, axes))
 
 
@@ -159,7 +186,10 @@ def minimum_filter(
     *,
     axes: Value = None,
 ) -> DTensor:
-    """Return the minimum of each window. Collective over the mesh. Source: scipy.ndimage.minimum_filter."""
+    """Return the minimum of each window. Collective over the mesh. Source: scipy.ndimage.minimum_filter.
+
+    Arguments are those of `median_filter`.
+    """
     return _ordered("minimum_filter", input, output, (size, footprint), (mode, cval, origin, axes))
 
 
@@ -174,7 +204,10 @@ def maximum_filter(
     *,
     axes: Value = None,
 ) -> DTensor:
-    """Return the maximum of each window. Collective over the mesh. Source: scipy.ndimage.maximum_filter."""
+    """Return the maximum of each window. Collective over the mesh. Source: scipy.ndimage.maximum_filter.
+
+    Arguments are those of `median_filter`.
+    """
     return _ordered("maximum_filter", input, output, (size, footprint), (mode, cval, origin, axes))
 
 
@@ -193,6 +226,12 @@ def rank_filter(
     """Return the element of this *rank* in each sorted window. Collective over the mesh.
 
     Source: scipy.ndimage.rank_filter.
+
+    Other arguments are those of `median_filter`.
+
+    Parameters
+    ----------
+    rank: which element: 0 is the least one, and -1 the largest
     """
     return _ordered("rank_filter", input, output, (size, footprint), (mode, cval, origin, axes), rank=rank)
 
@@ -209,7 +248,14 @@ def percentile_filter(
     *,
     axes: Value = None,
 ) -> DTensor:
-    """Return this percentile of each window. Collective over the mesh. Source: scipy.ndimage.percentile_filter."""
+    """Return this percentile of each window. Collective over the mesh. Source: scipy.ndimage.percentile_filter.
+
+    Other arguments are those of `median_filter`.
+
+    Parameters
+    ----------
+    percentile: 0 to 100, or -100 to 0, which counts from the largest element
+    """
     settings = (mode, cval, origin, axes)
     return _ordered("percentile_filter", input, output, (size, footprint), settings, percentile=percentile)
 
@@ -235,7 +281,14 @@ def grey_erosion(
     *,
     axes: Value = None,
 ) -> DTensor:
-    """Return the greyscale erosion. Collective over the mesh. Source: scipy.ndimage.grey_erosion."""
+    """Return the greyscale erosion. Collective over the mesh. Source: scipy.ndimage.grey_erosion.
+
+    Other arguments are those of `median_filter`.
+
+    Parameters
+    ----------
+    structure: what is subtracted from the elements of the window: an array of its shape
+    """
     shapes = {"size": size, "footprint": footprint, "structure": structure}
     arguments = {**shapes, "mode": mode, "cval": cval, "origin": origin, "axes": axes}
     return _filtered("grey_erosion", input, output, arguments, sizes=_shape_of(size, footprint, structure))
@@ -253,7 +306,14 @@ def grey_dilation(
     *,
     axes: Value = None,
 ) -> DTensor:
-    """Return the greyscale dilation. Collective over the mesh. Source: scipy.ndimage.grey_dilation."""
+    """Return the greyscale dilation. Collective over the mesh. Source: scipy.ndimage.grey_dilation.
+
+    Other arguments are those of `median_filter`.
+
+    Parameters
+    ----------
+    structure: what is added to the elements of the window: an array of its shape
+    """
     shapes = {"size": size, "footprint": footprint, "structure": structure}
     arguments = {**shapes, "mode": mode, "cval": cval, "origin": origin, "axes": axes}
     sizes = _shape_of(size, footprint, structure)
@@ -277,6 +337,14 @@ def generic_filter(
     """Return what *function* makes of each window. Collective over the mesh. Source: scipy.ndimage.generic_filter.
 
     Each rank calls *function* also for windows around ghosts, and drops the results.
+
+    Other arguments are those of `median_filter`.
+
+    Parameters
+    ----------
+    function: gets the elements of a window as an array of one axis, and returns a number
+    extra_arguments: further arguments for *function*
+    extra_keywords: further arguments for *function*, by name
     """
     arguments = {"function": function, "size": size, "footprint": footprint, "mode": mode, "cval": cval}
     arguments |= {"extra_arguments": extra_arguments, "extra_keywords": extra_keywords, "origin": origin, "axes": axes}

@@ -72,6 +72,8 @@ def correlate1d(
     """Return the correlation with *weights* along *axis*. Collective over the mesh.
 
     Source: scipy.ndimage.correlate1d.
+
+    Arguments are those of `convolve1d`.
     """
     width = window(_size(weights), origin)
     return _one("correlate1d", input, axis, width, Edges(mode, cval), output=output, weights=weights, origin=origin)
@@ -89,6 +91,16 @@ def convolve1d(
     """Return the convolution with *weights* along *axis*. Collective over the mesh.
 
     Source: scipy.ndimage.convolve1d.
+
+    Parameters
+    ----------
+    input: a tensor
+    weights: the numbers of the window
+    axis: which axis
+    output: a dtype for the result, or a tensor to write into and return
+    mode: what is beyond the edges: "reflect", "constant", "nearest", "mirror", "wrap" or another name of SciPy
+    cval: the value beyond the edges if *mode* is "constant"
+    origin: by how many elements the window is shifted
     """
     width = window(_size(weights), origin, flipped=True)
     return _one("convolve1d", input, axis, width, Edges(mode, cval), output=output, weights=weights, origin=origin)
@@ -106,6 +118,12 @@ def uniform_filter1d(
     """Return the mean of each window along *axis*. Collective over the mesh. Source: scipy.ndimage.uniform_filter1d.
 
     SciPy adds and subtracts along the axis, so the last digits of floats depend on where a block begins.
+
+    Other arguments are those of `convolve1d`.
+
+    Parameters
+    ----------
+    size: the length of the window
     """
     width = window(int(size), origin)
     return _one("uniform_filter1d", input, axis, width, Edges(mode, cval), output=output, size=size, origin=origin)
@@ -123,6 +141,12 @@ def minimum_filter1d(
     """Return the minimum of each window along *axis*. Collective over the mesh.
 
     Source: scipy.ndimage.minimum_filter1d.
+
+    Other arguments are those of `convolve1d`.
+
+    Parameters
+    ----------
+    size: the length of the window
     """
     width = window(int(size), origin)
     return _one("minimum_filter1d", input, axis, width, Edges(mode, cval), output=output, size=size, origin=origin)
@@ -140,6 +164,12 @@ def maximum_filter1d(
     """Return the maximum of each window along *axis*. Collective over the mesh.
 
     Source: scipy.ndimage.maximum_filter1d.
+
+    Other arguments are those of `convolve1d`.
+
+    Parameters
+    ----------
+    size: the length of the window
     """
     width = window(int(size), origin)
     return _one("maximum_filter1d", input, axis, width, Edges(mode, cval), output=output, size=size, origin=origin)
@@ -169,6 +199,12 @@ def gaussian_filter1d(
     """Return the Gaussian filter, or a derivative of it, along *axis*. Collective over the mesh.
 
     Source: scipy.ndimage.gaussian_filter1d.
+
+    Other arguments are those of `gaussian_filter`.
+
+    Parameters
+    ----------
+    axis: which axis
     """
     tensor = held("gaussian_filter1d", input)
     more = {"order": order, "truncate": truncate, "radius": radius}
@@ -191,6 +227,19 @@ def gaussian_filter(
     """Return the Gaussian filter, or derivatives of it, along all *axes*. Collective over the mesh.
 
     Source: scipy.ndimage.gaussian_filter.
+
+    Parameters
+    ----------
+    input: a tensor
+    sigma: the standard deviation in elements, or one for each axis
+    order: 0 for the filter, or which derivative; or one for each axis
+    output: a dtype for the result, or a tensor to write into and return
+    mode: what is beyond the edges: "reflect", "constant", "nearest", "mirror", "wrap" or another name of SciPy; or
+        one for each axis
+    cval: the value beyond the edges if *mode* is "constant"
+    truncate: the window ends at so many standard deviations
+    radius: the window ends at so many elements, instead of *truncate*; or one for each axis
+    axes: along which axes; by default all
 
     >>> import numpy as np, meshcomm as mc
     >>> def program():
@@ -227,6 +276,8 @@ def uniform_filter(
     """Return the mean of each window. Collective over the mesh. Source: scipy.ndimage.uniform_filter.
 
     SciPy adds and subtracts along axes, so the last digits of floats depend on where a block begins.
+
+    Arguments are those of `median_filter`.
     """
     tensor = held("uniform_filter", input)
     found = _axes(axes, tensor.ndim)
@@ -269,12 +320,18 @@ def _one_by_one(tensor: DTensor, steps: Sequence[_Step], output: Output) -> DTen
 
 
 def sobel(input: Held, axis: int = -1, output: Output = None, mode: Value = "reflect", cval: Value = 0.0) -> DTensor:
-    """Return Sobel's derivative along *axis*. Collective over the mesh. Source: scipy.ndimage.sobel."""
+    """Return Sobel's derivative along *axis*. Collective over the mesh. Source: scipy.ndimage.sobel.
+
+    Arguments are those of `convolve1d`.
+    """
     return _derivative(held("sobel", input), axis, output, Edges(mode, cval), [1, 2, 1])
 
 
 def prewitt(input: Held, axis: int = -1, output: Output = None, mode: Value = "reflect", cval: Value = 0.0) -> DTensor:
-    """Return Prewitt's derivative along *axis*. Collective over the mesh. Source: scipy.ndimage.prewitt."""
+    """Return Prewitt's derivative along *axis*. Collective over the mesh. Source: scipy.ndimage.prewitt.
+
+    Arguments are those of `convolve1d`.
+    """
     return _derivative(held("prewitt", input), axis, output, Edges(mode, cval), [1, 1, 1])
 
 
@@ -322,6 +379,8 @@ def laplace(
 ) -> DTensor:
     """Return the sum of second differences. Collective over the mesh. Source: scipy.ndimage.laplace.
 
+    Arguments are those of `convolve`.
+
     >>> import numpy as np, meshcomm as mc
     >>> def program():
     ...     rows = mc.Layout(["x"], mc.create_mesh([("x", 2)]))
@@ -348,7 +407,14 @@ def gaussian_laplace(
     axes: Value = None,
     **kwargs: Value,
 ) -> DTensor:
-    """Return the Laplacian of a Gaussian filter. Collective over the mesh. Source: scipy.ndimage.gaussian_laplace."""
+    """Return the Laplacian of a Gaussian filter. Collective over the mesh. Source: scipy.ndimage.gaussian_laplace.
+
+    Other arguments are those of `gaussian_filter`.
+
+    Parameters
+    ----------
+    **kwargs: *truncate* and *radius*
+    """
     tensor = held("gaussian_laplace", input)
     found = _axes(axes, tensor.ndim)
     sigmas = [0.0] * tensor.ndim
@@ -370,6 +436,12 @@ def gaussian_gradient_magnitude(
     """Return the length of the gradient of a Gaussian filter. Collective over the mesh.
 
     Source: scipy.ndimage.gaussian_gradient_magnitude.
+
+    Other arguments are those of `gaussian_filter`.
+
+    Parameters
+    ----------
+    **kwargs: *truncate* and *radius*
     """
     tensor = held("gaussian_gradient_magnitude", input)
     return _sum(tensor, _of_gaussian(tensor, sigma, 1, kwargs), Edges(mode, cval), output, axes, squares=True)

@@ -183,6 +183,13 @@ class Layout:
     def batch_sharded(cls, mesh: Mesh, batch_dim: str | Sequence[str], rank: int, axis: int = 0) -> "Layout":
         """Return a layout of *rank* axes that shards *axis* only, over the mesh dimension *batch_dim*.
 
+        Parameters
+        ----------
+        mesh: the mesh
+        batch_dim: a mesh dimension, or several
+        rank: the number of axes
+        axis: which axis is sharded
+
         >>> Layout.batch_sharded(Mesh.from_string("|x=2|*CPU"), "x", rank=3, axis=-1).sharding_specs
         ['unsharded', 'unsharded', 'x']
         """

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from types import TracebackType
 
 from meshcomm.errors import MeshError
+from meshcomm.measuring.columns import in_columns
 from meshcomm.ranks.recording import NOTHING, Listener, Span, Traffic, recorder
 from meshcomm.ranks.watch import kind
 
@@ -138,12 +139,7 @@ class Count(Listener):
         total          1         0      0              0  0.0...
         """
         rows = [_HEADINGS, *(_row(name, its) for name, its in self.operations.items()), _row("total", self.total)]
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        lines = []
-        for first, *others in rows:
-            cells = [cell.rjust(width) for cell, width in zip(others, widths[1:], strict=True)]
-            lines.append("  ".join([first.ljust(widths[0]), *cells]))
-        return "\n".join(lines)
+        return in_columns(rows)
 
     def __str__(self) -> str:
         return self.table()

@@ -17,6 +17,7 @@ from typing import NamedTuple, TextIO, TypeAlias
 from meshcomm._arguments import integer, quote
 from meshcomm._types import Json
 from meshcomm.errors import MeshError
+from meshcomm.measuring.totals import Totals, process_memory
 from meshcomm.ranks.missing import spans
 from meshcomm.ranks.recording import NOBODY, Arrival, Listener, Needed, Peers, Span, Traffic
 
@@ -133,7 +134,8 @@ class Events(Listener):
     def _metadata(self, rank: int, host: str) -> Iterator[dict[str, Json]]:
         yield _metadata("process_name", rank, 0, {"name": f"rank {rank} on {host}"})
         yield _metadata("process_sort_index", rank, 0, {"sort_index": rank})
-        yield _metadata("process_labels", rank, 0, {"labels": f"{self.dropped} older events dropped"})
+        dropped = {"labels": f"{self.dropped} older events dropped"}
+        yield _metadata("process_labels", rank, 0, dropped | process_memory())
         for number, name in self._threads.values():
             yield _metadata("thread_name", rank, number, {"name": name})
 
@@ -182,10 +184,11 @@ def _metadata(name: str, rank: int, thread: int, args: dict[str, Json]) -> dict[
     return {"name": name, "ph": "M", "pid": rank, "tid": thread, "args": args}
 
 
-def document(lines: Iterable[str], about: dict[str, Json]) -> Iterator[str]:
-    """Yield the text of a trace with these events, and what is told *about* it."""
+def document(lines: Iterable[str], about: dict[str, Json], totals: Totals | None = None) -> Iterator[str]:
+    """Yield the text of a trace with these events, what is told *about* it, and what their *totals* are by then."""
     between = '{"traceEvents": [\n'
     for line in lines:
         yield between + line
         between = ",\n"
-    yield f'\n], "displayTimeUnit": "ns", "otherData": {json.dumps(about)}}}\n'
+    told = about if totals is None else about | {"ranks": totals.told()}
+    yield f'\n], "displayTimeUnit": "ns", "otherData": {json.dumps(told)}}}\n'

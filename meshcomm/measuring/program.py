@@ -11,7 +11,7 @@ import contextlib
 import json
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,6 +19,7 @@ from meshcomm._arguments import counted, quote
 from meshcomm._types import Json
 from meshcomm.errors import MeshcommError
 from meshcomm.measuring.events import ARRIVES, MOST_EVENTS, Events, document, replacing
+from meshcomm.measuring.totals import Totals
 from meshcomm.measuring.waits import Arrivals, explained
 from meshcomm.ranks import forks
 from meshcomm.ranks.abort import comm_world, say
@@ -78,23 +79,79 @@ def start() -> None:
         atexit.register(program.write)
 
 
+_WRONG = (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError, RecursionError, OSError)
+"""What reading a file raises that no rank has written."""
+
+
 class _Told(NamedTuple):
-    """The file of a rank: where it is, and what it says about itself."""
+    """The file of a rank: where it is, what it tells, and when its first span began, in the time of day."""
 
     path: Path
     rank: int
     size: int
     host: str
     dropped: int
-    clock: tuple[int, int]
+    first: int
+
+
+class _Files:
+    """The files of the ranks of a job. Each is read twice: first for what ranks are compared by, then for its spans.
+
+    So memory holds one file, and of each rank the times at which it began what others may wait for.
+    """
+
+    def __init__(self, paths: Iterable[Path]) -> None:
+        self.clocks: dict[str, tuple[int, int]] = {}
+        self.arrivals = Arrivals()
+        self.totals = Totals()
+        self.told = sorted((self._compared(path) for path in paths), key=lambda its: its.rank)
+        self.arrivals.begin = min((its.first for its in self.told), default=0)
+
+    def _compared(self, path: Path) -> _Told:
+        """Return what the file at *path* tells, and add its arrivals, in the time of day."""
+        with _reading(path):
+            about, events = _load(path)
+            rank, size, dropped = (int(about[name]) for name in ("rank", "size", "dropped events"))
+            host, (monotonic, day) = str(about["host"]), map(int, about["clock"])
+            self.clocks.setdefault(host, (monotonic, day))  # one for a host, so that nothing moves between its ranks
+            shift = self._shift(host)
+            spans = [event for event in events if event["ph"] == "X"]
+            times = [round(span["ts"] * 1000) + shift for span in spans]
+            self.arrivals.add(
+                rank,
+                (
+                    (Arrival(str(stream), int(number), int(position)), time)
+                    for span, time in zip(spans, times, strict=True)
+                    for stream, number, position in span["args"].get(ARRIVES, ())
+                ),
+            )
+            return _Told(path, rank, size, host, dropped, min(times, default=monotonic + shift))
+
+    def _shift(self, host: str) -> int:
+        """Return what to add to the times of a host, in nanoseconds, to have the time of day."""
+        monotonic, day = self.clocks[host]
+        return day - monotonic
+
+    def lines(self) -> Iterator[str]:
+        """Yield the events of all ranks as JSON, from 0 on, and for whom they waited."""
+        for its in self.told:
+            shift = self._shift(its.host) - self.arrivals.begin
+            with _reading(its.path):
+                for event in _load(its.path)[1]:
+                    if event["ph"] == "X":
+                        event["ts"] = (round(event["ts"] * 1000) + shift) / 1000
+                    for each in explained(event, self.arrivals, 0) if event["ph"] == "X" else (event,):
+                        self.totals.add(each)
+                        yield json.dumps(each)
 
 
 def merge(folder: Path, out: Path) -> str:
-    """Write one trace of those of all ranks in *folder*, and return in a line what is in it.
+    """Write one trace of those of all ranks in *folder*, and return what is in it: a line, and a table of the ranks.
 
     ``MeshcommError`` if there are none, or a file is something else.
     """
-    found = sorted((_about(path) for path in folder.glob("rank-*.json")), key=lambda its: its.rank)
+    files = _Files(sorted(folder.glob("rank-*.json"), key=lambda path: (len(path.name), path.name)))
+    found, clocks = files.told, files.clocks
     if not found:
         raise MeshcommError(
             f"there are no traces in {folder}; with MESHCOMM_TRACE a rank writes rank-NUMBER.json there"
@@ -103,90 +160,26 @@ def merge(folder: Path, out: Path) -> str:
     if len(sizes) > 1:
         counts = " and ".join(map(str, sizes))
         raise MeshcommError(f"{folder} has traces of several jobs, of {counts} ranks: give each job a folder")
-    clocks: dict[str, tuple[int, int]] = {}
-    for its in found:  # one for each host, so that nothing moves between its ranks
-        clocks.setdefault(its.host, its.clock)
-    begin = min(_first(its, clocks) for its in found)
-    arrivals = Arrivals()
-    for its in found:
-        _add(arrivals, its, _shift(its, clocks) - begin)
     dropped = {str(its.rank): its.dropped for its in found if its.dropped}
     with replacing(out) as file:
-        file.writelines(document(_merged(found, clocks, begin, arrivals), {"dropped events by rank": dropped}))
-    size = max(its.size for its in found)
-    text = f"{out} has the traces of {len(found)} of {size} ranks on {counted(len(clocks), 'host')}"
-    return text + (f"; {sum(map(int, dropped.values()))} older events were dropped" if dropped else "")
+        file.writelines(document(files.lines(), {"dropped events by rank": dropped}, files.totals))
+    text = f"{out} has the traces of {len(found)} of {sizes[0]} ranks on {counted(len(clocks), 'host')}"
+    older = f"; {sum(map(int, dropped.values()))} older events were dropped" if dropped else ""
+    return f"{text}{older}\n\n{files.totals.table()}"
 
 
-def _shift(its: _Told, clocks: dict[str, tuple[int, int]]) -> int:
-    """Return what to add to the times of a rank, in nanoseconds, to have the time of day."""
-    monotonic, day = clocks[its.host]
-    return day - monotonic
-
-
-def _first(its: _Told, clocks: dict[str, tuple[int, int]]) -> int:
-    starts = [int(event["ts"] * 1000) for event in _events(its.path) if event["ph"] == "X"]
-    return min(starts, default=its.clock[0]) + _shift(its, clocks)
-
-
-def _add(arrivals: Arrivals, its: _Told, shift: int) -> None:
+@contextlib.contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Say that *path* is no trace of a rank if what it says cannot be read."""
     try:
-        arrivals.add(
-            its.rank,
-            (
-                (Arrival(str(stream), int(number), int(position)), round(event["ts"] * 1000) + shift)
-                for event in _events(its.path)
-                if event["ph"] == "X"
-                for stream, number, position in event["args"].get(ARRIVES, ())
-            ),
-        )
-    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        raise MeshcommError(f"{its.path} is no trace of a rank: {quote(error)}") from None
-
-
-def _merged(
-    found: Sequence[_Told], clocks: dict[str, tuple[int, int]], begin: int, arrivals: Arrivals
-) -> Iterator[str]:
-    for its in found:
-        shift = _shift(its, clocks) - begin
-        for event in _events(its.path):
-            if event["ph"] == "X":
-                event["ts"] = (round(event["ts"] * 1000) + shift) / 1000
-                try:
-                    yield from map(json.dumps, explained(event, arrivals, 0))
-                except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-                    raise MeshcommError(f"{its.path} is no trace of a rank: {quote(error)}") from None
-            else:
-                yield json.dumps(event)
-
-
-def _load(path: Path) -> Json:
-    try:
-        if path.stat().st_size > _LARGEST_FILE:
-            raise ValueError(f"it must be a file of at most {_LARGEST_FILE} bytes")
-        return json.loads(path.read_text())
-    except (ValueError, RecursionError, OSError) as error:
+        yield
+    except _WRONG as error:
         raise MeshcommError(f"{path} is no trace of a rank: {quote(error)}") from None
 
 
-def _about(path: Path) -> _Told:
-    told = _load(path)
-    try:
-        about = told["otherData"]
-        monotonic, day = map(int, about["clock"])
-        rank, size, dropped = (int(about[name]) for name in ("rank", "size", "dropped events"))
-        return _Told(path, rank, size, str(about["host"]), dropped, (monotonic, day))
-    except (KeyError, TypeError, ValueError, OverflowError) as error:
-        raise MeshcommError(f"{path} is no trace of a rank: {quote(error)}") from None
-
-
-def _events(path: Path) -> list[Json]:
-    """Return the events of a file that can be shown. ``MeshcommError`` if it is something else."""
-    try:
-        found = _load(path)["traceEvents"]
-        for event in found:
-            if event["ph"] == "X":
-                float(event["ts"]), float(event["dur"])
-        return list(found)
-    except (KeyError, TypeError, ValueError) as error:
-        raise MeshcommError(f"{path} is no trace of a rank: {quote(error)}") from None
+def _load(path: Path) -> tuple[dict[str, Json], list[Json]]:
+    """Return what the file of a rank tells about itself, and its events."""
+    if path.stat().st_size > _LARGEST_FILE:
+        raise ValueError(f"it must be a file of at most {_LARGEST_FILE} bytes")
+    told = json.loads(path.read_text())
+    return told["otherData"], list(told["traceEvents"])

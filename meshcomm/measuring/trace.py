@@ -18,6 +18,7 @@ from meshcomm._arguments import as_path
 from meshcomm.errors import CollectiveMismatch
 from meshcomm.measuring.clocks import Aligned, Clock, compare_clocks
 from meshcomm.measuring.events import MOST_EVENTS, Events, check_writable, document, replacing
+from meshcomm.measuring.totals import Totals
 from meshcomm.measuring.waits import Arrivals, explained, is_explained
 from meshcomm.memory.blocks import as_bytes
 from meshcomm.ranks import abort
@@ -119,7 +120,8 @@ class Trace:
         aligned = Aligned(self._before, self._before)
         lines = self._events.lines(self._team.world.rank, host_name(), self._begin, aligned.time)
         with replacing(self._alone) as file:
-            file.writelines(document(_explained("\n".join(lines).encode(), Arrivals(), 0), {}))
+            totals = Totals()
+            file.writelines(document(_explained("\n".join(lines).encode(), Arrivals(), 0, totals), {}, totals))
 
     def _merge(self) -> None:
         """Write what all ranks did to one file, on rank 0. Collective over the team."""
@@ -150,7 +152,7 @@ class Trace:
     def _write(self, own_arrivals: bytes, own: bytes, told: list[list[int]]) -> Exception | None:
         """Write the file from the texts of all ranks, one after the other, and return what went wrong."""
         communicator, left = self._team.everyone.communicator(), iter(range(1, len(told)))
-        arrivals = Arrivals()
+        arrivals, totals = Arrivals(), Totals()
 
         def receive(rank: int, size: int) -> bytes:
             into = np.empty(size, dtype=np.uint8)
@@ -158,9 +160,9 @@ class Trace:
             return into.tobytes()
 
         def lines() -> Iterator[str]:
-            yield from _explained(own, arrivals, uncertain)
+            yield from _explained(own, arrivals, uncertain, totals)
             for rank in left:
-                yield from _explained(receive(rank, told[rank][1]), arrivals, uncertain)
+                yield from _explained(receive(rank, told[rank][1]), arrivals, uncertain, totals)
 
         for rank, its in enumerate(told):
             found = json.loads(receive(rank, its[0]) if rank else own_arrivals)
@@ -171,7 +173,7 @@ class Trace:
         try:
             about = {"dropped events by rank": dropped, "clocks agree to microseconds": uncertain / 1000}
             with replacing(self.path) as file:
-                file.writelines(document(lines(), about))
+                file.writelines(document(lines(), about, totals))
         except Exception as problem:
             error = problem
             for rank in left:  # which still send
@@ -179,12 +181,16 @@ class Trace:
         return error
 
 
-def _explained(text: bytes, arrivals: Arrivals, uncertain: int) -> Iterator[str]:
-    """Yield the lines of a rank, and with them for whom it waited."""
+def _explained(text: bytes, arrivals: Arrivals, uncertain: int, totals: Totals) -> Iterator[str]:
+    """Yield the lines of a rank, and with them for whom it waited. They are added to *totals*."""
     for line in text.decode().split("\n"):
+        event = json.loads(line)
         if is_explained(line):
-            yield from map(json.dumps, explained(json.loads(line), arrivals, uncertain))
+            for each in explained(event, arrivals, uncertain):
+                totals.add(each)
+                yield json.dumps(each)
         else:
+            totals.add(event)
             yield line
 
 

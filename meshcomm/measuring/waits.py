@@ -48,6 +48,8 @@ class Late(NamedTuple):
 class Arrivals:
     """When ranks began the operations that others may wait for. ``ValueError`` for what no rank writes.
 
+    `begin` is 0 on the axis of the trace: the times that are added are those of a clock.
+
     >>> arrivals = Arrivals()
     >>> arrivals.add(0, [(Arrival("0-1 #1", 7, 0), 100)])
     >>> arrivals.add(1, [(Arrival("0-1 #1", 7, 1), 250)])
@@ -56,6 +58,7 @@ class Arrivals:
     """
 
     def __init__(self) -> None:
+        self.begin = 0
         self._begun: dict[str, dict[int, _Begun]] = {}
         self._last: dict[tuple[str, int, str], Late | None] = {}
 
@@ -75,7 +78,10 @@ class Arrivals:
         """Return the last of those that an operation *needed*, as a span says it; None if one is not known."""
         found = [self._last_of(stream, number, positions) for stream, number, positions in needed]
         known = [late for late in found if late is not None]
-        return max(known, default=None) if len(known) == len(found) else None
+        if not known or len(known) < len(found):
+            return None
+        last = max(known)
+        return last._replace(time=last.time - self.begin)
 
     def _last_of(self, stream: str, number: int, positions: str) -> Late | None:
         key = stream, number, positions

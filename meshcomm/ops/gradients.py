@@ -203,8 +203,11 @@ def all_to_all_vjp(
 ) -> Array:
     """Return the gradient of `all_to_all`: an `all_to_all` with the two axes swapped. Collective over *comm*.
 
-    The arguments after *grad* are those of the call: see `all_to_all`. Source: the gradient of the AllToAll op of
-    TensorFlow.
+    Other arguments are those of `all_to_all`. Source: the gradient of the AllToAll op of TensorFlow.
+
+    Parameters
+    ----------
+    grad: the gradient in the result of the call, on this rank
 
     >>> import meshcomm as mc
     >>> with mc.simulate(2) as world:
@@ -219,7 +222,11 @@ def all_gather_vjp(
 ) -> Array:
     """Return the gradient of `all_gather`: a `reduce_scatter`. Collective over *comm*.
 
-    The arguments after *grad* are those of the call.
+    Other arguments are those of `all_gather`.
+
+    Parameters
+    ----------
+    grad: the gradient in the result of the call, on this rank
 
     >>> import meshcomm as mc
     >>> with mc.simulate(2) as world:
@@ -234,7 +241,11 @@ def reduce_scatter_vjp(
 ) -> Array:
     """Return the gradient of `reduce_scatter` with op ``sum``: an `all_gather`. Collective over *comm*.
 
-    The arguments after *grad* are those of the call.
+    Other arguments are those of `reduce_scatter`.
+
+    Parameters
+    ----------
+    grad: the gradient in the result of the call, on this rank
 
     >>> import meshcomm as mc
     >>> with mc.simulate(2) as world:
@@ -261,7 +272,11 @@ def broadcast_vjp(
 ) -> Array:
     """Return the gradient of `broadcast`: the sum at the root, zeros elsewhere. Collective over *comm*.
 
-    The arguments after *grad* are those of the call.
+    Other arguments are those of `broadcast`.
+
+    Parameters
+    ----------
+    grad: the gradient in the result of the call, on this rank
 
     >>> import meshcomm as mc
     >>> with mc.simulate(2) as world:

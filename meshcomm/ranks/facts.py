@@ -61,7 +61,7 @@ class Facts(TypedDict):
     """The one on PATH, with all links followed."""
     thread_level: str
     versions: list[str]
-    """What is older than meshcomm needs, in words."""
+    """Which versions meshcomm cannot use, and the cure, in words."""
     misspelt: list[str]
 
 
@@ -117,7 +117,7 @@ def loaded(name: str) -> list[str]:
 
 
 def outdated() -> list[str]:
-    """Return which versions are out of the range that the package asks for, in words."""
+    """Return which versions are out of the range that the package asks for, and the cure, in words."""
     try:
         asked = metadata.requires("meshcomm") or []
         python = metadata.metadata("meshcomm")["Requires-Python"]
@@ -128,7 +128,12 @@ def outdated() -> list[str]:
         name = re.match(r"[\w.-]+", text)
         if ";" not in text and name is not None:
             found.append((name[0], text, _version(name[0])))
-    return [f"{name} is {has}, and meshcomm needs {text}" for name, text, has in found if not in_range(text, has)]
+    return [
+        f"{name} is {has or 'missing'}, and meshcomm needs {text}: "
+        + ("take another Python" if name == "Python" else f"pip install '{text}'")
+        for name, text, has in found
+        if not in_range(text, has)
+    ]
 
 
 def in_range(requirement: str, version: str) -> bool:

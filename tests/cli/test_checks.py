@@ -63,7 +63,7 @@ def test_all_is_well():
         ({"processors": [0]}, PROBLEM, "cores", "2 ranks may only use 1 core of 8"),
         ({"processors": [*range(8)]}, NOTE, "binding", "ranks are not bound"),
         ({"threads": {}, "processors": [0, 1]}, NOTE, "threads", "4 threads in 2 ranks on 2 cores: export OMP_NUM_"),
-        ({"host_processors": 1, "processors": [0]}, NOTE, "cores", "Launch at most 1 ranks"),
+        ({"host_processors": 1, "processors": [0]}, NOTE, "cores", "Launch at most 1 rank here"),
     ],
 )
 def test_what_is_wrong_on_all_ranks(its, level, about, text):

@@ -5,6 +5,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tomllib
 
 import pytest
 
@@ -38,6 +39,21 @@ def test_commands_are_right_for_sh(section):
         ["sh", "-n"], input="\n".join(commands(section)), capture_output=True, text=True, check=False
     )
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_files_cover_what_the_build_reads():
+    """What pyproject.toml names, and the script that building.py asks before it compiles."""
+    copied = dict(line.split() for line in commands("files"))
+    assert copied == {source: f"/src/{source}" for source in copied}
+    asked = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    project, setuptools = asked["project"], asked["tool"]["setuptools"]
+    classes = setuptools["cmdclass"].values()
+    needed = {"pyproject.toml", project["readme"], *project["license-files"], ".ci/preflight"}
+    needed |= {f"{each.partition('.')[0]}.py" for each in classes}
+    needed |= {source for module in setuptools["ext-modules"] for source in (*module["sources"], *module["depends"])}
+    assert all((ROOT / file).is_file() for file in needed)
+    folders = tuple(f"{source}/" for source in copied if (ROOT / source).is_dir())
+    assert {file for file in needed if file not in copied and not file.startswith(folders)} == set()
 
 
 @pytest.mark.jobs

@@ -90,6 +90,25 @@ def test_pages_run_and_print_what_they_show(name, monkeypatch, tmp_path, capsys)
             world.run(lambda: exec(program, {}))
 
 
+FRAGMENTS = {
+    "README.md": "tests/house/test_docs.py",
+    "docs/faq.md": "tests/house/test_faq.py",
+    "docs/tutorial.md": "tests/jobs/test_tutorial.py",
+    "docs/coming-from/": "tests/jobs/test_coming_from.py",
+}
+"""Pages with blocks marked `py`, which do not run by themselves, and the tests that run these blocks."""
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_block_of_python_has_a_test(page):
+    name = page.relative_to(ROOT).as_posix()
+    assert not blocks(page, "python") or DOCS in page.parents or name == "README.md"
+    if blocks(page, "py"):
+        (test,) = (FRAGMENTS[its] for its in FRAGMENTS if name == its or (its.endswith("/") and name.startswith(its)))
+        assert (ROOT / test).is_file()
+    assert not re.search(r"^ *```(?!python\n|pycon\n|py\n)[Pp]y", text(page), re.MULTILINE), "another name of Python"
+
+
 def test_the_tutorial_shows_what_it_prints():
     assert len(blocks("docs/tutorial.md", "text")) > 12
 

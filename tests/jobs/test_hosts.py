@@ -3,12 +3,14 @@
 The programs are in programs/hosts.py, what makes the hosts is in support/two_hosts.py.
 """
 
+import json
 import re
 
 import pytest
 
 from support.paths import PROGRAMS
 from support.patience import until
+from support.traces import check_trace, spans
 
 CASES = PROGRAMS / "hosts.py"
 SOON = 5.0  # seconds from the failure of a rank to the end of the job, on an idle machine
@@ -44,6 +46,34 @@ def test_calibrate_measures_both(hosts):
     assert_expected(done, 4)
     measured = re.findall(r"^(.*?) +fits", done.stdout, re.MULTILINE)
     assert measured == ["within a node", "between nodes", "in memory", "in files"], done
+
+
+def test_info_finds_both_hosts_and_measures_the_network(hosts):
+    done = hosts.run(CASES, (1, 2), ["info"])
+    assert done.returncode == 0, done
+    told = json.loads(done.stdout)
+    assert [(host["name"], host["ranks"]) for host in told["hosts"]] == [("host0", 1), ("host1", 2)]
+    assert told["machine"]["nodes"] == [0, 1, 1]
+    assert len({its["host"] for its in told["ranks"]}) == 2
+    (network,) = (check for check in told["checks"] if check["about"] == "network")
+    measured = re.match(
+        r"between hosts (\S+) µs and (\S+) GB/s, within a host (\S+) µs and (\S+) GB/s", network["text"]
+    )
+    assert measured, network
+    assert all(float(number) > 0 for number in measured.groups())
+    assert network["ranks"] == [0, 1], "the first rank of each host"
+
+
+def test_clocks_of_hosts_in_a_trace(hosts, tmp_path):
+    env = {"CLOCK_AHEAD": "host1", "MESHCOMM_SHARED_MEMORY": "0"}  # which reads the clock by itself
+    assert_expected(hosts.run(CASES, 2, ["trace", tmp_path / "t.json"], env=env), 4)
+    events = check_trace(tmp_path / "t.json", 4)
+    about = json.loads((tmp_path / "t.json").read_text())["otherData"]
+    assert about["clocks agree to microseconds"] > 0, "the clock of the second host was asked for"
+    assert set(about["ranks"]) == {"0", "1", "2", "3"}
+    for number in range(3):
+        steps = [[e for e in spans(events, rank) if e["name"] == "step"][number] for rank in range(4)]
+        assert max(e["ts"] for e in steps) < min(e["ts"] + e["dur"] for e in steps), "all ranks are in an exchange"
 
 
 @pytest.mark.parametrize("in_turns", [False, True], ids=["one after the other", "in turns"])

@@ -1,9 +1,11 @@
 """Traces of jobs: whole programs by ``MESHCOMM_TRACE``, merged by the command, and of ranks that fail."""
 
 import json
+import re
 
 import pytest
 
+from meshcomm.measuring.totals import PEAK, SHARE, process_memory
 from support.paths import PROGRAMS
 from support.traces import UNTIL_MERGED, check_trace, spans
 
@@ -19,7 +21,8 @@ def test_a_whole_program_without_a_change(launch, tmp_path, shared_memory):
     for rank, path in enumerate(sorted(folder.iterdir())):
         assert json.loads(path.read_text())["otherData"]["rank"] == rank
     merged = launch(None, "-m", "meshcomm", "trace", folder, out, MESHCOMM_TRACE=str(folder))  # still in the shell
-    assert (merged.code, merged.text) == (0, f"{out} has the traces of 3 of 3 ranks on 1 host\n")
+    assert merged.code == 0, merged
+    assert merged.text.startswith(f"{out} has the traces of 3 of 3 ranks on 1 host\n\nseconds  "), merged
     events = check_trace(out, 3)
     assert min(event["ts"] for event in events if event["ph"] == "X") == 0
     kind = "moving" if shared_memory == "0" else "copy"
@@ -65,3 +68,15 @@ def test_a_whole_program_that_fails_leaves_what_the_rank_did_that_ended_it(launc
     assert "the reason" in done.text, done
     document = json.loads((tmp_path / "rank-1.json").read_text())
     assert sum(event["name"] == "step" for event in document["traceEvents"]) == 3
+
+
+@pytest.mark.skipif(SHARE not in process_memory(), reason="this kernel does not tell shares of memory")
+def test_memory_that_ranks_share_counts_once(launch, tmp_path):
+    """Two ranks gather a tensor of 64 MiB: its blocks are there once, and each rank has a copy."""
+    done = launch(2, PROGRAM, "gathers", tmp_path / "t.json", MESHCOMM_SHARED_MEMORY="1G")
+    assert done.code == 0, done
+    grown = int(re.search(r"grown by (\d+)", done.text)[1])
+    assert 3 * 2**26 < 1.01 * grown < 1.2 * 3 * 2**26, "each rank maps the block of the other, so RSS has 256 MiB"
+    told = json.loads((tmp_path / "t.json").read_text())["otherData"]["ranks"]
+    assert 3 * 2**26 < sum(its[SHARE] for its in told.values()) < sum(its[PEAK] for its in told.values())
+    assert sum(its[PEAK] for its in told.values()) > 4 * 2**26

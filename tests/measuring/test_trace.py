@@ -12,10 +12,11 @@ from meshcomm.measuring import clocks, trace
 from meshcomm.measuring.clocks import Aligned, Clock, compare_clocks
 from meshcomm.measuring.events import check_writable, replacing
 from meshcomm.measuring.program import merge
+from meshcomm.measuring.totals import PEAK
 from meshcomm.ranks import hosts, simulate
 from meshcomm.ranks.watch import watch
 from support.reference import numbered, simulated
-from support.traces import check_trace, spans
+from support.traces import check_trace, spans, write_rank
 
 U = "unsharded"
 
@@ -255,13 +256,9 @@ def test_a_trace_over_hosts_puts_one_exchange_at_one_time(tmp_path, monkeypatch)
 
 
 def of_rank(folder, rank, host, clock, begins):
-    """Write the trace of a rank that has one span, as ``MESHCOMM_TRACE`` makes it."""
-    about = {"rank": rank, "size": 3, "host": host, "dropped events": rank, "clock": clock}
-    meta = {"name": "process_name", "ph": "M", "pid": rank, "tid": 0, "args": {"name": f"rank {rank} on {host}"}}
-    thread = {"name": "thread_name", "ph": "M", "pid": rank, "tid": 0, "args": {"name": "MainThread"}}
+    """Write the trace of a rank that has one span."""
     span = {"name": "s", "cat": "user", "ph": "X", "ts": begins, "dur": 1.0, "pid": rank, "tid": 0, "args": {}}
-    document = {"traceEvents": [meta, thread, span], "displayTimeUnit": "ns", "otherData": about}
-    (folder / f"rank-{rank}.json").write_text(json.dumps(document))
+    write_rank(folder, rank, [span], host=host, clock=clock, dropped=rank)
 
 
 def test_hosts_are_compared_by_the_time_of_day(tmp_path):
@@ -269,7 +266,7 @@ def test_hosts_are_compared_by_the_time_of_day(tmp_path):
     of_rank(tmp_path, 0, "a", [1_000_000, day], 500.0)
     of_rank(tmp_path, 1, "a", [1_000_000, day + 10**9], 600.0)  # one clock for a host: that of its first rank
     of_rank(tmp_path, 2, "b", [9_000_000_000, day], 8_999_700.0)
-    text = merge(tmp_path, tmp_path / "out")
+    text, *_ = merge(tmp_path, tmp_path / "out").splitlines()
     assert text == f"{tmp_path / 'out'} has the traces of 3 of 3 ranks on 2 hosts; 3 older events were dropped"
     events = check_trace(tmp_path / "out", 3)
     assert [spans(events, rank)[0]["ts"] for rank in range(3)] == [0, 100, 200]
@@ -301,6 +298,11 @@ def test_files_that_are_no_traces(tmp_path):
     ]:
         good["traceEvents"][2]["args"] = args
         wrong.append(json.dumps(good))
+    good["traceEvents"][2]["args"] = {}
+    for number, name, value in [(2, "dur", 10**400), (2, "pid", "x"), (0, "args", {PEAK: 10**400})]:
+        text = json.loads(json.dumps(good))
+        text["traceEvents"][number][name] = value
+        wrong.append(json.dumps(text))
     for text in wrong:
         (tmp_path / "rank-0.json").write_text(text)
         with pytest.raises(MeshcommError, match="is no trace of a rank"):

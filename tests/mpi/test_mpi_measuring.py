@@ -1,5 +1,6 @@
 """Counts and traces of real ranks, with and without shared memory."""
 
+import inspect
 import json
 import shutil
 import tempfile
@@ -13,7 +14,10 @@ from mpi4py import MPI
 
 import meshcomm as mc
 from meshcomm import Layout
+from meshcomm.arrays import dtensor
 from meshcomm.arrays.compile import exchanging_steps
+from meshcomm.ranks import recording
+from meshcomm.transport import choose
 from support.random_cases import any_case
 from support.reference import numbered, random_bits
 from support.sampling import sampled
@@ -116,6 +120,38 @@ def test_halos_and_reductions(world):
         assert (c.messages, c.bytes) == ((1, 40) if RANK != SIZE - 1 else (0, 0))
         c, _ = counted(lambda: t.to_numpy(root=0))
         assert c.bytes == (t.nbytes - t.local.nbytes if RANK == 0 else 0)
+
+
+def test_nothing_is_measured_while_nobody_listens(world, shared_folder, monkeypatch):
+    """No clock is read and no note taken by warm calls, also after a trace; while it goes on, they do both."""
+    mesh = mc.create_mesh([("x", SIZE)], comm=world)
+    rows, columns = Layout(["x", U], mesh), Layout([U, "x"], mesh)
+    t = mc.distribute(numbered((64, 64), "f8"), rows)
+    halo = mc.halo(t, (1, 0), boundary="periodic")
+    called = Counter()
+
+    def spied(name, function):
+        return lambda *args, **kwargs: called.update([name]) or function(*args, **kwargs)
+
+    def warm():
+        mc.relayout(t, columns)
+        mc.start_relayout(t, columns).wait()
+        halo.update()
+        return t.sum()
+
+    warm()
+    for owner in (recording, choose, dtensor):
+        monkeypatch.setattr(owner, "monotonic_ns", spied("monotonic_ns", owner.monotonic_ns))
+    for name, method in inspect.getmembers(recording.Recorder, inspect.isfunction):
+        monkeypatch.setattr(recording.Recorder, name, spied(name, method))
+    with mc.trace(shared_folder / "t.json", world):
+        called.clear()
+        warm()
+        assert {"begin", "describe"} <= set(called)
+        assert SIZE == 1 or {"monotonic_ns", "exchanged", "spent"} <= set(called)
+    called.clear()
+    warm()
+    assert not called
 
 
 def test_a_trace_of_all_ranks(world, shared_folder):

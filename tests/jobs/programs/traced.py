@@ -3,8 +3,10 @@
 import sys
 
 import numpy as np
+from mpi4py import MPI
 
 import meshcomm as mc
+from meshcomm.measuring.totals import SHARE, process_memory
 
 
 def relayouts(mesh):
@@ -30,6 +32,23 @@ def uncaught(mesh):
     relayouts(mesh)
 
 
+def gathers(mesh):
+    """Print how much larger the ranks' shares of memory are, together, after the gather of a large tensor."""
+    rows, whole = mc.Layout(["x", mc.UNSHARDED], mesh), mc.Layout([mc.UNSHARDED, mc.UNSHARDED], mesh)
+    mc.relayout(mc.ones((mesh.size, mesh.size), "f8", rows), whole)  # now all that a relayout needs is there
+    found = []
+    for _ in range(2):
+        MPI.COMM_WORLD.Barrier()
+        found.append(MPI.COMM_WORLD.allreduce(process_memory()[SHARE]))
+        if len(found) == 1:
+            t = mc.ones((2048, 4096), "f8", rows)
+            with mc.trace(sys.argv[2]):
+                u = mc.relayout(t, whole)
+    assert t.nbytes == u.nbytes == 2**26
+    if mesh.rank == 0:
+        print("grown by", found[1] - found[0], flush=True)
+
+
 if __name__ == "__main__":
     mesh = mc.create_mesh([("x", -1)])
-    {"relayouts": relayouts, "fails": fails, "uncaught": uncaught}[sys.argv[1]](mesh)
+    {"relayouts": relayouts, "fails": fails, "uncaught": uncaught, "gathers": gathers}[sys.argv[1]](mesh)
