@@ -114,7 +114,7 @@ def functions():
     for name, value in [each for each in found.items() if inspect.isclass(each[1])]:
         bases = [base for base in value.__mro__ if base.__module__.startswith("meshcomm")]
         public = {each for base in bases for each in vars(base) if not each.startswith("_")}
-        found |= {f"{name}.{each}": getattr(value, each) for each in public}
+        found |= {f"{name}.{each}": getattr(value, each) for each in sorted(public)}
     found = {name: value for name, value in found.items() if callable(value)}
     return {name: value for name, value in found.items() if inspect.isroutine(value) or inspect.isclass(value)}
 
