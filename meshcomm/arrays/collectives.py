@@ -327,7 +327,11 @@ def _run(call: _Call, comm: "MPI.Intracomm | None", build: Callable[[Team, Array
         key: Hashable = (operation, rows, plain, array.shape, array.dtype)
         exact = error is None and _is_exact(rows, plain)
         run = program(team, key if exact else None, describe, checked)
-        result: Array = run(array)
+        try:
+            result: Array = run(array)
+        except BaseException as problem:  # the others may be in the exchange, for which this rank may lack the memory
+            team.fail(problem)
+            raise
         return result
 
 

@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 
 _TAG = 2  # other messages have the tags 0 and 1
 
+in_flight: dict[int, object] = {}
+"""What MPI may still read, or write to, by its id: also if a signal handler has raised, and nobody waits for it."""
+
 
 class MPIChannels:
     """The channels of an exchange on a communicator: as many as were in flight at once.
@@ -56,6 +59,7 @@ class MPIChannels:
     def take(self) -> "MPIChannel":
         """Return a channel that is idle, to be started now."""
         channel = self.idle.pop() if self.idle else MPIChannel(self._mpi, self, *self._made())
+        in_flight[id(channel)] = channel
         recorder, channel.peers = watch.recorder, ()
         if recorder is not None:
             to, sources = (np.flatnonzero(counts).tolist() for counts, *_ in (self._send, self._receive))
@@ -110,6 +114,7 @@ class MPIChannel:
 
     def give_back(self) -> None:
         channels = self._channels
+        in_flight.pop(id(self), None)
         if channels.closed or len(channels.idle) >= IDLE_CHANNELS:
             self.free()
         else:

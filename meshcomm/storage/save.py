@@ -22,7 +22,7 @@ from meshcomm.layouts.mesh import Mesh
 from meshcomm.memory.copies import contiguous
 from meshcomm.ranks.agreement import agree
 from meshcomm.ranks.background import Background
-from meshcomm.ranks.calls import collective
+from meshcomm.ranks.calls import collective, exchanging
 from meshcomm.ranks.teams import Location
 from meshcomm.storage.files import final_names, with_final_names
 from meshcomm.storage.formats.base import Described, Writer
@@ -277,8 +277,9 @@ class Saving:
     def end(self, here: Location, opened: Opened) -> None:
         """Agree that all is on the disk, and give the files their name. Collective."""
         error = opened.error and with_final_names(opened.error)
-        agree(here.team, f"all data of the save to {quote(str(self.path))}", error)
-        pieces = here.team.everyone.communicator().told(opened.pieces) if self.writer.checks else []
+        with exchanging(here.team):
+            agree(here.team, f"all data of the save to {quote(str(self.path))}", error)
+            pieces = here.team.everyone.communicator().told(opened.pieces) if self.writer.checks else []
         told_by_root(
             0, lambda: self._commit(pieces), f"the end of the save to {quote(str(self.path))}", self.mesh, here
         )
