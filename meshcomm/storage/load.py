@@ -110,15 +110,14 @@ def load(
                 error = problem
             agree(here.team, f"load of {[*map(_job_text, jobs)]}", error)
             jobs = _with_whole_outs(jobs, here)
-            checked = is_checked(wanted.path, found, check)
-            opened = Opened(base, False, checked)
+            opened = Opened(base, False, is_checked(wanted.path, found, check))
             with showing(opened, "loading", path, sum(job.nbytes for job in jobs), here):
                 try:
                     tensors = loaded(jobs, found, opened, here, max_scratch_bytes)
                 finally:
                     opened.close()
             agree(here.team, f"all data of the load from {quote(str(path))}", opened.error)
-            if checked:
+            if opened.checks:
                 compare_checksums(base, found, opened, mesh, here)
         return wanted.result(tensors, found)
 

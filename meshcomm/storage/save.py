@@ -144,6 +144,7 @@ class SaveRequest:
 
     def __init__(self, saving: "Saving | None", opened: "_Staging | None", here: Location | None) -> None:
         self._saving, self._opened, self._here = saving, opened, here
+        self._error: BaseException | None = None
         if saving is not None:
             _unfinished[id(self)] = self
 
@@ -162,7 +163,7 @@ class SaveRequest:
     def wait(self) -> None:
         """Wait until all is on the disk, and give it its name. Collective over the meshes of the tensors.
 
-        The next call does nothing. ``OSError`` on all ranks if one could not write.
+        The next call does nothing, or raises the same error. ``OSError`` on all ranks if one could not write.
 
         >>> import pathlib, tempfile, meshcomm as mc
         >>> path = pathlib.Path(tempfile.mkdtemp(), "a.npy")
@@ -171,19 +172,25 @@ class SaveRequest:
         (False, None, True)
         """
         saving, opened = self._saving, self._opened
+        if self._error is not None:
+            raise self._error
         if saving is None or opened is None:
             return
         self._saving = None
         _unfinished.pop(id(self), None)
-        with collective("wait for a save", saving.mesh) as here:
-            assert here is not None
-            try:
-                opened.background.join()
-                opened.error = opened.error or opened.background.error
-                opened.close()
-                saving.end(here, opened)
-            finally:
-                saving.abandon()
+        try:
+            with collective("wait for a save", saving.mesh) as here:
+                assert here is not None
+                try:
+                    opened.background.join()
+                    opened.error = opened.error or opened.background.error
+                    opened.close()
+                    saving.end(here, opened)
+                finally:
+                    saving.abandon()
+        except BaseException as error:
+            self._error = error
+            raise
 
     def _give_up(self) -> None:
         """Remove what the save has made: the program ends, and nobody has waited for it."""

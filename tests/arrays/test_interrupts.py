@@ -1,15 +1,15 @@
 """Exceptions that one rank raises while others are in the call, as the handler of a signal does: on simulated ranks."""
 
+from contextlib import suppress
+
 import numpy as np
 import pytest
 
 import meshcomm as mc
-from meshcomm.arrays import nonblocking
-from meshcomm.ranks import agreement
 from meshcomm.ranks.simulate import SimulatedCommunicator
 from support.reference import numbered, simulated
 
-RANK = 1  # it is interrupted
+HERE = 1  # the rank that is interrupted
 
 
 class Interrupted(Exception):
@@ -18,35 +18,66 @@ class Interrupted(Exception):
 
 @pytest.fixture
 def interrupt(monkeypatch):
-    """Return a function that lets a function raise `Interrupted` on one rank, at its next call there."""
+    """Return a function that lets a *method* of communicators raise `Interrupted` once on a rank, after some calls."""
+    armed = {}
 
-    def arm(owner, name):
-        function, left = getattr(owner, name), [1]
+    def arm(method, after):
+        armed[method] = after
 
-        def interrupted(*arguments, **named):
-            if mc.default_mesh().rank == RANK and left:
-                left.pop()
-                raise Interrupted
-            return function(*arguments, **named)
+    def interrupted(method):
+        function = getattr(SimulatedCommunicator, method)
 
-        monkeypatch.setattr(owner, name, interrupted)
+        def call(communicator, *arguments):
+            result = function(communicator, *arguments)
+            if communicator.rank == HERE and method in armed:
+                armed[method] -= 1
+                if armed[method] == 0:
+                    raise Interrupted
+            return result
 
+        return call
+
+    for method in ("send", "receive", "allgatherv", "allreduce_max", "alltoallv"):
+        monkeypatch.setattr(SimulatedCommunicator, method, interrupted(method))
     return arm
 
 
-def started(tensor, columns):
-    return mc.start_relayout(tensor, columns).wait()
+def distributed(root):
+    return lambda t: mc.distribute(numbered(t.shape) if t.mesh.rank == root else None, t.layout, root=root)
 
 
-CALLS = {
-    "distribute": lambda t: mc.distribute(numbered(t.shape) if t.mesh.rank == 0 else None, t.layout, root=0),
-    "distribute, by the root": lambda t: mc.distribute(
-        numbered(t.shape) if t.mesh.rank == RANK else None, t.layout, root=RANK
-    ),
-    "to_numpy": lambda t: t.to_numpy(root=0),
-    "to_numpy, by the root": lambda t: t.to_numpy(root=RANK),
-    "from_local": lambda t: mc.from_local(t.local, t.layout),
-    "sort": lambda t: mc.sort(t, 0),
-    "relayout": lambda t: mc.relayout(t, t.layout.mesh and mc.Layout([mc.UNSHARDED, "x"], t.mesh)),
-    "start_relayout": lambda t: started(t, mc.Layout([mc.UNSHARDED, "x"], t.mesh)),
+CASES = {
+    "distribute": (distributed(0), "receive", 1),
+    "distribute by root": (distributed(HERE), "send", 1),
+    "distribute before the block": (distributed(0), "allreduce_max", 2),
+    "to_numpy": (lambda t: t.to_numpy(root=0), "send", 1),
+    "to_numpy by root": (lambda t: t.to_numpy(root=HERE), "receive", 1),
+    "to_numpy before the block": (lambda t: t.to_numpy(root=0), "allreduce_max", 1),
+    "from_local": (lambda t: mc.from_local(t.local, t.layout), "allreduce_max", 1),
+    "sort": (np.sort, "alltoallv", 1),
+    "relayout": (lambda t: t.relayout([mc.UNSHARDED]), "allgatherv", 1),
 }
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_after_an_interrupt_the_mesh_is_unusable(interrupt, case):
+    """What the others have sent would come to the next call of this rank."""
+    call, method, after = CASES[case]
+    told = []
+
+    def program(rank):
+        tensor = mc.distribute(numbered((8,)), mc.Layout(["x"], mc.create_mesh([("x", 3)])))
+        call(tensor)
+        if rank != HERE:
+            call(tensor)
+            return
+        interrupt(method, after)
+        with pytest.raises(Interrupted):
+            call(tensor)
+        with pytest.raises(mc.MeshError, match=r"ended with an error \(Interrupted\)"):
+            call(tensor)
+        told.append(rank)
+
+    with suppress(mc.MeshcommError):  # of the others, which wait for this rank
+        simulated(3, program)
+    assert told == [HERE]
