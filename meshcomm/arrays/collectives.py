@@ -29,7 +29,7 @@ from meshcomm.layouts.mesh import Mesh
 from meshcomm.memory.copies import exact_copy
 from meshcomm.ranks._envelope import Envelope
 from meshcomm.ranks.agreement import fingerprint
-from meshcomm.ranks.calls import program
+from meshcomm.ranks.calls import leave_with, program
 from meshcomm.ranks.meshes import world_of
 from meshcomm.ranks.teams import Group, Team
 from meshcomm.transport.choose import exchange, gathers_at_once, on_arrays
@@ -329,8 +329,8 @@ def _run(call: _Call, comm: "MPI.Intracomm | None", build: Callable[[Team, Array
         run = program(team, key if exact else None, describe, checked)
         try:
             result: Array = run(array)
-        except BaseException as problem:  # the others may be in the exchange, for which this rank may lack the memory
-            team.fail(problem)
+        except BaseException as problem:
+            leave_with(problem, team)
             raise
         return result
 

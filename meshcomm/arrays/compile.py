@@ -24,6 +24,7 @@ from meshcomm.plans.describe import bytes_text
 from meshcomm.plans.plan import Plan
 from meshcomm.plans.step import AllGather, Slice, Step
 from meshcomm.ranks.agreement import fingerprint
+from meshcomm.ranks.calls import leave_with
 from meshcomm.ranks.communicator import Pending
 from meshcomm.ranks.teams import Group, Location
 from meshcomm.transport import choose
@@ -63,8 +64,8 @@ def prepare(plan: Plan, here: Location, order: Order = None) -> Move:
                 raise no_memory(plan.target, plan.shape, dtype, here.device) from None
             last.run([data], [target])
         except BaseException as error:
-            if not alone:  # the others may be in the exchange, for which this rank may lack the memory
-                here.team.fail(error)
+            if not alone:
+                leave_with(error, here.team)
             raise
         return None if shape is None else np.ndarray(shape, dtype, target)
 
@@ -139,7 +140,7 @@ def prepare_together(plans: Sequence[Plan], here: Location) -> Callable[[list[Ar
             targets = [stretch[start : start + size] for start, size in zip(offsets, sizes, strict=False)]
             operation.run([_packed(block) for block in blocks], targets, stretch)
         except BaseException as error:
-            here.team.fail(error)
+            leave_with(error, here.team)
             raise
         made = zip(targets, shapes, dtypes, strict=True)
         return [None if shape is None else as_block(target, shape, dtype) for target, shape, dtype in made]

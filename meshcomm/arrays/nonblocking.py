@@ -13,7 +13,7 @@ from meshcomm.layouts.layout_text import specs_text
 from meshcomm.plans.plan import plan_direct
 from meshcomm.ranks import abort, forks
 from meshcomm.ranks._envelope import Envelope
-from meshcomm.ranks.calls import collective, program
+from meshcomm.ranks.calls import collective, leave_with, program
 from meshcomm.ranks.communicator import Pending
 from meshcomm.ranks.mpi import mpi
 from meshcomm.ranks.teams import Location, Team, Unfinished, never_waited_for
@@ -176,7 +176,7 @@ def start_relayout(
                 out = DTensor(block, layout if layout.match_axis is None else layout.matched(source), shape, dtype)
             return RelayoutRequest(out, source, exchange, here.team)
         except BaseException as error:  # before there is a request
-            here.team.fail(error)
+            leave_with(error, here.team)
             raise
 
 

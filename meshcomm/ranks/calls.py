@@ -52,15 +52,23 @@ def collective(operation: str, mesh: Mesh, target: Mesh | None = None) -> Abstra
 def exchanging(team: Team) -> Iterator[None]:
     """Return a context in which ranks of *team* agree and exchange: others may be in it still when one leaves it.
 
-    After an exception that not all ranks raise, such as an interrupt, the team makes no call any more: messages on
-    their way would come to a later one.
+    `leave_with` says what follows from an exception.
     """
     try:
         yield
     except BaseException as error:
-        if not isinstance(error, MeshcommError) and not signs.is_shared(error):
-            team.fail(error)
+        leave_with(error, team)
         raise
+
+
+def leave_with(error: BaseException, team: Team) -> None:
+    """Let *team* make no further call if this rank leaves one with an *error* that the others do not raise.
+
+    That is any but ours and those agreed on, such as an interrupt, or that there is no memory for a known call.
+    Messages on their way would come to a later call, or the others would wait for this rank.
+    """
+    if not isinstance(error, MeshcommError) and not signs.is_shared(error):
+        team.fail(error)
 
 
 @lru_cache(256)
