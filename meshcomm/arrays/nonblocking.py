@@ -168,9 +168,9 @@ def start_relayout(
             return RelayoutRequest(result, source, None, None)
         key = "start", source, layout, shape, dtype
         start = program(here.team, key, _described, _built, tensor, layout, here, error=wrong)
-        if wrong is not None:
-            join_and_raise(wrong, lambda: _complete(*start(tensor.local, None)))
         try:
+            if wrong is not None:
+                join_and_raise(wrong, lambda: _complete(*start(tensor.local, None)))
             exchange, block = start(tensor.local, None if out is None else out.local)
             if out is None:
                 out = DTensor(block, layout if layout.match_axis is None else layout.matched(source), shape, dtype)

@@ -22,7 +22,7 @@ from meshcomm.layouts.layout import Layout
 from meshcomm.layouts.mesh import Mesh
 from meshcomm.memory.blocks import as_bytes, new_block, new_bytes
 from meshcomm.memory.copies import opaque
-from meshcomm.ranks.calls import collective, program
+from meshcomm.ranks.calls import collective, leave_with, program
 from meshcomm.ranks.communicator import Pending
 from meshcomm.ranks.teams import Location, Team
 from meshcomm.transport.choose import Repeated
@@ -432,7 +432,7 @@ def repeated(halos: Sequence[Halo], use: str, here: Location) -> Repeated:
                 del kept[next(iter(kept))]
         kept[serials] = found
     except BaseException as error:  # other ranks keep what this one does not
-        here.team.fail(error)
+        leave_with(error, here.team)
         raise
     return found
 

@@ -67,7 +67,7 @@ def leave_with(error: BaseException, team: Team) -> None:
     That is any but ours and those agreed on, such as an interrupt, or that there is no memory for a known call.
     Messages on their way would come to a later call, or the others would wait for this rank.
     """
-    if not isinstance(error, MeshcommError) and not signs.is_shared(error):
+    if len(team.ranks) > 1 and not isinstance(error, MeshcommError) and not signs.is_shared(error):
         team.fail(error)
 
 

@@ -120,6 +120,7 @@ def _rounds(group: Group, tensors: Sequence[Tensor], terms: Terms) -> int:
 
 
 _left_behind: list["Repeated"] = []
+"""Exchanges in flight that nobody waits for: other ranks may still read their blocks, and write to them."""
 
 
 class Kept:
@@ -208,9 +209,10 @@ class Repeated:
         return pending
 
     def fail(self, error: BaseException) -> None:
-        """Let no further call be made, and keep the blocks: others may still read them, and write to them."""
-        _left_behind.append(self)
-        self._group.team.fail(error)
+        """Let no further call be made after an *error*, and keep the blocks."""
+        if self._starts:
+            _left_behind.append(self)
+            self._group.team.fail(error)
 
     def _begin(self, buffer: Buffer) -> Pending:
         group, channel, messages = self._group, self._channel, None

@@ -1,4 +1,4 @@
-"""Exceptions that one rank raises while others are in the call, as the handler of a signal does: on simulated ranks."""
+"""Exceptions that one rank raises while others are in the call, as signal handlers do: on simulated ranks."""
 
 from contextlib import suppress
 
