@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 _TAG = 2  # other messages have the tags 0 and 1
 
 in_flight: dict[int, object] = {}
-"""What MPI may still read, or write to, by its id: also if a signal handler has raised, and nobody waits for it."""
+"""What MPI may still read, or write to, by its id: also if a signal handler has raised, and nobody waits for it. A
+channel is there until it is freed."""
 
 
 class MPIChannels:
@@ -59,7 +60,6 @@ class MPIChannels:
     def take(self) -> "MPIChannel":
         """Return a channel that is idle, to be started now."""
         channel = self.idle.pop() if self.idle else MPIChannel(self._mpi, self, *self._made())
-        in_flight[id(channel)] = channel
         recorder, channel.peers = watch.recorder, ()
         if recorder is not None:
             to, sources = (np.flatnonzero(counts).tolist() for counts, *_ in (self._send, self._receive))
@@ -102,6 +102,7 @@ class MPIChannel:
         self._test_all, self._wait_all = mpi.Request.Testall, mpi.Request.Waitall
         # No method: calls of Python functions are what a small exchange takes its time for.
         self.start: Callable[[], None] = partial(mpi.Prequest.Startall, requests)
+        in_flight[id(self)] = self
 
     def test(self) -> bool:
         return bool(self._test_all(self._requests))
@@ -114,7 +115,6 @@ class MPIChannel:
 
     def give_back(self) -> None:
         channels = self._channels
-        in_flight.pop(id(self), None)
         if channels.closed or len(channels.idle) >= IDLE_CHANNELS:
             self.free()
         else:
@@ -124,3 +124,4 @@ class MPIChannel:
         """Give the requests back to MPI."""
         for request in self._requests:
             request.Free()
+        in_flight.pop(id(self), None)
