@@ -29,7 +29,7 @@ from meshcomm.layouts.mesh import Mesh
 from meshcomm.memory.copies import exact_copy
 from meshcomm.ranks._envelope import Envelope
 from meshcomm.ranks.agreement import fingerprint
-from meshcomm.ranks.calls import program
+from meshcomm.ranks.calls import leave_with, program
 from meshcomm.ranks.meshes import world_of
 from meshcomm.ranks.teams import Group, Team
 from meshcomm.transport.choose import exchange, gathers_at_once, on_arrays
@@ -327,7 +327,11 @@ def _run(call: _Call, comm: "MPI.Intracomm | None", build: Callable[[Team, Array
         key: Hashable = (operation, rows, plain, array.shape, array.dtype)
         exact = error is None and _is_exact(rows, plain)
         run = program(team, key if exact else None, describe, checked)
-        result: Array = run(array)
+        try:
+            result: Array = run(array)
+        except BaseException as problem:
+            leave_with(problem, team)
+            raise
         return result
 
 

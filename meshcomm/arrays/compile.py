@@ -24,6 +24,7 @@ from meshcomm.plans.describe import bytes_text
 from meshcomm.plans.plan import Plan
 from meshcomm.plans.step import AllGather, Slice, Step
 from meshcomm.ranks.agreement import fingerprint
+from meshcomm.ranks.calls import leave_with
 from meshcomm.ranks.communicator import Pending
 from meshcomm.ranks.teams import Group, Location
 from meshcomm.transport import choose
@@ -44,23 +45,28 @@ def prepare(plan: Plan, here: Location, order: Order = None) -> Move:
     """
     found = operations(plan, here, order)
     (last, size), between = found[-1], [(step, f"between {i % 2}", size) for i, (step, size) in enumerate(found[:-1])]
-    shape, dtype = target_shape(plan, here.device), plan.dtype
+    shape, dtype, alone = target_shape(plan, here.device), plan.dtype, not exchanging_steps(plan)
 
     def move(block: Array | None, out: Array | None = None) -> Array | None:
         # Every relayout comes this way: calls of functions count.
-        data = as_bytes(block) if block is not None and block.flags.c_contiguous else _packed(block)
-        for operation, use, length in between:
-            target = scratch(use, length)
-            operation.run([data], [target])
-            data = target
-        if out is not None:
-            last.run([data], [as_bytes(out)])
-            return out
         try:
-            target = new_bytes(size)
-        except MemoryError:
-            raise no_memory(plan.target, plan.shape, dtype, here.device) from None
-        last.run([data], [target])
+            data = as_bytes(block) if block is not None and block.flags.c_contiguous else _packed(block)
+            for operation, use, length in between:
+                target = scratch(use, length)
+                operation.run([data], [target])
+                data = target
+            if out is not None:
+                last.run([data], [as_bytes(out)])
+                return out
+            try:
+                target = new_bytes(size)
+            except MemoryError:
+                raise no_memory(plan.target, plan.shape, dtype, here.device) from None
+            last.run([data], [target])
+        except BaseException as error:
+            if not alone:
+                leave_with(error, here.team)
+            raise
         return None if shape is None else np.ndarray(shape, dtype, target)
 
     return move
@@ -129,9 +135,13 @@ def prepare_together(plans: Sequence[Plan], here: Location) -> Callable[[list[Ar
     dtypes = [plan.dtype for plan in plans]
 
     def move(blocks: list[Array | None]) -> list[Array | None]:
-        stretch = new_bytes(offsets[-1])
-        targets = [stretch[start : start + size] for start, size in zip(offsets, sizes, strict=False)]
-        operation.run([_packed(block) for block in blocks], targets, stretch)
+        try:
+            stretch = new_bytes(offsets[-1])
+            targets = [stretch[start : start + size] for start, size in zip(offsets, sizes, strict=False)]
+            operation.run([_packed(block) for block in blocks], targets, stretch)
+        except BaseException as error:
+            leave_with(error, here.team)
+            raise
         made = zip(targets, shapes, dtypes, strict=True)
         return [None if shape is None else as_block(target, shape, dtype) for target, shape, dtype in made]
 

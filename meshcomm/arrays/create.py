@@ -27,7 +27,7 @@ from meshcomm.layouts.specs import CutSpec
 from meshcomm.memory.blocks import as_bytes, new_block
 from meshcomm.memory.copies import exact_copy, opaque
 from meshcomm.ranks import agreement
-from meshcomm.ranks.calls import collective
+from meshcomm.ranks.calls import collective, exchanging
 from meshcomm.ranks.meshes import default_layout, location_in, location_text, required_default_mesh
 from meshcomm.ranks.recording import note_received
 from meshcomm.ranks.teams import Location
@@ -415,9 +415,10 @@ def _told_shapes(
         error = problem
     how = f"cuts along the first of {counted(local.ndim, 'axis')}" if specs is None else specs
     call = f"from_local of {local.dtype} in {how} on {location_text(mesh)}"
-    agreement.agree(here.team, call, error)
-    lengths = np.array(local.shape, dtype=np.int64).tobytes()
-    gathered = by_device(here.team.everyone.communicator(), here, mesh, lengths)
+    with exchanging(here.team):
+        agreement.agree(here.team, call, error)
+        lengths = np.array(local.shape, dtype=np.int64).tobytes()
+        gathered = by_device(here.team.everyone.communicator(), here, mesh, lengths)
     return local, [tuple(np.frombuffer(text, dtype=np.int64).tolist()) for text in gathered]
 
 
@@ -456,25 +457,26 @@ def _scattered(array: ArrayLike | None, layout: Layout, here: Location, root: in
         return whole.shape, dtype_text(whole.dtype)
 
     call = f"distribute from device {root} in {specs_text(layout.sharding_specs)} on {location_text(mesh)}"
-    lengths, text = told_by_root(root, described, call, mesh, here)
-    shape, local = tuple(lengths), whole
-    try:  # a rank may lack the memory, or the module of the dtype
+    with exchanging(team):
+        lengths, text = told_by_root(root, described, call, mesh, here)
+        shape, local = tuple(lengths), whole
+        try:  # a rank may lack the memory, or the module of the dtype
+            if here.device == root:
+                local = _cut(whole, layout, root)
+            else:
+                local = _new_block(layout, shape, dtype_of_text(text), here.device)
+        except Exception as problem:
+            error = problem
+        agreement.agree(team, f"{call}: {shape} {text}", error)
+        communicator = team.everyone.communicator()
         if here.device == root:
-            local = _cut(whole, layout, root)
+            for device in range(mesh.size):
+                if device != root:
+                    communicator.send(as_bytes(_cut(whole, layout, device)), member(here, mesh, device))
         else:
-            local = _new_block(layout, shape, dtype_of_text(text), here.device)
-    except Exception as problem:
-        error = problem
-    agreement.agree(team, f"{call}: {shape} {text}", error)
-    communicator = team.everyone.communicator()
-    if here.device == root:
-        for device in range(mesh.size):
-            if device != root:
-                communicator.send(as_bytes(_cut(whole, layout, device)), member(here, mesh, device))
-    else:
-        began = monotonic_ns()
-        communicator.receive(as_bytes(local), member(here, mesh, root))
-        note_received(team, [mesh.ranks[root]], [local.nbytes], began)
+            began = monotonic_ns()
+            communicator.receive(as_bytes(local), member(here, mesh, root))
+            note_received(team, [mesh.ranks[root]], [local.nbytes], began)
     return DTensor(local, layout, shape, local.dtype)
 
 
@@ -503,5 +505,6 @@ def told_by_root(root: int, look: Callable[[], object], call: str, mesh: Mesh, h
             told = look()
         except Exception as problem:
             error = problem
-    agreement.agree(here.team, call, error)
-    return here.team.everyone.communicator().told(told)[member(here, mesh, root)]
+    with exchanging(here.team):
+        agreement.agree(here.team, call, error)
+        return here.team.everyone.communicator().told(told)[member(here, mesh, root)]

@@ -27,7 +27,7 @@ from meshcomm.memory.blocks import as_bytes
 from meshcomm.memory.copies import contiguous, exact_copy
 from meshcomm.plans.plan import plan_relayout
 from meshcomm.ranks import agreement
-from meshcomm.ranks.calls import collective, program
+from meshcomm.ranks.calls import collective, exchanging, program
 from meshcomm.ranks.communicator import Communicator
 from meshcomm.ranks.meshes import location_text
 from meshcomm.ranks.recording import note_received
@@ -229,7 +229,10 @@ class DTensor(NumpyMethods, StandardMethods, Operators):
         with collective("to_numpy", self.mesh) as here:
             if here is None:
                 return None
-            return _gathered(self, here) if root is None else _gathered_on(self, here, root)
+            if root is None:
+                return _gathered(self, here)
+            with exchanging(here.team):
+                return _gathered_on(self, here, root)
 
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> Array:
         """Return a copy of the block if it is the whole array; ``TypeError`` otherwise."""

@@ -7,19 +7,19 @@ from meshcomm.arrays.compile import Start, prepare_start
 from meshcomm.arrays.dtensor import DTensor, Held, unwrapped
 from meshcomm.arrays.out import call_text, join_and_raise, outside, wrong_out
 from meshcomm.arrays.targets import Target, target_of
-from meshcomm.errors import LayoutError
+from meshcomm.errors import LayoutError, MeshError
 from meshcomm.layouts.layout import Layout
 from meshcomm.layouts.layout_text import specs_text
 from meshcomm.plans.plan import plan_direct
 from meshcomm.ranks import abort, forks
 from meshcomm.ranks._envelope import Envelope
-from meshcomm.ranks.calls import collective, program
+from meshcomm.ranks.calls import collective, leave_with, program
 from meshcomm.ranks.communicator import Pending
 from meshcomm.ranks.mpi import mpi
 from meshcomm.ranks.teams import Location, Team, Unfinished, never_waited_for
 from meshcomm.ranks.watch import named, watch
 
-_over_mpi: dict[int, Unfinished] = {}
+_over_mpi: dict[int, "Request"] = {}
 """Requests in flight over MPI. MPI writes to their memory even when the program has lost the request and its world."""
 
 
@@ -37,8 +37,9 @@ class Request:
         self._exchange, self._team = exchange, team
         if exchange is not None and team is not None:
             world, self._number = team.world, -team.calls
-            self._unfinished = unfinished = _over_mpi if world.guarded else world.unfinished
-            unfinished[id(self)] = self
+            self._unfinished: dict[int, Request] | dict[int, Unfinished]
+            self._unfinished = _over_mpi if world.guarded else world.unfinished
+            self._unfinished[id(self)] = self
 
     def test(self) -> bool:
         """Return whether the exchange is complete, so that `wait` returns at once.
@@ -54,12 +55,14 @@ class Request:
         >>> request.wait().local.tolist()
         [1, 1, 1]
         """
-        exchange = self._exchange
-        if exchange is None:
+        exchange, team = self._exchange, self._team
+        if exchange is None or team is None:
             return True
+        if team.turn.over is not None:  # as `wait` raises by its envelope
+            raise MeshError(team.turn.over)
         if not exchange.test():
             watch.tests += 1
-            watch.tested = f"tests of a {self.operation}", self._team, self._number, 0.0
+            watch.tested = f"tests of a {self.operation}", team, self._number, 0.0
             return False
         self._complete()
         return True
@@ -72,6 +75,11 @@ class Request:
                 exchange.wait()
             self._complete()
         return None
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether it cannot be completed any more: its ranks make no call."""
+        return self._team is not None and self._team.turn.over is not None
 
     def _complete(self) -> None:
         self._exchange = None
@@ -90,8 +98,8 @@ class RelayoutRequest(Request):
     __slots__ = ("_result", "_source")
 
     def __init__(self, result: DTensor, source: Layout, exchange: Pending | None, team: Team | None) -> None:
-        Request.__init__(self, exchange, team)
         self._result, self._source = result, source
+        Request.__init__(self, exchange, team)
 
     def wait(self) -> DTensor:
         """Wait until the relayout is complete, and return its tensor. Collective over the meshes of the relayout.
@@ -160,12 +168,16 @@ def start_relayout(
             return RelayoutRequest(result, source, None, None)
         key = "start", source, layout, shape, dtype
         start = program(here.team, key, _described, _built, tensor, layout, here, error=wrong)
-        if wrong is not None:
-            join_and_raise(wrong, lambda: _complete(*start(tensor.local, None)))
-        exchange, block = start(tensor.local, None if out is None else out.local)
-    if out is None:
-        out = DTensor(block, layout if layout.match_axis is None else layout.matched(source), shape, dtype)
-    return RelayoutRequest(out, source, exchange, here.team)
+        try:
+            if wrong is not None:
+                join_and_raise(wrong, lambda: _complete(*start(tensor.local, None)))
+            exchange, block = start(tensor.local, None if out is None else out.local)
+            if out is None:
+                out = DTensor(block, layout if layout.match_axis is None else layout.matched(source), shape, dtype)
+            return RelayoutRequest(out, source, exchange, here.team)
+        except BaseException as error:  # before there is a request
+            leave_with(error, here.team)
+            raise
 
 
 def _complete(exchange: Pending | None, block: Array | None) -> None:
@@ -190,7 +202,7 @@ def _built(tensor: DTensor, layout: Layout, here: Location) -> Start:
 
 @atexit.register
 def _check_at_exit() -> None:
-    left = list(_over_mpi.values())
+    left = [each for each in _over_mpi.values() if not each.is_lost]
     if not left or forks.is_child:
         return
     if not mpi().Is_finalized():

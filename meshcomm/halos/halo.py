@@ -22,7 +22,7 @@ from meshcomm.layouts.layout import Layout
 from meshcomm.layouts.mesh import Mesh
 from meshcomm.memory.blocks import as_bytes, new_block, new_bytes
 from meshcomm.memory.copies import opaque
-from meshcomm.ranks.calls import collective, program
+from meshcomm.ranks.calls import collective, leave_with, program
 from meshcomm.ranks.communicator import Pending
 from meshcomm.ranks.teams import Location, Team
 from meshcomm.transport.choose import Repeated
@@ -250,11 +250,17 @@ class Halo:
         [(1, 6), (4, 14)]
         """
         self._refuse_in_flight()
-        pending: Pending | None = None
-        team: Team | None = None
         with collective("start of a halo update", self.mesh) as here:
-            if here is not None:
-                pending, team = repeated([self], "start an update", here).start(self._buffer), here.team
+            if here is None:
+                return self._requested(None, None)
+            exchange = repeated([self], "start an update", here)
+            try:
+                return self._requested(exchange.start(self._buffer), here.team)
+            except BaseException as error:  # before there is a request
+                exchange.fail(error)
+                raise
+
+    def _requested(self, pending: Pending | None, team: Team | None) -> "UpdateRequest":
         self._request = request = UpdateRequest(self, pending, team)
         return request
 
@@ -329,11 +335,11 @@ class UpdateRequest(Request):
     operation = "halo update"
 
     def __init__(self, halo: Halo, exchange: Pending | None, team: Team | None) -> None:
-        super().__init__(exchange, team)
         self._halo = halo
         self.in_flight = True
         """Whether nobody knows yet that the update is complete. So it is without an exchange, too: a program that
         forgets to wait has the same error on one rank as on several."""
+        super().__init__(exchange, team)
         if exchange is None:
             halo._fill()
 
@@ -349,8 +355,8 @@ class UpdateRequest(Request):
         return self._halo
 
     def _complete(self) -> None:
-        super()._complete()
         self._halo._fill()
+        super()._complete()
 
     def __str__(self) -> str:
         return f"update of {self._halo._pattern}"
@@ -418,12 +424,16 @@ def repeated(halos: Sequence[Halo], use: str, here: Location) -> Repeated:
     patterns, serials = tuple([each._pattern for each in halos]), tuple([each._serial for each in halos])
     make = program(here.team, (use, *patterns), _text_of_many, build_repeated, patterns, use, here)
     kept = halos[0]._repeated
-    found = kept.pop(serials, None)
-    if found is None:
-        found = make([each._blocks[0] for each in halos])
-        if len(kept) == KEPT_UPDATES:  # by all ranks alike: they make the same calls
-            del kept[next(iter(kept))]
-    kept[serials] = found
+    try:
+        found = kept.pop(serials, None)
+        if found is None:
+            found = make([each._blocks[0] for each in halos])
+            if len(kept) == KEPT_UPDATES:  # by all ranks alike: they make the same calls
+                del kept[next(iter(kept))]
+        kept[serials] = found
+    except BaseException as error:  # other ranks keep what this one does not
+        leave_with(error, here.team)
+        raise
     return found
 
 

@@ -24,6 +24,7 @@ from meshcomm.memory.blocks import as_bytes
 from meshcomm.ranks import abort
 from meshcomm.ranks._envelope import Envelope
 from meshcomm.ranks.agreement import agree
+from meshcomm.ranks.calls import exchanging
 from meshcomm.ranks.hosts import host_name
 from meshcomm.ranks.meshes import world_of
 from meshcomm.ranks.missing import some
@@ -126,7 +127,7 @@ class Trace:
     def _merge(self) -> None:
         """Write what all ranks did to one file, on rank 0. Collective over the team."""
         team = self._team
-        with Envelope("the end of a trace", team):
+        with Envelope("the end of a trace", team), exchanging(team):
             communicator = team.everyone.communicator()
             # Not an agreement: of the others, those that wait for this rank in another call would only find that out.
             # Now the watchdog finds it, and tells what this rank has to raise.

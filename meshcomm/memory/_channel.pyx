@@ -300,8 +300,7 @@ cdef class Channel:
         return 0
 
     cdef int _fail(self, int other) except -1:
-        """Tell those who wait for this rank, and keep what they may look at."""
-        self.in_flight = False
+        """Tell those who wait for this rank, and keep what they may look at. The exchange is never complete."""
         self.closed = "an earlier exchange of these ranks ended with an error; close() the mesh and make it again"
         _left_behind.append(self)
         mc_store(&self.station.failed, 1)

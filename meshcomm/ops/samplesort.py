@@ -34,7 +34,7 @@ from meshcomm.memory.copies import exact_copy
 from meshcomm.ops.reductions import group_along
 from meshcomm.ops.rules import sharding
 from meshcomm.ranks.agreement import agree
-from meshcomm.ranks.calls import collective
+from meshcomm.ranks.calls import collective, exchanging
 from meshcomm.ranks.communicator import Communicator
 from meshcomm.ranks.meshes import location_text
 from meshcomm.ranks.recording import note_received
@@ -110,16 +110,13 @@ def in_order(name: str, tensor: DTensor, *, stable: bool, indexed: bool) -> InOr
         how = f"{'stable' * stable} {'with indices' * indexed}"
         specs = specs_text(layout.sharding_specs)
         call = f"{name} {how} of {tensor.shape} {tensor.dtype} in {specs} on {location_text(mesh)}"
-        agree(team, call, error)
-        group, position = group_along(here, mesh, names)
-        indices = _flat_indices(tensor, here.device) if indexed else None
-        work = _Sort(group, group.communicator(), position, len(group.members), tensor.size)
         check = lambda problem: agree(team, f"the counts of {call}", problem)  # noqa: E731 - with what it needs
-        try:
+        with exchanging(team):
+            agree(team, call, error)
+            group, position = group_along(here, mesh, names)
+            indices = _flat_indices(tensor, here.device) if indexed else None
+            work = _Sort(group, group.communicator(), position, len(group.members), tensor.size)
             found, lengths = work.run(block.reshape(-1), indices, stable, check)
-        except BaseException as problem:
-            team.fail(problem)
-            raise
     result = Layout([Cuts(names, sizes=lengths)], mesh)
     made = [DTensor(array, result, (tensor.size,), array.dtype) for array in found]
     return InOrder(made[0], made[1] if indexed else None)
@@ -341,15 +338,16 @@ def picked(name: str, ordered: DTensor, indices: Indices) -> Array | None:
     with collective(name, mesh) as here:
         if here is None:
             return None
-        agree(here.team, f"{name} of {ordered.dtype} at {indices.tolist()} of {ordered.size}")
         assert ordered.local is not None
-        group, position = group_along(here, mesh, layout.axes[0])
         cut = layout.cut(0, ordered.size)
         assert isinstance(cut, Consecutive)
         starts = np.array(cut.all_starts()[:-1])
         owners = np.searchsorted(starts, indices, side="right") - 1
-        mine = indices[owners == position] - starts[position]
-        texts = _gathered(group, group.communicator(), ordered.local[mine].tobytes())
+        with exchanging(here.team):
+            agree(here.team, f"{name} of {ordered.dtype} at {indices.tolist()} of {ordered.size}")
+            group, position = group_along(here, mesh, layout.axes[0])
+            mine = indices[owners == position] - starts[position]
+            texts = _gathered(group, group.communicator(), ordered.local[mine].tobytes())
         found = np.empty(len(indices), ordered.dtype)
         for number, text in enumerate(texts):
             found[owners == number] = np.frombuffer(text, ordered.dtype)

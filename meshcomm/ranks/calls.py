@@ -4,13 +4,14 @@ A call is known if all ranks of a team have made it before: its program then run
 its program, the ranks agree that they make the same call and that none has an error, and each remembers its program.
 """
 
-from collections.abc import Callable, Hashable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import lru_cache
 from typing import TypeVar
 
+from meshcomm.errors import MeshcommError
 from meshcomm.layouts.mesh import Mesh
-from meshcomm.ranks import abort, agreement
+from meshcomm.ranks import abort, agreement, signs
 from meshcomm.ranks._envelope import Envelope
 from meshcomm.ranks.agreement import fingerprint
 from meshcomm.ranks.meshes import common_world, location_between
@@ -45,6 +46,29 @@ def collective(operation: str, mesh: Mesh, target: Mesh | None = None) -> Abstra
     else:
         here = location_between(mesh, target)
     return _OUTSIDE if here is None else Envelope(operation, here.team, None, here)
+
+
+@contextmanager
+def exchanging(team: Team) -> Iterator[None]:
+    """Return a context in which ranks of *team* agree and exchange: others may be in it still when one leaves it.
+
+    `leave_with` says what follows from an exception.
+    """
+    try:
+        yield
+    except BaseException as error:
+        leave_with(error, team)
+        raise
+
+
+def leave_with(error: BaseException, team: Team) -> None:
+    """Let *team* make no further call if this rank leaves one with an *error* that the others do not raise.
+
+    That is any but ours and those agreed on, such as an interrupt, or that there is no memory for a known call.
+    Messages on their way would come to a later call, or the others would wait for this rank.
+    """
+    if len(team.ranks) > 1 and not isinstance(error, MeshcommError) and not signs.is_shared(error):
+        team.fail(error)
 
 
 @lru_cache(256)

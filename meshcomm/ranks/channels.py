@@ -33,6 +33,10 @@ if TYPE_CHECKING:
 
 _TAG = 2  # other messages have the tags 0 and 1
 
+in_flight: dict[int, object] = {}
+"""What MPI may still read, or write to, by its id: also if a signal handler has raised, and nobody waits for it. A
+channel is there until it is freed."""
+
 
 class MPIChannels:
     """The channels of an exchange on a communicator: as many as were in flight at once.
@@ -98,6 +102,7 @@ class MPIChannel:
         self._test_all, self._wait_all = mpi.Request.Testall, mpi.Request.Waitall
         # No method: calls of Python functions are what a small exchange takes its time for.
         self.start: Callable[[], None] = partial(mpi.Prequest.Startall, requests)
+        in_flight[id(self)] = self
 
     def test(self) -> bool:
         return bool(self._test_all(self._requests))
@@ -119,3 +124,4 @@ class MPIChannel:
         """Give the requests back to MPI."""
         for request in self._requests:
             request.Free()
+        in_flight.pop(id(self), None)

@@ -23,7 +23,7 @@ from meshcomm._types import Bytes, Counts, Indices, Ranks
 from meshcomm.errors import GroupError, MeshError
 from meshcomm.layouts.mesh import Mesh
 from meshcomm.ranks import forks
-from meshcomm.ranks.channels import MPIChannels
+from meshcomm.ranks.channels import MPIChannels, in_flight
 from meshcomm.ranks.communicator import Buffers, Communicator, Pending, Side
 from meshcomm.ranks.missing import spans
 from meshcomm.ranks.roll_call import RollCall, leave_all
@@ -44,23 +44,27 @@ _NUMBER_TAG = 1  # other messages have the tag 0
 
 
 class _Requests:
-    """Nonblocking operations of MPI that end together, and the memory that they use."""
+    """Nonblocking operations of MPI that end together, and the memory that they use, which is `in_flight`."""
 
     def __init__(self, requests: "list[MPI_.Request]", memory: tuple[object, ...], peers: "Peers | None") -> None:
         self._requests, self._memory, self._peers = requests, memory, peers
 
     def test(self) -> bool:
-        return bool(mpi().Request.Testall(self._requests))
+        done = bool(mpi().Request.Testall(self._requests))
+        if done:
+            in_flight.pop(id(self._memory), None)
+        return done
 
     def wait(self) -> None:
         timed = watch.recorder and watch.recorder.timer("MPI_Waitall", *_if_known(self._peers))
         mpi().Request.Waitall(self._requests)
+        in_flight.pop(id(self._memory), None)
         if timed:
             timed()
 
 
 class _Request:
-    """One nonblocking operation of MPI, and the memory that it uses."""
+    """One nonblocking operation of MPI, and the memory that it uses, which is `in_flight`."""
 
     __slots__ = ("_memory", "_peers", "_request")
 
@@ -68,11 +72,15 @@ class _Request:
         self._request, self._memory, self._peers = request, memory, peers
 
     def test(self) -> bool:
-        return self._request.Test()
+        done = self._request.Test()
+        if done:
+            in_flight.pop(id(self._memory), None)
+        return done
 
     def wait(self) -> None:
         timed = watch.recorder and watch.recorder.timer("MPI_Wait", *_if_known(self._peers))
         self._request.Wait()
+        in_flight.pop(id(self._memory), None)
         if timed:
             timed()
 
@@ -86,6 +94,7 @@ class _Comparison:
         self._numbers = np.array([number, -number], dtype=np.int64)
         self._largest = np.empty_like(self._numbers)
         timed = watch.recorder and watch.recorder.together("MPI_Iallreduce", communicator)
+        in_flight[id(self._largest)] = self._numbers, self._largest
         self._request = comm.Iallreduce(self._numbers, self._largest, maximum)
         self._peers = timed.posted() if timed else None
 
@@ -95,6 +104,7 @@ class _Comparison:
     def equal(self) -> bool:
         timed = watch.recorder and watch.recorder.timer("MPI_Wait", *_if_known(self._peers))
         self._request.Wait()
+        in_flight.pop(id(self._largest), None)
         if timed:
             timed()
         largest, of_negatives = self._largest.tolist()
@@ -177,13 +187,15 @@ class MPICommunicator(Communicator):
             timed()
 
     def start_alltoallv(self, send: Buffers, receive: Buffers) -> Pending:
-        message, received = [*send, self._byte], [*receive, self._byte]
+        memory = message, received = [*send, self._byte], [*receive, self._byte]
         timed = watch.recorder and watch.recorder.together("MPI_Ialltoallv", self, receive[1])
+        in_flight[id(memory)] = memory
         request = self._comm.Ialltoallv(message, received)
-        return _Request(request, (message, received), timed.posted() if timed else None)
+        return _Request(request, memory, timed.posted() if timed else None)
 
     def start_messages(self, send: Buffers, receive: Buffers) -> Pending:
-        requests = []
+        requests, memory = [], (send, receive)
+        in_flight[id(memory)] = memory
         timed = watch.recorder and watch.recorder.in_pairs(
             "MPI_Isend", self, _with_bytes(send[1], 0), _with_bytes(receive[1], 0)
         )
@@ -195,10 +207,11 @@ class MPICommunicator(Communicator):
         for rank in _with_bytes(counts, self.rank):
             theirs = data[offsets[rank] : offsets[rank] + counts[rank]]
             requests += [self._comm.Isend([message, self._byte], rank) for message in _countable(theirs)]
-        return _Requests(requests, (send, receive), timed.posted() if timed else None)
+        return _Requests(requests, memory, timed.posted() if timed else None)
 
     def permute(self, data: Bytes, to: int | None, into: Bytes, source: int | None) -> None:
-        requests = []
+        requests, memory = [], (data, into)
+        in_flight[id(memory)] = memory
         ends = ([] if rank is None else [rank] for rank in (to, source))
         timed = watch.recorder and watch.recorder.in_pairs("MPI_Waitall", self, *ends)
         if source is not None:
@@ -206,6 +219,7 @@ class MPICommunicator(Communicator):
         if to is not None:
             requests += [self._comm.Isend([message, self._byte], to) for message in _countable(data)]
         self._wait_all(requests)
+        del in_flight[id(memory)]
         if timed:
             timed()
 

@@ -116,6 +116,11 @@ def note_shared(error: E, text: str, *, seen: bool) -> E:
     return error
 
 
+def is_shared(error: BaseException) -> bool:
+    """Return whether all ranks of a team raise *error*."""
+    return _SHARED in vars(error)
+
+
 def shared_text(error: BaseException) -> tuple[str, bool]:
     """Return a text that is the same on ranks with the same error, and whether this rank knows where it comes from.
 

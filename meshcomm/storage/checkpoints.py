@@ -333,12 +333,12 @@ class CheckpointRequest:
     def wait(self) -> None:
         """Wait until all is on the disk, and remove old steps. Collective over the meshes of the tensors.
 
-        The next call does nothing. ``OSError`` on all ranks if one could not write.
+        The next call does nothing, or raises the same error. ``OSError`` on all ranks if one could not write.
         """
         if not self._over:
-            self._over = True
             self._request.wait()
             self._end()
+            self._over = True
 
 
 class _Look:

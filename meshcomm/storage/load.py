@@ -22,7 +22,7 @@ from meshcomm.layouts.layout import Layout
 from meshcomm.layouts.layout_text import specs_text
 from meshcomm.layouts.mesh import Mesh
 from meshcomm.ranks.agreement import agree
-from meshcomm.ranks.calls import collective
+from meshcomm.ranks.calls import collective, exchanging
 from meshcomm.ranks.recording import note_received
 from meshcomm.ranks.teams import Location
 from meshcomm.storage.by_library import read_by_library
@@ -103,24 +103,24 @@ def load(
         if here is None:
             found = contents(Path(path))
             return wanted.result({job.stored.name: job.target for job in wanted.jobs(found, mesh)}, found)
-        base, found = told_contents(wanted.path, f"{wanted.text()}, check={check}", mesh, here)
-        jobs, error = [], None
-        try:
-            jobs = wanted.jobs(found, mesh)
-        except Exception as problem:
-            error = problem
-        agree(here.team, f"load of {[*map(_job_text, jobs)]}", error)
-        jobs = _with_whole_outs(jobs, here)
-        checked = is_checked(wanted.path, found, check)
-        opened = Opened(base, False, checked)
-        with showing(opened, "loading", path, sum(job.nbytes for job in jobs), here):
+        with exchanging(here.team):
+            base, found = told_contents(wanted.path, f"{wanted.text()}, check={check}", mesh, here)
+            jobs, error = [], None
             try:
-                tensors = loaded(jobs, found, opened, here, max_scratch_bytes)
-            finally:
-                opened.close()
-        agree(here.team, f"all data of the load from {quote(str(path))}", opened.error)
-        if checked:
-            compare_checksums(base, found, opened, mesh, here)
+                jobs = wanted.jobs(found, mesh)
+            except Exception as problem:
+                error = problem
+            agree(here.team, f"load of {[*map(_job_text, jobs)]}", error)
+            jobs = _with_whole_outs(jobs, here)
+            opened = Opened(base, False, is_checked(wanted.path, found, check))
+            with showing(opened, "loading", path, sum(job.nbytes for job in jobs), here):
+                try:
+                    tensors = loaded(jobs, found, opened, here, max_scratch_bytes)
+                finally:
+                    opened.close()
+            agree(here.team, f"all data of the load from {quote(str(path))}", opened.error)
+            if opened.checks:
+                compare_checksums(base, found, opened, mesh, here)
         return wanted.result(tensors, found)
 
 

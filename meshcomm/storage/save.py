@@ -23,7 +23,7 @@ from meshcomm.layouts.mesh import Mesh
 from meshcomm.memory.copies import contiguous
 from meshcomm.ranks.agreement import agree
 from meshcomm.ranks.background import Background
-from meshcomm.ranks.calls import collective
+from meshcomm.ranks.calls import collective, exchanging
 from meshcomm.ranks.teams import Location
 from meshcomm.storage.files import final_names, with_final_names
 from meshcomm.storage.formats.base import Described, Writer
@@ -146,6 +146,7 @@ class SaveRequest:
 
     def __init__(self, saving: "Saving | None", opened: "_Staging | None", here: Location | None) -> None:
         self._saving, self._opened, self._here = saving, opened, here
+        self._error: BaseException | None = None
         if saving is not None:
             _unfinished[id(self)] = self
 
@@ -164,7 +165,7 @@ class SaveRequest:
     def wait(self) -> None:
         """Wait until all is on the disk, and give it its name. Collective over the meshes of the tensors.
 
-        The next call does nothing. ``OSError`` on all ranks if one could not write.
+        The next call does nothing, or raises the same error. ``OSError`` on all ranks if one could not write.
 
         >>> import pathlib, tempfile, meshcomm as mc
         >>> path = pathlib.Path(tempfile.mkdtemp(), "a.npy")
@@ -173,19 +174,25 @@ class SaveRequest:
         (False, None, True)
         """
         saving, opened = self._saving, self._opened
+        if self._error is not None:
+            raise self._error
         if saving is None or opened is None:
             return
         self._saving = None
         _unfinished.pop(id(self), None)
-        with collective("wait for a save", saving.mesh) as here:
-            assert here is not None
-            try:
-                opened.background.join()
-                opened.error = opened.error or opened.background.error
-                opened.close()
-                saving.end(here, opened)
-            finally:
-                saving.abandon()
+        try:
+            with collective("wait for a save", saving.mesh) as here:
+                assert here is not None
+                try:
+                    opened.background.join()
+                    opened.error = opened.error or opened.background.error
+                    opened.close()
+                    saving.end(here, opened)
+                finally:
+                    saving.abandon()
+        except BaseException as error:
+            self._error = error
+            raise
 
     def _give_up(self) -> None:
         """Remove what the save has made: the program ends, and nobody has waited for it."""
@@ -280,8 +287,10 @@ class Saving:
     def end(self, here: Location, opened: Opened) -> None:
         """Agree that all is on the disk, and give the files their name. Collective."""
         error = opened.error and with_final_names(opened.error)
-        agree(here.team, f"all data of the save to {quote(str(self.path))}", error)
-        pieces = here.team.everyone.communicator().told(all_pieces([opened.pieces])) if self.writer.checks else []
+        with exchanging(here.team):
+            agree(here.team, f"all data of the save to {quote(str(self.path))}", error)
+            told = here.team.everyone.communicator().told
+            pieces = told(all_pieces([opened.pieces])) if self.writer.checks else []
         told_by_root(
             0, lambda: self._commit(pieces), f"the end of the save to {quote(str(self.path))}", self.mesh, here
         )

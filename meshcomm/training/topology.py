@@ -18,6 +18,7 @@ from meshcomm.errors import MeshError
 from meshcomm.layouts import wire
 from meshcomm.ranks import agreement
 from meshcomm.ranks._envelope import Envelope
+from meshcomm.ranks.calls import exchanging
 from meshcomm.ranks.hosts import this_host
 from meshcomm.ranks.meshes import world_of
 from meshcomm.ranks.simulate import current_world
@@ -412,7 +413,7 @@ def _arrangement(mesh_shape: ArrayLike | None, size: int) -> list[int] | None:
 def _gathered_hosts(world: World, mesh_shape: ArrayLike | None) -> tuple[list[str], list[int] | None]:
     """Return the host of every rank, and the mesh shape that all agree on. Collective over the world."""
     team, shape, error = world.team(range(world.size)), None, None
-    with Envelope("Topology.from_comm", team):
+    with Envelope("Topology.from_comm", team), exchanging(team):
         try:
             shape = _arrangement(mesh_shape, world.size)
         except Exception as problem:

@@ -119,6 +119,10 @@ def _rounds(group: Group, tensors: Sequence[Tensor], terms: Terms) -> int:
     return max(terms.rounds, terms.most_bytes // ROUND_BYTES)
 
 
+_left_behind: list["Repeated"] = []
+"""Exchanges in flight that nobody waits for: other ranks may still read their blocks, and write to them."""
+
+
 class Kept:
     """The exchange of a rank with itself."""
 
@@ -177,16 +181,22 @@ class Repeated:
 
     def run(self) -> None:
         """Exchange, and wait. Collective over the group."""
-        pending = self.start(_off_node_buffer) if self._copies else None
-        if pending is None:
+        if not self._copies:
             self._waiting.run(self._blocks, self._blocks)
-        else:
+            return
+        try:
+            pending = self.start(_off_node_buffer)
+            assert pending is not None
             pending.wait()
+        except BaseException as error:
+            self.fail(error)
+            raise
 
     def start(self, buffer: Buffer) -> Pending | None:
         """Begin to exchange, but do not wait; return None if it is complete. Collective over the group.
 
-        *buffer* gives memory to pack into, which nobody else may use until the exchange is complete.
+        *buffer* gives memory to pack into, which nobody else may use until the exchange is complete. Who loses what
+        this returns, as by an interrupt, calls `fail`.
         """
         if not self._starts:
             self._waiting.run(self._blocks, self._blocks)
@@ -198,6 +208,12 @@ class Repeated:
             recorder.exchanged("nonblocking", began, received(self._group, self._tensors))
         return pending
 
+    def fail(self, error: BaseException) -> None:
+        """Let no further call be made after an *error*, and keep the blocks."""
+        if self._starts:
+            _left_behind.append(self)
+            self._group.team.fail(error)
+
     def _begin(self, buffer: Buffer) -> Pending:
         group, channel, messages = self._group, self._channel, None
         number = self._number ^ group.team.call_digest
@@ -207,11 +223,7 @@ class Repeated:
         if channel is None:
             assert messages is not None
             return messages
-        try:
-            channel.start(number)
-        except CollectiveMismatch as error:
-            group.team.fail(error)
-            raise
+        channel.start(number)
         if self._own is not None:
             self._own.run(self._blocks, self._blocks)
         return _InChannel(group, channel, messages)

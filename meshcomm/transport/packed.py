@@ -369,11 +369,11 @@ class _InFlight:
             self._finish()
 
     def _finish(self) -> None:
-        self._pending = None
         if self._unpack is not None:
             self._unpack()
         if self._comparing is not None:
             self._comparing.check(self._begun)
+        self._pending = None  # at the end: after an error, or an interrupt, it is not complete
 
 
 class _InChannel:
@@ -402,10 +402,10 @@ class _InChannel:
         channel = self._channel
         if channel is not None:
             channel.wait()
-            self._channel = None
             self._unpacking.unpack(channel.receive, self._targets)
-            channel.give_back()
             self._comparing.check(self._begun)
+            self._channel = None  # at the end: after an error, or an interrupt, it is not complete
+            channel.give_back()
 
 
 class Gathered:

@@ -178,6 +178,19 @@ def test_a_block_that_is_resized(job, shared):
     assert_ended(ended, "ShapeError: a block has 8 bytes", "rank 1 of 2 ends the job")
 
 
+@pytest.mark.parametrize("shared", ["0", "1G"])
+@pytest.mark.parametrize(
+    ("case", "error"),
+    [
+        ("no_memory_in_a_known_call", "MemoryError: "),
+        ("no_memory_in_a_known_call_and_goes_on", "MeshError: an earlier exchange of these ranks ended with an error"),
+    ],
+)
+def test_a_rank_without_memory_for_a_known_call(job, case, error, shared):
+    ended = job(2, case, MESHCOMM_SHARED_MEMORY=shared)
+    assert_ended(ended, error, "for the block (7, 2) of device 1: there is no memory for it", "rank 1 of 2 ends")
+
+
 def test_each_rank_writes_what_it_did_last_and_the_command_merges_it(job, launch, seconds, tmp_path):
     limit = 4 * seconds  # ranks get an eighth of it to write, which must be more than a look of their watchdogs
     ended = job(3, "one_never_joins", MESHCOMM_TIMEOUT=f"{limit}", MESHCOMM_FLIGHTS=str(tmp_path))
@@ -308,8 +321,10 @@ def test_two_threads_on_one_mesh_never_get_wrong_data(job, shared):
 
 
 @pytest.mark.parametrize("shared", ["0", "1G"])
-def test_a_handler_that_raises_anywhere_leaves_no_wrong_data(job, shared, seconds):
-    ended = job(2, "a_handler_raises_anywhere", MESHCOMM_SHARED_MEMORY=shared, MESHCOMM_TIMEOUT=f"{3 * seconds}")
+@pytest.mark.parametrize("call", ["relayout", "start_relayout", "start_update", "with_root"])
+def test_a_handler_that_raises_anywhere_leaves_no_wrong_data(job, call, shared, seconds):
+    call = call if call == "with_root" else f"in_{call}"
+    ended = job(2, f"a_handler_raises_{call}", MESHCOMM_SHARED_MEMORY=shared, MESHCOMM_TIMEOUT=f"{3 * seconds}")
     assert "AssertionError: WRONG" not in ended.text, ended
     assert_ended(ended, "rank 1", within=5 * seconds + SOON)
 

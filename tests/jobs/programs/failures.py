@@ -3,6 +3,7 @@
 Cases that end the job print the time before they do what ends it. The others print "as expected" on every rank.
 """
 
+import itertools
 import os
 import random
 import shutil
@@ -18,6 +19,7 @@ from pathlib import Path
 import numpy as np
 
 import meshcomm as mc
+from meshcomm.arrays import compile
 from meshcomm.ranks import abort, launchers, watchdog
 from meshcomm.ranks.mpi import mpi
 
@@ -227,6 +229,27 @@ def one_block_is_resized():
     stamp()
     mc.relayout(tensor, columns())
     time.sleep(LONG)
+
+
+def no_memory_in_a_known_call():
+    exchange()
+    if mesh().rank == 1:
+
+        def fail(size):
+            raise MemoryError
+
+        compile.new_bytes = fail
+    stamp()
+    exchange()
+
+
+def no_memory_in_a_known_call_and_goes_on():
+    try:
+        no_memory_in_a_known_call()
+    except MemoryError as error:
+        print(f"rank {mesh().rank} caught: {error}\n", end="", flush=True)
+    exchange()
+    raise AssertionError("the mesh goes on after an exchange without a rank")
 
 
 def one_makes_a_new_call():
@@ -477,19 +500,18 @@ def meshes_are_asked_for_in_any_order():
     expected()
 
 
-def a_handler_raises_anywhere():
-    """What a call returns is right, also after an interrupt of another one; else the mesh says that it is unusable."""
-    here, count = mesh(), 0
-    array = np.arange(64.0 * 64).reshape(64, 64)
-    tensor, wanted = mc.distribute(array, rows()), array[columns().block_slices(array.shape, here.rank)]
-    mc.relayout(tensor, columns())
+class Interrupted(Exception):
+    """What a signal handler raises."""
 
-    class Interrupted(Exception):
-        pass
+
+def interrupted_again_and_again(turn):
+    """What a call returns is right, also after an interrupt of another one; else the mesh says that it is unusable."""
 
     def handler(*_):
         raise Interrupted
 
+    here, count = mesh(), 0
+    turn()
     signal.signal(signal.SIGALRM, handler)
     stamp()
     try:
@@ -498,15 +520,60 @@ def a_handler_raises_anywhere():
                 if here.rank == SIZE - 1:
                     signal.setitimer(signal.ITIMER_REAL, random.uniform(1e-5, 3e-3))
                 while True:
-                    # numpy.array_equal would take an exception of the handler for a difference.
-                    assert (mc.relayout(tensor, columns()).local == wanted).all(), "WRONG"
+                    turn()
                     count += 1
-            except Interrupted:
+            except (Interrupted, mc.CollectiveMismatch):  # if it was found in an agreement, the mesh is usable
                 pass
-    except (mc.MeshError, mc.CollectiveMismatch) as error:
+    except mc.MeshError as error:
         signal.setitimer(signal.ITIMER_REAL, 0)
         print(f"rank {here.rank} ends after {count} calls: {error}", flush=True)
         raise
+
+
+def large(number=0):
+    return np.arange(64.0 * 64).reshape(64, 64) + number
+
+
+def moved_right(made):
+    # numpy.array_equal would take an exception of the handler for a difference.
+    wanted = large()[columns().block_slices(made.shape, mesh().rank)]
+    assert (made.local == wanted).all(), "WRONG"
+
+
+def a_handler_raises_in_relayout():
+    tensor = mc.distribute(large(), rows())
+    interrupted_again_and_again(lambda: moved_right(mc.relayout(tensor, columns())))
+
+
+def a_handler_raises_in_start_relayout():
+    tensor = mc.distribute(large(), rows())
+    interrupted_again_and_again(lambda: moved_right(mc.start_relayout(tensor, columns()).wait()))
+
+
+def a_handler_raises_in_start_update():
+    halo = mc.halo(mc.distribute(large(), rows()), 1, "periodic")
+    wanted = np.pad(large(), 1, mode="wrap")
+    start, stop, _ = rows().block_slices(wanted[1:-1, 1:-1].shape, mesh().rank)[0].indices(64)
+
+    def turn():
+        halo.wait()  # for what was interrupted
+        halo.local[0] = halo.local[-1] = -1
+        halo.start_update()
+        halo.wait()
+        assert (halo.local == wanted[start : stop + 2]).all(), "WRONG"
+
+    interrupted_again_and_again(turn)
+
+
+def a_handler_raises_with_root():
+    numbers = itertools.count()
+
+    def turn():
+        number, is_root = next(numbers), mesh().rank == 0
+        whole = mc.distribute(large(number) if is_root else None, rows(), root=0).to_numpy(root=0)
+        assert not is_root or (whole == large(number)).all(), "WRONG"
+
+    interrupted_again_and_again(turn)
 
 
 def one_writes_for_long():
