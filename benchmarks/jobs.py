@@ -48,12 +48,15 @@ def environment(setting: Setting) -> dict[str, str]:
 
 
 def measured_by(program: str, setting: Setting, rounds: int, *more: str) -> Any:
-    """Return what the ranks of a *program* beside this one measure, with ``--job`` and *more*: rank 0 prints JSON."""
+    """Return what the ranks of a *program* beside this one measure, with ``--job`` and *more*.
+
+    Rank 0 prints it as JSON, in the last line: peers may print before.
+    """
     path = Path(__file__).with_name(program)
     command = [*launcher(setting.ranks), sys.executable, str(path), "--rounds", str(rounds), "--job", *more]
     env = environment(setting) | {"MPIEXEC_TIMEOUT": "900"}
     found = subprocess.run(command, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, check=True)
-    return json.loads(found.stdout)
+    return json.loads(found.stdout.splitlines()[-1])
 
 
 class Job:
