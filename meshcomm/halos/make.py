@@ -177,7 +177,17 @@ def _pattern_of(
 
 
 def _check_constant(boundary: Boundary, dtype: DType) -> None:
-    try:
-        np.empty(1, dtype)[:] = boundary.value
-    except (TypeError, ValueError, OverflowError) as error:
-        raise DTypeError(f"boundary {boundary} does not fit into dtype {dtype}: {error}") from None
+    """Raise ``DTypeError`` if ghosts of *dtype* cannot have the value: floats may be rounded, integers may not."""
+    why = ""
+    with np.errstate(all="ignore"):
+        element = np.empty(1, dtype)
+        try:
+            element[:] = boundary.value
+            if dtype.kind in "biu" and element[0] != boundary.value:
+                why = f": it would be {element[0]}"
+            elif dtype.kind in "fc" and np.isinf(element[0]) and not np.isinf(boundary.value):
+                why = ": it is too large"
+        except (TypeError, ValueError, OverflowError) as error:
+            why = f": {error}"
+    if why:
+        raise DTypeError(f"boundary {boundary} does not fit into dtype {dtype}{why}")

@@ -4,33 +4,28 @@ Each rank is a thread, but only one runs at a time, and each runs until it waits
 every run. When no rank can go on, the ranks that wait are reported and ended, so that a simulated program never hangs.
 """
 
+import ctypes
 import threading
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from contextvars import copy_context
 from types import TracebackType
-from typing import Any, Generic, TypeAlias, TypeVar, TypeVarTuple, cast
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import Any, Generic, TypeVar, TypeVarTuple, cast
 
 from meshcomm._arguments import integer, quote
-from meshcomm._tuning import MOST_PAUSES
-from meshcomm._types import Bytes
+from meshcomm._tuning import MOST_PAUSES, POLL_TO
 from meshcomm.errors import CollectiveMismatch, MeshError
 from meshcomm.layouts.mesh import Mesh
 from meshcomm.ranks import stacks
-from meshcomm.ranks.communicator import Buffers, Channels, Communicator, Numbers, Pending, Side
+from meshcomm.ranks.communicator import Communicator
 from meshcomm.ranks.missing import in_calls, some
 from meshcomm.ranks.outside import explain_none
+from meshcomm.ranks.simulated_communicator import Key, SimulatedCommunicator
 from meshcomm.ranks.teams import World
 from meshcomm.ranks.watch import watch
 
 P = TypeVar("P")
 R = TypeVar("R")
 Arguments = TypeVarTuple("Arguments")
-Key: TypeAlias = tuple[Hashable, ...]
-Sent: TypeAlias = tuple[Bytes, int | None, Bytes, int | None]
-"""What a rank sends and to whom, and where it receives and from whom."""
 
 
 def simulate(size: int) -> "SimulatedWorld":
@@ -70,7 +65,7 @@ class SimulatedWorld:
         self._ranks = [SimulatedRank(self, rank) for rank in range(size)]
         self._rendezvous: dict[Key, _Rendezvous[Any, Any]] = {}
         self._control = threading.Semaphore(0)
-        self._running = False
+        self._running = self._lost = False
         self._waiting: list[str] = []
         self.events = 0
 
@@ -113,7 +108,8 @@ class SimulatedWorld:
         """Call *function* with *args* once on every simulated rank and return the results, rank by rank.
 
         An exception of a rank ends all of them and is raised here; ranks that wait for each other in vain raise
-        ``CollectiveMismatch``.
+        ``CollectiveMismatch``. Ctrl-C ends all ranks, as soon as the one that runs is back in Python. A second one
+        does not wait for that, and leaves the world unusable.
         """
         if self._running or _local.rank is not None:
             raise MeshError("a simulated world runs one program at a time")
@@ -125,7 +121,7 @@ class SimulatedWorld:
             self._schedule()
             return cast("list[R]", self._results())
         finally:
-            self._running = False
+            self._running = self._lost
 
     def _schedule(self) -> None:
         """Let one rank run at a time, in turns, until none can; then end those that wait for what cannot come."""
@@ -134,13 +130,17 @@ class SimulatedWorld:
                 for rank in ready:
                     self._let_run(rank)
         finally:
-            left = [rank for rank in self._ranks if not rank.done]
-            self._waiting = self._where(left, "waits", "wait") if left else []
-            for rank in self._ranks:
-                if not rank.done:
-                    rank.cancelled = True
-                    self._let_run(rank)
-                rank.join()
+            if not self._lost:
+                self._end_all()
+
+    def _end_all(self) -> None:
+        left = [rank for rank in self._ranks if not rank.done]
+        self._waiting = self._where(left, "waits", "wait") if left else []
+        for rank in self._ranks:
+            if not rank.done:
+                rank.cancelled = True
+                self._let_run(rank)
+            rank.join()
 
     def _out_of_time(self) -> "list[SimulatedRank]":
         """Return the ranks that wait, but not for ever: their time is over when no other rank can go on."""
@@ -153,7 +153,15 @@ class SimulatedWorld:
 
     def _let_run(self, rank: "SimulatedRank") -> None:
         rank.go.release()
-        self._control.acquire()
+        try:
+            self._control.acquire()
+        except BaseException:  # Ctrl-C: the rank that runs has to end, too
+            self._lost = True  # if there is a second one, which does not wait for it
+            rank.interrupt()
+            while not self._control.acquire(timeout=POLL_TO) and rank.is_alive():
+                pass
+            self._lost = False
+            raise
 
     def _results(self) -> list[object]:
         failed = [rank for rank in self._ranks if rank.error is not None]
@@ -368,12 +376,23 @@ class SimulatedRank(World):
         self._pauses, self._paused_at = 0, 0
         self.waits_at: _Rendezvous[Any, Any] | None = None
         target, name = copy_context().run, f"simulated rank {self.rank}"  # a default mesh is that of the caller
-        self._thread = threading.Thread(target=target, args=(self._main, function, args), name=name)
+        self._thread = threading.Thread(target=target, args=(self._main, function, args), name=name, daemon=True)
         self._thread.start()
 
     def join(self) -> None:
         """Wait for the end of the thread."""
         self._thread.join()
+
+    def is_alive(self) -> bool:
+        """Return whether the thread runs."""
+        return self._thread.is_alive()
+
+    def interrupt(self) -> None:
+        """Raise KeyboardInterrupt in the thread, as soon as it runs Python again."""
+        assert self._thread.ident is not None
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(
+            ctypes.c_ulong(self._thread.ident), ctypes.py_object(KeyboardInterrupt)
+        )
 
     def wait(self) -> None:
         """Let other ranks run until what this one waits for has happened."""
@@ -413,153 +432,3 @@ class SimulatedRank(World):
 
     def connect(self, ranks: range | tuple[int, ...]) -> Communicator:
         return SimulatedCommunicator(self, ("ranks", *ranks), tuple(ranks))
-
-
-class SimulatedCommunicator(Communicator):
-    """A communicator between simulated ranks."""
-
-    def __init__(self, world: SimulatedRank, key: Key, members: tuple[int, ...]) -> None:
-        self._world = world
-        self._key = key
-        self._members = members
-        self._calls = 0
-        self.size = len(members)
-        self.rank = members.index(world.rank)
-
-    def _together(self, operation: str, payload: P, complete: Callable[[list[P]], R]) -> R:
-        self._calls += 1
-        return self._world.simulated_world.rendezvous(
-            (self._key, self._calls),
-            operation,
-            self._members,
-            payload,
-            lambda brought: complete([brought[rank] for rank in self._members]),
-        )
-
-    def _deliver(self, data: Bytes, sender: int, into: Bytes, receiver: int) -> None:
-        if len(data) != len(into):
-            raise CollectiveMismatch(
-                f"rank {self._members[sender]} sends {len(data)} bytes to rank {self._members[receiver]}, "
-                f"which expects {len(into)}"
-            )
-        into[:] = data
-        if sender != receiver and len(data):
-            world = self._world.simulated_world
-            world.bytes_moved[self._members[receiver]] += len(data)
-            world.messages[self._members[receiver]] += 1
-
-    def alltoallv(self, send: Buffers, receive: Buffers) -> None:
-        self._together("alltoallv", (send, receive), self._exchange)
-
-    def _exchange(self, brought: list[tuple[Buffers, Buffers]]) -> None:
-        for i, ((data, data_counts, data_offsets), _) in enumerate(brought):
-            for j, (_, (target, target_counts, target_offsets)) in enumerate(brought):
-                self._deliver(
-                    data[data_offsets[j] : data_offsets[j] + data_counts[j]],
-                    i,
-                    target[target_offsets[i] : target_offsets[i] + target_counts[i]],
-                    j,
-                )
-
-    def start_alltoallv(self, send: Buffers, receive: Buffers) -> Pending:
-        self._calls += 1
-        return self._world.simulated_world.arrive(
-            (self._key, self._calls),
-            "alltoallv",
-            self._members,
-            (send, receive),
-            lambda brought: self._exchange([brought[rank] for rank in self._members]),
-        )
-
-    start_messages = start_alltoallv
-
-    def permute(self, data: Bytes, to: int | None, into: Bytes, source: int | None) -> None:
-        def complete(brought: list[Sent]) -> None:
-            for receiver, (_, _, target, sender) in enumerate(brought):
-                if sender is not None:
-                    sent, goes_to, _, _ = brought[sender]
-                    self._deliver(sent if goes_to == receiver else sent[:0], sender, target, receiver)
-
-        self._together("permute", (data, to, into, source), complete)
-
-    def allgatherv(self, send: Bytes, receive: Buffers) -> None:
-        def complete(brought: list[tuple[Bytes, Buffers]]) -> None:
-            for j, (_, (target, target_counts, target_offsets)) in enumerate(brought):
-                for i, (data, _) in enumerate(brought):
-                    self._deliver(data, i, target[target_offsets[i] : target_offsets[i] + target_counts[i]], j)
-
-        self._together("allgatherv", (send, receive), complete)
-
-    def allreduce_max(self, values: NDArray[np.int64]) -> NDArray[np.int64]:
-        def complete(brought: list[NDArray[np.int64]]) -> NDArray[np.int64]:
-            largest: NDArray[np.int64] = np.max(brought, axis=0)
-            return largest
-
-        return self._together("allreduce_max", values, complete).copy()
-
-    def numbers(self, to: list[int], sources: list[int]) -> Numbers:
-        raise NotImplementedError("simulated ranks compare numbers in reductions, which cost them nothing")
-
-    def channels(self, send: Side, receive: Side) -> Channels:
-        raise NotImplementedError("simulated ranks have no header in their messages, and so no channels")
-
-    def start_comparison(self, number: int) -> "_Arrived":
-        self._calls += 1
-        return self._world.simulated_world.arrive(
-            (self._key, self._calls),
-            "comparison",
-            self._members,
-            number,
-            lambda brought: len(set(brought.values())) == 1,
-        )
-
-    def allgather(self, message: bytes) -> list[bytes]:
-        return self._together("allgather", message, lambda brought: brought).copy()
-
-    def broadcast(self, data: Bytes, root: int) -> None:
-        def complete(brought: list[Bytes]) -> None:
-            for receiver, into in enumerate(brought):
-                self._deliver(brought[root], root, into, receiver)
-
-        self._together("broadcast", data, complete)
-
-    def barrier(self, seconds: float) -> list[int]:
-        self._calls += 1
-        missing = self._world.simulated_world.missing((self._key, self._calls), "barrier", self._members)
-        return [self._members.index(rank) for rank in missing]
-
-    def send(self, data: Bytes, rank: int) -> None:
-        self._pair(rank, data, sends=True)
-
-    def receive(self, into: Bytes, rank: int) -> None:
-        self._pair(rank, into, sends=False)
-
-    def _pair(self, other: int, data: Bytes, sends: bool) -> None:
-        # Pairs count their own rendezvous: the other ranks do not take part in them.
-        me, peer = self._members[self.rank], self._members[other]
-        pair = (min(me, peer), max(me, peer))
-
-        def complete(brought: dict[int, Bytes]) -> None:
-            if sends:
-                self._deliver(brought[me], self.rank, brought[peer], other)
-            else:
-                self._deliver(brought[peer], other, brought[me], self.rank)
-
-        name = f"a message between ranks {pair[0]} and {pair[1]}"
-        self._world.simulated_world.rendezvous((self._key, "pair", pair), name, pair, data, complete)
-
-    def split(self, color: int, key: int) -> "SimulatedCommunicator":
-        def complete(brought: list[tuple[int, int]]) -> dict[int, tuple[int, ...]]:
-            members: dict[int, list[tuple[int, int]]] = {}
-            for rank, (its_color, its_key) in zip(self._members, brought, strict=True):
-                members.setdefault(its_color, []).append((its_key, rank))
-            return {c: tuple(rank for _, rank in sorted(pairs)) for c, pairs in members.items()}
-
-        members = self._together("split", (color, key), complete)
-        return SimulatedCommunicator(self._world, (*self._key, self._calls, color), members[color])
-
-    def progress(self) -> None:
-        """Nothing has to advance."""
-
-    def free(self) -> None:
-        """Nothing to give back."""

@@ -29,7 +29,7 @@ from meshcomm.ranks.first_calls import FirstCalls
 from meshcomm.ranks.missing import some, spans
 from meshcomm.ranks.roll_call import Report, RollCall, open_roll_calls, roll_call_for
 from meshcomm.ranks.teams import Team
-from meshcomm.ranks.watch import Call, watch
+from meshcomm.ranks.watch import Call, kind, watch
 
 
 @cache
@@ -198,14 +198,17 @@ class _Watchdog:
     def _end(self, team: Team | None, roll_call: RollCall | None, reason: str, code: int = 1) -> None:
         """End the job, after all ranks that can have written what they do.
 
-        What a *roll_call* tells the ranks of a *team* is the same for all: one of them on each host says it.
+        Ranks of a *team* that wait in one operation say the same; with a *roll_call*, all of its ranks do, as it tells
+        them about the others. So one of them on each host says it.
         """
         told = _tell_what_happened(reason)
         where = stacks.of_program()
         shared = None
-        if team is not None and roll_call is not None:
+        if team is not None:
             ranks = spans(sorted(team.world.ranks_in_comm_world(team.ranks)))
-            shared = signs.Error(f"the watchdogs of ranks {ranks} end the job", comm_world()[0])
+            waits = kind(watch.operation()) if roll_call is None else ""
+            shared = signs.Error(f"the watchdogs of ranks {ranks} end the job {waits}", comm_world()[0])
+        if roll_call is not None:
             roll_call.expire(reason)
             end = time.monotonic() + min(WRITE_WITHIN, self._timeout / 8)
             while time.monotonic() < end and not roll_call.over:

@@ -16,7 +16,7 @@ from meshcomm._tuning import WRITTEN_AT_ONCE
 from meshcomm._types import Bytes, Json
 from meshcomm.arrays.create import plain_text, told_by_root
 from meshcomm.arrays.dtensor import DTensor
-from meshcomm.errors import CheckpointError
+from meshcomm.errors import CheckpointError, MeshError
 from meshcomm.layouts.layout import Layout
 from meshcomm.layouts.layout_text import specs_text
 from meshcomm.layouts.mesh import Mesh
@@ -151,7 +151,7 @@ class SaveRequest:
             _unfinished[id(self)] = self
 
     def test(self) -> bool:
-        """Return whether this rank has written all that it has to.
+        """Return whether this rank has written all that it has to. ``MeshError`` if its ranks make no call any more.
 
         >>> import tempfile, time, meshcomm as mc
         >>> t = mc.ones(3, int, mc.Layout(["x"], mc.create_mesh([("x", 1)])))
@@ -160,6 +160,9 @@ class SaveRequest:
         ...     time.sleep(0.001)  # compute something
         >>> request.wait()
         """
+        here = self._here
+        if self._saving is not None and here is not None and here.team.turn.over is not None:
+            raise MeshError(here.team.turn.over)
         return self._opened is None or self._opened.background.done()
 
     def wait(self) -> None:

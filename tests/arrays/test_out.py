@@ -10,7 +10,7 @@ import pytest
 import meshcomm as mc
 from meshcomm import DTypeError, Layout, LayoutError, MeshError, ShapeError, _tuning
 from meshcomm.ranks import agreement
-from meshcomm.ranks.simulate import SimulatedCommunicator
+from meshcomm.ranks.simulated_communicator import SimulatedCommunicator
 from meshcomm.ranks.teams import Team
 from support.reference import blocks_of, numbered, random_bits, same_bits, simulated
 from support.sampling import sampled

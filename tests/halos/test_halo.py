@@ -305,6 +305,8 @@ def test_wrong_arguments_are_found_before_anything_is_sent():
             (ShapeError, "is not known", (t, 1, "around")),
             (ShapeError, "2 entries for 1 axis", (t, 1, ["none", "none"])),
             (DTypeError, "does not fit", (mc.zeros(8, "M8[s]", layout), 1, 1.5)),
+            (DTypeError, "it would be 0", (mc.zeros(8, "i8", layout), 1, 0.5)),
+            (DTypeError, "it is too large", (mc.zeros(8, "f4", layout), 1, 1e300)),
             (ShapeError, "no elements to repeat", (mc.zeros(0, "f8", layout), 1, "periodic")),
             (LayoutError, "Cyclic", (mc.zeros(8, "f8", Layout([mc.Cyclic("x", 2)], layout.mesh)), 1)),
         ]:

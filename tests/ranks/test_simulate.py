@@ -1,6 +1,8 @@
 """Simulated worlds: they end whatever the ranks do, and say who waits where."""
 
 import inspect
+import os
+import signal
 import threading
 
 import numpy as np
@@ -352,3 +354,15 @@ def test_no_communicator_is_left():
         return opened, mesh.world.here().communicators
 
     assert all(opened >= 1 and left == 0 for opened, left in simulated(4, program))
+
+
+def test_ctrl_c_ends_a_rank_that_computes():
+    def program():
+        threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGINT)).start()
+        while True:
+            pass
+
+    with mc.simulate(2) as world:
+        with pytest.raises(KeyboardInterrupt):
+            world.run(program)
+        assert world.run(lambda: 1) == [1, 1]

@@ -14,6 +14,7 @@ import pytest
 
 import meshcomm as mc
 from meshcomm import Layout
+from meshcomm.ranks.meshes import location_in
 from meshcomm.storage import files
 from meshcomm.storage.formats import zarr
 from support.sampling import sampled
@@ -271,6 +272,18 @@ def test_two_saves_to_one_folder(tmp_path):
     with mc.simulate(2) as world:
         world.run(program)
     assert len(listed(path)) == 2
+
+
+def test_a_save_whose_ranks_make_no_more_calls(tmp_path):
+    def program():
+        mesh = mc.create_mesh([("x", 2)])
+        request = mc.start_save(tmp_path / "a.npy", mc.ones(4, "f8", Layout(["x"], mesh)))
+        location_in(mesh).team.fail(KeyError("wrong"))
+        with pytest.raises(mc.MeshError, match="KeyError"):
+            request.test()
+        request.wait()
+
+    assert [type(error) for error in raised(program)] == [mc.MeshError] * 2
 
 
 def test_data_that_another_save_has_removed(tmp_path):
