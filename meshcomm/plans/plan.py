@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from meshcomm import _hooks
-from meshcomm._arguments import as_dtype, as_shape, check_size, integer, quote
+from meshcomm._arguments import as_dtype, as_shape, check_size, counted, integer, quote
 from meshcomm._pickles import FieldsOnly
 from meshcomm._tuning import SAMPLED_DEVICES
 from meshcomm._types import DType, Indices, Ranks, ShapeLike
@@ -316,9 +316,8 @@ def plan_relayout(
     lengths = as_shape(shape)
     if not (source.ndim == target.ndim == len(lengths)):
         raise LayoutError(
-            f"numbers of axes differ: shape {lengths} has {len(lengths)}, the source layout is for {source.ndim} and "
-            f"the target layout for {target.ndim}"
-            + such_as(target if source.ndim == len(lengths) else source, len(lengths))
+            f"shape {lengths} has {counted(len(lengths), 'axis')}, the source layout is for {source.ndim} and the target "
+            f"layout for {target.ndim}" + such_as(target if source.ndim == len(lengths) else source, len(lengths))
         )
     if source.match_axis is not None:
         raise LayoutError(

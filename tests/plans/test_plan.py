@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 
 from meshcomm import DTypeError, Layout, LayoutError, Mesh, MeshError, ShapeError, plan_relayout
+from meshcomm._arguments import counted
 from meshcomm.plans.step import AllGather, AllToAll, Slice
 from support.patience import run
 from support.reference import elements_of, mesh_of, tuple_layouts
@@ -334,10 +335,10 @@ def test_what_is_no_plan_is_refused():
         with pytest.raises(LayoutError, match="from a Layout to a Layout"):
             plan_relayout((4, 4), "f8", source, target)
     for shape in [(4,), (4, 4, 4), ()]:
-        said = f"has {len(shape)}, the source layout is for 2 and the target layout for 2"
+        said = f"has {counted(len(shape), 'axis')}, the source layout is for 2 and the target layout for 2"
         with pytest.raises(LayoutError, match=said):
             plan_relayout(shape, "f8", rows, columns)
-    with pytest.raises(LayoutError, match="has 2, the source layout is for 2 and the target layout for 1"):
+    with pytest.raises(LayoutError, match="has 2 axes, the source layout is for 2 and the target layout for 1"):
         plan_relayout((4, 4), "f8", rows, Layout(["x"], mesh))
     with pytest.raises(LayoutError, match="MATCH does not say where a tensor is"):
         plan_relayout((4, 4), "f8", Layout([MATCH, U], mesh), rows)
