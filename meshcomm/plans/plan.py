@@ -317,7 +317,8 @@ def plan_relayout(
     if not (source.ndim == target.ndim == len(lengths)):
         raise LayoutError(
             f"shape {lengths} has {counted(len(lengths), 'axis')}, the source layout is for {source.ndim} and the "
-            f"target layout for {target.ndim}" + such_as(target if source.ndim == len(lengths) else source, len(lengths))
+            f"target layout for {target.ndim}"
+            + such_as(target if source.ndim == len(lengths) else source, len(lengths))
         )
     if source.match_axis is not None:
         raise LayoutError(
