@@ -99,7 +99,8 @@ class _Watchdog:
         if self._signals is None:
             time.sleep(self._step)
         elif select.select([self._signals], [], [], self._step)[0]:
-            if signal.SIGINT in os.read(self._signals, 64):
+            # Outside of a call, Python runs the handler at once, and the program may go on.
+            if signal.SIGINT in os.read(self._signals, 64) and watch.calls:
                 self._interrupted, self._interrupted_in = 0.0, watch.count
             time.sleep(self._step)
 

@@ -36,6 +36,7 @@ def test_ctrl_c_just_after_a_call_has_begun_counts_until_the_next_call(pipe, mon
     dog = watchdog._Watchdog(1.0, pipe[0])
     dog._notice_changes()
     watch.count += 1
+    monkeypatch.setattr(watch, "calls", [("relayout", None, 1, 0.0)])
     os.write(pipe[1], bytes([signal.SIGINT]))
     dog._sleep()
     assert dog._notice_changes()
@@ -43,4 +44,13 @@ def test_ctrl_c_just_after_a_call_has_begun_counts_until_the_next_call(pipe, mon
     assert dog._interrupted == 0.0
     watch.count += 1
     dog._restart()
+    assert dog._interrupted is None
+
+
+def test_ctrl_c_outside_of_a_call_is_left_to_python(pipe, monkeypatch):
+    monkeypatch.setattr(watch, "calls", [])
+    monkeypatch.setattr(watchdog, "FirstCalls", lambda rank: None)
+    dog = watchdog._Watchdog(1.0, pipe[0])
+    os.write(pipe[1], bytes([signal.SIGINT]))
+    dog._sleep()
     assert dog._interrupted is None
