@@ -421,6 +421,17 @@ def test_hdf5_names_that_are_no_text(tmp_path):
     refused(tmp_path / "b.h5", r"no text in UTF-8")
 
 
+def test_hdf5_datasets_that_overlap(tmp_path):
+    h5py = pytest.importorskip("h5py")
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["a"], file["b"] = np.arange(24.0), np.arange(4)
+        at, other = (file[name].id.get_offset() for name in "ab")
+    data = (tmp_path / "a.h5").read_bytes()
+    assert data.count(other.to_bytes(8, "little")) == 1
+    (tmp_path / "a.h5").write_bytes(data.replace(other.to_bytes(8, "little"), (at + 32).to_bytes(8, "little")))
+    refused(tmp_path / "a.h5", "arrays 'a' and 'b' overlap")
+
+
 def test_hdf5_dates_in_steps_of_0(tmp_path):
     h5py = pytest.importorskip("h5py")
     with h5py.File(tmp_path / "a.h5", "w") as file:

@@ -4,6 +4,7 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from itertools import pairwise
 from pathlib import Path
 from random import SystemRandom
 from typing import ClassVar, NamedTuple
@@ -184,6 +185,14 @@ def checked_shape(shape: object, what: str, itemsize: int = 1) -> Shape:
     if size >= 2**62:
         raise CheckpointError(f"{what}: shape {quote(shape)} is too large")
     return tuple(shape)
+
+
+def refuse_overlaps(arrays: Mapping[str, Stored], what: object) -> None:
+    """``CheckpointError`` if two *arrays* of one file have bytes in common."""
+    spans = sorted((s.segments[0].offset, s.segments[0].offset + s.nbytes, n) for n, s in arrays.items() if s.segments)
+    for (_, stop, one), (start, _, other) in pairwise(spans):
+        if start < stop:
+            raise CheckpointError(f"{what}: arrays {quote(one)} and {quote(other)} overlap")
 
 
 def only_array(arrays: list[Described], suffix: str) -> Described:

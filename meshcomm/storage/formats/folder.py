@@ -12,7 +12,6 @@ The manifest is the index: see :mod:`meshcomm.storage.formats.indexed` for how a
 import json
 import re
 import zlib
-from itertools import pairwise
 from math import prod
 from pathlib import Path
 from typing import ClassVar
@@ -27,7 +26,7 @@ from meshcomm.layouts.dtype_text import dtype_text
 from meshcomm.storage import files
 from meshcomm.storage.checksums import Piece, combined
 from meshcomm.storage.files import File
-from meshcomm.storage.formats.base import Contents, checked_dtype, checked_shape, parsed_json
+from meshcomm.storage.formats.base import Contents, checked_dtype, checked_shape, parsed_json, refuse_overlaps
 from meshcomm.storage.formats.indexed import IndexedWriter
 from meshcomm.storage.stored import Stored, in_one_file, known_dtype
 from meshcomm.storage.trees import names_in
@@ -183,7 +182,7 @@ def contents(path: Path) -> Contents:
     if size != data["size"]:
         raise CheckpointError(f"{path / data['name']} has {size} bytes; by its manifest it has {data['size']}")
     arrays = {name: _checked(name, entry, data, what) for name, entry in _entries(manifest, what)}
-    _refuse_overlaps(arrays, what)
+    refuse_overlaps(arrays, what)
     missing = [name for name in names_in(manifest["tree"]) if name not in arrays]
     if missing:
         raise CheckpointError(f"{what}: the tree names {quote(missing[0])}, which is no array of the checkpoint")
@@ -230,10 +229,3 @@ def _checked(name: str, entry: dict[str, Json], data: dict[str, Json], what: str
     if type(offset) is not int or offset < 0 or offset + nbytes > data["size"]:
         raise CheckpointError(f"{what}: array {quote(name)} of {nbytes} bytes at {quote(offset)} is not in the data")
     return in_one_file(name, shape, dtype, offset, data["name"])
-
-
-def _refuse_overlaps(arrays: dict[str, Stored], what: str) -> None:
-    spans = sorted((s.segments[0].offset, s.segments[0].offset + s.nbytes, n) for n, s in arrays.items() if s.segments)
-    for (_, stop, one), (start, _, other) in pairwise(spans):
-        if start < stop:
-            raise CheckpointError(f"{what}: arrays {quote(one)} and {quote(other)} overlap")

@@ -15,7 +15,7 @@ from meshcomm._types import DType
 from meshcomm.errors import CheckpointError, DTypeError
 from meshcomm.storage import files
 from meshcomm.storage.files import File
-from meshcomm.storage.formats.base import Contents, FileWriter, checked_dtype, checked_shape, reading
+from meshcomm.storage.formats.base import Contents, FileWriter, checked_dtype, checked_shape, reading, refuse_overlaps
 from meshcomm.storage.stored import Stored, in_one_file
 
 
@@ -99,6 +99,7 @@ def contents(path: Path) -> Contents:
     with reading(path), h5py.File(path, "r") as opened:
         opened.visititems(visit)
         attributes = list(opened.attrs.items())  # h5py holds its lock until this has come to its end
+    refuse_overlaps(arrays, path)
     metadata = {_text(key, path): _plain(value) for key, value in attributes}
     return Contents(arrays, metadata, by_library=others)
 
