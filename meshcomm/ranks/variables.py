@@ -77,7 +77,7 @@ def set_aside() -> list[str]:
 def report_misspelt() -> None:
     """Print what `misspelt` finds, on the first rank, once; but not what something else tells.
 
-    If there are other ranks, calls raise what is wrong with a value. Each host tells that no trace can be written there.
+    If there are other ranks, calls raise what is wrong with a value. Each host tells if it cannot write a trace.
     """
     rank, size = abort.comm_world()
     told = {trace_folder.TRACE_FOLDER, *(_RAISE if size > 1 else ())}
