@@ -1,7 +1,7 @@
 """scipy.ndimage's filters for tensors: the public names of :mod:`meshcomm.halos.filters` and `separable` beside it.
 
 They take SciPy's arguments and give SciPy's values. Each rank runs SciPy on its block with ghosts. SciPy is needed:
-``pip install "meshcomm[scipy]"``.
+``pip install scipy``.
 """
 
 from typing import TYPE_CHECKING
