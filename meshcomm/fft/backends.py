@@ -14,6 +14,7 @@ from meshcomm._types import Array
 from meshcomm.errors import MeshcommError
 from meshcomm.fft.kinds import Transform
 
+
 class Backend(Protocol):
     """A library that transforms arrays."""
 
@@ -79,7 +80,9 @@ class _Ducc:
 
     def check(self, transform: Transform) -> None:
         if transform.change == "real":
-            raise MeshcommError(f"the FFT backend 'ducc0' has no {transform.name} here; SciPy has it: pip install scipy")
+            raise MeshcommError(
+                f"the FFT backend 'ducc0' has no {transform.name} here; SciPy has it: pip install scipy"
+            )
 
     def apply(self, transform: Transform, array: Array, overwrite: bool, workers: int | None) -> Array:
         module, axes, forward = self._module, transform.axes, not transform.kind.startswith(("i", "h"))

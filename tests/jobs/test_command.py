@@ -310,9 +310,8 @@ def test_info_reports_wrong_values_once_and_shows_all_the_same(launch, ranks):
     job = launch(ranks, *COMMAND, "info", **WRONG)
     assert job.code == 1, job
     rows = labels(job.text)
-    assert (rows.keys() >= {"ranks", "nodes", "cost model", "shared memory", *WRONG}) and "ok" in rows["self-test"], (
-        job
-    )
+    assert rows.keys() >= {"ranks", "nodes", "cost model", "shared memory", *WRONG}, job
+    assert "ok" in rows["self-test"], job
     problems = re.findall("^problem .*$", job.text, re.MULTILINE)
     assert all(line.startswith("problem  settings: ") for line in problems)
     assert len(problems) == len(WRONG), job
