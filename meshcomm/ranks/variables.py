@@ -39,7 +39,10 @@ def misspelt() -> dict[str, str]:
     Their names may be misspelt, or in small letters; a switch may be neither on nor off; and a value may be none that
     the variable can have.
     """
-    found = {name: line for name, read in {**_RAISE, **_CHECKS}.items() if (line := _wrong_value(read))}
+    values = {**_RAISE, **_CHECKS}
+    if abort.comm_world()[0] > 0:
+        del values[hosts.MACHINE_FILE]  # the first rank reads the file for all, and the others need none
+    found = {name: line for name, read in values.items() if (line := _wrong_value(read))}
     for name, value in sorted(os.environ.items()):
         if name in SWITCHES and value.strip().lower() not in ("", *launchers.ON, *launchers.OFF):
             found[name] = f"{name} is a switch, and {quote(value)} counts as 1: set it to 1 or 0"

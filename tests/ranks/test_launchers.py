@@ -171,6 +171,14 @@ def test_wrong_values(name, value, words, environment):
     assert words in line
 
 
+def test_only_the_first_rank_needs_the_file_of_constants(environment, monkeypatch):
+    environment({"MESHCOMM_MACHINE": "nowhere.json"})
+    monkeypatch.setattr(variables.abort, "comm_world", lambda: (1, 2))
+    assert variables.misspelt() == {}
+    monkeypatch.setattr(variables.abort, "comm_world", lambda: (0, 2))
+    assert list(variables.misspelt()) == ["MESHCOMM_MACHINE"]
+
+
 def test_what_is_wrong_can_be_set_aside(environment):
     environment({"MESHCOMM_TIMEOUT": "soon", "MESHCOMM_CHEK": "1", "MESHCOMM_ABORT": "2", "MESHCOMM_CHECK": "1"})
     assert len(variables.set_aside()) == 3
