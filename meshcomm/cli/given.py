@@ -38,7 +38,7 @@ def layout_of(text: str, mesh: Mesh) -> Layout:
     [('x', 'y'), 'unsharded']
     """
     if any(spec.count("(") != spec.count(")") for spec in text.split(",")):
-        raise LayoutError(f"layout {quote(text)}: commas part axes; write x=cuts(0;10;25) or x=cyclic(64)")
+        raise LayoutError(f"layout {quote(text)}: a comma ends a sharding spec; write x=cuts(0;10;25) or x=cyclic(64)")
     specs = parsed_specs([spec.strip() for spec in text.split(",")] if text.strip() else [])
     if "" in specs:
         raise LayoutError(f"layout {quote(text)} has an empty sharding spec; unsharded is the one of a whole axis")

@@ -37,7 +37,7 @@ def test_misspelt_kinds_of_layouts(text, meant):
 
 def test_commas_in_parentheses():
     with pytest.raises(
-        mc.LayoutError, match=r"'cyclic\(x,2\)': commas part axes; write x=cuts\(0;10;25\) or x=cyclic"
+        mc.LayoutError, match=r"'cyclic\(x,2\)': a comma ends a sharding spec; write x=cuts\(0;10;25\) or x=cyclic"
     ):
         layout_of("cyclic(x,2)", mesh_of("x=2"))
 
