@@ -20,7 +20,7 @@ def warn(text: str, category: type[Warning] = UserWarning) -> None:
     ``warnings.warn`` can skip the files of a package only since Python 3.12.
     """
     frame = sys._getframe(1)
-    while frame.f_back is not None and (is_ours(frame) or _is_between(frame)):
+    while frame.f_back is not None and (is_ours(frame) or _is_import(frame)):
         frame = frame.f_back
     its = frame.f_globals
     warnings.warn_explicit(
@@ -33,10 +33,6 @@ def warn(text: str, category: type[Warning] = UserWarning) -> None:
     )
 
 
-def _is_between(frame: FrameType) -> bool:
-    """Return whether *frame* is Python's between an ``import`` and the module, or NumPy's that has called us.
-
-    The operators of tensors, such as ``t / u``, are methods that NumPy gives them.
-    """
-    its = frame.f_globals.get("__name__") or ""
-    return frame.f_code.co_filename.startswith("<frozen importlib.") or its.partition(".")[0] == "numpy"
+def _is_import(frame: FrameType) -> bool:
+    """Return whether *frame* is Python's own, between an ``import`` and the module."""
+    return frame.f_code.co_filename.startswith("<frozen importlib.")

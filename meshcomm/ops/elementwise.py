@@ -17,7 +17,6 @@ from meshcomm.errors import ShapeError
 from meshcomm.layouts.layout import Axes, Layout
 from meshcomm.layouts.layout_text import specs_text
 from meshcomm.layouts.mesh import Mesh
-from meshcomm.ops.floating import computed
 from meshcomm.ops.rules import (
     NUMBERS,
     Number,
@@ -104,7 +103,7 @@ def elementwise(
     out: tensors to write the results to
     """
     if not out:
-        found = _alike(name, function, operands)
+        found = _alike(function, operands)
         if found is not None:
             return found
     mesh = mesh_of((*operands, *out))
@@ -126,7 +125,7 @@ def elementwise(
     local: list[Array | None] = [None] * len(dtypes)
     if location_in(mesh) is not None:
         into = {"out": tuple(target.local for target in targets)} if out else {}
-        local = [np.asarray(each, order="C") for each in _several(computed(name, function, *blocks, **into))]
+        local = [np.asarray(each, order="C") for each in _several(function(*blocks, **into))]
     if out:
         store(name, out, targets)
         return out[0] if single else out
@@ -134,7 +133,7 @@ def elementwise(
     return tensors[0] if single else tensors
 
 
-def _alike(name: str, function: OfBlocks, operands: Sequence[object]) -> DTensor | Sequence[DTensor] | None:
+def _alike(function: OfBlocks, operands: Sequence[object]) -> DTensor | Sequence[DTensor] | None:
     """Return the results if all operands are tensors of one layout and shape, or numbers; None if not.
 
     It is the most common case, and for small blocks the way of all others takes most of the time.
@@ -155,7 +154,7 @@ def _alike(name: str, function: OfBlocks, operands: Sequence[object]) -> DTensor
     if first is None or first.local is None:
         return None
     location_in(first.mesh)  # a mesh that is closed raises its error
-    results = computed(name, function, *blocks)
+    results = function(*blocks)
     made = [np.asarray(each, order="C") for each in _several(results)]
     tensors = tuple(DTensor(block, first.layout, first.shape, as_dtype(block.dtype)) for block in made)
     return tensors if isinstance(results, tuple) else tensors[0]

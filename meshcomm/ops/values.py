@@ -3,16 +3,13 @@
 from typing import Any
 
 import numpy as np
-from numpy.exceptions import ComplexWarning
 from numpy.typing import DTypeLike
 
 from meshcomm._arguments import as_dtype
-from meshcomm._callers import warn
 from meshcomm._types import Array
 from meshcomm.arrays.dtensor import DTensor, unwrapped
 from meshcomm.memory.copies import exact_copy
 from meshcomm.ops.elementwise import elementwise
-from meshcomm.ops.floating import computed
 from meshcomm.ops.rules import ADVICE, as_tensor
 from meshcomm.ops.signatures import Function
 
@@ -27,14 +24,10 @@ def astype(
     tensor = as_tensor("astype", x)
     if device not in (None, "cpu"):
         raise TypeError(f"numpy.astype: device={device!r} is not supported for DTensors; blocks are in memory")
-    sample, block = np.empty(0, tensor.dtype), tensor.local
-    if casting == "unsafe" and tensor.dtype.kind == "c" and np.dtype(dtype).kind in "iuf":
-        warn("Casting complex values to real discards the imaginary part", ComplexWarning)
-        sample, block = sample.real, None if block is None else block.real  # else NumPy warns here, and twice
-    kind = as_dtype(sample.astype(dtype, casting=casting).dtype)  # type: ignore[call-overload]
+    kind = as_dtype(np.empty(0, tensor.dtype).astype(dtype, casting=casting).dtype)  # type: ignore[call-overload]
     if kind == tensor.dtype:
         return tensor.copy() if copy else tensor
-    local = None if block is None else np.asarray(computed("cast", block.astype, kind, order="C"))
+    local = None if tensor.local is None else tensor.local.astype(kind, order="C")
     return DTensor(local, tensor.layout, tensor.shape, kind)
 
 

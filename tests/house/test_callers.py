@@ -17,63 +17,12 @@ def only_one(caught):
 
 
 CALLS = {
-    "a division": (lambda t: t / 0, "divide by zero encountered in divide"),
-    "a function of each element": (lambda t: np.log(t - 1), "divide by zero encountered in log"),
-    "a function with out=": (lambda t: np.divide(t, 0, out=t), "divide by zero encountered in divide"),
-    "two layouts": (lambda t: t / (0 * t).relayout([mc.UNSHARDED]), "divide by zero encountered in divide"),
-    "a cast": (lambda t: (t * 1e300).astype("f4"), "overflow encountered in cast"),
-    "a cast of complex numbers": (
-        lambda t: (t * 1j).astype("f4"),
-        "Casting complex values to real discards the imaginary part",
-    ),
-}
-"""What a program may call with a tensor of ones, and the warning."""
-
-STATISTICS = {
     "a function of NumPy": (np.var, "Degrees of freedom <= 0 for slice"),
     "a method": (mc.DTensor.var, "Degrees of freedom <= 0 for slice"),
 }
 
 
 @pytest.mark.parametrize(("function", "text"), CALLS.values(), ids=CALLS)
-def test_a_warning_of_numpy_on_blocks_points_to_the_program(function, text):
-    def program():
-        return function(mc.ones((4,), "f8", mc.Layout(["x"], mc.create_mesh([("x", 2)]))))
-
-    with mc.simulate(2) as world, warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        world.run(program)
-    assert only_one(caught) == (__file__, function.__code__.co_firstlineno, text)
-    assert len(caught) == 2, "one on each rank"
-
-
-@pytest.mark.parametrize("mode", ["ignore", "warn", "raise", "call", "print", "log"])
-def test_errors_of_numbers_are_told_as_numpy_is_told_to(mode, capfd):
-    class Log:
-        def __init__(self):
-            self.told = []
-
-        def __call__(self, error, flag):
-            self.told.append((error, flag))
-
-        def write(self, text):
-            self.told.append(text)
-
-    def of(array):
-        log, raised = Log(), ""
-        with np.errstate(divide=mode, call=log), warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            try:
-                array / 0
-            except FloatingPointError as error:
-                raised = str(error)
-        return log.told, raised, [str(each.message) for each in caught], capfd.readouterr()
-
-    t = mc.ones((4,), "f8", mc.Layout(["x"], mc.create_mesh([("x", 1)])))
-    assert of(t) == of(t.to_numpy())
-
-
-@pytest.mark.parametrize(("function", "text"), STATISTICS.values(), ids=STATISTICS)
 def test_a_warning_of_a_call_within_calls_points_to_the_program(function, text):
     def program():
         mesh = mc.create_mesh([("x", 2)])
