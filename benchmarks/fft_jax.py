@@ -74,7 +74,7 @@ class Jax(Peer):
 
     def __init__(self, ranks: int) -> None:
         if util.find_spec("jax") is None:
-            raise ImportError('JAX is not installed: pip install "meshcomm[bench]"')
+            raise ImportError("JAX is not installed: pip install jax")
         os.environ["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={ranks}"
         os.environ["JAX_PLATFORMS"] = "cpu"
         self.size, self.jax = ranks, import_module("jax")

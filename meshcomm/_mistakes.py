@@ -1,6 +1,7 @@
 """Names that people try because other libraries have them, and names that they misspell: what the answer says."""
 
-from collections.abc import Iterable
+import sys
+from collections.abc import Callable, Iterable, Sequence
 
 _MOVE = "t.relayout(layout) takes a tensor to another layout"
 _BLOCK = "t.local is the block of this rank"
@@ -92,3 +93,15 @@ def missing(what: str, name: str, instead: dict[str, str], known: Iterable[str],
     if not end:  # else Python, which looks at the names of `obj`, would print a second suggestion
         error.obj = obj
     return error
+
+
+def only_public(module: str, public: Sequence[str]) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
+    """Return ``__getattr__`` and ``__dir__`` of a *module* whose names are the *public* ones.
+
+    Checkers must not see the first: they would take any name for one that is there.
+    """
+
+    def of_module(name: str) -> object:
+        raise missing(f"module {module!r}", name, {}, public, sys.modules[module])
+
+    return of_module, lambda: sorted(public)

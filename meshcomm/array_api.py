@@ -3,6 +3,9 @@
 A device of the standard is a mesh, or a layout: see docs/array-api.md.
 """
 
+import typing as _typing
+
+from meshcomm._mistakes import only_public as _only_public
 from meshcomm.arrays import standard as _standard
 from meshcomm.compat.array_api import fft
 from meshcomm.compat.array_api.creation import (
@@ -311,6 +314,5 @@ __all__ = [
     "zeros_like",
 ]
 
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+if not _typing.TYPE_CHECKING:
+    __getattr__, __dir__ = _only_public(__name__, __all__)

@@ -1,5 +1,8 @@
 """Gradients of the operations that move data: the public names of :mod:`meshcomm.ops.gradients`."""
 
+from typing import TYPE_CHECKING
+
+from meshcomm._mistakes import only_public
 from meshcomm.ops.gradients import (
     all_gather_vjp,
     all_reduce_vjp,
@@ -30,6 +33,5 @@ __all__ = [
     "sum_vjp",
 ]
 
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = only_public(__name__, __all__)

@@ -1,11 +1,13 @@
 """Logical devices: replicas of a computation, and tensors split over the ranks of a replica."""
 
+from typing import TYPE_CHECKING
+
+from meshcomm._mistakes import only_public
 from meshcomm.training.assignment import DeviceAssignment
 from meshcomm.training.strategy import PerReplica, Strategy, check_partition
 from meshcomm.training.topology import DeviceOrderMode, Topology
 
 __all__ = ["DeviceAssignment", "DeviceOrderMode", "PerReplica", "Strategy", "Topology", "check_partition"]
 
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = only_public(__name__, __all__)

@@ -1,9 +1,12 @@
 """scipy.ndimage's filters for tensors: the public names of :mod:`meshcomm.halos.filters` and `separable` beside it.
 
 They take SciPy's arguments and give SciPy's values. Each rank runs SciPy on its block with ghosts. SciPy is needed:
-``pip install "meshcomm[scipy]"``.
+``pip install scipy``.
 """
 
+from typing import TYPE_CHECKING
+
+from meshcomm._mistakes import only_public
 from meshcomm.halos.filters import (
     convolve,
     correlate,
@@ -58,6 +61,5 @@ __all__ = [
     "uniform_filter1d",
 ]
 
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = only_public(__name__, __all__)

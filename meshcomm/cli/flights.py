@@ -1,10 +1,9 @@
 """``python -m meshcomm flights``."""
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from meshcomm.errors import MeshcommError
+from meshcomm.cli.show import told
 from meshcomm.ranks.flights import Flight, first_difference, missing_ranks, read
 from meshcomm.ranks.missing import some
 
@@ -12,14 +11,8 @@ _SHOWN_CALLS = 5
 
 
 def flights(folder: Path) -> int:
-    """Print what the flight files in *folder* say, and return the exit code."""
-    try:
-        found = read(folder)
-    except MeshcommError as error:
-        print(f"meshcomm: {error}", file=sys.stderr)
-        return 2
-    print(summary(found))
-    return 0
+    """Print what the flight files in *folder* say, and return the exit code. Under mpiexec the first rank does it."""
+    return told(lambda: print(summary(read(folder))))
 
 
 def summary(found: Sequence[Flight]) -> str:

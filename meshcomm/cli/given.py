@@ -37,6 +37,8 @@ def layout_of(text: str, mesh: Mesh) -> Layout:
     >>> layout_of("x+y,unsharded", mesh_of("x=4,y=2")).sharding_specs
     [('x', 'y'), 'unsharded']
     """
+    if any(spec.count("(") != spec.count(")") for spec in text.split(",")):
+        raise LayoutError(f"layout {quote(text)}: a comma ends a sharding spec; write x=cuts(0;10;25) or x=cyclic(64)")
     specs = parsed_specs([spec.strip() for spec in text.split(",")] if text.strip() else [])
     if "" in specs:
         raise LayoutError(f"layout {quote(text)} has an empty sharding spec; unsharded is the one of a whole axis")

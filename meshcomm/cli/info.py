@@ -15,14 +15,15 @@ import meshcomm
 from meshcomm import _kernels
 from meshcomm._arguments import counted
 from meshcomm.cli.checks import PROBLEM, Finding, findings, line
-from meshcomm.errors import MeshcommError, MeshError
+from meshcomm.errors import MeshError
 from meshcomm.layouts.layout_text import specs_text
 from meshcomm.layouts.machine import CONSTANTS, DISK_CONSTANTS, Machine
-from meshcomm.ranks import abort, about, launchers, rendezvous
+from meshcomm.ranks import about, launchers, rendezvous
 from meshcomm.ranks.about import Host
 from meshcomm.ranks.facts import Facts, gather, measured_connections
 from meshcomm.ranks.hosts import MACHINE_FILE
 from meshcomm.ranks.mpi import active_mpi, library_name
+from meshcomm.ranks.variables import set_aside
 
 Row: TypeAlias = tuple[str, str]  # a label and its value
 Rows: TypeAlias = list[Row]
@@ -47,22 +48,25 @@ def info(as_json: bool = False) -> int:
 
     *as_json* prints one document of JSON. Return 0, or 1 if something needs attention.
     """
+    settings = about.settings()
+    wrong = set_aside()
     first = launchers.is_first()
     told, report = _local(), _as_json if as_json else _as_text
     alone = _alone()
     if alone is not None:
         launchers.let_first_tell()
         told = told if alone.about == "MPI" else told.plus(_mpi())
-        return report(told, [], [alone], "") if first else 1
+        found = [alone, *(Finding(PROBLEM, "settings", text, (0,)) for text in wrong)]
+        return report(told.plus(_settings(settings)), [], found, "") if first else 1
     communicator = about.connect_all()
     hosts = about.gather_hosts(communicator)
     problem = _self_test(communicator.rank, communicator.size)
     problems = [text.decode() for text in communicator.allgather(problem.encode(errors="backslashreplace"))]
     machine = _machine()
-    facts = gather(communicator)
+    facts = gather(communicator, wrong)
     found = findings(facts, measured_connections(communicator, [its["host"] for its in facts]))
     communicator.free()
-    told = told.plus(_mpi()).plus(_hosts(hosts)).plus(machine).plus(_settings())
+    told = told.plus(_mpi()).plus(_hosts(hosts)).plus(machine).plus(_settings(settings))
     found += _verdict(problems)
     return report(told, facts, found, _verdict_text(problems)) if first else _code(found)
 
@@ -73,10 +77,6 @@ def _alone() -> Finding | None:
         size = active_mpi().COMM_WORLD.size
     except MeshError as error:
         return Finding(PROBLEM, "MPI", f"no MPI: {error}", (0,))
-    try:
-        abort.timeout_seconds()
-    except MeshcommError as error:
-        return Finding(PROBLEM, "settings", str(error), (0,))
     alone = launchers.alone(size, library_name)
     return Finding(PROBLEM, "launcher", alone, (0,)) if alone else None
 
@@ -142,8 +142,8 @@ def _hosts(hosts: Sequence[Host]) -> Told:
     return Told(rank_rows(hosts), {"hosts": [host._asdict() for host in hosts]})
 
 
-def _settings() -> Told:
-    shared, settings = rendezvous.describe(), about.settings()
+def _settings(settings: dict[str, str]) -> Told:
+    shared = rendezvous.describe()
     return Told([("shared memory", shared), *settings.items()], {"shared_memory": shared, "settings": settings})
 
 

@@ -42,7 +42,9 @@ from meshcomm.ranks.signs import Error
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command with *arguments*, by default those of the process, and return its exit code."""
     parser = _parser()
-    options = parser.parse_args(arguments)
+    options, unknown = parser.parse_known_args(arguments)
+    if unknown:
+        _refuse(options.parser, unknown)
     try:
         if options.command is not None:
             return _run(parser, options)
@@ -52,6 +54,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # who reads, such as head, has enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+
+
+def _refuse(parser: argparse.ArgumentParser, unknown: Sequence[str]) -> NoReturn:
+    """End the process with the usage of the command whose *parser* does not know these arguments."""
+    known = [name for action in parser._actions for name in action.option_strings]
+    meant = suggestion(unknown[0].partition("=")[0], known)
+    parser.error(f"unrecognized arguments: {' '.join(unknown)}{meant}")
 
 
 def _run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
@@ -143,6 +152,8 @@ def _parser() -> argparse.ArgumentParser:
     add_show(commands)
     add_plan(commands)
     add_parsers(commands)
+    for each in (parser, *commands.choices.values()):
+        each.set_defaults(parser=each)
     return parser
 
 

@@ -1,5 +1,8 @@
 """Fourier transforms of tensors along any axes, in any layouts, with SciPy's names and arguments."""
 
+from typing import TYPE_CHECKING
+
+from meshcomm._mistakes import only_public
 from meshcomm.fft.fourier import (
     fft,
     fft2,
@@ -67,6 +70,5 @@ __all__ = [
     "transform_vjp",
 ]
 
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = only_public(__name__, __all__)

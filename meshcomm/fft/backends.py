@@ -14,8 +14,6 @@ from meshcomm._types import Array
 from meshcomm.errors import MeshcommError
 from meshcomm.fft.kinds import Transform
 
-INSTALL = 'pip install "meshcomm[fft]"'
-
 
 class Backend(Protocol):
     """A library that transforms arrays."""
@@ -82,7 +80,9 @@ class _Ducc:
 
     def check(self, transform: Transform) -> None:
         if transform.change == "real":
-            raise MeshcommError(f"the FFT backend 'ducc0' has no {transform.name} here; SciPy has it: {INSTALL}")
+            raise MeshcommError(
+                f"the FFT backend 'ducc0' has no {transform.name} here; SciPy has it: pip install scipy"
+            )
 
     def apply(self, transform: Transform, array: Array, overwrite: bool, workers: int | None) -> Array:
         module, axes, forward = self._module, transform.axes, not transform.kind.startswith(("i", "h"))
@@ -121,7 +121,7 @@ def _function(module: ModuleType, name: str, kind: str, called: str = "") -> Cal
     """Return the function *kind* of the backend *name*; the user has *called* another one of ours, maybe."""
     found: Callable[..., Array] | None = getattr(module, kind, None)
     if found is None:
-        raise MeshcommError(f"the FFT backend {name!r} has no {called or kind}; SciPy has it: {INSTALL}")
+        raise MeshcommError(f"the FFT backend {name!r} has no {called or kind}; SciPy has it: pip install scipy")
     return found
 
 
@@ -146,5 +146,4 @@ def backend_of(name: str | None) -> Backend:
             _Ducc(import_module("ducc0.fft")) if name == "ducc0" else _ScipyLike(name, import_module(_MODULES[name]))
         )
     except ImportError as error:
-        advice = INSTALL if name == "scipy" else f"pip install {name}"
-        raise MeshcommError(f"the FFT backend {name!r} is not installed ({error}): {advice}") from None
+        raise MeshcommError(f"the FFT backend {name!r} is not installed ({error}): pip install {name}") from None

@@ -36,7 +36,7 @@ def scipy_ndimage() -> Value:
     try:
         return importlib.import_module("scipy.ndimage")
     except ImportError:
-        raise MeshcommError('mc.ndimage runs SciPy on each block: pip install "meshcomm[scipy]"') from None
+        raise MeshcommError("mc.ndimage runs SciPy on each block: pip install scipy") from None
 
 
 @dataclass(frozen=True)

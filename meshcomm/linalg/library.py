@@ -108,7 +108,7 @@ def missing_text(mpi: MPILibrary, chosen: str | None, failures: list[str]) -> st
         return f"the ScaLAPACK that use({chosen!r}) names cannot be used on {mpi.name}: {tried}"
     return (
         f"no ScaLAPACK was found for {mpi.name}. On a PC with Linux: "
-        f'pip install "meshcomm[scalapack]", or apt install libscalapack-{mpi.interface}2.2. On a cluster: load its '
+        f"pip install mkl, or apt install libscalapack-{mpi.interface}2.2. On a cluster: load its "
         f"module of ScaLAPACK or MKL, or name the file with meshcomm.linalg.scalapack.use(path). Tried: {tried}"
     )
 

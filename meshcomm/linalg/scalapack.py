@@ -7,11 +7,12 @@ They are relaid to blocks dealt round over a grid of all ranks of their mesh, an
 import ctypes
 import math
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from meshcomm._arguments import integer, quote
+from meshcomm._mistakes import only_public
 from meshcomm._types import DType
 from meshcomm.arrays.dtensor import DTensor, unwrapped
 from meshcomm.arrays.relayout import relayout
@@ -28,6 +29,9 @@ from meshcomm.ranks.mpi import MPIWorld
 from meshcomm.ranks.teams import Location
 
 __all__ = ["cholesky", "gemr2d", "matmul", "use"]
+
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = only_public(__name__, __all__)
 
 _LETTERS = {"f4": "s", "f8": "d", "c8": "c", "c16": "z"}  # of the dtypes that ScaLAPACK has, in names of routines
 

@@ -52,7 +52,9 @@ class _Program(Events):
 
     def write(self) -> None:
         """Write the file of this rank, if it made any call."""
-        if self.is_empty or forks.is_child or os.getpid() != self._process or not is_trace_possible():
+        if self.is_empty or forks.is_child or os.getpid() != self._process:
+            return
+        if trace_folder() is None or not is_trace_possible():  # None: who found it wrong has removed the variable
             return
         rank, size = self._rank or comm_world()
         about: dict[str, Json] = {

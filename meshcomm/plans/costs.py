@@ -14,12 +14,20 @@ from meshcomm.layouts.machine import Load, Machine
 from meshcomm.plans.step import AllGather, Slice, Step
 
 
+def looked_at(step: Step) -> list[int]:
+    """Return the devices that say what *step* costs: the first, a middle and the last, and that which receives most.
+
+    The first three may have no elements: an array may be smaller than its mesh, and chosen blocks may be empty.
+    """
+    size = len(step.ranks)
+    return sorted({0, size // 2, size - 1, step.busiest})
+
+
 def seconds(step: Step, machine: Machine) -> float:
-    """Return the cost of *step* by the model: the most on three devices, the first, a middle and the last."""
+    """Return the cost of *step* by the model: that of the costliest device that is looked at."""
     if isinstance(step, Slice):
         return 0.0
-    size = len(step.ranks)
-    return max(machine.seconds(step_load(step, machine, device)) for device in sorted({0, size // 2, size - 1}))
+    return max(machine.seconds(step_load(step, machine, device)) for device in looked_at(step))
 
 
 def step_load(step: Step, machine: Machine, device: int) -> Load:
@@ -59,9 +67,9 @@ class Costs(NamedTuple):
 def relay_pays(step: Step, machine: Machine) -> bool:
     """Return whether *step* goes through aggregators on nodes whose ranks share memory: the same on all ranks.
 
-    It does if that costs less than half by the model, on the costliest of three devices: the first, a middle and the
-    last. Less than half, because ranks that wait for each other once more may come late or share a processor, which
-    the model leaves out. A step in rounds does not: it has to keep to the scratch limit.
+    It does if that costs less than half by the model, on the costliest device that is looked at. Less than half,
+    because ranks that wait for each other once more may come late or share a processor, which the model leaves out. A
+    step in rounds does not: it has to keep to the scratch limit.
     """
     if isinstance(step, Slice) or step.rounds > 1 or machine.one_node:
         return False
@@ -70,22 +78,21 @@ def relay_pays(step: Step, machine: Machine) -> bool:
 
 @lru_cache(maxsize=1024)
 def _pays(step: Step, machine: Machine) -> bool:
-    size = len(step.ranks)
-    found = [costs(step, machine, device) for device in sorted({0, size // 2, size - 1})]
+    found = [costs(step, machine, device) for device in looked_at(step)]
     return 2 * max(each.through for each in found) < max(each.direct for each in found)
 
 
 def predicted_seconds(steps: Iterable[Step], machine: Machine) -> float:
     """Return the cost of *steps* by the model, each on its way between nodes: direct, or through aggregators.
 
-    Of three devices, the first, a middle and the last, the costliest counts in each step.
+    The costliest device that is looked at counts in each step.
     """
     return sum(_relayed(step, machine) if relay_pays(step, machine) else seconds(step, machine) for step in steps)
 
 
 def _relayed(step: Step, machine: Machine) -> float:
-    size, found = len(step.ranks), []
-    for device in sorted({0, size // 2, size - 1}):
+    found = []
+    for device in looked_at(step):
         direct, through = costs(step, machine, device)
         found.append(machine.seconds(step_load(step, machine, device)) - direct + through)
     return max(found)

@@ -26,7 +26,7 @@ from meshcomm.layouts.layout_text import specs_text
 from meshcomm.layouts.machine import Load, Machine
 from meshcomm.layouts.mistakes import no_layout, such_as
 from meshcomm.layouts.refinement import on_one_mesh
-from meshcomm.plans.costs import step_load
+from meshcomm.plans.costs import looked_at, step_load
 from meshcomm.plans.cross_mesh import AllToAllBetween
 from meshcomm.plans.describe import describe, describe_device
 from meshcomm.plans.relabel import best_order, kept_elements
@@ -161,9 +161,12 @@ class Plan(FieldsOnly):
 
     @property
     def seconds(self) -> float:
-        """The cost of the plan over MPI by the model of its machine, on the slowest of three devices."""
-        size = len(self.ranks)
-        return max(self.for_device(device).seconds for device in sorted({0, size // 2, size - 1}))
+        """The cost of the plan over MPI by the model of its machine, on the slowest device that is looked at.
+
+        These are the first device, a middle and the last, and in each step the one that receives the most.
+        """
+        devices = {device for step in self.steps or (self.copy_step,) for device in looked_at(step)}
+        return max(self.for_device(device).seconds for device in devices)
 
     @cached_property
     def permutation(self) -> tuple[int, ...] | None:

@@ -209,23 +209,37 @@ class Step(FieldsOnly):
 
     def traffic(self, devices: Indices) -> Traffic:
         """Return the traffic of each of *devices*."""
-        ones = np.ones_like(devices)
-        source, target, overlap, messages, serves_itself = ones, ones, ones, ones, ones.astype(bool)
-        had, has = numbers_of(self.source, devices), numbers_of(self.target, devices)
+        messages, has = np.ones_like(devices), numbers_of(self.target, devices)
         for axis, n in enumerate(self.shape):
-            before, after = self.source.cut(axis, n), self.target.cut(axis, n)
-            common = shared(before, had[:, axis], after, has[:, axis])
-            source, target = source * before.lengths(had[:, axis]), target * after.lengths(has[:, axis])
-            messages = messages * holders(after, has[:, axis], before)
-            overlap, serves_itself = overlap * common, serves_itself & (common > 0)
+            messages = messages * holders(self.target.cut(axis, n), has[:, axis], self.source.cut(axis, n))
+        source, target, overlap = self.elements(devices, devices)
         source, target, overlap = (a * self.itemsize for a in (source, target, overlap))
         received = target - overlap
         # A box for the device itself is packed only if others get the same box, and unpacked only in a gather.
         shares = self.at_once or not set(self.dims) <= used(self.target)
         sent = source - (0 if shares else overlap) if self.packs else np.zeros_like(devices)
         unpacked = (target if self.at_once else received) if self.unpacks else np.zeros_like(devices)
-        messages = np.where(received > 0, messages - serves_itself, 0)
+        messages = np.where(received > 0, messages - (overlap > 0), 0)
         return Traffic(received, messages, self._in_rounds(sent, unpacked), source, target)
+
+    def elements(self, before: Indices, after: Indices) -> tuple[Indices, Indices, Indices]:
+        """Return the lengths of the blocks that devices have before and after the step, and of what both share.
+
+        *before* and *after* are the numbers of the same devices in the meshes of the source and of the target.
+        """
+        source, target, common = np.ones_like(before), np.ones_like(before), np.ones_like(before)
+        had, has = numbers_of(self.source, before), numbers_of(self.target, after)
+        for axis, n in enumerate(self.shape):
+            old, new = self.source.cut(axis, n), self.target.cut(axis, n)
+            source, target = source * old.lengths(had[:, axis]), target * new.lengths(has[:, axis])
+            common = common * shared(old, had[:, axis], new, has[:, axis])
+        return source, target, common
+
+    @cached_property
+    def busiest(self) -> int:
+        """The device that receives the most; if several do, one of those with the largest new block."""
+        found = self.traffic(np.arange(len(self.ranks), dtype=np.intp))
+        return int(np.lexsort((found.target, found.bytes_moved))[-1])
 
     def _in_rounds(self, sent: Indices, unpacked: Indices) -> Indices:
         """Return an upper bound on the scratch to pack *sent* bytes and unpack *unpacked* bytes, in rounds."""

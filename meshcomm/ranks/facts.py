@@ -20,7 +20,6 @@ from meshcomm.ranks.about import library
 from meshcomm.ranks.communicator import Communicator
 from meshcomm.ranks.hosts import first_on_host, this_host, usable_processors
 from meshcomm.ranks.launchers import launch
-from meshcomm.ranks.variables import misspelt
 
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 """Environment variables with which NumPy's libraries are told how many threads to use."""
@@ -75,12 +74,12 @@ class Connection(TypedDict):
     """Bytes in a second."""
 
 
-def gather(communicator: Communicator) -> list[Facts]:
-    """Return the facts of each rank. Collective over *communicator*."""
-    return communicator.told(facts())
+def gather(communicator: Communicator, misspelt: list[str]) -> list[Facts]:
+    """Return the facts of each rank. Collective over *communicator*. *misspelt* is what its variables have wrong."""
+    return communicator.told(facts(misspelt))
 
 
-def facts() -> Facts:
+def facts(misspelt: list[str]) -> Facts:
     """Return the facts of this rank, which has an MPI."""
     found, its = launch(), os.environ
     mpi = library()
@@ -104,7 +103,7 @@ def facts() -> Facts:
         mpiexec=os.path.realpath(shutil.which("mpiexec") or ""),
         thread_level=mpi.thread_level,
         versions=outdated(),
-        misspelt=misspelt(),
+        misspelt=misspelt,
     )
 
 

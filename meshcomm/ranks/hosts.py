@@ -11,9 +11,11 @@ from pathlib import Path
 
 import numpy as np
 
-from meshcomm._types import Indices, Ranks
+from meshcomm._arguments import quote
+from meshcomm._mistakes import suggestion
+from meshcomm._types import Indices, Json, Ranks
 from meshcomm.errors import MeshError
-from meshcomm.layouts.machine import Machine
+from meshcomm.layouts.machine import CONSTANTS, DISK_CONSTANTS, Machine
 from meshcomm.ranks.communicator import Communicator
 
 MACHINE_FILE = "MESHCOMM_MACHINE"
@@ -92,13 +94,24 @@ def stored_constants() -> dict[str, float]:
     if not path:
         return {}
     try:
-        constants = json.loads(Path(path).read_text())
-        Machine(**constants, nodes=0)
-    except (OSError, ValueError, TypeError) as error:
+        return _checked(json.loads(Path(path).read_text()))
+    except (OSError, ValueError) as error:
         raise MeshError(
             f"{MACHINE_FILE}={path} holds no constants of a machine: {error}. python -m meshcomm calibrate FILE "
             "writes such a file; without the variable, relayouts are planned by defaults"
         ) from None
+
+
+def _checked(constants: Json) -> dict[str, float]:
+    """Return the *constants*, which a file holds; ``ValueError`` if they are something else."""
+    known = (*CONSTANTS, *DISK_CONSTANTS)
+    if not isinstance(constants, dict):
+        raise ValueError(f'it must be an object of JSON, such as {{"{known[0]}": 3e-6}}')
+    for name in constants:
+        if name not in known:
+            meant = suggestion(name, known) or "."
+            raise ValueError(f"no constant is called {quote(name)}{meant} There are {', '.join(known)}")
+    Machine(**constants)
     return dict(constants)
 
 

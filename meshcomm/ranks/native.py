@@ -44,7 +44,7 @@ def mpi_library() -> MPILibrary:
     if interface == "mpich" and MPI._sizeof(MPI.Comm) != ctypes.sizeof(ctypes.c_int):
         raise MeshError(
             f"mpi4py runs on {name} by the interface of the MPI standard, which ScaLAPACK libraries do not know yet: "
-            'use mpi4py with MPICH (pip install "meshcomm[mpich]") or Open MPI'
+            "use mpi4py with MPICH (pip install mpich) or Open MPI"
         )
     assert interface is not None
     return MPILibrary(interface, name, path)

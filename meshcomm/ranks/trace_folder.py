@@ -21,23 +21,36 @@ def trace_folder() -> "Path | None":
     return Path(name)
 
 
-@cache
-def is_trace_possible() -> bool:
-    """Print that this rank cannot write its trace, if so; return whether it can, or wants none."""
+def check_trace_folder() -> None:
+    """Make the folder for traces. ``MeshcommError`` if this rank cannot write its trace there."""
     folder = trace_folder()
     if folder is None:
-        return True
+        return
     import tempfile
+
+    from meshcomm.errors import MeshcommError
 
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
-            return True
+            return
     except OSError as error:
-        from meshcomm.ranks.abort import say_once
-
         is_file = isinstance(error, FileExistsError | NotADirectoryError)
         why = "it is a file, or in one" if is_file else error.strerror
-        text = f"{TRACE_FOLDER}={folder}: no trace can be written there: {why}"
-        say_once(text)
+        raise MeshcommError(f"{TRACE_FOLDER}={folder}: no trace can be written there: {why}") from None
+
+
+@cache
+def is_trace_possible() -> bool:
+    """Print that this rank cannot write its trace, if so; return whether it can, or wants none."""
+    if trace_folder() is None:
+        return True
+    from meshcomm.errors import MeshcommError
+    from meshcomm.ranks.abort import say_once
+
+    try:
+        check_trace_folder()
+    except MeshcommError as error:
+        say_once(str(error))
         return False
+    return True

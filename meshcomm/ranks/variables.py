@@ -22,27 +22,36 @@ SWITCHES = ("MESHCOMM_ABORT", "MESHCOMM_CHECK", launchers.ALONE)
 
 _OURS = "MESHCOMM_"
 
+_RAISE = {
+    "MESHCOMM_TIMEOUT": abort.timeout_seconds,
+    "MESHCOMM_SHARED_MEMORY": rendezvous.shared_limit,
+    hosts.MACHINE_FILE: hosts.stored_constants,
+}
+"""What reads the value of a variable before ranks communicate, and raises ``MeshcommError`` if it is wrong."""
 
-def misspelt() -> list[str]:
-    """Return what is wrong with environment variables that look like ours, a line for each.
+_CHECKS = {flights.FOLDER: flights.check_folder, trace_folder.TRACE_FOLDER: trace_folder.check_trace_folder}
+"""What raises ``MeshcommError`` if the value of a variable is wrong, which no call does."""
+
+
+def misspelt() -> dict[str, str]:
+    """Return the environment variables that look like ours and are wrong; for each, what is wrong with it.
 
     Their names may be misspelt, or in small letters; a switch may be neither on nor off; and a value may be none that
     the variable can have.
     """
-    lines = [line for line in map(_wrong_value, _READ) if line]
+    values = {**_RAISE, **_CHECKS}
+    if abort.comm_world()[0] > 0:
+        del values[hosts.MACHINE_FILE]  # the first rank reads the file for all, and the others need none
+    found = {name: line for name, read in values.items() if (line := _wrong_value(read))}
     for name, value in sorted(os.environ.items()):
         if name in SWITCHES and value.strip().lower() not in ("", *launchers.ON, *launchers.OFF):
-            lines.append(f"{name} is a switch, and {quote(value)} counts as 1: set it to 1 or 0")
+            found[name] = f"{name} is a switch, and {quote(value)} counts as 1: set it to 1 or 0"
         if name.upper().startswith(_OURS) and name not in KNOWN:
             stem = name.upper().removeprefix(_OURS)
             close = get_close_matches(stem, [known.removeprefix(_OURS) for known in KNOWN], 1)
             meant = f"; is it {_OURS}{close[0]}?" if close else f"; there are {', '.join(sorted(KNOWN))}"
-            lines.append(f"no environment variable of meshcomm is called {name}{meant}")
-    return lines
-
-
-_READ = (abort.timeout_seconds, rendezvous.shared_limit, hosts.stored_constants, flights.check_folder)
-"""What reads the value of a variable, and raises ``MeshcommError`` if it is wrong."""
+            found[name] = f"no environment variable of meshcomm is called {name}{meant}"
+    return found
 
 
 def _wrong_value(read: Callable[[], object]) -> str:
@@ -53,9 +62,29 @@ def _wrong_value(read: Callable[[], object]) -> str:
     return ""
 
 
+def set_aside() -> list[str]:
+    """Return what `misspelt` finds, and let this process go on as if it were mended: nothing else tells it again.
+
+    A switch is set to what it counts as. The other variables are removed, so that their defaults hold.
+    """
+    found = misspelt()
+    for name in found:
+        if name in SWITCHES:
+            os.environ[name] = "1"
+        else:
+            del os.environ[name]
+    return list(found.values())
+
+
 @cache
 def report_misspelt() -> None:
-    """Print what `misspelt` finds, on the first rank, once."""
-    if abort.comm_world()[0] == 0:
-        for line in misspelt():
-            abort.say(line)
+    """Print what `misspelt` finds, on the first rank, once; but not what something else tells.
+
+    If there are other ranks, calls raise what is wrong with a value. Each host tells if it cannot write a trace.
+    """
+    rank, size = abort.comm_world()
+    told = {trace_folder.TRACE_FOLDER, *(_RAISE if size > 1 else ())}
+    if rank == 0:
+        for name, line in misspelt().items():
+            if name not in told:
+                abort.say(line)

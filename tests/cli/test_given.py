@@ -35,6 +35,13 @@ def test_misspelt_kinds_of_layouts(text, meant):
         layout_of(text, mesh_of("x=2"))
 
 
+def test_commas_in_parentheses():
+    with pytest.raises(
+        mc.LayoutError, match=r"'cyclic\(x,2\)': a comma ends a sharding spec; write x=cuts\(0;10;25\) or x=cyclic"
+    ):
+        layout_of("cyclic(x,2)", mesh_of("x=2"))
+
+
 @pytest.mark.parametrize("text", ["x,", "z", "x,x", "x=cut(3)"])
 def test_wrong_layouts(text):
     with pytest.raises(mc.LayoutError):

@@ -47,6 +47,13 @@ TABLE = [
     mistake("a misspelt method", "t.relayuot(rows)", "AttributeError", "did you mean 'relayout'?"),
     mistake("a misspelt function", "mc.relyout(t, rows)", "AttributeError", "did you mean 'relayout'?"),
     mistake("a misspelt class", "mc.Layuot", "AttributeError", "did you mean 'Layout'?"),
+    mistake("one of mc.fft", "mc.fft.ffft", "AttributeError", "module 'meshcomm.fft'", "did you mean 'fft'?"),
+    mistake("one of mc.ndimage", "mc.ndimage.gausian_filter", "AttributeError", "did you mean 'gaussian_filter'?"),
+    mistake("one of mc.gradients", "mc.gradients.sum_vpj", "AttributeError", "did you mean 'sum_vjp'?"),
+    mistake("one of mc.array_api", "mc.array_api.arrange", "AttributeError", "did you mean 'arange'?"),
+    mistake("one of logical_devices", "mc.logical_devices.Topolgy", "AttributeError", "did you mean 'Topology'?"),
+    mistake("one of mc.linalg", "mc.linalg.scalapak", "AttributeError", "did you mean 'scalapack'?"),
+    mistake("one of ScaLAPACK", "mc.linalg.scalapack.cholesy", "AttributeError", "did you mean 'cholesky'?"),
     mistake(
         "a misspelt name in a LayoutMap",
         "with_rules(['kernel'])._layout_of_variable('kernle', 2)",
@@ -268,7 +275,7 @@ def test_what_is_missing_is_missing_for_those_who_probe():
     assert caught.value.name == "numpy"
 
 
-@pytest.mark.parametrize("written", ["t.locla", "t.relayuot", "mc.relyout", "mc.create_mehs"])
+@pytest.mark.parametrize("written", ["t.locla", "t.relayuot", "mc.relyout", "mc.create_mehs", "mc.fft.ffft"])
 def test_python_prints_no_second_suggestion(written, capsys):
     t = mc.zeros((4,), "f4", mc.Layout(["x"], mc.Mesh(range(1), {"x": 1})))
     with pytest.raises(AttributeError) as caught:
@@ -284,3 +291,4 @@ def test_dir_has_the_public_names_only():
         assert dir(module) == sorted(module.__all__)
         assert all(hasattr(module, each) for each in dir(module))
     assert not hasattr(mc.linalg, "lapack")
+    assert dir(mc.linalg.scalapack) == sorted(mc.linalg.scalapack.__all__)

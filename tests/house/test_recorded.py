@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import meshcomm as mc
+from meshcomm.plans.search import Candidate
 from support.recorded import DATA, PROTOCOLS, VALUES, names_in, record_of
 
 # Two of these are never equal, so their hashes need not be.
@@ -27,6 +28,13 @@ def entries():
 
 def loaded(record, name, protocol):
     return pickle.loads(base64.b64decode(recorded(record)[name]["pickles"][str(protocol)]))
+
+
+def timeless(value):
+    """Return *value* without the costs of candidates: each version computes them by its own cost model."""
+    if isinstance(value, Candidate):
+        return value._replace(seconds=0.0)
+    return tuple(map(timeless, value)) if type(value) is tuple else value
 
 
 def facts(value):
@@ -52,6 +60,8 @@ def facts(value):
     if callable(value):  # an initializer
         slices = (slice(1, 3), slice(0, 5))
         return value, facts(value(slices, (4, 6), np.dtype("f8"))), facts(value(slices, (4, 6), "f4"))
+    if isinstance(value, Candidate):
+        return type(value), value.name, facts(value.steps)
     if isinstance(value, tuple):
         return type(value), [facts(each) for each in value]
     return type(value), value, repr(value)
@@ -102,7 +112,7 @@ def test_hashes_are_not_remembered_by_pickles(record, name):
     """Texts hash differently in each process: a hash that a pickle brings along finds nothing in a dict."""
     value = VALUES[name]()
     if has_hash(value):
-        assert hash(loaded(record, name, 5)) == hash(value)
+        assert hash(timeless(loaded(record, name, 5))) == hash(timeless(value))
     else:
         assert isinstance(value, mc.LayoutMap | mc.LayoutReport)
 

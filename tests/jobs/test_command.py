@@ -208,7 +208,7 @@ def test_info_without_mpi(launch, tmp_path, hidden):
     environment = {"MPI4PY_LIBMPI": "/nonexistent"} if hidden == "library" else {"PYTHONPATH": str(tmp_path)}
     job = launch(None, *COMMAND, "info", **environment)
     assert job.code == 1
-    assert 'pip install "meshcomm[mpich]"' in job.text
+    assert "pip install mpich" in job.text
     assert "module load" in job.text
     assert "NumPy" in job.text
     assert "Traceback" not in job.text
@@ -292,15 +292,40 @@ def test_a_file_stays_as_it_was_until_the_new_one_is_whole(tmp_path):
     assert (file.read_text(), list(tmp_path.iterdir())) == ("new", [file])
 
 
+WRONG = {
+    "MESHCOMM_TIMEOUT": "-5",
+    "MESHCOMM_SHARED_MEMORY": "lots",
+    "MESHCOMM_MACHINE": "nowhere.json",
+    "MESHCOMM_TRACE": f"{__file__}/below",
+    "MESHCOMM_CHECK": "7",
+    "MESHCOMM_CHEK": "1",
+}
+"""Variables with values that are wrong, and one that does not exist."""
+
+
 @pytest.mark.any_mpi
 @needs_mpiexec
-@pytest.mark.parametrize("text", ["{", "[]", '{"delta": 1}', '{"gamma": -1}', '{"nodes": 2}'])
-def test_info_reports_a_file_that_holds_no_constants(launch, tmp_path, text):
-    file = tmp_path / "machine.json"
-    file.write_text(text)
-    job = launch(2, *COMMAND, "info", MESHCOMM_MACHINE=str(file))
+@pytest.mark.parametrize("ranks", [None, 2])
+def test_info_reports_wrong_values_once_and_shows_all_the_same(launch, ranks):
+    job = launch(ranks, *COMMAND, "info", **WRONG)
     assert job.code == 1, job
-    assert "holds no constants of a machine" in labels(job.text)["cost model"]
+    rows = labels(job.text)
+    assert rows.keys() >= {"ranks", "nodes", "cost model", "shared memory", *WRONG}, job
+    assert "ok" in rows["self-test"], job
+    problems = re.findall("^problem .*$", job.text, re.MULTILINE)
+    assert all(line.startswith("problem  settings: ") for line in problems)
+    assert len(problems) == len(WRONG), job
+    assert "meshcomm: " not in job.text, "nothing is told again"
+
+
+@pytest.mark.any_mpi
+@needs_mpiexec
+@pytest.mark.parametrize("name", ["MESHCOMM_TIMEOUT", "MESHCOMM_SHARED_MEMORY", "MESHCOMM_MACHINE"])
+def test_an_error_of_a_program_tells_a_wrong_value_once(launch, tmp_path, name):
+    script = tmp_path / "program.py"
+    script.write_text("import meshcomm as mc\nmc.ones((4,), 'f8', mc.Layout(['x'], mc.create_mesh())).sum()\n")
+    job = launch(2, script, **{name: WRONG[name]})
+    assert (job.code, job.text.count(name)) == (1, 1), job
 
 
 @pytest.mark.parametrize(

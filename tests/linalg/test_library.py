@@ -38,7 +38,7 @@ def test_without_a_library_the_error_says_what_to_install(nothing_installed, mpi
     message = str(caught.value)
     for fact in (
         mpi.name,
-        'pip install "meshcomm[scalapack]"',
+        "pip install mkl",
         f"apt install libscalapack-{mpi.interface}2.2",
         "meshcomm.linalg.scalapack.use(path)",
         f"libscalapack-{mpi.interface}.so.2.2: cannot open",

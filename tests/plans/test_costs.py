@@ -4,6 +4,7 @@ import pytest
 
 import meshcomm as mc
 from meshcomm.layouts.machine import CONSTANTS, Load
+from meshcomm.plans.costs import predicted_seconds
 from meshcomm.plans.plan import plan_direct
 
 U = mc.UNSHARDED
@@ -11,6 +12,14 @@ U = mc.UNSHARDED
 
 def line(size):
     return mc.Mesh(range(size), [("x", size)])
+
+
+def grid(rows, columns):
+    return mc.Mesh(range(rows * columns), [("x", rows), ("y", columns)])
+
+
+def chosen(*sizes):
+    return mc.Layout([mc.Cuts("x", sizes=sizes)], line(len(sizes)))
 
 
 def load(shape, source, target, mesh, device=0, **machine):
@@ -83,3 +92,20 @@ def test_between_meshes():
         (0, 0, 0, 1, 2, 8, 0),
         (0, 0, 0, 1, 2, 8, 0),
     ]
+
+
+@pytest.mark.parametrize(
+    ("shape", "source", "target", "busy"),
+    [
+        ((1, 4), mc.Layout(["x", U], line(64)), mc.Layout([U, "x"], line(64)), 1),  # the first keeps its element
+        ((1, 4), mc.Layout(["x", U], grid(3, 5)), mc.Layout([U, "y"], grid(3, 5)), 5),
+        ((4,), chosen(0, 4, 0, 0, 0, 0, 0, 0), chosen(0, 0, 0, 0, 0, 4, 0, 0), 5),
+        ((2,), mc.Layout(["x"], line(5)), mc.Layout(["x"], mc.Mesh([0, 3, 2, 1, 4], {"x": 5})), 3),  # between meshes
+    ],
+)
+def test_the_device_that_receives_is_looked_at_where_others_are_empty(shape, source, target, busy):
+    plan = mc.plan_relayout(shape, "u1", source, target)
+    costs = [plan.for_device(device).seconds for device in range(source.mesh.size)]
+    assert busy not in (0, source.mesh.size // 2, source.mesh.size - 1)
+    assert costs[busy] == max(costs) > 3e-6
+    assert plan.seconds == predicted_seconds(plan.steps, plan.machine) == costs[busy]

@@ -8,7 +8,8 @@ import sys
 import pytest
 
 from meshcomm.errors import MeshError
-from meshcomm.ranks import launchers, variables
+from meshcomm.layouts.machine import CONSTANTS, DISK_CONSTANTS
+from meshcomm.ranks import hosts, launchers, variables
 from meshcomm.ranks.launchers import Launch, launch
 from support.paths import TESTS
 
@@ -132,24 +133,24 @@ def test_a_child_of_a_rank_has_its_variables_but_is_no_copy(environment, through
 
 def test_misspelt_variables(environment):
     environment({"MESHCOMM_TIMEOOUT": "3", "MESHCOMM_XYZ": "", "MESHCOMM_CHECK": "1"})
-    first, second = variables.misspelt()
+    first, second = variables.misspelt().values()
     assert first == "no environment variable of meshcomm is called MESHCOMM_TIMEOOUT; is it MESHCOMM_TIMEOUT?"
     assert "MESHCOMM_XYZ; there are MESHCOMM_ABORT, " in second
 
 
 def test_names_in_small_letters_have_no_effect(environment):
     environment({"meshcomm_check": "1"})
-    (line,) = variables.misspelt()
+    (line,) = variables.misspelt().values()
     assert line == "no environment variable of meshcomm is called meshcomm_check; is it MESHCOMM_CHECK?"
 
 
 @pytest.mark.parametrize("name", variables.SWITCHES)
 def test_switches_that_are_neither_on_nor_off(name, environment):
     environment({name: "2"})
-    assert variables.misspelt() == [f"{name} is a switch, and '2' counts as 1: set it to 1 or 0"]
+    assert variables.misspelt() == {name: f"{name} is a switch, and '2' counts as 1: set it to 1 or 0"}
     for value in ("", "0", "1", "no", "Yes", "off", "on", "TRUE", "false "):
         environment({name: value})
-        assert variables.misspelt() == []
+        assert variables.misspelt() == {}
 
 
 @pytest.mark.parametrize(
@@ -160,18 +161,57 @@ def test_switches_that_are_neither_on_nor_off(name, environment):
         ("MESHCOMM_MACHINE", "nowhere.json", "python -m meshcomm calibrate FILE writes"),
         ("MESHCOMM_MACHINE", __file__, "python -m meshcomm calibrate FILE writes"),
         ("MESHCOMM_FLIGHTS", f"{__file__}/below", "it is a file, or in one"),
+        ("MESHCOMM_TRACE", f"{__file__}/below", "no trace can be written there: it is a file, or in one"),
     ],
 )
 def test_wrong_values(name, value, words, environment):
     environment({name: value})
-    (line,) = variables.misspelt()
+    (line,) = variables.misspelt().values()
     assert line.startswith(name)
     assert words in line
 
 
+def test_only_the_first_rank_needs_the_file_of_constants(environment, monkeypatch):
+    environment({"MESHCOMM_MACHINE": "nowhere.json"})
+    monkeypatch.setattr(variables.abort, "comm_world", lambda: (1, 2))
+    assert variables.misspelt() == {}
+    monkeypatch.setattr(variables.abort, "comm_world", lambda: (0, 2))
+    assert list(variables.misspelt()) == ["MESHCOMM_MACHINE"]
+
+
+def test_what_is_wrong_can_be_set_aside(environment):
+    environment({"MESHCOMM_TIMEOUT": "soon", "MESHCOMM_CHEK": "1", "MESHCOMM_ABORT": "2", "MESHCOMM_CHECK": "1"})
+    assert len(variables.set_aside()) == 3
+    ours = {name: value for name, value in os.environ.items() if name.startswith("MESHCOMM_")}
+    assert ours == {"MESHCOMM_ABORT": "1", "MESHCOMM_CHECK": "1"}
+    assert variables.set_aside() == []
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('{"gama": 1e-10}', "no constant is called 'gama'; did you mean 'gamma'? There are wait_within, "),
+        ('{"gamma": 1e-10, "nodes": 2}', "no constant is called 'nodes'. There are wait_within, "),
+        ("[1, 2]", 'it must be an object of JSON, such as {"wait_within": 3e-6}'),
+        ('{"gamma": "fast"}', "gamma must be a time in seconds, zero or more, not 'fast'"),
+    ],
+)
+def test_a_file_of_constants_says_what_is_wrong_in_it(text, words, environment, tmp_path):
+    (tmp_path / "machine.json").write_text(text)
+    environment({"MESHCOMM_MACHINE": str(tmp_path / "machine.json")})
+    with pytest.raises(MeshError) as caught:
+        hosts.stored_constants()
+    message = str(caught.value)
+    assert message.startswith(f"MESHCOMM_MACHINE={tmp_path / 'machine.json'} holds no constants of a machine: {words}")
+    assert ".." not in message
+    assert "?." not in message
+    if "There are" in message:
+        assert all(name in message for name in (*CONSTANTS, *DISK_CONSTANTS))
+
+
 def test_a_folder_for_flights_need_not_be_there(environment, tmp_path):
     environment({"MESHCOMM_FLIGHTS": str(tmp_path / "new" / "flights")})
-    assert variables.misspelt() == []
+    assert variables.misspelt() == {}
     assert list(tmp_path.iterdir()) == []
 
 

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import meshcomm
 from meshcomm._arguments import counted, quote
+from meshcomm._mistakes import suggestion
 from meshcomm._types import DType, Shape
 from meshcomm.cli.bench import cases, disk, report
 from meshcomm.cli.bench.measure import Row, measured
@@ -107,7 +108,8 @@ def _checked(options: argparse.Namespace) -> Wanted:
     """Return what the *options* say; ``MeshcommError`` if they say something wrong."""
     unknown = [name for name in options.names if name not in NAMES]
     if unknown:
-        raise MeshcommError(f"there is no bench {quote(unknown[0])}; there are {', '.join(NAMES)}")
+        meant = suggestion(unknown[0], NAMES)
+        raise MeshcommError(f"there is no bench {quote(unknown[0])}; there are {', '.join(NAMES)}{meant}")
     smallest = bytes_of(options.min) if options.min else SMALLEST
     largest = bytes_of(options.max) if options.max else max(LARGEST, smallest)
     factor = options.factor or (FACTOR if options.names else QUICK_FACTOR)

@@ -137,7 +137,7 @@ def check_plot(path: str) -> None:
     if not path.endswith(PLOTTED):
         raise MeshcommError(f"--plot writes {' or '.join(PLOTTED)}, not {path!r}")
     if find_spec("matplotlib") is None:
-        raise MeshcommError('--plot needs matplotlib, which is not installed: pip install "meshcomm[plot]"')
+        raise MeshcommError("--plot needs matplotlib, which is not installed: pip install matplotlib")
 
 
 def plot(path: str, found: Sequence[Results], title: str) -> None:
