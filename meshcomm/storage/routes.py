@@ -17,16 +17,16 @@ device is a slice of what its group holds together, and no group waits for anoth
 
 It goes on in rounds that keep to the scratch limit: each takes `chunk` elements of each block along each axis.
 
-Where the axis is cut anew, borders are at multiples of `grain` indices, which are whole pages of the file: no two
-devices write the same page. And if too many devices of a node would open the file, some take the blocks of `merged`
-devices that follow one another, and the others take none.
+Where the axis is cut anew, borders are at multiples of `grain` indices, which are whole pages of the file, or larger
+units of its file system: no two devices write the same one. And if too many devices of a node would open the file,
+some take the blocks of `merged` devices that follow one another, and the others take none.
 """
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from itertools import accumulate, product
-from math import gcd, prod
+from math import gcd, lcm, prod
 from typing import NamedTuple
 
 import numpy as np
@@ -323,6 +323,7 @@ def choose_route(
     *,
     full: Shape | None = None,
     staged: bool = False,
+    unit: int = PAGE,
 ) -> Route:
     """Return the route with the lowest cost. All ranks choose alike: it depends on these arguments only.
 
@@ -333,6 +334,7 @@ def choose_route(
     machine: the costs
     full: the shape of the array in the file, of which the tensor is a box; by default that of the tensor
     staged: use memory beyond the block also where nothing is exchanged, because elements change on the way
+    unit: bytes of the file; where the axis is cut anew, borders are at its multiples, or at those of a smaller one
 
     >>> from meshcomm.layouts.mesh import Mesh
     >>> mesh = Mesh(range(4), {"x": 2, "y": 2})
@@ -340,18 +342,18 @@ def choose_route(
     >>> route.cut, route.extra, route.chunk
     (0, ('x', 'y'), (524, 250))
     """
-    return _chosen(layout, (shape, full or shape), itemsize, (limit, staged, id(layout.mesh)), machine)
+    return _chosen(layout, (shape, full or shape), itemsize, (limit, staged, unit, id(layout.mesh)), machine)
 
 
 @lru_cache(maxsize=1024)  # checkpoints have many small arrays of few shapes
 def _chosen(
-    layout: Layout, shapes: tuple[Shape, Shape], itemsize: int, others: tuple[int, bool, int], machine: Machine
+    layout: Layout, shapes: tuple[Shape, Shape], itemsize: int, others: tuple[int, bool, int, int], machine: Machine
 ) -> Route:
     """Return `choose_route`. Equal layouts may be on different meshes; the result is on that with the id of *others*.
 
-    These are the limit, whether the route is staged, and that id.
+    These are the limit, whether the route is staged, the unit, and that id.
     """
-    (shape, file), (limit, staged, _) = shapes, others
+    (shape, file), (limit, staged, unit, _) = shapes, others
     free = tuple(name for name, size in layout.mesh.dims if size > 1 and name not in used(layout))
     dealt = any(isinstance(names, Cyclic) for names in layout.axes)
     routes = []
@@ -364,19 +366,26 @@ def _chosen(
             if later:
                 routes.append(Route(layout, shape, itemsize, axis, later + free, True, even, shape, file))
     best = _with_few_openers(min(routes, key=lambda route: _seconds(route, machine)), machine)
-    best = best._replace(grain=_grain(best))
+    best = best._replace(grain=_grain(best, unit, limit))
     return best._replace(chunk=_chunk(best, limit)) if best.exchanges or staged else best._replace(chunk=_whole(best))
 
 
-def _grain(route: Route) -> int:
-    """Return how many indices along the cut axis are whole pages of the file; 1 if shares would differ too much."""
+def _grain(route: Route, unit: int, limit: int) -> int:
+    """Return how many indices along the cut axis are whole units of the file; 1 if shares would differ too much.
+
+    The unit is halved, down to a page, until that happens neither to the shares nor to what a round takes of them.
+    """
     if route.cut is None or isinstance(route.layout.axes[route.cut], Cyclic):
         return 1
     after = range(route.cut + 1, len(route.shape))
     if not all(route.opens(axis) or not route.layout.axes[axis] for axis in after):
         return 1
-    grain = PAGE // gcd(PAGE, prod(route.full[axis] for axis in after) * route.itemsize)
-    return grain if grain * MOST_UNEVEN <= longest(route, route.cut) // route.extra_blocks else 1
+    row = prod(route.full[axis] for axis in after) * route.itemsize
+    share = longest(route, route.cut) // route.extra_blocks
+    while unit > PAGE and lcm(unit, row) * MOST_UNEVEN > min(share * row, limit // route.merged):
+        unit //= 2
+    grain = unit // gcd(unit, row)
+    return grain if grain * MOST_UNEVEN <= share else 1
 
 
 def _with_few_openers(route: Route, machine: Machine) -> Route:
