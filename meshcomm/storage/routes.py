@@ -39,14 +39,14 @@ from meshcomm.layouts.cyclic import CyclicCut, Runs, Span, global_indices, inter
 from meshcomm.layouts.layout import Layout
 from meshcomm.layouts.machine import Machine
 from meshcomm.layouts.partition import Cut, Interval
-from meshcomm.layouts.specs import Cyclic, cut_at
+from meshcomm.layouts.specs import cut_at
 
 
 class Route(NamedTuple):
     """How a tensor gets from its blocks to a file, or from a file to its blocks.
 
     *cut* is the axis that gets the mesh dimensions *extra* before the file is touched; None if no axis does. *moved*
-    says whether the axes after it become whole, *even* whether axes that are `Cyclic` get the usual cut. *chunk* is
+    says whether the axes after it become whole, *even* whether axes that are dealt get the usual cut. *chunk* is
     the length of a round along each axis: of a block, or of the whole axis if that gets the usual cut. The tensor may
     be a box of the array in the file, which has the shape *full*. Borders of the blocks along *cut* are at multiples
     of *grain*, and *merged* blocks go to one device.
@@ -81,9 +81,13 @@ class Route(NamedTuple):
         for numbers in product(*counts):
             yield Round(self, numbers)
 
+    def is_dealt(self, axis: int) -> bool:
+        """Return whether *axis* is dealt round. One that is `Cyclic` is not, if no device gets a second run of it."""
+        return isinstance(self.layout.cut(axis, self.shape[axis]), CyclicCut)
+
     def deals(self, axis: int) -> bool:
-        """Return whether *axis* is `Cyclic` before, and gets the usual cut."""
-        return self.even and isinstance(self.layout.axes[axis], Cyclic)
+        """Return whether *axis* is dealt round before, and gets the usual cut."""
+        return self.even and self.is_dealt(axis)
 
     def opens(self, axis: int) -> bool:
         """Return whether *axis* becomes whole."""
@@ -355,10 +359,10 @@ def _chosen(
     """
     (shape, file), (limit, staged, unit, _) = shapes, others
     free = tuple(name for name, size in layout.mesh.dims if size > 1 and name not in used(layout))
-    dealt = any(isinstance(names, Cyclic) for names in layout.axes)
+    plain = Route(layout, shape, itemsize, None, (), False, False, shape, file)
     routes = []
-    for even in (False, True) if dealt else (False,):
-        routes.append(Route(layout, shape, itemsize, None, (), False, even, shape, file))
+    for even in (False, True) if any(map(plain.is_dealt, range(len(shape)))) else (False,):
+        routes.append(plain._replace(even=even))
         for axis in range(len(shape)):
             later = tuple(name for names in layout.axes[axis + 1 :] for name in names)
             if free:
@@ -375,7 +379,7 @@ def _grain(route: Route, unit: int, limit: int) -> int:
 
     The unit is halved, down to a page, until that happens neither to the shares nor to what a round takes of them.
     """
-    if route.cut is None or isinstance(route.layout.axes[route.cut], Cyclic):
+    if route.cut is None or route.is_dealt(route.cut):
         return 1
     after = range(route.cut + 1, len(route.shape))
     if not all(route.opens(axis) or not route.layout.axes[axis] for axis in after):
@@ -391,14 +395,14 @@ def _grain(route: Route, unit: int, limit: int) -> int:
 def _with_few_openers(route: Route, machine: Machine) -> Route:
     """Return *route*, with so many blocks merged that at most `MOST_OPENERS` devices of a node touch the file.
 
-    Blocks are merged along the cut axis, or the first one that is sharded. If it is `Cyclic` and stays so, nothing is.
+    Blocks are merged along the cut axis, or the first one that is sharded. If it is dealt and stays so, nothing is.
     """
     mesh = route.layout.mesh
     if mesh.size <= MOST_OPENERS:
         return route
     sharded = [axis for axis, blocks in enumerate(route.layout.shape) if blocks > 1]
     axis = route.cut if route.cut is not None else sharded[0] if sharded else None
-    if axis is None or (isinstance(route.layout.axes[axis], Cyclic) and not route.even):
+    if axis is None or (route.is_dealt(axis) and not route.even):
         return route
     devices = np.arange(mesh.size, dtype=np.intp)
     nodes = machine.node_of(np.array(mesh.ranks, dtype=np.intp))

@@ -359,7 +359,7 @@ class TreeSaving(Saving):
 def _checked(metadata: Mapping[str, Json]) -> dict[str, Json]:
     """Return *metadata*; ``TypeError`` for what JSON cannot hold, or would change."""
     try:
-        json.dumps(dict(metadata), allow_nan=False).encode()
+        json.dumps(dict(metadata), allow_nan=False, ensure_ascii=False).encode()
     except (TypeError, ValueError, RecursionError) as error:
         raise TypeError(f"metadata are what JSON can hold: {error}") from None
     _check_keys(metadata)

@@ -561,3 +561,14 @@ def test_out_and_strict(tmp_path):
         same(f4, A.astype("f4"))
 
     on(4, program)
+
+
+@pytest.mark.parametrize("dtype", [str, "S", "V", "S3", "M8[s]"])
+def test_dtypes_without_a_length_get_that_of_numpy(dtype, tmp_path):
+    np.save(tmp_path / "a.npy", A)
+
+    def program():
+        layout = Layout(["x", "y"], mesh_of_4())
+        same(mc.load(tmp_path / "a.npy", layout, dtype=dtype), A.astype(dtype))
+
+    on(4, program)
