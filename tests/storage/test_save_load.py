@@ -572,3 +572,17 @@ def test_dtypes_without_a_length_get_that_of_numpy(dtype, tmp_path):
         same(mc.load(tmp_path / "a.npy", layout, dtype=dtype), A.astype(dtype))
 
     on(4, program)
+
+
+def test_zarr_arrays_have_the_name_of_the_folder_of_chunks(tmp_path):
+    zarr, tree = pytest.importorskip("zarr"), {"c": A, "g": {"c": A + 1}}
+
+    def program():
+        mc.save(tmp_path / "t.zarr", tree)
+        for name, tensor in mc.load(tmp_path / "t.zarr").items():
+            same(tensor, {"c": A, "g/c": A + 1}[name])
+
+    on(4, program)
+    group = zarr.open_group(tmp_path / "t.zarr", mode="r")
+    np.testing.assert_array_equal(group["c"][...], A)
+    np.testing.assert_array_equal(group["g/c"][...], A + 1)
