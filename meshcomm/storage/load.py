@@ -238,7 +238,9 @@ class Wanted(NamedTuple):
             chosen = all_of(shape) if index is None else _selected(name, shape, index)
             kind = stored.dtype
             if self.dtype is not None:
-                kind = np.empty(0, kind).astype(as_dtype(self.dtype)).dtype  # a str gets the length that the values need
+                kind = (
+                    np.empty(0, kind).astype(as_dtype(self.dtype)).dtype
+                )  # a str gets the length that the values need
             layout = self._layout_of(name, chosen.result, finds)
             if outs is not None:
                 _check_out(name, outs[name], chosen, kind, layout)

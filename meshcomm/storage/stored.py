@@ -80,9 +80,11 @@ class Stored(NamedTuple):
         starts, stops = starts[some], (starts + lengths)[some]
         ends = [segment.stop for segment in self.segments]
         for segment in self.segments[bisect_right(ends, starts[0]) :] if len(starts) else ():
-            first, last = np.searchsorted(stops, segment.start, side="right"), np.searchsorted(starts, segment.stop)
-            if first == last:
+            if segment.start >= stops[-1]:
                 break
+            first, last = np.searchsorted(stops, segment.start, side="right"), np.searchsorted(starts, segment.stop)
+            if first == last:  # it is between two runs
+                continue
             its = np.maximum(starts[first:last], segment.start)
             yield segment, its + (segment.offset - segment.start), np.minimum(stops[first:last], segment.stop) - its
 
