@@ -279,7 +279,7 @@ def test_texts_that_are_no_unicode(half, tmp_path):
         t = mc.ones((4, 4), float, rows())
         with pytest.raises(TypeError, match=r"a text of a saved tree is Unicode text, not '.*\\ud"):
             mc.save(tmp_path / "c", {"t": t, "from": half})
-        with pytest.raises(TypeError, match="metadata are what JSON can hold: .*surrogates not allowed"):
+        with pytest.raises(TypeError, match=r"metadata are what JSON can hold: .*surrogates not allowed"):
             mc.save(tmp_path / "c", {"t": t}, metadata={"from": half})
 
     on(4, program)
