@@ -228,8 +228,11 @@ MOST_EXPECTED = 64
 PAGE = 4096
 """Bytes. Arrays of a checkpoint, and the shares that ranks write, begin at a multiple of this in a file."""
 
+LARGEST_UNIT = 2**24
+"""Bytes. A larger stripe or block of a file system does not count. A compromise: that of most is below."""
+
 MOST_UNEVEN = 8
-"""Shares of a file get borders at whole pages only if each has at least so many times what a border may move by.
+"""Shares of a file get borders at whole units only if each has at least so many times what a border may move by.
 A compromise, not measured."""
 
 MOST_OPENERS = 16

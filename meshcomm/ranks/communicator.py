@@ -123,6 +123,16 @@ class Communicator(ABC):
         return [json.loads(text) for text in self.allgather(json.dumps(message).encode())]
 
     @abstractmethod
+    def gather(self, message: bytes, root: int) -> list[bytes]:
+        """Return the message of every rank on rank *root*, and an empty list elsewhere; they may differ in length."""
+
+    def told_to(self, root: int, message: object) -> list[Any]:
+        """Return on rank *root* what every rank tells, as `told` does; elsewhere an empty list."""
+        if watch.recorder is not None:
+            watch.recorder.agreed()
+        return [json.loads(text) for text in self.gather(json.dumps(message).encode(), root)]
+
+    @abstractmethod
     def broadcast(self, data: Bytes, root: int) -> None:
         """Overwrite *data* by that of rank *root*."""
 
@@ -149,3 +159,15 @@ class Communicator(ABC):
     @abstractmethod
     def free(self) -> None:
         """Give the communicator back."""
+
+
+def memory_for(lengths: NDArray[np.int64]) -> Buffers:
+    """Return memory for messages of these lengths, one after the other."""
+    counts: list[int] = lengths.tolist()
+    return np.empty(sum(counts), dtype=np.uint8), counts, (np.cumsum(lengths) - lengths).tolist()
+
+
+def messages_in(memory: Buffers) -> list[bytes]:
+    """Return the messages that were received in *memory*."""
+    data, counts, offsets = memory
+    return [data[at : at + count].tobytes() for at, count in zip(offsets, counts, strict=True)]

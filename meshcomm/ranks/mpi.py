@@ -24,7 +24,7 @@ from meshcomm.errors import GroupError, MeshError
 from meshcomm.layouts.mesh import Mesh
 from meshcomm.ranks import forks
 from meshcomm.ranks.channels import MPIChannels, in_flight
-from meshcomm.ranks.communicator import Buffers, Communicator, Pending, Side
+from meshcomm.ranks.communicator import Buffers, Communicator, Pending, Side, memory_for, messages_in
 from meshcomm.ranks.missing import spans
 from meshcomm.ranks.roll_call import RollCall, leave_all
 from meshcomm.ranks.side_channel import SideChannel
@@ -267,11 +267,19 @@ class MPICommunicator(Communicator):
         self._comm.Allgather(np.array([len(message)], dtype=np.int64), lengths)
         if timed:
             timed()
-        ends = np.cumsum(lengths)
-        texts = np.empty(int(ends[-1]), dtype=np.uint8)
-        counts, offsets = lengths.tolist(), (ends - lengths).tolist()
-        self.allgatherv(np.frombuffer(message, dtype=np.uint8), (texts, counts, offsets))
-        return [texts[end - length : end].tobytes() for length, end in zip(counts, ends.tolist(), strict=True)]
+        into = memory_for(lengths)
+        self.allgatherv(np.frombuffer(message, dtype=np.uint8), into)
+        return messages_in(into)
+
+    def gather(self, message: bytes, root: int) -> list[bytes]:
+        lengths = np.zeros(self.size if self.rank == root else 0, dtype=np.int64)
+        timed = watch.recorder and watch.recorder.together("MPI_Gatherv", self, [self.rank == root] * self.size)
+        self._comm.Gather(np.array([len(message)], dtype=np.int64), lengths, root)
+        into = memory_for(lengths)
+        self._comm.Gatherv([np.frombuffer(message, dtype=np.uint8), self._byte], [*into, self._byte], root)
+        if timed:
+            timed()
+        return messages_in(into)
 
     def broadcast(self, data: Bytes, root: int) -> None:
         timed = watch.recorder and watch.recorder.together(

@@ -121,6 +121,10 @@ class SimulatedCommunicator(Communicator):
     def allgather(self, message: bytes) -> list[bytes]:
         return self._together("allgather", message, lambda brought: brought).copy()
 
+    def gather(self, message: bytes, root: int) -> list[bytes]:
+        brought = self._together("gather", message, lambda brought: brought)
+        return brought.copy() if self.rank == root else []
+
     def broadcast(self, data: Bytes, root: int) -> None:
         def complete(brought: list[Bytes]) -> None:
             for receiver, into in enumerate(brought):

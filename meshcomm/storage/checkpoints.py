@@ -42,6 +42,7 @@ class Checkpoints:
     save_on: a signal, such as ``"SIGUSR1"``, that is handled from now on: it makes `wanted` true
 
     ``ValueError`` for other numbers, and for a signal that cannot be handled: only the main thread can begin to.
+    ``CheckpointError`` from its methods, on all ranks, if *folder* is a file.
 
     >>> import tempfile, numpy as np, meshcomm as mc
     >>> folder = tempfile.mkdtemp()
@@ -299,8 +300,9 @@ class Checkpoints:
 
     def _remove_unfinished(self) -> None:
         """Remove the folders of saves that were cut off; those that go on hold their files."""
+        unfinished = step_folders(self.folder)
         files.make_folders(self.folder)
-        for _, path in step_folders(self.folder):
+        for _, path in unfinished:
             if not (path / MANIFEST).exists():
                 FolderWriter(Path(os.path.abspath(path)), [], None, {}).remove_leftovers()
                 files.remove_if_empty(path)
@@ -325,6 +327,9 @@ class CheckpointRequest:
     def __init__(self, request: SaveRequest, end: Callable[[], object]) -> None:
         self._request, self._end = request, end
         self._over = False
+
+    def __repr__(self) -> str:
+        return f"CheckpointRequest({self._request!r})"
 
     def test(self) -> bool:
         """Return whether this rank has written all that it has to."""
@@ -378,8 +383,10 @@ def _problem(path: Path) -> Exception | None:
 
 
 def step_folders(folder: Path) -> list[tuple[int, Path]]:
-    """Return the steps in *folder*, complete or not, with their folders."""
+    """Return the steps in *folder*, complete or not, with their folders; ``CheckpointError`` if it is a file."""
     if not folder.is_dir():
+        if folder.exists():
+            raise CheckpointError(f"{folder} is a file, no folder: a run has a folder with one for each checkpoint")
         return []
     found = [(_NAME.fullmatch(path.name), path) for path in files.entries(folder) if path.is_dir()]
     steps = ((int(match[1]), path) for match, path in found if match)

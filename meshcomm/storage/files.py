@@ -21,6 +21,7 @@ from meshcomm._types import Bytes, Indices
 from meshcomm.errors import CheckpointError
 from meshcomm.ranks.watch import watch
 from meshcomm.storage._runs import read_runs
+from meshcomm.storage.stripes import XATTR, unit_of
 
 counts: Counter[str] = Counter()
 """What this process did with files: bytes ``read`` and ``written``, and the calls for it, ``reads`` and ``writes``."""
@@ -98,6 +99,14 @@ class File:
     def size(self) -> int:
         """Return the length in bytes."""
         return self._status().st_size
+
+    def unit(self) -> int:
+        """Return the bytes that the file system stores and locks as one, a stripe or a block: `unit_of`."""
+        try:
+            striping = os.getxattr(self._number, XATTR)
+        except OSError:  # it is not Lustre
+            striping = b""
+        return unit_of(self._status().st_blksize, striping)
 
     def is_regular(self) -> bool:
         """Return whether this is a file, no folder, pipe or device."""

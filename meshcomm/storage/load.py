@@ -236,7 +236,11 @@ class Wanted(NamedTuple):
             shape = stored.shape[::-1] if stored.fortran else stored.shape
             index = self.slices.get(name) if isinstance(self.slices, Mapping) else self.slices
             chosen = all_of(shape) if index is None else _selected(name, shape, index)
-            kind = stored.dtype if self.dtype is None else as_dtype(self.dtype)
+            kind = stored.dtype
+            if self.dtype is not None:
+                kind = (
+                    np.empty(0, kind).astype(as_dtype(self.dtype)).dtype
+                )  # a str gets the length that the values need
             layout = self._layout_of(name, chosen.result, finds)
             if outs is not None:
                 _check_out(name, outs[name], chosen, kind, layout)

@@ -203,7 +203,8 @@ class StoredArray:
         turned = self._stored.fortran
         found = self._store._box(self._stored, chosen.turned() if turned else chosen)
         found = (found.T if turned else found).squeeze(chosen.dropped)
-        return found[()] if chosen.dropped and not found.ndim else found  # a scalar, as NumPy's
+        stays = any(item is ... for item in index) if isinstance(index, tuple) else index is ...
+        return found if stays else found[()]  # as in NumPy: without ... an element is a scalar
 
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> Array:
         if copy is False:

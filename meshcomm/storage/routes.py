@@ -17,16 +17,16 @@ device is a slice of what its group holds together, and no group waits for anoth
 
 It goes on in rounds that keep to the scratch limit: each takes `chunk` elements of each block along each axis.
 
-Where the axis is cut anew, borders are at multiples of `grain` indices, which are whole pages of the file: no two
-devices write the same page. And if too many devices of a node would open the file, some take the blocks of `merged`
-devices that follow one another, and the others take none.
+Where the axis is cut anew, borders are at multiples of `grain` indices, which are whole pages of the file, or larger
+units of its file system: no two devices write the same one. And if too many devices of a node would open the file,
+some take the blocks of `merged` devices that follow one another, and the others take none.
 """
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from itertools import accumulate, product
-from math import gcd, prod
+from math import gcd, lcm, prod
 from typing import NamedTuple
 
 import numpy as np
@@ -39,14 +39,14 @@ from meshcomm.layouts.cyclic import CyclicCut, Runs, Span, global_indices, inter
 from meshcomm.layouts.layout import Layout
 from meshcomm.layouts.machine import Machine
 from meshcomm.layouts.partition import Cut, Interval
-from meshcomm.layouts.specs import Cyclic, cut_at
+from meshcomm.layouts.specs import cut_at
 
 
 class Route(NamedTuple):
     """How a tensor gets from its blocks to a file, or from a file to its blocks.
 
     *cut* is the axis that gets the mesh dimensions *extra* before the file is touched; None if no axis does. *moved*
-    says whether the axes after it become whole, *even* whether axes that are `Cyclic` get the usual cut. *chunk* is
+    says whether the axes after it become whole, *even* whether axes that are dealt get the usual cut. *chunk* is
     the length of a round along each axis: of a block, or of the whole axis if that gets the usual cut. The tensor may
     be a box of the array in the file, which has the shape *full*. Borders of the blocks along *cut* are at multiples
     of *grain*, and *merged* blocks go to one device.
@@ -81,9 +81,13 @@ class Route(NamedTuple):
         for numbers in product(*counts):
             yield Round(self, numbers)
 
+    def is_dealt(self, axis: int) -> bool:
+        """Return whether *axis* is dealt round. One that is `Cyclic` is not, if no device gets a second run of it."""
+        return isinstance(self.layout.cut(axis, self.shape[axis]), CyclicCut)
+
     def deals(self, axis: int) -> bool:
-        """Return whether *axis* is `Cyclic` before, and gets the usual cut."""
-        return self.even and isinstance(self.layout.axes[axis], Cyclic)
+        """Return whether *axis* is dealt round before, and gets the usual cut."""
+        return self.even and self.is_dealt(axis)
 
     def opens(self, axis: int) -> bool:
         """Return whether *axis* becomes whole."""
@@ -323,6 +327,7 @@ def choose_route(
     *,
     full: Shape | None = None,
     staged: bool = False,
+    unit: int = PAGE,
 ) -> Route:
     """Return the route with the lowest cost. All ranks choose alike: it depends on these arguments only.
 
@@ -333,6 +338,7 @@ def choose_route(
     machine: the costs
     full: the shape of the array in the file, of which the tensor is a box; by default that of the tensor
     staged: use memory beyond the block also where nothing is exchanged, because elements change on the way
+    unit: bytes of the file; where the axis is cut anew, borders are at its multiples, or at those of a smaller one
 
     >>> from meshcomm.layouts.mesh import Mesh
     >>> mesh = Mesh(range(4), {"x": 2, "y": 2})
@@ -340,23 +346,23 @@ def choose_route(
     >>> route.cut, route.extra, route.chunk
     (0, ('x', 'y'), (524, 250))
     """
-    return _chosen(layout, (shape, full or shape), itemsize, (limit, staged, id(layout.mesh)), machine)
+    return _chosen(layout, (shape, full or shape), itemsize, (limit, staged, unit, id(layout.mesh)), machine)
 
 
 @lru_cache(maxsize=1024)  # checkpoints have many small arrays of few shapes
 def _chosen(
-    layout: Layout, shapes: tuple[Shape, Shape], itemsize: int, others: tuple[int, bool, int], machine: Machine
+    layout: Layout, shapes: tuple[Shape, Shape], itemsize: int, others: tuple[int, bool, int, int], machine: Machine
 ) -> Route:
     """Return `choose_route`. Equal layouts may be on different meshes; the result is on that with the id of *others*.
 
-    These are the limit, whether the route is staged, and that id.
+    These are the limit, whether the route is staged, the unit, and that id.
     """
-    (shape, file), (limit, staged, _) = shapes, others
+    (shape, file), (limit, staged, unit, _) = shapes, others
     free = tuple(name for name, size in layout.mesh.dims if size > 1 and name not in used(layout))
-    dealt = any(isinstance(names, Cyclic) for names in layout.axes)
+    plain = Route(layout, shape, itemsize, None, (), False, False, shape, file)
     routes = []
-    for even in (False, True) if dealt else (False,):
-        routes.append(Route(layout, shape, itemsize, None, (), False, even, shape, file))
+    for even in (False, True) if any(map(plain.is_dealt, range(len(shape)))) else (False,):
+        routes.append(plain._replace(even=even))
         for axis in range(len(shape)):
             later = tuple(name for names in layout.axes[axis + 1 :] for name in names)
             if free:
@@ -364,32 +370,39 @@ def _chosen(
             if later:
                 routes.append(Route(layout, shape, itemsize, axis, later + free, True, even, shape, file))
     best = _with_few_openers(min(routes, key=lambda route: _seconds(route, machine)), machine)
-    best = best._replace(grain=_grain(best))
+    best = best._replace(grain=_grain(best, unit, limit))
     return best._replace(chunk=_chunk(best, limit)) if best.exchanges or staged else best._replace(chunk=_whole(best))
 
 
-def _grain(route: Route) -> int:
-    """Return how many indices along the cut axis are whole pages of the file; 1 if shares would differ too much."""
-    if route.cut is None or isinstance(route.layout.axes[route.cut], Cyclic):
+def _grain(route: Route, unit: int, limit: int) -> int:
+    """Return how many indices along the cut axis are whole units of the file; 1 if shares would differ too much.
+
+    The unit is halved, down to a page, until that happens neither to the shares nor to what a round takes of them.
+    """
+    if route.cut is None or route.is_dealt(route.cut):
         return 1
     after = range(route.cut + 1, len(route.shape))
     if not all(route.opens(axis) or not route.layout.axes[axis] for axis in after):
         return 1
-    grain = PAGE // gcd(PAGE, prod(route.full[axis] for axis in after) * route.itemsize)
-    return grain if grain * MOST_UNEVEN <= longest(route, route.cut) // route.extra_blocks else 1
+    row = prod(route.full[axis] for axis in after) * route.itemsize
+    share = longest(route, route.cut) // route.extra_blocks
+    while unit > PAGE and lcm(unit, row) * MOST_UNEVEN > min(share * row, limit // route.merged):
+        unit //= 2
+    grain = unit // gcd(unit, row)
+    return grain if grain * MOST_UNEVEN <= share else 1
 
 
 def _with_few_openers(route: Route, machine: Machine) -> Route:
     """Return *route*, with so many blocks merged that at most `MOST_OPENERS` devices of a node touch the file.
 
-    Blocks are merged along the cut axis, or the first one that is sharded. If it is `Cyclic` and stays so, nothing is.
+    Blocks are merged along the cut axis, or the first one that is sharded. If it is dealt and stays so, nothing is.
     """
     mesh = route.layout.mesh
     if mesh.size <= MOST_OPENERS:
         return route
     sharded = [axis for axis, blocks in enumerate(route.layout.shape) if blocks > 1]
     axis = route.cut if route.cut is not None else sharded[0] if sharded else None
-    if axis is None or (isinstance(route.layout.axes[axis], Cyclic) and not route.even):
+    if axis is None or (route.is_dealt(axis) and not route.even):
         return route
     devices = np.arange(mesh.size, dtype=np.intp)
     nodes = machine.node_of(np.array(mesh.ranks, dtype=np.intp))

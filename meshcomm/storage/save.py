@@ -25,13 +25,14 @@ from meshcomm.ranks.agreement import agree
 from meshcomm.ranks.background import Background
 from meshcomm.ranks.calls import collective, exchanging
 from meshcomm.ranks.teams import Location
+from meshcomm.storage.checksums import Piece
 from meshcomm.storage.files import final_names, with_final_names
 from meshcomm.storage.formats.base import Described, Writer
 from meshcomm.storage.formats.known import writer_for
 from meshcomm.storage.meshes import check_limits, common_mesh, made_by_all
 from meshcomm.storage.progress import showing
 from meshcomm.storage.stored import Stored
-from meshcomm.storage.transfer import ByteRuns, Opened, all_pieces, write_tensor
+from meshcomm.storage.transfer import ByteRuns, Opened, all_pieces, told_pieces, write_tensor
 from meshcomm.storage.trees import Leaf, flattened, tensors_in
 
 PathLike = str | os.PathLike[str]
@@ -125,18 +126,19 @@ def start_save(
             return SaveRequest(None, None, None)
         try:
             base, stored = saving.begin(here)
+            opened = _Staging(base, True, saving.writer.checks)
+            opened.background = Background(max_staged_bytes)
+            opened.most = min(max_staged_bytes or opened.most, WRITTEN_AT_ONCE)
+            try:
+                for tensor, its in saving.with_stored(stored):
+                    write_tensor(tensor, its, opened, max_scratch_bytes)
+            finally:
+                opened.background.add(opened.close, 0)
+                opened.background.finish()
         except BaseException:
             saving.abandon()
             raise
-        opened = _Staging(base, True, saving.writer.checks)
-        opened.background = Background(max_staged_bytes)
-        opened.most = min(max_staged_bytes or opened.most, WRITTEN_AT_ONCE)
-        request = SaveRequest(saving, opened, here)
-        for tensor, its in saving.with_stored(stored):
-            write_tensor(tensor, its, opened, max_scratch_bytes)
-        opened.background.add(opened.close, 0)
-        opened.background.finish()
-    return request
+        return SaveRequest(saving, opened, here)
 
 
 class SaveRequest:
@@ -147,8 +149,14 @@ class SaveRequest:
     def __init__(self, saving: "Saving | None", opened: "_Staging | None", here: Location | None) -> None:
         self._saving, self._opened, self._here = saving, opened, here
         self._error: BaseException | None = None
+        self._path = saving and saving.path
         if saving is not None:
             _unfinished[id(self)] = self
+
+    def __repr__(self) -> str:
+        where = "outside of its mesh" if self._path is None else repr(str(self._path))
+        state = "failed" if self._error is not None else "complete" if self._saving is None else "in flight"
+        return f"SaveRequest({where}; {state})"
 
     def test(self) -> bool:
         """Return whether this rank has written all that it has to. ``MeshError`` if its ranks make no call any more.
@@ -186,16 +194,15 @@ class SaveRequest:
         try:
             with collective("wait for a save", saving.mesh) as here:
                 assert here is not None
-                try:
-                    opened.background.join()
-                    opened.error = opened.error or opened.background.error
-                    opened.close()
-                    saving.end(here, opened)
-                finally:
-                    saving.abandon()
+                opened.background.join()
+                opened.error = opened.error or opened.background.error
+                opened.close()
+                saving.end(here, opened)
         except BaseException as error:
             self._error = error
             raise
+        finally:
+            saving.abandon()
 
     def _give_up(self) -> None:
         """Remove what the save has made: the program ends, and nobody has waited for it."""
@@ -292,21 +299,20 @@ class Saving:
         error = opened.error and with_final_names(opened.error)
         with exchanging(here.team):
             agree(here.team, f"all data of the save to {quote(str(self.path))}", error)
-            told = here.team.everyone.communicator().told
-            pieces = told(all_pieces([opened.pieces])) if self.writer.checks else []
+            pieces = told_pieces(all_pieces([opened.pieces]), self.mesh, here) if self.writer.checks else []
         told_by_root(
             0, lambda: self._commit(pieces), f"the end of the save to {quote(str(self.path))}", self.mesh, here
         )
 
     @final_names()
-    def _commit(self, pieces: list[Json]) -> None:
+    def _commit(self, pieces: list[Piece]) -> None:
         assert self._active is not None
         path = self._active.path
         if _complete.get(path, -1) > self._began:
             raise CheckpointError(
                 f"a save to {path} that began later is complete: that one stays, and this is dropped"
             )
-        self._active.commit(all_pieces([[tuple(piece) for piece in each] for each in pieces]))
+        self._active.commit(pieces)
         _complete[path] = self._began
         self._active = None
 
@@ -353,7 +359,7 @@ class TreeSaving(Saving):
 def _checked(metadata: Mapping[str, Json]) -> dict[str, Json]:
     """Return *metadata*; ``TypeError`` for what JSON cannot hold, or would change."""
     try:
-        json.dumps(dict(metadata), allow_nan=False).encode()
+        json.dumps(dict(metadata), allow_nan=False, ensure_ascii=False).encode()
     except (TypeError, ValueError, RecursionError) as error:
         raise TypeError(f"metadata are what JSON can hold: {error}") from None
     _check_keys(metadata)

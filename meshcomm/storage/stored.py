@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from meshcomm._tuning import PAGE
 from meshcomm._types import DType, Indices, Json, Shape
 from meshcomm.layouts.dtype_text import dtype_of_text, dtype_text
 
@@ -27,13 +28,17 @@ class Segment(NamedTuple):
 
 
 class Stored(NamedTuple):
-    """An array in files. If it is in *fortran* order, *shape* is of its transpose, which is in row-major order."""
+    """An array in files. If it is in *fortran* order, *shape* is of its transpose, which is in row-major order.
+
+    Ranks that write it share it at multiples of *unit* bytes: the array begins at one in its file.
+    """
 
     name: str
     shape: Shape
     dtype: DType
     segments: tuple[Segment, ...]
     fortran: bool = False
+    unit: int = PAGE
 
     @property
     def nbytes(self) -> int:
@@ -42,13 +47,14 @@ class Stored(NamedTuple):
 
     def told(self) -> list[Json]:
         """Return this as JSON holds it."""
-        return [self.name, list(self.shape), dtype_text(self.dtype), [list(s) for s in self.segments], self.fortran]
+        segments = [list(segment) for segment in self.segments]
+        return [self.name, list(self.shape), dtype_text(self.dtype), segments, self.fortran, self.unit]
 
     @classmethod
     def from_told(cls, told: Sequence[Json]) -> "Stored":
         """Return what `told` was made of."""
-        name, shape, dtype, segments, fortran = told
-        return cls(name, tuple(shape), known_dtype(dtype), tuple(Segment(*s) for s in segments), fortran)
+        name, shape, dtype, segments, fortran, unit = told
+        return cls(name, tuple(shape), known_dtype(dtype), tuple(Segment(*s) for s in segments), fortran, unit)
 
     def pieces(self, starts: Indices, lengths: Indices) -> Iterator[tuple[Segment, int, int, int]]:
         """Yield (segment, offset in its file, offset in the block, bytes) for runs of bytes of the array.
@@ -74,9 +80,11 @@ class Stored(NamedTuple):
         starts, stops = starts[some], (starts + lengths)[some]
         ends = [segment.stop for segment in self.segments]
         for segment in self.segments[bisect_right(ends, starts[0]) :] if len(starts) else ():
-            first, last = np.searchsorted(stops, segment.start, side="right"), np.searchsorted(starts, segment.stop)
-            if first == last:
+            if segment.start >= stops[-1]:
                 break
+            first, last = np.searchsorted(stops, segment.start, side="right"), np.searchsorted(starts, segment.stop)
+            if first == last:  # it is between two runs
+                continue
             its = np.maximum(starts[first:last], segment.start)
             yield segment, its + (segment.offset - segment.start), np.minimum(stops[first:last], segment.stop) - its
 

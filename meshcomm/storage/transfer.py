@@ -28,12 +28,14 @@ from meshcomm._tuning import (
 )
 from meshcomm._types import Array, Bytes, Indices
 from meshcomm.arrays.cutting import cut_out
-from meshcomm.arrays.dtensor import DTensor
+from meshcomm.arrays.dtensor import DTensor, member
 from meshcomm.arrays.relayout import machine_of, relayout
 from meshcomm.layouts.layout import Layout
 from meshcomm.layouts.machine import Machine
+from meshcomm.layouts.mesh import Mesh
 from meshcomm.memory.blocks import as_bytes, new_block
 from meshcomm.memory.copies import contiguous, opaque
+from meshcomm.ranks.teams import Location
 from meshcomm.storage import checksums, files
 from meshcomm.storage.files import File
 from meshcomm.storage.progress import Progress
@@ -294,7 +296,7 @@ def route_of(
         space //= 2 * (layout.mesh.size // prod(layout.shape)) * prod(spread)
     costs = machine_of(layout.mesh) if machine is None else machine
     full = tuple(-(-n // each) for n, each in zip(chosen.shape, spread, strict=True))
-    return choose_route(layout, chosen.box, itemsize, space, costs, full=full, staged=staged)
+    return choose_route(layout, chosen.box, itemsize, space, costs, full=full, staged=staged, unit=stored.unit)
 
 
 def reading_costs(machine: Machine, checks: bool) -> Machine:
@@ -378,3 +380,12 @@ _few_byte_runs = lru_cache(maxsize=1024)(_byte_runs)  # of one page: checkpoints
 def all_pieces(each: Iterable[list[checksums.Piece]]) -> list[checksums.Piece]:
     """Return the checksums of what all ranks touched, joined where pieces follow one another."""
     return checksums.joined(piece for pieces in each for piece in pieces)
+
+
+def told_pieces(own: list[checksums.Piece], mesh: Mesh, here: Location) -> list[checksums.Piece]:
+    """Return on device 0 of *mesh* the checksums of what all ranks touched; elsewhere none. Collective over the team.
+
+    No other rank needs them, and there are some for each range of a file.
+    """
+    each = here.team.everyone.communicator().told_to(member(here, mesh, 0), own)
+    return all_pieces([tuple(piece) for piece in pieces] for pieces in each)

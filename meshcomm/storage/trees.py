@@ -57,8 +57,7 @@ def _node(tree: object, keys: tuple[str, ...], leaves: Leaves, separator: str) -
         for key, value in found.items():
             if not isinstance(key, str):
                 raise TypeError(f"a key of a saved tree is a str, not {quote(key)} {_at(path)}")
-            if any("\ud800" <= character <= "\udfff" for character in key):
-                raise TypeError(f"a key of a saved tree is Unicode text, not {quote(key)} {_at(path)}")
+            _check_text(key, "a key", path)
             nodes[key] = _node(value, (*keys, key.strip("/") if separator == "/" else key), leaves, separator)
         return ["dict", nodes]
     if isinstance(found, list | tuple):
@@ -66,12 +65,20 @@ def _node(tree: object, keys: tuple[str, ...], leaves: Leaves, separator: str) -
         return [kind, [_node(each, (*keys, str(i)), leaves, separator) for i, each in enumerate(found)]]
     if isinstance(found, float) and not isfinite(found):
         return ["float", repr(float(found))]  # JSON has no word for it
+    if isinstance(found, str):
+        _check_text(found, "a text", path)
     if found is None or isinstance(found, bool | int | float | str):
         return ["value", found]
     raise TypeError(
         f"{type(found).__name__} {_at(path)} cannot be saved: a tree has tensors, arrays, dicts, lists, "
         "tuples, modules, numbers, texts and None"
     )
+
+
+def _check_text(text: str, what: str, path: str) -> None:
+    """Raise ``TypeError`` if the text has halves of characters, as names of files have that are no UTF-8."""
+    if any("\ud800" <= character <= "\udfff" for character in text):
+        raise TypeError(f"{what} of a saved tree is Unicode text, not {quote(text)} {_at(path)}")
 
 
 def _at(path: str) -> str:

@@ -15,7 +15,7 @@ from meshcomm.storage import files
 from meshcomm.storage.checksums import Piece, combined, pieces_of
 from meshcomm.storage.files import File
 from meshcomm.storage.formats.base import Contents
-from meshcomm.storage.transfer import Opened, all_pieces
+from meshcomm.storage.transfer import Opened, told_pieces
 
 
 def compare_checksums(base: Path, found: Contents, opened: Opened, mesh: Mesh, here: Location) -> None:
@@ -23,8 +23,7 @@ def compare_checksums(base: Path, found: Contents, opened: Opened, mesh: Mesh, h
 
     Device 0 of the mesh reads the rest of ranges that were not read as a whole.
     """
-    each = here.team.everyone.communicator().told(opened.pieces)
-    pieces = all_pieces([[tuple(piece) for piece in pieces] for pieces in each])
+    pieces = told_pieces(opened.pieces, mesh, here)
     told_by_root(0, lambda: _compare(base, found, pieces), "the checksums of a load", mesh, here)
 
 

@@ -7,7 +7,7 @@ from mpi4py import MPI
 import meshcomm as mc
 from meshcomm import GroupError, Layout, MeshError
 from meshcomm.ranks import teams
-from meshcomm.ranks.meshes import world_of
+from meshcomm.ranks.meshes import location_in, world_of
 from support.reference import blocks_of, numbered, same_bits
 from support.verdicts import agree_raises
 
@@ -192,3 +192,12 @@ def test_user_communicators_that_come_and_go(comm):
         assert gathered([list(range(SIZE))], comm=mine)
         assert gathered([list(reversed(range(SIZE)))], comm=mine)
         mine.Free()
+
+
+@pytest.mark.parametrize("root", range(SIZE))
+def test_one_rank_is_told_by_all(comm, root):
+    mesh = mc.create_mesh([("x", SIZE)], comm=comm)
+    told = location_in(mesh).team.everyone.communicator().told_to
+    expected = [["of", rank] * 1000 * rank for rank in range(SIZE)]
+    assert told(root, ["of", RANK] * 1000 * RANK) == (expected if root == RANK else [])
+    assert told(root, "") == ([""] * SIZE if root == RANK else [])

@@ -217,3 +217,14 @@ def test_a_mesh_may_be_smaller_than_its_world_but_not_larger():
         assert mc.create_mesh([("x", 2)]).rank == rank
 
     simulated(2, program)
+
+
+@pytest.mark.parametrize("root", range(3))
+def test_one_rank_is_told_by_all(root):
+    def program(rank):
+        told = here().team(range(3)).everyone.communicator().told_to
+        return told(root, ["of", rank] * rank), told(root, "")
+
+    found = simulated(3, program)
+    assert found.pop(root) == ([[], ["of", 1], ["of", 2, "of", 2]], [""] * 3)
+    assert found == [([], [])] * 2

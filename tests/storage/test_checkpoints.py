@@ -244,3 +244,48 @@ def test_wrong_numbers(keep, every, tmp_path):
         mc.Checkpoints(tmp_path, keep, every)
     with pytest.raises(ValueError, match="step"):
         mc.Checkpoints(tmp_path).path_of(-1)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda run: run.save(1, tree(1)),
+        lambda run: run.start_save(1, tree(1)),
+        lambda run: run.restore({"w": Layout(["x", "y"], mesh_of_4())}),
+        lambda run: run.restore({"w": Layout(["x", "y"], mesh_of_4())}, step=1),
+        lambda run: run.steps(),
+        lambda run: run.latest(),
+    ],
+)
+def test_a_file_is_no_run(call, tmp_path):
+    path = tmp_path / "u.npy"
+    np.save(path, A)
+
+    def program():
+        with pytest.raises(mc.CheckpointError, match=r"u\.npy is a file, no folder"):
+            call(mc.Checkpoints(path))
+
+    on(4, program)
+    assert [each.name for each in tmp_path.iterdir()] == ["u.npy"]
+
+
+def test_requests_say_how_they_are(tmp_path):
+    def program():
+        here, _ = (mc.create_mesh([("x", 1)], devices=[rank]) for rank in range(2))
+        run, t = mc.Checkpoints(tmp_path / "run", mesh=here), mc.ones(3, int, Layout(["x"], here))
+        request, of_run = mc.start_save(tmp_path / "a.npy", t), run.start_save(1, {"w": t})
+        begun = [repr(request), repr(of_run)]
+        request.wait()
+        of_run.wait()
+        return [*begun, repr(request), repr(of_run)]
+
+    inside, outside = on(2, program)
+    path, step = str(tmp_path / "a.npy"), str(tmp_path / "run" / "step-000000001")
+    assert inside == [
+        f"SaveRequest({path!r}; in flight)",
+        f"CheckpointRequest(SaveRequest({step!r}; in flight))",
+        f"SaveRequest({path!r}; complete)",
+        f"CheckpointRequest(SaveRequest({step!r}; complete))",
+    ]
+    nothing = "SaveRequest(outside of its mesh; complete)"
+    assert outside == [nothing, f"CheckpointRequest({nothing})"] * 2

@@ -1,5 +1,6 @@
 """Checksums are compared after loads that read bytes twice, or read over gaps."""
 
+import json
 from itertools import product
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 
 import meshcomm as mc
 from meshcomm import Layout
+from meshcomm.ranks.simulated_communicator import SimulatedCommunicator
 from meshcomm.storage import checksums, transfer, verify
 from meshcomm.storage.formats import folder
 from support.sampling import sampled
@@ -38,3 +40,28 @@ def test_any_load(index, alpha, tmp_path, small_ranges, monkeypatch):
             same(found, np.ascontiguousarray(BIG if index is None else BIG[index]))
 
     on(4, program)
+
+
+def test_only_the_first_rank_is_told_the_checksums_of_all(tmp_path, monkeypatch):
+    received, allgather = [], SimulatedCommunicator.allgather
+
+    def counted(communicator, message):
+        found = allgather(communicator, message)
+        received.append(sum(map(len, found)))
+        return found
+
+    monkeypatch.setattr(SimulatedCommunicator, "allgather", counted)
+    for module in (checksums, folder, verify):
+        monkeypatch.setattr(module, "CHECKSUM_RANGE", 64)
+    whole = np.arange(40_000)
+
+    def program():
+        layout = Layout(["x"], mc.create_mesh([("x", 4)]))
+        mc.save(tmp_path / "c", mc.distribute(whole, layout))
+        most = max(received)
+        same(mc.load(tmp_path / "c", layout, check=True), whole)
+        return most
+
+    assert max(on(4, program)) < 5000
+    checks = json.loads((tmp_path / "c" / "manifest.json").read_text())["checksums"]
+    assert len(checks) >= whole.nbytes // 64  # the pieces of these are longer

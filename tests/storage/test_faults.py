@@ -284,6 +284,26 @@ def test_a_save_whose_ranks_make_no_more_calls(tmp_path):
         request.wait()
 
     assert [type(error) for error in raised(program)] == [mc.MeshError] * 2
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+@pytest.mark.parametrize("how", [mc.save, mc.start_save])
+def test_a_save_that_is_cut_off_as_it_writes_leaves_nothing(how, suffix, tmp_path, monkeypatch):
+    path, expected = prepared(tmp_path / "f", suffix, True), listed(tmp_path / "f")
+
+    def program():
+        with pytest.raises(KeyboardInterrupt):
+            how(path, {"a": mc.ones((4, 2), "f8", Layout(["x", U], mc.create_mesh([("x", 2)])))})
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    with mc.simulate(2) as world:
+        monkeypatch.setattr("meshcomm.storage.save.write_tensor", interrupted)
+        world.run(program)
+    assert found_at(path) == 1
+    assert listed(path.parent) == expected
 
 
 def test_data_that_another_save_has_removed(tmp_path):

@@ -105,3 +105,18 @@ def test_a_closed_file(tmp_path):
         file["array"][0]
     with pytest.raises(FileNotFoundError):
         mc.open(tmp_path / "none.npy")
+
+
+@pytest.mark.parametrize("suffix", ["", ".npy", ".h5", ".zarr"])
+@pytest.mark.parametrize("index", [(), ..., (...,), (0,), (0, ...), (..., 1), np.s_[1:1]], ids=str)
+def test_scalars_are_those_of_numpy(index, suffix, tmp_path):
+    for whole in (np.array(2.5), np.arange(3.0)):
+        try:
+            expected = whole[index]
+        except IndexError:
+            continue
+        path = tmp_path / f"{whole.ndim}{suffix}"
+        on(1, lambda path=path, whole=whole: mc.save(path, whole))
+        with mc.open(path) as file:
+            found = file["array"][index]
+        assert (type(found), found.shape, found.tolist()) == (type(expected), expected.shape, expected.tolist())

@@ -106,3 +106,11 @@ def test_no_two_devices_write_one_page():
         firsts = [int(starts[0]) * 8 for starts, _ in found if len(starts)]
         assert len(firsts) > 1
         assert all(first % 4096 == 0 for first in firsts)
+
+
+@pytest.mark.parametrize("limit", [2**30, 2**12])
+@pytest.mark.parametrize("spec", [mc.Cyclic("x", 3), mc.Cyclic("x", 3, offset=1), mc.Cyclic("x", 1)])
+def test_fewer_runs_than_devices(spec, limit):
+    mesh, shape = Mesh(range(6), {"x": 6}), (8, 20, 50)
+    route = choose_route(Layout([spec, U, U], mesh), shape, 8, limit, Machine())
+    check_route(route, 2**30 if route.even else limit)

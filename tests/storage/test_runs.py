@@ -8,11 +8,12 @@ import pytest
 import meshcomm as mc
 from meshcomm import CheckpointError, Layout
 from meshcomm.layouts.machine import Machine
-from meshcomm.storage import transfer
+from meshcomm.storage import small, transfer
 from meshcomm.storage._runs import read_runs
 from meshcomm.storage.files import for_reading
+from meshcomm.storage.formats import zarr
 from meshcomm.storage.stored import Segment, Stored
-from support.saved import mesh_of_4, on
+from support.saved import mesh_of_4, on, same
 
 U = mc.UNSHARDED
 BYTES = np.arange(100, dtype=np.uint8)
@@ -110,3 +111,21 @@ def test_the_system_is_told_what_comes_next(tmp_path, monkeypatch):
     on(4, program)
     assert len(told) == 4 * 3  # of eight windows, those that begin in the first MiB, but for the first
     assert all(size == 2**18 for _, size in told)
+
+
+def test_runs_with_whole_files_between_them(tmp_path, monkeypatch):
+    monkeypatch.setattr(zarr, "ZARR_CHUNK", 100)
+    monkeypatch.setattr(small, "SMALL_ARRAY", 64)
+    whole = np.arange(17 * 16.0).reshape(17, 16)  # each row is a file
+
+    def program():
+        mesh = mc.create_mesh([("x", 4)])
+        mc.save(tmp_path / "a.zarr", mc.distribute(whole, Layout(["x", mc.UNSHARDED], mesh)))
+        for spec in (mc.Cyclic("x", 1), mc.Cyclic("x", 3)):
+            same(mc.load(tmp_path / "a.zarr", Layout([spec, mc.UNSHARDED], mesh)), whole)
+
+    on(4, program)
+    segments = tuple(Segment(f"c/{k}", 128 * k, 128 * k + 128, 0) for k in range(17))
+    stored = Stored("array", (17, 16), np.dtype("f8"), segments)
+    found = [(s.file, at.tolist(), n.tolist()) for s, at, n in stored.runs(np.array([8, 640]), np.array([120, 128]))]
+    assert found == [("c/0", [8], [120]), ("c/5", [0], [128])]

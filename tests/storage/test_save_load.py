@@ -17,8 +17,8 @@ import meshcomm as mc
 from meshcomm import Layout
 from meshcomm.memory.copies import opaque
 from meshcomm.ranks.watch import watch
+from meshcomm.storage import save as saving
 from meshcomm.storage.formats import hdf5, safetensors
-from meshcomm.storage.save import Saving
 from support.random_cases import any_case
 from support.reference import random_bits
 from support.sampling import sampled
@@ -465,13 +465,13 @@ def test_a_save_that_copies_blocks_keeps_to_its_limit(suffix, change, shape, tmp
 
 
 def test_ranks_tell_checksums_of_whole_ranges(tmp_path, monkeypatch):
-    told, commit = [], Saving._commit
+    told, tell = [], saving.told_pieces
 
-    def counted(self, pieces):
-        told.extend(map(len, pieces))
-        return commit(self, pieces)
+    def counted(own, *where):
+        told.append(len(own))
+        return tell(own, *where)
 
-    monkeypatch.setattr(Saving, "_commit", counted)
+    monkeypatch.setattr(saving, "told_pieces", counted)
 
     def program():
         t = mc.distribute(np.arange(2**15), Layout(["x"], mc.create_mesh([("x", 4)])))
@@ -561,3 +561,28 @@ def test_out_and_strict(tmp_path):
         same(f4, A.astype("f4"))
 
     on(4, program)
+
+
+@pytest.mark.parametrize("dtype", [str, "S", "V", "S3", "M8[s]"])
+def test_dtypes_without_a_length_get_that_of_numpy(dtype, tmp_path):
+    np.save(tmp_path / "a.npy", A)
+
+    def program():
+        layout = Layout(["x", "y"], mesh_of_4())
+        same(mc.load(tmp_path / "a.npy", layout, dtype=dtype), A.astype(dtype))
+
+    on(4, program)
+
+
+def test_zarr_arrays_have_the_name_of_the_folder_of_chunks(tmp_path):
+    zarr, tree = pytest.importorskip("zarr"), {"c": A, "g": {"c": A + 1}}
+
+    def program():
+        mc.save(tmp_path / "t.zarr", tree)
+        for name, tensor in mc.load(tmp_path / "t.zarr").items():
+            same(tensor, {"c": A, "g/c": A + 1}[name])
+
+    on(4, program)
+    group = zarr.open_group(tmp_path / "t.zarr", mode="r")
+    np.testing.assert_array_equal(group["c"][...], A)
+    np.testing.assert_array_equal(group["g/c"][...], A + 1)

@@ -271,3 +271,16 @@ def test_a_run_whose_steps_are_all_damaged_does_not_begin_again(tmp_path):
     raised_by_all(
         lambda rank, layout: mc.Checkpoints(tmp_path / "run").restore(layout), mc.CheckpointError, "none can be read"
     )
+
+
+@pytest.mark.parametrize("half", ["\ud800", "file-\udcff.txt"])
+def test_texts_that_are_no_unicode(half, tmp_path):
+    def program():
+        t = mc.ones((4, 4), float, rows())
+        with pytest.raises(TypeError, match=r"a text of a saved tree is Unicode text, not '.*\\ud"):
+            mc.save(tmp_path / "c", {"t": t, "from": half})
+        with pytest.raises(TypeError, match=r"metadata are what JSON can hold: .*surrogates not allowed"):
+            mc.save(tmp_path / "c", {"t": t}, metadata={"from": half})
+
+    on(4, program)
+    assert not list(tmp_path.iterdir())

@@ -210,6 +210,11 @@ class ThreadCommunicator(Communicator):
         self.calls.append("allgather")
         return self._told(message)
 
+    def gather(self, message, root):
+        self.calls.append("gather")
+        told = self._told(message)
+        return told if self.rank == root else []
+
     def broadcast(self, data, root):
         data[:] = self._told(data.copy())[root]
 

@@ -4,7 +4,7 @@
 
     step-000100/
         manifest.json            the tree, the arrays, and the checksum of each range of the data
-        data-5d0c96d2a8e14f30    the arrays in row-major order, each from a multiple of 4 KiB on
+        data-5d0c96d2a8e14f30    the arrays in row-major order, each from a multiple of 4 KiB on, long ones of a stripe
 
 The manifest is the index: see :mod:`meshcomm.storage.formats.indexed` for how a save replaces an old checkpoint.
 """
@@ -19,7 +19,7 @@ from typing import ClassVar
 import numpy as np
 
 from meshcomm._arguments import quote
-from meshcomm._tuning import CHECKSUM_RANGE, PAGE
+from meshcomm._tuning import CHECKSUM_RANGE, MOST_UNEVEN, PAGE
 from meshcomm._types import Json
 from meshcomm.errors import CheckpointError, DTypeError
 from meshcomm.layouts.dtype_text import dtype_text
@@ -71,10 +71,14 @@ class FolderWriter(IndexedWriter):
         return path, stored
 
     def _lay_out(self, file: File) -> list[Stored]:
-        stored, offset = [], 0
+        stored, offset, largest = [], 0, file.unit()
         for array in self.arrays:
-            stored.append(in_one_file(array.name, array.shape, array.dtype, offset, self._name))
-            offset += -(-stored[-1].nbytes // PAGE) * PAGE
+            nbytes = prod(array.shape) * array.dtype.itemsize
+            unit = largest if nbytes >= 2 * MOST_UNEVEN * largest else PAGE  # else ranks do not share it by `largest`
+            offset += -offset % unit
+            stored.append(in_one_file(array.name, array.shape, array.dtype, offset, self._name)._replace(unit=unit))
+            offset += nbytes
+        offset += -offset % PAGE
         file.sized(offset)
         self._stored, self._size = stored, offset
         return stored

@@ -69,8 +69,8 @@ class ZarrWriter(Writer):
     def check_names(cls, names: list[str]) -> None:
         super().check_names(names)
         for name in names:
-            if any(key in ("c", METADATA) or key.startswith("__") for key in name.split("/")):
-                raise CheckpointError(f"{quote(name)} is no name for a zarr array")
+            if any(key == METADATA or key.startswith("__") for key in name.split("/")):
+                raise CheckpointError(f"{quote(name)}: zarr keeps {METADATA} and names that begin with __ for itself")
 
     def _lay_out_array(self, array: Any, name: str) -> Stored:
         folder = self.aside / name

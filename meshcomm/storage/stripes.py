@@ -1,0 +1,50 @@
+"""The unit of a file system: the bytes that it stores, and locks, as one. Two ranks that write one unit wait in turn.
+
+It is the stripe on Lustre, whose xattr ``lustre.lov`` has it, and elsewhere the block that ``fstat`` tells, which is
+that of GPFS and BeeGFS, and one write of NFS. This reads what the system says; `files` asks the system.
+"""
+
+import struct
+from collections.abc import Iterator
+from contextlib import suppress
+
+from meshcomm._tuning import LARGEST_UNIT, PAGE
+
+XATTR = "lustre.lov"
+_COMPOSITE = 0x0BD60BD0  # lov_comp_md_v1: a file has components with stripes of their own
+_PLAIN = (0x0BD10BD0, 0x0BD30BD0, 0x0BD50BD0)  # lov_user_md_v1, lov_user_md_v3, and v3 with objects that were chosen
+_COUNT_AT, _ENTRIES_AT, _ENTRY, _OFFSET_AT, _STRIPE_AT = 14, 32, 48, 24, 24
+
+
+def unit_of(block: int, striping: bytes) -> int:
+    """Return the unit of a file, a power of two, from its block and its xattr; PAGE if neither makes sense.
+
+    >>> unit_of(2**22, b""), unit_of(512, b""), unit_of(3 * 2**20, b"")
+    (4194304, 4096, 4096)
+    """
+    for found in (max(_stripes(striping), default=0), block):
+        if PAGE <= found <= LARGEST_UNIT and found.bit_count() == 1:
+            return found
+    return PAGE
+
+
+def _stripes(striping: bytes, at: int = 0) -> list[int]:
+    """Return the stripe sizes that the xattr tells: one, or one for each component; none of what is no such xattr."""
+    found: list[int] = []
+    with suppress(struct.error):  # it ends too early
+        (magic,) = struct.unpack_from("=I", striping, at)
+        if magic in _PLAIN:
+            found += struct.unpack_from("=I", striping, at + _STRIPE_AT)
+        elif magic == _COMPOSITE and at == 0:
+            for offset in _components(striping):
+                found += _stripes(striping, offset)
+    return found
+
+
+def _components(striping: bytes) -> Iterator[int]:
+    """Yield where the components begin, each with a header of its own."""
+    (count,) = struct.unpack_from("=H", striping, _COUNT_AT)
+    for number in range(count):
+        (offset,) = struct.unpack_from("=I", striping, _ENTRIES_AT + number * _ENTRY + _OFFSET_AT)
+        if offset:
+            yield offset
