@@ -15,12 +15,14 @@ from meshcomm.plans.step import AllGather, Slice, Step
 
 
 def looked_at(step: Step) -> list[int]:
-    """Return the devices that say what *step* costs: the first, a middle and the last, and that which receives most.
+    """Return the devices that say what *step* costs: the first, a middle and the last.
 
-    The first three may have no elements: an array may be smaller than its mesh, and chosen blocks may be empty.
+    If none of them receives anything, as with an array smaller than its mesh, another one may: that which receives the
+    most says it, too. It takes longer to find.
     """
     size = len(step.ranks)
-    return sorted({0, size // 2, size - 1, step.busiest})
+    few = sorted({0, size // 2, size - 1})
+    return few if step.received(np.array(few, dtype=np.intp))[0].any() else [*few, step.busiest]
 
 
 def seconds(step: Step, machine: Machine) -> float:

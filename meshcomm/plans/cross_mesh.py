@@ -212,17 +212,12 @@ class AllToAllBetween(AllToAll):
         scratch = self._in_rounds(one(packed), one(unpacked))[0]
         return int(sizes[others].sum()), len(np.unique(receives.peers[others])), int(scratch), *blocks
 
-    @cached_property
-    def busiest(self) -> int:
-        """The device that receives the most; if several do, one of those with the largest new block.
-
-        Its traffic would say so, too, but takes too long to find for all devices.
-        """
-        before, after = (devices_of(mesh, listed_ranks(self.ranks)) for mesh in (self.source.mesh, self.target.mesh))
+    def received(self, devices: Indices) -> tuple[Indices, Indices]:
+        ranks = listed_ranks(self.ranks)[devices]
+        before, after = (devices_of(mesh, ranks) for mesh in (self.source.mesh, self.target.mesh))
         _, target, common = self.elements(before, after)
         target = np.where(after >= 0, target, 0)
-        received = target - np.where((before >= 0) & (after >= 0), common, 0)
-        return int(np.lexsort((target, received))[-1])
+        return target - np.where((before >= 0) & (after >= 0), common, 0), target
 
     @cached_property
     def _deals_round(self) -> bool:

@@ -163,7 +163,7 @@ class Plan(FieldsOnly):
     def seconds(self) -> float:
         """The cost of the plan over MPI by the model of its machine, on the slowest device that is looked at.
 
-        These are the first device, a middle and the last, and in each step the one that receives the most.
+        See `costs.looked_at` for which these are.
         """
         devices = {device for step in self.steps or (self.copy_step,) for device in looked_at(step)}
         return max(self.for_device(device).seconds for device in devices)

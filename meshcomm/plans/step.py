@@ -235,11 +235,16 @@ class Step(FieldsOnly):
             common = common * shared(old, had[:, axis], new, has[:, axis])
         return source, target, common
 
+    def received(self, devices: Indices) -> tuple[Indices, Indices]:
+        """Return how many elements each of *devices* receives from others, and how many its new block has."""
+        _, target, common = self.elements(devices, devices)
+        return target - common, target
+
     @cached_property
     def busiest(self) -> int:
         """The device that receives the most; if several do, one of those with the largest new block."""
-        found = self.traffic(np.arange(len(self.ranks), dtype=np.intp))
-        return int(np.lexsort((found.target, found.bytes_moved))[-1])
+        received, target = self.received(np.arange(len(self.ranks), dtype=np.intp))
+        return int(np.lexsort((target, received))[-1])
 
     def _in_rounds(self, sent: Indices, unpacked: Indices) -> Indices:
         """Return an upper bound on the scratch to pack *sent* bytes and unpack *unpacked* bytes, in rounds."""
