@@ -9,7 +9,6 @@ from meshcomm._tracing import Value, is_traced, traceable, untraced
 from meshcomm._types import Array, DType
 from meshcomm.arrays.create import from_local
 from meshcomm.arrays.dtensor import DTensor, Held, unwrapped
-from meshcomm.arrays.out import join_and_raise
 from meshcomm.arrays.relayout import relayout
 from meshcomm.errors import DTypeError, LayoutError, ShapeError
 from meshcomm.halos.axes import AxisRule
@@ -21,7 +20,7 @@ from meshcomm.halos.widths import Width, as_widths
 from meshcomm.layouts.cyclic import CyclicCut
 from meshcomm.memory.copies import opaque
 from meshcomm.ops.gradients import differentiable
-from meshcomm.ranks.calls import collective, program
+from meshcomm.ranks.calls import collective, join_and_raise, program
 from meshcomm.ranks.meshes import location_in
 
 
@@ -85,7 +84,7 @@ def _filled(tensor: DTensor, pattern: Pattern) -> Halo:
             opaque(made.inner)[...] = opaque(tensor.local)
         run = program(team, made._key, describe_update, build_one_update, pattern, here, error=wrong)
         if wrong is not None:
-            join_and_raise(wrong, lambda: run(made._blocks))
+            join_and_raise(wrong, team, lambda: run(made._blocks))
         run(made._blocks)
     made._fill()
     return made

@@ -27,6 +27,7 @@ Pure functions of what ranks have answered. Ranks are those of COMM_WORLD.
 # digests differ after equally many calls, they have made different ones. Names that users give their calls are no
 # operations, and may differ.
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -220,10 +221,12 @@ def _plural(text: str) -> str:
 
     >>> _plural("has not arrived: it has waited 4 s in barrier")
     'have not arrived: they have waited 4 s in barrier'
+    >>> _plural("has waited 4 s in wait for a relayout")
+    'have waited 4 s in wait for a relayout'
     """
     what, reason, error = text.partition("; it has to raise ")
-    for one, many in (("does not", "do not"), ("it is", "they are"), ("it ", "they "), ("has ", "have ")):
-        what = what.replace(one, many)
+    for one, many in (("does not", "do not"), ("it is", "they are"), ("it", "they"), ("has", "have")):
+        what = re.sub(rf"\b{one}\b", many, what)
     return (
         what.replace("or runs", "or run").replace("before its", "before their")
         + reason.replace("it has", "they have")

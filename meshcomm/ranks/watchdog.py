@@ -117,7 +117,8 @@ class _Watchdog:
         if self._interrupted_in != watch.count:  # else the call may have begun just before the signal
             self._interrupted = None
         self._ended = []
-        self._ask_at = self._asked_first = min(ASK_AFTER, self._timeout / 3)
+        # A rank with an error knows at once that something is wrong: the others may exchange, and not come to hear it.
+        self._ask_at = self._asked_first = self._step if watch.error is not None else min(ASK_AFTER, self._timeout / 3)
 
     def _obey(self, roll_call: RollCall) -> None:
         """Do what other ranks, or their answers, demand of all."""
