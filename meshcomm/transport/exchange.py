@@ -176,7 +176,7 @@ class BlockSizes:
         return None
 
     def fitting(self, sources: list[Bytes], targets: list[Bytes]) -> tuple[list[Bytes], list[Bytes]]:
-        """Return the blocks, with zeros in the place of those that do not fit."""
+        """Return the blocks, with zeros instead of those that do not fit."""
         return _fitting(sources, self._sources), _fitting(targets, self._targets)
 
 
