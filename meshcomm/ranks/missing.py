@@ -47,7 +47,7 @@ class Answer(NamedTuple):
     asked: str
     """What the call on this team was that it was asked for; nothing if it does not remember."""
     operation: str
-    """What it waits in now; nothing if it is in no call."""
+    """What it waits in now; nothing if it is in no call. Of a rank that makes no more calls: whether it closes."""
     number: int
     """The number of that call if it is on this team, else 0."""
     waits: bool
@@ -59,7 +59,7 @@ class Answer(NamedTuple):
     error: str
     """What it would raise as soon as the others agree."""
     ended: bool
-    """Whether its program has ended."""
+    """Whether it makes no more calls: its program has ended, or it closes the mesh."""
     noted: int = 0
     """How many calls are in the digest of its calls on this team."""
     digest: int | None = None
@@ -135,6 +135,8 @@ def ended(answers: Answers, before: Answers, number: int) -> str:
     >>> done = Answer(5, 2, "", "", 0, False, "", 1.0, "", True)
     >>> ended({0: done, 1: done._replace(made=3)}, {}, 3)
     'rank 0 has ended without it'
+    >>> ended({0: done._replace(operation="close"), 1: done._replace(made=3)}, {}, 3)
+    'rank 0 has closed the mesh without it'
     >>> failed = {0: done._replace(ended=False, over="an exchange ended with an error (KeyError)"), 1: None}
     >>> ended(failed, failed, 2)
     'rank 0 makes no more calls on these ranks: an exchange ended with an error (KeyError)'
@@ -143,7 +145,8 @@ def ended(answers: Answers, before: Answers, number: int) -> str:
     """
     gone = [rank for rank, answer in answers.items() if answer is not None and answer.ended and answer.made < number]
     if gone:
-        return f"{some(gone)} {'has' if len(gone) == 1 else 'have'} ended without it"
+        closed = any(answer is not None and answer.operation for rank, answer in answers.items() if rank in gone)
+        return f"{some(gone)} {'has' if len(gone) == 1 else 'have'} {_left(closed)} without it"
     for rank, answer in answers.items():
         earlier = before.get(rank)
         if answer is not None and earlier is not None and answer.over and earlier.over and answer.made <= number:
@@ -198,7 +201,7 @@ def _doing(answer: Answer | None, number: int) -> str:
     here = f", call {answer.number} on these ranks" if answer.number else ""
     after = f"after call {answer.made} on these ranks" if answer.made else "before its first call on these ranks"
     if answer.ended:
-        what = f"has ended, {after}"
+        what = f"has {_left(bool(answer.operation))}, {after}"
     elif answer.made < number and answer.operation:
         what = f"has not arrived: it {waited}{here or _elsewhere(answer)}"
     elif answer.made < number:
@@ -210,6 +213,10 @@ def _doing(answer: Answer | None, number: int) -> str:
     else:
         what = f"went on, and has been outside meshcomm for {seconds}"
     return f"{what}; it has to raise {answer.error}" if answer.error else what
+
+
+def _left(closed: bool) -> str:
+    return "closed the mesh" if closed else "ended"
 
 
 def _elsewhere(answer: Answer) -> str:

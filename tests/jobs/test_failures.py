@@ -233,6 +233,12 @@ def test_one_is_stopped(job, seconds):
     assert_ended(ended, f"MESHCOMM_TIMEOUT={seconds}", within=seconds + 2 * SOON)
 
 
+@pytest.mark.parametrize("shared", ["0", "1G"])
+def test_one_closes_the_mesh_before_the_others(job, shared):
+    ended = job(3, "one_closes_the_mesh", MESHCOMM_SHARED_MEMORY=shared)
+    assert_ended(ended, "but rank 1 has closed the mesh without it", within=2.0 + 2 * SOON)
+
+
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_one_is_killed(job, ranks):
     assert_ended(job(ranks, "one_is_killed"), "stamp")

@@ -291,6 +291,14 @@ def one_never_joins():
     exchange()
 
 
+def one_closes_the_mesh():
+    exchange()
+    stamp()
+    if mesh().rank == 1:
+        mesh().close()
+    exchange()
+
+
 def one_is_stopped():
     exchange()
     stamp()
