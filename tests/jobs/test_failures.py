@@ -233,6 +233,11 @@ def test_one_is_stopped(job, seconds):
     assert_ended(ended, f"MESHCOMM_TIMEOUT={seconds}", within=seconds + 2 * SOON)
 
 
+def test_a_second_interrupt_does_not_keep_a_rank_from_ending_the_job(job):
+    ended = job(2, "one_is_interrupted_while_it_ends_the_job")
+    assert_ended(ended, "rank 1 of 2 ends the job: an earlier exchange of these ranks ended", "culprit")
+
+
 @pytest.mark.parametrize("shared", ["0", "1G"])
 def test_one_closes_the_mesh_before_the_others(job, shared):
     ended = job(3, "one_closes_the_mesh", MESHCOMM_SHARED_MEMORY=shared)

@@ -21,6 +21,7 @@ import numpy as np
 import meshcomm as mc
 from meshcomm.arrays import compile
 from meshcomm.ranks import abort, launchers, watchdog
+from meshcomm.ranks.meshes import location_in
 from meshcomm.ranks.mpi import mpi
 
 SIZE = int(os.environ["CASE_RANKS"])  # the number of ranks, known without MPI
@@ -289,6 +290,22 @@ def one_never_joins():
     if mesh().rank == 1:
         time.sleep(LONG)
     exchange()
+
+
+def one_is_interrupted_while_it_ends_the_job():
+    exchange()
+    if mesh().rank == 1:
+        say = abort.say
+
+        def interrupted(text):
+            say(text)
+            raise KeyboardInterrupt
+
+        abort.say = interrupted
+        location_in(mesh()).team.fail(KeyError("culprit"))  # so it ends the job at its exit
+        stamp()
+    else:
+        exchange()
 
 
 def one_closes_the_mesh():
