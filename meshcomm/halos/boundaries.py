@@ -10,6 +10,7 @@ The names are those of :mod:`scipy.ndimage`. For the elements a b c d of an axis
     mirror                    d c b | a b c d | c b a
 """
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -140,8 +141,10 @@ def holds(dtype: DType, value: Value) -> bool:
     >>> holds(np.dtype("f4"), 0.5), holds(np.dtype("f4"), 0.1), holds(np.dtype("f4"), np.nan)
     (True, False, True)
     """
-    try:
-        kept = as_element(value, dtype)
-    except (TypeError, ValueError, OverflowError):
-        return False
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            kept = as_element(value, dtype)
+        except (TypeError, ValueError, OverflowError):
+            return False
     return bool(kept == value or (value != value and kept != kept))

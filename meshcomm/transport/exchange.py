@@ -167,13 +167,13 @@ class BlockSizes:
         if len(self._sources) == 1 and len(sources[0]) == self._sources[0] and len(targets[0]) == self._targets[0]:
             return None  # the same without lists: this is on the way of every small exchange
         found, expected = [*map(len, (*sources, *targets))], self._sources + self._targets
-        for length, wanted in zip(found, expected, strict=True):
-            if length != wanted:
-                return ShapeError(
-                    f"a block has {length} bytes, but by shape, dtype and layout of its tensor it has {wanted}: "
-                    "it was resized, or the tensor was made of a block that does not fit"
-                )
-        return None
+        if found == expected:
+            return None
+        length, wanted = next(pair for pair in zip(found, expected, strict=True) if pair[0] != pair[1])
+        return ShapeError(
+            f"a block has {length} bytes, but by shape, dtype and layout of its tensor it has {wanted}: "
+            "it was resized, or the tensor was made of a block that does not fit"
+        )
 
     def fitting(self, sources: list[Bytes], targets: list[Bytes]) -> tuple[list[Bytes], list[Bytes]]:
         """Return the blocks, with zeros instead of those that do not fit."""
