@@ -132,9 +132,7 @@ class Kept:
         self._copies = own_copies(tensors)
 
     def run(self, sources: list[Bytes], targets: list[Bytes], stretch: Bytes | None = None) -> None:
-        wrong = self._sizes.wrong(sources, targets)
-        if wrong is not None:
-            raise wrong
+        self._sizes.check(sources, targets)
         if self._copies is not None:
             self._copies.run(sources, targets)
 
@@ -178,6 +176,7 @@ class Repeated:
         self._starts = len(group.members) > 1
         self._copies = False
         if self._starts:
+            BlockSizes(tensors).check(blocks, blocks)
             self._channel, others, self._copies, sends = open_channel(group, tensors, blocks)
             if sends:
                 some = [tensor.only(others, others) for tensor in tensors]

@@ -162,6 +162,12 @@ class BlockSizes:
         self._sources = [tensor.source_bytes(tensor.position) for tensor in tensors]
         self._targets = [tensor.target_bytes(tensor.position) for tensor in tensors]
 
+    def check(self, sources: list[Bytes], targets: list[Bytes]) -> None:
+        """Raise what `wrong` returns, if anything."""
+        error = self.wrong(sources, targets)
+        if error is not None:
+            raise error
+
     def wrong(self, sources: list[Bytes], targets: list[Bytes]) -> ShapeError | None:
         """Return what is wrong, unless all blocks are as long as their tensors say."""
         if len(self._sources) == 1 and len(sources[0]) == self._sources[0] and len(targets[0]) == self._targets[0]:
