@@ -5,7 +5,7 @@ import atexit
 from meshcomm._types import Array
 from meshcomm.arrays.compile import Start, prepare_start
 from meshcomm.arrays.dtensor import DTensor, Held, unwrapped
-from meshcomm.arrays.out import call_text, join_and_raise, outside, wrong_out
+from meshcomm.arrays.out import call_text, outside, wrong_out
 from meshcomm.arrays.targets import Target, target_of
 from meshcomm.errors import LayoutError, MeshError
 from meshcomm.layouts.layout import Layout
@@ -13,7 +13,7 @@ from meshcomm.layouts.layout_text import specs_text
 from meshcomm.plans.plan import plan_direct
 from meshcomm.ranks import abort, forks
 from meshcomm.ranks._envelope import Envelope
-from meshcomm.ranks.calls import collective, leave_with, program
+from meshcomm.ranks.calls import collective, join_and_raise, leave_with, program
 from meshcomm.ranks.communicator import Pending
 from meshcomm.ranks.mpi import mpi
 from meshcomm.ranks.teams import Location, Team, Unfinished, never_waited_for
@@ -170,7 +170,7 @@ def start_relayout(
         start = program(here.team, key, _described, _built, tensor, layout, here, error=wrong)
         try:
             if wrong is not None:
-                join_and_raise(wrong, lambda: _complete(*start(tensor.local, None)))
+                join_and_raise(wrong, here.team, lambda: _complete(*start(tensor.local, None)))
             exchange, block = start(tensor.local, None if out is None else out.local)
             if out is None:
                 out = DTensor(block, layout if layout.match_axis is None else layout.matched(source), shape, dtype)

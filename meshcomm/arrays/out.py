@@ -1,7 +1,7 @@
 """Relayouts that write into tensors that exist, and the texts that ranks compare about a relayout."""
 
-from collections.abc import Callable, Sequence
-from typing import NoReturn, TypeAlias
+from collections.abc import Sequence
+from typing import TypeAlias
 
 import numpy as np
 
@@ -113,15 +113,6 @@ def wrong_outs(moves: Sequence[Into]) -> MeshcommError | None:
     whole = [as_bytes(block) for block in read if block.flags.c_contiguous]
     shared = any(np.may_share_memory(out, block) for out in written for block in slices)
     return LayoutError(OVERLAPPING) if shared or overlap([*map(as_bytes, written)], whole) else None
-
-
-def join_and_raise(wrong: Exception, exchange: Callable[[], object]) -> NoReturn:
-    """Take part in the *exchange* of a known call, so that no rank waits for this one, and raise what is *wrong*."""
-    try:
-        exchange()
-    except MeshcommError as error:  # the other ranks found nothing wrong
-        raise wrong from error
-    raise wrong
 
 
 def call_text(operation: str, tensor: DTensor, layout: Layout) -> str:

@@ -14,7 +14,6 @@ from meshcomm.arrays.many import are_many, relayout_many
 from meshcomm.arrays.out import (
     call_text,
     distributed,
-    join_and_raise,
     limit_text,
     outside,
     relayout_text,
@@ -30,7 +29,7 @@ from meshcomm.memory.scratch import forget_scratch
 from meshcomm.plans.plan import Plan, plan_relayout
 from meshcomm.plans.search import forget_plans
 from meshcomm.ranks.agreement import agree
-from meshcomm.ranks.calls import collective, program
+from meshcomm.ranks.calls import collective, join_and_raise, program
 from meshcomm.ranks.meshes import location_in
 from meshcomm.ranks.teams import Location
 from meshcomm.ranks.watch import named
@@ -174,7 +173,7 @@ def relayout(
         key = source, layout, shape, dtype, max_scratch_bytes
         move = program(here.team, key, _described, _built, tensor, layout, max_scratch_bytes, here, error=wrong)
         if wrong is not None:
-            join_and_raise(wrong, lambda: move(tensor.local, None))
+            join_and_raise(wrong, here.team, lambda: move(tensor.local, None))
         block = move(tensor.local, None if out is None else out.local)
     if out is not None:
         return out
@@ -292,7 +291,7 @@ def _execute(plan: Plan, tensor: object, out: DTensor | None) -> DTensor:
             return outside(out, plan)
         move = program(here.team, plan, _described_plan, prepare, plan, here, error=wrong)
         if wrong is not None:
-            join_and_raise(wrong, lambda: move(tensor.local, None))
+            join_and_raise(wrong, here.team, lambda: move(tensor.local, None))
         block = move(tensor.local, None if out is None else out.local)
     return DTensor(block, plan.target, plan.shape, plan.dtype) if out is None else out
 

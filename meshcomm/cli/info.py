@@ -19,6 +19,7 @@ from meshcomm.errors import MeshError
 from meshcomm.layouts.layout_text import specs_text
 from meshcomm.layouts.machine import CONSTANTS, DISK_CONSTANTS, Machine
 from meshcomm.ranks import about, launchers, rendezvous
+from meshcomm.ranks._envelope import Envelope
 from meshcomm.ranks.about import Host
 from meshcomm.ranks.facts import Facts, gather, measured_connections
 from meshcomm.ranks.hosts import MACHINE_FILE
@@ -58,14 +59,15 @@ def info(as_json: bool = False) -> int:
         told = told if alone.about == "MPI" else told.plus(_mpi())
         found = [alone, *(Finding(PROBLEM, "settings", text, (0,)) for text in wrong)]
         return report(told.plus(_settings(settings)), [], found, "") if first else 1
-    communicator = about.connect_all()
-    hosts = about.gather_hosts(communicator)
-    problem = _self_test(communicator.rank, communicator.size)
-    problems = [text.decode() for text in communicator.allgather(problem.encode(errors="backslashreplace"))]
-    machine = _machine()
-    facts = gather(communicator, wrong)
-    found = findings(facts, measured_connections(communicator, [its["host"] for its in facts]))
-    communicator.free()
+    with Envelope("info", None):
+        communicator = about.connect_all()
+        hosts = about.gather_hosts(communicator)
+        problem = _self_test(communicator.rank, communicator.size)
+        problems = [text.decode() for text in communicator.allgather(problem.encode(errors="backslashreplace"))]
+        machine = _machine()
+        facts = gather(communicator, wrong)
+        found = findings(facts, measured_connections(communicator, [its["host"] for its in facts]))
+        communicator.free()
     told = told.plus(_mpi()).plus(_hosts(hosts)).plus(machine).plus(_settings(settings))
     found += _verdict(problems)
     return report(told, facts, found, _verdict_text(problems)) if first else _code(found)

@@ -10,6 +10,7 @@ The names are those of :mod:`scipy.ndimage`. For the elements a b c d of an axis
     mirror                    d c b | a b c d | c b a
 """
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -17,7 +18,7 @@ import numpy as np
 
 from meshcomm._arguments import counted, quote
 from meshcomm._tracing import Value
-from meshcomm._types import Indices
+from meshcomm._types import DType, Indices
 from meshcomm.errors import AxisError, ShapeError
 
 
@@ -122,3 +123,28 @@ def source_indices(boundary: Boundary, at: Indices, n: int) -> Indices:
     if inside.all():
         return at
     return SOURCES[boundary.name](at, n)
+
+
+def as_element(value: Value, dtype: DType) -> Value:
+    """Return what *value* is as an element of *dtype*; raise what NumPy raises if it can be none."""
+    element = np.empty(1, dtype)
+    with np.errstate(all="ignore"):
+        element[:] = value
+    return element[0]
+
+
+def holds(dtype: DType, value: Value) -> bool:
+    """Return whether an element of *dtype* can be *value*, as NumPy compares them.
+
+    >>> [holds(np.dtype("u1"), value) for value in (255, 256, -1, 0.5, 1j)]
+    [True, False, False, False, False]
+    >>> holds(np.dtype("f4"), 0.5), holds(np.dtype("f4"), np.nan)
+    (True, True)
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            kept = as_element(value, dtype)
+        except (TypeError, ValueError, OverflowError):
+            return False
+    return bool(kept == value or (value != value and kept != kept))

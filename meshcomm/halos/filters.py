@@ -14,13 +14,13 @@ from meshcomm._arguments import counted, normalised_axes
 from meshcomm._tracing import Value
 from meshcomm.arrays.dtensor import DTensor, Held
 from meshcomm.errors import DTypeError, ShapeError
+from meshcomm.halos.boundaries import holds
 from meshcomm.halos.widths import Width
 from meshcomm.halos.windows import (
     Edges,
     Output,
     call_text,
     held,
-    holds,
     per_axis,
     result_dtype,
     scipy_ndimage,
@@ -160,17 +160,12 @@ def median_filter(
 ) -> DTensor:
     """Return the median of each window. Collective over the mesh. Source: scipy.ndimage.median_filter.
 
+    Other arguments are those of `convolve`.
+
     Parameters
     ----------
-    input: a tensor
     size: the length of the window, or one for each axis
     footprint: which elements of the window count, as an array of booleans: instead of *size*
-    output: a dtype for the result, or a tensor to write into and return
-    mode: what is beyond the edges: "reflect", "constant", "nearest", "mirror", "wrap" or another name of SciPy; or
-        one for each axis
-    cval: the value beyond the edges if *mode* is "constant"
-    origin: by how many elements the window is shifted; or one for each axis
-    axes: which axes the window has; by default all
     """
     return _ordered("median_filter", input, output, (size, footprint), (mode, cval, origin, axes))
 

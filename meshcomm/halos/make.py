@@ -9,11 +9,10 @@ from meshcomm._tracing import Value, is_traced, traceable, untraced
 from meshcomm._types import Array, DType
 from meshcomm.arrays.create import from_local
 from meshcomm.arrays.dtensor import DTensor, Held, unwrapped
-from meshcomm.arrays.out import join_and_raise
 from meshcomm.arrays.relayout import relayout
 from meshcomm.errors import DTypeError, LayoutError, ShapeError
 from meshcomm.halos.axes import AxisRule
-from meshcomm.halos.boundaries import Boundary, as_boundaries, as_boundary
+from meshcomm.halos.boundaries import Boundary, as_boundaries, as_boundary, as_element
 from meshcomm.halos.exchange import Pattern
 from meshcomm.halos.halo import Halo
 from meshcomm.halos.programs import build_one_update, describe_update
@@ -21,7 +20,7 @@ from meshcomm.halos.widths import Width, as_widths
 from meshcomm.layouts.cyclic import CyclicCut
 from meshcomm.memory.copies import opaque
 from meshcomm.ops.gradients import differentiable
-from meshcomm.ranks.calls import collective, program
+from meshcomm.ranks.calls import collective, join_and_raise, program
 from meshcomm.ranks.meshes import location_in
 
 
@@ -85,7 +84,7 @@ def _filled(tensor: DTensor, pattern: Pattern) -> Halo:
             opaque(made.inner)[...] = opaque(tensor.local)
         run = program(team, made._key, describe_update, build_one_update, pattern, here, error=wrong)
         if wrong is not None:
-            join_and_raise(wrong, lambda: run(made._blocks))
+            join_and_raise(wrong, team, lambda: run(made._blocks))
         run(made._blocks)
     made._fill()
     return made
@@ -179,15 +178,13 @@ def _pattern_of(
 def _check_constant(boundary: Boundary, dtype: DType) -> None:
     """Raise ``DTypeError`` if ghosts of *dtype* cannot have the value: floats may be rounded, integers may not."""
     why = ""
-    with np.errstate(all="ignore"):
-        element = np.empty(1, dtype)
-        try:
-            element[:] = boundary.value
-            if dtype.kind in "biu" and element[0] != boundary.value:
-                why = f": it would be {element[0]}"
-            elif dtype.kind in "fc" and np.isinf(element[0]) and not np.isinf(boundary.value):
-                why = ": it is too large"
-        except (TypeError, ValueError, OverflowError) as error:
-            why = f": {error}"
+    try:
+        element = as_element(boundary.value, dtype)
+        if dtype.kind in "biu" and element != boundary.value:
+            why = f": it would be {element}"
+        elif dtype.kind in "fc" and np.isinf(element) and not np.isinf(boundary.value):
+            why = ": it is too large"
+    except (TypeError, ValueError, OverflowError) as error:
+        why = f": {error}"
     if why:
         raise DTypeError(f"boundary {boundary} does not fit into dtype {dtype}{why}")

@@ -228,18 +228,14 @@ def gaussian_filter(
 
     Source: scipy.ndimage.gaussian_filter.
 
+    Other arguments are those of `convolve`.
+
     Parameters
     ----------
-    input: a tensor
     sigma: the standard deviation in elements, or one for each axis
     order: 0 for the filter, or which derivative; or one for each axis
-    output: a dtype for the result, or a tensor to write into and return
-    mode: what is beyond the edges: "reflect", "constant", "nearest", "mirror", "wrap" or another name of SciPy; or
-        one for each axis
-    cval: the value beyond the edges if *mode* is "constant"
     truncate: the window ends at so many standard deviations
     radius: the window ends at so many elements, instead of *truncate*; or one for each axis
-    axes: along which axes; by default all
 
     >>> import numpy as np, meshcomm as mc
     >>> def program():

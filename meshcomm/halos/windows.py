@@ -1,7 +1,6 @@
 """Filters that look at a window around each element: SciPy's, run on blocks with the ghosts that it needs."""
 
 import importlib
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -14,7 +13,7 @@ from meshcomm._types import Array, DType
 from meshcomm.arrays.dtensor import DTensor, unwrapped
 from meshcomm.arrays.relayout import relayout
 from meshcomm.errors import LayoutError, MeshcommError, ShapeError
-from meshcomm.halos.boundaries import Boundary, as_boundary
+from meshcomm.halos.boundaries import Boundary, as_boundary, holds
 from meshcomm.halos.make import halo
 from meshcomm.halos.widths import Width
 from meshcomm.memory.blocks import new_block
@@ -153,17 +152,6 @@ def _text(value: Value) -> str:
     if isinstance(value, np.ndarray) and not value.dtype.hasobject:
         return f"{value.shape} {value.dtype} {value.tobytes().hex()}"
     return type(value).__name__
-
-
-def holds(dtype: DType, cval: Value) -> bool:
-    """Return whether an element of *dtype* can be *cval* exactly."""
-    with np.errstate(all="ignore"), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        try:
-            kept = np.array(cval).astype(dtype)
-        except (TypeError, ValueError, OverflowError):
-            return False
-    return bool(kept == cval or (cval != cval and kept != kept))
 
 
 def _in_double_precision(tensor: DTensor, cval: Value) -> DTensor:

@@ -6,6 +6,7 @@ import numpy as np
 
 from meshcomm.layouts.layout import Layout
 from meshcomm.linalg.library import Library
+from meshcomm.ranks._envelope import Envelope
 from meshcomm.ranks.native import native_handle
 from meshcomm.ranks.teams import Team
 
@@ -55,12 +56,13 @@ def positions_of(layout: Layout, team: Team) -> np.ndarray[tuple[int, int], np.d
 def _made(team: Team, positions: np.ndarray[tuple[int, int], np.dtype[np.intc]], library: Library) -> Grid:
     """Return a new grid. Collective over *team*."""
     blacs = library.blacs
-    handle = native_handle(team.everyone.communicator())
-    blacs.Csys2blacs_handle.argtypes, blacs.Csys2blacs_handle.restype = (type(handle),), ctypes.c_int
-    system = blacs.Csys2blacs_handle(handle)
-    context = ctypes.c_int(system)
     rows, columns = positions.shape
     ranks = np.asfortranarray(positions)
-    blacs.Cblacs_gridmap(ctypes.byref(context), ctypes.c_void_p(ranks.ctypes.data), rows, rows, columns)
-    blacs.Cfree_blacs_system_handle(ctypes.c_int(system))
+    with Envelope("a grid of BLACS", team):
+        handle = native_handle(team.everyone.communicator())
+        blacs.Csys2blacs_handle.argtypes, blacs.Csys2blacs_handle.restype = (type(handle),), ctypes.c_int
+        system = blacs.Csys2blacs_handle(handle)
+        context = ctypes.c_int(system)
+        blacs.Cblacs_gridmap(ctypes.byref(context), ctypes.c_void_p(ranks.ctypes.data), rows, rows, columns)
+        blacs.Cfree_blacs_system_handle(ctypes.c_int(system))
     return Grid(library, context.value)

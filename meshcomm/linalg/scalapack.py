@@ -23,6 +23,7 @@ from meshcomm.layouts.mesh import Mesh
 from meshcomm.linalg.dealt import USUAL_BLOCK, Work, descriptor, product_work, square_work
 from meshcomm.linalg.grids import Grid, grid_of, grid_of_all
 from meshcomm.linalg.library import Argument, Library, library, use
+from meshcomm.ranks._envelope import Envelope
 from meshcomm.ranks.calls import collective, program
 from meshcomm.ranks.meshes import location_text
 from meshcomm.ranks.mpi import MPIWorld
@@ -262,7 +263,9 @@ def _agreed(
 
 
 def _call(process: _Process, routine: str, dtype: DType, *arguments: Argument) -> None:
-    process.library.call(f"p{_LETTERS[dtype.str[1:]]}{routine}", *arguments)
+    name = f"p{_LETTERS[dtype.str[1:]]}{routine}"
+    with Envelope(f"scalapack's {name}", process.here.team):
+        process.library.call(name, *arguments)
 
 
 def _raise_together(info: int, mesh: Mesh) -> None:

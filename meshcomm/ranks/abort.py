@@ -130,8 +130,18 @@ def end_job(reason: str, code: int = 1, shared: signs.Error | None = None) -> No
     """Name this rank and *reason* on standard error, and end the MPI job with *code*; does not return.
 
     Of ranks on this host with the same error *shared*, the first does so, for all. Others that have an error to tell
-    may tell it first.
+    may tell it first. Whatever a signal handler raises meanwhile, as after a second Ctrl-C, the job ends.
     """
+    try:
+        _tell_end(reason, shared)
+    finally:
+        try:
+            _abort(code)
+        finally:
+            os._exit(code)
+
+
+def _tell_end(reason: str, shared: signs.Error | None) -> None:
     write_traces()
     if shared is None or shared.ours:
         say(f"{who()} ends the job: {reason}")
@@ -140,6 +150,10 @@ def end_job(reason: str, code: int = 1, shared: signs.Error | None = None) -> No
     else:
         signs.note_told()
         time.sleep(END_WITHIN)  # in which the first rank ends the job
+
+
+def _abort(code: int) -> None:
+    """Let MPI end the job if it can; return if it cannot."""
     here = threading.current_thread() is threading.main_thread()
     MPI = _initialised_mpi()
     if MPI is not None:
@@ -153,7 +167,6 @@ def end_job(reason: str, code: int = 1, shared: signs.Error | None = None) -> No
     time.sleep(PAUSE_BEFORE_END)
     if MPI.Is_initialized() and not MPI.Is_finalized() and (here or MPI.Query_thread() == MPI.THREAD_MULTIPLE):
         MPI.COMM_WORLD.Abort(code)
-    os._exit(code)
 
 
 def _seconds_to_become_a_rank() -> float:

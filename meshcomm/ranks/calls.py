@@ -7,7 +7,7 @@ its program, the ranks agree that they make the same call and that none has an e
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import lru_cache
-from typing import TypeVar
+from typing import NoReturn, TypeVar
 
 from meshcomm.errors import MeshcommError
 from meshcomm.layouts.mesh import Mesh
@@ -71,6 +71,28 @@ def leave_with(error: BaseException, team: Team) -> None:
         team.fail(error)
 
 
+def note_wrong(team: Team) -> None:
+    """Let the other ranks of *team* find a difference in this call: this one has an error in it, maybe alone."""
+    team.call_digest ^= _WRONG
+    if team.world.guarded:
+        abort.show_words()  # before the others find a difference, and end the job
+
+
+def join_and_raise(wrong: Exception, team: Team, exchange: Callable[[], object]) -> NoReturn:
+    """Take part in the *exchange* of a known call, so that no rank waits for this one, and raise what is *wrong*.
+
+    `note_wrong` comes before. If the other ranks of *team* found nothing wrong, later calls name *wrong*, too.
+    """
+    team.wrong = wrong
+    try:
+        exchange()
+    except MeshcommError as error:
+        raise wrong from error
+    finally:
+        team.wrong = None
+    raise signs.note_shared(wrong, f"{type(wrong).__name__}: {wrong}", seen=True)
+
+
 @lru_cache(256)
 def _of_operation(operation: str | None) -> int:
     """Return a number for an operation that makes other calls, without the name that the user gave it."""
@@ -105,9 +127,7 @@ def program(
             if team.turn.depth > 1:  # the same call within different ones
                 team.call_digest ^= _of_operation(team.turn.operation)
             if error is not None:
-                team.call_digest ^= _WRONG
-                if team.world.guarded:
-                    abort.show_words()  # before the others find a difference, and end the job
+                note_wrong(team)
             if team.comparison_due:
                 agreement.compare_known(team, error)
             return known.run

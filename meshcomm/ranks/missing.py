@@ -27,6 +27,7 @@ Pure functions of what ranks have answered. Ranks are those of COMM_WORLD.
 # digests differ after equally many calls, they have made different ones. Names that users give their calls are no
 # operations, and may differ.
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -46,7 +47,7 @@ class Answer(NamedTuple):
     asked: str
     """What the call on this team was that it was asked for; nothing if it does not remember."""
     operation: str
-    """What it waits in now; nothing if it is in no call."""
+    """What it waits in now; nothing if it is in no call. Of a rank that makes no more calls: whether it closes."""
     number: int
     """The number of that call if it is on this team, else 0."""
     waits: bool
@@ -58,7 +59,7 @@ class Answer(NamedTuple):
     error: str
     """What it would raise as soon as the others agree."""
     ended: bool
-    """Whether its program has ended."""
+    """Whether it makes no more calls: its program has ended, or it closes the mesh."""
     noted: int = 0
     """How many calls are in the digest of its calls on this team."""
     digest: int | None = None
@@ -134,6 +135,8 @@ def ended(answers: Answers, before: Answers, number: int) -> str:
     >>> done = Answer(5, 2, "", "", 0, False, "", 1.0, "", True)
     >>> ended({0: done, 1: done._replace(made=3)}, {}, 3)
     'rank 0 has ended without it'
+    >>> ended({0: done._replace(operation="close"), 1: done._replace(made=3)}, {}, 3)
+    'rank 0 has closed the mesh without it'
     >>> failed = {0: done._replace(ended=False, over="an exchange ended with an error (KeyError)"), 1: None}
     >>> ended(failed, failed, 2)
     'rank 0 makes no more calls on these ranks: an exchange ended with an error (KeyError)'
@@ -142,7 +145,8 @@ def ended(answers: Answers, before: Answers, number: int) -> str:
     """
     gone = [rank for rank, answer in answers.items() if answer is not None and answer.ended and answer.made < number]
     if gone:
-        return f"{some(gone)} {'has' if len(gone) == 1 else 'have'} ended without it"
+        closed = any(answer is not None and answer.operation for rank, answer in answers.items() if rank in gone)
+        return f"{some(gone)} {'has' if len(gone) == 1 else 'have'} {_left(closed)} without it"
     for rank, answer in answers.items():
         earlier = before.get(rank)
         if answer is not None and earlier is not None and answer.over and earlier.over and answer.made <= number:
@@ -197,7 +201,7 @@ def _doing(answer: Answer | None, number: int) -> str:
     here = f", call {answer.number} on these ranks" if answer.number else ""
     after = f"after call {answer.made} on these ranks" if answer.made else "before its first call on these ranks"
     if answer.ended:
-        what = f"has ended, {after}"
+        what = f"has {_left(bool(answer.operation))}, {after}"
     elif answer.made < number and answer.operation:
         what = f"has not arrived: it {waited}{here or _elsewhere(answer)}"
     elif answer.made < number:
@@ -211,6 +215,10 @@ def _doing(answer: Answer | None, number: int) -> str:
     return f"{what}; it has to raise {answer.error}" if answer.error else what
 
 
+def _left(closed: bool) -> str:
+    return "closed the mesh" if closed else "ended"
+
+
 def _elsewhere(answer: Answer) -> str:
     return f" on ranks {answer.others}" if answer.others else ""
 
@@ -220,10 +228,12 @@ def _plural(text: str) -> str:
 
     >>> _plural("has not arrived: it has waited 4 s in barrier")
     'have not arrived: they have waited 4 s in barrier'
+    >>> _plural("has waited 4 s in wait for a relayout")
+    'have waited 4 s in wait for a relayout'
     """
     what, reason, error = text.partition("; it has to raise ")
-    for one, many in (("does not", "do not"), ("it is", "they are"), ("it ", "they "), ("has ", "have ")):
-        what = what.replace(one, many)
+    for one, many in (("does not", "do not"), ("it is", "they are"), ("it", "they"), ("has", "have")):
+        what = re.sub(rf"\b{one}\b", many, what)
     return (
         what.replace("or runs", "or run").replace("before its", "before their")
         + reason.replace("it has", "they have")

@@ -144,11 +144,14 @@ class RollCall:
 
     # -- the end ------------------------------------------------------------------------------------------------------
 
-    def leave(self) -> None:
-        """Take no more part: this rank makes no more calls on the team. It still has to serve until it is over."""
+    def leave(self, closes: bool = False) -> None:
+        """Take no more part: this rank makes no more calls on the team. It still has to serve until it is over.
+
+        *closes* says that the rank closes the mesh, and its program goes on.
+        """
         with self._lock:
             if not self.leaving:
-                answer = _answer(self.team, self.team.calls, ended=True)
+                answer = _answer(self.team, self.team.calls, ended=True)._replace(operation="close" * closes)
                 self._post(0, "left", answer, {roll_call.name: roll_call.team.calls for roll_call in list(_open)})
                 self.leaving = True
 
@@ -156,8 +159,8 @@ class RollCall:
         """Leave, and wait until all ranks of the team have left. Collective over the team."""
         if not self.over:
             usable = self.team.turn.over is None  # else an envelope on the team refuses
+            self.leave(closes=True)  # before the envelope, which counts as a call: others may wait in that one
             with Envelope("the end of its communicators", self.team if usable else None):
-                self.leave()
                 _serve_until(lambda: self.over, [self])
 
     # -- messages -----------------------------------------------------------------------------------------------------

@@ -114,7 +114,7 @@ def in_short(error: BaseException) -> Iterator[None]:
 def _of_program(traceback: TracebackType | None) -> TracebackType | None:
     """Return *traceback* without the calls that meshcomm makes itself; what the program called stays."""
     entries: list[TracebackType] = []
-    after_ours = False
+    after_ours = True  # an error that another one was raised from begins within a call of ours
     while traceback is not None:
         ours = is_ours(traceback.tb_frame)
         if not (ours and after_ours):

@@ -275,6 +275,8 @@ class Team:
         """A digest of all calls since the ranks last found that they made the same ones."""
         self.comparison_due = False
         """Whether the ranks should compare their calls now: they have made many known ones."""
+        self.wrong: Exception | None = None
+        """What this rank has found wrong with the call that it takes part in."""
         self.oversubscribed = True
         """Whether ranks may have to wait for a processor, the same on all of them; known with the `machine`."""
         self._machine: Machine | None = None
@@ -401,6 +403,7 @@ class Team:
 
     def fail(self, error: BaseException) -> None:
         """Let no further call be made: an exchange ended with *error* on this rank, and others may still be in it."""
+        error = self.wrong or error
         what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
         self.turn.end(
             f"an earlier exchange of these ranks ended with an error ({what}); close() the mesh and make it again"

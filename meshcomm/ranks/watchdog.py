@@ -117,14 +117,15 @@ class _Watchdog:
         if self._interrupted_in != watch.count:  # else the call may have begun just before the signal
             self._interrupted = None
         self._ended = []
-        self._ask_at = self._asked_first = min(ASK_AFTER, self._timeout / 3)
+        # A rank with an error knows at once that something is wrong: the others may exchange, and not come to hear it.
+        self._ask_at = self._asked_first = self._step if watch.error is not None else min(ASK_AFTER, self._timeout / 3)
 
     def _obey(self, roll_call: RollCall) -> None:
         """Do what other ranks, or their answers, demand of all."""
         if roll_call.expired:
             _tell_what_happened(f"another rank ends the job: {roll_call.expired}")
         if roll_call.mismatch:
-            self._end(roll_call.team, roll_call, f"CollectiveMismatch: {roll_call.mismatch}")
+            self._end(roll_call.team, f"CollectiveMismatch: {roll_call.mismatch}")
 
     def _wait(self, call: Call) -> None:
         """Look after a rank that waits in *call*: ask who is missing, warn, and end the job."""
@@ -153,15 +154,14 @@ class _Watchdog:
         if roll_call is not None and (report is not None or waited >= ANSWER_WITHIN + self._asked_first):
             missing = "\n  " + roll_call.missing(report, abs(call[2])).replace("\n", "\n  ")
         if report is not None and roll_call is not None and report.ended and not roll_call.leaving:
-            self._end(team, roll_call, f"it has waited {waited:.0f} s in {text}, but {report.ended}{missing}")
+            self._end(team, f"it has waited {waited:.0f} s in {text}, but {report.ended}{missing}")
         if waited >= self._timeout:
             limit = f"longer than MESHCOMM_TIMEOUT={self._timeout:g}"
             self._end(
                 team,
-                roll_call,
                 f"it has waited {waited:.0f} s in {text}, {limit}{missing or (_HINT if roll_call is None else '')}",
             )
-        self._end_if_interrupted(team, roll_call, text)
+        self._end_if_interrupted(team, text)
         self._warn(text, report, missing)
 
     def _ask_before_they_communicate(self, call: Call, team: Team, text: str) -> None:
@@ -177,7 +177,7 @@ class _Watchdog:
         before, self._ended = self._ended, signs.ended(ranks)
         if before and before == self._ended:
             ended = f"{some(before)} {'has' if len(before) == 1 else 'have'} ended without it"
-            self._end(team, None, f"it has waited {watch.since:.0f} s in {text}, but {ended}")
+            self._end(team, f"it has waited {watch.since:.0f} s in {text}, but {ended}")
 
     def _warn(self, text: str, report: Report | None, missing: str) -> None:
         error, waited = watch.error, watch.since
@@ -189,22 +189,22 @@ class _Watchdog:
             if report is None or report.speaks:
                 say(f"{who()} has waited {waited:.0f} s in {text}, and goes on waiting{missing}")
 
-    def _end_if_interrupted(self, team: Team | None, roll_call: RollCall | None, text: str) -> None:
+    def _end_if_interrupted(self, team: Team | None, text: str) -> None:
         if self._interrupted is None or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
             return
         self._interrupted += self._step
         if self._interrupted >= INTERRUPT_WITHIN:
-            self._end(team, roll_call, f"KeyboardInterrupt while it waits in {text}", 128 + signal.SIGINT)
+            self._end(team, f"KeyboardInterrupt while it waits in {text}", 128 + signal.SIGINT)
 
-    def _end(self, team: Team | None, roll_call: RollCall | None, reason: str, code: int = 1) -> None:
+    def _end(self, team: Team | None, reason: str, code: int = 1) -> None:
         """End the job, after all ranks that can have written what they do.
 
-        Ranks of a *team* that wait in one operation say the same; with a *roll_call*, all of its ranks do, as it tells
+        Ranks of a *team* that wait in one operation say the same; with roll calls, all of its ranks do, as they tell
         them about the others. So one of them on each host says it.
         """
         told = _tell_what_happened(reason)
         where = stacks.of_program()
-        shared = None
+        shared, roll_call = None, roll_call_for(team) if team is not None else None
         if team is not None:
             ranks = spans(sorted(team.world.ranks_in_comm_world(team.ranks)))
             waits = kind(watch.operation()) if roll_call is None else ""

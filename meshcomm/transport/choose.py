@@ -55,6 +55,7 @@ from meshcomm.layouts.boxes import without_peer
 from meshcomm.memory._channel import Channel
 from meshcomm.memory.blocks import as_bytes, block_bytes, new_bytes
 from meshcomm.memory.scratch import Buffer, scratch
+from meshcomm.ranks.calls import join_and_raise, note_wrong
 from meshcomm.ranks.communicator import Pending
 from meshcomm.ranks.recording import Traffic, traffic_from
 from meshcomm.ranks.teams import Group
@@ -146,7 +147,11 @@ class Nonblocking:
 
     def start(self, sources: list[Bytes], targets: list[Bytes], buffer: Buffer) -> Pending:
         """Begin to fill the new blocks; *buffer* gives memory to pack into. Collective over the group."""
-        self._sizes.check(sources, targets)
+        wrong = self._sizes.wrong(sources, targets)
+        if wrong is not None:
+            team = self._group.team
+            note_wrong(team)
+            join_and_raise(wrong, team, lambda: self.start(*self._sizes.fitting(sources, targets), buffer).wait())
         recorder = watch.recorder
         if recorder is None:
             return self._start(sources, targets, buffer)
@@ -276,7 +281,10 @@ class _Chosen:
         """Fill the new blocks. Collective over the group."""
         group, recorder = self._group, watch.recorder
         began = 0 if recorder is None else monotonic_ns()
-        self._sizes.check(sources, targets)
+        wrong = self._sizes.wrong(sources, targets)
+        if wrong is not None:
+            note_wrong(group.team)
+            join_and_raise(wrong, group.team, lambda: self.run(*self._sizes.fitting(sources, targets), stretch))
         try:
             group.communicator()
             if group.nodes is not self._chosen_for:  # a new group, or opened again

@@ -10,6 +10,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Protocol, TypeAlias
 
+import numpy as np
+
 from meshcomm._kernels import BoxCopies
 from meshcomm._tuning import DEFAULT_SCRATCH
 from meshcomm._types import Bytes, Indices
@@ -161,16 +163,27 @@ class BlockSizes:
         self._targets = [tensor.target_bytes(tensor.position) for tensor in tensors]
 
     def check(self, sources: list[Bytes], targets: list[Bytes]) -> None:
-        """Raise ``ShapeError`` unless all blocks are as long as their tensors say."""
+        """Raise what `wrong` returns, if anything."""
+        error = self.wrong(sources, targets)
+        if error is not None:
+            raise error
+
+    def wrong(self, sources: list[Bytes], targets: list[Bytes]) -> ShapeError | None:
+        """Return what is wrong, unless all blocks are as long as their tensors say."""
         if len(self._sources) == 1 and len(sources[0]) == self._sources[0] and len(targets[0]) == self._targets[0]:
-            return  # the same without lists: this is on the way of every small exchange
-        if [*map(len, sources)] != self._sources or [*map(len, targets)] != self._targets:
-            found, expected = [*map(len, (*sources, *targets))], self._sources + self._targets
-            length, wanted = next(pair for pair in zip(found, expected, strict=True) if pair[0] != pair[1])
-            raise ShapeError(
-                f"a block has {length} bytes, but by shape, dtype and layout of its tensor it has {wanted}: "
-                "it was resized, or the tensor was made of a block that does not fit"
-            )
+            return None  # the same without lists: this is on the way of every small exchange
+        found, expected = [*map(len, (*sources, *targets))], self._sources + self._targets
+        if found == expected:
+            return None
+        length, wanted = next(pair for pair in zip(found, expected, strict=True) if pair[0] != pair[1])
+        return ShapeError(
+            f"a block has {length} bytes, but by shape, dtype and layout of its tensor it has {wanted}: "
+            "it was resized, or the tensor was made of a block that does not fit"
+        )
+
+    def fitting(self, sources: list[Bytes], targets: list[Bytes]) -> tuple[list[Bytes], list[Bytes]]:
+        """Return the blocks, with zeros instead of those that do not fit."""
+        return _fitting(sources, self._sources), _fitting(targets, self._targets)
 
 
 def own_copies(tensors: Sequence[Tensor]) -> BoxCopies | None:
@@ -188,6 +201,11 @@ def own_copies(tensors: Sequence[Tensor]) -> BoxCopies | None:
     sizes = [tensor.source_bytes(tensor.position) for tensor in tensors]
     target_sizes = [tensor.target_bytes(tensor.position) for tensor in tensors]
     return BoxCopies(sizes, target_sizes, itemsize, *source[:3], *target)
+
+
+def _fitting(blocks: list[Bytes], sizes: list[int]) -> list[Bytes]:
+    pairs = zip(blocks, sizes, strict=True)
+    return [block if len(block) == size else np.zeros(size, dtype=np.uint8) for block, size in pairs]
 
 
 def _bytes(box: Box | None, itemsize: int) -> int:

@@ -10,6 +10,7 @@ import pytest
 import meshcomm as mc
 from meshcomm import DTypeError, Layout, LayoutError, MeshError, ShapeError, _tuning
 from meshcomm.ranks import agreement
+from meshcomm.ranks.meshes import location_in
 from meshcomm.ranks.simulated_communicator import SimulatedCommunicator
 from meshcomm.ranks.teams import Team
 from support.reference import blocks_of, numbered, random_bits, same_bits, simulated
@@ -438,6 +439,25 @@ def test_executing_again_plans_and_agrees_on_nothing(counted):
         return dict(counted)
 
     assert simulated(4, program) == [{}] * 4
+
+
+def test_an_error_of_one_rank_when_a_comparison_is_due_is_told_as_such():
+    """The others raise what that rank has found, with its name, not that calls differ."""
+
+    def program(rank):
+        mesh = mc.create_mesh([("x", 2)])
+        rows, columns = rows_and_columns(mesh)
+        tensor, out = mc.distribute(ARRAY, rows), mc.zeros(ARRAY.shape, "i8", columns)
+        team = location_in(mesh).team
+        mc.relayout(tensor, columns, out=out)
+        while team._known_calls < _tuning.COMPARE_EVERY - 1:
+            mc.relayout(tensor, columns, out=out)
+        out.local.flags.writeable = rank != 1
+        with pytest.raises(LayoutError, match="read-only" + r" \(seen by rank 1\)" * (rank == 0)):
+            mc.relayout(tensor, columns, out=out)
+        mc.relayout(tensor, columns)
+
+    simulated(2, program)
 
 
 # -- loops allocate nothing -------------------------------------------------------------------------------------------

@@ -126,8 +126,8 @@ def test_the_first_rank_of_a_team_reports_to_the_others_and_is_named_if_it_is_st
 
 def test_an_error_that_the_others_do_not_hear_of_is_told(job, seconds):
     ended = job(2, "one_is_wrong_in_a_known_call", MESHCOMM_TIMEOUT=f"{1 + seconds}", MESHCOMM_SHARED_MEMORY="0")
-    assert_ended(ended, "rank 1 of 2 has to raise DTypeError", within=1 + seconds + SOON)
-    # By the end of MESHCOMM_TIMEOUT, or before it, when it is certain that the calls differ.
+    # The rank that has the error asks at once, again after a second, and then it is certain that the calls differ.
+    assert_ended(ended, "rank 1 of 2 has to raise DTypeError", within=2.0 + SOON)
     says = r"all_reduce(, call 2 on these ranks)?; it has to raise DTypeError"
     assert re.search(says, ended.text), ended
 
@@ -179,6 +179,12 @@ def test_a_block_that_is_resized(job, shared):
 
 
 @pytest.mark.parametrize("shared", ["0", "1G"])
+def test_a_block_that_is_resized_on_a_rank_that_goes_on(job, shared):
+    ended = job(2, "one_block_is_resized_and_goes_on", MESHCOMM_SHARED_MEMORY=shared)
+    assert_ended(ended, "rank 1 caught: a block has 8 bytes", "than rank 1, now or before", within=2.0 + SOON)
+
+
+@pytest.mark.parametrize("shared", ["0", "1G"])
 @pytest.mark.parametrize(
     ("case", "error"),
     [
@@ -225,6 +231,17 @@ def test_the_watchdog_ends_what_the_hook_may_not(job, seconds):
 def test_one_is_stopped(job, seconds):
     ended = job(2, "one_is_stopped", MESHCOMM_TIMEOUT=f"{seconds}")
     assert_ended(ended, f"MESHCOMM_TIMEOUT={seconds}", within=seconds + 2 * SOON)
+
+
+def test_a_second_interrupt_does_not_keep_a_rank_from_ending_the_job(job):
+    ended = job(2, "one_is_interrupted_while_it_ends_the_job")
+    assert_ended(ended, "rank 1 of 2 ends the job: an earlier exchange of these ranks ended", "culprit")
+
+
+@pytest.mark.parametrize("shared", ["0", "1G"])
+def test_one_closes_the_mesh_before_the_others(job, shared):
+    ended = job(3, "one_closes_the_mesh", MESHCOMM_SHARED_MEMORY=shared)
+    assert_ended(ended, "but rank 1 has closed the mesh without it", within=2.0 + 2 * SOON)
 
 
 @pytest.mark.parametrize("ranks", [2, 4])

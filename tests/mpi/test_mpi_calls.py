@@ -10,6 +10,7 @@ from mpi4py import MPI
 
 import meshcomm as mc
 from meshcomm.ranks import mpi
+from meshcomm.ranks.watch import watch
 
 SIZE = MPI.COMM_WORLD.size
 LIMIT = 22  # calls of Python functions in one warm relayout, the call of relayout included
@@ -78,6 +79,41 @@ def test_warm_relayout_makes_few_python_calls(layouts):
     moved = called(lambda: mc.relayout(tensor, columns))
     assert moved, "the counter sees at least the call of relayout itself"
     assert most(len(moved)) <= LIMIT, report(moved, tensor, columns)
+
+
+WAITS = ("alltoallv", "permute", "allgatherv", "allreduce_max", "allgather", "broadcast", "send", "receive", "barrier")
+
+
+def test_a_rank_waits_only_within_calls(layouts, comm, monkeypatch, tmp_path_factory):
+    """So its watchdog and its flight file know what it waits in."""
+    rows, columns = layouts
+    outside = set()
+
+    def noting(name, wait):
+        def noted(*arguments):
+            if not watch.calls:
+                outside.add(name)
+            return wait(*arguments)
+
+        return noted
+
+    for name in (*WAITS, "split"):
+        monkeypatch.setattr(mpi.MPICommunicator, name, noting(name, getattr(mpi.MPICommunicator, name)))
+    array, world, groups = np.arange(64.0 * 64).reshape(64, 64), rows.mesh, [[*range(SIZE)]]
+    tensor = mc.distribute(array, rows)
+    folder = comm.bcast(tmp_path_factory.mktemp("waits"))
+    mc.distribute(array, rows, root=0).to_numpy(root=0)
+    mc.save(folder / "saved", {"t": mc.relayout(tensor, columns)})
+    mc.load(folder / "saved", layout=rows)
+    mc.halo(tensor, 1)
+    np.sort(tensor, axis=0)
+    np.sort(tensor, axis=None)
+    mc.all_reduce(mc.all_to_all(np.ones((SIZE, 2)), groups, 0, 0, SIZE), groups)
+    np.mean(tensor, axis=0)
+    mc.barrier(world)
+    with mc.trace(folder / "trace.json"):
+        mc.fft.fftn(tensor)
+    assert not outside
 
 
 def test_what_is_not_counted_is_there():

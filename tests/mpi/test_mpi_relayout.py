@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from itertools import product
 
 import numpy as np
@@ -251,6 +252,35 @@ def test_the_last_rank_wraps_its_blocks_anew_in_each_turn():
             out.local[...] = 0
             call(tensor, out)
             assert same_bits(out.local, array[columns.block_slices((8, 6), mesh.rank)])
+
+
+@pytest.mark.skipif(SIZE == 1, reason="one rank has no others")
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda t, to: mc.relayout(t, to),
+        lambda t, to: mc.relayout([t, t], to),
+        lambda t, to: mc.start_relayout(t, to).wait(),
+        lambda t, to: t.to_numpy(),
+    ],
+    ids=["relayout", "several", "start_relayout", "to_numpy"],
+)
+@pytest.mark.parametrize("columns", [6, 6000], ids=["small", "large"])
+def test_one_block_that_does_not_fit_its_tensor_no_rank_waits(call, columns):
+    """Over MPI and in shared memory: the rank that knows raises that, now and later; the others find a difference."""
+    mesh = mesh_of(SIZE)
+    array = numbered((4 * SIZE, columns), "f8")
+    layout, target = Layout(["x", U], mesh), Layout([U, "x"], mesh)
+    block = np.array(array[layout.block_slices(array.shape, RANK)])
+    tensor = mc.from_local(block, layout, global_shape=array.shape)
+    call(tensor, target)
+    if RANK == SIZE - 1:
+        block.resize((1, 1), refcheck=False)
+    with pytest.raises(ShapeError if RANK == SIZE - 1 else CollectiveMismatch) as caught:
+        call(tensor, target)
+    with pytest.raises(MeshError, match=re.escape(f"({type(caught.value).__name__}: {caught.value})")):
+        mc.barrier(mesh)
+    mesh.close()
 
 
 @pytest.mark.parametrize("known", [False, True])

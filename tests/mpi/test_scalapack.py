@@ -13,6 +13,7 @@ from meshcomm.linalg.dealt import dealt_axes
 from meshcomm.linalg.grids import grid_of, grid_of_all
 from meshcomm.linalg.library import library
 from meshcomm.ranks.meshes import location_between, location_in
+from meshcomm.ranks.watch import watch
 from support.paths import DOCS
 from support.redistributions import redistributions
 from support.reference import random_bits, same_bits
@@ -243,6 +244,19 @@ def test_grids_are_kept_and_freed_with_the_mesh():
         for layout in grids:
             scalapack.matmul(*[mc.ones((3, 3), "f8", layout)] * 2)
         mesh.close()
+
+
+def test_the_watchdog_knows_that_a_rank_is_in_the_library(mesh, monkeypatch):
+    rows, columns = layouts_on(mesh)[:2]
+    called = []
+    call = type(library()).call
+    monkeypatch.setattr(
+        type(library()), "call", lambda self, *given: called.append(watch.operation()) or call(self, *given)
+    )
+    tensor = mc.distribute(random((6, 6), "f8"), rows)
+    scalapack.matmul(tensor, tensor)
+    scalapack.gemr2d(tensor, columns)
+    assert called == ["scalapack's pdgemm", "scalapack's pdgemr2d"]
 
 
 def test_many_grids_on_one_mesh():

@@ -6,6 +6,7 @@ import socket
 
 import pytest
 
+from meshcomm._tuning import WATCH_EVERY
 from meshcomm.ranks import watchdog
 from meshcomm.ranks.watch import watch
 
@@ -54,3 +55,13 @@ def test_ctrl_c_outside_of_a_call_is_left_to_python(pipe, monkeypatch):
     os.write(pipe[1], bytes([signal.SIGINT]))
     dog._sleep()
     assert dog._interrupted is None
+
+
+@pytest.mark.parametrize(("error", "asks"), [(None, False), (KeyError("culprit"), True)])
+def test_a_rank_with_an_error_asks_at_once_who_is_missing(pipe, monkeypatch, error, asks):
+    """The others may exchange, and never come to hear of it."""
+    monkeypatch.setattr(watchdog, "FirstCalls", lambda rank: None)
+    monkeypatch.setattr(watch, "error", error)
+    dog = watchdog._Watchdog(600.0, pipe[0])
+    dog._restart()
+    assert (dog._ask_at <= 2 * WATCH_EVERY) == asks

@@ -21,6 +21,7 @@ import numpy as np
 import meshcomm as mc
 from meshcomm.arrays import compile
 from meshcomm.ranks import abort, launchers, watchdog
+from meshcomm.ranks.meshes import location_in
 from meshcomm.ranks.mpi import mpi
 
 SIZE = int(os.environ["CASE_RANKS"])  # the number of ranks, known without MPI
@@ -231,6 +232,14 @@ def one_block_is_resized():
     time.sleep(LONG)
 
 
+def one_block_is_resized_and_goes_on():
+    try:
+        one_block_is_resized()
+    except mc.ShapeError as error:
+        print(f"rank {mesh().rank} caught: {error}\n", end="", flush=True)
+        time.sleep(LONG)
+
+
 def no_memory_in_a_known_call():
     exchange()
     if mesh().rank == 1:
@@ -280,6 +289,30 @@ def one_never_joins():
     stamp()
     if mesh().rank == 1:
         time.sleep(LONG)
+    exchange()
+
+
+def one_is_interrupted_while_it_ends_the_job():
+    exchange()
+    if mesh().rank == 1:
+        say = abort.say
+
+        def interrupted(text):
+            say(text)
+            raise KeyboardInterrupt
+
+        abort.say = interrupted
+        location_in(mesh()).team.fail(KeyError("culprit"))  # so it ends the job at its exit
+        stamp()
+    else:
+        exchange()
+
+
+def one_closes_the_mesh():
+    exchange()
+    stamp()
+    if mesh().rank == 1:
+        mesh().close()
     exchange()
 
 
