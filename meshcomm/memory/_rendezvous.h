@@ -49,6 +49,8 @@ static inline void mc_agree(mc_line *line, uint64_t epoch)
 
 static inline void mc_fail(mc_line *line) { __atomic_store_n(&line->failed, (uint64_t)1, __ATOMIC_RELEASE); }
 
+static inline void mc_forgive(mc_line *line) { __atomic_store_n(&line->failed, (uint64_t)0, __ATOMIC_RELEASE); }
+
 /* After a mismatch, one rank may load a digest while the other stores the next. It gets one or the other. */
 static inline uint64_t mc_get_digest(const mc_line *line) { return __atomic_load_n(&line->digest, __ATOMIC_RELAXED); }
 

@@ -54,7 +54,7 @@ blocks any more. `Routes` says who sends to whom, and holds the copies.
 #     writes these lines again. A peer that waits finds `failed` (acquire) and then done_r.epoch < e, and fails as
 #     well. If r failed only after (5), the peer reads done_r.epoch == e, as this was stored before `failed`, and
 #     finishes epoch e: nothing is missing. Peers may still copy from and to the blocks of r, so r keeps them, and
-#     its lines, until the process ends.
+#     its lines, until it is told that all ranks have left the exchange, else until the process ends.
 #
 # (F) A later rendezvous may use the lines again, with old numbers in them. No number in r's lines is above the clock
 #     of r's pool, also not the epoch of `agreeing`. A rendezvous begins with the largest clock of its ranks, which
@@ -99,6 +99,7 @@ cdef extern from "_rendezvous.h" nogil:
     uint64_t mc_first_agreement(uint64_t epoch)
     void mc_agree(mc_line *line, uint64_t epoch)
     void mc_fail(mc_line *line)
+    void mc_forgive(mc_line *line)
     uint64_t mc_get_digest(const mc_line *line)
     void mc_set_digest(mc_line *line, uint64_t digest)
     uint64_t mc_digest(uint64_t digest, uint64_t number)
@@ -118,7 +119,7 @@ cdef enum:
 
 cdef bint _measures = False  # whether exchanges note the times of their phases
 
-cdef list _left_behind = []  # what others may still read or write, after an error
+cdef list _left_behind = []  # those that ended with an error, with their blocks
 
 if sizeof(mc_lines) > LINES:
     raise ImportError(f"the lines of a rank take {sizeof(mc_lines)} bytes, but pools reserve {LINES}")
@@ -265,6 +266,8 @@ cdef class Rendezvous:
     cdef int64_t began, ready_at, copied_at
     cdef readonly str closed
     """Why no exchange is possible any more, or None."""
+    cdef tuple kept
+    """The blocks of an exchange that ended with an error, which others may still read, or write to; or None."""
 
     def __cinit__(self, Pool own not None, memories, lines, int position, uint64_t epoch, members, names, progress):
         cdef Memory memory
@@ -302,12 +305,18 @@ cdef class Rendezvous:
         PyMem_Free(self.sources)
         PyMem_Free(self.targets)
 
-    def close(self):
-        """Give the lines back. Does nothing the second time.
+    def close(self, bint all_left=False):
+        """Give the lines back, and blocks that are kept after an error. Does nothing the second time.
 
-        All ranks must have left their last exchange before.
+        Without an error, this rank has left its last exchange only when the others needed nothing more from it. After
+        one, they may still be in it: then nothing is given back, unless the caller knows that they have *all_left*.
         """
-        if self.closed is None:
+        if self.kept is not None and all_left:
+            self.kept = None
+            _left_behind.remove(self)
+            mc_forgive(&self.lines[self.position].done)
+            self.own.close_lines(self.offset)
+        elif self.closed is None:
             self.own.close_lines(self.offset)
             self.closed = "it is closed"
 
@@ -517,7 +526,8 @@ cdef class Rendezvous:
 
     cdef int _fail(self) except -1:
         """Tell those who wait for this rank. Some may still read its block and write to its new one: keep them."""
-        _left_behind.append((self, self.source.obj, self.target.obj, self.several))
+        self.kept = self.source.obj, self.target.obj, self.several
+        _left_behind.append(self)
         self.closed = "an earlier exchange of these ranks ended with an error; close() the mesh and make it again"
         mc_fail(&self.lines[self.position].done)
         self._release()

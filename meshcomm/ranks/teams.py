@@ -431,12 +431,13 @@ class Team:
         for resource in self._resources.values():
             resource.free()
         self._resources.clear()
+        all_left = self.roll_call is not None
         if self.roll_call is not None:
             self.roll_call.close()
             self.roll_call = None
         differ = self._made_different_calls()
         for group in (*self._groups.values(), self.everyone):
-            group.free()
+            group.free(all_left)
         self._groups.clear()
         if differ:
             raise CollectiveMismatch(
@@ -563,10 +564,13 @@ class Group:
         self.opened, self.rendezvous, self.nodes = twin.opened, twin.rendezvous, twin.nodes
         twin.opened = twin.rendezvous = twin.nodes = None
 
-    def free(self) -> None:
-        """Free the communicator, if there is one. Collective over the group."""
+    def free(self, all_left: bool = False) -> None:
+        """Free the communicator, if there is one. Collective over the group.
+
+        *all_left* says that all ranks have left their calls, also after an error: then no block is kept for others.
+        """
         if self.opened is not None:
             if self.rendezvous is not None:
-                self.rendezvous.close()
+                self.rendezvous.close(all_left)
             self.opened.free()
             self.opened = self.rendezvous = self.nodes = None

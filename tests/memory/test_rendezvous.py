@@ -203,7 +203,32 @@ def test_blocks_that_others_may_still_use_are_kept():
     assert isinstance(node.run(call, [0])[0], ZeroDivisionError)
     assert node.pools[0].used == 2 * PAGE
     node.rendezvous[0].close()
-    assert node.pools[0].open_lines() != PAGE, "nor are its lines used again"
+    lines = node.pools[0].open_lines()
+    assert lines != PAGE, "nor are its lines used again"
+    node.pools[0].close_lines(lines)
+    for _ in range(2):
+        node.rendezvous[0].close(all_left=True)
+    gc.collect()
+    assert node.pools[0].used == 0
+    assert [node.pools[0].open_lines() for _ in range(2)].count(PAGE) == 1, "its lines are used again"
+
+
+def test_lines_that_were_given_back_after_an_error_know_of_none():
+    node = Node(2, progress=[lambda: 1 / 0, lambda: None])
+
+    def call(rank, rendezvous, pool):
+        routes, size, new_size = all_to_all([[9, 9], [9, 9]], rank)
+        source, target = pool.allocate(size), pool.allocate(new_size)
+        source[:] = bytes_of(rank, size, 0)
+        exchange(rendezvous, routes, 1, source, target)
+        return bytes(target) == bytes(expected([[9, 9], [9, 9]], rank, 0))
+
+    assert isinstance(node.run(call, [0])[0], ZeroDivisionError)
+    assert isinstance(node.run(call, [1])[1], CollectiveMismatch)
+    for rendezvous in node.rendezvous:
+        rendezvous.close(all_left=True)
+    again = Node(2, pools=node.pools)
+    assert again.run(call) == [True, True]
 
 
 def test_signals_are_seen_while_a_rank_waits():

@@ -1,5 +1,6 @@
 """Relayouts under mpiexec, on meshes of every shape that the number of ranks allows."""
 
+import gc
 import json
 import os
 import re
@@ -12,9 +13,10 @@ from hypothesis import strategies as st
 from mpi4py import MPI
 
 import meshcomm as mc
-from meshcomm import CollectiveMismatch, DTypeError, Layout, LayoutError, MeshError, ShapeError
+from meshcomm import CollectiveMismatch, DTypeError, Layout, LayoutError, MeshcommError, MeshError, ShapeError
 from meshcomm._tuning import COMPARE_EVERY
 from meshcomm.arrays import compile
+from meshcomm.memory.pools import own
 from meshcomm.ranks.meshes import location_in
 from meshcomm.transport import choose
 from meshcomm.transport.packed import Packed
@@ -281,6 +283,27 @@ def test_one_block_that_does_not_fit_its_tensor_no_rank_waits(call, columns):
     with pytest.raises(MeshError, match=re.escape(f"({type(caught.value).__name__}: {caught.value})")):
         mc.barrier(mesh)
     mesh.close()
+
+
+@pytest.mark.skipif(SIZE == 1, reason="one rank has no others")
+def test_memory_comes_back_when_all_ranks_have_closed_a_mesh_on_which_calls_differed():
+    def fail():
+        mesh = mesh_of(SIZE)
+        layout, target = Layout(["x", U], mesh), Layout([U, "x"], mesh)
+        tensor = mc.zeros((40 * SIZE, 50 * SIZE), "f8", layout)
+        call = [lambda: mc.relayout(tensor, target), lambda: mc.relayout(tensor, Layout([U, U], mesh))]
+        for each in call:
+            each()
+        with pytest.raises(MeshcommError):
+            call[RANK == 0]()
+        mesh.close()
+
+    used = []
+    for _ in range(4):
+        fail()
+        gc.collect()
+        used.append(own().used)
+    assert used == used[:1] * 4
 
 
 @pytest.mark.parametrize("known", [False, True])

@@ -42,11 +42,13 @@ class Node:
     """The ranks of a node after their rendezvous; each `run` is one call of all of them, each in its thread.
 
     Rank i has ``pools[i]``, of *share* bytes, and ``rendezvous[i]``, which maps the pools of all ranks and calls
-    ``progress[i]`` while it waits. *members* are the positions of the ranks in a group.
+    ``progress[i]`` while it waits. *members* are the positions of the ranks in a group. Other nodes may have had the
+    *pools*.
     """
 
-    def __init__(self, size, share=MIB, progress=None, members=None):
-        self.pools = [Pool(share) for _ in range(size)]
+    def __init__(self, size, share=MIB, progress=None, members=None, pools=None):
+        self.pools = pools or [Pool(share) for _ in range(size)]
+        clock = max(pool.clock for pool in self.pools)
         lines = [pool.open_lines() for pool in self.pools]
         memories = [mapped(pool) for pool in self.pools]
         self.rendezvous = [
@@ -55,7 +57,7 @@ class Node:
                 [*memories[:i], pool, *memories[i + 1 :]],
                 lines,
                 i,
-                0,
+                clock,
                 range(size) if members is None else members,
                 [f"number {n}" for n in range(size)],
                 progress[i] if progress else lambda: None,
