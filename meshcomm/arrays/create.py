@@ -155,6 +155,7 @@ def from_callback(
     fn: returns the block of these slices; it is converted to *dtype*, if NumPy's ``same_kind`` rule allows that
 
     ``ShapeError`` if the block has another shape than the slices, ``DTypeError`` if it does not convert to *dtype*.
+    An error of *fn* is raised on its rank only.
 
     >>> import numpy as np, meshcomm as mc
     >>> def program():

@@ -154,6 +154,7 @@ def _parser() -> argparse.ArgumentParser:
     add_parsers(commands)
     for each in (parser, *commands.choices.values()):
         each.set_defaults(parser=each)
+        each.allow_abbrev = False  # --ntasks of Slurm is not --ntasks-per-node
     return parser
 
 

@@ -36,7 +36,13 @@ def new_bytes(size: int) -> Bytes:
 
 def new_block(shape: Shape, dtype: DType) -> Array:
     """Return a new C-contiguous block of any content, in memory as `new_bytes` gives it."""
-    return np.ndarray(shape, dtype, new_bytes(block_bytes(shape, dtype.itemsize)))
+    size = block_bytes(shape, dtype.itemsize)
+    try:
+        return np.ndarray(shape, dtype, new_bytes(size))
+    except OverflowError:
+        raise MemoryError(
+            f"a block of shape {shape} and dtype {dtype} has {size} bytes, more than any memory"
+        ) from None
 
 
 def block_bytes(shape: Shape | None, itemsize: int) -> int:

@@ -68,16 +68,18 @@ def _ending_excepthook(previous: ExceptHook) -> ExceptHook:
         shared = None
         try:
             explain_none(value, open_worlds())
-            shared = _shared(value) if previous is sys.__excepthook__ else None
+            in_one_piece = previous is sys.__excepthook__ and comm_world()[1] > 1 and not forks.is_child
+            shared = _shared(value) if in_one_piece else None
             if shared is None or shared.ours or not shared.is_printed(END_WITHIN):
                 show_words()
                 with stacks.in_short(value):
                     traceback = value.__traceback__ or traceback
-                    if shared is None:
-                        previous(kind, value, traceback)
-                    else:  # in one piece, as other ranks print, too
+                    if in_one_piece:  # as other ranks print, too
                         say(f"{who()} has an error:\n{''.join(format_exception(kind, value, traceback))}".rstrip())
-                        shared.note_printed()
+                    else:
+                        previous(kind, value, traceback)
+                if shared is not None:
+                    shared.note_printed()
         finally:
             end_job_of_many(f"an uncaught {kind.__name__}", exit_code(value), shared)
 
@@ -85,10 +87,10 @@ def _ending_excepthook(previous: ExceptHook) -> ExceptHook:
 
 
 def _shared(error: BaseException) -> signs.Error | None:
-    """Return *error* as one that other ranks may have, too; None if there are no others."""
-    rank, size = comm_world()
-    if size == 1 or forks.is_child or isinstance(error, KeyboardInterrupt):
+    """Return *error* as one that other ranks may have, too; None for Ctrl-C, which comes at another line on each."""
+    if isinstance(error, KeyboardInterrupt):
         return None
+    rank, _ = comm_world()
     text, seen = signs.shared_text(error)
     # A rank that has seen it prints it with the line that it comes from.
     return signs.Error(text, rank, [] if seen else _others(), _others_tell_until())

@@ -94,14 +94,15 @@ def _with_line(frame: FrameType) -> str:
 def in_short(error: BaseException) -> Iterator[None]:
     """Within the context, let the traceback of a ``MeshcommError`` name no calls of meshcomm but the program's own.
 
-    Such errors blame the caller. The same holds for those that it was raised from; other errors keep all frames, as
-    they may be mistakes of ours. Nothing is left out in Python's development mode (``python -X dev``).
+    Such errors blame the caller, and Ctrl-C may come anywhere. The same holds for those that it was raised from; other
+    errors keep all frames, as they may be mistakes of ours. Nothing is left out in Python's development mode
+    (``python -X dev``).
     """
     kept: dict[BaseException, TracebackType | None] = {}
     now: BaseException | None = error if not sys.flags.dev_mode else None
     while now is not None and now not in kept:
         kept[now] = now.__traceback__
-        if isinstance(now, MeshcommError):
+        if isinstance(now, MeshcommError | KeyboardInterrupt):
             now.__traceback__ = _of_program(now.__traceback__)
         now = now.__cause__ or (None if now.__suppress_context__ else now.__context__)
     try:

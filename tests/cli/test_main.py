@@ -18,6 +18,7 @@ def test_misspelt_commands(written, meant, capsys):
     [
         (["show", "x", "--mesh", "x=4", "--shpe", "4"], "--shape"),
         (["slurm", "--ntask-per-nod", "4", "x.py"], "--ntasks-per-node"),
+        (["slurm", "--ntasks", "4", "x.py"], "--ntasks-per-node"),
         (["bench", "--jsn"], "--json"),
         (["info", "--JSON"], "--json"),
         (["--vresion"], "--version"),

@@ -695,3 +695,22 @@ def test_a_stage_of_a_half_spectrum():
     whole = Transform("rfftn", (0, 2), (4, 6))
     assert str(whole.stage(frozenset({2}))) == "rfftn over axes (2,) of 6"
     assert str(whole.stage(frozenset({0}))) == "fftn over axes (0,) of 4"
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda t: mc.fft.fft(t, n=2**62),
+        lambda t: mc.fft.pad_spectrum(t, 2**62),
+        lambda t: mc.halo(t, 2**62, "periodic"),
+    ],
+)
+def test_results_larger_than_any_memory(call):
+    def program():
+        call(mc.ones(6, "f8", mc.Layout(["x"], mc.create_mesh([("x", 1)]))))
+
+    with (
+        mc.simulate(1) as world,
+        pytest.raises(MemoryError, match=r"a block of shape \(\d+,\) .* more than any memory"),
+    ):
+        world.run(program)

@@ -32,7 +32,7 @@ def test_the_line_of_the_main_thread_is_that_of_the_program_not_of_the_library_i
 
 
 def caught(call):
-    with pytest.raises(Exception) as error:
+    with pytest.raises(BaseException) as error:
         call()
     return error.value
 
@@ -132,15 +132,28 @@ def test_of_all_threads_the_main_one_comes_first():
     assert any(lines.startswith("Current thread") for lines in others)
 
 
-def test_a_traceback_is_printed_in_one_piece(monkeypatch):
+def interrupted():
+    def interrupt(slices):
+        raise KeyboardInterrupt
+
+    mc.from_callback((), "f8", mc.Layout([], mc.Mesh(range(1), [("x", 1)])), interrupt)
+
+
+@pytest.mark.parametrize("call", [wrong_layout, interrupted])
+def test_a_traceback_is_printed_in_one_piece(call, monkeypatch):
     written = []
     shared = SimpleNamespace(ours=True, note_printed=lambda: None)
-    monkeypatch.setattr(abort, "_shared", lambda error: shared)
+    monkeypatch.setattr(abort, "_shared", lambda error: shared if call is wrong_layout else None)
+    monkeypatch.setattr(abort, "comm_world", lambda: (1, 3))
+    monkeypatch.setattr(abort, "end_job_of_many", lambda *arguments: None)
     monkeypatch.setattr("sys.stderr", SimpleNamespace(write=written.append, flush=lambda: None))
-    error = caught(wrong_layout)
+    error = caught(call)
     abort._ending_excepthook(sys.__excepthook__)(type(error), error, error.__traceback__)
     (piece,) = filter(None, written)
     first, second, *_, last = piece.splitlines()
-    assert first == "meshcomm: rank 0 of 1 has an error:"
+    assert first == "meshcomm: rank 1 of 3 has an error:"
     assert second == "Traceback (most recent call last):"
-    assert last.startswith("meshcomm.LayoutError: ")
+    assert last.startswith("meshcomm.LayoutError: " if call is wrong_layout else "KeyboardInterrupt")
+    if call is interrupted:
+        assert "in interrupt\n" in piece
+        assert "in _called\n" not in piece

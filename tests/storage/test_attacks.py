@@ -125,6 +125,15 @@ def test_an_empty_folder(tmp_path):
     refused(tmp_path, "is no checkpoint")
 
 
+def test_a_folder_of_checkpoints(tmp_path):
+    def program():
+        mc.save(tmp_path / "step-000007", {"a": mc.ones(3, "f8", mc.Layout(["x"], mc.create_mesh([("x", 1)])))})
+
+    with mc.simulate(1) as world:
+        world.run(program)
+    refused(tmp_path, "is no checkpoint.* It has checkpoints, such as .*step-000007")
+
+
 # -- safetensors ------------------------------------------------------------------------------------------------------
 
 

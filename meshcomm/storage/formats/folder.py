@@ -198,9 +198,9 @@ def _manifest(path: Path) -> dict[str, Json]:
     try:
         text = files.whole(path / MANIFEST, LONGEST_MANIFEST)
     except FileNotFoundError:
-        raise CheckpointError(
-            f"{path} is no checkpoint: it has no {MANIFEST}. It is another folder, or its save was cut off"
-        ) from None
+        some = sorted(found.parent for found in path.glob(f"*/{MANIFEST}"))
+        what = f"It has checkpoints, such as {some[-1]}" if some else "It is another folder, or its save was cut off"
+        raise CheckpointError(f"{path} is no checkpoint: it has no {MANIFEST}. {what}") from None
     end = _END.search(text, max(0, len(text) - 40))
     if end is None or end.end() != len(text) or zlib.crc32(text[: end.start()]) != int(end[1]):
         raise CheckpointError(f"{path / MANIFEST} is damaged: its checksum is wrong")
