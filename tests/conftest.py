@@ -1,6 +1,7 @@
 """The plugins of the tests; what they do is in ``support``."""
 
 import gc
+import tempfile
 
 import pytest
 
@@ -16,8 +17,18 @@ def pytest_collection_finish():
     gc.freeze()
 
 
-def pytest_configure():
-    """Import all public names: the doctests of public classes are collected from the package, which is lazy."""
+@pytest.hookimpl(tryfirst=True)  # before pytest looks at the option
+def pytest_configure(config):
+    """Give this process a folder of its own for tests, and import all public names.
+
+    pytest keeps the folders of all sessions together. Ranks that remove old ones at the same time stumble over each
+    other. The doctests of public classes are collected from the package, which is lazy.
+    """
+    if config.option.basetemp is None:
+        folder = tempfile.TemporaryDirectory(prefix="meshcomm-tests-", ignore_cleanup_errors=True)
+        config.option.basetemp = folder.name
+        config.add_cleanup(folder.cleanup)
+
     import meshcomm as mc
 
     for name in mc.__all__:
