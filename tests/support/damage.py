@@ -11,7 +11,7 @@ from meshcomm.storage.formats.known import contents
 from support.patience import cpu_factor
 
 ERROR = "an error that is documented"
-SECONDS = 3.0  # of CPU time for any small file, most of it for what else runs in the process, such as the collector
+SECONDS = 1.0  # of CPU time for any small file; the first one may import a library
 MEMORY = 2**29  # bytes more than before
 LOADED = 2**20  # bytes: arrays that take more are described only
 
@@ -69,11 +69,22 @@ def bounded():
 
 
 def checked_outcome(path, what, how=outcome):
-    """Return the outcome, and check that nothing else is raised, and that it took no time worth mentioning."""
+    """Return the outcome, and check that nothing else is raised, and that it took no time worth mentioning.
+
+    What takes long is tried once more: of a file that does harm, each load takes long.
+    """
+    limit = SECONDS * cpu_factor()
+    found, seconds = _timed(path, what, how)
+    if seconds >= limit:
+        found, seconds = _timed(path, what, how)
+    assert seconds < limit, f"{what!r:.2000}"
+    return found
+
+
+def _timed(path, what, how):
     begin = time.process_time()
     try:
         found = how(path)
     except BaseException as error:
         raise AssertionError(f"{what!r:.2000} raises {error!r:.2000}") from error
-    assert time.process_time() - begin < SECONDS * cpu_factor(), f"{what!r:.2000}"
-    return found
+    return found, time.process_time() - begin
