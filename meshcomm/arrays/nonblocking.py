@@ -60,7 +60,12 @@ class Request:
             return True
         if team.turn.over is not None:  # as `wait` raises by its envelope
             raise MeshError(team.turn.over)
-        if not exchange.test():
+        try:
+            complete = exchange.test()
+        except Exception as error:
+            team.explain(error)
+            raise
+        if not complete:
             watch.tests += 1
             watch.tested = f"tests of a {self.operation}", team, self._number, 0.0
             return False
@@ -72,7 +77,12 @@ class Request:
         exchange = self._exchange
         if exchange is not None:
             with Envelope("wait for a " + self.operation, self._team, self._number):
-                exchange.wait()
+                try:
+                    exchange.wait()
+                except Exception as error:
+                    if self._team is not None:
+                        self._team.explain(error)
+                    raise
             self._complete()
         return None
 

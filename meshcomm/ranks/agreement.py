@@ -50,6 +50,9 @@ def agree(team: Team, call: str, error: Exception | None = None, value: int = 0)
     watch.error = error or told
     try:
         largest = communicator.allreduce_max(np.array([digest, -digest, error is not None, value], dtype=np.int64))
+    except Exception as problem:
+        team.explain(problem)
+        raise
     finally:
         watch.error = told
     if not largest[2] and largest[0] == -largest[1]:

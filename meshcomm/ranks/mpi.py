@@ -25,6 +25,7 @@ from meshcomm.layouts.mesh import Mesh
 from meshcomm.ranks import forks
 from meshcomm.ranks.channels import MPIChannels, in_flight
 from meshcomm.ranks.communicator import Buffers, Communicator, Pending, Side, memory_for, messages_in
+from meshcomm.ranks.long_messages import guard_memory
 from meshcomm.ranks.missing import spans
 from meshcomm.ranks.roll_call import RollCall, leave_all
 from meshcomm.ranks.side_channel import SideChannel
@@ -168,13 +169,12 @@ class MPICommunicator(Communicator):
 
     def __init__(self, comm: "MPI_.Comm", name: str = "") -> None:
         MPI = mpi()
+        guard_memory(MPI, comm)
         self._comm = comm
         self.name, self._splits = name, 0
-        self._byte = MPI.BYTE
-        self._max = MPI.MAX
+        self._byte, self._max = MPI.BYTE, MPI.MAX
         self._wait_all = MPI.Request.Waitall
-        self.size = comm.size
-        self.rank = comm.rank
+        self.size, self.rank = comm.size, comm.rank
         self._sends: dict[int, MPI_.Prequest] = {}
         self._receives: dict[int, MPI_.Prequest] = {}
         self._channels: deque[MPIChannels] = deque()

@@ -48,6 +48,7 @@ from meshcomm.layouts.machine import Machine
 from meshcomm.layouts.mesh import Mesh
 from meshcomm.layouts.refinement import ranks_between, same_devices
 from meshcomm.memory._rendezvous import Rendezvous
+from meshcomm.ranks import long_messages
 from meshcomm.ranks._envelope import Envelope, Turn
 from meshcomm.ranks.communicator import Communicator
 from meshcomm.ranks.hosts import agreed_machine
@@ -401,9 +402,22 @@ class Team:
         self._begin_roll_calls(communicator)
         communicator.free()
 
+    def explain(self, error: BaseException) -> None:
+        """If *error* is MPI's and means that calls differ, raise ``CollectiveMismatch``, and let no call follow."""
+        mismatch = long_messages.mismatch(error)
+        if mismatch is not None:
+            self._end(self.wrong or mismatch)
+            raise mismatch from error
+
     def fail(self, error: BaseException) -> None:
-        """Let no further call be made: an exchange ended with *error* on this rank, and others may still be in it."""
-        error = self.wrong or error
+        """Let no further call be made: an exchange ended with *error* on this rank, and others may still be in it.
+
+        Raises what `explain` does.
+        """
+        self.explain(error)
+        self._end(self.wrong or error)
+
+    def _end(self, error: BaseException) -> None:
         what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
         self.turn.end(
             f"an earlier exchange of these ranks ended with an error ({what}); close() the mesh and make it again"

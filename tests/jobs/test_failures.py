@@ -8,7 +8,7 @@ import re
 
 import pytest
 
-from support.jobs import mpiexec
+from support.jobs import is_openmpi, mpiexec
 from support.paths import PROGRAMS
 from support.patience import slowness
 
@@ -221,6 +221,16 @@ def test_the_command_finds_the_first_difference(job, launch, tmp_path):
     assert_ended(ended, "CollectiveMismatch: ranks made different collective calls as call 5", within=4 + SOON)
     merged = launch(None, "-m", "meshcomm", "flights", tmp_path)
     assert "first difference: call 5 on ranks 0-1: rank 0 made to_numpy, rank 1 made barrier" in merged.text, merged
+
+
+@pytest.mark.parametrize("name", ["one_gets_a_longer_message", "one_gets_a_longer_message_by_a_request"])
+def test_a_message_of_another_call_is_a_mismatch_and_the_end_if_it_was_written_over_other_memory(job, name):
+    ended = job(2, name, MESHCOMM_SHARED_MEMORY="0")
+    if is_openmpi():
+        assert_ended(ended, "rank 1 of 2 ends the job: CollectiveMismatch", "over other memory of this process")
+        assert "rank 1 raised" not in ended.text, ended
+    else:
+        assert_ended(ended, "rank 1 raised CollectiveMismatch: ranks made different collective calls, now or before")
 
 
 def test_the_watchdog_ends_what_the_hook_may_not(job, seconds):

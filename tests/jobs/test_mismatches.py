@@ -76,6 +76,7 @@ ENDED = Job(1, "meshcomm: rank 0 of 2 ends the job: CollectiveMismatch: ...", 0.
         ([RAISED, RETURNED], None, ""),
         ([RAISED, READY], ENDED, ""),
         ([RETURNED, RETURNED], None, "silent"),
+        ([RAISED, {"told": "Exception: message truncated"}], None, "an error of MPI, as it is"),
         ([RAISED, RAISED | {"wrong": ["sum"]}], None, "late"),
         ([RAISED, READY], ENDED._replace(code=0), "an end without words"),
         ([RAISED, READY], ENDED._replace(text=""), "an end without words"),

@@ -103,7 +103,11 @@ class MixUps:
         elif all(note["told"] == "returned" for note in notes):
             self._fault(number, "silent", notes, job)
         else:
-            self.outcomes[f"raised {' and '.join(sorted({note['told'].partition(':')[0] for note in notes}))}"] += 1
+            kinds = {note["told"].partition(":")[0] for note in notes}
+            if kinds - {"CollectiveMismatch", "returned"}:
+                self._fault(number, "an error of MPI, as it is", notes, job)
+            else:
+                self.outcomes[f"raised {' and '.join(sorted(kinds))}"] += 1
 
     def _fault(self, number, what, notes, job):
         self.outcomes[what] += 1

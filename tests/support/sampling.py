@@ -25,7 +25,7 @@ def pytest_addoption(parser):
     parser.addoption("--quick", action="store_true", help="test an eighth of each sample")
     parser.addoption("--mismatches", help="how many pairs of calls to mix up, or all of them")
     parser.addoption("--inputs", type=int, metavar="N", help="try N generated inputs for each parser")
-    parser.addoption("--all-scenarios", action="store_true", help="run all scenarios of jobs that hang, for 20 minutes")
+    parser.addoption("--all-scenarios", action="store_true", help="run all scenarios of jobs that hang, 20 minutes")
     parser.addoption("--soak", type=int, metavar="MINUTES", help="run random programs for so long, and many calls")
     parser.addoption("--seed", type=int, metavar="N", help="begin with the random program of this seed")
     parser.addoption("--programs", type=int, metavar="N", help="run N random programs in each setting")

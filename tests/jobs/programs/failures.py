@@ -283,6 +283,24 @@ def one_makes_another_known_call():
         time.sleep(LONG)
 
 
+def one_gets_a_longer_message(relayout=mc.relayout):
+    """Rank 1 repeats the relayout of a small array, and the others that of a larger one."""
+    small, large = (mc.distribute(np.ones((n, n)), rows()) for n in (4, 60))
+    for each in (small, large) * 2:
+        relayout(each, columns())
+    stamp()
+    try:
+        relayout(small if mesh().rank == 1 else large, columns())
+    except Exception as error:
+        print(f"rank {mesh().rank} raised {type(error).__name__}: {error}", flush=True)
+    if mesh().rank != 1:
+        time.sleep(1)
+
+
+def one_gets_a_longer_message_by_a_request():
+    one_gets_a_longer_message(lambda tensor, layout: mc.start_relayout(tensor, layout).wait())
+
+
 def one_never_joins():
     watchdog.WARN_AFTER = 0.5
     exchange()

@@ -1,0 +1,73 @@
+"""Messages of MPI that are longer than a call expects, as ranks make different calls."""
+
+import contextlib
+import os
+import signal
+import sys
+import threading
+from functools import cache
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+from meshcomm.errors import CollectiveMismatch
+from meshcomm.ranks.watch import watch
+
+if TYPE_CHECKING:
+    from mpi4py import MPI as MPI_
+
+_MIXED_UP = "ranks made different collective calls, now or before"
+_CHECK = "run again with MESHCOMM_CHECK=1 to see which"
+
+
+def mismatch(error: BaseException) -> CollectiveMismatch | None:
+    """Return what to raise instead of *error* if it is MPI's and means that calls differ; else None."""
+    MPI = sys.modules.get("mpi4py.MPI")
+    if MPI is None or not isinstance(error, MPI.Exception):
+        return None
+    if error.Get_error_class() not in (MPI.ERR_TRUNCATE, MPI.ERR_IN_STATUS):
+        return None
+    what = str(error).partition("\n")[0]
+    return CollectiveMismatch(f"{_MIXED_UP}, as MPI got a message that this one does not expect ({what}): {_CHECK}")
+
+
+def guard_memory(mpi: ModuleType, comm: "MPI_.Comm") -> None:
+    """Let this rank end the job if MPI writes a message of *comm* over memory that it is not for.
+
+    Open MPI writes all of a message that is longer than its memory, and says so only then: see decision 17. What this
+    process holds may be wrong after that. MPICH writes what fits.
+    """
+    handler = _handler(mpi)
+    if handler is not None:
+        comm.Set_errhandler(handler)
+
+
+@cache
+def _handler(mpi: ModuleType) -> "MPI_.Errhandler | None":
+    if "Open MPI" not in mpi.Get_library_version():  # with MPICH a handler would hide errors, which mpi4py raises
+        return None
+
+    def end(comm: "MPI_.Comm", code: int) -> None:
+        if mpi.Get_error_class(code) == mpi.ERR_TRUNCATE:
+            _end(mpi)
+
+    made: MPI_.Errhandler = mpi.Comm.Create_errhandler(end)
+    return made
+
+
+def _end(mpi: ModuleType) -> None:
+    """End the job with as little as can be, as this process may crash by whatever it does."""
+    if threading.current_thread() is threading.main_thread():
+        for crash in (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS):
+            signal.signal(crash, signal.SIG_DFL)  # the handlers of Open MPI want memory, and may wait for it for ever
+    world = mpi.COMM_WORLD
+    text = (
+        f"meshcomm: rank {world.rank} of {world.size} ends the job: CollectiveMismatch: {_MIXED_UP}. "
+        f"In {watch.operation()} it got a message that is longer than the memory for it, and Open MPI has written the "
+        f"rest over other memory of this process: {_CHECK}\n"
+    )
+    with contextlib.suppress(OSError):
+        os.write(2, text.encode(errors="backslashreplace"))
+    with contextlib.suppress(Exception):
+        sys.stdout.flush()
+    world.Abort(1)
+    os._exit(1)
