@@ -74,7 +74,7 @@ help:
 	@echo "make test-mpi   the tests that depend on the MPI, with $(SIZES) ranks"
 	@echo "make test-jobs  the tests that start jobs of their own; the next two on samples"
 	@echo "make test-scenarios   every way to hang that is known, with 2, 4 and 8 ranks: twenty minutes"
-	@echo "make test-mismatches  all calls that ranks may mix up: two hours; PAIRS=200 for some"
+	@echo "make test-mismatches  all calls that ranks may mix up: two hours, more with Open MPI; PAIRS=200 for some"
 	@echo "make test-array-api ARRAY_API_TESTS=PATH  the test suite of the array API standard, with $(ARRAY_API_RANKS) ranks"
 	@echo "make test-mpi4py-fft MPI4PY_FFT=PATH  mpi4py-fft's test of its PFFT, on meshcomm.fft, with $(MPI4PY_FFT_RANKS) ranks"
 	@echo "make check      linters and types"
