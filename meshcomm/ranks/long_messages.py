@@ -15,19 +15,20 @@ from meshcomm.ranks.watch import watch
 if TYPE_CHECKING:
     from mpi4py import MPI as MPI_
 
-_MIXED_UP = "ranks made different collective calls, now or before"
-_CHECK = "run again with MESHCOMM_CHECK=1 to see which"
+_CHECK = "Run again with MESHCOMM_CHECK=1 to see which calls differ"
 
 
-def mismatch(error: BaseException) -> CollectiveMismatch | None:
-    """Return what to raise instead of *error* if it is MPI's and means that calls differ; else None."""
+def mismatch(error: BaseException, rank: int) -> CollectiveMismatch | None:
+    """Return what *rank*, this one, has to raise instead of *error* if it is MPI's and means that calls differ."""
     MPI = sys.modules.get("mpi4py.MPI")
     if MPI is None or not isinstance(error, MPI.Exception):
         return None
     if error.Get_error_class() not in (MPI.ERR_TRUNCATE, MPI.ERR_IN_STATUS):
         return None
-    what = str(error).partition("\n")[0]
-    return CollectiveMismatch(f"{_MIXED_UP}, as MPI got a message that this one does not expect ({what}): {_CHECK}")
+    return CollectiveMismatch(
+        f"rank {rank} made another collective call than others, now or before: MPI has a message for it that does not "
+        f"fit its call. {_CHECK}"
+    )
 
 
 def guard_memory(mpi: ModuleType, comm: "MPI_.Comm") -> None:
@@ -61,9 +62,9 @@ def _end(mpi: ModuleType) -> None:
             signal.signal(crash, signal.SIG_DFL)  # the handlers of Open MPI want memory, and may wait for it for ever
     world = mpi.COMM_WORLD
     text = (
-        f"meshcomm: rank {world.rank} of {world.size} ends the job: CollectiveMismatch: {_MIXED_UP}. "
-        f"In {watch.operation()} it got a message that is longer than the memory for it, and Open MPI has written the "
-        f"rest over other memory of this process: {_CHECK}\n"
+        f"meshcomm: rank {world.rank} of {world.size} ends the job: CollectiveMismatch: it made another collective "
+        f"call than others, now or before. In {watch.operation()} it got a message that is longer than the memory for "
+        f"it, and Open MPI has written the rest over other memory of this process. {_CHECK}\n"
     )
     with contextlib.suppress(OSError):
         os.write(2, text.encode(errors="backslashreplace"))

@@ -404,7 +404,7 @@ class Team:
 
     def explain(self, error: BaseException) -> None:
         """If *error* is MPI's and means that calls differ, raise ``CollectiveMismatch``, and let no call follow."""
-        mismatch = long_messages.mismatch(error)
+        mismatch = long_messages.mismatch(error, self.world.rank)
         if mismatch is not None:
             self._end(self.wrong or mismatch)
             raise mismatch from error

@@ -230,7 +230,7 @@ def test_a_message_of_another_call_is_a_mismatch_and_the_end_if_it_was_written_o
         assert_ended(ended, "rank 1 of 2 ends the job: CollectiveMismatch", "over other memory of this process")
         assert "rank 1 raised" not in ended.text, ended
     else:
-        assert_ended(ended, "rank 1 raised CollectiveMismatch: ranks made different collective calls, now or before")
+        assert_ended(ended, "rank 1 raised CollectiveMismatch: rank 1 made another collective call than others")
 
 
 def test_the_watchdog_ends_what_the_hook_may_not(job, seconds):
