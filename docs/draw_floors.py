@@ -30,8 +30,9 @@ ROOMS = (
     "layouts",
     "root",
 )
-TOP, LEFT, WIDTH, HEIGHT, STEP = 20, 20, 560, 50, 62
-COLUMNS = 92  # characters in a line of module names
+COLUMNS, LINES = 92, 5  # characters in a line of module names, and lines in a room
+TOP, LEFT, WIDTH, HEIGHT = 20, 20, 560, 27 + 13 * LINES
+STEP = HEIGHT + 12
 
 
 def modules() -> dict[str, list[str]]:
@@ -85,6 +86,7 @@ def svg() -> str:
         colour = "#fbeee0" if wing else "#e3eef6"
         lines.append(f'<rect x="{LEFT}" y="{y}" width="{WIDTH}" height="{HEIGHT}" rx="4" fill="{colour}"/>')
         lines.append(f'<text x="{LEFT + 10}" y="{y + 17}" font-size="14" font-weight="bold">{room}</text>')
+        assert len(_lines(found[room])) <= LINES, f"{room} has more modules than its room has lines"
         for line, text in enumerate(_lines(found[room])):
             lines.append(f'<text x="{LEFT + 10}" y="{y + 31 + 13 * line}" font-size="11">{text}</text>')
     for (here, there), count in sorted(imports().items()):

@@ -59,7 +59,7 @@ def _end(mpi: ModuleType) -> None:
     """End the job with as little as can be, as this process may crash by whatever it does."""
     if threading.current_thread() is threading.main_thread():
         for crash in (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS):
-            signal.signal(crash, signal.SIG_DFL)  # the handlers of Open MPI want memory, and may wait for it for ever
+            signal.signal(crash, signal.SIG_DFL)  # else Open MPI reports it, which may never end
     world = mpi.COMM_WORLD
     text = (
         f"meshcomm: rank {world.rank} of {world.size} ends the job: CollectiveMismatch: it made another collective "
