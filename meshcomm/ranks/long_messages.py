@@ -1,6 +1,7 @@
 """Messages of MPI that are longer than a call expects, as ranks make different calls."""
 
 import contextlib
+import faulthandler
 import os
 import signal
 import sys
@@ -51,15 +52,26 @@ def _handler(mpi: ModuleType) -> "MPI_.Errhandler | None":
         if mpi.Get_error_class(code) == mpi.ERR_TRUNCATE:
             _end(mpi)
 
+    _let_crashes_end()
     made: MPI_.Errhandler = mpi.Comm.Create_errhandler(end)
     return made
 
 
+def _let_crashes_end() -> None:
+    """Let a crash end this process. Open MPI's report of it may wait for ever if memory is damaged: see decision 17.
+
+    What the program has set itself stays: a handler in Python, `faulthandler`, Open MPI's own setting.
+    """
+    own = "OMPI_MCA_opal_signal" in os.environ or faulthandler.is_enabled()
+    if own or threading.current_thread() is not threading.main_thread():
+        return
+    for crash in (signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGSEGV):
+        if signal.getsignal(crash) is signal.SIG_DFL:  # as Python does not see the handlers of Open MPI
+            signal.signal(crash, signal.SIG_DFL)
+
+
 def _end(mpi: ModuleType) -> None:
     """End the job with as little as can be, as this process may crash by whatever it does."""
-    if threading.current_thread() is threading.main_thread():
-        for crash in (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS):
-            signal.signal(crash, signal.SIG_DFL)  # else Open MPI reports it, which may never end
     world = mpi.COMM_WORLD
     text = (
         f"meshcomm: rank {world.rank} of {world.size} ends the job: CollectiveMismatch: it made another collective "

@@ -5,6 +5,7 @@ The programs are in programs/failures.py. They run under the mpiexec of this Pyt
 
 import math
 import re
+import sys
 
 import pytest
 
@@ -231,6 +232,14 @@ def test_a_message_of_another_call_is_a_mismatch_and_the_end_if_it_was_written_o
         assert "rank 1 raised" not in ended.text, ended
     else:
         assert_ended(ended, "rank 1 raised CollectiveMismatch: rank 1 made another collective call than others")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells which signals are handled")
+def test_a_crash_ends_without_a_report_of_mpi_which_may_wait_for_ever(job):
+    assert_went_on(job(2, "crashes_end_the_process"), 2)
+    assert_went_on(job(2, "crashes_are_reported_by_python"), 2)
+    if is_openmpi():
+        assert_went_on(job(2, "crashes_are_reported_by_open_mpi", OMPI_MCA_opal_signal="6,11"), 2)
 
 
 def test_the_watchdog_ends_what_the_hook_may_not(job, seconds):

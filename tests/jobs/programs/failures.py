@@ -3,9 +3,11 @@
 Cases that end the job print the time before they do what ends it. The others print "as expected" on every rank.
 """
 
+import faulthandler
 import itertools
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -399,6 +401,31 @@ def one_raises_before_any_mesh():
 
 def start():
     return mc.start_relayout(mc.distribute(ARRAY, rows()), columns())
+
+
+def caught():
+    """Return the crashes that this process handles itself, as the system knows it."""
+    mask = int(re.search(r"SigCgt:\s*(\w+)", Path("/proc/self/status").read_text())[1], 16)
+    crashes = (signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGSEGV)
+    return [each.name for each in crashes if mask >> (each - 1) & 1]
+
+
+def crashes_end_the_process():
+    signal.signal(signal.SIGBUS, lambda number, frame: None)
+    exchange()
+    assert caught() == ["SIGBUS"], caught()
+    expected()
+
+
+def crashes_are_reported_by_python():
+    faulthandler.enable()
+    crashes_are_reported_by_open_mpi()
+
+
+def crashes_are_reported_by_open_mpi():
+    exchange()
+    assert {"SIGABRT", "SIGSEGV"} <= set(caught()), caught()
+    expected()
 
 
 def all_drop_a_request():
