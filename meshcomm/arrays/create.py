@@ -431,7 +431,15 @@ def _agreed_shape(layout: Layout, shapes: Sequence[Shape]) -> Shape:
 def _agreed_length(layout: Layout, axis: int, lengths: list[int]) -> int:
     """Return the length of a global axis from the lengths of all blocks; ``ShapeError`` if they do not fit."""
     numbers = [layout.block_numbers(device)[axis] for device in range(layout.mesh.size)]
-    n = sum(dict(zip(numbers, lengths, strict=True)).values())
+    first: dict[int, int] = {}  # device of each block
+    for device, number in enumerate(numbers):
+        other = first.setdefault(number, device)
+        if lengths[device] != lengths[other]:
+            raise ShapeError(
+                f"devices {other} and {device} hold the same elements along axis {axis}, but their blocks have "
+                f"{lengths[other]} and {lengths[device]} there"
+            )
+    n = sum(lengths[device] for device in first.values())
     names = layout.axes[axis]
     expected = layout.cut(axis, n).lengths(np.array(numbers, dtype=np.intp))
     for device, (right, length) in enumerate(zip(expected.tolist(), lengths, strict=True)):

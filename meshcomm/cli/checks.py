@@ -167,7 +167,7 @@ def _cores(ranks: Sequence[Facts]) -> Found:
         text = (
             f"{counted(count, 'rank')} may only use {counted(len(tight['processors']), 'core')} of {there}, and "
             "wait for each other: ask the batch system for a core per rank, or bind otherwise "
-            "(mpiexec -bind-to core)"
+            "(mpiexec --bind-to core)"
         )
         yield PROBLEM, text
     else:
@@ -182,7 +182,8 @@ def _sharing(its: Facts, ranks: Sequence[Facts]) -> int:
 def _binding(ranks: Sequence[Facts]) -> Found:
     there = ranks[0]["host_processors"]
     if 1 < len(ranks) <= there and all(len(its["processors"]) == there for its in ranks):
-        yield NOTE, "ranks are not bound, and may move from core to core: mpiexec -bind-to core, srun --cpu-bind=cores"
+        cure = "mpiexec --bind-to core, srun --cpu-bind=cores"
+        yield NOTE, f"ranks are not bound, and may move from core to core: {cure}"
     elif 1 < len(ranks) <= there:
         yield OK, "ranks are bound to cores"
 

@@ -257,4 +257,4 @@ def _text(call: Call) -> str:
     text = f"{watch.operation() or call[0]} (its call {watch.count})"
     if team is None:
         return text
-    return f"{text} with {len(team.ranks)} ranks" + (f", call {abs(number)} on these" if number else "")
+    return f"{text} with {len(team.ranks)} ranks" + (f", call {abs(number)} on these ranks" if number else "")

@@ -160,8 +160,8 @@ def test_from_local_agrees_on_the_global_shape():
         (["x"], [(2,), (3,), (2,)], "add up to 7 elements, of which device 0 must hold 3"),
         (["x"], [(3,), (3,), (1,)], "of which device 1 must hold 2"),
         (["x"], [(0,), (1,), (0,)], "of which device 0 must hold 1"),
-        ([U], [(2,), (2,), (3,)], "device . must hold"),
-        (["x", U], [(2, 3), (2, 3), (2, 4)], "axis 1"),
+        ([U], [(2,), (2,), (3,)], "devices 0 and 2 hold the same elements along axis 0, but .* 2 and 3 there"),
+        (["x", U], [(2, 3), (2, 3), (2, 4)], "devices 0 and 2 hold the same elements along axis 1"),
     ],
 )
 def test_blocks_that_do_not_fit_together_are_refused_on_all_ranks(specs, shapes, text):
