@@ -27,7 +27,7 @@ ABSENT = r"rank 1 has not arrived: it has (been outside meshcomm|waited)"
 AT = rf"{ABSENT} .*\n +now at .*/scenarios\.py:\d+ in "
 ENDED = r"rank 1 has ended without it"
 SILENT = r"rank 1 does not answer"
-CALL = r"it has waited \d+ s in {operation} \(its call \d+\) with \d+ ranks, call {number} on these"
+CALL = r"it has waited \d+ s in {operation} \(its call \d+\) with \d+ ranks, call {number} on these ranks"
 
 OPERATIONS = {  # what the others wait in, and its number
     "relayout": ("relayout", 7),
