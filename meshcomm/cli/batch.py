@@ -225,9 +225,10 @@ _SAVES = (
 _OWN_LAUNCHER = "This mpiexec must belong to the MPI that mpi4py loads."
 _LEFTOVERS = (
     "# An MPICH that was killed leaves files that stop it from starting again under the same number of a job.",
+    "# Those that a process uses belong to another job of yours.",
     'if [ "${SLURM_RESTART_COUNT:-0}" -gt 0 ]; then',
-    '    srun --ntasks="$SLURM_NNODES" --ntasks-per-node=1 --mpi=none \\',
-    '        find /dev/shm -maxdepth 1 -user "$(id -un)" -name "mpich_shm_*" -delete',
+    """    srun --ntasks="$SLURM_NNODES" --ntasks-per-node=1 --mpi=none bash -c 'for file in /dev/shm/mpich_*; do""",
+    """        [ ! -O "$file" ] || grep -qsF "$file" /proc/[0-9]*/maps || rm "$file"; done'""",
     "fi",
     "",
 )

@@ -1,5 +1,7 @@
 """The batch scripts for Slurm, submitted to a real one."""
 
+import mmap
+import os
 import re
 import signal
 
@@ -7,7 +9,7 @@ import pytest
 
 from support import slurm as slurms
 from support.batch import HOME, on_the_page, printed
-from support.jobs import is_openmpi, mpiexec
+from support.jobs import SHARED_MEMORY, is_openmpi, mpiexec
 from support.paths import EXAMPLES
 from support.patience import until
 from support.plates import digest_at_the_end
@@ -116,6 +118,22 @@ def test_a_job_that_is_asked_saves_and_is_requeued_and_ends_right(slurm, tmp_pat
     script = shown(requeue=True, ranks_per_node=1)
     assert script.count("restart.py /scratch/me/plate") == 1
     script = script.replace("restart.py /scratch/me/plate", "restart.py plate --pause 0.005")
+    of_this_process = SHARED_MEMORY / f"mpich_shm_{os.getpid()}_used"
+    of_no_process = SHARED_MEMORY / f"mpich_shm_{os.getpid()}_left"
+    for path in of_this_process, of_no_process:
+        path.write_bytes(bytes(8))
+    with of_this_process.open("r+b") as file, mmap.mmap(file.fileno(), 0):  # as that of a job that begins now
+        saved, done = run_and_requeue(slurm, tmp_path, script)
+        assert of_this_process.exists()
+    assert not of_no_process.exists()
+    of_this_process.unlink()
+    assert (done.state, done.code, done.restarts) == ("COMPLETED", 0, 1), str(done)
+    assert f"goes on from step {saved}\n" in done.text, str(done)
+    assert done.text.endswith(f"after 400 steps on 2 ranks: {digest_at_the_end()}\n"), str(done)
+
+
+def run_and_requeue(slurm, tmp_path, script):
+    """Submit *script*, ask its job to save, let it start again, and return the step that was saved, and the job."""
     job, output = submitted(slurm, tmp_path, script)
     assert until((tmp_path / "plate" / "step-000000050").exists, SOON), slurm.logs()
     # As --signal=B:USR1@300 does: only the shell of the script gets the signal.
@@ -126,7 +144,4 @@ def test_a_job_that_is_asked_saves_and_is_requeued_and_ends_right(slurm, tmp_pat
     # Slurm lets two minutes pass, in which the nodes clean up. To begin earlier fails.
     assert until(lambda: slurm.has_ended(job), SOON), slurm.logs()
     slurm.command("scontrol", "update", f"JobId={job}", "StartTime=now+3")
-    done = slurm.finish(job, output)
-    assert (done.state, done.code, done.restarts) == ("COMPLETED", 0, 1), str(done)
-    assert f"goes on from step {saved}\n" in done.text, str(done)
-    assert done.text.endswith(f"after 400 steps on 2 ranks: {digest_at_the_end()}\n"), str(done)
+    return saved, slurm.finish(job, output)
