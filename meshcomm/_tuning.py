@@ -121,6 +121,9 @@ most programs never wait so long."""
 ASK_EVERY = 1.0
 """Seconds between two such questions, at first; later an eighth of the time waited, so that questions become rare."""
 
+ASK_EVERY_WITH_ERROR = 0.5
+"""The same of a rank with an error. A compromise: its job ends soon, but not if it was only stopped for a moment."""
+
 ANSWER_WITHIN = 1.0
 """Seconds. A rank that has not answered by then counts as one that gives no answer. Watchdogs answer four times a
 second, unless their process is stopped, or runs code that keeps Python's other threads from running."""
@@ -134,8 +137,8 @@ TELL_ERROR_AFTER = 5.0
 enough for the user, and late enough that all ranks of a busy machine have reached the call."""
 
 WATCH_EVERY = 0.25
-"""Seconds between two looks of the watchdog. A compromise: all limits are longer, and four looks a second, 20 µs each,
-are cheap."""
+"""Seconds between two looks of the watchdog; a fifth if other ranks wait for it. A compromise: all limits are longer,
+and four looks a second, 20 µs each, are cheap."""
 
 KEPT_CALLS = 64
 """Calls that the flight recorder of a rank keeps. A compromise: they take about 10 KB and fill a screen."""

@@ -14,6 +14,8 @@ its main thread does.
 #        ◄───────── report ──
 #
 #   an end that all shall record:  ── expired ──►  ── write ──►      every rank writes its flight file
+#                                                  ◄─────────── written ───
+#        ◄──── all written ────                                        when all have
 #   a rank that leaves:            ── left ─────►  ── done ───►      when all have left
 #                                  ◄───────────────── bye ────
 #
@@ -94,12 +96,16 @@ class RollCall:
         self.mismatch = ""
         """What is different, if the coordinator knows for certain that ranks make different calls."""
         self.expired = ""
-        """Why another rank ends the job."""
+        """Why another rank ends the job, until this one has written its flight file."""
+        self.all_written = False
+        """Whether all ranks have written their flight files, as this one asked them to."""
         self._hosts = dict(zip(ranks, hosts, strict=False))
         self._channel = channel
         self._censuses: dict[str, _Census] = {}
         self._left: dict[int, tuple[Answer, dict[str, int]]] = {}
         self._byes: set[int] = set()
+        self._ending: set[int] = set()
+        self._written: set[int] = set()
         self.leaving = self._done = self.over = False
         self._lock = threading.RLock()
         self._handlers: dict[str, Callable[..., None]] = {
@@ -109,6 +115,8 @@ class RollCall:
             "report": self._on_report,
             "expired": self._on_expired,
             "write": self._on_write,
+            "written": self._on_written,
+            "all written": self._on_all_written,
             "left": self._on_left,
             "done": self._on_done,
             "bye": self._on_bye,
@@ -132,6 +140,11 @@ class RollCall:
                 members = [] if len(ranks) == len(self.ranks) else [self.ranks.index(rank) for rank in ranks]
                 self._post(0, "ask", spans(sorted(ranks)) if members else "", members, abs(call[2]), watch.count)
 
+    def gathers(self) -> bool:
+        """Return whether this rank is the coordinator, and gathers answers."""
+        with self._lock:
+            return bool(self._ending) or any(census.began is not None for census in self._censuses.values())
+
     def missing(self, report: Report | None, number: int) -> str:
         """Return who is missing as the coordinator reports it, or that it gives no answer itself."""
         return report.text if report is not None else who_is_missing({self.ranks[0]: None}, number, self._hosts)
@@ -141,6 +154,13 @@ class RollCall:
         with self._lock:
             if not self._done:
                 self._post(0, "expired", reason)
+
+    def note_written(self) -> None:
+        """Say that this rank has written its flight file, as another one ends the job."""
+        with self._lock:
+            self.expired = ""
+            if not self._done:
+                self._post(0, "written")
 
     # -- the end ------------------------------------------------------------------------------------------------------
 
@@ -244,12 +264,25 @@ class RollCall:
         self.report = Report(*arguments)
 
     def _on_expired(self, source: int, reason: str) -> None:
-        if not self.expired and not self._done:
+        if self._done:
+            return
+        if not self._ending:
             for position in range(len(self.ranks)):
                 self._post(position, "write", reason)
+        self._ending.add(source)
+        self._on_written(source)  # before it asked
 
     def _on_write(self, source: int, reason: str) -> None:
         self.expired = reason
+
+    def _on_written(self, source: int) -> None:
+        self._written.add(source)
+        if len(self._written) == len(self.ranks) and not self._done:
+            for position in self._ending:
+                self._post(position, "all written")
+
+    def _on_all_written(self, source: int) -> None:
+        self.all_written = True
 
     def _on_left(self, source: int, answer: Sequence[Any], made: dict[str, int]) -> None:
         self._left[source] = Answer(*answer), made

@@ -17,6 +17,7 @@ from meshcomm._tuning import (
     ANSWER_WITHIN,
     ASK_AFTER,
     ASK_EVERY,
+    ASK_EVERY_WITH_ERROR,
     INTERRUPT_WITHIN,
     TELL_ERROR_AFTER,
     WARN_AFTER,
@@ -69,7 +70,7 @@ class _Watchdog:
     def __init__(self, timeout: float, signals: int | None) -> None:
         self._timeout = timeout
         self._signals = signals
-        self._step = min(WATCH_EVERY, timeout / 10)
+        self._longest_step = self._step = min(WATCH_EVERY, timeout / 10)
         self._seen: tuple[int, ...] = ()
         self._tests = 0
         self._ask_at = self._asked_first = 0.0
@@ -91,6 +92,7 @@ class _Watchdog:
             for roll_call in open_roll_calls():
                 roll_call.serve()
                 self._obey(roll_call)
+            self._step = self._longest_step / (5 if self._is_in_haste() else 1)
             call = watch.call()
             if call is not None:
                 self._wait(call)
@@ -103,6 +105,11 @@ class _Watchdog:
             if signal.SIGINT in os.read(self._signals, 64) and watch.calls:
                 self._interrupted, self._interrupted_in = 0.0, watch.count
             time.sleep(self._step)
+
+    def _is_in_haste(self) -> bool:
+        """Return whether other ranks wait for what this one gathers, or it has an error that the job may end with."""
+        gathers = any(roll_call.gathers() for roll_call in open_roll_calls())
+        return gathers or (watch.error is not None and watch.since < TELL_ERROR_AFTER)
 
     def _notice_changes(self) -> bool:
         """Return whether this rank has done anything since the last look."""
@@ -124,6 +131,7 @@ class _Watchdog:
         """Do what other ranks, or their answers, demand of all."""
         if roll_call.expired:
             _tell_what_happened(f"another rank ends the job: {roll_call.expired}")
+            roll_call.note_written()
         if roll_call.mismatch:
             self._end(roll_call.team, f"CollectiveMismatch: {roll_call.mismatch}")
 
@@ -136,7 +144,7 @@ class _Watchdog:
         roll_call = roll_call_for(team) if team is not None else None
         asked: RollCall | FirstCalls | None = roll_call
         if team is not None and roll_call is not None and waited >= self._ask_at:
-            self._ask_at = waited + max(min(ASK_EVERY, self._timeout / 10), waited / 8)
+            self._ask_at = self._next_question()
             roll_call.ask(call, team.world.ranks_in_comm_world(team.ranks))
         if team is not None and roll_call is None and team.everyone.opened is None:
             self._ask_before_they_communicate(call, team, text)
@@ -164,6 +172,11 @@ class _Watchdog:
         self._end_if_interrupted(team, text)
         self._warn(text, report, missing)
 
+    def _next_question(self) -> float:
+        """Return after how many seconds of waiting to ask again."""
+        every = ASK_EVERY if watch.error is None else ASK_EVERY_WITH_ERROR
+        return watch.since + max(min(every, self._timeout / 10), watch.since / 8)
+
     def _ask_before_they_communicate(self, call: Call, team: Team, text: str) -> None:
         """Ask who is missing in the first *call* of *team*. End the job if ranks of it have ended.
 
@@ -171,7 +184,7 @@ class _Watchdog:
         """
         if watch.since < self._ask_at:
             return
-        self._ask_at = watch.since + max(min(ASK_EVERY, self._timeout / 10), watch.since / 8)
+        self._ask_at = self._next_question()
         ranks = team.world.ranks_in_comm_world(team.ranks)
         self._first_calls.ask(call, ranks)
         before, self._ended = self._ended, signs.ended(ranks)
@@ -212,7 +225,7 @@ class _Watchdog:
         if roll_call is not None:
             roll_call.expire(reason)
             end = time.monotonic() + min(WRITE_WITHIN, self._timeout / 8)
-            while time.monotonic() < end and not roll_call.over:
+            while time.monotonic() < end and not roll_call.over and not roll_call.all_written:
                 roll_call.serve()
                 time.sleep(0.05)
         at = f"\n  This rank is at {where}" if where else ""

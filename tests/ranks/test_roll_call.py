@@ -240,6 +240,21 @@ def test_all_are_told_that_one_expires(team):
 
 
 @pytest.mark.parametrize("order", [*permutations(range(3))])
+def test_a_rank_that_ends_the_job_hears_when_all_have_written(team, order):
+    ranks = team(3)
+    ranks[1].expire("it has waited")
+    ranks[2].expire("it has waited, too")
+    serve(ranks)
+    assert not ranks[1].all_written, "rank 0 has not written"
+    for rank in order:
+        ranks[rank].note_written()
+        ranks[rank].note_written()
+    serve(ranks)
+    assert [each.all_written for each in ranks] == [False, True, True]
+    assert [each.expired for each in ranks] == [""] * 3
+
+
+@pytest.mark.parametrize("order", [*permutations(range(3))])
 @pytest.mark.parametrize("asks", range(3))
 def test_no_message_is_left_over_whoever_leaves_first(team, order, asks):
     ranks = team(3)
@@ -247,6 +262,7 @@ def test_no_message_is_left_over_whoever_leaves_first(team, order, asks):
         ranks[asks].ask(CALL, range(3))
         ranks[(asks + 1) % 3].expire("")
         ranks[rank].serve()
+        ranks[rank].note_written()
         ranks[rank].leave()
     serve(ranks)
     assert all(each.over for each in ranks)
