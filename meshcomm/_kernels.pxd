@@ -1,5 +1,8 @@
 """What other compiled modules may use. They pass addresses, and check the sizes of the memory themselves."""
 
+cdef enum:
+    FEW = 3  # buffers that `_Views` holds without memory of its own: a header, and a block or two
+
 
 cdef class _Boxes:
     cdef void *list  # a Copies of memory/strided/types.h
@@ -21,9 +24,12 @@ cdef class _Regions:
 
 
 cdef class _Views:
-    cdef void *views
+    cdef Py_buffer *views
     cdef Py_ssize_t held
     cdef char **pointers
+    cdef void *many
+    cdef Py_buffer few_views[FEW]
+    cdef char *few_pointers[FEW]
 
 
 cdef class BoxCopies:

@@ -9,6 +9,7 @@ The target must not overlap the source. If two boxes, or two items of one box, w
 one of the two values.
 """
 
+cimport cython
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.mem cimport PyMem_Free, PyMem_Malloc
 from libc.stdlib cimport qsort
@@ -102,7 +103,7 @@ cdef class _Regions:
     cdef _Views hold(self, buffers, bint writable):
         """Return the memory of *buffers*. Raise ``ValueError`` if a size differs from that given at construction."""
         cdef _Views held = _Views(self.count)
-        cdef Py_buffer *view = <Py_buffer *> held.views
+        cdef Py_buffer *view = held.views
         cdef int flags = PyBUF_SIMPLE | PyBUF_WRITABLE if writable else PyBUF_SIMPLE
         cdef Py_ssize_t i
         if len(buffers) != self.count:
@@ -126,19 +127,23 @@ cdef class _Regions:
         return held
 
 
+@cython.freelist(4)
 cdef class _Views:
     """Buffers that cannot be freed or resized while this object lives."""
 
     def __cinit__(self, Py_ssize_t count):
-        self.views = _allocate(count * sizeof(Py_buffer))
-        self.pointers = <char **> _allocate(count * sizeof(char *))
+        if count <= FEW:
+            self.views, self.pointers = self.few_views, self.few_pointers
+            return
+        self.many = _allocate(count * (sizeof(Py_buffer) + sizeof(char *)))
+        self.views = <Py_buffer *> self.many
+        self.pointers = <char **> (self.views + count)
 
     def __dealloc__(self):
         cdef Py_ssize_t i
         for i in range(self.held):
-            PyBuffer_Release(<Py_buffer *> self.views + i)
-        PyMem_Free(self.views)
-        PyMem_Free(self.pointers)
+            PyBuffer_Release(self.views + i)
+        PyMem_Free(self.many)
 
 
 cdef class BoxCopies:
@@ -459,7 +464,7 @@ cdef void *_allocate(size_t size) except NULL:
 cdef _Views _hold_buffer(buffer, Py_ssize_t size, bint writable):
     """Return the memory of *buffer*. Raise ``ValueError`` if it has fewer than *size* bytes."""
     cdef _Views held = _Views(1)
-    cdef Py_buffer *view = <Py_buffer *> held.views
+    cdef Py_buffer *view = held.views
     PyObject_GetBuffer(buffer, view, PyBUF_SIMPLE | PyBUF_WRITABLE if writable else PyBUF_SIMPLE)
     held.held, held.pointers[0] = 1, <char *> view.buf
     if view.len < size:

@@ -15,6 +15,7 @@ Buffer: TypeAlias = Callable[[str, int], Bytes]
 """From the name of a use, and a number of bytes, to a buffer."""
 
 _kept = threading.local()
+_NONE = NOTHING, NOTHING
 
 
 def own_buffer(use: str, size: int) -> Bytes:
@@ -27,12 +28,15 @@ def scratch(use: str, size: int) -> Bytes:
 
     Buffers within the default scratch limit are kept from call to call; larger ones are made each time.
     """
-    kept: Bytes | None = getattr(_kept, use, None)
-    if kept is None or len(kept) < size:
+    kept, last = getattr(_kept, use, _NONE)
+    if len(last) == size:  # loops ask for the same again and again
+        return last
+    if len(kept) < size:
         kept = pools.allocate_unshared(size)
-        if size <= DEFAULT_SCRATCH:
-            setattr(_kept, use, kept)
-    return kept[:size]
+    last = kept[:size]
+    if len(kept) <= DEFAULT_SCRATCH:
+        setattr(_kept, use, (kept, last))
+    return last
 
 
 def shared_scratch(size: int) -> Bytes | None:

@@ -6,7 +6,6 @@ wait, see `Beside`. In all cases no data leave the call before it is compared.
 """
 
 from collections.abc import Sequence
-from struct import Struct
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
@@ -17,10 +16,10 @@ from meshcomm.errors import CollectiveMismatch
 from meshcomm.layouts.boxes import Boxes
 from meshcomm.ranks.communicator import Communicator, Comparison, Numbers
 from meshcomm.ranks.teams import Group
+from meshcomm.transport._digests import Digests
 from meshcomm.transport.exchange import Tensor, Terms
 
-_NUMBER = Struct("<q")
-_NUMBER_BYTES, _as_bytes = _NUMBER.size, _NUMBER.pack  # looked up once: this is on the way of every small exchange
+_NUMBER_BYTES = 8
 
 Blocks: TypeAlias = list[Any]
 """Buffers of bytes."""
@@ -70,7 +69,7 @@ def comparing(
     return Beside(group, terms.number, tensors)
 
 
-class Header:
+class Header(Digests):
     """One number from each rank to its peers, in the same messages as the tensors.
 
     Parameters
@@ -84,8 +83,9 @@ class Header:
     def __init__(
         self, group: Group, number: int, tensors: Sequence[Tensor], sends_to: Indices, receives_from: Indices
     ) -> None:
-        self._group, self._team, self._number, self._peers = group, group.team, number, receives_from
-        self._count = count = len(receives_from)
+        super().__init__(group.team, number, len(receives_from))
+        self._group, self._peers = group, receives_from.tolist()
+        count = len(receives_from)
         first = np.arange(count, dtype=np.intp)
         one = np.ones((1, 1), dtype=np.intp)
         sends = Boxes(sends_to, np.zeros(len(sends_to), dtype=np.intp), one - 1, one)
@@ -100,20 +100,13 @@ class Header:
         )
         self.tensors = [header, *tensors]
 
-    def begin(self, sources: Blocks, targets: Blocks) -> tuple[Blocks, Blocks, tuple[bytes, bytearray]]:
-        """Add the header that this rank sends, and one to receive those of its peers."""
-        mine = _as_bytes(self._number ^ self._team.call_digest)
-        received = bytearray(_NUMBER_BYTES * self._count)
-        return [mine, *sources], [received, *targets], (mine, received)
-
     def is_complete(self, begun: tuple[bytes, bytearray]) -> bool:
         return True
 
     def check(self, begun: tuple[bytes, bytearray]) -> None:
-        mine, received = begun
-        if received != mine * self._count:
-            differ = np.frombuffer(received, dtype=np.int64) != np.frombuffer(mine, dtype=np.int64)
-            raise _difference(self._group, self._peers[differ].tolist())
+        differing = self.differing(begun)
+        if differing:
+            raise _difference(self._group, [self._peers[which] for which in differing])
 
 
 class Pairs:
