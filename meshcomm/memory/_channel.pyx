@@ -74,6 +74,7 @@ cdef extern from "_channel.h" nogil:
     void mc_fence()
     bint mc_claim(mc_slot *slot, uint64_t epoch)
     int64_t mc_nanoseconds()
+    void mc_nap(int64_t waited)
     void mc_pause()
     void mc_yield()
 
@@ -221,6 +222,7 @@ cdef class Channel:
 
         If that raises, the exchange stays in flight. ``CollectiveMismatch`` as for `start`.
         """
+        cdef int64_t began = mc_nanoseconds()
         cdef bint complete
         while self.in_flight:
             with nogil:
@@ -230,6 +232,8 @@ cdef class Channel:
                 self._check_peers()
                 PyErr_CheckSignals()
                 progress()
+                with nogil:
+                    mc_nap(mc_nanoseconds() - began)
 
     cdef int _copy(self) except -1:
         """Do what tasks there are to do. Return the number of a peer that made another call, or that of all peers."""

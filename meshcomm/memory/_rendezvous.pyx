@@ -104,6 +104,7 @@ cdef extern from "_rendezvous.h" nogil:
     void mc_set_digest(mc_line *line, uint64_t digest)
     uint64_t mc_digest(uint64_t digest, uint64_t number)
     int64_t mc_nanoseconds()
+    void mc_nap(int64_t waited)
     int mc_wait(
         mc_lines **lines, const int *peers, int count, bint done, uint64_t epoch, int64_t microseconds, int *next
     )
@@ -394,6 +395,7 @@ cdef class Rendezvous:
 
     cdef int _wait(self, Routes routes, bint done) except -1 nogil:
         """Wait until all peers are ready with the same digest, or done."""
+        cdef int64_t began = 0
         cdef int arrived = 0
         while not mc_wait(self.lines, routes.order, routes.peers, done, self.epoch, CALL_BACK, &arrived):
             with gil:
@@ -401,6 +403,8 @@ cdef class Rendezvous:
                 self._check_peers(routes, done)
                 PyErr_CheckSignals()
                 self.progress()
+            began = began or mc_nanoseconds()
+            mc_nap(mc_nanoseconds() - began)
         for arrived in range(0 if done else routes.peers):
             if self._differs(routes.order[arrived]):
                 with gil:

@@ -130,6 +130,21 @@ def test_bytes_that_go_one_way_only():
                 assert np.array_equal(ranks.received(rank, 0), sent)
 
 
+def test_a_rank_that_waits_for_long_sleeps_meanwhile():
+    late = 0.5
+
+    def call(rank, channel):
+        if rank:
+            time.sleep(late)
+        begun = time.thread_time()
+        channel.start(1)
+        channel.wait(nothing)
+        return time.thread_time() - begun
+
+    used, _ = Ranks(2).run(call)
+    assert used < late / 2
+
+
 def test_exchanges_in_flight_at_once():
     """Each channel is for itself: some ranks wait for the first, others for the second."""
     pools = [Pool(MIB) for _ in range(3)]

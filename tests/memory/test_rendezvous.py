@@ -4,6 +4,7 @@ import gc
 import random
 import sys
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -70,6 +71,23 @@ def test_pairs_that_share_nothing_are_reported_by_both():
         return left
 
     assert node.run(call) == [((2,), (1,)), ((0, 2), ()), ((), (0, 1))]
+
+
+def test_a_rank_that_waits_for_long_sleeps_meanwhile():
+    node = Node(2)
+    late = 0.5
+
+    def call(rank, rendezvous, pool):
+        routes, size, new_size = all_to_all([[1, 2], [3, 4]], rank)
+        source, target = block(pool, size, True), block(pool, new_size, True)
+        if rank:
+            time.sleep(late)
+        begun = time.thread_time()
+        exchange(rendezvous, routes, 1, source, target)
+        return time.thread_time() - begun
+
+    used, _ = node.run(call)
+    assert used < late / 2
 
 
 def test_the_ways_may_change_from_call_to_call():
