@@ -1,22 +1,26 @@
 """Scenarios in which ranks wait in vain: each ends within MESHCOMM_TIMEOUT and a second, and says why.
 
 The programs are in programs/scenarios.py. A sample runs each scenario once, half of them with each MPI, the settings
-spread evenly over them. With ``--all-scenarios`` each runs with 2, 4 and 8 ranks, with shared memory and without.
+spread evenly over them. With ``--all-scenarios`` each runs with 2, 4 and 8 ranks, with shared memory and without; with
+``--repeats 20`` twenty times so, each time in another order, and ranks are forked from a process with all imports.
 """
 
 import math
 import re
 from itertools import product
+from random import Random
 
 import pytest
 
+from support.forked import Forked
 from support.jobs import is_openmpi, mpiexec
 from support.paths import PROGRAMS
-from support.patience import slowness
-from support.sampling import spread
+from support.patience import slowness, until
+from support.sampling import repeats, spread
 
 pytestmark = pytest.mark.skipif(mpiexec() is None, reason="there is no mpiexec")
 
+PROGRAM = PROGRAMS / "scenarios.py"
 TIMEOUT = 3  # seconds, of an idle machine
 ENDING = 1.0  # seconds more until the job is gone
 
@@ -87,6 +91,7 @@ SCENARIOS = [
     ("raises", "polling"),
     *((way, None) for way in ALONE),
 ]
+AT_THE_IMPORT = ("raises_before_the_first_mesh", "exits_before_the_first_mesh")  # of meshcomm, under a launcher
 TWO_RANKS_ON_ONE_MESH = ("deadlock_across_meshes", None, 2)  # the two meshes are the same one, and nothing is wrong
 
 
@@ -104,10 +109,24 @@ def test_there_are_enough_scenarios():
 
 def pytest_generate_tests(metafunc):
     if "scenario" in metafunc.fixturenames:
-        metafunc.parametrize("scenario", cases(), ids=lambda case: "-".join(str(part) for part in case if part))
+        every = cases()
+        turns = [(case, turn) for turn in range(repeats()) for case in Random(turn).sample(every, len(every))]
+        ids = ["-".join(str(part) for part in (*case, turn) if part) for case, turn in turns]
+        metafunc.parametrize("scenario", [case for case, _ in turns], ids=ids)
 
 
-def run(launch, arguments, ranks, memory):
+@pytest.fixture(scope="session")
+def forked(tmp_path_factory):
+    """Ranks of the program that begin in a moment, if scenarios are repeated; else None."""
+    if repeats() == 1:
+        yield None
+        return
+    server = Forked(tmp_path_factory.mktemp("scenarios"), PROGRAM)
+    yield server
+    server.close()
+
+
+def run(launch, forked, arguments, ranks, memory):
     """Return the job and its MESHCOMM_TIMEOUT. One that ends before ranks go wrong is tried again with more time.
 
     The calls before that take seconds on a busy machine, on which one rank may begin them long after another.
@@ -115,15 +134,19 @@ def run(launch, arguments, ranks, memory):
     for patience in (1, 4, 16):
         timeout = math.ceil(TIMEOUT * patience * slowness() - 0.5)
         environment = {"MESHCOMM_TIMEOUT": f"{timeout}"} | ({"MESHCOMM_SHARED_MEMORY": memory} if memory else {})
-        job = launch(ranks, PROGRAMS / "scenarios.py", *arguments, **environment)
+        if forked is None or arguments[0] in AT_THE_IMPORT:
+            job = launch(ranks, PROGRAM, *arguments, **environment)
+        else:
+            job = launch(ranks, *arguments, python=forked.python, others=forked.ranks, **environment)
+            assert until(lambda: not forked.ranks(), 2.0), f"{forked.ranks()} are left of {job}"
         if "stamp " in job.text:
             break
     return job, timeout
 
 
-def test_the_job_ends_and_says_why(launch, scenario):
+def test_the_job_ends_and_says_why(launch, forked, scenario):
     way, operation, ranks, memory = scenario
-    job, timeout = run(launch, [way] if operation is None else [way, operation], ranks, memory)
+    job, timeout = run(launch, forked, [way] if operation is None else [way, operation], ranks, memory)
     assert job.left == [], job
     assert job.code != 0, job
     says, names_operation = (ALONE[way], False) if operation is None else WAYS[way]

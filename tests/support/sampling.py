@@ -17,7 +17,7 @@ _FEWEST = 12
 _QUICK = 8  # with --quick a sample has one of so many cases of it
 _exhaustive = _quick = _all_scenarios = False
 _inputs = None
-_ranks = 1
+_ranks = _repeats = 1
 
 
 def pytest_addoption(parser):
@@ -26,6 +26,7 @@ def pytest_addoption(parser):
     parser.addoption("--mismatches", help="how many pairs of calls to mix up, or all of them")
     parser.addoption("--inputs", type=int, metavar="N", help="try N generated inputs for each parser")
     parser.addoption("--all-scenarios", action="store_true", help="run all scenarios of jobs that hang, 20 minutes")
+    parser.addoption("--repeats", type=int, default=1, metavar="N", help="run each of these scenarios N times")
     parser.addoption("--soak", type=int, metavar="MINUTES", help="run random programs for so long, and many calls")
     parser.addoption("--seed", type=int, metavar="N", help="begin with the random program of this seed")
     parser.addoption("--programs", type=int, metavar="N", help="run N random programs in each setting")
@@ -33,9 +34,10 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
-    global _exhaustive, _quick, _inputs, _all_scenarios, _ranks
+    global _exhaustive, _quick, _inputs, _all_scenarios, _ranks, _repeats
     _exhaustive, _quick = config.getoption("exhaustive"), config.getoption("quick")
     _inputs, _all_scenarios = config.getoption("inputs"), config.getoption("all_scenarios")
+    _repeats = config.getoption("repeats")
     _, _ranks = launched() or (0, 1)
     # All ranks must draw the same examples, however slow one of them is.
     settings.register_profile(
@@ -65,6 +67,11 @@ def spread(cases, settings, offset=0, step=1):
     if _all_scenarios:
         return [(case, setting) for case in cases for setting in settings]
     return [(case, settings[i // step % len(settings)]) for i, case in enumerate(cases) if i % step == offset]
+
+
+def repeats():
+    """Return how many times each scenario runs."""
+    return _repeats
 
 
 def examples(count):

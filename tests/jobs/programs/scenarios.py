@@ -19,12 +19,19 @@ from meshcomm.ranks.mpi import mpi
 ARRAY = np.arange(48.0).reshape(6, 8)
 BEFORE_MPI = ("raises_before_the_first_mesh", "exits_before_the_first_mesh")
 LONG = 600.0
-RANK, SIZE = launched() or (0, 1)
+
+
+@cache
+def me():
+    """Return which rank this is. It is not known before `main`: a rank may be forked from a process that has none."""
+    rank, _ = launched()
+    return rank
 
 
 @cache
 def mesh():
-    return mc.create_mesh([("x", SIZE)])
+    _, size = launched()
+    return mc.create_mesh([("x", size)])
 
 
 def layout(*specs):
@@ -93,7 +100,7 @@ def gather_by_rank_0():
 
 
 def distribute_from_rank_0():
-    mc.distribute(ARRAY if RANK == 0 else None, layout("x", mc.UNSHARDED), root=0)
+    mc.distribute(ARRAY if me() == 0 else None, layout("x", mc.UNSHARDED), root=0)
 
 
 # -- what rank 1 does -------------------------------------------------------------------------------------------------
@@ -192,18 +199,18 @@ def forgets_a_request():
 
 
 def interrupted_while_waiting():
-    if RANK == 0:
+    if me() == 0:
         threading.Timer(0.5, lambda: (stamp(), os.kill(os.getpid(), signal.SIGINT))).start()
-    if RANK == 1:
+    if me() == 1:
         time.sleep(LONG)
     relayout()
 
 
 def forked_child_exits():
     stamp()
-    if RANK == 1 and os.fork() == 0:
+    if me() == 1 and os.fork() == 0:
         sys.exit(7)
-    if RANK == 1:
+    if me() == 1:
         _, status = os.wait()
         stamp()
         assert os.waitstatus_to_exitcode(status) == 7
@@ -213,9 +220,9 @@ def forked_child_exits():
 
 def forked_child_raises():
     stamp()
-    if RANK == 1 and os.fork() == 0:
+    if me() == 1 and os.fork() == 0:
         raise KeyError("child")
-    if RANK == 1:
+    if me() == 1:
         _, status = os.wait()
         stamp()
         assert os.waitstatus_to_exitcode(status) == 1
@@ -227,7 +234,7 @@ def deadlock_across_meshes():
     pair = mc.create_mesh([("x", 2)], devices=[0, 1])
     mc.barrier(pair)
     stamp()
-    if RANK == 1:
+    if me() == 1:
         mc.barrier(pair)
     else:
         mc.barrier(mesh())
@@ -235,7 +242,7 @@ def deadlock_across_meshes():
 
 def makes_one_call_less():
     stamp()
-    for _ in range(3 - (RANK == 1)):
+    for _ in range(3 - (me() == 1)):
         barrier()
     to_numpy()
     barrier()
@@ -243,7 +250,7 @@ def makes_one_call_less():
 
 def makes_one_call_more():
     stamp()
-    for _ in range(3 + (RANK == 1)):
+    for _ in range(3 + (me() == 1)):
         relayout()
     barrier()
     to_numpy()
@@ -253,23 +260,23 @@ def makes_a_new_call_instead_of_a_known_one():
     """Both are relayouts, and both come after an agreement without an exchange."""
     stamp()
     barrier()
-    mc.relayout(tensor(), layout(mc.UNSHARDED, "x" if RANK != 1 else mc.UNSHARDED))
+    mc.relayout(tensor(), layout(mc.UNSHARDED, "x" if me() != 1 else mc.UNSHARDED))
 
 
 def main(way, operation=None):
     if way not in BEFORE_MPI:
         mpi()  # the start of MPI, for which a busy machine needs long, is not counted
     if way == "raises_before_the_first_mesh":
-        if RANK == 1:
+        if me() == 1:
             stamp()
             raises()
         barrier()
     if way == "exits_before_the_first_mesh":
         stamp()
-        if RANK == 1:
+        if me() == 1:
             sys.exit(0)
         mc.create_mesh()
-    if way == "has_another_setting" and RANK == 1:
+    if way == "has_another_setting" and me() == 1:
         os.environ["MESHCOMM_CHECK"] = "1"
     if way == "has_another_setting":
         stamp()
@@ -283,7 +290,7 @@ def main(way, operation=None):
         for known in (all_reduce, all_sum, request):
             known()
     stamp()
-    globals()[way if RANK == 1 else operation]()
+    globals()[way if me() == 1 else operation]()
 
 
 if __name__ == "__main__":
