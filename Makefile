@@ -73,7 +73,7 @@ help:
 	@echo "make test-pure  the tests that need no MPI and start no jobs, on small samples"
 	@echo "make test-mpi   the tests that depend on the MPI, with $(SIZES) ranks"
 	@echo "make test-jobs  the tests that start jobs of their own; the next two on samples"
-	@echo "make test-scenarios   every way to hang that is known, with 2, 4 and 8 ranks: twenty minutes"
+	@echo "make test-scenarios   every way to hang that is known, with 2, 4 and 8 ranks: twenty minutes; REPEATS=20 runs each 20 times"
 	@echo "make test-mismatches  all calls that ranks may mix up: two hours, more with Open MPI; PAIRS=200 for some"
 	@echo "make test-array-api ARRAY_API_TESTS=PATH  the test suite of the array API standard, with $(ARRAY_API_RANKS) ranks"
 	@echo "make test-mpi4py-fft MPI4PY_FFT=PATH  mpi4py-fft's test of its PFFT, on meshcomm.fft, with $(MPI4PY_FFT_RANKS) ranks"
@@ -146,11 +146,13 @@ fuzz: $(READY)
 	@$(PYTEST) --patience 20 --inputs $(INPUTS) -o faulthandler_timeout=0 -k "any_input or any_header" \
 		tests/house/test_any_input.py tests/storage/test_hostile.py
 
-# Every way to hang, with all numbers of ranks, with shared memory and without: an hour. A rank that waits in MPI looks
-# around meanwhile, for which it takes about a tenth of a core. So fewer jobs run at once than of those that end soon.
+# Every way to hang, with all numbers of ranks, with shared memory and without. A rank that waits in MPI looks around
+# meanwhile, for which it takes about a tenth of a core. So fewer jobs run at once than of those that end soon. With
+# REPEATS=20 each runs so many times, with another number of ranks each time, with shared memory or without.
 SCENARIOS_AT_ONCE ?= 3
+REPEATS :=
 test-scenarios: $(READY)
-	@$(PYTEST) --all-scenarios -n $(SCENARIOS_AT_ONCE) tests/jobs/test_scenarios.py
+	@$(PYTEST) $(if $(REPEATS),--repeats $(REPEATS),--all-scenarios) -n $(SCENARIOS_AT_ONCE) tests/jobs/test_scenarios.py
 
 # Every pair of calls that ranks may mix up, in every way: 24,840 cases, many in one job, for about two hours. PAIRS=200
 # for some of them: 200 with shared memory, and 200 without.

@@ -26,7 +26,7 @@ def pytest_addoption(parser):
     parser.addoption("--mismatches", help="how many pairs of calls to mix up, or all of them")
     parser.addoption("--inputs", type=int, metavar="N", help="try N generated inputs for each parser")
     parser.addoption("--all-scenarios", action="store_true", help="run all scenarios of jobs that hang, 20 minutes")
-    parser.addoption("--repeats", type=int, default=1, metavar="N", help="run each of these scenarios N times")
+    parser.addoption("--repeats", type=int, default=1, metavar="N", help="run each scenario of jobs that hang N times")
     parser.addoption("--soak", type=int, metavar="MINUTES", help="run random programs for so long, and many calls")
     parser.addoption("--seed", type=int, metavar="N", help="begin with the random program of this seed")
     parser.addoption("--programs", type=int, metavar="N", help="run N random programs in each setting")
@@ -70,7 +70,7 @@ def spread(cases, settings, offset=0, step=1):
 
 
 def repeats():
-    """Return how many times each scenario runs."""
+    """Return how many times each scenario of jobs that hang runs."""
     return _repeats
 
 
