@@ -28,12 +28,13 @@ its main thread does.
 # it has every "bye". Only then the communicator is freed. A rank that has left still counts: "left" has its last
 # answer.
 
+import math
 import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from meshcomm._tuning import ANSWER_WITHIN, POLL_FROM
+from meshcomm._tuning import ANSWER_WITHIN, ASK_EVERY_WITH_ERROR, POLL_FROM
 from meshcomm.ranks import stacks
 from meshcomm.ranks._envelope import Envelope
 from meshcomm.ranks.missing import Answer, ended, mismatch, spans
@@ -69,7 +70,8 @@ class _Census:
         self.members = members
         self.number = 0
         self.round = 0
-        self.began: float | None = None
+        self.open = False
+        self.began = -math.inf
         self.askers: dict[int, tuple[int, int]] = {}
         self.answers: dict[int, Answer] = {}
         self.before: dict[int, Answer] = {}
@@ -132,6 +134,7 @@ class RollCall:
                 self._handlers[name](source, *arguments)
             for ranks, census in list(self._censuses.items()):
                 self._close_when_complete(ranks, census)
+                self._begin_when_due(ranks, census)
 
     def ask(self, call: Call, ranks: Sequence[int]) -> None:
         """Ask who is missing in *call* of *ranks*, which are all of this channel or some."""
@@ -141,9 +144,9 @@ class RollCall:
                 self._post(0, "ask", spans(sorted(ranks)) if members else "", members, abs(call[2]), watch.count)
 
     def gathers(self) -> bool:
-        """Return whether this rank is the coordinator, and gathers answers."""
+        """Return whether this rank is the coordinator, and others wait for what it gathers."""
         with self._lock:
-            return bool(self._ending) or any(census.began is not None for census in self._censuses.values())
+            return bool(self._ending) or any(census.askers for census in self._censuses.values())
 
     def missing(self, report: Report | None, number: int) -> str:
         """Return who is missing as the coordinator reports it, or that it gives no answer itself."""
@@ -198,22 +201,22 @@ class RollCall:
         if census is None:
             census = self._censuses[ranks] = _Census(members or range(len(self.ranks)))
         census.askers[source] = number, count
-        if census.began is None:
-            self._begin(ranks, census)
+        self._begin_when_due(ranks, census)
 
-    def _begin(self, ranks: str, census: _Census) -> None:
-        """Ask all members what they do."""
+    def _begin_when_due(self, ranks: str, census: _Census) -> None:
+        """Ask all members what they do, if somebody wants to know.
+
+        Not soon after the last time, whoever asks: what two roll calls tell alike must have been so for a while.
+        """
+        if census.open or not census.askers or time.monotonic() < census.began + ASK_EVERY_WITH_ERROR:
+            return
         numbers = [number for number, _ in census.askers.values()]
         numbers += [answer.number for answer in census.answers.values() if answer.number]
         noted = [answer.noted for answer in census.answers.values() if answer.number]
         census.noted = min(noted) if len(noted) == len(census.members) else -1
         census.before, census.asked_before = census.answers, census.number
-        census.number, census.round, census.began, census.answers = (
-            min(numbers),
-            census.round + 1,
-            time.monotonic(),
-            {},
-        )
+        census.number, census.round, census.answers = min(numbers), census.round + 1, {}
+        census.open, census.began = True, time.monotonic()
         for member in census.members:
             if member in self._left:
                 census.answers[member] = self._last_words(member, ranks)
@@ -244,11 +247,11 @@ class RollCall:
             census.answers[source] = Answer(*answer)
 
     def _close_when_complete(self, ranks: str, census: _Census) -> None:
-        if census.began is None:
+        if not census.open:
             return
         if len(census.answers) < len(census.members) and time.monotonic() < census.began + ANSWER_WITHIN:
             return
-        census.began = None
+        census.open = False
         answers = {self.ranks[member]: census.answers.get(member) for member in census.members}
         before = {self.ranks[member]: census.before.get(member) for member in census.members}
         if not ranks and census.asked_before == census.number:
@@ -270,7 +273,7 @@ class RollCall:
             for position in range(len(self.ranks)):
                 self._post(position, "write", reason)
         self._ending.add(source)
-        self._on_written(source)  # before it asked
+        self._on_written(source)  # it wrote its file before it sent this
 
     def _on_write(self, source: int, reason: str) -> None:
         self.expired = reason
@@ -287,7 +290,7 @@ class RollCall:
     def _on_left(self, source: int, answer: Sequence[Any], made: dict[str, int]) -> None:
         self._left[source] = Answer(*answer), made
         for ranks, census in self._censuses.items():
-            if source in census.members and census.began is not None:
+            if source in census.members and census.open:
                 census.answers.setdefault(source, self._last_words(source, ranks))
         if len(self._left) == len(self.ranks):
             for position in reversed(range(len(self.ranks))):

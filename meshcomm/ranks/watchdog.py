@@ -5,6 +5,7 @@ call costs next to nothing, and no timer has to be armed.
 """
 
 import contextlib
+import math
 import os
 import select
 import signal
@@ -72,7 +73,7 @@ class _Watchdog:
         self._signals = signals
         self._longest_step = self._step = min(WATCH_EVERY, timeout / 10)
         self._seen: tuple[int, ...] = ()
-        self._tests = 0
+        self._tests, self._untested = 0, math.inf  # tests of requests, and seconds without one
         self._ask_at = self._asked_first = 0.0
         self._warned = False
         self._ended: list[int] = []
@@ -112,10 +113,15 @@ class _Watchdog:
         return gathers or (watch.error is not None and watch.since < TELL_ERROR_AFTER)
 
     def _notice_changes(self) -> bool:
-        """Return whether this rank has done anything since the last look."""
+        """Return whether this rank has done anything since the last look.
+
+        To test the same request again and again is nothing, if the pauses are not longer than a tenth of the timeout.
+        """
         tests, self._tests = self._tests, watch.tests
-        watch.testing = watch.tested if not watch.calls and tests != watch.tests else None
-        seen, self._seen = self._seen, (watch.count, len(watch.calls), watch.completed, watch.testing is None)
+        self._untested = 0.0 if tests != watch.tests else self._untested + self._step
+        watch.testing = watch.tested if not watch.calls and self._untested < self._longest_step else None
+        polls = not watch.calls and self._untested <= self._timeout / 10
+        seen, self._seen = self._seen, (watch.count, len(watch.calls), watch.completed, polls)
         return seen != self._seen
 
     def _restart(self) -> None:

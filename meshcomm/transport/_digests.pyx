@@ -26,10 +26,7 @@ cdef class Digests:
         self.team, self.number, self.count = team, number, count
 
     def begin(self, list sources not None, list targets not None):
-        """Return the blocks before and after with the number of this rank and space for those of its peers, and both.
-
-        They come first in the lists.
-        """
+        """Return *sources* after the number of this rank, *targets* after space for those of its peers, and these two."""
         cdef int64_t mine = self.number ^ <int64_t> self.team.call_digest
         sent = PyBytes_FromStringAndSize(<char *> &mine, sizeof(int64_t))
         received = PyByteArray_FromStringAndSize(NULL, self.count * sizeof(int64_t))

@@ -97,10 +97,10 @@ TWO_RANKS_ON_ONE_MESH = ("deadlock_across_meshes", None, 2)  # the two meshes ar
 
 
 def cases(turn=0):
-    """Return the scenarios and settings of a *turn*; if it is the only one, each MPI has half of the scenarios."""
+    """Return the scenarios and settings of a *turn*. Without repeats, each MPI has half of the scenarios."""
     settings = list(product(RANKS, MEMORY))
     first = turn % len(settings)
-    some = (is_openmpi(), 2) if repeats() == 1 else (0, 1)
+    some = (0, 1) if repeats() else (is_openmpi(), 2)
     found = spread(SCENARIOS, settings[first:] + settings[:first], *some)
     every = [(*scenario, *setting) for scenario, setting in found]
     return [case for case in every if case[:3] != TWO_RANKS_ON_ONE_MESH]
@@ -119,7 +119,7 @@ def test_turns_have_all_settings():
 
 def pytest_generate_tests(metafunc):
     if "scenario" in metafunc.fixturenames:
-        turns = [(turn, cases(turn)) for turn in range(repeats())]
+        turns = [(turn, cases(turn)) for turn in range(repeats() or 1)]
         found = [(case, turn) for turn, every in turns for case in Random(turn).sample(every, len(every))]
         ids = ["-".join(str(part) for part in (*case, turn) if part) for case, turn in found]
         metafunc.parametrize("scenario", [case for case, _ in found], ids=ids)
@@ -128,7 +128,7 @@ def pytest_generate_tests(metafunc):
 @pytest.fixture(scope="session")
 def forked(tmp_path_factory):
     """Ranks of the program that begin in a moment, if scenarios are repeated; else None."""
-    if repeats() == 1:
+    if not repeats():
         yield None
         return
     server = Forked(tmp_path_factory.mktemp("scenarios"), PROGRAM)

@@ -9,7 +9,7 @@ import pytest
 
 from support import slurm as slurms
 from support.batch import HOME, on_the_page, printed
-from support.jobs import SHARED_MEMORY, is_openmpi, mpiexec
+from support.jobs import SHARED_MEMORY, is_openmpi, mpiexec, remove
 from support.paths import EXAMPLES
 from support.patience import until
 from support.plates import digest_at_the_end
@@ -122,11 +122,13 @@ def test_a_job_that_is_asked_saves_and_is_requeued_and_ends_right(slurm, tmp_pat
     of_no_process = SHARED_MEMORY / f"mpich_shm_{os.getpid()}_left"
     for path in of_this_process, of_no_process:
         path.write_bytes(bytes(8))
-    with of_this_process.open("r+b") as file, mmap.mmap(file.fileno(), 0):  # as that of a job that begins now
-        saved, done = run_and_requeue(slurm, tmp_path, script)
+    try:
+        with of_this_process.open("r+b") as file, mmap.mmap(file.fileno(), 0):  # as that of a job that begins now
+            saved, done = run_and_requeue(slurm, tmp_path, script)
         assert of_this_process.exists()
-    assert not of_no_process.exists()
-    of_this_process.unlink()
+        assert not of_no_process.exists()
+    finally:
+        remove([of_this_process, of_no_process])
     assert (done.state, done.code, done.restarts) == ("COMPLETED", 0, 1), str(done)
     assert f"goes on from step {saved}\n" in done.text, str(done)
     assert done.text.endswith(f"after 400 steps on 2 ranks: {digest_at_the_end()}\n"), str(done)

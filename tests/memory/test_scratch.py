@@ -36,6 +36,7 @@ def test_memory_is_kept_for_a_use_and_a_thread():
     thread = threading.Thread(target=lambda: found.append(address(scratch("test", 100))))
     thread.start()
     thread.join()
+    assert len(found) == 1
     assert found != [address(first)]
 
 

@@ -14,6 +14,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from meshcomm._tuning import ANSWER_WITHIN, ASK_EVERY_WITH_ERROR
 from meshcomm.cli.flights import summary
 from meshcomm.errors import MeshcommError
 from meshcomm.ranks import abort, flights, missing, roll_call
@@ -155,7 +156,15 @@ class Channel:
 
 
 @pytest.fixture
-def team(monkeypatch):
+def clock(monkeypatch):
+    """The time of roll calls: it only goes on as a test says."""
+    now = SimpleNamespace(seconds=1000.0)
+    monkeypatch.setattr(roll_call, "time", SimpleNamespace(monotonic=lambda: now.seconds, sleep=time.sleep))
+    return now
+
+
+@pytest.fixture
+def team(monkeypatch, clock):
     """A function that makes the roll calls of some ranks."""
     monkeypatch.setattr(roll_call, "_open", [])
 
@@ -205,7 +214,7 @@ def test_a_rank_that_has_left_counts_as_ended(team):
     assert ranks[2].report.ended == "rank 1 has ended without it"
 
 
-def test_a_rank_that_has_failed_counts_after_two_roll_calls(team):
+def test_a_rank_that_has_failed_counts_after_two_roll_calls(team, clock):
     ranks = team(3)
     ranks[1].team.turn.over = "an exchange ended with an error (KeyError)"
     found = []
@@ -213,7 +222,25 @@ def test_a_rank_that_has_failed_counts_after_two_roll_calls(team):
         ranks[2].ask(CALL, range(3))
         serve(ranks)
         found.append(ranks[2].report.ended)
+        clock.seconds += ASK_EVERY_WITH_ERROR
     assert found == ["", f"rank 1 makes no more calls on these ranks: {ranks[1].team.turn.over}"]
+
+
+def test_two_roll_calls_are_apart_though_several_ranks_ask(team, clock):
+    """What both tell alike is a verdict, but not if it was so for a moment only."""
+    ranks = team(3)
+    ranks[1].team.turn.over = "an exchange ended with an error (KeyError)"
+    ranks[2].ask(CALL, range(3))
+    serve(ranks)
+    clock.seconds += ASK_EVERY_WITH_ERROR / 2
+    ranks[0].ask(CALL, range(3))
+    serve(ranks)
+    assert ranks[0].report is None
+    assert ranks[0].gathers(), "the answer is due"
+    clock.seconds += ASK_EVERY_WITH_ERROR / 2
+    serve(ranks)
+    assert "makes no more calls" in ranks[0].report.ended
+    assert not ranks[0].gathers()
 
 
 def test_a_rank_that_fails_in_a_later_call_holds_nobody_up():
@@ -221,13 +248,13 @@ def test_a_rank_that_fails_in_a_later_call_holds_nobody_up():
     assert missing.ended(failed, failed, 4) == ""
 
 
-def test_a_rank_that_does_not_answer_is_named(team, monkeypatch):
-    monkeypatch.setattr(roll_call, "ANSWER_WITHIN", 0.01)
+def test_a_rank_that_does_not_answer_is_named(team, clock):
     ranks = team(3)
     ranks[2].ask(CALL, range(3))
-    for _ in range(3):
-        serve([ranks[0], ranks[2]])
-        time.sleep(0.01)
+    serve([ranks[0], ranks[2]])
+    assert ranks[2].report is None
+    clock.seconds += ANSWER_WITHIN
+    serve([ranks[0], ranks[2]])
     assert "rank 1 does not answer" in ranks[2].report.text
     assert "(on host host1)" in ranks[2].report.text
 

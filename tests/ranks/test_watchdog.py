@@ -65,3 +65,29 @@ def test_a_rank_with_an_error_asks_at_once_who_is_missing(pipe, monkeypatch, err
     dog = watchdog._Watchdog(600.0, pipe[0])
     dog._restart()
     assert (dog._ask_at <= 2 * WATCH_EVERY) == asks
+
+
+@pytest.mark.parametrize("haste", [False, True])
+@pytest.mark.parametrize("pause", [0.01, 0.1, 0.3, 3.0])
+def test_to_test_a_request_with_pauses_is_to_wait(pipe, monkeypatch, pause, haste):
+    """The time goes on between tests, and what the rank does is told in the moments after each test."""
+    timeout = 60.0
+    monkeypatch.setattr(watchdog, "FirstCalls", lambda rank: None)
+    monkeypatch.setattr(watch, "tested", ("tests of a relayout", None, 1, 0.0))
+    for name in ("tests", "testing", "since"):
+        monkeypatch.setattr(watch, name, getattr(watch, name))
+    dog = watchdog._Watchdog(timeout, pipe[0])
+    if haste:
+        dog._step /= 5
+    dog._notice_changes()
+    changes = tells = 0
+    for look in range(round(20.0 / dog._step)):
+        watch.tests += int(look * dog._step / pause) - int((look - 1) * dog._step / pause)
+        changes += dog._notice_changes()
+        tells += watch.testing is not None
+    assert changes == 1, "it begins to test"
+    assert tells >= (look * 0.9 if pause < WATCH_EVERY else 5)
+    for _ in range(round(timeout / 10 / dog._step) + 2):
+        changes += dog._notice_changes()
+    assert changes == 2, "it tests no more"
+    assert watch.testing is None

@@ -17,7 +17,8 @@ _FEWEST = 12
 _QUICK = 8  # with --quick a sample has one of so many cases of it
 _exhaustive = _quick = _all_scenarios = False
 _inputs = None
-_ranks = _repeats = 1
+_ranks = 1
+_repeats = 0
 
 
 def pytest_addoption(parser):
@@ -26,7 +27,7 @@ def pytest_addoption(parser):
     parser.addoption("--mismatches", help="how many pairs of calls to mix up, or all of them")
     parser.addoption("--inputs", type=int, metavar="N", help="try N generated inputs for each parser")
     parser.addoption("--all-scenarios", action="store_true", help="run all scenarios of jobs that hang, 20 minutes")
-    parser.addoption("--repeats", type=int, default=1, metavar="N", help="run each scenario of jobs that hang N times")
+    parser.addoption("--repeats", type=int, default=0, metavar="N", help="run each scenario of jobs that hang N times")
     parser.addoption("--soak", type=int, metavar="MINUTES", help="run random programs for so long, and many calls")
     parser.addoption("--seed", type=int, metavar="N", help="begin with the random program of this seed")
     parser.addoption("--programs", type=int, metavar="N", help="run N random programs in each setting")
@@ -70,7 +71,7 @@ def spread(cases, settings, offset=0, step=1):
 
 
 def repeats():
-    """Return how many times each scenario of jobs that hang runs."""
+    """Return how many times each scenario of jobs that hang is to run; 0 is a sample, or all settings."""
     return _repeats
 
 

@@ -23,13 +23,13 @@ from pathlib import Path
 import numpy as np
 from mismatches import Calls, mix_up, settle
 
-from meshcomm.ranks import watchdog
+from meshcomm.ranks import roll_call, watchdog
 from meshcomm.ranks.meshes import location_in
 
 READY_WITHIN = 60.0  # seconds for the other rank to get ready for a case
 DONE_WITHIN = 0.5  # seconds for the other rank to be done after an error here
 PAUSE = 2e-4  # seconds between two looks
-SOON = {"WATCH_EVERY": 0.02, "ASK_AFTER": 0.1, "ASK_EVERY": 0.03, "WRITE_WITHIN": 0.05}  # seconds
+SOON = {"WATCH_EVERY": 0.02, "ASK_AFTER": 0.1, "ASK_EVERY": 0.03, "ASK_EVERY_WITH_ERROR": 0.03, "WRITE_WITHIN": 0.05}
 
 
 class Steps:
@@ -79,7 +79,8 @@ def run(number, case, comm, steps, note):
 def main(folder, first, end):
     from mpi4py import MPI
 
-    vars(watchdog).update(SOON)
+    for module in watchdog, roll_call:
+        vars(module).update((name, seconds) for name, seconds in SOON.items() if name in vars(module))
     folder, rank = Path(folder), MPI.COMM_WORLD.rank
     cases = [line.split() for line in (folder / "cases").read_text().splitlines()]
     steps = Steps(folder / "steps", rank)

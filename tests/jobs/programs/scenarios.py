@@ -23,7 +23,7 @@ LONG = 600.0
 
 @cache
 def me():
-    """Return which rank this is. It is not known before `main`: a rank may be forked from a process that has none."""
+    """Return which rank this is. Not known before `main`: the process may be forked from one that is no rank."""
     rank, _ = launched()
     return rank
 
@@ -83,7 +83,7 @@ def polling():
 def polling_with_pauses():
     started = mc.start_relayout(tensor(), layout(mc.UNSHARDED, "x"))
     while not started.test():
-        time.sleep(0.01)
+        time.sleep(0.1)
 
 
 def agreement():
