@@ -122,8 +122,8 @@ ASK_EVERY = 1.0
 """Seconds between two such questions, at first; later an eighth of the time waited, so that questions become rare."""
 
 ASK_EVERY_WITH_ERROR = 0.5
-"""The same of a rank with an error, and seconds at least between two roll calls, whoever asks. A compromise: the job of
-an error ends soon, but not if a rank was only stopped for a moment."""
+"""The same of a rank with an error, and seconds at least between two roll calls, whoever asks. A compromise: the job
+of an error ends soon, but not if a rank was only stopped for a moment."""
 
 ANSWER_WITHIN = 1.0
 """Seconds. A rank that has not answered by then counts as one that gives no answer. Watchdogs answer four times a
@@ -138,15 +138,15 @@ TELL_ERROR_AFTER = 5.0
 enough for the user, and late enough that all ranks of a busy machine have reached the call."""
 
 WATCH_EVERY = 0.25
-"""Seconds between two looks of the watchdog; a fifth while it gathers answers, or has an error. A compromise: all limits
-are longer, and four looks a second, 20 µs each, are cheap."""
+"""Seconds between two looks of the watchdog; a fifth while it gathers answers, or has an error. A compromise: all
+limits are longer, and four looks a second, 20 µs each, are cheap."""
 
 KEPT_CALLS = 64
 """Calls that the flight recorder of a rank keeps. A compromise: they take about 10 KB and fill a screen."""
 
 WRITE_WITHIN = 1.0
-"""Seconds that other ranks get at most to write their flight files before the job ends, and never more than an eighth of
-the timeout: one look of their watchdogs, and some time to write. When all have written, the job ends."""
+"""Seconds that other ranks get at most to write their flight files before the job ends, and never more than an eighth
+of the timeout: one look of their watchdogs, and some time to write. When all have written, the job ends."""
 
 BECOME_RANK_WITHIN = 60.0
 """Seconds. A process that fails before it has initialised MPI tries for so long to become a rank, to end the job."""
