@@ -16,10 +16,10 @@ from meshcomm.errors import MeshcommError, MeshError
 from meshcomm.layouts.dimensions import MeshDimension, canonical_dims
 from meshcomm.layouts.layout import Layout
 from meshcomm.layouts.mesh import Mesh
-from meshcomm.ranks import abort, watchdog
+from meshcomm.ranks import abort, forks, watchdog
 from meshcomm.ranks._envelope import Envelope
 from meshcomm.ranks.launchers import are_several, launched, refuse_alone
-from meshcomm.ranks.mpi import MPIWorld, library_name, mpi_world, open_worlds
+from meshcomm.ranks.mpi import MPIWorld, lasting_failures, library_name, mpi, mpi_world, open_worlds
 from meshcomm.ranks.roll_call import leave_all
 from meshcomm.ranks.simulate import SimulatedWorld, current_world
 from meshcomm.ranks.teams import Location, World, refuse_larger
@@ -230,6 +230,7 @@ def common_world() -> MPIWorld:
     refuse_alone(world.size, library_name)
     if world.size > 1:
         watchdog.install()
+        _close_before_mpi_ends()
     report_misspelt()
     return world
 
@@ -237,8 +238,21 @@ def common_world() -> MPIWorld:
 def _world_on(comm: "MPI.Intracomm") -> MPIWorld:
     """Return the world of *comm*, guarded. Collective over *comm* if it is new."""
     watchdog.install()
+    _close_before_mpi_ends()
     with Envelope("the first use of a communicator", None):
         return mpi_world(comm)
+
+
+@cache
+def _close_before_mpi_ends() -> None:
+    """Let MPI close what is open first, if the program ends MPI itself: later, ranks could not compare their calls."""
+
+    def close(comm: object, keyval: int, value: object) -> None:
+        if not forks.is_child:
+            _close_at_exit()
+
+    MPI = mpi()
+    MPI.COMM_SELF.Set_attr(MPI.Comm.Create_keyval(delete_fn=close), None)
 
 
 @atexit.register
@@ -246,7 +260,7 @@ def _close_at_exit() -> None:
     """Close what is open. End the job with an error if an exchange failed, or ranks have made different calls."""
     abort.show_end()
     worlds = open_worlds()
-    for reason in [reason for world in worlds for reason in world.failures]:
+    for reason in [*lasting_failures, *(reason for world in worlds for reason in world.failures)]:
         abort.end_job_of_many(reason)
     if worlds:
         leave_all(math.inf)

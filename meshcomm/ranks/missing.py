@@ -14,6 +14,7 @@ Pure functions of what ranks have answered. Ranks are those of COMM_WORLD.
 #     Only the call that the hindmost rank is in is compared, not one before it: a program may have caught the error
 #     of an earlier difference, and gone on. All ranks must be in a call, and none may have moved between two roll
 #     calls: ranks that still agree on this call raise ``CollectiveMismatch`` by themselves once the last one is there.
+#     Ranks that have made this call, and are in none on the team now, do not count: they have nothing to add to it.
 #     Calls of one operation differ if the digests of the calls differ after equally many of them. Each rank remembers
 #     its last digests; they are asked for after as many calls as the hindmost rank has noted.
 # (B) A rank that has ended makes no more calls. A rank that waits in call n for one that has ended after fewer calls
@@ -105,7 +106,8 @@ def mismatch(answers: Answers, before: Answers, number: int) -> str:
       with other arguments, or after other calls: run again with MESHCOMM_CHECK=1 to see which
     """
     calls: dict[tuple[str, int | None, str], list[int]] = {}
-    for rank, answer in answers.items():
+    waiting = {rank: answer for rank, answer in answers.items() if answer is None or not is_past(answer, number)}
+    for rank, answer in waiting.items():
         earlier = before.get(rank)
         if answer is None or earlier is None or not answer.number or answer.ended or not answer.asked:
             return ""
@@ -113,10 +115,10 @@ def mismatch(answers: Answers, before: Answers, number: int) -> str:
             return ""
         error = f"; it has to raise {answer.error}" if answer.error else ""
         calls.setdefault((answer.asked if answer.waits else answer.operation, answer.digest, error), []).append(rank)
-    if number != min(answer.number for answer in answers.values() if answer):
+    if number != min((answer.number for answer in waiting.values() if answer), default=0):
         return ""
     digests = {digest for _, digest, _ in calls}
-    in_calls = all(answer.waits for answer in answers.values() if answer)
+    in_calls = all(answer.waits for answer in waiting.values() if answer)
     by_digests = not in_calls or len({kind(operation) for operation, _, _ in calls}) == 1
     if by_digests and (len(digests) == 1 or None in digests):
         return ""
@@ -125,6 +127,11 @@ def mismatch(answers: Answers, before: Answers, number: int) -> str:
         lines.append("  with other arguments, or after other calls: run again with MESHCOMM_CHECK=1 to see which")
     where = f"{f'as call {number}' if in_calls else 'now or before,'} on ranks {spans(sorted(answers))}"
     return f"ranks made different collective calls {where}:\n" + "\n".join(lines)
+
+
+def is_past(answer: Answer, number: int) -> bool:
+    """Return whether a rank has made call *number* of the team, and is in no call of it now."""
+    return not answer.number and answer.made >= number
 
 
 def ended(answers: Answers, before: Answers, number: int) -> str:

@@ -5,7 +5,6 @@ or at exit.
 """
 
 import ctypes
-import math
 import time
 from bisect import bisect_left
 from collections import Counter, deque
@@ -20,14 +19,14 @@ from numpy.typing import NDArray
 
 from meshcomm._tuning import CHANNELS_PER_GROUP, LARGEST_MESSAGE, POLL_FROM, POLL_TO
 from meshcomm._types import Bytes, Counts, Indices, Ranks
-from meshcomm.errors import GroupError, MeshError
+from meshcomm.errors import CollectiveMismatch, GroupError, MeshcommError, MeshError
 from meshcomm.layouts.mesh import Mesh
 from meshcomm.ranks import forks
 from meshcomm.ranks.channels import MPIChannels, in_flight
 from meshcomm.ranks.communicator import Buffers, Communicator, Pending, Side, memory_for, messages_in
 from meshcomm.ranks.long_messages import guard_memory
 from meshcomm.ranks.missing import spans
-from meshcomm.ranks.roll_call import RollCall, leave_all
+from meshcomm.ranks.roll_call import RollCall
 from meshcomm.ranks.side_channel import SideChannel
 from meshcomm.ranks.teams import Team, World
 from meshcomm.ranks.watch import watch
@@ -397,13 +396,16 @@ class MPIWorld(World):
         if MPI.Query_thread() < MPI.THREAD_MULTIPLE or len(team.ranks) == 1:
             return None
         assert isinstance(communicator, MPICommunicator)
-        _leave_when_mpi_ends()
         return RollCall(communicator.side_channel(), team, self.ranks_in_comm_world(team.ranks), hosts)
 
     def close_mesh(self, mesh: Mesh) -> None:
         """Free the communicators of *mesh*. Collective over the mesh."""
         if not self.orphaned:
-            self.here().close_on(mesh)
+            try:
+                self.here().close_on(mesh)
+            except CollectiveMismatch as error:  # the program has gone on with what the calls returned
+                lasting_failures.append(str(error))
+                raise
 
     def close(self) -> None:
         super().close()
@@ -440,6 +442,9 @@ def _new_name(ranks: Ranks) -> str:
 
 
 _worlds: list[MPIWorld] = []
+
+lasting_failures: list[str] = []
+"""Why the job must not end well, though the world or the mesh in which it happened is gone."""
 
 
 @cache
@@ -511,7 +516,11 @@ def _keyval() -> int:
     # Worlds are found as an attribute of the user's communicator: its handle may be used again for another one. To
     # free a communicator is Collective, so all its ranks free ours here.
     def forget(comm: object, keyval: int, world: MPIWorld) -> None:
-        world.close()
+        lasting_failures.extend(world.failures)
+        try:
+            world.close()
+        except MeshcommError as error:  # MPI would only print it
+            lasting_failures.append(str(error))
         world.orphaned = True
 
     keyval: int = mpi().Comm.Create_keyval(delete_fn=forget)
@@ -522,14 +531,3 @@ def open_worlds() -> list[MPIWorld]:
     """Return the worlds over MPI that can still communicate, the newest first."""
     usable = bool(_worlds) and not forks.is_child and mpi().Is_initialized() and not mpi().Is_finalized()
     return list(reversed(_worlds)) if usable else []
-
-
-@cache
-def _leave_when_mpi_ends() -> None:
-    # MPI calls this first when a program ends MPI by itself: from then on no watchdog may use MPI.
-    def leave(comm: object, keyval: int, value: object) -> None:
-        if not forks.is_child:
-            leave_all(math.inf)
-
-    MPI = mpi()
-    MPI.COMM_SELF.Set_attr(MPI.Comm.Create_keyval(delete_fn=leave), None)

@@ -37,7 +37,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from meshcomm._tuning import ANSWER_WITHIN, ASK_EVERY_WITH_ERROR, POLL_FROM
 from meshcomm.ranks import stacks
 from meshcomm.ranks._envelope import Envelope
-from meshcomm.ranks.missing import Answer, ended, mismatch, spans
+from meshcomm.ranks.missing import Answer, ended, is_past, mismatch, spans
 from meshcomm.ranks.missing import report as who_is_missing
 from meshcomm.ranks.side_channel import SideChannel
 from meshcomm.ranks.watch import Call, watch
@@ -212,8 +212,9 @@ class RollCall:
             return
         numbers = [number for number, _ in census.askers.values()]
         numbers += [answer.number for answer in census.answers.values() if answer.number]
-        noted = [answer.noted for answer in census.answers.values() if answer.number]
-        census.noted = min(noted) if len(noted) == len(census.members) else -1
+        last = [answer for answer in census.answers.values() if not is_past(answer, min(numbers))]
+        waits = len(census.answers) == len(census.members) and all(answer.number for answer in last)
+        census.noted = min((answer.noted for answer in last), default=-1) if waits else -1
         census.before, census.asked_before = census.answers, census.number
         census.number, census.round, census.answers = min(numbers), census.round + 1, {}
         census.open, census.began = True, time.monotonic()

@@ -26,7 +26,7 @@ cdef class Digests:
         self.team, self.number, self.count = team, number, count
 
     def begin(self, list sources not None, list targets not None):
-        """Return *sources* after the number of this rank, *targets* after space for those of its peers, and these two."""
+        """Return *sources* after the number of this rank, *targets* after space for others, and the number and space."""
         cdef int64_t mine = self.number ^ <int64_t> self.team.call_digest
         sent = PyBytes_FromStringAndSize(<char *> &mine, sizeof(int64_t))
         received = PyByteArray_FromStringAndSize(NULL, self.count * sizeof(int64_t))
@@ -38,9 +38,13 @@ cdef class Digests:
         cdef bytearray received
         cdef const char *mine
         cdef const char *theirs
+        cdef list found = []
         cdef Py_ssize_t i
         sent, received = begun
         if len(sent) != sizeof(int64_t) or len(received) != self.count * sizeof(int64_t):
             raise ValueError(f"{len(sent)} and {len(received)} bytes are not a number and those of {self.count} peers")
         mine, theirs = PyBytes_AS_STRING(sent), PyByteArray_AS_STRING(received)
-        return [i for i in range(self.count) if memcmp(theirs + i * sizeof(int64_t), mine, sizeof(int64_t))]
+        for i in range(self.count):
+            if memcmp(theirs + i * sizeof(int64_t), mine, sizeof(int64_t)):
+                found.append(i)
+        return found

@@ -387,6 +387,35 @@ def test_a_forked_child_may_not_communicate(job):
     assert_went_on(job(2, "child_is_forked"), 2)
 
 
+@pytest.mark.parametrize("shared", ["0", "1G"])
+@pytest.mark.parametrize(
+    ("case", "error"),
+    [
+        ("a_mismatch_is_caught_and_mpi_finalised", "an earlier exchange of these ranks ended with an error"),
+        ("a_mismatch_is_caught_and_the_communicator_freed", "an earlier exchange of these ranks ended with an error"),
+        ("a_late_difference_and_mpi_is_finalised", "no call after them has found out"),
+        ("a_late_difference_and_the_communicator_is_freed", "no call after them has found out"),
+        ("a_late_difference_is_caught_when_the_mesh_is_closed", "no call after them has found out"),
+    ],
+)
+def test_a_job_in_which_calls_differed_does_not_end_well_however_it_ends(job, case, error, shared):
+    ended = job(2, case, MESHCOMM_SHARED_MEMORY=shared)
+    assert ended.code != 0, ended
+    assert re.search(f"ends the job: .*{error}", ended.text), ended
+
+
+@pytest.mark.parametrize("shared", ["0", "1G"])
+@pytest.mark.parametrize(
+    "case",
+    [
+        "some_wait_in_different_calls_though_others_have_ended",
+        "some_wait_in_other_groups_though_others_have_ended",
+    ],
+)
+def test_ranks_that_wait_in_different_calls_do_not_wait_for_the_timeout_though_others_have_ended(job, case, shared):
+    assert_ended(job(4, case, MESHCOMM_SHARED_MEMORY=shared), "CollectiveMismatch", within=6.0)
+
+
 def test_mpi_is_finalised(job):
     assert_went_on(job(2, "mpi_is_finalised"), 2)
 

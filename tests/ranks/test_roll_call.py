@@ -64,6 +64,23 @@ def test_a_rank_that_moves_is_no_mismatch(before):
     assert missing.mismatch({0: WAITS, 1: OTHER}, before, 4) == ""
 
 
+PAST = {
+    "has ended after this call": COMPUTES._replace(made=4, ended=True),
+    "has ended later": COMPUTES._replace(made=9, ended=True),
+    "computes after this call": COMPUTES._replace(made=4, calls=11),
+    "waits on another team": COMPUTES._replace(made=5, operation="barrier", others="1-2"),
+}
+
+
+@pytest.mark.parametrize("answer", PAST.values(), ids=PAST)
+def test_ranks_that_have_made_the_call_do_not_hide_a_mismatch(answer):
+    answers = {0: WAITS, 1: answer, 2: OTHER}
+    text = missing.mismatch(answers, answers | {1: COMPUTES}, 4)
+    assert text.splitlines()[1:] == ["  rank 0: relayout", "  rank 2: barrier"]
+    assert missing.mismatch({0: WAITS, 1: answer}, {0: WAITS, 1: answer}, 4) == "", "one rank alone differs from none"
+    assert missing.mismatch({0: answer, 1: answer}, {0: answer, 1: answer}, 4) == ""
+
+
 REQUEST = WAITS._replace(asked="start_relayout", operation="wait for a relayout", waits=False, digest=7)
 
 

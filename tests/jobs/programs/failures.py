@@ -15,6 +15,7 @@ import sys
 import tempfile
 import threading
 import time
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
@@ -470,6 +471,83 @@ def a_request_is_dropped_and_mpi_finalised():
         pass
     MPI.Finalize()
     stamp()
+
+
+def swaps_known_calls(comm=None):
+    """Rank 0 makes the first of two known calls, the others the second one; all catch what they raise."""
+    ours = mc.create_mesh([("x", SIZE)], comm=comm)
+    rows, columns = mc.Layout(["x", mc.UNSHARDED], ours), mc.Layout([mc.UNSHARDED, "x"], ours)
+    calls = [(mc.distribute(ARRAY, rows), columns), (mc.distribute(-ARRAY, columns), rows)]
+    for call in calls * 2:
+        mc.relayout(*call)
+    with suppress(mc.CollectiveMismatch):
+        mc.relayout(*calls[ours.rank != 0])
+
+
+def a_mismatch_is_caught_and_mpi_finalised():
+    stamp()
+    swaps_known_calls()
+    mpi().Finalize()
+
+
+def a_mismatch_is_caught_and_the_communicator_freed():
+    comm = mpi().COMM_WORLD.Dup()
+    stamp()
+    swaps_known_calls(comm)
+    comm.Free()
+
+
+def differs_without_an_exchange(comm=None):
+    """Rank 0 makes another known call than the others; neither moves data."""
+    ours = mc.create_mesh([("x", SIZE)], comm=comm)
+    tensor = mc.distribute(ARRAY, mc.Layout.replicated(ours, 2))
+    calls = [lambda: mc.relayout(tensor, mc.Layout(["x", mc.UNSHARDED], ours)), tensor.sum]
+    for call in calls * 2:
+        call()
+    calls[ours.rank != 0]()
+    return ours
+
+
+def a_late_difference_and_mpi_is_finalised():
+    stamp()
+    differs_without_an_exchange()
+    mpi().Finalize()
+
+
+def a_late_difference_and_the_communicator_is_freed():
+    comm = mpi().COMM_WORLD.Dup()
+    stamp()
+    differs_without_an_exchange(comm)
+    comm.Free()
+
+
+def a_late_difference_is_caught_when_the_mesh_is_closed():
+    stamp()
+    with suppress(mc.CollectiveMismatch):
+        differs_without_an_exchange().close()
+
+
+def some_wait_in_different_calls_though_others_have_ended():
+    """The others need no message of these ranks in their last call."""
+    halves = [[0, 1], [2, 3]]
+    for _ in range(3):
+        mc.all_reduce(np.ones(3), halves)
+        mc.barrier(mesh())
+    stamp()
+    if mesh().rank == 3:
+        mc.barrier(mesh())
+    else:
+        mc.all_reduce(np.ones(3), halves)
+
+
+def some_wait_in_other_groups_though_others_have_ended():
+    """Both wait in all_gather: only the digests of their calls tell."""
+    halves, pairs = [[0, 1], [2, 3]], [[0, 2], [1, 3]]
+    for _ in range(3):
+        mc.all_gather([mesh().rank], halves, 0)
+        mc.all_gather([mesh().rank], pairs, 0)
+    stamp()
+    mc.all_gather([mesh().rank], pairs if mesh().rank == 3 else halves, 0)
 
 
 def others_compute_for_long():
