@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from mpi4py import MPI
 
     from meshcomm.layouts.layout import Layout
+    from meshcomm.layouts.layout_text import Spec
     from meshcomm.layouts.mesh import Mesh
 
 VJP: TypeAlias = Callable[[Value], Value]
@@ -55,6 +56,10 @@ class DTensorBox(ArrayBox):  # type: ignore[misc]
     def mesh(self) -> "Mesh":
         """The mesh of the layout."""
         return self.layout.mesh
+
+    def relayout(self, layout: "Layout | Sequence[Spec]", name: str | None = None, **more: Value) -> Value:
+        """Return this tensor in another layout, as `meshcomm.relayout` does. Collective over the meshes of both."""
+        return relayout(self, layout, name, **more)
 
 
 class DTensorSpace(VSpace):  # type: ignore[misc]

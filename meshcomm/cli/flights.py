@@ -24,7 +24,7 @@ def summary(found: Sequence[Flight]) -> str:
         lines.append(f"{some(missing)} wrote nothing: killed, stopped, or ended before")
     difference = first_difference(found)
     if len(found) > 1:
-        alike = "the calls that all of them remember are the same"
+        alike = "the operations that all of them remember are the same"
         lines += ["", f"first difference: {difference}" if difference else alike]
     for flight in found:
         lines += ["", f"rank {flight['rank']} on host {flight['host']}, process {flight['process']}"]

@@ -5,6 +5,7 @@ hangs. So when the child ends, Python flushes its files and leaves at once, with
 """
 
 import atexit
+import builtins
 import contextlib
 import os
 import sys
@@ -32,6 +33,8 @@ def _become_child() -> None:
     if "mpi4py.MPI" in sys.modules and not is_child:
         is_child = True
         sys.exit = _noting_exit
+        for name in {"exit", "quit"} & vars(builtins).keys():
+            setattr(builtins, name, _noting_exit)
         sys.excepthook = _noting_hook(sys.excepthook)
 
 

@@ -15,7 +15,8 @@ class Module(ScopedModule):
     even ``super().__init__()``. If it has better names than its attributes, it overrides the method `parts`. If it
     makes variables after its construction, for example at its first call, it makes them ``with self.building():``.
 
-    Sets and objects that are no modules give their contents no names. What they hold has no path in the module.
+    Sets and objects that are no modules give their contents no names. What they hold has no path in the module. A
+    module that they hold is an outermost module itself.
 
     >>> import meshcomm as mc
     >>> class Dense(Module):

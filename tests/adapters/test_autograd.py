@@ -54,7 +54,11 @@ def test_the_gradient_of_a_relayout(autograd, anp):
             source, target = (mc.Layout([{"u": U}.get(s, s) for s in specs], mesh) for specs in (source, target))
             a = mc.distribute(random(4, 6), source)
             like = mc.zeros((1, 1), "i4", target)
-            for move in (lambda t: mc.relayout(t, target), lambda t: mc.relayout_like(t, like)):
+            for move in (
+                lambda t: mc.relayout(t, target),
+                lambda t: t.relayout(target),
+                lambda t: mc.relayout_like(t, like),
+            ):
                 grad = autograd.grad(lambda t: anp.sum(move(t) ** 2))(a)
                 assert grad.layout == source
                 assert np.array_equal(grad.to_numpy(), 2 * random(4, 6))

@@ -211,7 +211,7 @@ def test_each_rank_writes_what_it_did_last_and_the_command_merges_it(job, launch
         "3 of 3 ranks wrote what they did last",
         "rank 0: waits in relayout, call 2 on ranks 0-2 for",
         "rank 1: is outside meshcomm for",
-        "the calls that all of them remember are the same",
+        "the operations that all of them remember are the same",
         "in one_never_joins",
     ):
         assert text in merged.text, merged
@@ -385,6 +385,10 @@ def test_the_user_frees_communicators_of_open_meshes(job):
 
 def test_a_forked_child_may_not_communicate(job):
     assert_went_on(job(2, "child_is_forked"), 2)
+
+
+def test_a_forked_child_ends_with_its_exit_code(job):
+    assert_went_on(job(2, "children_end_in_all_ways"), 2)
 
 
 @pytest.mark.parametrize("shared", ["0", "1G"])

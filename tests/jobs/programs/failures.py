@@ -784,6 +784,18 @@ def child_is_forked():
     expected()
 
 
+def children_end_in_all_ways():
+    exchange()
+    for leave in (sys.exit, exit, quit):
+        sys.stdout.flush()
+        child = os.fork()
+        if child == 0:
+            leave(7)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7, leave
+    exchange()
+    expected()
+
+
 def mpi_is_finalised():
     from mpi4py import MPI
 
