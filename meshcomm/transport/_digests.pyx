@@ -26,7 +26,7 @@ cdef class Digests:
         self.team, self.number, self.count = team, number, count
 
     def begin(self, list sources not None, list targets not None):
-        """Return *sources* after the number of this rank, *targets* after space for others, and the number and space."""
+        """Return *sources* after this rank's number, *targets* after space for others, and both new ones."""
         cdef int64_t mine = self.number ^ <int64_t> self.team.call_digest
         sent = PyBytes_FromStringAndSize(<char *> &mine, sizeof(int64_t))
         received = PyByteArray_FromStringAndSize(NULL, self.count * sizeof(int64_t))
