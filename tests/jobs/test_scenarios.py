@@ -14,7 +14,7 @@ from random import Random
 import pytest
 
 from support.forked import Forked
-from support.jobs import is_openmpi, mpiexec
+from support.jobs import dozing, is_openmpi, mpiexec
 from support.paths import PROGRAMS
 from support.patience import slowness, until
 from support.sampling import repeats, spread
@@ -24,6 +24,7 @@ pytestmark = pytest.mark.skipif(mpiexec() is None, reason="there is no mpiexec")
 PROGRAM = PROGRAMS / "scenarios.py"
 TIMEOUT = 3  # seconds, of an idle machine
 ENDING = 1.0  # seconds more until the job is gone
+DOZE = 2e-3  # seconds that a rank sleeps longer between two looks
 
 RANKS = (2, 4, 8)
 MEMORY = ("", "0")
@@ -131,7 +132,8 @@ def forked(tmp_path_factory):
     if not repeats():
         yield None
         return
-    server = Forked(tmp_path_factory.mktemp("scenarios"), PROGRAM)
+    with dozing(DOZE):
+        server = Forked(tmp_path_factory.mktemp("scenarios"), PROGRAM)
     yield server
     server.close()
 
@@ -145,7 +147,8 @@ def run(launch, forked, arguments, ranks, memory):
         timeout = math.ceil(TIMEOUT * patience * slowness() - 0.5)
         environment = {"MESHCOMM_TIMEOUT": f"{timeout}"} | ({"MESHCOMM_SHARED_MEMORY": memory} if memory else {})
         if forked is None or arguments[0] in AT_THE_IMPORT:
-            job = launch(ranks, PROGRAM, *arguments, **environment)
+            with dozing(DOZE):
+                job = launch(ranks, PROGRAM, *arguments, **environment)
         else:
             job = launch(ranks, *arguments, python=forked.python, others=forked.ranks, **environment)
             assert until(lambda: not forked.ranks(), 2.0), f"{forked.ranks()} are left of {job}"

@@ -1,6 +1,7 @@
 """Jobs that tests launch: a pytest plugin with the fixture `launch`, and what it leaves is removed."""
 
 import contextlib
+import ctypes
 import os
 import shutil
 import signal
@@ -27,6 +28,7 @@ SETTINGS = {
     "OMPI_MCA_threads_pthreads_yield_strategy": "nanosleep",
 }
 MARK = "JOB_OF_A_TEST"
+PR_SET_TIMERSLACK = 29  # of Linux
 SHARED_MEMORY = Path("/dev/shm")
 
 
@@ -67,6 +69,21 @@ def is_openmpi():
         return False
     said = subprocess.run([found, "--version"], env=SETTINGS | os.environ, capture_output=True, text=True, check=False)
     return "Open MPI" in said.stdout
+
+
+@contextlib.contextmanager
+def dozing(seconds):
+    """Let the processes of jobs that are launched meanwhile sleep so much longer each time that they sleep.
+
+    Ranks that wait in MPI sleep for 50 µs between two looks. A job that waits for seconds need not look so often: many
+    of them at once kept two cores busy, and so made each other slow.
+    """
+    prctl = ctypes.CDLL(None).prctl if sys.platform == "linux" else lambda *args: None
+    prctl(PR_SET_TIMERSLACK, ctypes.c_ulong(round(seconds * 1e9)))
+    try:
+        yield
+    finally:
+        prctl(PR_SET_TIMERSLACK, ctypes.c_ulong(0))  # as it was
 
 
 def _launch(ranks, *arguments, cpu=CPU, python=(sys.executable,), others=list, **environment):
