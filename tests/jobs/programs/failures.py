@@ -509,7 +509,7 @@ def differs_without_an_exchange(comm=None):
     return ours
 
 
-def a_late_difference_and_mpi_is_finalised():
+def a_late_difference_and_mpi_finalised():
     stamp()
     differs_without_an_exchange()
     mpi().Finalize()

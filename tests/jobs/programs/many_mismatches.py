@@ -29,6 +29,7 @@ from meshcomm.ranks.meshes import location_in
 READY_WITHIN = 60.0  # seconds for the other rank to get ready for a case
 DONE_WITHIN = 0.5  # seconds for the other rank to be done after an error here
 PAUSE = 2e-4  # seconds between two looks
+# Seconds.
 SOON = {"WATCH_EVERY": 0.02, "ASK_AFTER": 0.1, "ASK_EVERY": 0.03, "ASK_EVERY_WITH_ERROR": 0.03, "WRITE_WITHIN": 0.05}
 
 
