@@ -29,7 +29,7 @@ the limit, or at exit.
 from abc import ABC, abstractmethod
 from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -57,6 +57,9 @@ from meshcomm.ranks.roll_call import RollCall
 from meshcomm.ranks.settings import compared_settings
 
 R = TypeVar("R", bound="Resource")
+
+Digest: TypeAlias = tuple[int, int, int]
+"""After how many noted calls, the digest of them, and the number of the last call that had begun on the team."""
 
 
 class Location(NamedTuple):
@@ -283,10 +286,10 @@ class Team:
         self._machine: Machine | None = None
         self._no_machine = ""  # why there is none
         self._programs: dict[Hashable, Program] = {}
-        self._known_calls = 0
         self.noted = 0
         """How many calls are in the digest, or have been, since the ranks last found a difference."""
-        self._digests: deque[tuple[int, int]] = deque(maxlen=REMEMBERED_DIGESTS)
+        self._compare_at = COMPARE_EVERY  # so many noted calls
+        self._digests: deque[Digest] = deque(maxlen=REMEMBERED_DIGESTS)
         self._clock = 0
         self._limit = GROUPS_PER_WORLD if len(ranks) == world.size else GROUPS_PER_TEAM
         self._groups: dict[Hashable, Group] = {}
@@ -485,18 +488,16 @@ class Team:
         program.used = self._clock
         self.noted += 1  # as `note` does, without its call: this is on the way of every relayout
         self.call_digest = hash((self.call_digest, program.number)) >> 2
-        self._digests.append((self.noted, self.call_digest))
-        self._known_calls += 1
-        self.comparison_due = self._known_calls >= COMPARE_EVERY
+        self._digests.append((self.noted, self.call_digest, self.calls))
+        self.comparison_due = self.noted >= self._compare_at
         return program
 
     def note(self, number: int) -> None:
         """Note a call that the ranks compare later; after `COMPARE_EVERY` such calls a comparison is due."""
         self.noted += 1
         self.call_digest = hash((self.call_digest, number)) >> 2
-        self._digests.append((self.noted, self.call_digest))
-        self._known_calls += 1
-        self.comparison_due = self._known_calls >= COMPARE_EVERY
+        self._digests.append((self.noted, self.call_digest, self.calls))
+        self.comparison_due = self.noted >= self._compare_at
 
     def kept(self, key: Hashable) -> Program | None:
         """Return the program that is kept for *key*, or None; every rank of the team must ask."""
@@ -519,7 +520,7 @@ class Team:
     def compare(self, number: int) -> int:
         """Note the call *number*, which all ranks now compare, and return the digest of the calls so far."""
         self.note(number)
-        self._known_calls, self.comparison_due = 0, False
+        self._compare_at, self.comparison_due = self.noted + COMPARE_EVERY, False
         # Local peers that go straight to an exchange see that this rank agrees on a call with all of the team first.
         for group in (self.everyone, *self._groups.values()):
             if group.rendezvous is not None:
@@ -528,11 +529,20 @@ class Team:
 
     def digest_after(self, noted: int) -> int | None:
         """Return what the digest was after so many calls; None if that is not remembered, or not so yet."""
-        return dict(list(self._digests)).get(noted)
+        return next((digest for its, digest, _ in list(self._digests) if its == noted), None)
+
+    def last_digests(self) -> "list[Digest]":
+        """Return what is remembered of the digest, the oldest first. For other threads."""
+        return list(self._digests)
+
+    def known(self) -> dict[int, Hashable]:
+        """Return the keys of the programs that are kept, by their numbers. For other threads."""
+        return {program.number: key for key, program in self._programs.copy().items()}
 
     def start_over(self) -> None:
         """Forget which calls were made, and how many: the ranks have found a difference."""
         self.call_digest = self.noted = 0
+        self._compare_at = COMPARE_EVERY
         self._digests.clear()
 
 

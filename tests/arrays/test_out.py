@@ -450,7 +450,7 @@ def test_an_error_of_one_rank_when_a_comparison_is_due_is_told_as_such():
         tensor, out = mc.distribute(ARRAY, rows), mc.zeros(ARRAY.shape, "i8", columns)
         team = location_in(mesh).team
         mc.relayout(tensor, columns, out=out)
-        while team._known_calls < _tuning.COMPARE_EVERY - 1:
+        while team.noted < team._compare_at - 1:
             mc.relayout(tensor, columns, out=out)
         out.local.flags.writeable = rank != 1
         with pytest.raises(LayoutError, match="read-only" + r" \(seen by rank 1\)" * (rank == 0)):
