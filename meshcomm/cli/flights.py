@@ -24,7 +24,7 @@ def summary(found: Sequence[Flight]) -> str:
         lines.append(f"{some(missing)} wrote nothing: killed, stopped, or ended before")
     difference = first_difference(found)
     if len(found) > 1:
-        alike = "the operations that all of them remember are the same"
+        alike = "the operations that all of them remember are the same, and so are arguments as far as they are known"
         lines += ["", f"first difference: {difference}" if difference else alike]
     for flight in found:
         lines += ["", f"rank {flight['rank']} on host {flight['host']}, process {flight['process']}"]
@@ -32,7 +32,8 @@ def summary(found: Sequence[Flight]) -> str:
         lines += [f"  {reason}", f"  last calls of {len(flight['calls'])} kept:"]
         for call in flight["calls"][-_SHOWN_CALLS:]:
             ago = f"{flight['written'] - call['began']:.3f} s ago"
-            lines.append(f"    {call['operation']}{_number(call['number'], call['ranks'])}, {ago}")
+            about = f": {call['about']}" if call["about"] else ""
+            lines.append(f"    {call['operation']}{_number(call['number'], call['ranks'])}, {ago}{about}")
         lines += ["  " + line for line in flight["stack"].splitlines()]
     return "\n".join(lines)
 

@@ -11,7 +11,7 @@ import os
 import stat
 import tempfile
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence, Set
 from functools import cache
 from pathlib import Path
 from typing import Any, TypedDict, TypeVar, get_origin, get_type_hints
@@ -21,8 +21,11 @@ from meshcomm.errors import MeshcommError
 from meshcomm.ranks import stacks
 from meshcomm.ranks.abort import comm_world
 from meshcomm.ranks.launchers import job_name
-from meshcomm.ranks.missing import spans
-from meshcomm.ranks.watch import watch
+from meshcomm.ranks.missing import MOST_LINES, some, spans
+from meshcomm.ranks.mpi import open_worlds
+from meshcomm.ranks.noted import NOTHING, noted
+from meshcomm.ranks.teams import Team
+from meshcomm.ranks.watch import kind, watch
 
 FOLDER = "MESHCOMM_FLIGHTS"
 """The environment variable that names the folder of the flight files; 0 is none."""
@@ -49,6 +52,15 @@ class Flown(TypedDict):
     number: int
     began: float
     """Seconds since 1970."""
+    digests: list[str]
+    """What it has noted, as `meshcomm.ranks.noted.Noted` has it; none if that is not known."""
+    about: str
+    """Its arguments; nothing if they are not known."""
+    compared: bool
+    """Whether ranks and number tell which call of another rank this is."""
+
+
+_WITHOUT_ARGUMENTS = {"digests": [], "about": "", "compared": True}  # what files of older versions do not have
 
 
 class Flight(TypedDict):
@@ -150,16 +162,8 @@ def remove_old(parent: Path, before: float) -> None:
 
 def _flight(reason: str) -> Flight:
     rank, size = comm_world()
-    now, clock = time.time(), time.monotonic()
-    calls = [
-        Flown(
-            operation=operation,
-            ranks=spans(sorted(team.world.ranks_in_comm_world(team.ranks))) if team is not None else "",
-            number=number,
-            began=now - clock + began,
-        )
-        for operation, team, number, began in list(watch.recent)
-    ]
+    calls = _calls(time.time() - time.monotonic())
+    now = time.time()
     return Flight(
         rank=rank,
         size=size,
@@ -172,6 +176,49 @@ def _flight(reason: str) -> Flight:
         calls=calls,
         stack=stacks.whole(),
     )
+
+
+def _calls(clock: float) -> list[Flown]:
+    """Return the calls of the flight recorder; *clock* is when `time.monotonic` was 0."""
+    recent = list(watch.recent)
+    teams = {id(team): team for _, team, _, _ in recent if team is not None}
+    numbers = {number for _, _, number, _ in recent}
+    names, notes = {}, {}
+    for its, known in teams.items():
+        names[its], notes[its] = _name(known), noted(known, numbers)
+    compared = _compared(names, teams)
+    calls = []
+    for operation, team, number, began in recent:
+        note = notes.get(id(team), {}).get(number, NOTHING)
+        calls.append(
+            Flown(
+                operation=operation,
+                ranks=names.get(id(team), ""),
+                number=number,
+                began=clock + began,
+                digests=list(note.digests),
+                about=note.about.removeprefix(f"{kind(operation)}, "),
+                compared=id(team) in compared,
+            )
+        )
+    return calls
+
+
+def _name(team: Team) -> str:
+    return spans(sorted(team.world.ranks_in_comm_world(team.ranks)))
+
+
+def _compared(names: Mapping[int, str], teams: Mapping[int, Team]) -> set[int]:
+    """Return which *teams*, the one used last being last, are those that other ranks mean by the same *names*.
+
+    A mesh that was closed and made again has the same ranks, and so have meshes on duplicates of a communicator. Calls
+    of all of them have the same numbers. The last team counts, and none if several of these ranks are open.
+    """
+    last = {name: its for its, name in names.items() if teams[its].world.guarded}
+    opened: dict[str, set[int]] = {}
+    for team in (team for world in open_worlds() for team in world.open_or_not()):
+        opened.setdefault(_name(team), set()).add(id(team))
+    return {its for name, its in last.items() if opened.get(name, set()) <= {its}}
 
 
 def read(folder: Path) -> list[Flight]:
@@ -195,16 +242,18 @@ def _read(path: Path) -> Flight:
     flight = _plain(told, Flight)
     if not 0 <= flight["rank"] < flight["size"] <= _MOST_RANKS:
         raise ValueError(f"there is no rank {flight['rank']} of {flight['size']}")
-    flight["calls"] = [_plain(call, Flown) for call in told["calls"]]
+    flight["calls"] = [_plain(_WITHOUT_ARGUMENTS | call, Flown) for call in told["calls"]]
+    if not all(isinstance(digest, str) for call in flight["calls"] for digest in call["digests"]):
+        raise TypeError("digests are texts")
     return flight
 
 
 def _plain(told: Mapping[str, Any], form: type[T]) -> T:
     """Return the entries that *form* has, if they are of its types; texts without what steers a terminal."""
     entries = {}
-    for name, kind in get_type_hints(form).items():
-        value = float(told[name]) if kind is float else told[name]
-        if not isinstance(value, get_origin(kind) or kind):
+    for name, wanted in get_type_hints(form).items():
+        value = float(told[name]) if wanted is float else told[name]
+        if not isinstance(value, get_origin(wanted) or wanted):
             raise TypeError(f"{name} is a {type(value).__name__}")
         entries[name] = _printable(value) if isinstance(value, str) else value
     return form(**entries)
@@ -215,25 +264,79 @@ def _printable(text: str) -> str:
 
 
 def first_difference(flights: Iterable[Flight]) -> str:
-    """Return the first call on the same ranks that two flights have differently, or nothing.
+    """Return the first call on the same ranks that flights have differently, or nothing.
 
     >>> call = {"operation": "barrier", "ranks": "0-1", "number": 3, "began": 0.0}
+    >>> call |= {"digests": ["5a"], "about": "", "compared": True}
     >>> first = {"rank": 0, "calls": [call]}
     >>> print(first_difference([first, {"rank": 1, "calls": [call | {"operation": "to_numpy"}]}]))
     call 3 on ranks 0-1: rank 0 made barrier, rank 1 made to_numpy
     """
-    known: dict[tuple[str, int], tuple[int, str]] = {}
-    different: list[tuple[float, str]] = []
+    made: dict[str, dict[int, dict[int, Flown]]] = {}
     for flight in flights:
         for call in flight["calls"]:
-            ranks, number, operation = call["ranks"], call["number"], call["operation"]
-            rank, other = known.setdefault((ranks, number), (flight["rank"], operation))
-            if number > 0 and other != operation:
-                text = (
-                    f"call {number} on ranks {ranks}: rank {rank} made {other}, rank {flight['rank']} made {operation}"
-                )
-                different.append((call["began"], text))
-    return min(different)[1] if different else ""
+            if call["number"] > 0 and call["compared"]:
+                made.setdefault(call["ranks"], {}).setdefault(call["number"], {})[flight["rank"]] = call
+    found = [first for ranks, calls in made.items() if (first := _first_of(ranks, calls)) is not None]
+    return min(found)[1] if found else ""
+
+
+def _first_of(ranks: str, calls: Mapping[int, Mapping[int, Flown]]) -> tuple[float, str] | None:
+    """Return when the first different call on *ranks* began, and what it is. *calls* are by their numbers, by rank."""
+    remember: list[set[int]] = []  # for each call before, the ranks that have its digests
+    for number, its in sorted(calls.items()):
+        different = _different_operations(its) or _different_digests(its, remember)
+        if different:
+            return min(call["began"] for call in its.values()), f"call {number} on ranks {ranks}: {different}"
+        remember.append({rank for rank, call in its.items() if call["digests"]})
+    return None
+
+
+def _different_operations(calls: Mapping[int, Flown]) -> str:
+    """Return what ranks made if it was not the same; names that the user gave calls may differ."""
+    made: dict[str, list[int]] = {}
+    for rank, call in calls.items():
+        made.setdefault(kind(call["operation"]), []).append(rank)
+    listed = [f"{some(ranks)} made {calls[ranks[0]]['operation']}" for ranks in made.values()]
+    return ", ".join(_some_of(listed)) if len(listed) > 1 else ""
+
+
+def _different_digests(calls: Mapping[int, Flown], remember: Sequence[Set[int]]) -> str:
+    """Return that ranks made the same operation differently, if they did.
+
+    What one rank has not noted yet is not compared. The difference is in this call if one before it was the same on
+    all these ranks; *remember* has the ranks that can tell, for each call before.
+    """
+    for index in range(max(len(call["digests"]) for call in calls.values())):
+        alike: dict[str, list[int]] = {}
+        for rank, call in calls.items():
+            if index < len(call["digests"]):
+                alike.setdefault(call["digests"][index], []).append(rank)
+        if len(alike) > 1:
+            compared = {rank for ranks in alike.values() for rank in ranks}
+            return _told([*alike.values()], calls, index > 0 or any(compared <= ranks for ranks in remember))
+    return ""
+
+
+def _told(groups: Sequence[list[int]], calls: Mapping[int, Flown], alike_before: bool) -> str:
+    """Return that *groups* of ranks made the same operation differently."""
+    about = [calls[ranks[0]]["about"] for ranks in groups]
+    known = len({*about}) > 1
+    who = " and ".join(_some_of([some(ranks) for ranks in groups]))
+    text = f"{who} made {calls[groups[0][0]]['operation']} with different arguments ({_ARGUMENTS})"
+    if not alike_before or (about[0] and not known):
+        text += ", or after different calls, or after an error on one of them"
+    if not known:
+        return f"{text}; run again with MESHCOMM_CHECK=1 to see which"
+    lines = [f"  {some(ranks)}: {its or 'not known'}" for ranks, its in zip(groups, about, strict=True)]
+    return "\n".join([text, *_some_of(lines)])
+
+
+_ARGUMENTS = "layouts, shape, dtype, root ..."
+
+
+def _some_of(texts: list[str]) -> list[str]:
+    return texts[:MOST_LINES] + ["..."] * (len(texts) > MOST_LINES)
 
 
 def missing_ranks(flights: Iterable[Flight]) -> list[int]:

@@ -224,6 +224,22 @@ def test_the_command_finds_the_first_difference(job, launch, tmp_path):
     assert "first difference: call 5 on ranks 0-1: rank 0 made to_numpy, rank 1 made barrier" in merged.text, merged
 
 
+def test_the_command_finds_that_arguments_differ(job, launch, tmp_path):
+    case = "some_wait_in_other_groups_though_others_have_ended"
+    ended = job(4, case, MESHCOMM_FLIGHTS=str(tmp_path), MESHCOMM_SHARED_MEMORY="0")
+    assert_ended(ended, "CollectiveMismatch", within=6.0)
+    merged = launch(None, "-m", "meshcomm", "flights", tmp_path)
+    assert merged.code == 0, merged
+    # Ranks 0 and 1 have made this call, and may have ended before they could write.
+    difference = (
+        r"first difference: call 7 on ranks 0-3: (rank|ranks 0,|ranks 1,|ranks 0, 1,) 2 and rank 3 made all_gather "
+        r"with different arguments \(layouts, shape, dtype, root \.\.\.\)\n"
+        r"  ranks? [012, ]+: \(\(0, 1\), \(2, 3\)\), \(0,\), \(1,\), int64\n"
+        r"  rank 3: \(\(0, 2\), \(1, 3\)\), \(0,\), \(1,\), int64\n"
+    )
+    assert re.search(difference, merged.text), merged
+
+
 @pytest.mark.parametrize("name", ["one_gets_a_longer_message", "one_gets_a_longer_message_by_a_request"])
 def test_a_message_of_another_call_is_a_mismatch_and_the_end_if_it_was_written_over_other_memory(job, name):
     ended = job(2, name, MESHCOMM_SHARED_MEMORY="0")
