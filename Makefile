@@ -74,7 +74,7 @@ help:
 	@echo "make test-mpi   the tests that depend on the MPI, with $(SIZES) ranks"
 	@echo "make test-jobs  the tests that start jobs of their own; the next two on samples"
 	@echo "make test-scenarios   every way to hang that is known, with 2, 4 and 8 ranks: twenty minutes; REPEATS=20 runs each 20 times"
-	@echo "make test-mismatches  all calls that ranks may mix up: two hours, more with Open MPI; PAIRS=200 for some"
+	@echo "make test-mismatches  all calls that $(RANKS) ranks may mix up: days; PAIRS=200 RANKS=3 for 200 with 3 ranks, twice"
 	@echo "make test-array-api ARRAY_API_TESTS=PATH  the test suite of the array API standard, with $(ARRAY_API_RANKS) ranks"
 	@echo "make test-mpi4py-fft MPI4PY_FFT=PATH  mpi4py-fft's test of its PFFT, on meshcomm.fft, with $(MPI4PY_FFT_RANKS) ranks"
 	@echo "make check      linters and types"
@@ -154,11 +154,12 @@ REPEATS :=
 test-scenarios: $(READY)
 	@$(PYTEST) $(if $(REPEATS),--repeats $(REPEATS),--all-scenarios) -n $(SCENARIOS_AT_ONCE) tests/jobs/test_scenarios.py
 
-# Every pair of calls that ranks may mix up, in every way: 24,840 cases, many in one job, for about two hours. PAIRS=200
-# for some of them: 200 with shared memory, and 200 without.
+# Every pair of calls that ranks may mix up, in every way: 168,912 cases, two to four a second. Many run in one job.
+# PAIRS=200 for some of them: with each number of ranks, 200 with shared memory, and 200 without.
 PAIRS ?= all
+RANKS ?= 2 3 4
 test-mismatches: $(READY)
-	@$(PYTEST) -s --mismatches $(PAIRS) tests/jobs/test_mismatches.py
+	@$(PYTEST) -s --mismatches $(PAIRS) --mismatch-ranks "$(RANKS)" tests/jobs/test_mismatches.py
 
 # Random programs on 2, 3 and 4 ranks: with shared memory, without, and simulated. SEED= and PROGRAMS= repeat some.
 MINUTES ?= 30

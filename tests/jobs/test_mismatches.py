@@ -1,6 +1,6 @@
 """Ranks that make different calls: no call returns what another one sent, and no job goes on to exit with status 0.
 
-`make test` and `make test-all` try a sample of all cases, other ones for each MPI; ``--mismatches`` tries all.
+`make test-jobs` tries a sample of all cases, other ones for each MPI and number of ranks; ``--mismatches`` tries more.
 """
 
 from collections import Counter
@@ -14,26 +14,38 @@ from support.paths import PROGRAMS
 pytestmark = pytest.mark.skipif(mpiexec() is None, reason="there is no mpiexec")
 
 TRANSPORTS = {"mpi": False, "shared memory": True}
-SAMPLE = 45
-"""How many cases each transport gets every day."""
-ALONE = 4
+RANKS = 2, 3, 4
+SAMPLE = 15
+"""How many cases each transport and number of ranks gets every day."""
+ALONE = 6
 """How many cases get a job of their own, as a program of the user has."""
 BATCH = 90
 """How many cases a test tries with ``--mismatches``."""
 
 
 def pytest_generate_tests(metafunc):
-    found = cases()
-    offset = len(found) // 2 * is_openmpi()
-    found = found[offset:] + found[:offset]
+    option = metafunc.config.getoption
     if "alone" in metafunc.fixturenames:
-        metafunc.parametrize(("alone", "shared"), [(found[-1 - i], i % 2 == 0) for i in range(ALONE)])
+        every = [(RANKS[i % len(RANKS)], i) for i in range(ALONE)]
+        metafunc.parametrize(
+            ("ranks", "alone", "shared"), [(ranks, _cases(ranks)[-1 - i], i % 2 == 0) for ranks, i in every]
+        )
     elif "batch" in metafunc.fixturenames:
-        share = metafunc.config.getoption("mismatches")
-        tried = found if share == "all" else found[: int(share or SAMPLE)]
-        batches = [tried[start : start + BATCH] for start in range(0, len(tried), BATCH)]
-        every = {f"{name}, {i}": (batch, name) for i, batch in enumerate(batches) for name in TRANSPORTS}
-        metafunc.parametrize(("batch", "transport"), every.values(), ids=every)
+        every, share = {}, option("mismatches")
+        for ranks in option("mismatch_ranks") or RANKS:
+            found = _cases(ranks)
+            tried = found if share == "all" else found[: int(share or SAMPLE)]
+            for i, start in enumerate(range(0, len(tried), BATCH)):
+                batch = tried[start : start + BATCH]
+                every |= {f"{ranks} ranks, {name}, {i}": (ranks, batch, name) for name in TRANSPORTS}
+        metafunc.parametrize(("ranks", "batch", "transport"), every.values(), ids=every)
+
+
+def _cases(ranks):
+    """Return all cases, in another order for each MPI."""
+    found = cases(ranks)
+    offset = len(found) // 2 * is_openmpi()
+    return found[offset:] + found[:offset]
 
 
 @pytest.fixture(scope="module")
@@ -44,24 +56,26 @@ def totals():
     print(f"\nall batches, {sum(totals.values())} cases: {dict(totals.most_common())}")
 
 
-def test_a_job_in_which_ranks_make_different_calls_ends_with_an_error(launch, alone, shared):
+def test_a_job_in_which_ranks_make_different_calls_ends_with_an_error(launch, ranks, alone, shared):
     memory = {} if shared else {"MESHCOMM_SHARED_MEMORY": "0"}
-    job = launch(2, PROGRAMS / "mismatches.py", *alone, MESHCOMM_TIMEOUT="6", **memory)
+    job = launch(ranks, PROGRAMS / "mismatches.py", *alone, MESHCOMM_TIMEOUT="6", **memory)
     assert "WRONG" not in job.text, job
     assert is_loud(job), job
 
 
-def test_ranks_that_make_different_calls_never_get_wrong_data(launch, tmp_path, totals, batch, transport):
-    tried = MixUps(launch, tmp_path, batch, TRANSPORTS[transport])
+def test_ranks_that_make_different_calls_never_get_wrong_data(launch, tmp_path, totals, ranks, batch, transport):
+    tried = MixUps(launch, tmp_path, ranks, batch, TRANSPORTS[transport])
     outcomes = tried.run()
     totals.update(outcomes)
-    print(f"\n{transport}, {len(batch)} cases: {dict(outcomes.most_common())}", flush=True)
+    print(f"\n{ranks} ranks, {transport}, {len(batch)} cases: {dict(outcomes.most_common())}", flush=True)
+    if tried.at_timeout:
+        print("at the timeout:", *tried.at_timeout, sep="\n    ", flush=True)
     assert not tried.faults, "\n".join(tried.faults)
     assert sum(outcomes.values()) == len(batch)
 
 
 def test_ranks_of_which_one_waits_for_a_request_learn_so_before_the_timeout(launch):
-    job = launch(2, PROGRAMS / "mismatches.py", "gradient", "started_large", "skipped", MESHCOMM_SHARED_MEMORY="0")
+    job = launch(2, PROGRAMS / "mismatches.py", "gradient", "started_large", "skipped", 0, MESHCOMM_SHARED_MEMORY="0")
     assert "CollectiveMismatch: ranks made different collective calls now or before" in job.text, job
     assert is_loud(job), job
 
@@ -83,7 +97,7 @@ ENDED = Job(1, "meshcomm: rank 0 of 2 ends the job: CollectiveMismatch: ...", 0.
     ],
 )
 def test_what_must_not_happen_is_noticed(notes, job, fault):
-    tried = MixUps(None, None, [("sum", "mean", "known")], shared=True)
+    tried = MixUps(None, None, 2, [("sum", "mean", "known", "0")], shared=True)
     tried._judge(0, notes, job)
     assert sum(tried.outcomes.values()) == 1
     assert (not tried.faults) if not fault else fault in tried.faults[0]

@@ -20,13 +20,16 @@ CRASHES = (signal.SIGSEGV, signal.SIGABRT)
 TIMEOUT = 30  # seconds for MESHCOMM_TIMEOUT
 
 
-def cases():
-    """Return (first call, second call, mode) for all pairs of calls that differ, shuffled."""
-    described = runpy.run_path(str(PROGRAMS / "mismatches.py"))
+def cases(ranks):
+    """Return (first call, second call, mode, other rank) for all pairs of calls that differ, shuffled.
+
+    *ranks* is the number of ranks. The rank that makes other calls is drawn.
+    """
+    described, random = runpy.run_path(str(PROGRAMS / "mismatches.py")), Random(ranks)
     found = [
         case for case in product(described["NAMES"], described["NAMES"], described["MODES"]) if case[0] != case[1]
     ]
-    return Random(0).sample(found, len(found))
+    return [(*case, str(random.randrange(ranks))) for case in random.sample(found, len(found))]
 
 
 def is_loud(job):
@@ -40,14 +43,16 @@ def is_loud(job):
 
 
 class MixUps:
-    """Tries *cases* in *folder*; *launch* is the fixture. *shared* says whether the ranks share memory."""
+    """Tries *cases* in *folder* on *ranks* ranks; *launch* is the fixture. *shared* says whether they share memory."""
 
-    def __init__(self, launch, folder, cases, shared):
-        self._launch, self._folder, self._cases = launch, folder, cases
+    def __init__(self, launch, folder, ranks, cases, shared):
+        self._launch, self._folder, self._ranks, self._cases = launch, folder, ranks, cases
         self._memory = {} if shared else {"MESHCOMM_SHARED_MEMORY": "0"}
         self.outcomes = Counter()
         self.faults = []
         """What must not happen, a text each."""
+        self.at_timeout = []
+        """The cases that only the timeout has ended."""
         self._tried_again = -1
 
     def run(self):
@@ -64,19 +69,20 @@ class MixUps:
 
     def _run_job(self, forked, first, end):
         """Try the cases from *first* on in one job, and return the first one that is still to be tried."""
-        logs = [self._folder / f"rank-{rank}.log" for rank in range(2)]
+        logs = [self._folder / f"rank-{rank}.log" for rank in range(self._ranks)]
         for log in logs:
             log.write_text("")
-        (self._folder / "steps").write_bytes(bytes(16))
+        (self._folder / "steps").write_bytes(bytes(8 * self._ranks))
         job = self._launch(
-            2, self._folder, first, end, cpu=CPU, python=forked.python, others=forked.ranks,
+            self._ranks, self._folder, first, end, cpu=CPU, python=forked.python, others=forked.ranks,
             MESHCOMM_TIMEOUT=str(TIMEOUT), **self._memory,
         )  # fmt: skip
         told = [_read(log) for log in logs]
         unusable = False
         for number in range(first, end):
-            notes = [its.get(number) for its in told]
-            if None in notes:  # once this may be for what an earlier case has left, or for a busy machine
+            notes = [its.get(number, {}) for its in told]
+            if not all("told" in note for note in notes):
+                # Once this may be for what an earlier case has left, or for a busy machine.
                 if self._tried_again != number:
                     self._tried_again = number
                     return number
@@ -97,9 +103,11 @@ class MixUps:
             self._fault(number, "late: a call returned wrong data", notes, job)
         elif job is not None and not is_loud(job):
             self._fault(number, "an end without words", notes, job)
+        elif job is not None and "longer than MESHCOMM_TIMEOUT" in job.text:
+            self.outcomes["ended the job at the timeout"] += 1
+            self.at_timeout.append(" ".join(self._cases[number]))
         elif job is not None:
-            words = "at the timeout" if "longer than MESHCOMM_TIMEOUT" in job.text else f"with {_kind(job)}"
-            self.outcomes[f"ended the job {words}"] += 1
+            self.outcomes[f"ended the job with {_kind(job)}"] += 1
         elif all(note["told"] == "returned" for note in notes):
             self._fault(number, "silent", notes, job)
         else:

@@ -24,7 +24,8 @@ _repeats = 0
 def pytest_addoption(parser):
     parser.addoption("--exhaustive", action="store_true", help="test all cases instead of a sample of them")
     parser.addoption("--quick", action="store_true", help="test an eighth of each sample")
-    parser.addoption("--mismatches", help="how many pairs of calls to mix up, or all of them")
+    parser.addoption("--mismatches", help="how many pairs of calls to mix up, on each number of ranks, or all of them")
+    parser.addoption("--mismatch-ranks", type=_numbers, help="the numbers of ranks for these, by default '2 3 4'")
     parser.addoption("--inputs", type=int, metavar="N", help="try N generated inputs for each parser")
     parser.addoption("--all-scenarios", action="store_true", help="run all scenarios of jobs that hang, 20 minutes")
     parser.addoption("--repeats", type=int, default=0, metavar="N", help="run each scenario of jobs that hang N times")
@@ -32,6 +33,10 @@ def pytest_addoption(parser):
     parser.addoption("--seed", type=int, metavar="N", help="begin with the random program of this seed")
     parser.addoption("--programs", type=int, metavar="N", help="run N random programs in each setting")
     parser.addoption("--resources", action="store_true", help="make as many calls as resources must bear")
+
+
+def _numbers(text):
+    return [int(word) for word in text.split()]
 
 
 def pytest_configure(config):

@@ -1,7 +1,11 @@
-"""A pair of collective calls that ranks mix up: rank 0 makes another call than the others, or one more or fewer.
+"""A pair of collective calls that ranks mix up: one rank makes another call than the others, or one more or fewer.
 
-``mpiexec -n N python mismatches.py FIRST SECOND MODE``. Each call compares what it gets with what it should get, and
-says WRONG if that is something else. A rank that reaches the end says so.
+``mpiexec -n N python mismatches.py FIRST SECOND MODE OTHER``, with the rank that makes other calls. Each call compares
+what it gets with what it should get, and says WRONG if that is something else. A rank that reaches the end says so.
+
+Some calls exchange between some ranks only: along a dimension of the mesh ``tiles``, from mesh to mesh, or with the
+neighbours that the edges of an array leave. The other ranks cannot notice a difference there, until a call that all
+exchange in, or until the mesh is closed. What a call has returned before is right, or it is WRONG.
 """
 
 import sys
@@ -38,6 +42,29 @@ class Calls:
         self.in_columns = {name: mc.distribute(getattr(self, name), self.columns) for name in "abe"}
         self.plan = mc.plan_relayout(self.a.shape, self.a.dtype, self.rows, self.columns)
         self.block = self.of_rank(self.me)
+        self._make_tiles()
+        self._make_halves()
+
+    def _make_tiles(self):
+        """Make a mesh of two dimensions; with 2 or 3 ranks, and other primes, each rank is alone along y."""
+        across = 2 if self.size % 2 == 0 and self.size > 2 else 1
+        self.tiles = mc.create_mesh([("x", -1), ("y", across)], comm=self.comm)
+        # Not one of them is the group of all ranks in their order.
+        self.along_x = [group[::-1] for group in self.tiles.groups_along("x")]
+        self.along_y = self.tiles.groups_along("y")
+        specs = {"tiles": ["x", "y"], "tall": [U, "y"], "wide": ["x", U], "lines": ["y", U]}
+        self.on_tiles = {name: mc.Layout(spec, self.tiles) for name, spec in specs.items()}
+        self.in_tiles = {name: mc.distribute(getattr(self, name), self.on_tiles["tiles"]) for name in ("b", "large")}
+        self.in_lines = mc.distribute(self.b, self.on_tiles["lines"])
+
+    def _make_halves(self):
+        """Make a layout on the first half of the ranks, and one on the others."""
+        ranks = range(self.size)
+        halves = list(ranks[: self.size // 2]), list(ranks[self.size // 2 :])
+        self.halves = [
+            mc.Layout(["x", U], mc.create_mesh([("x", -1)], devices=half, comm=self.comm)) for half in halves
+        ]
+        self.in_halves = [mc.distribute(self.b, half) for half in self.halves]
 
     def of_rank(self, rank):
         """Return the array that *rank* brings to collectives on plain arrays."""
@@ -47,7 +74,14 @@ class Calls:
         return [self.of_rank(rank) for rank in range(self.size)]
 
     def is_block_of(self, tensor, whole):
-        return np.array_equal(tensor.local, whole[tensor.layout.block_slices(whole.shape, self.me)])
+        device = tensor.layout.mesh.rank
+        if device is None:
+            return tensor.local is None
+        return np.array_equal(tensor.local, whole[tensor.layout.block_slices(whole.shape, device)])
+
+    def _of_group(self, groups):
+        """Return the arrays that the ranks of the group of this rank bring."""
+        return [self.of_rank(rank) for group in groups if self.me in group for rank in group]
 
     def rows_to_columns(self):
         return self.is_block_of(mc.relayout(self.in_rows["a"], self.columns), self.a)
@@ -154,6 +188,82 @@ class Calls:
             mc.collective_permute(self.block, pairs, comm=self.comm), self.of_rank((self.me - 1) % self.size)
         )
 
+    def permute_of_two(self):
+        expected = self.of_rank(0) if self.me == 1 else np.zeros_like(self.block)
+        return np.array_equal(mc.collective_permute(self.block, [(0, 1)], comm=self.comm), expected)
+
+    def all_to_all_along_y(self):
+        arrays = self._of_group(self.along_y)
+        position = [np.array_equal(array, self.block) for array in arrays].index(True)
+        parts = [np.split(array, len(arrays), 0)[position] for array in arrays]
+        return np.array_equal(
+            mc.all_to_all(self.block, self.along_y, 1, 0, len(arrays), comm=self.comm), np.concatenate(parts, axis=1)
+        )
+
+    def all_gather_along_x(self):
+        made = mc.all_gather(self.block, self.along_x, 0, comm=self.comm)
+        return np.array_equal(made, np.concatenate(self._of_group(self.along_x)))
+
+    def all_gather_along_y(self):
+        made = mc.all_gather(self.block, self.along_y, 0, comm=self.comm)
+        return np.array_equal(made, np.concatenate(self._of_group(self.along_y)))
+
+    def all_gather_of_large_along_y(self):
+        made = mc.all_gather(self.large + self.me, self.along_y, 0, comm=self.comm)
+        shares = [self.large + rank for group in self.along_y if self.me in group for rank in group]
+        return np.array_equal(made, np.concatenate(shares))
+
+    def all_reduce_along_x(self):
+        made = mc.all_reduce(self.block, self.along_x, comm=self.comm)
+        return np.array_equal(made, np.sum(self._of_group(self.along_x), axis=0))
+
+    def all_reduce_along_y(self):
+        made = mc.all_reduce(self.block, self.along_y, comm=self.comm)
+        return np.array_equal(made, np.sum(self._of_group(self.along_y), axis=0))
+
+    def reduce_scatter_along_x(self):
+        arrays = self._of_group(self.along_x)
+        position = [np.array_equal(array, self.block) for array in arrays].index(True)
+        made = mc.reduce_scatter(self.block, self.along_x, 0, comm=self.comm)
+        return np.array_equal(made, np.split(np.sum(arrays, axis=0), len(arrays), 0)[position])
+
+    def broadcast_along_x(self):
+        return np.array_equal(
+            mc.broadcast(self.block, self.along_x, 1, comm=self.comm), self._of_group(self.along_x)[1]
+        )
+
+    def broadcast_along_y(self):
+        return np.array_equal(
+            mc.broadcast(self.block, self.along_y, 0, comm=self.comm), self._of_group(self.along_y)[0]
+        )
+
+    def tiles_along_x(self):
+        return self.is_block_of(mc.relayout(self.in_tiles["b"], self.on_tiles["tall"]), self.b)
+
+    def tiles_along_y(self):
+        return self.is_block_of(mc.relayout(self.in_tiles["b"], self.on_tiles["wide"]), self.b)
+
+    def lines_along_y(self):
+        return self.is_block_of(mc.relayout(self.in_lines, self.on_tiles["tall"]), self.b)
+
+    def large_tiles_along_y(self):
+        return self.is_block_of(mc.relayout(self.in_tiles["large"], self.on_tiles["wide"]), self.large)
+
+    def started_tiles_along_x(self):
+        return self.is_block_of(mc.start_relayout(self.in_tiles["b"], self.on_tiles["tall"]).wait(), self.b)
+
+    def to_other_half(self):
+        return self.is_block_of(mc.relayout(self.in_halves[0], self.halves[1]), self.b)
+
+    def from_other_half(self):
+        return self.is_block_of(mc.relayout(self.in_halves[1], self.halves[0]), self.b)
+
+    def sum_along_x(self):
+        return self.is_block_of(self.in_tiles["b"].sum(axis=0), self.b.sum(axis=0))
+
+    def sum_along_y(self):
+        return self.is_block_of(self.in_tiles["b"].sum(axis=1), self.b.sum(axis=1))
+
     def sum(self):
         return np.array_equal(self.in_rows["a"].sum(axis=0).local, self.a.sum(axis=0))
 
@@ -203,6 +313,26 @@ class Calls:
         halo = mc.halo(self.in_rows["b"], {0: 1}, "periodic")
         halo.start_update().wait()
         return self._has_ghosts(halo, self.b)
+
+    def _has_ghosts_within(self, halo, whole, axes):
+        slices = list(halo.layout.block_slices(whole.shape, self.me))
+        for axis in axes:
+            slices[axis] = slice(max(slices[axis].start - 1, 0), slices[axis].stop + 1)
+        return np.array_equal(halo.local, whole[tuple(slices)])
+
+    def halo_within_edges(self):
+        return self._has_ghosts_within(mc.halo(self.in_rows["b"], {0: 1}), self.b, [0])
+
+    def started_halo_within_edges(self):
+        halo = mc.halo(self.in_rows["a"], {0: 1})
+        halo.start_update().wait()
+        return self._has_ghosts_within(halo, self.a, [0])
+
+    def halo_of_tiles(self):
+        return self._has_ghosts_within(mc.halo(self.in_tiles["b"], 1), self.b, [0, 1])
+
+    def halo_along_y(self):
+        return self._has_ghosts_within(mc.halo(self.in_tiles["b"], {1: 1}), self.b, [1])
 
     def gradient(self):
         return self.is_block_of(mc.gradients.relayout_vjp(self.in_columns["b"], self.in_rows["a"]), self.b)
@@ -254,7 +384,7 @@ def mix_up(make, first, second, mode, other):
             make(first, *((second,) if not other or turn != ROUNDS // 2 else ()))
 
 
-def main(first, second, mode):
+def main(first, second, mode, other):
     mpi()  # the start of MPI, for which a busy machine needs long, is not counted
     calls = Calls()
 
@@ -264,7 +394,7 @@ def main(first, second, mode):
                 print(f"WRONG: {name} on rank {calls.me}", flush=True)
 
     settle(make, first, second, mode)
-    mix_up(make, first, second, mode, calls.me == 0)
+    mix_up(make, first, second, mode, calls.me == int(other))
     print(f"rank {calls.me} has reached the end", flush=True)
 
 
