@@ -35,6 +35,13 @@ def test_what_works_for_longer_than_the_idle_limit_is_not_stuck(monkeypatch):
     assert run([sys.executable, "-c", program]).stdout == "done\n"
 
 
+def test_what_may_wait_is_not_stuck_meanwhile(monkeypatch):
+    monkeypatch.setattr(patience, "IDLE", 0.5)
+    with python("import time; time.sleep(2)") as process:
+        communicate(process, Watch(lambda: [process.pid], waits=60.0))
+    assert process.returncode == 0
+
+
 def test_the_cpu_time_before_a_watch_does_not_count():
     watch = Watch(lambda: [process.pid], cpu=0.5)
     with python("import time\nwhile time.process_time() < 1: pass\nprint(flush=True); input()") as process:

@@ -95,6 +95,7 @@ class _Server:
             for file in [*self._selector.get_map(), connection.detach()]:
                 os.close(file)
             _take(numbers, files)
+            signal.signal(signal.SIGINT, signal.default_int_handler)  # also where tests run in the background
             os.environ.clear()
             os.environ.update(environment)
             return arguments

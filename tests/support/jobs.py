@@ -89,7 +89,7 @@ def dozing(seconds):
 def _launch(ranks, *arguments, cpu=CPU, python=(sys.executable,), others=list, **environment):
     """Run ``mpiexec -n ranks python *arguments* and return the `Job`; without mpiexec where *ranks* is None.
 
-    A process of the job may use *cpu* seconds of CPU time, and spin for as long as MESHCOMM_TIMEOUT allows it to wait.
+    A process of the job may use *cpu* seconds of CPU time, and wait for as long as MESHCOMM_TIMEOUT allows.
     *others* returns processes of the job besides those that mpiexec has launched.
     """
     launcher = () if ranks is None else (mpiexec(), "-n", str(ranks))
@@ -106,7 +106,7 @@ def _launch(ranks, *arguments, cpu=CPU, python=(sys.executable,), others=list, *
         errors="replace",
         start_new_session=True,
     )
-    watch = Watch(lambda: [*_processes(mark), *others()], cpu + float(environment.get("MESHCOMM_TIMEOUT", 0)))
+    watch = Watch(lambda: [*_processes(mark), *others()], cpu, waits=float(environment.get("MESHCOMM_TIMEOUT", 0)))
     try:
         text, _ = communicate(process, watch)
     except BaseException as failure:  # an interrupt, too, must not leave ranks behind

@@ -78,11 +78,12 @@ def until(condition, seconds):
 class Watch:
     """Watches processes: `look` raises `Stuck` when they hang.
 
-    *processes* is a function that returns the numbers of those that run now; each may use *cpu* seconds.
+    *processes* is a function that returns the numbers of those that run now; each may use *cpu* seconds. They may wait
+    for *waits* seconds, in a loop or without CPU time.
     """
 
-    def __init__(self, processes, cpu=CPU):
-        self.processes, self.cpu = processes, cpu * cpu_factor()
+    def __init__(self, processes, cpu=CPU, waits=0.0):
+        self.processes, self.cpu, self.idle = processes, (cpu + waits) * cpu_factor(), IDLE * _factor + waits
         self.slowness = slowness()  # the largest that was measured
         self._before = {}
         self._used = {}
@@ -103,8 +104,8 @@ class Watch:
         self._looking += time.thread_time() - start
         if max(self._used.values(), default=0.0) > self.cpu:
             raise Stuck(f"a process used more than {self.cpu:.0f} s of CPU time")
-        if now - self._moved > IDLE * _factor:
-            raise Stuck(f"no process used CPU time for {IDLE * _factor:.0f} s")
+        if now - self._moved > self.idle:
+            raise Stuck(f"no process used CPU time for {self.idle:.0f} s")
         if now - self._begin > WALL * _factor:
             raise Stuck(f"it took more than {WALL * _factor:.0f} s")
 
