@@ -59,8 +59,8 @@ class LayoutMap(MutableMapping[str, Layout]):
     keys, except that no key can be stored twice.
 
     A key may be a compiled pattern; its text is stored. A pattern answers within 50 ms for names of up to 1,024
-    characters: backreferences are refused, and so are lookaround, atomic groups and possessive repeats that might take
-    longer. ``LayoutError`` for a wrong key, pattern or layout. Source: tf.keras.dtensor.experimental.LayoutMap.
+    characters: backreferences are refused, and so are atomic groups, possessive repeats and many lookaheads that might
+    take longer. ``LayoutError`` for a wrong key, pattern or layout. Source: tf.keras.dtensor.experimental.LayoutMap.
 
     Parameters
     ----------

@@ -9,8 +9,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from meshcomm.errors import LayoutError
+from meshcomm.training.automata import MAX_KEPT, MAX_NODES
 from meshcomm.training.layout_map import LayoutMap
-from meshcomm.training.patterns import MAX_KEY, MAX_NODES, Pattern
+from meshcomm.training.patterns import MAX_KEY, Pattern
 from support.layout_map_cases import X_U, X
 from support.patience import cpu_factor
 from support.sampling import examples
@@ -122,19 +123,40 @@ def test_patterns_match_what_re_matches(flags, expression, keys, mode):
     for key in [*keys, *keys]:  # again, from what is remembered
         right = found(expected, mode, key)
         assert pattern.matches(key) == right, key
-        assert pattern._matches_in_linear_time(key, pattern._graph) == right, key
+        assert in_linear_time(pattern, key) == right, key
 
 
-LOOKAROUND = st.tuples(
-    EXPRESSIONS, st.sampled_from(["(?=%s)", "(?!%s)", "(?<=a%.0s)", "(?<!.%.0s)", "(?>%s)"]), EXPRESSIONS, EXPRESSIONS
-)
+def in_linear_time(pattern, key):
+    """Return what *pattern* answers without `re`."""
+    longest, pattern._longest = pattern._longest, -1
+    try:
+        return pattern.matches(key)
+    finally:
+        pattern._longest = longest
 
 
-@settings(REPEATABLE, max_examples=examples(500))
-@given(LOOKAROUND, KEYS, st.sampled_from(["match", "search", "fullmatch"]))
-def test_lookaround_matches_what_re_matches_or_is_refused(parts, key, mode):
-    before, around, inner, after = parts
-    text = before + around % inner + after
+LOOKS = ["(?=%s)", "(?!%s)", "(?<=a%.0s)", "(?<!.%.0s)", r"(?<=\b.(?!%s))", "(?!(?=%s).)", "(?:(?=%s)b)*"]
+LOOKAROUND = st.tuples(EXPRESSIONS, st.sampled_from(LOOKS), EXPRESSIONS, EXPRESSIONS)
+
+
+@settings(REPEATABLE, max_examples=examples(1000))
+@given(st.lists(LOOKAROUND, min_size=1, max_size=2), KEYS, st.sampled_from(["match", "search", "fullmatch"]))
+def test_lookaround_matches_what_re_matches(parts, key, mode):
+    text = "".join(before + look % inner + after for before, look, inner, after in parts)
+    try:
+        expected = re.compile(text)
+    except re.error:
+        assume(False)
+    pattern = Pattern(text, mode)
+    right = found(expected, mode, key)
+    assert pattern.matches(key) == right
+    assert in_linear_time(pattern, key) == right
+
+
+@settings(REPEATABLE, max_examples=examples(200))
+@given(st.tuples(EXPRESSIONS, EXPRESSIONS), KEYS, st.sampled_from(["match", "search", "fullmatch"]))
+def test_atomic_groups_match_what_re_matches_or_are_refused(parts, key, mode):
+    text = "(?>{}){}".format(*parts)
     try:
         expected = re.compile(text)
     except re.error:
@@ -152,6 +174,11 @@ def test_lookaround_matches_what_re_matches_or_is_refused(parts, key, mode):
     [
         ("^(?!.*embed).*kernel", "d1.kernel", True),
         ("^(?!.*embed).*kernel", "embed.kernel", False),
+        ("^(?!.*embed).*layers.*attn.*kernel", "layers.0.attn.kernel", True),
+        ("^(?!.*embed).*layers.*attn.*kernel", "layers.0.attn.embed.kernel", False),
+        ("^(?!.*(embed|norm)).*layers.*attn.*kernel$", "layers.0.attn.norm.kernel", False),
+        (r"^.*\.(?!.*norm)[^.]*$", "layers.0.scale", True),
+        (r"^.*\.(?!.*norm)[^.]*$", "layers.0.norm_scale", False),
         (r"(?!.*(?:embed|norm)).*\.kernel$", "blocks.0.kernel", True),
         (".*(?<!norm.)scale", "norm.scale", False),
         (".*layer(?!.*embed).*kernel", "layer.1.kernel", True),
@@ -170,8 +197,8 @@ def test_lookaround_of_layout_maps(text, name, matches):
     assert time.process_time() - started < 0.05 * cpu_factor() * 2 * len(LONG_KEYS)
 
 
-def test_names_that_are_too_long_for_lookaround_are_an_error():
-    pattern = Pattern(".*layer(?!.*embed).*kernel")
+def test_names_that_are_too_long_for_atomic_groups_are_an_error():
+    pattern = Pattern("(?>.*layer).*embed.*kernel")
     assert not pattern.matches("a" * MAX_KEY)
     with pytest.raises(LayoutError, match=r"has 5000 characters: for more than \d+ it could take too long"):
         pattern.matches("a" * 5000)
@@ -180,12 +207,13 @@ def test_names_that_are_too_long_for_lookaround_are_an_error():
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("(a|ab)*(?!c)", "looks ahead or behind, and re may take more than 50 ms"),
-        (".*(?=.*a.*b.*c)", "looks ahead or behind, and re may take more than 50 ms"),
+        ("(?!a)" * 9 + "(a|ab)*", "looks ahead or behind more than 8 times, and re may take more than 50 ms"),
         ("(?>(a+)+)b", "has an atomic group, and re may take more than 50 ms"),
+        ("(?!(?>(a+)+)b)", "has an atomic group, and re may take more than 50 ms"),
         ("(?:(?:a|ab)*b)++c", "has a possessive repeat, and re may take more than 50 ms"),
         (r"(a)\1", "refers back to a group"),
         (r"(?!b)(a)\1", "refers back to a group"),
+        ("(a)?(?(1)b|c)", "refers back to a group"),
         ("(?a)(?u)x", "is not a regular expression: ASCII and UNICODE flags are incompatible"),
         ("(?<=a|ab)c", "is not a regular expression: look-behind requires fixed-width pattern"),
         ("(?L)x", "is not a regular expression: bad inline flags"),
@@ -195,6 +223,11 @@ def test_names_that_are_too_long_for_lookaround_are_an_error():
 def test_refused_patterns(text, says):
     with pytest.raises(LayoutError, match=says):
         Pattern(text)
+
+
+def test_many_lookaheads_are_left_to_re_where_it_is_fast():
+    assert not Pattern("(?!a)" * 9).matches("ab")
+    assert Pattern("(?!a)" * 9).matches("b")
 
 
 @pytest.mark.filterwarnings("ignore:Possible:FutureWarning")
@@ -240,8 +273,10 @@ def test_repeats_of_nothing(pattern):
 def test_what_a_pattern_remembers_is_bounded():
     pattern = Pattern(r".*\ba.{12}x")
     for i in range(3000):
-        assert not pattern._matches_in_linear_time(f"a{i:b}a" + chr(i), pattern._graph)
-    assert max(len(pattern._alive), len(pattern._readers), len(pattern._contexts)) <= 1024
+        assert not in_linear_time(pattern, f"a{i:b}a" + chr(i))
+    automaton = pattern._automaton
+    assert max(len(automaton._states), len(automaton._readers)) <= MAX_KEPT
+    assert sum(map(len, automaton._states.values())) <= MAX_KEPT
 
 
 ADVERSARIES = [
@@ -268,6 +303,11 @@ ADVERSARIES = [
     r"(?i)^[^c]+?[a-cx-z_]*c",
     r".*(?:a|b).*(?:c|ac|aac)d",
     "(?:a?){9}.*b.*c",
+    # And these look around:
+    "(?:" + "".join(f"(?:(?={i * '.'}a).?)?" for i in range(8)) + "(?:.?){150})*x",
+    "(?:" + "|".join(f"(?={i * '.'}a)(?<=a{i * '.'}).(?:a?b?){{20}}" for i in range(4)) + ")*x",
+    "(?:" + "".join(f"(?:(?!.*[^{i}]b).?)?" for i in range(8)) + "[^c]?[^d]?" * 20 + ".{60})*x",
+    "(?=.*(?!" * 4 + ".*a.{200}" + "))" * 4 + ".*x",
 ]
 
 
