@@ -154,7 +154,7 @@ REPEATS :=
 test-scenarios: $(READY)
 	@$(PYTEST) $(if $(REPEATS),--repeats $(REPEATS),--all-scenarios) -n $(SCENARIOS_AT_ONCE) tests/jobs/test_scenarios.py
 
-# Every pair of calls that ranks may mix up, in every way: 168,912 cases, two to four a second. Many run in one job.
+# Every pair of calls that ranks may mix up, in every way: 165,648 cases, one to four a second. Many run in one job.
 # PAIRS=200 for some of them: with each number of ranks, 200 with shared memory, and 200 without.
 PAIRS ?= all
 RANKS ?= 2 3 4

@@ -90,14 +90,17 @@ ENDED = Job(1, "meshcomm: rank 0 of 2 ends the job: CollectiveMismatch: ...", 0.
         ([RAISED, RETURNED], None, ""),
         ([RAISED, READY], ENDED, ""),
         ([RETURNED, RETURNED], None, "silent"),
+        ([RETURNED, RETURNED, RAISED], None, ""),
+        ([RETURNED, RETURNED, RETURNED], None, "silent"),
         ([RAISED, {"told": "Exception: message truncated"}], None, "an error of MPI, as it is"),
         ([RAISED, RAISED | {"wrong": ["sum"]}], None, "late"),
+        ([RAISED, READY, READY | {"wrong": ["sum"]}], ENDED, "late"),
         ([RAISED, READY], ENDED._replace(code=0), "an end without words"),
         ([RAISED, READY], ENDED._replace(text=""), "an end without words"),
     ],
 )
 def test_what_must_not_happen_is_noticed(notes, job, fault):
-    tried = MixUps(None, None, 2, [("sum", "mean", "known", "0")], shared=True)
+    tried = MixUps(None, None, len(notes), [("sum", "mean", "known", "0")], shared=True)
     tried._judge(0, notes, job)
     assert sum(tried.outcomes.values()) == 1
     assert (not tried.faults) if not fault else fault in tried.faults[0]

@@ -26,9 +26,8 @@ def cases(ranks):
     *ranks* is the number of ranks. The rank that makes other calls is drawn.
     """
     described, random = runpy.run_path(str(PROGRAMS / "mismatches.py")), Random(ranks)
-    found = [
-        case for case in product(described["NAMES"], described["NAMES"], described["MODES"]) if case[0] != case[1]
-    ]
+    names = described["names"](ranks)
+    found = [case for case in product(names, names, described["MODES"]) if case[0] != case[1]]
     return [(*case, str(random.randrange(ranks))) for case in random.sample(found, len(found))]
 
 

@@ -46,9 +46,8 @@ class Calls:
         self._make_halves()
 
     def _make_tiles(self):
-        """Make a mesh of two dimensions; with 2 or 3 ranks, and other primes, each rank is alone along y."""
-        across = 2 if self.size % 2 == 0 and self.size > 2 else 1
-        self.tiles = mc.create_mesh([("x", -1), ("y", across)], comm=self.comm)
+        """Make a mesh of two dimensions, one of them with all ranks if they are 2 or an odd number."""
+        self.tiles = mc.create_mesh([("x", -1), ("y", ranks_along_y(self.size))], comm=self.comm)
         # Not one of them is the group of all ranks in their order.
         self.along_x = [group[::-1] for group in self.tiles.groups_along("x")]
         self.along_y = self.tiles.groups_along("y")
@@ -360,6 +359,17 @@ class Calls:
 
 HELPERS = ("of_rank", "everywhere", "is_block_of")
 NAMES = [name for name in vars(Calls) if not name.startswith("_") and name not in HELPERS]
+LOCAL_ALONE = ("sum_along_y",)  # Local where each rank is alone along y; ranks compare the other calls all the same
+
+
+def ranks_along_y(size):
+    """Return how many ranks of the mesh ``tiles`` exchange along y: 1 means that each one is alone."""
+    return 2 if size > 2 and size % 2 == 0 else 1
+
+
+def names(size):
+    """Return the names of the calls that are Collective on *size* ranks."""
+    return [name for name in NAMES if ranks_along_y(size) > 1 or name not in LOCAL_ALONE]
 
 
 def settle(make, first, second, mode):
