@@ -138,9 +138,11 @@ class RelayoutRequest(Request):
 def start_relayout(
     tensor: Held, layout: Target, name: str | None = None, *, out: DTensor | None = None
 ) -> RelayoutRequest:
-    """Begin a relayout of *tensor* and return a request at once. Collective over the meshes of both.
+    """Begin a relayout of *tensor* and return a request for its result. Collective over the meshes of both.
 
-    It moves in one direct exchange. What has to be packed gets buffers of its own: no scratch limit applies. There may
+    It returns while data move. A call with arguments that are new to these ranks waits first until all have made it.
+
+    The tensor moves in one direct exchange. What has to be packed gets buffers of its own: no scratch limit applies. There may
     be any number of requests in flight. All ranks start them in the same order, and may wait for them in any order.
     Until a request is complete, do not write to the block of *tensor*, and neither read nor write that of *out*. If
     nobody waits for a request, the job ends with an error when the program ends. Source: MPI_Ialltoallv.

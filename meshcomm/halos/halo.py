@@ -228,7 +228,7 @@ class Halo:
             self._request = None
 
     def start_update(self) -> "UpdateRequest":
-        """Begin to fill the ghosts, and return a request at once: call its `wait`. Collective over the mesh.
+        """Begin to fill the ghosts, and return a request: call its `wait`. Collective over the mesh.
 
         Until then the program may read `inner`, and compute what needs no ghosts. It may write to neither `inner` nor
         `local`: neighbours read the block. After `wait` they do not any more. All ranks start their updates in one
