@@ -26,7 +26,7 @@ from meshcomm._arguments import quote
 from meshcomm.layouts.layout import Layout
 from meshcomm.layouts.layout_text import specs_text
 from meshcomm.layouts.mesh import Mesh
-from meshcomm.ranks.teams import Team
+from meshcomm.ranks.teams import Team, next_digest
 
 _LONGEST_TEXT = 400  # letters
 
@@ -58,8 +58,8 @@ def noted(team: Team, calls: Container[int]) -> dict[int, Noted]:
 
 
 def _about(before: int, digest: int, known: Mapping[int, Hashable]) -> str:
-    """Return the arguments of the *known* call that makes *digest* of the one *before*, as `Team.recall` does."""
-    keys = (key for number, key in known.items() if hash((before, number)) >> 2 == digest)
+    """Return the arguments of the *known* call that makes *digest* of the one *before*."""
+    keys = (key for number, key in known.items() if next_digest(before, number) == digest)
     text = key_text(next(keys, None))
     return text if len(text) <= _LONGEST_TEXT else f"{text[: _LONGEST_TEXT - 3]}..."
 

@@ -261,6 +261,11 @@ def never_waited_for(left: Sequence[Unfinished]) -> str:
     return f"{left[0].begun_by} was never waited for: {left[0]}{more}. Call wait() on each request"
 
 
+def next_digest(before: int, number: int) -> int:
+    """Return the digest of all calls after the call *number*."""
+    return hash((before, number)) >> 2
+
+
 class Team:
     """Ranks of a world that make collective calls together. To make one takes no communication.
 
@@ -486,7 +491,7 @@ class Team:
             return None
         self._clock += 1
         program.used = self._clock
-        self.noted += 1  # as `note` does, without its call: this is on the way of every relayout
+        self.noted += 1  # as `note` does, without calls: this is on the way of every relayout
         self.call_digest = hash((self.call_digest, program.number)) >> 2
         self._digests.append((self.noted, self.call_digest, self.calls))
         self.comparison_due = self.noted >= self._compare_at
@@ -495,7 +500,7 @@ class Team:
     def note(self, number: int) -> None:
         """Note a call that the ranks compare later; after `COMPARE_EVERY` such calls a comparison is due."""
         self.noted += 1
-        self.call_digest = hash((self.call_digest, number)) >> 2
+        self.call_digest = next_digest(self.call_digest, number)
         self._digests.append((self.noted, self.call_digest, self.calls))
         self.comparison_due = self.noted >= self._compare_at
 
