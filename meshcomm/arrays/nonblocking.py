@@ -142,10 +142,10 @@ def start_relayout(
 
     It returns while data move. A call with arguments that are new to these ranks waits first until all have made it.
 
-    The tensor moves in one direct exchange. What has to be packed gets buffers of its own: no scratch limit applies. There may
-    be any number of requests in flight. All ranks start them in the same order, and may wait for them in any order.
-    Until a request is complete, do not write to the block of *tensor*, and neither read nor write that of *out*. If
-    nobody waits for a request, the job ends with an error when the program ends. Source: MPI_Ialltoallv.
+    The tensor moves in one direct exchange. What has to be packed gets buffers of its own: no scratch limit applies.
+    There may be any number of requests in flight. All ranks start them in the same order, and may wait for them in any
+    order. Until a request is complete, do not write to the block of *tensor*, and neither read nor write that of
+    *out*. If nobody waits for a request, the job ends with an error when the program ends. Source: MPI_Ialltoallv.
 
     Parameters
     ----------
