@@ -15,14 +15,12 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 from re import _parser  # type: ignore[attr-defined]  # which the stubs of typeshed leave out
-from typing import NamedTuple, TypeAlias, TypeVar
+from typing import NamedTuple, TypeAlias
 
 from meshcomm.training.backtracking import Items, scoped
 
 Reads: TypeAlias = Callable[[str], object]  # of a character; the `match` of a compiled expression
 Where: TypeAlias = Callable[[str], Iterable[int]]  # of a text: the positions in it where something holds
-K = TypeVar("K")
-V = TypeVar("V")
 
 # With these limits the worst expressions found, on keys of 1,024 characters, take two thirds of 50 ms.
 MAX_NODES = 400
@@ -35,7 +33,7 @@ MAX_LOOKS = 8
 """Lookaheads and lookbehinds in an expression."""
 
 MAX_KEPT = 4096
-"""What an automaton remembers from earlier texts: how often it went from set to set, characters, tests that hold."""
+"""How many ways from set to set an automaton remembers from earlier texts; then it forgets them all."""
 
 _ACCEPT, _START = 1, 2  # the first two bits of a set of steps
 
@@ -149,10 +147,12 @@ class Automaton:
         self._readers: dict[str, int] = {}
         self._before = _State(self, _START, asks=False)  # before the text; "" leads from there to the first position
         self._gates = sum(gates for _, gates in self._graph.gates.values())
-        # Those that are open at the start of the text, and those that are open nowhere else.
-        starts = {source: gates for (source, _), (_, gates) in self._graph.gates.items() if not backwards}
-        self._only_at_start = starts.get(_AT_START, 0)
-        self._at_start = starts.get(_AT_START_OF_LINE, 0) | self._only_at_start
+        # Those that are open nowhere but at the start of the text, and all that are open there.
+        self._only_at_start = 0 if backwards else self._gates_of(_AT_START)
+        self._at_start = 0 if backwards else self._gates_of(_AT_START_OF_LINE) | self._only_at_start
+
+    def _gates_of(self, source: str) -> int:
+        return sum(gates for (its, _), (_, gates) in self._graph.gates.items() if its == source)
 
     def ends(self, key: str, only_first: bool = False) -> list[int]:
         """Return the positions where matches end, in the order in which they are found; *only_first* ends there."""
