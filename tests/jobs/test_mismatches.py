@@ -80,6 +80,12 @@ def test_ranks_of_which_one_waits_for_a_request_learn_so_before_the_timeout(laun
     assert is_loud(job), job
 
 
+@pytest.mark.parametrize("ranks", RANKS)
+def test_no_two_calls_are_alike(launch, ranks):
+    job = launch(ranks, PROGRAMS / "digests_of_calls.py")
+    assert job.code == 0, job
+
+
 RAISED, RETURNED, READY = {"told": "CollectiveMismatch: ..."}, {"told": "returned"}, {"told": "ready"}
 ENDED = Job(1, "meshcomm: rank 0 of 2 ends the job: CollectiveMismatch: ...", 0.0, [], 1.0)
 
