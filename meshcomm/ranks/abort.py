@@ -145,8 +145,12 @@ def end_job(reason: str, code: int = 1, shared: signs.Error | None = None) -> No
 
 def _tell_end(reason: str, shared: signs.Error | None) -> None:
     write_traces()
+    while shared is not None and not shared.ours and not shared.is_printed(END_WITHIN):
+        shared = shared.again()  # the first has died meanwhile, or a busy machine does not let it run
     if shared is None or shared.ours:
         say(f"{who()} ends the job: {reason}")
+        if shared is not None:
+            shared.note_printed()
         signs.note_told()
         signs.let_tell(_others(), _others_tell_until())
     else:

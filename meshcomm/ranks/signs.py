@@ -151,6 +151,7 @@ class Error:
 
     def __init__(self, text: str, rank: int, tellers: Iterable[int] = (), end: float = 0.0) -> None:
         self._text, self._rank = text, rank
+        self._printed: socket.socket | None = None
         let_tell(tellers, end, lambda: _is_shown(f"prints {text}"))
         self._sign = _shown(f"prints {text}")
         self._first = None if self._sign is not None else _connected(f"prints {text}")
@@ -161,13 +162,17 @@ class Error:
 
     def note_printed(self) -> None:
         """Show that this rank has printed the error."""
-        self._printed = _shown(f"has printed {self._text}")
+        self._printed = self._printed or _shown(f"has printed {self._text}")
 
     def is_printed(self, seconds: float) -> bool:
         """Wait until the rank that prints the error has done so; return False if it has not within *seconds*."""
         if self._first is not None:
             _wait_for_end(self._first, time.monotonic() + seconds, self._is_printed)
         return self._is_printed()
+
+    def again(self) -> "Error":
+        """Return the error as one that nobody prints yet: of the ranks that have waited in vain, the first does."""
+        return Error(f"{self._text} again", self._rank)
 
     def _is_printed(self) -> bool:
         return _is_shown(f"has printed {self._text}")

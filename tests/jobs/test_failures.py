@@ -167,6 +167,11 @@ def test_the_others_do_not_wait_long_for_the_words_of_a_stopped_rank(job):
     assert_ended(ended, "CollectiveMismatch", "ends the job: an uncaught CollectiveMismatch", within=2.0 + SOON)
 
 
+def test_another_rank_tells_why_the_job_ends_if_the_first_one_is_stopped(job, seconds):
+    ended = job(4, "the_rank_that_tells_why_is_stopped", MESHCOMM_TIMEOUT=f"{seconds}")
+    assert_ended(ended, "ends the job: it has waited", "longer than MESHCOMM_TIMEOUT", within=seconds + 3.0 + 2 * SOON)
+
+
 @pytest.mark.parametrize("shared", ["0", "1G"])
 def test_an_out_that_one_rank_finds_wrong_and_goes_on(job, shared):
     ended = job(2, "one_finds_its_out_wrong_and_goes_on", MESHCOMM_SHARED_MEMORY=shared)

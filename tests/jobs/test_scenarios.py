@@ -152,7 +152,7 @@ def run(launch, forked, arguments, ranks, memory):
                 job = launch(ranks, PROGRAM, *arguments, **environment)
         else:
             job = launch(ranks, *arguments, python=forked.python, others=forked.ranks, **environment)
-            assert until(lambda: not forked.ranks(), 2.0), f"{forked.ranks()} are left of {job}"
+            assert until(lambda: not forked.ranks(), 10.0), f"{forked.ranks()} are left of {job}"
         if "stamp " in job.text:
             break
     return job, timeout

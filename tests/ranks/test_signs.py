@@ -43,6 +43,19 @@ def test_one_rank_prints_an_error_of_several(error):
     assert (first.ranks(), other.ranks()) == ([2, 3], [1]), "not rank 0, which no look makes one of them"
 
 
+def test_of_the_ranks_that_have_waited_in_vain_one_prints(error):
+    _, second, third = error("alike", 0), error("alike", 1), error("alike", 2)
+    assert not second.is_printed(0.01)
+    second, third = second.again(), third.again()
+    assert (second.ours, third.ours) == (True, False)
+    second.note_printed()
+    second.note_printed()
+    assert third.is_printed(1.0)
+    for each in second, third:
+        (each._sign or each._first).close()
+    second._printed.close()
+
+
 def test_an_error_is_not_lost_if_the_rank_that_was_to_print_it_is_gone(error):
     first, second = error("alike", 0), error("alike", 1)
     first._sign.close()

@@ -24,7 +24,7 @@ import numpy as np
 
 import meshcomm as mc
 from meshcomm.arrays import compile
-from meshcomm.ranks import abort, launchers, watchdog
+from meshcomm.ranks import abort, launchers, signs, watchdog
 from meshcomm.ranks.meshes import location_in
 from meshcomm.ranks.mpi import mpi
 
@@ -351,6 +351,24 @@ def the_first_rank_is_stopped():
     stamp()
     if mesh().rank == 0:
         os.kill(os.getpid(), signal.SIGSTOP)
+    exchange()
+
+
+def the_rank_that_tells_why_is_stopped():
+    """One of the waiting ranks tells why the job ends: it stops instead."""
+    tell = abort.say
+
+    def say(text):
+        sign = signs._shown("stops") if "ends the job" in text else None
+        if sign is not None:
+            os.kill(os.getpid(), signal.SIGSTOP)
+        tell(text)
+
+    abort.say = say
+    exchange()
+    stamp()
+    if mesh().rank == 0:
+        time.sleep(LONG)
     exchange()
 
 
