@@ -167,8 +167,8 @@ def test_the_others_do_not_wait_long_for_the_words_of_a_stopped_rank(job):
     assert_ended(ended, "CollectiveMismatch", "ends the job: an uncaught CollectiveMismatch", within=2.0 + SOON)
 
 
-def test_another_rank_tells_why_the_job_ends_if_the_first_one_is_stopped(job, seconds):
-    ended = job(4, "the_rank_that_tells_why_is_stopped", MESHCOMM_TIMEOUT=f"{seconds}")
+def test_another_rank_tells_why_the_job_ends_if_the_first_one_is_too_slow(job, seconds):
+    ended = job(4, "the_rank_that_tells_why_is_too_slow", MESHCOMM_TIMEOUT=f"{seconds}")
     assert_ended(ended, "ends the job: it has waited", "longer than MESHCOMM_TIMEOUT", within=seconds + 3.0 + 2 * SOON)
 
 

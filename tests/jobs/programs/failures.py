@@ -354,14 +354,14 @@ def the_first_rank_is_stopped():
     exchange()
 
 
-def the_rank_that_tells_why_is_stopped():
-    """One of the waiting ranks tells why the job ends: it stops instead."""
+def the_rank_that_tells_why_is_too_slow():
+    """One of the waiting ranks tells why the job ends: it does nothing for a long time instead."""
     tell = abort.say
 
     def say(text):
-        sign = signs._shown("stops") if "ends the job" in text else None
+        sign = signs._shown("is slow") if "ends the job" in text else None
         if sign is not None:
-            os.kill(os.getpid(), signal.SIGSTOP)
+            time.sleep(LONG)
         tell(text)
 
     abort.say = say
