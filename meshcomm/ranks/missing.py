@@ -14,9 +14,9 @@ Pure functions of what ranks have answered. Ranks are those of COMM_WORLD.
 #     Only the call that the hindmost rank is in is compared, not one before it: a program may have caught the error
 #     of an earlier difference, and gone on. All ranks must be in a call, and none may have moved between two roll
 #     calls: ranks that still agree on this call raise ``CollectiveMismatch`` by themselves once the last one is there.
-#     Ranks that have made this call, and are in none on the team now, do not count: they have nothing to add to it.
 #     Calls of one operation differ if the digests of the calls differ after equally many of them. Each rank remembers
-#     its last digests; they are asked for after as many calls as the hindmost rank has noted.
+#     its last digests; they are asked for after as many calls as the hindmost rank has noted. Of ranks that have made
+#     this call, and are in none on the team now, only the digests count; or that they ended before they noted so many.
 # (B) A rank that has ended makes no more calls. A rank that waits in call n for one that has ended after fewer calls
 #     waits in vain.
 # (C) A rank whose exchange on a team ended with an error makes no more calls on it: it raises MeshError. Ranks that
@@ -29,7 +29,7 @@ Pure functions of what ranks have answered. Ranks are those of COMM_WORLD.
 # operations, and may differ.
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from meshcomm.ranks.watch import kind
@@ -106,7 +106,8 @@ def mismatch(answers: Answers, before: Answers, number: int) -> str:
       with other arguments, or after other calls: run again with MESHCOMM_CHECK=1 to see which
     """
     calls: dict[tuple[str, int | None, str], list[int]] = {}
-    waiting = {rank: answer for rank, answer in answers.items() if answer is None or not is_past(answer, number)}
+    past = {rank: answer for rank, answer in answers.items() if answer is not None and is_past(answer, number)}
+    waiting = {rank: answer for rank, answer in answers.items() if rank not in past}
     for rank, answer in waiting.items():
         earlier = before.get(rank)
         if answer is None or earlier is None or not answer.number or answer.ended or not answer.asked:
@@ -117,16 +118,30 @@ def mismatch(answers: Answers, before: Answers, number: int) -> str:
         calls.setdefault((answer.asked if answer.waits else answer.operation, answer.digest, error), []).append(rank)
     if number != min((answer.number for answer in waiting.values() if answer), default=0):
         return ""
-    digests = {digest for _, digest, _ in calls}
     in_calls = all(answer.waits for answer in waiting.values() if answer)
-    by_digests = not in_calls or len({kind(operation) for operation, _, _ in calls}) == 1
-    if by_digests and (len(digests) == 1 or None in digests):
-        return ""
-    lines = [f"  {some(ranks)}: {operation}{error}" for (operation, _, error), ranks in calls.items()][:MOST_LINES]
+    kinds = {kind(operation) for operation, _, _ in calls}
+    by_digests = not in_calls or len(kinds) == 1
     if by_digests:
+        digests = {digest for _, digest, _ in calls}
+        noted = min(answer.noted for answer in waiting.values() if answer)
+        others = {rank: its for rank, its in past.items() if _differs(its, digests, noted)}
+        if None in digests or (len(digests) == 1 and not others):
+            return ""
+        for rank, its in others.items():
+            made = its.asked or "another call"
+            kinds.add(kind(made))
+            calls.setdefault((f"{made}, and {'ended' if its.ended else 'went on'}", its.digest, ""), []).append(rank)
+    lines = [f"  {some(ranks)}: {operation}{error}" for (operation, _, error), ranks in calls.items()][:MOST_LINES]
+    if by_digests and (len(kinds) == 1 or not in_calls):
         lines.append("  with other arguments, or after other calls: run again with MESHCOMM_CHECK=1 to see which")
     where = f"{f'as call {number}' if in_calls else 'now or before,'} on ranks {spans(sorted(answers))}"
     return f"ranks made different collective calls {where}:\n" + "\n".join(lines)
+
+
+def _differs(answer: Answer, digests: Collection[int | None], noted: int) -> bool:
+    """Return whether a rank has made other calls than one of those that have *digests* after so many *noted* calls."""
+    ended_before = answer.ended and answer.noted < noted
+    return ended_before or (answer.digest is not None and answer.digest not in digests)
 
 
 def is_past(answer: Answer, number: int) -> bool:

@@ -105,6 +105,7 @@ class RollCall:
         self._channel = channel
         self._censuses: dict[str, _Census] = {}
         self._left: dict[int, tuple[Answer, dict[str, int]]] = {}
+        self._last: Answer | None = None  # what this rank said when it left
         self._byes: set[int] = set()
         self._ending: set[int] = set()
         self._written: set[int] = set()
@@ -174,8 +175,9 @@ class RollCall:
         """
         with self._lock:
             if not self.leaving:
-                answer = _answer(self.team, self.team.calls, ended=True)._replace(operation="close" * closes)
-                self._post(0, "left", answer, {roll_call.name: roll_call.team.calls for roll_call in list(_open)})
+                last = _answer(self.team, self.team.calls, ended=True)
+                self._last = last._replace(operation="close" * closes, noted=self.team.noted)
+                self._post(0, "left", self._last, {roll_call.name: roll_call.team.calls for roll_call in list(_open)})
                 self.leaving = True
 
     def close(self) -> None:
@@ -219,7 +221,7 @@ class RollCall:
         census.number, census.round, census.answers = min(numbers), census.round + 1, {}
         census.open, census.began = True, time.monotonic()
         for member in census.members:
-            if member in self._left:
+            if member in self._left and (ranks or census.noted < 0):
                 census.answers[member] = self._last_words(member, ranks)
             else:
                 self._post(member, "state?", ranks, census.round, census.number, census.noted)
@@ -230,13 +232,15 @@ class RollCall:
         return last._replace(made=made.get(ranks, 0), over="") if ranks else last
 
     def _on_question(self, source: int, ranks: str, number_of_round: int, number: int, noted: int) -> None:
-        if self.leaving:
+        if self._last is not None and ranks:
             return  # what this rank said when it left is its answer
         team: Team | None = self.team
         if ranks:
             team = next((roll_call.team for roll_call in list(_open) if roll_call.name == ranks), None)
         asked = next((call[0] for call in list(watch.recent)[::-1] if call[1] is team and call[2] == number), "")
         answer = _answer(team, team.calls if team is not None else 0, asked)
+        if self._last is not None:
+            answer = self._last._replace(asked=asked)
         if team is not None:
             answer = answer._replace(noted=team.noted, digest=team.digest_after(noted))
         answer = answer._replace(files=watch.files())
@@ -253,6 +257,8 @@ class RollCall:
         if len(census.answers) < len(census.members) and time.monotonic() < census.began + ANSWER_WITHIN:
             return
         census.open = False
+        for member in self._left.keys() & {*census.members}:
+            census.answers.setdefault(member, self._last_words(member, ranks))
         answers = {self.ranks[member]: census.answers.get(member) for member in census.members}
         before = {self.ranks[member]: census.before.get(member) for member in census.members}
         if not ranks and census.asked_before == census.number:

@@ -80,6 +80,15 @@ def test_ranks_of_which_one_waits_for_a_request_learn_so_before_the_timeout(laun
     assert is_loud(job), job
 
 
+@pytest.mark.parametrize("shared", ["0", "1G"])
+def test_a_rank_that_waits_for_others_that_have_ended_after_as_many_calls_learns_so_before_the_timeout(launch, shared):
+    """Rank 3 gathers with rank 2, which permutes instead, and exchanges nothing in that call."""
+    calls = "all_gather_along_y", "permute_of_two", "known", 3
+    job = launch(4, PROGRAMS / "mismatches.py", *calls, MESHCOMM_TIMEOUT="60", MESHCOMM_SHARED_MEMORY=shared)
+    assert "  rank 3: all_gather\n  ranks 0, 1, 2: collective_permute, and ended" in job.text, job
+    assert is_loud(job), job
+
+
 @pytest.mark.parametrize("ranks", RANKS)
 def test_no_two_calls_are_alike(launch, ranks):
     job = launch(ranks, PROGRAMS / "digests_of_calls.py")

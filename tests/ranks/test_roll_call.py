@@ -81,6 +81,32 @@ def test_ranks_that_have_made_the_call_do_not_hide_a_mismatch(answer):
     assert missing.mismatch({0: answer, 1: answer}, {0: answer, 1: answer}, 4) == ""
 
 
+@pytest.mark.parametrize(
+    ("past", "text"),
+    [
+        ({"digest": 6}, "relayout, and went on"),
+        ({"digest": 6, "asked": "barrier"}, "barrier, and went on"),
+        ({"digest": 6, "asked": "barrier", "ended": True}, "barrier, and ended"),
+        ({"digest": 6, "asked": ""}, "another call, and went on"),
+        ({"noted": 3, "ended": True}, "relayout, and ended"),
+    ],
+)
+def test_a_rank_that_has_made_another_call_instead_is_a_mismatch(past, text):
+    waits = WAITS._replace(digest=5, noted=4)
+    made = COMPUTES._replace(made=4, asked="relayout", noted=4)._replace(**past)
+    answers = {0: waits, 1: made}
+    lines = [
+        "ranks made different collective calls as call 4 on ranks 0-1:",
+        "  rank 0: relayout",
+        f"  rank 1: {text}",
+    ]
+    more = ["  with other arguments, or after other calls: run again with MESHCOMM_CHECK=1 to see which"]
+    assert missing.mismatch(answers, answers, 4).splitlines() == lines + more * text.startswith("relayout")
+    for innocent in ({"digest": 5}, {"digest": None}, {"noted": 3, "digest": None}, {"noted": 4, "ended": True}):
+        answers = {0: waits, 1: COMPUTES._replace(made=4, asked="relayout", noted=4)._replace(**innocent)}
+        assert missing.mismatch(answers, answers, 4) == "", innocent
+
+
 REQUEST = WAITS._replace(asked="start_relayout", operation="wait for a relayout", waits=False, digest=7)
 
 
@@ -94,7 +120,7 @@ def test_ranks_that_wait_for_requests_are_compared_by_their_digests():
     ]
 
 
-@pytest.mark.parametrize("other", [{"digest": 7}, {"digest": None}, {"digest": 6, "number": 0}])
+@pytest.mark.parametrize("other", [{"digest": 7}, {"digest": None}, {"digest": 7, "number": 0}])
 def test_requests_that_may_be_right_are_no_mismatch(other):
     answers = {0: WAITS._replace(**other), 1: REQUEST}
     assert missing.mismatch(answers, answers, 4) == ""
@@ -229,6 +255,20 @@ def test_a_rank_that_has_left_counts_as_ended(team):
     ranks[2].ask(CALL, range(3))
     serve(ranks)
     assert ranks[2].report.ended == "rank 1 has ended without it"
+
+
+def test_a_rank_that_has_left_still_tells_its_digests(team):
+    ranks = team(3)
+    ranks[1].leave()
+    serve(ranks)
+    ranks[0]._post(1, "state?", "", 0, 3, 3)
+    ranks[0]._censuses[""] = census = roll_call._Census(range(3))
+    serve(ranks)
+    answer = census.answers[1]
+    assert (answer.digest, answer.noted, answer.made, answer.ended) == (7, 3, 3, True)
+    ranks[0]._post(1, "state?", "1-2", 0, 3, 3)
+    serve(ranks)
+    assert not ranks[0]._channel.queue, "of other teams it has told all when it left"
 
 
 def test_a_rank_that_has_failed_counts_after_two_roll_calls(team, clock):
