@@ -20,10 +20,15 @@ _CHECK = "Run again with MESHCOMM_CHECK=1 to see which calls differ"
 
 
 def mismatch(error: BaseException, rank: int) -> CollectiveMismatch | None:
-    """Return what *rank*, this one, has to raise instead of *error* if it is MPI's and means that calls differ."""
+    """Return what *rank*, this one, has to raise instead of *error* if it is MPI's and means that calls differ.
+
+    Where `guard_memory` has to end the job, but Open MPI did not say what is wrong, this ends it.
+    """
     MPI = sys.modules.get("mpi4py.MPI")
     if MPI is None or not isinstance(error, MPI.Exception):
         return None
+    if error.Get_error_class() == MPI.ERR_OTHER and _handler(MPI) is not None:
+        _end(MPI, f"it may have got ({error})")
     if error.Get_error_class() not in (MPI.ERR_TRUNCATE, MPI.ERR_IN_STATUS):
         return None
     return CollectiveMismatch(
@@ -50,7 +55,7 @@ def _handler(mpi: ModuleType) -> "MPI_.Errhandler | None":
 
     def end(comm: "MPI_.Comm", code: int) -> None:
         if mpi.Get_error_class(code) == mpi.ERR_TRUNCATE:
-            _end(mpi)
+            _end(mpi, "it got")
 
     _let_crashes_end()
     made: MPI_.Errhandler = mpi.Comm.Create_errhandler(end)
@@ -70,13 +75,13 @@ def _let_crashes_end() -> None:
             signal.signal(crash, signal.SIG_DFL)
 
 
-def _end(mpi: ModuleType) -> None:
+def _end(mpi: ModuleType, got: str) -> None:
     """End the job with as little as can be, as this process may crash by whatever it does."""
     world = mpi.COMM_WORLD
     text = (
         f"meshcomm: rank {world.rank} of {world.size} ends the job: CollectiveMismatch: it made another collective "
-        f"call than others, now or before. In {watch.operation()} it got a message that is longer than the memory for "
-        f"it, and Open MPI has written the rest over other memory of this process. {_CHECK}\n"
+        f"call than others, now or before. In {watch.operation()} {got} a message that is longer than the memory for "
+        f"it. Open MPI writes the rest over other memory of this process. {_CHECK}\n"
     )
     with contextlib.suppress(OSError):
         os.write(2, text.encode(errors="backslashreplace"))

@@ -47,7 +47,7 @@ def _be_rank(address, arguments):
     server.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2 * _LONGEST)
     server.connect(address)
     files = [0, 1, 2, *([int(os.environ["PMI_FD"])] if "PMI_FD" in os.environ else [])]
-    socket.send_fds(server, [repr((dict(os.environ), arguments, files)).encode()], files)
+    socket.send_fds(server, [repr((dict(os.environ), os.getppid(), arguments, files)).encode()], files)
     status = server.recv(64)
     if not status:
         os._exit(99)  # the server has been killed
@@ -89,7 +89,7 @@ class _Server:
         if not said:  # it has been killed meanwhile
             connection.close()
             return None
-        environment, arguments, numbers = literal_eval(said.decode())
+        environment, parent, arguments, numbers = literal_eval(said.decode())
         process = os.fork()
         if not process:
             for file in [*self._selector.get_map(), connection.detach()]:
@@ -98,6 +98,7 @@ class _Server:
             signal.signal(signal.SIGINT, signal.default_int_handler)  # also where tests run in the background
             os.environ.clear()
             os.environ.update(environment)
+            os.getppid = lambda: parent  # the name of the job for MPICH
             return arguments
         for file in files:
             os.close(file)
