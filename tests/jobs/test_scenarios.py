@@ -23,6 +23,7 @@ pytestmark = pytest.mark.skipif(mpiexec() is None, reason="there is no mpiexec")
 
 PROGRAM = PROGRAMS / "scenarios.py"
 TIMEOUT = 3  # seconds, of an idle machine
+LONGEST = 120  # seconds, if the machine was very busy for a moment, or has been for long
 ENDING = 1.0  # seconds more until the job is gone
 DOZE = 2e-3  # seconds that a rank sleeps longer between two looks
 
@@ -145,7 +146,7 @@ def run(launch, forked, arguments, ranks, memory):
     The calls before that take seconds on a busy machine, on which one rank may begin them long after another.
     """
     for patience in (1, 4, 16):
-        timeout = math.ceil(TIMEOUT * patience * slowness() - 0.5)
+        timeout = math.ceil(min(TIMEOUT * patience * slowness(), LONGEST) - 0.5)
         environment = {"MESHCOMM_TIMEOUT": f"{timeout}"} | ({"MESHCOMM_SHARED_MEMORY": memory} if memory else {})
         if forked is None or arguments[0] in AT_THE_IMPORT:
             with dozing(DOZE):
