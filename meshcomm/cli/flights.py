@@ -12,16 +12,22 @@ _SHOWN_CALLS = 5
 
 def flights(folder: Path) -> int:
     """Print what the flight files in *folder* say, and return the exit code. Under mpiexec the first rank does it."""
-    return told(lambda: print(summary(read(folder))))
+    damaged: list[str] = []
+    return told(lambda: print(summary(read(folder, damaged), damaged)))
 
 
-def summary(found: Sequence[Flight]) -> str:
-    """Return who is where, the first difference between ranks, the last calls of each, and their stacks."""
+def summary(found: Sequence[Flight], damaged: Sequence[str] = ()) -> str:
+    """Return who is where, the first difference between ranks, the last calls of each, and their stacks.
+
+    *damaged* says which files are no flights.
+    """
     lines = [f"{len(found)} of {max(its['size'] for its in found)} ranks wrote what they did last", ""]
     lines += [_where(flight) for flight in found]
     missing = missing_ranks(found)
     if missing:
-        lines.append(f"{some(missing)} wrote nothing: killed, stopped, or ended before")
+        why = " that can be read" if damaged else ": killed, stopped, or ended before"
+        lines.append(f"{some(missing)} wrote nothing{why}")
+    lines += damaged
     difference = first_difference(found)
     if len(found) > 1:
         alike = "the operations that all of them remember are the same, and so are arguments as far as they are known"

@@ -221,14 +221,20 @@ def _compared(names: Mapping[int, str], teams: Mapping[int, Team]) -> set[int]:
     return {its for name, its in last.items() if opened.get(name, set()) <= {its}}
 
 
-def read(folder: Path) -> list[Flight]:
-    """Return the flights in a folder, by rank. ``MeshcommError`` if there are none, or a file is something else."""
+def read(folder: Path, damaged: list[str] | None = None) -> list[Flight]:
+    """Return the flights in a folder, by rank. ``MeshcommError`` if there are none, or a file is something else.
+
+    With a list *damaged*, what is wrong with a file is added to it, as long as another file is a flight.
+    """
     found: list[Flight] = []
+    wrong: list[str] = [] if damaged is None else damaged
     for path in folder.glob("rank-*.json"):
         try:
             found.append(_read(path))
         except (ValueError, KeyError, TypeError, OverflowError, RecursionError, OSError) as error:
-            raise MeshcommError(f"{path} is no flight file: {quote(error)}") from None
+            wrong.append(f"{path} is no flight file: {quote(error)}")
+    if wrong and (damaged is None or not found):
+        raise MeshcommError(wrong[0])
     if not found:
         raise MeshcommError(f"there are no flight files in {folder}; a rank writes rank-NUMBER.json there")
     return sorted(found, key=lambda flight: flight["rank"])

@@ -59,8 +59,8 @@ _CATEGORIES = {
 _NOT_LINEAR = {
     "ATOMIC_GROUP": "has an atomic group",
     "POSSESSIVE_REPEAT": "has a possessive repeat",
-    "GROUPREF": "refers back to a group",
-    "GROUPREF_EXISTS": "refers back to a group",
+    "GROUPREF": "refers back to a group, which is never allowed",
+    "GROUPREF_EXISTS": "refers back to a group, which is never allowed",
 }
 
 

@@ -11,6 +11,7 @@ import pytest
 
 import meshcomm as mc
 from meshcomm import _tuning
+from meshcomm.cli.flights import flights as command
 from meshcomm.cli.flights import summary
 from meshcomm.errors import MeshcommError
 from meshcomm.ranks import flights, launchers, stacks
@@ -345,6 +346,18 @@ def test_files_without_digests_can_be_read_beside_files_with_them(tmp_path):
     text = summary(flights.read(tmp_path))
     assert "remember are the same, and so are arguments as far as they are known" in text
     assert "    barrier, call 1 on ranks 0-1, 0.500 s ago: (4, 6)?[2J" in text
+
+
+def test_a_damaged_file_is_told_beside_the_others(tmp_path, capsys):
+    write(tmp_path, 0)
+    (tmp_path / "rank-1.json").write_text('{"rank": 1, "si')
+    assert command(tmp_path) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "1 of 2 ranks wrote what they did last"
+    assert lines[3] == "rank 1 wrote nothing that can be read"
+    assert lines[4].startswith(f"{tmp_path}/rank-1.json is no flight file: JSONDecodeError")
+    (tmp_path / "rank-0.json").unlink()
+    assert command(tmp_path) != 0
 
 
 @pytest.mark.parametrize(
