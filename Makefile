@@ -135,7 +135,7 @@ test-slow: $(READY)
 	$(call halves,$(PURE) -m "not jobs",$(SECOND),meshcomm tests,test-slow)
 
 # Jobs wait most of the time, so several run at once. JOBS="not any_mpi" leaves out what is the same with every MPI.
-JOBS_AT_ONCE := 6
+JOBS_AT_ONCE := 4
 JOBS :=
 test-jobs: $(READY)
 	@$(PYTEST) $(CASES) -n $(JOBS_AT_ONCE) --dist loadgroup $(if $(JOBS),-m "$(JOBS)") tests/jobs
