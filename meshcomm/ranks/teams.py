@@ -463,7 +463,7 @@ class Team:
         self._groups.clear()
         if differ:
             raise CollectiveMismatch(
-                "ranks made different collective calls, and no call after them has found out. Run again with "
+                "ranks made different collective calls before, and noticed it only at the end. Run again with "
                 "MESHCOMM_CHECK=1 to stop at the first difference"
             )
 

@@ -418,9 +418,9 @@ def test_a_forked_child_ends_with_its_exit_code(job):
     [
         ("a_mismatch_is_caught_and_mpi_finalised", "an earlier exchange of these ranks ended with an error"),
         ("a_mismatch_is_caught_and_the_communicator_freed", "an earlier exchange of these ranks ended with an error"),
-        ("a_late_difference_and_mpi_finalised", "no call after them has found out"),
-        ("a_late_difference_and_the_communicator_is_freed", "no call after them has found out"),
-        ("a_late_difference_is_caught_when_the_mesh_is_closed", "no call after them has found out"),
+        ("a_late_difference_and_mpi_finalised", "noticed it only at the end"),
+        ("a_late_difference_and_the_communicator_is_freed", "noticed it only at the end"),
+        ("a_late_difference_is_caught_when_the_mesh_is_closed", "noticed it only at the end"),
     ],
 )
 def test_a_job_in_which_calls_differed_does_not_end_well_however_it_ends(job, case, error, shared):
