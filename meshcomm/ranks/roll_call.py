@@ -26,7 +26,7 @@ its main thread does.
 # left, and nothing after it. A rank answers with "bye", and sends nothing after that. Messages from one rank to
 # another keep their order. So a rank that has received "done" has received all there is, and the coordinator too when
 # it has every "bye". Only then the communicator is freed. A rank that has left still counts: "left" has its last
-# answer.
+# answer, and as long as not all have left, it tells the digests that it is asked for.
 
 import math
 import threading
@@ -109,7 +109,7 @@ class RollCall:
         self._byes: set[int] = set()
         self._ending: set[int] = set()
         self._written: set[int] = set()
-        self.leaving = self._done = self.over = False
+        self._done = self.over = False
         self._lock = threading.RLock()
         self._handlers: dict[str, Callable[..., None]] = {
             "ask": self._on_ask,
@@ -166,6 +166,11 @@ class RollCall:
             if not self._done:
                 self._post(0, "written")
 
+    @property
+    def leaving(self) -> bool:
+        """Whether this rank takes no more part."""
+        return self._last is not None
+
     # -- the end ------------------------------------------------------------------------------------------------------
 
     def leave(self, closes: bool = False) -> None:
@@ -178,7 +183,6 @@ class RollCall:
                 last = _answer(self.team, self.team.calls, ended=True)
                 self._last = last._replace(operation="close" * closes, noted=self.team.noted)
                 self._post(0, "left", self._last, {roll_call.name: roll_call.team.calls for roll_call in list(_open)})
-                self.leaving = True
 
     def close(self) -> None:
         """Leave, and wait until all ranks of the team have left. Collective over the team."""
@@ -232,15 +236,14 @@ class RollCall:
         return last._replace(made=made.get(ranks, 0), over="") if ranks else last
 
     def _on_question(self, source: int, ranks: str, number_of_round: int, number: int, noted: int) -> None:
-        if self._last is not None and ranks:
+        if self.leaving and ranks:
             return  # what this rank said when it left is its answer
         team: Team | None = self.team
         if ranks:
             team = next((roll_call.team for roll_call in list(_open) if roll_call.name == ranks), None)
         asked = next((call[0] for call in list(watch.recent)[::-1] if call[1] is team and call[2] == number), "")
-        answer = _answer(team, team.calls if team is not None else 0, asked)
-        if self._last is not None:
-            answer = self._last._replace(asked=asked)
+        answer = self._last or _answer(team, team.calls if team is not None else 0)
+        answer = answer._replace(asked=asked)
         if team is not None:
             answer = answer._replace(noted=team.noted, digest=team.digest_after(noted))
         answer = answer._replace(files=watch.files())
@@ -358,19 +361,19 @@ def _serve_until(condition: Callable[[], bool], roll_calls: Sequence[RollCall], 
         pause = min(1.5 * pause, _LONGEST_PAUSE)
 
 
-def _answer(team: "Team | None", made: int, asked: str = "", ended: bool = False) -> Answer:
+def _answer(team: "Team | None", made: int, ended: bool = False) -> Answer:
     """Return what this rank does; *team* is the one that it is asked about."""
     error = f"{type(watch.error).__name__}: {watch.error}" if watch.error is not None else ""
     over = team.turn.over or "" if team is not None else ""
     call, operation = watch.call(), watch.operation()
     if call is None or ended:
         at = "" if ended else stacks.of_main()
-        return Answer(watch.count, made, asked, "", 0, False, "", watch.since, error, ended, at=at, over=over)
+        return Answer(watch.count, made, "", "", 0, False, "", watch.since, error, ended, at=at, over=over)
     here = call[1] is team
     number = call[2] if here else 0
     others = "" if here or call[1] is None else _name(call[1])
     return Answer(
-        watch.count, made, asked, operation, abs(number), number > 0, others, watch.since, error, ended, over=over
+        watch.count, made, "", operation, abs(number), number > 0, others, watch.since, error, ended, over=over
     )
 
 
