@@ -70,8 +70,10 @@ def _ending_excepthook(previous: ExceptHook) -> ExceptHook:
             explain_none(value, open_worlds())
             in_one_piece = previous is sys.__excepthook__ and comm_world()[1] > 1 and not forks.is_child
             shared = _shared(value) if in_one_piece else None
-            if shared is None or shared.ours or not shared.is_printed(END_WITHIN):
-                show_words()
+            show_words()  # also where another rank prints them, which is not to end the job before this one knows
+            if shared is not None:
+                shared = shared.settled(END_WITHIN)
+            if shared is None or shared.ours:
                 with stacks.in_short(value):
                     traceback = value.__traceback__ or traceback
                     if in_one_piece:  # as other ranks print, too
@@ -145,8 +147,8 @@ def end_job(reason: str, code: int = 1, shared: signs.Error | None = None) -> No
 
 def _tell_end(reason: str, shared: signs.Error | None) -> None:
     write_traces()
-    while shared is not None and not shared.ours and not shared.is_printed(END_WITHIN):
-        shared = shared.again()  # the first has died meanwhile, or a busy machine does not let it run
+    if shared is not None:
+        shared = shared.settled(END_WITHIN)
     if shared is None or shared.ours:
         say(f"{who()} ends the job: {reason}")
         if shared is not None:

@@ -29,6 +29,9 @@ from meshcomm.ranks.launchers import job_name
 _MOST_WAITING = 4096
 """Connections that a sign holds; a host has fewer ranks."""
 
+_LISTENS_WITHIN = 0.5
+"""Seconds in which a process that has taken a name listens, also where a busy machine does not let it run at once."""
+
 _CREDENTIALS = struct.Struct("3i")
 """Process, user and group, as Linux tells them."""
 
@@ -153,8 +156,7 @@ class Error:
         self._text, self._rank = text, rank
         self._printed: socket.socket | None = None
         let_tell(tellers, end, lambda: _is_shown(f"prints {text}"))
-        self._sign = _shown(f"prints {text}")
-        self._first = None if self._sign is not None else _connected(f"prints {text}")
+        self._sign, self._first = _shown_or_connected(f"prints {text}")
         self.ours = self._first is None
         if self._first is not None:
             with contextlib.suppress(OSError):
@@ -164,15 +166,16 @@ class Error:
         """Show that this rank has printed the error."""
         self._printed = self._printed or _shown(f"has printed {self._text}")
 
-    def is_printed(self, seconds: float) -> bool:
-        """Wait until the rank that prints the error has done so; return False if it has not within *seconds*."""
-        if self._first is not None:
-            _wait_for_end(self._first, time.monotonic() + seconds, self._is_printed)
-        return self._is_printed()
+    def settled(self, seconds: float) -> "Error":
+        """Return the error when another rank has printed it, or as one that is ours to print.
 
-    def again(self) -> "Error":
-        """Return the error as one that nobody prints yet: of the ranks that have waited in vain, the first does."""
-        return Error(f"{self._text} again", self._rank)
+        A rank that prints it has *seconds* for that: it may die meanwhile, or a busy machine may not let it run. Then
+        the first of those that have waited in vain prints it.
+        """
+        if self._first is None:
+            return self
+        _wait_for_end(self._first, time.monotonic() + seconds, self._is_printed)
+        return self if self._is_printed() else Error(f"{self._text} again", self._rank).settled(seconds)
 
     def _is_printed(self) -> bool:
         return _is_shown(f"has printed {self._text}")
@@ -208,6 +211,17 @@ def _shown(name: str) -> socket.socket | None:
         sign.close()
         return None
     return sign
+
+
+def _shown_or_connected(name: str) -> tuple[socket.socket | None, socket.socket | None]:
+    """Return a new sign, or a connection to the one that is there; neither if there are no signs here."""
+    end = time.monotonic() + _LISTENS_WITHIN
+    while True:
+        sign = _shown(name)
+        other = _connected(name) if sign is None else None
+        if sign or other or sys.platform != "linux" or time.monotonic() > end:
+            return sign, other
+        time.sleep(POLL_TO)
 
 
 def _connected(name: str) -> socket.socket | None:

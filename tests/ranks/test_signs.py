@@ -1,6 +1,7 @@
 """Signs between processes of a host, here between objects of one process."""
 
 import errno
+import socket
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -37,20 +38,24 @@ def error():
 def test_one_rank_prints_an_error_of_several(error):
     first, second, other = error("alike", 2), error("alike", 3), error("another", 1)
     assert (first.ours, second.ours, other.ours) == (True, False, True)
-    assert not second.is_printed(0.01), "not yet: the other ones wait for a while"
-    first.note_printed()
-    assert second.is_printed(1.0)
+    assert first.settled(60.0) is first
+    with ThreadPoolExecutor() as threads:
+        waits = threads.submit(second.settled, 60.0)
+        with pytest.raises(TimeoutError):
+            waits.result(0.05)
+        first.note_printed()
+        assert waits.result(30.0) is second
     assert (first.ranks(), other.ranks()) == ([2, 3], [1]), "not rank 0, which no look makes one of them"
 
 
 def test_of_the_ranks_that_have_waited_in_vain_one_prints(error):
     _, second, third = error("alike", 0), error("alike", 1), error("alike", 2)
-    assert not second.is_printed(0.01)
-    second, third = second.again(), third.again()
-    assert (second.ours, third.ours) == (True, False)
+    second = second.settled(0.01)
+    assert second.ours
     second.note_printed()
     second.note_printed()
-    assert third.is_printed(1.0)
+    third = third.settled(0.01)
+    assert not third.ours
     for each in second, third:
         (each._sign or each._first).close()
     second._printed.close()
@@ -59,7 +64,20 @@ def test_of_the_ranks_that_have_waited_in_vain_one_prints(error):
 def test_an_error_is_not_lost_if_the_rank_that_was_to_print_it_is_gone(error):
     first, second = error("alike", 0), error("alike", 1)
     first._sign.close()
-    assert not second.is_printed(60.0), "known at once"
+    second = second.settled(60.0)  # at once
+    assert second.ours
+    second._sign.close()
+
+
+def test_a_rank_that_has_a_name_but_does_not_listen_yet_is_the_first(error):
+    first = socket.socket(socket.AF_UNIX)
+    with first, ThreadPoolExecutor() as threads:
+        first.bind(signs._address("prints alike"))
+        second = threads.submit(error, "alike", 1)
+        with pytest.raises(TimeoutError):
+            second.result(0.05)
+        first.listen()
+        assert not second.result(30.0).ours
 
 
 def test_without_signs_each_rank_prints(error, monkeypatch):
