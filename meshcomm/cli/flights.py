@@ -29,9 +29,11 @@ def summary(found: Sequence[Flight], damaged: Sequence[str] = ()) -> str:
         lines.append(f"{some(missing)} wrote nothing{why}")
     lines += damaged
     difference = first_difference(found)
-    if len(found) > 1:
+    if difference is not None:
         alike = "the operations that all of them remember are the same, and so are arguments as far as they are known"
         lines += ["", f"first difference: {difference}" if difference else alike]
+    elif len(found) > 1:
+        lines += ["", "calls cannot be compared: no two of these ranks remember the same call"]
     for flight in found:
         lines += ["", f"rank {flight['rank']} on host {flight['host']}, process {flight['process']}"]
         reason = flight["reason"].partition("\n")[0]

@@ -133,8 +133,8 @@ def end_job_of_many(reason: str, code: int = 1, shared: signs.Error | None = Non
 def end_job(reason: str, code: int = 1, shared: signs.Error | None = None) -> NoReturn:
     """Name this rank and *reason* on standard error, and end the MPI job with *code*; does not return.
 
-    Of ranks on this host with the same error *shared*, the first does so, for all. Others that have an error to tell
-    may tell it first. Whatever a signal handler raises meanwhile, as after a second Ctrl-C, the job ends.
+    Of ranks on this host with the same error *shared*, one does so, for all. Others that have an error to tell may
+    tell it first. Whatever a signal handler raises meanwhile, as after a second Ctrl-C, the job ends.
     """
     try:
         _tell_end(reason, shared)
@@ -157,7 +157,7 @@ def _tell_end(reason: str, shared: signs.Error | None) -> None:
         signs.let_tell(_others(), _others_tell_until())
     else:
         signs.note_told()
-        time.sleep(END_WITHIN)  # in which the first rank ends the job
+        time.sleep(END_WITHIN)  # in which the rank that prints the error ends the job
 
 
 def _abort(code: int) -> None:

@@ -11,7 +11,7 @@ import os
 import stat
 import tempfile
 import time
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, TypedDict, TypeVar, get_origin, get_type_hints
@@ -22,9 +22,7 @@ from meshcomm.ranks import stacks
 from meshcomm.ranks.abort import comm_world
 from meshcomm.ranks.launchers import job_name
 from meshcomm.ranks.missing import MOST_LINES, some, spans
-from meshcomm.ranks.mpi import open_worlds
 from meshcomm.ranks.noted import NOTHING, noted
-from meshcomm.ranks.teams import Team
 from meshcomm.ranks.watch import kind, watch
 
 FOLDER = "MESHCOMM_FLIGHTS"
@@ -56,11 +54,11 @@ class Flown(TypedDict):
     """What it has noted, as `meshcomm.ranks.noted.Noted` has it; none if that is not known."""
     about: str
     """Its arguments; nothing if they are not known."""
-    compared: bool
-    """Whether ranks and number tell which call of another rank this is."""
+    team: str
+    """The same for calls on one mesh, on all its ranks; nothing if they had not communicated yet."""
 
 
-_WITHOUT_ARGUMENTS = {"digests": [], "about": "", "compared": True}  # what files of older versions do not have
+_WITHOUT_ARGUMENTS = {"digests": [], "about": "", "team": ""}  # what files of older versions do not have
 
 
 class Flight(TypedDict):
@@ -124,7 +122,7 @@ def write(reason: str) -> str:
                 written[0] = f"\n  What each rank did last, and where it is: python -m meshcomm flights {where}"
             else:
                 written[0] = f"\n{stacks.whole()}"
-        except OSError as error:
+        except Exception as error:  # whatever it is, the last words of the job must be printed
             written[0] = f"\n  What this rank did last could not be written: {error}\n{stacks.whole()}"
     return written[0]
 
@@ -181,44 +179,23 @@ def _flight(reason: str) -> Flight:
 def _calls(clock: float) -> list[Flown]:
     """Return the calls of the flight recorder; *clock* is when `time.monotonic` was 0."""
     recent = list(watch.recent)
-    teams = {id(team): team for _, team, _, _ in recent if team is not None}
     numbers = {number for _, _, number, _ in recent}
-    names, notes = {}, {}
-    for its, known in teams.items():
-        names[its], notes[its] = _name(known), noted(known, numbers)
-    compared = _compared(names, teams)
+    notes = {team: noted(team, numbers) for _, team, _, _ in recent if team is not None}
     calls = []
     for operation, team, number, began in recent:
-        note = notes.get(id(team), {}).get(number, NOTHING)
+        note = notes[team].get(number, NOTHING) if team is not None else NOTHING
         calls.append(
             Flown(
                 operation=operation,
-                ranks=names.get(id(team), ""),
+                ranks=spans(sorted(team.world.ranks_in_comm_world(team.ranks))) if team is not None else "",
                 number=number,
                 began=clock + began,
                 digests=list(note.digests),
                 about=note.about.removeprefix(f"{kind(operation)}, "),
-                compared=id(team) in compared,
+                team=team.name if team is not None else "",
             )
         )
     return calls
-
-
-def _name(team: Team) -> str:
-    return spans(sorted(team.world.ranks_in_comm_world(team.ranks)))
-
-
-def _compared(names: Mapping[int, str], teams: Mapping[int, Team]) -> set[int]:
-    """Return which *teams*, the one used last being last, are those that other ranks mean by the same *names*.
-
-    A mesh that was closed and made again has the same ranks, and so have meshes on duplicates of a communicator. Calls
-    of all of them have the same numbers. The last team counts, and none if several of these ranks are open.
-    """
-    last = {name: its for its, name in names.items() if teams[its].world.guarded}
-    opened: dict[str, set[int]] = {}
-    for team in (team for world in open_worlds() for team in world.open_or_not()):
-        opened.setdefault(_name(team), set()).add(id(team))
-    return {its for name, its in last.items() if opened.get(name, set()) <= {its}}
 
 
 def read(folder: Path, damaged: list[str] | None = None) -> list[Flight]:
@@ -269,11 +246,11 @@ def _printable(text: str) -> str:
     return "".join(letter if letter.isprintable() or letter == "\n" else "?" for letter in text)
 
 
-def first_difference(flights: Iterable[Flight]) -> str:
-    """Return the first call on the same ranks that flights have differently, or nothing.
+def first_difference(flights: Iterable[Flight]) -> str | None:
+    """Return the first call on one mesh that flights have differently, or nothing. None if none is in two of them.
 
     >>> call = {"operation": "barrier", "ranks": "0-1", "number": 3, "began": 0.0}
-    >>> call |= {"digests": ["5a"], "about": "", "compared": True}
+    >>> call |= {"digests": ["5a"], "about": "", "team": "0-1 #1"}
     >>> first = {"rank": 0, "calls": [call]}
     >>> print(first_difference([first, {"rank": 1, "calls": [call | {"operation": "to_numpy"}]}]))
     call 3 on ranks 0-1: rank 0 made barrier, rank 1 made to_numpy
@@ -281,20 +258,23 @@ def first_difference(flights: Iterable[Flight]) -> str:
     made: dict[str, dict[int, dict[int, Flown]]] = {}
     for flight in flights:
         for call in flight["calls"]:
-            if call["number"] > 0 and call["compared"]:
-                made.setdefault(call["ranks"], {}).setdefault(call["number"], {})[flight["rank"]] = call
-    found = [first for ranks, calls in made.items() if (first := _first_of(ranks, calls)) is not None]
+            if call["number"] > 0 and call["team"]:
+                made.setdefault(call["team"], {}).setdefault(call["number"], {})[flight["rank"]] = call
+    if not any(len(its) > 1 for calls in made.values() for its in calls.values()):
+        return None
+    found = [first for calls in made.values() if (first := _first_of(calls)) is not None]
     return min(found)[1] if found else ""
 
 
-def _first_of(ranks: str, calls: Mapping[int, Mapping[int, Flown]]) -> tuple[float, str] | None:
-    """Return when the first different call on *ranks* began, and what it is. *calls* are by their numbers, by rank."""
-    remember: list[set[int]] = []  # for each call before, the ranks that have its digests
+def _first_of(calls: Mapping[int, Mapping[int, Flown]]) -> tuple[float, str] | None:
+    """Return when the first different call on a mesh began, and what it is. *calls* are by their numbers, by rank."""
+    before: list[dict[int, int]] = []  # for each call before, how many digests each rank has of it
     for number, its in sorted(calls.items()):
-        different = _different_operations(its) or _different_digests(its, remember)
+        different = _different_operations(its) or _different_digests(its, before)
         if different:
+            ranks = next(iter(its.values()))["ranks"]
             return min(call["began"] for call in its.values()), f"call {number} on ranks {ranks}: {different}"
-        remember.append({rank for rank, call in its.items() if call["digests"]})
+        before.append({rank: len(call["digests"]) for rank, call in its.items() if call["digests"]})
     return None
 
 
@@ -307,11 +287,11 @@ def _different_operations(calls: Mapping[int, Flown]) -> str:
     return ", ".join(_some_of(listed)) if len(listed) > 1 else ""
 
 
-def _different_digests(calls: Mapping[int, Flown], remember: Sequence[Set[int]]) -> str:
+def _different_digests(calls: Mapping[int, Flown], before: Sequence[Mapping[int, int]]) -> str:
     """Return that ranks made the same operation differently, if they did.
 
     What one rank has not noted yet is not compared. The difference is in this call if one before it was the same on
-    all these ranks; *remember* has the ranks that can tell, for each call before.
+    all these ranks: then all have equally many digests of it. *before* says how many, for each call before.
     """
     for index in range(max(len(call["digests"]) for call in calls.values())):
         alike: dict[str, list[int]] = {}
@@ -320,7 +300,8 @@ def _different_digests(calls: Mapping[int, Flown], remember: Sequence[Set[int]])
                 alike.setdefault(call["digests"][index], []).append(rank)
         if len(alike) > 1:
             compared = {rank for ranks in alike.values() for rank in ranks}
-            return _told([*alike.values()], calls, index > 0 or any(compared <= ranks for ranks in remember))
+            same = any(its.keys() >= compared and len({its[rank] for rank in compared}) == 1 for its in before)
+            return _told([*alike.values()], calls, index > 0 or same)
     return ""
 
 

@@ -7,6 +7,7 @@ import signal
 import sys
 import threading
 from functools import cache
+from traceback import format_exception
 from types import ModuleType
 from typing import TYPE_CHECKING
 
@@ -28,7 +29,12 @@ def mismatch(error: BaseException, rank: int) -> CollectiveMismatch | None:
     if MPI is None or not isinstance(error, MPI.Exception):
         return None
     if error.Get_error_class() == MPI.ERR_OTHER and _handler(MPI) is not None:
-        _end(MPI, f"it may have got ({error})")
+        _end(
+            MPI,
+            f"in {watch.operation()} MPI has an error that it does not name ({error}). If ranks made different calls, "
+            "it may have got a message that is longer than the memory for it",
+            "".join(format_exception(error)),
+        )
     if error.Get_error_class() not in (MPI.ERR_TRUNCATE, MPI.ERR_IN_STATUS):
         return None
     return CollectiveMismatch(
@@ -55,7 +61,11 @@ def _handler(mpi: ModuleType) -> "MPI_.Errhandler | None":
 
     def end(comm: "MPI_.Comm", code: int) -> None:
         if mpi.Get_error_class(code) == mpi.ERR_TRUNCATE:
-            _end(mpi, "it got")
+            _end(
+                mpi,
+                "CollectiveMismatch: it made another collective call than others, now or before. In "
+                f"{watch.operation()} it got a message that is longer than the memory for it",
+            )
 
     _let_crashes_end()
     made: MPI_.Errhandler = mpi.Comm.Create_errhandler(end)
@@ -75,13 +85,12 @@ def _let_crashes_end() -> None:
             signal.signal(crash, signal.SIG_DFL)
 
 
-def _end(mpi: ModuleType, got: str) -> None:
+def _end(mpi: ModuleType, why: str, more: str = "") -> None:
     """End the job with as little as can be, as this process may crash by whatever it does."""
     world = mpi.COMM_WORLD
     text = (
-        f"meshcomm: rank {world.rank} of {world.size} ends the job: CollectiveMismatch: it made another collective "
-        f"call than others, now or before. In {watch.operation()} {got} a message that is longer than the memory for "
-        f"it. Open MPI writes the rest over other memory of this process. {_CHECK}\n"
+        f"meshcomm: rank {world.rank} of {world.size} ends the job: {why}. Open MPI writes the rest over other memory "
+        f"of this process. {_CHECK}\n{more}"
     )
     with contextlib.suppress(OSError):
         os.write(2, text.encode(errors="backslashreplace"))

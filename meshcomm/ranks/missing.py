@@ -12,11 +12,12 @@ Pure functions of what ranks have answered. Ranks are those of COMM_WORLD.
 # (A) The calls on a team are numbered, and all its ranks make the same ones in the same order. So two ranks whose n-th
 #     calls on a team are different operations are wrong, whatever they do now. Each rank remembers its last calls.
 #     Only the call that the hindmost rank is in is compared, not one before it: a program may have caught the error
-#     of an earlier difference, and gone on. All ranks must be in a call, and none may have moved between two roll
-#     calls: ranks that still agree on this call raise ``CollectiveMismatch`` by themselves once the last one is there.
-#     Calls of one operation differ if the digests of the calls differ after equally many of them. Each rank remembers
-#     its last digests; they are asked for after as many calls as the hindmost rank has noted. Of ranks that have made
-#     this call, and are in none on the team now, only the digests count; or that they ended before they noted so many.
+#     of an earlier difference, and gone on. All ranks that have not made it must be in a call, and none may have moved
+#     between two roll calls: ranks that still agree on this call raise ``CollectiveMismatch`` by themselves once the
+#     last one is there. Calls of one operation differ if the digests of the calls differ after equally many of them.
+#     Each rank remembers its last digests; they are asked for after as many calls as the hindmost rank has noted. A
+#     rank that has made this call, and is in none on the team now, has made another one if its digest differs, or if
+#     it has ended after fewer noted calls.
 # (B) A rank that has ended makes no more calls. A rank that waits in call n for one that has ended after fewer calls
 #     waits in vain.
 # (C) A rank whose exchange on a team ended with an error makes no more calls on it: it raises MeshError. Ranks that

@@ -44,7 +44,7 @@ NOTHING = Noted()
 
 
 def noted(team: Team, calls: Container[int]) -> dict[int, Noted]:
-    """Return what those of the last *calls* on *team* have noted that did, by their numbers. For other threads."""
+    """Return what calls on *team* have noted, by their numbers: of *calls*, those that did. For other threads."""
     found: dict[int, Noted] = {}
     digests, known = team.last_digests(), team.known()
     oldest = digests[0][2] if digests and digests[0][0] > 1 else None

@@ -26,7 +26,7 @@ its main thread does.
 # left, and nothing after it. A rank answers with "bye", and sends nothing after that. Messages from one rank to
 # another keep their order. So a rank that has received "done" has received all there is, and the coordinator too when
 # it has every "bye". Only then the communicator is freed. A rank that has left still counts: "left" has its last
-# answer, and as long as not all have left, it tells the digests that it is asked for.
+# answer, and as long as not all have left, it tells the digests that a roll call of the whole team asks for.
 
 import math
 import threading

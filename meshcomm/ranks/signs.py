@@ -175,7 +175,10 @@ class Error:
         if self._first is None:
             return self
         _wait_for_end(self._first, time.monotonic() + seconds, self._is_printed)
-        return self if self._is_printed() else Error(f"{self._text} again", self._rank).settled(seconds)
+        if self._is_printed():
+            return self
+        self._first.close()
+        return Error(f"{self._text} again", self._rank).settled(seconds)
 
     def _is_printed(self) -> bool:
         return _is_shown(f"has printed {self._text}")

@@ -277,6 +277,8 @@ class Team:
         self.ranks = ranks
         self.calls = 0
         """How many calls this rank has made on the team."""
+        self.name = ""
+        """What all its ranks call it, and no other team that they have or had; nothing until they communicate."""
         self.turn = Turn()
         """Which thread of this rank makes a call on the team, and whether calls are possible."""
         self.roll_call: RollCall | None = None
@@ -393,6 +395,7 @@ class Team:
             )
         if self.world.guarded:
             self._begin_roll_calls(communicator)
+        self.name = communicator.name
         return communicator
 
     def _begin_roll_calls(self, communicator: Communicator) -> None:

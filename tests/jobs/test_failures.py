@@ -222,6 +222,15 @@ def test_each_rank_writes_what_it_did_last_and_the_command_merges_it(job, launch
         assert text in merged.text, merged
 
 
+def test_calls_on_a_mesh_are_not_compared_with_those_on_one_that_was_closed(job, launch, seconds, tmp_path):
+    limit = 2 * seconds
+    case = "one_never_joins_a_mesh_that_is_made_again"
+    ended = job(3, case, MESHCOMM_TIMEOUT=f"{limit}", MESHCOMM_FLIGHTS=str(tmp_path))
+    assert_ended(ended, "barrier 'of the new mesh'", within=limit + SOON)
+    merged = launch(None, "-m", "meshcomm", "flights", tmp_path)
+    assert "the operations that all of them remember are the same" in merged.text, merged
+
+
 def test_the_command_finds_the_first_difference(job, launch, tmp_path):
     ended = job(2, "one_makes_another_known_call", MESHCOMM_FLIGHTS=str(tmp_path), MESHCOMM_SHARED_MEMORY="0")
     assert_ended(ended, "CollectiveMismatch: ranks made different collective calls as call 5", within=4 + SOON)

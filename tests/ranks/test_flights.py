@@ -218,7 +218,7 @@ def flight(rank, *calls):
             "began": 10.0 * rank + number,
             "digests": digests.split(),
             "about": about[0] if about else "",
-            "compared": True,
+            "team": "0-2 #1",
         }
         for number, (operation, digests, *about) in enumerate(calls, 1)
     ]
@@ -264,6 +264,14 @@ SEE = "; run again with MESHCOMM_CHECK=1 to see which"
             f"call 1 on ranks 0-2: rank 0 and rank 1 made sort {ARGUMENTS}{SEE}",
         ),
         (
+            [[BEFORE, ("sort", "c"), ("sum", "x")], [BEFORE, ("sort", "c d"), ("sum", "y")]],
+            f"call 3 on ranks 0-2: rank 0 and rank 1 made sum {ARGUMENTS}{SEE}",
+        ),
+        (
+            [[("sort", "c"), ("sum", "x")], [("sort", "c d"), ("sum", "y")]],
+            f"call 2 on ranks 0-2: rank 0 and rank 1 made sum {ARGUMENTS}{UNSURE}{SEE}",
+        ),
+        (
             [[BEFORE, ("relayout", "c")], [BEFORE, ("sum", "d")], [BEFORE, ("relayout", "c")]],
             "call 2 on ranks 0-2: ranks 0, 2 made relayout, rank 1 made sum",
         ),
@@ -282,50 +290,41 @@ def test_the_first_difference_is_that_of_the_first_number_on_the_same_ranks():
     assert first_difference(flights_of_all).startswith("call 2 on ranks 0-2: rank 0 and rank 1 and rank 2 made")
 
 
-def test_calls_that_other_ranks_may_number_differently_are_not_compared():
+@pytest.mark.parametrize("team", ["0-2 #2", ""])
+def test_only_calls_on_one_mesh_are_compared(team):
     one, other = flight(0, ("relayout", "c")), flight(1, ("relayout", "d"))
-    one["calls"][0]["compared"] = False
-    assert first_difference([one, other]) == ""
+    one["calls"][0]["team"] = team
+    assert first_difference([one, other]) is None
+    other["calls"][0]["team"] = team
+    assert (first_difference([one, other]) is None) == (team == "")
+    assert first_difference([one]) is None
 
 
 @pytest.fixture
 def teams(monkeypatch):
-    """A function that makes a team of ranks 0-1 which makes a call: of a world of its own, guarded and open or not."""
-    worlds = []
-    monkeypatch.setattr(flights, "open_worlds", lambda: worlds)
+    """A function that makes a team of ranks 0-1 which makes a call."""
     monkeypatch.setattr(watch, "recent", watch.recent.copy())
     watch.recent.clear()
 
-    def make(guarded=True, is_open=True):
-        world = SimpleNamespace(size=2, rank=0, guarded=guarded, ranks_in_comm_world=tuple, open_or_not=lambda: [team])
-        team = Team(world, range(2))
-        if is_open:
-            worlds.append(world)
+    def make(name):
+        team = Team(SimpleNamespace(size=2, rank=0, ranks_in_comm_world=tuple), range(2))
+        team.name = name
         watch.recent.append(("barrier", team, 1, 0.0))
 
     return make
 
 
-@pytest.mark.parametrize(
-    ("made", "compared"),
-    [
-        ([{}], [True]),
-        ([{"is_open": False}], [True]),  # it is about to be closed
-        ([{"is_open": False}, {}], [False, True]),  # closed, and made again
-        ([{}, {}], [False, False]),  # on two communicators
-        ([{}, {"is_open": False}], [False, False]),
-        ([{}, {"guarded": False, "is_open": False}], [True, False]),  # simulated
-    ],
-    ids=str,
-)
-def test_only_calls_that_ranks_and_number_identify_are_compared(teams, made, compared):
-    for options in made:
-        teams(**options)
-    assert [call["compared"] for call in flights._calls(0.0)] == compared
+def test_calls_are_told_apart_by_the_meshes_that_they_are_on(teams):
+    """A mesh that was closed and made again has the same ranks, and so have meshes on duplicates of a communicator."""
+    for name in ("0-1 #1", "0-1 #2", "", "0-1 #1"):
+        teams(name)
+    watch.recent.append(("create_mesh", None, 0, 0.0))
+    assert [call["team"] for call in flights._calls(0.0)] == ["0-1 #1", "0-1 #2", "", "0-1 #1", ""]
+    assert [call["ranks"] for call in flights._calls(0.0)] == [*4 * ["0-1"], ""]
 
 
 def test_digests_are_written_and_read(teams, tmp_path):
-    teams()
+    teams("0-1 #1")
     (_, team, _, _) = watch.recent[-1]
     team.calls = 1
     team.note(3)
@@ -342,10 +341,17 @@ def write(folder, rank, **entries):
 
 def test_files_without_digests_can_be_read_beside_files_with_them(tmp_path):
     write(tmp_path, 0)
-    write(tmp_path, 1, digests=["5a"], about="(4, 6)\x1b[2J", compared=True)
+    write(tmp_path, 1, digests=["5a"], about="(4, 6)\x1b[2J", team="0-1 #1")
+    text = summary(flights.read(tmp_path))
+    assert "calls cannot be compared: no two of these ranks remember the same call" in text
+    assert "    barrier, call 1 on ranks 0-1, 0.500 s ago: (4, 6)?[2J" in text
+
+
+def test_calls_that_are_alike_are_told_to_be_so(tmp_path):
+    for rank in range(2):
+        write(tmp_path, rank, digests=["5a"], team="0-1 #1")
     text = summary(flights.read(tmp_path))
     assert "remember are the same, and so are arguments as far as they are known" in text
-    assert "    barrier, call 1 on ranks 0-1, 0.500 s ago: (4, 6)?[2J" in text
 
 
 def test_a_damaged_file_is_told_beside_the_others(tmp_path, capsys):
@@ -362,7 +368,7 @@ def test_a_damaged_file_is_told_beside_the_others(tmp_path, capsys):
 
 @pytest.mark.parametrize(
     "entries",
-    [{"digests": "5a"}, {"digests": [5]}, {"digests": [["5a"]]}, {"digests": {}}, {"about": 7}, {"compared": "no"}],
+    [{"digests": "5a"}, {"digests": [5]}, {"digests": [["5a"]]}, {"digests": {}}, {"about": 7}, {"team": None}],
     ids=str,
 )
 def test_digests_that_are_none_are_refused(tmp_path, entries):

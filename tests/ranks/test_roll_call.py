@@ -267,8 +267,22 @@ def test_a_rank_that_has_left_still_tells_its_digests(team):
     answer = census.answers[1]
     assert (answer.digest, answer.noted, answer.made, answer.ended) == (7, 3, 3, True)
     ranks[0]._post(1, "state?", "1-2", 0, 3, 3)
-    serve(ranks)
+    ranks[1].serve()
     assert not ranks[0]._channel.queue, "of other teams it has told all when it left"
+
+
+def test_a_rank_that_has_left_and_does_not_answer_counts_as_it_said_then(team, clock):
+    ranks = team(3)
+    ranks[1].leave()
+    serve(ranks)
+    census = ranks[0]._censuses[""] = roll_call._Census(range(3))
+    census.open, census.began, census.askers = True, clock.seconds, {2: (4, 0)}
+    ranks[0].serve()
+    assert census.open
+    clock.seconds += ANSWER_WITHIN
+    ranks[0].serve()
+    answer = census.answers[1]
+    assert (answer.digest, answer.noted, answer.made, answer.ended) == (None, 3, 3, True)
 
 
 def test_a_rank_that_has_failed_counts_after_two_roll_calls(team, clock):

@@ -314,6 +314,19 @@ def one_never_joins():
     exchange()
 
 
+def one_never_joins_a_mesh_that_is_made_again():
+    exchange()
+    pair = mc.create_mesh([("x", 2)], devices=[0, 1])
+    if mesh().rank < 2:
+        mc.zeros((4, 4), "f8", mc.Layout(["x", mc.UNSHARDED], pair)).to_numpy()
+        pair.close()
+        pair = mc.create_mesh([("x", 2)], devices=[0, 1])
+    stamp()
+    if mesh().rank == 0:
+        mc.barrier(pair, "of the new mesh")
+    time.sleep(LONG)
+
+
 def one_is_interrupted_while_it_ends_the_job():
     exchange()
     if mesh().rank == 1:

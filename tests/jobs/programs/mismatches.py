@@ -5,7 +5,7 @@ what it gets with what it should get, and says WRONG if that is something else. 
 
 Some calls exchange between some ranks only: along a dimension of the mesh ``tiles``, from mesh to mesh, or with the
 neighbours that the edges of an array leave. The other ranks cannot notice a difference there, until a call that all
-exchange in, or until the mesh is closed. What a call has returned before is right, or it is WRONG.
+exchange in, or until the mesh is closed. What calls return until then must be right for the call that the rank made.
 """
 
 import sys
