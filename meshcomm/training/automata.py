@@ -1,9 +1,9 @@
 """Automata, which follow all ways through a regular expression at once, one character after the other.
 
 The graph of an expression has steps, which read one character, and gates, which are open at some positions. Each has
-a bit, so a set of them is an integer. Other nodes only join these. An automaton goes from set to set, and remembers
-which set follows which. So it takes linear time, whatever the expression is. `re` itself tests single characters, and
-positions such as those of ``\\b``, which is a gate.
+a bit, so a set of them is an integer. Other nodes only join these. An automaton goes from set to set: whatever the
+expression is, a character costs at most what a full set does, so the time is linear. It remembers which set follows
+which, and so is fast. `re` itself tests single characters, and positions such as those of ``\\b``, which is a gate.
 
 A lookahead such as ``(?!.*norm)`` is a gate, too. An automaton of its own reads the text backwards, with the graph of
 the lookahead turned round, and so finds all positions from which the lookahead matches. For a lookbehind it reads
@@ -22,7 +22,7 @@ from meshcomm.training.backtracking import Items, scoped
 Reads: TypeAlias = Callable[[str], object]  # of a character; the `match` of a compiled expression
 Where: TypeAlias = Callable[[str], Iterable[int]]  # of a text: the positions in it where something holds
 
-# With these limits the worst expressions found, on keys of 1,024 characters, take two thirds of 50 ms.
+# With these limits the worst expressions found, on keys of 1,024 characters, take four fifths of 50 ms.
 MAX_NODES = 400
 """Characters, repeats and alternatives in an expression, when its counted repeats are written out."""
 
@@ -32,8 +32,8 @@ MAX_SETS = 50
 MAX_LOOKS = 8
 """Lookaheads and lookbehinds in an expression."""
 
-MAX_KEPT = 4096
-"""How many ways from set to set an automaton remembers from earlier texts; then it forgets them all."""
+MAX_KEPT = 16384
+"""How much an automaton remembers of ways from set to set, from earlier texts; then it forgets it all."""
 
 _ACCEPT, _START = 1, 2  # the first two bits of a set of steps
 
@@ -56,20 +56,15 @@ _CATEGORIES = {
     "CATEGORY_NOT_WORD": r"\W",
 }
 
-_NOT_LINEAR = {
-    "ATOMIC_GROUP": "has an atomic group",
-    "POSSESSIVE_REPEAT": "has a possessive repeat",
-    "GROUPREF": "refers back to a group, which is never allowed",
-    "GROUPREF_EXISTS": "refers back to a group, which is never allowed",
-}
+_NOT_LINEAR = {"ATOMIC_GROUP": "has an atomic group", "POSSESSIVE_REPEAT": "has a possessive repeat"}
 
 
 class NotLinearError(Exception):
-    """The expression has no graph; the text says why."""
+    """The expression has no graph, or too large a one; the text says why."""
 
 
-class TooBigError(Exception):
-    """The expression has too many characters, repeats, alternatives or sets of characters."""
+class BackreferenceError(Exception):
+    """The expression refers back to a group."""
 
 
 class _Node(NamedTuple):
@@ -110,9 +105,10 @@ class _State(dict["str | int", "_State"]):
 
 
 class Automaton:
-    """Finds the positions where matches of *parsed* end, which is what the parser of `re` returns.
+    """Finds the positions where matches of an expression end; *parsed* is what the parser of `re` makes of it.
 
-    Those matches start at the start of the text, or *anywhere*. ``NotLinearError`` or ``TooBigError`` if it cannot be.
+    The matches start at the start of the text, or *anywhere*. ``NotLinearError`` or ``BackreferenceError`` if the
+    expression has no automaton.
 
     >>> ends = Automaton(_parser.parse("(?!ab)a+"), 0).ends
     >>> ends("aaab"), ends("aaab", only_first=True), ends("ab")
@@ -123,6 +119,7 @@ class Automaton:
         "_at_start",
         "_backwards",
         "_before",
+        "_behind",
         "_follows",
         "_gates",
         "_graph",
@@ -144,10 +141,11 @@ class Automaton:
         self._kept = 0
         self._states: dict[int, _State] = {}
         self._reached: dict[int, int] = {}
+        self._behind: dict[tuple[int, int], int] = {}
         self._readers: dict[str, int] = {}
         self._before = _State(self, _START, asks=False)  # before the text; "" leads from there to the first position
         self._gates = sum(gates for _, gates in self._graph.gates.values())
-        # Those that are open nowhere but at the start of the text, and all that are open there.
+        # Those that are open nowhere but at the start of the text, and those that are open there in every text.
         self._only_at_start = 0 if backwards else self._gates_of(_AT_START)
         self._at_start = 0 if backwards else self._gates_of(_AT_START_OF_LINE) | self._only_at_start
 
@@ -177,7 +175,7 @@ class Automaton:
         self._kept += 1
         if self._kept > MAX_KEPT:
             self._kept = 0
-            for kept in self._states, self._reached, self._readers, self._before:
+            for kept in self._states, self._reached, self._behind, self._readers, self._before:
                 kept.clear()
         if isinstance(symbol, int):
             return self._state(self._through(state.steps, symbol, self._gates))
@@ -212,17 +210,28 @@ class Automaton:
         return readers
 
     def _through(self, steps: int, is_open: int, known: int) -> int:
-        """Return *steps* with those behind the gates that are open, and without those of which this is *known*."""
-        opened = 0
+        """Return *steps* with those behind gates that are open, without the gates *known* to be open or not."""
+        for gate in _bits(steps & is_open):
+            behind = self._behind.get((gate, is_open))
+            if behind is None:
+                behind = self._behind[gate, is_open] = self._reached_through(gate, is_open)
+            steps |= behind
+        return steps & ~known
+
+    def _reached_through(self, gate: int, is_open: int) -> int:
+        """Return the steps and gates behind a *gate* that is open, and behind all others that are open there."""
+        self._kept += 1
+        steps, opened = 1 << gate, 0
         while following := steps & is_open & ~opened:
             opened |= following
             steps |= self._after(following)
-        return steps & ~known
+        return steps
 
     def _after(self, done: int) -> int:
         """Return the steps and gates that can follow one of those *done*."""
         reached = self._reached.get(done)
         if reached is None:
+            self._kept += 1
             in_a_row = self._follows[0]
             reached = (done & in_a_row) >> 1
             for bit in _bits(done & ~in_a_row):
@@ -265,11 +274,17 @@ class _Size:
     """How large an expression is, with the automata of its lookaheads and lookbehinds."""
 
     def __init__(self) -> None:
-        self.nodes = self.sets = self.looks = 0
+        self.nodes = self.looks = 0
+        self.sets: set[tuple[str, int]] = set()
 
     def check(self) -> None:
-        if self.nodes > MAX_NODES or self.sets > MAX_SETS:
-            raise TooBigError
+        if self.nodes > MAX_NODES:
+            raise NotLinearError(
+                f"has more than {MAX_NODES} characters, repeats and alternatives when its counted repeats are written "
+                "out"
+            )
+        if len(self.sets) > MAX_SETS:
+            raise NotLinearError(f"has more than {MAX_SETS} different sets of characters")
         if self.looks > MAX_LOOKS:
             raise NotLinearError(f"looks ahead or behind more than {MAX_LOOKS} times")
 
@@ -302,6 +317,8 @@ class _Builder:
         return then
 
     def _item(self, name: str, argument: Items, then: int, flags: int) -> int:
+        if name in ("GROUPREF", "GROUPREF_EXISTS"):
+            raise BackreferenceError
         if name in _NOT_LINEAR:
             raise NotLinearError(_NOT_LINEAR[name])
         if name == "SUBPATTERN":
@@ -328,8 +345,8 @@ class _Builder:
             literals[chr(argument)] = literals.get(chr(argument), 0) | 1 << bit
         else:
             source, readers = _character(name, argument), self._graph.readers
+            self._size.sets.add((source, flags))
             if (source, flags) not in readers:
-                self._size.sets += 1
                 readers[source, flags] = (_compiled(source, flags).match, 0)
             reads, steps = readers[source, flags]
             readers[source, flags] = (reads, steps | 1 << bit)

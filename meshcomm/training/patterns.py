@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeAlias
 
 from meshcomm._arguments import quote
 from meshcomm.errors import LayoutError
-from meshcomm.training.automata import MAX_NODES, MAX_SETS, Automaton, NotLinearError, TooBigError
+from meshcomm.training.automata import Automaton, BackreferenceError, NotLinearError
 from meshcomm.training.backtracking import longest_key
 
 Mode: TypeAlias = Literal["match", "search", "fullmatch"]
@@ -32,9 +32,9 @@ class Pattern:
     """A regular expression without backreferences that answers within 50 ms for keys of up to 1,024 characters.
 
     It matches what `re` matches: what ``re.match``, ``re.search`` or ``re.fullmatch`` does; *mode* says which.
-    ``LayoutError`` if *text* is no regular expression, has backreferences, or is too big: at most 400 characters,
-    repeats and alternatives when counted repeats are written out, and 50 different sets. Atomic groups, possessive
-    repeats, and more than eight lookaheads and lookbehinds are refused where `re` might need longer.
+    ``LayoutError`` if *text* is no regular expression, has backreferences or more than 4,096 letters. Atomic groups,
+    possessive repeats, more than eight lookaheads and lookbehinds, more than 400 characters, repeats and alternatives
+    when counted repeats are written out, and more than 50 different sets are refused where `re` might need longer.
 
     >>> Pattern(".*dense.*kernel").matches("dense_1.kernel")
     True
@@ -48,7 +48,7 @@ class Pattern:
 
     def __init__(self, text: str, mode: Mode = "match") -> None:
         if len(text) > MAX_TEXT:
-            raise _too_big(text)
+            raise LayoutError(f"the pattern {quote(text)} has {len(text)} letters; at most {MAX_TEXT} are allowed")
         self.text, self._mode = text, mode
         with _errors_of_ours(text):
             self._prepare()
@@ -74,8 +74,8 @@ class Pattern:
         if obstacle is not None and self._longest < MAX_KEY:
             raise LayoutError(
                 f"the pattern {quote(text)} {obstacle}, and re may take more than 50 ms to match it with a name of "
-                f"{MAX_KEY} characters; write an exception as a rule of its own before this one: the first rule that "
-                "matches counts"
+                f"{MAX_KEY} characters; use several smaller rules: the first one that matches counts, so an exception "
+                "is a rule before the others"
             )
         compiled = _compiler.compile(parsed)
         self._with_re: Callable[[str], object] = compiled.fullmatch if mode == "fullmatch" else compiled.match
@@ -112,15 +112,9 @@ def _errors_of_ours(text: str) -> Iterator[None]:
         yield
     except LayoutError:
         raise
-    except (RecursionError, OverflowError, TooBigError):
-        raise _too_big(text) from None
+    except BackreferenceError:
+        raise LayoutError(f"the pattern {quote(text)} refers back to a group, which no pattern may do") from None
+    except (RecursionError, OverflowError):
+        raise LayoutError(f"the pattern {quote(text)} is nested too deeply, or has too many repeats") from None
     except (re.error, ValueError) as error:  # a ValueError for flags that contradict each other
         raise LayoutError(f"{quote(text)} is not a regular expression: {error}") from None
-
-
-def _too_big(text: str) -> LayoutError:
-    return LayoutError(
-        f"the pattern {quote(text)} is too big: it may have {MAX_TEXT} letters, {MAX_SETS} different sets of "
-        f"characters, and {MAX_NODES} characters, repeats and alternatives when its counted repeats are written out; "
-        "use several smaller rules with the same layout"
-    )
