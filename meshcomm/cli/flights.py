@@ -37,8 +37,9 @@ def summary(found: Sequence[Flight], damaged: Sequence[str] = ()) -> str:
     for flight in found:
         lines += ["", f"rank {flight['rank']} on host {flight['host']}, process {flight['process']}"]
         reason = flight["reason"].partition("\n")[0]
-        lines += [f"  {reason}", f"  last calls of {len(flight['calls'])} kept:"]
-        for call in flight["calls"][-_SHOWN_CALLS:]:
+        last = flight["calls"][-_SHOWN_CALLS:]
+        lines += [f"  {reason}", f"  its last {len(last)} calls, of {len(flight['calls'])} that are kept:"]
+        for call in last:
             ago = f"{flight['written'] - call['began']:.3f} s ago"
             about = f": {call['about']}" if call["about"] else ""
             lines.append(f"    {call['operation']}{_number(call['number'], call['ranks'])}, {ago}{about}")
@@ -53,7 +54,8 @@ def _where(flight: Flight) -> str:
             doing += _number(flight["calls"][-1]["number"], flight["calls"][-1]["ranks"])
     else:
         doing = "is outside meshcomm"
-    return f"rank {flight['rank']}: {doing} for {flight['since']:.1f} s"
+    at = f", at {flight['at']}" if flight["at"] else ""
+    return f"rank {flight['rank']}: {doing} for {flight['since']:.1f} s{at}"
 
 
 def _number(number: int, ranks: str) -> str:

@@ -58,7 +58,7 @@ class Flown(TypedDict):
     """The same for calls on one mesh, on all its ranks; nothing if they had not communicated yet."""
 
 
-_WITHOUT_ARGUMENTS = {"digests": [], "about": "", "team": ""}  # what files of older versions do not have
+_WITHOUT_ARGUMENTS = {"digests": [], "about": "", "team": ""}  # what calls of older versions do not have
 
 
 class Flight(TypedDict):
@@ -75,6 +75,8 @@ class Flight(TypedDict):
     """The operation that it waits in; nothing if it is in none."""
     since: float
     """For how many seconds this has been so."""
+    at: str
+    """The line of the program that it is at; nothing if it is in none."""
     calls: list[Flown]
     stack: str
 
@@ -171,6 +173,7 @@ def _flight(reason: str) -> Flight:
         written=now,
         waits=watch.operation(),
         since=watch.since,
+        at=stacks.of_program().partition(", called by ")[0] or stacks.of_main(),
         calls=calls,
         stack=stacks.whole(),
     )
@@ -222,7 +225,7 @@ def _read(path: Path) -> Flight:
     if not path.is_file() or path.stat().st_size > _LARGEST_FILE:
         raise ValueError(f"it must be a file of at most {_LARGEST_FILE} bytes")
     told = json.loads(path.read_text())
-    flight = _plain(told, Flight)
+    flight = _plain({"at": ""} | told, Flight)
     if not 0 <= flight["rank"] < flight["size"] <= _MOST_RANKS:
         raise ValueError(f"there is no rank {flight['rank']} of {flight['size']}")
     flight["calls"] = [_plain(_WITHOUT_ARGUMENTS | call, Flown) for call in told["calls"]]

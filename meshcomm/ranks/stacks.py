@@ -28,16 +28,21 @@ _LIBRARIES = ("<frozen ", *{f"{sysconfig.get_path(name)}{os.sep}" for name in ("
 
 
 def whole() -> str:
-    """Return where all threads of Python are, the main one first; nothing if there is no disk space to find out."""
+    """Return where all threads of Python are, the main one first, without the one that asks, if it is another.
+
+    Nothing if there is no disk space to find out.
+    """
     try:
         with tempfile.TemporaryFile("w+") as file:
             faulthandler.dump_traceback(file, all_threads=True)
             file.seek(0)
-            main = f"{threading.main_thread().ident or 0:#018x}"
             threads = file.read().rstrip("\n").split("\n\n")
-            return "\n\n".join(sorted(threads, key=lambda lines: main not in lines.partition("\n")[0])) + "\n"
     except OSError:
         return ""
+    main = f"{threading.main_thread().ident or 0:#018x}"
+    first = [lines for lines in threads if main in lines.partition("\n")[0]]
+    others = [lines for lines in threads if lines not in first and not lines.startswith("Current thread")]
+    return "\n\n".join(first + others) + "\n"
 
 
 def of_program() -> str:

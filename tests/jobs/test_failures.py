@@ -220,6 +220,9 @@ def test_each_rank_writes_what_it_did_last_and_the_command_merges_it(job, launch
         "in one_never_joins",
     ):
         assert text in merged.text, merged
+    for rank, at in enumerate(("exchange", "one_never_joins", "exchange")):
+        assert re.search(rf"^rank {rank}: .* s, at .*failures\.py:\d+ in {at}$", merged.text, re.M), merged
+    assert "_tell_what_happened" not in merged.text, "the watchdog leaves itself out"
 
 
 def test_calls_on_a_mesh_are_not_compared_with_those_on_one_that_was_closed(job, launch, seconds, tmp_path):
