@@ -92,8 +92,7 @@ class _Server:
         environment, parent, arguments, numbers = literal_eval(said.decode())
         process = os.fork()
         if not process:
-            for file in [*self._selector.get_map(), connection.detach()]:
-                os.close(file)
+            self._close(connection)
             _take(numbers, files)
             signal.signal(signal.SIGINT, signal.default_int_handler)  # also where tests run in the background
             os.environ.clear()
@@ -105,6 +104,19 @@ class _Server:
         self._selector.register(os.pidfd_open(process), selectors.EVENT_READ, (process, connection))
         self._selector.register(connection, selectors.EVENT_READ, process)
         return None
+
+    def _close(self, connection):
+        """Close the files of the server in a rank.
+
+        Also as objects: one that is freed when Python ends would close the file that has its number then, as a thread
+        of Open MPI's, which prints for ever that it has lost it.
+        """
+        for file in [*(key.fileobj for key in self._selector.get_map().values()), connection]:
+            if isinstance(file, int):
+                os.close(file)
+            else:
+                file.close()
+        self._selector.close()
 
     def _end(self, end, process, connection):
         """Tell how a rank has ended."""
