@@ -123,7 +123,7 @@ def _moved_together(
     for number, (tensor, layout, out) in enumerate(jobs):
         if not isinstance(tensor, DTensor):
             try:
-                moved[number] = distributed(tensor, layout, out)
+                moved[number] = distributed(tensor, layout, out, name)
             except Exception as error:
                 wrong = wrong or error
             continue

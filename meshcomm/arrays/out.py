@@ -1,6 +1,7 @@
 """Relayouts that write into tensors that exist, and the texts that ranks compare about a relayout."""
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import TypeAlias
 
 import numpy as np
@@ -15,7 +16,10 @@ from meshcomm.layouts.layout import Layout
 from meshcomm.layouts.layout_text import specs_text
 from meshcomm.memory.blocks import as_bytes
 from meshcomm.plans.plan import Plan
+from meshcomm.ranks.agreement import fingerprint
+from meshcomm.ranks.calls import collective
 from meshcomm.ranks.meshes import location_text
+from meshcomm.ranks.watch import named
 
 Into: TypeAlias = tuple[DTensor, DTensor, Layout]
 """A tensor, the tensor that its relayout overwrites, and the layout that it goes to."""
@@ -25,10 +29,17 @@ STRIDED = "out cannot be written to in one piece: its block is not C-contiguous"
 OVERLAPPING = "out shares memory with a tensor or another out: a relayout reads blocks while it writes others"
 
 
-def distributed(whole: object, layout: Layout, out: DTensor | None) -> DTensor:
-    """Return a plain array, the same on all ranks, in *layout*; in *out* if that is given."""
+def distributed(whole: object, layout: Layout, out: DTensor | None, name: str | None = None) -> DTensor:
+    """Return a plain array, the same on all ranks, in *layout*; in *out* if that is given. *name* is that of the call.
+
+    Nothing moves, but the ranks compare later that they made this call, too. If one of them made it in place of the
+    relayout of a tensor, the others' relayout would get data of its next one.
+    """
     array = as_array(whole)
     tensor = distribute(array, layout.matched(Layout.replicated(layout.mesh, array.ndim)))
+    with collective(named("relayout", name), layout.mesh) as here:
+        if here is not None:
+            here.team.note(_of_array(tensor.layout, tensor.shape, tensor.dtype))
     if out is None:
         return tensor
     check_out(out, tensor, tensor.layout)
@@ -39,6 +50,13 @@ def distributed(whole: object, layout: Layout, out: DTensor | None) -> DTensor:
             raise LayoutError(STRIDED)
         as_bytes(out.local)[:] = as_bytes(tensor.local)  # bit for bit, padding too
     return out
+
+
+@lru_cache(1024)
+def _of_array(layout: Layout, shape: Shape, dtype: DType) -> int:
+    """Return a number for the relayout of an array, the same on all ranks."""
+    to = f"{specs_text(layout.sharding_specs)} on {location_text(layout.mesh)}"
+    return fingerprint(f"relayout of an array of {shape} {dtype} to {to}")
 
 
 def check_out(out: object, tensor: DTensor, layout: Layout) -> None:

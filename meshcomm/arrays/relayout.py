@@ -162,7 +162,7 @@ def relayout(
             return traced(relayout, (tensor, layout, name), out=out, max_scratch_bytes=max_scratch_bytes)
         tensor = unwrapped(tensor)
     if not isinstance(tensor, DTensor):
-        return distributed(tensor, layout, out)
+        return distributed(tensor, layout, out, name)
     source, shape, dtype = tensor.layout, tensor.shape, tensor.dtype
     with collective(named("relayout", name) if name else "relayout", source.mesh, layout.mesh) as here:
         wrong = None if out is None else wrong_out(tensor, out, layout)

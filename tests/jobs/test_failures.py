@@ -179,6 +179,14 @@ def test_an_out_that_one_rank_finds_wrong_and_goes_on(job, shared):
 
 
 @pytest.mark.parametrize("shared", ["0", "1G"])
+def test_the_relayout_of_an_array_is_compared_though_nothing_moves(job, shared):
+    case = "ranks_relayout_an_array_in_place_of_a_tensor_at_different_times"
+    ended = job(2, case, MESHCOMM_SHARED_MEMORY=shared)
+    assert_ended(ended, "CollectiveMismatch: rank")
+    assert "AssertionError" not in ended.text, ended
+
+
+@pytest.mark.parametrize("shared", ["0", "1G"])
 def test_a_block_that_is_resized(job, shared):
     ended = job(2, "one_block_is_resized", MESHCOMM_SHARED_MEMORY=shared)
     assert_ended(ended, "ShapeError: a block has 8 bytes", "rank 1 of 2 ends the job")

@@ -225,6 +225,17 @@ def one_finds_its_out_wrong_and_goes_on():
     raise AssertionError("the ranks did not find that they differ")
 
 
+def ranks_relayout_an_array_in_place_of_a_tensor_at_different_times():
+    """All make equally many relayouts of tensors. One that is of another step must not be returned."""
+    stamp()
+    for step in range(6):
+        array = np.full(ARRAY.shape, float(step))
+        local = (mesh().rank, step) in ((1, 2), (0, 4))
+        made = mc.relayout(array if local else mc.distribute(array, rows()), columns())
+        assert (made.local == step).all(), "WRONG"
+    raise AssertionError("the ranks did not find that they differ")
+
+
 def one_block_is_resized():
     exchange()
     block = np.array(ARRAY[rows().block_slices(ARRAY.shape, mesh().rank)])
