@@ -3,7 +3,6 @@
 import errno
 import json
 import os
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import meshcomm
 from meshcomm.cli.fit import BETWEEN, WITHIN, Calibration, Fit
 from meshcomm.cli.fit import calibrate as measured
 from meshcomm.cli.info import Rows, print_rows, rank_rows, unit_cost
+from meshcomm.cli.once import print_once
 from meshcomm.errors import MeshError
 from meshcomm.layouts.machine import DISK_CONSTANTS, Machine
 from meshcomm.ranks import about, agreement, launchers
@@ -40,8 +40,7 @@ def calibrate(file: str | None) -> int:
             output.write(json.dumps(found.constants, indent=2) + "\n")
             agreement.agree(team, "the end of calibrate", output.error)
     except MeshError as error:
-        if first:
-            print(f"meshcomm: {error}", file=sys.stderr)
+        print_once(f"meshcomm: {error}")
         return 1
     if first and file is not None:
         print(f"\nwritten to {file}; to plan by these constants, run programs with {MACHINE_FILE}={file}")

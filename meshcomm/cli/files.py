@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 
 from meshcomm._arguments import counted
+from meshcomm.cli.once import print_once
 from meshcomm.errors import MeshcommError
 from meshcomm.plans.describe import bytes_text
 from meshcomm.ranks import launchers
@@ -43,22 +44,21 @@ def _of_each(paths: Sequence[Path], look: Callable[[Path], int]) -> int:
     for path in paths if _is_first() else ():
         if len(paths) > 1:
             print(f"{path}:")
-        code = max(code, _told(partial(look, path)))
+        code = max(code, _told(partial(look, path), lambda text: print(text, file=sys.stderr)))
     return code
 
 
 def convert(source: Path, target: Path, overwrite: bool) -> int:
     """Write the arrays of *source* to *target*, and return the exit code. Collective over COMM_WORLD."""
-    return _told(lambda: _convert(source, target, overwrite))
+    return _told(lambda: _convert(source, target, overwrite), print_once)
 
 
-def _told(run: Callable[[], int]) -> int:
-    """Return what *run* returns; if it fails, print why, in one line and once."""
+def _told(run: Callable[[], int], say: Callable[[str], None]) -> int:
+    """Return what *run* returns; if it fails, *say* why, in one line."""
     try:
         return run()
     except (MeshcommError, OSError, ImportError, TypeError, ValueError, KeyError) as error:
-        if _is_first():
-            print(f"meshcomm: {'; '.join(str(error).split(chr(10)))}", file=sys.stderr)
+        say(f"meshcomm: {'; '.join(str(error).split(chr(10)))}")
         return 1
 
 

@@ -22,21 +22,18 @@ relayout; print scripts for `slurm` and `pbs`.
 import argparse
 import os
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn, cast
 
 import meshcomm
 from meshcomm._mistakes import suggestion
-from meshcomm._tuning import LEAVE_WITHIN, POLL_TO
 from meshcomm.cli.batch import SCRIPTS, add_parsers
 from meshcomm.cli.bench.options import add_bench
+from meshcomm.cli.once import print_once
 from meshcomm.cli.plan import add_plan
 from meshcomm.cli.show import add_show
 from meshcomm.ranks.hosts import MACHINE_FILE
-from meshcomm.ranks.launchers import launched
-from meshcomm.ranks.signs import Error
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -113,16 +110,7 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Print the usage and *message* on one rank of each host, and end the process."""
-        rank, size = launched() or (0, 1)
-        told = Error(f"{self.prog}: {message}", rank) if size > 1 else None
-        if told is None or told.ours:
-            self.print_usage(sys.stderr)
-            print(f"{self.prog}: error: {message}", file=sys.stderr, flush=True)
-        if told is not None and told.ours:
-            found, end = {rank}, time.monotonic() + LEAVE_WITHIN
-            while len(found) < size and time.monotonic() < end:  # others may come later, and look for this one
-                found.update(told.ranks())
-                time.sleep(POLL_TO)
+        print_once(f"{self.format_usage()}{self.prog}: error: {message}")
         sys.exit(2)
 
     def _check_value(self, action: argparse.Action, value: object) -> None:

@@ -16,11 +16,11 @@ from meshcomm.cli.bench.measure import Row, measured
 from meshcomm.cli.bench.options import NAMES
 from meshcomm.cli.bench.report import Results
 from meshcomm.cli.given import bytes_of, dtype_of, layout_of, mesh_of, shape_of
+from meshcomm.cli.once import print_once
 from meshcomm.errors import MeshcommError, MeshError
 from meshcomm.layouts.mesh import Mesh
 from meshcomm.ranks import abort, about
 from meshcomm.ranks.communicator import Communicator
-from meshcomm.ranks.launchers import is_first
 from meshcomm.ranks.meshes import location_in
 
 QUICK = ("relayout", "all_to_all", "memcpy")
@@ -81,8 +81,7 @@ def bench(options: argparse.Namespace) -> int:
 
 def _refused(error: MeshcommError, code: int) -> int:
     """Say what all ranks found wrong, once."""
-    if is_first():
-        print(f"meshcomm: {error}", file=sys.stderr)
+    print_once(f"meshcomm: {error}")
     return code
 
 

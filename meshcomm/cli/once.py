@@ -1,0 +1,25 @@
+"""What all ranks of a command have to say, said once."""
+
+import sys
+import time
+
+from meshcomm._tuning import END_WITHIN, LEAVE_WITHIN, POLL_TO
+from meshcomm.ranks.launchers import launched
+from meshcomm.ranks.signs import Error
+
+
+def print_once(text: str) -> None:
+    """Print *text* on standard error, on one rank of each host: the first that comes. No rank returns before that.
+
+    The rank that prints also waits for others that come later. Many launchers end all ranks as soon as one ends.
+    """
+    rank, size = launched() or (0, 1)
+    told = Error("what is wrong with the command", rank).settled(END_WITHIN) if size > 1 else None
+    if told is None or told.ours:
+        print(text, file=sys.stderr, flush=True)
+    if told is not None and told.ours:
+        told.note_printed()
+        found, end = {rank}, time.monotonic() + LEAVE_WITHIN
+        while len(found) < size and time.monotonic() < end:
+            found.update(told.ranks())
+            time.sleep(POLL_TO)
