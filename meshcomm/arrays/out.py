@@ -29,7 +29,7 @@ STRIDED = "out cannot be written to in one piece: its block is not C-contiguous"
 OVERLAPPING = "out shares memory with a tensor or another out: a relayout reads blocks while it writes others"
 
 
-def distributed(whole: object, layout: Layout, out: DTensor | None, name: str | None = None) -> DTensor:
+def distributed(whole: object, layout: Layout, out: DTensor | None, name: str | None) -> DTensor:
     """Return a plain array, the same on all ranks, in *layout*; in *out* if that is given. *name* is that of the call.
 
     Nothing moves, but the ranks compare later that they made this call, too. If one of them made it in place of the
