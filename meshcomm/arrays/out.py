@@ -36,7 +36,9 @@ def distributed(whole: object, layout: Layout, out: DTensor | None, name: str | 
     relayout of a tensor, the others' relayout would get data of its next one.
     """
     array = as_array(whole)
-    tensor = distribute(array, layout.matched(Layout.replicated(layout.mesh, array.ndim)))
+    if layout.match_axis is not None:
+        layout = layout.matched(Layout.replicated(layout.mesh, array.ndim))
+    tensor = distribute(array, layout)
     with collective(named("relayout", name), layout.mesh) as here:
         if here is not None:
             here.team.note(_of_array(tensor.layout, tensor.shape, tensor.dtype))
