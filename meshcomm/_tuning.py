@@ -154,6 +154,10 @@ BECOME_RANK_WITHIN = 60.0
 INTERRUPT_WITHIN = 1.0
 """Seconds after Ctrl-C in which Python must leave the call that it is in; a rank that waits inside MPI cannot."""
 
+COME_WITHIN = 5.0
+"""Seconds in which ranks come that have to say the same of a command, after the first one. Ranks of a busy machine
+start at different times; those of another host never come."""
+
 LEAVE_WITHIN = 1.0
 """Seconds. Under ``python -m meshcomm run`` a rank that calls sys.exit with an error waits this long for the others to
 end, too, before it ends the job."""

@@ -50,18 +50,18 @@ def distribute(array: ArrayLike | None, layout: Layout, root: int | None = None)
     [[[0, 1], [2, 3]], [[4, 5]]]
     """
     _check_layout(layout)
-    check_root(root, layout.mesh)
-    here = location_in(layout.mesh)
     if root is None:
+        here = location_in(layout.mesh)
         whole = _as_array(array)
         _check_fits(layout, whole.shape)
         local = None if here is None else _cut(whole, layout, here.device)
         return DTensor(local, layout, whole.shape, whole.dtype)
-    if here is None:
-        raise MeshError(
-            "ranks outside of the mesh do not learn shape and dtype from root: call distribute on its ranks only"
-        )
-    with collective("distribute", layout.mesh):
+    with collective("distribute", layout.mesh) as here:
+        check_root(root, layout.mesh)
+        if here is None:
+            raise MeshError(
+                "ranks outside of the mesh do not learn shape and dtype from root: call distribute on its ranks only"
+            )
         return _scattered(array, layout, here, root)
 
 
@@ -386,9 +386,6 @@ def _from_cuts(
     block: ArrayLike | None, mesh: Mesh, specs: Sequence[Spec] | None, global_shape: ShapeLike | None
 ) -> DTensor:
     """Return the tensor of blocks of any lengths. Collective over the mesh."""
-    here = location_in(mesh)
-    if global_shape is not None or here is None:
-        raise ShapeError('from_local with layout="cuts" finds the global shape from the blocks of the mesh\'s ranks')
 
     def checked() -> Array:
         local = _as_block(block)
@@ -398,7 +395,11 @@ def _from_cuts(
             _check_ndim(Layout(specs, mesh), local.shape)
         return local
 
-    with collective("from_local", mesh):
+    with collective("from_local", mesh) as here:
+        if global_shape is not None or here is None:
+            raise ShapeError(
+                'from_local with layout="cuts" finds the global shape from the blocks of the mesh\'s ranks'
+            )
         local, shapes = _told_shapes(checked, None if specs is None else ["cuts", *specs], mesh, here)
         axes = list(specs) if specs is not None else [tuple(mesh.dim_names)] + [UNSHARDED] * (local.ndim - 1)
         layout = Layout.from_blocks(shapes, axes, mesh)

@@ -225,8 +225,8 @@ class DTensor(NumpyMethods, StandardMethods, Operators):
         ...     print(world.run(program))
         [array([0, 1, 2]), None]
         """
-        check_root(root, self.mesh)
         with collective("to_numpy", self.mesh) as here:
+            check_root(root, self.mesh)
             if here is None:
                 return None
             if root is None:

@@ -16,6 +16,7 @@ from meshcomm.ranks._envelope import Envelope
 from meshcomm.ranks.calls import collective, join_and_raise, leave_with, program
 from meshcomm.ranks.communicator import Pending
 from meshcomm.ranks.mpi import mpi
+from meshcomm.ranks.refusals import note_refusal
 from meshcomm.ranks.teams import Location, Team, Unfinished, never_waited_for
 from meshcomm.ranks.watch import named, watch
 
@@ -166,10 +167,14 @@ def start_relayout(
     ...     print(world.run(program))
     [[[0], [2], [4]], [[1], [3], [5]]]
     """
-    if not isinstance(tensor, DTensor):
-        tensor = _held(tensor)
-    if not isinstance(layout, Layout):
-        layout = target_of(tensor, layout)
+    try:
+        if not isinstance(tensor, DTensor):
+            tensor = _held(tensor)
+        if not isinstance(layout, Layout):
+            layout = target_of(tensor, layout)
+    except Exception as error:
+        note_refusal("start_relayout", error, (tensor, layout))
+        raise
     source, shape, dtype = tensor.layout, tensor.shape, tensor.dtype
     with collective(named("start_relayout", name) if name else "start_relayout", source.mesh, layout.mesh) as here:
         wrong = None if out is None else wrong_out(tensor, out, layout)

@@ -31,6 +31,7 @@ from meshcomm.plans.search import forget_plans
 from meshcomm.ranks.agreement import agree
 from meshcomm.ranks.calls import collective, join_and_raise, program
 from meshcomm.ranks.meshes import location_in
+from meshcomm.ranks.refusals import note_refusal, refusable
 from meshcomm.ranks.teams import Location
 from meshcomm.ranks.watch import named
 
@@ -151,18 +152,8 @@ def relayout(
     ...     print(world.run(program))
     [[[0], [2], [4]], [[1], [3], [5]]]
     """
-    if not isinstance(tensor, DTensor):
-        tensor = opened(tensor)
-        if are_many(tensor, layout):
-            return relayout_many(relayout, tensor, layout, out, limit=max_scratch_bytes, name=name)
-    if not isinstance(layout, Layout):
-        layout = target_of(tensor, layout)
-    if not isinstance(tensor, DTensor):
-        if is_traced(tensor):
-            return traced(relayout, (tensor, layout, name), out=out, max_scratch_bytes=max_scratch_bytes)
-        tensor = unwrapped(tensor)
-    if not isinstance(tensor, DTensor):
-        return distributed(tensor, layout, out, name)
+    if not isinstance(tensor, DTensor) or not isinstance(layout, Layout):
+        return _relayout(tensor, layout, name, out, max_scratch_bytes)
     source, shape, dtype = tensor.layout, tensor.shape, tensor.dtype
     with collective(named("relayout", name) if name else "relayout", source.mesh, layout.mesh) as here:
         wrong = None if out is None else wrong_out(tensor, out, layout)
@@ -180,6 +171,23 @@ def relayout(
     return DTensor(block, layout if layout.match_axis is None else layout.matched(source), shape, dtype)
 
 
+@refusable
+def _relayout(tensor: object, layout: object, name: str | None, out: Value, limit: int | None) -> object:
+    """Return what is given as `relayout` takes it, but not as a tensor and a layout, in another layout."""
+    if not isinstance(tensor, DTensor):
+        tensor = opened(tensor)
+        if are_many(tensor, layout):
+            return relayout_many(relayout, tensor, layout, out, limit=limit, name=name)
+    if not isinstance(layout, Layout):
+        layout = target_of(tensor, layout)
+    if is_traced(tensor):
+        return traced(relayout, (tensor, layout, name), out=out, max_scratch_bytes=limit)
+    held = unwrapped(tensor)
+    if not isinstance(held, DTensor):
+        return distributed(held, layout, out, name)
+    return relayout(held, layout, name, out=out, max_scratch_bytes=limit)
+
+
 def _described(tensor: DTensor, layout: Layout, limit: int | None, here: Location) -> str:
     return call_text("relayout", tensor, layout) + limit_text(limit)
 
@@ -189,6 +197,7 @@ def _built(tensor: DTensor, layout: Layout, limit: int | None, here: Location) -
     return prepare(plan, here)
 
 
+@refusable
 def relayout_like(
     tensor: Tensor,
     layout_tensor: Held,
@@ -268,7 +277,7 @@ def drop_plans(mesh: Mesh) -> None:
 
 
 @_hooks.provides("relayout")
-def _relayout(tensor: Value, to: Value, out: DTensor | None, **options: Value) -> DTensor:
+def _by_method(tensor: Value, to: Value, out: DTensor | None, **options: Value) -> DTensor:
     """Return *tensor* as ``plan.execute`` and ``t.relayout`` do: by a plan, or in a layout."""
     if isinstance(to, Plan):
         return _execute(to, tensor, out)
@@ -279,10 +288,12 @@ def _relayout(tensor: Value, to: Value, out: DTensor | None, **options: Value) -
 def _execute(plan: Plan, tensor: object, out: DTensor | None) -> DTensor:
     planned = plan.shape, plan.dtype, plan.source
     if not isinstance(tensor, DTensor) or (tensor.shape, tensor.dtype, tensor.layout) != planned:
-        raise LayoutError(
+        error = LayoutError(
             f"this plan is for a DTensor of {plan.shape} {plan.dtype} in {specs_text(plan.source.sharding_specs)}, "
             f"not for {quote(tensor)}"
         )
+        note_refusal("plan.execute", error, plan)
+        raise error
     with collective("plan.execute", tensor.layout.mesh, plan.target.mesh) as here:
         wrong = None if out is None else wrong_out(tensor, out, plan.target)
         if here is None:

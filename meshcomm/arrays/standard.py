@@ -9,6 +9,7 @@ import numpy as np
 from meshcomm.errors import ShapeError
 from meshcomm.layouts.layout import Layout
 from meshcomm.layouts.mesh import Mesh
+from meshcomm.ranks.refusals import refusable
 
 if TYPE_CHECKING:
     from meshcomm.arrays.dtensor import DTensor
@@ -61,5 +62,5 @@ class StandardMethods:
         """
         if stream is not None:
             raise ValueError(f"to_device takes no stream, but got {stream!r}: meshes have none")
-        moved: DTensor = self.__array_namespace__().asarray(self, device=device)
+        moved: DTensor = refusable(self.__array_namespace__().asarray)(self, device=device)
         return moved

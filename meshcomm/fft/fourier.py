@@ -10,8 +10,10 @@ from meshcomm.fft.apply import called, one_axis
 from meshcomm.fft.calls import Some
 from meshcomm.fft.execute import Options
 from meshcomm.fft.planning import Wanted
+from meshcomm.ranks.refusals import refusable
 
 
+@refusable
 def fft(
     x: DTensor,
     n: int | None = None,
@@ -44,6 +46,7 @@ def fft(
     return called("fft", x, one_axis(n, axis), Options(backend, workers, overwrite_x), layout, norm=norm)
 
 
+@refusable
 def ifft(
     x: DTensor,
     n: int | None = None,
@@ -62,6 +65,7 @@ def ifft(
     return called("ifft", x, one_axis(n, axis), Options(backend, workers, overwrite_x), layout, norm=norm)
 
 
+@refusable
 def rfft(
     x: DTensor,
     n: int | None = None,
@@ -80,6 +84,7 @@ def rfft(
     return called("rfft", x, one_axis(n, axis), Options(backend, workers, overwrite_x), layout, norm=norm)
 
 
+@refusable
 def irfft(
     x: DTensor,
     n: int | None = None,
@@ -100,6 +105,7 @@ def irfft(
     return called("irfft", x, one_axis(n, axis), Options(backend, workers, overwrite_x), layout, norm=norm)
 
 
+@refusable
 def hfft(
     x: DTensor,
     n: int | None = None,
@@ -118,6 +124,7 @@ def hfft(
     return called("hfft", x, one_axis(n, axis), Options(backend, workers, overwrite_x), layout, norm=norm)
 
 
+@refusable
 def ihfft(
     x: DTensor,
     n: int | None = None,
@@ -136,6 +143,7 @@ def ihfft(
     return called("ihfft", x, one_axis(n, axis), Options(backend, workers, overwrite_x), layout, norm=norm)
 
 
+@refusable
 def fft2(
     x: DTensor,
     s: Some = None,
@@ -154,6 +162,7 @@ def fft2(
     return called("fft2", x, (s, axes), Options(backend, workers, overwrite_x), layout, norm=norm)
 
 
+@refusable
 def ifft2(
     x: DTensor,
     s: Some = None,
@@ -172,6 +181,7 @@ def ifft2(
     return called("ifft2", x, (s, axes), Options(backend, workers, overwrite_x), layout, norm=norm)
 
 
+@refusable
 def rfft2(
     x: DTensor,
     s: Some = None,
@@ -190,6 +200,7 @@ def rfft2(
     return called("rfft2", x, (s, axes), Options(backend, workers, overwrite_x), layout, norm=norm)
 
 
+@refusable
 def irfft2(
     x: DTensor,
     s: Some = None,
@@ -208,6 +219,7 @@ def irfft2(
     return called("irfft2", x, (s, axes), Options(backend, workers, overwrite_x), layout, norm=norm)
 
 
+@refusable
 def hfft2(
     x: DTensor,
     s: Some = None,
@@ -226,6 +238,7 @@ def hfft2(
     return called("hfft2", x, (s, axes), Options(backend, workers, overwrite_x), layout, norm=norm)
 
 
+@refusable
 def ihfft2(
     x: DTensor,
     s: Some = None,
@@ -244,6 +257,7 @@ def ihfft2(
     return called("ihfft2", x, (s, axes), Options(backend, workers, overwrite_x), layout, norm=norm)
 
 
+@refusable
 def fftn(
     x: DTensor,
     s: Some = None,
@@ -285,6 +299,7 @@ def fftn(
     return called("fftn", x, (s, axes), Options(backend, workers, overwrite_x), layout, norm=norm)
 
 
+@refusable
 def ifftn(
     x: DTensor,
     s: Some = None,
@@ -303,6 +318,7 @@ def ifftn(
     return called("ifftn", x, (s, axes), Options(backend, workers, overwrite_x), layout, norm=norm)
 
 
+@refusable
 def rfftn(
     x: DTensor,
     s: Some = None,
@@ -321,6 +337,7 @@ def rfftn(
     return called("rfftn", x, (s, axes), Options(backend, workers, overwrite_x), layout, norm=norm)
 
 
+@refusable
 def irfftn(
     x: DTensor,
     s: Some = None,
@@ -339,6 +356,7 @@ def irfftn(
     return called("irfftn", x, (s, axes), Options(backend, workers, overwrite_x), layout, norm=norm)
 
 
+@refusable
 def hfftn(
     x: DTensor,
     s: Some = None,
@@ -357,6 +375,7 @@ def hfftn(
     return called("hfftn", x, (s, axes), Options(backend, workers, overwrite_x), layout, norm=norm)
 
 
+@refusable
 def ihfftn(
     x: DTensor,
     s: Some = None,

@@ -16,8 +16,10 @@ from meshcomm.fft.kinds import KINDS, Transform
 from meshcomm.fft.planning import FFTPlan, Wanted, planned, transform_of_plan
 from meshcomm.layouts.layout import Layout
 from meshcomm.ops.gradients import differentiable, like
+from meshcomm.ranks.refusals import refusable
 
 
+@refusable
 def transform_vjp(grad: Value, x: Value, transform: Transform, options: Options | None = None) -> Value:
     """Return the gradient in *x* of its *transform*, from that in the result. Collective over the mesh.
 

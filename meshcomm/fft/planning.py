@@ -23,6 +23,7 @@ from meshcomm.layouts.layout_text import specs_text
 from meshcomm.layouts.machine import Machine
 from meshcomm.layouts.specs import CutSpec
 from meshcomm.ranks.calls import collective
+from meshcomm.ranks.refusals import refusable
 
 Wanted: TypeAlias = Layout | Literal["same"] | None
 """The layout of a result: a layout; "same" for that of the input; None for the one after the last transform."""
@@ -85,6 +86,7 @@ class FFTPlan:
     def forward(self, tensor: DTensor, out: DTensor | None = None) -> DTensor: ...
     @overload
     def forward(self, tensor: Sequence[DTensor], out: Sequence[DTensor] | None = None) -> list[DTensor]: ...
+    @refusable
     def forward(
         self, tensor: DTensor | Sequence[DTensor], out: DTensor | Sequence[DTensor] | None = None
     ) -> DTensor | list[DTensor]:
@@ -105,6 +107,7 @@ class FFTPlan:
     def backward(self, tensor: DTensor, out: DTensor | None = None) -> DTensor: ...
     @overload
     def backward(self, tensor: Sequence[DTensor], out: Sequence[DTensor] | None = None) -> list[DTensor]: ...
+    @refusable
     def backward(
         self, tensor: DTensor | Sequence[DTensor], out: DTensor | Sequence[DTensor] | None = None
     ) -> DTensor | list[DTensor]:

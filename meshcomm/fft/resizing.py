@@ -39,6 +39,7 @@ from meshcomm.ops.pieces import put
 from meshcomm.ops.rolling import flip, roll
 from meshcomm.ops.rules import as_tensor
 from meshcomm.ranks.calls import collective
+from meshcomm.ranks.refusals import refusable
 
 OPERATION = "fft.spectra on another grid"
 """What the ranks compare, and what messages call it."""
@@ -159,6 +160,7 @@ def pad_spectrum(
     was: Some = None,
     norm: str | None = None,
 ) -> list[DTensor]: ...
+@refusable
 def pad_spectrum(
     t_hat: DTensor | Sequence[DTensor],
     s: Some,
@@ -212,6 +214,7 @@ def crop_spectrum(
     was: Some = None,
     norm: str | None = None,
 ) -> list[DTensor]: ...
+@refusable
 def crop_spectrum(
     t_hat: DTensor | Sequence[DTensor],
     s: Some,

@@ -16,6 +16,7 @@ from meshcomm.fft.kinds import KINDS, full_name
 from meshcomm.layouts.layout import Layout
 from meshcomm.ops.rolling import roll
 from meshcomm.ops.rules import as_tensor
+from meshcomm.ranks.refusals import refusable
 
 # -- frequencies ------------------------------------------------------------------------------------------------------
 
@@ -170,6 +171,7 @@ def _on_axis(result: DTensor, axis: int, grid: tuple[int, float], *, halved: boo
 # -- order ------------------------------------------------------------------------------------------------------------
 
 
+@refusable
 def fftshift(x: DTensor, axes: Axis = None) -> DTensor:
     """Return a spectrum with the element of frequency zero in the middle. Collective if a shifted axis is sharded.
 
@@ -178,6 +180,7 @@ def fftshift(x: DTensor, axes: Axis = None) -> DTensor:
     return _shifted("fft.fftshift", x, axes, 1)
 
 
+@refusable
 def ifftshift(x: DTensor, axes: Axis = None) -> DTensor:
     """Return the inverse of `fftshift`. Collective if a shifted axis is sharded. Source: scipy.fft.ifftshift."""
     return _shifted("fft.ifftshift", x, axes, -1)

@@ -8,8 +8,10 @@ from meshcomm.fft.apply import called, one_axis
 from meshcomm.fft.calls import Some
 from meshcomm.fft.execute import Options
 from meshcomm.fft.planning import Wanted
+from meshcomm.ranks.refusals import refusable
 
 
+@refusable
 def dct(
     x: DTensor,
     type: int = 2,
@@ -43,6 +45,7 @@ def dct(
     return called("dct", x, one_axis(n, axis), options, layout, norm=norm, **others)
 
 
+@refusable
 def idct(
     x: DTensor,
     type: int = 2,
@@ -64,6 +67,7 @@ def idct(
     return called("idct", x, one_axis(n, axis), options, layout, norm=norm, **others)
 
 
+@refusable
 def dst(
     x: DTensor,
     type: int = 2,
@@ -85,6 +89,7 @@ def dst(
     return called("dst", x, one_axis(n, axis), options, layout, norm=norm, **others)
 
 
+@refusable
 def idst(
     x: DTensor,
     type: int = 2,
@@ -106,6 +111,7 @@ def idst(
     return called("idst", x, one_axis(n, axis), options, layout, norm=norm, **others)
 
 
+@refusable
 def dctn(
     x: DTensor,
     type: int = 2,
@@ -132,6 +138,7 @@ def dctn(
     return called("dctn", x, (s, axes), options, layout, norm=norm, **others)
 
 
+@refusable
 def idctn(
     x: DTensor,
     type: int = 2,
@@ -153,6 +160,7 @@ def idctn(
     return called("idctn", x, (s, axes), options, layout, norm=norm, **others)
 
 
+@refusable
 def dstn(
     x: DTensor,
     type: int = 2,
@@ -174,6 +182,7 @@ def dstn(
     return called("dstn", x, (s, axes), options, layout, norm=norm, **others)
 
 
+@refusable
 def idstn(
     x: DTensor,
     type: int = 2,

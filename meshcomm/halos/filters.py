@@ -28,6 +28,7 @@ from meshcomm.halos.windows import (
     window,
     windowed,
 )
+from meshcomm.ranks.refusals import refusable
 
 ORDERS = (
     *("median_filter", "minimum_filter", "maximum_filter", "rank_filter", "percentile_filter"),
@@ -94,6 +95,7 @@ def _shape_of(size: Value, *shapes: Value) -> Callable[[int], Sequence[int]]:
     return lambda count: per_axis(1 if size is None else size, count, "size")
 
 
+@refusable
 def convolve(
     input: Held,
     weights: Value,
@@ -129,6 +131,7 @@ def convolve(
     return _filtered("convolve", input, output, arguments, sizes=lambda _: np.shape(weights), flipped=True)
 
 
+@refusable
 def correlate(
     input: Held,
     weights: Value,
@@ -147,6 +150,7 @@ def correlate(
     return _filtered("correlate", input, output, arguments, sizes=lambda _: np.shape(weights))
 
 
+@refusable
 def median_filter(
     input: Held,
     size: Value = None,
@@ -170,6 +174,7 @@ def median_filter(
     return _ordered("median_filter", input, output, (size, footprint), (mode, cval, origin, axes))
 
 
+@refusable
 def minimum_filter(
     input: Held,
     size: Value = None,
@@ -188,6 +193,7 @@ def minimum_filter(
     return _ordered("minimum_filter", input, output, (size, footprint), (mode, cval, origin, axes))
 
 
+@refusable
 def maximum_filter(
     input: Held,
     size: Value = None,
@@ -206,6 +212,7 @@ def maximum_filter(
     return _ordered("maximum_filter", input, output, (size, footprint), (mode, cval, origin, axes))
 
 
+@refusable
 def rank_filter(
     input: Held,
     rank: Value,
@@ -231,6 +238,7 @@ def rank_filter(
     return _ordered("rank_filter", input, output, (size, footprint), (mode, cval, origin, axes), rank=rank)
 
 
+@refusable
 def percentile_filter(
     input: Held,
     percentile: Value,
@@ -264,6 +272,7 @@ def _ordered(
     return _filtered(name, input, output, arguments | more, sizes=_shape_of(size, footprint))
 
 
+@refusable
 def grey_erosion(
     input: Held,
     size: Value = None,
@@ -289,6 +298,7 @@ def grey_erosion(
     return _filtered("grey_erosion", input, output, arguments, sizes=_shape_of(size, footprint, structure))
 
 
+@refusable
 def grey_dilation(
     input: Held,
     size: Value = None,
@@ -315,6 +325,7 @@ def grey_dilation(
     return _filtered("grey_dilation", input, output, arguments, sizes=sizes, flipped=True)
 
 
+@refusable
 def generic_filter(
     input: Held,
     function: Value,

@@ -24,6 +24,7 @@ from meshcomm.memory.blocks import as_bytes, new_block, new_bytes
 from meshcomm.memory.copies import opaque
 from meshcomm.ranks.calls import collective, leave_with, program
 from meshcomm.ranks.communicator import Pending
+from meshcomm.ranks.refusals import refusable
 from meshcomm.ranks.teams import Location, Team
 from meshcomm.transport.choose import Repeated
 
@@ -205,8 +206,8 @@ class Halo:
         ...     print(world.run(program))
         [[21, 10, 11, 20], [11, 20, 21, 10]]
         """
-        self._refuse_in_flight()
         with collective("halo update", self.mesh) as here:
+            self._refuse_in_flight()
             if here is None:
                 return
             run = program(here.team, self._key, describe_update, build_one_update, self._pattern, here)
@@ -249,8 +250,8 @@ class Halo:
         ...     print(world.run(program))
         [(1, 6), (4, 14)]
         """
-        self._refuse_in_flight()
         with collective("start of a halo update", self.mesh) as here:
+            self._refuse_in_flight()
             if here is None:
                 return self._requested(None, None)
             exchange = repeated([self], "start an update", here)
@@ -306,10 +307,10 @@ class Halo:
         ...     print(world.run(program))
         [[1, 2], [2, 1]]
         """
-        self._refuse_in_flight()
-        if self.dtype.kind not in "biufc" and not _has_sums(self.dtype):
-            raise DTypeError(f"ghosts of dtype {self.dtype} cannot be added")
         with collective("halo reduce", self.mesh) as here:
+            self._refuse_in_flight()
+            if self.dtype.kind not in "biufc" and not _has_sums(self.dtype):
+                raise DTypeError(f"ghosts of dtype {self.dtype} cannot be added")
             if here is None:
                 return
             key = "reduce a halo", self._pattern
@@ -373,6 +374,7 @@ def _text_of_reduce(pattern: Pattern, here: Location) -> str:
     return f"halo reduce of {pattern}"
 
 
+@refusable
 def update_halos(halos: Sequence[Halo]) -> None:
     """Update several halos in one exchange. Collective over their meshes.
 

@@ -22,8 +22,10 @@ from meshcomm.memory.copies import opaque
 from meshcomm.ops.gradients import differentiable
 from meshcomm.ranks.calls import collective, join_and_raise, program
 from meshcomm.ranks.meshes import location_in
+from meshcomm.ranks.refusals import refusable
 
 
+@refusable
 def halo(tensor: Held, width: object, boundary: object = "none", *, corners: bool = True) -> Halo:
     """Return the blocks of *tensor* with ghosts: copies of the elements around them. Collective over the mesh.
 

@@ -22,8 +22,10 @@ from meshcomm.memory.copies import contiguous
 from meshcomm.ops.gradients import differentiable
 from meshcomm.ranks import agreement
 from meshcomm.ranks.calls import collective
+from meshcomm.ranks.refusals import refusable
 
 
+@refusable
 def map_overlap(
     fn: Callable[..., object],
     *args: Value,

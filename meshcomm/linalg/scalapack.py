@@ -27,6 +27,7 @@ from meshcomm.ranks._envelope import Envelope
 from meshcomm.ranks.calls import collective, program
 from meshcomm.ranks.meshes import location_text
 from meshcomm.ranks.mpi import MPIWorld
+from meshcomm.ranks.refusals import refusable
 from meshcomm.ranks.teams import Location
 
 __all__ = ["cholesky", "gemr2d", "matmul", "use"]
@@ -55,6 +56,7 @@ class _Process(NamedTuple):
         return tensor.local, 1, 1, numbers
 
 
+@refusable
 def cholesky(a: DTensor, *, lower: bool = True, block: int = USUAL_BLOCK, layout: Layout | None = None) -> DTensor:
     """Return the Cholesky factor of a symmetric or Hermitian matrix, by ScaLAPACK. Collective over the mesh.
 
@@ -108,6 +110,7 @@ def cholesky(a: DTensor, *, lower: bool = True, block: int = USUAL_BLOCK, layout
     return factor if target == work else relayout(factor, target)
 
 
+@refusable
 def matmul(a: DTensor, b: DTensor, *, block: int = USUAL_BLOCK, layout: Layout | None = None) -> DTensor:
     """Return the product of two matrices, by ScaLAPACK. Collective over the mesh.
 
@@ -169,6 +172,7 @@ def matmul(a: DTensor, b: DTensor, *, block: int = USUAL_BLOCK, layout: Layout |
     return result if target == works[2] else relayout(result, target)
 
 
+@refusable
 def gemr2d(t: DTensor, layout: Layout, *, out: DTensor | None = None) -> DTensor:
     """Return a matrix in another layout, by ScaLAPACK's pdgemr2d: a peer to compare `relayout` with. Collective.
 

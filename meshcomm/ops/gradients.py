@@ -32,11 +32,13 @@ from meshcomm.ops.reductions import spread
 from meshcomm.ops.reductions import sum as sum_over
 from meshcomm.ranks.calls import collective
 from meshcomm.ranks.meshes import world_of
+from meshcomm.ranks.refusals import refusable
 
 if TYPE_CHECKING:
     from mpi4py import MPI
 
 
+@refusable
 def relayout_vjp(grad: DTensor, tensor: DTensor) -> DTensor:
     """Return the gradient of ``relayout(tensor, layout)``: *grad* in the layout of *tensor*. Collective over the mesh.
 
@@ -54,6 +56,7 @@ def relayout_vjp(grad: DTensor, tensor: DTensor) -> DTensor:
     return _back("relayout_vjp", grad, tensor)
 
 
+@refusable
 def relayout_like_vjp(grad: DTensor, tensor: DTensor) -> DTensor:
     """Return the gradient of ``relayout_like(tensor, layout_tensor)`` in *tensor*. Collective over the mesh.
 
@@ -79,6 +82,7 @@ def _back(operation: str, grad: DTensor, tensor: DTensor) -> DTensor:
     return gradient
 
 
+@refusable
 def sum_vjp(grad: DTensor, tensor: DTensor, axis: Axis = None, keepdims: bool = False) -> DTensor:
     """Return the gradient of ``tensor.sum(axis, keepdims=keepdims)``. Collective over the mesh.
 
@@ -101,6 +105,7 @@ def sum_vjp(grad: DTensor, tensor: DTensor, axis: Axis = None, keepdims: bool = 
     return gradient
 
 
+@refusable
 def matmul_vjp(grad: DTensor, a: DTensor, b: DTensor) -> tuple[DTensor, DTensor]:
     """Return the gradients of ``a @ b`` in *a* and in *b*, in their layouts. Collective over the mesh.
 
@@ -113,6 +118,7 @@ def matmul_vjp(grad: DTensor, a: DTensor, b: DTensor) -> tuple[DTensor, DTensor]
     return matmul_vjp_of_left(grad, a, b), matmul_vjp_of_right(grad, a, b)
 
 
+@refusable
 def matmul_vjp_of_left(grad: Value, a: Value, b: Value) -> Value:
     """Return the gradient of ``a @ b`` in *a*, in its layout. Collective over the mesh.
 
@@ -127,6 +133,7 @@ def matmul_vjp_of_left(grad: Value, a: Value, b: Value) -> Value:
     return like(_outer(grad, b, a) if b.ndim == 1 else matmul(grad, b.T), a)
 
 
+@refusable
 def matmul_vjp_of_right(grad: Value, a: Value, b: Value) -> Value:
     """Return the gradient of ``a @ b`` in *b*, in its layout. Collective over the mesh.
 

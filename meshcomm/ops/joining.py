@@ -24,8 +24,10 @@ from meshcomm.ops.rules import as_tensor, mesh_of
 from meshcomm.ops.shaping import axis_of, expand_dims, regrouped
 from meshcomm.ops.signatures import Function
 from meshcomm.ops.values import astype
+from meshcomm.ranks.refusals import refusable
 
 
+@refusable
 def concatenate(tensors: Sequence[Tensor], axis: int | None = 0, layout: Layout | None = None) -> DTensor:
     """Return tensors joined along *axis*. Collective over the meshes if elements have to move.
 
@@ -51,6 +53,7 @@ def concatenate(tensors: Sequence[Tensor], axis: int | None = 0, layout: Layout 
     return _joined("concatenate", list(tensors), axis, layout)
 
 
+@refusable
 def stack(tensors: Sequence[Tensor], axis: int = 0, layout: Layout | None = None) -> DTensor:
     """Return tensors of one shape joined along a new axis. Collective over the meshes if elements have to move.
 

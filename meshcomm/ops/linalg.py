@@ -19,8 +19,10 @@ from meshcomm.memory.copies import exact_copy
 from meshcomm.ops.elementwise import agree_on_plain, relaid
 from meshcomm.ops.reductions import Partial, run_partial
 from meshcomm.ops.rules import as_tensor, mesh_of, product_axes, result_dtype, shape_of, sharding
+from meshcomm.ranks.refusals import refusable
 
 
+@refusable
 def transpose(t: DTensor, axes: Sequence[int] | None = None, layout: Layout | None = None) -> DTensor:
     """Return the tensor with its axes in another order. With *layout*, Collective over the meshes of both layouts.
 
@@ -67,6 +69,7 @@ def _transposed(t: DTensor, axes: Sequence[int] | None) -> DTensor:
     return DTensor(local, layout, tuple(tensor.shape[a] for a in order), tensor.dtype)
 
 
+@refusable
 @traceable(2, twin=np.matmul)
 def matmul(a: DTensor | ArrayLike, b: DTensor | ArrayLike) -> DTensor:
     """Return the matrix product of tensors of one or two axes; one of them may be a plain array. Collective.

@@ -44,6 +44,7 @@ from meshcomm.ops.linalg import matmul, transpose
 from meshcomm.ops.reductions import max, mean, min, sum
 from meshcomm.ops.rules import ADVICE, is_operand
 from meshcomm.ops.signatures import Function, like_numpy
+from meshcomm.ranks.refusals import note_refusal
 
 
 @_hooks.provides("numpy")
@@ -58,16 +59,28 @@ def numpy_protocol(
     method: the method of a universal function that is called; None for other functions
     args, kwargs: the arguments of the call
     """
-    if isinstance(function, np.ufunc) and method is not None:
-        return _ufunc(function, method, args, kwargs)
+    try:
+        if isinstance(function, np.ufunc) and method is not None:
+            return _ufunc(function, method, args, kwargs)
+        return _defined(function)(*args, **kwargs)
+    except Exception as error:
+        if method is not None or function in _FUNCTIONS:  # else no rank can make the call
+            note_refusal(_name_of(function), error, (args, kwargs))
+        raise
+
+
+def _defined(function: Function) -> Function:
     found = _FUNCTIONS.get(function)
     if found is None:
-        name = str(getattr(function, "__name__", function))
-        module = str(getattr(function, "__module__", "numpy"))
+        name, module = _name_of(function), str(getattr(function, "__module__", "numpy"))
         other = nearest(name)
         instead = f"numpy.{other} is; or " if other else ""
         raise TypeError(f"{module}.{name} is not defined for DTensors: {instead}{ADVICE}")
-    return found(*args, **kwargs)
+    return found
+
+
+def _name_of(function: object) -> str:
+    return str(getattr(function, "__name__", function))
 
 
 def define(functions: Mapping[Function, Function]) -> None:
@@ -82,7 +95,7 @@ def nearest(name: str) -> str | None:
     ('sort', 'nancumsum', None)
     """
     known = _NEAREST.get(name)
-    names = {str(getattr(function, "__name__", "")) for function in _FUNCTIONS}
+    names = {_name_of(function) for function in _FUNCTIONS}
     return known or next(iter(get_close_matches(name, names, 1, 0.75)), None)
 
 

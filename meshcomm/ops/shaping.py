@@ -27,8 +27,10 @@ from meshcomm.ops.rules import as_tensor
 from meshcomm.ops.signatures import Function
 from meshcomm.ranks.agreement import agree
 from meshcomm.ranks.calls import collective
+from meshcomm.ranks.refusals import refusable
 
 
+@refusable
 def reshape(t: DTensor, shape: ShapeLike, layout: Layout | None = None) -> DTensor:
     """Return the tensor in another shape, in row-major order. Collective over the meshes if elements have to move.
 

@@ -64,13 +64,14 @@ cdef class Envelope:
     number: that of a `meshcomm.ranks.watch.Call`; by default the next one of the team
     here: what the context gives
 
-    ``MeshError`` if another thread is in a call on the team, in both threads, or if no call is possible any more.
+    ``MeshError`` if another thread is in a call on the team, in both threads, or if no call is possible any more. An
+    error that ends the call before this rank has taken part in it is noted: other ranks may make the call.
     """
 
     cdef str operation
     cdef object team, number, here
     cdef tuple call
-    cdef object span
+    cdef object span, noted
     cdef Turn turn
 
     def __cinit__(self, str operation not None, team, number=None, here=None):
@@ -88,6 +89,7 @@ cdef class Envelope:
             self.turn.take(self.operation)
             if number is None:
                 number = self.team.calls = self.team.calls + 1
+                self.noted = self.team.noted
         self.call = self.operation, self.team, number, monotonic()
         watch.count += 1
         watch.recent.append(self.call)
@@ -110,6 +112,8 @@ cdef class Envelope:
         if self.turn is not None:
             if self.turn.over is not None and kind is None:
                 raise MeshError(self.turn.over)
+            if kind is not None and self.noted is not None:
+                self.team.note_error(self.operation, value, self.noted != self.team.noted)
 
 
 cdef int _remove(list calls, call) except -1:

@@ -56,11 +56,14 @@ def agree(team: Team, call: str, error: Exception | None = None, value: int = 0)
     finally:
         watch.error = told
     if not largest[2] and largest[0] == -largest[1]:
+        team.refused = ""  # all ranks refused it
         return int(largest[3])
     if error is not None and team.world.guarded:
         abort.show_words()  # before the others know: they leave it to this rank
     call = call if len(call) < 500 else f"{call[:500]}... (fingerprint {fingerprint(call):x})"
     name = _shared_class(error).__name__ if error is not None else ""
+    if team.refused:
+        call = f"{call}, after {team.refused}"
     report = f"{name}\n{call if error is None else error}"
     reports = [text.decode().partition("\n")[::2] for text in communicator.allgather(_encoded(report))]
     team.start_over()

@@ -27,11 +27,10 @@ def barrier(mesh: Mesh, barrier_name: str | None = None, timeout_in_ms: int | No
     """
     if not isinstance(mesh, Mesh):
         raise MeshError(f"a barrier is on a Mesh, not on {quote(mesh)}")
-    if timeout_in_ms is not None and not (isinstance(timeout_in_ms, int | float) and timeout_in_ms >= 0):
-        raise MeshError(f"timeout_in_ms must be a number of milliseconds, zero or more, not {quote(timeout_in_ms)}")
     name = "barrier" if barrier_name is None else f"barrier {barrier_name!r}"
     call = f"{name} on {location_text(mesh)}"
     with collective(name, mesh) as here:
+        _check_timeout(timeout_in_ms)
         if here is None:
             return
         team = here.team
@@ -46,6 +45,11 @@ def barrier(mesh: Mesh, barrier_name: str | None = None, timeout_in_ms: int | No
     missing = communicator.barrier(min(timeout_in_ms, 1e15) / 1000)
     if missing:
         raise CollectiveTimeout(_waited(name, timeout_in_ms, team, missing))
+
+
+def _check_timeout(given: object) -> None:
+    if given is not None and not (isinstance(given, int | float) and given >= 0):
+        raise MeshError(f"timeout_in_ms must be a number of milliseconds, zero or more, not {quote(given)}")
 
 
 def _waited(name: str, timeout_in_ms: int, team: Team, missing: list[int]) -> str:

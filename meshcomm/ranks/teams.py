@@ -43,7 +43,7 @@ from meshcomm._tuning import (
     TEAMS_PER_WORLD,
 )
 from meshcomm._types import Ranks
-from meshcomm.errors import CollectiveMismatch, MeshcommError, MeshError
+from meshcomm.errors import CollectiveMismatch, CollectiveTimeout, MeshcommError, MeshError
 from meshcomm.layouts.machine import Machine
 from meshcomm.layouts.mesh import Mesh
 from meshcomm.layouts.refinement import ranks_between, same_devices
@@ -55,8 +55,13 @@ from meshcomm.ranks.hosts import agreed_machine
 from meshcomm.ranks.rendezvous import open_rendezvous
 from meshcomm.ranks.roll_call import RollCall
 from meshcomm.ranks.settings import compared_settings
+from meshcomm.ranks.signs import is_shared
 
 R = TypeVar("R", bound="Resource")
+
+_REFUSED = int.from_bytes(b"refused", "little")  # in the digest instead of a call
+_NOT_ALONE = CollectiveMismatch, CollectiveTimeout, MemoryError
+_LEFT = "_left_call"  # an attribute of errors: the innermost call that they have left
 
 Digest: TypeAlias = tuple[int, int, int]
 """After how many noted calls, the digest of them, and the number of the last call that had begun on the team."""
@@ -266,6 +271,11 @@ def next_digest(before: int, number: int) -> int:
     return hash((before, number)) >> 2
 
 
+def has_left_call(error: BaseException) -> bool:
+    """Return whether a call has ended with this *error*."""
+    return _LEFT in vars(error)
+
+
 class Team:
     """Ranks of a world that make collective calls together. To make one takes no communication.
 
@@ -288,6 +298,8 @@ class Team:
         """Whether the ranks should compare their calls now: they have made many known ones."""
         self.wrong: Exception | None = None
         """What this rank has found wrong with the call that it takes part in."""
+        self.refused = ""
+        """What this rank has raised instead of taking part in a call, maybe alone, since the ranks last agreed."""
         self.oversubscribed = True
         """Whether ranks may have to wait for a processor, the same on all of them; known with the `machine`."""
         self._machine: Machine | None = None
@@ -507,6 +519,19 @@ class Team:
         self._digests.append((self.noted, self.call_digest, self.calls))
         self.comparison_due = self.noted >= self._compare_at
 
+    def note_error(self, operation: str, error: BaseException, joined: bool) -> None:
+        """Note that *operation* ends with *error* on this rank, before or after it has *joined* the others.
+
+        If before, the others have made one call more, unless they raise an error, too: the next comparison finds out.
+        All errors count alike, each in the innermost call that it leaves.
+        """
+        if not has_left_call(error):
+            error.__dict__[_LEFT] = operation
+            may_be_alone = not isinstance(error, _NOT_ALONE) and not is_shared(error)
+            if may_be_alone and not joined and self.turn.over is None:
+                self.refused = f"{operation} raised {type(error).__name__}: {error}"
+                self.note(_REFUSED)
+
     def kept(self, key: Hashable) -> Program | None:
         """Return the program that is kept for *key*, or None; every rank of the team must ask."""
         program = self._programs.get(key)
@@ -552,6 +577,7 @@ class Team:
         self.call_digest = self.noted = 0
         self._compare_at = COMPARE_EVERY
         self._digests.clear()
+        self.refused = ""
 
 
 class Group:

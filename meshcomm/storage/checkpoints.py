@@ -17,6 +17,7 @@ from meshcomm.ranks import signals
 from meshcomm.ranks.agreement import agree
 from meshcomm.ranks.calls import collective
 from meshcomm.ranks.meshes import create_mesh, default_mesh
+from meshcomm.ranks.refusals import refusable
 from meshcomm.storage import files
 from meshcomm.storage.formats.folder import MANIFEST, FolderWriter, contents
 from meshcomm.storage.load import Layouts, PathLike, load, meshes_of
@@ -164,6 +165,7 @@ class Checkpoints:
         self._answered = arrived
         return self._is_wanted
 
+    @refusable
     def save(
         self,
         step: int,
@@ -195,6 +197,7 @@ class Checkpoints:
         self._told(lambda: self._remove_old(step), f"the end of a checkpoint of step {step}", mesh)
         self._answer()
 
+    @refusable
     def start_save(
         self,
         step: int,
@@ -233,6 +236,7 @@ class Checkpoints:
         call = f"the end of a checkpoint of step {step}"
         return CheckpointRequest(request, lambda: self._told(lambda: self._remove_old(step), call, mesh))
 
+    @refusable
     def restore(
         self, layout_map: Layouts = None, step: int | None = None, out: object = None, *, check: bool = True
     ) -> tuple[int, Any]:

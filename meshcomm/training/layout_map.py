@@ -412,8 +412,8 @@ class LayoutMap(MutableMapping[str, Layout]):
         """Return the tree of *root*, with its number of axes for each array. Collective over the map's mesh."""
         if self._mesh is None:
             raise LayoutError("to distribute from a root, a LayoutMap must have a mesh: LayoutMap(mesh)")
-        check_root(root, self._mesh)
         with collective("LayoutMap.distribute", self._mesh) as here:
+            check_root(root, self._mesh)
             if here is None:
                 raise MeshError("ranks outside of the mesh do not learn the tree of root: call it on its ranks only")
             call = f"LayoutMap.distribute from device {root} on {location_text(self._mesh)}"

@@ -21,6 +21,7 @@ from meshcomm.errors import MeshError, ShapeError
 from meshcomm.layouts.layout import Layout
 from meshcomm.layouts.mesh import Mesh
 from meshcomm.ranks.meshes import create_mesh, world_of
+from meshcomm.ranks.refusals import refusable
 from meshcomm.ranks.teams import World
 from meshcomm.training.assignment import DeviceAssignment
 
@@ -236,6 +237,7 @@ class Strategy:
 
     # -- tensors on logical devices -----------------------------------------------------------------------------------
 
+    @refusable
     def experimental_split_to_logical_devices(
         self, tensor: DTensor | ArrayLike, partition_dimensions: Sequence[int]
     ) -> DTensor:
@@ -263,6 +265,7 @@ class Strategy:
         mesh = self._mesh(self._replica_ranks(), sizes)
         return self._moved(tensor, Layout([f"d{i}" for i in range(len(sizes))], mesh))
 
+    @refusable
     def experimental_replicate_to_logical_devices(self, tensor: DTensor | ArrayLike) -> DTensor:
         """Return *tensor* whole on every logical device. Collective over the replica for a DTensor.
 
@@ -283,6 +286,7 @@ class Strategy:
             mesh = tensor.mesh
         return self._moved(tensor, Layout.replicated(mesh, tensor.ndim))
 
+    @refusable
     def experimental_assign_to_logical_device(self, tensor: DTensor | ArrayLike, logical_device_id: int) -> DTensor:
         """Return *tensor* whole on one logical device. Collective over the replica for a DTensor.
 

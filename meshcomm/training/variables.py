@@ -24,6 +24,7 @@ from meshcomm.layouts.layout_text import specs_repr
 from meshcomm.layouts.mesh import Mesh
 from meshcomm.ops.random import Initializer
 from meshcomm.ranks.meshes import get_default_mesh
+from meshcomm.ranks.refusals import refusable
 from meshcomm.training.scopes import ScopedVariable, current_scope
 
 Initial: TypeAlias = Array | DTensor | Initializer
@@ -169,6 +170,7 @@ class Variable(NDArrayOperatorsMixin, ScopedVariable):
         """
         return self.value.to_numpy(root)
 
+    @refusable
     def assign(self, value: "ArrayLike | DTensor | Variable") -> "Variable":
         """Make *value* the new value and return the variable. Collective for a DTensor in another layout.
 
@@ -186,6 +188,7 @@ class Variable(NDArrayOperatorsMixin, ScopedVariable):
         self._value = _with_dtype(self._aligned(tensor), self.dtype)
         return self
 
+    @refusable
     def assign_add(self, delta: "ArrayLike | DTensor | Variable") -> "Variable":
         """Add *delta* and return the variable. Collective for a DTensor in another layout.
 
@@ -198,6 +201,7 @@ class Variable(NDArrayOperatorsMixin, ScopedVariable):
         """
         return self._combine(np.add, delta)
 
+    @refusable
     def assign_sub(self, delta: "ArrayLike | DTensor | Variable") -> "Variable":
         """Subtract *delta* and return the variable. Collective for a DTensor in another layout.
 

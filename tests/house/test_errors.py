@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import meshcomm as mc
-from support.bad_calls import RUNNERS, says
+from support.bad_calls import RUNNERS, names_of_rank, outcome, says
 
 ENTRIES = json.loads((Path(__file__).parent.parent / "data" / "errors.json").read_text())
 
@@ -38,6 +38,58 @@ def complaints(entry, outcomes):
 def test_errors_say_what_where_both_values_and_the_rule(entry):
     found = list(complaints(entry, RUNNERS[entry["on"]](entry["call"])))
     assert not found, "\n".join(found)
+
+
+MOVE_NOTHING = (
+    *("mc.from_callback(", "mc.zeros(", "mc.ones(", "mc.full(", "mc.empty(", "mc.Variable(", "mc.DVariable("),
+    *("bool(", "np.asarray(", "pickle.dumps(", "t.item(", "np.linalg.inv(", "mc.create_mesh(", "mc.matmul(array, "),
+    *("mc.distribute(array, ", "mc.distribute(np", "mc.distribute([", "mc.distribute(None", "mc.distribute(t"),
+    *("rules.distribute(", "strategy().", "mc.Strategy(", "mc.Topology."),
+    *("mc.from_local(array[:3], L(mc.Cuts", "mc.from_local(array[:1], rows, mesh", 'mc.from_local(array[:1], "cut")'),
+)
+"""Bad calls that begin so are local, or have no mesh on which other ranks could make the same call."""
+
+JOIN = ("root=", ".assign(")
+"""What is in calls of these names that are not local."""
+
+ALONE = [
+    *("t[9]", "t[0, 0, 0]", "t.__setitem__(99, 1)", "t.cumsum(axis=4)", "t.sort(axis=9)", "t.repeat(-1)"),
+    *("t.reshape(7)", "t.to_device(3)", "t + None", 't + "x"', "t.squeeze(0)", "t.relayout(3)"),
+    *("np.histogram(t, bins=-1)", "np.quantile(t, 3)", "np.pad(t, -1)", "np.where(t, 1)", "np.roll(t, 1, axis=9)"),
+    *("mc.reshape(t, (5, 5))", "mc.concatenate([t, t], axis=9)", "mc.stack([t, t[:3]])"),
+    *("mc.fft.fft(t, axis=7)", 'mc.fft.fft(t, n="x")', "mc.fft.fftn(t, axes=(0, 0))", "mc.fft.dct(t, type=9)"),
+    *("mc.fft.fftshift(t, axes=9)", 'mc.fft.plan((6, 4), "c16", rows, kind="fftn").forward(t)'),
+    *("mc.fft.pad_spectrum(t, 3)", "mc.halo(t, -1)", "mc.map_overlap(3, t, 1)", "mc.update_halos([t])"),
+    *("mc.linalg.scalapack.matmul(t, 3)", 'mc.Checkpoints("run").save("x", {"a": t})'),
+    *("strategy().experimental_split_to_logical_devices(t, [3, 1])",),
+]
+"""More bad calls."""
+
+
+def is_local(call):
+    return call.startswith(MOVE_NOTHING) and call not in ALONE and not any(text in call for text in JOIN)
+
+
+REFUSED = [*ALONE, *(entry["call"] for entry in ENTRIES if entry["on"] == "ranks" and not is_local(entry["call"]))]
+
+
+@pytest.mark.parametrize("call", REFUSED)
+def test_a_call_that_one_rank_refuses_is_noticed(call):
+    """One rank makes it alone and goes on: no relayout after it may return."""
+
+    def program(rank):
+        given = names_of_rank(rank)
+        source, target = given["L"](("x", "y"), mc.UNSHARDED), given["L"](mc.UNSHARDED, ("x", "y"))
+        tensor = mc.zeros((8, 8), "f8", source)
+        mc.relayout(tensor, target)  # each rank sends to each
+        if rank == 2:
+            kind, _ = outcome(call, given)
+            assert kind is not None
+        mc.relayout(tensor, target)
+        raise AssertionError("the ranks did not find that they differ")
+
+    with mc.simulate(4) as world, pytest.raises(mc.CollectiveMismatch):
+        world.run(lambda: program(world.rank))
 
 
 def test_the_table_is_long_and_says_something_of_each():

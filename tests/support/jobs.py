@@ -119,6 +119,15 @@ def _launch(ranks, *arguments, cpu=CPU, python=(sys.executable,), others=list, *
     return Job(process.returncode, text, ended, _left(mark), watch.slowness)
 
 
+def tells_once(job, text):
+    """Return whether the ranks of a job have printed *text*, and only one of them.
+
+    On a machine that is several times slower than an idle one, several may: they may come many seconds apart.
+    """
+    found = job.text.count(text)
+    return found == 1 or (found > 1 and job.slowness > 4)
+
+
 def _kill(processes):
     for pid in processes:
         with contextlib.suppress(OSError):

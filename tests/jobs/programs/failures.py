@@ -236,6 +236,32 @@ def ranks_relayout_an_array_in_place_of_a_tensor_at_different_times():
     raise AssertionError("the ranks did not find that they differ")
 
 
+REFUSED = {
+    "sum": (lambda t: t.sum(axis=0).to_numpy(), 7, lambda t: t.sum(axis=7)),
+    "index": (lambda t: t[3].to_numpy(), 1, lambda t: t[99]),
+    "to_numpy": (lambda t: t.to_numpy(), 1, lambda t: t.to_numpy(root=99)),
+    "relayout": (lambda t: mc.relayout(t, columns()).local, 1, lambda t: mc.relayout(t, "columns")),
+    "fft": (lambda t: abs(mc.fft.fft(t, axis=0).to_numpy()), 7, lambda t: mc.fft.fft(t, axis=7)),
+    "matmul": (lambda t: (np.ones((1, 7)) @ t).to_numpy(), 7, lambda t: t @ t),
+}
+"""Calls, how many times larger than an element the largest of the result is, and a call that is refused instead."""
+
+
+def ranks_refuse_a_call_at_different_times():
+    """All make equally many calls. A result that is of another step must not be returned."""
+    call, factor, wrong = REFUSED[os.environ["CASE_CALL"]]
+    stamp()
+    for step in range(6):
+        tensor = mc.distribute(np.full(ARRAY.shape, float(step)), rows())
+        if (mesh().rank, step) not in ((1, 2), (0, 4)):
+            assert call(tensor).max() == factor * step, "WRONG"
+            continue
+        with suppress(ValueError, IndexError):
+            wrong(tensor)
+            raise AssertionError("nothing was refused")
+    raise AssertionError("the ranks did not find that they differ")
+
+
 def one_block_is_resized():
     exchange()
     block = np.array(ARRAY[rows().block_slices(ARRAY.shape, mesh().rank)])
