@@ -9,7 +9,6 @@ import numpy as np
 from meshcomm.errors import ShapeError
 from meshcomm.layouts.layout import Layout
 from meshcomm.layouts.mesh import Mesh
-from meshcomm.ranks.refusals import refusable
 
 if TYPE_CHECKING:
     from meshcomm.arrays.dtensor import DTensor
@@ -62,5 +61,5 @@ class StandardMethods:
         """
         if stream is not None:
             raise ValueError(f"to_device takes no stream, but got {stream!r}: meshes have none")
-        moved: DTensor = refusable(self.__array_namespace__().asarray)(self, device=device)
+        moved: DTensor = self.__array_namespace__().asarray(self, device=device)
         return moved

@@ -27,6 +27,7 @@ from meshcomm.halos.windows import (
     window,
     windowed,
 )
+from meshcomm.ranks.refusals import refusable
 
 
 def _along(name: str, tensor: DTensor, axis: int, width: Width, edges: Edges, **arguments: Value) -> "_Step":
@@ -60,6 +61,7 @@ def _size(weights: Value) -> int:
     return int(np.size(weights))
 
 
+@refusable
 def correlate1d(
     input: Held,
     weights: Value,
@@ -79,6 +81,7 @@ def correlate1d(
     return _one("correlate1d", input, axis, width, Edges(mode, cval), output=output, weights=weights, origin=origin)
 
 
+@refusable
 def convolve1d(
     input: Held,
     weights: Value,
@@ -106,6 +109,7 @@ def convolve1d(
     return _one("convolve1d", input, axis, width, Edges(mode, cval), output=output, weights=weights, origin=origin)
 
 
+@refusable
 def uniform_filter1d(
     input: Held,
     size: int,
@@ -129,6 +133,7 @@ def uniform_filter1d(
     return _one("uniform_filter1d", input, axis, width, Edges(mode, cval), output=output, size=size, origin=origin)
 
 
+@refusable
 def minimum_filter1d(
     input: Held,
     size: int,
@@ -152,6 +157,7 @@ def minimum_filter1d(
     return _one("minimum_filter1d", input, axis, width, Edges(mode, cval), output=output, size=size, origin=origin)
 
 
+@refusable
 def maximum_filter1d(
     input: Held,
     size: int,
@@ -184,6 +190,7 @@ def _gaussian(tensor: DTensor, axis: int, sigma: Value, edges: Edges, **argument
     return _along("gaussian_filter1d", tensor, axis, (lw, lw), edges, sigma=sigma, **arguments)
 
 
+@refusable
 def gaussian_filter1d(
     input: Held,
     sigma: float,
@@ -212,6 +219,7 @@ def gaussian_filter1d(
     return stored(step.of(tensor, result_dtype(tensor, step, output)), output)
 
 
+@refusable
 def gaussian_filter(
     input: Held,
     sigma: Value,
@@ -259,6 +267,7 @@ def gaussian_filter(
     return stored(_one_by_one(tensor, steps, output), output)
 
 
+@refusable
 def uniform_filter(
     input: Held,
     size: Value = 3,
@@ -315,6 +324,7 @@ def _one_by_one(tensor: DTensor, steps: Sequence[_Step], output: Output) -> DTen
     return tensor
 
 
+@refusable
 def sobel(input: Held, axis: int = -1, output: Output = None, mode: Value = "reflect", cval: Value = 0.0) -> DTensor:
     """Return Sobel's derivative along *axis*. Collective over the mesh. Source: scipy.ndimage.sobel.
 
@@ -323,6 +333,7 @@ def sobel(input: Held, axis: int = -1, output: Output = None, mode: Value = "ref
     return _derivative(held("sobel", input), axis, output, Edges(mode, cval), [1, 2, 1])
 
 
+@refusable
 def prewitt(input: Held, axis: int = -1, output: Output = None, mode: Value = "reflect", cval: Value = 0.0) -> DTensor:
     """Return Prewitt's derivative along *axis*. Collective over the mesh. Source: scipy.ndimage.prewitt.
 
@@ -370,6 +381,7 @@ def _sum(
     return stored(total, output)
 
 
+@refusable
 def laplace(
     input: Held, output: Output = None, mode: Value = "reflect", cval: Value = 0.0, *, axes: Value = None
 ) -> DTensor:
@@ -393,6 +405,7 @@ def laplace(
     return _sum(tensor, derivative, Edges(mode, cval), output, axes, squares=False)
 
 
+@refusable
 def gaussian_laplace(
     input: Held,
     sigma: Value,
@@ -419,6 +432,7 @@ def gaussian_laplace(
     return _sum(tensor, _of_gaussian(tensor, sigmas, 2, kwargs), Edges(mode, cval), output, axes, squares=False)
 
 
+@refusable
 def gaussian_gradient_magnitude(
     input: Held,
     sigma: Value,

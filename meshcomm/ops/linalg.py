@@ -22,7 +22,6 @@ from meshcomm.ops.rules import as_tensor, mesh_of, product_axes, result_dtype, s
 from meshcomm.ranks.refusals import refusable
 
 
-@refusable
 def transpose(t: DTensor, axes: Sequence[int] | None = None, layout: Layout | None = None) -> DTensor:
     """Return the tensor with its axes in another order. With *layout*, Collective over the meshes of both layouts.
 
@@ -43,8 +42,11 @@ def transpose(t: DTensor, axes: Sequence[int] | None = None, layout: Layout | No
     ...     print(world.run(program)[0])
     (['unsharded', 'x'], [[0], [0], [0]])
     """
-    if layout is None:
-        return _transposed(t, axes)
+    return _transposed(t, axes) if layout is None else _transpose(t, axes, layout)
+
+
+@refusable
+def _transpose(t: DTensor, axes: Sequence[int] | None, layout: Layout) -> DTensor:
     if is_traced(t):
         return relayout(_transposed(t, axes), layout)
     if not isinstance(layout, Layout):

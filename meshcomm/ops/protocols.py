@@ -19,7 +19,7 @@ from meshcomm._arguments import quote
 from meshcomm._tracing import Value, is_traced, untraced
 from meshcomm._types import Axis
 from meshcomm.arrays.dtensor import IS_COPY, DTensor, MovedSlice, unwrapped
-from meshcomm.errors import ShapeError
+from meshcomm.errors import MeshcommError, ShapeError
 from meshcomm.ops import (
     averages,
     comparisons,
@@ -45,6 +45,7 @@ from meshcomm.ops.reductions import max, mean, min, sum
 from meshcomm.ops.rules import ADVICE, is_operand
 from meshcomm.ops.signatures import Function, like_numpy
 from meshcomm.ranks.refusals import note_refusal
+from meshcomm.ranks.watch import watch
 
 
 @_hooks.provides("numpy")
@@ -59,14 +60,22 @@ def numpy_protocol(
     method: the method of a universal function that is called; None for other functions
     args, kwargs: the arguments of the call
     """
+    begun = watch.count
     try:
         if isinstance(function, np.ufunc) and method is not None:
             return _ufunc(function, method, args, kwargs)
         return _defined(function)(*args, **kwargs)
     except Exception as error:
-        if method is not None or function in _FUNCTIONS:  # else no rank can make the call
+        if watch.count == begun and _may_move(function, error):
             note_refusal(_name_of(function), error, (args, kwargs))
         raise
+
+
+def _may_move(function: object, error: Exception) -> bool:
+    """Return whether elements may have to move in the call that ended with *error*, so that it is Collective."""
+    if isinstance(function, np.ufunc):
+        return isinstance(error, MeshcommError)  # else the operands are of no class that any rank could pass
+    return function in _FUNCTIONS and _name_of(function) not in _LOCAL
 
 
 def _defined(function: Function) -> Function:
@@ -208,6 +217,13 @@ _NEAREST = {
     "vdot": "matmul",
 }
 """For functions of NumPy that are not defined for tensors: one that is, and does most of it."""
+
+_LOCAL = {
+    *("shape", "ndim", "size", "result_type", "iscomplexobj", "copy", "astype", "round", "around", "real", "imag"),
+    *("empty_like", "zeros_like", "ones_like", "full_like", "expand_dims", "atleast_1d", "atleast_2d", "atleast_3d"),
+    *("transpose", "swapaxes", "moveaxis", "rollaxis", "tril", "triu"),
+}
+"""Names of the functions in which nothing moves: ranks do not compare them."""
 
 _FUNCTIONS: dict[Function, Function] = {
     np.sum: _with_dtype(sum),

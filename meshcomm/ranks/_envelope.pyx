@@ -64,14 +64,14 @@ cdef class Envelope:
     number: that of a `meshcomm.ranks.watch.Call`; by default the next one of the team
     here: what the context gives
 
-    ``MeshError`` if another thread is in a call on the team, in both threads, or if no call is possible any more. An
-    error that ends the call before this rank has taken part in it is noted: other ranks may make the call.
+    ``MeshError`` if another thread is in a call on the team, in both threads, or if no call is possible any more. A
+    wrong argument that ends the call before this rank has joined the others is noted: they may make the call.
     """
 
     cdef str operation
     cdef object team, number, here
     cdef tuple call
-    cdef object span, noted
+    cdef object span, noted, begun
     cdef Turn turn
 
     def __cinit__(self, str operation not None, team, number=None, here=None):
@@ -91,7 +91,7 @@ cdef class Envelope:
                 number = self.team.calls = self.team.calls + 1
                 self.noted = self.team.noted
         self.call = self.operation, self.team, number, monotonic()
-        watch.count += 1
+        self.begun = watch.count = watch.count + 1
         watch.recent.append(self.call)
         watch.calls.append(self.call)
         if span is not None:
@@ -113,7 +113,8 @@ cdef class Envelope:
             if self.turn.over is not None and kind is None:
                 raise MeshError(self.turn.over)
             if kind is not None and self.noted is not None:
-                self.team.note_error(self.operation, value, self.noted != self.team.noted)
+                joined = self.noted != self.team.noted or self.begun != watch.count  # a call within this one
+                self.team.note_error(self.operation, value, joined)
 
 
 cdef int _remove(list calls, call) except -1:

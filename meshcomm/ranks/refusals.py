@@ -6,12 +6,13 @@ from functools import wraps
 from typing import ParamSpec, TypeVar
 
 from meshcomm._tracing import untraced
+from meshcomm.errors import MeshcommError
 from meshcomm.layouts.mesh import Mesh
-from meshcomm.ranks._envelope import Envelope
 from meshcomm.ranks.meshes import common_world
 from meshcomm.ranks.mpi import open_worlds
 from meshcomm.ranks.simulate import current_world
-from meshcomm.ranks.teams import Team, has_left_call
+from meshcomm.ranks.teams import Team
+from meshcomm.ranks.watch import watch
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -27,28 +28,28 @@ def refusable(function: Callable[P, R]) -> Callable[P, R]:
 
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        begun = watch.count
         try:
             return function(*args, **kwargs)
         except Exception as error:
-            note_refusal(function.__name__.strip("_"), error, (args, kwargs))
+            if watch.count == begun:
+                note_refusal(function.__name__.strip("_"), error, (args, kwargs))
             raise
 
     return call
 
 
 def note_refusal(operation: str, error: Exception, arguments: object) -> None:
-    """Note for the ranks of the first mesh in *arguments* that this one raises *error* instead of *operation*.
+    """Note for the ranks of the first mesh in *arguments* that this one raises *error* in place of *operation*.
 
-    Nothing is noted if there is none, or if the error has left a call: then the envelope of the call has noted it.
+    No call has begun. Nothing is noted if there is no mesh, nor while another thread is in a call.
     """
-    if has_left_call(error):
-        return
-    with suppress(Exception):  # from a mesh that is closed, or an odd argument: only *error* is to be told
-        mesh = _mesh_of(arguments)
-        team = None if mesh is None else _team_of(mesh)
-        if team is not None:
-            with Envelope(operation, team):
-                team.note_error(operation, error, joined=False)
+    if isinstance(error, ValueError | TypeError | LookupError | RuntimeError):  # not those of data, or of memory
+        with suppress(MeshcommError, RecursionError):  # a mesh that is closed; a list that contains itself
+            mesh = _mesh_of(arguments)
+            team = None if mesh is None else _team_of(mesh)
+            if team is not None and not team.turn.depth:
+                team.refuse(operation, error)
 
 
 def _mesh_of(argument: object) -> Mesh | None:

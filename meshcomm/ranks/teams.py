@@ -43,7 +43,7 @@ from meshcomm._tuning import (
     TEAMS_PER_WORLD,
 )
 from meshcomm._types import Ranks
-from meshcomm.errors import CollectiveMismatch, CollectiveTimeout, MeshcommError, MeshError
+from meshcomm.errors import CollectiveMismatch, MeshcommError, MeshError
 from meshcomm.layouts.machine import Machine
 from meshcomm.layouts.mesh import Mesh
 from meshcomm.layouts.refinement import ranks_between, same_devices
@@ -60,7 +60,7 @@ from meshcomm.ranks.signs import is_shared
 R = TypeVar("R", bound="Resource")
 
 _REFUSED = int.from_bytes(b"refused", "little")  # in the digest instead of a call
-_NOT_ALONE = CollectiveMismatch, CollectiveTimeout, MemoryError
+_OF_ARGUMENTS = MeshcommError, TypeError, IndexError  # not those of data, as a FloatingPointError in one block
 _LEFT = "_left_call"  # an attribute of errors: the innermost call that they have left
 
 Digest: TypeAlias = tuple[int, int, int]
@@ -522,15 +522,22 @@ class Team:
     def note_error(self, operation: str, error: BaseException, joined: bool) -> None:
         """Note that *operation* ends with *error* on this rank, before or after it has *joined* the others.
 
-        If before, the others have made one call more, unless they raise an error, too: the next comparison finds out.
-        All errors count alike, each in the innermost call that it leaves.
+        If before, and an argument is wrong, the rank refuses the call.
         """
         if not has_left_call(error):
             error.__dict__[_LEFT] = operation
-            may_be_alone = not isinstance(error, _NOT_ALONE) and not is_shared(error)
-            if may_be_alone and not joined and self.turn.over is None:
-                self.refused = f"{operation} raised {type(error).__name__}: {error}"
-                self.note(_REFUSED)
+            if not joined and isinstance(error, _OF_ARGUMENTS) and not isinstance(error, RuntimeError):
+                self.refuse(operation, error)
+
+    def refuse(self, operation: str, error: BaseException) -> None:
+        """Note that this rank raises *error* in place of *operation*, on which it has not agreed with others.
+
+        They have made one call more, unless they refuse one, too: the next comparison finds out. Errors count alike.
+        """
+        if self.turn.over is None and not is_shared(error):
+            error.__dict__[_LEFT] = operation
+            self.refused = f"{operation} raised {type(error).__name__}: {error}"
+            self.note(_REFUSED)
 
     def kept(self, key: Hashable) -> Program | None:
         """Return the program that is kept for *key*, or None; every rank of the team must ask."""

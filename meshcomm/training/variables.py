@@ -170,7 +170,6 @@ class Variable(NDArrayOperatorsMixin, ScopedVariable):
         """
         return self.value.to_numpy(root)
 
-    @refusable
     def assign(self, value: "ArrayLike | DTensor | Variable") -> "Variable":
         """Make *value* the new value and return the variable. Collective for a DTensor in another layout.
 
@@ -183,12 +182,10 @@ class Variable(NDArrayOperatorsMixin, ScopedVariable):
         >>> v.assign([1, 2, 3]).to_numpy().tolist()
         [1.0, 2.0, 3.0]
         """
-        tensor = self._fitting(value)
-        _check_dtype(tensor.dtype, self.dtype)
+        tensor = self._fitting(value, self.dtype)
         self._value = _with_dtype(self._aligned(tensor), self.dtype)
         return self
 
-    @refusable
     def assign_add(self, delta: "ArrayLike | DTensor | Variable") -> "Variable":
         """Add *delta* and return the variable. Collective for a DTensor in another layout.
 
@@ -201,7 +198,6 @@ class Variable(NDArrayOperatorsMixin, ScopedVariable):
         """
         return self._combine(np.add, delta)
 
-    @refusable
     def assign_sub(self, delta: "ArrayLike | DTensor | Variable") -> "Variable":
         """Subtract *delta* and return the variable. Collective for a DTensor in another layout.
 
@@ -226,14 +222,23 @@ class Variable(NDArrayOperatorsMixin, ScopedVariable):
         self._value = _with_dtype(DTensor(local, value.layout, value.shape, result.dtype), self.dtype)
         return self
 
-    def _fitting(self, value: object) -> DTensor | Array:
-        """Return *value* as a tensor or array, after checking that it has the variable's shape."""
+    def _fitting(self, value: object, dtype: DType | None = None) -> DTensor | Array:
+        """Return *value* as a tensor or array, after checking that its shape fits, and that it fits into *dtype*."""
         tensor = value.value if isinstance(value, Variable) else value
-        if not isinstance(tensor, DTensor):
-            tensor = as_array(tensor)
-        if tensor.shape != self.shape:
-            raise ShapeError(f"Shape mismatch: {self!r} has shape {self.shape}, but the new value has {tensor.shape}")
-        return tensor
+        if isinstance(tensor, DTensor):
+            self._check_tensor(tensor, dtype)
+            return tensor
+        array = as_array(tensor)
+        self._check(array, dtype)
+        return array
+
+    def _check(self, value: DTensor | Array, dtype: DType | None) -> None:
+        if value.shape != self.shape:
+            raise ShapeError(f"Shape mismatch: {self!r} has shape {self.shape}, but the new value has {value.shape}")
+        if dtype is not None:
+            _check_dtype(value.dtype, dtype)
+
+    _check_tensor = refusable(_check)  # as another rank may move the tensor
 
     def _aligned(self, tensor: DTensor | Array) -> DTensor:
         """Return *tensor* in the variable's layout; the result may share its block with *tensor*."""

@@ -44,23 +44,26 @@ MOVE_NOTHING = (
     *("mc.from_callback(", "mc.zeros(", "mc.ones(", "mc.full(", "mc.empty(", "mc.Variable(", "mc.DVariable("),
     *("bool(", "np.asarray(", "pickle.dumps(", "t.item(", "np.linalg.inv(", "mc.create_mesh(", "mc.matmul(array, "),
     *("mc.distribute(array, ", "mc.distribute(np", "mc.distribute([", "mc.distribute(None", "mc.distribute(t"),
-    *("rules.distribute(", "strategy().", "mc.Strategy(", "mc.Topology."),
+    *("rules.distribute(", "strategy().", "mc.Strategy(", "mc.Topology.", "np.add.reduce(", "mc.transpose(t, (0, 0))"),
     *("mc.from_local(array[:3], L(mc.Cuts", "mc.from_local(array[:1], rows, mesh", 'mc.from_local(array[:1], "cut")'),
 )
 """Bad calls that begin so are local, or have no mesh on which other ranks could make the same call."""
 
-JOIN = ("root=", ".assign(")
+JOIN = ("root=",)
 """What is in calls of these names that are not local."""
 
 ALONE = [
     *("t[9]", "t[0, 0, 0]", "t.__setitem__(99, 1)", "t.cumsum(axis=4)", "t.sort(axis=9)", "t.repeat(-1)"),
-    *("t.reshape(7)", "t.to_device(3)", "t + None", 't + "x"', "t.squeeze(0)", "t.relayout(3)"),
+    *("t.reshape(7)", "t.to_device(3)", "t.squeeze(0)", "t.relayout(3)"),
     *("np.histogram(t, bins=-1)", "np.quantile(t, 3)", "np.pad(t, -1)", "np.where(t, 1)", "np.roll(t, 1, axis=9)"),
     *("mc.reshape(t, (5, 5))", "mc.concatenate([t, t], axis=9)", "mc.stack([t, t[:3]])"),
     *("mc.fft.fft(t, axis=7)", 'mc.fft.fft(t, n="x")', "mc.fft.fftn(t, axes=(0, 0))", "mc.fft.dct(t, type=9)"),
     *("mc.fft.fftshift(t, axes=9)", 'mc.fft.plan((6, 4), "c16", rows, kind="fftn").forward(t)'),
     *("mc.fft.pad_spectrum(t, 3)", "mc.halo(t, -1)", "mc.map_overlap(3, t, 1)", "mc.update_halos([t])"),
     *("mc.linalg.scalapack.matmul(t, 3)", 'mc.Checkpoints("run").save("x", {"a": t})'),
+    *("mc.Variable(t).assign(t[:3])", "mc.Variable(t.astype(int)).assign(t)", "mc.ndimage.sobel(t, 9)"),
+    *('mc.ndimage.gaussian_filter(t, "x")', "mc.array_api.unstack(t, axis=9)"),
+    *("mc.array_api.cumulative_sum(t, axis=9)", "mc.array_api.asarray(t, device=3)", "mc.transpose(t, (0, 0), rows)"),
     *("strategy().experimental_split_to_logical_devices(t, [3, 1])",),
 ]
 """More bad calls."""

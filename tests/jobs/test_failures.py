@@ -196,6 +196,11 @@ def test_a_call_that_one_rank_refuses_counts(job, call, shared):
 
 
 @pytest.mark.parametrize("shared", ["0", "1G"])
+def test_errors_of_one_rank_that_are_no_refusals(job, shared):
+    assert_went_on(job(3, "one_has_errors_that_are_no_refusals", MESHCOMM_SHARED_MEMORY=shared), 3)
+
+
+@pytest.mark.parametrize("shared", ["0", "1G"])
 def test_a_block_that_is_resized(job, shared):
     ended = job(2, "one_block_is_resized", MESHCOMM_SHARED_MEMORY=shared)
     assert_ended(ended, "ShapeError: a block has 8 bytes", "rank 1 of 2 ends the job")

@@ -20,6 +20,7 @@ from meshcomm.compat.array_api.functions import astype
 from meshcomm.errors import DTypeError, ShapeError
 from meshcomm.layouts.layout import Layout
 from meshcomm.layouts.layout_text import specs_text
+from meshcomm.ranks.refusals import refusable
 
 Real: TypeAlias = int | float
 Scalar: TypeAlias = int | float | complex
@@ -47,6 +48,7 @@ def asarray(
     return create.distribute(array, layout_on(device, array.ndim))
 
 
+@refusable
 def _as_tensor(tensor: DTensor, dtype: DTypeLike | None, device: Device | None, copy: bool | None) -> DTensor:
     layout = moved(tensor.layout, device)
     other_dtype = dtype is not None and tensor.dtype != dtype

@@ -17,6 +17,7 @@ from meshcomm.arrays.relayout import relayout
 from meshcomm.compat.array_api.devices import Device, moved
 from meshcomm.errors import ShapeError
 from meshcomm.layouts.layout import Layout
+from meshcomm.ranks.refusals import refusable
 
 Number = int | float | complex
 Tensors = Sequence[DTensor]
@@ -40,6 +41,7 @@ def _known_to_all(integers: DTensor) -> Array:
 # -- dtypes and elements ----------------------------------------------------------------------------------------------
 
 
+@refusable
 def astype(x: DTensor, dtype: DTypeLike, /, *, copy: bool = True, device: Device | None = None) -> DTensor:
     """Return the tensor in another dtype. Collective over the meshes if it moves to another *device*."""
     result = x.astype(as_dtype(dtype), copy=copy)
@@ -147,6 +149,7 @@ def argsort(x: DTensor, /, *, axis: int = -1, descending: bool = False, stable: 
     return _call(np.subtract, x.shape[axis] - 1, backwards)
 
 
+@refusable
 def cumulative_prod(
     x: DTensor, /, *, axis: int | None = None, dtype: DTypeLike | None = None, include_initial: bool = False
 ) -> DTensor:
@@ -154,6 +157,7 @@ def cumulative_prod(
     return _cumulative(np.cumprod, x, axis, dtype, 1 if include_initial else None)
 
 
+@refusable
 def cumulative_sum(
     x: DTensor, /, *, axis: int | None = None, dtype: DTypeLike | None = None, include_initial: bool = False
 ) -> DTensor:
@@ -176,6 +180,7 @@ def _cumulative(
     return concat([first, result], axis=along)
 
 
+@refusable
 def diff(
     x: DTensor, /, *, axis: int = -1, n: int = 1, prepend: DTensor | None = None, append: DTensor | None = None
 ) -> DTensor:
@@ -190,6 +195,7 @@ def sort(x: DTensor, /, *, axis: int = -1, descending: bool = False, stable: boo
     return flip(result, axis=axis) if descending else result
 
 
+@refusable
 def take(x: DTensor, indices: DTensor, /, *, axis: int | None = None) -> DTensor:
     """Return the elements at *indices* along *axis*. Collective over the mesh; every rank gets all *indices*."""
     return _call(np.take, x, _known_to_all(indices), axis=axis)
@@ -198,6 +204,7 @@ def take(x: DTensor, indices: DTensor, /, *, axis: int | None = None) -> DTensor
 # -- shapes -----------------------------------------------------------------------------------------------------------
 
 
+@refusable
 def broadcast_arrays(*arrays: DTensor) -> tuple[DTensor, ...]:
     """Return the tensors broadcast to their common shape. Collective over the mesh."""
     shape = np.broadcast_shapes(*(x.shape for x in arrays))
@@ -209,6 +216,7 @@ def broadcast_to(x: DTensor, /, shape: Shape) -> DTensor:
     return _call(np.broadcast_to, x, shape)
 
 
+@refusable
 def concat(arrays: Tensors, /, *, axis: int | None = 0) -> DTensor:
     """Return tensors one after the other along *axis*; None is all axes as one. Collective over the mesh."""
     if axis is None:
@@ -242,6 +250,7 @@ def permute_dims(x: DTensor, /, axes: tuple[int, ...]) -> DTensor:
     return _call(np.transpose, x, axes)
 
 
+@refusable
 def repeat(x: DTensor, repeats: int | DTensor, /, *, axis: int | None = None) -> DTensor:
     """Return the tensor with each element repeated along *axis*. Collective over the mesh; all get *repeats*."""
     return _call(np.repeat, x, repeats if isinstance(repeats, int) else _known_to_all(repeats), axis=axis)
@@ -282,6 +291,7 @@ def triu(x: DTensor, /, *, k: int = 0) -> DTensor:
     return _call(np.triu, x, k=k)
 
 
+@refusable
 def unstack(x: DTensor, /, *, axis: int = 0) -> tuple[DTensor, ...]:
     """Return the slices along *axis*. Collective over the mesh."""
     (along,) = normalised_axes(axis, x.ndim)

@@ -262,6 +262,23 @@ def ranks_refuse_a_call_at_different_times():
     raise AssertionError("the ranks did not find that they differ")
 
 
+def one_has_errors_that_are_no_refusals():
+    """A rank has them alone, and the program is right: no other rank makes a call more, or all know it."""
+    one = mesh().rank == 0
+    for values in (np.where(np.arange(7) == 0, 0.0, 1.0), np.ones(7)):  # of which rank 0 has the first
+        tensor = mc.distribute(np.tile(values[:, None], 5), rows())
+        with suppress(FloatingPointError), np.errstate(divide="raise"):
+            1.0 / tensor  # local, and wrong for the data of one block
+        with suppress(ZeroDivisionError):  # all have exchanged the ghosts by then
+            mc.ndimage.generic_filter(tensor, lambda window: 1 / 0 if one else window[0], size=3)
+        with suppress(TypeError):
+            tensor + ("no operand" if one else 1)
+        with suppress(mc.ShapeError):
+            tensor.transpose((0, 0) if one else (1, 0))
+        exchange()
+    print("as expected\n", end="")
+
+
 def one_block_is_resized():
     exchange()
     block = np.array(ARRAY[rows().block_slices(ARRAY.shape, mesh().rank)])
