@@ -95,6 +95,24 @@ def test_a_call_that_one_rank_refuses_is_noticed(call):
         world.run(lambda: program(world.rank))
 
 
+def test_ranks_that_all_refuse_a_call_go_on():
+    """Each in its own way: within other calls of ours, before a call and in one."""
+    calls = ["t @ t", "mc.relayout_like(t, array)", "t.to_numpy(root=9)", "mc.fft.fft(t, axis=7)"]
+
+    def program(rank):
+        given = names_of_rank(rank)
+        source, target = given["L"](("x", "y"), mc.UNSHARDED), given["L"](mc.UNSHARDED, ("x", "y"))
+        tensor = mc.zeros((8, 8), "f8", source)
+        for _ in range(2):
+            mc.relayout(tensor, target)
+            kind, _ = outcome(calls[rank], given)
+            assert kind is not None
+        return mc.relayout(tensor, target).shape
+
+    with mc.simulate(4) as world:
+        assert world.run(lambda: program(world.rank)) == [(8, 8)] * 4
+
+
 def test_the_table_is_long_and_says_something_of_each():
     assert len(ENTRIES) >= 180
     assert len({entry["call"] for entry in ENTRIES}) == len(ENTRIES)
