@@ -11,7 +11,7 @@ from meshcomm.layouts.mesh import Mesh
 from meshcomm.ranks.meshes import common_world
 from meshcomm.ranks.mpi import open_worlds
 from meshcomm.ranks.simulate import current_world
-from meshcomm.ranks.teams import Team, has_left_call
+from meshcomm.ranks.teams import Team
 from meshcomm.ranks.watch import watch
 
 P = ParamSpec("P")
@@ -42,10 +42,9 @@ def refusable(function: Callable[P, R]) -> Callable[P, R]:
 def note_refusal(operation: str, error: Exception, arguments: object) -> None:
     """Note for the ranks of the first mesh in *arguments* that this one raises *error* in place of *operation*.
 
-    No call has begun. Nothing is noted without a mesh, while another thread is in a call, or if it was noted before.
+    No call has begun. Nothing is noted without a mesh, or while another thread is in a call.
     """
-    of_arguments = isinstance(error, ValueError | TypeError | LookupError | RuntimeError)  # not of data, or of memory
-    if of_arguments and not has_left_call(error):
+    if isinstance(error, ValueError | TypeError | LookupError | RuntimeError):  # not those of data, or of memory
         with suppress(MeshcommError, RecursionError):  # a mesh that is closed; a list that contains itself
             mesh = _mesh_of(arguments)
             team = None if mesh is None else _team_of(mesh)

@@ -61,7 +61,7 @@ R = TypeVar("R", bound="Resource")
 
 _REFUSED = int.from_bytes(b"refused", "little")  # in the digest instead of a call
 _OF_ARGUMENTS = MeshcommError, TypeError, IndexError  # not those of data, as a FloatingPointError in one block
-_LEFT = "_left_call"  # an attribute of errors: the innermost call that they have left
+_NOTED = "_noted_as_refusal"  # an attribute of errors
 
 Digest: TypeAlias = tuple[int, int, int]
 """After how many noted calls, the digest of them, and the number of the last call that had begun on the team."""
@@ -269,11 +269,6 @@ def never_waited_for(left: Sequence[Unfinished]) -> str:
 def next_digest(before: int, number: int) -> int:
     """Return the digest of all calls after the call *number*."""
     return hash((before, number)) >> 2
-
-
-def has_left_call(error: BaseException) -> bool:
-    """Return whether a call has ended with this *error*."""
-    return _LEFT in vars(error)
 
 
 class Team:
@@ -524,18 +519,17 @@ class Team:
 
         If before, and an argument is wrong, the rank refuses the call.
         """
-        if not has_left_call(error):
-            error.__dict__[_LEFT] = operation
-            if not joined and isinstance(error, _OF_ARGUMENTS) and not isinstance(error, RuntimeError):
-                self.refuse(operation, error)
+        if not joined and isinstance(error, _OF_ARGUMENTS) and not isinstance(error, RuntimeError):
+            self.refuse(operation, error)
 
     def refuse(self, operation: str, error: BaseException) -> None:
         """Note that this rank raises *error* in place of *operation*, on which it has not agreed with others.
 
-        They have made one call more, unless they refuse one, too: the next comparison finds out. Errors count alike.
+        They have made one call more, unless they refuse one, too: the next comparison finds out. Errors count alike,
+        and each counts once, whatever else it leaves.
         """
-        if self.turn.over is None and not is_shared(error):
-            error.__dict__[_LEFT] = operation
+        if self.turn.over is None and not is_shared(error) and _NOTED not in vars(error):
+            error.__dict__[_NOTED] = True
             self.refused = f"{operation} raised {type(error).__name__}: {error}"
             self.note(_REFUSED)
 

@@ -135,7 +135,7 @@ def test_wrong_arguments_are_told_once(launch):
 def test_run_on_ranks_a_script_that_is_not_there(launch):
     job = launch(3, *COMMAND, "run", "not-there.py")
     assert job.code == 2, job
-    assert tells_once(job, "can't open file 'not-there.py'"), job
+    assert job.text.count("can't open file 'not-there.py'") == 1, job
 
 
 @needs_mpiexec
@@ -326,8 +326,7 @@ def test_an_error_of_a_program_tells_a_wrong_value_once(launch, tmp_path, name):
     script = tmp_path / "program.py"
     script.write_text("import meshcomm as mc\nmc.ones((4,), 'f8', mc.Layout(['x'], mc.create_mesh())).sum()\n")
     job = launch(2, script, **{name: WRONG[name]})
-    assert job.code == 1, job
-    assert tells_once(job, name), job
+    assert (job.code, job.text.count(name)) == (1, 1), job
 
 
 @pytest.mark.parametrize(

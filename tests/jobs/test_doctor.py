@@ -8,7 +8,7 @@ from dataclasses import asdict
 import pytest
 
 import meshcomm as mc
-from support.jobs import mpiexec, tells_once
+from support.jobs import mpiexec
 from support.paths import ROOT
 
 pytestmark = pytest.mark.skipif(mpiexec() is None, reason="there is no mpiexec")
@@ -30,10 +30,13 @@ def program(tmp_path):
 
 def test_an_error_of_all_ranks_is_printed_once(launch, program):
     script = program(f"{MESH}mc.barrier(mesh)\nmc.Layout(['z'], mesh)")
-    job = launch(4, script)
+    for _ in range(3):
+        job = launch(4, script)
+        if job.text.count("LayoutError: ") == 1 or job.slowness < 4:  # else ranks may have it seconds apart
+            break
     assert job.code != 0
-    assert tells_once(job, "LayoutError: "), job
-    assert tells_once(job, "ends the job: an uncaught LayoutError"), job
+    assert job.text.count("LayoutError: ") == 1, job
+    assert job.text.count("ends the job: an uncaught LayoutError") == 1, job
     assert job.left == []
 
 
@@ -42,7 +45,7 @@ def test_an_error_that_one_rank_saw_is_printed_once_by_that_rank(launch, program
     line = "mc.distribute(np.ones(3) if mesh.rank == 1 else None, mc.Layout(['x', mc.UNSHARDED], mesh), root=1)"
     done = launch(3, program(MESH + line), PYTHONDEVMODE="1")  # which shows the calls within meshcomm
     assert done.code == 1, done
-    assert tells_once(done, "meshcomm.LayoutError: an array of shape (3,)"), done
+    assert done.text.count("meshcomm.LayoutError: an array of shape (3,)") == 1, done
     assert "in _check_ndim" in done.text, "where rank 1 found it"
     assert "rank 1 of 3 ends the job: an uncaught LayoutError, on all 3 ranks alike" in done.text, done
 
@@ -124,7 +127,7 @@ def test_a_child_of_a_rank_may_make_a_mesh_of_its_own(launch, program):
 def test_a_misspelt_variable_is_reported_once(launch, program):
     job = launch(2, program(f"{MESH}mc.barrier(mesh)"), MESHCOMM_CHEK="1")
     assert job.code == 0
-    assert tells_once(job, "is called MESHCOMM_CHEK; is it MESHCOMM_CHECK?"), job
+    assert job.text.count("is called MESHCOMM_CHEK; is it MESHCOMM_CHECK?") == 1, job
 
 
 def test_info_reports_it_too_in_json(launch):

@@ -120,9 +120,9 @@ def _launch(ranks, *arguments, cpu=CPU, python=(sys.executable,), others=list, *
 
 
 def tells_once(job, text):
-    """Return whether the ranks of a job have printed *text*, and only one of them.
+    """Return whether the ranks of a command have printed *text*, and only one of them.
 
-    On a machine that is several times slower than an idle one, several may: they may come many seconds apart.
+    On a machine that is several times slower than an idle one, several may: they start many seconds apart.
     """
     found = job.text.count(text)
     return found == 1 or (found > 1 and job.slowness > 4)

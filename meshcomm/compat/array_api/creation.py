@@ -16,11 +16,10 @@ from meshcomm.arrays import create
 from meshcomm.arrays.dtensor import DTensor
 from meshcomm.arrays.relayout import relayout
 from meshcomm.compat.array_api.devices import Device, layout_on, moved
-from meshcomm.compat.array_api.functions import astype
+from meshcomm.compat.array_api.functions import astype, target_on
 from meshcomm.errors import DTypeError, ShapeError
 from meshcomm.layouts.layout import Layout
 from meshcomm.layouts.layout_text import specs_text
-from meshcomm.ranks.refusals import refusable
 
 Real: TypeAlias = int | float
 Scalar: TypeAlias = int | float | complex
@@ -48,9 +47,8 @@ def asarray(
     return create.distribute(array, layout_on(device, array.ndim))
 
 
-@refusable
 def _as_tensor(tensor: DTensor, dtype: DTypeLike | None, device: Device | None, copy: bool | None) -> DTensor:
-    layout = moved(tensor.layout, device)
+    layout = target_on(tensor.layout, device)
     other_dtype = dtype is not None and tensor.dtype != dtype
     stays = layout == tensor.layout
     if copy is False and (other_dtype or not stays):

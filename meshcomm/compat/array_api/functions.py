@@ -19,6 +19,7 @@ from meshcomm.errors import ShapeError
 from meshcomm.layouts.layout import Layout
 from meshcomm.ranks.refusals import refusable
 
+target_on = refusable(moved)  # where a tensor has to move: another rank may move it
 Number = int | float | complex
 Tensors = Sequence[DTensor]
 
@@ -41,11 +42,10 @@ def _known_to_all(integers: DTensor) -> Array:
 # -- dtypes and elements ----------------------------------------------------------------------------------------------
 
 
-@refusable
 def astype(x: DTensor, dtype: DTypeLike, /, *, copy: bool = True, device: Device | None = None) -> DTensor:
     """Return the tensor in another dtype. Collective over the meshes if it moves to another *device*."""
     result = x.astype(as_dtype(dtype), copy=copy)
-    layout = moved(x.layout, device)
+    layout = target_on(x.layout, device)
     return result if layout == x.layout else relayout(result, layout)
 
 
