@@ -62,7 +62,10 @@ class GroupError(MeshcommError, ValueError):
 
 
 class CollectiveMismatch(MeshcommError, RuntimeError):
-    """Ranks that should have made the same collective call made different ones."""
+    """Ranks that should have made the same collective call made different ones.
+
+    The mesh makes no call after it. To go on, close it and make it again, on all ranks at the same step.
+    """
 
     __module__ = "meshcomm"
 

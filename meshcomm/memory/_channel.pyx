@@ -305,7 +305,7 @@ cdef class Channel:
 
     cdef int _fail(self, int other) except -1:
         """Tell those who wait for this rank, and keep what they may look at. The exchange is never complete."""
-        self.closed = "an earlier exchange of these ranks ended with an error; close() the mesh and make it again"
+        self.closed = "an earlier call of these ranks ended with an error; close() the mesh and make it again"
         _left_behind.append(self)
         mc_store(&self.station.failed, 1)
         raise CollectiveMismatch(

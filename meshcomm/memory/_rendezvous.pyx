@@ -532,7 +532,7 @@ cdef class Rendezvous:
         """Tell those who wait for this rank. Some may still read its block and write to its new one: keep them."""
         self.kept = self.source.obj, self.target.obj, self.several
         _left_behind.append(self)
-        self.closed = "an earlier exchange of these ranks ended with an error; close() the mesh and make it again"
+        self.closed = "an earlier call of these ranks ended with an error; close() the mesh and make it again"
         mc_fail(&self.lines[self.position].done)
         self._release()
         return 0

@@ -7,7 +7,7 @@ or makes another call, all raise the same exception and none is left waiting.
 """
 
 import builtins
-from functools import cache
+from functools import cache, lru_cache
 from hashlib import blake2b
 
 import numpy as np
@@ -17,8 +17,8 @@ from meshcomm.errors import CollectiveMismatch, MeshcommError
 from meshcomm.ranks import abort, signs, watchdog
 from meshcomm.ranks.launchers import is_on
 from meshcomm.ranks.missing import some
-from meshcomm.ranks.teams import Team
-from meshcomm.ranks.watch import watch
+from meshcomm.ranks.teams import Team, next_digest
+from meshcomm.ranks.watch import kind, watch
 
 
 @cache
@@ -32,11 +32,18 @@ def fingerprint(text: str) -> int:
     return int.from_bytes(blake2b(_encoded(text), digest_size=8).digest(), "little") >> 2
 
 
+@lru_cache(256)
+def of_operation(operation: str | None) -> int:
+    """Return a number for an *operation*, without the name that the user gave it."""
+    return fingerprint(kind(operation or ""))
+
+
 def agree(team: Team, call: str, error: Exception | None = None, value: int = 0) -> int:
     """Raise the same exception on every rank unless all make the same *call* without *error*. Collective over *team*.
 
     The calls since the last agreement are compared too. All ranks raise the *error* of one rank, as the same class.
-    ``CollectiveMismatch`` names the ranks whose calls differ. Return the largest *value* of all ranks.
+    ``CollectiveMismatch`` names the ranks whose calls differ; no call can follow it. Return the largest *value* of all
+    ranks.
     """
     if team.world.guarded and len(team.ranks) > 1:
         watchdog.install()
@@ -45,27 +52,42 @@ def agree(team: Team, call: str, error: Exception | None = None, value: int = 0)
     communicator = team.everyone.communicator()
     if watch.error is None:
         signs.note_told()  # of an error before: this rank goes on
+    step = next_digest(team.call_digest, of_operation(team.turn.operation))  # the same also if one sees an error
     digest = team.compare(fingerprint(call))
+    mine = [digest, -digest, step, -step, error is not None, value]
     told = watch.error
     watch.error = error or told
     try:
-        largest = communicator.allreduce_max(np.array([digest, -digest, error is not None, value], dtype=np.int64))
+        most = communicator.allreduce_max(np.array(mine, dtype=np.int64)).tolist()
     except Exception as problem:
         team.explain(problem)
         raise
     finally:
         watch.error = told
-    if not largest[2] and largest[0] == -largest[1]:
+    differ, is_wrong = most[0] != -most[1], most[4]
+    if not differ and not is_wrong:
         team.refused = ""  # all ranks refused it
-        return int(largest[3])
+        return int(most[5])
     if error is not None and team.world.guarded:
         abort.show_words()  # before the others know: they leave it to this rank
+    _refuse(team, call, error, in_step=is_wrong and most[2] == -most[3])
+    raise AssertionError("no rank has told why")
+
+
+def _refuse(team: Team, call: str, error: Exception | None, in_step: bool) -> None:
+    """Raise what is wrong, the same on every rank. No call can follow unless ranks are *in_step*. Collective.
+
+    Ranks at different steps of a program would exchange data of different steps.
+    """
     call = call if len(call) < 500 else f"{call[:500]}... (fingerprint {fingerprint(call):x})"
     name = _shared_class(error).__name__ if error is not None else ""
     if team.refused:
         call = f"{call}, after {team.refused}"
     report = f"{name}\n{call if error is None else error}"
-    reports = [text.decode().partition("\n")[::2] for text in communicator.allgather(_encoded(report))]
+    reports = [text.decode().partition("\n")[::2] for text in team.everyone.communicator().allgather(_encoded(report))]
+    mismatch = CollectiveMismatch(_differences(team, [message for _, message in reports]))
+    if not in_step:
+        team.fail(mismatch)
     team.start_over()
     for rank, (its_name, message) in zip(team.ranks, reports, strict=True):
         if its_name == name != "":
@@ -74,7 +96,7 @@ def agree(team: Team, call: str, error: Exception | None = None, value: int = 0)
         if its_name:
             told_by = (_named_class(its_name) or MeshcommError)(f"{message} (seen by rank {rank})")
             raise signs.note_shared(told_by, f"{its_name}: {message}", seen=False) from error
-    raise CollectiveMismatch(_differences(team, [message for _, message in reports]))
+    raise mismatch
 
 
 def compare_known(team: Team, error: Exception | None = None) -> None:

@@ -6,14 +6,13 @@ its program, the ranks agree that they make the same call and that none has an e
 
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import lru_cache
 from typing import NoReturn, TypeVar
 
 from meshcomm.errors import MeshcommError
 from meshcomm.layouts.mesh import Mesh
 from meshcomm.ranks import abort, agreement, signs
 from meshcomm.ranks._envelope import Envelope
-from meshcomm.ranks.agreement import fingerprint
+from meshcomm.ranks.agreement import fingerprint, of_operation
 from meshcomm.ranks.meshes import common_world, location_between
 from meshcomm.ranks.simulate import current_world
 from meshcomm.ranks.teams import Location, Program, Team
@@ -93,12 +92,6 @@ def join_and_raise(wrong: Exception, team: Team, exchange: Callable[[], object])
     raise signs.note_shared(wrong, f"{type(wrong).__name__}: {wrong}", seen=True)
 
 
-@lru_cache(256)
-def _of_operation(operation: str | None) -> int:
-    """Return a number for an operation that makes other calls, without the name that the user gave it."""
-    return fingerprint(kind(operation or ""))
-
-
 def program(
     team: Team,
     key: Hashable,
@@ -125,11 +118,11 @@ def program(
         known = team.recall(key)
         if known is not None:
             if team.turn.depth > 1:  # the same call within different ones
-                team.call_digest ^= _of_operation(team.turn.operation)
-            if error is not None:
-                note_wrong(team)
+                team.call_digest ^= of_operation(team.turn.operation)
             if team.comparison_due:
                 agreement.compare_known(team, error)
+            elif error is not None:
+                note_wrong(team)
             return known.run
     run: Callable[..., R] | None = None
     try:

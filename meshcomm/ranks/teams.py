@@ -428,7 +428,7 @@ class Team:
             raise mismatch from error
 
     def fail(self, error: BaseException) -> None:
-        """Let no further call be made: an exchange ended with *error* on this rank, and others may still be in it.
+        """Let no further call be made: one ended with *error* on this rank. Others may be in it, or at other steps.
 
         Raises what `explain` does.
         """
@@ -438,7 +438,7 @@ class Team:
     def _end(self, error: BaseException) -> None:
         what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
         self.turn.end(
-            f"an earlier exchange of these ranks ended with an error ({what}); close() the mesh and make it again"
+            f"an earlier call of these ranks ended with an error ({what}); close() the mesh and make it again"
         )
 
     def resource(self, key: Hashable, make: Callable[[], R]) -> R:
@@ -517,8 +517,11 @@ class Team:
     def note_error(self, operation: str, error: BaseException, joined: bool) -> None:
         """Note that *operation* ends with *error* on this rank, before or after it has *joined* the others.
 
-        If before, and an argument is wrong, the rank refuses the call.
+        If before, and an argument is wrong, the rank refuses the call. A mismatch tells which one was refused.
         """
+        if isinstance(error, CollectiveMismatch) and self.refused:
+            error.add_note(f"Before, this rank did not make a call: {self.refused}")
+            self.refused = ""
         if not joined and isinstance(error, _OF_ARGUMENTS) and not isinstance(error, RuntimeError):
             self.refuse(operation, error)
 

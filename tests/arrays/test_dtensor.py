@@ -181,6 +181,14 @@ def check_usable(mesh):
     assert mc.relayout(tensor, Layout([U], mesh)).local.tolist() == list(range(7))
 
 
+def check_unusable(mesh):
+    """No call after a mismatch, until the mesh is made again."""
+    with pytest.raises(MeshError, match="make it again"):
+        check_usable(mesh)
+    mesh.close()
+    check_usable(mc.create_mesh(mesh.dims))
+
+
 @pytest.mark.parametrize("bad", [np.zeros((2, 2)), np.zeros((), "f8"), np.array([None]), None, [[1], [1, 2]]])
 def test_one_bad_block_is_refused_on_all_ranks(bad):
     def program(rank):
@@ -200,7 +208,7 @@ def test_blocks_of_different_dtypes_are_a_mismatch():
         layout = Layout(["x"], mc.create_mesh([("x", 2)]))
         with pytest.raises(mc.CollectiveMismatch, match="from_local of float"):
             mc.from_local(np.zeros(2, "f4" if rank else "f8"), layout)
-        check_usable(layout.mesh)
+        check_unusable(layout.mesh)
 
     simulated(2, program)
 
@@ -289,7 +297,7 @@ def test_errors_of_root_are_raised_on_all_ranks():
                 a_tensor().to_numpy(root=root)
         with pytest.raises(mc.CollectiveMismatch):
             mc.distribute(np.zeros((4, 4)), rows, root=rank)
-        check_usable(rows.mesh)
+        check_unusable(rows.mesh)
 
     simulated(2, program)
 

@@ -306,7 +306,7 @@ def test_what_one_rank_alone_finds_wrong_in_a_known_call_is_found_by_all():
         error = (LayoutError, "read-only"), (mc.CollectiveMismatch, "different collective calls")
         with pytest.raises(error[rank != 1][0], match=error[rank != 1][1]):
             mc.relayout(tensor, columns, out=out)
-        with pytest.raises(mc.MeshError, match="earlier exchange"):
+        with pytest.raises(mc.MeshError, match="earlier call"):
             mc.relayout(tensor, rows)
 
     simulated(2, program)

@@ -27,11 +27,16 @@ def on(size, program, *args):
 
 
 def raises_everywhere(size, error, match, program):
-    """Check that *program* raises on every rank, and that the mesh can be used afterwards."""
+    """Check that *program* raises on every rank, and that the mesh can be used afterwards; after a mismatch, a new one."""
 
     def tried():
         with pytest.raises(error, match=match):
             program()
+        mesh = mc.create_mesh([("x", size)])
+        if error is CollectiveMismatch:
+            with pytest.raises(MeshError, match="make it again"):
+                barrier(mesh)
+            mesh.close()
         barrier(mc.create_mesh([("x", size)]))
         return True
 

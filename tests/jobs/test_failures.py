@@ -195,6 +195,15 @@ def test_a_call_that_one_rank_refuses_counts(job, call, shared):
     assert "AssertionError" not in ended.text, ended
 
 
+@pytest.mark.parametrize("check", ["0", "1"])
+@pytest.mark.parametrize("call", ["sum", "to_numpy", "root", "fft"])
+def test_ranks_go_on_after_a_mismatch_at_different_times(job, call, check):
+    case = "ranks_refuse_a_call_at_different_times_and_go_on_after_each_error"
+    ended = job(2, case, MESHCOMM_CHECK=check, CASE_CALL=call)
+    assert_ended(ended, "ends the job: an earlier call of these ranks ended with an error (CollectiveMismatch: ")
+    assert "AssertionError" not in ended.text, ended
+
+
 @pytest.mark.parametrize("shared", ["0", "1G"])
 def test_errors_of_one_rank_that_are_no_refusals(job, shared):
     assert_went_on(job(3, "one_has_errors_that_are_no_refusals", MESHCOMM_SHARED_MEMORY=shared), 3)
@@ -217,7 +226,7 @@ def test_a_block_that_is_resized_on_a_rank_that_goes_on(job, shared):
     ("case", "error"),
     [
         ("no_memory_in_a_known_call", "MemoryError: "),
-        ("no_memory_in_a_known_call_and_goes_on", "MeshError: an earlier exchange of these ranks ended with an error"),
+        ("no_memory_in_a_known_call_and_goes_on", "MeshError: an earlier call of these ranks ended with an error"),
     ],
 )
 def test_a_rank_without_memory_for_a_known_call(job, case, error, shared):
@@ -309,7 +318,7 @@ def test_one_is_stopped(job, seconds):
 
 def test_a_second_interrupt_does_not_keep_a_rank_from_ending_the_job(job):
     ended = job(2, "one_is_interrupted_while_it_ends_the_job")
-    assert_ended(ended, "rank 1 of 2 ends the job: an earlier exchange of these ranks ended", "culprit")
+    assert_ended(ended, "rank 1 of 2 ends the job: an earlier call of these ranks ended", "culprit")
 
 
 @pytest.mark.parametrize("shared", ["0", "1G"])
@@ -450,8 +459,8 @@ def test_a_forked_child_ends_with_its_exit_code(job):
 @pytest.mark.parametrize(
     ("case", "error"),
     [
-        ("a_mismatch_is_caught_and_mpi_finalised", "an earlier exchange of these ranks ended with an error"),
-        ("a_mismatch_is_caught_and_the_communicator_freed", "an earlier exchange of these ranks ended with an error"),
+        ("a_mismatch_is_caught_and_mpi_finalised", "an earlier call of these ranks ended with an error"),
+        ("a_mismatch_is_caught_and_the_communicator_freed", "an earlier call of these ranks ended with an error"),
         ("a_late_difference_and_mpi_finalised", "noticed it only at the end"),
         ("a_late_difference_and_the_communicator_is_freed", "noticed it only at the end"),
         ("a_late_difference_is_caught_when_the_mesh_is_closed", "noticed it only at the end"),

@@ -8,10 +8,11 @@ from mpi4py import MPI
 
 import meshcomm as mc
 from meshcomm import gradients
-from meshcomm.errors import CollectiveMismatch, CollectiveTimeout, MeshError
+from meshcomm.errors import CollectiveTimeout, MeshError
 from meshcomm.ranks.barrier import barrier
 from support.reference import tuple_layouts
 from support.sampling import sampled
+from support.verdicts import agree_mismatch
 
 WORLD = MPI.COMM_WORLD
 RANK, SIZE = WORLD.rank, WORLD.size
@@ -68,10 +69,8 @@ def test_plain_arrays_must_be_the_same():
     t = mc.ones((4,), "f8", mc.Layout(["x"], mesh))
     check(t + random(4), random(4) + 1)
     if SIZE > 1:
-        with pytest.raises(CollectiveMismatch, match="a plain array must be the same on every rank"):
+        with agree_mismatch(mesh, "a plain array must be the same on every rank"):
             t + np.full(4, RANK)
-    check(t * 2, np.full(4, 2.0))
-    mesh.close()
 
 
 def test_a_mesh_of_some_ranks():
@@ -124,9 +123,8 @@ def test_barriers(mesh):
     barrier(mesh, "the same")
     barrier(mesh, "with time", timeout_in_ms=600_000)
     if SIZE > 1:
-        with pytest.raises(CollectiveMismatch, match="barrier 'of "):
+        with agree_mismatch(mesh, "barrier 'of "):
             barrier(mesh, f"of {RANK}")
-    barrier(mesh)
 
 
 def test_a_late_rank():

@@ -68,22 +68,29 @@ def test_errors_on_every_rank():
 
 @pytest.mark.parametrize("size", [2, 3])
 def test_plain_arrays_must_be_replicated(size):
+    def tensor():
+        return mc.distribute(random(4), mc.Layout(["x"], mesh_of(size)))
+
     def program():
-        mesh = mesh_of(size)
-        t = mc.distribute(random(4), mc.Layout(["x"], mesh))
+        rank = mesh_of(size).rank
         different = [
-            np.full(4, mesh.rank),
-            np.zeros(4, "f4" if mesh.rank else "f8"),
-            np.zeros(4 if mesh.rank else 1),
-            [0.0, 0, 0, mesh.rank],
+            np.full(4, rank),
+            np.zeros(4, "f4" if rank else "f8"),
+            np.zeros(4 if rank else 1),
+            [0.0, 0, 0, rank],
         ]
         for array in different:
+            t = tensor()
             with pytest.raises(CollectiveMismatch, match="a plain array must be the same on every rank"):
                 t + array
+            t.mesh.close()
+        t = tensor()
         with pytest.raises(CollectiveMismatch, match=r"numpy\.matmul of a DTensor"):
             t @ different[0]
+        t.mesh.close()
+        t = tensor()
         with pytest.raises(DTypeError):
-            t + (np.array([None]) if mesh.rank else np.zeros(1))  # what one rank sees
+            t + (np.array([None]) if rank else np.zeros(1))  # what one rank sees
         check(t + random(4), random(4) * 2)
 
     on(size, program)

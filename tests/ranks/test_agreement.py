@@ -55,6 +55,46 @@ def agreed(*errors_of_ranks):
         return world.run(program)
 
 
+def test_ranks_with_an_error_in_different_calls_make_no_more():
+    """All raise the error. But they are at different steps, and equal calls would exchange data of those."""
+
+    def program():
+        mesh = mc.create_mesh([("x", 2)])
+        wrong = mc.Layout(["x"], mesh)
+        with pytest.raises(mc.MeshcommError, match="axes" if mesh.rank else "seen by rank 1"):
+            mc.from_local(np.zeros((2, 2)), wrong) if mesh.rank else mc.barrier(mesh)
+        with pytest.raises(
+            mc.MeshError, match=r"different collective calls:\n  rank 0: barrier .*\n  rank 1: an array "
+        ):
+            mc.barrier(mesh)
+
+    with mc.simulate(2) as world:
+        world.run(program)
+
+
+def test_a_mismatch_tells_which_call_a_rank_has_refused():
+    def program():
+        mesh = mc.create_mesh([("x", 2)])
+        rows, columns = mc.Layout(["x", mc.UNSHARDED], mesh), mc.Layout([mc.UNSHARDED, "x"], mesh)
+        t = mc.zeros((4, 4), "f8", rows)
+        for step in range(3):
+            if (mesh.rank, step) == (1, 1):
+                with pytest.raises(IndexError):
+                    t.sum(axis=7)
+                continue
+            try:
+                mc.relayout(t, columns)
+            except mc.CollectiveMismatch as error:
+                return getattr(error, "__notes__", [])
+        return "no difference"
+
+    with mc.simulate(2) as world:
+        first, second = world.run(program)
+    assert first == []
+    (note,) = second
+    assert note.startswith("Before, this rank did not make a call: sum raised AxisError: axis 7")
+
+
 def test_ranks_count_alike_after_a_difference_that_the_program_has_caught():
     """One rank has made a call more, but what a roll call compares later are calls after as many others."""
 

@@ -24,13 +24,20 @@ def rows_of_y(layout):
 
 
 def raised_by_all(program, kind, text):
-    """Run *program* with the rank and a layout: all ranks raise this error, and go on together."""
+    """Run *program* with the rank and a layout: all ranks raise this error, and go on together.
+
+    After a mismatch they do with a new mesh.
+    """
 
     def run():
         layout = rows()
         with pytest.raises(kind, match=text):
             program(layout.mesh.rank, layout)
-        mc.barrier(layout.mesh)
+        if kind is mc.CollectiveMismatch:
+            with pytest.raises(mc.MeshError, match="make it again"):
+                mc.barrier(layout.mesh)
+            layout.mesh.close()
+        mc.barrier(mesh_of_4())
 
     on(4, run)
 

@@ -12,10 +12,12 @@ import functools
 import os
 import re
 import traceback
+from contextlib import contextmanager
 
 import pytest
 from hypothesis.errors import UnsatisfiedAssumption
 
+import meshcomm as mc
 from meshcomm.ranks.launchers import launched
 from support.jobs import mapped_files, remove
 from support.paths import TESTS
@@ -112,6 +114,16 @@ class _AgreeRaises:
             lines = "\n".join(f"  rank {rank} raised {text}" for rank, (_, _, text) in enumerate(gathered))
             raise AssertionError(f"every rank must raise {self.expected} with {self.match!r}:\n{lines}")
         return True
+
+
+@contextmanager
+def agree_mismatch(mesh, match=""):
+    """Check that every rank raises ``CollectiveMismatch``, and that *mesh* makes no call after it. Close it then."""
+    with agree_raises(mc.CollectiveMismatch, match):
+        yield
+    with agree_raises(mc.MeshError, "make it again"):
+        mc.barrier(mesh)
+    mesh.close()
 
 
 def agreed(test):
