@@ -27,7 +27,7 @@ def on(size, program, *args):
 
 
 def raises_everywhere(size, error, match, program):
-    """Check that *program* raises on every rank, and that the mesh can be used afterwards; after a mismatch, a new one."""
+    """Check that *program* raises on every rank, and that the mesh can be used afterwards, or a new one."""
 
     def tried():
         with pytest.raises(error, match=match):

@@ -63,9 +63,7 @@ def test_ranks_with_an_error_in_different_calls_make_no_more():
         wrong = mc.Layout(["x"], mesh)
         with pytest.raises(mc.MeshcommError, match="axes" if mesh.rank else "seen by rank 1"):
             mc.from_local(np.zeros((2, 2)), wrong) if mesh.rank else mc.barrier(mesh)
-        with pytest.raises(
-            mc.MeshError, match=r"different collective calls:\n  rank 0: barrier .*\n  rank 1: an array "
-        ):
+        with pytest.raises(mc.MeshError, match=r"calls:\n  rank 0: barrier .*\n  rank 1: an array "):
             mc.barrier(mesh)
 
     with mc.simulate(2) as world:
