@@ -27,6 +27,7 @@ from meshcomm.errors import GroupError, ShapeError
 from meshcomm.layouts.boxes import Box
 from meshcomm.layouts.mesh import Mesh
 from meshcomm.memory.copies import exact_copy
+from meshcomm.ranks import agreement
 from meshcomm.ranks._envelope import Envelope
 from meshcomm.ranks.agreement import fingerprint
 from meshcomm.ranks.calls import leave_with, program
@@ -320,13 +321,12 @@ def _run(call: _Call, comm: "MPI.Intracomm | None", build: Callable[[Team, Array
             return f"{operation}{_text(plain)} of {array.shape} {array.dtype} over {_text(rows)} of {team.ranks}"
 
         def checked() -> Run:
-            if error is not None:
-                raise error
             return build(team, array, rows)  # type: ignore[arg-type]  # which checks the rows
 
+        if error is not None:
+            agreement.agree(team, None, error)
         key: Hashable = (operation, rows, plain, array.shape, array.dtype)
-        exact = error is None and _is_exact(rows, plain)
-        run = program(team, key if exact else None, describe, checked)
+        run = program(team, key if _is_exact(rows, plain) else None, describe, checked)
         try:
             result: Array = run(array)
         except BaseException as problem:

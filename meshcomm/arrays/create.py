@@ -418,7 +418,7 @@ def _told_shapes(
     how = f"cuts along the first of {counted(local.ndim, 'axis')}" if specs is None else specs
     call = f"from_local of {local.dtype} in {how} on {location_text(mesh)}"
     with exchanging(here.team):
-        agreement.agree(here.team, call, error)
+        agreement.agree(here.team, None if error else call, error)
         lengths = np.array(local.shape, dtype=np.int64).tobytes()
         gathered = by_device(here.team.everyone.communicator(), here, mesh, lengths)
     return local, [tuple(np.frombuffer(text, dtype=np.int64).tolist()) for text in gathered]

@@ -92,7 +92,7 @@ def map_overlap(
             made = "nothing" if found is None else dtype_text(found.dtype)
             names = "".join(f", {name}=" for name in sorted(kwargs))
             call = f"map_overlap of a function that returns {made}, trim={bool(trim)}{names}"
-            agreement.agree(here.team, call, error)
+            agreement.agree(here.team, None if error else call, error)
     return (
         _trimmed(halos[0], found, _dtype(fn, halos, found, result_dtype, kwargs)) if trim else _joined(halos[0], found)
     )

@@ -94,6 +94,7 @@ class Trace:
             recorder.remove(self._rescue)
 
     def _end(self, error: BaseException | None) -> None:
+        self._team = self._team.world.team(self._team.ranks)  # another one if a mesh on these ranks was closed
         if error is None:
             self._merge()
             return

@@ -46,16 +46,18 @@ def agree_on_plain(name: str, operands: Sequence[object], mesh: Mesh) -> list[Op
         return list(operands)  # type: ignore[arg-type]  # tensors and numbers
     with collective(name, mesh) as here:
         arrays: list[Operand] = []
-        texts, error = "", None
+        call, error = None, None
         try:
             arrays = [as_array(x) if is_plain(x) else x for x in operands]  # type: ignore[misc]
-            texts = ", ".join(map(_described, arrays)) if here is not None else ""
+            if here is not None:
+                texts = ", ".join(map(_described, arrays))
+                call = f"{name} of {texts}; a plain array must be the same on every rank"
         except Exception as problem:
             if here is None:
                 raise
             error = problem
         if here is not None:
-            agree(here.team, f"{name} of {texts}; a plain array must be the same on every rank", error)
+            agree(here.team, call, error)
     return arrays
 
 

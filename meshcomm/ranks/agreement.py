@@ -7,8 +7,10 @@ or makes another call, all raise the same exception and none is left waiting.
 """
 
 import builtins
+import json
 from functools import cache, lru_cache
 from hashlib import blake2b
+from typing import NamedTuple
 
 import numpy as np
 
@@ -38,12 +40,12 @@ def of_operation(operation: str | None) -> int:
     return fingerprint(kind(operation or ""))
 
 
-def agree(team: Team, call: str, error: Exception | None = None, value: int = 0) -> int:
+def agree(team: Team, call: str | None, error: Exception | None = None, value: int = 0) -> int:
     """Raise the same exception on every rank unless all make the same *call* without *error*. Collective over *team*.
 
-    The calls since the last agreement are compared too. All ranks raise the *error* of one rank, as the same class.
-    ``CollectiveMismatch`` names the ranks whose calls differ; no call can follow it. Return the largest *value* of all
-    ranks.
+    The calls since the last agreement are compared too. All ranks raise the *error* of one rank, as the same class; a
+    rank whose *error* hides which call it makes passes None as *call*. ``CollectiveMismatch`` names the ranks whose
+    calls differ. No call can follow if they do. Return the largest *value* of all ranks.
     """
     if team.world.guarded and len(team.ranks) > 1:
         watchdog.install()
@@ -52,9 +54,9 @@ def agree(team: Team, call: str, error: Exception | None = None, value: int = 0)
     communicator = team.everyone.communicator()
     if watch.error is None:
         signs.note_told()  # of an error before: this rank goes on
-    step = next_digest(team.call_digest, of_operation(team.turn.operation))  # the same also if one sees an error
-    digest = team.compare(fingerprint(call))
-    mine = [digest, -digest, step, -step, error is not None, value]
+    before = next_digest(team.call_digest, of_operation(team.turn.operation))
+    digest = team.compare(fingerprint(call or ""))
+    mine = [digest, -digest, before, -before, error is not None, value]
     told = watch.error
     watch.error = error or told
     try:
@@ -64,39 +66,62 @@ def agree(team: Team, call: str, error: Exception | None = None, value: int = 0)
         raise
     finally:
         watch.error = told
-    differ, is_wrong = most[0] != -most[1], most[4]
-    if not differ and not is_wrong:
+    if most[0] == -most[1] and not most[4]:
         team.refused = ""  # all ranks refused it
         return int(most[5])
     if error is not None and team.world.guarded:
         abort.show_words()  # before the others know: they leave it to this rank
-    _refuse(team, call, error, in_step=is_wrong and most[2] == -most[3])
-    raise AssertionError("no rank has told why")
+    raise _wrong(team, call, error, in_step=most[2] == -most[3])
 
 
-def _refuse(team: Team, call: str, error: Exception | None, in_step: bool) -> None:
-    """Raise what is wrong, the same on every rank. No call can follow unless ranks are *in_step*. Collective.
+def _wrong(team: Team, call: str | None, error: Exception | None, in_step: bool) -> Exception:
+    """Return the error of one rank, or that calls differ, as all ranks raise it. Collective over *team*.
 
-    Ranks at different steps of a program would exchange data of different steps.
+    No call can follow unless the ranks are at the same step of the program: else equal calls would give them data of
+    different steps. They are if they were *in_step* before, in one operation, and make the same call as far as they
+    know.
     """
-    call = call if len(call) < 500 else f"{call[:500]}... (fingerprint {fingerprint(call):x})"
+    if call is not None and len(call) >= 500:
+        call = f"{call[:500]}... (fingerprint {fingerprint(call):x})"
     name = _shared_class(error).__name__ if error is not None else ""
-    if team.refused:
-        call = f"{call}, after {team.refused}"
-    report = f"{name}\n{call if error is None else error}"
-    reports = [text.decode().partition("\n")[::2] for text in team.everyone.communicator().allgather(_encoded(report))]
-    mismatch = CollectiveMismatch(_differences(team, [message for _, message in reports]))
-    if not in_step:
+    mine = [call, kind(team.turn.operation or ""), team.refused, name, str(error)]
+    report = json.dumps([text and _encoded(text).decode() for text in mine]).encode()
+    reports = [_Report(*json.loads(text)) for text in team.everyone.communicator().allgather(report)]
+    mismatch = None
+    if not in_step or len({its.call for its in reports if its.call is not None}) > 1:
+        mismatch = CollectiveMismatch(_differences(team, reports))
         team.fail(mismatch)
     team.start_over()
-    for rank, (its_name, message) in zip(team.ranks, reports, strict=True):
-        if its_name == name != "":
-            assert error is not None
-            raise signs.note_shared(error, f"{name}: {error}", seen=True)
-        if its_name:
-            told_by = (_named_class(its_name) or MeshcommError)(f"{message} (seen by rank {rank})")
-            raise signs.note_shared(told_by, f"{its_name}: {message}", seen=False) from error
-    raise mismatch
+    first = next((number for number, its in enumerate(reports) if its.name), None)
+    if first is None:
+        assert mismatch is not None
+        return mismatch
+    its = reports[first]
+    if error is not None and its.name == name:
+        shared = signs.note_shared(error, f"{name}: {error}", seen=True)
+    else:
+        told_by = (_named_class(its.name) or MeshcommError)(f"{its.error} (seen by rank {team.ranks[first]})")
+        told_by.__cause__ = error
+        shared = signs.note_shared(told_by, f"{its.name}: {its.error}", seen=False)
+    if mismatch is not None:
+        shared.add_note(str(mismatch))
+    return shared
+
+
+class _Report(NamedTuple):
+    """What a rank tells of its call if something is wrong."""
+
+    call: str | None
+    operation: str
+    refused: str
+    name: str
+    error: str
+
+    def __str__(self) -> str:
+        text = self.call or self.operation
+        if self.refused:
+            text += f", after {self.refused}"
+        return text + f", which has an error: {self.error}" * bool(self.name)
 
 
 def compare_known(team: Team, error: Exception | None = None) -> None:
@@ -128,14 +153,14 @@ def _shared_class(error: Exception) -> type[Exception]:
     return next(kind for kind in map(_named_class, (kind.__name__ for kind in type(error).__mro__)) if kind)
 
 
-def _differences(team: Team, calls: list[str]) -> str:
+def _differences(team: Team, reports: "list[_Report]") -> str:
     ranks_of: dict[str, list[int]] = {}
-    for rank, call in zip(team.ranks, calls, strict=True):
-        ranks_of.setdefault(call, []).append(rank)
+    for rank, report in zip(team.ranks, reports, strict=True):
+        ranks_of.setdefault(str(report), []).append(rank)
     if len(ranks_of) == 1:
         return (
-            f"all ranks call {calls[0]} now, but they made different calls before it. "
+            f"all ranks call {reports[0].call or reports[0].operation} now, but they made different calls before it. "
             "Run again with MESHCOMM_CHECK=1 to stop at the first difference"
         )
-    lines = [f"  {some(ranks)}: {call}" for call, ranks in ranks_of.items()]
+    lines = [f"  {some(ranks)}: {text}" for text, ranks in ranks_of.items()]
     return "ranks made different collective calls:\n" + "\n".join(lines)

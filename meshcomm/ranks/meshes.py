@@ -16,7 +16,7 @@ from meshcomm.errors import MeshcommError, MeshError
 from meshcomm.layouts.dimensions import MeshDimension, canonical_dims
 from meshcomm.layouts.layout import Layout
 from meshcomm.layouts.mesh import Mesh
-from meshcomm.ranks import abort, forks, watchdog
+from meshcomm.ranks import abort, forks, signs, watchdog
 from meshcomm.ranks._envelope import Envelope
 from meshcomm.ranks.launchers import are_several, launched, refuse_alone
 from meshcomm.ranks.mpi import MPIWorld, lasting_failures, library_name, mpi, mpi_world, open_worlds
@@ -261,7 +261,7 @@ def _close_at_exit() -> None:
     abort.show_end()
     worlds = open_worlds()
     for reason in [*lasting_failures, *(reason for world in worlds for reason in world.failures)]:
-        abort.end_job_of_many(reason)
+        abort.end_job_of_many(reason, shared=signs.Error(reason, abort.comm_world()[0]))
     if worlds:
         leave_all(math.inf)
     for world in worlds:

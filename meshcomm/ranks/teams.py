@@ -52,6 +52,7 @@ from meshcomm.ranks import long_messages
 from meshcomm.ranks._envelope import Envelope, Turn
 from meshcomm.ranks.communicator import Communicator
 from meshcomm.ranks.hosts import agreed_machine
+from meshcomm.ranks.missing import spans
 from meshcomm.ranks.rendezvous import open_rendezvous
 from meshcomm.ranks.roll_call import RollCall
 from meshcomm.ranks.settings import compared_settings
@@ -62,6 +63,7 @@ R = TypeVar("R", bound="Resource")
 _REFUSED = int.from_bytes(b"refused", "little")  # in the digest instead of a call
 _OF_ARGUMENTS = MeshcommError, TypeError, IndexError  # not those of data, as a FloatingPointError in one block
 _NOTED = "_noted_as_refusal"  # an attribute of errors
+_CURE = "close() the mesh and make it again"
 
 Digest: TypeAlias = tuple[int, int, int]
 """After how many noted calls, the digest of them, and the number of the last call that had begun on the team."""
@@ -193,7 +195,10 @@ class World(ABC):
         if len(ranks) == ranks[-1] - ranks[0] + 1:
             ranks = range(ranks[0], ranks[-1] + 1)  # one form for each set of ranks
         if ranks not in self._teams:
-            self._teams[ranks] = Team(self, ranks)
+            made = Team(self, ranks)
+            for other in self._teams.values():
+                made.end_with(other)
+            self._teams[ranks] = made
         return self._teams[ranks]
 
     def close_on(self, mesh: Mesh) -> bool:
@@ -212,6 +217,10 @@ class World(ABC):
         for mesh in [mesh for mesh, its in self._locations.items() if its and its.team is team]:
             del self._locations[mesh]
         team.free()
+
+    def has_mesh_on(self, team: "Team") -> bool:
+        """Return whether *team* is that of a mesh, and not only that of ranks which called something together."""
+        return any(at is not None and at.team is team for key, at in self._locations.items() if isinstance(key, Mesh))
 
     @property
     def communicators(self) -> int:
@@ -295,6 +304,7 @@ class Team:
         """What this rank has found wrong with the call that it takes part in."""
         self.refused = ""
         """What this rank has raised instead of taking part in a call, maybe alone, since the ranks last agreed."""
+        self._differed = ""  # how calls of these ranks differed, if they did
         self.oversubscribed = True
         """Whether ranks may have to wait for a processor, the same on all of them; known with the `machine`."""
         self._machine: Machine | None = None
@@ -437,9 +447,21 @@ class Team:
 
     def _end(self, error: BaseException) -> None:
         what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-        self.turn.end(
-            f"an earlier call of these ranks ended with an error ({what}); close() the mesh and make it again"
-        )
+        what = f"an earlier call of these ranks ended with an error ({what})"
+        all_some = f"to go on, close() a mesh over ranks {spans(self.ranks)}, and all over some of them"
+        self.turn.end(f"{what}; {_CURE if self.world.has_mesh_on(self) else all_some}")
+        if isinstance(error, CollectiveMismatch):
+            self._differed = what
+            for other in self.world.open_or_not():
+                other.end_with(self)
+
+    def end_with(self, other: "Team") -> None:
+        """Let no call be made if calls of *other* have differed, and have all ranks of this team among them.
+
+        They are at different steps of the program.
+        """
+        if other._differed and len(self.ranks) > 1 and set(self.ranks) < set(other.ranks):
+            self.turn.end(f"{other._differed}; {_CURE}")
 
     def resource(self, key: Hashable, make: Callable[[], R]) -> R:
         """Return what is kept for *key*, else what *make* returns. Collective over the team.

@@ -110,7 +110,7 @@ def load(
                 jobs = wanted.jobs(found, mesh)
             except Exception as problem:
                 error = problem
-            agree(here.team, f"load of {[*map(_job_text, jobs)]}", error)
+            agree(here.team, None if error else f"load of {[*map(_job_text, jobs)]}", error)
             jobs = _with_whole_outs(jobs, here)
             opened = Opened(base, False, is_checked(wanted.path, found, check))
             with showing(opened, "loading", path, sum(job.nbytes for job in jobs), here):
@@ -356,6 +356,8 @@ def _check_out(name: str, out: DTensor, chosen: Selection, dtype: DType, layout:
         raise DTypeError(f"out is {out.dtype} for {quote(name)}; what is loaded is {dtype}: pass dtype= to convert")
     if layout not in (None, out.layout):
         raise LayoutError(f"out for {quote(name)} keeps its layout {out.layout}; layout= asks for {layout}")
+    if out.local is not None and not out.local.flags.writeable:
+        raise LayoutError(f"out for {quote(name)} cannot be written to: its block is read-only")
 
 
 def told_contents(path: Path, call: str, mesh: Mesh, here: Location) -> tuple[Path, Contents]:

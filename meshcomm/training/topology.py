@@ -418,7 +418,7 @@ def _gathered_hosts(world: World, mesh_shape: ArrayLike | None) -> tuple[list[st
             shape = _arrangement(mesh_shape, world.size)
         except Exception as problem:
             error = problem
-        agreement.agree(team, f"Topology.from_comm with mesh_shape {shape}", error)
+        agreement.agree(team, None if error else f"Topology.from_comm with mesh_shape {shape}", error)
         hosts = team.everyone.communicator().allgather(this_host().encode())
     return [host.decode() for host in hosts], shape
 

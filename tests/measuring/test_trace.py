@@ -129,6 +129,20 @@ def test_an_error_of_one_rank_that_others_wait_for(tmp_path):
     assert watch.error is None
 
 
+def test_a_mesh_that_is_made_again_after_a_mismatch(tmp_path):
+    def program():
+        with mc.trace(tmp_path / "trace.json"):
+            mesh = mc.create_mesh([("x", 2)])
+            with pytest.raises(mc.CollectiveMismatch):
+                mc.barrier(mesh, f"of rank {mesh.rank}")
+            mesh.close()
+            mc.barrier(mc.create_mesh([("x", 2)]), "again")
+
+    with mc.simulate(2) as world:
+        world.run(program)
+    assert "barrier 'again'" in (tmp_path / "trace.json").read_text()
+
+
 def test_an_exit_of_one_rank_is_not_held_up(tmp_path):
     def program(rank):
         with mc.trace(tmp_path / "t.json"):

@@ -63,8 +63,74 @@ def test_ranks_with_an_error_in_different_calls_make_no_more():
         wrong = mc.Layout(["x"], mesh)
         with pytest.raises(mc.MeshcommError, match="axes" if mesh.rank else "seen by rank 1"):
             mc.from_local(np.zeros((2, 2)), wrong) if mesh.rank else mc.barrier(mesh)
-        with pytest.raises(mc.MeshError, match=r"calls:\n  rank 0: barrier .*\n  rank 1: an array "):
+        with pytest.raises(mc.MeshError, match=r"calls:\n  rank 0: barrier .*\n  rank 1: from_local, which has "):
             mc.barrier(mesh)
+
+    with mc.simulate(2) as world:
+        world.run(program)
+
+
+@pytest.mark.parametrize("wrong", [1, 2])
+def test_an_error_of_one_rank_does_not_hide_that_calls_differ(wrong):
+    """The others, or that rank and another one, relay tensors of other shapes."""
+
+    def program():
+        mesh = mc.create_mesh([("x", 3)])
+        rows, columns = mc.Layout(["x", mc.UNSHARDED], mesh), mc.Layout([mc.UNSHARDED, "x"], mesh)
+        t = mc.zeros((6, 6 if mesh.rank == 1 else 9), "f8", rows)
+        with pytest.raises(mc.ShapeError, match="out has shape") as raised:
+            mc.relayout(t, columns, out=mc.zeros((2, 2), "f8", columns) if mesh.rank == wrong else None)
+        assert "ranks made different collective calls" in raised.value.__notes__[0]
+        with pytest.raises(mc.MeshError, match=rf"rank {wrong}: relayout .*, which has an error: out has shape"):
+            mc.barrier(mesh)
+
+    with mc.simulate(3) as world:
+        world.run(program)
+
+
+def test_after_a_mismatch_meshes_over_some_of_the_ranks_make_no_call():
+    """Also those that are made later, until the first mesh is closed."""
+
+    def program():
+        mesh, pair = mc.create_mesh([("x", 3)]), mc.create_mesh([("x", 2)])
+        one = mc.create_mesh([("x", 1)], devices=[mesh.rank])
+        if pair.rank is not None:
+            mc.barrier(pair)
+        with pytest.raises(mc.CollectiveMismatch):
+            mc.barrier(mesh, f"of rank {mesh.rank}")
+        other = mc.create_mesh([("x", 2)], devices=[1, 2])
+        for each in (pair, other):
+            if each.rank is not None:
+                with pytest.raises(mc.MeshError, match="barrier 'of rank 0'"):
+                    mc.barrier(each)
+        assert mc.ones(3, "f8", mc.Layout(["x"], one)).to_numpy().tolist() == [1, 1, 1]
+        for each in (mesh, pair, other):
+            if each.rank is not None:
+                each.close()
+        for ranks in ([0, 1, 2], [0, 1], [1, 2]):
+            each = mc.create_mesh([("x", len(ranks))], devices=ranks)
+            if each.rank is not None:
+                mc.barrier(each)
+
+    with mc.simulate(3) as world:
+        world.run(program)
+
+
+def test_after_a_mismatch_between_meshes_an_error_says_how_to_go_on():
+    def moved(shape):
+        first, second = (mc.create_mesh([("x", 1)], devices=[rank]) for rank in range(2))
+        return mc.relayout(mc.zeros(shape, "f8", mc.Layout(["x"], first)), mc.Layout(["x"], second))
+
+    def program():
+        rank = world.rank
+        with pytest.raises(mc.CollectiveMismatch):
+            moved((2 + rank,))
+        with pytest.raises(
+            mc.MeshError, match=r"to go on, close\(\) a mesh over ranks 0-1, and all over "
+        ):
+            moved((2,))
+        mc.create_mesh([("x", 2)]).close()
+        moved((2,))
 
     with mc.simulate(2) as world:
         world.run(program)
@@ -215,7 +281,7 @@ def test_a_failed_exchange_ends_the_calls_of_a_team():
     with Envelope("relayout", team):
         pass
     team.fail(KeyError("lost"))
-    with pytest.raises(errors.MeshError, match=r"KeyError: 'lost'.*close\(\) the mesh"), Envelope("next", team):
+    with pytest.raises(errors.MeshError, match=r"KeyError: 'lost'.*close\(\) a mesh"), Envelope("next", team):
         raise AssertionError
 
 

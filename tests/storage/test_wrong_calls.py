@@ -173,6 +173,15 @@ def test_a_save_that_is_wrong_on_one_rank(tmp_path):
     )
 
 
+def test_an_out_that_is_read_only_on_one_rank(path):
+    def program(rank, layout):
+        out = mc.ones(A.shape, float, layout)
+        out.local.flags.writeable = rank != 1
+        mc.load(path, names=["a"], out={"a": out})
+
+    raised_by_all(program, mc.LayoutError, "out for 'a' cannot be written to: its block is read-only")
+
+
 def test_a_load_that_is_wrong_on_one_rank(path):
     for program, kind, text in (
         (lambda rank, layout: mc.load(path, "x" if rank == 1 else layout, names=["a"]), mc.LayoutError, "not 'x'"),

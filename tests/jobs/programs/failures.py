@@ -701,6 +701,7 @@ def one_passes_wrong_arguments():
     raised(
         mc.GroupError, lambda: mc.all_to_all(np.zeros(SIZE), everyone, 0, 0, split_count), f"split_count {SIZE + 1}"
     )
+    go_on_after_a_mismatch()  # another argument makes another call
     block = np.zeros((mesh().rank + 3) % 5, dtype=object if mesh().rank == 1 else float)
     raised(mc.DTypeError, lambda: mc.from_local(block, mc.Layout(["x"], mesh())), "object")
     raised(
