@@ -64,8 +64,8 @@ class GroupError(MeshcommError, ValueError):
 class CollectiveMismatch(MeshcommError, RuntimeError):
     """Ranks that should have made the same collective call made different ones.
 
-    If a call raises it, its mesh makes no call any more, nor does any over some of its ranks. To go on, close them and
-    make them again, on all ranks at the same step.
+    If a call raises it, its mesh makes no call any more, nor does any over some of its ranks. To go on, close it and
+    make it again, on all ranks at the same step.
     """
 
     __module__ = "meshcomm"

@@ -63,7 +63,6 @@ R = TypeVar("R", bound="Resource")
 _REFUSED = int.from_bytes(b"refused", "little")  # in the digest instead of a call
 _OF_ARGUMENTS = MeshcommError, TypeError, IndexError  # not those of data, as a FloatingPointError in one block
 _NOTED = "_noted_as_refusal"  # an attribute of errors
-_CURE = "close() the mesh and make it again"
 
 Digest: TypeAlias = tuple[int, int, int]
 """After how many noted calls, the digest of them, and the number of the last call that had begun on the team."""
@@ -217,6 +216,8 @@ class World(ABC):
         for mesh in [mesh for mesh, its in self._locations.items() if its and its.team is team]:
             del self._locations[mesh]
         team.free()
+        for other in self._teams.values():
+            other.go_on_without(team)
 
     def has_mesh_on(self, team: "Team") -> bool:
         """Return whether *team* is that of a mesh, and not only that of ranks which called something together."""
@@ -305,6 +306,7 @@ class Team:
         self.refused = ""
         """What this rank has raised instead of taking part in a call, maybe alone, since the ranks last agreed."""
         self._differed = ""  # how calls of these ranks differed, if they did
+        self._ended_with: Team | None = None  # a larger team whose calls differed
         self.oversubscribed = True
         """Whether ranks may have to wait for a processor, the same on all of them; known with the `machine`."""
         self._machine: Machine | None = None
@@ -448,20 +450,30 @@ class Team:
     def _end(self, error: BaseException) -> None:
         what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
         what = f"an earlier call of these ranks ended with an error ({what})"
-        all_some = f"to go on, close() a mesh over ranks {spans(self.ranks)}, and all over some of them"
-        self.turn.end(f"{what}; {_CURE if self.world.has_mesh_on(self) else all_some}")
+        if self.world.has_mesh_on(self):
+            self.turn.end(f"{what}; close() the mesh and make it again")
+        else:
+            self.turn.end(f"{what}; to go on, make a mesh over ranks {spans(self.ranks)} and close() it")
         if isinstance(error, CollectiveMismatch):
             self._differed = what
             for other in self.world.open_or_not():
                 other.end_with(self)
 
     def end_with(self, other: "Team") -> None:
-        """Let no call be made if calls of *other* have differed, and have all ranks of this team among them.
+        """Let no call be made if calls of *other* have differed, and all ranks of this team are among its ranks.
 
-        They are at different steps of the program.
+        They are at different steps of the program, until they have closed *other*.
         """
-        if other._differed and len(self.ranks) > 1 and set(self.ranks) < set(other.ranks):
-            self.turn.end(f"{other._differed}; {_CURE}")
+        if self.turn.over is None and other._differed and len(self.ranks) > 1 and set(self.ranks) < set(other.ranks):
+            self._ended_with = other
+            self.turn.end(f"{other._differed}; close() the mesh over ranks {spans(other.ranks)} and make it again")
+
+    def go_on_without(self, other: "Team") -> None:
+        """Let calls be made again that only the end of *other* kept from being made: its ranks have closed it."""
+        if self._ended_with is other:
+            self._ended_with, self.turn = None, Turn()
+            for each in self.world.open_or_not():
+                self.end_with(each)
 
     def resource(self, key: Hashable, make: Callable[[], R]) -> R:
         """Return what is kept for *key*, else what *make* returns. Collective over the team.

@@ -101,14 +101,13 @@ def test_after_a_mismatch_meshes_over_some_of_the_ranks_make_no_call():
         other = mc.create_mesh([("x", 2)], devices=[1, 2])
         for each in (pair, other):
             if each.rank is not None:
-                with pytest.raises(mc.MeshError, match="barrier 'of rank 0'"):
+                with pytest.raises(
+                    mc.MeshError, match=r"(?s)barrier 'of rank 0'.*close\(\) the mesh over ranks 0-2 and"
+                ):
                     mc.barrier(each)
         assert mc.ones(3, "f8", mc.Layout(["x"], one)).to_numpy().tolist() == [1, 1, 1]
-        for each in (mesh, pair, other):
-            if each.rank is not None:
-                each.close()
-        for ranks in ([0, 1, 2], [0, 1], [1, 2]):
-            each = mc.create_mesh([("x", len(ranks))], devices=ranks)
+        mesh.close()
+        for each in (mc.create_mesh([("x", 3)]), pair, other):
             if each.rank is not None:
                 mc.barrier(each)
 
@@ -125,9 +124,7 @@ def test_after_a_mismatch_between_meshes_an_error_says_how_to_go_on():
         rank = world.rank
         with pytest.raises(mc.CollectiveMismatch):
             moved((2 + rank,))
-        with pytest.raises(
-            mc.MeshError, match=r"to go on, close\(\) a mesh over ranks 0-1, and all over "
-        ):
+        with pytest.raises(mc.MeshError, match=r"to go on, make a mesh over ranks 0-1 and close\(\) it"):
             moved((2,))
         mc.create_mesh([("x", 2)]).close()
         moved((2,))
@@ -281,7 +278,7 @@ def test_a_failed_exchange_ends_the_calls_of_a_team():
     with Envelope("relayout", team):
         pass
     team.fail(KeyError("lost"))
-    with pytest.raises(errors.MeshError, match=r"KeyError: 'lost'.*close\(\) a mesh"), Envelope("next", team):
+    with pytest.raises(errors.MeshError, match=r"KeyError: 'lost'.*close\(\) it"), Envelope("next", team):
         raise AssertionError
 
 
