@@ -15,9 +15,10 @@ from meshcomm.ranks import abort, forks
 from meshcomm.ranks._envelope import Envelope
 from meshcomm.ranks.calls import collective, join_and_raise, leave_with, program
 from meshcomm.ranks.communicator import Pending
+from meshcomm.ranks.endings import Unfinished, never_waited_for
 from meshcomm.ranks.mpi import mpi
 from meshcomm.ranks.refusals import note_refusal
-from meshcomm.ranks.teams import Location, Team, Unfinished, never_waited_for
+from meshcomm.ranks.teams import Location, Team
 from meshcomm.ranks.watch import named, watch
 
 _over_mpi: dict[int, "Request"] = {}

@@ -51,8 +51,8 @@ from meshcomm.memory._rendezvous import Rendezvous
 from meshcomm.ranks import long_messages
 from meshcomm.ranks._envelope import Envelope, Turn
 from meshcomm.ranks.communicator import Communicator
+from meshcomm.ranks.endings import Unfinished, never_waited_for, why_over
 from meshcomm.ranks.hosts import agreed_machine
-from meshcomm.ranks.missing import spans
 from meshcomm.ranks.rendezvous import open_rendezvous
 from meshcomm.ranks.roll_call import RollCall
 from meshcomm.ranks.settings import compared_settings
@@ -73,16 +73,6 @@ class Location(NamedTuple):
 
     team: "Team"
     device: int
-
-
-class Unfinished(Protocol):
-    """A nonblocking call that nobody has waited for yet."""
-
-    begun_by: str
-    """The function that began it."""
-
-    def wait(self) -> object:
-        """Wait until it is complete."""
 
 
 class Resource(Protocol):
@@ -270,12 +260,6 @@ def refuse_larger(mesh: Mesh, size: int, simulated: bool) -> None:
         )
 
 
-def never_waited_for(left: Sequence[Unfinished]) -> str:
-    """Return the error that names nonblocking calls which nobody waited for."""
-    more = f" and {len(left) - 1} more" if len(left) > 1 else ""
-    return f"{left[0].begun_by} was never waited for: {left[0]}{more}. Call wait() on each request"
-
-
 def next_digest(before: int, number: int) -> int:
     """Return the digest of all calls after the call *number*."""
     return hash((before, number)) >> 2
@@ -305,7 +289,7 @@ class Team:
         """What this rank has found wrong with the call that it takes part in."""
         self.refused = ""
         """What this rank has raised instead of taking part in a call, maybe alone, since the ranks last agreed."""
-        self._differed = ""  # how calls of these ranks differed, if they did
+        self._differed = ""  # for smaller teams: how calls of these ranks differed, if they did
         self._ended_with: Team | None = None  # a larger team whose calls differed
         self.oversubscribed = True
         """Whether ranks may have to wait for a processor, the same on all of them; known with the `machine`."""
@@ -448,14 +432,10 @@ class Team:
         self._end(self.wrong or error)
 
     def _end(self, error: BaseException) -> None:
-        what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-        what = f"an earlier call of these ranks ended with an error ({what})"
-        if self.world.has_mesh_on(self):
-            self.turn.end(f"{what}; close() the mesh and make it again")
-        else:
-            self.turn.end(f"{what}; to go on, make a mesh over ranks {spans(self.ranks)} and close() it")
+        here, elsewhere = why_over(error, self.ranks, self.world.has_mesh_on(self))
+        self.turn.end(here)
         if isinstance(error, CollectiveMismatch):
-            self._differed = what
+            self._differed = elsewhere
             for other in self.world.open_or_not():
                 other.end_with(self)
 
@@ -466,7 +446,7 @@ class Team:
         """
         if self.turn.over is None and other._differed and len(self.ranks) > 1 and set(self.ranks) < set(other.ranks):
             self._ended_with = other
-            self.turn.end(f"{other._differed}; close() the mesh over ranks {spans(other.ranks)} and make it again")
+            self.turn.end(other._differed)
 
     def go_on_without(self, other: "Team") -> None:
         """Let calls be made again that only the end of *other* kept from being made: its ranks have closed it."""
