@@ -18,6 +18,7 @@ from meshcomm.arrays.relayout import relayout
 from meshcomm.errors import LayoutError, ShapeError
 from meshcomm.layouts.layout import Layout
 from meshcomm.layouts.mistakes import no_layout
+from meshcomm.ranks.refusals import refusable
 
 
 def pack(tensors: Sequence[ArrayLike], layout: Layout) -> DTensor:
@@ -87,6 +88,7 @@ def copy_to_mesh(tensor: Tensor, layout: Layout) -> DTensor:
     return relayout(tensor, layout, name="copy_to_mesh")
 
 
+@refusable
 def call_with_layout(fn: Callable[..., Value], layout: Layout | None, *args: object, **kwargs: object) -> Value:
     """Return ``fn(*args, **kwargs)`` with its arrays and tensors in *layout*. Collective if tensors have to move.
 

@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from meshcomm import _hooks
-from meshcomm._arguments import quote
 from meshcomm._tracing import Value, is_traced, untraced
 from meshcomm._types import Axis
 from meshcomm.arrays.dtensor import IS_COPY, DTensor, MovedSlice, unwrapped
@@ -42,7 +41,7 @@ from meshcomm.ops import (
 from meshcomm.ops.elementwise import elementwise, store, where
 from meshcomm.ops.linalg import matmul, transpose
 from meshcomm.ops.reductions import max, mean, min, sum
-from meshcomm.ops.rules import ADVICE, is_operand
+from meshcomm.ops.rules import ADVICE, is_operand, not_operand
 from meshcomm.ops.signatures import Function, like_numpy
 from meshcomm.ranks.refusals import note_refusal
 from meshcomm.ranks.watch import watch
@@ -142,9 +141,7 @@ def _refused(name: str, operands: list[object]) -> object:
         return NotImplemented  # NumPy would also raise this error, with the elements of all operands in it
     other = operands[0]
     instead = ": write t is None" if other is None and "equal" in name else ""
-    raise TypeError(
-        f"{name} of DTensors takes tensors, arrays and numbers, not {type(other).__name__} {quote(other)}{instead}"
-    )
+    raise TypeError(f"{not_operand(name, other)}{instead}")
 
 
 def _matmul(name: str, operands: list[Value], out: tuple[DTensor, ...], options: Mapping[str, object]) -> DTensor:

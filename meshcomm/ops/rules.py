@@ -22,6 +22,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import DTypeLike
 
+from meshcomm._arguments import quote
 from meshcomm._types import Array, DType, Names, Shape
 from meshcomm.arrays.dtensor import DTensor, unwrapped
 from meshcomm.errors import LayoutError, MeshError, ShapeError
@@ -43,6 +44,11 @@ ADVICE = "use t.local for the block of this rank, or t.to_numpy() for the global
 def is_operand(x: object) -> bool:
     """Return whether *x* can be combined with a DTensor: a tensor, a number, an array, or nested lists of numbers."""
     return isinstance(x, (DTensor, np.ndarray, list, tuple, *NUMBERS))
+
+
+def not_operand(name: str, x: object) -> str:
+    """Return why *x* cannot be an operand of the function *name*."""
+    return f"{name} of DTensors takes tensors, arrays and numbers, not {type(x).__name__} {quote(x)}"
 
 
 def is_plain(x: object) -> bool:
@@ -76,8 +82,13 @@ def mesh_of(operands: Iterable[object]) -> Mesh:
 
 
 def shape_of(operand: Operand) -> Shape:
-    """Return the shape of *operand*; that of a number is ()."""
-    return () if isinstance(operand, bool | int | float | complex) else operand.shape
+    """Return the shape of *operand*; that of a number is (). ``TypeError`` for what is no operand."""
+    if isinstance(operand, bool | int | float | complex):
+        return ()
+    try:
+        return operand.shape
+    except AttributeError:
+        raise TypeError(not_operand("a function", operand)) from None
 
 
 def broadcast_shape(name: str, shapes: Sequence[Shape]) -> Shape:

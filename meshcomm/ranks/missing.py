@@ -243,7 +243,7 @@ def _left(closed: bool) -> str:
 
 
 def _elsewhere(answer: Answer) -> str:
-    return f" on ranks {answer.others}" if answer.others else ""
+    return f" on ranks {answer.others} (another mesh or communicator)" if answer.others else ""
 
 
 def _plural(text: str) -> str:

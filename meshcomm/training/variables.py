@@ -222,11 +222,12 @@ class Variable(NDArrayOperatorsMixin, ScopedVariable):
         self._value = _with_dtype(DTensor(local, value.layout, value.shape, result.dtype), self.dtype)
         return self
 
+    @refusable  # also an array, as another rank may move a tensor
     def _fitting(self, value: object, dtype: DType | None = None) -> DTensor | Array:
         """Return *value* as a tensor or array, after checking that its shape fits, and that it fits into *dtype*."""
         tensor = value.value if isinstance(value, Variable) else value
         if isinstance(tensor, DTensor):
-            self._check_tensor(tensor, dtype)
+            self._check(tensor, dtype)
             return tensor
         array = as_array(tensor)
         self._check(array, dtype)
@@ -237,8 +238,6 @@ class Variable(NDArrayOperatorsMixin, ScopedVariable):
             raise ShapeError(f"Shape mismatch: {self!r} has shape {self.shape}, but the new value has {value.shape}")
         if dtype is not None:
             _check_dtype(value.dtype, dtype)
-
-    _check_tensor = refusable(_check)  # as another rank may move the tensor
 
     def _aligned(self, tensor: DTensor | Array) -> DTensor:
         """Return *tensor* in the variable's layout; the result may share its block with *tensor*."""

@@ -139,7 +139,7 @@ SAYS = [
     ),
     (
         COMPUTES._replace(operation="barrier", others="1-2"),
-        "has not arrived: it has waited 4 s in barrier on ranks 1-2",
+        "has not arrived: it has waited 4 s in barrier on ranks 1-2 (another mesh or communicator)",
     ),
     (WAITS._replace(made=3, number=3), "has not arrived: it has waited 4 s in relayout, call 3 on these ranks"),
     (COMPUTES._replace(ended=True), "has ended, after call 3"),
