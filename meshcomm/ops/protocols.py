@@ -65,15 +65,17 @@ def numpy_protocol(
             return _ufunc(function, method, args, kwargs)
         return _defined(function)(*args, **kwargs)
     except Exception as error:
-        if watch.count == begun and _may_move(function, error):
+        if watch.count == begun and _may_move(function, args, error):
             note_refusal(_name_of(function), error, (args, kwargs))
         raise
 
 
-def _may_move(function: object, error: Exception) -> bool:
+def _may_move(function: object, args: tuple[object, ...], error: Exception) -> bool:
     """Return whether elements may have to move in the call that ended with *error*, so that it is Collective."""
     if isinstance(function, np.ufunc):
-        return isinstance(error, MeshcommError)  # else the operands are of no class that any rank could pass
+        layouts = {x.layout for x in map(unwrapped, args) if isinstance(x, DTensor)}
+        # Of one layout only, and without an error of ours, an operand is of no class that any rank could pass.
+        return len(layouts) > 1 or function is np.matmul or isinstance(error, MeshcommError)
     return function in _FUNCTIONS and _name_of(function) not in _LOCAL
 
 

@@ -17,6 +17,8 @@ from meshcomm.ranks.watch import watch
 P = ParamSpec("P")
 R = TypeVar("R")
 
+_OF_ARGUMENTS = MeshcommError, ValueError, TypeError, LookupError, RuntimeError, ImportError
+
 
 def refusable(function: Callable[P, R]) -> Callable[P, R]:
     """Let ranks notice later that only some of them have refused a call: a decorator.
@@ -44,7 +46,7 @@ def note_refusal(operation: str, error: Exception, arguments: object) -> None:
 
     No call has begun. Nothing is noted without a mesh, or while another thread is in a call.
     """
-    if isinstance(error, ValueError | TypeError | LookupError | RuntimeError):  # not those of data, or of memory
+    if isinstance(error, _OF_ARGUMENTS):  # not those of data, or of memory
         with suppress(MeshcommError, RecursionError):  # a mesh that is closed; a list that contains itself
             mesh = _mesh_of(arguments)
             team = None if mesh is None else _team_of(mesh)
