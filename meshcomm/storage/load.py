@@ -339,6 +339,8 @@ def _selected(name: str, shape: Shape, index: object) -> Selection:
 def _outs(tree: object, names: list[str]) -> dict[str, DTensor]:
     """Return the tensors of *tree* by name; a tensor alone is for the only one of *names*."""
     node, outs = flattened(tree)
+    if not outs:
+        raise LayoutError(f"out must be a tensor, or a tree of them, not {quote(tree)}")
     if node == ["array", "array"] and len(names) == 1:
         outs = {names[0]: outs["array"]}
     for name, leaf in outs.items():

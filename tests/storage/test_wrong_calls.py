@@ -204,6 +204,13 @@ def test_a_load_that_is_wrong_on_one_rank(path):
             mc.LayoutError,
             "out has no tensor 'b', which names asks for",
         ),
+        (
+            lambda rank, layout: mc.load(
+                path, layout, names=["a"], out=3 if rank == 1 else mc.ones(A.shape, float, layout)
+            ),
+            mc.LayoutError,
+            "out must be a tensor, or a tree of them, not 3",
+        ),
         (lambda rank, layout: mc.load(path, names=re.compile("x")), mc.CheckpointError, "no array that matches 'x'"),
         (lambda rank, layout: mc.load(path, layout, names="a"), TypeError, "not the text 'a'"),
         (lambda rank, layout: mc.load(path, layout, names=["a"], max_scratch_bytes=0), mc.ShapeError, "limit of 0"),
