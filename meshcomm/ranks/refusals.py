@@ -17,6 +17,7 @@ from meshcomm.ranks.watch import watch
 P = ParamSpec("P")
 R = TypeVar("R")
 
+# Before a call has begun there are no errors of data yet, as there are in `teams`, but of memory and of files.
 _OF_ARGUMENTS = MeshcommError, ValueError, TypeError, LookupError, RuntimeError, ImportError
 
 
@@ -46,7 +47,7 @@ def note_refusal(operation: str, error: Exception, arguments: object) -> None:
 
     No call has begun. Nothing is noted without a mesh, or while another thread is in a call.
     """
-    if isinstance(error, _OF_ARGUMENTS):  # not those of data, or of memory
+    if isinstance(error, _OF_ARGUMENTS):
         with suppress(MeshcommError, RecursionError):  # a mesh that is closed; a list that contains itself
             mesh = _mesh_of(arguments)
             team = None if mesh is None else _team_of(mesh)

