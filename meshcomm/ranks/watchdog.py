@@ -93,7 +93,7 @@ class _Watchdog:
             for roll_call in open_roll_calls():
                 roll_call.serve()
                 self._obey(roll_call)
-            self._step = self._longest_step / (5 if self._is_in_haste() else 1)
+            self._step = self._next_step()
             call = watch.call()
             if call is not None:
                 self._wait(call)
@@ -106,6 +106,11 @@ class _Watchdog:
             if signal.SIGINT in os.read(self._signals, 64) and watch.calls:
                 self._interrupted, self._interrupted_in = 0.0, watch.count
             time.sleep(self._step)
+
+    def _next_step(self) -> float:
+        """Return how many seconds to sleep until the next look: no longer than a rank that waits may still wait."""
+        step, left = self._longest_step / (5 if self._is_in_haste() else 1), self._timeout - watch.since
+        return left if 0.0 < left < step else step
 
     def _is_in_haste(self) -> bool:
         """Return whether other ranks wait for what this one gathers, or it has an error that the job may end with."""

@@ -57,6 +57,15 @@ def test_ctrl_c_outside_of_a_call_is_left_to_python(pipe, monkeypatch):
     assert dog._interrupted is None
 
 
+@pytest.mark.parametrize(("since", "step"), [(1.0, WATCH_EVERY), (2.8, 0.2), (3.0, WATCH_EVERY)])
+def test_the_last_look_is_at_the_timeout(pipe, monkeypatch, since, step):
+    monkeypatch.setattr(watch, "error", None)
+    monkeypatch.setattr(watch, "since", since)
+    monkeypatch.setattr(watchdog, "FirstCalls", lambda rank: None)
+    monkeypatch.setattr(watchdog, "open_roll_calls", list)
+    assert watchdog._Watchdog(3.0, pipe[0])._next_step() == pytest.approx(step)
+
+
 @pytest.mark.parametrize(("error", "asks"), [(None, False), (KeyError("culprit"), True)])
 def test_a_rank_with_an_error_asks_at_once_who_is_missing(pipe, monkeypatch, error, asks):
     """The others may exchange, and never come to hear of it."""
