@@ -14,7 +14,7 @@ from meshcomm._tracing import is_traced, traceable
 from meshcomm._types import Array, DType, Shape, ShapeLike
 from meshcomm.arrays.compile import no_memory
 from meshcomm.arrays.cutting import cut_out
-from meshcomm.arrays.dtensor import DTensor, by_device, check_root, member
+from meshcomm.arrays.dtensor import DTensor, as_tensor, by_device, check_root, member
 from meshcomm.errors import DTypeError, LayoutError, MeshError, ShapeError
 from meshcomm.layouts.coordinates import one
 from meshcomm.layouts.cyclic import Runs, local_indices
@@ -274,7 +274,8 @@ def zeros_like(tensor: DTensor) -> DTensor:
     >>> mc.zeros_like(mc.ones(3, int, layout)).local
     array([0, 0, 0])
     """
-    return zeros(tensor.shape, tensor.dtype, tensor.layout)
+    like = as_tensor("zeros_like", tensor)
+    return zeros(like.shape, like.dtype, like.layout)
 
 
 def ones_like(tensor: DTensor) -> DTensor:
@@ -285,7 +286,8 @@ def ones_like(tensor: DTensor) -> DTensor:
     >>> mc.ones_like(mc.zeros(3, int, layout)).local
     array([1, 1, 1])
     """
-    return ones(tensor.shape, tensor.dtype, tensor.layout)
+    like = as_tensor("ones_like", tensor)
+    return ones(like.shape, like.dtype, like.layout)
 
 
 def _described(

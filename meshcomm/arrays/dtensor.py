@@ -345,6 +345,14 @@ def unwrapped(x: T) -> DTensor | T:
     return value if isinstance(value, DTensor) else x
 
 
+def as_tensor(name: str, operand: object) -> DTensor:
+    """Return the tensor that *operand* is or holds; ``LayoutError`` for an array."""
+    tensor = unwrapped(operand)
+    if not isinstance(tensor, DTensor):
+        raise LayoutError(f"{name} is for DTensors, not for {type(operand).__name__}; NumPy has its own for arrays")
+    return tensor
+
+
 def check_root(root: object, mesh: Mesh) -> None:
     """Raise ``MeshError`` unless *root* is None or a device of *mesh*."""
     if root is None:

@@ -2,7 +2,7 @@
 
 from meshcomm._arguments import integer
 from meshcomm._tracing import Value, traceable, untraced
-from meshcomm.arrays.dtensor import DTensor
+from meshcomm.arrays.dtensor import DTensor, as_tensor
 from meshcomm.errors import ShapeError
 from meshcomm.fft.calls import Some, transform_of
 from meshcomm.fft.execute import Options, check_options, run_steps
@@ -10,7 +10,6 @@ from meshcomm.fft.kinds import Transform
 from meshcomm.fft.planning import Wanted, target_layout
 from meshcomm.fft.search import cheapest
 from meshcomm.layouts.machine import Machine
-from meshcomm.ops.rules import as_tensor
 from meshcomm.ranks.calls import collective
 
 

@@ -20,7 +20,7 @@ import numpy as np
 from meshcomm._arguments import counted, integer, quote
 from meshcomm._tracing import Value, is_traced, traceable, untraced
 from meshcomm._types import Array, Shape
-from meshcomm.arrays.dtensor import DTensor
+from meshcomm.arrays.dtensor import DTensor, as_tensor
 from meshcomm.arrays.relayout import relayout
 from meshcomm.errors import ShapeError
 from meshcomm.fft.calls import Some, axes_of, listed
@@ -37,7 +37,6 @@ from meshcomm.ops.gradients import differentiable, like
 from meshcomm.ops.indexing import getitem
 from meshcomm.ops.pieces import put
 from meshcomm.ops.rolling import flip, roll
-from meshcomm.ops.rules import as_tensor
 from meshcomm.ranks.calls import collective
 from meshcomm.ranks.refusals import refusable
 

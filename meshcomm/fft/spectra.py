@@ -9,13 +9,12 @@ from meshcomm._arguments import counted, integer, quote
 from meshcomm._tracing import Value
 from meshcomm._types import Axis, DType, Shape
 from meshcomm.arrays.create import empty
-from meshcomm.arrays.dtensor import DTensor
+from meshcomm.arrays.dtensor import DTensor, as_tensor
 from meshcomm.errors import ShapeError
 from meshcomm.fft.calls import Some, axes_of, listed
 from meshcomm.fft.kinds import KINDS, full_name
 from meshcomm.layouts.layout import Layout
 from meshcomm.ops.rolling import roll
-from meshcomm.ops.rules import as_tensor
 from meshcomm.ranks.refusals import refusable
 
 # -- frequencies ------------------------------------------------------------------------------------------------------

@@ -6,14 +6,14 @@ from numpy.typing import ArrayLike
 from meshcomm._arguments import normalised_axes
 from meshcomm._tracing import Value
 from meshcomm._types import Axis
-from meshcomm.arrays.dtensor import DTensor, unwrapped
+from meshcomm.arrays.dtensor import DTensor, as_tensor, unwrapped
 from meshcomm.arrays.relayout import relayout
 from meshcomm.errors import ShapeError
 from meshcomm.layouts.layout import Layout
 from meshcomm.ops.elementwise import agree_on_plain
 from meshcomm.ops.reductions import mean
 from meshcomm.ops.reductions import sum as sum_over
-from meshcomm.ops.rules import aligned_axes, as_tensor, mesh_of
+from meshcomm.ops.rules import aligned_axes, mesh_of
 from meshcomm.ops.signatures import table
 from meshcomm.ops.statistics import any
 

@@ -9,11 +9,11 @@ from numpy.typing import ArrayLike, DTypeLike
 from meshcomm._arguments import counted, integer, quote
 from meshcomm._types import Array, Indices
 from meshcomm.arrays import create
-from meshcomm.arrays.dtensor import DTensor
+from meshcomm.arrays.dtensor import DTensor, as_tensor
 from meshcomm.errors import ShapeError
 from meshcomm.layouts.layout import Layout
 from meshcomm.ops.reductions import spread
-from meshcomm.ops.rules import as_tensor, mesh_of
+from meshcomm.ops.rules import mesh_of
 from meshcomm.ops.signatures import Function, table
 
 Triangle: TypeAlias = Callable[[Indices, Indices], Array]

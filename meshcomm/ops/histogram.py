@@ -7,12 +7,12 @@ from numpy.typing import ArrayLike
 
 from meshcomm._types import Array, DType
 from meshcomm.arrays.create import distribute
-from meshcomm.arrays.dtensor import DTensor, unwrapped
+from meshcomm.arrays.dtensor import DTensor, as_tensor, unwrapped
 from meshcomm.errors import ShapeError
 from meshcomm.layouts.layout import Layout
 from meshcomm.ops.elementwise import agree_on_plain, relaid
 from meshcomm.ops.reductions import Partial, max, min, run_partial
-from meshcomm.ops.rules import as_tensor, mesh_of, sharding
+from meshcomm.ops.rules import mesh_of, sharding
 
 
 def histogram(

@@ -12,7 +12,7 @@ from numpy.typing import DTypeLike
 from meshcomm._arguments import as_dtype, counted
 from meshcomm._types import Array, DType, Shape
 from meshcomm.arrays.create import distribute, empty
-from meshcomm.arrays.dtensor import DTensor, Tensor, unwrapped
+from meshcomm.arrays.dtensor import DTensor, Tensor, as_tensor, unwrapped
 from meshcomm.errors import LayoutError, ShapeError
 from meshcomm.layouts.layout import Layout
 from meshcomm.layouts.mistakes import no_layout, such_as
@@ -20,7 +20,7 @@ from meshcomm.ops.elementwise import agree_on_plain, relaid
 from meshcomm.ops.indexing import getitem
 from meshcomm.ops.pieces import joined as join_blocks
 from meshcomm.ops.pieces import put
-from meshcomm.ops.rules import as_tensor, mesh_of
+from meshcomm.ops.rules import mesh_of
 from meshcomm.ops.shaping import axis_of, expand_dims, regrouped
 from meshcomm.ops.signatures import Function
 from meshcomm.ops.values import astype

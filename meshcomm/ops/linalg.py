@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike
 from meshcomm._arguments import counted, normalised_axes
 from meshcomm._tracing import is_traced, traceable
 from meshcomm._types import Shape
-from meshcomm.arrays.dtensor import DTensor, unwrapped
+from meshcomm.arrays.dtensor import DTensor, as_tensor, unwrapped
 from meshcomm.arrays.relayout import relayout
 from meshcomm.arrays.transposed import relayout_transposed
 from meshcomm.errors import ShapeError
@@ -18,7 +18,7 @@ from meshcomm.layouts.mistakes import no_layout
 from meshcomm.memory.copies import exact_copy
 from meshcomm.ops.elementwise import agree_on_plain, relaid
 from meshcomm.ops.reductions import Partial, run_partial
-from meshcomm.ops.rules import as_tensor, mesh_of, product_axes, result_dtype, shape_of, sharding
+from meshcomm.ops.rules import mesh_of, product_axes, result_dtype, shape_of, sharding
 from meshcomm.ranks.refusals import refusable
 
 

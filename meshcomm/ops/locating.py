@@ -13,12 +13,12 @@ import numpy as np
 
 from meshcomm._arguments import normalised_axes
 from meshcomm._types import Array, DType
-from meshcomm.arrays.dtensor import DTensor
+from meshcomm.arrays.dtensor import DTensor, as_tensor
 from meshcomm.errors import ShapeError
 from meshcomm.layouts.cyclic import global_indices
 from meshcomm.layouts.layout import Layout
 from meshcomm.ops.reductions import Reduction, reduced
-from meshcomm.ops.rules import as_tensor, result_dtype
+from meshcomm.ops.rules import result_dtype
 from meshcomm.ops.signatures import table
 from meshcomm.ranks.agreement import agree
 from meshcomm.ranks.calls import collective

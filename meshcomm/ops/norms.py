@@ -14,11 +14,11 @@ import numpy as np
 
 from meshcomm._arguments import normalised_axes, quote
 from meshcomm._types import Array, Axis, DType
-from meshcomm.arrays.dtensor import DTensor
+from meshcomm.arrays.dtensor import DTensor, as_tensor
 from meshcomm.errors import ShapeError
 from meshcomm.ops.elementwise import relaid
 from meshcomm.ops.reductions import Reduction, max, min, reduced
-from meshcomm.ops.rules import as_tensor, result_dtype, sharding
+from meshcomm.ops.rules import result_dtype, sharding
 from meshcomm.ops.signatures import table
 
 Order: TypeAlias = float | str | None

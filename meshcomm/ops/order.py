@@ -12,12 +12,12 @@ import numpy as np
 
 from meshcomm._arguments import normalised_axes, quote
 from meshcomm._types import Array, DType, Names, Shape
-from meshcomm.arrays.dtensor import DTensor
+from meshcomm.arrays.dtensor import DTensor, as_tensor
 from meshcomm.errors import ShapeError
 from meshcomm.layouts.layout import Axes, Layout
 from meshcomm.layouts.partition import Consecutive
 from meshcomm.ops.elementwise import relaid, store
-from meshcomm.ops.rules import as_tensor, sample, sharding
+from meshcomm.ops.rules import sample, sharding
 from meshcomm.ops.samplesort import in_order, kind_to_sort
 from meshcomm.ops.whole import is_one_line, of_whole_blocks
 

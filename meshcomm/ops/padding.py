@@ -11,14 +11,13 @@ import numpy as np
 
 from meshcomm._arguments import counted, integer, quote
 from meshcomm._types import Array, Indices
-from meshcomm.arrays.dtensor import DTensor
+from meshcomm.arrays.dtensor import DTensor, as_tensor
 from meshcomm.errors import ShapeError
 from meshcomm.layouts.cyclic import CyclicCut
 from meshcomm.layouts.layout import Layout
 from meshcomm.layouts.specs import Cuts
 from meshcomm.ops.elementwise import relaid
 from meshcomm.ops.pieces import joined
-from meshcomm.ops.rules import as_tensor
 from meshcomm.ops.shaping import axis_of
 from meshcomm.ops.signatures import Function
 from meshcomm.ops.taking import chosen_rows, rows_on

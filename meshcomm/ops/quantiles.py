@@ -15,11 +15,11 @@ from numpy.typing import ArrayLike
 
 from meshcomm._arguments import normalised_axes, quote
 from meshcomm._types import Array, Axis, DType, Shape
-from meshcomm.arrays.dtensor import DTensor
+from meshcomm.arrays.dtensor import DTensor, as_tensor
 from meshcomm.layouts.layout import Axes, Layout
 from meshcomm.ops.elementwise import agree_on_plain, elementwise, relaid
 from meshcomm.ops.reductions import sum
-from meshcomm.ops.rules import as_tensor, sharding, without
+from meshcomm.ops.rules import sharding, without
 from meshcomm.ops.samplesort import in_order, picked
 from meshcomm.ops.whole import is_one_line, of_whole_blocks
 

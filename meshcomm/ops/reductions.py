@@ -10,14 +10,14 @@ from numpy.typing import ArrayLike, DTypeLike
 from meshcomm._arguments import normalised_axes
 from meshcomm._tracing import traceable
 from meshcomm._types import Array, Axis, DType, Names, Shape
-from meshcomm.arrays.dtensor import DTensor
+from meshcomm.arrays.dtensor import DTensor, as_tensor
 from meshcomm.arrays.relayout import relayout
 from meshcomm.errors import ShapeError
 from meshcomm.layouts.layout import Layout
 from meshcomm.layouts.layout_text import specs_text
 from meshcomm.layouts.mesh import Mesh
 from meshcomm.memory.copies import exact_copy
-from meshcomm.ops.rules import as_tensor, result_dtype, sharding, without
+from meshcomm.ops.rules import result_dtype, sharding, without
 from meshcomm.ranks.calls import collective, program
 from meshcomm.ranks.meshes import location_text
 from meshcomm.ranks.teams import Group, Location

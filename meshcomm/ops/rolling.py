@@ -8,7 +8,7 @@ import numpy as np
 from meshcomm._arguments import integer, normalised_axes
 from meshcomm._types import Axis, Names
 from meshcomm.arrays.create import empty
-from meshcomm.arrays.dtensor import DTensor
+from meshcomm.arrays.dtensor import DTensor, as_tensor
 from meshcomm.arrays.relayout import relayout
 from meshcomm.errors import ShapeError
 from meshcomm.layouts.cyclic import CyclicCut
@@ -19,7 +19,6 @@ from meshcomm.memory.copies import exact_copy, opaque
 from meshcomm.ops.elementwise import relaid
 from meshcomm.ops.indexing import getitem
 from meshcomm.ops.pieces import put
-from meshcomm.ops.rules import as_tensor
 from meshcomm.ops.shaping import axis_of, regrouped
 from meshcomm.ops.signatures import Function
 from meshcomm.ranks.calls import collective

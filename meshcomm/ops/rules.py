@@ -24,7 +24,7 @@ from numpy.typing import DTypeLike
 
 from meshcomm._arguments import quote
 from meshcomm._types import Array, DType, Names, Shape
-from meshcomm.arrays.dtensor import DTensor, unwrapped
+from meshcomm.arrays.dtensor import DTensor
 from meshcomm.errors import LayoutError, MeshError, ShapeError
 from meshcomm.layouts.layout import Axes, Layout
 from meshcomm.layouts.mesh import Mesh
@@ -56,14 +56,6 @@ def is_plain(x: object) -> bool:
     if isinstance(x, (DTensor, *NUMBERS)):
         return False
     return isinstance(x, list | tuple) or np.ndim(x) > 0  # type: ignore[arg-type]  # whatever NumPy takes
-
-
-def as_tensor(name: str, operand: object) -> DTensor:
-    """Return the tensor that *operand* is or holds; ``LayoutError`` for an array."""
-    tensor = unwrapped(operand)
-    if not isinstance(tensor, DTensor):
-        raise LayoutError(f"{name} is for DTensors, not for {type(operand).__name__}; NumPy has its own for arrays")
-    return tensor
 
 
 def mesh_of(operands: Iterable[object]) -> Mesh:

@@ -17,14 +17,14 @@ from numpy.typing import DTypeLike
 from meshcomm._arguments import normalised_axes
 from meshcomm._tracing import Value
 from meshcomm._types import Array, DType
-from meshcomm.arrays.dtensor import DTensor
+from meshcomm.arrays.dtensor import DTensor, as_tensor
 from meshcomm.layouts.cyclic import CyclicCut
 from meshcomm.layouts.layout import Layout
 from meshcomm.layouts.layout_text import specs_text
 from meshcomm.layouts.specs import Cyclic
 from meshcomm.ops.elementwise import relaid
 from meshcomm.ops.reductions import group_along
-from meshcomm.ops.rules import as_tensor, result_dtype, sharding
+from meshcomm.ops.rules import result_dtype, sharding
 from meshcomm.ops.signatures import table
 from meshcomm.ranks.calls import collective, program
 from meshcomm.ranks.meshes import location_text

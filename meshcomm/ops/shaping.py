@@ -12,7 +12,7 @@ import numpy as np
 from meshcomm._arguments import counted, normalised_axes, quote
 from meshcomm._tracing import is_traced, traceable
 from meshcomm._types import Array, Axis, Shape, ShapeLike
-from meshcomm.arrays.dtensor import DTensor, unwrapped
+from meshcomm.arrays.dtensor import DTensor, as_tensor, unwrapped
 from meshcomm.arrays.relayout import relayout
 from meshcomm.errors import LayoutError, ShapeError
 from meshcomm.layouts.layout import Axes, Layout
@@ -23,7 +23,6 @@ from meshcomm.memory.copies import opaque
 from meshcomm.ops.elementwise import relaid
 from meshcomm.ops.linalg import transpose
 from meshcomm.ops.reductions import spread
-from meshcomm.ops.rules import as_tensor
 from meshcomm.ops.signatures import Function
 from meshcomm.ranks.agreement import agree
 from meshcomm.ranks.calls import collective

@@ -17,9 +17,9 @@ from meshcomm._arguments import as_dtype, normalised_axes, quote
 from meshcomm._callers import warn
 from meshcomm._tuning import CACHED_BYTES
 from meshcomm._types import Array, Axis, DType
-from meshcomm.arrays.dtensor import DTensor
+from meshcomm.arrays.dtensor import DTensor, as_tensor
 from meshcomm.ops.reductions import Merge, Reduction, axis_of, reduced, reduced_by, refuse_empty
-from meshcomm.ops.rules import as_tensor, result_dtype
+from meshcomm.ops.rules import result_dtype
 from meshcomm.ops.signatures import table
 
 Over: TypeAlias = tuple[int, ...] | None  # the axes to reduce, None for all

@@ -11,14 +11,14 @@ from numpy.typing import ArrayLike
 
 from meshcomm._arguments import as_array, counted, integer, quote
 from meshcomm._types import Array, Indices, Names
-from meshcomm.arrays.dtensor import DTensor, unwrapped
+from meshcomm.arrays.dtensor import DTensor, as_tensor, unwrapped
 from meshcomm.errors import ShapeError
 from meshcomm.layouts.cyclic import CyclicCut, local_indices
 from meshcomm.layouts.layout import Layout
 from meshcomm.layouts.specs import Cuts, Cyclic
 from meshcomm.memory.copies import opaque
 from meshcomm.ops.elementwise import agree_on_plain, relaid
-from meshcomm.ops.rules import ADVICE, as_tensor
+from meshcomm.ops.rules import ADVICE
 from meshcomm.ops.shaping import axis_of, broadcast_to, regrouped
 from meshcomm.ops.signatures import Function
 from meshcomm.ops.whole import whole_along

@@ -7,10 +7,10 @@ from numpy.typing import DTypeLike
 
 from meshcomm._arguments import as_dtype
 from meshcomm._types import Array
-from meshcomm.arrays.dtensor import DTensor, unwrapped
+from meshcomm.arrays.dtensor import DTensor, as_tensor, unwrapped
 from meshcomm.memory.copies import exact_copy
 from meshcomm.ops.elementwise import elementwise
-from meshcomm.ops.rules import ADVICE, as_tensor
+from meshcomm.ops.rules import ADVICE
 from meshcomm.ops.signatures import Function
 
 

@@ -105,6 +105,9 @@ def test_filled_tensors():
         assert mc.zeros(3, float, Layout(["x"], layout.mesh)).shape == (3,)
         assert mc.full((), 2.5, "f4", Layout([], layout.mesh)).local.tolist() == 2.5
         assert mc.zeros((2, 3), "S3", layout).local.tolist() == [[b""] * (2 - rank)] * 2
+        for like in (mc.zeros_like, mc.ones_like):
+            with pytest.raises(LayoutError, match=r"_like is for DTensors, not for ndarray"):
+                like(np.ones(3))
 
     simulated(2, program)
 

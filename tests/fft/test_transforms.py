@@ -580,6 +580,7 @@ def test_tensors_that_do_not_fit_a_plan(change, error, text):
         (lambda t: mc.fft.fftn(t, s=(4, 4, 4)), ShapeError, "more axes than are present"),
         (lambda t: mc.fft.fftn(t, s=(4,), axes=(0, 1)), ShapeError, "same length"),
         (lambda t: mc.fft.fft(t, n=0), ShapeError, r"invalid number of data points \(0\)"),
+        (lambda t: mc.fft.irfft(t, n=-1), ShapeError, r"invalid number of data points \(-1\)"),
         (lambda t: mc.fft.fft(t, n=2.5), ShapeError, "n 2.5 is a float"),
         (lambda t: mc.fft.fft(t, axis=None), TypeError, "axis None"),
         (lambda t: mc.fft.fft(t, workers=0), ShapeError, "workers=0"),
