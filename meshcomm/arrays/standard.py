@@ -9,6 +9,7 @@ import numpy as np
 from meshcomm.errors import ShapeError
 from meshcomm.layouts.layout import Layout
 from meshcomm.layouts.mesh import Mesh
+from meshcomm.ranks.refusals import refusable
 
 if TYPE_CHECKING:
     from meshcomm.arrays.dtensor import DTensor
@@ -45,6 +46,7 @@ class StandardMethods:
             raise ShapeError(f"mT exchanges the last two axes; a tensor of shape {self.shape} has {self.ndim}")
         return self._made_by(np.transpose, (*range(self.ndim - 2), self.ndim - 1, self.ndim - 2))
 
+    @refusable
     def to_device(self, device: Mesh | Layout, /, *, stream: None = None) -> "DTensor":
         """Return the tensor on another mesh, or in another layout. Collective over the meshes of both layouts.
 

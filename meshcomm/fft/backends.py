@@ -1,5 +1,6 @@
 """Libraries that transform the arrays of one process: SciPy by default, NumPy without it, and others by name."""
 
+import os
 from collections.abc import Callable
 from functools import lru_cache
 from importlib import import_module
@@ -9,9 +10,9 @@ from typing import Protocol
 
 import numpy as np
 
-from meshcomm._arguments import quote
+from meshcomm._arguments import integer, quote
 from meshcomm._types import Array
-from meshcomm.errors import MeshcommError
+from meshcomm.errors import MeshcommError, ShapeError
 from meshcomm.fft.kinds import Transform
 
 
@@ -86,7 +87,7 @@ class _Ducc:
 
     def apply(self, transform: Transform, array: Array, overwrite: bool, workers: int | None) -> Array:
         module, axes, forward = self._module, transform.axes, not transform.kind.startswith(("i", "h"))
-        threads = 1 if workers is None else workers
+        threads = threads_of(workers)
         which = {"ortho": 1, "forward": 2 if forward else 0}.get(transform.norm or "", 0 if forward else 2)
         sizes = list(transform.lengths)
         if transform.change == "doubles":
@@ -102,6 +103,17 @@ class _Ducc:
         options = {"lastsize": transform.lengths[-1], "forward": forward, "inorm": which, "nthreads": threads}
         complexes = fitted.astype(np.result_type(array.dtype, np.complex64), copy=False)
         return np.asarray(module.c2r(complexes, axes=axes, **options))
+
+
+def threads_of(workers: int | None) -> int:
+    """Return how many threads *workers* are: below 0 they count from all cores of this host on, as SciPy's do."""
+    cores = os.cpu_count() or 1
+    threads = 1 if workers is None else integer(workers, "workers", ShapeError)
+    if not (threads >= 1 or -cores <= threads <= -1):
+        raise ShapeError(
+            f"workers={workers}: there must be 1 or more, or None for one; below 0 they count from all {cores} cores"
+        )
+    return threads if threads > 0 else threads + cores + 1
 
 
 def _fitted(array: Array, axes: tuple[int, ...], lengths: list[int]) -> Array:

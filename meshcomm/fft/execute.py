@@ -5,12 +5,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from meshcomm._arguments import integer, quote
+from meshcomm._arguments import quote
 from meshcomm._types import Array
 from meshcomm.arrays.dtensor import DTensor
 from meshcomm.arrays.relayout import machine_of, relayout
 from meshcomm.errors import ShapeError
-from meshcomm.fft.backends import Backend, backend_of
+from meshcomm.fft.backends import Backend, backend_of, threads_of
 from meshcomm.fft.kinds import Transform
 from meshcomm.fft.local import transformed
 from meshcomm.fft.search import cheapest
@@ -29,9 +29,7 @@ class Options(NamedTuple):
 
 def check_options(options: Options, transform: Transform) -> None:
     """Raise, on all ranks, what would else be raised on those only that have something to transform."""
-    workers = options.workers
-    if workers is not None and integer(workers, "workers", ShapeError) == 0:
-        raise ShapeError("workers=0: there must be 1 or more, or None for one; below 0 they count from all cores on")
+    threads_of(options.workers)
     if not isinstance(transform.orthogonalize, bool | None):
         raise ShapeError(f"orthogonalize must be True, False or None, not {quote(transform.orthogonalize)}")
     backend_of(options.backend).check(transform)

@@ -13,6 +13,7 @@ order: meshcomm does not import autograd, it waits for a program to do so.
 """
 
 from collections.abc import Callable
+from contextlib import suppress
 from math import prod
 from typing import TYPE_CHECKING
 
@@ -306,7 +307,10 @@ def collective_permute_vjp(grad: ArrayLike, source_target_pairs: Pairs, comm: "M
     ...     world.run(lambda: collective_permute_vjp([world.rank + 1], [(0, 1), (1, 2)]).tolist())
     [[2], [3], [0]]
     """
-    return collective_permute(grad, [(target, source) for source, target in source_target_pairs], comm)
+    swapped = source_target_pairs
+    with suppress(TypeError, ValueError):  # the collective says what is wrong with the pairs
+        swapped = [(target, source) for source, target in source_target_pairs]
+    return collective_permute(grad, swapped, comm)
 
 
 DIFFERENTIABLE: dict[Callable[..., object], Callable[..., Value]] = {}

@@ -6,7 +6,7 @@ from contextlib import nullcontext
 import numpy as np
 from numpy.typing import ArrayLike
 
-from meshcomm._arguments import counted, normalised_axes
+from meshcomm._arguments import counted, integer, normalised_axes
 from meshcomm._tracing import is_traced, traceable
 from meshcomm._types import Shape
 from meshcomm.arrays.dtensor import DTensor, as_tensor, unwrapped
@@ -56,7 +56,9 @@ def _transpose(t: DTensor, axes: Sequence[int] | None, layout: Layout) -> DTenso
 
 
 def _order(tensor: DTensor, axes: Sequence[int] | None) -> tuple[int, ...]:
-    order = tuple(reversed(range(tensor.ndim))) if axes is None else tuple(int(a) for a in axes)
+    order = (
+        tuple(reversed(range(tensor.ndim))) if axes is None else tuple(integer(a, "an axis", TypeError) for a in axes)
+    )
     if normalised_axes(order, tensor.ndim) != tuple(range(tensor.ndim)):
         raise ShapeError(f"axes {order} must have every axis of a tensor of shape {tensor.shape} once")
     return tuple(axis % tensor.ndim for axis in order)

@@ -18,7 +18,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 # Before a call has begun there are no errors of data yet, as there are in `teams`, but of memory and of files.
-_OF_ARGUMENTS = MeshcommError, ValueError, TypeError, LookupError, RuntimeError, ImportError
+_OF_ARGUMENTS = MeshcommError, ValueError, TypeError, LookupError, AttributeError, RuntimeError, ImportError
 
 
 def refusable(function: Callable[P, R]) -> Callable[P, R]:

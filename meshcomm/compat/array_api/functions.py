@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import DTypeLike
 
-from meshcomm._arguments import as_dtype, counted, normalised_axes
+from meshcomm._arguments import as_dtype, counted, normalised_axes, quote
 from meshcomm._types import Array, Axis, Shape
 from meshcomm.arrays import create
 from meshcomm.arrays.dtensor import DTensor
@@ -33,8 +33,10 @@ def _call(function: Callable[..., object], *args: object, **options: object) -> 
     return made
 
 
-def _known_to_all(integers: DTensor) -> Array:
+def _known_to_all(name: str, integers: DTensor) -> Array:
     """Return the integers that say what a call does. Collective over the mesh; ranks outside get zeros."""
+    if not isinstance(integers, DTensor):
+        raise TypeError(f"{name} must be a DTensor of integers, not {quote(integers)}")
     whole = integers.to_numpy()
     return np.zeros(integers.shape, integers.dtype) if whole is None else whole
 
@@ -198,7 +200,7 @@ def sort(x: DTensor, /, *, axis: int = -1, descending: bool = False, stable: boo
 @refusable
 def take(x: DTensor, indices: DTensor, /, *, axis: int | None = None) -> DTensor:
     """Return the elements at *indices* along *axis*. Collective over the mesh; every rank gets all *indices*."""
-    return _call(np.take, x, _known_to_all(indices), axis=axis)
+    return _call(np.take, x, _known_to_all("indices", indices), axis=axis)
 
 
 # -- shapes -----------------------------------------------------------------------------------------------------------
@@ -253,7 +255,7 @@ def permute_dims(x: DTensor, /, axes: tuple[int, ...]) -> DTensor:
 @refusable
 def repeat(x: DTensor, repeats: int | DTensor, /, *, axis: int | None = None) -> DTensor:
     """Return the tensor with each element repeated along *axis*. Collective over the mesh; all get *repeats*."""
-    return _call(np.repeat, x, repeats if isinstance(repeats, int) else _known_to_all(repeats), axis=axis)
+    return _call(np.repeat, x, repeats if isinstance(repeats, int) else _known_to_all("repeats", repeats), axis=axis)
 
 
 def reshape(x: DTensor, /, shape: Shape, *, copy: bool | None = None) -> DTensor:
