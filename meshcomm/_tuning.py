@@ -163,11 +163,12 @@ LEAVE_WITHIN = 1.0
 end, too, before it ends the job."""
 
 PAUSE_BEFORE_END = 0.1
-"""Seconds before a rank ends the job: its message gets out, and other ranks with the same error can say theirs."""
+"""Seconds before a rank ends the job: other ranks with the same error can say theirs."""
 
 END_WITHIN = 2.0
 """Seconds that MPI_Abort may take before the process ends by itself: with a broken network it may never return. Before
-that, it waits as long for others on its host to tell their errors: one of them may have caused this end."""
+that, it waits as long for others on its host to tell their errors: one of them may have caused this end; and half as
+long until a launcher has read what it printed."""
 
 POLL_FROM, POLL_TO = 1e-5, 1e-3
 """Seconds between two tests of a barrier with a timeout, at first and later. A compromise: it ends at most 1 ms late,

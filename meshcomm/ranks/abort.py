@@ -3,19 +3,22 @@
 import atexit
 import contextlib
 import faulthandler
+import fcntl
 import math
 import os
+import stat
 import sys
+import termios
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from traceback import format_exception
 from types import ModuleType, TracebackType
 from typing import NoReturn, TypeAlias
 
 from meshcomm._arguments import quote
-from meshcomm._tuning import BECOME_RANK_WITHIN, END_WITHIN, PAUSE_BEFORE_END
+from meshcomm._tuning import BECOME_RANK_WITHIN, END_WITHIN, PAUSE_BEFORE_END, POLL_TO
 from meshcomm.errors import MeshcommError
 from meshcomm.ranks import forks, signs, stacks
 from meshcomm.ranks.forks import exit_code
@@ -173,8 +176,29 @@ def _abort(code: int) -> None:
         _exit_after(_seconds_to_become_a_rank() if here else END_WITHIN)
         MPI = mpi()
     time.sleep(PAUSE_BEFORE_END)
+    _let_be_read(END_WITHIN / 2)
     if MPI.Is_initialized() and not MPI.Is_finalized() and (here or MPI.Query_thread() == MPI.THREAD_MULTIPLE):
         MPI.COMM_WORLD.Abort(code)
+
+
+def _let_be_read(seconds: float, files: Sequence[int] = (1, 2)) -> None:
+    """Wait at most so many *seconds* until all that this process has printed into a pipe has been read.
+
+    A launcher that is asked to end the job does not read it any more: on a busy machine, the last words got lost.
+    """
+    end = time.monotonic() + seconds
+    while any(_unread(file) for file in files) and time.monotonic() < end:
+        time.sleep(POLL_TO)
+
+
+def _unread(file: int) -> int:
+    """Return how many bytes in the pipe *file* nobody has read yet; 0 if it is no pipe, or not known."""
+    with contextlib.suppress(OSError):
+        if sys.platform == "linux" and stat.S_ISFIFO(os.fstat(file).st_mode):
+            found = bytearray(4)
+            fcntl.ioctl(file, termios.FIONREAD, found)
+            return int.from_bytes(found, sys.byteorder)
+    return 0
 
 
 def _seconds_to_become_a_rank() -> float:
