@@ -166,6 +166,8 @@ def from_callback(
     [[0.0, 1.0, 2.0], [3.0, 4.0]]
     """
     _check_layout(layout)
+    if not callable(fn):
+        raise TypeError(f"fn must be a function of slices, not {quote(fn)}")
     lengths, kind, _, here = _described(shape, dtype, layout)
     if here is None:
         return DTensor(None, layout, lengths, kind)

@@ -31,8 +31,8 @@ One: TypeAlias = Callable[..., DTensor]
 
 Keys: TypeAlias = Sequence[Hashable]
 
-Job: TypeAlias = tuple[DTensor, Layout, DTensor | None]
-"""A tensor, the layout that it goes to, and the tensor that is overwritten, if one is given."""
+Job: TypeAlias = tuple[DTensor, Layout, DTensor | None, str]
+"""A tensor, the layout that it goes to, the tensor that is overwritten, if one is given, and the key of the tensor."""
 
 
 @runtime_checkable
@@ -71,14 +71,22 @@ def relayout_many(
     items = [tensors[key] for key in keys]
     to = [_layout_for(layouts, key, keys, item) for key, item in zip(keys, items, strict=True)]
     outs = [None] * len(keys) if out is None else [_item(out, key, keys) for key in keys]
-    jobs = list(zip(items, to, outs, strict=True))
+    labels = [_label(key) if isinstance(tensors, Mapping) else "" for key in keys]
+    jobs = list(zip(items, to, outs, labels, strict=True))
     if any(is_traced(item) for item in items):
-        moved = [one(t, layout, name, out=out, max_scratch_bytes=limit) for t, layout, out in jobs]
+        moved = [one(t, layout, name, out=out, max_scratch_bytes=limit) for t, layout, out, _ in jobs]
     else:
         moved = _moved_together(one, jobs, limit, name)
     if isinstance(tensors, Mapping):
         return dict(zip(keys, moved, strict=True))
     return tuple(moved) if isinstance(tensors, tuple) else moved
+
+
+def _label(key: Hashable) -> str:
+    """Return the text of a *key*, by which ranks notice that they have them in another order; of an object nothing."""
+    if isinstance(key, tuple):
+        return f"({', '.join(map(_label, key))})"
+    return repr(key) if isinstance(key, str | bytes | int) else ""
 
 
 def _layout_for(layouts: object, key: Hashable, keys: Keys, tensor: Value) -> Layout:
@@ -107,20 +115,20 @@ def _item(items: Value, key: Hashable, keys: Keys) -> Value:
 
 
 def _moved_together(
-    one: One, jobs: Sequence[tuple[Value, Layout, DTensor | None]], limit: int | None, name: str | None
+    one: One, jobs: Sequence[tuple[Value, Layout, DTensor | None, str]], limit: int | None, name: str | None
 ) -> list[DTensor]:
     """Return the new tensors; those of the same ranks move in one batch. Collective over the meshes."""
-    given = [out for _, _, out in jobs if out is not None]
-    read = {id(item) for item, _, _ in jobs}
+    given = [out for _, _, out, _ in jobs if out is not None]
+    read = {id(item) for item, *_ in jobs}
     wrong: Exception | None = None  # what this rank has to raise, once all ranks that it communicates with know of it
     if len({*map(id, given), *read}) < len(given) + len(read):
         wrong = LayoutError("out may name no tensor twice, and none of the tensors that are read")
-    jobs = [(unwrapped(item), layout, out) for item, layout, out in jobs]
-    wrong = wrong or wrong_outs([(t, out, to) for t, to, out in jobs if out is not None and isinstance(t, DTensor)])
+    jobs = [(unwrapped(item), layout, out, label) for item, layout, out, label in jobs]
+    wrong = wrong or wrong_outs([(t, out, to) for t, to, out, _ in jobs if out is not None and isinstance(t, DTensor)])
     moved: dict[int, DTensor] = {}
     together: dict[Ranks, list[tuple[int, Job]]] = {}  # by ranks, which all ranks see alike
     ranks: dict[tuple[int, int], Ranks | None] = {}  # of each pair of meshes; None where this rank is outside of both
-    for number, (tensor, layout, out) in enumerate(jobs):
+    for number, (tensor, layout, out, label) in enumerate(jobs):
         if not isinstance(tensor, DTensor):
             try:
                 moved[number] = distributed(tensor, layout, out, name)
@@ -135,7 +143,7 @@ def _moved_together(
         if its is None:
             moved[number] = one(tensor, layout, name, out=None if wrong else out, max_scratch_bytes=limit)
         else:
-            together.setdefault(its, []).append((number, (tensor, layout, out)))
+            together.setdefault(its, []).append((number, (tensor, layout, out, label)))
     _move_batches(list(together.values()), moved, wrong, limit, name)
     return [moved[number] for number in range(len(jobs))]
 
@@ -167,7 +175,7 @@ def _move_batches(
 
 
 def _result(job: Job, block: Array | None) -> DTensor:
-    tensor, layout, out = job
+    tensor, layout, out, _ = job
     if out is not None:
         return out
     if layout.match_axis is not None:
@@ -181,7 +189,7 @@ class _Batch:
     def __init__(self, jobs: Sequence[Job], limit: int | None) -> None:
         self._jobs, self._limit = jobs, limit
         # Whether an out is given, not whether this rank has its block: all ranks see this alike.
-        self._specs = tuple([(t.layout, layout, t.shape, t.dtype, out is not None) for t, layout, out in jobs])
+        self._specs = tuple([(t.layout, to, t.shape, t.dtype, out is not None, label) for t, to, out, label in jobs])
 
     def check(self) -> None:
         """Raise what planning raises, unless this was planned before.
@@ -204,25 +212,28 @@ class _Batch:
             assert here is not None
             key = self._specs, self._limit
             move = program(here.team, key, self._described, self._built, here, error=wrong)
-            outs = [None if out is None or wrong is not None else out.local for _, _, out in self._jobs]
-            moved: list[Array | None] = move([t.local for t, _, _ in self._jobs], outs)
+            outs = [None if out is None or wrong is not None else out.local for _, _, out, _ in self._jobs]
+            moved: list[Array | None] = move([t.local for t, *_ in self._jobs], outs)
         return moved
 
     def _call(self, name: str | None) -> AbstractContextManager[Location | None]:
-        tensor, layout, _ = self._jobs[0]
+        tensor, layout, *_ = self._jobs[0]
         return collective(named(f"relayout of {len(self._jobs)} tensors", name), tensor.mesh, layout.mesh)
 
     def _described(self, here: Location) -> str:
-        calls = [call_text("relayout", t, to) + ("" if out is None else " into out") for t, to, out in self._jobs]
+        calls = []
+        for tensor, layout, out, label in self._jobs:
+            call = call_text(f"relayout {label}".rstrip(), tensor, layout)
+            calls.append(call + ("" if out is None else " into out"))
         return "; ".join(calls) + limit_text(self._limit)
 
     def _built(self, here: Location) -> MoveAll:
         # What is written to outs does not lie in one stretch of memory, and moves by itself.
-        alone = {number for number, (*_, given) in enumerate(self._specs) if given}
+        alone = {number for number, (*_, given, _) in enumerate(self._specs) if given}
         return _prepare_many(self._plans(here.team.machine), here, self._limit, alone)
 
     def _plans(self, machine: Machine | None) -> list[Plan]:
-        return [plan_relayout(shape, dtype, a, b, self._limit, machine) for a, b, shape, dtype, _ in self._specs]
+        return [plan_relayout(shape, dtype, a, b, self._limit, machine) for a, b, shape, dtype, *_ in self._specs]
 
 
 def _prepare_many(plans: Sequence[Plan], here: Location, limit: int | None, alone: Set[int]) -> MoveAll:

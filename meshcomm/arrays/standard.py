@@ -9,7 +9,7 @@ import numpy as np
 from meshcomm.errors import ShapeError
 from meshcomm.layouts.layout import Layout
 from meshcomm.layouts.mesh import Mesh
-from meshcomm.ranks.refusals import refusable
+from meshcomm.ranks.refusals import note_refusal
 
 if TYPE_CHECKING:
     from meshcomm.arrays.dtensor import DTensor
@@ -46,7 +46,6 @@ class StandardMethods:
             raise ShapeError(f"mT exchanges the last two axes; a tensor of shape {self.shape} has {self.ndim}")
         return self._made_by(np.transpose, (*range(self.ndim - 2), self.ndim - 1, self.ndim - 2))
 
-    @refusable
     def to_device(self, device: Mesh | Layout, /, *, stream: None = None) -> "DTensor":
         """Return the tensor on another mesh, or in another layout. Collective over the meshes of both layouts.
 
@@ -62,6 +61,8 @@ class StandardMethods:
         [array([1, 1, 1]), None]
         """
         if stream is not None:
-            raise ValueError(f"to_device takes no stream, but got {stream!r}: meshes have none")
+            error = ValueError(f"to_device takes no stream, but got {stream!r}: meshes have none")
+            note_refusal("to_device", error, self)
+            raise error
         moved: DTensor = self.__array_namespace__().asarray(self, device=device)
         return moved

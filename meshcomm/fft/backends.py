@@ -140,19 +140,25 @@ def _function(module: ModuleType, name: str, kind: str, called: str = "") -> Cal
 _MODULES = {"scipy": "scipy.fft", "pyfftw": "pyfftw.interfaces.scipy_fft", "mkl_fft": "mkl_fft.interfaces.scipy_fft"}
 
 
-@lru_cache
+_KNOWN = "scipy", "numpy", "pyfftw", "mkl_fft", "ducc0"
+
+
 def backend_of(name: str | None) -> Backend:
     """Return the library of this name; by default SciPy, or NumPy where SciPy is not installed.
 
     ``MeshcommError`` for an unknown name, or a library that is not installed.
     """
+    if name is not None and not (isinstance(name, str) and name in _KNOWN):
+        raise MeshcommError(f"backend must be one of {', '.join(_KNOWN)}, not {quote(name)}")
+    return _backend(name)
+
+
+@lru_cache
+def _backend(name: str | None) -> Backend:
     if name is None:
         name = "scipy" if find_spec("scipy") is not None else "numpy"
     if name == "numpy":
         return _Numpy()
-    known = ["scipy", "numpy", "pyfftw", "mkl_fft", "ducc0"]
-    if name not in known:
-        raise MeshcommError(f"backend must be one of {', '.join(known)}, not {quote(name)}")
     try:
         return (
             _Ducc(import_module("ducc0.fft")) if name == "ducc0" else _ScipyLike(name, import_module(_MODULES[name]))

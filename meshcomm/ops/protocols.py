@@ -10,6 +10,7 @@ no block.
 
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
+from importlib import import_module
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -80,9 +81,12 @@ def _may_move(function: object, args: tuple[object, ...], error: Exception) -> b
 
 
 def _defined(function: Function) -> Function:
+    module = str(getattr(function, "__module__", "numpy"))
+    if function not in _FUNCTIONS and module in _ELSEWHERE:
+        import_module(_ELSEWHERE[module])
     found = _FUNCTIONS.get(function)
     if found is None:
-        name, module = _name_of(function), str(getattr(function, "__module__", "numpy"))
+        name = _name_of(function)
         other = nearest(name)
         instead = f"numpy.{other} is; or " if other else ""
         raise TypeError(f"{module}.{name} is not defined for DTensors: {instead}{ADVICE}")
@@ -191,6 +195,9 @@ def _without_dtype(function: Callable[[DTensor, Axis, bool], DTensor]) -> Functi
 
     return like_numpy(getattr(np, function.__name__), reduced)
 
+
+_ELSEWHERE = {"numpy.fft": "meshcomm.fft.protocols"}
+"""The modules that define more functions when they are imported, by the module of NumPy that has these."""
 
 _NEAREST = {
     "argwhere": "count_nonzero",

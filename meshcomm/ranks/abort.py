@@ -157,6 +157,7 @@ def _tell_end(reason: str, shared: signs.Error | None) -> None:
         if shared is not None:
             shared.note_printed()
         signs.note_told()
+        signs.show_ending()
         signs.let_tell(_others(), _others_tell_until())
     else:
         signs.note_told()

@@ -57,6 +57,8 @@ def agree(team: Team, call: str | None, error: Exception | None = None, value: i
     before = next_digest(team.call_digest, of_operation(team.turn.operation))
     digest = team.compare(fingerprint(call or ""))
     mine = [digest, -digest, before, -before, error is not None, value]
+    if error is not None and team.world.guarded:
+        abort.show_words()  # before the others know, and also if they never come: they leave it to this rank
     told = watch.error
     watch.error = error or told
     try:
@@ -69,8 +71,6 @@ def agree(team: Team, call: str | None, error: Exception | None = None, value: i
     if most[0] == -most[1] and not most[4]:
         team.refused = ""  # all ranks refused it
         return int(most[5])
-    if error is not None and team.world.guarded:
-        abort.show_words()  # before the others know: they leave it to this rank
     raise _wrong(team, call, error, in_step=most[2] == -most[3])
 
 

@@ -6,7 +6,8 @@ process. To look for one never waits. Four things are told so:
 - that a rank has ended its program (`show_end`). Before ranks have communicated there is no other way: MPI could only
   tell if all ranks took part.
 - what a rank does, if another one asks (`answering`, `answer`, `asking`)
-- that a rank has an error to tell (`show_words`, `note_told`). A rank that ends the job waits for it (`let_tell`).
+- that a rank has an error to tell (`show_words`, `note_told`). A rank that ends the job says so (`show_ending`,
+  `is_ending`), and waits for it (`let_tell`).
 - that a rank prints an error already, which other ranks have, too (`Error`). One of them prints it.
 
 Where there are no such sockets, there are no signs. Ranks on other hosts see none.
@@ -90,6 +91,21 @@ def note_told() -> None:
     """Show that this rank has no error to tell: it has told it, or goes on."""
     while _words:
         os.close(_words.pop())
+
+
+_ending: list[socket.socket] = []
+
+
+def show_ending() -> None:
+    """Show that a rank of this host ends the job: those that still have an error to tell have to tell it now."""
+    sign = _shown("ends the job")
+    if sign is not None:
+        _ending.append(sign)
+
+
+def is_ending() -> bool:
+    """Return whether a rank of this host ends the job."""
+    return _is_shown("ends the job")
 
 
 def let_tell(ranks: Iterable[int], end: float, over: Callable[[], bool] = lambda: False) -> None:

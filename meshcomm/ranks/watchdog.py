@@ -93,6 +93,8 @@ class _Watchdog:
             for roll_call in open_roll_calls():
                 roll_call.serve()
                 self._obey(roll_call)
+            if watch.error is not None and signs.is_ending():
+                _tell_error()
             self._step = self._next_step()
             call = watch.call()
             if call is not None:
@@ -265,6 +267,9 @@ def _tell_error(why: str = "") -> None:
         _told.append(error)
         with stacks.in_short(error):
             traceback = "".join(format_exception(error)) if error.__traceback__ is not None else ""
+        where = stacks.of_program() if not traceback else ""
+        if where:
+            traceback = f"  This rank is at {where}\n"
         say(f"{who()} has to raise {type(error).__name__}: {error}\n{why}{traceback}".rstrip())
         signs.note_told()
 

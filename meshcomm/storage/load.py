@@ -325,6 +325,8 @@ def wanted_by(path: PathLike, layout: Layouts, names: Names, slices: object, out
         raise LayoutError(f"load takes a Layout, a LayoutMap or a dict of layouts, not {quote(layout)}")
     if isinstance(names, str):
         raise TypeError(f"names is a list of names, not the text {quote(names)}")
+    if not isinstance(names, re.Pattern | Iterable | None):
+        raise TypeError(f"names must be the names of tensors, or a compiled pattern, not {quote(names)}")
     given = names if names is None or isinstance(names, re.Pattern) else tuple(names)
     return Wanted(where, layout, given, slices, out, *options)
 

@@ -155,6 +155,32 @@ def test_containers():
     simulated(4, program)
 
 
+@pytest.mark.parametrize("keys", ["ab", [("w", 1), ("w", 2)], [b"a", 3]])
+@pytest.mark.parametrize("before", [0, 1])
+def test_ranks_notice_that_they_have_the_keys_in_another_order(keys, before):
+    def program(rank):
+        mesh = grid()
+        rows, columns = Layout(["x", U], mesh), Layout([U, "x"], mesh)
+        tensors = {key: mc.distribute(numbered((4, 4)), rows) for key in keys}
+        for _ in range(before):
+            mc.relayout(tensors, columns)
+            mc.relayout({key: tensors[key] for key in keys[::-1]}, columns)
+        with pytest.raises(mc.CollectiveMismatch):
+            mc.relayout({key: tensors[key] for key in (keys if rank < 2 else keys[::-1])}, columns)
+
+    simulated(4, program)
+
+
+def test_keys_that_ranks_cannot_compare_count_alike():
+    def program(rank):
+        mesh = grid()
+        tensor = mc.distribute(numbered((4, 4)), Layout(["x", U], mesh))
+        (moved,) = mc.relayout({object(): tensor}, Layout([U, "x"], mesh)).values()
+        return is_right(moved, numbered((4, 4)), Layout([U, "x"], mesh))
+
+    assert simulated(4, program) == [True] * 4
+
+
 def wrong_calls(mesh):
     rows, columns = Layout(["x", U], mesh), Layout([U, "x"], mesh)
     a, b = (mc.zeros((4, 4), "i8", rows) for _ in range(2))

@@ -665,7 +665,7 @@ def test_numpy_has_no_cosines():
 
 def test_without_scipy_numpy_transforms(monkeypatch):
     monkeypatch.setattr(backends, "find_spec", lambda name: None)
-    assert backends.backend_of.__wrapped__(None).name == "numpy"
+    assert backends._backend.__wrapped__(None).name == "numpy"
 
 
 def test_a_library_that_is_not_installed():

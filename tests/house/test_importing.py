@@ -111,6 +111,11 @@ def test_names_load_what_they_need_only(statement, without):
     assert [name for name in loaded if any(f"{name}.".startswith(f"{each}.") for each in unwanted)] == []
 
 
+def test_numpy_fft_finds_ours_in_a_program_that_does_not_name_them():
+    made = "meshcomm.ones(4, float, meshcomm.Layout(['x'], meshcomm.create_mesh([('x', 1)])))"
+    loaded_by(f"import numpy, meshcomm\nassert numpy.fft.fftn({made}).to_numpy().tolist() == [4, 0, 0, 0]")
+
+
 def test_arrays_are_looked_at_without_masked_ones():
     """By np.ma, which imports them, two threads at once could end in a RecursionError of NumPy's."""
     loaded = loaded_by("from meshcomm._arguments import as_array\nas_array([1, 2])")

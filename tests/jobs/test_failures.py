@@ -136,9 +136,11 @@ def test_an_error_that_the_others_do_not_hear_of_is_told(job, seconds):
 @pytest.mark.parametrize("ranks", [2, 3])
 @pytest.mark.parametrize("case", ["one_is_wrong_in_a_known_call", "one_makes_a_new_call"])
 def test_ranks_that_share_memory_see_that_another_one_agrees(job, case, ranks):
-    assert_ended(
-        job(ranks, case), "makes a call that it has made before, but rank 1 makes one for the first time, on which"
-    )
+    ended = job(ranks, case)
+    assert_ended(ended, "makes a call that it has made before, but rank 1 makes one for the first time, on which")
+    if case == "one_is_wrong_in_a_known_call":  # the others do not hear of its error, but wait until it is told
+        says = rf"rank 1 of {ranks} has to raise DTypeError: .*\n  This rank is at .*failures\.py:\d+ in {case}"
+        assert len(re.findall(says, ended.text)) == 1, ended
 
 
 @pytest.mark.parametrize("shared", ["0", "1G"])
