@@ -103,15 +103,13 @@ class Trace:
             self._write_alone()
         if not isinstance(error, Exception):
             return
-        watch.error = error
-        try:
-            self._merge()
-            self._alone.unlink(missing_ok=True)
-        except BaseException as problem:
-            where = f"the trace of rank {self._team.rank} is in {self._alone}"
-            error.add_note(f"{where}: {type(problem).__name__}: {problem}")
-        finally:
-            watch.error = None
+        with watch.having(error):
+            try:
+                self._merge()
+                self._alone.unlink(missing_ok=True)
+            except BaseException as problem:
+                where = f"the trace of rank {self._team.rank} is in {self._alone}"
+                error.add_note(f"{where}: {type(problem).__name__}: {problem}")
 
     @property
     def _alone(self) -> Path:

@@ -59,15 +59,12 @@ def agree(team: Team, call: str | None, error: Exception | None = None, value: i
     mine = [digest, -digest, before, -before, error is not None, value]
     if error is not None and team.world.guarded:
         abort.show_words()  # before the others know, and also if they never come: they leave it to this rank
-    told = watch.error
-    watch.error = error or told
-    try:
-        most = communicator.allreduce_max(np.array(mine, dtype=np.int64)).tolist()
-    except Exception as problem:
-        team.explain(problem)
-        raise
-    finally:
-        watch.error = told
+    with watch.having(error):
+        try:
+            most = communicator.allreduce_max(np.array(mine, dtype=np.int64)).tolist()
+        except Exception as problem:
+            team.explain(problem)
+            raise
     if most[0] == -most[1] and not most[4]:
         team.refused = ""  # all ranks refused it
         return int(most[5])

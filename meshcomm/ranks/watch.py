@@ -3,9 +3,11 @@
 A call only writes what it is. The watchdog looks at this a few times a second, so a call costs next to nothing.
 """
 
+import contextlib
 import math
 import time
 from collections import deque
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, TypeAlias
 
 from meshcomm._tuning import FILE_CALL_WITHIN, FILES_AGAIN_WITHIN, KEPT_CALLS
@@ -31,7 +33,7 @@ class _Watch:
         "calls",
         "completed",
         "count",
-        "error",
+        "errors",
         "file_at",
         "in_file",
         "recent",
@@ -48,8 +50,8 @@ class _Watch:
         self.calls: list[Call] = []
         # The flight recorder.
         self.recent: deque[Call] = deque(maxlen=KEPT_CALLS)
-        # What this rank would raise as soon as the others agree.
-        self.error: Exception | None = None
+        # What its threads would raise as soon as the others agree.
+        self.errors: list[Exception] = []
         # When it last began or ended to read or write a file, and whether it is at it.
         self.file_at, self.in_file = -math.inf, False
         # Tests of nonblocking calls that were not complete, the last such call, and how many calls were completed.
@@ -62,6 +64,23 @@ class _Watch:
         self.recorder: Recorder | None = None
         # Seconds for which the watchdog has seen no change.
         self.since = 0.0
+
+    @property
+    def error(self) -> Exception | None:
+        """What this rank would raise as soon as the others agree; the last one, if several threads have one."""
+        last = self.errors[-1:]
+        return last[0] if last else None
+
+    @contextlib.contextmanager
+    def having(self, error: Exception | None) -> Iterator[None]:
+        """Let this rank have this *error* to raise, if any, in a ``with`` statement of one of its threads."""
+        found = [] if error is None else [error]
+        self.errors += found
+        try:
+            yield
+        finally:
+            for each in found:
+                self.errors.remove(each)
 
     def call(self) -> "Call | None":
         """Return the call that this rank is in, the innermost one, or None. For other threads: a slice is atomic."""

@@ -351,6 +351,17 @@ def test_an_agreement_that_is_interrupted_leaves_no_error(monkeypatch):
         world.run(program, None)
 
 
+def test_errors_of_two_threads_leave_none():
+    """Whichever of them ends first."""
+    first, second = watch.having(KeyError(1)), watch.having(KeyError(2))
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert str(watch.error) == "2"
+    second.__exit__(None, None, None)
+    assert watch.error is None
+
+
 @pytest.mark.parametrize(
     ("text", "timeout"), [("2.5", 2.5), ("0", math.inf), ("inf", math.inf), ("", 600), (None, 600)]
 )

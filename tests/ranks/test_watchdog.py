@@ -59,7 +59,7 @@ def test_ctrl_c_outside_of_a_call_is_left_to_python(pipe, monkeypatch):
 
 @pytest.mark.parametrize(("since", "step"), [(1.0, WATCH_EVERY), (2.8, 0.2), (3.0, WATCH_EVERY)])
 def test_the_last_look_is_at_the_timeout(pipe, monkeypatch, since, step):
-    monkeypatch.setattr(watch, "error", None)
+    monkeypatch.setattr(watch, "errors", [])
     monkeypatch.setattr(watch, "since", since)
     monkeypatch.setattr(watchdog, "FirstCalls", lambda rank: None)
     monkeypatch.setattr(watchdog, "open_roll_calls", list)
@@ -70,7 +70,7 @@ def test_the_last_look_is_at_the_timeout(pipe, monkeypatch, since, step):
 def test_a_rank_with_an_error_asks_at_once_who_is_missing(pipe, monkeypatch, error, asks):
     """The others may exchange, and never come to hear of it."""
     monkeypatch.setattr(watchdog, "FirstCalls", lambda rank: None)
-    monkeypatch.setattr(watch, "error", error)
+    monkeypatch.setattr(watch, "errors", [error] if error else [])
     dog = watchdog._Watchdog(600.0, pipe[0])
     dog._restart()
     assert (dog._ask_at <= 2 * WATCH_EVERY) == asks
