@@ -31,8 +31,8 @@ One: TypeAlias = Callable[..., DTensor]
 
 Keys: TypeAlias = Sequence[Hashable]
 
-Job: TypeAlias = tuple[DTensor, Layout, DTensor | None, str]
-"""A tensor, the layout that it goes to, the tensor that is overwritten, if one is given, and the key of the tensor."""
+Job: TypeAlias = tuple[DTensor, Layout, DTensor | None, Hashable]
+"""A tensor, the layout that it goes to, the tensor that is overwritten, if one is given, and its `_shared_key`."""
 
 
 @runtime_checkable
@@ -71,8 +71,8 @@ def relayout_many(
     items = [tensors[key] for key in keys]
     to = [_layout_for(layouts, key, keys, item) for key, item in zip(keys, items, strict=True)]
     outs = [None] * len(keys) if out is None else [_item(out, key, keys) for key in keys]
-    labels = [_label(key) if isinstance(tensors, Mapping) else "" for key in keys]
-    jobs = list(zip(items, to, outs, labels, strict=True))
+    shared = [_shared_key(key) for key in keys] if isinstance(tensors, Mapping) else [None] * len(keys)
+    jobs = list(zip(items, to, outs, shared, strict=True))
     if any(is_traced(item) for item in items):
         moved = [one(t, layout, name, out=out, max_scratch_bytes=limit) for t, layout, out, _ in jobs]
     else:
@@ -82,11 +82,11 @@ def relayout_many(
     return tuple(moved) if isinstance(tensors, tuple) else moved
 
 
-def _label(key: Hashable) -> str:
-    """Return the text of a *key*, by which ranks notice that they have them in another order; of an object nothing."""
+def _shared_key(key: Hashable) -> Hashable:
+    """Return a *key* as all ranks have it, by which they notice that they have another order: None for an object."""
     if isinstance(key, tuple):
-        return f"({', '.join(map(_label, key))})"
-    return repr(key) if isinstance(key, str | bytes | int) else ""
+        return tuple(map(_shared_key, key))
+    return key if isinstance(key, (str, bytes, int)) else None
 
 
 def _layout_for(layouts: object, key: Hashable, keys: Keys, tensor: Value) -> Layout:
@@ -115,7 +115,7 @@ def _item(items: Value, key: Hashable, keys: Keys) -> Value:
 
 
 def _moved_together(
-    one: One, jobs: Sequence[tuple[Value, Layout, DTensor | None, str]], limit: int | None, name: str | None
+    one: One, jobs: Sequence[tuple[Value, Layout, DTensor | None, Hashable]], limit: int | None, name: str | None
 ) -> list[DTensor]:
     """Return the new tensors; those of the same ranks move in one batch. Collective over the meshes."""
     given = [out for _, _, out, _ in jobs if out is not None]
@@ -123,12 +123,12 @@ def _moved_together(
     wrong: Exception | None = None  # what this rank has to raise, once all ranks that it communicates with know of it
     if len({*map(id, given), *read}) < len(given) + len(read):
         wrong = LayoutError("out may name no tensor twice, and none of the tensors that are read")
-    jobs = [(unwrapped(item), layout, out, label) for item, layout, out, label in jobs]
+    jobs = [(unwrapped(item), layout, out, key) for item, layout, out, key in jobs]
     wrong = wrong or wrong_outs([(t, out, to) for t, to, out, _ in jobs if out is not None and isinstance(t, DTensor)])
     moved: dict[int, DTensor] = {}
     together: dict[Ranks, list[tuple[int, Job]]] = {}  # by ranks, which all ranks see alike
     ranks: dict[tuple[int, int], Ranks | None] = {}  # of each pair of meshes; None where this rank is outside of both
-    for number, (tensor, layout, out, label) in enumerate(jobs):
+    for number, (tensor, layout, out, key) in enumerate(jobs):
         if not isinstance(tensor, DTensor):
             try:
                 moved[number] = distributed(tensor, layout, out, name)
@@ -143,7 +143,7 @@ def _moved_together(
         if its is None:
             moved[number] = one(tensor, layout, name, out=None if wrong else out, max_scratch_bytes=limit)
         else:
-            together.setdefault(its, []).append((number, (tensor, layout, out, label)))
+            together.setdefault(its, []).append((number, (tensor, layout, out, key)))
     _move_batches(list(together.values()), moved, wrong, limit, name)
     return [moved[number] for number in range(len(jobs))]
 
@@ -189,7 +189,7 @@ class _Batch:
     def __init__(self, jobs: Sequence[Job], limit: int | None) -> None:
         self._jobs, self._limit = jobs, limit
         # Whether an out is given, not whether this rank has its block: all ranks see this alike.
-        self._specs = tuple([(t.layout, to, t.shape, t.dtype, out is not None, label) for t, to, out, label in jobs])
+        self._specs = tuple([(t.layout, to, t.shape, t.dtype, out is not None, key) for t, to, out, key in jobs])
 
     def check(self) -> None:
         """Raise what planning raises, unless this was planned before.
@@ -222,8 +222,8 @@ class _Batch:
 
     def _described(self, here: Location) -> str:
         calls = []
-        for tensor, layout, out, label in self._jobs:
-            call = call_text(f"relayout {label}".rstrip(), tensor, layout)
+        for tensor, layout, out, key in self._jobs:
+            call = call_text("relayout" if key is None else f"relayout {key!r}", tensor, layout)
             calls.append(call + ("" if out is None else " into out"))
         return "; ".join(calls) + limit_text(self._limit)
 
