@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Hashable, Mapping, Sequence, Set
 from contextlib import AbstractContextManager
+from enum import Enum
 from typing import Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
@@ -83,10 +84,25 @@ def relayout_many(
 
 
 def _shared_key(key: Hashable) -> Hashable:
-    """Return a *key* as all ranks have it, by which they notice that they have another order: None for an object."""
+    """Return a *key* as all ranks have it, by which they notice that they have another order: None for an object.
+
+    Keys that are equal, as ``"w"`` and ``np.str_("w")``, are so here, too.
+    """
+    if type(key) is str or type(key) is int:
+        return key
     if isinstance(key, tuple):
         return tuple(map(_shared_key, key))
-    return key if isinstance(key, (str, bytes, int)) else None
+    if isinstance(key, Enum):
+        return f"{type(key).__name__}.{key.name}"
+    if isinstance(key, str):
+        return str.__str__(key)
+    if isinstance(key, bytes):
+        return bytes(key)
+    if isinstance(key, int | np.integer | np.bool_):
+        return int(key)
+    if isinstance(key, float | np.floating):
+        return int(key) if float(key).is_integer() else float(key)
+    return None
 
 
 def _layout_for(layouts: object, key: Hashable, keys: Keys, tensor: Value) -> Layout:

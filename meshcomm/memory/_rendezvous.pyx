@@ -436,10 +436,9 @@ cdef class Rendezvous:
             agreement = mc_agreeing(theirs)
             if mc_epoch(theirs) < self.epoch and agreement >= mc_first_agreement(self.epoch) \
                     and agreement > mc_agreeing(mine):
-                raise CollectiveMismatch(
-                    f"rank {self.names[self.position]} makes a call that it has made before, but rank "
-                    f"{self.names[position]} makes one for the first time, on which all ranks have to agree. "
-                    "Run again with MESHCOMM_CHECK=1 to see which"
+                raise CollectiveMismatch(  # in the same words on all ranks that wait, so that one prints them
+                    f"this rank makes a call that it has made before, but rank {self.names[position]} makes one for "
+                    "the first time, on which all ranks have to agree. Run again with MESHCOMM_CHECK=1 to see which"
                 )
             theirs = &self.lines[position].done
             if mc_failed(theirs) and mc_epoch(theirs) < self.epoch:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from meshcomm._types import Ranks
+from meshcomm.errors import CollectiveMismatch
 from meshcomm.ranks.missing import spans
 
 
@@ -23,15 +24,19 @@ def never_waited_for(left: Sequence[Unfinished]) -> str:
     return f"{left[0].begun_by} was never waited for: {left[0]}{more}. Call wait() on each request"
 
 
-def why_over(error: BaseException, ranks: Ranks, is_mesh: bool) -> tuple[str, str]:
+def why_over(error: BaseException, refused: str, ranks: Ranks, is_mesh: bool) -> tuple[str, str]:
     """Return why *ranks*, those of a mesh or not, make no call after *error*, and the same for some of these ranks.
 
-    >>> for text in why_over(KeyError("k"), range(4), True):
+    *refused* says which call this rank refused before, if any: the cause of a mismatch.
+
+    >>> for text in why_over(KeyError("k"), "", range(4), True):
     ...     print(text.partition("; ")[::2])
     ("an earlier call of these ranks ended with an error (KeyError: 'k')", 'close() the mesh and make it again')
     ("an earlier call ... with an error (KeyError: 'k')", 'close() the mesh over ranks 0-3 and make it again')
     """
     what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    if refused and isinstance(error, CollectiveMismatch):
+        what += f"; before, this rank did not make a call: {refused}"
     what, over = f"an earlier call of these ranks ended with an error ({what})", f"over ranks {spans(ranks)}"
     if is_mesh:
         return f"{what}; close() the mesh and make it again", f"{what}; close() the mesh {over} and make it again"

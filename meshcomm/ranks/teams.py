@@ -432,7 +432,7 @@ class Team:
         self._end(self.wrong or error)
 
     def _end(self, error: BaseException) -> None:
-        here, elsewhere = why_over(error, self.ranks, self.world.has_mesh_on(self))
+        here, elsewhere = why_over(error, self.refused, self.ranks, self.world.has_mesh_on(self))
         self.turn.end(here)
         if isinstance(error, CollectiveMismatch):
             self._differed = elsewhere

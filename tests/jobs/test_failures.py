@@ -137,7 +137,9 @@ def test_an_error_that_the_others_do_not_hear_of_is_told(job, seconds):
 @pytest.mark.parametrize("case", ["one_is_wrong_in_a_known_call", "one_makes_a_new_call"])
 def test_ranks_that_share_memory_see_that_another_one_agrees(job, case, ranks):
     ended = job(ranks, case)
-    assert_ended(ended, "makes a call that it has made before, but rank 1 makes one for the first time, on which")
+    says = "this rank makes a call that it has made before, but rank 1 makes one for the first time, on which"
+    assert_ended(ended, says)
+    assert ended.text.count(f"CollectiveMismatch: {says}") == 1, ended
     if case == "one_is_wrong_in_a_known_call":  # the others do not hear of its error, but wait until it is told
         says = rf"rank 1 of {ranks} has to raise DTypeError: .*\n  This rank is at .*failures\.py:\d+ in {case}"
         assert len(re.findall(says, ended.text)) == 1, ended
@@ -204,6 +206,7 @@ def test_ranks_go_on_after_a_mismatch_at_different_times(job, call, check):
     ended = job(2, case, MESHCOMM_CHECK=check, CASE_CALL=call)
     assert_ended(ended, "ends the job: an earlier call of these ranks ended with an error (CollectiveMismatch: ")
     assert "AssertionError" not in ended.text, ended
+    assert re.search(r"(did not make a call: |, after )\w+ raised \w+Error: ", ended.text), ended
 
 
 @pytest.mark.parametrize("shared", ["0", "1G"])
