@@ -56,9 +56,8 @@ def _transpose(t: DTensor, axes: Sequence[int] | None, layout: Layout) -> DTenso
 
 
 def _order(tensor: DTensor, axes: Sequence[int] | None) -> tuple[int, ...]:
-    order = (
-        tuple(reversed(range(tensor.ndim))) if axes is None else tuple(integer(a, "an axis", TypeError) for a in axes)
-    )
+    given = range(tensor.ndim)[::-1] if axes is None else axes
+    order = tuple([integer(a, "an axis", TypeError) for a in given])
     if normalised_axes(order, tensor.ndim) != tuple(range(tensor.ndim)):
         raise ShapeError(f"axes {order} must have every axis of a tensor of shape {tensor.shape} once")
     return tuple(axis % tensor.ndim for axis in order)

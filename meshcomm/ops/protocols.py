@@ -81,12 +81,13 @@ def _may_move(function: object, args: tuple[object, ...], error: Exception) -> b
 
 
 def _defined(function: Function) -> Function:
-    module = str(getattr(function, "__module__", "numpy"))
-    if function not in _FUNCTIONS and module in _ELSEWHERE:
-        import_module(_ELSEWHERE[module])
     found = _FUNCTIONS.get(function)
     if found is None:
-        name = _name_of(function)
+        name, module = _name_of(function), str(getattr(function, "__module__", "numpy"))
+        if module in _ELSEWHERE:
+            import_module(_ELSEWHERE[module])
+            if function in _FUNCTIONS:
+                return _FUNCTIONS[function]
         other = nearest(name)
         instead = f"numpy.{other} is; or " if other else ""
         raise TypeError(f"{module}.{name} is not defined for DTensors: {instead}{ADVICE}")

@@ -93,14 +93,11 @@ def note_told() -> None:
         os.close(_words.pop())
 
 
-_ending: list[socket.socket] = []
-
-
 def show_ending() -> None:
     """Show that a rank of this host ends the job: those that still have an error to tell have to tell it now."""
     sign = _shown("ends the job")
     if sign is not None:
-        _ending.append(sign)
+        sign.detach()  # until this process is gone
 
 
 def is_ending() -> bool:

@@ -265,12 +265,12 @@ def _tell_error(why: str = "") -> None:
     error = watch.error
     if error is not None and error not in _told:
         _told.append(error)
-        with stacks.in_short(error):
-            traceback = "".join(format_exception(error)) if error.__traceback__ is not None else ""
-        where = stacks.of_program() if not traceback else ""
-        if where:
-            traceback = f"  This rank is at {where}\n"
-        say(f"{who()} has to raise {type(error).__name__}: {error}\n{why}{traceback}".rstrip())
+        where = stacks.of_program() if error.__traceback__ is None else ""
+        details = f"  This rank is at {where}" if where else ""
+        if error.__traceback__ is not None:
+            with stacks.in_short(error):
+                details = "".join(format_exception(error))
+        say(f"{who()} has to raise {type(error).__name__}: {error}\n{why}{details}".rstrip())
         signs.note_told()
 
 

@@ -584,6 +584,7 @@ def test_tensors_that_do_not_fit_a_plan(change, error, text):
         (lambda t: mc.fft.fft(t, n=2.5), ShapeError, "n 2.5 is a float"),
         (lambda t: mc.fft.fft(t, axis=None), TypeError, "axis None"),
         (lambda t: mc.fft.fft(t, workers=0), ShapeError, "workers=0"),
+        (lambda t: mc.fft.fft(t, workers=-(10**6)), ShapeError, "workers=-1000000: .*below 0 they count from all"),
         (lambda t: mc.fft.dct(t, orthogonalize="x"), ShapeError, "orthogonalize must be True, False or None"),
         (lambda t: mc.fft.plan((4, 4), "f8", t.layout, machine=3), mc.MeshError, "machine must be a Machine, not 3"),
         (lambda t: mc.fft.plan((4, 4), "f8", t.layout, kind="dctn").frequencies(), ShapeError, "no such frequencies"),

@@ -1,4 +1,7 @@
-"""Every public function that is Collective counts as refused where a rank alone calls it with a wrong argument."""
+"""A public function that is Collective counts as refused where one rank alone calls it with a wrong argument.
+
+Wrong values are given to each parameter but the first.
+"""
 
 import inspect
 import re
@@ -26,8 +29,8 @@ GIVEN = {  # by the name of the parameter, or also of the function; a tensor whe
 }
 OBJECTS = {  # by the name of the class
     "DTensor": lambda t: t,
-    "Variable": lambda t: mc.Variable(t),
-    "DVariable": lambda t: mc.DVariable(t),
+    "Variable": mc.Variable,
+    "DVariable": mc.DVariable,
     "FFTPlan": lambda t: mc.fft.plan(t.shape, t.dtype, t.layout),
     "Plan": lambda t: mc.plan_relayout(t.shape, t.dtype, t.layout, t.layout),
 }

@@ -4,17 +4,7 @@ import os
 import threading
 import time
 
-import pytest
-
 from meshcomm.ranks import abort
-
-
-@pytest.fixture
-def pipe():
-    ends = os.pipe()
-    yield ends
-    for end in ends:
-        os.close(end)
 
 
 def test_last_words_are_read_before_a_job_ends(pipe):

@@ -11,14 +11,6 @@ from meshcomm.ranks import watchdog
 from meshcomm.ranks.watch import watch
 
 
-@pytest.fixture
-def pipe():
-    ends = os.pipe()
-    yield ends
-    for end in ends:
-        os.close(end)
-
-
 def test_signals_of_an_event_loop_stay_its_own():
     theirs, ours = socket.socketpair()
     with theirs, ours:
