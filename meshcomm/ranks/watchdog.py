@@ -265,11 +265,10 @@ def _tell_error(why: str = "") -> None:
     error = watch.error
     if error is not None and error not in _told:
         _told.append(error)
-        where = stacks.of_program() if error.__traceback__ is None else ""
-        details = f"  This rank is at {where}" if where else ""
-        if error.__traceback__ is not None:
-            with stacks.in_short(error):
-                details = "".join(format_exception(error))
+        with stacks.in_short(error):  # nothing is left if only lines of ours are in it
+            details = "".join(format_exception(error)) if error.__traceback__ is not None else ""
+        if not details and (where := stacks.of_program()):
+            details = f"  This rank is at {where}"
         say(f"{who()} has to raise {type(error).__name__}: {error}\n{why}{details}".rstrip())
         signs.note_told()
 
