@@ -86,7 +86,8 @@ if _typing.TYPE_CHECKING:
     from meshcomm.ranks.simulate import simulate
     from meshcomm.storage.checkpoints import Checkpoints
     from meshcomm.storage.load import load
-    from meshcomm.storage.opened import Store, open
+    from meshcomm.storage.opened import Store
+    from meshcomm.storage.opened import open as open  # not in __all__: "import *" leaves Python's own
     from meshcomm.storage.plan import LoadPlan, plan_load
     from meshcomm.storage.save import SaveRequest, save, start_save
     from meshcomm.training.assignment import DeviceAssignment
@@ -166,7 +167,6 @@ __all__ = [
     "matmul",
     "ones",
     "ones_like",
-    "open",
     "pack",
     "plan_load",
     "plan_relayout",
@@ -266,7 +266,7 @@ if not _typing.TYPE_CHECKING:  # checkers know the imports above, and see misspe
 
 
 def __dir__() -> list[str]:
-    return sorted([*__all__, *_MODULES, "__version__"])
+    return sorted([*__all__, *_MODULES, "__version__", "open"])
 
 
 _know_old_modules()

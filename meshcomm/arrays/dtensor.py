@@ -22,6 +22,7 @@ from meshcomm.layouts.layout_text import Spec, specs_text
 from meshcomm.layouts.mesh import Mesh, only
 from meshcomm.memory.copies import exact_copy
 from meshcomm.ranks.communicator import Communicator
+from meshcomm.ranks.refusals import refusable
 from meshcomm.ranks.teams import Location
 from meshcomm.ranks.watch import watch
 
@@ -203,6 +204,7 @@ class DTensor(NumpyMethods, StandardMethods, Operators):
     @overload
     def to_numpy(self, root: int | None) -> Array | None: ...
 
+    @refusable
     def to_numpy(self, root: int | None = None) -> Array | None:
         """Return the global array on every rank of the mesh, or only on device *root*. Collective over the mesh.
 

@@ -118,7 +118,7 @@ def _complete(
 _default_meshes: ContextVar[tuple[Mesh, ...]] = ContextVar("default meshes", default=())
 
 
-class _DefaultMesh(ContextDecorator):
+class DefaultMesh(ContextDecorator):
     """What `default_mesh` returns; it can be entered any number of times."""
 
     def __init__(self, mesh: Mesh) -> None:
@@ -132,7 +132,7 @@ class _DefaultMesh(ContextDecorator):
         _default_meshes.set(_default_meshes.get()[:-1])
 
 
-def default_mesh(mesh: Mesh) -> _DefaultMesh:
+def default_mesh(mesh: Mesh) -> DefaultMesh:
     """Return a context, or a decorator, in which tensors made without a layout are replicated on *mesh*.
 
     Contexts nest; the mesh from before is restored at the end, after an exception too. Other threads do not see it,
@@ -150,7 +150,7 @@ def default_mesh(mesh: Mesh) -> _DefaultMesh:
         its = getattr(mesh, "mesh", None)
         instead = "pass its .mesh" if isinstance(its, Mesh) else "create_mesh([('x', -1)]) makes a mesh of all ranks"
         raise MeshError(f"Expect `mesh` to be `Mesh`, got {type(mesh)}, {quote(mesh)}: {instead}")
-    return _DefaultMesh(mesh)
+    return DefaultMesh(mesh)
 
 
 run_on = default_mesh

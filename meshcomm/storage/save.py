@@ -126,7 +126,7 @@ def start_save(
             return SaveRequest(None, None, None)
         try:
             base, stored = saving.begin(here)
-            opened = _Staging(base, True, saving.writer.checks)
+            opened = Staging(base, True, saving.writer.checks)
             opened.background = Background(max_staged_bytes)
             opened.most = min(max_staged_bytes or opened.most, WRITTEN_AT_ONCE)
             try:
@@ -146,7 +146,7 @@ class SaveRequest:
 
     __module__ = "meshcomm"
 
-    def __init__(self, saving: "Saving | None", opened: "_Staging | None", here: Location | None) -> None:
+    def __init__(self, saving: "Saving | None", opened: "Staging | None", here: Location | None) -> None:
         self._saving, self._opened, self._here = saving, opened, here
         self._error: BaseException | None = None
         self._path = saving and saving.path
@@ -223,7 +223,7 @@ def _give_up_all() -> None:
         request._give_up()
 
 
-class _Staging(Opened):
+class Staging(Opened):
     """Files that a thread writes: what is to be written is copied first."""
 
     background: Background
