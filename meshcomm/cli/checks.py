@@ -5,7 +5,7 @@ from pathlib import PurePath
 from typing import NamedTuple
 
 from meshcomm._arguments import counted
-from meshcomm.ranks.facts import THREADS, Connection, Facts
+from meshcomm.cli.facts import THREADS, Connection, Facts
 from meshcomm.ranks.missing import spans
 
 OK, NOTE, PROBLEM = "ok", "note", "problem"

@@ -63,7 +63,8 @@ HOOKS = {
 MOST_HOOKS = 4
 
 USES_MPI = ("ranks",)
-READS_ENVIRONMENT = ("ranks",)
+READS_ENVIRONMENT = ("ranks", "cli/about.py", "cli/facts.py", "cli/terminal.py", "linalg/native.py")
+"""Folders, and files."""
 CREATES_COMMUNICATORS = ("ranks",)
 CREATORS = {"Dup", "Split", "Create", "Create_group", "Split_type", "Clone", "Create_cart", "Idup", "Free"}
 
@@ -357,7 +358,7 @@ def only_ranks_read_the_environment(tree):
     """Environment variables are read in one folder."""
     names = {"environ", "environb", "getenv", "putenv"}
     for module in tree.modules:
-        if module.folder in READS_ENVIRONMENT:
+        if module.folder in READS_ENVIRONMENT or module.file in READS_ENVIRONMENT:
             continue
         yield from (f"{module.file}:{i.line} imports os.{i.name}" for i in module.imports if i.name in names)
         for node in module.nodes:

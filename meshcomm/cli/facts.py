@@ -14,9 +14,9 @@ from typing import TypedDict
 
 import numpy as np
 
+from meshcomm.cli.about import library
 from meshcomm.memory.pools import all_memory
 from meshcomm.ranks import rendezvous
-from meshcomm.ranks.about import library
 from meshcomm.ranks.communicator import Communicator
 from meshcomm.ranks.hosts import first_on_host, this_host, usable_processors
 from meshcomm.ranks.launchers import launch
