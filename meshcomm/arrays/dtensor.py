@@ -19,6 +19,7 @@ from meshcomm.arrays.methods import NumpyMethods
 from meshcomm.arrays.operators import Operators
 from meshcomm.arrays.standard import StandardMethods
 from meshcomm.errors import LayoutError, MeshError, ShapeError
+from meshcomm.failures.watch import watch
 from meshcomm.layouts.boxes import Box
 from meshcomm.layouts.layout import Layout
 from meshcomm.layouts.layout_text import Spec, specs_text
@@ -32,7 +33,6 @@ from meshcomm.ranks.communicator import Communicator
 from meshcomm.ranks.meshes import location_text
 from meshcomm.ranks.recording import note_received
 from meshcomm.ranks.teams import Location
-from meshcomm.ranks.watch import watch
 
 T = TypeVar("T")
 

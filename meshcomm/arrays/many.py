@@ -15,6 +15,7 @@ from meshcomm.arrays.compile import exchanging_steps, most_bytes, prepare, prepa
 from meshcomm.arrays.dtensor import DTensor, unwrapped
 from meshcomm.arrays.out import call_text, distributed, limit_text, wrong_outs
 from meshcomm.errors import LayoutError
+from meshcomm.failures.watch import named
 from meshcomm.layouts.layout import Layout
 from meshcomm.layouts.machine import Machine
 from meshcomm.layouts.refinement import ranks_between
@@ -22,7 +23,6 @@ from meshcomm.plans.plan import Plan, plan_relayout
 from meshcomm.ranks.calls import collective, program
 from meshcomm.ranks.meshes import location_between
 from meshcomm.ranks.teams import Location
-from meshcomm.ranks.watch import named
 
 MoveAll: TypeAlias = Callable[[list[Array | None], list[Array | None]], list[Array | None]]
 """From blocks to new blocks, written into those of the second list where it has some."""

@@ -21,6 +21,7 @@ from meshcomm.arrays.out import (
 )
 from meshcomm.arrays.targets import Target, target_of
 from meshcomm.errors import LayoutError, MeshError
+from meshcomm.failures.watch import named
 from meshcomm.layouts.layout import Layout
 from meshcomm.layouts.layout_text import specs_text
 from meshcomm.layouts.machine import Machine
@@ -33,7 +34,6 @@ from meshcomm.ranks.calls import collective, join_and_raise, program
 from meshcomm.ranks.meshes import location_in
 from meshcomm.ranks.refusals import note_refusal, refusable
 from meshcomm.ranks.teams import Location
-from meshcomm.ranks.watch import named
 
 K = TypeVar("K")
 H = TypeVar("H", bound=Held)

@@ -13,8 +13,9 @@ from meshcomm.cli.fit import calibrate as measured
 from meshcomm.cli.info import Rows, print_rows, rank_rows, unit_cost
 from meshcomm.cli.once import print_once
 from meshcomm.errors import MeshError
+from meshcomm.failures import launchers
 from meshcomm.layouts.machine import DISK_CONSTANTS, Machine
-from meshcomm.ranks import agreement, launchers
+from meshcomm.ranks import agreement
 from meshcomm.ranks.hosts import MACHINE_FILE
 from meshcomm.ranks.meshes import location_in
 

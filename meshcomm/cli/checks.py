@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from meshcomm._arguments import counted
 from meshcomm.cli.facts import THREADS, Connection, Facts
-from meshcomm.ranks.missing import spans
+from meshcomm.failures.messages import spans
 
 OK, NOTE, PROBLEM = "ok", "note", "problem"
 

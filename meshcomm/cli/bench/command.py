@@ -19,8 +19,8 @@ from meshcomm.cli.bench.report import Results
 from meshcomm.cli.given import bytes_of, dtype_of, layout_of, mesh_of, shape_of
 from meshcomm.cli.once import print_once
 from meshcomm.errors import MeshcommError, MeshError
+from meshcomm.failures import abort
 from meshcomm.layouts.mesh import Mesh
-from meshcomm.ranks import abort
 from meshcomm.ranks.communicator import Communicator
 from meshcomm.ranks.meshes import location_in
 

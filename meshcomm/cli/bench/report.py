@@ -14,8 +14,8 @@ from meshcomm.cli import about
 from meshcomm.cli.about import Host
 from meshcomm.cli.bench.measure import Row
 from meshcomm.errors import MeshcommError
+from meshcomm.failures.launchers import launch
 from meshcomm.ranks import rendezvous
-from meshcomm.ranks.launchers import launch
 
 PLOTTED = (".png", ".svg")
 

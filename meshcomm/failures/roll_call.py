@@ -32,18 +32,16 @@ import math
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from contextlib import AbstractContextManager
+from typing import Any, NamedTuple
 
 from meshcomm._tuning import ANSWER_WITHIN, ASK_EVERY_WITH_ERROR, POLL_FROM
-from meshcomm.ranks import stacks
-from meshcomm.ranks._envelope import Envelope
-from meshcomm.ranks.missing import Answer, ended, is_past, mismatch, spans
-from meshcomm.ranks.missing import report as who_is_missing
-from meshcomm.ranks.side_channel import SideChannel
-from meshcomm.ranks.watch import Call, watch
-
-if TYPE_CHECKING:
-    from meshcomm.ranks.teams import Team
+from meshcomm.failures import stacks
+from meshcomm.failures.messages import spans
+from meshcomm.failures.side_channel import SideChannel
+from meshcomm.failures.stragglers import Answer, ended, is_past, mismatch
+from meshcomm.failures.stragglers import report as who_is_missing
+from meshcomm.failures.watch import Call, Team, watch
 
 _LONGEST_PAUSE = 0.02  # seconds between two looks of a rank that leaves
 
@@ -90,7 +88,7 @@ class RollCall:
     hosts: the host of each
     """
 
-    def __init__(self, channel: SideChannel, team: "Team", ranks: Sequence[int], hosts: Sequence[str]) -> None:
+    def __init__(self, channel: SideChannel, team: Team, ranks: Sequence[int], hosts: Sequence[str]) -> None:
         self.team = team
         self.ranks = tuple(ranks)
         self.name = spans(sorted(ranks))
@@ -184,12 +182,11 @@ class RollCall:
                 self._last = last._replace(operation="close" * closes, noted=self.team.noted)
                 self._post(0, "left", self._last, {roll_call.name: roll_call.team.calls for roll_call in list(_open)})
 
-    def close(self) -> None:
-        """Leave, and wait until all ranks of the team have left. Collective over the team."""
+    def close(self, call: AbstractContextManager[object]) -> None:
+        """Leave, and wait in *call* until all ranks of the team have left. Collective over the team."""
         if not self.over:
-            usable = self.team.turn.over is None  # else an envelope on the team refuses
-            self.leave(closes=True)  # before the envelope, which counts as a call: others may wait in that one
-            with Envelope("the end of its communicators", self.team if usable else None):
+            self.leave(closes=True)  # before the call: others may wait in that one
+            with call:
                 _serve_until(lambda: self.over, [self])
 
     # -- messages -----------------------------------------------------------------------------------------------------
@@ -332,7 +329,7 @@ def open_roll_calls() -> list[RollCall]:
     return list(_open)
 
 
-def roll_call_for(team: "Team") -> RollCall | None:
+def roll_call_for(team: Team) -> RollCall | None:
     """Return the roll call of *team*, else one of more ranks, or None: a team has none before it has connected."""
     if team.roll_call is not None and not team.roll_call.over:
         return team.roll_call
@@ -361,7 +358,7 @@ def _serve_until(condition: Callable[[], bool], roll_calls: Sequence[RollCall], 
         pause = min(1.5 * pause, _LONGEST_PAUSE)
 
 
-def _answer(team: "Team | None", made: int, ended: bool = False) -> Answer:
+def _answer(team: Team | None, made: int, ended: bool = False) -> Answer:
     """Return what this rank does; *team* is the one that it is asked about."""
     error = f"{type(watch.error).__name__}: {watch.error}" if watch.error is not None else ""
     over = team.turn.over or "" if team is not None else ""
@@ -377,5 +374,5 @@ def _answer(team: "Team | None", made: int, ended: bool = False) -> Answer:
     )
 
 
-def _name(team: "Team") -> str:
+def _name(team: Team) -> str:
     return team.roll_call.name if team.roll_call is not None else spans(team.ranks)

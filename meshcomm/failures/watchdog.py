@@ -25,13 +25,12 @@ from meshcomm._tuning import (
     WATCH_EVERY,
     WRITE_WITHIN,
 )
-from meshcomm.ranks import abort, flights, signs, stacks
-from meshcomm.ranks.abort import comm_world, end_job, install_hooks, say, timeout_seconds, who
-from meshcomm.ranks.first_calls import FirstCalls
-from meshcomm.ranks.missing import some, spans
-from meshcomm.ranks.roll_call import Report, RollCall, open_roll_calls, roll_call_for
-from meshcomm.ranks.teams import Team
-from meshcomm.ranks.watch import Call, kind, watch
+from meshcomm.failures import abort, flights, host_signals, stacks
+from meshcomm.failures.abort import comm_world, end_job, install_hooks, say, timeout_seconds, who
+from meshcomm.failures.first_calls import FirstCalls
+from meshcomm.failures.messages import some, spans
+from meshcomm.failures.roll_call import Report, RollCall, open_roll_calls, roll_call_for
+from meshcomm.failures.watch import Call, Team, kind, watch
 
 
 @cache
@@ -93,7 +92,7 @@ class _Watchdog:
             for roll_call in open_roll_calls():
                 roll_call.serve()
                 self._obey(roll_call)
-            if watch.error is not None and signs.is_ending():
+            if watch.error is not None and host_signals.is_ending():
                 _tell_error()
             self._step = self._next_step()
             call = watch.call()
@@ -159,7 +158,7 @@ class _Watchdog:
         if team is not None and roll_call is not None and waited >= self._ask_at:
             self._ask_at = self._next_question()
             roll_call.ask(call, team.world.ranks_in_comm_world(team.ranks))
-        if team is not None and roll_call is None and team.everyone.opened is None:
+        if team is not None and roll_call is None and not team.name:
             self._ask_before_they_communicate(call, team, text)
             asked = self._first_calls
         report = asked.report if asked is not None else None
@@ -200,7 +199,7 @@ class _Watchdog:
         self._ask_at = self._next_question()
         ranks = team.world.ranks_in_comm_world(team.ranks)
         self._first_calls.ask(call, ranks)
-        before, self._ended = self._ended, signs.ended(ranks)
+        before, self._ended = self._ended, host_signals.ended(ranks)
         if before and before == self._ended:
             ended = f"{some(before)} {'has' if len(before) == 1 else 'have'} ended without it"
             self._end(team, f"it has waited {watch.since:.0f} s in {text}, but {ended}")
@@ -234,7 +233,7 @@ class _Watchdog:
         if team is not None:
             ranks = spans(sorted(team.world.ranks_in_comm_world(team.ranks)))
             waits = kind(watch.operation()) if roll_call is None else ""
-            shared = signs.Error(f"the watchdogs of ranks {ranks} end the job {waits}", comm_world()[0])
+            shared = host_signals.Error(f"the watchdogs of ranks {ranks} end the job {waits}", comm_world()[0])
         if roll_call is not None:
             roll_call.expire(reason)
             end = time.monotonic() + min(WRITE_WITHIN, self._timeout / 8)
@@ -270,7 +269,7 @@ def _tell_error(why: str = "") -> None:
         if not details and (where := stacks.of_program()):
             details = f"  This rank is at {where}"
         say(f"{who()} has to raise {type(error).__name__}: {error}\n{why}{details}".rstrip())
-        signs.note_told()
+        host_signals.note_told()
 
 
 _HINT = (

@@ -5,8 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from meshcomm.ranks import first_calls, signs
-from meshcomm.ranks.first_calls import FirstCalls
+from meshcomm.failures import first_calls, host_signals
+from meshcomm.failures.first_calls import FirstCalls
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="signs are sockets of Linux")
 
@@ -27,7 +27,7 @@ CALL = ("barrier", None, 1, 0.0)
 @pytest.fixture
 def ranks(monkeypatch, tmp_path):
     """A function that makes ranks which do these things, and lets the first one ask all of them."""
-    monkeypatch.setattr(signs, "job_name", lambda: str(tmp_path))
+    monkeypatch.setattr(host_signals, "job_name", lambda: str(tmp_path))
     now = SimpleNamespace(does=None)
     monkeypatch.setattr(first_calls, "_what_this_rank_does", lambda: now.does)
     made = []

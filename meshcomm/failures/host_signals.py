@@ -25,7 +25,7 @@ from traceback import format_exception
 from typing import TypeVar
 
 from meshcomm._tuning import POLL_TO
-from meshcomm.ranks.launchers import job_name
+from meshcomm.failures.launchers import job_name
 
 _MOST_WAITING = 4096
 """Connections that a sign holds; a host has fewer ranks."""

@@ -30,13 +30,11 @@ Pure functions of what ranks have answered. Ranks are those of COMM_WORLD.
 # operations, and may differ.
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
-from meshcomm.ranks.watch import kind
-
-MOST_RANKS = 8
-MOST_LINES = 8
+from meshcomm.failures.messages import MOST_LINES, first_of, some, spans
+from meshcomm.failures.watch import kind
 
 
 class Answer(NamedTuple):
@@ -197,23 +195,7 @@ def report(answers: Answers, number: int, hosts: Mapping[int, str]) -> str:
     ]
     if not late:
         lines.insert(0, f"all of ranks {spans(sorted(answers))} have come to this call")
-    return "\n".join(_first(lines))
-
-
-def in_calls(calls: Mapping[int, tuple[str, str]], one: str, several: str) -> list[str]:
-    """Return lines on ranks that are in *calls*: of each rank the operation, and the line of the program that made it.
-
-    >>> in_calls({0: ("barrier", "f.py:9 in step"), 1: ("", ""), 2: ("barrier", "f.py:9 in step")}, "waits", "wait")
-    ['ranks 0, 2 wait in barrier, at f.py:9 in step', 'rank 1 waits']
-    """
-    alike: dict[str, list[int]] = {}
-    for rank, (operation, line) in calls.items():
-        alike.setdefault(f"{f' in {operation}' if operation else ''}{f', at {line}' if line else ''}", []).append(rank)
-    return _first([f"{some(ranks)} {several if len(ranks) > 1 else one}{text}" for text, ranks in alike.items()])
-
-
-def _first(lines: list[str]) -> list[str]:
-    return lines[:MOST_LINES] + ["..."] * (len(lines) > MOST_LINES)
+    return "\n".join(first_of(lines))
 
 
 def _doing(answer: Answer | None, number: int) -> str:
@@ -262,28 +244,3 @@ def _plural(text: str) -> str:
         + reason.replace("it has", "they have")
         + error
     )
-
-
-def some(ranks: Sequence[int]) -> str:
-    """Return *ranks*, or the first of them, for a message.
-
-    >>> some([3]), some(range(10))
-    ('rank 3', 'ranks 0, 1, 2, 3, 4, 5, 6, 7 and 2 more')
-    """
-    more = f" and {len(ranks) - MOST_RANKS} more" if len(ranks) > MOST_RANKS else ""
-    return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks[:MOST_RANKS]))}{more}"
-
-
-def spans(ranks: Sequence[int]) -> str:
-    """Return ascending *ranks* in short.
-
-    >>> spans([0, 1, 2, 5, 7, 8])
-    '0-2, 5, 7-8'
-    """
-    found: list[list[int]] = []
-    for rank in ranks:
-        if found and rank == found[-1][1] + 1:
-            found[-1][1] = rank
-        else:
-            found.append([rank, rank])
-    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in found)

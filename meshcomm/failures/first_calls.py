@@ -1,8 +1,8 @@
 """Who is missing in the first call of some ranks, before they have communicated: asked without MPI.
 
-`meshcomm.ranks.roll_call` needs a communicator, which ranks make together in their first call. If one of them does not
-come to that call, the others ask through sockets: each rank on the host answers for itself, by its watchdog. Ranks on
-other hosts cannot be asked, nor ranks that have not made a mesh yet.
+A roll call needs a communicator, which ranks make together in their first call. If one of them does not come to that
+call, the others ask through sockets: each rank on the host answers for itself, by its watchdog. Ranks on other hosts
+cannot be asked, nor ranks that have not made a mesh yet.
 """
 
 import contextlib
@@ -13,13 +13,12 @@ from collections.abc import Sequence
 
 from meshcomm._tuning import ANSWER_WITHIN
 from meshcomm._types import Json
-from meshcomm.ranks import signs, stacks
-from meshcomm.ranks.missing import Answer, some, spans
-from meshcomm.ranks.missing import report as who_is_missing
-from meshcomm.ranks.mpi import open_worlds
-from meshcomm.ranks.roll_call import Report
-from meshcomm.ranks.teams import Team
-from meshcomm.ranks.watch import Call, watch
+from meshcomm.failures import host_signals, stacks
+from meshcomm.failures.messages import some, spans
+from meshcomm.failures.roll_call import Report
+from meshcomm.failures.stragglers import Answer
+from meshcomm.failures.stragglers import report as who_is_missing
+from meshcomm.failures.watch import Call, Team, watch
 
 _LARGEST_ANSWER = 2**16
 """Bytes. An answer has some hundred."""
@@ -33,7 +32,7 @@ class FirstCalls:
 
     def __init__(self, rank: int) -> None:
         self._rank = rank
-        self._sign = signs.answering(rank)
+        self._sign = host_signals.answering(rank)
         self._asked: dict[int, socket.socket | None] = {}
         self._told: dict[int, bytes] = {}
         self._about: tuple[Call, Sequence[int], int, float] | None = None
@@ -41,7 +40,7 @@ class FirstCalls:
 
     def serve(self) -> None:
         """Answer other ranks, and read what they have answered."""
-        signs.answer(self._sign, lambda: json.dumps(_what_this_rank_does()).encode())
+        host_signals.answer(self._sign, lambda: json.dumps(_what_this_rank_does()).encode())
         if self._about is None:
             return
         for rank, other in self._asked.items():
@@ -60,7 +59,7 @@ class FirstCalls:
         if self._about is None:
             self._about = call, ranks, watch.count, time.monotonic()
             self._told = {}
-            self._asked = {rank: signs.asking(rank) for rank in ranks if rank != self._rank}
+            self._asked = {rank: host_signals.asking(rank) for rank in ranks if rank != self._rank}
 
     def _forget(self) -> None:
         self._about = None
@@ -92,7 +91,7 @@ def _what_this_rank_does() -> dict[str, Json]:
     error = f"{type(watch.error).__name__}: {watch.error}" if watch.error is not None else ""
     return {
         "calls": watch.count,
-        "made": {_name(team): team.calls for world in open_worlds() for team in world.open_or_not()},
+        "made": {_name(team): team.calls for world in watch.worlds for team in world.open_or_not()},
         "operation": watch.operation(),
         "number": call[2] if call is not None else 0,
         "ranks": _name(team) if team is not None else "",
