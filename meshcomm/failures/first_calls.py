@@ -12,54 +12,66 @@ import time
 from collections.abc import Sequence
 
 from meshcomm._tuning import ANSWER_WITHIN
-from meshcomm._types import Json
-from meshcomm.failures import host_signals, stacks
+from meshcomm.failures import host_signals
+from meshcomm.failures.answers import Answer, Report, answer, name_of
 from meshcomm.failures.messages import some, spans
-from meshcomm.failures.roll_call import Report
-from meshcomm.failures.stragglers import Answer
+from meshcomm.failures.stragglers import has_ended
 from meshcomm.failures.stragglers import report as who_is_missing
 from meshcomm.failures.watch import Call, Team, watch
 
-_LARGEST_ANSWER = 2**16
-"""Bytes. An answer has some hundred."""
-
 
 class FirstCalls:
-    """What *rank* of COMM_WORLD tells ranks that ask, and learns from those that it asks.
+    """What *rank* of COMM_WORLD answers ranks that ask, and learns from those that it asks.
 
     `report` is what it has learnt last about the call that it waits in, or None.
     """
 
+    leaving = False
+    """No rank has left ranks that have not communicated."""
+
     def __init__(self, rank: int) -> None:
         self._rank = rank
-        self._sign = host_signals.answering(rank)
+        self._questions = host_signals.Questions(rank)
         self._asked: dict[int, socket.socket | None] = {}
-        self._told: dict[int, bytes] = {}
-        self._about: tuple[Call, Sequence[int], int, float] | None = None
+        self._answers: dict[int, Answer | None] = {}
+        self._about: tuple[str, int, int, float] | None = None
+        self._ended: tuple[int, list[int]] = 0, []
         self.report: Report | None = None
 
     def serve(self) -> None:
         """Answer other ranks, and read what they have answered."""
-        host_signals.answer(self._sign, lambda: json.dumps(_what_this_rank_does()).encode())
+        self._questions.answer(_reply)
         if self._about is None:
             return
-        for rank, other in self._asked.items():
-            if other is not None and rank not in self._told:
+        reachable = {rank: other for rank, other in self._asked.items() if other is not None}
+        for rank, other in reachable.items():
+            if rank not in self._answers:
                 with contextlib.suppress(OSError):  # no answer yet, or none any more
-                    message = bytearray(_LARGEST_ANSWER)
-                    self._told[rank] = bytes(message[: other.recv_into(message)])
-        reachable = [rank for rank, other in self._asked.items() if other is not None]
-        call, ranks, count, began = self._about
-        if len(self._told) == len(reachable) or time.monotonic() > began + ANSWER_WITHIN:
+                    self._answers[rank] = _read(other.recv(host_signals.LONGEST_MESSAGE))
+        name, number, count, began = self._about
+        if len(self._answers) == len(reachable) or time.monotonic() > began + ANSWER_WITHIN:
             self._forget()
-            self.report = self._conclude(call, ranks, count)
+            self.report = self._conclude(name, number, count)
 
     def ask(self, call: Call, ranks: Sequence[int]) -> None:
-        """Ask the others of *ranks* what they do, unless the last question is still open."""
+        """Ask the others of *ranks* what they do, unless the last question is still open.
+
+        Ranks that have ended are reported at the second sight: they may have ended after this call, which then
+        completes in a moment.
+        """
+        number = abs(call[2])
         if self._about is None:
-            self._about = call, ranks, watch.count, time.monotonic()
-            self._told = {}
-            self._asked = {rank: host_signals.asking(rank) for rank in ranks if rank != self._rank}
+            self._about = spans(sorted(ranks)), number, watch.count, time.monotonic()
+            question = json.dumps(self._about[:2]).encode()
+            self._answers = {}
+            self._asked = {rank: host_signals.asking(rank, question) for rank in ranks if rank != self._rank}
+        before, self._ended = self._ended, (watch.count, host_signals.ended(ranks))
+        if self._ended[1] and before == self._ended:
+            self.report = Report(watch.count, has_ended(self._ended[1]), "", True)
+
+    def missing(self, report: Report | None, number: int) -> str:
+        """Return who is missing in call *number*, as far as this rank knows."""
+        return report.text if report is not None else ""
 
     def _forget(self) -> None:
         self._about = None
@@ -67,13 +79,10 @@ class FirstCalls:
             if other is not None:
                 other.close()
 
-    def _conclude(self, call: Call, ranks: Sequence[int], count: int) -> Report:
-        name, number = spans(sorted(ranks)), abs(call[2])
-        answers = {self._rank: _as_answer(_what_this_rank_does(), name)}
+    def _conclude(self, name: str, number: int, count: int) -> Report:
+        answers: dict[int, Answer | None] = {self._rank: answer(_team_called(name), number)}
         unknown = [rank for rank, other in self._asked.items() if other is None]
-        for rank, other in self._asked.items():
-            if other is not None:
-                answers[rank] = _as_answer(_read(self._told.get(rank, b"")), name)
+        answers |= {rank: self._answers.get(rank) for rank in self._asked if rank not in unknown}
         waiting = [rank for rank, its in answers.items() if its is not None and its.waits and its.number == number]
         lines = [who_is_missing(dict(sorted(answers.items())), number, {})] if len(waiting) < len(answers) else []
         if unknown:
@@ -84,51 +93,21 @@ class FirstCalls:
         return Report(count, "", "\n".join(lines), self._rank == min(waiting, default=self._rank), files)
 
 
-def _what_this_rank_does() -> dict[str, Json]:
-    """Return what this rank does, whoever asks."""
-    call = watch.call()
-    team = call[1] if call is not None else None
-    error = f"{type(watch.error).__name__}: {watch.error}" if watch.error is not None else ""
-    return {
-        "calls": watch.count,
-        "made": {_name(team): team.calls for world in watch.worlds for team in world.open_or_not()},
-        "operation": watch.operation(),
-        "number": call[2] if call is not None else 0,
-        "ranks": _name(team) if team is not None else "",
-        "since": watch.since,
-        "error": error,
-        "files": watch.files(),
-        "at": stacks.of_main() if call is None else "",
-    }
+def _reply(question: bytes) -> bytes:
+    name, number = json.loads(question)
+    return json.dumps(answer(_team_called(name), number)).encode()
 
 
-def _name(team: Team) -> str:
-    return spans(sorted(team.world.ranks_in_comm_world(team.ranks)))
-
-
-def _read(text: bytes) -> dict[str, Json] | None:
+def _read(message: bytes) -> Answer | None:
     try:
-        return dict(json.loads(text))
+        return Answer(*json.loads(message))
     except (ValueError, TypeError):
         return None  # no answer
 
 
-def _as_answer(told: dict[str, Json] | None, name: str) -> Answer | None:
-    """Return what a rank has told as its answer to a roll call of the ranks called *name*."""
-    if told is None:
-        return None
-    here = told["ranks"] == name
-    return Answer(
-        calls=told["calls"],
-        made=told["made"].get(name, 0),
-        asked="",
-        operation=told["operation"],
-        number=abs(told["number"]) if here else 0,
-        waits=here and told["number"] > 0,
-        others="" if here else told["ranks"],
-        since=told["since"],
-        error=told["error"],
-        ended=False,
-        files=told["files"],
-        at=told["at"],
-    )
+def _team_called(name: str) -> Team | None:
+    """Return the team of the ranks called *name*: that of the call that goes on, if it fits."""
+    call = watch.call()
+    teams = [call[1]] if call is not None and call[1] is not None else []
+    teams += [team for world in watch.worlds for team in world.open_or_not()]
+    return next((team for team in teams if name_of(team) == name), None)

@@ -30,47 +30,11 @@ Pure functions of what ranks have answered. Ranks are those of COMM_WORLD.
 # operations, and may differ.
 
 import re
-from collections.abc import Collection, Mapping
-from typing import NamedTuple
+from collections.abc import Collection, Mapping, Sequence
 
+from meshcomm.failures.answers import Answer
 from meshcomm.failures.messages import MOST_LINES, first_of, some, spans
 from meshcomm.failures.watch import kind
-
-
-class Answer(NamedTuple):
-    """What a rank does, as it answers a roll call of a team."""
-
-    calls: int
-    """How many calls it has made in all; it changes with each one."""
-    made: int
-    """How many calls it has made on this team."""
-    asked: str
-    """What the call on this team was that it was asked for; nothing if it does not remember."""
-    operation: str
-    """What it waits in now; nothing if it is in no call. Of a rank that makes no more calls: whether it closes."""
-    number: int
-    """The number of that call if it is on this team, else 0."""
-    waits: bool
-    """Whether that call is on this team, and is no request."""
-    others: str
-    """The ranks of that call if it is on another team."""
-    since: float
-    """For how many seconds this has been so."""
-    error: str
-    """What it would raise as soon as the others agree."""
-    ended: bool
-    """Whether it makes no more calls: its program has ended, or it closes the mesh."""
-    noted: int = 0
-    """How many calls are in the digest of its calls on this team."""
-    digest: int | None = None
-    """That digest after the number of calls that it was asked for; None if it does not remember."""
-    files: bool = False
-    """Whether it reads or writes a file."""
-    at: str = ""
-    """The line of the program that it is at, if it is in no call."""
-    over: str = ""
-    """Why it makes no more calls on this team; nothing if it may."""
-
 
 Answers = Mapping[int, Answer | None]
 """The answer of each rank of a team, None for those that gave none."""
@@ -167,12 +131,17 @@ def ended(answers: Answers, before: Answers, number: int) -> str:
     gone = [rank for rank, answer in answers.items() if answer is not None and answer.ended and answer.made < number]
     if gone:
         closed = any(answer is not None and answer.operation for rank, answer in answers.items() if rank in gone)
-        return f"{some(gone)} {'has' if len(gone) == 1 else 'have'} {_left(closed)} without it"
+        return has_ended(gone, closed)
     for rank, answer in answers.items():
         earlier = before.get(rank)
         if answer is not None and earlier is not None and answer.over and earlier.over and answer.made <= number:
             return f"rank {rank} makes no more calls on these ranks: {answer.over}"
     return ""
+
+
+def has_ended(ranks: Sequence[int], closed: bool = False) -> str:
+    """Return that *ranks* have ended, or have *closed* the mesh, before a call."""
+    return f"{some(ranks)} {'has' if len(ranks) == 1 else 'have'} {_left(closed)} without it"
 
 
 def report(answers: Answers, number: int, hosts: Mapping[int, str]) -> str:

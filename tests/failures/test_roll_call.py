@@ -18,8 +18,8 @@ from meshcomm._tuning import ANSWER_WITHIN, ASK_EVERY_WITH_ERROR
 from meshcomm.cli.flights import summary
 from meshcomm.errors import MeshcommError
 from meshcomm.failures import abort, flights, roll_call, stragglers
+from meshcomm.failures.answers import Answer
 from meshcomm.failures.roll_call import RollCall
-from meshcomm.failures.stragglers import Answer
 from meshcomm.failures.watch import watch
 
 COMPUTES = Answer(9, 3, "", "", 0, False, "", 4.0, "", False)
@@ -263,12 +263,12 @@ def test_a_rank_that_has_left_still_tells_its_digests(team):
     ranks = team(3)
     ranks[1].leave()
     serve(ranks)
-    ranks[0]._post(1, "state?", "", 0, 3, 3)
+    ranks[0]._post(1, "question", "", 0, 3, 3)
     ranks[0]._censuses[""] = census = roll_call._Census(range(3))
     serve(ranks)
     answer = census.answers[1]
     assert (answer.digest, answer.noted, answer.made, answer.ended) == (7, 3, 3, True)
-    ranks[0]._post(1, "state?", "1-2", 0, 3, 3)
+    ranks[0]._post(1, "question", "1-2", 0, 3, 3)
     ranks[1].serve()
     assert not ranks[0]._channel.queue, "of other teams it has told all when it left"
 
