@@ -25,6 +25,7 @@ ROOMS = (
     "arrays",
     "transport",
     "ranks",
+    "failures",
     "plans",
     "memory",
     "layouts",

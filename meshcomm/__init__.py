@@ -11,7 +11,7 @@ from importlib import import_module as _import_module
 try:
     import meshcomm._kernels
 except ModuleNotFoundError:
-    from meshcomm.ranks.launchers import told_by_first
+    from meshcomm.failures.launchers import told_by_first
 
     raise told_by_first(
         ImportError(
@@ -24,7 +24,7 @@ import meshcomm.adapters.on_import  # noqa: F401 - sees autograd being imported
 from meshcomm._mistakes import OF_THE_PACKAGE as _OF_THE_PACKAGE
 from meshcomm._mistakes import missing as _missing
 from meshcomm._pickles import know_old_modules as _know_old_modules
-from meshcomm.ranks.launchers import launched as _launched
+from meshcomm.failures.launchers import launched as _launched
 from meshcomm.ranks.trace_folder import trace_folder as _trace_folder
 
 if _typing.TYPE_CHECKING:

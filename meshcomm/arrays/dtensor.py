@@ -17,6 +17,7 @@ from meshcomm.arrays.moving import RELAYOUT
 from meshcomm.arrays.operators import Operators
 from meshcomm.arrays.standard import StandardMethods
 from meshcomm.errors import LayoutError, MeshError, ShapeError
+from meshcomm.failures.watch import watch
 from meshcomm.layouts.layout import Layout
 from meshcomm.layouts.layout_text import Spec, specs_text
 from meshcomm.layouts.mesh import Mesh, only
@@ -24,7 +25,6 @@ from meshcomm.memory.copies import exact_copy
 from meshcomm.ranks.communicator import Communicator
 from meshcomm.ranks.refusals import refusable
 from meshcomm.ranks.teams import Location
-from meshcomm.ranks.watch import watch
 
 T = TypeVar("T")
 

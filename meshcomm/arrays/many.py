@@ -16,6 +16,7 @@ from meshcomm.arrays.dtensor import DTensor, unwrapped
 from meshcomm.arrays.moving import relayout_text
 from meshcomm.arrays.out import distributed, wrong_outs
 from meshcomm.errors import LayoutError
+from meshcomm.failures.watch import named
 from meshcomm.layouts.layout import Layout
 from meshcomm.layouts.machine import Machine
 from meshcomm.layouts.refinement import ranks_between
@@ -23,7 +24,6 @@ from meshcomm.plans.plan import Plan, plan_relayout
 from meshcomm.ranks.calls import collective, program
 from meshcomm.ranks.meshes import location_between
 from meshcomm.ranks.teams import Location
-from meshcomm.ranks.watch import named
 
 MoveAll: TypeAlias = Callable[[list[Array | None], list[Array | None]], list[Array | None]]
 """From blocks to new blocks, written into those of the second list where it has some."""

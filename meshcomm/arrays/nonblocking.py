@@ -10,18 +10,18 @@ from meshcomm.arrays.moving import relayout_text
 from meshcomm.arrays.out import wrong_out
 from meshcomm.arrays.targets import Target, target_of
 from meshcomm.errors import LayoutError, MeshError
+from meshcomm.failures import abort, forks
+from meshcomm.failures.messages import Unfinished, never_waited_for
+from meshcomm.failures.watch import named, watch
 from meshcomm.layouts.layout import Layout
 from meshcomm.layouts.layout_text import specs_text
 from meshcomm.plans.plan import plan_direct
-from meshcomm.ranks import abort, forks
 from meshcomm.ranks._envelope import Envelope
 from meshcomm.ranks.calls import Collective, leave_with
 from meshcomm.ranks.communicator import Pending
-from meshcomm.ranks.endings import Unfinished, never_waited_for
 from meshcomm.ranks.mpi import mpi
 from meshcomm.ranks.refusals import refusable
 from meshcomm.ranks.teams import Location, Team
-from meshcomm.ranks.watch import named, watch
 
 _over_mpi: dict[int, "Request"] = {}
 """Requests in flight over MPI. MPI writes to their memory even when the program has lost the request and its world."""

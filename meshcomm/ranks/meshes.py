@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING
 from meshcomm import _hooks
 from meshcomm._arguments import counted, quote
 from meshcomm.errors import MeshcommError, MeshError
+from meshcomm.failures import abort, forks, host_signals, watchdog
+from meshcomm.failures.launchers import are_several, launched, refuse_alone
+from meshcomm.failures.roll_call import leave_all
 from meshcomm.layouts.dimensions import MeshDimension, canonical_dims
 from meshcomm.layouts.layout import Layout
 from meshcomm.layouts.mesh import Mesh, bound_to
-from meshcomm.ranks import abort, forks, signs, watchdog
 from meshcomm.ranks._envelope import Envelope
-from meshcomm.ranks.launchers import are_several, launched, refuse_alone
 from meshcomm.ranks.mpi import MPIWorld, lasting_failures, library_name, mpi, mpi_world, open_worlds
-from meshcomm.ranks.roll_call import leave_all
 from meshcomm.ranks.simulate import SimulatedWorld, current_world
 from meshcomm.ranks.teams import Location, World, refuse_larger
 from meshcomm.ranks.trace_folder import is_trace_possible
@@ -261,7 +261,7 @@ def _close_at_exit() -> None:
     abort.show_end()
     worlds = open_worlds()
     for reason in [*lasting_failures, *(reason for world in worlds for reason in world.failures)]:
-        abort.end_job_of_many(reason, shared=signs.Error(reason, abort.comm_world()[0]))
+        abort.end_job_of_many(reason, shared=host_signals.Error(reason, abort.comm_world()[0]))
     if worlds:
         leave_all(math.inf)
     for world in worlds:

@@ -22,9 +22,9 @@ from meshcomm.layouts.layout_text import specs_text
 from meshcomm.layouts.mesh import Mesh
 from meshcomm.memory.copies import contiguous
 from meshcomm.ranks.agreement import agree
-from meshcomm.ranks.background import Background
 from meshcomm.ranks.calls import collective, exchanging
 from meshcomm.ranks.teams import Location
+from meshcomm.storage.background import Background
 from meshcomm.storage.checksums import Piece
 from meshcomm.storage.files import final_names, with_final_names
 from meshcomm.storage.formats.base import Described, Writer

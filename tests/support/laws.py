@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 # -- the house --------------------------------------------------------------------------------------------------------
 
-FLOORS = ("root", "memory", "layouts", "plans", "ranks", "transport", "arrays")
+FLOORS = ("root", "memory", "layouts", "plans", "failures", "ranks", "transport", "arrays")
 """Folders of the package, lowest first; root is the package's own folder. What is not here is a wing, or a facade."""
 
 MAY_IMPORT = {
@@ -22,9 +22,10 @@ MAY_IMPORT = {
     "memory": ("root",),
     "layouts": ("root",),
     "plans": ("root", "layouts"),
-    "ranks": ("root", "layouts", "memory"),
-    "transport": ("root", "memory", "ranks", "layouts.boxes", "layouts.partition", "layouts.machine"),
-    "arrays": ("root", "memory", "layouts", "plans", "ranks", "transport"),
+    "failures": ("root", "layouts"),
+    "ranks": ("root", "layouts", "memory", "failures"),
+    "transport": ("root", "memory", "failures", "ranks", "layouts.boxes", "layouts.partition", "layouts.machine"),
+    "arrays": ("root", "memory", "layouts", "plans", "failures", "ranks", "transport"),
     "ops": FLOORS,
     "training": (*FLOORS, "ops.random"),
     "compat": FLOORS,
@@ -33,7 +34,7 @@ MAY_IMPORT = {
     "storage": FLOORS,
     "fft": (*FLOORS, "ops"),
     "halos": (*FLOORS, "ops"),
-    "measuring": ("root", "memory", "ranks"),
+    "measuring": ("root", "memory", "failures", "ranks"),
     "pictures": ("root", "layouts", "plans"),
     "cli": ("",),
     "testing": ("",),
@@ -62,9 +63,10 @@ HOOKS = {
 }
 MOST_HOOKS = 4
 
-USES_MPI = ("ranks",)
-READS_ENVIRONMENT = ("ranks",)
-CREATES_COMMUNICATORS = ("ranks",)
+USES_MPI = ("ranks", "failures")
+READS_ENVIRONMENT = ("ranks", "failures", "cli/about.py", "cli/facts.py", "cli/terminal.py", "linalg/native.py")
+"""Folders, and files."""
+CREATES_COMMUNICATORS = ("ranks", "failures")
 CREATORS = {"Dup", "Split", "Create", "Create_group", "Split_type", "Clone", "Create_cart", "Idup", "Free"}
 
 PICKLES = "_pickles.py"
@@ -357,7 +359,7 @@ def only_ranks_read_the_environment(tree):
     """Environment variables are read in one folder."""
     names = {"environ", "environb", "getenv", "putenv"}
     for module in tree.modules:
-        if module.folder in READS_ENVIRONMENT:
+        if module.folder in READS_ENVIRONMENT or module.file in READS_ENVIRONMENT:
             continue
         yield from (f"{module.file}:{i.line} imports os.{i.name}" for i in module.imports if i.name in names)
         for node in module.nodes:

@@ -4,7 +4,7 @@ import os
 import threading
 import time
 
-from meshcomm.ranks import abort
+from meshcomm.failures import abort
 
 
 def test_last_words_are_read_before_a_job_ends(pipe):

@@ -9,7 +9,7 @@ its main thread does.
 #
 #   a rank that waits       coordinator              every other rank
 #        ── ask ──────────►
-#                               ── state? ──────────────►            once for all that ask
+#                               ── question ────────────►            once for all that ask
 #                               ◄────────────── state ───            or no answer in ANSWER_WITHIN
 #        ◄───────── report ──
 #
@@ -32,35 +32,18 @@ import math
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from contextlib import AbstractContextManager
+from typing import Any
 
 from meshcomm._tuning import ANSWER_WITHIN, ASK_EVERY_WITH_ERROR, POLL_FROM
-from meshcomm.ranks import stacks
-from meshcomm.ranks._envelope import Envelope
-from meshcomm.ranks.missing import Answer, ended, is_past, mismatch, spans
-from meshcomm.ranks.missing import report as who_is_missing
-from meshcomm.ranks.side_channel import SideChannel
-from meshcomm.ranks.watch import Call, watch
-
-if TYPE_CHECKING:
-    from meshcomm.ranks.teams import Team
+from meshcomm.failures.answers import Answer, Report, answer, state
+from meshcomm.failures.messages import spans
+from meshcomm.failures.side_channel import SideChannel
+from meshcomm.failures.stragglers import ended, is_past, mismatch
+from meshcomm.failures.stragglers import report as who_is_missing
+from meshcomm.failures.watch import Call, Team, watch
 
 _LONGEST_PAUSE = 0.02  # seconds between two looks of a rank that leaves
-
-
-class Report(NamedTuple):
-    """What the coordinator tells a rank that waits."""
-
-    calls: int
-    """How many calls the rank had made when it asked."""
-    ended: str
-    """Which ranks have ended without its call, or can make none; or nothing."""
-    text: str
-    """Who is missing."""
-    speaks: bool
-    """Whether this rank is to warn the user: one rank does it for all."""
-    files: bool = False
-    """Whether another rank reads or writes a file: that may take long."""
 
 
 class _Census:
@@ -90,7 +73,7 @@ class RollCall:
     hosts: the host of each
     """
 
-    def __init__(self, channel: SideChannel, team: "Team", ranks: Sequence[int], hosts: Sequence[str]) -> None:
+    def __init__(self, channel: SideChannel, team: Team, ranks: Sequence[int], hosts: Sequence[str]) -> None:
         self.team = team
         self.ranks = tuple(ranks)
         self.name = spans(sorted(ranks))
@@ -111,19 +94,6 @@ class RollCall:
         self._written: set[int] = set()
         self._done = self.over = False
         self._lock = threading.RLock()
-        self._handlers: dict[str, Callable[..., None]] = {
-            "ask": self._on_ask,
-            "state?": self._on_question,
-            "state": self._on_state,
-            "report": self._on_report,
-            "expired": self._on_expired,
-            "write": self._on_write,
-            "written": self._on_written,
-            "all written": self._on_all_written,
-            "left": self._on_left,
-            "done": self._on_done,
-            "bye": self._on_bye,
-        }
         _open.append(self)
 
     # -- what the watchdog does ---------------------------------------------------------------------------------------
@@ -132,7 +102,7 @@ class RollCall:
         """Answer the messages that have arrived."""
         with self._lock:
             for source, (name, *arguments) in self._channel.receive() if not self.over else ():
-                self._handlers[name](source, *arguments)
+                self._handle(source, name, *arguments)
             for ranks, census in list(self._censuses.items()):
                 self._close_when_complete(ranks, census)
                 self._begin_when_due(ranks, census)
@@ -180,25 +150,26 @@ class RollCall:
         """
         with self._lock:
             if not self.leaving:
-                last = _answer(self.team, self.team.calls, ended=True)
-                self._last = last._replace(operation="close" * closes, noted=self.team.noted)
+                self._last = state(self.team, ended=True)._replace(operation="close" * closes, noted=self.team.noted)
                 self._post(0, "left", self._last, {roll_call.name: roll_call.team.calls for roll_call in list(_open)})
 
-    def close(self) -> None:
-        """Leave, and wait until all ranks of the team have left. Collective over the team."""
+    def close(self, call: AbstractContextManager[object]) -> None:
+        """Leave, and wait in *call* until all ranks of the team have left. Collective over the team."""
         if not self.over:
-            usable = self.team.turn.over is None  # else an envelope on the team refuses
-            self.leave(closes=True)  # before the envelope, which counts as a call: others may wait in that one
-            with Envelope("the end of its communicators", self.team if usable else None):
+            self.leave(closes=True)  # before the call: others may wait in that one
+            with call:
                 _serve_until(lambda: self.over, [self])
 
     # -- messages -----------------------------------------------------------------------------------------------------
 
     def _post(self, position: int, name: str, *arguments: object) -> None:
         if position == self._channel.rank:
-            self._handlers[name](position, *arguments)
+            self._handle(position, name, *arguments)
         else:
             self._channel.send([name, *arguments], position)
+
+    def _handle(self, source: int, name: str, *arguments: Any) -> None:
+        getattr(self, f"_on_{name.replace(' ', '_')}")(source, *arguments)
 
     def _on_ask(self, source: int, ranks: str, members: list[int], number: int, count: int) -> None:
         if self._done:
@@ -228,7 +199,7 @@ class RollCall:
             if member in self._left and (ranks or census.noted < 0):
                 census.answers[member] = self._last_words(member, ranks)
             else:
-                self._post(member, "state?", ranks, census.round, census.number, census.noted)
+                self._post(member, "question", ranks, census.round, census.number, census.noted)
 
     def _last_words(self, member: int, ranks: str) -> Answer:
         """Return the answer of a rank that has left, to a roll call of *ranks*."""
@@ -241,18 +212,12 @@ class RollCall:
         team: Team | None = self.team
         if ranks:
             team = next((roll_call.team for roll_call in list(_open) if roll_call.name == ranks), None)
-        asked = next((call[0] for call in list(watch.recent)[::-1] if call[1] is team and call[2] == number), "")
-        answer = self._last or _answer(team, team.calls if team is not None else 0)
-        answer = answer._replace(asked=asked)
-        if team is not None:
-            answer = answer._replace(noted=team.noted, digest=team.digest_after(noted))
-        answer = answer._replace(files=watch.files())
-        self._post(source, "state", ranks, number_of_round, answer)
+        self._post(source, "state", ranks, number_of_round, answer(team, number, noted, self._last))
 
-    def _on_state(self, source: int, ranks: str, number_of_round: int, answer: Sequence[Any]) -> None:
+    def _on_state(self, source: int, ranks: str, number_of_round: int, its: Sequence[Any]) -> None:
         census = self._censuses.get(ranks)
         if census is not None and census.round == number_of_round:
-            census.answers[source] = Answer(*answer)
+            census.answers[source] = Answer(*its)
 
     def _close_when_complete(self, ranks: str, census: _Census) -> None:
         if not census.open:
@@ -332,7 +297,7 @@ def open_roll_calls() -> list[RollCall]:
     return list(_open)
 
 
-def roll_call_for(team: "Team") -> RollCall | None:
+def roll_call_for(team: Team) -> RollCall | None:
     """Return the roll call of *team*, else one of more ranks, or None: a team has none before it has connected."""
     if team.roll_call is not None and not team.roll_call.over:
         return team.roll_call
@@ -359,23 +324,3 @@ def _serve_until(condition: Callable[[], bool], roll_calls: Sequence[RollCall], 
             return False
         time.sleep(pause)
         pause = min(1.5 * pause, _LONGEST_PAUSE)
-
-
-def _answer(team: "Team | None", made: int, ended: bool = False) -> Answer:
-    """Return what this rank does; *team* is the one that it is asked about."""
-    error = f"{type(watch.error).__name__}: {watch.error}" if watch.error is not None else ""
-    over = team.turn.over or "" if team is not None else ""
-    call, operation = watch.call(), watch.operation()
-    if call is None or ended:
-        at = "" if ended else stacks.of_main()
-        return Answer(watch.count, made, "", "", 0, False, "", watch.since, error, ended, at=at, over=over)
-    here = call[1] is team
-    number = call[2] if here else 0
-    others = "" if here or call[1] is None else _name(call[1])
-    return Answer(
-        watch.count, made, "", operation, abs(number), number > 0, others, watch.since, error, ended, over=over
-    )
-
-
-def _name(team: "Team") -> str:
-    return team.roll_call.name if team.roll_call is not None else spans(team.ranks)

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 import meshcomm as mc
-from meshcomm.ranks import abort, stacks
+from meshcomm.failures import abort, stacks
 from meshcomm.ranks._envelope import Envelope, Turn
 
 

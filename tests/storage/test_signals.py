@@ -7,7 +7,7 @@ import threading
 import pytest
 
 import meshcomm as mc
-from meshcomm.ranks import signals
+from meshcomm.storage import signals
 
 
 @pytest.fixture

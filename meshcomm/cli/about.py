@@ -4,6 +4,7 @@ import contextlib
 import os
 import platform
 from collections.abc import Sequence
+from importlib import metadata
 from typing import NamedTuple
 
 from meshcomm.ranks.communicator import Communicator
@@ -32,11 +33,9 @@ class Host(NamedTuple):
 def library() -> Library:
     """Return which MPI mpi4py has loaded. ``MeshError`` if there is none."""
     MPI = mpi()
-    import mpi4py
-
     levels = ("SINGLE", "FUNNELED", "SERIALIZED", "MULTIPLE")
     level = next(name for name in levels if getattr(MPI, f"THREAD_{name}") == MPI.Query_thread())
-    return Library(mpi4py.__version__, library_name(), "{}.{}".format(*MPI.Get_version()), level)
+    return Library(metadata.version("mpi4py"), library_name(), "{}.{}".format(*MPI.Get_version()), level)
 
 
 def settings() -> dict[str, str]:

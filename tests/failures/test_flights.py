@@ -14,12 +14,12 @@ from meshcomm import _tuning
 from meshcomm.cli.flights import flights as command
 from meshcomm.cli.flights import summary
 from meshcomm.errors import MeshcommError
-from meshcomm.ranks import flights, launchers, stacks
-from meshcomm.ranks.flights import first_difference
+from meshcomm.failures import flights, launchers, stacks
+from meshcomm.failures.call_history import noted
+from meshcomm.failures.flights import first_difference
+from meshcomm.failures.watch import watch
 from meshcomm.ranks.meshes import location_in
-from meshcomm.ranks.noted import noted
 from meshcomm.ranks.teams import Team
-from meshcomm.ranks.watch import watch
 
 
 @pytest.fixture

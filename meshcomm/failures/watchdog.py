@@ -25,13 +25,13 @@ from meshcomm._tuning import (
     WATCH_EVERY,
     WRITE_WITHIN,
 )
-from meshcomm.ranks import abort, flights, signs, stacks
-from meshcomm.ranks.abort import comm_world, end_job, install_hooks, say, timeout_seconds, who
-from meshcomm.ranks.first_calls import FirstCalls
-from meshcomm.ranks.missing import some, spans
-from meshcomm.ranks.roll_call import Report, RollCall, open_roll_calls, roll_call_for
-from meshcomm.ranks.teams import Team
-from meshcomm.ranks.watch import Call, kind, watch
+from meshcomm.failures import abort, flights, host_signals, stacks
+from meshcomm.failures.abort import comm_world, end_job, install_hooks, say, timeout_seconds, who
+from meshcomm.failures.answers import Report
+from meshcomm.failures.first_calls import FirstCalls
+from meshcomm.failures.messages import spans
+from meshcomm.failures.roll_call import RollCall, open_roll_calls, roll_call_for
+from meshcomm.failures.watch import Call, Team, kind, watch
 
 
 @cache
@@ -76,7 +76,6 @@ class _Watchdog:
         self._tests, self._untested = 0, math.inf  # tests of requests, and seconds without one
         self._ask_at = self._asked_first = 0.0
         self._warned = False
-        self._ended: list[int] = []
         self._interrupted: float | None = None  # seconds since the signal,
         self._interrupted_in = 0  # which came when this rank had made so many calls
         self._first_calls = FirstCalls(comm_world()[0])
@@ -93,7 +92,7 @@ class _Watchdog:
             for roll_call in open_roll_calls():
                 roll_call.serve()
                 self._obey(roll_call)
-            if watch.error is not None and signs.is_ending():
+            if watch.error is not None and host_signals.is_ending():
                 _tell_error()
             self._step = self._next_step()
             call = watch.call()
@@ -136,7 +135,6 @@ class _Watchdog:
         self._warned = False
         if self._interrupted_in != watch.count:  # else the call may have begun just before the signal
             self._interrupted = None
-        self._ended = []
         # A rank with an error knows at once that something is wrong: the others may exchange, and not come to hear it.
         self._ask_at = self._asked_first = self._step if watch.error is not None else min(ASK_AFTER, self._timeout / 3)
 
@@ -156,12 +154,11 @@ class _Watchdog:
         waited, text = watch.since, _text(call)
         roll_call = roll_call_for(team) if team is not None else None
         asked: RollCall | FirstCalls | None = roll_call
-        if team is not None and roll_call is not None and waited >= self._ask_at:
-            self._ask_at = self._next_question()
-            roll_call.ask(call, team.world.ranks_in_comm_world(team.ranks))
-        if team is not None and roll_call is None and team.everyone.opened is None:
-            self._ask_before_they_communicate(call, team, text)
+        if team is not None and roll_call is None and not team.name:
             asked = self._first_calls
+        if team is not None and asked is not None and waited >= self._ask_at:
+            self._ask_at = self._next_question()
+            asked.ask(call, team.world.ranks_in_comm_world(team.ranks))
         report = asked.report if asked is not None else None
         if report is not None and report.calls != watch.count:
             report = None
@@ -170,11 +167,9 @@ class _Watchdog:
             self._restart()
             return
         missing = ""
-        if roll_call is None and report is not None and report.text:
-            missing = "\n  " + report.text.replace("\n", "\n  ")
-        if roll_call is not None and (report is not None or waited >= ANSWER_WITHIN + self._asked_first):
-            missing = "\n  " + roll_call.missing(report, abs(call[2])).replace("\n", "\n  ")
-        if report is not None and roll_call is not None and report.ended and not roll_call.leaving:
+        if asked is not None and (report is not None or waited >= ANSWER_WITHIN + self._asked_first):
+            missing = "".join(f"\n  {line}" for line in asked.missing(report, abs(call[2])).splitlines())
+        if report is not None and asked is not None and report.ended and not asked.leaving:
             self._end(team, f"it has waited {waited:.0f} s in {text}, but {report.ended}{missing}")
         if waited >= self._timeout:
             limit = f"longer than MESHCOMM_TIMEOUT={self._timeout:g}"
@@ -189,21 +184,6 @@ class _Watchdog:
         """Return after how many seconds of waiting to ask again."""
         every = ASK_EVERY if watch.error is None else ASK_EVERY_WITH_ERROR
         return watch.since + max(min(every, self._timeout / 10), watch.since / 8)
-
-    def _ask_before_they_communicate(self, call: Call, team: Team, text: str) -> None:
-        """Ask who is missing in the first *call* of *team*. End the job if ranks of it have ended.
-
-        Not at the first sight: they may have ended after this call, which then completes in a moment.
-        """
-        if watch.since < self._ask_at:
-            return
-        self._ask_at = self._next_question()
-        ranks = team.world.ranks_in_comm_world(team.ranks)
-        self._first_calls.ask(call, ranks)
-        before, self._ended = self._ended, signs.ended(ranks)
-        if before and before == self._ended:
-            ended = f"{some(before)} {'has' if len(before) == 1 else 'have'} ended without it"
-            self._end(team, f"it has waited {watch.since:.0f} s in {text}, but {ended}")
 
     def _warn(self, text: str, report: Report | None, missing: str) -> None:
         error, waited = watch.error, watch.since
@@ -234,7 +214,7 @@ class _Watchdog:
         if team is not None:
             ranks = spans(sorted(team.world.ranks_in_comm_world(team.ranks)))
             waits = kind(watch.operation()) if roll_call is None else ""
-            shared = signs.Error(f"the watchdogs of ranks {ranks} end the job {waits}", comm_world()[0])
+            shared = host_signals.Error(f"the watchdogs of ranks {ranks} end the job {waits}", comm_world()[0])
         if roll_call is not None:
             roll_call.expire(reason)
             end = time.monotonic() + min(WRITE_WITHIN, self._timeout / 8)
@@ -270,7 +250,7 @@ def _tell_error(why: str = "") -> None:
         if not details and (where := stacks.of_program()):
             details = f"  This rank is at {where}"
         say(f"{who()} has to raise {type(error).__name__}: {error}\n{why}{details}".rstrip())
-        signs.note_told()
+        host_signals.note_told()
 
 
 _HINT = (

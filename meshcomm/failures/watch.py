@@ -7,14 +7,55 @@ import contextlib
 import math
 import time
 from collections import deque
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, TypeAlias
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from meshcomm._tuning import FILE_CALL_WITHIN, FILES_AGAIN_WITHIN, KEPT_CALLS
+from meshcomm._types import Ranks
 
 if TYPE_CHECKING:
+    from meshcomm.failures.roll_call import RollCall
     from meshcomm.ranks.recording import Recorder
-    from meshcomm.ranks.teams import Team
+
+
+class Turn(Protocol):
+    """Whether calls are possible."""
+
+    @property
+    def over(self) -> str | None: ...
+
+
+class World(Protocol):
+    """Where a program runs, as far as this folder asks; `meshcomm.ranks.teams` says what each entry is."""
+
+    @property
+    def guarded(self) -> bool: ...
+    def ranks_in_comm_world(self, ranks: Ranks) -> tuple[int, ...]: ...
+    def outside_of(self) -> object: ...
+    def open_or_not(self) -> "Sequence[Team]": ...
+
+
+class Team(Protocol):
+    """Ranks of a world that make collective calls together, as far as this folder asks."""
+
+    @property
+    def world(self) -> World: ...
+    @property
+    def ranks(self) -> Ranks: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def turn(self) -> Turn: ...
+    @property
+    def roll_call(self) -> "RollCall | None": ...
+    @property
+    def calls(self) -> int: ...
+    @property
+    def noted(self) -> int: ...
+    def digest_after(self, noted: int) -> int | None: ...
+    def last_digests(self) -> Sequence[tuple[int, int, int]]: ...
+    def known(self) -> Mapping[int, Hashable]: ...
+
 
 Call: TypeAlias = "tuple[str, Team | None, int, float]"
 """An operation, its team if there is one yet, its number among the calls on that team, and when it began.
@@ -42,6 +83,7 @@ class _Watch:
         "tested",
         "testing",
         "tests",
+        "worlds",
     )
 
     def __init__(self) -> None:
@@ -62,6 +104,8 @@ class _Watch:
         self.testing: Call | None = None
         # Who is told of calls and exchanges, while somebody counts or traces them.
         self.recorder: Recorder | None = None
+        # The worlds over MPI, the oldest first.
+        self.worlds: Sequence[World] = ()
         # Seconds for which the watchdog has seen no change.
         self.since = 0.0
 

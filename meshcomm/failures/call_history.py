@@ -23,10 +23,10 @@ from typing import NamedTuple
 import numpy as np
 
 from meshcomm._arguments import quote
+from meshcomm.failures.watch import Team
 from meshcomm.layouts.layout import Layout
 from meshcomm.layouts.layout_text import specs_text
 from meshcomm.layouts.mesh import Mesh
-from meshcomm.ranks.teams import Team, next_digest
 
 _LONGEST_TEXT = 400  # letters
 
@@ -41,6 +41,11 @@ class Noted(NamedTuple):
 
 
 NOTHING = Noted()
+
+
+def next_digest(before: int, number: int) -> int:
+    """Return the digest of all calls after the call *number*."""
+    return hash((before, number)) >> 2
 
 
 def noted(team: Team, calls: Container[int]) -> dict[int, Noted]:

@@ -5,7 +5,7 @@ process. To look for one never waits. Four things are told so:
 
 - that a rank has ended its program (`show_end`). Before ranks have communicated there is no other way: MPI could only
   tell if all ranks took part.
-- what a rank does, if another one asks (`answering`, `answer`, `asking`)
+- what a rank does, if another one asks (`Questions`, `asking`)
 - that a rank has an error to tell (`show_words`, `note_told`). A rank that ends the job says so (`show_ending`,
   `is_ending`), and waits for it (`let_tell`).
 - that a rank prints an error already, which other ranks have, too (`Error`). One of them prints it.
@@ -19,13 +19,13 @@ import socket
 import struct
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from hashlib import blake2b
 from traceback import format_exception
 from typing import TypeVar
 
 from meshcomm._tuning import POLL_TO
-from meshcomm.ranks.launchers import job_name
+from meshcomm.failures.launchers import job_name
 
 _MOST_WAITING = 4096
 """Connections that a sign holds; a host has fewer ranks."""
@@ -35,6 +35,9 @@ _LISTENS_WITHIN = 0.5
 
 _CREDENTIALS = struct.Struct("3i")
 """Process, user and group, as Linux tells them."""
+
+LONGEST_MESSAGE = 2**16
+"""Bytes. An answer has some hundred."""
 
 _ONE = struct.Struct("<q")
 
@@ -55,25 +58,36 @@ def ended(ranks: Iterable[int]) -> list[int]:
     return [rank for rank in ranks if _is_shown(f"ended {rank}")]
 
 
-def answering(rank: int) -> socket.socket | None:
-    """Return the sign by which *rank*, this one in COMM_WORLD, hears questions; None if there are no signs."""
-    return _shown(f"answers {rank}")
+class Questions:
+    """Questions to *rank*, this one in COMM_WORLD, of others on this host."""
+
+    def __init__(self, rank: int) -> None:
+        self._signal = _shown(f"answers {rank}")
+        self._asking: list[socket.socket] = []
+
+    def answer(self, reply: Callable[[bytes], bytes]) -> None:
+        """Send to each that has asked what *reply* makes of its question. Does not wait."""
+        asking, self._asking = self._asking + list(_accepted(self._signal)), []
+        for other in asking:
+            try:
+                question = other.recv(LONGEST_MESSAGE)
+                if question:
+                    other.sendall(reply(question))
+            except BlockingIOError:  # its question is on its way
+                self._asking.append(other)
+                continue
+            except (OSError, ValueError):  # it has gone, or this was no question
+                pass
+            other.close()
 
 
-def answer(sign: socket.socket | None, text: Callable[[], bytes]) -> None:
-    """Send *text* to all that have asked since the last time. Does not wait."""
-    with contextlib.suppress(OSError):  # there are no more
-        while sign is not None:
-            other, _ = sign.accept()
-            with other, contextlib.suppress(OSError):
-                other.setblocking(False)
-                if _is_ours(other):
-                    other.sendall(text())
-
-
-def asking(rank: int) -> socket.socket | None:
-    """Return from where to receive the answer of *rank*, in one message; None if it does not hear questions."""
-    return _connected(f"answers {rank}")
+def asking(rank: int, question: bytes) -> socket.socket | None:
+    """Return from where to receive the answer of *rank* to a *question*, in one message; None if it hears none."""
+    other = _connected(f"answers {rank}")
+    if other is not None:
+        with contextlib.suppress(OSError):  # it has gone meanwhile: there will be no answer
+            other.sendall(question)
+    return other
 
 
 _words: list[int] = []
@@ -199,14 +213,9 @@ class Error:
     def ranks(self) -> list[int]:
         """Return this rank and those that have found by now that it prints their error."""
         found = {self._rank}
-        with contextlib.suppress(OSError):  # there are no more
-            while self._sign is not None:
-                other, _ = self._sign.accept()
-                with other, contextlib.suppress(OSError):
-                    other.setblocking(False)
-                    answer = bytearray(_ONE.size)
-                    if other.recv_into(answer) == _ONE.size:  # else the rank has only looked
-                        found.update(_ONE.unpack(answer))
+        for other in _accepted(self._sign):
+            with other, contextlib.suppress(OSError, struct.error):  # one that has only looked sends nothing
+                found.update(_ONE.unpack(other.recv(_ONE.size)))
         return sorted(found)
 
 
@@ -227,6 +236,18 @@ def _shown(name: str) -> socket.socket | None:
         sign.close()
         return None
     return sign
+
+
+def _accepted(sign: socket.socket | None) -> Iterator[socket.socket]:
+    """Yield connections of processes of this user that have come to a *sign*. Does not wait."""
+    with contextlib.suppress(OSError):  # there are no more
+        while sign is not None:
+            other, _ = sign.accept()
+            other.setblocking(False)
+            if _is_ours(other):
+                yield other
+            else:
+                other.close()
 
 
 def _shown_or_connected(name: str) -> tuple[socket.socket | None, socket.socket | None]:

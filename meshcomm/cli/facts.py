@@ -14,12 +14,12 @@ from typing import TypedDict
 
 import numpy as np
 
+from meshcomm.cli.about import library
+from meshcomm.failures.launchers import launch
 from meshcomm.memory.pools import all_memory
 from meshcomm.ranks import rendezvous
-from meshcomm.ranks.about import library
 from meshcomm.ranks.communicator import Communicator
 from meshcomm.ranks.hosts import first_on_host, this_host, usable_processors
-from meshcomm.ranks.launchers import launch
 
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 """Environment variables with which NumPy's libraries are told how many threads to use."""

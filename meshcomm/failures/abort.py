@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from functools import cache
+from importlib import import_module
 from traceback import format_exception
 from types import ModuleType, TracebackType
 from typing import NoReturn, TypeAlias
@@ -20,13 +21,11 @@ from typing import NoReturn, TypeAlias
 from meshcomm._arguments import quote
 from meshcomm._tuning import BECOME_RANK_WITHIN, END_WITHIN, PAUSE_BEFORE_END, POLL_TO
 from meshcomm.errors import MeshcommError
-from meshcomm.ranks import forks, signs, stacks
-from meshcomm.ranks.forks import exit_code
-from meshcomm.ranks.launchers import is_on, is_told_by_another, launched
-from meshcomm.ranks.missing import spans
-from meshcomm.ranks.mpi import mpi, open_worlds
-from meshcomm.ranks.outside import explain_none
-from meshcomm.ranks.watch import watch
+from meshcomm.failures import forks, host_signals, stacks
+from meshcomm.failures.forks import exit_code
+from meshcomm.failures.launchers import is_on, is_told_by_another, launched
+from meshcomm.failures.messages import explain_none, spans
+from meshcomm.failures.watch import watch
 
 
 def ends_jobs() -> bool:
@@ -70,7 +69,7 @@ def _ending_excepthook(previous: ExceptHook) -> ExceptHook:
             return
         shared = None
         try:
-            explain_none(value, open_worlds())
+            explain_none(value, reversed(watch.worlds))
             in_one_piece = previous is sys.__excepthook__ and comm_world()[1] > 1 and not forks.is_child
             shared = _shared(value) if in_one_piece else None
             show_words()  # also where another rank prints them, which is not to end the job before this one knows
@@ -91,14 +90,14 @@ def _ending_excepthook(previous: ExceptHook) -> ExceptHook:
     return excepthook
 
 
-def _shared(error: BaseException) -> signs.Error | None:
+def _shared(error: BaseException) -> host_signals.Error | None:
     """Return *error* as one that other ranks may have, too; None for Ctrl-C, which comes at another line on each."""
     if isinstance(error, KeyboardInterrupt):
         return None
     rank, _ = comm_world()
-    text, seen = signs.shared_text(error)
+    text, seen = host_signals.shared_text(error)
     # A rank that has seen it prints it with the line that it comes from.
-    return signs.Error(text, rank, [] if seen else _others(), _others_tell_until())
+    return host_signals.Error(text, rank, [] if seen else _others(), _others_tell_until())
 
 
 def _ending_thread_excepthook(previous: ThreadHook) -> ThreadHook:
@@ -120,7 +119,7 @@ def _end_if_hook_was_replaced(ours: ExceptHook) -> None:
         end_job_of_many(f"an uncaught {type(value).__name__}", exit_code(value))
 
 
-def end_job_of_many(reason: str, code: int = 1, shared: signs.Error | None = None) -> None:
+def end_job_of_many(reason: str, code: int = 1, shared: host_signals.Error | None = None) -> None:
     """End the job if it has more ranks than this one; return if not. *shared* is for an error of several ranks."""
     if forks.is_child:
         return
@@ -133,7 +132,7 @@ def end_job_of_many(reason: str, code: int = 1, shared: signs.Error | None = Non
         end_job(reason + _alike(shared), code, shared)
 
 
-def end_job(reason: str, code: int = 1, shared: signs.Error | None = None) -> NoReturn:
+def end_job(reason: str, code: int = 1, shared: host_signals.Error | None = None) -> NoReturn:
     """Name this rank and *reason* on standard error, and end the MPI job with *code*; does not return.
 
     Of ranks on this host with the same error *shared*, one does so, for all. Others that have an error to tell may
@@ -148,7 +147,7 @@ def end_job(reason: str, code: int = 1, shared: signs.Error | None = None) -> No
             os._exit(code)
 
 
-def _tell_end(reason: str, shared: signs.Error | None) -> None:
+def _tell_end(reason: str, shared: host_signals.Error | None) -> None:
     write_traces()
     if shared is not None:
         shared = shared.settled(END_WITHIN)
@@ -156,11 +155,11 @@ def _tell_end(reason: str, shared: signs.Error | None) -> None:
         say(f"{who()} ends the job: {reason}")
         if shared is not None:
             shared.note_printed()
-        signs.note_told()
-        signs.show_ending()
-        signs.let_tell(_others(), _others_tell_until())
+        host_signals.note_told()
+        host_signals.show_ending()
+        host_signals.let_tell(_others(), _others_tell_until())
     else:
-        signs.note_told()
+        host_signals.note_told()
         time.sleep(END_WITHIN)  # in which the rank that prints the error ends the job
 
 
@@ -175,7 +174,7 @@ def _abort(code: int) -> None:
         # MPI_Init. So become a rank first, which takes until the others are there. A watchdog cannot: its main thread
         # has already waited for that.
         _exit_after(_seconds_to_become_a_rank() if here else END_WITHIN)
-        MPI = mpi()
+        MPI = import_module("mpi4py.MPI")
     time.sleep(PAUSE_BEFORE_END)
     _let_be_read(END_WITHIN / 2)
     if MPI.Is_initialized() and not MPI.Is_finalized() and (here or MPI.Query_thread() == MPI.THREAD_MULTIPLE):
@@ -216,7 +215,7 @@ def write_traces() -> None:
             watch.recorder.job_ends()
 
 
-def _alike(shared: signs.Error | None) -> str:
+def _alike(shared: host_signals.Error | None) -> str:
     """Return which ranks have the same error, on the one that prints it, after a moment for them to come."""
     if shared is None or not shared.ours:
         return ""
@@ -231,7 +230,7 @@ def show_words() -> None:
     """Show to other ranks on this host that this one has an error to tell: it may end the job, or come too late."""
     rank, size = comm_world()
     if size > 1 and not forks.is_child:
-        signs.show_words(rank)
+        host_signals.show_words(rank)
 
 
 def _others() -> list[int]:
@@ -252,7 +251,8 @@ def start_mpi_with_all_ranks() -> None:
     """
     if "mpi4py.MPI" not in sys.modules:
         _say_and_exit_after(timeout_seconds())
-        mpi()
+        with contextlib.suppress(ImportError, RuntimeError):  # who asks for MPI next is told
+            import_module("mpi4py.MPI")
         faulthandler.cancel_dump_traceback_later()
 
 
@@ -277,10 +277,10 @@ def comm_world() -> tuple[int, int]:
 
 def show_end() -> None:
     """Show to other ranks on this host that the program has ended here: they may wait for this one."""
-    signs.note_told()
+    host_signals.note_told()
     MPI = _initialised_mpi()
     if MPI is not None and not forks.is_child and not MPI.Is_finalized() and MPI.COMM_WORLD.size > 1:
-        signs.show_end(MPI.COMM_WORLD.rank)
+        host_signals.show_end(MPI.COMM_WORLD.rank)
 
 
 def who() -> str:
@@ -298,12 +298,12 @@ def say(text: str) -> None:
 
 
 @cache
-def say_once(text: str) -> signs.Error:
+def say_once(text: str) -> host_signals.Error:
     """Print *text*, which several ranks may have to say, on standard error: of those on one host, one prints it.
 
     What this returns shows to others that it is printed. It is kept.
     """
-    shared = signs.Error(text, comm_world()[0])
+    shared = host_signals.Error(text, comm_world()[0])
     if shared.ours:
         say(text)
     return shared

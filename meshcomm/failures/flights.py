@@ -18,12 +18,12 @@ from typing import Any, TypedDict, TypeVar, get_origin, get_type_hints
 
 from meshcomm._arguments import quote
 from meshcomm.errors import MeshcommError
-from meshcomm.ranks import stacks
-from meshcomm.ranks.abort import comm_world
-from meshcomm.ranks.launchers import job_name
-from meshcomm.ranks.missing import MOST_LINES, some, spans
-from meshcomm.ranks.noted import NOTHING, noted
-from meshcomm.ranks.watch import kind, watch
+from meshcomm.failures import stacks
+from meshcomm.failures.abort import comm_world
+from meshcomm.failures.call_history import NOTHING, noted
+from meshcomm.failures.launchers import job_name
+from meshcomm.failures.messages import MOST_LINES, some, spans
+from meshcomm.failures.watch import kind, watch
 
 FOLDER = "MESHCOMM_FLIGHTS"
 """The environment variable that names the folder of the flight files; 0 is none."""
@@ -51,7 +51,7 @@ class Flown(TypedDict):
     began: float
     """Seconds since 1970."""
     digests: list[str]
-    """What it has noted, as `meshcomm.ranks.noted.Noted` has it; none if that is not known."""
+    """What it has noted, as `meshcomm.failures.call_history.Noted` has it; none if that is not known."""
     about: str
     """Its arguments; nothing if they are not known."""
     team: str

@@ -7,8 +7,8 @@ import socket
 import pytest
 
 from meshcomm._tuning import WATCH_EVERY
-from meshcomm.ranks import watchdog
-from meshcomm.ranks.watch import watch
+from meshcomm.failures import watchdog
+from meshcomm.failures.watch import watch
 
 
 def test_signals_of_an_event_loop_stay_its_own():

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from meshcomm.ranks import signs
+from meshcomm.failures import host_signals
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="signs are sockets of Linux")
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="signs are socke
 @pytest.fixture(autouse=True)
 def job(monkeypatch, tmp_path):
     """A job of its own."""
-    monkeypatch.setattr(signs, "job_name", lambda: str(tmp_path))
+    monkeypatch.setattr(host_signals, "job_name", lambda: str(tmp_path))
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def error():
     made = []
 
     def make(text, rank, *tellers):
-        made.append(signs.Error(text, rank, tellers, time.monotonic() + 60.0))
+        made.append(host_signals.Error(text, rank, tellers, time.monotonic() + 60.0))
         return made[-1]
 
     yield make
@@ -72,7 +72,7 @@ def test_an_error_is_not_lost_if_the_rank_that_was_to_print_it_is_gone(error):
 def test_a_rank_that_has_a_name_but_does_not_listen_yet_is_the_first(error):
     first = socket.socket(socket.AF_UNIX)
     with first, ThreadPoolExecutor() as threads:
-        first.bind(signs._address("prints alike"))
+        first.bind(host_signals._address("prints alike"))
         second = threads.submit(error, "alike", 1)
         with pytest.raises(TimeoutError):
             second.result(0.05)
@@ -81,8 +81,8 @@ def test_a_rank_that_has_a_name_but_does_not_listen_yet_is_the_first(error):
 
 
 def test_without_signs_each_rank_prints(error, monkeypatch):
-    monkeypatch.setattr(signs, "_shown", lambda name: None)
-    monkeypatch.setattr(signs, "_connected", lambda name: None)
+    monkeypatch.setattr(host_signals, "_shown", lambda name: None)
+    monkeypatch.setattr(host_signals, "_connected", lambda name: None)
     first, second = error("alike", 0), error("alike", 1)
     assert first.ours
     assert second.ours
@@ -94,24 +94,24 @@ def test_a_process_with_as_many_files_as_it_may_have_shows_nothing(monkeypatch):
         raise OSError(errno.EMFILE, "Too many open files")
 
     monkeypatch.setattr("socket.socket", refused)
-    signs.show_words(0)  # within an agreement, which it must not leave
-    signs.let_tell([1], time.monotonic() + 60.0)
-    signs.note_told()
+    host_signals.show_words(0)  # within an agreement, which it must not leave
+    host_signals.let_tell([1], time.monotonic() + 60.0)
+    host_signals.note_told()
 
 
 def test_another_user_shows_nothing_to_us(error, monkeypatch):
     first = error("alike", 0)
-    monkeypatch.setattr(signs, "_is_ours", lambda other: False)
+    monkeypatch.setattr(host_signals, "_is_ours", lambda other: False)
     assert first.ours
     assert error("alike", 1).ours
 
 
 def test_ranks_that_have_ended():
-    assert signs.ended(range(3)) == []
-    kept = signs._shown("ended 1")
-    assert signs.ended(range(3)) == [1]
+    assert host_signals.ended(range(3)) == []
+    kept = host_signals._shown("ended 1")
+    assert host_signals.ended(range(3)) == [1]
     kept.close()
-    assert signs.ended(range(3)) == []
+    assert host_signals.ended(range(3)) == []
 
 
 # -- errors that ranks share ------------------------------------------------------------------------------------------
@@ -125,25 +125,25 @@ def raised(error, cause=None):
 
 
 def test_what_one_rank_saw_is_the_same_error_on_the_others():
-    seen = raised(signs.note_shared(ValueError("wrong"), "ValueError: wrong", seen=True))
-    told = signs.note_shared(ValueError("wrong (seen by rank 1)"), "ValueError: wrong", seen=False)
-    assert signs.shared_text(seen) == ("ValueError: wrong", True)
-    assert signs.shared_text(raised(told, KeyError("of its own"))) == ("ValueError: wrong", False)
+    seen = raised(host_signals.note_shared(ValueError("wrong"), "ValueError: wrong", seen=True))
+    told = host_signals.note_shared(ValueError("wrong (seen by rank 1)"), "ValueError: wrong", seen=False)
+    assert host_signals.shared_text(seen) == ("ValueError: wrong", True)
+    assert host_signals.shared_text(raised(told, KeyError("of its own"))) == ("ValueError: wrong", False)
 
 
 def test_what_the_program_raises_in_place_of_a_shared_error():
     def replaced(shared, text):
-        return signs.shared_text(raised(ValueError(text), raised(shared)))
+        return host_signals.shared_text(raised(ValueError(text), raised(shared)))
 
-    seen = signs.note_shared(ValueError("wrong"), "ValueError: wrong", seen=True)
-    told = signs.note_shared(ValueError("wrong (seen by rank 1)"), "ValueError: wrong", seen=False)
+    seen = host_signals.note_shared(ValueError("wrong"), "ValueError: wrong", seen=True)
+    told = host_signals.note_shared(ValueError("wrong (seen by rank 1)"), "ValueError: wrong", seen=False)
     assert replaced(seen, "mine")[0] == replaced(told, "mine")[0] != replaced(told, "other")[0]
 
 
 def test_other_errors_are_told_apart_by_their_tracebacks():
     one, other = (raised(ValueError("wrong")) for _ in range(2))
-    assert signs.shared_text(one) == signs.shared_text(other)
-    assert signs.shared_text(ValueError("wrong")) != signs.shared_text(one)
+    assert host_signals.shared_text(one) == host_signals.shared_text(other)
+    assert host_signals.shared_text(ValueError("wrong")) != host_signals.shared_text(one)
 
 
 # -- ranks that have an error to tell ---------------------------------------------------------------------------------
@@ -153,32 +153,32 @@ def test_other_errors_are_told_apart_by_their_tracebacks():
 def waiting():
     """A function that lets another thread wait, at most a minute, until ranks 0 to 2 have told their errors."""
     with ThreadPoolExecutor() as threads:
-        yield lambda: threads.submit(signs.let_tell, range(3), time.monotonic() + 60.0)
-        signs.note_told()
+        yield lambda: threads.submit(host_signals.let_tell, range(3), time.monotonic() + 60.0)
+        host_signals.note_told()
 
 
 def test_a_rank_waits_until_another_one_has_told_its_error(waiting):
-    signs.show_words(1)
+    host_signals.show_words(1)
     waits = waiting()
     assert not waits.done()
     with pytest.raises(TimeoutError):
         waits.result(0.05)
-    signs.show_words(1)  # again, as it prints
+    host_signals.show_words(1)  # again, as it prints
     assert not waits.done()
-    signs.note_told()
+    host_signals.note_told()
     waits.result(30.0)
 
 
 def test_no_rank_waits_for_those_that_have_nothing_to_tell(waiting):
-    signs.note_told()
-    signs.show_words(7)
+    host_signals.note_told()
+    host_signals.show_words(7)
     waiting().result(30.0)
 
 
 def test_no_rank_waits_for_ever():
-    signs.show_words(1)
-    signs.let_tell(range(3), time.monotonic() + 0.05)
-    signs.note_told()
+    host_signals.show_words(1)
+    host_signals.let_tell(range(3), time.monotonic() + 0.05)
+    host_signals.note_told()
 
 
 def test_a_rank_that_knows_less_leaves_it_to_another(error, monkeypatch):
@@ -188,10 +188,10 @@ def test_a_rank_that_knows_less_leaves_it_to_another(error, monkeypatch):
             made.append(error("alike", 1))
         return looked(name)
 
-    made, looked = [], signs._is_shown
-    monkeypatch.setattr(signs, "_is_shown", other_prints)
-    signs.show_words(1)
+    made, looked = [], host_signals._is_shown
+    monkeypatch.setattr(host_signals, "_is_shown", other_prints)
+    host_signals.show_words(1)
     told = error("alike", 0, 1, 2)
     assert (made[1].ours, told.ours) == (True, False), "at once, though rank 1 has not printed yet"
-    signs.note_told()
+    host_signals.note_told()
     assert error("nobody", 0, 1, 2).ours, "nobody has an error to tell"

@@ -31,48 +31,10 @@ Pure functions of what ranks have answered. Ranks are those of COMM_WORLD.
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from typing import NamedTuple
 
-from meshcomm.ranks.watch import kind
-
-MOST_RANKS = 8
-MOST_LINES = 8
-
-
-class Answer(NamedTuple):
-    """What a rank does, as it answers a roll call of a team."""
-
-    calls: int
-    """How many calls it has made in all; it changes with each one."""
-    made: int
-    """How many calls it has made on this team."""
-    asked: str
-    """What the call on this team was that it was asked for; nothing if it does not remember."""
-    operation: str
-    """What it waits in now; nothing if it is in no call. Of a rank that makes no more calls: whether it closes."""
-    number: int
-    """The number of that call if it is on this team, else 0."""
-    waits: bool
-    """Whether that call is on this team, and is no request."""
-    others: str
-    """The ranks of that call if it is on another team."""
-    since: float
-    """For how many seconds this has been so."""
-    error: str
-    """What it would raise as soon as the others agree."""
-    ended: bool
-    """Whether it makes no more calls: its program has ended, or it closes the mesh."""
-    noted: int = 0
-    """How many calls are in the digest of its calls on this team."""
-    digest: int | None = None
-    """That digest after the number of calls that it was asked for; None if it does not remember."""
-    files: bool = False
-    """Whether it reads or writes a file."""
-    at: str = ""
-    """The line of the program that it is at, if it is in no call."""
-    over: str = ""
-    """Why it makes no more calls on this team; nothing if it may."""
-
+from meshcomm.failures.answers import Answer
+from meshcomm.failures.messages import MOST_LINES, first_of, some, spans
+from meshcomm.failures.watch import kind
 
 Answers = Mapping[int, Answer | None]
 """The answer of each rank of a team, None for those that gave none."""
@@ -169,12 +131,17 @@ def ended(answers: Answers, before: Answers, number: int) -> str:
     gone = [rank for rank, answer in answers.items() if answer is not None and answer.ended and answer.made < number]
     if gone:
         closed = any(answer is not None and answer.operation for rank, answer in answers.items() if rank in gone)
-        return f"{some(gone)} {'has' if len(gone) == 1 else 'have'} {_left(closed)} without it"
+        return has_ended(gone, closed)
     for rank, answer in answers.items():
         earlier = before.get(rank)
         if answer is not None and earlier is not None and answer.over and earlier.over and answer.made <= number:
             return f"rank {rank} makes no more calls on these ranks: {answer.over}"
     return ""
+
+
+def has_ended(ranks: Sequence[int], closed: bool = False) -> str:
+    """Return that *ranks* have ended, or have *closed* the mesh, before a call."""
+    return f"{some(ranks)} {'has' if len(ranks) == 1 else 'have'} {_left(closed)} without it"
 
 
 def report(answers: Answers, number: int, hosts: Mapping[int, str]) -> str:
@@ -197,23 +164,7 @@ def report(answers: Answers, number: int, hosts: Mapping[int, str]) -> str:
     ]
     if not late:
         lines.insert(0, f"all of ranks {spans(sorted(answers))} have come to this call")
-    return "\n".join(_first(lines))
-
-
-def in_calls(calls: Mapping[int, tuple[str, str]], one: str, several: str) -> list[str]:
-    """Return lines on ranks that are in *calls*: of each rank the operation, and the line of the program that made it.
-
-    >>> in_calls({0: ("barrier", "f.py:9 in step"), 1: ("", ""), 2: ("barrier", "f.py:9 in step")}, "waits", "wait")
-    ['ranks 0, 2 wait in barrier, at f.py:9 in step', 'rank 1 waits']
-    """
-    alike: dict[str, list[int]] = {}
-    for rank, (operation, line) in calls.items():
-        alike.setdefault(f"{f' in {operation}' if operation else ''}{f', at {line}' if line else ''}", []).append(rank)
-    return _first([f"{some(ranks)} {several if len(ranks) > 1 else one}{text}" for text, ranks in alike.items()])
-
-
-def _first(lines: list[str]) -> list[str]:
-    return lines[:MOST_LINES] + ["..."] * (len(lines) > MOST_LINES)
+    return "\n".join(first_of(lines))
 
 
 def _doing(answer: Answer | None, number: int) -> str:
@@ -262,28 +213,3 @@ def _plural(text: str) -> str:
         + reason.replace("it has", "they have")
         + error
     )
-
-
-def some(ranks: Sequence[int]) -> str:
-    """Return *ranks*, or the first of them, for a message.
-
-    >>> some([3]), some(range(10))
-    ('rank 3', 'ranks 0, 1, 2, 3, 4, 5, 6, 7 and 2 more')
-    """
-    more = f" and {len(ranks) - MOST_RANKS} more" if len(ranks) > MOST_RANKS else ""
-    return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks[:MOST_RANKS]))}{more}"
-
-
-def spans(ranks: Sequence[int]) -> str:
-    """Return ascending *ranks* in short.
-
-    >>> spans([0, 1, 2, 5, 7, 8])
-    '0-2, 5, 7-8'
-    """
-    found: list[list[int]] = []
-    for rank in ranks:
-        if found and rank == found[-1][1] + 1:
-            found[-1][1] = rank
-        else:
-            found.append([rank, rank])
-    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in found)

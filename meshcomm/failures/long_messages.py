@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from meshcomm.errors import CollectiveMismatch
-from meshcomm.ranks.watch import watch
+from meshcomm.failures.watch import watch
 
 if TYPE_CHECKING:
     from mpi4py import MPI as MPI_
