@@ -27,7 +27,7 @@ ONLY_IN = {
     r"\.relay_pays\b|\"relay_pays\"": "transport/choose",
     r"def __del__": "nowhere",  # what MPI frees, all ranks free together
     r"allow_pickle|\bmpi4py.*\b(futures|util)\b": "nowhere",
-    r"^(import meshcomm\b(?!\.)|from meshcomm import (?!_|errors\b))": "cli/|__init__",  # the package itself, for its public names
+    r"^(import meshcomm\b(?!\.)|from meshcomm import (?!_|errors\b))": "cli/|__init__",  # its public names
     # Methods of mpi4py that pickle.
     r"(?<!communicator)(?<!communicator\(\))(?<!_channel)(?<!json)(?<!ufunc)(?<!Halo)(?<!self)\."
     r"([bis]?s?send|i?recv|bcast|gather|scatter|all(gather|toall|reduce)|reduce|e?x?scan|loads|dumps)\(": "nowhere",
