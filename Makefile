@@ -209,6 +209,7 @@ check: $(LINTERS) $(C_SOURCES)
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo --cache-dir build/import-linter
 	PATH="$(abspath $(BIN)):$$PATH" cython-lint meshcomm
 
 format: $(LINTERS)

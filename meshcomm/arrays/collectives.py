@@ -65,7 +65,7 @@ class _Call(NamedTuple):
 
 
 @traceable()
-def all_to_all(
+def all_to_all(  # noqa: PLR0917 - the order of the seed's op
     x: ArrayLike,
     group_assignment: Groups | None,
     concat_dimension: int,

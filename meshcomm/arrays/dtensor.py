@@ -221,7 +221,7 @@ class DTensor(NumpyMethods, StandardMethods, Operators):
         check_root(root, self.mesh)
         mesh = self.mesh if root is None else only(self.mesh, root)
         key = "to_numpy", self.shape, self.dtype, self.layout, Layout.replicated(mesh, self.ndim), None, None
-        return RELAYOUT("to_numpy", (self.mesh, mesh), key, key, (self.local, None))
+        return RELAYOUT("to_numpy", (self.mesh, mesh), key, (key,), (self.local, None))
 
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> Array:
         """Return a copy of the block if it is the whole array; ``TypeError`` otherwise."""

@@ -228,7 +228,7 @@ class _Batch:
         with self._call(name) as here:
             assert here is not None
             key = self._specs, self._limit
-            move = program(here.team, key, (self._described, self._built), (), here, wrong)
+            move = program(here.team, key, (self._described, self._built), (), here, error=wrong)
             outs = [None if out is None or wrong is not None else out.local for _, _, out, _ in self._jobs]
             moved: list[Array | None] = move([t.local for t, *_ in self._jobs], outs)
         return moved
@@ -241,7 +241,9 @@ class _Batch:
         calls = []
         for source, target, shape, dtype, has_out, key in self._specs:
             call = "relayout" if key is None else f"relayout {key!r}"
-            calls.append(relayout_text(call, shape, dtype, source, target, self._limit) + " into out" * has_out)
+            calls.append(
+                relayout_text((call, shape, dtype, source, target, self._limit, None)) + " into out" * has_out
+            )
         return "; ".join(calls)
 
     def _built(self, here: Location) -> MoveAll:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from meshcomm._types import Array, DType, Shape
 from meshcomm.arrays.compile import prepare_start
 from meshcomm.arrays.dtensor import DTensor, Held, unwrapped
-from meshcomm.arrays.moving import relayout_text
+from meshcomm.arrays.moving import Moving, relayout_text
 from meshcomm.arrays.out import wrong_out
 from meshcomm.arrays.targets import Target, target_of
 from meshcomm.errors import LayoutError, MeshError
@@ -179,9 +179,9 @@ def start_relayout(
     wrong = None if out is None else wrong_out(tensor, out, layout)
     into = None if wrong is not None else out
     operation = named("start_relayout", name) if name else "start_relayout"
-    key = "start_relayout", shape, dtype, source, layout
+    key: Moving = "start_relayout", shape, dtype, source, layout, None, None
     arguments = tensor.local, into, wrong is not None
-    request = _START(operation, (source.mesh, layout.mesh), key, key, arguments, error=wrong)
+    request = _START(operation, (source.mesh, layout.mesh), key, (key,), arguments, error=wrong)
     if request is not None:
         return request
     return RelayoutRequest(_result(None, out, layout.matched(source), shape, dtype), source, None, None)
@@ -198,9 +198,8 @@ def _held(tensor: object) -> DTensor:
     return held
 
 
-def _built(
-    operation: str, shape: Shape, dtype: DType, source: Layout, layout: Layout, here: Location
-) -> Callable[[Array | None, DTensor | None, bool], RelayoutRequest]:
+def _built(moving: Moving, here: Location) -> Callable[[Array | None, DTensor | None, bool], RelayoutRequest]:
+    _, shape, dtype, source, layout, *_ = moving
     start = prepare_start(plan_direct(shape, dtype, source, layout, here.team.machine), here)
     target = layout.matched(source)
 
@@ -218,7 +217,8 @@ def _built(
     return started
 
 
-def _planned(operation: str, shape: Shape, dtype: DType, source: Layout, layout: Layout) -> None:
+def _planned(moving: Moving) -> None:
+    _, shape, dtype, source, layout, *_ = moving
     plan_direct(shape, dtype, source, layout)
 
 

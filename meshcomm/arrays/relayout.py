@@ -151,7 +151,7 @@ def relayout(
     into = None if out is None or wrong is not None else out.local
     operation = named("relayout", name) if name else "relayout"
     key = "relayout", shape, dtype, source, layout, max_scratch_bytes, None
-    block = RELAYOUT(operation, (source.mesh, layout.mesh), key, key, (tensor.local, into), error=wrong)
+    block = RELAYOUT(operation, (source.mesh, layout.mesh), key, (key,), (tensor.local, into), error=wrong)
     if out is not None:
         return out
     return DTensor(block, layout if layout.match_axis is None else layout.matched(source), shape, dtype)

@@ -201,7 +201,7 @@ def count_over(tensor: DTensor, axis: Axis) -> int:
     return prod(tensor.shape[a] for a in normalised_axes(axis, len(tensor.shape)))
 
 
-def all_to_all_vjp(
+def all_to_all_vjp(  # noqa: PLR0917 - that of all_to_all
     grad: ArrayLike,
     group_assignment: Groups | None,
     concat_dimension: int,

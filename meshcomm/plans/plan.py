@@ -16,9 +16,8 @@ from numpy.typing import DTypeLike
 
 from meshcomm import _hooks
 from meshcomm._arguments import as_dtype, as_shape, check_size, counted, integer, quote
-from meshcomm._pickles import FieldsOnly
 from meshcomm._tuning import SAMPLED_DEVICES
-from meshcomm._types import DType, Indices, Ranks, ShapeLike
+from meshcomm._types import DType, FieldsOnly, Indices, Ranks, ShapeLike
 from meshcomm.errors import LayoutError, MeshError, ShapeError
 from meshcomm.layouts.coordinates import one
 from meshcomm.layouts.layout import Layout
@@ -278,7 +277,7 @@ class DevicePlan(FieldsOnly):
         return describe_device(self)
 
 
-def plan_relayout(
+def plan_relayout(  # noqa: PLR0917 - callers pass them by position
     shape: ShapeLike,
     dtype: DTypeLike,
     source: Layout,

@@ -158,7 +158,7 @@ class Collective(Generic[R]):
                 self._outside(*subject)
             return None
         with Envelope(operation, here.team):
-            run = program(here.team, key, (self._describe, self._build), subject, here, error)
+            run = program(here.team, key, (self._describe, self._build), subject, here, error=error)
             if error is not None:
                 join_and_raise(error, here.team, lambda: run(*arguments))
             return run(*arguments)
@@ -170,6 +170,7 @@ def program(
     how: tuple[Callable[..., str], Callable[..., Callable[..., R]]],
     subject: tuple[object, ...],
     here: object,
+    *,
     error: Exception | None = None,
 ) -> Callable[..., R]:
     """Return what runs the call of *key*, on which all ranks of *team* have agreed. Collective over the team.
