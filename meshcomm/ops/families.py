@@ -17,12 +17,12 @@ class Family(Generic[P, R]):
     Parameters
     ----------
     source: the module of whose functions they take the arguments
+    like: the function whose arguments they take, as docstrings say; by default the first of the family
     body: takes the name of a function, and then what the function takes
     """
 
-    def __init__(self, source: str, body: Callable[Concatenate[str, P], R]) -> None:
-        self._source, self._body = source, body
-        self._first = ""
+    def __init__(self, source: str, like: str, body: Callable[Concatenate[str, P], R]) -> None:
+        self._source, self._like, self._body = source, like, body
 
     def __call__(self, name: str, summary: str, arguments: str = "") -> Callable[P, R]:
         """Return the public function of this *name*.
@@ -31,10 +31,10 @@ class Family(Generic[P, R]):
         ----------
         name: of the function
         summary: the first paragraph of its docstring
-        arguments: the rest of its docstring; by default it names the first function of the family
+        arguments: the rest of its docstring; by default it names the function whose arguments this one takes
         """
-        self._first = self._first or name
-        rest = cleandoc(arguments or f"Arguments are those of `{self._first}`.")
+        self._like = self._like or name
+        rest = cleandoc(arguments or f"Arguments are those of `{self._like}`.")
         one = partial(self._body, name)
         vars(one).update(
             __name__=name,
@@ -49,8 +49,10 @@ class Family(Generic[P, R]):
         return function
 
 
-def family(source: str) -> Callable[[Callable[Concatenate[str, P], R]], Family[P, R]]:
+def family(source: str, like: str = "") -> Callable[[Callable[Concatenate[str, P], R]], Family[P, R]]:
     """Return a decorator for the body of functions that take the arguments of those in the module *source*.
+
+    Arguments are those of `Family`.
 
     >>> @family("doc")
     ... def _say(name: str, what: int = 1) -> str:
@@ -59,4 +61,4 @@ def family(source: str) -> Callable[[Callable[Concatenate[str, P], R]], Family[P
     >>> one(2), one.__name__, str(signature(one)), one.__doc__.splitlines()[0]
     ('one 2', 'one', '(what: int = 1) -> str', 'Return a text.')
     """
-    return partial(Family, source)
+    return partial(Family, source, like)
