@@ -30,6 +30,7 @@ def script(path):
 
 
 assemble = script(DOCS / "site" / "assemble.py")
+api = script(DOCS / "site" / "api.py")
 notebook = script(DOCS / "site" / "notebook.py")
 drawing = script(DOCS / "draw_layouts.py")
 docstrings = script(DOCS / "site" / "docstrings.py")
@@ -43,6 +44,12 @@ def assembled():
 def test_the_notebook_is_that_of_the_tutorial():
     page = notebook.PAGE.read_text("utf-8")
     assert notebook.NOTEBOOK.read_text("utf-8") == notebook.notebook(page), "run python docs/site/notebook.py"
+
+
+def test_the_tables_of_the_api_page_are_those_of_the_sources():
+    page = api.PAGE.read_text("utf-8")
+    assert page == api.page(page), "run python docs/site/api.py"
+    assert doctest.testmod(api).failed == 0
 
 
 def test_the_notebook_has_all_code_and_prose():
