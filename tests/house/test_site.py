@@ -97,6 +97,8 @@ def test_the_home_page_lists_every_page(assembled):
     pages = {path.name for path in DOCS.glob("*.md")} - {"index.md"}
     below = {f"{path.parent.name}/{path.name}" for path in DOCS.glob("*/*.md") if path.parent.name != "decisions"}
     assert pages | below <= set(listed), "docs/index.md must list them"
+    index = (DOCS / "decisions" / "index.md").read_text("utf-8")
+    assert set(re.findall(r"\]\((\S+)\)", index)) == {path.name for path in DOCS.glob("decisions/0*.md")}
 
 
 def test_every_public_name_has_a_reference(assembled):
