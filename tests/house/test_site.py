@@ -74,7 +74,7 @@ def test_the_picture_is_that_of_the_layouts():
         ("[`a`](../../mpi_examples/heat.py)", "[`a`](../examples/heat.md)"),
         ("[a](../../mpi_examples/)", "[a](../examples/index.md)"),
         ("[a](../../meshcomm/) b", "a b"),
-        ("![a](../floors.svg)", "![a](../floors.svg)"),
+        ("![a](../layers.svg)", "![a](../layers.svg)"),
         ("[a](../../CONTRIBUTING.md)", "[a](../contributing.md)"),
         ("[a](../../README.md)", "[a](../index.md)"),
         ("[a](#b) [c](https://d.e/f.md)", "[a](#b) [c](https://d.e/f.md)"),
