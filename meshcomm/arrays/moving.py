@@ -14,7 +14,7 @@ from meshcomm.ranks.teams import Location
 from meshcomm.transport.exchange import Order
 
 Moving: TypeAlias = tuple[str, Shape, DType, Layout, Layout, int | None, Order]
-"""The name of a call, shape and dtype, the layouts before and after, the scratch limit, the order of axes in memory."""
+"""The name of a call, shape, dtype, the layouts before and after, the scratch limit, the order of axes in memory."""
 
 
 def relayout_text(moving: Moving) -> str:

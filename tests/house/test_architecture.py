@@ -14,7 +14,7 @@ PAGE = (DOCS / "architecture.md").read_text()
 @pytest.fixture(scope="module")
 def drawing():
     """The script that draws the picture; it reads the sources once."""
-    spec = importlib.util.spec_from_file_location("draw_floors", DOCS / "draw_floors.py")
+    spec = importlib.util.spec_from_file_location("draw_layers", DOCS / "draw_layers.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     module.imports = functools.cache(module.imports)
@@ -22,11 +22,11 @@ def drawing():
 
 
 def test_the_picture_is_that_of_the_sources(drawing):
-    assert drawing.PICTURE.read_text() == drawing.svg(), "run python docs/draw_floors.py"
+    assert drawing.PICTURE.read_text() == drawing.svg(), "run python docs/draw_layers.py"
 
 
 def test_all_arrows_go_down(drawing):
-    order = {room: number for number, room in enumerate(drawing.ROOMS)}
+    order = {folder: number for number, folder in enumerate(drawing.FOLDERS)}
     assert [arrow for arrow in drawing.imports() if order[arrow[0]] >= order[arrow[1]]] == []
 
 

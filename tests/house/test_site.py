@@ -30,6 +30,7 @@ def script(path):
 
 
 assemble = script(DOCS / "site" / "assemble.py")
+api = script(DOCS / "site" / "api.py")
 notebook = script(DOCS / "site" / "notebook.py")
 drawing = script(DOCS / "draw_layouts.py")
 docstrings = script(DOCS / "site" / "docstrings.py")
@@ -43,6 +44,12 @@ def assembled():
 def test_the_notebook_is_that_of_the_tutorial():
     page = notebook.PAGE.read_text("utf-8")
     assert notebook.NOTEBOOK.read_text("utf-8") == notebook.notebook(page), "run python docs/site/notebook.py"
+
+
+def test_the_tables_of_the_api_page_are_those_of_the_sources():
+    page = api.PAGE.read_text("utf-8")
+    assert page == api.page(page), "run python docs/site/api.py"
+    assert doctest.testmod(api).failed == 0
 
 
 def test_the_notebook_has_all_code_and_prose():
@@ -67,7 +74,7 @@ def test_the_picture_is_that_of_the_layouts():
         ("[`a`](../../mpi_examples/heat.py)", "[`a`](../examples/heat.md)"),
         ("[a](../../mpi_examples/)", "[a](../examples/index.md)"),
         ("[a](../../meshcomm/) b", "a b"),
-        ("![a](../floors.svg)", "![a](../floors.svg)"),
+        ("![a](../layers.svg)", "![a](../layers.svg)"),
         ("[a](../../CONTRIBUTING.md)", "[a](../contributing.md)"),
         ("[a](../../README.md)", "[a](../index.md)"),
         ("[a](#b) [c](https://d.e/f.md)", "[a](#b) [c](https://d.e/f.md)"),
@@ -90,6 +97,8 @@ def test_the_home_page_lists_every_page(assembled):
     pages = {path.name for path in DOCS.glob("*.md")} - {"index.md"}
     below = {f"{path.parent.name}/{path.name}" for path in DOCS.glob("*/*.md") if path.parent.name != "decisions"}
     assert pages | below <= set(listed), "docs/index.md must list them"
+    index = (DOCS / "decisions" / "index.md").read_text("utf-8")
+    assert set(re.findall(r"\]\((\S+)\)", index)) == {path.name for path in DOCS.glob("decisions/0*.md")}
 
 
 def test_every_public_name_has_a_reference(assembled):
