@@ -22,8 +22,8 @@ from meshcomm.layouts.layout import Layout
 from meshcomm.layouts.layout_text import Spec, specs_text
 from meshcomm.layouts.mesh import Mesh, only
 from meshcomm.memory.copies import exact_copy
+from meshcomm.ranks.calls import collective
 from meshcomm.ranks.communicator import Communicator
-from meshcomm.ranks.refusals import refusable
 from meshcomm.ranks.teams import Location
 
 T = TypeVar("T")
@@ -204,7 +204,6 @@ class DTensor(NumpyMethods, StandardMethods, Operators):
     @overload
     def to_numpy(self, root: int | None) -> Array | None: ...
 
-    @refusable
     def to_numpy(self, root: int | None = None) -> Array | None:
         """Return the global array on every rank of the mesh, or only on device *root*. Collective over the mesh.
 
@@ -218,7 +217,9 @@ class DTensor(NumpyMethods, StandardMethods, Operators):
         ...     print(world.run(program))
         [array([0, 1, 2]), None]
         """
-        check_root(root, self.mesh)
+        if root is not None:
+            with collective("to_numpy", self.mesh):  # so that the others learn of a wrong root
+                check_root(root, self.mesh)
         mesh = self.mesh if root is None else only(self.mesh, root)
         key = "to_numpy", self.shape, self.dtype, self.layout, Layout.replicated(mesh, self.ndim), None, None
         return RELAYOUT("to_numpy", (self.mesh, mesh), key, (key,), (self.local, None))

@@ -203,7 +203,7 @@ def _built(moving: Moving, here: Location) -> Callable[[Array | None, DTensor | 
     start = prepare_start(plan_direct(shape, dtype, source, layout, here.team.machine), here)
     target = layout.matched(source)
 
-    def started(local: Array | None, out: DTensor | None, waits: bool) -> RelayoutRequest:
+    def begin(local: Array | None, out: DTensor | None, waits: bool) -> RelayoutRequest:
         try:
             exchange, block = start(local, None if out is None else out.local)
             if waits and exchange is not None:
@@ -214,7 +214,7 @@ def _built(moving: Moving, here: Location) -> Callable[[Array | None, DTensor | 
             leave_with(error, here.team)
             raise
 
-    return started
+    return begin
 
 
 def _planned(moving: Moving) -> None:

@@ -381,5 +381,13 @@ gaussian_laplace = _of_gaussian(
     """,
 )
 gaussian_gradient_magnitude = _of_gaussian(
-    "gaussian_gradient_magnitude", "Return the length of the gradient of a Gaussian filter. Collective over the mesh."
+    "gaussian_gradient_magnitude",
+    "Return the length of the gradient of a Gaussian filter. Collective over the mesh.",
+    """
+    Other arguments are those of `gaussian_filter`.
+
+    Parameters
+    ----------
+    **kwargs: *truncate* and *radius*
+    """,
 )

@@ -21,9 +21,10 @@ from meshcomm.layouts.mesh import Mesh, bound_world
 from meshcomm.ranks import agreement
 from meshcomm.ranks._envelope import Envelope
 from meshcomm.ranks.agreement import fingerprint, of_operation
+from meshcomm.ranks.call_log import Program
 from meshcomm.ranks.meshes import common_world, location_between, location_in
 from meshcomm.ranks.simulate import current_world
-from meshcomm.ranks.teams import Location, Program, Team
+from meshcomm.ranks.teams import Location, Team
 
 R = TypeVar("R")
 

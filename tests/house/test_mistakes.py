@@ -285,7 +285,7 @@ def test_python_prints_no_second_suggestion(written, capsys):
 
 
 def test_dir_has_the_public_names_only():
-    assert set(dir(mc)) == {*mc.__all__, "__version__", *mc._MODULES}
+    assert set(dir(mc)) == {*mc._home_of, "__version__", *mc._MODULES}
     for name in mc._MODULES:
         module = importlib.import_module(f"meshcomm.{name}")
         assert dir(module) == sorted(module.__all__)

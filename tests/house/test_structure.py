@@ -22,14 +22,14 @@ HOOKS = {
 """Calls upwards: the folder that provides the function, and those that call it."""
 
 ONLY_IN = {
-    r"\.(Dup|Idup|Split|Split_type|Create|Create_group|Create_cart|Clone|Free)\(": "ranks/",  # communicators
+    r"\.(Dup|Idup|Split|Split_type|Create|Create_group|Create_cart|Clone|Free)\(": "ranks/|failures/side_channel",  # communicators
     r"\b(?<!np\.)shares_memory\b": "ranks/|transport/choose",  # what a way is chosen by
     r"\.relay_pays\b|\"relay_pays\"": "transport/choose",
     r"def __del__": "nowhere",  # what MPI frees, all ranks free together
     r"allow_pickle|\bmpi4py.*\b(futures|util)\b": "nowhere",
     r"^(import meshcomm\b(?!\.)|from meshcomm import (?!_|errors\b))": "cli/|__init__",  # its public names
     # Methods of mpi4py that pickle.
-    r"(?<!communicator)(?<!communicator\(\))(?<!_channel)(?<!json)(?<!ufunc)(?<!Halo)(?<!self)\."
+    r"(?<!communicator)(?<!communicator\(\))(?<!_channel)(?<!json)(?<!ufunc)(?<!Halo)(?<!self)(?<!other)\."
     r"([bis]?s?send|i?recv|bcast|gather|scatter|all(gather|toall|reduce)|reduce|e?x?scan|loads|dumps)\(": "nowhere",
 }
 """What only some files may do: regular expressions of lines of code, and of the files."""

@@ -36,7 +36,7 @@ STEPS = ("shape", "itemsize", "source", "target", "dims", "ranks", "group_assign
 def surface():
     """Return everything public by name: "constant", "attribute", or how it may be called."""
     found = {}
-    for name in mc.__all__:
+    for name in mc._home_of:
         found.update(described(name, getattr(mc, name)))
     made = values()
     for name, value in {
@@ -150,4 +150,4 @@ def split(text):
 
 
 if __name__ == "__main__":
-    (DATA / "surface.json").write_text(json.dumps({"all": mc.__all__, "calls": surface()}, indent=0) + "\n")
+    (DATA / "surface.json").write_text(json.dumps({"all": mc._home_of, "calls": surface()}, indent=0) + "\n")
