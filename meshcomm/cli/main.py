@@ -66,7 +66,7 @@ def _program(options: argparse.Namespace) -> int:
     from meshcomm.cli.run import run
 
     if not options.program:
-        options.parser.error("run needs a script, or -m and a module")
+        _parser().error("run needs a script, or -m and a module")
     run(options.program, options.module)
     return 0
 
