@@ -22,7 +22,8 @@ HOOKS = {
 """Calls upwards: the folder that provides the function, and those that call it."""
 
 ONLY_IN = {
-    r"\.(Dup|Idup|Split|Split_type|Create|Create_group|Create_cart|Clone|Free)\(": "ranks/|failures/side_channel",  # communicators
+    # Communicators.
+    r"\.(Dup|Idup|Split|Split_type|Create|Create_group|Create_cart|Clone|Free)\(": "ranks/|failures/side_channel",
     r"\b(?<!np\.)shares_memory\b": "ranks/|transport/choose",  # what a way is chosen by
     r"\.relay_pays\b|\"relay_pays\"": "transport/choose",
     r"def __del__": "nowhere",  # what MPI frees, all ranks free together
