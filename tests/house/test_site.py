@@ -31,7 +31,7 @@ def script(path):
 
 assemble = script(DOCS / "site" / "assemble.py")
 notebook = script(DOCS / "site" / "notebook.py")
-drawing = script(DOCS / "draw_layouts.py")
+pictures = [script(DOCS / "draw_layouts.py"), script(DOCS / "draw_layers.py")]
 docstrings = script(DOCS / "site" / "docstrings.py")
 
 
@@ -55,8 +55,9 @@ def test_the_notebook_has_all_code_and_prose():
     ]
 
 
-def test_the_picture_is_that_of_the_layouts():
-    assert drawing.PICTURE.read_text() == drawing.picture(), "run python docs/draw_layouts.py"
+def test_the_pictures_are_those_of_layouts_and_sources():
+    for drawing in pictures:
+        assert drawing.PICTURE.read_text() == drawing.picture(), f"run python {drawing.__file__}"
 
 
 ADDRESSES = {
@@ -135,7 +136,7 @@ def taken(name):
 def test_docstrings_name_parameters_that_exist():
     named = {name: parameters(name) for name in functions()}
     assert sum(map(bool, named.values())) > 100
-    assert [f"{name}: {each}" for name, names in named.items() for each in {*names} - {*taken(name)} if names] == []
+    assert [f"{name}: {each}" for name, names in named.items() if names for each in {*names} - {*taken(name)}] == []
 
 
 OF_OTHERS = {
