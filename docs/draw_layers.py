@@ -16,7 +16,7 @@ LAYERS = [name.strip() for layer in CONTRACTS[0]["layers"] for name in layer.spl
 
 # From the top to the bottom; features stand above `arrays`.
 FOLDERS = [*(name for name in LAYERS if (PACKAGE / name).is_dir()), "root"]
-COLUMNS, LINES = 92, 5  # characters in a line of module names, and lines of a folder
+COLUMNS, LINES = 92, 5  # characters in a line of module names, and lines in a box
 TOP, LEFT, WIDTH, HEIGHT = 20, 20, 560, 27 + 13 * LINES
 STEP = HEIGHT + 12
 
@@ -31,7 +31,7 @@ def modules() -> dict[str, list[str]]:
 
 
 def imports() -> Counter[tuple[str, str]]:
-    """Return how many imports go from one folder to another; those to the root, which all use, are left out."""
+    """Return how many imports go from one folder to another, without those to the root, which all use."""
     arrows: Counter[tuple[str, str]] = Counter()
     for path in PACKAGE.rglob("*.py"):
         here = _folder(path.relative_to(PACKAGE).parts)
@@ -72,7 +72,7 @@ def picture() -> str:
         colour = "#fbeee0" if feature else "#e3eef6"
         lines.append(f'<rect x="{LEFT}" y="{y}" width="{WIDTH}" height="{HEIGHT}" rx="4" fill="{colour}"/>')
         lines.append(f'<text x="{LEFT + 10}" y="{y + 17}" font-size="14" font-weight="bold">{folder}</text>')
-        assert len(_lines(found[folder])) <= LINES, f"{folder} has more modules than the picture has lines for it"
+        assert len(_lines(found[folder])) <= LINES, f"{folder} has more modules than its box has lines"
         for line, text in enumerate(_lines(found[folder])):
             lines.append(f'<text x="{LEFT + 10}" y="{y + 31 + 13 * line}" font-size="11">{text}</text>')
     for (here, there), count in sorted(imports().items()):
@@ -81,7 +81,7 @@ def picture() -> str:
 
 
 def _lines(names: list[str]) -> list[str]:
-    """Return names in lines that fit into a folder."""
+    """Return names in lines that fit into a box."""
     lines = [""]
     for name in names:
         longer = f"{lines[-1]}, {name}" if lines[-1] else name

@@ -13,8 +13,10 @@ from meshcomm._tuning import DEFAULT_SCRATCH, MERGED_UP_TO
 from meshcomm._types import Array, Ranks
 from meshcomm.arrays.compile import exchanging_steps, most_bytes, prepare, prepare_together
 from meshcomm.arrays.dtensor import DTensor, unwrapped
-from meshcomm.arrays.out import call_text, distributed, limit_text, wrong_outs
+from meshcomm.arrays.moving import relayout_text
+from meshcomm.arrays.out import distributed, wrong_outs
 from meshcomm.errors import LayoutError
+from meshcomm.failures.watch import named
 from meshcomm.layouts.layout import Layout
 from meshcomm.layouts.machine import Machine
 from meshcomm.layouts.refinement import ranks_between
@@ -22,7 +24,6 @@ from meshcomm.plans.plan import Plan, plan_relayout
 from meshcomm.ranks.calls import collective, program
 from meshcomm.ranks.meshes import location_between
 from meshcomm.ranks.teams import Location
-from meshcomm.ranks.watch import named
 
 MoveAll: TypeAlias = Callable[[list[Array | None], list[Array | None]], list[Array | None]]
 """From blocks to new blocks, written into those of the second list where it has some."""
@@ -227,7 +228,7 @@ class _Batch:
         with self._call(name) as here:
             assert here is not None
             key = self._specs, self._limit
-            move = program(here.team, key, self._described, self._built, here, error=wrong)
+            move = program(here.team, key, (self._described, self._built), (), here, error=wrong)
             outs = [None if out is None or wrong is not None else out.local for _, _, out, _ in self._jobs]
             moved: list[Array | None] = move([t.local for t, *_ in self._jobs], outs)
         return moved
@@ -236,12 +237,14 @@ class _Batch:
         tensor, layout, *_ = self._jobs[0]
         return collective(named(f"relayout of {len(self._jobs)} tensors", name), tensor.mesh, layout.mesh)
 
-    def _described(self, here: Location) -> str:
+    def _described(self) -> str:
         calls = []
-        for tensor, layout, out, key in self._jobs:
-            call = call_text("relayout" if key is None else f"relayout {key!r}", tensor, layout)
-            calls.append(call + ("" if out is None else " into out"))
-        return "; ".join(calls) + limit_text(self._limit)
+        for source, target, shape, dtype, has_out, key in self._specs:
+            call = "relayout" if key is None else f"relayout {key!r}"
+            calls.append(
+                relayout_text((call, shape, dtype, source, target, self._limit, None)) + " into out" * has_out
+            )
+        return "; ".join(calls)
 
     def _built(self, here: Location) -> MoveAll:
         # What is written to outs does not lie in one stretch of memory, and moves by itself.

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from meshcomm._arguments import counted, quote
-from meshcomm.ranks.about import loaded_modules
+from meshcomm.cli.about import loaded_modules
 
 SAVE_BEFORE = 300
 """Seconds before the end of a job at which it is asked to save a checkpoint."""

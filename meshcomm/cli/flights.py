@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from meshcomm.cli.show import told
-from meshcomm.ranks.flights import Flight, first_difference, missing_ranks, read
-from meshcomm.ranks.missing import some
+from meshcomm.failures.flights import Flight, first_difference, missing_ranks, read
+from meshcomm.failures.messages import some
 
 _SHOWN_CALLS = 5
 

@@ -13,6 +13,7 @@ from meshcomm._arguments import as_dtype, counted
 from meshcomm._tracing import Value
 from meshcomm.cli.given import bytes_of, layout_of, mesh_of, shape_of
 from meshcomm.cli.show import LAYOUT_HELP, MESH_HELP, SHAPE_HELP, told
+from meshcomm.cli.terminal import terminal
 from meshcomm.errors import MeshcommError, MeshError
 from meshcomm.layouts.layout import Layout
 from meshcomm.layouts.machine import Machine
@@ -24,7 +25,6 @@ from meshcomm.plans.costs import predicted_seconds
 from meshcomm.plans.describe import bytes_text
 from meshcomm.plans.plan import Plan, plan_relayout
 from meshcomm.ranks.hosts import MACHINE_FILE, stored_constants
-from meshcomm.ranks.terminal import terminal
 
 RANKS = (16, 64, 256, 1024, 4096, 16384, 65536)
 """Numbers of ranks in the table."""

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from meshcomm.cli.given import layout_of, mesh_of, shape_of
+from meshcomm.cli.terminal import terminal
 from meshcomm.errors import MeshcommError
+from meshcomm.failures.launchers import is_first
 from meshcomm.layouts.layout import Layout
-from meshcomm.ranks.launchers import is_first
-from meshcomm.ranks.terminal import terminal
 
 BAD_INPUT = 2
 """The exit code for arguments that make no layout, mesh, shape or plan."""

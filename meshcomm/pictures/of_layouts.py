@@ -1,4 +1,4 @@
-"""Gives layouts the method that draws them. Decision 23 says why it is not a hook.
+"""Gives layouts the method that draws them.
 
 Notebooks call ``_repr_html_``, which calls `html`. The class lives in a layer below this feature, and imports nothing
 from here. So `html` is written here, and given to the class once both are imported. The class declares it for type

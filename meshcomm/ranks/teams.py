@@ -30,6 +30,7 @@ from abc import ABC, abstractmethod
 from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
+from weakref import ref
 
 import numpy as np
 
@@ -44,19 +45,20 @@ from meshcomm._tuning import (
 )
 from meshcomm._types import Ranks
 from meshcomm.errors import CollectiveMismatch, MeshcommError, MeshError
+from meshcomm.failures import long_messages
+from meshcomm.failures.call_history import next_digest
+from meshcomm.failures.host_signals import is_shared
+from meshcomm.failures.messages import Unfinished, never_waited_for, why_over
+from meshcomm.failures.roll_call import RollCall
 from meshcomm.layouts.machine import Machine
 from meshcomm.layouts.mesh import Mesh
 from meshcomm.layouts.refinement import ranks_between, same_devices
 from meshcomm.memory._rendezvous import Rendezvous
-from meshcomm.ranks import long_messages
 from meshcomm.ranks._envelope import Envelope, Turn
 from meshcomm.ranks.communicator import Communicator
-from meshcomm.ranks.endings import Unfinished, never_waited_for, why_over
 from meshcomm.ranks.hosts import agreed_machine
 from meshcomm.ranks.rendezvous import open_rendezvous
-from meshcomm.ranks.roll_call import RollCall
 from meshcomm.ranks.settings import compared_settings
-from meshcomm.ranks.signs import is_shared
 
 R = TypeVar("R", bound="Resource")
 
@@ -113,6 +115,7 @@ class World(ABC):
         self.rank = rank
         self._teams: dict[Ranks, Team] = {}
         self._locations: OrderedDict[Mesh | tuple[Mesh, Mesh], Location | None] = OrderedDict()
+        self._closed: dict[int, ref[Mesh]] = {}  # by identity: an equal mesh that is made later is open
         self.unfinished: dict[int, Unfinished] = {}
         """Nonblocking calls that this rank has to wait for, by their id; each leaves when it is complete."""
 
@@ -137,7 +140,7 @@ class World(ABC):
 
         ``MeshError`` if the mesh needs ranks that the world does not have, or is closed.
         """
-        if self.rank in mesh.closed_by:
+        if id(mesh) in self._closed:
             raise MeshError(f"the {mesh} is closed")
         try:
             return self._locations[mesh]
@@ -192,10 +195,11 @@ class World(ABC):
 
     def close_on(self, mesh: Mesh) -> bool:
         """Close *mesh* on this rank, and return whether it was open. Collective over the mesh."""
-        if self.rank in mesh.closed_by:
+        if id(mesh) in self._closed:
             return False
         location = self.location(mesh)
-        mesh.closed_by |= {self.rank}
+        number, closed = id(mesh), self._closed
+        closed[number] = ref(mesh, lambda _: closed.pop(number, None))
         if location is not None:
             self.leave(location.team)
         return True
@@ -258,11 +262,6 @@ def refuse_larger(mesh: Mesh, size: int, simulated: bool) -> None:
             f"the mesh needs {mesh.size} ranks up to rank {beyond}, but the world has {size}: {cure}, "
             "or make a smaller mesh"
         )
-
-
-def next_digest(before: int, number: int) -> int:
-    """Return the digest of all calls after the call *number*."""
-    return hash((before, number)) >> 2
 
 
 class Team:
@@ -479,7 +478,8 @@ class Team:
         self._resources.clear()
         all_left = self.roll_call is not None
         if self.roll_call is not None:
-            self.roll_call.close()
+            usable = self.turn.over is None  # else an envelope on the team refuses
+            self.roll_call.close(Envelope("the end of its communicators", self if usable else None))
             self.roll_call = None
         differ = self._made_different_calls()
         for group in (*self._groups.values(), self.everyone):

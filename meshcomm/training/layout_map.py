@@ -16,7 +16,7 @@ from meshcomm._mistakes import suggestion
 from meshcomm.arrays.create import distribute, told_by_root
 from meshcomm.arrays.dtensor import check_root
 from meshcomm.errors import LayoutError, MeshError
-from meshcomm.layouts.layout import Layout
+from meshcomm.layouts.layout import Layout, refuse_match
 from meshcomm.layouts.layout_text import specs_repr, specs_text
 from meshcomm.layouts.mesh import Mesh
 from meshcomm.ranks.calls import collective
@@ -583,7 +583,7 @@ def _checked_layout(rule: str, layout: object) -> Layout:
         raise LayoutError(
             f"{quote(layout)} should be a meshcomm.Layout type, got {type(layout)}, for the key {rule!r}"
         )
-    layout.refuse_match()
+    refuse_match(layout)
     return layout
 
 

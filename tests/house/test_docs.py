@@ -20,30 +20,17 @@ def blocks(page, language):
     return re.findall(rf"^```{language}\n(.*?)^```$", text(page), re.MULTILINE | re.DOTALL)
 
 
-def test_readme_shows_the_quickstart_as_it_is():
-    docstring, _, program = text("mpi_examples/quickstart.py").partition('"""\n\n')
-    assert docstring.startswith('"""')
-    assert blocks("README.md", "python")[1:] == [program]
-
-
-def test_first_program_of_the_readme_prints_what_it_shows():
-    program, printed = blocks("README.md", "python")[0], []
-    with mc.simulate(3) as world:
-        world.run(lambda: exec(compile(program, "first.py", "exec"), {"print": printed.append}))
-    assert blocks("README.md", "text")[0].splitlines() == sorted(printed)
-
-
-def test_first_screen_of_the_readme_has_install_and_the_first_program():
-    screen = "\n".join(text("README.md").splitlines()[:40])
-    assert 'pip install ".[mpich]"' in screen
-    assert blocks("README.md", "python")[0] in screen
-
-
-def test_quickstart_prints_what_the_readme_shows(capsys):
-    program = compile(text("mpi_examples/quickstart.py"), "quickstart.py", "exec")
+def test_program_of_the_readme_prints_what_it_shows():
+    (program,), printed = blocks("README.md", "python"), []
     with mc.simulate(4) as world:
-        world.run(lambda: exec(program, {}))
-    assert blocks("README.md", "text")[1:] == [capsys.readouterr().out]
+        world.run(lambda: exec(compile(program, "first.py", "exec"), {"print": printed.append}))
+    assert blocks("README.md", "text")[-1].splitlines() == sorted(printed)
+
+
+def test_readme_begins_with_the_program_and_is_short():
+    lines = text("README.md").splitlines()
+    assert blocks("README.md", "python")[0] in "\n".join(lines[:40])
+    assert len(lines) <= 110
 
 
 def test_sessions_run_and_none_is_left_out():
@@ -80,7 +67,7 @@ def test_pages_run_and_print_what_they_show(name, monkeypatch, tmp_path, capsys)
 
 
 FRAGMENTS = {
-    "README.md": "tests/house/test_docs.py",
+    "README.md": "tests/mpi/test_mpi_readme.py",
     "docs/faq.md": "tests/house/test_faq.py",
     "docs/tutorial.md": "tests/jobs/test_tutorial.py",
     "docs/coming-from/": "tests/jobs/test_coming_from.py",
@@ -99,14 +86,6 @@ def test_every_block_of_python_has_a_test():
 
 def test_the_tutorial_shows_what_it_prints():
     assert len(blocks("docs/tutorial.md", "text")) > 12
-
-
-def test_readme_shows_lines_of_the_digits_example():
-    (shown,) = [block for block in blocks("README.md", "py") if "hidden.kernel" in block]
-    lines = [line for line in shown.splitlines() if line.strip() and line.strip() != "..."]
-    program = text("mpi_examples/digits.py").splitlines()
-    assert len(lines) > 8
-    assert [line for line in lines if line not in program] == []
 
 
 def test_every_public_name_has_its_line_in_the_api_page():

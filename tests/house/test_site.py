@@ -30,6 +30,7 @@ def script(path):
 
 
 assemble = script(DOCS / "site" / "assemble.py")
+api = script(DOCS / "site" / "api.py")
 notebook = script(DOCS / "site" / "notebook.py")
 pictures = [script(DOCS / "draw_layouts.py"), script(DOCS / "draw_layers.py")]
 docstrings = script(DOCS / "site" / "docstrings.py")
@@ -43,6 +44,12 @@ def assembled():
 def test_the_notebook_is_that_of_the_tutorial():
     page = notebook.PAGE.read_text("utf-8")
     assert notebook.NOTEBOOK.read_text("utf-8") == notebook.notebook(page), "run python docs/site/notebook.py"
+
+
+def test_the_tables_of_the_api_page_are_those_of_the_sources():
+    page = api.PAGE.read_text("utf-8")
+    assert page == api.page(page), "run python docs/site/api.py"
+    assert doctest.testmod(api).failed == 0
 
 
 def test_the_notebook_has_all_code_and_prose():
@@ -91,6 +98,8 @@ def test_the_home_page_lists_every_page(assembled):
     pages = {path.name for path in DOCS.glob("*.md")} - {"index.md"}
     below = {f"{path.parent.name}/{path.name}" for path in DOCS.glob("*/*.md") if path.parent.name != "decisions"}
     assert pages | below <= set(listed), "docs/index.md must list them"
+    index = (DOCS / "decisions" / "index.md").read_text("utf-8")
+    assert set(re.findall(r"\]\((\S+)\)", index)) == {path.name for path in DOCS.glob("decisions/0*.md")}
 
 
 def test_every_public_name_has_a_reference(assembled):

@@ -10,7 +10,7 @@ from random import Random
 
 from hypothesis import settings
 
-from meshcomm.ranks.launchers import launched
+from meshcomm.failures.launchers import launched
 
 _EVERY = 5  # one of so many examples is drawn in a sample, but not fewer than _FEWEST
 _FEWEST = 12

@@ -25,7 +25,7 @@ RETURNED = {
 }
 # For other modules of the package, not for callers.
 OURS = (
-    *("DTensor.partner", "Layout.refuse_match", "Plan.copy_step"),
+    *("DTensor.partner", "Plan.copy_step"),
     *("SimulatedWorld.arrive", "SimulatedWorld.events", "SimulatedWorld.here", "SimulatedWorld.meet"),
 )
 # Classes that are public for their methods: only other modules of the package make them.
