@@ -1,36 +1,21 @@
-"""Draw the layers of the package, docs/layers.svg, from the imports in its sources.
+"""Draw the layers of the package, docs/layers.svg: their order is in pyproject.toml, the imports are in the sources.
 
 Run it after a change of imports: python docs/draw_layers.py. A test compares the picture with the sources.
 """
 
 import ast
+import tomllib
 from collections import Counter
 from pathlib import Path
 
 PACKAGE = Path(__file__).parent.parent / "meshcomm"
 PICTURE = Path(__file__).parent / "layers.svg"
 
-# From top to bottom. Features stand on `arrays`; it and what is below are the layers.
-FOLDERS = (
-    "cli",
-    "training",
-    "adapters",
-    "compat",
-    "linalg",
-    "fft",
-    "halos",
-    "storage",
-    "pictures",
-    "ops",
-    "arrays",
-    "transport",
-    "ranks",
-    "failures",
-    "plans",
-    "memory",
-    "layouts",
-    "root",
-)
+CONTRACTS = tomllib.loads((PACKAGE.parent / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+LAYERS = [name.strip() for layer in CONTRACTS[0]["layers"] for name in layer.split("|")]
+
+# From the top to the bottom; features stand above `arrays`.
+FOLDERS = [*(name for name in LAYERS if (PACKAGE / name).is_dir()), "root"]
 COLUMNS, LINES = 92, 5  # characters in a line of module names, and lines in a box
 TOP, LEFT, WIDTH, HEIGHT = 20, 20, 560, 27 + 13 * LINES
 STEP = HEIGHT + 12
@@ -71,7 +56,7 @@ def _folder(parts: tuple[str, ...]) -> str:
     return parts[0] if parts[0] in FOLDERS else "root"
 
 
-def svg() -> str:
+def picture() -> str:
     """Return the picture."""
     height = 2 * TOP + STEP * len(FOLDERS)
     lines = [
@@ -121,4 +106,4 @@ def _arrow(here: str, there: str, count: int) -> str:
 
 
 if __name__ == "__main__":
-    PICTURE.write_text(svg())
+    PICTURE.write_text(picture())

@@ -314,7 +314,7 @@ def collective_permute_vjp(grad: ArrayLike, source_target_pairs: Pairs, comm: "M
 
 
 DIFFERENTIABLE: dict[Callable[..., object], Callable[..., Value]] = {}
-"""For each operation of a wing: what gives the gradient in its first argument. See `differentiable`."""
+"""For each operation of a feature: what gives the gradient in its first argument. See `differentiable`."""
 
 
 def differentiable(operation: Callable[..., object], vjp: Callable[..., Value]) -> None:
