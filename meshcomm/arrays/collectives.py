@@ -317,16 +317,14 @@ def _run(call: _Call, comm: "MPI.Intracomm | None", build: Callable[[Team, Array
         array, error = _normalised(call.x)
         rows, plain = call.rows(team), tuple(map(plain_value, call.arguments))
 
-        def describe() -> str:
+        def describe(array: Array, rows: Rows) -> str:
             return f"{operation}{_text(plain)} of {array.shape} {array.dtype} over {_text(rows)} of {team.ranks}"
-
-        def checked() -> Run:
-            return build(team, array, rows)  # type: ignore[arg-type]  # which checks the rows
 
         if error is not None:
             agreement.agree(team, None, error)
         key: Hashable = (operation, rows, plain, array.shape, array.dtype)
-        run = program(team, key if _is_exact(rows, plain) else None, describe, checked)
+        exact = key if _is_exact(rows, plain) else None
+        run = program(team, exact, (describe, lambda array, rows, team: build(team, array, rows)), (array, rows), team)
         try:
             result: Array = run(array)
         except BaseException as problem:

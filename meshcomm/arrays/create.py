@@ -3,7 +3,6 @@
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from hashlib import blake2b
-from time import monotonic_ns
 from typing import Any, Literal
 
 import numpy as np
@@ -15,21 +14,20 @@ from meshcomm._types import Array, DType, Shape, ShapeLike
 from meshcomm.arrays.compile import no_memory
 from meshcomm.arrays.cutting import cut_out
 from meshcomm.arrays.dtensor import DTensor, as_tensor, by_device, check_root, member
+from meshcomm.arrays.moving import RELAYOUT
 from meshcomm.errors import DTypeError, LayoutError, MeshError, ShapeError
 from meshcomm.layouts.coordinates import one
 from meshcomm.layouts.cyclic import Runs, local_indices
 from meshcomm.layouts.dtype_text import dtype_of_text, dtype_text
 from meshcomm.layouts.layout import Layout
 from meshcomm.layouts.layout_text import UNSHARDED, Spec, specs_text
-from meshcomm.layouts.mesh import Mesh
+from meshcomm.layouts.mesh import Mesh, only
 from meshcomm.layouts.mistakes import no_layout, such_as
 from meshcomm.layouts.specs import CutSpec
 from meshcomm.memory.blocks import as_bytes, new_block
 from meshcomm.memory.copies import exact_copy, opaque
-from meshcomm.ranks import agreement
-from meshcomm.ranks.calls import collective, exchanging
+from meshcomm.ranks.calls import agree_on, collective, exchanging
 from meshcomm.ranks.meshes import default_layout, location_in, location_text, required_default_mesh
-from meshcomm.ranks.recording import note_received
 from meshcomm.ranks.teams import Location
 
 
@@ -414,15 +412,13 @@ def _told_shapes(
     block: Callable[[], Array], specs: object, mesh: Mesh, here: Location
 ) -> tuple[Array, list[tuple[int, ...]]]:
     """Return the block of this rank, and the shapes of those of all devices. Collective over the mesh."""
-    error, local = None, np.empty(0)
-    try:
-        local = block()
-    except Exception as problem:
-        error = problem
-    how = f"cuts along the first of {counted(local.ndim, 'axis')}" if specs is None else specs
-    call = f"from_local of {local.dtype} in {how} on {location_text(mesh)}"
+
+    def call(local: Array) -> str:
+        how = f"cuts along the first of {counted(local.ndim, 'axis')}" if specs is None else specs
+        return f"from_local of {local.dtype} in {how} on {location_text(mesh)}"
+
     with exchanging(here.team):
-        agreement.agree(here.team, None if error else call, error)
+        local = agree_on(here.team, call, block)
         lengths = np.array(local.shape, dtype=np.int64).tobytes()
         gathered = by_device(here.team.everyone.communicator(), here, mesh, lengths)
     return local, [tuple(np.frombuffer(text, dtype=np.int64).tolist()) for text in gathered]
@@ -460,7 +456,7 @@ def _agreed_length(layout: Layout, axis: int, lengths: list[int]) -> int:
 def _scattered(array: ArrayLike | None, layout: Layout, here: Location, root: int) -> DTensor:
     """Return the tensor of the array that device *root* has and sends block by block. Collective over the mesh."""
     mesh, team = layout.mesh, here.team
-    whole, error = np.empty(0), None
+    whole = np.empty(0)
 
     def described() -> tuple[Shape, str]:
         nonlocal whole
@@ -473,25 +469,15 @@ def _scattered(array: ArrayLike | None, layout: Layout, here: Location, root: in
     call = f"distribute from device {root} in {specs_text(layout.sharding_specs)} on {location_text(mesh)}"
     with exchanging(team):
         lengths, text = told_by_root(root, described, call, mesh, here)
-        shape, local = tuple(lengths), whole
-        try:  # a rank may lack the memory, or the module of the dtype
-            if here.device == root:
-                local = _cut(whole, layout, root)
-            else:
-                local = _new_block(layout, shape, dtype_of_text(text), here.device)
-        except Exception as problem:
-            error = problem
-        agreement.agree(team, f"{call}: {shape} {text}", error)
-        communicator = team.everyone.communicator()
-        if here.device == root:
-            for device in range(mesh.size):
-                if device != root:
-                    communicator.send(as_bytes(_cut(whole, layout, device)), member(here, mesh, device))
-        else:
-            began = monotonic_ns()
-            communicator.receive(as_bytes(local), member(here, mesh, root))
-            note_received(team, [mesh.ranks[root]], [local.nbytes], began)
-    return DTensor(local, layout, shape, local.dtype)
+        shape = tuple(lengths)
+        new = agree_on(  # a rank may lack the memory, or the module of the dtype
+            team, f"{call}: {shape} {text}", lambda: _new_block(layout, shape, dtype_of_text(text), here.device)
+        )
+    at_root = Layout.replicated(only(mesh, root), len(shape))
+    key = "distribute", shape, new.dtype, at_root, layout, None, None
+    source = np.ascontiguousarray(whole) if here.device == root else None
+    RELAYOUT("distribute", (at_root.mesh, mesh), key, key, (source, new))
+    return DTensor(new, layout, shape, new.dtype)
 
 
 def plain_text(array: Array) -> str:
@@ -513,12 +499,6 @@ def told_by_root(root: int, look: Callable[[], object], call: str, mesh: Mesh, h
     mesh: the mesh of *root*
     here: the location of this rank in the mesh
     """
-    told, error = None, None
-    if here.device == root:
-        try:
-            told = look()
-        except Exception as problem:
-            error = problem
     with exchanging(here.team):
-        agreement.agree(here.team, call, error)
+        told = agree_on(here.team, call, lambda: look() if here.device == root else None)
         return here.team.everyone.communicator().told(told)[member(here, mesh, root)]

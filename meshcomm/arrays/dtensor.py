@@ -1,7 +1,6 @@
 """Distributed tensors: the block of this rank, a layout, and the global shape."""
 
 from collections.abc import Callable, Sequence
-from time import monotonic_ns
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, SupportsIndex, TypeAlias, TypeVar, overload
 
@@ -13,24 +12,16 @@ from meshcomm._arguments import counted, quote
 from meshcomm._mistakes import OF_TENSORS, missing
 from meshcomm._tracing import untraced
 from meshcomm._types import Array, DType, Shape
-from meshcomm.arrays.compile import Move, prepare
-from meshcomm.arrays.cutting import put_in
 from meshcomm.arrays.methods import NumpyMethods
+from meshcomm.arrays.moving import RELAYOUT
 from meshcomm.arrays.operators import Operators
 from meshcomm.arrays.standard import StandardMethods
 from meshcomm.errors import LayoutError, MeshError, ShapeError
-from meshcomm.layouts.boxes import Box
 from meshcomm.layouts.layout import Layout
 from meshcomm.layouts.layout_text import Spec, specs_text
-from meshcomm.layouts.mesh import Mesh
-from meshcomm.memory.blocks import as_bytes
-from meshcomm.memory.copies import contiguous, exact_copy
-from meshcomm.plans.plan import plan_relayout
-from meshcomm.ranks import agreement
-from meshcomm.ranks.calls import collective, exchanging, program
+from meshcomm.layouts.mesh import Mesh, only
+from meshcomm.memory.copies import exact_copy
 from meshcomm.ranks.communicator import Communicator
-from meshcomm.ranks.meshes import location_text
-from meshcomm.ranks.recording import note_received
 from meshcomm.ranks.teams import Location
 from meshcomm.ranks.watch import watch
 
@@ -225,14 +216,10 @@ class DTensor(NumpyMethods, StandardMethods, Operators):
         ...     print(world.run(program))
         [array([0, 1, 2]), None]
         """
-        with collective("to_numpy", self.mesh) as here:
-            check_root(root, self.mesh)
-            if here is None:
-                return None
-            if root is None:
-                return _gathered(self, here)
-            with exchanging(here.team):
-                return _gathered_on(self, here, root)
+        check_root(root, self.mesh)
+        mesh = self.mesh if root is None else only(self.mesh, root)
+        key = "to_numpy", self.shape, self.dtype, self.layout, Layout.replicated(mesh, self.ndim), None, None
+        return RELAYOUT("to_numpy", (self.mesh, mesh), key, key, (self.local, None))
 
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> Array:
         """Return a copy of the block if it is the whole array; ``TypeError`` otherwise."""
@@ -361,12 +348,6 @@ def check_root(root: object, mesh: Mesh) -> None:
         raise MeshError(f"root must be a device of the mesh, 0 to {mesh.size - 1}, not {quote(root)}")
 
 
-def _text(tensor: DTensor) -> str:
-    return (
-        f"{tensor.shape} {tensor.dtype} in {specs_text(tensor.layout.sharding_specs)} on {location_text(tensor.mesh)}"
-    )
-
-
 def by_device(communicator: Communicator, here: Location, mesh: Mesh, message: bytes) -> list[bytes]:
     """Return the *message* of every device of the mesh, in the order of devices. Collective over the mesh."""
     if watch.recorder is not None:
@@ -379,48 +360,6 @@ def by_device(communicator: Communicator, here: Location, mesh: Mesh, message: b
 def member(here: Location, mesh: Mesh, device: int) -> int:
     """Return the position of *device* in the team of its mesh."""
     return here.team.ranks.index(mesh.ranks[device])
-
-
-def _gathered(tensor: DTensor, here: Location) -> Array:
-    layout, shape, dtype = tensor.layout, tensor.shape, tensor.dtype
-
-    def build() -> Move:
-        target = Layout.replicated(layout.mesh, len(shape))
-        return prepare(plan_relayout(shape, dtype, layout, target, None, here.team.machine), here)
-
-    run = program(here.team, ("to_numpy", layout, shape, dtype), lambda: f"to_numpy of {_text(tensor)}", build)
-    whole = run(tensor.local, None)
-    assert whole is not None
-    return whole
-
-
-def _gathered_on(tensor: DTensor, here: Location, root: int) -> Array | None:
-    """Return the global array on device *root*: one replica of each block sends it there. Collective."""
-    mesh, layout, shape = tensor.mesh, tensor.layout, tensor.shape
-    mine = tensor.local
-    assert mine is not None
-    expected, error = layout.block_shape(shape, here.device), None
-    if (mine.shape, mine.dtype) != (expected, tensor.dtype):
-        error = ShapeError(f"the block is {mine.shape} {mine.dtype}, but by its layout {expected} {tensor.dtype}")
-    agreement.agree(here.team, f"to_numpy on device {root} of {_text(tensor)}", error)
-    communicator = here.team.everyone.communicator()
-    # Root takes its own block from itself; each other block comes from the first device that holds it.
-    senders: dict[Box, int] = {}
-    for device in (root, *range(mesh.size)):
-        senders.setdefault(layout.block_box(shape, device), device)
-    if here.device != root:
-        if senders[layout.block_box(shape, here.device)] == here.device:
-            communicator.send(as_bytes(contiguous(mine)), member(here, mesh, root))
-        return None
-    whole = np.empty(shape, tensor.dtype)
-    for device in senders.values():
-        block = mine
-        if device != root:
-            block, began = np.empty(layout.block_shape(shape, device), tensor.dtype), monotonic_ns()
-            communicator.receive(as_bytes(block), member(here, mesh, device))
-            note_received(here.team, [mesh.ranks[device]], [block.nbytes], began)
-        put_in(whole, layout.block_box(shape, device), block)
-    return whole
 
 
 def fetch_layout(tensor: object) -> Layout | None:

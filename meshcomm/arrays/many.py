@@ -13,7 +13,8 @@ from meshcomm._tuning import DEFAULT_SCRATCH, MERGED_UP_TO
 from meshcomm._types import Array, Ranks
 from meshcomm.arrays.compile import exchanging_steps, most_bytes, prepare, prepare_together
 from meshcomm.arrays.dtensor import DTensor, unwrapped
-from meshcomm.arrays.out import call_text, distributed, limit_text, wrong_outs
+from meshcomm.arrays.moving import relayout_text
+from meshcomm.arrays.out import distributed, wrong_outs
 from meshcomm.errors import LayoutError
 from meshcomm.layouts.layout import Layout
 from meshcomm.layouts.machine import Machine
@@ -227,7 +228,7 @@ class _Batch:
         with self._call(name) as here:
             assert here is not None
             key = self._specs, self._limit
-            move = program(here.team, key, self._described, self._built, here, error=wrong)
+            move = program(here.team, key, (self._described, self._built), (), here, wrong)
             outs = [None if out is None or wrong is not None else out.local for _, _, out, _ in self._jobs]
             moved: list[Array | None] = move([t.local for t, *_ in self._jobs], outs)
         return moved
@@ -236,12 +237,12 @@ class _Batch:
         tensor, layout, *_ = self._jobs[0]
         return collective(named(f"relayout of {len(self._jobs)} tensors", name), tensor.mesh, layout.mesh)
 
-    def _described(self, here: Location) -> str:
+    def _described(self) -> str:
         calls = []
-        for tensor, layout, out, key in self._jobs:
-            call = call_text("relayout" if key is None else f"relayout {key!r}", tensor, layout)
-            calls.append(call + ("" if out is None else " into out"))
-        return "; ".join(calls) + limit_text(self._limit)
+        for source, target, shape, dtype, has_out, key in self._specs:
+            call = "relayout" if key is None else f"relayout {key!r}"
+            calls.append(relayout_text(call, shape, dtype, source, target, self._limit) + " into out" * has_out)
+        return "; ".join(calls)
 
     def _built(self, here: Location) -> MoveAll:
         # What is written to outs does not lie in one stretch of memory, and moves by itself.

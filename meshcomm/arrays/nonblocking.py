@@ -1,11 +1,13 @@
 """Relayouts that do not wait: `start_relayout` begins one, and its request completes it."""
 
 import atexit
+from collections.abc import Callable
 
-from meshcomm._types import Array
-from meshcomm.arrays.compile import Start, prepare_start
+from meshcomm._types import Array, DType, Shape
+from meshcomm.arrays.compile import prepare_start
 from meshcomm.arrays.dtensor import DTensor, Held, unwrapped
-from meshcomm.arrays.out import call_text, outside, wrong_out
+from meshcomm.arrays.moving import relayout_text
+from meshcomm.arrays.out import wrong_out
 from meshcomm.arrays.targets import Target, target_of
 from meshcomm.errors import LayoutError, MeshError
 from meshcomm.layouts.layout import Layout
@@ -13,11 +15,11 @@ from meshcomm.layouts.layout_text import specs_text
 from meshcomm.plans.plan import plan_direct
 from meshcomm.ranks import abort, forks
 from meshcomm.ranks._envelope import Envelope
-from meshcomm.ranks.calls import collective, join_and_raise, leave_with, program
+from meshcomm.ranks.calls import Collective, leave_with
 from meshcomm.ranks.communicator import Pending
 from meshcomm.ranks.endings import Unfinished, never_waited_for
 from meshcomm.ranks.mpi import mpi
-from meshcomm.ranks.refusals import note_refusal
+from meshcomm.ranks.refusals import refusable
 from meshcomm.ranks.teams import Location, Team
 from meshcomm.ranks.watch import named, watch
 
@@ -137,6 +139,7 @@ class RelayoutRequest(Request):
         return f"relayout of {t.shape} {t.dtype} from {' to '.join(specs)}"
 
 
+@refusable
 def start_relayout(
     tensor: Held, layout: Target, name: str | None = None, *, out: DTensor | None = None
 ) -> RelayoutRequest:
@@ -168,39 +171,24 @@ def start_relayout(
     ...     print(world.run(program))
     [[[0], [2], [4]], [[1], [3], [5]]]
     """
-    try:
-        if not isinstance(tensor, DTensor):
-            tensor = _held(tensor)
-        if not isinstance(layout, Layout):
-            layout = target_of(tensor, layout)
-    except Exception as error:
-        note_refusal("start_relayout", error, (tensor, layout))
-        raise
+    if not isinstance(tensor, DTensor):
+        tensor = _held(tensor)
+    if not isinstance(layout, Layout):
+        layout = target_of(tensor, layout)
     source, shape, dtype = tensor.layout, tensor.shape, tensor.dtype
-    with collective(named("start_relayout", name) if name else "start_relayout", source.mesh, layout.mesh) as here:
-        wrong = None if out is None else wrong_out(tensor, out, layout)
-        if here is None:
-            if wrong is not None:
-                raise wrong
-            result = outside(out, plan_direct(shape, dtype, source, layout))
-            return RelayoutRequest(result, source, None, None)
-        key = "start", source, layout, shape, dtype
-        start = program(here.team, key, _described, _built, tensor, layout, here, error=wrong)
-        try:
-            if wrong is not None:
-                join_and_raise(wrong, here.team, lambda: _complete(*start(tensor.local, None)))
-            exchange, block = start(tensor.local, None if out is None else out.local)
-            if out is None:
-                out = DTensor(block, layout if layout.match_axis is None else layout.matched(source), shape, dtype)
-            return RelayoutRequest(out, source, exchange, here.team)
-        except BaseException as error:  # before there is a request
-            leave_with(error, here.team)
-            raise
+    wrong = None if out is None else wrong_out(tensor, out, layout)
+    into = None if wrong is not None else out
+    operation = named("start_relayout", name) if name else "start_relayout"
+    key = "start_relayout", shape, dtype, source, layout
+    arguments = tensor.local, into, wrong is not None
+    request = _START(operation, (source.mesh, layout.mesh), key, key, arguments, error=wrong)
+    if request is not None:
+        return request
+    return RelayoutRequest(_result(None, out, layout.matched(source), shape, dtype), source, None, None)
 
 
-def _complete(exchange: Pending | None, block: Array | None) -> None:
-    if exchange is not None:
-        exchange.wait()
+def _result(block: Array | None, out: DTensor | None, layout: Layout, shape: Shape, dtype: DType) -> DTensor:
+    return DTensor(block, layout, shape, dtype) if out is None else out
 
 
 def _held(tensor: object) -> DTensor:
@@ -210,12 +198,31 @@ def _held(tensor: object) -> DTensor:
     return held
 
 
-def _described(tensor: DTensor, layout: Layout, here: Location) -> str:
-    return call_text("start_relayout", tensor, layout)
+def _built(
+    operation: str, shape: Shape, dtype: DType, source: Layout, layout: Layout, here: Location
+) -> Callable[[Array | None, DTensor | None, bool], RelayoutRequest]:
+    start = prepare_start(plan_direct(shape, dtype, source, layout, here.team.machine), here)
+    target = layout.matched(source)
+
+    def started(local: Array | None, out: DTensor | None, waits: bool) -> RelayoutRequest:
+        try:
+            exchange, block = start(local, None if out is None else out.local)
+            if waits and exchange is not None:
+                exchange.wait()
+                exchange = None
+            return RelayoutRequest(_result(block, out, target, shape, dtype), source, exchange, here.team)
+        except BaseException as error:  # before there is a request
+            leave_with(error, here.team)
+            raise
+
+    return started
 
 
-def _built(tensor: DTensor, layout: Layout, here: Location) -> Start:
-    return prepare_start(plan_direct(tensor.shape, tensor.dtype, tensor.layout, layout, here.team.machine), here)
+def _planned(operation: str, shape: Shape, dtype: DType, source: Layout, layout: Layout) -> None:
+    plan_direct(shape, dtype, source, layout)
+
+
+_START = Collective[RelayoutRequest](relayout_text, _built, _planned)
 
 
 @atexit.register

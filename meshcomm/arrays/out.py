@@ -6,7 +6,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from meshcomm._arguments import as_array, quote
+from meshcomm._arguments import as_array
 from meshcomm._kernels import overlap
 from meshcomm._types import DType, Shape
 from meshcomm.arrays.create import distribute
@@ -15,7 +15,6 @@ from meshcomm.errors import DTypeError, LayoutError, MeshcommError, ShapeError
 from meshcomm.layouts.layout import Layout
 from meshcomm.layouts.layout_text import specs_text
 from meshcomm.memory.blocks import as_bytes
-from meshcomm.plans.plan import Plan
 from meshcomm.ranks.agreement import fingerprint
 from meshcomm.ranks.calls import collective
 from meshcomm.ranks.meshes import location_text
@@ -133,34 +132,3 @@ def wrong_outs(moves: Sequence[Into]) -> MeshcommError | None:
     whole = [as_bytes(block) for block in read if block.flags.c_contiguous]
     shared = any(np.may_share_memory(out, block) for out in written for block in slices)
     return LayoutError(OVERLAPPING) if shared or overlap([*map(as_bytes, written)], whole) else None
-
-
-def call_text(operation: str, tensor: DTensor, layout: Layout) -> str:
-    """Return what the ranks compare about a relayout of *tensor*."""
-    return relayout_text(operation, tensor.shape, tensor.dtype, tensor.layout, layout)
-
-
-def relayout_text(operation: str, shape: Shape, dtype: DType, source: Layout, target: Layout) -> str:
-    """Return what the ranks compare about a relayout.
-
-    Parameters
-    ----------
-    operation: the name of the call
-    shape, dtype: of the global array
-    source, target: the layouts before and after
-    """
-    to = "" if target.mesh is source.mesh else f" on {location_text(target.mesh)}"
-    return (
-        f"{operation} of {shape} {dtype} from {specs_text(source.sharding_specs)} on {location_text(source.mesh)} "
-        f"to {specs_text(target.sharding_specs)}{to}"
-    )
-
-
-def limit_text(limit: int | None) -> str:
-    """Return what the ranks compare about the scratch limit, which is part of the text of a call."""
-    return "" if limit is None else f" within {quote(limit)} bytes of scratch"
-
-
-def outside(out: DTensor | None, plan: Plan) -> DTensor:
-    """Return the result of a relayout on a rank outside of both meshes; *plan* was checked as on the other ranks."""
-    return DTensor(None, plan.target, plan.shape, plan.dtype) if out is None else out

@@ -8,17 +8,10 @@ from numpy.typing import ArrayLike
 from meshcomm import _hooks
 from meshcomm._arguments import quote
 from meshcomm._tracing import Value, is_traced, opened, traced, untraced
-from meshcomm.arrays.compile import Move, prepare
 from meshcomm.arrays.dtensor import DTensor, Held, Tensor, unwrapped
 from meshcomm.arrays.many import are_many, relayout_many
-from meshcomm.arrays.out import (
-    call_text,
-    distributed,
-    limit_text,
-    outside,
-    relayout_text,
-    wrong_out,
-)
+from meshcomm.arrays.moving import BY_PLAN, RELAYOUT
+from meshcomm.arrays.out import distributed, wrong_out
 from meshcomm.arrays.targets import Target, target_of
 from meshcomm.errors import LayoutError, MeshError
 from meshcomm.layouts.layout import Layout
@@ -26,13 +19,12 @@ from meshcomm.layouts.layout_text import specs_text
 from meshcomm.layouts.machine import Machine
 from meshcomm.layouts.mesh import Mesh
 from meshcomm.memory.scratch import forget_scratch
-from meshcomm.plans.plan import Plan, plan_relayout
+from meshcomm.plans.plan import Plan
 from meshcomm.plans.search import forget_plans
 from meshcomm.ranks.agreement import agree
-from meshcomm.ranks.calls import collective, join_and_raise, program
+from meshcomm.ranks.calls import collective
 from meshcomm.ranks.meshes import location_in
-from meshcomm.ranks.refusals import note_refusal, refusable
-from meshcomm.ranks.teams import Location
+from meshcomm.ranks.refusals import refusable
 from meshcomm.ranks.watch import named
 
 K = TypeVar("K")
@@ -43,7 +35,7 @@ Outs: TypeAlias = Sequence[DTensor | None]
 @overload
 def relayout(
     tensor: Held,
-    layout: Target,
+    layout: Target | Plan,
     name: str | None = None,
     *,
     out: DTensor | None = None,
@@ -131,8 +123,8 @@ def relayout(
     tensor: a DTensor; a plain array, which counts as replicated: every rank passes the same one; or a list, tuple or
         dict of such, in the same order on all ranks. Small tensors of a list share an exchange.
     layout: the layout of the result. MATCH keeps what the tensor has on that axis. For one tensor, a list of sharding
-        specs is a layout on the tensor's own mesh: ``relayout(t, ["y", "x"])``. For several tensors: one layout for
-        all, a list or dict with one for each, or a `LayoutMap`.
+        specs is a layout on the tensor's own mesh: ``relayout(t, ["y", "x"])``; a `Plan` is the way to take. For
+        several tensors: one layout for all, a list or dict with one for each, or a `LayoutMap`.
     name: how messages name this call while it waits
     out: a tensor of the same shape and dtype in *layout*, to overwrite and return; for several tensors a list or dict
     max_scratch_bytes: bytes that a rank may use beyond its old and its new block, for the whole call; by default
@@ -155,17 +147,11 @@ def relayout(
     if not isinstance(tensor, DTensor) or not isinstance(layout, Layout):
         return _relayout(tensor, layout, name, out, max_scratch_bytes)
     source, shape, dtype = tensor.layout, tensor.shape, tensor.dtype
-    with collective(named("relayout", name) if name else "relayout", source.mesh, layout.mesh) as here:
-        wrong = None if out is None else wrong_out(tensor, out, layout)
-        if here is None:
-            if wrong is not None:
-                raise wrong
-            return outside(out, plan_relayout(shape, dtype, source, layout, max_scratch_bytes))
-        key = source, layout, shape, dtype, max_scratch_bytes
-        move = program(here.team, key, _described, _built, tensor, layout, max_scratch_bytes, here, error=wrong)
-        if wrong is not None:
-            join_and_raise(wrong, here.team, lambda: move(tensor.local, None))
-        block = move(tensor.local, None if out is None else out.local)
+    wrong = None if out is None else wrong_out(tensor, out, layout)
+    into = None if out is None or wrong is not None else out.local
+    operation = named("relayout", name) if name else "relayout"
+    key = "relayout", shape, dtype, source, layout, max_scratch_bytes, None
+    block = RELAYOUT(operation, (source.mesh, layout.mesh), key, key, (tensor.local, into), error=wrong)
     if out is not None:
         return out
     return DTensor(block, layout if layout.match_axis is None else layout.matched(source), shape, dtype)
@@ -174,6 +160,8 @@ def relayout(
 @refusable
 def _relayout(tensor: object, layout: object, name: str | None, out: Value, limit: int | None) -> object:
     """Return what is given as `relayout` takes it, but not as a tensor and a layout, in another layout."""
+    if isinstance(layout, Plan):
+        return _by_plan(layout, tensor, out)
     if not isinstance(tensor, DTensor):
         tensor = opened(tensor)
         if are_many(tensor, layout):
@@ -186,15 +174,6 @@ def _relayout(tensor: object, layout: object, name: str | None, out: Value, limi
     if not isinstance(held, DTensor):
         return distributed(held, layout, out, name)
     return relayout(held, layout, name, out=out, max_scratch_bytes=limit)
-
-
-def _described(tensor: DTensor, layout: Layout, limit: int | None, here: Location) -> str:
-    return call_text("relayout", tensor, layout) + limit_text(limit)
-
-
-def _built(tensor: DTensor, layout: Layout, limit: int | None, here: Location) -> Move:
-    plan = plan_relayout(tensor.shape, tensor.dtype, tensor.layout, layout, limit, here.team.machine)
-    return prepare(plan, here)
 
 
 @refusable
@@ -279,33 +258,19 @@ def drop_plans(mesh: Mesh) -> None:
 @_hooks.provides("relayout")
 def _by_method(tensor: Value, to: Value, out: DTensor | None, **options: Value) -> DTensor:
     """Return *tensor* as ``plan.execute`` and ``t.relayout`` do: by a plan, or in a layout."""
-    if isinstance(to, Plan):
-        return _execute(to, tensor, out)
     moved: DTensor = relayout(tensor, to, out=out, **options)
     return moved
 
 
-def _execute(plan: Plan, tensor: object, out: DTensor | None) -> DTensor:
+def _by_plan(plan: Plan, tensor: object, out: DTensor | None) -> DTensor:
     planned = plan.shape, plan.dtype, plan.source
     if not isinstance(tensor, DTensor) or (tensor.shape, tensor.dtype, tensor.layout) != planned:
-        error = LayoutError(
+        raise LayoutError(
             f"this plan is for a DTensor of {plan.shape} {plan.dtype} in {specs_text(plan.source.sharding_specs)}, "
             f"not for {quote(tensor)}"
         )
-        note_refusal("plan.execute", error, plan)
-        raise error
-    with collective("plan.execute", tensor.layout.mesh, plan.target.mesh) as here:
-        wrong = None if out is None else wrong_out(tensor, out, plan.target)
-        if here is None:
-            if wrong is not None:
-                raise wrong
-            return outside(out, plan)
-        move = program(here.team, plan, _described_plan, prepare, plan, here, error=wrong)
-        if wrong is not None:
-            join_and_raise(wrong, here.team, lambda: move(tensor.local, None))
-        block = move(tensor.local, None if out is None else out.local)
+    wrong = None if out is None else wrong_out(tensor, out, plan.target)
+    into = None if out is None or wrong is not None else out.local
+    meshes = tensor.layout.mesh, plan.target.mesh
+    block = BY_PLAN("plan.execute", meshes, plan, (plan,), (tensor.local, into), error=wrong)
     return DTensor(block, plan.target, plan.shape, plan.dtype) if out is None else out
-
-
-def _described_plan(plan: Plan, here: Location) -> str:
-    return f"{relayout_text('plan.execute', plan.shape, plan.dtype, plan.source, plan.target)} by {plan.steps}"

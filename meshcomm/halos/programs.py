@@ -85,7 +85,7 @@ def _sums(padded: Array, back: Array, firsts: list[int], steps: list[int]) -> li
     return found
 
 
-def describe_update(pattern: Pattern, here: Location) -> str:
+def describe_update(pattern: Pattern) -> str:
     """Return what ranks compare when they update a halo."""
     return f"halo update of {pattern}"
 

@@ -5,8 +5,9 @@ its name, its dimensions and its devices; where it runs (:attr:`Mesh.world`) is 
 """
 
 import math
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeAlias
+from collections.abc import Callable, Iterable, Sequence
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,11 +28,20 @@ from meshcomm.layouts.devices import (
 )
 from meshcomm.layouts.dimensions import Dims, MeshDimension, canonical_dims, row_major_strides
 
-if TYPE_CHECKING:
-    from meshcomm.ranks.mpi import MPIWorld
-    from meshcomm.ranks.simulate import SimulatedWorld
 
-World: TypeAlias = "MPIWorld | SimulatedWorld"
+class World(Protocol):
+    """Where a mesh runs: ranks over MPI, or simulated ones."""
+
+    size: int
+
+    def here(self) -> Any:
+        """Return the world as the calling rank sees it."""
+
+    def device_in(self, mesh: "Mesh") -> int | None:
+        """Return the device of the calling rank in *mesh*, or None if it is outside."""
+
+    def close_mesh(self, mesh: "Mesh") -> None:
+        """Free the communicators of *mesh*. Collective over the mesh."""
 
 
 class _Listing(NamedTuple):
@@ -86,8 +96,7 @@ class Mesh:
         "_ranks",
         "_strides",
         "_use_xla_spmd",
-        "bound_world",
-        "closed_by",
+        "_world",
     )
 
     _name: str
@@ -99,8 +108,7 @@ class Mesh:
     _strides: tuple[int, ...]
     _index: dict[str, int]
     _hash: int | None
-    bound_world: "World | None"  # where the mesh runs; None: where all meshes run. Not part of the value
-    closed_by: frozenset[int]  # the ranks that closed it: simulated ones may share a mesh. Not part of the value
+    _world: World | None  # where the mesh runs; None: where all meshes run. Not part of the value
 
     def __new__(
         cls, devices: Sequence[str] | Sequence[int], dims: Dims, mesh_name: str = "", use_xla_spmd: bool = False
@@ -138,29 +146,18 @@ class Mesh:
         mesh._use_xla_spmd = use_xla_spmd
         mesh._strides = row_major_strides(dims)
         mesh._index = {dim.name: i for i, dim in enumerate(dims)}
-        mesh._hash = mesh.bound_world = None
-        mesh.closed_by = frozenset()
+        mesh._hash = mesh._world = None
         if use_xla_spmd and mesh.device_type() != "TPU":
             raise MeshError(f"use_xla_spmd on a mesh of {mesh.device_type()} devices; XLA SPMD needs TPU devices")
-        return mesh
-
-    def _bound_to(self, world: "World | None") -> "Mesh":
-        """Return an equal mesh that runs in *world*."""
-        mesh = object.__new__(Mesh)
-        for slot in Mesh.__slots__:
-            if slot != "__weakref__":
-                setattr(mesh, slot, getattr(self, slot))
-        mesh.bound_world = world
-        mesh.closed_by = frozenset()
         return mesh
 
     # -- where it runs ------------------------------------------------------------------------------------------------
 
     @property
-    def world(self) -> "World":
+    def world(self) -> World:
         """The world that this mesh runs in: the one in which it was created, else the one that all meshes share."""
-        if self.bound_world is not None:
-            return self.bound_world
+        if self._world is not None:
+            return self._world
         world: World = _hooks.call("world")
         return world
 
@@ -383,7 +380,7 @@ class Mesh:
         >>> Mesh(["TPU:0", "TPU:1"], {"x": 2}, "pod").host_mesh()
         Mesh(x=2, devices=['CPU:0', 'CPU:1'])
         """
-        return self._on_hosts()._bound_to(self.bound_world)
+        return bound_to(self._world, self._on_hosts())
 
     def _on_hosts(self) -> "Mesh":
         if self.is_single_device():
@@ -644,3 +641,26 @@ class Mesh:
 
     def __deepcopy__(self, memo: object) -> "Mesh":
         return self
+
+
+bound_world: Callable[[Mesh], World | None] = attrgetter("_world")
+"""The world that a mesh was made in; None for a mesh that runs where all meshes run."""
+
+
+def bound_to(world: World | None, mesh: Mesh) -> Mesh:
+    """Return a mesh equal to *mesh* that runs in *world*."""
+    bound = object.__new__(Mesh)
+    for slot in Mesh.__slots__:
+        if slot != "__weakref__":
+            setattr(bound, slot, getattr(mesh, slot))
+    bound._world = world
+    return bound
+
+
+def only(mesh: Mesh, device: int) -> Mesh:
+    """Return a mesh of one *device* of *mesh*, in the same world.
+
+    >>> only(Mesh([4, 5], [("x", 2)]), 1).ranks
+    range(5, 6)
+    """
+    return bound_to(bound_world(mesh), Mesh([mesh.ranks[device]], [("device", 1)]))

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from meshcomm._types import Names, Shape
 from meshcomm.layouts.layout import Layout
 from meshcomm.layouts.layout_text import UNSHARDED, Spec
-from meshcomm.layouts.mesh import Mesh
+from meshcomm.layouts.mesh import Mesh, bound_to, bound_world
 from meshcomm.layouts.specs import Cyclic
 
 USUAL_BLOCK = 64
@@ -79,7 +79,7 @@ def grid_mesh(mesh: Mesh) -> Mesh:
     [[1, 1], [1, 3], [2, 2], [3, 4]]
     """
     rows = max(n for n in range(1, math.isqrt(mesh.size) + 1) if mesh.size % n == 0)
-    return Mesh(mesh.ranks, [("rows", rows), ("columns", mesh.size // rows)])._bound_to(mesh.bound_world)
+    return bound_to(bound_world(mesh), Mesh(mesh.ranks, [("rows", rows), ("columns", mesh.size // rows)]))
 
 
 def square_work(layout: Layout, block: int) -> Work:

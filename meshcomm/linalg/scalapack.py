@@ -24,7 +24,7 @@ from meshcomm.linalg.dealt import USUAL_BLOCK, Work, descriptor, product_work, s
 from meshcomm.linalg.grids import Grid, grid_of, grid_of_all
 from meshcomm.linalg.library import Argument, Library, library, use
 from meshcomm.ranks._envelope import Envelope
-from meshcomm.ranks.calls import collective, program
+from meshcomm.ranks.calls import agree_on, collective
 from meshcomm.ranks.meshes import location_text
 from meshcomm.ranks.mpi import MPIWorld
 from meshcomm.ranks.refusals import refusable
@@ -255,14 +255,11 @@ def _agreed(
         raise MeshError(f"{name} needs MPI, which a simulated world does not have; run the program with mpiexec")
     operands = ", ".join(f"{t.shape} {t.dtype} in {specs_text(t.layout.sharding_specs)}" for t in tensors)
 
-    def build() -> Callable[[], tuple[Work, Library]]:
-        work, found = planned(), library()
-        return lambda: (work, found)
-
     with collective(name, tensors[0].mesh, target) as here:
         if here is None:
             return planned(), None
-        work, found = program(here.team, None, lambda: f"{name}({operands}; {options})", build)()
+        _ = here.team.machine  # agreed on when the team first communicates
+        work, found = agree_on(here.team, f"{name}({operands}; {options})", lambda: (planned(), library()))
         return work, _Process(here, found, [grid_of(here.team, layout, found) for layout in work.layouts])
 
 

@@ -18,7 +18,7 @@ from meshcomm.layouts.layout_text import specs_text
 from meshcomm.layouts.mesh import Mesh
 from meshcomm.memory.copies import exact_copy
 from meshcomm.ops.rules import result_dtype, sharding, without
-from meshcomm.ranks.calls import collective, program
+from meshcomm.ranks.calls import Collective
 from meshcomm.ranks.meshes import location_text
 from meshcomm.ranks.teams import Group, Location
 from meshcomm.transport.reduce import AllReduce, reduction
@@ -64,25 +64,25 @@ def run_partial(partial: Partial, tensor: DTensor, layout: Layout, shape: Shape)
     Collective over the mesh if there is something to reduce over.
     """
     mesh, dtype = layout.mesh, partial.dtype
-
-    def describe() -> str:
-        specs = specs_text(tensor.layout.sharding_specs)
-        return f"{partial.text} of {tensor.shape} {tensor.dtype} in {specs} on {location_text(mesh)}"
-
     if tensor.local is None:
         return DTensor(None, layout, shape, dtype)
     if not partial.names:
         return DTensor(partial.finish(partial.compute(tensor.local)), layout, shape, dtype)
-    with collective(partial.text, mesh) as here:
-        assert here is not None
-        n = prod(layout.block_shape(shape, here.device))
-        run = program(here.team, partial.key, describe, lambda: _prepared(partial, here, mesh, n))
-        reduced = run(tensor.local)
+    reduced = _REDUCE(partial.text, (mesh, mesh), partial.key, (partial, tensor, layout, shape), (tensor.local,))
+    assert reduced is not None
     return DTensor(partial.finish(reduced), layout, shape, dtype)
 
 
-def _prepared(partial: Partial, here: Location, mesh: Mesh, n: int) -> Callable[[Array], Array]:
-    """Return a function that makes the reduced share of *n* elements from the block of a device."""
+def _text(partial: Partial, tensor: DTensor, layout: Layout, shape: Shape) -> str:
+    specs = specs_text(tensor.layout.sharding_specs)
+    return f"{partial.text} of {tensor.shape} {tensor.dtype} in {specs} on {location_text(layout.mesh)}"
+
+
+def _prepared(
+    partial: Partial, tensor: DTensor, layout: Layout, shape: Shape, here: Location
+) -> Callable[[Array], Array]:
+    """Return a function that makes the reduced share of the result from the block of a device."""
+    mesh, n = layout.mesh, prod(layout.block_shape(shape, here.device))
     group, position = group_along(here, mesh, partial.names)
     members = [mesh.ranks.index(rank) for rank in group.members]
     counted = [i for i, device in enumerate(members) if partial.counts(device)]
@@ -96,6 +96,9 @@ def _prepared(partial: Partial, here: Location, mesh: Mesh, n: int) -> Callable[
             return all_reduce(compute(block))
 
     return run
+
+
+_REDUCE = Collective[Array](_text, _prepared)
 
 
 def group_along(here: Location, mesh: Mesh, names: Names) -> tuple[Group, int]:

@@ -13,7 +13,7 @@ from meshcomm.arrays.relayout import relayout
 from meshcomm.errors import ShapeError
 from meshcomm.layouts.cyclic import CyclicCut
 from meshcomm.layouts.layout import Layout
-from meshcomm.layouts.mesh import Mesh
+from meshcomm.layouts.mesh import Mesh, bound_to, bound_world
 from meshcomm.layouts.specs import Cuts, Cyclic
 from meshcomm.memory.copies import exact_copy, opaque
 from meshcomm.ops.elementwise import relaid
@@ -68,7 +68,7 @@ def _reversed(mesh: Mesh, names: Sequence[str]) -> Mesh:
     """Return *mesh* with its devices in reverse order along the mesh dimensions *names*."""
     ranks = np.array(mesh.ranks).reshape(mesh.shape())
     flipped = np.flip(ranks, tuple(mesh.dim_names.index(name) for name in names)).ravel().tolist()
-    return Mesh(flipped, [(name, size) for name, size in mesh.dims])._bound_to(mesh.bound_world)
+    return bound_to(bound_world(mesh), Mesh(flipped, [(name, size) for name, size in mesh.dims]))
 
 
 def _flip_along(axis: int, ndim: int, name: str) -> Function:

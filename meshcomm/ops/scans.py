@@ -16,7 +16,7 @@ from numpy.typing import DTypeLike
 
 from meshcomm._arguments import normalised_axes
 from meshcomm._tracing import Value
-from meshcomm._types import Array, DType
+from meshcomm._types import Array, DType, Shape
 from meshcomm.arrays.dtensor import DTensor, as_tensor
 from meshcomm.layouts.cyclic import CyclicCut
 from meshcomm.layouts.layout import Layout
@@ -26,7 +26,7 @@ from meshcomm.ops.elementwise import relaid
 from meshcomm.ops.reductions import group_along
 from meshcomm.ops.rules import result_dtype, sharding
 from meshcomm.ops.signatures import table
-from meshcomm.ranks.calls import collective, program
+from meshcomm.ranks.calls import Collective
 from meshcomm.ranks.meshes import location_text
 from meshcomm.ranks.teams import Location
 from meshcomm.transport.reduce import ExclusiveScan
@@ -156,20 +156,17 @@ def _scanned(scan: _Scan, tensor: DTensor) -> DTensor:
         local = scan.function(tensor.local, axis=scan.axis, dtype=scan.dtype)
         return DTensor(np.asarray(local, order="C"), layout, shape, scan.dtype)
     name, kind = scan.function.__name__, tensor.dtype
-
-    def describe() -> str:
-        text = f"{name} along axis {scan.axis} in {scan.dtype}"
-        return f"{text} of {shape} {kind} in {specs_text(layout.sharding_specs)} on {location_text(mesh)}"
-
-    with collective(name, mesh) as here:
-        assert here is not None
-        key = (name, layout, shape, kind, scan.axis, scan.dtype)
-        run = program(here.team, key, describe, lambda: _prepared(scan, layout, shape, here))
-        local = run(tensor.local)
-    return DTensor(local, layout, shape, scan.dtype)
+    key = (name, layout, shape, kind, scan.axis, scan.dtype)
+    made = _SCAN(name, (mesh, mesh), key, (scan, layout, shape, kind), (tensor.local,))
+    return DTensor(made, layout, shape, scan.dtype)
 
 
-def _prepared(scan: _Scan, layout: Layout, shape: tuple[int, ...], here: Location) -> Callable[[Array], Array]:
+def _text(scan: _Scan, layout: Layout, shape: Shape, kind: DType) -> str:
+    where = f"{specs_text(layout.sharding_specs)} on {location_text(layout.mesh)}"
+    return f"{scan.function.__name__} along axis {scan.axis} in {scan.dtype} of {shape} {kind} in {where}"
+
+
+def _prepared(scan: _Scan, layout: Layout, shape: Shape, kind: DType, here: Location) -> Callable[[Array], Array]:
     """Return a function that makes the block of the result from that of the tensor."""
     mesh, axis = layout.mesh, scan.axis
     group, position = group_along(here, mesh, sharding(mesh, layout.axes[axis]))
@@ -196,6 +193,8 @@ def _prepared(scan: _Scan, layout: Layout, shape: tuple[int, ...], here: Locatio
 
     return run
 
+
+_SCAN = Collective[Array](_text, _prepared)
 
 FUNCTIONS = table(
     (np.diff, diff),

@@ -8,8 +8,7 @@ from meshcomm.arrays.dtensor import DTensor
 from meshcomm.layouts.layout import Axes, Layout
 from meshcomm.ops.elementwise import relaid
 from meshcomm.ops.rules import sharding
-from meshcomm.ranks.agreement import agree
-from meshcomm.ranks.calls import collective
+from meshcomm.ranks.calls import agree_on, collective
 
 
 def whole_along(tensor: DTensor, axes: Sequence[int], operation: str = "whole_along") -> DTensor:
@@ -40,13 +39,8 @@ def of_whole_blocks(
     with collective(operation, tensor.mesh) as here:
         if here is None or local is None:
             return None, whole.layout
-        made, error = local, None
-        try:
-            made = function(local)
-        except Exception as problem:
-            error = problem
-        agree(here.team, f"{operation} over axes {axes} of {tensor.shape} {tensor.dtype}", error)
-    return made, whole.layout
+        call = f"{operation} over axes {axes} of {tensor.shape} {tensor.dtype}"
+        return agree_on(here.team, call, lambda: function(local)), whole.layout
 
 
 def whole_axes(layout: Layout, shape: Shape, axes: Sequence[int]) -> Axes:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, reduce
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -33,8 +33,7 @@ from meshcomm.plans.relabel import best_order, kept_elements
 from meshcomm.plans.search import Candidate, cheapest_steps, composed_path, priced_ways, steps_along
 from meshcomm.plans.step import Slice, Step, Steps
 
-if TYPE_CHECKING:
-    from meshcomm.arrays.dtensor import DTensor
+T = TypeVar("T")  # a tensor: plans know none
 
 
 class _Total(NamedTuple):
@@ -126,7 +125,7 @@ class Plan(FieldsOnly):
             raise MeshError(f"device {quote(device)} is not in the mesh, which has devices 0 to {size - 1}")
         return DevicePlan(self, device, *_total(self, one(device)))
 
-    def execute(self, tensor: "DTensor", out: "DTensor | None" = None) -> "DTensor":
+    def execute(self, tensor: T, out: T | None = None) -> T:
         """Return *tensor* in the target layout, as `relayout` does, but by this very plan. Collective over the mesh.
 
         The result is written to *out*, a tensor in the target layout, if it is given. ``LayoutError``, ``ShapeError``
@@ -142,8 +141,8 @@ class Plan(FieldsOnly):
         ...     print(world.run(program))
         [[0, 1, 2], [0, 1, 2]]
         """
-        result: DTensor = _hooks.call("relayout", tensor, self, out)
-        return result
+        moved: T = _hooks.call("relayout", tensor, self, out)
+        return moved
 
     @property
     def candidates(self) -> tuple[Candidate, ...]:

@@ -1,19 +1,25 @@
-"""Collective calls: their envelope, and the one path from a call to the program that all ranks agreed on.
+"""Collective calls: what a collective function is, and the one path from a call to what all ranks agreed to run.
 
 A call is known if all ranks of a team have made it before: its program then runs at once. Otherwise each rank builds
 its program, the ranks agree that they make the same call and that none has an error, and each remembers its program.
+
+What a rank does about an error depends on when it finds it:
+
+- before the call: the rank does not make it. `Team.refuse` notes that, for the next comparison to find.
+- in a call that is new, or in one that is agreed on each time: `agree` and `agree_on` let all ranks raise it.
+- in a known call: the rank takes part, so that no other one waits, and then raises the error: `join_and_raise`.
 """
 
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import NoReturn, TypeVar
+from typing import Generic, NoReturn, TypeVar
 
 from meshcomm.errors import MeshcommError
-from meshcomm.layouts.mesh import Mesh
+from meshcomm.layouts.mesh import Mesh, bound_world
 from meshcomm.ranks import abort, agreement, signs
 from meshcomm.ranks._envelope import Envelope
 from meshcomm.ranks.agreement import fingerprint, of_operation
-from meshcomm.ranks.meshes import common_world, location_between
+from meshcomm.ranks.meshes import common_world, location_between, location_in
 from meshcomm.ranks.simulate import current_world
 from meshcomm.ranks.teams import Location, Program, Team
 from meshcomm.ranks.watch import kind, watch
@@ -38,12 +44,7 @@ def collective(operation: str, mesh: Mesh, target: Mesh | None = None) -> Abstra
     ...     print(world.run(example))
     [0, 1]
     """
-    here: Location | None
-    if target is None or target is mesh:
-        # As location_in does, without its call: this is on the way of every relayout.
-        here = (mesh.bound_world or current_world() or common_world()).here().location(mesh)
-    else:
-        here = location_between(mesh, target)
+    here = location_in(mesh) if target is None else location_between(mesh, target)
     return _OUTSIDE if here is None else Envelope(operation, here.team, None, here)
 
 
@@ -70,18 +71,15 @@ def leave_with(error: BaseException, team: Team) -> None:
         team.fail(error)
 
 
-def note_wrong(team: Team) -> None:
-    """Let the other ranks of *team* find a difference in this call: this one has an error in it, maybe alone."""
-    team.call_digest ^= _WRONG
-    if team.world.guarded:
-        abort.show_words()  # before the others find a difference, and end the job
-
-
 def join_and_raise(wrong: Exception, team: Team, exchange: Callable[[], object]) -> NoReturn:
     """Take part in the *exchange* of a known call, so that no rank waits for this one, and raise what is *wrong*.
 
-    `note_wrong` comes before. If the other ranks of *team* found nothing wrong, later calls name *wrong*, too.
+    The other ranks of *team* find a difference in the call, unless they have an error in it, too. If they find none,
+    later calls name *wrong*.
     """
+    team.call_digest ^= _WRONG
+    if team.world.guarded:
+        abort.show_words()  # before the others find a difference, and end the job
     team.wrong = wrong
     try:
         exchange()
@@ -92,12 +90,85 @@ def join_and_raise(wrong: Exception, team: Team, exchange: Callable[[], object])
     raise signs.note_shared(wrong, f"{type(wrong).__name__}: {wrong}", seen=True)
 
 
+def agree_on(team: Team, call: str | Callable[[R], str], make: Callable[[], R]) -> R:
+    """Return what *make* returns; what it raises on one rank, all ranks raise. Collective over *team*.
+
+    *call* is what the ranks compare; it may be a function of what *make* returns.
+    """
+    try:
+        made = make()
+    except Exception as error:
+        agreement.agree(team, call if isinstance(call, str) else None, error)
+        raise
+    agreement.agree(team, call if isinstance(call, str) else call(made))
+    return made
+
+
+class Collective(Generic[R]):
+    """What a collective function is: all of them run by `__call__`, but those that agree on each call.
+
+    Parameters
+    ----------
+    describe: returns what the ranks compare, from the subject of a call
+    build: returns a function that runs the call, from its subject and the location of this rank; what it raises on
+        one rank, all raise
+    outside: does the checks of *build* on a rank that is outside of the meshes, from the subject
+    """
+
+    def __init__(
+        self,
+        describe: Callable[..., str],
+        build: Callable[..., Callable[..., R]],
+        outside: Callable[..., object] | None = None,
+    ) -> None:
+        self._describe, self._build, self._outside = describe, build, outside
+
+    def __call__(
+        self,
+        operation: str,
+        meshes: tuple[Mesh, Mesh],
+        key: Hashable,
+        subject: tuple[object, ...],
+        arguments: tuple[object, ...],
+        *,
+        error: Exception | None = None,
+    ) -> R | None:
+        """Run a call, and return what it returns; None on a rank outside. Collective over both *meshes*.
+
+        Parameters
+        ----------
+        operation: what the watchdog and messages call it
+        meshes: from which mesh to which: the same twice, if there is one
+        key: what tells this call from others, for this rank; None for a call that is agreed on each time
+        subject: what the call is about, for *describe*, *build* and *outside*
+        arguments: of the function that runs the call
+        error: what this rank has found wrong, maybe alone. It takes part in a known call before it raises that
+        """
+        mesh, target = meshes
+        here: Location | None
+        if target is mesh:  # as location_in does, without its call: this is on the way of every relayout
+            here = (bound_world(mesh) or current_world() or common_world()).here().location(mesh)
+        else:
+            here = location_between(mesh, target)
+        if here is None:
+            if error is not None:
+                raise error
+            if self._outside is not None:
+                self._outside(*subject)
+            return None
+        with Envelope(operation, here.team):
+            run = program(here.team, key, (self._describe, self._build), subject, here, error)
+            if error is not None:
+                join_and_raise(error, here.team, lambda: run(*arguments))
+            return run(*arguments)
+
+
 def program(
     team: Team,
     key: Hashable,
-    describe: Callable[..., str],
-    build: Callable[..., Callable[..., R]],
-    *subject: object,
+    how: tuple[Callable[..., str], Callable[..., Callable[..., R]]],
+    subject: tuple[object, ...],
+    here: object,
     error: Exception | None = None,
 ) -> Callable[..., R]:
     """Return what runs the call of *key*, on which all ranks of *team* have agreed. Collective over the team.
@@ -106,12 +177,12 @@ def program(
     ----------
     team: the ranks that make the call
     key: what tells this call from others, for this rank; None for a call that is agreed on each time
-    describe: returns what the ranks compare, from *subject*
-    build: returns a function that runs the call, from *subject*; what it raises on one rank, all raise
-    subject: what the call is about, for *describe* and *build*
-    error: what this rank has found wrong, maybe alone. All ranks raise it if the call is new. In a known call this
-        rank has to take part, and to raise it then; ranks that found nothing wrong will find a difference.
+    how: *describe* and *build* of a `Collective`
+    subject: what the call is about, for both
+    here: where this rank is, for *build*
+    error: what this rank has found wrong, maybe alone. All ranks raise it if they agree on the call now
     """
+    describe, build = how
     if watch.recorder is not None:
         watch.recorder.describe(key, describe, subject)
     if key is not None and not agreement.checks_every_call():
@@ -121,15 +192,13 @@ def program(
                 team.call_digest ^= of_operation(team.turn.operation)
             if team.comparison_due:
                 agreement.compare_known(team, error)
-            elif error is not None:
-                note_wrong(team)
             return known.run
     run: Callable[..., R] | None = None
     try:
         _ = team.machine  # which a plan depends on, agreed on when the team first communicates
         kept = team.kept(key) if key is not None else None
         if error is None:
-            run = kept.run if kept is not None else build(*subject)
+            run = kept.run if kept is not None else build(*subject, here)
     except Exception as problem:
         error = error or problem
     call = describe(*subject)

@@ -15,7 +15,7 @@ from meshcomm._arguments import counted, quote
 from meshcomm.errors import MeshcommError, MeshError
 from meshcomm.layouts.dimensions import MeshDimension, canonical_dims
 from meshcomm.layouts.layout import Layout
-from meshcomm.layouts.mesh import Mesh
+from meshcomm.layouts.mesh import Mesh, bound_to
 from meshcomm.ranks import abort, forks, signs, watchdog
 from meshcomm.ranks._envelope import Envelope
 from meshcomm.ranks.launchers import are_several, launched, refuse_alone
@@ -64,7 +64,7 @@ def create_mesh(
     if world is not None or size > 1:
         refuse_larger(mesh, size, simulated=isinstance(world, SimulatedWorld))
     if world is not None:
-        mesh = mesh._bound_to(world)
+        mesh = bound_to(world, mesh)
     if mesh.size > 1 and not isinstance(world, SimulatedWorld):
         abort.install_hooks()
     return mesh

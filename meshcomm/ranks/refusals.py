@@ -7,7 +7,7 @@ from typing import ParamSpec, TypeVar
 
 from meshcomm._tracing import untraced
 from meshcomm.errors import MeshcommError
-from meshcomm.layouts.mesh import Mesh
+from meshcomm.layouts.mesh import Mesh, bound_world
 from meshcomm.ranks.meshes import common_world
 from meshcomm.ranks.mpi import open_worlds
 from meshcomm.ranks.simulate import current_world
@@ -70,6 +70,6 @@ def _mesh_of(argument: object) -> Mesh | None:
 
 def _team_of(mesh: Mesh) -> Team | None:
     """Return the ranks of *mesh*; None if this rank is outside, or has no world yet in which it could call them."""
-    world = mesh.bound_world or current_world() or (common_world() if open_worlds() else None)
+    world = bound_world(mesh) or current_world() or (common_world() if open_worlds() else None)
     here = None if world is None else world.here().location(mesh)
     return None if here is None else here.team

@@ -30,6 +30,7 @@ from abc import ABC, abstractmethod
 from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
+from weakref import ref
 
 import numpy as np
 
@@ -113,6 +114,7 @@ class World(ABC):
         self.rank = rank
         self._teams: dict[Ranks, Team] = {}
         self._locations: OrderedDict[Mesh | tuple[Mesh, Mesh], Location | None] = OrderedDict()
+        self._closed: dict[int, ref[Mesh]] = {}  # by identity: an equal mesh that is made later is open
         self.unfinished: dict[int, Unfinished] = {}
         """Nonblocking calls that this rank has to wait for, by their id; each leaves when it is complete."""
 
@@ -137,7 +139,7 @@ class World(ABC):
 
         ``MeshError`` if the mesh needs ranks that the world does not have, or is closed.
         """
-        if self.rank in mesh.closed_by:
+        if id(mesh) in self._closed:
             raise MeshError(f"the {mesh} is closed")
         try:
             return self._locations[mesh]
@@ -192,10 +194,11 @@ class World(ABC):
 
     def close_on(self, mesh: Mesh) -> bool:
         """Close *mesh* on this rank, and return whether it was open. Collective over the mesh."""
-        if self.rank in mesh.closed_by:
+        if id(mesh) in self._closed:
             return False
         location = self.location(mesh)
-        mesh.closed_by |= {self.rank}
+        number, closed = id(mesh), self._closed
+        closed[number] = ref(mesh, lambda _: closed.pop(number, None))
         if location is not None:
             self.leave(location.team)
         return True

@@ -5,9 +5,8 @@ from typing import TypeVar
 
 from meshcomm._arguments import integer, quote
 from meshcomm.errors import ShapeError
-from meshcomm.layouts.mesh import Mesh
-from meshcomm.ranks.agreement import agree
-from meshcomm.ranks.calls import collective
+from meshcomm.layouts.mesh import Mesh, bound_to
+from meshcomm.ranks.calls import agree_on, collective
 from meshcomm.ranks.meshes import create_mesh, get_default_mesh
 
 R = TypeVar("R")
@@ -15,17 +14,8 @@ R = TypeVar("R")
 
 def made_by_all(call: str, mesh: Mesh, make: Callable[[], R]) -> R:
     """Return what *make* returns; what it raises on one rank, all raise. Collective over the mesh."""
-    made, error = None, None
-    try:
-        made = make()
-    except Exception as problem:
-        error = problem
     with collective(call, mesh) as here:
-        if here is not None:
-            agree(here.team, f"the arguments of {call}", error)
-    if error is not None or made is None:
-        raise error or ValueError(f"{call} has no arguments")
-    return made
+        return make() if here is None else agree_on(here.team, f"the arguments of {call}", make)
 
 
 def check_limits(*limits: int | None) -> None:
@@ -47,7 +37,7 @@ def common_mesh(meshes: Iterable[Mesh]) -> Mesh:
     if all(set(mesh.ranks) == set(first.ranks) for mesh in found):
         return first
     ranks = sorted({rank for mesh in found for rank in mesh.ranks})
-    return Mesh(ranks, [("rank", len(ranks))])._bound_to(first.world)
+    return bound_to(first.world, Mesh(ranks, [("rank", len(ranks))]))
 
 
 def rows_of(mesh: Mesh) -> tuple[str, ...]:

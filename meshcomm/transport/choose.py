@@ -55,7 +55,7 @@ from meshcomm.layouts.boxes import without_peer
 from meshcomm.memory._channel import Channel
 from meshcomm.memory.blocks import as_bytes, block_bytes, new_bytes
 from meshcomm.memory.scratch import Buffer, scratch
-from meshcomm.ranks.calls import join_and_raise, note_wrong
+from meshcomm.ranks.calls import join_and_raise
 from meshcomm.ranks.communicator import Pending
 from meshcomm.ranks.recording import Traffic, traffic_from
 from meshcomm.ranks.teams import Group
@@ -150,7 +150,6 @@ class Nonblocking:
         wrong = self._sizes.wrong(sources, targets)
         if wrong is not None:
             team = self._group.team
-            note_wrong(team)
             join_and_raise(wrong, team, lambda: self.start(*self._sizes.fitting(sources, targets), buffer).wait())
         recorder = watch.recorder
         if recorder is None:
@@ -283,7 +282,6 @@ class _Chosen:
         began = 0 if recorder is None else monotonic_ns()
         wrong = self._sizes.wrong(sources, targets)
         if wrong is not None:
-            note_wrong(group.team)
             join_and_raise(wrong, group.team, lambda: self.run(*self._sizes.fitting(sources, targets), stretch))
         try:
             group.communicator()

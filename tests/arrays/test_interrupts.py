@@ -37,7 +37,7 @@ def interrupt(monkeypatch):
 
         return call
 
-    for method in ("send", "receive", "allgatherv", "allreduce_max", "alltoallv"):
+    for method in ("allgatherv", "allreduce_max", "alltoallv"):
         monkeypatch.setattr(SimulatedCommunicator, method, interrupted(method))
     return arm
 
@@ -47,12 +47,11 @@ def distributed(root):
 
 
 CASES = {
-    "distribute": (distributed(0), "receive", 1),
-    "distribute by root": (distributed(HERE), "send", 1),
+    "distribute": (distributed(0), "alltoallv", 1),
+    "distribute by root": (distributed(HERE), "alltoallv", 1),
     "distribute before the block": (distributed(0), "allreduce_max", 2),
-    "to_numpy": (lambda t: t.to_numpy(root=0), "send", 1),
-    "to_numpy by root": (lambda t: t.to_numpy(root=HERE), "receive", 1),
-    "to_numpy before the block": (lambda t: t.to_numpy(root=0), "allreduce_max", 1),
+    "to_numpy": (lambda t: t.to_numpy(root=0), "alltoallv", 1),
+    "to_numpy by root": (lambda t: t.to_numpy(root=HERE), "alltoallv", 1),
     "from_local": (lambda t: mc.from_local(t.local, t.layout), "allreduce_max", 1),
     "sort": (np.sort, "alltoallv", 1),
     "relayout": (lambda t: t.relayout([mc.UNSHARDED]), "allgatherv", 1),

@@ -2,13 +2,13 @@
 
 import tracemalloc
 import weakref
-from importlib import import_module
 
 import numpy as np
 import pytest
 
 import meshcomm as mc
 from meshcomm import DTypeError, Layout, LayoutError, MeshError, ShapeError, _tuning
+from meshcomm.arrays import moving
 from meshcomm.ranks import agreement
 from meshcomm.ranks.meshes import location_in
 from meshcomm.ranks.simulated_communicator import SimulatedCommunicator
@@ -415,9 +415,8 @@ def counted(monkeypatch):
 
         monkeypatch.setattr(owner, name, counting)
 
-    relayouts = import_module("meshcomm.arrays.relayout")  # the package has a function of this name
     for name in ("plan_relayout", "prepare"):
-        count(relayouts, name)
+        count(moving, name)
     for owner, name in [(agreement, "agree"), (Team, "remember"), (SimulatedCommunicator, "allreduce_max")]:
         count(owner, name)
     return counts

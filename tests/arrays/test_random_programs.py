@@ -20,7 +20,7 @@ def test_a_wrong_byte_is_found_and_the_program_shown(monkeypatch):
     """Every relayout spoils the first byte of a block."""
 
     def spoiling(plan, here, prepare=compile.prepare):
-        move = prepare(plan, here)
+        move = prepare(plan, here, order)
 
         def spoiled(block, out):
             moved = move(block, out)
@@ -30,7 +30,7 @@ def test_a_wrong_byte_is_found_and_the_program_shown(monkeypatch):
 
         return spoiled
 
-    monkeypatch.setattr("meshcomm.arrays.relayout.prepare", spoiling)
+    monkeypatch.setattr("meshcomm.arrays.moving.prepare", spoiling)
     with (
         pytest.raises(Failed, match=r"(?s)make soak SEED=3 repeats it.*on this rank is.*the program:\n.*mc\.relayout"),
         mc.simulate(2) as world,

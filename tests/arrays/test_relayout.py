@@ -1,7 +1,6 @@
 """relayout and relayout_like on simulated ranks: recorded results of TensorFlow, and laws."""
 
 import json
-from importlib import import_module
 
 import numpy as np
 import pytest
@@ -10,7 +9,7 @@ from hypothesis import strategies as st
 
 import meshcomm as mc
 from meshcomm import Layout, LayoutError
-from meshcomm.ranks.calls import collective
+from meshcomm.ranks._envelope import Envelope
 from support.paths import DATA
 from support.reference import blocks_of, lockstep, mesh_of, numbered, random_bits, same_bits, simulated
 from support.sampling import examples, sampled
@@ -259,15 +258,13 @@ def test_permuted_and_partial_meshes():
 
 def test_the_third_argument_is_a_name(monkeypatch):
     """As on TensorFlow's pages; what is ours is given by keyword only."""
-    relayouts, requests = (import_module(f"meshcomm.arrays.{name}") for name in ("relayout", "nonblocking"))
     names = []
 
-    def named(operation, *meshes):
+    def named(operation, team):
         names.append(operation)
-        return collective(operation, *meshes)
+        return Envelope(operation, team)
 
-    monkeypatch.setattr(relayouts, "collective", named)
-    monkeypatch.setattr(requests, "collective", named)
+    monkeypatch.setattr("meshcomm.ranks.calls.Envelope", named)
 
     def program(rank):
         rows, columns = (Layout(specs, mc.create_mesh([("x", 1)])) for specs in (["x", U], [U, "x"]))

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import meshcomm as mc
 from meshcomm.errors import LayoutError, ShapeError
 from meshcomm.layouts.layout import MATCH, UNSHARDED, Layout
-from meshcomm.layouts.mesh import Mesh
+from meshcomm.layouts.mesh import Mesh, bound_to
 from support.layout_cases import MESH, REPEATABLE, host_devices
 
 GRID = Mesh(range(24), {"x": 2, "y": 3, "z": 4})
@@ -346,6 +346,6 @@ def test_copies():
 
 def test_a_layout_keeps_where_its_mesh_runs():
     world = object()
-    bound = MESH._bound_to(world)
+    bound = bound_to(world, MESH)
     assert Layout(["x"], bound).mesh is bound
     assert Layout(["x"], bound) == Layout(["x"], MESH)

@@ -8,7 +8,7 @@ import pytest
 
 from meshcomm import _hooks
 from meshcomm.errors import MeshError
-from meshcomm.layouts.mesh import Mesh
+from meshcomm.layouts.mesh import Mesh, bound_to, bound_world
 from support.mesh_cases import grid
 
 # -- construction -----------------------------------------------------------------------------------------------------
@@ -305,13 +305,12 @@ def test_lists_are_copies():
 def test_where_a_mesh_runs_is_not_part_of_its_value():
     world = object()
     mesh = grid(3, 2)
-    bound = mesh._bound_to(world)
+    bound = bound_to(world, mesh)
     assert bound.world is bound.host_mesh().world is world
     assert bound == mesh
     assert hash(bound) == hash(mesh)
     assert bound.to_string() == mesh.to_string()
-    assert pickle.loads(pickle.dumps(bound)).bound_world is None
-    assert (mesh.bound_world, mesh.closed_by, bound.closed_by) == (None, frozenset(), frozenset())
+    assert bound_world(pickle.loads(pickle.dumps(bound))) is bound_world(mesh) is None
 
 
 def test_rank_and_close_are_those_of_the_world(monkeypatch):

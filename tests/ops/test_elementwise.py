@@ -252,7 +252,7 @@ def state_of(*tensors):
             mesh.to_string(),
             mesh.rank,
         ]
-        found += [mesh.closed_by, mesh.world]
+        found += [mesh.world]
     return found
 
 

@@ -132,9 +132,8 @@ def test_ranks_note_alike_and_know_the_arguments_of_calls_with_programs():
     assert first == second
     assert len({digest for its in first.values() for digest in its.digests}) == 4, "each digest is of all calls so far"
     last = [first[number] for number in range(calls - 3, calls + 1)]
-    about = (
-        "[x, unsharded] on mesh x=2 over ranks 0 to 1, [unsharded, x] on mesh x=2 over ranks 0 to 1, (4, 6), float64"
-    )
+    layouts = "[x, unsharded] on mesh x=2 over ranks 0 to 1, [unsharded, x] on mesh x=2 over ranks 0 to 1"
+    about = f"relayout, (4, 6), float64, {layouts}"
     assert [its.about for its in last] == [about, "", about, ""], "a barrier is agreed on each time"
 
 
@@ -168,7 +167,7 @@ def test_different_calls_make_different_digests_from_then_on():
         same = team.calls
         for tensor in (small, large) if mesh.rank else (large, small):  # what relayout would find, and raise
             team.calls += 1
-            team.recall((rows, columns, tensor.shape, tensor.dtype, None))
+            team.recall(("relayout", tensor.shape, tensor.dtype, rows, columns, None, None))
         return same, noted(team, ALL)
 
     with mc.simulate(2) as world:

@@ -11,6 +11,7 @@ import pytest
 
 from meshcomm import Cuts, Cyclic, Layout, Machine, Mesh, ShapeError, plan_relayout
 from meshcomm._tuning import DEFAULT_SCRATCH
+from meshcomm.layouts.mesh import bound_world
 from support.reference import blocks_between, lockstep, random_bits, same_bits
 from support.strategies import shapes_of
 
@@ -185,7 +186,7 @@ def random_layout(random, mesh, rank, least=-1):
 
 def layout_of(mesh, axes):
     # Equal meshes of two worlds must not stand for each other.
-    return _layout_of(mesh, axes) if mesh.bound_world is None else Layout(axes, mesh)
+    return _layout_of(mesh, axes) if bound_world(mesh) is None else Layout(axes, mesh)
 
 
 @lru_cache(maxsize=16384)
