@@ -23,7 +23,6 @@ except ModuleNotFoundError:
 import meshcomm.adapters.on_import  # noqa: F401 - sees autograd being imported
 from meshcomm._mistakes import OF_THE_PACKAGE as _OF_THE_PACKAGE
 from meshcomm._mistakes import missing as _missing
-from meshcomm._pickles import know_old_modules as _know_old_modules
 from meshcomm.ranks.launchers import launched as _launched
 from meshcomm.ranks.trace_folder import trace_folder as _trace_folder
 
@@ -269,7 +268,6 @@ def __dir__() -> list[str]:
     return sorted([*__all__, *_MODULES, "__version__"])
 
 
-_know_old_modules()
 if (_launched() or (0, 1))[1] > 1:  # an error ends the job even before the first call
     _import_module("meshcomm.ranks.meshes")
 if _trace_folder():

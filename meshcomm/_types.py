@@ -1,4 +1,4 @@
-"""Type aliases that several folders use."""
+"""Types that several folders use."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeAlias
@@ -21,3 +21,12 @@ Pairs: TypeAlias = Iterable[tuple[int, int]]  # of a source and a target rank
 
 Json: TypeAlias = Any
 """What JSON can hold."""
+
+
+class FieldsOnly:
+    """A base of frozen dataclasses: a pickle has their fields, and no cached values such as a hash."""
+
+    __slots__ = ()
+
+    def __getstate__(self) -> dict[str, object]:
+        return {name: getattr(self, name) for name in self.__dataclass_fields__}  # type: ignore[attr-defined]

@@ -7,8 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from meshcomm._arguments import quote
-from meshcomm._pickles import FieldsOnly
-from meshcomm._types import Indices
+from meshcomm._types import FieldsOnly, Indices
 from meshcomm.errors import MeshError
 
 CONSTANTS = (

@@ -16,9 +16,8 @@ from numpy.typing import DTypeLike
 
 from meshcomm import _hooks
 from meshcomm._arguments import as_dtype, as_shape, check_size, counted, integer, quote
-from meshcomm._pickles import FieldsOnly
 from meshcomm._tuning import SAMPLED_DEVICES
-from meshcomm._types import DType, Indices, Ranks, ShapeLike
+from meshcomm._types import DType, FieldsOnly, Indices, Ranks, ShapeLike
 from meshcomm.errors import LayoutError, MeshError, ShapeError
 from meshcomm.layouts.coordinates import one
 from meshcomm.layouts.layout import Layout

@@ -8,13 +8,12 @@ otherwise. Steps between meshes over different ranks are in :mod:`meshcomm.plans
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
-from typing import ClassVar, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from meshcomm._pickles import FieldsOnly
 from meshcomm._tuning import GATHERED_AT_ONCE, LARGEST_COUNT
-from meshcomm._types import Indices, Names, Ranks
+from meshcomm._types import FieldsOnly, Indices, Names, Ranks
 from meshcomm.layouts.boxes import Box, Boxes, from_pieces
 from meshcomm.layouts.coordinates import (
     coarser,
@@ -68,8 +67,6 @@ class Step(FieldsOnly):
     dims: Names
     held: Layout
     rounds: int = 1
-
-    renamed: ClassVar[dict[str, str]] = {"rounds": "parts"}
 
     @property
     def mesh(self) -> Mesh:

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 import meshcomm as mc
-from meshcomm._pickles import HOMES
 from support.patience import run
 
 WITHOUT_MPI = """
@@ -83,9 +82,7 @@ def loaded_by(statement):
         f"import numpy, sys\nbefore = set(sys.modules)\n{statement}\nprint(*sorted(set(sys.modules) - before))"
     )
     assert done.returncode == 0, done.stderr
-    # Names of version 0.1, for old pickles, and what the compiled module registers of Cython, are no imports.
-    old = {f"meshcomm.{name}" for name in HOMES}
-    return {name for name in done.stdout.split() if name not in old and "cython" not in name}
+    return {name for name in done.stdout.split() if "cython" not in name}  # which the compiled module registers
 
 
 def test_importing_loads_few_modules():

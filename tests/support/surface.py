@@ -11,18 +11,17 @@ from pathlib import Path
 
 import meshcomm as mc
 import meshcomm.logical_devices
-from support.recorded import VALUES
+from support.values import values
 
 DATA = Path(__file__).parent.parent / "data"
 Parameter = inspect.Parameter
 
 # Classes that are public because public calls return them.
 RETURNED = {
-    "DevicePlan": lambda: VALUES["device 1 of AllToAllBetween"](),
-    "Candidate": lambda: VALUES["candidates of several steps"]()[0],
-    "WrongRank": VALUES["WrongRank"],
-    "LayoutType": VALUES["LayoutType rows"],
-    "SimulatedWorld": lambda: mc.simulate(1),
+    "DevicePlan": "device 1 of between",
+    "Candidate": "Candidate",
+    "WrongRank": "WrongRank",
+    "LayoutType": "LayoutType",
 }
 # For other modules of the package, not for callers.
 OURS = (
@@ -39,8 +38,11 @@ def surface():
     found = {}
     for name in mc.__all__:
         found.update(described(name, getattr(mc, name)))
-    for name, make in RETURNED.items():
-        value = make()
+    made = values()
+    for name, value in {
+        **{each: made[key] for each, key in RETURNED.items()},
+        "SimulatedWorld": mc.simulate(1),
+    }.items():
         found.update(described(name, type(value)))
         found.update({f"{name}.{each}": "attribute" for each in getattr(value, "__dict__", ()) if each[0] != "_"})
     for name in (name for name in vars(mc.gradients) if "_vjp" in name):
