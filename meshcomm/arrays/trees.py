@@ -95,7 +95,7 @@ def node_of(
     >>> node_of({"w": [1, 2]}, lambda path, number: ["value", number])
     ['dict', {'w': ['list', [['value', 1], ['value', 2]]]}]
     """
-    found = None if type(tree) is DTensor else held(tree, path)
+    found = None if type(tree) is DTensor else held(tree, path)  # most leaves are tensors
     if found is None:
         return leaf(path, tree)
     kind, entries = found
