@@ -10,12 +10,13 @@ import numpy as np
 from meshcomm._arguments import counted, quote
 from meshcomm._tracing import Value, is_traced, untraced
 from meshcomm._tuning import DEFAULT_SCRATCH, MERGED_UP_TO
-from meshcomm._types import Array, Ranks
+from meshcomm._types import Array, Json, Ranks
 from meshcomm.arrays.compile import exchanging_steps, most_bytes, prepare, prepare_together
 from meshcomm.arrays.dtensor import DTensor, unwrapped
 from meshcomm.arrays.moving import relayout_text
 from meshcomm.arrays.out import distributed, wrong_outs
-from meshcomm.errors import LayoutError
+from meshcomm.arrays.trees import Branch, Index, Path, branch, holds_variables, name_of, node_of, rebuilt
+from meshcomm.errors import DTypeError, LayoutError
 from meshcomm.failures.watch import named
 from meshcomm.layouts.layout import Layout
 from meshcomm.layouts.machine import Machine
@@ -31,8 +32,6 @@ MoveAll: TypeAlias = Callable[[list[Array | None], list[Array | None]], list[Arr
 One: TypeAlias = Callable[..., DTensor]
 """The relayout of one tensor; it may go through autograd."""
 
-Keys: TypeAlias = Sequence[Hashable]
-
 Job: TypeAlias = tuple[DTensor, Layout, DTensor | None, Hashable]
 """A tensor, the layout that it goes to, the tensor that is overwritten, if one is given, and its `_shared_key`."""
 
@@ -47,44 +46,142 @@ class FindsLayouts(Protocol):
 
 def are_many(tensors: object, layouts: object) -> bool:
     """Return whether these are several tensors: a list of numbers for one layout is one array."""
-    if isinstance(tensors, Mapping):
-        return True
     if not isinstance(tensors, list | tuple):
-        return False
-    return not isinstance(layouts, Layout) or any(isinstance(t, DTensor) or is_traced(t) for t in tensors)
+        return isinstance(tensors, Mapping) or holds_variables(tensors)
+    return not isinstance(layouts, Layout) or _has_tensors(tensors, (DTensor, Mapping))
+
+
+def _has_tensors(items: Sequence[object], kinds: tuple[type, ...]) -> bool:
+    """Return whether a list holds something of these *kinds*, a value that autograd follows or a module."""
+    return any(
+        isinstance(unwrapped(each), kinds)
+        or is_traced(each)
+        or holds_variables(each)
+        or (isinstance(each, list | tuple) and _has_tensors(each, kinds))
+        for each in items
+    )
 
 
 def relayout_many(
     one: One, tensors: object, layouts: object, out: object, *, limit: int | None, name: str | None
 ) -> object:
-    """Return the new tensors in a list, tuple or dict as *tensors* is one. Collective over the meshes.
+    """Return the new tensors in a tree of the form of *tensors*. Collective over the meshes.
 
     Parameters
     ----------
     one: the relayout of one tensor
-    tensors: a list, tuple or mapping of DTensors and plain arrays
-    layouts: one layout, or a list, mapping or `LayoutMap` of layouts
-    out: a list or mapping of tensors to overwrite, or None
+    tensors: a tree of DTensors and plain arrays
+    layouts: one layout, or a tree or `LayoutMap` of layouts
+    out: a tree of tensors to overwrite, or None
     limit: bytes of scratch for the whole call
     name: what messages call it
     """
-    assert isinstance(tensors, Mapping | list | tuple)
-    keys = list(tensors) if isinstance(tensors, Mapping) else list(range(len(tensors)))
-    items = [tensors[key] for key in keys]
-    to = [_layout_for(layouts, key, keys, item) for key, item in zip(keys, items, strict=True)]
-    outs = [None] * len(keys) if out is None else [_item(out, key, keys) for key in keys]
-    shared = [_shared_key(key) for key in keys] if isinstance(tensors, Mapping) else [None] * len(keys)
-    jobs = list(zip(items, to, outs, shared, strict=True))
-    if any(is_traced(item) for item in items):
+    places = _Places(layouts, out)
+    node = node_of(tensors, places.leaf, places.held)
+    jobs = places.jobs
+    if places.has_traced:
         moved = [one(t, layout, name, out=out, max_scratch_bytes=limit) for t, layout, out, _ in jobs]
     else:
-        moved = _moved_together(one, jobs, limit, name)
-    if isinstance(tensors, Mapping):
-        return dict(zip(keys, moved, strict=True))
-    return tuple(moved) if isinstance(tensors, tuple) else moved
+        moved = _moved_together(one, jobs, places.paths, limit, name)
+    return rebuilt(node, moved.__getitem__)
 
 
-def _shared_key(key: Hashable) -> Hashable:
+class _Places:
+    """The leaves of a tree of tensors, and what trees of layouts and results have in their places."""
+
+    def __init__(self, layouts: object, out: object) -> None:
+        self._layouts, self._out = layouts, out
+        self._rules: FindsLayouts | None = None
+        if not isinstance(layouts, Layout | list | tuple | dict) and isinstance(
+            layouts, FindsLayouts
+        ):  # it takes long
+            self._rules = layouts
+        self.jobs: list[tuple[Value, Layout, DTensor | None, Hashable]] = []
+        self.paths: list[Path] = []
+        self.has_traced = False
+
+    def held(self, tree: object, path: Path) -> Branch | None:
+        """Return what is held at *path*, if that is no array; ``LayoutError`` if other trees hold another number."""
+        if path and isinstance(tree, list | tuple) and self._is_one_array(tree, path):
+            return None
+        found = branch(tree, path)
+        if found is None:
+            return None
+        entries = list(found[1])
+        for given in (self._layouts if self._rules is None else None, self._out):
+            place = _at(given, path)
+            if isinstance(place, list | tuple) and len(place) != len(entries):
+                where = f" at {_label(path)!r}" if path else ""
+                raise LayoutError(
+                    f"{counted(len(entries), 'tensor')}{where} need as many layouts and results, not {len(place)}"
+                )
+        return found[0], entries
+
+    def _is_one_array(self, items: Sequence[object], path: Path) -> bool:
+        """Return whether a list in a tree is an array: one of numbers, or for one layout also one of plain arrays."""
+        if not items or (self._rules is None and not isinstance(_at(self._layouts, path), Layout)):
+            return False
+        return not _has_tensors(items, (DTensor, Mapping) if self._rules is None else (DTensor, Mapping, np.ndarray))
+
+    def leaf(self, path: Path, item: Value) -> Json:
+        """Note the tensor at *path*, and return its node; ``LayoutError`` if it has no layout, or a wrong result."""
+        if type(item) is not DTensor:
+            if is_traced(item):
+                self.has_traced = True
+            else:
+                item = unwrapped(item)
+        layout: object = self._layouts
+        if self._rules is not None:
+            by = path[0] if len(path) == 1 and type(path[0]) is not Index else name_of(path)
+            held = untraced(item)
+            layout = self._rules.layout_for(by, held.ndim if isinstance(held, DTensor) else np.ndim(held))
+        elif not isinstance(layout, Layout):
+            layout = _at(layout, path)
+        if not isinstance(layout, Layout):
+            raise LayoutError(f"there is no layout for tensor {_label(path)!r}: {quote(layout)}")
+        out = None if self._out is None else _at(self._out, path)
+        if out is not None and not isinstance(out, DTensor):
+            raise LayoutError(f"out must be a DTensor for tensor {_label(path)!r}, not {type(out).__name__}")
+        number = len(self.jobs)
+        self.jobs.append((item, layout, out, _shared_key(path)))
+        self.paths.append(path)
+        return ["array", number]
+
+
+def _at(given: Value, path: Path) -> Value:
+    """Return what a tree of layouts or results has at *path*. A layout, or None, is for all that is below it."""
+    for number, key in enumerate(path):
+        if given is None or isinstance(given, Layout):
+            break
+        try:
+            if isinstance(given, DTensor):
+                raise TypeError
+            given = given[key]
+        except (KeyError, IndexError, TypeError):
+            raise LayoutError(
+                f"there is nothing for tensor {_label(path[: number + 1])!r} in {type(given).__name__} of layouts or "
+                "results"
+            ) from None
+    return given
+
+
+def _label(path: Path) -> Hashable:
+    """Return what messages call the tensor at *path*."""
+    return path[0] if len(path) == 1 else ".".join(map(str, path))
+
+
+def _shared_key(path: Path) -> Hashable:
+    """Return *path* as all ranks have it, by which they notice that they have another order.
+
+    It is None in a flat list, and where a key is an object that differs from rank to rank.
+    """
+    if len(path) == 1:
+        return None if type(path[0]) is Index else _shared(path[0])
+    keys = [_shared(key) for key in path]
+    return None if None in keys else ".".join(map(str, keys))
+
+
+def _shared(key: Hashable) -> Hashable:
     """Return a *key* as all ranks have it, by which they notice that they have another order: None for an object.
 
     Keys that are equal, as ``"w"`` and ``np.str_("w")``, are so here, too.
@@ -92,7 +189,7 @@ def _shared_key(key: Hashable) -> Hashable:
     if type(key) is str or type(key) is int:
         return key
     if isinstance(key, tuple):
-        return tuple(map(_shared_key, key))
+        return tuple(map(_shared, key))
     if isinstance(key, Enum):
         return f"{type(key).__name__}.{key.name}"
     if isinstance(key, str):
@@ -106,33 +203,12 @@ def _shared_key(key: Hashable) -> Hashable:
     return None
 
 
-def _layout_for(layouts: object, key: Hashable, keys: Keys, tensor: Value) -> Layout:
-    if isinstance(layouts, Layout):
-        return layouts
-    layout: object
-    if isinstance(layouts, FindsLayouts):
-        layout = layouts.layout_for(key, np.ndim(untraced(unwrapped(tensor))))
-    else:
-        layout = _item(layouts, key, keys)
-    if not isinstance(layout, Layout):
-        raise LayoutError(f"there is no layout for tensor {key!r}: {quote(layout)}")
-    return layout
-
-
-def _item(items: Value, key: Hashable, keys: Keys) -> Value:
-    """Return what a list or mapping of layouts or results has for *key*."""
-    if isinstance(items, list | tuple) and len(items) != len(keys):
-        raise LayoutError(f"{counted(len(keys), 'tensor')} need as many layouts and results, not {len(items)}")
-    try:
-        return items[key]
-    except (KeyError, IndexError, TypeError):
-        raise LayoutError(
-            f"there is nothing for tensor {key!r} in {type(items).__name__} of layouts or results"
-        ) from None
-
-
 def _moved_together(
-    one: One, jobs: Sequence[tuple[Value, Layout, DTensor | None, Hashable]], limit: int | None, name: str | None
+    one: One,
+    jobs: Sequence[tuple[Value, Layout, DTensor | None, Hashable]],
+    paths: Sequence[Path],
+    limit: int | None,
+    name: str | None,
 ) -> list[DTensor]:
     """Return the new tensors; those of the same ranks move in one batch. Collective over the meshes."""
     given = [out for _, _, out, _ in jobs if out is not None]
@@ -140,7 +216,6 @@ def _moved_together(
     wrong: Exception | None = None  # what this rank has to raise, once all ranks that it communicates with know of it
     if len({*map(id, given), *read}) < len(given) + len(read):
         wrong = LayoutError("out may name no tensor twice, and none of the tensors that are read")
-    jobs = [(unwrapped(item), layout, out, key) for item, layout, out, key in jobs]
     wrong = wrong or wrong_outs([(t, out, to) for t, to, out, _ in jobs if out is not None and isinstance(t, DTensor)])
     moved: dict[int, DTensor] = {}
     together: dict[Ranks, list[tuple[int, Job]]] = {}  # by ranks, which all ranks see alike
@@ -150,7 +225,7 @@ def _moved_together(
             try:
                 moved[number] = distributed(tensor, layout, out, name)
             except Exception as error:
-                wrong = wrong or error
+                wrong = wrong or _of_tensor(error, paths[number])
             continue
         meshes = tensor.layout.mesh, layout.mesh
         pair = id(meshes[0]), id(meshes[1])
@@ -163,6 +238,11 @@ def _moved_together(
             together.setdefault(its, []).append((number, (tensor, layout, out, key)))
     _move_batches(list(together.values()), moved, wrong, limit, name)
     return [moved[number] for number in range(len(jobs))]
+
+
+def _of_tensor(error: Exception, path: Path) -> Exception:
+    """Return *error* with the name of the array that it is about."""
+    return type(error)(f"tensor {_label(path)!r}: {error}") if isinstance(error, LayoutError | DTypeError) else error
 
 
 def _move_batches(

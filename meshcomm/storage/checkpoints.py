@@ -11,6 +11,7 @@ from typing import Any
 from meshcomm._arguments import as_path, integer, quote
 from meshcomm._callers import warn
 from meshcomm.arrays.create import told_by_root
+from meshcomm.arrays.trees import tensors_in
 from meshcomm.errors import CheckpointError
 from meshcomm.layouts.mesh import Mesh
 from meshcomm.ranks.agreement import agree
@@ -22,7 +23,7 @@ from meshcomm.storage.formats.folder import MANIFEST, FolderWriter, contents
 from meshcomm.storage.load import Layouts, PathLike, load, meshes_of
 from meshcomm.storage.meshes import common_mesh
 from meshcomm.storage.save import SaveRequest, save, start_save
-from meshcomm.storage.trees import flattened, tensors_in
+from meshcomm.storage.trees import flattened
 
 _NAME = re.compile(r"step-([0-9]{9,18})")
 

@@ -17,6 +17,7 @@ from meshcomm._types import Array, Bytes, DType, Json, Shape
 from meshcomm.arrays.create import empty, told_by_root
 from meshcomm.arrays.dtensor import IS_COPY, DTensor, MovedSlice
 from meshcomm.arrays.many import FindsLayouts
+from meshcomm.arrays.trees import rebuilt, tensors_in
 from meshcomm.errors import CheckpointError, DTypeError, LayoutError, ShapeError
 from meshcomm.layouts.layout import Layout
 from meshcomm.layouts.layout_text import specs_text
@@ -35,7 +36,7 @@ from meshcomm.storage.selection import Selection, all_of, selected
 from meshcomm.storage.small import Batch, batches, is_small
 from meshcomm.storage.stored import Stored
 from meshcomm.storage.transfer import Opened, block_of, convert, read_tensor
-from meshcomm.storage.trees import flattened, rebuilt, tensors_in
+from meshcomm.storage.trees import flattened
 from meshcomm.storage.verify import compare_checksums
 
 PathLike = str | os.PathLike[str]

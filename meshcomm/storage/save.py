@@ -16,6 +16,7 @@ from meshcomm._tuning import WRITTEN_AT_ONCE
 from meshcomm._types import Bytes, Json
 from meshcomm.arrays.create import plain_text, told_by_root
 from meshcomm.arrays.dtensor import DTensor
+from meshcomm.arrays.trees import tensors_in
 from meshcomm.errors import CheckpointError, MeshError
 from meshcomm.layouts.layout import Layout
 from meshcomm.layouts.layout_text import specs_text
@@ -33,7 +34,7 @@ from meshcomm.storage.meshes import check_limits, common_mesh, made_by_all
 from meshcomm.storage.progress import showing
 from meshcomm.storage.stored import Stored
 from meshcomm.storage.transfer import ByteRuns, Opened, all_pieces, told_pieces, write_tensor
-from meshcomm.storage.trees import Leaf, flattened, tensors_in
+from meshcomm.storage.trees import Leaf, flattened
 
 PathLike = str | os.PathLike[str]
 

@@ -2,11 +2,11 @@
 
 import operator
 import re
-from collections.abc import Callable, ItemsView, Iterable, Iterator, KeysView, Mapping, MutableMapping, ValuesView
+from collections.abc import Callable, ItemsView, Iterable, Iterator, Mapping, MutableMapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import reduce
-from typing import Any, NamedTuple, Protocol, TypeAlias, TypeGuard, TypeVar, get_args, overload
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, TypeGuard, TypeVar, get_args, overload
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -21,9 +21,9 @@ from meshcomm.layouts.layout_text import specs_repr, specs_text
 from meshcomm.layouts.mesh import Mesh
 from meshcomm.ranks.calls import collective
 from meshcomm.ranks.meshes import location_text
-from meshcomm.training.patterns import Mode, Pattern
 from meshcomm.training.scopes import scope
 
+Mode: TypeAlias = Literal["match", "search", "fullmatch"]
 Key: TypeAlias = str | re.Pattern[str]
 Path: TypeAlias = tuple[str, ...]
 Tree: TypeAlias = Mapping[str, "ArrayLike | Tree"]
@@ -43,7 +43,10 @@ Described: TypeAlias = int | Iterable[int] | HasShape  # a number of axes, a sha
 
 _MODES: tuple[Mode, ...] = get_args(Mode)
 _FLAGS = {re.ASCII: "a", re.IGNORECASE: "i", re.MULTILINE: "m", re.DOTALL: "s", re.VERBOSE: "x"}
-_NOTHING = object()
+_NOTHING: Any = object()
+
+_MOST_FOUND = 2**16
+"""Names whose rules a map remembers."""
 
 
 class _KeyTypeError(LayoutError, TypeError):
@@ -58,9 +61,8 @@ class LayoutMap(MutableMapping[str, Layout]):
     it returns None. Everything else (``in``, ``pop``, ``setdefault``, ``==``, …) does what a dict does, with exact
     keys, except that no key can be stored twice.
 
-    A key may be a compiled pattern; its text is stored. A pattern answers within 50 ms for names of up to 1,024
-    characters: backreferences are refused, and so are atomic groups, possessive repeats and many lookaheads that might
-    take longer. ``LayoutError`` for a wrong key, pattern or layout. Source: tf.keras.dtensor.experimental.LayoutMap.
+    A key may be a compiled pattern; its text is stored. ``LayoutError`` for a wrong key, pattern or layout. Source:
+    tf.keras.dtensor.experimental.LayoutMap.
 
     Parameters
     ----------
@@ -87,7 +89,11 @@ class LayoutMap(MutableMapping[str, Layout]):
         self._mesh = mesh
         self._mode = mode
         self._layouts: dict[str, Layout] = {}
-        self._patterns: dict[str, Pattern] = {}
+        self._matchers: dict[str, Callable[[str], object]] = {}
+        self._found: dict[str, str | None] = {}
+
+    def __getstate__(self) -> dict[str, object]:
+        return self.__dict__ | {"_found": {}}
 
     @property
     def mode(self) -> Mode:
@@ -152,6 +158,10 @@ class LayoutMap(MutableMapping[str, Layout]):
 
     def _rule(self, name: str) -> str | None:
         """Return the rule for *name*, or None; ``LayoutError`` if several match and the mode allows only one."""
+        found = self._found  # first: a change of the rules puts another dict in its place
+        known: str | None = found.get(name, _NOTHING)
+        if known is not _NOTHING:
+            return known
         rules = self._matching(name)
         rule = next(rules, None)
         if self._mode != "match" and rule is not None and rule != name:
@@ -161,14 +171,17 @@ class LayoutMap(MutableMapping[str, Layout]):
                     f"Path {name!r} matches multiple layout specification keys: {several}. In mode {self._mode!r} "
                     "each path may match at most one key, unless it is a key itself."
                 )
+        if len(found) >= _MOST_FOUND:
+            found.clear()
+        found[name] = rule
         return rule
 
     def _matching(self, name: str) -> Iterator[str]:
         """Yield the rules that match *name*; the first one counts."""
         if name in self._layouts:
             yield name
-        for rule, pattern in self._patterns.items():
-            if rule != name and pattern.matches(name):
+        for rule, matches in self._matchers.items():
+            if matches(name) and rule != name:
                 yield rule
 
     # -- the dict -----------------------------------------------------------------------------------------------------
@@ -190,7 +203,7 @@ class LayoutMap(MutableMapping[str, Layout]):
         ['.*kernel', '.*bias']
         """
         added: dict[str, Layout] = {}
-        patterns: dict[str, Pattern] = {}
+        matchers: dict[str, Callable[[str], object]] = {}
         for key, layout in [*_pairs(other), *kwds.items()]:
             rule = _text(key)
             checked = _checked_layout(rule, layout)
@@ -200,13 +213,18 @@ class LayoutMap(MutableMapping[str, Layout]):
                     f"{rule} already exist in the LayoutMap with value {quote(stored)}. Please make sure to not use "
                     "duplicated keys."
                 )
-            added[rule], patterns[rule] = checked, Pattern(rule, self._mode)
+            added[rule], matchers[rule] = checked, getattr(_compiled(rule), self._mode)
         self._layouts |= added
-        self._patterns |= patterns
+        self._matchers |= matchers
+        self._found = {}
 
     def __delitem__(self, key: Key) -> None:
         """Remove the rule of exactly this key; ``KeyError`` if there is none."""
-        self.pop(key)
+        if key not in self:
+            raise KeyError(key)
+        rule = _text(key)
+        del self._layouts[rule], self._matchers[rule]
+        self._found = {}
 
     @overload
     def pop(self, key: Key) -> Layout: ...
@@ -227,23 +245,9 @@ class LayoutMap(MutableMapping[str, Layout]):
             if default is _NOTHING:
                 raise KeyError(key)
             return default
-        rule = _text(key)
-        del self._patterns[rule]
-        return self._layouts.pop(rule)
-
-    def popitem(self) -> tuple[str, Layout]:
-        """Remove the first rule and return it as a pair; ``KeyError`` if there is none.
-
-        >>> import meshcomm as mc
-        >>> m = LayoutMap()
-        >>> m[".*bias"] = mc.Layout(["x"], mc.Mesh(range(2), {"x": 2}))
-        >>> m.popitem(), len(m)
-        (('.*bias', Layout(['x'], Mesh(x=2))), 0)
-        """
-        for rule, layout in self._layouts.items():
-            del self[rule]
-            return rule, layout
-        raise KeyError("popitem(): the LayoutMap is empty")
+        layout = self._layouts[_text(key)]
+        del self[key]
+        return layout
 
     def setdefault(self, key: Key, default: Layout | None = None) -> Layout:
         """Return the layout stored under exactly this key; store *default* first if there is none.
@@ -259,19 +263,6 @@ class LayoutMap(MutableMapping[str, Layout]):
             self.update([(key, default)])
         return self._layouts[_text(key)]
 
-    def clear(self) -> None:
-        """Remove all rules.
-
-        >>> import meshcomm as mc
-        >>> m = LayoutMap()
-        >>> m[".*bias"] = mc.Layout(["x"], mc.Mesh(range(2), {"x": 2}))
-        >>> m.clear()
-        >>> len(m)
-        0
-        """
-        self._layouts.clear()
-        self._patterns.clear()
-
     def copy(self) -> "LayoutMap":
         """Return a map with the same mesh, mode and rules.
 
@@ -283,35 +274,8 @@ class LayoutMap(MutableMapping[str, Layout]):
         (1, 0)
         """
         copied = LayoutMap(self._mesh, self._mode)
-        copied._layouts, copied._patterns = self._layouts.copy(), self._patterns.copy()
+        copied._layouts, copied._matchers = self._layouts.copy(), self._matchers.copy()
         return copied
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        """Take the state of a pickle; what patterns hold may be that of another version."""
-        self.__dict__.update(state)
-        self._patterns = {rule: Pattern(rule, self._mode) for rule in self._layouts}
-
-    def keys(self) -> KeysView[str]:
-        """Return a view on the keys, in the order of insertion.
-
-        >>> import meshcomm as mc
-        >>> m = LayoutMap()
-        >>> m[".*bias"] = mc.Layout(["x"], mc.Mesh(range(2), {"x": 2}))
-        >>> list(m.keys())
-        ['.*bias']
-        """
-        return self._layouts.keys()
-
-    def values(self) -> ValuesView[Layout]:
-        """Return a view on the layouts, in the order of insertion.
-
-        >>> import meshcomm as mc
-        >>> m = LayoutMap()
-        >>> m[".*bias"] = mc.Layout(["x"], mc.Mesh(range(2), {"x": 2}))
-        >>> list(m.values())
-        [Layout(['x'], Mesh(x=2))]
-        """
-        return self._layouts.values()
 
     def items(self) -> ItemsView[str, Layout]:
         """Return a view on the keys and layouts, in the order of insertion.
@@ -333,12 +297,6 @@ class LayoutMap(MutableMapping[str, Layout]):
 
     def __len__(self) -> int:
         return len(self._layouts)
-
-    def __eq__(self, other: object) -> bool:
-        """Compare the rules as dicts do; mesh, mode and order do not count."""
-        if not isinstance(other, Mapping):
-            return NotImplemented
-        return self._layouts == dict(other.items())
 
     def __repr__(self) -> str:
         rules = [f"{rule!r}: {specs_repr(layout.sharding_specs)}" for rule, layout in self._layouts.items()]
@@ -573,9 +531,19 @@ def _text(key: object) -> str:
         )
     if not isinstance(key, re.Pattern):
         return str.__str__(key)
-    in_text = re.compile(key.pattern).flags
+    try:
+        in_text = re.compile(key.pattern).flags
+    except re.error:  # it is a pattern only with re.VERBOSE
+        in_text = 0
     letters = "".join(letter for flag, letter in _FLAGS.items() if key.flags & flag & ~in_text)
     return f"(?{letters}){key.pattern}" if letters else key.pattern
+
+
+def _compiled(rule: str) -> re.Pattern[str]:
+    try:
+        return re.compile(rule)
+    except (re.error, ValueError, OverflowError, RecursionError) as error:  # a ValueError for contradicting flags
+        raise LayoutError(f"{quote(rule)} is not a regular expression: {error}") from None
 
 
 def _checked_layout(rule: str, layout: object) -> Layout:

@@ -6,7 +6,6 @@
 import json
 import os
 import time
-import warnings
 from itertools import islice
 
 import pytest
@@ -15,7 +14,6 @@ import meshcomm as mc
 from meshcomm.failures import abort
 from meshcomm.layouts.dtype_text import dtype_of_text, dtype_text
 from meshcomm.ranks import hosts, rendezvous
-from meshcomm.training.patterns import Pattern
 from support.inputs import texts, wires
 from support.patience import cpu_factor
 from support.sampling import inputs
@@ -48,47 +46,6 @@ MESH_TEXTS = [
     "CPU:0",
 ]
 DEVICES = ["/job:mpi/replica:0/task:3/device:CPU:0", "TPU:0", "/job:w/task:12/device:GPU:7", "device:CPU:1", "cpu:0"]
-PATTERNS = [
-    *(
-        r".*dense.*kernel",
-        r"^(?!.*embed).*kernel$",
-        r"blocks\.\d+\.(query|key)\.[^.]+",
-        "(a|ab)*(?<=b)c",
-        "(?i:a{2,3}?)*+",
-    ),
-    *(r"(?P<n>[\w.-]+)\b\Z", "(?a)x(?u:y)", "(?x) a # b", "(?>a+)b", r"(a)\1"),
-]
-PATTERN_WORDS = [
-    "(?",
-    "(?!",
-    "(?<=",
-    "(?P<n>",
-    "(?P=n)",
-    "(?i)",
-    "(?a)",
-    "(?u)",
-    "(?L)",
-    "(?-i:",
-    "{2,}",
-    "{1,2}+",
-    "*+",
-    r"\N{",
-    r"\1",
-]
-PATTERN_WORDS += [
-    r"\u12",
-    r"\777",
-    "[^",
-    "(?(1)a|b)",
-    ".*",
-    "(a*)*",
-    "(?s-m:",
-    "[[:alpha:]]",
-    r"\x4",
-    "&&",
-    "||",
-    "~~",
-]
 SIZES = ["500M", "2G", "0", "1.5 GiB", "12 kb", "", "inf", "nan", "1e3", "1_0", "600", "0x10"]
 MACHINE = json.dumps({"alpha_within": 1e-6, "gamma": 0, "beta_between": 2e-10})
 
@@ -108,11 +65,6 @@ def machine_file(text):
     with open(os.environ["MESHCOMM_MACHINE"], "w", encoding="utf-8", errors="replace") as file:
         file.write(text)
     hosts.stored_constants()
-
-
-def pattern(text):
-    for mode in ("match", "search"):
-        Pattern(text, mode).matches("blocks.0.query.kernel")
 
 
 PARSERS = {
@@ -161,7 +113,6 @@ PARSERS = {
             ],
         ),
     ),
-    "pattern": (pattern, texts(PATTERNS, PATTERN_WORDS)),
     "MESHCOMM_SHARED_MEMORY": (
         setting("MESHCOMM_SHARED_MEMORY", rendezvous.shared_limit),
         texts(SIZES, ["K", "GiB", "T"]),
@@ -193,7 +144,6 @@ def seconds_of(parse, value):
 def test_any_input_is_a_value_or_a_documented_error(name, monkeypatch, tmp_path):
     monkeypatch.setattr(os, "environ", os.environ | {"MESHCOMM_MACHINE": str(tmp_path / "machine.json")})
     parse, generated = PARSERS[name]
-    warnings.simplefilter("ignore")  # of re, about sets that will mean something else
     for value in islice(generated, inputs(2000)):
         most = (SECONDS + SECONDS_PER_ELEMENT * len(value)) * cpu_factor()
         if name in ("layout text", "mesh text"):

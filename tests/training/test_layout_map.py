@@ -2,6 +2,7 @@
 
 import pickle
 import re
+import time
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from meshcomm.errors import CollectiveMismatch, LayoutError, MeshError
 from meshcomm.layouts.layout import UNSHARDED, Layout
 from meshcomm.training.layout_map import LayoutMap, layout_map_scope
 from support.layout_map_cases import MESH, X_U, U, X, golden_map, small
+from support.patience import cpu_factor
 
 # -- the contract of a dict -------------------------------------------------------------------------------------------
 
@@ -144,6 +146,115 @@ def test_layout_for():
     assert LayoutMap().layout_for("d.bias", 1) is None
     with pytest.raises(LayoutError, match=r"'d.kernel' has 1 axis, but its rule '\.\*kernel' .* 2 axes"):
         m.layout_for("d.kernel", 1)
+
+
+# -- patterns ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("key", "text"),
+    [
+        (re.compile("Up"), "Up"),
+        (re.compile("Up", re.IGNORECASE), "(?i)Up"),
+        (re.compile("Up", re.IGNORECASE | re.DOTALL), "(?is)Up"),
+        (re.compile("U p", re.VERBOSE | re.ASCII), "(?ax)U p"),
+        (re.compile("(?i)u.", re.DOTALL), "(?s)(?i)u."),
+        (re.compile("U p # (", re.VERBOSE), "(?x)U p # ("),
+    ],
+)
+def test_compiled_patterns_are_stored_as_text(key, text):
+    m = LayoutMap()
+    m[key] = X
+    assert list(m) == [text]
+    assert key in m
+    assert m["Upper"] is X
+    assert (m["upper"] is X) == bool(key.flags & re.IGNORECASE)
+    with pytest.raises(LayoutError, match="already exist"):
+        m[text] = X
+    del m[key]
+    assert len(m) == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("a(b", r"'a\(b' is not a regular expression: missing \), unterminated subpattern at position 1"),
+        ("(?<=a|ab)c", "is not a regular expression: look-behind requires fixed-width pattern"),
+        ("(?a)(?u)x", "is not a regular expression: ASCII and UNICODE flags are incompatible"),
+        ("a{1,99999999999999999999}", "is not a regular expression: the repetition number is too large"),
+        ("(" * 5000 + ")" * 5000, "is not a regular expression: "),
+    ],
+    ids=lambda text: text[:20],
+)
+def test_what_re_refuses_is_an_error_of_ours(text, says):
+    m = small()
+    with pytest.raises(LayoutError, match=says):
+        m[text] = X
+    assert m == small()
+
+
+@pytest.mark.parametrize("mode", ["match", "search", "fullmatch"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        r"(d\d)\.\1",
+        "(d)?(?(1)1|c)",
+        "(?>d+)1.*",
+        "d++1",
+        "^(?!.*embed).*kernel$",
+        "(?i).*KERNEL",
+        "1.k",
+        "",
+        "d1|d1.*",
+    ],
+)
+def test_any_pattern_matches_what_re_matches(text, mode):
+    m = LayoutMap(mode=mode)
+    m[text] = X
+    for name in ("d1.kernel", "d1.d1", "d1.d2", "embed.kernel", "1", "1.k", "d1", "c", "a\nd1.kernel", ""):
+        expected = getattr(re, mode)(text, name) is not None or name == text
+        for _ in range(2):  # again, from what is remembered
+            assert (m[name] is X) == expected, name
+
+
+def test_answers_follow_the_rules():
+    m = LayoutMap()
+    for change, layout in [
+        (lambda: m.update({".*l": X}), X),
+        (lambda: m.update({"kernel": U}), U),
+        (lambda: m.pop("kernel"), X),
+        (lambda: m.__delitem__(".*l"), None),
+        (lambda: m.setdefault("k", U), U),
+        (m.popitem, None),
+        (lambda: m.__setitem__("k.*", X), X),
+        (m.clear, None),
+    ]:
+        change()
+        assert m["kernel"] is layout
+        assert m.copy()["kernel"] is layout
+        assert pickle.loads(pickle.dumps(m))["kernel"] == layout
+
+
+def test_names_are_looked_up_once():
+    m = LayoutMap()
+    m.update({rf"model\.layers\.{i}\..*(attn|mlp).*kernel": X for i in range(50)})
+    names = [f"model.layers.{i}.block.{j}.mlp.kernel" for i in range(64) for j in range(50)]
+    expected = [X if i < 50 else None for i in range(64) for _ in range(50)]
+    assert [m[name] for name in names] == expected
+    times = []
+    for _ in range(3):
+        started = time.process_time()
+        assert [m[name] for name in names] == expected
+        times.append(time.process_time() - started)
+    assert min(times) < 0.1 * cpu_factor()
+
+
+def test_what_a_map_remembers_is_bounded(monkeypatch):
+    monkeypatch.setattr("meshcomm.training.layout_map._MOST_FOUND", 10)
+    m = small()
+    for i in range(100):
+        assert m[f"dense_{i}/bias"] is U
+        assert len(m._found) <= 10
 
 
 # -- report -----------------------------------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ import numpy as np
 from meshcomm._arguments import quote
 from meshcomm._tuning import CHECKSUM_RANGE, MOST_UNEVEN, PAGE
 from meshcomm._types import Json
+from meshcomm.arrays.trees import names_in
 from meshcomm.errors import CheckpointError, DTypeError
 from meshcomm.layouts.dtype_text import dtype_text
 from meshcomm.storage import files
@@ -29,7 +30,6 @@ from meshcomm.storage.files import File
 from meshcomm.storage.formats.base import Contents, checked_dtype, checked_shape, parsed_json, refuse_overlaps
 from meshcomm.storage.formats.indexed import IndexedWriter
 from meshcomm.storage.stored import Stored, in_one_file, known_dtype
-from meshcomm.storage.trees import names_in
 
 MANIFEST = "manifest.json"
 KIND, VERSION = "meshcomm checkpoint", 1

@@ -1,0 +1,150 @@
+"""Trees: nested dicts, lists, tuples and modules, taken apart into their leaves and put together again.
+
+A node is what JSON holds of a tree: a pair of a kind and its content, which for a leaf says where its value is.
+"""
+
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from itertools import count
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from meshcomm._arguments import quote
+from meshcomm._tracing import opened, untraced
+from meshcomm._types import Json
+from meshcomm.arrays.dtensor import DTensor, unwrapped
+from meshcomm.errors import CheckpointError, LayoutError
+
+Path: TypeAlias = tuple[Hashable, ...]
+"""The keys and indices that lead to a leaf."""
+
+Branch: TypeAlias = tuple[str, Iterable[tuple[Hashable, Any]]]
+"""A kind, "dict", "list" or "tuple", and what is held, by key or index."""
+
+DEEPEST = 100
+"""Levels of a tree: a deeper one has a circle, or is an attack."""
+
+
+class Index(int):
+    """The place of an item in a list or tuple."""
+
+    __slots__ = ()
+
+
+class KeyTypeError(LayoutError, TypeError):
+    """A key that is no str: a LayoutError, and the TypeError that TensorFlow raises."""
+
+
+def branch(tree: object, path: Path = ()) -> Branch | None:
+    """Return what *tree*, at *path*, holds; None for a leaf. A module is a dict of its variables.
+
+    >>> kind, held = branch([5, 6])
+    >>> kind, list(held)
+    ('list', [(0, 5), (1, 6)])
+    """
+    if isinstance(tree, DTensor | np.ndarray):
+        return None
+    if len(path) > DEEPEST:
+        raise LayoutError(f"the tree has more than {DEEPEST} levels at {quote('.'.join(map(str, path)))}")
+    if holds_variables(tree):
+        return "dict", tree.named_variables()  # type: ignore[attr-defined]
+    return container(opened(tree))
+
+
+def holds_variables(tree: object) -> bool:
+    """Return whether *tree* names its variables, as a Module does."""
+    return hasattr(type(tree), "named_variables")
+
+
+def container(tree: object) -> Branch | None:
+    """Return what a dict, list or tuple holds; None for anything else."""
+    if isinstance(tree, Mapping):
+        return "dict", tree.items()
+    if isinstance(tree, list | tuple):
+        return "list" if isinstance(tree, list) else "tuple", zip(map(Index, count()), tree, strict=False)
+    return None
+
+
+def name_of(path: Path, separator: str = ".") -> str:
+    """Return the name of what is at *path*; ``LayoutError`` if a key is no str.
+
+    >>> name_of(("blocks", Index(0), "kernel"))
+    'blocks.0.kernel'
+    """
+    for number, key in enumerate(path):
+        if not isinstance(key, str | Index):
+            below = separator.join(map(str, path[:number]))
+            raise KeyTypeError(f"key {quote(key)} below {below!r} is a {type(key).__name__}; keys must be str")
+    return separator.join(map(str, path))
+
+
+def node_of(
+    tree: object,
+    leaf: Callable[[Path, Any], Json],
+    held: Callable[[object, Path], Branch | None] = branch,
+    path: Path = (),
+) -> Json:
+    """Return the node of *tree*.
+
+    Parameters
+    ----------
+    leaf: returns the node of a leaf at a path
+    held: returns what is held at a path, or None for a leaf
+    path: that of *tree*
+
+    >>> node_of({"w": [1, 2]}, lambda path, number: ["value", number])
+    ['dict', {'w': ['list', [['value', 1], ['value', 2]]]}]
+    """
+    found = None if type(tree) is DTensor else held(tree, path)  # most leaves are tensors
+    if found is None:
+        return leaf(path, tree)
+    kind, entries = found
+    if kind == "dict":
+        return [kind, {key: node_of(child, leaf, held, (*path, key)) for key, child in entries}]
+    return [kind, [node_of(child, leaf, held, (*path, key)) for key, child in entries]]
+
+
+def rebuilt(node: Json, array: Callable[[Any], Any], depth: int = 0) -> Any:
+    """Return the tree of *node*, with what *array* returns for the content of each array.
+
+    ``CheckpointError`` for another node, or a tree that is too deep.
+
+    >>> rebuilt(["dict", {"w": ["array", "w"], "n": ["value", 2]}], str.upper)
+    {'w': 'W', 'n': 2}
+    """
+    if depth > DEEPEST:
+        raise CheckpointError(f"the tree has more than {DEEPEST} levels")
+    if not isinstance(node, list) or len(node) != 2:
+        raise CheckpointError(f"{quote(node)} is no node of a tree")
+    kind, content = node
+    if kind == "array" and isinstance(content, str | int):
+        return array(content)
+    if kind == "dict" and isinstance(content, dict):
+        return {key: rebuilt(each, array, depth + 1) for key, each in content.items()}
+    if kind in ("list", "tuple") and isinstance(content, list):
+        found = [rebuilt(each, array, depth + 1) for each in content]
+        return found if kind == "list" else tuple(found)
+    if kind == "float" and content in ("nan", "inf", "-inf"):
+        return float(content)
+    if kind == "value" and (content is None or isinstance(content, bool | int | float | str)):
+        return content
+    raise CheckpointError(f"{quote(node)} is no node of a tree")
+
+
+def names_in(node: Json) -> list[str]:
+    """Return the names of the arrays below *node*. ``CheckpointError`` as for `rebuilt`."""
+    names: list[str] = []
+    rebuilt(node, names.append)
+    return names
+
+
+def tensors_in(tree: object, depth: int = 0) -> Iterator[DTensor]:
+    """Yield the tensors of *tree*, also of one that is too deep."""
+    if depth > DEEPEST:
+        return
+    held = branch(tree)
+    if held is not None:
+        for _, each in held[1]:
+            yield from tensors_in(each, depth + 1)
+    elif isinstance(found := unwrapped(untraced(tree)), DTensor):
+        yield found
