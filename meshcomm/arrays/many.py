@@ -76,18 +76,18 @@ def relayout_many(
     limit: bytes of scratch for the whole call
     name: what messages call it
     """
-    places = _Places(layouts, out)
-    node = node_of(tensors, places.leaf, places.held)
-    jobs = places.jobs
-    if places.has_traced:
+    leaves = _Leaves(layouts, out)
+    node = node_of(tensors, leaves.leaf, leaves.held)
+    jobs = leaves.jobs
+    if leaves.has_traced:
         moved = [one(t, layout, name, out=out, max_scratch_bytes=limit) for t, layout, out, _ in jobs]
     else:
-        moved = _moved_together(one, jobs, places.paths, limit, name)
+        moved = _moved_together(one, jobs, leaves.paths, limit, name)
     return rebuilt(node, moved.__getitem__)
 
 
-class _Places:
-    """The leaves of a tree of tensors, and what trees of layouts and results have in their places."""
+class _Leaves:
+    """The leaves of a tree of tensors, and what trees of layouts and results have for them."""
 
     def __init__(self, layouts: object, out: object) -> None:
         self._layouts, self._out = layouts, out
@@ -109,11 +109,11 @@ class _Places:
             return None
         entries = list(found[1])
         for given in (self._layouts if self._rules is None else None, self._out):
-            place = _at(given, path)
-            if isinstance(place, list | tuple) and len(place) != len(entries):
+            items = _at(given, path)
+            if isinstance(items, list | tuple) and len(items) != len(entries):
                 where = f" at {_label(path)!r}" if path else ""
                 raise LayoutError(
-                    f"{counted(len(entries), 'tensor')}{where} need as many layouts and results, not {len(place)}"
+                    f"{counted(len(entries), 'tensor')}{where} need as many layouts and results, not {len(items)}"
                 )
         return found[0], entries
 

@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from meshcomm.cli.flight_files import first_difference, missing_ranks, read
 from meshcomm.cli.show import told
-from meshcomm.failures.flights import Flight, first_difference, missing_ranks, read
+from meshcomm.failures.flights import Flight
 from meshcomm.failures.messages import some
 
 _SHOWN_CALLS = 5

@@ -47,7 +47,7 @@ class FirstCalls:
         for rank, other in reachable.items():
             if rank not in self._answers:
                 with contextlib.suppress(OSError):  # no answer yet, or none any more
-                    self._answers[rank] = _read(other.recv(host_signals.LONGEST_MESSAGE))
+                    self._answers[rank] = _read(host_signals.received(other))
         name, number, count, began = self._about
         if len(self._answers) == len(reachable) or time.monotonic() > began + ANSWER_WITHIN:
             self._forget()

@@ -36,7 +36,7 @@ _LISTENS_WITHIN = 0.5
 _CREDENTIALS = struct.Struct("3i")
 """Process, user and group, as Linux tells them."""
 
-LONGEST_MESSAGE = 2**16
+_LONGEST_MESSAGE = 2**16
 """Bytes. An answer has some hundred."""
 
 _ONE = struct.Struct("<q")
@@ -70,7 +70,7 @@ class Questions:
         asking, self._asking = self._asking + list(_accepted(self._signal)), []
         for other in asking:
             try:
-                question = other.recv(LONGEST_MESSAGE)
+                question = received(other)
                 if question:
                     other.sendall(reply(question))
             except BlockingIOError:  # its question is on its way
@@ -88,6 +88,12 @@ def asking(rank: int, question: bytes) -> socket.socket | None:
         with contextlib.suppress(OSError):  # it has gone meanwhile: there will be no answer
             other.sendall(question)
     return other
+
+
+def received(other: socket.socket) -> bytes:
+    """Return the message that has come from *other*; ``OSError`` if none has."""
+    message = bytearray(_LONGEST_MESSAGE)
+    return bytes(message[: other.recv_into(message)])
 
 
 _words: list[int] = []
@@ -215,7 +221,7 @@ class Error:
         found = {self._rank}
         for other in _accepted(self._sign):
             with other, contextlib.suppress(OSError, struct.error):  # one that has only looked sends nothing
-                found.update(_ONE.unpack(other.recv(_ONE.size)))
+                found.update(_ONE.unpack(received(other)))
         return sorted(found)
 
 

@@ -168,7 +168,7 @@ class RollCall:
         else:
             self._channel.send([name, *arguments], position)
 
-    def _handle(self, source: int, name: str, *arguments: Any) -> None:
+    def _handle(self, source: int, name: str, *arguments: object) -> None:
         getattr(self, f"_on_{name.replace(' ', '_')}")(source, *arguments)
 
     def _on_ask(self, source: int, ranks: str, members: list[int], number: int, count: int) -> None:

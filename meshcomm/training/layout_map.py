@@ -158,7 +158,7 @@ class LayoutMap(MutableMapping[str, Layout]):
 
     def _rule(self, name: str) -> str | None:
         """Return the rule for *name*, or None; ``LayoutError`` if several match and the mode allows only one."""
-        found = self._found  # first: a change of the rules puts another dict in its place
+        found = self._found  # first: a change of the rules puts another dict there
         known: str | None = found.get(name, _NOTHING)
         if known is not _NOTHING:
             return known

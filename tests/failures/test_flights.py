@@ -1,7 +1,8 @@
 """Flight files: what is written, compared and removed, and what a message says about where a program is."""
 
-import json
 import os
+import stat
+import tempfile
 import threading
 import time
 from types import SimpleNamespace
@@ -11,12 +12,9 @@ import pytest
 
 import meshcomm as mc
 from meshcomm import _tuning
-from meshcomm.cli.flights import flights as command
-from meshcomm.cli.flights import summary
-from meshcomm.errors import MeshcommError
-from meshcomm.failures import flights, launchers, stacks
+from meshcomm.cli.flight_files import read as read_flights
+from meshcomm.failures import abort, flights, launchers, stacks
 from meshcomm.failures.call_history import noted
-from meshcomm.failures.flights import first_difference
 from meshcomm.failures.watch import watch
 from meshcomm.ranks.meshes import location_in
 from meshcomm.ranks.teams import Team
@@ -63,7 +61,7 @@ def test_a_job_that_makes_a_folder_removes_old_ones(folders, monkeypatch, given)
     if given:
         monkeypatch.setenv(flights.FOLDER, str(folders / "meshcomm-given"))
     flights._write(flights.folder(), "a reason")
-    assert flights.read(flights.folder())[0]["reason"] == "a reason"
+    assert read_flights(flights.folder())[0]["reason"] == "a reason"
     assert (folders / "meshcomm-1").exists() == given, "only beside a folder that the job named itself"
 
 
@@ -204,101 +202,6 @@ def test_what_no_text_is_made_of_is_left_out():
     assert (len(about), about[-4:]) == (400, "y...")
 
 
-# -- the first difference ---------------------------------------------------------------------------------------------
-
-
-def flight(rank, *calls):
-    """Return the flight of a rank that made these *calls*: an operation, the digest after it, and what it is about."""
-    flown = [
-        {
-            "operation": operation,
-            "ranks": "0-2",
-            "number": number,
-            "began": 10.0 * rank + number,
-            "digests": digests.split(),
-            "about": about[0] if about else "",
-            "team": "0-2 #1",
-        }
-        for number, (operation, digests, *about) in enumerate(calls, 1)
-    ]
-    return {"rank": rank, "calls": flown}
-
-
-BEFORE = ("barrier", "b")
-ARGUMENTS = "with different arguments (layouts, shape, dtype, root ...)"
-UNSURE = ", or after different calls, or after an error on one of them"
-SEE = "; run again with MESHCOMM_CHECK=1 to see which"
-
-
-@pytest.mark.parametrize(
-    ("calls", "text"),
-    [
-        ([[BEFORE, ("relayout", "c")]] * 2, ""),
-        ([[BEFORE, ("relayout", "c")], [BEFORE]], ""),
-        ([[BEFORE, ("relayout", "c")], [BEFORE, ("relayout", "")]], ""),
-        ([[BEFORE, ("relayout", "c d")], [BEFORE, ("relayout", "c")]], ""),
-        (
-            [[BEFORE, ("relayout", "c"), ("sum", "e")], [BEFORE, ("relayout", "d"), ("sum", "f")]],
-            f"call 2 on ranks 0-2: rank 0 and rank 1 made relayout {ARGUMENTS}{SEE}",
-        ),
-        (
-            [
-                [BEFORE, ("relayout", "c", "(4, 6)")],
-                [BEFORE, ("relayout", "c", "(4, 6)")],
-                [BEFORE, ("relayout", "d")],
-            ],
-            f"call 2 on ranks 0-2: ranks 0, 1 and rank 2 made relayout {ARGUMENTS}\n"
-            "  ranks 0, 1: (4, 6)\n  rank 2: not known",
-        ),
-        (
-            [[("relayout", "c")], [("relayout", "d")]],
-            f"call 1 on ranks 0-2: rank 0 and rank 1 made relayout {ARGUMENTS}{UNSURE}{SEE}",
-        ),
-        (
-            [[BEFORE, ("relayout", "c", "(4, 6)")], [BEFORE, ("relayout", "d", "(4, 6)")]],
-            f"call 2 on ranks 0-2: rank 0 and rank 1 made relayout {ARGUMENTS}{UNSURE}{SEE}",
-        ),
-        (
-            [[("sort", "c d")], [("sort", "c e")]],
-            f"call 1 on ranks 0-2: rank 0 and rank 1 made sort {ARGUMENTS}{SEE}",
-        ),
-        (
-            [[BEFORE, ("sort", "c"), ("sum", "x")], [BEFORE, ("sort", "c d"), ("sum", "y")]],
-            f"call 3 on ranks 0-2: rank 0 and rank 1 made sum {ARGUMENTS}{SEE}",
-        ),
-        (
-            [[("sort", "c"), ("sum", "x")], [("sort", "c d"), ("sum", "y")]],
-            f"call 2 on ranks 0-2: rank 0 and rank 1 made sum {ARGUMENTS}{UNSURE}{SEE}",
-        ),
-        (
-            [[BEFORE, ("relayout", "c")], [BEFORE, ("sum", "d")], [BEFORE, ("relayout", "c")]],
-            "call 2 on ranks 0-2: ranks 0, 2 made relayout, rank 1 made sum",
-        ),
-        ([[("relayout named 'a'", "c")], [("relayout named 'b'", "c")]], ""),
-    ],
-)
-def test_the_first_difference(calls, text):
-    assert first_difference(flight(rank, *its) for rank, its in enumerate(calls)) == text
-
-
-def test_the_first_difference_is_that_of_the_first_number_on_the_same_ranks():
-    """Digests differ in all later calls, and clocks of hosts differ, too."""
-    flights_of_all = [flight(rank, BEFORE, *[("relayout", f"{rank}{n}") for n in range(5)]) for rank in range(3)]
-    for number, call in enumerate(flights_of_all[0]["calls"]):
-        call["began"] = -float(number)
-    assert first_difference(flights_of_all).startswith("call 2 on ranks 0-2: rank 0 and rank 1 and rank 2 made")
-
-
-@pytest.mark.parametrize("team", ["0-2 #2", ""])
-def test_only_calls_on_one_mesh_are_compared(team):
-    one, other = flight(0, ("relayout", "c")), flight(1, ("relayout", "d"))
-    one["calls"][0]["team"] = team
-    assert first_difference([one, other]) is None
-    other["calls"][0]["team"] = team
-    assert (first_difference([one, other]) is None) == (team == "")
-    assert first_difference([one]) is None
-
-
 @pytest.fixture
 def teams(monkeypatch):
     """A function that makes a team of ranks 0-1 which makes a call."""
@@ -328,49 +231,65 @@ def test_digests_are_written_and_read(teams, tmp_path):
     team.calls = 1
     team.note(3)
     flights._write(tmp_path, "a reason")
-    (read,) = flights.read(tmp_path)
+    (read,) = read_flights(tmp_path)
     assert read["calls"][0]["digests"] == [f"{team.call_digest % 2**64:x}"]
 
 
-def write(folder, rank, **entries):
-    about = {"rank": rank, "size": 2, "host": "h", "process": 3, "reason": "", "written": 1, "waits": "", "since": 0}
-    call = {"operation": "barrier", "ranks": "0-1", "number": 1, "began": 0.5} | entries
-    (folder / f"rank-{rank}.json").write_text(json.dumps(about | {"calls": [call], "stack": "here"}))
+def test_flights_are_written_once_and_read(tmp_path, monkeypatch):
+    monkeypatch.setenv("MESHCOMM_FLIGHTS", str(tmp_path / "new"))
+    monkeypatch.setattr(flights, "_first_time", list)
+    watch.recent.append(("to_numpy", None, 7, time.monotonic()))
+    assert flights.write("because").endswith(f"python -m meshcomm flights {tmp_path / 'new'}")
+    (flight,) = read_flights(tmp_path / "new")
+    assert (flight["reason"], flight["calls"][-1]["operation"]) == ("because", "to_numpy")
+    assert "test_flights_are_written_once" in flight["stack"]
 
 
-def test_files_without_digests_can_be_read_beside_files_with_them(tmp_path):
-    write(tmp_path, 0)
-    write(tmp_path, 1, digests=["5a"], about="(4, 6)\x1b[2J", team="0-1 #1")
-    text = summary(flights.read(tmp_path))
-    assert "calls cannot be compared: no two of these ranks remember the same call" in text
-    assert "    barrier, call 1 on ranks 0-1, 0.500 s ago: (4, 6)?[2J" in text
+def test_without_flight_files_stacks_are_told(monkeypatch):
+    monkeypatch.setenv("MESHCOMM_FLIGHTS", "0")
+    monkeypatch.setattr(flights, "_first_time", list)
+    assert "in test_without_flight_files_stacks_are_told" in flights.write("because")
 
 
-def test_calls_that_are_alike_are_told_to_be_so(tmp_path):
-    for rank in range(2):
-        write(tmp_path, rank, digests=["5a"], team="0-1 #1")
-    text = summary(flights.read(tmp_path))
-    assert "remember are the same, and so are arguments as far as they are known" in text
+def test_the_recorder_keeps_64_calls():
+    for number in range(100):
+        watch.recent.append(("relayout", None, number, 0.0))
+    assert len(watch.recent) == 64
 
 
-def test_a_damaged_file_is_told_beside_the_others(tmp_path, capsys):
-    write(tmp_path, 0)
-    (tmp_path / "rank-1.json").write_text('{"rank": 1, "si')
-    assert command(tmp_path) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "1 of 2 ranks wrote what they did last"
-    assert lines[3] == "rank 1 wrote nothing that can be read"
-    assert lines[4].startswith(f"{tmp_path}/rank-1.json is no flight file: JSONDecodeError")
-    (tmp_path / "rank-0.json").unlink()
-    assert command(tmp_path) != 0
+def test_flights_are_for_their_user_only(tmp_path, monkeypatch):
+    monkeypatch.delenv("MESHCOMM_FLIGHTS", raising=False)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(flights, "_first_time", list)
+    assert "python -m meshcomm flights" in flights.write("because")
+    (folder,) = tmp_path.iterdir()
+    (file,) = folder.iterdir()
+    assert (stat.S_IMODE(folder.stat().st_mode), stat.S_IMODE(file.stat().st_mode)) == (0o700, 0o600)
 
 
-@pytest.mark.parametrize(
-    "entries",
-    [{"digests": "5a"}, {"digests": [5]}, {"digests": [["5a"]]}, {"digests": {}}, {"about": 7}, {"team": None}],
-    ids=str,
-)
-def test_digests_that_are_none_are_refused(tmp_path, entries):
-    write(tmp_path, 0, **entries)
-    with pytest.raises(MeshcommError, match="is no flight file"):
-        flights.read(tmp_path)
+def test_a_file_is_replaced_and_nothing_behind_a_link_is_changed(tmp_path, monkeypatch):
+    monkeypatch.setenv("MESHCOMM_FLIGHTS", str(tmp_path))
+    mine = tmp_path / "mine"
+    mine.write_text("mine")
+    rank = abort.comm_world()[0]
+    (tmp_path / f"rank-{rank}.json").symlink_to(mine)
+    for _ in range(2):
+        monkeypatch.setattr(flights, "_first_time", list)
+        flights.write("because")
+    assert mine.read_text() == "mine"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["mine", f"rank-{rank}.json"]
+
+
+@pytest.mark.parametrize("kind", ["link", "other user"])
+def test_a_folder_that_somebody_else_made_first_is_not_used(tmp_path, monkeypatch, kind):
+    monkeypatch.delenv("MESHCOMM_FLIGHTS", raising=False)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(flights, "_first_time", list)
+    (tmp_path / "elsewhere").mkdir()
+    if kind == "link":
+        flights.folder().symlink_to(tmp_path / "elsewhere")
+    else:
+        flights.folder().mkdir()
+        monkeypatch.setattr(os, "getuid", lambda: 12345)
+    assert "belongs to somebody else" in flights.write("because")
+    assert list(flights.folder().iterdir()) == []

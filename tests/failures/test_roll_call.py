@@ -4,9 +4,6 @@ Jobs in which ranks wait in vain are in tests/jobs/test_scenarios.py.
 """
 
 import json
-import os
-import stat
-import tempfile
 import time
 from collections import deque
 from itertools import permutations
@@ -15,12 +12,9 @@ from types import SimpleNamespace
 import pytest
 
 from meshcomm._tuning import ANSWER_WITHIN, ASK_EVERY_WITH_ERROR
-from meshcomm.cli.flights import summary
-from meshcomm.errors import MeshcommError
-from meshcomm.failures import abort, flights, roll_call, stragglers
+from meshcomm.failures import roll_call, stragglers
 from meshcomm.failures.answers import Answer
 from meshcomm.failures.roll_call import RollCall
-from meshcomm.failures.watch import watch
 
 COMPUTES = Answer(9, 3, "", "", 0, False, "", 4.0, "", False)
 WAITS = Answer(9, 4, "relayout", "relayout", 4, True, "", 4.0, "", False)
@@ -379,118 +373,3 @@ def test_ranks_of_a_team_without_a_channel_are_asked_over_one_of_more(team):
     ranks[3].ask(CALL, [1, 3])
     serve(ranks)
     assert ranks[3].report.text.startswith("ranks 1, 3 have not arrived"), "ranks outside are not asked"
-
-
-# -- flights ----------------------------------------------------------------------------------------------------------
-
-
-def test_flights_are_written_once_and_read(tmp_path, monkeypatch):
-    monkeypatch.setenv("MESHCOMM_FLIGHTS", str(tmp_path / "new"))
-    monkeypatch.setattr(flights, "_first_time", list)
-    watch.recent.append(("to_numpy", None, 7, time.monotonic()))
-    assert flights.write("because").endswith(f"python -m meshcomm flights {tmp_path / 'new'}")
-    (flight,) = flights.read(tmp_path / "new")
-    assert (flight["reason"], flight["calls"][-1]["operation"]) == ("because", "to_numpy")
-    assert "test_flights_are_written_once" in flight["stack"]
-
-
-def test_without_flight_files_stacks_are_told(monkeypatch):
-    monkeypatch.setenv("MESHCOMM_FLIGHTS", "0")
-    monkeypatch.setattr(flights, "_first_time", list)
-    assert "in test_without_flight_files_stacks_are_told" in flights.write("because")
-
-
-def test_the_recorder_keeps_64_calls():
-    for number in range(100):
-        watch.recent.append(("relayout", None, number, 0.0))
-    assert len(watch.recent) == 64
-
-
-def flight_file(folder, **entries):
-    """Return a flight file with these entries, and the flight that it was."""
-    folder.mkdir(exist_ok=True)
-    call = {"operation": "barrier", "ranks": "0-1", "number": 1, "began": 0.5}
-    flight = {"rank": 1, "size": 2, "host": "h", "process": 3, "reason": "", "written": 1, "waits": "", "since": 0}
-    path = folder / "rank-1.json"
-    path.write_text(json.dumps(flight | {"calls": [call], "stack": "here"} | entries))
-    return path
-
-
-def test_flights_are_for_their_user_only(tmp_path, monkeypatch):
-    monkeypatch.delenv("MESHCOMM_FLIGHTS", raising=False)
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setattr(flights, "_first_time", list)
-    assert "python -m meshcomm flights" in flights.write("because")
-    (folder,) = tmp_path.iterdir()
-    (file,) = folder.iterdir()
-    assert (stat.S_IMODE(folder.stat().st_mode), stat.S_IMODE(file.stat().st_mode)) == (0o700, 0o600)
-
-
-def test_a_file_is_replaced_and_nothing_behind_a_link_is_changed(tmp_path, monkeypatch):
-    monkeypatch.setenv("MESHCOMM_FLIGHTS", str(tmp_path))
-    mine = tmp_path / "mine"
-    mine.write_text("mine")
-    rank = abort.comm_world()[0]
-    (tmp_path / f"rank-{rank}.json").symlink_to(mine)
-    for _ in range(2):
-        monkeypatch.setattr(flights, "_first_time", list)
-        flights.write("because")
-    assert mine.read_text() == "mine"
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["mine", f"rank-{rank}.json"]
-
-
-@pytest.mark.parametrize("kind", ["link", "other user"])
-def test_a_folder_that_somebody_else_made_first_is_not_used(tmp_path, monkeypatch, kind):
-    monkeypatch.delenv("MESHCOMM_FLIGHTS", raising=False)
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setattr(flights, "_first_time", list)
-    (tmp_path / "elsewhere").mkdir()
-    if kind == "link":
-        flights.folder().symlink_to(tmp_path / "elsewhere")
-    else:
-        flights.folder().mkdir()
-        monkeypatch.setattr(os, "getuid", lambda: 12345)
-    assert "belongs to somebody else" in flights.write("because")
-    assert list(flights.folder().iterdir()) == []
-
-
-def test_what_a_file_says_does_not_steer_the_terminal(tmp_path):
-    flight_file(tmp_path, reason="\x1b[2J\nmore", stack="a\n\x07b", waits="relayout\r")
-    text = summary(flights.read(tmp_path))
-    assert text.replace("\n", "").isprintable()
-    assert "  ?[2J" in text
-
-
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"rank": 1}', "\0", "[" * 100_000])
-def test_files_that_are_no_flights_are_refused(tmp_path, text):
-    (tmp_path / "rank-0.json").write_text(text)
-    with pytest.raises(MeshcommError, match="is no flight file"):
-        flights.read(tmp_path)
-
-
-@pytest.mark.parametrize(
-    "entries",
-    [
-        *({"rank": 2}, {"size": 10**12}, {"size": "2"}, {"host": None}, {"written": "now"}, {"since": 10**400}),
-        *({"calls": {}}, {"calls": [1]}, {"calls": [{}]}, {"stack": ["here"]}),
-    ],
-    ids=str,
-)
-def test_entries_that_are_no_flights_are_refused(tmp_path, entries):
-    flight_file(tmp_path, **entries)
-    with pytest.raises(MeshcommError, match="is no flight file"):
-        flights.read(tmp_path)
-
-
-def test_a_flight_file_that_is_too_large_or_no_file_is_refused(tmp_path):
-    flight_file(tmp_path / "large", stack="x" * 2**24)
-    (tmp_path / "pipe").mkdir()
-    os.mkfifo(tmp_path / "pipe" / "rank-0.json")
-    for name in ("large", "pipe"):
-        with pytest.raises(MeshcommError, match="it must be a file of at most"):
-            flights.read(tmp_path / name)
-
-
-def test_a_folder_without_flights_is_refused(tmp_path):
-    with pytest.raises(MeshcommError, match="there are no flight files"):
-        flights.read(tmp_path)
