@@ -70,8 +70,8 @@ def described(name, value):
 
 
 def members(cls):
-    """Return the public members of a class that this package, or a named tuple, gives it."""
-    own = [base for base in cls.__mro__ if base.__module__.partition(".")[0] == "meshcomm"]
+    """Return the public members of a class that this package, a named tuple or a mapping gives it."""
+    own = [base for base in cls.__mro__ if base.__module__.partition(".")[0] in ("meshcomm", "collections")]
     return sorted({name for base in own for name in vars(base) if not name.startswith("_")})
 
 
