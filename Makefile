@@ -67,7 +67,7 @@ KERNEL := $(sort $(shell find meshcomm -name '*.pyx' -o -name '*.pxd' -o -name '
 
 help:
 	@echo "make run        set up, then run the terrain example on N=4 ranks"
-	@echo "make test       every law, on samples: in one process, then with $(FEW) ranks; it takes some minutes"
+	@echo "make test       every rule, on samples: in one process, then with $(FEW) ranks; it takes some minutes"
 	@echo "make test-all   all tests, with $(SIZES) ranks, and jobs that fail; CASES=--exhaustive for all their cases: hours"
 	@echo "make test-4     the MPI tests with 4 ranks (any number)"
 	@echo "make test-pure  the tests that need no MPI and start no jobs, on small samples"
@@ -77,7 +77,7 @@ help:
 	@echo "make test-mismatches  all calls that $(RANKS) ranks may mix up: days; PAIRS=200 RANKS=3 for 200 with 3 ranks, twice"
 	@echo "make test-array-api ARRAY_API_TESTS=PATH  the test suite of the array API standard, with $(ARRAY_API_RANKS) ranks"
 	@echo "make test-mpi4py-fft MPI4PY_FFT=PATH  mpi4py-fft's test of its PFFT, on meshcomm.fft, with $(MPI4PY_FFT_RANKS) ranks"
-	@echo "make check      linters and types"
+	@echo "make check      ruff, mypy, import-linter, cython-lint and warnings of Cython"
 	@echo "make format     format the sources"
 	@echo "make docs       the pages as a site in build/site: open build/site/index.html"
 	@echo "make examples   all examples with 1, 2 and 4 ranks, and 8 where they need it"
@@ -209,6 +209,7 @@ check: $(LINTERS) $(C_SOURCES)
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo --cache-dir build/import-linter
 	PATH="$(abspath $(BIN)):$$PATH" cython-lint meshcomm
 
 format: $(LINTERS)

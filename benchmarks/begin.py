@@ -5,18 +5,16 @@ has medians and quartiles of the times of whole processes. For imports it also h
 without the time of a bare Python.
 """
 
-import argparse
 import statistics
 import subprocess
 import sys
 import time
-from pathlib import Path
 
+from pages import options_of
 from report import number, spread, table
 
 from jobs import launcher
 
-HERE = Path(__file__).resolve().parent
 RANKS = 4
 USED = "meshcomm.create_mesh, meshcomm.Layout, meshcomm.distribute, meshcomm.relayout"
 IMPORTS = {
@@ -71,10 +69,7 @@ def page(times: dict[str, list[float]]) -> str:
 
 def main() -> None:
     """Measure, and write the page."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--output", type=Path, default=HERE.parent / "build" / "bench", help="directory")
-    options = parser.parse_args()
+    options = options_of(__doc__ or "", 15)
     options.output.mkdir(parents=True, exist_ok=True)
     text = page(measured(options.rounds))
     (options.output / "begin.md").write_text(text, encoding="utf-8")

@@ -8,22 +8,20 @@ shortest of its calls: on a busy machine most others wait for a processor. The p
 medians and quartiles, and the medians of the times.
 """
 
-import argparse
-import json
 import os
 import statistics
 import time
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from types import MethodType
 from typing import NamedTuple
 
 import numpy as np
+from pages import Measured, main, slowest
 from report import number, spread
 
 import meshcomm as mc
-from jobs import Setting, measured_by
+from jobs import Setting
 from meshcomm.ranks import agreement
 from meshcomm.ranks.meshes import location_in
 from meshcomm.ranks.teams import Program, Team
@@ -31,7 +29,6 @@ from meshcomm.transport import packed
 from meshcomm.transport.comparison import Blocks
 from meshcomm.transport.exchange import Tensor
 
-HERE = Path(__file__).resolve().parent
 SETTINGS = [Setting(ranks, shared) for shared in (False, True) for ranks in (2, 4)]
 
 
@@ -141,12 +138,10 @@ def measured(case: Case, rounds: int) -> Times:
                 begin = time.perf_counter()
                 contenders[names[which]]()
                 times[turn, call, which] = time.perf_counter() - begin
-    slowest = np.empty_like(times)
-    comm.Allreduce(times, slowest, MPI.MAX)
+    shortest = slowest(comm, times)[1:].min(axis=1)  # the first round is warm-up
     set_checked(False)
     tensor.mesh.close()
     comm.Free()
-    shortest = slowest[1:].min(axis=1)  # the first round is warm-up
     return {name: column.tolist() for name, column in zip(names, shortest.T, strict=True)}
 
 
@@ -164,30 +159,14 @@ def lines(setting: Setting, name: str, times: Times) -> str:
     return f"| {name}, {setting} | {' | '.join((*ratios, comparison, *medians))} |"
 
 
-def main() -> None:
-    """Launch the jobs and write the page; with ``--job``, be one of their ranks."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=40)
-    parser.add_argument("--output", type=Path, default=HERE.parent / "build" / "bench", help="directory")
-    parser.add_argument("--job", action="store_true", help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.job:
-        found = {case.name: measured(case, options.rounds) for case in CASES}
-        if mc.create_mesh([("x", -1)]).rank == 0:
-            print(json.dumps(found))
-        return
+def page(measured_of: Measured) -> list[str]:
+    """Return the lines of the page."""
     head = ["", "default / not compared", "MESHCOMM_CHECK=1 / default", "default / MPI_Alltoallv", "default / memcpy"]
     head += ["comparison, µs"]
     head += [f"{name}, µs" for name in ("default", "not compared", "MPI_Alltoallv", "MESHCOMM_CHECK=1", "memcpy")]
-    page = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
-    for setting in SETTINGS:
-        found = measured_by("checks.py", setting, options.rounds)
-        page += [lines(setting, name, times) for name, times in found.items()]
-    options.output.mkdir(parents=True, exist_ok=True)
-    (options.output / "checks.md").write_text("\n".join(page) + "\n", encoding="utf-8")
-    print(f"{len(os.sched_getaffinity(0))} cores, load {os.getloadavg()[0]:.1f}, {options.rounds} rounds\n")
-    print("\n".join(page))
+    rows = [lines(setting, name, times) for setting in SETTINGS for name, times in measured_of(setting).items()]
+    return [f"| {' | '.join(head)} |", "|---" * len(head) + "|", *rows]
 
 
 if __name__ == "__main__":
-    main()
+    main("checks", __doc__, 40, lambda rounds: {case.name: measured(case, rounds) for case in CASES}, page)

@@ -6,22 +6,17 @@ take turns call by call. The time of a call is that of the slowest rank. The pag
 ratios of one round, and the medians of the times.
 """
 
-import argparse
-import json
-import os
 import statistics
-import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from pages import Measured, in_turns, main
 from report import number, spread
 
 import meshcomm as mc
-from jobs import Setting, measured_by
+from jobs import Setting
 
-HERE = Path(__file__).resolve().parent
 RANKS, N = 4, 4096
 CALLS = 3
 """Calls of each contender in a round, of which the shortest counts."""
@@ -84,25 +79,15 @@ def contenders(case: Case) -> dict[str, Callable[[], object]]:
     return found
 
 
-def measured(case: Case, rounds: int) -> dict[str, list[float]]:
-    """Return the seconds of each contender in each round. Collective."""
+def measured(rounds: int) -> dict[str, dict[str, list[float]]]:
+    """Return the seconds of each contender in each round, by case. Collective."""
     from mpi4py import MPI
 
-    comm, found = MPI.COMM_WORLD.Dup(), contenders(case)
-    times = np.empty((rounds + 1, CALLS, len(found)))
-    for turn in range(rounds + 1):
-        for call in range(CALLS):
-            for which, run in enumerate(found.values()):
-                comm.Barrier()
-                begin = time.perf_counter()
-                run()
-                comm.Barrier()  # with fewer cores than ranks, a rank alone says nothing
-                times[turn, call, which] = time.perf_counter() - begin
-    slowest = np.empty_like(times)
-    comm.Allreduce(times, slowest, MPI.MAX)
+    comm = MPI.COMM_WORLD.Dup()
+    in_turns(comm, contenders(CASES[0]), 2, CALLS, comm.Barrier)  # warm-up: the first blocks of a process are slower
+    found = {case.name: in_turns(comm, contenders(case), rounds, CALLS, comm.Barrier) for case in CASES}
     comm.Free()
-    shortest = slowest[1:].min(axis=1)  # the first round is warm-up
-    return {name: column.tolist() for name, column in zip(found, shortest.T, strict=True)}
+    return found
 
 
 def row(case: str, times: dict[str, list[float]]) -> str:
@@ -120,31 +105,16 @@ def row(case: str, times: dict[str, list[float]]) -> str:
     return f"| {case} | {over('relayout', 'memcpy')} | {over('pdgemr2d', 'relayout')} | {' | '.join(medians)} |"
 
 
-def main() -> None:
-    """Launch the job and write the page; with ``--job``, be one of its ranks."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--output", type=Path, default=HERE.parent / "build" / "bench", help="directory")
-    parser.add_argument("--job", action="store_true", help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.job:
-        measured(CASES[0], 2)  # warm-up: the first blocks of a process are slower
-        found = {case.name: measured(case, options.rounds) for case in CASES}
-        if mc.create_mesh([("x", -1)]).rank == 0:
-            print(json.dumps(found))
-        return
-    page = [
+def page(measured_of: Measured) -> list[str]:
+    """Return the lines of the page."""
+    lines = [
         "| | relayout / memcpy | pdgemr2d / relayout | relayout, ms | memcpy, ms | pdgemr2d, ms |",
         "|---" * 6 + "|",
     ]
     for setting in (Setting(RANKS, True), Setting(RANKS, False)):
-        times_of = measured_by("cuts.py", setting, options.rounds)
-        page += [row(f"{name}, {setting}", times) for name, times in times_of.items()]
-    options.output.mkdir(parents=True, exist_ok=True)
-    (options.output / "cuts.md").write_text("\n".join(page) + "\n", encoding="utf-8")
-    print(f"{len(os.sched_getaffinity(0))} cores, load {os.getloadavg()[0]:.1f}, {options.rounds} rounds\n")
-    print("\n".join(page))
+        lines += [row(f"{name}, {setting}", times) for name, times in measured_of(setting).items()]
+    return lines
 
 
 if __name__ == "__main__":
-    main()
+    main("cuts", __doc__, 15, measured, page)

@@ -21,7 +21,6 @@ The page has medians and quartiles of the ratios of one round, and the medians o
 """
 
 import argparse
-import os
 import statistics
 import subprocess
 import sys
@@ -34,6 +33,7 @@ import scipy.fft
 from commands import obey
 from fft_turns import Case, Runs, Turns, asleep, cases
 from mpi4py import MPI
+from pages import options_of, written
 from report import number, spread
 
 import meshcomm as mc
@@ -205,12 +205,8 @@ def measured(ranks: int, rounds: int) -> dict[str, dict[str, list[float]]]:
 
 def main() -> None:
     """Launch the jobs and write the page; with ``--pipes``, be a rank of ours."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--ranks", type=int, nargs="+", default=[2, 4])
-    parser.add_argument("--output", type=Path, default=HERE.parent / "build" / "bench", help="directory")
-    parser.add_argument("--pipes", type=Path, help=argparse.SUPPRESS)
-    options = parser.parse_args()
+    ranks_of, pipes = {"type": int, "nargs": "+", "default": [2, 4]}, {"type": Path, "help": argparse.SUPPRESS}
+    options = options_of(__doc__ or "", 5, ranks=ranks_of, pipes=pipes)
     if options.pipes:
         world = World()
         obey(Turns(world), world.rank, options.pipes)
@@ -226,10 +222,7 @@ def main() -> None:
                 for other in (*limits, *PEERS)
             ]
             page.append(f"| {name}, {ranks} ranks | {' | '.join(ratios)} | {number(statistics.median(ours) * 1e3)} |")
-    options.output.mkdir(parents=True, exist_ok=True)
-    (options.output / "fft.md").write_text("\n".join(page) + "\n", encoding="utf-8")
-    print(f"{len(os.sched_getaffinity(0))} cores, load {os.getloadavg()[0]:.1f}, {options.rounds} rounds\n")
-    print("\n".join(page))
+    written("fft", page, options)
 
 
 if __name__ == "__main__":

@@ -67,7 +67,7 @@ class Mkl(Peer):
         from mpi4py import MPI
 
         from meshcomm.linalg.library import library
-        from meshcomm.ranks.native import mpi_library
+        from meshcomm.linalg.native import mpi_library
 
         source = Path(library().source)  # which loads what the cluster FFT needs
         found = sorted(source.parent.glob("libmkl_cdft_core.so*"))

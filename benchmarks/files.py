@@ -20,12 +20,12 @@ from pathlib import Path
 from typing import Any
 
 from file_peers import PEERS
+from pages import options_of
 from report import number, spread
 
 import meshcomm as mc
 from jobs import Setting, measured_by
 
-HERE = Path(__file__).resolve().parent
 RANKS = 4
 U = mc.UNSHARDED
 LAYOUTS = {"rows": [("x", "y"), U], "columns": [U, ("x", "y")], "2 x 2": ["x", "y"]}
@@ -171,13 +171,11 @@ def job(folder: Path, n: int, rounds: int) -> None:
 
 def main() -> None:
     """Launch the job and write the page; with ``--job``, be one of its ranks."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--mib", type=int, default=1024, help="MiB of the array")
-    parser.add_argument("--output", type=Path, default=HERE.parent / "build" / "bench", help="directory")
-    parser.add_argument("--job", action="store_true", help=argparse.SUPPRESS)
-    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
-    options = parser.parse_args()
+    mib = {"type": int, "default": 1024, "help": "MiB of the array"}
+    hidden = {"help": argparse.SUPPRESS}
+    options = options_of(
+        __doc__ or "", 5, mib=mib, job={"action": "store_true", **hidden}, folder={"type": Path, **hidden}
+    )
     n = int((options.mib * 2**20 / 8) ** 0.5) // 4 * 4
     if options.job:
         job(options.folder, n, options.rounds)

@@ -15,23 +15,19 @@ Contenders take turns: in each round every one makes some calls in a row. The ti
 rank. The page has the shortest times of all rounds and their ratios, and medians and quartiles of ratios of one round.
 """
 
-import argparse
-import json
-import os
 import time
 from collections.abc import Callable
 from itertools import product
-from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
 from mpi4py import MPI
+from pages import Measured, main, slowest
 from report import number, spread
 
 import meshcomm as mc
-from jobs import Setting, measured_by
+from jobs import Setting
 
-HERE = Path(__file__).resolve().parent
 RANKS = (4, 2)
 CASES = {
     "256³, width 1": ((256, 256, 256), 1),
@@ -149,17 +145,29 @@ class Alltoallw(Faces):
         self.cart.Neighbor_alltoallw(self.send, self.receive)
 
 
-def contenders(name: str) -> tuple[dict[str, Callable[[], object]], int]:
-    """Return the calls of one case, and the bytes of the ghosts of a rank; their results are compared. Collective."""
-    shape, width = CASES[name]
+def fields(shape: tuple[int, ...], count: int) -> tuple[list[mc.DTensor], MPI.Cartcomm]:
+    """Return so many tensors of this *shape* in boxes, and MPI's communicator of the same grid. Collective."""
     dims = (2, MPI.COMM_WORLD.size // 2, 1)[: len(shape)]
     names = "xyz"[: len(shape)]
     mesh = mc.create_mesh(list(zip(names, dims, strict=True)))
     layout = mc.Layout(list(names), mesh)
-    block = np.random.default_rng(mesh.rank).random(layout.block_shape(shape, mesh.rank))
-    halo = mc.halo(mc.from_local(block, layout, shape), width, "periodic", corners=False)
-    full = mc.halo(mc.from_local(block, layout, shape), width, "periodic")
+    block: Any = np.random.default_rng(mesh.rank).random(layout.block_shape(shape, mesh.rank))
     cart = MPI.COMM_WORLD.Create_cart(list(dims), periods=[True] * len(dims), reorder=False)
+    return [mc.from_local(block + i, layout, shape) for i in range(count)], cart
+
+
+def ghosts_of(tensor: mc.DTensor, width: int) -> int:
+    """Return the bytes of the ghosts beside the faces of a block."""
+    block: Any = tensor.local
+    return sum(2 * width * block.nbytes // n for n in block.shape)
+
+
+def contenders(name: str) -> tuple[dict[str, Callable[[], object]], int]:
+    """Return the calls of one case, and the bytes of the ghosts of a rank; their results are compared. Collective."""
+    shape, width = CASES[name]
+    (tensor,), cart = fields(shape, 1)
+    halo = mc.halo(tensor, width, "periodic", corners=False)
+    full = mc.halo(tensor, width, "periodic")
     assert halo.local is not None
     made = {cls.__name__: cls(halo.local.copy(), width, cart) for cls in (Sendrecv, Alltoallw)}
     for each in made.values():
@@ -171,7 +179,6 @@ def contenders(name: str) -> tuple[dict[str, Callable[[], object]], int]:
             for each in made.values():
                 assert np.array_equal(each.local[where], halo.local[where]), (name, axis, low)
             assert np.array_equal(full.local[where], halo.local[where]), (name, axis, low)
-    ghosts = sum(2 * width * block.nbytes // n for n in block.shape)
     calls: dict[str, Callable[[], object]] = {
         "copies": faces.copies,
         "meshcomm": halo.update,
@@ -179,20 +186,14 @@ def contenders(name: str) -> tuple[dict[str, Callable[[], object]], int]:
         "Sendrecv": made["Sendrecv"].update,
         "alltoallw": made["Alltoallw"].update,
     }
-    return calls, ghosts
+    return calls, ghosts_of(tensor, width)
 
 
 def several(name: str) -> tuple[dict[str, Callable[[], object]], int]:
     """Return the calls of one case for updates that are started and for three fields, as `contenders`. Collective."""
     shape, width = CASES[name]
-    dims = (2, MPI.COMM_WORLD.size // 2, 1)[: len(shape)]
-    names = "xyz"[: len(shape)]
-    mesh = mc.create_mesh(list(zip(names, dims, strict=True)))
-    layout = mc.Layout(list(names), mesh)
-    block: Any = np.random.default_rng(mesh.rank).random(layout.block_shape(shape, mesh.rank))
-    tensors = [mc.from_local(block + i, layout, shape) for i in range(3)]
+    tensors, cart = fields(shape, 3)
     halos = [mc.halo(t, width, "periodic", corners=False) for t in tensors]
-    cart = MPI.COMM_WORLD.Create_cart(list(dims), periods=[True] * len(dims), reorder=False)
     locals_: list[Any] = [halo.local for halo in halos]
     packed = Packed([local.copy() for local in locals_], width, cart)
     for copy in packed.blocks:
@@ -214,7 +215,7 @@ def several(name: str) -> tuple[dict[str, Callable[[], object]], int]:
         "update_halos": lambda: mc.update_halos(halos),
         "Sendrecv of 3": packed.update,
     }
-    return calls, sum(2 * width * block.nbytes // n for n in block.shape)
+    return calls, ghosts_of(tensors[0], width)
 
 
 def measured(rounds: int) -> dict[str, Any]:
@@ -231,9 +232,7 @@ def measured(rounds: int) -> dict[str, Any]:
                 for _ in range(CALLS):
                     run()
                 times[which, turn] = (time.perf_counter() - begin) / CALLS
-        slowest = np.empty_like(times)
-        comm.Allreduce(times, slowest, MPI.MAX)
-        seconds = dict(zip(calls, slowest[:, 1:].tolist(), strict=True))  # the first round is warm-up
+        seconds = dict(zip(calls, slowest(comm, times)[:, 1:].tolist(), strict=True))  # the first round is warm-up
         result[f"{name}, {made.__name__}"] = [ghosts, seconds]
     comm.Free()
     return result
@@ -250,35 +249,22 @@ def row(name: str, ghosts: int, times: dict[str, list[float]], *, pairs: Pairs) 
     return f"| {name} | {number(ghosts / 1024)} | {' | '.join(map(number, shortest.values()))} | {ratios} |"
 
 
-def main() -> None:
-    """Launch the job and write the page; with ``--job``, be one of its ranks."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=60)
-    parser.add_argument("--output", type=Path, default=HERE.parent / "build" / "bench", help="directory")
-    parser.add_argument("--job", action="store_true", help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.job:
-        found = measured(options.rounds)
-        if MPI.COMM_WORLD.rank == 0:
-            print(json.dumps(found))
-        return
-    page = []
+def page(measured_of: Measured) -> list[str]:
+    """Return the lines of the page."""
+    lines = []
     for setting in (Setting(ranks, shared) for ranks in RANKS for shared in (True, False)):
-        found = measured_by("halos.py", setting, options.rounds)
-        page += [f"{setting}", ""]
+        found = measured_of(setting)
+        lines += [f"{setting}", ""]
         for made, pairs in RATIOS.items():
             cases = {name: its for name, its in found.items() if name.endswith(f", {made}")}
             columns = list(next(iter(cases.values()))[1])
             ratios = [f"{over} / {under}" for over, under in pairs]
-            page.append(f"| | ghosts, KiB | {', µs | '.join(columns)}, µs | {' | '.join(ratios)} |")
-            page.append("|---" * (2 + len(columns) + len(ratios)) + "|")
-            page += [row(name.removesuffix(f", {made}"), *its, pairs=pairs) for name, its in cases.items()]
-            page.append("")
-    options.output.mkdir(parents=True, exist_ok=True)
-    (options.output / "halos.md").write_text("\n".join(page) + "\n", encoding="utf-8")
-    print(f"{len(os.sched_getaffinity(0))} cores, load {os.getloadavg()[0]:.1f}, {options.rounds} rounds\n")
-    print("\n".join(page))
+            lines.append(f"| | ghosts, KiB | {', µs | '.join(columns)}, µs | {' | '.join(ratios)} |")
+            lines.append("|---" * (2 + len(columns) + len(ratios)) + "|")
+            lines += [row(name.removesuffix(f", {made}"), *its, pairs=pairs) for name, its in cases.items()]
+            lines.append("")
+    return lines
 
 
 if __name__ == "__main__":
-    main()
+    main("halos", __doc__, 60, measured, page)

@@ -6,23 +6,19 @@ turns call by call. The time of a call is that of the slowest rank. The page has
 one round, and the medians of the times. Slices, which send nothing, are measured on one rank, in microseconds.
 """
 
-import argparse
-import json
-import os
 import statistics
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import TypeAlias
 
 import numpy as np
 from mpi4py import MPI
+from pages import Measured, in_turns, main
 from report import number, spread
 
 import meshcomm as mc
-from jobs import Setting, measured_by
+from jobs import Setting
 
-HERE = Path(__file__).resolve().parent
 RANKS, N, SORTED = 4, 4096, 2**24
 CALLS = 3
 """Calls of each contender in a round, of which the shortest counts."""
@@ -60,18 +56,11 @@ def measured(rounds: int) -> dict[str, list[list[float]]]:
     comm, mesh = MPI.COMM_WORLD.Dup(), mc.create_mesh([("x", RANKS)])
     result = {}
     for name, pair in pairs(mesh).items():
-        times = np.empty((rounds + 1, CALLS, 2))
-        for turn in range(rounds + 1):
-            for call in range(CALLS):
-                for which, run in enumerate(pair):
-                    together(comm)
-                    begin = time.perf_counter()
-                    run()
-                    together(comm)  # NumPy's functions on all blocks, plus one small exchange
-                    times[turn, call, which] = time.perf_counter() - begin
-        slowest = np.empty_like(times)
-        comm.Allreduce(times, slowest, MPI.MAX)
-        result[name] = slowest[1:].min(axis=1).T.tolist()  # the first round is warm-up
+        # NumPy's functions on all blocks, plus one small exchange
+        ours, numpys = in_turns(
+            comm, dict(zip("ab", pair, strict=True)), rounds, CALLS, lambda: together(comm)
+        ).values()
+        result[name] = [ours, numpys]
     comm.Free()
     return result
 
@@ -103,30 +92,22 @@ def _once(run: Callable[[], object]) -> float:
     return time.perf_counter() - begin
 
 
-def main() -> None:
-    """Launch the job and write the page; with ``--job``, be one of its ranks."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--output", type=Path, default=HERE.parent / "build" / "bench", help="directory")
-    parser.add_argument("--job", action="store_true", help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.job:
-        found = measured(options.rounds)
-        if MPI.COMM_WORLD.rank == 0:
-            print(json.dumps(found))
-        return
-    page = ["| | meshcomm / NumPy | meshcomm, ms | NumPy, ms |", "|---" * 4 + "|"]
+def page(measured_of: Measured) -> list[str]:
+    """Return the lines of the page."""
+    lines = ["| | meshcomm / NumPy | meshcomm, ms | NumPy, ms |", "|---" * 4 + "|"]
     for setting in (Setting(RANKS, True), Setting(RANKS, False)):
-        for name, (ours, numpys) in measured_by("verbs.py", setting, options.rounds).items():
+        for name, (ours, numpys) in measured_of(setting).items():
             ratio = spread([a / b for a, b in zip(ours, numpys, strict=True)])
             medians = " | ".join(number(statistics.median(times) * 1e3) for times in (ours, numpys))
-            page.append(f"| {name}, {setting} | {ratio} | {medians} |")
-    page += ["", "| slice | µs |", "|---|---|", *(f"| {name} | {number(us)} |" for name, us in slices().items())]
-    options.output.mkdir(parents=True, exist_ok=True)
-    (options.output / "verbs.md").write_text("\n".join(page) + "\n", encoding="utf-8")
-    print(f"{len(os.sched_getaffinity(0))} cores, load {os.getloadavg()[0]:.1f}, {options.rounds} rounds\n")
-    print("\n".join(page))
+            lines.append(f"| {name}, {setting} | {ratio} | {medians} |")
+    return [
+        *lines,
+        "",
+        "| slice | µs |",
+        "|---|---|",
+        *(f"| {name} | {number(us)} |" for name, us in slices().items()),
+    ]
 
 
 if __name__ == "__main__":
-    main()
+    main("verbs", __doc__, 9, measured, page)

@@ -11,7 +11,7 @@ from importlib import import_module as _import_module
 try:
     import meshcomm._kernels
 except ModuleNotFoundError:
-    from meshcomm.ranks.launchers import told_by_first
+    from meshcomm.failures.launchers import told_by_first
 
     raise told_by_first(
         ImportError(
@@ -23,7 +23,7 @@ except ModuleNotFoundError:
 import meshcomm.adapters.on_import  # noqa: F401 - sees autograd being imported
 from meshcomm._mistakes import OF_THE_PACKAGE as _OF_THE_PACKAGE
 from meshcomm._mistakes import missing as _missing
-from meshcomm.ranks.launchers import launched as _launched
+from meshcomm.failures.launchers import launched as _launched
 from meshcomm.ranks.trace_folder import trace_folder as _trace_folder
 
 if _typing.TYPE_CHECKING:
@@ -85,7 +85,8 @@ if _typing.TYPE_CHECKING:
     from meshcomm.ranks.simulate import simulate
     from meshcomm.storage.checkpoints import Checkpoints
     from meshcomm.storage.load import load
-    from meshcomm.storage.opened import Store, open
+    from meshcomm.storage.opened import Store
+    from meshcomm.storage.opened import open as open  # not in __all__: "import *" leaves Python's own
     from meshcomm.storage.plan import LoadPlan, plan_load
     from meshcomm.storage.save import SaveRequest, save, start_save
     from meshcomm.training.assignment import DeviceAssignment
@@ -165,7 +166,6 @@ __all__ = [
     "matmul",
     "ones",
     "ones_like",
-    "open",
     "pack",
     "plan_load",
     "plan_relayout",
@@ -265,7 +265,7 @@ if not _typing.TYPE_CHECKING:  # checkers know the imports above, and see misspe
 
 
 def __dir__() -> list[str]:
-    return sorted([*__all__, *_MODULES, "__version__"])
+    return sorted([*__all__, *_MODULES, "__version__", "open"])
 
 
 if (_launched() or (0, 1))[1] > 1:  # an error ends the job even before the first call

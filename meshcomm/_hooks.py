@@ -1,6 +1,6 @@
-"""Calls upwards: what a method of a lower floor does when its work lives on a higher one.
+"""Calls upwards: what a method of a lower layer does when its work lives in a higher one.
 
-Modules import from lower floors only. ``Mesh.world`` or ``Plan.execute`` read best as methods, yet need what is above
+Modules import from lower layers only. ``Mesh.world`` or ``Plan.execute`` read best as methods, yet need what is above
 them. There are four such calls; the module that does the work registers it here once, when it is imported. The first
 call imports it.
 """

@@ -6,7 +6,7 @@ addresses of the site. These pages are added:
 - for each example its program;
 - for each section of docs/api.md the reference of its names, which Sphinx takes from the docstrings;
 - for each public module a reference of its names;
-- lists of the decisions and of the examples.
+- a list of the examples.
 
 docs/index.md says in which order the pages come: its lists are the navigation. A page that no list has is an error.
 """
@@ -41,11 +41,11 @@ def assembled(root: Path = ROOT) -> dict[str, str]:
     pages |= {f"reference/{module}.rst": reference_of_module(module) for module in MODULES}
     for title, names in sections(pages["api.md"]):
         pages[f"reference/{slug(title)}.rst"] = reference(title, [f"meshcomm.{name}" for name in names])
-    pages["decisions/index.md"] = list_of("Decisions", sorted(page for page in pages if page.startswith("decisions/")))
     pages["examples/index.md"] = list_of("Examples", sorted(page for page in pages if page.startswith("examples/")))
     for path, address in where.items():
         if is_page(path):
             pages[address] = with_addresses(pages[address], path, where, root)
+    pages["decisions/index.md"] += tree(None, re.findall(r"\]\((\d+\S+)\)", pages["decisions/index.md"]))
     pages["index.md"] += "".join(tree(captioned, links) for captioned, links in lists_of(pages["index.md"]))
     references = [f"reference/{slug(title)}.rst" for title, _ in sections(pages["api.md"])]
     pages["api.md"] = with_references(pages["api.md"])
@@ -173,7 +173,7 @@ def reference_of_module(name: str) -> str:
     """Return the reference of a public module; names that are NumPy's own are only listed."""
     module = importlib.import_module(f"meshcomm.{name}")
     public = [each for each in module.__all__ if not inspect.ismodule(getattr(module, each))]
-    ours = [each for each in public if each in meshcomm.__all__ and getattr(module, each) is getattr(meshcomm, each)]
+    ours = [each for each in public if each in meshcomm._home_of and getattr(module, each) is getattr(meshcomm, each)]
     own = [each for each in public if getattr(getattr(module, each), "__module__", "").startswith("meshcomm")]
     own = [each for each in own if each not in ours]
     others = [each for each in public if each not in ours + own and not each.startswith("_")]

@@ -65,7 +65,7 @@ class _Call(NamedTuple):
 
 
 @traceable()
-def all_to_all(
+def all_to_all(  # noqa: PLR0917 - the order of the seed's op
     x: ArrayLike,
     group_assignment: Groups | None,
     concat_dimension: int,
@@ -118,7 +118,10 @@ def all_to_all(
 
 @traceable()
 def all_gather(
-    x: ArrayLike, group_assignment: Groups | None, dimension: int, comm: "MPI.Intracomm | None" = None
+    x: ArrayLike,
+    group_assignment: Groups | None = None,
+    dimension: int = 0,
+    comm: "MPI.Intracomm | None" = None,
 ) -> Array:
     """Return the *x* of every rank of the group, concatenated in its order. Collective over *comm*.
 
@@ -127,7 +130,7 @@ def all_gather(
     Parameters
     ----------
     x: the array of this rank
-    group_assignment: rows of ranks, each a group
+    group_assignment: rows of ranks, each a group; by default one group of all ranks
     dimension: the axis to concatenate along, not negative
     comm: a communicator of mpi4py, by default COMM_WORLD
 
@@ -135,8 +138,8 @@ def all_gather(
 
     >>> import meshcomm as mc
     >>> with mc.simulate(2) as world:
-    ...     world.run(lambda: all_gather([world.rank], [[1, 0]], 0).tolist())
-    [[1, 0], [1, 0]]
+    ...     world.run(lambda: all_gather([world.rank]).tolist())
+    [[0, 1], [0, 1]]
     """
 
     def build(team: Team, array: Array, rows: Rows) -> Run:
@@ -157,7 +160,7 @@ def all_gather(
 
 @traceable()
 def all_reduce(
-    x: ArrayLike, group_assignment: Groups | None, op: str = "sum", comm: "MPI.Intracomm | None" = None
+    x: ArrayLike, group_assignment: Groups | None = None, op: str = "sum", comm: "MPI.Intracomm | None" = None
 ) -> Array:
     """Return the *x* of all ranks of the group, reduced elementwise. Collective over *comm*.
 
@@ -167,7 +170,7 @@ def all_reduce(
     Parameters
     ----------
     x: the array of this rank, of a numeric dtype or bool
-    group_assignment: rows of ranks, each a group
+    group_assignment: rows of ranks, each a group; by default one group of all ranks
     op: ``sum``, which means "any" for bool, ``prod``, ``min`` or ``max``
     comm: a communicator of mpi4py, by default COMM_WORLD
 
@@ -175,7 +178,7 @@ def all_reduce(
 
     >>> import meshcomm as mc
     >>> with mc.simulate(3) as world:
-    ...     world.run(lambda: all_reduce([world.rank, 1], [[0, 1, 2]]).tolist())
+    ...     world.run(lambda: all_reduce([world.rank, 1]).tolist())
     [[3, 3], [3, 3], [3, 3]]
     """
 
@@ -189,7 +192,11 @@ def all_reduce(
 
 @traceable()
 def reduce_scatter(
-    x: ArrayLike, group_assignment: Groups | None, dimension: int, op: str = "sum", comm: "MPI.Intracomm | None" = None
+    x: ArrayLike,
+    group_assignment: Groups | None = None,
+    dimension: int = 0,
+    op: str = "sum",
+    comm: "MPI.Intracomm | None" = None,
 ) -> Array:
     """Return one block of the reduced *x* of the group: block i at position i. Collective over *comm*.
 
@@ -198,7 +205,7 @@ def reduce_scatter(
     Parameters
     ----------
     x: the array of this rank
-    group_assignment: rows of ranks, each a group
+    group_assignment: rows of ranks, each a group; by default one group of all ranks
     dimension: the axis to cut into blocks, not negative; the size of the groups must divide it
     op: how to reduce, as in `all_reduce`
     comm: a communicator of mpi4py, by default COMM_WORLD
@@ -207,7 +214,7 @@ def reduce_scatter(
 
     >>> import meshcomm as mc
     >>> with mc.simulate(2) as world:
-    ...     world.run(lambda: reduce_scatter([world.rank, 5], [[0, 1]], 0).tolist())
+    ...     world.run(lambda: reduce_scatter([world.rank, 5]).tolist())
     [[1], [10]]
     """
 
@@ -236,7 +243,7 @@ def reduce_scatter(
 
 @traceable()
 def broadcast(
-    x: ArrayLike, group_assignment: Groups | None, root: int = 0, comm: "MPI.Intracomm | None" = None
+    x: ArrayLike, group_assignment: Groups | None = None, root: int = 0, comm: "MPI.Intracomm | None" = None
 ) -> Array:
     """Return the *x* of one rank on every rank of its group. Collective over *comm*.
 
@@ -245,7 +252,7 @@ def broadcast(
     Parameters
     ----------
     x: the array of this rank
-    group_assignment: rows of ranks, each a group
+    group_assignment: rows of ranks, each a group; by default one group of all ranks
     root: the position in the group whose *x* all its ranks get
     comm: a communicator of mpi4py, by default COMM_WORLD
 
@@ -253,7 +260,7 @@ def broadcast(
 
     >>> import meshcomm as mc
     >>> with mc.simulate(2) as world:
-    ...     world.run(lambda: broadcast([world.rank], [[0, 1]], root=1).tolist())
+    ...     world.run(lambda: broadcast([world.rank], root=1).tolist())
     [[1], [1]]
     """
 

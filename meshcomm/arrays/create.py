@@ -476,7 +476,7 @@ def _scattered(array: ArrayLike | None, layout: Layout, here: Location, root: in
     at_root = Layout.replicated(only(mesh, root), len(shape))
     key = "distribute", shape, new.dtype, at_root, layout, None, None
     source = np.ascontiguousarray(whole) if here.device == root else None
-    RELAYOUT("distribute", (at_root.mesh, mesh), key, key, (source, new))
+    RELAYOUT("distribute", (at_root.mesh, mesh), key, (key,), (source, new))
     return DTensor(new, layout, shape, new.dtype)
 
 

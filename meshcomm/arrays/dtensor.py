@@ -17,13 +17,14 @@ from meshcomm.arrays.moving import RELAYOUT
 from meshcomm.arrays.operators import Operators
 from meshcomm.arrays.standard import StandardMethods
 from meshcomm.errors import LayoutError, MeshError, ShapeError
+from meshcomm.failures.watch import watch
 from meshcomm.layouts.layout import Layout
 from meshcomm.layouts.layout_text import Spec, specs_text
 from meshcomm.layouts.mesh import Mesh, only
 from meshcomm.memory.copies import exact_copy
+from meshcomm.ranks.calls import collective
 from meshcomm.ranks.communicator import Communicator
 from meshcomm.ranks.teams import Location
-from meshcomm.ranks.watch import watch
 
 T = TypeVar("T")
 
@@ -216,10 +217,12 @@ class DTensor(NumpyMethods, StandardMethods, Operators):
         ...     print(world.run(program))
         [array([0, 1, 2]), None]
         """
-        check_root(root, self.mesh)
+        if root is not None:
+            with collective("to_numpy", self.mesh):  # so that the others learn of a wrong root
+                check_root(root, self.mesh)
         mesh = self.mesh if root is None else only(self.mesh, root)
         key = "to_numpy", self.shape, self.dtype, self.layout, Layout.replicated(mesh, self.ndim), None, None
-        return RELAYOUT("to_numpy", (self.mesh, mesh), key, key, (self.local, None))
+        return RELAYOUT("to_numpy", (self.mesh, mesh), key, (key,), (self.local, None))
 
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> Array:
         """Return a copy of the block if it is the whole array; ``TypeError`` otherwise."""

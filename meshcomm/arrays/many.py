@@ -28,6 +28,7 @@ from meshcomm.arrays.trees import (
     rebuilt,
 )
 from meshcomm.errors import DTypeError, LayoutError
+from meshcomm.failures.watch import named
 from meshcomm.layouts.layout import Layout
 from meshcomm.layouts.machine import Machine
 from meshcomm.layouts.refinement import ranks_between
@@ -35,7 +36,6 @@ from meshcomm.plans.plan import Plan, plan_relayout
 from meshcomm.ranks.calls import collective, program
 from meshcomm.ranks.meshes import location_between
 from meshcomm.ranks.teams import Location
-from meshcomm.ranks.watch import named
 
 MoveAll: TypeAlias = Callable[[list[Array | None], list[Array | None]], list[Array | None]]
 """From blocks to new blocks, written into those of the second list where it has some."""
@@ -76,18 +76,18 @@ def relayout_many(
     limit: bytes of scratch for the whole call
     name: what messages call it
     """
-    places = _Places(layouts, out)
-    node = node_of(tensors, places.leaf, places.held)
-    jobs = places.jobs
-    if places.has_traced:
+    leaves = _Leaves(layouts, out)
+    node = node_of(tensors, leaves.leaf, leaves.held)
+    jobs = leaves.jobs
+    if leaves.has_traced:
         moved = [one(t, layout, name, out=out, max_scratch_bytes=limit) for t, layout, out, _ in jobs]
     else:
-        moved = _moved_together(one, jobs, places.paths, limit, name)
+        moved = _moved_together(one, jobs, leaves.paths, limit, name)
     return rebuilt(node, moved.__getitem__)
 
 
-class _Places:
-    """The leaves of a tree of tensors, and what trees of layouts and results have in their places."""
+class _Leaves:
+    """The leaves of a tree of tensors, and what trees of layouts and results have for them."""
 
     def __init__(self, layouts: object, out: object) -> None:
         self._layouts, self._out = layouts, out
@@ -112,11 +112,11 @@ class _Places:
             return None
         entries = list(found[1])
         for given in (self._layouts if self._rules is None else None, self._out):
-            place = _at(given, path)
-            if isinstance(place, list | tuple) and len(place) != len(entries):
+            items = _at(given, path)
+            if isinstance(items, list | tuple) and len(items) != len(entries):
                 where = f" at {_label(path)!r}" if path else ""
                 raise LayoutError(
-                    f"{counted(len(entries), 'tensor')}{where} need as many layouts and results, not {len(place)}"
+                    f"{counted(len(entries), 'tensor')}{where} need as many layouts and results, not {len(items)}"
                 )
         return found[0], entries
 
@@ -305,7 +305,7 @@ class _Batch:
         with self._call(name) as here:
             assert here is not None
             key = self._specs, self._limit
-            move = program(here.team, key, (self._described, self._built), (), here, wrong)
+            move = program(here.team, key, (self._described, self._built), (), here, error=wrong)
             outs = [None if out is None or wrong is not None else out.local for _, _, out, _ in self._jobs]
             moved: list[Array | None] = move([t.local for t, *_ in self._jobs], outs)
         return moved
@@ -318,7 +318,9 @@ class _Batch:
         calls = []
         for source, target, shape, dtype, has_out, key in self._specs:
             call = "relayout" if key is None else f"relayout {key!r}"
-            calls.append(relayout_text(call, shape, dtype, source, target, self._limit) + " into out" * has_out)
+            calls.append(
+                relayout_text((call, shape, dtype, source, target, self._limit, None)) + " into out" * has_out
+            )
         return "; ".join(calls)
 
     def _built(self, here: Location) -> MoveAll:

@@ -6,22 +6,22 @@ from collections.abc import Callable
 from meshcomm._types import Array, DType, Shape
 from meshcomm.arrays.compile import prepare_start
 from meshcomm.arrays.dtensor import DTensor, Held, unwrapped
-from meshcomm.arrays.moving import relayout_text
+from meshcomm.arrays.moving import Moving, relayout_text
 from meshcomm.arrays.out import wrong_out
 from meshcomm.arrays.targets import Target, target_of
 from meshcomm.errors import LayoutError, MeshError
+from meshcomm.failures import abort, forks
+from meshcomm.failures.messages import Unfinished, never_waited_for
+from meshcomm.failures.watch import named, watch
 from meshcomm.layouts.layout import Layout
 from meshcomm.layouts.layout_text import specs_text
 from meshcomm.plans.plan import plan_direct
-from meshcomm.ranks import abort, forks
 from meshcomm.ranks._envelope import Envelope
 from meshcomm.ranks.calls import Collective, leave_with
 from meshcomm.ranks.communicator import Pending
-from meshcomm.ranks.endings import Unfinished, never_waited_for
 from meshcomm.ranks.mpi import mpi
 from meshcomm.ranks.refusals import refusable
 from meshcomm.ranks.teams import Location, Team
-from meshcomm.ranks.watch import named, watch
 
 _over_mpi: dict[int, "Request"] = {}
 """Requests in flight over MPI. MPI writes to their memory even when the program has lost the request and its world."""
@@ -179,9 +179,9 @@ def start_relayout(
     wrong = None if out is None else wrong_out(tensor, out, layout)
     into = None if wrong is not None else out
     operation = named("start_relayout", name) if name else "start_relayout"
-    key = "start_relayout", shape, dtype, source, layout
+    key: Moving = "start_relayout", shape, dtype, source, layout, None, None
     arguments = tensor.local, into, wrong is not None
-    request = _START(operation, (source.mesh, layout.mesh), key, key, arguments, error=wrong)
+    request = _START(operation, (source.mesh, layout.mesh), key, (key,), arguments, error=wrong)
     if request is not None:
         return request
     return RelayoutRequest(_result(None, out, layout.matched(source), shape, dtype), source, None, None)
@@ -198,13 +198,12 @@ def _held(tensor: object) -> DTensor:
     return held
 
 
-def _built(
-    operation: str, shape: Shape, dtype: DType, source: Layout, layout: Layout, here: Location
-) -> Callable[[Array | None, DTensor | None, bool], RelayoutRequest]:
+def _built(moving: Moving, here: Location) -> Callable[[Array | None, DTensor | None, bool], RelayoutRequest]:
+    _, shape, dtype, source, layout, *_ = moving
     start = prepare_start(plan_direct(shape, dtype, source, layout, here.team.machine), here)
     target = layout.matched(source)
 
-    def started(local: Array | None, out: DTensor | None, waits: bool) -> RelayoutRequest:
+    def begin(local: Array | None, out: DTensor | None, waits: bool) -> RelayoutRequest:
         try:
             exchange, block = start(local, None if out is None else out.local)
             if waits and exchange is not None:
@@ -215,10 +214,11 @@ def _built(
             leave_with(error, here.team)
             raise
 
-    return started
+    return begin
 
 
-def _planned(operation: str, shape: Shape, dtype: DType, source: Layout, layout: Layout) -> None:
+def _planned(moving: Moving) -> None:
+    _, shape, dtype, source, layout, *_ = moving
     plan_direct(shape, dtype, source, layout)
 
 

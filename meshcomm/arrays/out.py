@@ -12,13 +12,13 @@ from meshcomm._types import DType, Shape
 from meshcomm.arrays.create import distribute
 from meshcomm.arrays.dtensor import IS_COPY, DTensor, MovedSlice
 from meshcomm.errors import DTypeError, LayoutError, MeshcommError, ShapeError
+from meshcomm.failures.watch import named
 from meshcomm.layouts.layout import Layout
 from meshcomm.layouts.layout_text import specs_text
 from meshcomm.memory.blocks import as_bytes
 from meshcomm.ranks.agreement import fingerprint
 from meshcomm.ranks.calls import collective
 from meshcomm.ranks.meshes import location_text
-from meshcomm.ranks.watch import named
 
 Into: TypeAlias = tuple[DTensor, DTensor, Layout]
 """A tensor, the tensor that its relayout overwrites, and the layout that it goes to."""

@@ -14,6 +14,7 @@ from meshcomm.arrays.moving import BY_PLAN, RELAYOUT
 from meshcomm.arrays.out import distributed, wrong_out
 from meshcomm.arrays.targets import Target, target_of
 from meshcomm.errors import LayoutError, MeshError
+from meshcomm.failures.watch import named
 from meshcomm.layouts.layout import Layout
 from meshcomm.layouts.layout_text import specs_text
 from meshcomm.layouts.machine import Machine
@@ -25,7 +26,6 @@ from meshcomm.ranks.agreement import agree
 from meshcomm.ranks.calls import collective
 from meshcomm.ranks.meshes import location_in
 from meshcomm.ranks.refusals import refusable
-from meshcomm.ranks.watch import named
 
 K = TypeVar("K")
 H = TypeVar("H", bound=Held)
@@ -164,7 +164,7 @@ def relayout(
     into = None if out is None or wrong is not None else out.local
     operation = named("relayout", name) if name else "relayout"
     key = "relayout", shape, dtype, source, layout, max_scratch_bytes, None
-    block = RELAYOUT(operation, (source.mesh, layout.mesh), key, key, (tensor.local, into), error=wrong)
+    block = RELAYOUT(operation, (source.mesh, layout.mesh), key, (key,), (tensor.local, into), error=wrong)
     if out is not None:
         return out
     return DTensor(block, layout if layout.match_axis is None else layout.matched(source), shape, dtype)

@@ -27,7 +27,7 @@ class StandardMethods:
         """Return :mod:`meshcomm.array_api`; ``ValueError`` for a version of the standard after that."""
         if api_version is not None and not api_version <= VERSION:
             raise ValueError(f"{NAMESPACE} follows version {VERSION} of the array API standard, not {api_version!r}")
-        return import_module(NAMESPACE)  # it stands above all floors, and is loaded when a program asks for it
+        return import_module(NAMESPACE)  # it stands above all layers, and is loaded when a program asks for it
 
     @property
     def device(self: "DTensor") -> Mesh:  # type: ignore[misc]  # all that have these methods are tensors

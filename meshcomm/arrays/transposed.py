@@ -13,5 +13,5 @@ def relayout_transposed(tensor: DTensor, order: tuple[int, ...], layout: Layout)
     source = Layout([tensor.layout.axes[axis] for axis in order], tensor.mesh)
     shape = tuple(tensor.shape[axis] for axis in order)
     key = "transpose", shape, tensor.dtype, source, layout, None, order
-    block = RELAYOUT("transpose", (source.mesh, layout.mesh), key, key, (tensor.local, None))
+    block = RELAYOUT("transpose", (source.mesh, layout.mesh), key, (key,), (tensor.local, None))
     return DTensor(block, layout.matched(source), shape, tensor.dtype)

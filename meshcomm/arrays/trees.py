@@ -26,7 +26,7 @@ DEEPEST = 100
 
 
 class Index(int):
-    """The place of an item in a list or tuple."""
+    """The index of an item in a list or tuple."""
 
     __slots__ = ()
 

@@ -4,12 +4,13 @@ import argparse
 import re
 import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
 from meshcomm._arguments import counted, quote
-from meshcomm.ranks.about import loaded_modules
+from meshcomm.cli.about import loaded_modules
+from meshcomm.cli.commands import PROGRAM, Argument, Command
 
 SAVE_BEFORE = 300
 """Seconds before the end of a job at which it is asked to save a checkpoint."""
@@ -89,29 +90,32 @@ def batch(options: argparse.Namespace) -> int:
     return 0
 
 
-def add_parsers(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Add ``slurm`` and ``pbs`` to the *commands* of a parser."""
-    for system, title in (("slurm", "Slurm"), ("pbs", "PBS")):
-        parser = commands.add_parser(
-            system,
-            help=f"print a batch script for {title}",
-            description=f"Print a commented batch script for {title} that runs a program on many ranks: "
-            f"python -m meshcomm {system} --nodes 2 --ntasks-per-node 64 script.py args... > job.sh",
-            usage=f"python -m meshcomm {system} [options] (script.py | -m module) [args ...]",
-        )
-        parser.add_argument("--nodes", default="1", metavar="N", help="how many nodes (1)")
-        parser.add_argument("--ntasks-per-node", default="1", metavar="N", help="how many ranks on each node (1)")
-        parser.add_argument("--time", default="1:00:00", metavar="LIMIT", help="[days-]hours:minutes:seconds")
-        parser.add_argument("--container", metavar="IMAGE", help="an Apptainer image in which the program runs")
-        parser.add_argument("--requeue", action="store_true", help="save before the time is over, and go on later")
-        parser.add_argument("--array", metavar="NUMBERS", help=f"many jobs: {_ARRAYS[system][1]}".replace("%", "%%"))
-        parser.add_argument("--partition", "--queue", metavar="NAME", help="the partition or queue")
-        parser.add_argument("--account", metavar="NAME", help="the account or project that pays")
-        if system == "slurm":
-            parser.add_argument("--mpi", default="srun", metavar="LAUNCHER", help="srun (the default) or mpiexec")
-            parser.add_argument("--pmi", default="pmi2", metavar="TYPE", help="for srun: see srun --mpi=list (pmi2)")
-        parser.add_argument("-m", dest="module", action="store_true", help="the program is a module, not a script")
-        parser.add_argument("program", nargs=argparse.REMAINDER, help="the program and its arguments")
+def script_command(system: str) -> Command:
+    """Return the command that prints scripts for a batch *system*."""
+    title = {"slurm": "Slurm", "pbs": "PBS"}[system]
+    launchers = (
+        Argument("--mpi", default="srun", metavar="LAUNCHER", help="srun (the default) or mpiexec"),
+        Argument("--pmi", default="pmi2", metavar="TYPE", help="for srun: see srun --mpi=list (pmi2)"),
+    )
+    return Command(
+        help=f"print a batch script for {title}",
+        description=f"Print a commented batch script for {title} that runs a program on many ranks: "
+        f"python -m meshcomm {system} --nodes 2 --ntasks-per-node 64 script.py args... > job.sh",
+        usage=f"python -m meshcomm {system} [options] (script.py | -m module) [args ...]",
+        arguments=(
+            Argument("--nodes", default="1", metavar="N", help="how many nodes (1)"),
+            Argument("--ntasks-per-node", default="1", metavar="N", help="how many ranks on each node (1)"),
+            Argument("--time", default="1:00:00", metavar="LIMIT", help="[days-]hours:minutes:seconds"),
+            Argument("--container", metavar="IMAGE", help="an Apptainer image in which the program runs"),
+            Argument("--requeue", action="store_true", help="save before the time is over, and go on later"),
+            Argument("--array", metavar="NUMBERS", help=f"many jobs: {_ARRAYS[system][1]}".replace("%", "%%")),
+            Argument("--partition", "--queue", metavar="NAME", help="the partition or queue"),
+            Argument("--account", metavar="NAME", help="the account or project that pays"),
+            *(launchers if system == "slurm" else ()),
+            *PROGRAM,
+        ),
+        action=batch,
+    )
 
 
 def _job(options: argparse.Namespace) -> Job:
@@ -194,13 +198,12 @@ def slurm(job: Job) -> str:
         # %x is the name of the job, %j its number; of an array %A, and %a is the number in the array.
         "output": "%x-%j.out" if job.array is None else "%x-%A_%a.out",
     }
-    lines = ["#!/bin/bash", f"# {_size(job)}. Submit it from the folder in which it is to run: sbatch job.sh"]
-    lines += [f"#SBATCH --{name}={value}" for name, value in requests.items() if value is not None]
+    lines = [f"#SBATCH --{name}={value}" for name, value in requests.items() if value is not None]
     if job.requeue:
         lines += ["#SBATCH --requeue", "#SBATCH --open-mode=append", f"#SBATCH --signal=B:USR1@{SAVE_BEFORE}"]
-    lines += [*_surroundings(job, "SLURM_ARRAY_TASK_ID"), ""]
+    launch: list[str] = []
     if job.mpi == "srun":
-        lines += [
+        launch = [
             '# srun must speak the protocol of the MPI; "srun --mpi=list" shows what it knows. MPICH, Intel MPI:',
             "# pmi2 or pmix; Open MPI: pmix; Cray MPICH: cray_shasta.",
             f"export SLURM_MPI_TYPE={job.pmi}",
@@ -211,9 +214,24 @@ def slurm(job: Job) -> str:
     else:
         launcher = 'mpiexec -n "$SLURM_NTASKS" --bind-to core'
     if job.requeue and job.mpi == "srun":
-        lines += _LEFTOVERS
-    lines += _launch(job, launcher)
-    return "\n".join([*lines, *(_requeued(job) if job.requeue else [_LAST, _program(job)])]) + "\n"
+        launch += _LEFTOVERS
+    return _script(job, ("sbatch", lines, "SLURM_ARRAY_TASK_ID"), [*launch, *_launch(job, launcher)], _requeued(job))
+
+
+def _script(job: Job, system: tuple[str, list[str], str], launch: list[str], requeued: list[str]) -> str:
+    """Return the script of any batch system.
+
+    Parameters
+    ----------
+    job: what it is for
+    system: the command that submits it, the lines of its requests, and the variable with the number in an array
+    launch: the lines that say how ranks are launched
+    requeued: the last lines of a job that starts again
+    """
+    submit, requests, number = system
+    lines = ["#!/bin/bash", f"# {_size(job)}. Submit it from the folder in which it is to run: {submit} job.sh"]
+    lines += [*requests, *_surroundings(job, number), "", *launch]
+    return "\n".join([*lines, *(requeued if job.requeue else [_LAST, _program(job)])]) + "\n"
 
 
 _LAST = "# The exit code of the last line is that of the job."
@@ -268,35 +286,31 @@ def pbs(job: Job) -> str:
     """
     count = job.ntasks_per_node
     lines = [
-        "#!/bin/bash",
-        f"# {_size(job)}. Submit it from the folder in which it is to run: qsub job.sh",
         f"#PBS -N {job.name}",
         f"#PBS -l select={job.nodes}:ncpus={count}:mpiprocs={count}",
         f"#PBS -l walltime={_clock(job.seconds)}",
         "#PBS -j oe",  # output and errors in one file: name.o and the number of the job
         f"#PBS -r {'y' if job.requeue else 'n'}",
-        *(f"#PBS -{letter} {value}" for letter, value in zip("qAJ", _names(job), strict=True) if value is not None),
+        *(
+            f"#PBS -{letter} {value}"
+            for letter, value in zip("qAJ", (job.partition, job.account, job.array), strict=True)
+            if value is not None
+        ),
         "",
         'cd "$PBS_O_WORKDIR" || exit # PBS begins in the home folder',
-        *_surroundings(job, "PBS_ARRAY_INDEX"),
-        "",
+    ]
+    launch = [
         f"# Cray: mpiexec -n {job.ranks} --ppn {count} --cpu-bind core",
         *_launch(job, f"mpiexec -n {job.ranks} --bind-to core"),
     ]
-    if not job.requeue:
-        return "\n".join([*lines, _LAST, _program(job)]) + "\n"
-    lines += [
+    requeued = [
         f"# PBS sends no signal before the time is over, but timeout does: USR1, {SAVE_BEFORE} s before.",
         *_SAVES,
         "# Submit the job again: it goes on there.",
         f"timeout --preserve-status --signal=USR1 $(({job.saves_at} - SECONDS)) \\",
         f"    {_program(job)}",
     ]
-    return "\n".join(lines) + "\n"
-
-
-def _names(job: Job) -> Sequence[str | None]:
-    return job.partition, job.account, job.array
+    return _script(job, ("qsub", lines, "PBS_ARRAY_INDEX"), launch, requeued)
 
 
 def _surroundings(job: Job, number: str) -> list[str]:

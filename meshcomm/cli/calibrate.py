@@ -7,13 +7,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 import meshcomm
+from meshcomm.cli import about
 from meshcomm.cli.fit import BETWEEN, WITHIN, Calibration, Fit
 from meshcomm.cli.fit import calibrate as measured
 from meshcomm.cli.info import Rows, print_rows, rank_rows, unit_cost
 from meshcomm.cli.once import print_once
 from meshcomm.errors import MeshError
+from meshcomm.failures import launchers
 from meshcomm.layouts.machine import DISK_CONSTANTS, Machine
-from meshcomm.ranks import about, agreement, launchers
+from meshcomm.ranks import agreement
 from meshcomm.ranks.hosts import MACHINE_FILE
 from meshcomm.ranks.meshes import location_in
 

@@ -5,8 +5,8 @@ from pathlib import PurePath
 from typing import NamedTuple
 
 from meshcomm._arguments import counted
-from meshcomm.ranks.facts import THREADS, Connection, Facts
-from meshcomm.ranks.missing import spans
+from meshcomm.cli.facts import THREADS, Connection, Facts
+from meshcomm.failures.messages import spans
 
 OK, NOTE, PROBLEM = "ok", "note", "problem"
 

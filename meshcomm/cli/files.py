@@ -8,8 +8,8 @@ from pathlib import Path
 from meshcomm._arguments import counted
 from meshcomm.cli.once import print_once
 from meshcomm.errors import MeshcommError
+from meshcomm.failures import launchers
 from meshcomm.plans.describe import bytes_text
-from meshcomm.ranks import launchers
 from meshcomm.ranks.meshes import create_mesh
 from meshcomm.ranks.simulate import simulate
 from meshcomm.storage import verify as checks

@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from meshcomm.cli.flight_files import first_difference, missing_ranks, read
 from meshcomm.cli.show import told
-from meshcomm.ranks.flights import Flight, first_difference, missing_ranks, read
-from meshcomm.ranks.missing import some
+from meshcomm.failures.flights import Flight
+from meshcomm.failures.messages import some
 
 _SHOWN_CALLS = 5
 

@@ -14,14 +14,16 @@ import numpy as np
 import meshcomm
 from meshcomm import _kernels
 from meshcomm._arguments import counted
+from meshcomm.cli import about
+from meshcomm.cli.about import Host
 from meshcomm.cli.checks import PROBLEM, Finding, findings, line
+from meshcomm.cli.facts import Facts, gather, measured_connections
 from meshcomm.errors import MeshError
+from meshcomm.failures import launchers
 from meshcomm.layouts.layout_text import specs_text
 from meshcomm.layouts.machine import CONSTANTS, DISK_CONSTANTS, Machine
-from meshcomm.ranks import about, launchers, rendezvous
+from meshcomm.ranks import rendezvous
 from meshcomm.ranks._envelope import Envelope
-from meshcomm.ranks.about import Host
-from meshcomm.ranks.facts import Facts, gather, measured_connections
 from meshcomm.ranks.hosts import MACHINE_FILE
 from meshcomm.ranks.mpi import active_mpi, library_name
 from meshcomm.ranks.variables import set_aside

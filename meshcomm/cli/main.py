@@ -28,11 +28,12 @@ from typing import NoReturn, cast
 
 import meshcomm
 from meshcomm._mistakes import suggestion
-from meshcomm.cli.batch import SCRIPTS, add_parsers
-from meshcomm.cli.bench.options import add_bench
+from meshcomm.cli.batch import SCRIPTS, script_command
+from meshcomm.cli.bench.options import BENCH
+from meshcomm.cli.commands import PROGRAM, Argument, Command, Commands, imported
 from meshcomm.cli.once import print_once
-from meshcomm.cli.plan import add_plan
-from meshcomm.cli.show import add_show
+from meshcomm.cli.plan import PLAN
+from meshcomm.cli.show import SHOW
 from meshcomm.ranks.hosts import MACHINE_FILE
 
 
@@ -44,7 +45,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _refuse(options.parser, unknown)
     try:
         if options.command is not None:
-            return _run(parser, options)
+            code: int = options.action(options)
+            return code
         parser.print_help()
         sys.stdout.flush()
         return 0
@@ -60,49 +62,13 @@ def _refuse(parser: argparse.ArgumentParser, unknown: Sequence[str]) -> NoReturn
     parser.error(f"unrecognized arguments: {' '.join(unknown)}{meant}")
 
 
-def _run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
-    """Run a command. Each imports its own modules only: a rank that waits for the imports of others does nothing."""
-    if options.command == "info":
-        from meshcomm.cli.info import info
+def _program(options: argparse.Namespace) -> int:
+    from meshcomm.cli.run import run
 
-        return info(options.json)
-    if options.command == "calibrate":
-        from meshcomm.cli.calibrate import calibrate
-
-        return calibrate(options.file)
-    if options.command == "bench":
-        from meshcomm.cli.bench.command import bench
-
-        return bench(options)
-    if options.command == "flights":
-        from meshcomm.cli.flights import flights
-
-        return flights(Path(options.folder))
-    if options.command == "trace":
-        from meshcomm.cli.trace import trace
-
-        return trace(Path(options.folder), Path(options.out))
-    if options.command in ("show", "plan"):
-        code: int = options.action(options)
-        return code
-    if options.command in SCRIPTS:
-        from meshcomm.cli.batch import batch
-
-        return batch(options)
-    if options.command == "run":
-        from meshcomm.cli.run import run
-
-        if not options.program:
-            parser.error("run needs a script, or -m and a module")
-        run(options.program, options.module)
-        return 0
-    from meshcomm.cli.files import convert, ls, verify
-
-    if options.command == "ls":
-        return ls([Path(path) for path in options.paths])
-    if options.command == "verify":
-        return verify([Path(path) for path in options.paths])
-    return convert(Path(options.source), Path(options.target), options.overwrite)
+    if not options.program:
+        _parser().error("run needs a script, or -m and a module")
+    run(options.program, options.module)
+    return 0
 
 
 class _Parser(argparse.ArgumentParser):
@@ -121,110 +87,108 @@ class _Parser(argparse.ArgumentParser):
             raise
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
-        prog="meshcomm" if Path(sys.argv[0]).name == "meshcomm" else "python -m meshcomm",
-        description="Meshes, layouts, AllToAll and relayout of distributed arrays for MPI programs, with NumPy.",
-    )
-    parser.add_argument("--version", action="version", version=f"meshcomm {meshcomm.__version__}")
-    commands = cast(
-        "argparse._SubParsersAction[argparse.ArgumentParser]",
-        parser.add_subparsers(dest="command", title="commands"),
-    )
-    _add_run(commands)
-    _add_info(commands)
-    add_bench(commands)
-    _add_flights(commands)
-    _add_trace(commands)
-    _add_files(commands)
-    add_show(commands)
-    add_plan(commands)
-    add_parsers(commands)
-    for each in (parser, *commands.choices.values()):
-        each.set_defaults(parser=each)
-        each.allow_abbrev = False  # --ntasks of Slurm is not --ntasks-per-node
-    return parser
-
-
-def _add_run(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    run_parser = commands.add_parser(
-        "run",
+COMMANDS = {
+    "run": Command(
         help="run a Python program; if one rank fails or ends early, end the whole job",
         description="Run a Python program: mpiexec -n 4 python -m meshcomm run script.py args... "
         "The whole job ends, and says why, if a rank raises an exception that nothing catches, calls sys.exit with an "
         "error, or ends while other ranks wait for it in a call of meshcomm.",
         usage="python -m meshcomm run [-h] (script.py | -m module) [args ...]",
-    )
-    run_parser.add_argument("-m", dest="module", action="store_true", help="the program is a module, not a script")
-    run_parser.add_argument("program", nargs=argparse.REMAINDER, help="the program and its arguments")
-
-
-def _add_info(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    info_parser = commands.add_parser(
-        "info",
+        arguments=PROGRAM,
+        action=_program,
+    ),
+    "info": Command(
         help="print facts about Python, MPI and the ranks, check them, and test a small relayout",
         description="Print facts about Python, MPI and the ranks, what is wrong with them and the cure, and test a "
         "small relayout over all ranks. The exit code is 1 if there is a problem. "
         "Run it alone, or under mpiexec: mpiexec -n 4 python -m meshcomm info",
-    )
-    info_parser.add_argument("--json", action="store_true", help="print one document of JSON")
-    calibrate_parser = commands.add_parser(
-        "calibrate",
+        arguments=(Argument("--json", action="store_true", help="print one document of JSON"),),
+        action=imported("info:info", "json"),
+    ),
+    "calibrate": Command(
         help="measure what it costs to move bytes here; relayouts are planned by these costs",
         description="Measure what it costs to move bytes within a node and between nodes. Relayouts are planned by "
         "these costs. Start as many ranks on each node as your programs do: "
         "mpiexec -n 4 python -m meshcomm calibrate machine.json",
-    )
-    calibrate_parser.add_argument(
-        "file", nargs="?", help=f"the file to write, for {MACHINE_FILE}; without it, only print the constants"
-    )
-
-
-def _add_flights(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    flights_parser = commands.add_parser(
-        "flights",
+        arguments=(
+            Argument(
+                "file", nargs="?", help=f"the file to write, for {MACHINE_FILE}; without it, only print the constants"
+            ),
+        ),
+        action=imported("calibrate:calibrate", "file"),
+    ),
+    "bench": BENCH,
+    "flights": Command(
         help="read what each rank of a job did last, and find the first difference",
         description="When a job ends because a rank waits for too long, each rank writes its last calls and where it "
         "is. Print who is where, the first call that ranks made differently, and the stacks.",
-    )
-    flights_parser.add_argument("folder", help="the folder that the last words of the job name")
-
-
-def _add_trace(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    trace_parser = commands.add_parser(
-        "trace",
+        arguments=(Argument("folder", type=Path, help="the folder that the last words of the job name"),),
+        action=imported("flights:flights", "folder"),
+    ),
+    "trace": Command(
         help="make one trace of those that the ranks of a job wrote with MESHCOMM_TRACE",
         description="With MESHCOMM_TRACE=FOLDER each rank of a program writes what it did to a file in FOLDER. "
         "Make one file of them, for ui.perfetto.dev, and print how long each rank waited and moved data.",
-    )
-    trace_parser.add_argument("folder", help="the folder that MESHCOMM_TRACE named")
-    trace_parser.add_argument("out", help="the file to write")
-
-
-def _add_files(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    ls_parser = commands.add_parser(
-        "ls",
+        arguments=(
+            Argument("folder", type=Path, help="the folder that MESHCOMM_TRACE named"),
+            Argument("out", type=Path, help="the file to write"),
+        ),
+        action=imported("trace:trace", "folder", "out"),
+    ),
+    "ls": Command(
         help="list the arrays of a file or a checkpoint",
         description="List the arrays of a file or a checkpoint: name, shape, dtype, bytes, and the layout in which it "
         "was saved; and its metadata. Of a folder of checkpoints, list the steps.",
-    )
-    of_ls = "a .npy, .safetensors, .h5 or .zarr file, a checkpoint, or a folder of them"
-    ls_parser.add_argument("paths", metavar="PATH", nargs="+", help=of_ls)
-    verify_parser = commands.add_parser(
-        "verify",
+        arguments=(
+            Argument(
+                "paths",
+                type=Path,
+                metavar="PATH",
+                nargs="+",
+                help="a .npy, .safetensors, .h5 or .zarr file, a checkpoint, or a folder of them",
+            ),
+        ),
+        action=imported("files:ls", "paths"),
+    ),
+    "verify": Command(
         help="compare the data of a checkpoint with their checksums",
         description="Read all data of a checkpoint, or of each step in a folder of them, and compare the checksums. "
         "Print ok, or each range that is damaged; then the exit code is 1. Of other formats, look at the structure.",
-    )
-    of_verify = "a checkpoint, a folder of checkpoints, or a file"
-    verify_parser.add_argument("paths", metavar="PATH", nargs="+", help=of_verify)
-    convert_parser = commands.add_parser(
-        "convert",
+        arguments=(
+            Argument(
+                "paths", type=Path, metavar="PATH", nargs="+", help="a checkpoint, a folder of checkpoints, or a file"
+            ),
+        ),
+        action=imported("files:verify", "paths"),
+    ),
+    "convert": Command(
         help="write the arrays of a file to a file of another format",
         description="Write the arrays of a file to a file of another format, a box at a time: memory does not have to "
         "hold them. The suffix says the format; no suffix is a checkpoint. With several ranks, each does its share: "
         "mpiexec -n 4 python -m meshcomm convert a.h5 b.safetensors",
+        arguments=(
+            Argument("source", type=Path, help="the file or folder to read"),
+            Argument("target", type=Path, help="the file or folder to write"),
+            Argument("--overwrite", action="store_true", help="replace the target if it is there"),
+        ),
+        action=imported("files:convert", "source", "target", "overwrite"),
+    ),
+    "show": SHOW,
+    "plan": PLAN,
+    **{system: script_command(system) for system in SCRIPTS},
+}
+"""In the order of the list that ``--help`` prints."""
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="meshcomm" if Path(sys.argv[0]).name == "meshcomm" else "python -m meshcomm",
+        description="Meshes, layouts, AllToAll and relayout of distributed arrays for MPI programs, with NumPy.",
+        allow_abbrev=False,
     )
-    convert_parser.add_argument("source", help="the file or folder to read")
-    convert_parser.add_argument("target", help="the file or folder to write")
-    convert_parser.add_argument("--overwrite", action="store_true", help="replace the target if it is there")
+    parser.add_argument("--version", action="version", version=f"meshcomm {meshcomm.__version__}")
+    parser.set_defaults(parser=parser)
+    commands = cast(Commands, parser.add_subparsers(dest="command", title="commands"))
+    for name, command in COMMANDS.items():
+        command.add(name, commands)
+    return parser

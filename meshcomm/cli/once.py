@@ -4,8 +4,8 @@ import sys
 import time
 
 from meshcomm._tuning import COME_WITHIN, END_WITHIN, POLL_TO
-from meshcomm.ranks.launchers import launched
-from meshcomm.ranks.signs import Error
+from meshcomm.failures.host_signals import Error
+from meshcomm.failures.launchers import launched
 
 
 def print_once(text: str) -> None:

@@ -11,8 +11,10 @@ import numpy as np
 
 from meshcomm._arguments import as_dtype, counted
 from meshcomm._tracing import Value
+from meshcomm.cli.commands import Argument, Command
 from meshcomm.cli.given import bytes_of, layout_of, mesh_of, shape_of
 from meshcomm.cli.show import LAYOUT_HELP, MESH_HELP, SHAPE_HELP, told
+from meshcomm.cli.terminal import terminal
 from meshcomm.errors import MeshcommError, MeshError
 from meshcomm.layouts.layout import Layout
 from meshcomm.layouts.machine import Machine
@@ -24,7 +26,6 @@ from meshcomm.plans.costs import predicted_seconds
 from meshcomm.plans.describe import bytes_text
 from meshcomm.plans.plan import Plan, plan_relayout
 from meshcomm.ranks.hosts import MACHINE_FILE, stored_constants
-from meshcomm.ranks.terminal import terminal
 
 RANKS = (16, 64, 256, 1024, 4096, 16384, 65536)
 """Numbers of ranks in the table."""
@@ -48,31 +49,6 @@ class Relayout(NamedTuple):
         """Return the plan of the same relayout on another *mesh*, which has the same mesh dimensions."""
         source, target = (Layout(layout.sharding_specs, mesh) for layout in (self.source, self.target))
         return plan_relayout(self.shape, self.dtype, source, target, self.limit, machine)
-
-
-def add_plan(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Add the command to the parser."""
-    parser = commands.add_parser(
-        "plan",
-        help="print the plan of a relayout, what it costs, and what it would cost with 16 to 65,536 ranks",
-        description="Print the plan of a relayout, the time that the cost model predicts, the peak memory of a rank, "
-        "and the same for 16 to 65,536 ranks. Needs no MPI: python -m meshcomm plan --shape 4096,4096 --dtype f8 "
-        "--mesh x=64 --from x,unsharded --to unsharded,x",
-    )
-    parser.add_argument("--shape", required=True, help=SHAPE_HELP)
-    parser.add_argument("--dtype", default="f8", help="the NumPy dtype of the elements; f8 by default")
-    parser.add_argument("--mesh", required=True, help=MESH_HELP)
-    parser.add_argument("--from", dest="source", required=True, metavar="LAYOUT", help=LAYOUT_HELP)
-    parser.add_argument("--to", dest="target", required=True, metavar="LAYOUT", help="likewise")
-    parser.add_argument(
-        "--nodes",
-        type=int,
-        help=f"on how many nodes the ranks are, in order, as evenly as they can; by default {PER_NODE} "
-        "ranks fill a node",
-    )
-    parser.add_argument("--scratch", metavar="BYTES", help="the scratch limit: 512K, 1M, 2G")
-    parser.add_argument("--svg", metavar="FILE", help="also write the picture of the plan to an SVG file")
-    parser.set_defaults(action=lambda options: told(lambda: _plan(options)))
 
 
 def _plan(options: argparse.Namespace) -> None:
@@ -197,3 +173,27 @@ def seconds_text(seconds: float) -> str:
     """
     unit, scale = ("s", 1.0) if seconds >= 1 else ("ms", 1e3) if seconds >= 1e-3 else ("µs", 1e6)
     return f"{seconds * scale:.3g} {unit}"
+
+
+PLAN = Command(
+    help="print the plan of a relayout, what it costs, and what it would cost with 16 to 65,536 ranks",
+    description="Print the plan of a relayout, the time that the cost model predicts, the peak memory of a rank, "
+    "and the same for 16 to 65,536 ranks. Needs no MPI: python -m meshcomm plan --shape 4096,4096 --dtype f8 "
+    "--mesh x=64 --from x,unsharded --to unsharded,x",
+    arguments=(
+        Argument("--shape", required=True, help=SHAPE_HELP),
+        Argument("--dtype", default="f8", help="the NumPy dtype of the elements; f8 by default"),
+        Argument("--mesh", required=True, help=MESH_HELP),
+        Argument("--from", dest="source", required=True, metavar="LAYOUT", help=LAYOUT_HELP),
+        Argument("--to", dest="target", required=True, metavar="LAYOUT", help="likewise"),
+        Argument(
+            "--nodes",
+            type=int,
+            help=f"on how many nodes the ranks are, in order, as evenly as they can; by default {PER_NODE} "
+            "ranks fill a node",
+        ),
+        Argument("--scratch", metavar="BYTES", help="the scratch limit: 512K, 1M, 2G"),
+        Argument("--svg", metavar="FILE", help="also write the picture of the plan to an SVG file"),
+    ),
+    action=lambda options: told(lambda: _plan(options)),
+)

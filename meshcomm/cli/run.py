@@ -8,12 +8,12 @@ from types import TracebackType
 
 from meshcomm._tuning import LEAVE_WITHIN
 from meshcomm.errors import MeshError
-from meshcomm.ranks import abort
-from meshcomm.ranks.forks import exit_code
-from meshcomm.ranks.launchers import are_several, is_told_by_another
+from meshcomm.failures import abort
+from meshcomm.failures.forks import exit_code
+from meshcomm.failures.launchers import are_several, is_told_by_another
+from meshcomm.failures.roll_call import leave_all
 from meshcomm.ranks.meshes import common_world
 from meshcomm.ranks.mpi import MPIWorld
-from meshcomm.ranks.roll_call import leave_all
 
 
 def run(program: list[str], is_module: bool = False) -> None:

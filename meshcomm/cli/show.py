@@ -5,11 +5,12 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from meshcomm.cli.commands import Argument, Command
 from meshcomm.cli.given import layout_of, mesh_of, shape_of
+from meshcomm.cli.terminal import terminal
 from meshcomm.errors import MeshcommError
+from meshcomm.failures.launchers import is_first
 from meshcomm.layouts.layout import Layout
-from meshcomm.ranks.launchers import is_first
-from meshcomm.ranks.terminal import terminal
 
 BAD_INPUT = 2
 """The exit code for arguments that make no layout, mesh, shape or plan."""
@@ -17,21 +18,6 @@ BAD_INPUT = 2
 LAYOUT_HELP = "a sharding spec for each axis, with commas: x, unsharded, x+y, x=cuts(0;10;25), x=cyclic(64)"
 MESH_HELP = "the mesh dimensions with their sizes: x=4,y=2"
 SHAPE_HELP = "the lengths of the array, with commas: 10,7"
-
-
-def add_show(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Add the command to the parser."""
-    parser = commands.add_parser(
-        "show",
-        help="draw which device holds which elements in a layout",
-        description="Draw which device holds which elements in a layout. Needs no MPI: "
-        'python -m meshcomm show "x,unsharded" --mesh x=4,y=2 --shape 10,7',
-    )
-    parser.add_argument("layout", nargs="?", help=f"{LAYOUT_HELP}; without it, the mesh is drawn")
-    parser.add_argument("--mesh", required=True, help=MESH_HELP)
-    parser.add_argument("--shape", help=f"{SHAPE_HELP}; without it, blocks are numbered")
-    parser.add_argument("--svg", metavar="FILE", help="also write the picture to an SVG file")
-    parser.set_defaults(action=lambda options: told(lambda: _show(options)))
 
 
 def told(run: Callable[[], None]) -> int:
@@ -61,3 +47,17 @@ def _show(options: argparse.Namespace) -> None:
     if options.svg:
         write_svg(Path(options.svg), layout_svg(layout, shape) if isinstance(layout, Layout) else mesh_svg(layout))
     print(text)
+
+
+SHOW = Command(
+    help="draw which device holds which elements in a layout",
+    description="Draw which device holds which elements in a layout. Needs no MPI: "
+    'python -m meshcomm show "x,unsharded" --mesh x=4,y=2 --shape 10,7',
+    arguments=(
+        Argument("layout", nargs="?", help=f"{LAYOUT_HELP}; without it, the mesh is drawn"),
+        Argument("--mesh", required=True, help=MESH_HELP),
+        Argument("--shape", help=f"{SHAPE_HELP}; without it, blocks are numbered"),
+        Argument("--svg", metavar="FILE", help="also write the picture to an SVG file"),
+    ),
+    action=lambda options: told(lambda: _show(options)),
+)

@@ -18,7 +18,7 @@ from meshcomm.fft.kinds import Transform, full_name
 from meshcomm.fft.search import cheapest
 from meshcomm.fft.spectra import along_axes, check_has_frequencies, distances_of
 from meshcomm.fft.steps import FFTStep, Local, Sharded
-from meshcomm.layouts.layout import Layout
+from meshcomm.layouts.layout import Layout, refuse_match
 from meshcomm.layouts.layout_text import specs_text
 from meshcomm.layouts.machine import Machine
 from meshcomm.layouts.specs import CutSpec
@@ -263,7 +263,7 @@ def check_source(source: object, shape: Shape) -> None:
     """Raise ``LayoutError`` unless *source* can be the layout of an array of *shape*."""
     if not isinstance(source, Layout):
         raise LayoutError(f"the layout of an array to transform is a Layout, not {quote(source)}")
-    source.refuse_match()
+    refuse_match(source)
     if source.ndim != len(shape):
         raise LayoutError(
             f"an array of shape {shape} has {counted(len(shape), 'axis')}, but its layout is for {source.ndim}"

@@ -8,11 +8,12 @@ from meshcomm.fft.apply import called, one_axis
 from meshcomm.fft.calls import Some
 from meshcomm.fft.execute import Options
 from meshcomm.fft.planning import Wanted
-from meshcomm.ranks.refusals import refusable
+from meshcomm.ops.families import family
 
 
-@refusable
-def dct(
+@family("scipy.fft")
+def _along_one(
+    name: str,
     x: DTensor,
     type: int = 2,
     n: int | None = None,
@@ -25,10 +26,14 @@ def dct(
     workers: int | None = None,
     backend: str | None = None,
 ) -> DTensor:
-    """Return the discrete cosine transform along one axis. Collective if it is sharded.
+    options, others = Options(backend, workers, overwrite_x), {"variant": type, "orthogonalize": orthogonalize}
+    return called(name, x, one_axis(n, axis), options, layout, norm=norm, **others)
 
-    Source: scipy.fft.dct.
 
+dct = _along_one(
+    "dct",
+    "Return the discrete cosine transform along one axis. Collective if it is sharded.",
+    """
     Parameters
     ----------
     x: a tensor of numbers
@@ -40,79 +45,16 @@ def dct(
     layout, overwrite_x, workers, backend: as in `fft`
 
     Errors are those of `fft`.
-    """
-    options, others = Options(backend, workers, overwrite_x), {"variant": type, "orthogonalize": orthogonalize}
-    return called("dct", x, one_axis(n, axis), options, layout, norm=norm, **others)
+    """,
+)
+idct = _along_one("idct", "Return the inverse of `dct`. Collective, as `dct`.")
+dst = _along_one("dst", "Return the discrete sine transform along one axis. Collective, as `dct`.")
+idst = _along_one("idst", "Return the inverse of `dst`. Collective, as `dct`.")
 
 
-@refusable
-def idct(
-    x: DTensor,
-    type: int = 2,
-    n: int | None = None,
-    axis: int = -1,
-    norm: str | None = None,
-    *,
-    orthogonalize: bool | None = None,
-    layout: Wanted = None,
-    overwrite_x: bool = False,
-    workers: int | None = None,
-    backend: str | None = None,
-) -> DTensor:
-    """Return the inverse of `dct`. Collective, as `dct`.
-
-    Arguments are those of `dct`. Source: scipy.fft.idct.
-    """
-    options, others = Options(backend, workers, overwrite_x), {"variant": type, "orthogonalize": orthogonalize}
-    return called("idct", x, one_axis(n, axis), options, layout, norm=norm, **others)
-
-
-@refusable
-def dst(
-    x: DTensor,
-    type: int = 2,
-    n: int | None = None,
-    axis: int = -1,
-    norm: str | None = None,
-    *,
-    orthogonalize: bool | None = None,
-    layout: Wanted = None,
-    overwrite_x: bool = False,
-    workers: int | None = None,
-    backend: str | None = None,
-) -> DTensor:
-    """Return the discrete sine transform along one axis. Collective, as `dct`.
-
-    Arguments are those of `dct`. Source: scipy.fft.dst.
-    """
-    options, others = Options(backend, workers, overwrite_x), {"variant": type, "orthogonalize": orthogonalize}
-    return called("dst", x, one_axis(n, axis), options, layout, norm=norm, **others)
-
-
-@refusable
-def idst(
-    x: DTensor,
-    type: int = 2,
-    n: int | None = None,
-    axis: int = -1,
-    norm: str | None = None,
-    *,
-    orthogonalize: bool | None = None,
-    layout: Wanted = None,
-    overwrite_x: bool = False,
-    workers: int | None = None,
-    backend: str | None = None,
-) -> DTensor:
-    """Return the inverse of `dst`. Collective, as `dct`.
-
-    Arguments are those of `dct`. Source: scipy.fft.idst.
-    """
-    options, others = Options(backend, workers, overwrite_x), {"variant": type, "orthogonalize": orthogonalize}
-    return called("idst", x, one_axis(n, axis), options, layout, norm=norm, **others)
-
-
-@refusable
-def dctn(
+@family("scipy.fft")
+def _along_some(
+    name: str,
     x: DTensor,
     type: int = 2,
     s: Some = None,
@@ -125,80 +67,22 @@ def dctn(
     workers: int | None = None,
     backend: str | None = None,
 ) -> DTensor:
-    """Return the discrete cosine transform along some axes. Collective, as `dct`.
+    options, others = Options(backend, workers, overwrite_x), {"variant": type, "orthogonalize": orthogonalize}
+    return called(name, x, (s, axes), options, layout, norm=norm, **others)
 
-    Other arguments are those of `dct`. Source: scipy.fft.dctn.
+
+dctn = _along_some(
+    "dctn",
+    "Return the discrete cosine transform along some axes. Collective, as `dct`.",
+    """
+    Other arguments are those of `dct`.
 
     Parameters
     ----------
     s: elements that are transformed, for each of the axes; by default all
     axes: which axes; by default all, or the last ones if *s* is given
-    """
-    options, others = Options(backend, workers, overwrite_x), {"variant": type, "orthogonalize": orthogonalize}
-    return called("dctn", x, (s, axes), options, layout, norm=norm, **others)
-
-
-@refusable
-def idctn(
-    x: DTensor,
-    type: int = 2,
-    s: Some = None,
-    axes: Some = None,
-    norm: str | None = None,
-    *,
-    orthogonalize: bool | None = None,
-    layout: Wanted = None,
-    overwrite_x: bool = False,
-    workers: int | None = None,
-    backend: str | None = None,
-) -> DTensor:
-    """Return the inverse of `dctn`. Collective, as `dct`.
-
-    Arguments are those of `dctn`. Source: scipy.fft.idctn.
-    """
-    options, others = Options(backend, workers, overwrite_x), {"variant": type, "orthogonalize": orthogonalize}
-    return called("idctn", x, (s, axes), options, layout, norm=norm, **others)
-
-
-@refusable
-def dstn(
-    x: DTensor,
-    type: int = 2,
-    s: Some = None,
-    axes: Some = None,
-    norm: str | None = None,
-    *,
-    orthogonalize: bool | None = None,
-    layout: Wanted = None,
-    overwrite_x: bool = False,
-    workers: int | None = None,
-    backend: str | None = None,
-) -> DTensor:
-    """Return the discrete sine transform along some axes. Collective, as `dct`.
-
-    Arguments are those of `dctn`. Source: scipy.fft.dstn.
-    """
-    options, others = Options(backend, workers, overwrite_x), {"variant": type, "orthogonalize": orthogonalize}
-    return called("dstn", x, (s, axes), options, layout, norm=norm, **others)
-
-
-@refusable
-def idstn(
-    x: DTensor,
-    type: int = 2,
-    s: Some = None,
-    axes: Some = None,
-    norm: str | None = None,
-    *,
-    orthogonalize: bool | None = None,
-    layout: Wanted = None,
-    overwrite_x: bool = False,
-    workers: int | None = None,
-    backend: str | None = None,
-) -> DTensor:
-    """Return the inverse of `dstn`. Collective, as `dct`.
-
-    Arguments are those of `dctn`. Source: scipy.fft.idstn.
-    """
-    options, others = Options(backend, workers, overwrite_x), {"variant": type, "orthogonalize": orthogonalize}
-    return called("idstn", x, (s, axes), options, layout, norm=norm, **others)
+    """,
+)
+idctn = _along_some("idctn", "Return the inverse of `dctn`. Collective, as `dct`.")
+dstn = _along_some("dstn", "Return the discrete sine transform along some axes. Collective, as `dct`.")
+idstn = _along_some("idstn", "Return the inverse of `dstn`. Collective, as `dct`.")

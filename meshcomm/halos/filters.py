@@ -6,7 +6,7 @@ looks along is sharded. ``MeshcommError`` if SciPy is not installed, ``LayoutErr
 axes.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from meshcomm.errors import DTypeError, ShapeError
 from meshcomm.halos.boundaries import holds
 from meshcomm.halos.widths import Width
 from meshcomm.halos.windows import (
+    FLIPPED,
     Edges,
     Output,
     call_text,
@@ -28,6 +29,7 @@ from meshcomm.halos.windows import (
     window,
     windowed,
 )
+from meshcomm.ops.families import family
 from meshcomm.ranks.refusals import refusable
 
 ORDERS = (
@@ -36,22 +38,18 @@ ORDERS = (
 )
 """Filters that choose elements by their order."""
 
+UNPROBED = ("generic_filter",)
+"""Filters that SciPy must not run on one element to find its errors and the dtype of the result."""
+
 
 def _filtered(
-    name: str,
-    input: Held,
-    output: Output,
-    arguments: Mapping[str, Value],
-    *,
-    sizes: Callable[[int], Sequence[int]],
-    flipped: bool = False,
-    probes: bool = True,
+    name: str, input: Held, output: Output, settings: tuple[Value, Value, Value, Value], **arguments: Value
 ) -> DTensor:
     """Return the result of the filter *name* of SciPy with these *arguments*. Collective.
 
-    *sizes* gives the lengths of the window along so many axes. *probes* says whether SciPy may be called with one
-    element to find its errors and the dtype of the result.
+    *settings* are mode, cval, origin and axes.
     """
+    arguments |= zip(("mode", "cval", "origin", "axes"), settings, strict=True)
     tensor, function = held(name, input), getattr(scipy_ndimage(), name)
     given = {key: value for key, value in arguments.items() if not (key == "axes" and value is None)}
 
@@ -59,14 +57,14 @@ def _filtered(
         return function(block, output=dtype, **given)
 
     known = output.dtype if isinstance(output, DTensor) else output or tensor.dtype
-    dtype = result_dtype(tensor, run, output) if probes else np.dtype(known)
-    axes = normalised_axes(arguments.get("axes"), tensor.ndim)
-    lengths, origins = list(sizes(len(axes))), per_axis(arguments["origin"], len(axes), "origin")
+    dtype = np.dtype(known) if name in UNPROBED else result_dtype(tensor, run, output)
+    axes = normalised_axes(arguments["axes"], tensor.ndim)
+    lengths, origins = _lengths(arguments, len(axes)), per_axis(arguments["origin"], len(axes), "origin")
     if len(lengths) != len(axes):
         raise ShapeError(f"a window with {counted(len(lengths), 'axis')} for {len(axes)} of the tensor")
     widths: list[Width] = [(0, 0)] * tensor.ndim
     for axis, length, origin in zip(axes, lengths, origins, strict=True):
-        widths[axis] = window(int(length), origin, flipped=flipped)
+        widths[axis] = window(int(length), origin, flipped=name in FLIPPED)
     edges = Edges(_spread(arguments["mode"], axes, tensor.ndim), arguments["cval"])
     is_constant = any(each.name == "constant" for each in edges.boundaries(tensor.ndim))
     if is_constant and name in ORDERS and tensor.dtype.kind in "biu" and not holds(tensor.dtype, edges.cval):
@@ -75,6 +73,14 @@ def _filtered(
             "not in others: convert the tensor, or take another cval"
         )
     return stored(windowed(tensor, widths, edges, run, dtype, call=call_text(name, arguments)), output)
+
+
+def _lengths(arguments: dict[str, Value], count: int) -> Sequence[int]:
+    """Return the lengths of a window: those of the array that is given, else its size along *count* axes."""
+    for array in ("weights", "footprint", "structure"):
+        if arguments.get(array) is not None:
+            return np.shape(arguments[array])
+    return per_axis(1 if (size := arguments.get("size")) is None else size, count, "size")
 
 
 def _spread(mode: Value, axes: Sequence[int], ndim: int) -> Value:
@@ -87,16 +93,9 @@ def _spread(mode: Value, axes: Sequence[int], ndim: int) -> Value:
     return modes
 
 
-def _shape_of(size: Value, *shapes: Value) -> Callable[[int], Sequence[int]]:
-    """Return the lengths of a window from the first of *shapes*, arrays, that is given; else from *size*."""
-    for each in shapes:
-        if each is not None:
-            return lambda count: np.shape(each)
-    return lambda count: per_axis(1 if size is None else size, count, "size")
-
-
-@refusable
-def convolve(
+@family("scipy.ndimage")
+def _weighted(
+    name: str,
     input: Held,
     weights: Value,
     output: Output = None,
@@ -106,8 +105,13 @@ def convolve(
     *,
     axes: Value = None,
 ) -> DTensor:
-    """Return the convolution with *weights*. Collective over the mesh. Source: scipy.ndimage.convolve.
+    return _filtered(name, input, output, (mode, cval, origin, axes), weights=weights)
 
+
+convolve = _weighted(
+    "convolve",
+    "Return the convolution with *weights*. Collective over the mesh.",
+    """
     Parameters
     ----------
     input: a tensor
@@ -126,32 +130,14 @@ def convolve(
     >>> with mc.simulate(2) as world:
     ...     print(world.run(program))
     [[1, 2, 2], [2, 1]]
-    """
-    arguments = {"weights": weights, "mode": mode, "cval": cval, "origin": origin, "axes": axes}
-    return _filtered("convolve", input, output, arguments, sizes=lambda _: np.shape(weights), flipped=True)
+    """,
+)
+correlate = _weighted("correlate", "Return the correlation with *weights*. Collective over the mesh.")
 
 
-@refusable
-def correlate(
-    input: Held,
-    weights: Value,
-    output: Output = None,
-    mode: Value = "reflect",
-    cval: Value = 0.0,
-    origin: Value = 0,
-    *,
-    axes: Value = None,
-) -> DTensor:
-    """Return the correlation with *weights*. Collective over the mesh. Source: scipy.ndimage.correlate.
-
-    Arguments are those of `convolve`.
-    """
-    arguments = {"weights": weights, "mode": mode, "cval": cval, "origin": origin, "axes": axes}
-    return _filtered("correlate", input, output, arguments, sizes=lambda _: np.shape(weights))
-
-
-@refusable
-def median_filter(
+@family("scipy.ndimage")
+def _ordered(
+    name: str,
     input: Held,
     size: Value = None,
     footprint: Value = None,
@@ -162,54 +148,23 @@ def median_filter(
     *,
     axes: Value = None,
 ) -> DTensor:
-    """Return the median of each window. Collective over the mesh. Source: scipy.ndimage.median_filter.
+    return _filtered(name, input, output, (mode, cval, origin, axes), size=size, footprint=footprint)
 
+
+median_filter = _ordered(
+    "median_filter",
+    "Return the median of each window. Collective over the mesh.",
+    """
     Other arguments are those of `convolve`.
 
     Parameters
     ----------
     size: the length of the window, or one for each axis
     footprint: which elements of the window count, as an array of booleans: instead of *size*
-    """
-    return _ordered("median_filter", input, output, (size, footprint), (mode, cval, origin, axes))
-
-
-@refusable
-def minimum_filter(
-    input: Held,
-    size: Value = None,
-    footprint: Value = None,
-    output: Output = None,
-    mode: Value = "reflect",
-    cval: Value = 0.0,
-    origin: Value = 0,
-    *,
-    axes: Value = None,
-) -> DTensor:
-    """Return the minimum of each window. Collective over the mesh. Source: scipy.ndimage.minimum_filter.
-
-    Arguments are those of `median_filter`.
-    """
-    return _ordered("minimum_filter", input, output, (size, footprint), (mode, cval, origin, axes))
-
-
-@refusable
-def maximum_filter(
-    input: Held,
-    size: Value = None,
-    footprint: Value = None,
-    output: Output = None,
-    mode: Value = "reflect",
-    cval: Value = 0.0,
-    origin: Value = 0,
-    *,
-    axes: Value = None,
-) -> DTensor:
-    """Return the maximum of each window. Collective over the mesh. Source: scipy.ndimage.maximum_filter.
-
-    Arguments are those of `median_filter`.
-    """
-    return _ordered("maximum_filter", input, output, (size, footprint), (mode, cval, origin, axes))
+    """,
+)
+minimum_filter = _ordered("minimum_filter", "Return the minimum of each window. Collective over the mesh.")
+maximum_filter = _ordered("maximum_filter", "Return the maximum of each window. Collective over the mesh.")
 
 
 @refusable
@@ -235,7 +190,9 @@ def rank_filter(
     ----------
     rank: which element: 0 is the least one, and -1 the largest
     """
-    return _ordered("rank_filter", input, output, (size, footprint), (mode, cval, origin, axes), rank=rank)
+    return _filtered(
+        "rank_filter", input, output, (mode, cval, origin, axes), rank=rank, size=size, footprint=footprint
+    )
 
 
 @refusable
@@ -251,7 +208,9 @@ def percentile_filter(
     *,
     axes: Value = None,
 ) -> DTensor:
-    """Return this percentile of each window. Collective over the mesh. Source: scipy.ndimage.percentile_filter.
+    """Return this percentile of each window. Collective over the mesh.
+
+    Source: scipy.ndimage.percentile_filter.
 
     Other arguments are those of `median_filter`.
 
@@ -259,21 +218,20 @@ def percentile_filter(
     ----------
     percentile: 0 to 100, or -100 to 0, which counts from the largest element
     """
-    settings = (mode, cval, origin, axes)
-    return _ordered("percentile_filter", input, output, (size, footprint), settings, percentile=percentile)
+    return _filtered(
+        "percentile_filter",
+        input,
+        output,
+        (mode, cval, origin, axes),
+        percentile=percentile,
+        size=size,
+        footprint=footprint,
+    )
 
 
-def _ordered(
-    name: str, input: Held, output: Output, shapes: tuple[Value, Value], settings: tuple[Value, ...], **more: Value
-) -> DTensor:
-    size, footprint = shapes
-    mode, cval, origin, axes = settings
-    arguments = {"size": size, "footprint": footprint, "mode": mode, "cval": cval, "origin": origin, "axes": axes}
-    return _filtered(name, input, output, arguments | more, sizes=_shape_of(size, footprint))
-
-
-@refusable
-def grey_erosion(
+@family("scipy.ndimage")
+def _grey(
+    name: str,
     input: Held,
     size: Value = None,
     footprint: Value = None,
@@ -285,44 +243,22 @@ def grey_erosion(
     *,
     axes: Value = None,
 ) -> DTensor:
-    """Return the greyscale erosion. Collective over the mesh. Source: scipy.ndimage.grey_erosion.
+    shapes = {"size": size, "footprint": footprint, "structure": structure}
+    return _filtered(name, input, output, (mode, cval, origin, axes), **shapes)
 
+
+grey_erosion = _grey(
+    "grey_erosion",
+    "Return the greyscale erosion. Collective over the mesh.",
+    """
     Other arguments are those of `median_filter`.
 
     Parameters
     ----------
-    structure: what is subtracted from the elements of the window: an array of its shape
-    """
-    shapes = {"size": size, "footprint": footprint, "structure": structure}
-    arguments = {**shapes, "mode": mode, "cval": cval, "origin": origin, "axes": axes}
-    return _filtered("grey_erosion", input, output, arguments, sizes=_shape_of(size, footprint, structure))
-
-
-@refusable
-def grey_dilation(
-    input: Held,
-    size: Value = None,
-    footprint: Value = None,
-    structure: Value = None,
-    output: Output = None,
-    mode: Value = "reflect",
-    cval: Value = 0.0,
-    origin: Value = 0,
-    *,
-    axes: Value = None,
-) -> DTensor:
-    """Return the greyscale dilation. Collective over the mesh. Source: scipy.ndimage.grey_dilation.
-
-    Other arguments are those of `median_filter`.
-
-    Parameters
-    ----------
-    structure: what is added to the elements of the window: an array of its shape
-    """
-    shapes = {"size": size, "footprint": footprint, "structure": structure}
-    arguments = {**shapes, "mode": mode, "cval": cval, "origin": origin, "axes": axes}
-    sizes = _shape_of(size, footprint, structure)
-    return _filtered("grey_dilation", input, output, arguments, sizes=sizes, flipped=True)
+    structure: what is subtracted from the elements of the window, and added for a dilation: an array of its shape
+    """,
+)
+grey_dilation = _grey("grey_dilation", "Return the greyscale dilation. Collective over the mesh.")
 
 
 @refusable
@@ -352,6 +288,6 @@ def generic_filter(
     extra_arguments: further arguments for *function*
     extra_keywords: further arguments for *function*, by name
     """
-    arguments = {"function": function, "size": size, "footprint": footprint, "mode": mode, "cval": cval}
-    arguments |= {"extra_arguments": extra_arguments, "extra_keywords": extra_keywords, "origin": origin, "axes": axes}
-    return _filtered("generic_filter", input, output, arguments, sizes=_shape_of(size, footprint), probes=False)
+    shapes = {"size": size, "footprint": footprint}
+    more = {"function": function, "extra_arguments": extra_arguments, "extra_keywords": extra_keywords}
+    return _filtered("generic_filter", input, output, (mode, cval, origin, axes), **shapes, **more)

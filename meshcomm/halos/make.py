@@ -84,7 +84,7 @@ def _filled(tensor: DTensor, pattern: Pattern) -> Halo:
             wrong = ShapeError(f"the block is {found}, but by its layout {made.inner.shape}")
         else:
             opaque(made.inner)[...] = opaque(tensor.local)
-        run = program(team, made._key, (describe_update, build_one_update), (pattern,), here, wrong)
+        run = program(team, made._key, (describe_update, build_one_update), (pattern,), here, error=wrong)
         if wrong is not None:
             join_and_raise(wrong, team, lambda: run(made._blocks))
         run(made._blocks)

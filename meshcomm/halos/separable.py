@@ -15,6 +15,7 @@ from meshcomm.arrays.dtensor import DTensor, Held
 from meshcomm.halos.boundaries import axis_of
 from meshcomm.halos.widths import Width
 from meshcomm.halos.windows import (
+    FLIPPED,
     Edges,
     Output,
     as_dtype_of,
@@ -27,6 +28,7 @@ from meshcomm.halos.windows import (
     window,
     windowed,
 )
+from meshcomm.ops.families import family
 from meshcomm.ranks.refusals import refusable
 
 
@@ -50,19 +52,19 @@ class _Step:
         return windowed(tensor, self._widths, self._edges, self, dtype, call=self._text)
 
 
-def _one(name: str, input: Held, axis: int, width: Width, edges: Edges, *, output: Output, **more: Value) -> DTensor:
-    """Return what one filter along one axis gives. Collective."""
+def _one(
+    name: str, input: Held, axis: int, output: Output, edges: Edges, *, origin: int, sized: Value, **more: Value
+) -> DTensor:
+    """Return what one filter along one axis gives, whose window has the length *sized*. Collective."""
     tensor = held(name, input)
-    step = _along(name, tensor, axis_of(axis, tensor.ndim), width, edges, **more)
+    width = window(sized, origin, flipped=name in FLIPPED)
+    step = _along(name, tensor, axis_of(axis, tensor.ndim), width, edges, origin=origin, **more)
     return stored(step.of(tensor, result_dtype(tensor, step, output)), output)
 
 
-def _size(weights: Value) -> int:
-    return int(np.size(weights))
-
-
-@refusable
-def correlate1d(
+@family("scipy.ndimage")
+def _weighted(
+    name: str,
     input: Held,
     weights: Value,
     axis: int = -1,
@@ -71,30 +73,14 @@ def correlate1d(
     cval: Value = 0.0,
     origin: int = 0,
 ) -> DTensor:
-    """Return the correlation with *weights* along *axis*. Collective over the mesh.
+    length = int(np.size(weights))
+    return _one(name, input, axis, output, Edges(mode, cval), origin=origin, sized=length, weights=weights)
 
-    Source: scipy.ndimage.correlate1d.
 
-    Arguments are those of `convolve1d`.
+convolve1d = _weighted(
+    "convolve1d",
+    "Return the convolution with *weights* along *axis*. Collective over the mesh.",
     """
-    width = window(_size(weights), origin)
-    return _one("correlate1d", input, axis, width, Edges(mode, cval), output=output, weights=weights, origin=origin)
-
-
-@refusable
-def convolve1d(
-    input: Held,
-    weights: Value,
-    axis: int = -1,
-    output: Output = None,
-    mode: str = "reflect",
-    cval: Value = 0.0,
-    origin: int = 0,
-) -> DTensor:
-    """Return the convolution with *weights* along *axis*. Collective over the mesh.
-
-    Source: scipy.ndimage.convolve1d.
-
     Parameters
     ----------
     input: a tensor
@@ -104,13 +90,14 @@ def convolve1d(
     mode: what is beyond the edges: "reflect", "constant", "nearest", "mirror", "wrap" or another name of SciPy
     cval: the value beyond the edges if *mode* is "constant"
     origin: by how many elements the window is shifted
-    """
-    width = window(_size(weights), origin, flipped=True)
-    return _one("convolve1d", input, axis, width, Edges(mode, cval), output=output, weights=weights, origin=origin)
+    """,
+)
+correlate1d = _weighted("correlate1d", "Return the correlation with *weights* along *axis*. Collective over the mesh.")
 
 
-@refusable
-def uniform_filter1d(
+@family("scipy.ndimage")
+def _sized(
+    name: str,
     input: Held,
     size: int,
     axis: int = -1,
@@ -119,66 +106,32 @@ def uniform_filter1d(
     cval: Value = 0.0,
     origin: int = 0,
 ) -> DTensor:
-    """Return the mean of each window along *axis*. Collective over the mesh. Source: scipy.ndimage.uniform_filter1d.
+    return _one(name, input, axis, output, Edges(mode, cval), origin=origin, sized=int(size), size=size)
 
+
+minimum_filter1d = _sized(
+    "minimum_filter1d",
+    "Return the minimum of each window along *axis*. Collective over the mesh.",
+    """
+    Other arguments are those of `convolve1d`.
+
+    Parameters
+    ----------
+    size: the length of the window
+    """,
+)
+maximum_filter1d = _sized(
+    "maximum_filter1d", "Return the maximum of each window along *axis*. Collective over the mesh."
+)
+uniform_filter1d = _sized(
+    "uniform_filter1d",
+    "Return the mean of each window along *axis*. Collective over the mesh.",
+    """
     SciPy adds and subtracts along the axis, so the last digits of floats depend on where a block begins.
 
-    Other arguments are those of `convolve1d`.
-
-    Parameters
-    ----------
-    size: the length of the window
-    """
-    width = window(int(size), origin)
-    return _one("uniform_filter1d", input, axis, width, Edges(mode, cval), output=output, size=size, origin=origin)
-
-
-@refusable
-def minimum_filter1d(
-    input: Held,
-    size: int,
-    axis: int = -1,
-    output: Output = None,
-    mode: str = "reflect",
-    cval: Value = 0.0,
-    origin: int = 0,
-) -> DTensor:
-    """Return the minimum of each window along *axis*. Collective over the mesh.
-
-    Source: scipy.ndimage.minimum_filter1d.
-
-    Other arguments are those of `convolve1d`.
-
-    Parameters
-    ----------
-    size: the length of the window
-    """
-    width = window(int(size), origin)
-    return _one("minimum_filter1d", input, axis, width, Edges(mode, cval), output=output, size=size, origin=origin)
-
-
-@refusable
-def maximum_filter1d(
-    input: Held,
-    size: int,
-    axis: int = -1,
-    output: Output = None,
-    mode: str = "reflect",
-    cval: Value = 0.0,
-    origin: int = 0,
-) -> DTensor:
-    """Return the maximum of each window along *axis*. Collective over the mesh.
-
-    Source: scipy.ndimage.maximum_filter1d.
-
-    Other arguments are those of `convolve1d`.
-
-    Parameters
-    ----------
-    size: the length of the window
-    """
-    width = window(int(size), origin)
-    return _one("maximum_filter1d", input, axis, width, Edges(mode, cval), output=output, size=size, origin=origin)
+    Arguments are those of `minimum_filter1d`.
+    """,
+)
 
 
 def _radius(sigma: Value, truncate: float, radius: Value) -> int:
@@ -290,17 +243,9 @@ def uniform_filter(
         per_axis(each, len(found), what) for each, what in ((size, "size"), (origin, "origin"), (mode, "mode"))
     ]
     steps = [
-        _along(
-            "uniform_filter1d",
-            tensor,
-            axis,
-            window(int(size), origin),
-            Edges(mode, cval),
-            size=int(size),
-            origin=origin,
-        )
-        for axis, size, origin, mode in zip(found, *settings, strict=True)
-        if size > 1
+        _along("uniform_filter1d", tensor, axis, window(n, origin), Edges(mode, cval), size=n, origin=origin)
+        for axis, n, origin, mode in zip(found, map(int, settings[0]), *settings[1:], strict=True)
+        if n > 1
     ]
     return stored(_one_by_one(tensor, steps, output), output)
 
@@ -324,33 +269,25 @@ def _one_by_one(tensor: DTensor, steps: Sequence[_Step], output: Output) -> DTen
     return tensor
 
 
-@refusable
-def sobel(input: Held, axis: int = -1, output: Output = None, mode: Value = "reflect", cval: Value = 0.0) -> DTensor:
-    """Return Sobel's derivative along *axis*. Collective over the mesh. Source: scipy.ndimage.sobel.
-
-    Arguments are those of `convolve1d`.
-    """
-    return _derivative(held("sobel", input), axis, output, Edges(mode, cval), [1, 2, 1])
+ACROSS = {"sobel": [1, 2, 1], "prewitt": [1, 1, 1]}
+"""What a derivative is smoothed with along the other axes."""
 
 
-@refusable
-def prewitt(input: Held, axis: int = -1, output: Output = None, mode: Value = "reflect", cval: Value = 0.0) -> DTensor:
-    """Return Prewitt's derivative along *axis*. Collective over the mesh. Source: scipy.ndimage.prewitt.
-
-    Arguments are those of `convolve1d`.
-    """
-    return _derivative(held("prewitt", input), axis, output, Edges(mode, cval), [1, 1, 1])
-
-
-def _derivative(tensor: DTensor, axis: int, output: Output, edges: Edges, across: list[int]) -> DTensor:
+@family("scipy.ndimage", like="convolve1d")
+def _derivative(
+    name: str, input: Held, axis: int = -1, output: Output = None, mode: Value = "reflect", cval: Value = 0.0
+) -> DTensor:
+    tensor, edges = held(name, input), Edges(mode, cval)
     axis, ndim = axis_of(axis, tensor.ndim), tensor.ndim
-    steps = [
-        _along(
-            "correlate1d", tensor, a, (1, 1), edges.of(a, ndim), weights=[-1, 0, 1] if a == axis else across, origin=0
-        )
-        for a in (axis, *(other for other in range(ndim) if other != axis))
-    ]
+    steps = []
+    for a in (axis, *(other for other in range(ndim) if other != axis)):
+        weights = [-1, 0, 1] if a == axis else ACROSS[name]
+        steps.append(_along("correlate1d", tensor, a, (1, 1), edges.of(a, ndim), weights=weights, origin=0))
     return stored(_one_by_one(tensor, steps, output), output)
+
+
+sobel = _derivative("sobel", "Return Sobel's derivative along *axis*. Collective over the mesh.")
+prewitt = _derivative("prewitt", "Return Prewitt's derivative along *axis*. Collective over the mesh.")
 
 
 Derivative = Callable[[int, Edges, Output], DTensor]
@@ -405,8 +342,10 @@ def laplace(
     return _sum(tensor, derivative, Edges(mode, cval), output, axes, squares=False)
 
 
-@refusable
-def gaussian_laplace(
+@family("scipy.ndimage")
+def _of_gaussian(
+    name: str,
+    /,
     input: Held,
     sigma: Value,
     output: Output = None,
@@ -416,50 +355,39 @@ def gaussian_laplace(
     axes: Value = None,
     **kwargs: Value,
 ) -> DTensor:
-    """Return the Laplacian of a Gaussian filter. Collective over the mesh. Source: scipy.ndimage.gaussian_laplace.
+    tensor, squares = held(name, input), name == "gaussian_gradient_magnitude"
+    sigmas = sigma
+    if not squares:
+        found, sigmas = _axes(axes, tensor.ndim), [0.0] * tensor.ndim
+        for axis, one in zip(found, per_axis(sigma, len(found), "sigma"), strict=True):
+            sigmas[axis] = one
 
-    Other arguments are those of `gaussian_filter`.
-
-    Parameters
-    ----------
-    **kwargs: *truncate* and *radius*
-    """
-    tensor = held("gaussian_laplace", input)
-    found = _axes(axes, tensor.ndim)
-    sigmas = [0.0] * tensor.ndim
-    for axis, one in zip(found, per_axis(sigma, len(found), "sigma"), strict=True):
-        sigmas[axis] = one
-    return _sum(tensor, _of_gaussian(tensor, sigmas, 2, kwargs), Edges(mode, cval), output, axes, squares=False)
-
-
-@refusable
-def gaussian_gradient_magnitude(
-    input: Held,
-    sigma: Value,
-    output: Output = None,
-    mode: Value = "reflect",
-    cval: Value = 0.0,
-    *,
-    axes: Value = None,
-    **kwargs: Value,
-) -> DTensor:
-    """Return the length of the gradient of a Gaussian filter. Collective over the mesh.
-
-    Source: scipy.ndimage.gaussian_gradient_magnitude.
-
-    Other arguments are those of `gaussian_filter`.
-
-    Parameters
-    ----------
-    **kwargs: *truncate* and *radius*
-    """
-    tensor = held("gaussian_gradient_magnitude", input)
-    return _sum(tensor, _of_gaussian(tensor, sigma, 1, kwargs), Edges(mode, cval), output, axes, squares=True)
-
-
-def _of_gaussian(tensor: DTensor, sigma: Value, order: int, kwargs: dict[str, Value]) -> Derivative:
     def derivative(axis: int, edges: Edges, output: Output) -> DTensor:
-        orders = [order if a == axis else 0 for a in range(tensor.ndim)]
-        return gaussian_filter(tensor, sigma, orders, output, edges.mode, edges.cval, **kwargs)
+        orders = [(1 if squares else 2) if a == axis else 0 for a in range(tensor.ndim)]
+        return gaussian_filter(tensor, sigmas, orders, output, edges.mode, edges.cval, **kwargs)
 
-    return derivative
+    return _sum(tensor, derivative, Edges(mode, cval), output, axes, squares=squares)
+
+
+gaussian_laplace = _of_gaussian(
+    "gaussian_laplace",
+    "Return the Laplacian of a Gaussian filter. Collective over the mesh.",
+    """
+    Other arguments are those of `gaussian_filter`.
+
+    Parameters
+    ----------
+    **kwargs: *truncate* and *radius*
+    """,
+)
+gaussian_gradient_magnitude = _of_gaussian(
+    "gaussian_gradient_magnitude",
+    "Return the length of the gradient of a Gaussian filter. Collective over the mesh.",
+    """
+    Other arguments are those of `gaussian_filter`.
+
+    Parameters
+    ----------
+    **kwargs: *truncate* and *radius*
+    """,
+)

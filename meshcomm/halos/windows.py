@@ -27,6 +27,9 @@ Output: TypeAlias = Value
 Run: TypeAlias = Callable[[Array, object], Array]
 """From a block and a dtype, or None, to the filtered block."""
 
+FLIPPED = ("convolve", "convolve1d", "grey_dilation")
+"""Filters whose windows are turned round."""
+
 MODES = ("reflect", "constant", "nearest", "mirror", "wrap", "grid-wrap", "grid-mirror", "grid-constant")
 
 

@@ -225,7 +225,7 @@ class Layout:
         [Cuts('x', (0, 3, 4)), 'unsharded']
         """
         plain = cls(sharding_specs, mesh)
-        plain.refuse_match()
+        refuse_match(plain)
         numbers = [plain.block_numbers(device) for device in range(mesh.size)]
         return cls(specs_of_blocks(plain.axes, numbers, shapes), mesh)
 
@@ -306,7 +306,7 @@ class Layout:
             return self
         if not isinstance(source, Layout):
             raise LayoutError(f"{quote(source)} is a {type(source).__name__}; {MATCH!r} takes its spec from a Layout")
-        source.refuse_match()
+        refuse_match(source)
         if source.ndim != self.ndim:
             raise LayoutError(
                 f"a layout for {counted(self.ndim, 'axis')} cannot match one for {source.ndim}; they must agree"
@@ -328,7 +328,7 @@ class Layout:
         (5,)
         """
         if self._match is not None:
-            self.refuse_match()
+            refuse_match(self)
         device = integer(device, "device", LayoutError)
         if not 0 <= device < self._mesh.size:
             raise LayoutError(
@@ -447,7 +447,7 @@ class Layout:
         >>> Layout([Cyclic("x", 3), Cyclic("y", 2)], mesh).descriptor((10, 7), 0, device=0)
         (1, 0, 7, 10, 2, 3, 0, 0, 4)
         """
-        self.refuse_match()
+        refuse_match(self)
         if self.is_single_device():
             raise LayoutError(f"{quote(self)} is the layout of a single device; a descriptor is for a grid")
         shape = self._checked_shape(global_shape)
@@ -475,7 +475,7 @@ class Layout:
         >>> Layout(["x", UNSHARDED], Mesh(range(3), {"x": 3})).global_shape_from_local_shape((2, 5))
         (6, 5)
         """
-        self.refuse_match()
+        refuse_match(self)
         for axis, names in enumerate(self._axes):
             if isinstance(names, CutSpec):
                 raise LayoutError(f"axis {axis} is {quote(names)}: its length does not follow from that of one block")
@@ -489,7 +489,7 @@ class Layout:
         >>> Layout(["x", UNSHARDED], Mesh(range(3), {"x": 3})).local_shape_from_global_shape((6, 5))
         (2, 5)
         """
-        self.refuse_match()
+        refuse_match(self)
         shape = self._checked_shape(global_shape)
         for axis, (names, length, shards) in enumerate(zip(self._axes, shape, self._shards, strict=False)):
             cut = cut_of(names, length, shards)
@@ -518,7 +518,7 @@ class Layout:
         >>> Layout(["x", "y"], Mesh(range(6), [("x", 3), ("y", 2)])).offset_tuple_to_global_index((2, 1))
         5
         """
-        self.refuse_match()
+        refuse_match(self)
         numbers = tuple(integer(number, "block number", LayoutError) for number in _listed("offset", offset_tuple))
         if len(numbers) > self.ndim:
             raise LayoutError(
@@ -534,20 +534,6 @@ class Layout:
                 )
             index = index * shards + number
         return index
-
-    def refuse_match(self) -> None:
-        """Raise LayoutError if an axis is MATCH: without a source, such a layout does not say where elements live.
-
-        >>> Layout(["x"], Mesh(range(2), {"x": 2})).refuse_match()
-        >>> Layout([MATCH], Mesh(range(2), {"x": 2})).refuse_match()
-        Traceback (most recent call last):
-            ...
-        meshcomm.LayoutError: axis 0 is 'match'; matched(source) replaces it by what a source layout has there
-        """
-        if self._match is not None:
-            raise LayoutError(
-                f"axis {self._match} is {MATCH!r}; matched(source) replaces it by what a source layout has there"
-            )
 
     def _refuse_cyclic(self) -> None:
         for axis, names in enumerate(self._axes):
@@ -786,3 +772,17 @@ def _listed(what: str, values: Iterable[int]) -> tuple[int, ...]:
         return tuple(values)
     except TypeError:
         raise LayoutError(f"{what} {quote(values)} is a {type(values).__name__}; it must be a sequence") from None
+
+
+def refuse_match(layout: Layout) -> None:
+    """Raise LayoutError if an axis is MATCH: without a source, such a layout does not say where elements live.
+
+    >>> refuse_match(Layout(["x"], Mesh(range(2), {"x": 2})))
+    >>> refuse_match(Layout([MATCH], Mesh(range(2), {"x": 2})))
+    Traceback (most recent call last):
+        ...
+    meshcomm.LayoutError: axis 0 is 'match'; matched(source) replaces it by what a source layout has there
+    """
+    axis = layout.match_axis
+    if axis is not None:
+        raise LayoutError(f"axis {axis} is {MATCH!r}; matched(source) replaces it by what a source layout has there")

@@ -6,8 +6,8 @@ import numpy as np
 
 from meshcomm.layouts.layout import Layout
 from meshcomm.linalg.library import Library
+from meshcomm.linalg.native import native_handle
 from meshcomm.ranks._envelope import Envelope
-from meshcomm.ranks.native import native_handle
 from meshcomm.ranks.teams import Team
 
 _OUTSIDE = -1  # the context of a process that a grid does not have

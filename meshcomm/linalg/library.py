@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 
 from meshcomm._types import Array
-from meshcomm.ranks.native import MPILibrary, interface_of, loaded_files, mkl_folders, mpi_library
+from meshcomm.linalg.native import MPILibrary, interface_of, loaded_files, mkl_folders, mpi_library
 
 Argument: TypeAlias = bytes | int | Array | tuple[int, ...] | ctypes.c_int
 """What routines are called with: a letter, a number, a block, a descriptor, or a number that the routine writes."""

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from types import TracebackType
 
 from meshcomm.errors import MeshError
+from meshcomm.failures.watch import kind
 from meshcomm.measuring.columns import in_columns
 from meshcomm.ranks.recording import NOTHING, Listener, Span, Traffic, recorder
-from meshcomm.ranks.watch import kind
 
 _OUTSIDE = "outside of calls"
 _HEADINGS = ("operation", "calls", "messages", "bytes", "between nodes", "seconds")

@@ -17,8 +17,8 @@ from typing import NamedTuple, TextIO, TypeAlias
 from meshcomm._arguments import integer, quote
 from meshcomm._types import Json
 from meshcomm.errors import MeshError
+from meshcomm.failures.messages import spans
 from meshcomm.measuring.totals import Totals, process_memory
-from meshcomm.ranks.missing import spans
 from meshcomm.ranks.recording import NOBODY, Arrival, Listener, Needed, Peers, Span, Traffic
 
 MOST_EVENTS = 100_000

@@ -16,21 +16,21 @@ import numpy as np
 
 from meshcomm._arguments import as_path
 from meshcomm.errors import CollectiveMismatch
+from meshcomm.failures import abort
+from meshcomm.failures.messages import some
+from meshcomm.failures.watch import watch
 from meshcomm.measuring.clocks import Aligned, Clock, compare_clocks
 from meshcomm.measuring.events import MOST_EVENTS, Events, check_writable, document, replacing
 from meshcomm.measuring.totals import Totals
 from meshcomm.measuring.waits import Arrivals, explained, is_explained
 from meshcomm.memory.blocks import as_bytes
-from meshcomm.ranks import abort
 from meshcomm.ranks._envelope import Envelope
 from meshcomm.ranks.agreement import agree
 from meshcomm.ranks.calls import exchanging
 from meshcomm.ranks.hosts import host_name
 from meshcomm.ranks.meshes import world_of
-from meshcomm.ranks.missing import some
 from meshcomm.ranks.recording import Arrival, Listener, recorder
 from meshcomm.ranks.teams import Team
-from meshcomm.ranks.watch import watch
 
 if TYPE_CHECKING:
     from mpi4py import MPI

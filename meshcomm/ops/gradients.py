@@ -201,7 +201,7 @@ def count_over(tensor: DTensor, axis: Axis) -> int:
     return prod(tensor.shape[a] for a in normalised_axes(axis, len(tensor.shape)))
 
 
-def all_to_all_vjp(
+def all_to_all_vjp(  # noqa: PLR0917 - that of all_to_all
     grad: ArrayLike,
     group_assignment: Groups | None,
     concat_dimension: int,
@@ -314,7 +314,7 @@ def collective_permute_vjp(grad: ArrayLike, source_target_pairs: Pairs, comm: "M
 
 
 DIFFERENTIABLE: dict[Callable[..., object], Callable[..., Value]] = {}
-"""For each operation of a wing: what gives the gradient in its first argument. See `differentiable`."""
+"""For each operation of a feature: what gives the gradient in its first argument. See `differentiable`."""
 
 
 def differentiable(operation: Callable[..., object], vjp: Callable[..., Value]) -> None:

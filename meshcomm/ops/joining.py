@@ -14,7 +14,7 @@ from meshcomm._types import Array, DType, Shape
 from meshcomm.arrays.create import distribute, empty
 from meshcomm.arrays.dtensor import DTensor, Tensor, as_tensor, unwrapped
 from meshcomm.errors import LayoutError, ShapeError
-from meshcomm.layouts.layout import Layout
+from meshcomm.layouts.layout import Layout, refuse_match
 from meshcomm.layouts.mistakes import no_layout, such_as
 from meshcomm.ops.elementwise import agree_on_plain, relaid
 from meshcomm.ops.indexing import getitem
@@ -133,7 +133,7 @@ def _joined_blocks(name: str, arrays: Sequence[DTensor | Array], axis: int, dtyp
 def _checked(name: str, layout: object, shape: Shape) -> Layout:
     if not isinstance(layout, Layout):
         raise no_layout(f"{name} takes a Layout", layout)
-    layout.refuse_match()
+    refuse_match(layout)
     if layout.ndim != len(shape):
         raise LayoutError(
             f"{name} to shape {shape}, which has {counted(len(shape), 'axis')}, but the layout is for {layout.ndim}"

@@ -20,6 +20,7 @@ from meshcomm._tracing import Value, is_traced, untraced
 from meshcomm._types import Axis
 from meshcomm.arrays.dtensor import IS_COPY, DTensor, MovedSlice, unwrapped
 from meshcomm.errors import MeshcommError, ShapeError
+from meshcomm.failures.watch import watch
 from meshcomm.ops import (
     averages,
     comparisons,
@@ -45,7 +46,6 @@ from meshcomm.ops.reductions import max, mean, min, sum
 from meshcomm.ops.rules import ADVICE, is_operand, not_operand
 from meshcomm.ops.signatures import Function, like_numpy
 from meshcomm.ranks.refusals import note_refusal
-from meshcomm.ranks.watch import watch
 
 
 @_hooks.provides("numpy")

@@ -15,7 +15,7 @@ from meshcomm._types import Array, Axis, Shape, ShapeLike
 from meshcomm.arrays.dtensor import DTensor, as_tensor, unwrapped
 from meshcomm.arrays.relayout import relayout
 from meshcomm.errors import LayoutError, ShapeError
-from meshcomm.layouts.layout import Axes, Layout
+from meshcomm.layouts.layout import Axes, Layout, refuse_match
 from meshcomm.layouts.mistakes import no_layout, such_as
 from meshcomm.layouts.refinement import same_grid
 from meshcomm.layouts.regroup import Regrouping, regrouping
@@ -64,7 +64,7 @@ def reshape(t: DTensor, shape: ShapeLike, layout: Layout | None = None) -> DTens
     lengths = _new_shape(tensor, shape)
     if not isinstance(layout, Layout):
         raise no_layout("reshape takes a Layout", layout)
-    layout.refuse_match()
+    refuse_match(layout)
     if layout.ndim != len(lengths):
         raise LayoutError(
             f"reshape to {lengths}, which has {counted(len(lengths), 'axis')}, but the layout is for {layout.ndim}"

@@ -27,35 +27,29 @@ Over: TypeAlias = tuple[int, ...] | None  # the axes to reduce, None for all
 # -- reductions that devices repeat on their results ------------------------------------------------------------------
 
 
-def prod(a: DTensor, axis: Axis = None, dtype: DTypeLike | None = None, *, keepdims: bool = False) -> DTensor:
-    """Return the product over *axis*, as numpy.prod. Collective over the mesh if a reduced axis is sharded."""
-    return reduced_by(np.prod, "prod", a, axis, keepdims, dtype=dtype)
+def _repeated(function: Callable[..., object], op: str) -> Callable[..., DTensor]:
+    """Return NumPy's *function* for tensors, whose results devices reduce by *op*.
+
+    What it returns is Collective over the mesh if a reduced axis is sharded.
+    """
+
+    def found(a: DTensor, axis: Axis = None, *, keepdims: bool = False) -> DTensor:
+        return reduced_by(function, op, a, axis, keepdims)
+
+    return found
 
 
-def any(a: DTensor, axis: Axis = None, *, keepdims: bool = False) -> DTensor:
-    """Return whether an element along *axis* is true. Collective over the mesh if a reduced axis is sharded."""
-    return reduced_by(np.any, "max", a, axis, keepdims)
+def _accumulated(function: Callable[..., object], op: str) -> Callable[..., DTensor]:
+    """Return NumPy's *function*, which also takes a dtype, as `_repeated` does."""
+
+    def found(a: DTensor, axis: Axis = None, dtype: DTypeLike | None = None, *, keepdims: bool = False) -> DTensor:
+        return reduced_by(function, op, a, axis, keepdims, dtype=dtype)
+
+    return found
 
 
-def all(a: DTensor, axis: Axis = None, *, keepdims: bool = False) -> DTensor:
-    """Return whether all elements along *axis* are true. Collective over the mesh if a reduced axis is sharded."""
-    return reduced_by(np.all, "min", a, axis, keepdims)
-
-
-def count_nonzero(a: DTensor, axis: Axis = None, *, keepdims: bool = False) -> DTensor:
-    """Return how many elements along *axis* are not zero. Collective over the mesh if a reduced axis is sharded."""
-    return reduced_by(np.count_nonzero, "sum", a, axis, keepdims)
-
-
-def nansum(a: DTensor, axis: Axis = None, dtype: DTypeLike | None = None, *, keepdims: bool = False) -> DTensor:
-    """Return the sum over *axis* without NaN. Collective over the mesh if a reduced axis is sharded."""
-    return reduced_by(np.nansum, "sum", a, axis, keepdims, dtype=dtype)
-
-
-def nanprod(a: DTensor, axis: Axis = None, dtype: DTypeLike | None = None, *, keepdims: bool = False) -> DTensor:
-    """Return the product over *axis* without NaN. Collective over the mesh if a reduced axis is sharded."""
-    return reduced_by(np.nanprod, "prod", a, axis, keepdims, dtype=dtype)
-
+any = _repeated(np.any, "max")
+all = _repeated(np.all, "min")
 
 # -- shares of several fields -----------------------------------------------------------------------------------------
 
@@ -114,27 +108,14 @@ def ptp(a: DTensor, axis: Axis = None, *, keepdims: bool = False) -> DTensor:
 # -- variances --------------------------------------------------------------------------------------------------------
 
 
-def var(
-    a: DTensor,
-    axis: Axis = None,
-    dtype: DTypeLike | None = None,
-    *,
-    ddof: float = 0,
-    keepdims: bool = False,
-    correction: float | None = None,
-) -> DTensor:
-    """Return the variance over *axis*, as numpy.var. Collective over the mesh if a reduced axis is sharded.
+def _deviations(function: Callable[..., object]) -> Callable[..., DTensor]:
+    """Return *function*, of var, std, nanvar and nanstd, for tensors.
 
-    Several devices merge count, mean and sum of squared deviations of their blocks in one small exchange. As in NumPy
-    the variance of complex numbers is real, and that of integers float64. float16 is added up in float32.
-
-    Parameters
-    ----------
-    a: a tensor
-    axis: one axis, several, or None for all
-    dtype: in which to compute
-    ddof, correction: two names for what is subtracted from the number of elements; ``ValueError`` for both at once
-    keepdims: whether reduced axes stay, with length 1
+    What it returns is Collective over the mesh if a reduced axis is sharded. Several devices merge count, mean and sum
+    of squared deviations of their blocks in one small exchange. As in NumPy the variance of complex numbers is real,
+    and that of integers float64. float16 is added up in float32. Of *ddof* and *correction*, two names for what is
+    subtracted from the number of elements, one may be given: else ``ValueError``. Without NaN there is a warning, and
+    NaN, where no more than *ddof* elements are left.
 
     >>> import numpy as np, meshcomm as mc
     >>> def program():
@@ -144,49 +125,20 @@ def var(
     ...     print(world.run(program)[0])
     (1.25, 1.6666666666666667)
     """
-    return _deviation(np.var, a, axis, dtype, _freedom("var", ddof, correction), keepdims=keepdims)
+    name = function.__name__
 
+    def found(
+        a: DTensor,
+        axis: Axis = None,
+        dtype: DTypeLike | None = None,
+        *,
+        ddof: float = 0,
+        keepdims: bool = False,
+        correction: float | None = None,
+    ) -> DTensor:
+        return _deviation(function, a, axis, dtype, _freedom(name, ddof, correction), keepdims=keepdims)
 
-def std(
-    a: DTensor,
-    axis: Axis = None,
-    dtype: DTypeLike | None = None,
-    *,
-    ddof: float = 0,
-    keepdims: bool = False,
-    correction: float | None = None,
-) -> DTensor:
-    """Return the standard deviation, the square root of `var`. Collective over the mesh as that one."""
-    return _deviation(np.std, a, axis, dtype, _freedom("std", ddof, correction), keepdims=keepdims)
-
-
-def nanvar(
-    a: DTensor,
-    axis: Axis = None,
-    dtype: DTypeLike | None = None,
-    *,
-    ddof: float = 0,
-    keepdims: bool = False,
-    correction: float | None = None,
-) -> DTensor:
-    """Return the variance without NaN, as `var`. Collective over the mesh as that one.
-
-    As in NumPy there is a warning, and NaN, where no more than *ddof* elements are left.
-    """
-    return _deviation(np.nanvar, a, axis, dtype, _freedom("nanvar", ddof, correction), keepdims=keepdims)
-
-
-def nanstd(
-    a: DTensor,
-    axis: Axis = None,
-    dtype: DTypeLike | None = None,
-    *,
-    ddof: float = 0,
-    keepdims: bool = False,
-    correction: float | None = None,
-) -> DTensor:
-    """Return the standard deviation without NaN, the square root of `nanvar`. Collective over the mesh as that one."""
-    return _deviation(np.nanstd, a, axis, dtype, _freedom("nanstd", ddof, correction), keepdims=keepdims)
+    return found
 
 
 def _freedom(name: str, ddof: float, correction: float | None) -> float:
@@ -362,57 +314,49 @@ def nanmean(a: DTensor, axis: Axis = None, dtype: DTypeLike | None = None, *, ke
     return reduced(how, tensor, keepdims)
 
 
-def nanmax(a: DTensor, axis: Axis = None, *, keepdims: bool = False) -> DTensor:
-    """Return the maximum over *axis* without NaN. Collective over the mesh if a reduced axis is sharded.
+def _extreme(function: Callable[..., object], ufunc: np.ufunc) -> Callable[..., DTensor]:
+    """Return *function*, nanmax or nanmin, for tensors, from the *ufunc* of two elements.
 
-    As in NumPy there is a warning, and NaN, where nothing but NaN is. ``ShapeError`` where there are no elements.
+    What it returns is Collective over the mesh if a reduced axis is sharded. As in NumPy there is a warning, and NaN,
+    where nothing but NaN is. ``ShapeError`` where there are no elements.
     """
-    return _extreme(np.nanmax, np.fmax, a, axis, keepdims)
-
-
-def nanmin(a: DTensor, axis: Axis = None, *, keepdims: bool = False) -> DTensor:
-    """Return the minimum over *axis* without NaN, as `nanmax`. Collective over the mesh as that one."""
-    return _extreme(np.nanmin, np.fmin, a, axis, keepdims)
-
-
-def _extreme(function: Callable[..., object], ufunc: np.ufunc, operand: object, axis: Axis, keepdims: bool) -> DTensor:
     name = function.__name__
-    tensor = as_tensor(f"numpy.{name}", operand)
-    axes = normalised_axes(axis, tensor.ndim)
-    refuse_empty(name, tensor, axis)
-    over = axis_of(axes, tensor.ndim)
 
     def finish(found: Array) -> Array:
         if np.any(np.isnan(found)):
             warn("All-NaN slice encountered", RuntimeWarning)
         return found
 
-    how = Reduction(
-        name,
-        axes,
-        lambda block: function(block, axis=over),
-        lambda block: ufunc.reduce(block, axis=over),
-        lambda rows: np.asarray(ufunc.reduce(rows, axis=0)),
-        result_dtype(function, [tensor.dtype], tensor.ndim),
-        finish=finish,
-    )
-    return reduced(how, tensor, keepdims)
+    def extreme(a: DTensor, axis: Axis = None, *, keepdims: bool = False) -> DTensor:
+        tensor = as_tensor(f"numpy.{name}", a)
+        axes = normalised_axes(axis, tensor.ndim)
+        refuse_empty(name, tensor, axis)
+        over = axis_of(axes, tensor.ndim)
+        how = Reduction(
+            name,
+            axes,
+            lambda block: function(block, axis=over),
+            lambda block: ufunc.reduce(block, axis=over),
+            lambda rows: np.asarray(ufunc.reduce(rows, axis=0)),
+            result_dtype(function, [tensor.dtype], tensor.ndim),
+            finish=finish,
+        )
+        return reduced(how, tensor, keepdims)
+
+    return extreme
 
 
 FUNCTIONS = table(
-    (np.prod, prod),
     (np.any, any),
     (np.all, all),
-    (np.count_nonzero, count_nonzero),
+    (np.count_nonzero, _repeated(np.count_nonzero, "sum")),
+    (np.prod, _accumulated(np.prod, "prod")),
+    (np.nansum, _accumulated(np.nansum, "sum")),
+    (np.nanprod, _accumulated(np.nanprod, "prod")),
     (np.ptp, ptp),
-    (np.var, var),
-    (np.std, std),
-    (np.nansum, nansum),
-    (np.nanprod, nanprod),
+    *((function, _deviations(function)) for function in (np.var, np.std, np.nanvar, np.nanstd)),
     (np.nanmean, nanmean),
-    (np.nanvar, nanvar),
-    (np.nanstd, nanstd),
-    (np.nanmax, nanmax),
-    (np.nanmin, nanmin),
+    (np.nanmax, _extreme(np.nanmax, np.fmax)),
+    (np.nanmin, _extreme(np.nanmin, np.fmin)),
 )
 """What is called for functions of NumPy."""

@@ -1,6 +1,6 @@
-"""Gives layouts the method that draws them. Decision 23 says why it is not a hook.
+"""Gives layouts the method that draws them.
 
-Notebooks call ``_repr_html_``, which calls `html`. The class lives on a floor below this wing, and imports nothing
+Notebooks call ``_repr_html_``, which calls `html`. The class lives in a layer below this feature, and imports nothing
 from here. So `html` is written here, and given to the class once both are imported. The class declares it for type
 checkers and readers, under ``TYPE_CHECKING``. A tensor calls that of its layout. `of_plans` does so for plans.
 

@@ -14,7 +14,7 @@ import numpy as np
 from meshcomm._types import Indices, Names
 from meshcomm.layouts.coordinates import devices_with, numbers_of, one, replica_count
 from meshcomm.layouts.cyclic import AnyCut, CyclicCut
-from meshcomm.layouts.layout import Layout
+from meshcomm.layouts.layout import Layout, refuse_match
 from meshcomm.layouts.mesh import Mesh
 from meshcomm.layouts.partition import Cut
 from meshcomm.layouts.specs import Cuts, Cyclic
@@ -113,7 +113,7 @@ class View:
     """
 
     def __init__(self, layout: Layout, shape: Sequence[int] | None = None, cut: Sequence[int] | None = None) -> None:
-        layout.refuse_match()
+        refuse_match(layout)
         self.layout, self.shape = layout, None if shape is None else tuple(shape)
         single = layout.is_single_device()
         if shape is not None:

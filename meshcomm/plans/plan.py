@@ -277,7 +277,7 @@ class DevicePlan(FieldsOnly):
         return describe_device(self)
 
 
-def plan_relayout(
+def plan_relayout(  # noqa: PLR0917 - callers pass them by position
     shape: ShapeLike,
     dtype: DTypeLike,
     source: Layout,

@@ -10,7 +10,7 @@ two steps of its own. So a handler never finds a call half begun or half ended, 
 from time import monotonic
 
 from meshcomm.errors import MeshError
-from meshcomm.ranks.watch import watch
+from meshcomm.failures.watch import watch
 
 cdef extern from "pythread.h":
     unsigned long PyThread_get_thread_ident() nogil
@@ -61,7 +61,7 @@ cdef class Envelope:
     ----------
     operation: what the rank does
     team: the ranks that do it; None if there is no team yet
-    number: that of a `meshcomm.ranks.watch.Call`; by default the next one of the team
+    number: that of a `meshcomm.failures.watch.Call`; by default the next one of the team
     here: what the context gives
 
     ``MeshError`` if another thread is in a call on the team, in both threads, or if no call is possible any more. A

@@ -16,11 +16,12 @@ import numpy as np
 
 from meshcomm import errors
 from meshcomm.errors import CollectiveMismatch, MeshcommError
-from meshcomm.ranks import abort, signs, watchdog
-from meshcomm.ranks.launchers import is_on
-from meshcomm.ranks.missing import some
-from meshcomm.ranks.teams import Team, next_digest
-from meshcomm.ranks.watch import kind, watch
+from meshcomm.failures import abort, host_signals, watchdog
+from meshcomm.failures.call_history import next_digest
+from meshcomm.failures.launchers import is_on
+from meshcomm.failures.messages import some
+from meshcomm.failures.watch import kind, watch
+from meshcomm.ranks.teams import Team
 
 
 @cache
@@ -53,7 +54,7 @@ def agree(team: Team, call: str | None, error: Exception | None = None, value: i
         watch.recorder.agreed()
     communicator = team.everyone.communicator()
     if watch.error is None:
-        signs.note_told()  # of an error before: this rank goes on
+        host_signals.note_told()  # of an error before: this rank goes on
     before = next_digest(team.call_digest, of_operation(team.turn.operation))
     digest = team.compare(fingerprint(call or ""))
     mine = [digest, -digest, before, -before, error is not None, value]
@@ -95,11 +96,11 @@ def _wrong(team: Team, call: str | None, error: Exception | None, in_step: bool)
         return mismatch
     its = reports[first]
     if error is not None and its.name == name:
-        shared = signs.note_shared(error, f"{name}: {error}", seen=True)
+        shared = host_signals.note_shared(error, f"{name}: {error}", seen=True)
     else:
         told_by = (_named_class(its.name) or MeshcommError)(f"{its.error} (seen by rank {team.ranks[first]})")
         told_by.__cause__ = error
-        shared = signs.note_shared(told_by, f"{its.name}: {its.error}", seen=False)
+        shared = host_signals.note_shared(told_by, f"{its.name}: {its.error}", seen=False)
     if mismatch is not None:
         shared.add_note(str(mismatch))
     return shared

@@ -15,14 +15,16 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Generic, NoReturn, TypeVar
 
 from meshcomm.errors import MeshcommError
+from meshcomm.failures import abort, host_signals
+from meshcomm.failures.watch import kind, watch
 from meshcomm.layouts.mesh import Mesh, bound_world
-from meshcomm.ranks import abort, agreement, signs
+from meshcomm.ranks import agreement
 from meshcomm.ranks._envelope import Envelope
 from meshcomm.ranks.agreement import fingerprint, of_operation
+from meshcomm.ranks.call_log import Program
 from meshcomm.ranks.meshes import common_world, location_between, location_in
 from meshcomm.ranks.simulate import current_world
-from meshcomm.ranks.teams import Location, Program, Team
-from meshcomm.ranks.watch import kind, watch
+from meshcomm.ranks.teams import Location, Team
 
 R = TypeVar("R")
 
@@ -67,7 +69,7 @@ def leave_with(error: BaseException, team: Team) -> None:
     That is any but ours and those agreed on, such as an interrupt, or that there is no memory for a known call.
     Messages on their way would come to a later call, or the others would wait for this rank.
     """
-    if len(team.ranks) > 1 and not isinstance(error, MeshcommError) and not signs.is_shared(error):
+    if len(team.ranks) > 1 and not isinstance(error, MeshcommError) and not host_signals.is_shared(error):
         team.fail(error)
 
 
@@ -87,7 +89,7 @@ def join_and_raise(wrong: Exception, team: Team, exchange: Callable[[], object])
         raise wrong from error
     finally:
         team.wrong = None
-    raise signs.note_shared(wrong, f"{type(wrong).__name__}: {wrong}", seen=True)
+    raise host_signals.note_shared(wrong, f"{type(wrong).__name__}: {wrong}", seen=True)
 
 
 def agree_on(team: Team, call: str | Callable[[R], str], make: Callable[[], R]) -> R:
@@ -157,7 +159,7 @@ class Collective(Generic[R]):
                 self._outside(*subject)
             return None
         with Envelope(operation, here.team):
-            run = program(here.team, key, (self._describe, self._build), subject, here, error)
+            run = program(here.team, key, (self._describe, self._build), subject, here, error=error)
             if error is not None:
                 join_and_raise(error, here.team, lambda: run(*arguments))
             return run(*arguments)
@@ -169,6 +171,7 @@ def program(
     how: tuple[Callable[..., str], Callable[..., Callable[..., R]]],
     subject: tuple[object, ...],
     here: object,
+    *,
     error: Exception | None = None,
 ) -> Callable[..., R]:
     """Return what runs the call of *key*, on which all ranks of *team* have agreed. Collective over the team.

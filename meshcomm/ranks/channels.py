@@ -23,8 +23,8 @@ import numpy as np
 
 from meshcomm._tuning import IDLE_CHANNELS
 from meshcomm._types import Bytes
+from meshcomm.failures.watch import watch
 from meshcomm.ranks.communicator import Communicator, Side
-from meshcomm.ranks.watch import watch
 
 if TYPE_CHECKING:
     from mpi4py import MPI as MPI_

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshcomm._types import Bytes, Counts
-from meshcomm.ranks.watch import watch
+from meshcomm.failures.watch import watch
 
 Side: TypeAlias = tuple[Counts, Counts, int]
 """One side of an exchange in a buffer that is yet to be made: counts and offsets, as of `Buffers`, and its bytes."""

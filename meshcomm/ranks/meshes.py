@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING
 from meshcomm import _hooks
 from meshcomm._arguments import counted, quote
 from meshcomm.errors import MeshcommError, MeshError
+from meshcomm.failures import abort, forks, host_signals, watchdog
+from meshcomm.failures.launchers import are_several, launched, refuse_alone
+from meshcomm.failures.roll_call import leave_all
 from meshcomm.layouts.dimensions import MeshDimension, canonical_dims
 from meshcomm.layouts.layout import Layout
 from meshcomm.layouts.mesh import Mesh, bound_to
-from meshcomm.ranks import abort, forks, signs, watchdog
 from meshcomm.ranks._envelope import Envelope
-from meshcomm.ranks.launchers import are_several, launched, refuse_alone
 from meshcomm.ranks.mpi import MPIWorld, lasting_failures, library_name, mpi, mpi_world, open_worlds
-from meshcomm.ranks.roll_call import leave_all
 from meshcomm.ranks.simulate import SimulatedWorld, current_world
 from meshcomm.ranks.teams import Location, World, refuse_larger
 from meshcomm.ranks.trace_folder import is_trace_possible
@@ -118,7 +118,7 @@ def _complete(
 _default_meshes: ContextVar[tuple[Mesh, ...]] = ContextVar("default meshes", default=())
 
 
-class _DefaultMesh(ContextDecorator):
+class DefaultMesh(ContextDecorator):
     """What `default_mesh` returns; it can be entered any number of times."""
 
     def __init__(self, mesh: Mesh) -> None:
@@ -132,7 +132,7 @@ class _DefaultMesh(ContextDecorator):
         _default_meshes.set(_default_meshes.get()[:-1])
 
 
-def default_mesh(mesh: Mesh) -> _DefaultMesh:
+def default_mesh(mesh: Mesh) -> DefaultMesh:
     """Return a context, or a decorator, in which tensors made without a layout are replicated on *mesh*.
 
     Contexts nest; the mesh from before is restored at the end, after an exception too. Other threads do not see it,
@@ -150,7 +150,7 @@ def default_mesh(mesh: Mesh) -> _DefaultMesh:
         its = getattr(mesh, "mesh", None)
         instead = "pass its .mesh" if isinstance(its, Mesh) else "create_mesh([('x', -1)]) makes a mesh of all ranks"
         raise MeshError(f"Expect `mesh` to be `Mesh`, got {type(mesh)}, {quote(mesh)}: {instead}")
-    return _DefaultMesh(mesh)
+    return DefaultMesh(mesh)
 
 
 run_on = default_mesh
@@ -261,7 +261,7 @@ def _close_at_exit() -> None:
     abort.show_end()
     worlds = open_worlds()
     for reason in [*lasting_failures, *(reason for world in worlds for reason in world.failures)]:
-        abort.end_job_of_many(reason, shared=signs.Error(reason, abort.comm_world()[0]))
+        abort.end_job_of_many(reason, shared=host_signals.Error(reason, abort.comm_world()[0]))
     if worlds:
         leave_all(math.inf)
     for world in worlds:

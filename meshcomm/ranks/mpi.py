@@ -20,16 +20,16 @@ from numpy.typing import NDArray
 from meshcomm._tuning import CHANNELS_PER_GROUP, LARGEST_MESSAGE, POLL_FROM, POLL_TO
 from meshcomm._types import Bytes, Counts, Indices, Ranks
 from meshcomm.errors import CollectiveMismatch, GroupError, MeshcommError, MeshError
+from meshcomm.failures import forks
+from meshcomm.failures.long_messages import guard_memory
+from meshcomm.failures.messages import spans
+from meshcomm.failures.roll_call import RollCall
+from meshcomm.failures.side_channel import SideChannel
+from meshcomm.failures.watch import watch
 from meshcomm.layouts.mesh import Mesh
-from meshcomm.ranks import forks
 from meshcomm.ranks.channels import MPIChannels, in_flight
 from meshcomm.ranks.communicator import Buffers, Communicator, Pending, Side, memory_for, messages_in
-from meshcomm.ranks.long_messages import guard_memory
-from meshcomm.ranks.missing import spans
-from meshcomm.ranks.roll_call import RollCall
-from meshcomm.ranks.side_channel import SideChannel
 from meshcomm.ranks.teams import Team, World
-from meshcomm.ranks.watch import watch
 
 if TYPE_CHECKING:
     from mpi4py import MPI as MPI_
@@ -409,8 +409,7 @@ class MPIWorld(World):
 
     def close(self) -> None:
         super().close()
-        if self in _worlds:
-            _worlds.remove(self)
+        _worlds[:] = [world for world in _worlds if world is not self]
         if self._ours:
             self._comm.Free()
             self._ours = False
@@ -442,6 +441,7 @@ def _new_name(ranks: Ranks) -> str:
 
 
 _worlds: list[MPIWorld] = []
+watch.worlds = _worlds
 
 lasting_failures: list[str] = []
 """Why the job must not end well, though the world or the mesh in which it happened is gone."""

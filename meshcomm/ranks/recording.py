@@ -11,11 +11,11 @@ from typing import NamedTuple, final
 import numpy as np
 
 from meshcomm._types import Counts, Indices
+from meshcomm.failures.watch import watch
 from meshcomm.memory._rendezvous import measure_times
 from meshcomm.ranks.communicator import Communicator
 from meshcomm.ranks.simulate import SimulatedRank, current_rank
 from meshcomm.ranks.teams import Group, Team
-from meshcomm.ranks.watch import watch
 
 WAITS = "wait until the others are ready"
 """What a rank does before it copies in shared memory."""

@@ -7,12 +7,12 @@ from typing import ParamSpec, TypeVar
 
 from meshcomm._tracing import untraced
 from meshcomm.errors import MeshcommError
+from meshcomm.failures.watch import watch
 from meshcomm.layouts.mesh import Mesh, bound_world
 from meshcomm.ranks.meshes import common_world
 from meshcomm.ranks.mpi import open_worlds
 from meshcomm.ranks.simulate import current_world
 from meshcomm.ranks.teams import Team
-from meshcomm.ranks.watch import watch
 
 P = ParamSpec("P")
 R = TypeVar("R")

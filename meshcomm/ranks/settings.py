@@ -4,8 +4,8 @@ import os
 
 from meshcomm._types import Ranks
 from meshcomm.errors import MeshError
+from meshcomm.failures.messages import some
 from meshcomm.ranks.communicator import Communicator
-from meshcomm.ranks.missing import some
 
 ALIKE = ("MESHCOMM_ABORT", "MESHCOMM_CHECK", "MESHCOMM_TIMEOUT")
 """The others may differ: ranks agree on what they say, or use them alone."""

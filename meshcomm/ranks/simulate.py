@@ -14,14 +14,13 @@ from typing import Any, Generic, TypeVar, TypeVarTuple, cast
 from meshcomm._arguments import integer, quote
 from meshcomm._tuning import MOST_PAUSES, POLL_TO
 from meshcomm.errors import CollectiveMismatch, MeshError
+from meshcomm.failures import stacks
+from meshcomm.failures.messages import explain_none, in_calls, some
+from meshcomm.failures.watch import watch
 from meshcomm.layouts.mesh import Mesh
-from meshcomm.ranks import stacks
 from meshcomm.ranks.communicator import Communicator
-from meshcomm.ranks.missing import in_calls, some
-from meshcomm.ranks.outside import explain_none
 from meshcomm.ranks.simulated_communicator import Key, SimulatedCommunicator
 from meshcomm.ranks.teams import World
-from meshcomm.ranks.watch import watch
 
 P = TypeVar("P")
 R = TypeVar("R")

@@ -27,46 +27,37 @@ the limit, or at exit.
 # the one that is open hands over to the other (`Group.take_over`), on all ranks at the same call.
 
 from abc import ABC, abstractmethod
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 from weakref import ref
 
 import numpy as np
 
 from meshcomm._tuning import (
-    COMPARE_EVERY,
     GROUPS_PER_TEAM,
     GROUPS_PER_WORLD,
     PROGRAMS_PER_TEAM,
-    REMEMBERED_DIGESTS,
     RESOURCES_PER_TEAM,
     TEAMS_PER_WORLD,
 )
 from meshcomm._types import Ranks
 from meshcomm.errors import CollectiveMismatch, MeshcommError, MeshError
+from meshcomm.failures import long_messages
+from meshcomm.failures.messages import Unfinished, never_waited_for, why_over
+from meshcomm.failures.roll_call import RollCall
 from meshcomm.layouts.machine import Machine
 from meshcomm.layouts.mesh import Mesh
 from meshcomm.layouts.refinement import ranks_between, same_devices
 from meshcomm.memory._rendezvous import Rendezvous
-from meshcomm.ranks import long_messages
 from meshcomm.ranks._envelope import Envelope, Turn
+from meshcomm.ranks.call_log import Programs
 from meshcomm.ranks.communicator import Communicator
-from meshcomm.ranks.endings import Unfinished, never_waited_for, why_over
 from meshcomm.ranks.hosts import agreed_machine
 from meshcomm.ranks.rendezvous import open_rendezvous
-from meshcomm.ranks.roll_call import RollCall
 from meshcomm.ranks.settings import compared_settings
-from meshcomm.ranks.signs import is_shared
 
 R = TypeVar("R", bound="Resource")
-
-_REFUSED = int.from_bytes(b"refused", "little")  # in the digest instead of a call
-_OF_ARGUMENTS = MeshcommError, TypeError, IndexError  # not those of data, as a FloatingPointError in one block
-_NOTED = "_noted_as_refusal"  # an attribute of errors
-
-Digest: TypeAlias = tuple[int, int, int]
-"""After how many noted calls, the digest of them, and the number of the last call that had begun on the team."""
 
 
 class Location(NamedTuple):
@@ -81,17 +72,6 @@ class Resource(Protocol):
 
     def free(self) -> None:
         """Give it back. Collective over the team."""
-
-
-class Program:
-    """A call that all ranks of a team agreed on, ready to run; *number* is the same on every rank."""
-
-    __slots__ = ("number", "run", "used")
-
-    def __init__(self, run: Callable[..., Any], number: int) -> None:
-        self.run = run
-        self.number = number
-        self.used = 0
 
 
 class World(ABC):
@@ -263,47 +243,27 @@ def refuse_larger(mesh: Mesh, size: int, simulated: bool) -> None:
         )
 
 
-def next_digest(before: int, number: int) -> int:
-    """Return the digest of all calls after the call *number*."""
-    return hash((before, number)) >> 2
-
-
-class Team:
+class Team(Programs):
     """Ranks of a world that make collective calls together. To make one takes no communication.
 
     `everyone` is the group of all its ranks. `Team` and `Group` are one unit: a group adds to the clock of its team.
     """
 
     def __init__(self, world: World, ranks: Ranks) -> None:
+        super().__init__()
         self.world = world
         self.ranks = ranks
-        self.calls = 0
-        """How many calls this rank has made on the team."""
         self.name = ""
         """What all its ranks call it, and no other team that they have or had; nothing until they communicate."""
-        self.turn = Turn()
-        """Which thread of this rank makes a call on the team, and whether calls are possible."""
         self.roll_call: RollCall | None = None
-        self.call_digest = 0
-        """A digest of all calls since the ranks last found that they made the same ones."""
-        self.comparison_due = False
-        """Whether the ranks should compare their calls now: they have made many known ones."""
         self.wrong: Exception | None = None
         """What this rank has found wrong with the call that it takes part in."""
-        self.refused = ""
-        """What this rank has raised instead of taking part in a call, maybe alone, since the ranks last agreed."""
         self._differed = ""  # for smaller teams: how calls of these ranks differed, if they did
         self._ended_with: Team | None = None  # a larger team whose calls differed
         self.oversubscribed = True
         """Whether ranks may have to wait for a processor, the same on all of them; known with the `machine`."""
         self._machine: Machine | None = None
         self._no_machine = ""  # why there is none
-        self._programs: dict[Hashable, Program] = {}
-        self.noted = 0
-        """How many calls are in the digest, or have been, since the ranks last found a difference."""
-        self._compare_at = COMPARE_EVERY  # so many noted calls
-        self._digests: deque[Digest] = deque(maxlen=REMEMBERED_DIGESTS)
-        self._clock = 0
         self._limit = GROUPS_PER_WORLD if len(ranks) == world.size else GROUPS_PER_TEAM
         self._groups: dict[Hashable, Group] = {}
         self._resources: dict[Hashable, Resource] = {}  # in the order of their last use
@@ -349,11 +309,6 @@ class Team:
         if group is None:
             group = Group(self, key, color, members)
         return group
-
-    def tick(self) -> int:
-        """Return the next time on the clock of the team, the same on all its ranks."""
-        self._clock += 1
-        return self._clock
 
     def open(self, group: "Group") -> Communicator:
         """Open *group*; at the limit the group used longest ago is closed. Collective over the team."""
@@ -482,7 +437,8 @@ class Team:
         self._resources.clear()
         all_left = self.roll_call is not None
         if self.roll_call is not None:
-            self.roll_call.close()
+            usable = self.turn.over is None  # else an envelope on the team refuses
+            self.roll_call.close(Envelope("the end of its communicators", self if usable else None))
             self.roll_call = None
         differ = self._made_different_calls()
         for group in (*self._groups.values(), self.everyone):
@@ -502,103 +458,13 @@ class Team:
         with Envelope("the end of its communicators", self):
             return not communicator.start_comparison(self.call_digest).equal()
 
-    # -- calls --------------------------------------------------------------------------------------------------------
-
-    def knows(self, key: Hashable) -> bool:
-        """Return whether a program is kept for *key*."""
-        return key in self._programs
-
-    def recall(self, key: Hashable) -> Program | None:
-        """Return the program that is kept for *key* and note the call; None if there is none.
-
-        Every rank of the team must ask. After `COMPARE_EVERY` known calls a comparison is due.
-        """
-        program = self._programs.get(key)
-        if program is None:
-            return None
-        self._clock += 1
-        program.used = self._clock
-        self.noted += 1  # as `note` does, without calls: this is on the way of every relayout
-        self.call_digest = hash((self.call_digest, program.number)) >> 2
-        self._digests.append((self.noted, self.call_digest, self.calls))
-        self.comparison_due = self.noted >= self._compare_at
-        return program
-
-    def note(self, number: int) -> None:
-        """Note a call that the ranks compare later; after `COMPARE_EVERY` such calls a comparison is due."""
-        self.noted += 1
-        self.call_digest = next_digest(self.call_digest, number)
-        self._digests.append((self.noted, self.call_digest, self.calls))
-        self.comparison_due = self.noted >= self._compare_at
-
-    def note_error(self, operation: str, error: BaseException, joined: bool) -> None:
-        """Note that *operation* ends with *error* on this rank, before or after it has *joined* the others.
-
-        If before, and an argument is wrong, the rank refuses the call. A mismatch tells which one was refused.
-        """
-        if isinstance(error, CollectiveMismatch) and self.refused:
-            error.add_note(f"Before, this rank did not make a call: {self.refused}")
-            self.refused = ""
-        if not joined and isinstance(error, _OF_ARGUMENTS) and not isinstance(error, RuntimeError):
-            self.refuse(operation, error)
-
-    def refuse(self, operation: str, error: BaseException) -> None:
-        """Note that this rank raises *error* in place of *operation*, on which it has not agreed with others.
-
-        They have made one call more, unless they refuse one, too: the next comparison finds out. Errors count alike,
-        and each counts once, whatever else it leaves.
-        """
-        if self.turn.over is None and not is_shared(error) and _NOTED not in vars(error):
-            error.__dict__[_NOTED] = True
-            self.refused = f"{operation} raised {type(error).__name__}: {error}"
-            self.note(_REFUSED)
-
-    def kept(self, key: Hashable) -> Program | None:
-        """Return the program that is kept for *key*, or None; every rank of the team must ask."""
-        program = self._programs.get(key)
-        if program is not None:
-            program.used = self.tick()
-        return program
-
-    def remember(self, key: Hashable, program: Program) -> None:
-        """Keep *program* for *key*; at the limit the one used longest ago is dropped. On every rank."""
-        program.used = self.tick()
-        self._programs[key] = program
-        if len(self._programs) > PROGRAMS_PER_TEAM:
-            del self._programs[min(self._programs, key=lambda each: self._programs[each].used)]
-
-    def forget_programs(self) -> None:
-        """Drop all programs. On every rank."""
-        self._programs.clear()
-
     def compare(self, number: int) -> int:
         """Note the call *number*, which all ranks now compare, and return the digest of the calls so far."""
-        self.note(number)
-        self._compare_at, self.comparison_due = self.noted + COMPARE_EVERY, False
         # Local peers that go straight to an exchange see that this rank agrees on a call with all of the team first.
         for group in (self.everyone, *self._groups.values()):
             if group.rendezvous is not None:
                 group.rendezvous.agree()
-        return self.call_digest
-
-    def digest_after(self, noted: int) -> int | None:
-        """Return what the digest was after so many calls; None if that is not remembered, or not so yet."""
-        return next((digest for its, digest, _ in list(self._digests) if its == noted), None)
-
-    def last_digests(self) -> "list[Digest]":
-        """Return what is remembered of the digest, the oldest first. For other threads."""
-        return list(self._digests)
-
-    def known(self) -> dict[int, Hashable]:
-        """Return the keys of the programs that are kept, by their numbers. For other threads."""
-        return {program.number: key for key, program in self._programs.copy().items()}
-
-    def start_over(self) -> None:
-        """Forget which calls were made, and how many: the ranks have found a difference."""
-        self.call_digest = self.noted = 0
-        self._compare_at = COMPARE_EVERY
-        self._digests.clear()
-        self.refused = ""
+        return super().compare(number)
 
 
 class Group:

@@ -46,7 +46,7 @@ def is_trace_possible() -> bool:
     if trace_folder() is None:
         return True
     from meshcomm.errors import MeshcommError
-    from meshcomm.ranks.abort import say_once
+    from meshcomm.failures.abort import say_once
 
     try:
         check_trace_folder()

@@ -7,7 +7,8 @@ from functools import cache
 
 from meshcomm._arguments import quote
 from meshcomm.errors import MeshcommError
-from meshcomm.ranks import abort, flights, hosts, launchers, rendezvous, settings, trace_folder
+from meshcomm.failures import abort, flights, launchers
+from meshcomm.ranks import hosts, rendezvous, settings, trace_folder
 
 KNOWN = (
     *settings.ALIKE,

@@ -14,12 +14,11 @@ from meshcomm.arrays.create import told_by_root
 from meshcomm.arrays.trees import tensors_in
 from meshcomm.errors import CheckpointError
 from meshcomm.layouts.mesh import Mesh
-from meshcomm.ranks import signals
 from meshcomm.ranks.agreement import agree
 from meshcomm.ranks.calls import collective
 from meshcomm.ranks.meshes import create_mesh, default_mesh
 from meshcomm.ranks.refusals import refusable
-from meshcomm.storage import files
+from meshcomm.storage import files, signals
 from meshcomm.storage.formats.folder import MANIFEST, FolderWriter, contents
 from meshcomm.storage.load import Layouts, PathLike, load, meshes_of
 from meshcomm.storage.meshes import common_mesh

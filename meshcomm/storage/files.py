@@ -19,7 +19,7 @@ from meshcomm._tracing import Value
 from meshcomm._tuning import LARGEST_CALL, READ_AHEAD, WRITTEN_AT_ONCE
 from meshcomm._types import Bytes, Indices
 from meshcomm.errors import CheckpointError
-from meshcomm.ranks.watch import watch
+from meshcomm.failures.watch import watch
 from meshcomm.storage._runs import read_runs
 from meshcomm.storage.stripes import XATTR, unit_of
 

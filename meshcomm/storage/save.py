@@ -23,9 +23,9 @@ from meshcomm.layouts.layout_text import specs_text
 from meshcomm.layouts.mesh import Mesh
 from meshcomm.memory.copies import contiguous
 from meshcomm.ranks.agreement import agree
-from meshcomm.ranks.background import Background
 from meshcomm.ranks.calls import collective, exchanging
 from meshcomm.ranks.teams import Location
+from meshcomm.storage.background import Background
 from meshcomm.storage.checksums import Piece
 from meshcomm.storage.files import final_names, with_final_names
 from meshcomm.storage.formats.base import Described, Writer
@@ -127,7 +127,7 @@ def start_save(
             return SaveRequest(None, None, None)
         try:
             base, stored = saving.begin(here)
-            opened = _Staging(base, True, saving.writer.checks)
+            opened = Staging(base, True, saving.writer.checks)
             opened.background = Background(max_staged_bytes)
             opened.most = min(max_staged_bytes or opened.most, WRITTEN_AT_ONCE)
             try:
@@ -147,7 +147,7 @@ class SaveRequest:
 
     __module__ = "meshcomm"
 
-    def __init__(self, saving: "Saving | None", opened: "_Staging | None", here: Location | None) -> None:
+    def __init__(self, saving: "Saving | None", opened: "Staging | None", here: Location | None) -> None:
         self._saving, self._opened, self._here = saving, opened, here
         self._error: BaseException | None = None
         self._path = saving and saving.path
@@ -224,7 +224,7 @@ def _give_up_all() -> None:
         request._give_up()
 
 
-class _Staging(Opened):
+class Staging(Opened):
     """Files that a thread writes: what is to be written is copied first."""
 
     background: Background

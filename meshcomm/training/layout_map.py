@@ -16,7 +16,7 @@ from meshcomm.arrays.create import distribute, told_by_root
 from meshcomm.arrays.dtensor import check_root
 from meshcomm.arrays.trees import KeyTypeError, Path, branch_of_arrays, name_of, node_of, rebuilt
 from meshcomm.errors import LayoutError, MeshError
-from meshcomm.layouts.layout import Layout
+from meshcomm.layouts.layout import Layout, refuse_match
 from meshcomm.layouts.layout_text import specs_repr, specs_text
 from meshcomm.layouts.mesh import Mesh
 from meshcomm.ranks.calls import collective
@@ -161,7 +161,7 @@ class LayoutMap(MutableMapping[str, Layout]):
 
     def _rule(self, name: str) -> str | None:
         """Return the rule for *name*, or None; ``LayoutError`` if several match and the mode allows only one."""
-        found = self._found  # first: a change of the rules puts another dict in its place
+        found = self._found  # first: a change of the rules puts another dict there
         known: str | None = found.get(name, _NOTHING)
         if known is not _NOTHING:
             return known
@@ -576,7 +576,7 @@ def _checked_layout(rule: str, layout: object) -> Layout:
         raise LayoutError(
             f"{quote(layout)} should be a meshcomm.Layout type, got {type(layout)}, for the key {rule!r}"
         )
-    layout.refuse_match()
+    refuse_match(layout)
     return layout
 
 

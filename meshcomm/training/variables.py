@@ -76,7 +76,7 @@ class Variable(NDArrayOperatorsMixin, ScopedVariable):
     dtype: DType
     _initial: Initial | None
 
-    def __init__(
+    def __init__(  # noqa: PLR0917 - the order of tf.Variable
         self,
         initial: ArrayLike | DTensor | Initializer,
         shape: ShapeLike | None = None,
@@ -294,7 +294,7 @@ class DVariable(Variable):
 
     __slots__ = ()
 
-    def __init__(
+    def __init__(  # noqa: PLR0917 - the order of tf.experimental.dtensor.DVariable
         self,
         initial: ArrayLike | DTensor | Initializer | None = None,
         layout: Layout | None = None,

@@ -51,6 +51,7 @@ from meshcomm._kernels import BoxCopies
 from meshcomm._tuning import GATHERED_AT_ONCE, LARGEST_COUNT, ROUND_BYTES
 from meshcomm._types import Array, Bytes, Shape
 from meshcomm.errors import CollectiveMismatch
+from meshcomm.failures.watch import watch
 from meshcomm.layouts.boxes import without_peer
 from meshcomm.memory._channel import Channel
 from meshcomm.memory.blocks import as_bytes, block_bytes, new_bytes
@@ -59,7 +60,6 @@ from meshcomm.ranks.calls import join_and_raise
 from meshcomm.ranks.communicator import Pending
 from meshcomm.ranks.recording import Traffic, traffic_from
 from meshcomm.ranks.teams import Group
-from meshcomm.ranks.watch import watch
 from meshcomm.transport.channels import open_channel
 from meshcomm.transport.exchange import BlockSizes, Operation, Tensor, Terms, own_copies
 from meshcomm.transport.in_place import InPlace

@@ -11,12 +11,12 @@ import numpy as np
 
 from meshcomm._kernels import BoxCopies
 from meshcomm._types import Bytes
+from meshcomm.failures.watch import watch
 from meshcomm.memory._rendezvous import Routes
 from meshcomm.memory.blocks import NOTHING
 from meshcomm.memory.pools import locate
 from meshcomm.memory.scratch import shared_scratch
 from meshcomm.ranks.teams import Group
-from meshcomm.ranks.watch import watch
 from meshcomm.transport.exchange import Remaining, Tensor, Terms
 from meshcomm.transport.local_copies import LocalCopies
 

@@ -18,12 +18,12 @@ import numpy as np
 
 from meshcomm._kernels import BoxCopies
 from meshcomm._types import Bytes
+from meshcomm.failures.watch import watch
 from meshcomm.memory._rendezvous import Rendezvous, Routes
 from meshcomm.memory.pools import locate
 from meshcomm.memory.scratch import scratch, shared_scratch
 from meshcomm.ranks.communicator import Pending
 from meshcomm.ranks.teams import Group
-from meshcomm.ranks.watch import watch
 from meshcomm.transport.comparison import Beside
 from meshcomm.transport.crossing import BufferCopies, Nodes
 from meshcomm.transport.exchange import Remaining, Tensor, Terms, own_copies

@@ -19,7 +19,7 @@ def test_random_programs_do_what_numpy_does(ranks):
 def test_a_wrong_byte_is_found_and_the_program_shown(monkeypatch):
     """Every relayout spoils the first byte of a block."""
 
-    def spoiling(plan, here, prepare=compile.prepare):
+    def spoiling(plan, here, order=None, prepare=compile.prepare):
         move = prepare(plan, here, order)
 
         def spoiled(block, out):

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 import meshcomm as mc
+from meshcomm.cli.about import Library
 from meshcomm.cli.bench import cases, command, disk, measure, report
 from meshcomm.cli.bench.measure import Case, Row, measured
 from meshcomm.cli.given import dtype_of, layout_of
 from meshcomm.cli.main import main
-from meshcomm.ranks.about import Library
 from meshcomm.ranks.meshes import location_in
 
 RANKS = 3

@@ -11,8 +11,8 @@ import meshcomm as mc
 from meshcomm.cli import plan as plan_command
 from meshcomm.cli.main import main
 from meshcomm.cli.plan import scaled
+from meshcomm.cli.terminal import terminal
 from meshcomm.plans.costs import predicted_seconds, relay_pays
-from meshcomm.ranks.terminal import terminal
 from support.paths import ROOT
 from support.patience import run
 

@@ -237,16 +237,18 @@ def program(written):
     return None
 
 
-@pytest.mark.parametrize("row", TABLE, ids=[row.name for row in TABLE])
-def test_a_mistake_meets_a_good_answer(row):
-    expected = getattr(mc, row.error, None) or getattr(builtins, row.error)
-    with mc.simulate(4) as world:
-        for error in world.run(program, row.written):
-            assert isinstance(error, expected), error
+def test_a_mistake_meets_a_good_answer():
+    found = []
+    for row in TABLE:
+        expected = getattr(mc, row.error, None) or getattr(builtins, row.error)
+        with mc.simulate(4) as world:
+            errors = world.run(program, row.written)
+        for error in errors:
             message = str(error)
-            assert [words for words in row.words if words not in message] == [], message
-            assert ".125" not in message, message  # an element
-            assert len(message) < 500
+            right = isinstance(error, expected) and all(words in message for words in row.words)
+            if not right or ".125" in message or len(message) >= 500:  # .125: an element
+                found.append(f"{row.name}: {error!r}")
+    assert not found, "\n".join(found)
 
 
 def test_the_table_is_long_and_each_mistake_is_one():
@@ -275,17 +277,17 @@ def test_what_is_missing_is_missing_for_those_who_probe():
     assert caught.value.name == "numpy"
 
 
-@pytest.mark.parametrize("written", ["t.locla", "t.relayuot", "mc.relyout", "mc.create_mehs", "mc.fft.ffft"])
-def test_python_prints_no_second_suggestion(written, capsys):
+def test_python_prints_no_second_suggestion(capsys):
     t = mc.zeros((4,), "f4", mc.Layout(["x"], mc.Mesh(range(1), {"x": 1})))
-    with pytest.raises(AttributeError) as caught:
-        eval(written, {"t": t, "mc": mc})
-    sys.__excepthook__(caught.type, caught.value, None)
-    assert capsys.readouterr().err.lower().count("did you mean") == 1
+    for written in ("t.locla", "t.relayuot", "mc.relyout", "mc.create_mehs", "mc.fft.ffft"):
+        with pytest.raises(AttributeError) as caught:
+            eval(written, {"t": t, "mc": mc})
+        sys.__excepthook__(caught.type, caught.value, None)
+        assert capsys.readouterr().err.lower().count("did you mean") == 1, written
 
 
 def test_dir_has_the_public_names_only():
-    assert set(dir(mc)) == {*mc.__all__, "__version__", *mc._MODULES}
+    assert set(dir(mc)) == {*mc._home_of, "__version__", *mc._MODULES}
     for name in mc._MODULES:
         module = importlib.import_module(f"meshcomm.{name}")
         assert dir(module) == sorted(module.__all__)

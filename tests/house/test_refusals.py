@@ -118,15 +118,15 @@ def unnoticed(function, name, wrong, owner):
     return raised
 
 
-@pytest.mark.parametrize("name", COLLECTIVE)
-def test_a_wrong_argument_on_one_rank_is_noticed(name):
-    function = COLLECTIVE[name]
-    owner = OBJECTS.get(name.split(".")[0])
+@pytest.mark.parametrize("of", sorted({name.rpartition(".")[0] for name in COLLECTIVE}))
+def test_a_wrong_argument_on_one_rank_is_noticed(of):
     found = {
-        f"{parameter}={wrong!r}": raised
+        f"{name} {parameter}={wrong!r}": raised
+        for name, function in COLLECTIVE.items()
+        if name.rpartition(".")[0] == of
         for parameter in parameters(function)
         if parameter != "comm" and f"{name} {parameter}" not in LOCAL
         for wrong in WRONG
-        if (raised := unnoticed(function, parameter, wrong, owner)) is not None
+        if (raised := unnoticed(function, parameter, wrong, OBJECTS.get(of))) is not None
     }
     assert not found, found

@@ -3,8 +3,6 @@
 import inspect
 import json
 
-import pytest
-
 import meshcomm as mc
 from support.surface import DATA, NOT_MADE_BY_CALLERS, STEPS, accepts, surface
 from support.values import PLANS
@@ -14,7 +12,7 @@ TODAY = surface()
 
 
 def test_public_names_stay():
-    assert set(RECORD["all"]) <= set(mc.__all__)
+    assert set(RECORD["all"]) <= {*mc.__all__, "open"}
 
 
 def test_calls_stay():
@@ -36,28 +34,15 @@ def test_attributes_of_steps_stay():
 def test_all_is_what_is_public():
     assert len(set(mc.__all__)) == len(mc.__all__)
     public = {name for name, value in vars(mc).items() if not name.startswith("_") and not inspect.ismodule(value)}
-    assert set(mc.__all__) == public
+    assert {*mc.__all__, "open"} == public, "import * leaves open to Python"
 
 
-@pytest.mark.parametrize(
-    ("new", "old", "fits"),
-    [
-        ("(a, b=1)", "(a, b=1)", True),
-        ("(a, b=1, c=None)", "(a, b=1)", True),
-        ("(a, b=1, *, c=None)", "(a, b=1)", True),
-        ("(a, *, b=1, c=(1, 2))", "(a, *, b=1)", True),
-        ("(a, *args, **kwargs)", "(a, *args)", True),
-        ("(a, b)", "(a)", False),
-        ("(a, *, b)", "(a)", False),
-        ("(a)", "(a, b=1)", False),
-        ("(b=1, a)", "(a, b=1)", False),
-        ("(a, b=2)", "(a, b=1)", False),
-        ("(a, *, b=1)", "(a, b=1)", False),
-        ("(c=0, a=1)", "(a=1)", False),
-        ("(a)", "(a, **kwargs)", False),
-        ("attribute", "(a)", False),
-        ("(a)", "attribute", False),
-    ],
-)
-def test_a_lost_call_is_seen(new, old, fits):
-    assert accepts(new, old) is fits
+def test_a_lost_call_is_seen():
+    fit = ["(a, b=1)", "(a, b=1, c=None)", "(a, b=1, *, c=None)"]
+    assert all(accepts(new, "(a, b=1)") for new in fit)
+    assert accepts("(a, *, b=1, c=(1, 2))", "(a, *, b=1)")
+    assert accepts("(a, *args, **kwargs)", "(a, *args)")
+    lost = ["(a)", "(b=1, a)", "(a, b=2)", "(a, *, b=1)", "(c=0, a=1)", "(a, b=1, c)", "(a, b=1, *, c)", "attribute"]
+    assert not any(accepts(new, "(a, b=1)") for new in lost)
+    assert not accepts("(a)", "(a, **kwargs)")
+    assert not accepts("(a)", "attribute")

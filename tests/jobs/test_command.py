@@ -9,8 +9,8 @@ import pytest
 
 import meshcomm
 from meshcomm.cli import calibrate, info, main
+from meshcomm.cli.about import Host, count_by_host
 from meshcomm.cli.checks import PROBLEM, Finding
-from meshcomm.ranks.about import Host, count_by_host
 from support.jobs import mpiexec, tells_once
 
 COMMAND = ("-m", "meshcomm")

@@ -53,7 +53,7 @@ LEAVES = """
 
 
 DIFFERENT_TESTS = """
-    from meshcomm.ranks.launchers import launched
+    from meshcomm.failures.launchers import launched
 
     def test_everywhere(comm):
         pass

@@ -6,9 +6,8 @@ import ctypes.util
 import pytest
 
 import meshcomm as mc
-from meshcomm.linalg import library, scalapack
-from meshcomm.ranks import native
-from meshcomm.ranks.native import MPILibrary
+from meshcomm.linalg import library, native, scalapack
+from meshcomm.linalg.native import MPILibrary
 
 MPICH = MPILibrary("mpich", "MPICH Version: 5.0.2", None)
 OPEN_MPI = MPILibrary("openmpi", "Open MPI v5.0.8", None)

@@ -8,13 +8,13 @@ import pytest
 
 import meshcomm as mc
 from meshcomm import CollectiveMismatch, Layout, MeshcommError, MeshError
+from meshcomm.failures.watch import watch
 from meshcomm.measuring import clocks, trace
 from meshcomm.measuring.clocks import Aligned, Clock, compare_clocks
 from meshcomm.measuring.events import check_writable, replacing
 from meshcomm.measuring.program import merge
 from meshcomm.measuring.totals import PEAK
 from meshcomm.ranks import hosts, simulate
-from meshcomm.ranks.watch import watch
 from support.reference import numbered, simulated
 from support.traces import check_trace, spans, write_rank
 

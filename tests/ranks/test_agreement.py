@@ -12,12 +12,13 @@ import pytest
 
 import meshcomm as mc
 from meshcomm import _tuning, errors
-from meshcomm.ranks import abort, agreement, forks
+from meshcomm.failures import abort, forks
+from meshcomm.failures.watch import watch
+from meshcomm.ranks import agreement
 from meshcomm.ranks._envelope import Envelope
 from meshcomm.ranks.meshes import location_in
 from meshcomm.ranks.simulate import SimulatedRank
 from meshcomm.ranks.teams import Team
-from meshcomm.ranks.watch import watch
 from support.in_process_ranks import output_of
 
 
@@ -289,7 +290,7 @@ import signal, sys
 from meshcomm.ranks._envelope import Envelope
 from meshcomm.ranks.simulate import SimulatedRank, simulate
 from meshcomm.ranks.teams import Team
-from meshcomm.ranks.watch import watch
+from meshcomm.failures.watch import watch
 class Interrupt(Exception): pass
 armed = False
 def handler(*_):

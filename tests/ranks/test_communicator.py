@@ -5,7 +5,7 @@ import pytest
 
 import meshcomm as mc
 from meshcomm import Layout, MeshError
-from meshcomm.ranks import teams
+from meshcomm.ranks import call_log, teams
 from meshcomm.ranks.meshes import world_of
 from support.reference import numbered, simulated
 
@@ -49,7 +49,7 @@ def test_communicators_are_bounded_however_many_assignments(monkeypatch):
 
 
 def test_programs_are_bounded(monkeypatch):
-    monkeypatch.setattr(teams, "PROGRAMS_PER_TEAM", 5)
+    monkeypatch.setattr(call_log, "PROGRAMS_PER_TEAM", 5)
 
     def program(rank):
         for length in (*range(12), *range(12)):

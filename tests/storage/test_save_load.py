@@ -15,8 +15,8 @@ import pytest
 
 import meshcomm as mc
 from meshcomm import Layout
+from meshcomm.failures.watch import watch
 from meshcomm.memory.copies import opaque
-from meshcomm.ranks.watch import watch
 from meshcomm.storage import save as saving
 from meshcomm.storage.formats import hdf5, safetensors
 from support.random_cases import any_case

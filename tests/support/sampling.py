@@ -1,7 +1,7 @@
 """How much is tested: a sample of what could be, the same one each time, or with ``--exhaustive`` all of it.
 
 `make test-all` runs samples, `make test` with ``--quick`` smaller ones; with ``CASES=--exhaustive`` both run all. All
-run every law and every recorded answer; only `make test-all` has the tests that are marked ``slow``. This module alone
+run every rule and every recorded answer; only `make test-all` has the tests that are marked ``slow``. Only this module
 knows the options: tests say `sampled` where they try many cases, `examples` where hypothesis draws them, and `inputs`
 where parsers get them (``--inputs N``, which ``make fuzz`` gives). Each number of ranks has its own smaller samples.
 """
@@ -10,7 +10,7 @@ from random import Random
 
 from hypothesis import settings
 
-from meshcomm.ranks.launchers import launched
+from meshcomm.failures.launchers import launched
 
 _EVERY = 5  # one of so many examples is drawn in a sample, but not fewer than _FEWEST
 _FEWEST = 12

@@ -25,7 +25,7 @@ RETURNED = {
 }
 # For other modules of the package, not for callers.
 OURS = (
-    *("DTensor.partner", "Layout.refuse_match", "Plan.copy_step"),
+    *("DTensor.partner", "Plan.copy_step"),
     *("SimulatedWorld.arrive", "SimulatedWorld.events", "SimulatedWorld.here", "SimulatedWorld.meet"),
 )
 # Classes that are public for their methods: only other modules of the package make them.
@@ -36,7 +36,7 @@ STEPS = ("shape", "itemsize", "source", "target", "dims", "ranks", "group_assign
 def surface():
     """Return everything public by name: "constant", "attribute", or how it may be called."""
     found = {}
-    for name in mc.__all__:
+    for name in mc._home_of:
         found.update(described(name, getattr(mc, name)))
     made = values()
     for name, value in {
@@ -70,8 +70,8 @@ def described(name, value):
 
 
 def members(cls):
-    """Return the public members of a class that this package, or a named tuple, gives it."""
-    own = [base for base in cls.__mro__ if base.__module__.partition(".")[0] == "meshcomm"]
+    """Return the public members of a class that this package, a named tuple or a mapping gives it."""
+    own = [base for base in cls.__mro__ if base.__module__.partition(".")[0] in ("meshcomm", "collections")]
     return sorted({name for base in own for name in vars(base) if not name.startswith("_")})
 
 
@@ -150,4 +150,4 @@ def split(text):
 
 
 if __name__ == "__main__":
-    (DATA / "surface.json").write_text(json.dumps({"all": mc.__all__, "calls": surface()}, indent=0) + "\n")
+    (DATA / "surface.json").write_text(json.dumps({"all": mc._home_of, "calls": surface()}, indent=0) + "\n")

@@ -11,6 +11,7 @@ import meshcomm
 from meshcomm._arguments import counted, quote
 from meshcomm._mistakes import suggestion
 from meshcomm._types import DType, Shape
+from meshcomm.cli import about
 from meshcomm.cli.bench import cases, disk, report
 from meshcomm.cli.bench.measure import Row, measured
 from meshcomm.cli.bench.options import NAMES
@@ -18,8 +19,8 @@ from meshcomm.cli.bench.report import Results
 from meshcomm.cli.given import bytes_of, dtype_of, layout_of, mesh_of, shape_of
 from meshcomm.cli.once import print_once
 from meshcomm.errors import MeshcommError, MeshError
+from meshcomm.failures import abort
 from meshcomm.layouts.mesh import Mesh
-from meshcomm.ranks import abort, about
 from meshcomm.ranks.communicator import Communicator
 from meshcomm.ranks.meshes import location_in
 

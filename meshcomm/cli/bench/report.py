@@ -10,11 +10,12 @@ import numpy as np
 import meshcomm
 from meshcomm._arguments import counted
 from meshcomm._types import Json
+from meshcomm.cli import about
+from meshcomm.cli.about import Host
 from meshcomm.cli.bench.measure import Row
 from meshcomm.errors import MeshcommError
-from meshcomm.ranks import about, rendezvous
-from meshcomm.ranks.about import Host
-from meshcomm.ranks.launchers import launch
+from meshcomm.failures.launchers import launch
+from meshcomm.ranks import rendezvous
 
 PLOTTED = (".png", ".svg")
 

@@ -24,7 +24,7 @@ import numpy as np
 
 import meshcomm as mc
 from meshcomm.arrays import compile
-from meshcomm.ranks import abort, launchers, signs, watchdog
+from meshcomm.failures import abort, host_signals, launchers, watchdog
 from meshcomm.ranks.meshes import location_in
 from meshcomm.ranks.mpi import mpi
 
@@ -446,7 +446,7 @@ def the_rank_that_tells_why_is_too_slow():
     tell = abort.say
 
     def say(text):
-        sign = signs._shown("is slow") if "ends the job" in text else None
+        sign = host_signals._shown("is slow") if "ends the job" in text else None
         if sign is not None:
             time.sleep(LONG)
         tell(text)

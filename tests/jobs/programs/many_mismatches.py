@@ -23,7 +23,7 @@ from pathlib import Path
 import numpy as np
 from mismatches import Calls, mix_up, settle
 
-from meshcomm.ranks import roll_call, watchdog
+from meshcomm.failures import roll_call, watchdog
 from meshcomm.ranks.meshes import location_in
 from meshcomm.ranks.mpi import lasting_failures
 

@@ -13,8 +13,8 @@ from itertools import cycle, islice, permutations
 import numpy as np
 
 import meshcomm as mc
+from meshcomm.failures.launchers import launched
 from meshcomm.ranks import teams
-from meshcomm.ranks.launchers import launched
 from meshcomm.ranks.meshes import world_of
 
 RANK, SIZE = launched() or (0, 1)

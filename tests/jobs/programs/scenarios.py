@@ -13,7 +13,7 @@ from functools import cache
 import numpy as np
 
 import meshcomm as mc
-from meshcomm.ranks.launchers import launched
+from meshcomm.failures.launchers import launched
 from meshcomm.ranks.mpi import mpi
 
 ARRAY = np.arange(48.0).reshape(6, 8)

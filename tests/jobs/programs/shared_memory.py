@@ -13,9 +13,9 @@ import numpy as np
 from mpi4py import MPI
 
 from meshcomm._kernels import BoxCopies
+from meshcomm.failures import flights, watchdog
 from meshcomm.memory import pools
 from meshcomm.memory._rendezvous import Routes
-from meshcomm.ranks import flights, watchdog
 from meshcomm.ranks import rendezvous as sharing
 from meshcomm.ranks.mpi import MPICommunicator
 

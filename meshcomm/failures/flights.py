@@ -1,0 +1,188 @@
+"""Flight files: what each rank did last, written when a job ends because a rank waits for too long.
+
+Each rank writes one file of JSON; ``python -m meshcomm flights`` reads them. They show paths and source lines, so only
+the user who runs the job may read them.
+"""
+
+import contextlib
+import errno
+import json
+import os
+import stat
+import tempfile
+import time
+from functools import cache
+from pathlib import Path
+from typing import TypedDict
+
+from meshcomm.errors import MeshcommError
+from meshcomm.failures import stacks
+from meshcomm.failures.abort import comm_world
+from meshcomm.failures.call_history import NOTHING, noted
+from meshcomm.failures.launchers import job_name
+from meshcomm.failures.messages import spans
+from meshcomm.failures.watch import kind, watch
+
+FOLDER = "MESHCOMM_FLIGHTS"
+"""The environment variable that names the folder of the flight files; 0 is none."""
+
+KEPT_FOR = 7 * 24 * 3600.0
+"""Seconds. The next job that writes to a new folder in the folder for temporary files removes those that are older."""
+
+_PREFIX = "meshcomm-"
+
+
+class Flown(TypedDict):
+    """A call of the flight recorder."""
+
+    operation: str
+    ranks: str
+    number: int
+    began: float
+    """Seconds since 1970."""
+    digests: list[str]
+    """What it has noted, as `meshcomm.failures.call_history.Noted` has it; none if that is not known."""
+    about: str
+    """Its arguments; nothing if they are not known."""
+    team: str
+    """The same for calls on one mesh, on all its ranks; nothing if they had not communicated yet."""
+
+
+class Flight(TypedDict):
+    """What a rank did last."""
+
+    rank: int
+    size: int
+    host: str
+    process: int
+    reason: str
+    written: float
+    """Seconds since 1970."""
+    waits: str
+    """The operation that it waits in; nothing if it is in none."""
+    since: float
+    """For how many seconds this has been so."""
+    at: str
+    """The line of the program that it is at; nothing if it is in none."""
+    calls: list[Flown]
+    stack: str
+
+
+def folder() -> Path | None:
+    """Return the folder for the flight files of this job, or None if there are to be none."""
+    name = _folder_of_user()
+    if name:
+        return Path(name) if name != "0" else None
+    return Path(tempfile.gettempdir()) / f"{_PREFIX}{job_name().replace('/', '-')}"
+
+
+def _folder_of_user() -> str:
+    return os.environ.get(FOLDER, "")
+
+
+def check_folder() -> None:
+    """Raise ``MeshcommError`` if the user names a folder in which no file can be written. Nothing is made there."""
+    name = _folder_of_user()
+    if name not in ("", "0"):
+        above = (os.path.abspath(name), *map(str, Path(os.path.abspath(name)).parents))
+        there = next(each for each in above if os.path.exists(each))
+        why = "it is a file, or in one" if not os.path.isdir(there) else os.strerror(errno.EACCES)
+        if not (os.path.isdir(there) and os.access(there, os.W_OK | os.X_OK)):
+            raise MeshcommError(f"{FOLDER}={name}: no flight file can be written there: {why}")
+
+
+@cache
+def _first_time() -> list[str]:
+    return []
+
+
+def write(reason: str) -> str:
+    """Write the flight file of this rank, once, and return where it is, as the end of a message.
+
+    Without a file, the message ends with where the threads of this rank are.
+    """
+    written = _first_time()
+    if not written:
+        written.append("")
+        where = folder()
+        try:
+            if where is not None:
+                _write(where, reason)
+                written[0] = f"\n  What each rank did last, and where it is: python -m meshcomm flights {where}"
+            else:
+                written[0] = f"\n{stacks.whole()}"
+        except Exception as error:  # whatever it is, the last words of the job must be printed
+            written[0] = f"\n  What this rank did last could not be written: {error}\n{stacks.whole()}"
+    return written[0]
+
+
+def _write(where: Path, reason: str) -> None:
+    if not where.is_dir():
+        with contextlib.suppress(FileExistsError):
+            where.mkdir(mode=0o700, parents=True)
+            if not _folder_of_user():
+                remove_old(where.parent, time.time() - KEPT_FOR)
+    # Others know the name of a folder of ours in a folder of everybody, and may have made it first.
+    if not _folder_of_user() and (where.is_symlink() or where.stat().st_uid != os.getuid()):
+        raise PermissionError(f"{where} belongs to somebody else")
+    flight = _flight(reason)
+    path = where / f"rank-{flight['rank']}.json"
+    # A new file that only this user may read; it is never one that somebody else has put there, nor behind a link.
+    with tempfile.NamedTemporaryFile("w", dir=where, prefix=f".{path.name}.", delete=False) as new:
+        json.dump(flight, new, indent=1)
+    Path(new.name).replace(path)
+
+
+def remove_old(parent: Path, before: float) -> None:
+    """Remove the folders of flight files in *parent* that this user's jobs wrote last *before* a time.
+
+    Only what a job writes there is removed, and no link is followed. What cannot be removed stays.
+    """
+    for old in parent.glob(f"{_PREFIX}*"):
+        with contextlib.suppress(OSError):
+            about = old.lstat()
+            if stat.S_ISDIR(about.st_mode) and about.st_uid == os.getuid() and about.st_mtime < before:
+                for path in (*old.glob("rank-*.json"), *old.glob(".rank-*.json.*")):
+                    path.unlink()
+                old.rmdir()
+
+
+def _flight(reason: str) -> Flight:
+    rank, size = comm_world()
+    calls = _calls(time.time() - time.monotonic())
+    now = time.time()
+    return Flight(
+        rank=rank,
+        size=size,
+        host=os.uname().nodename,
+        process=os.getpid(),
+        reason=reason,
+        written=now,
+        waits=watch.operation(),
+        since=watch.since,
+        at=stacks.of_program().partition(", called by ")[0] or stacks.of_main(),
+        calls=calls,
+        stack=stacks.whole(),
+    )
+
+
+def _calls(clock: float) -> list[Flown]:
+    """Return the calls of the flight recorder; *clock* is when `time.monotonic` was 0."""
+    recent = list(watch.recent)
+    numbers = {number for _, _, number, _ in recent}
+    notes = {team: noted(team, numbers) for _, team, _, _ in recent if team is not None}
+    calls = []
+    for operation, team, number, began in recent:
+        note = notes[team].get(number, NOTHING) if team is not None else NOTHING
+        calls.append(
+            Flown(
+                operation=operation,
+                ranks=spans(sorted(team.world.ranks_in_comm_world(team.ranks))) if team is not None else "",
+                number=number,
+                began=clock + began,
+                digests=list(note.digests),
+                about=note.about.removeprefix(f"{kind(operation)}, "),
+                team=team.name if team is not None else "",
+            )
+        )
+    return calls

@@ -1,0 +1,40 @@
+"""The end of a job, in one process. That jobs end is tested in tests/jobs."""
+
+import os
+import threading
+import time
+
+from meshcomm.failures import abort
+
+
+def test_last_words_are_read_before_a_job_ends(pipe):
+    reading, writing = pipe
+    os.write(writing, b"last words")
+    read = []
+
+    def launcher():
+        time.sleep(0.2)  # as on a busy machine
+        read.append(os.read(reading, 100))
+
+    thread = threading.Thread(target=launcher)
+    thread.start()
+    abort._let_be_read(60.0, [writing])
+    assert abort._unread(writing) == 0
+    thread.join()
+    assert read == [b"last words"]
+
+
+def test_a_job_ends_where_nobody_reads(pipe):
+    _, writing = pipe
+    os.write(writing, b"last words")
+    abort._let_be_read(0.01, [writing])
+    assert abort._unread(writing) == len(b"last words")
+
+
+def test_files_and_closed_ones_have_been_read(tmp_path):
+    with open(tmp_path / "log", "wb") as log:
+        log.write(b"words")
+        log.flush()
+        assert abort._unread(log.fileno()) == 0
+        file = log.fileno()
+    assert abort._unread(file) == 0

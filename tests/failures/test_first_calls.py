@@ -1,0 +1,145 @@
+"""Who is missing before ranks have communicated: several ranks of one process ask each other."""
+
+import json
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from meshcomm.failures import first_calls, host_signals
+from meshcomm.failures.answers import Answer
+from meshcomm.failures.first_calls import FirstCalls
+from meshcomm.failures.watch import watch
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="signs are sockets of Linux")
+
+IDLE = Answer(3, 0, "", "", 0, False, "", 4.0, "", False)
+WAITS = IDLE._replace(made=1, operation="barrier", number=1, waits=True)
+CALL = ("barrier", None, 1, 0.0)
+
+
+@pytest.fixture
+def ranks(monkeypatch, tmp_path):
+    """A function that makes ranks which do these things, and lets the first one ask all of them."""
+    monkeypatch.setattr(host_signals, "job_name", lambda: str(tmp_path))
+    now = SimpleNamespace(does=None)
+    monkeypatch.setattr(first_calls, "answer", lambda team, number: now.does)
+    made = []
+
+    def close():
+        for each in made:
+            each._forget()
+            each._questions._signal.close()
+        made.clear()
+
+    def report(*does, silent=(), absent=()):
+        close()
+        found = {rank: FirstCalls(rank) for rank in range(len(does)) if rank not in absent}
+        made.extend(found.values())
+        found[0].ask(CALL, range(len(does)))
+        for rank in [rank for rank in found if rank not in silent][::-1]:  # the one that asks is the last
+            now.does = does[rank]
+            found[rank].serve()
+        report.first = found[0]
+        return found[0].report
+
+    yield report
+    close()
+
+
+def test_a_rank_that_computes(ranks):
+    report = ranks(WAITS, WAITS, IDLE)
+    text = "rank 2 has not arrived: it has been outside meshcomm for 4 s, before its first call on these ranks"
+    assert report.text == text
+    assert (report.speaks, report.files, report.ended) == (True, False, "")
+
+
+def test_ranks_that_wait_elsewhere_or_later(ranks):
+    other = IDLE._replace(operation="relayout", others="1-2")
+    found = ranks(WAITS, other, WAITS).text
+    assert found == "rank 1 has not arrived: it has waited 4 s in relayout on ranks 1-2 (another mesh or communicator)"
+
+
+def test_the_first_that_waits_speaks_for_all(ranks):
+    report = ranks(IDLE._replace(made=1), WAITS, IDLE)
+    assert not report.speaks
+
+
+def test_ranks_that_cannot_be_asked(ranks):
+    report = ranks(WAITS, WAITS, IDLE, absent=(2,))
+    assert report.text == "rank 2 cannot be asked: it has made no mesh yet, or runs on another host"
+
+
+def test_all_are_there(ranks):
+    assert ranks(WAITS, WAITS, WAITS).text == ""
+
+
+def test_a_rank_that_reads_a_file(ranks):
+    assert ranks(WAITS, IDLE._replace(files=True)).files
+
+
+def test_a_rank_that_does_not_answer(ranks, monkeypatch):
+    assert ranks(WAITS, IDLE, silent=(1,)) is None, "it may still"
+    monkeypatch.setattr(first_calls, "ANSWER_WITHIN", -1.0)
+    assert "rank 1 does not answer: it is stopped" in ranks(WAITS, WAITS, IDLE, silent=(1,), absent=(2,)).text
+
+
+@pytest.mark.parametrize("text", [b"[3", b"[3]", b"3"])
+def test_what_is_no_answer_is_none(ranks, monkeypatch, text):
+    monkeypatch.setattr(first_calls, "_reply", lambda question: text)
+    assert "does not answer" in ranks(WAITS, IDLE).text
+
+
+def test_ranks_that_have_ended_are_reported_at_the_second_sight(ranks, monkeypatch):
+    """They may have ended after this call, which then completes in a moment."""
+    monkeypatch.setattr(host_signals, "ended", lambda ranks: [1])
+    assert ranks(WAITS, WAITS, IDLE).ended == ""
+    assert ranks.first.ask(CALL, range(3)) is None
+    assert ranks.first.report.ended == "rank 1 has ended without it"
+
+
+@pytest.fixture
+def teams(monkeypatch):
+    """Two teams of a world whose ranks 0 and 1 are ranks 2 and 3 of the job; this rank waits on the first."""
+    world = SimpleNamespace(ranks_in_comm_world=lambda ranks: [rank + 2 for rank in ranks])
+    waits, other = (
+        SimpleNamespace(
+            world=world,
+            ranks=ranks,
+            calls=calls,
+            noted=0,
+            digest_after={}.get,
+            turn=SimpleNamespace(over=None),
+        )
+        for ranks, calls in ((range(2), 1), (range(1, 2), 5))
+    )
+    world.open_or_not = lambda: [other, waits]
+    monkeypatch.setattr(watch, "worlds", [world])
+    monkeypatch.setattr(watch, "calls", [("barrier", waits, 1, 0.0)])
+
+
+@pytest.mark.parametrize(
+    ("question", "found"),
+    [
+        (["2-3", 1], {"made": 1, "operation": "barrier", "number": 1, "waits": True, "others": ""}),
+        (["3", 6], {"made": 5, "operation": "barrier", "number": 0, "waits": False, "others": "2-3"}),
+        (["0-3", 1], {"made": 0, "operation": "barrier", "number": 0, "waits": False, "others": "2-3"}),
+    ],
+)
+def test_the_answer_is_seen_from_the_ranks_that_ask(teams, question, found):
+    its = first_calls._read(first_calls._reply(json.dumps(question).encode()))._asdict()
+    assert {name: its[name] for name in found} == found
+
+
+def test_a_question_that_is_on_its_way_is_answered_later(monkeypatch, tmp_path):
+    monkeypatch.setattr(host_signals, "job_name", lambda: str(tmp_path))
+    questions = host_signals.Questions(7)
+    other = host_signals._connected("answers 7")
+    broken = host_signals.asking(7, b"no question")
+    with other, broken:
+        questions.answer(first_calls._reply)
+        other.sendall(b'["0-1", 1]')
+        questions.answer(first_calls._reply)
+        assert first_calls._read(other.recv(1000)).made == 0
+        assert broken.recv(1000) == b""
+    questions._signal.close()

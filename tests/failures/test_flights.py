@@ -1,0 +1,295 @@
+"""Flight files: what is written, compared and removed, and what a message says about where a program is."""
+
+import os
+import stat
+import tempfile
+import threading
+import time
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+import meshcomm as mc
+from meshcomm import _tuning
+from meshcomm.cli.flight_files import read as read_flights
+from meshcomm.failures import abort, flights, launchers, stacks
+from meshcomm.failures.call_history import noted
+from meshcomm.failures.watch import watch
+from meshcomm.ranks.meshes import location_in
+from meshcomm.ranks.teams import Team
+
+
+@pytest.fixture
+def folders(tmp_path):
+    """Folders in which a job wrote long ago, or now, and others with names alike."""
+    for name in ("meshcomm-1", "meshcomm-2", "meshcomm-mine", "other-1"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "rank-0.json").write_text("{}")
+    (tmp_path / "meshcomm-1" / ".rank-1.json.abc").write_text("{")
+    (tmp_path / "meshcomm-mine" / "thesis.txt").write_text("do not remove")
+    (tmp_path / "meshcomm-file").write_text("")
+    (tmp_path / "meshcomm-link").symlink_to(tmp_path / "other-1")
+    now = time.time()
+    for path in tmp_path.iterdir():
+        when = now if path.name == "meshcomm-2" else now - 100
+        os.utime(path, (when, when), follow_symlinks=False)
+    return tmp_path
+
+
+def test_only_old_folders_of_flights_are_removed(folders):
+    before = {path.name for path in folders.iterdir()}
+    flights.remove_old(folders, time.time() - 50)
+    assert before - {path.name for path in folders.iterdir()} == {"meshcomm-1"}
+    assert (folders / "meshcomm-mine" / "thesis.txt").exists()
+    assert (folders / "other-1" / "rank-0.json").exists(), "behind a link"
+
+
+def test_those_of_others_stay(folders, monkeypatch):
+    before = sorted(folders.iterdir())
+    monkeypatch.setattr(os, "getuid", lambda: 12345678)
+    flights.remove_old(folders, time.time() - 50)
+    assert sorted(folders.iterdir()) == before
+
+
+@pytest.mark.parametrize("given", [False, True])
+def test_a_job_that_makes_a_folder_removes_old_ones(folders, monkeypatch, given):
+    monkeypatch.setattr(flights.tempfile, "tempdir", str(folders))
+    monkeypatch.setattr(flights, "KEPT_FOR", 50.0)
+    monkeypatch.setattr(os, "getppid", lambda: 4711)  # the name of the folder has it
+    monkeypatch.delenv(flights.FOLDER, raising=False)
+    if given:
+        monkeypatch.setenv(flights.FOLDER, str(folders / "meshcomm-given"))
+    flights._write(flights.folder(), "a reason")
+    assert read_flights(flights.folder())[0]["reason"] == "a reason"
+    assert (folders / "meshcomm-1").exists() == given, "only beside a folder that the job named itself"
+
+
+def test_steps_of_one_batch_job_have_folders_of_their_own(monkeypatch):
+    monkeypatch.delenv(flights.FOLDER, raising=False)
+    found = set()
+    for step in "01":
+        job = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": step, "SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2"}
+        monkeypatch.setattr(launchers.os, "environ", job)
+        found.add(flights.folder().name)
+    assert found == {"meshcomm-7.0", "meshcomm-7.1"}
+
+
+def test_where_a_program_is():
+    reached, go_on = threading.Event(), threading.Event()
+
+    def waits(slices):
+        reached.set()
+        go_on.wait()
+        return 0.0
+
+    def inner():
+        return mc.from_callback((), "f8", mc.Layout([], mc.Mesh(range(1), {"x": 1})), waits)
+
+    thread = threading.Thread(target=lambda: inner())
+    thread.start()
+    try:
+        assert reached.wait(60)
+        calls = stacks.of_program()
+    finally:
+        go_on.set()
+        thread.join()
+    here = inner.__code__
+    assert calls.startswith(f"{__file__}:{here.co_firstlineno + 1} in inner, called by {__file__}:")
+    assert calls.endswith(" in <lambda>"), "not what runs a thread"
+    assert stacks.of_program() == ""
+    assert "in test_where_a_program_is" in stacks.whole()
+
+
+# -- what a team knows of its last calls ------------------------------------------------------------------------------
+
+ALL = range(10_000)
+
+
+def notes_after(program):
+    """Return what each of two ranks has noted after *program*, which gets two layouts of a mesh."""
+
+    def run():
+        mesh = mc.create_mesh([("x", 2)])
+        program(mc.Layout(["x", mc.UNSHARDED], mesh), mc.Layout([mc.UNSHARDED, "x"], mesh))
+        team = location_in(mesh).team
+        return team.calls, noted(team, ALL)
+
+    with mc.simulate(2) as world:
+        return world.run(run)
+
+
+def test_ranks_note_alike_and_know_the_arguments_of_calls_with_programs():
+    def program(rows, columns):
+        tensor = mc.ones((4, 6), "f8", rows)
+        for _ in range(2):
+            mc.relayout(tensor, columns)
+            mc.barrier(rows.mesh)
+
+    (calls, first), (_, second) = notes_after(program)
+    assert first == second
+    assert len({digest for its in first.values() for digest in its.digests}) == 4, "each digest is of all calls so far"
+    last = [first[number] for number in range(calls - 3, calls + 1)]
+    layouts = "[x, unsharded] on mesh x=2 over ranks 0 to 1, [unsharded, x] on mesh x=2 over ranks 0 to 1"
+    about = f"relayout, (4, 6), float64, {layouts}"
+    assert [its.about for its in last] == [about, "", about, ""], "a barrier is agreed on each time"
+
+
+def test_the_oldest_call_is_left_out_as_it_may_have_noted_more():
+    def program(rows, columns):
+        for _ in range(2 * _tuning.REMEMBERED_DIGESTS):
+            mc.barrier(rows.mesh)
+
+    calls, its = notes_after(program)[0]
+    assert sorted(its) == [*range(calls - _tuning.REMEMBERED_DIGESTS + 2, calls + 1)]
+
+
+def test_only_the_calls_that_are_asked_for_are_told():
+    def program(rows, columns):
+        team = location_in(rows.mesh).team
+        for _ in range(3):
+            mc.barrier(rows.mesh)
+        assert [*noted(team, {team.calls})] == [team.calls]
+
+    notes_after(program)
+
+
+def test_different_calls_make_different_digests_from_then_on():
+    def program():
+        mesh = mc.create_mesh([("x", 2)])
+        rows, columns = mc.Layout(["x", mc.UNSHARDED], mesh), mc.Layout([mc.UNSHARDED, "x"], mesh)
+        small, large = mc.ones((4, 6), "f8", rows), mc.ones((4, 8), "f8", rows)
+        for tensor in (small, large):
+            mc.relayout(tensor, columns)
+        team = location_in(mesh).team
+        same = team.calls
+        for tensor in (small, large) if mesh.rank else (large, small):  # what relayout would find, and raise
+            team.calls += 1
+            team.recall(("relayout", tensor.shape, tensor.dtype, rows, columns, None, None))
+        return same, noted(team, ALL)
+
+    with mc.simulate(2) as world:
+        (same, first), (_, second) = world.run(program)
+    assert {its for its in first if first[its] != second[its]} == {same + 1, same + 2}
+    assert "(4, 8)" in first[same + 1].about
+    assert "(4, 6)" in second[same + 1].about
+
+
+def test_what_was_noted_before_one_rank_had_an_error_is_forgotten():
+    def program():
+        mesh = mc.create_mesh([("x", 2)])
+        mc.barrier(mesh)
+        with pytest.raises(mc.MeshcommError):
+            mc.from_local(np.zeros((2,) * (1 + mesh.rank)), mc.Layout(["x"], mesh))  # wrong on one of them
+        mc.barrier(mesh)
+        team = location_in(mesh).team
+        return team.calls, noted(team, ALL)
+
+    with mc.simulate(2) as world:
+        first, second = world.run(program)
+    assert first == second
+    assert [*first[1]] == [first[0]]
+
+
+def test_what_no_text_is_made_of_is_left_out():
+    team = Team(SimpleNamespace(size=2, rank=0), range(2))
+    key = ("sum", object(), None, (object(), ("x", np.dtype("i4"), (1, 2))), 10**5000, "y" * 500)
+    team.remember(key, SimpleNamespace(run=print, number=5, used=0))
+    team.calls = 1
+    team.recall(key)
+    about = noted(team, ALL)[1].about
+    assert about.startswith("sum, ((x, int32, (1, 2))), <int>, yyy")
+    assert (len(about), about[-4:]) == (400, "y...")
+
+
+@pytest.fixture
+def teams(monkeypatch):
+    """A function that makes a team of ranks 0-1 which makes a call."""
+    monkeypatch.setattr(watch, "recent", watch.recent.copy())
+    watch.recent.clear()
+
+    def make(name):
+        team = Team(SimpleNamespace(size=2, rank=0, ranks_in_comm_world=tuple), range(2))
+        team.name = name
+        watch.recent.append(("barrier", team, 1, 0.0))
+
+    return make
+
+
+def test_calls_are_told_apart_by_the_meshes_that_they_are_on(teams):
+    """A mesh that was closed and made again has the same ranks, and so have meshes on duplicates of a communicator."""
+    for name in ("0-1 #1", "0-1 #2", "", "0-1 #1"):
+        teams(name)
+    watch.recent.append(("create_mesh", None, 0, 0.0))
+    assert [call["team"] for call in flights._calls(0.0)] == ["0-1 #1", "0-1 #2", "", "0-1 #1", ""]
+    assert [call["ranks"] for call in flights._calls(0.0)] == [*4 * ["0-1"], ""]
+
+
+def test_digests_are_written_and_read(teams, tmp_path):
+    teams("0-1 #1")
+    (_, team, _, _) = watch.recent[-1]
+    team.calls = 1
+    team.note(3)
+    flights._write(tmp_path, "a reason")
+    (read,) = read_flights(tmp_path)
+    assert read["calls"][0]["digests"] == [f"{team.call_digest % 2**64:x}"]
+
+
+def test_flights_are_written_once_and_read(tmp_path, monkeypatch):
+    monkeypatch.setenv("MESHCOMM_FLIGHTS", str(tmp_path / "new"))
+    monkeypatch.setattr(flights, "_first_time", list)
+    watch.recent.append(("to_numpy", None, 7, time.monotonic()))
+    assert flights.write("because").endswith(f"python -m meshcomm flights {tmp_path / 'new'}")
+    (flight,) = read_flights(tmp_path / "new")
+    assert (flight["reason"], flight["calls"][-1]["operation"]) == ("because", "to_numpy")
+    assert "test_flights_are_written_once" in flight["stack"]
+
+
+def test_without_flight_files_stacks_are_told(monkeypatch):
+    monkeypatch.setenv("MESHCOMM_FLIGHTS", "0")
+    monkeypatch.setattr(flights, "_first_time", list)
+    assert "in test_without_flight_files_stacks_are_told" in flights.write("because")
+
+
+def test_the_recorder_keeps_64_calls():
+    for number in range(100):
+        watch.recent.append(("relayout", None, number, 0.0))
+    assert len(watch.recent) == 64
+
+
+def test_flights_are_for_their_user_only(tmp_path, monkeypatch):
+    monkeypatch.delenv("MESHCOMM_FLIGHTS", raising=False)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(flights, "_first_time", list)
+    assert "python -m meshcomm flights" in flights.write("because")
+    (folder,) = tmp_path.iterdir()
+    (file,) = folder.iterdir()
+    assert (stat.S_IMODE(folder.stat().st_mode), stat.S_IMODE(file.stat().st_mode)) == (0o700, 0o600)
+
+
+def test_a_file_is_replaced_and_nothing_behind_a_link_is_changed(tmp_path, monkeypatch):
+    monkeypatch.setenv("MESHCOMM_FLIGHTS", str(tmp_path))
+    mine = tmp_path / "mine"
+    mine.write_text("mine")
+    rank = abort.comm_world()[0]
+    (tmp_path / f"rank-{rank}.json").symlink_to(mine)
+    for _ in range(2):
+        monkeypatch.setattr(flights, "_first_time", list)
+        flights.write("because")
+    assert mine.read_text() == "mine"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["mine", f"rank-{rank}.json"]
+
+
+@pytest.mark.parametrize("kind", ["link", "other user"])
+def test_a_folder_that_somebody_else_made_first_is_not_used(tmp_path, monkeypatch, kind):
+    monkeypatch.delenv("MESHCOMM_FLIGHTS", raising=False)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(flights, "_first_time", list)
+    (tmp_path / "elsewhere").mkdir()
+    if kind == "link":
+        flights.folder().symlink_to(tmp_path / "elsewhere")
+    else:
+        flights.folder().mkdir()
+        monkeypatch.setattr(os, "getuid", lambda: 12345)
+    assert "belongs to somebody else" in flights.write("because")
+    assert list(flights.folder().iterdir()) == []

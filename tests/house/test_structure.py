@@ -1,0 +1,116 @@
+"""What ruff and import-linter do not check: sizes, calls upwards, and what only some folders may do."""
+
+import ast
+import re
+from functools import cache
+from pathlib import Path
+
+import meshcomm as mc
+from support.paths import ROOT
+
+PACKAGE = Path(mc.__file__).parent
+SOURCES = sorted(PACKAGE.rglob("*.py"))
+COMPILED = sorted(path for end in ("pyx", "pxd", "h") for path in PACKAGE.rglob(f"*.{end}"))
+PROGRAMS = sorted(path for folder in ("benchmarks", "mpi_examples") for path in (ROOT / folder).rglob("*.py"))
+
+HOOKS = {
+    "world": {"provides ranks", "call layouts"},
+    "relayout": {"provides arrays", "call plans", "call arrays"},
+    "numpy": {"provides ops", "call arrays", "call training"},
+    "traced": {"provides adapters", "call _tracing.py"},
+}
+"""Calls upwards: the folder that provides the function, and those that call it."""
+
+ONLY_IN = {
+    # Communicators.
+    r"\.(Dup|Idup|Split|Split_type|Create|Create_group|Create_cart|Clone|Free)\(": "ranks/|failures/side_channel",
+    r"\b(?<!np\.)shares_memory\b": "ranks/|transport/choose",  # what a way is chosen by
+    r"\.relay_pays\b|\"relay_pays\"": "transport/choose",
+    r"def __del__": "nowhere",  # what MPI frees, all ranks free together
+    r"allow_pickle|\bmpi4py.*\b(futures|util)\b": "nowhere",
+    r"^(import meshcomm\b(?!\.)|from meshcomm import (?!_|errors\b))": "cli/|__init__",  # its public names
+    # Methods of mpi4py that pickle.
+    r"(?<!communicator)(?<!communicator\(\))(?<!_channel)(?<!json)(?<!ufunc)(?<!Halo)(?<!self)(?<!other)\."
+    r"([bis]?s?send|i?recv|bcast|gather|scatter|all(gather|toall|reduce)|reduce|e?x?scan|loads|dumps)\(": "nowhere",
+}
+"""What only some files may do: regular expressions of lines of code, and of the files."""
+
+
+@cache
+def code(path):
+    """Return the lines of code by their numbers: no blanks, comments, docstrings and texts below constants."""
+    text = path.read_text()
+    if path in COMPILED:
+        text = re.sub(r'""".*?"""|/\*.*?\*/', lambda match: "\n" * match.group().count("\n"), text, flags=re.S)
+        texts, comment = set(), "# |//|#$"
+    else:
+        lone = (node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Expr))
+        lone = (node for node in lone if isinstance(node.value, ast.Constant) and isinstance(node.value.value, str))
+        comment = "#"
+        texts = {number for node in lone for number in range(node.lineno, node.end_lineno + 1)}
+    lines = enumerate(map(str.strip, text.splitlines()), 1)
+    return {number: line for number, line in lines if line and number not in texts and not re.match(comment, line)}
+
+
+def folder(path):
+    return path.relative_to(PACKAGE).parts[0]
+
+
+def test_files_are_short():
+    assert len(SOURCES) > 200
+    assert len(COMPILED) > 20
+    lengths = {path.relative_to(PACKAGE).as_posix(): len(code(path)) for path in [*SOURCES, *COMPILED]}
+    assert {path: length for path, length in lengths.items() if length > 400} == {}
+
+
+def test_functions_are_short():
+    long = {}
+    for path in SOURCES:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                length = sum(node.lineno <= line <= node.end_lineno for line in code(path))
+                if length > 40:
+                    long[f"{path}:{node.lineno}"] = length
+    assert long == {}
+
+
+def test_calls_upwards_are_four():
+    found = {}
+    for path in SOURCES:
+        for use, hook in re.findall(r'_hooks\.(\w+)\(\s*(?:"(\w+)")?', "\n".join(code(path).values())):
+            found.setdefault(hook, set()).add(f"{use} {folder(path)}")
+        assert path.name == "_hooks.py" or "meshcomm._hooks" not in path.read_text()
+    assert found == HOOKS
+    assert len(HOOKS) <= 4
+
+
+def test_who_may_do_what():
+    found = [
+        f"{path}:{number}: {line}"
+        for path in SOURCES
+        for number, line in code(path).items()
+        for what, where in ONLY_IN.items()
+        if re.search(what, line) and not re.match(where, path.relative_to(PACKAGE).as_posix())
+    ]
+    assert found == []
+
+
+def test_compiled_modules_know_no_mpi_no_environment_and_no_pickles():
+    wrong = re.compile(r"mpi4py|\bMPI_[A-Z]|cimport numpy|\b(environ|getenv)\b|\bpickle\b(?!=)")
+    assert [f"{path}:{n}" for path in COMPILED for n, line in code(path).items() if wrong.search(line)] == []
+
+
+def test_private_names_stay_in_their_folder():
+    found = []
+    for path in [*SOURCES, *PROGRAMS]:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("meshcomm"):
+                home = PACKAGE.joinpath(*node.module.split(".")[1:])
+                private = [
+                    each.name
+                    for each in node.names
+                    if re.match("_[^_]", each.name) and not list(home.glob(f"{each.name}.*"))
+                ]
+                if private and not path.is_relative_to(PACKAGE / [*node.module.split("."), ""][1]):
+                    found.append(f"{path}:{node.lineno}: {private}")
+    assert found == []
