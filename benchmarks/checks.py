@@ -100,7 +100,7 @@ def nothing_compared(mesh: mc.Mesh) -> Iterator[None]:
 
 def found(team: Team, key: Hashable) -> Program | None:
     """Return the program that is kept, as `Team.recall` does, and note nothing."""
-    program = team._programs.get(key)
+    program = team._prepared.get(key)
     if program is not None:
         team._clock += 1
         program.used = team._clock

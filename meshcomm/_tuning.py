@@ -98,7 +98,7 @@ TEAMS_PER_WORLD = 64
 RESOURCES_PER_TEAM = 8
 """Grids of processes, which other libraries make of about four communicators each. A compromise: programs use few."""
 
-PROGRAMS_PER_TEAM = 1024
+PREPARED_PER_TEAM = 1024
 """Calls that are kept, ready to run again, for each team."""
 
 KEPT_UPDATES = 8

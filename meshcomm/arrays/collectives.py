@@ -30,11 +30,11 @@ from meshcomm.memory.copies import exact_copy
 from meshcomm.ranks import agreement
 from meshcomm.ranks._envelope import Envelope
 from meshcomm.ranks.agreement import fingerprint
-from meshcomm.ranks.calls import leave_with, program
+from meshcomm.ranks.calls import leave_with, prepared
 from meshcomm.ranks.meshes import world_of
 from meshcomm.ranks.teams import Group, Team
 from meshcomm.transport.choose import exchange, gathers_at_once, on_arrays
-from meshcomm.transport.exchange import Terms, from_boxes
+from meshcomm.transport.exchange import ExchangeSpec, from_boxes
 from meshcomm.transport.reduce import AllReduce, reduction
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ def all_to_all(  # noqa: PLR0917 - the order of the seed's op
         boxes = [box(sender=i) for i in range(count)], [box(receiver=i) for i in range(count)]
         call = f"all_to_all of {shape} {array.dtype} {split_dimension} {concat_dimension}"
         tensor = from_boxes(array.itemsize, position, *boxes)
-        return on_arrays(exchange(group, [tensor], Terms(fingerprint(call), array.nbytes)), target_shape)
+        return on_arrays(exchange(group, [tensor], ExchangeSpec(fingerprint(call), array.nbytes)), target_shape)
 
     arguments = (concat_dimension, split_dimension, split_count)
     return _run(_Call("all_to_all", x, _rows(group_assignment), arguments), comm, build)
@@ -152,7 +152,7 @@ def all_gather(
         sources = [_box_of(shape, axes, count, sender=i) for i in range(count)]
         tensor = from_boxes(array.itemsize, position, sources, [_box_of(shape, axes, count)] * count)
         number, nbytes = fingerprint(f"all_gather of {shape} {array.dtype} {dimension}"), array.nbytes * count
-        terms = Terms(number, nbytes, gathers=gathers_at_once(nbytes, count))
+        terms = ExchangeSpec(number, nbytes, gathers=gathers_at_once(nbytes, count))
         return on_arrays(exchange(group, [tensor], terms), target_shape)
 
     return _run(_Call("all_gather", x, _rows(group_assignment), (dimension,)), comm, build)
@@ -233,7 +233,7 @@ def reduce_scatter(
         axes = [("sender", 0), ("receiver", dimension)]
         sources = [_box_of(block, axes, count, sender=i) for i in range(count)]
         targets = [_box_of(block, axes, count, receiver=i) for i in range(count)]
-        terms = Terms(fingerprint(f"reduce_scatter of {shape} {array.dtype} {dimension}"), array.nbytes)
+        terms = ExchangeSpec(fingerprint(f"reduce_scatter of {shape} {array.dtype} {dimension}"), array.nbytes)
         tensor = from_boxes(array.itemsize, position, sources, targets)
         scatter = on_arrays(exchange(group, [tensor], terms), (count, *block))
         return lambda a: reduce(scatter(a))
@@ -272,7 +272,7 @@ def broadcast(
             raise GroupError(f"root {quote(root)} is not a position in groups of {count} ranks")
         sources = [((i, i + 1), *whole) for i in range(count)]
         tensor = from_boxes(array.itemsize, position, sources, [sources[root]] * count)
-        terms = Terms(fingerprint(f"broadcast of {array.shape} {array.dtype} {root}"), array.nbytes, root=root)
+        terms = ExchangeSpec(fingerprint(f"broadcast of {array.shape} {array.dtype} {root}"), array.nbytes, root=root)
         return on_arrays(exchange(group, [tensor], terms), array.shape)
 
     return _run(_Call("broadcast", x, _rows(group_assignment), (root,)), comm, build)
@@ -299,7 +299,9 @@ def collective_permute(x: ArrayLike, source_target_pairs: Pairs, comm: "MPI.Intr
         sources = [((i, i + 1), *_whole(shape)) for i in range(size)]
         nothing = ((0, 0), *_whole(shape))
         targets = [sources[source_of[i]] if i in source_of else nothing for i in range(size)]
-        terms = Terms(fingerprint(f"collective_permute of {shape} {array.dtype} {pairs}"), array.nbytes, permutes=True)
+        terms = ExchangeSpec(
+            fingerprint(f"collective_permute of {shape} {array.dtype} {pairs}"), array.nbytes, permutes=True
+        )
         tensor = from_boxes(array.itemsize, me, sources, targets)
         permute = on_arrays(exchange(team.everyone, [tensor], terms), shape if me in source_of else (0,))
 
@@ -331,7 +333,9 @@ def _run(call: _Call, comm: "MPI.Intracomm | None", build: Callable[[Team, Array
             agreement.agree(team, None, error)
         key: Hashable = (operation, rows, plain, array.shape, array.dtype)
         exact = key if _is_exact(rows, plain) else None
-        run = program(team, exact, (describe, lambda array, rows, team: build(team, array, rows)), (array, rows), team)
+        run = prepared(
+            team, exact, (describe, lambda array, rows, team: build(team, array, rows)), (array, rows), team
+        )
         try:
             result: Array = run(array)
         except BaseException as problem:

@@ -1,6 +1,6 @@
 """From plans to exchanges: no other module turns a plan into exchanges.
 
-Each step of a plan that moves data is described once, as a `Tensor` of boxes in global indices.
+Each step of a plan that moves data is described once, as a `Exchanged` of boxes in global indices.
 `meshcomm.transport.choose` decides how its bytes go. Slices move nothing: the next step takes what it needs from the
 block that the device holds.
 """
@@ -28,7 +28,7 @@ from meshcomm.ranks.calls import leave_with
 from meshcomm.ranks.communicator import Pending
 from meshcomm.ranks.teams import Group, Location
 from meshcomm.transport import choose
-from meshcomm.transport.exchange import Operation, Order, Tensor, Terms
+from meshcomm.transport.exchange import Exchanged, ExchangeSpec, Operation, Order
 from meshcomm.transport.local_copies import stretch_offsets
 
 Move: TypeAlias = Callable[[Array | None, Array | None], Array | None]
@@ -41,7 +41,7 @@ Start: TypeAlias = Callable[[Array | None, Array | None], tuple[Pending | None, 
 def prepare(plan: Plan, here: Location, order: Order = None) -> Move:
     """Return a function that makes the new block of the device *here* by *plan*. To call it is Collective.
 
-    In memory, the axes of the old block may be in another *order*: see `meshcomm.transport.exchange.Tensor`.
+    In memory, the axes of the old block may be in another *order*: see `meshcomm.transport.exchange.Exchanged`.
     """
     found = operations(plan, here, order)
     (last, size), between = found[-1], [(step, f"between {i % 2}", size) for i, (step, size) in enumerate(found[:-1])]
@@ -87,7 +87,7 @@ def operations(plan: Plan, here: Location, order: Order = None) -> list[tuple[Op
         found.append((exchange, _target(step, here)))
     if not steps or plan.steps[-1] is not steps[-1]:
         copied = replace(_cut(plan, here.device), order=None if found else order)
-        found.append((choose.Kept([copied]), _target(plan.copy_step, here)))
+        found.append((choose.LocalCopy([copied]), _target(plan.copy_step, here)))
     return found
 
 
@@ -130,7 +130,7 @@ def prepare_together(plans: Sequence[Plan], here: Location) -> Callable[[list[Ar
     sizes, shapes = [_target(step, here) for step in steps], [target_shape(plan, here.device) for plan in plans]
     offsets = stretch_offsets(sizes)
     number = fingerprint("; ".join(map(_text, steps)))
-    terms = Terms(number, sum(map(most_bytes, steps)))
+    terms = ExchangeSpec(number, sum(map(most_bytes, steps)))
     operation = choose.exchange(group_of(steps[0], here), tensors, terms)
     dtypes = [plan.dtype for plan in plans]
 
@@ -183,13 +183,13 @@ def group_of(step: Step, here: Location) -> Group:
     return here.team.group((step.mesh, step.dims), devices[0], members)
 
 
-def described(step: Step, here: Location) -> Tensor:
+def described(step: Step, here: Location) -> Exchanged:
     """Return the boxes that the group of the device *here* exchanges in *step*."""
 
     def device_at(position: int) -> int:
         return int(step.members(here.device, np.array([position], dtype=np.intp))[0])
 
-    return Tensor(
+    return Exchanged(
         step.itemsize,
         step.position_of(here.device),
         lambda position: step.held_box(device_at(position)),
@@ -199,9 +199,9 @@ def described(step: Step, here: Location) -> Tensor:
     )
 
 
-def _terms(plan: Plan, step: Step, here: Location) -> Terms:
+def _terms(plan: Plan, step: Step, here: Location) -> ExchangeSpec:
     """Return what all ranks know about the exchange of *step*, the same on each of them."""
-    return Terms(
+    return ExchangeSpec(
         number=fingerprint(_text(step)),
         most_bytes=most_bytes(step),
         rounds=step.rounds,
@@ -223,11 +223,11 @@ def _target(step: Step, here: Location) -> int:
     return 0 if box is None else block_bytes(box_shape(box), step.itemsize)
 
 
-def _cut(plan: Plan, device: int) -> Tensor:
+def _cut(plan: Plan, device: int) -> Exchanged:
     """Return what *device* keeps of its block, as an exchange with itself."""
     step = plan.copy_step
     held, target = step.held_box(device), step.target_box(device)
     assert held is not None
     assert target is not None
     kept = step.kept(device)
-    return Tensor(step.itemsize, 0, lambda _: held, lambda _: target, lambda _: kept, lambda _: kept)
+    return Exchanged(step.itemsize, 0, lambda _: held, lambda _: target, lambda _: kept, lambda _: kept)

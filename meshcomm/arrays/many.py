@@ -33,7 +33,7 @@ from meshcomm.layouts.layout import Layout
 from meshcomm.layouts.machine import Machine
 from meshcomm.layouts.refinement import ranks_between
 from meshcomm.plans.plan import Plan, plan_relayout
-from meshcomm.ranks.calls import collective, program
+from meshcomm.ranks.calls import collective, prepared
 from meshcomm.ranks.meshes import location_between
 from meshcomm.ranks.teams import Location
 
@@ -305,7 +305,7 @@ class _Batch:
         with self._call(name) as here:
             assert here is not None
             key = self._specs, self._limit
-            move = program(here.team, key, (self._described, self._built), (), here, error=wrong)
+            move = prepared(here.team, key, (self._described, self._built), (), here, error=wrong)
             outs = [None if out is None or wrong is not None else out.local for _, _, out, _ in self._jobs]
             moved: list[Array | None] = move([t.local for t, *_ in self._jobs], outs)
         return moved

@@ -19,8 +19,8 @@ from meshcomm.plans.plan import plan_direct
 from meshcomm.ranks._envelope import Envelope
 from meshcomm.ranks.calls import Collective, leave_with
 from meshcomm.ranks.communicator import Pending
+from meshcomm.ranks.local_errors import refusable
 from meshcomm.ranks.mpi import mpi
-from meshcomm.ranks.refusals import refusable
 from meshcomm.ranks.teams import Location, Team
 
 _over_mpi: dict[int, "Request"] = {}

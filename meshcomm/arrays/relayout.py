@@ -24,8 +24,8 @@ from meshcomm.plans.plan import Plan
 from meshcomm.plans.search import forget_plans
 from meshcomm.ranks.agreement import agree
 from meshcomm.ranks.calls import collective
+from meshcomm.ranks.local_errors import refusable
 from meshcomm.ranks.meshes import location_in
-from meshcomm.ranks.refusals import refusable
 
 K = TypeVar("K")
 H = TypeVar("H", bound=Held)
@@ -263,7 +263,7 @@ def drop_plans(mesh: Mesh) -> None:
     with collective("drop_plans", mesh) as here:
         if here is not None:
             agree(here.team, "drop_plans")
-            here.team.forget_programs()
+            here.team.forget_prepared()
     forget_plans()
     forget_scratch()
 

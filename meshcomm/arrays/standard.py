@@ -9,7 +9,7 @@ import numpy as np
 from meshcomm.errors import ShapeError
 from meshcomm.layouts.layout import Layout
 from meshcomm.layouts.mesh import Mesh
-from meshcomm.ranks.refusals import note_refusal
+from meshcomm.ranks.local_errors import note_refusal
 
 if TYPE_CHECKING:
     from meshcomm.arrays.dtensor import DTensor

@@ -18,7 +18,7 @@ from meshcomm.arrays.relayout import relayout
 from meshcomm.errors import LayoutError, ShapeError
 from meshcomm.layouts.layout import Layout
 from meshcomm.layouts.mistakes import no_layout
-from meshcomm.ranks.refusals import refusable
+from meshcomm.ranks.local_errors import refusable
 
 
 def pack(tensors: Sequence[ArrayLike], layout: Layout) -> DTensor:

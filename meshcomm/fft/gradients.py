@@ -16,7 +16,7 @@ from meshcomm.fft.kinds import KINDS, Transform
 from meshcomm.fft.planning import FFTPlan, Wanted, planned, transform_of_plan
 from meshcomm.layouts.layout import Layout
 from meshcomm.ops.gradients import differentiable, like
-from meshcomm.ranks.refusals import refusable
+from meshcomm.ranks.local_errors import refusable
 
 
 @refusable

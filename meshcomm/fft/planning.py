@@ -23,7 +23,7 @@ from meshcomm.layouts.layout_text import specs_text
 from meshcomm.layouts.machine import Machine
 from meshcomm.layouts.specs import CutSpec
 from meshcomm.ranks.calls import collective
-from meshcomm.ranks.refusals import refusable
+from meshcomm.ranks.local_errors import refusable
 
 Wanted: TypeAlias = Layout | Literal["same"] | None
 """The layout of a result: a layout; "same" for that of the input; None for the one after the last transform."""

@@ -38,7 +38,7 @@ from meshcomm.ops.indexing import getitem
 from meshcomm.ops.pieces import put
 from meshcomm.ops.rolling import flip, roll
 from meshcomm.ranks.calls import collective
-from meshcomm.ranks.refusals import refusable
+from meshcomm.ranks.local_errors import refusable
 
 OPERATION = "fft.spectra on another grid"
 """What the ranks compare, and what messages call it."""

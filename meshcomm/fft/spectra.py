@@ -15,7 +15,7 @@ from meshcomm.fft.calls import Some, axes_of, listed
 from meshcomm.fft.kinds import KINDS, full_name
 from meshcomm.layouts.layout import Layout
 from meshcomm.ops.rolling import roll
-from meshcomm.ranks.refusals import refusable
+from meshcomm.ranks.local_errors import refusable
 
 # -- frequencies ------------------------------------------------------------------------------------------------------
 

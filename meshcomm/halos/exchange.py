@@ -21,7 +21,7 @@ from meshcomm.layouts.boxes import Box, Boxes
 from meshcomm.layouts.coordinates import coordinates_of, decode
 from meshcomm.layouts.layout import Layout
 from meshcomm.memory.copies import Loops, Strided, strided
-from meshcomm.transport.exchange import Tensor
+from meshcomm.transport.exchange import Exchanged
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,7 @@ def _as_boxes(peers: Indices, starts: Indices, stops: Indices) -> Boxes:
 
 
 @dataclass(frozen=True)
-class Ghosts(Tensor):
+class Ghosts(Exchanged):
     """The ghosts that a group exchanges, in the indices of the block that gets them.
 
     Parameters
@@ -185,7 +185,7 @@ def ghosts(pattern: Pattern, dims: Names, device: int) -> Ghosts:
 
 
 @dataclass(frozen=True)
-class Returns(Tensor):
+class Returns(Exchanged):
     """The ghosts that a group sends back to their owners, each into a stretch of its own of the owner's buffer.
 
     Boxes have one more axis in front: the position of the device that has the ghosts.

@@ -30,7 +30,7 @@ from meshcomm.halos.windows import (
     windowed,
 )
 from meshcomm.ops.families import family
-from meshcomm.ranks.refusals import refusable
+from meshcomm.ranks.local_errors import refusable
 
 ORDERS = (
     *("median_filter", "minimum_filter", "maximum_filter", "rank_filter", "percentile_filter"),

@@ -22,9 +22,9 @@ from meshcomm.layouts.layout import Layout
 from meshcomm.layouts.mesh import Mesh
 from meshcomm.memory.blocks import as_bytes, new_block, new_bytes
 from meshcomm.memory.copies import opaque
-from meshcomm.ranks.calls import collective, leave_with, program
+from meshcomm.ranks.calls import collective, leave_with, prepared
 from meshcomm.ranks.communicator import Pending
-from meshcomm.ranks.refusals import refusable
+from meshcomm.ranks.local_errors import refusable
 from meshcomm.ranks.teams import Location, Team
 from meshcomm.transport.choose import Repeated
 
@@ -210,7 +210,7 @@ class Halo:
             self._refuse_in_flight()
             if here is None:
                 return
-            run = program(here.team, self._key, (describe_update, build_one_update), (self._pattern,), here)
+            run = prepared(here.team, self._key, (describe_update, build_one_update), (self._pattern,), here)
             run(self._blocks)
         if self._constants:
             self._fill()
@@ -314,7 +314,7 @@ class Halo:
             if here is None:
                 return
             key = "reduce a halo", self._pattern
-            back = program(here.team, key, (_text_of_reduce, build_reduce), (self._pattern,), here)
+            back = prepared(here.team, key, (_text_of_reduce, build_reduce), (self._pattern,), here)
             if self._returned is None:
                 assert self.local is not None
                 buffer = back.buffer()  # type: ignore[attr-defined]
@@ -424,7 +424,7 @@ def _update_together(halos: list[Halo]) -> None:
 def repeated(halos: Sequence[Halo], use: str, here: Location) -> Repeated:
     """Return the exchange that updates *halos* of one mesh, kept by the first of them. Collective over the mesh."""
     patterns, serials = tuple([each._pattern for each in halos]), tuple([each._serial for each in halos])
-    make = program(here.team, (use, *patterns), (_text_of_many, build_repeated), (patterns, use), here)
+    make = prepared(here.team, (use, *patterns), (_text_of_many, build_repeated), (patterns, use), here)
     kept = halos[0]._repeated
     try:
         found = kept.pop(serials, None)

@@ -20,9 +20,9 @@ from meshcomm.halos.widths import Width, as_widths
 from meshcomm.layouts.cyclic import CyclicCut
 from meshcomm.memory.copies import opaque
 from meshcomm.ops.gradients import differentiable
-from meshcomm.ranks.calls import collective, join_and_raise, program
+from meshcomm.ranks.calls import collective, join_and_raise, prepared
+from meshcomm.ranks.local_errors import refusable
 from meshcomm.ranks.meshes import location_in
-from meshcomm.ranks.refusals import refusable
 
 
 @refusable
@@ -84,7 +84,7 @@ def _filled(tensor: DTensor, pattern: Pattern) -> Halo:
             wrong = ShapeError(f"the block is {found}, but by its layout {made.inner.shape}")
         else:
             opaque(made.inner)[...] = opaque(tensor.local)
-        run = program(team, made._key, (describe_update, build_one_update), (pattern,), here, error=wrong)
+        run = prepared(team, made._key, (describe_update, build_one_update), (pattern,), here, error=wrong)
         if wrong is not None:
             join_and_raise(wrong, team, lambda: run(made._blocks))
         run(made._blocks)

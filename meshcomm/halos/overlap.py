@@ -22,7 +22,7 @@ from meshcomm.memory.copies import contiguous
 from meshcomm.ops.gradients import differentiable
 from meshcomm.ranks import agreement
 from meshcomm.ranks.calls import collective
-from meshcomm.ranks.refusals import refusable
+from meshcomm.ranks.local_errors import refusable
 
 
 @refusable

@@ -13,7 +13,7 @@ from meshcomm.memory.blocks import new_bytes
 from meshcomm.ranks.agreement import fingerprint
 from meshcomm.ranks.teams import Group, Location
 from meshcomm.transport import choose
-from meshcomm.transport.exchange import Terms
+from meshcomm.transport.exchange import ExchangeSpec
 
 Exchange: TypeAlias = Callable[[list[Bytes]], None]
 """Fills the ghosts of several blocks."""
@@ -35,7 +35,7 @@ class Returning:
     To call it with the bytes of a block and a buffer is Collective over the group.
     """
 
-    def __init__(self, group: Group, tensor: Returns, terms: Terms) -> None:
+    def __init__(self, group: Group, tensor: Returns, terms: ExchangeSpec) -> None:
         self.tensor = tensor
         self._exchange = choose.exchange(group, [tensor], terms)
 
@@ -129,7 +129,7 @@ def _in_group(patterns: Sequence[Pattern], here: Location) -> tuple[Group, list[
     return group, [ghosts(pattern, dims, here.device) for pattern in patterns]
 
 
-def _terms(patterns: Sequence[Pattern], use: str) -> Terms:
+def _terms(patterns: Sequence[Pattern], use: str) -> ExchangeSpec:
     text = "; ".join(map(str, patterns))
     most = sum(pattern.most_bytes() for pattern in patterns)
-    return Terms(fingerprint(f"{use} of ghosts {text}"), most, stages=False, one_memory=use != "reduce")
+    return ExchangeSpec(fingerprint(f"{use} of ghosts {text}"), most, stages=False, one_memory=use != "reduce")

@@ -29,7 +29,7 @@ from meshcomm.halos.windows import (
     windowed,
 )
 from meshcomm.ops.families import family
-from meshcomm.ranks.refusals import refusable
+from meshcomm.ranks.local_errors import refusable
 
 
 def _along(name: str, tensor: DTensor, axis: int, width: Width, edges: Edges, **arguments: Value) -> "_Step":

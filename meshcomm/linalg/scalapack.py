@@ -20,14 +20,14 @@ from meshcomm.errors import DTypeError, LayoutError, MeshError, ShapeError
 from meshcomm.layouts.layout import Layout
 from meshcomm.layouts.layout_text import specs_text
 from meshcomm.layouts.mesh import Mesh
-from meshcomm.linalg.dealt import USUAL_BLOCK, Work, descriptor, product_work, square_work
+from meshcomm.linalg.block_cyclic import USUAL_BLOCK, Work, descriptor, product_work, square_work
 from meshcomm.linalg.grids import Grid, grid_of, grid_of_all
 from meshcomm.linalg.library import Argument, Library, library, use
 from meshcomm.ranks._envelope import Envelope
 from meshcomm.ranks.calls import agree_on, collective
+from meshcomm.ranks.local_errors import refusable
 from meshcomm.ranks.meshes import location_text
 from meshcomm.ranks.mpi import MPIWorld
-from meshcomm.ranks.refusals import refusable
 from meshcomm.ranks.teams import Location
 
 __all__ = ["cholesky", "gemr2d", "matmul", "use"]
@@ -153,7 +153,7 @@ def matmul(a: DTensor, b: DTensor, *, block: int = USUAL_BLOCK, layout: Layout |
     local = None if process is None else np.zeros(works[2].block_shape(shape, process.here.device), left.dtype)
     result = DTensor(local, works[2], shape, left.dtype)
     if process is not None and all((*shape, left.shape[1])):
-        # The transposed problem: see `meshcomm.linalg.dealt`.
+        # The transposed problem: see `meshcomm.linalg.block_cyclic`.
         sizes = shape[1], shape[0], left.shape[1]
         one, zero = np.ones(1, left.dtype), np.zeros(1, left.dtype)
         factors = *process.matrix(right, summed, columns), *process.matrix(left, rows, summed)

@@ -5,7 +5,7 @@ from functools import partial
 from inspect import cleandoc, signature
 from typing import Concatenate, Generic, ParamSpec, TypeVar
 
-from meshcomm.ranks.refusals import refusable
+from meshcomm.ranks.local_errors import refusable
 
 P = ParamSpec("P")
 R = TypeVar("R")

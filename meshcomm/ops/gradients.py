@@ -32,8 +32,8 @@ from meshcomm.ops.linalg import matmul
 from meshcomm.ops.reductions import spread
 from meshcomm.ops.reductions import sum as sum_over
 from meshcomm.ranks.calls import collective
+from meshcomm.ranks.local_errors import refusable
 from meshcomm.ranks.meshes import world_of
-from meshcomm.ranks.refusals import refusable
 
 if TYPE_CHECKING:
     from mpi4py import MPI

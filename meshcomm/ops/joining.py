@@ -24,7 +24,7 @@ from meshcomm.ops.rules import mesh_of
 from meshcomm.ops.shaping import axis_of, expand_dims, regrouped
 from meshcomm.ops.signatures import Function
 from meshcomm.ops.values import astype
-from meshcomm.ranks.refusals import refusable
+from meshcomm.ranks.local_errors import refusable
 
 
 @refusable

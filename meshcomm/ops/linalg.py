@@ -19,7 +19,7 @@ from meshcomm.memory.copies import exact_copy
 from meshcomm.ops.elementwise import agree_on_plain, relaid
 from meshcomm.ops.reductions import Partial, run_partial
 from meshcomm.ops.rules import mesh_of, product_axes, result_dtype, shape_of, sharding
-from meshcomm.ranks.refusals import refusable
+from meshcomm.ranks.local_errors import refusable
 
 
 def transpose(t: DTensor, axes: Sequence[int] | None = None, layout: Layout | None = None) -> DTensor:

@@ -45,7 +45,7 @@ from meshcomm.ops.linalg import matmul, transpose
 from meshcomm.ops.reductions import max, mean, min, sum
 from meshcomm.ops.rules import ADVICE, is_operand, not_operand
 from meshcomm.ops.signatures import Function, like_numpy
-from meshcomm.ranks.refusals import note_refusal
+from meshcomm.ranks.local_errors import note_refusal
 
 
 @_hooks.provides("numpy")

@@ -26,7 +26,7 @@ from meshcomm.ops.reductions import spread
 from meshcomm.ops.signatures import Function
 from meshcomm.ranks.agreement import agree
 from meshcomm.ranks.calls import collective
-from meshcomm.ranks.refusals import refusable
+from meshcomm.ranks.local_errors import refusable
 
 
 @refusable

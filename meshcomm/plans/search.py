@@ -8,7 +8,7 @@
 # of arguments that are equal, computed by operations with one possible result.
 #
 # 1. Equal arguments. The shape, the dtype, both layouts with their meshes, and the scratch limit are in the text of
-#    the call. The ranks compare this text before they exchange anything by a new plan (`ranks.calls.program`); if it
+#    the call. The ranks compare this text before they exchange anything by a new plan (`ranks.calls.prepared`); if it
 #    differs, all ranks raise CollectiveMismatch. The machine is agreed on when the ranks first communicate
 #    (`ranks.hosts.agreed_machine`), so a file of constants or an environment variable that differs between ranks does
 #    not give them different machines. Nothing below reads the world of a mesh, which is no part of its value.

@@ -1,10 +1,10 @@
-"""What a team of ranks keeps of its calls: a log, by which they notice that they make different ones, and programs."""
+"""What a team keeps of its calls: a log, by which ranks notice that they make different ones, and prepared calls."""
 
 from collections import deque
 from collections.abc import Callable, Hashable
 from typing import Any, TypeAlias
 
-from meshcomm._tuning import COMPARE_EVERY, PROGRAMS_PER_TEAM, REMEMBERED_DIGESTS
+from meshcomm._tuning import COMPARE_EVERY, PREPARED_PER_TEAM, REMEMBERED_DIGESTS
 from meshcomm.errors import CollectiveMismatch, MeshcommError
 from meshcomm.failures.call_history import next_digest
 from meshcomm.failures.host_signals import is_shared
@@ -88,7 +88,7 @@ class CallLog:
         return list(self._digests)
 
 
-class Program:
+class PreparedCall:
     """A call that all ranks of a team agreed on, ready to run; *number* is the same on every rank."""
 
     __slots__ = ("number", "run", "used")
@@ -99,12 +99,12 @@ class Program:
         self.used = 0
 
 
-class Programs(CallLog):
-    """The programs of calls that all ranks of a team agreed on, and the clock by which they drop the same ones."""
+class PreparedCalls(CallLog):
+    """Calls that all ranks of a team agreed on, and the clock by which they drop the same ones."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._programs: dict[Hashable, Program] = {}
+        self._prepared: dict[Hashable, PreparedCall] = {}
         self._clock = 0
 
     def tick(self) -> int:
@@ -113,43 +113,43 @@ class Programs(CallLog):
         return self._clock
 
     def knows(self, key: Hashable) -> bool:
-        """Return whether a program is kept for *key*."""
-        return key in self._programs
+        """Return whether a call is kept for *key*."""
+        return key in self._prepared
 
-    def recall(self, key: Hashable) -> Program | None:
-        """Return the program that is kept for *key* and note the call; None if there is none.
+    def recall(self, key: Hashable) -> PreparedCall | None:
+        """Return the call that is kept for *key*, and note it; None if there is none.
 
         Every rank of the team must ask. After `COMPARE_EVERY` known calls a comparison is due.
         """
-        program = self._programs.get(key)
-        if program is None:
+        call = self._prepared.get(key)
+        if call is None:
             return None
         self._clock += 1
-        program.used = self._clock
+        call.used = self._clock
         self.noted += 1  # as `note` does, without calls: this is on the way of every relayout
-        self.call_digest = hash((self.call_digest, program.number)) >> 2
+        self.call_digest = hash((self.call_digest, call.number)) >> 2
         self._digests.append((self.noted, self.call_digest, self.calls))
         self.comparison_due = self.noted >= self._compare_at
-        return program
+        return call
 
-    def kept(self, key: Hashable) -> Program | None:
-        """Return the program that is kept for *key*, or None; every rank of the team must ask."""
-        program = self._programs.get(key)
-        if program is not None:
-            program.used = self.tick()
-        return program
+    def kept(self, key: Hashable) -> PreparedCall | None:
+        """Return the call that is kept for *key*, or None; every rank of the team must ask."""
+        call = self._prepared.get(key)
+        if call is not None:
+            call.used = self.tick()
+        return call
 
-    def remember(self, key: Hashable, program: Program) -> None:
-        """Keep *program* for *key*; at the limit the one used longest ago is dropped. On every rank."""
-        program.used = self.tick()
-        self._programs[key] = program
-        if len(self._programs) > PROGRAMS_PER_TEAM:
-            del self._programs[min(self._programs, key=lambda each: self._programs[each].used)]
+    def remember(self, key: Hashable, call: PreparedCall) -> None:
+        """Keep *call* for *key*; at the limit the one used longest ago is dropped. On every rank."""
+        call.used = self.tick()
+        self._prepared[key] = call
+        if len(self._prepared) > PREPARED_PER_TEAM:
+            del self._prepared[min(self._prepared, key=lambda each: self._prepared[each].used)]
 
-    def forget_programs(self) -> None:
-        """Drop all programs. On every rank."""
-        self._programs.clear()
+    def forget_prepared(self) -> None:
+        """Drop all prepared calls. On every rank."""
+        self._prepared.clear()
 
     def known(self) -> dict[int, Hashable]:
-        """Return the keys of the programs that are kept, by their numbers. For other threads."""
-        return {program.number: key for key, program in self._programs.copy().items()}
+        """Return the keys of the calls that are kept, by their numbers. For other threads."""
+        return {call.number: key for key, call in self._prepared.copy().items()}

@@ -21,7 +21,7 @@ from meshcomm.layouts.mesh import Mesh, bound_world
 from meshcomm.ranks import agreement
 from meshcomm.ranks._envelope import Envelope
 from meshcomm.ranks.agreement import fingerprint, of_operation
-from meshcomm.ranks.call_log import Program
+from meshcomm.ranks.call_log import PreparedCall
 from meshcomm.ranks.meshes import common_world, location_between, location_in
 from meshcomm.ranks.simulate import current_world
 from meshcomm.ranks.teams import Location, Team
@@ -159,13 +159,13 @@ class Collective(Generic[R]):
                 self._outside(*subject)
             return None
         with Envelope(operation, here.team):
-            run = program(here.team, key, (self._describe, self._build), subject, here, error=error)
+            run = prepared(here.team, key, (self._describe, self._build), subject, here, error=error)
             if error is not None:
                 join_and_raise(error, here.team, lambda: run(*arguments))
             return run(*arguments)
 
 
-def program(
+def prepared(
     team: Team,
     key: Hashable,
     how: tuple[Callable[..., str], Callable[..., Callable[..., R]]],
@@ -210,5 +210,5 @@ def program(
     agreement.agree(team, call, error)
     assert run is not None
     if key is not None:
-        team.remember(key, Program(run, fingerprint(call)))
+        team.remember(key, PreparedCall(run, fingerprint(call)))
     return run

@@ -37,7 +37,7 @@ import numpy as np
 from meshcomm._tuning import (
     GROUPS_PER_TEAM,
     GROUPS_PER_WORLD,
-    PROGRAMS_PER_TEAM,
+    PREPARED_PER_TEAM,
     RESOURCES_PER_TEAM,
     TEAMS_PER_WORLD,
 )
@@ -51,7 +51,7 @@ from meshcomm.layouts.mesh import Mesh
 from meshcomm.layouts.refinement import ranks_between, same_devices
 from meshcomm.memory._rendezvous import Rendezvous
 from meshcomm.ranks._envelope import Envelope, Turn
-from meshcomm.ranks.call_log import Programs
+from meshcomm.ranks.call_log import PreparedCalls
 from meshcomm.ranks.communicator import Communicator
 from meshcomm.ranks.hosts import agreed_machine
 from meshcomm.ranks.rendezvous import open_rendezvous
@@ -151,7 +151,7 @@ class World(ABC):
 
     def _keep(self, key: Mesh | tuple[Mesh, Mesh], location: "Location | None") -> None:
         self._locations[key] = location
-        if len(self._locations) > PROGRAMS_PER_TEAM:
+        if len(self._locations) > PREPARED_PER_TEAM:
             self._locations.popitem(last=False)
 
     def _find(self, mesh: Mesh) -> Location | None:
@@ -243,7 +243,7 @@ def refuse_larger(mesh: Mesh, size: int, simulated: bool) -> None:
         )
 
 
-class Team(Programs):
+class Team(PreparedCalls):
     """Ranks of a world that make collective calls together. To make one takes no communication.
 
     `everyone` is the group of all its ranks. `Team` and `Group` are one unit: a group adds to the clock of its team.
@@ -431,7 +431,7 @@ class Team(Programs):
 
         ``CollectiveMismatch`` if the ranks have made different calls since they last compared them.
         """
-        self._programs.clear()
+        self._prepared.clear()
         for resource in self._resources.values():
             resource.free()
         self._resources.clear()

@@ -16,8 +16,8 @@ from meshcomm.errors import CheckpointError
 from meshcomm.layouts.mesh import Mesh
 from meshcomm.ranks.agreement import agree
 from meshcomm.ranks.calls import collective
+from meshcomm.ranks.local_errors import refusable
 from meshcomm.ranks.meshes import create_mesh, default_mesh
-from meshcomm.ranks.refusals import refusable
 from meshcomm.storage import files, signals
 from meshcomm.storage.formats.folder import MANIFEST, FolderWriter, contents
 from meshcomm.storage.load import Layouts, PathLike, load, meshes_of

@@ -20,8 +20,8 @@ from meshcomm.arrays.relayout import relayout
 from meshcomm.errors import MeshError, ShapeError
 from meshcomm.layouts.layout import Layout
 from meshcomm.layouts.mesh import Mesh
+from meshcomm.ranks.local_errors import refusable
 from meshcomm.ranks.meshes import create_mesh, world_of
-from meshcomm.ranks.refusals import refusable
 from meshcomm.ranks.teams import World
 from meshcomm.training.assignment import DeviceAssignment
 

@@ -23,8 +23,8 @@ from meshcomm.layouts.layout import Layout
 from meshcomm.layouts.layout_text import specs_repr
 from meshcomm.layouts.mesh import Mesh
 from meshcomm.ops.random import Initializer
+from meshcomm.ranks.local_errors import refusable
 from meshcomm.ranks.meshes import get_default_mesh
-from meshcomm.ranks.refusals import refusable
 from meshcomm.training.scopes import ScopedVariable, current_scope
 
 Initial: TypeAlias = Array | DTensor | Initializer

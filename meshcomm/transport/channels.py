@@ -16,7 +16,7 @@ from meshcomm.memory._pool import Pool
 from meshcomm.memory._rendezvous import Rendezvous
 from meshcomm.memory.copies import as_byte_boxes
 from meshcomm.ranks.teams import Group
-from meshcomm.transport.exchange import Tensor
+from meshcomm.transport.exchange import Exchanged
 
 
 class Offer(TypedDict):
@@ -46,7 +46,7 @@ class Opened(NamedTuple):
     sends: bool
 
 
-def open_channel(group: Group, tensors: Sequence[Tensor], blocks: Sequence[Bytes]) -> Opened:
+def open_channel(group: Group, tensors: Sequence[Exchanged], blocks: Sequence[Bytes]) -> Opened:
     """Return a channel for the exchange of *tensors* from *blocks* to the same blocks. Collective over the group."""
     communicator, everyone = group.communicator(), np.arange(len(group.members), dtype=np.intp)
     nodes, rendezvous, here = group.nodes, group.rendezvous, tensors[0].position
@@ -65,7 +65,7 @@ def open_channel(group: Group, tensors: Sequence[Tensor], blocks: Sequence[Bytes
     return Opened(channel, np.flatnonzero(np.array(nodes) != nodes[here]), copies, sends)
 
 
-def _peers(tensors: Sequence[Tensor], members: Sequence[int], here: int) -> list[int]:
+def _peers(tensors: Sequence[Exchanged], members: Sequence[int], here: int) -> list[int]:
     """Return the positions of the local peers with which this rank has bytes to exchange."""
     found: set[int] = set()
     for tensor in tensors:
@@ -93,7 +93,7 @@ def _offer(pool: Pool, blocks: Sequence[Bytes], peers: Sequence[int]) -> Offer |
 
 
 def _channel(
-    rendezvous: Rendezvous, tensors: Sequence[Tensor], peers: Sequence[int], offers: dict[int, Offer]
+    rendezvous: Rendezvous, tensors: Sequence[Exchanged], peers: Sequence[int], offers: dict[int, Offer]
 ) -> Channel:
     here, members, described = tensors[0].position, rendezvous.members, []
     for peer in peers:
@@ -114,7 +114,7 @@ def _channel(
     return Channel(_pool(rendezvous), mine["lines"], mine["blocks"], described, epoch, names)
 
 
-def _copies(tensors: Sequence[Tensor], sender: int, receiver: int) -> BoxCopies | None:
+def _copies(tensors: Sequence[Exchanged], sender: int, receiver: int) -> BoxCopies | None:
     """Return the copies from the blocks of one rank to those of another; this rank is one of both."""
     froms, tos = [], []
     for region, tensor in enumerate(tensors):

@@ -17,9 +17,9 @@ all of them are shared, and packed between all others.
 # If two ranks chose different ways, they would make different calls of MPI, and wait for each other for ever. So a
 # choice may only depend on what is equal on all ranks of the group. These are all the facts that are looked at:
 #
-# (A) `len(group.members)`, `len(tensors)` and the `Terms`. They follow from the call, that is, from layouts, shape and
-#     dtype, and from the `Machine`. All ranks of the team have agreed on the call before it first runs, and on the
-#     machine when the team first communicated (`ranks.calls.program`, `ranks.hosts.agreed_machine`).
+# (A) `len(group.members)`, `len(tensors)` and the `ExchangeSpec`. They follow from the call, that is, from layouts,
+#     shape and dtype, and from the `Machine`. All ranks of the team have agreed on the call before it first runs, and on the
+#     machine when the team first communicated (`ranks.calls.prepared`, `ranks.hosts.agreed_machine`).
 # (B) `team.oversubscribed`, `team.machine` and `team.large_counts`. The first two are made on each rank from the same
 #     list of what all ranks told each other; the last is a constant of the MPI library.
 # (C) `group.nodes`. `ranks.rendezvous.open_rendezvous` makes it on each rank from the same two lists: where each rank
@@ -61,7 +61,7 @@ from meshcomm.ranks.communicator import Pending
 from meshcomm.ranks.recording import Traffic, traffic_from
 from meshcomm.ranks.teams import Group
 from meshcomm.transport.channels import open_channel
-from meshcomm.transport.exchange import BlockSizes, Operation, Tensor, Terms, own_copies
+from meshcomm.transport.exchange import BlockSizes, Exchanged, ExchangeSpec, Operation, own_copies
 from meshcomm.transport.in_place import InPlace
 from meshcomm.transport.packed import Broadcast, Gathered, MessagesOnNode, Packed, Permuted
 from meshcomm.transport.relay import Relayed
@@ -69,14 +69,14 @@ from meshcomm.transport.relay import Relayed
 OverMPI: TypeAlias = Packed | Gathered | Broadcast
 
 
-def exchange(group: Group, tensors: Sequence[Tensor], terms: Terms) -> Operation:
+def exchange(group: Group, tensors: Sequence[Exchanged], terms: ExchangeSpec) -> Operation:
     """Return the exchange of *tensors* among the ranks of *group*. To run it is Collective over the group."""
     if len(group.members) == 1:
-        return Kept(tensors)
+        return LocalCopy(tensors)
     return _Chosen(group, tensors, terms, _over_mpi(group, tensors, terms))
 
 
-def nonblocking(group: Group, tensors: Sequence[Tensor], terms: Terms) -> "Nonblocking":
+def nonblocking(group: Group, tensors: Sequence[Exchanged], terms: ExchangeSpec) -> "Nonblocking":
     """Return the exchange of *tensors* in a form that can start without waiting: over MPI, in one round.
 
     Not in place, also where all ranks share memory: `docs/decisions/0009-nonblocking-relayouts.md` says why.
@@ -84,12 +84,12 @@ def nonblocking(group: Group, tensors: Sequence[Tensor], terms: Terms) -> "Nonbl
     return Nonblocking(group, tensors, Packed(group, tensors, terms, overlaps=True))
 
 
-def repeated(group: Group, tensors: Sequence[Tensor], terms: Terms, blocks: list[Bytes]) -> "Repeated":
+def repeated(group: Group, tensors: Sequence[Exchanged], terms: ExchangeSpec, blocks: list[Bytes]) -> "Repeated":
     """Return the exchange of *tensors* from *blocks* to the same blocks, time and again. Collective over the group."""
     return Repeated(group, tensors, terms, blocks)
 
 
-def received(group: Group, tensors: Sequence[Tensor]) -> Traffic:
+def received(group: Group, tensors: Sequence[Exchanged]) -> Traffic:
     """Return what this rank receives from the others in an exchange of *tensors*, whichever way the bytes go."""
     sizes = np.zeros(len(group.members), dtype=np.int64)
     for tensor in tensors:
@@ -103,7 +103,7 @@ def gathers_at_once(gathered_bytes: int, count: int) -> bool:
     return gathered_bytes <= min(count * GATHERED_AT_ONCE, LARGEST_COUNT)
 
 
-def _over_mpi(group: Group, tensors: Sequence[Tensor], terms: Terms) -> OverMPI:
+def _over_mpi(group: Group, tensors: Sequence[Exchanged], terms: ExchangeSpec) -> OverMPI:
     if terms.root is not None:
         return Broadcast(group, terms)
     if terms.gathers:
@@ -113,7 +113,7 @@ def _over_mpi(group: Group, tensors: Sequence[Tensor], terms: Terms) -> OverMPI:
     return Packed(group, tensors, terms, _rounds(group, tensors, terms))
 
 
-def _rounds(group: Group, tensors: Sequence[Tensor], terms: Terms) -> int:
+def _rounds(group: Group, tensors: Sequence[Exchanged], terms: ExchangeSpec) -> int:
     """Return the rounds that the scratch limit asks for, or more if what was packed then stays in the caches."""
     if len(tensors) > 1 or group.team.oversubscribed or not group.team.machine.one_node:
         return terms.rounds
@@ -124,10 +124,10 @@ _left_behind: list["Repeated"] = []
 """Exchanges in flight that nobody waits for: other ranks may still read their blocks, and write to them."""
 
 
-class Kept:
+class LocalCopy:
     """The exchange of a rank with itself."""
 
-    def __init__(self, tensors: Sequence[Tensor]) -> None:
+    def __init__(self, tensors: Sequence[Exchanged]) -> None:
         self._sizes = BlockSizes(tensors)
         self._copies = own_copies(tensors)
 
@@ -140,7 +140,7 @@ class Kept:
 class Nonblocking:
     """An exchange that does not wait."""
 
-    def __init__(self, group: Group, tensors: Sequence[Tensor], packed: Packed) -> None:
+    def __init__(self, group: Group, tensors: Sequence[Exchanged], packed: Packed) -> None:
         self._group, self._tensors = group, tensors
         self._start = packed.start_in_channel if packed.in_channels else packed.start
         self._sizes = BlockSizes(tensors)
@@ -166,7 +166,7 @@ class Repeated:
     To make one is Collective over the group. The blocks must stay where they are.
     """
 
-    def __init__(self, group: Group, tensors: Sequence[Tensor], terms: Terms, blocks: list[Bytes]) -> None:
+    def __init__(self, group: Group, tensors: Sequence[Exchanged], terms: ExchangeSpec, blocks: list[Bytes]) -> None:
         self._group, self._tensors, self._number, self._blocks = group, tensors, terms.number, blocks
         self._waiting = exchange(group, tensors, terms)
         self._channel: Channel | None = None
@@ -269,7 +269,7 @@ class _InChannel:
 class _Chosen:
     """An exchange that chooses its way when it runs: which ranks share memory is known once the group is open."""
 
-    def __init__(self, group: Group, tensors: Sequence[Tensor], terms: Terms, over_mpi: OverMPI) -> None:
+    def __init__(self, group: Group, tensors: Sequence[Exchanged], terms: ExchangeSpec, over_mpi: OverMPI) -> None:
         self._group, self._tensors, self._terms, self._over_mpi = group, tensors, terms, over_mpi
         self._sizes = BlockSizes(tensors)
         self._way: Operation = over_mpi

@@ -17,7 +17,7 @@ from meshcomm.layouts.boxes import Boxes
 from meshcomm.ranks.communicator import Communicator, Comparison, Numbers
 from meshcomm.ranks.teams import Group
 from meshcomm.transport._digests import Digests
-from meshcomm.transport.exchange import Tensor, Terms
+from meshcomm.transport.exchange import Exchanged, ExchangeSpec
 
 _NUMBER_BYTES = 8
 
@@ -28,7 +28,7 @@ Blocks: TypeAlias = list[Any]
 class Comparing(Protocol):
     """How the ranks of an exchange compare their calls."""
 
-    tensors: list[Tensor]
+    tensors: list[Exchanged]
     """What the messages carry: the tensors of the exchange, and perhaps a header."""
 
     def begin(self, sources: Blocks, targets: Blocks) -> tuple[Blocks, Blocks, Any]:
@@ -46,8 +46,8 @@ class Comparing(Protocol):
 
 def comparing(
     group: Group,
-    tensors: Sequence[Tensor],
-    terms: Terms,
+    tensors: Sequence[Exchanged],
+    terms: ExchangeSpec,
     peers: tuple[Indices, Indices],
     *,
     overlaps: bool = False,
@@ -81,7 +81,7 @@ class Header(Digests):
     """
 
     def __init__(
-        self, group: Group, number: int, tensors: Sequence[Tensor], sends_to: Indices, receives_from: Indices
+        self, group: Group, number: int, tensors: Sequence[Exchanged], sends_to: Indices, receives_from: Indices
     ) -> None:
         super().__init__(group.team, number, len(receives_from))
         self._group, self._peers = group, receives_from.tolist()
@@ -90,7 +90,7 @@ class Header(Digests):
         one = np.ones((1, 1), dtype=np.intp)
         sends = Boxes(sends_to, np.zeros(len(sends_to), dtype=np.intp), one - 1, one)
         receives = Boxes(receives_from, first, first[:, None], first[:, None] + 1)
-        header = Tensor(
+        header = Exchanged(
             _NUMBER_BYTES,
             tensors[0].position,
             lambda position: ((0, 1),),
@@ -118,7 +118,7 @@ class Pairs:
     """
 
     def __init__(
-        self, group: Group, number: int, tensors: Sequence[Tensor], sends_to: Indices, receives_from: Indices
+        self, group: Group, number: int, tensors: Sequence[Exchanged], sends_to: Indices, receives_from: Indices
     ) -> None:
         self._group, self._number = group, number
         self._peers = sends_to.tolist(), receives_from.tolist()
@@ -152,7 +152,7 @@ class Beside:
     tensors: what they exchange
     """
 
-    def __init__(self, group: Group, number: int, tensors: Sequence[Tensor] = ()) -> None:
+    def __init__(self, group: Group, number: int, tensors: Sequence[Exchanged] = ()) -> None:
         self._group, self._number = group, number
         self.tensors = list(tensors)
 

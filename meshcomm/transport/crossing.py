@@ -22,7 +22,7 @@ from meshcomm._tuning import LINE
 from meshcomm._types import Indices
 from meshcomm.layouts.boxes import Boxes, as_rows, from_rows
 from meshcomm.memory.copies import Strided
-from meshcomm.transport.exchange import Tensor
+from meshcomm.transport.exchange import Exchanged
 
 
 class Nodes:
@@ -146,7 +146,7 @@ class BufferCopies:
     tensor: the boxes that the group exchanges; this rank is at `tensor.position`
     """
 
-    def __init__(self, nodes: Nodes, tensor: Tensor) -> None:
+    def __init__(self, nodes: Nodes, tensor: Exchanged) -> None:
         here = int(nodes.of[tensor.position])
         self._tensor = tensor
         self._outgoing = Crossing(nodes, here, tensor.sends_of, True, tensor.itemsize)

@@ -1,8 +1,8 @@
 """What the ranks of a group exchange: the boxes of one or several tensors.
 
-A `Tensor` describes this for one tensor, once for every transport: which box of the global array each position of the
-group holds before and after, and which boxes go to whom. Boxes stay in global indices until they are laid out in
-memory, in `Tensor.in_source` and `Tensor.in_target`.
+An `Exchanged` describes this for one tensor, once for every transport: which box of the global array each position of
+the group holds before and after, and which boxes go to whom. Boxes stay in global indices until they are laid out in
+memory, in `Exchanged.in_source` and `Exchanged.in_target`.
 """
 
 from collections.abc import Callable, Sequence
@@ -48,7 +48,7 @@ class Remaining(Protocol):
 
 
 @dataclass(frozen=True)
-class Tensor:
+class Exchanged:
     """The boxes of one tensor that the ranks of a group exchange, in global indices.
 
     Parameters
@@ -78,7 +78,7 @@ class Tensor:
         """The boxes that this rank receives."""
         return self.receives_of(self.position)
 
-    def only(self, senders: Indices, receivers: Indices) -> "Tensor":
+    def only(self, senders: Indices, receivers: Indices) -> "Exchanged":
         """Return what this rank receives from *senders* and sends to *receivers*."""
         return replace(
             self,
@@ -104,7 +104,7 @@ class Tensor:
 
 
 @dataclass(frozen=True)
-class Terms:
+class ExchangeSpec:
     """What all ranks know alike about an exchange when its way is chosen.
 
     Parameters
@@ -134,12 +134,12 @@ class Terms:
     one_memory: bool = False
 
 
-def from_boxes(itemsize: int, position: int, sources: Sequence[Box], targets: Sequence[Box]) -> Tensor:
+def from_boxes(itemsize: int, position: int, sources: Sequence[Box], targets: Sequence[Box]) -> Exchanged:
     """Return the exchange in which each new block takes from each block what the two boxes share.
 
     *sources* and *targets* are the boxes of all positions in one index space, so that no element is in two sources.
     """
-    return Tensor(
+    return Exchanged(
         itemsize,
         position,
         lambda position: sources[position],
@@ -158,7 +158,7 @@ class BlockSizes:
 
     __slots__ = ("_sources", "_targets")
 
-    def __init__(self, tensors: Sequence[Tensor]) -> None:
+    def __init__(self, tensors: Sequence[Exchanged]) -> None:
         self._sources = [tensor.source_bytes(tensor.position) for tensor in tensors]
         self._targets = [tensor.target_bytes(tensor.position) for tensor in tensors]
 
@@ -186,7 +186,7 @@ class BlockSizes:
         return _fitting(sources, self._sources), _fitting(targets, self._targets)
 
 
-def own_copies(tensors: Sequence[Tensor]) -> BoxCopies | None:
+def own_copies(tensors: Sequence[Exchanged]) -> BoxCopies | None:
     """Return the copies of what this rank sends to itself, from block to block, if there are any."""
     froms, tos = [], []
     for region, tensor in enumerate(tensors):

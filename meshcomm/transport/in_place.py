@@ -17,7 +17,7 @@ from meshcomm.memory.blocks import NOTHING
 from meshcomm.memory.pools import locate
 from meshcomm.memory.scratch import shared_scratch
 from meshcomm.ranks.teams import Group
-from meshcomm.transport.exchange import Remaining, Tensor, Terms
+from meshcomm.transport.exchange import Exchanged, ExchangeSpec, Remaining
 from meshcomm.transport.local_copies import LocalCopies
 
 
@@ -32,7 +32,7 @@ class InPlace:
     remaining: exchanges what no copy can move
     """
 
-    def __init__(self, group: Group, tensors: Sequence[Tensor], terms: Terms, remaining: Remaining) -> None:
+    def __init__(self, group: Group, tensors: Sequence[Exchanged], terms: ExchangeSpec, remaining: Remaining) -> None:
         rendezvous = group.rendezvous
         assert rendezvous is not None
         self._group = group

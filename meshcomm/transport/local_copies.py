@@ -16,7 +16,7 @@ from meshcomm._kernels import BoxCopies
 from meshcomm._tuning import LINE
 from meshcomm.layouts.boxes import Boxes
 from meshcomm.memory.copies import Strided, as_byte_boxes, concatenated
-from meshcomm.transport.exchange import Tensor
+from meshcomm.transport.exchange import Exchanged
 
 
 def stretch_offsets(sizes: Sequence[int]) -> list[int]:
@@ -41,7 +41,7 @@ class LocalCopies:
         its index there
     """
 
-    def __init__(self, tensors: Sequence[Tensor], members: tuple[int, ...]) -> None:
+    def __init__(self, tensors: Sequence[Exchanged], members: tuple[int, ...]) -> None:
         self.tensors = tensors
         self.members = members
         self.several = len(tensors) > 1
@@ -122,7 +122,7 @@ class LocalCopies:
         return stretch_offsets(sizes) if self.several else [0, sizes[0]]
 
 
-def _rather_writes(tensor: Tensor, sender: int, receiver: int, box: Boxes) -> bool:
+def _rather_writes(tensor: Exchanged, sender: int, receiver: int, box: Boxes) -> bool:
     """Return whether the sender's side of a box has shorter runs than the receiver's."""
     source, target = tensor.in_source(sender, 0, box), tensor.in_target(receiver, 0, box)
     return _run(source, tensor.itemsize) < _run(target, tensor.itemsize)

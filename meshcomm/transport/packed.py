@@ -23,7 +23,7 @@ from meshcomm.memory.scratch import Buffer, scratch
 from meshcomm.ranks.communicator import Buffers, Channel, Communicator, Pending
 from meshcomm.ranks.teams import Group
 from meshcomm.transport.comparison import Beside, Comparing, Header, comparing
-from meshcomm.transport.exchange import Left, Tensor, Terms, own_copies
+from meshcomm.transport.exchange import Exchanged, ExchangeSpec, Left, own_copies
 
 
 class Side:
@@ -114,7 +114,7 @@ def _side_by_side(peers: Indices, which: Indices) -> tuple[Indices, Indices, Ind
     return table[:, 0], table[:, 1], np.array(chosen, dtype=np.intp)
 
 
-def _sending(ranks: int, tensors: Sequence[Tensor], boxes: list[Boxes], rounds: int, packs: bool = False) -> Side:
+def _sending(ranks: int, tensors: Sequence[Exchanged], boxes: list[Boxes], rounds: int, packs: bool = False) -> Side:
     sizes = [tensor.source_bytes(tensor.position) for tensor in tensors]
     blocks = [
         tensor.in_source(tensor.position, region, found)
@@ -123,7 +123,7 @@ def _sending(ranks: int, tensors: Sequence[Tensor], boxes: list[Boxes], rounds: 
     return Side(ranks, sizes, blocks, boxes, [tensor.itemsize for tensor in tensors], rounds=rounds, packs=packs)
 
 
-def _receiving(ranks: int, tensors: Sequence[Tensor], boxes: list[Boxes], rounds: int, packs: bool = False) -> Side:
+def _receiving(ranks: int, tensors: Sequence[Exchanged], boxes: list[Boxes], rounds: int, packs: bool = False) -> Side:
     sizes = [tensor.target_bytes(tensor.position) for tensor in tensors]
     blocks = [
         tensor.in_target(tensor.position, region, found)
@@ -160,8 +160,8 @@ class Packed:
     def __init__(
         self,
         group: Group,
-        tensors: Sequence[Tensor],
-        terms: Terms,
+        tensors: Sequence[Exchanged],
+        terms: ExchangeSpec,
         rounds: int = 1,
         *,
         between_pairs: bool = False,
@@ -325,7 +325,7 @@ class MessagesOnNode:
     group, tensors, terms, rounds: as for `Packed`
     """
 
-    def __init__(self, group: Group, tensors: Sequence[Tensor], terms: Terms, rounds: int) -> None:
+    def __init__(self, group: Group, tensors: Sequence[Exchanged], terms: ExchangeSpec, rounds: int) -> None:
         self._group, self._tensors, self._terms, self._rounds = group, tensors, terms, rounds
         self._found: dict[Left, Packed] = {}
 
@@ -416,7 +416,7 @@ class Gathered:
 
     rounds = 1
 
-    def __init__(self, group: Group, tensor: Tensor, terms: Terms) -> None:
+    def __init__(self, group: Group, tensor: Exchanged, terms: ExchangeSpec) -> None:
         self._group = group
         here, ranks = tensor.position, len(group.members)
         everyone = np.arange(ranks, dtype=np.intp)
@@ -455,7 +455,7 @@ class Broadcast:
 
     rounds = 1
 
-    def __init__(self, group: Group, terms: Terms) -> None:
+    def __init__(self, group: Group, terms: ExchangeSpec) -> None:
         assert terms.root is not None
         self._group, self._root, self._beside = group, terms.root, Beside(group, terms.number)
 

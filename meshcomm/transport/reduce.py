@@ -12,7 +12,7 @@ from meshcomm.layouts.partition import Cut
 from meshcomm.ranks.agreement import fingerprint
 from meshcomm.ranks.teams import Group
 from meshcomm.transport.choose import exchange, gathers_at_once, on_arrays
-from meshcomm.transport.exchange import Terms, from_boxes
+from meshcomm.transport.exchange import ExchangeSpec, from_boxes
 
 _OPS = {"sum": np.add, "prod": np.multiply, "min": np.minimum, "max": np.maximum}
 
@@ -51,12 +51,12 @@ class AllReduce:
         columns = [((0, count), cut) for cut in cuts]
         scatter = from_boxes(itemsize, position, arrays, columns)
         most = max(n, count * elements.longest) * itemsize
-        terms = Terms(fingerprint(f"scatter {call}"), most)
+        terms = ExchangeSpec(fingerprint(f"scatter {call}"), most)
         start, stop = cuts[position]
         self._scatter = on_arrays(exchange(group, [scatter], terms), (count, stop - start))
         gather = from_boxes(itemsize, position, [(cut,) for cut in cuts], [((0, n),)] * count)
         at_once = gathers_at_once(n * itemsize, count)
-        terms = Terms(fingerprint(f"gather {call}"), n * itemsize, gathers=at_once)
+        terms = ExchangeSpec(fingerprint(f"gather {call}"), n * itemsize, gathers=at_once)
         self._gather = on_arrays(exchange(group, [gather], terms), (n,))
 
     def run(self, array: Array) -> Array:
@@ -92,10 +92,10 @@ class ExclusiveScan:
         most = max(n, count * elements.longest) * itemsize
         scatter = from_boxes(itemsize, position, arrays, columns)
         start, stop = elements.interval(position)
-        terms = Terms(fingerprint(f"scatter {call}"), most)
+        terms = ExchangeSpec(fingerprint(f"scatter {call}"), most)
         self._scatter = on_arrays(exchange(group, [scatter], terms), (count, stop - start))
         back = from_boxes(itemsize, position, columns, arrays)
-        terms = Terms(fingerprint(f"return {call}"), most)
+        terms = ExchangeSpec(fingerprint(f"return {call}"), most)
         self._return = on_arrays(exchange(group, [back], terms), (n,))
 
     def run(self, array: Array) -> Array:

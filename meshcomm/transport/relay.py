@@ -26,7 +26,7 @@ from meshcomm.ranks.communicator import Pending
 from meshcomm.ranks.teams import Group
 from meshcomm.transport.comparison import Beside
 from meshcomm.transport.crossing import BufferCopies, Nodes
-from meshcomm.transport.exchange import Remaining, Tensor, Terms, own_copies
+from meshcomm.transport.exchange import Exchanged, ExchangeSpec, Remaining, own_copies
 from meshcomm.transport.local_copies import LocalCopies
 
 
@@ -41,7 +41,7 @@ class Relayed:
     remaining: exchanges what no copy can move
     """
 
-    def __init__(self, group: Group, tensor: Tensor, terms: Terms, remaining: Remaining) -> None:
+    def __init__(self, group: Group, tensor: Exchanged, terms: ExchangeSpec, remaining: Remaining) -> None:
         assert group.nodes is not None
         self._group, self._tensor, self._terms, self._remaining = group, tensor, terms, remaining
         self._rendezvous: Rendezvous | None = group.rendezvous

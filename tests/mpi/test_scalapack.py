@@ -10,7 +10,7 @@ import meshcomm as mc
 import meshcomm.linalg.scalapack as scalapack
 from meshcomm import DTypeError, LayoutError, MeshError, ShapeError
 from meshcomm.failures.watch import watch
-from meshcomm.linalg.dealt import dealt_axes
+from meshcomm.linalg.block_cyclic import dealt_axes
 from meshcomm.linalg.grids import grid_of, grid_of_all
 from meshcomm.linalg.library import library
 from meshcomm.ranks.meshes import location_between, location_in

@@ -49,12 +49,12 @@ def test_communicators_are_bounded_however_many_assignments(monkeypatch):
 
 
 def test_programs_are_bounded(monkeypatch):
-    monkeypatch.setattr(call_log, "PROGRAMS_PER_TEAM", 5)
+    monkeypatch.setattr(call_log, "PREPARED_PER_TEAM", 5)
 
     def program(rank):
         for length in (*range(12), *range(12)):
             assert mc.all_gather(np.full(length, rank), None, 0).tolist() == [0] * length + [1] * length
-            assert len(here().team(range(2))._programs) <= 5
+            assert len(here().team(range(2))._prepared) <= 5
 
     simulated(2, program)
 

@@ -13,7 +13,7 @@ from meshcomm.arrays.compile import operations, target_shape
 from meshcomm.layouts.machine import Machine
 from meshcomm.layouts.partition import Cut
 from meshcomm.memory.blocks import as_block, as_bytes
-from meshcomm.transport.choose import Kept
+from meshcomm.transport.choose import LocalCopy
 from meshcomm.transport.packed import Packed
 
 # -- arrays -----------------------------------------------------------------------------------------------------------
@@ -182,7 +182,7 @@ def lockstep(plan, blocks):
     for number, made in enumerate(zip(*programs, strict=True)):
         steps = [over_mpi(operation) for operation, _ in made]
         targets = [np.full(size, 0xEE, np.uint8) for _, size in made]
-        if isinstance(steps[0], Kept):
+        if isinstance(steps[0], LocalCopy):
             for step, block, target in zip(steps, data, targets, strict=True):
                 step.run([block], [target])
         else:
@@ -191,7 +191,7 @@ def lockstep(plan, blocks):
         last = number == len(programs[0]) - 1
         for d, step in enumerate(steps):
             held = len(data[d]) if number else 0  # the first step takes from the block that the caller keeps
-            used = held + (0 if isinstance(step, Kept) else step.scratch_bytes)
+            used = held + (0 if isinstance(step, LocalCopy) else step.scratch_bytes)
             peaks[d] = max(peaks[d], len(begin[d]) + used + len(targets[d]))
             scratch[d] = max(scratch[d], used + (0 if last else len(targets[d])))
         data = targets
@@ -202,7 +202,7 @@ def lockstep(plan, blocks):
 
 def over_mpi(operation):
     """The form over MPI of an exchange whose way is chosen when it runs."""
-    return operation if isinstance(operation, Kept) else operation._over_mpi
+    return operation if isinstance(operation, LocalCopy) else operation._over_mpi
 
 
 def _exchange(steps, members, data, targets, moved, messages):

@@ -15,7 +15,7 @@ from meshcomm.layouts.machine import Machine
 from meshcomm.memory.scratch import scratch
 from meshcomm.ranks.teams import Location
 from meshcomm.transport import choose, comparison, relay
-from meshcomm.transport.exchange import Tensor, Terms
+from meshcomm.transport.exchange import Exchanged, ExchangeSpec
 from meshcomm.transport.local_copies import stretch_offsets
 from support.in_process_groups import ALONE, anything, own_pools, rows_to_columns
 from support.reference import mesh_of
@@ -52,7 +52,7 @@ def moved(rank, operation, cases, source_shared=True, target_shared=True):
 
 def operation_of(rank, cases, **terms):
     tensors = [case.tensor(rank.position) for case in cases]
-    return choose.exchange(rank.group, tensors, Terms(1, sum(case.most_bytes for case in cases), **terms))
+    return choose.exchange(rank.group, tensors, ExchangeSpec(1, sum(case.most_bytes for case in cases), **terms))
 
 
 def gather(size):
@@ -123,7 +123,7 @@ def test_ranks_that_bring_another_number_are_found(ranks, monkeypatch, up_to, ho
         for _ in range(3):
             moved(rank, operation, [case])
         assert type(operation._over_mpi._comparing).__name__ == how
-        other = choose.exchange(rank.group, [case.tensor(rank.position)], Terms(1 + (rank.position == 2), 512))
+        other = choose.exchange(rank.group, [case.tensor(rank.position)], ExchangeSpec(1 + (rank.position == 2), 512))
         with pytest.raises(CollectiveMismatch, match="ranks 0, 1, 3" if rank.position == 2 else "rank 2"):
             moved(rank, other, [case])
 
@@ -150,7 +150,7 @@ def test_a_rank_by_itself_exchanges_with_nobody(ranks):
         moved(rank, operation, [case])
         return type(operation).__name__, rank.communicator.calls
 
-    assert ranks([ALONE]).results(program) == [("Kept", [])]
+    assert ranks([ALONE]).results(program) == [("LocalCopy", [])]
 
 
 def test_where_one_rank_has_no_memory_nobody_relays(ranks, monkeypatch):
@@ -223,7 +223,9 @@ def test_nonblocking_exchanges_start_without_waiting(ranks, hosts, permutes):
 
     def program(rank):
         here = rank.position
-        operation = choose.nonblocking(rank.group, [case.tensor(here)], Terms(1, case.most_bytes, permutes=permutes))
+        operation = choose.nonblocking(
+            rank.group, [case.tensor(here)], ExchangeSpec(1, case.most_bytes, permutes=permutes)
+        )
         in_flight = []
         for _ in range(2):  # two at the same time
             source, target = case.source(here), np.zeros(len(case.target(here)), np.uint8)
@@ -250,7 +252,7 @@ def neighbours(size, itemsize):
         order = np.lexsort([found[:, 0], who])
         return Boxes(who[order], np.arange(len(kept), dtype=np.intp), found[order], found[order] + 1)
 
-    class Rows(Tensor):
+    class Rows(Exchanged):
         def in_source(self, position, region, boxes):
             own = boxes._replace(starts=boxes.starts * 0 + 1, stops=boxes.stops * 0 + 2)
             return super().in_source(position, region, own)
@@ -274,7 +276,7 @@ def test_repeated_exchanges(ranks, hosts, shared):
         here = rank.position
         blocks = [rank.block(3 * its(here).itemsize, shared or here != 2) for its in tensors]
         views = [block.view(f"u{its(here).itemsize}") for block, its in zip(blocks, tensors, strict=True)]
-        its = choose.repeated(rank.group, [its(here) for its in tensors], Terms(1, 24, one_memory=True), blocks)
+        its = choose.repeated(rank.group, [its(here) for its in tensors], ExchangeSpec(1, 24, one_memory=True), blocks)
         for turn in range(5):
             for number, view in enumerate(views):
                 view[:] = 0, 10 * turn + here + number, 0
@@ -302,7 +304,7 @@ def test_repeated_exchanges_that_differ_are_found_out(ranks):
 
     def program(rank):
         blocks = [rank.block(24, True)]
-        its = choose.repeated(rank.group, [tensor(rank.position)], Terms(1, 24, one_memory=True), blocks)
+        its = choose.repeated(rank.group, [tensor(rank.position)], ExchangeSpec(1, 24, one_memory=True), blocks)
         its.run()
         rank.group.team.call_digest += rank.position == 2
         if rank.position == 0:  # its neighbours fail, perhaps after all that it needs is done
@@ -394,7 +396,7 @@ def test_what_the_plan_predicts_is_what_is_counted(ranks, nodes, change, shape):
     def program(rank):
         here = Location(None, rank.position)
         tensor = described(step, here)
-        terms = Terms(1, 100, relay_pays=relays, permutes=step.permutes)
+        terms = ExchangeSpec(1, 100, relay_pays=relays, permutes=step.permutes)
         operation = choose.exchange(rank.group, [tensor], terms)
         block = rank.block(tensor.source_bytes(rank.position), True)
         new = rank.block(tensor.target_bytes(rank.position), True)

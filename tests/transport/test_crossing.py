@@ -11,7 +11,7 @@ from meshcomm.memory.blocks import as_bytes
 from meshcomm.plans import costs
 from meshcomm.plans.step import Slice
 from meshcomm.transport.crossing import BufferCopies, Crossing, Nodes
-from meshcomm.transport.exchange import Tensor, Terms
+from meshcomm.transport.exchange import Exchanged, ExchangeSpec
 from meshcomm.transport.relay import Relayed
 from support.reference import numbered
 from support.strategies import layouts, relayouts
@@ -47,7 +47,7 @@ def devices_in_groups(step):
 
 def described(step, group, position):
     """The boxes that the devices of a *group* exchange in *step*, for the one at *position*."""
-    return Tensor(
+    return Exchanged(
         step.itemsize,
         position,
         lambda position: step.held_box(group[position]),
@@ -139,7 +139,7 @@ def test_memory_is_within_the_scratch_limit():
     (step,) = plan_relayout((64,), "i8", Layout(["x"], mesh), Layout([U], mesh)).steps
     communicator = SimpleNamespace(allreduce_max=lambda values: values)
     group = SimpleNamespace(nodes=(0, 1, 2, 3), rendezvous=None, communicator=lambda: communicator)
-    relayed = Relayed(group, described(step, range(4), 0), Terms(0, 0), None)
+    relayed = Relayed(group, described(step, range(4), 0), ExchangeSpec(0, 0), None)
     assert relayed.scratch_bytes == 6 * 16 * 8  # three messages each way
     assert relayed.open(1024)
     assert not relayed.open(1023)

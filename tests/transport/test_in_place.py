@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from meshcomm import CollectiveMismatch, MeshError
-from meshcomm.transport.exchange import Terms
+from meshcomm.transport.exchange import ExchangeSpec
 from meshcomm.transport.in_place import InPlace
 from meshcomm.transport.local_copies import LocalCopies, stretch_offsets
 from meshcomm.transport.packed import MessagesOnNode
@@ -38,7 +38,7 @@ class Recorder:
 
 def in_place(rank, cases, remaining=None, **terms):
     tensors = [case.tensor(rank.position) for case in cases]
-    terms = Terms(1, max(case.most_bytes for case in cases), **terms)
+    terms = ExchangeSpec(1, max(case.most_bytes for case in cases), **terms)
     if remaining is None:
         remaining = MessagesOnNode(rank.group, tensors, terms, terms.rounds)
     return InPlace(rank.group, tensors, terms, remaining)

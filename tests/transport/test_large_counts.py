@@ -12,7 +12,7 @@ from meshcomm.arrays.compile import described, most_bytes
 from meshcomm.plans.plan import plan_direct
 from meshcomm.ranks import mpi
 from meshcomm.ranks.teams import Location
-from meshcomm.transport.exchange import Terms
+from meshcomm.transport.exchange import ExchangeSpec
 from meshcomm.transport.packed import Packed
 from support.reference import mesh_of
 
@@ -39,7 +39,7 @@ def exchange_of(plan, device, large_counts=True):
     members = tuple(step.ranks[d] for d in step.group_of(device))
     group = NoTeam(large_counts).group(None, 0, members)
     tensor = described(step, Location(None, device))
-    return Packed(group, [tensor], Terms(0, most_bytes(step)), step.rounds)
+    return Packed(group, [tensor], ExchangeSpec(0, most_bytes(step)), step.rounds)
 
 
 @pytest.mark.parametrize("total", [2**31, 2**32, 2**33 + 3 * 2**20, 2**40])

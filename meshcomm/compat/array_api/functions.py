@@ -17,7 +17,7 @@ from meshcomm.arrays.relayout import relayout
 from meshcomm.compat.array_api.devices import Device, moved
 from meshcomm.errors import ShapeError
 from meshcomm.layouts.layout import Layout
-from meshcomm.ranks.refusals import refusable
+from meshcomm.ranks.local_errors import refusable
 
 target_on = refusable(moved)  # where a tensor has to move: another rank may move it
 Number = int | float | complex

@@ -81,7 +81,7 @@ def meshes():
 
 def main(name, count, bound=None):
     if bound:
-        teams.PROGRAMS_PER_TEAM = teams.GROUPS_PER_WORLD = int(bound)
+        teams.PREPARED_PER_TEAM = teams.GROUPS_PER_WORLD = int(bound)
     count = int(count)
     calls = globals()[name]()
     for part in ("middle", "end"):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import meshcomm as mc
-from meshcomm.linalg.dealt import USUAL_BLOCK, dealt_axes, descriptor, grid_mesh, product_work, square_work
+from meshcomm.linalg.block_cyclic import USUAL_BLOCK, dealt_axes, descriptor, grid_mesh, product_work, square_work
 
 U = mc.UNSHARDED
 GRIDS = [(1, 1), (1, 3), (2, 2), (3, 2), (4, 1)]
