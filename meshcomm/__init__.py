@@ -90,7 +90,8 @@ if _typing.TYPE_CHECKING:
     from meshcomm.storage.plan import LoadPlan, plan_load
     from meshcomm.storage.save import SaveRequest, save, start_save
     from meshcomm.training.assignment import DeviceAssignment
-    from meshcomm.training.layout_map import LayoutMap, LayoutReport, layout_map_scope
+    from meshcomm.training.layout_map import LayoutMap, layout_map_scope
+    from meshcomm.training.layout_report import LayoutReport
     from meshcomm.training.modules import Module
     from meshcomm.training.strategy import PerReplica, Strategy
     from meshcomm.training.topology import DeviceOrderMode, Topology
@@ -231,7 +232,8 @@ _HOMES = {
     "storage.plan": "LoadPlan plan_load",
     "storage.save": "SaveRequest save start_save",
     "training.assignment": "DeviceAssignment",
-    "training.layout_map": "LayoutMap LayoutReport layout_map_scope",
+    "training.layout_map": "LayoutMap layout_map_scope",
+    "training.layout_report": "LayoutReport",
     "training.modules": "Module",
     "training.strategy": "PerReplica Strategy",
     "training.topology": "DeviceOrderMode Topology",

@@ -102,12 +102,7 @@ class _Leaves:
 
     def held(self, tree: object, path: Path) -> Branch | None:
         """Return what is held at *path*, if that is no array; ``LayoutError`` if other trees hold another number."""
-        if self._rules is not None and path:
-            found = branch_of_arrays(tree, path)
-        elif path and isinstance(tree, list | tuple) and tree and isinstance(_at(self._layouts, path), Layout):
-            found = None if is_one_array(tree, of_arrays=True) else branch(tree, path)
-        else:
-            found = branch(tree, path)
+        found = branch_of_arrays(tree, path) if path else branch(tree)
         if found is None:
             return None
         entries = list(found[1])

@@ -120,6 +120,17 @@ def relayout(
 ) -> tuple[DTensor, ...]: ...
 
 
+@overload
+def relayout(
+    tensor: Sequence[Any],
+    layout: Layout | Sequence[Any] | Mapping[str, Layout],
+    name: str | None = None,
+    *,
+    out: Sequence[Any] | None = None,
+    max_scratch_bytes: int | None = None,
+) -> Sequence[Any]: ...
+
+
 def relayout(
     tensor: object, layout: object, name: str | None = None, *, out: Any = None, max_scratch_bytes: int | None = None
 ) -> object:
@@ -136,7 +147,8 @@ def relayout(
         numbers is an array; a module is a dict of its variables.
     layout: the layout of the result. MATCH keeps what the tensor has on that axis. For one tensor, a list of sharding
         specs is a layout on the tensor's own mesh: ``relayout(t, ["y", "x"])``; a `Plan` is the way to take. For
-        several tensors: one layout for all, a list or dict with one for each, or a `LayoutMap`.
+        several tensors: one layout for all, a list or dict in the form of *tensor*, where one may stand for a whole
+        branch, or a `LayoutMap`: a name is keys and indices joined by dots.
     name: how messages name this call while it waits
     out: a tensor of the same shape and dtype in *layout*, to overwrite and return; for several tensors a list or dict
         in the form of *tensor*

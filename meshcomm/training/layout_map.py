@@ -3,7 +3,6 @@
 import re
 from collections.abc import Callable, ItemsView, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, TypeGuard, TypeVar, get_args, overload
 
 import numpy as np
@@ -21,6 +20,7 @@ from meshcomm.layouts.layout_text import specs_repr, specs_text
 from meshcomm.layouts.mesh import Mesh
 from meshcomm.ranks.calls import collective
 from meshcomm.ranks.meshes import location_text
+from meshcomm.training.layout_report import LayoutReport, report_of
 from meshcomm.training.scopes import scope
 
 Mode: TypeAlias = Literal["match", "search", "fullmatch"]
@@ -414,7 +414,7 @@ class LayoutMap(MutableMapping[str, Layout]):
             node, ndims = told_by_root(root, look, call, mesh, here)
         return found[0] if found else _Described(node, ndims, [])
 
-    def report(self, names: Iterable[str | tuple[str, Described]] | Mapping[str, Described]) -> "LayoutReport":
+    def report(self, names: Iterable[str | tuple[str, Described]] | Mapping[str, Described]) -> LayoutReport:
         """Return the rule for each of the *names*, and what looks like a mistake.
 
         A name may come with a number of axes, a shape, an array or a variable, in pairs or in a dict. So
@@ -433,99 +433,9 @@ class LayoutMap(MutableMapping[str, Layout]):
         names with a rule for another number of axes:
           'd1.kernel' with 2 axes, rule 'd.*kernel' for 1 axis
         """
-        ndims = dict(map(_described, _listed_names(names)))
+        ndims = dict(_axes(name) for name in _listed(names))
         matches = {name: tuple(self._matching(name)) for name in ndims}
-        ambiguous = {} if self._mode == "match" else {n: r for n, r in matches.items() if len(r) > 1 and r[0] != n}
-        applied = {name: rules[0] for name, rules in matches.items() if rules and name not in ambiguous}
-        matched = {rule for rules in matches.values() for rule in rules}
-        passed_over = matched.difference(applied.values(), *ambiguous.values())
-        return LayoutReport(
-            rules=tuple(self._layouts),
-            applied=applied,
-            unused=tuple(rule for rule in self._layouts if rule not in matched),
-            shadowed={rule: _first_rules(matches, rule) for rule in self._layouts if rule in passed_over},
-            unmatched=tuple(name for name, rules in matches.items() if not rules),
-            ambiguous=ambiguous,
-            wrong_ranks=tuple(
-                WrongRank(name, ndim, rule, self._layouts[rule].ndim)
-                for name, rule in applied.items()
-                if (ndim := ndims[name]) is not None and ndim != self._layouts[rule].ndim
-            ),
-        )
-
-
-class WrongRank(NamedTuple):
-    """A name with *rank* axes, and its rule for *rank_of_rule* axes."""
-
-    name: str
-    rank: int
-    rule: str
-    rank_of_rule: int
-
-    def __str__(self) -> str:
-        return (
-            f"{self.name!r} with {counted(self.rank, 'axis')}, rule {self.rule!r} for "
-            f"{counted(self.rank_of_rule, 'axis')}"
-        )
-
-
-@dataclass(frozen=True)
-class LayoutReport:
-    """The rules of a LayoutMap for some names, and what looks like a mistake. Print it.
-
-    Attributes
-    ----------
-    rules: all rules, in the order of insertion
-    applied: the rule for each name that has one
-    unused: the rules that match no name
-    shadowed: rules that match only names with an earlier rule, with these earlier rules
-    unmatched: the names without a rule
-    ambiguous: the names that several rules match, where that is an error, with these rules
-    wrong_ranks: the names with a rule for another number of axes
-    """
-
-    __module__ = "meshcomm"
-
-    rules: tuple[str, ...]
-    applied: dict[str, str]
-    unused: tuple[str, ...]
-    shadowed: dict[str, tuple[str, ...]]
-    unmatched: tuple[str, ...]
-    ambiguous: dict[str, tuple[str, ...]]
-    wrong_ranks: tuple[WrongRank, ...]
-
-    @property
-    def is_clean(self) -> bool:
-        """Whether every rule is used, and every name has one rule, for its number of axes.
-
-        >>> import meshcomm as mc
-        >>> m = LayoutMap()
-        >>> m[".*bias"] = mc.Layout(["x"], mc.Mesh(range(2), {"x": 2}))
-        >>> m.report(["dense.bias"]).is_clean, m.report(["dense.bias", "dense.kernel"]).is_clean
-        (True, False)
-        """
-        return not any((self.unused, self.shadowed, self.unmatched, self.ambiguous, self.wrong_ranks))
-
-    def __str__(self) -> str:
-        n_names = len(self.applied) + len(self.unmatched) + len(self.ambiguous)
-        sections = {
-            "rules that match no name:": map(repr, self.unused),
-            "rules that match only names that earlier rules take:": (
-                f"{rule!r} behind {', '.join(map(repr, earlier))}" for rule, earlier in self.shadowed.items()
-            ),
-            "names that no rule matches:": map(repr, self.unmatched),
-            "names that several rules match:": (
-                f"{name!r} by {', '.join(map(repr, rules))}" for name, rules in self.ambiguous.items()
-            ),
-            "names with a rule for another number of axes:": map(str, self.wrong_ranks),
-        }
-        lines = [
-            f"LayoutMap: {len(self.rules)} rules, {n_names} names, {n_names - len(self.unmatched)} of them matched"
-        ]
-        for title, entries in sections.items():
-            indented = [f"  {entry}" for entry in entries]
-            lines += [title, *indented] if indented else []
-        return "\n".join(lines)
+        return report_of(self._layouts, matches, ndims, first_counts=self._mode == "match")
 
 
 def layout_map_scope(layout_map: LayoutMap) -> AbstractContextManager[None]:
@@ -592,7 +502,7 @@ def _pairs(rules: Any) -> list[tuple[object, object]]:
         raise LayoutError(f"rules must be a mapping, or pairs of a key and a layout, not {quote(rules)}") from None
 
 
-def _listed_names(names: Iterable[object] | Mapping[str, object]) -> list[object]:
+def _listed(names: Iterable[object] | Mapping[str, object]) -> list[object]:
     if isinstance(names, Mapping):
         return list(names.items())
     if isinstance(names, str):
@@ -600,7 +510,7 @@ def _listed_names(names: Iterable[object] | Mapping[str, object]) -> list[object
     return list(names)
 
 
-def _described(name: object) -> tuple[str, int | None]:
+def _axes(name: object) -> tuple[str, int | None]:
     """Return a name, and the number of its axes if it is given."""
     if not isinstance(name, tuple):
         return _text(name), None
@@ -613,8 +523,3 @@ def _described(name: object) -> tuple[str, int | None]:
         return _text(text), int(described)
     shape = described.shape if hasattr(described, "shape") else described
     return _text(text), len(tuple(shape))
-
-
-def _first_rules(matches: Mapping[str, tuple[str, ...]], rule: str) -> tuple[str, ...]:
-    """Return the rules that apply to the names that *rule* matches, each once."""
-    return tuple(dict.fromkeys(rules[0] for rules in matches.values() if rule in rules))

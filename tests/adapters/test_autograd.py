@@ -102,12 +102,8 @@ def layouts_as(kind, keys, layouts):
 
 @pytest.mark.parametrize(
     ("container", "kind"),
-    # A list has no names that a map could match, and a dict no numbers.
-    [
-        (c, k)
-        for c, k in product(CONTAINERS, LAYOUTS)
-        if k in ("one layout", "a dict") or (c == "dict") == (k == "a LayoutMap")
-    ],
+    # A dict has no numbers that a list could have.
+    [(c, k) for c, k in product(CONTAINERS, LAYOUTS) if c != "dict" or k not in ("a list", "a tuple")],
 )
 def test_relayouts_of_several_tensors_that_are_followed(autograd, anp, container, kind):
     """Gradients against finite differences, in the layouts of what was differentiated; also of the second order."""
@@ -150,15 +146,25 @@ def test_relayouts_of_several_tensors_that_are_followed(autograd, anp, container
     on(4, program)
 
 
-def test_relayouts_of_tensors_and_arrays_within_a_dict_that_is_followed(autograd, anp):
+@pytest.mark.parametrize("whole", [False, True])
+def test_relayouts_of_tensors_and_arrays_within_a_dict_that_is_followed(autograd, anp, whole):
+    """Also as one tree."""
+
     def program():
         mesh = mc.create_mesh([("x", 2)])
+        rest = [mc.Layout([U], mesh)]
         rows, columns = mc.Layout(["x", U], mesh), mc.Layout([U, "x"], mesh)
         a, b = random(4, 6), random(4, 6, seed=1)
         params = {"layer": {"kernel": mc.distribute(a, rows), "plain": b}, "rest": random(3)}
 
         def loss(p):
-            moved = mc.relayout(p["layer"], {"plain": columns, "kernel": columns})
+            if whole:
+                tree = mc.relayout([p, (p["rest"],)], [{"layer": columns, "rest": mc.Layout(["x"], mesh)}, rest])
+                assert type(tree[1]) is tuple
+                assert mc.fetch_layout(tree[1][0]) == rest[0]
+                moved = tree[0]["layer"]
+            else:
+                moved = mc.relayout(p["layer"], {"plain": columns, "kernel": columns})
             assert list(moved) == ["kernel", "plain"]
             assert mc.fetch_layout(moved["kernel"]) == mc.fetch_layout(moved["plain"]) == columns
             return anp.sum(moved["kernel"] ** 2 * moved["plain"])

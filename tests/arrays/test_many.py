@@ -157,6 +157,110 @@ def test_containers():
     simulated(4, program)
 
 
+class Dense(mc.Module):
+    def __init__(self, rows):
+        self.kernel = mc.Variable(mc.distribute(numbered((4, 6)), rows))
+        self.bias = [mc.Variable(mc.distribute(numbered((6, 4)), rows))]
+
+
+def nested(rows):
+    """A tree with all kinds of branches, and the names of its tensors."""
+    a, b = (mc.distribute(numbered(shape), rows) for shape in ((4, 6), (6, 4)))
+    tree = {
+        "a": {"w": a, "b": [b, (a, [numbered((2, 2))])]},
+        "empty": [{}, (), []],
+        "numbers": [[1, 2], [3, 4]],
+        "module": Dense(rows),
+    }
+    return tree, ["a.w", "a.b.0", "a.b.1.0", "a.b.1.1.0", "numbers", "module.bias.0", "module.kernel"]
+
+
+def leaves(tree):
+    if isinstance(tree, dict):
+        return [leaf for key in tree for leaf in leaves(tree[key])]
+    return [leaf for each in tree for leaf in leaves(each)] if isinstance(tree, list | tuple) else [tree]
+
+
+def form(tree):
+    if isinstance(tree, dict):
+        return {key: form(child) for key, child in tree.items()}
+    return type(tree)(map(form, tree)) if isinstance(tree, list | tuple) else "tensor"
+
+
+FORM = {
+    "a": {"w": "tensor", "b": ["tensor", ("tensor", ["tensor"])]},
+    "empty": [{}, (), []],
+    "numbers": "tensor",
+    "module": {"bias.0": "tensor", "kernel": "tensor"},
+}
+ARRAYS = [
+    *map(numbered, [(4, 6), (6, 4), (4, 6), (2, 2)]),
+    np.array([[1, 2], [3, 4]]),
+    *map(numbered, [(6, 4), (4, 6)]),
+]
+
+
+def test_nested_trees():
+    class Names:
+        """A LayoutMap that notes which names it is asked for."""
+
+        def __init__(self, layout):
+            self.layout, self.asked = layout, []
+
+        def layout_for(self, name, rank):
+            self.asked.append(name)
+            assert rank == 2
+            return self.layout
+
+    def program(rank):
+        mesh = grid()
+        rows, columns = Layout(["x", U], mesh), Layout([U, "x"], mesh)
+        tree, names = nested(rows)
+        noted = Names(columns)
+        given = {
+            "one": columns,
+            "names": noted,
+            "form": {
+                "a": {"w": columns, "b": (columns, [columns, [columns]])},
+                "empty": [{}, [], []],
+                "numbers": columns,
+                "module": {"kernel": columns, "bias.0": columns},
+            },
+            "branches": {"a": columns, "empty": columns, "numbers": columns, "module": columns},
+        }
+        for what, layouts in given.items():
+            for _ in range(2):
+                moved = mc.relayout(tree, layouts)
+                assert form(moved) == FORM, what
+                assert all(is_right(t, a, columns) for t, a in zip(leaves(moved), ARRAYS, strict=True)), what
+        assert noted.asked == names * 2
+        outs = mc.relayout(tree, noted)
+        for leaf in leaves(outs):
+            leaf.local[...] = 0
+        into = mc.relayout(tree, given["form"], out=outs)
+        assert all(a is b for a, b in zip(leaves(into), leaves(outs), strict=True))
+        assert all(is_right(t, a, columns) for t, a in zip(leaves(into), ARRAYS, strict=True))
+        some = mc.relayout([tree["a"]], [columns], out=[{"w": outs["a"]["w"], "b": None}])
+        assert some[0]["w"] is outs["a"]["w"]
+        assert some[0]["b"][0] is not outs["a"]["b"][0]
+
+    simulated(4, program)
+
+
+def test_names_in_trees_are_those_of_layout_maps_and_checkpoints(tmp_path):
+    def program(rank):
+        mesh = grid()
+        tree, names = nested(Layout(["x", U], mesh))
+        rules = LayoutMap(mesh)
+        rules.update({name: Layout([U, "x"], mesh) for name in names if name != "module.kernel"})
+        moved = mc.relayout(tree, rules)
+        assert [t.layout.sharding_specs for t in leaves(moved)] == [[U, "x"]] * 6 + [[U, U]]
+        mc.save(tmp_path / "c", moved)
+        assert sorted(name for name in names) == sorted(mc.load(tmp_path / "c", names=names))
+
+    simulated(4, program)
+
+
 class Key(Enum):
     U = 1
     V = 2
@@ -176,6 +280,17 @@ def test_ranks_notice_that_they_have_the_keys_in_another_order(keys, before):
             mc.relayout({key: tensors[key] for key in keys[::-1]}, columns)
         with pytest.raises(mc.CollectiveMismatch):
             mc.relayout({key: tensors[key] for key in (keys if rank < 2 else keys[::-1])}, columns)
+
+    simulated(4, program)
+
+
+def test_ranks_notice_that_they_have_the_keys_of_a_branch_in_another_order():
+    def program(rank):
+        mesh = grid()
+        tensors = {key: mc.zeros((4, 4), "i8", Layout(["x", U], mesh)) for key in "ab"}
+        tree = {"net": [tensors if rank < 2 else {key: tensors[key] for key in "ba"}]}
+        with pytest.raises(mc.CollectiveMismatch, match=r"relayout 'net\.0\.a' of"):
+            mc.relayout(tree, Layout([U, "x"], mesh))
 
     simulated(4, program)
 
@@ -204,6 +319,21 @@ def wrong_calls(mesh):
     yield "source layout is for 2 and the target layout for 1", lambda: mc.relayout([a, b], [columns, one_axis])
     yield "out must be a DTensor", lambda: mc.relayout([a, b], columns, out=["a", "b"])
     yield "nothing for tensor", lambda: mc.relayout({"a": a}, columns, out=[b])
+    tree = {"a": {"w": a, "b": [a, b]}}
+    yield "nothing for tensor 'a.b'", lambda: mc.relayout(tree, {"a": {"w": columns}})
+    yield "nothing for tensor 'a.b.0' in int", lambda: mc.relayout(tree, {"a": {"w": columns, "b": 3}})
+    yield "2 tensors at 'a.b' need as many", lambda: mc.relayout(tree, {"a": {"w": columns, "b": [columns]}})
+    yield (
+        "2 tensors at 'a.b' need as many",
+        lambda: mc.relayout(tree, columns, out={"a": {"w": None, "b": [a]}}),
+    )
+    yield "no layout for tensor 'a.w': {", lambda: mc.relayout(tree, {"a": {"w": {"x": columns}, "b": columns}})
+    yield "'a.w', not dict", lambda: mc.relayout(tree, columns, out={"a": {"w": {"x": a}, "b": None}})
+    yield "nothing for tensor 'a.b.0' in DTensor", lambda: mc.relayout(tree, columns, out={"a": {"w": None, "b": b}})
+    yield "key 3 below 'a' is a int", lambda: mc.relayout({"a": {3: a}}, LayoutMap(mesh))
+    circle = [a]
+    circle.append(circle)
+    yield "more than 100 levels at '1.1.1", lambda: mc.relayout(circle, columns)
 
 
 def test_wrong_calls():
@@ -214,6 +344,20 @@ def test_wrong_calls():
                 call()
         a = mc.zeros((4, 4), "i8", Layout(["x", U], mesh))
         return len(mc.relayout([a, a], Layout([U, "x"], mesh)))
+
+    assert simulated(4, program) == [2] * 4
+
+
+def test_leaves_that_are_no_arrays():
+    def program(rank):
+        rows = Layout(["x", U], grid())
+        a = mc.zeros((4, 4), "i8", rows)
+        for leaf in (None, object()):
+            with pytest.raises(mc.DTypeError, match=r"^tensor 'a\.1': "):
+                mc.relayout({"a": [a, leaf]}, rows)
+        with pytest.raises(LayoutError, match=r"^tensor 'a\.1': .*its layout is for 2"):
+            mc.relayout({"a": [a, 1.5]}, rows)
+        return len(mc.relayout([a, a], Layout([U, "x"], rows.mesh)))
 
     assert simulated(4, program) == [2] * 4
 
