@@ -15,7 +15,18 @@ from meshcomm.arrays.compile import exchanging_steps, most_bytes, prepare, prepa
 from meshcomm.arrays.dtensor import DTensor, unwrapped
 from meshcomm.arrays.moving import relayout_text
 from meshcomm.arrays.out import distributed, wrong_outs
-from meshcomm.arrays.trees import Branch, Index, Path, branch, holds_variables, name_of, node_of, rebuilt
+from meshcomm.arrays.trees import (
+    Branch,
+    Index,
+    Path,
+    branch,
+    branch_of_arrays,
+    holds_variables,
+    is_one_array,
+    name_of,
+    node_of,
+    rebuilt,
+)
 from meshcomm.errors import DTypeError, LayoutError
 from meshcomm.failures.watch import named
 from meshcomm.layouts.layout import Layout
@@ -48,18 +59,7 @@ def are_many(tensors: object, layouts: object) -> bool:
     """Return whether these are several tensors: a list of numbers for one layout is one array."""
     if not isinstance(tensors, list | tuple):
         return isinstance(tensors, Mapping) or holds_variables(tensors)
-    return not isinstance(layouts, Layout) or _has_tensors(tensors, (DTensor, Mapping))
-
-
-def _has_tensors(items: Sequence[object], kinds: tuple[type, ...]) -> bool:
-    """Return whether a list holds something of these *kinds*, a value that autograd follows or a module."""
-    return any(
-        isinstance(unwrapped(each), kinds)
-        or is_traced(each)
-        or holds_variables(each)
-        or (isinstance(each, list | tuple) and _has_tensors(each, kinds))
-        for each in items
-    )
+    return not isinstance(layouts, Layout) or not is_one_array(tensors, of_arrays=True)
 
 
 def relayout_many(
@@ -102,9 +102,12 @@ class _Leaves:
 
     def held(self, tree: object, path: Path) -> Branch | None:
         """Return what is held at *path*, if that is no array; ``LayoutError`` if other trees hold another number."""
-        if path and isinstance(tree, list | tuple) and self._is_one_array(tree, path):
-            return None
-        found = branch(tree, path)
+        if self._rules is not None and path:
+            found = branch_of_arrays(tree, path)
+        elif path and isinstance(tree, list | tuple) and tree and isinstance(_at(self._layouts, path), Layout):
+            found = None if is_one_array(tree, of_arrays=True) else branch(tree, path)
+        else:
+            found = branch(tree, path)
         if found is None:
             return None
         entries = list(found[1])
@@ -116,12 +119,6 @@ class _Leaves:
                     f"{counted(len(entries), 'tensor')}{where} need as many layouts and results, not {len(items)}"
                 )
         return found[0], entries
-
-    def _is_one_array(self, items: Sequence[object], path: Path) -> bool:
-        """Return whether a list in a tree is an array: one of numbers, or for one layout also one of plain arrays."""
-        if not items or (self._rules is None and not isinstance(_at(self._layouts, path), Layout)):
-            return False
-        return not _has_tensors(items, (DTensor, Mapping) if self._rules is None else (DTensor, Mapping, np.ndarray))
 
     def leaf(self, path: Path, item: Value) -> Json:
         """Note the tensor at *path*, and return its node; ``LayoutError`` if it has no layout, or a wrong result."""

@@ -78,6 +78,17 @@ def relayout(
 
 @overload
 def relayout(
+    tensor: Mapping[K, Any],
+    layout: Layout | Mapping[K, Any],
+    name: str | None = None,
+    *,
+    out: Mapping[K, Any] | None = None,
+    max_scratch_bytes: int | None = None,
+) -> dict[K, Any]: ...
+
+
+@overload
+def relayout(
     tensor: ArrayLike,
     layout: Layout,
     name: str | None = None,
@@ -121,12 +132,14 @@ def relayout(
     Parameters
     ----------
     tensor: a DTensor; a plain array, which counts as replicated: every rank passes the same one; or a list, tuple or
-        dict of such, in the same order on all ranks. Small tensors of a list share an exchange.
+        dict of such, also nested, in the same order on all ranks. Small tensors of a list share an exchange. A list of
+        numbers is an array; a module is a dict of its variables.
     layout: the layout of the result. MATCH keeps what the tensor has on that axis. For one tensor, a list of sharding
         specs is a layout on the tensor's own mesh: ``relayout(t, ["y", "x"])``; a `Plan` is the way to take. For
         several tensors: one layout for all, a list or dict with one for each, or a `LayoutMap`.
     name: how messages name this call while it waits
     out: a tensor of the same shape and dtype in *layout*, to overwrite and return; for several tensors a list or dict
+        in the form of *tensor*
     max_scratch_bytes: bytes that a rank may use beyond its old and its new block, for the whole call; by default
         32 MiB, or the minimum that is needed if that is more
 

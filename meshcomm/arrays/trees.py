@@ -3,14 +3,14 @@
 A node is what JSON holds of a tree: a pair of a kind and its content, which for a leaf says where its value is.
 """
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from itertools import count
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from meshcomm._arguments import quote
-from meshcomm._tracing import opened, untraced
+from meshcomm._tracing import is_traced, opened, untraced
 from meshcomm._types import Json
 from meshcomm.arrays.dtensor import DTensor, unwrapped
 from meshcomm.errors import CheckpointError, LayoutError
@@ -49,6 +49,23 @@ def branch(tree: object, path: Path = ()) -> Branch | None:
     if holds_variables(tree):
         return "dict", tree.named_variables()  # type: ignore[attr-defined]
     return container(opened(tree))
+
+
+def branch_of_arrays(tree: object, path: Path = ()) -> Branch | None:
+    """Return what `branch` does, except that a list of numbers is a leaf."""
+    return None if isinstance(tree, list | tuple) and tree and is_one_array(tree) else branch(tree, path)
+
+
+def is_one_array(items: Sequence[object], of_arrays: bool = False) -> bool:
+    """Return whether a list is one array: a list of numbers, or with *of_arrays* also one of plain arrays."""
+    kinds = (DTensor, Mapping) if of_arrays else (DTensor, Mapping, np.ndarray)
+    return not any(
+        isinstance(unwrapped(each), kinds)
+        or is_traced(each)
+        or holds_variables(each)
+        or (isinstance(each, list | tuple) and not is_one_array(each, of_arrays))
+        for each in items
+    )
 
 
 def holds_variables(tree: object) -> bool:

@@ -1,6 +1,6 @@
-"""Signs: what ranks on one host can tell each other without MPI, in any state of it.
+"""Host signals: what ranks on one host can tell each other without MPI, in any state of it.
 
-A sign is a socket with a name of its own in Linux's abstract namespace. It needs no file, and vanishes with its
+A host signal is a socket with a name of its own in Linux's abstract namespace. It needs no file, and vanishes with its
 process. To look for one never waits. Four things are told so:
 
 - that a rank has ended its program (`show_end`). Before ranks have communicated there is no other way: MPI could only
@@ -10,7 +10,7 @@ process. To look for one never waits. Four things are told so:
   `is_ending`), and waits for it (`let_tell`).
 - that a rank prints an error already, which other ranks have, too (`Error`). One of them prints it.
 
-Where there are no such sockets, there are no signs. Ranks on other hosts see none.
+Where there are no such sockets, there are no signals. Ranks on other hosts see none.
 """
 
 import contextlib
@@ -28,7 +28,7 @@ from meshcomm._tuning import POLL_TO
 from meshcomm.failures.launchers import job_name
 
 _MOST_WAITING = 4096
-"""Connections that a sign holds; a host has fewer ranks."""
+"""Connections that a signal holds; a host has fewer ranks."""
 
 _LISTENS_WITHIN = 0.5
 """Seconds in which a process that has taken a name listens, also where a busy machine does not let it run at once."""
@@ -48,9 +48,9 @@ E = TypeVar("E", bound=BaseException)
 
 def show_end(rank: int) -> None:
     """Show to this host, until this process is gone, that the program has ended on *rank* of COMM_WORLD."""
-    sign = _shown(f"ended {rank}")
-    if sign is not None:
-        sign.detach()  # Python closes what it still knows long before MPI lets this process go
+    signal = _shown(f"ended {rank}")
+    if signal is not None:
+        signal.detach()  # Python closes what it still knows long before MPI lets this process go
 
 
 def ended(ranks: Iterable[int]) -> list[int]:
@@ -97,14 +97,14 @@ def received(other: socket.socket) -> bytes:
 
 
 _words: list[int] = []
-"""The sign that this rank has an error to tell: a file, or none."""
+"""The signal that this rank has an error to tell: a file, or none."""
 
 
 def show_words(rank: int) -> None:
     """Show until `note_told` that *rank*, this one in COMM_WORLD, has an error to tell."""
-    sign = _shown(f"tells {rank}") if not _words else None
-    if sign is not None:
-        _words.append(sign.detach())
+    signal = _shown(f"tells {rank}") if not _words else None
+    if signal is not None:
+        _words.append(signal.detach())
 
 
 def note_told() -> None:
@@ -115,9 +115,9 @@ def note_told() -> None:
 
 def show_ending() -> None:
     """Show that a rank of this host ends the job: those that still have an error to tell have to tell it now."""
-    sign = _shown("ends the job")
-    if sign is not None:
-        sign.detach()  # until this process is gone
+    signal = _shown("ends the job")
+    if signal is not None:
+        signal.detach()  # until this process is gone
 
 
 def is_ending() -> bool:
@@ -130,19 +130,19 @@ def let_tell(ranks: Iterable[int], end: float, over: Callable[[], bool] = lambda
 
     At most until the time *end*.
     """
-    for sign in [_connected(f"tells {rank}") for rank in ranks]:
-        if sign is not None:
-            with sign:
-                _wait_for_end(sign, end, over)
+    for signal in [_connected(f"tells {rank}") for rank in ranks]:
+        if signal is not None:
+            with signal:
+                _wait_for_end(signal, end, over)
 
 
-def _wait_for_end(sign: socket.socket, end: float, over: Callable[[], bool]) -> None:
-    """Wait until a *sign* to which this is a connection vanishes, or *over* returns true; at most until *end*."""
-    sign.settimeout(POLL_TO)
+def _wait_for_end(signal: socket.socket, end: float, over: Callable[[], bool]) -> None:
+    """Wait until a *signal* to which this is a connection vanishes, or *over* returns true; at most until *end*."""
+    signal.settimeout(POLL_TO)
     with contextlib.suppress(ConnectionError):
         while time.monotonic() < end and not over():
             with contextlib.suppress(TimeoutError):
-                sign.recv_into(bytearray(1))
+                signal.recv_into(bytearray(1))
                 break
 
 
@@ -189,7 +189,7 @@ class Error:
         self._text, self._rank = text, rank
         self._printed: socket.socket | None = None
         let_tell(tellers, end, lambda: _is_shown(f"prints {text}"))
-        self._sign, self._first = _shown_or_connected(f"prints {text}")
+        self._signal, self._first = _shown_or_connected(f"prints {text}")
         self.ours = self._first is None
         if self._first is not None:
             with contextlib.suppress(OSError):
@@ -219,7 +219,7 @@ class Error:
     def ranks(self) -> list[int]:
         """Return this rank and those that have found by now that it prints their error."""
         found = {self._rank}
-        for other in _accepted(self._sign):
+        for other in _accepted(self._signal):
             with other, contextlib.suppress(OSError, struct.error):  # one that has only looked sends nothing
                 found.update(_ONE.unpack(received(other)))
         return sorted(found)
@@ -231,24 +231,24 @@ def _address(name: str) -> str:
 
 
 def _shown(name: str) -> socket.socket | None:
-    """Return a new sign, or None if there is one of that name already, or no signs here."""
-    sign = _socket()
-    if sign is None:
+    """Return a new signal, or None if there is one of that name already, or no signals here."""
+    signal = _socket()
+    if signal is None:
         return None
     try:
-        sign.bind(_address(name))
-        sign.listen(_MOST_WAITING)
+        signal.bind(_address(name))
+        signal.listen(_MOST_WAITING)
     except OSError:
-        sign.close()
+        signal.close()
         return None
-    return sign
+    return signal
 
 
-def _accepted(sign: socket.socket | None) -> Iterator[socket.socket]:
-    """Yield connections of processes of this user that have come to a *sign*. Does not wait."""
+def _accepted(signal: socket.socket | None) -> Iterator[socket.socket]:
+    """Yield connections of processes of this user that have come to a *signal*. Does not wait."""
     with contextlib.suppress(OSError):  # there are no more
-        while sign is not None:
-            other, _ = sign.accept()
+        while signal is not None:
+            other, _ = signal.accept()
             other.setblocking(False)
             if _is_ours(other):
                 yield other
@@ -257,18 +257,18 @@ def _accepted(sign: socket.socket | None) -> Iterator[socket.socket]:
 
 
 def _shown_or_connected(name: str) -> tuple[socket.socket | None, socket.socket | None]:
-    """Return a new sign, or a connection to the one that is there; neither if there are no signs here."""
+    """Return a new signal, or a connection to the one that is there; neither if there are no signals here."""
     end = time.monotonic() + _LISTENS_WITHIN
     while True:
-        sign = _shown(name)
-        other = _connected(name) if sign is None else None
-        if sign or other or sys.platform != "linux" or time.monotonic() > end:
-            return sign, other
+        signal = _shown(name)
+        other = _connected(name) if signal is None else None
+        if signal or other or sys.platform != "linux" or time.monotonic() > end:
+            return signal, other
         time.sleep(POLL_TO)
 
 
 def _connected(name: str) -> socket.socket | None:
-    """Return a connection to the sign of that name that a process of this user shows, or None."""
+    """Return a connection to the signal of that name that a process of this user shows, or None."""
     other = _socket()
     if other is None:
         return None
@@ -301,7 +301,7 @@ def _is_ours(other: socket.socket) -> bool:
 
 
 def _is_shown(name: str) -> bool:
-    sign = _connected(name)
-    if sign is not None:
-        sign.close()
-    return sign is not None
+    signal = _connected(name)
+    if signal is not None:
+        signal.close()
+    return signal is not None

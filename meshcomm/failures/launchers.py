@@ -34,33 +34,15 @@ class Launcher(NamedTuple):
     """What it speaks with MPI; nothing if other variables tell."""
 
 
+_OPEN_MPI = ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "PMIx")
+_HYDRA = ("PMI_RANK", "PMI_SIZE", "MPI_LOCALNRANKS", "PMI")
+
 LAUNCHERS = (
     # Those that start ranks themselves, which may run inside of a batch system's step: before those of batch systems.
-    Launcher(
-        "mpiexec of Open MPI",
-        ("OMPI_COMM_WORLD_SIZE",),
-        "OMPI_COMM_WORLD_RANK",
-        "OMPI_COMM_WORLD_SIZE",
-        "OMPI_COMM_WORLD_LOCAL_SIZE",
-        "PMIx",
-    ),
+    Launcher("mpiexec of Open MPI", ("OMPI_COMM_WORLD_SIZE",), *_OPEN_MPI),
     Launcher("mpirun_rsh of MVAPICH", ("MPIRUN_RSH_LAUNCH",), "PMI_RANK", "PMI_SIZE", "", "PMI"),
-    Launcher(
-        "mpiexec of Intel MPI (Hydra)",
-        ("I_MPI_HYDRA_*", "I_MPI_INFO_*", "I_MPI_MPIRUN"),
-        "PMI_RANK",
-        "PMI_SIZE",
-        "MPI_LOCALNRANKS",
-        "PMI",
-    ),
-    Launcher(
-        "mpiexec of MPICH (Hydra)",
-        ("HYDI_CONTROL_FD", "MPI_LOCALNRANKS"),
-        "PMI_RANK",
-        "PMI_SIZE",
-        "MPI_LOCALNRANKS",
-        "PMI",
-    ),
+    Launcher("mpiexec of Intel MPI (Hydra)", ("I_MPI_HYDRA_*", "I_MPI_INFO_*", "I_MPI_MPIRUN"), *_HYDRA),
+    Launcher("mpiexec of MPICH (Hydra)", ("HYDI_CONTROL_FD", "MPI_LOCALNRANKS"), *_HYDRA),
     Launcher("Flux", ("FLUX_TASK_RANK",), "FLUX_TASK_RANK", "FLUX_JOB_SIZE"),
     Launcher("jsrun", ("JSM_NAMESPACE_RANK",), "JSM_NAMESPACE_RANK", "JSM_NAMESPACE_SIZE", "", "PMIx"),
     Launcher("mpiexec of Cray PALS", ("PALS_RANKID",), "PALS_RANKID", "PMI_SIZE", "PALS_LOCAL_SIZE", "Cray PMI"),
@@ -70,12 +52,7 @@ LAUNCHERS = (
 )
 """The launchers, as their documents and sources describe them. docs/doctor.md says which of them we have tried."""
 
-BATCH_SYSTEMS = (
-    ("Slurm", "SLURM_JOB_ID"),
-    ("PBS", "PBS_JOBID"),
-    ("LSF", "LSB_JOBID"),
-    ("Flux", "FLUX_JOB_ID"),
-)
+BATCH_SYSTEMS = (("Slurm", "SLURM_JOB_ID"), ("PBS", "PBS_JOBID"), ("LSF", "LSB_JOBID"), ("Flux", "FLUX_JOB_ID"))
 """Batch systems, and the variable with which each names a job."""
 
 _PROTOCOLS = (("PMIx", "PMIX_RANK"), ("Cray PMI", "PMI_CONTROL_PORT"), ("PMI", "PMI_RANK"), ("PMI", "PMI_FD"))

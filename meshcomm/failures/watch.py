@@ -71,19 +71,8 @@ class _Watch:
     """What this rank is doing."""
 
     __slots__ = (
-        "calls",
-        "completed",
-        "count",
-        "errors",
-        "file_at",
-        "in_file",
-        "recent",
-        "recorder",
-        "since",
-        "tested",
-        "testing",
-        "tests",
-        "worlds",
+        *("calls", "completed", "count", "errors", "file_at", "in_file"),
+        *("recent", "recorder", "since", "tested", "testing", "tests", "worlds"),
     )
 
     def __init__(self) -> None:

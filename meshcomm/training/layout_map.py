@@ -1,11 +1,9 @@
 """LayoutMap: rules that give the variables of a model their layouts by name."""
 
-import operator
 import re
-from collections.abc import Callable, ItemsView, Iterable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, ItemsView, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from functools import reduce
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, TypeGuard, TypeVar, get_args, overload
 
 import numpy as np
@@ -13,8 +11,10 @@ from numpy.typing import ArrayLike
 
 from meshcomm._arguments import as_array, counted, quote
 from meshcomm._mistakes import suggestion
+from meshcomm._types import Json
 from meshcomm.arrays.create import distribute, told_by_root
 from meshcomm.arrays.dtensor import check_root
+from meshcomm.arrays.trees import KeyTypeError, Path, branch_of_arrays, name_of, node_of, rebuilt
 from meshcomm.errors import LayoutError, MeshError
 from meshcomm.layouts.layout import Layout, refuse_match
 from meshcomm.layouts.layout_text import specs_repr, specs_text
@@ -25,8 +25,7 @@ from meshcomm.training.scopes import scope
 
 Mode: TypeAlias = Literal["match", "search", "fullmatch"]
 Key: TypeAlias = str | re.Pattern[str]
-Path: TypeAlias = tuple[str, ...]
-Tree: TypeAlias = Mapping[str, "ArrayLike | Tree"]
+Tree: TypeAlias = Mapping[str, "ArrayLike | Tree | Sequence[Tree]"]
 Nested: TypeAlias = dict[str, Any]  # in the form of a tree, with something else for each array
 D = TypeVar("D")
 
@@ -49,8 +48,12 @@ _MOST_FOUND = 2**16
 """Names whose rules a map remembers."""
 
 
-class _KeyTypeError(LayoutError, TypeError):
-    """A key that is no str: a LayoutError, and the TypeError that TensorFlow raises."""
+class _Described(NamedTuple):
+    """The node of a tree, the name and number of axes of each array, and the arrays on ranks that have them."""
+
+    node: Json
+    ndims: list[tuple[str, int]]
+    arrays: list[Any]
 
 
 class LayoutMap(MutableMapping[str, Layout]):
@@ -346,9 +349,10 @@ class LayoutMap(MutableMapping[str, Layout]):
     def distribute(self, tree: Tree | None, root: int | None = None) -> Nested:
         """Return a nested dict of arrays with a DTensor for each array. With *root*, Collective over the map's mesh.
 
-        The name of an array is its keys joined by dots; it has the layout of the rule for this name, or is replicated
-        on the map's mesh. Every rank passes the same tree, or device *root* passes it and the others pass None.
-        ``LayoutError`` for keys that are no strings, for lists in the tree, and for missing or wrong layouts.
+        The tree may have lists and tuples in it; a list of numbers is an array. The name of an array is its keys and
+        indices joined by dots; it has the layout of the rule for this name, or is replicated on the map's mesh. Every
+        rank passes the same tree, or device *root* passes it and the others pass None. ``LayoutError`` for keys that
+        are no strings, and for missing or wrong layouts.
 
         >>> import numpy as np, meshcomm as mc
         >>> def program():
@@ -361,33 +365,54 @@ class LayoutMap(MutableMapping[str, Layout]):
         ...     print(world.run(program))
         [([[1.0, 0.0]], [0.0, 0.0]), ([[0.0, 1.0]], [0.0, 0.0])]
         """
-        ndims = _each(tree, lambda _, array: as_array(array).ndim) if root is None else self._ndims_on(root, tree)
-        layouts = _each(ndims, lambda path, ndim: self._layout_of_variable(".".join(path), ndim))
-        has_tree = root is None or (self._mesh is not None and self._mesh.rank == root)
-        return _each(layouts, lambda path, layout: distribute(_at(tree, path) if has_tree else None, layout, root))
+        described = self._described(tree) if root is None else self._told(root, tree)
+        layouts = [self._layout_of_variable(name, ndim) for name, ndim in described.ndims]
+        arrays = described.arrays or [None] * len(layouts)
+        tensors = [distribute(array, layout, root) for array, layout in zip(arrays, layouts, strict=True)]
+        distributed: Nested = rebuilt(described.node, tensors.__getitem__)
+        return distributed
 
-    def _ndims_on(self, root: int, tree: Tree | None) -> Nested:
-        """Return the tree of *root*, with its number of axes for each array. Collective over the map's mesh."""
-        if self._mesh is None:
+    def _described(self, tree: object) -> "_Described":
+        """Return what all ranks must know of *tree*, and its arrays."""
+        if not isinstance(tree, Mapping):
+            raise LayoutError(
+                f"the tree is {quote(tree)}, a {type(tree).__name__}; it must be a dict of arrays and dicts"
+            )
+        found = _Described(None, [], [])
+
+        def leaf(path: Path, array: Any) -> Json:
+            found.ndims.append((name_of(path), as_array(array).ndim))
+            found.arrays.append(array)
+            return ["array", len(found.arrays) - 1]
+
+        return found._replace(node=node_of(tree, leaf, branch_of_arrays))
+
+    def _told(self, root: int, tree: object) -> "_Described":
+        """Return the tree of *root*, with the arrays only there. Collective over the map's mesh."""
+        mesh = self._mesh
+        if mesh is None:
             raise LayoutError("to distribute from a root, a LayoutMap must have a mesh: LayoutMap(mesh)")
-        with collective("LayoutMap.distribute", self._mesh) as here:
-            check_root(root, self._mesh)
+        found: list[_Described] = []
+
+        def look() -> Json:
+            described = self._described(tree)
+            for name, ndim in described.ndims:  # what only root can see
+                layout = self._layout_of_variable(name, ndim)
+                if layout.mesh != mesh:
+                    raise LayoutError(
+                        f"{name!r} has a layout on another mesh, {layout.mesh!r}, than that of the LayoutMap, "
+                        f"{mesh!r}; a root is a device of one mesh"
+                    )
+            found.append(described)
+            return described.node, described.ndims
+
+        with collective("LayoutMap.distribute", mesh) as here:
+            check_root(root, mesh)
             if here is None:
                 raise MeshError("ranks outside of the mesh do not learn the tree of root: call it on its ranks only")
-            call = f"LayoutMap.distribute from device {root} on {location_text(self._mesh)}"
-            ndims: Nested = told_by_root(root, lambda: _each(tree, self._checked_ndim), call, self._mesh, here)
-            return ndims
-
-    def _checked_ndim(self, path: Path, array: object) -> int:
-        """Return the number of axes of an array on root, after checking what only root can see."""
-        ndim = as_array(array).ndim
-        layout = self._layout_of_variable(".".join(path), ndim)
-        if layout.mesh != self._mesh:
-            raise LayoutError(
-                f"{'.'.join(path)!r} has a layout on another mesh, {layout.mesh!r}, than that of the LayoutMap, "
-                f"{self._mesh!r}; a root is a device of one mesh"
-            )
-        return ndim
+            call = f"LayoutMap.distribute from device {root} on {location_text(mesh)}"
+            node, ndims = told_by_root(root, look, call, mesh, here)
+        return found[0] if found else _Described(node, ndims, [])
 
     def report(self, names: Iterable[str | tuple[str, Described]] | Mapping[str, Described]) -> "LayoutReport":
         """Return the rule for each of the *names*, and what looks like a mistake.
@@ -526,7 +551,7 @@ def _is_key(key: object) -> TypeGuard[Key]:
 def _text(key: object) -> str:
     """Return *key* as the text of a pattern."""
     if not _is_key(key):
-        raise _KeyTypeError(
+        raise KeyTypeError(
             f"a key of a LayoutMap is a str, or a compiled pattern of one, not {quote(key)}, a {type(key).__name__}"
         )
     if not isinstance(key, re.Pattern):
@@ -593,27 +618,3 @@ def _described(name: object) -> tuple[str, int | None]:
 def _first_rules(matches: Mapping[str, tuple[str, ...]], rule: str) -> tuple[str, ...]:
     """Return the rules that apply to the names that *rule* matches, each once."""
     return tuple(dict.fromkeys(rules[0] for rules in matches.values() if rule in rules))
-
-
-def _each(tree: object, function: Callable[[Path, Any], object], path: Path = ()) -> Nested:
-    """Return a nested dict with ``function(path, leaf)`` instead of each leaf."""
-    if not isinstance(tree, Mapping):
-        raise LayoutError(f"the tree is {quote(tree)}, a {type(tree).__name__}; it must be a dict of arrays and dicts")
-    return {_checked_key(key, path): _branch(child, function, (*path, key)) for key, child in tree.items()}
-
-
-def _branch(child: object, function: Callable[[Path, Any], object], path: Path) -> object:
-    if isinstance(child, list | tuple):
-        raise LayoutError(f"{'.'.join(path)!r} is a {type(child).__name__}; a tree has arrays, and dicts of them")
-    return _each(child, function, path) if isinstance(child, Mapping) else function(path, child)
-
-
-def _checked_key(key: object, path: Path) -> str:
-    if not isinstance(key, str):
-        raise _KeyTypeError(f"key {quote(key)} below {'.'.join(path)!r} is a {type(key).__name__}; keys must be str")
-    return key
-
-
-def _at(tree: Any, path: Path) -> ArrayLike:
-    leaf: ArrayLike = reduce(operator.getitem, path, tree)
-    return leaf

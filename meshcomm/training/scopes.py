@@ -21,6 +21,7 @@ from itertools import pairwise
 from types import FunctionType, ModuleType
 from typing import Any, Self, TypeAlias
 
+from meshcomm.arrays.trees import container
 from meshcomm.errors import LayoutError
 from meshcomm.layouts.layout import Layout
 from meshcomm.layouts.layout_text import specs_text
@@ -310,16 +311,16 @@ def held_by(module: ScopedModule) -> Iterator[tuple[str, Scoped]]:
 def _scoped_in(name: str, value: object, around: tuple[int, ...]) -> Iterator[tuple[str, Scoped]]:
     if isinstance(value, Scoped):
         yield name, value
-    elif isinstance(value, Mapping | list | tuple | deque) and id(value) not in around:
-        for key, child in _entries(name, value):
+    elif (found := container(list(value) if isinstance(value, deque) else value)) and id(value) not in around:
+        for key, child in _entries(name, *found):
             yield from _scoped_in(f"{name}.{key}", child, (*around, id(value)))
 
 
-def _entries(name: str, container: Mapping[object, object] | Iterable[object]) -> list[tuple[str, object]]:
+def _entries(name: str, kind: str, held: Iterable[tuple[object, object]]) -> list[tuple[str, object]]:
     """Return the entries of the container called *name*, with their names."""
-    if not isinstance(container, Mapping):
-        return [(str(i), child) for i, child in enumerate(container)]
-    entries = sorted(((str(key), child) for key, child in container.items()), key=lambda entry: entry[0])
+    entries = [(str(key), child) for key, child in held]
+    if kind == "dict":
+        entries.sort(key=lambda entry: entry[0])
     for (key, _), (other, _) in pairwise(entries):
         if key == other:
             raise LayoutError(f"two keys of the dict {name!r} are named {key!r}; the paths of variables must differ")

@@ -11,7 +11,7 @@ from meshcomm.failures.answers import Answer
 from meshcomm.failures.first_calls import FirstCalls
 from meshcomm.failures.watch import watch
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="signs are sockets of Linux")
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="signals are sockets of Linux")
 
 IDLE = Answer(3, 0, "", "", 0, False, "", 4.0, "", False)
 WAITS = IDLE._replace(made=1, operation="barrier", number=1, waits=True)

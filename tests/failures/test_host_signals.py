@@ -1,4 +1,4 @@
-"""Signs between processes of a host, here between objects of one process."""
+"""Host signals between processes of a host, here between objects of one process."""
 
 import errno
 import socket
@@ -10,7 +10,7 @@ import pytest
 
 from meshcomm.failures import host_signals
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="signs are sockets of Linux")
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="signals are sockets of Linux")
 
 
 @pytest.fixture(autouse=True)
@@ -30,7 +30,7 @@ def error():
 
     yield make
     for each in made:
-        for name in ("_sign", "_first", "_printed"):
+        for name in ("_signal", "_first", "_printed"):
             if getattr(each, name, None) is not None:
                 getattr(each, name).close()
 
@@ -57,16 +57,16 @@ def test_of_the_ranks_that_have_waited_in_vain_one_prints(error):
     third = third.settled(0.01)
     assert not third.ours
     for each in second, third:
-        (each._sign or each._first).close()
+        (each._signal or each._first).close()
     second._printed.close()
 
 
 def test_an_error_is_not_lost_if_the_rank_that_was_to_print_it_is_gone(error):
     first, second = error("alike", 0), error("alike", 1)
-    first._sign.close()
+    first._signal.close()
     second = second.settled(60.0)  # at once
     assert second.ours
-    second._sign.close()
+    second._signal.close()
 
 
 def test_a_rank_that_has_a_name_but_does_not_listen_yet_is_the_first(error):
@@ -80,7 +80,7 @@ def test_a_rank_that_has_a_name_but_does_not_listen_yet_is_the_first(error):
         assert not second.result(30.0).ours
 
 
-def test_without_signs_each_rank_prints(error, monkeypatch):
+def test_without_signals_each_rank_prints(error, monkeypatch):
     monkeypatch.setattr(host_signals, "_shown", lambda name: None)
     monkeypatch.setattr(host_signals, "_connected", lambda name: None)
     first, second = error("alike", 0), error("alike", 1)

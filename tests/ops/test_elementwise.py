@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 import meshcomm as mc
 from meshcomm.errors import ShapeError
-from support.operands import MESHES, U, check, mesh_of, on, random
+from support.gradient_cases import on
+from support.operands import MESHES, U, check, mesh_of, random
 from support.reference import tuple_layouts
 from support.sampling import examples, sampled
 

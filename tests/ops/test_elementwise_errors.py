@@ -6,7 +6,8 @@ import pytest
 import meshcomm as mc
 from meshcomm.errors import CollectiveMismatch, DTypeError, LayoutError, MeshError, ShapeError
 from meshcomm.ops import linalg, reductions
-from support.operands import U, check, mesh_of, on, random
+from support.gradient_cases import on
+from support.operands import U, check, mesh_of, random
 
 # -- what raises ------------------------------------------------------------------------------------------------------
 

@@ -6,7 +6,8 @@ import pytest
 import meshcomm as mc
 from meshcomm import Layout
 from meshcomm.errors import CollectiveMismatch, ShapeError
-from support.orders import any_layout, any_shape, check, on, on_a_mesh
+from support.gradient_cases import on
+from support.orders import any_layout, any_shape, check, on_a_mesh
 from support.sampling import sampled
 
 U = "unsharded"

@@ -7,7 +7,8 @@ import pytest
 
 import meshcomm as mc
 from meshcomm.ops import linalg
-from support.operands import MESHES, U, check, mesh_of, on, random
+from support.gradient_cases import on
+from support.operands import MESHES, U, check, mesh_of, random
 from support.reference import tuple_layouts
 from support.sampling import sampled
 

@@ -13,7 +13,8 @@ from meshcomm.errors import CollectiveMismatch, ShapeError
 from meshcomm.ops.order import in_flat_order
 from meshcomm.ops.samplesort import in_order
 from meshcomm.ops.whole import whole_along
-from support.orders import DTYPES, any_layout, any_shape, check, on, on_a_mesh, values
+from support.gradient_cases import on
+from support.orders import DTYPES, any_layout, any_shape, check, on_a_mesh, values
 from support.sampling import sampled
 
 U = "unsharded"

@@ -8,7 +8,8 @@ import pytest
 import meshcomm as mc
 from meshcomm import Layout
 from meshcomm.errors import CollectiveMismatch, ShapeError
-from support.orders import any_layout, any_shape, check, on, on_a_mesh, values
+from support.gradient_cases import on
+from support.orders import any_layout, any_shape, check, on_a_mesh, values
 from support.sampling import sampled
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # what NumPy has to say about NaN

@@ -8,6 +8,7 @@ import pytest
 
 import meshcomm as mc
 from meshcomm import Layout, ShapeError
+from support.gradient_cases import on
 from support.random_cases import of_kinds, random_layout
 from support.reference import block_of
 from support.sampling import sampled
@@ -22,11 +23,6 @@ LOCATING = ["argmax", "argmin"]
 SCANS = ["cumsum", "cumprod", "nancumsum", "nancumprod"]
 TOLERANCES = {np.dtype("f2"): 2e-2, np.dtype("f4"): 1e-4, np.dtype("c8"): 1e-4}
 EMPTY = ["ptp", "max", "min", "argmax", "argmin", "nanmax", "nanmin", "nanargmax", "nanargmin"]
-
-
-def on(size, program, *args):
-    with mc.simulate(size) as world:
-        return world.run(program, *args)
 
 
 def on_a_mesh(seed, program):
@@ -64,6 +60,13 @@ def values(random, shape, dtype):
 def tensor_of(random, mesh, whole):
     layout = of_kinds(random, random_layout(random, mesh, whole.ndim), whole.shape)
     return mc.distribute(whole, Layout(layout.axes, mesh))
+
+
+def pairs(random, mesh, seed, count, least=0):
+    """Yield so many arrays, of all dtypes in turn, and tensors of the same elements."""
+    for number in range(count):
+        whole = values(random, shape_of(random, least), DTYPES[(seed + number) % len(DTYPES)])
+        yield whole, tensor_of(random, mesh, whole)
 
 
 def outcome(function, *args, **kwargs):
@@ -115,10 +118,7 @@ def axes_of(random, ndim):
 @pytest.mark.parametrize("seed", SEEDS)
 def test_reductions(seed):
     def program(random, mesh):
-        for number in range(4):
-            dtype = DTYPES[(seed + number) % len(DTYPES)]
-            whole = values(random, shape_of(random), dtype)
-            tensor = tensor_of(random, mesh, whole)
+        for whole, tensor in pairs(random, mesh, seed, 4):
             for name in (*REDUCTIONS, *WITHOUT_NAN):
                 for axis in axes_of(random, whole.ndim):
                     found = compared(name, tensor, whole, axis=axis, keepdims=random.random() < 0.5)
@@ -134,10 +134,7 @@ def test_reductions(seed):
 @pytest.mark.parametrize("seed", SEEDS)
 def test_locating(seed):
     def program(random, mesh):
-        for number in range(12):
-            dtype = DTYPES[(seed + number) % len(DTYPES)]
-            whole = values(random, shape_of(random), dtype)
-            tensor = tensor_of(random, mesh, whole)
+        for whole, tensor in pairs(random, mesh, seed, 12):
             for name in ("argmax", "argmin", "nanargmax", "nanargmin"):
                 for axis in (None, *([random.randrange(-whole.ndim, whole.ndim)] if whole.ndim else [])):
                     compared(name, tensor, whole, axis=axis, keepdims=random.random() < 0.5)
@@ -149,17 +146,14 @@ def test_locating(seed):
 @pytest.mark.parametrize("seed", SEEDS)
 def test_scans(seed):
     def program(random, mesh):
-        for number in range(12):
-            dtype = DTYPES[(seed + number) % len(DTYPES)]
-            whole = values(random, shape_of(random), dtype)
-            tensor = tensor_of(random, mesh, whole)
+        for whole, tensor in pairs(random, mesh, seed, 12):
             for name in SCANS:
                 axis = random.randrange(-whole.ndim, whole.ndim) if whole.ndim else None
                 found = compared(name, tensor, whole, axis=axis)
                 assert whole.ndim == 0 or found.layout == tensor.layout
                 if whole.ndim == 1:
                     compared(name, tensor, whole)
-                if dtype == "i4" and whole.ndim:
+                if whole.dtype == "i4" and whole.ndim:
                     compared(name, tensor, whole, axis=axis, dtype="f4")
 
     on_a_mesh(seed, program)
@@ -169,10 +163,7 @@ def test_scans(seed):
 @pytest.mark.parametrize("seed", SEEDS)
 def test_norms(seed):
     def program(random, mesh):
-        for number in range(12):
-            dtype = DTYPES[(seed + number) % len(DTYPES)]
-            whole = values(random, shape_of(random), dtype)
-            tensor = tensor_of(random, mesh, whole)
+        for whole, tensor in pairs(random, mesh, seed, 12):
             keepdims = random.random() < 0.5
             compared("norm", tensor, whole, keepdims=keepdims)
             if whole.ndim:
@@ -220,10 +211,7 @@ def test_comparisons(seed):
 @pytest.mark.parametrize("seed", SEEDS)
 def test_differences(seed):
     def program(random, mesh):
-        for number in range(12):
-            dtype = DTYPES[(seed + number) % len(DTYPES)]
-            whole = values(random, shape_of(random), dtype)
-            tensor = tensor_of(random, mesh, whole)
+        for whole, tensor in pairs(random, mesh, seed, 12):
             assert np.diff(tensor, 0) is tensor
             for n in (1, random.randint(2, 8)):
                 axis = random.randrange(-whole.ndim, whole.ndim) if whole.ndim else -1
@@ -250,18 +238,13 @@ def test_differences_are_cut_as_the_tensor():
 @pytest.mark.parametrize("seed", SEEDS)
 def test_averages(seed):
     def program(random, mesh):
-        for number in range(8):
-            dtype = DTYPES[(seed + number) % len(DTYPES)]
-            whole = values(random, shape_of(random, least=1), dtype)
-            tensor = tensor_of(random, mesh, whole)
+        for whole, tensor in pairs(random, mesh, seed, 8, least=1):
             weights = np.abs(values(random, whole.shape, "f8")) + 1
-            keepdims, rtol = random.random() < 0.5, 2e-2 if dtype == "f2" else 1e-4
+            keepdims, rtol = random.random() < 0.5, 2e-2 if whole.dtype == "f2" else 1e-4
             for axis in axes_of(random, whole.ndim):
                 expected = np.average(whole, axis, weights, keepdims=keepdims)
                 for given in (weights, tensor_of(random, mesh, weights)):
-                    check(
-                        np.average(tensor, axis, given, keepdims=keepdims), expected, 2e-2 if dtype == "f2" else 1e-4
-                    )
+                    check(np.average(tensor, axis, given, keepdims=keepdims), expected, rtol)
             if whole.ndim:
                 axis = random.randrange(-whole.ndim, whole.ndim)
                 line = np.arange(1, whole.shape[axis] + 1)

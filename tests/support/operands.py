@@ -10,11 +10,6 @@ U = mc.UNSHARDED
 MESHES = {(2,): 2, (3,): 3, (2, 2): 4, (2, 3): 6, (2, 1, 2): 4}
 
 
-def on(size, program, *args):
-    with mc.simulate(size) as world:
-        return world.run(program, *args)
-
-
 def mesh_of(*sizes):
     return mc.create_mesh(list(zip("xyz", sizes, strict=False)))
 

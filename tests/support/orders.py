@@ -7,16 +7,12 @@ import numpy as np
 
 import meshcomm as mc
 from meshcomm import Layout
+from support.gradient_cases import on
 from support.random_cases import of_kinds, random_layout
 from support.reference import block_of
 
 SIZES = [(2,), (3,), (2, 2), (2, 3), (2, 1, 2)]
 DTYPES = ["f8", "f8", "f4", "f2", "g", "c16", "c8", "i8", "i4", "i2", "u1", "u8", "?", ">f8", ">i4", "M8[s]", "U2"]
-
-
-def on(size, program, *args):
-    with mc.simulate(size) as world:
-        return world.run(program, *args)
 
 
 def on_a_mesh(seed, program):

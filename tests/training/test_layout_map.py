@@ -354,6 +354,7 @@ TREE = {
         "1": {"kernel": np.ones((5, 2), "f4")},
         "none": {},
     },
+    "norms": [{"scale": np.arange(3.0)}, (np.ones(4), np.ones(2)), [], ()],
     "head.kernel": np.eye(3),
     "step": np.int64(7),
 }
@@ -368,8 +369,10 @@ def world_map():
 
 
 def flat(tree, path=()):
-    for key, child in tree.items():
-        yield from flat(child, (*path, key)) if isinstance(child, dict) else [((*path, key), child)]
+    if not isinstance(tree, dict | list | tuple):
+        return [(path, tree)]
+    entries = tree.items() if isinstance(tree, dict) else enumerate(tree)
+    return [found for key, child in entries for found in flat(child, (*path, str(key)))]
 
 
 @pytest.mark.parametrize("root", [None, 0, 1])
@@ -384,6 +387,7 @@ def test_distribute(size, root):
         tensors = m.distribute(tree, root)
         assert list(tensors) == list(TREE)
         assert tensors["blocks"]["none"] == {}
+        assert tensors["norms"][2:] == [[], ()]
         for (path, array), (other, tensor) in zip(flat(TREE), flat(tensors), strict=True):
             assert path == other
             assert tensor.dtype == array.dtype
@@ -395,6 +399,9 @@ def test_distribute(size, root):
             "blocks.0.kernel": ["X", UNSHARDED],
             "blocks.0.bias": [UNSHARDED],
             "blocks.1.kernel": ["X", UNSHARDED],
+            "norms.0.scale": [UNSHARDED],
+            "norms.1.0": [UNSHARDED],
+            "norms.1.1": [UNSHARDED],
             "head.kernel": [UNSHARDED, "X"],
             "step": [],
         }
@@ -406,7 +413,8 @@ def test_distribute(size, root):
         (np.ones(3), "must be a dict"),
         (None, "must be a dict"),
         ({"a": {3: np.ones(2)}}, "key 3 below 'a' is a int"),
-        ({"a": [np.ones(2)]}, "'a' is a list"),
+        ({"a": [np.ones(2), {(1, 2): np.ones(2)}]}, "key .* below 'a.1' is a tuple"),
+        ({"a": [np.ones(2), None]}, "None"),
         ({"blocks.kernel": np.ones(2)}, "'blocks.kernel' has 1 axis"),
         ({"a": {"b": np.array(None)}}, "object"),
     ],
@@ -422,6 +430,15 @@ def test_trees_that_cannot_be_distributed(tree, says):
 
     with mc.simulate(2) as world:
         assert world.run(program) == [(2,), (2,)]
+
+
+def test_a_list_of_numbers_is_distributed_as_one_array():
+    def program():
+        tree = world_map().distribute({"a": [[1, 2], [3, 4]], "b": [(5, 6), np.ones(1)]})
+        return [(".".join(path), tensor.to_numpy().tolist()) for path, tensor in flat(tree)]
+
+    with mc.simulate(1) as world:
+        assert world.run(program) == [[("a", [[1, 2], [3, 4]]), ("b.0", [5, 6]), ("b.1", [1.0])]]
 
 
 def test_distribute_without_a_mesh():

@@ -446,8 +446,8 @@ def the_rank_that_tells_why_is_too_slow():
     tell = abort.say
 
     def say(text):
-        sign = host_signals._shown("is slow") if "ends the job" in text else None
-        if sign is not None:
+        signal = host_signals._shown("is slow") if "ends the job" in text else None
+        if signal is not None:
             time.sleep(LONG)
         tell(text)
 
