@@ -144,7 +144,7 @@ test-jobs: $(READY)
 INPUTS ?= 1000000
 fuzz: $(READY)
 	@$(PYTEST) --patience 20 --inputs $(INPUTS) -o faulthandler_timeout=0 -k "any_input or any_header" \
-		tests/house/test_any_input.py tests/storage/test_hostile.py
+		tests/project/test_any_input.py tests/storage/test_hostile.py
 
 # Every way to hang, with all numbers of ranks, with shared memory and without. A rank that waits in MPI looks around
 # meanwhile, for which it takes about a tenth of a core. So fewer jobs run at once than of those that end soon. With
@@ -218,7 +218,7 @@ format: $(LINTERS)
 
 # The tests build the site, because they look at it.
 docs: $(SPHINX)
-	$(PYTEST) tests/house/test_site.py
+	$(PYTEST) tests/project/test_site.py
 
 EXAMPLES := quickstart terrain_fft navier_stokes restart overlap heat layout_map_models logical_devices digits
 # The extra scalapack is for this processor only.

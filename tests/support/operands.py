@@ -3,6 +3,7 @@
 import numpy as np
 
 import meshcomm as mc
+from support.reference import block_of
 
 U = mc.UNSHARDED
 
@@ -14,8 +15,8 @@ def mesh_of(*sizes):
     return mc.create_mesh(list(zip("xyz", sizes, strict=False)))
 
 
-def check(tensor, expected, rtol=1e-12):
-    """Compare the block of this rank, and what describes it, with the whole array."""
+def check(tensor, expected, rtol=1e-12, exact=None):
+    """Compare the block of this rank, and what describes it, with the whole array; *exact* compares two blocks."""
     expected = np.asarray(expected)
     assert (tensor.shape, tensor.dtype) == (expected.shape, expected.dtype)
     device = tensor.mesh.rank
@@ -24,9 +25,12 @@ def check(tensor, expected, rtol=1e-12):
         return
     assert type(tensor.local) is np.ndarray
     assert tensor.local.flags.c_contiguous
-    block = expected[(..., *tensor.layout.block_slices(expected.shape, device))]
-    np.testing.assert_allclose(tensor.local, block, rtol=rtol)
+    block = block_of(expected, tensor.layout, device)
     assert tensor.local.shape == block.shape
+    if exact is None:
+        np.testing.assert_allclose(tensor.local, block, rtol=rtol)
+    else:
+        exact(tensor.local, block)
 
 
 def random(*shape, dtype="f8"):

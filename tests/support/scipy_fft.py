@@ -77,7 +77,6 @@ WORLDS = {
     "four ranks, first axes": World((2, 2), _rows, "same"),
     "four ranks, replicas": World((2, 2), _on_axis(-1, "y")),
 }
-EACH_SIZE = list(WORLDS)[:4]
 _now = World((1,), _on_axis(0, "x"))
 _worlds = threading.local()  # SciPy's tests call from many threads
 

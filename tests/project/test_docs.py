@@ -68,7 +68,7 @@ def test_pages_run_and_print_what_they_show(name, monkeypatch, tmp_path, capsys)
 
 FRAGMENTS = {
     "README.md": "tests/mpi/test_mpi_readme.py",
-    "docs/faq.md": "tests/house/test_faq.py",
+    "docs/faq.md": "tests/project/test_faq.py",
     "docs/tutorial.md": "tests/jobs/test_tutorial.py",
     "docs/coming-from/": "tests/jobs/test_coming_from.py",
 }

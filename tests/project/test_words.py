@@ -29,6 +29,7 @@ WORDS = {
 IN_NAMES = {**WORDS, "part|parts": "round, block, tensor of an exchange", "started": "nonblocking"}
 IN_TEXTS = {
     **WORDS,
+    r"floors|wings?|(a|the|each|lower|higher)\s+floor": "layer, feature",
     r"bounds?\s+on\s+scratch": "scratch limit",
     r"the\s+least\s+possible": "minimum",
     r"started\s+(relayout|move|call)s?": "nonblocking",
