@@ -34,7 +34,7 @@ from meshcomm.ranks.teams import Team, World
 if TYPE_CHECKING:
     from mpi4py import MPI as MPI_
 
-    from meshcomm.ranks.recording import Peers
+    from meshcomm.measuring.recording import Peers
 
 C = TypeVar("C")
 
