@@ -8,10 +8,9 @@ FEW := 2 3 4
 SIZES := 1 2 3 4 6 8
 # Empty: samples of what could be tested. --exhaustive: all of it.
 CASES :=
-# Smaller samples: of the pure tests in make test, under the sanitizers, and with so many ranks that they take turns on
-# few cores. 2 ranks have the larger samples, and 3 ranks in test-unshared.
+# Smaller samples: of the pure tests in make test, under the sanitizers, and with any number of ranks but 2.
 QUICK = $(if $(CASES),,--quick)
-SMALLER := 3 4 6 8
+SMALLER := 1 3 4 6 8
 WITHOUT_SLOW = $(if $(CASES),,-m "not slow")
 
 ifeq ($(filter $(MPI),mpich openmpi system),)
@@ -61,7 +60,7 @@ KERNEL := $(sort $(shell find meshcomm -name '*.pyx' -o -name '*.pxd' -o -name '
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help run test test-all test-pure test-slow test-mpi test-jobs test-scenarios test-mismatches test-unshared test-array-api test-mpi4py-fft \
+.PHONY: help run test test-all nightly test-pure test-slow test-mpi test-jobs test-scenarios test-mismatches test-unshared test-array-api test-mpi4py-fft \
     check format docs asan fuzz soak resources variants variant-no-simd variant-streams bench bench-compare examples \
     dist wheels test-wheels list-pythons clean
 
@@ -69,6 +68,7 @@ help:
 	@echo "make run        set up, then run the terrain example on N=4 ranks"
 	@echo "make test       every rule, on samples: in one process, then with $(FEW) ranks; it takes some minutes"
 	@echo "make test-all   all tests, with $(SIZES) ranks, and jobs that fail; CASES=--exhaustive for all their cases: hours"
+	@echo "make nightly    what takes too long for each change: slow tests, 6 and 8 ranks, all jobs, variants, examples"
 	@echo "make test-4     the MPI tests with 4 ranks (any number)"
 	@echo "make test-pure  the tests that need no MPI and start no jobs, on small samples"
 	@echo "make test-mpi   the tests that depend on the MPI, with $(SIZES) ranks"
@@ -115,30 +115,27 @@ test-all: $(READY)
 test-mpi: $(READY)
 	$(call stages,$(SIZES:%=test-%) test-unshared test-jobs,CASES=$(CASES))
 
-# Two halves side by side, for two processors: $(1) is pytest, $(2) what the second half has, $(3) what both have, and
-# $(4) names the log of the second half, which comes at the end.
-define halves
-	@mkdir -p build
-	@$(1) $(2) >build/second-half-of-$(4).log 2>&1 & second=$$!; \
-	    $(1) $(2:%=--ignore=%) $(3); code=$$?; \
-	    echo "the other half, $(2):"; wait $$second || code=$$?; cat build/second-half-of-$(4).log; exit $$code
-endef
-
-PURE := $(PYTEST) --ignore=tests/mpi $(CASES)
-SECOND := tests/arrays tests/fft tests/layouts tests/storage
+# The pure tests run on two processors.
+PURE := $(PYTEST) --ignore=tests/mpi -n 2 --dist worksteal $(CASES)
 
 test-pure: $(READY)
-	$(call halves,$(PURE) $(QUICK) -m "not jobs and not slow",$(SECOND) tests/ops,meshcomm tests,test-pure)
+	@$(PURE) $(QUICK) -m "not jobs and not slow" meshcomm tests
 
-# The pure tests with the slow ones.
+# The pure tests with the slow ones, on larger samples.
 test-slow: $(READY)
-	$(call halves,$(PURE) -m "not jobs",$(SECOND),meshcomm tests,test-slow)
+	@$(PURE) -m "not jobs" meshcomm tests
+
+# What takes too long for each change: run it before a release, and before a change that touches much.
+nightly: $(READY)
+	$(call stages,test-slow test-6 test-8 test-unshared test-jobs test-scenarios variants examples,CASES=$(CASES))
 
 # Jobs wait most of the time, so several run at once. JOBS="not any_mpi" leaves out what is the same with every MPI.
+# EACH=2 runs at most 2 cases of each test.
 JOBS_AT_ONCE := 4
 JOBS :=
+EACH :=
 test-jobs: $(READY)
-	@$(PYTEST) $(CASES) -n $(JOBS_AT_ONCE) --dist loadgroup $(if $(JOBS),-m "$(JOBS)") tests/jobs
+	@$(PYTEST) $(CASES) -n $(JOBS_AT_ONCE) --dist loadgroup $(if $(JOBS),-m "$(JOBS)") $(EACH:%=--each %) tests/jobs
 
 # A million inputs for each parser, some of which take a few hundred microseconds each: an hour.
 INPUTS ?= 1000000
@@ -197,9 +194,11 @@ test-mpi4py-fft: $(READY)
 	@set -e; for n in $(MPI4PY_FFT_RANKS); do \
 	    $(MPIEXEC) -n $$n $(BIN)/python tests/fft/shims/run_mpi4py_fft_tests.py $(MPI4PY_FFT) $(MPI4PY_FFT_SHAPES); done
 
+# UNSHARED="-m exchanges" for the tests of exchanges only.
+UNSHARED = $(WITHOUT_SLOW)
 test-unshared: $(READY)
 	@echo "MPI tests with MPI=$(MPI), 3 ranks that share no memory"
-	@MESHCOMM_SHARED_MEMORY=0 $(MPIEXEC) -n 3 $(PYTEST) --only-mpi $(CASES) $(WITHOUT_SLOW) tests/mpi
+	@MESHCOMM_SHARED_MEMORY=0 $(MPIEXEC) -n 3 $(PYTEST) --only-mpi $(CASES) $(UNSHARED) tests/mpi
 
 test-%: $(READY)
 	@echo "MPI tests with MPI=$(MPI), $* ranks"

@@ -14,7 +14,18 @@ def hosts():
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config, items):
-    """Let one process make the hosts, or the Slurm, for all tests of a file."""
+    """Keep ``--each N`` cases of each test; let one process make the hosts, or the Slurm, for all tests of a file."""
+    most = config.getoption("each")
+    if most is not None:
+        tests = {}
+        for item in items:
+            tests.setdefault(item.nodeid.partition("[")[0] if "jobs" in item.path.parts else item.nodeid, []).append(
+                item
+            )
+        spread = {name: cases[:: -(-len(cases) // most)] for name, cases in tests.items()}
+        kept = {id(item) for cases in spread.values() for item in cases}
+        config.hook.pytest_deselected(items=[item for item in items if id(item) not in kept])
+        items[:] = [item for item in items if id(item) in kept]
     if not config.pluginmanager.hasplugin("xdist"):
         return
     for item in items:

@@ -19,6 +19,8 @@ from support.reference import blocks_of, numbered, random_bits, same_bits
 from support.sampling import sampled
 from support.verdicts import agree_raises
 
+pytestmark = pytest.mark.exchanges
+
 WORLD = MPI.COMM_WORLD
 RANK, SIZE = WORLD.rank, WORLD.size
 U = "unsharded"

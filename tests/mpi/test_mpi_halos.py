@@ -14,6 +14,8 @@ from support.sampling import sampled
 from support.strategies import shapes_of
 from support.verdicts import agree_mismatch
 
+pytestmark = pytest.mark.exchanges
+
 WORLD = MPI.COMM_WORLD
 SIZE = WORLD.size
 

@@ -34,6 +34,8 @@ from support.sampling import examples, sampled
 from support.strategies import DTYPES, dtype_id, relayouts, shapes_of
 from support.verdicts import agree_mismatch, agree_raises, agreed
 
+pytestmark = pytest.mark.exchanges
+
 WORLD = MPI.COMM_WORLD
 RANK, SIZE = WORLD.rank, WORLD.size
 U = "unsharded"

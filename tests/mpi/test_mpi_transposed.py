@@ -8,6 +8,8 @@ from mpi4py import MPI
 
 import meshcomm as mc
 
+pytestmark = pytest.mark.exchanges
+
 RANKS = MPI.COMM_WORLD.size
 U = mc.UNSHARDED
 
