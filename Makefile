@@ -82,7 +82,7 @@ help:
 	@echo "make docs       the pages as a site in build/site: open build/site/index.html"
 	@echo "make examples   all examples with 1, 2 and 4 ranks, and 8 where they need it"
 	@echo "make asan       the tests of the compiled modules and of MPI under the sanitizers; SAN_RANKS=4 for 4 ranks"
-	@echo "make fuzz       INPUTS=$(INPUTS) generated inputs for each parser: text, wire forms, patterns, settings"
+	@echo "make fuzz       INPUTS=$(INPUTS) generated inputs for each parser: text, wire forms, settings"
 	@echo "make soak       MINUTES=$(MINUTES) of random programs compared with NumPy, on real and simulated ranks; SEED=N repeats one"
 	@echo "make resources  20,000 assignments, 100,000 relayouts and 10,000 meshes leave nothing behind: hours on few cores"
 	@echo "make bench      benchmarks against memcpy, mpi4py and what of the peers is installed; BENCH=--full for all sizes"

@@ -51,7 +51,7 @@ Job: TypeAlias = tuple[DTensor, Layout, DTensor | None, Hashable]
 class FindsLayouts(Protocol):
     """Finds a layout by the name of a tensor, as a `LayoutMap` does."""
 
-    def layout_for(self, name: Hashable, rank: int, /) -> object:
+    def layout_for(self, name: Value, rank: int, /) -> object:
         """Return the layout of the tensor *name*, which has this number of axes; None if there is none."""
 
 

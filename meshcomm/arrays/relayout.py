@@ -9,10 +9,11 @@ from meshcomm import _hooks
 from meshcomm._arguments import quote
 from meshcomm._tracing import Value, is_traced, opened, traced, untraced
 from meshcomm.arrays.dtensor import DTensor, Held, Tensor, unwrapped
-from meshcomm.arrays.many import are_many, relayout_many
+from meshcomm.arrays.many import FindsLayouts, are_many, relayout_many
 from meshcomm.arrays.moving import BY_PLAN, RELAYOUT
 from meshcomm.arrays.out import distributed, wrong_out
 from meshcomm.arrays.targets import Target, target_of
+from meshcomm.arrays.trees import HoldsVariables
 from meshcomm.errors import LayoutError, MeshError
 from meshcomm.failures.watch import named
 from meshcomm.layouts.layout import Layout
@@ -29,6 +30,9 @@ from meshcomm.ranks.meshes import location_in
 
 K = TypeVar("K")
 H = TypeVar("H", bound=Held)
+Inner: TypeAlias = Mapping[str, Any] | list[Any] | tuple[Any, ...]
+"""A branch of a tree of tensors."""
+
 Outs: TypeAlias = Sequence[DTensor | None]
 
 
@@ -78,13 +82,13 @@ def relayout(
 
 @overload
 def relayout(
-    tensor: Mapping[K, Any],
-    layout: Layout | Mapping[K, Any],
+    tensor: HoldsVariables | Mapping[K, Held | Inner],
+    layout: Layout | Mapping[Any, Any],
     name: str | None = None,
     *,
-    out: Mapping[K, Any] | None = None,
+    out: Mapping[Any, Any] | None = None,
     max_scratch_bytes: int | None = None,
-) -> dict[K, Any]: ...
+) -> dict[Any, Any]: ...
 
 
 @overload
@@ -123,7 +127,7 @@ def relayout(
 @overload
 def relayout(
     tensor: Sequence[Any],
-    layout: Layout | Sequence[Any] | Mapping[str, Layout],
+    layout: Layout | Sequence[Any] | FindsLayouts,
     name: str | None = None,
     *,
     out: Sequence[Any] | None = None,

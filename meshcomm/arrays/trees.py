@@ -5,7 +5,7 @@ A node is what JSON holds of a tree: a pair of a kind and its content, which for
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from itertools import count
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias, TypeGuard
 
 import numpy as np
 
@@ -31,6 +31,13 @@ class Index(int):
     __slots__ = ()
 
 
+class HoldsVariables(Protocol):
+    """An object that names its variables, as a Module does."""
+
+    def named_variables(self) -> Sequence[tuple[str, Any]]:
+        """Return the variables with their paths."""
+
+
 class KeyTypeError(LayoutError, TypeError):
     """A key that is no str: a LayoutError, and the TypeError that TensorFlow raises."""
 
@@ -47,7 +54,7 @@ def branch(tree: object, path: Path = ()) -> Branch | None:
     if len(path) > DEEPEST:
         raise LayoutError(f"the tree has more than {DEEPEST} levels at {quote('.'.join(map(str, path)))}")
     if holds_variables(tree):
-        return "dict", tree.named_variables()  # type: ignore[attr-defined]
+        return "dict", tree.named_variables()
     return container(opened(tree))
 
 
@@ -68,7 +75,7 @@ def is_one_array(items: Sequence[object], of_arrays: bool = False) -> bool:
     )
 
 
-def holds_variables(tree: object) -> bool:
+def holds_variables(tree: object) -> TypeGuard[HoldsVariables]:
     """Return whether *tree* names its variables, as a Module does."""
     return hasattr(type(tree), "named_variables")
 

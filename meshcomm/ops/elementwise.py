@@ -29,8 +29,7 @@ from meshcomm.ops.rules import (
     sample,
     shape_of,
 )
-from meshcomm.ranks.agreement import agree
-from meshcomm.ranks.calls import collective
+from meshcomm.ranks.calls import collective, made_by_all
 from meshcomm.ranks.meshes import location_in
 
 OfBlocks: TypeAlias = Callable[..., object]
@@ -44,21 +43,14 @@ def agree_on_plain(name: str, operands: Sequence[object], mesh: Mesh) -> list[Op
     """
     if not any(map(is_plain, operands)):
         return list(operands)  # type: ignore[arg-type]  # tensors and numbers
-    with collective(name, mesh) as here:
-        arrays: list[Operand] = []
-        call, error = None, None
-        try:
-            arrays = [as_array(x) if is_plain(x) else x for x in operands]  # type: ignore[misc]
-            if here is not None:
-                texts = ", ".join(map(_described, arrays))
-                call = f"{name} of {texts}; a plain array must be the same on every rank"
-        except Exception as problem:
-            if here is None:
-                raise
-            error = problem
-        if here is not None:
-            agree(here.team, call, error)
-    return arrays
+
+    def call(arrays: list[Operand]) -> str:
+        return f"{name} of {', '.join(map(_described, arrays))}; a plain array must be the same on every rank"
+
+    def make() -> list[Operand]:
+        return [as_array(x) if is_plain(x) else x for x in operands]  # type: ignore[misc]
+
+    return made_by_all(name, mesh, call, make)
 
 
 def _described(operand: Operand) -> str:

@@ -20,8 +20,7 @@ from meshcomm.layouts.layout import Layout
 from meshcomm.ops.reductions import Reduction, reduced
 from meshcomm.ops.rules import result_dtype
 from meshcomm.ops.signatures import table
-from meshcomm.ranks.agreement import agree
-from meshcomm.ranks.calls import collective
+from meshcomm.ranks.calls import made_by_all
 
 
 def argmax(a: DTensor, axis: SupportsIndex | None = None, *, keepdims: bool = False) -> DTensor:
@@ -123,13 +122,12 @@ def _located_number(
 
 def _refuse_missing(name: str, result: DTensor) -> None:
     """Raise ``ValueError`` on all ranks if a block of *result* has -1 somewhere. Collective over the mesh."""
-    with collective(name, result.mesh) as here:
-        if here is None:
-            return
-        error = None
+
+    def check() -> None:
         if result.local is not None and np.any(result.local < 0):
-            error = ValueError("All-NaN slice encountered")
-        agree(here.team, f"the result of {name} of shape {result.shape}", error)
+            raise ValueError("All-NaN slice encountered")
+
+    made_by_all(name, result.mesh, f"the result of {name} of shape {result.shape}", check)
 
 
 def _checked(name: str, tensor: DTensor, axis: SupportsIndex | None) -> tuple[int, ...]:

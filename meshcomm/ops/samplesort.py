@@ -17,7 +17,7 @@ The counts depend on the data. Each rank is told how many bytes it gets before i
 from collections.abc import Callable
 from math import prod
 from time import monotonic_ns
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -34,11 +34,14 @@ from meshcomm.memory.copies import exact_copy
 from meshcomm.ops.reductions import group_along
 from meshcomm.ops.rules import sharding
 from meshcomm.ranks.agreement import agree
-from meshcomm.ranks.calls import collective, exchanging
+from meshcomm.ranks.calls import agree_on, collective, exchanging
 from meshcomm.ranks.communicator import Communicator
 from meshcomm.ranks.meshes import location_text
 from meshcomm.ranks.teams import Group
 from meshcomm.ranks.traffic import note_received
+
+Agreed: TypeAlias = Callable[[Callable[[], list[Array]]], list[Array]]
+"""Returns what a function makes; what it raises on one rank, all ranks raise."""
 
 _COUNT = np.dtype(np.int64)
 
@@ -110,13 +113,13 @@ def in_order(name: str, tensor: DTensor, *, stable: bool, indexed: bool) -> InOr
         how = f"{'stable' * stable} {'with indices' * indexed}"
         specs = specs_text(layout.sharding_specs)
         call = f"{name} {how} of {tensor.shape} {tensor.dtype} in {specs} on {location_text(mesh)}"
-        check = lambda problem: agree(team, f"the counts of {call}", problem)  # noqa: E731 - with what it needs
+        agreed = lambda make: agree_on(team, f"the counts of {call}", make)  # noqa: E731 - with what it needs
         with exchanging(team):
             agree(team, call, error)
             group, position = group_along(here, mesh, names)
             indices = _flat_indices(tensor, here.device) if indexed else None
             work = _Sort(group, group.communicator(), position, len(group.members), tensor.size)
-            found, lengths = work.run(block.reshape(-1), indices, stable, check)
+            found, lengths = work.run(block.reshape(-1), indices, stable, agreed)
     result = Layout([Cuts(names, sizes=lengths)], mesh)
     made = [DTensor(array, result, (tensor.size,), array.dtype) for array in found]
     return InOrder(made[0], made[1] if indexed else None)
@@ -148,12 +151,12 @@ class _Sort(NamedTuple):
     size: int
 
     def run(
-        self, block: Array, indices: Indices | None, stable: bool, check: Callable[[Exception | None], object]
+        self, block: Array, indices: Indices | None, stable: bool, agreed: Agreed
     ) -> tuple[list[Array], list[int]]:
         """Return what this rank gets: values, and indices if there are; and the lengths of all. Collective."""
         early = indices is not None or block.dtype.kind not in "biufmM" or (stable and block.dtype.kind == "f")
         arrays, cuts = self._sorted_first(block, indices) if early else self._split(block)
-        received, lengths = self._exchanged(arrays, np.diff(cuts, prepend=0, append=len(block)), check)
+        received, lengths = self._exchanged(arrays, np.diff(cuts, prepend=0, append=len(block)), agreed)
         if indices is None:
             received[0].sort(kind="stable" if early else kind_to_sort(block.dtype))
             return received, lengths
@@ -217,27 +220,20 @@ class _Sort(NamedTuple):
         chosen = order[np.arange(1, self.ranks) * len(order) // self.ranks]
         return Splitters(values[chosen], ranks[chosen], at[chosen])
 
-    def _exchanged(
-        self, arrays: list[Array], counts: Indices, check: Callable[[Exception | None], object]
-    ) -> tuple[list[Array], list[int]]:
+    def _exchanged(self, arrays: list[Array], counts: Indices, agreed: Agreed) -> tuple[list[Array], list[int]]:
         """Return the elements of *arrays* that are for this rank, from all, and how many each rank gets. Collective.
 
         Parameters
         ----------
         arrays: as long as each other; the elements for each rank follow those for the rank before it
         counts: the elements for each rank
-        check: agrees with all ranks on an error
+        agreed: makes new blocks; what that raises on one rank, all raise
         """
         eights, offsets = [_COUNT.itemsize] * self.ranks, [*range(0, _COUNT.itemsize * self.ranks, _COUNT.itemsize)]
         told = np.empty(self.ranks, _COUNT)
         sent = np.ascontiguousarray(counts, dtype=_COUNT)
         self.communicator.alltoallv((as_bytes(sent), eights, offsets), (as_bytes(told), eights, offsets))
-        received, error = list[Array](), None
-        try:  # this rank may lack the memory
-            received = [new_block((int(told.sum()),), array.dtype) for array in arrays]
-        except Exception as problem:
-            error = problem
-        check(error)
+        received = agreed(lambda: [new_block((int(told.sum()),), array.dtype) for array in arrays])
         total = np.array([told.sum()], _COUNT).tobytes()
         lengths = [int(np.frombuffer(text, _COUNT)[0]) for text in self.communicator.allgather(total)]
         for array, into in zip(arrays, received, strict=True):

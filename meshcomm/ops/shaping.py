@@ -24,8 +24,7 @@ from meshcomm.ops.elementwise import relaid
 from meshcomm.ops.linalg import transpose
 from meshcomm.ops.reductions import spread
 from meshcomm.ops.signatures import Function
-from meshcomm.ranks.agreement import agree
-from meshcomm.ranks.calls import collective
+from meshcomm.ranks.calls import collective, made_by_all
 from meshcomm.ranks.local_errors import refusable
 
 
@@ -157,15 +156,12 @@ def _reshape(
 
 def _agree_on_sharing(tensor: DTensor, shape: Shape, shared: bool) -> None:
     """Raise ``ValueError`` on all ranks unless each block with elements was *shared*. Collective over the mesh."""
-    with collective("reshape", tensor.mesh) as here:
-        if here is None:
-            return
-        error = None
+
+    def check() -> None:
         if tensor.local is not None and tensor.local.size and not shared:
-            error = ValueError(
-                f"numpy.reshape to {shape}: copy=False, but the block is a slice, which has to be copied"
-            )
-        agree(here.team, f"reshape of {tensor.shape} to {shape} without a copy", error)
+            raise ValueError(f"numpy.reshape to {shape}: copy=False, but the block is a slice, which has to be copied")
+
+    made_by_all("reshape", tensor.mesh, f"reshape of {tensor.shape} to {shape} without a copy", check)
 
 
 def _ravel(a: DTensor, order: str = "C") -> DTensor:

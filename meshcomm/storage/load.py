@@ -23,14 +23,14 @@ from meshcomm.layouts.layout import Layout
 from meshcomm.layouts.layout_text import specs_text
 from meshcomm.layouts.mesh import Mesh
 from meshcomm.ranks.agreement import agree
-from meshcomm.ranks.calls import collective, exchanging
+from meshcomm.ranks.calls import agree_on, collective, exchanging, made_by_all
 from meshcomm.ranks.teams import Location
 from meshcomm.ranks.traffic import note_received
 from meshcomm.storage.by_library import read_by_library
 from meshcomm.storage.formats.base import Contents
 from meshcomm.storage.formats.known import contents
 from meshcomm.storage.formats.safetensors import INDEX
-from meshcomm.storage.meshes import check_limits, common_mesh, made_by_all
+from meshcomm.storage.meshes import check_limits, common_mesh
 from meshcomm.storage.progress import showing
 from meshcomm.storage.selection import Selection, all_of, selected
 from meshcomm.storage.small import Batch, batches, is_small
@@ -99,19 +99,14 @@ def load(
         check_limits(max_scratch_bytes)
         return wanted_by(path, layout, names, slices, out, dtype, strict)
 
-    wanted = made_by_all("load", mesh, make)
+    wanted = made_by_all("load", mesh, "the arguments of load", make)
     with collective("load", mesh) as here:
         if here is None:
             found = contents(Path(path))
             return wanted.result({job.stored.name: job.target for job in wanted.jobs(found, mesh)}, found)
         with exchanging(here.team):
             base, found = told_contents(wanted.path, f"{wanted.text()}, check={check}", mesh, here)
-            jobs, error = [], None
-            try:
-                jobs = wanted.jobs(found, mesh)
-            except Exception as problem:
-                error = problem
-            agree(here.team, None if error else f"load of {[*map(_job_text, jobs)]}", error)
+            jobs = agree_on(here.team, _jobs_text, lambda: wanted.jobs(found, mesh))
             jobs = _with_whole_outs(jobs, here)
             opened = Opened(base, False, is_checked(wanted.path, found, check))
             with showing(opened, "loading", path, sum(job.nbytes for job in jobs), here):
@@ -147,8 +142,8 @@ class Job(NamedTuple):
         return prod(self.chosen.box) * self.stored.dtype.itemsize
 
 
-def _job_text(job: Job) -> str:
-    return f"{job.stored.name} in {specs_text(job.target.layout.sharding_specs)}"
+def _jobs_text(jobs: list[Job]) -> str:
+    return f"load of {[f'{job.stored.name} in {specs_text(job.target.layout.sharding_specs)}' for job in jobs]}"
 
 
 def _with_whole_outs(jobs: list[Job], here: Location) -> list[Job]:

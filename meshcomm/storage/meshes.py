@@ -1,21 +1,11 @@
 """Arguments of calls that save and load: what is wrong with them, and the mesh over which ranks make them."""
 
-from collections.abc import Callable, Iterable
-from typing import TypeVar
+from collections.abc import Iterable
 
 from meshcomm._arguments import integer, quote
 from meshcomm.errors import ShapeError
 from meshcomm.layouts.mesh import Mesh, bound_to
-from meshcomm.ranks.calls import agree_on, collective
 from meshcomm.ranks.meshes import create_mesh, get_default_mesh
-
-R = TypeVar("R")
-
-
-def made_by_all(call: str, mesh: Mesh, make: Callable[[], R]) -> R:
-    """Return what *make* returns; what it raises on one rank, all raise. Collective over the mesh."""
-    with collective(call, mesh) as here:
-        return make() if here is None else agree_on(here.team, f"the arguments of {call}", make)
 
 
 def check_limits(*limits: int | None) -> None:

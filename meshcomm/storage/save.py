@@ -23,14 +23,14 @@ from meshcomm.layouts.layout_text import specs_text
 from meshcomm.layouts.mesh import Mesh
 from meshcomm.memory.copies import contiguous
 from meshcomm.ranks.agreement import agree
-from meshcomm.ranks.calls import collective, exchanging
+from meshcomm.ranks.calls import collective, exchanging, made_by_all
 from meshcomm.ranks.teams import Location
 from meshcomm.storage.background import Background
 from meshcomm.storage.checksums import Piece
 from meshcomm.storage.files import final_names, with_final_names
 from meshcomm.storage.formats.base import Described, Writer
 from meshcomm.storage.formats.known import writer_for
-from meshcomm.storage.meshes import check_limits, common_mesh, made_by_all
+from meshcomm.storage.meshes import check_limits, common_mesh
 from meshcomm.storage.progress import showing
 from meshcomm.storage.stored import Stored
 from meshcomm.storage.transfer import ByteRuns, Opened, all_pieces, told_pieces, write_tensor
@@ -250,7 +250,8 @@ def _agreed_saving(
         check_limits(*limits)
         return TreeSaving(path, tree, metadata, overwrite)
 
-    return made_by_all(operation, common_mesh(tensor.mesh for tensor in tensors_in(tree)), make)
+    mesh = common_mesh(tensor.mesh for tensor in tensors_in(tree))
+    return made_by_all(operation, mesh, f"the arguments of {operation}", make)
 
 
 class Content(NamedTuple):

@@ -136,6 +136,9 @@ def many_relayouts(t: mc.DTensor, layout: mc.Layout, rules: mc.LayoutMap, array:
     assert_type(mc.relayout({"a": t, "b": array}, {"a": layout, "b": layout}), dict[str, mc.DTensor])
     assert_type(mc.relayout({"a": t}, rules, out={"a": t}), dict[str, mc.DTensor])
     assert_type(mc.relayout({3: t}, {3: layout}), dict[int, mc.DTensor])
+    mc.relayout({"a": t, "b": [t, {"c": array}]}, rules)["b"]
+    mc.relayout([t, {"a": t}], rules)[1]
+    mc.relayout(mc.Module(), rules)["kernel"]
 
 
 def wrong_relayouts(t: mc.DTensor, layout: mc.Layout) -> None:
