@@ -78,11 +78,8 @@ class World(ABC):
     """Where a program runs, seen by one of its ranks."""
 
     large_counts = True  # whether counts and displacements may exceed 2**31 - 1 bytes
-
     guarded = False  # whether a rank that fails or does not come ends the job
-
     takes_turns = False  # whether only one rank runs at a time, as simulated ranks do
-
     shares_memory: bool = False  # whether its ranks are processes; those on one node may then share memory
 
     def __init__(self, size: int, rank: int) -> None:
