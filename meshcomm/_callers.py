@@ -1,9 +1,13 @@
-"""The line of a program that has called meshcomm: where a warning points to, and where a message says a rank is."""
+"""Which calls are meshcomm's own, and which the program's: warnings and short tracebacks name the latter."""
 
+import contextlib
 import os
 import sys
 import warnings
-from types import FrameType
+from collections.abc import Iterator
+from types import FrameType, TracebackType
+
+from meshcomm.errors import MeshcommError
 
 _PACKAGE = f"{os.path.dirname(__file__)}{os.sep}"
 
@@ -36,3 +40,40 @@ def warn(text: str, category: type[Warning] = UserWarning) -> None:
 def _is_import(frame: FrameType) -> bool:
     """Return whether *frame* is Python's own, between an ``import`` and the module."""
     return frame.f_code.co_filename.startswith("<frozen importlib.")
+
+
+@contextlib.contextmanager
+def in_short(error: BaseException) -> Iterator[None]:
+    """Within the context, let the traceback of a ``MeshcommError`` name no calls of meshcomm but the program's own.
+
+    Such errors blame the caller, and Ctrl-C may come anywhere. The same holds for those that it was raised from; other
+    errors keep all frames, as they may be mistakes of ours. Nothing is left out in Python's development mode
+    (``python -X dev``).
+    """
+    kept: dict[BaseException, TracebackType | None] = {}
+    now: BaseException | None = error if not sys.flags.dev_mode else None
+    while now is not None and now not in kept:
+        kept[now] = now.__traceback__
+        if isinstance(now, MeshcommError | KeyboardInterrupt):
+            now.__traceback__ = _of_program(now.__traceback__)
+        now = now.__cause__ or (None if now.__suppress_context__ else now.__context__)
+    try:
+        yield
+    finally:
+        for each, traceback in kept.items():
+            each.__traceback__ = traceback
+
+
+def _of_program(traceback: TracebackType | None) -> TracebackType | None:
+    """Return *traceback* without the calls that meshcomm makes itself; what the program called stays."""
+    entries: list[TracebackType] = []
+    after_ours = True  # an error that another one was raised from begins within a call of ours
+    while traceback is not None:
+        ours = is_ours(traceback.tb_frame)
+        if not (ours and after_ours):
+            entries.append(traceback)
+        after_ours, traceback = ours, traceback.tb_next
+    made: TracebackType | None = None
+    for entry in reversed(entries):
+        made = TracebackType(made, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
+    return made

@@ -19,9 +19,10 @@ from types import ModuleType, TracebackType
 from typing import NoReturn, TypeAlias
 
 from meshcomm._arguments import quote
+from meshcomm._callers import in_short
 from meshcomm._tuning import BECOME_RANK_WITHIN, END_WITHIN, PAUSE_BEFORE_END, POLL_TO
 from meshcomm.errors import MeshcommError
-from meshcomm.failures import forks, host_signals, stacks
+from meshcomm.failures import forks, host_signals
 from meshcomm.failures.forks import exit_code
 from meshcomm.failures.launchers import is_on, is_told_by_another, launched
 from meshcomm.failures.messages import explain_none, spans
@@ -76,7 +77,7 @@ def _ending_excepthook(previous: ExceptHook) -> ExceptHook:
             if shared is not None:
                 shared = shared.settled(END_WITHIN)
             if shared is None or shared.ours:
-                with stacks.in_short(value):
+                with in_short(value):
                     traceback = value.__traceback__ or traceback
                     if in_one_piece:  # as other ranks print, too
                         say(f"{who()} has an error:\n{''.join(format_exception(kind, value, traceback))}".rstrip())
@@ -250,16 +251,18 @@ def start_mpi_with_all_ranks() -> None:
     Python's own threads do not run meanwhile: a timer of C prints where this process is, and ends it.
     """
     if "mpi4py.MPI" not in sys.modules:
-        _say_and_exit_after(timeout_seconds())
+        _exit_after(timeout_seconds(), says=True)
         with contextlib.suppress(ImportError, RuntimeError):  # who asks for MPI next is told
             import_module("mpi4py.MPI")
         faulthandler.cancel_dump_traceback_later()
 
 
-def _say_and_exit_after(seconds: float) -> None:
+def _exit_after(seconds: float, says: bool = False) -> None:
+    """End this process in *seconds* whatever it does then, and maybe say where: the timer is no thread of Python."""
     if seconds < math.inf:
-        with contextlib.suppress(Exception):  # standard error may be no file
-            faulthandler.dump_traceback_later(seconds, exit=True)
+        with contextlib.suppress(Exception), open(os.devnull, "w") as nowhere:  # standard error may be no file
+            file = sys.stderr if says else os.dup(nowhere.fileno())
+            faulthandler.dump_traceback_later(seconds, exit=True, file=file)
 
 
 def _initialised_mpi() -> ModuleType | None:
@@ -307,10 +310,3 @@ def say_once(text: str) -> host_signals.Error:
     if shared.ours:
         say(text)
     return shared
-
-
-def _exit_after(seconds: float) -> None:
-    """End this process in *seconds* whatever it does then: the timer is not a thread of Python."""
-    if seconds < math.inf:
-        with contextlib.suppress(Exception), open(os.devnull, "w") as nowhere:
-            faulthandler.dump_traceback_later(seconds, exit=True, file=os.dup(nowhere.fileno()))

@@ -15,51 +15,33 @@ from meshcomm.failures.watch import Team, watch
 class Answer(NamedTuple):
     """What a rank does, seen from the ranks of a team."""
 
-    calls: int
-    """How many calls it has made in all; it changes with each one."""
-    made: int
-    """How many calls it has made on this team."""
-    asked: str
-    """What the call on this team was that it was asked for; nothing if it does not remember."""
+    calls: int  # how many calls it has made in all; it changes with each one
+    made: int  # how many calls it has made on this team
+    asked: str  # what the call on this team was that it was asked for; nothing if it does not remember
     operation: str
     """What it waits in now; nothing if it is in no call. Of a rank that makes no more calls: whether it closes."""
-    number: int
-    """The number of that call if it is on this team, else 0."""
-    waits: bool
-    """Whether that call is on this team, and is no request."""
-    others: str
-    """The ranks of that call if it is on another team."""
-    since: float
-    """For how many seconds this has been so."""
-    error: str
-    """What it would raise as soon as the others agree."""
-    ended: bool
-    """Whether it makes no more calls: its program has ended, or it closes the mesh."""
-    noted: int = 0
-    """How many calls are in the digest of its calls on this team."""
+    number: int  # the number of that call if it is on this team, else 0
+    waits: bool  # whether that call is on this team, and is no request
+    others: str  # the ranks of that call if it is on another team
+    since: float  # for how many seconds this has been so
+    error: str  # what it would raise as soon as the others agree
+    ended: bool  # whether it makes no more calls: its program has ended, or it closes the mesh
+    noted: int = 0  # how many calls are in the digest of its calls on this team
     digest: int | None = None
     """That digest after the number of calls that it was asked for; None if it does not remember."""
-    files: bool = False
-    """Whether it reads or writes a file."""
-    at: str = ""
-    """The line of the program that it is at, if it is in no call."""
-    over: str = ""
-    """Why it makes no more calls on this team; nothing if it may."""
+    files: bool = False  # whether it reads or writes a file
+    at: str = ""  # the line of the program that it is at, if it is in no call
+    over: str = ""  # why it makes no more calls on this team; nothing if it may
 
 
 class Report(NamedTuple):
     """What a rank that waits has learnt."""
 
-    calls: int
-    """How many calls the rank had made when it asked."""
-    ended: str
-    """Which ranks have ended without its call, or can make none; or nothing."""
-    text: str
-    """Who is missing."""
-    speaks: bool
-    """Whether this rank is to warn the user: one rank does it for all."""
-    files: bool = False
-    """Whether another rank reads or writes a file: that may take long."""
+    calls: int  # how many calls the rank had made when it asked
+    ended: str  # which ranks have ended without its call, or can make none; or nothing
+    text: str  # who is missing
+    speaks: bool  # whether this rank is to warn the user: one rank does it for all
+    files: bool = False  # whether another rank reads or writes a file: that may take long
 
 
 def answer(team: Team | None, number: int, noted: int = -1, last: Answer | None = None) -> Answer:

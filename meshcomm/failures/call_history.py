@@ -34,10 +34,8 @@ _LONGEST_TEXT = 400  # letters
 class Noted(NamedTuple):
     """What a call has noted."""
 
-    digests: tuple[str, ...] = ()
-    """The digest of all calls after each call that it noted, as hexadecimal numbers."""
-    about: str = ""
-    """The arguments of the first of them; nothing if they are not known."""
+    digests: tuple[str, ...] = ()  # the digest of all calls after each call that it noted, as hexadecimal numbers
+    about: str = ""  # the arguments of the first of them; nothing if they are not known
 
 
 NOTHING = Noted()

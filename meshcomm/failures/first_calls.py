@@ -26,8 +26,7 @@ class FirstCalls:
     `report` is what it has learnt last about the call that it waits in, or None.
     """
 
-    leaving = False
-    """No rank has left ranks that have not communicated."""
+    leaving = False  # no rank has left ranks that have not communicated
 
     def __init__(self, rank: int) -> None:
         self._rank = rank

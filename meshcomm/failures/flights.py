@@ -38,14 +38,11 @@ class Flown(TypedDict):
     operation: str
     ranks: str
     number: int
-    began: float
-    """Seconds since 1970."""
+    began: float  # seconds since 1970
     digests: list[str]
     """What it has noted, as `meshcomm.failures.call_history.Noted` has it; none if that is not known."""
-    about: str
-    """Its arguments; nothing if they are not known."""
-    team: str
-    """The same for calls on one mesh, on all its ranks; nothing if they had not communicated yet."""
+    about: str  # its arguments; nothing if they are not known
+    team: str  # the same for calls on one mesh, on all its ranks; nothing if they had not communicated yet
 
 
 class Flight(TypedDict):
@@ -56,14 +53,10 @@ class Flight(TypedDict):
     host: str
     process: int
     reason: str
-    written: float
-    """Seconds since 1970."""
-    waits: str
-    """The operation that it waits in; nothing if it is in none."""
-    since: float
-    """For how many seconds this has been so."""
-    at: str
-    """The line of the program that it is at; nothing if it is in none."""
+    written: float  # seconds since 1970
+    waits: str  # the operation that it waits in; nothing if it is in none
+    since: float  # for how many seconds this has been so
+    at: str  # the line of the program that it is at; nothing if it is in none
     calls: list[Flown]
     stack: str
 

@@ -232,16 +232,12 @@ def _address(name: str) -> str:
 
 def _shown(name: str) -> socket.socket | None:
     """Return a new signal, or None if there is one of that name already, or no signals here."""
-    signal = _socket()
-    if signal is None:
-        return None
-    try:
+
+    def show(signal: socket.socket) -> None:
         signal.bind(_address(name))
         signal.listen(_MOST_WAITING)
-    except OSError:
-        signal.close()
-        return None
-    return signal
+
+    return _socket(show)
 
 
 def _accepted(signal: socket.socket | None) -> Iterator[socket.socket]:
@@ -269,29 +265,31 @@ def _shown_or_connected(name: str) -> tuple[socket.socket | None, socket.socket 
 
 def _connected(name: str) -> socket.socket | None:
     """Return a connection to the signal of that name that a process of this user shows, or None."""
-    other = _socket()
-    if other is None:
-        return None
-    try:
+
+    def connect(other: socket.socket) -> None:
         other.connect(_address(name))
-        if _is_ours(other):
-            return other
-    except OSError:
-        pass
-    other.close()
-    return None
+        if not _is_ours(other):
+            raise PermissionError
+
+    return _socket(connect)
 
 
-def _socket() -> socket.socket | None:
-    """Return a new socket that never waits, or None: elsewhere than on Linux, a name like ours would be a file."""
+def _socket(use: Callable[[socket.socket], None]) -> socket.socket | None:
+    """Return a new socket that never waits, after its first *use*; None if that, or making one, is not possible.
+
+    Elsewhere than on Linux there is none: a name like ours would be a file.
+    """
     if sys.platform != "linux":
         return None
-    try:
+    with contextlib.suppress(OSError):  # this process may have as many files as it may
         made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    except OSError:  # this process has as many files as it may
-        return None
-    made.setblocking(False)
-    return made
+        try:
+            made.setblocking(False)
+            use(made)
+            return made
+        except OSError:
+            made.close()
+    return None
 
 
 def _is_ours(other: socket.socket) -> bool:

@@ -22,16 +22,11 @@ class Launcher(NamedTuple):
     """What is known of a launcher. The first one in `LAUNCHERS` that fits is the one: they run inside each other."""
 
     name: str
-    sets: tuple[str, ...]
-    """It sets one of these; a star stands for any ending."""
-    rank: str
-    """The variable with the rank."""
-    size: str
-    """The variable with the number of ranks; it may be unset."""
-    node_size: str = ""
-    """The variable with the number of ranks on this node, if there is one."""
-    protocol: str = ""
-    """What it speaks with MPI; nothing if other variables tell."""
+    sets: tuple[str, ...]  # it sets one of these; a star stands for any ending
+    rank: str  # the variable with the rank
+    size: str  # the variable with the number of ranks; it may be unset
+    node_size: str = ""  # the variable with the number of ranks on this node, if there is one
+    protocol: str = ""  # what it speaks with MPI; nothing if other variables tell
 
 
 _OPEN_MPI = ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "PMIx")
@@ -70,10 +65,8 @@ class Launch(NamedTuple):
     launcher: str
     rank: int | None
     size: int | None
-    protocol: str
-    """What it speaks with MPI."""
-    batch: str
-    """The batch system around and its job."""
+    protocol: str  # what it speaks with MPI
+    batch: str  # the batch system around and its job
     evidence: str
     """The variable with the number of ranks, and its value, as they stand in the environment of a process."""
 

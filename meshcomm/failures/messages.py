@@ -55,8 +55,7 @@ def in_calls(calls: Mapping[int, tuple[str, str]], one: str, several: str) -> li
 class Unfinished(Protocol):
     """A nonblocking call that nobody has waited for yet."""
 
-    begun_by: str
-    """The function that began it."""
+    begun_by: str  # the function that began it
 
     def wait(self) -> object:
         """Wait until it is complete."""

@@ -78,12 +78,9 @@ class RollCall:
         self.ranks = tuple(ranks)
         self.name = spans(sorted(ranks))
         self.report: Report | None = None
-        self.mismatch = ""
-        """What is different, if the coordinator knows for certain that ranks make different calls."""
-        self.expired = ""
-        """Why another rank ends the job, until this one has written its flight file."""
-        self.all_written = False
-        """Whether all ranks have written their flight files, as this one asked them to."""
+        self.mismatch = ""  # what is different, if the coordinator knows for certain that ranks make different calls
+        self.expired = ""  # why another rank ends the job, until this one has written its flight file
+        self.all_written = False  # whether all ranks have written their flight files, as this one asked them to
         self._hosts = dict(zip(ranks, hosts, strict=False))
         self._channel = channel
         self._censuses: dict[str, _Census] = {}

@@ -1,6 +1,5 @@
-"""Where the threads of this process are: in short for messages, in full for flight files; and tracebacks in short."""
+"""Where the threads of this process are: in short for messages, in full for flight files."""
 
-import contextlib
 import faulthandler
 import linecache
 import os
@@ -9,13 +8,11 @@ import sys
 import sysconfig
 import tempfile
 import threading
-from collections.abc import Iterator
 from itertools import dropwhile, takewhile
 from traceback import walk_stack
-from types import FrameType, TracebackType
+from types import FrameType
 
 from meshcomm._callers import is_ours
-from meshcomm.errors import MeshcommError
 
 MOST_CALLS = 3
 """Calls of the program that a message names."""
@@ -93,40 +90,3 @@ def _with_line(frame: FrameType) -> str:
     line = linecache.getline(frame.f_code.co_filename, frame.f_lineno, frame.f_globals).strip()
     cut = f"{line[: _LONGEST_LINE - 3]}..." if len(line) > _LONGEST_LINE else line
     return f"{_named(frame)}{': ' if cut else ''}{cut}"
-
-
-@contextlib.contextmanager
-def in_short(error: BaseException) -> Iterator[None]:
-    """Within the context, let the traceback of a ``MeshcommError`` name no calls of meshcomm but the program's own.
-
-    Such errors blame the caller, and Ctrl-C may come anywhere. The same holds for those that it was raised from; other
-    errors keep all frames, as they may be mistakes of ours. Nothing is left out in Python's development mode
-    (``python -X dev``).
-    """
-    kept: dict[BaseException, TracebackType | None] = {}
-    now: BaseException | None = error if not sys.flags.dev_mode else None
-    while now is not None and now not in kept:
-        kept[now] = now.__traceback__
-        if isinstance(now, MeshcommError | KeyboardInterrupt):
-            now.__traceback__ = _of_program(now.__traceback__)
-        now = now.__cause__ or (None if now.__suppress_context__ else now.__context__)
-    try:
-        yield
-    finally:
-        for each, traceback in kept.items():
-            each.__traceback__ = traceback
-
-
-def _of_program(traceback: TracebackType | None) -> TracebackType | None:
-    """Return *traceback* without the calls that meshcomm makes itself; what the program called stays."""
-    entries: list[TracebackType] = []
-    after_ours = True  # an error that another one was raised from begins within a call of ours
-    while traceback is not None:
-        ours = is_ours(traceback.tb_frame)
-        if not (ours and after_ours):
-            entries.append(traceback)
-        after_ours, traceback = ours, traceback.tb_next
-    made: TracebackType | None = None
-    for entry in reversed(entries):
-        made = TracebackType(made, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
-    return made

@@ -15,7 +15,7 @@ from meshcomm._types import Ranks
 
 if TYPE_CHECKING:
     from meshcomm.failures.roll_call import RollCall
-    from meshcomm.ranks.recording import Recorder
+    from meshcomm.measuring.recording import Recorder
 
 
 class Turn(Protocol):

@@ -14,6 +14,7 @@ import time
 from functools import cache
 from traceback import format_exception
 
+from meshcomm._callers import in_short
 from meshcomm._tuning import (
     ANSWER_WITHIN,
     ASK_AFTER,
@@ -245,7 +246,7 @@ def _tell_error(why: str = "") -> None:
     error = watch.error
     if error is not None and error not in _told:
         _told.append(error)
-        with stacks.in_short(error):  # nothing is left if only lines of ours are in it
+        with in_short(error):  # nothing is left if only lines of ours are in it
             details = "".join(format_exception(error)) if error.__traceback__ is not None else ""
         if not details and (where := stacks.of_program()):
             details = f"  This rank is at {where}"

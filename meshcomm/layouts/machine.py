@@ -7,7 +7,8 @@ from typing import NamedTuple
 import numpy as np
 
 from meshcomm._arguments import quote
-from meshcomm._types import FieldsOnly, Indices
+from meshcomm._mistakes import suggestion
+from meshcomm._types import FieldsOnly, Indices, Json
 from meshcomm.errors import MeshError
 
 CONSTANTS = (
@@ -135,3 +136,30 @@ class Machine(FieldsOnly):
         5.2e-06
         """
         return float(sum(getattr(self, name) * count for name, count in zip(CONSTANTS, load, strict=True)))
+
+
+def checked_constants(constants: Json) -> dict[str, float]:
+    """Return the *constants*, which a file holds; ``ValueError`` if they are something else."""
+    known = (*CONSTANTS, *DISK_CONSTANTS)
+    if not isinstance(constants, dict):
+        raise ValueError(f'it must be an object of JSON, such as {{"{known[0]}": 3e-6}}')
+    for name in constants:
+        if name not in known:
+            meant = suggestion(name, known) or "."
+            raise ValueError(f"no constant is called {quote(name)}{meant} There are {', '.join(known)}")
+    Machine(**constants)
+    return dict(constants)
+
+
+def node_map(ranks: Indices, nodes: Indices) -> int | tuple[int, ...]:
+    """Return which ranks share a node in the shortest form that `Machine` knows."""
+    if len(set(nodes.tolist())) == 1:
+        return 0
+    per_node = int((nodes == nodes[0]).sum())
+    first_of_node = ranks // per_node * per_node
+    in_order = ranks[0] == 0 and len(ranks) == ranks[-1] + 1 and np.array_equal(nodes, nodes[first_of_node])
+    if in_order and len(set(nodes[::per_node].tolist())) == len(nodes[::per_node]):
+        return per_node
+    table = np.full(int(ranks[-1]) + 1, -1)
+    table[ranks] = nodes
+    return tuple(table.tolist())

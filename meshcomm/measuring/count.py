@@ -6,7 +6,8 @@ from types import TracebackType
 from meshcomm.errors import MeshError
 from meshcomm.failures.watch import kind
 from meshcomm.measuring.columns import in_columns
-from meshcomm.ranks.recording import NOTHING, Listener, Span, Traffic, recorder
+from meshcomm.measuring.recording import Listener, Span, recorder
+from meshcomm.ranks.traffic import NOTHING, Traffic
 
 _OUTSIDE = "outside of calls"
 _HEADINGS = ("operation", "calls", "messages", "bytes", "between nodes", "seconds")

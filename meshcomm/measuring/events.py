@@ -18,8 +18,9 @@ from meshcomm._arguments import integer, quote
 from meshcomm._types import Json
 from meshcomm.errors import MeshError
 from meshcomm.failures.messages import spans
+from meshcomm.measuring.recording import NOBODY, Arrival, Listener, Needed, Peers, Span
 from meshcomm.measuring.totals import Totals, process_memory
-from meshcomm.ranks.recording import NOBODY, Arrival, Listener, Needed, Peers, Span, Traffic
+from meshcomm.ranks.traffic import Traffic
 
 MOST_EVENTS = 100_000
 """Spans that a rank keeps by default. A warm relayout on one node makes 5: a call, an exchange, two waits, a copy."""

@@ -21,11 +21,12 @@ from meshcomm.errors import MeshcommError
 from meshcomm.failures import forks
 from meshcomm.failures.abort import comm_world, say
 from meshcomm.measuring.events import ARRIVES, MOST_EVENTS, Events, document, replacing
+from meshcomm.measuring.recording import Arrival, Span, recorder
 from meshcomm.measuring.totals import Totals
 from meshcomm.measuring.waits import Arrivals, explained
 from meshcomm.ranks.hosts import host_name, this_host
-from meshcomm.ranks.recording import Arrival, Span, recorder
-from meshcomm.ranks.trace_folder import is_trace_possible, trace_folder
+from meshcomm.ranks.trace_folder import trace_folder
+from meshcomm.ranks.variables import is_trace_possible
 
 _LARGEST_FILE = 2**30
 """Bytes: a larger file is no trace of a rank. An event has some 300 bytes, and a rank keeps a limited number."""

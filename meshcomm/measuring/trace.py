@@ -21,6 +21,7 @@ from meshcomm.failures.messages import some
 from meshcomm.failures.watch import watch
 from meshcomm.measuring.clocks import Aligned, Clock, compare_clocks
 from meshcomm.measuring.events import MOST_EVENTS, Events, check_writable, document, replacing
+from meshcomm.measuring.recording import Arrival, Listener, recorder
 from meshcomm.measuring.totals import Totals
 from meshcomm.measuring.waits import Arrivals, explained, is_explained
 from meshcomm.memory.blocks import as_bytes
@@ -29,7 +30,6 @@ from meshcomm.ranks.agreement import agree
 from meshcomm.ranks.calls import exchanging
 from meshcomm.ranks.hosts import host_name
 from meshcomm.ranks.meshes import world_of
-from meshcomm.ranks.recording import Arrival, Listener, recorder
 from meshcomm.ranks.teams import Team
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from meshcomm._types import Json
 from meshcomm.measuring.events import ARRIVES, NEEDS
-from meshcomm.ranks.recording import Arrival
+from meshcomm.measuring.recording import Arrival
 
 _MOVING = "moving"
 _MOST_RANKS = 2**24

@@ -37,8 +37,8 @@ from meshcomm.ranks.agreement import agree
 from meshcomm.ranks.calls import agree_on, collective, exchanging
 from meshcomm.ranks.communicator import Communicator
 from meshcomm.ranks.meshes import location_text
-from meshcomm.ranks.recording import note_received
 from meshcomm.ranks.teams import Group
+from meshcomm.ranks.traffic import note_received
 
 Agreed: TypeAlias = Callable[[Callable[[], list[Array]]], list[Array]]
 """Returns what a function makes; what it raises on one rank, all ranks raise."""

@@ -22,16 +22,11 @@ class CallLog:
     """The calls that this rank has made on a team, as digests: the ranks compare them now and then."""
 
     def __init__(self) -> None:
-        self.turn = Turn()
-        """Which thread of this rank makes a call on the team, and whether calls are possible."""
-        self.calls = 0
-        """How many calls this rank has made on the team."""
-        self.call_digest = 0
-        """A digest of all calls since the ranks last found that they made the same ones."""
-        self.noted = 0
-        """How many calls are in the digest, or have been, since the ranks last found a difference."""
-        self.comparison_due = False
-        """Whether the ranks should compare their calls now: they have made many known ones."""
+        self.turn = Turn()  # which thread of this rank makes a call on the team, and whether calls are possible
+        self.calls = 0  # how many calls this rank has made on the team
+        self.call_digest = 0  # a digest of all calls since the ranks last found that they made the same ones
+        self.noted = 0  # how many calls are in the digest, or have been, since the ranks last found a difference
+        self.comparison_due = False  # whether the ranks should compare their calls now: they have made many known ones
         self.refused = ""
         """What this rank has raised instead of taking part in a call, maybe alone, since the ranks last agreed."""
         self._compare_at = COMPARE_EVERY  # so many noted calls

@@ -29,7 +29,7 @@ from meshcomm.ranks.communicator import Communicator, Side
 if TYPE_CHECKING:
     from mpi4py import MPI as MPI_
 
-    from meshcomm.ranks.recording import Peers
+    from meshcomm.measuring.recording import Peers
 
 _TAG = 2  # other messages have the tags 0 and 1
 

@@ -53,8 +53,7 @@ class Channel(Pending, Protocol):
 
     send: Bytes
     receive: Bytes
-    start: Callable[[], None]
-    """Begins to send and to receive, and returns at once."""
+    start: Callable[[], None]  # begins to send and to receive, and returns at once
 
     def give_back(self) -> None:
         """Let the next exchange use the channel, once it is complete and what it received has been read."""

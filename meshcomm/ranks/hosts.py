@@ -11,11 +11,9 @@ from pathlib import Path
 
 import numpy as np
 
-from meshcomm._arguments import quote
-from meshcomm._mistakes import suggestion
-from meshcomm._types import Indices, Json, Ranks
+from meshcomm._types import Ranks
 from meshcomm.errors import MeshError
-from meshcomm.layouts.machine import CONSTANTS, DISK_CONSTANTS, Machine
+from meshcomm.layouts.machine import Machine, checked_constants, node_map
 from meshcomm.ranks.communicator import Communicator
 
 MACHINE_FILE = "MESHCOMM_MACHINE"
@@ -59,7 +57,7 @@ def agreed_machine(communicator: Communicator, ranks: Ranks) -> tuple[Machine, b
     if "error" in told[0]:
         raise MeshError(told[0]["error"])
     nodes = first_on_host([its["host"] for its in told])
-    of = _node_map(np.array(ranks, dtype=np.intp), np.array(nodes, dtype=np.intp))
+    of = node_map(np.array(ranks, dtype=np.intp), np.array(nodes, dtype=np.intp))
     return Machine(**told[0]["constants"], nodes=of), _oversubscribed(nodes, [its["processors"] for its in told])
 
 
@@ -94,36 +92,9 @@ def stored_constants() -> dict[str, float]:
     if not path:
         return {}
     try:
-        return _checked(json.loads(Path(path).read_text()))
+        return checked_constants(json.loads(Path(path).read_text()))
     except (OSError, ValueError) as error:
         raise MeshError(
             f"{MACHINE_FILE}={path} holds no constants of a machine: {error}. python -m meshcomm calibrate FILE "
             "writes such a file; without the variable, relayouts are planned by defaults"
         ) from None
-
-
-def _checked(constants: Json) -> dict[str, float]:
-    """Return the *constants*, which a file holds; ``ValueError`` if they are something else."""
-    known = (*CONSTANTS, *DISK_CONSTANTS)
-    if not isinstance(constants, dict):
-        raise ValueError(f'it must be an object of JSON, such as {{"{known[0]}": 3e-6}}')
-    for name in constants:
-        if name not in known:
-            meant = suggestion(name, known) or "."
-            raise ValueError(f"no constant is called {quote(name)}{meant} There are {', '.join(known)}")
-    Machine(**constants)
-    return dict(constants)
-
-
-def _node_map(ranks: Indices, nodes: Indices) -> int | tuple[int, ...]:
-    """Return which ranks share a node in the shortest form that `Machine` knows."""
-    if len(set(nodes.tolist())) == 1:
-        return 0
-    per_node = int((nodes == nodes[0]).sum())
-    first_of_node = ranks // per_node * per_node
-    in_order = ranks[0] == 0 and len(ranks) == ranks[-1] + 1 and np.array_equal(nodes, nodes[first_of_node])
-    if in_order and len(set(nodes[::per_node].tolist())) == len(nodes[::per_node]):
-        return per_node
-    table = np.full(int(ranks[-1]) + 1, -1)
-    table[ranks] = nodes
-    return tuple(table.tolist())

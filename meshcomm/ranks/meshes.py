@@ -23,8 +23,7 @@ from meshcomm.ranks._envelope import Envelope
 from meshcomm.ranks.mpi import MPIWorld, lasting_failures, library_name, mpi, mpi_world, open_worlds
 from meshcomm.ranks.simulate import SimulatedWorld, current_world
 from meshcomm.ranks.teams import Location, World, refuse_larger
-from meshcomm.ranks.trace_folder import is_trace_possible
-from meshcomm.ranks.variables import report_misspelt
+from meshcomm.ranks.variables import is_trace_possible, report_misspelt
 
 if TYPE_CHECKING:
     from mpi4py import MPI

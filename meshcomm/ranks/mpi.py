@@ -9,10 +9,10 @@ import time
 from bisect import bisect_left
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, partial
 from hashlib import blake2b
 from types import ModuleType
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,7 +34,7 @@ from meshcomm.ranks.teams import Team, World
 if TYPE_CHECKING:
     from mpi4py import MPI as MPI_
 
-    from meshcomm.ranks.recording import Peers
+    from meshcomm.measuring.recording import Timer
 
 C = TypeVar("C")
 
@@ -43,71 +43,52 @@ _LONGEST_NAME = 40  # letters, in the name of a communicator; longer lists of ra
 _NUMBER_TAG = 1  # other messages have the tag 0
 
 
-class _Requests:
-    """Nonblocking operations of MPI that end together, and the memory that they use, which is `in_flight`."""
+class _Operation:
+    """Nonblocking operations of MPI that end together, and the memory that they use, which is `in_flight`.
 
-    def __init__(self, requests: "list[MPI_.Request]", memory: tuple[object, ...], peers: "Peers | None") -> None:
-        self._requests, self._memory, self._peers = requests, memory, peers
+    Parameters
+    ----------
+    test, wait: of MPI
+    waits_in: the function of MPI that *wait* is
+    memory: in use until they have ended
+    timed: tells whoever records that they have begun
+    """
+
+    __slots__ = ("_memory", "_peers", "_test", "_wait", "_waits_in")
+
+    def __init__(
+        self,
+        test: Callable[[], bool],
+        wait: Callable[[], object],
+        waits_in: str,
+        memory: tuple[Any, ...],
+        timed: "Timer | None",
+    ) -> None:
+        self._test, self._wait, self._waits_in, self._memory = test, wait, waits_in, memory
+        self._peers = (timed.posted(),) if timed else ()
 
     def test(self) -> bool:
-        done = bool(mpi().Request.Testall(self._requests))
+        done = self._test()
         if done:
             in_flight.pop(id(self._memory), None)
         return done
 
     def wait(self) -> None:
-        timed = watch.recorder and watch.recorder.timer("MPI_Waitall", *_if_known(self._peers))
-        mpi().Request.Waitall(self._requests)
+        timed = watch.recorder and watch.recorder.timer(self._waits_in, *self._peers)
+        self._wait()
         in_flight.pop(id(self._memory), None)
         if timed:
             timed()
 
 
-class _Request:
-    """One nonblocking operation of MPI, and the memory that it uses, which is `in_flight`."""
-
-    __slots__ = ("_memory", "_peers", "_request")
-
-    def __init__(self, request: "MPI_.Request", memory: tuple[object, ...], peers: "Peers | None") -> None:
-        self._request, self._memory, self._peers = request, memory, peers
-
-    def test(self) -> bool:
-        done = self._request.Test()
-        if done:
-            in_flight.pop(id(self._memory), None)
-        return done
-
-    def wait(self) -> None:
-        timed = watch.recorder and watch.recorder.timer("MPI_Wait", *_if_known(self._peers))
-        self._request.Wait()
-        in_flight.pop(id(self._memory), None)
-        if timed:
-            timed()
-
-
-class _Comparison:
+class _Comparison(_Operation):
     """Numbers of all ranks on their way to be compared: the largest, and the largest of their negatives."""
 
-    __slots__ = ("_largest", "_numbers", "_peers", "_request")
-
-    def __init__(self, communicator: "MPICommunicator", comm: "MPI_.Comm", number: int, maximum: "MPI_.Op") -> None:
-        self._numbers = np.array([number, -number], dtype=np.int64)
-        self._largest = np.empty_like(self._numbers)
-        timed = watch.recorder and watch.recorder.together("MPI_Iallreduce", communicator)
-        in_flight[id(self._largest)] = self._numbers, self._largest
-        self._request = comm.Iallreduce(self._numbers, self._largest, maximum)
-        self._peers = timed.posted() if timed else None
-
-    def test(self) -> bool:
-        return self._request.Test()
+    __slots__ = ()
 
     def equal(self) -> bool:
-        timed = watch.recorder and watch.recorder.timer("MPI_Wait", *_if_known(self._peers))
-        self._request.Wait()
-        in_flight.pop(id(self._largest), None)
-        if timed:
-            timed()
-        largest, of_negatives = self._largest.tolist()
+        self.wait()
+        largest, of_negatives = self._memory[1].tolist()
         return bool(largest == -of_negatives)
 
 
@@ -130,11 +111,6 @@ class _Numbers:
             timed()
         differ: list[int] = self._sources[self._others[self._sources] != self._own].tolist()
         return differ
-
-
-def _if_known(peers: "Peers | None") -> "tuple[Peers, ...]":
-    """Return whom an operation waits for, if a trace went on when it began."""
-    return () if peers is None else (peers,)
 
 
 def _countable(data: Bytes) -> list[Bytes]:
@@ -172,7 +148,7 @@ class MPICommunicator(Communicator):
         self._comm = comm
         self.name, self._splits = name, 0
         self._byte, self._max = MPI.BYTE, MPI.MAX
-        self._wait_all = MPI.Request.Waitall
+        self._test_all, self._wait_all = MPI.Request.Testall, MPI.Request.Waitall
         self.size, self.rank = comm.size, comm.rank
         self._sends: dict[int, MPI_.Prequest] = {}
         self._receives: dict[int, MPI_.Prequest] = {}
@@ -190,7 +166,7 @@ class MPICommunicator(Communicator):
         timed = watch.recorder and watch.recorder.together("MPI_Ialltoallv", self, receive[1])
         in_flight[id(memory)] = memory
         request = self._comm.Ialltoallv(message, received)
-        return _Request(request, memory, timed.posted() if timed else None)
+        return _Operation(request.Test, request.Wait, "MPI_Wait", memory, timed)
 
     def start_messages(self, send: Buffers, receive: Buffers) -> Pending:
         requests, memory = [], (send, receive)
@@ -206,7 +182,8 @@ class MPICommunicator(Communicator):
         for rank in _with_bytes(counts, self.rank):
             theirs = data[offsets[rank] : offsets[rank] + counts[rank]]
             requests += [self._comm.Isend([message, self._byte], rank) for message in _countable(theirs)]
-        return _Requests(requests, memory, timed.posted() if timed else None)
+        test, wait = partial(self._test_all, requests), partial(self._wait_all, requests)
+        return _Operation(test, wait, "MPI_Waitall", memory, timed)
 
     def permute(self, data: Bytes, to: int | None, into: Bytes, source: int | None) -> None:
         requests, memory = [], (data, into)
@@ -237,7 +214,11 @@ class MPICommunicator(Communicator):
         return result
 
     def start_comparison(self, number: int) -> _Comparison:
-        return _Comparison(self, self._comm, number, self._max)
+        memory = numbers, largest = np.array([number, -number], dtype=np.int64), np.empty(2, dtype=np.int64)
+        timed = watch.recorder and watch.recorder.together("MPI_Iallreduce", self)
+        in_flight[id(memory)] = memory
+        request = self._comm.Iallreduce(numbers, largest, self._max)
+        return _Comparison(request.Test, request.Wait, "MPI_Wait", memory, timed)
 
     def numbers(self, to: list[int], sources: list[int]) -> _Numbers:
         comm, own = self._comm, self._own_number

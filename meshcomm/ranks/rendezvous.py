@@ -40,22 +40,17 @@ class Introduction(TypedDict):
     """Where a rank runs, and how much memory the ranks of its node may share."""
 
     host: str
-    processes: str
-    """The namespace of processes: ranks that are in different ones cannot find each other's pools."""
+    processes: str  # the namespace of processes: ranks that are in different ones cannot find each other's pools
     pid: int
-    limit: int
-    """In bytes."""
-    obstacle: str
-    """Why it cannot share memory, or nothing."""
-    error: str
-    """What all ranks have to raise, or nothing."""
+    limit: int  # in bytes
+    obstacle: str  # why it cannot share memory, or nothing
+    error: str  # what all ranks have to raise, or nothing
 
 
 class Offer(TypedDict):
     """How others find the pool of a rank, and its lines in the new rendezvous."""
 
-    obstacle: str
-    """Why there is no offer, or nothing; then the rest means nothing."""
+    obstacle: str  # why there is no offer, or nothing; then the rest means nothing
     lines: int
     fd: int
     size: int

@@ -62,7 +62,7 @@ class SimulatedWorld:
         self.bytes_moved = [0] * size
         self.messages = [0] * size
         self._ranks = [SimulatedRank(self, rank) for rank in range(size)]
-        self._rendezvous: dict[Key, _Rendezvous[Any, Any]] = {}
+        self._rendezvous: dict[Key, Rendezvous[Any, Any]] = {}
         self._control = threading.Semaphore(0)
         self._running = self._lost = False
         self._waiting: list[str] = []
@@ -186,15 +186,15 @@ class SimulatedWorld:
         calls = {rank.rank: (operations.get(rank, ""), callers.get(rank._thread.ident, "")) for rank in ranks}
         return in_calls(calls, one, several)
 
-    def rendezvous(
+    def arrive(
         self,
         key: Key,
         operation: str,
         members: tuple[int, ...],
         payload: P,
         complete: Callable[[dict[int, P]], R],
-    ) -> R:
-        """Wait until all *members* are at *key*, and return what *complete* makes of what they brought.
+    ) -> "Rendezvous[P, R]":
+        """Arrive at the rendezvous at *key*, and return it: it waits for the others, or says whether all have arrived.
 
         Parameters
         ----------
@@ -204,120 +204,86 @@ class SimulatedWorld:
         payload: what this rank brings
         complete: the last rank to arrive calls it, on what each one brought
         """
-        rendezvous = self._at(key, operation, members, payload, complete)
-        if not rendezvous.over:
-            rendezvous.wait(self.here())
-        return rendezvous.result()
-
-    def missing(self, key: Key, operation: str, members: tuple[int, ...]) -> list[int]:
-        """Wait until all *members* are at *key*, or no rank can go on, and return those that have not arrived."""
-        rendezvous = self._at(key, operation, members, None, lambda brought: None)
-        if not rendezvous.over:
-            rank = self.here()
-            rank.waits_at = rendezvous
-            rendezvous.wait(rank)
-            if rank.rank in rendezvous.left:
-                return [member for member in members if member not in rendezvous.brought]
-        rendezvous.result()
-        return []
-
-    def arrive(
-        self,
-        key: Key,
-        operation: str,
-        members: tuple[int, ...],
-        payload: P,
-        complete: Callable[[dict[int, P]], R],
-    ) -> "_Arrived":
-        """As `rendezvous`, but do not wait: what is returned does, or says whether all have arrived."""
-        return _Arrived(self._at(key, operation, members, payload, complete), self.here())
-
-    def _at(
-        self,
-        key: Key,
-        operation: str,
-        members: tuple[int, ...],
-        payload: P,
-        complete: Callable[[dict[int, P]], R],
-    ) -> "_Rendezvous[P, R]":
-        """Return the rendezvous at *key*, at which the calling rank has arrived; it is over if all have."""
         rank = self.here()
         if rank.cancelled:
             raise _Cancelled
-        rendezvous = self._rendezvous.setdefault(key, _Rendezvous())
+        rendezvous = self._rendezvous.setdefault(key, Rendezvous(self))
         rendezvous.brought[rank.rank] = payload
         rendezvous.operations[rank.rank] = operation
         self.events += 1
         if len(rendezvous.brought) == len(members):
             del self._rendezvous[key]
-            rendezvous.finish(complete, self)
+            rendezvous.finish(complete)
             for member in rendezvous.waiting:
                 if member not in rendezvous.left:
                     self._ranks[member].ready, self._ranks[member].waits_at = True, None
         return rendezvous
 
+    def missing(self, key: Key, operation: str, members: tuple[int, ...]) -> list[int]:
+        """Wait until all *members* are at *key*, or no rank can go on, and return those that have not arrived."""
+        rendezvous, rank = self.arrive(key, operation, members, None, lambda brought: None), self.here()
+        rank.waits_at = None if rendezvous.over else rendezvous
+        rendezvous.let_others_come()
+        if rank.rank in rendezvous.left:
+            return [member for member in members if member not in rendezvous.brought]
+        rendezvous.result()
+        return []
 
-class _Rendezvous(Generic[P, R]):
-    """Ranks that come together for one operation."""
 
-    def __init__(self) -> None:
+class Rendezvous(Generic[P, R]):
+    """Ranks of a *world* that come together for one operation."""
+
+    def __init__(self, world: SimulatedWorld) -> None:
+        self._world = world
         self.brought: dict[int, P] = {}
         self.operations: dict[int, str] = {}
         self.waiting: list[int] = []
         self.left: list[int] = []  # ranks that were here, but did not wait to the end
         self.over = False
-        self.outcome: R | None = None
-        self.error: Exception | None = None
+        self._outcome: R | None = None
+        self._error: Exception | None = None
 
-    def wait(self, rank: "SimulatedRank") -> None:
+    def let_others_come(self) -> None:
         """Let others run until all have come, or this rank leaves."""
-        self.waiting.append(rank.rank)
-        rank.wait()
-
-    def result(self) -> R:
-        """Return what came of it, on each rank."""
-        if self.error is not None:
-            raise type(self.error)(*self.error.args)
-        return cast("R", self.outcome)
-
-    def finish(self, complete: Callable[[dict[int, P]], R], world: SimulatedWorld) -> None:
-        """Make the outcome, or the error, of all ranks."""
-        self.over = True
-        if len(set(self.operations.values())) > 1:
-            lines = world._where([world._ranks[rank] for rank in sorted(self.operations)], "is", "are")
-            self.error = CollectiveMismatch("\n  ".join(["simulated ranks made different calls:", *lines]))
-            return
-        try:
-            self.outcome = complete(self.brought)
-        except Exception as error:
-            self.error = error
-
-
-class _Arrived:
-    """A rank that has arrived at a rendezvous and did something else since."""
-
-    def __init__(self, rendezvous: _Rendezvous[Any, Any], rank: "SimulatedRank") -> None:
-        self._rendezvous = rendezvous
-        self._rank = rank
+        if not self.over:
+            rank = self._world.here()
+            self.waiting.append(rank.rank)
+            rank.wait()
 
     def test(self) -> bool:
-        if not self._rendezvous.over:
-            self._rank.pause()
-        if self._rendezvous.over:
-            self._rendezvous.result()
-        return self._rendezvous.over
+        """Return whether all have come, after the others had a turn."""
+        if not self.over:
+            self._world.here().pause()
+        if self.over:
+            self.result()
+        return self.over
+
+    def result(self) -> R:
+        """Wait for the others, and return what came of it, on each rank."""
+        self.let_others_come()
+        if self._error is not None:
+            raise type(self._error)(*self._error.args)
+        return cast("R", self._outcome)
 
     def wait(self) -> None:
-        self._outcome()
+        """Wait for the others."""
+        self.result()
 
     def equal(self) -> bool:
         """Wait for the outcome of a comparison."""
-        return bool(self._outcome())
+        return bool(self.result())
 
-    def _outcome(self) -> object:
-        if not self._rendezvous.over:
-            self._rendezvous.wait(self._rank)
-        return self._rendezvous.result()
+    def finish(self, complete: Callable[[dict[int, P]], R]) -> None:
+        """Make the outcome, or the error, of all ranks."""
+        self.over, world = True, self._world
+        if len(set(self.operations.values())) > 1:
+            lines = world._where([world._ranks[rank] for rank in sorted(self.operations)], "is", "are")
+            self._error = CollectiveMismatch("\n  ".join(["simulated ranks made different calls:", *lines]))
+            return
+        try:
+            self._outcome = complete(self.brought)
+        except Exception as error:
+            self._error = error
 
 
 class _Cancelled(BaseException):
@@ -373,7 +339,7 @@ class SimulatedRank(World):
         self.error: BaseException | None = None
         self.failed_at = 0
         self._pauses, self._paused_at = 0, 0
-        self.waits_at: _Rendezvous[Any, Any] | None = None
+        self.waits_at: Rendezvous[Any, Any] | None = None
         target, name = copy_context().run, f"simulated rank {self.rank}"  # a default mesh is that of the caller
         self._thread = threading.Thread(target=target, args=(self._main, function, args), name=name, daemon=True)
         self._thread.start()
@@ -396,10 +362,7 @@ class SimulatedRank(World):
     def wait(self) -> None:
         """Let other ranks run until what this one waits for has happened."""
         self.ready = False
-        self.simulated_world._control.release()
-        self.go.acquire()
-        if self.cancelled:
-            raise _Cancelled
+        self._let_others_run()
 
     def pause(self) -> None:
         """Let each other rank that can run do so once; ``CollectiveMismatch`` if nothing ever comes of it."""
@@ -408,6 +371,9 @@ class SimulatedRank(World):
         self._paused_at = events
         if self._pauses > MOST_PAUSES:
             raise CollectiveMismatch(f"simulated rank {self.rank} asks again and again for what does not come")
+        self._let_others_run()
+
+    def _let_others_run(self) -> None:
         self.simulated_world._control.release()
         self.go.acquire()
         if self.cancelled:

@@ -11,7 +11,7 @@ from meshcomm.errors import CollectiveMismatch
 from meshcomm.ranks.communicator import Buffers, Channels, Communicator, Comparison, Numbers, Pending, Side
 
 if TYPE_CHECKING:
-    from meshcomm.ranks.simulate import SimulatedRank
+    from meshcomm.ranks.simulate import Rendezvous, SimulatedRank
 
 P = TypeVar("P")
 R = TypeVar("R")
@@ -31,15 +31,18 @@ class SimulatedCommunicator(Communicator):
         self.size = len(members)
         self.rank = members.index(world.rank)
 
-    def _together(self, operation: str, payload: P, complete: Callable[[list[P]], R]) -> R:
+    def _arrive(self, operation: str, payload: P, complete: Callable[[list[P]], R]) -> "Rendezvous[P, R]":
         self._calls += 1
-        return self._world.simulated_world.rendezvous(
+        return self._world.simulated_world.arrive(
             (self._key, self._calls),
             operation,
             self._members,
             payload,
             lambda brought: complete([brought[rank] for rank in self._members]),
         )
+
+    def _together(self, operation: str, payload: P, complete: Callable[[list[P]], R]) -> R:
+        return self._arrive(operation, payload, complete).result()
 
     def _deliver(self, data: Bytes, sender: int, into: Bytes, receiver: int) -> None:
         if len(data) != len(into):
@@ -67,14 +70,7 @@ class SimulatedCommunicator(Communicator):
                 )
 
     def start_alltoallv(self, send: Buffers, receive: Buffers) -> Pending:
-        self._calls += 1
-        return self._world.simulated_world.arrive(
-            (self._key, self._calls),
-            "alltoallv",
-            self._members,
-            (send, receive),
-            lambda brought: self._exchange([brought[rank] for rank in self._members]),
-        )
+        return self._arrive("alltoallv", (send, receive), self._exchange)
 
     start_messages = start_alltoallv
 
@@ -109,14 +105,7 @@ class SimulatedCommunicator(Communicator):
         raise NotImplementedError("simulated ranks have no header in their messages, and so no channels")
 
     def start_comparison(self, number: int) -> Comparison:
-        self._calls += 1
-        return self._world.simulated_world.arrive(
-            (self._key, self._calls),
-            "comparison",
-            self._members,
-            number,
-            lambda brought: len(set(brought.values())) == 1,
-        )
+        return self._arrive("comparison", number, lambda numbers: len(set(numbers)) == 1)
 
     def allgather(self, message: bytes) -> list[bytes]:
         return self._together("allgather", message, lambda brought: brought).copy()
@@ -155,7 +144,7 @@ class SimulatedCommunicator(Communicator):
                 self._deliver(brought[peer], other, brought[me], self.rank)
 
         name = f"a message between ranks {pair[0]} and {pair[1]}"
-        self._world.simulated_world.rendezvous((self._key, "pair", pair), name, pair, data, complete)
+        self._world.simulated_world.arrive((self._key, "pair", pair), name, pair, data, complete).result()
 
     def split(self, color: int, key: int) -> "SimulatedCommunicator":
         def complete(brought: list[tuple[int, int]]) -> dict[int, tuple[int, ...]]:

@@ -77,17 +77,10 @@ class Resource(Protocol):
 class World(ABC):
     """Where a program runs, seen by one of its ranks."""
 
-    large_counts = True
-    """Whether counts and displacements may exceed 2**31 - 1 bytes."""
-
-    guarded = False
-    """Whether a rank that fails or does not come ends the job."""
-
-    takes_turns = False
-    """Whether only one rank runs at a time, as simulated ranks do."""
-
-    shares_memory: bool = False
-    """Whether its ranks are processes; those on one node may then share memory."""
+    large_counts = True  # whether counts and displacements may exceed 2**31 - 1 bytes
+    guarded = False  # whether a rank that fails or does not come ends the job
+    takes_turns = False  # whether only one rank runs at a time, as simulated ranks do
+    shares_memory: bool = False  # whether its ranks are processes; those on one node may then share memory
 
     def __init__(self, size: int, rank: int) -> None:
         self.size = size
@@ -256,8 +249,7 @@ class Team(PreparedCalls):
         self.name = ""
         """What all its ranks call it, and no other team that they have or had; nothing until they communicate."""
         self.roll_call: RollCall | None = None
-        self.wrong: Exception | None = None
-        """What this rank has found wrong with the call that it takes part in."""
+        self.wrong: Exception | None = None  # what this rank has found wrong with the call that it takes part in
         self._differed = ""  # for smaller teams: how calls of these ranks differed, if they did
         self._ended_with: Team | None = None  # a larger team whose calls differed
         self.oversubscribed = True
@@ -484,8 +476,7 @@ class Group:
         self.color = color
         self.members = members
         self.used = 0
-        self.opened: Communicator | None = None
-        """The communicator, while the group has one."""
+        self.opened: Communicator | None = None  # the communicator, while the group has one
         self.rendezvous: Rendezvous | None = None
         """Where its ranks on this node copy between their blocks, if they share memory."""
         self.nodes: tuple[int, ...] | None = None

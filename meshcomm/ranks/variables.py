@@ -1,6 +1,7 @@
 """The environment variables of meshcomm: all their names, names that are none, and values that are wrong."""
 
 import os
+import tempfile
 from collections.abc import Callable
 from difflib import get_close_matches
 from functools import cache
@@ -21,6 +22,20 @@ KNOWN = (
 
 SWITCHES = ("MESHCOMM_ABORT", "MESHCOMM_CHECK", launchers.ALONE)
 
+
+def check_trace_folder() -> None:
+    """Make the folder for traces. ``MeshcommError`` if this rank cannot write its trace there."""
+    folder = trace_folder.trace_folder()
+    try:
+        if folder is not None:
+            folder.mkdir(parents=True, exist_ok=True)
+            tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        is_file = isinstance(error, FileExistsError | NotADirectoryError)
+        why = "it is a file, or in one" if is_file else error.strerror
+        raise MeshcommError(f"{trace_folder.TRACE_FOLDER}={folder}: no trace can be written there: {why}") from None
+
+
 _OURS = "MESHCOMM_"
 
 _RAISE = {
@@ -30,7 +45,7 @@ _RAISE = {
 }
 """What reads the value of a variable before ranks communicate, and raises ``MeshcommError`` if it is wrong."""
 
-_CHECKS = {flights.FOLDER: flights.check_folder, trace_folder.TRACE_FOLDER: trace_folder.check_trace_folder}
+_CHECKS = {flights.FOLDER: flights.check_folder, trace_folder.TRACE_FOLDER: check_trace_folder}
 """What raises ``MeshcommError`` if the value of a variable is wrong, which no call does."""
 
 
@@ -75,6 +90,15 @@ def set_aside() -> list[str]:
         else:
             del os.environ[name]
     return list(found.values())
+
+
+@cache
+def is_trace_possible() -> bool:
+    """Print that this rank cannot write its trace, if so; return whether it can, or wants none."""
+    wrong = _wrong_value(check_trace_folder)
+    if wrong:
+        abort.say_once(wrong)
+    return not wrong
 
 
 @cache

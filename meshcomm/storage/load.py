@@ -24,8 +24,8 @@ from meshcomm.layouts.layout_text import specs_text
 from meshcomm.layouts.mesh import Mesh
 from meshcomm.ranks.agreement import agree
 from meshcomm.ranks.calls import agree_on, collective, exchanging, made_by_all
-from meshcomm.ranks.recording import note_received
 from meshcomm.ranks.teams import Location
+from meshcomm.ranks.traffic import note_received
 from meshcomm.storage.by_library import read_by_library
 from meshcomm.storage.formats.base import Contents
 from meshcomm.storage.formats.known import contents

@@ -58,8 +58,8 @@ from meshcomm.memory.blocks import as_bytes, block_bytes, new_bytes
 from meshcomm.memory.scratch import Buffer, scratch
 from meshcomm.ranks.calls import join_and_raise
 from meshcomm.ranks.communicator import Pending
-from meshcomm.ranks.recording import Traffic, traffic_from
 from meshcomm.ranks.teams import Group
+from meshcomm.ranks.traffic import Traffic, traffic_from
 from meshcomm.transport.channels import open_channel
 from meshcomm.transport.exchange import BlockSizes, Exchanged, ExchangeSpec, Operation, own_copies
 from meshcomm.transport.in_place import InPlace

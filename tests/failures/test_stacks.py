@@ -8,6 +8,8 @@ from types import SimpleNamespace
 import pytest
 
 import meshcomm as mc
+from meshcomm import _callers
+from meshcomm._callers import in_short
 from meshcomm.failures import abort, stacks
 from meshcomm.ranks._envelope import Envelope, Turn
 
@@ -76,7 +78,7 @@ ERRORS = {
 def test_an_error_of_the_caller_shows_the_calls_of_the_program_only(call, short):
     error = caught(call)
     whole = names(error)
-    with stacks.in_short(error):
+    with in_short(error):
         assert names(error) == short
     assert names(error) == whole, "a debugger has them all, after it"
 
@@ -86,12 +88,12 @@ def test_nothing_is_left_out_of_a_mistake_of_ours_nor_for_developers(monkeypatch
     ours = caught(lambda: mc.from_callback((), "f8", layout, lambda slices: {}["no error of meshcomm"]))
     whole = names(ours)
     assert len(whole) > 4
-    with stacks.in_short(ours):
+    with in_short(ours):
         assert names(ours) == whole
     error = caught(different_calls)
     whole = names(error)
-    monkeypatch.setattr(stacks, "sys", SimpleNamespace(flags=SimpleNamespace(dev_mode=True)))
-    with stacks.in_short(error):
+    monkeypatch.setattr(_callers, "sys", SimpleNamespace(flags=SimpleNamespace(dev_mode=True)))
+    with in_short(error):
         assert names(error) == whole
 
 
@@ -104,7 +106,7 @@ def test_errors_that_are_raised_from_others_are_short_too():
 
     error = caught(program)
     error.__cause__.__cause__ = error  # a circle
-    with stacks.in_short(error):
+    with in_short(error):
         assert names(error.__cause__) == ["program", "wrong_layout", "__new__"]
     assert "_canonical_axes" in names(error.__cause__)
 

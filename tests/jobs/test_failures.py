@@ -53,44 +53,101 @@ def assert_went_on(job, ranks):
     assert job.text.count("as expected") == ranks, job
 
 
-# -- exceptions that nobody catches -----------------------------------------------------------------------------------
+# -- tables: each row is a job ----------------------------------------------------------------------------------------
+
+CULPRIT, BOTH = "KeyError: 'culprit'", ("0", "1G")
+RANK_1, TOO_LONG = "rank 1 of {ranks} ends the job", "ends the job: it has waited"
+WRONG_OUT = "LayoutError: out cannot be", f"{RANK_1}: an uncaught LayoutError"
+MEMORY = "for the block (7, 2) of device 1: there is no memory for it", RANK_1
+RESIZED = "rank 1 caught: a block has 8 bytes", "than rank 1, now or before"
+FAILED = "MeshError: an earlier call of these ranks ended with an error"
 
 
-@pytest.mark.parametrize("ranks", [2, 4])
-def test_one_raises(job, ranks):
-    ended = job(ranks, "one_raises")
-    assert_ended(
-        ended, "Traceback", "in one_raises", "KeyError: 'culprit'", f"meshcomm: rank 1 of {ranks} ends the job"
-    )
+def ends(case, *texts, ranks=(2,), shared=(None,), within=SOON):
+    """Return the jobs of *case*, on *ranks* with so much *shared* memory: what they print, and how soon they end."""
+    return [(case, n, memory, texts, within) for n in ranks for memory in shared]
 
 
-def test_one_raises_in_a_thread(job):
-    assert_ended(job(2, "one_raises_in_a_thread"), "in fail", "KeyError: 'culprit'", "rank 1 of 2", "failing thread")
-
-
-def test_one_raises_beside_a_thread_that_goes_on(job):
-    assert_ended(job(2, "one_raises_beside_a_thread"), "KeyError: 'culprit'", "rank 1 of 2 ends the job")
-
-
-@pytest.mark.parametrize("ranks", [2, 4])
-def test_one_raises_before_it_has_initialised_mpi(job, ranks):
-    ended = job(ranks, "one_raises_before_mpi")
+ENDS = [
+    *ends("one_raises", "Traceback", "in one_raises", CULPRIT, f"meshcomm: {RANK_1}", ranks=(2, 4)),
+    *ends("one_raises_in_a_thread", "in fail", CULPRIT, "rank 1 of 2", "failing thread"),
+    *ends("one_raises_beside_a_thread", CULPRIT, RANK_1),
     # It has to initialise MPI to end the job, which takes an Open MPI a second.
-    assert_ended(ended, "KeyError: 'culprit'", f"rank 1 of {ranks} ends the job", within=2 * SOON)
+    *ends("one_raises_before_mpi", CULPRIT, RANK_1, ranks=(2, 4), within=2 * SOON),
+    *ends("one_raises_with_a_hook_of_its_own", "as shown by the program", f"{RANK_1}: an uncaught KeyError"),
+    *ends("one_is_outside_of_the_mesh", "no attribute 'sum'", "outside of the mesh x=1", RANK_1),
+    *ends("one_is_interrupted", "KeyboardInterrupt", RANK_1),
+    *ends("one_is_interrupted_while_it_ends_the_job", f"{RANK_1}: an earlier call of these ranks ended", "culprit"),
+    *ends("one_is_killed", "stamp", ranks=(2, 4)),
+    *ends("one_closes_the_mesh", "but rank 1 has closed the mesh without it", ranks=(3,), shared=BOTH, within=6.0),
+    # The others wait for the words of a slow rank, but not long for those of a stopped one.
+    *ends("one_is_slow_to_say_what_is_wrong", *WRONG_OUT, ranks=(4,), shared=BOTH, within=9.0),
+    *ends("one_is_stopped_before_it_says_what_is_wrong", "an uncaught CollectiveMismatch", ranks=(4,), within=4.0),
+    *ends("one_finds_its_out_wrong_and_goes_on", "rank 1 caught: out cannot be", "CollectiveMismatch", shared=BOTH),
+    *ends("one_block_is_resized", "ShapeError: a block has 8 bytes", RANK_1, shared=BOTH),
+    *ends("one_block_is_resized_and_goes_on", *RESIZED, shared=BOTH, within=2.0 + SOON),
+    *ends("no_memory_in_a_known_call", "MemoryError: ", *MEMORY, shared=BOTH),
+    *ends("no_memory_in_a_known_call_and_goes_on", FAILED, *MEMORY, shared=BOTH),
+    *ends("some_wait_in_different_calls_though_others_have_ended", "CollectiveM", ranks=(4,), shared=BOTH, within=6.0),
+    *ends("some_wait_in_other_groups_though_others_have_ended", "CollectiveM", ranks=(4,), shared=BOTH, within=6.0),
+]
 
 
-def test_one_raises_with_a_hook_of_its_own(job):
-    ended = job(2, "one_raises_with_a_hook_of_its_own")
-    assert_ended(ended, "as shown by the program", "rank 1 of 2 ends the job: an uncaught KeyError")
+@pytest.mark.parametrize(("case", "ranks", "shared", "texts", "within"), ENDS)
+def test_the_job_ends(job, case, ranks, shared, texts, within):
+    environment = {} if shared is None else {"MESHCOMM_SHARED_MEMORY": shared}
+    assert_ended(job(ranks, case, **environment), *(text.format(ranks=ranks) for text in texts), within=within)
 
 
-def test_one_is_outside_of_the_mesh(job):
-    ended = job(2, "one_is_outside_of_the_mesh")
-    assert_ended(ended, "no attribute 'sum'", "outside of the mesh x=1", "rank 1 of 2 ends the job")
+@pytest.mark.parametrize(
+    ("case", "ranks", "more", "texts", "late"),
+    [
+        ("one_raises", 2, 0, (CULPRIT, f"rank 0 of 2 {TOO_LONG}"), SOON),
+        ("one_is_stopped", 2, 0, ("MESHCOMM_TIMEOUT={limit}",), 2 * SOON),
+        ("the_first_rank_is_stopped", 3, 3, ("rank 0 does not answer: it is stopped or lost",), 2 * SOON),
+        # Another rank tells why.
+        ("the_rank_that_tells_why_is_too_slow", 4, 0, (TOO_LONG, "longer than MESHCOMM_TIMEOUT"), 3.0 + 2 * SOON),
+    ],
+)
+def test_the_job_ends_after_the_timeout(job, seconds, case, ranks, more, texts, late):
+    limit = seconds + more
+    ended = job(ranks, case, MESHCOMM_ABORT="0" if case == "one_raises" else "1", MESHCOMM_TIMEOUT=f"{limit}")
+    assert_ended(ended, *(text.format(limit=limit) for text in texts), within=limit + late)
 
 
-def test_one_is_interrupted(job):
-    assert_ended(job(2, "one_is_interrupted"), "KeyboardInterrupt", "rank 1 of 2 ends the job")
+@pytest.mark.parametrize(
+    ("ranks", "name", "operation"),
+    [
+        (2, "one_returns_early", "relayout"),
+        (4, "one_returns_early", "relayout"),
+        (3, "one_returns_early_on_another_communicator", "to_numpy"),
+    ],
+)
+def test_run_ends_the_job_if_others_wait_for_a_rank_that_has_ended(job, ranks, name, operation):
+    ended = job(ranks, name, before=RUN)
+    assert_ended(ended, f"s in {operation}", "but rank 1 has ended without it", within=3 + SOON)
+
+
+GO_ON = [
+    (2, ("ranks_call_different_things", "one_passes_wrong_arguments"), {}),
+    (4, ("ranks_call_different_things", "one_passes_wrong_arguments"), {}),
+    (2, ("cached_calls_differ",), {"MESHCOMM_CHECK": "1"}),
+    *((3, ("one_has_errors_that_are_no_refusals",), {"MESHCOMM_SHARED_MEMORY": shared}) for shared in BOTH),
+    (3, ("meshes_are_asked_for_in_any_order", "mesh_is_too_large"), {}),
+    (2, ("child_is_forked", "children_end_in_all_ways", "user_frees_the_communicator", "mpi_is_finalised"), {}),
+    (2, ("user_frees_communicators_of_open_meshes",), {}),
+]
+
+
+@pytest.mark.parametrize(("ranks", "cases", "environment"), GO_ON)
+def test_the_job_goes_on(job, ranks, cases, environment):
+    assert_went_on(job(ranks, *cases, **environment), ranks * len(cases))
+
+
+@pytest.mark.parametrize("shared", BOTH)
+def test_one_writes_a_file_for_longer_than_the_timeout(job, shared, seconds):
+    ended = job(3, "one_writes_for_long", MESHCOMM_TIMEOUT=f"{seconds}", MESHCOMM_SHARED_MEMORY=shared)
+    assert_went_on(ended, 3)
 
 
 # -- ranks that do not come -------------------------------------------------------------------------------------------
@@ -118,11 +175,6 @@ def test_without_threads_in_mpi_the_missing_rank_is_not_named(job, seconds):
     ended = job(2, "one_never_joins", MESHCOMM_TIMEOUT=f"{seconds}", MPI4PY_RC_THREAD_LEVEL="serialized")
     assert_ended(ended, f"MESHCOMM_TIMEOUT={seconds}. The other ranks cannot be asked", within=seconds + SOON)
     assert "has not arrived" not in ended.text
-
-
-def test_the_first_rank_of_a_team_reports_to_the_others_and_is_named_if_it_is_stopped(job, seconds):
-    ended = job(3, "the_first_rank_is_stopped", MESHCOMM_TIMEOUT=f"{3 + seconds}")
-    assert_ended(ended, "rank 0 does not answer: it is stopped or lost", within=3 + seconds + 2 * SOON)
 
 
 def test_an_error_that_the_others_do_not_hear_of_is_told(job, seconds):
@@ -154,46 +206,18 @@ def test_an_out_that_one_rank_finds_wrong_in_a_known_call(job, ranks, shared):
     assert not re.search(r'meshcomm/(ranks|transport)/\w+\.py", line \d+, in ', ended.text), ended
 
 
-@pytest.mark.parametrize("shared", ["0", "1G"])
-def test_the_others_wait_for_the_words_of_a_slow_rank(job, shared):
-    ended = job(4, "one_is_slow_to_say_what_is_wrong", MESHCOMM_SHARED_MEMORY=shared)
-    assert_ended(ended, "LayoutError: out cannot be", "rank 1 of 4 ends the job: an uncaught LayoutError", within=9.0)
-
-
 def test_an_error_that_all_raise_is_printed_by_the_rank_that_has_seen_it_though_it_is_slow(job):
     ended = job(4, "one_is_slow_to_say_what_all_raise")
     assert_ended(ended, "rank 1 of 4 ends the job: an uncaught ", ", on all 4 ranks alike", within=9.0)
     assert ended.text.count("Traceback") == 1, ended
 
 
-def test_the_others_do_not_wait_long_for_the_words_of_a_stopped_rank(job):
-    ended = job(4, "one_is_stopped_before_it_says_what_is_wrong")
-    assert_ended(ended, "CollectiveMismatch", "ends the job: an uncaught CollectiveMismatch", within=2.0 + SOON)
-
-
-def test_another_rank_tells_why_the_job_ends_if_the_first_one_is_too_slow(job, seconds):
-    ended = job(4, "the_rank_that_tells_why_is_too_slow", MESHCOMM_TIMEOUT=f"{seconds}")
-    assert_ended(ended, "ends the job: it has waited", "longer than MESHCOMM_TIMEOUT", within=seconds + 3.0 + 2 * SOON)
-
-
 @pytest.mark.parametrize("shared", ["0", "1G"])
-def test_an_out_that_one_rank_finds_wrong_and_goes_on(job, shared):
-    ended = job(2, "one_finds_its_out_wrong_and_goes_on", MESHCOMM_SHARED_MEMORY=shared)
-    assert_ended(ended, "rank 1 caught: out cannot be written to", "CollectiveMismatch")
-
-
-@pytest.mark.parametrize("shared", ["0", "1G"])
-def test_the_relayout_of_an_array_is_compared_though_nothing_moves(job, shared):
-    case = "ranks_relayout_an_array_in_place_of_a_tensor_at_different_times"
-    ended = job(2, case, MESHCOMM_SHARED_MEMORY=shared)
-    assert_ended(ended, "CollectiveMismatch: rank")
-    assert "AssertionError" not in ended.text, ended
-
-
-@pytest.mark.parametrize("shared", ["0", "1G"])
-@pytest.mark.parametrize("call", ["sum", "index", "to_numpy", "relayout", "fft", "matmul"])
+@pytest.mark.parametrize("call", ["sum", "index", "to_numpy", "relayout", "fft", "matmul", None])
 def test_a_call_that_one_rank_refuses_counts(job, call, shared):
+    """So does the relayout of an array, though nothing moves."""
     case = "ranks_refuse_a_call_at_different_times"
+    case, call = (case, call) if call else ("ranks_relayout_an_array_in_place_of_a_tensor_at_different_times", "")
     ended = job(2, case, MESHCOMM_SHARED_MEMORY=shared, CASE_CALL=call)
     assert_ended(ended, "CollectiveMismatch: ")
     assert "AssertionError" not in ended.text, ended
@@ -207,36 +231,6 @@ def test_ranks_go_on_after_a_mismatch_at_different_times(job, call, check):
     assert_ended(ended, "ends the job: an earlier call of these ranks ended with an error (CollectiveMismatch: ")
     assert "AssertionError" not in ended.text, ended
     assert re.search(r"(did not make a call: |, after )\w+ raised \w+Error: ", ended.text), ended
-
-
-@pytest.mark.parametrize("shared", ["0", "1G"])
-def test_errors_of_one_rank_that_are_no_refusals(job, shared):
-    assert_went_on(job(3, "one_has_errors_that_are_no_refusals", MESHCOMM_SHARED_MEMORY=shared), 3)
-
-
-@pytest.mark.parametrize("shared", ["0", "1G"])
-def test_a_block_that_is_resized(job, shared):
-    ended = job(2, "one_block_is_resized", MESHCOMM_SHARED_MEMORY=shared)
-    assert_ended(ended, "ShapeError: a block has 8 bytes", "rank 1 of 2 ends the job")
-
-
-@pytest.mark.parametrize("shared", ["0", "1G"])
-def test_a_block_that_is_resized_on_a_rank_that_goes_on(job, shared):
-    ended = job(2, "one_block_is_resized_and_goes_on", MESHCOMM_SHARED_MEMORY=shared)
-    assert_ended(ended, "rank 1 caught: a block has 8 bytes", "than rank 1, now or before", within=2.0 + SOON)
-
-
-@pytest.mark.parametrize("shared", ["0", "1G"])
-@pytest.mark.parametrize(
-    ("case", "error"),
-    [
-        ("no_memory_in_a_known_call", "MemoryError: "),
-        ("no_memory_in_a_known_call_and_goes_on", "MeshError: an earlier call of these ranks ended with an error"),
-    ],
-)
-def test_a_rank_without_memory_for_a_known_call(job, case, error, shared):
-    ended = job(2, case, MESHCOMM_SHARED_MEMORY=shared)
-    assert_ended(ended, error, "for the block (7, 2) of device 1: there is no memory for it", "rank 1 of 2 ends")
 
 
 def test_each_rank_writes_what_it_did_last_and_the_command_merges_it(job, launch, seconds, tmp_path):
@@ -311,32 +305,6 @@ def test_a_crash_ends_without_a_report_of_mpi_which_may_wait_for_ever(job):
         assert_went_on(job(2, "crashes_are_reported_by_open_mpi", OMPI_MCA_opal_signal="6,11"), 2)
 
 
-def test_the_watchdog_ends_what_the_hook_may_not(job, seconds):
-    ended = job(2, "one_raises", MESHCOMM_ABORT="0", MESHCOMM_TIMEOUT=f"{seconds}")
-    assert_ended(ended, "KeyError: 'culprit'", "rank 0 of 2 ends the job: it has waited", within=seconds + SOON)
-
-
-def test_one_is_stopped(job, seconds):
-    ended = job(2, "one_is_stopped", MESHCOMM_TIMEOUT=f"{seconds}")
-    assert_ended(ended, f"MESHCOMM_TIMEOUT={seconds}", within=seconds + 2 * SOON)
-
-
-def test_a_second_interrupt_does_not_keep_a_rank_from_ending_the_job(job):
-    ended = job(2, "one_is_interrupted_while_it_ends_the_job")
-    assert_ended(ended, "rank 1 of 2 ends the job: an earlier call of these ranks ended", "culprit")
-
-
-@pytest.mark.parametrize("shared", ["0", "1G"])
-def test_one_closes_the_mesh_before_the_others(job, shared):
-    ended = job(3, "one_closes_the_mesh", MESHCOMM_SHARED_MEMORY=shared)
-    assert_ended(ended, "but rank 1 has closed the mesh without it", within=2.0 + 2 * SOON)
-
-
-@pytest.mark.parametrize("ranks", [2, 4])
-def test_one_is_killed(job, ranks):
-    assert_ended(job(ranks, "one_is_killed"), "stamp")
-
-
 # -- under python -m meshcomm run -------------------------------------------------------------------------------------
 
 
@@ -353,26 +321,9 @@ def test_run_lets_all_ranks_call_sys_exit(job):
     assert "ends the job" not in ended.text
 
 
-@pytest.mark.parametrize(
-    ("ranks", "name", "operation"),
-    [
-        (2, "one_returns_early", "relayout"),
-        (4, "one_returns_early", "relayout"),
-        (3, "one_returns_early_on_another_communicator", "to_numpy"),
-    ],
-)
-def test_run_ends_the_job_if_others_wait_for_a_rank_that_has_ended(job, ranks, name, operation):
-    ended = job(ranks, name, before=RUN)
-    assert_ended(ended, f"s in {operation}", "but rank 1 has ended without it", within=3 + SOON)
-
-
 @pytest.mark.parametrize(("ranks", "name"), [(4, "others_compute_for_long"), (3, "root_waits_for_a_late_rank")])
 def test_run_lets_ranks_go_on_for_long_after_others_have_ended(job, ranks, name):
     assert_went_on(job(ranks, name, before=RUN), ranks)
-
-
-def test_ranks_that_ask_for_meshes_in_any_order_end_well(job):
-    assert_went_on(job(3, "meshes_are_asked_for_in_any_order"), 3)
 
 
 def test_run_ends_the_job_before_there_is_a_mesh(job):
@@ -382,11 +333,6 @@ def test_run_ends_the_job_before_there_is_a_mesh(job):
 
 
 # -- errors that all ranks raise --------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("ranks", [2, 4])
-def test_errors_of_one_rank_are_raised_by_all(job, ranks):
-    assert_went_on(job(ranks, "ranks_call_different_things", "one_passes_wrong_arguments"), 2 * ranks)
 
 
 DROPPED = [
@@ -406,10 +352,6 @@ def test_a_dropped_request_ends_the_job_when_the_program_ends(job, case):
         "relayout of (7, 5) float64 from [x, unsharded] to [unsharded, x]",
         "Call wait() on each request",
     )
-
-
-def test_different_cached_calls_are_found(job):
-    assert_went_on(job(2, "cached_calls_differ", MESHCOMM_CHECK="1"), 2)
 
 
 def test_different_cached_calls_are_found_by_ranks_that_share_memory(job):
@@ -435,32 +377,6 @@ def test_a_handler_that_raises_anywhere_leaves_no_wrong_data(job, call, shared, 
 
 
 @pytest.mark.parametrize("shared", ["0", "1G"])
-def test_one_writes_a_file_for_longer_than_the_timeout(job, shared, seconds):
-    ended = job(3, "one_writes_for_long", MESHCOMM_TIMEOUT=f"{seconds}", MESHCOMM_SHARED_MEMORY=shared)
-    assert_went_on(ended, 3)
-
-
-def test_the_mesh_does_not_fit_the_world(job):
-    assert_went_on(job(3, "mesh_is_too_large"), 3)
-
-
-def test_the_user_frees_the_communicator(job):
-    assert_went_on(job(2, "user_frees_the_communicator"), 2)
-
-
-def test_the_user_frees_communicators_of_open_meshes(job):
-    assert_went_on(job(2, "user_frees_communicators_of_open_meshes"), 2)
-
-
-def test_a_forked_child_may_not_communicate(job):
-    assert_went_on(job(2, "child_is_forked"), 2)
-
-
-def test_a_forked_child_ends_with_its_exit_code(job):
-    assert_went_on(job(2, "children_end_in_all_ways"), 2)
-
-
-@pytest.mark.parametrize("shared", ["0", "1G"])
 @pytest.mark.parametrize(
     ("case", "error"),
     [
@@ -475,22 +391,6 @@ def test_a_job_in_which_calls_differed_does_not_end_well_however_it_ends(job, ca
     ended = job(2, case, MESHCOMM_SHARED_MEMORY=shared)
     assert ended.code != 0, ended
     assert re.search(f"ends the job: .*{error}", ended.text), ended
-
-
-@pytest.mark.parametrize("shared", ["0", "1G"])
-@pytest.mark.parametrize(
-    "case",
-    [
-        "some_wait_in_different_calls_though_others_have_ended",
-        "some_wait_in_other_groups_though_others_have_ended",
-    ],
-)
-def test_ranks_that_wait_in_different_calls_do_not_wait_for_the_timeout_though_others_have_ended(job, case, shared):
-    assert_ended(job(4, case, MESHCOMM_SHARED_MEMORY=shared), "CollectiveMismatch", within=6.0)
-
-
-def test_mpi_is_finalised(job):
-    assert_went_on(job(2, "mpi_is_finalised"), 2)
 
 
 def test_a_program_is_launched_without_mpiexec(job):

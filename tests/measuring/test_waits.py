@@ -2,8 +2,8 @@
 
 import pytest
 
+from meshcomm.measuring.recording import Arrival
 from meshcomm.measuring.waits import Arrivals, Late, explained
-from meshcomm.ranks.recording import Arrival
 
 STREAM = "0-3 #1"
 

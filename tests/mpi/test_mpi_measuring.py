@@ -14,9 +14,8 @@ from mpi4py import MPI
 
 import meshcomm as mc
 from meshcomm import Layout
-from meshcomm.arrays import dtensor
 from meshcomm.arrays.compile import exchanging_steps
-from meshcomm.ranks import recording
+from meshcomm.measuring import recording
 from meshcomm.transport import choose
 from support.random_cases import any_case
 from support.reference import numbered, random_bits
@@ -140,7 +139,7 @@ def test_nothing_is_measured_while_nobody_listens(world, shared_folder, monkeypa
         return t.sum()
 
     warm()
-    for owner in (recording, choose, dtensor):
+    for owner in (recording, choose):
         monkeypatch.setattr(owner, "monotonic_ns", spied("monotonic_ns", owner.monotonic_ns))
     for name, method in inspect.getmembers(recording.Recorder, inspect.isfunction):
         monkeypatch.setattr(recording.Recorder, name, spied(name, method))

@@ -1,4 +1,4 @@
-"""What this rank does, told to those who count or trace it; `meshcomm.measuring` has them.
+"""What this rank does, told to those who count or trace it.
 
 While nobody listens, `watch.recorder` is None: each call and each exchange tests this attribute, and does no more.
 """
@@ -10,48 +10,19 @@ from typing import NamedTuple, final
 
 import numpy as np
 
-from meshcomm._types import Counts, Indices
+from meshcomm._types import Counts
 from meshcomm.failures.watch import watch
 from meshcomm.memory._rendezvous import measure_times
 from meshcomm.ranks.communicator import Communicator
 from meshcomm.ranks.simulate import SimulatedRank, current_rank
-from meshcomm.ranks.teams import Group, Team
+from meshcomm.ranks.teams import Group
+from meshcomm.ranks.traffic import NOTHING, Traffic
 
 WAITS = "wait until the others are ready"
 """What a rank does before it copies in shared memory."""
 
 _MOST_TEXTS = 1024
 """Texts of known calls that are kept while a trace goes on; then they are made anew."""
-
-
-class Traffic(NamedTuple):
-    """Data that a rank receives from others. A message is what one other rank has for it in one exchange."""
-
-    messages: int = 0
-    bytes: int = 0
-    messages_between_nodes: int = 0
-    bytes_between_nodes: int = 0
-
-    def plus(self, other: "Traffic") -> "Traffic":
-        """Return both together."""
-        return Traffic(  # one by one: this is on the way of every exchange that is counted
-            self.messages + other.messages,
-            self.bytes + other.bytes,
-            self.messages_between_nodes + other.messages_between_nodes,
-            self.bytes_between_nodes + other.bytes_between_nodes,
-        )
-
-
-NOTHING = Traffic()
-
-
-def traffic_from(team: Team, ranks: Sequence[int] | Indices, sizes: Sequence[int] | Indices) -> Traffic:
-    """Return what a rank of *team* receives from other *ranks* of the world: *sizes* in bytes, one for each."""
-    found = np.asarray(sizes, dtype=np.int64)
-    some = found > 0
-    nodes = team.machine.node_of(np.asarray([*ranks, team.world.rank], dtype=np.intp))
-    off_node = some & (nodes[:-1] != nodes[-1])
-    return Traffic(int(some.sum()), int(found.sum()), int(off_node.sum()), int(found[off_node].sum()))
 
 
 class Arrival(NamedTuple):
@@ -313,9 +284,3 @@ class Recorder:
 
 
 recorder = Recorder()
-
-
-def note_received(team: Team, ranks: Sequence[int] | Indices, sizes: Sequence[int] | Indices, began: int) -> None:
-    """Tell of data that this rank has received by other means than an exchange, as `traffic_from` takes them."""
-    if watch.recorder is not None:
-        watch.recorder.exchanged("messages", began, traffic_from(team, ranks, sizes))
