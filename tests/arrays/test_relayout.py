@@ -215,6 +215,9 @@ def test_a_plan_executes_what_it_was_made_for_only():
         ):
             with pytest.raises(mc.MeshcommError, match=r"this plan is for a DTensor of \(3, 4\) int64"):
                 plan.execute(other)
+        mesh.close()
+        with pytest.raises(mc.MeshError, match="is closed"):
+            plan.execute(tensor)
 
     simulated(2, program)
 
