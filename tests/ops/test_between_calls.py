@@ -80,16 +80,6 @@ def test_real_and_imaginary_numbers_are_copies():
     on_two(program)
 
 
-@pytest.mark.parametrize("spec", ["x", U])
-def test_sides_of_an_assignment_may_overlap_in_any_way(spec):
-    def program(mesh):
-        t = mc.distribute(np.arange(8), Layout([spec], mesh))
-        t[::2] = t[:4]
-        assert t.to_numpy().tolist() == [0, 1, 1, 3, 2, 5, 3, 7]
-
-    on_two(program)
-
-
 def test_an_overflow_stops_no_rank_before_an_exchange():
     def program(mesh):
         a = np.array([[1e308, 1e10]])

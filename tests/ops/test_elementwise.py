@@ -1,7 +1,6 @@
 """Elementwise arithmetic on DTensors against NumPy on the whole arrays: any layouts, uneven and empty blocks."""
 
 import operator
-from itertools import product
 
 import numpy as np
 import pytest
@@ -13,7 +12,7 @@ from meshcomm.errors import ShapeError
 from support.gradient_cases import on
 from support.operands import MESHES, U, check, mesh_of, random
 from support.reference import tuple_layouts
-from support.sampling import examples, sampled
+from support.sampling import examples
 
 # -- how operands meet ------------------------------------------------------------------------------------------------
 
@@ -55,33 +54,15 @@ def test_an_axis_that_is_stretched_counts_as_unsharded():
 def test_equal_layouts_move_nothing():
     def program():
         mesh = mesh_of(2, 2)
-        x = mc.distribute(random(4, 4), mc.Layout(["x", "y"], mesh))
-        z = mc.relayout_like(mc.ones((4, 4), "f8", mc.Layout([U, U], mesh)), x)  # the example of the page
-        return (x + z) * 2 - np.float32(3) / x, mc.ones((4,), "f8", mc.Layout([U], mesh)) * x
+        for specs in (["x", "y"], [mc.Cuts("x", (0, 1, 4)), U], [U, mc.Cyclic("y", 1)]):
+            x = mc.distribute(random(4, 4), mc.Layout(specs, mesh))
+            z = mc.relayout_like(mc.ones((4, 4), "f8", mc.Layout([U, U], mesh)), x)  # the example of the page
+            check((x + z) * 2 - np.float32(3) / x, (random(4, 4) + 1) * 2 - 3 / random(4, 4))
+            assert (mc.ones((4,), "f8", mc.Layout([U], mesh)) * x).layout == (x + z).layout == x.layout
 
     with mc.simulate(4) as world:
-        results = world.run(program)
+        world.run(program)
         assert world.bytes_moved == [0] * 4
-    assert all(a.layout == b.layout for a, b in results)
-
-
-@pytest.mark.parametrize("sizes", MESHES)
-def test_every_pair_of_layouts(sizes):
-    def program():
-        mesh = mesh_of(*sizes)
-        for a, b in [
-            ((5, 3), (5, 3)),
-            ((5, 3), (3,)),
-            ((5, 1), (1, 3)),
-            ((4,), (2, 1)),
-            ((2, 2), ()),
-            ((0, 2), (1, 2)),
-        ]:
-            pairs = list(product(tuple_layouts(mesh, len(a)), tuple_layouts(mesh, len(b))))
-            for one, other in sampled(pairs[:: 1 + len(pairs) // 150], 10):
-                check(mc.distribute(random(*a), one) - mc.distribute(random(*b), other), random(*a) - random(*b))
-
-    on(MESHES[sizes], program)
 
 
 SHAPES = [
@@ -271,19 +252,3 @@ def test_no_operation_changes_its_operands():
 
     (count,) = set(on(4, program))
     assert count == 29
-
-
-@pytest.mark.parametrize("name", ["local", "layout", "shape", "dtype", "mesh", "new"])
-def test_tensors_layouts_and_meshes_refuse_to_be_changed(name):
-    def program():
-        t = mc.zeros((4,), "f8", mc.Layout(["x"], mesh_of(2)))
-        with pytest.raises(AttributeError):
-            setattr(t, name, None)
-
-    on(2, program)
-    layout = mc.Layout(["x"], mc.Mesh(range(2), {"x": 2}))
-    for value in (layout, layout.mesh):
-        for attribute in ("axes", "mesh", "dims", "name", "ranks", "size"):
-            if hasattr(value, attribute):
-                with pytest.raises(AttributeError):
-                    setattr(value, attribute, None)

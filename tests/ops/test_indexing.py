@@ -20,23 +20,9 @@ SEEDS = sampled(range(80), 8)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_slices(seed):
-    on_a_mesh(seed, indexing.slices)
-
-
-@pytest.mark.parametrize("seed", SEEDS)
-def test_assignments(seed):
-    on_a_mesh(seed, indexing.assignments)
-
-
-@pytest.mark.parametrize("seed", SEEDS)
-def test_assignments_that_overlap(seed):
-    on_a_mesh(seed, indexing.overlaps)
-
-
-@pytest.mark.parametrize("seed", SEEDS)
-def test_masks(seed):
-    on_a_mesh(seed, indexing.masks)
+@pytest.mark.parametrize("what", ["slices", "assignments", "overlaps", "masks"])
+def test_indexing_is_numpys(what, seed):
+    on_a_mesh(seed, getattr(indexing, what))
 
 
 def test_a_slice_is_a_view_both_ways():

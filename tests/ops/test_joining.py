@@ -112,21 +112,6 @@ def test_pad(seed):
 # -- layouts, and what moves ------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def relayouts(monkeypatch):
-    """The relayouts of all ranks while a test runs: the bytes that all devices receive."""
-    found = []
-    relayout = mc.ops.elementwise.relayout
-
-    def counted(tensor, layout):
-        plan = mc.plan_relayout(tensor.shape, tensor.dtype, tensor.layout, layout)
-        found.append(sum(plan.for_device(device).bytes_moved for device in range(len(plan.ranks))))
-        return relayout(tensor, layout)
-
-    monkeypatch.setattr(mc.ops.elementwise, "relayout", counted)
-    return found
-
-
 def test_layouts_and_what_moves(relayouts):
     def program():
         mesh = mc.create_mesh([("x", 2)])
