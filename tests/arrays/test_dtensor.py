@@ -6,14 +6,11 @@ import pickle
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import meshcomm as mc
 from meshcomm import DTypeError, Layout, LayoutError, MeshcommError, MeshError, ShapeError
 from support.reference import blocks_of, numbered, random_bits, same_bits, simulated
-from support.sampling import examples
-from support.strategies import DTYPES, dtype_id, relayouts
+from support.strategies import DTYPES, dtype_id
 
 U = "unsharded"
 
@@ -23,49 +20,7 @@ def a_tensor(rank=0, specs=("x", U), shape=(5, 4), devices=None):
     return mc.distribute(numbered(shape), Layout(list(specs), mesh))
 
 
-def rebuilt(layout):
-    mesh = mc.create_mesh([(d.name, d.size) for d in layout.mesh.dims])
-    return Layout(layout.sharding_specs, mesh)
-
-
 # -- constructors give each rank its block ----------------------------------------------------------------------------
-
-
-@settings(max_examples=examples(100))
-@given(relayouts(max_rank=4), st.sampled_from(["i2", "c16", "V5", ">f4"]), st.integers(0, 7))
-def test_every_constructor_gives_each_rank_its_block(relayout, dtype, root):
-    shape, layout, _ = relayout
-    array = random_bits(shape, dtype)
-    blocks = blocks_of(array, layout)
-    root %= layout.mesh.size
-
-    def program(rank):
-        here = rebuilt(layout)
-        asked = []
-
-        def of_slices(slices):
-            asked.append(slices)
-            return array[(..., *slices)]
-
-        made = [
-            mc.distribute(array, here),
-            mc.distribute(array if rank == root else None, here, root=root),
-            mc.from_local(blocks[rank].copy(), here, shape),
-            mc.from_local(blocks[rank].copy(), here),
-            mc.from_callback(shape, dtype, here, of_slices),
-        ]
-        for tensor in made:
-            assert same_bits(tensor.local, blocks[rank])
-            assert tensor.local.flags.c_contiguous
-            assert (tensor.shape, tensor.dtype, tensor.layout, tensor.mesh) == (shape, array.dtype, here, here.mesh)
-            assert (tensor.ndim, tensor.size, tensor.nbytes) == (array.ndim, array.size, array.nbytes)
-            assert not np.shares_memory(tensor.local, array)
-        assert asked == [here.block_slices(shape, rank)]
-        assert same_bits(made[0].to_numpy(), array)
-        on_root = made[1].to_numpy(root=root)
-        assert on_root is None if rank != root else same_bits(on_root, array)
-
-    simulated(layout.mesh.size, program)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=dtype_id)
@@ -206,16 +161,6 @@ def test_one_bad_block_is_refused_on_all_ranks(bad):
     assert issubclass(kinds[0], (LayoutError, DTypeError, ShapeError))
 
 
-def test_blocks_of_different_dtypes_are_a_mismatch():
-    def program(rank):
-        layout = Layout(["x"], mc.create_mesh([("x", 2)]))
-        with pytest.raises(mc.CollectiveMismatch, match="from_local of float"):
-            mc.from_local(np.zeros(2, "f4" if rank else "f8"), layout)
-        check_unusable(layout.mesh)
-
-    simulated(2, program)
-
-
 def test_a_block_must_fit_the_global_shape():
     def program(rank):
         rows = Layout(["x", U], mc.create_mesh([("x", 2)]))
@@ -293,34 +238,15 @@ def test_errors_of_root_are_raised_on_all_ranks():
             with pytest.raises(error):
                 mc.distribute(array if rank == 1 else np.zeros((4, 4)), rows, root=1)
             check_usable(rows.mesh)
-        for root in (2, -1, True, 0.0, "0"):
-            with pytest.raises(MeshError, match="root"):
-                mc.distribute(np.zeros((4, 4)), rows, root=root)
-            with pytest.raises(MeshError, match="root"):
-                a_tensor().to_numpy(root=root)
+        for root in (-1, True):
+            for call in (lambda root: mc.distribute(np.zeros((4, 4)), rows, root=root), a_tensor().to_numpy):
+                with pytest.raises(MeshError, match="root"):
+                    call(root=root)
         with pytest.raises(mc.CollectiveMismatch):
             mc.distribute(np.zeros((4, 4)), rows, root=rank)
         check_unusable(rows.mesh)
 
     simulated(2, program)
-
-
-def test_to_numpy_of_replicas_and_uneven_blocks():
-    array = numbered((5, 3))
-
-    def program(rank):
-        mesh = mc.create_mesh([("x", 2), ("y", 3)])
-        for specs in ([U, U], ["y", U], [("x", "y"), U], ["y", "x"], [U, ("y", "x")]):
-            tensor = mc.distribute(array, Layout(specs, mesh))
-            result = tensor.to_numpy()
-            assert same_bits(result, array)
-            assert not np.shares_memory(result, tensor.local)
-            for root in (0, 4):
-                result = tensor.to_numpy(root=root)
-                assert (result is None) == (rank != root)
-                assert rank != root or same_bits(result, array)
-
-    simulated(6, program)
 
 
 # -- the object -------------------------------------------------------------------------------------------------------

@@ -56,7 +56,10 @@ def test_how_tensors_are_made_and_read(seed):
             called.append(slices)
             return array[slices]
 
-        assert is_right(mc.distribute(array, layout), array, layout)
+        whole = mc.distribute(array, layout)
+        assert is_right(whole, array, layout)
+        assert not np.shares_memory(whole.local, array)
+        assert (whole.ndim, whole.size, whole.nbytes) == (array.ndim, array.size, array.nbytes)
         assert is_right(mc.distribute(array if rank == root else None, layout, root=root), array, layout)
         assert is_right(mc.from_local(mine, layout), array, layout)
         tensor = mc.from_local(mine, layout, shape)
@@ -69,6 +72,7 @@ def test_how_tensors_are_made_and_read(seed):
         assert is_right(mc.pack([mine], layout), array, layout)
         assert is_right(tensor.copy(), array, layout)
         assert same_bits(tensor.to_numpy(), array)
+        assert not np.shares_memory(tensor.to_numpy(), tensor.local)
         found = tensor.to_numpy(root=root)
         assert same_bits(found, array) if rank == root else found is None
         assert mc.zeros(shape, "f4", layout).local.shape == mc.zeros_like(tensor).local.shape == mine.shape
@@ -86,16 +90,19 @@ def test_relayouts_in_every_form(seed):
         turned = mc.create_mesh(list(mesh.dims), devices=random.sample(range(mesh.size), mesh.size))
         elsewhere = layout_of(random, turned, shape)
         tensor = mc.distribute(array, source)
-        bound = random.choice([None, 1 << 12, 1 << 16])
+        bound = random.choice([None, 1 << 8, 1 << 12, 1 << 16])
         for to in (target, other, elsewhere, source):
             moved = mc.relayout(tensor, to)
             assert is_right(moved, array, to)
             assert not np.shares_memory(moved.local, tensor.local)
+            out = mc.zeros(shape, dtype, to)
             try:
                 assert is_right(mc.relayout(tensor, to, max_scratch_bytes=bound), array, to)
+                assert mc.relayout(tensor, to, out=out, max_scratch_bytes=bound) is out
+                assert is_right(out, array, to)
+                out.local[...] = np.zeros((), dtype)
             except ShapeError as error:
                 assert "minimum" in str(error)  # noqa: PT017 - all ranks raise it
-            out = mc.zeros(shape, dtype, to)
             assert mc.relayout(tensor, to, out=out) is out
             assert is_right(out, array, to)
             assert is_right(mc.relayout_like(tensor, out), array, to)

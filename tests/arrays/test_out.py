@@ -18,7 +18,6 @@ from support.sampling import sampled
 from support.strategies import PADDED
 
 U = "unsharded"
-SPECS = [["x", U], [U, "x"], [U, U], [("x", "y"), U], ["y", "x"]]
 ARRAY = numbered((7, 6))
 
 
@@ -35,25 +34,6 @@ def is_right(tensor, array, layout):
 
 
 # -- into a tensor ----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("bound", [None, 16], ids=["by default", "within 16 bytes"])
-def test_every_pair_of_layouts(bound):
-    array = numbered((7, 6), "u1")
-
-    def program(rank):
-        mesh = grid()
-        for source in SPECS:
-            for target in SPECS:
-                a, b = Layout(source, mesh), Layout(target, mesh)
-                tensor, out = mc.distribute(array, a), mc.full(array.shape, 255, "u1", b)
-                block = out.local
-                assert mc.relayout(tensor, b, out=out, max_scratch_bytes=bound) is out
-                assert out.local is block
-                assert is_right(out, array, b)
-                assert is_right(tensor, array, a)
-
-    simulated(4, program)
 
 
 def test_all_that_takes_out():

@@ -180,29 +180,6 @@ def test_positions_in_groups_are_those_of_the_group_assignment(relayout):
         assert sorted(d for row in rows for d in row) == list(range(step.mesh.size))
 
 
-@given(relayouts(max_rank=3))
-def test_what_is_sent_is_what_is_expected(relayout):
-    """Every box that a device sends, its peer expects from this device, with as many bytes."""
-    shape, source, target = relayout
-    for step in plan_relayout(shape, "f8", source, target).steps:
-        if isinstance(step, AllToAll):
-            sent = boxes_between(step, step.sends, outwards=True)
-            assert sent == boxes_between(step, step.receives, outwards=False)
-
-
-def boxes_between(step, side, outwards):
-    found = {}
-    for device in range(step.mesh.size):
-        boxes, group = side(device), step.group_of(device)
-        for peer, box in zip(boxes.peers.tolist(), boxes.which.tolist(), strict=True):
-            start, stop = boxes.starts[box].tolist(), boxes.stops[box].tolist()
-            pair = (device, group[peer]) if outwards else (group[peer], device)
-            assert pair not in found
-            if all(a < b for a, b in zip(start, stop, strict=True)):
-                found[pair] = (start, stop)
-    return found
-
-
 # -- alike everywhere, and for meshes of any size ---------------------------------------------------------------------
 
 HASHED = """
