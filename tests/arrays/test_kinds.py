@@ -154,20 +154,8 @@ def test_blocks_of_any_lengths_make_chosen_cuts(seed):
 
 WRONG = mc.Cuts("x", (0, 3, 4, 7))
 CALLS = {
-    "distribute": lambda mesh, t, wrong: mc.distribute(numbered((6, 4)), wrong),
-    "distribute from root": lambda mesh, t, wrong: mc.distribute(
-        numbered((6, 4)) if mesh.rank == 1 else None, wrong, root=1
-    ),
-    "from_local": lambda mesh, t, wrong: mc.from_local(numbered((2, 4)), wrong),
-    "from_local of the right lengths for another array": lambda mesh, t, wrong: mc.from_local(
-        numbered((2, 4)), wrong, (6, 4)
-    ),
-    "from_callback": lambda mesh, t, wrong: mc.from_callback((6, 4), "f8", wrong, lambda s: numbered((6, 4))[s]),
     "full": lambda mesh, t, wrong: mc.full((6, 4), 3, "f8", wrong),
-    "relayout": lambda mesh, t, wrong: mc.relayout(t, wrong),
     "relayout of an array": lambda mesh, t, wrong: mc.relayout(numbered((6, 4)), wrong),
-    "relayout of many": lambda mesh, t, wrong: mc.relayout([t, t], [t.layout, wrong]),
-    "start_relayout": lambda mesh, t, wrong: mc.start_relayout(t, wrong),
     "plan_relayout": lambda mesh, t, wrong: mc.plan_relayout((6, 4), "f8", t.layout, wrong),
     "plan_relayout from and to": lambda mesh, t, wrong: mc.plan_relayout((6, 4), "f8", wrong, wrong),
     "pack": lambda mesh, t, wrong: mc.pack([numbered((2, 4))], wrong),

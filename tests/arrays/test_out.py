@@ -29,6 +29,11 @@ def rows_and_columns(mesh):
     return Layout(["x", U], mesh), Layout([U, "x"], mesh)
 
 
+def with_layouts(program, dims=(("x", 2),)):
+    """Return *program* for a rank: it is given layouts of rows and columns on a mesh, too."""
+    return lambda rank: program(rank, *rows_and_columns(mc.create_mesh(dims)))
+
+
 def is_right(tensor, array, layout):
     return same_bits(tensor.local, blocks_of(array, layout)[layout.mesh.rank])
 
@@ -95,7 +100,7 @@ def wrong_outs(mesh):
     tensor = mc.distribute(ARRAY, rows)
     yield LayoutError, "out must be a DTensor", tensor, columns, np.zeros((7, 3), "i8")
     yield ShapeError, r"out has shape \(6, 7\)", tensor, columns, mc.zeros((6, 7), "i8", columns)
-    yield DTypeError, "out has dtype int32", tensor, columns, mc.zeros((7, 6), "i4", columns)
+    yield DTypeError, "out has dtype float64", tensor, columns, mc.zeros((7, 6), "f8", columns)
     yield LayoutError, "but the relayout goes to", tensor, columns, mc.zeros((7, 6), "i8", rows)
     other = mc.create_mesh([("x", 2), ("y", 2)], devices=[1, 0, 2, 3])
     yield LayoutError, "but the relayout goes to", tensor, columns, mc.zeros((7, 6), "i8", Layout([U, "x"], other))
@@ -192,9 +197,7 @@ def test_a_read_only_result_of_a_plain_array():
 
 
 def test_results_in_one_memory_are_refused():
-    def program(rank):
-        mesh = mc.create_mesh([("x", 2)])
-        rows, columns = rows_and_columns(mesh)
+    def program(rank, rows, columns):
         a, b = mc.zeros((4, 4), "i8", rows), mc.ones((4, 4), "i8", rows)
         memory = np.zeros((4, 2), "i8")
         outs = [mc.from_local(memory, columns, global_shape=(4, 4)) for _ in range(2)]
@@ -209,7 +212,7 @@ def test_results_in_one_memory_are_refused():
         with pytest.raises(LayoutError, match="none of the tensors that are read"):
             mc.relayout([a, b], [rows, rows], out=[b, a])
 
-    simulated(2, program)
+    simulated(2, with_layouts(program))
 
 
 # -- calls that were made before --------------------------------------------------------------------------------------
@@ -250,9 +253,8 @@ def test_ranks_may_wrap_their_blocks_anew(culprits):
 def test_all_ranks_may_find_an_out_wrong_in_a_known_call(what):
     """All raise the error, the mesh stays usable, and the out stays as it was."""
 
-    def program(rank):
-        mesh = mc.create_mesh([("x", 2)])
-        rows, columns = rows_and_columns(mesh)
+    def program(rank, rows, columns):
+        mesh = rows.mesh
         tensor, wrong = mc.distribute(ARRAY, rows), mc.ones(ARRAY.shape, "i8", columns)
         if what == "overlapping":
             memory, lines = np.ones(45, "i8"), 4 - rank
@@ -275,15 +277,13 @@ def test_all_ranks_may_find_an_out_wrong_in_a_known_call(what):
             assert is_right(good, before, columns)
         mc.barrier(mesh)
 
-    simulated(2, program)
+    simulated(2, with_layouts(program))
 
 
 def test_what_one_rank_alone_finds_wrong_in_a_known_call_is_found_by_all():
     """It raises its error, and the others find that its call differs from theirs."""
 
-    def program(rank):
-        mesh = mc.create_mesh([("x", 2)])
-        rows, columns = rows_and_columns(mesh)
+    def program(rank, rows, columns):
         tensor, out = mc.distribute(ARRAY, rows), mc.zeros(ARRAY.shape, "i8", columns)
         mc.relayout(tensor, columns, out=out)
         out.local.flags.writeable = rank != 1
@@ -293,28 +293,24 @@ def test_what_one_rank_alone_finds_wrong_in_a_known_call_is_found_by_all():
         with pytest.raises(mc.MeshError, match="earlier call"):
             mc.relayout(tensor, rows)
 
-    simulated(2, program)
+    simulated(2, with_layouts(program))
 
 
 def test_a_plain_array_among_tensors_with_a_wrong_out():
     """The ranks that the tensors move among hear of it."""
 
-    def program(rank):
-        mesh = mc.create_mesh([("x", 2)])
-        rows, columns = rows_and_columns(mesh)
+    def program(rank, rows, columns):
         tensor, out = mc.distribute(ARRAY, rows), mc.zeros(ARRAY.shape, "i8", columns)
         out.local.flags.writeable = rank != 1
         for _ in range(2):
             with pytest.raises(LayoutError, match="read-only"):
                 mc.relayout([ARRAY, tensor], columns, out=[out, None])
 
-    simulated(2, program)
+    simulated(2, with_layouts(program))
 
 
 def test_nothing_keeps_tensors_that_were_written_to():
-    def program(rank):
-        mesh = mc.create_mesh([("x", 2)])
-        rows, columns = rows_and_columns(mesh)
+    def program(rank, rows, columns):
         kept, gone = mc.zeros(ARRAY.shape, "i8", columns), []
         for _ in range(5):
             source, out = mc.distribute(ARRAY, rows), mc.zeros(ARRAY.shape, "i8", columns)
@@ -324,7 +320,7 @@ def test_nothing_keeps_tensors_that_were_written_to():
             del source, out, call
         return [each() for each in gone]
 
-    assert simulated(2, program) == [[None] * 10] * 2
+    assert simulated(2, with_layouts(program)) == [[None] * 10] * 2
 
 
 # -- plans that are executed ------------------------------------------------------------------------------------------
@@ -388,9 +384,8 @@ def test_executing_again_plans_and_agrees_on_nothing(counted):
 def test_an_error_of_one_rank_when_a_comparison_is_due_is_told_as_such():
     """The others raise what that rank has found, with its name, not that calls differ."""
 
-    def program(rank):
-        mesh = mc.create_mesh([("x", 2)])
-        rows, columns = rows_and_columns(mesh)
+    def program(rank, rows, columns):
+        mesh = rows.mesh
         tensor, out = mc.distribute(ARRAY, rows), mc.zeros(ARRAY.shape, "i8", columns)
         team = location_in(mesh).team
         mc.relayout(tensor, columns, out=out)
@@ -401,7 +396,7 @@ def test_an_error_of_one_rank_when_a_comparison_is_due_is_told_as_such():
             mc.relayout(tensor, columns, out=out)
         mc.relayout(tensor, columns)
 
-    simulated(2, program)
+    simulated(2, with_layouts(program))
 
 
 # -- loops allocate nothing -------------------------------------------------------------------------------------------

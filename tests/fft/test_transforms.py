@@ -65,22 +65,6 @@ def test_every_function_is_scipys(name, specs):
     run(program, 4, [("x", 2), ("y", 2)])
 
 
-@pytest.mark.parametrize("dtype", ["f2", "f4", "f8", "g", ">f8", "i4", "?", "c8", "c16", "G", ">c8"])
-def test_dtypes_are_scipys(dtype):
-    a = numbers((6, 8), "c16" if np.dtype(dtype).kind == "c" else "f8")
-    a = (10 * a).astype(dtype)
-
-    def program(mesh):
-        t = mc.distribute(a, mc.Layout(["x", U], mesh))
-        check(mc.fft.fftn(t), scipy.fft.fftn(a))
-        if np.dtype(dtype).kind != "c":
-            check(mc.fft.rfft(t, axis=0), scipy.fft.rfft(a, axis=0))
-        else:
-            check(mc.fft.irfftn(t), scipy.fft.irfftn(a))
-
-    run(program)
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_one_rank_is_bit_equal_to_scipy(kind):
     a = numbers((40, 30, 64), "f8" if KINDS[kind].change in ("halves", "real") else "c16")

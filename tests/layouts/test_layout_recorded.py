@@ -51,7 +51,7 @@ def test_all_is_recorded():
 
 
 @pytest.mark.parametrize("case", RECORDED)
-def test_recorded_forms(case):
+def test_recorded_forms_and_members(case):
     layout = recorded_layout(case)
     data = base64.b64decode(case["as_proto_b64"])
     mesh_data = base64.b64decode(case["mesh_proto_b64"])
@@ -64,11 +64,6 @@ def test_recorded_forms(case):
     assert (Layout.from_proto(layout.as_proto()) == layout) == case["roundtrip_proto"]
     assert Layout.from_str(data) == Layout.from_proto(data) == layout
     assert pickle.loads(pickle.dumps(layout)) == layout
-
-
-@pytest.mark.parametrize("case", RECORDED)
-def test_recorded_members(case):
-    layout = recorded_layout(case)
     assert layout.sharding_specs == case["sharding_specs"]
     assert layout.rank == case["rank"]
     assert layout.shape == case["shape_2_9"]
@@ -82,25 +77,15 @@ def test_recorded_members(case):
 
 
 @pytest.mark.parametrize("case", RECORDED)
-def test_recorded_offsets(case):
+def test_recorded_blocks_and_relatives(case):
     layout = recorded_layout(case)
     assert layout.offset_to_shard() == [tuple(shard) for shard in case["offset_to_shard"]]
     for offset, index in case["offset_tuple_to_global_index"]:
         assert layout.offset_tuple_to_global_index(tuple(offset)) == index
-
-
-@pytest.mark.parametrize("case", RECORDED)
-def test_recorded_shapes(case):
-    layout = recorded_layout(case)
     assert layout.local_shape_from_global_shape(case["global_shape"]) == tuple(case["local_shape_from_global_shape"])
     assert layout.global_shape_from_local_shape(case["local_shape"]) == tuple(case["global_shape_from_local_shape"])
     for device in range(layout.mesh.size):
         assert layout.block_shape(case["global_shape"], device) == tuple(case["local_shape"])
-
-
-@pytest.mark.parametrize("case", RECORDED)
-def test_recorded_relatives(case):
-    layout = recorded_layout(case)
     for axis, specs in case["delete"].items():
         assert (
             layout.delete(int(axis)).sharding_specs == layout.delete([int(axis) - layout.rank]).sharding_specs == specs

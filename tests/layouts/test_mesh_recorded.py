@@ -54,7 +54,7 @@ def test_recorded_members(case):
 
 
 @pytest.mark.parametrize("case", RECORDED)
-def test_recorded_forms(case):
+def test_recorded_forms_places_and_dimensions(case):
     mesh = recorded_mesh(case)
     data = base64.b64decode(case["proto_b64"])
     assert case["repr"] == f"Mesh.from_string({mesh.to_string()})"  # TensorFlow's repr is the wire text
@@ -63,21 +63,11 @@ def test_recorded_forms(case):
     assert mesh.as_proto().SerializeToString() == data
     assert Mesh.from_proto(data) == Mesh.from_proto(mesh.as_proto()) == mesh
     assert Mesh.from_string(case["to_string"]) == mesh
-
-
-@pytest.mark.parametrize("case", RECORDED)
-def test_recorded_places(case):
-    mesh = recorded_mesh(case)
     assert mesh.global_device_ids().tolist() == case["global_device_ids"]
     assert mesh.global_device_ids().dtype == np.int64
     assert mesh.unravel_index() == {int(i): at for i, at in case["unravel_index"].items()}
     assert [mesh.device_location(i) for i in range(mesh.size)] == case["device_location"]
     assert [mesh.coords(i) for i in range(len(case["coords"]))] == case["coords"]
-
-
-@pytest.mark.parametrize("case", RECORDED)
-def test_recorded_dimensions(case):
-    mesh = recorded_mesh(case)
     for name, contained in case["contains"].items():
         assert mesh.contains_dim(name) == contained
         assert (name in mesh) == contained
@@ -122,6 +112,7 @@ def test_recorded_from_string(text, answer):
         ("|x=4000000000,y=4000000000|*CPU", "at most 2\\*\\*63 - 1 devices"),
         (f"|x=999999999999|0,1|0,1|{CPU2}", "doesn't match number of devices"),
         (f"|x=2|1,0|0,1|{CPU2}", "must increase by one"),
+        (f"|x=2|0,2|0,1|{CPU2}", "must increase by one"),
         (f"|x=2|9223372036854775806,9223372036854775807|0,1|{CPU2}", "must increase by one"),
         (f"|x=2|0,1|0,0|{CPU2}", "local device ids"),
         (f"|x=2|0,1|1,2|{CPU2}", "local device ids"),

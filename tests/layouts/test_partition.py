@@ -7,7 +7,6 @@ import pytest
 
 import meshcomm as mc
 from meshcomm import Layout, Mesh
-from meshcomm.layouts.boxes import box_size
 from meshcomm.layouts.partition import Cut, most_in_a_round, round_starts
 from meshcomm.plans import costs
 from meshcomm.plans.search import forget_plans
@@ -83,29 +82,11 @@ def test_no_round_moves_more_than_the_bound():
             assert most <= most_in_a_round(np.array([sum(sizes)]), 3, rounds)[0]
 
 
-def test_box_size_is_the_number_of_elements():
-    for box in [(), ((0, 0),), ((2, 5),), ((2, 5), (1, 3)), ((0, 3), (4, 4), (1, 2)), ((0, 2**40), (0, 2**40))]:
-        assert box_size(box) == int(np.prod([stop - start for start, stop in box], dtype=object))
-
-
 def test_blocks_of_axes_beyond_64_bits_of_elements_squared():
     cut = Cut(2**62 + 3, 2**20 + 7)
     assert cut.start(cut.blocks) == cut.length
     assert cut.block_of(cut.length - 1) == cut.blocks - 1
     assert cut.interval(5)[1] == cut.interval(6)[0]
-
-
-def test_layouts_give_the_cut_of_an_axis():
-    mesh = Mesh(range(6), {"x": 3, "y": 2})
-    for specs, shape in [(["x", ("y",)], (7, 5)), ([("y", "x"), mc.UNSHARDED], (13, 4)), ([], ())]:
-        layout = Layout(specs, mesh)
-        boxes = [layout.block_box(shape, device) for device in range(6)]
-        for axis, n in enumerate(shape):
-            intervals = {box[axis] for box in boxes}
-            cut = layout.cut(axis, n)
-            assert intervals == {cut.interval(number) for number in range(cut.blocks)}
-        assert layout.largest_block(shape) == max(map(box_size, boxes))
-        assert layout.ndim == layout.rank == len(shape)
 
 
 # -- one owner --------------------------------------------------------------------------------------------------------

@@ -308,23 +308,17 @@ def test_printed_plans(arguments, text):
 def test_what_is_no_plan_is_refused():
     mesh = mesh_of(2, 2)
     rows, columns = Layout(["x", U], mesh), Layout([U, "x"], mesh)
-    for source, target in [(rows, None), ("x,unsharded", columns), (rows, ["x", U])]:
-        with pytest.raises(LayoutError, match="from a Layout to a Layout"):
-            plan_relayout((4, 4), "f8", source, target)
     for shape in [(4,), (4, 4, 4), ()]:
         said = f"has {counted(len(shape), 'axis')}, the source layout is for 2 and the target layout for 2"
         with pytest.raises(LayoutError, match=said):
             plan_relayout(shape, "f8", rows, columns)
     with pytest.raises(LayoutError, match="has 2 axes, the source layout is for 2 and the target layout for 1"):
         plan_relayout((4, 4), "f8", rows, Layout(["x"], mesh))
-    with pytest.raises(LayoutError, match="MATCH does not say where a tensor is"):
-        plan_relayout((4, 4), "f8", Layout([MATCH, U], mesh), rows)
     for shape in [(4, -1), "ab", (1.5, 2), None, ((4, 4), 4)]:
         with pytest.raises(ShapeError):
             plan_relayout(shape, "f8", rows, columns)
-    for dtype in ["O", object, [("a", "O")], "nonsense"]:
-        with pytest.raises(DTypeError):
-            plan_relayout((4, 4), dtype, rows, columns)
+    with pytest.raises(DTypeError):
+        plan_relayout((4, 4), [("a", "O")], rows, columns)
 
 
 def test_meshes_that_differ_in_name_only_are_the_same_grid():
@@ -336,11 +330,6 @@ def test_meshes_that_differ_in_name_only_are_the_same_grid():
 def test_only_devices_of_the_mesh_have_a_plan(device):
     with pytest.raises(MeshError):
         plan(mesh_of(2, 2), ["x", U], [U, "x"]).for_device(device)
-
-
-def test_arrays_larger_than_memory_can_address_are_refused():
-    with pytest.raises(ShapeError):
-        plan(mesh_of(2, 2), ["x", "y"], ["y", "x"], (2**40, 2**40))
 
 
 def test_numpy_integers_are_lengths_and_devices():

@@ -8,7 +8,7 @@ import pytest
 import meshcomm as mc
 from meshcomm import Layout
 from meshcomm.storage import checkpoints, files
-from support.saved import mesh_of_4, on, same
+from support.saved import damage, mesh_of_4, on, same
 
 A = np.arange(7 * 5, dtype="f8").reshape(7, 5)
 
@@ -42,13 +42,6 @@ def restored(folder, **options):
         steps = on(4, program)
     assert len(set(steps)) == 1
     return steps[0], [str(each.message) for each in caught]
-
-
-def damage(path, at=100):
-    (data,) = path.glob("data-*")
-    content = bytearray(data.read_bytes())
-    content[at] ^= 1
-    data.write_bytes(content)
 
 
 @pytest.mark.parametrize(

@@ -81,18 +81,6 @@ def test_a_checkpoint_gives_the_tree(tmp_path):
     on(4, program)
 
 
-def test_a_checkpoint_over_another_one(tmp_path):
-    def program(n):
-        mc.save(tmp_path / "c", {"a": mc.distribute(A * n, Layout(["x", U], mesh_of_4()))})
-        same(mc.load(tmp_path / "c")["a"], A * n)
-
-    for n in range(3):
-        on(4, lambda n=n: program(n))
-        assert sorted(p.name[:8] for p in (tmp_path / "c").iterdir()) == [
-            "data-" + p.name[5:8] for p in (tmp_path / "c").glob("data-*")
-        ] + ["manifest"]
-
-
 @pytest.mark.parametrize("kind", ["bfloat16", "float8_e4m3fn", "f8,i4", "M8[us]", "g", "S3", ">c16"])
 def test_every_dtype_in_a_checkpoint(kind, tmp_path):
     dtype = np.dtype(getattr(ml_dtypes, kind) if hasattr(ml_dtypes, kind) else kind)
