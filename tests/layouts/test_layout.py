@@ -6,14 +6,12 @@ import pickle
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import meshcomm as mc
 from meshcomm.errors import LayoutError, ShapeError
 from meshcomm.layouts.layout import MATCH, UNSHARDED, Layout
 from meshcomm.layouts.mesh import Mesh, bound_to
-from support.layout_cases import MESH, REPEATABLE, host_devices
+from support.layout_cases import MESH, host_devices
 
 GRID = Mesh(range(24), {"x": 2, "y": 3, "z": 4})
 
@@ -195,17 +193,6 @@ def test_blocks_are_those_of_array_split(spec, length):
         assert layout.block_shape((length,), device) == blocks[number].shape
         (interval,) = layout.block_box((length,), device)
         assert layout.block_slices((length,), device) == (slice(*interval),)
-
-
-@REPEATABLE
-@given(st.permutations(["x", "y", "z"]), st.lists(st.integers(0, 9), min_size=3, max_size=3), st.integers(0, 3))
-def test_blocks_tile_the_array_once_per_replica(names, shape, n_sharded):
-    specs = [name if i < n_sharded else UNSHARDED for i, name in enumerate(names)]
-    layout = Layout(specs, GRID)
-    count = np.zeros(shape, int)
-    for device in range(24):
-        count[layout.block_slices(shape, device)] += 1
-    assert (count == 24 // np.prod(layout.shape)).all()
 
 
 @pytest.mark.parametrize("specs", list(itertools.permutations(["x", UNSHARDED, ("z", "y")])))

@@ -42,19 +42,6 @@ def test_many_at_once_are_as_one_by_one(blocks):
             assert start >= stop or range(a, b + 1) == cut.overlapping((start, stop))
 
 
-@pytest.mark.parametrize("blocks", BLOCKS)
-def test_overlapping_names_the_blocks_that_share_an_element(blocks):
-    for n in LENGTHS:
-        cut = Cut(n, blocks)
-        sets = [set(range(*cut.interval(i))) for i in range(blocks)]
-        for start in range(n + 1):
-            for stop in range(start, n + 1):
-                found = cut.overlapping((start, stop))
-                sharing = [i for i, elements in enumerate(sets) if elements & set(range(start, stop))]
-                inside = [i for i in found if sets[i]]
-                assert inside == sharing, (n, blocks, start, stop)
-
-
 def test_refines_is_whether_flat_and_nested_cuts_agree():
     for n, blocks, pieces in product(range(40), range(1, 7), range(1, 7)):
         nested = [
@@ -62,13 +49,6 @@ def test_refines_is_whether_flat_and_nested_cuts_agree():
         ]
         flat = [block.tolist() for block in np.array_split(np.arange(n), blocks * pieces)]
         assert Cut(n, blocks).refines(pieces) == (nested == flat), (n, blocks, pieces)
-
-
-def test_no_block_overlaps_more_blocks_than_the_bound():
-    for n, blocks, others in product(LENGTHS, BLOCKS, BLOCKS):
-        cut, other = Cut(n, blocks), Cut(n, others)
-        found = [len(other.overlapping(cut.interval(number))) for number in range(blocks)]
-        assert max(found) <= cut.most_overlapping(other)
 
 
 def test_no_round_moves_more_than_the_bound():

@@ -59,24 +59,6 @@ def real_class(message):
     return wire._protobuf_class(message)
 
 
-@pytest.mark.parametrize(
-    ("value", "data"),
-    [
-        (1, b"\x08\x01"),
-        (127, b"\x08\x7f"),
-        (128, b"\x08\x80\x01"),
-        (300, b"\x08\xac\x02"),
-        (2**63 - 1, b"\x08" + b"\xff" * 8 + b"\x7f"),
-        (-1, b"\x08" + b"\xff" * 9 + b"\x01"),
-        (-(2**63), b"\x08" + b"\x80" * 9 + b"\x01"),
-        (0, b""),
-    ],
-)
-def test_int64_on_the_wire(value, data):
-    assert encode(OUTER, {"number": value}) == data
-    assert decode(OUTER, data)["number"] == value
-
-
 @pytest.mark.parametrize("value", [2**63, -(2**63) - 1, 10**30])
 def test_encoding_refuses_what_does_not_fit(value):
     with pytest.raises(WireError, match="64 bits"):

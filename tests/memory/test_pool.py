@@ -156,17 +156,6 @@ def test_a_system_without_such_memory(monkeypatch):
     assert pools.allocate_unshared(3 * MIB).nbytes == 3 * MIB
 
 
-def test_a_range_that_was_given_back_can_be_used_again():
-    pool = Pool(256 * MIB, window=0)
-    for _ in range(3):
-        block = pool.allocate(100 * MIB)
-        block[::PAGE] = 1
-        del block
-        for _ in range(200):
-            pool.allocate(PAGE)
-        assert pool.ready <= 64 * MIB
-
-
 def test_without_memory_there_is_no_block():
     """Taken away from it, as the system is not to run out of memory for a test."""
     pool = Pool(MIB)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import meshcomm as mc
-from meshcomm.pictures.view import Ruler, View, blocks_of, grid_axes, listed, panels, some
+from meshcomm.pictures.view import View, blocks_of, listed, panels
 
 U = mc.UNSHARDED
 MESH = mc.Mesh(range(12), {"x": 3, "y": 2, "z": 2})
@@ -78,17 +78,6 @@ def test_random_layouts_are_of_all_kinds():
     assert any(len(View(layout, shape).slabs) for layout, shape in found)
 
 
-@pytest.mark.parametrize("seed", range(60))
-def test_stretches_are_found_by_their_indices(seed):
-    layout, shape = random_layout(seed)
-    for ruler, length in zip(View(layout, shape).rulers, shape, strict=True):
-        for start, stop in itertools.combinations(range(length + 1), 2):
-            expected = [
-                at for at in range(ruler.count) if ruler.stretch(at).start < stop and start < ruler.stretch(at).stop
-            ]
-            assert list(ruler.within(start, stop)) == expected
-
-
 def test_devices_without_elements_are_listed():
     for seed in range(150):
         layout, shape = random_layout(seed)
@@ -99,25 +88,6 @@ def test_devices_without_elements_are_listed():
         assert (found is None) == (not empty), (layout, shape)
         if found:
             assert (int(found[1]), found[2]) == (len(empty), listed(np.array(empty)))
-
-
-def test_a_ruler_without_length_has_a_stretch_for_each_block():
-    assert [Ruler(None, 3).stretch(at).text for at in range(3)] == ["block 0", "block 1", "block 2"]
-
-
-@pytest.mark.parametrize(("count", "most"), [(5, 5), (6, 5), (100, 8), (9, 2), (9, 1), (3, 1)])
-def test_the_middle_is_left_out(count, most):
-    shown = [at for at in some(count, most) if at is not None]
-    assert len(shown) == min(count, most)
-    assert shown == sorted(set(shown))
-    assert shown[0] == 0
-    assert most == 1 or shown[-1] == count - 1
-
-
-def test_axes_of_pictures():
-    assert grid_axes(0, []) == (None, None, [])
-    assert grid_axes(3, [2]) == (1, 2, [])
-    assert grid_axes(5, [1, 2, 4]) == (2, 4, [1])
 
 
 def test_ranks_are_told_where_devices_have_other_numbers():
