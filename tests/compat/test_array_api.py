@@ -10,7 +10,7 @@ from meshcomm import DTypeError, Layout, LayoutError, MeshError, ShapeError
 from ops.test_kinds import check, layout_of, on_a_mesh, tensor_of
 from support.gradient_cases import on
 from support.paths import TESTS
-from support.sampling import sampled
+from support.sampling import sampled, with_seeds
 
 xp = pytest.importorskip("meshcomm.array_api", reason="it needs NumPy 2", exc_type=ImportError)
 
@@ -50,67 +50,58 @@ def device_of(random, mesh, shape):
     return random.choice([mesh, layout_of(random, mesh, shape)])
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_arange_has_the_bits_of_numpy(seed):
-    def program(random, mesh):
-        for args in ARANGES:
-            for dtype in TYPES:
-                kind = None if dtype is None else np.dtype(dtype)
-                if kind is not None and kind.kind in "iu" and not all(isinstance(a, int) for a in args):
-                    continue  # NumPy rounds the step itself
-                if kind == np.float16 and max(map(abs, args)) > 1e4:
-                    continue
-                try:
-                    expected = np.arange(*args, dtype=dtype)
-                except OverflowError:
-                    continue
-                check(xp.arange(*args, dtype=kind, device=device_of(random, mesh, expected.shape)), expected)
-
-    on_a_mesh(seed, program)
+@with_seeds(on_a_mesh, SEEDS)
+def test_arange_has_the_bits_of_numpy(random, mesh):
+    for args in ARANGES:
+        for dtype in TYPES:
+            kind = None if dtype is None else np.dtype(dtype)
+            if kind is not None and kind.kind in "iu" and not all(isinstance(a, int) for a in args):
+                continue  # NumPy rounds the step itself
+            if kind == np.float16 and max(map(abs, args)) > 1e4:
+                continue
+            try:
+                expected = np.arange(*args, dtype=dtype)
+            except OverflowError:
+                continue
+            check(xp.arange(*args, dtype=kind, device=device_of(random, mesh, expected.shape)), expected)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_linspace_has_the_bits_of_numpy(seed):
-    def program(random, mesh):
-        for _ in range(40):
-            num = random.choice([0, 1, 2, 3, random.randint(0, 20)])
-            start, stop = (random.choice([0, 1, -7, 0.1, 1e300, 2 - 3j, 5]) for _ in range(2))
-            complexes = isinstance(start, complex) or isinstance(stop, complex)
-            dtype = random.choice([None, "c16"] if complexes else [None, "f4", "f8", "i2", "f2"])
-            if dtype in ("i2", "f2", "f4") and 1e300 in (start, stop):
-                dtype = None
-            options = {"endpoint": random.random() < 0.5, "dtype": None if dtype is None else np.dtype(dtype)}
-            expected = np.linspace(start, stop, num, **options)
-            device = device_of(random, mesh, expected.shape)
-            check(xp.linspace(start, stop, num, device=device, **options), expected)
-
-    on_a_mesh(seed, program)
+@with_seeds(on_a_mesh, SEEDS)
+def test_linspace_has_the_bits_of_numpy(random, mesh):
+    for _ in range(40):
+        num = random.choice([0, 1, 2, 3, random.randint(0, 20)])
+        start, stop = (random.choice([0, 1, -7, 0.1, 1e300, 2 - 3j, 5]) for _ in range(2))
+        complexes = isinstance(start, complex) or isinstance(stop, complex)
+        dtype = random.choice([None, "c16"] if complexes else [None, "f4", "f8", "i2", "f2"])
+        if dtype in ("i2", "f2", "f4") and 1e300 in (start, stop):
+            dtype = None
+        options = {"endpoint": random.random() < 0.5, "dtype": None if dtype is None else np.dtype(dtype)}
+        expected = np.linspace(start, stop, num, **options)
+        device = device_of(random, mesh, expected.shape)
+        check(xp.linspace(start, stop, num, device=device, **options), expected)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_filled(seed):
-    def program(random, mesh):
-        for _ in range(10):
-            shape = tuple(random.randint(0, 6) for _ in range(random.randint(0, 3)))
-            dtype = random.choice([xp.bool, xp.uint8, xp.int64, xp.float32, xp.complex128])
-            device = device_of(random, mesh, shape)
-            check(xp.zeros(shape, dtype=dtype, device=device), np.zeros(shape, dtype))
-            check(xp.ones(shape, dtype=dtype, device=device), np.ones(shape, dtype))
-            check(xp.full(shape, True, dtype=dtype, device=device), np.full(shape, 1, dtype))
-            made = xp.empty(shape, dtype=dtype, device=device)
-            assert (made.shape, made.dtype) == (shape, dtype)
-            for like, number in ((xp.zeros_like, 0), (xp.ones_like, 1)):
-                assert like(made).layout is made.layout
-                check(like(made), np.full(shape, number, dtype))
-                check(like(made, dtype=xp.float64, device=mesh), np.full(shape, number, "f8"))
-            check(xp.full_like(made, 1), np.full(shape, 1, dtype))
-            assert xp.empty_like(made, dtype=xp.int8).dtype == xp.int8
-            rows, columns, k = random.randint(0, 7), random.randint(0, 7), random.randint(-4, 4)
-            device = device_of(random, mesh, (rows, columns))
-            check(xp.eye(rows, columns, k=k, device=device), np.eye(rows, columns, k=k))
-            check(xp.eye(rows, dtype=dtype, device=mesh), np.eye(rows, dtype=dtype))
-
-    on_a_mesh(seed, program)
+@with_seeds(on_a_mesh, SEEDS)
+def test_filled(random, mesh):
+    for _ in range(10):
+        shape = tuple(random.randint(0, 6) for _ in range(random.randint(0, 3)))
+        dtype = random.choice([xp.bool, xp.uint8, xp.int64, xp.float32, xp.complex128])
+        device = device_of(random, mesh, shape)
+        check(xp.zeros(shape, dtype=dtype, device=device), np.zeros(shape, dtype))
+        check(xp.ones(shape, dtype=dtype, device=device), np.ones(shape, dtype))
+        check(xp.full(shape, True, dtype=dtype, device=device), np.full(shape, 1, dtype))
+        made = xp.empty(shape, dtype=dtype, device=device)
+        assert (made.shape, made.dtype) == (shape, dtype)
+        for like, number in ((xp.zeros_like, 0), (xp.ones_like, 1)):
+            assert like(made).layout is made.layout
+            check(like(made), np.full(shape, number, dtype))
+            check(like(made, dtype=xp.float64, device=mesh), np.full(shape, number, "f8"))
+        check(xp.full_like(made, 1), np.full(shape, 1, dtype))
+        assert xp.empty_like(made, dtype=xp.int8).dtype == xp.int8
+        rows, columns, k = random.randint(0, 7), random.randint(0, 7), random.randint(-4, 4)
+        device = device_of(random, mesh, (rows, columns))
+        check(xp.eye(rows, columns, k=k, device=device), np.eye(rows, columns, k=k))
+        check(xp.eye(rows, dtype=dtype, device=mesh), np.eye(rows, dtype=dtype))
 
 
 def test_numbers_choose_the_dtype():

@@ -17,7 +17,7 @@ from meshcomm import (
 from support.gradient_cases import on
 from support.halo_cases import check_halo, dot, made, random_case
 from support.reference import numbered, same_bits
-from support.sampling import sampled
+from support.sampling import sampled, with_seeds
 from support.shape_cases import on_a_mesh
 
 U = "unsharded"
@@ -31,20 +31,17 @@ def line(size, *specs):
 # -- what the ghosts are ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_ghosts_are_those_of_numpy_pad(seed):
-    def program(random, mesh):
-        for _ in range(12):
-            case = random_case(random, mesh)
-            halo = made(case)
-            check_halo(case, halo)
-            changed = case._replace(whole=case.whole[::-1].copy())
-            if halo.local is not None:
-                halo.inner[...] = changed.whole[case.tensor.layout.block_slices(case.whole.shape, mesh.rank)]
-            halo.update()
-            check_halo(changed, halo)
-
-    on_a_mesh(seed, program)
+@with_seeds(on_a_mesh, SEEDS)
+def test_ghosts_are_those_of_numpy_pad(random, mesh):
+    for _ in range(12):
+        case = random_case(random, mesh)
+        halo = made(case)
+        check_halo(case, halo)
+        changed = case._replace(whole=case.whole[::-1].copy())
+        if halo.local is not None:
+            halo.inner[...] = changed.whole[case.tensor.layout.block_slices(case.whole.shape, mesh.rank)]
+        halo.update()
+        check_halo(changed, halo)
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -8,27 +8,24 @@ from meshcomm import Layout, LayoutError, ShapeError
 from ops.test_kinds import check, layout_of, on_a_mesh, shape_of, tensor_of
 from support.gradient_cases import on
 from support.reference import same_bits
-from support.sampling import sampled
+from support.sampling import sampled, with_seeds
 
 U = mc.UNSHARDED
 SEEDS = sampled(range(60), 8)
 DTYPES = ["f8", "f4", "f2", "g", "c8", "i2", "u4", "?"]
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_triangles(seed):
-    def program(random, mesh):
-        for number in range(10):
-            shape = (*shape_of(random)[:1], random.randint(0, 9), random.randint(1, 9))[random.randint(0, 1) :]
-            t, whole = tensor_of(random, mesh, shape, number, random.choice(DTYPES))
-            k = random.randint(-10, 10)
-            check(np.tril(t, k), np.tril(whole, k))
-            check(np.triu(t, k=k), np.triu(whole, k=k))
-            assert np.tril(t).layout is t.layout
-            if t.ndim == 3:  # of a slice, whose block is a view
-                check(np.triu(t[..., ::2]), np.triu(whole[..., ::2]))
-
-    on_a_mesh(seed, program)
+@with_seeds(on_a_mesh, SEEDS)
+def test_triangles(random, mesh):
+    for number in range(10):
+        shape = (*shape_of(random)[:1], random.randint(0, 9), random.randint(1, 9))[random.randint(0, 1) :]
+        t, whole = tensor_of(random, mesh, shape, number, random.choice(DTYPES))
+        k = random.randint(-10, 10)
+        check(np.tril(t, k), np.tril(whole, k))
+        check(np.triu(t, k=k), np.triu(whole, k=k))
+        assert np.tril(t).layout is t.layout
+        if t.ndim == 3:  # of a slice, whose block is a view
+            check(np.triu(t[..., ::2]), np.triu(whole[..., ::2]))
 
 
 def test_triangles_keep_bits():
@@ -43,19 +40,16 @@ def test_triangles_keep_bits():
         on_a_mesh(seed, program)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_grids(seed):
-    def program(random, mesh):
-        for _ in range(5):
-            count, dtype = random.randint(0, 4), random.choice(DTYPES)
-            pairs = [tensor_of(random, mesh, (random.randint(0, 5),), n, dtype) for n in range(count)]
-            indexing = random.choice(["xy", "ij"])
-            expected = np.meshgrid(*(whole for _, whole in pairs), indexing=indexing)
-            found = np.meshgrid(*(t for t, _ in pairs), indexing=indexing) if pairs else ()
-            for t, whole in zip(found, expected, strict=True):
-                check(t, whole)
-
-    on_a_mesh(seed, program)
+@with_seeds(on_a_mesh, SEEDS)
+def test_grids(random, mesh):
+    for _ in range(5):
+        count, dtype = random.randint(0, 4), random.choice(DTYPES)
+        pairs = [tensor_of(random, mesh, (random.randint(0, 5),), n, dtype) for n in range(count)]
+        indexing = random.choice(["xy", "ij"])
+        expected = np.meshgrid(*(whole for _, whole in pairs), indexing=indexing)
+        found = np.meshgrid(*(t for t, _ in pairs), indexing=indexing) if pairs else ()
+        for t, whole in zip(found, expected, strict=True):
+            check(t, whole)
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -8,7 +8,7 @@ from meshcomm import Layout, gradients
 from support.gradient_cases import dot, on
 from support.random_tensors import integers, layout_of, on_a_mesh, shape_of, tensor_of
 from support.reference import block_of
-from support.sampling import sampled
+from support.sampling import sampled, with_seeds
 
 U = "unsharded"
 SEEDS = sampled(range(60), 6)
@@ -22,79 +22,70 @@ def check(tensor, expected):
     np.testing.assert_array_equal(tensor.local, block_of(expected, tensor.layout, tensor.mesh.rank), strict=True)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_elementwise(seed):
-    def program(random, mesh):
-        for number in range(12):
-            shape = shape_of(random)
-            a, x = tensor_of(random, mesh, shape, number)
-            other = tuple(1 if random.random() < 0.2 else n for n in shape[random.randint(0, len(shape) - 1) :])
-            b, y = tensor_of(random, mesh, other, number + 1)
-            check(a + b, x + y)
-            check(b - a, y - x)
-            check(np.where(a > b, a, 7), np.where(x > y, x, 7))
-            check(2 * a * y, 2 * x * y)
-            before = a.layout
-            a *= b
-            check(a, x * y)
-            assert a.layout == before
-            out = mc.empty(np.broadcast_shapes(shape, other), "f8", layout_of(random, mesh, shape))
-            np.maximum(b, a, out=out)
-            check(out, np.maximum(y, x * y))
-            check(-out.T, -np.maximum(y, x * y).T)
-            check(np.transpose(out), np.maximum(y, x * y).T)
-            check(out.copy(), np.maximum(y, x * y))
-
-    on_a_mesh(seed, program)
+@with_seeds(on_a_mesh, SEEDS)
+def test_elementwise(random, mesh):
+    for number in range(12):
+        shape = shape_of(random)
+        a, x = tensor_of(random, mesh, shape, number)
+        other = tuple(1 if random.random() < 0.2 else n for n in shape[random.randint(0, len(shape) - 1) :])
+        b, y = tensor_of(random, mesh, other, number + 1)
+        check(a + b, x + y)
+        check(b - a, y - x)
+        check(np.where(a > b, a, 7), np.where(x > y, x, 7))
+        check(2 * a * y, 2 * x * y)
+        before = a.layout
+        a *= b
+        check(a, x * y)
+        assert a.layout == before
+        out = mc.empty(np.broadcast_shapes(shape, other), "f8", layout_of(random, mesh, shape))
+        np.maximum(b, a, out=out)
+        check(out, np.maximum(y, x * y))
+        check(-out.T, -np.maximum(y, x * y).T)
+        check(np.transpose(out), np.maximum(y, x * y).T)
+        check(out.copy(), np.maximum(y, x * y))
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_products(seed):
-    def program(random, mesh):
-        for number in range(12):
-            n, k, m = (random.randint(0, 11) for _ in range(3))
-            left, right = random.choice([((n, k), (k, m)), ((k,), (k, m)), ((n, k), (k,)), ((k,), (k,))])
-            a, x = tensor_of(random, mesh, left, number)
-            b, y = tensor_of(random, mesh, right, number + 1)
-            check(a @ b, x @ y)
-            if a.ndim == 2:
-                check(a @ a.T, x @ x.T)
-
-    on_a_mesh(seed, program)
+@with_seeds(on_a_mesh, SEEDS)
+def test_products(random, mesh):
+    for number in range(12):
+        n, k, m = (random.randint(0, 11) for _ in range(3))
+        left, right = random.choice([((n, k), (k, m)), ((k,), (k, m)), ((n, k), (k,)), ((k,), (k,))])
+        a, x = tensor_of(random, mesh, left, number)
+        b, y = tensor_of(random, mesh, right, number + 1)
+        check(a @ b, x @ y)
+        if a.ndim == 2:
+            check(a @ a.T, x @ x.T)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_gradients(seed):
-    def program(random, mesh):
-        for number in range(6):
-            shape = shape_of(random)
-            source, target = (layout_of(random, mesh, shape) for _ in range(2))
-            x, y = mc.distribute(integers(*shape), source), mc.distribute(integers(*shape, seed=1), target)
-            for vjp in (gradients.relayout_vjp, gradients.relayout_like_vjp):
-                back = vjp(y, x)
-                assert back.layout == source
-                check(back, integers(*shape, seed=1))
-            axis, keepdims = random.choice([None, 0, -1, tuple(range(len(shape)))]), random.random() < 0.5
-            total = x.sum(axis, keepdims=keepdims)
-            given = mc.distribute(integers(*total.shape, seed=2), layout_of(random, mesh, total.shape))
-            z = mc.relayout_like(given, total)
-            back = gradients.sum_vjp(z, x, axis, keepdims)
+@with_seeds(on_a_mesh, SEEDS)
+def test_gradients(random, mesh):
+    for number in range(6):
+        shape = shape_of(random)
+        source, target = (layout_of(random, mesh, shape) for _ in range(2))
+        x, y = mc.distribute(integers(*shape), source), mc.distribute(integers(*shape, seed=1), target)
+        for vjp in (gradients.relayout_vjp, gradients.relayout_like_vjp):
+            back = vjp(y, x)
             assert back.layout == source
-            assert dot(total, z) == dot(x, back)
-            n, k, m = (random.randint(1, 7) for _ in range(3))
-            left, right = random.choice([((n, k), (k, m)), ((k,), (k, m)), ((n, k), (k,)), ((k,), (k,))])
-            (a, _), (b, _) = tensor_of(random, mesh, left, number), tensor_of(random, mesh, right, number)
-            product = a @ b
-            given = mc.distribute(integers(*product.shape, seed=3), layout_of(random, mesh, product.shape))
-            w = mc.relayout_like(given, product)
-            of_a, of_b = gradients.matmul_vjp(w, a, b)
-            assert (of_a.layout, of_b.layout) == (a.layout, b.layout)
-            da, db = integers(*left, seed=4), integers(*right, seed=5)
-            assert dot(mc.distribute(da, a.layout) @ b + a @ mc.distribute(db, b.layout), w) == dot(
-                mc.distribute(da, a.layout), of_a
-            ) + dot(mc.distribute(db, b.layout), of_b)
-
-    on_a_mesh(seed, program)
+            check(back, integers(*shape, seed=1))
+        axis, keepdims = random.choice([None, 0, -1, tuple(range(len(shape)))]), random.random() < 0.5
+        total = x.sum(axis, keepdims=keepdims)
+        given = mc.distribute(integers(*total.shape, seed=2), layout_of(random, mesh, total.shape))
+        z = mc.relayout_like(given, total)
+        back = gradients.sum_vjp(z, x, axis, keepdims)
+        assert back.layout == source
+        assert dot(total, z) == dot(x, back)
+        n, k, m = (random.randint(1, 7) for _ in range(3))
+        left, right = random.choice([((n, k), (k, m)), ((k,), (k, m)), ((n, k), (k,)), ((k,), (k,))])
+        (a, _), (b, _) = tensor_of(random, mesh, left, number), tensor_of(random, mesh, right, number)
+        product = a @ b
+        given = mc.distribute(integers(*product.shape, seed=3), layout_of(random, mesh, product.shape))
+        w = mc.relayout_like(given, product)
+        of_a, of_b = gradients.matmul_vjp(w, a, b)
+        assert (of_a.layout, of_b.layout) == (a.layout, b.layout)
+        da, db = integers(*left, seed=4), integers(*right, seed=5)
+        assert dot(mc.distribute(da, a.layout) @ b + a @ mc.distribute(db, b.layout), w) == dot(
+            mc.distribute(da, a.layout), of_a
+        ) + dot(mc.distribute(db, b.layout), of_b)
 
 
 # -- operands with different cuts -------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ import meshcomm as mc
 from meshcomm import CollectiveMismatch, Layout, ShapeError
 from support.gradient_cases import on
 from support.reference import as_raw, block_of, numbered, random_bits, same_bits
+from support.sampling import with_seeds
 from support.shape_cases import DTYPES, SEEDS, U, check, layout_of, on_a_mesh
 
 
@@ -29,24 +30,21 @@ def tensors(random, mesh, count):
 # -- flip -------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_flip(seed):
-    def program(random, mesh):
-        slices = [slice(None, None, -1), slice(None), slice(5, 1, -2)]
-        for t, x in tensors(random, mesh, 14):
-            axes = tuple(random.sample(range(-x.ndim, 0), random.randint(0, x.ndim)))
-            for axis in (None, axes, random.randrange(-x.ndim, x.ndim)):
-                made = np.flip(t, axis)
-                assert made.layout == t.layout
-                assert made.local is None or made.local.flags.c_contiguous
-                check(made, np.flip(x, axis))
-            check(np.flipud(t), np.flipud(x))
-            if x.ndim > 1:
-                check(np.fliplr(t), np.fliplr(x))
-            where = tuple(random.choice(slices) for _ in range(x.ndim))
-            check(t[where].copy(), x[where].copy())
-
-    on_a_mesh(seed, program)
+@with_seeds(on_a_mesh, SEEDS)
+def test_flip(random, mesh):
+    slices = [slice(None, None, -1), slice(None), slice(5, 1, -2)]
+    for t, x in tensors(random, mesh, 14):
+        axes = tuple(random.sample(range(-x.ndim, 0), random.randint(0, x.ndim)))
+        for axis in (None, axes, random.randrange(-x.ndim, x.ndim)):
+            made = np.flip(t, axis)
+            assert made.layout == t.layout
+            assert made.local is None or made.local.flags.c_contiguous
+            check(made, np.flip(x, axis))
+        check(np.flipud(t), np.flipud(x))
+        if x.ndim > 1:
+            check(np.fliplr(t), np.fliplr(x))
+        where = tuple(random.choice(slices) for _ in range(x.ndim))
+        check(t[where].copy(), x[where].copy())
 
 
 def test_each_element_of_a_flip_moves_once(monkeypatch):
@@ -80,26 +78,23 @@ def test_each_element_of_a_flip_moves_once(monkeypatch):
 # -- roll -------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_roll(seed):
-    def program(random, mesh):
-        for t, x in tensors(random, mesh, 5):
-            shift = random.choice([0, 1, -1, 2, 7, -20])
-            made = np.roll(t, shift)
-            assert made.layout == t.layout
-            check(made, np.roll(x, shift))
-            axis = random.randrange(-x.ndim, x.ndim)
-            made = np.roll(t, shift, axis)
-            assert made.layout == t.layout
-            check(made, np.roll(x, shift, axis))
-            axes = tuple(random.sample(range(x.ndim), random.randint(1, x.ndim)))
-            shifts = tuple(random.randint(-4, 4) for _ in axes)
-            check(np.roll(t, shifts, axes), np.roll(x, shifts, axes))
-            check(np.roll(t, 3, axes), np.roll(x, 3, axes))
-            check(np.roll(t, (1, 2), 0), np.roll(x, (1, 2), 0))
-            check(np.roll(t, (1, 2)), np.roll(x, (1, 2)))
-
-    on_a_mesh(seed, program)
+@with_seeds(on_a_mesh, SEEDS)
+def test_roll(random, mesh):
+    for t, x in tensors(random, mesh, 5):
+        shift = random.choice([0, 1, -1, 2, 7, -20])
+        made = np.roll(t, shift)
+        assert made.layout == t.layout
+        check(made, np.roll(x, shift))
+        axis = random.randrange(-x.ndim, x.ndim)
+        made = np.roll(t, shift, axis)
+        assert made.layout == t.layout
+        check(made, np.roll(x, shift, axis))
+        axes = tuple(random.sample(range(x.ndim), random.randint(1, x.ndim)))
+        shifts = tuple(random.randint(-4, 4) for _ in axes)
+        check(np.roll(t, shifts, axes), np.roll(x, shifts, axes))
+        check(np.roll(t, 3, axes), np.roll(x, 3, axes))
+        check(np.roll(t, (1, 2), 0), np.roll(x, (1, 2), 0))
+        check(np.roll(t, (1, 2)), np.roll(x, (1, 2)))
 
 
 def test_a_roll_moves_only_what_crosses_blocks(relayouts):
@@ -115,24 +110,21 @@ def test_a_roll_moves_only_what_crosses_blocks(relayouts):
 # -- take -------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_take(seed):
-    def program(random, mesh):
-        for t, x in tensors(random, mesh, 10):
-            for axis in (None, random.randrange(-x.ndim, x.ndim)):
-                n = x.size if axis is None else x.shape[axis]
-                mode = random.choice(["raise", "wrap", "clip"]) if n else "raise"
-                low, high = (-n, n - 1) if mode == "raise" else (-2 * n, 3 * n)
-                several = [random.randint(low, high) for _ in range(random.choice([1, 3, 12]))] if n else []
-                for indices in (several, several[0] if n else [], [several, several[::-1]]):
-                    given = np.asarray(indices, dtype="i4") if not n else indices
-                    made = np.take(t, given, axis, mode=mode)
-                    flat = np.take(x, np.ravel(given), axis, mode=mode)  # a number would lose the bits of its padding
-                    check(made, flat.reshape(made.shape))
-                    assert made.local is None or made.local.flags.c_contiguous
-            check(t.take([0] if x.size else np.zeros(0, int)), x.take([0] if x.size else np.zeros(0, int)))
-
-    on_a_mesh(seed, program)
+@with_seeds(on_a_mesh, SEEDS)
+def test_take(random, mesh):
+    for t, x in tensors(random, mesh, 10):
+        for axis in (None, random.randrange(-x.ndim, x.ndim)):
+            n = x.size if axis is None else x.shape[axis]
+            mode = random.choice(["raise", "wrap", "clip"]) if n else "raise"
+            low, high = (-n, n - 1) if mode == "raise" else (-2 * n, 3 * n)
+            several = [random.randint(low, high) for _ in range(random.choice([1, 3, 12]))] if n else []
+            for indices in (several, several[0] if n else [], [several, several[::-1]]):
+                given = np.asarray(indices, dtype="i4") if not n else indices
+                made = np.take(t, given, axis, mode=mode)
+                flat = np.take(x, np.ravel(given), axis, mode=mode)  # a number would lose the bits of its padding
+                check(made, flat.reshape(made.shape))
+                assert made.local is None or made.local.flags.c_contiguous
+        check(t.take([0] if x.size else np.zeros(0, int)), x.take([0] if x.size else np.zeros(0, int)))
 
 
 def test_layouts_of_take():
@@ -172,20 +164,17 @@ def test_indices_that_differ():
 # -- repeat, tile -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_repeat_and_tile(seed):
-    def program(random, mesh):
-        for t, x in tensors(random, mesh, 5):
-            times = random.choice([0, 1, 2, 3])
-            axis = random.randrange(-x.ndim, x.ndim)
-            check(np.repeat(t, times, axis), np.repeat(x, times, axis))
-            check(np.repeat(t, times), np.repeat(x, times))
-            each = [random.randint(0, 3) for _ in range(x.shape[axis])]
-            check(np.repeat(t, each, axis), np.repeat(x, each, axis))
-            for reps in (times, (2, 1), (1,) * x.ndim, tuple(random.randint(0, 2) for _ in range(4))):
-                check(np.tile(t, reps), np.tile(x, reps))
-
-    on_a_mesh(seed, program)
+@with_seeds(on_a_mesh, SEEDS)
+def test_repeat_and_tile(random, mesh):
+    for t, x in tensors(random, mesh, 5):
+        times = random.choice([0, 1, 2, 3])
+        axis = random.randrange(-x.ndim, x.ndim)
+        check(np.repeat(t, times, axis), np.repeat(x, times, axis))
+        check(np.repeat(t, times), np.repeat(x, times))
+        each = [random.randint(0, 3) for _ in range(x.shape[axis])]
+        check(np.repeat(t, each, axis), np.repeat(x, each, axis))
+        for reps in (times, (2, 1), (1,) * x.ndim, tuple(random.randint(0, 2) for _ in range(4))):
+            check(np.tile(t, reps), np.tile(x, reps))
 
 
 def test_one_number_of_repeats_moves_nothing():

@@ -78,6 +78,17 @@ def test_random_layouts_are_of_all_kinds():
     assert any(len(View(layout, shape).slabs) for layout, shape in found)
 
 
+@pytest.mark.parametrize("seed", range(60))
+def test_stretches_are_found_by_their_indices(seed):
+    layout, shape = random_layout(seed)
+    for ruler, length in zip(View(layout, shape).rulers, shape, strict=True):
+        for start, stop in itertools.combinations(range(length + 1), 2):
+            expected = [
+                at for at in range(ruler.count) if ruler.stretch(at).start < stop and start < ruler.stretch(at).stop
+            ]
+            assert list(ruler.within(start, stop)) == expected
+
+
 def test_devices_without_elements_are_listed():
     for seed in range(150):
         layout, shape = random_layout(seed)

@@ -8,6 +8,7 @@ where parsers get them (``--inputs N``, which ``make fuzz`` gives). Each number 
 
 from random import Random
 
+import pytest
 from hypothesis import settings
 
 from meshcomm.failures.launchers import launched
@@ -63,6 +64,23 @@ def sampled(cases, count=None):
         return cases
     drawn = Random(len(cases) + _ranks - 1 if _quick else len(cases))
     return [cases[i] for i in sorted(drawn.sample(range(len(cases)), count))]
+
+
+def with_seeds(on_a_mesh, seeds):
+    """Return a decorator for a program of random numbers and a mesh: it becomes a test for each of the *seeds*.
+
+    ``on_a_mesh(seed, program)`` runs the program on the ranks of a mesh.
+    """
+
+    def decorated(program):
+        @pytest.mark.parametrize("seed", seeds)
+        def test(seed):
+            on_a_mesh(seed, program)
+
+        test.__name__, test.__doc__ = program.__name__, program.__doc__
+        return test
+
+    return decorated
 
 
 def spread(cases, settings, offset=0, step=1):
