@@ -16,6 +16,7 @@ from support.paths import DATA
 from support.reference import (
     as_raw,
     numbered,
+    on_ranks,
     random_bits,
     random_numbers,
     repeated,
@@ -312,14 +313,12 @@ def test_assignments_of_any_kind_of_integers():
         assert [r.tolist() for r in results] == [[1, 0]] * 2
 
 
-def test_calls_that_were_made_before_give_the_right_results_again():
-    def program(rank):
-        for i in range(3):
-            for row in ([0, 1], [1, 0]):
-                wanted = [[r * 10 + i] for r in row]
-                assert mc.all_gather(np.array([[rank * 10 + i]]), [row], 0).tolist() == wanted
-
-    simulated(2, program)
+@on_ranks(2)
+def test_calls_that_were_made_before_give_the_right_results_again(rank):
+    for i in range(3):
+        for row in ([0, 1], [1, 0]):
+            wanted = [[r * 10 + i] for r in row]
+            assert mc.all_gather(np.array([[rank * 10 + i]]), [row], 0).tolist() == wanted
 
 
 # -- errors -----------------------------------------------------------------------------------------------------------
@@ -453,12 +452,10 @@ def test_what_one_rank_alone_sees_all_raise():
         simulated(3, program)
 
 
-def test_a_rank_with_another_assignment():
-    def program(rank):
-        with pytest.raises(mc.CollectiveMismatch, match=r"rank 0: all_gather.*\n.*rank 1: all_gather"):
-            mc.all_gather([1], [[0, 1]] if rank else [[1, 0]], 0)
-
-    simulated(2, program)
+@on_ranks(2)
+def test_a_rank_with_another_assignment(rank):
+    with pytest.raises(mc.CollectiveMismatch, match=r"rank 0: all_gather.*\n.*rank 1: all_gather"):
+        mc.all_gather([1], [[0, 1]] if rank else [[1, 0]], 0)
 
 
 def test_warnings_of_one_rank_do_not_tear_the_ranks_apart():

@@ -8,7 +8,7 @@ import pytest
 import meshcomm as mc
 from meshcomm import Layout, LayoutError, LayoutMap, ShapeError
 from support.random_cases import random_case
-from support.reference import blocks_of, numbered, random_bits, same_bits, simulated
+from support.reference import blocks_of, numbered, on_ranks, random_bits, same_bits, simulated
 from support.sampling import sampled
 
 U = "unsharded"
@@ -127,34 +127,32 @@ def test_small_tensors_to_outs_on_other_ranks():
     assert simulated(4, program) == [[True, True]] * 4
 
 
+@on_ranks(4)
 def test_containers():
-    def program(rank):
-        mesh = grid()
-        rows, columns = Layout(["x", U], mesh), Layout([U, "x"], mesh)
-        a, b = mc.distribute(numbered((4, 6)), rows), mc.distribute(numbered((6, 4)), columns)
-        layout_map = LayoutMap(mesh)
-        layout_map["a.*"], layout_map["b"] = columns, rows
-        for tensors, layouts, kind in [
-            ([a, b], [columns, rows], list),
-            ((a, b), [columns, rows], tuple),
-            ({"a1": a, "b": b}, {"b": rows, "a1": columns}, dict),
-            ({"a1": a, "b": b}, layout_map, dict),
-            ([a, numbered((6, 4))], (columns, rows), list),
-            ([numbered((4, 6)), numbered((6, 4))], [columns, rows], list),
-        ]:
-            moved = mc.relayout(tensors, layouts)
-            assert type(moved) is kind
-            assert not isinstance(tensors, dict) or list(moved) == list(tensors)
-            first, second = moved.values() if kind is dict else moved
-            assert is_right(first, numbered((4, 6)), columns)
-            assert is_right(second, numbered((6, 4)), rows)
-        assert mc.relayout([a], columns)[0].layout == columns
-        assert mc.relayout([a, a], [columns, Layout([mc.MATCH, "y"], mesh)])[1].layout.sharding_specs == ["x", "y"]
-        assert (mc.relayout([], []), mc.relayout((), ()), mc.relayout({}, {})) == ([], (), {})
-        one = mc.relayout([1, 2, 3, 4], Layout(["x"], mesh))
-        assert is_right(one, np.array([1, 2, 3, 4]), Layout(["x"], mesh)), "a list of numbers is one array"
-
-    simulated(4, program)
+    mesh = grid()
+    rows, columns = Layout(["x", U], mesh), Layout([U, "x"], mesh)
+    a, b = mc.distribute(numbered((4, 6)), rows), mc.distribute(numbered((6, 4)), columns)
+    layout_map = LayoutMap(mesh)
+    layout_map["a.*"], layout_map["b"] = columns, rows
+    for tensors, layouts, kind in [
+        ([a, b], [columns, rows], list),
+        ((a, b), [columns, rows], tuple),
+        ({"a1": a, "b": b}, {"b": rows, "a1": columns}, dict),
+        ({"a1": a, "b": b}, layout_map, dict),
+        ([a, numbered((6, 4))], (columns, rows), list),
+        ([numbered((4, 6)), numbered((6, 4))], [columns, rows], list),
+    ]:
+        moved = mc.relayout(tensors, layouts)
+        assert type(moved) is kind
+        assert not isinstance(tensors, dict) or list(moved) == list(tensors)
+        first, second = moved.values() if kind is dict else moved
+        assert is_right(first, numbered((4, 6)), columns)
+        assert is_right(second, numbered((6, 4)), rows)
+    assert mc.relayout([a], columns)[0].layout == columns
+    assert mc.relayout([a, a], [columns, Layout([mc.MATCH, "y"], mesh)])[1].layout.sharding_specs == ["x", "y"]
+    assert (mc.relayout([], []), mc.relayout((), ()), mc.relayout({}, {})) == ([], (), {})
+    one = mc.relayout([1, 2, 3, 4], Layout(["x"], mesh))
+    assert is_right(one, np.array([1, 2, 3, 4]), Layout(["x"], mesh)), "a list of numbers is one array"
 
 
 class Dense(mc.Module):
@@ -284,15 +282,13 @@ def test_ranks_notice_that_they_have_the_keys_in_another_order(keys, before):
     simulated(4, program)
 
 
-def test_ranks_notice_that_they_have_the_keys_of_a_branch_in_another_order():
-    def program(rank):
-        mesh = grid()
-        tensors = {key: mc.zeros((4, 4), "i8", Layout(["x", U], mesh)) for key in "ab"}
-        tree = {"net": [tensors if rank < 2 else {key: tensors[key] for key in "ba"}]}
-        with pytest.raises(mc.CollectiveMismatch, match=r"relayout 'net\.0\.a' of"):
-            mc.relayout(tree, Layout([U, "x"], mesh))
-
-    simulated(4, program)
+@on_ranks(4)
+def test_ranks_notice_that_they_have_the_keys_of_a_branch_in_another_order(rank):
+    mesh = grid()
+    tensors = {key: mc.zeros((4, 4), "i8", Layout(["x", U], mesh)) for key in "ab"}
+    tree = {"net": [tensors if rank < 2 else {key: tensors[key] for key in "ba"}]}
+    with pytest.raises(mc.CollectiveMismatch, match=r"relayout 'net\.0\.a' of"):
+        mc.relayout(tree, Layout([U, "x"], mesh))
 
 
 @pytest.mark.parametrize("keys", [[object(), object(), frozenset()], ["w", np.str_("w")], [1, True, np.int64(1), 1.0]])

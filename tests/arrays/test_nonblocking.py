@@ -4,7 +4,7 @@ import pytest
 
 import meshcomm as mc
 from meshcomm import CollectiveMismatch, Layout, LayoutError, MeshcommError, MeshError
-from support.reference import blocks_of, numbered, same_bits, simulated
+from support.reference import blocks_of, numbered, on_ranks, same_bits, simulated
 
 U = "unsharded"
 SPECS = [["x", U], [U, "x"], [U, U], [("x", "y"), U], ["y", "x"]]
@@ -43,17 +43,15 @@ def test_requests_complete_in_any_order():
     assert simulated(4, program) == [25] * 4
 
 
+@on_ranks(4)
 def test_started_again_and_again_by_plans_that_are_known():
-    def program(rank):
-        mesh = grid()
-        array = numbered((8, 6))
-        rows, columns = Layout(["x", U], mesh), Layout([U, "x"], mesh)
-        tensor = mc.distribute(array, rows)
-        for _ in range(100):
-            flying = [mc.start_relayout(tensor, columns) for _ in range(3)]
-            assert all(is_right(request.wait(), array, columns) for request in reversed(flying))
-
-    simulated(4, program)
+    mesh = grid()
+    array = numbered((8, 6))
+    rows, columns = Layout(["x", U], mesh), Layout([U, "x"], mesh)
+    tensor = mc.distribute(array, rows)
+    for _ in range(100):
+        flying = [mc.start_relayout(tensor, columns) for _ in range(3)]
+        assert all(is_right(request.wait(), array, columns) for request in reversed(flying))
 
 
 def test_a_loop_of_tests_ends():

@@ -10,6 +10,7 @@ from meshcomm import DTypeError, Layout, LayoutError, MeshError, ShapeError
 from ops.test_kinds import check, layout_of, on_a_mesh, tensor_of
 from support.gradient_cases import on
 from support.paths import TESTS
+from support.reference import on_ranks
 from support.sampling import sampled, with_seeds
 
 xp = pytest.importorskip("meshcomm.array_api", reason="it needs NumPy 2", exc_type=ImportError)
@@ -132,32 +133,28 @@ def test_on_a_mesh_the_first_axis_is_sharded_over_all_of_it():
     assert on(4, program) == [(2, 3), (1, 3), (1, 3), (1, 3)]
 
 
+@on_ranks(3)
 def test_to_device():
-    def program():
-        mesh, turned = mc.create_mesh([("x", 3)]), mc.create_mesh([("y", 3)], devices=[2, 1, 0])
-        whole = np.arange(12.0).reshape(4, 3)
-        t = xp.asarray(whole, device=Layout([U, "x"], mesh))
-        assert t.to_device(t.device) is t, "on its own mesh a tensor stays as it is"
-        check(t.to_device(Layout(["x", U], mesh)), whole)
-        there = t.to_device(turned)
-        assert there.layout == Layout(["y", U], turned)
-        check(there, whole)
-        check(xp.zeros_like(t, device=turned), whole * 0)
-        with pytest.raises(ValueError, match="no stream"):
-            t.to_device(mesh, stream=1)
-
-    on(3, program)
+    mesh, turned = mc.create_mesh([("x", 3)]), mc.create_mesh([("y", 3)], devices=[2, 1, 0])
+    whole = np.arange(12.0).reshape(4, 3)
+    t = xp.asarray(whole, device=Layout([U, "x"], mesh))
+    assert t.to_device(t.device) is t, "on its own mesh a tensor stays as it is"
+    check(t.to_device(Layout(["x", U], mesh)), whole)
+    there = t.to_device(turned)
+    assert there.layout == Layout(["y", U], turned)
+    check(there, whole)
+    check(xp.zeros_like(t, device=turned), whole * 0)
+    with pytest.raises(ValueError, match="no stream"):
+        t.to_device(mesh, stream=1)
 
 
+@on_ranks(3)
 def test_to_device_of_ranks_outside():
-    def program():
-        inner, all_ranks = mc.create_mesh([("x", 2)]), mc.create_mesh([("y", 3)])
-        t = xp.asarray(np.arange(5), device=inner)
-        assert (t.local is None) == (inner.rank is None)
-        assert xp.arange(5, device=inner).shape == xp.linspace(0, 1, 5, device=inner).shape == (5,)
-        check(t.to_device(all_ranks), np.arange(5))
-
-    on(3, program)
+    inner, all_ranks = mc.create_mesh([("x", 2)]), mc.create_mesh([("y", 3)])
+    t = xp.asarray(np.arange(5), device=inner)
+    assert (t.local is None) == (inner.rank is None)
+    assert xp.arange(5, device=inner).shape == xp.linspace(0, 1, 5, device=inner).shape == (5,)
+    check(t.to_device(all_ranks), np.arange(5))
 
 
 def test_what_is_no_device():

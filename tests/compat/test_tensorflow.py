@@ -16,6 +16,7 @@ from meshcomm.errors import CollectiveMismatch, CollectiveTimeout, LayoutError, 
 from meshcomm.ranks.barrier import barrier
 from meshcomm.ranks.meshes import default_mesh, get_default_mesh, run_on
 from support.paths import DATA
+from support.reference import on_ranks
 
 U = mc.UNSHARDED
 GOLDEN = json.loads((DATA / "pack_unpack.json").read_text())["cases"]
@@ -231,22 +232,20 @@ def test_simulated_ranks_see_the_default_mesh_around_and_their_own():
     assert names == [("outer", f"mesh_of_rank_{rank}", "outer") for rank in range(2)]
 
 
+@on_ranks(2)
 def test_constructors_on_the_default_mesh():
-    def program():
-        mesh = mc.create_mesh([("x", 2)])
-        with default_mesh(mesh):
-            made = [mc.zeros((2, 3)), mc.ones(3, "i4"), mc.full(2, 7), mc.full((), 1.5, "f4"), mc.empty((2, 2), "c8")]
-        assert all(t.layout == mc.Layout.replicated(mesh, t.ndim) for t in made)
-        assert [t.dtype for t in made] == ["f8", "i4", np.asarray(7).dtype, "f4", "c8"]
-        assert made[2].local.tolist() == [7, 7]
-        rows = mc.Layout(["x"], mesh)
-        like = ones_like(mc.zeros((3,), "i2", rows))
-        assert (like.layout, like.dtype, like.local.tolist()) == (rows, np.int16, [1] * (2 - mesh.rank))
-        for make in (mc.zeros, mc.ones, mc.empty, lambda shape: mc.full(shape, 1)):
-            with pytest.raises(MeshError, match="No default mesh has been registered to DTensor"):
-                make((2,))
-
-    on(2, program)
+    mesh = mc.create_mesh([("x", 2)])
+    with default_mesh(mesh):
+        made = [mc.zeros((2, 3)), mc.ones(3, "i4"), mc.full(2, 7), mc.full((), 1.5, "f4"), mc.empty((2, 2), "c8")]
+    assert all(t.layout == mc.Layout.replicated(mesh, t.ndim) for t in made)
+    assert [t.dtype for t in made] == ["f8", "i4", np.asarray(7).dtype, "f4", "c8"]
+    assert made[2].local.tolist() == [7, 7]
+    rows = mc.Layout(["x"], mesh)
+    like = ones_like(mc.zeros((3,), "i2", rows))
+    assert (like.layout, like.dtype, like.local.tolist()) == (rows, np.int16, [1] * (2 - mesh.rank))
+    for make in (mc.zeros, mc.ones, mc.empty, lambda shape: mc.full(shape, 1)):
+        with pytest.raises(MeshError, match="No default mesh has been registered to DTensor"):
+            make((2,))
 
 
 # -- barriers ---------------------------------------------------------------------------------------------------------

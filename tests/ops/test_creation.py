@@ -7,7 +7,7 @@ import meshcomm as mc
 from meshcomm import Layout, LayoutError, ShapeError
 from ops.test_kinds import check, layout_of, on_a_mesh, shape_of, tensor_of
 from support.gradient_cases import on
-from support.reference import same_bits
+from support.reference import on_ranks, same_bits
 from support.sampling import sampled, with_seeds
 
 U = mc.UNSHARDED
@@ -77,28 +77,26 @@ def test_ranks_outside():
     assert on(3, program)[2] == [((3, 3), "int64", True)] * 3
 
 
+@on_ranks(2)
 def test_errors():
-    def program():
-        mesh, other = mc.create_mesh([("x", 2)]), mc.create_mesh([("y", 2)], devices=[1, 0])
-        row = mc.zeros(3, float, Layout(["x"], mesh))
-        matrix = mc.zeros((3, 3), float, Layout(["x", U], mesh))
-        with pytest.raises(ShapeError, match=r"tril takes matrices, but a tensor of shape \(3,\) has 1 axis"):
-            np.tril(row)
-        with pytest.raises(ShapeError, match="k 'a' is a str; it must be an integer"):
-            np.triu(matrix, "a")
-        with pytest.raises(ShapeError, match=r"one axis, but number 1 has shape \(3, 3\)"):
-            np.meshgrid(row, matrix)
-        with pytest.raises(ValueError, match="indexing must be 'xy' or 'ij', not 'yx'"):
-            np.meshgrid(row, row, indexing="yx")
-        with pytest.raises(TypeError, match="sparse=True and copy=False are not supported"):
-            np.meshgrid(row, row, sparse=True)
-        with pytest.raises(mc.MeshError, match="operands must be on one mesh"):
-            np.meshgrid(row, mc.zeros(3, float, Layout(["y"], other)))
-        with pytest.raises(LayoutError, match="meshgrid is for DTensors, not for ndarray"):
-            np.meshgrid(row, np.zeros(3))
-        with pytest.raises(ShapeError, match="scalar"):
-            np.full_like(row, [1, 2, 3])
-        with pytest.raises(TypeError, match=r"numpy\.zeros_like: shape= is not supported for DTensors"):
-            np.zeros_like(row, shape=(4,))
-
-    on(2, program)
+    mesh, other = mc.create_mesh([("x", 2)]), mc.create_mesh([("y", 2)], devices=[1, 0])
+    row = mc.zeros(3, float, Layout(["x"], mesh))
+    matrix = mc.zeros((3, 3), float, Layout(["x", U], mesh))
+    with pytest.raises(ShapeError, match=r"tril takes matrices, but a tensor of shape \(3,\) has 1 axis"):
+        np.tril(row)
+    with pytest.raises(ShapeError, match="k 'a' is a str; it must be an integer"):
+        np.triu(matrix, "a")
+    with pytest.raises(ShapeError, match=r"one axis, but number 1 has shape \(3, 3\)"):
+        np.meshgrid(row, matrix)
+    with pytest.raises(ValueError, match="indexing must be 'xy' or 'ij', not 'yx'"):
+        np.meshgrid(row, row, indexing="yx")
+    with pytest.raises(TypeError, match="sparse=True and copy=False are not supported"):
+        np.meshgrid(row, row, sparse=True)
+    with pytest.raises(mc.MeshError, match="operands must be on one mesh"):
+        np.meshgrid(row, mc.zeros(3, float, Layout(["y"], other)))
+    with pytest.raises(LayoutError, match="meshgrid is for DTensors, not for ndarray"):
+        np.meshgrid(row, np.zeros(3))
+    with pytest.raises(ShapeError, match="scalar"):
+        np.full_like(row, [1, 2, 3])
+    with pytest.raises(TypeError, match=r"numpy\.zeros_like: shape= is not supported for DTensors"):
+        np.zeros_like(row, shape=(4,))

@@ -11,7 +11,7 @@ import meshcomm as mc
 from meshcomm.errors import ShapeError
 from support.gradient_cases import on
 from support.operands import MESHES, U, check, mesh_of, random
-from support.reference import tuple_layouts
+from support.reference import on_ranks, tuple_layouts
 from support.sampling import examples
 
 # -- how operands meet ------------------------------------------------------------------------------------------------
@@ -113,94 +113,88 @@ def test_elementwise_functions_of_any_operands(data):
     on(MESHES[sizes], program)
 
 
+@on_ranks(4)
 def test_operators():
-    def program():
-        mesh = mesh_of(2, 2)
-        a, b = random(5, 3), np.abs(random(3)) + 1
-        t, u = mc.distribute(a, mc.Layout(["x", "y"], mesh)), mc.distribute(b, mc.Layout(["x"], mesh))
-        for name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "lt", "le", "gt", "ge", "eq", "ne"):
-            operation = getattr(operator, name)
-            check(operation(t, u), operation(a, b))
-            check(operation(u, t), operation(b, a))
-            check(operation(t, 2), operation(a, 2))
-            check(operation(2, t), operation(2, a))
-            check(operation(t, b), operation(a, b))
-            check(operation(b, t), operation(b, a))
-        check(-t, -a)
-        check(abs(t), abs(a))
-        check(t**2, a**2)
-        check(2**u, 2**b)
-        check(+t, a)
-        check(~(t > 0), ~(a > 0))
-        check((t > 0) & (u > 2), (a > 0) & (b > 2))
-        three = [1, 2, 3]
-        check(t + three, a + three)
-        check(three * t, three * a)
-        for got, expected in zip(divmod(t, u), divmod(a, b), strict=True):
-            check(got, expected)
-        for got, expected in zip(np.modf(t), np.modf(a), strict=True):
-            check(got, expected)
-        check(np.where(t > 0, t, u), np.where(a > 0, a, b))
-        check(np.where(t > 0, 1, 0.5), np.where(a > 0, 1, 0.5))
-        check(np.real(t * 1j), np.real(a * 1j))
-        check(np.imag(t * 1j), a)
-        check(np.conj(t * 1j), -a * 1j)
-
-    on(4, program)
+    mesh = mesh_of(2, 2)
+    a, b = random(5, 3), np.abs(random(3)) + 1
+    t, u = mc.distribute(a, mc.Layout(["x", "y"], mesh)), mc.distribute(b, mc.Layout(["x"], mesh))
+    for name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "lt", "le", "gt", "ge", "eq", "ne"):
+        operation = getattr(operator, name)
+        check(operation(t, u), operation(a, b))
+        check(operation(u, t), operation(b, a))
+        check(operation(t, 2), operation(a, 2))
+        check(operation(2, t), operation(2, a))
+        check(operation(t, b), operation(a, b))
+        check(operation(b, t), operation(b, a))
+    check(-t, -a)
+    check(abs(t), abs(a))
+    check(t**2, a**2)
+    check(2**u, 2**b)
+    check(+t, a)
+    check(~(t > 0), ~(a > 0))
+    check((t > 0) & (u > 2), (a > 0) & (b > 2))
+    three = [1, 2, 3]
+    check(t + three, a + three)
+    check(three * t, three * a)
+    for got, expected in zip(divmod(t, u), divmod(a, b), strict=True):
+        check(got, expected)
+    for got, expected in zip(np.modf(t), np.modf(a), strict=True):
+        check(got, expected)
+    check(np.where(t > 0, t, u), np.where(a > 0, a, b))
+    check(np.where(t > 0, 1, 0.5), np.where(a > 0, 1, 0.5))
+    check(np.real(t * 1j), np.real(a * 1j))
+    check(np.imag(t * 1j), a)
+    check(np.conj(t * 1j), -a * 1j)
 
 
+@on_ranks(2)
 def test_numbers_keep_the_promotion_of_numpy():
-    def program():
-        layout = mc.Layout(["x"], mesh_of(2))
-        for dtype in ("f4", "i1", "f2", "c8", "?"):
-            a = np.ones(3, dtype)
-            t = mc.distribute(a, layout)
-            for number in (1, 1.0, 1j, np.float64(1), np.int8(1), np.array(1.0), np.array([1.0]), True):
-                assert (t + number).dtype == (a + number).dtype, (dtype, number)
-            assert (t / 2).dtype == (a / 2).dtype
-            assert np.add(t, 1, dtype="c16").dtype == "c16"
-        with pytest.raises(OverflowError):
-            mc.distribute(np.ones(3, "u1"), layout) + 300
-
-    on(2, program)
+    layout = mc.Layout(["x"], mesh_of(2))
+    for dtype in ("f4", "i1", "f2", "c8", "?"):
+        a = np.ones(3, dtype)
+        t = mc.distribute(a, layout)
+        for number in (1, 1.0, 1j, np.float64(1), np.int8(1), np.array(1.0), np.array([1.0]), True):
+            assert (t + number).dtype == (a + number).dtype, (dtype, number)
+        assert (t / 2).dtype == (a / 2).dtype
+        assert np.add(t, 1, dtype="c16").dtype == "c16"
+    with pytest.raises(OverflowError):
+        mc.distribute(np.ones(3, "u1"), layout) + 300
 
 
+@on_ranks(4)
 def test_in_place_and_out():
-    def program():
-        mesh = mesh_of(2, 2)
-        a, b = random(5, 3), random(5, 1)
-        t, u = mc.distribute(a, mc.Layout(["x", U], mesh)), mc.distribute(b, mc.Layout(["y", "x"], mesh))
-        block, before = t.local, t
-        t += u
-        t *= 2
-        t -= a
-        assert t is before
-        assert t.local is block
-        check(t, (a + b) * 2 - a)
-        out = mc.zeros((5, 3), "f8", mc.Layout(["y", "x"], mesh))
-        block = out.local
-        assert np.multiply(t, u, out=out) is out
-        assert out.local is block
-        check(out, ((a + b) * 2 - a) * b)
-        parts = tuple(mc.zeros((5, 3), "f8", mc.Layout(specs, mesh)) for specs in (["x", U], [U, "y"]))
-        assert np.modf(out, out=parts) is not None
-        for part, expected in zip(parts, np.modf(((a + b) * 2 - a) * b), strict=True):
-            check(part, expected)
-        square = mc.distribute(random(3, 3), mc.Layout([U, "x"], mesh))
-        square @= mc.distribute(random(3, 3), mc.Layout(["y", U], mesh))
-        check(square, random(3, 3) @ random(3, 3))
-        with pytest.raises(TypeError, match="Cannot cast"):
-            np.add(t, 1, out=mc.zeros((5, 3), "i4", t.layout))
-        with pytest.raises(ShapeError, match=r"out has shape \(3,\), but the operands broadcast to \(5, 3\)"):
-            np.add(t, 1, out=mc.zeros((3,), "f8", mc.Layout([U], mesh)))
-        with pytest.raises(ShapeError, match=r"out has shape \(5, 3\), but the product has \(3, 3\)"):
-            np.matmul(square, square, out=t)
-        with pytest.raises(TypeError, match=r"out= must be DTensors"):
-            np.add(t, 1, out=np.zeros((5, 3)))
-        with pytest.raises(TypeError, match=r"out= must be DTensors"):
-            a += t
-
-    on(4, program)
+    mesh = mesh_of(2, 2)
+    a, b = random(5, 3), random(5, 1)
+    t, u = mc.distribute(a, mc.Layout(["x", U], mesh)), mc.distribute(b, mc.Layout(["y", "x"], mesh))
+    block, before = t.local, t
+    t += u
+    t *= 2
+    t -= a
+    assert t is before
+    assert t.local is block
+    check(t, (a + b) * 2 - a)
+    out = mc.zeros((5, 3), "f8", mc.Layout(["y", "x"], mesh))
+    block = out.local
+    assert np.multiply(t, u, out=out) is out
+    assert out.local is block
+    check(out, ((a + b) * 2 - a) * b)
+    parts = tuple(mc.zeros((5, 3), "f8", mc.Layout(specs, mesh)) for specs in (["x", U], [U, "y"]))
+    assert np.modf(out, out=parts) is not None
+    for part, expected in zip(parts, np.modf(((a + b) * 2 - a) * b), strict=True):
+        check(part, expected)
+    square = mc.distribute(random(3, 3), mc.Layout([U, "x"], mesh))
+    square @= mc.distribute(random(3, 3), mc.Layout(["y", U], mesh))
+    check(square, random(3, 3) @ random(3, 3))
+    with pytest.raises(TypeError, match="Cannot cast"):
+        np.add(t, 1, out=mc.zeros((5, 3), "i4", t.layout))
+    with pytest.raises(ShapeError, match=r"out has shape \(3,\), but the operands broadcast to \(5, 3\)"):
+        np.add(t, 1, out=mc.zeros((3,), "f8", mc.Layout([U], mesh)))
+    with pytest.raises(ShapeError, match=r"out has shape \(5, 3\), but the product has \(3, 3\)"):
+        np.matmul(square, square, out=t)
+    with pytest.raises(TypeError, match=r"out= must be DTensors"):
+        np.add(t, 1, out=np.zeros((5, 3)))
+    with pytest.raises(TypeError, match=r"out= must be DTensors"):
+        a += t
 
 
 # -- operands stay as they are ----------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ import meshcomm as mc
 from meshcomm import Layout, gradients
 from support.gradient_cases import dot, on
 from support.random_tensors import integers, layout_of, on_a_mesh, shape_of, tensor_of
-from support.reference import block_of
+from support.reference import block_of, on_ranks
 from support.sampling import sampled, with_seeds
 
 U = "unsharded"
@@ -122,27 +122,25 @@ def test_the_smaller_operand_moves_and_the_result_carries_the_cuts_of_the_larger
 # -- variables and maps -----------------------------------------------------------------------------------------------
 
 
+@on_ranks(3)
 def test_variables_and_maps_hold_rules():
-    def program():
-        mesh = mc.create_mesh([("x", 3)])
-        for spec in (CUTS, DEALT, mc.Cyclic("x", 5), mc.Cyclic("x", 4), mc.Cyclic("x", 64, 1)):
-            layout = Layout([spec, U], mesh)
-            rules = mc.LayoutMap(mesh)
-            rules["dense.*kernel"] = layout
-            assert rules["dense_1.kernel"] == layout
-            assert repr(spec) in repr(rules) or str(layout.sharding_specs) in repr(rules)
-            variable = mc.DVariable(integers(12, 5), layout)
-            check(mc.relayout(variable, Layout(["x", U], mesh)), integers(12, 5))
-            variable.assign(mc.distribute(integers(12, 5, seed=1), Layout([U, "x"], mesh)))
-            assert mc.fetch_layout(variable) == layout
-            variable.assign_add(integers(12, 5))
-            check(mc.relayout(variable, layout), integers(12, 5, seed=1) + integers(12, 5))
-            made = mc.Variable(lambda slices, shape, dtype: integers(12, 5)[slices], (12, 5), "f8", layout=layout)
-            check(mc.relayout(made, layout), integers(12, 5))
-            with pytest.raises(mc.ShapeError):
-                mc.DVariable(integers(13, 5), Layout([CUTS, U], mesh))
-            assert mc.check_layout(mc.distribute(integers(12, 5), layout), layout) is None
-            with pytest.raises(mc.LayoutError):
-                mc.check_layout(mc.distribute(integers(12, 5), layout), Layout(["x", U], mesh))
-
-    on(3, program)
+    mesh = mc.create_mesh([("x", 3)])
+    for spec in (CUTS, DEALT, mc.Cyclic("x", 5), mc.Cyclic("x", 4), mc.Cyclic("x", 64, 1)):
+        layout = Layout([spec, U], mesh)
+        rules = mc.LayoutMap(mesh)
+        rules["dense.*kernel"] = layout
+        assert rules["dense_1.kernel"] == layout
+        assert repr(spec) in repr(rules) or str(layout.sharding_specs) in repr(rules)
+        variable = mc.DVariable(integers(12, 5), layout)
+        check(mc.relayout(variable, Layout(["x", U], mesh)), integers(12, 5))
+        variable.assign(mc.distribute(integers(12, 5, seed=1), Layout([U, "x"], mesh)))
+        assert mc.fetch_layout(variable) == layout
+        variable.assign_add(integers(12, 5))
+        check(mc.relayout(variable, layout), integers(12, 5, seed=1) + integers(12, 5))
+        made = mc.Variable(lambda slices, shape, dtype: integers(12, 5)[slices], (12, 5), "f8", layout=layout)
+        check(mc.relayout(made, layout), integers(12, 5))
+        with pytest.raises(mc.ShapeError):
+            mc.DVariable(integers(13, 5), Layout([CUTS, U], mesh))
+        assert mc.check_layout(mc.distribute(integers(12, 5), layout), layout) is None
+        with pytest.raises(mc.LayoutError):
+            mc.check_layout(mc.distribute(integers(12, 5), layout), Layout(["x", U], mesh))

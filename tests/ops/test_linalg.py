@@ -5,9 +5,8 @@ import pytest
 
 import meshcomm as mc
 from meshcomm.ops import linalg
-from support.gradient_cases import on
 from support.operands import MESHES, U, check, mesh_of, random
-from support.reference import tuple_layouts
+from support.reference import on_ranks, tuple_layouts
 
 # -- transpose and matmul ---------------------------------------------------------------------------------------------
 
@@ -50,18 +49,16 @@ def test_layouts_of_products(a, b, product, moves):
         assert any(world.bytes_moved) == moves
 
 
+@on_ranks(4)
 def test_matmul_of_other_dtypes_and_plain_arrays():
-    def program():
-        mesh = mesh_of(2, 2)
-        for one, other in (("?", "?"), ("i1", "i1"), ("f4", "i2"), ("c8", "f8"), ("f2", "f2")):
-            a, b = (np.abs(random(3, 3)).astype(d) for d in (one, other))
-            t = mc.distribute(a, mc.Layout([U, "x"], mesh))
-            check(t @ mc.distribute(b, mc.Layout(["y", U], mesh)), a @ b, rtol=1e-2)
-            check(t @ b, a @ b, rtol=1e-2)
-            check(b @ t, b @ a, rtol=1e-2)
-            check(linalg.matmul(t, b.tolist()), a @ np.array(b.tolist()), rtol=1e-2)
-
-    on(4, program)
+    mesh = mesh_of(2, 2)
+    for one, other in (("?", "?"), ("i1", "i1"), ("f4", "i2"), ("c8", "f8"), ("f2", "f2")):
+        a, b = (np.abs(random(3, 3)).astype(d) for d in (one, other))
+        t = mc.distribute(a, mc.Layout([U, "x"], mesh))
+        check(t @ mc.distribute(b, mc.Layout(["y", U], mesh)), a @ b, rtol=1e-2)
+        check(t @ b, a @ b, rtol=1e-2)
+        check(b @ t, b @ a, rtol=1e-2)
+        check(linalg.matmul(t, b.tolist()), a @ np.array(b.tolist()), rtol=1e-2)
 
 
 def test_methods_are_numpys_functions():

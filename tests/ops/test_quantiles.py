@@ -10,6 +10,7 @@ from meshcomm import Layout
 from meshcomm.errors import CollectiveMismatch, ShapeError
 from support.gradient_cases import on
 from support.orders import any_layout, any_shape, check, on_a_mesh, values
+from support.reference import on_ranks
 from support.sampling import sampled
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # what NumPy has to say about NaN
@@ -111,30 +112,28 @@ def test_statistics_of_a_sharded_line(ranks, size):
     on(ranks, program)
 
 
+@on_ranks(2)
 def test_what_they_refuse():
-    def program():
-        mesh = mc.create_mesh([("x", 2)])
-        t = mc.distribute(np.arange(6.0).reshape(2, 3), Layout([U, "x"], mesh))
-        for function, args in ((np.median, ()), (np.nanmedian, ()), (np.quantile, (0.5,)), (np.nanpercentile, (5,))):
-            name = function.__name__
-            with pytest.raises(ShapeError, match="axis 2 is out of range for a tensor with 2 axes"):
-                function(t, *args, axis=2)
-            with pytest.raises(TypeError, match=f"numpy.{name}: out= is not supported for DTensors"):
-                function(t, *args, out=t)
-        with pytest.raises(TypeError, match=r"numpy.quantile: weights= is not supported"):
-            np.quantile(t, 0.5, weights=t, method="inverted_cdf")
-        with pytest.raises(ValueError, match="Quantiles must be in the range"):
-            np.quantile(t, 1.5)
-        with pytest.raises(ValueError, match="Percentiles must be in the range"):
-            np.percentile(t, -1)
-        with pytest.raises(ValueError, match="median_unbiased"):  # NumPy names its methods
-            np.quantile(t, 0.5, method="any")
-        with pytest.raises(TypeError):
-            np.quantile(t + 1j, 0.5)
-        with pytest.raises(TypeError):
-            np.median(mc.distribute(np.array(["a", "b"]), Layout(["x"], mesh)))
-
-    on(2, program)
+    mesh = mc.create_mesh([("x", 2)])
+    t = mc.distribute(np.arange(6.0).reshape(2, 3), Layout([U, "x"], mesh))
+    for function, args in ((np.median, ()), (np.nanmedian, ()), (np.quantile, (0.5,)), (np.nanpercentile, (5,))):
+        name = function.__name__
+        with pytest.raises(ShapeError, match="axis 2 is out of range for a tensor with 2 axes"):
+            function(t, *args, axis=2)
+        with pytest.raises(TypeError, match=f"numpy.{name}: out= is not supported for DTensors"):
+            function(t, *args, out=t)
+    with pytest.raises(TypeError, match=r"numpy.quantile: weights= is not supported"):
+        np.quantile(t, 0.5, weights=t, method="inverted_cdf")
+    with pytest.raises(ValueError, match="Quantiles must be in the range"):
+        np.quantile(t, 1.5)
+    with pytest.raises(ValueError, match="Percentiles must be in the range"):
+        np.percentile(t, -1)
+    with pytest.raises(ValueError, match="median_unbiased"):  # NumPy names its methods
+        np.quantile(t, 0.5, method="any")
+    with pytest.raises(TypeError):
+        np.quantile(t + 1j, 0.5)
+    with pytest.raises(TypeError):
+        np.median(mc.distribute(np.array(["a", "b"]), Layout(["x"], mesh)))
 
 
 def test_levels_that_differ_between_ranks():

@@ -9,6 +9,7 @@ import pytest
 import meshcomm as mc
 from support.gradient_cases import on
 from support.operands import U, check, mesh_of, random
+from support.reference import on_ranks
 
 # -- reductions -------------------------------------------------------------------------------------------------------
 
@@ -29,33 +30,31 @@ def test_reductions_in_another_dtype():
         on(3, program)
 
 
+@on_ranks(2)
 def test_functions_of_numpy():
-    def program():
-        mesh = mesh_of(2)
-        a = random(4, 3)
-        t = mc.distribute(a, mc.Layout(["x", U], mesh))
-        for name in ("sum", "mean", "max", "min", "amax", "amin"):
-            check(getattr(np, name)(t), getattr(np, name)(a))
-            check(getattr(np, name)(t, axis=-1, keepdims=True), getattr(np, name)(a, axis=-1, keepdims=True))
-            check(getattr(np, name)(t, 0), getattr(np, name)(a, 0))
-        check(np.max(t, 0, None, True), np.max(a, 0, None, True))
-        check(np.sum(t, 0, "f4", None, True), np.sum(a, 0, "f4", None, True), 1e-6)
-        check(np.transpose(t), a.T)
-        check(np.transpose(t, (0, 1)), a)
-        check(np.dot(t, t.T), a @ a.T)
-        check(np.zeros_like(t), np.zeros_like(a))
-        check(np.ones_like(t), np.ones_like(a))
-        copy = np.copy(t)
-        check(copy, a)
-        assert not np.shares_memory(copy.local, t.local)
-        assert (np.shape(t), np.ndim(t), np.size(t), np.iscomplexobj(t)) == ((4, 3), 2, 12, False)
-        assert np.result_type(t, np.complex64) == np.complex128
-        assert float(t.sum()) == t.sum().item() == complex(t.sum())
-        assert int(mc.full((), 3, "f8", mc.Layout([], mesh))) == 3
-        with pytest.raises(TypeError, match="unhashable"):
-            hash(t)
-
-    on(2, program)
+    mesh = mesh_of(2)
+    a = random(4, 3)
+    t = mc.distribute(a, mc.Layout(["x", U], mesh))
+    for name in ("sum", "mean", "max", "min", "amax", "amin"):
+        check(getattr(np, name)(t), getattr(np, name)(a))
+        check(getattr(np, name)(t, axis=-1, keepdims=True), getattr(np, name)(a, axis=-1, keepdims=True))
+        check(getattr(np, name)(t, 0), getattr(np, name)(a, 0))
+    check(np.max(t, 0, None, True), np.max(a, 0, None, True))
+    check(np.sum(t, 0, "f4", None, True), np.sum(a, 0, "f4", None, True), 1e-6)
+    check(np.transpose(t), a.T)
+    check(np.transpose(t, (0, 1)), a)
+    check(np.dot(t, t.T), a @ a.T)
+    check(np.zeros_like(t), np.zeros_like(a))
+    check(np.ones_like(t), np.ones_like(a))
+    copy = np.copy(t)
+    check(copy, a)
+    assert not np.shares_memory(copy.local, t.local)
+    assert (np.shape(t), np.ndim(t), np.size(t), np.iscomplexobj(t)) == ((4, 3), 2, 12, False)
+    assert np.result_type(t, np.complex64) == np.complex128
+    assert float(t.sum()) == t.sum().item() == complex(t.sum())
+    assert int(mc.full((), 3, "f8", mc.Layout([], mesh))) == 3
+    with pytest.raises(TypeError, match="unhashable"):
+        hash(t)
 
 
 def test_memory_is_not_kept():

@@ -6,7 +6,7 @@ import pytest
 import meshcomm as mc
 from meshcomm import CollectiveMismatch, Layout, ShapeError
 from support.gradient_cases import on
-from support.reference import as_raw, block_of, numbered, random_bits, same_bits
+from support.reference import as_raw, block_of, numbered, on_ranks, random_bits, same_bits
 from support.sampling import with_seeds
 from support.shape_cases import DTYPES, SEEDS, U, check, layout_of, on_a_mesh
 
@@ -127,20 +127,18 @@ def test_take(random, mesh):
         check(t.take([0] if x.size else np.zeros(0, int)), x.take([0] if x.size else np.zeros(0, int)))
 
 
+@on_ranks(4)
 def test_layouts_of_take():
-    def program():
-        mesh = mc.create_mesh([("x", 2), ("y", 2)])
-        x = numbered((4, 6, 5))
-        t = mc.distribute(x, Layout(["x", mc.Cyclic("y", 1), U], mesh))
-        assert np.take(t, [0, 1, 1], 2).layout == Layout(["x", mc.Cyclic("y", 1), U], mesh)
-        assert np.take(t, [0, 1, 1], 0).layout == Layout([U, mc.Cyclic("y", 1), "x"], mesh)
-        assert np.take(t, 3, 0).layout == Layout([mc.Cyclic("y", 1), "x"], mesh)
-        assert np.take(t, [[0, 5]], 1).layout == Layout(["x", U, U, "y"], mesh)
-        rows = mc.distribute(x[0], Layout(["x", "y"], mesh))
-        assert np.take(rows, [4, 4, 0], 0).layout == Layout([U, ["y", "x"]], mesh)
-        check(np.take(rows, [4, 4, 0], 0), x[0].take([4, 4, 0], 0))
-
-    on(4, program)
+    mesh = mc.create_mesh([("x", 2), ("y", 2)])
+    x = numbered((4, 6, 5))
+    t = mc.distribute(x, Layout(["x", mc.Cyclic("y", 1), U], mesh))
+    assert np.take(t, [0, 1, 1], 2).layout == Layout(["x", mc.Cyclic("y", 1), U], mesh)
+    assert np.take(t, [0, 1, 1], 0).layout == Layout([U, mc.Cyclic("y", 1), "x"], mesh)
+    assert np.take(t, 3, 0).layout == Layout([mc.Cyclic("y", 1), "x"], mesh)
+    assert np.take(t, [[0, 5]], 1).layout == Layout(["x", U, U, "y"], mesh)
+    rows = mc.distribute(x[0], Layout(["x", "y"], mesh))
+    assert np.take(rows, [4, 4, 0], 0).layout == Layout([U, ["y", "x"]], mesh)
+    check(np.take(rows, [4, 4, 0], 0), x[0].take([4, 4, 0], 0))
 
 
 def test_take_moves_only_what_is_taken(relayouts):
@@ -152,13 +150,11 @@ def test_take_moves_only_what_is_taken(relayouts):
     assert relayouts == [3 * 8, 3 * 8], "three elements, each to the other device"
 
 
+@on_ranks(2)
 def test_indices_that_differ():
-    def program():
-        t = mc.distribute(numbered((6, 4)), Layout(["x", U], mc.create_mesh([("x", 2)])))
-        with pytest.raises(CollectiveMismatch):
-            np.take(t, [t.mesh.rank], 0)
-
-    on(2, program)
+    t = mc.distribute(numbered((6, 4)), Layout(["x", U], mc.create_mesh([("x", 2)])))
+    with pytest.raises(CollectiveMismatch):
+        np.take(t, [t.mesh.rank], 0)
 
 
 # -- repeat, tile -----------------------------------------------------------------------------------------------------
@@ -177,66 +173,60 @@ def test_repeat_and_tile(random, mesh):
             check(np.tile(t, reps), np.tile(x, reps))
 
 
+@on_ranks(2)
 def test_one_number_of_repeats_moves_nothing():
-    def program():
-        mesh = mc.create_mesh([("x", 2)])
-        for spec, expected in [("x", "x"), (mc.Cuts("x", (0, 1, 6)), mc.Cuts("x", (0, 3, 18)))]:
-            t = mc.distribute(np.arange(6), Layout([spec], mesh))
-            assert np.repeat(t, 3).layout == Layout([expected], mesh)
-        t = mc.distribute(np.arange(6), Layout([mc.Cyclic("x", 1)], mesh))
-        assert np.repeat(t, 3, 0).layout == Layout([mc.Cyclic("x", 3)], mesh)
-
-    on(2, program)
+    mesh = mc.create_mesh([("x", 2)])
+    for spec, expected in [("x", "x"), (mc.Cuts("x", (0, 1, 6)), mc.Cuts("x", (0, 3, 18)))]:
+        t = mc.distribute(np.arange(6), Layout([spec], mesh))
+        assert np.repeat(t, 3).layout == Layout([expected], mesh)
+    t = mc.distribute(np.arange(6), Layout([mc.Cyclic("x", 1)], mesh))
+    assert np.repeat(t, 3, 0).layout == Layout([mc.Cyclic("x", 3)], mesh)
 
 
+@on_ranks(2)
 def test_errors():
-    def program():
-        t = mc.distribute(numbered((6, 4)), Layout(["x", U], mc.create_mesh([("x", 2)])))
-        flat = mc.distribute(numbered((4,)), Layout(["x"], t.mesh))
-        none = mc.zeros((0, 4), "f8", t.layout)
-        for call, error, text in [
-            (lambda: np.flip(t, 2), ShapeError, "axis 2 is out of range"),
-            (lambda: np.flip(t, (0, 0)), ShapeError, "names an axis twice"),
-            (lambda: np.fliplr(flat), ShapeError, "fliplr takes a tensor of 2 axes or more"),
-            (lambda: np.roll(t, 1, 2), ShapeError, "axis 2 is out of range"),
-            (lambda: np.roll(t, (1, 2, 3), (0, 1)), ShapeError, "one shift for each axis"),
-            (lambda: np.roll(t, 1.5), TypeError, "must be an integer"),
-            (lambda: np.take(t, 6, 0), IndexError, "index 6 is out of bounds for an axis of 6"),
-            (lambda: np.take(t, [0, -25]), IndexError, "index -25 is out of bounds for an axis of 24"),
-            (lambda: np.take(none, [0], 0, mode="clip"), IndexError, "no elements"),
-            (lambda: np.take(t, 0, 0, mode="x"), ShapeError, "it is 'raise', 'wrap' or 'clip'"),
-            (lambda: np.take(t, 0.5, 0), TypeError, "Cannot cast"),
-            (lambda: np.take(t, flat, 0), TypeError, "a plain array that all ranks have"),
-            (lambda: np.take(t, 0, 0, out=t), TypeError, "out= is not supported"),
-            (lambda: np.take(t, 0, (0, 1)), ShapeError, "axis must be an integer"),
-            (lambda: np.repeat(t, -1, 0), ShapeError, "none negative"),
-            (lambda: np.repeat(t, [1, 2], 0), ShapeError, "one for each of 6"),
-            (lambda: np.repeat(t, 1.5, 0), TypeError, "must be an integer"),
-            (lambda: np.tile(t, -1), ShapeError, "0 or more"),
-        ]:
-            with pytest.raises(error, match=text):
-                call()
-
-    on(2, program)
+    t = mc.distribute(numbered((6, 4)), Layout(["x", U], mc.create_mesh([("x", 2)])))
+    flat = mc.distribute(numbered((4,)), Layout(["x"], t.mesh))
+    none = mc.zeros((0, 4), "f8", t.layout)
+    for call, error, text in [
+        (lambda: np.flip(t, 2), ShapeError, "axis 2 is out of range"),
+        (lambda: np.flip(t, (0, 0)), ShapeError, "names an axis twice"),
+        (lambda: np.fliplr(flat), ShapeError, "fliplr takes a tensor of 2 axes or more"),
+        (lambda: np.roll(t, 1, 2), ShapeError, "axis 2 is out of range"),
+        (lambda: np.roll(t, (1, 2, 3), (0, 1)), ShapeError, "one shift for each axis"),
+        (lambda: np.roll(t, 1.5), TypeError, "must be an integer"),
+        (lambda: np.take(t, 6, 0), IndexError, "index 6 is out of bounds for an axis of 6"),
+        (lambda: np.take(t, [0, -25]), IndexError, "index -25 is out of bounds for an axis of 24"),
+        (lambda: np.take(none, [0], 0, mode="clip"), IndexError, "no elements"),
+        (lambda: np.take(t, 0, 0, mode="x"), ShapeError, "it is 'raise', 'wrap' or 'clip'"),
+        (lambda: np.take(t, 0.5, 0), TypeError, "Cannot cast"),
+        (lambda: np.take(t, flat, 0), TypeError, "a plain array that all ranks have"),
+        (lambda: np.take(t, 0, 0, out=t), TypeError, "out= is not supported"),
+        (lambda: np.take(t, 0, (0, 1)), ShapeError, "axis must be an integer"),
+        (lambda: np.repeat(t, -1, 0), ShapeError, "none negative"),
+        (lambda: np.repeat(t, [1, 2], 0), ShapeError, "one for each of 6"),
+        (lambda: np.repeat(t, 1.5, 0), TypeError, "must be an integer"),
+        (lambda: np.tile(t, -1), ShapeError, "0 or more"),
+    ]:
+        with pytest.raises(error, match=text):
+            call()
 
 
+@on_ranks(2)
 def test_bits_of_records_stay():
-    def program():
-        mesh = mc.create_mesh([("x", 2)])
-        kind = np.dtype([("a", "i1"), ("b", "f8")], align=True)
-        x = random_bits((6, 2), kind)
-        t = mc.distribute(x, Layout(["x", U], mesh))
-        calls = [
-            np.flip,
-            lambda y: np.roll(y, 2, 0),
-            lambda y: np.roll(y, 1, 1),
-            lambda y: np.take(y, [1, 4], 0),
-            lambda y: np.repeat(y, 2, 0),
-            lambda y: np.concatenate([y, y]),
-            lambda y: np.concatenate([y, y], 1),
-            lambda y: np.pad(y, 1, mode="edge"),
-        ]
-        for call in calls:
-            assert same_bits(as_raw(call(t).to_numpy()), call(as_raw(x)))
-
-    on(2, program)
+    mesh = mc.create_mesh([("x", 2)])
+    kind = np.dtype([("a", "i1"), ("b", "f8")], align=True)
+    x = random_bits((6, 2), kind)
+    t = mc.distribute(x, Layout(["x", U], mesh))
+    calls = [
+        np.flip,
+        lambda y: np.roll(y, 2, 0),
+        lambda y: np.roll(y, 1, 1),
+        lambda y: np.take(y, [1, 4], 0),
+        lambda y: np.repeat(y, 2, 0),
+        lambda y: np.concatenate([y, y]),
+        lambda y: np.concatenate([y, y], 1),
+        lambda y: np.pad(y, 1, mode="edge"),
+    ]
+    for call in calls:
+        assert same_bits(as_raw(call(t).to_numpy()), call(as_raw(x)))

@@ -289,6 +289,25 @@ def simulated(size, program, *args):
         return world.run(lambda: program(world.rank, *args))
 
 
+def on_ranks(size):
+    """Return a decorator for a program: it becomes a test that so many simulated ranks run.
+
+    A program that takes an argument is given the number of its rank.
+    """
+
+    def decorated(program):
+        takes_rank = program.__code__.co_argcount == 1
+
+        def test():
+            with simulate(size) as world:
+                world.run(lambda: program(world.rank) if takes_rank else program())
+
+        test.__name__, test.__doc__ = program.__name__, program.__doc__
+        return test
+
+    return decorated
+
+
 # -- collectives on the arrays of all ranks ---------------------------------------------------------------------------
 
 

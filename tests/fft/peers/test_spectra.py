@@ -12,20 +12,19 @@ import scipy.fft
 import meshcomm as mc
 from support.fft_cases import array_of
 from support.gradient_cases import on
+from support.reference import on_ranks
 
 
+@on_ranks(2)
 def test_frequencies_are_those_of_scipy():
-    def program():
-        layout = mc.Layout(["x"], mc.create_mesh([("x", 2)]))
-        for n, d in product(range(1, 12), (1.0, 0.3)):
-            for name in ("fftfreq", "rfftfreq"):
-                found = getattr(mc.fft, name)(n, d, layout=layout).to_numpy()
-                assert np.array_equal(found, getattr(scipy.fft, name)(n, d)), (name, n)
-            half = mc.zeros((n // 2 + 1,), "c16", layout)
-            (found,) = mc.fft.frequencies(half, d=d, s=n, kind="rfftn")
-            assert np.array_equal(found.to_numpy(), scipy.fft.rfftfreq(n, d)), n
-
-    on(2, program)
+    layout = mc.Layout(["x"], mc.create_mesh([("x", 2)]))
+    for n, d in product(range(1, 12), (1.0, 0.3)):
+        for name in ("fftfreq", "rfftfreq"):
+            found = getattr(mc.fft, name)(n, d, layout=layout).to_numpy()
+            assert np.array_equal(found, getattr(scipy.fft, name)(n, d)), (name, n)
+        half = mc.zeros((n // 2 + 1,), "c16", layout)
+        (found,) = mc.fft.frequencies(half, d=d, s=n, kind="rfftn")
+        assert np.array_equal(found.to_numpy(), scipy.fft.rfftfreq(n, d)), n
 
 
 GRIDS = [((6, 8), (4, 6)), ((7, 9), (5, 6)), ((6, 8), (5, 5)), ((6, 8), (3, 4)), ((6, 8), (6, 4)), ((7, 8), (7, 2))]
