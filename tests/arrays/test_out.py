@@ -228,23 +228,20 @@ def into_out(tensor, layout, out):
 
 
 @pytest.mark.parametrize("culprits", sampled([[1], [0, 2]]))
-def test_ranks_may_wrap_their_blocks_anew(culprits):
+@on_ranks(4)
+def test_ranks_may_wrap_their_blocks_anew(culprits, rank):
     """What a rank makes for itself, Local and of the same memory, changes nothing for the others."""
-
-    def program(rank):
-        mesh = grid()
-        rows, columns = rows_and_columns(mesh)
-        tensor, out = mc.distribute(ARRAY, rows), mc.zeros(ARRAY.shape, "i8", columns)
-        for turn in range(_tuning.COMPARE_EVERY // 2 + 9):  # of four calls
-            if turn > 2 and rank in culprits:
-                tensor = mc.from_local(tensor.local, rows, global_shape=ARRAY.shape)
-                out = mc.from_local(out.local, columns, global_shape=ARRAY.shape)
-            for call in into_out(tensor, columns, out):
-                out.local[...] = 0
-                call()
-                assert is_right(out, ARRAY, columns)
-
-    simulated(4, program)
+    mesh = grid()
+    rows, columns = rows_and_columns(mesh)
+    tensor, out = mc.distribute(ARRAY, rows), mc.zeros(ARRAY.shape, "i8", columns)
+    for turn in range(_tuning.COMPARE_EVERY // 2 + 9):  # of four calls
+        if turn > 2 and rank in culprits:
+            tensor = mc.from_local(tensor.local, rows, global_shape=ARRAY.shape)
+            out = mc.from_local(out.local, columns, global_shape=ARRAY.shape)
+        for call in into_out(tensor, columns, out):
+            out.local[...] = 0
+            call()
+            assert is_right(out, ARRAY, columns)
 
 
 @pytest.mark.parametrize("what", ["read-only", "overlapping", "of another shape"])

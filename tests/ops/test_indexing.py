@@ -9,7 +9,6 @@ import meshcomm as mc
 from meshcomm import Cuts, Cyclic, DTypeError, Layout, ShapeError
 from meshcomm.layouts.slicing import kept_slice, parsed
 from support import indexing
-from support.gradient_cases import on
 from support.indexing import check, random_index
 from support.random_tensors import layout_of, on_a_mesh, shape_of
 from support.reference import block_of, on_ranks
@@ -146,17 +145,15 @@ ERRORS = [
 
 
 @pytest.mark.parametrize(("index", "error", "text"), ERRORS, ids=range(len(ERRORS)))
+@on_ranks(3)
 def test_bad_indices(index, error, text):
-    def program():
-        t = mc.zeros((6, 5), "f8", Layout(["x", U], mc.create_mesh([("x", 3)])))
-        with pytest.raises(error, match=text):
-            t[index]
-        with pytest.raises(error, match=text):
-            t[index] = 1
-        with pytest.raises(error, match=text):
-            t[index] = np.ones(3)
-
-    on(3, program)
+    t = mc.zeros((6, 5), "f8", Layout(["x", U], mc.create_mesh([("x", 3)])))
+    with pytest.raises(error, match=text):
+        t[index]
+    with pytest.raises(error, match=text):
+        t[index] = 1
+    with pytest.raises(error, match=text):
+        t[index] = np.ones(3)
 
 
 @on_ranks(3)

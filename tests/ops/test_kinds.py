@@ -5,7 +5,7 @@ import pytest
 
 import meshcomm as mc
 from meshcomm import Layout, gradients
-from support.gradient_cases import dot, on
+from support.gradient_cases import dot
 from support.random_tensors import integers, layout_of, on_a_mesh, shape_of, tensor_of
 from support.reference import block_of, on_ranks
 from support.sampling import sampled, with_seeds
@@ -96,27 +96,25 @@ DEALT = mc.Cyclic("x", 2)
 
 @pytest.mark.parametrize("large", [CUTS, DEALT, "x"], ids=str)
 @pytest.mark.parametrize("small", [OTHER, mc.Cyclic("x", 1, 2), "x"], ids=str)
+@on_ranks(3)
 def test_the_smaller_operand_moves_and_the_result_carries_the_cuts_of_the_larger_one(small, large):
-    def program():
-        mesh = mc.create_mesh([("x", 3)])
-        big = mc.distribute(integers(12, 5), Layout([large, U], mesh))
-        little = mc.distribute(integers(12, 1), Layout([small, U], mesh))
-        column = mc.distribute(integers(12, 1, dtype="f4"), Layout([small, U], mesh))
-        for result in (big + little, little + big, big * column, column * big, np.where(little > 0, big, little)):
-            assert result.layout.axes == big.layout.axes
-        check(little + big, integers(12, 1) + integers(12, 5))
-        assert (-big).layout is big.layout
-        assert np.sum(big, axis=1).layout == Layout([large], mesh)
-        assert np.sum(big, axis=1, keepdims=True).layout == Layout([large, U], mesh)
-        assert big.T.layout == Layout([U, large], mesh)
-        rows = big @ mc.distribute(integers(5, 4), Layout([U, U], mesh))
-        assert rows.layout == Layout([large, U], mesh)
-        columns = mc.distribute(integers(4, 5), Layout([U, U], mesh)) @ big.T
-        assert columns.layout == Layout([U, large], mesh)
-        little += little
-        assert little.layout == Layout([small, U], mesh)
-
-    on(3, program)
+    mesh = mc.create_mesh([("x", 3)])
+    big = mc.distribute(integers(12, 5), Layout([large, U], mesh))
+    little = mc.distribute(integers(12, 1), Layout([small, U], mesh))
+    column = mc.distribute(integers(12, 1, dtype="f4"), Layout([small, U], mesh))
+    for result in (big + little, little + big, big * column, column * big, np.where(little > 0, big, little)):
+        assert result.layout.axes == big.layout.axes
+    check(little + big, integers(12, 1) + integers(12, 5))
+    assert (-big).layout is big.layout
+    assert np.sum(big, axis=1).layout == Layout([large], mesh)
+    assert np.sum(big, axis=1, keepdims=True).layout == Layout([large, U], mesh)
+    assert big.T.layout == Layout([U, large], mesh)
+    rows = big @ mc.distribute(integers(5, 4), Layout([U, U], mesh))
+    assert rows.layout == Layout([large, U], mesh)
+    columns = mc.distribute(integers(4, 5), Layout([U, U], mesh)) @ big.T
+    assert columns.layout == Layout([U, large], mesh)
+    little += little
+    assert little.layout == Layout([small, U], mesh)
 
 
 # -- variables and maps -----------------------------------------------------------------------------------------------

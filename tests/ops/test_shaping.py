@@ -87,21 +87,19 @@ STAY = [
 
 
 @pytest.mark.parametrize(("shape", "specs", "target", "expected"), STAY)
+@on_ranks(4)
 def test_reshapes_that_move_nothing_share_the_block(shape, specs, target, expected):
-    def program():
-        mesh = mc.create_mesh([("x", 2), ("y", 2)])
-        if "y" not in str(specs):
-            mesh = mc.create_mesh([("x", 2)])
-        array = numbered(shape)
-        t = mc.distribute(array, Layout(specs, mesh))
-        made = np.reshape(t, target)
-        assert made.layout == Layout(expected, mesh)
-        if mesh.rank is None:
-            return
-        check(made, array.reshape(target))
-        assert not made.local.size or np.shares_memory(made.local, t.local)
-
-    on(4, program)
+    mesh = mc.create_mesh([("x", 2), ("y", 2)])
+    if "y" not in str(specs):
+        mesh = mc.create_mesh([("x", 2)])
+    array = numbered(shape)
+    t = mc.distribute(array, Layout(specs, mesh))
+    made = np.reshape(t, target)
+    assert made.layout == Layout(expected, mesh)
+    if mesh.rank is None:
+        return
+    check(made, array.reshape(target))
+    assert not made.local.size or np.shares_memory(made.local, t.local)
 
 
 MOVE = [
@@ -117,15 +115,13 @@ MOVE = [
 
 
 @pytest.mark.parametrize(("shape", "specs", "target", "expected"), MOVE)
+@on_ranks(4)
 def test_reshapes_that_move_are_sharded_over_the_same_mesh_dimensions(shape, specs, target, expected):
-    def program():
-        mesh = mc.create_mesh([("x", 2), ("y", 2)])
-        t = mc.distribute(numbered(shape), Layout(specs, mesh))
-        made = np.reshape(t, target)
-        assert made.layout == Layout(expected, mesh)
-        check(made, numbered(shape).reshape(target))
-
-    on(4, program)
+    mesh = mc.create_mesh([("x", 2), ("y", 2)])
+    t = mc.distribute(numbered(shape), Layout(specs, mesh))
+    made = np.reshape(t, target)
+    assert made.layout == Layout(expected, mesh)
+    check(made, numbered(shape).reshape(target))
 
 
 def test_a_reshape_between_flat_layouts_is_one_relayout(monkeypatch):

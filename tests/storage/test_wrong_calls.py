@@ -8,6 +8,7 @@ import pytest
 
 import meshcomm as mc
 from meshcomm import Layout
+from support.reference import on_ranks
 from support.saved import damage, mesh_of_4, on
 
 U = mc.UNSHARDED
@@ -194,13 +195,11 @@ def test_calls_that_are_wrong_on_one_rank(path, tmp_path):
         raised_by_all(program, kind, text)
 
 
+@on_ranks(4)
 def test_a_path_may_be_a_text_on_some_ranks(path):
-    def program():
-        layout = rows()
-        found = mc.load(path if layout.mesh.rank else str(path), {"a": layout})["a"]
-        assert np.array_equal(found.to_numpy(), A)
-
-    on(4, program)
+    layout = rows()
+    found = mc.load(path if layout.mesh.rank else str(path), {"a": layout})["a"]
+    assert np.array_equal(found.to_numpy(), A)
 
 
 @pytest.mark.parametrize("array", [A, BIG])

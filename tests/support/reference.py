@@ -1,5 +1,6 @@
 """Oracles in plain NumPy, and a lockstep loop that runs what every device does, without threads and without MPI."""
 
+import inspect
 from itertools import combinations, permutations, product
 from math import prod
 from types import SimpleNamespace
@@ -292,17 +293,19 @@ def simulated(size, program, *args):
 def on_ranks(size):
     """Return a decorator for a program: it becomes a test that so many simulated ranks run.
 
-    A program that takes an argument is given the number of its rank.
+    A program with the argument *rank* is given the number of its rank; other arguments are fixtures and parameters.
     """
 
     def decorated(program):
-        takes_rank = program.__code__.co_argcount == 1
+        arguments = inspect.signature(program).parameters.values()
 
-        def test():
+        def test(**given):
             with simulate(size) as world:
-                world.run(lambda: program(world.rank) if takes_rank else program())
+                world.run(lambda: program(**given, **({"rank": world.rank} if takes_rank else {})))
 
+        takes_rank = any(each.name == "rank" for each in arguments)
         test.__name__, test.__doc__ = program.__name__, program.__doc__
+        test.__signature__ = inspect.Signature([each for each in arguments if each.name != "rank"])
         return test
 
     return decorated
