@@ -19,14 +19,18 @@ U = mc.UNSHARDED
 SEEDS = sampled(range(40), 8)
 
 
-def on_default_mesh(size, program):
-    """Run a program on ranks that all are on the default mesh."""
+def on_default_mesh(program):
+    """Make a program a test on two ranks that all are on the default mesh, which it is given."""
 
     def on_rank():
-        with mc.default_mesh(mc.create_mesh([("x", size)])) as mesh:
-            return program(mesh)
+        with mc.default_mesh(mc.create_mesh([("x", 2)])) as mesh:
+            program(mesh)
 
-    return on(size, on_rank)
+    def test():
+        on(2, on_rank)
+
+    test.__name__ = program.__name__
+    return test
 
 
 # -- creation against NumPy -------------------------------------------------------------------------------------------
@@ -105,15 +109,13 @@ def test_filled(random, mesh):
         check(xp.eye(rows, dtype=dtype, device=mesh), np.eye(rows, dtype=dtype))
 
 
-def test_numbers_choose_the_dtype():
-    def program(mesh):
-        numbers = {True: "bool", 3: "int64", 2.5: "float64", 2j: "complex128"}
-        for number, name in numbers.items():
-            assert xp.full(2, number).dtype == xp.asarray(number).dtype == xp.asarray([number]).dtype == name
-        assert xp.arange(3).dtype == xp.int64
-        assert xp.arange(3, step=0.5).dtype == xp.linspace(0, 1, 3).dtype == xp.float64
-
-    on_default_mesh(2, program)
+@on_default_mesh
+def test_numbers_choose_the_dtype(mesh):
+    numbers = {True: "bool", 3: "int64", 2.5: "float64", 2j: "complex128"}
+    for number, name in numbers.items():
+        assert xp.full(2, number).dtype == xp.asarray(number).dtype == xp.asarray([number]).dtype == name
+    assert xp.arange(3).dtype == xp.int64
+    assert xp.arange(3, step=0.5).dtype == xp.linspace(0, 1, 3).dtype == xp.float64
 
 
 # -- devices ----------------------------------------------------------------------------------------------------------
@@ -163,107 +165,98 @@ def test_what_is_no_device():
     with pytest.raises(MeshError, match="device="):
         xp.zeros(3)
 
-    def program(mesh):
-        with pytest.raises(LayoutError, match="1 axis"):
-            xp.zeros(3, device=Layout([U, U], mesh))
 
-    on_default_mesh(2, program)
+@on_default_mesh
+def test_a_device_is_for_the_axes_of_the_tensor(mesh):
+    with pytest.raises(LayoutError, match="1 axis"):
+        xp.zeros(3, device=Layout([U, U], mesh))
 
 
 # -- asarray ----------------------------------------------------------------------------------------------------------
 
 
-def test_asarray():
-    def program(mesh):
-        t = xp.asarray([[1, 2], [3, 4], [5, 6]])
-        check(t, [[1, 2], [3, 4], [5, 6]])
-        assert xp.asarray(t) is t
-        assert xp.asarray(t, copy=False) is t
-        assert xp.asarray(t, dtype=xp.int64, device=mesh, copy=False) is t
-        copy = xp.asarray(t, copy=True)
-        assert not np.shares_memory(copy.local, t.local)
-        check(copy, [[1, 2], [3, 4], [5, 6]])
-        check(xp.asarray(2.5), np.float64(2.5))
-        check(xp.asarray(np.arange(5), dtype=xp.float32), np.arange(5, dtype="f4"))
-        check(xp.from_dlpack(np.arange(5)), np.arange(5))
-
-    on_default_mesh(2, program)
+@on_default_mesh
+def test_asarray(mesh):
+    t = xp.asarray([[1, 2], [3, 4], [5, 6]])
+    check(t, [[1, 2], [3, 4], [5, 6]])
+    assert xp.asarray(t) is t
+    assert xp.asarray(t, copy=False) is t
+    assert xp.asarray(t, dtype=xp.int64, device=mesh, copy=False) is t
+    copy = xp.asarray(t, copy=True)
+    assert not np.shares_memory(copy.local, t.local)
+    check(copy, [[1, 2], [3, 4], [5, 6]])
+    check(xp.asarray(2.5), np.float64(2.5))
+    check(xp.asarray(np.arange(5), dtype=xp.float32), np.arange(5, dtype="f4"))
+    check(xp.from_dlpack(np.arange(5)), np.arange(5))
 
 
-def test_asarray_that_cannot_be():
-    def program(mesh):
-        t = xp.zeros((2, 2))
-        with pytest.raises(ValueError, match="does not share memory with a ndarray; copy=False"):
-            xp.asarray(np.zeros(3), copy=False)
-        with pytest.raises(ValueError, match="dtype float32 is a copy"):
-            xp.asarray(t, dtype=xp.float32, copy=False)
-        with pytest.raises(ValueError, match=r"layout \[unsharded, x\] on the .* is a copy"):
-            xp.asarray(t, device=Layout([U, "x"], mesh), copy=False)
-        with pytest.raises(OverflowError):
-            xp.asarray([300], dtype=xp.uint8)
-        with pytest.raises(DTypeError, match="Python objects"):
-            xp.asarray([object()])
-
-    on_default_mesh(2, program)
+@on_default_mesh
+def test_asarray_that_cannot_be(mesh):
+    t = xp.zeros((2, 2))
+    with pytest.raises(ValueError, match="does not share memory with a ndarray; copy=False"):
+        xp.asarray(np.zeros(3), copy=False)
+    with pytest.raises(ValueError, match="dtype float32 is a copy"):
+        xp.asarray(t, dtype=xp.float32, copy=False)
+    with pytest.raises(ValueError, match=r"layout \[unsharded, x\] on the .* is a copy"):
+        xp.asarray(t, device=Layout([U, "x"], mesh), copy=False)
+    with pytest.raises(OverflowError):
+        xp.asarray([300], dtype=xp.uint8)
+    with pytest.raises(DTypeError, match="Python objects"):
+        xp.asarray([object()])
 
 
-def test_numbers_that_cannot_be_made():
-    def program(mesh):
-        with pytest.raises(ZeroDivisionError):
-            xp.arange(1, 3, 0)
-        with pytest.raises(DTypeError, match="arange makes integers or real floating-point numbers, not complex64"):
-            xp.arange(3, dtype=xp.complex64)
-        with pytest.raises(ShapeError, match="num is -1; it must not be negative"):
-            xp.linspace(0, 1, -1)
-        with pytest.raises(ShapeError, match="negative length"):
-            xp.eye(-2)
-
-    on_default_mesh(2, program)
+@on_default_mesh
+def test_numbers_that_cannot_be_made(mesh):
+    with pytest.raises(ZeroDivisionError):
+        xp.arange(1, 3, 0)
+    with pytest.raises(DTypeError, match="arange makes integers or real floating-point numbers, not complex64"):
+        xp.arange(3, dtype=xp.complex64)
+    with pytest.raises(ShapeError, match="num is -1; it must not be negative"):
+        xp.linspace(0, 1, -1)
+    with pytest.raises(ShapeError, match="negative length"):
+        xp.eye(-2)
 
 
 # -- dtypes and the namespace -----------------------------------------------------------------------------------------
 
 
-def test_dtypes():
-    def program(mesh):
-        t = xp.zeros(3, dtype=xp.float32)
-        assert xp.can_cast(t, xp.float64)
-        assert not xp.can_cast(t, xp.int32)
-        assert xp.can_cast(xp.int8, xp.int16)
-        assert xp.result_type(t, xp.float64) == xp.float64
-        assert xp.result_type(t, 1) == xp.float32
-        assert xp.finfo(t) == xp.finfo(xp.float32) == xp.finfo(xp.complex64)
-        assert [type(x) for x in xp.finfo(t)[:5]] == [int, float, float, float, float]
-        assert xp.finfo(xp.float64).max == np.finfo(float).max
-        assert xp.iinfo(xp.zeros(1, dtype=xp.uint8)) == (8, 255, 0, xp.uint8)
-        assert xp.isdtype(t.dtype, "real floating")
-
-    on_default_mesh(2, program)
+@on_default_mesh
+def test_dtypes(mesh):
+    t = xp.zeros(3, dtype=xp.float32)
+    assert xp.can_cast(t, xp.float64)
+    assert not xp.can_cast(t, xp.int32)
+    assert xp.can_cast(xp.int8, xp.int16)
+    assert xp.result_type(t, xp.float64) == xp.float64
+    assert xp.result_type(t, 1) == xp.float32
+    assert xp.finfo(t) == xp.finfo(xp.float32) == xp.finfo(xp.complex64)
+    assert [type(x) for x in xp.finfo(t)[:5]] == [int, float, float, float, float]
+    assert xp.finfo(xp.float64).max == np.finfo(float).max
+    assert xp.iinfo(xp.zeros(1, dtype=xp.uint8)) == (8, 255, 0, xp.uint8)
+    assert xp.isdtype(t.dtype, "real floating")
 
 
-def test_info():
-    def program(mesh):
-        info = xp.__array_namespace_info__()
-        assert info.devices() == (mesh,)
-        assert info.default_device() is mesh
-        assert set(info.dtypes(kind=("bool", "unsigned integer"))) == {"bool", "uint8", "uint16", "uint32", "uint64"}
-        assert len(info.dtypes()) == 13
-        assert xp.zeros(1).dtype == info.default_dtypes()["real floating"]
+@on_default_mesh
+def test_info(mesh):
+    info = xp.__array_namespace_info__()
+    assert info.devices() == (mesh,)
+    assert info.default_device() is mesh
+    assert set(info.dtypes(kind=("bool", "unsigned integer"))) == {"bool", "uint8", "uint16", "uint32", "uint64"}
+    assert len(info.dtypes()) == 13
+    assert xp.zeros(1).dtype == info.default_dtypes()["real floating"]
 
-    on_default_mesh(2, program)
+
+def test_without_a_default_mesh_there_is_no_device():
     info = xp.__array_namespace_info__()
     assert (info.devices(), info.default_device()) == ((), None)
 
 
-def test_tensors_name_the_namespace():
-    def program(mesh):
-        t = xp.zeros(3)
-        for version in (None, "2021.12", "2025.12"):
-            assert t.__array_namespace__(api_version=version) is xp
-        with pytest.raises(ValueError, match=r"follows version 2025\.12 .*, not '2031\.12'"):
-            t.__array_namespace__(api_version="2031.12")
-
-    on_default_mesh(2, program)
+@on_default_mesh
+def test_tensors_name_the_namespace(mesh):
+    t = xp.zeros(3)
+    for version in (None, "2021.12", "2025.12"):
+        assert t.__array_namespace__(api_version=version) is xp
+    with pytest.raises(ValueError, match=r"follows version 2025\.12 .*, not '2031\.12'"):
+        t.__array_namespace__(api_version="2031.12")
 
 
 def test_all_is_what_is_public():
@@ -332,14 +325,12 @@ OTHERS = {
 """Where a name or an argument is not that of NumPy."""
 
 
-def test_cumulative_sums_need_an_axis():
-    def program(mesh):
-        with pytest.raises(ShapeError, match=r"shape \(2, 2\) has 2 axes: pass the axis to go along"):
-            xp.cumulative_sum(xp.zeros((2, 2)))
-        with pytest.raises(ShapeError, match="out of range"):
-            xp.cumulative_prod(xp.zeros(2), axis=1)
-
-    on_default_mesh(2, program)
+@on_default_mesh
+def test_cumulative_sums_need_an_axis(mesh):
+    with pytest.raises(ShapeError, match=r"shape \(2, 2\) has 2 axes: pass the axis to go along"):
+        xp.cumulative_sum(xp.zeros((2, 2)))
+    with pytest.raises(ShapeError, match="out of range"):
+        xp.cumulative_prod(xp.zeros(2), axis=1)
 
 
 @pytest.mark.parametrize("seed", SEEDS[:3])
@@ -366,14 +357,12 @@ def test_transposed_matrices():
     on_a_mesh(1, program)
 
 
-def test_integers_are_indices():
-    def program(mesh):
-        assert operator.index(xp.asarray(3)) == [0, 1, 2, 3][xp.asarray(3)] == 3
-        for wrong in (xp.asarray([3]), xp.asarray(3.0), xp.asarray(True)):
-            with pytest.raises(TypeError, match="only an integer"):
-                operator.index(wrong)
-
-    on_default_mesh(2, program)
+@on_default_mesh
+def test_integers_are_indices(mesh):
+    assert operator.index(xp.asarray(3)) == [0, 1, 2, 3][xp.asarray(3)] == 3
+    for wrong in (xp.asarray([3]), xp.asarray(3.0), xp.asarray(True)):
+        with pytest.raises(TypeError, match="only an integer"):
+            operator.index(wrong)
 
 
 def test_failures_that_are_expected_have_reasons():

@@ -290,22 +290,25 @@ def simulated(size, program, *args):
         return world.run(lambda: program(world.rank, *args))
 
 
-def on_ranks(size):
+def on_ranks(size, **made):
     """Return a decorator for a program: it becomes a test that so many simulated ranks run.
 
-    A program with the argument *rank* is given the number of its rank; other arguments are fixtures and parameters.
+    Each rank makes the arguments *made* by these functions; *rank* is its number. Others are fixtures or parameters.
     """
 
     def decorated(program):
         arguments = inspect.signature(program).parameters.values()
 
         def test(**given):
-            with simulate(size) as world:
-                world.run(lambda: program(**given, **({"rank": world.rank} if takes_rank else {})))
+            def on_rank():
+                own = {"rank": lambda: world.rank, **made}
+                program(**given, **{each.name: own[each.name]() for each in arguments if each.name in own})
 
-        takes_rank = any(each.name == "rank" for each in arguments)
+            with simulate(size) as world:
+                world.run(on_rank)
+
         test.__name__, test.__doc__ = program.__name__, program.__doc__
-        test.__signature__ = inspect.Signature([each for each in arguments if each.name != "rank"])
+        test.__signature__ = inspect.Signature([each for each in arguments if each.name not in {"rank", *made}])
         return test
 
     return decorated
