@@ -61,15 +61,12 @@ def test_matmul_of_other_dtypes_and_plain_arrays():
         check(linalg.matmul(t, b.tolist()), a @ np.array(b.tolist()), rtol=1e-2)
 
 
+@on_ranks(2)
 def test_methods_are_numpys_functions():
-    def program():
-        x = np.arange(6).reshape(2, 3) * (1 + 2j)
-        t = mc.distribute(x, mc.Layout(["x", mc.UNSHARDED], mc.create_mesh([("x", 2)])))
-        for moved in (t.transpose(), t.transpose(1, 0), t.transpose((1, 0)), t.transpose(None)):
-            np.testing.assert_array_equal(moved.to_numpy(), x.T)
-        np.testing.assert_array_equal(t.transpose(0, 1).to_numpy(), x)
-        for found, expected in [(t.conj(), x.conj()), (t.conjugate(), x.conj()), (t.real, x.real), (t.imag, x.imag)]:
-            np.testing.assert_array_equal(found.to_numpy(), expected, strict=True)
-
-    with mc.simulate(2) as world:
-        world.run(program)
+    x = np.arange(6).reshape(2, 3) * (1 + 2j)
+    t = mc.distribute(x, mc.Layout(["x", mc.UNSHARDED], mc.create_mesh([("x", 2)])))
+    for moved in (t.transpose(), t.transpose(1, 0), t.transpose((1, 0)), t.transpose(None)):
+        np.testing.assert_array_equal(moved.to_numpy(), x.T)
+    np.testing.assert_array_equal(t.transpose(0, 1).to_numpy(), x)
+    for found, expected in [(t.conj(), x.conj()), (t.conjugate(), x.conj()), (t.real, x.real), (t.imag, x.imag)]:
+        np.testing.assert_array_equal(found.to_numpy(), expected, strict=True)
