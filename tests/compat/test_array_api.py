@@ -333,18 +333,15 @@ def test_cumulative_sums_need_an_axis(mesh):
         xp.cumulative_prod(xp.zeros(2), axis=1)
 
 
-@pytest.mark.parametrize("seed", SEEDS[:3])
-def test_functions_are_those_of_numpy(seed):
-    def program(random, mesh):
-        for function in FUNCTIONS.values():
-            t, whole = tensor_of(random, mesh, (4, 5), seed)
-            with mc.default_mesh(mesh):
-                check(function(xp, t), function(np, whole))
-        for ours, numpys in OTHERS.values():
-            t, whole = tensor_of(random, mesh, (4, 5), seed)
-            check(ours(t), numpys(whole))
-
-    on_a_mesh(seed, program)
+@with_seeds(on_a_mesh, SEEDS[:3])
+def test_functions_are_those_of_numpy(random, mesh, seed):
+    for function in FUNCTIONS.values():
+        t, whole = tensor_of(random, mesh, (4, 5), seed)
+        with mc.default_mesh(mesh):
+            check(function(xp, t), function(np, whole))
+    for ours, numpys in OTHERS.values():
+        t, whole = tensor_of(random, mesh, (4, 5), seed)
+        check(ours(t), numpys(whole))
 
 
 def test_transposed_matrices():

@@ -52,20 +52,17 @@ def test_grids(random, mesh):
             check(t, whole)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_like_others(seed):
-    def program(random, mesh):
-        t, whole = tensor_of(random, mesh, shape_of(random), seed, random.choice(DTYPES))
-        for function in (np.zeros_like, np.ones_like):
-            check(function(t), function(whole))
-            check(function(t, dtype="i4"), function(whole, dtype="i4"))
-            assert function(t).layout is t.layout
-        check(np.full_like(t, 1), np.full_like(whole, 1))
-        check(np.full_like(t, 2.5, dtype="f4"), np.full_like(whole, 2.5, dtype="f4"))
-        made = np.empty_like(t, dtype="u2")
-        assert (made.shape, made.dtype, made.layout) == (t.shape, np.dtype("u2"), t.layout)
-
-    on_a_mesh(seed, program)
+@with_seeds(on_a_mesh, SEEDS)
+def test_like_others(random, mesh, seed):
+    t, whole = tensor_of(random, mesh, shape_of(random), seed, random.choice(DTYPES))
+    for function in (np.zeros_like, np.ones_like):
+        check(function(t), function(whole))
+        check(function(t, dtype="i4"), function(whole, dtype="i4"))
+        assert function(t).layout is t.layout
+    check(np.full_like(t, 1), np.full_like(whole, 1))
+    check(np.full_like(t, 2.5, dtype="f4"), np.full_like(whole, 2.5, dtype="f4"))
+    made = np.empty_like(t, dtype="u2")
+    assert (made.shape, made.dtype, made.layout) == (t.shape, np.dtype("u2"), t.layout)
 
 
 def test_ranks_outside():

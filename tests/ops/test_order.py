@@ -16,7 +16,7 @@ from meshcomm.ops.whole import whole_along
 from support.gradient_cases import on
 from support.orders import DTYPES, any_layout, any_shape, check, on_a_mesh, values
 from support.reference import on_ranks
-from support.sampling import sampled
+from support.sampling import sampled, with_seeds
 
 U = "unsharded"
 SEEDS = sampled(range(60), 7)
@@ -24,28 +24,25 @@ SEEDS = sampled(range(60), 7)
 # -- sorts ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_sorts(seed):
-    def program(random, mesh):
-        for number in range(10):
-            shape, dtype = any_shape(random), random.choice(DTYPES)
-            a = values(shape, dtype, seed=(seed, number), few=random.random() < 0.5)
-            t = mc.distribute(a, any_layout(random, mesh, shape))
-            axis, kind = random.choice([None, -1, *range(len(shape))]), random.choice(["stable", "mergesort"])
-            for function in (np.sort, np.argsort):
-                found = function(t, axis=axis, kind=kind)
-                check(found, function(a, axis=axis, kind=kind), bits=True)
-                if axis is not None or len(shape) == 1:
-                    assert found.layout == t.layout
-            check(np.sort(t, axis), np.sort(a, axis))
-            check(np.sort(t, axis, kind="heapsort"), np.sort(a, axis))
-            check(t, a, bits=True)
-            order = np.argsort(t, axis)
-            if order.local is not None:
-                given, order = a.reshape(-1) if axis is None else a, order.to_numpy()
-                np.testing.assert_array_equal(np.take_along_axis(given, order, axis or 0), np.sort(a, axis))
-
-    on_a_mesh(seed, program)
+@with_seeds(on_a_mesh, SEEDS)
+def test_sorts(random, mesh, seed):
+    for number in range(10):
+        shape, dtype = any_shape(random), random.choice(DTYPES)
+        a = values(shape, dtype, seed=(seed, number), few=random.random() < 0.5)
+        t = mc.distribute(a, any_layout(random, mesh, shape))
+        axis, kind = random.choice([None, -1, *range(len(shape))]), random.choice(["stable", "mergesort"])
+        for function in (np.sort, np.argsort):
+            found = function(t, axis=axis, kind=kind)
+            check(found, function(a, axis=axis, kind=kind), bits=True)
+            if axis is not None or len(shape) == 1:
+                assert found.layout == t.layout
+        check(np.sort(t, axis), np.sort(a, axis))
+        check(np.sort(t, axis, kind="heapsort"), np.sort(a, axis))
+        check(t, a, bits=True)
+        order = np.argsort(t, axis)
+        if order.local is not None:
+            given, order = a.reshape(-1) if axis is None else a, order.to_numpy()
+            np.testing.assert_array_equal(np.take_along_axis(given, order, axis or 0), np.sort(a, axis))
 
 
 @pytest.mark.parametrize(("ranks", "dtype"), sampled(product([2, 3, 5, 8], DTYPES[1:]), 12))
@@ -187,26 +184,23 @@ def test_ranks_that_make_different_calls_find_out():
 # -- whole axes -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_whole_axes(seed):
-    def program(random, mesh):
-        for number in range(10):
-            shape = any_shape(random)
-            a = values(shape, "i4", seed=(seed, number))
-            t = mc.distribute(a, any_layout(random, mesh, shape))
-            axes = random.sample(range(len(shape)), random.randint(0, len(shape)))
-            whole = whole_along(t, axes)
-            check(whole, a)
-            assert all(whole.layout.num_shards(axis) == 1 for axis in axes)
-            if all(t.layout.num_shards(axis) == 1 for axis in axes):
-                assert whole is t
-            if any(n > 1 for axis, n in enumerate(shape) if axis not in axes):
-                assert prod(whole.layout.shape) == prod(t.layout.shape), "as many blocks as before"
-            flat = in_flat_order(t, "test") if a.size else None
-            if flat is not None and flat.local is not None:
-                device = mesh.rank
-                index = np.arange(a.size).reshape(shape)
-                mine = mc.distribute(index, flat.layout).local.reshape(-1)
-                assert (np.diff(mine) == 1).all(), f"{flat.layout} of {shape} on {device}"
-
-    on_a_mesh(seed, program)
+@with_seeds(on_a_mesh, SEEDS)
+def test_whole_axes(random, mesh, seed):
+    for number in range(10):
+        shape = any_shape(random)
+        a = values(shape, "i4", seed=(seed, number))
+        t = mc.distribute(a, any_layout(random, mesh, shape))
+        axes = random.sample(range(len(shape)), random.randint(0, len(shape)))
+        whole = whole_along(t, axes)
+        check(whole, a)
+        assert all(whole.layout.num_shards(axis) == 1 for axis in axes)
+        if all(t.layout.num_shards(axis) == 1 for axis in axes):
+            assert whole is t
+        if any(n > 1 for axis, n in enumerate(shape) if axis not in axes):
+            assert prod(whole.layout.shape) == prod(t.layout.shape), "as many blocks as before"
+        flat = in_flat_order(t, "test") if a.size else None
+        if flat is not None and flat.local is not None:
+            device = mesh.rank
+            index = np.arange(a.size).reshape(shape)
+            mine = mc.distribute(index, flat.layout).local.reshape(-1)
+            assert (np.diff(mine) == 1).all(), f"{flat.layout} of {shape} on {device}"

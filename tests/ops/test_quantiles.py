@@ -11,7 +11,7 @@ from meshcomm.errors import CollectiveMismatch, ShapeError
 from support.gradient_cases import on
 from support.orders import any_layout, any_shape, check, on_a_mesh, values
 from support.reference import on_ranks
-from support.sampling import sampled
+from support.sampling import sampled, with_seeds
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # what NumPy has to say about NaN
 
@@ -55,41 +55,35 @@ def random_axis(random, ndim):
     return random.choice([None, -1, *range(ndim), tuple(random.sample(range(ndim), random.randint(1, ndim)))])
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_medians(seed):
-    def program(random, mesh):
-        for number in range(12):
-            shape, dtype = any_shape(random), random.choice([*DTYPES, "c16", "?"])
-            a = values(shape, dtype, seed=(seed, number))
-            t = mc.distribute(a, any_layout(random, mesh, shape))
-            axis, keepdims = random_axis(random, len(shape)), random.random() < 0.5
-            for function in (np.median, np.nanmedian):
-                found = attempt(function, t, axis=axis, keepdims=keepdims)
-                compare(found, attempt(function, a, axis=axis, keepdims=keepdims))
-            if not keepdims and isinstance(axis, int):
-                kept = [names for number, names in enumerate(t.layout.axes) if number != axis % len(shape)]
-                assert list(found.layout.axes) == kept
-
-    on_a_mesh(seed, program)
+@with_seeds(on_a_mesh, SEEDS)
+def test_medians(random, mesh, seed):
+    for number in range(12):
+        shape, dtype = any_shape(random), random.choice([*DTYPES, "c16", "?"])
+        a = values(shape, dtype, seed=(seed, number))
+        t = mc.distribute(a, any_layout(random, mesh, shape))
+        axis, keepdims = random_axis(random, len(shape)), random.random() < 0.5
+        for function in (np.median, np.nanmedian):
+            found = attempt(function, t, axis=axis, keepdims=keepdims)
+            compare(found, attempt(function, a, axis=axis, keepdims=keepdims))
+        if not keepdims and isinstance(axis, int):
+            kept = [names for number, names in enumerate(t.layout.axes) if number != axis % len(shape)]
+            assert list(found.layout.axes) == kept
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_quantiles(seed):
-    def program(random, mesh):
-        for number in range(12):
-            shape, dtype = any_shape(random), random.choice(DTYPES)
-            a = values(shape, dtype, seed=(seed, number))
-            t = mc.distribute(a, any_layout(random, mesh, shape))
-            axis, keepdims = random_axis(random, len(shape)), random.random() < 0.5
-            level, method = random.choice(LEVELS), random.choice(["linear"] * 3 + ["nearest", "hazen", "lower"])
-            percent = level * 100 if np.isscalar(level) else np.multiply(level, 100)
-            options = {"axis": axis, "keepdims": keepdims, "method": method}
-            for function in (np.quantile, np.nanquantile):
-                compare(attempt(function, t, level, **options), expected_of(function, a, level, **options))
-            for function in (np.percentile, np.nanpercentile):
-                compare(attempt(function, t, percent, **options), expected_of(function, a, percent, **options))
-
-    on_a_mesh(seed, program)
+@with_seeds(on_a_mesh, SEEDS)
+def test_quantiles(random, mesh, seed):
+    for number in range(12):
+        shape, dtype = any_shape(random), random.choice(DTYPES)
+        a = values(shape, dtype, seed=(seed, number))
+        t = mc.distribute(a, any_layout(random, mesh, shape))
+        axis, keepdims = random_axis(random, len(shape)), random.random() < 0.5
+        level, method = random.choice(LEVELS), random.choice(["linear"] * 3 + ["nearest", "hazen", "lower"])
+        percent = level * 100 if np.isscalar(level) else np.multiply(level, 100)
+        options = {"axis": axis, "keepdims": keepdims, "method": method}
+        for function in (np.quantile, np.nanquantile):
+            compare(attempt(function, t, level, **options), expected_of(function, a, level, **options))
+        for function in (np.percentile, np.nanpercentile):
+            compare(attempt(function, t, percent, **options), expected_of(function, a, percent, **options))
 
 
 @pytest.mark.parametrize(("ranks", "size"), sampled([(2, 1), (3, 2), (2, 3), (3, 10), (4, 2001)]))

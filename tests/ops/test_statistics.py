@@ -12,7 +12,7 @@ from meshcomm._arguments import normalised_axes
 from support.gradient_cases import on
 from support.random_cases import of_kinds, random_layout
 from support.reference import block_of, on_ranks
-from support.sampling import sampled
+from support.sampling import sampled, with_seeds
 
 U = "unsharded"
 SIZES = [(1,), (2,), (3,), (2, 2), (2, 3), (2, 1, 2)]
@@ -185,29 +185,26 @@ def test_functions_are_those_of_numpy(kind, seed):
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-@pytest.mark.parametrize("seed", SEEDS)
-def test_comparisons(seed):
-    def program(random, mesh):
-        for number in range(12):
-            dtype = DTYPES[(seed + number) % len(DTYPES)]
-            x = values(random, shape_of(random), dtype)
-            y = x.copy() if random.random() < 0.6 else values(random, shape_of(random), dtype)
-            if y.size and random.random() < 0.3:
-                y.flat[random.randrange(y.size)] += y.dtype.type(1)
-            a, b = tensor_of(random, mesh, x), tensor_of(random, mesh, y)
-            outside = mesh.rank is None
-            for equal_nan in (False, True):
-                for other in (b, y)[: 1 if dtype == "g" else 2]:  # the padding of a long double differs
-                    expected = np.array_equal(x, y, equal_nan=equal_nan)
-                    assert np.array_equal(a, other, equal_nan=equal_nan) is (None if outside else expected)
-                expected = outcome(np.allclose, x, y, equal_nan=equal_nan)
-                found = outcome(np.allclose, a, b, equal_nan=equal_nan)
-                assert found == (None if outside and isinstance(expected, bool) else expected)
-                if isinstance(expected, bool):
-                    check(np.isclose(a, b, 0.1, equal_nan=equal_nan), np.isclose(x, y, 0.1, equal_nan=equal_nan))
-            assert np.array_equiv(a, b) is (None if outside else np.array_equiv(x, y))
-
-    on_a_mesh(seed, program)
+@with_seeds(on_a_mesh, SEEDS)
+def test_comparisons(random, mesh, seed):
+    for number in range(12):
+        dtype = DTYPES[(seed + number) % len(DTYPES)]
+        x = values(random, shape_of(random), dtype)
+        y = x.copy() if random.random() < 0.6 else values(random, shape_of(random), dtype)
+        if y.size and random.random() < 0.3:
+            y.flat[random.randrange(y.size)] += y.dtype.type(1)
+        a, b = tensor_of(random, mesh, x), tensor_of(random, mesh, y)
+        outside = mesh.rank is None
+        for equal_nan in (False, True):
+            for other in (b, y)[: 1 if dtype == "g" else 2]:  # the padding of a long double differs
+                expected = np.array_equal(x, y, equal_nan=equal_nan)
+                assert np.array_equal(a, other, equal_nan=equal_nan) is (None if outside else expected)
+            expected = outcome(np.allclose, x, y, equal_nan=equal_nan)
+            found = outcome(np.allclose, a, b, equal_nan=equal_nan)
+            assert found == (None if outside and isinstance(expected, bool) else expected)
+            if isinstance(expected, bool):
+                check(np.isclose(a, b, 0.1, equal_nan=equal_nan), np.isclose(x, y, 0.1, equal_nan=equal_nan))
+        assert np.array_equiv(a, b) is (None if outside else np.array_equiv(x, y))
 
 
 @on_ranks(3)
@@ -221,25 +218,22 @@ def test_differences_are_cut_as_the_tensor():
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-@pytest.mark.parametrize("seed", SEEDS)
-def test_averages(seed):
-    def program(random, mesh):
-        for whole, tensor in pairs(random, mesh, seed, 8, least=1):
-            weights = np.abs(values(random, whole.shape, "f8")) + 1
-            keepdims, rtol = random.random() < 0.5, 2e-2 if whole.dtype == "f2" else 1e-4
-            for axis in axes_of(random, whole.ndim):
-                expected = np.average(whole, axis, weights, keepdims=keepdims)
-                for given in (weights, tensor_of(random, mesh, weights)):
-                    check(np.average(tensor, axis, given, keepdims=keepdims), expected, rtol)
-            if whole.ndim:
-                axis = random.randrange(-whole.ndim, whole.ndim)
-                line = np.arange(1, whole.shape[axis] + 1)
-                expected = np.average(whole, axis, line)
-                for given in (line, line.tolist(), tensor_of(random, mesh, line)):
-                    check(np.average(tensor, axis, given), expected, rtol)
-            compared("average", tensor, whole)
-
-    on_a_mesh(seed, program)
+@with_seeds(on_a_mesh, SEEDS)
+def test_averages(random, mesh, seed):
+    for whole, tensor in pairs(random, mesh, seed, 8, least=1):
+        weights = np.abs(values(random, whole.shape, "f8")) + 1
+        keepdims, rtol = random.random() < 0.5, 2e-2 if whole.dtype == "f2" else 1e-4
+        for axis in axes_of(random, whole.ndim):
+            expected = np.average(whole, axis, weights, keepdims=keepdims)
+            for given in (weights, tensor_of(random, mesh, weights)):
+                check(np.average(tensor, axis, given, keepdims=keepdims), expected, rtol)
+        if whole.ndim:
+            axis = random.randrange(-whole.ndim, whole.ndim)
+            line = np.arange(1, whole.shape[axis] + 1)
+            expected = np.average(whole, axis, line)
+            for given in (line, line.tolist(), tensor_of(random, mesh, line)):
+                check(np.average(tensor, axis, given), expected, rtol)
+        compared("average", tensor, whole)
 
 
 @on_ranks(3)

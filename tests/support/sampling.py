@@ -69,13 +69,15 @@ def sampled(cases, count=None):
 def with_seeds(on_a_mesh, seeds):
     """Return a decorator for a program of random numbers and a mesh: it becomes a test for each of the *seeds*.
 
-    ``on_a_mesh(seed, program)`` runs the program on the ranks of a mesh.
+    ``on_a_mesh(seed, program)`` runs the program on the ranks of a mesh. A program may take the seed as well.
     """
 
     def decorated(program):
+        takes_seed = program.__code__.co_argcount == 3
+
         @pytest.mark.parametrize("seed", seeds)
         def test(seed):
-            on_a_mesh(seed, program)
+            on_a_mesh(seed, (lambda random, mesh: program(random, mesh, seed)) if takes_seed else program)
 
         test.__name__, test.__doc__ = program.__name__, program.__doc__
         return test
