@@ -54,17 +54,15 @@ def test_started_again_and_again_by_plans_that_are_known():
         assert all(is_right(request.wait(), array, columns) for request in reversed(flying))
 
 
+@on_ranks(4)
 def test_a_loop_of_tests_ends():
-    def program(rank):
-        mesh = grid()
-        array = numbered((8, 6))
-        columns = Layout([U, "y"], mesh)
-        requests = [mc.start_relayout(mc.distribute(array, Layout(["x", U], mesh)), columns) for _ in range(3)]
-        while any(not request.test() for request in requests):
-            pass
-        return all(is_right(request.wait(), array, columns) for request in requests[1:])  # the first one needs no wait
-
-    assert simulated(4, program) == [True] * 4
+    mesh = grid()
+    array = numbered((8, 6))
+    columns = Layout([U, "y"], mesh)
+    requests = [mc.start_relayout(mc.distribute(array, Layout(["x", U], mesh)), columns) for _ in range(3)]
+    while any(not request.test() for request in requests):
+        pass
+    assert all(is_right(request.wait(), array, columns) for request in requests[1:])  # the first one needs no wait
 
 
 @pytest.mark.parametrize("target", [[U, "x"], [U, U], ["x", U], [U, "y"]])

@@ -67,17 +67,15 @@ def test_all_that_takes_out():
     assert simulated(4, program) == [9] * 4
 
 
+@on_ranks(4)
 def test_to_another_mesh():
-    def program(rank):
-        here, there = mc.create_mesh([("x", 2)]), mc.create_mesh([("x", 2)], devices=[2, 1])
-        rows, columns = Layout(["x", U], here), Layout([U, "x"], there)
-        tensor, out = mc.distribute(ARRAY, rows), mc.zeros(ARRAY.shape, "i8", columns)
-        for _ in range(2):
-            assert mc.relayout(tensor, columns, out=out) is out
-        assert mc.plan_relayout(ARRAY.shape, "i8", rows, columns).execute(tensor, out) is out
-        return there.rank is None or is_right(out, ARRAY, columns)
-
-    assert simulated(4, program) == [True] * 4
+    here, there = mc.create_mesh([("x", 2)]), mc.create_mesh([("x", 2)], devices=[2, 1])
+    rows, columns = Layout(["x", U], here), Layout([U, "x"], there)
+    tensor, out = mc.distribute(ARRAY, rows), mc.zeros(ARRAY.shape, "i8", columns)
+    for _ in range(2):
+        assert mc.relayout(tensor, columns, out=out) is out
+    assert mc.plan_relayout(ARRAY.shape, "i8", rows, columns).execute(tensor, out) is out
+    assert there.rank is None or is_right(out, ARRAY, columns)
 
 
 def test_plain_arrays_keep_their_padding():
@@ -108,24 +106,22 @@ def wrong_outs(mesh):
 
 
 @pytest.mark.parametrize("number", range(6))
+@on_ranks(4)
 def test_all_ranks_refuse_what_all_can_see(number):
-    def program(rank):
-        mesh = grid()
-        error, text, tensor, layout, out = list(wrong_outs(mesh))[number]
-        plan = mc.plan_relayout(ARRAY.shape, "i8", tensor.layout, layout)
-        calls = [
-            lambda: mc.relayout(tensor, layout, out=out),
-            lambda: plan.execute(tensor, out=out),
-            lambda: mc.start_relayout(tensor, layout, out=out),
-        ]
-        for call in calls * 2:
-            with pytest.raises(error, match=text):
-                call()
-        with pytest.raises(error, match=text if out is not tensor else "none of the tensors that are read"):
-            mc.relayout([tensor], [layout], out=[out])
-        return is_right(mc.relayout(tensor, layout), ARRAY, layout)
-
-    assert simulated(4, program) == [True] * 4
+    mesh = grid()
+    error, text, tensor, layout, out = list(wrong_outs(mesh))[number]
+    plan = mc.plan_relayout(ARRAY.shape, "i8", tensor.layout, layout)
+    calls = [
+        lambda: mc.relayout(tensor, layout, out=out),
+        lambda: plan.execute(tensor, out=out),
+        lambda: mc.start_relayout(tensor, layout, out=out),
+    ]
+    for call in calls * 2:
+        with pytest.raises(error, match=text):
+            call()
+    with pytest.raises(error, match=text if out is not tensor else "none of the tensors that are read"):
+        mc.relayout([tensor], [layout], out=[out])
+    assert is_right(mc.relayout(tensor, layout), ARRAY, layout)
 
 
 def test_ranks_outside_find_the_out_first():

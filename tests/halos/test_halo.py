@@ -151,30 +151,27 @@ def test_staggered_fields_share_boundaries():
 # -- calls ------------------------------------------------------------------------------------------------------------
 
 
+@on_ranks(4)
 def test_an_update_allocates_and_plans_nothing(monkeypatch):
-    def program():
-        mesh = mc.create_mesh([("x", 2), ("y", 2)])
-        halos = [mc.halo(mc.zeros((8, 8), dtype, Layout(["x", "y"], mesh)), 2, "periodic") for dtype in ("f8", "i4")]
-        for turn in range(3):
-            for halo in halos:
-                halo.update()
-                halo.start_update().wait()
-                halo.reduce()
-            mc.update_halos(halos)
-            if turn == 0:
-                mc.barrier(mesh)
-                if mesh.rank == 0:
-                    for name in ("new_bytes", "new_block"):
-                        monkeypatch.setattr(f"meshcomm.halos.halo.{name}", None)
-                    monkeypatch.setattr("meshcomm.halos.programs.new_bytes", None)
-                    for name in ("build_one_update", "build_repeated", "build_reduce", "runs_of", "ghosts"):
-                        for module in ("halo", "programs", "exchange"):
-                            if hasattr(__import__(f"meshcomm.halos.{module}", fromlist=["x"]), name):
-                                monkeypatch.setattr(f"meshcomm.halos.{module}.{name}", None)
-                mc.barrier(mesh)
-        return True
-
-    assert on(4, program) == [True] * 4
+    mesh = mc.create_mesh([("x", 2), ("y", 2)])
+    halos = [mc.halo(mc.zeros((8, 8), dtype, Layout(["x", "y"], mesh)), 2, "periodic") for dtype in ("f8", "i4")]
+    for turn in range(3):
+        for halo in halos:
+            halo.update()
+            halo.start_update().wait()
+            halo.reduce()
+        mc.update_halos(halos)
+        if turn == 0:
+            mc.barrier(mesh)
+            if mesh.rank == 0:
+                for name in ("new_bytes", "new_block"):
+                    monkeypatch.setattr(f"meshcomm.halos.halo.{name}", None)
+                monkeypatch.setattr("meshcomm.halos.programs.new_bytes", None)
+                for name in ("build_one_update", "build_repeated", "build_reduce", "runs_of", "ghosts"):
+                    for module in ("halo", "programs", "exchange"):
+                        if hasattr(__import__(f"meshcomm.halos.{module}", fromlist=["x"]), name):
+                            monkeypatch.setattr(f"meshcomm.halos.{module}.{name}", None)
+            mc.barrier(mesh)
 
 
 def test_ranks_that_differ_are_found_out():
@@ -258,21 +255,18 @@ def test_a_block_that_does_not_fit_is_found_on_all_ranks():
         on(2, program)
 
 
+@on_ranks(3)
 def test_the_tensor_of_a_halo_shares_its_memory():
-    def program():
-        whole = numbered((6, 5))
-        layout = line(3, "x", U)
-        halo = mc.halo(mc.distribute(whole, layout), 2, "mirror")
-        t = halo.tensor()
-        assert np.shares_memory(t.local, halo.local)
-        assert same_bits(t.to_numpy(), whole)
-        assert same_bits(mc.relayout(t, Layout([U, "x"], layout.mesh)).to_numpy(), whole)
-        halo.inner[...] += 1
-        assert same_bits((t + 1).to_numpy(), whole + 2)
-        assert "Halo of (6, 5) int64" in repr(halo)
-        return True
-
-    assert on(3, program) == [True] * 3
+    whole = numbered((6, 5))
+    layout = line(3, "x", U)
+    halo = mc.halo(mc.distribute(whole, layout), 2, "mirror")
+    t = halo.tensor()
+    assert np.shares_memory(t.local, halo.local)
+    assert same_bits(t.to_numpy(), whole)
+    assert same_bits(mc.relayout(t, Layout([U, "x"], layout.mesh)).to_numpy(), whole)
+    halo.inner[...] += 1
+    assert same_bits((t + 1).to_numpy(), whole + 2)
+    assert "Halo of (6, 5) int64" in repr(halo)
 
 
 @on_ranks(2)
