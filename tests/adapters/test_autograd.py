@@ -13,7 +13,7 @@ from meshcomm.ops import reductions
 from meshcomm.ops.gradients import whole
 from support.gradient_cases import dot, on, random
 from support.patience import run
-from support.reference import tuple_layouts
+from support.reference import on_ranks, tuple_layouts
 from support.sampling import sampled
 
 U = mc.UNSHARDED
@@ -45,28 +45,25 @@ def check_grad(autograd, function, arrays, layouts, replaced=lambda t: t):
         np.testing.assert_allclose(grad.to_numpy(), want, rtol=1e-9, atol=1e-12)
 
 
+@on_ranks(4)
 def test_the_gradient_of_a_relayout(autograd, anp):
     """As recorded of TensorFlow: the gradient of sum(u²) is 2a, in the layout of the source."""
-
-    def program():
-        mesh = mc.create_mesh([("x", 2), ("y", 2)])
-        for source, target in (("xu", "ux"), ("uu", "xy"), ("xy", "uu"), ("xu", "uy")):
-            source, target = (mc.Layout([{"u": U}.get(s, s) for s in specs], mesh) for specs in (source, target))
-            a = mc.distribute(random(4, 6), source)
-            like = mc.zeros((1, 1), "i4", target)
-            for move in (
-                lambda t: mc.relayout(t, target),
-                lambda t: t.relayout(target),
-                lambda t: mc.relayout_like(t, like),
-            ):
-                grad = autograd.grad(lambda t: anp.sum(move(t) ** 2))(a)
-                assert grad.layout == source
-                assert np.array_equal(grad.to_numpy(), 2 * random(4, 6))
-                second = autograd.grad(lambda t: anp.sum(autograd.grad(lambda v: anp.sum(move(v) ** 3))(t)))(a)
-                assert second.layout == source
-                np.testing.assert_allclose(second.to_numpy(), 6 * random(4, 6))
-
-    on(4, program)
+    mesh = mc.create_mesh([("x", 2), ("y", 2)])
+    for source, target in (("xu", "ux"), ("uu", "xy"), ("xy", "uu"), ("xu", "uy")):
+        source, target = (mc.Layout([{"u": U}.get(s, s) for s in specs], mesh) for specs in (source, target))
+        a = mc.distribute(random(4, 6), source)
+        like = mc.zeros((1, 1), "i4", target)
+        for move in (
+            lambda t: mc.relayout(t, target),
+            lambda t: t.relayout(target),
+            lambda t: mc.relayout_like(t, like),
+        ):
+            grad = autograd.grad(lambda t: anp.sum(move(t) ** 2))(a)
+            assert grad.layout == source
+            assert np.array_equal(grad.to_numpy(), 2 * random(4, 6))
+            second = autograd.grad(lambda t: anp.sum(autograd.grad(lambda v: anp.sum(move(v) ** 3))(t)))(a)
+            assert second.layout == source
+            np.testing.assert_allclose(second.to_numpy(), 6 * random(4, 6))
 
 
 def test_the_layout_tensor_may_be_followed_too(autograd, anp):
@@ -105,78 +102,72 @@ def layouts_as(kind, keys, layouts):
     # A dict has no numbers that a list could have.
     [(c, k) for c, k in product(CONTAINERS, LAYOUTS) if c != "dict" or k not in ("a list", "a tuple")],
 )
+@on_ranks(4)
 def test_relayouts_of_several_tensors_that_are_followed(autograd, anp, container, kind):
     """Gradients against finite differences, in the layouts of what was differentiated; also of the second order."""
+    mesh = mc.create_mesh([("x", 2), ("y", 2)])
+    arrays = [random(4, 6), random(4, 6, seed=1)]
+    sources = [mc.Layout(specs, mesh) for specs in (["x", U], [U, "y"])]
+    targets = [mc.Layout(specs, mesh) for specs in ([U, "x"], ["y", "x"])]
+    keys = ["a", "b"] if container == "dict" else [0, 1]
+    to = layouts_as(kind, keys, targets)
 
-    def program():
-        mesh = mc.create_mesh([("x", 2), ("y", 2)])
-        arrays = [random(4, 6), random(4, 6, seed=1)]
-        sources = [mc.Layout(specs, mesh) for specs in (["x", U], [U, "y"])]
-        targets = [mc.Layout(specs, mesh) for specs in ([U, "x"], ["y", "x"])]
-        keys = ["a", "b"] if container == "dict" else [0, 1]
-        to = layouts_as(kind, keys, targets)
+    make = {"list": list, "tuple": tuple, "dict": lambda found: dict(zip(keys, found, strict=False))}[container]
 
-        make = {"list": list, "tuple": tuple, "dict": lambda found: dict(zip(keys, found, strict=False))}[container]
+    def loss(p):
+        moved = mc.relayout(p, to)
+        assert type(moved) is type(make([]))
+        found = [mc.fetch_layout(moved[key]) for key in keys]
+        assert found == (targets if kind != "one layout" else targets[:1] * 2)
+        return anp.sum(moved[keys[0]] ** 3 * anp.sin(moved[keys[1]]))
 
-        def loss(p):
-            moved = mc.relayout(p, to)
-            assert type(moved) is type(make([]))
-            found = [mc.fetch_layout(moved[key]) for key in keys]
-            assert found == (targets if kind != "one layout" else targets[:1] * 2)
-            return anp.sum(moved[keys[0]] ** 3 * anp.sin(moved[keys[1]]))
-
-        params = make([mc.distribute(a, layout) for a, layout in zip(arrays, sources, strict=True)])
-        grads = autograd.grad(loss)(params)
-        assert type(grads) is type(params)
-        step = 1e-6
-        for number, (key, source) in enumerate(zip(keys, sources, strict=True)):
-            assert grads[key].layout == source
-            whole, i, j = grads[key].to_numpy(), 1 + number, 4 - number
-            near = []
-            for sign in (1, -1):
-                shifted = [a.copy() for a in arrays]
-                shifted[number][i, j] += sign * step
-                near.append(np.sum(shifted[0] ** 3 * np.sin(shifted[1])))
-            np.testing.assert_allclose(whole[i, j], (near[0] - near[1]) / (2 * step), rtol=1e-6)
-        np.testing.assert_allclose(grads[keys[0]].to_numpy(), 3 * arrays[0] ** 2 * np.sin(arrays[1]))
-        second = autograd.grad(lambda p: anp.sum(autograd.grad(loss)(p)[keys[0]]))(params)
-        assert second[keys[0]].layout == sources[0]
-        np.testing.assert_allclose(second[keys[0]].to_numpy(), 6 * arrays[0] * np.sin(arrays[1]), rtol=1e-9)
-
-    on(4, program)
+    params = make([mc.distribute(a, layout) for a, layout in zip(arrays, sources, strict=True)])
+    grads = autograd.grad(loss)(params)
+    assert type(grads) is type(params)
+    step = 1e-6
+    for number, (key, source) in enumerate(zip(keys, sources, strict=True)):
+        assert grads[key].layout == source
+        whole, i, j = grads[key].to_numpy(), 1 + number, 4 - number
+        near = []
+        for sign in (1, -1):
+            shifted = [a.copy() for a in arrays]
+            shifted[number][i, j] += sign * step
+            near.append(np.sum(shifted[0] ** 3 * np.sin(shifted[1])))
+        np.testing.assert_allclose(whole[i, j], (near[0] - near[1]) / (2 * step), rtol=1e-6)
+    np.testing.assert_allclose(grads[keys[0]].to_numpy(), 3 * arrays[0] ** 2 * np.sin(arrays[1]))
+    second = autograd.grad(lambda p: anp.sum(autograd.grad(loss)(p)[keys[0]]))(params)
+    assert second[keys[0]].layout == sources[0]
+    np.testing.assert_allclose(second[keys[0]].to_numpy(), 6 * arrays[0] * np.sin(arrays[1]), rtol=1e-9)
 
 
 @pytest.mark.parametrize("whole", [False, True])
+@on_ranks(2)
 def test_relayouts_of_tensors_and_arrays_within_a_dict_that_is_followed(autograd, anp, whole):
     """Also as one tree."""
+    mesh = mc.create_mesh([("x", 2)])
+    rest = [mc.Layout([U], mesh)]
+    rows, columns = mc.Layout(["x", U], mesh), mc.Layout([U, "x"], mesh)
+    a, b = random(4, 6), random(4, 6, seed=1)
+    params = {"layer": {"kernel": mc.distribute(a, rows), "plain": b}, "rest": random(3)}
 
-    def program():
-        mesh = mc.create_mesh([("x", 2)])
-        rest = [mc.Layout([U], mesh)]
-        rows, columns = mc.Layout(["x", U], mesh), mc.Layout([U, "x"], mesh)
-        a, b = random(4, 6), random(4, 6, seed=1)
-        params = {"layer": {"kernel": mc.distribute(a, rows), "plain": b}, "rest": random(3)}
+    def loss(p):
+        if whole:
+            tree = mc.relayout([p, (p["rest"],)], [{"layer": columns, "rest": mc.Layout(["x"], mesh)}, rest])
+            assert type(tree[1]) is tuple
+            assert mc.fetch_layout(tree[1][0]) == rest[0]
+            moved = tree[0]["layer"]
+        else:
+            moved = mc.relayout(p["layer"], {"plain": columns, "kernel": columns})
+        assert list(moved) == ["kernel", "plain"]
+        assert mc.fetch_layout(moved["kernel"]) == mc.fetch_layout(moved["plain"]) == columns
+        return anp.sum(moved["kernel"] ** 2 * moved["plain"])
 
-        def loss(p):
-            if whole:
-                tree = mc.relayout([p, (p["rest"],)], [{"layer": columns, "rest": mc.Layout(["x"], mesh)}, rest])
-                assert type(tree[1]) is tuple
-                assert mc.fetch_layout(tree[1][0]) == rest[0]
-                moved = tree[0]["layer"]
-            else:
-                moved = mc.relayout(p["layer"], {"plain": columns, "kernel": columns})
-            assert list(moved) == ["kernel", "plain"]
-            assert mc.fetch_layout(moved["kernel"]) == mc.fetch_layout(moved["plain"]) == columns
-            return anp.sum(moved["kernel"] ** 2 * moved["plain"])
-
-        grads = autograd.grad(loss)(params)
-        assert grads["layer"]["kernel"].layout == rows
-        np.testing.assert_allclose(grads["layer"]["kernel"].to_numpy(), 2 * a * b)
-        assert isinstance(grads["layer"]["plain"], np.ndarray)
-        np.testing.assert_allclose(grads["layer"]["plain"], a**2)
-        assert not grads["rest"].any()
-
-    on(2, program)
+    grads = autograd.grad(loss)(params)
+    assert grads["layer"]["kernel"].layout == rows
+    np.testing.assert_allclose(grads["layer"]["kernel"].to_numpy(), 2 * a * b)
+    assert isinstance(grads["layer"]["plain"], np.ndarray)
+    np.testing.assert_allclose(grads["layer"]["plain"], a**2)
+    assert not grads["rest"].any()
 
 
 FUNCTIONS = {
@@ -192,36 +183,32 @@ FUNCTIONS = {
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
+@on_ranks(4)
 def test_gradients_through_arithmetic(autograd, anp, name):
-    def program():
-        mesh = mc.create_mesh([("x", 2), ("y", 2)])
-        two, one = list(tuple_layouts(mesh, 2)), list(tuple_layouts(mesh, 1))
-        arrays = random(5, 3), random(3, 4, seed=1), random(4, seed=2)
-        for layouts in sampled(islice(product(two, two, one, two), 0, None, 409), 3):
-            target = layouts[-1]
-            check_grad(
-                autograd, lambda *p: FUNCTIONS[name](anp, *p), arrays, layouts[:3], lambda t: mc.relayout(t, target)
-            )
-
-    on(4, program)
+    mesh = mc.create_mesh([("x", 2), ("y", 2)])
+    two, one = list(tuple_layouts(mesh, 2)), list(tuple_layouts(mesh, 1))
+    arrays = random(5, 3), random(3, 4, seed=1), random(4, seed=2)
+    for layouts in sampled(islice(product(two, two, one, two), 0, None, 409), 3):
+        target = layouts[-1]
+        check_grad(
+            autograd, lambda *p: FUNCTIONS[name](anp, *p), arrays, layouts[:3], lambda t: mc.relayout(t, target)
+        )
 
 
+@on_ranks(4)
 def test_the_second_order(autograd, anp):
-    def program():
-        mesh = mc.create_mesh([("x", 2), ("y", 2)])
-        arrays, source = (random(3, 3), random(3, 3, seed=1)), mc.Layout([U, "x"], mesh)
-        target = mc.Layout(["y", "x"], mesh)
+    mesh = mc.create_mesh([("x", 2), ("y", 2)])
+    arrays, source = (random(3, 3), random(3, 3, seed=1)), mc.Layout([U, "x"], mesh)
+    target = mc.Layout(["y", "x"], mesh)
 
-        def inner(a, w, move):
-            return anp.sum(anp.tanh(move(a @ w)) * anp.max(a, axis=0)) + anp.mean(anp.where(a > 0, a * w, w) ** 3)
+    def inner(a, w, move):
+        return anp.sum(anp.tanh(move(a @ w)) * anp.max(a, axis=0)) + anp.mean(anp.where(a > 0, a * w, w) ** 3)
 
-        def outer(a, w, move):
-            of_a, of_w = autograd.grad(lambda p: inner(*p, move))((a, w))
-            return anp.sum(of_a**2) + anp.sum(of_w @ a) + anp.mean(of_w * of_a)
+    def outer(a, w, move):
+        of_a, of_w = autograd.grad(lambda p: inner(*p, move))((a, w))
+        return anp.sum(of_a**2) + anp.sum(of_w @ a) + anp.mean(of_w * of_a)
 
-        check_grad(autograd, outer, arrays, (source, mc.Layout(["y", U], mesh)), lambda t: mc.relayout(t, target))
-
-    on(4, program)
+    check_grad(autograd, outer, arrays, (source, mc.Layout(["y", U], mesh)), lambda t: mc.relayout(t, target))
 
 
 def test_inner_traces_of_ranks_that_take_turns(autograd, anp):
@@ -244,91 +231,81 @@ def test_inner_traces_of_ranks_that_take_turns(autograd, anp):
     assert on(2, program) == [[8, 64, 216]] * 2
 
 
+@on_ranks(4)
 def test_collectives_on_plain_arrays(autograd, anp):
     """The gradient of the sum over ranks."""
-
-    def program():
-        rank = mc.create_mesh().rank
-        x, weight = random(4, 4, seed=rank), random(4, 4, seed=10)
-        pairs = [(0, 1), (1, 2), (2, 3)]
-        for move, back in (
-            (lambda v: mc.all_to_all(v, None, 0, 1, 4), lambda g: mc.all_to_all(g, None, 1, 0, 4)),
-            (lambda v: mc.all_gather(v, None, 0), lambda g: gradients.all_gather_vjp(g, None, 0)),
-            (lambda v: mc.reduce_scatter(v, None, 0), lambda g: gradients.reduce_scatter_vjp(g, None, 0)),
-            (lambda v: mc.all_reduce(v, None), lambda g: mc.all_reduce(g, None)),
-            (lambda v: mc.broadcast(v, None, 2), lambda g: gradients.broadcast_vjp(g, None, 2)),
-            (lambda v: mc.collective_permute(v, pairs), lambda g: gradients.collective_permute_vjp(g, pairs)),
-        ):
-            grad = autograd.grad(lambda v: anp.sum(move(v) ** 3))(x)
-            np.testing.assert_allclose(grad, back(3 * move(x) ** 2))
-            second = autograd.grad(lambda v: anp.sum(autograd.grad(lambda u: anp.sum(move(u) ** 3))(v) * weight))(x)
-            np.testing.assert_allclose(second, back(6 * move(x) * move(weight)))
-        with pytest.raises(NotImplementedError, match="op 'sum' only, not for 'max'"):
-            autograd.grad(lambda v: anp.sum(mc.all_reduce(v, None, "max")))(x)
-
-    on(4, program)
+    rank = mc.create_mesh().rank
+    x, weight = random(4, 4, seed=rank), random(4, 4, seed=10)
+    pairs = [(0, 1), (1, 2), (2, 3)]
+    for move, back in (
+        (lambda v: mc.all_to_all(v, None, 0, 1, 4), lambda g: mc.all_to_all(g, None, 1, 0, 4)),
+        (lambda v: mc.all_gather(v, None, 0), lambda g: gradients.all_gather_vjp(g, None, 0)),
+        (lambda v: mc.reduce_scatter(v, None, 0), lambda g: gradients.reduce_scatter_vjp(g, None, 0)),
+        (lambda v: mc.all_reduce(v, None), lambda g: mc.all_reduce(g, None)),
+        (lambda v: mc.broadcast(v, None, 2), lambda g: gradients.broadcast_vjp(g, None, 2)),
+        (lambda v: mc.collective_permute(v, pairs), lambda g: gradients.collective_permute_vjp(g, pairs)),
+    ):
+        grad = autograd.grad(lambda v: anp.sum(move(v) ** 3))(x)
+        np.testing.assert_allclose(grad, back(3 * move(x) ** 2))
+        second = autograd.grad(lambda v: anp.sum(autograd.grad(lambda u: anp.sum(move(u) ** 3))(v) * weight))(x)
+        np.testing.assert_allclose(second, back(6 * move(x) * move(weight)))
+    with pytest.raises(NotImplementedError, match="op 'sum' only, not for 'max'"):
+        autograd.grad(lambda v: anp.sum(mc.all_reduce(v, None, "max")))(x)
 
 
+@on_ranks(2)
 def test_plain_inputs_get_plain_gradients(autograd, anp):
-    def program():
-        t = mc.distribute(random(5, 3), mc.Layout(["x", U], mc.create_mesh([("x", 2)])))
-        number = autograd.grad(lambda c: anp.sum(t * c))(2.0)
-        row = autograd.grad(lambda r: anp.sum(t * r))(random(3))
-        relaid = autograd.grad(lambda a: anp.sum(mc.relayout(a, t.layout) * t))(random(5, 3, seed=1))
-        vector = autograd.grad(lambda v: anp.sum(t @ v))(random(3))
-        grad = autograd.grad(lambda v: np.sum(whole(v) * random(5, 3)))(t)
-        assert number == pytest.approx(random(5, 3).sum())
-        np.testing.assert_allclose(row, random(5, 3).sum(0))
-        np.testing.assert_allclose(relaid, random(5, 3))
-        np.testing.assert_allclose(vector, random(5, 3).sum(0))
-        assert {type(grad) for grad in (row, relaid, vector)} == {np.ndarray}
-        assert grad.layout == t.layout
-        np.testing.assert_allclose(grad.to_numpy(), random(5, 3))
-
-    on(2, program)
+    t = mc.distribute(random(5, 3), mc.Layout(["x", U], mc.create_mesh([("x", 2)])))
+    number = autograd.grad(lambda c: anp.sum(t * c))(2.0)
+    row = autograd.grad(lambda r: anp.sum(t * r))(random(3))
+    relaid = autograd.grad(lambda a: anp.sum(mc.relayout(a, t.layout) * t))(random(5, 3, seed=1))
+    vector = autograd.grad(lambda v: anp.sum(t @ v))(random(3))
+    grad = autograd.grad(lambda v: np.sum(whole(v) * random(5, 3)))(t)
+    assert number == pytest.approx(random(5, 3).sum())
+    np.testing.assert_allclose(row, random(5, 3).sum(0))
+    np.testing.assert_allclose(relaid, random(5, 3))
+    np.testing.assert_allclose(vector, random(5, 3).sum(0))
+    assert {type(grad) for grad in (row, relaid, vector)} == {np.ndarray}
+    assert grad.layout == t.layout
+    np.testing.assert_allclose(grad.to_numpy(), random(5, 3))
 
 
+@on_ranks(2)
 def test_methods_and_functions_on_followed_tensors(autograd, anp):
     """NumPy's own functions and the methods of tensors work too, not only those of autograd.numpy."""
+    mesh = mc.create_mesh([("x", 2)])
+    rows = mc.Layout(["x", U], mesh)
+    t = mc.distribute(np.abs(random(4, 3)), rows)
+    other = mc.distribute(random(3, 4, seed=1), mc.Layout([U, "x"], mesh))
 
-    def program():
-        mesh = mc.create_mesh([("x", 2)])
-        rows = mc.Layout(["x", U], mesh)
-        t = mc.distribute(np.abs(random(4, 3)), rows)
-        other = mc.distribute(random(3, 4, seed=1), mc.Layout([U, "x"], mesh))
+    def function(t):
+        assert (t.shape, t.ndim, t.size, t.dtype, t.mesh) == ((4, 3), 2, 12, np.dtype("f8"), mesh)
+        total = np.sum(t) + t.sum(axis=0).mean() + t.max() + t.min(axis=1).sum() + anp.amax(t) + reductions.min(t)
+        total = total + reductions.sum(t, 0, None, True).sum() + reductions.mean(t) + reductions.max(t, 1).sum()
+        total = total + (other @ t).sum() + (t @ other).sum() + mc.matmul(t, other).sum()
+        return total + (other.T * t + t * other.T).sum() + np.where(t > 1, t, other.T).sum() + np.log(t.T).sum()
 
-        def function(t):
-            assert (t.shape, t.ndim, t.size, t.dtype, t.mesh) == ((4, 3), 2, 12, np.dtype("f8"), mesh)
-            total = np.sum(t) + t.sum(axis=0).mean() + t.max() + t.min(axis=1).sum() + anp.amax(t) + reductions.min(t)
-            total = total + reductions.sum(t, 0, None, True).sum() + reductions.mean(t) + reductions.max(t, 1).sum()
-            total = total + (other @ t).sum() + (t @ other).sum() + mc.matmul(t, other).sum()
-            return total + (other.T * t + t * other.T).sum() + np.where(t > 1, t, other.T).sum() + np.log(t.T).sum()
-
-        grad = autograd.grad(function)(t)
-        assert grad.layout == rows
-        step = 1e-6
-        direction = mc.distribute(random(4, 3, seed=5), rows)
-        slope = float((function(t + step * direction) - function(t - step * direction)) / (2 * step))
-        assert dot(grad, direction) == pytest.approx(slope, rel=1e-5)
-
-    on(2, program)
+    grad = autograd.grad(function)(t)
+    assert grad.layout == rows
+    step = 1e-6
+    direction = mc.distribute(random(4, 3, seed=5), rows)
+    slope = float((function(t + step * direction) - function(t - step * direction)) / (2 * step))
+    assert dot(grad, direction) == pytest.approx(slope, rel=1e-5)
 
 
+@on_ranks(2)
 def test_complex_tensors(autograd, anp):
-    def program():
-        mesh = mc.create_mesh([("x", 2)])
-        z = random(3, 3) + 1j * random(3, 3, seed=1)
-        arrays = z, random(3, 3, seed=2)
+    mesh = mc.create_mesh([("x", 2)])
+    z = random(3, 3) + 1j * random(3, 3, seed=1)
+    arrays = z, random(3, 3, seed=2)
 
-        def function(z, w, move):
-            return anp.sum(anp.real(move(z * w) * anp.conj(z)) + anp.imag(z @ w) + anp.abs(z + w))
+    def function(z, w, move):
+        return anp.sum(anp.real(move(z * w) * anp.conj(z)) + anp.imag(z @ w) + anp.abs(z + w))
 
-        layouts = mc.Layout(["x", U], mesh), mc.Layout([U, "x"], mesh)
-        check_grad(autograd, function, arrays, layouts, lambda t: mc.relayout(t, layouts[1]))
-        holomorphic = autograd.holomorphic_grad(lambda t: anp.sum(t**2))(mc.distribute(z, layouts[0]))
-        np.testing.assert_allclose(holomorphic.to_numpy(), autograd.holomorphic_grad(lambda t: anp.sum(t**2))(z))
-
-    on(2, program)
+    layouts = mc.Layout(["x", U], mesh), mc.Layout([U, "x"], mesh)
+    check_grad(autograd, function, arrays, layouts, lambda t: mc.relayout(t, layouts[1]))
+    holomorphic = autograd.holomorphic_grad(lambda t: anp.sum(t**2))(mc.distribute(z, layouts[0]))
+    np.testing.assert_allclose(holomorphic.to_numpy(), autograd.holomorphic_grad(lambda t: anp.sum(t**2))(z))
 
 
 ORDERS = {
@@ -405,32 +382,28 @@ SHAPES = {
 
 
 @pytest.mark.parametrize("name", SHAPES)
+@on_ranks(2)
 def test_gradients_of_shapes_come_back_in_the_layout_of_the_tensor(autograd, anp, name):
-    def program():
-        mesh = mc.create_mesh([("x", 2)])
-        x, w = random(4, 3), random(12, seed=1)
+    mesh = mc.create_mesh([("x", 2)])
+    x, w = random(4, 3), random(12, seed=1)
 
-        def value(t, weights):
-            return anp.sum(anp.reshape(SHAPES[name](anp, t), (12,)) ** 2 * weights)
+    def value(t, weights):
+        return anp.sum(anp.reshape(SHAPES[name](anp, t), (12,)) ** 2 * weights)
 
-        expected = autograd.grad(value)(x, w)
-        for specs in (["x", U], [U, "x"], [mc.Cyclic("x", 1), U]):
-            layout = mc.Layout(specs, mesh)
-            weights = mc.distribute(w, mc.Layout(["x"], mesh))
-            found = autograd.grad(value)(mc.distribute(x, layout), weights)
-            assert found.layout == layout
-            np.testing.assert_allclose(found.to_numpy(), expected, rtol=1e-12)
-
-    on(2, program)
+    expected = autograd.grad(value)(x, w)
+    for specs in (["x", U], [U, "x"], [mc.Cyclic("x", 1), U]):
+        layout = mc.Layout(specs, mesh)
+        weights = mc.distribute(w, mc.Layout(["x"], mesh))
+        found = autograd.grad(value)(mc.distribute(x, layout), weights)
+        assert found.layout == layout
+        np.testing.assert_allclose(found.to_numpy(), expected, rtol=1e-12)
 
 
+@on_ranks(2)
 def test_gradients_of_reshape_with_a_layout(autograd, anp):
-    def program():
-        mesh = mc.create_mesh([("x", 2)])
-        t = mc.distribute(random(4, 3), mc.Layout(["x", U], mesh))
-        columns = mc.Layout([U, "x"], mesh)
-        found = autograd.grad(lambda t: anp.sum(mc.reshape(t, (2, 6), columns) ** 2))(t)
-        assert found.layout == t.layout
-        np.testing.assert_allclose(found.to_numpy(), 2 * random(4, 3))
-
-    on(2, program)
+    mesh = mc.create_mesh([("x", 2)])
+    t = mc.distribute(random(4, 3), mc.Layout(["x", U], mesh))
+    columns = mc.Layout([U, "x"], mesh)
+    found = autograd.grad(lambda t: anp.sum(mc.reshape(t, (2, 6), columns) ** 2))(t)
+    assert found.layout == t.layout
+    np.testing.assert_allclose(found.to_numpy(), 2 * random(4, 3))

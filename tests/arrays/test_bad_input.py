@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import meshcomm as mc
-from meshcomm import DTypeError, GroupError, Layout, LayoutError, MeshError, ShapeError
+from meshcomm import DTypeError, Layout, LayoutError, MeshError, ShapeError
 from support.patience import run
 from support.reference import blocks_of, numbered, same_bits, simulated
 
@@ -47,68 +47,6 @@ def tensor_of(mesh, specs=("x", "y"), shape=(6, 4)):
 
 # -- layouts, meshes and tensors that do not fit ----------------------------------------------------------------------
 
-WRONG_SPECS = {
-    "an unknown mesh dimension": (["q", U], "q"),
-    "a repeated mesh dimension": (["x", "x"], "x"),
-    "a dimension repeated in a tuple": ([("x", "y"), "x"], "x"),
-    "unsharded in a tuple": ([("x", U), U], "unsharded"),
-    "a number": ([0, U], "0"),
-    "None": ([None, U], "None"),
-    "two MATCH": (["match", "match"], "match"),
-    "a text for the list": ("x,unsharded", "specs|str"),
-}
-
-
-@pytest.mark.parametrize("name", WRONG_SPECS)
-def test_wrong_specs(name):
-    specs, text = WRONG_SPECS[name]
-    refused(lambda rank, mesh: mc.relayout(tensor_of(mesh), Layout(specs, mesh)), LayoutError, text)
-
-
-@pytest.mark.parametrize("specs", [["x"], ["x", U, U], []])
-def test_wrong_number_of_axes(specs):
-    refused(lambda rank, mesh: mc.relayout(tensor_of(mesh), Layout(specs, mesh)), LayoutError, "axes")
-    refused(lambda rank, mesh: mc.distribute(numbered((6, 4)), Layout(specs, mesh)), LayoutError, "axes")
-    refused(lambda rank, mesh: mc.relayout(numbered((6, 4)), Layout(specs, mesh)), LayoutError, "axes")
-
-
-def test_a_mesh_larger_than_the_world():
-    def call(rank, mesh):
-        large = mc.create_mesh([("x", 3), ("y", 2)])
-        mc.distribute(numbered((6, 4)), Layout(["x", "y"], large))
-
-    refused(call, MeshError, r"needs 6 ranks up to rank 5, but the world has 4: .*simulate\(6\)")
-
-
-def test_a_mesh_over_ranks_that_are_not_there():
-    refused(lambda rank, mesh: mc.create_mesh([("x", 2)], devices=[0, 9]).rank, MeshError, "rank 9")
-
-
-@pytest.mark.parametrize(
-    ("dims", "text"),
-    [
-        ([("x", 3)], None),
-        ([("x", -1), ("y", 3)], "cannot be divided by 3"),
-        ([("x", -1), ("y", -1)], "only one"),
-        ([("x", 0)], "size"),
-        ([("x", -2)], "size"),
-        ([("x", 2), ("x", 2)], "x"),
-        ([("x", 2.0)], "size"),
-        ([("x",)], "pair"),
-        (["x"], "pair"),
-        (4, "pair|dimension"),
-        ([("a b", 4)], "a b"),
-        ([("", 4)], "name"),
-        ([("unsharded", 4)], "unsharded"),
-        ([], "dimension"),
-    ],
-)
-def test_wrong_meshes(dims, text):
-    if text is None:  # smaller than the world is fine
-        assert simulated(RANKS, lambda rank: mc.create_mesh(dims).rank) == [0, 1, 2, None]
-    else:
-        refused(lambda rank, mesh: mc.create_mesh(dims), MeshError, text)
-
 
 @pytest.mark.parametrize("devices", [[0, 0], [0, -1], [0], [0, 1, 2], [0.0, 1.0], ["0", 1], [None, 1], 7, "ab"])
 def test_wrong_devices(devices):
@@ -126,27 +64,6 @@ def test_a_relayout_of_what_is_no_array_to_no_layout():
         refused(lambda rank, mesh, layout=layout: mc.relayout(tensor_of(mesh), layout), LayoutError, "Layout")
     for array, error in [(None, (DTypeError, ShapeError)), ([[1], [1, 2]], ShapeError), (object(), DTypeError)]:
         refused(lambda rank, mesh, array=array: mc.relayout(array, Layout([], mesh)), error, ".")
-
-
-# -- groups -----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("assignment", "count", "error", "text"),
-    [
-        ([[0, 1, 2, 3]], 3, GroupError, "split_count 3 must equal .* 4"),
-        ([[0, 1, 2, 3]], 4, ShapeError, "input dimension 6 not divisible by split_count 4"),
-        ([[0, 1], [2, 3]], 4, GroupError, "split_count 4 must equal .* 2"),
-        ([[0, 1], [1, 3]], 2, GroupError, "rank 1 twice"),
-        ([[0, 1]], 2, GroupError, "in no group: 2, 3"),
-        ([[0, 1], [2, 4]], 2, GroupError, "names rank 4"),
-        ([[0, 1], [2]], 2, GroupError, "rows of one length"),
-        ([[]], 1, GroupError, "rank 2"),
-        (None, 0, GroupError, "must at least be one"),
-    ],
-)
-def test_wrong_groups(assignment, count, error, text):
-    refused(lambda rank, mesh: mc.all_to_all(np.zeros((6, 6)), assignment, 0, 1, count), error, text)
 
 
 # -- dtypes and memory ------------------------------------------------------------------------------------------------
@@ -239,11 +156,6 @@ def test_scalars_and_arrays_of_no_elements_work(shape):
             assert mc.all_gather(array, None, 0).shape == (4 * shape[0], *shape[1:])
 
     simulated(RANKS, program)
-
-
-def test_root_that_is_none_of_the_devices():
-    refused(lambda rank, mesh: mc.distribute(np.zeros(4), Layout(["x"], mesh), root=4), MeshError, "root")
-    refused(lambda rank, mesh: tensor_of(mesh).to_numpy(root=4), MeshError, "root")
 
 
 # -- without mpiexec --------------------------------------------------------------------------------------------------

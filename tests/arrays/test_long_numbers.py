@@ -8,7 +8,7 @@ import pytest
 
 import meshcomm as mc
 from meshcomm import Layout, MeshcommError
-from support.reference import simulated
+from support.reference import on_ranks, simulated
 
 U = mc.UNSHARDED
 ROWS = np.zeros((4, 4))
@@ -61,13 +61,11 @@ def test_they_are_refused(n):
     assert simulated(2, program) == [(4, 4)] * 2
 
 
+@on_ranks(2)
 def test_long_limits():
-    def program(rank):
-        mesh = mc.create_mesh([("x", 2)])
-        tensor, whole = mc.zeros((4, 4), "f8", Layout(["x", U], mesh)), Layout([U, U], mesh)
-        mc.relayout(tensor, whole, max_scratch_bytes=10**5000)
-        with pytest.raises(mc.ShapeError, match="zero or more"):
-            mc.relayout(tensor, whole, max_scratch_bytes=-(10**5000))
-        mc.barrier(mesh, timeout_in_ms=10**400)
-
-    simulated(2, program)
+    mesh = mc.create_mesh([("x", 2)])
+    tensor, whole = mc.zeros((4, 4), "f8", Layout(["x", U], mesh)), Layout([U, U], mesh)
+    mc.relayout(tensor, whole, max_scratch_bytes=10**5000)
+    with pytest.raises(mc.ShapeError, match="zero or more"):
+        mc.relayout(tensor, whole, max_scratch_bytes=-(10**5000))
+    mc.barrier(mesh, timeout_in_ms=10**400)

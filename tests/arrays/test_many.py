@@ -8,7 +8,7 @@ import pytest
 import meshcomm as mc
 from meshcomm import Layout, LayoutError, LayoutMap, ShapeError
 from support.random_cases import random_case
-from support.reference import blocks_of, numbered, random_bits, same_bits, simulated
+from support.reference import blocks_of, numbered, on_ranks, random_bits, same_bits, simulated
 from support.sampling import sampled
 
 U = "unsharded"
@@ -27,30 +27,27 @@ def is_right(tensor, array, layout):
 
 
 @pytest.mark.parametrize("bound", [None, 0, 64, 1000])
+@on_ranks(4)
 def test_every_pair_of_layouts_at_once(bound):
     """Mixed dtypes, ranks and lengths; what is a gather, a slice or a copy goes along."""
-
-    def program(rank):
-        mesh = grid()
-        pairs = [(Layout(a, mesh), Layout(b, mesh)) for a in SPECS for b in SPECS]
-        arrays = [random_bits((7 + i % 3, 5), ["u1", "f4", "c16", "V3", "?"][i % 5], i) for i in range(len(pairs))]
-        pairs += [(Layout(["x"], mesh), Layout(["y"], mesh)), (Layout([], mesh), Layout([], mesh))]
-        pairs += [(Layout([U, "x", U], mesh), Layout(["y", U, "x"], mesh))]
-        arrays += [numbered((9,)), numbered(()), numbered((3, 0, 4))]
-        tensors = [mc.distribute(array, a) for array, (a, _) in zip(arrays, pairs, strict=True)]
-        if bound == 0:
-            with pytest.raises(ShapeError, match=r"the minimum is \d+"):
-                mc.relayout(tensors, [b for _, b in pairs], max_scratch_bytes=bound)
-            return
-        for _ in range(2):
-            moved = mc.relayout(tensors, [b for _, b in pairs], max_scratch_bytes=bound)
-            assert all(is_right(t, array, b) for t, array, (_, b) in zip(moved, arrays, pairs, strict=True))
-        outs = [mc.zeros(t.shape, t.dtype, b) for t, (_, b) in zip(tensors, pairs, strict=True)]
-        into = mc.relayout(tensors, [b for _, b in pairs], out=outs, max_scratch_bytes=bound)
-        assert all(a is b for a, b in zip(into, outs, strict=True))
-        assert all(is_right(t, array, b) for t, array, (_, b) in zip(into, arrays, pairs, strict=True))
-
-    simulated(4, program)
+    mesh = grid()
+    pairs = [(Layout(a, mesh), Layout(b, mesh)) for a in SPECS for b in SPECS]
+    arrays = [random_bits((7 + i % 3, 5), ["u1", "f4", "c16", "V3", "?"][i % 5], i) for i in range(len(pairs))]
+    pairs += [(Layout(["x"], mesh), Layout(["y"], mesh)), (Layout([], mesh), Layout([], mesh))]
+    pairs += [(Layout([U, "x", U], mesh), Layout(["y", U, "x"], mesh))]
+    arrays += [numbered((9,)), numbered(()), numbered((3, 0, 4))]
+    tensors = [mc.distribute(array, a) for array, (a, _) in zip(arrays, pairs, strict=True)]
+    if bound == 0:
+        with pytest.raises(ShapeError, match=r"the minimum is \d+"):
+            mc.relayout(tensors, [b for _, b in pairs], max_scratch_bytes=bound)
+        return
+    for _ in range(2):
+        moved = mc.relayout(tensors, [b for _, b in pairs], max_scratch_bytes=bound)
+        assert all(is_right(t, array, b) for t, array, (_, b) in zip(moved, arrays, pairs, strict=True))
+    outs = [mc.zeros(t.shape, t.dtype, b) for t, (_, b) in zip(tensors, pairs, strict=True)]
+    into = mc.relayout(tensors, [b for _, b in pairs], out=outs, max_scratch_bytes=bound)
+    assert all(a is b for a, b in zip(into, outs, strict=True))
+    assert all(is_right(t, array, b) for t, array, (_, b) in zip(into, arrays, pairs, strict=True))
 
 
 def test_what_is_small_shares_an_exchange():
@@ -127,34 +124,32 @@ def test_small_tensors_to_outs_on_other_ranks():
     assert simulated(4, program) == [[True, True]] * 4
 
 
+@on_ranks(4)
 def test_containers():
-    def program(rank):
-        mesh = grid()
-        rows, columns = Layout(["x", U], mesh), Layout([U, "x"], mesh)
-        a, b = mc.distribute(numbered((4, 6)), rows), mc.distribute(numbered((6, 4)), columns)
-        layout_map = LayoutMap(mesh)
-        layout_map["a.*"], layout_map["b"] = columns, rows
-        for tensors, layouts, kind in [
-            ([a, b], [columns, rows], list),
-            ((a, b), [columns, rows], tuple),
-            ({"a1": a, "b": b}, {"b": rows, "a1": columns}, dict),
-            ({"a1": a, "b": b}, layout_map, dict),
-            ([a, numbered((6, 4))], (columns, rows), list),
-            ([numbered((4, 6)), numbered((6, 4))], [columns, rows], list),
-        ]:
-            moved = mc.relayout(tensors, layouts)
-            assert type(moved) is kind
-            assert not isinstance(tensors, dict) or list(moved) == list(tensors)
-            first, second = moved.values() if kind is dict else moved
-            assert is_right(first, numbered((4, 6)), columns)
-            assert is_right(second, numbered((6, 4)), rows)
-        assert mc.relayout([a], columns)[0].layout == columns
-        assert mc.relayout([a, a], [columns, Layout([mc.MATCH, "y"], mesh)])[1].layout.sharding_specs == ["x", "y"]
-        assert (mc.relayout([], []), mc.relayout((), ()), mc.relayout({}, {})) == ([], (), {})
-        one = mc.relayout([1, 2, 3, 4], Layout(["x"], mesh))
-        assert is_right(one, np.array([1, 2, 3, 4]), Layout(["x"], mesh)), "a list of numbers is one array"
-
-    simulated(4, program)
+    mesh = grid()
+    rows, columns = Layout(["x", U], mesh), Layout([U, "x"], mesh)
+    a, b = mc.distribute(numbered((4, 6)), rows), mc.distribute(numbered((6, 4)), columns)
+    layout_map = LayoutMap(mesh)
+    layout_map["a.*"], layout_map["b"] = columns, rows
+    for tensors, layouts, kind in [
+        ([a, b], [columns, rows], list),
+        ((a, b), [columns, rows], tuple),
+        ({"a1": a, "b": b}, {"b": rows, "a1": columns}, dict),
+        ({"a1": a, "b": b}, layout_map, dict),
+        ([a, numbered((6, 4))], (columns, rows), list),
+        ([numbered((4, 6)), numbered((6, 4))], [columns, rows], list),
+    ]:
+        moved = mc.relayout(tensors, layouts)
+        assert type(moved) is kind
+        assert not isinstance(tensors, dict) or list(moved) == list(tensors)
+        first, second = moved.values() if kind is dict else moved
+        assert is_right(first, numbered((4, 6)), columns)
+        assert is_right(second, numbered((6, 4)), rows)
+    assert mc.relayout([a], columns)[0].layout == columns
+    assert mc.relayout([a, a], [columns, Layout([mc.MATCH, "y"], mesh)])[1].layout.sharding_specs == ["x", "y"]
+    assert (mc.relayout([], []), mc.relayout((), ()), mc.relayout({}, {})) == ([], (), {})
+    one = mc.relayout([1, 2, 3, 4], Layout(["x"], mesh))
+    assert is_right(one, np.array([1, 2, 3, 4]), Layout(["x"], mesh)), "a list of numbers is one array"
 
 
 class Dense(mc.Module):
@@ -247,18 +242,16 @@ def test_nested_trees():
     simulated(4, program)
 
 
+@on_ranks(4)
 def test_names_in_trees_are_those_of_layout_maps_and_checkpoints(tmp_path):
-    def program(rank):
-        mesh = grid()
-        tree, names = nested(Layout(["x", U], mesh))
-        rules = LayoutMap(mesh)
-        rules.update({name: Layout([U, "x"], mesh) for name in names if name != "module.kernel"})
-        moved = mc.relayout(tree, rules)
-        assert [t.layout.sharding_specs for t in leaves(moved)] == [[U, "x"]] * 6 + [[U, U]]
-        mc.save(tmp_path / "c", moved)
-        assert sorted(name for name in names) == sorted(mc.load(tmp_path / "c", names=names))
-
-    simulated(4, program)
+    mesh = grid()
+    tree, names = nested(Layout(["x", U], mesh))
+    rules = LayoutMap(mesh)
+    rules.update({name: Layout([U, "x"], mesh) for name in names if name != "module.kernel"})
+    moved = mc.relayout(tree, rules)
+    assert [t.layout.sharding_specs for t in leaves(moved)] == [[U, "x"]] * 6 + [[U, U]]
+    mc.save(tmp_path / "c", moved)
+    assert sorted(name for name in names) == sorted(mc.load(tmp_path / "c", names=names))
 
 
 class Key(Enum):
@@ -270,40 +263,34 @@ class Key(Enum):
     "keys", ["ab", [("w", 1), ("w", 2)], [b"a", 3], list(Key), [1.5, 2.5], [np.int64(1), np.float32(0.5)], [True, 0]]
 )
 @pytest.mark.parametrize("before", [0, 1])
-def test_ranks_notice_that_they_have_the_keys_in_another_order(keys, before):
-    def program(rank):
-        mesh = grid()
-        rows, columns = Layout(["x", U], mesh), Layout([U, "x"], mesh)
-        tensors = {key: mc.distribute(numbered((4, 4)), rows) for key in keys}
-        for _ in range(before):
-            mc.relayout(tensors, columns)
-            mc.relayout({key: tensors[key] for key in keys[::-1]}, columns)
-        with pytest.raises(mc.CollectiveMismatch):
-            mc.relayout({key: tensors[key] for key in (keys if rank < 2 else keys[::-1])}, columns)
-
-    simulated(4, program)
+@on_ranks(4)
+def test_ranks_notice_that_they_have_the_keys_in_another_order(keys, before, rank):
+    mesh = grid()
+    rows, columns = Layout(["x", U], mesh), Layout([U, "x"], mesh)
+    tensors = {key: mc.distribute(numbered((4, 4)), rows) for key in keys}
+    for _ in range(before):
+        mc.relayout(tensors, columns)
+        mc.relayout({key: tensors[key] for key in keys[::-1]}, columns)
+    with pytest.raises(mc.CollectiveMismatch):
+        mc.relayout({key: tensors[key] for key in (keys if rank < 2 else keys[::-1])}, columns)
 
 
-def test_ranks_notice_that_they_have_the_keys_of_a_branch_in_another_order():
-    def program(rank):
-        mesh = grid()
-        tensors = {key: mc.zeros((4, 4), "i8", Layout(["x", U], mesh)) for key in "ab"}
-        tree = {"net": [tensors if rank < 2 else {key: tensors[key] for key in "ba"}]}
-        with pytest.raises(mc.CollectiveMismatch, match=r"relayout 'net\.0\.a' of"):
-            mc.relayout(tree, Layout([U, "x"], mesh))
-
-    simulated(4, program)
+@on_ranks(4)
+def test_ranks_notice_that_they_have_the_keys_of_a_branch_in_another_order(rank):
+    mesh = grid()
+    tensors = {key: mc.zeros((4, 4), "i8", Layout(["x", U], mesh)) for key in "ab"}
+    tree = {"net": [tensors if rank < 2 else {key: tensors[key] for key in "ba"}]}
+    with pytest.raises(mc.CollectiveMismatch, match=r"relayout 'net\.0\.a' of"):
+        mc.relayout(tree, Layout([U, "x"], mesh))
 
 
 @pytest.mark.parametrize("keys", [[object(), object(), frozenset()], ["w", np.str_("w")], [1, True, np.int64(1), 1.0]])
-def test_ranks_may_have_different_objects_and_equal_keys(keys):
-    def program(rank):
-        mesh = grid()
-        tensor = mc.distribute(numbered((4, 4)), Layout(["x", U], mesh))
-        (moved,) = mc.relayout({keys[rank % len(keys)]: tensor}, Layout([U, "x"], mesh)).values()
-        return is_right(moved, numbered((4, 4)), Layout([U, "x"], mesh))
-
-    assert simulated(4, program) == [True] * 4
+@on_ranks(4)
+def test_ranks_may_have_different_objects_and_equal_keys(keys, rank):
+    mesh = grid()
+    tensor = mc.distribute(numbered((4, 4)), Layout(["x", U], mesh))
+    (moved,) = mc.relayout({keys[rank % len(keys)]: tensor}, Layout([U, "x"], mesh)).values()
+    assert is_right(moved, numbered((4, 4)), Layout([U, "x"], mesh))
 
 
 def wrong_calls(mesh):

@@ -11,7 +11,7 @@ import meshcomm as mc
 from meshcomm import Layout, LayoutError
 from meshcomm.ranks._envelope import Envelope
 from support.paths import DATA
-from support.reference import blocks_of, lockstep, mesh_of, numbered, random_bits, same_bits, simulated
+from support.reference import blocks_of, lockstep, mesh_of, numbered, on_ranks, random_bits, same_bits, simulated
 from support.sampling import examples, sampled
 from support.strategies import DTYPES, dtype_id, relayouts
 
@@ -146,37 +146,33 @@ def test_match():
     assert simulated(4, program)[0] == [["x", U], [U, U], ["x", "y"], ["y", U], [U, "x"], [U, "y"]]
 
 
-def test_plain_arrays_count_as_replicated():
-    def program(rank):
-        mesh = mc.create_mesh([("x", 2)])
-        rows = Layout(["x", U], mesh)
-        array = numbered((3, 2))
-        for plain in (array, array.tolist(), np.asfortranarray(array)):
-            result = mc.relayout(plain, rows)
-            assert result.local.tolist() == array[rows.block_slices((3, 2), rank)].tolist()
-            assert not np.shares_memory(result.local, array)
-        assert mc.relayout(5, Layout([], mesh)).local.tolist() == 5
-
-    simulated(2, program)
+@on_ranks(2)
+def test_plain_arrays_count_as_replicated(rank):
+    mesh = mc.create_mesh([("x", 2)])
+    rows = Layout(["x", U], mesh)
+    array = numbered((3, 2))
+    for plain in (array, array.tolist(), np.asfortranarray(array)):
+        result = mc.relayout(plain, rows)
+        assert result.local.tolist() == array[rows.block_slices((3, 2), rank)].tolist()
+        assert not np.shares_memory(result.local, array)
+    assert mc.relayout(5, Layout([], mesh)).local.tolist() == 5
 
 
+@on_ranks(2)
 def test_relayout_like_takes_only_the_layout():
-    def program(rank):
-        mesh = mc.create_mesh([("x", 2), ("y", 1)])
-        like = mc.zeros((9, 9), "c16", Layout([U, "x"], mesh))
-        tensor = mc.distribute(numbered((3, 4), "i2"), Layout(["x", U], mesh))
-        result = mc.relayout_like(tensor, like)
-        assert result.layout == like.layout
-        assert (result.shape, result.dtype) == ((3, 4), np.dtype("i2"))
-        assert same_bits(result.to_numpy(), numbered((3, 4), "i2"))
-        assert same_bits(mc.relayout_like(numbered((3, 4)), like).to_numpy(), numbered((3, 4)))
-        with pytest.raises(LayoutError, match="1 axis"):
-            mc.relayout_like(mc.zeros((3,), "i2", Layout(["x"], mesh)), like)
-        for other in (numbered((3, 4)), like.layout, None):
-            with pytest.raises(LayoutError, match="layout_tensor must be a DTensor"):
-                mc.relayout_like(tensor, other)
-
-    simulated(2, program)
+    mesh = mc.create_mesh([("x", 2), ("y", 1)])
+    like = mc.zeros((9, 9), "c16", Layout([U, "x"], mesh))
+    tensor = mc.distribute(numbered((3, 4), "i2"), Layout(["x", U], mesh))
+    result = mc.relayout_like(tensor, like)
+    assert result.layout == like.layout
+    assert (result.shape, result.dtype) == ((3, 4), np.dtype("i2"))
+    assert same_bits(result.to_numpy(), numbered((3, 4), "i2"))
+    assert same_bits(mc.relayout_like(numbered((3, 4)), like).to_numpy(), numbered((3, 4)))
+    with pytest.raises(LayoutError, match="1 axis"):
+        mc.relayout_like(mc.zeros((3,), "i2", Layout(["x"], mesh)), like)
+    for other in (numbered((3, 4)), like.layout, None):
+        with pytest.raises(LayoutError, match="layout_tensor must be a DTensor"):
+            mc.relayout_like(tensor, other)
 
 
 def test_the_result_has_the_layout_given_not_only_an_equal_one():
@@ -199,42 +195,41 @@ def test_the_result_has_the_layout_given_not_only_an_equal_one():
         simulated(3, program)
 
 
-def test_a_plan_executes_what_it_was_made_for_only():
-    def program(rank):
-        mesh = mc.create_mesh([("x", 2)])
-        rows, columns = Layout(["x", U], mesh), Layout([U, "x"], mesh)
-        plan = mc.plan_relayout((3, 4), "i8", rows, columns)
-        tensor = mc.distribute(numbered((3, 4)), rows)
-        assert same_bits(plan.execute(tensor).local, blocks_of(numbered((3, 4)), columns)[rank])
-        for other in (
-            mc.zeros((4, 4), "i8", rows),
-            mc.zeros((3, 4), "f8", rows),
-            mc.zeros((3, 4), "i8", columns),
-            numbered((3, 4)),
-            None,
-        ):
-            with pytest.raises(mc.MeshcommError, match=r"this plan is for a DTensor of \(3, 4\) int64"):
-                plan.execute(other)
+@on_ranks(2)
+def test_a_plan_executes_what_it_was_made_for_only(rank):
+    mesh = mc.create_mesh([("x", 2)])
+    rows, columns = Layout(["x", U], mesh), Layout([U, "x"], mesh)
+    plan = mc.plan_relayout((3, 4), "i8", rows, columns)
+    tensor = mc.distribute(numbered((3, 4)), rows)
+    assert same_bits(plan.execute(tensor).local, blocks_of(numbered((3, 4)), columns)[rank])
+    for other in (
+        mc.zeros((4, 4), "i8", rows),
+        mc.zeros((3, 4), "f8", rows),
+        mc.zeros((3, 4), "i8", columns),
+        numbered((3, 4)),
+        None,
+    ):
+        with pytest.raises(mc.MeshcommError, match=r"this plan is for a DTensor of \(3, 4\) int64"):
+            plan.execute(other)
+    mesh.close()
+    with pytest.raises(mc.MeshError, match="is closed"):
+        plan.execute(tensor)
 
-    simulated(2, program)
 
-
+@on_ranks(2)
 def test_meshes_may_differ():
-    def program(rank):
-        mesh = mc.create_mesh([("x", 2)])
-        tensor = mc.zeros((4,), "i4", Layout(["x"], mesh))
-        named = mc.create_mesh([("x", 2)], mesh_name="other")
-        assert mc.relayout(tensor, Layout([U], named)).mesh is named
-        for other in (
-            mc.create_mesh([("y", 2)]),
-            mc.create_mesh([("x", 2)], devices=[1, 0]),
-            mc.create_mesh([("x", 1)]),
-        ):
-            moved = mc.relayout(tensor, Layout([U], other))
-            assert moved.mesh is other
-            assert (moved.local is None) == (other.rank is None)
-
-    simulated(2, program)
+    mesh = mc.create_mesh([("x", 2)])
+    tensor = mc.zeros((4,), "i4", Layout(["x"], mesh))
+    named = mc.create_mesh([("x", 2)], mesh_name="other")
+    assert mc.relayout(tensor, Layout([U], named)).mesh is named
+    for other in (
+        mc.create_mesh([("y", 2)]),
+        mc.create_mesh([("x", 2)], devices=[1, 0]),
+        mc.create_mesh([("x", 1)]),
+    ):
+        moved = mc.relayout(tensor, Layout([U], other))
+        assert moved.mesh is other
+        assert (moved.local is None) == (other.rank is None)
 
 
 def test_permuted_and_partial_meshes():
@@ -303,23 +298,20 @@ def test_a_list_of_specs_is_a_layout_on_the_mesh_of_the_tensor(specs):
         world.run(program, None)
 
 
+@on_ranks(3)
 def test_slices_of_the_own_rank():
-    def program():
-        mesh = mc.create_mesh([("x", 2)])
-        array = np.arange(12).reshape(3, 4)
-        t = mc.distribute(array, mc.Layout(["x", U], mesh))
-        dealt = mc.Layout([mc.Cyclic("x", 1), U], mesh)
-        if mesh.rank is None:
-            for ask in (lambda: t.slices, lambda: t.layout.block_slices((3, 4)), lambda: t.layout.block_shape((3, 4))):
-                with pytest.raises(mc.MeshError, match="outside of the mesh x=2 over ranks 0 to 1"):
-                    ask()
-            return
-        assert t.slices == t.layout.block_slices((3, 4)) == t.layout.block_slices((3, 4), mesh.rank)
-        assert np.array_equal(array[t.slices], t.local)
-        assert t.layout.block_shape((3, 4)) == t.local.shape
-        assert list(dealt.blocks((3, 4))) == list(dealt.blocks((3, 4), mesh.rank))
-        with pytest.raises(mc.LayoutError, match="blocks"):
-            _ = mc.relayout(t, dealt).slices
-
-    with mc.simulate(3) as world:
-        world.run(program)
+    mesh = mc.create_mesh([("x", 2)])
+    array = np.arange(12).reshape(3, 4)
+    t = mc.distribute(array, mc.Layout(["x", U], mesh))
+    dealt = mc.Layout([mc.Cyclic("x", 1), U], mesh)
+    if mesh.rank is None:
+        for ask in (lambda: t.slices, lambda: t.layout.block_slices((3, 4)), lambda: t.layout.block_shape((3, 4))):
+            with pytest.raises(mc.MeshError, match="outside of the mesh x=2 over ranks 0 to 1"):
+                ask()
+        return
+    assert t.slices == t.layout.block_slices((3, 4)) == t.layout.block_slices((3, 4), mesh.rank)
+    assert np.array_equal(array[t.slices], t.local)
+    assert t.layout.block_shape((3, 4)) == t.local.shape
+    assert list(dealt.blocks((3, 4))) == list(dealt.blocks((3, 4), mesh.rank))
+    with pytest.raises(mc.LayoutError, match="blocks"):
+        _ = mc.relayout(t, dealt).slices

@@ -1,7 +1,6 @@
 """The namespace of the array API standard: what it creates is NumPy's, and its devices are meshes and layouts."""
 
 import operator
-from random import Random
 
 import numpy as np
 import pytest
@@ -11,7 +10,8 @@ from meshcomm import DTypeError, Layout, LayoutError, MeshError, ShapeError
 from ops.test_kinds import check, layout_of, on_a_mesh, tensor_of
 from support.gradient_cases import on
 from support.paths import TESTS
-from support.sampling import sampled
+from support.reference import on_ranks
+from support.sampling import sampled, with_seeds
 
 xp = pytest.importorskip("meshcomm.array_api", reason="it needs NumPy 2", exc_type=ImportError)
 
@@ -19,14 +19,18 @@ U = mc.UNSHARDED
 SEEDS = sampled(range(40), 8)
 
 
-def on_default_mesh(size, program):
-    """Run a program on ranks that all are on the default mesh."""
+def on_default_mesh(program):
+    """Make a program a test on two ranks that all are on the default mesh, which it is given."""
 
     def on_rank():
-        with mc.default_mesh(mc.create_mesh([("x", size)])) as mesh:
-            return program(mesh)
+        with mc.default_mesh(mc.create_mesh([("x", 2)])) as mesh:
+            program(mesh)
 
-    return on(size, on_rank)
+    def test():
+        on(2, on_rank)
+
+    test.__name__ = program.__name__
+    return test
 
 
 # -- creation against NumPy -------------------------------------------------------------------------------------------
@@ -51,78 +55,67 @@ def device_of(random, mesh, shape):
     return random.choice([mesh, layout_of(random, mesh, shape)])
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_arange_has_the_bits_of_numpy(seed):
-    def program(random, mesh):
-        for args in ARANGES:
-            for dtype in TYPES:
-                kind = None if dtype is None else np.dtype(dtype)
-                if kind is not None and kind.kind in "iu" and not all(isinstance(a, int) for a in args):
-                    continue  # NumPy rounds the step itself
-                if kind == np.float16 and max(map(abs, args)) > 1e4:
-                    continue
-                try:
-                    expected = np.arange(*args, dtype=dtype)
-                except OverflowError:
-                    continue
-                check(xp.arange(*args, dtype=kind, device=device_of(random, mesh, expected.shape)), expected)
-
-    on_a_mesh(seed, program)
+@with_seeds(on_a_mesh, SEEDS)
+def test_arange_has_the_bits_of_numpy(random, mesh):
+    for args in ARANGES:
+        for dtype in TYPES:
+            kind = None if dtype is None else np.dtype(dtype)
+            if kind is not None and kind.kind in "iu" and not all(isinstance(a, int) for a in args):
+                continue  # NumPy rounds the step itself
+            if kind == np.float16 and max(map(abs, args)) > 1e4:
+                continue
+            try:
+                expected = np.arange(*args, dtype=dtype)
+            except OverflowError:
+                continue
+            check(xp.arange(*args, dtype=kind, device=device_of(random, mesh, expected.shape)), expected)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_linspace_has_the_bits_of_numpy(seed):
-    def program(random, mesh):
-        for _ in range(40):
-            num = random.choice([0, 1, 2, 3, random.randint(0, 20)])
-            start, stop = (random.choice([0, 1, -7, 0.1, 1e300, 2 - 3j, 5]) for _ in range(2))
-            complexes = isinstance(start, complex) or isinstance(stop, complex)
-            dtype = random.choice([None, "c16"] if complexes else [None, "f4", "f8", "i2", "f2"])
-            if dtype in ("i2", "f2", "f4") and 1e300 in (start, stop):
-                dtype = None
-            options = {"endpoint": random.random() < 0.5, "dtype": None if dtype is None else np.dtype(dtype)}
-            expected = np.linspace(start, stop, num, **options)
-            device = device_of(random, mesh, expected.shape)
-            check(xp.linspace(start, stop, num, device=device, **options), expected)
-
-    on_a_mesh(seed, program)
+@with_seeds(on_a_mesh, SEEDS)
+def test_linspace_has_the_bits_of_numpy(random, mesh):
+    for _ in range(40):
+        num = random.choice([0, 1, 2, 3, random.randint(0, 20)])
+        start, stop = (random.choice([0, 1, -7, 0.1, 1e300, 2 - 3j, 5]) for _ in range(2))
+        complexes = isinstance(start, complex) or isinstance(stop, complex)
+        dtype = random.choice([None, "c16"] if complexes else [None, "f4", "f8", "i2", "f2"])
+        if dtype in ("i2", "f2", "f4") and 1e300 in (start, stop):
+            dtype = None
+        options = {"endpoint": random.random() < 0.5, "dtype": None if dtype is None else np.dtype(dtype)}
+        expected = np.linspace(start, stop, num, **options)
+        device = device_of(random, mesh, expected.shape)
+        check(xp.linspace(start, stop, num, device=device, **options), expected)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_filled(seed):
-    def program(random, mesh):
-        for _ in range(10):
-            shape = tuple(random.randint(0, 6) for _ in range(random.randint(0, 3)))
-            dtype = random.choice([xp.bool, xp.uint8, xp.int64, xp.float32, xp.complex128])
-            device = device_of(random, mesh, shape)
-            check(xp.zeros(shape, dtype=dtype, device=device), np.zeros(shape, dtype))
-            check(xp.ones(shape, dtype=dtype, device=device), np.ones(shape, dtype))
-            check(xp.full(shape, True, dtype=dtype, device=device), np.full(shape, 1, dtype))
-            made = xp.empty(shape, dtype=dtype, device=device)
-            assert (made.shape, made.dtype) == (shape, dtype)
-            for like, number in ((xp.zeros_like, 0), (xp.ones_like, 1)):
-                assert like(made).layout is made.layout
-                check(like(made), np.full(shape, number, dtype))
-                check(like(made, dtype=xp.float64, device=mesh), np.full(shape, number, "f8"))
-            check(xp.full_like(made, 1), np.full(shape, 1, dtype))
-            assert xp.empty_like(made, dtype=xp.int8).dtype == xp.int8
-            rows, columns, k = random.randint(0, 7), random.randint(0, 7), random.randint(-4, 4)
-            device = device_of(random, mesh, (rows, columns))
-            check(xp.eye(rows, columns, k=k, device=device), np.eye(rows, columns, k=k))
-            check(xp.eye(rows, dtype=dtype, device=mesh), np.eye(rows, dtype=dtype))
-
-    on_a_mesh(seed, program)
+@with_seeds(on_a_mesh, SEEDS)
+def test_filled(random, mesh):
+    for _ in range(10):
+        shape = tuple(random.randint(0, 6) for _ in range(random.randint(0, 3)))
+        dtype = random.choice([xp.bool, xp.uint8, xp.int64, xp.float32, xp.complex128])
+        device = device_of(random, mesh, shape)
+        check(xp.zeros(shape, dtype=dtype, device=device), np.zeros(shape, dtype))
+        check(xp.ones(shape, dtype=dtype, device=device), np.ones(shape, dtype))
+        check(xp.full(shape, True, dtype=dtype, device=device), np.full(shape, 1, dtype))
+        made = xp.empty(shape, dtype=dtype, device=device)
+        assert (made.shape, made.dtype) == (shape, dtype)
+        for like, number in ((xp.zeros_like, 0), (xp.ones_like, 1)):
+            assert like(made).layout is made.layout
+            check(like(made), np.full(shape, number, dtype))
+            check(like(made, dtype=xp.float64, device=mesh), np.full(shape, number, "f8"))
+        check(xp.full_like(made, 1), np.full(shape, 1, dtype))
+        assert xp.empty_like(made, dtype=xp.int8).dtype == xp.int8
+        rows, columns, k = random.randint(0, 7), random.randint(0, 7), random.randint(-4, 4)
+        device = device_of(random, mesh, (rows, columns))
+        check(xp.eye(rows, columns, k=k, device=device), np.eye(rows, columns, k=k))
+        check(xp.eye(rows, dtype=dtype, device=mesh), np.eye(rows, dtype=dtype))
 
 
-def test_numbers_choose_the_dtype():
-    def program(mesh):
-        numbers = {True: "bool", 3: "int64", 2.5: "float64", 2j: "complex128"}
-        for number, name in numbers.items():
-            assert xp.full(2, number).dtype == xp.asarray(number).dtype == xp.asarray([number]).dtype == name
-        assert xp.arange(3).dtype == xp.int64
-        assert xp.arange(3, step=0.5).dtype == xp.linspace(0, 1, 3).dtype == xp.float64
-
-    on_default_mesh(2, program)
+@on_default_mesh
+def test_numbers_choose_the_dtype(mesh):
+    numbers = {True: "bool", 3: "int64", 2.5: "float64", 2j: "complex128"}
+    for number, name in numbers.items():
+        assert xp.full(2, number).dtype == xp.asarray(number).dtype == xp.asarray([number]).dtype == name
+    assert xp.arange(3).dtype == xp.int64
+    assert xp.arange(3, step=0.5).dtype == xp.linspace(0, 1, 3).dtype == xp.float64
 
 
 # -- devices ----------------------------------------------------------------------------------------------------------
@@ -142,32 +135,28 @@ def test_on_a_mesh_the_first_axis_is_sharded_over_all_of_it():
     assert on(4, program) == [(2, 3), (1, 3), (1, 3), (1, 3)]
 
 
+@on_ranks(3)
 def test_to_device():
-    def program():
-        mesh, turned = mc.create_mesh([("x", 3)]), mc.create_mesh([("y", 3)], devices=[2, 1, 0])
-        whole = np.arange(12.0).reshape(4, 3)
-        t = xp.asarray(whole, device=Layout([U, "x"], mesh))
-        assert t.to_device(t.device) is t, "on its own mesh a tensor stays as it is"
-        check(t.to_device(Layout(["x", U], mesh)), whole)
-        there = t.to_device(turned)
-        assert there.layout == Layout(["y", U], turned)
-        check(there, whole)
-        check(xp.zeros_like(t, device=turned), whole * 0)
-        with pytest.raises(ValueError, match="no stream"):
-            t.to_device(mesh, stream=1)
-
-    on(3, program)
+    mesh, turned = mc.create_mesh([("x", 3)]), mc.create_mesh([("y", 3)], devices=[2, 1, 0])
+    whole = np.arange(12.0).reshape(4, 3)
+    t = xp.asarray(whole, device=Layout([U, "x"], mesh))
+    assert t.to_device(t.device) is t, "on its own mesh a tensor stays as it is"
+    check(t.to_device(Layout(["x", U], mesh)), whole)
+    there = t.to_device(turned)
+    assert there.layout == Layout(["y", U], turned)
+    check(there, whole)
+    check(xp.zeros_like(t, device=turned), whole * 0)
+    with pytest.raises(ValueError, match="no stream"):
+        t.to_device(mesh, stream=1)
 
 
+@on_ranks(3)
 def test_to_device_of_ranks_outside():
-    def program():
-        inner, all_ranks = mc.create_mesh([("x", 2)]), mc.create_mesh([("y", 3)])
-        t = xp.asarray(np.arange(5), device=inner)
-        assert (t.local is None) == (inner.rank is None)
-        assert xp.arange(5, device=inner).shape == xp.linspace(0, 1, 5, device=inner).shape == (5,)
-        check(t.to_device(all_ranks), np.arange(5))
-
-    on(3, program)
+    inner, all_ranks = mc.create_mesh([("x", 2)]), mc.create_mesh([("y", 3)])
+    t = xp.asarray(np.arange(5), device=inner)
+    assert (t.local is None) == (inner.rank is None)
+    assert xp.arange(5, device=inner).shape == xp.linspace(0, 1, 5, device=inner).shape == (5,)
+    check(t.to_device(all_ranks), np.arange(5))
 
 
 def test_what_is_no_device():
@@ -176,107 +165,98 @@ def test_what_is_no_device():
     with pytest.raises(MeshError, match="device="):
         xp.zeros(3)
 
-    def program(mesh):
-        with pytest.raises(LayoutError, match="1 axis"):
-            xp.zeros(3, device=Layout([U, U], mesh))
 
-    on_default_mesh(2, program)
+@on_default_mesh
+def test_a_device_is_for_the_axes_of_the_tensor(mesh):
+    with pytest.raises(LayoutError, match="1 axis"):
+        xp.zeros(3, device=Layout([U, U], mesh))
 
 
 # -- asarray ----------------------------------------------------------------------------------------------------------
 
 
-def test_asarray():
-    def program(mesh):
-        t = xp.asarray([[1, 2], [3, 4], [5, 6]])
-        check(t, [[1, 2], [3, 4], [5, 6]])
-        assert xp.asarray(t) is t
-        assert xp.asarray(t, copy=False) is t
-        assert xp.asarray(t, dtype=xp.int64, device=mesh, copy=False) is t
-        copy = xp.asarray(t, copy=True)
-        assert not np.shares_memory(copy.local, t.local)
-        check(copy, [[1, 2], [3, 4], [5, 6]])
-        check(xp.asarray(2.5), np.float64(2.5))
-        check(xp.asarray(np.arange(5), dtype=xp.float32), np.arange(5, dtype="f4"))
-        check(xp.from_dlpack(np.arange(5)), np.arange(5))
-
-    on_default_mesh(2, program)
+@on_default_mesh
+def test_asarray(mesh):
+    t = xp.asarray([[1, 2], [3, 4], [5, 6]])
+    check(t, [[1, 2], [3, 4], [5, 6]])
+    assert xp.asarray(t) is t
+    assert xp.asarray(t, copy=False) is t
+    assert xp.asarray(t, dtype=xp.int64, device=mesh, copy=False) is t
+    copy = xp.asarray(t, copy=True)
+    assert not np.shares_memory(copy.local, t.local)
+    check(copy, [[1, 2], [3, 4], [5, 6]])
+    check(xp.asarray(2.5), np.float64(2.5))
+    check(xp.asarray(np.arange(5), dtype=xp.float32), np.arange(5, dtype="f4"))
+    check(xp.from_dlpack(np.arange(5)), np.arange(5))
 
 
-def test_asarray_that_cannot_be():
-    def program(mesh):
-        t = xp.zeros((2, 2))
-        with pytest.raises(ValueError, match="does not share memory with a ndarray; copy=False"):
-            xp.asarray(np.zeros(3), copy=False)
-        with pytest.raises(ValueError, match="dtype float32 is a copy"):
-            xp.asarray(t, dtype=xp.float32, copy=False)
-        with pytest.raises(ValueError, match=r"layout \[unsharded, x\] on the .* is a copy"):
-            xp.asarray(t, device=Layout([U, "x"], mesh), copy=False)
-        with pytest.raises(OverflowError):
-            xp.asarray([300], dtype=xp.uint8)
-        with pytest.raises(DTypeError, match="Python objects"):
-            xp.asarray([object()])
-
-    on_default_mesh(2, program)
+@on_default_mesh
+def test_asarray_that_cannot_be(mesh):
+    t = xp.zeros((2, 2))
+    with pytest.raises(ValueError, match="does not share memory with a ndarray; copy=False"):
+        xp.asarray(np.zeros(3), copy=False)
+    with pytest.raises(ValueError, match="dtype float32 is a copy"):
+        xp.asarray(t, dtype=xp.float32, copy=False)
+    with pytest.raises(ValueError, match=r"layout \[unsharded, x\] on the .* is a copy"):
+        xp.asarray(t, device=Layout([U, "x"], mesh), copy=False)
+    with pytest.raises(OverflowError):
+        xp.asarray([300], dtype=xp.uint8)
+    with pytest.raises(DTypeError, match="Python objects"):
+        xp.asarray([object()])
 
 
-def test_numbers_that_cannot_be_made():
-    def program(mesh):
-        with pytest.raises(ZeroDivisionError):
-            xp.arange(1, 3, 0)
-        with pytest.raises(DTypeError, match="arange makes integers or real floating-point numbers, not complex64"):
-            xp.arange(3, dtype=xp.complex64)
-        with pytest.raises(ShapeError, match="num is -1; it must not be negative"):
-            xp.linspace(0, 1, -1)
-        with pytest.raises(ShapeError, match="negative length"):
-            xp.eye(-2)
-
-    on_default_mesh(2, program)
+@on_default_mesh
+def test_numbers_that_cannot_be_made(mesh):
+    with pytest.raises(ZeroDivisionError):
+        xp.arange(1, 3, 0)
+    with pytest.raises(DTypeError, match="arange makes integers or real floating-point numbers, not complex64"):
+        xp.arange(3, dtype=xp.complex64)
+    with pytest.raises(ShapeError, match="num is -1; it must not be negative"):
+        xp.linspace(0, 1, -1)
+    with pytest.raises(ShapeError, match="negative length"):
+        xp.eye(-2)
 
 
 # -- dtypes and the namespace -----------------------------------------------------------------------------------------
 
 
-def test_dtypes():
-    def program(mesh):
-        t = xp.zeros(3, dtype=xp.float32)
-        assert xp.can_cast(t, xp.float64)
-        assert not xp.can_cast(t, xp.int32)
-        assert xp.can_cast(xp.int8, xp.int16)
-        assert xp.result_type(t, xp.float64) == xp.float64
-        assert xp.result_type(t, 1) == xp.float32
-        assert xp.finfo(t) == xp.finfo(xp.float32) == xp.finfo(xp.complex64)
-        assert [type(x) for x in xp.finfo(t)[:5]] == [int, float, float, float, float]
-        assert xp.finfo(xp.float64).max == np.finfo(float).max
-        assert xp.iinfo(xp.zeros(1, dtype=xp.uint8)) == (8, 255, 0, xp.uint8)
-        assert xp.isdtype(t.dtype, "real floating")
-
-    on_default_mesh(2, program)
+@on_default_mesh
+def test_dtypes(mesh):
+    t = xp.zeros(3, dtype=xp.float32)
+    assert xp.can_cast(t, xp.float64)
+    assert not xp.can_cast(t, xp.int32)
+    assert xp.can_cast(xp.int8, xp.int16)
+    assert xp.result_type(t, xp.float64) == xp.float64
+    assert xp.result_type(t, 1) == xp.float32
+    assert xp.finfo(t) == xp.finfo(xp.float32) == xp.finfo(xp.complex64)
+    assert [type(x) for x in xp.finfo(t)[:5]] == [int, float, float, float, float]
+    assert xp.finfo(xp.float64).max == np.finfo(float).max
+    assert xp.iinfo(xp.zeros(1, dtype=xp.uint8)) == (8, 255, 0, xp.uint8)
+    assert xp.isdtype(t.dtype, "real floating")
 
 
-def test_info():
-    def program(mesh):
-        info = xp.__array_namespace_info__()
-        assert info.devices() == (mesh,)
-        assert info.default_device() is mesh
-        assert set(info.dtypes(kind=("bool", "unsigned integer"))) == {"bool", "uint8", "uint16", "uint32", "uint64"}
-        assert len(info.dtypes()) == 13
-        assert xp.zeros(1).dtype == info.default_dtypes()["real floating"]
+@on_default_mesh
+def test_info(mesh):
+    info = xp.__array_namespace_info__()
+    assert info.devices() == (mesh,)
+    assert info.default_device() is mesh
+    assert set(info.dtypes(kind=("bool", "unsigned integer"))) == {"bool", "uint8", "uint16", "uint32", "uint64"}
+    assert len(info.dtypes()) == 13
+    assert xp.zeros(1).dtype == info.default_dtypes()["real floating"]
 
-    on_default_mesh(2, program)
+
+def test_without_a_default_mesh_there_is_no_device():
     info = xp.__array_namespace_info__()
     assert (info.devices(), info.default_device()) == ((), None)
 
 
-def test_tensors_name_the_namespace():
-    def program(mesh):
-        t = xp.zeros(3)
-        for version in (None, "2021.12", "2025.12"):
-            assert t.__array_namespace__(api_version=version) is xp
-        with pytest.raises(ValueError, match=r"follows version 2025\.12 .*, not '2031\.12'"):
-            t.__array_namespace__(api_version="2031.12")
-
-    on_default_mesh(2, program)
+@on_default_mesh
+def test_tensors_name_the_namespace(mesh):
+    t = xp.zeros(3)
+    for version in (None, "2021.12", "2025.12"):
+        assert t.__array_namespace__(api_version=version) is xp
+    with pytest.raises(ValueError, match=r"follows version 2025\.12 .*, not '2031\.12'"):
+        t.__array_namespace__(api_version="2031.12")
 
 
 def test_all_is_what_is_public():
@@ -345,36 +325,23 @@ OTHERS = {
 """Where a name or an argument is not that of NumPy."""
 
 
-@pytest.mark.parametrize("name", OTHERS)
-@pytest.mark.parametrize("seed", SEEDS[:3])
-def test_functions_of_other_names(seed, name):
-    def program(random, mesh):
-        t, whole = tensor_of(random, mesh, (4, 5), seed)
-        ours, numpys = OTHERS[name]
-        check(ours(t), numpys(whole))
-
-    on_a_mesh(seed, program)
+@on_default_mesh
+def test_cumulative_sums_need_an_axis(mesh):
+    with pytest.raises(ShapeError, match=r"shape \(2, 2\) has 2 axes: pass the axis to go along"):
+        xp.cumulative_sum(xp.zeros((2, 2)))
+    with pytest.raises(ShapeError, match="out of range"):
+        xp.cumulative_prod(xp.zeros(2), axis=1)
 
 
-def test_cumulative_sums_need_an_axis():
-    def program(mesh):
-        with pytest.raises(ShapeError, match=r"shape \(2, 2\) has 2 axes: pass the axis to go along"):
-            xp.cumulative_sum(xp.zeros((2, 2)))
-        with pytest.raises(ShapeError, match="out of range"):
-            xp.cumulative_prod(xp.zeros(2), axis=1)
-
-    on_default_mesh(2, program)
-
-
-@pytest.mark.parametrize("name", FUNCTIONS)
-@pytest.mark.parametrize("seed", SEEDS[:3])
-def test_functions_are_those_of_numpy(seed, name):
-    def program(random, mesh):
+@with_seeds(on_a_mesh, SEEDS[:3])
+def test_functions_are_those_of_numpy(random, mesh, seed):
+    for function in FUNCTIONS.values():
         t, whole = tensor_of(random, mesh, (4, 5), seed)
         with mc.default_mesh(mesh):
-            check(FUNCTIONS[name](xp, t), FUNCTIONS[name](np, whole))
-
-    on_a_mesh(seed, program)
+            check(function(xp, t), function(np, whole))
+    for ours, numpys in OTHERS.values():
+        t, whole = tensor_of(random, mesh, (4, 5), seed)
+        check(ours(t), numpys(whole))
 
 
 def test_transposed_matrices():
@@ -387,22 +354,12 @@ def test_transposed_matrices():
     on_a_mesh(1, program)
 
 
-def test_integers_are_indices():
-    def program(mesh):
-        assert operator.index(xp.asarray(3)) == [0, 1, 2, 3][xp.asarray(3)] == 3
-        for wrong in (xp.asarray([3]), xp.asarray(3.0), xp.asarray(True)):
-            with pytest.raises(TypeError, match="only an integer"):
-                operator.index(wrong)
-
-    on_default_mesh(2, program)
-
-
-def test_numbers_of_random_layouts_agree():
-    """The default layout is one that all ranks know: nothing is sent to find it."""
-    random = Random(0)
-    shapes = [tuple(random.randint(0, 5) for _ in range(n)) for n in range(4)]
-    layouts = on_default_mesh(3, lambda mesh: [str(xp.zeros(shape).layout.sharding_specs) for shape in shapes])
-    assert layouts[0] == layouts[1] == layouts[2]
+@on_default_mesh
+def test_integers_are_indices(mesh):
+    assert operator.index(xp.asarray(3)) == [0, 1, 2, 3][xp.asarray(3)] == 3
+    for wrong in (xp.asarray([3]), xp.asarray(3.0), xp.asarray(True)):
+        with pytest.raises(TypeError, match="only an integer"):
+            operator.index(wrong)
 
 
 def test_failures_that_are_expected_have_reasons():

@@ -14,6 +14,7 @@ from meshcomm.errors import AxisError, CollectiveMismatch, DTypeError, LayoutErr
 from meshcomm.fft import backends, local, search
 from meshcomm.fft.kinds import KINDS, Transform
 from meshcomm.fft.steps import Local, Move, Sharded
+from support.reference import on_ranks
 from support.sampling import sampled
 
 U = "unsharded"
@@ -32,6 +33,11 @@ def run(program, ranks=4, dims=None):
     """Return what *program* returns on the first rank; it is called with a mesh."""
     with mc.simulate(ranks) as world:
         return world.run(lambda: program(mc.create_mesh(dims or [("x", ranks)])))[0]
+
+
+def on_mesh(ranks=4, dims=None):
+    """Return a decorator for a program that is given a mesh, as `on_ranks`."""
+    return on_ranks(ranks, mesh=lambda: mc.create_mesh(dims or [("x", ranks)]))
 
 
 def check(found, expected):
@@ -63,22 +69,6 @@ def test_every_function_is_scipys(name, specs):
             check(getattr(mc.fft, f"{name}2")(t), getattr(scipy.fft, f"{name}2")(a))
 
     run(program, 4, [("x", 2), ("y", 2)])
-
-
-@pytest.mark.parametrize("dtype", ["f2", "f4", "f8", "g", ">f8", "i4", "?", "c8", "c16", "G", ">c8"])
-def test_dtypes_are_scipys(dtype):
-    a = numbers((6, 8), "c16" if np.dtype(dtype).kind == "c" else "f8")
-    a = (10 * a).astype(dtype)
-
-    def program(mesh):
-        t = mc.distribute(a, mc.Layout(["x", U], mesh))
-        check(mc.fft.fftn(t), scipy.fft.fftn(a))
-        if np.dtype(dtype).kind != "c":
-            check(mc.fft.rfft(t, axis=0), scipy.fft.rfft(a, axis=0))
-        else:
-            check(mc.fft.irfftn(t), scipy.fft.irfftn(a))
-
-    run(program)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -127,24 +117,21 @@ def test_the_only_axis_stays_sharded(kind, n, ranks):
 
 @pytest.mark.usefixtures("never_gathered")
 @pytest.mark.parametrize(("kind", "variant"), sampled(product(["dct", "idct", "dst", "idst"], [1, 2, 3, 4])))
-def test_cosines_and_sines_of_the_only_axis_stay_sharded(kind, variant):
+@on_mesh(3)
+def test_cosines_and_sines_of_the_only_axis_stay_sharded(kind, variant, mesh):
     """All norms, real and complex numbers, lengths for four steps and for a convolution, blocks dealt round."""
-
-    def program(mesh):
-        for n, dtype, spec in [(35 + variant, "f8", "x"), (37, "c8", "x"), (24, "f4", mc.Cyclic("x", 2))]:
-            a = numbers(n, dtype)
-            t = mc.distribute(a, mc.Layout([spec], mesh))
-            plan = mc.fft.plan(a.shape, a.dtype, t.layout, kind=kind, type=variant)
-            assert [type(step) for step in plan.steps] == [Sharded]
-            combinations = [("ortho", None)]
-            if dtype == "f8":
-                combinations += [("forward", True), ("ortho", False)]
-            for norm, orthogonalize in combinations:
-                options = {"type": variant, "norm": norm, "orthogonalize": orthogonalize}
-                check(getattr(mc.fft, kind)(t, **options), getattr(scipy.fft, kind)(a, **options))
-            check(getattr(mc.fft, kind)(t, variant, n + 5), getattr(scipy.fft, kind)(a, variant, n + 5))
-
-    run(program, 3)
+    for n, dtype, spec in [(35 + variant, "f8", "x"), (37, "c8", "x"), (24, "f4", mc.Cyclic("x", 2))]:
+        a = numbers(n, dtype)
+        t = mc.distribute(a, mc.Layout([spec], mesh))
+        plan = mc.fft.plan(a.shape, a.dtype, t.layout, kind=kind, type=variant)
+        assert [type(step) for step in plan.steps] == [Sharded]
+        combinations = [("ortho", None)]
+        if dtype == "f8":
+            combinations += [("forward", True), ("ortho", False)]
+        for norm, orthogonalize in combinations:
+            options = {"type": variant, "norm": norm, "orthogonalize": orthogonalize}
+            check(getattr(mc.fft, kind)(t, **options), getattr(scipy.fft, kind)(a, **options))
+        check(getattr(mc.fft, kind)(t, variant, n + 5), getattr(scipy.fft, kind)(a, variant, n + 5))
 
 
 def test_four_steps_leave_blocks_dealt_round():
@@ -152,17 +139,15 @@ def test_four_steps_leave_blocks_dealt_round():
 
 
 @pytest.mark.usefixtures("never_gathered")
-def test_a_transform_and_back_of_a_dealt_axis_takes_two_exchanges_each():
-    def program(mesh):
-        line = mc.Layout(["x"], mesh)
-        plan = mc.fft.plan(4096, "c16", line, kind="fft")
-        (step,), (back,) = plan.steps, plan.steps_back
-        assert isinstance(step, Sharded)
-        assert isinstance(back, Sharded)
-        t = mc.distribute(numbers(4096, "c16"), line)
-        check(plan.backward(plan.forward(t)), t.to_numpy())
-
-    run(program)
+@on_mesh()
+def test_a_transform_and_back_of_a_dealt_axis_takes_two_exchanges_each(mesh):
+    line = mc.Layout(["x"], mesh)
+    plan = mc.fft.plan(4096, "c16", line, kind="fft")
+    (step,), (back,) = plan.steps, plan.steps_back
+    assert isinstance(step, Sharded)
+    assert isinstance(back, Sharded)
+    t = mc.distribute(numbers(4096, "c16"), line)
+    check(plan.backward(plan.forward(t)), t.to_numpy())
 
 
 @pytest.mark.parametrize("shape", [(1, 4), (3, 2), (0, 4), (2, 5, 0), (1, 1)])
@@ -223,13 +208,11 @@ def test_layouts_of_results():
     run(program)
 
 
-def test_axes_that_are_whole_need_no_exchange():
-    def program(mesh):
-        plan = mc.fft.plan((8, 8, 8), "f8", mc.Layout(["x", U, U], mesh), axes=(1, 2))
-        assert [type(step) for step in plan.steps] == [Local]
-        assert plan.bytes_moved == 0
-
-    run(program)
+@on_mesh()
+def test_axes_that_are_whole_need_no_exchange(mesh):
+    plan = mc.fft.plan((8, 8, 8), "f8", mc.Layout(["x", U, U], mesh), axes=(1, 2))
+    assert [type(step) for step in plan.steps] == [Local]
+    assert plan.bytes_moved == 0
 
 
 def test_slabs_take_one_exchange_and_pencils_two():
@@ -323,47 +306,42 @@ def test_padded_spectra(n, m, specs):
 
 @pytest.mark.parametrize(("n", "m"), [(8, 12), (9, 13)])
 @pytest.mark.parametrize("axis", [0, 1])
-def test_spectra_move_in_one_exchange(n, m, axis):
+@on_mesh()
+def test_spectra_move_in_one_exchange(n, m, axis, mesh):
     """As many calls as one relayout, also for several fields, and also if both axes change."""
-
-    def program(mesh):
-        layout = mc.Layout(["x" if a == axis else U for a in range(2)], mesh)
-        fields = [mc.distribute(numbers((n, n), "c16", seed), layout) for seed in range(3)]
-        assert exchanges(mesh, lambda: mc.relayout(fields[0], layout)) == 1
-        fine = mc.fft.pad_spectrum(fields, (m, m))
-        half = [mc.relayout(t[:, : n // 2 + 1], layout) for t in fields]
-        for call in (
-            lambda: mc.fft.pad_spectrum(fields[0], (m, m)),
-            lambda: mc.fft.pad_spectrum(fields, (m, m)),
-            lambda: mc.fft.crop_spectrum(fine, (n, n)),
-            lambda: mc.fft.pad_spectrum(half, (m, m), kind="rfftn", was=(n, n)),
-        ):
-            assert exchanges(mesh, call) == 1
-        for t, found in zip(fields, mc.fft.crop_spectrum(tuple(fine), (n, n)), strict=True):
-            check(found, t.to_numpy())
-        assert mc.fft.pad_spectrum([], (m, m)) == []
-
-    run(program)
+    layout = mc.Layout(["x" if a == axis else U for a in range(2)], mesh)
+    fields = [mc.distribute(numbers((n, n), "c16", seed), layout) for seed in range(3)]
+    assert exchanges(mesh, lambda: mc.relayout(fields[0], layout)) == 1
+    fine = mc.fft.pad_spectrum(fields, (m, m))
+    half = [mc.relayout(t[:, : n // 2 + 1], layout) for t in fields]
+    for call in (
+        lambda: mc.fft.pad_spectrum(fields[0], (m, m)),
+        lambda: mc.fft.pad_spectrum(fields, (m, m)),
+        lambda: mc.fft.crop_spectrum(fine, (n, n)),
+        lambda: mc.fft.pad_spectrum(half, (m, m), kind="rfftn", was=(n, n)),
+    ):
+        assert exchanges(mesh, call) == 1
+    for t, found in zip(fields, mc.fft.crop_spectrum(tuple(fine), (n, n)), strict=True):
+        check(found, t.to_numpy())
+    assert mc.fft.pad_spectrum([], (m, m)) == []
 
 
 @pytest.mark.parametrize("n", [7, 8])
-def test_frequencies(n):
-    def program(mesh):
-        plan = mc.fft.plan((n, n + 1), "f4", mc.Layout(["x", U], mesh))
-        spectrum = plan.forward(mc.ones((n, n + 1), "f4", plan.source))
-        expected = scipy.fft.fftfreq(n, 0.5)[:, None], scipy.fft.rfftfreq(n + 1, 2)[None]
-        for found in (
-            plan.frequencies((0.5, 2)),
-            mc.fft.frequencies(spectrum, d=(0.5, 2), s=(n, n + 1), kind="rfftn"),
-        ):
-            for k, values in zip(found, expected, strict=True):
-                check(k, values.astype("f4"))
-                assert (k * spectrum).layout == spectrum.layout
-        line = mc.Layout([mc.Cyclic("x", 2)], mesh)
-        check(mc.fft.fftfreq(n, layout=line), scipy.fft.fftfreq(n))
-        check(mc.fft.rfftfreq(n, 3, layout=line), scipy.fft.rfftfreq(n, 3))
-
-    run(program)
+@on_mesh()
+def test_frequencies(n, mesh):
+    plan = mc.fft.plan((n, n + 1), "f4", mc.Layout(["x", U], mesh))
+    spectrum = plan.forward(mc.ones((n, n + 1), "f4", plan.source))
+    expected = scipy.fft.fftfreq(n, 0.5)[:, None], scipy.fft.rfftfreq(n + 1, 2)[None]
+    for found in (
+        plan.frequencies((0.5, 2)),
+        mc.fft.frequencies(spectrum, d=(0.5, 2), s=(n, n + 1), kind="rfftn"),
+    ):
+        for k, values in zip(found, expected, strict=True):
+            check(k, values.astype("f4"))
+            assert (k * spectrum).layout == spectrum.layout
+    line = mc.Layout([mc.Cyclic("x", 2)], mesh)
+    check(mc.fft.fftfreq(n, layout=line), scipy.fft.fftfreq(n))
+    check(mc.fft.rfftfreq(n, 3, layout=line), scipy.fft.rfftfreq(n, 3))
 
 
 @pytest.mark.parametrize("name", ["fftshift", "ifftshift"])
@@ -552,21 +530,19 @@ def exchanges(mesh, call):
         (lambda t: t.local, LayoutError, "takes a DTensor, not ndarray"),
     ],
 )
-def test_tensors_that_do_not_fit_a_plan(change, error, text):
-    def program(mesh):
-        source = mc.Layout(["x", U], mesh)
-        plan = mc.fft.plan((4, 4), "f8", source)
-        t = mc.ones((4, 4), "f8", source)
-        wrong = change(t)
-        with pytest.raises(error, match=text):
-            plan.forward([wrong])
-        with pytest.raises((LayoutError, ShapeError, DTypeError)):
-            plan.backward(t)
-        with pytest.raises((LayoutError, ShapeError, DTypeError)):
-            plan.forward(t, out=t)
-        check(plan.backward(plan.forward(t)), np.ones((4, 4)))
-
-    run(program)
+@on_mesh()
+def test_tensors_that_do_not_fit_a_plan(change, error, text, mesh):
+    source = mc.Layout(["x", U], mesh)
+    plan = mc.fft.plan((4, 4), "f8", source)
+    t = mc.ones((4, 4), "f8", source)
+    wrong = change(t)
+    with pytest.raises(error, match=text):
+        plan.forward([wrong])
+    with pytest.raises((LayoutError, ShapeError, DTypeError)):
+        plan.backward(t)
+    with pytest.raises((LayoutError, ShapeError, DTypeError)):
+        plan.forward(t, out=t)
+    check(plan.backward(plan.forward(t)), np.ones((4, 4)))
 
 
 # -- what is refused --------------------------------------------------------------------------------------------------
@@ -608,23 +584,19 @@ def test_tensors_that_do_not_fit_a_plan(change, error, text):
         (lambda t: mc.fft.fftfreq(0, layout=mc.Layout(["x"], t.mesh)), ShapeError, "1 or more"),
     ],
 )
-def test_wrong_arguments(call, error, text):
-    def program(mesh):
-        t = mc.ones((4, 4), "f8", mc.Layout(["x", U], mesh))
-        with pytest.raises(error, match=text):
-            call(t)
-        check(mc.fft.fft(t, axis=0), scipy.fft.fft(np.ones((4, 4)), axis=0))
-
-    run(program)
+@on_mesh()
+def test_wrong_arguments(call, error, text, mesh):
+    t = mc.ones((4, 4), "f8", mc.Layout(["x", U], mesh))
+    with pytest.raises(error, match=text):
+        call(t)
+    check(mc.fft.fft(t, axis=0), scipy.fft.fft(np.ones((4, 4)), axis=0))
 
 
-def test_text_and_records_are_no_numbers():
-    def program(mesh):
-        t = mc.distribute(np.array(["a", "b"]), mc.Layout(["x"], mesh))
-        with pytest.raises(DTypeError, match="transforms numbers, not <U1"):
-            mc.fft.fft(t)
-
-    run(program, 2)
+@on_mesh(2)
+def test_text_and_records_are_no_numbers(mesh):
+    t = mc.distribute(np.array(["a", "b"]), mc.Layout(["x"], mesh))
+    with pytest.raises(DTypeError, match="transforms numbers, not <U1"):
+        mc.fft.fft(t)
 
 
 @pytest.mark.parametrize("other", [lambda t: mc.fft.ifft(t, axis=0), lambda t: mc.fft.fft(t, axis=0, norm="ortho")])
@@ -656,12 +628,10 @@ def test_numpy_is_a_backend(kind, norm):
     run(program)
 
 
-def test_numpy_has_no_cosines():
-    def program(mesh):
-        with pytest.raises(MeshcommError, match=r"'numpy' has no dct; SciPy has it: pip install"):
-            mc.fft.dct(mc.ones((4,), float, mc.Layout([U], mesh)), backend="numpy")
-
-    run(program, 1)
+@on_mesh(1)
+def test_numpy_has_no_cosines(mesh):
+    with pytest.raises(MeshcommError, match=r"'numpy' has no dct; SciPy has it: pip install"):
+        mc.fft.dct(mc.ones((4,), float, mc.Layout([U], mesh)), backend="numpy")
 
 
 def test_without_scipy_numpy_transforms(monkeypatch):

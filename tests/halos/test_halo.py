@@ -15,9 +15,9 @@ from meshcomm import (
     ShapeError,
 )
 from support.gradient_cases import on
-from support.halo_cases import check_halo, dot, expected, made, random_case
-from support.reference import numbered, same_bits
-from support.sampling import sampled
+from support.halo_cases import check_halo, dot, made, random_case
+from support.reference import numbered, on_ranks, same_bits
+from support.sampling import sampled, with_seeds
 from support.shape_cases import on_a_mesh
 
 U = "unsharded"
@@ -31,50 +31,36 @@ def line(size, *specs):
 # -- what the ghosts are ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_ghosts_are_those_of_numpy_pad(seed):
-    def program(random, mesh):
-        for _ in range(12):
-            case = random_case(random, mesh)
-            halo = made(case)
-            check_halo(case, halo)
-            changed = case._replace(whole=case.whole[::-1].copy())
-            if halo.local is not None:
-                halo.inner[...] = changed.whole[case.tensor.layout.block_slices(case.whole.shape, mesh.rank)]
-            halo.update()
-            check_halo(changed, halo)
-
-    on_a_mesh(seed, program)
+@with_seeds(on_a_mesh, SEEDS)
+def test_ghosts_are_those_of_numpy_pad(random, mesh):
+    for _ in range(12):
+        case = random_case(random, mesh)
+        halo = made(case)
+        check_halo(case, halo)
+        changed = case._replace(whole=case.whole[::-1].copy())
+        if halo.local is not None:
+            halo.inner[...] = changed.whole[case.tensor.layout.block_slices(case.whole.shape, mesh.rank)]
+        halo.update()
+        check_halo(changed, halo)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_updates_that_are_started(seed):
+@pytest.mark.parametrize("way", ["started", "in one exchange"])
+def test_other_updates_give_the_same_ghosts(way, seed):
     def program(random, mesh):
-        for _ in range(8):
-            case = random_case(random, mesh)
-            halo = made(case)
-            if halo.local is not None:
-                for ghosts in halo._ghosts:
-                    ghosts[...] = np.zeros((), halo.dtype)
-            request = halo.start_update()
-            assert request.wait() is halo
-            assert request.test()
-            check_halo(case, halo)
-
-    on_a_mesh(seed, program)
-
-
-@pytest.mark.parametrize("seed", SEEDS)
-def test_several_halos_in_one_exchange(seed):
-    def program(random, mesh):
-        for _ in range(4):
-            cases = [random_case(random, mesh) for _ in range(random.randint(0, 4))]
+        for _ in range(6):
+            cases = [random_case(random, mesh) for _ in range(1 if way == "started" else random.randint(0, 4))]
             halos = [made(case) for case in cases]
             for halo in halos:
-                if halo.local is not None and halo.local.size:
+                if halo.local is not None:
                     for ghosts in halo._ghosts:
                         ghosts[...] = np.zeros((), halo.dtype)
-            mc.update_halos(halos)
+            if way == "started":
+                request = halos[0].start_update()
+                assert request.wait() is halos[0]
+                assert request.test()
+            else:
+                mc.update_halos(halos)
             for case, halo in zip(cases, halos, strict=True):
                 check_halo(case, halo)
 
@@ -139,13 +125,6 @@ def test_rows_and_columns_of_replicas():
 
 
 def test_no_ghosts_beyond_an_edge():
-    def program():
-        halo = mc.halo(mc.distribute(np.arange(7), line(3)), (2, 1))  # a pair is for two axes
-        return halo.local.tolist()
-
-    with pytest.raises(ShapeError, match="2 entries for 1 axis"):
-        on(3, program)
-
     def right():
         halo = mc.halo(mc.distribute(np.arange(7), line(3)), {0: (2, 1)})
         return halo.local.tolist(), halo.slices(halo.mesh.rank), halo.width, halo.boundary
@@ -155,66 +134,6 @@ def test_no_ghosts_beyond_an_edge():
         ([1, 2, 3, 4, 5], (slice(1, 6),), ((2, 1),), ("none",)),
         ([3, 4, 5, 6], (slice(3, 7),), ((2, 1),), ("none",)),
     ]
-
-
-# -- cases of other systems -------------------------------------------------------------------------------------------
-
-
-def test_bilateral_quadrilateral_and_asymmetric_cases_of_devito():
-    """tests/test_mpi.py of Devito: test_halo_exchange_bilateral, _bilateral_asymmetric, _quadrilateral, _corner."""
-
-    def bilateral():
-        f = mc.halo(mc.distribute(np.repeat([1.0, 2.0], 6).reshape(2, 6).T.copy() * 0, line(2, "x", U)), {0: 1}, 0.0)
-        f.inner[...] = f.mesh.rank + 1
-        f.update()
-        return f.local[[0, -1]].tolist()
-
-    zeros, ones, twos = ([[n, n]] for n in (0.0, 1.0, 2.0))
-    assert on(2, bilateral) == [zeros + twos, ones + zeros]
-
-    def asymmetric():
-        f = mc.halo(mc.zeros((12, 2), "f8", line(2, "x", U)), {0: (2, 1)}, 0.0)
-        f.inner[...] = f.mesh.rank + 1
-        f.update()
-        return f.local[:, 0].tolist()
-
-    assert on(2, asymmetric) == [[0] * 2 + [1] * 6 + [2], [1] * 2 + [2] * 6 + [0]]
-
-    def quadrilateral():
-        mesh = mc.create_mesh([("x", 2), ("y", 2)])
-        f = mc.halo(mc.zeros((4, 4), "i8", Layout(["x", "y"], mesh)), 1, 0)
-        f.inner[...] = mesh.rank + 1
-        f.update()
-        return f.local.tolist()
-
-    assert on(4, quadrilateral)[0] == [[0, 0, 0, 0], [0, 1, 1, 2], [0, 1, 1, 2], [0, 3, 3, 4]]
-    assert on(4, quadrilateral)[3] == [[1, 2, 2, 0], [3, 4, 4, 0], [3, 4, 4, 0], [0, 0, 0, 0]]
-
-
-def test_two_axes_as_jaxdecomp_exchanges_them():
-    """halo_exchange(x, halo_extents, halo_periods) of jaxDecomp: pencils with corners, each axis periodic or not."""
-
-    def program(periods):
-        mesh = mc.create_mesh([("y", 2), ("z", 2)])
-        boundary = ["periodic" if each else 0 for each in periods]
-        halo = mc.halo(mc.distribute(numbered((4, 4)), Layout(["y", "z"], mesh)), 1, boundary)
-        return halo.local.tolist()
-
-    assert on(4, program, (True, True))[0] == [[15, 12, 13, 14], [3, 0, 1, 2], [7, 4, 5, 6], [11, 8, 9, 10]]
-    assert on(4, program, (True, False))[0] == [[0, 12, 13, 14], [0, 0, 1, 2], [0, 4, 5, 6], [0, 8, 9, 10]]
-    assert on(4, program, (False, False))[0] == [[0, 0, 0, 0], [0, 0, 1, 2], [0, 4, 5, 6], [0, 8, 9, 10]]
-
-
-def test_boundaries_of_petsc():
-    """DMDA's boundary types by their definition: NONE, GHOSTED (here zeros), PERIODIC, MIRROR."""
-
-    def program(boundary):
-        return mc.halo(mc.distribute(np.arange(6), line(2)), 2, boundary).local.tolist()
-
-    assert on(2, program, "none") == [[0, 1, 2, 3, 4], [1, 2, 3, 4, 5]]
-    assert on(2, program, 0) == [[0, 0, 0, 1, 2, 3, 4], [1, 2, 3, 4, 5, 0, 0]]
-    assert on(2, program, "periodic") == [[4, 5, 0, 1, 2, 3, 4], [1, 2, 3, 4, 5, 0, 1]]
-    assert on(2, program, "mirror") == [[2, 1, 0, 1, 2, 3, 4], [1, 2, 3, 4, 5, 4, 3]]
 
 
 def test_staggered_fields_share_boundaries():
@@ -232,30 +151,27 @@ def test_staggered_fields_share_boundaries():
 # -- calls ------------------------------------------------------------------------------------------------------------
 
 
+@on_ranks(4)
 def test_an_update_allocates_and_plans_nothing(monkeypatch):
-    def program():
-        mesh = mc.create_mesh([("x", 2), ("y", 2)])
-        halos = [mc.halo(mc.zeros((8, 8), dtype, Layout(["x", "y"], mesh)), 2, "periodic") for dtype in ("f8", "i4")]
-        for turn in range(3):
-            for halo in halos:
-                halo.update()
-                halo.start_update().wait()
-                halo.reduce()
-            mc.update_halos(halos)
-            if turn == 0:
-                mc.barrier(mesh)
-                if mesh.rank == 0:
-                    for name in ("new_bytes", "new_block"):
-                        monkeypatch.setattr(f"meshcomm.halos.halo.{name}", None)
-                    monkeypatch.setattr("meshcomm.halos.programs.new_bytes", None)
-                    for name in ("build_one_update", "build_repeated", "build_reduce", "runs_of", "ghosts"):
-                        for module in ("halo", "programs", "exchange"):
-                            if hasattr(__import__(f"meshcomm.halos.{module}", fromlist=["x"]), name):
-                                monkeypatch.setattr(f"meshcomm.halos.{module}.{name}", None)
-                mc.barrier(mesh)
-        return True
-
-    assert on(4, program) == [True] * 4
+    mesh = mc.create_mesh([("x", 2), ("y", 2)])
+    halos = [mc.halo(mc.zeros((8, 8), dtype, Layout(["x", "y"], mesh)), 2, "periodic") for dtype in ("f8", "i4")]
+    for turn in range(3):
+        for halo in halos:
+            halo.update()
+            halo.start_update().wait()
+            halo.reduce()
+        mc.update_halos(halos)
+        if turn == 0:
+            mc.barrier(mesh)
+            if mesh.rank == 0:
+                for name in ("new_bytes", "new_block"):
+                    monkeypatch.setattr(f"meshcomm.halos.halo.{name}", None)
+                monkeypatch.setattr("meshcomm.halos.programs.new_bytes", None)
+                for name in ("build_one_update", "build_repeated", "build_reduce", "runs_of", "ghosts"):
+                    for module in ("halo", "programs", "exchange"):
+                        if hasattr(__import__(f"meshcomm.halos.{module}", fromlist=["x"]), name):
+                            monkeypatch.setattr(f"meshcomm.halos.{module}.{name}", None)
+            mc.barrier(mesh)
 
 
 def test_ranks_that_differ_are_found_out():
@@ -291,41 +207,40 @@ def test_an_update_that_nobody_waits_for_is_reported():
         on(2, program)
 
 
+@on_ranks(2)
 def test_wrong_arguments_are_found_before_anything_is_sent():
-    def program():
-        layout = line(2)
-        t = mc.zeros(8, "f8", layout)
-        for error, text, args in [
-            (LayoutError, "call distribute first", (np.zeros(3), 1)),
-            (ShapeError, "negative", (t, -1)),
-            (ShapeError, "before, after", (t, [(1, 2, 3)])),
-            (ShapeError, "must be an integer", (t, 1.5)),
-            (AxisError, "out of range", (t, {1: 1})),
-            (ShapeError, "symmetric' is 'reflect' here", (t, 1, "symmetric")),
-            (ShapeError, "is not known", (t, 1, "around")),
-            (ShapeError, "2 entries for 1 axis", (t, 1, ["none", "none"])),
-            (DTypeError, "does not fit", (mc.zeros(8, "M8[s]", layout), 1, 1.5)),
-            (DTypeError, "it would be 0", (mc.zeros(8, "i8", layout), 1, 0.5)),
-            (DTypeError, "it is too large", (mc.zeros(8, "f4", layout), 1, 1e300)),
-            (ShapeError, "no elements to repeat", (mc.zeros(0, "f8", layout), 1, "periodic")),
-            (LayoutError, "Cyclic", (mc.zeros(8, "f8", Layout([mc.Cyclic("x", 2)], layout.mesh)), 1)),
-        ]:
-            with pytest.raises(error, match=text):
-                mc.halo(*args)
-        halo = mc.halo(t, 1)
-        request = halo.start_update()
-        if layout.mesh.size > 1:
-            with pytest.raises(MeshError, match="in flight"):
-                halo.update()
-        request.wait()
-        with pytest.raises(LayoutError, match="twice"):
-            mc.update_halos([halo, halo])
-        with pytest.raises(LayoutError, match="takes halos"):
-            mc.update_halos([t])
-        with pytest.raises(DTypeError, match="cannot be added"):
-            mc.halo(mc.zeros(4, "V3", layout), 1).reduce()
-
-    on(2, program)
+    layout = line(2)
+    t = mc.zeros(8, "f8", layout)
+    for error, text, args in [
+        (LayoutError, "call distribute first", (np.zeros(3), 1)),
+        (ShapeError, "negative", (t, -1)),
+        (ShapeError, "before, after", (t, [(1, 2, 3)])),
+        (ShapeError, "must be an integer", (t, 1.5)),
+        (AxisError, "out of range", (t, {1: 1})),
+        (ShapeError, "symmetric' is 'reflect' here", (t, 1, "symmetric")),
+        (ShapeError, "is not known", (t, 1, "around")),
+        (ShapeError, "2 entries for 1 axis", (t, 1, ["none", "none"])),
+        (ShapeError, "2 entries for 1 axis", (t, (2, 1))),  # a pair is for two axes
+        (DTypeError, "does not fit", (mc.zeros(8, "M8[s]", layout), 1, 1.5)),
+        (DTypeError, "it would be 0", (mc.zeros(8, "i8", layout), 1, 0.5)),
+        (DTypeError, "it is too large", (mc.zeros(8, "f4", layout), 1, 1e300)),
+        (ShapeError, "no elements to repeat", (mc.zeros(0, "f8", layout), 1, "periodic")),
+        (LayoutError, "Cyclic", (mc.zeros(8, "f8", Layout([mc.Cyclic("x", 2)], layout.mesh)), 1)),
+    ]:
+        with pytest.raises(error, match=text):
+            mc.halo(*args)
+    halo = mc.halo(t, 1)
+    request = halo.start_update()
+    if layout.mesh.size > 1:
+        with pytest.raises(MeshError, match="in flight"):
+            halo.update()
+    request.wait()
+    with pytest.raises(LayoutError, match="twice"):
+        mc.update_halos([halo, halo])
+    with pytest.raises(LayoutError, match="takes halos"):
+        mc.update_halos([t])
+    with pytest.raises(DTypeError, match="cannot be added"):
+        mc.halo(mc.zeros(4, "V3", layout), 1).reduce()
 
 
 def test_a_block_that_does_not_fit_is_found_on_all_ranks():
@@ -340,43 +255,26 @@ def test_a_block_that_does_not_fit_is_found_on_all_ranks():
         on(2, program)
 
 
+@on_ranks(3)
 def test_the_tensor_of_a_halo_shares_its_memory():
-    def program():
-        whole = numbered((6, 5))
-        layout = line(3, "x", U)
-        halo = mc.halo(mc.distribute(whole, layout), 2, "mirror")
-        t = halo.tensor()
-        assert np.shares_memory(t.local, halo.local)
-        assert same_bits(t.to_numpy(), whole)
-        assert same_bits(mc.relayout(t, Layout([U, "x"], layout.mesh)).to_numpy(), whole)
-        halo.inner[...] += 1
-        assert same_bits((t + 1).to_numpy(), whole + 2)
-        assert "Halo of (6, 5) int64" in repr(halo)
-        return True
-
-    assert on(3, program) == [True] * 3
+    whole = numbered((6, 5))
+    layout = line(3, "x", U)
+    halo = mc.halo(mc.distribute(whole, layout), 2, "mirror")
+    t = halo.tensor()
+    assert np.shares_memory(t.local, halo.local)
+    assert same_bits(t.to_numpy(), whole)
+    assert same_bits(mc.relayout(t, Layout([U, "x"], layout.mesh)).to_numpy(), whole)
+    halo.inner[...] += 1
+    assert same_bits((t + 1).to_numpy(), whole + 2)
+    assert "Halo of (6, 5) int64" in repr(halo)
 
 
+@on_ranks(2)
 def test_structured_elements_keep_their_padding():
-    def program():
-        dtype = np.dtype([("a", "i1"), ("b", "f8")], align=True)
-        whole = np.frombuffer(np.random.default_rng(1).bytes(16 * 6), dtype)
-        case_layout = line(2)
-        halo = mc.halo(mc.distribute(whole, case_layout), 1, "periodic")
-        padded = np.concatenate([each.view("V16") for each in (whole[-1:], whole, whole[:1])])
-        start = 3 * case_layout.mesh.rank
-        assert halo.local.tobytes() == padded[start : start + 5].tobytes()
-
-    on(2, program)
-
-
-def test_expected_is_cut_from_the_whole():
-    """The oracle of these tests, on a case that is plain to see."""
-
-    def program():
-        from support.halo_cases import Case
-
-        case = Case(mc.distribute(np.arange(4), line(2)), np.arange(4), [(1, 2)], ["mirror"], True)
-        return expected(case, 1)[0].tolist()
-
-    assert on(2, program)[0] == [1, 2, 3, 2, 1]
+    dtype = np.dtype([("a", "i1"), ("b", "f8")], align=True)
+    whole = np.frombuffer(np.random.default_rng(1).bytes(16 * 6), dtype)
+    case_layout = line(2)
+    halo = mc.halo(mc.distribute(whole, case_layout), 1, "periodic")
+    padded = np.concatenate([each.view("V16") for each in (whole[-1:], whole, whole[:1])])
+    start = 3 * case_layout.mesh.rank
+    assert halo.local.tobytes() == padded[start : start + 5].tobytes()

@@ -12,7 +12,7 @@ from meshcomm.halos import filters
 from support.gradient_cases import on
 from support.halo_cases import with_cuts
 from support.random_cases import random_layout
-from support.reference import block_of
+from support.reference import block_of, on_ranks
 from support.sampling import sampled
 from support.shape_cases import on_a_mesh
 
@@ -175,23 +175,21 @@ def compare(name, tensor, whole, given):
         assert np.array_equal(found.local, block, equal_nan=True), (name, whole, given, found.local, block)
 
 
+@on_ranks(3)
 def test_only_some_axes_and_outputs_that_are_tensors():
-    def program():
-        mesh = mc.create_mesh([("x", 3)])
-        rows, columns = Layout(["x", mc.UNSHARDED], mesh), Layout([mc.UNSHARDED, "x"], mesh)
-        whole = np.random.default_rng(0).normal(size=(7, 8))
-        t = mc.distribute(whole, rows)
-        given = {"sigma": 1.0, "axes": (1,)}
-        compare("gaussian_filter", t, whole, given)
-        compare("minimum_filter", t, whole, {"size": 3, "axes": (0,)})
-        for layout in (rows, columns):
-            output = mc.zeros((7, 8), "f4", layout)
-            assert mc.ndimage.sobel(t, output=output) is output
-            assert np.array_equal(output.to_numpy(), scipy_ndimage.sobel(whole, output="f4"))
-        with pytest.raises(ShapeError, match="output has shape"):
-            mc.ndimage.sobel(t, output=mc.zeros((8, 7), "f4", rows))
-
-    on(3, program)
+    mesh = mc.create_mesh([("x", 3)])
+    rows, columns = Layout(["x", mc.UNSHARDED], mesh), Layout([mc.UNSHARDED, "x"], mesh)
+    whole = np.random.default_rng(0).normal(size=(7, 8))
+    t = mc.distribute(whole, rows)
+    given = {"sigma": 1.0, "axes": (1,)}
+    compare("gaussian_filter", t, whole, given)
+    compare("minimum_filter", t, whole, {"size": 3, "axes": (0,)})
+    for layout in (rows, columns):
+        output = mc.zeros((7, 8), "f4", layout)
+        assert mc.ndimage.sobel(t, output=output) is output
+        assert np.array_equal(output.to_numpy(), scipy_ndimage.sobel(whole, output="f4"))
+    with pytest.raises(ShapeError, match="output has shape"):
+        mc.ndimage.sobel(t, output=mc.zeros((8, 7), "f4", rows))
 
 
 def test_an_unsharded_axis_moves_nothing(monkeypatch):
@@ -206,37 +204,33 @@ def test_an_unsharded_axis_moves_nothing(monkeypatch):
     on(2, program)
 
 
+@on_ranks(2)
 def test_an_empty_array():
-    def program():
-        layout = Layout(["x", mc.UNSHARDED], mc.create_mesh([("x", 2)]))
-        for name in ("gaussian_filter", "laplace", "median_filter"):
-            given = {"gaussian_filter": {"sigma": 1}, "median_filter": {"size": 3}}.get(name, {})
-            found = getattr(mc.ndimage, name)(mc.zeros((0, 3), "f4", layout), **given)
-            assert (found.shape, found.local.shape, found.dtype) == ((0, 3), (0, 3), np.float32)
-
-    on(2, program)
+    layout = Layout(["x", mc.UNSHARDED], mc.create_mesh([("x", 2)]))
+    for name in ("gaussian_filter", "laplace", "median_filter"):
+        given = {"gaussian_filter": {"sigma": 1}, "median_filter": {"size": 3}}.get(name, {})
+        found = getattr(mc.ndimage, name)(mc.zeros((0, 3), "f4", layout), **given)
+        assert (found.shape, found.local.shape, found.dtype) == ((0, 3), (0, 3), np.float32)
 
 
+@on_ranks(2)
 def test_errors_are_those_of_scipy_or_say_what_to_do():
-    def program():
-        layout = Layout(["x"], mc.create_mesh([("x", 2)]))
-        t = mc.zeros(8, "f8", layout)
-        with pytest.raises(LayoutError, match="call distribute first"):
-            mc.ndimage.sobel(np.zeros(3))
-        with pytest.raises(LayoutError, match="Cyclic"):
-            mc.ndimage.sobel(mc.zeros(8, "f8", Layout([mc.Cyclic("x", 1)], layout.mesh)))
-        with pytest.raises(RuntimeError, match="mode"):
-            mc.ndimage.sobel(t, mode="around")
-        with pytest.raises(ValueError, match="origin"):
-            mc.ndimage.correlate1d(t, [1, 2, 3], origin=2)
-        with pytest.raises(RuntimeError):
-            mc.ndimage.median_filter(t)
-        with pytest.raises(mc.DTypeError, match="SciPy rounds it"):
-            mc.ndimage.median_filter(mc.zeros(8, "i4", layout), 3, mode="constant", cval=0.5)
-        with pytest.raises(mc.AxisError):
-            mc.ndimage.sobel(t, axis=1)
-
-    on(2, program)
+    layout = Layout(["x"], mc.create_mesh([("x", 2)]))
+    t = mc.zeros(8, "f8", layout)
+    with pytest.raises(LayoutError, match="call distribute first"):
+        mc.ndimage.sobel(np.zeros(3))
+    with pytest.raises(LayoutError, match="Cyclic"):
+        mc.ndimage.sobel(mc.zeros(8, "f8", Layout([mc.Cyclic("x", 1)], layout.mesh)))
+    with pytest.raises(RuntimeError, match="mode"):
+        mc.ndimage.sobel(t, mode="around")
+    with pytest.raises(ValueError, match="origin"):
+        mc.ndimage.correlate1d(t, [1, 2, 3], origin=2)
+    with pytest.raises(RuntimeError):
+        mc.ndimage.median_filter(t)
+    with pytest.raises(mc.DTypeError, match="SciPy rounds it"):
+        mc.ndimage.median_filter(mc.zeros(8, "i4", layout), 3, mode="constant", cval=0.5)
+    with pytest.raises(mc.AxisError):
+        mc.ndimage.sobel(t, axis=1)
 
 
 def test_without_scipy(monkeypatch):

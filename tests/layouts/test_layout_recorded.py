@@ -51,7 +51,7 @@ def test_all_is_recorded():
 
 
 @pytest.mark.parametrize("case", RECORDED)
-def test_recorded_forms(case):
+def test_recorded_forms_and_members(case):
     layout = recorded_layout(case)
     data = base64.b64decode(case["as_proto_b64"])
     mesh_data = base64.b64decode(case["mesh_proto_b64"])
@@ -64,11 +64,6 @@ def test_recorded_forms(case):
     assert (Layout.from_proto(layout.as_proto()) == layout) == case["roundtrip_proto"]
     assert Layout.from_str(data) == Layout.from_proto(data) == layout
     assert pickle.loads(pickle.dumps(layout)) == layout
-
-
-@pytest.mark.parametrize("case", RECORDED)
-def test_recorded_members(case):
-    layout = recorded_layout(case)
     assert layout.sharding_specs == case["sharding_specs"]
     assert layout.rank == case["rank"]
     assert layout.shape == case["shape_2_9"]
@@ -82,25 +77,15 @@ def test_recorded_members(case):
 
 
 @pytest.mark.parametrize("case", RECORDED)
-def test_recorded_offsets(case):
+def test_recorded_blocks_and_relatives(case):
     layout = recorded_layout(case)
     assert layout.offset_to_shard() == [tuple(shard) for shard in case["offset_to_shard"]]
     for offset, index in case["offset_tuple_to_global_index"]:
         assert layout.offset_tuple_to_global_index(tuple(offset)) == index
-
-
-@pytest.mark.parametrize("case", RECORDED)
-def test_recorded_shapes(case):
-    layout = recorded_layout(case)
     assert layout.local_shape_from_global_shape(case["global_shape"]) == tuple(case["local_shape_from_global_shape"])
     assert layout.global_shape_from_local_shape(case["local_shape"]) == tuple(case["global_shape_from_local_shape"])
     for device in range(layout.mesh.size):
         assert layout.block_shape(case["global_shape"], device) == tuple(case["local_shape"])
-
-
-@pytest.mark.parametrize("case", RECORDED)
-def test_recorded_relatives(case):
-    layout = recorded_layout(case)
     for axis, specs in case["delete"].items():
         assert (
             layout.delete(int(axis)).sharding_specs == layout.delete([int(axis) - layout.rank]).sharding_specs == specs
@@ -157,15 +142,12 @@ def raises(error, function, *args, **kwargs):
 
 
 PROOFS = {
-    "Layout.from_string('sharding_specs:x mesh:…')": lambda: raises(
-        LayoutError, Layout.from_string, "sharding_specs:x mesh:|x=2|*CPU"
-    ),
-    "Layout.from_string('sharding_specs:any, mesh:…')": lambda: raises(
-        LayoutError, Layout.from_string, "sharding_specs:any, mesh:|x=2|*CPU"
-    ),
-    "Layout.from_string('sharding_specs:any,any, mesh:…')": lambda: raises(
-        LayoutError, Layout.from_string, "sharding_specs:any,any, mesh:|x=2|*CPU"
-    ),
+    **{
+        f"Layout.from_string('{text}mesh:…')": lambda text=text: raises(
+            LayoutError, Layout.from_string, f"{text}mesh:|x=2|*CPU"
+        )
+        for text in ("sharding_specs:x ", "sharding_specs:any, ", "sharding_specs:any,any, ")
+    },
     "Layout.from_string('empty_layout')": lambda: raises(LayoutError, Layout.from_string, "empty_layout"),
     "Mesh.from_string('empty_mesh')": lambda: raises(MeshError, Mesh.from_string, "empty_mesh"),
     "Layout.shape": lambda: Layout(["y"], MESH).shape == [2],
@@ -260,19 +242,6 @@ def test_no_axes_are_not_one_unsharded_axis():
     assert Layout([], MESH).is_fully_replicated()
 
 
-def test_data_parallel():
-    mesh = Mesh(range(4), {"batch": 4})
-    layout = Layout.batch_sharded(mesh, "batch", rank=3)
-    assert layout.sharding_specs == ["batch", UNSHARDED, UNSHARDED]
-    assert ([layout.num_shards(i) for i in range(3)], layout.is_batch_parallel()) == ([4, 1, 1], True)
-
-
-def test_global_and_local_shapes():
-    layout = Layout([UNSHARDED, "x", "y"], Mesh(range(4), {"x": 2, "y": 2}))
-    assert layout.global_shape_from_local_shape((1, 3, 5)) == (1, 6, 10)
-    assert layout.local_shape_from_global_shape((1, 6, 10)) == (1, 3, 5)
-
-
 def test_single_device_layout():
     layout = Layout.from_device("CPU:0")
     assert layout == Layout.from_single_device_mesh(Mesh.from_device("CPU:0"))
@@ -288,12 +257,6 @@ def test_single_device_layout():
         layout.to_parted()
     with pytest.raises(LayoutError, match="layout for 0 axes"):
         layout.num_shards(0)
-
-
-@pytest.mark.parametrize("mesh", [MESH, None, "CPU:0", Mesh(["CPU:0"], {"x": 1})])
-def test_single_device_layouts_need_a_single_device(mesh):
-    with pytest.raises(LayoutError, match="type is single device, but mesh is not single device"):
-        Layout.from_single_device_mesh(mesh)
 
 
 def test_parted_type():

@@ -31,46 +31,27 @@ def test_names_become_plain_strings():
 @pytest.mark.parametrize(
     ("devices", "dims", "says"),
     [
-        (range(5), [("x", 3), ("y", 2)], r"5 devices for a mesh of shape \[3, 2\], whose sizes multiply to 6"),
-        ([], [("x", 1)], "no devices"),
         (range(0), [("x", 1)], "no devices"),
-        (range(1), [], "0 mesh dimensions"),
         (range(1), [(f"d{i}", 1) for i in range(33)], "33 mesh dimensions"),
-        (range(1), "x", "must be a sequence"),
         (range(1), None, "must be a sequence"),
         (range(1), ["x1"], "mesh dimension 0 is 'x1'"),
-        (range(1), [("x",)], "is a pair"),
         (range(1), [("x", 1, 1)], "is a pair"),
         (range(1), [5], "is a pair"),
-        (range(1), [(5, 1)], "is a int; it must be a str"),
         (range(1), [(None, 1)], "must be a str"),
-        (range(1), [("", 1)], "is empty"),
-        (range(4), [("x", 2), ("x", 2)], "repeated mesh dimension 'x'"),
-        (range(2), [("x", 2.0)], "is a float; it must be an integer"),
-        (range(1), [("x", True)], "is a bool"),
         (range(1), [("x", "1")], "is a str"),
-        (range(1), [("x", 0)], "sizes are 1"),
         (range(1), [("x", -1)], "sizes are 1"),
         (range(1), [("x", 10**5000)], "sizes are 1"),
         (range(1), [("x", np.ones(2, int))], "must be an integer"),
-        ("TPU:0", [("x", 1)], "must be a sequence"),
         (b"ab", [("x", 2)], "must be a sequence"),
         (3, [("x", 3)], "must be a sequence"),
         (None, [("x", 1)], "must be a sequence"),
-        (["TPU:0", 1], [("x", 2)], "device 1 1 is a int"),
         ([0, "TPU:1"], [("x", 2)], "rank of device 1 'TPU:1' is a str"),
-        ([0.0], [("x", 1)], "is a float"),
         ([True], [("x", 1)], "is a bool"),
-        ([-1], [("x", 1)], "rank -1"),
-        ([2**31], [("x", 1)], "rank 2147483648"),
         (range(-1, 1), [("x", 2)], "rank -1"),
         (range(1, -1, -1), [("x", 3)], "2 devices for"),
         (range(2**40), [("x", 2**40)], "ranks are 0"),
         (range(2**80), [("x", 2)], "ranks are 0"),
         ([0, 1, 0], [("x", 3)], "duplicate devices found in mesh specification: 0 is device 0 and device 2"),
-        (["CPU:0", "CPU:0"], [("x", 2)], "duplicate devices"),
-        (["CPU:0", "GPU:0"], [("x", 2)], "multiple device types"),
-        (["node1"], [("x", 1)], "no device type"),
         (["CPU:0,CPU:1"], [("x", 1)], "cannot be written"),
         (["a|CPU:0"], [("x", 1)], "cannot be written"),
         ([""], [("x", 1)], "is empty"),
@@ -81,30 +62,14 @@ def test_what_makes_no_mesh(devices, dims, says):
         Mesh(devices, dims)
 
 
-@pytest.mark.parametrize("name", ["unsharded", "match", "any", "scalar"])
-def test_reserved_names(name):
-    with pytest.raises(MeshError, match=f"mesh dimension name {name} is reserved"):
-        Mesh(range(2), {name: 2})
-
-
-@pytest.mark.parametrize(
-    "name", ["a b", "a\tb", "a\nb", "a,b", "a=b", "a|b", "a+b", "a\u2003b", "a\x00", "\ud800", " "]
-)
-def test_names_the_text_form_cannot_hold(name):
-    with pytest.raises(MeshError, match="cannot be written"):
-        Mesh(range(2), {name: 2})
-
-
-@pytest.mark.parametrize("name", ["a b", "a|b", "a\n", "\ud800"])
-def test_mesh_names_the_text_form_cannot_hold(name):
-    with pytest.raises(MeshError, match="mesh name"):
-        Mesh(range(2), {"x": 2}, name)
-
-
-@pytest.mark.parametrize("name", [None, 3, b"a"])
-def test_mesh_names_are_strings(name):
-    with pytest.raises(MeshError, match="must be a str"):
-        Mesh(range(2), {"x": 2}, name)
+def test_names_that_a_mesh_cannot_have():
+    unwritable = ["a b", "a\tb", "a\nb", "a,b", "a=b", "a|b", "a+b", "a\u2003b", "a\x00", "\ud800", " "]
+    for name in ("unsharded", "match", "any", "scalar", *unwritable):
+        with pytest.raises(MeshError, match="cannot be written" if name in unwritable else f"{name} is reserved"):
+            Mesh(range(2), {name: 2})
+    for name in ("a b", "a|b", "a\n", "\ud800", None, 3, b"a"):
+        with pytest.raises(MeshError, match="mesh name" if isinstance(name, str) else "must be a str"):
+            Mesh(range(2), {"x": 2}, name)
 
 
 @pytest.mark.parametrize("name", ["a,b", "a=b", "a+b", "größe", "a:b"])
@@ -124,12 +89,6 @@ def test_a_missing_dimension_is_a_mesh_error_and_a_key_error(name):
             ask(name)
         with pytest.raises(KeyError):
             ask(name)
-
-
-@pytest.mark.parametrize("offset", [6, -1, 2**70])
-def test_device_location_out_of_range(offset):
-    with pytest.raises(MeshError, match=r"mesh offset .* of a mesh of 6 devices"):
-        grid(3, 2).device_location(offset)
 
 
 @pytest.mark.parametrize("device", ["0", 1.0, None, True])
@@ -221,11 +180,6 @@ def test_a_mesh_of_a_million_ranks(monkeypatch):
     assert mesh.dim_size("y") == mesh.stride("x") == 1024
 
 
-def test_text_and_wire_form_of_a_large_mesh():
-    mesh = Mesh.from_string("|x=65536|*CPU")
-    assert Mesh.from_string(mesh.to_string()) == Mesh.from_proto(mesh.serialized_string()) == mesh
-
-
 # -- groups -----------------------------------------------------------------------------------------------------------
 
 
@@ -255,11 +209,6 @@ def test_groups_differ_only_along_their_dimensions(names):
         for i, name in enumerate(mesh.dim_names):
             along = {mesh.coords(device)[i] for device in group}
             assert len(along) == (mesh.dim_size(name) if name in names else 1)
-
-
-def test_groups_along_an_unknown_dimension():
-    with pytest.raises(MeshError, match="'q' does not exist"):
-        grid(3, 2).groups_along(["x", "q"])
 
 
 # -- a mesh is a value ------------------------------------------------------------------------------------------------

@@ -32,36 +32,29 @@ def recorded_mesh(case):
 # -- recorded answers of TensorFlow -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("case", RECORDED)
-@pytest.mark.parametrize(
-    "method",
-    [
-        "to_string",
-        "shape",
-        "local_device_ids",
-        "local_devices",
-        "global_devices",
-        "num_local_devices",
+METHODS = (
+    *("to_string", "shape", "local_device_ids", "local_devices", "global_devices", "num_local_devices"),
+    *(
         "min_global_device_id",
         "is_remote",
         "is_single_device",
         "device_type",
         "use_xla_spmd",
         "local_device_locations",
-    ],
+    ),
 )
-def test_recorded_method(case, method):
-    assert getattr(recorded_mesh(case), method)() == case[method]
+PROPERTIES = ("name", "size", "dim_names", "strides")
 
 
 @pytest.mark.parametrize("case", RECORDED)
-@pytest.mark.parametrize("name", ["name", "size", "dim_names", "strides"])
-def test_recorded_property(case, name):
-    assert getattr(recorded_mesh(case), name) == case[name]
+def test_recorded_members(case):
+    mesh = recorded_mesh(case)
+    found = {name: getattr(mesh, name)() for name in METHODS} | {name: getattr(mesh, name) for name in PROPERTIES}
+    assert found == {name: case[name] for name in found}
 
 
 @pytest.mark.parametrize("case", RECORDED)
-def test_recorded_forms(case):
+def test_recorded_forms_places_and_dimensions(case):
     mesh = recorded_mesh(case)
     data = base64.b64decode(case["proto_b64"])
     assert case["repr"] == f"Mesh.from_string({mesh.to_string()})"  # TensorFlow's repr is the wire text
@@ -70,21 +63,11 @@ def test_recorded_forms(case):
     assert mesh.as_proto().SerializeToString() == data
     assert Mesh.from_proto(data) == Mesh.from_proto(mesh.as_proto()) == mesh
     assert Mesh.from_string(case["to_string"]) == mesh
-
-
-@pytest.mark.parametrize("case", RECORDED)
-def test_recorded_places(case):
-    mesh = recorded_mesh(case)
     assert mesh.global_device_ids().tolist() == case["global_device_ids"]
     assert mesh.global_device_ids().dtype == np.int64
     assert mesh.unravel_index() == {int(i): at for i, at in case["unravel_index"].items()}
     assert [mesh.device_location(i) for i in range(mesh.size)] == case["device_location"]
     assert [mesh.coords(i) for i in range(len(case["coords"]))] == case["coords"]
-
-
-@pytest.mark.parametrize("case", RECORDED)
-def test_recorded_dimensions(case):
-    mesh = recorded_mesh(case)
     for name, contained in case["contains"].items():
         assert mesh.contains_dim(name) == contained
         assert (name in mesh) == contained
@@ -108,15 +91,9 @@ def test_recorded_from_string(text, answer):
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("|x=2", "expected either 5, 6, 7 or 3 mesh parts but found 2"),
         ("a|b|c|d", "expected either 5, 6, 7 or 3 mesh parts but found 4"),
-        (f"|x=2|0,1|0,1|{HOST}0", "number of global_device_ids 2 local_devices ids 2 and local devices 1"),
         (f"|x=3|0,1|0,1|{CPU2}", "mesh size 3 doesn't match number of devices"),
         (f"|x=2,x=1|0,1|0,1|{CPU2}", "repeated mesh dimension 'x'"),
-        ("|any=2|*CPU", "mesh dimension name any is reserved"),
-        ("|scalar=2|*CPU", "mesh dimension name scalar is reserved"),
-        ("|x=a|*CPU", "size of mesh dimension 'x' 'a' is not a number"),
-        ("|x=-2|*CPU", "is not a number"),
         ("|x=+2|*CPU", "is not a number"),
         ("|x= 2|*CPU", "is not a number"),
         ("|x=2_0|*CPU", "is not a number"),
@@ -140,18 +117,14 @@ def test_recorded_from_string(text, answer):
         (f"|x=2|0,1|0,0|{CPU2}", "local device ids"),
         (f"|x=2|0,1|1,2|{CPU2}", "local device ids"),
         (f"|x=2|0,1,|0,1|{CPU2}", "is not a number"),
-        (f"|x=2|0,1|0,1|{HOST}0,{HOST}0", "duplicate devices found in mesh specification"),
         ("|x=2|0,1|0,1|CPU:0,TPU:0", "multiple device types"),
         ("|x=2|0,1|0,1|CPU:0,", "device 1 is empty"),
         ("|x=2|0,1||", "empty list of devices"),
-        ("|x=2|0,1||||", "empty list of devices|the only text"),
         (f"|x=2|0,1|0,1|{CPU2}|{HOST}0", "1 global devices are listed for 2"),
         ("|x=2|0,1|0|CPU:0|TPU:0,TPU:1", "multiple device types"),
-        (f"|x=2|0,1|0,1|{CPU2}|{CPU2}|other", "the only text it may be is"),
         (f"|x=2|0,1|0,1|{CPU2}|use_xla_spmd", "XLA SPMD needs TPU"),
         ("|x=6|0,1,2,3,4,5|0,1,2,3|CPU:0,CPU:1,CPU:2,CPU:3", "uneven local clusters"),
         ("CPU", "has no device type"),
-        ("garbage", "has no device type"),
         ("/job:localhost/task:0", "has no device type"),
         ("CPU:0,CPU:1", "cannot be written"),
         ("", "is empty"),

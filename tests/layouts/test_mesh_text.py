@@ -4,16 +4,13 @@ import pickle
 import tracemalloc
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from meshcomm._arguments import quote
 from meshcomm.errors import MeshError
 from meshcomm.layouts.mesh import Mesh
-from support.sampling import examples
-
-REPEATABLE = settings(derandomize=True, database=None, deadline=None, max_examples=examples(300))
-
+from support.layout_cases import REPEATABLE, mutated
 
 # -- hostile text and bytes -------------------------------------------------------------------------------------------
 
@@ -24,18 +21,6 @@ VALID = [
     "|x=2|*CPU",
     "CPU:0",
 ]
-
-
-@st.composite
-def mutated(draw, valid):
-    """One of *valid* with up to three slices replaced by something else, mostly of the same characters."""
-    value = draw(st.sampled_from(valid))
-    replacement = st.binary(max_size=3) if isinstance(value, bytes) else st.text("|,=x:0129+* \u0661C", max_size=3)
-    for _ in range(draw(st.integers(1, 3))):
-        start = draw(st.integers(0, len(value)))
-        stop = draw(st.integers(start, min(len(value), start + 3)))
-        value = value[:start] + draw(replacement) + value[stop:]
-    return value
 
 
 @REPEATABLE
@@ -60,22 +45,18 @@ def test_any_bytes_are_a_mesh_or_a_mesh_error(data):
     assert Mesh.from_string(mesh.to_string()) == mesh
 
 
-@pytest.mark.parametrize("value", [None, 3, b"|x=2|*CPU", ["a"]])
-def test_from_string_takes_text(value):
-    with pytest.raises(MeshError, match="takes a str"):
-        Mesh.from_string(value)
-
-
-@pytest.mark.parametrize("value", [None, 3, "|x=2|*CPU", ["a"]])
-def test_from_proto_takes_bytes_or_a_message(value):
-    with pytest.raises(MeshError, match="not a MeshProto"):
-        Mesh.from_proto(value)
-
-
-@pytest.mark.parametrize("value", [None, 3, b"CPU:0", "", "a,b", "CPU"])
-def test_from_device_takes_a_device_string(value):
-    with pytest.raises(MeshError):
-        Mesh.from_device(value)
+@pytest.mark.parametrize(
+    ("parse", "wrong"),
+    [
+        (Mesh.from_string, [None, 3, b"|x=2|*CPU", ["a"]]),
+        (Mesh.from_proto, [None, 3, "|x=2|*CPU", ["a"]]),
+        (Mesh.from_device, [None, 3, b"CPU:0", "", "a,b", "CPU"]),
+    ],
+)
+def test_what_no_mesh_is_made_from(parse, wrong):
+    for value in wrong:
+        with pytest.raises(MeshError):
+            parse(value)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ import pytest
 
 import meshcomm as mc
 from meshcomm import Layout, Mesh
-from meshcomm.layouts.boxes import box_size
 from meshcomm.layouts.partition import Cut, most_in_a_round, round_starts
 from meshcomm.plans import costs
 from meshcomm.plans.search import forget_plans
@@ -43,19 +42,6 @@ def test_many_at_once_are_as_one_by_one(blocks):
             assert start >= stop or range(a, b + 1) == cut.overlapping((start, stop))
 
 
-@pytest.mark.parametrize("blocks", BLOCKS)
-def test_overlapping_names_the_blocks_that_share_an_element(blocks):
-    for n in LENGTHS:
-        cut = Cut(n, blocks)
-        sets = [set(range(*cut.interval(i))) for i in range(blocks)]
-        for start in range(n + 1):
-            for stop in range(start, n + 1):
-                found = cut.overlapping((start, stop))
-                sharing = [i for i, elements in enumerate(sets) if elements & set(range(start, stop))]
-                inside = [i for i in found if sets[i]]
-                assert inside == sharing, (n, blocks, start, stop)
-
-
 def test_refines_is_whether_flat_and_nested_cuts_agree():
     for n, blocks, pieces in product(range(40), range(1, 7), range(1, 7)):
         nested = [
@@ -63,13 +49,6 @@ def test_refines_is_whether_flat_and_nested_cuts_agree():
         ]
         flat = [block.tolist() for block in np.array_split(np.arange(n), blocks * pieces)]
         assert Cut(n, blocks).refines(pieces) == (nested == flat), (n, blocks, pieces)
-
-
-def test_no_block_overlaps_more_blocks_than_the_bound():
-    for n, blocks, others in product(LENGTHS, BLOCKS, BLOCKS):
-        cut, other = Cut(n, blocks), Cut(n, others)
-        found = [len(other.overlapping(cut.interval(number))) for number in range(blocks)]
-        assert max(found) <= cut.most_overlapping(other)
 
 
 def test_no_round_moves_more_than_the_bound():
@@ -83,29 +62,11 @@ def test_no_round_moves_more_than_the_bound():
             assert most <= most_in_a_round(np.array([sum(sizes)]), 3, rounds)[0]
 
 
-def test_box_size_is_the_number_of_elements():
-    for box in [(), ((0, 0),), ((2, 5),), ((2, 5), (1, 3)), ((0, 3), (4, 4), (1, 2)), ((0, 2**40), (0, 2**40))]:
-        assert box_size(box) == int(np.prod([stop - start for start, stop in box], dtype=object))
-
-
 def test_blocks_of_axes_beyond_64_bits_of_elements_squared():
     cut = Cut(2**62 + 3, 2**20 + 7)
     assert cut.start(cut.blocks) == cut.length
     assert cut.block_of(cut.length - 1) == cut.blocks - 1
     assert cut.interval(5)[1] == cut.interval(6)[0]
-
-
-def test_layouts_give_the_cut_of_an_axis():
-    mesh = Mesh(range(6), {"x": 3, "y": 2})
-    for specs, shape in [(["x", ("y",)], (7, 5)), ([("y", "x"), mc.UNSHARDED], (13, 4)), ([], ())]:
-        layout = Layout(specs, mesh)
-        boxes = [layout.block_box(shape, device) for device in range(6)]
-        for axis, n in enumerate(shape):
-            intervals = {box[axis] for box in boxes}
-            cut = layout.cut(axis, n)
-            assert intervals == {cut.interval(number) for number in range(cut.blocks)}
-        assert layout.largest_block(shape) == max(map(box_size, boxes))
-        assert layout.ndim == layout.rank == len(shape)
 
 
 # -- one owner --------------------------------------------------------------------------------------------------------

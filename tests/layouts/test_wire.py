@@ -1,7 +1,6 @@
 """The wire format: against the real protobuf package, and against hostile bytes."""
 
 import copy
-import sys
 
 import pytest
 from hypothesis import given, settings
@@ -13,6 +12,7 @@ from meshcomm.layouts.layout_text import LAYOUT_MESSAGE
 from meshcomm.layouts.mesh import Mesh
 from meshcomm.layouts.mesh_text import MESH_MESSAGE
 from meshcomm.layouts.wire import Enum, Field, Message, PlainMessage, WireError, decode, encode
+from support.layout_cases import no_protobuf
 from support.sampling import examples
 
 INNER = Message("test.Inner", (Field(1, "x", "int64"), Field(2, "tags", "string", repeated=True)))
@@ -57,24 +57,6 @@ OUTERS = st.fixed_dictionaries(
 def real_class(message):
     pytest.importorskip("google.protobuf")
     return wire._protobuf_class(message)
-
-
-@pytest.mark.parametrize(
-    ("value", "data"),
-    [
-        (1, b"\x08\x01"),
-        (127, b"\x08\x7f"),
-        (128, b"\x08\x80\x01"),
-        (300, b"\x08\xac\x02"),
-        (2**63 - 1, b"\x08" + b"\xff" * 8 + b"\x7f"),
-        (-1, b"\x08" + b"\xff" * 9 + b"\x01"),
-        (-(2**63), b"\x08" + b"\x80" * 9 + b"\x01"),
-        (0, b""),
-    ],
-)
-def test_int64_on_the_wire(value, data):
-    assert encode(OUTER, {"number": value}) == data
-    assert decode(OUTER, data)["number"] == value
 
 
 @pytest.mark.parametrize("value", [2**63, -(2**63) - 1, 10**30])
@@ -129,15 +111,6 @@ def test_unpacked_numbers_are_accepted(values):
     data = b"".join(b"\x28" + wire._varint(value) for value in values)
     assert decode(OUTER, data)["numbers"] == values
     assert list(real_class(OUTER).FromString(data).numbers) == values
-
-
-def test_the_last_scalar_counts():
-    assert decode(OUTER, b"\x08\x01\x08\x02")["number"] == 2
-
-
-def test_embedded_messages_merge():
-    data = b"\x32\x02\x08\x05" + b"\x32\x03\x12\x01a"
-    assert decode(OUTER, data)["inner"] == {"x": 5, "tags": ["a"]}
 
 
 @pytest.mark.parametrize(
@@ -289,19 +262,12 @@ def test_the_default_descriptor_pool_is_left_alone():
         pool.Default().FindMessageTypeByName("tensorflow.dtensor.LayoutProto")
 
 
-def test_without_protobuf_a_stand_in_is_returned(monkeypatch):
+def test_without_protobuf_a_stand_in_is_returned():
     mesh = Mesh(range(2), {"x": 2})
     layout = Layout(["x"], mesh)
-    expected = layout.serialized_string()
-    try:
-        for module in ("google.protobuf.descriptor_pool", "google.protobuf.message_factory"):
-            monkeypatch.setitem(sys.modules, module, None)
-        wire._pool.cache_clear()
-        wire._protobuf_class.cache_clear()
+    with no_protobuf():
         proto = layout.as_proto()
         assert isinstance(proto, PlainMessage)
-        assert proto.SerializeToString() == expected
-        assert Layout.from_proto(proto) == layout
         assert Mesh.from_proto(layout.mesh_proto()) == mesh
         assert [spec.sharding_spec for spec in proto.sharding_specs] == ["x"]
         assert proto.type == 1
@@ -314,7 +280,3 @@ def test_without_protobuf_a_stand_in_is_returned(monkeypatch):
             )
         specs = "[{'sharding_spec': 'x', 'meshcomm_rule': ''}]"
         assert repr(proto).startswith(f"tensorflow.dtensor.LayoutProto(sharding_specs={specs}, ")
-    finally:
-        monkeypatch.undo()
-        wire._pool.cache_clear()
-        wire._protobuf_class.cache_clear()

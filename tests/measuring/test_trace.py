@@ -15,7 +15,7 @@ from meshcomm.measuring.events import check_writable, replacing
 from meshcomm.measuring.program import merge
 from meshcomm.measuring.totals import PEAK
 from meshcomm.ranks import hosts, simulate
-from support.reference import numbered, simulated
+from support.reference import numbered, on_ranks, simulated
 from support.traces import check_trace, spans, write_rank
 
 U = "unsharded"
@@ -154,12 +154,10 @@ def test_an_exit_of_one_rank_is_not_held_up(tmp_path):
     assert (tmp_path / "t.json.rank-1.json").exists()
 
 
+@on_ranks(2)
 def test_a_folder_that_is_not_there(tmp_path):
-    def program(rank):
-        with pytest.raises(OSError, match="nowhere"), mc.trace(tmp_path / "nowhere" / "t.json"):
-            pytest.fail("it began")
-
-    simulated(2, program)
+    with pytest.raises(OSError, match="nowhere"), mc.trace(tmp_path / "nowhere" / "t.json"):
+        pytest.fail("it began")
 
 
 def test_a_trace_without_a_with_statement_is_told_at_the_end(tmp_path, capsys, monkeypatch):
@@ -193,12 +191,10 @@ def test_errors_name_the_file_that_the_user_gave(tmp_path):
 
 
 @pytest.mark.parametrize("limit", [0, -1, 1.5, "many", True])
+@on_ranks(2)
 def test_limits_that_are_none(tmp_path, limit):
-    def program(rank):
-        with pytest.raises(MeshError), mc.trace(tmp_path / "t.json", limit=limit):
-            pytest.fail("it began")
-
-    simulated(2, program)
+    with pytest.raises(MeshError), mc.trace(tmp_path / "t.json", limit=limit):
+        pytest.fail("it began")
 
 
 def test_the_newest_events_are_kept(tmp_path):

@@ -11,7 +11,6 @@ import pytest
 from meshcomm import CollectiveMismatch, MeshError
 from meshcomm.memory._channel import Channel, give_back, reserve
 from meshcomm.memory._pool import Pool
-from meshcomm.memory._rendezvous import Rendezvous
 from support.in_process_ranks import MIB, Node, all_to_all, block, bytes_of, exchange, expected, mapped, runs
 from support.patience import POLL
 
@@ -240,30 +239,21 @@ def several_turns(ranks, rank, channel):
 
 def swap(pools):
     """Let rendezvous use the lines in between, in another order."""
-    node = Node.__new__(Node)
-    node.pools, size = pools, len(pools)
-    kept = [[pool.open_lines() for _ in range(3)] for pool in pools]
-    memories, clock = [mapped(pool) for pool in pools], max(pool.clock for pool in pools)
-    for number in range(3):
-        lines = [its[number] for its in kept]
-        node.rendezvous = [
-            Rendezvous(
-                pool, [*memories[:i], pool, *memories[i + 1 :]], lines, i, clock, range(size), range(size), nothing
-            )
-            for i, pool in enumerate(pools)
-        ]
-        counts = np.full((size, size), 9)
+    size, nodes = len(pools), []
+    counts = np.full((size, size), 9)
 
-        def call(rank, rendezvous, pool, counts=counts):
-            routes, nbytes, new = all_to_all(counts, rank)
-            source, target = block(pool, nbytes, True), block(pool, new, True)
-            source[:] = bytes_of(rank, nbytes)
-            exchange(rendezvous, routes, 1, source, target)
-            assert np.array_equal(target, expected(counts, rank))
-            return True
+    def call(rank, rendezvous, pool):
+        routes, nbytes, new = all_to_all(counts, rank)
+        source, target = block(pool, nbytes, True), block(pool, new, True)
+        source[:] = bytes_of(rank, nbytes)
+        exchange(rendezvous, routes, 1, source, target)
+        assert np.array_equal(target, expected(counts, rank))
+        return True
 
-        assert node.run(call) == [True] * size
-        clock = max(pool.clock for pool in pools)
+    for _ in range(3):
+        nodes.append(Node(size, pools=pools))
+        assert nodes[-1].run(call) == [True] * size
+    for node in nodes:
         for rendezvous in node.rendezvous:
             rendezvous.close()
 

@@ -350,12 +350,6 @@ def _is_one_run(itemsize, extents, strides):
     return True
 
 
-@pytest.mark.parametrize("itemsize", range(1, 17))
-def test_unaligned_items_of_every_size(itemsize):
-    box = (0, 1, [itemsize + 3], 0, 1, [itemsize + 1], [7])
-    check_copies([7 * (itemsize + 3) + 1], [7 * (itemsize + 1) + 1], itemsize, [box], 1)
-
-
 # Each box reaches one byte, or very far, outside of 12 bytes on one side.
 OUTSIDE = {
     "after the end": (9, [1], [4], 1),
@@ -386,32 +380,6 @@ def test_boxes_outside_are_refused(side, name):
     }
     with pytest.raises(ValueError, match=rf"box 0 .* outside of the 12 bytes of {side} 1"):
         prepare[side]()
-
-
-@pytest.mark.parametrize("region", [-1, 2, LARGEST])
-def test_regions_that_are_not_there_are_refused(region):
-    here, there = (0, 0, [1]), (region, 0, [1])
-    for boxes in ([(*there, *here, [1])], [(*here, *there, [1])]):
-        with pytest.raises(
-            ValueError, match=rf"box 0 is in (source|target) {region}, but there are 2, numbered from 0"
-        ):
-            copies([1, 1], [1, 1], 1, boxes)
-    with pytest.raises(ValueError, match=f"box 0 is in region {region}, but there are 2, numbered from 0"):
-        packing([1, 1], 1, [(*there, [1])])
-
-
-def test_two_axes_that_fit_alone_are_refused_together():
-    with pytest.raises(ValueError, match="outside of the 12 bytes of source 0"):
-        copies([12], [99], 1, [(0, 0, [7, 6], 0, 0, [2, 1], [2, 2])], ndim=2)
-    with pytest.raises(ValueError, match="outside of the 12 bytes of source 0"):
-        copies([12], [99], 1, [(0, 6, [-6, -1], 0, 0, [2, 1], [2, 2])], ndim=2)
-    copies([12], [99], 1, [(0, 7, [-6, -1], 0, 0, [2, 1], [2, 2])], ndim=2)
-
-
-def test_the_second_box_is_checked_as_well():
-    good, bad = (0, 0, [1], 0, 0, [1], [4]), (0, 9, [1], 0, 0, [1], [4])
-    with pytest.raises(ValueError, match="box 1 at offset 9"):
-        copies([12], [12], 1, [good, bad])
 
 
 def test_empty_boxes_may_lie_anywhere():

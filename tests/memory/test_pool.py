@@ -3,9 +3,7 @@
 import ctypes
 import gc
 import os
-import random
 import sys
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +12,6 @@ import pytest
 from meshcomm.memory import pools
 from meshcomm.memory._pool import Mapping, Pool
 from support.in_process_ranks import MIB, PAGE, mapped, output_of
-from support.sampling import sampled
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has this memory")
 
@@ -77,32 +74,6 @@ def test_a_full_pool_has_no_block_but_goes_on():
     assert pool.allocate(2 * PAGE) is None, "two pages are free, but not together"
     blocks[5] = None
     assert pool.allocate(3 * PAGE) is not None
-
-
-@pytest.mark.parametrize("seed", sampled(range(5), 2))
-def test_blocks_never_overlap_and_all_comes_back(seed):
-    rng = random.Random(seed)
-    pool = Pool(64 * MIB)
-    held = []
-    for i in range(4000):
-        if held and rng.random() < 0.49:
-            block, mark = held.pop(rng.randrange(len(held)))
-            assert (block[0], block[-1], block[len(block) // 2]) == (mark,) * 3
-        else:
-            block = pool.allocate(int(2 ** rng.uniform(0, 21)))
-            if block is not None:
-                block[0] = block[-1] = block[len(block) // 2] = i % 251
-                held.append((block, i % 251))
-    block = None
-    held.sort(key=lambda each: pool.locate(each[0]))
-    for (one, _), (other, _) in pairwise(held):
-        assert pool.locate(one) + len(one) <= pool.locate(other)
-    assert pool.used == sum(-(-len(block) // PAGE) * PAGE for block, _ in held)
-    rng.shuffle(held)
-    del one, other
-    held.clear()
-    assert pool.used == 0
-    assert pool.allocate(64 * MIB) is not None, "free ranges were joined"
 
 
 def test_memory_is_given_back_beyond_what_is_kept():
@@ -183,17 +154,6 @@ def test_a_system_without_such_memory(monkeypatch):
     monkeypatch.setattr(pools, "_unshared_pool", pools._unshared_pool.__wrapped__)
     assert pools._unshared_pool() is None
     assert pools.allocate_unshared(3 * MIB).nbytes == 3 * MIB
-
-
-def test_a_range_that_was_given_back_can_be_used_again():
-    pool = Pool(256 * MIB, window=0)
-    for _ in range(3):
-        block = pool.allocate(100 * MIB)
-        block[::PAGE] = 1
-        del block
-        for _ in range(200):
-            pool.allocate(PAGE)
-        assert pool.ready <= 64 * MIB
 
 
 def test_without_memory_there_is_no_block():

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from meshcomm import CollectiveMismatch, MeshError
-from meshcomm.memory._pool import Pool
-from meshcomm.memory._rendezvous import Rendezvous, Routes
+from meshcomm.memory._rendezvous import Routes
 from support import patience
 from support.in_process_ranks import (
     MIB,
@@ -22,8 +21,8 @@ from support.in_process_ranks import (
     bytes_of,
     described,
     exchange,
+    exchanging,
     expected,
-    mapped,
     output_of,
     runs,
 )
@@ -155,12 +154,7 @@ def mismatch(results, *texts):
 
 
 def test_different_calls_are_a_mismatch_on_all_ranks():
-    node = Node(2)
-
-    def call(rank, rendezvous, pool):
-        routes, size, new_size = all_to_all([[1, 1], [1, 1]], rank)
-        exchange(rendezvous, routes, 1 + rank, bytes(size), bytearray(new_size))
-
+    node, call = Node(2), exchanging([[1, 1], [1, 1]], lambda rank: 1 + rank)
     mismatch(node.run(call), "than rank number 1, now or before", "than rank number 0, now or before")
     for result in node.run(call):
         assert isinstance(result, MeshError)
@@ -180,14 +174,8 @@ def test_different_calls_before_are_a_mismatch():
 
 
 def test_a_mismatch_is_seen_while_another_rank_is_missing():
-    node = Node(3)
-    counts = np.ones((3, 3), dtype=int)
-
-    def call(rank, rendezvous, pool):
-        routes, size, new_size = all_to_all(counts, rank)
-        exchange(rendezvous, routes, rank, bytes(size), bytearray(new_size))
-
-    mismatch(node.run(call, [0, 1])[:2], "rank number 1", "rank number 0")
+    results = Node(3).run(exchanging(np.ones((3, 3), dtype=int), lambda rank: rank), [0, 1])
+    mismatch(results[:2], "rank number 1", "rank number 0")
 
 
 def test_who_waits_for_a_rank_that_left_with_an_error_is_told():
@@ -199,12 +187,7 @@ def test_who_waits_for_a_rank_that_left_with_an_error_is_told():
             raise KeyboardInterrupt
 
     node = Node(3, progress=[interrupt, lambda: None, lambda: None])
-    counts = np.ones((3, 3), dtype=int)
-
-    def call(rank, rendezvous, pool):
-        routes, size, new_size = all_to_all(counts, rank)
-        exchange(rendezvous, routes, 1, bytes(size), bytearray(new_size))
-
+    call = exchanging(np.ones((3, 3), dtype=int))
     results = node.run(call, [0, 1])  # rank 2 does not come
     assert isinstance(results[0], KeyboardInterrupt)
     assert "rank number 0 has left an exchange with rank number 1 with an error" in str(results[1])
@@ -387,17 +370,6 @@ def test_copies_from_several_blocks_need_several_blocks():
 
 def test_an_agreement_of_an_earlier_rendezvous_is_forgotten():
     """Its lines are used again, and they still say so."""
-    pools = [Pool(MIB), Pool(MIB)]
-    memories = [mapped(pool) for pool in pools]
-
-    def opened():
-        lines, clock = [pool.open_lines() for pool in pools], max(pool.clock for pool in pools)
-        return [
-            Rendezvous(
-                pool, [pool if i == j else memories[j] for j in range(2)], lines, i, clock, [0, 1], [0, 1], calls[i]
-            )
-            for i, pool in enumerate(pools)
-        ]
 
     def progress():
         waited.append(1)
@@ -405,33 +377,25 @@ def test_an_agreement_of_an_earlier_rendezvous_is_forgotten():
             raise TimeoutError
 
     waited, calls = [], [lambda: None, progress]
-    first = opened()
-    first[0].agree()
-    for rendezvous in first:
+    first = Node(2, progress=calls)
+    first.rendezvous[0].agree()
+    for rendezvous in first.rendezvous:
         rendezvous.close()
     # Rank 1 waits for rank 0, whose line says that it agrees with all on another call: but that was before.
     routes = Routes(2, 1, [(0, False)], [], None)
     with pytest.raises(TimeoutError):
-        opened()[1].exchange(routes, 1, b"", bytearray(1))
+        Node(2, progress=calls, pools=first.pools).rendezvous[1].exchange(routes, 1, b"", bytearray(1))
 
 
 @pytest.mark.parametrize("before", [0, 1, 2])
 def test_a_rank_that_agrees_once_more_than_its_peer_is_found_out(before):
     """Also if both have agreed *before*, on calls without an exchange."""
-    pools = [Pool(MIB), Pool(MIB)]
-    memories = [mapped(pool) for pool in pools]
-    lines, clock = [pool.open_lines() for pool in pools], max(pool.clock for pool in pools)
-    ranks = [
-        Rendezvous(
-            pool, [pool if i == j else memories[j] for j in range(2)], lines, i, clock, [0, 1], [0, 1], lambda: None
-        )
-        for i, pool in enumerate(pools)
-    ]
+    ranks = Node(2).rendezvous
     for _ in range(before):
         for rank in ranks:
             rank.agree()
     ranks[0].agree()
-    with pytest.raises(CollectiveMismatch, match="rank 0 makes one for the first time"):
+    with pytest.raises(CollectiveMismatch, match="rank number 0 makes one for the first time"):
         ranks[1].exchange(Routes(2, 1, [(0, False)], [], None), 1, b"", bytearray(1))
 
 

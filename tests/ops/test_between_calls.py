@@ -5,13 +5,12 @@ import pytest
 
 import meshcomm as mc
 from meshcomm import Layout
+from support.reference import on_ranks
 
 U = "unsharded"
 
 
-def on_two(program):
-    with mc.simulate(2) as world:
-        world.run(lambda: program(mc.create_mesh([("x", 2)])))
+on_two = on_ranks(2, mesh=lambda: mc.create_mesh([("x", 2)]))
 
 
 def sharded(array, mesh):
@@ -19,14 +18,12 @@ def sharded(array, mesh):
     return mc.distribute(array, Layout(["x", *[U] * (array.ndim - 1)], mesh))
 
 
-def test_a_mean_does_not_depend_on_the_mean_before():
-    def program(mesh):
-        t = sharded(np.full(2000, 100, "f2"), mesh)
-        assert float(np.mean(t, dtype="f2")) == np.inf  # 200,000 is no float16
-        assert float(np.mean(t)) == 100
-        assert float(np.mean(t, dtype="f2")) == np.inf
-
-    on_two(program)
+@on_two
+def test_a_mean_does_not_depend_on_the_mean_before(mesh):
+    t = sharded(np.full(2000, 100, "f2"), mesh)
+    assert float(np.mean(t, dtype="f2")) == np.inf  # 200,000 is no float16
+    assert float(np.mean(t)) == 100
+    assert float(np.mean(t, dtype="f2")) == np.inf
 
 
 DIFFERENT = [
@@ -45,102 +42,76 @@ DIFFERENT = [
 
 
 @pytest.mark.parametrize("call", DIFFERENT, ids=range(len(DIFFERENT)))
-def test_ranks_that_differ_in_an_argument(call):
-    def program(mesh):
-        t = sharded(np.arange(8.0), mesh)
-        with pytest.raises(mc.CollectiveMismatch):
-            call(t, mesh.rank)
-
-    on_two(program)
+@on_two
+def test_ranks_that_differ_in_an_argument(call, mesh):
+    t = sharded(np.arange(8.0), mesh)
+    with pytest.raises(mc.CollectiveMismatch):
+        call(t, mesh.rank)
 
 
-def test_byte_orders():
-    def program(mesh):
-        x = np.array([[1.0, 2], [3, 4]], ">f8")
-        for function in (np.tril, np.triu):
-            found = function(sharded(x, mesh))
-            assert found.dtype == found.local.dtype == function(x).dtype
-            np.testing.assert_array_equal(found.to_numpy(), function(x))
-        point = mc.distribute(np.array(5, ">i2"), Layout([], mesh))
-        assert int(np.flip(point).to_numpy()) == 5
-        assert np.flip(point).local.dtype == np.dtype(">i2")
-
-    on_two(program)
+@on_two
+def test_byte_orders(mesh):
+    x = np.array([[1.0, 2], [3, 4]], ">f8")
+    for function in (np.tril, np.triu):
+        found = function(sharded(x, mesh))
+        assert found.dtype == found.local.dtype == function(x).dtype
+        np.testing.assert_array_equal(found.to_numpy(), function(x))
+    point = mc.distribute(np.array(5, ">i2"), Layout([], mesh))
+    assert int(np.flip(point).to_numpy()) == 5
+    assert np.flip(point).local.dtype == np.dtype(">i2")
 
 
-def test_real_and_imaginary_numbers_are_copies():
-    def program(mesh):
-        x = np.arange(3) + 1j
-        t = sharded(x, mesh)
-        np.real(t)[...] = 7
-        t.imag[...] = 7
-        np.testing.assert_array_equal(t.to_numpy(), x)
-        np.imag(sharded(x.real, mesh))[...] = 7
-
-    on_two(program)
+@on_two
+def test_real_and_imaginary_numbers_are_copies(mesh):
+    x = np.arange(3) + 1j
+    t = sharded(x, mesh)
+    np.real(t)[...] = 7
+    t.imag[...] = 7
+    np.testing.assert_array_equal(t.to_numpy(), x)
+    np.imag(sharded(x.real, mesh))[...] = 7
 
 
-@pytest.mark.parametrize("spec", ["x", U])
-def test_sides_of_an_assignment_may_overlap_in_any_way(spec):
-    def program(mesh):
-        t = mc.distribute(np.arange(8), Layout([spec], mesh))
-        t[::2] = t[:4]
-        assert t.to_numpy().tolist() == [0, 1, 1, 3, 2, 5, 3, 7]
-
-    on_two(program)
-
-
-def test_an_overflow_stops_no_rank_before_an_exchange():
-    def program(mesh):
-        a = np.array([[1e308, 1e10]])
-        with np.errstate(all="raise"):
-            assert np.isinf((a @ sharded([[1e308, 1], [1, 1]], mesh)).to_numpy()).any()
-            t = sharded([np.inf, 1e308, 1, 1], mesh)
-            assert not np.allclose(t, [np.inf, -1e308, 1, 1])
-            assert np.isinf(np.average(t, weights=[1.0, 10, 1, 1]).to_numpy())
-
-    on_two(program)
+@on_two
+def test_an_overflow_stops_no_rank_before_an_exchange(mesh):
+    a = np.array([[1e308, 1e10]])
+    with np.errstate(all="raise"):
+        assert np.isinf((a @ sharded([[1e308, 1], [1, 1]], mesh)).to_numpy()).any()
+        t = sharded([np.inf, 1e308, 1, 1], mesh)
+        assert not np.allclose(t, [np.inf, -1e308, 1, 1])
+        assert np.isinf(np.average(t, weights=[1.0, 10, 1, 1]).to_numpy())
 
 
-def test_means_of_durations():
-    def program(mesh):
-        x = np.arange(6).astype("m8[s]")
-        found = np.mean(sharded(x, mesh))
-        assert found.dtype == x.dtype
-        assert found.to_numpy() == np.mean(x)
-
-    on_two(program)
+@on_two
+def test_means_of_durations(mesh):
+    x = np.arange(6).astype("m8[s]")
+    found = np.mean(sharded(x, mesh))
+    assert found.dtype == x.dtype
+    assert found.to_numpy() == np.mean(x)
 
 
-def test_an_axis_that_is_not_there_is_numpys_error():
-    def program(mesh):
-        t = sharded(np.arange(8.0), mesh)
-        for error in (np.exceptions.AxisError, IndexError, ValueError, mc.ShapeError, mc.AxisError):
-            with pytest.raises(error, match="axis 1 is out of range for a tensor with 1 axis"):
-                t.sum(1)
-
-    on_two(program)
+@on_two
+def test_an_axis_that_is_not_there_is_numpys_error(mesh):
+    t = sharded(np.arange(8.0), mesh)
+    for error in (np.exceptions.AxisError, IndexError, ValueError, mc.ShapeError, mc.AxisError):
+        with pytest.raises(error, match="axis 1 is out of range for a tensor with 1 axis"):
+            t.sum(1)
 
 
-def test_the_nearest_function_is_named():
-    def program(mesh):
-        t = sharded(np.eye(4), mesh)
-        for call, text in [
-            (lambda: np.linalg.svd(t), r"numpy.linalg.svd is not defined for DTensors: use t.local"),
-            (lambda: np.nonzero(t), r"numpy.nonzero is not defined for DTensors: numpy.count_nonzero is; or use"),
-            (lambda: np.where(t > 0), r"numpy.where of DTensors takes a condition and two choices; t\[condition\]"),
-        ]:
-            with pytest.raises(TypeError, match=text):
-                call()
-
-    on_two(program)
+@on_two
+def test_the_nearest_function_is_named(mesh):
+    t = sharded(np.eye(4), mesh)
+    for call, text in [
+        (lambda: np.linalg.svd(t), r"numpy.linalg.svd is not defined for DTensors: use t.local"),
+        (lambda: np.nonzero(t), r"numpy.nonzero is not defined for DTensors: numpy.count_nonzero is; or use"),
+        (lambda: np.where(t > 0), r"numpy.where of DTensors takes a condition and two choices; t\[condition\]"),
+    ]:
+        with pytest.raises(TypeError, match=text):
+            call()
 
 
-def test_a_reshape_without_a_copy_fails_on_all_ranks_or_on_none():
-    def program(mesh):
-        t = sharded(np.arange(12.0).reshape(3, 4), mesh)
-        assert np.shares_memory(np.reshape(t, 12, copy=False).local, t.local)
-        with pytest.raises(ValueError, match="copy=False, but the block is a slice"):
-            np.reshape(t[:, 1:3], 6, copy=False)  # the block of one rank is one row, without gaps
-
-    on_two(program)
+@on_two
+def test_a_reshape_without_a_copy_fails_on_all_ranks_or_on_none(mesh):
+    t = sharded(np.arange(12.0).reshape(3, 4), mesh)
+    assert np.shares_memory(np.reshape(t, 12, copy=False).local, t.local)
+    with pytest.raises(ValueError, match="copy=False, but the block is a slice"):
+        np.reshape(t[:, 1:3], 6, copy=False)  # the block of one rank is one row, without gaps

@@ -8,63 +8,62 @@ from meshcomm.errors import CollectiveMismatch, DTypeError, LayoutError, MeshErr
 from meshcomm.ops import linalg, reductions
 from support.gradient_cases import on
 from support.operands import U, check, mesh_of, random
+from support.reference import on_ranks
 
 # -- what raises ------------------------------------------------------------------------------------------------------
 
 
+@on_ranks(4)
 def test_errors_on_every_rank():
-    def program():
-        mesh, other = mesh_of(2, 2), mc.create_mesh([("x", 4)])
-        t = mc.distribute(random(5, 3), mc.Layout(["x", "y"], mesh))
-        far = mc.distribute(random(5, 3), mc.Layout(["x", U], other))
-        cases = [
-            (MeshError, "operands must be on one mesh", lambda: t + far),
-            (MeshError, "operands must be on one mesh", lambda: t @ far.T),
-            (ShapeError, r"shapes \(5, 3\), \(5,\) do not broadcast", lambda: t + random(5)),
-            (ShapeError, r"shapes \(5, 3\), \(3, 5\) do not broadcast", lambda: t + t.T),
-            (ShapeError, "has 3 elements and the first axis of the second 5", lambda: t @ t),
-            (ShapeError, "tensors of 1 or 2 axes, but the second has shape", lambda: t @ random(2, 3, 4)),
-            (ShapeError, "1 or 2 axes, but the first has shape", lambda: t.sum() @ t),
-            (TypeError, "where= is not supported", lambda: np.add(t, t, where=np.ones((5, 3), bool))),
-            (TypeError, "numpy.add.reduce is not defined for DTensors", lambda: np.add.reduce(t)),
-            (
-                TypeError,
-                r"numpy.unique is not defined for DTensors: numpy.sort is; or use t.local",
-                lambda: np.unique(t),
-            ),
-            (TypeError, "takes tensors, arrays and numbers", lambda: t + None),
-            (TypeError, "takes tensors, arrays and numbers", lambda: t + object()),
-            (TypeError, "sharded over its ranks", lambda: np.asarray(t)),
-            (TypeError, "numpy.sum: out=", lambda: np.sum(t, out=t)),
-            (TypeError, "initial", lambda: np.sum(t, initial=3)),
-            (DTypeError, "Python objects", lambda: t + np.array([None] * 3)),
-            (DTypeError, "Python objects", lambda: np.frompyfunc(str, 1, 1)(t)),
-            (ShapeError, "axis 2 is out of range for a tensor with 2 axes", lambda: t.sum(2)),
-            (ShapeError, "axis -3 is out of range", lambda: t.max(axis=-3)),
-            (ShapeError, "names an axis twice", lambda: t.mean(axis=(0, -2))),
-            (ShapeError, "axis must be an integer", lambda: t.min(axis="x")),
-            (ShapeError, "must have every axis", lambda: linalg.transpose(t, (0,))),
-            (LayoutError, "sum is for DTensors, not for ndarray", lambda: reductions.sum(random(3))),
-            (LayoutError, "one of the operands must be a DTensor", lambda: linalg.matmul(random(3), random(3))),
-            (ShapeError, "has 15 elements; a number is just one", lambda: float(t)),
-            (
-                LayoutError,
-                "not every rank holds the element",
-                lambda: t.sum(keepdims=True).item() and elsewhere().item(),
-            ),
-        ]
+    mesh, other = mesh_of(2, 2), mc.create_mesh([("x", 4)])
+    t = mc.distribute(random(5, 3), mc.Layout(["x", "y"], mesh))
+    far = mc.distribute(random(5, 3), mc.Layout(["x", U], other))
+    cases = [
+        (MeshError, "operands must be on one mesh", lambda: t + far),
+        (MeshError, "operands must be on one mesh", lambda: t @ far.T),
+        (ShapeError, r"shapes \(5, 3\), \(5,\) do not broadcast", lambda: t + random(5)),
+        (ShapeError, r"shapes \(5, 3\), \(3, 5\) do not broadcast", lambda: t + t.T),
+        (ShapeError, "has 3 elements and the first axis of the second 5", lambda: t @ t),
+        (ShapeError, "tensors of 1 or 2 axes, but the second has shape", lambda: t @ random(2, 3, 4)),
+        (ShapeError, "1 or 2 axes, but the first has shape", lambda: t.sum() @ t),
+        (TypeError, "where= is not supported", lambda: np.add(t, t, where=np.ones((5, 3), bool))),
+        (TypeError, "numpy.add.reduce is not defined for DTensors", lambda: np.add.reduce(t)),
+        (
+            TypeError,
+            r"numpy.unique is not defined for DTensors: numpy.sort is; or use t.local",
+            lambda: np.unique(t),
+        ),
+        (TypeError, "takes tensors, arrays and numbers", lambda: t + None),
+        (TypeError, "takes tensors, arrays and numbers", lambda: t + object()),
+        (TypeError, "sharded over its ranks", lambda: np.asarray(t)),
+        (TypeError, "numpy.sum: out=", lambda: np.sum(t, out=t)),
+        (TypeError, "initial", lambda: np.sum(t, initial=3)),
+        (DTypeError, "Python objects", lambda: t + np.array([None] * 3)),
+        (DTypeError, "Python objects", lambda: np.frompyfunc(str, 1, 1)(t)),
+        (ShapeError, "axis 2 is out of range for a tensor with 2 axes", lambda: t.sum(2)),
+        (ShapeError, "axis -3 is out of range", lambda: t.max(axis=-3)),
+        (ShapeError, "names an axis twice", lambda: t.mean(axis=(0, -2))),
+        (ShapeError, "axis must be an integer", lambda: t.min(axis="x")),
+        (ShapeError, "must have every axis", lambda: linalg.transpose(t, (0,))),
+        (LayoutError, "sum is for DTensors, not for ndarray", lambda: reductions.sum(random(3))),
+        (LayoutError, "one of the operands must be a DTensor", lambda: linalg.matmul(random(3), random(3))),
+        (ShapeError, "has 15 elements; a number is just one", lambda: float(t)),
+        (
+            LayoutError,
+            "not every rank holds the element",
+            lambda: t.sum(keepdims=True).item() and elsewhere().item(),
+        ),
+    ]
 
-        def elsewhere():
-            return mc.ones((1, 1), "f8", t.layout)
+    def elsewhere():
+        return mc.ones((1, 1), "f8", t.layout)
 
-        if hasattr(np, "vecdot"):  # NumPy 2
-            cases.append((TypeError, "numpy.vecdot is not defined", lambda: np.vecdot(t, t)))
-        for error, match, wrong in cases:
-            with pytest.raises(error, match=match):
-                wrong()
-        check(t + t, random(5, 3) * 2)
-
-    on(4, program)
+    if hasattr(np, "vecdot"):  # NumPy 2
+        cases.append((TypeError, "numpy.vecdot is not defined", lambda: np.vecdot(t, t)))
+    for error, match, wrong in cases:
+        with pytest.raises(error, match=match):
+            wrong()
+    check(t + t, random(5, 3) * 2)
 
 
 @pytest.mark.parametrize("size", [2, 3])

@@ -9,10 +9,9 @@ import meshcomm as mc
 from meshcomm import Cuts, Cyclic, DTypeError, Layout, ShapeError
 from meshcomm.layouts.slicing import kept_slice, parsed
 from support import indexing
-from support.gradient_cases import on
 from support.indexing import check, random_index
 from support.random_tensors import layout_of, on_a_mesh, shape_of
-from support.reference import block_of
+from support.reference import block_of, on_ranks
 from support.sampling import sampled
 
 U = "unsharded"
@@ -20,45 +19,29 @@ SEEDS = sampled(range(80), 8)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_slices(seed):
-    on_a_mesh(seed, indexing.slices)
+@pytest.mark.parametrize("what", ["slices", "assignments", "overlaps", "masks"])
+def test_indexing_is_numpys(what, seed):
+    on_a_mesh(seed, getattr(indexing, what))
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_assignments(seed):
-    on_a_mesh(seed, indexing.assignments)
-
-
-@pytest.mark.parametrize("seed", SEEDS)
-def test_assignments_that_overlap(seed):
-    on_a_mesh(seed, indexing.overlaps)
-
-
-@pytest.mark.parametrize("seed", SEEDS)
-def test_masks(seed):
-    on_a_mesh(seed, indexing.masks)
-
-
+@on_ranks(4)
 def test_a_slice_is_a_view_both_ways():
-    def program():
-        mesh = mc.create_mesh([("x", 2), ("y", 2)])
-        t = mc.distribute(np.arange(48.0).reshape(6, 8), Layout(["x", "y"], mesh))
-        inner = t[1:-1, 1:-1]
-        assert np.shares_memory(inner.local, t.local)
-        inner *= 2
-        expected = np.arange(48.0).reshape(6, 8)
-        expected[1:-1, 1:-1] *= 2
-        check(t, expected)
-        t[...] = 0
-        assert (inner.local == 0).all()
-        inner.local[...] = 5
-        assert t.to_numpy().sum() == 5 * inner.size
-        row = t[3]
-        assert np.shares_memory(row.local, t.local) == (row.local.size > 0)
-        row[...] = 1
-        assert (t.to_numpy()[3] == 1).all()
-
-    on(4, program)
+    mesh = mc.create_mesh([("x", 2), ("y", 2)])
+    t = mc.distribute(np.arange(48.0).reshape(6, 8), Layout(["x", "y"], mesh))
+    inner = t[1:-1, 1:-1]
+    assert np.shares_memory(inner.local, t.local)
+    inner *= 2
+    expected = np.arange(48.0).reshape(6, 8)
+    expected[1:-1, 1:-1] *= 2
+    check(t, expected)
+    t[...] = 0
+    assert (inner.local == 0).all()
+    inner.local[...] = 5
+    assert t.to_numpy().sum() == 5 * inner.size
+    row = t[3]
+    assert np.shares_memory(row.local, t.local) == (row.local.size > 0)
+    row[...] = 1
+    assert (t.to_numpy()[3] == 1).all()
 
 
 def test_slices_keep_elements_where_they_are():
@@ -82,76 +65,66 @@ def test_slices_keep_elements_where_they_are():
         assert kept_slice(layout, (20, 4), parsed(index, (20, 4)), 0) is None
 
 
+@on_ranks(2)
 def test_slices_that_moved_are_copies():
     """They refuse what a view would write through; one element is a copy in all layouts, as NumPy's scalars are."""
-
-    def program():
-        mesh = mc.create_mesh([("x", 2)])
-        for spec in ("x", Cyclic("x", 2), U):
-            t = mc.distribute(np.arange(8.0), Layout([spec], mesh))
-            first = t[0]
-            t[0] = t[7]
-            t[7] = first
-            first += 100
-            assert t.to_numpy().tolist() == [7, 1, 2, 3, 4, 5, 6, 0]
-            t[::-1] += 1
-            t[1:-1] += 1
-            assert t.to_numpy().tolist() == [8, 3, 4, 5, 6, 7, 8, 1]
-            if spec != U:
-                moved = t[::-1]
-                with pytest.raises(ValueError, match="a slice whose elements had to move is a copy; assign to the"):
-                    moved[0] = 1
-                with pytest.raises(ValueError, match=r"numpy.add: out= is a copy: a slice whose elements had to move"):
-                    np.add(t, 1, out=moved)
-                assert (moved + 1).to_numpy()[0] == 2
-
-    on(2, program)
+    mesh = mc.create_mesh([("x", 2)])
+    for spec in ("x", Cyclic("x", 2), U):
+        t = mc.distribute(np.arange(8.0), Layout([spec], mesh))
+        first = t[0]
+        t[0] = t[7]
+        t[7] = first
+        first += 100
+        assert t.to_numpy().tolist() == [7, 1, 2, 3, 4, 5, 6, 0]
+        t[::-1] += 1
+        t[1:-1] += 1
+        assert t.to_numpy().tolist() == [8, 3, 4, 5, 6, 7, 8, 1]
+        if spec != U:
+            moved = t[::-1]
+            with pytest.raises(ValueError, match="a slice whose elements had to move is a copy; assign to the"):
+                moved[0] = 1
+            with pytest.raises(ValueError, match=r"numpy.add: out= is a copy: a slice whose elements had to move"):
+                np.add(t, 1, out=moved)
+            assert (moved + 1).to_numpy()[0] == 2
 
 
+@on_ranks(2)
 def test_ranks_that_pass_different_indices():
     """Where elements move, the ranks compare the index."""
-
-    def program():
-        mesh = mc.create_mesh([("x", 2)])
-        t = mc.distribute(np.arange(8.0), Layout(["x"], mesh))
-        with pytest.raises(mc.CollectiveMismatch, match=r"t\[0\]"):
-            t[mesh.rank]
-
-    on(2, program)
+    mesh = mc.create_mesh([("x", 2)])
+    t = mc.distribute(np.arange(8.0), Layout(["x"], mesh))
+    with pytest.raises(mc.CollectiveMismatch, match=r"t\[0\]"):
+        t[mesh.rank]
 
 
+@on_ranks(4)
 def test_a_tensor_of_another_mesh_is_assigned():
-    def program():
-        mesh, other = mc.create_mesh([("x", 4)]), mc.create_mesh([("a", 2)], devices=[3, 1])
-        t = mc.distribute(np.zeros((6, 5)), Layout([U, "x"], mesh))
-        v = mc.distribute(np.arange(5.0), Layout(["a"], other))
-        t[2:4] = v
-        expected = np.zeros((6, 5))
-        expected[2:4] = np.arange(5.0)
-        check(t, expected)
-
-    on(4, program)
+    mesh, other = mc.create_mesh([("x", 4)]), mc.create_mesh([("a", 2)], devices=[3, 1])
+    t = mc.distribute(np.zeros((6, 5)), Layout([U, "x"], mesh))
+    v = mc.distribute(np.arange(5.0), Layout(["a"], other))
+    t[2:4] = v
+    expected = np.zeros((6, 5))
+    expected[2:4] = np.arange(5.0)
+    check(t, expected)
 
 
+@on_ranks(3)
 def test_ranks_outside_of_the_mesh():
-    def program():
-        mesh = mc.create_mesh([("x", 2)], devices=[2, 0])
-        t = mc.zeros((5, 3), "f4", Layout(["x", U], mesh))
-        t[1:3] = 4
-        t[0] = t[1]
-        found = t[1:, ::-1]
-        assert (found.shape, found.dtype) == ((4, 3), np.dtype("f4"))
-        assert (found.local is None) == (mesh.rank is None)
-        assert t[::-1].shape == (5, 3)
-        assert t[2, 1].shape == ()
-        if mesh.rank is None:
-            with pytest.raises(ShapeError, match="a rank outside of the mesh cannot know"):
-                t[t > 3]
-        else:
-            assert t[t > 3].shape == (9,)
-            assert float(t[2, 1]) == 4
-
-    on(3, program)
+    mesh = mc.create_mesh([("x", 2)], devices=[2, 0])
+    t = mc.zeros((5, 3), "f4", Layout(["x", U], mesh))
+    t[1:3] = 4
+    t[0] = t[1]
+    found = t[1:, ::-1]
+    assert (found.shape, found.dtype) == ((4, 3), np.dtype("f4"))
+    assert (found.local is None) == (mesh.rank is None)
+    assert t[::-1].shape == (5, 3)
+    assert t[2, 1].shape == ()
+    if mesh.rank is None:
+        with pytest.raises(ShapeError, match="a rank outside of the mesh cannot know"):
+            t[t > 3]
+    else:
+        assert t[t > 3].shape == (9,)
+        assert float(t[2, 1]) == 4
 
 
 ERRORS = [
@@ -172,97 +145,86 @@ ERRORS = [
 
 
 @pytest.mark.parametrize(("index", "error", "text"), ERRORS, ids=range(len(ERRORS)))
+@on_ranks(3)
 def test_bad_indices(index, error, text):
-    def program():
-        t = mc.zeros((6, 5), "f8", Layout(["x", U], mc.create_mesh([("x", 3)])))
-        with pytest.raises(error, match=text):
-            t[index]
-        with pytest.raises(error, match=text):
-            t[index] = 1
-        with pytest.raises(error, match=text):
-            t[index] = np.ones(3)
-
-    on(3, program)
+    t = mc.zeros((6, 5), "f8", Layout(["x", U], mc.create_mesh([("x", 3)])))
+    with pytest.raises(error, match=text):
+        t[index]
+    with pytest.raises(error, match=text):
+        t[index] = 1
+    with pytest.raises(error, match=text):
+        t[index] = np.ones(3)
 
 
+@on_ranks(3)
 def test_bad_values():
-    def program():
-        mesh = mc.create_mesh([("x", 3)])
-        t = mc.zeros((6, 5), "i4", Layout(["x", U], mesh))
-        with pytest.raises(ShapeError, match=r"a value of shape \(4,\) does not broadcast to the shape \(6, 5\)"):
-            t[...] = np.ones(4)
-        with pytest.raises(ShapeError, match=r"a value of shape \(2, 1, 5\) does not broadcast to the shape \(1, 5\)"):
-            t[:1] = np.ones((2, 1, 5))
-        with pytest.raises(OverflowError):
-            t[0] = 2**40
-        with pytest.raises(ValueError, match="invalid literal"):
-            t[0] = np.str_("a")
-        with pytest.raises(TypeError, match="a dict is no number"):
-            t[0] = {}
-        with pytest.raises(DTypeError, match="a tensor of <U1 does not convert to int32"):
-            t[...] = mc.full((6, 5), "a", layout=t.layout)
-        with pytest.raises(TypeError, match="use functions of whole tensors"):
-            list(t)
-        with pytest.raises(TypeError, match="a tensor without axes has no length"):
-            len(t[0, 0])
-        assert len(t) == 6
-        assert [1, 2, 3][t[1, 1] + 2] == 3
-        assert not t.to_numpy().any()
-
-    on(3, program)
+    mesh = mc.create_mesh([("x", 3)])
+    t = mc.zeros((6, 5), "i4", Layout(["x", U], mesh))
+    with pytest.raises(ShapeError, match=r"a value of shape \(4,\) does not broadcast to the shape \(6, 5\)"):
+        t[...] = np.ones(4)
+    with pytest.raises(ShapeError, match=r"a value of shape \(2, 1, 5\) does not broadcast to the shape \(1, 5\)"):
+        t[:1] = np.ones((2, 1, 5))
+    with pytest.raises(OverflowError):
+        t[0] = 2**40
+    with pytest.raises(ValueError, match="invalid literal"):
+        t[0] = np.str_("a")
+    with pytest.raises(TypeError, match="a dict is no number"):
+        t[0] = {}
+    with pytest.raises(DTypeError, match="a tensor of <U1 does not convert to int32"):
+        t[...] = mc.full((6, 5), "a", layout=t.layout)
+    with pytest.raises(TypeError, match="use functions of whole tensors"):
+        list(t)
+    with pytest.raises(TypeError, match="a tensor without axes has no length"):
+        len(t[0, 0])
+    assert len(t) == 6
+    assert [1, 2, 3][t[1, 1] + 2] == 3
+    assert not t.to_numpy().any()
 
 
+@on_ranks(3)
 def test_whether_an_element_is_in_a_tensor_is_as_in_numpy():
-    def program():
-        a = np.arange(30.0).reshape(6, 5)
-        t = mc.distribute(a, Layout(["x", U], mc.create_mesh([("x", 3)])))
-        for value in (7, 30, 7.5, np.float32(29), a[2], a[2] + 30, np.nan):
-            assert (value in t) == (value in a)
-        assert 435 in t.sum()
-
-    on(3, program)
+    a = np.arange(30.0).reshape(6, 5)
+    t = mc.distribute(a, Layout(["x", U], mc.create_mesh([("x", 3)])))
+    for value in (7, 30, 7.5, np.float32(29), a[2], a[2] + 30, np.nan):
+        assert (value in t) == (value in a)
+    assert 435 in t.sum()
 
 
+@on_ranks(3)
 def test_slices_of_all_dtypes_keep_their_bits():
-    def program():
-        mesh = mc.create_mesh([("x", 3)])
-        x = np.zeros(9, [("a", "i1"), ("b", ">f8")])
-        x.view(np.uint8)[:] = np.random.default_rng(1).integers(0, 256, x.nbytes)
-        t = mc.distribute(x, Layout(["x"], mesh))
-        assert t[2:7].to_numpy().tobytes() == x[2:7].tobytes()
-        t[:4] = t[5:]
-        assert t.to_numpy().tobytes() == x[5:].tobytes() + x[4:].tobytes()
-
-    on(3, program)
+    mesh = mc.create_mesh([("x", 3)])
+    x = np.zeros(9, [("a", "i1"), ("b", ">f8")])
+    x.view(np.uint8)[:] = np.random.default_rng(1).integers(0, 256, x.nbytes)
+    t = mc.distribute(x, Layout(["x"], mesh))
+    assert t[2:7].to_numpy().tobytes() == x[2:7].tobytes()
+    t[:4] = t[5:]
+    assert t.to_numpy().tobytes() == x[5:].tobytes() + x[4:].tobytes()
 
 
+@on_ranks(2)
 def test_what_a_slice_gives_goes_everywhere():
     """Slices as sources of all forms of relayout; a slice with gaps is refused as out, on all ranks."""
-
-    def program():
-        mesh = mc.create_mesh([("x", 2)])
-        rows, columns = Layout(["x", U], mesh), Layout([U, "x"], mesh)
-        x = np.arange(60.0).reshape(6, 10)
-        t = mc.distribute(x, rows)
-        inner, expected = t[1:5, 2:9:2], x[1:5, 2:9:2]
-        check(mc.relayout(inner, columns), expected)
-        check(mc.relayout([inner, t[:2]], columns)[0], expected)
-        check(mc.start_relayout(inner, columns).wait(), expected)
-        check(np.transpose(inner), expected.T)
-        check(inner @ inner.T, expected @ expected.T)
-        check(mc.transpose(inner, layout=rows), expected.T)
-        np.testing.assert_array_equal(
-            inner.to_numpy(root=1) if mesh.rank == 1 else inner.to_numpy(root=1) or expected, expected
-        )
-        check(inner.copy(), expected)
-        assert inner.copy().local.flags.c_contiguous
-        assert float(inner.sum()) == expected.sum()
-        out = mc.zeros((6, 10), "f8", columns)
-        with pytest.raises(mc.LayoutError):
-            mc.relayout(t[:, ::2], out[:, ::2].layout, out=out[:, ::2])
-        assert "block of this rank" in repr(inner)
-
-    on(2, program)
+    mesh = mc.create_mesh([("x", 2)])
+    rows, columns = Layout(["x", U], mesh), Layout([U, "x"], mesh)
+    x = np.arange(60.0).reshape(6, 10)
+    t = mc.distribute(x, rows)
+    inner, expected = t[1:5, 2:9:2], x[1:5, 2:9:2]
+    check(mc.relayout(inner, columns), expected)
+    check(mc.relayout([inner, t[:2]], columns)[0], expected)
+    check(mc.start_relayout(inner, columns).wait(), expected)
+    check(np.transpose(inner), expected.T)
+    check(inner @ inner.T, expected @ expected.T)
+    check(mc.transpose(inner, layout=rows), expected.T)
+    np.testing.assert_array_equal(
+        inner.to_numpy(root=1) if mesh.rank == 1 else inner.to_numpy(root=1) or expected, expected
+    )
+    check(inner.copy(), expected)
+    assert inner.copy().local.flags.c_contiguous
+    assert float(inner.sum()) == expected.sum()
+    out = mc.zeros((6, 10), "f8", columns)
+    with pytest.raises(mc.LayoutError):
+        mc.relayout(t[:, ::2], out[:, ::2].layout, out=out[:, ::2])
+    assert "block of this rank" in repr(inner)
 
 
 def test_layouts_of_random_slices_on_every_device():

@@ -6,7 +6,8 @@ import pytest
 import meshcomm as mc
 from meshcomm import CollectiveMismatch, Layout, LayoutError, MeshError, ShapeError
 from support.gradient_cases import on
-from support.reference import numbered, random_bits
+from support.reference import numbered, on_ranks, random_bits
+from support.sampling import with_seeds
 from support.shape_cases import SEEDS, U, check, check_numbers, layout_of, on_a_mesh
 
 KINDS = ("f8", "?", "i1", "u2", "c8", "f2", "g", ">i4")
@@ -28,103 +29,76 @@ def several(random, mesh, axis_of):
     return tensors, arrays, axis
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_concatenate(seed):
-    def program(random, mesh):
-        for _ in range(8):
-            tensors, arrays, axis = several(random, mesh, lambda random, ndim: random.randrange(-ndim, ndim))
-            with np.errstate(all="ignore"):
-                expected = np.concatenate(arrays, axis)
-                check_numbers(np.concatenate(tensors, axis), expected)
-                check_numbers(np.concatenate(tensors, None), np.concatenate(arrays, None))
-                layout = layout_of(random, mesh, expected.shape)
-                made = mc.concatenate(tensors, axis, layout)
-                check_numbers(made, expected)
-                assert made.layout == layout
-                wide = np.concatenate(tensors, axis=axis, dtype="c16", casting="unsafe")
-                check_numbers(wide, np.concatenate(arrays, axis=axis, dtype="c16", casting="unsafe"))
-
-    on_a_mesh(seed, program)
+@with_seeds(on_a_mesh, SEEDS)
+def test_concatenate(random, mesh):
+    for _ in range(8):
+        tensors, arrays, axis = several(random, mesh, lambda random, ndim: random.randrange(-ndim, ndim))
+        with np.errstate(all="ignore"):
+            expected = np.concatenate(arrays, axis)
+            check_numbers(np.concatenate(tensors, axis), expected)
+            check_numbers(np.concatenate(tensors, None), np.concatenate(arrays, None))
+            layout = layout_of(random, mesh, expected.shape)
+            made = mc.concatenate(tensors, axis, layout)
+            check_numbers(made, expected)
+            assert made.layout == layout
+            wide = np.concatenate(tensors, axis=axis, dtype="c16", casting="unsafe")
+            check_numbers(wide, np.concatenate(arrays, axis=axis, dtype="c16", casting="unsafe"))
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_stack(seed):
-    def program(random, mesh):
-        for _ in range(8):
-            tensors, arrays, _ = several(random, mesh, lambda random, ndim: None)
-            ndim = arrays[0].ndim
-            with np.errstate(all="ignore"):
-                new = random.randrange(-ndim - 1, ndim + 1)
-                expected = np.stack(arrays, new)
-                check_numbers(np.stack(tensors, new), expected)
-                layout = layout_of(random, mesh, expected.shape)
-                made = mc.stack(tensors, new, layout)
-                assert made.layout == layout
-                check_numbers(made, expected)
-                for join in (np.vstack, np.hstack, np.dstack, *([np.column_stack] if ndim < 3 else [])):
-                    check_numbers(join(tensors), join(arrays))
-
-    on_a_mesh(seed, program)
+@with_seeds(on_a_mesh, SEEDS)
+def test_stack(random, mesh):
+    for _ in range(8):
+        tensors, arrays, _ = several(random, mesh, lambda random, ndim: None)
+        ndim = arrays[0].ndim
+        with np.errstate(all="ignore"):
+            new = random.randrange(-ndim - 1, ndim + 1)
+            expected = np.stack(arrays, new)
+            check_numbers(np.stack(tensors, new), expected)
+            layout = layout_of(random, mesh, expected.shape)
+            made = mc.stack(tensors, new, layout)
+            assert made.layout == layout
+            check_numbers(made, expected)
+            for join in (np.vstack, np.hstack, np.dstack, *([np.column_stack] if ndim < 3 else [])):
+                check_numbers(join(tensors), join(arrays))
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_split(seed):
-    def program(random, mesh):
-        for number in range(8):
-            shape = tuple(random.choice([0, 2, 4, 6, 9]) for _ in range(random.randint(1, 3)))
-            x = random_bits(shape, "i4", number)
-            t = mc.distribute(x, layout_of(random, mesh, shape))
-            axis = random.randrange(-x.ndim, x.ndim)
-            for sections in (3, 1, [2, 5], (0, 3, 3, 20), [-2], np.array([1])):
-                for made, expected in zip(
-                    np.array_split(t, sections, axis), np.array_split(x, sections, axis), strict=True
-                ):
-                    check(made, expected)
-            if shape[axis] % 3 == 0:
-                for made, expected in zip(np.split(t, 3, axis), np.split(x, 3, axis), strict=True):
-                    check(made, expected)
-            for function in (np.vsplit, np.hsplit, np.dsplit)[: {1: 0, 2: 2, 3: 3}[x.ndim]]:
-                for made, expected in zip(function(t, [1, 3]), function(x, [1, 3]), strict=True):
-                    check(made, expected)
-        flat = mc.distribute(np.arange(6), layout_of(random, mesh, (6,)))
-        assert [part.shape for part in np.hsplit(flat, 2)] == [(3,), (3,)]
-
-    on_a_mesh(seed, program)
+@with_seeds(on_a_mesh, SEEDS)
+def test_split(random, mesh):
+    for number in range(8):
+        shape = tuple(random.choice([0, 2, 4, 6, 9]) for _ in range(random.randint(1, 3)))
+        x = random_bits(shape, "i4", number)
+        t = mc.distribute(x, layout_of(random, mesh, shape))
+        axis = random.randrange(-x.ndim, x.ndim)
+        for sections in (3, 1, [2, 5], (0, 3, 3, 20), [-2], np.array([1])):
+            for made, expected in zip(
+                np.array_split(t, sections, axis), np.array_split(x, sections, axis), strict=True
+            ):
+                check(made, expected)
+        if shape[axis] % 3 == 0:
+            for made, expected in zip(np.split(t, 3, axis), np.split(x, 3, axis), strict=True):
+                check(made, expected)
+        for function in (np.vsplit, np.hsplit, np.dsplit)[: {1: 0, 2: 2, 3: 3}[x.ndim]]:
+            for made, expected in zip(function(t, [1, 3]), function(x, [1, 3]), strict=True):
+                check(made, expected)
+    flat = mc.distribute(np.arange(6), layout_of(random, mesh, (6,)))
+    assert [part.shape for part in np.hsplit(flat, 2)] == [(3,), (3,)]
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_pad(seed):
-    def program(random, mesh):
-        for number in range(4):
-            shape = tuple(random.choice([1, 2, 3, 5, 8]) for _ in range(random.randint(1, 3)))
-            x = random_bits(shape, random.choice(["f8", "i1", "c8", ">i4"]), number)
-            t = mc.distribute(x, layout_of(random, mesh, shape))
-            ends = [(random.randint(0, 4), random.randint(0, 9)) for _ in shape]
-            for width in (random.randint(0, 3), random.choice([(1, 2), ((2, 0),)]), ends):
-                check(np.pad(t, width), np.pad(x, width))
-                check(np.pad(t, width, constant_values=(3, 4)), np.pad(x, width, constant_values=(3, 4)))
-                for mode in ("edge", "reflect", "symmetric", "wrap"):
-                    check(np.pad(t, width, mode=mode), np.pad(x, width, mode=mode))
-
-    on_a_mesh(seed, program)
+@with_seeds(on_a_mesh, SEEDS)
+def test_pad(random, mesh):
+    for number in range(4):
+        shape = tuple(random.choice([1, 2, 3, 5, 8]) for _ in range(random.randint(1, 3)))
+        x = random_bits(shape, random.choice(["f8", "i1", "c8", ">i4"]), number)
+        t = mc.distribute(x, layout_of(random, mesh, shape))
+        ends = [(random.randint(0, 4), random.randint(0, 9)) for _ in shape]
+        for width in (random.randint(0, 3), random.choice([(1, 2), ((2, 0),)]), ends):
+            check(np.pad(t, width), np.pad(x, width))
+            check(np.pad(t, width, constant_values=(3, 4)), np.pad(x, width, constant_values=(3, 4)))
+            for mode in ("edge", "reflect", "symmetric", "wrap"):
+                check(np.pad(t, width, mode=mode), np.pad(x, width, mode=mode))
 
 
 # -- layouts, and what moves ------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def relayouts(monkeypatch):
-    """The relayouts of all ranks while a test runs: the bytes that all devices receive."""
-    found = []
-    relayout = mc.ops.elementwise.relayout
-
-    def counted(tensor, layout):
-        plan = mc.plan_relayout(tensor.shape, tensor.dtype, tensor.layout, layout)
-        found.append(sum(plan.for_device(device).bytes_moved for device in range(len(plan.ranks))))
-        return relayout(tensor, layout)
-
-    monkeypatch.setattr(mc.ops.elementwise, "relayout", counted)
-    return found
 
 
 def test_layouts_and_what_moves(relayouts):
@@ -170,63 +144,57 @@ def test_a_pad_moves_only_what_it_repeats(relayouts):
     assert sum(relayouts) == 4 * 3 * 8, "two elements of the last block, and one of the first"
 
 
+@on_ranks(3)
 def test_another_mesh():
-    def program():
-        mesh, other = mc.create_mesh([("x", 2)]), mc.create_mesh([("y", 2)], devices=[2, 1])
-        t = mc.distribute(np.arange(5), Layout(["x"], mesh))
-        made = mc.concatenate([t, t], layout=Layout(["y"], other))
-        check(made, np.tile(np.arange(5), 2))
-        check(mc.stack([t, t], layout=Layout([U, "y"], other)), np.stack([np.arange(5)] * 2))
-        with pytest.raises(MeshError):
-            np.concatenate([t, mc.zeros(3, layout=Layout(["y"], other))])
-
-    on(3, program)
+    mesh, other = mc.create_mesh([("x", 2)]), mc.create_mesh([("y", 2)], devices=[2, 1])
+    t = mc.distribute(np.arange(5), Layout(["x"], mesh))
+    made = mc.concatenate([t, t], layout=Layout(["y"], other))
+    check(made, np.tile(np.arange(5), 2))
+    check(mc.stack([t, t], layout=Layout([U, "y"], other)), np.stack([np.arange(5)] * 2))
+    with pytest.raises(MeshError):
+        np.concatenate([t, mc.zeros(3, layout=Layout(["y"], other))])
 
 
+@on_ranks(2)
 def test_plain_arrays_that_differ():
-    def program():
-        t = mc.distribute(np.arange(6), Layout(["x"], mc.create_mesh([("x", 2)])))
-        with pytest.raises(CollectiveMismatch):
-            np.concatenate([t, np.full(3, t.mesh.rank)])
-
-    on(2, program)
+    t = mc.distribute(np.arange(6), Layout(["x"], mc.create_mesh([("x", 2)])))
+    with pytest.raises(CollectiveMismatch):
+        np.concatenate([t, np.full(3, t.mesh.rank)])
 
 
+@on_ranks(2)
 def test_errors():
-    def program():
-        t = mc.distribute(numbered((6, 4)), Layout(["x", U], mc.create_mesh([("x", 2)])))
-        none = mc.zeros((0, 4), "f8", t.layout)
-        day = mc.distribute(np.zeros((6, 4), "M8[D]"), t.layout)
-        for call, error, text in [
-            (lambda: np.concatenate([t, t.T]), ShapeError, r"operand 0 has shape \(6, 4\), operand 1 has \(4, 6\)"),
-            (lambda: np.concatenate([t, np.zeros(4)]), ShapeError, r"operand 1 has \(4,\)"),
-            (lambda: np.concatenate([t, 3]), ShapeError, r"operand 1 has \(\)"),
-            (lambda: np.concatenate([t, t], 2), ShapeError, "axis 2 is out of range"),
-            (lambda: np.concatenate([t, t], out=t), TypeError, "out= is not supported"),
-            (lambda: np.concatenate([t, t], dtype="i1", casting="safe"), TypeError, "Cannot cast"),
-            (lambda: np.concatenate([t, day]), TypeError, "promote"),
-            (lambda: mc.concatenate([np.zeros(3)]), LayoutError, "one of the operands must be a DTensor"),
-            (lambda: mc.concatenate([]), LayoutError, "one of the operands must be a DTensor"),
-            (lambda: mc.concatenate([t, t], 0, "x"), LayoutError, "takes a Layout, not str"),
-            (lambda: mc.concatenate([t, t], 0, Layout(["x"], t.mesh)), LayoutError, "2 axes, but the layout is for 1"),
-            (lambda: mc.concatenate([t, t], 0, Layout([mc.Cuts("x", (0, 1, 6)), U], t.mesh)), ShapeError, "boundary"),
-            (lambda: np.stack([t, t.T]), ShapeError, "all shapes must be equal"),
-            (lambda: np.stack([t, t], 3), ShapeError, "axis 3 is out of range"),
-            (lambda: np.split(t, 4), ShapeError, "6 elements into 4 sections"),
-            (lambda: np.split(t, 0), ShapeError, "0 sections"),
-            (lambda: np.array_split(t, 2, 2), ShapeError, "axis 2 is out of range"),
-            (lambda: np.dsplit(t, 2), ShapeError, "dsplit takes a tensor of 3 axes or more"),
-            (lambda: np.pad(t, -1), ShapeError, "is negative"),
-            (lambda: np.pad(t, (1, 2, 3)), ShapeError, "a pair for each axis"),
-            (lambda: np.pad(t, 1.5), TypeError, "must be an integer"),
-            (lambda: np.pad(t, 1, mode="mean"), TypeError, "mode 'mean' is not supported"),
-            (lambda: np.pad(t, 1, mode=np.sum), TypeError, "is not supported for DTensors"),
-            (lambda: np.pad(t, 1, mode="reflect", reflect_type="odd"), TypeError, "odd reflect_type"),
-            (lambda: np.pad(t, 1, mode="edge", constant_values=1), TypeError, "takes no constant_values"),
-            (lambda: np.pad(t, 1, constant_values=(1, 2, 3)), ShapeError, "a pair for each axis"),
-            (lambda: np.pad(none, 1, mode="edge"), ShapeError, "no elements to repeat"),
-        ]:
-            with pytest.raises(error, match=text):
-                call()
-
-    on(2, program)
+    t = mc.distribute(numbered((6, 4)), Layout(["x", U], mc.create_mesh([("x", 2)])))
+    none = mc.zeros((0, 4), "f8", t.layout)
+    day = mc.distribute(np.zeros((6, 4), "M8[D]"), t.layout)
+    for call, error, text in [
+        (lambda: np.concatenate([t, t.T]), ShapeError, r"operand 0 has shape \(6, 4\), operand 1 has \(4, 6\)"),
+        (lambda: np.concatenate([t, np.zeros(4)]), ShapeError, r"operand 1 has \(4,\)"),
+        (lambda: np.concatenate([t, 3]), ShapeError, r"operand 1 has \(\)"),
+        (lambda: np.concatenate([t, t], 2), ShapeError, "axis 2 is out of range"),
+        (lambda: np.concatenate([t, t], out=t), TypeError, "out= is not supported"),
+        (lambda: np.concatenate([t, t], dtype="i1", casting="safe"), TypeError, "Cannot cast"),
+        (lambda: np.concatenate([t, day]), TypeError, "promote"),
+        (lambda: mc.concatenate([np.zeros(3)]), LayoutError, "one of the operands must be a DTensor"),
+        (lambda: mc.concatenate([]), LayoutError, "one of the operands must be a DTensor"),
+        (lambda: mc.concatenate([t, t], 0, "x"), LayoutError, "takes a Layout, not str"),
+        (lambda: mc.concatenate([t, t], 0, Layout(["x"], t.mesh)), LayoutError, "2 axes, but the layout is for 1"),
+        (lambda: mc.concatenate([t, t], 0, Layout([mc.Cuts("x", (0, 1, 6)), U], t.mesh)), ShapeError, "boundary"),
+        (lambda: np.stack([t, t.T]), ShapeError, "all shapes must be equal"),
+        (lambda: np.stack([t, t], 3), ShapeError, "axis 3 is out of range"),
+        (lambda: np.split(t, 4), ShapeError, "6 elements into 4 sections"),
+        (lambda: np.split(t, 0), ShapeError, "0 sections"),
+        (lambda: np.array_split(t, 2, 2), ShapeError, "axis 2 is out of range"),
+        (lambda: np.dsplit(t, 2), ShapeError, "dsplit takes a tensor of 3 axes or more"),
+        (lambda: np.pad(t, -1), ShapeError, "is negative"),
+        (lambda: np.pad(t, (1, 2, 3)), ShapeError, "a pair for each axis"),
+        (lambda: np.pad(t, 1.5), TypeError, "must be an integer"),
+        (lambda: np.pad(t, 1, mode="mean"), TypeError, "mode 'mean' is not supported"),
+        (lambda: np.pad(t, 1, mode=np.sum), TypeError, "is not supported for DTensors"),
+        (lambda: np.pad(t, 1, mode="reflect", reflect_type="odd"), TypeError, "odd reflect_type"),
+        (lambda: np.pad(t, 1, mode="edge", constant_values=1), TypeError, "takes no constant_values"),
+        (lambda: np.pad(t, 1, constant_values=(1, 2, 3)), ShapeError, "a pair for each axis"),
+        (lambda: np.pad(none, 1, mode="edge"), ShapeError, "no elements to repeat"),
+    ]:
+        with pytest.raises(error, match=text):
+            call()

@@ -5,10 +5,10 @@ import pytest
 
 import meshcomm as mc
 from meshcomm import Layout, gradients
-from support.gradient_cases import dot, on
+from support.gradient_cases import dot
 from support.random_tensors import integers, layout_of, on_a_mesh, shape_of, tensor_of
-from support.reference import block_of
-from support.sampling import sampled
+from support.reference import block_of, on_ranks
+from support.sampling import sampled, with_seeds
 
 U = "unsharded"
 SEEDS = sampled(range(60), 6)
@@ -22,98 +22,70 @@ def check(tensor, expected):
     np.testing.assert_array_equal(tensor.local, block_of(expected, tensor.layout, tensor.mesh.rank), strict=True)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_elementwise(seed):
-    def program(random, mesh):
-        for number in range(12):
-            shape = shape_of(random)
-            a, x = tensor_of(random, mesh, shape, number)
-            other = tuple(1 if random.random() < 0.2 else n for n in shape[random.randint(0, len(shape) - 1) :])
-            b, y = tensor_of(random, mesh, other, number + 1)
-            check(a + b, x + y)
-            check(b - a, y - x)
-            check(np.where(a > b, a, 7), np.where(x > y, x, 7))
-            check(2 * a * y, 2 * x * y)
-            before = a.layout
-            a *= b
-            check(a, x * y)
-            assert a.layout == before
-            out = mc.empty(np.broadcast_shapes(shape, other), "f8", layout_of(random, mesh, shape))
-            np.maximum(b, a, out=out)
-            check(out, np.maximum(y, x * y))
-            check(-out.T, -np.maximum(y, x * y).T)
-            check(np.transpose(out), np.maximum(y, x * y).T)
-            check(out.copy(), np.maximum(y, x * y))
-
-    on_a_mesh(seed, program)
+@with_seeds(on_a_mesh, SEEDS)
+def test_elementwise(random, mesh):
+    for number in range(12):
+        shape = shape_of(random)
+        a, x = tensor_of(random, mesh, shape, number)
+        other = tuple(1 if random.random() < 0.2 else n for n in shape[random.randint(0, len(shape) - 1) :])
+        b, y = tensor_of(random, mesh, other, number + 1)
+        check(a + b, x + y)
+        check(b - a, y - x)
+        check(np.where(a > b, a, 7), np.where(x > y, x, 7))
+        check(2 * a * y, 2 * x * y)
+        before = a.layout
+        a *= b
+        check(a, x * y)
+        assert a.layout == before
+        out = mc.empty(np.broadcast_shapes(shape, other), "f8", layout_of(random, mesh, shape))
+        np.maximum(b, a, out=out)
+        check(out, np.maximum(y, x * y))
+        check(-out.T, -np.maximum(y, x * y).T)
+        check(np.transpose(out), np.maximum(y, x * y).T)
+        check(out.copy(), np.maximum(y, x * y))
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_reductions(seed):
-    def program(random, mesh):
-        for number in range(12):
-            shape = shape_of(random)
-            a, x = tensor_of(random, mesh, shape, number)
-            axes = random.sample(range(len(shape)), random.randint(0, len(shape)))
-            for axis in (None, tuple(axes), random.randrange(-len(shape), len(shape))):
-                keepdims = random.random() < 0.5
-                check(np.sum(a, axis=axis, keepdims=keepdims), np.sum(x, axis=axis, keepdims=keepdims))
-                if x.size:
-                    check(np.max(a, axis=axis, keepdims=keepdims), np.max(x, axis=axis, keepdims=keepdims))
-                    check(np.min(a, axis=axis), np.min(x, axis=axis))
-                    mean = np.mean(a, axis=axis)
-                    np.testing.assert_allclose(mean.to_numpy(), np.mean(x, axis=axis))
-            kept = np.sum(a, axis=0).layout.axes
-            if not set(a.layout.axes[0]):
-                assert kept == a.layout.axes[1:], "the cuts of the axes that are left stay"
-
-    on_a_mesh(seed, program)
+@with_seeds(on_a_mesh, SEEDS)
+def test_products(random, mesh):
+    for number in range(12):
+        n, k, m = (random.randint(0, 11) for _ in range(3))
+        left, right = random.choice([((n, k), (k, m)), ((k,), (k, m)), ((n, k), (k,)), ((k,), (k,))])
+        a, x = tensor_of(random, mesh, left, number)
+        b, y = tensor_of(random, mesh, right, number + 1)
+        check(a @ b, x @ y)
+        if a.ndim == 2:
+            check(a @ a.T, x @ x.T)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_products(seed):
-    def program(random, mesh):
-        for number in range(12):
-            n, k, m = (random.randint(1, 11) for _ in range(3))
-            left, right = random.choice([((n, k), (k, m)), ((k,), (k, m)), ((n, k), (k,)), ((k,), (k,))])
-            a, x = tensor_of(random, mesh, left, number)
-            b, y = tensor_of(random, mesh, right, number + 1)
-            check(a @ b, x @ y)
-            if a.ndim == 2:
-                check(a @ a.T, x @ x.T)
-
-    on_a_mesh(seed, program)
-
-
-@pytest.mark.parametrize("seed", SEEDS)
-def test_gradients(seed):
-    def program(random, mesh):
-        for number in range(6):
-            shape = shape_of(random)
-            source, target = (layout_of(random, mesh, shape) for _ in range(2))
-            x, y = mc.distribute(integers(*shape), source), mc.distribute(integers(*shape, seed=1), target)
-            for vjp in (gradients.relayout_vjp, gradients.relayout_like_vjp):
-                back = vjp(y, x)
-                assert back.layout == source
-                check(back, integers(*shape, seed=1))
-            total = x.sum(0)
-            given = mc.distribute(integers(*total.shape, seed=2), layout_of(random, mesh, total.shape))
-            z = mc.relayout_like(given, total)
-            back = gradients.sum_vjp(z, x, 0)
+@with_seeds(on_a_mesh, SEEDS)
+def test_gradients(random, mesh):
+    for number in range(6):
+        shape = shape_of(random)
+        source, target = (layout_of(random, mesh, shape) for _ in range(2))
+        x, y = mc.distribute(integers(*shape), source), mc.distribute(integers(*shape, seed=1), target)
+        for vjp in (gradients.relayout_vjp, gradients.relayout_like_vjp):
+            back = vjp(y, x)
             assert back.layout == source
-            assert dot(total, z) == dot(x, back)
-            n, k, m = (random.randint(1, 7) for _ in range(3))
-            (a, _), (b, _) = tensor_of(random, mesh, (n, k), number), tensor_of(random, mesh, (k, m), number)
-            product = a @ b
-            w = mc.relayout_like(mc.distribute(integers(n, m, seed=3), layout_of(random, mesh, (n, m))), product)
-            of_a, of_b = gradients.matmul_vjp(w, a, b)
-            assert (of_a.layout, of_b.layout) == (a.layout, b.layout)
-            da, db = integers(n, k, seed=4), integers(k, m, seed=5)
-            assert dot(mc.distribute(da, a.layout) @ b + a @ mc.distribute(db, b.layout), w) == dot(
-                mc.distribute(da, a.layout), of_a
-            ) + dot(mc.distribute(db, b.layout), of_b)
-
-    on_a_mesh(seed, program)
+            check(back, integers(*shape, seed=1))
+        axis, keepdims = random.choice([None, 0, -1, tuple(range(len(shape)))]), random.random() < 0.5
+        total = x.sum(axis, keepdims=keepdims)
+        given = mc.distribute(integers(*total.shape, seed=2), layout_of(random, mesh, total.shape))
+        z = mc.relayout_like(given, total)
+        back = gradients.sum_vjp(z, x, axis, keepdims)
+        assert back.layout == source
+        assert dot(total, z) == dot(x, back)
+        n, k, m = (random.randint(1, 7) for _ in range(3))
+        left, right = random.choice([((n, k), (k, m)), ((k,), (k, m)), ((n, k), (k,)), ((k,), (k,))])
+        (a, _), (b, _) = tensor_of(random, mesh, left, number), tensor_of(random, mesh, right, number)
+        product = a @ b
+        given = mc.distribute(integers(*product.shape, seed=3), layout_of(random, mesh, product.shape))
+        w = mc.relayout_like(given, product)
+        of_a, of_b = gradients.matmul_vjp(w, a, b)
+        assert (of_a.layout, of_b.layout) == (a.layout, b.layout)
+        da, db = integers(*left, seed=4), integers(*right, seed=5)
+        assert dot(mc.distribute(da, a.layout) @ b + a @ mc.distribute(db, b.layout), w) == dot(
+            mc.distribute(da, a.layout), of_a
+        ) + dot(mc.distribute(db, b.layout), of_b)
 
 
 # -- operands with different cuts -------------------------------------------------------------------------------------
@@ -124,68 +96,49 @@ DEALT = mc.Cyclic("x", 2)
 
 @pytest.mark.parametrize("large", [CUTS, DEALT, "x"], ids=str)
 @pytest.mark.parametrize("small", [OTHER, mc.Cyclic("x", 1, 2), "x"], ids=str)
+@on_ranks(3)
 def test_the_smaller_operand_moves_and_the_result_carries_the_cuts_of_the_larger_one(small, large):
-    def program():
-        mesh = mc.create_mesh([("x", 3)])
-        big = mc.distribute(integers(12, 5), Layout([large, U], mesh))
-        little = mc.distribute(integers(12, 1), Layout([small, U], mesh))
-        column = mc.distribute(integers(12, 1, dtype="f4"), Layout([small, U], mesh))
-        for result in (big + little, little + big, big * column, column * big, np.where(little > 0, big, little)):
-            assert result.layout.axes == big.layout.axes
-        check(little + big, integers(12, 1) + integers(12, 5))
-        assert (-big).layout is big.layout
-        assert np.sum(big, axis=1).layout == Layout([large], mesh)
-        assert np.sum(big, axis=1, keepdims=True).layout == Layout([large, U], mesh)
-        assert big.T.layout == Layout([U, large], mesh)
-        rows = big @ mc.distribute(integers(5, 4), Layout([U, U], mesh))
-        assert rows.layout == Layout([large, U], mesh)
-        columns = mc.distribute(integers(4, 5), Layout([U, U], mesh)) @ big.T
-        assert columns.layout == Layout([U, large], mesh)
-        little += little
-        assert little.layout == Layout([small, U], mesh)
-
-    on(3, program)
-
-
-def test_equal_cuts_move_nothing(monkeypatch):
-    moved = []
-
-    def program():
-        mesh = mc.create_mesh([("x", 3)])
-        for spec in (CUTS, DEALT):
-            a, b = (mc.distribute(integers(12, 5, seed=i), Layout([spec, U], mesh)) for i in range(2))
-            plan = mc.plan_relayout(b.shape, b.dtype, b.layout, a.layout)
-            moved.append(plan.bytes_moved)
-            check(a + b, integers(12, 5) + integers(12, 5, seed=1))
-
-    on(3, program)
-    assert set(moved) == {0}
+    mesh = mc.create_mesh([("x", 3)])
+    big = mc.distribute(integers(12, 5), Layout([large, U], mesh))
+    little = mc.distribute(integers(12, 1), Layout([small, U], mesh))
+    column = mc.distribute(integers(12, 1, dtype="f4"), Layout([small, U], mesh))
+    for result in (big + little, little + big, big * column, column * big, np.where(little > 0, big, little)):
+        assert result.layout.axes == big.layout.axes
+    check(little + big, integers(12, 1) + integers(12, 5))
+    assert (-big).layout is big.layout
+    assert np.sum(big, axis=1).layout == Layout([large], mesh)
+    assert np.sum(big, axis=1, keepdims=True).layout == Layout([large, U], mesh)
+    assert big.T.layout == Layout([U, large], mesh)
+    rows = big @ mc.distribute(integers(5, 4), Layout([U, U], mesh))
+    assert rows.layout == Layout([large, U], mesh)
+    columns = mc.distribute(integers(4, 5), Layout([U, U], mesh)) @ big.T
+    assert columns.layout == Layout([U, large], mesh)
+    little += little
+    assert little.layout == Layout([small, U], mesh)
 
 
 # -- variables and maps -----------------------------------------------------------------------------------------------
 
 
+@on_ranks(3)
 def test_variables_and_maps_hold_rules():
-    def program():
-        mesh = mc.create_mesh([("x", 3)])
-        for spec in (CUTS, DEALT, mc.Cyclic("x", 5), mc.Cyclic("x", 4), mc.Cyclic("x", 64, 1)):
-            layout = Layout([spec, U], mesh)
-            rules = mc.LayoutMap(mesh)
-            rules["dense.*kernel"] = layout
-            assert rules["dense_1.kernel"] == layout
-            assert repr(spec) in repr(rules) or str(layout.sharding_specs) in repr(rules)
-            variable = mc.DVariable(integers(12, 5), layout)
-            check(mc.relayout(variable, Layout(["x", U], mesh)), integers(12, 5))
-            variable.assign(mc.distribute(integers(12, 5, seed=1), Layout([U, "x"], mesh)))
-            assert mc.fetch_layout(variable) == layout
-            variable.assign_add(integers(12, 5))
-            check(mc.relayout(variable, layout), integers(12, 5, seed=1) + integers(12, 5))
-            made = mc.Variable(lambda slices, shape, dtype: integers(12, 5)[slices], (12, 5), "f8", layout=layout)
-            check(mc.relayout(made, layout), integers(12, 5))
-            with pytest.raises(mc.ShapeError):
-                mc.DVariable(integers(13, 5), Layout([CUTS, U], mesh))
-            assert mc.check_layout(mc.distribute(integers(12, 5), layout), layout) is None
-            with pytest.raises(mc.LayoutError):
-                mc.check_layout(mc.distribute(integers(12, 5), layout), Layout(["x", U], mesh))
-
-    on(3, program)
+    mesh = mc.create_mesh([("x", 3)])
+    for spec in (CUTS, DEALT, mc.Cyclic("x", 5), mc.Cyclic("x", 4), mc.Cyclic("x", 64, 1)):
+        layout = Layout([spec, U], mesh)
+        rules = mc.LayoutMap(mesh)
+        rules["dense.*kernel"] = layout
+        assert rules["dense_1.kernel"] == layout
+        assert repr(spec) in repr(rules) or str(layout.sharding_specs) in repr(rules)
+        variable = mc.DVariable(integers(12, 5), layout)
+        check(mc.relayout(variable, Layout(["x", U], mesh)), integers(12, 5))
+        variable.assign(mc.distribute(integers(12, 5, seed=1), Layout([U, "x"], mesh)))
+        assert mc.fetch_layout(variable) == layout
+        variable.assign_add(integers(12, 5))
+        check(mc.relayout(variable, layout), integers(12, 5, seed=1) + integers(12, 5))
+        made = mc.Variable(lambda slices, shape, dtype: integers(12, 5)[slices], (12, 5), "f8", layout=layout)
+        check(mc.relayout(made, layout), integers(12, 5))
+        with pytest.raises(mc.ShapeError):
+            mc.DVariable(integers(13, 5), Layout([CUTS, U], mesh))
+        assert mc.check_layout(mc.distribute(integers(12, 5), layout), layout) is None
+        with pytest.raises(mc.LayoutError):
+            mc.check_layout(mc.distribute(integers(12, 5), layout), Layout(["x", U], mesh))

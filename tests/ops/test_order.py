@@ -15,7 +15,8 @@ from meshcomm.ops.samplesort import in_order
 from meshcomm.ops.whole import whole_along
 from support.gradient_cases import on
 from support.orders import DTYPES, any_layout, any_shape, check, on_a_mesh, values
-from support.sampling import sampled
+from support.reference import on_ranks
+from support.sampling import sampled, with_seeds
 
 U = "unsharded"
 SEEDS = sampled(range(60), 7)
@@ -23,28 +24,25 @@ SEEDS = sampled(range(60), 7)
 # -- sorts ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_sorts(seed):
-    def program(random, mesh):
-        for number in range(10):
-            shape, dtype = any_shape(random), random.choice(DTYPES)
-            a = values(shape, dtype, seed=(seed, number), few=random.random() < 0.5)
-            t = mc.distribute(a, any_layout(random, mesh, shape))
-            axis, kind = random.choice([None, -1, *range(len(shape))]), random.choice(["stable", "mergesort"])
-            for function in (np.sort, np.argsort):
-                found = function(t, axis=axis, kind=kind)
-                check(found, function(a, axis=axis, kind=kind), bits=True)
-                if axis is not None or len(shape) == 1:
-                    assert found.layout == t.layout
-            check(np.sort(t, axis), np.sort(a, axis))
-            check(np.sort(t, axis, kind="heapsort"), np.sort(a, axis))
-            check(t, a, bits=True)
-            order = np.argsort(t, axis)
-            if order.local is not None:
-                given, order = a.reshape(-1) if axis is None else a, order.to_numpy()
-                np.testing.assert_array_equal(np.take_along_axis(given, order, axis or 0), np.sort(a, axis))
-
-    on_a_mesh(seed, program)
+@with_seeds(on_a_mesh, SEEDS)
+def test_sorts(random, mesh, seed):
+    for number in range(10):
+        shape, dtype = any_shape(random), random.choice(DTYPES)
+        a = values(shape, dtype, seed=(seed, number), few=random.random() < 0.5)
+        t = mc.distribute(a, any_layout(random, mesh, shape))
+        axis, kind = random.choice([None, -1, *range(len(shape))]), random.choice(["stable", "mergesort"])
+        for function in (np.sort, np.argsort):
+            found = function(t, axis=axis, kind=kind)
+            check(found, function(a, axis=axis, kind=kind), bits=True)
+            if axis is not None or len(shape) == 1:
+                assert found.layout == t.layout
+        check(np.sort(t, axis), np.sort(a, axis))
+        check(np.sort(t, axis, kind="heapsort"), np.sort(a, axis))
+        check(t, a, bits=True)
+        order = np.argsort(t, axis)
+        if order.local is not None:
+            given, order = a.reshape(-1) if axis is None else a, order.to_numpy()
+            np.testing.assert_array_equal(np.take_along_axis(given, order, axis or 0), np.sort(a, axis))
 
 
 @pytest.mark.parametrize(("ranks", "dtype"), sampled(product([2, 3, 5, 8], DTYPES[1:]), 12))
@@ -92,96 +90,86 @@ def test_no_rank_is_overloaded(kind, stable):
     assert max(on(ranks, program)) < 1.1 * n / ranks
 
 
+@on_ranks(3)
 def test_sort_in_place():
-    def program():
-        mesh = mc.create_mesh([("x", 3)])
-        a = values((7, 5), "f8", seed=1)
-        for specs in (["x", U], [U, "x"], [mc.Cyclic("x", 2), U]):
-            for axis in (0, 1, -1):
-                t = mc.distribute(a, Layout(specs, mesh))
-                block = t.local
-                assert t.sort(axis) is None
-                assert t.local is block
-                check(t, np.sort(a, axis))
-        layout = Layout(["x", U], mesh)
-        wide = np.zeros(layout.block_shape((7, 10), mesh.rank))
-        t = mc.DTensor(wide[:, ::2], layout, (7, 5), np.dtype(float))
-        t.local[...] = mc.distribute(a, layout).local
-        t.sort(0, kind="stable")
-        np.testing.assert_array_equal(t.to_numpy(), np.sort(a, 0))
-        assert not wide[:, 1::2].any()
-        check(np.sort(t, 1), np.sort(np.sort(a, 0), 1))
-        check(t.argsort(0, kind="stable"), np.argsort(np.sort(a, 0), 0, kind="stable"))
-        with pytest.raises(TypeError, match="axis must be an integer"):
-            t.sort(None)
-
-    on(3, program)
+    mesh = mc.create_mesh([("x", 3)])
+    a = values((7, 5), "f8", seed=1)
+    for specs in (["x", U], [U, "x"], [mc.Cyclic("x", 2), U]):
+        for axis in (0, 1, -1):
+            t = mc.distribute(a, Layout(specs, mesh))
+            block = t.local
+            assert t.sort(axis) is None
+            assert t.local is block
+            check(t, np.sort(a, axis))
+    layout = Layout(["x", U], mesh)
+    wide = np.zeros(layout.block_shape((7, 10), mesh.rank))
+    t = mc.DTensor(wide[:, ::2], layout, (7, 5), np.dtype(float))
+    t.local[...] = mc.distribute(a, layout).local
+    t.sort(0, kind="stable")
+    np.testing.assert_array_equal(t.to_numpy(), np.sort(a, 0))
+    assert not wide[:, 1::2].any()
+    check(np.sort(t, 1), np.sort(np.sort(a, 0), 1))
+    check(t.argsort(0, kind="stable"), np.argsort(np.sort(a, 0), 0, kind="stable"))
+    with pytest.raises(TypeError, match="axis must be an integer"):
+        t.sort(None)
 
 
+@on_ranks(2)
 def test_numbers_and_empty_tensors():
-    def program():
-        mesh = mc.create_mesh([("x", 2)])
-        scalar = mc.distribute(3.0, Layout([], mesh))
-        check(np.sort(scalar, None), np.sort(3.0, None))
-        check(np.argsort(scalar, None), np.argsort(3.0, None))
-        for shape in ((0,), (0, 3), (3, 0), (1, 0)):
-            t = mc.distribute(np.zeros(shape), Layout(["x", U][: len(shape)], mesh))
-            for axis in (None, *range(len(shape))):
-                check(np.sort(t, axis), np.sort(np.zeros(shape), axis))
-                check(np.argsort(t, axis), np.argsort(np.zeros(shape), axis))
-
-    on(2, program)
+    mesh = mc.create_mesh([("x", 2)])
+    scalar = mc.distribute(3.0, Layout([], mesh))
+    check(np.sort(scalar, None), np.sort(3.0, None))
+    check(np.argsort(scalar, None), np.argsort(3.0, None))
+    for shape in ((0,), (0, 3), (3, 0), (1, 0)):
+        t = mc.distribute(np.zeros(shape), Layout(["x", U][: len(shape)], mesh))
+        for axis in (None, *range(len(shape))):
+            check(np.sort(t, axis), np.sort(np.zeros(shape), axis))
+            check(np.argsort(t, axis), np.argsort(np.zeros(shape), axis))
 
 
+@on_ranks(3)
 def test_fields_are_compared_in_turn():
-    def program():
-        mesh = mc.create_mesh([("x", 3)])
-        a = np.zeros(50, [("key", "i4"), ("name", "U1")])
-        a["key"], a["name"] = np.arange(50) % 5, list("edcba") * 10
-        t = mc.distribute(a, Layout(["x"], mesh))
-        assert np.sort(t).to_numpy().tolist() == np.sort(a).tolist()
-        check(np.argsort(t, kind="stable"), np.argsort(a, kind="stable"))
-
-    on(3, program)
+    mesh = mc.create_mesh([("x", 3)])
+    a = np.zeros(50, [("key", "i4"), ("name", "U1")])
+    a["key"], a["name"] = np.arange(50) % 5, list("edcba") * 10
+    t = mc.distribute(a, Layout(["x"], mesh))
+    assert np.sort(t).to_numpy().tolist() == np.sort(a).tolist()
+    check(np.argsort(t, kind="stable"), np.argsort(a, kind="stable"))
 
 
 # -- errors -----------------------------------------------------------------------------------------------------------
 
 
+@on_ranks(2)
 def test_what_sorts_refuse():
-    def program():
-        mesh = mc.create_mesh([("x", 2)])
-        t = mc.distribute(np.arange(6.0).reshape(2, 3), Layout([U, "x"], mesh))
-        scalar = mc.distribute(3.0, Layout([], mesh))
-        for function in (np.sort, np.argsort):
-            name = function.__name__
-            with pytest.raises(ShapeError, match="axis 2 is out of range for a tensor with 2 axes"):
-                function(t, 2)
-            with pytest.raises(ShapeError, match=f"numpy.{name}: axis -1 of a tensor without axes; use axis=None"):
-                function(scalar)
-            with pytest.raises(TypeError, match=rf"numpy.{name}: axis must be an integer or None, not \(0, 1\)"):
-                function(t, (0, 1))
-            with pytest.raises(TypeError, match=f"numpy.{name}: order= is not supported"):
-                function(t, order="key")
-            with pytest.raises(ValueError, match="kind"):
-                function(t, kind="fast")
-        for name, other in (("partition", "sort"), ("argpartition", "argsort")):
-            with pytest.raises(TypeError, match=f"numpy.{name} is not defined for DTensors; numpy.{other} is"):
-                getattr(np, name)(t, 1)
-
-    on(2, program)
+    mesh = mc.create_mesh([("x", 2)])
+    t = mc.distribute(np.arange(6.0).reshape(2, 3), Layout([U, "x"], mesh))
+    scalar = mc.distribute(3.0, Layout([], mesh))
+    for function in (np.sort, np.argsort):
+        name = function.__name__
+        with pytest.raises(ShapeError, match="axis 2 is out of range for a tensor with 2 axes"):
+            function(t, 2)
+        with pytest.raises(ShapeError, match=f"numpy.{name}: axis -1 of a tensor without axes; use axis=None"):
+            function(scalar)
+        with pytest.raises(TypeError, match=rf"numpy.{name}: axis must be an integer or None, not \(0, 1\)"):
+            function(t, (0, 1))
+        with pytest.raises(TypeError, match=f"numpy.{name}: order= is not supported"):
+            function(t, order="key")
+        with pytest.raises(ValueError, match="kind"):
+            function(t, kind="fast")
+    for name, other in (("partition", "sort"), ("argpartition", "argsort")):
+        with pytest.raises(TypeError, match=f"numpy.{name} is not defined for DTensors; numpy.{other} is"):
+            getattr(np, name)(t, 1)
 
 
+@on_ranks(3)
 def test_a_block_that_does_not_fit_is_an_error_on_all_ranks():
-    def program():
-        mesh = mc.create_mesh([("x", 3)])
-        local = np.zeros(2 + (mesh.rank == 1))
-        t = mc.DTensor(local, Layout(["x"], mesh), (6,), np.dtype(float))
-        with pytest.raises(ShapeError, match=r"the block is \(3,\) float64, but by its layout"):
-            np.sort(t)
-        check(np.sort(mc.distribute(np.arange(6.0), t.layout)), np.arange(6.0))
-
-    on(3, program)
+    mesh = mc.create_mesh([("x", 3)])
+    local = np.zeros(2 + (mesh.rank == 1))
+    t = mc.DTensor(local, Layout(["x"], mesh), (6,), np.dtype(float))
+    with pytest.raises(ShapeError, match=r"the block is \(3,\) float64, but by its layout"):
+        np.sort(t)
+    check(np.sort(mc.distribute(np.arange(6.0), t.layout)), np.arange(6.0))
 
 
 def test_ranks_that_make_different_calls_find_out():
@@ -196,26 +184,23 @@ def test_ranks_that_make_different_calls_find_out():
 # -- whole axes -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_whole_axes(seed):
-    def program(random, mesh):
-        for number in range(10):
-            shape = any_shape(random)
-            a = values(shape, "i4", seed=(seed, number))
-            t = mc.distribute(a, any_layout(random, mesh, shape))
-            axes = random.sample(range(len(shape)), random.randint(0, len(shape)))
-            whole = whole_along(t, axes)
-            check(whole, a)
-            assert all(whole.layout.num_shards(axis) == 1 for axis in axes)
-            if all(t.layout.num_shards(axis) == 1 for axis in axes):
-                assert whole is t
-            if any(n > 1 for axis, n in enumerate(shape) if axis not in axes):
-                assert prod(whole.layout.shape) == prod(t.layout.shape), "as many blocks as before"
-            flat = in_flat_order(t, "test") if a.size else None
-            if flat is not None and flat.local is not None:
-                device = mesh.rank
-                index = np.arange(a.size).reshape(shape)
-                mine = mc.distribute(index, flat.layout).local.reshape(-1)
-                assert (np.diff(mine) == 1).all(), f"{flat.layout} of {shape} on {device}"
-
-    on_a_mesh(seed, program)
+@with_seeds(on_a_mesh, SEEDS)
+def test_whole_axes(random, mesh, seed):
+    for number in range(10):
+        shape = any_shape(random)
+        a = values(shape, "i4", seed=(seed, number))
+        t = mc.distribute(a, any_layout(random, mesh, shape))
+        axes = random.sample(range(len(shape)), random.randint(0, len(shape)))
+        whole = whole_along(t, axes)
+        check(whole, a)
+        assert all(whole.layout.num_shards(axis) == 1 for axis in axes)
+        if all(t.layout.num_shards(axis) == 1 for axis in axes):
+            assert whole is t
+        if any(n > 1 for axis, n in enumerate(shape) if axis not in axes):
+            assert prod(whole.layout.shape) == prod(t.layout.shape), "as many blocks as before"
+        flat = in_flat_order(t, "test") if a.size else None
+        if flat is not None and flat.local is not None:
+            device = mesh.rank
+            index = np.arange(a.size).reshape(shape)
+            mine = mc.distribute(index, flat.layout).local.reshape(-1)
+            assert (np.diff(mine) == 1).all(), f"{flat.layout} of {shape} on {device}"

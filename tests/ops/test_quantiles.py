@@ -10,7 +10,8 @@ from meshcomm import Layout
 from meshcomm.errors import CollectiveMismatch, ShapeError
 from support.gradient_cases import on
 from support.orders import any_layout, any_shape, check, on_a_mesh, values
-from support.sampling import sampled
+from support.reference import on_ranks
+from support.sampling import sampled, with_seeds
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # what NumPy has to say about NaN
 
@@ -54,41 +55,35 @@ def random_axis(random, ndim):
     return random.choice([None, -1, *range(ndim), tuple(random.sample(range(ndim), random.randint(1, ndim)))])
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_medians(seed):
-    def program(random, mesh):
-        for number in range(12):
-            shape, dtype = any_shape(random), random.choice([*DTYPES, "c16", "?"])
-            a = values(shape, dtype, seed=(seed, number))
-            t = mc.distribute(a, any_layout(random, mesh, shape))
-            axis, keepdims = random_axis(random, len(shape)), random.random() < 0.5
-            for function in (np.median, np.nanmedian):
-                found = attempt(function, t, axis=axis, keepdims=keepdims)
-                compare(found, attempt(function, a, axis=axis, keepdims=keepdims))
-            if not keepdims and isinstance(axis, int):
-                kept = [names for number, names in enumerate(t.layout.axes) if number != axis % len(shape)]
-                assert list(found.layout.axes) == kept
-
-    on_a_mesh(seed, program)
+@with_seeds(on_a_mesh, SEEDS)
+def test_medians(random, mesh, seed):
+    for number in range(12):
+        shape, dtype = any_shape(random), random.choice([*DTYPES, "c16", "?"])
+        a = values(shape, dtype, seed=(seed, number))
+        t = mc.distribute(a, any_layout(random, mesh, shape))
+        axis, keepdims = random_axis(random, len(shape)), random.random() < 0.5
+        for function in (np.median, np.nanmedian):
+            found = attempt(function, t, axis=axis, keepdims=keepdims)
+            compare(found, attempt(function, a, axis=axis, keepdims=keepdims))
+        if not keepdims and isinstance(axis, int):
+            kept = [names for number, names in enumerate(t.layout.axes) if number != axis % len(shape)]
+            assert list(found.layout.axes) == kept
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_quantiles(seed):
-    def program(random, mesh):
-        for number in range(12):
-            shape, dtype = any_shape(random), random.choice(DTYPES)
-            a = values(shape, dtype, seed=(seed, number))
-            t = mc.distribute(a, any_layout(random, mesh, shape))
-            axis, keepdims = random_axis(random, len(shape)), random.random() < 0.5
-            level, method = random.choice(LEVELS), random.choice(["linear"] * 3 + ["nearest", "hazen", "lower"])
-            percent = level * 100 if np.isscalar(level) else np.multiply(level, 100)
-            options = {"axis": axis, "keepdims": keepdims, "method": method}
-            for function in (np.quantile, np.nanquantile):
-                compare(attempt(function, t, level, **options), expected_of(function, a, level, **options))
-            for function in (np.percentile, np.nanpercentile):
-                compare(attempt(function, t, percent, **options), expected_of(function, a, percent, **options))
-
-    on_a_mesh(seed, program)
+@with_seeds(on_a_mesh, SEEDS)
+def test_quantiles(random, mesh, seed):
+    for number in range(12):
+        shape, dtype = any_shape(random), random.choice(DTYPES)
+        a = values(shape, dtype, seed=(seed, number))
+        t = mc.distribute(a, any_layout(random, mesh, shape))
+        axis, keepdims = random_axis(random, len(shape)), random.random() < 0.5
+        level, method = random.choice(LEVELS), random.choice(["linear"] * 3 + ["nearest", "hazen", "lower"])
+        percent = level * 100 if np.isscalar(level) else np.multiply(level, 100)
+        options = {"axis": axis, "keepdims": keepdims, "method": method}
+        for function in (np.quantile, np.nanquantile):
+            compare(attempt(function, t, level, **options), expected_of(function, a, level, **options))
+        for function in (np.percentile, np.nanpercentile):
+            compare(attempt(function, t, percent, **options), expected_of(function, a, percent, **options))
 
 
 @pytest.mark.parametrize(("ranks", "size"), sampled([(2, 1), (3, 2), (2, 3), (3, 10), (4, 2001)]))
@@ -111,30 +106,28 @@ def test_statistics_of_a_sharded_line(ranks, size):
     on(ranks, program)
 
 
+@on_ranks(2)
 def test_what_they_refuse():
-    def program():
-        mesh = mc.create_mesh([("x", 2)])
-        t = mc.distribute(np.arange(6.0).reshape(2, 3), Layout([U, "x"], mesh))
-        for function, args in ((np.median, ()), (np.nanmedian, ()), (np.quantile, (0.5,)), (np.nanpercentile, (5,))):
-            name = function.__name__
-            with pytest.raises(ShapeError, match="axis 2 is out of range for a tensor with 2 axes"):
-                function(t, *args, axis=2)
-            with pytest.raises(TypeError, match=f"numpy.{name}: out= is not supported for DTensors"):
-                function(t, *args, out=t)
-        with pytest.raises(TypeError, match=r"numpy.quantile: weights= is not supported"):
-            np.quantile(t, 0.5, weights=t, method="inverted_cdf")
-        with pytest.raises(ValueError, match="Quantiles must be in the range"):
-            np.quantile(t, 1.5)
-        with pytest.raises(ValueError, match="Percentiles must be in the range"):
-            np.percentile(t, -1)
-        with pytest.raises(ValueError, match="median_unbiased"):  # NumPy names its methods
-            np.quantile(t, 0.5, method="any")
-        with pytest.raises(TypeError):
-            np.quantile(t + 1j, 0.5)
-        with pytest.raises(TypeError):
-            np.median(mc.distribute(np.array(["a", "b"]), Layout(["x"], mesh)))
-
-    on(2, program)
+    mesh = mc.create_mesh([("x", 2)])
+    t = mc.distribute(np.arange(6.0).reshape(2, 3), Layout([U, "x"], mesh))
+    for function, args in ((np.median, ()), (np.nanmedian, ()), (np.quantile, (0.5,)), (np.nanpercentile, (5,))):
+        name = function.__name__
+        with pytest.raises(ShapeError, match="axis 2 is out of range for a tensor with 2 axes"):
+            function(t, *args, axis=2)
+        with pytest.raises(TypeError, match=f"numpy.{name}: out= is not supported for DTensors"):
+            function(t, *args, out=t)
+    with pytest.raises(TypeError, match=r"numpy.quantile: weights= is not supported"):
+        np.quantile(t, 0.5, weights=t, method="inverted_cdf")
+    with pytest.raises(ValueError, match="Quantiles must be in the range"):
+        np.quantile(t, 1.5)
+    with pytest.raises(ValueError, match="Percentiles must be in the range"):
+        np.percentile(t, -1)
+    with pytest.raises(ValueError, match="median_unbiased"):  # NumPy names its methods
+        np.quantile(t, 0.5, method="any")
+    with pytest.raises(TypeError):
+        np.quantile(t + 1j, 0.5)
+    with pytest.raises(TypeError):
+        np.median(mc.distribute(np.array(["a", "b"]), Layout(["x"], mesh)))
 
 
 def test_levels_that_differ_between_ranks():

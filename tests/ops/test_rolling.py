@@ -1,14 +1,13 @@
 """flip, roll, take, repeat and tile of tensors against NumPy on the whole arrays, and what moves."""
 
-from collections import Counter
-
 import numpy as np
 import pytest
 
 import meshcomm as mc
 from meshcomm import CollectiveMismatch, Layout, ShapeError
 from support.gradient_cases import on
-from support.reference import as_raw, block_of, numbered, random_bits, same_bits
+from support.reference import as_raw, block_of, numbered, on_ranks, random_bits, same_bits
+from support.sampling import with_seeds
 from support.shape_cases import DTYPES, SEEDS, U, check, layout_of, on_a_mesh
 
 
@@ -31,24 +30,21 @@ def tensors(random, mesh, count):
 # -- flip -------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_flip(seed):
-    def program(random, mesh):
-        slices = [slice(None, None, -1), slice(None), slice(5, 1, -2)]
-        for t, x in tensors(random, mesh, 14):
-            axes = tuple(random.sample(range(-x.ndim, 0), random.randint(0, x.ndim)))
-            for axis in (None, axes, random.randrange(-x.ndim, x.ndim)):
-                made = np.flip(t, axis)
-                assert made.layout == t.layout
-                assert made.local is None or made.local.flags.c_contiguous
-                check(made, np.flip(x, axis))
-            check(np.flipud(t), np.flipud(x))
-            if x.ndim > 1:
-                check(np.fliplr(t), np.fliplr(x))
-            where = tuple(random.choice(slices) for _ in range(x.ndim))
-            check(t[where].copy(), x[where].copy())
-
-    on_a_mesh(seed, program)
+@with_seeds(on_a_mesh, SEEDS)
+def test_flip(random, mesh):
+    slices = [slice(None, None, -1), slice(None), slice(5, 1, -2)]
+    for t, x in tensors(random, mesh, 14):
+        axes = tuple(random.sample(range(-x.ndim, 0), random.randint(0, x.ndim)))
+        for axis in (None, axes, random.randrange(-x.ndim, x.ndim)):
+            made = np.flip(t, axis)
+            assert made.layout == t.layout
+            assert made.local is None or made.local.flags.c_contiguous
+            check(made, np.flip(x, axis))
+        check(np.flipud(t), np.flipud(x))
+        if x.ndim > 1:
+            check(np.fliplr(t), np.fliplr(x))
+        where = tuple(random.choice(slices) for _ in range(x.ndim))
+        check(t[where].copy(), x[where].copy())
 
 
 def test_each_element_of_a_flip_moves_once(monkeypatch):
@@ -82,192 +78,155 @@ def test_each_element_of_a_flip_moves_once(monkeypatch):
 # -- roll -------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_roll(seed):
-    def program(random, mesh):
-        for t, x in tensors(random, mesh, 5):
-            shift = random.choice([0, 1, -1, 2, 7, -20])
-            made = np.roll(t, shift)
-            assert made.layout == t.layout
-            check(made, np.roll(x, shift))
-            axis = random.randrange(-x.ndim, x.ndim)
-            made = np.roll(t, shift, axis)
-            assert made.layout == t.layout
-            check(made, np.roll(x, shift, axis))
-            axes = tuple(random.sample(range(x.ndim), random.randint(1, x.ndim)))
-            shifts = tuple(random.randint(-4, 4) for _ in axes)
-            check(np.roll(t, shifts, axes), np.roll(x, shifts, axes))
-            check(np.roll(t, 3, axes), np.roll(x, 3, axes))
-            check(np.roll(t, (1, 2), 0), np.roll(x, (1, 2), 0))
-            check(np.roll(t, (1, 2)), np.roll(x, (1, 2)))
-
-    on_a_mesh(seed, program)
+@with_seeds(on_a_mesh, SEEDS)
+def test_roll(random, mesh):
+    for t, x in tensors(random, mesh, 5):
+        shift = random.choice([0, 1, -1, 2, 7, -20])
+        made = np.roll(t, shift)
+        assert made.layout == t.layout
+        check(made, np.roll(x, shift))
+        axis = random.randrange(-x.ndim, x.ndim)
+        made = np.roll(t, shift, axis)
+        assert made.layout == t.layout
+        check(made, np.roll(x, shift, axis))
+        axes = tuple(random.sample(range(x.ndim), random.randint(1, x.ndim)))
+        shifts = tuple(random.randint(-4, 4) for _ in axes)
+        check(np.roll(t, shifts, axes), np.roll(x, shifts, axes))
+        check(np.roll(t, 3, axes), np.roll(x, 3, axes))
+        check(np.roll(t, (1, 2), 0), np.roll(x, (1, 2), 0))
+        check(np.roll(t, (1, 2)), np.roll(x, (1, 2)))
 
 
-def test_a_roll_moves_only_what_crosses_blocks(monkeypatch):
-    moved = Counter()
-    relayout = mc.ops.elementwise.relayout
-
-    def counted(tensor, layout, *args):
-        moved[tensor.mesh.rank] += bytes_of(mc.plan_relayout(tensor.shape, tensor.dtype, tensor.layout, layout))
-        return relayout(tensor, layout, *args)
-
-    monkeypatch.setattr(mc.ops.elementwise, "relayout", counted)
-
+def test_a_roll_moves_only_what_crosses_blocks(relayouts):
     def program():
         x = numbered((100, 10))
         t = mc.distribute(x, Layout(["x", U], mc.create_mesh([("x", 4)])))
         check(np.roll(t, 1, 0), np.roll(x, 1, 0))
 
     on(4, program)
-    assert moved == dict.fromkeys(range(4), 4 * 80), "one row of each block"
+    assert sum(relayouts) == 4 * 4 * 80, "one row of each block, as each rank counts"
 
 
 # -- take -------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_take(seed):
-    def program(random, mesh):
-        for t, x in tensors(random, mesh, 10):
-            for axis in (None, random.randrange(-x.ndim, x.ndim)):
-                n = x.size if axis is None else x.shape[axis]
-                mode = random.choice(["raise", "wrap", "clip"]) if n else "raise"
-                low, high = (-n, n - 1) if mode == "raise" else (-2 * n, 3 * n)
-                several = [random.randint(low, high) for _ in range(random.choice([1, 3, 12]))] if n else []
-                for indices in (several, several[0] if n else [], [several, several[::-1]]):
-                    given = np.asarray(indices, dtype="i4") if not n else indices
-                    made = np.take(t, given, axis, mode=mode)
-                    flat = np.take(x, np.ravel(given), axis, mode=mode)  # a number would lose the bits of its padding
-                    check(made, flat.reshape(made.shape))
-                    assert made.local is None or made.local.flags.c_contiguous
-            check(t.take([0] if x.size else np.zeros(0, int)), x.take([0] if x.size else np.zeros(0, int)))
-
-    on_a_mesh(seed, program)
+@with_seeds(on_a_mesh, SEEDS)
+def test_take(random, mesh):
+    for t, x in tensors(random, mesh, 10):
+        for axis in (None, random.randrange(-x.ndim, x.ndim)):
+            n = x.size if axis is None else x.shape[axis]
+            mode = random.choice(["raise", "wrap", "clip"]) if n else "raise"
+            low, high = (-n, n - 1) if mode == "raise" else (-2 * n, 3 * n)
+            several = [random.randint(low, high) for _ in range(random.choice([1, 3, 12]))] if n else []
+            for indices in (several, several[0] if n else [], [several, several[::-1]]):
+                given = np.asarray(indices, dtype="i4") if not n else indices
+                made = np.take(t, given, axis, mode=mode)
+                flat = np.take(x, np.ravel(given), axis, mode=mode)  # a number would lose the bits of its padding
+                check(made, flat.reshape(made.shape))
+                assert made.local is None or made.local.flags.c_contiguous
+        check(t.take([0] if x.size else np.zeros(0, int)), x.take([0] if x.size else np.zeros(0, int)))
 
 
+@on_ranks(4)
 def test_layouts_of_take():
-    def program():
-        mesh = mc.create_mesh([("x", 2), ("y", 2)])
-        x = numbered((4, 6, 5))
-        t = mc.distribute(x, Layout(["x", mc.Cyclic("y", 1), U], mesh))
-        assert np.take(t, [0, 1, 1], 2).layout == Layout(["x", mc.Cyclic("y", 1), U], mesh)
-        assert np.take(t, [0, 1, 1], 0).layout == Layout([U, mc.Cyclic("y", 1), "x"], mesh)
-        assert np.take(t, 3, 0).layout == Layout([mc.Cyclic("y", 1), "x"], mesh)
-        assert np.take(t, [[0, 5]], 1).layout == Layout(["x", U, U, "y"], mesh)
-        rows = mc.distribute(x[0], Layout(["x", "y"], mesh))
-        assert np.take(rows, [4, 4, 0], 0).layout == Layout([U, ["y", "x"]], mesh)
-        check(np.take(rows, [4, 4, 0], 0), x[0].take([4, 4, 0], 0))
-
-    on(4, program)
+    mesh = mc.create_mesh([("x", 2), ("y", 2)])
+    x = numbered((4, 6, 5))
+    t = mc.distribute(x, Layout(["x", mc.Cyclic("y", 1), U], mesh))
+    assert np.take(t, [0, 1, 1], 2).layout == Layout(["x", mc.Cyclic("y", 1), U], mesh)
+    assert np.take(t, [0, 1, 1], 0).layout == Layout([U, mc.Cyclic("y", 1), "x"], mesh)
+    assert np.take(t, 3, 0).layout == Layout([mc.Cyclic("y", 1), "x"], mesh)
+    assert np.take(t, [[0, 5]], 1).layout == Layout(["x", U, U, "y"], mesh)
+    rows = mc.distribute(x[0], Layout(["x", "y"], mesh))
+    assert np.take(rows, [4, 4, 0], 0).layout == Layout([U, ["y", "x"]], mesh)
+    check(np.take(rows, [4, 4, 0], 0), x[0].take([4, 4, 0], 0))
 
 
-def test_take_moves_only_what_is_taken(monkeypatch):
-    moved = []
-    relayout = mc.ops.elementwise.relayout
-
-    def counted(tensor, layout):
-        moved.append(bytes_of(mc.plan_relayout(tensor.shape, tensor.dtype, tensor.layout, layout)))
-        return relayout(tensor, layout)
-
-    monkeypatch.setattr(mc.ops.elementwise, "relayout", counted)
-
+def test_take_moves_only_what_is_taken(relayouts):
     def program():
         t = mc.distribute(numbered((1000,)), Layout(["x"], mc.create_mesh([("x", 2)])))
         check(np.take(t, [7, 700, 7, 3]), np.array([7, 700, 7, 3]))
 
     on(2, program)
-    assert moved == [3 * 8, 3 * 8], "three elements, each to the other device"
+    assert relayouts == [3 * 8, 3 * 8], "three elements, each to the other device"
 
 
+@on_ranks(2)
 def test_indices_that_differ():
-    def program():
-        t = mc.distribute(numbered((6, 4)), Layout(["x", U], mc.create_mesh([("x", 2)])))
-        with pytest.raises(CollectiveMismatch):
-            np.take(t, [t.mesh.rank], 0)
-
-    on(2, program)
+    t = mc.distribute(numbered((6, 4)), Layout(["x", U], mc.create_mesh([("x", 2)])))
+    with pytest.raises(CollectiveMismatch):
+        np.take(t, [t.mesh.rank], 0)
 
 
 # -- repeat, tile -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_repeat_and_tile(seed):
-    def program(random, mesh):
-        for t, x in tensors(random, mesh, 5):
-            times = random.choice([0, 1, 2, 3])
-            axis = random.randrange(-x.ndim, x.ndim)
-            check(np.repeat(t, times, axis), np.repeat(x, times, axis))
-            check(np.repeat(t, times), np.repeat(x, times))
-            each = [random.randint(0, 3) for _ in range(x.shape[axis])]
-            check(np.repeat(t, each, axis), np.repeat(x, each, axis))
-            for reps in (times, (2, 1), (1,) * x.ndim, tuple(random.randint(0, 2) for _ in range(4))):
-                check(np.tile(t, reps), np.tile(x, reps))
-
-    on_a_mesh(seed, program)
+@with_seeds(on_a_mesh, SEEDS)
+def test_repeat_and_tile(random, mesh):
+    for t, x in tensors(random, mesh, 5):
+        times = random.choice([0, 1, 2, 3])
+        axis = random.randrange(-x.ndim, x.ndim)
+        check(np.repeat(t, times, axis), np.repeat(x, times, axis))
+        check(np.repeat(t, times), np.repeat(x, times))
+        each = [random.randint(0, 3) for _ in range(x.shape[axis])]
+        check(np.repeat(t, each, axis), np.repeat(x, each, axis))
+        for reps in (times, (2, 1), (1,) * x.ndim, tuple(random.randint(0, 2) for _ in range(4))):
+            check(np.tile(t, reps), np.tile(x, reps))
 
 
+@on_ranks(2)
 def test_one_number_of_repeats_moves_nothing():
-    def program():
-        mesh = mc.create_mesh([("x", 2)])
-        for spec, expected in [("x", "x"), (mc.Cuts("x", (0, 1, 6)), mc.Cuts("x", (0, 3, 18)))]:
-            t = mc.distribute(np.arange(6), Layout([spec], mesh))
-            assert np.repeat(t, 3).layout == Layout([expected], mesh)
-        t = mc.distribute(np.arange(6), Layout([mc.Cyclic("x", 1)], mesh))
-        assert np.repeat(t, 3, 0).layout == Layout([mc.Cyclic("x", 3)], mesh)
-
-    on(2, program)
+    mesh = mc.create_mesh([("x", 2)])
+    for spec, expected in [("x", "x"), (mc.Cuts("x", (0, 1, 6)), mc.Cuts("x", (0, 3, 18)))]:
+        t = mc.distribute(np.arange(6), Layout([spec], mesh))
+        assert np.repeat(t, 3).layout == Layout([expected], mesh)
+    t = mc.distribute(np.arange(6), Layout([mc.Cyclic("x", 1)], mesh))
+    assert np.repeat(t, 3, 0).layout == Layout([mc.Cyclic("x", 3)], mesh)
 
 
+@on_ranks(2)
 def test_errors():
-    def program():
-        t = mc.distribute(numbered((6, 4)), Layout(["x", U], mc.create_mesh([("x", 2)])))
-        flat = mc.distribute(numbered((4,)), Layout(["x"], t.mesh))
-        none = mc.zeros((0, 4), "f8", t.layout)
-        for call, error, text in [
-            (lambda: np.flip(t, 2), ShapeError, "axis 2 is out of range"),
-            (lambda: np.flip(t, (0, 0)), ShapeError, "names an axis twice"),
-            (lambda: np.fliplr(flat), ShapeError, "fliplr takes a tensor of 2 axes or more"),
-            (lambda: np.roll(t, 1, 2), ShapeError, "axis 2 is out of range"),
-            (lambda: np.roll(t, (1, 2, 3), (0, 1)), ShapeError, "one shift for each axis"),
-            (lambda: np.roll(t, 1.5), TypeError, "must be an integer"),
-            (lambda: np.take(t, 6, 0), IndexError, "index 6 is out of bounds for an axis of 6"),
-            (lambda: np.take(t, [0, -25]), IndexError, "index -25 is out of bounds for an axis of 24"),
-            (lambda: np.take(none, [0], 0, mode="clip"), IndexError, "no elements"),
-            (lambda: np.take(t, 0, 0, mode="x"), ShapeError, "it is 'raise', 'wrap' or 'clip'"),
-            (lambda: np.take(t, 0.5, 0), TypeError, "Cannot cast"),
-            (lambda: np.take(t, flat, 0), TypeError, "a plain array that all ranks have"),
-            (lambda: np.take(t, 0, 0, out=t), TypeError, "out= is not supported"),
-            (lambda: np.take(t, 0, (0, 1)), ShapeError, "axis must be an integer"),
-            (lambda: np.repeat(t, -1, 0), ShapeError, "none negative"),
-            (lambda: np.repeat(t, [1, 2], 0), ShapeError, "one for each of 6"),
-            (lambda: np.repeat(t, 1.5, 0), TypeError, "must be an integer"),
-            (lambda: np.tile(t, -1), ShapeError, "0 or more"),
-        ]:
-            with pytest.raises(error, match=text):
-                call()
-
-    on(2, program)
+    t = mc.distribute(numbered((6, 4)), Layout(["x", U], mc.create_mesh([("x", 2)])))
+    flat = mc.distribute(numbered((4,)), Layout(["x"], t.mesh))
+    none = mc.zeros((0, 4), "f8", t.layout)
+    for call, error, text in [
+        (lambda: np.flip(t, 2), ShapeError, "axis 2 is out of range"),
+        (lambda: np.flip(t, (0, 0)), ShapeError, "names an axis twice"),
+        (lambda: np.fliplr(flat), ShapeError, "fliplr takes a tensor of 2 axes or more"),
+        (lambda: np.roll(t, 1, 2), ShapeError, "axis 2 is out of range"),
+        (lambda: np.roll(t, (1, 2, 3), (0, 1)), ShapeError, "one shift for each axis"),
+        (lambda: np.roll(t, 1.5), TypeError, "must be an integer"),
+        (lambda: np.take(t, 6, 0), IndexError, "index 6 is out of bounds for an axis of 6"),
+        (lambda: np.take(t, [0, -25]), IndexError, "index -25 is out of bounds for an axis of 24"),
+        (lambda: np.take(none, [0], 0, mode="clip"), IndexError, "no elements"),
+        (lambda: np.take(t, 0, 0, mode="x"), ShapeError, "it is 'raise', 'wrap' or 'clip'"),
+        (lambda: np.take(t, 0.5, 0), TypeError, "Cannot cast"),
+        (lambda: np.take(t, flat, 0), TypeError, "a plain array that all ranks have"),
+        (lambda: np.take(t, 0, 0, out=t), TypeError, "out= is not supported"),
+        (lambda: np.take(t, 0, (0, 1)), ShapeError, "axis must be an integer"),
+        (lambda: np.repeat(t, -1, 0), ShapeError, "none negative"),
+        (lambda: np.repeat(t, [1, 2], 0), ShapeError, "one for each of 6"),
+        (lambda: np.repeat(t, 1.5, 0), TypeError, "must be an integer"),
+        (lambda: np.tile(t, -1), ShapeError, "0 or more"),
+    ]:
+        with pytest.raises(error, match=text):
+            call()
 
 
+@on_ranks(2)
 def test_bits_of_records_stay():
-    def program():
-        mesh = mc.create_mesh([("x", 2)])
-        kind = np.dtype([("a", "i1"), ("b", "f8")], align=True)
-        x = random_bits((6, 2), kind)
-        t = mc.distribute(x, Layout(["x", U], mesh))
-        calls = [
-            np.flip,
-            lambda y: np.roll(y, 2, 0),
-            lambda y: np.roll(y, 1, 1),
-            lambda y: np.take(y, [1, 4], 0),
-            lambda y: np.repeat(y, 2, 0),
-            lambda y: np.concatenate([y, y]),
-            lambda y: np.concatenate([y, y], 1),
-            lambda y: np.pad(y, 1, mode="edge"),
-        ]
-        for call in calls:
-            assert same_bits(as_raw(call(t).to_numpy()), call(as_raw(x)))
-
-    on(2, program)
+    mesh = mc.create_mesh([("x", 2)])
+    kind = np.dtype([("a", "i1"), ("b", "f8")], align=True)
+    x = random_bits((6, 2), kind)
+    t = mc.distribute(x, Layout(["x", U], mesh))
+    calls = [
+        np.flip,
+        lambda y: np.roll(y, 2, 0),
+        lambda y: np.roll(y, 1, 1),
+        lambda y: np.take(y, [1, 4], 0),
+        lambda y: np.repeat(y, 2, 0),
+        lambda y: np.concatenate([y, y]),
+        lambda y: np.concatenate([y, y], 1),
+        lambda y: np.pad(y, 1, mode="edge"),
+    ]
+    for call in calls:
+        assert same_bits(as_raw(call(t).to_numpy()), call(as_raw(x)))

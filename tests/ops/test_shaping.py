@@ -11,7 +11,8 @@ from meshcomm import Layout, LayoutError, ShapeError
 from meshcomm.layouts.regroup import regrouping
 from support.gradient_cases import on
 from support.random_cases import mesh_over
-from support.reference import block_of, numbered, random_bits
+from support.reference import block_of, numbered, on_ranks, random_bits
+from support.sampling import with_seeds
 from support.shape_cases import DTYPES, SEEDS, SIZES, U, check, layout_of, on_a_mesh
 
 
@@ -86,21 +87,19 @@ STAY = [
 
 
 @pytest.mark.parametrize(("shape", "specs", "target", "expected"), STAY)
+@on_ranks(4)
 def test_reshapes_that_move_nothing_share_the_block(shape, specs, target, expected):
-    def program():
-        mesh = mc.create_mesh([("x", 2), ("y", 2)])
-        if "y" not in str(specs):
-            mesh = mc.create_mesh([("x", 2)])
-        array = numbered(shape)
-        t = mc.distribute(array, Layout(specs, mesh))
-        made = np.reshape(t, target)
-        assert made.layout == Layout(expected, mesh)
-        if mesh.rank is None:
-            return
-        check(made, array.reshape(target))
-        assert not made.local.size or np.shares_memory(made.local, t.local)
-
-    on(4, program)
+    mesh = mc.create_mesh([("x", 2), ("y", 2)])
+    if "y" not in str(specs):
+        mesh = mc.create_mesh([("x", 2)])
+    array = numbered(shape)
+    t = mc.distribute(array, Layout(specs, mesh))
+    made = np.reshape(t, target)
+    assert made.layout == Layout(expected, mesh)
+    if mesh.rank is None:
+        return
+    check(made, array.reshape(target))
+    assert not made.local.size or np.shares_memory(made.local, t.local)
 
 
 MOVE = [
@@ -116,15 +115,13 @@ MOVE = [
 
 
 @pytest.mark.parametrize(("shape", "specs", "target", "expected"), MOVE)
+@on_ranks(4)
 def test_reshapes_that_move_are_sharded_over_the_same_mesh_dimensions(shape, specs, target, expected):
-    def program():
-        mesh = mc.create_mesh([("x", 2), ("y", 2)])
-        t = mc.distribute(numbered(shape), Layout(specs, mesh))
-        made = np.reshape(t, target)
-        assert made.layout == Layout(expected, mesh)
-        check(made, numbered(shape).reshape(target))
-
-    on(4, program)
+    mesh = mc.create_mesh([("x", 2), ("y", 2)])
+    t = mc.distribute(numbered(shape), Layout(specs, mesh))
+    made = np.reshape(t, target)
+    assert made.layout == Layout(expected, mesh)
+    check(made, numbered(shape).reshape(target))
 
 
 def test_a_reshape_between_flat_layouts_is_one_relayout(monkeypatch):
@@ -150,139 +147,125 @@ def test_a_reshape_between_flat_layouts_is_one_relayout(monkeypatch):
 # -- reshape ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_reshape(seed):
-    def program(random, mesh):
-        for number in range(14):
-            shape, target = two_shapes(random)
-            x = random_bits(shape, random.choice(DTYPES), number)
-            t = mc.distribute(x, layout_of(random, mesh, shape))
-            check(np.reshape(t, target), x.reshape(target))
-            layout = layout_of(random, mesh, target)
-            made = mc.reshape(t, target, layout)
-            assert made.layout == layout
-            check(made, x.reshape(target))
-            check(np.ravel(t), x.ravel())
-            flat = t.flatten()
-            check(flat, x.flatten())
-            if t.local is not None:
-                assert not np.may_share_memory(flat.local, t.local)
-
-    on_a_mesh(seed, program)
+@with_seeds(on_a_mesh, SEEDS)
+def test_reshape(random, mesh):
+    for number in range(14):
+        shape, target = two_shapes(random)
+        x = random_bits(shape, random.choice(DTYPES), number)
+        t = mc.distribute(x, layout_of(random, mesh, shape))
+        check(np.reshape(t, target), x.reshape(target))
+        layout = layout_of(random, mesh, target)
+        made = mc.reshape(t, target, layout)
+        assert made.layout == layout
+        check(made, x.reshape(target))
+        check(np.ravel(t), x.ravel())
+        flat = t.flatten()
+        check(flat, x.flatten())
+        if t.local is not None:
+            assert not np.may_share_memory(flat.local, t.local)
 
 
+@on_ranks(2)
 def test_forms_of_reshape():
-    def program():
-        t = mc.distribute(numbered((6, 4)), Layout(["x", U], mc.create_mesh([("x", 2)])))
-        for made in (t.reshape(-1, 8), t.reshape((3, -1)), np.reshape(t, [3, 8]), mc.reshape(t, (np.int64(3), -1))):
-            check(made, numbered((3, 8)))
-        check(t.reshape(-1), numbered((24,)))
-        check(mc.zeros((), "i8", Layout([], t.mesh)).reshape(1, 1), np.zeros((1, 1), "i8"))
-        copied = np.reshape(t, (3, 8), copy=True)
-        check(copied, numbered((3, 8)))
-        assert not np.may_share_memory(copied.local, t.local)
-        assert np.may_share_memory(np.reshape(t, (12, 2), copy=False).local, t.local)
-        with pytest.raises(ValueError, match="have to move"):
-            np.reshape(mc.zeros(9, layout=Layout(["x"], t.mesh)), (3, 3), copy=False)
-        gaps = mc.DTensor(t.local[:, :3], t.layout, (6, 3), t.dtype)
-        with pytest.raises(ValueError, match="has to be copied"):
-            np.reshape(gaps, 18, copy=False)
-        assert mc.reshape(t, 24, Layout([U], t.mesh)).layout == Layout([U], t.mesh)
-        other = mc.create_mesh([("a", 2)], devices=[1, 0])
-        check(mc.reshape(t, 24, Layout(["a"], other)), numbered((24,)))
-
-    on(2, program)
+    t = mc.distribute(numbered((6, 4)), Layout(["x", U], mc.create_mesh([("x", 2)])))
+    for made in (t.reshape(-1, 8), t.reshape((3, -1)), np.reshape(t, [3, 8]), mc.reshape(t, (np.int64(3), -1))):
+        check(made, numbered((3, 8)))
+    check(t.reshape(-1), numbered((24,)))
+    check(mc.zeros((), "i8", Layout([], t.mesh)).reshape(1, 1), np.zeros((1, 1), "i8"))
+    copied = np.reshape(t, (3, 8), copy=True)
+    check(copied, numbered((3, 8)))
+    assert not np.may_share_memory(copied.local, t.local)
+    assert np.may_share_memory(np.reshape(t, (12, 2), copy=False).local, t.local)
+    with pytest.raises(ValueError, match="have to move"):
+        np.reshape(mc.zeros(9, layout=Layout(["x"], t.mesh)), (3, 3), copy=False)
+    gaps = mc.DTensor(t.local[:, :3], t.layout, (6, 3), t.dtype)
+    with pytest.raises(ValueError, match="has to be copied"):
+        np.reshape(gaps, 18, copy=False)
+    assert mc.reshape(t, 24, Layout([U], t.mesh)).layout == Layout([U], t.mesh)
+    other = mc.create_mesh([("a", 2)], devices=[1, 0])
+    check(mc.reshape(t, 24, Layout(["a"], other)), numbered((24,)))
 
 
+@on_ranks(2)
 def test_a_block_with_gaps_is_reshaped():
-    def program():
-        mesh = mc.create_mesh([("x", 2)])
-        x = numbered((4, 6))
-        whole = mc.distribute(x, Layout(["x", U], mesh))
-        gaps = mc.DTensor(whole.local[:, ::2], whole.layout, (4, 3), whole.dtype)
-        check(np.reshape(gaps, (2, 6)), x[:, ::2].reshape(2, 6))
-        check(np.reshape(gaps, (2, 2, 3)), x[:, ::2].reshape(2, 2, 3))
-        check(np.ravel(gaps), x[:, ::2].ravel())
-
-    on(2, program)
+    mesh = mc.create_mesh([("x", 2)])
+    x = numbered((4, 6))
+    whole = mc.distribute(x, Layout(["x", U], mesh))
+    gaps = mc.DTensor(whole.local[:, ::2], whole.layout, (4, 3), whole.dtype)
+    check(np.reshape(gaps, (2, 6)), x[:, ::2].reshape(2, 6))
+    check(np.reshape(gaps, (2, 2, 3)), x[:, ::2].reshape(2, 2, 3))
+    check(np.ravel(gaps), x[:, ::2].ravel())
 
 
 # -- axes -------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_axes(seed):
-    def program(random, mesh):
-        for number in range(10):
-            shape = tuple(random.choice([0, 1, 1, 2, 3, 5]) for _ in range(random.randint(1, 4)))
-            x = random_bits(shape, random.choice(DTYPES), number)
-            t = mc.distribute(x, layout_of(random, mesh, shape))
-            check(np.squeeze(t), np.squeeze(x))
-            for axis in (i - x.ndim for i, n in enumerate(shape) if n == 1):
-                check(np.squeeze(t, axis), np.squeeze(x, axis))
-            new = random.choice([0, -1, (0, -1), [1], (0, 1)])
-            check(np.expand_dims(t, new), np.expand_dims(x, new))
-            a, b = (random.randrange(-x.ndim, x.ndim) for _ in range(2))
-            check(np.swapaxes(t, a, b), np.swapaxes(x, a, b))
-            check(t.swapaxes(a, b), x.swapaxes(a, b))
-            check(np.moveaxis(t, a, b), np.moveaxis(x, a, b))
-            check(np.rollaxis(t, a, b), np.rollaxis(x, a, b))
-            several = [random.sample(range(x.ndim), x.ndim) for _ in range(2)]
-            check(np.moveaxis(t, *several), np.moveaxis(x, *several))
-            for function in (np.atleast_1d, np.atleast_2d, np.atleast_3d):
-                check(function(t), function(x))
-            wide = (*random.choice([(), (2,), (3, 1)]), *(random.choice([1, 4]) if n == 1 else n for n in shape))
-            check(np.broadcast_to(t, wide), np.broadcast_to(x, wide))
-
-    on_a_mesh(seed, program)
+@with_seeds(on_a_mesh, SEEDS)
+def test_axes(random, mesh):
+    for number in range(10):
+        shape = tuple(random.choice([0, 1, 1, 2, 3, 5]) for _ in range(random.randint(1, 4)))
+        x = random_bits(shape, random.choice(DTYPES), number)
+        t = mc.distribute(x, layout_of(random, mesh, shape))
+        check(np.squeeze(t), np.squeeze(x))
+        for axis in (i - x.ndim for i, n in enumerate(shape) if n == 1):
+            check(np.squeeze(t, axis), np.squeeze(x, axis))
+        new = random.choice([0, -1, (0, -1), [1], (0, 1)])
+        check(np.expand_dims(t, new), np.expand_dims(x, new))
+        a, b = (random.randrange(-x.ndim, x.ndim) for _ in range(2))
+        check(np.swapaxes(t, a, b), np.swapaxes(x, a, b))
+        check(t.swapaxes(a, b), x.swapaxes(a, b))
+        check(np.moveaxis(t, a, b), np.moveaxis(x, a, b))
+        check(np.rollaxis(t, a, b), np.rollaxis(x, a, b))
+        several = [random.sample(range(x.ndim), x.ndim) for _ in range(2)]
+        check(np.moveaxis(t, *several), np.moveaxis(x, *several))
+        for function in (np.atleast_1d, np.atleast_2d, np.atleast_3d):
+            check(function(t), function(x))
+        wide = (*random.choice([(), (2,), (3, 1)]), *(random.choice([1, 4]) if n == 1 else n for n in shape))
+        check(np.broadcast_to(t, wide), np.broadcast_to(x, wide))
 
 
+@on_ranks(2)
 def test_views_share_the_block():
-    def program():
-        mesh = mc.create_mesh([("x", 2)])
-        t = mc.distribute(numbered((1, 6, 1)), Layout([U, mc.Cyclic("x", 2), U], mesh))
-        for made in (np.squeeze(t), t.squeeze(0), np.expand_dims(t, 1), np.atleast_3d(np.squeeze(t))):
-            assert np.shares_memory(made.local, t.local)
-            assert made.layout.num_shards(made.shape.index(6)) == 2
-        pair = np.atleast_1d(np.squeeze(t), 3)
-        assert (pair[0].shape, pair[1].tolist()) == ((6,), [3])
-
-    on(2, program)
+    mesh = mc.create_mesh([("x", 2)])
+    t = mc.distribute(numbered((1, 6, 1)), Layout([U, mc.Cyclic("x", 2), U], mesh))
+    for made in (np.squeeze(t), t.squeeze(0), np.expand_dims(t, 1), np.atleast_3d(np.squeeze(t))):
+        assert np.shares_memory(made.local, t.local)
+        assert made.layout.num_shards(made.shape.index(6)) == 2
+    pair = np.atleast_1d(np.squeeze(t), 3)
+    assert (pair[0].shape, pair[1].tolist()) == ((6,), [3])
 
 
+@on_ranks(2)
 def test_errors_of_shapes():
-    def program():
-        t = mc.distribute(numbered((6, 4)), Layout(["x", U], mc.create_mesh([("x", 2)])))
-        for call, error, text in [
-            (lambda: t.reshape(5, 5), ShapeError, r"\(6, 4\), with 24 elements, to \(5, 5\)"),
-            (lambda: t.reshape(-1, 5), ShapeError, "as many elements"),
-            (lambda: t.reshape(-1, 0), ShapeError, "as many elements"),
-            (lambda: t.reshape(-1, -1), ShapeError, "only one may be -1"),
-            (lambda: t.reshape(-2, 12), ShapeError, "0 or more"),
-            (lambda: t.reshape("a"), ShapeError, "sequence of lengths, not 'a'"),
-            (lambda: t.reshape(24, order="F"), TypeError, "order='F' is not supported"),
-            (lambda: np.ravel(t, order="K"), TypeError, "order='K' is not supported"),
-            (lambda: mc.reshape(np.zeros(3), 3), LayoutError, "reshape is for DTensors"),
-            (lambda: mc.reshape(t, 24, "x"), LayoutError, "takes a Layout, not str"),
-            (lambda: mc.reshape(t, 24, t.layout), LayoutError, "1 axis, but the layout is for 2"),
-            (lambda: mc.reshape(t, 24, Layout([mc.MATCH], t.mesh)), LayoutError, "match"),
-            (lambda: mc.reshape(t, 24, Layout([mc.Cuts("x", (0, 2, 6))], t.mesh)), ShapeError, "last boundary"),
-            (lambda: np.squeeze(t, 0), ShapeError, "it has 6 elements, not 1"),
-            (lambda: np.squeeze(t, 2), ShapeError, "axis 2 is out of range"),
-            (lambda: np.expand_dims(t, 4), ShapeError, "axis 4 is out of range"),
-            (lambda: np.expand_dims(t, (0, 0)), ShapeError, "names an axis twice"),
-            (lambda: np.moveaxis(t, 0, 2), ShapeError, "axis 2 is out of range"),
-            (lambda: np.moveaxis(t, (0, 0), (0, 1)), ShapeError, "names an axis twice"),
-            (lambda: np.moveaxis(t, (0, 1), 0), ShapeError, "as many axes in both"),
-            (lambda: np.swapaxes(t, 0, 2), ShapeError, "axis 2 is out of range"),
-            (lambda: np.swapaxes(t, None, 1), ShapeError, "axis must be an integer"),
-            (lambda: np.rollaxis(t, 0, 3), ShapeError, "axis 3 is out of range"),
-            (lambda: np.rollaxis(t, 0, -3), ShapeError, "no such one"),
-            (lambda: np.broadcast_to(t, (6, 5)), ShapeError, r"\(6, 4\) does not broadcast to \(6, 5\)"),
-            (lambda: np.broadcast_to(t, 4), ShapeError, "does not broadcast"),
-            (lambda: np.broadcast_to(t, "ab"), ShapeError, "sequence of lengths"),
-        ]:
-            with pytest.raises(error, match=text):
-                call()
-
-    on(2, program)
+    t = mc.distribute(numbered((6, 4)), Layout(["x", U], mc.create_mesh([("x", 2)])))
+    for call, error, text in [
+        (lambda: t.reshape(5, 5), ShapeError, r"\(6, 4\), with 24 elements, to \(5, 5\)"),
+        (lambda: t.reshape(-1, 5), ShapeError, "as many elements"),
+        (lambda: t.reshape(-1, 0), ShapeError, "as many elements"),
+        (lambda: t.reshape(-1, -1), ShapeError, "only one may be -1"),
+        (lambda: t.reshape(-2, 12), ShapeError, "0 or more"),
+        (lambda: t.reshape("a"), ShapeError, "sequence of lengths, not 'a'"),
+        (lambda: t.reshape(24, order="F"), TypeError, "order='F' is not supported"),
+        (lambda: np.ravel(t, order="K"), TypeError, "order='K' is not supported"),
+        (lambda: mc.reshape(np.zeros(3), 3), LayoutError, "reshape is for DTensors"),
+        (lambda: mc.reshape(t, 24, "x"), LayoutError, "takes a Layout, not str"),
+        (lambda: mc.reshape(t, 24, t.layout), LayoutError, "1 axis, but the layout is for 2"),
+        (lambda: mc.reshape(t, 24, Layout([mc.MATCH], t.mesh)), LayoutError, "match"),
+        (lambda: mc.reshape(t, 24, Layout([mc.Cuts("x", (0, 2, 6))], t.mesh)), ShapeError, "last boundary"),
+        (lambda: np.squeeze(t, 0), ShapeError, "it has 6 elements, not 1"),
+        (lambda: np.squeeze(t, 2), ShapeError, "axis 2 is out of range"),
+        (lambda: np.expand_dims(t, 4), ShapeError, "axis 4 is out of range"),
+        (lambda: np.expand_dims(t, (0, 0)), ShapeError, "names an axis twice"),
+        (lambda: np.moveaxis(t, 0, 2), ShapeError, "axis 2 is out of range"),
+        (lambda: np.moveaxis(t, (0, 0), (0, 1)), ShapeError, "names an axis twice"),
+        (lambda: np.moveaxis(t, (0, 1), 0), ShapeError, "as many axes in both"),
+        (lambda: np.swapaxes(t, 0, 2), ShapeError, "axis 2 is out of range"),
+        (lambda: np.swapaxes(t, None, 1), ShapeError, "axis must be an integer"),
+        (lambda: np.rollaxis(t, 0, 3), ShapeError, "axis 3 is out of range"),
+        (lambda: np.rollaxis(t, 0, -3), ShapeError, "no such one"),
+        (lambda: np.broadcast_to(t, (6, 5)), ShapeError, r"\(6, 4\) does not broadcast to \(6, 5\)"),
+        (lambda: np.broadcast_to(t, 4), ShapeError, "does not broadcast"),
+        (lambda: np.broadcast_to(t, "ab"), ShapeError, "sequence of lengths"),
+    ]:
+        with pytest.raises(error, match=text):
+            call()

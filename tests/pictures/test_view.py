@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import meshcomm as mc
-from meshcomm.pictures.view import Ruler, View, blocks_of, grid_axes, listed, panels, some
+from meshcomm.pictures.view import View, blocks_of, listed, panels
 
 U = mc.UNSHARDED
 MESH = mc.Mesh(range(12), {"x": 3, "y": 2, "z": 2})
@@ -99,25 +99,6 @@ def test_devices_without_elements_are_listed():
         assert (found is None) == (not empty), (layout, shape)
         if found:
             assert (int(found[1]), found[2]) == (len(empty), listed(np.array(empty)))
-
-
-def test_a_ruler_without_length_has_a_stretch_for_each_block():
-    assert [Ruler(None, 3).stretch(at).text for at in range(3)] == ["block 0", "block 1", "block 2"]
-
-
-@pytest.mark.parametrize(("count", "most"), [(5, 5), (6, 5), (100, 8), (9, 2), (9, 1), (3, 1)])
-def test_the_middle_is_left_out(count, most):
-    shown = [at for at in some(count, most) if at is not None]
-    assert len(shown) == min(count, most)
-    assert shown == sorted(set(shown))
-    assert shown[0] == 0
-    assert most == 1 or shown[-1] == count - 1
-
-
-def test_axes_of_pictures():
-    assert grid_axes(0, []) == (None, None, [])
-    assert grid_axes(3, [2]) == (1, 2, [])
-    assert grid_axes(5, [1, 2, 4]) == (2, 4, [1])
 
 
 def test_ranks_are_told_where_devices_have_other_numbers():

@@ -59,9 +59,6 @@ def test_the_minimum_is_stated_and_works():
         plan_relayout((8, 8), "f8", rows, columns, 31)
     assert plan_relayout((8, 8), "f8", rows, columns, 32).steps[0].rounds > 1
     assert plan_relayout((8, 8), "f8", rows, Layout([U, U], mesh), 0).steps[0].rounds == 1, "received in place"
-    for bad in (-1, 1.5, "64", True):
-        with pytest.raises(ShapeError, match="max_scratch_bytes"):
-            plan_relayout((8, 8), "f8", rows, columns, bad)
 
 
 def test_the_default_is_bounded_too():

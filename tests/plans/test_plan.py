@@ -180,29 +180,6 @@ def test_positions_in_groups_are_those_of_the_group_assignment(relayout):
         assert sorted(d for row in rows for d in row) == list(range(step.mesh.size))
 
 
-@given(relayouts(max_rank=3))
-def test_what_is_sent_is_what_is_expected(relayout):
-    """Every box that a device sends, its peer expects from this device, with as many bytes."""
-    shape, source, target = relayout
-    for step in plan_relayout(shape, "f8", source, target).steps:
-        if isinstance(step, AllToAll):
-            sent = boxes_between(step, step.sends, outwards=True)
-            assert sent == boxes_between(step, step.receives, outwards=False)
-
-
-def boxes_between(step, side, outwards):
-    found = {}
-    for device in range(step.mesh.size):
-        boxes, group = side(device), step.group_of(device)
-        for peer, box in zip(boxes.peers.tolist(), boxes.which.tolist(), strict=True):
-            start, stop = boxes.starts[box].tolist(), boxes.stops[box].tolist()
-            pair = (device, group[peer]) if outwards else (group[peer], device)
-            assert pair not in found
-            if all(a < b for a, b in zip(start, stop, strict=True)):
-                found[pair] = (start, stop)
-    return found
-
-
 # -- alike everywhere, and for meshes of any size ---------------------------------------------------------------------
 
 HASHED = """
@@ -331,23 +308,17 @@ def test_printed_plans(arguments, text):
 def test_what_is_no_plan_is_refused():
     mesh = mesh_of(2, 2)
     rows, columns = Layout(["x", U], mesh), Layout([U, "x"], mesh)
-    for source, target in [(rows, None), ("x,unsharded", columns), (rows, ["x", U])]:
-        with pytest.raises(LayoutError, match="from a Layout to a Layout"):
-            plan_relayout((4, 4), "f8", source, target)
     for shape in [(4,), (4, 4, 4), ()]:
         said = f"has {counted(len(shape), 'axis')}, the source layout is for 2 and the target layout for 2"
         with pytest.raises(LayoutError, match=said):
             plan_relayout(shape, "f8", rows, columns)
     with pytest.raises(LayoutError, match="has 2 axes, the source layout is for 2 and the target layout for 1"):
         plan_relayout((4, 4), "f8", rows, Layout(["x"], mesh))
-    with pytest.raises(LayoutError, match="MATCH does not say where a tensor is"):
-        plan_relayout((4, 4), "f8", Layout([MATCH, U], mesh), rows)
     for shape in [(4, -1), "ab", (1.5, 2), None, ((4, 4), 4)]:
         with pytest.raises(ShapeError):
             plan_relayout(shape, "f8", rows, columns)
-    for dtype in ["O", object, [("a", "O")], "nonsense"]:
-        with pytest.raises(DTypeError):
-            plan_relayout((4, 4), dtype, rows, columns)
+    with pytest.raises(DTypeError):
+        plan_relayout((4, 4), [("a", "O")], rows, columns)
 
 
 def test_meshes_that_differ_in_name_only_are_the_same_grid():
@@ -359,11 +330,6 @@ def test_meshes_that_differ_in_name_only_are_the_same_grid():
 def test_only_devices_of_the_mesh_have_a_plan(device):
     with pytest.raises(MeshError):
         plan(mesh_of(2, 2), ["x", U], [U, "x"]).for_device(device)
-
-
-def test_arrays_larger_than_memory_can_address_are_refused():
-    with pytest.raises(ShapeError):
-        plan(mesh_of(2, 2), ["x", "y"], ["y", "x"], (2**40, 2**40))
 
 
 def test_numpy_integers_are_lengths_and_devices():

@@ -4,14 +4,13 @@ import json
 import os
 import pickle
 import struct
-import zlib
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import meshcomm as mc
-from support.damage import ERROR, bounded, checked_outcome, outcome
+from support.damage import ERROR, bounded, checked_outcome, outcome, signed
 from support.small_saves import prepared
 
 
@@ -24,12 +23,6 @@ def refused(path, match):
 
 
 # -- checkpoints ------------------------------------------------------------------------------------------------------
-
-
-def signed(text):
-    """Return the text of a manifest with the right checksum."""
-    body = text[:-1].encode(errors="surrogatepass")
-    return body + b',\n"crc32": %d}\n' % zlib.crc32(body)
 
 
 @pytest.fixture
@@ -458,16 +451,13 @@ def test_a_pipe_does_not_block(suffix, tmp_path):
     refused(path.parent if "/" in suffix else path, "no regular file|is no zarr store|manifest|zarr")
 
 
-@pytest.mark.parametrize("suffix", [".npy", ".safetensors", ".h5", ".safetensors.index.json"])
-def test_a_folder_instead_of_a_file(suffix, tmp_path):
-    (tmp_path / f"a{suffix}").mkdir()
-    refused(tmp_path / f"a{suffix}", "no regular file")
-
-
-@pytest.mark.parametrize("suffix", ["", ".zarr"])
-def test_a_file_instead_of_a_folder(suffix, tmp_path):
-    (tmp_path / f"a{suffix}").write_bytes(b"x")
-    refused(tmp_path / f"a{suffix}", "no format|no zarr store|no checkpoint")
+def test_a_folder_instead_of_a_file_and_the_other_way_round(tmp_path):
+    for suffix in (".npy", ".safetensors", ".h5", ".safetensors.index.json"):
+        (tmp_path / f"a{suffix}").mkdir()
+        refused(tmp_path / f"a{suffix}", "no regular file")
+    for suffix in ("", ".zarr"):
+        (tmp_path / f"a{suffix}").write_bytes(b"x")
+        refused(tmp_path / f"a{suffix}", "no format|no zarr store|no checkpoint")
 
 
 @pytest.mark.parametrize("suffix", ["", ".npy", ".safetensors", ".h5", ".zarr"])

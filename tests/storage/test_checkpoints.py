@@ -8,7 +8,8 @@ import pytest
 import meshcomm as mc
 from meshcomm import Layout
 from meshcomm.storage import checkpoints, files
-from support.saved import mesh_of_4, on, same
+from support.reference import on_ranks
+from support.saved import damage, mesh_of_4, on, same
 
 A = np.arange(7 * 5, dtype="f8").reshape(7, 5)
 
@@ -42,13 +43,6 @@ def restored(folder, **options):
         steps = on(4, program)
     assert len(set(steps)) == 1
     return steps[0], [str(each.message) for each in caught]
-
-
-def damage(path, at=100):
-    (data,) = path.glob("data-*")
-    content = bytearray(data.read_bytes())
-    content[at] ^= 1
-    data.write_bytes(content)
 
 
 @pytest.mark.parametrize(
@@ -186,16 +180,14 @@ def test_save_in_the_background(tmp_path):
     assert restored(tmp_path)[0] == 2
 
 
+@on_ranks(4)
 def test_two_saves_in_the_background(tmp_path):
-    def program():
-        run = mc.Checkpoints(tmp_path, keep=2)
-        requests = [run.start_save(step, tree(step)) for step in range(3)]
-        for request in requests:
-            request.wait()
-        mc.barrier(mesh_of_4())
-        assert run.steps() == [1, 2]
-
-    on(4, program)
+    run = mc.Checkpoints(tmp_path, keep=2)
+    requests = [run.start_save(step, tree(step)) for step in range(3)]
+    for request in requests:
+        request.wait()
+    mc.barrier(mesh_of_4())
+    assert run.steps() == [1, 2]
 
 
 def test_restore_into_tensors(tmp_path):
@@ -216,18 +208,16 @@ def test_restore_into_tensors(tmp_path):
     on(4, program)
 
 
+@on_ranks(4)
 def test_a_mesh_of_some_ranks(tmp_path):
-    def program():
-        mesh = mc.create_mesh([("x", 2)], devices=[3, 1])
-        run = mc.Checkpoints(tmp_path, mesh=mesh)
-        run.save(1, {"w": mc.distribute(A, Layout(["x", mc.UNSHARDED], mesh))})
-        mc.barrier(mesh_of_4())
-        step, found = run.restore()
-        assert step == 1
-        assert found["w"].mesh is mesh
-        same(found["w"], A)
-
-    on(4, program)
+    mesh = mc.create_mesh([("x", 2)], devices=[3, 1])
+    run = mc.Checkpoints(tmp_path, mesh=mesh)
+    run.save(1, {"w": mc.distribute(A, Layout(["x", mc.UNSHARDED], mesh))})
+    mc.barrier(mesh_of_4())
+    step, found = run.restore()
+    assert step == 1
+    assert found["w"].mesh is mesh
+    same(found["w"], A)
 
 
 def test_ranks_that_save_other_steps(tmp_path):

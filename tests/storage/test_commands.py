@@ -12,7 +12,7 @@ from meshcomm import Layout
 from meshcomm.cli.main import main
 from meshcomm.storage import convert
 from support.sampling import sampled
-from support.saved import SUFFIXES, mesh_of_4, on, same
+from support.saved import SUFFIXES, damage, mesh_of_4, on, same
 
 BIG = np.arange(300 * 120, dtype="f8").reshape(300, 120)
 SMALL = np.arange(12, dtype="<i4").reshape(3, 4)
@@ -26,13 +26,6 @@ def save(path, tree=None, **options):
 
     on(4, program)
     return path
-
-
-def damage(path):
-    (data,) = path.glob("data-*")
-    content = bytearray(data.read_bytes())
-    content[100] ^= 1
-    data.write_bytes(content)
 
 
 def lines(capsys):

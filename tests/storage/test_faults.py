@@ -9,7 +9,6 @@ import shutil
 from contextlib import suppress
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 import meshcomm as mc
@@ -205,20 +204,6 @@ def test_a_save_that_fails_removes_no_data_of_a_manifest_that_it_cannot_read(tex
     assert old.exists()
     save(path, 3)
     assert found_at(path) == 3
-    assert listed(path) == ["data", "manifest.json"]
-
-
-@pytest.mark.parametrize("metadata", [{"a": {1}}, {"a": "\ud800"}, {"a": np.float32(1)}])
-def test_metadata_that_no_file_can_hold(metadata, tmp_path):
-    path = prepared(tmp_path / "f", "", True)
-
-    def program():
-        with pytest.raises((TypeError, ValueError)):
-            mc.save(path, {"a": mc.ones(3, "f8", Layout([U], mc.create_mesh([("x", 2)])))}, metadata=metadata)
-
-    with mc.simulate(2) as world:
-        world.run(program)
-    assert found_at(path) == 1
     assert listed(path) == ["data", "manifest.json"]
 
 

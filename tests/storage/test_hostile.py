@@ -12,7 +12,7 @@ from itertools import islice
 import pytest
 
 import meshcomm as mc
-from support.damage import ERROR, bounded, checked_outcome, outcome, outcome_here, rewrite
+from support.damage import ERROR, bounded, checked_outcome, outcome, outcome_here, rewrite, signed
 from support.inputs import documents, texts, wires
 from support.sampling import inputs, sampled
 from support.small_saves import prepared
@@ -121,12 +121,6 @@ def as_json(value):
     return json.dumps(value).encode(errors="surrogatepass")
 
 
-def signed(manifest):
-    """Return the text of a manifest with the right checksum."""
-    text = as_json(manifest)[:-1]
-    return text + b',\n"crc32": %d}\n' % zlib.crc32(text)
-
-
 def checkpoint_headers(path):
     file = path / "manifest.json"
     manifest = json.loads(file.read_bytes())
@@ -135,7 +129,7 @@ def checkpoint_headers(path):
     words = ["a", "array", "<i4", {"base": "<f8", "shape": [2**31, 2**31]}, {"base": "<f8", "shape": 3}, 4096, 8192]
 
     def write(value):
-        rewrite(file, signed(value if isinstance(value, dict) and value else {"kind": value}))
+        rewrite(file, signed(as_json(value if isinstance(value, dict) and value else {"kind": value})))
 
     return write, documents([manifest, manifest, more], words)
 

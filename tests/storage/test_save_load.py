@@ -20,7 +20,7 @@ from meshcomm.memory.copies import opaque
 from meshcomm.storage import save as saving
 from meshcomm.storage.formats import hdf5, safetensors
 from support.random_cases import any_case
-from support.reference import random_bits
+from support.reference import on_ranks, random_bits
 from support.sampling import sampled
 from support.saved import INDICES, RANKS, SIZES, SUFFIXES, here, mesh_of_4, on, same
 
@@ -64,33 +64,19 @@ def tree():
     }
 
 
+@on_ranks(4)
 def test_a_checkpoint_gives_the_tree(tmp_path):
-    def program():
-        mc.save(tmp_path / "step-1", tree(), metadata={"commit": "abc"})
-        mesh = mesh_of_4()
-        found = mc.load(tmp_path / "step-1", {"w": Layout(["y", U], mesh)})
-        assert list(found) == ["w", "layers", "step", "rate", "plain"]
-        assert found["layers"][1] == (3, "text", None)
-        assert (found["step"], found["rate"]) == (17, 0.1)
-        assert found["w"].layout == Layout(["y", U], mesh)
-        same(found["w"], A)
-        same(found["layers"][0]["b"], B)
-        same(found["plain"], np.arange(3))
-        assert list(mc.load(tmp_path / "step-1", names=["layers.0.b"])) == ["layers.0.b"]
-
-    on(4, program)
-
-
-def test_a_checkpoint_over_another_one(tmp_path):
-    def program(n):
-        mc.save(tmp_path / "c", {"a": mc.distribute(A * n, Layout(["x", U], mesh_of_4()))})
-        same(mc.load(tmp_path / "c")["a"], A * n)
-
-    for n in range(3):
-        on(4, lambda n=n: program(n))
-        assert sorted(p.name[:8] for p in (tmp_path / "c").iterdir()) == [
-            "data-" + p.name[5:8] for p in (tmp_path / "c").glob("data-*")
-        ] + ["manifest"]
+    mc.save(tmp_path / "step-1", tree(), metadata={"commit": "abc"})
+    mesh = mesh_of_4()
+    found = mc.load(tmp_path / "step-1", {"w": Layout(["y", U], mesh)})
+    assert list(found) == ["w", "layers", "step", "rate", "plain"]
+    assert found["layers"][1] == (3, "text", None)
+    assert (found["step"], found["rate"]) == (17, 0.1)
+    assert found["w"].layout == Layout(["y", U], mesh)
+    same(found["w"], A)
+    same(found["layers"][0]["b"], B)
+    same(found["plain"], np.arange(3))
+    assert list(mc.load(tmp_path / "step-1", names=["layers.0.b"])) == ["layers.0.b"]
 
 
 @pytest.mark.parametrize("kind", ["bfloat16", "float8_e4m3fn", "f8,i4", "M8[us]", "g", "S3", ">c16"])
@@ -392,19 +378,17 @@ def test_saving_a_module(tmp_path):
     assert on(4, program) == [(3, ["net.inner.b", "net.w"])] * 4
 
 
+@on_ranks(4)
 def test_start_save_copies_what_it_writes(tmp_path):
-    def program():
-        mesh = mesh_of_4()
-        t = mc.distribute(A, Layout(["x", "y"], mesh))
-        request = mc.start_save(tmp_path / "c", {"a": t}, max_staged_bytes=16)
-        t += 1
-        assert not (tmp_path / "c" / "manifest.json").exists()
-        request.wait()
-        request.wait()
-        assert request.test()
-        same(mc.load(tmp_path / "c", check=True)["a"], A)
-
-    on(4, program)
+    mesh = mesh_of_4()
+    t = mc.distribute(A, Layout(["x", "y"], mesh))
+    request = mc.start_save(tmp_path / "c", {"a": t}, max_staged_bytes=16)
+    t += 1
+    assert not (tmp_path / "c" / "manifest.json").exists()
+    request.wait()
+    request.wait()
+    assert request.test()
+    same(mc.load(tmp_path / "c", check=True)["a"], A)
 
 
 def most_held(program):
@@ -493,30 +477,26 @@ def test_numbers_that_json_has_no_word_for(number, tmp_path):
 
 
 @pytest.mark.parametrize("suffix", [".safetensors", ""])
+@on_ranks(4)
 def test_one_of_several_arrays_into_a_tensor(suffix, tmp_path):
-    def program():
-        layout = Layout(["x", "y"], mesh_of_4())
-        mc.save(tmp_path / f"c{suffix}", {"w": mc.distribute(A, layout), "b": mc.distribute(-A, layout)})
-        for given in (layout, None, {"w": layout}, {"b": Layout([U, U], layout.mesh)}):
-            out = mc.zeros((3, 5), "f8", layout)
-            found = mc.load(tmp_path / f"c{suffix}", given, slices=np.s_[2:5], out=out, names=["w"])
-            assert found is out
-            same(out, A[2:5])
-
-    on(4, program)
+    layout = Layout(["x", "y"], mesh_of_4())
+    mc.save(tmp_path / f"c{suffix}", {"w": mc.distribute(A, layout), "b": mc.distribute(-A, layout)})
+    for given in (layout, None, {"w": layout}, {"b": Layout([U, U], layout.mesh)}):
+        out = mc.zeros((3, 5), "f8", layout)
+        found = mc.load(tmp_path / f"c{suffix}", given, slices=np.s_[2:5], out=out, names=["w"])
+        assert found is out
+        same(out, A[2:5])
 
 
+@on_ranks(2)
 def test_names_by_pattern(tmp_path):
-    def program():
-        mc.save(tmp_path / "c", {"layers": [{"w": A, "b": B}] * 2, "w": A})
-        pattern = re.compile(r"layers\.\d\.w")
-        assert list(mc.load(tmp_path / "c", names=pattern)) == ["layers.0.w", "layers.1.w"]
-        assert [each.asked.stored.name for each in mc.plan_load(tmp_path / "c", names=pattern).arrays] == [
-            "layers.0.w",
-            "layers.1.w",
-        ]
-
-    on(2, program)
+    mc.save(tmp_path / "c", {"layers": [{"w": A, "b": B}] * 2, "w": A})
+    pattern = re.compile(r"layers\.\d\.w")
+    assert list(mc.load(tmp_path / "c", names=pattern)) == ["layers.0.w", "layers.1.w"]
+    assert [each.asked.stored.name for each in mc.plan_load(tmp_path / "c", names=pattern).arrays] == [
+        "layers.0.w",
+        "layers.1.w",
+    ]
 
 
 def modes(path):
@@ -547,20 +527,18 @@ def test_permissions(suffix, tmp_path):
         os.umask(old)
 
 
+@on_ranks(4)
 def test_out_and_strict(tmp_path):
-    def program():
-        mesh = mesh_of_4()
-        mc.save(tmp_path / "c", {"a": mc.distribute(A, Layout(["x", "y"], mesh))})
-        out = {"a": mc.zeros(A.shape, "f8", Layout([U, "x"], mesh)), "new": mc.ones(2, "f8", Layout(["x"], mesh))}
-        with pytest.raises(mc.CheckpointError, match="has no array 'new'"):
-            mc.load(tmp_path / "c", out=out)
-        assert mc.load(tmp_path / "c", out=out, strict=False) is out
-        same(out["a"], A)
-        same(out["new"], np.ones(2))
-        f4 = mc.load(tmp_path / "c", Layout(["y", U], mesh), dtype="f4")["a"]
-        same(f4, A.astype("f4"))
-
-    on(4, program)
+    mesh = mesh_of_4()
+    mc.save(tmp_path / "c", {"a": mc.distribute(A, Layout(["x", "y"], mesh))})
+    out = {"a": mc.zeros(A.shape, "f8", Layout([U, "x"], mesh)), "new": mc.ones(2, "f8", Layout(["x"], mesh))}
+    with pytest.raises(mc.CheckpointError, match="has no array 'new'"):
+        mc.load(tmp_path / "c", out=out)
+    assert mc.load(tmp_path / "c", out=out, strict=False) is out
+    same(out["a"], A)
+    same(out["new"], np.ones(2))
+    f4 = mc.load(tmp_path / "c", Layout(["y", U], mesh), dtype="f4")["a"]
+    same(f4, A.astype("f4"))
 
 
 @pytest.mark.parametrize("dtype", [str, "S", "V", "S3", "M8[s]"])

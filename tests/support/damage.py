@@ -2,6 +2,7 @@
 
 import resource
 import time
+import zlib
 from contextlib import contextmanager
 from math import prod
 from pathlib import Path
@@ -39,6 +40,12 @@ def rewrite(file, data):
     with file.open("r+b") as opened:
         opened.write(data)
         opened.truncate()
+
+
+def signed(text):
+    """Return the text of a manifest, as bytes, with the right checksum."""
+    body = text[:-1] if isinstance(text, bytes) else text[:-1].encode(errors="surrogatepass")
+    return body + b',\n"crc32": %d}\n' % zlib.crc32(body)
 
 
 def _bytes_of(value):

@@ -120,6 +120,17 @@ def all_to_all(counts, rank, rather_writes=False):
     return Routes(len(counts), rank, *ends, copies), size, new_size
 
 
+def exchanging(counts, number=1):
+    """Return an exchange of `all_to_all` for `Node.run`; *number* is that of the call, or gives it for each rank."""
+
+    def call(rank, rendezvous, pool):
+        routes, size, new_size = all_to_all(counts, rank)
+        its = number if isinstance(number, int) else number(rank)
+        exchange(rendezvous, routes, its, bytes(size), bytearray(new_size))
+
+    return call
+
+
 def described(counts, rank, rather_writes=False):
     """Return the (incoming, outgoing) pairs of these routes and what makes their copies; with both sizes."""
     size = len(counts)

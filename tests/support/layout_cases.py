@@ -1,10 +1,15 @@
 """Meshes for tests of layouts, and where layouts differ from TensorFlow's."""
 
 import re
+import sys
+from contextlib import contextmanager
 from typing import NamedTuple
 
+import pytest
 from hypothesis import settings
+from hypothesis import strategies as st
 
+from meshcomm.layouts import wire
 from meshcomm.layouts.mesh import Mesh
 from support.sampling import examples
 
@@ -13,6 +18,31 @@ REPEATABLE = settings(derandomize=True, database=None, deadline=None, max_exampl
 
 def host_devices(n):
     return [f"/job:localhost/replica:0/task:0/device:CPU:{i}" for i in range(n)]
+
+
+@contextmanager
+def no_protobuf():
+    """Let the protobuf package be absent meanwhile."""
+    with pytest.MonkeyPatch.context() as patch:
+        for module in ("google.protobuf.descriptor_pool", "google.protobuf.message_factory"):
+            patch.setitem(sys.modules, module, None)
+        wire._pool.cache_clear()
+        wire._protobuf_class.cache_clear()
+        yield
+    wire._pool.cache_clear()
+    wire._protobuf_class.cache_clear()
+
+
+@st.composite
+def mutated(draw, valid, characters="|,=xy:0129+* \u0661Cms"):
+    """One of *valid* with up to three slices replaced by something else, mostly of the same characters."""
+    value = draw(st.sampled_from(valid))
+    replacement = st.binary(max_size=3) if isinstance(value, bytes) else st.text(characters, max_size=3)
+    for _ in range(draw(st.integers(1, 3))):
+        start = draw(st.integers(0, len(value)))
+        stop = draw(st.integers(start, min(len(value), start + 3)))
+        value = value[:start] + draw(replacement) + value[stop:]
+    return value
 
 
 MESH = Mesh(host_devices(6), [("x", 3), ("y", 2)])

@@ -1,5 +1,6 @@
 """Oracles in plain NumPy, and a lockstep loop that runs what every device does, without threads and without MPI."""
 
+import inspect
 from itertools import combinations, permutations, product
 from math import prod
 from types import SimpleNamespace
@@ -287,6 +288,30 @@ def simulated(size, program, *args):
     """Return what ``program(rank, *args)`` returns on each rank of a simulated world."""
     with simulate(size) as world:
         return world.run(lambda: program(world.rank, *args))
+
+
+def on_ranks(size, **made):
+    """Return a decorator for a program: it becomes a test that so many simulated ranks run.
+
+    Each rank makes the arguments *made* by these functions; *rank* is its number. Others are fixtures or parameters.
+    """
+
+    def decorated(program):
+        arguments = inspect.signature(program).parameters.values()
+
+        def test(**given):
+            def on_rank():
+                own = {"rank": lambda: world.rank, **made}
+                program(**given, **{each.name: own[each.name]() for each in arguments if each.name in own})
+
+            with simulate(size) as world:
+                world.run(on_rank)
+
+        test.__name__, test.__doc__ = program.__name__, program.__doc__
+        test.__signature__ = inspect.Signature([each for each in arguments if each.name not in {"rank", *made}])
+        return test
+
+    return decorated
 
 
 # -- collectives on the arrays of all ranks ---------------------------------------------------------------------------

@@ -8,6 +8,7 @@ where parsers get them (``--inputs N``, which ``make fuzz`` gives). Each number 
 
 from random import Random
 
+import pytest
 from hypothesis import settings
 
 from meshcomm.failures.launchers import launched
@@ -64,6 +65,25 @@ def sampled(cases, count=None):
         return cases
     drawn = Random(len(cases) + _ranks - 1 if _quick else len(cases))
     return [cases[i] for i in sorted(drawn.sample(range(len(cases)), count))]
+
+
+def with_seeds(on_a_mesh, seeds):
+    """Return a decorator for a program of random numbers and a mesh: it becomes a test for each of the *seeds*.
+
+    ``on_a_mesh(seed, program)`` runs the program on the ranks of a mesh. A program may take the seed as well.
+    """
+
+    def decorated(program):
+        takes_seed = program.__code__.co_argcount == 3
+
+        @pytest.mark.parametrize("seed", seeds)
+        def test(seed):
+            on_a_mesh(seed, (lambda random, mesh: program(random, mesh, seed)) if takes_seed else program)
+
+        test.__name__, test.__doc__ = program.__name__, program.__doc__
+        return test
+
+    return decorated
 
 
 def spread(cases, settings, offset=0, step=1):

@@ -26,6 +26,14 @@ def same(tensor, whole):
         assert found.tobytes() == whole.tobytes()
 
 
+def damage(path, at=100):
+    """Change a bit of the data of the checkpoint at *path*."""
+    (data,) = path.glob("data-*")
+    content = bytearray(data.read_bytes())
+    content[at] ^= 1
+    data.write_bytes(content)
+
+
 def on(ranks, program):
     """Run *program* on simulated ranks, and return what each returns."""
     with mc.simulate(ranks) as world:

@@ -76,20 +76,6 @@ def test_one_tensor(ranks, size, source_shared, target_shared):
     assert with_messages == [size - 1 if neither else 0] * size, "who shares a block sends no messages"
 
 
-@pytest.mark.parametrize("seed", sampled(range(40), 12))
-def test_blocks_that_are_shared_in_some_calls_and_on_some_ranks(ranks, seed):
-    size = 2 + seed % 3
-    case = anything(size, seed, dtype=f"V{1 + seed % 5}")
-
-    def program(rank):
-        exchange = in_place(rank, [case])
-        for number in range(12):
-            shared = np.random.default_rng([seed, number, rank.position]).random(2) < 0.5
-            assert np.array_equal(moved(rank, exchange, case, *shared), case.target(rank.position)), number
-
-    ranks([0] * size).results(program)
-
-
 def test_other_ranks_of_the_group_are_passed_over(ranks):
     """Two hosts: what would come from the other one is left as it was."""
     case = rows_to_columns(4, (8, 8))
@@ -290,16 +276,6 @@ def test_all_read_or_all_write(case, size):
         assert np.array_equal(everybody_writes[position], case.target(position))
 
 
-def test_pairs_are_seen_alike_from_both_ends():
-    for seed in range(20):
-        case = anything(4, seed)
-        ranks = [LocalCopies([case.tensor(position)], (0, 1, 2, 3)) for position in range(4)]
-        sent = {(rank.here, peer, writes) for rank in ranks for peer, writes in rank.pairs(False)}
-        received = {(peer, rank.here, writes) for rank in ranks for peer, writes in rank.pairs(True)}
-        assert sent == received
-        assert all(sender != receiver for sender, receiver, _ in sent)
-
-
 def test_the_rank_with_the_shorter_runs_copies():
     """The other side is then touched in whole cache lines."""
     case = rows_to_columns(2, (6, 6))  # a box is 3 by 3: a row of it in a block of 6 columns, all of it in one of 3
@@ -315,13 +291,6 @@ def test_several_tensors_are_always_written():
     cases = [rows_to_columns(2, (6, 6)), rows_to_columns(2, (4, 4))]
     copies = LocalCopies([case.tensor(0) for case in cases], (0, 1))
     assert copies.pairs(True) == copies.pairs(False) == [(1, True)]
-
-
-def test_peers_are_named_by_their_number_on_the_node():
-    case = rows_to_columns(6, (12, 12))
-    copies = LocalCopies([case.tensor(3)], (1, 3, 4))
-    assert copies.here == 1
-    assert [peer for peer, _ in copies.pairs(True)] == [0, 2]
 
 
 def test_blocks_in_a_stretch_begin_on_lines_of_their_own():

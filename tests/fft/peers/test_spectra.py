@@ -12,42 +12,38 @@ import scipy.fft
 import meshcomm as mc
 from support.fft_cases import array_of
 from support.gradient_cases import on
+from support.reference import on_ranks
 
 
+@on_ranks(2)
 def test_frequencies_are_those_of_scipy():
-    def program():
-        layout = mc.Layout(["x"], mc.create_mesh([("x", 2)]))
-        for n, d in product(range(1, 12), (1.0, 0.3)):
-            for name in ("fftfreq", "rfftfreq"):
-                found = getattr(mc.fft, name)(n, d, layout=layout).to_numpy()
-                assert np.array_equal(found, getattr(scipy.fft, name)(n, d)), (name, n)
-            half = mc.zeros((n // 2 + 1,), "c16", layout)
-            (found,) = mc.fft.frequencies(half, d=d, s=n, kind="rfftn")
-            assert np.array_equal(found.to_numpy(), scipy.fft.rfftfreq(n, d)), n
-
-    on(2, program)
+    layout = mc.Layout(["x"], mc.create_mesh([("x", 2)]))
+    for n, d in product(range(1, 12), (1.0, 0.3)):
+        for name in ("fftfreq", "rfftfreq"):
+            found = getattr(mc.fft, name)(n, d, layout=layout).to_numpy()
+            assert np.array_equal(found, getattr(scipy.fft, name)(n, d)), (name, n)
+        half = mc.zeros((n // 2 + 1,), "c16", layout)
+        (found,) = mc.fft.frequencies(half, d=d, s=n, kind="rfftn")
+        assert np.array_equal(found.to_numpy(), scipy.fft.rfftfreq(n, d)), n
 
 
 GRIDS = [((6, 8), (4, 6)), ((7, 9), (5, 6)), ((6, 8), (5, 5)), ((6, 8), (3, 4)), ((6, 8), (6, 4)), ((7, 8), (7, 2))]
 
 
 @pytest.mark.parametrize(("before", "after"), GRIDS)
+@on_ranks(2)
 def test_a_shorter_half_of_a_spectrum_is_the_half_of_the_shorter_spectrum(before, after):
     """The half has one sign of the highest frequency of an even grid: the other one belongs to it, too."""
-
-    def program():
-        layout = mc.Layout(["x", mc.UNSHARDED], mc.create_mesh([("x", 2)]))
-        t = mc.distribute(array_of(before, "f8"), layout)
-        half = mc.fft.crop_spectrum(mc.fft.rfftn(t), after, kind="rfftn", was=before)
-        whole = mc.fft.crop_spectrum(mc.fft.fftn(t), after).to_numpy()
-        assert np.allclose(half.to_numpy(), whole[:, : after[1] // 2 + 1], rtol=0, atol=1e-13)
-        field = mc.fft.irfftn(half, s=after)
-        assert np.allclose(field.to_numpy(), np.fft.ifftn(whole), rtol=0, atol=1e-13)
-        longer = mc.fft.pad_spectrum(half, before, kind="rfftn", was=after)
-        again = mc.fft.crop_spectrum(longer, after, kind="rfftn", was=before)
-        assert np.allclose(again.to_numpy(), half.to_numpy(), rtol=0, atol=1e-13)
-
-    on(2, program)
+    layout = mc.Layout(["x", mc.UNSHARDED], mc.create_mesh([("x", 2)]))
+    t = mc.distribute(array_of(before, "f8"), layout)
+    half = mc.fft.crop_spectrum(mc.fft.rfftn(t), after, kind="rfftn", was=before)
+    whole = mc.fft.crop_spectrum(mc.fft.fftn(t), after).to_numpy()
+    assert np.allclose(half.to_numpy(), whole[:, : after[1] // 2 + 1], rtol=0, atol=1e-13)
+    field = mc.fft.irfftn(half, s=after)
+    assert np.allclose(field.to_numpy(), np.fft.ifftn(whole), rtol=0, atol=1e-13)
+    longer = mc.fft.pad_spectrum(half, before, kind="rfftn", was=after)
+    again = mc.fft.crop_spectrum(longer, after, kind="rfftn", was=before)
+    assert np.allclose(again.to_numpy(), half.to_numpy(), rtol=0, atol=1e-13)
 
 
 @pytest.mark.parametrize("axes", [(0, 0), (1, 1), (1, 0, 1), (0, 1, 0), (-1, 1)])

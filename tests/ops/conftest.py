@@ -1,0 +1,20 @@
+"""What is counted while operations run."""
+
+import pytest
+
+import meshcomm as mc
+
+
+@pytest.fixture
+def relayouts(monkeypatch):
+    """The relayouts of all ranks while a test runs: the bytes that all devices receive."""
+    found = []
+    relayout = mc.ops.elementwise.relayout
+
+    def counted(tensor, layout, *args):
+        plan = mc.plan_relayout(tensor.shape, tensor.dtype, tensor.layout, layout)
+        found.append(sum(plan.for_device(device).bytes_moved for device in range(len(plan.ranks))))
+        return relayout(tensor, layout, *args)
+
+    monkeypatch.setattr(mc.ops.elementwise, "relayout", counted)
+    return found
