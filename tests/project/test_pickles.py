@@ -1,10 +1,12 @@
 """Values that were used in one process are pickled there, and are the same values in another."""
 
 import base64
+import os
 import pickle
 import sys
 
 import meshcomm as mc
+from support.paths import ROOT, TESTS
 from support.patience import run
 from support.values import values
 
@@ -42,7 +44,7 @@ def dump():
 
 def test_pickles_of_another_process():
     """Texts hash differently there: a hash that a pickle brings along finds nothing in a dict."""
-    done = run([sys.executable, __file__])
+    done = run([sys.executable, __file__], env={**os.environ, "PYTHONPATH": f"{ROOT}:{TESTS}"})
     assert done.returncode == 0, done.stderr
     expected = {name: facts(value) for name, value in values().items()}
     assert len(set(map(repr, expected.values()))) == len(expected)  # no two values look the same
