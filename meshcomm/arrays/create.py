@@ -470,12 +470,14 @@ def _scattered(array: ArrayLike | None, layout: Layout, here: Location, root: in
     with exchanging(team):
         lengths, text = told_by_root(root, described, call, mesh, here)
         shape = tuple(lengths)
-        new = agree_on(  # a rank may lack the memory, or the module of the dtype
-            team, f"{call}: {shape} {text}", lambda: _new_block(layout, shape, dtype_of_text(text), here.device)
-        )
+
+        def made() -> tuple[Array, Array | None]:  # a rank may lack the memory, or the module of the dtype
+            new = _new_block(layout, shape, dtype_of_text(text), here.device)
+            return new, np.ascontiguousarray(whole) if here.device == root else None
+
+        new, source = agree_on(team, f"{call}: {shape} {text}", made)
     at_root = Layout.replicated(only(mesh, root), len(shape))
     key = "distribute", shape, new.dtype, at_root, layout, None, None
-    source = np.ascontiguousarray(whole) if here.device == root else None
     RELAYOUT("distribute", (at_root.mesh, mesh), key, (key,), (source, new))
     return DTensor(new, layout, shape, new.dtype)
 

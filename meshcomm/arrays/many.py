@@ -33,7 +33,7 @@ from meshcomm.layouts.layout import Layout
 from meshcomm.layouts.machine import Machine
 from meshcomm.layouts.refinement import ranks_between
 from meshcomm.plans.plan import Plan, plan_relayout
-from meshcomm.ranks.calls import collective, prepared
+from meshcomm.ranks.calls import collective, join_and_raise, prepared
 from meshcomm.ranks.meshes import location_between
 from meshcomm.ranks.teams import Location
 
@@ -302,7 +302,10 @@ class _Batch:
             key = self._specs, self._limit
             move = prepared(here.team, key, (self._described, self._built), (), here, error=wrong)
             outs = [None if out is None or wrong is not None else out.local for _, _, out, _ in self._jobs]
-            moved: list[Array | None] = move([t.local for t, *_ in self._jobs], outs)
+            blocks = [t.local for t, *_ in self._jobs]
+            if wrong is not None:
+                join_and_raise(wrong, here.team, lambda: move(blocks, outs))
+            moved: list[Array | None] = move(blocks, outs)
         return moved
 
     def _call(self, name: str | None) -> AbstractContextManager[Location | None]:

@@ -178,13 +178,16 @@ def start_relayout(
     source, shape, dtype = tensor.layout, tensor.shape, tensor.dtype
     wrong = None if out is None else wrong_out(tensor, out, layout)
     into = None if wrong is not None else out
+    target = layout.matched(
+        source
+    )  # the caller's own, as an equal one of an earlier call may be on a mesh that is closed
     operation = named("start_relayout", name) if name else "start_relayout"
     key: Moving = "start_relayout", shape, dtype, source, layout, None, None
-    arguments = tensor.local, into, wrong is not None
+    arguments = tensor.local, into, target, wrong is not None
     request = _START(operation, (source.mesh, layout.mesh), key, (key,), arguments, error=wrong)
     if request is not None:
         return request
-    return RelayoutRequest(_result(None, out, layout.matched(source), shape, dtype), source, None, None)
+    return RelayoutRequest(_result(None, out, target, shape, dtype), source, None, None)
 
 
 def _result(block: Array | None, out: DTensor | None, layout: Layout, shape: Shape, dtype: DType) -> DTensor:
@@ -198,12 +201,11 @@ def _held(tensor: object) -> DTensor:
     return held
 
 
-def _built(moving: Moving, here: Location) -> Callable[[Array | None, DTensor | None, bool], RelayoutRequest]:
+def _built(moving: Moving, here: Location) -> Callable[[Array | None, DTensor | None, Layout, bool], RelayoutRequest]:
     _, shape, dtype, source, layout, *_ = moving
     start = prepare_start(plan_direct(shape, dtype, source, layout, here.team.machine), here)
-    target = layout.matched(source)
 
-    def begin(local: Array | None, out: DTensor | None, waits: bool) -> RelayoutRequest:
+    def begin(local: Array | None, out: DTensor | None, target: Layout, waits: bool) -> RelayoutRequest:
         try:
             exchange, block = start(local, None if out is None else out.local)
             if waits and exchange is not None:

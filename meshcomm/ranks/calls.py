@@ -99,10 +99,11 @@ def agree_on(team: Team, call: str | Callable[[R], str], make: Callable[[], R]) 
     """
     try:
         made = make()
+        text = call if isinstance(call, str) else call(made)
     except Exception as error:
         agreement.agree(team, call if isinstance(call, str) else None, error)
         raise
-    agreement.agree(team, call if isinstance(call, str) else call(made))
+    agreement.agree(team, text)
     return made
 
 

@@ -124,7 +124,7 @@ class World(ABC):
     def outside_of(self) -> Mesh | None:
         """Return the newest mesh of this world that this process is outside of, if there is one."""
         meshes = (key for key, at in reversed(self._locations.items()) if at is None and isinstance(key, Mesh))
-        return next(meshes, None)
+        return max(meshes, key=lambda mesh: mesh.size > 1, default=None)  # not that of one device for `to_numpy(root)`
 
     def location_between(self, source: Mesh, target: Mesh) -> Location | None:
         """Return where this process is among the devices of a plan from mesh to mesh, None if outside of both.

@@ -271,16 +271,19 @@ def test_all_ranks_may_find_an_out_wrong_in_a_known_call(what):
     simulated(2, with_layouts(program))
 
 
-def test_what_one_rank_alone_finds_wrong_in_a_known_call_is_found_by_all():
+@pytest.mark.parametrize("several", [False, True])
+def test_what_one_rank_alone_finds_wrong_in_a_known_call_is_found_by_all(several):
     """It raises its error, and the others find that its call differs from theirs."""
 
     def program(rank, rows, columns):
         tensor, out = mc.distribute(ARRAY, rows), mc.zeros(ARRAY.shape, "i8", columns)
-        mc.relayout(tensor, columns, out=out)
+        arguments = ([tensor], [columns]) if several else (tensor, columns)
+        into = [out] if several else out
+        mc.relayout(*arguments, out=into)
         out.local.flags.writeable = rank != 1
         error = (LayoutError, "read-only"), (mc.CollectiveMismatch, "different collective calls")
         with pytest.raises(error[rank != 1][0], match=error[rank != 1][1]):
-            mc.relayout(tensor, columns, out=out)
+            mc.relayout(*arguments, out=into)
         with pytest.raises(mc.MeshError, match="earlier call"):
             mc.relayout(tensor, rows)
 
