@@ -163,3 +163,16 @@ def test_what_is_no_tensor_or_does_not_fit_starts_nothing():
         return mc.start_relayout(tensor, columns).wait().shape
 
     assert simulated(4, program) == [(8, 6)] * 4
+
+
+@on_ranks(4)
+def test_a_result_is_in_the_layout_of_its_own_call():
+    """An equal layout of an earlier call may be on a mesh that is closed."""
+    tensor = mc.ones(8, float, Layout(["x"], mc.create_mesh([("x", 4)])))
+    meshes = []
+    for _ in range(2):
+        meshes.append(mc.create_mesh([("y", 2)]))
+        result = mc.start_relayout(tensor, Layout(["y"], meshes[-1])).wait()
+        assert result.layout.mesh is meshes[-1]
+        assert meshes[-1].rank is None or (result.to_numpy() == 1).all()
+        meshes[-1].close()

@@ -6,6 +6,7 @@ How jobs end is tested in tests/jobs/test_failures.py.
 import math
 import sys
 import threading
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -448,3 +449,43 @@ def test_known_calls_that_differ_are_found_before_long():
     with mc.simulate(2) as world, pytest.raises(errors.CollectiveMismatch, match="MESHCOMM_CHECK"):
         world.run(program)
     assert max(calls) < _tuning.COMPARE_EVERY
+
+
+@pytest.mark.parametrize("at_root", [False, True])
+def test_a_rank_without_memory_for_what_it_compares_or_sends(monkeypatch, at_root):
+    """It raises, and no other rank waits for it or goes on alone."""
+    copied = np.ascontiguousarray
+
+    def short_of_memory(array):
+        if world.rank == 0 and array.size:
+            raise MemoryError("no memory for a copy")
+        return copied(array)
+
+    def program():
+        layout = mc.Layout(["x"], mc.create_mesh([("x", 2)]))
+        tensor, plain = mc.ones(4, float, layout), np.arange(8.0)[::2]  # not contiguous: it has to be copied
+        at = plain if layout.mesh.rank == 0 else None
+        call = (lambda: mc.distribute(at, layout, root=0)) if at_root else (lambda: tensor + plain)
+        with pytest.raises(MemoryError, match="no memory for a copy"):
+            call()
+        mc.barrier(layout.mesh)
+
+    monkeypatch.setattr(
+        "meshcomm.arrays.create.np", SimpleNamespace(**{**vars(np), "ascontiguousarray": short_of_memory})
+    )
+    with mc.simulate(2) as world:
+        world.run(program)
+
+
+def test_a_rank_is_told_of_the_mesh_that_it_is_outside_of_not_of_the_root_of_to_numpy():
+    def program():
+        inner, mesh = mc.create_mesh([("inner", 2)]), mc.create_mesh([("x", 3)])
+        tensor = mc.zeros(4, float, mc.Layout(["inner"], inner))
+        mc.ones(3, float, mc.Layout(["x"], mesh)).to_numpy(root=0)
+        if inner.rank is None:
+            assert tensor.local is None
+            return location_in(mesh).team.world.outside_of() is inner
+        return True
+
+    with mc.simulate(3) as world:
+        assert all(world.run(program))
