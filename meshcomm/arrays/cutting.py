@@ -1,6 +1,4 @@
-"""The block of one device cut out of a global array, and put into one."""
-
-import numpy as np
+"""The block of one device, cut out of a global array."""
 
 from meshcomm._types import Array
 from meshcomm.layouts.boxes import Box
@@ -11,6 +9,7 @@ from meshcomm.memory.copies import opaque
 def cut_out(array: Array, box: Box) -> Array:
     """Return what a device with this *box* holds of *array*: a view, unless an axis is dealt round.
 
+    >>> import numpy as np
     >>> cut_out(np.arange(8), ((2, 4),)), cut_out(np.arange(8), (Runs(2, 4, 2, 4),))
     (array([2, 3]), array([2, 3, 6, 7]))
     """
@@ -19,11 +18,3 @@ def cut_out(array: Array, box: Box) -> Array:
         if isinstance(span, Runs):
             found = opaque(found).take(indices_of(span), axis=axis).view(array.dtype)
     return found  # with ... it is an array even if there are no axes
-
-
-def put_in(array: Array, box: Box, block: Array) -> None:
-    """Write the *block* of a device with this *box* to where it belongs in the global *array*."""
-    if any(isinstance(span, Runs) for span in box):
-        opaque(array)[np.ix_(*map(indices_of, box))] = opaque(block)
-    else:
-        opaque(array)[tuple(slice(*span) for span in box)] = opaque(block)

@@ -1,7 +1,6 @@
 """Relayouts of several tensors: small tensors that the same ranks exchange share one exchange."""
 
 from collections.abc import Callable, Hashable, Mapping, Sequence, Set
-from contextlib import AbstractContextManager
 from enum import Enum
 from typing import Protocol, TypeAlias, runtime_checkable
 
@@ -33,7 +32,7 @@ from meshcomm.layouts.layout import Layout
 from meshcomm.layouts.machine import Machine
 from meshcomm.layouts.refinement import ranks_between
 from meshcomm.plans.plan import Plan, plan_relayout
-from meshcomm.ranks.calls import collective, join_and_raise, prepared
+from meshcomm.ranks.calls import Collective
 from meshcomm.ranks.meshes import location_between
 from meshcomm.ranks.teams import Location
 
@@ -297,22 +296,17 @@ class _Batch:
         If something is *wrong*, which this rank may see alone, no out is written to, and ranks that see nothing wrong
         raise an error.
         """
-        with self._call(name) as here:
-            assert here is not None
-            key = self._specs, self._limit
-            move = prepared(here.team, key, (self._described, self._built), (), here, error=wrong)
-            outs = [None if out is None or wrong is not None else out.local for _, _, out, _ in self._jobs]
-            blocks = [t.local for t, *_ in self._jobs]
-            if wrong is not None:
-                join_and_raise(wrong, here.team, lambda: move(blocks, outs))
-            moved: list[Array | None] = move(blocks, outs)
-        return moved
-
-    def _call(self, name: str | None) -> AbstractContextManager[Location | None]:
         tensor, layout, *_ = self._jobs[0]
-        return collective(named(f"relayout of {len(self._jobs)} tensors", name), tensor.mesh, layout.mesh)
+        operation = named(f"relayout of {len(self._jobs)} tensors", name)
+        outs = [None if out is None or wrong is not None else out.local for _, _, out, _ in self._jobs]
+        arguments = [t.local for t, *_ in self._jobs], outs
+        key = self._specs, self._limit
+        blocks = _TOGETHER(operation, (tensor.mesh, layout.mesh), key, (self,), arguments, error=wrong)
+        assert blocks is not None
+        return blocks
 
-    def _described(self) -> str:
+    def text(self) -> str:
+        """Return what the ranks compare."""
         calls = []
         for source, target, shape, dtype, has_out, key in self._specs:
             call = "relayout" if key is None else f"relayout {key!r}"
@@ -321,13 +315,17 @@ class _Batch:
             )
         return "; ".join(calls)
 
-    def _built(self, here: Location) -> MoveAll:
+    def build(self, here: Location) -> MoveAll:
+        """Return what makes the new blocks. To call it is Collective over the team."""
         # What is written to outs does not lie in one stretch of memory, and moves by itself.
         alone = {number for number, (*_, given, _) in enumerate(self._specs) if given}
         return _prepare_many(self._plans(here.team.machine), here, self._limit, alone)
 
     def _plans(self, machine: Machine | None) -> list[Plan]:
         return [plan_relayout(shape, dtype, a, b, self._limit, machine) for a, b, shape, dtype, *_ in self._specs]
+
+
+_TOGETHER = Collective[list[Array | None]](_Batch.text, _Batch.build)
 
 
 def _prepare_many(plans: Sequence[Plan], here: Location, limit: int | None, alone: Set[int]) -> MoveAll:

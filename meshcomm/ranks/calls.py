@@ -1,7 +1,7 @@
 """Collective calls: what a collective function is, and the one path from a call to what all ranks agreed to run.
 
-A call is known if all ranks of a team have made it before: its program then runs at once. Otherwise each rank builds
-its program, the ranks agree that they make the same call and that none has an error, and each remembers its program.
+A call is known if all ranks of a team have made it before: what was prepared for it then runs at once. Otherwise each
+rank prepares it, the ranks agree that they make the same call and that none has an error, and each remembers it.
 
 What a rank does about an error depends on when it finds it:
 

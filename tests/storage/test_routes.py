@@ -8,7 +8,7 @@ import pytest
 
 import meshcomm as mc
 from meshcomm import Layout, Machine, Mesh
-from meshcomm.arrays.cutting import cut_out, put_in
+from meshcomm.arrays.cutting import cut_out
 from meshcomm.storage import routes
 from meshcomm.storage.routes import choose_route, runs
 from support.random_cases import any_case
@@ -31,8 +31,8 @@ def check_route(route, limit):
         for device in devices:
             where = tuple(slice(*span) for span in turn.local_box(device))
             taken[device][where] += 1
-            box = turn.source().block_box(piece.shape, device)
-            put_in(piece, box, blocks[device][where].copy())
+            its = [turn.source().global_indices(piece.shape, device, axis) for axis in range(piece.ndim)]
+            piece[np.ix_(*its)] = blocks[device][where]
         for device in devices:
             block = cut_out(piece, turn.target().block_box(piece.shape, device))
             starts, lengths = runs(turn.file_intervals(device), shape)
