@@ -32,13 +32,16 @@ cdef class _Views:
     cdef char *few_pointers[FEW]
 
 
-cdef class BoxCopies:
-    cdef _Boxes boxes
+cdef class RegionCopies:
     cdef _Regions source_regions
     cdef _Regions target_regions
 
     # Each pointer is the address of a region of the size given at construction. It may be NULL if no box uses it.
     cdef void run_pointers(self, const char **sources, char **targets) noexcept nogil
+
+
+cdef class BoxCopies(RegionCopies):
+    cdef _Boxes boxes
 
 
 cdef class Packing:

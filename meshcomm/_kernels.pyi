@@ -7,7 +7,10 @@ from numpy.typing import NDArray
 _Buffer: TypeAlias = NDArray[Any] | bytearray | memoryview
 _Indices: TypeAlias = NDArray[np.intp]
 
-class BoxCopies:
+class RegionCopies:
+    def run(self, sources: Sequence[_Buffer | None], targets: Sequence[_Buffer | None]) -> None: ...
+
+class BoxCopies(RegionCopies):
     @property
     def count(self) -> int: ...
     def __init__(
@@ -24,7 +27,9 @@ class BoxCopies:
         extents: _Indices,
         at_once: int = 1,
     ) -> None: ...
-    def run(self, sources: Sequence[_Buffer | None], targets: Sequence[_Buffer | None]) -> None: ...
+
+class RowCopies(RegionCopies):
+    def __init__(self, source_sizes: Sequence[int], row: int, regions: NDArray[np.int32], places: _Indices) -> None: ...
 
 class Packing:
     nbytes: int

@@ -12,6 +12,7 @@ one of the two values.
 cimport cython
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.mem cimport PyMem_Free, PyMem_Malloc
+from libc.stdint cimport int32_t
 from libc.stdlib cimport qsort
 
 cdef extern from "Python.h":
@@ -44,6 +45,12 @@ cdef extern from "memory/strided/strided.h" nogil:
         Pieces *pieces,
     )
     void copy_pieces(Pieces *pieces)
+
+cdef extern from "memory/gather.h" nogil:
+    void rows_run(
+        const char **sources, const int32_t *regions, const Py_ssize_t *places, Py_ssize_t count, Py_ssize_t row,
+        char *target,
+    )
 
 
 cdef enum:
@@ -146,7 +153,25 @@ cdef class _Views:
         PyMem_Free(self.many)
 
 
-cdef class BoxCopies:
+cdef class RegionCopies:
+    """Copies between memory regions, of whatever kind: `BoxCopies` or `RowCopies`."""
+
+    def run(self, sources, targets):
+        """Copy all from the buffers *sources* to the writable buffers *targets*.
+
+        Both have one buffer per region, of the size given at construction; otherwise raise ``ValueError``. The buffer
+        of a region that nothing uses may be None.
+        """
+        cdef _Views read = self.source_regions.hold(sources, False)
+        cdef _Views write = self.target_regions.hold(targets, True)
+        with nogil:
+            self.run_pointers(<const char **> read.pointers, write.pointers)
+
+    cdef void run_pointers(self, const char **sources, char **targets) noexcept nogil:
+        pass
+
+
+cdef class BoxCopies(RegionCopies):
     """A list of box copies between memory regions: checked once, copied any number of times.
 
     *source_sizes*, *target_sizes*: the bytes of each region.
@@ -206,19 +231,53 @@ cdef class BoxCopies:
         """The number of boxes, without empty ones."""
         return (<Copies *> self.boxes.list).count
 
-    def run(self, sources, targets):
-        """Copy all boxes from the buffers *sources* to the writable buffers *targets*.
-
-        Both have one buffer per region, of the size given at construction; otherwise raise ``ValueError``. The buffer
-        of a region that no box uses may be None.
-        """
-        cdef _Views read = self.source_regions.hold(sources, False)
-        cdef _Views write = self.target_regions.hold(targets, True)
-        with nogil:
-            self.run_pointers(<const char **> read.pointers, write.pointers)
-
     cdef void run_pointers(self, const char **sources, char **targets) noexcept nogil:
         copies_run(<const Copies *> self.boxes.list, sources, targets)
+
+
+cdef class RowCopies(RegionCopies):
+    """Rows that are gathered from several memory regions into one: checked once, copied any number of times.
+
+    *source_sizes*: the bytes of each region.
+    *row*: the bytes of a row.
+    *regions*: for each row of the target, the number of its region.
+    *places*: for each row of the target, the number of the row there.
+
+    Raise ``ValueError`` if a row lies outside its region.
+
+    >>> import numpy as np
+    >>> rows = RowCopies([2, 4], 2, np.array([1, 0], dtype=np.int32), np.array([1, 0]))
+    >>> found = np.zeros(4, np.uint8)
+    >>> rows.run([np.arange(2, dtype=np.uint8), np.arange(10, 14, dtype=np.uint8)], [found])
+    >>> found
+    array([12, 13,  0,  1], dtype=uint8)
+    """
+
+    cdef const int32_t[::1] regions
+    cdef const Py_ssize_t[::1] places
+    cdef Py_ssize_t row
+
+    def __cinit__(
+        self, source_sizes, Py_ssize_t row, const int32_t[::1] regions not None, const Py_ssize_t[::1] places not None
+    ):
+        cdef Py_ssize_t i, count = places.shape[0]
+        cdef int32_t region
+        cdef bint inside = regions.shape[0] == count and row > 0
+        if not inside:
+            raise ValueError("there must be a region and a place for each row, and rows have bytes")
+        self.source_regions, self.target_regions = _Regions(source_sizes, "source"), _Regions([count * row], "target")
+        self.regions, self.places, self.row = regions, places, row
+        self.target_regions.used[0] = count > 0
+        for i in range(count):
+            region = regions[i]
+            inside = 0 <= region < self.source_regions.count
+            if not inside or not 0 <= places[i] < self.source_regions.sizes[region] // row:
+                raise ValueError(f"row {i} is row {places[i]} of region {region}, which is outside of its bytes")
+            self.source_regions.used[region] = True
+
+    cdef void run_pointers(self, const char **sources, char **targets) noexcept nogil:
+        if self.places.shape[0]:
+            rows_run(sources, &self.regions[0], &self.places[0], self.places.shape[0], self.row, targets[0])
 
 
 cdef class Packing:

@@ -83,7 +83,7 @@ from cpython.mem cimport PyMem_Calloc, PyMem_Free
 from libc.stdint cimport int64_t, uint64_t
 from libc.string cimport memcmp, memcpy
 
-from meshcomm._kernels cimport BoxCopies, _Regions, _Views
+from meshcomm._kernels cimport RegionCopies, _Regions, _Views
 from meshcomm.memory._pool cimport LINES, Memory, Pool
 
 cdef extern from "_rendezvous.h" nogil:
@@ -159,8 +159,8 @@ cdef class Routes:
     cdef char *rather_writes
     cdef char *ways  # of the pairs in this exchange
     cdef char *planned  # and those that `reads` and `writes` are for
-    cdef BoxCopies reads
-    cdef BoxCopies writes
+    cdef RegionCopies reads
+    cdef RegionCopies writes
 
     def __cinit__(self, int size, int position, incoming, outgoing, copies):
         cdef int i
@@ -198,7 +198,7 @@ cdef class Routes:
 
     cdef int plan(self) except -1:
         """Make the copies for the ways that were found in this exchange."""
-        cdef BoxCopies reads, writes
+        cdef RegionCopies reads, writes
         found = [(self.ends[i], self.ways[i]) for i in range(self.pairs)]
         incoming, outgoing = found[:self.senders], found[self.senders:]
         left = _going(incoming, OTHER), _going(outgoing, OTHER)
@@ -476,7 +476,7 @@ cdef class Rendezvous:
         self._wait(routes, True)
         return 0
 
-    cdef int _read(self, BoxCopies copies) except -1 nogil:
+    cdef int _read(self, RegionCopies copies) except -1 nogil:
         """Copy from the blocks of others, and perhaps our own, to our new block."""
         cdef int64_t offset
         cdef int position
@@ -490,7 +490,7 @@ cdef class Rendezvous:
         copies.run_pointers(self.sources, self.targets)
         return 0
 
-    cdef int _write(self, BoxCopies copies) except -1 nogil:
+    cdef int _write(self, RegionCopies copies) except -1 nogil:
         """Copy from our block, or from several, to the new blocks of others, and perhaps our own."""
         cdef int64_t offset
         cdef int position
@@ -511,7 +511,7 @@ cdef class Rendezvous:
             copies.run_pointers(self.sources, self.targets)
         return 0
 
-    cdef int _write_several(self, BoxCopies copies) except -1:
+    cdef int _write_several(self, RegionCopies copies) except -1:
         cdef _Views held = copies.source_regions.hold(self.several, False)
         with nogil:
             copies.run_pointers(<const char **> held.pointers, self.targets)

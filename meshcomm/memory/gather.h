@@ -1,0 +1,30 @@
+/* Rows gathered from several regions of memory. */
+
+#include <stdint.h>
+#include <string.h>
+
+enum { ROWS_AHEAD = 24 }; /* rows at random places come from memory, not from a cache: ask for them early */
+
+#define GATHER(SIZE)                                                                          \
+    for (Py_ssize_t i = 0; i < count; i++, target += (SIZE)) {                                \
+        if (i + ROWS_AHEAD < count)                                                           \
+            __builtin_prefetch(sources[regions[i + ROWS_AHEAD]] + places[i + ROWS_AHEAD] * (SIZE)); \
+        memcpy(target, sources[regions[i]] + places[i] * (SIZE), (size_t)(SIZE));             \
+    }
+
+/* Copy row places[i] of the region regions[i] to row i of the target. */
+static void rows_run(
+    const char **sources, const int32_t *regions, const Py_ssize_t *places, Py_ssize_t count, Py_ssize_t row,
+    char *target)
+{
+    switch (row) { /* a constant size becomes a move or two */
+    case 1: GATHER(1) break;
+    case 2: GATHER(2) break;
+    case 4: GATHER(4) break;
+    case 8: GATHER(8) break;
+    case 16: GATHER(16) break;
+    case 32: GATHER(32) break;
+    case 64: GATHER(64) break;
+    default: GATHER(row) break;
+    }
+}
