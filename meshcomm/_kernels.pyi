@@ -29,7 +29,17 @@ class BoxCopies(RegionCopies):
     ) -> None: ...
 
 class RowCopies(RegionCopies):
-    def __init__(self, source_sizes: Sequence[int], row: int, regions: NDArray[np.int32], places: _Indices) -> None: ...
+    def __init__(
+        self, source_sizes: Sequence[int], row: int, regions: NDArray[np.int32], places: _Indices
+    ) -> None: ...
+
+def find_rows(
+    indices: NDArray[np.int64],
+    boundaries: NDArray[np.int64],
+    owners: NDArray[np.int32],
+    regions: NDArray[np.int32],
+    places: _Indices,
+) -> int: ...
 
 class Packing:
     nbytes: int

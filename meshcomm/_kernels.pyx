@@ -12,7 +12,7 @@ one of the two values.
 cimport cython
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.mem cimport PyMem_Free, PyMem_Malloc
-from libc.stdint cimport int32_t
+from libc.stdint cimport int32_t, int64_t
 from libc.stdlib cimport qsort
 
 cdef extern from "Python.h":
@@ -50,6 +50,10 @@ cdef extern from "memory/gather.h" nogil:
     void rows_run(
         const char **sources, const int32_t *regions, const Py_ssize_t *places, Py_ssize_t count, Py_ssize_t row,
         char *target,
+    )
+    Py_ssize_t rows_find(
+        const int64_t *indices, Py_ssize_t count, const int64_t *boundaries, Py_ssize_t blocks, const int32_t *owners,
+        int32_t *regions, Py_ssize_t *places,
     )
 
 
@@ -278,6 +282,35 @@ cdef class RowCopies(RegionCopies):
     cdef void run_pointers(self, const char **sources, char **targets) noexcept nogil:
         if self.places.shape[0]:
             rows_run(sources, &self.regions[0], &self.places[0], self.places.shape[0], self.row, targets[0])
+
+
+def find_rows(
+    const int64_t[::1] indices not None, const int64_t[::1] boundaries not None, const int32_t[::1] owners not None,
+    int32_t[::1] regions not None, Py_ssize_t[::1] places not None,
+):
+    """Find the blocks of an axis that have the elements at *indices*, which may count from its end.
+
+    Block b has the elements from boundaries[b] to boundaries[b + 1]. Write owners[b] to *regions*, and to *places* where
+    in its block an element is. Return the position of the first index that is out of bounds, or -1.
+
+    >>> import numpy as np
+    >>> regions, places = np.zeros(3, np.int32), np.zeros(3, np.intp)
+    >>> find_rows(np.array([0, 5, -1]), np.array([0, 4, 6]), np.array([7, 8], np.int32), regions, places)
+    -1
+    >>> regions.tolist(), places.tolist()
+    ([7, 8, 8], [0, 1, 1])
+    """
+    cdef Py_ssize_t count = indices.shape[0], blocks = owners.shape[0], b, found
+    if not (boundaries.shape[0] == blocks + 1 and blocks and regions.shape[0] == places.shape[0] == count):
+        raise ValueError("there must be a boundary at each end of each block, and a region and a place for each index")
+    for b in range(blocks):
+        if boundaries[b] > boundaries[b + 1] or boundaries[0] != 0:
+            raise ValueError("boundaries must ascend from 0")
+    if not count:
+        return -1
+    with nogil:
+        found = rows_find(&indices[0], count, &boundaries[0], blocks, &owners[0], &regions[0], &places[0])
+    return found
 
 
 cdef class Packing:

@@ -1,6 +1,6 @@
 from collections.abc import Callable, Iterable, Sequence
 
-from meshcomm._kernels import BoxCopies
+from meshcomm._kernels import RegionCopies
 from meshcomm.memory._pool import Memory, Pool
 
 def measure_times(measures: bool) -> None: ...
@@ -15,7 +15,7 @@ class Routes:
         position: int,
         incoming: Iterable[tuple[int, bool]],
         outgoing: Iterable[tuple[int, bool]],
-        copies: Callable[[tuple[int, ...], tuple[int, ...]], tuple[BoxCopies | None, BoxCopies | None]],
+        copies: Callable[[tuple[int, ...], tuple[int, ...]], tuple[RegionCopies | None, RegionCopies | None]],
     ) -> None: ...
 
 class Rendezvous:

@@ -28,3 +28,27 @@ static void rows_run(
     default: GATHER(row) break;
     }
 }
+
+/* Write who owns the element at each index, and its place there; return the first index out of bounds, or -1.
+
+   The search keeps no branch that a processor could guess wrongly. */
+static Py_ssize_t rows_find(
+    const int64_t *indices, Py_ssize_t count, const int64_t *boundaries, Py_ssize_t blocks, const int32_t *owners,
+    int32_t *regions, Py_ssize_t *places)
+{
+    const int64_t length = boundaries[blocks];
+    for (Py_ssize_t i = 0; i < count; i++) {
+        const int64_t index = indices[i] + (indices[i] < 0 ? length : 0);
+        if (index < 0 || index >= length)
+            return i;
+        const int64_t *first = boundaries;
+        for (Py_ssize_t left = blocks; left > 1;) { /* the last block that begins at the index or before */
+            const Py_ssize_t half = left / 2;
+            first += first[half] <= index ? half : 0;
+            left -= half;
+        }
+        regions[i] = owners[first - boundaries];
+        places[i] = (Py_ssize_t)(index - *first);
+    }
+    return -1;
+}

@@ -14,12 +14,11 @@ from meshcomm._arguments import normalised_axes, quote
 from meshcomm._types import Array, DType, Names, Shape
 from meshcomm.arrays.dtensor import DTensor, as_tensor
 from meshcomm.errors import ShapeError
-from meshcomm.layouts.layout import Axes, Layout
-from meshcomm.layouts.partition import Consecutive
+from meshcomm.layouts.layout import Layout
 from meshcomm.ops.elementwise import relaid, store
 from meshcomm.ops.rules import sample, sharding
 from meshcomm.ops.samplesort import in_order, kind_to_sort
-from meshcomm.ops.whole import is_one_line, of_whole_blocks
+from meshcomm.ops.whole import in_flat_order, is_one_line, of_whole_blocks
 
 
 class _How(NamedTuple):
@@ -143,20 +142,6 @@ def _line(tensor: DTensor, how: _How, names: Names, dtype: DType) -> DTensor:
     found = in_order(how.name, tensor, stable=how.is_stable, indexed=how.indexed)
     values = found.indices if found.indices is not None else found.values
     return DTensor(None, target, shape, dtype) if values.local is None else relaid(values, target.axes, how.name)
-
-
-def in_flat_order(tensor: DTensor, operation: str) -> DTensor:
-    """Return *tensor* with consecutive blocks of its elements in C order. Collective over the mesh if it has to move.
-
-    The first axis with more than one element is cut, over all mesh dimensions that shard the tensor.
-    """
-    names = sharding(tensor.mesh, [each for spec in tensor.layout.axes for each in spec])
-    first = next(axis for axis in range(tensor.ndim) if tensor.shape[axis] > 1 or axis == tensor.ndim - 1)
-    found = tensor.layout.axes[first]
-    if tuple(found) == names and isinstance(tensor.layout.cut(first, tensor.shape[first]), Consecutive):
-        return tensor  # it is cut there only
-    axes: Axes = tuple(names if axis == first else () for axis in range(tensor.ndim))
-    return relaid(tensor, axes, operation)
 
 
 def _without_others(tensor: DTensor, axis: int, operation: str) -> DTensor:

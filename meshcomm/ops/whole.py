@@ -6,6 +6,7 @@ from math import prod
 from meshcomm._types import Array, Shape
 from meshcomm.arrays.dtensor import DTensor
 from meshcomm.layouts.layout import Axes, Layout
+from meshcomm.layouts.partition import Consecutive
 from meshcomm.ops.elementwise import relaid
 from meshcomm.ops.rules import sharding
 from meshcomm.ranks.calls import agree_on, collective
@@ -78,3 +79,17 @@ def is_one_line(shape: Shape, axes: Sequence[int]) -> bool:
     (True, False, True)
     """
     return prod(length for axis, length in enumerate(shape) if axis not in axes) == 1
+
+
+def in_flat_order(tensor: DTensor, operation: str) -> DTensor:
+    """Return *tensor* with consecutive blocks of its elements in C order. Collective over the mesh if it has to move.
+
+    The first axis with more than one element is cut, over all mesh dimensions that shard the tensor.
+    """
+    names = sharding(tensor.mesh, [each for spec in tensor.layout.axes for each in spec])
+    first = next(axis for axis in range(tensor.ndim) if tensor.shape[axis] > 1 or axis == tensor.ndim - 1)
+    found = tensor.layout.axes[first]
+    if tuple(found) == names and isinstance(tensor.layout.cut(first, tensor.shape[first]), Consecutive):
+        return tensor  # it is cut there only
+    axes: Axes = tuple(names if axis == first else () for axis in range(tensor.ndim))
+    return relaid(tensor, axes, operation)

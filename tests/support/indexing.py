@@ -1,6 +1,7 @@
 """Programs that index tensors in layouts of all kinds, and compare with NumPy: for simulated and for real ranks."""
 
 import numpy as np
+import pytest
 
 import meshcomm as mc
 from support.random_tensors import integers, layout_of, shape_of, tensor_of
@@ -115,4 +116,73 @@ def masks(random, mesh):
         check(t, x)
         t[m > 0] = t[m > 0] * 2
         x[mask > 0] *= 2
+        check(t, x)
+
+
+def random_arrays(random, mesh, shape):
+    """An index with arrays, as NumPy takes it, and the same with tensors for some of them."""
+    common = tuple(random.randint(0 if random.random() < 0.1 else 1, 6) for _ in range(random.randint(1, 2)))
+    plain, ours, axis = [], [], 0
+    while axis < len(shape):
+        n, kind = shape[axis], random.random()
+        if kind < 0.1:
+            plain.append(random.choice([None, True, False]))
+            ours.append(plain[-1])
+            continue
+        if kind < 0.4:
+            index = random_index(random, (n,), new=False)
+            plain.append(slice(None) if isinstance(index, tuple) or index is Ellipsis else index)
+            ours.append(plain[-1])
+            axis += 1
+            continue
+        if kind < 0.5:
+            number = random.randint(1, len(shape) - axis)
+            mask = integers(*shape[axis : axis + number], seed=random.randint(0, 99)) > 2
+            array, axis = mask, axis + number
+        else:
+            lengths = common[random.randint(0, len(common) - 1) :] if n else (0,)
+            lengths = tuple(1 if random.random() < 0.2 else length for length in lengths)
+            seed = np.random.default_rng(random.randint(0, 99))
+            array = seed.integers(-n, max(n, 1), lengths) if n else np.zeros(lengths, int)
+            array, axis = array.astype(random.choice(["i8", "i4", "u1", "i2"])) % max(n, 1), axis + 1
+            if random.random() < 0.3:
+                array = np.sort(array, axis=-1)
+            if random.random() < 0.5:
+                array = array.astype("i8") - n * (seed.random(lengths) < 0.3) * (n > 0)
+        plain.append(array)
+        kind = random.random()
+        if kind < 0.5:
+            ours.append(mc.distribute(array, layout_of(random, mesh, array.shape)))
+        else:
+            ours.append(array.tolist() if kind < 0.7 and array.size and array.dtype != bool else array)
+    if random.random() < 0.2 and len(plain) > 1:
+        plain[-1:], ours[-1:] = [...], [...]
+    if len(plain) == 1 and random.random() < 0.5:
+        return plain[0], ours[0]
+    return tuple(plain), tuple(ours)
+
+
+def arrays(random, mesh):
+    """Index arrays of all kinds: elements taken, assigned, and summed up."""
+    for number in range(12):
+        shape = shape_of(random) if number % 9 else ()
+        dtype = random.choice(["f8", "i2", "c16", "f4"])
+        t, x = tensor_of(random, mesh, shape, number, dtype)
+        plain, ours = random_arrays(random, mesh, shape)
+        try:
+            expected = x[plain]
+        except IndexError:
+            with pytest.raises(IndexError):
+                t[ours]
+            continue
+        check(t[ours], expected)
+        lengths = [n if random.random() < 0.7 else 1 for n in np.shape(expected)[random.randint(0, np.ndim(expected)) :]]
+        value = integers(*lengths, seed=number, dtype=dtype)
+        kind, given = random.random(), value
+        if kind < 0.4:
+            given = mc.distribute(value, layout_of(random, mesh, value.shape))
+        elif kind < 0.6:
+            given = value = 3
+        t[ours] = given
+        x[plain] = value
         check(t, x)
