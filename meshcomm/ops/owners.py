@@ -189,7 +189,9 @@ def _ask(ranks: Ranks, block: Array, axes: int, wanted: Owned, into: Array) -> N
 # -- deliver ----------------------------------------------------------------------------------------------------------
 
 
-def deliver(ranks: Ranks | None, shape: Shape, to: Owned, rows: Array | None, write: Write) -> None:
+def deliver(
+    ranks: Ranks | None, shape: Shape, to: Owned, rows: Array | None, write: Write, *, sums: bool = False
+) -> None:
     """Let the owners write rows at places of their blocks. Collective over the ranks.
 
     An owner gets the rows of the ranks in their order, and of one rank in its order. Where several have one place, it
@@ -202,6 +204,7 @@ def deliver(ranks: Ranks | None, shape: Shape, to: Owned, rows: Array | None, wr
     to: which rows
     rows: as many; None if *write* needs none
     write: is called for what comes, maybe several times
+    sums: whether all rows for a place count, in any order of the rounds, rather than the last one
     """
     if ranks is None:
         write(unravelled(to.places, shape), rows)
@@ -214,7 +217,7 @@ def deliver(ranks: Ranks | None, shape: Shape, to: Owned, rows: Array | None, wr
         order, counts = _by_owner(to.owners[chunk], ranks.size)
         told = ranks.told(counts)
         rounds = _rounds(ranks, int(told.sum()), row)
-        if len(chunks) * rounds > 1 and last is None:
+        if len(chunks) * rounds > 1 and last is None and not sums:
             last = np.zeros(prod(shape), np.uint16 if ranks.size > 256 else np.uint8)
         for part, mine, theirs in _parts(counts, told, rounds):
             some = order if part is None else order[part]
