@@ -3,8 +3,8 @@
 It takes two minutes. Four ranks share 2**24 rows of 64 bytes, and take 2**22 of them by a sharded index. Beside it run
 NumPy's take of as many rows from a rank's own block; mpi4py by hand, with lists of indices that it pickles; and Heat,
 if it is installed. A permutation of all rows runs beside a relayout of as many bytes in runs of 64. Contenders take
-turns call by call. The time of a call is that of the slowest rank. The page has the medians and quartiles of the ratios
-of one round, and the medians of the times.
+turns call by call. The time of a call is that of the slowest rank. The page has the medians and quartiles of the
+ratios of one round, and the medians of the times.
 """
 
 import statistics
@@ -66,7 +66,7 @@ def contenders(comm, kind: str) -> dict[str, Callable[[], object]]:
     return found
 
 
-def permutation(comm) -> dict[str, Callable[[], object]]:
+def permutation(comm, kind: str) -> dict[str, Callable[[], object]]:
     """Return a permutation of all rows, and a relayout of as many bytes in runs as long. Collective."""
     mesh = mc.create_mesh([("x", comm.size)])
     rows = mc.Layout(["x", mc.UNSHARDED], mesh)
@@ -82,8 +82,8 @@ def measured(rounds: int) -> dict[str, dict[str, list[float]]]:
     from mpi4py import MPI
 
     comm = MPI.COMM_WORLD.Dup()
-    found = {kind: in_turns(comm, contenders(comm, kind), rounds, CALLS, comm.Barrier) for kind in ("random", "sorted")}
-    found["permutation / relayout"] = in_turns(comm, permutation(comm), rounds, CALLS, comm.Barrier)
+    cases = {"random": contenders, "sorted": contenders, "permutation / relayout": permutation}
+    found = {name: in_turns(comm, make(comm, name), rounds, CALLS, comm.Barrier) for name, make in cases.items()}
     comm.Free()
     return found
 
