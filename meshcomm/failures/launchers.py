@@ -53,8 +53,8 @@ BATCH_SYSTEMS = (("Slurm", "SLURM_JOB_ID"), ("PBS", "PBS_JOBID"), ("LSF", "LSB_J
 _PROTOCOLS = (("PMIx", "PMIX_RANK"), ("Cray PMI", "PMI_CONTROL_PORT"), ("PMI", "PMI_RANK"), ("PMI", "PMI_FD"))
 """Protocols, by a variable that every launcher sets for it."""
 
-_FIRST_SPECIAL_STEP = 2**32 - 16
-"""Steps of Slurm that are none of srun have such numbers: a batch script, an interactive shell, what ssh starts."""
+_LAST_NORMAL_STEP = 2**32 - 16
+"""Steps of Slurm that are none of srun come after it: a batch script, an interactive shell, what ssh starts."""
 
 _MOST_ANCESTORS = 16
 
@@ -228,7 +228,7 @@ def _is_set(name: str, environment: Environment) -> bool:
 def _is_no_step(launcher: Launcher, environment: Environment) -> bool:
     """Return whether Slurm has launched this, but not with srun."""
     step = _number(environment.get("SLURM_STEP_ID", ""))
-    return "SLURM_STEP_ID" in launcher.sets and (step is None or step >= _FIRST_SPECIAL_STEP)
+    return "SLURM_STEP_ID" in launcher.sets and (step is None or step > _LAST_NORMAL_STEP)
 
 
 def _number(text: str) -> int | None:
