@@ -33,7 +33,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 
 from meshcomm.failures.answers import Answer
-from meshcomm.failures.messages import MOST_LINES, first_of, some, spans
+from meshcomm.failures.messages import MOST_LINES, alike, first_of, some, spans
 from meshcomm.failures.watch import kind
 
 Answers = Mapping[int, Answer | None]
@@ -145,18 +145,20 @@ def report(answers: Answers, number: int, hosts: Mapping[int, str]) -> str:
       now at heat.py:9 in step
     """
     late = {rank: its for rank, its in answers.items() if its is None or its.made < number or its.error}
-    alike: dict[tuple[str, str], list[int]] = {}
-    for rank, answer in (late or answers).items():
-        more = f" (on host {hosts[rank]})" if answer is None and rank in hosts else ""
-        if answer is not None and answer.at and not answer.ended:
-            more = f",\n  now at {answer.at}"
-        alike.setdefault((_doing(answer, number), more), []).append(rank)
+    texts = [(_doing(its, number), _where(its, hosts.get(rank, ""))) for rank, its in (late or answers).items()]
     lines = [
-        f"{some(ranks)} {_plural(text) if len(ranks) > 1 else text}{more}" for (text, more), ranks in alike.items()
+        f"{some(ranks)} {_plural(text) if len(ranks) > 1 else text}{where}"
+        for (text, where), ranks in alike(late or answers, texts).items()
     ]
     if not late:
         lines.insert(0, f"all of ranks {spans(sorted(answers))} have come to this call")
     return "\n".join(first_of(lines))
+
+
+def _where(answer: Answer | None, host: str) -> str:
+    if answer is None:
+        return host and f" (on host {host})"
+    return f",\n  now at {answer.at}" if answer.at and not answer.ended else ""
 
 
 def _doing(answer: Answer | None, number: int) -> str:

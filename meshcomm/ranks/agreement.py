@@ -19,7 +19,7 @@ from meshcomm.errors import CollectiveMismatch, MeshcommError
 from meshcomm.failures import abort, host_signals, watchdog
 from meshcomm.failures.call_history import next_digest
 from meshcomm.failures.launchers import is_on
-from meshcomm.failures.messages import some
+from meshcomm.failures.messages import alike, some
 from meshcomm.failures.watch import kind, watch
 from meshcomm.ranks.teams import Team
 
@@ -152,9 +152,7 @@ def _shared_class(error: Exception) -> type[Exception]:
 
 
 def _differences(team: Team, reports: "list[_Report]") -> str:
-    ranks_of: dict[str, list[int]] = {}
-    for rank, report in zip(team.ranks, reports, strict=True):
-        ranks_of.setdefault(str(report), []).append(rank)
+    ranks_of = alike(team.ranks, map(str, reports))
     if len(ranks_of) == 1:
         return (
             f"all ranks call {reports[0].call or reports[0].operation} now, but they made different calls before it. "

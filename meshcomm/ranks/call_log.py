@@ -18,8 +18,22 @@ Digest: TypeAlias = tuple[int, int, int]
 """After how many noted calls, the digest of them, and the number of the last call that had begun on the team."""
 
 
+class PreparedCall:
+    """A call that all ranks of a team agreed on, ready to run; *number* is the same on every rank."""
+
+    __slots__ = ("number", "run", "used")
+
+    def __init__(self, run: Callable[..., Any], number: int) -> None:
+        self.run = run
+        self.number = number
+        self.used = 0
+
+
 class CallLog:
-    """The calls that this rank has made on a team, as digests: the ranks compare them now and then."""
+    """The calls that this rank has made on a team: digests, which the ranks compare now and then, and prepared calls.
+
+    All ranks agreed on these, and drop the same ones, by the clock of the team.
+    """
 
     def __init__(self) -> None:
         self.turn = Turn()  # which thread of this rank makes a call on the team, and whether calls are possible
@@ -31,6 +45,8 @@ class CallLog:
         """What this rank has raised instead of taking part in a call, maybe alone, since the ranks last agreed."""
         self._compare_at = COMPARE_EVERY  # so many noted calls
         self._digests: deque[Digest] = deque(maxlen=REMEMBERED_DIGESTS)
+        self._prepared: dict[Hashable, PreparedCall] = {}
+        self._clock = 0
 
     def note(self, number: int) -> None:
         """Note a call that the ranks compare later; after `COMPARE_EVERY` such calls a comparison is due."""
@@ -82,25 +98,7 @@ class CallLog:
         """Return what is remembered of the digest, the oldest first. For other threads."""
         return list(self._digests)
 
-
-class PreparedCall:
-    """A call that all ranks of a team agreed on, ready to run; *number* is the same on every rank."""
-
-    __slots__ = ("number", "run", "used")
-
-    def __init__(self, run: Callable[..., Any], number: int) -> None:
-        self.run = run
-        self.number = number
-        self.used = 0
-
-
-class PreparedCalls(CallLog):
-    """Calls that all ranks of a team agreed on, and the clock by which they drop the same ones."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._prepared: dict[Hashable, PreparedCall] = {}
-        self._clock = 0
+    # -- prepared calls -----------------------------------------------------------------------------------------------
 
     def tick(self) -> int:
         """Return the next time on the clock of the team, the same on all its ranks."""

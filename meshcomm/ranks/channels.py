@@ -24,7 +24,7 @@ import numpy as np
 from meshcomm._tuning import IDLE_CHANNELS
 from meshcomm._types import Bytes
 from meshcomm.failures.watch import watch
-from meshcomm.ranks.communicator import Communicator, Side
+from meshcomm.ranks.communicator import UNTIMED, Communicator, Side
 
 if TYPE_CHECKING:
     from mpi4py import MPI as MPI_
@@ -108,10 +108,9 @@ class MPIChannel:
         return bool(self._test_all(self._requests))
 
     def wait(self) -> None:
-        timed = watch.recorder and watch.recorder.timer("MPI_Waitall", *self.peers)
+        timed = watch.recorder.timer("MPI_Waitall", *self.peers) if watch.recorder else UNTIMED
         self._wait_all(self._requests)
-        if timed:
-            timed()
+        timed()
 
     def give_back(self) -> None:
         channels = self._channels

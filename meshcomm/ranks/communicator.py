@@ -17,6 +17,9 @@ Side: TypeAlias = tuple[Counts, Counts, int]
 Buffers: TypeAlias = tuple[Bytes, Counts, Counts]
 """One side of an exchange: the data, and for each rank how many bytes of it and from which offset."""
 
+UNTIMED: Callable[[], object] = bool
+"""Called in place of a timer while nobody records: written in C, as each exchange calls it."""
+
 
 class Pending(Protocol):
     """Communication that may still be in flight. Once it is complete, `test` returns True and `wait` does not wait."""

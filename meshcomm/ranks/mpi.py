@@ -28,7 +28,7 @@ from meshcomm.failures.side_channel import SideChannel
 from meshcomm.failures.watch import watch
 from meshcomm.layouts.mesh import Mesh
 from meshcomm.ranks.channels import MPIChannels, in_flight
-from meshcomm.ranks.communicator import Buffers, Communicator, Pending, Side, memory_for, messages_in
+from meshcomm.ranks.communicator import UNTIMED, Buffers, Communicator, Pending, Side, memory_for, messages_in
 from meshcomm.ranks.teams import Team, World
 
 if TYPE_CHECKING:
@@ -74,11 +74,10 @@ class _Operation:
         return done
 
     def wait(self) -> None:
-        timed = watch.recorder and watch.recorder.timer(self._waits_in, *self._peers)
+        timed = watch.recorder.timer(self._waits_in, *self._peers) if watch.recorder else UNTIMED
         self._wait()
         in_flight.pop(id(self._memory), None)
-        if timed:
-            timed()
+        timed()
 
 
 class _Comparison(_Operation):
@@ -105,10 +104,9 @@ class _Numbers:
         self._start_all(self._requests)
 
     def differing(self) -> list[int]:
-        timed = watch.recorder and watch.recorder.timer("MPI_Waitall")
+        timed = watch.recorder.timer("MPI_Waitall") if watch.recorder else UNTIMED
         self._wait_all(self._requests)
-        if timed:
-            timed()
+        timed()
         differ: list[int] = self._sources[self._others[self._sources] != self._own].tolist()
         return differ
 
@@ -156,10 +154,9 @@ class MPICommunicator(Communicator):
         self._own_number, self._other_numbers = np.zeros(1, dtype=np.int64), np.zeros(0, dtype=np.int64)
 
     def alltoallv(self, send: Buffers, receive: Buffers) -> None:
-        timed = watch.recorder and watch.recorder.together("MPI_Alltoallv", self, receive[1])
+        timed = watch.recorder.together("MPI_Alltoallv", self, receive[1]) if watch.recorder else UNTIMED
         self._comm.Alltoallv([*send, self._byte], [*receive, self._byte])
-        if timed:
-            timed()
+        timed()
 
     def start_alltoallv(self, send: Buffers, receive: Buffers) -> Pending:
         memory = message, received = [*send, self._byte], [*receive, self._byte]
@@ -189,28 +186,25 @@ class MPICommunicator(Communicator):
         requests, memory = [], (data, into)
         in_flight[id(memory)] = memory
         ends = ([] if rank is None else [rank] for rank in (to, source))
-        timed = watch.recorder and watch.recorder.in_pairs("MPI_Waitall", self, *ends)
+        timed = watch.recorder.in_pairs("MPI_Waitall", self, *ends) if watch.recorder else UNTIMED
         if source is not None:
             requests += [self._comm.Irecv([message, self._byte], source) for message in _countable(into)]
         if to is not None:
             requests += [self._comm.Isend([message, self._byte], to) for message in _countable(data)]
         self._wait_all(requests)
         del in_flight[id(memory)]
-        if timed:
-            timed()
+        timed()
 
     def allgatherv(self, send: Bytes, receive: Buffers) -> None:
-        timed = watch.recorder and watch.recorder.together("MPI_Allgatherv", self, receive[1])
+        timed = watch.recorder.together("MPI_Allgatherv", self, receive[1]) if watch.recorder else UNTIMED
         self._comm.Allgatherv([send, self._byte], [*receive, self._byte])
-        if timed:
-            timed()
+        timed()
 
     def allreduce_max(self, values: NDArray[np.int64]) -> NDArray[np.int64]:
         result = np.empty_like(values)
-        timed = watch.recorder and watch.recorder.together("MPI_Allreduce", self)
+        timed = watch.recorder.together("MPI_Allreduce", self) if watch.recorder else UNTIMED
         self._comm.Allreduce(values, result, self._max)
-        if timed:
-            timed()
+        timed()
         return result
 
     def start_comparison(self, number: int) -> _Comparison:
@@ -243,49 +237,50 @@ class MPICommunicator(Communicator):
 
     def allgather(self, message: bytes) -> list[bytes]:
         lengths = np.empty(self.size, dtype=np.int64)
-        timed = watch.recorder and watch.recorder.together("MPI_Allgather", self)
+        timed = watch.recorder.together("MPI_Allgather", self) if watch.recorder else UNTIMED
         self._comm.Allgather(np.array([len(message)], dtype=np.int64), lengths)
-        if timed:
-            timed()
+        timed()
         into = memory_for(lengths)
         self.allgatherv(np.frombuffer(message, dtype=np.uint8), into)
         return messages_in(into)
 
     def gather(self, message: bytes, root: int) -> list[bytes]:
         lengths = np.zeros(self.size if self.rank == root else 0, dtype=np.int64)
-        timed = watch.recorder and watch.recorder.together("MPI_Gatherv", self, [self.rank == root] * self.size)
+        timed = (
+            watch.recorder.together("MPI_Gatherv", self, [self.rank == root] * self.size)
+            if watch.recorder
+            else UNTIMED
+        )
         self._comm.Gather(np.array([len(message)], dtype=np.int64), lengths, root)
         into = memory_for(lengths)
         self._comm.Gatherv([np.frombuffer(message, dtype=np.uint8), self._byte], [*into, self._byte], root)
-        if timed:
-            timed()
+        timed()
         return messages_in(into)
 
     def broadcast(self, data: Bytes, root: int) -> None:
-        timed = watch.recorder and watch.recorder.together(
-            "MPI_Bcast", self, [rank == root for rank in range(self.size)]
+        timed = (
+            watch.recorder.together("MPI_Bcast", self, [rank == root for rank in range(self.size)])
+            if watch.recorder
+            else UNTIMED
         )
         for message in _countable(data):
             self._comm.Bcast([message, self._byte], root)
-        if timed:
-            timed()
+        timed()
 
     def send(self, data: Bytes, rank: int) -> None:
-        timed = watch.recorder and watch.recorder.in_pairs("MPI_Send", self, [rank], [])
+        timed = watch.recorder.in_pairs("MPI_Send", self, [rank], []) if watch.recorder else UNTIMED
         for message in _countable(data):
             self._comm.Send([message, self._byte], rank)
-        if timed:
-            timed()
+        timed()
 
     def receive(self, into: Bytes, rank: int) -> None:
-        timed = watch.recorder and watch.recorder.in_pairs("MPI_Recv", self, [], [rank])
+        timed = watch.recorder.in_pairs("MPI_Recv", self, [], [rank]) if watch.recorder else UNTIMED
         for message in _countable(into):
             self._comm.Recv([message, self._byte], rank)
-        if timed:
-            timed()
+        timed()
 
     def barrier(self, seconds: float) -> list[int]:
-        timed = watch.recorder and watch.recorder.together("MPI_Ibarrier", self)
+        timed = watch.recorder.together("MPI_Ibarrier", self) if watch.recorder else UNTIMED
         request = self._comm.Ibarrier()
         end, pause = time.monotonic() + seconds, POLL_FROM
         while not request.Test():
@@ -293,8 +288,7 @@ class MPICommunicator(Communicator):
                 return [rank for rank in range(self.size) if rank != self.rank]
             time.sleep(pause)
             pause = min(2 * pause, POLL_TO)
-        if timed:
-            timed()
+        timed()
         return []
 
     def split(self, color: int, key: int) -> "MPICommunicator":

@@ -139,7 +139,7 @@ class SimulatedWorld:
             if not rank.done:
                 rank.cancelled = True
                 self._let_run(rank)
-            rank.join()
+            rank.thread.join()
 
     def _out_of_time(self) -> "list[SimulatedRank]":
         """Return the ranks that wait, but not for ever: their time is over when no other rank can go on."""
@@ -157,7 +157,7 @@ class SimulatedWorld:
         except BaseException:  # Ctrl-C: the rank that runs has to end, too
             self._lost = True  # if there is a second one, which does not wait for it
             rank.interrupt()
-            while not self._control.acquire(timeout=POLL_TO) and rank.is_alive():
+            while not self._control.acquire(timeout=POLL_TO) and rank.thread.is_alive():
                 pass
             self._lost = False
             raise
@@ -183,7 +183,7 @@ class SimulatedWorld:
         """
         operations = {call[1].world: call[0] for call in watch.calls[::-1] if call[1] is not None}  # the outermost
         callers = stacks.of_callers()
-        calls = {rank.rank: (operations.get(rank, ""), callers.get(rank._thread.ident, "")) for rank in ranks}
+        calls = {rank.rank: (operations.get(rank, ""), callers.get(rank.thread.ident, "")) for rank in ranks}
         return in_calls(calls, one, several)
 
     def arrive(
@@ -341,23 +341,13 @@ class SimulatedRank(World):
         self._pauses, self._paused_at = 0, 0
         self.waits_at: Rendezvous[Any, Any] | None = None
         target, name = copy_context().run, f"simulated rank {self.rank}"  # a default mesh is that of the caller
-        self._thread = threading.Thread(target=target, args=(self._main, function, args), name=name, daemon=True)
-        self._thread.start()
-
-    def join(self) -> None:
-        """Wait for the end of the thread."""
-        self._thread.join()
-
-    def is_alive(self) -> bool:
-        """Return whether the thread runs."""
-        return self._thread.is_alive()
+        self.thread = threading.Thread(target=target, args=(self._main, function, args), name=name, daemon=True)
+        self.thread.start()
 
     def interrupt(self) -> None:
         """Raise KeyboardInterrupt in the thread, as soon as it runs Python again."""
-        assert self._thread.ident is not None
-        ctypes.pythonapi.PyThreadState_SetAsyncExc(
-            ctypes.c_ulong(self._thread.ident), ctypes.py_object(KeyboardInterrupt)
-        )
+        thread = ctypes.c_ulong(self.thread.ident or 0)
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(thread, ctypes.py_object(KeyboardInterrupt))
 
     def wait(self) -> None:
         """Let other ranks run until what this one waits for has happened."""

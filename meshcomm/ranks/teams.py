@@ -51,11 +51,10 @@ from meshcomm.layouts.mesh import Mesh
 from meshcomm.layouts.refinement import ranks_between, same_devices
 from meshcomm.memory._rendezvous import Rendezvous
 from meshcomm.ranks._envelope import Envelope, Turn
-from meshcomm.ranks.call_log import PreparedCalls
+from meshcomm.ranks.call_log import CallLog
 from meshcomm.ranks.communicator import Communicator
-from meshcomm.ranks.hosts import agreed_machine
+from meshcomm.ranks.hosts import agreed_machine, compared_settings
 from meshcomm.ranks.rendezvous import open_rendezvous
-from meshcomm.ranks.settings import compared_settings
 
 R = TypeVar("R", bound="Resource")
 
@@ -118,8 +117,8 @@ class World(ABC):
             return self._locations[mesh]
         except KeyError:
             pass  # what is raised below has nothing to do with it
-        self._keep(mesh, self._find(mesh))
-        return self._locations[mesh]
+        refuse_larger(mesh, self.size, self.takes_turns)
+        return self._find(mesh, mesh.ranks)
 
     def outside_of(self) -> Mesh | None:
         """Return the newest mesh of this world that this process is outside of, if there is one."""
@@ -136,23 +135,16 @@ class World(ABC):
             return here
         self.location(source)  # its ranks must be there, too
         pair = source, target
-        if pair not in self._locations:
-            ranks = ranks_between(source, target)
-            inside = self.rank in ranks
-            self._keep(pair, Location(self.team(ranks), ranks.index(self.rank)) if inside else None)
-        return self._locations[pair]
+        return self._locations[pair] if pair in self._locations else self._find(pair, ranks_between(source, target))
 
-    def _keep(self, key: Mesh | tuple[Mesh, Mesh], location: "Location | None") -> None:
-        self._locations[key] = location
+    def _find(self, key: Mesh | tuple[Mesh, Mesh], ranks: Ranks) -> Location | None:
+        """Return where this process is among *ranks*, and keep it for *key*."""
+        ascending = ranks if isinstance(ranks, range) else tuple(sorted(ranks))
+        found = Location(self.team(ascending), ranks.index(self.rank)) if self.rank in ranks else None
+        self._locations[key] = found
         if len(self._locations) > PREPARED_PER_TEAM:
             self._locations.popitem(last=False)
-
-    def _find(self, mesh: Mesh) -> Location | None:
-        refuse_larger(mesh, self.size, self.takes_turns)
-        if self.rank not in mesh.ranks:
-            return None
-        ascending = mesh.ranks if isinstance(mesh.ranks, range) else tuple(sorted(mesh.ranks))
-        return Location(self.team(ascending), mesh.ranks.index(self.rank))
+        return found
 
     def team(self, ranks: Ranks) -> "Team":
         """Return the team of *ranks*, ascending, this rank among them."""
@@ -236,7 +228,7 @@ def refuse_larger(mesh: Mesh, size: int, simulated: bool) -> None:
         )
 
 
-class Team(PreparedCalls):
+class Team(CallLog):
     """Ranks of a world that make collective calls together. To make one takes no communication.
 
     `everyone` is the group of all its ranks. `Team` and `Group` are one unit: a group adds to the clock of its team.
@@ -340,31 +332,32 @@ class Team(PreparedCalls):
     def _connect(self) -> Communicator:
         communicator = self.world.connect(self.ranks)
         too_many = np.array([self.world.open_teams >= TEAMS_PER_WORLD], dtype=np.int64)
-        if communicator.allreduce_max(too_many)[0]:
+        try:
+            if communicator.allreduce_max(too_many)[0]:
+                raise MeshError(
+                    f"a rank takes part in meshes over more than {TEAMS_PER_WORLD} different sets of ranks; "
+                    "close() those that are not needed any more"
+                )
+            if self.world.guarded:
+                self._begin_roll_calls(communicator)
+        except MeshError:  # on all ranks
             communicator.free()
-            raise MeshError(
-                f"a rank takes part in meshes over more than {TEAMS_PER_WORLD} different sets of ranks; "
-                "close() those that are not needed any more"
-            )
-        if self.world.guarded:
-            self._begin_roll_calls(communicator)
+            raise
         self.name = communicator.name
         return communicator
 
     def _begin_roll_calls(self, communicator: Communicator) -> None:
-        try:
-            hosts = compared_settings(communicator, self.ranks)
-        except MeshError:  # on all ranks
-            communicator.free()
-            raise
+        hosts = compared_settings(communicator, self.ranks)
         if self.roll_call is None:
             self.roll_call = self.world.open_roll_call(self, communicator, hosts)
 
     def listen(self) -> None:
         """Begin roll calls before the first call on the team. Collective over the team."""
         communicator = self.world.connect(self.ranks)
-        self._begin_roll_calls(communicator)
-        communicator.free()
+        try:
+            self._begin_roll_calls(communicator)
+        finally:
+            communicator.free()
 
     def explain(self, error: BaseException) -> None:
         """If *error* is MPI's and means that calls differ, raise ``CollectiveMismatch``, and let no call follow."""
@@ -423,7 +416,7 @@ class Team(PreparedCalls):
 
         ``CollectiveMismatch`` if the ranks have made different calls since they last compared them.
         """
-        self._prepared.clear()
+        self.forget_prepared()
         for resource in self._resources.values():
             resource.free()
         self._resources.clear()

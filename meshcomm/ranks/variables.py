@@ -9,10 +9,10 @@ from functools import cache
 from meshcomm._arguments import quote
 from meshcomm.errors import MeshcommError
 from meshcomm.failures import abort, flights, launchers
-from meshcomm.ranks import hosts, rendezvous, settings, trace_folder
+from meshcomm.ranks import hosts, rendezvous, trace_folder
 
 KNOWN = (
-    *settings.ALIKE,
+    *hosts.ALIKE,
     "MESHCOMM_SHARED_MEMORY",
     flights.FOLDER,
     hosts.MACHINE_FILE,
