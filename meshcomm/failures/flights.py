@@ -5,7 +5,6 @@ the user who runs the job may read them.
 """
 
 import contextlib
-import errno
 import json
 import os
 import stat
@@ -15,7 +14,6 @@ from functools import cache
 from pathlib import Path
 from typing import TypedDict
 
-from meshcomm.errors import MeshcommError
 from meshcomm.failures import stacks
 from meshcomm.failures.abort import comm_world
 from meshcomm.failures.call_history import NOTHING, noted
@@ -71,17 +69,6 @@ def folder() -> Path | None:
 
 def _folder_of_user() -> str:
     return os.environ.get(FOLDER, "")
-
-
-def check_folder() -> None:
-    """Raise ``MeshcommError`` if the user names a folder in which no file can be written. Nothing is made there."""
-    name = _folder_of_user()
-    if name not in ("", "0"):
-        above = (os.path.abspath(name), *map(str, Path(os.path.abspath(name)).parents))
-        there = next(each for each in above if os.path.exists(each))
-        why = "it is a file, or in one" if not os.path.isdir(there) else os.strerror(errno.EACCES)
-        if not (os.path.isdir(there) and os.access(there, os.W_OK | os.X_OK)):
-            raise MeshcommError(f"{FOLDER}={name}: no flight file can be written there: {why}")
 
 
 @cache

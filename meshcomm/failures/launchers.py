@@ -6,6 +6,7 @@ world of its own, computes everything, and ends without an error. `alone` finds 
 """
 
 import contextlib
+import fnmatch
 import os
 import sys
 import time
@@ -83,7 +84,7 @@ def launch(environment: Environment | None = None) -> Launch | None:
     """
     its = os.environ if environment is None else environment
     for launcher in LAUNCHERS:
-        if any(_is_set(name, its) for name in launcher.sets) and not _is_no_step(launcher, its):
+        if any(fnmatch.filter(its, name) for name in launcher.sets) and not _is_no_step(launcher, its):
             rank, size = (_number(its.get(name, "")) for name in (launcher.rank, launcher.size))
             if rank is None and launcher.size in launcher.sets:
                 continue
@@ -145,10 +146,7 @@ def job_name() -> str:
 def alone(world_size: int, library: Callable[[], str]) -> str:
     """Return why this process is alone although it was launched with others, and the cure; nothing if all is well.
 
-    Parameters
-    ----------
-    world_size: the number of ranks that MPI knows of
-    library: returns the name of the MPI
+    MPI knows of *world_size* ranks; *library* returns its name.
     """
     found = launch()
     if world_size > 1 or found is None or not are_several():
@@ -219,12 +217,6 @@ def _slurm_protocol(library: str) -> str:
     return "cray_shasta" if "CRAY" in library.upper() else "pmi2"
 
 
-def _is_set(name: str, environment: Environment) -> bool:
-    if name.endswith("*"):
-        return any(each.startswith(name[:-1]) for each in environment)
-    return name in environment
-
-
 def _is_no_step(launcher: Launcher, environment: Environment) -> bool:
     """Return whether Slurm has launched this, but not with srun."""
     step = _number(environment.get("SLURM_STEP_ID", ""))
@@ -246,9 +238,8 @@ def _is_child_of_rank(found: Launch) -> bool:
             here = f"/proc/{process}"
             if mark not in _read(f"{here}/environ"):
                 return False
-            if os.readlink(f"{here}/exe").rpartition("/")[2].startswith("python"):
-                return True
-            if b"libmpi" in _read(f"{here}/maps"):
+            program = os.readlink(f"{here}/exe").rpartition("/")[2]
+            if program.startswith("python") or b"libmpi" in _read(f"{here}/maps"):
                 return True
             process = int(_read(f"{here}/stat").rpartition(b")")[2].split()[1])
     return False

@@ -101,8 +101,7 @@ class _Watch:
     @property
     def error(self) -> Exception | None:
         """What this rank would raise as soon as the others agree; the last one, if several threads have one."""
-        last = self.errors[-1:]
-        return last[0] if last else None
+        return next(iter(self.errors[-1:]), None)
 
     @contextlib.contextmanager
     def having(self, error: Exception | None) -> Iterator[None]:
@@ -117,8 +116,7 @@ class _Watch:
 
     def call(self) -> "Call | None":
         """Return the call that this rank is in, the innermost one, or None. For other threads: a slice is atomic."""
-        last = self.calls[-1:]
-        return last[0] if last else self.testing
+        return next(iter(self.calls[-1:]), self.testing)
 
     def file(self, begins: bool) -> None:
         """Note that this rank begins to read or write a file, or has done so: it may take long, but is not stuck."""
@@ -131,8 +129,7 @@ class _Watch:
 
     def operation(self) -> str:
         """Return the operation that the user called, or nothing. For other threads."""
-        first = self.calls[:1]
-        call = first[0] if first else self.testing
+        call = next(iter(self.calls[:1]), self.testing)
         return call[0] if call is not None else ""
 
 

@@ -169,7 +169,12 @@ def memory_for(lengths: NDArray[np.int64]) -> Buffers:
     return np.empty(sum(counts), dtype=np.uint8), counts, (np.cumsum(lengths) - lengths).tolist()
 
 
+def bytes_of(memory: Buffers, rank: int) -> Bytes:
+    """Return what is sent to *rank*, or received from it, in *memory*."""
+    data, counts, offsets = memory
+    return data[offsets[rank] : offsets[rank] + counts[rank]]
+
+
 def messages_in(memory: Buffers) -> list[bytes]:
     """Return the messages that were received in *memory*."""
-    data, counts, offsets = memory
-    return [data[at : at + count].tobytes() for at, count in zip(offsets, counts, strict=True)]
+    return [bytes_of(memory, rank).tobytes() for rank in range(len(memory[1]))]

@@ -28,7 +28,16 @@ from meshcomm.failures.side_channel import SideChannel
 from meshcomm.failures.watch import watch
 from meshcomm.layouts.mesh import Mesh
 from meshcomm.ranks.channels import MPIChannels, in_flight
-from meshcomm.ranks.communicator import UNTIMED, Buffers, Communicator, Pending, Side, memory_for, messages_in
+from meshcomm.ranks.communicator import (
+    UNTIMED,
+    Buffers,
+    Communicator,
+    Pending,
+    Side,
+    bytes_of,
+    memory_for,
+    messages_in,
+)
 from meshcomm.ranks.teams import Team, World
 
 if TYPE_CHECKING:
@@ -171,14 +180,9 @@ class MPICommunicator(Communicator):
         timed = watch.recorder and watch.recorder.in_pairs(
             "MPI_Isend", self, _with_bytes(send[1], 0), _with_bytes(receive[1], 0)
         )
-        into, counts, offsets = receive
-        for rank in _with_bytes(counts, self.rank):
-            mine = into[offsets[rank] : offsets[rank] + counts[rank]]
-            requests += [self._comm.Irecv([message, self._byte], rank) for message in _countable(mine)]
-        data, counts, offsets = send
-        for rank in _with_bytes(counts, self.rank):
-            theirs = data[offsets[rank] : offsets[rank] + counts[rank]]
-            requests += [self._comm.Isend([message, self._byte], rank) for message in _countable(theirs)]
+        for side, start in (receive, self._comm.Irecv), (send, self._comm.Isend):
+            for rank in _with_bytes(side[1], self.rank):
+                requests += [start([message, self._byte], rank) for message in _countable(bytes_of(side, rank))]
         test, wait = partial(self._test_all, requests), partial(self._wait_all, requests)
         return _Operation(test, wait, "MPI_Waitall", memory, timed)
 
@@ -246,11 +250,8 @@ class MPICommunicator(Communicator):
 
     def gather(self, message: bytes, root: int) -> list[bytes]:
         lengths = np.zeros(self.size if self.rank == root else 0, dtype=np.int64)
-        timed = (
-            watch.recorder.together("MPI_Gatherv", self, [self.rank == root] * self.size)
-            if watch.recorder
-            else UNTIMED
-        )
+        needed: list[int] = [self.rank == root] * self.size
+        timed = watch.recorder.together("MPI_Gatherv", self, needed) if watch.recorder else UNTIMED
         self._comm.Gather(np.array([len(message)], dtype=np.int64), lengths, root)
         into = memory_for(lengths)
         self._comm.Gatherv([np.frombuffer(message, dtype=np.uint8), self._byte], [*into, self._byte], root)
@@ -258,11 +259,8 @@ class MPICommunicator(Communicator):
         return messages_in(into)
 
     def broadcast(self, data: Bytes, root: int) -> None:
-        timed = (
-            watch.recorder.together("MPI_Bcast", self, [rank == root for rank in range(self.size)])
-            if watch.recorder
-            else UNTIMED
-        )
+        needed: list[int] = [rank == root for rank in range(self.size)]
+        timed = watch.recorder.together("MPI_Bcast", self, needed) if watch.recorder else UNTIMED
         for message in _countable(data):
             self._comm.Bcast([message, self._byte], root)
         timed()

@@ -182,16 +182,17 @@ def _offer(obstacle: str, ranks: int) -> Offer:
 
     The pool gets an equal share for each of *ranks*, the number of ranks on the node.
     """
-    offer = Offer(obstacle=obstacle, lines=-1, fd=-1, size=0, token="", clock=0)
     if not obstacle:
         try:
             pool = share(max(1, reservable(shared_limit()) // ranks))
-            offer.update(lines=pool.open_lines(), fd=pool.fd, size=pool.size, token=pool.token.hex(), clock=pool.clock)
-            if offer["lines"] < 0:
-                offer["obstacle"] = "there is no free space for the lines of another rendezvous"
         except (OSError, ValueError, MemoryError) as error:
-            offer["obstacle"] = f"no memory to share could be made ({error})"
-    return offer
+            obstacle = f"no memory to share could be made ({error})"
+        else:
+            lines, token = pool.open_lines(), pool.token.hex()
+            if lines >= 0:
+                return Offer(obstacle="", lines=lines, fd=pool.fd, size=pool.size, token=token, clock=pool.clock)
+            obstacle = "there is no free space for the lines of another rendezvous"
+    return Offer(obstacle=obstacle, lines=-1, fd=-1, size=0, token="", clock=0)
 
 
 def _mapped(offers: list[tuple[int, Offer]], me: int) -> tuple[list[Memory], str]:

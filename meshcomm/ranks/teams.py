@@ -246,8 +246,7 @@ class Team(CallLog):
         self._ended_with: Team | None = None  # a larger team whose calls differed
         self.oversubscribed = True
         """Whether ranks may have to wait for a processor, the same on all of them; known with the `machine`."""
-        self._machine: Machine | None = None
-        self._no_machine = ""  # why there is none
+        self._machine: Machine | str = ""  # or why there is none
         self._limit = GROUPS_PER_WORLD if len(ranks) == world.size else GROUPS_PER_TEAM
         self._groups: dict[Hashable, Group] = {}
         self._resources: dict[Hashable, Resource] = {}  # in the order of their last use
@@ -269,10 +268,10 @@ class Team(CallLog):
 
         ``MeshError`` on all ranks if the first one could not read its file.
         """
-        if self._machine is None:
+        if not self._machine:
             self.everyone.communicator()
-        if self._machine is None:
-            raise MeshError(self._no_machine)
+        if isinstance(self._machine, str):
+            raise MeshError(self._machine)
         return self._machine
 
     @property
@@ -325,7 +324,7 @@ class Team(CallLog):
         try:
             self._machine, oversubscribed = agreed_machine(communicator, self.ranks)
         except MeshError as error:  # on all ranks; raised by the call that needs the machine
-            self._no_machine = str(error)
+            self._machine = str(error)
         else:
             self.oversubscribed = oversubscribed or self.world.takes_turns
 

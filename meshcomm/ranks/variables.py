@@ -1,10 +1,11 @@
 """The environment variables of meshcomm: all their names, names that are none, and values that are wrong."""
 
+import errno
 import os
-import tempfile
 from collections.abc import Callable
 from difflib import get_close_matches
-from functools import cache
+from functools import cache, partial
+from pathlib import Path
 
 from meshcomm._arguments import quote
 from meshcomm.errors import MeshcommError
@@ -23,17 +24,15 @@ KNOWN = (
 SWITCHES = ("MESHCOMM_ABORT", "MESHCOMM_CHECK", launchers.ALONE)
 
 
-def check_trace_folder() -> None:
-    """Make the folder for traces. ``MeshcommError`` if this rank cannot write its trace there."""
-    folder = trace_folder.trace_folder()
-    try:
-        if folder is not None:
-            folder.mkdir(parents=True, exist_ok=True)
-            tempfile.TemporaryFile(dir=folder).close()
-    except OSError as error:
-        is_file = isinstance(error, FileExistsError | NotADirectoryError)
-        why = "it is a file, or in one" if is_file else error.strerror
-        raise MeshcommError(f"{trace_folder.TRACE_FOLDER}={folder}: no trace can be written there: {why}") from None
+def _check_folder(variable: str, what: str) -> None:
+    """Raise ``MeshcommError`` if *variable* names a folder in which *what* cannot be written. Makes nothing."""
+    name = os.environ.get(variable, "")
+    if name not in ("", "0"):
+        above = (os.path.abspath(name), *map(str, Path(os.path.abspath(name)).parents))
+        there = next(each for each in above if os.path.exists(each))
+        why = "it is a file, or in one" if not os.path.isdir(there) else os.strerror(errno.EACCES)
+        if not (os.path.isdir(there) and os.access(there, os.W_OK | os.X_OK)):
+            raise MeshcommError(f"{variable}={name}: no {what} can be written there: {why}")
 
 
 _OURS = "MESHCOMM_"
@@ -45,7 +44,10 @@ _RAISE = {
 }
 """What reads the value of a variable before ranks communicate, and raises ``MeshcommError`` if it is wrong."""
 
-_CHECKS = {flights.FOLDER: flights.check_folder, trace_folder.TRACE_FOLDER: check_trace_folder}
+_CHECKS: dict[str, Callable[[], object]] = {
+    flights.FOLDER: partial(_check_folder, flights.FOLDER, "flight file"),
+    trace_folder.TRACE_FOLDER: partial(_check_folder, trace_folder.TRACE_FOLDER, "trace"),
+}
 """What raises ``MeshcommError`` if the value of a variable is wrong, which no call does."""
 
 
@@ -95,7 +97,7 @@ def set_aside() -> list[str]:
 @cache
 def is_trace_possible() -> bool:
     """Print that this rank cannot write its trace, if so; return whether it can, or wants none."""
-    wrong = _wrong_value(check_trace_folder)
+    wrong = _wrong_value(_CHECKS[trace_folder.TRACE_FOLDER])
     if wrong:
         abort.say_once(wrong)
     return not wrong
