@@ -122,14 +122,9 @@ def _end_if_hook_was_replaced(ours: ExceptHook) -> None:
 
 def end_job_of_many(reason: str, code: int = 1, shared: host_signals.Error | None = None) -> None:
     """End the job if it has more ranks than this one; return if not. *shared* is for an error of several ranks."""
-    if forks.is_child:
-        return
     MPI = _initialised_mpi()
-    if MPI is None:
-        _, ranks = launched() or (0, 1)
-    else:
-        ranks = 1 if MPI.Is_finalized() else MPI.COMM_WORLD.size
-    if ranks > 1:
+    over = MPI is not None and MPI.Is_finalized()
+    if not over and comm_world()[1] > 1 and not forks.is_child:
         end_job(reason + _alike(shared), code, shared)
 
 
@@ -203,10 +198,9 @@ def _unread(file: int) -> int:
 
 
 def _seconds_to_become_a_rank() -> float:
-    try:
+    with contextlib.suppress(MeshcommError):  # the variable is wrong
         return min(timeout_seconds(), BECOME_RANK_WITHIN)
-    except MeshcommError:  # the variable is wrong
-        return BECOME_RANK_WITHIN
+    return BECOME_RANK_WITHIN
 
 
 def write_traces() -> None:

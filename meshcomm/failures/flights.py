@@ -16,7 +16,6 @@ from typing import TypedDict
 
 from meshcomm.failures import stacks
 from meshcomm.failures.abort import comm_world
-from meshcomm.failures.call_history import NOTHING, noted
 from meshcomm.failures.launchers import job_name
 from meshcomm.failures.messages import spans
 from meshcomm.failures.watch import kind, watch
@@ -38,7 +37,7 @@ class Flown(TypedDict):
     number: int
     began: float  # seconds since 1970
     digests: list[str]
-    """What it has noted, as `meshcomm.failures.call_history.Noted` has it; none if that is not known."""
+    """What it has noted, as `meshcomm.ranks.call_log.Noted` has it; none if that is not known."""
     about: str  # its arguments; nothing if they are not known
     team: str  # the same for calls on one mesh, on all its ranks; nothing if they had not communicated yet
 
@@ -150,18 +149,18 @@ def _calls(clock: float) -> list[Flown]:
     """Return the calls of the flight recorder; *clock* is when `time.monotonic` was 0."""
     recent = list(watch.recent)
     numbers = {number for _, _, number, _ in recent}
-    notes = {team: noted(team, numbers) for _, team, _, _ in recent if team is not None}
+    notes = {team: team.history(numbers) for _, team, _, _ in recent if team is not None}
     calls = []
     for operation, team, number, began in recent:
-        note = notes[team].get(number, NOTHING) if team is not None else NOTHING
+        digests, about = ((), "") if team is None else notes[team].get(number, ((), ""))
         calls.append(
             Flown(
                 operation=operation,
                 ranks=spans(sorted(team.world.ranks_in_comm_world(team.ranks))) if team is not None else "",
                 number=number,
                 began=clock + began,
-                digests=list(note.digests),
-                about=note.about.removeprefix(f"{kind(operation)}, "),
+                digests=list(digests),
+                about=about.removeprefix(f"{kind(operation)}, "),
                 team=team.name if team is not None else "",
             )
         )

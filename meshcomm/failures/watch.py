@@ -7,7 +7,7 @@ import contextlib
 import math
 import time
 from collections import deque
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from meshcomm._tuning import FILE_CALL_WITHIN, FILES_AGAIN_WITHIN, KEPT_CALLS
@@ -53,8 +53,7 @@ class Team(Protocol):
     @property
     def noted(self) -> int: ...
     def digest_after(self, noted: int) -> int | None: ...
-    def last_digests(self) -> Sequence[tuple[int, int, int]]: ...
-    def known(self) -> Mapping[int, Hashable]: ...
+    def history(self, calls: Container[int]) -> Mapping[int, tuple[tuple[str, ...], str]]: ...
 
 
 Call: TypeAlias = "tuple[str, Team | None, int, float]"

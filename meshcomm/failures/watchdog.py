@@ -154,9 +154,7 @@ class _Watchdog:
             return
         waited, text = watch.since, _text(call)
         roll_call = roll_call_for(team) if team is not None else None
-        asked: RollCall | FirstCalls | None = roll_call
-        if team is not None and roll_call is None and not team.name:
-            asked = self._first_calls
+        asked = roll_call or (self._first_calls if team is not None and not team.name else None)
         if team is not None and asked is not None and waited >= self._ask_at:
             self._ask_at = self._next_question()
             asked.ask(call, team.world.ranks_in_comm_world(team.ranks))

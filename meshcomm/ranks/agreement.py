@@ -17,10 +17,10 @@ import numpy as np
 from meshcomm import errors
 from meshcomm.errors import CollectiveMismatch, MeshcommError
 from meshcomm.failures import abort, host_signals, watchdog
-from meshcomm.failures.call_history import next_digest
 from meshcomm.failures.launchers import is_on
 from meshcomm.failures.messages import alike, some
 from meshcomm.failures.watch import kind, watch
+from meshcomm.ranks.call_log import next_digest
 from meshcomm.ranks.teams import Team
 
 

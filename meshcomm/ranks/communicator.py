@@ -27,7 +27,7 @@ class Pending(Protocol):
     def test(self) -> bool:
         """Return whether it is complete."""
 
-    def wait(self) -> None:
+    def wait(self) -> object:
         """Wait until it is complete."""
 
 

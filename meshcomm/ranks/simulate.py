@@ -69,13 +69,13 @@ class SimulatedWorld:
         self.events = 0
 
     def __enter__(self) -> "SimulatedWorld":
-        _stack().append(self)
+        _local.stack.append(self)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        _stack().remove(self)
+        _local.stack.remove(self)
 
     def __repr__(self) -> str:
         return f"SimulatedWorld({self.size})"
@@ -265,13 +265,7 @@ class Rendezvous(Generic[P, R]):
             raise type(self._error)(*self._error.args)
         return cast("R", self._outcome)
 
-    def wait(self) -> None:
-        """Wait for the others."""
-        self.result()
-
-    def equal(self) -> bool:
-        """Wait for the outcome of a comparison."""
-        return bool(self.result())
+    wait = equal = result
 
     def finish(self, complete: Callable[[dict[int, P]], R]) -> None:
         """Make the outcome, or the error, of all ranks."""
@@ -291,19 +285,14 @@ class _Cancelled(BaseException):
 
 
 class _Local(threading.local):
-    """Where the calling thread is; what it has not set is found here faster than by a missing attribute."""
+    """Where the calling thread is."""
 
-    rank: "SimulatedRank | None" = None
-    stack: list[SimulatedWorld] | None = None
+    def __init__(self) -> None:
+        self.rank: SimulatedRank | None = None
+        self.stack: list[SimulatedWorld] = []
 
 
 _local = _Local()
-
-
-def _stack() -> list[SimulatedWorld]:
-    if _local.stack is None:
-        _local.stack = []
-    return _local.stack
 
 
 def current_world() -> SimulatedWorld | None:
