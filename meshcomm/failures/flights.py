@@ -128,19 +128,17 @@ def remove_old(parent: Path, before: float) -> None:
 
 def _flight(reason: str) -> Flight:
     rank, size = comm_world()
-    calls = _calls(time.time() - time.monotonic())
-    now = time.time()
     return Flight(
         rank=rank,
         size=size,
         host=os.uname().nodename,
         process=os.getpid(),
         reason=reason,
-        written=now,
+        written=time.time(),
         waits=watch.operation(),
         since=watch.since,
         at=stacks.of_program().partition(", called by ")[0] or stacks.of_main(),
-        calls=calls,
+        calls=_calls(time.time() - time.monotonic()),
         stack=stacks.whole(),
     )
 

@@ -29,21 +29,20 @@ class Launcher(NamedTuple):
     protocol: str = ""  # what it speaks with MPI; nothing if other variables tell
 
 
-_OPEN_MPI = ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "PMIx")
-_HYDRA = ("PMI_RANK", "PMI_SIZE", "PMI")
+_PMI = ("PMI_RANK", "PMI_SIZE", "PMI")
 
 LAUNCHERS = (
     # Those that start ranks themselves, which may run inside of a batch system's step: before those of batch systems.
-    Launcher("mpiexec of Open MPI", ("OMPI_COMM_WORLD_SIZE",), *_OPEN_MPI),
-    Launcher("mpirun_rsh of MVAPICH", ("MPIRUN_RSH_LAUNCH",), "PMI_RANK", "PMI_SIZE", "PMI"),
-    Launcher("mpiexec of Intel MPI (Hydra)", ("I_MPI_HYDRA_*", "I_MPI_INFO_*", "I_MPI_MPIRUN"), *_HYDRA),
-    Launcher("mpiexec of MPICH (Hydra)", ("HYDI_CONTROL_FD", "MPI_LOCALNRANKS"), *_HYDRA),
+    Launcher("mpiexec of Open MPI", ("OMPI_COMM_WORLD_SIZE",), "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "PMIx"),
+    Launcher("mpirun_rsh of MVAPICH", ("MPIRUN_RSH_LAUNCH",), *_PMI),
+    Launcher("mpiexec of Intel MPI (Hydra)", ("I_MPI_HYDRA_*", "I_MPI_INFO_*", "I_MPI_MPIRUN"), *_PMI),
+    Launcher("mpiexec of MPICH (Hydra)", ("HYDI_CONTROL_FD", "MPI_LOCALNRANKS"), *_PMI),
     Launcher("Flux", ("FLUX_TASK_RANK",), "FLUX_TASK_RANK", "FLUX_JOB_SIZE"),
     Launcher("jsrun", ("JSM_NAMESPACE_RANK",), "JSM_NAMESPACE_RANK", "JSM_NAMESPACE_SIZE", "PMIx"),
     Launcher("mpiexec of Cray PALS", ("PALS_RANKID",), "PALS_RANKID", "PMI_SIZE", "Cray PMI"),
     Launcher("srun of Slurm", ("SLURM_STEP_ID",), "SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
     Launcher("a launcher that uses PMIx", ("PMIX_RANK",), "PMIX_RANK", "", "PMIx"),
-    Launcher("a launcher that uses PMI", ("PMI_SIZE",), "PMI_RANK", "PMI_SIZE", "PMI"),
+    Launcher("a launcher that uses PMI", ("PMI_SIZE",), *_PMI),
 )
 """The launchers, as their documents and sources describe them. docs/doctor.md says which of them we have tried."""
 

@@ -76,7 +76,7 @@ class CallLog:
         self._compare_at = COMPARE_EVERY  # so many noted calls
         self._digests: deque[Digest] = deque(maxlen=REMEMBERED_DIGESTS)
         self._prepared: dict[Hashable, PreparedCall] = {}
-        self._clock = 0
+        self._clock = 0  # the same on all ranks of the team
 
     def note(self, number: int) -> None:
         """Note a call that the ranks compare later; after `COMPARE_EVERY` such calls a comparison is due."""
@@ -139,11 +139,6 @@ class CallLog:
 
     # -- prepared calls -----------------------------------------------------------------------------------------------
 
-    def tick(self) -> int:
-        """Return the next time on the clock of the team, the same on all its ranks."""
-        self._clock += 1
-        return self._clock
-
     def knows(self, key: Hashable) -> bool:
         """Return whether a call is kept for *key*."""
         return key in self._prepared
@@ -168,13 +163,14 @@ class CallLog:
         """Return the call that is kept for *key*, or None; every rank of the team must ask."""
         call = self._prepared.get(key)
         if call is not None:
-            call.used = self.tick()
+            self._clock += 1
+            call.used = self._clock
         return call
 
     def remember(self, key: Hashable, call: PreparedCall) -> None:
         """Keep *call* for *key*; at the limit the one used longest ago is dropped. On every rank."""
-        call.used = self.tick()
-        self._prepared[key] = call
+        self._clock += 1
+        call.used, self._prepared[key] = self._clock, call
         if len(self._prepared) > PREPARED_PER_TEAM:
             del self._prepared[min(self._prepared, key=lambda each: self._prepared[each].used)]
 

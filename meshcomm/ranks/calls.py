@@ -119,12 +119,9 @@ def made_by_all(operation: str, mesh: Mesh, call: str | Callable[[R], str], make
 class Collective(Generic[R]):
     """What a collective function is: all of them run by `__call__`, but those that agree on each call.
 
-    Parameters
-    ----------
-    describe: returns what the ranks compare, from the subject of a call
-    build: returns a function that runs the call, from its subject and the location of this rank; what it raises on
-        one rank, all raise
-    outside: does the checks of *build* on a rank that is outside of the meshes, from the subject
+    From the subject of a call, *describe* returns what the ranks compare. *build* returns a function that runs the
+    call, also from the location of this rank; what it raises on one rank, all raise. On a rank that is outside of the
+    meshes, *outside* does the checks of *build*.
     """
 
     def __init__(

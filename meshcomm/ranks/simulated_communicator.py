@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from meshcomm._types import Bytes
 from meshcomm.errors import CollectiveMismatch
-from meshcomm.ranks.communicator import Buffers, Channels, Communicator, Comparison, Numbers, Pending, Side, bytes_of
+from meshcomm.ranks.communicator import Buffers, Communicator, Comparison, Pending, bytes_of
 
 if TYPE_CHECKING:
     from meshcomm.ranks.simulate import Rendezvous, SimulatedRank
@@ -93,12 +93,6 @@ class SimulatedCommunicator(Communicator):
 
         return self._together("allreduce_max", values, complete).copy()
 
-    def numbers(self, to: list[int], sources: list[int]) -> Numbers:
-        raise NotImplementedError("simulated ranks compare numbers in reductions, which cost them nothing")
-
-    def channels(self, send: Side, receive: Side) -> Channels:
-        raise NotImplementedError("simulated ranks have no header in their messages, and so no channels")
-
     def start_comparison(self, number: int) -> Comparison:
         return self._arrive("comparison", number, lambda numbers: len(set(numbers)) == 1)
 
@@ -150,9 +144,3 @@ class SimulatedCommunicator(Communicator):
 
         members = self._together("split", (color, key), complete)
         return SimulatedCommunicator(self._world, (*self._key, self._calls, color), members[color])
-
-    def progress(self) -> None:
-        """Nothing has to advance."""
-
-    def free(self) -> None:
-        """Nothing to give back."""

@@ -23,14 +23,14 @@ the limit, or at exit.
 # (D) Stamps on one rank are distinct, as the clock has grown in between. So all ranks drop what is first in the list.
 #     Nothing depends on time, on memory, or on the order of a hash table.
 #
-# A closed group can be used again, as programs hold on to it: the next call opens it. Of two equal groups on one key,
-# the one that is open hands over to the other (`Group.take_over`), on all ranks at the same call.
+# A closed group can be used again, as programs hold on to it: the next call opens it. As long as one does, there is no
+# other group on its key.
 
 from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar
-from weakref import ref
+from weakref import WeakValueDictionary, ref
 
 import numpy as np
 
@@ -248,7 +248,8 @@ class Team(CallLog):
         """Whether ranks may have to wait for a processor, the same on all of them; known with the `machine`."""
         self._machine: Machine | str = ""  # or why there is none
         self._limit = GROUPS_PER_WORLD if len(ranks) == world.size else GROUPS_PER_TEAM
-        self._groups: dict[Hashable, Group] = {}
+        self._groups: dict[Hashable, Group] = {}  # those that are open
+        self._known: WeakValueDictionary[Hashable, Group] = WeakValueDictionary()
         self._resources: dict[Hashable, Resource] = {}  # in the order of their last use
         self.everyone = Group(self, None, 0, tuple(ranks))
 
@@ -288,9 +289,9 @@ class Team(CallLog):
         """
         if members == self.everyone.members:
             return self.everyone
-        group = self._groups.get(key)
+        group = self._known.get(key)
         if group is None:
-            group = Group(self, key, color, members)
+            group = self._known[key] = Group(self, key, color, members)
         return group
 
     def open(self, group: "Group") -> Communicator:
@@ -300,11 +301,6 @@ class Team(CallLog):
             group.use(communicator)
             self._agree_on_machine(communicator)
             return communicator
-        twin = self._groups.pop(group.key, None)
-        if twin is not None:  # an equal group that was asked for while this one was closed
-            group.take_over(twin)
-            self._groups[group.key] = group
-            return group.communicator()
         if len(self._groups) >= self._limit:
             oldest = min(self._groups.values(), key=lambda held: held.used)
             del self._groups[oldest.key]
@@ -486,11 +482,6 @@ class Group:
         self.opened = communicator
         if self.team.world.shares_memory and len(self.members) > 1:
             self.rendezvous, self.nodes = open_rendezvous(communicator, self.members)
-
-    def take_over(self, twin: "Group") -> None:
-        """Take what an equal group has opened."""
-        self.opened, self.rendezvous, self.nodes = twin.opened, twin.rendezvous, twin.nodes
-        twin.opened = twin.rendezvous = twin.nodes = None
 
     def free(self, all_left: bool = False) -> None:
         """Free the communicator, if there is one. Collective over the group.
