@@ -169,7 +169,10 @@ def _abort(code: int) -> None:
         # A launcher need not notice that a process ends before it became a rank, and the others would wait for it in
         # MPI_Init. So become a rank first, which takes until the others are there. A watchdog cannot: its main thread
         # has already waited for that.
-        _exit_after(_seconds_to_become_a_rank() if here else END_WITHIN)
+        within = BECOME_RANK_WITHIN if here else END_WITHIN
+        with contextlib.suppress(MeshcommError):  # the variable is wrong
+            within = min(timeout_seconds(), within)
+        _exit_after(within)
         MPI = import_module("mpi4py.MPI")
     time.sleep(PAUSE_BEFORE_END)
     _let_be_read(END_WITHIN / 2)
@@ -195,12 +198,6 @@ def _unread(file: int) -> int:
             fcntl.ioctl(file, termios.FIONREAD, found)
             return int.from_bytes(found, sys.byteorder)
     return 0
-
-
-def _seconds_to_become_a_rank() -> float:
-    with contextlib.suppress(MeshcommError):  # the variable is wrong
-        return min(timeout_seconds(), BECOME_RANK_WITHIN)
-    return BECOME_RANK_WITHIN
 
 
 def write_traces() -> None:

@@ -99,10 +99,9 @@ def _reply(question: bytes) -> bytes:
 
 
 def _read(message: bytes) -> Answer | None:
-    try:
+    with contextlib.suppress(ValueError, TypeError):  # it is no answer
         return Answer(*json.loads(message))
-    except (ValueError, TypeError):
-        return None  # no answer
+    return None
 
 
 def _team_called(name: str) -> Team | None:

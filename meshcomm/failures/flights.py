@@ -16,7 +16,7 @@ from typing import TypedDict
 
 from meshcomm.failures import stacks
 from meshcomm.failures.abort import comm_world
-from meshcomm.failures.launchers import job_name
+from meshcomm.failures.launchers import folder_in, job_name
 from meshcomm.failures.messages import spans
 from meshcomm.failures.watch import kind, watch
 
@@ -60,14 +60,13 @@ class Flight(TypedDict):
 
 def folder() -> Path | None:
     """Return the folder for the flight files of this job, or None if there are to be none."""
-    name = _folder_of_user()
-    if name:
-        return Path(name) if name != "0" else None
+    if _is_named():
+        return folder_in(FOLDER)
     return Path(tempfile.gettempdir()) / f"{_PREFIX}{job_name().replace('/', '-')}"
 
 
-def _folder_of_user() -> str:
-    return os.environ.get(FOLDER, "")
+def _is_named() -> bool:
+    return bool(os.environ.get(FOLDER))
 
 
 @cache
@@ -99,10 +98,10 @@ def _write(where: Path, reason: str) -> None:
     if not where.is_dir():
         with contextlib.suppress(FileExistsError):
             where.mkdir(mode=0o700, parents=True)
-            if not _folder_of_user():
+            if not _is_named():
                 remove_old(where.parent, time.time() - KEPT_FOR)
     # Others know the name of a folder of ours in a folder of everybody, and may have made it first.
-    if not _folder_of_user() and (where.is_symlink() or where.stat().st_uid != os.getuid()):
+    if not _is_named() and (where.is_symlink() or where.stat().st_uid != os.getuid()):
         raise PermissionError(f"{where} belongs to somebody else")
     flight = _flight(reason)
     path = where / f"rank-{flight['rank']}.json"

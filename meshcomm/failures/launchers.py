@@ -6,15 +6,20 @@ world of its own, computes everything, and ends without an error. `alone` finds 
 """
 
 import contextlib
-import fnmatch
 import os
 import sys
 import time
 from collections.abc import Callable, Mapping
-from typing import NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 ALONE = "MESHCOMM_ALONE"
 """The environment variable that allows copies of a program that know nothing of each other."""
+
+TRACE_FOLDER = "MESHCOMM_TRACE"
+"""The environment variable that names the folder for traces of whole programs."""
 
 Environment = Mapping[str, str]
 
@@ -82,7 +87,7 @@ def launch(environment: Environment | None = None) -> Launch | None:
     """
     its = os.environ if environment is None else environment
     for launcher in LAUNCHERS:
-        if any(fnmatch.filter(its, name) for name in launcher.sets) and not _is_no_step(launcher, its):
+        if any(_is_set(name, its) for name in launcher.sets) and not _is_no_step(launcher, its):
             rank, size = (_number(its.get(name, "")) for name in (launcher.rank, launcher.size))
             if rank is None and launcher.size in launcher.sets:
                 continue
@@ -99,6 +104,16 @@ OFF, ON = ("0", "no", "off", "false"), ("1", "yes", "on", "true")
 def is_on(variable: str, default: str = "0") -> bool:
     """Return whether an environment variable turns something on: all texts do but 0, no, off and false."""
     return (os.environ.get(variable, "").strip().lower() or default) not in OFF
+
+
+def folder_in(variable: str) -> "Path | None":
+    """Return the folder that an environment variable names; None if it names none, or is 0."""
+    name = os.environ.get(variable, "")
+    if name in ("", "0"):
+        return None
+    from pathlib import Path  # here, as ``import meshcomm`` asks for a folder
+
+    return Path(name)
 
 
 def batch_job(environment: Environment | None = None) -> str:
@@ -213,6 +228,10 @@ def _slurm_protocol(library: str) -> str:
     if library.startswith("Open MPI"):
         return "pmix"
     return "cray_shasta" if "CRAY" in library.upper() else "pmi2"
+
+
+def _is_set(name: str, environment: Environment) -> bool:
+    return name in environment or any(name[-1] == "*" and each.startswith(name[:-1]) for each in environment)
 
 
 def _is_no_step(launcher: Launcher, environment: Environment) -> bool:

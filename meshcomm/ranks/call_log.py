@@ -19,7 +19,7 @@ Calls leave nothing for flight files: their history is made of what is kept anyw
 
 from collections import deque
 from collections.abc import Callable, Container, Hashable, Mapping
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -36,9 +36,6 @@ _REFUSED = int.from_bytes(b"refused", "little")  # in the digest instead of a ca
 _OF_ARGUMENTS = MeshcommError, TypeError, IndexError  # not those of data, as a FloatingPointError in one block
 _LONGEST_TEXT = 400  # letters
 _NOTED = "_noted_as_refusal"  # an attribute of errors
-
-Digest: TypeAlias = tuple[int, int, int]
-"""After how many noted calls, the digest of them, and the number of the last call that had begun on the team."""
 
 
 class Noted(NamedTuple):
@@ -74,7 +71,8 @@ class CallLog:
         self.refused = ""
         """What this rank has raised instead of taking part in a call, maybe alone, since the ranks last agreed."""
         self._compare_at = COMPARE_EVERY  # so many noted calls
-        self._digests: deque[Digest] = deque(maxlen=REMEMBERED_DIGESTS)
+        # After how many noted calls, the digest of them, and the number of the last call that had begun on the team.
+        self._digests: deque[tuple[int, int, int]] = deque(maxlen=REMEMBERED_DIGESTS)
         self._prepared: dict[Hashable, PreparedCall] = {}
         self._clock = 0  # the same on all ranks of the team
 

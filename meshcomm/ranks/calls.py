@@ -172,13 +172,7 @@ class Collective(Generic[R]):
             return run(*arguments)
 
     def prepared(
-        self,
-        team: Team,
-        key: Hashable,
-        subject: tuple[object, ...],
-        here: object,
-        *,
-        error: Exception | None = None,
+        self, team: Team, key: Hashable, subject: tuple[object, ...], here: object, *, error: Exception | None = None
     ) -> Callable[..., R]:
         """Return what runs a call on which all ranks of *team* have agreed. Collective over the team.
 

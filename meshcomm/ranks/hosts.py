@@ -36,11 +36,6 @@ def this_host() -> str:
     return f"{os.uname().nodename} {boot}".rstrip()
 
 
-def host_name() -> str:
-    """Return the name of this host."""
-    return os.uname().nodename
-
-
 def usable_processors() -> Iterable[int]:
     """Return the processors that this process may use."""
     return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
@@ -51,15 +46,12 @@ def compared_settings(communicator: Communicator, ranks: Ranks) -> list[str]:
 
     ``MeshError`` on all ranks if an environment variable differs between them.
     """
-    mine = [host_name(), *(os.environ.get(name) or None for name in ALIKE)]
+    mine = [os.uname().nodename, *(os.environ.get(name) or None for name in ALIKE)]
     told = communicator.told(mine)
     for number, name in enumerate(ALIKE, 1):
         values = alike(ranks, [its[number] for its in told])
         if len(values) > 1:
-            texts = [
-                f"{value!r} on {some(its)}" if value is not None else f"not set on {some(its)}"
-                for value, its in values.items()
-            ]
+            texts = [f"{'not set' if it is None else repr(it)} on {some(its)}" for it, its in values.items()]
             raise MeshError(f"{name} must be the same on all ranks, but it is {', and '.join(texts)}")
     return [its[0] for its in told]
 

@@ -223,12 +223,10 @@ class MPICommunicator(Communicator):
         if not len(self._other_numbers):
             self._other_numbers = np.zeros(self.size, dtype=np.int64)
         others = self._other_numbers
-        for rank in to:
-            if rank not in self._sends:
-                self._sends[rank] = comm.Send_init(own, rank, _NUMBER_TAG)
-        for rank in sources:
-            if rank not in self._receives:
-                self._receives[rank] = comm.Recv_init(others[rank : rank + 1], rank, _NUMBER_TAG)
+        for rank in {*to}.difference(self._sends):
+            self._sends[rank] = comm.Send_init(own, rank, _NUMBER_TAG)
+        for rank in {*sources}.difference(self._receives):
+            self._receives[rank] = comm.Recv_init(others[rank : rank + 1], rank, _NUMBER_TAG)
         receives, sends = (self._receives[rank] for rank in sources), (self._sends[rank] for rank in to)
         return _Numbers(own, others, sources, [*receives, *sends])
 

@@ -8,7 +8,6 @@ import ctypes
 import threading
 from collections.abc import Callable, Sequence
 from contextvars import copy_context
-from types import TracebackType
 from typing import Any, Generic, TypeVar, TypeVarTuple, cast
 
 from meshcomm._arguments import integer, quote
@@ -72,9 +71,7 @@ class SimulatedWorld:
         _local.stack.append(self)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         _local.stack.remove(self)
 
     def __repr__(self) -> str:

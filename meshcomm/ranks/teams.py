@@ -297,9 +297,15 @@ class Team(CallLog):
     def open(self, group: "Group") -> Communicator:
         """Open *group*; at the limit the group used longest ago is closed. Collective over the team."""
         if group is self.everyone:
-            communicator = self._connect()
-            group.use(communicator)
-            self._agree_on_machine(communicator)
+            communicator = group.use(self._connect())
+            # This belongs to the opening. So whatever ranks call first, what they do next is to compare their calls,
+            # and ranks whose first calls differ find that out.
+            try:
+                self._machine, oversubscribed = agreed_machine(communicator, self.ranks)
+            except MeshError as error:  # on all ranks; raised by the call that needs the machine
+                self._machine = str(error)
+            else:
+                self.oversubscribed = oversubscribed or self.world.takes_turns
             return communicator
         if len(self._groups) >= self._limit:
             oldest = min(self._groups.values(), key=lambda held: held.used)
@@ -307,22 +313,7 @@ class Team(CallLog):
             oldest.free()
         base = self.everyone.communicator()
         self._groups[group.key] = group
-        group.use(base.split(group.color, group.members.index(self.world.rank)))
-        assert group.opened is not None
-        return group.opened
-
-    def _agree_on_machine(self, communicator: Communicator) -> None:
-        """Agree on the machine. Collective over the team.
-
-        This belongs to the opening of the communicator. So whatever ranks call first, what they do next is to compare
-        their calls, and ranks whose first calls differ find that out.
-        """
-        try:
-            self._machine, oversubscribed = agreed_machine(communicator, self.ranks)
-        except MeshError as error:  # on all ranks; raised by the call that needs the machine
-            self._machine = str(error)
-        else:
-            self.oversubscribed = oversubscribed or self.world.takes_turns
+        return group.use(base.split(group.color, group.members.index(self.world.rank)))
 
     def _connect(self) -> Communicator:
         communicator = self.world.connect(self.ranks)
@@ -477,11 +468,12 @@ class Group:
         self.used = team._clock
         return self.opened or team.open(self)
 
-    def use(self, communicator: Communicator) -> None:
-        """Take *communicator*, and let ranks that share memory know each other. Collective over the group."""
+    def use(self, communicator: Communicator) -> Communicator:
+        """Return *communicator*, now the group's, whose ranks share memory if they can. Collective over the group."""
         self.opened = communicator
         if self.team.world.shares_memory and len(self.members) > 1:
             self.rendezvous, self.nodes = open_rendezvous(communicator, self.members)
+        return communicator
 
     def free(self, all_left: bool = False) -> None:
         """Free the communicator, if there is one. Collective over the group.

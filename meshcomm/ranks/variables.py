@@ -5,12 +5,12 @@ import os
 from collections.abc import Callable
 from difflib import get_close_matches
 from functools import cache, partial
-from pathlib import Path
 
 from meshcomm._arguments import quote
 from meshcomm.errors import MeshcommError
 from meshcomm.failures import abort, flights, launchers
-from meshcomm.ranks import hosts, rendezvous, trace_folder
+from meshcomm.failures.launchers import TRACE_FOLDER, folder_in
+from meshcomm.ranks import hosts, rendezvous
 
 KNOWN = (
     *hosts.ALIKE,
@@ -18,7 +18,7 @@ KNOWN = (
     flights.FOLDER,
     hosts.MACHINE_FILE,
     launchers.ALONE,
-    trace_folder.TRACE_FOLDER,
+    TRACE_FOLDER,
 )
 
 SWITCHES = ("MESHCOMM_ABORT", "MESHCOMM_CHECK", launchers.ALONE)
@@ -26,13 +26,12 @@ SWITCHES = ("MESHCOMM_ABORT", "MESHCOMM_CHECK", launchers.ALONE)
 
 def _check_folder(variable: str, what: str) -> None:
     """Raise ``MeshcommError`` if *variable* names a folder in which *what* cannot be written. Makes nothing."""
-    name = os.environ.get(variable, "")
-    if name not in ("", "0"):
-        above = (os.path.abspath(name), *map(str, Path(os.path.abspath(name)).parents))
-        there = next(each for each in above if os.path.exists(each))
-        why = "it is a file, or in one" if not os.path.isdir(there) else os.strerror(errno.EACCES)
-        if not (os.path.isdir(there) and os.access(there, os.W_OK | os.X_OK)):
-            raise MeshcommError(f"{variable}={name}: no {what} can be written there: {why}")
+    folder = folder_in(variable)
+    if folder is not None:
+        there = next(each for each in (folder.absolute(), *folder.absolute().parents) if os.path.exists(each))
+        why = "it is a file, or in one" if not there.is_dir() else os.strerror(errno.EACCES)
+        if not (there.is_dir() and os.access(there, os.W_OK | os.X_OK)):
+            raise MeshcommError(f"{variable}={folder}: no {what} can be written there: {why}")
 
 
 _OURS = "MESHCOMM_"
@@ -46,7 +45,7 @@ _RAISE = {
 
 _CHECKS: dict[str, Callable[[], object]] = {
     flights.FOLDER: partial(_check_folder, flights.FOLDER, "flight file"),
-    trace_folder.TRACE_FOLDER: partial(_check_folder, trace_folder.TRACE_FOLDER, "trace"),
+    TRACE_FOLDER: partial(_check_folder, TRACE_FOLDER, "trace"),
 }
 """What raises ``MeshcommError`` if the value of a variable is wrong, which no call does."""
 
@@ -97,7 +96,7 @@ def set_aside() -> list[str]:
 @cache
 def is_trace_possible() -> bool:
     """Print that this rank cannot write its trace, if so; return whether it can, or wants none."""
-    wrong = _wrong_value(_CHECKS[trace_folder.TRACE_FOLDER])
+    wrong = _wrong_value(_CHECKS[TRACE_FOLDER])
     if wrong:
         abort.say_once(wrong)
     return not wrong
@@ -110,7 +109,7 @@ def report_misspelt() -> None:
     If there are other ranks, calls raise what is wrong with a value. Each host tells if it cannot write a trace.
     """
     rank, size = abort.comm_world()
-    told = {trace_folder.TRACE_FOLDER, *(_RAISE if size > 1 else ())}
+    told = {TRACE_FOLDER, *(_RAISE if size > 1 else ())}
     if rank == 0:
         for name, line in misspelt().items():
             if name not in told:
