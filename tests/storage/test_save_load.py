@@ -80,16 +80,13 @@ def test_a_checkpoint_gives_the_tree(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["bfloat16", "float8_e4m3fn", "f8,i4", "M8[us]", "g", "S3", ">c16"])
+@on_ranks(4)
 def test_every_dtype_in_a_checkpoint(kind, tmp_path):
     dtype = np.dtype(getattr(ml_dtypes, kind) if hasattr(ml_dtypes, kind) else kind)
     whole = random_bits((9, 5), dtype, 1)
-
-    def program():
-        mc.save(tmp_path / "c", mc.distribute(whole, Layout([U, "x"], mesh_of_4())))
-        found = mc.load(tmp_path / "c", Layout(["y", U], mesh_of_4()))
-        assert opaque(found.to_numpy()).tobytes() == whole.tobytes()
-
-    on(4, program)
+    mc.save(tmp_path / "c", mc.distribute(whole, Layout([U, "x"], mesh_of_4())))
+    found = mc.load(tmp_path / "c", Layout(["y", U], mesh_of_4()))
+    assert opaque(found.to_numpy()).tobytes() == whole.tobytes()
 
 
 @pytest.mark.parametrize("kind", ["f8", ">i8", ">c16", "f8,>i4"])
@@ -119,19 +116,16 @@ def test_zarr_arrays_without_axes_need_no_library(kind, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(("suffix", "index"), sampled(product(SUFFIXES, INDICES)), ids=str)
+@on_ranks(4)
 def test_slices(suffix, index, tmp_path):
     big = np.arange(300 * 120, dtype="f8").reshape(300, 120)  # more than one rank reads for all
-
-    def program():
-        mesh = mesh_of_4()
-        path = tmp_path / f"t{suffix}"
-        mc.save(path, mc.distribute(big, Layout(["x", "y"], mesh)))
-        expected = big[index]
-        specs = [("x", "y"), *[U] * (expected.ndim - 1)]
-        same(mc.load(path, Layout(specs, mesh), slices=index), expected)
-        same(mc.load(path, slices=index), expected)
-
-    on(4, program)
+    mesh = mesh_of_4()
+    path = tmp_path / f"t{suffix}"
+    mc.save(path, mc.distribute(big, Layout(["x", "y"], mesh)))
+    expected = big[index]
+    specs = [("x", "y"), *[U] * (expected.ndim - 1)]
+    same(mc.load(path, Layout(specs, mesh), slices=index), expected)
+    same(mc.load(path, slices=index), expected)
 
 
 def test_others_read_it(tmp_path):
@@ -434,18 +428,15 @@ def as_big_endian(t):
 
 @pytest.mark.parametrize("shape", [(400, 9, 80), (3, 1000, 97), (2, 3, 50_000)])
 @pytest.mark.parametrize(("suffix", "change"), [("", as_slice), (".npy", as_slice), (".safetensors", as_big_endian)])
+@on_ranks(1)
 def test_a_save_that_copies_blocks_keeps_to_its_limit(suffix, change, shape, tmp_path):
     whole, path, limit = np.arange(float(np.prod(shape))).reshape(shape), tmp_path / f"a{suffix}", 2**17
-
-    def program():
-        t = change(mc.distribute(whole, Layout(["x", U, U], mc.create_mesh([("x", 1)]))))
-        tree = t if suffix == ".npy" else {"a": t}
-        mc.save(path, tree, max_scratch_bytes=limit)
-        assert most_held(lambda: mc.save(path, tree, max_scratch_bytes=limit)) < limit + PYTHON_NEEDS < t.size * 4
-        with mc.open(path) as file:
-            np.testing.assert_array_equal(file[file.names[0]][...], t.to_numpy())
-
-    on(1, program)
+    t = change(mc.distribute(whole, Layout(["x", U, U], mc.create_mesh([("x", 1)]))))
+    tree = t if suffix == ".npy" else {"a": t}
+    mc.save(path, tree, max_scratch_bytes=limit)
+    assert most_held(lambda: mc.save(path, tree, max_scratch_bytes=limit)) < limit + PYTHON_NEEDS < t.size * 4
+    with mc.open(path) as file:
+        np.testing.assert_array_equal(file[file.names[0]][...], t.to_numpy())
 
 
 def test_ranks_tell_checksums_of_whole_ranges(tmp_path, monkeypatch):

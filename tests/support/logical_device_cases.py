@@ -3,7 +3,6 @@
 import numpy as np
 from hypothesis import settings
 
-import meshcomm as mc
 from meshcomm.training.assignment import DeviceAssignment
 from meshcomm.training.strategy import Strategy
 from meshcomm.training.topology import Topology
@@ -16,11 +15,6 @@ def row_major(mesh_shape, num_tasks=1):
     """The topology of the recorded cases: devices row-major, evenly over the tasks."""
     coordinates = np.indices(mesh_shape).reshape(4, -1).T.reshape(num_tasks, -1, 4)
     return Topology(mesh_shape=mesh_shape, device_coordinates=coordinates)
-
-
-def on_ranks(size, program):
-    with mc.simulate(size) as world:
-        return world.run(program), world
 
 
 def strategy_of(size, shape, replicas=1, mesh_shape=None, **options):
