@@ -130,16 +130,15 @@ def test_an_error_of_one_rank_that_others_wait_for(tmp_path):
 
 
 def test_a_mesh_that_is_made_again_after_a_mismatch(tmp_path):
-    def program():
+    def program(rank):
         with mc.trace(tmp_path / "trace.json"):
             mesh = mc.create_mesh([("x", 2)])
             with pytest.raises(mc.CollectiveMismatch):
-                mc.barrier(mesh, f"of rank {mesh.rank}")
+                mc.barrier(mesh, f"of rank {rank}")
             mesh.close()
             mc.barrier(mc.create_mesh([("x", 2)]), "again")
 
-    with mc.simulate(2) as world:
-        world.run(program)
+    simulated(2, program)
     assert "barrier 'again'" in (tmp_path / "trace.json").read_text()
 
 
