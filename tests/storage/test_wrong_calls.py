@@ -242,19 +242,11 @@ def test_a_save_that_began_earlier_does_not_replace_a_later_one(tmp_path):
 
 @pytest.mark.filterwarnings("ignore:.*is passed over:RuntimeWarning")
 def test_a_run_whose_steps_are_all_damaged_does_not_begin_again(tmp_path):
-    run_path = tmp_path / "run"
-
-    def program():
-        run = mc.Checkpoints(run_path)
-        for step in range(2):
-            run.save(step, {"a": mc.distribute(A, rows())})
-
-    on(4, program)
+    run = mc.Checkpoints(tmp_path / "run")
     for step in range(2):
-        damage(run_path / f"step-{step:09d}")
-    raised_by_all(
-        lambda rank, layout: mc.Checkpoints(run_path).restore(layout), mc.CheckpointError, "none can be read"
-    )
+        on(4, lambda step=step: run.save(step, {"a": mc.distribute(A, rows())}))
+        damage(run.path_of(step))
+    raised_by_all(lambda rank, layout: run.restore(layout), mc.CheckpointError, "none can be read")
 
 
 @pytest.mark.parametrize("half", ["\ud800", "file-\udcff.txt"])
