@@ -6,9 +6,8 @@ from random import Random
 import numpy as np
 
 import meshcomm as mc
-from meshcomm import Layout
 from support.gradient_cases import on
-from support.random_cases import of_kinds, random_layout
+from support.random_tensors import layout_of as layout_of
 from support.reference import block_of, same_bits, same_numbers
 from support.sampling import sampled
 
@@ -39,10 +38,6 @@ def on_a_mesh(seed, program):
         program(random, mc.create_mesh(list(zip("xyz", sizes, strict=False)), devices=ranks))
 
     on(prod(sizes) + 1, on_rank)
-
-
-def layout_of(random, mesh, shape):
-    return Layout(of_kinds(random, random_layout(random, mesh, len(shape)), shape).axes, mesh)  # on this very mesh
 
 
 def check_numbers(tensor, expected):
