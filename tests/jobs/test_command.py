@@ -254,6 +254,7 @@ def test_calibrate_writes_what_info_then_shows(launch, tmp_path):
     assert shown["nodes"].strip() == "1"
 
 
+@pytest.mark.slow
 @pytest.mark.any_mpi
 @needs_mpiexec
 def test_calibrate_without_a_file_only_prints(launch):

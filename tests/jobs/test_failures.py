@@ -171,6 +171,7 @@ def test_one_never_joins(job, ranks, seconds):
     assert re.match(r"(Current t|T)hread 0x", told[4]), "without flight files, the stacks come last"
 
 
+@pytest.mark.slow
 def test_without_threads_in_mpi_the_missing_rank_is_not_named(job, seconds):
     ended = job(2, "one_never_joins", MESHCOMM_TIMEOUT=f"{seconds}", MPI4PY_RC_THREAD_LEVEL="serialized")
     assert_ended(ended, f"MESHCOMM_TIMEOUT={seconds}. The other ranks cannot be asked", within=seconds + SOON)
@@ -255,6 +256,7 @@ def test_each_rank_writes_what_it_did_last_and_the_command_merges_it(job, launch
     assert "_tell_what_happened" not in merged.text, "the watchdog leaves itself out"
 
 
+@pytest.mark.slow
 def test_calls_on_a_mesh_are_not_compared_with_those_on_one_that_was_closed(job, launch, seconds, tmp_path):
     limit = 2 * seconds
     case = "one_never_joins_a_mesh_that_is_made_again"

@@ -41,6 +41,7 @@ def test_a_topology_has_a_task_for_each_host(hosts):
     assert_expected(hosts.run(CASES, 2, ["topology"]), 4)
 
 
+@pytest.mark.slow
 def test_calibrate_measures_both(hosts):
     done = hosts.run(CASES, 2, ["calibrate"])
     assert_expected(done, 4)

@@ -17,6 +17,8 @@ TRANSPORTS = {"mpi": False, "shared memory": True}
 RANKS = 2, 3, 4
 SAMPLE = 15
 """How many cases each transport and number of ranks gets every day."""
+FEW = 5
+"""How many where --each leaves out others as well."""
 ALONE = 6
 """How many cases get a job of their own, as a program of the user has."""
 BATCH = 90
@@ -31,10 +33,10 @@ def pytest_generate_tests(metafunc):
             ("ranks", "alone", "shared"), [(ranks, _cases(ranks)[-1 - i], i % 2 == 0) for ranks, i in every]
         )
     elif "batch" in metafunc.fixturenames:
-        every, share = {}, option("mismatches")
+        every, share, sample = {}, option("mismatches"), FEW if option("each") else SAMPLE
         for ranks in option("mismatch_ranks") or RANKS:
             found = _cases(ranks)
-            tried = found if share == "all" else found[: int(share or SAMPLE)]
+            tried = found if share == "all" else found[: int(share or sample)]
             for i, start in enumerate(range(0, len(tried), BATCH)):
                 batch = tried[start : start + BATCH]
                 every |= {f"{ranks} ranks, {name}, {i}": (ranks, batch, name) for name in TRANSPORTS}

@@ -26,6 +26,7 @@ def test_a_job_that_hangs_is_killed(hosts):
     assert until(lambda: not hosts.processes(), SOON)
 
 
+@pytest.mark.slow
 def test_hosts_made_at_the_same_time_are_apart(hosts):
     with made() as others, ThreadPoolExecutor() as threads:
         jobs = [threads.submit(each.run, CASES, 2, ["relayouts", "swap"]) for each in (hosts, others)]
