@@ -16,9 +16,6 @@ from support.jobs import mpiexec, tells_once
 COMMAND = ("-m", "meshcomm")
 
 
-needs_mpiexec = pytest.mark.skipif(mpiexec() is None, reason="there is no mpiexec")
-
-
 # Each rank writes its lines at once, so that they do not mix.
 PROGRAM = """\
 import os, sys
@@ -123,7 +120,6 @@ def test_run_a_folder(launch, tmp_path):
     assert launch(None, *COMMAND, "run", tmp_path).text.strip() == "it runs"
 
 
-@needs_mpiexec
 def test_wrong_arguments_are_told_once(launch):
     job = launch(3, *COMMAND, "run")
     assert job.code == 2, job
@@ -131,14 +127,12 @@ def test_wrong_arguments_are_told_once(launch):
     assert tells_once(job, "run needs a script, or -m"), job
 
 
-@needs_mpiexec
 def test_run_on_ranks_a_script_that_is_not_there(launch):
     job = launch(3, *COMMAND, "run", "not-there.py")
     assert job.code == 2, job
     assert job.text.count("can't open file 'not-there.py'") == 1, job
 
 
-@needs_mpiexec
 def test_sources_that_are_not_built_say_so_once(launch, tmp_path):
     shutil.copytree(Path(meshcomm.__path__[0]), tmp_path / "meshcomm", ignore=shutil.ignore_patterns("*.so"))
     script = tmp_path / "script.py"
@@ -149,7 +143,6 @@ def test_sources_that_are_not_built_say_so_once(launch, tmp_path):
     assert job.text.count("Traceback") == 1, job
 
 
-@needs_mpiexec
 def test_run_on_ranks(launch, program):
     folder = program.parent / "temporary"
     folder.mkdir()
@@ -162,7 +155,6 @@ def test_run_on_ranks(launch, program):
 # -- info -------------------------------------------------------------------------------------------------------------
 
 
-@needs_mpiexec
 @pytest.mark.parametrize("ranks", [1, 3])
 def test_info_on_ranks(launch, ranks):
     job = launch(ranks, *COMMAND, "info", MESHCOMM_TIMEOUT="17")
@@ -180,7 +172,7 @@ def test_info_on_ranks(launch, ranks):
     assert len(columns) == 1, "values are aligned"
 
 
-@needs_mpiexec
+@pytest.mark.skipif(mpiexec() is None, reason="there is no mpiexec")
 def test_info_without_mpiexec(launch):
     job = launch(None, *COMMAND, "info")
     assert job.code == 0, job
@@ -236,7 +228,6 @@ def test_a_self_test_that_fails_is_reported(monkeypatch):
 
 
 @pytest.mark.any_mpi
-@needs_mpiexec
 def test_calibrate_writes_what_info_then_shows(launch, tmp_path):
     file = tmp_path / "machine.json"
     job = launch(2, *COMMAND, "calibrate", file, MESHCOMM_MACHINE=str(file))  # which is not there yet
@@ -256,7 +247,6 @@ def test_calibrate_writes_what_info_then_shows(launch, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.any_mpi
-@needs_mpiexec
 def test_calibrate_without_a_file_only_prints(launch):
     job = launch(3, *COMMAND, "calibrate")
     assert job.code == 0, job
@@ -264,7 +254,6 @@ def test_calibrate_without_a_file_only_prints(launch):
     assert "written" not in job.text
 
 
-@needs_mpiexec
 @pytest.mark.parametrize(("name", "reason"), [("none/machine.json", "No such file"), (".", "Is a directory")])
 def test_calibrate_says_at_once_that_it_cannot_write(launch, tmp_path, name, reason):
     job = launch(2, *COMMAND, "calibrate", tmp_path / name)
@@ -306,7 +295,6 @@ WRONG = {
 
 
 @pytest.mark.any_mpi
-@needs_mpiexec
 @pytest.mark.parametrize("ranks", [None, 2])
 def test_info_reports_wrong_values_once_and_shows_all_the_same(launch, ranks):
     job = launch(ranks, *COMMAND, "info", **WRONG)
@@ -321,7 +309,6 @@ def test_info_reports_wrong_values_once_and_shows_all_the_same(launch, ranks):
 
 
 @pytest.mark.any_mpi
-@needs_mpiexec
 @pytest.mark.parametrize("name", ["MESHCOMM_TIMEOUT", "MESHCOMM_SHARED_MEMORY", "MESHCOMM_MACHINE"])
 def test_an_error_of_a_program_tells_a_wrong_value_once(launch, tmp_path, name):
     script = tmp_path / "program.py"
@@ -341,7 +328,6 @@ def test_info_names_the_nodes(nodes, text):
 
 
 @pytest.mark.any_mpi
-@needs_mpiexec
 def test_bench_on_ranks(launch, tmp_path):
     sizes = ("--max", "4K", "--rounds", "2", "--folder", tmp_path)
     job = launch(2, *COMMAND, "bench", "relayout", "fft", "halo", "all_to_all", "disk", *sizes, "--json")
@@ -355,7 +341,6 @@ def test_bench_on_ranks(launch, tmp_path):
     assert not list(tmp_path.iterdir()), "its folder is gone"
 
 
-@needs_mpiexec
 def test_wrong_options_of_bench_are_named_once(launch):
     job = launch(2, *COMMAND, "bench", "walk")
     assert job.code == 2, job

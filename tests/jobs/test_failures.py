@@ -9,15 +9,13 @@ import sys
 
 import pytest
 
-from support.jobs import is_openmpi, mpiexec
+from support.jobs import is_openmpi
 from support.paths import PROGRAMS
 from support.patience import slowness
 
 CASES = PROGRAMS / "failures.py"
 RUN = ("-m", "meshcomm", "run")
 SOON = 2.0  # seconds from the failure of a rank to the end of the job, on an idle machine
-
-pytestmark = pytest.mark.skipif(mpiexec() is None, reason="there is no mpiexec")
 
 
 @pytest.fixture

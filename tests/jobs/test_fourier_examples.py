@@ -4,13 +4,9 @@ import re
 
 import pytest
 
-from support.jobs import mpiexec
 from support.paths import EXAMPLES
 
-pytestmark = [
-    pytest.mark.any_mpi,
-    pytest.mark.skipif(mpiexec() is None, reason="there is no mpiexec"),
-]
+pytestmark = pytest.mark.any_mpi
 
 FLOW, TERRAIN = EXAMPLES / "navier_stokes.py", EXAMPLES / "terrain_fft.py"
 SHORT = ("--n", "16", "--steps", "3")

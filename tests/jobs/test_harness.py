@@ -6,15 +6,11 @@ import textwrap
 
 import pytest
 
-from support.jobs import mpiexec
 from support.paths import TESTS
 from support.patience import TEST_CPU
 from support.verdicts import DEADLINE
 
-pytestmark = [
-    pytest.mark.any_mpi,
-    pytest.mark.skipif(mpiexec() is None, reason="there is no mpiexec"),
-]
+pytestmark = pytest.mark.any_mpi
 
 VERDICTS = """
     from support.verdicts import agree_raises

@@ -7,11 +7,9 @@ from collections import Counter
 
 import pytest
 
-from support.jobs import Job, is_openmpi, mpiexec
+from support.jobs import Job, is_openmpi
 from support.mix_ups import MixUps, cases, is_loud
 from support.paths import PROGRAMS
-
-pytestmark = pytest.mark.skipif(mpiexec() is None, reason="there is no mpiexec")
 
 TRANSPORTS = {"mpi": False, "shared memory": True}
 RANKS = 2, 3, 4
