@@ -135,7 +135,7 @@ nightly: $(READY)
 	$(call stages,test-slow test-2 test-6 test-8 test-unshared test-jobs test-scenarios variants examples,CASES=$(CASES) LARGER=2)
 
 # Jobs wait most of the time, so several run at once. JOBS="not any_mpi" leaves out what is the same with every MPI.
-# EACH=2 runs at most 2 cases of each test.
+# EACH=1 runs one case of each test, or a sixth of them.
 JOBS_AT_ONCE := 4
 JOBS :=
 EACH :=
