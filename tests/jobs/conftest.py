@@ -16,7 +16,7 @@ def hosts():
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config, items):
-    """Keep ``--each N`` cases of each test, or a sixth; let one process make the hosts or the Slurm for a whole file."""
+    """Keep ``--each N`` cases of each test, or a sixth; let one process make the hosts, or the Slurm, of a file."""
     most = config.getoption("each")
     if most is not None:
         tests = {}
