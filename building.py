@@ -1,7 +1,7 @@
 """What setuptools does first when it compiles the package: say what to install if this machine cannot compile.
 
-`.ci/preflight` knows what to look for, and says it; `make` asks it, too. The environments of `make` share one clone, in
-which an editable install leaves the compiled modules: it compiles those again that are older than their sources.
+`.ci/preflight` knows what to look for, and says it; `make` asks it, too. The environments of `make` share one clone,
+in which an editable install leaves what it compiles: it compiles only what is older than its sources.
 """
 
 import os
