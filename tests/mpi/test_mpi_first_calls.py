@@ -21,7 +21,7 @@ CALLS = {
 }
 
 
-@pytest.mark.parametrize(("first", "other"), itertools.combinations(CALLS, 2))
+@pytest.mark.parametrize(("first", "other"), list(itertools.combinations(CALLS, 2)))
 def test_different_first_calls(comm, own, first, other):
     rows, columns = own
     t = mc.zeros((4, 4), "f8", rows)
