@@ -10,6 +10,7 @@ from support.gradient_cases import on
 from support.random_tensors import layout_of as layout_of
 from support.reference import block_of, same_bits, same_numbers
 from support.sampling import sampled
+from support.strategies import shapes_of
 
 U = "unsharded"
 SIZES = [(2,), (3,), (4,), (2, 2), (2, 3), (2, 1, 2)]
@@ -38,6 +39,13 @@ def on_a_mesh(seed, program):
         program(random, mc.create_mesh(list(zip("xyz", sizes, strict=False)), devices=ranks))
 
     on(prod(sizes) + 1, on_rank)
+
+
+def some_ranks(random, size):
+    """Return a mesh over some of the ranks of a world, in any order."""
+    count = random.choice([size, size, max(1, size - 1)])
+    dims = list(zip("xyz", random.choice(shapes_of(count)), strict=False))
+    return mc.create_mesh(dims, devices=random.sample(range(size), count))
 
 
 def check_numbers(tensor, expected):
