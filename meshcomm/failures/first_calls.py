@@ -31,7 +31,8 @@ class FirstCalls:
     def __init__(self, rank: int) -> None:
         self._rank = rank
         self._questions = host_signals.Questions(rank)
-        self._asked: dict[int, socket.socket | None] = {}
+        self._asked: dict[int, socket.socket] = {}
+        self._unknown: list[int] = []  # those that cannot be asked
         self._answers: dict[int, Answer | None] = {}
         self._about: tuple[str, int, int, float] | None = None
         self._ended: tuple[int, list[int]] = 0, []
@@ -42,13 +43,12 @@ class FirstCalls:
         self._questions.answer(_reply)
         if self._about is None:
             return
-        reachable = {rank: other for rank, other in self._asked.items() if other is not None}
-        for rank, other in reachable.items():
+        for rank, other in self._asked.items():
             if rank not in self._answers:
                 with contextlib.suppress(OSError):  # no answer yet, or none any more
                     self._answers[rank] = _read(host_signals.received(other))
         name, number, count, began = self._about
-        if len(self._answers) == len(reachable) or time.monotonic() > began + ANSWER_WITHIN:
+        if len(self._answers) == len(self._asked) or time.monotonic() > began + ANSWER_WITHIN:
             self._forget()
             self.report = self._conclude(name, number, count)
 
@@ -63,7 +63,9 @@ class FirstCalls:
             self._about = spans(sorted(ranks)), number, watch.count, time.monotonic()
             question = json.dumps(self._about[:2]).encode()
             self._answers = {}
-            self._asked = {rank: host_signals.asking(rank, question) for rank in ranks if rank != self._rank}
+            others = {rank: host_signals.asking(rank, question) for rank in ranks if rank != self._rank}
+            self._asked = {rank: other for rank, other in others.items() if other is not None}
+            self._unknown = [rank for rank in others if rank not in self._asked]
         before, self._ended = self._ended, (watch.count, host_signals.ended(ranks))
         if self._ended[1] and before == self._ended:
             self.report = Report(watch.count, has_ended(self._ended[1]), "", True)
@@ -75,19 +77,18 @@ class FirstCalls:
     def _forget(self) -> None:
         self._about = None
         for other in self._asked.values():
-            if other is not None:
-                other.close()
+            other.close()
 
     def _conclude(self, name: str, number: int, count: int) -> Report:
         answers: dict[int, Answer | None] = {self._rank: answer(_team_called(name), number)}
-        unknown = [rank for rank, other in self._asked.items() if other is None]
-        answers |= {rank: self._answers.get(rank) for rank in self._asked if rank not in unknown}
+        answers |= {rank: self._answers.get(rank) for rank in self._asked}
         waiting = [rank for rank, its in answers.items() if its is not None and its.waits and its.number == number]
         lines = [who_is_missing(dict(sorted(answers.items())), number, {})] if len(waiting) < len(answers) else []
-        if unknown:
-            one = len(unknown) == 1
-            why = f"{'it has' if one else 'they have'} made no mesh yet, or {'runs' if one else 'run'} on another host"
-            lines.append(f"{some(unknown)} cannot be asked: {why}")
+        if self._unknown:
+            why = (
+                "it has made no mesh yet, or runs" if len(self._unknown) == 1 else "they have made no mesh yet, or run"
+            )
+            lines.append(f"{some(self._unknown)} cannot be asked: {why} on another host")
         files = any(its is not None and its.files for its in answers.values())
         return Report(count, "", "\n".join(lines), self._rank == min(waiting, default=self._rank), files)
 
@@ -98,10 +99,9 @@ def _reply(question: bytes) -> bytes:
 
 
 def _read(message: bytes) -> Answer | None:
-    try:
+    with contextlib.suppress(ValueError, TypeError):  # it is no answer
         return Answer(*json.loads(message))
-    except (ValueError, TypeError):
-        return None  # no answer
+    return None
 
 
 def _team_called(name: str) -> Team | None:

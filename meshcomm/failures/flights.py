@@ -5,7 +5,6 @@ the user who runs the job may read them.
 """
 
 import contextlib
-import errno
 import json
 import os
 import stat
@@ -15,11 +14,9 @@ from functools import cache
 from pathlib import Path
 from typing import TypedDict
 
-from meshcomm.errors import MeshcommError
 from meshcomm.failures import stacks
 from meshcomm.failures.abort import comm_world
-from meshcomm.failures.call_history import NOTHING, noted
-from meshcomm.failures.launchers import job_name
+from meshcomm.failures.launchers import folder_in, job_name
 from meshcomm.failures.messages import spans
 from meshcomm.failures.watch import kind, watch
 
@@ -40,7 +37,7 @@ class Flown(TypedDict):
     number: int
     began: float  # seconds since 1970
     digests: list[str]
-    """What it has noted, as `meshcomm.failures.call_history.Noted` has it; none if that is not known."""
+    """What it has noted, as `meshcomm.ranks.call_log.Noted` has it; none if that is not known."""
     about: str  # its arguments; nothing if they are not known
     team: str  # the same for calls on one mesh, on all its ranks; nothing if they had not communicated yet
 
@@ -63,25 +60,13 @@ class Flight(TypedDict):
 
 def folder() -> Path | None:
     """Return the folder for the flight files of this job, or None if there are to be none."""
-    name = _folder_of_user()
-    if name:
-        return Path(name) if name != "0" else None
+    if _is_named():
+        return folder_in(FOLDER)
     return Path(tempfile.gettempdir()) / f"{_PREFIX}{job_name().replace('/', '-')}"
 
 
-def _folder_of_user() -> str:
-    return os.environ.get(FOLDER, "")
-
-
-def check_folder() -> None:
-    """Raise ``MeshcommError`` if the user names a folder in which no file can be written. Nothing is made there."""
-    name = _folder_of_user()
-    if name not in ("", "0"):
-        above = (os.path.abspath(name), *map(str, Path(os.path.abspath(name)).parents))
-        there = next(each for each in above if os.path.exists(each))
-        why = "it is a file, or in one" if not os.path.isdir(there) else os.strerror(errno.EACCES)
-        if not (os.path.isdir(there) and os.access(there, os.W_OK | os.X_OK)):
-            raise MeshcommError(f"{FOLDER}={name}: no flight file can be written there: {why}")
+def _is_named() -> bool:
+    return bool(os.environ.get(FOLDER))
 
 
 @cache
@@ -113,10 +98,10 @@ def _write(where: Path, reason: str) -> None:
     if not where.is_dir():
         with contextlib.suppress(FileExistsError):
             where.mkdir(mode=0o700, parents=True)
-            if not _folder_of_user():
+            if not _is_named():
                 remove_old(where.parent, time.time() - KEPT_FOR)
     # Others know the name of a folder of ours in a folder of everybody, and may have made it first.
-    if not _folder_of_user() and (where.is_symlink() or where.stat().st_uid != os.getuid()):
+    if not _is_named() and (where.is_symlink() or where.stat().st_uid != os.getuid()):
         raise PermissionError(f"{where} belongs to somebody else")
     flight = _flight(reason)
     path = where / f"rank-{flight['rank']}.json"
@@ -142,19 +127,17 @@ def remove_old(parent: Path, before: float) -> None:
 
 def _flight(reason: str) -> Flight:
     rank, size = comm_world()
-    calls = _calls(time.time() - time.monotonic())
-    now = time.time()
     return Flight(
         rank=rank,
         size=size,
         host=os.uname().nodename,
         process=os.getpid(),
         reason=reason,
-        written=now,
+        written=time.time(),
         waits=watch.operation(),
         since=watch.since,
         at=stacks.of_program().partition(", called by ")[0] or stacks.of_main(),
-        calls=calls,
+        calls=_calls(time.time() - time.monotonic()),
         stack=stacks.whole(),
     )
 
@@ -163,18 +146,18 @@ def _calls(clock: float) -> list[Flown]:
     """Return the calls of the flight recorder; *clock* is when `time.monotonic` was 0."""
     recent = list(watch.recent)
     numbers = {number for _, _, number, _ in recent}
-    notes = {team: noted(team, numbers) for _, team, _, _ in recent if team is not None}
+    notes = {team: team.history(numbers) for _, team, _, _ in recent if team is not None}
     calls = []
     for operation, team, number, began in recent:
-        note = notes[team].get(number, NOTHING) if team is not None else NOTHING
+        digests, about = ((), "") if team is None else notes[team].get(number, ((), ""))
         calls.append(
             Flown(
                 operation=operation,
                 ranks=spans(sorted(team.world.ranks_in_comm_world(team.ranks))) if team is not None else "",
                 number=number,
                 began=clock + began,
-                digests=list(note.digests),
-                about=note.about.removeprefix(f"{kind(operation)}, "),
+                digests=list(digests),
+                about=about.removeprefix(f"{kind(operation)}, "),
                 team=team.name if team is not None else "",
             )
         )

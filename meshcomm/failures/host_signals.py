@@ -232,12 +232,7 @@ def _address(name: str) -> str:
 
 def _shown(name: str) -> socket.socket | None:
     """Return a new signal, or None if there is one of that name already, or no signals here."""
-
-    def show(signal: socket.socket) -> None:
-        signal.bind(_address(name))
-        signal.listen(_MOST_WAITING)
-
-    return _socket(show)
+    return _socket(name, shows=True)
 
 
 def _accepted(signal: socket.socket | None) -> Iterator[socket.socket]:
@@ -265,17 +260,11 @@ def _shown_or_connected(name: str) -> tuple[socket.socket | None, socket.socket 
 
 def _connected(name: str) -> socket.socket | None:
     """Return a connection to the signal of that name that a process of this user shows, or None."""
-
-    def connect(other: socket.socket) -> None:
-        other.connect(_address(name))
-        if not _is_ours(other):
-            raise PermissionError
-
-    return _socket(connect)
+    return _socket(name, shows=False)
 
 
-def _socket(use: Callable[[socket.socket], None]) -> socket.socket | None:
-    """Return a new socket that never waits, after its first *use*; None if that, or making one, is not possible.
+def _socket(name: str, *, shows: bool) -> socket.socket | None:
+    """Return a new socket that never waits, which *shows* a signal, or is connected to one; None if it cannot be.
 
     Elsewhere than on Linux there is none: a name like ours would be a file.
     """
@@ -285,8 +274,14 @@ def _socket(use: Callable[[socket.socket], None]) -> socket.socket | None:
         made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             made.setblocking(False)
-            use(made)
-            return made
+            if shows:
+                made.bind(_address(name))
+                made.listen(_MOST_WAITING)
+                return made
+            made.connect(_address(name))
+            if _is_ours(made):
+                return made
+            made.close()
         except OSError:
             made.close()
     return None

@@ -10,10 +10,16 @@ import os
 import sys
 import time
 from collections.abc import Callable, Mapping
-from typing import NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 ALONE = "MESHCOMM_ALONE"
 """The environment variable that allows copies of a program that know nothing of each other."""
+
+TRACE_FOLDER = "MESHCOMM_TRACE"
+"""The environment variable that names the folder for traces of whole programs."""
 
 Environment = Mapping[str, str]
 
@@ -25,25 +31,23 @@ class Launcher(NamedTuple):
     sets: tuple[str, ...]  # it sets one of these; a star stands for any ending
     rank: str  # the variable with the rank
     size: str  # the variable with the number of ranks; it may be unset
-    node_size: str = ""  # the variable with the number of ranks on this node, if there is one
     protocol: str = ""  # what it speaks with MPI; nothing if other variables tell
 
 
-_OPEN_MPI = ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "PMIx")
-_HYDRA = ("PMI_RANK", "PMI_SIZE", "MPI_LOCALNRANKS", "PMI")
+_PMI = ("PMI_RANK", "PMI_SIZE", "PMI")
 
 LAUNCHERS = (
     # Those that start ranks themselves, which may run inside of a batch system's step: before those of batch systems.
-    Launcher("mpiexec of Open MPI", ("OMPI_COMM_WORLD_SIZE",), *_OPEN_MPI),
-    Launcher("mpirun_rsh of MVAPICH", ("MPIRUN_RSH_LAUNCH",), "PMI_RANK", "PMI_SIZE", "", "PMI"),
-    Launcher("mpiexec of Intel MPI (Hydra)", ("I_MPI_HYDRA_*", "I_MPI_INFO_*", "I_MPI_MPIRUN"), *_HYDRA),
-    Launcher("mpiexec of MPICH (Hydra)", ("HYDI_CONTROL_FD", "MPI_LOCALNRANKS"), *_HYDRA),
+    Launcher("mpiexec of Open MPI", ("OMPI_COMM_WORLD_SIZE",), "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "PMIx"),
+    Launcher("mpirun_rsh of MVAPICH", ("MPIRUN_RSH_LAUNCH",), *_PMI),
+    Launcher("mpiexec of Intel MPI (Hydra)", ("I_MPI_HYDRA_*", "I_MPI_INFO_*", "I_MPI_MPIRUN"), *_PMI),
+    Launcher("mpiexec of MPICH (Hydra)", ("HYDI_CONTROL_FD", "MPI_LOCALNRANKS"), *_PMI),
     Launcher("Flux", ("FLUX_TASK_RANK",), "FLUX_TASK_RANK", "FLUX_JOB_SIZE"),
-    Launcher("jsrun", ("JSM_NAMESPACE_RANK",), "JSM_NAMESPACE_RANK", "JSM_NAMESPACE_SIZE", "", "PMIx"),
-    Launcher("mpiexec of Cray PALS", ("PALS_RANKID",), "PALS_RANKID", "PMI_SIZE", "PALS_LOCAL_SIZE", "Cray PMI"),
+    Launcher("jsrun", ("JSM_NAMESPACE_RANK",), "JSM_NAMESPACE_RANK", "JSM_NAMESPACE_SIZE", "PMIx"),
+    Launcher("mpiexec of Cray PALS", ("PALS_RANKID",), "PALS_RANKID", "PMI_SIZE", "Cray PMI"),
     Launcher("srun of Slurm", ("SLURM_STEP_ID",), "SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
-    Launcher("a launcher that uses PMIx", ("PMIX_RANK",), "PMIX_RANK", "", "", "PMIx"),
-    Launcher("a launcher that uses PMI", ("PMI_SIZE",), "PMI_RANK", "PMI_SIZE", "", "PMI"),
+    Launcher("a launcher that uses PMIx", ("PMIX_RANK",), "PMIX_RANK", "", "PMIx"),
+    Launcher("a launcher that uses PMI", ("PMI_SIZE",), *_PMI),
 )
 """The launchers, as their documents and sources describe them. docs/doctor.md says which of them we have tried."""
 
@@ -53,8 +57,8 @@ BATCH_SYSTEMS = (("Slurm", "SLURM_JOB_ID"), ("PBS", "PBS_JOBID"), ("LSF", "LSB_J
 _PROTOCOLS = (("PMIx", "PMIX_RANK"), ("Cray PMI", "PMI_CONTROL_PORT"), ("PMI", "PMI_RANK"), ("PMI", "PMI_FD"))
 """Protocols, by a variable that every launcher sets for it."""
 
-_FIRST_SPECIAL_STEP = 2**32 - 16
-"""Steps of Slurm that are none of srun have such numbers: a batch script, an interactive shell, what ssh starts."""
+_LAST_NORMAL_STEP = 2**32 - 16
+"""Steps of Slurm that are none of srun come after it: a batch script, an interactive shell, what ssh starts."""
 
 _MOST_ANCESTORS = 16
 
@@ -102,6 +106,16 @@ def is_on(variable: str, default: str = "0") -> bool:
     return (os.environ.get(variable, "").strip().lower() or default) not in OFF
 
 
+def folder_in(variable: str) -> "Path | None":
+    """Return the folder that an environment variable names; None if it names none, or is 0."""
+    name = os.environ.get(variable, "")
+    if name in ("", "0"):
+        return None
+    from pathlib import Path  # here, as ``import meshcomm`` asks for a folder
+
+    return Path(name)
+
+
 def batch_job(environment: Environment | None = None) -> str:
     """Return the job of a batch system that this process runs in: "job 7 of Slurm"; or nothing."""
     its = os.environ if environment is None else environment
@@ -145,10 +159,7 @@ def job_name() -> str:
 def alone(world_size: int, library: Callable[[], str]) -> str:
     """Return why this process is alone although it was launched with others, and the cure; nothing if all is well.
 
-    Parameters
-    ----------
-    world_size: the number of ranks that MPI knows of
-    library: returns the name of the MPI
+    MPI knows of *world_size* ranks; *library* returns its name.
     """
     found = launch()
     if world_size > 1 or found is None or not are_several():
@@ -220,15 +231,13 @@ def _slurm_protocol(library: str) -> str:
 
 
 def _is_set(name: str, environment: Environment) -> bool:
-    if name.endswith("*"):
-        return any(each.startswith(name[:-1]) for each in environment)
-    return name in environment
+    return name in environment or any(name[-1] == "*" and each.startswith(name[:-1]) for each in environment)
 
 
 def _is_no_step(launcher: Launcher, environment: Environment) -> bool:
     """Return whether Slurm has launched this, but not with srun."""
     step = _number(environment.get("SLURM_STEP_ID", ""))
-    return "SLURM_STEP_ID" in launcher.sets and (step is None or step >= _FIRST_SPECIAL_STEP)
+    return "SLURM_STEP_ID" in launcher.sets and (step is None or step > _LAST_NORMAL_STEP)
 
 
 def _number(text: str) -> int | None:
@@ -246,9 +255,8 @@ def _is_child_of_rank(found: Launch) -> bool:
             here = f"/proc/{process}"
             if mark not in _read(f"{here}/environ"):
                 return False
-            if os.readlink(f"{here}/exe").rpartition("/")[2].startswith("python"):
-                return True
-            if b"libmpi" in _read(f"{here}/maps"):
+            program = os.readlink(f"{here}/exe").rpartition("/")[2]
+            if program.startswith("python") or b"libmpi" in _read(f"{here}/maps"):
                 return True
             process = int(_read(f"{here}/stat").rpartition(b")")[2].split()[1])
     return False

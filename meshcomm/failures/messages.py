@@ -1,13 +1,27 @@
 """Texts that several messages share: ranks and lines in short, and why calls cannot go on."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from meshcomm._types import Ranks
 from meshcomm.errors import CollectiveMismatch
 from meshcomm.failures.watch import World
 
+K = TypeVar("K")
+
 MOST_RANKS = MOST_LINES = 8
+
+
+def alike(ranks: Iterable[int], values: Iterable[K]) -> dict[K, list[int]]:
+    """Return which of the *ranks* have equal *values*, by the value.
+
+    >>> alike([0, 3, 5], "aba")
+    {'a': [0, 5], 'b': [3]}
+    """
+    found: dict[K, list[int]] = {}
+    for rank, value in zip(ranks, values, strict=True):
+        found.setdefault(value, []).append(rank)
+    return found
 
 
 def some(ranks: Sequence[int]) -> str:
@@ -46,10 +60,9 @@ def in_calls(calls: Mapping[int, tuple[str, str]], one: str, several: str) -> li
     >>> in_calls({0: ("barrier", "f.py:9 in step"), 1: ("", ""), 2: ("barrier", "f.py:9 in step")}, "waits", "wait")
     ['ranks 0, 2 wait in barrier, at f.py:9 in step', 'rank 1 waits']
     """
-    alike: dict[str, list[int]] = {}
-    for rank, (operation, line) in calls.items():
-        alike.setdefault(f"{f' in {operation}' if operation else ''}{f', at {line}' if line else ''}", []).append(rank)
-    return first_of([f"{some(ranks)} {several if len(ranks) > 1 else one}{text}" for text, ranks in alike.items()])
+    texts = [f"{operation and f' in {operation}'}{line and f', at {line}'}" for operation, line in calls.values()]
+    where = alike(calls, texts).items()
+    return first_of([f"{some(ranks)} {several if len(ranks) > 1 else one}{text}" for text, ranks in where])
 
 
 class Unfinished(Protocol):

@@ -75,11 +75,8 @@ def _calls_of_program(innermost: FrameType) -> list[FrameType]:
     """Return the calls around those of meshcomm, up to those that run a program or a thread."""
     frames = (frame for frame, _ in walk_stack(innermost))
     ours = dropwhile(lambda frame: not is_ours(frame), frames)
-    return list(takewhile(lambda frame: not _is_runner(frame), dropwhile(is_ours, ours)))
-
-
-def _is_runner(frame: FrameType) -> bool:
-    return frame.f_code.co_filename in _RUNNERS or is_ours(frame)
+    theirs = dropwhile(is_ours, ours)
+    return list(takewhile(lambda frame: frame.f_code.co_filename not in _RUNNERS and not is_ours(frame), theirs))
 
 
 def _named(frame: FrameType) -> str:

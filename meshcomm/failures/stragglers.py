@@ -33,7 +33,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 
 from meshcomm.failures.answers import Answer
-from meshcomm.failures.messages import MOST_LINES, first_of, some, spans
+from meshcomm.failures.messages import MOST_LINES, alike, first_of, some, spans
 from meshcomm.failures.watch import kind
 
 Answers = Mapping[int, Answer | None]
@@ -133,7 +133,8 @@ def ended(answers: Answers, before: Answers, number: int) -> str:
 
 def has_ended(ranks: Sequence[int], closed: bool = False) -> str:
     """Return that *ranks* have ended, or have *closed* the mesh, before a call."""
-    return f"{some(ranks)} {'has' if len(ranks) == 1 else 'have'} {_left(closed)} without it"
+    left = "closed the mesh" if closed else "ended"
+    return f"{some(ranks)} {'has' if len(ranks) == 1 else 'have'} {left} without it"
 
 
 def report(answers: Answers, number: int, hosts: Mapping[int, str]) -> str:
@@ -145,18 +146,20 @@ def report(answers: Answers, number: int, hosts: Mapping[int, str]) -> str:
       now at heat.py:9 in step
     """
     late = {rank: its for rank, its in answers.items() if its is None or its.made < number or its.error}
-    alike: dict[tuple[str, str], list[int]] = {}
-    for rank, answer in (late or answers).items():
-        more = f" (on host {hosts[rank]})" if answer is None and rank in hosts else ""
-        if answer is not None and answer.at and not answer.ended:
-            more = f",\n  now at {answer.at}"
-        alike.setdefault((_doing(answer, number), more), []).append(rank)
+    texts = [(_doing(its, number), _where(its, hosts.get(rank, ""))) for rank, its in (late or answers).items()]
     lines = [
-        f"{some(ranks)} {_plural(text) if len(ranks) > 1 else text}{more}" for (text, more), ranks in alike.items()
+        f"{some(ranks)} {_plural(text) if len(ranks) > 1 else text}{where}"
+        for (text, where), ranks in alike(late or answers, texts).items()
     ]
     if not late:
         lines.insert(0, f"all of ranks {spans(sorted(answers))} have come to this call")
     return "\n".join(first_of(lines))
+
+
+def _where(answer: Answer | None, host: str) -> str:
+    if answer is None:
+        return host and f" (on host {host})"
+    return f",\n  now at {answer.at}" if answer.at and not answer.ended else ""
 
 
 def _doing(answer: Answer | None, number: int) -> str:
@@ -165,28 +168,21 @@ def _doing(answer: Answer | None, number: int) -> str:
     seconds = f"{answer.since:.0f} s"
     waited = f"has waited {seconds} in {answer.operation}"
     here = f", call {answer.number} on these ranks" if answer.number else ""
+    elsewhere = f" on ranks {answer.others} (another mesh or communicator)" if answer.others else ""
     after = f"after call {answer.made} on these ranks" if answer.made else "before its first call on these ranks"
     if answer.ended:
-        what = f"has {_left(bool(answer.operation))}, {after}"
+        what = f"has {'closed the mesh' if answer.operation else 'ended'}, {after}"
     elif answer.made < number and answer.operation:
-        what = f"has not arrived: it {waited}{here or _elsewhere(answer)}"
+        what = f"has not arrived: it {waited}{here or elsewhere}"
     elif answer.made < number:
         what = f"has not arrived: it has been outside meshcomm for {seconds}, {after}"
     elif here:
         what = f"{waited}{here}"
     elif answer.operation:
-        what = f"went on, and {waited}{_elsewhere(answer)}"
+        what = f"went on, and {waited}{elsewhere}"
     else:
         what = f"went on, and has been outside meshcomm for {seconds}"
     return f"{what}; it has to raise {answer.error}" if answer.error else what
-
-
-def _left(closed: bool) -> str:
-    return "closed the mesh" if closed else "ended"
-
-
-def _elsewhere(answer: Answer) -> str:
-    return f" on ranks {answer.others} (another mesh or communicator)" if answer.others else ""
 
 
 def _plural(text: str) -> str:

@@ -7,7 +7,7 @@ import contextlib
 import math
 import time
 from collections import deque
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from meshcomm._tuning import FILE_CALL_WITHIN, FILES_AGAIN_WITHIN, KEPT_CALLS
@@ -53,8 +53,7 @@ class Team(Protocol):
     @property
     def noted(self) -> int: ...
     def digest_after(self, noted: int) -> int | None: ...
-    def last_digests(self) -> Sequence[tuple[int, int, int]]: ...
-    def known(self) -> Mapping[int, Hashable]: ...
+    def history(self, calls: Container[int]) -> Mapping[int, tuple[tuple[str, ...], str]]: ...
 
 
 Call: TypeAlias = "tuple[str, Team | None, int, float]"
@@ -101,8 +100,7 @@ class _Watch:
     @property
     def error(self) -> Exception | None:
         """What this rank would raise as soon as the others agree; the last one, if several threads have one."""
-        last = self.errors[-1:]
-        return last[0] if last else None
+        return next(iter(self.errors[-1:]), None)
 
     @contextlib.contextmanager
     def having(self, error: Exception | None) -> Iterator[None]:
@@ -117,8 +115,7 @@ class _Watch:
 
     def call(self) -> "Call | None":
         """Return the call that this rank is in, the innermost one, or None. For other threads: a slice is atomic."""
-        last = self.calls[-1:]
-        return last[0] if last else self.testing
+        return next(iter(self.calls[-1:]), self.testing)
 
     def file(self, begins: bool) -> None:
         """Note that this rank begins to read or write a file, or has done so: it may take long, but is not stuck."""
@@ -131,8 +128,7 @@ class _Watch:
 
     def operation(self) -> str:
         """Return the operation that the user called, or nothing. For other threads."""
-        first = self.calls[:1]
-        call = first[0] if first else self.testing
+        call = next(iter(self.calls[:1]), self.testing)
         return call[0] if call is not None else ""
 
 

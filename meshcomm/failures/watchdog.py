@@ -110,14 +110,14 @@ class _Watchdog:
             time.sleep(self._step)
 
     def _next_step(self) -> float:
-        """Return how many seconds to sleep until the next look: no longer than a rank that waits may still wait."""
-        step, left = self._longest_step / (5 if self._is_in_haste() else 1), self._timeout - watch.since
-        return left if 0.0 < left < step else step
+        """Return how many seconds to sleep until the next look: no longer than a rank that waits may still wait.
 
-    def _is_in_haste(self) -> bool:
-        """Return whether other ranks wait for what this one gathers, or it has an error that the job may end with."""
-        gathers = any(roll_call.gathers() for roll_call in open_roll_calls())
-        return gathers or (watch.error is not None and watch.since < TELL_ERROR_AFTER)
+        They are fewer if other ranks wait for what this one gathers, or it has an error that the job may end with.
+        """
+        haste = any(roll_call.gathers() for roll_call in open_roll_calls())
+        haste |= watch.error is not None and watch.since < TELL_ERROR_AFTER
+        step, left = self._longest_step / (5 if haste else 1), self._timeout - watch.since
+        return left if 0.0 < left < step else step
 
     def _notice_changes(self) -> bool:
         """Return whether this rank has done anything since the last look.
@@ -154,9 +154,7 @@ class _Watchdog:
             return
         waited, text = watch.since, _text(call)
         roll_call = roll_call_for(team) if team is not None else None
-        asked: RollCall | FirstCalls | None = roll_call
-        if team is not None and roll_call is None and not team.name:
-            asked = self._first_calls
+        asked = roll_call or (self._first_calls if team is not None and not team.name else None)
         if team is not None and asked is not None and waited >= self._ask_at:
             self._ask_at = self._next_question()
             asked.ask(call, team.world.ranks_in_comm_world(team.ranks))
@@ -174,10 +172,8 @@ class _Watchdog:
             self._end(team, f"it has waited {waited:.0f} s in {text}, but {report.ended}{missing}")
         if waited >= self._timeout:
             limit = f"longer than MESHCOMM_TIMEOUT={self._timeout:g}"
-            self._end(
-                team,
-                f"it has waited {waited:.0f} s in {text}, {limit}{missing or (_HINT if roll_call is None else '')}",
-            )
+            more = missing or (_HINT if roll_call is None else "")
+            self._end(team, f"it has waited {waited:.0f} s in {text}, {limit}{more}")
         self._end_if_interrupted(team, text)
         self._warn(text, report, missing)
 

@@ -55,6 +55,8 @@ def formula_of(transform: Transform) -> Formula:
 
     >>> formula_of(Transform("idctn", (0,), (8,), variant=2))
     Formula(cosine=True, a=1, b=0, halves=[0], before=[], after=[])
+    >>> formula_of(Transform("dstn", (0,), (8,), variant=3))
+    Formula(cosine=False, a=1, b=2, halves=[7], before=[], after=[])
     """
     (n,), cosine = transform.lengths, "c" in transform.kind
     of_matrix = transform.variant

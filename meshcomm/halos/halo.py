@@ -15,14 +15,14 @@ from meshcomm.arrays.nonblocking import Request
 from meshcomm.errors import DTypeError, LayoutError, MeshError
 from meshcomm.halos.boundaries import Boundary
 from meshcomm.halos.exchange import Pattern
-from meshcomm.halos.programs import Sum, build_one_update, build_reduce, build_repeated, describe_update
+from meshcomm.halos.programs import REDUCE, UPDATE, UPDATE_MANY, Sum
 from meshcomm.halos.widths import Width
 from meshcomm.layouts.boxes import box_shape
 from meshcomm.layouts.layout import Layout
 from meshcomm.layouts.mesh import Mesh
 from meshcomm.memory.blocks import as_bytes, new_block, new_bytes
 from meshcomm.memory.copies import opaque
-from meshcomm.ranks.calls import collective, leave_with, prepared
+from meshcomm.ranks.calls import collective, leave_with
 from meshcomm.ranks.communicator import Pending
 from meshcomm.ranks.local_errors import refusable
 from meshcomm.ranks.teams import Location, Team
@@ -210,7 +210,7 @@ class Halo:
             self._refuse_in_flight()
             if here is None:
                 return
-            run = prepared(here.team, self._key, (describe_update, build_one_update), (self._pattern,), here)
+            run = UPDATE.prepared(here.team, self._key, (self._pattern,), here)
             run(self._blocks)
         if self._constants:
             self._fill()
@@ -314,7 +314,7 @@ class Halo:
             if here is None:
                 return
             key = "reduce a halo", self._pattern
-            back = prepared(here.team, key, (_text_of_reduce, build_reduce), (self._pattern,), here)
+            back = REDUCE.prepared(here.team, key, (self._pattern,), here)
             if self._returned is None:
                 assert self.local is not None
                 buffer = back.buffer()  # type: ignore[attr-defined]
@@ -370,10 +370,6 @@ def _has_sums(dtype: DType) -> bool:
         return False
 
 
-def _text_of_reduce(pattern: Pattern) -> str:
-    return f"halo reduce of {pattern}"
-
-
 @refusable
 def update_halos(halos: Sequence[Halo]) -> None:
     """Update several halos in one exchange. Collective over their meshes.
@@ -424,7 +420,7 @@ def _update_together(halos: list[Halo]) -> None:
 def repeated(halos: Sequence[Halo], use: str, here: Location) -> Repeated:
     """Return the exchange that updates *halos* of one mesh, kept by the first of them. Collective over the mesh."""
     patterns, serials = tuple([each._pattern for each in halos]), tuple([each._serial for each in halos])
-    make = prepared(here.team, (use, *patterns), (_text_of_many, build_repeated), (patterns, use), here)
+    make = UPDATE_MANY.prepared(here.team, (use, *patterns), (patterns, use), here)
     kept = halos[0]._repeated
     try:
         found = kept.pop(serials, None)
@@ -437,7 +433,3 @@ def repeated(halos: Sequence[Halo], use: str, here: Location) -> Repeated:
         leave_with(error, here.team)
         raise
     return found
-
-
-def _text_of_many(patterns: Sequence[Pattern], use: str) -> str:
-    return f"{use}: {'; '.join(map(str, patterns))}"

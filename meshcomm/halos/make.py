@@ -15,12 +15,12 @@ from meshcomm.halos.axes import AxisRule
 from meshcomm.halos.boundaries import Boundary, as_boundaries, as_boundary, as_element
 from meshcomm.halos.exchange import Pattern
 from meshcomm.halos.halo import Halo
-from meshcomm.halos.programs import build_one_update, describe_update
+from meshcomm.halos.programs import UPDATE
 from meshcomm.halos.widths import Width, as_widths
 from meshcomm.layouts.cyclic import CyclicCut
 from meshcomm.memory.copies import opaque
 from meshcomm.ops.gradients import differentiable
-from meshcomm.ranks.calls import collective, join_and_raise, prepared
+from meshcomm.ranks.calls import collective
 from meshcomm.ranks.local_errors import refusable
 from meshcomm.ranks.meshes import location_in
 
@@ -70,24 +70,21 @@ def halo(tensor: Held, width: object, boundary: object = "none", *, corners: boo
 
 def _filled(tensor: DTensor, pattern: Pattern) -> Halo:
     """Return the halo of *tensor*. Collective over the mesh."""
-    with collective("halo", tensor.mesh) as here:
-        if here is None:
-            return Halo(pattern, None)
-        team = here.team
-        if team.everyone.opened is None:
-            team.everyone.communicator()  # the ranks of a node share memory only then: blocks have to lie there
-        made = Halo(pattern, here.device)
-        wrong: Exception | None = None
-        assert made.inner is not None
-        if tensor.local is None or tensor.local.shape != made.inner.shape:
-            found = None if tensor.local is None else tensor.local.shape
-            wrong = ShapeError(f"the block is {found}, but by its layout {made.inner.shape}")
-        else:
-            opaque(made.inner)[...] = opaque(tensor.local)
-        run = prepared(team, made._key, (describe_update, build_one_update), (pattern,), here, error=wrong)
-        if wrong is not None:
-            join_and_raise(wrong, team, lambda: run(made._blocks))
-        run(made._blocks)
+    here = location_in(tensor.mesh)
+    if here is None:
+        return Halo(pattern, None)
+    if here.team.everyone.opened is None:  # the ranks of a node share memory only then: blocks have to lie there
+        with collective("halo", tensor.mesh):
+            here.team.everyone.communicator()
+    made = Halo(pattern, here.device)
+    wrong: Exception | None = None
+    assert made.inner is not None
+    if tensor.local is None or tensor.local.shape != made.inner.shape:
+        found = None if tensor.local is None else tensor.local.shape
+        wrong = ShapeError(f"the block is {found}, but by its layout {made.inner.shape}")
+    else:
+        opaque(made.inner)[...] = opaque(tensor.local)
+    UPDATE("halo", (tensor.mesh, tensor.mesh), made._key, (pattern,), (made._blocks,), error=wrong)
     made._fill()
     return made
 

@@ -11,6 +11,7 @@ from meshcomm.halos.exchange import Ghosts, Pattern, Returns, ghosts, returns
 from meshcomm.layouts.coordinates import used
 from meshcomm.memory.blocks import new_bytes
 from meshcomm.ranks.agreement import fingerprint
+from meshcomm.ranks.calls import Collective
 from meshcomm.ranks.teams import Group, Location
 from meshcomm.transport import choose
 from meshcomm.transport.exchange import ExchangeSpec
@@ -85,13 +86,7 @@ def _sums(padded: Array, back: Array, firsts: list[int], steps: list[int]) -> li
     return found
 
 
-def describe_update(pattern: Pattern) -> str:
-    """Return what ranks compare when they update a halo."""
-    return f"halo update of {pattern}"
-
-
-def build_one_update(pattern: Pattern, here: Location) -> Exchange:
-    """Return the exchange that fills the ghosts of a block. To call it is Collective over the team."""
+def _built_update(pattern: Pattern, here: Location) -> Exchange:
     group, tensors = _in_group([pattern], here)
     exchange = choose.exchange(group, tensors, _terms([pattern], "update"))
 
@@ -101,17 +96,31 @@ def build_one_update(pattern: Pattern, here: Location) -> Exchange:
     return update
 
 
-def build_repeated(patterns: Sequence[Pattern], use: str, here: Location) -> Open:
-    """Return what makes the exchange that fills the ghosts of certain blocks, and may start without waiting."""
+UPDATE = Collective[None]("halo update of {}".format, _built_update)
+"""The exchange that fills the ghosts of a block, by its pattern."""
+
+
+def _text_of_many(patterns: Sequence[Pattern], use: str) -> str:
+    return f"{use}: {'; '.join(map(str, patterns))}"
+
+
+def _built_repeated(patterns: Sequence[Pattern], use: str, here: Location) -> Open:
     group, tensors = _in_group(patterns, here)
     terms = _terms(patterns, use)
     return lambda blocks: choose.repeated(group, tensors, terms, blocks)
 
 
-def build_reduce(pattern: Pattern, here: Location) -> Returning:
-    """Return the exchange that brings ghosts back to their owners."""
+UPDATE_MANY = Collective[choose.Repeated](_text_of_many, _built_repeated)
+"""What makes the exchange that fills the ghosts of certain blocks, by their patterns; it may start without waiting."""
+
+
+def _built_reduce(pattern: Pattern, here: Location) -> Returning:
     group, (there,) = _in_group([pattern], here)
     return Returning(group, returns(there), _terms([pattern], "reduce"))
+
+
+REDUCE = Collective[None]("halo reduce of {}".format, _built_reduce)
+"""The exchange that brings ghosts back to their owners, by their pattern."""
 
 
 def _in_group(patterns: Sequence[Pattern], here: Location) -> tuple[Group, list[Ghosts]]:

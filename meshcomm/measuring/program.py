@@ -20,12 +20,12 @@ from meshcomm._types import Json
 from meshcomm.errors import MeshcommError
 from meshcomm.failures import forks
 from meshcomm.failures.abort import comm_world, say
+from meshcomm.failures.launchers import TRACE_FOLDER, folder_in
 from meshcomm.measuring.events import ARRIVES, MOST_EVENTS, Events, document, replacing
 from meshcomm.measuring.recording import Arrival, Span, recorder
 from meshcomm.measuring.totals import Totals
 from meshcomm.measuring.waits import Arrivals, explained
-from meshcomm.ranks.hosts import host_name, this_host
-from meshcomm.ranks.trace_folder import trace_folder
+from meshcomm.ranks.hosts import this_host
 from meshcomm.ranks.variables import is_trace_possible
 
 _LARGEST_FILE = 2**30
@@ -55,7 +55,9 @@ class _Program(Events):
         """Write the file of this rank, if it made any call."""
         if self.is_empty or forks.is_child or os.getpid() != self._process:
             return
-        if trace_folder() is None or not is_trace_possible():  # None: who found it wrong has removed the variable
+        if (
+            folder_in(TRACE_FOLDER) is None or not is_trace_possible()
+        ):  # None: who found it wrong has removed the variable
             return
         rank, size = self._rank or comm_world()
         about: dict[str, Json] = {
@@ -68,14 +70,14 @@ class _Program(Events):
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
             with replacing(self._folder / f"rank-{rank}.json") as file:
-                file.writelines(document(self.lines(rank, host_name(), 0, lambda its: its), about))
+                file.writelines(document(self.lines(rank, os.uname().nodename, 0, lambda its: its), about))
         except OSError as error:
             say(f"the trace of rank {rank} could not be written: {error}")
 
 
 def start() -> None:
     """Trace this process from now on to its end, if ``MESHCOMM_TRACE`` asks for it."""
-    folder = trace_folder()
+    folder = folder_in(TRACE_FOLDER)
     if folder is not None:
         program = _Program(folder)
         recorder.add(program)

@@ -28,7 +28,6 @@ from meshcomm.memory.blocks import as_bytes
 from meshcomm.ranks._envelope import Envelope
 from meshcomm.ranks.agreement import agree
 from meshcomm.ranks.calls import exchanging
-from meshcomm.ranks.hosts import host_name
 from meshcomm.ranks.meshes import world_of
 from meshcomm.ranks.teams import Team
 
@@ -118,7 +117,7 @@ class Trace:
 
     def _write_alone(self) -> None:
         aligned = Aligned(self._before, self._before)
-        lines = self._events.lines(self._team.world.rank, host_name(), self._begin, aligned.time)
+        lines = self._events.lines(self._team.world.rank, os.uname().nodename, self._begin, aligned.time)
         with replacing(self._alone) as file:
             totals = Totals()
             file.writelines(document(_explained("\n".join(lines).encode(), Arrivals(), 0, totals), {}, totals))
@@ -138,7 +137,9 @@ class Trace:
             agree(team, "the end of a trace")
             aligned = Aligned(self._before, _synchronised(team)[0])
             arrivals = json.dumps(list(self._events.arrivals(self._begin, aligned.time))).encode()
-            text = "\n".join(self._events.lines(team.world.rank, host_name(), self._begin, aligned.time)).encode()
+            text = "\n".join(
+                self._events.lines(team.world.rank, os.uname().nodename, self._begin, aligned.time)
+            ).encode()
             uncertain = max(clock.uncertain for clock in aligned)
             told = communicator.told([len(arrivals), len(text), self._events.dropped, uncertain])
             error = None

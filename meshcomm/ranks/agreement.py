@@ -8,6 +8,7 @@ or makes another call, all raise the same exception and none is left waiting.
 
 import builtins
 import json
+from contextlib import suppress
 from functools import cache, lru_cache
 from hashlib import blake2b
 from typing import NamedTuple
@@ -17,10 +18,10 @@ import numpy as np
 from meshcomm import errors
 from meshcomm.errors import CollectiveMismatch, MeshcommError
 from meshcomm.failures import abort, host_signals, watchdog
-from meshcomm.failures.call_history import next_digest
 from meshcomm.failures.launchers import is_on
-from meshcomm.failures.messages import some
+from meshcomm.failures.messages import alike, some
 from meshcomm.failures.watch import kind, watch
+from meshcomm.ranks.call_log import next_digest
 from meshcomm.ranks.teams import Team
 
 
@@ -32,7 +33,7 @@ def checks_every_call() -> bool:
 
 def fingerprint(text: str) -> int:
     """Return a 62-bit number for *text*, the same on every rank."""
-    return int.from_bytes(blake2b(_encoded(text), digest_size=8).digest(), "little") >> 2
+    return int.from_bytes(blake2b(text.encode(errors="backslashreplace"), digest_size=8).digest(), "little") >> 2
 
 
 @lru_cache(256)
@@ -81,9 +82,11 @@ def _wrong(team: Team, call: str | None, error: Exception | None, in_step: bool)
     """
     if call is not None and len(call) >= 500:
         call = f"{call[:500]}... (fingerprint {fingerprint(call):x})"
-    name = _shared_class(error).__name__ if error is not None else ""
+    # The closest class that other ranks can raise, too; that of None is none.
+    name = next((each.__name__ for each in type(error).__mro__ if _named_class(each.__name__)), "")
+    # An error may quote bytes that are no valid text.
     mine = [call, kind(team.turn.operation or ""), team.refused, name, str(error)]
-    report = json.dumps([text and _encoded(text).decode() for text in mine]).encode()
+    report = json.dumps([text and text.encode(errors="backslashreplace").decode() for text in mine]).encode()
     reports = [_Report(*json.loads(text)) for text in team.everyone.communicator().allgather(report)]
     mismatch = None
     if not in_step or len({its.call for its in reports if its.call is not None}) > 1:
@@ -130,31 +133,18 @@ def compare_known(team: Team, error: Exception | None = None) -> None:
     agree(team, "something that all ranks agreed on before", error)
 
 
-def _encoded(text: str) -> bytes:
-    return text.encode(errors="backslashreplace")  # an error may quote bytes that are no valid text
-
-
 def _named_class(name: str) -> type[Exception] | None:
     """Return the class of exceptions of that name which every rank has and can make of a text, or None."""
     found = getattr(errors, name, None) or getattr(builtins, name, None)
-    if not (isinstance(found, type) and issubclass(found, Exception)):
-        return None
-    try:
-        found("")
-    except TypeError:  # it needs more than a text, as UnicodeDecodeError does
-        return None
-    return found
-
-
-def _shared_class(error: Exception) -> type[Exception]:
-    """Return the closest class of *error* that other ranks can raise too."""
-    return next(kind for kind in map(_named_class, (kind.__name__ for kind in type(error).__mro__)) if kind)
+    if isinstance(found, type) and issubclass(found, Exception):
+        with suppress(TypeError):  # it needs more than a text, as UnicodeDecodeError does
+            found("")
+            return found
+    return None
 
 
 def _differences(team: Team, reports: "list[_Report]") -> str:
-    ranks_of: dict[str, list[int]] = {}
-    for rank, report in zip(team.ranks, reports, strict=True):
-        ranks_of.setdefault(str(report), []).append(rank)
+    ranks_of = alike(team.ranks, map(str, reports))
     if len(ranks_of) == 1:
         return (
             f"all ranks call {reports[0].call or reports[0].operation} now, but they made different calls before it. "

@@ -119,12 +119,9 @@ def made_by_all(operation: str, mesh: Mesh, call: str | Callable[[R], str], make
 class Collective(Generic[R]):
     """What a collective function is: all of them run by `__call__`, but those that agree on each call.
 
-    Parameters
-    ----------
-    describe: returns what the ranks compare, from the subject of a call
-    build: returns a function that runs the call, from its subject and the location of this rank; what it raises on
-        one rank, all raise
-    outside: does the checks of *build* on a rank that is outside of the meshes, from the subject
+    From the subject of a call, *describe* returns what the ranks compare. *build* returns a function that runs the
+    call, also from the location of this rank; what it raises on one rank, all raise. On a rank that is outside of the
+    meshes, *outside* does the checks of *build*.
     """
 
     def __init__(
@@ -169,56 +166,42 @@ class Collective(Generic[R]):
                 self._outside(*subject)
             return None
         with Envelope(operation, here.team):
-            run = prepared(here.team, key, (self._describe, self._build), subject, here, error=error)
+            run = self.prepared(here.team, key, subject, here, error=error)
             if error is not None:
                 join_and_raise(error, here.team, lambda: run(*arguments))
             return run(*arguments)
 
+    def prepared(
+        self, team: Team, key: Hashable, subject: tuple[object, ...], here: object, *, error: Exception | None = None
+    ) -> Callable[..., R]:
+        """Return what runs a call on which all ranks of *team* have agreed. Collective over the team.
 
-def prepared(
-    team: Team,
-    key: Hashable,
-    how: tuple[Callable[..., str], Callable[..., Callable[..., R]]],
-    subject: tuple[object, ...],
-    here: object,
-    *,
-    error: Exception | None = None,
-) -> Callable[..., R]:
-    """Return what runs the call of *key*, on which all ranks of *team* have agreed. Collective over the team.
-
-    Parameters
-    ----------
-    team: the ranks that make the call
-    key: what tells this call from others, for this rank; None for a call that is agreed on each time
-    how: *describe* and *build* of a `Collective`
-    subject: what the call is about, for both
-    here: where this rank is, for *build*
-    error: what this rank has found wrong, maybe alone. All ranks raise it if they agree on the call now
-    """
-    describe, build = how
-    if watch.recorder is not None:
-        watch.recorder.describe(key, describe, subject)
-    if key is not None and not agreement.checks_every_call():
-        known = team.recall(key)
-        if known is not None:
-            if team.turn.depth > 1:  # the same call within different ones
-                team.call_digest ^= of_operation(team.turn.operation)
-            if team.comparison_due:
-                agreement.compare_known(team, error)
-            return known.run
-    run: Callable[..., R] | None = None
-    try:
-        _ = team.machine  # which a plan depends on, agreed on when the team first communicates
-        kept = team.kept(key) if key is not None else None
-        if error is None:
-            run = kept.run if kept is not None else build(*subject, here)
-    except Exception as problem:
-        error = error or problem
-    call = describe(*subject)
-    if team.turn.depth > 1:
-        call = f"{call}, within {kind(team.turn.operation or '')}"
-    agreement.agree(team, call, error)
-    assert run is not None
-    if key is not None:
-        team.remember(key, PreparedCall(run, fingerprint(call)))
-    return run
+        Arguments are those of `__call__`, and *here* for *build*. All ranks raise the *error* of one of them if they
+        agree on the call now.
+        """
+        if watch.recorder is not None:
+            watch.recorder.describe(key, self._describe, subject)
+        if key is not None and not agreement.checks_every_call():
+            known = team.recall(key)
+            if known is not None:
+                if team.turn.depth > 1:  # the same call within different ones
+                    team.call_digest ^= of_operation(team.turn.operation)
+                if team.comparison_due:
+                    agreement.compare_known(team, error)
+                return known.run
+        run: Callable[..., R] | None = None
+        try:
+            _ = team.machine  # which a plan depends on, agreed on when the team first communicates
+            kept = team.kept(key) if key is not None else None
+            if error is None:
+                run = kept.run if kept is not None else self._build(*subject, here)
+        except Exception as problem:
+            error = error or problem
+        call = self._describe(*subject)
+        if team.turn.depth > 1:
+            call = f"{call}, within {kind(team.turn.operation or '')}"
+        agreement.agree(team, call, error)
+        assert run is not None
+        if key is not None:
+            team.remember(key, PreparedCall(run, fingerprint(call)))
+        return run

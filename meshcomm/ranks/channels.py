@@ -24,7 +24,7 @@ import numpy as np
 from meshcomm._tuning import IDLE_CHANNELS
 from meshcomm._types import Bytes
 from meshcomm.failures.watch import watch
-from meshcomm.ranks.communicator import Communicator, Side
+from meshcomm.ranks.communicator import UNTIMED, Communicator, Side, bytes_of
 
 if TYPE_CHECKING:
     from mpi4py import MPI as MPI_
@@ -69,15 +69,11 @@ class MPIChannels:
     def _made(self) -> "tuple[Bytes, Bytes, list[MPI_.Prequest]]":
         (counts, offsets, size), (into_counts, into_offsets, into_size) = self._send, self._receive
         data, into = np.empty(size, dtype=np.uint8), np.empty(into_size, dtype=np.uint8)
+        comm, receive, send = self._comm, (into, into_counts, into_offsets), (data, counts, offsets)
         requests = [
-            self._comm.Recv_init([into[offset : offset + count], self._mpi.BYTE], rank, _TAG)
-            for rank, (count, offset) in enumerate(zip(into_counts, into_offsets, strict=True))
-            if count
-        ]
-        requests += [
-            self._comm.Send_init([data[offset : offset + count], self._mpi.BYTE], rank, _TAG)
-            for rank, (count, offset) in enumerate(zip(counts, offsets, strict=True))
-            if count
+            start([bytes_of(side, rank), self._mpi.BYTE], rank, _TAG)
+            for side, start in ((receive, comm.Recv_init), (send, comm.Send_init))
+            for rank in np.flatnonzero(side[1]).tolist()
         ]
         return data, into, requests
 
@@ -108,10 +104,9 @@ class MPIChannel:
         return bool(self._test_all(self._requests))
 
     def wait(self) -> None:
-        timed = watch.recorder and watch.recorder.timer("MPI_Waitall", *self.peers)
+        timed = watch.recorder.timer("MPI_Waitall", *self.peers) if watch.recorder else UNTIMED
         self._wait_all(self._requests)
-        if timed:
-            timed()
+        timed()
 
     def give_back(self) -> None:
         channels = self._channels

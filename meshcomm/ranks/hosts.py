@@ -1,4 +1,4 @@
-"""Which ranks share a host, and the machine that all ranks plan by.
+"""Which ranks share a host, which settings all must have alike, and the machine that all plan by.
 
 One rule for the whole package: ranks share a host if `this_host` is equal on them. Plans, exchanges in shared memory,
 topologies and ``python -m meshcomm info`` all go by it.
@@ -13,11 +13,15 @@ import numpy as np
 
 from meshcomm._types import Ranks
 from meshcomm.errors import MeshError
+from meshcomm.failures.messages import alike, some
 from meshcomm.layouts.machine import Machine, checked_constants, node_map
 from meshcomm.ranks.communicator import Communicator
 
 MACHINE_FILE = "MESHCOMM_MACHINE"
 """The environment variable that names the file with the constants of the machine, as ``calibrate`` writes it."""
+
+ALIKE = ("MESHCOMM_ABORT", "MESHCOMM_CHECK", "MESHCOMM_TIMEOUT")
+"""Variables that all ranks must have alike. Of others, ranks agree on what they say, or use them alone."""
 
 
 def this_host() -> str:
@@ -32,14 +36,24 @@ def this_host() -> str:
     return f"{os.uname().nodename} {boot}".rstrip()
 
 
-def host_name() -> str:
-    """Return the name of this host."""
-    return os.uname().nodename
-
-
 def usable_processors() -> Iterable[int]:
     """Return the processors that this process may use."""
     return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
+
+
+def compared_settings(communicator: Communicator, ranks: Ranks) -> list[str]:
+    """Return the host name of each rank. Collective over *communicator*; *ranks* are the names of its ranks.
+
+    ``MeshError`` on all ranks if an environment variable differs between them.
+    """
+    mine = [os.uname().nodename, *(os.environ.get(name) or None for name in ALIKE)]
+    told = communicator.told(mine)
+    for number, name in enumerate(ALIKE, 1):
+        values = alike(ranks, [its[number] for its in told])
+        if len(values) > 1:
+            texts = [f"{'not set' if it is None else repr(it)} on {some(its)}" for it, its in values.items()]
+            raise MeshError(f"{name} must be the same on all ranks, but it is {', and '.join(texts)}")
+    return [its[0] for its in told]
 
 
 def agreed_machine(communicator: Communicator, ranks: Ranks) -> tuple[Machine, bool]:

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ContextDecorator
 from contextvars import ContextVar
 from functools import cache
-from itertools import count
 from math import prod
 from typing import TYPE_CHECKING
 
@@ -90,15 +89,13 @@ def _complete(
     pairs = mesh_dims.items() if isinstance(mesh_dims, Mapping) else mesh_dims
     if not isinstance(pairs, Iterable):
         raise MeshError(f"mesh dimensions are pairs of a name and a size, not {pairs!r}")
-    unknown: list[int] = []
-
-    def known(number: int, pair: tuple[str, int]) -> tuple[str, int]:
-        if isinstance(pair, list | tuple) and len(pair) == 2 and type(pair[1]) is int and pair[1] == -1:
-            unknown.append(number)
-            return pair[0], 1
-        return pair
-
-    dims = canonical_dims(map(known, count(), pairs))
+    given = list(pairs)
+    unknown = [
+        number
+        for number, pair in enumerate(given)
+        if isinstance(pair, list | tuple) and len(pair) == 2 and type(pair[1]) is int and pair[1] == -1
+    ]
+    dims = canonical_dims([(pair[0], 1) if number in unknown else pair for number, pair in enumerate(given)])
     if not unknown:
         return dims
     names = [dims[number].name for number in unknown]
@@ -165,8 +162,7 @@ def get_default_mesh() -> Mesh | None:
     ['x']
     >>> mc.get_default_mesh()
     """
-    meshes = _default_meshes.get()
-    return meshes[-1] if meshes else None
+    return next(reversed(_default_meshes.get()), None)
 
 
 def default_layout(ndim: int) -> Layout:
@@ -208,10 +204,7 @@ def world_of(comm: "MPI.Intracomm | None") -> World:
 
     Collective over *comm* when that is given for the first time.
     """
-    world = current_world() if comm is None else None
-    if world is None:
-        return (common_world() if comm is None else _world_on(comm)).here()
-    return world.here()
+    return (_world() if comm is None else _world_on(comm)).here()
 
 
 @_hooks.provides("world")

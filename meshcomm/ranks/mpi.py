@@ -28,7 +28,16 @@ from meshcomm.failures.side_channel import SideChannel
 from meshcomm.failures.watch import watch
 from meshcomm.layouts.mesh import Mesh
 from meshcomm.ranks.channels import MPIChannels, in_flight
-from meshcomm.ranks.communicator import Buffers, Communicator, Pending, Side, memory_for, messages_in
+from meshcomm.ranks.communicator import (
+    UNTIMED,
+    Buffers,
+    Communicator,
+    Pending,
+    Side,
+    bytes_of,
+    memory_for,
+    messages_in,
+)
 from meshcomm.ranks.teams import Team, World
 
 if TYPE_CHECKING:
@@ -74,11 +83,10 @@ class _Operation:
         return done
 
     def wait(self) -> None:
-        timed = watch.recorder and watch.recorder.timer(self._waits_in, *self._peers)
+        timed = watch.recorder.timer(self._waits_in, *self._peers) if watch.recorder else UNTIMED
         self._wait()
         in_flight.pop(id(self._memory), None)
-        if timed:
-            timed()
+        timed()
 
 
 class _Comparison(_Operation):
@@ -105,10 +113,9 @@ class _Numbers:
         self._start_all(self._requests)
 
     def differing(self) -> list[int]:
-        timed = watch.recorder and watch.recorder.timer("MPI_Waitall")
+        timed = watch.recorder.timer("MPI_Waitall") if watch.recorder else UNTIMED
         self._wait_all(self._requests)
-        if timed:
-            timed()
+        timed()
         differ: list[int] = self._sources[self._others[self._sources] != self._own].tolist()
         return differ
 
@@ -156,10 +163,9 @@ class MPICommunicator(Communicator):
         self._own_number, self._other_numbers = np.zeros(1, dtype=np.int64), np.zeros(0, dtype=np.int64)
 
     def alltoallv(self, send: Buffers, receive: Buffers) -> None:
-        timed = watch.recorder and watch.recorder.together("MPI_Alltoallv", self, receive[1])
+        timed = watch.recorder.together("MPI_Alltoallv", self, receive[1]) if watch.recorder else UNTIMED
         self._comm.Alltoallv([*send, self._byte], [*receive, self._byte])
-        if timed:
-            timed()
+        timed()
 
     def start_alltoallv(self, send: Buffers, receive: Buffers) -> Pending:
         memory = message, received = [*send, self._byte], [*receive, self._byte]
@@ -174,14 +180,9 @@ class MPICommunicator(Communicator):
         timed = watch.recorder and watch.recorder.in_pairs(
             "MPI_Isend", self, _with_bytes(send[1], 0), _with_bytes(receive[1], 0)
         )
-        into, counts, offsets = receive
-        for rank in _with_bytes(counts, self.rank):
-            mine = into[offsets[rank] : offsets[rank] + counts[rank]]
-            requests += [self._comm.Irecv([message, self._byte], rank) for message in _countable(mine)]
-        data, counts, offsets = send
-        for rank in _with_bytes(counts, self.rank):
-            theirs = data[offsets[rank] : offsets[rank] + counts[rank]]
-            requests += [self._comm.Isend([message, self._byte], rank) for message in _countable(theirs)]
+        for side, start in (receive, self._comm.Irecv), (send, self._comm.Isend):
+            for rank in _with_bytes(side[1], self.rank):
+                requests += [start([message, self._byte], rank) for message in _countable(bytes_of(side, rank))]
         test, wait = partial(self._test_all, requests), partial(self._wait_all, requests)
         return _Operation(test, wait, "MPI_Waitall", memory, timed)
 
@@ -189,28 +190,25 @@ class MPICommunicator(Communicator):
         requests, memory = [], (data, into)
         in_flight[id(memory)] = memory
         ends = ([] if rank is None else [rank] for rank in (to, source))
-        timed = watch.recorder and watch.recorder.in_pairs("MPI_Waitall", self, *ends)
+        timed = watch.recorder.in_pairs("MPI_Waitall", self, *ends) if watch.recorder else UNTIMED
         if source is not None:
             requests += [self._comm.Irecv([message, self._byte], source) for message in _countable(into)]
         if to is not None:
             requests += [self._comm.Isend([message, self._byte], to) for message in _countable(data)]
         self._wait_all(requests)
         del in_flight[id(memory)]
-        if timed:
-            timed()
+        timed()
 
     def allgatherv(self, send: Bytes, receive: Buffers) -> None:
-        timed = watch.recorder and watch.recorder.together("MPI_Allgatherv", self, receive[1])
+        timed = watch.recorder.together("MPI_Allgatherv", self, receive[1]) if watch.recorder else UNTIMED
         self._comm.Allgatherv([send, self._byte], [*receive, self._byte])
-        if timed:
-            timed()
+        timed()
 
     def allreduce_max(self, values: NDArray[np.int64]) -> NDArray[np.int64]:
         result = np.empty_like(values)
-        timed = watch.recorder and watch.recorder.together("MPI_Allreduce", self)
+        timed = watch.recorder.together("MPI_Allreduce", self) if watch.recorder else UNTIMED
         self._comm.Allreduce(values, result, self._max)
-        if timed:
-            timed()
+        timed()
         return result
 
     def start_comparison(self, number: int) -> _Comparison:
@@ -225,12 +223,10 @@ class MPICommunicator(Communicator):
         if not len(self._other_numbers):
             self._other_numbers = np.zeros(self.size, dtype=np.int64)
         others = self._other_numbers
-        for rank in to:
-            if rank not in self._sends:
-                self._sends[rank] = comm.Send_init(own, rank, _NUMBER_TAG)
-        for rank in sources:
-            if rank not in self._receives:
-                self._receives[rank] = comm.Recv_init(others[rank : rank + 1], rank, _NUMBER_TAG)
+        for rank in {*to}.difference(self._sends):
+            self._sends[rank] = comm.Send_init(own, rank, _NUMBER_TAG)
+        for rank in {*sources}.difference(self._receives):
+            self._receives[rank] = comm.Recv_init(others[rank : rank + 1], rank, _NUMBER_TAG)
         receives, sends = (self._receives[rank] for rank in sources), (self._sends[rank] for rank in to)
         return _Numbers(own, others, sources, [*receives, *sends])
 
@@ -243,49 +239,44 @@ class MPICommunicator(Communicator):
 
     def allgather(self, message: bytes) -> list[bytes]:
         lengths = np.empty(self.size, dtype=np.int64)
-        timed = watch.recorder and watch.recorder.together("MPI_Allgather", self)
+        timed = watch.recorder.together("MPI_Allgather", self) if watch.recorder else UNTIMED
         self._comm.Allgather(np.array([len(message)], dtype=np.int64), lengths)
-        if timed:
-            timed()
+        timed()
         into = memory_for(lengths)
         self.allgatherv(np.frombuffer(message, dtype=np.uint8), into)
         return messages_in(into)
 
     def gather(self, message: bytes, root: int) -> list[bytes]:
         lengths = np.zeros(self.size if self.rank == root else 0, dtype=np.int64)
-        timed = watch.recorder and watch.recorder.together("MPI_Gatherv", self, [self.rank == root] * self.size)
+        needed: list[int] = [self.rank == root] * self.size
+        timed = watch.recorder.together("MPI_Gatherv", self, needed) if watch.recorder else UNTIMED
         self._comm.Gather(np.array([len(message)], dtype=np.int64), lengths, root)
         into = memory_for(lengths)
         self._comm.Gatherv([np.frombuffer(message, dtype=np.uint8), self._byte], [*into, self._byte], root)
-        if timed:
-            timed()
+        timed()
         return messages_in(into)
 
     def broadcast(self, data: Bytes, root: int) -> None:
-        timed = watch.recorder and watch.recorder.together(
-            "MPI_Bcast", self, [rank == root for rank in range(self.size)]
-        )
+        needed: list[int] = [rank == root for rank in range(self.size)]
+        timed = watch.recorder.together("MPI_Bcast", self, needed) if watch.recorder else UNTIMED
         for message in _countable(data):
             self._comm.Bcast([message, self._byte], root)
-        if timed:
-            timed()
+        timed()
 
     def send(self, data: Bytes, rank: int) -> None:
-        timed = watch.recorder and watch.recorder.in_pairs("MPI_Send", self, [rank], [])
+        timed = watch.recorder.in_pairs("MPI_Send", self, [rank], []) if watch.recorder else UNTIMED
         for message in _countable(data):
             self._comm.Send([message, self._byte], rank)
-        if timed:
-            timed()
+        timed()
 
     def receive(self, into: Bytes, rank: int) -> None:
-        timed = watch.recorder and watch.recorder.in_pairs("MPI_Recv", self, [], [rank])
+        timed = watch.recorder.in_pairs("MPI_Recv", self, [], [rank]) if watch.recorder else UNTIMED
         for message in _countable(into):
             self._comm.Recv([message, self._byte], rank)
-        if timed:
-            timed()
+        timed()
 
     def barrier(self, seconds: float) -> list[int]:
-        timed = watch.recorder and watch.recorder.together("MPI_Ibarrier", self)
+        timed = watch.recorder.together("MPI_Ibarrier", self) if watch.recorder else UNTIMED
         request = self._comm.Ibarrier()
         end, pause = time.monotonic() + seconds, POLL_FROM
         while not request.Test():
@@ -293,8 +284,7 @@ class MPICommunicator(Communicator):
                 return [rank for rank in range(self.size) if rank != self.rank]
             time.sleep(pause)
             pause = min(2 * pause, POLL_TO)
-        if timed:
-            timed()
+        timed()
         return []
 
     def split(self, color: int, key: int) -> "MPICommunicator":

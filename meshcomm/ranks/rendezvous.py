@@ -24,6 +24,7 @@ from typing import TypedDict
 
 from meshcomm._arguments import quote
 from meshcomm.errors import MeshcommError
+from meshcomm.failures.messages import alike
 from meshcomm.memory._pool import Mapping, Memory
 from meshcomm.memory._rendezvous import Rendezvous
 from meshcomm.memory.pools import all_memory, own, reservable, share, unshare
@@ -77,15 +78,16 @@ def open_rendezvous(
     error = next((its["error"] for its in everyone if its["error"]), None)
     if error is not None:
         raise MeshcommError(error)
-    if all(_obstacle(everyone, rank) for rank in range(len(everyone))):  # all ranks see the same
-        _note(_obstacle(everyone, me))
+    groups = list(alike(range(len(everyone)), [(its["host"], its["processes"]) for its in everyone]).values())
+    peers = next(group for group in groups if me in group)
+    if all(_obstacle(everyone, group) for group in groups):  # all ranks see the same
+        _note(_obstacle(everyone, peers))
         return None, None
-    peers = _local_peers(everyone, me)
-    offer = _offer(_obstacle(everyone, me), _neighbours(everyone, me))
+    offer = _offer(_obstacle(everyone, peers), _neighbours(everyone, me))
     offers: list[Offer] = communicator.told(offer)
     memories, obstacle = _mapped([(everyone[rank]["pid"], offers[rank]) for rank in peers], peers.index(me))
     obstacles: list[str] = communicator.told(obstacle)
-    nodes = _nodes(everyone, obstacles)
+    nodes = _nodes(groups, obstacles)
     reason = next((obstacles[peer] for peer in peers if obstacles[peer]), "")
     if reason:
         if offer["lines"] >= 0:
@@ -147,23 +149,10 @@ def shared_limit() -> int:
     return int(nbytes)
 
 
-def _node(introduction: Introduction) -> tuple[str, str]:
-    """Return what is equal for ranks that see each other's processes."""
-    return introduction["host"], introduction["processes"]
-
-
-def _local_peers(everyone: Sequence[Introduction], rank: int) -> list[int]:
-    """Return the ranks that see each other's processes."""
-    return [other for other, its in enumerate(everyone) if _node(its) == _node(everyone[rank])]
-
-
-def _nodes(everyone: Sequence[Introduction], obstacles: list[str]) -> tuple[int, ...] | None:
+def _nodes(groups: list[list[int]], obstacles: list[str]) -> tuple[int, ...] | None:
     """Return a number for each rank, equal for those that share memory, or None if none do."""
-    together: dict[tuple[str, str], list[int]] = {}
-    for rank, its in enumerate(everyone):
-        together.setdefault(_node(its), []).append(rank)
-    nodes = list(range(len(everyone)))
-    for peers in together.values():
+    nodes = list(range(len(obstacles)))
+    for peers in groups:
         for peer in peers if not any(obstacles[rank] for rank in peers) else ():
             nodes[peer] = peers[0]
     return tuple(nodes) if len(set(nodes)) < len(nodes) else None
@@ -176,9 +165,8 @@ def _neighbours(everyone: Sequence[Introduction], rank: int) -> int:
     return max(hosts.count(hosts[rank]), *(int(text) for text in launched if text.isdigit()), 1)
 
 
-def _obstacle(everyone: Sequence[Introduction], rank: int) -> str:
-    """Return why a rank cannot share memory with others, as far as all ranks know, or nothing."""
-    peers = _local_peers(everyone, rank)
+def _obstacle(everyone: Sequence[Introduction], peers: list[int]) -> str:
+    """Return why *peers*, which see each other's processes, cannot share memory, as far as all ranks know."""
     for peer in peers:
         if everyone[peer]["obstacle"]:
             return f"{everyone[peer]['obstacle']} on rank {peer}"
@@ -194,19 +182,16 @@ def _offer(obstacle: str, ranks: int) -> Offer:
 
     The pool gets an equal share for each of *ranks*, the number of ranks on the node.
     """
-    if obstacle:
-        return _no_offer(obstacle)
-    try:
-        pool = share(max(1, reservable(shared_limit()) // ranks))
-    except (OSError, ValueError, MemoryError) as error:
-        return _no_offer(f"no memory to share could be made ({error})")
-    lines = pool.open_lines()
-    if lines < 0:
-        return _no_offer("there is no free space for the lines of another rendezvous")
-    return Offer(obstacle="", lines=lines, fd=pool.fd, size=pool.size, token=pool.token.hex(), clock=pool.clock)
-
-
-def _no_offer(obstacle: str) -> Offer:
+    if not obstacle:
+        try:
+            pool = share(max(1, reservable(shared_limit()) // ranks))
+        except (OSError, ValueError, MemoryError) as error:
+            obstacle = f"no memory to share could be made ({error})"
+        else:
+            lines, token = pool.open_lines(), pool.token.hex()
+            if lines >= 0:
+                return Offer(obstacle="", lines=lines, fd=pool.fd, size=pool.size, token=token, clock=pool.clock)
+            obstacle = "there is no free space for the lines of another rendezvous"
     return Offer(obstacle=obstacle, lines=-1, fd=-1, size=0, token="", clock=0)
 
 

@@ -8,7 +8,6 @@ import ctypes
 import threading
 from collections.abc import Callable, Sequence
 from contextvars import copy_context
-from types import TracebackType
 from typing import Any, Generic, TypeVar, TypeVarTuple, cast
 
 from meshcomm._arguments import integer, quote
@@ -69,13 +68,11 @@ class SimulatedWorld:
         self.events = 0
 
     def __enter__(self) -> "SimulatedWorld":
-        _stack().append(self)
+        _local.stack.append(self)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        _stack().remove(self)
+    def __exit__(self, *exception: object) -> None:
+        _local.stack.remove(self)
 
     def __repr__(self) -> str:
         return f"SimulatedWorld({self.size})"
@@ -139,7 +136,7 @@ class SimulatedWorld:
             if not rank.done:
                 rank.cancelled = True
                 self._let_run(rank)
-            rank.join()
+            rank.thread.join()
 
     def _out_of_time(self) -> "list[SimulatedRank]":
         """Return the ranks that wait, but not for ever: their time is over when no other rank can go on."""
@@ -157,7 +154,7 @@ class SimulatedWorld:
         except BaseException:  # Ctrl-C: the rank that runs has to end, too
             self._lost = True  # if there is a second one, which does not wait for it
             rank.interrupt()
-            while not self._control.acquire(timeout=POLL_TO) and rank.is_alive():
+            while not self._control.acquire(timeout=POLL_TO) and rank.thread.is_alive():
                 pass
             self._lost = False
             raise
@@ -183,7 +180,7 @@ class SimulatedWorld:
         """
         operations = {call[1].world: call[0] for call in watch.calls[::-1] if call[1] is not None}  # the outermost
         callers = stacks.of_callers()
-        calls = {rank.rank: (operations.get(rank, ""), callers.get(rank._thread.ident, "")) for rank in ranks}
+        calls = {rank.rank: (operations.get(rank, ""), callers.get(rank.thread.ident, "")) for rank in ranks}
         return in_calls(calls, one, several)
 
     def arrive(
@@ -265,13 +262,7 @@ class Rendezvous(Generic[P, R]):
             raise type(self._error)(*self._error.args)
         return cast("R", self._outcome)
 
-    def wait(self) -> None:
-        """Wait for the others."""
-        self.result()
-
-    def equal(self) -> bool:
-        """Wait for the outcome of a comparison."""
-        return bool(self.result())
+    wait = equal = result
 
     def finish(self, complete: Callable[[dict[int, P]], R]) -> None:
         """Make the outcome, or the error, of all ranks."""
@@ -291,19 +282,14 @@ class _Cancelled(BaseException):
 
 
 class _Local(threading.local):
-    """Where the calling thread is; what it has not set is found here faster than by a missing attribute."""
+    """Where the calling thread is."""
 
-    rank: "SimulatedRank | None" = None
-    stack: list[SimulatedWorld] | None = None
+    def __init__(self) -> None:
+        self.rank: SimulatedRank | None = None
+        self.stack: list[SimulatedWorld] = []
 
 
 _local = _Local()
-
-
-def _stack() -> list[SimulatedWorld]:
-    if _local.stack is None:
-        _local.stack = []
-    return _local.stack
 
 
 def current_world() -> SimulatedWorld | None:
@@ -341,23 +327,13 @@ class SimulatedRank(World):
         self._pauses, self._paused_at = 0, 0
         self.waits_at: Rendezvous[Any, Any] | None = None
         target, name = copy_context().run, f"simulated rank {self.rank}"  # a default mesh is that of the caller
-        self._thread = threading.Thread(target=target, args=(self._main, function, args), name=name, daemon=True)
-        self._thread.start()
-
-    def join(self) -> None:
-        """Wait for the end of the thread."""
-        self._thread.join()
-
-    def is_alive(self) -> bool:
-        """Return whether the thread runs."""
-        return self._thread.is_alive()
+        self.thread = threading.Thread(target=target, args=(self._main, function, args), name=name, daemon=True)
+        self.thread.start()
 
     def interrupt(self) -> None:
         """Raise KeyboardInterrupt in the thread, as soon as it runs Python again."""
-        assert self._thread.ident is not None
-        ctypes.pythonapi.PyThreadState_SetAsyncExc(
-            ctypes.c_ulong(self._thread.ident), ctypes.py_object(KeyboardInterrupt)
-        )
+        thread = ctypes.c_ulong(self.thread.ident or 0)
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(thread, ctypes.py_object(KeyboardInterrupt))
 
     def wait(self) -> None:
         """Let other ranks run until what this one waits for has happened."""

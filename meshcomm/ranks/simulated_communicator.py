@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from meshcomm._types import Bytes
 from meshcomm.errors import CollectiveMismatch
-from meshcomm.ranks.communicator import Buffers, Channels, Communicator, Comparison, Numbers, Pending, Side
+from meshcomm.ranks.communicator import Buffers, Communicator, Comparison, Pending, bytes_of
 
 if TYPE_CHECKING:
     from meshcomm.ranks.simulate import Rendezvous, SimulatedRank
@@ -60,14 +60,9 @@ class SimulatedCommunicator(Communicator):
         self._together("alltoallv", (send, receive), self._exchange)
 
     def _exchange(self, brought: list[tuple[Buffers, Buffers]]) -> None:
-        for i, ((data, data_counts, data_offsets), _) in enumerate(brought):
-            for j, (_, (target, target_counts, target_offsets)) in enumerate(brought):
-                self._deliver(
-                    data[data_offsets[j] : data_offsets[j] + data_counts[j]],
-                    i,
-                    target[target_offsets[i] : target_offsets[i] + target_counts[i]],
-                    j,
-                )
+        for i, (send, _) in enumerate(brought):
+            for j, (_, receive) in enumerate(brought):
+                self._deliver(bytes_of(send, j), i, bytes_of(receive, i), j)
 
     def start_alltoallv(self, send: Buffers, receive: Buffers) -> Pending:
         return self._arrive("alltoallv", (send, receive), self._exchange)
@@ -85,9 +80,9 @@ class SimulatedCommunicator(Communicator):
 
     def allgatherv(self, send: Bytes, receive: Buffers) -> None:
         def complete(brought: list[tuple[Bytes, Buffers]]) -> None:
-            for j, (_, (target, target_counts, target_offsets)) in enumerate(brought):
+            for j, (_, into) in enumerate(brought):
                 for i, (data, _) in enumerate(brought):
-                    self._deliver(data, i, target[target_offsets[i] : target_offsets[i] + target_counts[i]], j)
+                    self._deliver(data, i, bytes_of(into, i), j)
 
         self._together("allgatherv", (send, receive), complete)
 
@@ -97,12 +92,6 @@ class SimulatedCommunicator(Communicator):
             return largest
 
         return self._together("allreduce_max", values, complete).copy()
-
-    def numbers(self, to: list[int], sources: list[int]) -> Numbers:
-        raise NotImplementedError("simulated ranks compare numbers in reductions, which cost them nothing")
-
-    def channels(self, send: Side, receive: Side) -> Channels:
-        raise NotImplementedError("simulated ranks have no header in their messages, and so no channels")
 
     def start_comparison(self, number: int) -> Comparison:
         return self._arrive("comparison", number, lambda numbers: len(set(numbers)) == 1)
@@ -155,9 +144,3 @@ class SimulatedCommunicator(Communicator):
 
         members = self._together("split", (color, key), complete)
         return SimulatedCommunicator(self._world, (*self._key, self._calls, color), members[color])
-
-    def progress(self) -> None:
-        """Nothing has to advance."""
-
-    def free(self) -> None:
-        """Nothing to give back."""

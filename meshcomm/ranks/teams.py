@@ -23,14 +23,14 @@ the limit, or at exit.
 # (D) Stamps on one rank are distinct, as the clock has grown in between. So all ranks drop what is first in the list.
 #     Nothing depends on time, on memory, or on the order of a hash table.
 #
-# A closed group can be used again, as programs hold on to it: the next call opens it. Of two equal groups on one key,
-# the one that is open hands over to the other (`Group.take_over`), on all ranks at the same call.
+# A closed group can be used again, as programs hold on to it: the next call opens it. As long as one does, there is no
+# other group on its key.
 
 from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar
-from weakref import ref
+from weakref import WeakValueDictionary, ref
 
 import numpy as np
 
@@ -51,11 +51,10 @@ from meshcomm.layouts.mesh import Mesh
 from meshcomm.layouts.refinement import ranks_between, same_devices
 from meshcomm.memory._rendezvous import Rendezvous
 from meshcomm.ranks._envelope import Envelope, Turn
-from meshcomm.ranks.call_log import PreparedCalls
+from meshcomm.ranks.call_log import CallLog
 from meshcomm.ranks.communicator import Communicator
-from meshcomm.ranks.hosts import agreed_machine
+from meshcomm.ranks.hosts import agreed_machine, compared_settings
 from meshcomm.ranks.rendezvous import open_rendezvous
-from meshcomm.ranks.settings import compared_settings
 
 R = TypeVar("R", bound="Resource")
 
@@ -118,8 +117,8 @@ class World(ABC):
             return self._locations[mesh]
         except KeyError:
             pass  # what is raised below has nothing to do with it
-        self._keep(mesh, self._find(mesh))
-        return self._locations[mesh]
+        refuse_larger(mesh, self.size, self.takes_turns)
+        return self._find(mesh, mesh.ranks)
 
     def outside_of(self) -> Mesh | None:
         """Return the newest mesh of this world that this process is outside of, if there is one."""
@@ -136,23 +135,16 @@ class World(ABC):
             return here
         self.location(source)  # its ranks must be there, too
         pair = source, target
-        if pair not in self._locations:
-            ranks = ranks_between(source, target)
-            inside = self.rank in ranks
-            self._keep(pair, Location(self.team(ranks), ranks.index(self.rank)) if inside else None)
-        return self._locations[pair]
+        return self._locations[pair] if pair in self._locations else self._find(pair, ranks_between(source, target))
 
-    def _keep(self, key: Mesh | tuple[Mesh, Mesh], location: "Location | None") -> None:
-        self._locations[key] = location
+    def _find(self, key: Mesh | tuple[Mesh, Mesh], ranks: Ranks) -> Location | None:
+        """Return where this process is among *ranks*, and keep it for *key*."""
+        ascending = ranks if isinstance(ranks, range) else tuple(sorted(ranks))
+        found = Location(self.team(ascending), ranks.index(self.rank)) if self.rank in ranks else None
+        self._locations[key] = found
         if len(self._locations) > PREPARED_PER_TEAM:
             self._locations.popitem(last=False)
-
-    def _find(self, mesh: Mesh) -> Location | None:
-        refuse_larger(mesh, self.size, self.takes_turns)
-        if self.rank not in mesh.ranks:
-            return None
-        ascending = mesh.ranks if isinstance(mesh.ranks, range) else tuple(sorted(mesh.ranks))
-        return Location(self.team(ascending), mesh.ranks.index(self.rank))
+        return found
 
     def team(self, ranks: Ranks) -> "Team":
         """Return the team of *ranks*, ascending, this rank among them."""
@@ -236,7 +228,7 @@ def refuse_larger(mesh: Mesh, size: int, simulated: bool) -> None:
         )
 
 
-class Team(PreparedCalls):
+class Team(CallLog):
     """Ranks of a world that make collective calls together. To make one takes no communication.
 
     `everyone` is the group of all its ranks. `Team` and `Group` are one unit: a group adds to the clock of its team.
@@ -254,10 +246,10 @@ class Team(PreparedCalls):
         self._ended_with: Team | None = None  # a larger team whose calls differed
         self.oversubscribed = True
         """Whether ranks may have to wait for a processor, the same on all of them; known with the `machine`."""
-        self._machine: Machine | None = None
-        self._no_machine = ""  # why there is none
+        self._machine: Machine | str = ""  # or why there is none
         self._limit = GROUPS_PER_WORLD if len(ranks) == world.size else GROUPS_PER_TEAM
-        self._groups: dict[Hashable, Group] = {}
+        self._groups: dict[Hashable, Group] = {}  # those that are open
+        self._known: WeakValueDictionary[Hashable, Group] = WeakValueDictionary()
         self._resources: dict[Hashable, Resource] = {}  # in the order of their last use
         self.everyone = Group(self, None, 0, tuple(ranks))
 
@@ -277,10 +269,10 @@ class Team(PreparedCalls):
 
         ``MeshError`` on all ranks if the first one could not read its file.
         """
-        if self._machine is None:
+        if not self._machine:
             self.everyone.communicator()
-        if self._machine is None:
-            raise MeshError(self._no_machine)
+        if isinstance(self._machine, str):
+            raise MeshError(self._machine)
         return self._machine
 
     @property
@@ -297,74 +289,61 @@ class Team(PreparedCalls):
         """
         if members == self.everyone.members:
             return self.everyone
-        group = self._groups.get(key)
+        group = self._known.get(key)
         if group is None:
-            group = Group(self, key, color, members)
+            group = self._known[key] = Group(self, key, color, members)
         return group
 
     def open(self, group: "Group") -> Communicator:
         """Open *group*; at the limit the group used longest ago is closed. Collective over the team."""
         if group is self.everyone:
-            communicator = self._connect()
-            group.use(communicator)
-            self._agree_on_machine(communicator)
+            communicator = group.use(self._connect())
+            # This belongs to the opening. So whatever ranks call first, what they do next is to compare their calls,
+            # and ranks whose first calls differ find that out.
+            try:
+                self._machine, oversubscribed = agreed_machine(communicator, self.ranks)
+            except MeshError as error:  # on all ranks; raised by the call that needs the machine
+                self._machine = str(error)
+            else:
+                self.oversubscribed = oversubscribed or self.world.takes_turns
             return communicator
-        twin = self._groups.pop(group.key, None)
-        if twin is not None:  # an equal group that was asked for while this one was closed
-            group.take_over(twin)
-            self._groups[group.key] = group
-            return group.communicator()
         if len(self._groups) >= self._limit:
             oldest = min(self._groups.values(), key=lambda held: held.used)
             del self._groups[oldest.key]
             oldest.free()
         base = self.everyone.communicator()
         self._groups[group.key] = group
-        group.use(base.split(group.color, group.members.index(self.world.rank)))
-        assert group.opened is not None
-        return group.opened
-
-    def _agree_on_machine(self, communicator: Communicator) -> None:
-        """Agree on the machine. Collective over the team.
-
-        This belongs to the opening of the communicator. So whatever ranks call first, what they do next is to compare
-        their calls, and ranks whose first calls differ find that out.
-        """
-        try:
-            self._machine, oversubscribed = agreed_machine(communicator, self.ranks)
-        except MeshError as error:  # on all ranks; raised by the call that needs the machine
-            self._no_machine = str(error)
-        else:
-            self.oversubscribed = oversubscribed or self.world.takes_turns
+        return group.use(base.split(group.color, group.members.index(self.world.rank)))
 
     def _connect(self) -> Communicator:
         communicator = self.world.connect(self.ranks)
         too_many = np.array([self.world.open_teams >= TEAMS_PER_WORLD], dtype=np.int64)
-        if communicator.allreduce_max(too_many)[0]:
+        try:
+            if communicator.allreduce_max(too_many)[0]:
+                raise MeshError(
+                    f"a rank takes part in meshes over more than {TEAMS_PER_WORLD} different sets of ranks; "
+                    "close() those that are not needed any more"
+                )
+            if self.world.guarded:
+                self._begin_roll_calls(communicator)
+        except MeshError:  # on all ranks
             communicator.free()
-            raise MeshError(
-                f"a rank takes part in meshes over more than {TEAMS_PER_WORLD} different sets of ranks; "
-                "close() those that are not needed any more"
-            )
-        if self.world.guarded:
-            self._begin_roll_calls(communicator)
+            raise
         self.name = communicator.name
         return communicator
 
     def _begin_roll_calls(self, communicator: Communicator) -> None:
-        try:
-            hosts = compared_settings(communicator, self.ranks)
-        except MeshError:  # on all ranks
-            communicator.free()
-            raise
+        hosts = compared_settings(communicator, self.ranks)
         if self.roll_call is None:
             self.roll_call = self.world.open_roll_call(self, communicator, hosts)
 
     def listen(self) -> None:
         """Begin roll calls before the first call on the team. Collective over the team."""
         communicator = self.world.connect(self.ranks)
-        self._begin_roll_calls(communicator)
-        communicator.free()
+        try:
+            self._begin_roll_calls(communicator)
+        finally:
+            communicator.free()
 
     def explain(self, error: BaseException) -> None:
         """If *error* is MPI's and means that calls differ, raise ``CollectiveMismatch``, and let no call follow."""
@@ -423,7 +402,7 @@ class Team(PreparedCalls):
 
         ``CollectiveMismatch`` if the ranks have made different calls since they last compared them.
         """
-        self._prepared.clear()
+        self.forget_prepared()
         for resource in self._resources.values():
             resource.free()
         self._resources.clear()
@@ -489,16 +468,12 @@ class Group:
         self.used = team._clock
         return self.opened or team.open(self)
 
-    def use(self, communicator: Communicator) -> None:
-        """Take *communicator*, and let ranks that share memory know each other. Collective over the group."""
+    def use(self, communicator: Communicator) -> Communicator:
+        """Return *communicator*, now the group's, whose ranks share memory if they can. Collective over the group."""
         self.opened = communicator
         if self.team.world.shares_memory and len(self.members) > 1:
             self.rendezvous, self.nodes = open_rendezvous(communicator, self.members)
-
-    def take_over(self, twin: "Group") -> None:
-        """Take what an equal group has opened."""
-        self.opened, self.rendezvous, self.nodes = twin.opened, twin.rendezvous, twin.nodes
-        twin.opened = twin.rendezvous = twin.nodes = None
+        return communicator
 
     def free(self, all_left: bool = False) -> None:
         """Free the communicator, if there is one. Collective over the group.

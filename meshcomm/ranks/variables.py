@@ -1,39 +1,37 @@
 """The environment variables of meshcomm: all their names, names that are none, and values that are wrong."""
 
+import errno
 import os
-import tempfile
 from collections.abc import Callable
 from difflib import get_close_matches
-from functools import cache
+from functools import cache, partial
 
 from meshcomm._arguments import quote
 from meshcomm.errors import MeshcommError
 from meshcomm.failures import abort, flights, launchers
-from meshcomm.ranks import hosts, rendezvous, settings, trace_folder
+from meshcomm.failures.launchers import TRACE_FOLDER, folder_in
+from meshcomm.ranks import hosts, rendezvous
 
 KNOWN = (
-    *settings.ALIKE,
+    *hosts.ALIKE,
     "MESHCOMM_SHARED_MEMORY",
     flights.FOLDER,
     hosts.MACHINE_FILE,
     launchers.ALONE,
-    trace_folder.TRACE_FOLDER,
+    TRACE_FOLDER,
 )
 
 SWITCHES = ("MESHCOMM_ABORT", "MESHCOMM_CHECK", launchers.ALONE)
 
 
-def check_trace_folder() -> None:
-    """Make the folder for traces. ``MeshcommError`` if this rank cannot write its trace there."""
-    folder = trace_folder.trace_folder()
-    try:
-        if folder is not None:
-            folder.mkdir(parents=True, exist_ok=True)
-            tempfile.TemporaryFile(dir=folder).close()
-    except OSError as error:
-        is_file = isinstance(error, FileExistsError | NotADirectoryError)
-        why = "it is a file, or in one" if is_file else error.strerror
-        raise MeshcommError(f"{trace_folder.TRACE_FOLDER}={folder}: no trace can be written there: {why}") from None
+def _check_folder(variable: str, what: str) -> None:
+    """Raise ``MeshcommError`` if *variable* names a folder in which *what* cannot be written. Makes nothing."""
+    folder = folder_in(variable)
+    if folder is not None:
+        there = next(each for each in (folder.absolute(), *folder.absolute().parents) if os.path.exists(each))
+        why = "it is a file, or in one" if not there.is_dir() else os.strerror(errno.EACCES)
+        if not (there.is_dir() and os.access(there, os.W_OK | os.X_OK)):
+            raise MeshcommError(f"{variable}={folder}: no {what} can be written there: {why}")
 
 
 _OURS = "MESHCOMM_"
@@ -45,7 +43,10 @@ _RAISE = {
 }
 """What reads the value of a variable before ranks communicate, and raises ``MeshcommError`` if it is wrong."""
 
-_CHECKS = {flights.FOLDER: flights.check_folder, trace_folder.TRACE_FOLDER: check_trace_folder}
+_CHECKS: dict[str, Callable[[], object]] = {
+    flights.FOLDER: partial(_check_folder, flights.FOLDER, "flight file"),
+    TRACE_FOLDER: partial(_check_folder, TRACE_FOLDER, "trace"),
+}
 """What raises ``MeshcommError`` if the value of a variable is wrong, which no call does."""
 
 
@@ -95,7 +96,7 @@ def set_aside() -> list[str]:
 @cache
 def is_trace_possible() -> bool:
     """Print that this rank cannot write its trace, if so; return whether it can, or wants none."""
-    wrong = _wrong_value(check_trace_folder)
+    wrong = _wrong_value(_CHECKS[TRACE_FOLDER])
     if wrong:
         abort.say_once(wrong)
     return not wrong
@@ -108,7 +109,7 @@ def report_misspelt() -> None:
     If there are other ranks, calls raise what is wrong with a value. Each host tells if it cannot write a trace.
     """
     rank, size = abort.comm_world()
-    told = {trace_folder.TRACE_FOLDER, *(_RAISE if size > 1 else ())}
+    told = {TRACE_FOLDER, *(_RAISE if size > 1 else ())}
     if rank == 0:
         for name, line in misspelt().items():
             if name not in told:

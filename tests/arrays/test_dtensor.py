@@ -114,6 +114,7 @@ def test_from_local_agrees_on_the_global_shape():
         (["x"], [(0,), (1,), (0,)], "of which device 0 must hold 1"),
         ([U], [(2,), (2,), (3,)], "devices 0 and 2 hold the same elements along axis 0, but .* 2 and 3 there"),
         (["x", U], [(2, 3), (2, 3), (2, 4)], "devices 0 and 2 hold the same elements along axis 1"),
+        (["x", U], [(2, 3), (2, 2), (2, 3)], "devices 0 and 1 hold the same elements along axis 1"),
     ],
 )
 def test_blocks_that_do_not_fit_together_are_refused_on_all_ranks(specs, shapes, text):

@@ -1,6 +1,7 @@
 """Many tensors in one call, on simulated ranks: the same results as one after the other, by fewer messages."""
 
 from enum import Enum
+from functools import reduce
 
 import numpy as np
 import pytest
@@ -321,6 +322,8 @@ def wrong_calls(mesh):
     circle = [a]
     circle.append(circle)
     yield "more than 100 levels at '1.1.1", lambda: mc.relayout(circle, columns)
+    deep = reduce(lambda held, _: [held, a], range(101), [a])
+    yield "more than 100 levels at '0.0.0", lambda: mc.relayout(deep, columns)
 
 
 def test_wrong_calls():

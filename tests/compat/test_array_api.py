@@ -318,6 +318,10 @@ OTHERS = {
         lambda t: xp.cumulative_prod(t, axis=0, include_initial=True),
         lambda x: np.concatenate([np.ones((1, 5)), x.cumprod(axis=0)]),
     ),
+    "argsort": (
+        lambda t: xp.argsort(t, axis=0, descending=True),
+        lambda x: np.argsort(-x, axis=0, stable=True),
+    ),
     "std": (lambda t: xp.round(16 * xp.std(t, axis=0, correction=1)), lambda x: np.round(16 * x.std(axis=0, ddof=1))),
     "var": (lambda t: xp.var(t[:2], axis=0), lambda x: x[:2].var(axis=0)),
     "unstack": (lambda t: xp.unstack(t, axis=1)[3].copy(), lambda x: x[:, 3]),

@@ -1,8 +1,12 @@
 """The end of a job, in one process. That jobs end is tested in tests/jobs."""
 
 import os
+import subprocess
+import sys
 import threading
 import time
+
+import pytest
 
 from meshcomm.failures import abort
 
@@ -38,3 +42,12 @@ def test_files_and_closed_ones_have_been_read(tmp_path):
         assert abort._unread(log.fileno()) == 0
         file = log.fileno()
     assert abort._unread(file) == 0
+
+
+@pytest.mark.parametrize("says", [True, False])
+def test_a_process_ends_though_it_is_stuck(says):
+    """Also one that C code keeps from Python's own threads, as MPI does while it waits for ranks that never come."""
+    stuck = "def stuck(): ctypes.PyDLL(None).sleep(10)"  # keeps the lock of the interpreter
+    program = f"import ctypes\nfrom meshcomm.failures import abort\n{stuck}\nabort._exit_after(0.05, {says})\nstuck()"
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (ended.returncode, "in stuck" in ended.stderr) == (1, says)

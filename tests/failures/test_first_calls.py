@@ -47,35 +47,29 @@ def ranks(monkeypatch, tmp_path):
     close()
 
 
-def test_a_rank_that_computes(ranks):
-    report = ranks(WAITS, WAITS, IDLE)
-    text = "rank 2 has not arrived: it has been outside meshcomm for 4 s, before its first call on these ranks"
-    assert report.text == text
-    assert (report.speaks, report.files, report.ended) == (True, False, "")
+COMPUTES = "rank 2 has not arrived: it has been outside meshcomm for 4 s, before its first call on these ranks"
+ELSEWHERE = "rank 1 has not arrived: it has waited 4 s in relayout on ranks 1-2 (another mesh or communicator)"
+UNASKED = "rank 2 cannot be asked: it has made no mesh yet, or runs on another host"
 
 
-def test_ranks_that_wait_elsewhere_or_later(ranks):
-    other = IDLE._replace(operation="relayout", others="1-2")
-    found = ranks(WAITS, other, WAITS).text
-    assert found == "rank 1 has not arrived: it has waited 4 s in relayout on ranks 1-2 (another mesh or communicator)"
-
-
-def test_the_first_that_waits_speaks_for_all(ranks):
-    report = ranks(IDLE._replace(made=1), WAITS, IDLE)
-    assert not report.speaks
-
-
-def test_ranks_that_cannot_be_asked(ranks):
-    report = ranks(WAITS, WAITS, IDLE, absent=(2,))
-    assert report.text == "rank 2 cannot be asked: it has made no mesh yet, or runs on another host"
-
-
-def test_all_are_there(ranks):
-    assert ranks(WAITS, WAITS, WAITS).text == ""
-
-
-def test_a_rank_that_reads_a_file(ranks):
-    assert ranks(WAITS, IDLE._replace(files=True)).files
+@pytest.mark.parametrize(
+    ("does", "absent", "found"),
+    [
+        ([WAITS, WAITS, IDLE], (), {"text": COMPUTES, "speaks": True, "files": False, "ended": ""}),
+        ([WAITS, IDLE._replace(operation="relayout", others="1-2"), WAITS], (), {"text": ELSEWHERE}),
+        ([IDLE._replace(made=1), WAITS, IDLE], (), {"speaks": False}),  # the first that waits speaks for all
+        (
+            [WAITS, WAITS, IDLE],
+            (2,),
+            {"text": UNASKED},
+        ),
+        ([WAITS, WAITS, WAITS], (), {"text": ""}),
+        ([WAITS, IDLE._replace(files=True)], (), {"files": True}),
+    ],
+)
+def test_reports(ranks, does, absent, found):
+    report = ranks(*does, absent=absent)
+    assert {name: getattr(report, name) for name in found} == found
 
 
 def test_a_rank_that_does_not_answer(ranks, monkeypatch):

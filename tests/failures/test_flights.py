@@ -14,7 +14,6 @@ import meshcomm as mc
 from meshcomm import _tuning
 from meshcomm.cli.flight_files import read as read_flights
 from meshcomm.failures import abort, flights, launchers, stacks
-from meshcomm.failures.call_history import noted
 from meshcomm.failures.watch import watch
 from meshcomm.ranks.meshes import location_in
 from meshcomm.ranks.teams import Team
@@ -113,7 +112,7 @@ def notes_after(program):
         mesh = mc.create_mesh([("x", 2)])
         program(mc.Layout(["x", mc.UNSHARDED], mesh), mc.Layout([mc.UNSHARDED, "x"], mesh))
         team = location_in(mesh).team
-        return team.calls, noted(team, ALL)
+        return team.calls, team.history(ALL)
 
     with mc.simulate(2) as world:
         return world.run(run)
@@ -149,7 +148,7 @@ def test_only_the_calls_that_are_asked_for_are_told():
         team = location_in(rows.mesh).team
         for _ in range(3):
             mc.barrier(rows.mesh)
-        assert [*noted(team, {team.calls})] == [team.calls]
+        assert [*team.history({team.calls})] == [team.calls]
 
     notes_after(program)
 
@@ -166,7 +165,7 @@ def test_different_calls_make_different_digests_from_then_on():
         for tensor in (small, large) if mesh.rank else (large, small):  # what relayout would find, and raise
             team.calls += 1
             team.recall(("relayout", tensor.shape, tensor.dtype, rows, columns, None, None))
-        return same, noted(team, ALL)
+        return same, team.history(ALL)
 
     with mc.simulate(2) as world:
         (same, first), (_, second) = world.run(program)
@@ -183,7 +182,7 @@ def test_what_was_noted_before_one_rank_had_an_error_is_forgotten():
             mc.from_local(np.zeros((2,) * (1 + mesh.rank)), mc.Layout(["x"], mesh))  # wrong on one of them
         mc.barrier(mesh)
         team = location_in(mesh).team
-        return team.calls, noted(team, ALL)
+        return team.calls, team.history(ALL)
 
     with mc.simulate(2) as world:
         first, second = world.run(program)
@@ -197,7 +196,7 @@ def test_what_no_text_is_made_of_is_left_out():
     team.remember(key, SimpleNamespace(run=print, number=5, used=0))
     team.calls = 1
     team.recall(key)
-    about = noted(team, ALL)[1].about
+    about = team.history(ALL)[1].about
     assert about.startswith("sum, ((x, int32, (1, 2))), <int>, yyy")
     assert (len(about), about[-4:]) == (400, "y...")
 

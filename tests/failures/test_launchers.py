@@ -24,6 +24,8 @@ ENVIRONMENTS = [
     (BATCH, None),  # a batch script: what it runs by itself is one process
     ({**STEP, "SLURM_STEP_ID": "4294967291"}, None),  # "batch"
     ({**STEP, "SLURM_STEP_ID": "4294967290"}, None),  # "interactive"
+    ({**STEP, "SLURM_STEP_ID": "4294967281"}, None),  # Slurm numbers no step of srun so
+    ({**STEP, "SLURM_STEP_ID": "4294967280"}, ("srun of Slurm", 1, 4, "", "job 7 of Slurm")),
     (STEP, ("srun of Slurm", 1, 4, "", "job 7 of Slurm")),
     ({**STEP, "PMI_FD": "9", "PMI_RANK": "1", "PMI_SIZE": "4"}, ("srun of Slurm", 1, 4, "PMI", "job 7 of Slurm")),
     ({**STEP, "PMIX_RANK": "1", "PMIX_NAMESPACE": "s"}, ("srun of Slurm", 1, 4, "PMIx", "job 7 of Slurm")),

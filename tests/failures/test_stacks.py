@@ -3,6 +3,7 @@
 import sys
 import threading
 import traceback
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import pytest
@@ -124,13 +125,14 @@ def test_the_hook_prints_it_in_short(monkeypatch):
 
 
 def test_of_all_threads_the_main_one_comes_first():
-    found = []
-    thread = threading.Thread(target=lambda: found.append(stacks.whole()))
-    thread.start()
-    thread.join()
-    first, *others = found[0].split("\n\n")
+    ends = threading.Event()
+    with ThreadPoolExecutor(2) as threads:
+        threads.submit(ends.wait)
+        first, *others = threads.submit(stacks.whole).result().split("\n\n")
+        ends.set()
     assert f"{threading.main_thread().ident:#018x}" in first.partition("\n")[0]
     assert "test_of_all_threads_the_main_one_comes_first" in first
+    assert others
     assert not any(lines.startswith("Current thread") for lines in others), "the one that asks is left out"
 
 

@@ -326,6 +326,21 @@ def test_spectra_move_in_one_exchange(n, m, axis, mesh):
     assert mc.fft.pad_spectrum([], (m, m)) == []
 
 
+@pytest.mark.parametrize(("resized", "n", "m"), [(mc.fft.pad_spectrum, 8, 12), (mc.fft.crop_spectrum, 12, 8)])
+def test_an_axis_that_is_whole_on_each_device_moves_where_it_is_short(resized, n, m):
+    """It grows after the exchange, and becomes shorter before it."""
+
+    def moved(shape, *where):
+        def program():
+            resized(mc.zeros(shape, "c16", mc.Layout(["x", U], mc.create_mesh([("x", 4)]))), *where)
+
+        with mc.simulate(4) as world:
+            world.run(program)
+            return world.bytes_moved
+
+    assert moved((n, n), (m, m)) == moved((n, min(n, m)), m, 0) > [0] * 4
+
+
 @pytest.mark.parametrize("n", [7, 8])
 @on_mesh()
 def test_frequencies(n, mesh):

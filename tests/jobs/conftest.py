@@ -4,6 +4,8 @@ import pytest
 
 from support.two_hosts import made
 
+SHARE = 6  # of so many cases of one test, one is kept at least
+
 
 @pytest.fixture(scope="module")
 def hosts():
@@ -14,16 +16,15 @@ def hosts():
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config, items):
-    """Keep ``--each N`` cases of each test; let one process make the hosts, or the Slurm, for all tests of a file."""
+    """Keep ``--each N`` cases of each test, or a sixth; let one process make the hosts, or the Slurm, of a file."""
     most = config.getoption("each")
     if most is not None:
         tests = {}
         for item in items:
-            tests.setdefault(item.nodeid.partition("[")[0] if "jobs" in item.path.parts else item.nodeid, []).append(
-                item
-            )
-        spread = {name: cases[:: -(-len(cases) // most)] for name, cases in tests.items()}
-        kept = {id(item) for cases in spread.values() for item in cases}
+            name = item.nodeid.partition("[")[0] if "jobs" in item.path.parts else item.nodeid
+            tests.setdefault(name, []).append(item)
+        every = {name: -(-len(cases) // max(most, len(cases) // SHARE)) for name, cases in tests.items()}
+        kept = {id(item) for name, cases in tests.items() for item in cases[:: every[name]]}
         config.hook.pytest_deselected(items=[item for item in items if id(item) not in kept])
         items[:] = [item for item in items if id(item) in kept]
     if not config.pluginmanager.hasplugin("xdist"):

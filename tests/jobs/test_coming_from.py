@@ -5,14 +5,10 @@ from importlib.util import find_spec
 
 import pytest
 
-from support.jobs import mpiexec
 from support.paths import PROGRAMS, TESTS
 from support.side_by_side import RANKS, SYSTEMS
 
-pytestmark = [
-    pytest.mark.any_mpi,
-    pytest.mark.skipif(mpiexec() is None, reason="there is no mpiexec"),
-]
+pytestmark = pytest.mark.any_mpi
 
 
 @pytest.mark.parametrize("page", SYSTEMS)

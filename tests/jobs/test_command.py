@@ -16,9 +16,6 @@ from support.jobs import mpiexec, tells_once
 COMMAND = ("-m", "meshcomm")
 
 
-needs_mpiexec = pytest.mark.skipif(mpiexec() is None, reason="there is no mpiexec")
-
-
 # Each rank writes its lines at once, so that they do not mix.
 PROGRAM = """\
 import os, sys
@@ -65,6 +62,50 @@ def test_wrong_arguments(arguments, capsys):
     assert "usage: python -m meshcomm" in capsys.readouterr().err
 
 
+# -- each command once -----------------------------------------------------------------------------------------------
+
+OF_OPENMPI = {"OMPI_COMM_WORLD_SIZE": "3", "OMPI_COMM_WORLD_RANK": "0", "PYTHONWARNINGS": "ignore"}
+NO_LIBRARY, NO_MODULE = {"MPI4PY_LIBMPI": "/nonexistent"}, {"PYTHONPATH": "{folder}/hidden"}
+NO_MPI, COPIES = ("pip install mpich", "module load", "NumPy"), "mpiexec of Open MPI launched 3 processes"
+ENDS = [
+    (None, "run {folder}/script.py", NO_LIBRARY, 0, ["program __main__"]),
+    (None, "run not-there.py", {}, 2, ["can't open file 'not-there.py'"]),
+    (3, "run not-there.py", {}, 2, ["can't open file 'not-there.py'"]),
+    (3, "run", {}, 2, ["usage: python -m meshcomm", "run needs a script, or -m"]),
+    pytest.param(
+        *(None, "info", {}, 0, ["none, started without mpiexec", "relayout over 1 rank: ok"]),
+        marks=pytest.mark.skipif(mpiexec() is None, reason="there is no mpiexec"),
+    ),
+    (None, "info", NO_LIBRARY, 1, NO_MPI),
+    (None, "info", NO_MODULE, 1, NO_MPI),
+    (None, "info", OF_OPENMPI, 1, [COPIES]),
+    (None, "calibrate", {}, 1, ["calibrate needs 2 ranks or more"]),
+    (None, "calibrate", OF_OPENMPI, 1, [COPIES]),
+    (2, "calibrate {folder}/none/machine.json", {}, 1, ["{folder}/none/machine.json cannot be written: No such file"]),
+    (2, "calibrate {folder}/hidden", {}, 1, ["{folder}/hidden cannot be written: Is a directory"]),
+    pytest.param(3, "calibrate", {}, 0, ["alpha_within"], marks=[pytest.mark.slow, pytest.mark.any_mpi]),
+    (2, "bench walk", {}, 2, ["there is no bench 'walk'"]),
+]
+
+
+@pytest.mark.parametrize(("ranks", "arguments", "environment", "code", "texts"), ENDS)
+def test_a_command_ends(launch, program, ranks, arguments, environment, code, texts):
+    """With this code, and one rank says so."""
+    hidden = program.parent / "hidden"
+    hidden.mkdir()
+    (hidden / "mpi4py.py").write_text("raise ImportError('No module named mpi4py')")
+    before, fill = set(program.parent.rglob("*")), {"folder": program.parent}
+    given = {name: value.format(**fill) for name, value in environment.items()}
+    job = launch(ranks, *COMMAND, *(word.format(**fill) for word in arguments.split()), **given)
+    assert job.code == code, job
+    for text in texts:
+        told = text.format(**fill)
+        assert tells_once(job, told) if ranks and code == 2 else told in job.text, job
+    assert "Traceback" not in job.text, job
+    assert code == 0 or "alpha" not in job.text, "nothing is measured in vain"
+    assert {path for path in program.parent.rglob("*") if "__pycache__" not in path.parts} == before
+
+
 # -- run --------------------------------------------------------------------------------------------------------------
 
 
@@ -82,10 +123,6 @@ def test_run_a_module_like_python_does(launch, program):
     as_python = launch(None, "-m", "script", "-x", **environment)
     assert ran.code == as_python.code == 0
     assert ran.text.rpartition(" ")[0] == as_python.text.rpartition(" ")[0] == "program __main__ ['-x'] script.py"
-
-
-def test_run_without_mpiexec_needs_no_mpi(launch, program):
-    assert launch(None, *COMMAND, "run", program, MPI4PY_LIBMPI="/nonexistent").code == 0
 
 
 @pytest.mark.any_mpi
@@ -108,13 +145,6 @@ def test_run_ends_like_the_program(launch, tmp_path, line, code, text):
     assert "runpy" not in job.text, "the traceback begins in the program"
 
 
-def test_run_a_script_that_is_not_there(launch):
-    job = launch(None, *COMMAND, "run", "not-there.py")
-    assert job.code == 2
-    assert "can't open file 'not-there.py'" in job.text
-    assert "Traceback" not in job.text
-
-
 def test_run_a_folder(launch, tmp_path):
     job = launch(None, *COMMAND, "run", tmp_path)
     assert job.code == 2
@@ -123,22 +153,6 @@ def test_run_a_folder(launch, tmp_path):
     assert launch(None, *COMMAND, "run", tmp_path).text.strip() == "it runs"
 
 
-@needs_mpiexec
-def test_wrong_arguments_are_told_once(launch):
-    job = launch(3, *COMMAND, "run")
-    assert job.code == 2, job
-    assert tells_once(job, "usage: python -m meshcomm"), job
-    assert tells_once(job, "run needs a script, or -m"), job
-
-
-@needs_mpiexec
-def test_run_on_ranks_a_script_that_is_not_there(launch):
-    job = launch(3, *COMMAND, "run", "not-there.py")
-    assert job.code == 2, job
-    assert job.text.count("can't open file 'not-there.py'") == 1, job
-
-
-@needs_mpiexec
 def test_sources_that_are_not_built_say_so_once(launch, tmp_path):
     shutil.copytree(Path(meshcomm.__path__[0]), tmp_path / "meshcomm", ignore=shutil.ignore_patterns("*.so"))
     script = tmp_path / "script.py"
@@ -149,7 +163,6 @@ def test_sources_that_are_not_built_say_so_once(launch, tmp_path):
     assert job.text.count("Traceback") == 1, job
 
 
-@needs_mpiexec
 def test_run_on_ranks(launch, program):
     folder = program.parent / "temporary"
     folder.mkdir()
@@ -162,7 +175,6 @@ def test_run_on_ranks(launch, program):
 # -- info -------------------------------------------------------------------------------------------------------------
 
 
-@needs_mpiexec
 @pytest.mark.parametrize("ranks", [1, 3])
 def test_info_on_ranks(launch, ranks):
     job = launch(ranks, *COMMAND, "info", MESHCOMM_TIMEOUT="17")
@@ -180,14 +192,6 @@ def test_info_on_ranks(launch, ranks):
     assert len(columns) == 1, "values are aligned"
 
 
-@needs_mpiexec
-def test_info_without_mpiexec(launch):
-    job = launch(None, *COMMAND, "info")
-    assert job.code == 0, job
-    assert "none, started without mpiexec" in job.text
-    assert "relayout over 1 rank: ok" in job.text
-
-
 def test_info_with_more_ranks_than_cores():
     assert "more ranks than cores" in str(info.rank_rows([Host("a", 2, 1)]))
     assert "more ranks than cores" not in str(info.rank_rows([Host("a", 1, 1), Host("b", 1, 1)]))
@@ -201,24 +205,6 @@ def test_info_tells_hosts_with_one_name_from_each_other_and_counts_their_ranks()
         ("  a", "2 ranks, 2 cores"),
         ("  a", "1 rank, 2 cores"),
     ]
-
-
-@pytest.mark.parametrize("hidden", ["library", "module"])
-def test_info_without_mpi(launch, tmp_path, hidden):
-    (tmp_path / "mpi4py.py").write_text("raise ImportError('No module named mpi4py')")
-    environment = {"MPI4PY_LIBMPI": "/nonexistent"} if hidden == "library" else {"PYTHONPATH": str(tmp_path)}
-    job = launch(None, *COMMAND, "info", **environment)
-    assert job.code == 1
-    assert "pip install mpich" in job.text
-    assert "module load" in job.text
-    assert "NumPy" in job.text
-    assert "Traceback" not in job.text
-
-
-def test_info_under_the_mpiexec_of_another_mpi(launch):
-    job = launch(None, *COMMAND, "info", OMPI_COMM_WORLD_SIZE="3", OMPI_COMM_WORLD_RANK="0", PYTHONWARNINGS="ignore")
-    assert job.code == 1
-    assert "mpiexec of Open MPI launched 3 processes" in job.text
 
 
 def test_a_self_test_that_fails_is_reported(monkeypatch):
@@ -236,7 +222,6 @@ def test_a_self_test_that_fails_is_reported(monkeypatch):
 
 
 @pytest.mark.any_mpi
-@needs_mpiexec
 def test_calibrate_writes_what_info_then_shows(launch, tmp_path):
     file = tmp_path / "machine.json"
     job = launch(2, *COMMAND, "calibrate", file, MESHCOMM_MACHINE=str(file))  # which is not there yet
@@ -252,33 +237,6 @@ def test_calibrate_writes_what_info_then_shows(launch, tmp_path):
     assert shown["cost model"].strip() == f"{file}, which MESHCOMM_MACHINE names"
     assert shown["gamma"].strip() == info.unit_cost("gamma", constants["gamma"]) == rows["gamma"].strip()
     assert shown["nodes"].strip() == "1"
-
-
-@pytest.mark.any_mpi
-@needs_mpiexec
-def test_calibrate_without_a_file_only_prints(launch):
-    job = launch(3, *COMMAND, "calibrate")
-    assert job.code == 0, job
-    assert job.text.count("alpha_within") == 1
-    assert "written" not in job.text
-
-
-@needs_mpiexec
-@pytest.mark.parametrize(("name", "reason"), [("none/machine.json", "No such file"), (".", "Is a directory")])
-def test_calibrate_says_at_once_that_it_cannot_write(launch, tmp_path, name, reason):
-    job = launch(2, *COMMAND, "calibrate", tmp_path / name)
-    assert job.code == 1, job
-    assert f"{tmp_path / name} cannot be written: {reason}" in job.text
-    assert "alpha" not in job.text
-    assert "Traceback" not in job.text
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_calibrate_needs_ranks_and_the_right_mpiexec(launch):
-    job = launch(None, *COMMAND, "calibrate")
-    assert (job.code, "calibrate needs 2 ranks or more" in job.text) == (1, True), job
-    job = launch(None, *COMMAND, "calibrate", OMPI_COMM_WORLD_SIZE="3", OMPI_COMM_WORLD_RANK="0")
-    assert (job.code, "mpiexec of Open MPI launched 3 processes" in job.text) == (1, True), job
 
 
 def test_a_file_stays_as_it_was_until_the_new_one_is_whole(tmp_path):
@@ -305,7 +263,6 @@ WRONG = {
 
 
 @pytest.mark.any_mpi
-@needs_mpiexec
 @pytest.mark.parametrize("ranks", [None, 2])
 def test_info_reports_wrong_values_once_and_shows_all_the_same(launch, ranks):
     job = launch(ranks, *COMMAND, "info", **WRONG)
@@ -320,7 +277,6 @@ def test_info_reports_wrong_values_once_and_shows_all_the_same(launch, ranks):
 
 
 @pytest.mark.any_mpi
-@needs_mpiexec
 @pytest.mark.parametrize("name", ["MESHCOMM_TIMEOUT", "MESHCOMM_SHARED_MEMORY", "MESHCOMM_MACHINE"])
 def test_an_error_of_a_program_tells_a_wrong_value_once(launch, tmp_path, name):
     script = tmp_path / "program.py"
@@ -340,7 +296,6 @@ def test_info_names_the_nodes(nodes, text):
 
 
 @pytest.mark.any_mpi
-@needs_mpiexec
 def test_bench_on_ranks(launch, tmp_path):
     sizes = ("--max", "4K", "--rounds", "2", "--folder", tmp_path)
     job = launch(2, *COMMAND, "bench", "relayout", "fft", "halo", "all_to_all", "disk", *sizes, "--json")
@@ -352,10 +307,3 @@ def test_bench_on_ranks(launch, tmp_path):
     ]
     assert all([row["wrong"] for row in each["rows"]] == [0, 0] for each in told["benches"])
     assert not list(tmp_path.iterdir()), "its folder is gone"
-
-
-@needs_mpiexec
-def test_wrong_options_of_bench_are_named_once(launch):
-    job = launch(2, *COMMAND, "bench", "walk")
-    assert job.code == 2, job
-    assert tells_once(job, "there is no bench 'walk'"), job

@@ -4,12 +4,8 @@ import numpy as np
 import pytest
 
 import meshcomm as mc
-from support.jobs import mpiexec
 
-pytestmark = [
-    pytest.mark.any_mpi,
-    pytest.mark.skipif(mpiexec() is None, reason="there is no mpiexec"),
-]
+pytestmark = pytest.mark.any_mpi
 
 COMMAND = ("-m", "meshcomm", "convert")
 

@@ -8,10 +8,7 @@ from dataclasses import asdict
 import pytest
 
 import meshcomm as mc
-from support.jobs import mpiexec
 from support.paths import ROOT
-
-pytestmark = pytest.mark.skipif(mpiexec() is None, reason="there is no mpiexec")
 
 MESH = "import numpy as np, meshcomm as mc\nmesh = mc.create_mesh([('x', -1)])\n"
 SRUN = {"SLURM_STEP_ID": "0", "SLURM_JOB_ID": "7", "SLURM_STEP_NUM_TASKS": "3"}

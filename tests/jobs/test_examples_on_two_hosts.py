@@ -33,6 +33,7 @@ def test_quickstart(hosts):
     assert output.endswith("medians: [2.5 2.5 2.5 3.5 3.5 3.5 3.  2.5 2.5 2.5]\n")
 
 
+@pytest.mark.slow
 def test_terrain_fft(hosts):
     pytest.importorskip("matplotlib")
     pytest.importorskip("scipy")
@@ -41,6 +42,7 @@ def test_terrain_fft(hosts):
     assert "of 4 ranks" in output or "4 ranks" in output, output
 
 
+@pytest.mark.slow
 def test_restart_goes_on_with_other_numbers_of_ranks_on_each_host(hosts, tmp_path):
     killed = hosts.run(EXAMPLES / "restart.py", (2, 1), [tmp_path, "--kill-at", "130"], env=TCP)
     assert killed.returncode != 0

@@ -9,15 +9,13 @@ import sys
 
 import pytest
 
-from support.jobs import is_openmpi, mpiexec
+from support.jobs import is_openmpi
 from support.paths import PROGRAMS
 from support.patience import slowness
 
 CASES = PROGRAMS / "failures.py"
 RUN = ("-m", "meshcomm", "run")
 SOON = 2.0  # seconds from the failure of a rank to the end of the job, on an idle machine
-
-pytestmark = pytest.mark.skipif(mpiexec() is None, reason="there is no mpiexec")
 
 
 @pytest.fixture
@@ -171,6 +169,7 @@ def test_one_never_joins(job, ranks, seconds):
     assert re.match(r"(Current t|T)hread 0x", told[4]), "without flight files, the stacks come last"
 
 
+@pytest.mark.slow
 def test_without_threads_in_mpi_the_missing_rank_is_not_named(job, seconds):
     ended = job(2, "one_never_joins", MESHCOMM_TIMEOUT=f"{seconds}", MPI4PY_RC_THREAD_LEVEL="serialized")
     assert_ended(ended, f"MESHCOMM_TIMEOUT={seconds}. The other ranks cannot be asked", within=seconds + SOON)
@@ -197,7 +196,7 @@ def test_ranks_that_share_memory_see_that_another_one_agrees(job, case, ranks):
         assert len(re.findall(says, ended.text)) == 1, ended
 
 
-@pytest.mark.parametrize("shared", ["0", "1G"])
+@pytest.mark.parametrize("shared", BOTH)
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_an_out_that_one_rank_finds_wrong_in_a_known_call(job, ranks, shared):
     ended = job(ranks, "one_finds_its_out_wrong", MESHCOMM_SHARED_MEMORY=shared)
@@ -212,7 +211,7 @@ def test_an_error_that_all_raise_is_printed_by_the_rank_that_has_seen_it_though_
     assert ended.text.count("Traceback") == 1, ended
 
 
-@pytest.mark.parametrize("shared", ["0", "1G"])
+@pytest.mark.parametrize("shared", BOTH)
 @pytest.mark.parametrize("call", ["sum", "index", "to_numpy", "relayout", "fft", "matmul", None])
 def test_a_call_that_one_rank_refuses_counts(job, call, shared):
     """So does the relayout of an array, though nothing moves."""
@@ -255,6 +254,7 @@ def test_each_rank_writes_what_it_did_last_and_the_command_merges_it(job, launch
     assert "_tell_what_happened" not in merged.text, "the watchdog leaves itself out"
 
 
+@pytest.mark.slow
 def test_calls_on_a_mesh_are_not_compared_with_those_on_one_that_was_closed(job, launch, seconds, tmp_path):
     limit = 2 * seconds
     case = "one_never_joins_a_mesh_that_is_made_again"
@@ -360,14 +360,14 @@ def test_different_cached_calls_are_found_by_ranks_that_share_memory(job):
     assert ended.code != 0, "what ranks mixed up is no success, even if the program catches the error"
 
 
-@pytest.mark.parametrize("shared", ["0", "1G"])
+@pytest.mark.parametrize("shared", BOTH)
 def test_two_threads_on_one_mesh_never_get_wrong_data(job, shared):
     ended = job(2, "two_threads_make_calls", MESHCOMM_SHARED_MEMORY=shared, MESHCOMM_TIMEOUT="10")
     assert "AssertionError: WRONG" not in ended.text, ended
     assert (ended.code != 0 and "two threads" in ended.text) or ended.text.count("as expected") == 2, ended
 
 
-@pytest.mark.parametrize("shared", ["0", "1G"])
+@pytest.mark.parametrize("shared", BOTH)
 @pytest.mark.parametrize("call", ["relayout", "start_relayout", "start_update", "with_root"])
 def test_a_handler_that_raises_anywhere_leaves_no_wrong_data(job, call, shared, seconds):
     call = call if call == "with_root" else f"in_{call}"
@@ -376,7 +376,7 @@ def test_a_handler_that_raises_anywhere_leaves_no_wrong_data(job, call, shared, 
     assert_ended(ended, "rank 1", within=5 * seconds + SOON)
 
 
-@pytest.mark.parametrize("shared", ["0", "1G"])
+@pytest.mark.parametrize("shared", BOTH)
 @pytest.mark.parametrize(
     ("case", "error"),
     [

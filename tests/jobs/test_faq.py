@@ -5,9 +5,6 @@ import re
 import pytest
 
 from support.faq import complaint, errors, first_lines
-from support.jobs import mpiexec
-
-pytestmark = pytest.mark.skipif(mpiexec() is None, reason="there is no mpiexec")
 
 ERRORS = {section.title: section for section in errors()}
 

@@ -6,12 +6,9 @@ import numpy as np
 import pytest
 
 import meshcomm as mc
-from support.jobs import mpiexec
 from support.paths import PROGRAMS
 from support.patience import slowness
 from support.small_saves import listed
-
-pytestmark = pytest.mark.skipif(mpiexec() is None, reason="there is no mpiexec")
 
 
 def test_ranks_with_folders_of_their_own(launch, tmp_path):

@@ -4,13 +4,9 @@ import re
 
 import pytest
 
-from support.jobs import mpiexec
 from support.paths import EXAMPLES
 
-pytestmark = [
-    pytest.mark.any_mpi,
-    pytest.mark.skipif(mpiexec() is None, reason="there is no mpiexec"),
-]
+pytestmark = pytest.mark.any_mpi
 
 FLOW, TERRAIN = EXAMPLES / "navier_stokes.py", EXAMPLES / "terrain_fft.py"
 SHORT = ("--n", "16", "--steps", "3")
@@ -52,12 +48,14 @@ def test_flow_has_the_energy_that_others_found(launch):
     assert float(enstrophy) == pytest.approx(0.375249930801, abs=1e-8)
 
 
+@pytest.mark.slow
 def test_flow_without_small_waves_is_found_wrong(launch):
     job = launch(2, FLOW, "--dimensions", "3", "--n", "6")
     assert job.code == 1, job
     assert verdicts(job) == ["WRONG", "right", "right"]
 
 
+@pytest.mark.slow
 def test_flow_is_drawn(launch, tmp_path):
     pytest.importorskip("matplotlib")
     job = launch(2, FLOW, *SHORT, "--dimensions", "3", "--picture", tmp_path / "vorticity.png")
@@ -66,6 +64,7 @@ def test_flow_is_drawn(launch, tmp_path):
     assert (tmp_path / "vorticity.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
 def test_terrain_is_smoothed(launch, tmp_path):
     pytest.importorskip("matplotlib")
     job = launch(3, TERRAIN, tmp_path / "terrain.png")

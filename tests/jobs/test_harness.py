@@ -6,15 +6,11 @@ import textwrap
 
 import pytest
 
-from support.jobs import mpiexec
 from support.paths import TESTS
 from support.patience import TEST_CPU
 from support.verdicts import DEADLINE
 
-pytestmark = [
-    pytest.mark.any_mpi,
-    pytest.mark.skipif(mpiexec() is None, reason="there is no mpiexec"),
-]
+pytestmark = pytest.mark.any_mpi
 
 VERDICTS = """
     from support.verdicts import agree_raises
@@ -90,6 +86,7 @@ def test_ranks_agree_on_verdicts_and_go_on(pytest_on):
     assert job.text.count("test session starts") == 1, "only rank 0 shows progress"
 
 
+@pytest.mark.slow
 def test_a_rank_that_leaves_a_collective_ends_the_run(pytest_on, tmp_path):
     job = pytest_on(3, LEAVES)
     assert job.code != 0, job
@@ -102,6 +99,7 @@ def test_a_rank_that_leaves_a_collective_ends_the_run(pytest_on, tmp_path):
     assert seconds < (2 * DEADLINE + 2.0) * job.slowness, job
 
 
+@pytest.mark.slow
 def test_ranks_with_different_tests_do_not_begin(pytest_on):
     job = pytest_on(2, DIFFERENT_TESTS)
     assert job.code != 0, job

@@ -25,22 +25,32 @@ def assert_expected(done, ranks):
 # -- ranks on two hosts -----------------------------------------------------------------------------------------------
 
 
-def test_ranks_share_memory_on_their_host_alone(hosts):
-    assert_expected(hosts.run(CASES, 2, ["shared_on", "host0", "host0", "host1", "host1"]), 4)
+SOME = ("relayouts", "rows to columns", "columns to rows", "gather")
 
 
-def test_hosts_with_different_numbers_of_ranks(hosts):
-    assert_expected(hosts.run(CASES, (1, 2), ["shared_on", "host0", "host1", "host1"]), 3)
+@pytest.mark.parametrize(
+    ("ranks", "case", "in_turns"),
+    [
+        (2, ("shared_on", "host0", "host0", "host1", "host1"), False),  # memory is shared on a host alone
+        ((1, 2), ("shared_on", "host0", "host1", "host1"), False),
+        (2, ("shared_on", "host0", "host1", "host0", "host1"), True),
+        (2, ("topology",), False),  # it has a task for each host
+        (2, ("relayouts",), False),
+        (2, ("relayouts",), True),
+        ((1, 2), SOME, False),
+        *((ranks, ("through_aggregators", 40), False) for ranks in (2, (1, 2), (3, 1), 3)),
+        (3, ("through_aggregators", 40), True),
+        (3, ("through_aggregators", 40, "host1"), False),  # which shares no memory
+        (2, ("no_memory_for_aggregators",), False),
+        (2, ("all_raise",), False),
+    ],
+)
+def test_ranks_do_as_expected(hosts, ranks, case, in_turns):
+    count = 2 * ranks if isinstance(ranks, int) else sum(ranks)
+    assert_expected(hosts.run(CASES, ranks, case, in_turns=in_turns, cpu=60.0), count)
 
 
-def test_hosts_take_ranks_in_turns(hosts):
-    assert_expected(hosts.run(CASES, 2, ["shared_on", "host0", "host1", "host0", "host1"], in_turns=True), 4)
-
-
-def test_a_topology_has_a_task_for_each_host(hosts):
-    assert_expected(hosts.run(CASES, 2, ["topology"]), 4)
-
-
+@pytest.mark.slow
 def test_calibrate_measures_both(hosts):
     done = hosts.run(CASES, 2, ["calibrate"])
     assert_expected(done, 4)
@@ -76,34 +86,11 @@ def test_clocks_of_hosts_in_a_trace(hosts, tmp_path):
         assert max(e["ts"] for e in steps) < min(e["ts"] + e["dur"] for e in steps), "all ranks are in an exchange"
 
 
-@pytest.mark.parametrize("in_turns", [False, True], ids=["one after the other", "in turns"])
-def test_relayouts(hosts, in_turns):
-    assert_expected(hosts.run(CASES, 2, ["relayouts"], in_turns=in_turns), 4)
-
-
 def test_what_moves_between_hosts_goes_over_the_link(hosts):
     before = hosts.sent()
     assert_expected(hosts.run(CASES, 2, ["relayouts", "rows to columns"]), 4)
     least = LONGER_BYTES // 4  # half of the array is on each host, and half of that moves
     assert all(after - sent > least for after, sent in zip(hosts.sent(), before, strict=True))
-
-
-def test_relayouts_between_hosts_with_different_numbers_of_ranks(hosts):
-    assert_expected(hosts.run(CASES, (1, 2), ["relayouts", "rows to columns", "columns to rows", "gather"]), 3)
-
-
-@pytest.mark.parametrize(("ranks", "in_turns"), [(2, False), ((1, 2), False), ((3, 1), False), (3, False), (3, True)])
-def test_through_aggregators(hosts, ranks, in_turns):
-    count = 2 * ranks if isinstance(ranks, int) else sum(ranks)
-    assert_expected(hosts.run(CASES, ranks, ["through_aggregators", 40], in_turns=in_turns, cpu=60.0), count)
-
-
-def test_without_memory_nobody_goes_through_aggregators(hosts):
-    assert_expected(hosts.run(CASES, 2, ["no_memory_for_aggregators"]), 4)
-
-
-def test_aggregators_of_a_host_that_shares_no_memory(hosts):
-    assert_expected(hosts.run(CASES, 3, ["through_aggregators", 40, "host1"], cpu=60.0), 6)
 
 
 def test_a_gather_through_aggregators_crosses_once(hosts):
@@ -114,10 +101,6 @@ def test_a_gather_through_aggregators_crosses_once(hosts):
         crossed.append(sum(hosts.sent()) - sum(before))
     gathered = 10 * 2 * 48 * 128 * 8  # bytes of ten gathers: each host gets the half of the other one
     assert crossed[1] < 1.5 * gathered < crossed[0]
-
-
-def test_what_all_see_wrong_all_raise(hosts):
-    assert_expected(hosts.run(CASES, 2, ["all_raise"]), 4)
 
 
 @pytest.mark.parametrize(

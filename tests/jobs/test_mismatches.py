@@ -7,16 +7,16 @@ from collections import Counter
 
 import pytest
 
-from support.jobs import Job, is_openmpi, mpiexec
+from support.jobs import Job, is_openmpi
 from support.mix_ups import MixUps, cases, is_loud
 from support.paths import PROGRAMS
-
-pytestmark = pytest.mark.skipif(mpiexec() is None, reason="there is no mpiexec")
 
 TRANSPORTS = {"mpi": False, "shared memory": True}
 RANKS = 2, 3, 4
 SAMPLE = 15
 """How many cases each transport and number of ranks gets every day."""
+FEW = 5
+"""How many where --each leaves out others as well."""
 ALONE = 6
 """How many cases get a job of their own, as a program of the user has."""
 BATCH = 90
@@ -31,10 +31,10 @@ def pytest_generate_tests(metafunc):
             ("ranks", "alone", "shared"), [(ranks, _cases(ranks)[-1 - i], i % 2 == 0) for ranks, i in every]
         )
     elif "batch" in metafunc.fixturenames:
-        every, share = {}, option("mismatches")
+        every, share, sample = {}, option("mismatches"), FEW if option("each") else SAMPLE
         for ranks in option("mismatch_ranks") or RANKS:
             found = _cases(ranks)
-            tried = found if share == "all" else found[: int(share or SAMPLE)]
+            tried = found if share == "all" else found[: int(share or sample)]
             for i, start in enumerate(range(0, len(tried), BATCH)):
                 batch = tried[start : start + BATCH]
                 every |= {f"{ranks} ranks, {name}, {i}": (ranks, batch, name) for name in TRANSPORTS}

@@ -10,14 +10,10 @@ import sys
 import pytest
 
 from meshcomm._tuning import GROUPS_PER_WORLD
-from support.jobs import mpiexec
 from support.paths import PROGRAMS, TESTS
 from support.patience import CPU
 
-pytestmark = [
-    pytest.mark.skipif(mpiexec() is None, reason="there is no mpiexec"),
-    pytest.mark.skipif(sys.platform != "linux", reason="what a process holds is read from /proc"),
-]
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="what a process holds is read from /proc")
 
 COMMUNICATORS = GROUPS_PER_WORLD + 1  # of ours that may be open on a rank: those of groups, and the one of all ranks
 KILOBYTES = 2048  # that the second half of the calls may add: parts of it are allocators, and MPI's own buffers

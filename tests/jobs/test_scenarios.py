@@ -14,12 +14,10 @@ from random import Random
 import pytest
 
 from support.forked import Forked
-from support.jobs import dozing, is_openmpi, mpiexec
+from support.jobs import dozing, is_openmpi
 from support.paths import PROGRAMS
 from support.patience import slowness, until
 from support.sampling import repeats, spread
-
-pytestmark = pytest.mark.skipif(mpiexec() is None, reason="there is no mpiexec")
 
 PROGRAM = PROGRAMS / "scenarios.py"
 TIMEOUT = 3  # seconds, of an idle machine

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from support.jobs import mpiexec
 from support.paths import PROGRAMS
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has this memory")
@@ -29,8 +28,6 @@ def job(launch):
         assert ours == []
         return finished
 
-    if mpiexec() is None:
-        pytest.skip("there is no mpiexec")
     return run
 
 

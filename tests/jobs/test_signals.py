@@ -1,11 +1,6 @@
 """Signals that ask for a checkpoint, on real ranks: all save at the same step, whichever ranks get them."""
 
-import pytest
-
-from support.jobs import mpiexec
 from support.paths import PROGRAMS
-
-pytestmark = pytest.mark.skipif(mpiexec() is None, reason="there is no mpiexec")
 
 
 def test_all_ranks_save_at_the_step_at_which_any_of_them_was_asked(launch, tmp_path):

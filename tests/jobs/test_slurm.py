@@ -103,6 +103,7 @@ if mesh.rank == 0:
 """
 
 
+@pytest.mark.slow
 def test_jobs_of_an_array_do_their_own_work(slurm, tmp_path):
     (tmp_path / "tasks.py").write_text(ARRAY)
     script = printed("slurm", "--ntasks-per-node", 2, "--array", "3,5", "tasks.py")

@@ -10,11 +10,8 @@ from collections import Counter
 
 import pytest
 
-from support.jobs import mpiexec
 from support.paths import PROGRAMS, ROOT, TESTS
 from support.patience import CPU, slowness
-
-pytestmark = pytest.mark.skipif(mpiexec() is None, reason="there is no mpiexec")
 
 SETTINGS = [(ranks, memory) for memory in ("shared", "unshared", "simulated") for ranks in (2, 3, 4)]
 FEW = 5  # programs of each setting, in a run of all tests

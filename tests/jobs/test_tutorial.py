@@ -4,13 +4,9 @@ import re
 
 import pytest
 
-from support.jobs import mpiexec
 from support.paths import DOCS
 
-pytestmark = [
-    pytest.mark.any_mpi,
-    pytest.mark.skipif(mpiexec() is None, reason="there is no mpiexec"),
-]
+pytestmark = pytest.mark.any_mpi
 
 PAGE = (DOCS / "tutorial.md").read_text("utf-8")
 

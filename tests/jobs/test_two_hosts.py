@@ -26,6 +26,7 @@ def test_a_job_that_hangs_is_killed(hosts):
     assert until(lambda: not hosts.processes(), SOON)
 
 
+@pytest.mark.slow
 def test_hosts_made_at_the_same_time_are_apart(hosts):
     with made() as others, ThreadPoolExecutor() as threads:
         jobs = [threads.submit(each.run, CASES, 2, ["relayouts", "swap"]) for each in (hosts, others)]
@@ -73,22 +74,19 @@ def reason(mpiexec):
     return str(raised.value)
 
 
-def test_it_needs_root(monkeypatch):
-    monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    assert reason("mpiexec") == "two hosts need network namespaces, and those need root"
-
-
-def test_it_needs_ip(monkeypatch):
-    monkeypatch.setattr(os, "geteuid", lambda: 0)
-    monkeypatch.setattr("shutil.which", lambda tool: None)
-    assert reason("mpiexec") == "two hosts need the command ip, which is not installed"
-
-
-def test_it_needs_an_mpich(monkeypatch):
-    monkeypatch.setattr(os, "geteuid", lambda: 0)
-    monkeypatch.setattr("shutil.which", lambda tool: tool)
-    assert reason(None) == "two hosts need the mpiexec of an MPICH, and there is no mpiexec"
-    assert reason(sys.executable) == f"two hosts need the mpiexec of an MPICH, which {sys.executable} is not"
+@pytest.mark.parametrize(
+    ("user", "found", "mpiexec", "needs"),
+    [
+        (1000, None, "mpiexec", "network namespaces, and those need root"),
+        (0, None, "mpiexec", "the command ip, which is not installed"),
+        (0, "ip", None, "the mpiexec of an MPICH, and there is no mpiexec"),
+        (0, "ip", sys.executable, f"the mpiexec of an MPICH, which {sys.executable} is not"),
+    ],
+)
+def test_what_it_needs(monkeypatch, user, found, mpiexec, needs):
+    monkeypatch.setattr(os, "geteuid", lambda: user)
+    monkeypatch.setattr("shutil.which", lambda tool: found)
+    assert reason(mpiexec) == f"two hosts need {needs}"
 
 
 def test_it_needs_the_right_to_make_namespaces(monkeypatch):

@@ -90,28 +90,33 @@ VALID = [
     Layout.from_device("CPU:0"),
     Layout([], SMALL),
 ]
+MESHES = [
+    "m|x=2,y=2|0,1,2,3|0,1,2,3|CPU:0,CPU:1,CPU:2,CPU:3",
+    "|x=2|0,1|0|TPU:0|TPU:0,TPU:1|use_xla_spmd",
+    "|x=2|*CPU",
+    "CPU:0",
+]
 
 
+@pytest.mark.parametrize(
+    ("kind", "valid", "errors"),
+    [(Layout, VALID, (LayoutError, MeshError)), (Mesh, [Mesh.from_string(text) for text in MESHES], MeshError)],
+    ids=["layout", "mesh"],
+)
 @REPEATABLE
-@given(st.text() | mutated([layout.to_string() for layout in VALID]))
-def test_any_text_is_a_layout_or_an_error_of_ours(text):
-    try:
-        layout = Layout.from_string(text)
-    except (LayoutError, MeshError):
-        return
-    assert Layout.from_string(layout.to_string()) == layout
-    assert Layout.from_str(layout.serialized_string()) == layout
-
-
-@REPEATABLE
-@given(st.binary() | mutated([layout.serialized_string() for layout in VALID]))
-def test_any_bytes_are_a_layout_or_an_error_of_ours(data):
-    try:
-        layout = Layout.from_str(data)
-    except (LayoutError, MeshError):
-        return
-    assert Layout.from_str(layout.serialized_string()) == layout
-    assert Layout.from_string(layout.to_string()) == layout
+@given(st.data())
+def test_any_text_and_any_bytes_are_a_value_or_an_error_of_ours(kind, valid, errors, data):
+    from_bytes = Layout.from_str if kind is Layout else Mesh.from_proto
+    for parse, given_to, strategy, seeds in (
+        (kind.from_string, "text", st.text(), [value.to_string() for value in valid]),
+        (from_bytes, "bytes", st.binary(), [value.serialized_string() for value in valid]),
+    ):
+        try:
+            made = parse(data.draw(strategy | mutated(seeds), given_to))
+        except errors:
+            continue
+        assert kind.from_string(made.to_string()) == made
+        assert from_bytes(made.serialized_string()) == made
 
 
 @pytest.mark.parametrize(
@@ -126,13 +131,18 @@ def test_any_bytes_are_a_layout_or_an_error_of_ours(data):
         "sharding_specs:" + "scalar," * 2**17 + " mesh:|x=2|*CPU",
         "sharding_specs:x, mesh:" + "|" * 2**20,
         "sharding_specs:x, mesh:" + "mesh:" * 2**18,
+        *(" " * 2**20, "0" * 2**20, "a" * 2**20, "/" * 2**20, "device:" * 2**17, "a/device:" * 2**17 + "CPU:0x"),
+        *("|" * 2**20, "|" + "x=2," * 2**18 + "|*CPU", "|x=" + "9" * 2**20 + "|*CPU"),
+        *(f"|x=2|{part * 2**19}|0,1|CPU:0,CPU:1" for part in ("0,", "99")),
+        "|x=2|0,1|0,1|" + "CPU:0," * 2**17,
     ],
     ids=lambda text: text[:20] + text[-20:],
 )
 def test_a_mebibyte_takes_linear_time(text):
-    with pytest.raises((LayoutError, MeshError)) as raised:
-        Layout.from_string(text)
-    assert len(str(raised.value)) < 1000
+    for parse, errors in ((Layout.from_string, (LayoutError, MeshError)), (Mesh.from_string, MeshError)):
+        with pytest.raises(errors) as raised:
+            parse(text)
+        assert len(str(raised.value)) < 1000
 
 
 def test_a_layout_of_very_many_axes():

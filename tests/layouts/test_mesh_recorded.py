@@ -10,18 +10,12 @@ import pytest
 from meshcomm.errors import MeshError
 from meshcomm.layouts.mesh import Mesh, MeshDimension
 from support.layout_cases import DEPARTURES, golden_key
-from support.mesh_cases import grid
 from support.paths import DATA
+from support.reference import mesh_of as grid
 
 GOLDEN = json.loads((DATA / "layout_methods.json").read_text())
-
-
 HOST = "/job:localhost/replica:0/task:0/device:CPU:"
-
-
 CPU2 = f"{HOST}0,{HOST}1"
-
-
 RECORDED = [pytest.param(case, id=case["to_string"].split("|0")[0]) for case in GOLDEN["meshes"]]
 
 
@@ -33,15 +27,8 @@ def recorded_mesh(case):
 
 
 METHODS = (
-    *("to_string", "shape", "local_device_ids", "local_devices", "global_devices", "num_local_devices"),
-    *(
-        "min_global_device_id",
-        "is_remote",
-        "is_single_device",
-        "device_type",
-        "use_xla_spmd",
-        "local_device_locations",
-    ),
+    *("to_string", "shape", "local_device_ids", "local_devices", "global_devices", "num_local_devices", "is_remote"),
+    *("min_global_device_id", "is_single_device", "device_type", "use_xla_spmd", "local_device_locations"),
 )
 PROPERTIES = ("name", "size", "dim_names", "strides")
 
@@ -182,12 +169,6 @@ def test_a_mesh_with_dimensions_is_no_single_device():
     assert (grid(1).is_single_device(), grid(1).single_device) == (False, "")
 
 
-def test_strides():
-    assert (grid(4).strides, grid(8, 16).strides) == ([1], [16, 1])
-    assert Mesh(range(1024), {"a": 8, "b": 16, "c": 2, "d": 4}).strides == [128, 8, 4, 1]
-    assert grid(2, 3, 4).stride("x") == 12
-
-
 def test_coords_wrap_around():
     mesh = grid(4, 2)
     for i in range(-8, 24):
@@ -207,11 +188,6 @@ def test_use_xla_spmd_is_kept():
     assert Mesh.from_proto(mesh.as_proto()).use_xla_spmd()
     assert pickle.loads(pickle.dumps(mesh)) == mesh
     assert mesh != Mesh(["TPU:0", "TPU:1"], [("x", 2)])
-
-
-def test_repr_names_dimensions_and_devices():
-    text = repr(Mesh(["CPU:0", "CPU:1"], [("batch", 2)]))
-    assert all(part in text for part in ("batch=2", "CPU:0", "CPU:1"))
 
 
 def test_host_mesh_drops_the_name_and_takes_cpus():

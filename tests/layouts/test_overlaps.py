@@ -162,14 +162,6 @@ def test_a_longer_axis_has_no_more_rows():
         assert max(rows) <= 2 * rows[0] + 2, (block, other_block, rows)
 
 
-def test_spans_of_random_cuts_are_those_of_the_definition():
-    for number in sampled(range(PAIRS), 1000):
-        random = Random(number)
-        cut = random_cut(random, random.randint(0, 30), random.randint(1, 6))
-        for block in range(cut.blocks):
-            assert indices_of(span_of(cut, block)).tolist() == indices_by_definition(cut, block).tolist(), (cut, block)
-
-
 def test_a_cyclic_cut_in_its_simplest_form_has_the_same_blocks():
     for length, blocks, block in itertools.product(range(20), range(1, 5), range(1, 8)):
         for offset in range(blocks):

@@ -126,15 +126,10 @@ def test_the_usual_cuts_are_the_usual_layout():
             mesh = Mesh(range(blocks), {"x": blocks})
             usual = (0, *np.cumsum([len(block) for block in np.array_split(np.arange(length), blocks)]).tolist())
             layout, plain = Layout([mc.Cuts("x", usual), U], mesh), Layout(["x", U], mesh)
-            assert layout == plain
-            assert hash(layout) == hash(plain)
-            assert layout.to_string() == plain.to_string()
+            assert (layout, hash(layout), layout.to_string()) == (plain, hash(plain), plain.to_string())
             assert layout.sharding_specs == ["x", U]
             assert layout.serialized_string() == plain.serialized_string()
             assert mc.plan_relayout((length, 3), "f4", layout, plain).messages == 0
-            assert Layout([mc.Cyclic("x", 5, 0), U], Mesh(range(1), {"x": 1})) == Layout(
-                ["x", U], Mesh(range(1), {"x": 1})
-            )
 
 
 def test_one_device_takes_no_part_in_the_rule():
@@ -321,11 +316,8 @@ def test_boundaries_for_another_length_are_found_when_a_layout_sees_a_shape(leng
             call()
         assert len(str(caught.value)) < 800
         if length < 2**63:
-            said = str(caught.value)
-            assert "Cuts('x', (0, 1, 1, 3, 4))" in said
-            assert "4 elements" in said
-            assert str(length) in said
-            assert "must" in said
+            facts = ("Cuts('x', (0, 1, 1, 3, 4))", "4 elements", str(length), "must")
+            assert not [fact for fact in facts if fact not in str(caught.value)]
 
 
 @pytest.mark.parametrize("length", [2**63 - 1, 2**63, 10**400, HUGE], ids=["int64", "2**63", "hundreds", "thousands"])

@@ -193,15 +193,12 @@ def test_a_mebibyte_takes_linear_time(data):
     assert decode(OUTER, data).keys() == EMPTY.keys()
 
 
-@pytest.mark.parametrize("value", [b"ab", bytearray(b"ab"), memoryview(b"ab"), PlainMessage(INNER, b"ab")])
-def test_as_bytes(value):
-    assert wire.as_bytes(value) == b"ab"
-
-
-@pytest.mark.parametrize("value", ["ab", None, 3, ["ab"]])
-def test_as_bytes_refuses(value):
-    with pytest.raises(WireError, match=type(value).__name__):
-        wire.as_bytes(value)
+def test_as_bytes():
+    for value in (b"ab", bytearray(b"ab"), memoryview(b"ab"), PlainMessage(INNER, b"ab")):
+        assert wire.as_bytes(value) == b"ab"
+    for value in ("ab", None, 3, ["ab"]):
+        with pytest.raises(WireError, match=type(value).__name__):
+            wire.as_bytes(value)
 
 
 def test_plain_message():
@@ -240,18 +237,11 @@ def test_real_messages_have_the_names_and_numbers_of_tensorflow():
     assert (layout.full_name, mesh.full_name) == ("tensorflow.dtensor.LayoutProto", "tensorflow.dtensor.MeshProto")
     assert {field.name: field.number for field in layout.fields} == {"sharding_specs": 1, "mesh_config": 2, "type": 3}
     assert layout.fields_by_name["mesh_config"].message_type is mesh
-    assert [value.name for value in layout.enum_types_by_name["LayoutType"].values] == [
-        "UNKNOWN",
-        "STATIC",
-        "PARTED",
-        "SINGLE_DEVICE",
-    ]
+    types = [value.name for value in layout.enum_types_by_name["LayoutType"].values]
+    assert types == ["UNKNOWN", "STATIC", "PARTED", "SINGLE_DEVICE"]
     spec = layout.fields_by_name["sharding_specs"].message_type
-    assert (spec.full_name, spec.fields[0].name, spec.fields[0].number) == (
-        "tensorflow.dtensor.ShardingSpec",
-        "sharding_spec",
-        2,
-    )
+    assert spec.full_name == "tensorflow.dtensor.ShardingSpec"
+    assert (spec.fields[0].name, spec.fields[0].number) == ("sharding_spec", 2)
     assert mesh.fields_by_name["mesh_dimensions"].message_type.full_name == "tensorflow.dtensor.MeshDimensionProto"
 
 
@@ -273,10 +263,7 @@ def test_without_protobuf_a_stand_in_is_returned():
         assert proto.type == 1
         for found in (proto.mesh_config, layout.mesh_proto(), mesh.as_proto()):
             assert [(dim.name, dim.size) for dim in found.mesh_dimensions] == [("x", 2)]
-            assert (found.global_device_ids, found.name, found.local_devices[1]) == (
-                (0, 1),
-                "",
-                mesh.local_devices()[1],
-            )
+            assert (found.global_device_ids, found.name) == ((0, 1), "")
+            assert found.local_devices[1] == mesh.local_devices()[1]
         specs = "[{'sharding_spec': 'x', 'meshcomm_rule': ''}]"
         assert repr(proto).startswith(f"tensorflow.dtensor.LayoutProto(sharding_specs={specs}, ")

@@ -120,24 +120,15 @@ def test_files(tmp_path):
         t = mc.distribute(numbered((128, 128), "f8"), columns)
         c = counted(lambda: mc.save(tmp_path / "a.npy", t))
         d = counted(lambda: mc.load(tmp_path / "a.npy", columns))
-        return c, d
+        return c, d, counted(lambda: mc.start_save(tmp_path / "b.npy", t).wait())
 
-    for c, d in simulated(2, program):
+    for c, d, e in simulated(2, program):
+        assert {name: its.calls for name, its in e.operations.items()} == {"start_save": 2, "wait for a save": 1}
+        assert e.bytes == e.operations["start_save"].bytes == c.bytes
         assert (set(c.operations), set(d.operations)) == ({"save"}, {"load"}), "relayouts within them are theirs"
         assert c.operations["save"].calls == d.operations["load"].calls == 2, "they agree on their arguments first"
         assert c.bytes == d.bytes == 128 * 128 * 8 // 4, "files have rows"
         assert c.agreements > 0
-
-
-def test_a_save_in_the_background(tmp_path):
-    def program(rank):
-        columns = rows_and_columns(2)[1]
-        t = mc.distribute(numbered((128, 128), "f8"), columns)
-        return counted(lambda: mc.start_save(tmp_path / "a.npy", t).wait())
-
-    for c in simulated(2, program):
-        assert {name: its.calls for name, its in c.operations.items()} == {"start_save": 2, "wait for a save": 1}
-        assert c.bytes == c.operations["start_save"].bytes == 128 * 128 * 8 // 4, "files have rows"
 
 
 def test_small_files(tmp_path):
@@ -145,8 +136,7 @@ def test_small_files(tmp_path):
     np.save(tmp_path / "a.npy", numbered((4, 4), "f8"))
 
     def program(rank):
-        rows, _ = rows_and_columns(2)
-        return counted(lambda: mc.load(tmp_path / "a.npy", rows)).bytes
+        return counted(lambda: mc.load(tmp_path / "a.npy", rows_and_columns(2)[0])).bytes
 
     assert simulated(2, program) == [0, 4 * 4 * 8]
 

@@ -43,11 +43,8 @@ def test_spans_of_all_ranks(tmp_path):
     events = check_trace(tmp_path / "t.json", 3)
     for rank in range(3):
         found = spans(events, rank)
-        assert [e["name"] for e in found if e["cat"] in ("call", "user")] == [
-            "first",
-            "relayout named 'one'",
-            "relayout",
-        ]
+        names = [e["name"] for e in found if e["cat"] in ("call", "user")]
+        assert names == ["first", "relayout named 'one'", "relayout"]
         assert found[0]["dur"] > 2000 * rank
         calls = [e for e in found if e["cat"] == "call"]
         for call in calls:
@@ -130,16 +127,15 @@ def test_an_error_of_one_rank_that_others_wait_for(tmp_path):
 
 
 def test_a_mesh_that_is_made_again_after_a_mismatch(tmp_path):
-    def program():
+    def program(rank):
         with mc.trace(tmp_path / "trace.json"):
             mesh = mc.create_mesh([("x", 2)])
             with pytest.raises(mc.CollectiveMismatch):
-                mc.barrier(mesh, f"of rank {mesh.rank}")
+                mc.barrier(mesh, f"of rank {rank}")
             mesh.close()
             mc.barrier(mc.create_mesh([("x", 2)]), "again")
 
-    with mc.simulate(2) as world:
-        world.run(program)
+    simulated(2, program)
     assert "barrier 'again'" in (tmp_path / "trace.json").read_text()
 
 
@@ -152,12 +148,6 @@ def test_an_exit_of_one_rank_is_not_held_up(tmp_path):
     with pytest.raises((SystemExit, CollectiveMismatch)):
         simulated(2, program)
     assert (tmp_path / "t.json.rank-1.json").exists()
-
-
-@on_ranks(2)
-def test_a_folder_that_is_not_there(tmp_path):
-    with pytest.raises(OSError, match="nowhere"), mc.trace(tmp_path / "nowhere" / "t.json"):
-        pytest.fail("it began")
 
 
 def test_a_trace_without_a_with_statement_is_told_at_the_end(tmp_path, capsys, monkeypatch):
@@ -190,11 +180,13 @@ def test_errors_name_the_file_that_the_user_gave(tmp_path):
     assert str(caught.value).endswith(f": '{path}'")
 
 
-@pytest.mark.parametrize("limit", [0, -1, 1.5, "many", True])
 @on_ranks(2)
-def test_limits_that_are_none(tmp_path, limit):
-    with pytest.raises(MeshError), mc.trace(tmp_path / "t.json", limit=limit):
+def test_files_that_cannot_be_and_limits_that_are_none(tmp_path):
+    with pytest.raises(OSError, match="nowhere"), mc.trace(tmp_path / "nowhere" / "t.json"):
         pytest.fail("it began")
+    for limit in (0, -1, 1.5, "many", True):
+        with pytest.raises(MeshError), mc.trace(tmp_path / "t.json", limit=limit):
+            pytest.fail("it began")
 
 
 def test_the_newest_events_are_kept(tmp_path):
@@ -286,26 +278,15 @@ def test_files_that_are_no_traces(tmp_path):
     with pytest.raises(MeshcommError, match="no traces in"):
         merge(tmp_path, tmp_path / "out")
     wrong = [
-        "",
-        "[]",
-        "{}",
-        '{"otherData": 3}',
-        '{"otherData": {"rank": "x"}}',
-        "[" * 100_000,
+        *("", "[]", "{}", "[" * 100_000, '{"otherData": 3}', '{"otherData": {"rank": "x"}}'),
         '{"traceEvents": [3], "otherData": {"rank": 0, "size": 1, "host": "a", "dropped events": 0, "clock": [1, 2]}}',
         '{"otherData": {"rank": 0, "size": 1, "host": "a", "dropped events": 0, "clock": [1, 2]}}',
     ]
     of_rank(tmp_path, 0, "a", [1, 2], 500.0)
     good = json.loads((tmp_path / "rank-0.json").read_text())
-    for args in [
-        3,
-        {"arrives": 3},
-        {"arrives": [["s", "first", 0]]},
-        {"arrives": [["s", 1, 0], ["s", 10**12, 0]]},
-        {"needs": [["s", 1]]},
-        {"needs": [["s", 1, "all"]]},
-        {"needs": [[[], 1, "0"]]},
-    ]:
+    arrives = [3, [["s", "first", 0]], [["s", 1, 0], ["s", 10**12, 0]]]
+    needs = [[["s", 1]], [["s", 1, "all"]], [[[], 1, "0"]]]
+    for args in [3, *({"arrives": each} for each in arrives), *({"needs": each} for each in needs)]:
         good["traceEvents"][2]["args"] = args
         wrong.append(json.dumps(good))
     good["traceEvents"][2]["args"] = {}

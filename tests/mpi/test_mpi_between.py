@@ -9,14 +9,12 @@ import pytest
 from mpi4py import MPI
 
 import meshcomm as mc
-from meshcomm import Layout, LayoutError, MeshError, ShapeError, plan_relayout
+from meshcomm import Layout, LayoutError, MeshError, plan_relayout
 from meshcomm.memory import scratch
 from meshcomm.plans import step
 from meshcomm.ranks import mpi
 from meshcomm.transport import choose, packed
-from support.random_cases import most_bytes, random_case
-from support.reference import blocks_of, numbered, random_bits, same_bits
-from support.sampling import sampled
+from support.reference import blocks_of, numbered, same_bits
 from support.verdicts import agree_raises
 
 pytestmark = pytest.mark.exchanges
@@ -53,41 +51,6 @@ def meshes_on():
 
 def rows_and_columns(mesh):
     return Layout(["x", U], mesh), Layout([U, "x"], mesh)
-
-
-# -- random cases -----------------------------------------------------------------------------------------------------
-
-SIZES = tuple(size for size in (1, 2, 2, 3, 3, 4, 5, 6, 8) if size <= SIZE)
-EACH = 10
-
-
-def cases(block):
-    return [random_case(1000 * SIZE + EACH * block + i, ranks=SIZE, sizes=SIZES) for i in range(EACH)]
-
-
-@pytest.mark.parametrize("block", sampled(range(max(8, 40 // SIZE)), 5))
-def test_random_cases(block):
-    """As they are, by a plan for their own machine and bound, started, and all at once."""
-    arrays = [random_bits(case.shape, case.dtype, i) for i, case in enumerate(cases(block))]
-    with meshes_on() as there:
-        tensors, layouts, requests = [], [], []
-        for case, array in zip(cases(block), arrays, strict=True):
-            source, target = there(case.source), there(case.target)
-            tensor = mc.distribute(array, source)
-            bound = None if case.tightness is None else 64 + int(case.tightness * most_bytes(case))
-            assert is_right(mc.relayout(tensor, target), array, target), f"{case}"
-            try:
-                plan = plan_relayout(case.shape, case.dtype, source, target, bound, case.machine)
-            except ShapeError:
-                plan = plan_relayout(case.shape, case.dtype, source, target, None, case.machine)
-            assert is_right(plan.execute(tensor), array, target), f"{plan}"
-            requests.append(mc.start_relayout(tensor, target))
-            tensors.append(tensor)
-            layouts.append(target)
-        moved = mc.relayout(tensors, layouts)
-        for i in np.random.default_rng(RANK).permutation(len(requests)):
-            assert is_right(requests[i].wait(), arrays[i], layouts[i]), f"{cases(block)[i]}"
-            assert is_right(moved[i], arrays[i], layouts[i]), f"{cases(block)[i]}"
 
 
 # -- without waiting --------------------------------------------------------------------------------------------------

@@ -20,17 +20,13 @@ WHILE_WAITING = {"MPICommunicator.progress"}
 How often depends on the other ranks, not on the code."""
 
 
-@pytest.fixture(params=["shared memory", "MPI"])
-def layouts(request, comm, monkeypatch):
-    """Rows and columns on a mesh of its own world, whose ranks share memory or do not."""
-    if request.param == "MPI":
-        monkeypatch.setenv("MESHCOMM_SHARED_MEMORY", "0")
-    world = comm.Dup()
+@pytest.fixture
+def layouts(world):
+    """Rows and columns on a mesh of such a world."""
     mesh = mc.create_mesh([("x", SIZE)], comm=world)
     yield mc.Layout(["x", mc.UNSHARDED], mesh), mc.Layout([mc.UNSHARDED, "x"], mesh)
-    comm.Barrier()
+    world.Barrier()
     mesh.close()
-    world.Free()
 
 
 def called(function):

@@ -27,15 +27,6 @@ def made(monkeypatch):
     return found
 
 
-@pytest.fixture
-def layouts(comm):
-    world = comm.Dup()
-    mesh = mc.create_mesh([("x", SIZE)], comm=world)
-    yield mc.Layout(["x", mc.UNSHARDED], mesh), mc.Layout([mc.UNSHARDED, "x"], mesh)
-    mesh.close()
-    world.Free()
-
-
 def check_in_flight(layouts, shape, count):
     """Start *count* relayouts of different arrays, wait for them in an order of this rank, and check them."""
     rows, columns = layouts
@@ -51,34 +42,34 @@ def freed(requests):
     return all(request == MPI.REQUEST_NULL for request in requests)
 
 
-def test_channels_are_used_again(layouts, made):
-    check_in_flight(layouts, (4 * SIZE, 5 * SIZE), 1)
+def test_channels_are_used_again(own, made):
+    check_in_flight(own, (4 * SIZE, 5 * SIZE), 1)
     for _ in range(5):
-        check_in_flight(layouts, (4 * SIZE, 5 * SIZE), 1)
+        check_in_flight(own, (4 * SIZE, 5 * SIZE), 1)
     assert len(made) == 1
-    check_in_flight(layouts, (4 * SIZE, 5 * SIZE), IDLE_CHANNELS + 3)
+    check_in_flight(own, (4 * SIZE, 5 * SIZE), IDLE_CHANNELS + 3)
     assert len(made) == IDLE_CHANNELS + 3, "one for each exchange in flight"
     assert sum(map(freed, made)) == 3, "those beyond the limit are not kept"
 
 
-def test_large_blocks_have_none(layouts, made):
-    check_in_flight(layouts, (HEADER_UP_TO, SIZE), 1)
+def test_large_blocks_have_none(own, made):
+    check_in_flight(own, (HEADER_UP_TO, SIZE), 1)
     assert not made
 
 
-def test_exchanges_of_different_sizes_are_in_flight_together(layouts):
-    rows, columns = layouts
+def test_exchanges_of_different_sizes_are_in_flight_together(own):
+    rows, columns = own
     arrays = [numbered((SIZE + i, 2 * SIZE + i)) for i in range(6)] * 3
     requests = [mc.start_relayout(mc.distribute(array, rows), columns) for array in arrays]
     for i in np.random.default_rng(RANK).permutation(len(arrays)):
         assert same_bits(requests[i].wait().local, blocks_of(arrays[i], columns)[RANK])
 
 
-def test_a_group_keeps_channels_of_few_exchanges(layouts, made):
+def test_a_group_keeps_channels_of_few_exchanges(own, made):
     """Those of others are freed; an exchange that lost its channels makes one each time."""
     shapes = [(SIZE, SIZE + i) for i in range(CHANNELS_PER_GROUP + 1)]
     for shape in (*shapes, shapes[0]):
-        check_in_flight(layouts, shape, 1)
+        check_in_flight(own, shape, 1)
     assert len(made) == len(shapes) + 1
     assert [freed(requests) for requests in made] == [True, *[False] * CHANNELS_PER_GROUP, True]
 

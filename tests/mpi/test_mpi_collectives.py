@@ -76,48 +76,24 @@ def check(result, wanted, x):
 
 
 @EXAMPLES
-@given(problems(min_rank=1), st.data())
-@agreed
-def test_all_to_all(problem, data):
-    rows, xs = problem
-    concat, split = (data.draw(st.integers(0, xs[0].ndim - 1)) for _ in "ab")
-    count = len(rows[0])
-    xs = [repeated(x, split, count) for x in xs]
-    x = data.draw(strided(xs[RANK]))
-    result = mc.all_to_all(x, rows, concat, split, count)
-    check(result, reference.all_to_all(raws(xs), rows, concat, split, count), x)
-    check(mc.all_to_all(result, rows, split, concat, count), raws(xs), result)
-
-
-@EXAMPLES
-@given(problems(min_rank=1), st.data())
-@agreed
-def test_all_gather(problem, data):
-    rows, xs = problem
-    axis = data.draw(st.integers(0, xs[0].ndim - 1))
-    x = data.draw(strided(xs[RANK]))
-    check(mc.all_gather(x, rows, axis), reference.all_gather(raws(xs), rows, axis), x)
-
-
-@EXAMPLES
 @given(problems(), st.data())
 @agreed
-def test_broadcast(problem, data):
+def test_what_is_moved(problem, data):
     rows, xs = problem
-    root = data.draw(st.integers(0, len(rows[0]) - 1))
-    x = data.draw(strided(xs[RANK]))
-    check(mc.broadcast(x, rows, root), reference.broadcast(raws(xs), rows, root), x)
-
-
-@EXAMPLES
-@given(problems(), st.data())
-@agreed
-def test_collective_permute(problem, data):
-    _, xs = problem
+    count, ndim, root = len(rows[0]), xs[0].ndim, data.draw(st.integers(0, len(rows[0]) - 1))
     sources, targets = (data.draw(st.permutations(range(SIZE))) for _ in "ab")
     pairs = list(zip(sources, targets, strict=True))[: data.draw(st.integers(0, SIZE))]
-    x = data.draw(strided(xs[RANK]))
-    check(mc.collective_permute(x, pairs), reference.collective_permute(raws(xs), pairs), x)
+    calls = [("broadcast", xs, (rows, root)), ("collective_permute", xs, (pairs,))]
+    if ndim:
+        concat, split = (data.draw(st.integers(0, ndim - 1)) for _ in "ab")
+        many = [repeated(x, split, count) for x in xs]
+        calls += [("all_gather", xs, (rows, concat)), ("all_to_all", many, (rows, concat, split, count))]
+    for name, given_by, arguments in calls:
+        x = data.draw(strided(given_by[RANK]))
+        result = getattr(mc, name)(x, *arguments)
+        check(result, getattr(reference, name)(raws(given_by), *arguments), x)
+    if ndim:
+        check(mc.all_to_all(result, rows, split, concat, count), raws(many), result)
 
 
 NUMBERS = [np.dtype(dtype) for dtype in ["?", *NUMERIC]]

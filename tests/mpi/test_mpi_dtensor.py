@@ -189,18 +189,3 @@ def test_one_rank_may_print_alone():
         assert tensor.nbytes == 100
         print(mc.plan_relayout(tensor.shape, tensor.dtype, tensor.layout, Layout([U, U], tensor.mesh)))
     assert usable(tensor.mesh)
-
-
-@pytest.mark.parametrize("shape", [(), (0,), (0, 3), (1,), (2, 0)], ids=str)
-def test_scalars_and_arrays_of_no_elements(shape):
-    mesh = line()
-    array = numbered(shape, "f4")
-    layouts = [Layout(["x" if i == axis else U for i in range(len(shape))], mesh) for axis in range(-1, len(shape))]
-    for source in layouts:
-        for target in layouts:
-            moved = mc.relayout(mc.distribute(array, source), target)
-            assert same_bits(moved.local, blocks_of(array, target)[RANK])
-            whole = moved.to_numpy(root=0)
-            assert RANK or same_bits(whole, array)
-    assert same_bits(mc.all_reduce(array, None, "max"), array)
-    assert same_bits(mc.broadcast(array, None), array)

@@ -1,9 +1,6 @@
 """Files of real ranks, which share memory or do not: every layout to every other one, and errors of one rank."""
 
 import errno
-import shutil
-import tempfile
-from pathlib import Path
 from random import Random
 
 import numpy as np
@@ -21,38 +18,9 @@ SIZE = MPI.COMM_WORLD.size
 U = mc.UNSHARDED
 
 
-@pytest.fixture(params=["shared memory", "MPI"])
-def world(request, comm, monkeypatch):
-    """A communicator of its own, whose ranks share memory or do not."""
-    if request.param == "MPI":
-        monkeypatch.setenv("MESHCOMM_SHARED_MEMORY", "0")
-    made = comm.Dup()
-    yield made
-    comm.Barrier()
-    made.Free()
-
-
-@pytest.fixture
-def folder(comm):
-    """A new folder, the same on all ranks."""
-    made = Path(comm.bcast(tempfile.mkdtemp() if comm.rank == 0 else None))
-    yield made
-    comm.Barrier()
-    if comm.rank == 0:
-        shutil.rmtree(made)
-
-
-def on(world, layout, meshes):
-    """Return *layout* on a mesh of *world*."""
-    dims, ranks = [(dim.name, dim.size) for dim in layout.mesh.dims], list(layout.mesh.ranks)
-    meshes.append(mc.create_mesh(dims, devices=ranks, comm=world))
-    return Layout(list(layout.axes), meshes[-1])
-
-
 @pytest.mark.parametrize("seed", sampled(range(6), 2))
 @pytest.mark.parametrize("suffix", ["", ".npy", ".zarr"])
-def test_any_layout_to_any_layout(world, folder, suffix, seed):
-    meshes = []
+def test_any_layout_to_any_layout(world, there, folder, suffix, seed):
     sizes = tuple(n for n in (1, 2, 3, 4, 6, 8) if n <= SIZE)
     for number in range(seed * 4, seed * 4 + 4):
         case, random = any_case(number, SIZE, sizes), Random(number)
@@ -60,15 +28,13 @@ def test_any_layout_to_any_layout(world, folder, suffix, seed):
             continue
         whole = random_bits(case.shape, np.dtype(random.choice(["f8", "i2", "c8"])), number)
         limit = random.choice([None, 2**12])
-        source, target = on(world, case.source, meshes), on(world, case.target, meshes)
+        source, target = there(case.source), there(case.target)
         mc.save(folder / f"{number}{suffix}", mc.distribute(whole, source), max_scratch_bytes=limit)
         world.Barrier()  # the mesh that loads may have other ranks
         found = mc.load(folder / f"{number}{suffix}", target, max_scratch_bytes=limit)
         assert (found.shape, found.dtype) == (whole.shape, whole.dtype)
         whole_again = found.to_numpy()
         assert whole_again is None or whole_again.tobytes() == whole.tobytes()
-    for mesh in meshes:
-        mesh.close()
 
 
 def test_bytes_that_cross_the_disk(world, folder):

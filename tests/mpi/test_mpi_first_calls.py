@@ -8,56 +8,23 @@ import pytest
 import meshcomm as mc
 from support.verdicts import agree_mismatch
 
-
-def relayout(t, columns):
-    mc.relayout(t, columns)
-
-
-def start_relayout(t, columns):
-    mc.start_relayout(t, columns).wait()
-
-
-def to_numpy(t, columns):
-    t.to_numpy()
-
-
-def total(t, columns):
-    t.sum()
+CALLS = {
+    "relayout": lambda t, columns: mc.relayout(t, columns),
+    "start_relayout": lambda t, columns: mc.start_relayout(t, columns).wait(),
+    "to_numpy": lambda t, columns: t.to_numpy(),
+    "sum": lambda t, columns: t.sum(),
+    "barrier": lambda t, columns: mc.barrier(t.mesh),
+    "from_local": lambda t, columns: mc.from_local(t.local, t.layout),
+    "from_root": lambda t, columns: mc.distribute(np.zeros(t.shape), columns, root=0),
+    "drop_plans": lambda t, columns: mc.drop_plans(t.mesh),
+    "with_array": lambda t, columns: t + np.ones(t.shape),
+}
 
 
-def barrier(t, columns):
-    mc.barrier(t.mesh)
-
-
-def from_local(t, columns):
-    mc.from_local(t.local, t.layout)
-
-
-def from_root(t, columns):
-    mc.distribute(np.zeros(t.shape), columns, root=0)
-
-
-def drop_plans(t, columns):
-    mc.drop_plans(t.mesh)
-
-
-def with_array(t, columns):
-    _ = t + np.ones(t.shape)
-
-
-CALLS = (relayout, start_relayout, to_numpy, total, barrier, from_local, from_root, drop_plans, with_array)
-
-
-@pytest.mark.parametrize(
-    ("first", "other"), list(itertools.combinations(CALLS, 2)), ids=lambda call: getattr(call, "__name__", None)
-)
-def test_different_first_calls(comm, first, other):
-    world = comm.Dup()  # no team of it has communicated yet
-    mesh = mc.create_mesh([("x", comm.size)], comm=world)
-    rows, columns = mc.Layout(["x", mc.UNSHARDED], mesh), mc.Layout([mc.UNSHARDED, "x"], mesh)
+@pytest.mark.parametrize(("first", "other"), list(itertools.combinations(CALLS, 2)))
+def test_different_first_calls(comm, own, first, other):
+    rows, columns = own
     t = mc.zeros((4, 4), "f8", rows)
     if comm.size > 1:
-        with agree_mismatch(mesh, "ranks made different collective calls"):
-            (other if comm.rank == 0 else first)(t, columns)
-    mesh.close()
-    world.Free()
+        with agree_mismatch(rows.mesh, "ranks made different collective calls"):
+            CALLS[other if comm.rank == 0 else first](t, columns)

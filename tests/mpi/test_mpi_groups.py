@@ -119,20 +119,6 @@ def test_ranks_outside_of_a_mesh_take_no_part():
     mesh.close()
 
 
-@pytest.mark.parametrize("devices", [[3, 1], [1, 0], [2, 0, 1], [0, 3]])
-def test_meshes_over_some_ranks(devices):
-    devices = [r % SIZE for r in devices]
-    if len(set(devices)) < len(devices):
-        devices = list(range(SIZE))[::-1]
-    mesh = mc.create_mesh([("x", len(devices))], devices=devices)
-    tensor = mc.distribute(numbered((7, 3)), Layout(["x", U], mesh))
-    moved = mc.relayout(tensor, Layout([U, "x"], mesh))
-    assert (moved.local is None) == (RANK not in devices)
-    if moved.local is not None:
-        assert same_bits(moved.local, blocks_of(numbered((7, 3)), moved.layout)[devices.index(RANK)])
-    mesh.close()
-
-
 def test_what_is_no_communicator_is_refused(comm):
     for bad in (MPI.COMM_NULL, 5, "world", MPI.GROUP_EMPTY):
         with agree_raises(GroupError, "comm must be an intracommunicator"):

@@ -11,20 +11,13 @@ from meshcomm.memory.pools import locate
 from support.halo_cases import check_halo, dot, made, random_case
 from support.reference import numbered, same_bits
 from support.sampling import sampled
-from support.strategies import shapes_of
+from support.shape_cases import some_ranks
 from support.verdicts import agree_mismatch
 
 pytestmark = pytest.mark.exchanges
 
 WORLD = MPI.COMM_WORLD
 SIZE = WORLD.size
-
-
-def mesh_of(random):
-    """A mesh over some of the ranks, in any order."""
-    size = random.choice([SIZE, SIZE, max(1, SIZE - 1)])
-    dims = list(zip("xyz", random.choice(shapes_of(size)), strict=False))
-    return mc.create_mesh(dims, devices=random.sample(range(SIZE), size))
 
 
 def spoiled(halo):
@@ -36,7 +29,7 @@ def spoiled(halo):
 @pytest.mark.parametrize("seed", sampled(range(60), 15))
 def test_halos(seed):
     random = Random(f"{SIZE} {seed}")
-    mesh = mesh_of(random)
+    mesh = some_ranks(random, SIZE)
     cases = [random_case(random, mesh, most=random.choice([9, 40])) for _ in range(4)]
     halos = [made(case) for case in cases]
     for _ in range(3):
@@ -55,7 +48,7 @@ def test_halos(seed):
 @pytest.mark.parametrize("seed", sampled(range(40), 10))
 def test_reduce_is_the_adjoint(seed):
     random = Random(f"adjoint {SIZE} {seed}")
-    mesh = mesh_of(random)
+    mesh = some_ranks(random, SIZE)
     case = random_case(random, mesh, "f8")
     halo = made(case._replace(boundary=[0 if not isinstance(b, str) else b for b in case.boundary], corners=True))
     forward = backward = 0.0

@@ -1,7 +1,5 @@
 """Layouts of all kinds on real ranks, which share memory or do not: names, chosen boundaries, blocks dealt round."""
 
-from random import Random
-
 import numpy as np
 import pytest
 from mpi4py import MPI
@@ -11,41 +9,16 @@ from meshcomm import Layout, LayoutError, ShapeError, plan_relayout
 from support.random_cases import (
     case_of_kinds,
     least_scratch,
-    mesh_over,
     most_bytes,
-    of_kinds,
-    random_boundaries,
-    random_layout,
 )
 from support.reference import block_of, numbered, random_bits, same_bits
 from support.sampling import sampled
-from support.strategies import shapes_of
 from support.verdicts import agree_raises
 
 RANK, SIZE = MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size
 SIZES = tuple(size for size in (1, 2, 2, 3, 3, 4, 5, 6, 8) if size <= SIZE)
 U = "unsharded"
 EACH = 8
-
-
-@pytest.fixture(params=["shared memory", "MPI"])
-def there(request, comm, monkeypatch):
-    """A function from a layout to the same one on a world of its own, whose ranks share memory or do not."""
-    if request.param == "MPI":
-        monkeypatch.setenv("MESHCOMM_SHARED_MEMORY", "0")
-    world, made = comm.Dup(), {}
-
-    def moved(layout):
-        mesh = layout.mesh
-        if mesh not in made:
-            made[mesh] = mc.create_mesh([tuple(dim) for dim in mesh.dims], devices=list(mesh.ranks), comm=world)
-        return Layout(layout.axes, made[mesh])
-
-    yield moved
-    comm.Barrier()
-    for mesh in made.values():
-        mesh.close()
-    world.Free()
 
 
 def is_right(tensor, array, layout):
@@ -85,40 +58,6 @@ def test_random_relayouts(there, block):
     for i in np.random.default_rng(RANK).permutation(len(requests)):
         assert is_right(requests[i].wait(), arrays[i], layouts[i]), f"started: {tensors[i]} to {layouts[i]}"
         assert is_right(moved[i], arrays[i], layouts[i]), f"all at once: {tensors[i]} to {layouts[i]}"
-
-
-@pytest.mark.parametrize("block", range(3))
-def test_tensors_come_and_go(there, block):
-    """From a root, from blocks, from a function, and back to whole arrays."""
-    for number in range(8):
-        random = Random(1000 * SIZE + 8 * block + number)
-        shape = tuple(random.randint(0, 20) for _ in range(random.randint(1, 3)))
-        array = random_bits(shape, random.choice(["V3", "f8", "i2"]), number)
-        mesh = mesh_over(range(SIZE), random.choice(shapes_of(SIZE)))
-        layout = there(of_kinds(random, random_layout(random, mesh, len(shape)), shape))
-        mesh, root, case = layout.mesh, number % SIZE, (shape, layout)
-        tensor = mc.distribute(array if mesh.rank == root else None, layout, root=root)
-        assert is_right(tensor, array, layout), f"{case}"
-        assert is_right(mc.from_local(tensor.local, layout, shape), array, layout)
-        assert is_right(mc.from_local(tensor.local, layout), array, layout), f"{case}"
-        assert is_right(mc.from_callback(shape, array.dtype, layout, lambda s, a=array: a[s]), array, layout)
-        assert same_bits(tensor.to_numpy(), array), f"{case}"
-        found = tensor.to_numpy(root=root)
-        assert same_bits(found, array) if mesh.rank == root else found is None
-
-
-def test_blocks_of_any_lengths(there):
-    mesh = there(Layout(["x"], mc.Mesh(range(SIZE), {"x": SIZE}))).mesh
-    for number in range(20):
-        random = Random(number)
-        length = random.randint(0, 30)
-        layout = Layout([mc.Cuts("x", random_boundaries(random, length, SIZE)), U], mesh)
-        array = random_bits((length, 3), "f8", number)
-        tensor = mc.from_local(block_of(array, layout, RANK), "cuts", mesh=mesh)
-        assert tensor.layout == layout
-        assert is_right(tensor, array, layout)
-        target = Layout([U, mc.Cyclic("x", 1, random.randrange(SIZE))], mesh)
-        assert is_right(mc.relayout(tensor, target), array, target)
 
 
 def test_what_all_ranks_refuse(there):

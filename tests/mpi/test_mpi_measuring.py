@@ -2,11 +2,8 @@
 
 import inspect
 import json
-import shutil
-import tempfile
 import time
 from collections import Counter
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -26,27 +23,6 @@ WORLD = MPI.COMM_WORLD
 RANK, SIZE = WORLD.rank, WORLD.size
 U = "unsharded"
 FOUND = ("waiting for rank ", "moving")  # spans that are found when the traces of all ranks are compared
-
-
-@pytest.fixture(params=["shared memory", "MPI"])
-def world(request, comm, monkeypatch):
-    """A communicator of its own world, whose ranks share memory or do not."""
-    if request.param == "MPI":
-        monkeypatch.setenv("MESHCOMM_SHARED_MEMORY", "0")
-    world = comm.Dup()
-    yield world
-    comm.Barrier()
-    world.Free()
-
-
-@pytest.fixture
-def shared_folder(comm):
-    """A new folder that all ranks see."""
-    made = Path(comm.bcast(tempfile.mkdtemp() if comm.rank == 0 else None))
-    yield made
-    comm.Barrier()
-    if comm.rank == 0:
-        shutil.rmtree(made)
 
 
 def counted(function):
@@ -121,7 +97,7 @@ def test_halos_and_reductions(world):
         assert c.bytes == (t.nbytes - t.local.nbytes if RANK == 0 else 0)
 
 
-def test_nothing_is_measured_while_nobody_listens(world, shared_folder, monkeypatch):
+def test_nothing_is_measured_while_nobody_listens(world, folder, monkeypatch):
     """No clock is read and no note taken by warm calls, also after a trace; while it goes on, they do both."""
     mesh = mc.create_mesh([("x", SIZE)], comm=world)
     rows, columns = Layout(["x", U], mesh), Layout([U, "x"], mesh)
@@ -143,7 +119,7 @@ def test_nothing_is_measured_while_nobody_listens(world, shared_folder, monkeypa
         monkeypatch.setattr(owner, "monotonic_ns", spied("monotonic_ns", owner.monotonic_ns))
     for name, method in inspect.getmembers(recording.Recorder, inspect.isfunction):
         monkeypatch.setattr(recording.Recorder, name, spied(name, method))
-    with mc.trace(shared_folder / "t.json", world):
+    with mc.trace(folder / "t.json", world):
         called.clear()
         warm()
         assert {"begin", "describe"} <= set(called)
@@ -153,12 +129,12 @@ def test_nothing_is_measured_while_nobody_listens(world, shared_folder, monkeypa
     assert not called
 
 
-def test_a_trace_of_all_ranks(world, shared_folder):
+def test_a_trace_of_all_ranks(world, folder):
     mesh = mc.create_mesh([("x", SIZE)], comm=world)
     rows, columns = Layout(["x", U], mesh), Layout([U, "x"], mesh)
     t = mc.distribute(numbered((64, 64), "f8"), rows)
     mc.relayout(t, columns)
-    path = shared_folder / "t.json"
+    path = folder / "t.json"
     with mc.trace(path, world):
         for number in range(3):
             with mc.span("step"):
@@ -180,7 +156,7 @@ def test_a_trace_of_all_ranks(world, shared_folder):
         assert SIZE == 1 or overlap > 0, "one exchange goes on at one time on all ranks"
 
 
-def test_a_trace_tells_for_whom_ranks_waited(world, shared_folder):
+def test_a_trace_tells_for_whom_ranks_waited(world, folder):
     """The last rank is late in each kind of operation, and all ranks that need it say so."""
     mesh = mc.create_mesh([("x", SIZE)], comm=world)
     rows, columns = Layout(["x", U], mesh), Layout([U, "x"], mesh)
@@ -198,7 +174,7 @@ def test_a_trace_tells_for_whom_ranks_waited(world, shared_folder):
     whole = numbered((64, 64), "f8") if RANK == SIZE - 1 else None
     for operation in operations.values():
         operation()
-    path = shared_folder / "t.json"
+    path = folder / "t.json"
     with mc.trace(path, world):
         for name, operation in operations.items():
             world.Barrier()
@@ -223,9 +199,9 @@ def test_a_trace_tells_for_whom_ranks_waited(world, shared_folder):
                     assert waited < 50_000, (name, rank, within)
 
 
-def test_an_exception_of_one_rank_does_not_lose_the_trace(world, shared_folder):
+def test_an_exception_of_one_rank_does_not_lose_the_trace(world, folder):
     mesh = mc.create_mesh([("x", SIZE)], comm=world)
-    path = shared_folder / "t.json"
+    path = folder / "t.json"
     caught = None
     try:
         with mc.trace(path, world):
@@ -238,17 +214,17 @@ def test_an_exception_of_one_rank_does_not_lose_the_trace(world, shared_folder):
     if RANK == 0:
         check_trace(path, SIZE)
     world.Barrier()
-    assert sorted(each.name for each in shared_folder.iterdir()) == ["t.json"]
+    assert sorted(each.name for each in folder.iterdir()) == ["t.json"]
 
 
-def test_a_path_that_rank_0_cannot_write(world, shared_folder):
-    with pytest.raises(OSError, match="nowhere"), mc.trace(shared_folder / "nowhere" / "t.json", world):
+def test_a_path_that_rank_0_cannot_write(world, folder):
+    with pytest.raises(OSError, match="nowhere"), mc.trace(folder / "nowhere" / "t.json", world):
         pytest.fail("it began")
 
 
-def test_a_limit(world, shared_folder):
+def test_a_limit(world, folder):
     mesh = mc.create_mesh([("x", SIZE)], comm=world)
-    path = shared_folder / "t.json"
+    path = folder / "t.json"
     with mc.trace(path, world, limit=10):
         for _ in range(20):
             mc.barrier(mesh)

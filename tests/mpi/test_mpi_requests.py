@@ -19,12 +19,8 @@ pytestmark = pytest.mark.skipif(SIZE == 1, reason="one rank alone sends no messa
 
 
 @pytest.fixture
-def rows(comm):
-    world = comm.Dup()
-    mesh = mc.create_mesh([("x", SIZE)], comm=world)
-    yield mc.Layout(["x", mc.UNSHARDED], mesh)
-    mesh.close()
-    world.Free()
+def rows(own):
+    yield own[0]
     nonblocking._over_mpi.clear()  # requests that cannot be completed are kept, with their memory
 
 

@@ -61,7 +61,8 @@ def test_slices_keep_elements_where_they_are():
     dealt = Layout([Cyclic("x", 2), U], mesh)
     assert specs(dealt, (20, 4), np.s_[4:17]) == [Cyclic("x", 2, offset=2), U]
     assert specs(dealt, (20, 4), np.s_[9:10]) == [Cuts("x", (0, 0, 1, 1)), U]
-    for layout, index in [(rows, np.s_[::-1]), (dealt, np.s_[1:9]), (dealt, np.s_[::2]), (both, np.s_[1, 2])]:
+    assert specs(rows, (20, 4), np.s_[5:4:-1]) == ["x", U]
+    for layout, index in [(rows, np.s_[5:3:-1]), (dealt, np.s_[1:9]), (dealt, np.s_[::2]), (both, np.s_[1, 2])]:
         assert kept_slice(layout, (20, 4), parsed(index, (20, 4)), 0) is None
 
 

@@ -4,7 +4,7 @@ import pytest
 
 import meshcomm as mc
 from meshcomm.layouts.machine import CONSTANTS, Load
-from meshcomm.plans.costs import predicted_seconds
+from meshcomm.plans.costs import predicted_seconds, seconds, step_load
 from meshcomm.plans.plan import plan_direct
 
 U = mc.UNSHARDED
@@ -46,6 +46,19 @@ def test_an_exchange_on_one_node():
 def test_an_exchange_over_nodes_waits_once_for_the_farthest():
     assert load((12, 12), ["x", U], [U, "x"], line(4), nodes=2) == Load(0, 1, 9, 1, 2, 18, 9 + 27)
     assert load((12, 12), ["x", U], [U, "x"], line(4), nodes=(0, 1, 1, 1)) == Load(0, 0, 0, 1, 3, 27, 9 + 27)
+
+
+def test_an_exchange_costs_what_its_costliest_rank_does():
+    """Of few ranks; with unequal blocks that may be the first, one in the middle or the last."""
+    source = mc.Layout(["x"], mc.Mesh([1, 0], [("x", 2)]))
+    costliest = set()
+    for order in ([3, 2, 1, 0], [2, 3, 1, 0], [0, 2, 1, 3]):
+        target = mc.Layout([mc.Cuts("y", sizes=(4, 2, 1, 1))], mc.Mesh(order, [("y", 4)]))
+        (step,) = mc.plan_relayout((8,), "f8", source, target).steps
+        costs = [mc.Machine().seconds(step_load(step, mc.Machine(), device)) for device in range(4)]
+        assert seconds(step, mc.Machine()) == max(costs), order
+        costliest.add(costs.index(max(costs)))
+    assert costliest == {0, 2, 3}
 
 
 def test_rounds_are_exchanges_of_their_own():

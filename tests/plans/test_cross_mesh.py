@@ -12,7 +12,7 @@ from meshcomm.layouts.boxes import box_size
 from meshcomm.plans.costs import seconds
 from meshcomm.plans.cross_mesh import AllToAllBetween
 from meshcomm.plans.search import forget_plans
-from support.random_cases import plan_of, planned, random_case
+from support.random_cases import Case, plan_of, planned, random_case
 from support.reference import devices_on
 from support.sampling import sampled
 
@@ -70,12 +70,17 @@ def test_the_chosen_plan_costs_no_more_than_any_other():
 def exchanges():
     """Cases that are one exchange between meshes, its step, and what is sent: (sender, receiver) -> (start, stop)."""
     found = []
-    for number in CASES:
-        case = random_case(number)
+    for number, case in [*((number, random_case(number)) for number in CASES), ("by hand", one_holder_on_a_node())]:
         plan = plan_of(case, None)
         if plan.steps and isinstance(plan.steps[0], AllToAllBetween):
             found.append((f"case {number}: {case}", case, plan.steps[0], pairs(plan.steps[0], plan.steps[0].sends)))
     return found
+
+
+def one_holder_on_a_node():
+    """Each of two nodes has one rank with the whole array and one that wants half of it: by turns they would cross."""
+    source, target = Layout([U], Mesh([0, 2], [("x", 2)])), Layout(["y"], Mesh([3, 1], [("y", 2)]))
+    return Case((4,), np.dtype("f8"), source, target, Machine(nodes=2), None)
 
 
 def test_every_box_that_is_sent_is_received_once(exchanges):

@@ -318,3 +318,21 @@ def test_the_build_says_which_systems_are_supported(system, says, monkeypatch, c
     except building.SetupError as error:
         told.append(str(error))
     assert [says in text for text in told] == [True]
+
+
+def test_an_editable_install_compiles_what_is_older_than_its_sources(monkeypatch, tmp_path):
+    build_ext = pytest.importorskip("setuptools.command.build_ext").build_ext
+    monkeypatch.syspath_prepend(str(ROOT))
+    building = importlib.import_module("building")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(build_ext, "build_extensions", lambda self: None)
+    for second, name in enumerate(("pyproject.toml", "kept.pyx", "kept.so", "old.so", "old.pyx", "new.pyx")):
+        Path(name).touch()
+        os.utime(name, (second, second))
+    command = building.BuildExtensions.__new__(building.BuildExtensions)
+    command.get_ext_filename = lambda name: f"{name}.so"
+    for editable, compiled in ((True, ["old", "new"]), (False, ["kept", "old", "new"])):
+        command.editable_mode = editable
+        command.extensions = [building.Extension(name, [f"{name}.pyx"]) for name in ("kept", "old", "new")]
+        command.build_extensions()
+        assert [module.name for module in command.extensions] == compiled

@@ -13,10 +13,11 @@ import pytest
 
 import meshcomm as mc
 from meshcomm import _tuning, errors
-from meshcomm.failures import abort, forks
+from meshcomm.failures import abort, forks, host_signals
 from meshcomm.failures.watch import watch
 from meshcomm.ranks import agreement
 from meshcomm.ranks._envelope import Envelope
+from meshcomm.ranks.calls import join_and_raise
 from meshcomm.ranks.meshes import location_in
 from meshcomm.ranks.simulate import SimulatedRank
 from meshcomm.ranks.teams import Team
@@ -351,6 +352,21 @@ def test_an_agreement_that_is_interrupted_leaves_no_error(monkeypatch):
 
     with mc.simulate(1) as world:
         world.run(program, None)
+
+
+def test_a_rank_with_an_error_in_a_known_call_shows_that_before_it_takes_part(monkeypatch, tmp_path):
+    monkeypatch.setattr(host_signals, "job_name", lambda: str(tmp_path))
+    monkeypatch.setattr(abort, "comm_world", lambda: (1, 2))
+    wrong, seen = errors.ShapeError("wrong"), []
+    with mc.simulate(1) as world:
+        team = world.run(team_of_one)[0]
+        monkeypatch.setattr(team.world, "guarded", True, raising=False)
+        try:
+            with pytest.raises(errors.ShapeError, match="wrong"):
+                join_and_raise(wrong, team, lambda: seen.append(host_signals._is_shown("tells 1")))
+        finally:
+            host_signals.note_told()
+    assert seen == [True], "the others would end the job before this rank has told its error"
 
 
 def test_errors_of_two_threads_leave_none():

@@ -59,6 +59,15 @@ def test_programs_are_bounded(monkeypatch):
     simulated(2, program)
 
 
+def test_of_the_programs_that_of_the_call_made_longest_ago_goes(monkeypatch):
+    monkeypatch.setattr(call_log, "PREPARED_PER_TEAM", 2)
+    calls = call_log.PreparedCalls()
+    for number, key in enumerate("abac"):
+        if calls.recall(key) is None:
+            calls.remember(key, call_log.PreparedCall(int, number))
+    assert calls.known() == {0: "a", 3: "c"}
+
+
 def test_groups_come_back_after_they_were_given_up(monkeypatch):
     """Programs outlive the communicators of their groups, and share those that others opened again."""
     monkeypatch.setattr(teams, "GROUPS_PER_WORLD", 3)

@@ -19,14 +19,15 @@ def tree(step):
     return {"w": mc.distribute(A + step, Layout(["x", "y"], mesh)), "step": step}
 
 
-def save_steps(folder, steps, **options):
-    def program():
-        run = mc.Checkpoints(folder, **options)
-        for step in steps:
-            run.save(step, tree(step), metadata={"step": step})
-        return run.steps()
+def save_here(folder, steps, **options):
+    run = mc.Checkpoints(folder, **options)
+    for step in steps:
+        run.save(step, tree(step), metadata={"step": step})
+    return run.steps()
 
-    return on(4, program)[0]
+
+def save_steps(folder, steps, **options):
+    return on(4, lambda: save_here(folder, steps, **options))[0]
 
 
 def restored(folder, **options):
@@ -142,13 +143,9 @@ def test_another_job_saves_and_removes_steps_meanwhile(left, tmp_path, monkeypat
         return real(path, *args, **options)
 
     monkeypatch.setattr(checkpoints, "load", load)
-
-    def program():
-        return mc.Checkpoints(tmp_path).restore()[0]
-
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        assert on(4, program) == [3] * 4
+        assert on(4, lambda: mc.Checkpoints(tmp_path).restore()[0]) == [3] * 4
     assert not caught, "a step that is gone is not damaged"
 
 
@@ -190,22 +187,19 @@ def test_two_saves_in_the_background(tmp_path):
     assert run.steps() == [1, 2]
 
 
+@on_ranks(4)
 def test_restore_into_tensors(tmp_path):
-    save_steps(tmp_path, [1, 2])
-
-    def program():
-        run = mc.Checkpoints(tmp_path)
-        layout = Layout([mc.UNSHARDED, "x"], mesh_of_4())
-        out = {"w": mc.zeros(A.shape, "f8", layout)}
-        step, found = run.restore(out=out)
-        assert found is out
-        same(out["w"], A + step)
-        with pytest.raises(mc.CheckpointError, match="has no array 'new', which out has"):
-            run.restore(out={"new": out["w"]})
-        with pytest.raises(mc.ShapeError):
-            run.restore(out={"w": mc.zeros((2, 2), "f8", layout)})
-
-    on(4, program)
+    save_here(tmp_path, [1, 2])
+    run = mc.Checkpoints(tmp_path)
+    layout = Layout([mc.UNSHARDED, "x"], mesh_of_4())
+    out = {"w": mc.zeros(A.shape, "f8", layout)}
+    step, found = run.restore(out=out)
+    assert found is out
+    same(out["w"], A + step)
+    with pytest.raises(mc.CheckpointError, match="has no array 'new', which out has"):
+        run.restore(out={"new": out["w"]})
+    with pytest.raises(mc.ShapeError):
+        run.restore(out={"w": mc.zeros((2, 2), "f8", layout)})
 
 
 @on_ranks(4)
@@ -221,11 +215,8 @@ def test_a_mesh_of_some_ranks(tmp_path):
 
 
 def test_ranks_that_save_other_steps(tmp_path):
-    def program():
-        mc.Checkpoints(tmp_path).save(mesh_of_4().rank, tree(1))
-
     with pytest.raises(mc.CollectiveMismatch):
-        on(4, program)
+        on(4, lambda: mc.Checkpoints(tmp_path).save(mesh_of_4().rank, tree(1)))
 
 
 @pytest.mark.parametrize(("keep", "every"), [(0, None), (3, 0), (True, None), (1.5, None)])

@@ -28,111 +28,111 @@ def save(path, tree=None, **options):
     return path
 
 
-def lines(capsys):
-    found = capsys.readouterr()
-    return found.out.splitlines(), found.err.splitlines()
+@pytest.fixture
+def said(capsys):
+    """Return a function that runs a command, which ends with *code*, and returns the lines and the errors of it."""
+
+    def run_command(code, *arguments):
+        assert main([*map(str, arguments)]) == code
+        found = capsys.readouterr()
+        return found.out.splitlines(), found.err.splitlines()
+
+    return run_command
 
 
-def test_ls(tmp_path, capsys):
+def test_ls(tmp_path, said):
     path = save(tmp_path / "c", metadata={"by": "me"})
-    assert main(["ls", str(path)]) == 0
-    assert lines(capsys)[0] == [
+    assert said(0, "ls", path)[0] == [
         "name  shape       dtype    bytes      layout",
         "w     (300, 120)  float64  281.2 KiB  [x, y] on x=2, y=2",
         "b     (3, 4)      int32    48 B       [x, y] on x=2, y=2",
         "2 arrays, 281.3 KiB",
         "metadata by: me",
     ]
-    assert main(["ls", str(save(tmp_path / "t.safetensors"))]) == 0
-    assert lines(capsys)[0][1] == "w     (300, 120)  float64  281.2 KiB"
+    assert said(0, "ls", save(tmp_path / "t.safetensors"))[0][1] == "w     (300, 120)  float64  281.2 KiB"
 
 
-def test_ls_of_steps(tmp_path, capsys):
+def test_ls_of_steps(tmp_path, said):
     for step in (1, 2, 3):
         save(tmp_path / f"step-{step:09d}")
     (tmp_path / "step-000000002" / "manifest.json").unlink()
     (tmp_path / "step-000000003" / "manifest.json").write_text("{}")
-    assert main(["ls", str(tmp_path)]) == 0
-    out = lines(capsys)[0]
+    out = said(0, "ls", tmp_path)[0]
     assert out[1] == "1     2       281.3 KiB"
     assert out[2].endswith("not complete")
     assert out[3].endswith("manifest.json is damaged: its checksum is wrong")
 
 
 @pytest.mark.parametrize("command", ["ls", "verify"])
-def test_what_cannot_be_read(command, tmp_path, capsys):
+def test_what_cannot_be_read(command, tmp_path, said):
     (tmp_path / "a.npy").write_text("no array")
     for name, why in (("none", "No such file or checkpoint"), ("a.npy", "a.npy"), (".", "is no checkpoint")):
-        assert main([command, str(tmp_path / name)]) == 1
-        out, (error,) = lines(capsys)
+        out, (error,) = said(1, command, tmp_path / name)
         assert out == []
         assert error.startswith("meshcomm: ")
         assert why in error
 
 
-def test_several_paths(tmp_path, capsys):
+def test_several_paths(tmp_path, said):
     first, second = save(tmp_path / "first"), save(tmp_path / "second")
-    assert main(["verify", str(first), str(second)]) == 0
-    assert lines(capsys)[0] == [f"{first}:", "ok: 2 arrays, 281.3 KiB", f"{second}:", "ok: 2 arrays, 281.3 KiB"]
+    assert said(0, "verify", first, second)[0] == [
+        f"{first}:",
+        "ok: 2 arrays, 281.3 KiB",
+        f"{second}:",
+        "ok: 2 arrays, 281.3 KiB",
+    ]
     damage(first)
-    assert main(["verify", str(first), str(tmp_path / "none"), str(second)]) == 1
-    out, (error,) = lines(capsys)
+    out, (error,) = said(1, "verify", first, tmp_path / "none", second)
     assert "is damaged" in out[1]
     assert out[-1] == "ok: 2 arrays, 281.3 KiB"
     assert "No such file or checkpoint" in error
 
 
-def test_verify(tmp_path, capsys):
+def test_verify(tmp_path, said):
     path = save(tmp_path / "c")
-    assert main(["verify", str(path)]) == 0
-    assert lines(capsys)[0] == ["ok: 2 arrays, 281.3 KiB"]
+    assert said(0, "verify", path)[0] == ["ok: 2 arrays, 281.3 KiB"]
     damage(path)
-    assert main(["verify", str(path)]) == 1
-    (out,) = lines(capsys)[0]
+    (out,) = said(1, "verify", path)[0]
     assert "is damaged between bytes 0 and 294912: array 'w', 'b'" in out
-    assert main(["verify", str(save(tmp_path / "t.npy", SMALL))]) == 0
-    assert lines(capsys)[0] == ["ok: 1 array, 48 B; the format has no checksums, so only its structure was looked at"]
+    assert said(0, "verify", save(tmp_path / "t.npy", SMALL))[0] == [
+        "ok: 1 array, 48 B; the format has no checksums, so only its structure was looked at"
+    ]
 
 
-def test_verify_steps(tmp_path, capsys):
+def test_verify_steps(tmp_path, said):
     for step in (1, 2, 3):
         save(tmp_path / f"step-{step:09d}")
     (tmp_path / "step-000000002" / "manifest.json").unlink()
-    assert main(["verify", str(tmp_path)]) == 0
-    out = lines(capsys)[0]
+    out = said(0, "verify", tmp_path)[0]
     assert out[0] == "step-000000001: ok: 2 arrays, 281.3 KiB"
     assert out[1] == "step-000000002: not complete, its save was cut off; the next save removes it"
     damage(tmp_path / "step-000000001")
     (tmp_path / "step-000000003" / "manifest.json").write_text("{}")
-    assert main(["verify", str(tmp_path)]) == 1
-    out = lines(capsys)[0]
+    out = said(1, "verify", tmp_path)[0]
     assert "is damaged between bytes" in out[0]
     assert "its checksum is wrong" in out[2]
 
 
 @pytest.mark.parametrize(("of", "to"), sampled(product(SUFFIXES, SUFFIXES)))
-def test_convert_one_array(of, to, tmp_path, capsys):
+def test_convert_one_array(of, to, tmp_path, said):
     source, target = save(tmp_path / f"a{of}", {"array": BIG} if of == ".h5" else BIG), tmp_path / f"b{to}"
-    assert main(["convert", str(source), str(target)]) == 0
-    assert lines(capsys) == ([], [])
+    assert said(0, "convert", source, target) == ([], [])
     with mc.open(target) as file:
         assert file.names == ["array"]
         np.testing.assert_array_equal(file["array"], BIG)
 
 
-def test_convert_a_checkpoint(tmp_path, capsys):
+def test_convert_a_checkpoint(tmp_path, said):
     tree = {"w": BIG, "layers": [{"b": SMALL}], "step": 3}
     source = save(tmp_path / "c", tree, metadata={"by": "me", "sizes": [1, 2]})
     for name in ("d", "t.safetensors", "t.h5", "t.zarr", "e"):
-        assert main(["convert", str(source), str(tmp_path / name)]) == 0
         dropped = f"meshcomm: {tmp_path / name} does not hold the numbers and texts of the tree of {source}"
-        assert lines(capsys)[1] == ([] if "." not in name else [dropped])
+        assert said(0, "convert", source, tmp_path / name)[1] == ([] if "." not in name else [dropped])
         with mc.open(tmp_path / name) as file:
             assert set(file.names) == {"w", "layers.0.b"}
             np.testing.assert_array_equal(file["layers.0.b"], SMALL)
             assert file.metadata["by"] == "me"
-    assert main(["convert", str(source), str(tmp_path / "t.npy")]) == 1
-    assert lines(capsys)[1] == [
+    assert said(1, "convert", source, tmp_path / "t.npy")[1] == [
         "meshcomm: a .npy file holds one array, not 2: save them to a .safetensors file or to a folder"
     ]
     assert not (tmp_path / "t.npy").exists()
@@ -145,22 +145,20 @@ def test_convert_a_checkpoint(tmp_path, capsys):
     on(2, program)
 
 
-def test_convert_refuses_to_overwrite(tmp_path, capsys):
+def test_convert_refuses_to_overwrite(tmp_path, said):
     source, target = save(tmp_path / "a.npy", SMALL), save(tmp_path / "b.safetensors")
-    assert main(["convert", str(source), str(target)]) == 1
-    (error,) = lines(capsys)[1]
+    (error,) = said(1, "convert", source, target)[1]
     assert error.startswith("meshcomm: ")
     assert "b.safetensors is there" in error
-    assert main(["convert", str(source), str(target), "--overwrite"]) == 0
+    said(0, "convert", source, target, "--overwrite")
     assert mc.open(target).names == ["array"]
-    assert main(["convert", str(tmp_path / "none.npy"), str(target)]) == 1
+    said(1, "convert", tmp_path / "none.npy", target)
 
 
-def test_convert_refuses_damage(tmp_path, capsys):
+def test_convert_refuses_damage(tmp_path, said):
     source = save(tmp_path / "c")
     damage(source)
-    assert main(["convert", str(source), str(tmp_path / "t.safetensors")]) == 1
-    assert "is damaged between bytes" in lines(capsys)[1][0]
+    assert "is damaged between bytes" in said(1, "convert", source, tmp_path / "t.safetensors")[1][0]
     assert [path.name for path in tmp_path.iterdir()] == ["c"]
 
 

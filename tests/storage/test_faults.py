@@ -16,6 +16,7 @@ from meshcomm import Layout
 from meshcomm.ranks.meshes import location_in
 from meshcomm.storage import files
 from meshcomm.storage.formats import zarr
+from support.gradient_cases import on
 from support.sampling import sampled
 from support.small_saves import SUFFIXES, found_at, listed, prepared, save, save_here
 from support.system_calls import calls_of, failing, short
@@ -39,8 +40,7 @@ def raised(program):
             return error
         return None
 
-    with mc.simulate(2) as world:
-        return world.run(caught)
+    return on(2, caught)
 
 
 def alike(errors, path):
@@ -53,6 +53,14 @@ def alike(errors, path):
         assert str(path.parent) in str(error), errors
         assert files.ASIDE not in str(error), errors
     return True
+
+
+def fails(path, kind=OSError, says=""):
+    """Check that a save fails on both ranks with the same error, of this kind and with this text."""
+    errors = raised(lambda: save_here(path, 2))
+    assert alike(errors, path)
+    assert isinstance(errors[0], kind)
+    assert says in str(errors[1])
 
 
 @pytest.mark.parametrize("over", [False, True])
@@ -86,9 +94,7 @@ def test_an_early_error_leaves_the_old_content(suffix, tmp_path):
     calls = calls_of(lambda: save(path, 1))
     for at in [at for at, call in enumerate(calls) if call.name in ("pwrite", "_allocate", "fsync")][:6]:
         with failing(at, errno.ENOSPC):
-            errors = raised(lambda: save_here(path, 2))
-        assert alike(errors, path)
-        assert "No space left on device" in str(errors[1])
+            fails(path, says="No space left on device")
         assert found_at(path) == 1
 
 
@@ -148,7 +154,7 @@ def test_a_disk_that_fails_as_two_stores_have_changed_names(tmp_path):
     path = prepared(tmp_path / "f", ".zarr", True)
     calls = [call.name for call in calls_of(lambda: save(path, 1))]
     with failing(calls.index("fsync", calls.index("_exchange")), errno.EIO):
-        assert alike(raised(lambda: save_here(path, 2)), path)
+        fails(path)
     (old,) = path.parent.glob(f".*{files.ASIDE}")
     assert (found_at(path), found_at(old.rename(tmp_path / "old.zarr"))) == (2, 1)
     Path(shutil.copytree(tmp_path / "old.zarr", old))
@@ -160,8 +166,7 @@ def test_a_disk_that_fails_as_two_stores_have_changed_names(tmp_path):
 def test_a_write_that_writes_nothing(tmp_path):
     path = prepared(tmp_path / "f", ".npy", True)
     with short(0):
-        errors = raised(lambda: save_here(path, 2))
-    assert alike(errors, path)
+        fails(path, (OSError, mc.MeshcommError))
     assert found_at(path) == 1
 
 
@@ -185,9 +190,7 @@ def test_something_else_has_the_name(suffix, tmp_path):
         path.write_text("mine")
     else:
         path.mkdir()
-    errors = raised(lambda: save_here(path, 1))
-    assert isinstance(errors[0], FileExistsError | IsADirectoryError)
-    assert alike(errors, path)
+    fails(path, FileExistsError | IsADirectoryError)
     assert listed(tmp_path) == [path.name]
 
 
@@ -199,8 +202,7 @@ def test_a_save_that_fails_removes_no_data_of_a_manifest_that_it_cannot_read(tex
     shutil.copytree(path, tmp_path / "copy")
     calls = calls_of(lambda: save(tmp_path / "copy", 2))
     with failing([call.name for call in calls].index("_allocate"), errno.ENOSPC):
-        errors = raised(lambda: save_here(path, 2))
-    assert alike(errors, path)
+        fails(path)
     assert old.exists()
     save(path, 3)
     assert found_at(path) == 3
@@ -213,11 +215,9 @@ def test_files_that_may_not_grow(suffix, tmp_path):
     old = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (10, old[1]))
     try:
-        errors = raised(lambda: save_here(path, 2))
+        fails(path, says="File too large")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, old)
-    assert alike(errors, path)
-    assert "File too large" in str(errors[1])
     assert found_at(path) == 1
 
 
@@ -225,9 +225,7 @@ def test_a_manifest_of_something_else_stays(tmp_path):
     path = tmp_path / "page"
     path.mkdir()
     (path / "manifest.json").write_text('{"name": "a web page"}')
-    errors = raised(lambda: save_here(path, 2))
-    assert alike(errors, path)
-    assert isinstance(errors[1], FileExistsError)
+    fails(path, FileExistsError)
     assert (path / "manifest.json").read_text() == '{"name": "a web page"}'
 
 
@@ -235,10 +233,8 @@ def test_a_manifest_of_something_else_stays(tmp_path):
 def test_a_folder_that_may_not_be_written(tmp_path):
     path = prepared(tmp_path / "f", "", True)
     path.chmod(0o500)
-    errors = raised(lambda: save_here(path, 2))
+    fails(path, PermissionError)
     path.chmod(0o700)
-    assert alike(errors, path)
-    assert isinstance(errors[1], PermissionError)
     assert found_at(path) == 1
 
 
@@ -254,8 +250,7 @@ def test_two_saves_to_one_folder(tmp_path):
         requests[1].wait()
         assert mc.load(path)["a"].to_numpy()[0, 0] == 2
 
-    with mc.simulate(2) as world:
-        world.run(program)
+    on(2, program)
     assert len(listed(path)) == 2
 
 

@@ -13,6 +13,7 @@ import pytest
 
 import meshcomm as mc
 from support.damage import ERROR, bounded, checked_outcome, outcome, outcome_here, rewrite, signed
+from support.gradient_cases import on
 from support.inputs import documents, texts, wires
 from support.sampling import inputs, sampled
 from support.small_saves import prepared
@@ -107,8 +108,7 @@ def test_any_header_gives_an_error_or_data(suffix, tmp_path):
 
     with bounded():
         for _ in range(0, count, WITH_ONE_WORLD):
-            with mc.simulate(1) as world:
-                world.run(program)
+            on(1, program)
     print(f"{count} inputs for {suffix or 'checkpoints'}: {kinds[str]} errors or large, {kinds[dict]} with data")
     assert kinds.total() == count
     assert kinds[str] > kinds[dict] > 0
@@ -147,25 +147,13 @@ def npy_headers(path):
         "{'shape': (), 'fortran_order': False, 'descr': '|S3'}",
         "{'descr': '<M8[us]', 'fortran_order': False, 'shape': (0, 24)}",
     ]
-    words = [
-        "'|O'",
-        "(2L, 3)",
-        "True",
-        "2**63",
-        "__import__('os')",
-        "-",
-        "descr",
-        "(" * 300,
-        "lambda: 0",
-        "'\\d'",
-        "9" * 20,
-    ]
+    words = ["'|O'", "(2L, 3)", "True", "2**63", "__import__('os')", "-", "descr", "(" * 300, "lambda: 0", "'\\d'"]
     versions = ((1, 0), (2, 0), (3, 0), (4, 0))
 
     def write(value):
         rewrite(path, npy_file(value, versions[zlib.crc32(value.encode(errors="surrogatepass")) % 4]))
 
-    return write, texts(seeds, words)
+    return write, texts(seeds, [*words, "9" * 20])
 
 
 def safetensors_file(header, data):
@@ -182,16 +170,15 @@ def safetensors_headers(path):
     def write(value):
         rewrite(path, safetensors_file(value, data[first:]))
 
-    return write, documents(
-        [header, more], ["F32", "F8_E8M0", "F4", "dtype", "shape", "data_offsets", "__metadata__", 208]
-    )
+    words = ["F32", "F8_E8M0", "F4", "dtype", "shape", "data_offsets", "__metadata__", 208]
+    return write, documents([header, more], words)
 
 
 def zarr_headers(path):
     found = [json.loads(file.read_bytes()) for file in path.rglob("zarr.json")]
     arrays = [each for each in found if each["node_type"] == "array"]
     words = [
-        *(
+        *[
             "int8",
             "float64",
             "complex128",
@@ -204,7 +191,7 @@ def zarr_headers(path):
             "default",
             "v2",
             "big",
-        ),
+        ],
         *({"name": "gzip", "configuration": {"level": 1}}, {"name": "transpose", "configuration": {"order": [1, 0]}}),
         *({"name": "sharding_indexed", "configuration": {}}, {"name": "r128"}, "NaN", "0x7ff", [6, 4], [3, 4]),
     ]

@@ -11,14 +11,13 @@ from support.saved import INDICES, SUFFIXES, mesh_of_4, on, same
 BIG = np.arange(300 * 120, dtype="f8").reshape(300, 120)
 
 
-def saved(path, tree, metadata=None):
+def saved(path, tree, **options):
     """Save *tree* of arrays, cut over four ranks."""
-    flags = {} if metadata is None else {"metadata": metadata}
 
     def program():
         mesh = mesh_of_4()
         cut = {name: mc.distribute(array, Layout(["x", "y"], mesh)) for name, array in tree.items()}
-        mc.save(path, cut if list(cut) != ["array"] else cut["array"], **flags)
+        mc.save(path, cut if list(cut) != ["array"] else cut["array"], **options)
 
     on(4, program)
     return path
@@ -27,7 +26,7 @@ def saved(path, tree, metadata=None):
 @pytest.mark.parametrize("suffix", SUFFIXES)
 def test_what_it_holds(suffix, tmp_path):
     metadata = {"by": "me"} if suffix != ".npy" else {}
-    path = saved(tmp_path / f"t{suffix}", {"array": BIG}, metadata)
+    path = saved(tmp_path / f"t{suffix}", {"array": BIG}, **({"metadata": metadata} if metadata else {}))
     with mc.open(path) as file:
         assert file.names == list(file) == ["array"]
         assert (len(file), "array" in file, "other" in file) == (1, True, False)

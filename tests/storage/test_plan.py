@@ -3,8 +3,6 @@
 import threading
 from collections import Counter
 from itertools import product
-from math import prod
-from random import Random
 
 import numpy as np
 import pytest
@@ -12,10 +10,9 @@ import pytest
 import meshcomm as mc
 from meshcomm import Layout
 from meshcomm.storage import files, small, transfer
-from support.random_cases import any_case
 from support.reference import random_bits
 from support.sampling import sampled
-from support.saved import RANKS, SIZES, here, mesh_of_4, on
+from support.saved import RANKS, cases, here, mesh_of_4, on
 
 U = mc.UNSHARDED
 
@@ -74,10 +71,7 @@ def test_random_loads(suffix, seed, tmp_path, counts, relaid, monkeypatch):
     monkeypatch.setattr(transfer, "READ_TOGETHER", 1000)
     kinds = set()
     with mc.simulate(RANKS) as world:
-        for number in range(seed * 25, seed * 25 + 25):
-            case, random = any_case(number, RANKS, SIZES), Random(number)
-            if prod(case.shape) > 20_000:
-                continue
+        for number, case, random in cases(seed, 25):
             whole = random_bits(case.shape, np.dtype("f8"), number)
             limit, index = random.choice([None, 2**12]), random.choice([None, random_index(case.shape, random)])
             check = random.choice([None, False])  # None compares checksums, as these are small checkpoints

@@ -36,18 +36,16 @@ def clock(monkeypatch):
     return steps
 
 
-def save_and_load(path):
+def shown(monkeypatch, path, stream):
+    """Return what a save and a load show on *stream*."""
+
     def program():
         mc.save(path, mc.distribute(BIG, Layout(["x", "y"], mesh_of_4())))
         same(mc.load(path, Layout([mc.UNSHARDED, ("x", "y")], mesh_of_4())), BIG)
 
-    on(4, program)
-
-
-def shown(monkeypatch, path, stream):
     monkeypatch.setattr(sys, "stderr", stream)
     monkeypatch.setattr(progress, "PROGRESS_BYTES", 2000)
-    save_and_load(path)
+    on(4, program)
     return stream.getvalue()
 
 
@@ -66,13 +64,10 @@ def test_a_long_save_and_load(tmp_path, monkeypatch, clock):
     assert text.split("\r")[-2].strip() == "", "the line is cleared"
 
 
-def test_short_calls_show_nothing(tmp_path, monkeypatch, clock):
-    clock[1] = 0.001
-    assert shown(monkeypatch, tmp_path / "t.npy", Terminal()) == ""
-
-
-def test_no_terminal_shows_nothing(tmp_path, monkeypatch, clock):
-    assert shown(monkeypatch, tmp_path / "t.npy", io.StringIO()) == ""
+@pytest.mark.parametrize(("step", "stream"), [(0.001, Terminal()), (0.1, io.StringIO())], ids=["short", "no terminal"])
+def test_nothing_is_shown(step, stream, tmp_path, monkeypatch, clock):
+    clock[1] = step
+    assert shown(monkeypatch, tmp_path / "t.npy", stream) == ""
 
 
 def test_checksums_do_not_depend_on_it(tmp_path, monkeypatch, clock):

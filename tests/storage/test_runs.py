@@ -38,10 +38,7 @@ def test_runs_follow_one_another_in_memory(path):
 
 
 def test_the_end_of_the_file_is_an_error(path):
-    with (
-        for_reading(path) as file,
-        pytest.raises(CheckpointError, match="at byte 100, but its data go to byte 105"),
-    ):
+    with for_reading(path) as file, pytest.raises(CheckpointError, match=r"at byte 100, but .* go to byte 105"):
         file.read_runs(np.zeros(12, np.uint8), *runs((5, 2), (95, 10)))
 
 
@@ -105,10 +102,7 @@ def test_the_system_is_told_what_comes_next(tmp_path, monkeypatch):
     monkeypatch.setattr(transfer.File, "is_in_memory", lambda file, offset: offset > 2**20)
     monkeypatch.setattr(transfer.File, "expect", lambda file, offset, size: told.append((offset, size)))
 
-    def program():
-        mc.load(tmp_path / "a.npy", Layout([U, ("x", "y")], mesh_of_4()))
-
-    on(4, program)
+    on(4, lambda: mc.load(tmp_path / "a.npy", Layout([U, ("x", "y")], mesh_of_4())))
     assert len(told) == 4 * 3  # of eight windows, those that begin in the first MiB, but for the first
     assert all(size == 2**18 for _, size in told)
 

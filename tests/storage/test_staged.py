@@ -2,7 +2,6 @@
 
 from itertools import product
 from math import prod
-from random import Random
 
 import numpy as np
 import pytest
@@ -10,10 +9,9 @@ import pytest
 import meshcomm as mc
 from meshcomm import Cyclic, Layout
 from meshcomm.storage import by_library, small, transfer
-from support.random_cases import any_case
 from support.reference import random_bits
 from support.sampling import sampled
-from support.saved import RANKS, SIZES, here, mesh_of_4, same
+from support.saved import RANKS, cases, here, mesh_of_4, on, same
 
 U = mc.UNSHARDED
 
@@ -35,10 +33,7 @@ def sizes(monkeypatch):
 def test_any_layout(order, seed, tmp_path, monkeypatch):
     monkeypatch.setattr(small, "SMALL_ARRAY", 64)
     with mc.simulate(RANKS) as world:
-        for number in range(seed * 12, seed * 12 + 12):
-            case, random = any_case(number, RANKS, SIZES), Random(number)
-            if prod(case.shape) > 20_000:
-                continue
+        for number, case, random in cases(seed, 12):
             whole = np.array(random_bits(case.shape, np.dtype("i4"), number), order=order)
             dtype, limit = random.choice(["f8", "i2", "i4", ">i4"]), random.choice([None, 2**10, 2**12])
             path = tmp_path / f"t{number}.npy"
@@ -64,8 +59,7 @@ def test_rounds_keep_to_the_limit(specs, order, dtype, tmp_path, sizes):
         same(mc.load(path, layout, dtype=dtype, max_scratch_bytes=limit), whole.astype(dtype))
         return plan.peak_scratch_bytes
 
-    with mc.simulate(4) as world:
-        planned = max(world.run(program))
+    planned = max(on(4, program))
     assert 0 < max(sizes) <= limit // 4
     assert max(sizes) <= planned <= limit
 
@@ -80,8 +74,7 @@ def test_a_slice_of_a_tensor_is_filled_in_rounds(tmp_path, sizes):
         mc.load(path, out=tensor[:, 100:250], max_scratch_bytes=limit)
         same(tensor, np.pad(whole, ((0, 0), (100, 50))))
 
-    with mc.simulate(4) as world:
-        world.run(program)
+    on(4, program)
     assert 0 < max(sizes) <= limit // 4
 
 
@@ -103,14 +96,11 @@ def test_steps_keep_to_the_limit(index, order, tmp_path, sizes, monkeypatch):
         layout = Layout(specs[: expected.ndim], mesh_of_4())
         plan = mc.plan_load(path, layout, slices=index, dtype=dtype, max_scratch_bytes=limit)
         found = mc.load(path, layout, slices=index, dtype=dtype, max_scratch_bytes=limit)
-        same(found, np.ascontiguousarray(expected.astype(dtype)).reshape(expected.shape))
+        same(found, expected.astype(dtype))
         return plan.peak_scratch_bytes
 
-    with mc.simulate(4) as world:
-        for specs, dtype in product(
-            [["x", "y", U], [U, ("x", "y"), U], [Cyclic("x", 2), U, U], [U] * 3], ["f8", "f4"]
-        ):
-            assert max(world.run(program, specs, dtype)) <= limit
+    for specs in ["x", "y", U], [U, ("x", "y"), U], [Cyclic("x", 2), U, U], [U] * 3:
+        assert max(max(on(4, program, specs, dtype)) for dtype in ("f8", "f4")) <= limit
     assert max(sizes, default=0) <= limit // 4
     assert sizes or not expected.size or expected.ndim == 1
 
@@ -146,11 +136,10 @@ def test_by_library_a_rank_holds_its_share_once(index, suffix, tmp_path, monkeyp
     def program(specs, dtype):
         layout = Layout(specs[: expected.ndim], mesh_of_4())
         found = mc.load(path, layout, slices=index, dtype=dtype, max_scratch_bytes=limit)
-        same(found, np.ascontiguousarray(expected.astype(dtype)).reshape(expected.shape))
+        same(found, expected.astype(dtype))
 
-    with mc.simulate(4) as world:
-        for specs, dtype in [(["x", "y", U], "f8"), ([U, ("x", "y"), U], "f4"), ([Cyclic("x", 3), U, U], "f8")]:
-            taken.clear()
-            world.run(program, specs, dtype)
-            assert all(each.nbytes <= limit for each in taken)
-            assert sum(each.size for each in taken) == expected.size * (1 if expected.ndim else 4)
+    for specs, dtype in [(["x", "y", U], "f8"), ([U, ("x", "y"), U], "f4"), ([Cyclic("x", 3), U, U], "f8")]:
+        taken.clear()
+        on(4, program, specs, dtype)
+        assert all(each.nbytes <= limit for each in taken)
+        assert sum(each.size for each in taken) == expected.size * (1 if expected.ndim else 4)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import meshcomm as mc
+from support.values import topology
 
 RANKS = 4
 
@@ -16,8 +17,8 @@ def names():
     mesh = mc.Mesh(range(4), [("x", 2), ("y", 2)])
     rules = mc.LayoutMap(mesh)
     rules["dense.*kernel"] = mc.Layout(["x", mc.UNSHARDED], mesh)
-    coordinates = [[[x, y, 0, core] for core in range(2)] for x in range(2) for y in range(2)]
-    topology = mc.Topology(mesh_shape=[2, 2, 1, 2], device_coordinates=coordinates)
+    searching = mc.LayoutMap(mesh, mode="search")
+    searching.update({"kernel": mc.Layout(["x"], mesh), "bias": mc.Layout(["y"], mesh)})
     return {
         "mc": mc,
         "np": np,
@@ -28,16 +29,10 @@ def names():
         "rows": mc.Layout(["x", mc.UNSHARDED], mesh),
         "columns": mc.Layout([mc.UNSHARDED, "y"], mesh),
         "rules": rules,
-        "searching": searching(mesh),
-        "topology": topology,
+        "searching": searching,
+        "topology": topology(),
         "zeros": lambda *shape: np.zeros(shape),
     }
-
-
-def searching(mesh):
-    rules = mc.LayoutMap(mesh, mode="search")
-    rules.update({"kernel": mc.Layout(["x"], mesh), "bias": mc.Layout(["y"], mesh)})
-    return rules
 
 
 def names_of_rank(rank):
@@ -47,13 +42,10 @@ def names_of_rank(rank):
     rows, columns = mc.Layout(["x", mc.UNSHARDED], mesh), mc.Layout([mc.UNSHARDED, "y"], mesh)
     array = np.arange(24.0).reshape(6, 4)
     made |= {"rows": rows, "columns": columns, "t": mc.distribute(array, rows), "array": array}
-    made["strategy"] = lambda *shape: mc.Strategy(mc.DeviceAssignment.build(four(), list(shape) or [1, 4, 1, 1]))
+    made["strategy"] = lambda *shape: mc.Strategy(
+        mc.DeviceAssignment.build(mc.Topology.from_comm(), list(shape) or [1, 4, 1, 1])
+    )
     return made
-
-
-def four():
-    """Return the topology of the four ranks on one host."""
-    return mc.Topology.from_comm()
 
 
 def outcome(call, given):

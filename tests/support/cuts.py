@@ -2,8 +2,10 @@
 
 import numpy as np
 
+from meshcomm import Cuts, Cyclic
 from meshcomm.layouts.cyclic import CyclicCut, cyclic_cut
 from meshcomm.layouts.partition import ChosenCut, Cut
+from support.random_cases import random_spec
 
 
 def indices_by_definition(cut, number):
@@ -18,25 +20,22 @@ def indices_by_definition(cut, number):
 
 def random_cut(random, length, blocks):
     """A cut of any kind: even, chosen, dealt round, or dealt round in its simplest form."""
-    kind = random.random()
-    if kind < 0.2:
-        return Cut(length, blocks)
-    if kind < 0.45:
-        inner = sorted(random.choices(range(length + 1), k=blocks - 1))
-        if random.random() < 0.2:  # all elements in one block
-            inner = sorted(random.choices([0, length], k=blocks - 1))
-        return ChosenCut((0, *inner, length))
-    block = random.choice([1, 1, 2, 3, 4, 5, 7, 8, max(1, length // 2), max(1, length), length + 5])
-    offset = random.choice([0, random.randrange(blocks)])
-    return CyclicCut(length, blocks, block, offset) if kind < 0.9 else cyclic_cut(length, blocks, block, offset)
+    return cut_of(random, length, blocks, random_spec(random, ("x",), length, blocks))
+
+
+def cut_of(random, length, blocks, spec):
+    """The cut of an axis by a spec; what is dealt round often in its simplest form."""
+    if isinstance(spec, Cuts):
+        return ChosenCut(spec.boundaries)
+    if isinstance(spec, Cyclic):
+        return random.choice([CyclicCut, CyclicCut, cyclic_cut])(length, blocks, spec.block, spec.offset)
+    return Cut(length, blocks)
 
 
 def random_pair(random):
-    """Two cuts of one axis, which may be empty, shorter than there are blocks, or many periods long."""
+    """Two cuts of one axis, often related, which may be empty, shorter than there are blocks, or many periods long."""
     length = random.choice([0, 1, random.randint(0, 12), random.randint(0, 60), random.randint(0, 200)])
-    blocks = [random.choice([1, 2, 2, 3, 4, 5, 6, 9]) for _ in range(2)]
-    cut = random_cut(random, length, blocks[0])
-    if isinstance(cut, CyclicCut) and random.random() < 0.3:  # patterns that have to do with each other
-        block = max(1, random.choice([cut.block, 2 * cut.block, cut.block // 2, cut.block + 1]))
-        return cut, CyclicCut(length, blocks[1], block, random.randrange(blocks[1]))
-    return cut, random_cut(random, length, blocks[1])
+    blocks, other = (random.choice([1, 2, 2, 3, 4, 5, 6, 9]) for _ in range(2))
+    spec = random_spec(random, ("x",), length, blocks)
+    like = random_spec(random, ("x",), length, other, spec if random.random() < 0.5 else None)
+    return cut_of(random, length, blocks, spec), cut_of(random, length, other, like)

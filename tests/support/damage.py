@@ -9,6 +9,7 @@ from pathlib import Path
 
 import meshcomm as mc
 from meshcomm.storage.formats.known import contents
+from support.gradient_cases import on
 from support.patience import cpu_factor
 
 ERROR = "an error that is documented"
@@ -19,8 +20,7 @@ LOADED = 2**20  # bytes: arrays that take more are described only
 
 def outcome(path):
     """Return what a load of *path* gives, bytes and all, or `ERROR`; other errors are raised."""
-    with mc.simulate(1) as world:
-        return world.run(outcome_here, path)[0]
+    return on(1, outcome_here, path)[0]
 
 
 def outcome_here(path):

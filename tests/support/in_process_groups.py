@@ -17,7 +17,7 @@ from meshcomm.memory import pools
 from meshcomm.ranks.communicator import Communicator
 from meshcomm.ranks.teams import Group, Team, World
 from meshcomm.transport.exchange import from_boxes
-from support.in_process_ranks import MIB, Node, run_threads
+from support.in_process_ranks import MIB, Node, block, outcomes
 
 ALONE = None
 """The host of a rank that shares no memory."""
@@ -174,7 +174,7 @@ class ThreadCommunicator(Communicator):
         return self._start("messages", send, receive)
 
     def permute(self, data, to, into, source):
-        counts, into_counts, zeros = np.zeros(self.size, int), np.zeros(self.size, int), np.zeros(self.size, int)
+        counts, into_counts, zeros = np.zeros((3, self.size), int)
         if to is not None:
             counts[to] = len(data)
         if source is not None:
@@ -292,8 +292,7 @@ class Rank:
 
     def block(self, nbytes, shared):
         """Return a new block in the pool, or in memory that nobody shares."""
-        made = self.pool.allocate(nbytes) if shared and self.pool is not None else None
-        return np.empty(nbytes, np.uint8) if made is None else made
+        return block(self.pool, nbytes, shared and self.pool is not None)
 
 
 class Ranks:
@@ -323,19 +322,16 @@ class Ranks:
 
     def run(self, call):
         """Return what ``call(rank)`` returns or raises, for each `Rank`, each in its thread."""
-        results = [None] * len(self.ranks)
 
         def body(number):
             self.stand_in.here.pool = self.ranks[number].pool
             try:
-                results[number] = call(self.ranks[number])
-            except BaseException as error:
-                results[number] = error
+                return call(self.ranks[number])
+            except BaseException:
                 self.wires.fail()
+                raise
 
-        threads = [threading.Thread(target=body, args=(number,), daemon=True) for number in range(len(results))]
-        run_threads(threads)
-        return results
+        return outcomes(body, range(len(self.ranks)), len(self.ranks))
 
     def results(self, call):
         """As `run`, but raise what a rank has raised."""

@@ -70,21 +70,24 @@ class Node:
 
         Raises `Stuck` when a rank waits for ever.
         """
-        results = [None] * len(self.pools)
-
-        def body(rank):
-            try:
-                results[rank] = call(rank, self.rendezvous[rank], self.pools[rank])
-            except BaseException as error:
-                results[rank] = error
-
-        threads = [threading.Thread(target=body, args=(rank,), daemon=True) for rank in ranks or range(len(results))]
-        run_threads(threads)
-        return results
+        size = len(self.pools)
+        return outcomes(lambda i: call(i, self.rendezvous[i], self.pools[i]), ranks or range(size), size)
 
 
-def run_threads(threads):
-    """Run *threads* to their end; raise `Stuck` when they wait for ever."""
+def outcomes(call, ranks, size):
+    """Return what ``call(rank)`` returns or raises, each in its thread, for each of *ranks*, and None for others.
+
+    Raises `Stuck` when they wait for ever.
+    """
+    results = [None] * size
+
+    def body(rank):
+        try:
+            results[rank] = call(rank)
+        except BaseException as error:
+            results[rank] = error
+
+    threads = [threading.Thread(target=body, args=(rank,), daemon=True) for rank in ranks]
     for thread in threads:
         thread.start()
     watch = Watch(lambda: [os.getpid()])
@@ -93,6 +96,7 @@ def run_threads(threads):
         while thread.is_alive():
             watch.look()
             thread.join(POLL)
+    return results
 
 
 def indices(*values):

@@ -4,15 +4,7 @@ from copy import deepcopy
 from random import Random
 
 NUMBERS = ["0", "1", "-1", "7", "007", "2147483648", "9223372036854775807", "9223372036854775808", "9" * 400, "1e999"]
-CHARACTERS = [
-    *"|,=+:*/. -_xyab01(){}[]?^$\\<!>P#\n\t\0",
-    "\u00e9",
-    "\u0130",
-    "\u2003",
-    "\u0663",
-    "\ud800",
-    "\U0001f600",
-]
+CHARACTERS = [*"|,=+:*/. -_xyab01(){}[]?^$\\<!>P#\n\t\0\u00e9\u0130\u2003\u0663\ud800\U0001f600"]
 
 
 def texts(seeds, words, seed=0):
@@ -30,14 +22,8 @@ def wires(seeds, seed=0):
     """Yield bytes without end: each is one of the *seeds*, with up to four changes."""
     random = Random(seed)
     pieces = [bytes([i]) for i in (0, 1, 2, 8, 10, 16, 18, 26, 34, 127, 128, 255)]
-    pieces += [
-        b"\xff" * 9 + b"\x01",
-        b"\xff" * 10,
-        b"\x80" * 9,
-        b"\x0a\xff\xff\xff\xff\x0f",
-        b"\x12\x00",
-        b"\x3a\x02\x12\x00",
-    ]
+    pieces += [b"\xff" * 9 + b"\x01", b"\xff" * 10, b"\x80" * 9, b"\x0a\xff\xff\xff\xff\x0f", b"\x12\x00"]
+    pieces.append(b"\x3a\x02\x12\x00")
     while True:
         data = random.choice(seeds)
         for _ in range(random.randrange(5)):

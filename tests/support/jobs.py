@@ -92,6 +92,8 @@ def _launch(ranks, *arguments, cpu=CPU, python=(sys.executable,), others=list, *
     A process of the job may use *cpu* seconds of CPU time, and wait for as long as MESHCOMM_TIMEOUT allows.
     *others* returns processes of the job besides those that mpiexec has launched.
     """
+    if ranks is not None and mpiexec() is None:
+        pytest.skip("there is no mpiexec")
     launcher = () if ranks is None else (mpiexec(), "-n", str(ranks))
     command = [*launcher, *python, *map(str, arguments)]
     mark = f"{os.getpid()}.{time.monotonic_ns()}"
@@ -110,7 +112,7 @@ def _launch(ranks, *arguments, cpu=CPU, python=(sys.executable,), others=list, *
     try:
         text, _ = communicate(process, watch)
     except BaseException as failure:  # an interrupt, too, must not leave ranks behind
-        _kill([process.pid, *_processes(mark)])
+        kill([process.pid, *_processes(mark)])
         text, _ = process.communicate()
         if isinstance(failure, Stuck):
             pytest.fail(f"the job hangs: {failure}: {command}\n{text}")
@@ -128,7 +130,7 @@ def tells_once(job, text):
     return found == 1 or (found > 1 and job.slowness > 4)
 
 
-def _kill(processes):
+def kill(processes):
     for pid in processes:
         with contextlib.suppress(OSError):
             os.kill(pid, signal.SIGKILL)
@@ -138,13 +140,18 @@ def _left(mark):
     """Return the processes of the job that are still there after a moment, and kill them."""
     until(lambda: not _processes(mark), 2.0)
     found = _processes(mark)
-    _kill(found)
+    kill(found)
     return found
 
 
 def _processes(mark):
     """Return the processes that have our mark in their environment."""
-    text, found = f"{MARK}={mark}\0".encode(), []
+    return processes_with(MARK, mark)
+
+
+def processes_with(name, value):
+    """Return the processes whose environment has this variable with this value."""
+    text, found = f"{name}={value}\0".encode(), []
     for entry in Path("/proc").glob("[0-9]*/environ"):
         with contextlib.suppress(OSError):
             if text in entry.read_bytes():

@@ -6,13 +6,13 @@ from random import Random
 import numpy as np
 
 import meshcomm as mc
-from meshcomm import Layout
 from support import operands
 from support.gradient_cases import on
-from support.random_cases import of_kinds, random_layout
+from support.random_tensors import SIZES, layout_of
 
-SIZES = [(2,), (3,), (2, 2), (2, 3), (2, 1, 2)]
 DTYPES = ["f8", "f8", "f4", "f2", "g", "c16", "c8", "i8", "i4", "i2", "u1", "u8", "?", ">f8", ">i4", "M8[s]", "U2"]
+
+any_layout = layout_of
 
 
 def on_a_mesh(seed, program):
@@ -24,10 +24,6 @@ def on_a_mesh(seed, program):
         program(Random(seed), mc.create_mesh(dims, devices=list(range(prod(sizes)))))
 
     on(prod(sizes) + 1, on_rank)
-
-
-def any_layout(random, mesh, shape):
-    return Layout(of_kinds(random, random_layout(random, mesh, len(shape)), shape).axes, mesh)  # on this very mesh
 
 
 def any_shape(random, most=3):

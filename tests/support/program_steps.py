@@ -30,31 +30,37 @@ def small(p):
     return [name for name in p.tensors if fits(name)]
 
 
+def made(p, call, model=None):
+    """Do what *call* says, and note the new tensor that it returns; for whole arrays *model* says it."""
+    new = p.new("t")
+    p.do(f"{new} = {call}", f"{new} = {model or call}")
+    return p.added(new)
+
+
 # -- tensors ----------------------------------------------------------------------------------------------------------
 
 
 def make(p):
-    shape, dtype, name = p.random.choice(p.shapes), p.random.choice(p.dtypes), p.new("t")
-    made = f"A({p.random.randrange(10**6)}, {shape}, {dtype!r})"
+    shape, dtype = p.random.choice(p.shapes), p.random.choice(p.dtypes)
+    whole = f"A({p.random.randrange(10**6)}, {shape}, {dtype!r})"
     way = p.random.choice(["distribute", "distribute", "root", "callback", "local", "cuts", "relayout"])
     layout = p.any_layout(shape, p.any_mesh(whole=way in ("root", "cuts")))
     mesh = layout[2:].partition(",")[0].rstrip(")")
     if way == "root":
         root = p.random.randrange(p.size)
-        line = f"mc.distribute({made} if {mesh}.rank == {root} else None, {layout}, root={root})"
+        line = f"mc.distribute({whole} if {mesh}.rank == {root} else None, {layout}, root={root})"
     elif way == "callback":
-        line = f"mc.from_callback({shape}, {dtype!r}, {layout}, lambda s: {made}[s])"
+        line = f"mc.from_callback({shape}, {dtype!r}, {layout}, lambda s: {whole}[s])"
     elif way == "local":
-        block = f"B({made}, {layout}, rank)"
+        block = f"B({whole}, {layout}, rank)"
         line = f"mc.from_local({block} if {mesh}.rank is not None else A(0, (0,), {dtype!r}), {layout}, {shape})"
     elif way == "cuts":
         wanted = chosen(p, mesh, shape)
-        block = f"B({made}, L({mesh}, *{wanted}), rank)"
+        block = f"B({whole}, L({mesh}, *{wanted}), rank)"
         line = f"mc.from_local({block}, 'cuts', mesh={mesh}, sharding_specs={plain(wanted)})"
     else:
-        line = f"mc.{'relayout' if way == 'relayout' else 'distribute'}({made}, {layout})"
-    p.do(f"{name} = {line}", f"{name} = {made}")
-    p.added(name)
+        line = f"mc.{'relayout' if way == 'relayout' else 'distribute'}({whole}, {layout})"
+    made(p, line, whole)
 
 
 def chosen(p, mesh, shape):
@@ -72,10 +78,9 @@ def plain(specs):
 
 
 def fill(p):
-    shape, name, dtype = p.random.choice(p.shapes), p.new("t"), p.random.choice(["f8", "i4"])
-    made = p.random.choice([f"zeros({shape}, {dtype!r}", f"ones({shape}, {dtype!r}", f"full({shape}, 7, {dtype!r}"])
-    p.do(f"{name} = mc.{made}, {p.any_layout(shape)})", f"{name} = np.{made})")
-    p.added(name)
+    shape, dtype = p.random.choice(p.shapes), p.random.choice(["f8", "i4"])
+    call = p.random.choice([f"zeros({shape}, {dtype!r}", f"ones({shape}, {dtype!r}", f"full({shape}, 7, {dtype!r}"])
+    made(p, f"mc.{call}, {p.any_layout(shape)})", f"np.{call})")
 
 
 def forget(p):
@@ -113,9 +118,7 @@ def relayout(p):
         line = f"for _ in range({p.random.choice([3, 70])}): {line}"
     elif way == "plan":
         plan = p.new("p")
-        p.do(
-            f"{plan} = mc.plan_relayout({name}.shape, {name}.dtype, {name}.layout, {layout})",
-        )
+        p.do(f"{plan} = mc.plan_relayout({name}.shape, {name}.dtype, {name}.layout, {layout})")
         p.plans.append((plan, name))
         line = f"{new} = {plan}.execute({name})"
     p.do(line, f"{new} = {name}")
@@ -179,9 +182,7 @@ def execute(p):
     planned = p.names[plan]
     name = p.any_tensor(lambda t: (t.shape, t.dtype, t.layout) == (planned.shape, planned.dtype, planned.source))
     if name is not None and p.names[name].mesh is planned.source.mesh:
-        new = p.new("t")
-        p.do(f"{new} = {plan}.execute({name})", f"{new} = {name}")
-        p.added(new)
+        made(p, f"{plan}.execute({name})", name)
 
 
 def start(p):
@@ -239,7 +240,7 @@ def combine(p):
     if not names:
         return
     name = p.random.choice(names)
-    other, new = operand(p, name), p.new("t")
+    other = operand(p, name)
     if p.names[name].dtype.kind == "b":
         call = p.random.choice([f"{name} | {name}", f"np.where({name}, {other}, {name})", f"~{name}"])
     else:
@@ -247,17 +248,11 @@ def combine(p):
         if call < 0.6:
             call = f"{name} {plus} {other}"
         else:
-            choices = [
-                f"-{name}",
-                f"{name} == {other}",
-                f"np.maximum({name}, {name})",
-                f"np.where({name}, {other}, 1)",
-            ]
-            call = p.random.choice(choices)
+            calls = [f"-{name}", f"{name} == {other}", f"np.maximum({name}, {name})", f"np.where({name}, {other}, 1)"]
+            call = p.random.choice(calls)
         if p.names[name].dtype.kind == "c" or (p.names[name].dtype.kind == "u" and plus == "-"):
             call = f"{name} * {name}"
-    p.do(f"{new} = {call}", f"{new} = np.asarray({call})")
-    p.added(new)
+    made(p, call, f"np.asarray({call})")
 
 
 def combine_in_place(p):
@@ -281,14 +276,13 @@ def reduce(p):
     names = small(p)
     if not names:
         return
-    name, new = p.random.choice(names), p.new("t")
+    name = p.random.choice(names)
     ndim = p.names[name].ndim
     axis = p.random.choice([None, *range(ndim), tuple(p.random.sample(range(ndim), p.random.randint(0, ndim)))])
     functions = ["sum", "max", "min"] + ["mean"] * (p.names[name].dtype.kind in "if")
     function = p.random.choice(functions if p.names[name].dtype.kind != "c" else ["sum"])
     call = f"np.{function}({name}, axis={axis}, keepdims={p.random.random() < 0.3})"
-    p.do(f"{new} = {call}", f"{new} = np.asarray({call})")
-    p.added(new)
+    made(p, call, f"np.asarray({call})")
 
 
 def multiply(p):
@@ -298,22 +292,16 @@ def multiply(p):
     a = p.random.choice(names)
     names = [b for b in names if p.names[b].mesh is p.names[a].mesh and p.names[b].size <= 10_000]
     b = next((b for b in names if p.names[b].shape[0] == p.names[a].shape[-1]), None)
-    new = p.new("t")
     if b is None and p.names[a].ndim == 2 and p.names[a].size <= 10_000:
-        p.do(f"{new} = {a} @ {a}.T", f"{new} = {a} @ {a}.T")
+        made(p, f"{a} @ {a}.T")
     elif b is not None and p.names[a].size <= 10_000:
-        p.do(f"{new} = np.matmul({a}, {b})", f"{new} = np.asarray(np.matmul({a}, {b}))")
-    else:
-        return
-    p.added(new)
+        made(p, f"np.matmul({a}, {b})", f"np.asarray(np.matmul({a}, {b}))")
 
 
 def copy(p):
     name = p.any_tensor()
     if name is not None:
-        call, new = p.random.choice([f"np.transpose({name})", f"{name}.copy()"]), p.new("t")
-        p.do(f"{new} = {call}", f"{new} = {call}")
-        p.added(new)
+        made(p, p.random.choice([f"np.transpose({name})", f"{name}.copy()"]))
 
 
 # -- arrays -----------------------------------------------------------------------------------------------------------
@@ -324,13 +312,11 @@ def to_numpy(p):
     if name is None:
         return
     mesh = p.mesh_of(name)
+    root, has = "", "is not None"
     if p.random.random() < 0.5:
-        p.do(f"{new} = {name}.to_numpy()", f"{new} = {name} if device_of(rank, {mesh!r}) is not None else None")
-    else:
         root = p.random.randrange(p.names[mesh].size)
-        p.do(
-            f"{new} = {name}.to_numpy(root={root})", f"{new} = {name} if device_of(rank, {mesh!r}) == {root} else None"
-        )
+        root, has = f"root={root}", f"== {root}"
+    p.do(f"{new} = {name}.to_numpy({root})", f"{new} = {name} if device_of(rank, {mesh!r}) {has} else None")
 
 
 def collective(p):
@@ -387,10 +373,8 @@ def is_small(p, name):
 
 def read_variable(p):
     if p.variables:
-        variable, new = p.random.choice(p.variables), p.new("t")
-        layout = p.any_layout(p.names[variable].shape)
-        p.do(f"{new} = mc.relayout({variable}, {layout})", f"{new} = {variable}")
-        p.added(new)
+        variable = p.random.choice(p.variables)
+        made(p, f"mc.relayout({variable}, {p.any_layout(p.names[variable].shape)})", variable)
 
 
 # -- failures, ends and threads ---------------------------------------------------------------------------------------
@@ -442,16 +426,20 @@ def fail(p):
     p.do(f"fails(mc.{kind}, lambda: {call})")
 
 
+def forget_mesh(p, mesh):
+    p.meshes.remove(mesh)
+    for name in [*p.tensors, *p.variables]:
+        if p.names[name].mesh is p.names[mesh]:
+            p.forget(name)
+
+
 def close(p):
     """Close a mesh; its tensors are of no use any more."""
     if not p.meshes:
         return
     mesh = p.random.choice(p.meshes)
-    p.meshes.remove(mesh)
+    forget_mesh(p, mesh)
     p.closed.append(mesh)
-    for name in [*p.tensors, *p.variables]:
-        if p.names[name].mesh is p.names[mesh]:
-            p.forget(name)
     p.plans = [(plan, name) for plan, name in p.plans if p.names[plan].source.mesh is not p.names[mesh]]
     p.plans = [(plan, name) for plan, name in p.plans if p.names[plan].target.mesh is not p.names[mesh]]
     p.do(f"{mesh}.close()")
@@ -459,12 +447,8 @@ def close(p):
 
 def between(p):
     """What may come between other calls."""
-    mesh = p.any_mesh()
-    p.do(
-        p.random.choice(
-            [f"mc.drop_plans({mesh})", f"mc.barrier({mesh})", f"late(rank == {p.random.randrange(p.size)})"]
-        )
-    )
+    mesh, late = p.any_mesh(), f"late(rank == {p.random.randrange(p.size)})"
+    p.do(p.random.choice([f"mc.drop_plans({mesh})", f"mc.barrier({mesh})", late]))
 
 
 def thread(p):
@@ -501,7 +485,4 @@ def end_program(p):
     for mesh in list(p.meshes):
         if p.random.random() < 0.5:
             p.do(f"{mesh}.close()")
-            p.meshes.remove(mesh)
-            for name in [*p.tensors, *p.variables]:
-                if p.names[name].mesh is p.names[mesh]:
-                    p.forget(name)
+            forget_mesh(p, mesh)

@@ -107,9 +107,9 @@ def packed(regions, itemsize, boxes, number=0, rounds=1):
 # -- relayout ---------------------------------------------------------------------------------------------------------
 
 
-def mesh_of(*sizes):
+def mesh_of(*sizes, name=""):
     """A mesh of dimensions x, y, z of these sizes."""
-    return Mesh(range(prod(sizes)), list(zip("xyzw", sizes, strict=False)))
+    return Mesh(range(prod(sizes)), list(zip("xyzw", sizes, strict=False)), name)
 
 
 def indices_along(names, length, number, blocks):

@@ -25,7 +25,7 @@ _repeats = 0
 def pytest_addoption(parser):
     parser.addoption("--exhaustive", action="store_true", help="test all cases instead of a sample of them")
     parser.addoption("--quick", action="store_true", help="test an eighth of each sample")
-    parser.addoption("--each", type=int, metavar="N", help="run at most N cases of each test that launches jobs")
+    parser.addoption("--each", type=int, metavar="N", help="run N cases of each test that launches jobs, or a sixth")
     parser.addoption("--mismatches", help="how many pairs of calls to mix up, on each number of ranks, or all of them")
     parser.addoption("--mismatch-ranks", type=_numbers, help="the numbers of ranks for these, by default '2 3 4'")
     parser.addoption("--inputs", type=int, metavar="N", help="try N generated inputs for each parser")

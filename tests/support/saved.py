@@ -1,9 +1,14 @@
 """What tests of files share: small worlds, layouts in them, and indices."""
 
+from math import prod
+from random import Random
+
 import numpy as np
 
 import meshcomm as mc
 from meshcomm import Layout
+from support.gradient_cases import on as on
+from support.random_cases import any_case
 
 RANKS = 6
 SIZES = (1, 2, 2, 3, 4, 4, 6)
@@ -18,8 +23,16 @@ def here(layout):
     return Layout(list(layout.axes), made)
 
 
+def cases(seed, count):
+    """Yield so many random relayouts of arrays that are not large, each with its number and what else is random."""
+    for number in range(seed * count, (seed + 1) * count):
+        case = any_case(number, RANKS, SIZES)
+        if prod(case.shape) <= 20_000:
+            yield number, case, Random(number)
+
+
 def same(tensor, whole):
-    """Check the shape, the dtype and every bit of a tensor. Collective over its mesh."""
+    """Check the shape, the dtype and every bit of a tensor, of memory in any order. Collective over its mesh."""
     found = tensor.to_numpy()
     if found is not None:
         assert (found.shape, found.dtype) == (whole.shape, whole.dtype)
@@ -32,12 +45,6 @@ def damage(path, at=100):
     content = bytearray(data.read_bytes())
     content[at] ^= 1
     data.write_bytes(content)
-
-
-def on(ranks, program):
-    """Run *program* on simulated ranks, and return what each returns."""
-    with mc.simulate(ranks) as world:
-        return world.run(program)
 
 
 def mesh_of_4():

@@ -6,11 +6,11 @@ from random import Random
 import numpy as np
 
 import meshcomm as mc
-from meshcomm import Layout
 from support.gradient_cases import on
-from support.random_cases import of_kinds, random_layout
+from support.random_tensors import layout_of as layout_of
 from support.reference import block_of, same_bits, same_numbers
 from support.sampling import sampled
+from support.strategies import shapes_of
 
 U = "unsharded"
 SIZES = [(2,), (3,), (4,), (2, 2), (2, 3), (2, 1, 2)]
@@ -41,8 +41,11 @@ def on_a_mesh(seed, program):
     on(prod(sizes) + 1, on_rank)
 
 
-def layout_of(random, mesh, shape):
-    return Layout(of_kinds(random, random_layout(random, mesh, len(shape)), shape).axes, mesh)  # on this very mesh
+def some_ranks(random, size):
+    """Return a mesh over some of the ranks of a world, in any order."""
+    count = random.choice([size, size, max(1, size - 1)])
+    dims = list(zip("xyz", random.choice(shapes_of(count)), strict=False))
+    return mc.create_mesh(dims, devices=random.sample(range(size), count))
 
 
 def check_numbers(tensor, expected):

@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 import pytest
 
+from support.jobs import kill, processes_with
 from support.patience import IDLE, Stuck, run, slowness, until
 
 NODES = ("node0", "node1")
@@ -57,10 +58,6 @@ JobRequeue=1
 {nodes}
 PartitionName=all Nodes={names} Default=YES MaxTime=INFINITE State=UP
 """
-
-
-class Unavailable(Exception):
-    """There can be no Slurm here; the text says why."""
 
 
 class Finished(NamedTuple):
@@ -126,14 +123,8 @@ class Slurm(NamedTuple):
         until(self._nothing_to_kill, SOON)
 
     def _nothing_to_kill(self):
-        mark, found = f"SLURM_CONF={self.environment['SLURM_CONF']}\0".encode(), []
-        for entry in Path("/proc").glob("[0-9]*/environ"):
-            with contextlib.suppress(OSError):  # it has ended meanwhile
-                if mark in entry.read_bytes():
-                    found.append(int(entry.parent.name))
-        for pid in found:
-            with contextlib.suppress(OSError):
-                os.kill(pid, signal.SIGKILL)
+        found = processes_with("SLURM_CONF", self.environment["SLURM_CONF"])
+        kill(found)
         return not found
 
     def logs(self):
@@ -145,25 +136,22 @@ class Slurm(NamedTuple):
 @contextlib.contextmanager
 def made(folder):
     """Make a Slurm in the empty *folder*, or skip the test. A context."""
+    _check_means()
+    slurm = _configure(folder)
     with contextlib.ExitStack() as stack:
-        try:
-            _check_means()
-            slurm = _configure(folder)
-            for name, command in _daemons(slurm, folder).items():
-                stack.enter_context(_running(name, command, slurm))
-            _wait_for_nodes(slurm)
-        except Unavailable as reason:
-            pytest.skip(str(reason))
+        for name, command in _daemons(slurm, folder).items():
+            stack.enter_context(_running(name, command, slurm))
+        _wait_for_nodes(slurm)
         stack.callback(slurm.kill)
         yield slurm
 
 
 def _check_means():
     if os.geteuid() != 0:
-        raise Unavailable("a Slurm of its own needs root, as slurmd does")
+        pytest.skip("a Slurm of its own needs root, as slurmd does")
     for tool in (*DAEMONS, "sbatch", "srun", "scontrol", "scancel"):
         if _found(tool) is None:
-            raise Unavailable(f"a Slurm needs the command {tool}, of Debian's slurm-wlm and munge, which is missing")
+            pytest.skip(f"a Slurm needs the command {tool}, of Debian's slurm-wlm and munge, which is missing")
 
 
 def _found(tool):
@@ -214,7 +202,7 @@ def _running(name, command, slurm):
         )
     try:
         if name == "munged" and not until((slurm.folder / "munge.socket").exists, SOON):
-            raise Unavailable(f"munged does not come up here: {slurm.logs()}")
+            pytest.skip(f"munged does not come up here: {slurm.logs()}")
         yield process
     finally:
         process.send_signal(signal.SIGTERM)
@@ -231,7 +219,7 @@ def _wait_for_nodes(slurm):
         return said.returncode == 0 and said.stdout.split() == ["idle"]
 
     if not until(ready, 3 * SOON):
-        raise Unavailable(f"the daemons of Slurm do not come up here: {slurm.logs()}")
+        pytest.skip(f"the daemons of Slurm do not come up here: {slurm.logs()}")
 
 
 def _free_ports(count):

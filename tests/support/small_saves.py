@@ -6,8 +6,9 @@ import numpy as np
 
 import meshcomm as mc
 from meshcomm import Layout
+from support.gradient_cases import on
+from support.saved import SUFFIXES as SUFFIXES
 
-SUFFIXES = ("", ".npy", ".safetensors", ".safetensors.index.json", ".h5", ".zarr")
 U = mc.UNSHARDED
 
 
@@ -29,8 +30,7 @@ def save_here(path, number, how=mc.save):
 
 def save(path, number, how=mc.save):
     """Save the content with this number from two simulated ranks."""
-    with mc.simulate(2) as world:
-        world.run(save_here, path, number, how)
+    on(2, save_here, path, number, how)
 
 
 def found_at(path):

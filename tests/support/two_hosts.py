@@ -10,7 +10,6 @@ MPICH's Hydra starts its ranks there with a launcher of its own, instead of ssh.
 import contextlib
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -19,7 +18,7 @@ from typing import NamedTuple
 
 import pytest
 
-from support.jobs import SETTINGS
+from support.jobs import SETTINGS, kill
 from support.jobs import mpiexec as our_mpiexec
 from support.patience import CPU, WALL, Watch, communicate, run, until
 
@@ -151,9 +150,7 @@ class Hosts(NamedTuple):
 
     def _nothing_to_kill(self, hosts):
         found = self.processes(hosts)
-        for pid in found:
-            with contextlib.suppress(OSError):
-                os.kill(pid, signal.SIGKILL)
+        kill(found)
         return not found
 
     def _links(self):

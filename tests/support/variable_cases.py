@@ -5,28 +5,35 @@ from hypothesis import strategies as st
 import meshcomm as mc
 from meshcomm.layouts.layout import UNSHARDED, Layout
 from meshcomm.ops.random import random_normal
+from meshcomm.training.layout_map import LayoutMap
 from meshcomm.training.modules import Module
 from meshcomm.training.variables import Variable
+from support import reference
+
+
+class Layouts:
+    """A mesh over all ranks, x by y where there are several; its layouts, and layout maps of them.
+
+    In a short form of specs, u is an axis that nothing cuts.
+    """
+
+    def __init__(self):
+        everyone = mc.create_mesh()
+        self.mesh = mc.create_mesh([("x", 2), ("y", -1)]) if everyone.size % 2 == 0 else mc.create_mesh([("x", -1)])
+
+    def __call__(self, *specs):
+        return Layout([{"u": UNSHARDED}.get(spec, spec) for spec in specs], self.mesh)
+
+    def rules(self, rules=()):
+        """Return a layout map of *rules*: patterns, and the specs of their layouts in one text."""
+        made = LayoutMap(self.mesh)
+        made.update((key, self(*specs.split())) for key, specs in dict(rules).items())
+        return made
 
 
 def on_ranks(size):
-    """Run the test on every rank of a simulated world of *size* ranks."""
-
-    def decorate(test):
-        def run():
-            with mc.simulate(size) as world:
-                world.run(test)
-
-        run.__name__ = test.__name__
-        return run
-
-    return decorate
-
-
-def grid():
-    """A mesh over all ranks, x by y, and layouts on it."""
-    mesh = mc.create_mesh([("x", 2), ("y", -1)])
-    return mesh, lambda *specs: Layout([{"u": UNSHARDED}.get(spec, spec) for spec in specs], mesh)
+    """Return a decorator: so many simulated ranks run the test, and its argument *layout* is their `Layouts`."""
+    return reference.on_ranks(size, layout=Layouts)
 
 
 class Dense(Module):
@@ -53,11 +60,6 @@ def blocks(draw):
         start = draw(st.integers(0, n))
         slices.append(slice(start, draw(st.integers(start, n))))
     return shape, tuple(slices)
-
-
-def grid1():
-    mesh = mc.create_mesh([("x", 1)])
-    return mesh, lambda *specs: Layout([{"u": UNSHARDED}.get(spec, spec) for spec in specs], mesh)
 
 
 class Late(Module):

@@ -11,7 +11,8 @@ from meshcomm.errors import MeshError
 from meshcomm.training import assignment
 from meshcomm.training.assignment import DeviceAssignment
 from meshcomm.training.topology import DeviceOrderMode
-from support.logical_device_cases import CELL, REPEATABLE, degraded, on_ranks, row_major, strategy_of
+from support.gradient_cases import on
+from support.logical_device_cases import CELL, REPEATABLE, degraded, row_major, strategy_of
 
 # -- assignments ------------------------------------------------------------------------------------------------------
 
@@ -133,4 +134,4 @@ def test_no_replicas():
         assert strategy.num_replicas_in_sync == 0
         return strategy.run(lambda: 1)
 
-    assert on_ranks(2, program)[0] == [None, None]
+    assert on(2, program) == [None, None]

@@ -3,6 +3,7 @@
 import pickle
 import re
 import time
+from itertools import product
 
 import numpy as np
 import pytest
@@ -11,8 +12,11 @@ import meshcomm as mc
 from meshcomm.errors import CollectiveMismatch, LayoutError, MeshError
 from meshcomm.layouts.layout import UNSHARDED, Layout
 from meshcomm.training.layout_map import LayoutMap, layout_map_scope
+from support.departures import refuses
+from support.gradient_cases import on
 from support.layout_map_cases import MESH, X_U, U, X, golden_map, small
 from support.patience import cpu_factor
+from support.reference import on_ranks
 
 # -- the contract of a dict -------------------------------------------------------------------------------------------
 
@@ -132,9 +136,21 @@ def test_strings_of_other_types_are_keys():
     assert m[np.str_("ab")] is X
 
 
-def test_bad_modes():
-    with pytest.raises(LayoutError, match="mode 'find'; it must be one of match, search, fullmatch"):
-        LayoutMap(mode="find")
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        (lambda: LayoutMap(mode="find"), "mode 'find'; it must be one of match, search, fullmatch"),
+        (lambda: layout_map_scope({}), r"layout_map_scope takes a LayoutMap, not \{\}"),
+        *((lambda names=names: LayoutMap().report(names), "") for names in ("abc", [("a", 1, 2)], [3], {3: 4})),
+        (
+            lambda: LayoutMap().distribute({"a": np.ones(2)}),
+            "no rule of the LayoutMap matches 'a', and the map has no",
+        ),
+        (lambda: LayoutMap().distribute({"a": np.ones(2)}, root=0), "a LayoutMap must have a mesh"),
+    ],
+)
+def test_calls_that_are_refused(call, says):
+    refuses(LayoutError, call, says=says)
 
 
 def test_layout_for():
@@ -197,15 +213,8 @@ def test_what_re_refuses_is_an_error_of_ours(text, says):
 @pytest.mark.parametrize(
     "text",
     [
-        r"(d\d)\.\1",
-        "(d)?(?(1)1|c)",
-        "(?>d+)1.*",
-        "d++1",
-        "^(?!.*embed).*kernel$",
-        "(?i).*KERNEL",
-        "1.k",
-        "",
-        "d1|d1.*",
+        *(r"(d\d)\.\1", "(d)?(?(1)1|c)", "(?>d+)1.*", "d++1", "^(?!.*embed).*kernel$"),
+        *("(?i).*KERNEL", "1.k", "", "d1|d1.*"),
     ],
 )
 def test_any_pattern_matches_what_re_matches(text, mode):
@@ -271,12 +280,8 @@ NAMES = {"d1.kernel": (4, 2), "d2.kernel": (2, 2), "d1.bias": (2,), "head.kernel
 
 def test_report():
     report = reported().report(NAMES)
-    assert report.applied == {
-        "d1.kernel": "d.*kernel",
-        "d2.kernel": "d.*kernel",
-        "d1.bias": ".*bias",
-        "head.kernel": "head.kernel",
-    }
+    kernels = {"d1.kernel": "d.*kernel", "d2.kernel": "d.*kernel"}
+    assert report.applied == {**kernels, "d1.bias": ".*bias", "head.kernel": "head.kernel"}
     assert report.unused == ("conv.*",)
     assert report.shadowed == {"d1.kernel.*": ("d.*kernel",), ".*head.*": ("head.kernel",)}
     assert report.unmatched == ("scale",)
@@ -339,12 +344,6 @@ def test_a_clean_report():
     assert str(report) == "LayoutMap: 1 rules, 1 names, 1 of them matched"
 
 
-@pytest.mark.parametrize("names", ["abc", [("a", 1, 2)], [3], {3: 4}])
-def test_names_that_are_none(names):
-    with pytest.raises(LayoutError):
-        LayoutMap().report(names)
-
-
 # -- distribute -------------------------------------------------------------------------------------------------------
 
 
@@ -375,12 +374,8 @@ def flat(tree, path=()):
     return [found for key, child in entries for found in flat(child, (*path, str(key)))]
 
 
-@pytest.mark.parametrize("root", [None, 0, 1])
-@pytest.mark.parametrize("size", [1, 2, 3])
+@pytest.mark.parametrize(("size", "root"), [(1, None), (1, 0), *product([2, 3], [None, 0, 1])])
 def test_distribute(size, root):
-    if root is not None and root >= size:
-        root = 0
-
     def program():
         m = world_map()
         tree = TREE if root in (None, m.get_default_mesh().rank) else None
@@ -394,17 +389,9 @@ def test_distribute(size, root):
             np.testing.assert_array_equal(tensor.to_numpy(), array)
         return {".".join(path): tensor.layout.sharding_specs for path, tensor in flat(tensors)}
 
-    with mc.simulate(size) as world:
-        assert world.run(program)[-1] == {
-            "blocks.0.kernel": ["X", UNSHARDED],
-            "blocks.0.bias": [UNSHARDED],
-            "blocks.1.kernel": ["X", UNSHARDED],
-            "norms.0.scale": [UNSHARDED],
-            "norms.1.0": [UNSHARDED],
-            "norms.1.1": [UNSHARDED],
-            "head.kernel": [UNSHARDED, "X"],
-            "step": [],
-        }
+    replicated = {name: [UNSHARDED] for name in ("blocks.0.bias", "norms.0.scale", "norms.1.0", "norms.1.1")}
+    kernels = {name: ["X", UNSHARDED] for name in ("blocks.0.kernel", "blocks.1.kernel")}
+    assert on(size, program)[-1] == replicated | kernels | {"head.kernel": [UNSHARDED, "X"], "step": []}
 
 
 @pytest.mark.parametrize(
@@ -428,8 +415,7 @@ def test_trees_that_cannot_be_distributed(tree, says):
             m.distribute(tree if m.get_default_mesh().rank == 0 else None, root=0)
         return m.distribute({"a": np.ones(2)}, 0)["a"].shape
 
-    with mc.simulate(2) as world:
-        assert world.run(program) == [(2,), (2,)]
+    assert on(2, program) == [(2,), (2,)]
 
 
 def test_a_list_of_numbers_is_distributed_as_one_array():
@@ -437,46 +423,25 @@ def test_a_list_of_numbers_is_distributed_as_one_array():
         tree = world_map().distribute({"a": [[1, 2], [3, 4]], "b": [(5, 6), np.ones(1)]})
         return [(".".join(path), tensor.to_numpy().tolist()) for path, tensor in flat(tree)]
 
-    with mc.simulate(1) as world:
-        assert world.run(program) == [[("a", [[1, 2], [3, 4]]), ("b.0", [5, 6]), ("b.1", [1.0])]]
+    assert on(1, program) == [[("a", [[1, 2], [3, 4]]), ("b.0", [5, 6]), ("b.1", [1.0])]]
 
 
-def test_distribute_without_a_mesh():
-    with pytest.raises(LayoutError, match="no rule of the LayoutMap matches 'a', and the map has no mesh"):
-        LayoutMap().distribute({"a": np.ones(2)})
-    with pytest.raises(LayoutError, match="a LayoutMap must have a mesh"):
-        LayoutMap().distribute({"a": np.ones(2)}, root=0)
-
-
+@on_ranks(2)
 def test_a_root_is_a_device_of_one_mesh():
-    def program():
-        m = world_map()
-        m["elsewhere"] = X
-        with pytest.raises(LayoutError, match="'elsewhere' has a layout on another mesh"):
-            m.distribute({"elsewhere": np.ones(2)}, root=0)
-
-    with mc.simulate(2) as world:
-        world.run(program)
+    m = world_map()
+    m["elsewhere"] = X
+    with pytest.raises(LayoutError, match="'elsewhere' has a layout on another mesh"):
+        m.distribute({"elsewhere": np.ones(2)}, root=0)
+    with pytest.raises(MeshError):
+        m.distribute({"a": np.ones(2)}, root=9)
 
 
-def test_distribute_from_a_root_that_is_none():
-    def program():
-        with pytest.raises(MeshError):
-            world_map().distribute({"a": np.ones(2)}, root=9)
-
-    with mc.simulate(2) as world:
-        world.run(program)
-
-
+@on_ranks(1)
 def test_what_is_distributed_shares_no_memory():
-    def program():
-        array = np.zeros(3)
-        tensor = world_map().distribute({"a": array})["a"]
-        array[:] = 1
-        return tensor.local.tolist()
-
-    with mc.simulate(1) as world:
-        assert world.run(program) == [[0, 0, 0]]
+    array = np.zeros(3)
+    tensor = world_map().distribute({"a": array})["a"]
+    array[:] = 1
+    assert tensor.local.tolist() == [0, 0, 0]
 
 
 def test_ranks_that_distribute_differently_are_told():
@@ -484,13 +449,8 @@ def test_ranks_that_distribute_differently_are_told():
         m = world_map()
         m.distribute({"a": np.ones(2)}, root=m.get_default_mesh().rank)
 
-    with mc.simulate(2) as world, pytest.raises(CollectiveMismatch):
-        world.run(program)
-
-
-def test_layout_map_scope_takes_a_layout_map():
-    with pytest.raises(LayoutError, match=r"layout_map_scope takes a LayoutMap, not \{\}"):
-        layout_map_scope({})
+    with pytest.raises(CollectiveMismatch):
+        on(2, program)
 
 
 def test_errors_of_keys_can_be_pickled():

@@ -7,17 +7,8 @@ import pytest
 from meshcomm.errors import LayoutError, MeshError
 from meshcomm.layouts.layout import MATCH, Layout
 from meshcomm.training.layout_map import LayoutMap
+from support.departures import departures, refuses
 from support.layout_map_cases import GOLDEN, LAYOUTS, MESH, U_U, X_U, U, X, golden_map, small
-from support.paths import DOCS
-
-DOC = DOCS / "layout_map.md"
-
-
-def departures(title):
-    """The first cells of the table of departures below *title*."""
-    section = DOC.read_text().partition(f"## Departures from TensorFlow: {title}")[2].partition("\n## ")[0]
-    return [line.split(" | ")[0].removeprefix("| ") for line in section.splitlines() if line.startswith("| ")][2:]
-
 
 # -- recorded answers of tf_keras -------------------------------------------------------------------------------------
 
@@ -47,21 +38,6 @@ def test_lookup_of_keras_3(case, mode):
         assert m[key] is (None if expected is None else dict(m.items())[expected])
 
 
-def test_example_of_the_page():
-    m = LayoutMap(mesh=None)
-    layout_1d, layout_2d, layout_4d = X, X_U, LAYOUTS["u_u_u_x"]
-    m[".*dense.*kernel"] = layout_2d
-    m[".*dense.*bias"] = layout_1d
-    m[".*conv2d.*kernel"] = layout_4d
-    m[".*conv2d.*bias"] = layout_1d
-    assert m["dense_1.kernel"] == layout_2d
-    assert m["dense_1.bias"] == layout_1d
-    assert m["dense_2.kernel"] == layout_2d
-    assert m["dense_2.bias"] == layout_1d
-    assert m["my_model/conv2d_123/kernel"] == layout_4d
-    assert m["my_model/conv2d_123/bias"] == layout_1d
-
-
 # -- tf_keras' layout_map_test.py -------------------------------------------------------------------------------------
 
 
@@ -77,18 +53,6 @@ def test_add():
     assert dict(m) == {"dense/kernel": X_U, "dense/bias": X}
 
 
-def test_get():
-    m = LayoutMap()
-    m["dense/kernel"], m["dense/bias"] = X_U, X
-    m["dense.*kernel"], m["dense.*bias"], m[".*bias"] = U_U, U, X
-    assert m["dense/kernel"] is X_U
-    assert m["dense/bias"] is X
-    assert m["dense_2/kernel"] is U_U
-    assert m["dense_2/bias"] is U
-    assert m["conv2d/kernel"] is None
-    assert m["conv2d/bias"] is X
-
-
 def test_delete():
     m = LayoutMap()
     m["dense/kernel"], m["dense/bias"] = X_U, X
@@ -102,16 +66,11 @@ def test_delete():
     assert m["dense/bias"] is None
 
 
-def test_len():
+def test_len_and_iter():
     m = LayoutMap()
     assert len(m) == 0
     m["dense/kernel"], m["dense/bias"] = X_U, X
     assert len(m) == 2
-
-
-def test_iter():
-    m = LayoutMap()
-    m["dense/kernel"], m["dense/bias"] = X_U, X
     assert list(m.keys()) == ["dense/kernel", "dense/bias"] == list(m)
     assert list(m.values()) == [X_U, X]
     assert list(m.items()) == [("dense/kernel", X_U), ("dense/bias", X)]
@@ -120,15 +79,9 @@ def test_iter():
 # -- departures -------------------------------------------------------------------------------------------------------
 
 
-def refuses(error, says, function, *args):
-    with pytest.raises(error, match=says):
-        function(*args)
-    return True
-
-
 def atomic_update():
     m = small()
-    refuses(LayoutError, "already exist", m.update, [("new", X), ("dense/bias", X)])
+    refuses(LayoutError, m.update, [("new", X), ("dense/bias", X)], says="already exist")
     return "new" not in m
 
 
@@ -145,15 +98,15 @@ PROOFS = {
     "m.setdefault(key, layout)": lambda: (m := small()).setdefault("conv", U) is U is m["conv"],
     "m.update(rules) with a duplicate": atomic_update,
     "(key, layout) in m.items()": lambda: ("dense_2/kernel", U_U) not in small().items(),
-    "a key that is no string": lambda: refuses(TypeError, "not 3, a int", stored_pattern, 3),
+    "a key that is no string": lambda: refuses(TypeError, stored_pattern, 3, says="not 3, a int"),
     "a compiled pattern as a key": lambda: [*stored_pattern(re.compile("Up", re.IGNORECASE))] == ["(?i)Up"],
     "a pattern that is no regular expression": lambda: refuses(
-        LayoutError, r"'a\(' is not a regular expression: missing \)", stored_pattern, "a("
+        LayoutError, stored_pattern, "a(", says=r"'a\(' is not a regular expression: missing \)"
     ),
     "a layout with MATCH": lambda: refuses(
-        LayoutError, "MATCH|'match'", LayoutMap().__setitem__, "a", Layout([MATCH], MESH)
+        LayoutError, LayoutMap().__setitem__, "a", Layout([MATCH], MESH), says="MATCH|'match'"
     ),
-    "LayoutMap(something that is no mesh)": lambda: refuses(MeshError, "not 'X=2'", LayoutMap, "X=2"),
+    "LayoutMap(something that is no mesh)": lambda: refuses(MeshError, LayoutMap, "X=2", says="not 'X=2'"),
     "m.copy()": lambda: small().copy() == small(),
 }
 
@@ -164,4 +117,4 @@ def test_departure(case):
 
 
 def test_departures_are_documented():
-    assert departures("LayoutMap") == list(PROOFS)
+    assert departures("layout_map.md", "Departures from TensorFlow: LayoutMap") == list(PROOFS)

@@ -4,7 +4,6 @@ import itertools
 import json
 import math
 import re
-from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -16,8 +15,11 @@ from meshcomm.errors import LayoutError, MeshError, ShapeError
 from meshcomm.training.assignment import DeviceAssignment
 from meshcomm.training.strategy import check_partition
 from meshcomm.training.topology import DeviceOrderMode, Topology
-from support.logical_device_cases import BROKEN_TOPOLOGIES, CELL, REPEATABLE, on_ranks, row, row_major, strategy_of
+from support.departures import departures, refuses
+from support.gradient_cases import on
+from support.logical_device_cases import BROKEN_TOPOLOGIES, CELL, REPEATABLE, row, row_major, strategy_of
 from support.paths import DATA, DOCS
+from support.reference import on_ranks
 from training import test_assignment as assignments
 from training import test_strategy as strategies
 from training import test_topology as topology_tests
@@ -26,62 +28,6 @@ GOLDEN = json.loads((DATA / "logical_devices.json").read_text())
 
 
 DOC = DOCS / "logical_devices.md"
-
-
-class Departure(NamedTuple):
-    """Where we deliberately answer otherwise than TensorFlow."""
-
-    tensorflow: str
-    ours: str
-    why: str
-
-
-# Every deliberate departure; each key is proved in test_departure, and the page in docs shows the same table.
-DEPARTURES = {
-    "the strategy": Departure(
-        "made from a cluster resolver, with one process per host",
-        "made from a `DeviceAssignment` (and a communicator), with one process per device",
-        "one rank is one device",
-    ),
-    "the result of a split": Departure(
-        "the same tensor with a note for the compiler",
-        "a DTensor: each logical device has its block, and `relayout` works on it",
-        "there is no compiler; the data moves",
-    ),
-    "splitting a tensor that is split": Departure(
-        "a second note", "moves the blocks (Collective over the replica)", "as above"
-    ),
-    "the result of run": Departure(
-        "a value of all replicas", "what the step returned on this rank, None in no replica", "one rank is one device"
-    ),
-    "assign_to_logical_device in SPMD mode": Departure("ValueError", "works", "there is no such mode"),
-    "a scalar, [] and one logical device": Departure("TypeError", "the scalar on that device", "an error that leaks"),
-    "0 in partition_dimensions": Departure("ZeroDivisionError", "ShapeError", "an error that leaks"),
-    "negative partition_dimensions": Departure(
-        "an error about reshaping", "ShapeError: entries are positive", "an error that leaks"
-    ),
-    "floats in partition_dimensions": Departure("TypeError", "ShapeError", "an error that leaks"),
-    "device_coordinates with another number of axes": Departure("IndexError", "MeshError", "an error that leaks"),
-    "Topology(serialized, mesh_shape, ...)": Departure(
-        "the other arguments are ignored", "MeshError", "no silent errors"
-    ),
-    "two devices at one location": Departure("the last one counts", "MeshError", "no silent errors"),
-    "coordinates without a device": Departure(
-        "-1, or the location counted from the end, or IndexError", "MeshError", "no silent errors"
-    ),
-    "a replica or core out of range": Departure(
-        "the one counted from the end, or IndexError", "MeshError", "no silent errors"
-    ),
-    "a device in two replicas": Departure("accepted", "MeshError", "two replicas would hang on one rank"),
-    "floats in computation_shape": Departure("rounded down", "MeshError", "no silent errors"),
-    "missing devices with a stride, or too few": Departure("AssertionError", "MeshError", "an error that leaks"),
-    "device_order_mode RING with missing devices": Departure(
-        "devices in the order of tasks, which is no ring", "MeshError", "no silent errors"
-    ),
-    "ranks that are not counted through": Departure(
-        "not expressible", "field 1000 of the wire form, which TensorFlow skips", "hosts may share the ranks in turns"
-    ),
-}
 
 
 def numbers(text):
@@ -178,7 +124,7 @@ def check_all_ranks_raise(shape, dims, count, message):
             strategy.experimental_split_to_logical_devices(np.zeros(shape), dims)
         return strategy.run(lambda: strategy.experimental_split_to_logical_devices(np.ones(count), [count]).local)
 
-    results, _ = on_ranks(count + 1, program)  # the last rank, in no replica, sees the error too
+    results = on(count + 1, program)  # the last rank, in no replica, sees the error too
     assert results[-1] is None
     assert all(block.tolist() == [1] for block in results[:-1])
 
@@ -196,7 +142,7 @@ def check_split(shape, dims, count, slices=None):
         assert np.array_equal(split.to_numpy(), whole)
         return split.local
 
-    blocks, _ = on_ranks(count, program)
+    blocks = on(count, program)
     for k, block in enumerate(blocks):
         at = np.unravel_index(k, dims) if dims else ()
         cut = [slice(c * n // d, (c + 1) * n // d) for c, n, d in zip(at, shape, dims, strict=True)]
@@ -217,13 +163,11 @@ def test_blocks_cover_the_tensor_once(axes):
 
 
 def refused_partition(dims):
-    with pytest.raises(ShapeError):
-        check_partition((4, 4), dims, 8)
+    refuses(ShapeError, check_partition, (4, 4), dims, 8)
 
 
 def refused_topology(name):
-    with pytest.raises(MeshError):
-        Topology(**BROKEN_TOPOLOGIES[name][0])
+    refuses(MeshError, lambda: Topology(**BROKEN_TOPOLOGIES[name][0]))
 
 
 PROOFS = {
@@ -251,30 +195,25 @@ PROOFS = {
 }
 
 
-@pytest.mark.parametrize("case", DEPARTURES)
+@pytest.mark.parametrize("case", PROOFS)
 def test_departure(case):
     PROOFS[case]()
 
 
-@pytest.mark.parametrize("case", DEPARTURES)
-def test_departures_are_documented(case):
-    cells = (cell.replace("|", "\\|") for cell in (case, *DEPARTURES[case]))
-    assert f"| {' | '.join(cells)} |" in DOC.read_text().splitlines()
+def test_departures_are_documented():
+    assert departures("logical_devices.md", "Departures from TensorFlow") == list(PROOFS)
 
 
 def test_the_page_runs():
     programs = re.findall(r"```python\n(.*?)```", DOC.read_text(), re.DOTALL)
     assert programs
     for text in programs:
-        on_ranks(8, lambda text=text: exec(compile(text, str(DOC), "exec"), {}))
+        on(8, lambda text=text: exec(compile(text, str(DOC), "exec"), {}))
 
 
+@on_ranks(2)
 def test_layouts_of_the_result_must_name_its_mesh():
-    def program():
-        strategy = strategy_of(2, row(2))
-        split = strategy.experimental_split_to_logical_devices(np.arange(4), [2])
-        with pytest.raises(LayoutError):
-            mc.Layout(["d1"], split.mesh)
-        return True
-
-    assert all(on_ranks(2, program)[0])
+    strategy = strategy_of(2, row(2))
+    split = strategy.experimental_split_to_logical_devices(np.arange(4), [2])
+    with pytest.raises(LayoutError):
+        mc.Layout(["d1"], split.mesh)

@@ -7,23 +7,16 @@ import pytest
 
 import meshcomm as mc
 from meshcomm.errors import LayoutError
-from meshcomm.layouts.layout import Layout
 from meshcomm.training.layout_map import LayoutMap
 from meshcomm.training.modules import Module
 from meshcomm.training.variables import DVariable, Variable
+from support.departures import departures, refuses
+from support.gradient_cases import on
 from support.paths import DOCS, EXAMPLES
-from support.variable_cases import Dense, LateNet, Net, grid, grid1, on_ranks, paths
+from support.variable_cases import Dense, LateNet, Layouts, Net, on_ranks, paths
 
 DOC = DOCS / "layout_map.md"
-
-
 EXAMPLE = EXAMPLES / "layout_map_models.py"
-
-
-def departures(title):
-    """The first cells of the table of departures below *title*."""
-    section = DOC.read_text().partition(f"## Departures from TensorFlow: {title}")[2].partition("\n## ")[0]
-    return [line.split(" | ")[0].removeprefix("| ") for line in section.splitlines() if line.startswith("| ")][2:]
 
 
 # -- the models of the page -------------------------------------------------------------------------------------------
@@ -33,14 +26,6 @@ def departures(title):
 def keras(monkeypatch):
     monkeypatch.syspath_prepend(str(EXAMPLE.parent))
     return importlib.import_module("small_keras")
-
-
-def page_map():
-    mesh, layout = grid()
-    m = LayoutMap(mesh=mesh)
-    m["d1.kernel"], m["d1.bias"] = layout("u", "x"), layout("x")
-    m["d2.kernel"], m["d2.bias"] = layout("x", "y"), layout("u")
-    return m
 
 
 def subclassed(keras):
@@ -78,7 +63,7 @@ def built_sequential(keras):
 @pytest.mark.parametrize("size", [2, 4])
 def test_models_of_the_page(keras, size, make, is_called_inside):
     def program():
-        m = page_map()
+        m = Layouts().rules({"d1.kernel": "u x", "d1.bias": "x", "d2.kernel": "x y", "d2.bias": "u"})
         batch = np.arange(100, dtype="f4").reshape(10, 10)
         with m.scope():
             model, layers = make(keras)
@@ -91,15 +76,12 @@ def test_models_of_the_page(keras, size, make, is_called_inside):
         assert [d1.kernel.layout, d1.bias.layout, d2.kernel.layout, d2.bias.layout] == list(m.values())
         return result.tobytes()
 
-    with mc.simulate(size) as world:
-        assert len(set(world.run(program))) == 1
+    assert len(set(on(size, program))) == 1
 
 
 @on_ranks(1)
-def test_a_layer_called_before_its_model_gets_its_path_from_the_model():
-    mesh, layout = grid1()
-    m = LayoutMap(mesh)
-    m["layers.0.kernel"] = layout("x", "u")
+def test_a_layer_called_before_its_model_gets_its_path_from_the_model(layout):
+    m = layout.rules({"layers.0.kernel": "x u"})
     with m.scope():
         net = LateNet()
     net.layers[0](6)
@@ -111,7 +93,7 @@ def test_a_layer_called_before_its_model_gets_its_path_from_the_model():
 
 
 @on_ranks(4)
-def test_examples_of_the_documentation():
+def test_examples_of_the_documentation(layout):
     blocks = DOC.read_text().split("```python\n")[1:]
     names = {}
     for block in blocks:
@@ -124,25 +106,19 @@ def test_examples_of_the_documentation():
 # -- departures -------------------------------------------------------------------------------------------------------
 
 
-def raises(error, says, function):
-    with pytest.raises(error, match=says):
-        function()
-    return True
-
-
 def waiting_value():
-    with LayoutMap(grid1()[0]).scope():
-        return raises(LayoutError, "no Module made in its scope holds it", lambda: Variable(0.0).value)
+    with Layouts().rules().scope():
+        return refuses(LayoutError, lambda: Variable(0.0).value, says="no Module made in its scope holds it")
 
 
 def values_at_the_end():
-    with LayoutMap(grid1()[0]).scope():
+    with Layouts().rules().scope():
         net = Net()
     return all(v.initialized for v in net.variables())
 
 
 def one_variable():
-    with LayoutMap(grid1()[0]).scope():
+    with Layouts().rules().scope():
         net = Module()
         net.a = net.b = Variable(0.0, (2,))
     net.b.assign(np.ones(2))
@@ -150,38 +126,35 @@ def one_variable():
 
 
 def layers_in_a_dict():
-    with LayoutMap(grid1()[0]).scope():
+    with Layouts().rules().scope():
         net = Module()
         net.layers = {"a": Dense(1, 1)}
     return net.layers["a"].kernel.path == "layers.a.kernel"
 
 
 def inner_model():
-    with LayoutMap(grid1()[0]).scope():
+    with Layouts().rules().scope():
         inner, outer = Net(), Module()
         outer.inner = inner
     return inner.d1.kernel.path == "inner.d1.kernel"
 
 
 def scoped_error(says, *rules):
-    mesh, layout = grid1()
-    m = LayoutMap(mesh if rules else None)
-    m.update((rule, layout("x")) for rule in rules)
+    m = Layouts().rules(dict.fromkeys(rules, "x")) if rules else LayoutMap()
 
     def build():
         with m.scope():
             Net()
 
-    return raises(LayoutError, says, build)
+    return refuses(LayoutError, build, says=says)
 
 
 def uneven():
-    with mc.simulate(2) as world:
-        return world.run(lambda: DVariable(np.ones(3), Layout(["x"], grid()[0])).local.shape) == [(2,), (1,)]
+    return on(2, lambda: DVariable(np.ones(3), Layouts()("x")).local.shape) == [(2,), (1,)]
 
 
 def assigned(method, value):
-    v = DVariable(np.ones(3), grid1()[1]("x"))
+    v = DVariable(np.ones(3), Layouts()("x"))
     return getattr(v, method)(value).to_numpy().tolist() == [2, 2, 2]
 
 
@@ -207,12 +180,11 @@ def test_departure(case):
     if case.startswith("axes"):
         assert PROOFS[case]()
     else:
-        with mc.simulate(1) as world:
-            assert world.run(PROOFS[case]) == [True]
+        assert on(1, PROOFS[case]) == [True]
 
 
 def test_departures_are_documented():
-    assert departures("scopes and variables") == list(PROOFS)
+    assert departures("layout_map.md", "Departures from TensorFlow: scopes and variables") == list(PROOFS)
 
 
 class _Head(mc.Module):
@@ -229,36 +201,30 @@ class _Net(mc.Module):
 @pytest.mark.parametrize("rule", ["head.w", "w", ".*w"])
 def test_a_variable_used_before_its_path_is_known_keeps_the_layout_of_the_final_path_or_raises(rule):
     def program():
-        mesh = mc.create_mesh([("x", 2)])
-        layout_map = mc.LayoutMap(mesh)
-        layout_map[rule] = mc.Layout(["x"], mesh)
-        with layout_map.scope():
+        m = Layouts().rules({rule: "x"})
+        with m.scope():
             net = _Net()
         assert net.head.w.path == "head.w"
-        assert net.head.w.layout == layout_map[rule]
+        assert net.head.w.layout == m[rule]
 
-    with mc.simulate(2) as world:
-        if rule == ".*w":
-            world.run(program)
-        else:
-            with pytest.raises(LayoutError, match=r"before its path 'head.w' was known"):
-                world.run(program)
+    if rule == ".*w":
+        on(2, program)
+    else:
+        refuses(LayoutError, on, 2, program, says=r"before its path 'head.w' was known")
 
 
 @pytest.mark.parametrize("ranks", [1, 3])
 def test_operators_of_variables_are_those_of_their_values(ranks):
     def program():
-        mesh = mc.create_mesh([("x", ranks)])
-        v = mc.DVariable(np.arange(8.0), layout=mc.Layout(["x"], mesh))
-        for made, right in ((v + 1, np.arange(8.0) + 1), (-v, -np.arange(8.0)), (np.exp(v), np.exp(np.arange(8.0)))):
+        v, array = DVariable(np.arange(8.0), Layouts()("x")), np.arange(8.0)
+        for made, right in ((v + 1, array + 1), (-v, -array), (np.exp(v), np.exp(array))):
             assert isinstance(made, mc.DTensor)
             assert np.array_equal(made.to_numpy(), right)
         assert float(np.sum(v)) == 28
-        assert (v == v, v == mc.DVariable(v.value), len({v, v})) == (True, False, 1)
+        assert (v == v, v == DVariable(v.value), len({v, v})) == (True, False, 1)
         same = v
         v += 1
         assert v is same
-        assert np.array_equal(v.to_numpy(), np.arange(8.0) + 1)
+        assert np.array_equal(v.to_numpy(), array + 1)
 
-    with mc.simulate(ranks) as world:
-        world.run(program)
+    on(ranks, program)

@@ -8,10 +8,10 @@ import pytest
 
 from meshcomm.errors import LayoutError
 from meshcomm.ops.random import random_normal
-from meshcomm.training.layout_map import LayoutMap, layout_map_scope
+from meshcomm.training.layout_map import layout_map_scope
 from meshcomm.training.modules import Module
 from meshcomm.training.variables import Variable
-from support.variable_cases import Dense, Net, grid, grid1, on_ranks, paths
+from support.variable_cases import Dense, Net, on_ranks, paths
 
 # -- paths ------------------------------------------------------------------------------------------------------------
 
@@ -29,23 +29,14 @@ class Tree(Module):
 
 
 TREE_PATHS = [
-    "blk.d.bias",
-    "blk.d.kernel",
-    "layers.3",
-    "layers.a.0",
-    "layers.b.bias",
-    "layers.b.kernel",
-    "own",
+    *("blk.d.bias", "blk.d.kernel", "layers.3", "layers.a.0", "layers.b.bias", "layers.b.kernel", "own"),
     *(f"pairs.{i}.{j}.{name}" for i in (0, 1) for j in (0, 1) for name in ("bias", "kernel")),
 ]
 
 
 @on_ranks(2)
-def test_paths():
-    mesh, layout = grid()
-    m = LayoutMap(mesh)
-    m["pairs.1.0.bias"] = layout("x")
-    m["own"] = layout("x")
+def test_paths(layout):
+    m = layout.rules({"pairs.1.0.bias": "x", "own": "x"})
     with m.scope():
         tree = Tree()
     assert paths(tree) == TREE_PATHS == [v.path for v in tree.variables()]
@@ -58,71 +49,59 @@ def test_paths():
 
 
 @on_ranks(2)
-def test_the_page_as_tf_keras_tests_it():
-    mesh, layout = grid()
-    m = LayoutMap(mesh=mesh)
-    m["d1.kernel"], m["d1.bias"] = layout("u", "x"), layout("x")
-    m["d2.kernel"], m["d2.bias"] = layout("x", "u"), layout("u")
+def test_the_page_as_tf_keras_tests_it(layout):
+    m = layout.rules({"d1.kernel": "u x", "d1.bias": "x", "d2.kernel": "x u", "d2.bias": "u"})
     with layout_map_scope(m):
         model = Net()
-    assert model.d1.kernel.layout == m["d1.kernel"]
-    assert model.d1.bias.layout == m["d1.bias"]
-    assert model.d2.kernel.layout == m["d2.kernel"]
-    assert model.d2.bias.layout == m["d2.bias"]
+    assert {path: v.layout for path, v in model.named_variables()} == m
     assert model.d1.kernel is model.d1.variables()[1] is model.variables()[1]
     assert model.d1.kernel.local.shape == (4, 3)
     assert type(model.d1.kernel) is Variable
 
 
 @on_ranks(2)
-def test_an_empty_map_replicates():
-    mesh, layout = grid()
-    with LayoutMap(mesh).scope():
+def test_an_empty_map_replicates(layout):
+    with layout.rules().scope():
         model = Net()
     assert [v.layout for v in model.variables()] == [layout("u"), layout("u", "u")] * 2
 
 
 @on_ranks(1)
-def test_trainable_variables():
-    mesh, _ = grid1()
-
+def test_trainable_variables(layout):
     class Norm(Module):
         def __init__(self):
             self.gamma = Variable(1.0, (2,))
             self.moving_mean = Variable(0.0, (2,), trainable=False)
 
-    with LayoutMap(mesh).scope():
+    with layout.rules().scope():
         norm = Norm()
     assert norm.variables() == [norm.gamma, norm.moving_mean]
     assert norm.trainable_variables() == [norm.gamma]
 
 
 @on_ranks(1)
-def test_order_of_paths():
+def test_order_of_paths(layout):
     class Many(Module):
         def __init__(self):
             self.z = [Variable(float(i), ()) for i in range(12)]
             self._cache = [self.z[3], Variable(0.0, ())]
             self.Z = Variable(0.0, ())
 
-    with LayoutMap(grid1()[0]).scope():
+    with layout.rules().scope():
         many = Many()
     assert paths(many) == ["Z", "_cache.0", "_cache.1", *(f"z.{i}" for i in range(12) if i != 3)]
 
 
 @on_ranks(2)
-def test_a_tie_has_the_name_that_tf_keras_takes():
+def test_a_tie_has_the_name_that_tf_keras_takes(layout):
     """tf_keras walks ``sorted(vars(module))``: capitals, names with a leading underscore, small letters."""
-    mesh, layout = grid()
 
     class Tied(Module):
         def __init__(self):
             self.a = self._x = Dense(2, 2)
             self._y = self.B = Dense(2, 2)
 
-    m = LayoutMap(mesh)
-    m["_x.kernel"], m["B.kernel"] = layout("x", "u"), layout("x", "u")
-    m["a.kernel"], m["_y.kernel"] = layout("u", "x"), layout("u", "x")
+    m = layout.rules({"_x.kernel": "x u", "B.kernel": "x u", "a.kernel": "u x", "_y.kernel": "u x"})
     with m.scope():
         tied = Tied()
     assert paths(tied) == ["B.bias", "B.kernel", "_x.bias", "_x.kernel"]
@@ -130,9 +109,7 @@ def test_a_tie_has_the_name_that_tf_keras_takes():
 
 
 @on_ranks(2)
-def test_deques_and_slots_are_walked():
-    mesh, layout = grid()
-
+def test_deques_and_slots_are_walked(layout):
     class Slotted(Module):
         __slots__ = ("__hidden", "kernel", "nothing")
 
@@ -144,8 +121,7 @@ def test_deques_and_slots_are_walked():
     class Block(Module):
         inner: object
 
-    m = LayoutMap(mesh)
-    m["recent.1.kernel"] = layout("x")
+    m = layout.rules({"recent.1.kernel": "x"})
     with m.scope():
         net = Module()
         net.recent = deque([Variable(0.0, (2,)), Slotted()])
@@ -157,18 +133,14 @@ def test_deques_and_slots_are_walked():
 
 
 @on_ranks(2)
-def test_ties():
-    mesh, layout = grid()
-
+def test_ties(layout):
     class Tied(Module):
         def __init__(self):
             self.b = self.a = Dense(2, 2)
             self.embedding = Variable(random_normal(0), (4, 2))
             self.head = {"kernel": self.embedding, "again": [self.b, self.embedding]}
 
-    m = LayoutMap(mesh)
-    m["a.kernel"], m["b.kernel"] = layout("x", "u"), layout("u", "x")
-    m["embedding"], m["head.*"] = layout("u", "x"), layout("x", "u")
+    m = layout.rules({"a.kernel": "x u", "b.kernel": "u x", "embedding": "u x", "head.*": "x u"})
     with m.scope():
         tied = Tied()
     assert paths(tied) == ["a.bias", "a.kernel", "embedding"]
@@ -178,7 +150,7 @@ def test_ties():
 
 
 @on_ranks(1)
-def test_cycles():
+def test_cycles(layout):
     class Child(Module):
         def __init__(self, parent):
             self.parent = parent
@@ -191,7 +163,7 @@ def test_cycles():
             self.child = Child(self)
             self.itself = self
 
-    with LayoutMap(grid1()[0]).scope():
+    with layout.rules().scope():
         parent = Parent()
     assert paths(parent) == ["child.kernel"]
     assert parent.child.kernel.path == "child.kernel"
@@ -199,15 +171,15 @@ def test_cycles():
 
 
 @on_ranks(1)
-def test_keys_that_have_one_name():
-    module, layout = Module(), grid1()[1]()
-    module.layers = {1: Variable(0.0, layout=layout), "1": Variable(0.0, layout=layout)}
+def test_keys_that_have_one_name(layout):
+    module = Module()
+    module.layers = {key: Variable(0.0, layout=layout()) for key in (1, "1")}
     with pytest.raises(LayoutError, match="two keys of the dict 'layers' are named '1'"):
         module.variables()
 
 
 @on_ranks(1)
-def test_dataclasses_are_modules():
+def test_dataclasses_are_modules(layout):
     @dataclasses.dataclass
     class Block(Module):
         kernel: Variable
@@ -217,7 +189,7 @@ def test_dataclasses_are_modules():
     class Frozen(Module):
         block: Block
 
-    with LayoutMap(grid1()[0]).scope():
+    with layout.rules().scope():
         frozen = Frozen(Block(Variable(0.0, ()), [Variable(1.0, ())]))
     assert paths(frozen) == ["block.inner.0", "block.kernel"]
     assert frozen.block.inner[0].path == "block.inner.0"
@@ -229,9 +201,7 @@ def test_module_takes_no_arguments_of_its_own():
 
 
 @on_ranks(1)
-def test_parts_name_layers():
-    mesh, layout = grid1()
-
+def test_parts_name_layers(layout):
     class Named(Module):
         def __init__(self, *layers):
             self.layers = layers
@@ -239,8 +209,7 @@ def test_parts_name_layers():
         def parts(self):
             return {f"layer_{i}": layer for i, layer in enumerate(self.layers)}
 
-    m = LayoutMap(mesh)
-    m["layer_0.kernel"], m["layer_1.layer_0.kernel"] = layout("x", "u"), layout("u", "x")
+    m = layout.rules({"layer_0.kernel": "x u", "layer_1.layer_0.kernel": "u x"})
     with m.scope():
         first, inner = Dense(2, 2), Named(Dense(2, 2))
         model = Named(first, inner)

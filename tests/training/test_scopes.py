@@ -11,16 +11,14 @@ from meshcomm.errors import LayoutError
 from meshcomm.training.layout_map import LayoutMap
 from meshcomm.training.modules import Module
 from meshcomm.training.variables import DVariable, Variable
-from support.variable_cases import Dense, LateNet, Net, grid, grid1, on_ranks, paths
+from support.variable_cases import Dense, LateNet, Net, on_ranks, paths
 
 # -- scopes -----------------------------------------------------------------------------------------------------------
 
 
 @on_ranks(2)
-def test_a_variable_waits_for_its_path():
-    mesh, layout = grid()
-    m = LayoutMap(mesh)
-    m["d.kernel"] = layout("x", "u")
+def test_a_variable_waits_for_its_path(layout):
+    m = layout.rules({"d.kernel": "x u"})
     calls = []
 
     def initial(slices, shape, dtype):
@@ -35,15 +33,13 @@ def test_a_variable_waits_for_its_path():
         assert (d.kernel.shape, d.kernel.dtype, d.kernel.name) == ((4, 2), np.float64, "k")
         net.d = d
         assert not calls
-    assert calls == [layout("x", "u").block_slices((4, 2), mesh.rank)]
+    assert calls == [layout("x", "u").block_slices((4, 2), layout.mesh.rank)]
     assert repr(d.kernel) == "Variable('d.kernel', (4, 2), float64, ['x', UNSHARDED])"
 
 
 @on_ranks(2)
-def test_a_value_is_made_when_it_is_asked_for():
-    mesh, layout = grid()
-    m = LayoutMap(mesh)
-    m["d1.kernel"] = layout("x", "u")
+def test_a_value_is_made_when_it_is_asked_for(layout):
+    m = layout.rules({"d1.kernel": "x u"})
     with m.scope():
         alone = Variable(0.0, (2,))
         other = Net()
@@ -75,9 +71,8 @@ class Outer(Module):
 
 
 @on_ranks(2)
-def test_variables_without_a_path_are_an_error_when_the_scope_ends():
-    mesh, layout = grid()
-    m = LayoutMap(mesh)
+def test_variables_without_a_path_are_an_error_when_the_scope_ends(layout):
+    m = layout.rules()
     for hidden, where in [
         (lambda v: {v}, "net.hidden, a set"),
         (lambda v: frozenset([v]), "net.hidden, a frozenset"),
@@ -110,15 +105,14 @@ def test_variables_without_a_path_are_an_error_when_the_scope_ends():
 
 
 @on_ranks(2)
-def test_variables_made_while_building_must_have_a_path():
-    mesh, layout = grid()
-    m = LayoutMap(mesh)
+def test_variables_made_while_building_must_have_a_path(layout):
+    m = layout.rules()
     with m.scope():
         net = Module()
     with pytest.raises(LayoutError, match=r"holds Variable\(\(2,\).* \(in cache, a set\)"), net.building():
         net.cache = {Variable(0.0, (2,))}
     with m.scope():
-        with LayoutMap(mesh).scope():
+        with layout.rules().scope():
             kept = Variable(0.0, (2,))  # held when the outermost scope ends
         net = Module()
         net.kept = kept
@@ -126,20 +120,17 @@ def test_variables_made_while_building_must_have_a_path():
 
 
 @on_ranks(1)
-def test_copies_of_variables_must_have_a_path():
-    mesh, _ = grid1()
+def test_copies_of_variables_must_have_a_path(layout):
     for make in (copy.copy, copy.deepcopy):
         copies = []
-        with pytest.raises(LayoutError, match="no Module made in it holds Variable"), LayoutMap(mesh).scope():
+        with pytest.raises(LayoutError, match="no Module made in it holds Variable"), layout.rules().scope():
             copies.append(make(Variable(0.0, (2,))))
     assert not copies[0].initialized
 
 
 @on_ranks(2)
-def test_explicit_layouts_beat_the_map():
-    mesh, layout = grid()
-    m = LayoutMap(mesh)
-    m[".*"] = layout("u", "x")
+def test_explicit_layouts_beat_the_map(layout):
+    m = layout.rules({".*": "u x"})
     with m.scope():
         net = Module()
         net.a = Variable(0.0, (2, 2), layout=layout("x", "u"))
@@ -153,10 +144,8 @@ def test_explicit_layouts_beat_the_map():
 
 
 @on_ranks(2)
-def test_changes_of_the_map_change_nothing_later():
-    mesh, layout = grid()
-    m = LayoutMap(mesh)
-    m[".*kernel"] = layout("x", "u")
+def test_changes_of_the_map_change_nothing_later(layout):
+    m = layout.rules({".*kernel": "x u"})
     with m.scope():
         net = Net()
     m.clear()
@@ -165,10 +154,8 @@ def test_changes_of_the_map_change_nothing_later():
 
 
 @on_ranks(2)
-def test_nested_scopes():
-    mesh, layout = grid()
-    outer, inner = LayoutMap(mesh), LayoutMap(mesh)
-    outer[".*kernel"], inner["head.kernel"] = layout("x", "u"), layout("u", "x")
+def test_nested_scopes(layout):
+    outer, inner = layout.rules({".*kernel": "x u"}), layout.rules({"head.kernel": "u x"})
 
     class Nested(Module):
         def __init__(self):
@@ -189,22 +176,21 @@ def test_nested_scopes():
 
 
 @on_ranks(2)
-def test_scopes_end_on_exceptions():
-    mesh, _ = grid()
+def test_scopes_end_on_exceptions(layout):
     net = Module()
 
     def fail():
         net.d1 = Dense(2, 2)
         raise ZeroDivisionError
 
-    with pytest.raises(ZeroDivisionError), LayoutMap(mesh).scope():
+    with pytest.raises(ZeroDivisionError), layout.rules().scope():
         fail()
     assert not net.d1.kernel.initialized
     with pytest.raises(LayoutError, match="its path is not known"):
         _ = net.d1.kernel.layout
     with pytest.raises(LayoutError, match="Neither layout nor DTensor"):
         Variable(1.0)
-    with LayoutMap(mesh).scope():
+    with layout.rules().scope():
         with pytest.raises(ZeroDivisionError), LayoutMap().scope():
             fail()
         net = Net()
@@ -212,9 +198,8 @@ def test_scopes_end_on_exceptions():
 
 
 @on_ranks(1)
-def test_a_scope_can_be_entered_again():
-    mesh, _ = grid1()
-    m = LayoutMap(mesh)
+def test_a_scope_can_be_entered_again(layout):
+    m = layout.rules()
     nets = []
     for _ in range(2):
         with m.scope():
@@ -246,34 +231,26 @@ def test_scopes_belong_to_a_thread():
         ({".*kernel": "x"}, True, "'d1.kernel' has 2 axes, but its rule '.*kernel' .* 1 axis"),
     ],
 )
-def test_errors_when_a_scope_ends(rules, has_mesh, says):
-    def program():
-        mesh, layout = grid()
-        m = LayoutMap(mesh if has_mesh else None)
-        m.update({key: layout(spec) for key, spec in rules.items()})
-        with pytest.raises(LayoutError, match=says), m.scope():
-            Net()
-        with LayoutMap(mesh).scope():
-            net = Net()
-        return net.d1.kernel.initialized
-
-    with mc.simulate(2) as world:
-        assert world.run(program) == [True, True]
+@on_ranks(2)
+def test_errors_when_a_scope_ends(layout, rules, has_mesh, says):
+    m = layout.rules(rules) if has_mesh else LayoutMap()
+    with pytest.raises(LayoutError, match=says), m.scope():
+        Net()
+    with layout.rules().scope():
+        net = Net()
+    assert net.d1.kernel.initialized
 
 
 @on_ranks(2)
-def test_variables_made_after_the_scope():
-    mesh, layout = grid()
-    m = LayoutMap(mesh)
-    m["layers.0.kernel"], m["layers.1.kernel"] = layout("x", "u"), layout("u", "x")
-    m["layers.1.inner.bias"] = layout("x")
+def test_variables_made_after_the_scope(layout):
+    m = layout.rules({"layers.0.kernel": "x u", "layers.1.kernel": "u x", "layers.1.inner.bias": "x"})
     with m.scope():
         net = LateNet()
     assert net.variables() == []
     assert net(6) == [(3, 4), (6, 1)]
     assert [v.path for v in net.variables()] == paths(net)
     assert net.layers[1].inner.bias.layout == layout("x")
-    with LayoutMap(mesh).scope():
+    with layout.rules().scope():
         assert LateNet()(6) == [(6, 4), (6, 2)]
         with m.scope():
             inside = LateNet()
@@ -282,10 +259,8 @@ def test_variables_made_after_the_scope():
 
 
 @on_ranks(2)
-def test_the_scope_of_its_construction_counts_for_a_module():
-    mesh, layout = grid()
-    m, other = LayoutMap(mesh), LayoutMap(mesh)
-    m["layers.0.kernel"], other["layers.0.kernel"] = layout("x", "u"), layout("u", "x")
+def test_the_scope_of_its_construction_counts_for_a_module(layout):
+    m, other = layout.rules({"layers.0.kernel": "x u"}), layout.rules({"layers.0.kernel": "u x"})
     with m.scope():
         net = LateNet()
     with other.scope():
@@ -294,13 +269,11 @@ def test_the_scope_of_its_construction_counts_for_a_module():
 
 
 @on_ranks(2)
-def test_a_module_that_moves_to_another_model_keeps_its_path():
-    mesh, layout = grid()
-    m = LayoutMap(mesh)
-    m["layers.0.kernel"] = layout("x", "u")
+def test_a_module_that_moves_to_another_model_keeps_its_path(layout):
+    m = layout.rules({"layers.0.kernel": "x u"})
     with m.scope():
         net = LateNet()
-    with LayoutMap(mesh).scope():
+    with layout.rules().scope():
         other = Module()
         other.head = net.layers[0]
     net.layers[0](6)
@@ -309,10 +282,8 @@ def test_a_module_that_moves_to_another_model_keeps_its_path():
 
 
 @on_ranks(2)
-def test_a_scope_begins_when_it_is_entered():
-    mesh, layout = grid()
-    inner, outer = LayoutMap(mesh), LayoutMap(mesh)
-    inner["a.kernel"] = layout("x", "u")
+def test_a_scope_begins_when_it_is_entered(layout):
+    inner, outer = layout.rules({"a.kernel": "x u"}), layout.rules()
     scope = inner.scope()
     with outer.scope():
         net = Module()
@@ -322,8 +293,7 @@ def test_a_scope_begins_when_it_is_entered():
 
 
 @on_ranks(1)
-def test_building_outside_of_any_scope():
-    _, layout = grid1()
+def test_building_outside_of_any_scope(layout):
     module = Module()
     with module.building():
         module.kernel = Variable(1.0, (), layout=layout())
@@ -333,10 +303,8 @@ def test_building_outside_of_any_scope():
 
 
 @on_ranks(2)
-def test_copies_of_modules_are_modules_of_the_scope():
-    mesh, layout = grid()
-    m = LayoutMap(mesh)
-    m["blocks.*kernel"] = layout("x", "u")
+def test_copies_of_modules_are_modules_of_the_scope(layout):
+    m = layout.rules({"blocks.*kernel": "x u"})
     with m.scope():
         net, block = Module(), Dense(2, 2)
         net.blocks = [copy.deepcopy(block) for _ in range(3)]
@@ -351,8 +319,8 @@ def test_copies_of_modules_are_modules_of_the_scope():
 
 
 @on_ranks(1)
-def test_scopes_hold_no_modules_after_their_end():
-    with LayoutMap(grid1()[0]).scope():
+def test_scopes_hold_no_modules_after_their_end(layout):
+    with layout.rules().scope():
         net = Net()
     assert (net._layout_scope.made.modules, net._layout_scope.made.variables) == ([], [])
 
@@ -365,10 +333,8 @@ class UsedWhileBuilding(Module):
 
 
 @on_ranks(2)
-def test_a_variable_used_while_its_module_is_building_keeps_its_path():
-    mesh, layout = grid()
-    m = LayoutMap(mesh)
-    m["head.w"], m["w"] = layout("x"), layout("u")
+def test_a_variable_used_while_its_module_is_building_keeps_its_path(layout):
+    m = layout.rules({"head.w": "x", "w": "u"})
     with m.scope():
         net = Module()
         net.head = UsedWhileBuilding()

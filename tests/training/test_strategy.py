@@ -11,7 +11,9 @@ import meshcomm as mc
 from meshcomm.errors import MeshError, ShapeError
 from meshcomm.training.assignment import DeviceAssignment
 from meshcomm.training.strategy import PerReplica, Strategy, check_partition
-from support.logical_device_cases import REPEATABLE, on_ranks, row, row_major, strategy_of
+from support.gradient_cases import on
+from support.logical_device_cases import REPEATABLE, row, row_major, strategy_of
+from support.reference import on_ranks
 from support.sampling import examples
 
 FEWER = settings(REPEATABLE, max_examples=examples(40))
@@ -30,7 +32,7 @@ def test_logical_devices_follow_the_assignment():
         assert split.mesh.rank == strategy.logical_device_id == split.local.item()
         return strategy.logical_device_id
 
-    assert on_ranks(8, program)[0] == [0, 1, 6, 7, 2, 3, 4, 5]
+    assert on(8, program) == [0, 1, 6, 7, 2, 3, 4, 5]
 
 
 def test_ids():
@@ -40,7 +42,7 @@ def test_ids():
         assert strategy.device_assignment.num_replicas == 2
         return strategy.replica_id, strategy.logical_device_id
 
-    assert on_ranks(5, program)[0] == [(0, 0), (0, 1), (1, 0), (1, 1), (None, None)]
+    assert on(5, program) == [(0, 0), (0, 1), (1, 0), (1, 1), (None, None)]
 
 
 def test_run_gives_each_replica_its_values():
@@ -56,7 +58,7 @@ def test_run_gives_each_replica_its_values():
         return result
 
     first, second = (30, {"a": ["p", 1], "b": ([3],)}), (60, {"a": ["q", 1], "b": ([4],)})
-    assert on_ranks(5, program)[0] == [first, first, second, second, None]
+    assert on(5, program) == [first, first, second, second, None]
 
 
 @pytest.mark.parametrize(
@@ -70,14 +72,11 @@ def test_run_gives_each_replica_its_values():
         ((lambda x: x, np.arange(3)), TypeError, "args must be a tuple"),
     ],
 )
+@on_ranks(5)
 def test_run_refuses_on_every_rank(arguments, kind, message):
-    def program():
-        strategy = strategy_of(5, row(2), replicas=2)
-        with pytest.raises(kind, match=message):
-            strategy.run(*arguments)
-        return True
-
-    assert all(on_ranks(5, program)[0])
+    strategy = strategy_of(5, row(2), replicas=2)
+    with pytest.raises(kind, match=message):
+        strategy.run(*arguments)
 
 
 def test_per_replica_is_a_container():
@@ -106,24 +105,20 @@ def test_replicas_do_not_touch_each_other():
         strategy.close()
         return results
 
-    results, _ = on_ranks(8, program)
+    results = on(8, program)
     for rank, (total, members) in enumerate(results):
         replica = rank // 4
         assert total == arrays[replica].sum()
         assert members == list(range(4 * replica, 4 * replica + 4))
 
 
+@on_ranks(3)
 def test_a_world_too_small():
     assignment = DeviceAssignment.build(row_major([4, 1, 1, 1]), row(2), num_replicas=2)
-
-    def program():
-        strategy = Strategy(assignment)
-        for call in (lambda: strategy.run(int), lambda: strategy.replica_id, strategy.replica_mesh):
-            with pytest.raises(MeshError, match="needs ranks up to 3, but the world has 3"):
-                call()
-        return True
-
-    assert all(on_ranks(3, program)[0])
+    strategy = Strategy(assignment)
+    for call in (lambda: strategy.run(int), lambda: strategy.replica_id, strategy.replica_mesh):
+        with pytest.raises(MeshError, match="needs ranks up to 3, but the world has 3"):
+            call()
 
 
 def test_strategy_refuses():
@@ -144,9 +139,8 @@ def test_strategy_refuses():
             ):
                 with pytest.raises(MeshError, match="rank 2 is in no replica"):
                     call()
-        return True
 
-    assert all(on_ranks(3, program)[0])
+    on(3, program)
 
 
 def test_one_strategy_in_several_worlds():
@@ -158,22 +152,19 @@ def test_one_strategy_in_several_worlds():
             t = strategy.experimental_split_to_logical_devices(np.arange(8), [4])
             return strategy.experimental_split_to_logical_devices(t, [4]).to_numpy().tolist()
 
-        assert on_ranks(4, lambda: strategy.run(step))[0] == [list(range(8))] * 4
+        assert on(4, lambda: strategy.run(step)) == [list(range(8))] * 4
 
 
+@on_ranks(4)
 def test_close_and_go_on():
-    def program():
-        strategy = strategy_of(4, row(4))
-        for _ in range(3):
-            t = strategy.experimental_split_to_logical_devices(np.arange(16).reshape(4, 4), [2, 2])
-            one = strategy.experimental_assign_to_logical_device(t, 3)
-            assert (one.local is None) == (strategy.logical_device_id != 3)
-            strategy.close()
-        with pytest.raises(MeshError, match="closed"):
-            t.to_numpy()
-        return True
-
-    assert all(on_ranks(4, program)[0])
+    strategy = strategy_of(4, row(4))
+    for _ in range(3):
+        t = strategy.experimental_split_to_logical_devices(np.arange(16).reshape(4, 4), [2, 2])
+        one = strategy.experimental_assign_to_logical_device(t, 3)
+        assert (one.local is None) == (strategy.logical_device_id != 3)
+        strategy.close()
+    with pytest.raises(MeshError, match="closed"):
+        t.to_numpy()
 
 
 # -- the strategy: placing tensors ------------------------------------------------------------------------------------
@@ -200,9 +191,8 @@ def test_splitting_again(count):
             back = strategy.experimental_split_to_logical_devices(again, first)
             assert back.layout == t.layout
             assert np.array_equal(back.local, t.local)
-        return True
 
-    assert all(on_ranks(count, program)[0])
+    on(count, program)
 
 
 def test_splitting_again_is_one_exchange():
@@ -213,91 +203,76 @@ def test_splitting_again_is_one_exchange():
         t = strategy.experimental_split_to_logical_devices(whole, [4, 1])
         strategy.experimental_split_to_logical_devices(t, [1, 4])
 
-    _, world = on_ranks(4, program)
+    with mc.simulate(4) as world:
+        world.run(program)
     assert world.bytes_moved == [12] * 4  # three quarters of 16: no rank ever has the whole tensor
 
 
+@on_ranks(6)
 def test_any_tensor_of_the_replica():
     whole = np.arange(24).reshape(4, 6)
-
-    def program():
-        strategy = strategy_of(6, row(6))
-        mesh = mc.create_mesh([("rows", 2), ("columns", 3)])
-        for specs in (["rows", "columns"], [mc.UNSHARDED, ("columns", "rows")], [mc.UNSHARDED, mc.UNSHARDED]):
-            t = mc.distribute(whole, mc.Layout(specs, mesh))
-            split = strategy.experimental_split_to_logical_devices(t, [1, 6])
-            assert np.array_equal(split.local, whole[:, split.mesh.rank : split.mesh.rank + 1])
-            everywhere = strategy.experimental_replicate_to_logical_devices(t)
-            assert everywhere.mesh is mesh
-            assert np.array_equal(everywhere.local, whole)
-        return True
-
-    assert all(on_ranks(6, program)[0])
+    strategy = strategy_of(6, row(6))
+    mesh = mc.create_mesh([("rows", 2), ("columns", 3)])
+    for specs in (["rows", "columns"], [mc.UNSHARDED, ("columns", "rows")], [mc.UNSHARDED, mc.UNSHARDED]):
+        t = mc.distribute(whole, mc.Layout(specs, mesh))
+        split = strategy.experimental_split_to_logical_devices(t, [1, 6])
+        assert np.array_equal(split.local, whole[:, split.mesh.rank : split.mesh.rank + 1])
+        everywhere = strategy.experimental_replicate_to_logical_devices(t)
+        assert everywhere.mesh is mesh
+        assert np.array_equal(everywhere.local, whole)
 
 
+@on_ranks(4)
 def test_tensors_of_others_are_refused():
-    def program():
-        strategy = strategy_of(4, row(2), replicas=2)
-        reversed_mesh = mc.create_mesh([("x", 4)], devices=[3, 2, 1, 0])
-        t = mc.distribute(np.arange(4), mc.Layout(["x"], reversed_mesh))
-        calls = [
-            lambda: strategy.experimental_split_to_logical_devices(t, [2]),
-            lambda: strategy.experimental_replicate_to_logical_devices(t),
-            lambda: strategy.experimental_assign_to_logical_device(t, 0),
-        ]
-        for call in calls:
-            with pytest.raises(MeshError, match="the tensor is on ranks"):
-                call()
-        return True
-
-    assert all(on_ranks(4, program)[0])
+    strategy = strategy_of(4, row(2), replicas=2)
+    reversed_mesh = mc.create_mesh([("x", 4)], devices=[3, 2, 1, 0])
+    t = mc.distribute(np.arange(4), mc.Layout(["x"], reversed_mesh))
+    calls = [
+        lambda: strategy.experimental_split_to_logical_devices(t, [2]),
+        lambda: strategy.experimental_replicate_to_logical_devices(t),
+        lambda: strategy.experimental_assign_to_logical_device(t, 0),
+    ]
+    for call in calls:
+        with pytest.raises(MeshError, match="the tensor is on ranks"):
+            call()
 
 
+@on_ranks(2)
 def test_replicate():
-    def program():
-        strategy = strategy_of(2, row(2))
-        array = np.arange(6).reshape(2, 3)
-        whole = strategy.experimental_replicate_to_logical_devices(array)
-        assert whole.layout.is_fully_replicated()
-        assert np.array_equal(whole.local, array)
-        assert not np.shares_memory(whole.local, array)
-        split = strategy.experimental_split_to_logical_devices(whole, [2, 1])
-        assert np.array_equal(strategy.experimental_replicate_to_logical_devices(split).local, array)
-        assert strategy.experimental_replicate_to_logical_devices(2.5).local == 2.5
-        return True
-
-    assert all(on_ranks(2, program)[0])
+    strategy = strategy_of(2, row(2))
+    array = np.arange(6).reshape(2, 3)
+    whole = strategy.experimental_replicate_to_logical_devices(array)
+    assert whole.layout.is_fully_replicated()
+    assert np.array_equal(whole.local, array)
+    assert not np.shares_memory(whole.local, array)
+    split = strategy.experimental_split_to_logical_devices(whole, [2, 1])
+    assert np.array_equal(strategy.experimental_replicate_to_logical_devices(split).local, array)
+    assert strategy.experimental_replicate_to_logical_devices(2.5).local == 2.5
 
 
+@on_ranks(4)
 def test_assign():
-    def program():
-        strategy = strategy_of(4, row(4))
-        array, me = np.arange(16).reshape(4, 4), strategy.logical_device_id
-        split = strategy.experimental_split_to_logical_devices(array, [2, 2])
-        for device, source in itertools.product(range(4), (array, split, "assigned")):
-            if isinstance(source, str):
-                source = strategy.experimental_assign_to_logical_device(array, (device + 1) % 4)
-            one = strategy.experimental_assign_to_logical_device(source, device)
-            assert (one.shape, one.dtype, one.mesh.size) == (array.shape, array.dtype, 1)
-            assert (one.local is None) == (me != device)
-            assert one.local is None or np.array_equal(one.local, array)
-            back = strategy.experimental_split_to_logical_devices(one, [4, 1])
-            assert np.array_equal(back.local, array[me : me + 1])
-            assert np.array_equal(strategy.experimental_replicate_to_logical_devices(one).local, array)
-        return True
-
-    assert all(on_ranks(4, program)[0])
+    strategy = strategy_of(4, row(4))
+    array, me = np.arange(16).reshape(4, 4), strategy.logical_device_id
+    split = strategy.experimental_split_to_logical_devices(array, [2, 2])
+    for device, source in itertools.product(range(4), (array, split, "assigned")):
+        if isinstance(source, str):
+            source = strategy.experimental_assign_to_logical_device(array, (device + 1) % 4)
+        one = strategy.experimental_assign_to_logical_device(source, device)
+        assert (one.shape, one.dtype, one.mesh.size) == (array.shape, array.dtype, 1)
+        assert (one.local is None) == (me != device)
+        assert one.local is None or np.array_equal(one.local, array)
+        back = strategy.experimental_split_to_logical_devices(one, [4, 1])
+        assert np.array_equal(back.local, array[me : me + 1])
+        assert np.array_equal(strategy.experimental_replicate_to_logical_devices(one).local, array)
 
 
 @pytest.mark.parametrize("device", [-1, 2, 99, 0.0, True, "0", None])
+@on_ranks(3)
 def test_assign_refuses(device):
-    def program():
-        strategy = strategy_of(3, row(2))
-        with pytest.raises(ValueError, match="logical_device_id"):
-            strategy.experimental_assign_to_logical_device(np.zeros(2), device)
-        return True
-
-    assert all(on_ranks(3, program)[0])
+    strategy = strategy_of(3, row(2))
+    with pytest.raises(ValueError, match="logical_device_id"):
+        strategy.experimental_assign_to_logical_device(np.zeros(2), device)
 
 
 @FEWER
@@ -312,7 +287,7 @@ def test_bytes_stay(dtype, data):
         split = strategy.experimental_split_to_logical_devices(whole, [2])
         return strategy.experimental_replicate_to_logical_devices(split).local.tobytes()
 
-    assert on_ranks(2, program)[0] == [whole.tobytes()] * 2
+    assert on(2, program) == [whole.tobytes()] * 2
 
 
 @pytest.mark.parametrize("dims", ["22", 4, [2, 2.0], [[2], [2]], [True, 4], [None, 4], None])

@@ -32,15 +32,16 @@ def test_topology_parts():
     assert topology.cpu_device_name_at_coordinates(at, job="w") == "/job:w/task:2/device:CPU:0"
 
 
+def check_value(value, same, other):
+    assert value == same == pickle.loads(pickle.dumps(value))
+    assert hash(value) == hash(same)
+    assert value not in (other, "value")
+
+
 def test_topology_is_a_value():
     topology = row_major([2, 2, 1, 2], 4)
-    same, other = row_major((2, 2, 1, 2), 4), row_major([2, 2, 1, 2], 2)
-    assert topology == same
-    assert hash(topology) == hash(same)
-    assert topology != other
-    assert topology != "topology"
+    check_value(topology, row_major((2, 2, 1, 2), 4), row_major([2, 2, 1, 2], 2))
     assert repr(topology) == "Topology([2, 2, 1, 2], tasks=4, devices=8)"
-    assert pickle.loads(pickle.dumps(topology)) == topology
     for array in (topology.mesh_shape, topology.device_coordinates, topology.ranks, topology.missing_devices):
         with pytest.raises(ValueError):
             array[...] = 0
@@ -52,11 +53,7 @@ def test_assignment_is_a_value():
     topology = row_major([2, 2, 1, 2], 4)
     assignment = DeviceAssignment.build(topology, [1, 1, 1, 2], num_replicas=2)
     same = DeviceAssignment(topology, assignment.core_assignment.tolist())
-    assert assignment == same
-    assert hash(assignment) == hash(same)
-    assert assignment != DeviceAssignment.build(topology, [1, 1, 1, 2])
-    assert assignment != "assignment"
-    assert pickle.loads(pickle.dumps(assignment)) == assignment
+    check_value(assignment, same, DeviceAssignment.build(topology, [1, 1, 1, 2]))
     assert repr(assignment) == "DeviceAssignment of 2 replicas x 2 logical devices: ranks [[0, 1], [4, 5]]"
 
 

@@ -8,13 +8,15 @@ from hypothesis import given, settings
 
 import meshcomm as mc
 from meshcomm.errors import DTypeError, LayoutError, MeshError, ShapeError
-from meshcomm.layouts.layout import UNSHARDED, Layout
+from meshcomm.layouts.layout import Layout
 from meshcomm.ops.random import random_normal, random_uniform
 from meshcomm.ranks.meshes import default_mesh
 from meshcomm.training.layout_map import LayoutMap
 from meshcomm.training.variables import DVariable, Variable
+from support.departures import refuses
+from support.gradient_cases import on
 from support.sampling import examples
-from support.variable_cases import Net, blocks, grid, on_ranks
+from support.variable_cases import Layouts, Net, blocks, on_ranks
 
 REPEATABLE = settings(derandomize=True, database=None, deadline=None)
 
@@ -24,15 +26,12 @@ REPEATABLE = settings(derandomize=True, database=None, deadline=None)
 
 @on_ranks(4)
 def test_neither_layout_nor_dtensor():
-    with pytest.raises(LayoutError, match="Neither layout nor DTensor initial value are provided"):
-        DVariable(np.ones(3))
-    with pytest.raises(LayoutError, match="Neither layout nor DTensor initial value are provided"):
-        Variable(np.ones(3))
+    for make in (DVariable, Variable):
+        refuses(LayoutError, make, np.ones(3), says="Neither layout nor DTensor initial value are provided")
 
 
 @on_ranks(2)
-def test_the_initial_value_as_tensorflow_names_it():
-    _, layout = grid()
+def test_the_initial_value_as_tensorflow_names_it(layout):
     rows = layout("x", "u")
     t = mc.ones((4, 2), "f4", rows)
     assert DVariable(initial_value=t).layout == DVariable(initial=t).layout == rows
@@ -47,9 +46,8 @@ def test_the_initial_value_as_tensorflow_names_it():
 
 
 @on_ranks(4)
-def test_the_default_mesh():
-    mesh, layout = grid()
-    with default_mesh(mesh):
+def test_the_default_mesh(layout):
+    with default_mesh(layout.mesh):
         v = Variable(random_normal(0), (2, 3))
         assert v.layout == layout("u", "u")
         with LayoutMap().scope():
@@ -59,8 +57,7 @@ def test_the_default_mesh():
 
 
 @on_ranks(4)
-def test_conflicting_layout():
-    _, layout = grid()
+def test_conflicting_layout(layout):
     t = mc.ones((4, 4), "f4", layout("x", "u"))
     with pytest.raises(LayoutError, match="Conflicting layout are provided for initial value layout"):
         DVariable(t, layout=layout("u", "x"))
@@ -68,8 +65,7 @@ def test_conflicting_layout():
 
 
 @on_ranks(4)
-def test_variable_follows_its_initial_value():
-    _, layout = grid()
+def test_variable_follows_its_initial_value(layout):
     t = mc.distribute(np.arange(6.0).reshape(2, 3), layout("x", "y"))
     v = DVariable(t, name="v", trainable=False)
     assert (v.layout, v.shape, v.dtype, v.mesh) == (t.layout, (2, 3), np.float64, t.mesh)
@@ -81,8 +77,7 @@ def test_variable_follows_its_initial_value():
 
 
 @on_ranks(4)
-def test_layouts_of_initial_values():
-    _, layout = grid()
+def test_layouts_of_initial_values(layout):
     array = np.arange(15, dtype="i2").reshape(3, 5)
     for specs in itertools.permutations(["x", "y", "u"], 2):
         v = DVariable(array, layout(*specs))
@@ -96,8 +91,7 @@ def test_layouts_of_initial_values():
 
 
 @on_ranks(4)
-def test_an_initializer_is_called_for_the_block_only():
-    _, layout = grid()
+def test_an_initializer_is_called_for_the_block_only(layout):
     calls = []
 
     def initial(slices, shape, dtype):
@@ -110,8 +104,7 @@ def test_an_initializer_is_called_for_the_block_only():
 
 
 @on_ranks(4)
-def test_assign_keeps_the_layout():
-    _, layout = grid()
+def test_assign_keeps_the_layout(layout):
     v = DVariable(np.zeros((4, 5), "f4"), layout("x", "u"))
     before = v.value
     new = np.arange(20.0).reshape(4, 5)
@@ -124,8 +117,7 @@ def test_assign_keeps_the_layout():
 
 
 @on_ranks(4)
-def test_what_is_assigned_is_copied():
-    _, layout = grid()
+def test_what_is_assigned_is_copied(layout):
     v = DVariable(np.zeros(4), layout("x"))
     for value in (np.ones(4), mc.ones(4, "f8", layout("x")), mc.ones(4, "f8", layout("u"))):
         v.assign(value)
@@ -137,8 +129,7 @@ def test_what_is_assigned_is_copied():
 
 
 @on_ranks(4)
-def test_assign_add_and_assign_sub():
-    _, layout = grid()
+def test_assign_add_and_assign_sub(layout):
     v = DVariable(np.arange(6.0, dtype="f4").reshape(2, 3), layout("x", "y"))
     assert v.assign_add(np.ones((2, 3))) is v
     assert v.assign_sub(mc.full((2, 3), 2.0, "f8", layout("u", "x"))) is v
@@ -148,8 +139,7 @@ def test_assign_add_and_assign_sub():
 
 
 @on_ranks(4)
-def test_assign_add_to_a_scalar():
-    _, layout = grid()
+def test_assign_add_to_a_scalar(layout):
     v = DVariable(1, layout()).assign_add(2).assign_sub(mc.ones((), "i4", layout()))
     assert (v.to_numpy().tolist(), v.dtype, v.local.shape) == (2, np.int64, ())
 
@@ -157,7 +147,7 @@ def test_assign_add_to_a_scalar():
 @pytest.mark.parametrize("method", ["assign", "assign_add", "assign_sub"])
 def test_what_cannot_be_assigned(method):
     def program():
-        mesh, layout = grid()
+        layout = Layouts()
         v = DVariable(np.zeros((2, 3), "i4"), layout("x", "u"))
         change = getattr(v, method)
         for value in (np.zeros((3, 2)), np.zeros((1, 3)), np.zeros(()), mc.zeros((2, 2), "i4", layout("x", "u"))):
@@ -169,28 +159,25 @@ def test_what_cannot_be_assigned(method):
         with pytest.raises(MeshError, match="simulated world"):
             change(mc.zeros((2, 3), "i4", Layout.replicated(foreign, 2)))
         assert v.to_numpy().tolist() == [[0] * 3] * 2
-        assert v.mesh is mesh
+        assert v.mesh is layout.mesh
 
     with mc.simulate(4):
         foreign = mc.create_mesh([("x", 4)])
-    with mc.simulate(4) as world:
-        world.run(program)
+    on(4, program)
 
 
 @on_ranks(4)
-def test_values_on_another_mesh_are_relaid():
-    mesh, layout = grid()
+def test_values_on_another_mesh_are_relaid(layout):
     v = DVariable(np.ones((2, 3), "i4"), layout("x", "u"))
     other = mc.create_mesh([("x", 3)], devices=[3, 2, 1])
     v.assign(mc.distribute(np.arange(6, dtype="i4").reshape(2, 3), Layout(["unsharded", "x"], other)))
     v.assign_add(mc.distribute(np.full((2, 3), 10, "i4"), Layout(["x", "unsharded"], other)))
-    assert v.mesh is mesh
+    assert v.mesh is layout.mesh
     assert v.to_numpy().tolist() == [[10, 11, 12], [13, 14, 15]]
 
 
 @on_ranks(4)
-def test_a_number_of_another_kind_is_not_added():
-    _, layout = grid()
+def test_a_number_of_another_kind_is_not_added(layout):
     v = DVariable(np.zeros(3, "i4"), layout("x"))
     with pytest.raises(DTypeError, match="float64 for a variable of dtype int32"):
         v.assign_add(0.5)
@@ -218,26 +205,16 @@ def test_a_number_of_another_kind_is_not_added():
         (np.ones(3), {"shape": -1}, ShapeError, "-1"),
     ],
 )
-def test_what_makes_no_variable(initial, kwargs, error, says):
-    def program():
-        _, layout = grid()
-        with pytest.raises(error, match=says):
-            Variable(initial, layout=layout("u"), **kwargs)
-
-    with mc.simulate(2) as world:
-        world.run(program)
-
-
 @on_ranks(2)
-def test_a_dtensor_does_not_fill_a_shape():
-    _, layout = grid()
+def test_what_makes_no_variable(layout, initial, kwargs, error, says):
+    with pytest.raises(error, match=says):
+        Variable(initial, layout=layout("u"), **kwargs)
     with pytest.raises(ShapeError, match="does not fill shape"):
         Variable(mc.ones((), "f4", layout()), shape=(3,))
 
 
 @on_ranks(4)
-def test_variables_as_arrays():
-    _, layout = grid()
+def test_variables_as_arrays(layout):
     np.testing.assert_array_equal(np.asarray(DVariable(np.arange(3), layout("u"))), np.arange(3))
     with pytest.raises(TypeError, match="over its ranks"):
         np.asarray(DVariable(np.arange(3), layout("x")))
@@ -247,19 +224,14 @@ def test_variables_as_arrays():
 def test_ranks_outside_of_the_mesh():
     def program():
         mesh = mc.create_mesh([("x", 2)])
-        v = (
-            DVariable(np.arange(3), Layout(["x"], mesh))
-            .assign_add(1)
-            .assign(np.zeros(3, int))
-            .assign_sub(np.ones(3, int))
-        )
+        v = DVariable(np.arange(3), Layout(["x"], mesh)).assign_add(1)
+        v.assign(np.zeros(3, int)).assign_sub(np.ones(3, int))
         for change in (0.5, np.ones(3)):
             with pytest.raises(DTypeError):
                 v.assign_add(change)
         return v.shape, None if v.local is None else v.local.tolist()
 
-    with mc.simulate(3) as world:
-        assert world.run(program) == [((3,), [-1, -1]), ((3,), [-1]), ((3,), None)]
+    assert on(3, program) == [((3,), [-1, -1]), ((3,), [-1]), ((3,), None)]
 
 
 # -- initial values ---------------------------------------------------------------------------------------------------
@@ -315,17 +287,11 @@ def test_seeds_are_independent():
     assert random_normal(np.int64(0)) == random_normal(0)
 
 
-@pytest.mark.parametrize("seed", [-1, 2**128, 1.5, None, True])
-@pytest.mark.parametrize("initializer", [random_normal, random_uniform])
-def test_what_is_no_seed(initializer, seed):
-    with pytest.raises(ShapeError, match="seed"):
-        initializer(seed)
-
-
-@pytest.mark.parametrize("dtype", ["i4", "?", "u1", "S3", "M8[s]"])
-def test_dtypes_without_random_numbers(dtype):
-    with pytest.raises(DTypeError, match="floating point"):
-        random_uniform(0)((slice(0, 2),), (2,), dtype)
+def test_what_is_no_seed_or_no_dtype_of_random_numbers():
+    for initializer, seed in itertools.product((random_normal, random_uniform), (-1, 2**128, 1.5, None, True)):
+        refuses(ShapeError, initializer, seed, says="seed")
+    for dtype in ("i4", "?", "u1", "S3", "M8[s]"):
+        refuses(DTypeError, random_uniform(0), (slice(0, 2),), (2,), dtype, says="floating point")
 
 
 def test_random_numbers_of_foreign_dtypes():
@@ -337,17 +303,10 @@ def test_random_numbers_of_foreign_dtypes():
 
 def test_initial_values_do_not_depend_on_layout_and_number_of_ranks():
     def program(specs):
-        mesh = mc.create_mesh([("x", 2), ("y", -1)]) if mc.create_mesh().size % 2 == 0 else mc.create_mesh([("x", -1)])
-        m = LayoutMap(mesh)
-        names = mesh.dim_names
-        m["d1.kernel"] = Layout([names[-1] if spec == "y" else spec for spec in specs], mesh)
-        with m.scope():
+        layout = Layouts()
+        with layout.rules({"d1.kernel": specs.replace("y", layout.mesh.dim_names[-1])}).scope():
             net = Net()
         return [v.to_numpy().tobytes() for v in net.variables()]
 
-    values = []
-    for size in (1, 2, 3, 4, 6):
-        for specs in (("x", UNSHARDED), (UNSHARDED, "y"), (UNSHARDED, UNSHARDED)):
-            with mc.simulate(size) as world:
-                values += world.run(program, specs)
-    assert all(value == values[0] for value in values)
+    values = [on(size, program, specs) for size in (1, 2, 3, 4, 6) for specs in ("x u", "u y", "u u")]
+    assert all(value == values[0][0] for of_ranks in values for value in of_ranks)

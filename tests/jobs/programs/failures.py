@@ -93,6 +93,33 @@ def one_raises():
     exchange()
 
 
+def goes_wrong(does, rank=1):
+    """Return a case in which *rank* alone does something between two relayouts."""
+
+    def case():
+        exchange()
+        stamp()
+        if mesh().rank == rank:
+            does()
+        exchange()
+
+    return case
+
+
+def own_hook():
+    sys.excepthook = lambda kind, value, trace: print(f"KeyError: {value}, as shown by the program", flush=True)
+    raise KeyError("culprit")
+
+
+one_raises_with_a_hook_of_its_own = goes_wrong(own_hook)
+one_is_interrupted = goes_wrong(lambda: signal.raise_signal(signal.SIGINT))
+one_is_killed = goes_wrong(lambda: os.kill(os.getpid(), signal.SIGKILL))
+one_is_stopped = goes_wrong(lambda: os.kill(os.getpid(), signal.SIGSTOP))
+the_first_rank_is_stopped = goes_wrong(lambda: os.kill(os.getpid(), signal.SIGSTOP), 0)
+one_closes_the_mesh = goes_wrong(lambda: mesh().close())
+one_calls_sys_exit = goes_wrong(lambda: sys.exit(3))
+
+
 def one_raises_in_a_thread():
     def fail():
         time.sleep(0.5)
@@ -127,28 +154,11 @@ def one_raises_before_mpi():
     exchange()
 
 
-def one_raises_with_a_hook_of_its_own():
-    exchange()
-    if mesh().rank == 1:
-        sys.excepthook = lambda kind, value, trace: print(f"KeyError: {value}, as shown by the program", flush=True)
-        stamp()
-        raise KeyError("culprit")
-    exchange()
-
-
 def one_is_outside_of_the_mesh():
     t = mc.distribute(ARRAY, mc.Layout(["x", mc.UNSHARDED], mc.create_mesh([("x", 1)])))
     exchange()
     stamp()
     t.local.sum()
-    exchange()
-
-
-def one_is_interrupted():
-    exchange()
-    if mesh().rank == 1:
-        stamp()
-        signal.raise_signal(signal.SIGINT)
     exchange()
 
 
@@ -417,30 +427,6 @@ def one_is_interrupted_while_it_ends_the_job():
         exchange()
 
 
-def one_closes_the_mesh():
-    exchange()
-    stamp()
-    if mesh().rank == 1:
-        mesh().close()
-    exchange()
-
-
-def one_is_stopped():
-    exchange()
-    stamp()
-    if mesh().rank == 1:
-        os.kill(os.getpid(), signal.SIGSTOP)
-    exchange()
-
-
-def the_first_rank_is_stopped():
-    exchange()
-    stamp()
-    if mesh().rank == 0:
-        os.kill(os.getpid(), signal.SIGSTOP)
-    exchange()
-
-
 def the_rank_that_tells_why_is_too_slow():
     """One of the waiting ranks tells why the job ends: it does nothing for a long time instead."""
     tell = abort.say
@@ -456,22 +442,6 @@ def the_rank_that_tells_why_is_too_slow():
     stamp()
     if mesh().rank == 0:
         time.sleep(LONG)
-    exchange()
-
-
-def one_is_killed():
-    exchange()
-    stamp()
-    if mesh().rank == 1:
-        os.kill(os.getpid(), signal.SIGKILL)
-    exchange()
-
-
-def one_calls_sys_exit():
-    exchange()
-    if mesh().rank == 1:
-        stamp()
-        sys.exit(3)
     exchange()
 
 

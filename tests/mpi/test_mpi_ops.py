@@ -1,0 +1,358 @@
+"""Functions on tensors under mpiexec, against NumPy: arithmetic, statistics, shapes, indices, sorts and transforms.
+
+The same on simulated ranks, with more cases, is in tests/ops and tests/fft.
+"""
+
+from itertools import permutations, product
+from random import Random
+
+import numpy as np
+import pytest
+import scipy.fft
+from mpi4py import MPI
+
+import meshcomm as mc
+from meshcomm import Layout, ShapeError, gradients
+from meshcomm.errors import CollectiveTimeout, MeshError
+from meshcomm.ranks.barrier import barrier
+from ops import test_statistics as statistics
+from support import indexing, orders, shape_cases
+from support.operands import check as close
+from support.random_programs import run_program
+from support.reference import random_bits, tuple_layouts
+from support.sampling import sampled
+from support.verdicts import agree_mismatch, agree_raises
+
+WORLD = MPI.COMM_WORLD
+RANK, SIZE = WORLD.rank, WORLD.size
+U = mc.UNSHARDED
+
+
+@pytest.fixture
+def line(comm):
+    """A mesh of all ranks with one dimension."""
+    made = mc.create_mesh([("x", SIZE)], comm=comm)
+    yield made
+    made.close()
+
+
+@pytest.mark.exchanges
+@pytest.mark.parametrize("seed", sampled(range(40)))
+def test_random_programs(comm, seed):
+    run_program(1000 * SIZE + seed, RANK, SIZE, comm)
+
+
+# -- arithmetic -------------------------------------------------------------------------------------------------------
+
+
+def test_plain_arrays_must_be_the_same(line):
+    t, plain = mc.ones((4,), "f8", Layout(["x"], line)), np.linspace(-3, 3, 4)
+    close(t + plain, plain + 1)
+    if SIZE > 1:
+        with agree_mismatch(line, "a plain array must be the same on every rank"):
+            t + np.full(4, RANK)
+
+
+def test_a_mesh_of_some_ranks():
+    mesh, a = mc.create_mesh([("x", max(1, SIZE - 1))]), np.random.default_rng(8).normal(size=(5, 3))
+    t = mc.distribute(a, Layout(["x", U], mesh))
+    total = (t @ t.T).sum() + t.mean()
+    assert (total.local is None) == (mesh.rank is None)
+    if mesh.rank is not None:
+        assert float(total) == pytest.approx((a @ a.T).sum() + a.mean())
+        mesh.close()
+
+
+def test_meshes_do_not_mix(line):
+    other = mc.create_mesh([("z", SIZE)])
+    t, u = (mc.ones((4,), "f8", Layout([U], m)) for m in (line, other))
+    with pytest.raises(MeshError, match="operands must be on one mesh"):
+        t + u
+
+
+def test_adjoints():
+    x = np.random.default_rng(RANK).normal(size=(2 * SIZE, 3 * SIZE))
+    for name, *arguments in (
+        ("all_to_all", None, 0, 1, SIZE),
+        ("all_gather", None, 0),
+        ("reduce_scatter", None, 1),
+        ("broadcast", None, SIZE - 1),
+    ):
+        ax = getattr(mc, name)(x, *arguments)
+        y = np.random.default_rng(100 + RANK).normal(size=ax.shape)
+        adjoint = getattr(gradients, f"{name}_vjp")(y, *arguments)
+        assert WORLD.allreduce(np.sum(ax * y)) == pytest.approx(WORLD.allreduce(np.sum(x * adjoint)))
+
+
+@pytest.mark.parametrize("sizes", [(n, SIZE // n) for n in range(1, SIZE + 1) if SIZE % n == 0], ids=str)
+def test_autograd(sizes):
+    autograd = pytest.importorskip("autograd")
+    mesh = mc.create_mesh(list(zip("xy", sizes, strict=True)))
+    a, w = (np.random.default_rng(n).normal(size=(n, 4)) for n in (6, 4))
+
+    def loss(w, a, move):
+        return autograd.numpy.mean(move(autograd.numpy.tanh(a @ w)) ** 2) + autograd.numpy.max(w)
+
+    expected = autograd.grad(loss)(w, a, lambda h: h)
+    for one, other in sampled(product(tuple_layouts(mesh, 2), tuple_layouts(mesh, 2)), 12):
+        t = mc.distribute(w, one)
+        grad = autograd.grad(loss)(t, mc.distribute(a, other), lambda h: mc.relayout(h, one))  # noqa: B023
+        assert grad.layout == one
+        close(grad, expected, rtol=1e-9)
+    mesh.close()
+
+
+# -- barriers ---------------------------------------------------------------------------------------------------------
+
+
+def test_barriers(line):
+    barrier(line)
+    barrier(line, "the same")
+    barrier(line, "with time", timeout_in_ms=600_000)
+    if SIZE > 1:
+        with agree_mismatch(line, "barrier 'of "):
+            barrier(line, f"of {RANK}")
+
+
+def test_a_late_rank(line):
+    barrier(line)
+    if RANK == SIZE - 1:
+        WORLD.barrier()  # after the others have given up
+        barrier(line, "late", timeout_in_ms=600_000)
+    else:
+        with pytest.raises(CollectiveTimeout, match=r"barrier 'late' timed out: rank . has waited 100 ms"):
+            barrier(line, "late", timeout_in_ms=100)
+        WORLD.barrier()
+    barrier(line, "the mesh can be used")
+
+
+# -- statistics -------------------------------------------------------------------------------------------------------
+
+SOME = [shape for shape in [(SIZE,), (1, SIZE), (2, SIZE // 2), (SIZE // 2, 2), (SIZE - 1,)] if min(shape) > 0]
+REDUCTIONS = ("sum", "mean", "max", "prod", "any", "ptp", "var", "std", "nanmean", "nanstd", "nanmin")
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("seed", sampled(range(100, 120), 2))
+@pytest.mark.parametrize("shape", SOME, ids=str)
+def test_statistics(comm, shape, seed):
+    mesh = mc.create_mesh(list(zip("xyz", shape, strict=False)), devices=range(int(np.prod(shape))), comm=comm)
+    random = Random(seed)
+    with np.errstate(all="ignore"):
+        for number in range(3):
+            dtype = statistics.DTYPES[(seed + number) % len(statistics.DTYPES)]
+            whole = statistics.values(random, (random.randint(0, 11), random.randint(1, 7)), dtype)
+            tensor = statistics.tensor_of(random, mesh, whole)
+            for axis in (None, 0, (1, 0), -1):
+                for name in REDUCTIONS:
+                    statistics.compared(name, tensor, whole, axis=axis, keepdims=random.random() < 0.5)
+            for axis in (None, 0, 1):
+                for name in ("argmax", "argmin", "nanargmin"):
+                    statistics.compared(name, tensor, whole, axis=axis)
+            for axis in (0, 1):
+                for name in ("cumsum", "cumprod", "nancumsum", "diff"):
+                    statistics.compared(name, tensor, whole, axis=axis)
+            for ord in (None, 1, np.inf):
+                statistics.compared("norm", tensor, whole, ord=ord)
+                statistics.compared("norm", tensor, whole, ord=ord, axis=0)
+            same = np.array_equal(tensor, statistics.tensor_of(random, mesh, whole), equal_nan=True)
+            assert same is (None if mesh.rank is None else True)
+    mesh.close()
+
+
+def test_bits_are_the_same_on_all_ranks(line):
+    whole = np.random.default_rng(3).normal(size=(4 * SIZE + 1, 5)).astype("f4")
+    tensor = mc.distribute(whole, Layout(["x", U], line))
+    means = tensor.std(), tensor.var(axis=0), np.linalg.norm(tensor, axis=0), np.nanmean(tensor, axis=0), tensor.sum()
+    for result in means:
+        assert len(set(WORLD.allgather(result.local.tobytes()))) == 1
+        statistics.check(result, result.to_numpy())
+
+
+def test_what_one_rank_sees_all_raise(line):
+    whole = np.ones((2 * SIZE, 3))
+    whole[-1] = np.nan
+    tensor = mc.distribute(whole, Layout(["x", U], line))
+    for _ in range(2):
+        with agree_raises(ValueError, "All-NaN slice encountered"):
+            np.nanargmax(tensor, axis=1)
+    assert float(np.nansum(tensor)) == 3 * (2 * SIZE - 1)
+
+
+# -- shapes and indices -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", sampled(range(40), 10))
+def test_shapes(seed):
+    random, check, layout_of = Random(f"{SIZE} {seed}"), shape_cases.check, shape_cases.layout_of
+    mesh = shape_cases.some_ranks(random, SIZE)
+    source, target = random.sample([(12,), (3, 4), (4, 3), (2, 6), (6, 2), (2, 3, 2), (1, 12), (3, 2, 2)], 2)
+    x = random_bits(source, "f8", seed)
+    t, u = (mc.distribute(each, layout_of(random, mesh, source)) for each in (x, -x))
+    layout, axis = layout_of(random, mesh, target), random.randrange(x.ndim)
+    made = mc.reshape(t, target, layout)
+    assert made.layout == layout
+    check(made, x.reshape(target))
+    for call in (
+        lambda t, u: np.reshape(t, target),
+        lambda t, u: np.ravel(t),
+        lambda t, u: np.squeeze(t),
+        lambda t, u: np.flip(t),
+        lambda t, u: np.flip(t, axis),
+        lambda t, u: np.roll(t, 2, axis),
+        lambda t, u: np.roll(t, -5),
+        lambda t, u: np.concatenate([t, u], axis),
+        lambda t, u: np.stack([u, t], axis),
+        lambda t, u: np.take(t, [0, -1, 0], axis),
+        lambda t, u: np.repeat(t, 2, axis),
+        lambda t, u: np.tile(t, 2),
+        lambda t, u: np.clip(t, 0, u),
+        *(lambda t, u, mode=mode: np.pad(t, (1, 2), mode=mode) for mode in ("constant", "edge", "wrap")),
+        *(lambda t, u, part=part: np.array_split(t, 2, axis)[part] for part in range(2)),
+    ):
+        check(call(t, u), call(x, -x))
+
+
+def test_all_ranks_raise_alike(line):
+    t = mc.distribute(np.arange(6), Layout(["x"], line))
+    with pytest.raises(ShapeError):
+        t.reshape(5)
+    with pytest.raises(IndexError):
+        np.take(t, [6])
+    shape_cases.check(np.roll(t, 1), np.roll(np.arange(6), 1))
+    if SIZE > 1:
+        with agree_mismatch(t.mesh):
+            np.take(t, [t.mesh.rank % 2])
+
+
+@pytest.mark.parametrize("seed", sampled(range(12), 2))
+@pytest.mark.parametrize("program", [indexing.slices, indexing.assignments, indexing.overlaps, indexing.masks])
+def test_indexing(world, grid, program, seed):
+    line = mc.create_mesh([("x", SIZE)], comm=world)
+    for mesh in (line, grid):
+        program(Random(seed), mesh)
+    line.close()
+
+
+@pytest.mark.exchanges
+@pytest.mark.parametrize("order", list(permutations(range(3))))
+def test_a_transpose_that_relays_in_one_copy(line, order):
+    def layouts(n):
+        uneven = mc.Cuts("x", (0, *(n for _ in range(SIZE))))
+        return [Layout(axes, line) for axes in (["x", U, U], [U, U, "x"], [U, mc.Cyclic("x", 2), U], [U, uneven, U])]
+
+    whole = np.arange(4 * 7 * 5, dtype="i4").reshape(4, 7, 5)
+    wanted = whole.transpose(order)
+    for source in [*layouts(7), Layout.replicated(line, 3)]:
+        t = mc.distribute(whole, source)
+        for target in [*layouts(wanted.shape[1]), Layout.replicated(line, 3)]:
+            for _ in range(2):  # the second time it is known
+                result = mc.transpose(t, order, target)
+                assert result.layout == target
+                close(result, wanted, exact=np.testing.assert_array_equal)
+
+
+# -- sorts ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.filterwarnings("ignore")  # what NumPy has to say about NaN
+@pytest.mark.parametrize("seed", sampled(range(40), 4))
+def test_orders(grid, seed):
+    random, check = Random(seed), orders.check
+    for number in range(6):
+        shape, dtype = orders.any_shape(random), random.choice(["f8", "f4", "i4", "u1"])
+        a = orders.values(shape, dtype, seed=(seed, number), few=number % 2 == 0)
+        t = mc.distribute(a, orders.any_layout(random, grid, shape))
+        axis = random.choice([None, *range(len(shape))])
+        check(np.sort(t, axis), np.sort(a, axis))
+        check(np.argsort(t, axis, kind="stable"), np.argsort(a, axis, kind="stable"))
+        if a.size:
+            check(np.median(t, axis), np.median(a, axis))
+            check(np.quantile(t, [0.2, 0.9], axis), np.quantile(a, [0.2, 0.9], axis))
+            for found, expected in zip(np.histogram(t, 5, (0, 9)), np.histogram(a, 5, (0, 9)), strict=True):
+                check(found, expected)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("dtype", ["f8", "i8", "c16", "f2"])
+@pytest.mark.parametrize("few", [False, True])
+def test_sorts_of_long_tensors(grid, dtype, few):
+    """Messages that MPI does not send at once."""
+    n, names = 300_000, tuple(grid.dim_names)
+    a = orders.values(n, dtype, seed=SIZE, few=few)
+    for spec in (names, mc.Cuts(names, sizes=[n - SIZE + 1] + [1] * (SIZE - 1)), names[:1]):
+        t = mc.distribute(a, Layout([spec], grid))
+        orders.check(np.sort(t), np.sort(a, kind="stable"))  # by default NumPy 2.4.6 sorts float16 wrongly
+        orders.check(np.argsort(t, kind="stable"), np.argsort(a, kind="stable"))
+        t.sort(kind="stable")
+        orders.check(t, np.sort(a, kind="stable"), bits=True)
+
+
+def test_a_sort_of_a_wrong_block(grid):
+    layout = Layout([tuple(grid.dim_names)], grid)
+    wrong = mc.DTensor(np.zeros(3 + (RANK == SIZE - 1)), layout, (3 * SIZE,), np.dtype(float))
+    if SIZE > 1:
+        with agree_raises(ShapeError, "the block is"):
+            np.sort(wrong)
+    orders.check(np.sort(mc.distribute(np.arange(9.0), layout)), np.arange(9.0))
+    if SIZE > 1:
+        with agree_mismatch(grid):
+            (np.sort if RANK else np.argsort)(mc.distribute(np.arange(9.0), layout))
+
+
+# -- transforms -------------------------------------------------------------------------------------------------------
+
+KINDS = ("fftn", "ifftn", "rfftn", "irfftn", "hfftn", "ihfftn", "dctn", "dstn")
+
+
+def fields(shape, kind, seed):
+    rng = np.random.default_rng(seed)
+    a = rng.standard_normal(shape)
+    return a if kind in ("rfftn", "ihfftn", "dctn", "dstn") else a + 1j * rng.standard_normal(shape)
+
+
+def transformed(found, expected):
+    whole = found.to_numpy()
+    assert (whole.dtype, whole.shape) == (expected.dtype, expected.shape)
+    assert np.abs(whole - expected).max(initial=0) <= 1e-13 * max(1, np.abs(expected).max(initial=0))
+
+
+@pytest.mark.parametrize("seed", sampled(range(40), 4))
+def test_transforms(grid, seed):
+    random = Random(seed)
+    for number in range(5):
+        shape, kind = tuple(max(2, n) for n in orders.any_shape(random)), random.choice(KINDS)
+        a = fields(shape, kind, (seed, number))
+        t = mc.distribute(a, orders.any_layout(random, grid, shape))
+        axes = tuple(random.sample(range(len(shape)), random.randint(1, len(shape))))
+        for given in ({}, {"layout": "same"}):
+            transformed(getattr(mc.fft, kind)(t, axes=axes, **given), getattr(scipy.fft, kind)(a, axes=axes))
+
+
+@pytest.mark.parametrize(("n", "kind"), [(60_000, "fft"), (2**16, "ifft"), (60_000, "rfft"), (99_991, "fft")])
+def test_transforms_of_one_long_axis(grid, n, kind):
+    a, line = fields(n, f"{kind}n", SIZE), Layout([tuple(grid.dim_names)], grid)
+    t, expected = mc.distribute(a, line), getattr(scipy.fft, kind)(a)
+    transformed(getattr(mc.fft, kind)(t, layout=line), expected)
+    transformed(getattr(mc.fft, kind)(t), expected)
+
+
+def test_a_plan_of_transforms_and_back_on_large_blocks(grid):
+    """Blocks beyond the sizes at which messages are sent at once."""
+    shape, names = (64, 48, 80), tuple(grid.dim_names)
+    source = Layout([names, (), ()] if len(names) == 1 else [names[0], names[1:], ()], grid)
+    plan = mc.fft.plan(shape, "f8", source, machine=mc.machine_of(grid))
+    a = fields(shape, "rfftn", 1)
+    tensors = [mc.distribute(a, source), mc.distribute(2 * a, source)]
+    for _ in range(3):
+        spectra = plan.forward(tensors)
+        transformed(spectra[1], scipy.fft.rfftn(2 * a))
+        tensors = plan.backward(spectra, out=tensors)
+    transformed(tensors[0], a)
+
+
+def test_errors_of_transforms_are_raised_on_all_ranks(grid):
+    t = mc.ones((8, 8), "c16", Layout([tuple(grid.dim_names), ()], grid))
+    with agree_raises(ShapeError, "invalid norm"):
+        mc.fft.fft(t, axis=0, norm="both")
+    transformed(mc.fft.fft(t, axis=0), scipy.fft.fft(np.ones((8, 8), complex), axis=0))
