@@ -9,6 +9,7 @@ from meshcomm.arrays.dtensor import DTensor, Held, unwrapped
 from meshcomm.arrays.moving import Moving, relayout_text
 from meshcomm.arrays.out import wrong_out
 from meshcomm.arrays.targets import Target, target_of
+from meshcomm.arrays.views import at_once, filled
 from meshcomm.errors import LayoutError, MeshError
 from meshcomm.failures import abort, forks
 from meshcomm.failures.messages import Unfinished, never_waited_for
@@ -109,11 +110,24 @@ class RelayoutRequest(Request):
 
     __module__ = "meshcomm"
 
-    __slots__ = ("_result", "_source")
+    __slots__ = ("_block", "_result", "_source")
 
     def __init__(self, result: DTensor, source: Layout, exchange: Pending | None, team: Team | None) -> None:
         self._result, self._source = result, source
+        self._block: Array | None = None
         Request.__init__(self, exchange, team)
+
+    def fill_later(self, block: Array | None) -> None:
+        """Copy *block* to the result once it is complete: the result has gaps, and no exchange writes to it."""
+        if self._exchange is None:
+            filled(self._result, block)
+        else:
+            self._block = block
+
+    def _complete(self) -> None:
+        filled(self._result, self._block)
+        self._block = None
+        super()._complete()
 
     def wait(self) -> DTensor:
         """Wait until the relayout is complete, and return its tensor. Collective over the meshes of the relayout.
@@ -207,11 +221,14 @@ def _built(moving: Moving, here: Location) -> Callable[[Array | None, DTensor | 
 
     def begin(local: Array | None, out: DTensor | None, target: Layout, waits: bool) -> RelayoutRequest:
         try:
-            exchange, block = start(local, None if out is None else out.local)
+            exchange, block = start(local, at_once(out))
             if waits and exchange is not None:
                 exchange.wait()
                 exchange = None
-            return RelayoutRequest(_result(block, out, target, shape, dtype), source, exchange, here.team)
+            request = RelayoutRequest(_result(block, out, target, shape, dtype), source, exchange, here.team)
+            if out is not None and block is not out.local:
+                request.fill_later(block)
+            return request
         except BaseException as error:  # before there is a request
             leave_with(error, here.team)
             raise
