@@ -38,7 +38,8 @@ class View(NamedTuple):
 
     Parameters
     ----------
-    root: the tensor that owns the memory; None: the tensor itself, which is a copy of what NumPy gives as a view
+    root: the tensor that owns the memory; None: the tensor itself, as it is a copy of what NumPy gives as a view, or
+        as its memory is no other tensor's
     strides: those of NumPy's global array
     writeable: whether NumPy lets programs write to it
     origins: the tensors of which NumPy would change elements, too, though they have other memory
@@ -108,6 +109,11 @@ def _marked(local: Array | None, writeable: bool) -> Array | None:
     local = local.view()
     local.flags.writeable = False
     return local
+
+
+def within(local: Array | None, layout: Layout, shape: Shape, dtype: DType, around: Shape) -> DTensor:
+    """Return a tensor whose blocks are parts of larger ones, which no tensor owns: those of a shape *around* it."""
+    return DTensor(local, layout, shape, dtype, View(None, c_strides(around)))
 
 
 # -- writes -----------------------------------------------------------------------------------------------------------

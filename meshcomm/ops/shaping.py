@@ -195,9 +195,10 @@ def _own(made: DTensor) -> DTensor:
 
 def _ravel(a: DTensor, order: str = "C") -> DTensor:
     c_order("ravel", order)
-    made = _reshaped(a, -1)
-    of_gaps = isinstance(a, DTensor) and a._view is not None and not is_in_c_order(a.shape, a._view.strides)
-    return _own(made) if of_gaps and made._view is not None else made  # where reshape would not copy, ravel does
+    made, held = _reshaped(a, -1), unwrapped(a)
+    if not isinstance(held, DTensor) or made._view is None or is_in_c_order(held.shape, strides_of(held)):
+        return made
+    return _own(made)  # reshape gives a view of elements with gaps of one length, ravel does not
 
 
 # -- axes of length 1 -------------------------------------------------------------------------------------------------
