@@ -36,6 +36,8 @@ def flip(m: DTensor, axis: Axis = None) -> DTensor:
     """Return a view in reverse order along *axis*. If such an axis is sharded, it is a copy, and this Collective."""
     tensor = as_tensor("flip", m)
     axes = normalised_axes(axis, tensor.ndim)
+    if not tensor.ndim:
+        return tensor.copy()  # one element is no view, as in NumPy
     cut = [a for a in axes if tensor.layout.num_shards(a) > 1]
     strides = tuple(-step if a in axes else step for a, step in enumerate(strides_of(tensor)))
     if not cut:
