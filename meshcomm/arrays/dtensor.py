@@ -232,7 +232,11 @@ class DTensor(NumpyMethods, StandardMethods, Operators):
         return RELAYOUT("to_numpy", (self.mesh, mesh), key, (key,), (self.local, None))
 
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> Array:
-        """Return a copy of the block if it is the whole array; ``TypeError`` otherwise."""
+        """Return a copy of the block if it is the whole array; ``TypeError`` otherwise.
+
+        It is read-only, unless a copy is asked for, as ``numpy.array`` does: NumPy's functions that write to what they
+        are given, such as ``numpy.nditer``, fail instead of writing to the copy.
+        """
         if self.local is None or not self.layout.is_fully_replicated():
             why = "this rank is outside of its mesh" if self.local is None else "it is sharded over its ranks"
             raise TypeError(
@@ -241,7 +245,9 @@ class DTensor(NumpyMethods, StandardMethods, Operators):
             )
         if copy is False:
             raise ValueError("a DTensor does not lend its memory to an array; use t.local")
-        return np.array(self.local, dtype=dtype)
+        array = np.array(self.local, dtype=dtype)
+        array.flags.writeable = bool(copy)
+        return array
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
         raise TypeError(

@@ -180,6 +180,17 @@ def c_strides(shape: Shape) -> Strides:
     return tuple(reversed(strides))
 
 
+def alike_strides(shape: Shape, strides: Strides) -> Strides:
+    """Return the strides of a new array that NumPy makes like another one: axes have the order that they have there.
+
+    >>> alike_strides((2, 3, 4), (1, 200, 10))
+    (1, 8, 2)
+    """
+    order = sorted(range(len(shape)), key=lambda axis: -abs(strides[axis]))
+    found = c_strides(tuple(shape[axis] for axis in order))
+    return tuple(found[order.index(axis)] for axis in range(len(shape)))
+
+
 def sliced_strides(strides: Strides, items: Items) -> Strides:
     """Return the strides of the slice that *items* take.
 

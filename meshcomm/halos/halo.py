@@ -11,8 +11,8 @@ from meshcomm._tracing import Value
 from meshcomm._tuning import KEPT_UPDATES
 from meshcomm._types import Array, Bytes, DType, Shape
 from meshcomm.arrays.dtensor import DTensor
-from meshcomm.arrays.views import within
 from meshcomm.arrays.nonblocking import Request
+from meshcomm.arrays.views import within
 from meshcomm.errors import DTypeError, LayoutError, MeshError
 from meshcomm.halos.boundaries import Boundary
 from meshcomm.halos.exchange import Pattern

@@ -9,7 +9,7 @@ from numpy.typing import DTypeLike
 from meshcomm._arguments import as_dtype
 from meshcomm._types import Array
 from meshcomm.arrays.dtensor import DTensor, as_tensor, unwrapped
-from meshcomm.arrays.views import c_strides, check_writable, strides_of, view_of
+from meshcomm.arrays.views import alike_strides, check_writable, strides_of, view_of
 from meshcomm.memory.copies import exact_copy
 from meshcomm.ops.elementwise import elementwise
 from meshcomm.ops.rules import ADVICE
@@ -72,7 +72,8 @@ def imag(val: object) -> object:
     if tensor.dtype.kind == "c":
         return _part(tensor, np.imag)
     local = None if tensor.local is None else np.zeros(tensor.local.shape, tensor.dtype)
-    return view_of(tensor, local, tensor.layout, tensor.shape, c_strides(tensor.shape), writeable=False)
+    strides = alike_strides(tensor.shape, strides_of(tensor))
+    return view_of(tensor, local, tensor.layout, tensor.shape, strides, writeable=False)
 
 
 def _part(tensor: DTensor, function: Callable[[Array], Array]) -> DTensor:
