@@ -130,7 +130,7 @@ def _regrouped(tensor: DTensor, shape: Shape, how: Regrouping, strides: Strides 
     if strides is not None and _keeps_views(tensor, shape):
         return view_of(tensor, made.local, made.layout, shape, strides)
     local = made.local
-    if local is not None and tensor.local is not None and np.may_share_memory(local, tensor.local):
+    if local is not None and tensor.local is not None and (not local.size or np.may_share_memory(local, tensor.local)):
         made = made.copy()  # as a block may be a view where the global array is not
     return made if strides is None else moved_from(tensor, made, strides)
 
