@@ -337,7 +337,7 @@ class NumpyMethods:
     def diagonal(self, offset: int = 0, axis1: SupportsIndex = 0, axis2: SupportsIndex = 1) -> "DTensor":
         """Return the diagonals, as ``numpy.diagonal(t, offset, axis1, axis2)``: a view that cannot be written to.
 
-        Collective over the mesh if one of the axes has blocks dealt round.
+        It is a copy, and this Collective over the mesh, if one of the axes has blocks dealt round.
 
         >>> import numpy as np, meshcomm as mc
         >>> rows = mc.Layout(["x", mc.UNSHARDED], mc.create_mesh([("x", 1)]))
@@ -354,6 +354,12 @@ class NumpyMethods:
         dtype: DTypeLike | None = None,
     ) -> "DTensor":
         """Return the sum of the diagonal, as ``numpy.trace(t, offset, axis1, axis2)``. Collective over the mesh.
+
+        Parameters
+        ----------
+        offset: how many columns the diagonal is right of the main one
+        axis1, axis2: the axis of the rows, and that of the columns
+        dtype: of the sum
 
         >>> import numpy as np, meshcomm as mc
         >>> rows = mc.Layout(["x", mc.UNSHARDED], mc.create_mesh([("x", 1)]))

@@ -112,20 +112,21 @@ class RelayoutRequest(Request):
 
     __slots__ = ("_block", "_result", "_source")
 
-    def __init__(self, result: DTensor, source: Layout, exchange: Pending | None, team: Team | None) -> None:
-        self._result, self._source = result, source
-        self._block: Array | None = None
+    def __init__(
+        self,
+        result: DTensor,
+        source: Layout,
+        exchange: Pending | None,
+        team: Team | None,
+        block: Array | None = None,
+    ) -> None:
+        self._result, self._source, self._block = result, source, block
         Request.__init__(self, exchange, team)
-
-    def fill_later(self, block: Array | None) -> None:
-        """Copy *block* to the result once it is complete: the result has gaps, and no exchange writes to it."""
-        if self._exchange is None:
-            filled(self._result, block)
-        else:
-            self._block = block
+        if exchange is None:
+            filled(result, block)
 
     def _complete(self) -> None:
-        filled(self._result, self._block)
+        filled(self._result, self._block)  # a result with gaps, to which no exchange writes
         self._block = None
         super()._complete()
 
@@ -225,10 +226,7 @@ def _built(moving: Moving, here: Location) -> Callable[[Array | None, DTensor | 
             if waits and exchange is not None:
                 exchange.wait()
                 exchange = None
-            request = RelayoutRequest(_result(block, out, target, shape, dtype), source, exchange, here.team)
-            if out is not None and block is not out.local:
-                request.fill_later(block)
-            return request
+            return RelayoutRequest(_result(block, out, target, shape, dtype), source, exchange, here.team, block)
         except BaseException as error:  # before there is a request
             leave_with(error, here.team)
             raise

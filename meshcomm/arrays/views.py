@@ -43,14 +43,14 @@ class View(NamedTuple):
     strides: those of NumPy's global array
     writeable: whether NumPy lets programs write to it
     origins: the tensors of which NumPy would change elements, too, though they have other memory
-    place: the tensor from which elements were copied, and the index there, if the copy is a slice
+    source: the tensor from which elements were copied, and the index there, if the copy is a slice
     """
 
     root: DTensor | None
     strides: Strides
     writeable: bool = True
     origins: "tuple[ref[DTensor], ...]" = ()
-    place: "tuple[ref[DTensor], Items] | None" = None
+    source: "tuple[ref[DTensor], Items] | None" = None
 
 
 def view_of(
@@ -77,20 +77,20 @@ def view_of(
 
 
 def moved_from(
-    tensor: DTensor, made: DTensor, strides: Strides, place: Items | None = None, *, writeable: bool = True
+    tensor: DTensor, made: DTensor, strides: Strides, items: Items | None = None, *, writeable: bool = True
 ) -> DTensor:
     """Return *made*, a copy of what NumPy gives as a view of *tensor*: it refuses writes while *tensor* is there.
 
     Parameters
     ----------
     strides: those of NumPy's view
-    place: the index of *tensor* that the copy is a slice of, if it is one
+    items: the index of *tensor* that the copy is a slice of, if it is one
     writeable: as in `view_of`
     """
     root, origins, allowed = _shared(tensor)
     writeable = writeable and allowed
     local = None if made.local is None else contiguous(made.local)  # so that it can be reshaped as NumPy's array can
-    view = View(None, strides, writeable, (*origins, ref(root)), None if place is None else (ref(tensor), place))
+    view = View(None, strides, writeable, (*origins, ref(root)), None if items is None else (ref(tensor), items))
     return DTensor(_marked(local, writeable), made.layout, made.shape, made.dtype, view)
 
 
@@ -137,13 +137,13 @@ def check_writable(name: str, tensor: DTensor) -> None:
             raise ValueError(f"{name}: {why}")
 
 
-def place_of(tensor: DTensor) -> tuple[DTensor, Items] | None:
+def taken_from(tensor: DTensor) -> tuple[DTensor, Items] | None:
     """Return the tensor, if it is still there, from which a slice was copied because it moved; and the index."""
     view = tensor._view
-    if view is None or view.place is None or not view.writeable:
+    if view is None or view.source is None or not view.writeable:
         return None
-    source, items = view.place
-    held = source()
+    tensor_of, items = view.source
+    held = tensor_of()
     return None if held is None else (held, items)
 
 

@@ -19,7 +19,7 @@ from meshcomm import _hooks
 from meshcomm._tracing import Value, is_traced, untraced
 from meshcomm._types import Axis
 from meshcomm.arrays.dtensor import DTensor, unwrapped
-from meshcomm.arrays.views import check_writable, place_of
+from meshcomm.arrays.views import check_writable, taken_from
 from meshcomm.errors import MeshcommError, ShapeError
 from meshcomm.failures.watch import watch
 from meshcomm.ops import (
@@ -135,15 +135,15 @@ def _ufunc(ufunc: np.ufunc, method: str, inputs: tuple[object, ...], kwargs: dic
         raise TypeError(f"{name}: where= is not supported for DTensors; use numpy.where on the result")
     if not all(isinstance(target, DTensor) for target in out):
         raise TypeError(f"{name}: out= must be DTensors where an operand is one; {ADVICE}")
-    place = None
+    source = None
     for target in out:
         if target._view is not None:
             # t[index] += 1 gets a copy where elements have to move. NumPy's is a view: so the copy gets what the
-            # tensor has now, and then goes back to its place.
-            place = place_of(target) if target is operands[0] else None
-            check_writable(f"{name}: out=", target if place is None else place[0])
-    if place is not None:
-        indexing.fetch_again(*place, out[0])
+            # tensor has now, and then goes back to the tensor.
+            source = taken_from(target) if target is operands[0] else None
+            check_writable(f"{name}: out=", target if source is None else source[0])
+    if source is not None:
+        indexing.fetch_again(*source, out[0])
     if ufunc is np.matmul:
         made: object = _matmul(name, operands, out, kwargs)
     elif ufunc.signature is not None:
@@ -151,8 +151,8 @@ def _ufunc(ufunc: np.ufunc, method: str, inputs: tuple[object, ...], kwargs: dic
     else:
         kwargs["order"] = "C"  # blocks are: of transposed ones NumPy would make transposed ones
         made = elementwise(name, lambda *blocks, **into: ufunc(*blocks, **into, **kwargs), operands, out)
-    if place is not None:
-        indexing.assign_back(*place, out[0])
+    if source is not None:
+        indexing.assign_back(*source, out[0])
     return made
 
 

@@ -1,4 +1,4 @@
-"""Swaps of rows through views, which write one row to both places: refused before anything is written.
+"""Swaps of rows through views, which write one row twice: refused before anything is written.
 
 ``x[i], x[j] = x[j], x[i]`` reads the rows j and i, and writes row j to row i. The row i that it read is a view, so it
 now has the elements of row j as well, and these are written to row j. NumPy's shuffles do this to what is no array of
@@ -14,7 +14,7 @@ from meshcomm.arrays.dtensor import DTensor
 from meshcomm.layouts.slicing import Items, parsed
 
 SWAP = (
-    "t[i], t[j] = t[j], t[i] would write one row to both places, as t[i] is a view that changes with the tensor: use "
+    "t[i], t[j] = t[j], t[i] would write one row twice, as t[i] is a view that changes with the tensor: use "
     "t[[i, j]] = t[[j, i]], or copy() a row. Of a shuffle, use t[order] with the indices shuffled instead: "
     "t[numpy.random.default_rng(seed).permutation(len(t))]"
 )

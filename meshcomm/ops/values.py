@@ -63,20 +63,20 @@ def around(a: object, decimals: int = 0, out: object = None) -> object:
 def real(val: object) -> object:
     """Return the real parts: a view of complex numbers, and real numbers themselves."""
     tensor = as_tensor("real", val)
-    return tensor if tensor.dtype.kind != "c" else _part(tensor, np.real)
+    return tensor if tensor.dtype.kind != "c" else _component(tensor, np.real)
 
 
 def imag(val: object) -> object:
     """Return the imaginary parts: a view of complex numbers, and zeros that cannot be written to of others."""
     tensor = as_tensor("imag", val)
     if tensor.dtype.kind == "c":
-        return _part(tensor, np.imag)
+        return _component(tensor, np.imag)
     local = None if tensor.local is None else np.zeros(tensor.local.shape, tensor.dtype)
     strides = alike_strides(tensor.shape, strides_of(tensor))
     return view_of(tensor, local, tensor.layout, tensor.shape, strides, writeable=False)
 
 
-def _part(tensor: DTensor, function: Callable[[Array], Array]) -> DTensor:
+def _component(tensor: DTensor, function: Callable[[Array], Array]) -> DTensor:
     local = None if tensor.local is None else function(tensor.local)
     strides = tuple(2 * stride for stride in strides_of(tensor))  # in elements of half the size
     dtype = as_dtype(np.empty(0, tensor.dtype).real.dtype)
