@@ -26,6 +26,9 @@ from meshcomm.ranks.calls import collective
 from meshcomm.ranks.communicator import Communicator
 from meshcomm.ranks.teams import Location
 
+if TYPE_CHECKING:
+    from meshcomm.arrays.views import View
+
 T = TypeVar("T")
 
 
@@ -41,11 +44,11 @@ class DTensor(NumpyMethods, StandardMethods, Operators):
     __module__ = "meshcomm"
 
     __array_priority__ = 1000
-    __slots__ = ("__weakref__", "dtype", "layout", "local", "shape")
+    __slots__ = ("__weakref__", "_view", "dtype", "layout", "local", "shape")
     __hash__ = None  # type: ignore[assignment]  # as an array, whose == is elementwise
 
     local: Array
-    """The block of this rank; None if the rank is outside of the mesh. C-contiguous, unless the tensor is a slice.
+    """The block of this rank; None if the rank is outside of the mesh. C-contiguous, unless the tensor is a view.
 
     The type leaves out None: most meshes have all ranks. Programs with other meshes ask ``mesh.rank is None``."""
     layout: Layout
@@ -54,12 +57,16 @@ class DTensor(NumpyMethods, StandardMethods, Operators):
     """The shape of the global array."""
     dtype: DType
     """The dtype of the elements."""
+    _view: "View | None"  # how it shares memory with another tensor: see meshcomm.arrays.views
 
-    def __init__(self, local: Array | None, layout: Layout, shape: Shape, dtype: DType) -> None:
+    def __init__(
+        self, local: Array | None, layout: Layout, shape: Shape, dtype: DType, _view: "View | None" = None
+    ) -> None:
         _set_local(self, local)
         _set_layout(self, layout)
         _set_shape(self, shape)
         _set_dtype(self, dtype)
+        _set_view(self, _view)
 
     def __setattr__(self, name: str, value: object) -> NoReturn:
         instead = _INSTEAD_OF_SETTING.get(name, "change its block in place, or make a new one")
@@ -225,7 +232,11 @@ class DTensor(NumpyMethods, StandardMethods, Operators):
         return RELAYOUT("to_numpy", (self.mesh, mesh), key, (key,), (self.local, None))
 
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> Array:
-        """Return a copy of the block if it is the whole array; ``TypeError`` otherwise."""
+        """Return a copy of the block if it is the whole array; ``TypeError`` otherwise.
+
+        It is read-only, unless a copy is asked for, as ``numpy.array`` does: NumPy's functions that write to what they
+        are given, such as ``numpy.nditer``, fail instead of writing to the copy.
+        """
         if self.local is None or not self.layout.is_fully_replicated():
             why = "this rank is outside of its mesh" if self.local is None else "it is sharded over its ranks"
             raise TypeError(
@@ -234,7 +245,9 @@ class DTensor(NumpyMethods, StandardMethods, Operators):
             )
         if copy is False:
             raise ValueError("a DTensor does not lend its memory to an array; use t.local")
-        return np.array(self.local, dtype=dtype)
+        array = np.array(self.local, dtype=dtype)
+        array.flags.writeable = bool(copy)
+        return array
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
         raise TypeError(
@@ -297,21 +310,9 @@ _INSTEAD_OF_SETTING = {
 }
 
 # A DTensor refuses to be changed. These setters are the fast way to fill a new one: small relayouts make many.
-_set_local, _set_layout, _set_shape, _set_dtype = (
-    DTensor.__dict__[name].__set__ for name in ("local", "layout", "shape", "dtype")
+_set_local, _set_layout, _set_shape, _set_dtype, _set_view = (
+    DTensor.__dict__[name].__set__ for name in ("local", "layout", "shape", "dtype", "_view")
 )
-
-
-IS_COPY = "a slice whose elements had to move is a copy; assign to the tensor that it was taken from"
-
-
-class MovedSlice(DTensor):
-    """A slice whose elements had to move: a copy, which refuses assignments, because a view would write them through.
-
-    ``t[index] += 1`` is right: it changes the copy, and assigns that to the tensor.
-    """
-
-    __slots__ = ()
 
 
 class HoldsTensor(Protocol):

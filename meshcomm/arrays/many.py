@@ -26,6 +26,7 @@ from meshcomm.arrays.trees import (
     node_of,
     rebuilt,
 )
+from meshcomm.arrays.views import at_once, filled
 from meshcomm.errors import DTypeError, LayoutError
 from meshcomm.failures.watch import named
 from meshcomm.layouts.layout import Layout
@@ -265,7 +266,7 @@ def _move_batches(
 def _result(job: Job, block: Array | None) -> DTensor:
     tensor, layout, out, _ = job
     if out is not None:
-        return out
+        return filled(out, block)
     if layout.match_axis is not None:
         layout = layout.matched(tensor.layout)
     return DTensor(block, layout, tensor.shape, tensor.dtype)
@@ -298,7 +299,7 @@ class _Batch:
         """
         tensor, layout, *_ = self._jobs[0]
         operation = named(f"relayout of {len(self._jobs)} tensors", name)
-        outs = [None if out is None or wrong is not None else out.local for _, _, out, _ in self._jobs]
+        outs = [None if wrong is not None else at_once(out) for _, _, out, _ in self._jobs]
         arguments = [t.local for t, *_ in self._jobs], outs
         key = self._specs, self._limit
         blocks = _TOGETHER(operation, (tensor.mesh, layout.mesh), key, (self,), arguments, error=wrong)

@@ -58,7 +58,7 @@ class NumpyMethods:
 
     @property
     def T(self) -> "DTensor":  # noqa: N802 - NumPy's name
-        """A copy of the tensor with its axes in reverse order.
+        """A view of the tensor with its axes in reverse order.
 
         >>> import meshcomm as mc
         >>> mc.ones((3, 4, 5), int, mc.Layout.batch_sharded(mc.create_mesh([("x", 1)]), "x", rank=3)).T.shape
@@ -67,7 +67,7 @@ class NumpyMethods:
         return self._made_by(np.transpose)
 
     def transpose(self, *axes: int | Sequence[int] | None) -> "DTensor":
-        """Return a copy of the tensor with its axes in another order, as ``numpy.transpose(t, axes)``.
+        """Return a view of the tensor with its axes in another order, as ``numpy.transpose(t, axes)``.
 
         >>> import numpy as np, meshcomm as mc
         >>> rows = mc.Layout(["x", mc.UNSHARDED], mc.create_mesh([("x", 1)]))
@@ -78,12 +78,12 @@ class NumpyMethods:
 
     @property
     def real(self) -> "DTensor":
-        """A copy of the real numbers, as ``numpy.real(t)``."""
+        """A view of the real parts, as ``numpy.real(t)``; the tensor itself if it has no complex numbers."""
         return self._made_by(np.real)
 
     @property
     def imag(self) -> "DTensor":
-        """A copy of the imaginary numbers, as ``numpy.imag(t)``."""
+        """A view of the imaginary parts, as ``numpy.imag(t)``; zeros to read only of numbers that are not complex."""
         return self._made_by(np.imag)
 
     def conj(self) -> "DTensor":
@@ -282,8 +282,8 @@ class NumpyMethods:
     def reshape(self, *shape: ShapeLike, order: str = "C", copy: bool | None = None) -> "DTensor":
         """Return the tensor in another shape, as ``numpy.reshape(t, shape)``. Collective over the mesh.
 
-        It shares the block where nothing has to move. `meshcomm.reshape` also takes a layout. ``ShapeError`` unless
-        there are as many elements.
+        It is a view where NumPy's is one and nothing has to move. `meshcomm.reshape` also takes a layout.
+        ``ShapeError`` unless there are as many elements.
 
         >>> import numpy as np, meshcomm as mc
         >>> t = mc.distribute(np.arange(6), mc.Layout(["x"], mc.create_mesh([("x", 1)])))
@@ -293,7 +293,7 @@ class NumpyMethods:
         return self._made_by(np.reshape, shape[0] if len(shape) == 1 else shape, order=order, copy=copy)
 
     def ravel(self, order: str = "C") -> "DTensor":
-        """Return the tensor with one axis, as ``numpy.ravel(t)``. Collective over the mesh.
+        """Return the tensor with one axis, as ``numpy.ravel(t)``; a view as `reshape` is. Collective over the mesh.
 
         >>> import numpy as np, meshcomm as mc
         >>> t = mc.distribute(np.array([[1, 2], [3, 4]]), mc.Layout(["x", mc.UNSHARDED], mc.create_mesh([("x", 1)])))
@@ -315,7 +315,7 @@ class NumpyMethods:
     def squeeze(self, axis: Axis = None) -> "DTensor":
         """Return the tensor without axes of length 1, as ``numpy.squeeze(t, axis)``. Collective over the mesh.
 
-        It shares the block, unless such an axis is sharded.
+        It is a view, unless such an axis is sharded and elements have to move.
 
         >>> import meshcomm as mc
         >>> t = mc.ones((3, 1), int, mc.Layout(["x", mc.UNSHARDED], mc.create_mesh([("x", 1)])))
@@ -325,7 +325,7 @@ class NumpyMethods:
         return self._made_by(np.squeeze, axis=axis)
 
     def swapaxes(self, axis1: int, axis2: int) -> "DTensor":
-        """Return a copy of the tensor with two axes exchanged, as ``numpy.swapaxes(t, axis1, axis2)``.
+        """Return a view of the tensor with two axes exchanged, as ``numpy.swapaxes(t, axis1, axis2)``.
 
         >>> import meshcomm as mc
         >>> t = mc.ones((3, 4, 5), int, mc.Layout.batch_sharded(mc.create_mesh([("x", 1)]), "x", rank=3))
@@ -333,6 +333,40 @@ class NumpyMethods:
         (5, 4, 3)
         """
         return self._made_by(np.swapaxes, axis1, axis2)
+
+    def diagonal(self, offset: int = 0, axis1: SupportsIndex = 0, axis2: SupportsIndex = 1) -> "DTensor":
+        """Return the diagonals, as ``numpy.diagonal(t, offset, axis1, axis2)``: a view that cannot be written to.
+
+        It is a copy, and this Collective over the mesh, if one of the axes has blocks dealt round.
+
+        >>> import numpy as np, meshcomm as mc
+        >>> rows = mc.Layout(["x", mc.UNSHARDED], mc.create_mesh([("x", 1)]))
+        >>> mc.distribute(np.arange(6).reshape(3, 2), rows).diagonal().to_numpy().tolist()
+        [0, 3]
+        """
+        return self._made_by(np.diagonal, offset, axis1, axis2)
+
+    def trace(
+        self,
+        offset: int = 0,
+        axis1: SupportsIndex = 0,
+        axis2: SupportsIndex = 1,
+        dtype: DTypeLike | None = None,
+    ) -> "DTensor":
+        """Return the sum of the diagonal, as ``numpy.trace(t, offset, axis1, axis2)``. Collective over the mesh.
+
+        Parameters
+        ----------
+        offset: how many columns the diagonal is right of the main one
+        axis1, axis2: the axis of the rows, and that of the columns
+        dtype: of the sum
+
+        >>> import numpy as np, meshcomm as mc
+        >>> rows = mc.Layout(["x", mc.UNSHARDED], mc.create_mesh([("x", 1)]))
+        >>> mc.distribute(np.arange(6).reshape(3, 2), rows).trace().item()
+        3
+        """
+        return self._made_by(np.trace, offset, axis1, axis2, dtype)
 
     # -- values -------------------------------------------------------------------------------------------------------
 

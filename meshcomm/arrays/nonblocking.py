@@ -9,6 +9,7 @@ from meshcomm.arrays.dtensor import DTensor, Held, unwrapped
 from meshcomm.arrays.moving import Moving, relayout_text
 from meshcomm.arrays.out import wrong_out
 from meshcomm.arrays.targets import Target, target_of
+from meshcomm.arrays.views import at_once, filled
 from meshcomm.errors import LayoutError, MeshError
 from meshcomm.failures import abort, forks
 from meshcomm.failures.messages import Unfinished, never_waited_for
@@ -109,11 +110,25 @@ class RelayoutRequest(Request):
 
     __module__ = "meshcomm"
 
-    __slots__ = ("_result", "_source")
+    __slots__ = ("_block", "_result", "_source")
 
-    def __init__(self, result: DTensor, source: Layout, exchange: Pending | None, team: Team | None) -> None:
-        self._result, self._source = result, source
+    def __init__(
+        self,
+        result: DTensor,
+        source: Layout,
+        exchange: Pending | None,
+        team: Team | None,
+        block: Array | None = None,
+    ) -> None:
+        self._result, self._source, self._block = result, source, block
         Request.__init__(self, exchange, team)
+        if exchange is None:
+            filled(result, block)
+
+    def _complete(self) -> None:
+        filled(self._result, self._block)  # a result with gaps, to which no exchange writes
+        self._block = None
+        super()._complete()
 
     def wait(self) -> DTensor:
         """Wait until the relayout is complete, and return its tensor. Collective over the meshes of the relayout.
@@ -207,11 +222,11 @@ def _built(moving: Moving, here: Location) -> Callable[[Array | None, DTensor | 
 
     def begin(local: Array | None, out: DTensor | None, target: Layout, waits: bool) -> RelayoutRequest:
         try:
-            exchange, block = start(local, None if out is None else out.local)
+            exchange, block = start(local, at_once(out))
             if waits and exchange is not None:
                 exchange.wait()
                 exchange = None
-            return RelayoutRequest(_result(block, out, target, shape, dtype), source, exchange, here.team)
+            return RelayoutRequest(_result(block, out, target, shape, dtype), source, exchange, here.team, block)
         except BaseException as error:  # before there is a request
             leave_with(error, here.team)
             raise

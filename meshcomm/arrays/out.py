@@ -8,9 +8,10 @@ import numpy as np
 
 from meshcomm._arguments import as_array
 from meshcomm._kernels import overlap
-from meshcomm._types import DType, Shape
+from meshcomm._types import Array, DType, Shape
 from meshcomm.arrays.create import distribute
-from meshcomm.arrays.dtensor import IS_COPY, DTensor, MovedSlice
+from meshcomm.arrays.dtensor import DTensor
+from meshcomm.arrays.views import filled, refusal
 from meshcomm.errors import DTypeError, LayoutError, MeshcommError, ShapeError
 from meshcomm.failures.watch import named
 from meshcomm.layouts.layout import Layout
@@ -24,7 +25,6 @@ Into: TypeAlias = tuple[DTensor, DTensor, Layout]
 """A tensor, the tensor that its relayout overwrites, and the layout that it goes to."""
 
 READ_ONLY = "out cannot be written to: its block is read-only"
-STRIDED = "out cannot be written to in one piece: its block is not C-contiguous"
 OVERLAPPING = "out shares memory with a tensor or another out: a relayout reads blocks while it writes others"
 
 
@@ -47,9 +47,10 @@ def distributed(whole: object, layout: Layout, out: DTensor | None, name: str | 
     if out.local is not None and tensor.local is not None:
         if not out.local.flags.writeable:
             raise LayoutError(READ_ONLY)
-        if not out.local.flags.c_contiguous:
-            raise LayoutError(STRIDED)
-        as_bytes(out.local)[:] = as_bytes(tensor.local)  # bit for bit, padding too
+        if out.local.flags.c_contiguous:
+            as_bytes(out.local)[:] = as_bytes(tensor.local)  # bit for bit, padding too
+        else:
+            filled(out, tensor.local)
     return out
 
 
@@ -64,8 +65,9 @@ def check_out(out: object, tensor: DTensor, layout: Layout) -> None:
     """Raise unless *out* has the shape, dtype and layout of *tensor* in *layout*; all ranks find the same."""
     if not isinstance(out, DTensor):
         raise LayoutError(f"out must be a DTensor, not {type(out).__name__}")
-    if type(out) is MovedSlice:
-        raise LayoutError(f"out: {IS_COPY}")
+    why = refusal(out)
+    if why is not None:
+        raise LayoutError(f"out: {why}")
     if out.shape != tensor.shape:
         raise ShapeError(f"out has shape {out.shape}, but the tensor has {tensor.shape}")
     if out.dtype != tensor.dtype:
@@ -108,9 +110,7 @@ def wrong_out(tensor: DTensor, out: object, layout: Layout) -> MeshcommError | N
         return None
     if not block.flags.writeable:
         return LayoutError(READ_ONLY)
-    if not block.flags.c_contiguous:
-        return LayoutError(STRIDED)
-    if tensor.local is not None and np.may_share_memory(block, tensor.local):
+    if tensor.local is not None and _overlap(block, tensor.local):
         return LayoutError(OVERLAPPING)
     return None
 
@@ -125,10 +125,20 @@ def wrong_outs(moves: Sequence[Into]) -> MeshcommError | None:
     written = [out.local for _, out, _ in moves if out.local is not None]
     if any(not block.flags.writeable for block in written):
         return LayoutError(READ_ONLY)
-    if any(not block.flags.c_contiguous for block in written):
-        return LayoutError(STRIDED)
     read = [tensor.local for tensor, _, _ in moves if tensor.local is not None]
-    slices = [block for block in read if not block.flags.c_contiguous]
-    whole = [as_bytes(block) for block in read if block.flags.c_contiguous]
-    shared = any(np.may_share_memory(out, block) for out in written for block in slices)
-    return LayoutError(OVERLAPPING) if shared or overlap([*map(as_bytes, written)], whole) else None
+    whole = [[as_bytes(block) for block in blocks if block.flags.c_contiguous] for blocks in (written, read)]
+    strided = [block for block in written if not block.flags.c_contiguous]
+    others = [block for block in read if not block.flags.c_contiguous]
+    shared = any(_overlap(out, block) for out in written for block in others)
+    shared = shared or any(_overlap(out, block) for out in strided for block in (*written, *read) if block is not out)
+    return LayoutError(OVERLAPPING) if shared or overlap(*whole) else None
+
+
+def _overlap(a: Array, b: Array) -> bool:
+    """Return whether two blocks share an element, or may do so and it takes long to find out."""
+    if not np.may_share_memory(a, b):
+        return False
+    try:
+        return np.shares_memory(a, b, max_work=10_000)  # type: ignore[arg-type]  # any number
+    except np.exceptions.TooHardError:
+        return True

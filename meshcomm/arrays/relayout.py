@@ -14,6 +14,7 @@ from meshcomm.arrays.moving import BY_PLAN, RELAYOUT
 from meshcomm.arrays.out import distributed, wrong_out
 from meshcomm.arrays.targets import Target, target_of
 from meshcomm.arrays.trees import HoldsVariables
+from meshcomm.arrays.views import at_once, filled, in_memory_order
 from meshcomm.errors import LayoutError, MeshError
 from meshcomm.failures.watch import named
 from meshcomm.layouts.layout import Layout
@@ -177,12 +178,13 @@ def relayout(
         return _relayout(tensor, layout, name, out, max_scratch_bytes)
     source, shape, dtype = tensor.layout, tensor.shape, tensor.dtype
     wrong = None if out is None else wrong_out(tensor, out, layout)
-    into = None if out is None or wrong is not None else out.local
+    into = None if out is None or wrong is not None else at_once(out)
     operation = named("relayout", name) if name else "relayout"
-    key = "relayout", shape, dtype, source, layout, max_scratch_bytes, None
-    block = RELAYOUT(operation, (source.mesh, layout.mesh), key, (key,), (tensor.local, into), error=wrong)
+    local, order = (tensor.local, None) if tensor._view is None else in_memory_order(tensor)
+    key = "relayout", shape, dtype, source, layout, max_scratch_bytes, order
+    block = RELAYOUT(operation, (source.mesh, layout.mesh), key, (key,), (local, into), error=wrong)
     if out is not None:
-        return out
+        return filled(out, block)
     return DTensor(block, layout if layout.match_axis is None else layout.matched(source), shape, dtype)
 
 
@@ -299,7 +301,7 @@ def _by_plan(plan: Plan, tensor: object, out: DTensor | None) -> DTensor:
             f"not for {quote(tensor)}"
         )
     wrong = None if out is None else wrong_out(tensor, out, plan.target)
-    into = None if out is None or wrong is not None else out.local
+    into = None if out is None or wrong is not None else at_once(out)
     meshes = tensor.layout.mesh, plan.target.mesh
     block = BY_PLAN("plan.execute", meshes, plan, (plan,), (tensor.local, into), error=wrong)
-    return DTensor(block, plan.target, plan.shape, plan.dtype) if out is None else out
+    return DTensor(block, plan.target, plan.shape, plan.dtype) if out is None else filled(out, block)

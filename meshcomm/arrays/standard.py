@@ -36,7 +36,7 @@ class StandardMethods:
 
     @property
     def mT(self: "DTensor") -> "DTensor":  # type: ignore[misc]  # noqa: N802 - the standard's name
-        """A copy of the tensor with its last two axes exchanged; ``ShapeError`` if it has no two.
+        """A view of the tensor with its last two axes exchanged; ``ShapeError`` if it has no two.
 
         >>> import meshcomm as mc
         >>> mc.ones((3, 4, 5), int, mc.Layout.batch_sharded(mc.create_mesh([("x", 1)]), "x", rank=3)).mT.shape

@@ -2,6 +2,7 @@
 
 from meshcomm.arrays.dtensor import DTensor
 from meshcomm.arrays.moving import RELAYOUT
+from meshcomm.arrays.views import in_memory_order
 from meshcomm.layouts.layout import Layout
 
 
@@ -10,8 +11,10 @@ def relayout_transposed(tensor: DTensor, order: tuple[int, ...], layout: Layout)
 
     The blocks are not transposed first: the relayout copies from where the elements lie.
     """
+    local, known = in_memory_order(tensor)
     source = Layout([tensor.layout.axes[axis] for axis in order], tensor.mesh)
     shape = tuple(tensor.shape[axis] for axis in order)
+    order = order if known is None else tuple(known[axis] for axis in order)  # of the axes in memory
     key = "transpose", shape, tensor.dtype, source, layout, None, order
-    block = RELAYOUT("transpose", (source.mesh, layout.mesh), key, (key,), (tensor.local, None))
+    block = RELAYOUT("transpose", (source.mesh, layout.mesh), key, (key,), (local, None))
     return DTensor(block, layout.matched(source), shape, tensor.dtype)

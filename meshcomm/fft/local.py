@@ -15,6 +15,7 @@ from meshcomm._types import Array, Shape
 from meshcomm.fft.backends import Backend
 from meshcomm.fft.kinds import Transform, working_dtype
 from meshcomm.memory.blocks import new_block
+from meshcomm.memory.copies import exact_copy
 
 
 def transformed(
@@ -34,7 +35,10 @@ def transformed(
     shape, dtype = transform.shape_after(block.shape), transform.dtype_after(block.dtype)
     fits = (block.shape, block.dtype) == (shape, dtype)
     if into is None:
-        into = block if owned and fits and block.flags.c_contiguous else new_block(shape, dtype)
+        is_free = owned and block.flags.c_contiguous and block.flags.writeable
+        into = block if is_free and fits else new_block(shape, dtype)
+    elif not _is_same(block, into) and np.may_share_memory(block, into):
+        block = exact_copy(block)  # as each piece is written before the next one is read
     if 0 in shape:
         return into
     longer = tuple(map(max, shape, block.shape))
@@ -50,7 +54,7 @@ def _transform_piece(
         target[...] = 0
         return
     if (source.shape, source.dtype) == (target.shape, target.dtype):
-        if source.__array_interface__["data"] != target.__array_interface__["data"]:
+        if not _is_same(source, target):
             np.copyto(target, source)
         made = backend.apply(transform, target, True, workers)
         if np.may_share_memory(made, target):
@@ -59,6 +63,16 @@ def _transform_piece(
         work = working_dtype(source.dtype)
         made = backend.apply(transform, source.astype(work) if source.dtype != work else source, False, workers)
     np.copyto(target, made)
+
+
+def _is_same(a: Array, b: Array) -> bool:
+    """Return whether two blocks are the same elements of the same memory."""
+    return (a.__array_interface__["data"][0], a.strides, a.shape, a.dtype) == (
+        b.__array_interface__["data"][0],
+        b.strides,
+        b.shape,
+        b.dtype,
+    )
 
 
 def pieces(shape: Shape, axes: tuple[int, ...], itemsize: int) -> Iterator[tuple[slice, ...]]:

@@ -11,6 +11,7 @@ from meshcomm._arguments import as_dtype, as_shape, counted, quote
 from meshcomm._tracing import Value, is_traced, opened, traceable, untraced
 from meshcomm._types import DType, Names, Shape, ShapeLike
 from meshcomm.arrays.dtensor import DTensor
+from meshcomm.arrays.views import check_writable
 from meshcomm.errors import DTypeError, LayoutError, MeshError, ShapeError
 from meshcomm.fft.calls import Some, transform_of
 from meshcomm.fft.execute import Options, check_options, run_steps
@@ -153,6 +154,7 @@ class FFTPlan:
             )
         for each in outs or ():
             _check(f"plan.{way}, out", each, *after)
+            check_writable(f"plan.{way}, out", each)
         if any(is_traced(t) for t in tensors):
             if outs is not None:
                 raise NotImplementedError(f"plan.{way}: autograd cannot follow what is written to out")

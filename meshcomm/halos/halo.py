@@ -12,6 +12,7 @@ from meshcomm._tuning import KEPT_UPDATES
 from meshcomm._types import Array, Bytes, DType, Shape
 from meshcomm.arrays.dtensor import DTensor
 from meshcomm.arrays.nonblocking import Request
+from meshcomm.arrays.views import within
 from meshcomm.errors import DTypeError, LayoutError, MeshError
 from meshcomm.halos.boundaries import Boundary
 from meshcomm.halos.exchange import Pattern
@@ -181,7 +182,8 @@ class Halo:
         >>> h.local.shape, h.tensor().to_numpy().tolist()
         ((6,), [5, 5, 5, 5])
         """
-        return DTensor(self.inner, self.layout, self.shape, self.dtype)
+        around = tuple(n + sum(rule.width) for n, rule in zip(self.shape, self._pattern.rules, strict=True))
+        return within(self.inner, self.layout, self.shape, self.dtype, around)
 
     def __repr__(self) -> str:
         shape = "this rank is outside of the mesh" if self.local is None else f"{self.local.shape} with ghosts here"

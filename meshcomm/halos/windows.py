@@ -12,6 +12,7 @@ from meshcomm._tracing import Value
 from meshcomm._types import Array, DType
 from meshcomm.arrays.dtensor import DTensor, unwrapped
 from meshcomm.arrays.relayout import relayout
+from meshcomm.arrays.views import check_writable
 from meshcomm.errors import LayoutError, MeshcommError, ShapeError
 from meshcomm.halos.boundaries import Boundary, as_boundary, holds
 from meshcomm.halos.make import halo
@@ -178,6 +179,7 @@ def stored(result: DTensor, output: Output) -> DTensor:
     """Return *result*, or *output* with its elements if that is a tensor. Collective if they have to move."""
     if not isinstance(output, DTensor):
         return result
+    check_writable("output", output)
     if output.shape != result.shape:
         raise ShapeError(f"output has shape {output.shape}, but the result has {result.shape}")
     moved = result if result.layout == output.layout else relayout(result, output.layout)

@@ -16,6 +16,7 @@ from meshcomm._mistakes import only_public
 from meshcomm._types import DType
 from meshcomm.arrays.dtensor import DTensor, unwrapped
 from meshcomm.arrays.relayout import relayout
+from meshcomm.arrays.views import check_writable, filled
 from meshcomm.errors import DTypeError, LayoutError, MeshError, ShapeError
 from meshcomm.layouts.layout import Layout
 from meshcomm.layouts.layout_text import specs_text
@@ -23,6 +24,7 @@ from meshcomm.layouts.mesh import Mesh
 from meshcomm.linalg.block_cyclic import USUAL_BLOCK, Work, descriptor, product_work, square_work
 from meshcomm.linalg.grids import Grid, grid_of, grid_of_all
 from meshcomm.linalg.library import Argument, Library, library, use
+from meshcomm.memory.copies import contiguous
 from meshcomm.ranks._envelope import Envelope
 from meshcomm.ranks.calls import agree_on, collective
 from meshcomm.ranks.local_errors import refusable
@@ -53,7 +55,7 @@ class _Process(NamedTuple):
         assert tensor.local is not None
         rows, columns = blocks
         numbers = descriptor(tensor.layout, (rows, columns), tensor.shape, self.grids[0].context, self.here.device)
-        return tensor.local, 1, 1, numbers
+        return contiguous(tensor.local), 1, 1, numbers
 
 
 @refusable
@@ -188,6 +190,8 @@ def gemr2d(t: DTensor, layout: Layout, *, out: DTensor | None = None) -> DTensor
         _check(layout, shape, [tensor], same_mesh=False)
         if out is not None and (out.layout, out.shape, out.dtype) != (layout, shape, dtype):
             raise LayoutError(f"out must have shape {shape}, dtype {dtype} and the layout, but it is {quote(out)}")
+        if out is not None:
+            check_writable("gemr2d: out=", out)
         for each in (source, layout):
             if math.prod(each.shape) != each.mesh.size:
                 raise LayoutError(f"gemr2d knows no replicas, which blocks in {specs_text(each.sharding_specs)} have")
@@ -200,13 +204,15 @@ def gemr2d(t: DTensor, layout: Layout, *, out: DTensor | None = None) -> DTensor
     if out is None:
         local = None if device is None else np.empty(layout.block_shape(shape, device), dtype)
         out = DTensor(local, layout, shape, dtype)
+    block = out.local if out.local is None or out.local.flags.c_contiguous else np.empty(out.local.shape, dtype)
     if process is not None:
         everyone = grid_of_all(process.here.team, process.library).context
         matrices: list[Argument] = []
-        for data, each, grid in zip((tensor.local, out.local), (source, layout), process.grids, strict=True):
-            matrices += [np.empty(1) if data is None else data, 1, 1, each.descriptor(shape, grid.context)]
+        for data, each, grid in zip((tensor.local, block), (source, layout), process.grids, strict=True):
+            given = np.empty(1) if data is None else contiguous(data)
+            matrices += [given, 1, 1, each.descriptor(shape, grid.context)]
         _call(process, "gemr2d", dtype, shape[1], shape[0], *matrices, everyone)
-    return out
+    return filled(out, block)
 
 
 def _operand(name: str, operand: object) -> DTensor:

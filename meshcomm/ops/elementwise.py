@@ -119,7 +119,8 @@ def elementwise(
     local: list[Array | None] = [None] * len(dtypes)
     if location_in(mesh) is not None:
         into = {"out": tuple(target.local for target in targets)} if out else {}
-        local = [np.asarray(each, order="C") for each in _several(function(*blocks, **into))]
+        results = _several(function(*blocks, **into))
+        local = local if out else [np.asarray(each, order="C") for each in results]
     if out:
         store(name, out, targets)
         return out[0] if single else out

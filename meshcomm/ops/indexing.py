@@ -16,14 +16,15 @@ from meshcomm._arguments import as_array
 from meshcomm._types import Array, Shape
 from meshcomm.arrays.create import from_local
 from meshcomm.arrays.cutting import cut_out
-from meshcomm.arrays.dtensor import IS_COPY, DTensor, MovedSlice, unwrapped
+from meshcomm.arrays.dtensor import DTensor, unwrapped
+from meshcomm.arrays.views import check_writable, moved_from, sliced_strides, strides_of, taken_from, view_of
 from meshcomm.errors import DTypeError, ShapeError
 from meshcomm.layouts.cyclic import CyclicCut, global_indices
 from meshcomm.layouts.layout import Layout
 from meshcomm.layouts.slicing import Item, Items, Stretch, index_text, kept_slice, parsed, result_shape
 from meshcomm.layouts.specs import Cyclic
 from meshcomm.memory.copies import exact_copy, opaque
-from meshcomm.ops import index_arrays
+from meshcomm.ops import index_arrays, rows
 from meshcomm.ops.elementwise import agree_on_plain, relaid
 from meshcomm.ops.index_arrays import has_arrays
 from meshcomm.ops.rules import Operand, aligned_axes, is_operand, shape_of, sharding
@@ -43,21 +44,27 @@ def getitem(tensor: DTensor, index: object) -> DTensor:
         return index_arrays.get(GET, _taken(tensor, asked.items), asked)
     items = parsed(index, tensor.shape)
     found = _taken(tensor, items)
-    if items and not found.shape:  # one element is no view, as in NumPy
+    if not found.shape and not _has_ellipsis(index):  # one element is no view, as in NumPy
         return DTensor(None if found.local is None else np.array(found.local), found.layout, (), found.dtype)
+    if type(index) is int or isinstance(index, np.integer):
+        rows.note(tensor, items, found)
     return found
+
+
+def _has_ellipsis(index: object) -> bool:
+    return any(each is Ellipsis for each in index) if isinstance(index, tuple) else index is Ellipsis
 
 
 def _taken(tensor: DTensor, items: Items) -> DTensor:
     kept = kept_slice(tensor.layout, tensor.shape, items, tensor.mesh.rank)
+    strides = sliced_strides(strides_of(tensor), items)
     if kept is None:
-        moved = _moved(tensor, items)
-        return MovedSlice(moved.local, moved.layout, moved.shape, moved.dtype)
-    if tensor.local is None:
-        return DTensor(None, kept.layout, kept.shape, tensor.dtype)
-    taken: tuple[Any, ...] = (..., *kept.block)
-    local = tensor.local[taken].reshape(kept.lengths)  # a view: only axes of length 1 come and go
-    return DTensor(local, kept.layout, kept.shape, tensor.dtype)
+        return moved_from(tensor, _moved(tensor, items), strides, items)
+    local = tensor.local
+    if local is not None:
+        taken: tuple[Any, ...] = (..., *kept.block)
+        local = local[taken].reshape(kept.lengths)  # a view: only axes of length 1 come and go
+    return view_of(tensor, local, kept.layout, kept.shape, strides)
 
 
 # -- slices whose elements move ---------------------------------------------------------------------------------------
@@ -114,9 +121,10 @@ def _aligned_stretch(cut: CyclicCut, item: Stretch) -> tuple[int, int]:
 
 def setitem(tensor: DTensor, index: object, value: object) -> None:
     """Run ``tensor[index] = value``. Collective over the mesh, unless *value* is a number."""
-    if isinstance(tensor, MovedSlice):
-        raise ValueError(f"{SET}: {IS_COPY}")
+    check_writable(SET, tensor)
     given = unwrapped(value)
+    if isinstance(given, DTensor):
+        rows.check_no_swap(tensor, index, given)
     if not is_operand(given):
         raise TypeError(f"{SET}: a {type(given).__name__} is no number, array or tensor")
     _check_kind(tensor, given)
@@ -136,8 +144,20 @@ def update(name: str, tensor: DTensor, index: object, value: Operand | None, how
     asked = index_arrays.request(name, tensor, index, _nonzero)
     base = _taken(tensor, asked.items)
     index_arrays.put(name, base, asked, value, how)
-    if isinstance(base, MovedSlice):
+    if taken_from(base) is not None:  # a copy, as elements had to move
         _assign(tensor, asked.items, base)
+
+
+def fetch_again(source: DTensor, items: Items, moved: DTensor) -> None:
+    """Bring *moved*, a slice of *source* that had to move, up to date. Collective over the mesh."""
+    found = _moved(source, items)
+    if moved.local is not None and found.local is not None:
+        np.copyto(opaque(moved.local), opaque(found.local))
+
+
+def assign_back(source: DTensor, items: Items, moved: DTensor) -> None:
+    """Write *moved*, a slice of *source* that had to move, to where it came from. Collective over the mesh."""
+    _assign(source, items, moved)
 
 
 def _check_kind(tensor: DTensor, value: object) -> None:

@@ -241,6 +241,13 @@ def _split_along(name: str, axis: int, least: int) -> Function:
     return split_along
 
 
+def unstack(x: DTensor, /, *, axis: int = 0) -> tuple[DTensor, ...]:
+    """Return the slices along *axis*, each without it."""
+    tensor = as_tensor("unstack", x)
+    before = (slice(None),) * axis_of(axis, tensor.ndim)
+    return tuple(getitem(tensor, (*before, number)) for number in range(tensor.shape[len(before)]))
+
+
 FUNCTIONS: dict[Function, Function] = {
     np.concatenate: _like_numpy("concatenate", partial(_joined, "concatenate")),
     np.stack: _like_numpy("stack", _stacked),
@@ -255,3 +262,6 @@ FUNCTIONS: dict[Function, Function] = {
     np.dsplit: _split_along("dsplit", 2, 3),
 }
 """NumPy's functions of this module that are defined for tensors."""
+
+if hasattr(np, "unstack"):  # since NumPy 2.1
+    FUNCTIONS[np.unstack] = unstack

@@ -12,10 +12,10 @@ from meshcomm._types import Shape
 from meshcomm.arrays.dtensor import DTensor, as_tensor, unwrapped
 from meshcomm.arrays.relayout import relayout
 from meshcomm.arrays.transposed import relayout_transposed
+from meshcomm.arrays.views import strides_of, view_of
 from meshcomm.errors import ShapeError
 from meshcomm.layouts.layout import Layout
 from meshcomm.layouts.mistakes import no_layout
-from meshcomm.memory.copies import exact_copy
 from meshcomm.ops.elementwise import agree_on_plain, relaid
 from meshcomm.ops.reductions import Partial, run_partial
 from meshcomm.ops.rules import mesh_of, product_axes, result_dtype, shape_of, sharding
@@ -23,7 +23,7 @@ from meshcomm.ranks.local_errors import refusable
 
 
 def transpose(t: DTensor, axes: Sequence[int] | None = None, layout: Layout | None = None) -> DTensor:
-    """Return the tensor with its axes in another order. With *layout*, Collective over the meshes of both layouts.
+    """Return a view with the axes in another order; with *layout* a copy, Collective over the meshes of both layouts.
 
     ``ShapeError`` unless *axes* has every axis once.
 
@@ -31,8 +31,7 @@ def transpose(t: DTensor, axes: Sequence[int] | None = None, layout: Layout | No
     ----------
     t: a tensor
     axes: for each axis of the result, which one of *t* it is; by default they are reversed
-    layout: of the result; by default each axis keeps its sharding. The data are copied once: there is no transposed
-        copy that is then relaid
+    layout: of the result, which is copied there at once; by default each axis keeps its sharding, nothing is copied
 
     >>> import meshcomm as mc
     >>> def program():
@@ -68,8 +67,13 @@ def _transposed(t: DTensor, axes: Sequence[int] | None) -> DTensor:
     tensor = as_tensor("transpose", t)
     order = _order(tensor, axes)
     layout = Layout([tensor.layout.axes[a] for a in order], tensor.mesh)
-    local = None if tensor.local is None else exact_copy(tensor.local.transpose(order))
-    return DTensor(local, layout, tuple(tensor.shape[a] for a in order), tensor.dtype)
+    local, strides = None if tensor.local is None else tensor.local.transpose(order), strides_of(tensor)
+    return view_of(tensor, local, layout, *(tuple(each[a] for a in order) for each in (tensor.shape, strides)))
+
+
+def matrix_transpose(x: DTensor) -> DTensor:
+    """Return a view of the tensor with its last two axes exchanged; ``ShapeError`` if it has no two."""
+    return as_tensor("matrix_transpose", x).mT
 
 
 @refusable

@@ -13,6 +13,7 @@ import numpy as np
 from meshcomm._arguments import normalised_axes, quote
 from meshcomm._types import Array, DType, Names, Shape
 from meshcomm.arrays.dtensor import DTensor, as_tensor
+from meshcomm.arrays.views import check_writable
 from meshcomm.errors import ShapeError
 from meshcomm.layouts.layout import Layout
 from meshcomm.ops.elementwise import relaid, store
@@ -99,6 +100,7 @@ def sort_blocks(
     """
     if axis is None:
         raise TypeError("t.sort: axis must be an integer; numpy.sort(t, axis=None) returns all elements in order")
+    check_writable("t.sort", as_tensor("t.sort", a))
     store("sort", [a], [sort(a, axis, kind, order, stable=stable)])
 
 

@@ -18,13 +18,15 @@ from numpy.typing import DTypeLike
 from meshcomm import _hooks
 from meshcomm._tracing import Value, is_traced, untraced
 from meshcomm._types import Axis, DType
-from meshcomm.arrays.dtensor import IS_COPY, DTensor, MovedSlice, as_tensor, unwrapped
+from meshcomm.arrays.dtensor import DTensor, as_tensor, unwrapped
+from meshcomm.arrays.views import check_writable, taken_from
 from meshcomm.errors import MeshcommError, ShapeError
 from meshcomm.failures.watch import watch
 from meshcomm.ops import (
     averages,
     comparisons,
     creation,
+    diagonals,
     histogram,
     indexing,
     joining,
@@ -42,7 +44,7 @@ from meshcomm.ops import (
 )
 from meshcomm.ops.elementwise import agree_on_plain, elementwise, store, where
 from meshcomm.ops.index_arrays import has_arrays
-from meshcomm.ops.linalg import matmul, transpose
+from meshcomm.ops.linalg import matmul, matrix_transpose, transpose
 from meshcomm.ops.reductions import max, mean, min, sum
 from meshcomm.ops.rules import ADVICE, is_operand, not_operand
 from meshcomm.ops.signatures import Function, like_numpy
@@ -137,18 +139,31 @@ def _ufunc(ufunc: np.ufunc, method: str, inputs: tuple[object, ...], kwargs: dic
         raise TypeError(f"{name}: where= is not supported for DTensors; use numpy.where on the result")
     if not all(isinstance(target, DTensor) for target in out):
         raise TypeError(f"{name}: out= must be DTensors where an operand is one; {ADVICE}")
-    if any(isinstance(target, MovedSlice) and target is not operands[0] for target in out):
-        raise ValueError(f"{name}: out= is a copy: {IS_COPY}")
+    source = None
+    for target in out:
+        if target._view is not None:
+            # t[index] += 1 gets a copy where elements have to move. NumPy's is a view: so the copy gets what the
+            # tensor has now, and then goes back to the tensor.
+            source = taken_from(target) if target is operands[0] else None
+            check_writable(f"{name}: out=", target if source is None else source[0])
+    if source is not None:
+        indexing.fetch_again(*source, out[0])
     if ufunc is np.matmul:
-        return _matmul(name, operands, out, kwargs)
-    if ufunc.signature is not None:
+        made: object = _matmul(name, operands, out, kwargs)
+    elif ufunc.signature is not None:
         raise TypeError(f"{name} is not defined for DTensors: it is not elementwise; {ADVICE}")
-    return elementwise(name, lambda *blocks, **into: ufunc(*blocks, **into, **kwargs), operands, out)
+    else:
+        kwargs["order"] = "C"  # blocks are: of transposed ones NumPy would make transposed ones
+        made = elementwise(name, lambda *blocks, **into: ufunc(*blocks, **into, **kwargs), operands, out)
+    if source is not None:
+        indexing.assign_back(*source, out[0])
+    return made
 
 
 def _at(name: str, ufunc: np.ufunc, inputs: tuple[object, ...]) -> None:
     """Combine elements of a tensor with values in place, each as often as its index is there. Collective."""
     tensor, index = as_tensor(name, inputs[0]), inputs[1]
+    check_writable(name, tensor)
     values = [unwrapped(value) for value in inputs[2:]]
     if len(values) != ufunc.nin - 1 or ufunc.nout != 1 or not all(map(is_operand, values)):
         raise TypeError(f"{name} takes a tensor, an index, and {ufunc.nin - 1} values: numbers, arrays or tensors")
@@ -184,11 +199,6 @@ def _matmul(name: str, operands: list[Value], out: tuple[DTensor, ...], options:
         raise ShapeError(f"{name}: out has shape {out[0].shape}, but the product has {product.shape}")
     store(name, out, [product])
     return out[0]
-
-
-def _map(function: Function) -> Function:
-    """Return an elementwise function of one tensor."""
-    return lambda t: elementwise(function.__name__, lambda block: np.array(function(block), order="C"), [t])
 
 
 def _where(condition: Value, *choices: Value) -> Value:
@@ -242,7 +252,6 @@ _NEAREST = {
     "select": "where",
     "take_along_axis": "take",
     "tensordot": "matmul",
-    "trace": "sum",
     "unique": "sort",
     "vdot": "matmul",
 }
@@ -251,9 +260,12 @@ _NEAREST = {
 _LOCAL = {
     *("shape", "ndim", "size", "result_type", "iscomplexobj", "copy", "astype", "round", "around", "real", "imag"),
     *("empty_like", "zeros_like", "ones_like", "full_like", "expand_dims", "atleast_1d", "atleast_2d", "atleast_3d"),
-    *("transpose", "swapaxes", "moveaxis", "rollaxis", "tril", "triu"),
+    *("transpose", "matrix_transpose", "swapaxes", "moveaxis", "rollaxis", "tril", "triu"),
 }
 """Names of the functions in which nothing moves: ranks do not compare them."""
+
+_MATRIX_TRANSPOSES = [module.matrix_transpose for module in (np, np.linalg) if hasattr(module, "matrix_transpose")]
+"""Those of NumPy 2."""
 
 _FUNCTIONS: dict[Function, Function] = {
     np.sum: _with_dtype(sum),
@@ -263,11 +275,10 @@ _FUNCTIONS: dict[Function, Function] = {
     np.min: _without_dtype(min),
     np.amin: _without_dtype(min),
     np.transpose: transpose,
+    **dict.fromkeys(_MATRIX_TRANSPOSES, matrix_transpose),
     np.dot: matmul,
     **({np.linalg.matmul: matmul} if hasattr(np.linalg, "matmul") else {}),  # since NumPy 2
     np.where: _where,
-    np.real: _map(np.real),
-    np.imag: _map(np.imag),
     np.copy: lambda t: t.copy(),
     np.shape: lambda t: t.shape,
     np.ndim: lambda t: t.ndim,
@@ -281,6 +292,7 @@ for _module in (
     averages,
     comparisons,
     creation,
+    diagonals,
     histogram,
     indexing,
     joining,

@@ -1,4 +1,4 @@
-"""Elements in another order along axes: flip and roll."""
+"""Elements in another order along axes: flip, rot90 and roll."""
 
 from collections.abc import Sequence
 from itertools import product
@@ -10,14 +10,16 @@ from meshcomm._types import Axis, Names
 from meshcomm.arrays.create import empty
 from meshcomm.arrays.dtensor import DTensor, as_tensor
 from meshcomm.arrays.relayout import relayout
+from meshcomm.arrays.views import moved_from, strides_of, view_of
 from meshcomm.errors import ShapeError
 from meshcomm.layouts.cyclic import CyclicCut
 from meshcomm.layouts.layout import Layout
 from meshcomm.layouts.mesh import Mesh, bound_to, bound_world
 from meshcomm.layouts.specs import Cuts, Cyclic
-from meshcomm.memory.copies import exact_copy, opaque
+from meshcomm.memory.copies import contiguous, opaque
 from meshcomm.ops.elementwise import relaid
 from meshcomm.ops.indexing import getitem
+from meshcomm.ops.linalg import transpose
 from meshcomm.ops.pieces import put
 from meshcomm.ops.shaping import axis_of, regrouped
 from meshcomm.ops.signatures import Function
@@ -31,13 +33,16 @@ from meshcomm.ranks.calls import collective
 
 
 def flip(m: DTensor, axis: Axis = None) -> DTensor:
-    """Return a copy with its elements in reverse order along *axis*. Collective if such an axis is sharded."""
+    """Return a view in reverse order along *axis*. If such an axis is sharded, it is a copy, and this Collective."""
     tensor = as_tensor("flip", m)
     axes = normalised_axes(axis, tensor.ndim)
+    if not tensor.ndim:
+        return tensor.copy()  # one element is no view, as in NumPy
     cut = [a for a in axes if tensor.layout.num_shards(a) > 1]
+    strides = tuple(-step if a in axes else step for a, step in enumerate(strides_of(tensor)))
     if not cut:
-        local = None if tensor.local is None else exact_copy(np.flip(tensor.local, axes) if axes else tensor.local)
-        return DTensor(local, tensor.layout, tensor.shape, tensor.dtype)
+        local = tensor.local if tensor.local is None or not axes else np.flip(tensor.local, axes)
+        return view_of(tensor, local, tensor.layout, tensor.shape, strides)
     plain = list(tensor.layout.axes)
     for a in cut:
         if _flipped_spec(tensor, a) is None:  # the last of the blocks dealt round is shorter: it would be the first
@@ -51,7 +56,8 @@ def flip(m: DTensor, axis: Axis = None) -> DTensor:
     layout = Layout(specs, _reversed(tensor.mesh, [name for a in cut for name in specs[a]]))
     local = None if source.local is None else np.flip(source.local, axes)
     with collective("flip", layout.mesh, tensor.mesh):
-        return relayout(DTensor(local, layout, tensor.shape, tensor.dtype), tensor.layout)
+        moved = relayout(DTensor(local, layout, tensor.shape, tensor.dtype), tensor.layout)
+    return moved_from(tensor, moved, strides)
 
 
 def _flipped_spec(tensor: DTensor, axis: int) -> Names | None:
@@ -78,6 +84,21 @@ def _flip_along(axis: int, ndim: int, name: str) -> Function:
         return flip(m, axis)
 
     return flipped
+
+
+def rot90(m: DTensor, k: int = 1, axes: Sequence[int] = (0, 1)) -> DTensor:
+    """Return the tensor turned *k* times by 90 degrees in the plane of two *axes*, from the first to the second."""
+    tensor = as_tensor("rot90", m)
+    if len(axes) != 2:
+        raise ShapeError(f"rot90 turns in the plane of two axes, not of {axes}")
+    first, second = (axis_of(axis, tensor.ndim) for axis in axes)
+    if first == second:
+        raise ShapeError(f"rot90: axes {axes} must be two")
+    order, turns = list(range(tensor.ndim)), integer(k, "k", TypeError) % 4
+    order[first], order[second] = second, first
+    if turns in (0, 2):
+        return flip(tensor, (first, second) if turns else ())
+    return transpose(flip(tensor, second), order) if turns == 1 else flip(transpose(tensor, order), second)
 
 
 # -- roll -------------------------------------------------------------------------------------------------------------
@@ -116,7 +137,9 @@ def _rolled(tensor: DTensor, shifts: dict[int, int]) -> DTensor:
     whole = [a for a in offsets if a not in sharded]
     if whole:
         by = tuple(offsets[a] for a in whole)
-        local = None if tensor.local is None else np.roll(opaque(tensor.local), by, tuple(whole)).view(tensor.dtype)
+        local = None
+        if tensor.local is not None:
+            local = contiguous(np.roll(opaque(tensor.local), by, tuple(whole)).view(tensor.dtype))
         tensor = DTensor(local, tensor.layout, tensor.shape, tensor.dtype)
     if not sharded:
         return tensor
@@ -135,6 +158,7 @@ FUNCTIONS: dict[Function, Function] = {
     np.flip: flip,
     np.flipud: _flip_along(0, 1, "flipud"),
     np.fliplr: _flip_along(1, 2, "fliplr"),
+    np.rot90: rot90,
     np.roll: roll,
 }
 """NumPy's functions of this module that are defined for tensors."""

@@ -14,17 +14,18 @@ from meshcomm._tracing import is_traced, traceable
 from meshcomm._types import Array, Axis, Shape, ShapeLike
 from meshcomm.arrays.dtensor import DTensor, as_tensor, unwrapped
 from meshcomm.arrays.relayout import relayout
+from meshcomm.arrays.views import Strides, is_in_c_order, moved_from, reshaped_strides, strides_of, view_of
 from meshcomm.errors import LayoutError, ShapeError
 from meshcomm.layouts.layout import Axes, Layout, refuse_match
 from meshcomm.layouts.mistakes import no_layout, such_as
 from meshcomm.layouts.refinement import same_grid
-from meshcomm.layouts.regroup import Regrouping, regrouping
+from meshcomm.layouts.regroup import Regrouping, groups_of, regrouping
 from meshcomm.memory.copies import opaque
 from meshcomm.ops.elementwise import relaid
 from meshcomm.ops.linalg import transpose
-from meshcomm.ops.reductions import spread
+from meshcomm.ops.rules import broadcast_shape, without
 from meshcomm.ops.signatures import Function
-from meshcomm.ranks.calls import collective, made_by_all
+from meshcomm.ranks.calls import collective
 from meshcomm.ranks.local_errors import refusable
 
 
@@ -32,8 +33,8 @@ from meshcomm.ranks.local_errors import refusable
 def reshape(t: DTensor, shape: ShapeLike, layout: Layout | None = None) -> DTensor:
     """Return the tensor in another shape, in row-major order. Collective over the meshes if elements have to move.
 
-    Axes fall into groups with equal products, as in NumPy. Nothing moves, and the result shares the block, where each
-    new block has the elements of the old one in their order: if the sharded axis of a group is its first one, and the
+    Axes fall into groups with equal products, as in NumPy. Nothing moves, and the result is a view, where each new
+    block has the elements of the old one in their order: if the sharded axis of a group is its first one, and the
     boundaries fall between the new rows; or if blocks that are all equal stay so. Else the tensor is relaid, and the
     result is sharded over the same mesh dimensions: along the first axis of the group that has elements for all of
     them.
@@ -107,16 +108,31 @@ def _new_shape(tensor: DTensor, shape: object) -> Shape:
 def regrouped(tensor: DTensor, shape: Shape, wanted: Axes | None = None, name: str = "reshape") -> DTensor:
     """Return *tensor* in another *shape* with as many elements. Collective if elements have to move.
 
+    It is a view where NumPy's is one and elements stay.
+
     Parameters
     ----------
     wanted: how the result is to be sharded, if the shapes allow that
     name: of the operation
     """
-    how = _how(tensor, shape, wanted)
+    strides = reshaped_strides(tensor.shape, strides_of(tensor), shape)
+    return _regrouped(tensor, shape, _how(tensor, shape, wanted), strides, name)
+
+
+def _regrouped(tensor: DTensor, shape: Shape, how: Regrouping, strides: Strides | None, name: str) -> DTensor:
+    """Return *tensor* in another *shape*, as *how* says; *strides* are those of NumPy's view, None if it copies."""
     if how.moves(tensor.layout.axes):
         first = relaid(tensor, how.start, name)
-        tensor = relaid(_viewed(first, how.before, how.flat), how.after, name)
-    return _viewed(tensor, how.result, shape)
+        moved = relaid(_reblocked(first, how.before, how.flat), how.after, name)
+        made = _reblocked(moved, how.result, shape)
+        return made if strides is None else moved_from(tensor, made, strides)
+    made = _reblocked(tensor, how.result, shape)
+    if strides is not None and _keeps_views(tensor, shape):
+        return view_of(tensor, made.local, made.layout, shape, strides)
+    local = made.local
+    if local is not None and tensor.local is not None and (not local.size or np.may_share_memory(local, tensor.local)):
+        made = made.copy()  # as a block may be a view where the global array is not
+    return made if strides is None else moved_from(tensor, made, strides)
 
 
 def _how(tensor: DTensor, shape: Shape, wanted: Axes | None = None) -> Regrouping:
@@ -124,7 +140,24 @@ def _how(tensor: DTensor, shape: Shape, wanted: Axes | None = None) -> Regroupin
     return regrouping(tensor.layout.axes, sizes, tensor.shape, shape, wanted)
 
 
-def _viewed(tensor: DTensor, axes: Axes, shape: Shape) -> DTensor:
+def _keeps_views(tensor: DTensor, shape: Shape) -> bool:
+    """Return whether the blocks can be reshaped without a copy where the global array can be, the same on all ranks.
+
+    The global array can be if neighbouring axes that become one have no gap between their elements. If one of them is
+    a slice with a step, its whole axis has no gap at the end only by its length, and a block of it may have one.
+    """
+    view = tensor._view
+    if view is None or view.root is None or view.root.size == tensor.size or not tensor.size:
+        return True
+    shards = tensor.layout.shape
+    for group in groups_of(tensor.shape, shape):
+        long = [axis for axis in range(*group.source.indices(tensor.ndim)) if tensor.shape[axis] > 1]
+        if any(shards[axis] > 1 for axis in long[1:]):
+            return False
+    return True
+
+
+def _reblocked(tensor: DTensor, axes: Axes, shape: Shape) -> DTensor:
     """Return a tensor of the same elements, whose blocks have the same elements in the same order."""
     layout, local = Layout(axes, tensor.mesh), tensor.local
     if local is not None:
@@ -145,35 +178,34 @@ def _reshape(
     c_order("reshape", order)
     tensor = as_tensor("reshape", a)
     lengths = _new_shape(tensor, old.get("newshape", ()) if shape is None else shape)  # the name of NumPy 1
-    if copy is False and _how(tensor, lengths).moves(tensor.layout.axes):
+    strides, how = reshaped_strides(tensor.shape, strides_of(tensor), lengths), _how(tensor, lengths)
+    if copy is False and strides is None:
+        raise ValueError(f"numpy.reshape to {lengths}: copy=False, but the elements are not next to each other")
+    if copy is False and (how.moves(tensor.layout.axes) or not _keeps_views(tensor, lengths)):
         raise ValueError(f"numpy.reshape to {lengths}: copy=False, but elements of the DTensor have to move")
-    made = regrouped(tensor, lengths)
-    shared = tensor.local is not None and np.may_share_memory(made.local, tensor.local)
-    if copy is False:
-        _agree_on_sharing(tensor, lengths, shared)
-    return made.copy() if copy and shared else made
+    made = _regrouped(tensor, lengths, how, strides, "reshape")
+    return made if not copy or made._view is None else _own(made)
 
 
-def _agree_on_sharing(tensor: DTensor, shape: Shape, shared: bool) -> None:
-    """Raise ``ValueError`` on all ranks unless each block with elements was *shared*. Collective over the mesh."""
-
-    def check() -> None:
-        if tensor.local is not None and tensor.local.size and not shared:
-            raise ValueError(f"numpy.reshape to {shape}: copy=False, but the block is a slice, which has to be copied")
-
-    made_by_all("reshape", tensor.mesh, f"reshape of {tensor.shape} to {shape} without a copy", check)
+def _own(made: DTensor) -> DTensor:
+    """Return a copy that NumPy makes, too: of a view, or what was copied already, as a tensor of its own."""
+    assert made._view is not None
+    return made.copy() if made._view.root is not None else DTensor(made.local, made.layout, made.shape, made.dtype)
 
 
 def _ravel(a: DTensor, order: str = "C") -> DTensor:
     c_order("ravel", order)
-    return _reshaped(a, -1)
+    made, held = _reshaped(a, -1), unwrapped(a)
+    if not isinstance(held, DTensor) or made._view is None or is_in_c_order(held.shape, strides_of(held)):
+        return made
+    return _own(made)  # reshape gives a view of elements with gaps of one length, ravel does not
 
 
 # -- axes of length 1 -------------------------------------------------------------------------------------------------
 
 
 def squeeze(a: DTensor, axis: Axis = None) -> DTensor:
-    """Return the tensor without axes of length 1. It shares the block, unless such an axis is sharded."""
+    """Return the tensor without axes of length 1: a view, unless such an axis is sharded and elements have to move."""
     tensor = as_tensor("squeeze", a)
     ones = tuple(i for i, n in enumerate(tensor.shape) if n == 1)
     gone = ones if axis is None else normalised_axes(axis, tensor.ndim)
@@ -182,20 +214,23 @@ def squeeze(a: DTensor, axis: Axis = None) -> DTensor:
             raise ShapeError(
                 f"squeeze of axis {i} of shape {tensor.shape}: it has {counted(tensor.shape[i], 'element')}, not 1"
             )
-    shape = tuple(n for i, n in enumerate(tensor.shape) if i not in gone)
+    shape, strides = (without(each, gone) for each in (tensor.shape, strides_of(tensor)))
     if any(tensor.layout.num_shards(i) > 1 for i in gone):  # only one device along it has elements
-        return regrouped(tensor, shape, name="squeeze")
-    return _viewed(tensor, tuple(names for i, names in enumerate(tensor.layout.axes) if i not in gone), shape)
+        return _regrouped(tensor, shape, _how(tensor, shape), strides, "squeeze")
+    made = _reblocked(tensor, tuple(names for i, names in enumerate(tensor.layout.axes) if i not in gone), shape)
+    return view_of(tensor, made.local, made.layout, shape, strides)
 
 
 def expand_dims(a: DTensor, axis: int | Sequence[int]) -> DTensor:
-    """Return the tensor with new axes of length 1, at *axis* of the result. It shares the block."""
+    """Return the tensor with new axes of length 1, at *axis* of the result: a view."""
     tensor = as_tensor("expand_dims", a)
     count = len(axis) if isinstance(axis, list | tuple) else 1
     new = normalised_axes(axis, tensor.ndim + count)
-    lengths, names = iter(tensor.shape), iter(tensor.layout.axes)
-    shape = tuple(1 if i in new else next(lengths) for i in range(tensor.ndim + count))
-    return _viewed(tensor, tuple(() if i in new else next(names) for i in range(len(shape))), shape)
+    lengths, names, steps = iter(tensor.shape), iter(tensor.layout.axes), iter(strides_of(tensor))
+    every = range(tensor.ndim + count)
+    shape = tuple(1 if i in new else next(lengths) for i in every)
+    made = _reblocked(tensor, tuple(() if i in new else next(names) for i in every), shape)
+    return view_of(tensor, made.local, made.layout, shape, tuple(0 if i in new else next(steps) for i in every))
 
 
 def _at_least(ndim: int, function: Callable[..., Array]) -> Function:
@@ -268,9 +303,9 @@ def _rollaxis(a: DTensor, axis: int, start: int = 0) -> DTensor:
 
 
 def broadcast_to(array: DTensor, shape: ShapeLike, subok: bool = False) -> DTensor:
-    """Return the tensor, repeated to *shape*: new axes, and those of length 1, are unsharded. The block is copied.
+    """Return the tensor, repeated to *shape*: a view that cannot be written to.
 
-    Collective if an axis that is stretched is sharded.
+    New axes, and those of length 1, are unsharded. Collective if an axis that is stretched is sharded.
     """
     tensor = as_tensor("broadcast_to", array)
     try:
@@ -285,9 +320,22 @@ def broadcast_to(array: DTensor, shape: ShapeLike, subok: bool = False) -> DTens
         )
     stretched = [i for i, n in enumerate(tensor.shape) if n != lengths[added + i]]
     kept = tuple(() if i in stretched else names for i, names in enumerate(tensor.layout.axes))
-    narrow = squeeze(relaid(tensor, kept, "broadcast_to"), tuple(stretched))
-    new = (*range(added), *(added + i for i in stretched))
-    return spread(narrow, new, lengths, Layout(((),) * added + kept, tensor.mesh))
+    narrow, layout = relaid(tensor, kept, "broadcast_to"), Layout(((),) * added + kept, tensor.mesh)
+    local, device = narrow.local, layout.mesh.rank
+    if local is not None and device is not None:
+        local = np.broadcast_to(local, layout.block_shape(lengths, device))
+    steps = (0 if i in stretched else step for i, step in enumerate(strides_of(tensor)))
+    return view_of(narrow, local, layout, lengths, ((0,) * added + tuple(steps)), writeable=False)
+
+
+def broadcast_arrays(*args: object, subok: bool = False) -> tuple[object, ...]:
+    """Return tensors and arrays, each by `broadcast_to` in their common shape, or as they are if all have it."""
+    given = [unwrapped(x) for x in args]
+    arrays = [x if isinstance(x, DTensor) else np.asarray(x) for x in given]
+    shape = broadcast_shape("broadcast_arrays", [x.shape for x in arrays])
+    if all(x.shape == shape for x in arrays):
+        return tuple(arrays)
+    return tuple(broadcast_to(x, shape) if isinstance(x, DTensor) else np.broadcast_to(x, shape) for x in arrays)
 
 
 FUNCTIONS: dict[Function, Function] = {
@@ -302,5 +350,6 @@ FUNCTIONS: dict[Function, Function] = {
     np.swapaxes: _swapaxes,
     np.rollaxis: _rollaxis,
     np.broadcast_to: broadcast_to,
+    np.broadcast_arrays: broadcast_arrays,
 }
 """NumPy's functions of this module that are defined for tensors."""

@@ -1,5 +1,6 @@
-"""Elementwise functions of NumPy that are no universal functions: astype, clip, round."""
+"""Elementwise functions of NumPy that are no universal functions: astype, real, imag, clip, round."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -8,6 +9,7 @@ from numpy.typing import DTypeLike
 from meshcomm._arguments import as_dtype
 from meshcomm._types import Array
 from meshcomm.arrays.dtensor import DTensor, as_tensor, unwrapped
+from meshcomm.arrays.views import alike_strides, check_writable, strides_of, view_of
 from meshcomm.memory.copies import exact_copy
 from meshcomm.ops.elementwise import elementwise
 from meshcomm.ops.rules import ADVICE
@@ -58,12 +60,36 @@ def around(a: object, decimals: int = 0, out: object = None) -> object:
     return elementwise("numpy.round", rounded, [unwrapped(a)], _outs("round", out))
 
 
+def real(val: object) -> object:
+    """Return the real parts: a view of complex numbers, and real numbers themselves."""
+    tensor = as_tensor("real", val)
+    return tensor if tensor.dtype.kind != "c" else _component(tensor, np.real)
+
+
+def imag(val: object) -> object:
+    """Return the imaginary parts: a view of complex numbers, and zeros that cannot be written to of others."""
+    tensor = as_tensor("imag", val)
+    if tensor.dtype.kind == "c":
+        return _component(tensor, np.imag)
+    local = None if tensor.local is None else np.zeros(tensor.local.shape, tensor.dtype)
+    strides = alike_strides(tensor.shape, strides_of(tensor))
+    return view_of(tensor, local, tensor.layout, tensor.shape, strides, writeable=False)
+
+
+def _component(tensor: DTensor, function: Callable[[Array], Array]) -> DTensor:
+    local = None if tensor.local is None else function(tensor.local)
+    strides = tuple(2 * stride for stride in strides_of(tensor))  # in elements of half the size
+    dtype = as_dtype(np.empty(0, tensor.dtype).real.dtype)
+    return view_of(tensor, local, tensor.layout, tensor.shape, strides, dtype=dtype)
+
+
 def _outs(name: str, out: object) -> tuple[DTensor, ...]:
     if out is None:
         return ()
     targets = out if isinstance(out, tuple) else (out,)
     if len(targets) != 1 or not isinstance(targets[0], DTensor):
         raise TypeError(f"numpy.{name}: out= must be a DTensor where an operand is one; {ADVICE}")
+    check_writable(f"numpy.{name}: out=", targets[0])
     return targets
 
 
@@ -74,6 +100,8 @@ def _single(into: dict[str, Any]) -> dict[str, Any]:
 
 FUNCTIONS: dict[Function, Function] = {
     np.ndarray.astype: astype,
+    np.real: real,
+    np.imag: imag,
     np.clip: clip,
     np.round: around,
     np.around: around,

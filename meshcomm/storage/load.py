@@ -15,9 +15,10 @@ from meshcomm._arguments import as_dtype, as_path, counted, quote
 from meshcomm._tuning import CHECKED_UP_TO
 from meshcomm._types import Array, Bytes, DType, Json, Shape
 from meshcomm.arrays.create import empty, told_by_root
-from meshcomm.arrays.dtensor import IS_COPY, DTensor, MovedSlice
+from meshcomm.arrays.dtensor import DTensor
 from meshcomm.arrays.many import FindsLayouts
 from meshcomm.arrays.trees import rebuilt, tensors_in
+from meshcomm.arrays.views import refusal
 from meshcomm.errors import CheckpointError, DTypeError, LayoutError, ShapeError
 from meshcomm.layouts.layout import Layout
 from meshcomm.layouts.layout_text import specs_text
@@ -348,8 +349,9 @@ def _outs(tree: object, names: list[str]) -> dict[str, DTensor]:
 
 
 def _check_out(name: str, out: DTensor, chosen: Selection, dtype: DType, layout: Layout | None) -> None:
-    if isinstance(out, MovedSlice):
-        raise LayoutError(f"out for {quote(name)}: {IS_COPY}")
+    why = refusal(out)
+    if why is not None:
+        raise LayoutError(f"out for {quote(name)}: {why}")
     if out.shape != chosen.result:
         raise ShapeError(f"out has the shape {out.shape} for {quote(name)}; what is loaded has {chosen.result}")
     if out.dtype != dtype:

@@ -72,7 +72,7 @@ def test_ghosts_of_another_call(comm, rows):
 def test_an_interrupt_before_there_is_a_request(rows, shape, monkeypatch):
     """It lets no further call be made, and MPI may still write to the new block."""
 
-    def interrupt(result, source, exchange, team):
+    def interrupt(result, source, exchange, team, block):
         found.append(exchange)
         raise KeyboardInterrupt
 

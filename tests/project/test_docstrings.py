@@ -11,7 +11,8 @@ COLLECTIVE = """
 Checkpoints.restore Checkpoints.save Checkpoints.start_save Checkpoints.wanted DTensor.all DTensor.any
 DTensor.argmax DTensor.argmin DTensor.argsort DTensor.clip DTensor.cumprod DTensor.cumsum DTensor.flatten
 DTensor.max DTensor.mean DTensor.min DTensor.prod DTensor.ravel DTensor.relayout DTensor.repeat DTensor.reshape
-DTensor.sort DTensor.squeeze DTensor.std DTensor.sum DTensor.take DTensor.to_device DTensor.to_numpy DTensor.var
+DTensor.sort DTensor.squeeze DTensor.std DTensor.sum DTensor.take DTensor.to_device DTensor.to_numpy DTensor.trace
+DTensor.var
 Halo.reduce Halo.start_update Halo.update Halo.wait LayoutMap.distribute Mesh.close Plan.execute
 RelayoutRequest.wait SaveRequest.wait Strategy.close Strategy.experimental_assign_to_logical_device
 Strategy.experimental_replicate_to_logical_devices Strategy.experimental_split_to_logical_devices

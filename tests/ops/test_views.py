@@ -1,0 +1,434 @@
+"""Views: what NumPy gives as a view is one here, in all layouts, or it refuses to be written to; no write is lost."""
+
+import bisect
+import gc
+import heapq
+import random as random_of_python
+from itertools import product
+from random import Random
+
+import numpy as np
+import pytest
+
+import meshcomm as mc
+from meshcomm import Cuts, Cyclic, Layout
+from meshcomm.arrays.views import memory_order, reshaped_strides
+from meshcomm.ops.indexing import getitem
+from support import view_cases
+from support.indexing import check
+from support.random_tensors import on_a_mesh
+from support.reference import on_ranks
+from support.sampling import sampled, with_seeds
+from support.view_cases import MOVED, WRITES, refused, write
+
+U = "unsharded"
+
+
+@with_seeds(on_a_mesh, sampled(range(240), 40))
+def test_chains_of_views_and_writes_are_numpys(random, mesh):
+    view_cases.chains(random, mesh)
+
+
+# -- one law for every function that returns a view in NumPy ----------------------------------------------------------
+
+VIEWS = {
+    "T": lambda t: t.T,
+    "mT": lambda t: np.swapaxes(t, 0, 1) if isinstance(t, np.ndarray) else t.mT,
+    "transpose": np.transpose,
+    "permute_dims": lambda t: mc.array_api.permute_dims(t, (1, 0)) if isinstance(t, mc.DTensor) else t.T,
+    "matrix_transpose": lambda t: np.matrix_transpose(t) if hasattr(np, "matrix_transpose") else t.T,
+    "swapaxes": lambda t: np.swapaxes(t, 0, 1),
+    "moveaxis": lambda t: np.moveaxis(t, 0, 1),
+    "rollaxis": lambda t: np.rollaxis(t, 1),
+    "expand_dims": lambda t: np.expand_dims(t, 1),
+    "squeeze": lambda t: np.squeeze(t[:1]),
+    "squeeze of new axes": lambda t: np.squeeze(t[:, None]),
+    "atleast_1d": np.atleast_1d,
+    "atleast_2d": lambda t: np.atleast_2d(t[1]),
+    "atleast_3d": np.atleast_3d,
+    "real": np.real,
+    "imag": np.imag,
+    "t.real": lambda t: t.real,
+    "t.imag": lambda t: t.imag,
+    "flip": np.flip,
+    "flipud": np.flipud,
+    "fliplr": np.fliplr,
+    "rot90": np.rot90,
+    "broadcast_to": lambda t: np.broadcast_to(t, (2, 6, 6)),
+    "broadcast_arrays": lambda t: (
+        np.broadcast_arrays(t[1:2], t)[0] if isinstance(t, mc.DTensor) else np.broadcast_to(t[1:2], t.shape)
+    ),
+    "reshape": lambda t: t.reshape(3, 12),
+    "reshape to more axes": lambda t: t.reshape(3, 2, 6),
+    "reshape, then a row": lambda t: t.reshape(3, 12)[0],
+    "reshape of columns": lambda t: t.T.reshape(6, 2, 3),
+    "reshape that copies": lambda t: t.T.reshape(36),
+    "ravel": np.ravel,
+    "ravel that copies": lambda t: np.ravel(t.T),
+    "split": lambda t: np.split(t, 2)[1],
+    "array_split": lambda t: np.array_split(t, 4, 1)[2],
+    "vsplit": lambda t: np.vsplit(t, [1])[1],
+    "hsplit": lambda t: np.hsplit(t, 3)[1],
+    "dsplit": lambda t: np.dsplit(t[:, :, None], 1)[0],
+    "unstack": lambda t: (mc.array_api.unstack(t, axis=1) if isinstance(t, mc.DTensor) else np.moveaxis(t, 1, 0))[2],
+    "diagonal": np.diagonal,
+    "t.diagonal": lambda t: t.diagonal(-1, 1, 0),
+    "diag": np.diag,
+    "a slice": lambda t: t[1:5, ::2],
+    "a slice backwards": lambda t: t[::-1, 4:1:-1],
+    "a row": lambda t: t[2],
+    "an element with an ellipsis": lambda t: t[3, 4, ...],
+    "columns of rows of columns": lambda t: t.T[1:].T[:, ::-1],
+}
+MESHES = {1: (1,), 2: (2,), 3: (3,), 4: (2, 2)}
+CASES = 12 * len(WRITES)
+
+
+def layouts_of(mesh):
+    """Layouts of all kinds for a tensor of 6 x 6."""
+    every = mesh.dim_names
+    n = mesh.size
+    last = {1: (0, 6), 2: (0, 6, 6), 3: (0, 0, 1, 6), 4: (0, 2, 2, 5, 6)}[n]
+    specs = [
+        [every, U],
+        [U, every],
+        [U, U],
+        [every[0], every[1] if len(every) > 1 else U],
+        [every[1] if len(every) > 1 else U, every[0]],
+        [Cuts(every, last), U],
+        [U, Cuts(every, last)],
+        [Cuts(every[:1], (0, *[5] * (dict(mesh.dims)[every[0]] - 1), 6)), every[1:] or U],
+        [Cyclic(every, 1), U],
+        [U, Cyclic(every, 2)],
+        [Cyclic(every, 4, offset=n - 1), U],
+        [Cyclic(every[:1], 2), Cyclic(every[1:], 1) if every[1:] else U],
+    ]
+    return [Layout(spec, mesh) for spec in specs]
+
+
+@pytest.mark.parametrize("ranks", MESHES)
+@pytest.mark.parametrize("name", VIEWS)
+def test_a_write_through_a_view_reaches_the_tensor_or_is_refused(name, ranks):
+    function = VIEWS[name]
+
+    def program():
+        mesh = mc.create_mesh(list(zip("xy", MESHES[ranks], strict=False)))
+        was_refused = 0
+        for number, (layout, way) in enumerate(sampled(product(layouts_of(mesh), WRITES), CASES)):
+            x = np.arange(36).reshape(6, 6) * (1 + 2j)
+            t = mc.distribute(x, layout)
+            v, w = function(t), function(x)
+            check(v, w)
+            values = mc.distribute((np.arange(w.size).reshape(w.shape) + number).astype(w.dtype), v.layout)
+            if write(way, v, w, [x], values):
+                was_refused += 1
+            else:
+                check(v, w)
+            check(t, x)
+        return was_refused
+
+    with mc.simulate(ranks) as world:
+        (count,) = set(world.run(program))
+    read_only = not function(np.zeros((6, 6), complex)).flags.writeable
+    assert count == len(sampled(range(CASES))) if read_only else ranks > 1 or not count
+
+
+def test_views_cost_nothing_where_elements_stay():
+    """Nothing moves, and nothing is copied: in the layouts where it could be so."""
+
+    def program():
+        mesh = mc.create_mesh([("x", 2), ("y", 2)])
+        t = mc.distribute(np.arange(64.0).reshape(8, 8), Layout(["x", U], mesh))
+        views = [t.T, t.T.T, np.flip(t, 1), t.reshape(4, 2, 8), t.ravel(), t.diagonal(), np.broadcast_to(t, (9, 8, 8))]
+        both = mc.distribute(np.arange(64.0).reshape(8, 8), Layout(["x", "y"], mesh))
+        views += [np.expand_dims(t, 1), t[::2, 1:].T]
+        assert all(np.shares_memory(v.local, t.local) for v in views)
+        assert np.shares_memory(both.diagonal().local, both.local) == (mesh.rank in (0, 3))
+
+    with mc.simulate(4) as world:
+        world.run(program)
+        assert not any(world.bytes_moved)
+
+
+@on_ranks(2)
+def test_a_copy_is_a_tensor_like_others_once_the_other_one_is_gone():
+    mesh = mc.create_mesh([("x", 2)])
+    x = mc.distribute(np.arange(24.0).reshape(4, 6), Layout(["x", U], mesh))
+    kept = x
+    moved = x.reshape(3, 8)
+    with pytest.raises(ValueError, match=MOVED):
+        moved += 1
+    with pytest.raises(ValueError, match=MOVED):
+        moved.T[0] = 1
+    with pytest.raises(ValueError, match=MOVED):
+        moved.sort()
+    own = moved.copy()
+    own += 1
+    check(own, np.arange(24.0).reshape(3, 8) + 1)
+    del kept
+    x = x.reshape(3, 8)
+    gc.collect()
+    x += 1
+    moved[0] = 5  # the same once more
+    check(x, np.arange(24.0).reshape(3, 8) + 1)
+    y = x.T
+    del x
+    with_gaps = y.reshape(4, 6)  # a copy in NumPy, too
+    with_gaps += 1
+    again = mc.distribute(np.arange(6.0), Layout(["x"], mesh)).reshape(3, 2).reshape(2, 3)
+    again[...] = 1
+    line = mc.distribute(np.arange(6.0), Layout(["x"], mesh))[::-1]
+    line += 1
+    check(line, np.arange(6.0, 0, -1))
+
+
+@on_ranks(3)
+def test_a_slice_that_moved_writes_to_its_place():
+    """Also of a view; what was written to the tensor meanwhile is not lost."""
+    mesh = mc.create_mesh([("x", 3)])
+    x = np.arange(30.0).reshape(5, 6)
+    t = mc.distribute(x, Layout(["x", U], mesh))
+    moved, turned = t[::-1], t.T
+    columns, seen = turned[:, ::-2], x.T[:, ::-2]
+    t[1:3] = 50
+    x[1:3] = 50
+    moved *= 2
+    x *= 2
+    check(t, x)
+    columns += 1
+    seen += 1
+    check(t, x)
+    t[::-1, 0] -= 3
+    x[::-1, 0] -= 3
+    check(t, x)
+    del turned
+    with pytest.raises(ValueError, match=MOVED):
+        columns += 1
+    assert float(moved[0, 0]) == x[4, 0] + 3 - 1  # a copy, from when it was written to
+    check(t, x)
+
+
+def test_reshapes_copy_where_numpys_do():
+    random = Random(4)
+    for _ in range(2000):
+        lengths = tuple(random.choice([1, 2, 3, 4, 6]) for _ in range(random.randint(0, 4)))
+        x = np.zeros(lengths, np.int8)
+        x = x.transpose(random.sample(range(x.ndim), x.ndim))
+        x = x[(..., *(slice(None, None, random.choice([1, 1, 1, 2, -1])) for _ in x.shape))]
+        new = view_cases.random_shape_of(random, x.size)
+        found = reshaped_strides(x.shape, x.strides, new)
+        made = x.reshape(new)
+        assert (found is not None) == np.shares_memory(made, x)
+        if found is not None:
+            long = [axis for axis, n in enumerate(new) if n > 1]
+            assert [found[axis] for axis in long] == [made.strides[axis] for axis in long]
+
+
+# -- what takes blocks of any strides ---------------------------------------------------------------------------------
+
+
+def awkward(t):
+    """Tensors like *t*, a matrix, with blocks of all kinds of strides, and what they are of an array."""
+    yield t.T, lambda x: x.T
+    yield t[:, ::-1], lambda x: x[:, ::-1]
+    yield t[1::2, ::2], lambda x: x[1::2, ::2]
+    yield t[::-1].T[::2], lambda x: x[::-1].T[::2]
+    yield np.broadcast_to(t[:1], t.shape), lambda x: np.broadcast_to(x[:1], x.shape)
+    yield np.broadcast_to(t, (2, *t.shape))[1], lambda x: x
+    yield (t + 1j * t).imag, lambda x: x
+    yield (
+        np.diagonal(np.broadcast_to(t, (4, *t.shape)), 1),
+        lambda x: np.diagonal(np.broadcast_to(x, (4, *x.shape)), 1),
+    )
+
+
+@pytest.mark.parametrize("spec", [["x", U], [U, "x"], [U, U], [Cyclic("x", 1), U]], ids=str)
+@on_ranks(3)
+def test_everything_takes_blocks_of_any_strides(spec, tmp_path_factory):
+    mesh = mc.create_mesh([("x", 3)])
+    x = np.random.default_rng(1).integers(1, 50, (7, 6)).astype("f8")
+    t = mc.distribute(x, Layout(spec, mesh))
+    for v, of in awkward(t):
+        w = of(x)
+        check(v, w)
+        assert (v.to_numpy() == w).all()
+        check(v.copy(), w)
+        assert v.local.size == 0 or v.copy().local.flags.c_contiguous
+        for made, whole in ((v + 1, w + 1), (v * v, w * w), (-v, -w), (np.sqrt(v), np.sqrt(w)), (v > 3, w > 3)):
+            check(made, whole)
+            assert made.local.flags.c_contiguous
+        for target in ([U, "x"], ["x", U], [U, U], [U, Cyclic("x", 2)]):
+            layout = Layout(target, mesh)
+            check(mc.relayout(v, layout), w)
+            check(mc.relayout([v, t], layout)[0], w)
+            check(mc.start_relayout(v, layout).wait(), w)
+            check(mc.plan_relayout(v.shape, v.dtype, v.layout, layout).execute(v), w)
+            check(mc.transpose(v, layout=layout), w.T)
+        for function in (np.sum, np.max, np.mean, np.cumsum, np.sort, np.argsort, np.median, np.argmax, np.std):
+            np.testing.assert_allclose(function(v, axis=0).to_numpy(), function(w, axis=0), rtol=1e-13)
+            np.testing.assert_allclose(function(v, axis=1).to_numpy(), function(w, axis=1), rtol=1e-13)
+        check(np.concatenate([v, v], 1), np.concatenate([w, w], 1))
+        check(np.roll(v, 2, 0), np.roll(w, 2, 0))
+        check(np.where(v > 9, v, 0), np.where(w > 9, w, 0))
+        check(v[v > 9], w[w > 9])
+        check(np.take(v, [2, 0], 1), np.take(w, [2, 0], 1))
+        check(v @ v.T, w @ w.T)
+        check(np.tile(v, (2, 1)), np.tile(w, (2, 1)))
+        np.testing.assert_allclose(mc.fft.fft2(v).to_numpy(), np.fft.fft2(w), atol=1e-9)
+        if spec[0] == "x":
+            found = mc.ndimage.correlate1d(v, [1, 2, 3], 0).to_numpy()
+            np.testing.assert_array_equal(found, mc.ndimage.correlate1d(v.copy(), [1, 2, 3], 0).to_numpy())
+
+
+@pytest.mark.parametrize("spec", [["x", U], [U, "x"]], ids=str)
+def test_files_take_views_and_are_loaded_into_views(spec, tmp_path):
+    x = np.arange(48.0).reshape(6, 8)
+
+    def program():
+        mesh = mc.create_mesh([("x", 2)])
+        t = mc.distribute(x, Layout(spec, mesh))
+        for number, (v, of) in enumerate(awkward(t)):
+            mc.save(tmp_path / f"{number}.npy", v)
+            assert (mc.load(tmp_path / f"{number}.npy").to_numpy() == of(x)).all()
+        mc.save(tmp_path / "x.npy", t)
+        out = mc.zeros((8, 12), "f8", Layout(spec[::-1], mesh))
+        whole = np.zeros((8, 12))
+        mc.load(tmp_path / "x.npy", out=out.T[::2])
+        whole.T[::2] = x
+        check(out, whole)
+        with pytest.raises(mc.LayoutError, match="assignment destination is read-only"):
+            mc.load(tmp_path / "x.npy", out=np.broadcast_to(out[0, 0], (6, 8)))
+        moved = out.reshape(16, 6)[:6]
+        assert moved.shape == (6, 6)
+
+    with mc.simulate(2) as world:
+        world.run(program)
+
+
+@on_ranks(2)
+def test_results_are_written_into_views():
+    mesh = mc.create_mesh([("x", 2)])
+    x = np.random.default_rng(3).normal(size=(6, 8)).astype(complex)
+    t = mc.distribute(x, Layout(["x", U], mesh))
+    plan = mc.fft.plan((6, 8), "c16", t.layout, "same", "fftn")
+    out, whole = mc.zeros((16, 6), "c16", Layout([U, "x"], mesh)), np.zeros((16, 6), complex)
+    plan.forward(t, out=out.T[:, ::2])
+    whole.T[:, ::2] = np.fft.fftn(x)
+    np.testing.assert_allclose(out.to_numpy(), whole, atol=1e-12)
+    square = mc.distribute(x[:, :6], Layout([U, U], mesh))
+    mc.fft.plan((6, 6), "c16", square.layout, "same", "fftn").forward(square.T, out=square)
+    np.testing.assert_allclose(square.to_numpy(), np.fft.fftn(x[:, :6].T), atol=1e-12)
+    with pytest.raises(ValueError, match="read-only"):
+        plan.forward(t, out=np.broadcast_to(t, (6, 8)))
+    real, into = mc.distribute(x.real.copy(), t.layout), mc.zeros((8, 6), "f8", Layout([U, "x"], mesh))
+    mc.ndimage.correlate1d(real, [1, 2, 3], 0, output=into.T)
+    np.testing.assert_array_equal(into.to_numpy().T, mc.ndimage.correlate1d(real, [1, 2, 3], 0).to_numpy())
+    np.clip(real, 0, 1, out=into.T)
+    np.testing.assert_array_equal(into.to_numpy().T, x.real.clip(0, 1))
+    rows = into.T[::2]
+    rows.sort(axis=1)
+    np.testing.assert_array_equal(into.to_numpy().T[::2], np.sort(x.real.clip(0, 1)[::2], 1))
+    gaps = mc.halo(real, 1).tensor()
+    for made in (np.ravel(gaps), gaps.reshape(8, 6)):  # copies, as of the part of an array
+        made[...] = 0
+    check(gaps, x.real)
+
+
+@on_ranks(2)
+def test_what_is_read_only_refuses_all_writes():
+    mesh = mc.create_mesh([("x", 2)])
+    t = mc.zeros((4, 4), "f8", Layout(["x", U], mesh))
+    values = mc.ones((4, 4), "f8", t.layout)
+    v = np.broadcast_to(t, (4, 4))
+    for way in (*WRITES, lambda v, *_: v.sort(), lambda v, *_: np.clip(values, 0, 1, out=v)):
+        refused(lambda way=way: way(v, v, values))
+    refused(lambda: v.T.__setitem__(0, 1))
+    refused(lambda: np.diagonal(t)[:2].__setitem__(0, 1))
+    refused(lambda: v.__setitem__(values > 0, 1))
+    with pytest.raises(ValueError, match="read-only"):
+        v.local[...] = 1
+    assert not t.to_numpy().any()
+
+
+# -- what writes element by element -----------------------------------------------------------------------------------
+
+SHUFFLES = {
+    "Generator": lambda t: np.random.default_rng(0).shuffle(t),
+    "RandomState": lambda t: np.random.RandomState(0).shuffle(t),
+    "random": lambda t: random_of_python.Random(0).shuffle(t),
+}
+
+
+@pytest.mark.filterwarnings("ignore:you are shuffling")
+@pytest.mark.parametrize("name", SHUFFLES)
+@pytest.mark.parametrize("spec", ["x", U, Cyclic("x", 1)], ids=str)
+@on_ranks(2)
+def test_shuffles(name, spec):
+    mesh, shuffle = mc.create_mesh([("x", 2)]), SHUFFLES[name]
+    t = mc.distribute(np.arange(6), Layout([spec], mesh))
+    shuffle(t)
+    assert sorted(t.to_numpy().tolist()) == list(range(6)) != t.to_numpy().tolist()
+    rows = mc.distribute(np.arange(12).reshape(6, 2), Layout([spec, U], mesh))
+    with pytest.raises(ValueError, match=r"use t\[\[i, j\]\] = t\[\[j, i\]\]"):
+        shuffle(rows)
+    check(rows, np.arange(12).reshape(6, 2))
+    first, last = rows[0].copy(), rows[5].copy()
+    rows[5], rows[0] = first, last
+    rows[1], rows[1] = rows[1], rows[1]
+    assert rows.to_numpy()[:, 0].tolist() == [10, 2, 4, 6, 8, 0]
+    rows[2] = rows[3]
+    assert rows.to_numpy()[2].tolist() == [6, 7]
+
+
+@pytest.mark.parametrize("spec", ["x", U], ids=str)
+@on_ranks(2)
+def test_other_functions_that_write_one_element_after_the_other(spec):
+    t = mc.distribute(np.arange(8.0), Layout([spec], mc.create_mesh([("x", 2)])))
+    assert bisect.bisect(t, 3.5) == 4
+    for write_to in (heapq.heapify, lambda t: heapq.heappush(t, 1)):
+        with pytest.raises(TypeError, match="must be list"):
+            write_to(t)
+    with pytest.raises((TypeError, ValueError), match=r"cannot be written back|read-only"):
+        np.nditer(t, op_flags=["readwrite"])
+    check(t, np.arange(8.0))
+    if spec == U:
+        array = np.array(t)
+        array += 1
+        with pytest.raises(ValueError, match="read-only"):
+            np.asarray(t)[0] = 7
+        check(t, np.arange(8.0))
+
+
+@on_ranks(2)
+def test_sums_on_slices_of_a_swapped_axis():
+    """As scipy.signal.oaconvolve adds the overlaps: ``ret`` is the view of another one."""
+    mesh = mc.create_mesh([("x", 2)])
+    for spec in (["x", U], [U, "x"]):
+        x = np.random.default_rng(2).normal(size=(6, 9))
+        t = mc.distribute(x, Layout(spec, mesh))
+        for each in (t, x):
+            parts = np.array_split(each.swapaxes(0, 1), [3, 6], 0)
+            overlap = parts[1][:2]
+            overlap += parts[2][-2:]
+        check(t, x)
+
+
+# -- how transposed blocks move ---------------------------------------------------------------------------------------
+
+
+@on_ranks(2)
+def test_the_axes_of_memory():
+    mesh = mc.create_mesh([("x", 2)])
+    t = mc.zeros((4, 6, 2), "c16", Layout(["x", U, U], mesh))
+    for v, order in [
+        (t, None),
+        (t.transpose(1, 2, 0), (1, 2, 0)),
+        (t.transpose(1, 2, 0).T, (0, 2, 1)),
+        (np.expand_dims(t, 0).transpose(3, 0, 1, 2), (2, 3, 0, 1)),
+        (t.T.real, None),
+        (t[::2].T, None),
+        (t[:, 1:].T, None),
+        (np.flip(t, 1).T, None),
+        (getitem(t, np.s_[::-1]).T, None),
+    ]:
+        assert memory_order(v) == order
