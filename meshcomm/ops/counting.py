@@ -50,7 +50,7 @@ def bincount(x: DTensor | ArrayLike, /, weights: DTensor | ArrayLike | None = No
     mesh = mesh_of(given)
     listed, loads = agree_on_plain(name, given, mesh)
     tensor, least = _like(listed, loads), integer(minlength, "minlength", TypeError)
-    kind = np.bincount(_none(tensor), None if loads is None else _none(loads), min(least, 0)).dtype  # NumPy's errors
+    kind = np.bincount(_few(tensor), None if loads is None else _few(loads), min(least, 0)).dtype  # NumPy's errors
     factors = None if loads is None else weights_like(name, tensor, loads)
     if tensor.local is None:
         raise ShapeError(f"{name}: a rank outside of the mesh cannot know the largest element")
@@ -64,7 +64,7 @@ def bincount(x: DTensor | ArrayLike, /, weights: DTensor | ArrayLike | None = No
     length = max(most + 1, least)
     its_weights = None if factors is None else factors.local
     with np.errstate(all="ignore"):  # it must not stop one rank before a communication
-        counts = np.bincount(tensor.local, its_weights, length)
+        counts = np.bincount(tensor.local, its_weights, length).astype(kind)  # NumPy counts no elements in integers
     return added_up(name, tensor, counts, (length,), kind)
 
 
@@ -78,10 +78,10 @@ def _like(array: Operand, other: Operand | None) -> DTensor:
     return distribute(plain, Layout(axes, other.mesh))
 
 
-def _none(operand: Operand) -> Array:
-    """Return an array without elements that has the dtype and the axes of *operand*."""
+def _few(operand: Operand) -> Array:
+    """Return an array with the dtype and the axes of *operand*, and one element, or none."""
     array = operand if isinstance(operand, DTensor) else np.asarray(operand)
-    return np.empty((0,) * array.ndim, array.dtype)
+    return np.zeros((min(array.size, 1),) * array.ndim, array.dtype)
 
 
 # -- histograms of points ---------------------------------------------------------------------------------------------
@@ -139,7 +139,7 @@ def histogram2d(
     [[1.0, 1.0], [0.0, 1.0]]
     """
     many: Value = bins
-    if np.ndim(many) == 1 and len(many) not in (1, 2):
+    if _are_several(many) and len(many) not in (1, 2):
         many = [np.asarray(many)] * 2
     counts, edges = _of_points("numpy.histogram2d", [x, y], (many, range), density, weights)
     return counts, edges[0], edges[1]
@@ -155,13 +155,13 @@ def _of_points(
     """Return the counts and the edges. *how* is bins and range."""
     coordinates = [unwrapped(x) for x in sample] if isinstance(sample, list | tuple) else [unwrapped(sample)]
     bins, limits = how
-    edges = [as_array(each) for each in bins] if np.ndim(bins) or isinstance(bins, list | tuple) else [bins]
+    edges = [as_array(each) for each in bins] if _are_several(bins) else [bins]
     mesh, loads = mesh_of([*coordinates, unwrapped(weights)]), unwrapped(weights)
     agreed = agree_on_plain(name, [*coordinates, *edges, loads], mesh)
     points = _points(name, agreed[: len(coordinates)], agreed[-1], together=not isinstance(sample, list | tuple))
     count = points.shape[1]
-    edges = edges if np.ndim(bins) or isinstance(bins, list | tuple) else edges * count
-    one = None if loads is None else np.ones(1, np.asarray(_none(agreed[-1])).dtype)
+    edges = edges if _are_several(bins) else edges * count
+    one = None if loads is None else np.ones(1, _few(agreed[-1]).dtype)
     np.histogramdd(
         np.zeros((1, count), points.dtype), edges, limits, weights=one
     )  # NumPy's errors, on all ranks alike
@@ -174,12 +174,17 @@ def _of_points(
     if points.local is not None:
         its_weights = None if factors is None else factors.local
         with np.errstate(all="ignore"):  # it must not stop one rank before a communication
-            local = np.histogramdd(points.local, edges, limits, weights=its_weights)[0]
+            local = np.ascontiguousarray(np.histogramdd(points.local, edges, limits, weights=its_weights)[0])
     counts = added_up(name, points, local, shape, kind)
     if density and counts.local is not None:
         counts = DTensor(_density(counts.local, made), counts.layout, shape, kind)
     flat = Layout([()], mesh)
     return counts, [DTensor(None if local is None else each, flat, each.shape, each.dtype) for each in made]
+
+
+def _are_several(bins: Value) -> bool:
+    """Return whether *bins* has a part for each axis."""
+    return isinstance(bins, list | tuple) or (isinstance(bins, np.ndarray) and bins.ndim > 0)
 
 
 def _points(name: str, operands: Sequence[Operand], weights: Operand, together: bool) -> DTensor:
@@ -202,8 +207,8 @@ def _points(name: str, operands: Sequence[Operand], weights: Operand, together: 
         return whole_along(tensor, (1,), name)
     first = _like(tensors[0] if tensors else operands[0], weights)
     for x in operands:
-        if np.shape(x) != first.shape or first.ndim != 1:  # type: ignore[arg-type]  # a tensor has a shape, too
-            shapes = " ".join(str(np.shape(each)) for each in operands)  # type: ignore[arg-type]
+        if np.shape(x) != first.shape or first.ndim != 1:
+            shapes = " ".join(str(np.shape(each)) for each in operands)
             raise ShapeError(f"{name}: the coordinates along each axis have one axis and one length, not {shapes}")
     columns = [weights_like(name, first, x) for x in operands]
     kind = np.result_type(*(column.dtype for column in columns))

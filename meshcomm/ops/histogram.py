@@ -87,9 +87,9 @@ def _agreed(tensor: DTensor, bins: ArrayLike, weights: DTensor | ArrayLike | Non
 
 def weights_like(name: str, tensor: DTensor, weights: Operand) -> DTensor:
     """Return *weights*, which the ranks agreed on, in the layout of *tensor*. Collective if a tensor has to move."""
-    if np.shape(weights) != tensor.shape:  # type: ignore[arg-type]  # a tensor has a shape, too
+    if np.shape(weights) != tensor.shape:
         raise ShapeError(
-            f"{name}: weights have shape {np.shape(weights)}, but a has {tensor.shape}; they must be equal"  # type: ignore[arg-type]
+            f"{name}: weights have shape {np.shape(weights)}, but a has {tensor.shape}; they must be equal"
         )
     if isinstance(weights, DTensor):
         return relaid(weights, tensor.layout.axes, name.removeprefix("numpy."))

@@ -135,7 +135,7 @@ def searchsorted(
     name, given = "numpy.searchsorted", [unwrapped(x) for x in (a, v, sorter)]
     mesh = mesh_of(given)
     held, values, order = agree_on_plain(name, given, mesh)
-    np.searchsorted(sample(held), sample(values), side)  # type: ignore[call-overload]  # NumPy's errors
+    np.searchsorted(sample(held), sample(values), side)  # NumPy's errors
     if order is not None:
         held = _in_order_of(replicated(held, mesh), order)
     if not isinstance(held, DTensor) or not is_sharded(held):
@@ -173,7 +173,7 @@ def isin(
     assume_unique: bool = False,
     invert: bool = False,
     *,
-    kind: str | None = None,
+    kind: Literal["sort", "table"] | None = None,
 ) -> DTensor:
     """Return which elements are among others, as numpy.isin. Collective over the mesh.
 

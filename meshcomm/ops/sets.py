@@ -51,10 +51,16 @@ _KEEPS_SHAPE = np.unique(np.zeros((1, 1)), return_inverse=True)[1].ndim == 2  # 
 class _Wanted(NamedTuple):
     """What to return besides the distinct elements, and whether NaN is equal to NaN."""
 
-    index: bool = False
+    indices: bool = False
     inverse: bool = False
     counts: bool = False
     equal_nan: bool = True
+
+    def of(self, array: Array, axis: int | None = None) -> list[Array]:
+        """Return what NumPy makes of an array."""
+        ask: Function = np.unique  # whose overloads know no options of any value
+        found: Value = ask(array, self.indices, self.inverse, self.counts, axis, equal_nan=self.equal_nan)
+        return list(found) if isinstance(found, tuple) else [found]
 
 
 def unique(
@@ -108,7 +114,7 @@ def _unique(tensor: DTensor, wanted: _Wanted) -> list[DTensor]:
     name, names = "numpy.unique", _names(tensor)
     if not names or not tensor.size:
         return _of_blocks(tensor, wanted)
-    indexed = wanted.index or wanted.inverse
+    indexed = wanted.indices or wanted.inverse
     found = in_order(name, in_flat_order(tensor, name) if indexed else tensor, stable=indexed, indexed=indexed)
     specs = specs_text(tensor.layout.sharding_specs)
     text = f"{name} {wanted} of {tensor.shape} {tensor.dtype} in {specs} on {location_text(tensor.mesh)}"
@@ -126,27 +132,24 @@ def _unique(tensor: DTensor, wanted: _Wanted) -> list[DTensor]:
                 _number(ranks, base, found, runs, inverse)
     layout, shape = Layout([Cuts(names, sizes=runs.told)], tensor.mesh), (sum(runs.told),)
     blocks = [found.values.local[runs.first]]
-    if wanted.index and found.indices is not None:
+    if wanted.indices and found.indices is not None:
         blocks.append(found.indices.local[runs.first])
     if wanted.counts:
         blocks.append(np.diff(np.append(np.flatnonzero(runs.first), runs.end)))
     results = [DTensor(block, layout, shape, block.dtype) for block in blocks]
     if wanted.inverse:
-        results.insert(1 + wanted.index, DTensor(inverse, base.layout, base.shape, _INDEX))
+        results.insert(1 + wanted.indices, DTensor(inverse, base.layout, base.shape, _INDEX))
     return results
 
 
 def _of_blocks(tensor: DTensor, wanted: _Wanted) -> list[DTensor]:
     """Return what NumPy makes of each block, for a tensor that each device has, or that has no elements."""
-    index, inverse, counts, equal_nan = wanted
-    found: Any = np.unique(tensor.local, index, inverse, counts, equal_nan=equal_nan)
-    blocks: list[Array] = list(found) if isinstance(found, tuple) else [found]
+    blocks = wanted.of(tensor.local)
     line = Layout([_names(tensor)], tensor.mesh)
     results = [DTensor(block, line, block.shape, block.dtype) for block in blocks]
-    if inverse:
-        block = blocks[1 + index]
-        where = (tensor.layout, tensor.shape) if block.ndim == tensor.ndim else (line, block.shape)
-        results[1 + index] = DTensor(block, *where, block.dtype)
+    number = 1 + wanted.indices
+    if wanted.inverse and blocks[number].ndim == tensor.ndim:
+        results[number] = DTensor(blocks[number], tensor.layout, tensor.shape, _INDEX)
     return results
 
 
@@ -220,11 +223,9 @@ def _unique_rows(tensor: DTensor, axis: int, wanted: _Wanted) -> list[DTensor]:
         raise TypeError(f"The axis argument to unique is not supported for dtype {tensor.dtype}")
     names, mesh = _names(tensor), tensor.mesh
     if not tensor.size:
-        index, inverse, counts, equal_nan = wanted
-        made: Any = np.unique(np.empty(tensor.shape, tensor.dtype), index, inverse, counts, axis, equal_nan=equal_nan)
-        return [replicated(each, mesh) for each in (made if isinstance(made, tuple) else [made])]
-    moved = np.moveaxis(tensor, axis, 0)  # type: ignore[type-var]
-    assert isinstance(moved, DTensor)
+        return [replicated(each, mesh) for each in wanted.of(np.empty(tensor.shape, tensor.dtype), axis)]
+    move: Value = np.moveaxis  # of tensors, by NumPy's protocol
+    moved: DTensor = move(tensor, axis, 0)
     rows = relaid(moved, (names, *((),) * (moved.ndim - 1)), "numpy.unique")
     rest = rows.shape[1:]
     fields = np.dtype([(f"f{number}", tensor.dtype) for number in range(prod(rest))])
@@ -233,9 +234,7 @@ def _unique_rows(tensor: DTensor, axis: int, wanted: _Wanted) -> list[DTensor]:
     first = results[0]
     block = first.local.view(tensor.dtype).reshape(len(first.local), *rest)
     layout = Layout([*first.layout.axes, *((),) * len(rest)], mesh)
-    results[0] = np.moveaxis(  # type: ignore[call-overload]
-        DTensor(block, layout, (first.size, *rest), tensor.dtype), 0, axis
-    )
+    results[0] = move(DTensor(block, layout, (first.size, *rest), tensor.dtype), 0, axis)
     return results
 
 
@@ -268,7 +267,10 @@ def _operands(name: str, *operands: Operand) -> list[Value]:
 
 
 def _distinct(x: Value, index: bool = False) -> Value:
-    return unique(x, index) if isinstance(x, DTensor) else np.unique(x, index)
+    if isinstance(x, DTensor):
+        return unique(x, index)
+    made = _Wanted(indices=index).of(x)
+    return made if index else made[0]
 
 
 def union1d(ar1: Operand, ar2: Operand) -> DTensor:
@@ -282,7 +284,7 @@ def union1d(ar1: Operand, ar2: Operand) -> DTensor:
     ...     print(world.run(program)[0])
     [1, 3, 4]
     """
-    result: DTensor = _distinct(concatenate([ar1, ar2], axis=None))  # type: ignore[list-item]  # it takes plain ones
+    result: DTensor = _distinct(concatenate([ar1, ar2], axis=None))
     return result
 
 
@@ -343,7 +345,8 @@ def setdiff1d(ar1: Operand, ar2: Operand, assume_unique: bool = False) -> DTenso
     first, second = _operands("numpy.setdiff1d", ar1, ar2)
     mesh = mesh_of([first, second])
     first = first if assume_unique else _distinct(first)
-    return replicated(first, mesh)[isin(first, second, invert=True)]
+    result: DTensor = replicated(first, mesh)[isin(first, second, invert=True)]
+    return result
 
 
 def setxor1d(ar1: Operand, ar2: Operand, assume_unique: bool = False) -> DTensor:
@@ -368,7 +371,8 @@ def setxor1d(ar1: Operand, ar2: Operand, assume_unique: bool = False) -> DTensor
     once = ones_like(astype(both, bool))
     once[1:] = differ
     once[:-1] &= differ
-    return both[once]
+    result: DTensor = both[once]
+    return result
 
 
 def ediff1d(ary: Operand, to_end: Operand | None = None, to_begin: Operand | None = None) -> DTensor:
@@ -394,7 +398,7 @@ def ediff1d(ary: Operand, to_end: Operand | None = None, to_begin: Operand | Non
             raise TypeError("dtype of to_begin and to_end must be compatible with input ary under the same_kind rule.")
     differences: Value = np.subtract(line[1:], line[:-1])
     if not ends:
-        return differences
+        return as_tensor("numpy.ediff1d", differences)
     before = [ends.pop()] if to_begin is not None else []
     kind = differences.dtype
     pieces = [*before, differences, *ends]
