@@ -30,7 +30,7 @@ def test_distinct_elements_stay_on_their_ranks():
     mesh = mc.create_mesh([("x", 3)])
     t = mc.distribute(np.arange(3000) % 300, Layout([Cyclic("x", 7)], mesh))
     values, inverse, counts = np.unique(t, return_inverse=True, return_counts=True)
-    assert isinstance(values.layout.axes[0], Cuts)
+    assert values.layout.num_shards(0) == 3
     assert values.layout == counts.layout
     assert inverse.layout == t.layout
     assert 80 <= len(values.local) <= 120
@@ -163,5 +163,5 @@ def test_ranks_that_ask_for_different_things():
         t = mc.distribute(np.arange(6.0), Layout(["x"], mc.create_mesh([("x", 2)])))
         np.unique(t, return_counts=t.mesh.rank == 1)
 
-    with pytest.raises(CollectiveMismatch, match="numpy.unique"):
+    with pytest.raises(CollectiveMismatch, match=r"numpy\.unique"):
         on(2, program)
