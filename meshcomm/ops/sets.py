@@ -94,7 +94,7 @@ def unique(
     ...     return values.local.tolist(), inverse.local.tolist(), counts.local.tolist()
     >>> with mc.simulate(2) as world:
     ...     print(*world.run(program))
-    ([1, 2], [2, 0, 2], [2, 1]) ([3], [1, 0], [2])
+    ([1], [2, 0, 2], [2]) ([2, 3], [1, 0], [1, 2])
     """
     tensor = as_tensor("numpy.unique", ar)
     if tensor.mesh.rank is None:
