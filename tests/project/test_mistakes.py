@@ -191,7 +191,7 @@ TABLE = [
         "a function of NumPy by its full name", "np.linalg.det(t)", "TypeError", "numpy.linalg.det", "t.to_numpy()"
     ),
     mistake("another", "np.linalg.svd(t)", "TypeError", "numpy.linalg.svd"),
-    mistake("one that something else does", "np.unique(t)", "TypeError", "numpy.sort is"),
+    mistake("one that something else does", "np.gradient(t)", "TypeError", "numpy.diff is"),
     mistake("a method of a ufunc", "np.add.reduce(t)", "TypeError", "numpy.add.reduce", "t.sum()"),
     mistake(
         "a plan for another tensor",

@@ -61,7 +61,7 @@ def test_programs_are_bounded(monkeypatch):
 
 def test_of_the_programs_that_of_the_call_made_longest_ago_goes(monkeypatch):
     monkeypatch.setattr(call_log, "PREPARED_PER_TEAM", 2)
-    calls = call_log.PreparedCalls()
+    calls = call_log.CallLog()
     for number, key in enumerate("abac"):
         if calls.recall(key) is None:
             calls.remember(key, call_log.PreparedCall(int, number))
