@@ -22,6 +22,7 @@ from meshcomm.arrays.dtensor import DTensor, as_tensor, unwrapped
 from meshcomm.arrays.views import check_writable, taken_from
 from meshcomm.errors import MeshcommError, ShapeError
 from meshcomm.failures.watch import watch
+from meshcomm.layouts.slicing import Items
 from meshcomm.ops import (
     averages,
     comparisons,
@@ -142,13 +143,7 @@ def _ufunc(ufunc: np.ufunc, method: str, inputs: tuple[object, ...], kwargs: dic
         raise TypeError(f"{name}: where= is not supported for DTensors; use numpy.where on the result")
     if not all(isinstance(target, DTensor) for target in out):
         raise TypeError(f"{name}: out= must be DTensors where an operand is one; {ADVICE}")
-    source = None
-    for target in out:
-        if target._view is not None:
-            # t[index] += 1 gets a copy where elements have to move. NumPy's is a view: so the copy gets what the
-            # tensor has now, and then goes back to the tensor.
-            source = taken_from(target) if target is operands[0] else None
-            check_writable(f"{name}: out=", target if source is None else source[0])
+    source = _source(name, operands[0], out)
     if source is not None:
         indexing.fetch_again(*source, out[0])
     if ufunc is np.matmul:
@@ -161,6 +156,20 @@ def _ufunc(ufunc: np.ufunc, method: str, inputs: tuple[object, ...], kwargs: dic
     if source is not None:
         indexing.assign_back(*source, out[0])
     return made
+
+
+def _source(name: str, first: object, out: tuple[DTensor, ...]) -> tuple[DTensor, Items] | None:
+    """Return the tensor, and the index there, that an operation in place changes, though it has a copy; else None.
+
+    ``t[index] += 1`` gets a copy where elements have to move. NumPy's is a view: so the copy gets what the tensor has
+    now, and then goes back to the tensor. ``ValueError`` for what must not be written to.
+    """
+    source = None
+    for target in out:
+        if target._view is not None:
+            source = taken_from(target) if target is first else None
+            check_writable(f"{name}: out=", target if source is None else source[0])
+    return source
 
 
 def _at(name: str, ufunc: np.ufunc, inputs: tuple[object, ...]) -> None:
