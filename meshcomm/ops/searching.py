@@ -142,8 +142,8 @@ def searchsorted(
         whole = as_whole(held)
         return _of_blocks(name, lambda block: np.searchsorted(whole, block, side), replicated(values, mesh))
     if isinstance(values, DTensor) and is_sharded(values):
-        places = Answers(side, lambda block, start, asked: np.searchsorted(block, asked, side) + start, _INDEX)
-        return answered(name, in_flat_order(held, name), values, places)
+        found = Answers(side, lambda block, start, asked: np.searchsorted(block, asked, side) + start, _INDEX)
+        return answered(name, in_flat_order(held, name), values, found)
     # In whatever order the blocks are: as many elements are before a value as are before it in each block.
     local = None if held.local is None else np.asarray(np.searchsorted(held.local, as_whole(values), side), _INDEX)
     return added_up(f"searchsorted {side}", held, local, shape_of(values), _INDEX)
@@ -212,8 +212,8 @@ def isin(
 
 
 def _is_there(block: Array, start: int, asked: Array) -> Array:
-    places = np.minimum(np.searchsorted(block, asked), len(block) - 1)
-    return np.asarray(block[places] == asked)
+    found = np.minimum(np.searchsorted(block, asked), len(block) - 1)
+    return np.asarray(block[found] == asked)
 
 
 # -- digitize ---------------------------------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
     elements of the blocks ──> in order, by a sample sort ──> runs of equal ones; the ranks tell each other theirs
         ──> of each run: its value, where it was first, how long it is
-        ──> the number of its run, back to the place of each element
+        ──> the number of its run, back to where each element was
 
 Results are cut over the mesh dimensions that shard the operand, as the values fall (`Cuts`). No rank gets all of them.
 A rank outside of the mesh cannot know how many there are: ``ShapeError``.
@@ -198,7 +198,7 @@ def _differ(some: Array, next_ones: Array, equal_nan: bool) -> Array:
 
 
 def _number(ranks: Ranks, base: DTensor, found: InOrder, runs: _Runs, inverse: Array) -> None:
-    """Write the number of its run to the place of each element in the block of its owner. Collective over the ranks.
+    """Write the number of its run to where each element was. Collective over the ranks.
 
     Parameters
     ----------
