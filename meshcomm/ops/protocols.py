@@ -23,15 +23,19 @@ from meshcomm.errors import MeshcommError, ShapeError
 from meshcomm.failures.watch import watch
 from meshcomm.ops import (
     averages,
+    choosing,
     comparisons,
     creation,
+    editing,
     histogram,
     indexing,
     joining,
     locating,
+    nonzero,
     norms,
     order,
     padding,
+    putting,
     quantiles,
     rolling,
     scans,
@@ -169,8 +173,10 @@ def _map(function: Function) -> Function:
 
 
 def _where(condition: Value, *choices: Value) -> Value:
+    if not choices:
+        return nonzero.nonzero(condition)
     if len(choices) != 2:
-        raise TypeError("numpy.where of DTensors takes a condition and two choices; t[condition] chooses elements")
+        raise ShapeError("numpy.where takes a condition and two choices, or a condition alone")
     return where(condition, *choices)
 
 
@@ -201,23 +207,17 @@ _ELSEWHERE = {"numpy.fft": "meshcomm.fft.protocols"}
 """The modules that define more functions when they are imported, by the module of NumPy that has these."""
 
 _NEAREST = {
-    "argwhere": "count_nonzero",
     "bincount": "histogram",
     "convolve": "roll",
     "cov": "var",
     "cross": "matmul",
     "digitize": "histogram",
     "einsum": "matmul",
-    "flatnonzero": "count_nonzero",
     "gradient": "diff",
     "inner": "matmul",
     "isin": "where",
-    "nonzero": "count_nonzero",
     "outer": "multiply",
-    "put": "where",
     "searchsorted": "histogram",
-    "select": "where",
-    "take_along_axis": "take",
     "tensordot": "matmul",
     "trace": "sum",
     "unique": "sort",
@@ -256,15 +256,19 @@ _FUNCTIONS: dict[Function, Function] = {
 
 for _module in (
     averages,
+    choosing,
     comparisons,
     creation,
+    editing,
     histogram,
     indexing,
     joining,
     locating,
+    nonzero,
     norms,
     order,
     padding,
+    putting,
     quantiles,
     rolling,
     scans,
