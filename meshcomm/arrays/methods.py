@@ -373,7 +373,11 @@ class NumpyMethods:
     # -- elements -----------------------------------------------------------------------------------------------------
 
     def take(
-        self, indices: "DTensor | ArrayLike", axis: int | None = None, out: "DTensor | None" = None, mode: str = "raise"
+        self,
+        indices: "DTensor | ArrayLike",
+        axis: int | None = None,
+        out: "DTensor | None" = None,
+        mode: str = "raise",
     ) -> "DTensor":
         """Return the elements at *indices*, as ``numpy.take(t, indices, axis)``. Collective over the mesh.
 

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
+from meshcomm._arguments import as_shape
 from meshcomm._types import Array, Shape, ShapeLike
 from meshcomm.arrays.dtensor import DTensor, as_tensor, unwrapped
 from meshcomm.errors import ShapeError
@@ -88,7 +89,7 @@ def unravel_index(indices: DTensor, shape: ShapeLike, order: str = "C") -> tuple
     """
     name = "numpy.unravel_index"
     tensor = as_tensor(name, indices)
-    lengths = np.empty(np.broadcast_shapes(shape), dtype=bool).shape if not isinstance(shape, int) else (shape,)
+    lengths = as_shape(shape)
     size = int(np.prod(lengths, dtype=object))
     np.unravel_index(np.empty(0, tensor.dtype), lengths, order)  # type: ignore[arg-type]  # NumPy's errors
     check_within(
