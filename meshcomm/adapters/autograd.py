@@ -270,9 +270,8 @@ def _indexed(ans: Value, x: Value, index: object) -> VJP:
     return lambda g: like(gradients.added_at(g, index, x.shape, x.layout), x)
 
 
-def _taken(
-    ans: Value, a: Value, indices: Value, axis: int | None = None, out: object = None, mode: str = "raise"
-) -> VJP:
+def _taken(ans: Value, a: Value, indices: Value, axis: int | None = None, *others: Value, mode: str = "raise") -> VJP:
+    mode = others[1] if len(others) > 1 else mode  # after out
     return _indexed(ans, a, along("numpy.take", a, indices, axis, mode))
 
 

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from meshcomm._arguments import as_shape
+from meshcomm._tracing import Value
 from meshcomm._types import Array, Shape, ShapeLike
 from meshcomm.arrays.dtensor import DTensor, as_tensor, unwrapped
 from meshcomm.errors import ShapeError
@@ -14,6 +15,10 @@ from meshcomm.ops.index_tuples import check_mode, check_within, on_mesh, stored
 from meshcomm.ops.indexing import getitem
 from meshcomm.ops.signatures import table
 from meshcomm.ops.whole import whole_along
+
+_choose: Value = np.choose  # NumPy's types know modes and orders by their values only
+_unravel: Value = np.unravel_index
+_ravel: Value = np.ravel_multi_index
 
 
 def choose(
@@ -55,7 +60,7 @@ def choose(
         mode = "clip"  # a sample is one, which may be no choice
     made = elementwise(
         name,
-        lambda block, *arrays: np.choose(np.asarray(block).astype(np.intp), arrays, mode=mode),
+        lambda block, *arrays: _choose(np.asarray(block).astype(np.intp), arrays, mode=mode),
         [numbers, *others],
     )
     assert isinstance(made, DTensor)
@@ -91,7 +96,7 @@ def unravel_index(indices: DTensor, shape: ShapeLike, order: str = "C") -> tuple
     tensor = as_tensor(name, indices)
     lengths = as_shape(shape)
     size = int(np.prod(lengths, dtype=object))
-    np.unravel_index(np.empty(0, tensor.dtype), lengths, order)  # type: ignore[arg-type]  # NumPy's errors
+    _unravel(np.empty(0, tensor.dtype), lengths, order)
     check_within(
         name,
         [tensor],
@@ -102,7 +107,10 @@ def unravel_index(indices: DTensor, shape: ShapeLike, order: str = "C") -> tuple
     def places(block: Array) -> tuple[Array, ...]:
         if not size:
             return tuple(np.zeros(np.shape(block), np.intp) for _ in lengths)
-        return np.unravel_index(np.asarray(block) % size, lengths, order)  # type: ignore[arg-type]  # a sample is one
+        found: tuple[Array, ...] = _unravel(
+            np.asarray(block) % size, lengths, order
+        )  # a sample is one, which may be out of bounds
+        return found
 
     made = elementwise(name, places, [tensor])
     assert isinstance(made, tuple)
@@ -124,7 +132,7 @@ def ravel_multi_index(
         check_mode(name, each)
     if not len(index) == len(lengths) == len(modes):
         raise ShapeError(f"{name}: {len(index)} indices and {len(modes)} modes for {len(lengths)} axes")
-    np.ravel_multi_index([np.empty(0, each.dtype) for each in index], lengths, "clip", order)  # type: ignore[call-overload]
+    _ravel([np.empty(0, each.dtype) for each in index], lengths, "clip", order)
     strict = [number for number, each in enumerate(modes) if each == "raise"]
     check_within(
         name,
@@ -135,8 +143,8 @@ def ravel_multi_index(
     safe = tuple("clip" if each == "raise" else each for each in modes)
     made = elementwise(
         name,
-        lambda *blocks: np.asarray(np.ravel_multi_index(blocks, lengths, safe, order)),
-        index,  # type: ignore[call-overload]
+        lambda *blocks: np.asarray(_ravel(blocks, lengths, safe, order)),
+        index,
     )
     assert isinstance(made, DTensor)
     return made

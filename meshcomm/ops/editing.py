@@ -106,7 +106,7 @@ def insert(
             wide = (1,) * (tensor.ndim - given.ndim) + given.shape
             given = regrouped(given, wide, name=name) if isinstance(given, DTensor) else given.reshape(wide)
         if not where.ndim:
-            given = np.moveaxis(given, 0, axis)
+            given = np.moveaxis(given, 0, axis)  # type: ignore[type-var]  # a tensor by NumPy's protocol
         at: IndexArray = np.arange(number, number + given.shape[axis], dtype=np.intp)
     else:
         at = _moved_on(name, where, n)
@@ -133,7 +133,7 @@ def _places(name: str, obj: object, n: int) -> IndexArray:
 
 
 def _only(name: str, where: IndexArray, axis: int, n: int) -> int:
-    """Return the only index, from 0 on; ``IndexError`` if it is out of bounds. Collective over the mesh of a tensor."""
+    """Return the only index, from 0 on; ``IndexError`` if it is out of bounds. Collective if it is a tensor."""
     whole = where.to_numpy() if isinstance(where, DTensor) else where
     if whole is None:
         raise ShapeError(f"{name}: a rank outside of the mesh cannot know where elements are inserted")

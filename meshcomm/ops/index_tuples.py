@@ -105,7 +105,7 @@ def stored(name: str, out: object, result: DTensor) -> DTensor:
     return target
 
 
-def assign(name: str, tensor: DTensor, index: Index | DTensor | Array, value: object) -> None:
+def assign(name: str, tensor: DTensor, index: object, value: object) -> None:
     """Run ``tensor[index] = value`` as a part of the operation *name*. Collective over the mesh."""
     with collective(name, tensor.mesh):
         setitem(tensor, index, value)

@@ -1,7 +1,7 @@
 """Where a tensor is not zero: nonzero, argwhere, flatnonzero.
 
-The elements that are found are in C order, as in NumPy: a tensor whose blocks are not in this order is relaid first, as
-one of bool. The results have one axis, with `Cuts`: each rank has the indices of the elements of its block.
+The elements that are found are in C order, as in NumPy: a tensor whose blocks are not in this order is relaid first,
+as one of bool. The results have one axis, with `Cuts`: each rank has the indices of the elements of its block.
 """
 
 import numpy as np
@@ -22,7 +22,8 @@ from meshcomm.ranks.calls import collective
 def nonzero(a: DTensor) -> tuple[DTensor, ...]:
     """Return where *a* is not zero, as numpy.nonzero: an index for each of its axes. Collective over the mesh.
 
-    ``ValueError`` for a tensor without axes. A rank outside of the mesh cannot know how many there are: ``ShapeError``.
+    ``ValueError`` for a tensor without axes; ``ShapeError`` on a rank outside of the mesh, which does not know how
+    many elements there are.
 
     >>> import numpy as np, meshcomm as mc
     >>> def program():
@@ -94,7 +95,7 @@ def where_true(name: str, mask: DTensor) -> tuple[DTensor, ...]:
 
 
 def indices_of_mask(mask: DTensor | Array) -> tuple[DTensor | Array, ...]:
-    """Return where the mask of an index is true: an index for each of its axes. Collective over the mesh of a tensor."""
+    """Return where the mask of an index is true, as `where_true`. Collective over the mesh of a tensor."""
     return where_true("t[mask]", mask) if isinstance(mask, DTensor) else np.nonzero(mask)
 
 

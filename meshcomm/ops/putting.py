@@ -1,16 +1,16 @@
 """Elements written by NumPy's functions: put, put_along_axis, place, putmask, copyto.
 
-They are assignments: :mod:`meshcomm.ops.indexing` has what a tensor refuses, and :mod:`meshcomm.ops.index_arrays` where
-the elements are. Where several values are for one element, the last one stays, as in NumPy.
+They are assignments: :mod:`meshcomm.ops.indexing` has what a tensor refuses, and :mod:`meshcomm.ops.index_arrays`
+where the elements are. Where several values are for one element, the last one stays, as in NumPy.
 """
 
 from math import prod
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from meshcomm._arguments import as_array
+from meshcomm._tracing import Value
 from meshcomm._types import Array, Indices, Shape
 from meshcomm.arrays.dtensor import IS_COPY, DTensor, MovedSlice, as_tensor, unwrapped
 from meshcomm.errors import ShapeError
@@ -143,9 +143,10 @@ def putmask(a: DTensor, mask: DTensor | ArrayLike, values: DTensor | ArrayLike) 
     many elements.
     """
     name = "numpy.putmask"
-    tensor, condition = as_tensor(name, a), unwrapped(mask)
+    tensor = as_tensor(name, a)
+    condition: Value = unwrapped(mask)
     given = _converted(tensor, values)
-    if np.shape(given) == tensor.shape == np.shape(condition):  # type: ignore[arg-type]  # whatever NumPy takes
+    if np.shape(given) == tensor.shape == np.shape(condition):
         copyto(tensor, given, "unsafe", truth(on_mesh(name, [tensor, condition])[1]))
         return
     tensor, index = _masked(name, tensor, condition)
@@ -159,7 +160,7 @@ def putmask(a: DTensor, mask: DTensor | ArrayLike, values: DTensor | ArrayLike) 
     assign(name, tensor, index, line)
 
 
-def _converted(tensor: DTensor, values: object) -> Any:
+def _converted(tensor: DTensor, values: object) -> Value:
     """Return *values*; NumPy's ``TypeError`` for an array or tensor that does not convert to *tensor* by its rule."""
     given = unwrapped(values)
     if isinstance(given, DTensor | np.ndarray):
@@ -174,7 +175,7 @@ def _raveled(index: tuple[Indices, ...], shape: Shape) -> Indices:
 
 def _masked(name: str, operand: object, mask: object) -> tuple[DTensor, tuple[DTensor, ...]]:
     """Return a tensor that has axes, and the index where its mask is true. Collective over the mesh."""
-    tensor = np.atleast_1d(as_tensor(name, operand))
+    tensor: DTensor = np.atleast_1d(as_tensor(name, operand))  # type: ignore[assignment]  # by NumPy's protocol
     given = unwrapped(mask)
     if not isinstance(given, DTensor):
         (plain,) = agree_on_plain(name, [np.atleast_1d(as_array(given))], tensor.mesh)
@@ -204,15 +205,15 @@ def copyto(
     def copied(block: Array, mask: Array, out: tuple[Array, ...]) -> Array:
         if isinstance(block, np.ndarray) and np.may_share_memory(block, out[0]):
             block = exact_copy(block)
-        np.copyto(out[0], block, casting=casting, where=mask)
+        np.copyto(out[0], block, casting=casting, where=mask)  # type: ignore[arg-type]  # NumPy checks it
         return out[0]
 
     elementwise(name, copied, operands, (target,))
 
 
-def _narrowed(name: str, operand: object, ndim: int) -> object:
+def _narrowed(name: str, operand: Value, ndim: int) -> Value:
     """Return an operand with at most *ndim* axes, if its first ones have length 1."""
-    shape = np.shape(operand)  # type: ignore[arg-type]  # whatever NumPy takes
+    shape = np.shape(operand)
     extra = len(shape) - ndim
     if extra <= 0 or any(n != 1 for n in shape[:extra]):
         return operand

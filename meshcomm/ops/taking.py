@@ -140,8 +140,8 @@ def compress(condition: DTensor | ArrayLike, a: DTensor, axis: int | None = None
     """
     name = "numpy.compress"
     given = unwrapped(condition)
-    if np.ndim(given) != 1:  # type: ignore[arg-type]  # whatever NumPy takes
-        raise ShapeError(f"{name}: condition must have one axis, not shape {np.shape(given)}")  # type: ignore[arg-type]
+    if np.ndim(given) != 1:
+        raise ShapeError(f"{name}: condition must have one axis, not shape {np.shape(given)}")
     tensor = unwrapped(a)
     if not isinstance(tensor, DTensor):
         (tensor, given) = on_mesh(name, [tensor, given])
@@ -243,7 +243,7 @@ def _repeated(name: str, tensor: DTensor, counts: IndexArray, axis: int) -> DTen
         ends, cut = np.concatenate([[0], np.cumsum(counts)]).tolist(), line.cut(0, len(counts))
         spec, length = names, ends[-1]
         if cut.blocks > 1:
-            spec = Cuts(names, [ends[start] for start in (*cut.all_starts()[:-1], len(counts))])
+            spec = Cuts(names, [ends[cut.start(number)] for number in range(cut.blocks + 1)])
     shape = (*tensor.shape[:axis], length, *tensor.shape[axis + 1 :])
     local = None if tensor.local is None else taken(tensor.local, index, axis)
     return DTensor(local, Layout(_replaced(tensor.layout, axis, spec), mesh), shape, tensor.dtype)

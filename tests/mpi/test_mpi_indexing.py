@@ -6,7 +6,7 @@ import pytest
 from mpi4py import MPI
 
 import meshcomm as mc
-from support import indexing
+from support import indexing, taking
 from support.sampling import sampled
 
 SIZE = MPI.COMM_WORLD.size
@@ -36,3 +36,9 @@ def mesh_of(request, comm, monkeypatch):
 def test_indexing(mesh_of, program, seed):
     for sizes in GRIDS.get(SIZE, [(SIZE,)]):
         program(Random(seed), mesh_of(sizes))
+
+
+@pytest.mark.parametrize("function", taking.FUNCTIONS, ids=lambda function: function.__name__)
+def test_elements_taken_and_written(mesh_of, function):
+    for sizes in GRIDS.get(SIZE, [(SIZE,)]):
+        taking.program_of(function)(Random(SIZE), mesh_of(sizes))

@@ -137,7 +137,6 @@ def test_one_number_of_repeats_moves_nothing():
 def test_errors():
     t = mc.distribute(numbered((6, 4)), Layout(["x", U], mc.create_mesh([("x", 2)])))
     flat = mc.distribute(numbered((4,)), Layout(["x"], t.mesh))
-    none = mc.zeros((0, 4), "f8", t.layout)
     for call, error, text in [
         (lambda: np.flip(t, 2), ShapeError, "axis 2 is out of range"),
         (lambda: np.flip(t, (0, 0)), ShapeError, "names an axis twice"),

@@ -1,4 +1,4 @@
-"""NumPy's functions that take and write elements, over tensors in layouts of all kinds: for simulated and real ranks."""
+"""NumPy's functions that take and write elements, over tensors in all layouts: for simulated and for real ranks."""
 
 import numpy as np
 import pytest
