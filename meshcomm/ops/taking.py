@@ -243,6 +243,7 @@ def _repeated(name: str, tensor: DTensor, counts: IndexArray, axis: int) -> DTen
         ends, cut = np.concatenate([[0], np.cumsum(counts)]).tolist(), line.cut(0, len(counts))
         spec, length = names, ends[-1]
         if cut.blocks > 1:
+            assert not isinstance(cut, CyclicCut)
             spec = Cuts(names, [ends[cut.start(number)] for number in range(cut.blocks + 1)])
     shape = (*tensor.shape[:axis], length, *tensor.shape[axis + 1 :])
     local = None if tensor.local is None else taken(tensor.local, index, axis)

@@ -47,6 +47,18 @@ def test_layouts():
         assert made.layout == Layout(specs, mesh)
 
 
+def test_only_what_is_taken_moves(received):
+    """Equal indices, one after the other, travel once; consecutive ones as a run."""
+
+    def program():
+        t = mc.distribute(np.arange(1000), Layout(["x"], mc.create_mesh([("x", 2)])))
+        index = [700] * 20 + [*range(7, 27)]
+        check(np.take(t, index), np.array(index))
+
+    on(2, program)
+    assert sum(received) == 8 * (1 + 1) + 8 * (20 + 2), "one element and where it is, 20 and where they begin and end"
+
+
 def test_elements_that_stay_do_not_travel(monkeypatch):
     """A repeat by counts, indices of whole axes, and lines with their own indices."""
 

@@ -177,7 +177,7 @@ def copyto(random, mesh, t, x):
     np.copyto(t, v, "unsafe", where=given)
     np.copyto(x, w, "unsafe", where=mask)
     check(t, x)
-    if len(x) > 1:
+    if len(x) > 1 and type(t[1:]) is mc.DTensor:  # a view
         np.copyto(t[1:], t[:-1])
         np.copyto(x[1:], x[:-1])
         check(t, x)
