@@ -24,6 +24,7 @@ from meshcomm.arrays.dtensor import DTensor, is_dtensor
 from meshcomm.arrays.relayout import relayout
 from meshcomm.ops import gradients
 from meshcomm.ops.gradients import count_over, like, sum_vjp, whole
+from meshcomm.ops.index_tuples import along, beside, beside_index, flat
 from meshcomm.ops.reductions import spread
 from meshcomm.ops.reductions import sum as sum_over
 
@@ -127,6 +128,7 @@ _OPERATIONS: tuple[Callable[..., object], ...] = (
     whole,
     of_block,
     gradients.block_of,
+    gradients.added_at,
     collectives.all_to_all,
     collectives.all_gather,
     collectives.all_reduce,
@@ -177,6 +179,7 @@ defvjp(_PRIMITIVES[relayout], lambda ans, x, *_, **__: lambda g: like(g, x), Non
 defvjp(_PRIMITIVES[whole], lambda ans, x: lambda g: relayout(g, x.layout))
 defvjp(_PRIMITIVES[of_block], lambda ans, *_: lambda g: gradients.block_of(like(g, ans)), None, None)
 defvjp(_PRIMITIVES[gradients.block_of], lambda ans, x: lambda g: of_block(g, x.layout, x.shape))
+defvjp(_PRIMITIVES[gradients.added_at], lambda ans, x, index, *_: lambda g: like(g[index], x), argnums=(0,))
 defvjp(_PRIMITIVES[spread], lambda ans, x, axes, *_: lambda g: like(sum_over(g, axes), x), None, None, None)
 defvjp(_PRIMITIVES[collectives.all_to_all], lambda ans, x, *call: lambda g: gradients.all_to_all_vjp(g, *call))
 defvjp(_PRIMITIVES[collectives.all_gather], lambda ans, x, *call: lambda g: gradients.all_gather_vjp(g, *call))
@@ -195,11 +198,13 @@ defvjp(
 
 def _for_dtensors(function: Callable[..., object], vjpmaker: Maker) -> None:
     """Let *vjpmaker* give the gradients of *function* where the result is a DTensor; arrays are autograd's."""
-    wrapper = tracer.trace_primitives_map[function]
-    of_arrays = primitive_vjps[wrapper]
+    wrapper = tracer.trace_primitives_map.get(function, function)
+    of_arrays = primitive_vjps.get(wrapper)
 
     def choose(argnums: Sequence[int], ans: Value, args: Sequence[Value], kwargs: Mapping[str, Value]) -> VJP:
-        maker: Maker = vjpmaker if is_dtensor(ans) else of_arrays
+        maker: Maker | None = vjpmaker if is_dtensor(ans) else of_arrays
+        if maker is None:
+            raise NotImplementedError(f"autograd has no gradient for {function.__name__} of arrays")
         return maker(argnums, ans, args, kwargs)
 
     defvjp_argnums(wrapper, choose)
@@ -261,6 +266,21 @@ def _narrowed(grad: Value, shape: Shape) -> Value:
     return sum_over(grad, repeated, keepdims=True) if repeated else grad
 
 
+def _indexed(ans: Value, x: Value, index: object) -> VJP:
+    return lambda g: like(gradients.added_at(g, index, x.shape, x.layout), x)
+
+
+def _taken(ans: Value, a: Value, indices: Value, axis: int | None = None, *others: Value, mode: str = "raise") -> VJP:
+    mode = others[1] if len(others) > 1 else mode  # after out
+    return _indexed(ans, a, along("numpy.take", a, indices, axis, mode))
+
+
+def _taken_along(ans: Value, arr: Value, indices: Value, axis: int | None = -1) -> VJP:
+    name = "numpy.take_along_axis"
+    found, number = beside(name, arr, indices, axis)
+    return _indexed(ans, arr, flat(name, arr, found) if number is None else beside_index(arr, found, number))
+
+
 def _left(ans: Value, a: Value, b: Value) -> VJP:
     return lambda g: gradients.matmul_vjp_of_left(g, a, b)
 
@@ -279,6 +299,9 @@ _for_dtensors(np.sum, _each(_sum))
 _for_dtensors(np.mean, _each(_mean))
 for _raw in {np.max, np.amax, np.min, np.amin}:
     _for_dtensors(_raw, _each(_extreme))
+_for_dtensors(ArrayBox.__getitem__, _each(_indexed))
+_for_dtensors(np.take, _each(_taken))
+_for_dtensors(np.take_along_axis, _each(_taken_along))
 for _raw in (np.matmul, np.dot):
     _for_dtensors(_raw, _each(_left, _right))
 _for_dtensors(

@@ -406,19 +406,84 @@ class NumpyMethods:
 
     # -- elements -----------------------------------------------------------------------------------------------------
 
-    def take(self, indices: ArrayLike, axis: int | None = None, mode: str = "raise") -> "DTensor":
+    def take(
+        self,
+        indices: "DTensor | ArrayLike",
+        axis: int | None = None,
+        out: "DTensor | None" = None,
+        mode: str = "raise",
+    ) -> "DTensor":
         """Return the elements at *indices*, as ``numpy.take(t, indices, axis)``. Collective over the mesh.
 
-        All ranks pass the same indices. ``IndexError`` if one is out of bounds.
+        ``IndexError`` if an index is out of bounds, unless *mode* is ``"wrap"`` or ``"clip"``.
+
+        Parameters
+        ----------
+        indices: a tensor in any layout, or a plain array, the same on all ranks
+        axis: which axis; None for the elements in C order
+        out: a tensor to write the result to
+        mode: what to do about indices that are out of bounds
 
         >>> import numpy as np, meshcomm as mc
         >>> t = mc.distribute(np.array([10, 11, 12]), mc.Layout(["x"], mc.create_mesh([("x", 1)])))
         >>> t.take([2, 0]).to_numpy().tolist()
         [12, 10]
         """
-        return self._made_by(np.take, indices, axis, mode=mode)
+        return self._made_by(np.take, indices, axis, out=out, mode=mode)
 
-    def repeat(self, repeats: ArrayLike, axis: int | None = None) -> "DTensor":
+    def put(self, indices: "DTensor | ArrayLike", values: "DTensor | ArrayLike", mode: str = "raise") -> None:
+        """Write *values* to the elements at *indices* in C order, as ``numpy.put(t, indices, values)``. Collective.
+
+        ``IndexError`` if an index is out of bounds, unless *mode* is ``"wrap"`` or ``"clip"``.
+
+        >>> import numpy as np, meshcomm as mc
+        >>> t = mc.distribute(np.array([10, 11, 12]), mc.Layout(["x"], mc.create_mesh([("x", 1)])))
+        >>> t.put([2, 0], [7, 8])
+        >>> t.to_numpy().tolist()
+        [8, 11, 7]
+        """
+        self._made_by(np.put, indices, values, mode=mode)
+
+    def choose(
+        self, choices: "Sequence[DTensor | ArrayLike] | DTensor", out: "DTensor | None" = None, mode: str = "raise"
+    ) -> "DTensor":
+        """Return elements of *choices*, as ``numpy.choose(t, choices)``. Collective over the mesh.
+
+        ``ValueError`` if an element is no number of a choice, unless *mode* is ``"wrap"`` or ``"clip"``.
+
+        >>> import numpy as np, meshcomm as mc
+        >>> t = mc.distribute(np.array([1, 0, 1]), mc.Layout(["x"], mc.create_mesh([("x", 1)])))
+        >>> t.choose([[10, 11, 12], [20, 21, 22]]).to_numpy().tolist()
+        [20, 11, 22]
+        """
+        return self._made_by(np.choose, choices, out=out, mode=mode)
+
+    def compress(
+        self, condition: "DTensor | ArrayLike", axis: int | None = None, out: "DTensor | None" = None
+    ) -> "DTensor":
+        """Return the elements where *condition* is true, as ``numpy.compress(condition, t, axis)``. Collective.
+
+        >>> import numpy as np, meshcomm as mc
+        >>> t = mc.distribute(np.array([10, 11, 12]), mc.Layout(["x"], mc.create_mesh([("x", 1)])))
+        >>> t.compress([True, False, True]).to_numpy().tolist()
+        [10, 12]
+        """
+        made: DTensor = _hooks.call("numpy", np.compress, None, (condition, self), {"axis": axis, "out": out})
+        return made
+
+    def nonzero(self) -> "tuple[DTensor, ...]":
+        """Return where the elements are not zero, as ``numpy.nonzero(t)``. Collective over the mesh.
+
+        ``ValueError`` for a tensor without axes.
+
+        >>> import numpy as np, meshcomm as mc
+        >>> t = mc.distribute(np.array([0, 11, 12]), mc.Layout(["x"], mc.create_mesh([("x", 1)])))
+        >>> t.nonzero()[0].to_numpy().tolist()
+        [1, 2]
+        """
+        return self._made_by(np.nonzero)  # type: ignore[return-value]  # several
+
+    def repeat(self, repeats: "DTensor | ArrayLike", axis: int | None = None) -> "DTensor":
         """Return each element *repeats* times, as ``numpy.repeat(t, repeats, axis)``. Collective over the mesh.
 
         >>> import numpy as np, meshcomm as mc

@@ -22,12 +22,15 @@ from numpy.typing import ArrayLike
 
 from meshcomm._arguments import normalised_axes
 from meshcomm._tracing import Value, is_traced, traceable, traced, untraced
-from meshcomm._types import Array, Axis, Groups, Pairs
+from meshcomm._types import Array, Axis, Groups, Pairs, Shape
 from meshcomm.arrays.collectives import all_gather, all_reduce, all_to_all, collective_permute, reduce_scatter
+from meshcomm.arrays.create import zeros
 from meshcomm.arrays.dtensor import DTensor, fetch_layout
 from meshcomm.arrays.relayout import relayout
 from meshcomm.errors import GroupError
 from meshcomm.layouts.layout import Layout
+from meshcomm.ops.index_arrays import has_arrays
+from meshcomm.ops.indexing import setitem, update
 from meshcomm.ops.linalg import matmul
 from meshcomm.ops.reductions import spread
 from meshcomm.ops.reductions import sum as sum_over
@@ -194,6 +197,21 @@ def whole(tensor: DTensor) -> Array | None:
 def block_of(tensor: DTensor) -> Array | None:
     """Return the block of *tensor*; autograd can follow it."""
     return tensor.local
+
+
+@traceable()
+def added_at(grad: DTensor, index: object, shape: Shape, layout: Layout) -> DTensor:
+    """Return the gradient of ``t[index]`` in a tensor of this *shape* and *layout*. Collective over the mesh.
+
+    It is *grad* added up at the index, and zero elsewhere; autograd can follow it.
+    """
+    name, total = "the gradient of t[index]", zeros(shape, grad.dtype, layout)
+    with collective(name, layout.mesh):
+        if has_arrays(index):
+            update(name, total, index, grad, np.add)
+        else:
+            setitem(total, index, grad)
+    return total
 
 
 def count_over(tensor: DTensor, axis: Axis) -> int:

@@ -149,7 +149,7 @@ def _normal(each: object) -> Value:
         return held
     if held.dtype.kind not in "iub":
         raise IndexError(f"index of dtype {held.dtype}: arrays used as indices have integers or bools")
-    return operator.index(held) if not held.ndim and held.dtype != bool else held
+    return operator.index(held) if isinstance(held, np.ndarray) and not held.ndim and held.dtype != bool else held
 
 
 def _is_mask(each: object) -> bool:

@@ -19,7 +19,7 @@ from meshcomm.arrays.cutting import cut_out
 from meshcomm.arrays.dtensor import DTensor, unwrapped
 from meshcomm.arrays.views import check_writable, moved_from, sliced_strides, strides_of, taken_from, view_of
 from meshcomm.errors import DTypeError, ShapeError
-from meshcomm.layouts.cyclic import CyclicCut, global_indices
+from meshcomm.layouts.cyclic import CyclicCut
 from meshcomm.layouts.layout import Layout
 from meshcomm.layouts.slicing import Item, Items, Stretch, index_text, kept_slice, parsed, result_shape
 from meshcomm.layouts.specs import Cyclic
@@ -27,8 +27,8 @@ from meshcomm.memory.copies import exact_copy, opaque
 from meshcomm.ops import index_arrays, rows
 from meshcomm.ops.elementwise import agree_on_plain, relaid
 from meshcomm.ops.index_arrays import has_arrays
-from meshcomm.ops.rules import Operand, aligned_axes, is_operand, shape_of, sharding
-from meshcomm.ops.whole import in_flat_order
+from meshcomm.ops.nonzero import indices_of_mask
+from meshcomm.ops.rules import Operand, aligned_axes, is_operand, shape_of
 from meshcomm.ranks.calls import collective
 
 GET, SET = "t[index]", "t[index] = value"
@@ -40,8 +40,7 @@ def getitem(tensor: DTensor, index: object) -> DTensor:
         mask = _mask_in(index, tensor.shape)
         if mask is not None:
             return _compressed(tensor, mask)
-        asked = index_arrays.request(GET, tensor, index, _nonzero)
-        return index_arrays.get(GET, _taken(tensor, asked.items), asked)
+        return indexed(GET, tensor, index)
     items = parsed(index, tensor.shape)
     found = _taken(tensor, items)
     if not found.shape and not _has_ellipsis(index):  # one element is no view, as in NumPy
@@ -53,6 +52,12 @@ def getitem(tensor: DTensor, index: object) -> DTensor:
 
 def _has_ellipsis(index: object) -> bool:
     return any(each is Ellipsis for each in index) if isinstance(index, tuple) else index is Ellipsis
+
+
+def indexed(name: str, tensor: DTensor, index: object) -> DTensor:
+    """Return the elements that an *index* with arrays takes, as `index_arrays.get` does. Collective over the mesh."""
+    asked = index_arrays.request(name, tensor, index, indices_of_mask)
+    return index_arrays.get(name, _taken(tensor, asked.items), asked)
 
 
 def _taken(tensor: DTensor, items: Items) -> DTensor:
@@ -141,7 +146,8 @@ def setitem(tensor: DTensor, index: object, value: object) -> None:
 
 def update(name: str, tensor: DTensor, index: object, value: Operand | None, how: np.ufunc | None = None) -> None:
     """Write *value* where an *index* with arrays says, as `index_arrays.put` does. Collective over the mesh."""
-    asked = index_arrays.request(name, tensor, index, _nonzero)
+    check_writable(name, tensor)
+    asked = index_arrays.request(name, tensor, index, indices_of_mask)
     base = _taken(tensor, asked.items)
     index_arrays.put(name, base, asked, value, how)
     if taken_from(base) is not None:  # a copy, as elements had to move
@@ -282,26 +288,6 @@ def _mask_in(index: object, shape: Shape) -> DTensor | Array | None:
             "or of its first axes"
         )
     return index
-
-
-def _nonzero(mask: DTensor | Array) -> tuple[DTensor | Array, ...]:
-    """Return where *mask* is true: an index for each of its axes. Collective over the mesh of a tensor."""
-    if not isinstance(mask, DTensor):
-        return np.nonzero(mask)
-    rows = in_flat_order(mask, GET)
-    if rows.local is None:
-        raise ShapeError("t[mask]: a rank outside of the mesh cannot know how many elements are chosen")
-    device = rows.mesh.rank
-    assert device is not None
-    box = rows.layout.block_box(rows.shape, device)
-    found = [
-        np.ascontiguousarray(global_indices(span, each))
-        for span, each in zip(box, np.nonzero(rows.local), strict=True)
-    ]
-    names = sharding(rows.mesh, [name for spec in rows.layout.axes for name in spec])
-    with collective(GET, rows.mesh):
-        first = from_local(found[0], "cuts", mesh=rows.mesh, sharding_specs=[names])
-    return tuple(DTensor(each, first.layout, first.shape, first.dtype) for each in found)
 
 
 def _compressed(tensor: DTensor, mask: DTensor | Array) -> DTensor:

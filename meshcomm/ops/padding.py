@@ -20,7 +20,7 @@ from meshcomm.ops.elementwise import relaid
 from meshcomm.ops.pieces import joined
 from meshcomm.ops.shaping import axis_of
 from meshcomm.ops.signatures import Function
-from meshcomm.ops.taking import chosen_rows, rows_on
+from meshcomm.ops.taking import rows_on, taken
 
 Width: TypeAlias = tuple[int, int]
 
@@ -134,7 +134,8 @@ def _padded(tensor: DTensor, axis: int, width: Width, mode: str) -> DTensor:
     blocks = tensor.layout.num_shards(axis)
     whole: list[Array | None]
     if blocks == 1:
-        whole = [chosen_rows(tensor, axis, end).local for end in ends]
+        block = tensor.local
+        whole = [None if block is None else taken(block, end, axis) for end in ends]
     else:
         whole = [
             rows_on(tensor, axis, end, number).local if len(end) else None

@@ -25,17 +25,21 @@ from meshcomm.failures.watch import watch
 from meshcomm.layouts.slicing import Items
 from meshcomm.ops import (
     averages,
+    choosing,
     comparisons,
     counting,
     creation,
     diagonals,
+    editing,
     histogram,
     indexing,
     joining,
     locating,
+    nonzero,
     norms,
     order,
     padding,
+    putting,
     quantiles,
     rolling,
     scans,
@@ -175,7 +179,6 @@ def _source(name: str, first: object, out: tuple[DTensor, ...]) -> tuple[DTensor
 def _at(name: str, ufunc: np.ufunc, inputs: tuple[object, ...]) -> None:
     """Combine elements of a tensor with values in place, each as often as its index is there. Collective."""
     tensor, index = as_tensor(name, inputs[0]), inputs[1]
-    check_writable(name, tensor)
     values = [unwrapped(value) for value in inputs[2:]]
     if len(values) != ufunc.nin - 1 or ufunc.nout != 1 or not all(map(is_operand, values)):
         raise TypeError(f"{name} takes a tensor, an index, and {ufunc.nin - 1} values: numbers, arrays or tensors")
@@ -214,8 +217,10 @@ def _matmul(name: str, operands: list[Value], out: tuple[DTensor, ...], options:
 
 
 def _where(condition: Value, *choices: Value) -> Value:
+    if not choices:
+        return nonzero.nonzero(condition)
     if len(choices) != 2:
-        raise TypeError("numpy.where of DTensors takes a condition and two choices; t[condition] chooses elements")
+        raise ShapeError("numpy.where takes a condition and two choices, or a condition alone")
     return where(condition, *choices)
 
 
@@ -246,19 +251,13 @@ _ELSEWHERE = {"numpy.fft": "meshcomm.fft.protocols"}
 """The modules that define more functions when they are imported, by the module of NumPy that has these."""
 
 _NEAREST = {
-    "argwhere": "count_nonzero",
     "convolve": "roll",
     "cov": "var",
     "cross": "matmul",
     "einsum": "matmul",
-    "flatnonzero": "count_nonzero",
     "gradient": "diff",
     "inner": "matmul",
-    "nonzero": "count_nonzero",
     "outer": "multiply",
-    "put": "where",
-    "select": "where",
-    "take_along_axis": "take",
     "tensordot": "matmul",
     "vdot": "matmul",
 }
@@ -297,17 +296,21 @@ _FUNCTIONS: dict[Function, Function] = {
 
 for _module in (
     averages,
+    choosing,
     comparisons,
     counting,
     creation,
     diagonals,
+    editing,
     histogram,
     indexing,
     joining,
     locating,
+    nonzero,
     norms,
     order,
     padding,
+    putting,
     quantiles,
     rolling,
     scans,

@@ -1,7 +1,7 @@
-"""Chosen or repeated elements along an axis: take, repeat, tile.
+"""Chosen or repeated elements: take, take_along_axis, compress, extract, repeat, tile.
 
-A device has some of the elements that are taken from a sharded axis. Sorted by the devices that have them, they are a
-tensor with `Cuts`. That is relaid, and then each device puts them in order. So only what is taken moves.
+:mod:`meshcomm.ops.index_arrays` finds the elements. So the axes of the indices are cut as these are, if they are a
+tensor; as the axis that they replace, if they are a plain array; and the other axes keep their cut.
 """
 
 from collections.abc import Sequence
@@ -11,85 +11,248 @@ from numpy.typing import ArrayLike
 
 from meshcomm._arguments import as_array, counted, integer, quote
 from meshcomm._types import Array, Indices, Names
+from meshcomm.arrays.create import from_local
 from meshcomm.arrays.dtensor import DTensor, as_tensor, unwrapped
 from meshcomm.errors import ShapeError
-from meshcomm.layouts.cyclic import CyclicCut, local_indices
+from meshcomm.layouts.cyclic import CyclicCut
 from meshcomm.layouts.layout import Layout
 from meshcomm.layouts.specs import Cuts, Cyclic
 from meshcomm.memory.copies import opaque
 from meshcomm.ops.elementwise import agree_on_plain, relaid
-from meshcomm.ops.rules import ADVICE
+from meshcomm.ops.index_arrays import IndexArray
+from meshcomm.ops.index_tuples import (
+    along,
+    beside,
+    beside_axes,
+    beside_index,
+    beside_shape,
+    flat,
+    flattened,
+    on_mesh,
+    placed,
+    stored,
+)
+from meshcomm.ops.indexing import getitem, indexed
+from meshcomm.ops.nonzero import truth, where_true
+from meshcomm.ops.rules import aligned_axes
 from meshcomm.ops.shaping import axis_of, broadcast_to, regrouped
-from meshcomm.ops.signatures import Function
-from meshcomm.ops.whole import whole_along
+from meshcomm.ops.signatures import Function, table
+from meshcomm.ranks.calls import collective, made_by_all
 
 
-def take(a: DTensor, indices: ArrayLike, axis: int | None = None, out: object = None, mode: str = "raise") -> DTensor:
-    """Return the elements at *indices* along *axis*. Collective if the axis is sharded, or *indices* is an array.
+def take(
+    a: DTensor, indices: DTensor | ArrayLike, axis: int | None = None, out: object = None, mode: str = "raise"
+) -> DTensor:
+    """Return the elements at *indices* along *axis*, as numpy.take. Collective over the mesh.
 
-    The mesh dimensions of a sharded *axis* cut another axis: `meshcomm.ops.whole.whole_axes` says which one. If no
-    other axis has elements to cut, the result is replicated along them.
+    Parameters
+    ----------
+    a: a tensor
+    indices: a tensor in any layout, or a plain array, which is the same on all ranks
+    axis: which axis; None for the elements in C order
+    out: a tensor to write the result to
+    mode: what to do about indices that are out of bounds: an ``IndexError``, or to wrap or to clip them
+
+    >>> import numpy as np, meshcomm as mc
+    >>> def program():
+    ...     t, index = (mc.distribute(np.array(x), mc.Layout(["x"], mesh)) for x in ([10, 11, 12], [2, 2, 0, 1]))
+    ...     return np.take(t, index).local.tolist()
+    >>> with mc.simulate(2) as world:
+    ...     mesh = mc.create_mesh([("x", 2)])
+    ...     print(world.run(program))
+    [[12, 12], [10, 11]]
     """
-    tensor = as_tensor("take", a)
-    if out is not None:
-        raise TypeError("numpy.take: out= is not supported for DTensors; assign the result: out[...] = np.take(...)")
-    if isinstance(unwrapped(indices), DTensor):
-        raise TypeError(f"numpy.take: indices are a plain array that all ranks have, not a DTensor; {ADVICE}")
-    _, agreed = agree_on_plain("numpy.take", [tensor, np.atleast_1d(as_array(indices))], tensor.mesh)
-    if axis is None:
-        tensor, axis = regrouped(tensor, (tensor.size,), name="take"), 0
-    axis = axis_of(axis, tensor.ndim)
-    chosen = _within(agreed, tensor.shape[axis], mode).reshape(np.shape(indices))
-    return chosen_rows(tensor, axis, chosen)
+    return stored("numpy.take", out, _taken("numpy.take", as_tensor("numpy.take", a), indices, axis, mode))
 
 
-def _within(indices: object, n: int, mode: str) -> Indices:
-    """Return *indices* of an axis of *n* elements, from 0 on."""
-    listed = as_array(indices).astype(np.intp, casting="same_kind")
-    if mode not in ("raise", "wrap", "clip"):
-        raise ShapeError(f"numpy.take: mode {quote(mode)}; it is 'raise', 'wrap' or 'clip'")
-    if listed.size and not n:
-        raise IndexError("numpy.take of indices along an axis that has no elements")
-    if mode == "raise":
-        wrong = listed[(listed < -n) | (listed >= n)]
-        if wrong.size:
-            raise IndexError(f"numpy.take: index {wrong[0]} is out of bounds for an axis of {counted(n, 'element')}")
-        return np.where(listed < 0, listed + n, listed)
-    found: Indices = np.clip(listed, 0, max(n - 1, 0)) if mode == "clip" else listed % max(n, 1)
-    return found
-
-
-def chosen_rows(tensor: DTensor, axis: int, indices: Indices) -> DTensor:
-    """Return the elements at *indices* of *axis*, which are all in bounds. Collective if the axis is sharded."""
-    ndim = indices.ndim
-    if tensor.layout.num_shards(axis) > 1:
-        distinct, inverse = np.unique(indices, return_inverse=True)
-        tensor = _with_whole_axis(*_owned_rows(tensor, axis, distinct), axis)
-        indices = inverse.reshape(indices.shape).astype(np.intp)
-    shape = (*tensor.shape[:axis], *indices.shape, *tensor.shape[axis + 1 :])
-    layout = Layout((*tensor.layout.axes[:axis], *((),) * ndim, *tensor.layout.axes[axis + 1 :]), tensor.mesh)
-    local = None if tensor.local is None else _taken(tensor.local, indices, axis)
-    return DTensor(local, layout, shape, tensor.dtype)
+def _taken(name: str, tensor: DTensor, indices: object, axis: int | None, mode: str = "raise") -> DTensor:
+    given = unwrapped(indices)
+    if not isinstance(given, DTensor) and not np.ndim(given):  # type: ignore[arg-type]  # whatever NumPy takes
+        agree_on_plain(name, [tensor, np.atleast_1d(as_array(given))], tensor.mesh)
+    if axis is None and not tensor.ndim:
+        tensor = regrouped(tensor, (1,), name=name)
+    return indexed(name, tensor, along(name, tensor, given, axis, mode))
 
 
 def rows_on(tensor: DTensor, axis: int, indices: Indices, number: int) -> DTensor:
     """Return the elements at *indices* of a sharded *axis*, all in the block of this *number*. Collective."""
-    distinct, inverse = np.unique(indices, return_inverse=True)
-    sorted_rows, order = _owned_rows(tensor, axis, distinct)
-    spec = _all_on(tuple(tensor.layout.axes[axis]), tensor.layout.num_shards(axis), len(distinct), number)
-    moved = relaid(sorted_rows, _replaced(tensor.layout, axis, spec), "take")
-    axes = _replaced(tensor.layout, axis, _all_on(tuple(spec), tensor.layout.num_shards(axis), len(indices), number))
-    local = moved.local
-    if local is not None:
-        held = order[inverse.ravel()] if local.shape[axis] else np.zeros(0, dtype=np.intp)
-        local = _taken(local, held, axis)
-    shape = (*tensor.shape[:axis], len(indices), *tensor.shape[axis + 1 :])
-    return DTensor(local, Layout(axes, tensor.mesh), shape, tensor.dtype)
+    names, blocks = tuple(tensor.layout.axes[axis]), tensor.layout.num_shards(axis)
+    spec = Cuts(names, [0 if block <= number else len(indices) for block in range(blocks + 1)])
+    index = placed(indices, Layout([spec], tensor.mesh))
+    return indexed("pad", tensor, (*[slice(None)] * axis, index))
 
 
-def _all_on(names: Names, blocks: int, length: int, number: int) -> Cuts:
-    """Return the spec of an axis that has all elements in one block."""
-    return Cuts(names, [0 if block <= number else length for block in range(blocks + 1)])
+def take_along_axis(arr: DTensor, indices: DTensor | ArrayLike, axis: int | None = -1) -> DTensor:
+    """Return the elements at *indices* along *axis*, which are others for each line. Collective over the mesh.
+
+    As numpy.take_along_axis: *indices* broadcast with *arr* along the other axes, as those of argsort do. These keep
+    their cut; *axis* is cut as the indices are.
+
+    >>> import numpy as np, meshcomm as mc
+    >>> def program():
+    ...     rows = mc.Layout(["x", mc.UNSHARDED], mc.create_mesh([("x", 2)]))
+    ...     t = mc.distribute(np.array([[3, 1, 2], [4, 6, 5]]), rows)
+    ...     return np.take_along_axis(t, np.argsort(t), 1).local.tolist()
+    >>> with mc.simulate(2) as world:
+    ...     print(world.run(program))
+    [[[1, 2, 3]], [[4, 5, 6]]]
+    """
+    name = "numpy.take_along_axis"
+    tensor, index = unwrapped(arr), unwrapped(indices)
+    if not isinstance(tensor, DTensor):
+        tensor, index = on_mesh(name, [tensor, index])
+    found, number = beside(name, tensor, index, axis)
+    if number is None:
+        return _taken(name, tensor, found, None)
+    shape, axes = beside_shape(tensor, found, number), beside_axes(tensor, found, number)
+    layout = Layout(axes, tensor.mesh)
+    own = aligned_axes(found.shape, shape, layout)
+    if isinstance(found, DTensor):
+        near = relaid(found, own, name)
+    else:
+        agree_on_plain(name, [tensor, found], tensor.mesh)
+        near = placed(found, Layout(own, tensor.mesh))
+    if not _is_near(tensor, layout, number):
+        return indexed(name, tensor, beside_index(tensor, near, number))
+    text = f"{name} of {tensor.shape} {tensor.dtype} by {near.shape} {near.dtype} on axis {number}"
+    block, places = tensor.local, near.local
+    local = made_by_all(
+        name, tensor.mesh, text, lambda: None if block is None else np.take_along_axis(block, places, number)
+    )
+    return DTensor(local, layout, shape, tensor.dtype)
+
+
+def _is_near(tensor: DTensor, layout: Layout, axis: int) -> bool:
+    """Return whether a result in *layout* has its elements from the same blocks of *tensor*, with *axis* whole."""
+    others = [number for number in range(tensor.ndim) if number != axis]
+    whole = all(tensor.layout.num_shards(number) == 1 for number in range(tensor.ndim) if tensor.shape[number] == 1)
+    return (
+        tensor.layout.num_shards(axis) == 1
+        and whole
+        and all(layout.axes[number] == tensor.layout.axes[number] or tensor.shape[number] == 1 for number in others)
+    )
+
+
+def compress(condition: DTensor | ArrayLike, a: DTensor, axis: int | None = None, out: object = None) -> DTensor:
+    """Return the elements along *axis* where *condition* is true, as numpy.compress. Collective over the mesh.
+
+    *condition* has one axis, which may be shorter or longer than that of *a*, as long as nothing is true there.
+    """
+    name = "numpy.compress"
+    given = unwrapped(condition)
+    if np.ndim(given) != 1:
+        raise ShapeError(f"{name}: condition must have one axis, not shape {np.shape(given)}")
+    tensor = unwrapped(a)
+    if not isinstance(tensor, DTensor):
+        (tensor, given) = on_mesh(name, [tensor, given])
+    return stored(name, out, _taken(name, tensor, _chosen(name, tensor, given), axis))
+
+
+def _chosen(name: str, tensor: DTensor, condition: object) -> IndexArray:
+    """Return where a *condition* of one axis is true. Collective over the mesh."""
+    if isinstance(condition, DTensor):
+        return where_true(name, truth(condition))[0]
+    (agreed,) = agree_on_plain(name, [as_array(condition)], tensor.mesh)
+    return np.flatnonzero(agreed)
+
+
+def extract(condition: DTensor | ArrayLike, arr: DTensor) -> DTensor:
+    """Return the elements of *arr*, in C order, where *condition* is true, as numpy.extract. Collective over the mesh.
+
+    Of one shape, it is ``arr[condition]``.
+    """
+    name = "numpy.extract"
+    given, tensor = unwrapped(condition), unwrapped(arr)
+    if not isinstance(tensor, DTensor):
+        (given, tensor) = on_mesh(name, [given, tensor])
+    if not isinstance(given, DTensor):
+        given = as_array(given).astype(bool)
+    if given.shape == tensor.shape and tensor.ndim:
+        return getitem(tensor, truth(given) if isinstance(given, DTensor) else given)
+    if not tensor.ndim:
+        tensor = regrouped(tensor, (1,), name=name)
+    index = _chosen(name, tensor, flattened(name, given))
+    return indexed(name, tensor, flat(name, tensor, index))
+
+
+# -- repeat and tile --------------------------------------------------------------------------------------------------
+
+
+def repeat(a: DTensor, repeats: DTensor | ArrayLike, axis: int | None = None) -> DTensor:
+    """Return each element *repeats* times along *axis*, or flattened, as numpy.repeat. Elements stay where they are.
+
+    Collective if there are several counts: they are a tensor, which comes to the elements, or a plain array.
+    """
+    name = "numpy.repeat"
+    tensor = as_tensor("repeat", a)
+    counts = unwrapped(repeats)
+    if axis is None:
+        tensor, axis = regrouped(tensor, (tensor.size,), name="repeat"), 0
+    axis = axis_of(axis, tensor.ndim)
+    n = tensor.shape[axis]
+    if not isinstance(counts, DTensor):
+        counts = np.atleast_1d(as_array(counts))
+        counts = counts if counts.size else counts.astype(np.intp)
+    np.empty(0, counts.dtype).astype(np.intp, casting="safe")  # NumPy's error
+    if counts.ndim > 1 or counts.size not in (1, n):
+        raise ShapeError(
+            f"repeat by counts of shape {counts.shape}: one count, or one for each of {counted(n, 'element')}"
+        )
+    if counts.size != 1 or n == 1:
+        return _repeated(name, tensor, counts, axis)
+    return _repeated_alike(tensor, _only(name, counts), axis)
+
+
+def _only(name: str, counts: IndexArray) -> int:
+    """Return the only count. Collective over the mesh of a tensor."""
+    whole = counts.to_numpy() if isinstance(counts, DTensor) else counts
+    if whole is None:
+        raise ShapeError(f"{name}: a rank outside of the mesh cannot know how often elements are repeated")
+    (times,) = whole.reshape(-1).tolist()
+    if times < 0:
+        raise ShapeError(f"repeat by {times}: counts are not negative")
+    return int(times)
+
+
+def _repeated(name: str, tensor: DTensor, counts: IndexArray, axis: int) -> DTensor:
+    """Return each element as often as its count says. Collective over the mesh."""
+    names, mesh = tuple(tensor.layout.axes[axis]), tensor.mesh
+    if isinstance(tensor.layout.axes[axis], Cyclic):
+        tensor = relaid(tensor, _replaced(tensor.layout, axis, names), "repeat")
+    line = Layout([tensor.layout.axes[axis]], mesh)
+    if isinstance(counts, DTensor):
+        near = relaid(flattened(name, counts), line.axes, name)  # type: ignore[arg-type]  # a tensor
+    else:
+        agree_on_plain(name, [tensor, counts], mesh)
+        near = placed(counts, line)
+
+    def check() -> None:
+        wrong = [] if near.local is None else near.local[near.local < 0]
+        if len(wrong):
+            raise ShapeError(f"repeat by {wrong[0]}: counts are not negative")
+
+    made_by_all(name, mesh, f"{name} of {tensor.shape} by {near.shape} {near.dtype} on axis {axis}", check)
+    index = None if near.local is None else np.repeat(np.arange(len(near.local), dtype=np.intp), near.local)
+    if isinstance(counts, DTensor):
+        if index is None:
+            raise ShapeError(f"{name}: a rank outside of the mesh cannot know how often elements are repeated")
+        with collective(name, mesh):
+            cuts = from_local(index, "cuts", mesh=mesh, sharding_specs=[names])
+        spec, length = cuts.layout.axes[0], cuts.shape[0]
+    else:
+        ends, cut = np.concatenate([[0], np.cumsum(counts)]).tolist(), line.cut(0, len(counts))
+        spec, length = names, ends[-1]
+        if cut.blocks > 1:
+            assert not isinstance(cut, CyclicCut)
+            spec = Cuts(names, [ends[cut.start(number)] for number in range(cut.blocks + 1)])
+    shape = (*tensor.shape[:axis], length, *tensor.shape[axis + 1 :])
+    local = None if tensor.local is None else taken(tensor.local, index, axis)
+    return DTensor(local, Layout(_replaced(tensor.layout, axis, spec), mesh), shape, tensor.dtype)
+
+
+def taken(block: Array, indices: Indices, axis: int) -> Array:
+    """Return the elements of a block at *indices* of one axis."""
+    return opaque(block).take(indices, axis=axis).view(block.dtype)
 
 
 def _replaced(layout: Layout, axis: int, names: Names) -> tuple[Names, ...]:
@@ -97,60 +260,12 @@ def _replaced(layout: Layout, axis: int, names: Names) -> tuple[Names, ...]:
     return Layout([names if a == axis else each for a, each in enumerate(layout.axes)], layout.mesh).axes
 
 
-def _owned_rows(tensor: DTensor, axis: int, indices: Indices) -> tuple[DTensor, Indices]:
-    """Return the elements at ascending *indices* sorted by the devices that have them, and where each one is then."""
-    cut = tensor.layout.cut(axis, tensor.shape[axis])
-    owners = cut.owners(indices // cut.block) if isinstance(cut, CyclicCut) else cut.blocks_of(indices)
-    order = np.argsort(owners, kind="stable")
-    boundaries = np.searchsorted(owners[order], np.arange(cut.blocks + 1)).tolist()
-    spec = Cuts(tuple(tensor.layout.axes[axis]), boundaries)
-    layout = Layout(_replaced(tensor.layout, axis, spec), tensor.mesh)
-    shape = (*tensor.shape[:axis], len(indices), *tensor.shape[axis + 1 :])
-    local, device = tensor.local, tensor.mesh.rank
-    if local is not None and device is not None:
-        number = tensor.layout.block_numbers(device)[axis]
-        mine = indices[order[boundaries[number] : boundaries[number + 1]]]
-        local = _taken(local, local_indices(tensor.layout.block_box(tensor.shape, device)[axis], mine), axis)
-    where = np.empty(len(order), dtype=np.intp)
-    where[order] = np.arange(len(order))
-    return DTensor(local, layout, shape, tensor.dtype), where
-
-
-def _with_whole_axis(tensor: DTensor, where: Indices, axis: int) -> DTensor:
-    """Return *tensor* with all of *axis* on each device, in the order that *where* says. Collective."""
-    moved = whole_along(tensor, (axis,), "take")
-    local = None if moved.local is None else _taken(moved.local, where, axis)
-    return DTensor(local, moved.layout, moved.shape, moved.dtype)
-
-
-def _taken(block: Array, indices: Indices, axis: int) -> Array:
-    listed = opaque(block).take(indices.ravel(), axis=axis).view(block.dtype)
-    return listed.reshape((*block.shape[:axis], *indices.shape, *block.shape[axis + 1 :]))
-
-
-# -- repeat and tile --------------------------------------------------------------------------------------------------
-
-
-def repeat(a: DTensor, repeats: int | Sequence[int], axis: int | None = None) -> DTensor:
-    """Return each element *repeats* times along *axis*, or flattened. One number of repeats moves nothing."""
-    tensor = as_tensor("repeat", a)
-    if axis is None:
-        tensor, axis = regrouped(tensor, (tensor.size,), name="repeat"), 0
-    axis = axis_of(axis, tensor.ndim)
-    n = tensor.shape[axis]
-    counts = np.atleast_1d(as_array(repeats))
-    times = [integer(count, "repeats", TypeError) for count in counts.ravel().tolist()]
-    if counts.ndim > 1 or len(times) not in (1, n) or any(count < 0 for count in times):
-        raise ShapeError(
-            f"repeat by {quote(repeats)}: one count, or one for each of {counted(n, 'element')}, and none negative"
-        )
-    if len(times) != 1:
-        agree_on_plain("numpy.repeat", [tensor, counts], tensor.mesh)
-        return chosen_rows(tensor, axis, np.repeat(np.arange(n, dtype=np.intp), times))
-    axes = _replaced(tensor.layout, axis, _repeated_spec(tensor, axis, times[0]))
-    shape = (*tensor.shape[:axis], n * times[0], *tensor.shape[axis + 1 :])
-    local = None if tensor.local is None else np.repeat(opaque(tensor.local), times[0], axis).view(tensor.dtype)
-    return DTensor(local, Layout(axes, tensor.mesh), shape, tensor.dtype)
+def _repeated_alike(tensor: DTensor, times: int, axis: int) -> DTensor:
+    """Return each element so many *times*, where it was."""
+    spec = _repeated_spec(tensor, axis, times)
+    shape = (*tensor.shape[:axis], tensor.shape[axis] * times, *tensor.shape[axis + 1 :])
+    local = None if tensor.local is None else np.repeat(opaque(tensor.local), times, axis).view(tensor.dtype)
+    return DTensor(local, Layout(_replaced(tensor.layout, axis, spec), tensor.mesh), shape, tensor.dtype)
 
 
 def _repeated_spec(tensor: DTensor, axis: int, times: int) -> Names:
@@ -177,5 +292,14 @@ def tile(A: DTensor, reps: int | Sequence[int]) -> DTensor:  # noqa: N803 - NumP
     return regrouped(wide, tuple(n * r for n, r in zip(lengths, times, strict=True)), name="tile")
 
 
-FUNCTIONS: dict[Function, Function] = {np.take: take, np.repeat: repeat, np.tile: tile}
+FUNCTIONS: dict[Function, Function] = {
+    **table(
+        (np.take, take),
+        (np.take_along_axis, take_along_axis),
+        (np.compress, compress),
+        (np.extract, extract),
+        (np.repeat, repeat),
+    ),
+    np.tile: tile,
+}
 """NumPy's functions of this module that are defined for tensors."""

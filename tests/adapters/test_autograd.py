@@ -407,3 +407,55 @@ def test_gradients_of_reshape_with_a_layout(autograd, anp):
     found = autograd.grad(lambda t: anp.sum(mc.reshape(t, (2, 6), columns) ** 2))(t)
     assert found.layout == t.layout
     np.testing.assert_allclose(found.to_numpy(), 2 * random(4, 3))
+
+
+INDICES = {
+    "a list": lambda t, i, j: t[[2, 0, 2]],
+    "a tensor": lambda t, i, j: t[i],
+    "two arrays": lambda t, i, j: t[i, j],
+    "a slice and an array": lambda t, i, j: t[1:, j],
+    "a mask": lambda t, i, j: t[np.arange(20).reshape(4, 5) % 3 == 0],
+    "a slice": lambda t, i, j: t[1:3, ::2],
+    "an integer": lambda t, i, j: t[3],
+    "take": lambda t, i, j: _taken(t, i, lambda x: x[i], axis=0),
+    "take of all": lambda t, i, j: _taken(
+        t, [[1, 39], [1, -2]], lambda x: x[[[0, 3], [0, 3]], [[1, 4], [1, 3]]], mode="wrap"
+    ),
+    "take of one": lambda t, i, j: _taken(t, 1, lambda x: x[:, 1], axis=1),
+    "take_along_axis": lambda t, i, j: _taken_along(t, i, j),
+}
+
+
+def _taken(t, indices, of_array, **options):
+    """What take gives; autograd has no gradient for arrays."""
+    return sys.modules["autograd.numpy"].take(t, indices, **options) if hasattr(t, "layout") else of_array(t)
+
+
+def _taken_along(t, i, j):
+    rows = np.arange(4)[:, None]
+    if not hasattr(t, "layout"):
+        return t[rows, (i[:, None] + j) % 5]
+    return sys.modules["autograd.numpy"].take_along_axis(t, (np.reshape(i, (4, 1)) + j) % 5, 1)
+
+
+@pytest.mark.parametrize("name", INDICES)
+@on_ranks(2)
+def test_gradients_of_indexing(autograd, anp, name):
+    """Elements that are taken twice count twice; to the second order."""
+    mesh = mc.create_mesh([("x", 2)])
+    i, j = np.array([3, 0, 3, 1]), np.array([4, 4, 2, 0])
+    a = random(4, 5)
+    for specs, cut in (["x", U], "x"), ([U, "x"], U), ([mc.Cyclic("x", 1), U], "x"):
+        t = mc.distribute(a, mc.Layout(specs, mesh))
+        pair = [mc.distribute(each, mc.Layout([cut], mesh)) for each in (i, j)]
+
+        def value(x, *index):
+            return anp.sum(INDICES[name](x, *index) ** 3)
+
+        def slope(x, *index):
+            return anp.sum(autograd.grad(value)(x, *index) ** 2)
+
+        for function in (value, slope):
+            grad = autograd.grad(function)(t, *pair)
+            assert grad.layout == t.layout
+            np.testing.assert_allclose(grad.to_numpy(), autograd.grad(function)(a, i, j), rtol=1e-9, atol=1e-12)

@@ -16,7 +16,7 @@ from meshcomm import Layout, ShapeError, gradients
 from meshcomm.errors import CollectiveTimeout, MeshError
 from meshcomm.ranks.barrier import barrier
 from ops import test_statistics as statistics
-from support import indexing, orders, sets, shape_cases
+from support import indexing, orders, sets, shape_cases, taking
 from support.operands import check as close
 from support.random_programs import run_program
 from support.reference import random_bits, tuple_layouts
@@ -229,7 +229,11 @@ def test_all_ranks_raise_alike(line):
 @pytest.mark.filterwarnings("ignore")  # what NumPy has to say about NaN and bool, in sets
 @pytest.mark.parametrize(
     "program",
-    [indexing.slices, indexing.assignments, indexing.overlaps, indexing.masks, indexing.arrays, *sets.PROGRAMS],
+    [
+        *(indexing.slices, indexing.assignments, indexing.overlaps, indexing.masks, indexing.arrays),
+        *sets.PROGRAMS,
+        *map(taking.program_of, taking.FUNCTIONS),
+    ],
 )
 def test_indexing(world, grid, program, seed):
     line = mc.create_mesh([("x", SIZE)], comm=world)

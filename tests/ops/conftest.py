@@ -18,3 +18,11 @@ def relayouts(monkeypatch):
 
     monkeypatch.setattr(mc.ops.elementwise, "relayout", counted)
     return found
+
+
+@pytest.fixture
+def received(monkeypatch):
+    """The bytes that ranks receive from others when they ask them for rows, or are sent rows, while a test runs."""
+    found = []
+    monkeypatch.setattr(mc.ops.owners, "note_received", lambda team, ranks, sizes, began: found.append(sum(sizes)))
+    return found

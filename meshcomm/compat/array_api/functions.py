@@ -9,8 +9,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import DTypeLike
 
-from meshcomm._arguments import as_dtype, counted, normalised_axes, quote
-from meshcomm._types import Array, Axis, Shape
+from meshcomm._arguments import as_dtype, counted, normalised_axes
+from meshcomm._types import Axis, Shape
 from meshcomm.arrays import create
 from meshcomm.arrays.dtensor import DTensor
 from meshcomm.arrays.relayout import relayout
@@ -31,14 +31,6 @@ def _call(function: Callable[..., object], *args: object, **options: object) -> 
     given = {name: value for name, value in options.items() if value is not None}
     made: DTensor = function(*args, **given)  # type: ignore[assignment]  # by NumPy's protocol
     return made
-
-
-def _known_to_all(name: str, integers: DTensor) -> Array:
-    """Return the integers that say what a call does. Collective over the mesh; ranks outside get zeros."""
-    if not isinstance(integers, DTensor):
-        raise TypeError(f"{name} must be a DTensor of integers, not {quote(integers)}")
-    whole = integers.to_numpy()
-    return np.zeros(integers.shape, integers.dtype) if whole is None else whole
 
 
 # -- dtypes and elements ----------------------------------------------------------------------------------------------
@@ -197,10 +189,20 @@ def sort(x: DTensor, /, *, axis: int = -1, descending: bool = False, stable: boo
     return flip(result, axis=axis) if descending else result
 
 
-@refusable
+def nonzero(x: DTensor, /) -> tuple[DTensor, ...]:
+    """Return where elements are not zero: the indices along each axis. Collective over the mesh."""
+    found: tuple[DTensor, ...] = np.nonzero(x)  # type: ignore[assignment]  # by NumPy's protocol
+    return found
+
+
 def take(x: DTensor, indices: DTensor, /, *, axis: int | None = None) -> DTensor:
-    """Return the elements at *indices* along *axis*. Collective over the mesh; every rank gets all *indices*."""
-    return _call(np.take, x, _known_to_all("indices", indices), axis=axis)
+    """Return the elements at *indices* along *axis*. Collective over the mesh."""
+    return _call(np.take, x, indices, axis=axis)
+
+
+def take_along_axis(x: DTensor, indices: DTensor, /, *, axis: int = -1) -> DTensor:
+    """Return the elements at *indices* along *axis*, others for each line. Collective over the mesh."""
+    return _call(np.take_along_axis, x, indices, axis=axis)
 
 
 # -- shapes -----------------------------------------------------------------------------------------------------------
@@ -252,10 +254,9 @@ def permute_dims(x: DTensor, /, axes: tuple[int, ...]) -> DTensor:
     return _call(np.transpose, x, axes)
 
 
-@refusable
 def repeat(x: DTensor, repeats: int | DTensor, /, *, axis: int | None = None) -> DTensor:
-    """Return the tensor with each element repeated along *axis*. Collective over the mesh; all get *repeats*."""
-    return _call(np.repeat, x, repeats if isinstance(repeats, int) else _known_to_all("repeats", repeats), axis=axis)
+    """Return the tensor with each element repeated along *axis*. Collective over the mesh."""
+    return _call(np.repeat, x, repeats, axis=axis)
 
 
 def reshape(x: DTensor, /, shape: Shape, *, copy: bool | None = None) -> DTensor:
