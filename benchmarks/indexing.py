@@ -27,8 +27,8 @@ def by_hand(comm, block: np.ndarray, starts: np.ndarray, indices: np.ndarray) ->
     owners = np.searchsorted(starts, indices, side="right") - 1
     order = np.argsort(owners, kind="stable")
     cuts = np.searchsorted(owners[order], np.arange(1, comm.size))
-    asked = comm.alltoall([part.tolist() for part in np.split(indices[order], cuts)])
-    found = comm.alltoall([block[np.array(part, dtype=np.intp) - starts[comm.rank]] for part in asked])
+    asked = comm.alltoall([share.tolist() for share in np.split(indices[order], cuts)])
+    found = comm.alltoall([block[np.array(share, dtype=np.intp) - starts[comm.rank]] for share in asked])
     rows = np.empty((len(indices), block.shape[1]))
     rows[order] = np.concatenate(found)
     return rows

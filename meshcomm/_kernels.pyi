@@ -30,7 +30,7 @@ class BoxCopies(RegionCopies):
 
 class RowCopies(RegionCopies):
     def __init__(
-        self, source_sizes: Sequence[int], row: int, regions: NDArray[np.int32], places: _Indices
+        self, source_sizes: Sequence[int], row: int, regions: NDArray[np.int32], row_numbers: _Indices
     ) -> None: ...
 
 def find_rows(
@@ -38,7 +38,7 @@ def find_rows(
     boundaries: NDArray[np.int64],
     owners: NDArray[np.int32],
     regions: NDArray[np.int32],
-    places: _Indices,
+    row_numbers: _Indices,
 ) -> int: ...
 
 class Packing:

@@ -48,12 +48,12 @@ cdef extern from "memory/strided/strided.h" nogil:
 
 cdef extern from "memory/gather.h" nogil:
     void rows_run(
-        const char **sources, const int32_t *regions, const Py_ssize_t *places, Py_ssize_t count, Py_ssize_t row,
+        const char **sources, const int32_t *regions, const Py_ssize_t *row_numbers, Py_ssize_t count, Py_ssize_t row,
         char *target,
     )
     Py_ssize_t rows_find(
         const int64_t *indices, Py_ssize_t count, const int64_t *boundaries, Py_ssize_t blocks, const int32_t *owners,
-        int32_t *regions, Py_ssize_t *places,
+        int32_t *regions, Py_ssize_t *row_numbers,
     )
 
 
@@ -245,7 +245,7 @@ cdef class RowCopies(RegionCopies):
     *source_sizes*: the bytes of each region.
     *row*: the bytes of a row.
     *regions*: for each row of the target, the number of its region.
-    *places*: for each row of the target, the number of the row there.
+    *row_numbers*: for each row of the target, the number of the row there.
 
     Raise ``ValueError`` if a row lies outside its region.
 
@@ -258,58 +258,58 @@ cdef class RowCopies(RegionCopies):
     """
 
     cdef const int32_t[::1] regions
-    cdef const Py_ssize_t[::1] places
+    cdef const Py_ssize_t[::1] row_numbers
     cdef Py_ssize_t row
 
     def __cinit__(
-        self, source_sizes, Py_ssize_t row, const int32_t[::1] regions not None, const Py_ssize_t[::1] places not None
+        self, source_sizes, Py_ssize_t row, const int32_t[::1] regions not None, const Py_ssize_t[::1] row_numbers not None
     ):
-        cdef Py_ssize_t i, count = places.shape[0]
+        cdef Py_ssize_t i, count = row_numbers.shape[0]
         cdef int32_t region
         cdef bint inside = regions.shape[0] == count and row > 0
         if not inside:
-            raise ValueError("there must be a region and a place for each row, and rows have bytes")
+            raise ValueError("there must be a region and a row number for each row, and rows have bytes")
         self.source_regions, self.target_regions = _Regions(source_sizes, "source"), _Regions([count * row], "target")
-        self.regions, self.places, self.row = regions, places, row
+        self.regions, self.row_numbers, self.row = regions, row_numbers, row
         self.target_regions.used[0] = count > 0
         for i in range(count):
             region = regions[i]
             inside = 0 <= region < self.source_regions.count
-            if not inside or not 0 <= places[i] < self.source_regions.sizes[region] // row:
-                raise ValueError(f"row {i} is row {places[i]} of region {region}, which is outside of its bytes")
+            if not inside or not 0 <= row_numbers[i] < self.source_regions.sizes[region] // row:
+                raise ValueError(f"row {i} is row {row_numbers[i]} of region {region}, which is outside of its bytes")
             self.source_regions.used[region] = True
 
     cdef void run_pointers(self, const char **sources, char **targets) noexcept nogil:
-        if self.places.shape[0]:
-            rows_run(sources, &self.regions[0], &self.places[0], self.places.shape[0], self.row, targets[0])
+        if self.row_numbers.shape[0]:
+            rows_run(sources, &self.regions[0], &self.row_numbers[0], self.row_numbers.shape[0], self.row, targets[0])
 
 
 def find_rows(
     const int64_t[::1] indices not None, const int64_t[::1] boundaries not None, const int32_t[::1] owners not None,
-    int32_t[::1] regions not None, Py_ssize_t[::1] places not None,
+    int32_t[::1] regions not None, Py_ssize_t[::1] row_numbers not None,
 ):
     """Find the blocks of an axis that have the elements at *indices*, which may count from its end.
 
-    Block b has the elements from boundaries[b] to boundaries[b + 1]. Write owners[b] to *regions*, and to *places* where
+    Block b has the elements from boundaries[b] to boundaries[b + 1]. Write owners[b] to *regions*, and to *row_numbers* where
     in its block an element is. Return the position of the first index that is out of bounds, or -1.
 
     >>> import numpy as np
-    >>> regions, places = np.zeros(3, np.int32), np.zeros(3, np.intp)
-    >>> find_rows(np.array([0, 5, -1]), np.array([0, 4, 6]), np.array([7, 8], np.int32), regions, places)
+    >>> regions, row_numbers = np.zeros(3, np.int32), np.zeros(3, np.intp)
+    >>> find_rows(np.array([0, 5, -1]), np.array([0, 4, 6]), np.array([7, 8], np.int32), regions, row_numbers)
     -1
-    >>> regions.tolist(), places.tolist()
+    >>> regions.tolist(), row_numbers.tolist()
     ([7, 8, 8], [0, 1, 1])
     """
     cdef Py_ssize_t count = indices.shape[0], blocks = owners.shape[0], b, found
-    if not (boundaries.shape[0] == blocks + 1 and blocks and regions.shape[0] == places.shape[0] == count):
-        raise ValueError("there must be a boundary at each end of each block, and a region and a place for each index")
+    if not (boundaries.shape[0] == blocks + 1 and blocks and regions.shape[0] == row_numbers.shape[0] == count):
+        raise ValueError("there must be a boundary at each end of each block, and a region and a row number for each index")
     for b in range(blocks):
         if boundaries[b] > boundaries[b + 1] or boundaries[0] != 0:
             raise ValueError("boundaries must ascend from 0")
     if not count:
         return -1
     with nogil:
-        found = rows_find(&indices[0], count, &boundaries[0], blocks, &owners[0], &regions[0], &places[0])
+        found = rows_find(&indices[0], count, &boundaries[0], blocks, &owners[0], &regions[0], &row_numbers[0])
     return found
 
 

@@ -3,18 +3,18 @@
 #include <stdint.h>
 #include <string.h>
 
-enum { ROWS_AHEAD = 24 }; /* rows at random places come from memory, not from a cache: ask for them early */
+enum { ROWS_AHEAD = 24 }; /* rows at random row_numbers come from memory, not from a cache: ask for them early */
 
 #define GATHER(SIZE)                                                                          \
     for (Py_ssize_t i = 0; i < count; i++, target += (SIZE)) {                                \
         if (i + ROWS_AHEAD < count)                                                           \
-            __builtin_prefetch(sources[regions[i + ROWS_AHEAD]] + places[i + ROWS_AHEAD] * (SIZE)); \
-        memcpy(target, sources[regions[i]] + places[i] * (SIZE), (size_t)(SIZE));             \
+            __builtin_prefetch(sources[regions[i + ROWS_AHEAD]] + row_numbers[i + ROWS_AHEAD] * (SIZE)); \
+        memcpy(target, sources[regions[i]] + row_numbers[i] * (SIZE), (size_t)(SIZE));             \
     }
 
-/* Copy row places[i] of the region regions[i] to row i of the target. */
+/* Copy row row_numbers[i] of the region regions[i] to row i of the target. */
 static void rows_run(
-    const char **sources, const int32_t *regions, const Py_ssize_t *places, Py_ssize_t count, Py_ssize_t row,
+    const char **sources, const int32_t *regions, const Py_ssize_t *row_numbers, Py_ssize_t count, Py_ssize_t row,
     char *target)
 {
     switch (row) { /* a constant size becomes a move or two */
@@ -29,12 +29,12 @@ static void rows_run(
     }
 }
 
-/* Write who owns the element at each index, and its place there; return the first index out of bounds, or -1.
+/* Write who owns the element at each index, and its row there; return the first index out of bounds, or -1.
 
    The search keeps no branch that a processor could guess wrongly. */
 static Py_ssize_t rows_find(
     const int64_t *indices, Py_ssize_t count, const int64_t *boundaries, Py_ssize_t blocks, const int32_t *owners,
-    int32_t *regions, Py_ssize_t *places)
+    int32_t *regions, Py_ssize_t *row_numbers)
 {
     const int64_t length = boundaries[blocks];
     for (Py_ssize_t i = 0; i < count; i++) {
@@ -48,7 +48,7 @@ static Py_ssize_t rows_find(
             left -= half;
         }
         regions[i] = owners[first - boundaries];
-        places[i] = (Py_ssize_t)(index - *first);
+        row_numbers[i] = (Py_ssize_t)(index - *first);
     }
     return -1;
 }

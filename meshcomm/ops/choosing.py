@@ -104,7 +104,7 @@ def unravel_index(indices: DTensor, shape: ShapeLike, order: str = "C") -> tuple
         lambda index, n: ValueError(f"{name}: index {index} is out of bounds for array with size {n}"),
     )
 
-    def places(block: Array) -> tuple[Array, ...]:
+    def row_numbers(block: Array) -> tuple[Array, ...]:
         if not size:
             return tuple(np.zeros(np.shape(block), np.intp) for _ in lengths)
         found: tuple[Array, ...] = _unravel(
@@ -112,7 +112,7 @@ def unravel_index(indices: DTensor, shape: ShapeLike, order: str = "C") -> tuple
         )  # a sample is one, which may be out of bounds
         return found
 
-    made = elementwise(name, places, [tensor])
+    made = elementwise(name, row_numbers, [tensor])
     assert isinstance(made, tuple)
     return made
 

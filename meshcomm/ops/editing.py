@@ -96,7 +96,7 @@ def insert(
     tensor = on_mesh(name, [arr, *(x for x in (obj, values) if isinstance(unwrapped(x), DTensor))])[0]
     tensor, axis = _line_or(name, tensor, axis)
     n = tensor.shape[axis]
-    where = _places(name, obj, n)
+    where = _insertions(name, obj, n)
     given = unwrapped(values)
     if not isinstance(given, DTensor):
         given = as_array(given)
@@ -113,7 +113,7 @@ def insert(
     return _inserted(name, tensor, axis, at, given)
 
 
-def _places(name: str, obj: object, n: int) -> IndexArray:
+def _insertions(name: str, obj: object, n: int) -> IndexArray:
     """Return before which of *n* elements something is inserted. Collective if *obj* is a mask that is a tensor."""
     given = unwrapped(obj)
     if isinstance(given, slice):
@@ -159,7 +159,7 @@ def _moved_on(name: str, where: IndexArray, n: int) -> IndexArray:
 
 
 def _inserted(name: str, tensor: DTensor, axis: int, at: IndexArray, values: object) -> DTensor:
-    """Return *tensor* with *values* at the places *at* of the result. Collective over the mesh."""
+    """Return *tensor* with *values* at the row_numbers *at* of the result. Collective over the mesh."""
     names: list[Names] = [tuple(each) if a == axis else each for a, each in enumerate(tensor.layout.axes)]
     n, before = tensor.shape[axis] + at.shape[0], (slice(None),) * axis
     result = empty(

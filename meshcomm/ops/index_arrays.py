@@ -246,20 +246,20 @@ def _owned(axes: Sequence[_Axis], indices: Sequence[Indices], shape: Shape, of_b
     axis, cut = axes[0], axes[0].cut
     if len(axes) == 1 and isinstance(cut, Consecutive):
         flat = np.ascontiguousarray(np.broadcast_to(indices[0], shape), dtype=np.int64).reshape(-1)
-        owners, places = np.empty(len(flat), np.int32), np.empty(len(flat), np.intp)
+        owners, row_numbers = np.empty(len(flat), np.int32), np.empty(len(flat), np.intp)
         boundaries = np.array(cut.all_starts(), dtype=np.int64)
-        wrong = find_rows(flat, boundaries, axis.positions.astype(np.int32), owners, places)
+        wrong = find_rows(flat, boundaries, axis.positions.astype(np.int32), owners, row_numbers)
         if wrong < 0:
-            return Owned(owners, places)
+            return Owned(owners, row_numbers)
     checked = [
         _in_bounds(each, number, axis.cut.length) for axis, each, number in zip(axes, indices, of_base, strict=True)
     ]
-    owners, places = np.zeros((), dtype=np.int32), np.zeros((), dtype=np.intp)
+    owners, row_numbers = np.zeros((), dtype=np.int32), np.zeros((), dtype=np.intp)
     for axis, each in zip(axes, checked, strict=True):
         numbers, inside = axis.find(each)
         owners = owners + axis.positions[numbers]
-        places = places * axis.lengths[numbers] + inside
-    return Owned(*[np.ascontiguousarray(np.broadcast_to(each, shape)).reshape(-1) for each in (owners, places)])
+        row_numbers = row_numbers * axis.lengths[numbers] + inside
+    return Owned(*[np.ascontiguousarray(np.broadcast_to(each, shape)).reshape(-1) for each in (owners, row_numbers)])
 
 
 def owned_elements(tensor: DTensor, indices: Indices) -> Owned:
@@ -438,7 +438,10 @@ def put(name: str, base: DTensor, asked: Request, value: Operand | None, how: np
                 lines = None
             if names and everywhere:
                 mine = np.flatnonzero(owned.owners == group_along(here, base.mesh, names)[1])
-                owned, lines = Owned(owned.owners[mine], owned.places[mine]), None if lines is None else lines[mine]
+                owned, lines = (
+                    Owned(owned.owners[mine], owned.row_numbers[mine]),
+                    None if lines is None else lines[mine],
+                )
             ranks = None if everywhere else _group(here, base, names, text)
             deliver(ranks, block.shape[:count], owned, lines, write, sums=how is not None)
 

@@ -215,14 +215,14 @@ def unravelled(name: str, indices: IndexArray, shape: Shape) -> Index:
     """Return an index for each axis of *shape* from *indices* in C order, which are within bounds; -1 is the last."""
     size = prod(shape)
 
-    def places(block: Array) -> tuple[Indices, ...]:
+    def row_numbers(block: Array) -> tuple[Indices, ...]:
         if not size:
             return tuple(np.zeros(np.shape(block), np.intp) for _ in shape)
         return np.unravel_index(np.asarray(block) % size, shape)
 
     if not isinstance(indices, DTensor):
-        return places(indices)
-    made = elementwise(name, places, [indices])
+        return row_numbers(indices)
+    made = elementwise(name, row_numbers, [indices])
     assert isinstance(made, tuple)
     return made
 

@@ -2,18 +2,18 @@
 
 An answer of an owner may also be what it makes of a question, such as where a value is in its block: `ask`.
 
-A row is what a block has at one place of its first axes. Each rank says for each of its rows who owns it, and at which
-place of the owner's block it is:
+A row is what a block has at one index of its first axes. Each rank says for each of its rows who owns it, and which row
+of the owner's block it is:
 
-    fetch       places ──> owners, rows <── owners
-    deliver     places and rows ──> owners
+    fetch       numbers ──> owners, rows <── owners
+    deliver     numbers and rows ──> owners
     ask         questions ──> owners, answers <── owners
 
 Rows travel in messages of MPI. Their owners and counts depend on the data, so the ranks tell each other how many there
 are, and agree on a number of rounds that keeps within the scratch limit. On a node that shares memory, `fetch` reads
-the rows straight from the blocks of the owners, and no place travels.
+the rows straight from the blocks of the owners, and no number travels.
 
-A message of places says runs of consecutive places by their starts and lengths, if that is shorter.
+A message of numbers says runs of consecutive numbers by their starts and lengths, if that is shorter.
 """
 
 from collections.abc import Callable, Iterator
@@ -37,17 +37,17 @@ from meshcomm.ranks.traffic import note_received
 
 Counts: TypeAlias = Indices
 Write: TypeAlias = Callable[[tuple[Indices, ...], Array | None], None]
-"""Writes rows at places of the block of this rank: an index for each of its first axes, and rows, if there are."""
+"""Writes rows with these numbers to the block of this rank: an index for each of its first axes, and rows, if there are."""
 
 _NUMBER = np.dtype(np.int64)
 _KEPT = 40  # bytes that a rank keeps for each of its rows while they travel: who owns it, where, and in which order
 
 
 class Owned(NamedTuple):
-    """Which rows: for each one its owner, a position in the group, and its place there, a number in C order."""
+    """Which rows: for each one its owner, a position in the group, and its number there, in C order."""
 
     owners: NDArray[np.int32] | Indices
-    places: Indices
+    row_numbers: Indices
 
 
 class Ranks(NamedTuple):
@@ -114,12 +114,12 @@ def fetch(ranks: Ranks | None, block: Array, axes: int, wanted: Owned, into: Arr
     ----------
     ranks: those that ask each other; None if this rank owns all that it wants
     block: of this rank
-    axes: how many of the first axes of *block* a place is in; the others are those of a row
+    axes: how many of the first axes of *block* rows are numbered by; the others are those of a row
     wanted: which rows
     into: has one axis for the rows, and those of a row
     """
     if ranks is None:
-        opaque(into)[...] = _rows_at(block, axes, wanted.places)
+        opaque(into)[...] = _rows_at(block, axes, wanted.row_numbers)
         return
     row = block.dtype.itemsize * prod(block.shape[axes:])
     in_order = block.flags.c_contiguous and into.flags.c_contiguous
@@ -127,14 +127,14 @@ def fetch(ranks: Ranks | None, block: Array, axes: int, wanted: Owned, into: Arr
     shares = rendezvous is not None and rendezvous.size == ranks.size and in_order and row > 0
     if shares and block.nbytes:
         shares = locate(as_bytes(block)) >= 0
-    rows, hidden = ranks.largest(len(wanted.places), not shares)
+    rows, hidden = ranks.largest(len(wanted.row_numbers), not shares)
     if rows == 0 or row == 0:  # the rows of all ranks have as many bytes, or none of their own
         return
     if not hidden:
         _read(ranks, block, wanted, into, rows)
         return
-    for chunk in _chunks(rows, len(wanted.places), _KEPT + row):
-        some = Owned(wanted.owners[chunk], wanted.places[chunk])
+    for chunk in _chunks(rows, len(wanted.row_numbers), _KEPT + row):
+        some = Owned(wanted.owners[chunk], wanted.row_numbers[chunk])
         _ask(ranks, block, axes, some, into[chunk])
 
 
@@ -148,9 +148,9 @@ def _read(ranks: Ranks, block: Array, wanted: Owned, into: Array, most: int) -> 
         ranks.number ^ ranks.group.team.call_digest,
     )
     data, row = as_bytes(block), into.dtype.itemsize * prod(into.shape[1:])
-    for chunk in _chunks(most, len(wanted.places), 4):
+    for chunk in _chunks(most, len(wanted.row_numbers), 4):
         regions = np.ascontiguousarray(wanted.owners[chunk], dtype=np.int32)
-        copies = RowCopies(sizes, row, regions, np.ascontiguousarray(wanted.places[chunk]))
+        copies = RowCopies(sizes, row, regions, np.ascontiguousarray(wanted.row_numbers[chunk]))
         routes = Routes(ranks.size, ranks.position, others, others, _always(copies))
         rendezvous.exchange(routes, number, data, as_bytes(into[chunk]))
 
@@ -162,41 +162,41 @@ def _always(copies: RowCopies) -> Callable[[tuple[int, ...], tuple[int, ...]], t
 def _ask(ranks: Ranks, block: Array, axes: int, wanted: Owned, into: Array) -> None:
     """Ask the owners for rows, by messages. Collective."""
     order, counts = _by_owner(wanted.owners, ranks.size)
-    places = wanted.places[order]
+    row_numbers = wanted.row_numbers[order]
     starts = np.concatenate([[0], np.cumsum(counts)])
-    new = np.ones(len(places), dtype=bool)  # equal places, one after the other, travel once
-    new[1:] = places[1:] != places[:-1]
+    new = np.ones(len(row_numbers), dtype=bool)  # equal numbers, one after the other, travel once
+    new[1:] = row_numbers[1:] != row_numbers[:-1]
     new[starts[:-1][counts > 0]] = True
     repeats = not new.all()
     if repeats:
         number = np.cumsum(new) - 1
         counts = np.diff(np.concatenate([[0], number + 1])[starts])
-        places = places[new]
+        row_numbers = row_numbers[new]
     told = ranks.told(counts)
     row = (block.dtype.itemsize * prod(block.shape[axes:])) or 1
     rounds = _rounds(ranks, int(told.sum()), row)
-    found = opaque(new_block((len(places), *block.shape[axes:]), block.dtype)) if repeats or rounds > 1 else None
-    for part, mine, theirs in _parts(counts, told, rounds):
-        asked = _sent_places(ranks, places if part is None else places[part], mine, theirs)
+    found = opaque(new_block((len(row_numbers), *block.shape[axes:]), block.dtype)) if repeats or rounds > 1 else None
+    for turn, mine, theirs in _rounds_of(counts, told, rounds):
+        asked = _sent_numbers(ranks, row_numbers if turn is None else row_numbers[turn], mine, theirs)
         answer = _rows_at(block, axes, asked)
         rows = opaque(new_block((int(mine.sum()), *block.shape[axes:]), block.dtype))
         ranks.exchanged(answer, theirs, rows, mine)
         if found is None:
             _put_in_order(into, order, rows)
         else:
-            found[slice(None) if part is None else part] = rows
+            found[slice(None) if turn is None else turn] = rows
     if found is not None:
         _put_in_order(into, order, found[number] if repeats else found)
 
 
-def _rows_at(block: Array, axes: int, places: Indices) -> Array:
-    """Return the rows at *places* of the first *axes* of a block, in consecutive memory.
+def _rows_at(block: Array, axes: int, row_numbers: Indices) -> Array:
+    """Return the rows *row_numbers* of the first *axes* of a block, in consecutive memory.
 
     NumPy's take copies rows; an index array would copy them element by element.
     """
     if block.flags.c_contiguous:
-        return opaque(block).reshape(prod(block.shape[:axes]), *block.shape[axes:]).take(places, axis=0)
-    return np.ascontiguousarray(opaque(block)[unravelled(places, block.shape[:axes])])
+        return opaque(block).reshape(prod(block.shape[:axes]), *block.shape[axes:]).take(row_numbers, axis=0)
+    return np.ascontiguousarray(opaque(block)[unravelled(row_numbers, block.shape[:axes])])
 
 
 def _put_in_order(into: Array, order: Indices, rows: Array) -> None:
@@ -215,54 +215,54 @@ def _put_in_order(into: Array, order: Indices, rows: Array) -> None:
 def deliver(
     ranks: Ranks | None, shape: Shape, to: Owned, rows: Array | None, write: Write, *, sums: bool = False
 ) -> None:
-    """Let the owners write rows at places of their blocks. Collective over the ranks.
+    """Let the owners write rows of their blocks. Collective over the ranks.
 
-    An owner gets the rows of the ranks in their order, and of one rank in its order. Where several have one place, it
+    An owner gets the rows of the ranks in their order, and of one rank in its order. Where several are for one row, it
     writes the last one last, also if they come in several rounds.
 
     Parameters
     ----------
     ranks: those that send each other rows; None if this rank owns all that it has
-    shape: of the axes of this rank's block that a place is in
+    shape: of the axes of this rank's block that rows are numbered by
     to: which rows
     rows: as many; None if *write* needs none
     write: is called for what comes, maybe several times
-    sums: whether all rows for a place count, in any order of the rounds, rather than the last one
+    sums: whether all that is for one row counts, in any order of the rounds, rather than the last one
     """
     if ranks is None:
-        write(unravelled(to.places, shape), rows)
+        write(unravelled(to.row_numbers, shape), rows)
         return
     row = _NUMBER.itemsize + (0 if rows is None else rows.dtype.itemsize * prod(rows.shape[1:]))
-    (most,) = ranks.largest(len(to.places))
+    (most,) = ranks.largest(len(to.row_numbers))
     last: Indices | None = None
-    chunks = list(_chunks(most, len(to.places), _KEPT + row))
+    chunks = list(_chunks(most, len(to.row_numbers), _KEPT + row))
     for chunk in chunks:
         order, counts = _by_owner(to.owners[chunk], ranks.size)
         told = ranks.told(counts)
         rounds = _rounds(ranks, int(told.sum()), row)
         if len(chunks) * rounds > 1 and last is None and not sums:
             last = np.zeros(prod(shape), np.uint16 if ranks.size > 256 else np.uint8)
-        for part, mine, theirs in _parts(counts, told, rounds):
-            some = order if part is None else order[part]
-            places = _sent_places(ranks, to.places[chunk][some], mine, theirs)
+        for turn, mine, theirs in _rounds_of(counts, told, rounds):
+            some = order if turn is None else order[turn]
+            row_numbers = _sent_numbers(ranks, to.row_numbers[chunk][some], mine, theirs)
             came = None
             if rows is not None:
                 came = new_block((int(theirs.sum()), *rows.shape[1:]), rows.dtype)
                 ranks.exchanged(opaque(rows[chunk]).take(some, axis=0), mine, opaque(came), theirs)
             if last is not None:
-                places, came = _still_last(places, came, theirs, last)
-            write(unravelled(places, shape), came)
+                row_numbers, came = _still_last(row_numbers, came, theirs, last)
+            write(unravelled(row_numbers, shape), came)
 
 
-def _still_last(places: Indices, rows: Array | None, told: Counts, last: Indices) -> tuple[Indices, Array | None]:
-    """Return what no later rank has written in an earlier round; *last* is who wrote last at each place."""
+def _still_last(row_numbers: Indices, rows: Array | None, told: Counts, last: Indices) -> tuple[Indices, Array | None]:
+    """Return what no later rank has written in an earlier round; *last* is who wrote each row last."""
     sources = np.repeat(np.arange(len(told)), told).astype(last.dtype)
-    stays = sources >= last[places]
+    stays = sources >= last[row_numbers]
     if not stays.all():
-        places, sources = places[stays], sources[stays]
+        row_numbers, sources = row_numbers[stays], sources[stays]
         rows = None if rows is None else rows[stays]
-    last[places] = sources  # ascending, so that the last of equal places is the largest
-    return places, rows
+    last[row_numbers] = sources  # ascending, so that the last of equal numbers is the largest
+    return row_numbers, rows
 
 
 # -- ask --------------------------------------------------------------------------------------------------------------
@@ -286,8 +286,8 @@ def ask(
     for chunk in _chunks(most, len(questions), _KEPT + row):
         order, counts = _by_owner(owners[chunk], ranks.size)
         told, few = ranks.told(counts), into[chunk]
-        for part, mine, theirs in _parts(counts, told, _rounds(ranks, int(told.sum()), row)):
-            some = order if part is None else order[part]
+        for turn, mine, theirs in _rounds_of(counts, told, _rounds(ranks, int(told.sum()), row)):
+            some = order if turn is None else order[turn]
             asked = new_block((int(theirs.sum()),), questions.dtype)
             ranks.exchanged(questions[chunk][some], mine, asked, theirs)
             answers = new_block((len(some),), into.dtype)
@@ -310,7 +310,7 @@ def _rounds(ranks: Ranks, incoming: int, row: int) -> int:
     return ranks.largest(-(-incoming * (row + _NUMBER.itemsize) // (DEFAULT_SCRATCH // 2)), 1)[0] or 1
 
 
-def _parts(counts: Counts, told: Counts, rounds: int) -> Iterator[tuple[Indices | None, Counts, Counts]]:
+def _rounds_of(counts: Counts, told: Counts, rounds: int) -> Iterator[tuple[Indices | None, Counts, Counts]]:
     """Return for each round which rows, sorted by owners, travel, and how many go to and come from each rank."""
     if rounds == 1:
         yield None, counts, told
@@ -342,29 +342,29 @@ def _by_owner(owners: NDArray[np.int32] | Indices, ranks: int) -> tuple[Indices,
     return np.argsort(short, kind="stable"), np.bincount(owners, minlength=ranks).astype(np.intp)
 
 
-def _sent_places(ranks: Ranks, places: Indices, counts: Counts, told: Counts) -> Indices:
-    """Return the places that come to this rank, from those that it sends, *counts* to each rank. Collective."""
+def _sent_numbers(ranks: Ranks, row_numbers: Indices, counts: Counts, told: Counts) -> Indices:
+    """Return the numbers that come to this rank, from those that it sends, *counts* to each rank. Collective."""
     ends = np.cumsum(counts)
-    begins = np.zeros(len(places), dtype=bool)  # whether a run of consecutive places begins here
-    begins[1:] = places[1:] != places[:-1] + 1
+    begins = np.zeros(len(row_numbers), dtype=bool)  # whether a run of consecutive numbers begins here
+    begins[1:] = row_numbers[1:] != row_numbers[:-1] + 1
     begins[(ends - counts)[counts > 0]] = True
     start = np.flatnonzero(begins)
     runs = counts
-    if 2 * len(start) < len(places):
+    if 2 * len(start) < len(row_numbers):
         runs = np.bincount(np.searchsorted(ends, start, side="right"), minlength=len(counts))
     as_runs = 2 * runs < counts
     words = np.where(as_runs, 2 * runs, counts)
     if as_runs.any():
-        lengths = np.diff(np.append(start, len(places)))
+        lengths = np.diff(np.append(start, len(row_numbers)))
         run_ends = np.cumsum(runs)
         pieces = list[Indices]()
         for rank in np.flatnonzero(counts):
             some = slice(run_ends[rank] - runs[rank], run_ends[rank])
             whole = slice(ends[rank] - counts[rank], ends[rank])
-            pieces += [places[start[some]], lengths[some]] if as_runs[rank] else [places[whole]]
+            pieces += [row_numbers[start[some]], lengths[some]] if as_runs[rank] else [row_numbers[whole]]
         sent = np.concatenate(pieces).astype(_NUMBER)
     else:
-        sent = np.ascontiguousarray(places, _NUMBER)
+        sent = np.ascontiguousarray(row_numbers, _NUMBER)
     coming = ranks.told(words)
     came = np.empty(int(coming.sum()), _NUMBER)
     ranks.exchanged(sent, words, came, coming)
@@ -377,8 +377,8 @@ def _sent_places(ranks: Ranks, places: Indices, counts: Counts, told: Counts) ->
     return np.concatenate(found).astype(np.intp, copy=False)
 
 
-def unravelled(places: Indices, shape: Shape) -> tuple[Indices, ...]:
-    """Return an index for each axis of *shape* from places in C order."""
+def unravelled(row_numbers: Indices, shape: Shape) -> tuple[Indices, ...]:
+    """Return an index for each axis of *shape* from numbers in C order."""
     if len(shape) == 1:
-        return (places,)
-    return np.unravel_index(places, shape) if prod(shape) else tuple(places[:0] for _ in shape)
+        return (row_numbers,)
+    return np.unravel_index(row_numbers, shape) if prod(shape) else tuple(row_numbers[:0] for _ in shape)

@@ -1,4 +1,4 @@
-"""Elements written by NumPy's functions: put, put_along_axis, place, putmask, copyto.
+"""Elements written by NumPy's functions: put, put_along_axis, numpy.place, putmask, copyto.
 
 They are assignments: :mod:`meshcomm.ops.indexing` has what a tensor refuses, and :mod:`meshcomm.ops.index_arrays`
 where the elements are. Where several values are for one element, the last one stays, as in NumPy.
@@ -93,9 +93,9 @@ def _in_line(name: str, values: object) -> DTensor | Array:
     return line.reshape(()) if line.size == 1 and not isinstance(line, DTensor) else line
 
 
-def _modulo(name: str, line: DTensor | Array, places: IndexArray) -> Operand:
-    """Return what *line*, again and again, has at *places*. Collective if elements have to move."""
-    within = by_elements(name, lambda block: np.asarray(block) % line.size, places)
+def _modulo(name: str, line: DTensor | Array, row_numbers: IndexArray) -> Operand:
+    """Return what *line*, again and again, has at *row_numbers*. Collective if elements have to move."""
+    within = by_elements(name, lambda block: np.asarray(block) % line.size, row_numbers)
     if not isinstance(within, DTensor):
         return indexed(name, line, within) if isinstance(line, DTensor) else line[within]
     if not isinstance(line, DTensor):

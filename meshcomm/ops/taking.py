@@ -108,21 +108,21 @@ def take_along_axis(arr: DTensor, indices: DTensor | ArrayLike, axis: int | None
     layout = Layout(axes, tensor.mesh)
     own = aligned_axes(found.shape, shape, layout)
     if isinstance(found, DTensor):
-        near = relaid(found, own, name)
+        at_hand = relaid(found, own, name)
     else:
         agree_on_plain(name, [tensor, found], tensor.mesh)
-        near = placed(found, Layout(own, tensor.mesh))
-    if not _is_near(tensor, layout, number):
-        return indexed(name, tensor, beside_index(tensor, near, number))
-    text = f"{name} of {tensor.shape} {tensor.dtype} by {near.shape} {near.dtype} on axis {number}"
-    block, places = tensor.local, near.local
+        at_hand = placed(found, Layout(own, tensor.mesh))
+    if not _at_hand(tensor, layout, number):
+        return indexed(name, tensor, beside_index(tensor, at_hand, number))
+    text = f"{name} of {tensor.shape} {tensor.dtype} by {at_hand.shape} {at_hand.dtype} on axis {number}"
+    block, row_numbers = tensor.local, at_hand.local
     local = made_by_all(
-        name, tensor.mesh, text, lambda: None if block is None else np.take_along_axis(block, places, number)
+        name, tensor.mesh, text, lambda: None if block is None else np.take_along_axis(block, row_numbers, number)
     )
     return DTensor(local, layout, shape, tensor.dtype)
 
 
-def _is_near(tensor: DTensor, layout: Layout, axis: int) -> bool:
+def _at_hand(tensor: DTensor, layout: Layout, axis: int) -> bool:
     """Return whether a result in *layout* has its elements from the same blocks of *tensor*, with *axis* whole."""
     others = [number for number in range(tensor.ndim) if number != axis]
     whole = all(tensor.layout.num_shards(number) == 1 for number in range(tensor.ndim) if tensor.shape[number] == 1)
@@ -221,18 +221,18 @@ def _repeated(name: str, tensor: DTensor, counts: IndexArray, axis: int) -> DTen
         tensor = relaid(tensor, _replaced(tensor.layout, axis, names), "repeat")
     line = Layout([tensor.layout.axes[axis]], mesh)
     if isinstance(counts, DTensor):
-        near = relaid(flattened(name, counts), line.axes, name)  # type: ignore[arg-type]  # a tensor
+        at_hand = relaid(flattened(name, counts), line.axes, name)  # type: ignore[arg-type]  # a tensor
     else:
         agree_on_plain(name, [tensor, counts], mesh)
-        near = placed(counts, line)
+        at_hand = placed(counts, line)
 
     def check() -> None:
-        wrong = [] if near.local is None else near.local[near.local < 0]
+        wrong = [] if at_hand.local is None else at_hand.local[at_hand.local < 0]
         if len(wrong):
             raise ShapeError(f"repeat by {wrong[0]}: counts are not negative")
 
-    made_by_all(name, mesh, f"{name} of {tensor.shape} by {near.shape} {near.dtype} on axis {axis}", check)
-    index = None if near.local is None else np.repeat(np.arange(len(near.local), dtype=np.intp), near.local)
+    made_by_all(name, mesh, f"{name} of {tensor.shape} by {at_hand.shape} {at_hand.dtype} on axis {axis}", check)
+    index = None if at_hand.local is None else np.repeat(np.arange(len(at_hand.local), dtype=np.intp), at_hand.local)
     if isinstance(counts, DTensor):
         if index is None:
             raise ShapeError(f"{name}: a rank outside of the mesh cannot know how often elements are repeated")

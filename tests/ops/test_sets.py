@@ -55,7 +55,7 @@ def test_one_run_over_all_ranks_and_ranks_without_elements():
 
 @on_ranks(2)
 def test_rounds_within_the_scratch_limit():
-    """Questions and places that do not fit into the scratch memory at once."""
+    """Questions and row_numbers that do not fit into the scratch memory at once."""
     before, owners.DEFAULT_SCRATCH = owners.DEFAULT_SCRATCH, 2000
     try:
         mesh = mc.create_mesh([("x", 2)])

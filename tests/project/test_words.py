@@ -39,10 +39,16 @@ IN_TEXTS = {
     r"Local(?=[.;:,)]|$)": "nothing: only what is collective says so",
 }
 
-NAMES_ALLOWED = {"in_place", "_in_place", "InPlace", "chain"}  # the field's word; itertools.chain
+NAMES_ALLOWED = {
+    "in_place",
+    "_in_place",
+    "InPlace",
+    "chain",
+    "place",
+}  # the field's word; itertools.chain; numpy.place
 PARTS_ALLOWED = {"training", "mpi_examples"}  # folders: users override Module.parts
 TEXTS_ALLOWED = (
-    r"in(-|\s+)place",
+    r"in(-|\s+)place|(numpy|np)\.place",
     r"(so|as|by|how|thus)\s+far|far\s+(more|less|fewer|larger|smaller)",
     r"(be|is|are|was|were|when|and|not)\s+divided\s+(evenly\s+)?by|divided\s+evenly",
     r"not\s+meeting\s+requirements|must\s+have\s+rank\s+2",  # messages of the seed systems
