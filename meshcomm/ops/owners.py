@@ -5,6 +5,7 @@ place of the owner's block it is:
 
     fetch       places ──> owners, rows <── owners
     deliver     places and rows ──> owners
+    migrated    rows ──> owners, who take them in the order of the ranks, and have no places for them
 
 Rows travel in messages of MPI. Their owners and counts depend on the data, so the ranks tell each other how many there
 are, and agree on a number of rounds that keeps within the scratch limit. On a node that shares memory, `fetch` reads
@@ -28,6 +29,7 @@ from meshcomm.memory._rendezvous import Routes
 from meshcomm.memory.blocks import as_bytes, new_block
 from meshcomm.memory.copies import opaque
 from meshcomm.memory.pools import locate
+from meshcomm.ranks.calls import agree_on
 from meshcomm.ranks.communicator import Communicator
 from meshcomm.ranks.teams import Group
 from meshcomm.ranks.traffic import note_received
@@ -83,17 +85,20 @@ class Ranks(NamedTuple):
         self.communicator.alltoallv((as_bytes(sent), *sides), (as_bytes(told), *sides))
         return told
 
-    def exchanged(self, array: Array, counts: Counts, into: Array, told: Counts) -> None:
-        """Send consecutive rows of *array*, *counts* to each rank, and receive *told* rows of each. Collective."""
-        ends, sides = (np.cumsum(counts), np.cumsum(told)), []
+    def exchanged(self, array: Array, counts: Counts, into: Array, told: Counts, *, at: Counts | None = None) -> None:
+        """Send consecutive rows of *array*, *counts* to each rank, and receive *told* rows of each. Collective.
+
+        Those of a rank are written from *at* on, by default after those of the rank before it.
+        """
+        starts, sides = (np.cumsum(counts) - counts, np.cumsum(told) - told if at is None else at), []
         mine = [
-            slice(int(end[self.position] - n[self.position]), int(end[self.position]))
-            for n, end in zip((counts, told), ends, strict=True)
+            slice(int(start[self.position]), int(start[self.position] + n[self.position]))
+            for n, start in zip((counts, told), starts, strict=True)
         ]
-        for each, n, end in zip((array, into), (counts, told), ends, strict=True):
+        for each, n, start in zip((array, into), (counts, told), starts, strict=True):
             row = each.dtype.itemsize * prod(each.shape[1:])
             others = np.where(np.arange(self.size) == self.position, 0, n)
-            sides.append((as_bytes(each), (others * row).tolist(), ((end - n) * row).tolist()))
+            sides.append((as_bytes(each), (others * row).tolist(), (start * row).tolist()))
         began = monotonic_ns()
         pending = self.communicator.start_messages(*sides)
         opaque(into)[mine[1]] = opaque(array)[mine[0]]
@@ -237,6 +242,36 @@ def _still_last(places: Indices, rows: Array | None, told: Counts, last: Indices
         rows = None if rows is None else rows[stays]
     last[places] = sources  # ascending, so that the last of equal places is the largest
     return places, rows
+
+
+# -- migrated ---------------------------------------------------------------------------------------------------------
+
+
+def migrated(ranks: Ranks, arrays: list[Array], owners: Indices, call: str) -> tuple[list[Array], Counts]:
+    """Return the rows that come to this rank, in the order of the ranks, and how many of each. Collective.
+
+    Parameters
+    ----------
+    ranks: those that send each other rows
+    arrays: have as many rows
+    owners: of the rows
+    call: what the ranks compare, if one lacks memory
+    """
+    told = ranks.told(np.bincount(owners, minlength=ranks.size))
+    (most,) = ranks.largest(len(owners))
+    rows, at = int(told.sum()), np.cumsum(told) - told
+    made = agree_on(
+        ranks.group.team, call, lambda: [new_block((rows, *array.shape[1:]), array.dtype) for array in arrays]
+    )
+    row = sum(array.dtype.itemsize * prod(array.shape[1:]) for array in arrays)
+    for chunk in _chunks(most, len(owners), _KEPT + row):
+        order, counts = _by_owner(owners[chunk], ranks.size)
+        coming = ranks.told(counts)
+        for array, into in zip(arrays, made, strict=True):
+            sent = np.ascontiguousarray(opaque(array[chunk])[order])
+            ranks.exchanged(sent, counts, opaque(into), coming, at=at)
+        at = at + coming
+    return made, told
 
 
 # -- rounds and messages ----------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from mpi4py import MPI
 
 import meshcomm as mc
 from support import indexing
+from support.migrations import migrations
 from support.sampling import sampled
 
 SIZE = MPI.COMM_WORLD.size
@@ -32,7 +33,7 @@ def mesh_of(request, comm, monkeypatch):
 
 
 @pytest.mark.parametrize("seed", sampled(range(12), 2))
-@pytest.mark.parametrize("program", [indexing.slices, indexing.assignments, indexing.overlaps, indexing.masks])
+@pytest.mark.parametrize("program", [indexing.slices, indexing.assignments, indexing.overlaps, indexing.masks, migrations])
 def test_indexing(mesh_of, program, seed):
     for sizes in GRIDS.get(SIZE, [(SIZE,)]):
         program(Random(seed), mesh_of(sizes))

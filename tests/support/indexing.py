@@ -176,7 +176,9 @@ def arrays(random, mesh):
                 t[ours]
             continue
         check(t[ours], expected)
-        lengths = [n if random.random() < 0.7 else 1 for n in np.shape(expected)[random.randint(0, np.ndim(expected)) :]]
+        lengths = [
+            n if random.random() < 0.7 else 1 for n in np.shape(expected)[random.randint(0, np.ndim(expected)) :]
+        ]
         value = integers(*lengths, seed=number, dtype=dtype)
         kind, given = random.random(), value
         if kind < 0.4:
