@@ -429,7 +429,7 @@ def put(name: str, base: DTensor, asked: Request, value: Operand | None, how: np
                 mine = np.flatnonzero(owned.owners == group_along(here, base.mesh, names)[1])
                 owned, lines = Owned(owned.owners[mine], owned.places[mine]), None if lines is None else lines[mine]
             ranks = None if everywhere else _group(here, base, names, text)
-            deliver(ranks, block.shape[:count], owned, lines, write)
+            deliver(ranks, block.shape[:count], owned, lines, write, sums=how is not None)
 
 
 def _writer(block: Array, constant: Array | None, how: np.ufunc | None) -> Write:

@@ -25,6 +25,7 @@ from meshcomm.layouts.specs import Cyclic
 from meshcomm.memory.copies import exact_copy, opaque
 from meshcomm.ops import index_arrays
 from meshcomm.ops.elementwise import agree_on_plain, relaid
+from meshcomm.ops.index_arrays import has_arrays
 from meshcomm.ops.rules import Operand, aligned_axes, is_operand, shape_of, sharding
 from meshcomm.ops.whole import in_flat_order
 from meshcomm.ranks.calls import collective
@@ -34,7 +35,7 @@ GET, SET = "t[index]", "t[index] = value"
 
 def getitem(tensor: DTensor, index: object) -> DTensor:
     """Return ``tensor[index]``. Collective over the mesh if elements have to move; masks are Collective."""
-    if index_arrays.has_arrays(index):
+    if has_arrays(index):
         mask = _mask_in(index, tensor.shape)
         if mask is not None:
             return _compressed(tensor, mask)
@@ -120,7 +121,7 @@ def setitem(tensor: DTensor, index: object, value: object) -> None:
         raise TypeError(f"{SET}: a {type(given).__name__} is no number, array or tensor")
     _check_kind(tensor, given)
     (operand,) = agree_on_plain(SET, [given], tensor.mesh)
-    if not index_arrays.has_arrays(index):
+    if not has_arrays(index):
         _assign(tensor, parsed(index, tensor.shape), operand)
         return
     mask = _mask_in(index, tensor.shape)

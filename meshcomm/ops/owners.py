@@ -121,7 +121,7 @@ def fetch(ranks: Ranks | None, block: Array, axes: int, wanted: Owned, into: Arr
     into: has one axis for the rows, and those of a row
     """
     if ranks is None:
-        opaque(into)[...] = opaque(block)[unravelled(wanted.places, block.shape[:axes])]
+        opaque(into)[...] = _rows_at(block, axes, wanted.places)
         return
     row = block.dtype.itemsize * prod(block.shape[axes:])
     in_order = block.flags.c_contiguous and into.flags.c_contiguous
@@ -180,21 +180,43 @@ def _ask(ranks: Ranks, block: Array, axes: int, wanted: Owned, into: Array) -> N
     found = opaque(new_block((len(places), *block.shape[axes:]), block.dtype)) if repeats or rounds > 1 else None
     for part, mine, theirs in _parts(counts, told, rounds):
         asked = _sent_places(ranks, places if part is None else places[part], mine, theirs)
-        answer = np.ascontiguousarray(opaque(block)[unravelled(asked, block.shape[:axes])])
+        answer = _rows_at(block, axes, asked)
         rows = opaque(new_block((int(mine.sum()), *block.shape[axes:]), block.dtype))
         ranks.exchanged(answer, theirs, rows, mine)
         if found is None:
-            opaque(into)[order] = rows
+            _put_in_order(into, order, rows)
         else:
             found[slice(None) if part is None else part] = rows
     if found is not None:
-        opaque(into)[order] = found[number] if repeats else found
+        _put_in_order(into, order, found[number] if repeats else found)
+
+
+def _rows_at(block: Array, axes: int, places: Indices) -> Array:
+    """Return the rows at *places* of the first *axes* of a block, in consecutive memory.
+
+    NumPy's take copies rows; an index array would copy them element by element.
+    """
+    if block.flags.c_contiguous:
+        return opaque(block).reshape(prod(block.shape[:axes]), *block.shape[axes:]).take(places, axis=0)
+    return np.ascontiguousarray(opaque(block)[unravelled(places, block.shape[:axes])])
+
+
+def _put_in_order(into: Array, order: Indices, rows: Array) -> None:
+    """Write the *rows* to *into*: the first one to its row order[0], and so on."""
+    if not into.flags.c_contiguous:
+        opaque(into)[order] = rows
+        return
+    inverse = np.empty_like(order)
+    inverse[order] = np.arange(len(order))
+    rows.take(inverse, axis=0, out=opaque(into), mode="clip")
 
 
 # -- deliver ----------------------------------------------------------------------------------------------------------
 
 
-def deliver(ranks: Ranks | None, shape: Shape, to: Owned, rows: Array | None, write: Write) -> None:
+def deliver(
+    ranks: Ranks | None, shape: Shape, to: Owned, rows: Array | None, write: Write, *, sums: bool = False
+) -> None:
     """Let the owners write rows at places of their blocks. Collective over the ranks.
 
     An owner gets the rows of the ranks in their order, and of one rank in its order. Where several have one place, it
@@ -207,6 +229,7 @@ def deliver(ranks: Ranks | None, shape: Shape, to: Owned, rows: Array | None, wr
     to: which rows
     rows: as many; None if *write* needs none
     write: is called for what comes, maybe several times
+    sums: whether all rows for a place count, in any order of the rounds, rather than the last one
     """
     if ranks is None:
         write(unravelled(to.places, shape), rows)
@@ -219,7 +242,7 @@ def deliver(ranks: Ranks | None, shape: Shape, to: Owned, rows: Array | None, wr
         order, counts = _by_owner(to.owners[chunk], ranks.size)
         told = ranks.told(counts)
         rounds = _rounds(ranks, int(told.sum()), row)
-        if len(chunks) * rounds > 1 and last is None:
+        if len(chunks) * rounds > 1 and last is None and not sums:
             last = np.zeros(prod(shape), np.uint16 if ranks.size > 256 else np.uint8)
         for part, mine, theirs in _parts(counts, told, rounds):
             some = order if part is None else order[part]
@@ -227,7 +250,7 @@ def deliver(ranks: Ranks | None, shape: Shape, to: Owned, rows: Array | None, wr
             came = None
             if rows is not None:
                 came = new_block((int(theirs.sum()), *rows.shape[1:]), rows.dtype)
-                ranks.exchanged(np.ascontiguousarray(opaque(rows[chunk])[some]), mine, opaque(came), theirs)
+                ranks.exchanged(opaque(rows[chunk]).take(some, axis=0), mine, opaque(came), theirs)
             if last is not None:
                 places, came = _still_last(places, came, theirs, last)
             write(unravelled(places, shape), came)
@@ -327,11 +350,13 @@ def _sent_places(ranks: Ranks, places: Indices, counts: Counts, told: Counts) ->
     begins = np.zeros(len(places), dtype=bool)  # whether a run of consecutive places begins here
     begins[1:] = places[1:] != places[:-1] + 1
     begins[(ends - counts)[counts > 0]] = True
-    runs = np.bincount(np.searchsorted(ends, np.flatnonzero(begins), side="right"), minlength=len(counts))
+    start = np.flatnonzero(begins)
+    runs = counts
+    if 2 * len(start) < len(places):
+        runs = np.bincount(np.searchsorted(ends, start, side="right"), minlength=len(counts))
     as_runs = 2 * runs < counts
     words = np.where(as_runs, 2 * runs, counts)
     if as_runs.any():
-        start = np.flatnonzero(begins)
         lengths = np.diff(np.append(start, len(places)))
         run_ends = np.cumsum(runs)
         pieces = list[Indices]()

@@ -17,8 +17,8 @@ from numpy.typing import DTypeLike
 
 from meshcomm import _hooks
 from meshcomm._tracing import Value, is_traced, untraced
-from meshcomm._types import Axis
-from meshcomm.arrays.dtensor import IS_COPY, DTensor, MovedSlice, unwrapped
+from meshcomm._types import Axis, DType
+from meshcomm.arrays.dtensor import IS_COPY, DTensor, MovedSlice, as_tensor, unwrapped
 from meshcomm.errors import MeshcommError, ShapeError
 from meshcomm.failures.watch import watch
 from meshcomm.ops import (
@@ -40,7 +40,8 @@ from meshcomm.ops import (
     taking,
     values,
 )
-from meshcomm.ops.elementwise import elementwise, store, where
+from meshcomm.ops.elementwise import agree_on_plain, elementwise, store, where
+from meshcomm.ops.index_arrays import has_arrays
 from meshcomm.ops.linalg import matmul, transpose
 from meshcomm.ops.reductions import max, mean, min, sum
 from meshcomm.ops.rules import ADVICE, is_operand, not_operand
@@ -125,6 +126,9 @@ def _ufunc(ufunc: np.ufunc, method: str, inputs: tuple[object, ...], kwargs: dic
     if any(map(is_traced, (*operands, *out))):
         return NotImplemented
     name = f"numpy.{ufunc.__name__}"
+    if method == "at":
+        _at(f"{name}.at", ufunc, inputs)
+        return None
     if not all(map(is_operand, operands)):
         return _refused(name, [x for x in operands if not is_operand(x)])
     if method != "__call__":
@@ -140,6 +144,25 @@ def _ufunc(ufunc: np.ufunc, method: str, inputs: tuple[object, ...], kwargs: dic
     if ufunc.signature is not None:
         raise TypeError(f"{name} is not defined for DTensors: it is not elementwise; {ADVICE}")
     return elementwise(name, lambda *blocks, **into: ufunc(*blocks, **into, **kwargs), operands, out)
+
+
+def _at(name: str, ufunc: np.ufunc, inputs: tuple[object, ...]) -> None:
+    """Combine elements of a tensor with values in place, each as often as its index is there. Collective."""
+    tensor, index = as_tensor(name, inputs[0]), inputs[1]
+    values = [unwrapped(value) for value in inputs[2:]]
+    if len(values) != ufunc.nin - 1 or ufunc.nout != 1 or not all(map(is_operand, values)):
+        raise TypeError(f"{name} takes a tensor, an index, and {ufunc.nin - 1} values: numbers, arrays or tensors")
+    with np.errstate(all="ignore"):  # NumPy's errors for the dtypes, on all ranks
+        ufunc.at(np.ones(1, tensor.dtype), [0], *(np.ones(1, _dtype_of_value(value)) for value in values))
+    known = agree_on_plain(name, values, tensor.mesh)
+    if has_arrays(index):
+        indexing.update(name, tensor, index, known[0] if known else None, ufunc)
+    else:  # no element is there twice
+        indexing.setitem(tensor, index, ufunc(indexing.getitem(tensor, index), *known))
+
+
+def _dtype_of_value(value: Value) -> DType:
+    return value.dtype if isinstance(value, DTensor | np.ndarray) else np.asarray(value).dtype
 
 
 def _refused(name: str, operands: list[object]) -> object:
