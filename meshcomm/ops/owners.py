@@ -5,7 +5,7 @@ place of the owner's block it is:
 
     fetch       places ──> owners, rows <── owners
     deliver     places and rows ──> owners
-    migrated    rows ──> owners, who take them in the order of the ranks, and have no places for them
+    migrated    rows ──> owners, who keep them in the order of the ranks
 
 Rows travel in messages of MPI. Their owners and counts depend on the data, so the ranks tell each other how many there
 are, and agree on a number of rounds that keeps within the scratch limit. On a node that shares memory, `fetch` reads

@@ -33,7 +33,9 @@ def mesh_of(request, comm, monkeypatch):
 
 
 @pytest.mark.parametrize("seed", sampled(range(12), 2))
-@pytest.mark.parametrize("program", [indexing.slices, indexing.assignments, indexing.overlaps, indexing.masks, migrations])
+@pytest.mark.parametrize(
+    "program", [indexing.slices, indexing.assignments, indexing.overlaps, indexing.masks, migrations]
+)
 def test_indexing(mesh_of, program, seed):
     for sizes in GRIDS.get(SIZE, [(SIZE,)]):
         program(Random(seed), mesh_of(sizes))
