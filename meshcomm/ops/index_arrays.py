@@ -133,8 +133,7 @@ def request(name: str, tensor: DTensor, index: object, nonzero: Callable[[Any], 
                 items[-1] = Stretch(0, tensor.shape[axis])
                 positions.append(position)
             axis += 1
-    shape_found = _broadcast(arrays)
-    _check_axes(len(items) - len(arrays) + len(shape_found))
+    shape_found = _broadcast(arrays, len(items))
     together = positions == list(range(positions[0], positions[0] + len(positions)))
     return Request(tuple(items), tuple(arrays), tuple(arrays.values()), shape_found, min(arrays) if together else 0)
 
@@ -198,14 +197,13 @@ def _check_mask(mask: Value, shape: Shape, axis: int) -> None:
             )
 
 
-def _check_axes(count: int) -> None:
-    if count > _MOST_AXES:
-        raise IndexError(f"too many indices: an index has at most {_MOST_AXES} arrays, and a result as many axes")
-
-
-def _broadcast(arrays: dict[int, IndexArray]) -> Shape:
+def _broadcast(arrays: dict[int, IndexArray], axes: int) -> Shape:
+    """Return the shape that index arrays broadcast to, for a base with so many *axes*."""
     shapes = [array.shape for array in arrays.values()]
-    _check_axes(len(shapes))
+    if max(axes, axes - len(shapes) + max(map(len, shapes)), len(shapes) + 1) > _MOST_AXES:
+        raise IndexError(
+            f"too many indices: an index has fewer than {_MOST_AXES} arrays, and a result at most {_MOST_AXES} axes"
+        )
     try:
         return np.broadcast_shapes(*shapes)
     except ValueError:

@@ -63,7 +63,7 @@ class _AnyArray(type):
         return isinstance(x, np.ndarray | mc.DTensor)
 
 
-class ndarray(metaclass=_AnyArray):
+class AnyArray(metaclass=_AnyArray):
     """Arrays and tensors."""
 
 
@@ -103,7 +103,7 @@ def may_share_memory(a, b):
 class Shim:
     """What `np` is in a module of tests."""
 
-    ndarray = ndarray
+    ndarray = AnyArray
     random = Random()
     may_share_memory = staticmethod(may_share_memory)
 
