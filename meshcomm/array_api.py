@@ -162,6 +162,14 @@ from meshcomm.compat.array_api.functions import (
 from meshcomm.compat.array_api.info import (
     __array_namespace_info__,
 )
+from meshcomm.compat.array_api.sets import (
+    isin,
+    searchsorted,
+    unique_all,
+    unique_counts,
+    unique_inverse,
+    unique_values,
+)
 
 __array_api_version__ = _standard.VERSION
 
@@ -240,6 +248,7 @@ __all__ = [
     "int64",
     "isdtype",
     "isfinite",
+    "isin",
     "isinf",
     "isnan",
     "less",
@@ -284,6 +293,7 @@ __all__ = [
     "result_type",
     "roll",
     "round",
+    "searchsorted",
     "sign",
     "signbit",
     "sin",
@@ -307,6 +317,10 @@ __all__ = [
     "uint16",
     "uint32",
     "uint64",
+    "unique_all",
+    "unique_counts",
+    "unique_inverse",
+    "unique_values",
     "unstack",
     "var",
     "where",

@@ -5,7 +5,7 @@ Each calls the function of NumPy, which comes back by NumPy's protocol: see :mod
 
 import operator
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NoReturn, SupportsIndex
+from typing import TYPE_CHECKING, Literal, NoReturn, SupportsIndex
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
@@ -436,3 +436,56 @@ class NumpyMethods:
         [[1, 2], [0]]
         """
         return self._made_by(np.argsort, axis=axis, kind=kind, order=order, stable=stable)
+
+    def partition(
+        self, kth: ArrayLike, axis: int = -1, kind: Literal["introselect"] = "introselect", order: object = None
+    ) -> None:
+        """Sort the tensor along *axis* in its blocks: more than NumPy's arrays promise. Collective over the mesh.
+
+        Parameters
+        ----------
+        kth: the indices that have to be right; NumPy's errors for what is no index of *axis*
+        axis: which axis
+        kind, order: leave them out
+
+        >>> import numpy as np, meshcomm as mc
+        >>> t = mc.distribute(np.array([3, 1, 2]), mc.Layout(["x"], mc.create_mesh([("x", 1)])))
+        >>> t.partition(1)
+        >>> t.to_numpy().tolist()
+        [1, 2, 3]
+        """
+        self._made_by(np.ndarray.partition, kth, axis=axis, kind=kind, order=order)
+
+    def argpartition(
+        self, kth: ArrayLike, axis: int | None = -1, kind: Literal["introselect"] = "introselect", order: object = None
+    ) -> "DTensor":
+        """Return the indices that sort along *axis*, as ``numpy.argpartition(t, kth, axis)``. Collective.
+
+        Arguments are those of `partition`.
+
+        >>> import numpy as np, meshcomm as mc
+        >>> t = mc.distribute(np.array([3, 1, 2]), mc.Layout(["x"], mc.create_mesh([("x", 1)])))
+        >>> t.argpartition(1).to_numpy().tolist()
+        [1, 2, 0]
+        """
+        return self._made_by(np.argpartition, kth, axis=axis, kind=kind, order=order)
+
+    def searchsorted(
+        self, v: "DTensor | ArrayLike", side: str = "left", sorter: "DTensor | ArrayLike | None" = None
+    ) -> "DTensor":
+        """Return where values belong in this tensor, which is sorted, as ``numpy.searchsorted(t, v)``. Collective.
+
+        The result is in the layout of *v*; it is replicated if that is no tensor.
+
+        Parameters
+        ----------
+        v: values of any shape
+        side: ``left`` or ``right`` of elements that are equal to a value
+        sorter: the indices that sort the tensor, if it is not sorted
+
+        >>> import numpy as np, meshcomm as mc
+        >>> t = mc.distribute(np.array([1, 3, 3]), mc.Layout(["x"], mc.create_mesh([("x", 1)])))
+        >>> t.searchsorted([2, 3], "right").to_numpy().tolist()
+        [1, 3]
+        """
+        return self._made_by(np.searchsorted, v, side, sorter)

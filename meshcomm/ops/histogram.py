@@ -11,8 +11,8 @@ from meshcomm.arrays.dtensor import DTensor, as_tensor, unwrapped
 from meshcomm.errors import ShapeError
 from meshcomm.layouts.layout import Layout
 from meshcomm.ops.elementwise import agree_on_plain, relaid
-from meshcomm.ops.reductions import Partial, max, min, run_partial
-from meshcomm.ops.rules import mesh_of, sharding
+from meshcomm.ops.reductions import added_up, max, min
+from meshcomm.ops.rules import Operand, mesh_of
 
 
 def histogram(
@@ -59,7 +59,7 @@ def histogram(
         its_weights = None if factors is None else factors.local
         with np.errstate(all="ignore"):  # it must not stop one rank before a communication
             local = np.histogram(tensor.local, bins, range if uniform else None, weights=its_weights)[0].astype(kind)
-    counts = _added(tensor, local, kind, len(edges) - 1, given)
+    counts = added_up(f"histogram{given}", tensor, local, (len(edges) - 1,), kind)
     if density:
         counts = _density(counts, edges)
     layout = Layout([()], tensor.mesh)
@@ -82,12 +82,18 @@ def _agreed(tensor: DTensor, bins: ArrayLike, weights: DTensor | ArrayLike | Non
     first, *others = agree_on_plain(name, [np.asarray(given[0]), *given[1:]], mesh)
     if not others:
         return first, None
-    found = others[0]
-    if np.shape(found) != tensor.shape:
-        raise ShapeError(f"{name}: weights have shape {np.shape(found)}, but a has {tensor.shape}; they must be equal")
-    if isinstance(found, DTensor):
-        return first, relaid(found, tensor.layout.axes, "histogram")
-    return first, distribute(found, tensor.layout)
+    return first, weights_like(name, tensor, others[0])
+
+
+def weights_like(name: str, tensor: DTensor, weights: Operand) -> DTensor:
+    """Return *weights*, which the ranks agreed on, in the layout of *tensor*. Collective if a tensor has to move."""
+    if np.shape(weights) != tensor.shape:
+        raise ShapeError(
+            f"{name}: weights have shape {np.shape(weights)}, but a has {tensor.shape}; they must be equal"
+        )
+    if isinstance(weights, DTensor):
+        return relaid(weights, tensor.layout.axes, name.removeprefix("numpy."))
+    return distribute(weights, tensor.layout)
 
 
 def _dtype(tensor: DTensor, bins: ArrayLike, limits: tuple[float, float] | None, weights: DTensor | None) -> DType:
@@ -105,15 +111,6 @@ def _limits(tensor: DTensor) -> tuple[float, float] | None:
         return None
     found: tuple[float, float] = low.local[()], high.local[()]  # type: ignore[assignment]  # numbers of the dtype
     return found
-
-
-def _added(tensor: DTensor, local: Array | None, dtype: DType, bins: int, given: str) -> DTensor:
-    """Return the sum of the counts of all blocks of *tensor*. Collective over the mesh."""
-    names = sharding(tensor.mesh, [each for spec in tensor.layout.axes for each in spec])
-    layout = Layout([()], tensor.mesh)
-    key = ("histogram", tensor.layout, tensor.shape, tensor.dtype, bins, dtype, given)
-    partial = Partial(key, f"histogram of {bins} bins{given} in {dtype}", lambda counts: counts, names, "sum", dtype)
-    return run_partial(partial, DTensor(local, layout, (bins,), dtype), layout, (bins,))
 
 
 def _density(counts: DTensor, edges: Array) -> DTensor:

@@ -278,6 +278,17 @@ def _owned(axes: Sequence[_Axis], indices: Sequence[Indices], shape: Shape, of_b
     return Owned(*[np.ascontiguousarray(np.broadcast_to(each, shape)).reshape(-1) for each in (owners, places)])
 
 
+def owned_elements(tensor: DTensor, indices: Indices) -> Owned:
+    """Return who owns elements of *tensor*, and where, from their *indices* in C order, which are in bounds.
+
+    The owners are positions in the group along the mesh dimensions that shard it.
+    """
+    axes = range(tensor.ndim)
+    names = _names(tensor, axes)
+    found = np.unravel_index(indices, tensor.shape)
+    return _owned([_axis(tensor, axis, names) for axis in axes], found, indices.shape, axes)
+
+
 def _in_bounds(indices: Indices, axis: int, length: int) -> Indices:
     """Return *indices* from 0 on; ``IndexError`` for one that is out of bounds."""
     if not indices.size:

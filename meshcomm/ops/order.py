@@ -1,24 +1,28 @@
-"""Sorts: `sort` and `argsort` of NumPy.
+"""Sorts of NumPy: `sort`, `argsort`, `partition`, `lexsort`.
 
 Where no mesh dimension cuts the axis, each device sorts its block. Where there are other axes, the tensor is relaid so
 that the axis is whole, sorted, and relaid to its own layout: `whole_along`. Else the elements are sorted by a sample
 sort: :mod:`meshcomm.ops.samplesort`.
 """
 
-from collections.abc import Callable
-from typing import NamedTuple, NoReturn
+from collections.abc import Callable, Sequence
+from math import prod
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
-from meshcomm._arguments import normalised_axes, quote
+from meshcomm._arguments import as_array, normalised_axes, quote
 from meshcomm._types import Array, DType, Names, Shape
-from meshcomm.arrays.dtensor import DTensor, as_tensor
+from meshcomm.arrays.create import distribute
+from meshcomm.arrays.dtensor import DTensor, Tensor, as_tensor, unwrapped
 from meshcomm.errors import ShapeError
 from meshcomm.layouts.layout import Layout
-from meshcomm.ops.elementwise import relaid, store
-from meshcomm.ops.rules import sample, sharding
+from meshcomm.ops.elementwise import agree_on_plain, relaid, store
+from meshcomm.ops.rules import mesh_of, sample, sharding
 from meshcomm.ops.samplesort import in_order, kind_to_sort
-from meshcomm.ops.whole import in_flat_order, is_one_line, of_whole_blocks
+from meshcomm.ops.values import astype
+from meshcomm.ops.whole import in_flat_order, is_one_line, of_whole_blocks, whole_along
 
 
 class _How(NamedTuple):
@@ -161,19 +165,125 @@ def _with_others(line: DTensor, axis: int, shape: Shape) -> DTensor:
     return DTensor(local, Layout(names, line.mesh), shape, line.dtype)
 
 
-def _refused(name: str) -> Callable[..., NoReturn]:
-    def refuse(*args: object, **kwargs: object) -> NoReturn:
-        less = name.removeprefix("arg")
-        raise TypeError(f"numpy.{name} is not defined for DTensors; numpy.{name.replace(less, 'sort')} is")
+# -- partitions -------------------------------------------------------------------------------------------------------
 
-    return refuse
+
+def partition(
+    a: DTensor, kth: ArrayLike, axis: int | None = -1, kind: str = "introselect", order: object = None
+) -> DTensor:
+    """Return *a* sorted, which is more than numpy.partition promises. Collective over the mesh if *axis* is sharded.
+
+    Parameters
+    ----------
+    a: a tensor
+    kth: the indices that have to be right; NumPy's errors for what is no index of *axis*
+    axis: the axis, or None for all elements
+    kind: ``introselect``
+    order: not supported: ``TypeError``
+
+    >>> import numpy as np, meshcomm as mc
+    >>> def program():
+    ...     t = mc.distribute(np.array([3, 1, 2, 0]), mc.Layout(["x"], mc.create_mesh([("x", 2)])))
+    ...     return np.partition(t, 1).local.tolist(), np.argpartition(t, 1).local.tolist()
+    >>> with mc.simulate(2) as world:
+    ...     print(world.run(program))
+    [([0, 1], [3, 1]), ([2, 3], [2, 0])]
+    """
+    _check_kth("partition", a, kth, axis, kind)
+    return sort(a, axis, None, order)
+
+
+def argpartition(
+    a: DTensor, kth: ArrayLike, axis: int | None = -1, kind: str = "introselect", order: object = None
+) -> DTensor:
+    """Return the indices that sort *a*: more than numpy.argpartition promises. Collective as `partition`.
+
+    Parameters are those of `partition`.
+    """
+    _check_kth("argpartition", a, kth, axis, kind)
+    return argsort(a, axis, None, order)
+
+
+def partition_blocks(
+    a: DTensor, kth: ArrayLike, axis: int = -1, kind: str = "introselect", order: object = None
+) -> None:
+    """Sort the blocks of *a* as `sort_blocks` does. Collective over the mesh if *axis* is sharded."""
+    _check_kth("partition", a, kth, axis, kind)
+    sort_blocks(a, axis, None, order)
+
+
+def _check_kth(name: str, a: object, kth: ArrayLike, axis: object, kind: str) -> None:
+    tensor, listed = as_tensor(f"numpy.{name}", a), as_array(kth)
+    if kind != "introselect":
+        raise ShapeError(f"numpy.{name}: kind must be 'introselect', not {quote(kind)}")
+    if listed.dtype.kind not in "iu":
+        raise TypeError(f"numpy.{name}: Partition index must be integer, not {listed.dtype}")
+    n = prod(tensor.shape[each] for each in _axes(name, axis, tensor.ndim))
+    wrong = listed[(listed < -n) | (listed >= n)]
+    if wrong.size:
+        raise ShapeError(f"numpy.{name}: kth(={wrong.flat[0]}) out of bounds ({n})")
+
+
+def sort_complex(a: DTensor) -> DTensor:
+    """Return the elements sorted along the last axis as complex numbers. Collective as `sort`."""
+    ordered = sort(as_tensor("numpy.sort_complex", a))
+    return astype(ordered, np.sort_complex(np.zeros(1, ordered.dtype)).dtype)
+
+
+# -- several keys -----------------------------------------------------------------------------------------------------
+
+
+def lexsort(keys: DTensor | Sequence[Tensor], axis: int = -1) -> DTensor:
+    """Return the indices that sort by several keys, of which the last one counts first. Collective over the mesh.
+
+    As numpy.lexsort, in the layout of the first tensor. Where the axis is sharded, and no other one could be, the
+    elements are sorted by one key after the other, and those of the next key are fetched in that order.
+
+    Parameters
+    ----------
+    keys: tensors, and arrays that all ranks have, of one shape, else ``ShapeError``; or a tensor with a row for each
+    axis: along which to sort
+
+    >>> import numpy as np, meshcomm as mc
+    >>> def program():
+    ...     t = mc.distribute(np.array([3, 1, 2, 0]), mc.Layout(["x"], mc.create_mesh([("x", 2)])))
+    ...     return np.lexsort((t, t % 2)).local.tolist()
+    >>> with mc.simulate(2) as world:
+    ...     print(world.run(program))
+    [[3, 2], [1, 0]]
+    """
+    name, held = "numpy.lexsort", unwrapped(keys)
+    given = [held[number] for number in range(len(held))] if isinstance(held, DTensor) else [*map(unwrapped, held)]
+    listed = agree_on_plain(name, given, mesh_of(given))
+    agreed = [x if isinstance(x, DTensor) else np.asarray(x) for x in listed]
+    first = next(x for x in agreed if isinstance(x, DTensor))
+    if len({x.shape for x in agreed}) > 1:
+        raise ShapeError(f"{name}: all keys need to be the same shape, not {', '.join(str(x.shape) for x in agreed)}")
+    np.lexsort([np.zeros(1, x.dtype) for x in agreed])  # NumPy's errors
+    layout, shape, kind = first.layout, first.shape, np.dtype(np.intp)
+    tensors = [relaid(x, layout.axes, name) if isinstance(x, DTensor) else distribute(x, layout) for x in agreed]
+    if not shape:
+        return DTensor(None if first.local is None else np.zeros((), kind), layout, shape, kind)
+    (along,) = normalised_axes(axis, first.ndim)
+    if layout.num_shards(along) == 1 or not is_one_line(shape, (along,)) or not first.size:
+        wholes = [whole_along(x, (along,), name) for x in tensors]
+        local = None if first.local is None else np.lexsort([x.local for x in wholes], axis=along)
+        return relaid(DTensor(local, wholes[0].layout, shape, kind), layout.axes, name)
+    lines = [_without_others(x, along, name) for x in tensors]
+    order = argsort(lines[0], kind="stable")
+    for line in lines[1:]:
+        order = order[argsort(line[order], kind="stable")]
+    return relaid(_with_others(order, along, shape), layout.axes, name)
 
 
 FUNCTIONS: dict[Callable[..., object], Callable[..., object]] = {
     np.sort: sort,
     np.argsort: argsort,
     np.ndarray.sort: sort_blocks,
-    np.partition: _refused("partition"),
-    np.argpartition: _refused("argpartition"),
+    np.partition: partition,
+    np.argpartition: argpartition,
+    np.ndarray.partition: partition_blocks,
+    np.sort_complex: sort_complex,
+    np.lexsort: lexsort,
 }
 """NumPy's functions that this module defines for tensors."""

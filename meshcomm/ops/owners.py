@@ -1,11 +1,14 @@
 """Rows of the blocks of other ranks: a rank asks their owners for them, or sends rows to their owners.
 
+An answer of an owner may also be what it makes of a question, such as where a value is in its block: `ask`.
+
 A row is what a block has at one place of its first axes. Each rank says for each of its rows who owns it, and at which
 place of the owner's block it is:
 
     fetch       places ──> owners, rows <── owners
     deliver     places and rows ──> owners
     migrated    rows ──> owners, who keep them in the order of the ranks
+    ask         questions ──> owners, answers <── owners
 
 Rows travel in messages of MPI. Their owners and counts depend on the data, so the ranks tell each other how many there
 are, and agree on a number of rounds that keeps within the scratch limit. On a node that shares memory, `fetch` reads
@@ -295,6 +298,36 @@ def migrated(ranks: Ranks, arrays: list[Array], owners: Indices, call: str) -> t
             ranks.exchanged(sent, counts, opaque(into), coming, at=at)
         at = at + coming
     return made, told
+
+
+# -- ask --------------------------------------------------------------------------------------------------------------
+
+
+def ask(
+    ranks: Ranks, owners: NDArray[np.int32] | Indices, questions: Array, answer: Callable[[Array], Array], into: Array
+) -> None:
+    """Write to *into* what the owners answer to questions. Collective over the ranks.
+
+    Parameters
+    ----------
+    ranks: those that ask each other
+    owners: of each question, a position in the group
+    questions: have one axis
+    answer: makes the answers of this rank to questions, in the dtype of *into*
+    into: has one element for each question
+    """
+    (most,) = ranks.largest(len(questions))
+    row = questions.dtype.itemsize + into.dtype.itemsize
+    for chunk in _chunks(most, len(questions), _KEPT + row):
+        order, counts = _by_owner(owners[chunk], ranks.size)
+        told, few = ranks.told(counts), into[chunk]
+        for part, mine, theirs in _parts(counts, told, _rounds(ranks, int(told.sum()), row)):
+            some = order if part is None else order[part]
+            asked = new_block((int(theirs.sum()),), questions.dtype)
+            ranks.exchanged(questions[chunk][some], mine, asked, theirs)
+            answers = new_block((len(some),), into.dtype)
+            ranks.exchanged(answer(asked), theirs, answers, mine)
+            few[some] = answers
 
 
 # -- rounds and messages ----------------------------------------------------------------------------------------------

@@ -24,6 +24,7 @@ from meshcomm.failures.watch import watch
 from meshcomm.ops import (
     averages,
     comparisons,
+    counting,
     creation,
     histogram,
     indexing,
@@ -35,6 +36,8 @@ from meshcomm.ops import (
     quantiles,
     rolling,
     scans,
+    searching,
+    sets,
     shaping,
     statistics,
     taking,
@@ -107,8 +110,8 @@ def define(functions: Mapping[Function, Function]) -> None:
 def nearest(name: str) -> str | None:
     """Return the name of the function that is defined for tensors, and does most of what this one of NumPy does.
 
-    >>> nearest("unique"), nearest("nancumsums"), nearest("busday_count")
-    ('sort', 'nancumsum', None)
+    >>> nearest("einsum"), nearest("nancumsums"), nearest("busday_count")
+    ('matmul', 'nancumsum', None)
     """
     known = _NEAREST.get(name)
     names = {_name_of(function) for function in _FUNCTIONS}
@@ -225,25 +228,20 @@ _ELSEWHERE = {"numpy.fft": "meshcomm.fft.protocols"}
 
 _NEAREST = {
     "argwhere": "count_nonzero",
-    "bincount": "histogram",
     "convolve": "roll",
     "cov": "var",
     "cross": "matmul",
-    "digitize": "histogram",
     "einsum": "matmul",
     "flatnonzero": "count_nonzero",
     "gradient": "diff",
     "inner": "matmul",
-    "isin": "where",
     "nonzero": "count_nonzero",
     "outer": "multiply",
     "put": "where",
-    "searchsorted": "histogram",
     "select": "where",
     "take_along_axis": "take",
     "tensordot": "matmul",
     "trace": "sum",
-    "unique": "sort",
     "vdot": "matmul",
 }
 """For functions of NumPy that are not defined for tensors: one that is, and does most of it."""
@@ -280,6 +278,7 @@ _FUNCTIONS: dict[Function, Function] = {
 for _module in (
     averages,
     comparisons,
+    counting,
     creation,
     histogram,
     indexing,
@@ -291,6 +290,8 @@ for _module in (
     quantiles,
     rolling,
     scans,
+    searching,
+    sets,
     shaping,
     statistics,
     taking,

@@ -101,6 +101,27 @@ def _prepared(
 _REDUCE = Collective[Array](_text, _prepared)
 
 
+def added_up(
+    name: str, tensor: DTensor, share: Array | None, shape: Shape, dtype: DType, *, op: str = "sum"
+) -> DTensor:
+    """Return the sum of what devices made of their blocks of *tensor*, on all of them. Collective over the mesh.
+
+    Parameters
+    ----------
+    name: of the operation, and its options
+    tensor: over whose mesh dimensions to add up
+    share: of this device; None on a rank outside of the mesh
+    shape, dtype: of the shares
+    op: how to reduce, as `Partial` has it
+    """
+    names = sharding(tensor.mesh, [each for spec in tensor.layout.axes for each in spec])
+    layout = Layout.replicated(tensor.mesh, len(shape))
+    key = (name, tensor.layout, tensor.shape, tensor.dtype, shape, dtype, op)
+    text = f"{name} of {tensor.shape} {tensor.dtype} in {specs_text(tensor.layout.sharding_specs)}: {op}"
+    partial = Partial(key, text, unchanged, names, op, dtype)
+    return run_partial(partial, DTensor(share, layout, shape, dtype), layout, shape)
+
+
 def group_along(here: Location, mesh: Mesh, names: Names) -> tuple[Group, int]:
     """Return the group of this device along mesh dimensions, in mesh order, and its position in it."""
     devices = next(row for row in mesh.groups_along(names) if here.device in row)

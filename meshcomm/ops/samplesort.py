@@ -212,7 +212,7 @@ class _Sort(NamedTuple):
         draws = np.arange(wanted) + default_rng([self.position, len(block)]).random(wanted)
         indices = np.minimum((draws * (len(block) / max(1, wanted))).astype(np.intp), len(block) - 1)
         message = np.array([wanted], _COUNT).tobytes() + indices.tobytes() + block[indices].tobytes()
-        texts = _gathered(self.group, self.communicator, message)
+        texts = gathered(self.group, self.communicator, message)
         found = [_samples(text, block) for text in texts]
         ranks = np.repeat(np.arange(self.ranks), [len(values) for values, _ in found])
         values, at = (np.concatenate(arrays) for arrays in zip(*found, strict=True))
@@ -263,7 +263,7 @@ def kind_to_sort(dtype: DType) -> Literal["stable"] | None:
     return "stable" if dtype.char == "e" else None
 
 
-def _gathered(group: Group, communicator: Communicator, message: bytes) -> list[bytes]:
+def gathered(group: Group, communicator: Communicator, message: bytes) -> list[bytes]:
     """Return the message of every rank of the group. Collective."""
     began = monotonic_ns()
     texts = communicator.allgather(message)
@@ -343,7 +343,7 @@ def picked(name: str, ordered: DTensor, indices: Indices) -> Array | None:
             agree(here.team, f"{name} of {ordered.dtype} at {indices.tolist()} of {ordered.size}")
             group, position = group_along(here, mesh, layout.axes[0])
             mine = indices[owners == position] - starts[position]
-            texts = _gathered(group, group.communicator(), ordered.local[mine].tobytes())
+            texts = gathered(group, group.communicator(), ordered.local[mine].tobytes())
         found = np.empty(len(indices), ordered.dtype)
         for number, text in enumerate(texts):
             found[owners == number] = np.frombuffer(text, ordered.dtype)

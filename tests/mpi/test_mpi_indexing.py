@@ -6,7 +6,7 @@ import pytest
 from mpi4py import MPI
 
 import meshcomm as mc
-from support import indexing
+from support import indexing, sets
 from support.migrations import migrations
 from support.sampling import sampled
 
@@ -37,5 +37,13 @@ def mesh_of(request, comm, monkeypatch):
     "program", [indexing.slices, indexing.assignments, indexing.overlaps, indexing.masks, migrations]
 )
 def test_indexing(mesh_of, program, seed):
+    for sizes in GRIDS.get(SIZE, [(SIZE,)]):
+        program(Random(seed), mesh_of(sizes))
+
+
+@pytest.mark.filterwarnings("ignore")  # what NumPy has to say about NaN and bool
+@pytest.mark.parametrize("seed", sampled(range(12), 1))
+@pytest.mark.parametrize("program", sets.PROGRAMS)
+def test_sets(mesh_of, program, seed):
     for sizes in GRIDS.get(SIZE, [(SIZE,)]):
         program(Random(seed), mesh_of(sizes))

@@ -1,0 +1,167 @@
+"""Sets, searches and counts of tensors in layouts of all kinds against NumPy's of the whole arrays."""
+
+import numpy as np
+import pytest
+
+import meshcomm as mc
+import meshcomm.array_api as xp
+from meshcomm import Cuts, Cyclic, Layout
+from meshcomm.errors import CollectiveMismatch, MeshError, ShapeError
+from meshcomm.ops import owners
+from support import sets
+from support.gradient_cases import on
+from support.orders import check
+from support.random_tensors import on_a_mesh
+from support.reference import on_ranks
+from support.sampling import sampled
+
+U = "unsharded"
+pytestmark = pytest.mark.filterwarnings("ignore")  # what NumPy has to say about NaN and bool
+
+
+@pytest.mark.parametrize("seed", sampled(range(60), 6))
+@pytest.mark.parametrize("program", sets.PROGRAMS)
+def test_random_cases(seed, program):
+    on_a_mesh(seed, program)
+
+
+@on_ranks(3)
+def test_distinct_elements_stay_on_their_ranks():
+    mesh = mc.create_mesh([("x", 3)])
+    t = mc.distribute(np.arange(3000) % 300, Layout([Cyclic("x", 7)], mesh))
+    values, inverse, counts = np.unique(t, return_inverse=True, return_counts=True)
+    assert isinstance(values.layout.axes[0], Cuts)
+    assert values.layout == counts.layout
+    assert inverse.layout == t.layout
+    assert 80 <= len(values.local) <= 120
+    whole = np.unique(mc.relayout(t, [U]))
+    assert whole.layout.is_fully_replicated()
+    check(whole, np.arange(300))
+    mask = np.isin(t, values[::2])
+    assert mask.layout == t.layout
+
+
+@on_ranks(3)
+def test_one_run_over_all_ranks_and_ranks_without_elements():
+    mesh = mc.create_mesh([("x", 3)])
+    for a in (np.full(50, 7), np.array([3]), np.array([2, 1]), np.full(9, np.nan), np.array([np.nan, 1, np.nan])):
+        t = mc.distribute(a, Layout([Cuts("x", sizes=[0, len(a), 0])], mesh))
+        for equal_nan in (True, False):
+            options = (True, True, True)
+            sets.alike(np.unique(t, *options, equal_nan=equal_nan), np.unique(a, *options, equal_nan=equal_nan))
+        line = np.sort(t)
+        sets.alike(np.searchsorted(line, t, "right"), np.searchsorted(np.sort(a), a, "right"))
+
+
+@on_ranks(2)
+def test_rounds_within_the_scratch_limit():
+    """Questions and places that do not fit into the scratch memory at once."""
+    before, owners.DEFAULT_SCRATCH = owners.DEFAULT_SCRATCH, 2000
+    try:
+        mesh = mc.create_mesh([("x", 2)])
+        a = np.random.default_rng(0).integers(0, 99, 1000)
+        t, line = mc.distribute(a, Layout(["x"], mesh)), mc.distribute(np.sort(a), Layout(["x"], mesh))
+        check(np.searchsorted(line, t), np.searchsorted(np.sort(a), a))
+        check(np.isin(t, t[:10]), np.isin(a, a[:10]))
+        sets.alike(np.unique(t, return_inverse=True), np.unique(a, return_inverse=True))
+    finally:
+        owners.DEFAULT_SCRATCH = before
+
+
+@on_ranks(2)
+def test_names_of_the_array_api():
+    mesh = mc.create_mesh([("x", 2)])
+    a = np.array([[3.0, np.nan, 1], [1, 3, np.nan]])
+    t = mc.distribute(a, Layout([U, "x"], mesh))
+    options = {"equal_nan": False}
+    found = xp.unique_all(t)
+    sets.alike(found, np.unique(a, True, True, True, **options))
+    assert found._fields == ("values", "indices", "inverse_indices", "counts")
+    sets.alike(xp.unique_counts(t), np.unique(a, return_counts=True, **options))
+    assert xp.unique_counts(t).counts.size == 4
+    sets.alike(xp.unique_inverse(t), np.unique(a, return_inverse=True, **options))
+    sets.alike(xp.unique_values(t), np.unique(a, **options))
+    check(xp.isin(t, 3.0, invert=True), np.isin(a, 3.0, invert=True))
+    line = xp.sort(xp.reshape(t, (-1,)))
+    check(xp.searchsorted(line, 3.0, side="right"), np.searchsorted(np.sort(a, None), 3.0, "right"))
+    order = xp.argsort(xp.reshape(t, (-1,)))
+    check(
+        xp.searchsorted(xp.reshape(t, (-1,)), line, sorter=order), np.searchsorted(np.sort(a, None), np.sort(a, None))
+    )
+
+
+# -- errors -----------------------------------------------------------------------------------------------------------
+
+
+@on_ranks(3)
+def test_errors_are_numpys_on_every_rank():
+    mesh, other = mc.create_mesh([("x", 3)]), mc.create_mesh([("a", 3)])
+    rows = Layout(["x", U], mesh)
+    t, grid = mc.distribute(np.arange(7), rows.delete([1])), mc.distribute(np.arange(12.0).reshape(4, 3), rows)
+    negative, far = mc.distribute(np.array([3, 1, -2]), t.layout), mc.distribute(np.arange(7), Layout(["a"], other))
+    cases = [
+        (ValueError, "", lambda: np.searchsorted(grid, t)),
+        (ValueError, "side", lambda: np.searchsorted(t, t, "middle")),
+        (TypeError, "must only contain integers", lambda: np.searchsorted(t, t, sorter=t + 0.5)),
+        (ValueError, "sorter has 3 elements, but a has 7", lambda: np.searchsorted(t, t, sorter=negative)),
+        (MeshError, "operands must be on one mesh", lambda: np.searchsorted(t, far)),
+        (MeshError, "operands must be on one mesh", lambda: np.isin(t, far)),
+        (ValueError, "Invalid kind", lambda: np.isin(t, t, kind="x")),
+        (ValueError, "only supported for boolean or integer", lambda: np.isin(grid, t, kind="table")),
+        (ValueError, "axis 2 is out of range", lambda: np.unique(grid, axis=2)),
+        (TypeError, "not supported for dtype", lambda: np.unique(mc.zeros((4, 3), "i4,f4", rows), axis=0)),
+        (TypeError, "complex", lambda: np.digitize(grid + 1j, [1, 2])),
+        (ValueError, "monotonically", lambda: np.digitize(grid, [1, 3, 2])),
+        (ValueError, "monotonically", lambda: np.digitize(grid, negative[::-1] ** 2 % 5)),
+        (ValueError, "no negative elements", lambda: np.bincount(negative)),
+        (ValueError, "'minlength' must not be negative", lambda: np.bincount(t, minlength=-1)),
+        (TypeError, "safe", lambda: np.bincount(t + 0.5)),
+        (ValueError, "too deep", lambda: np.bincount(grid.astype(int))),
+        (ShapeError, r"weights have shape \(3,\)", lambda: np.bincount(t, negative)),
+        (ValueError, "dimension of bins", lambda: np.histogramdd(grid, [3, 4])),
+        (ValueError, "must be positive", lambda: np.histogramdd(grid, 0)),
+        (ValueError, "must have one entry", lambda: np.histogramdd(grid, 3, [(0, 1)])),
+        (ShapeError, "one axis and one length", lambda: np.histogram2d(t, negative)),
+        (ValueError, "not finite", lambda: np.histogramdd(grid / 0)),
+        (ValueError, r"kth\(=7\) out of bounds \(7\)", lambda: np.partition(t, [0, 7])),
+        (TypeError, "Partition index must be integer", lambda: t.argpartition(1.0)),
+        (ValueError, "kind", lambda: t.partition(1, kind="quicksort")),
+        (ValueError, "same shape", lambda: np.lexsort((t, negative))),
+        (TypeError, "same_kind", lambda: np.ediff1d(t, to_end=[0.5])),
+        (TypeError, "boolean", lambda: np.ediff1d(t > 3)),
+    ]
+    for kind, text, call in cases:
+        with pytest.raises(kind, match=text):
+            call()
+    check(np.unique(t), np.arange(7))  # the ranks are still in step
+
+
+@on_ranks(3)
+def test_ranks_outside_of_the_mesh():
+    """They have results of known shapes; that of a set is not known."""
+    mesh = mc.create_mesh([("x", 2)], devices=[2, 0])
+    a = np.array([3, 1, 4, 1, 5])
+    t, line = mc.distribute(a, Layout(["x"], mesh)), mc.distribute(np.sort(a), Layout(["x"], mesh))
+    check(np.searchsorted(line, t), np.searchsorted(np.sort(a), a))
+    check(np.searchsorted(line, [2, 4]), np.searchsorted(np.sort(a), [2, 4]))
+    check(np.isin(t, t[:2]), np.isin(a, a[:2]))
+    check(np.isin([7, 3], t), np.isin([7, 3], a))
+    check(np.digitize(t, [2, 4]), np.digitize(a, [2, 4]))
+    check(np.lexsort((t, line)), np.lexsort((a, np.sort(a))))
+    counts, *edges = np.histogram2d(t, line, 3)
+    assert (counts.shape, [each.shape for each in edges]) == ((3, 3), [(4,), (4,)])
+    for function in (np.unique, np.bincount, lambda x: np.union1d(x, [1])):
+        if mesh.rank is None:
+            with pytest.raises(ShapeError, match="a rank outside of the mesh cannot know"):
+                function(t)
+        else:
+            check(function(t), function(a))
+
+
+def test_ranks_that_ask_for_different_things():
+    def program():
+        t = mc.distribute(np.arange(6.0), Layout(["x"], mc.create_mesh([("x", 2)])))
+        np.unique(t, return_counts=t.mesh.rank == 1)
+
+    with pytest.raises(CollectiveMismatch, match="numpy.unique"):
+        on(2, program)
