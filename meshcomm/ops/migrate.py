@@ -87,8 +87,8 @@ def migrate(rows: Rows, devices: ArrayLike, mesh: Mesh | None = None) -> Migrate
 
 def _given(rows: Rows, devices: ArrayLike, size: int) -> _Given:
     """Return what a rank passes after its checks; *size* is that of the mesh."""
-    parts, names, again = _taken_apart(rows)
-    arrays = [as_array(part) for part in parts]
+    items, names, again = _taken_apart(rows)
+    arrays = [as_array(item) for item in items]
     to = as_array(devices)
     if to.size and to.dtype.kind not in "iu":
         raise DTypeError(f"migrate: devices are integers, not {to.dtype}")
