@@ -75,6 +75,7 @@ if _typing.TYPE_CHECKING:
     from meshcomm.measuring.trace import span, trace
     from meshcomm.ops.joining import concatenate, stack
     from meshcomm.ops.linalg import matmul, transpose
+    from meshcomm.ops.migrate import Migrated, migrate
     from meshcomm.ops.random import random_normal, random_uniform
     from meshcomm.ops.shaping import reshape
     from meshcomm.pictures.text import show
@@ -126,6 +127,7 @@ __all__ = [
     "MeshDimension",
     "MeshError",
     "MeshcommError",
+    "Migrated",
     "Module",
     "PerReplica",
     "Plan",
@@ -164,6 +166,7 @@ __all__ = [
     "machine_of",
     "map_overlap",
     "matmul",
+    "migrate",
     "ones",
     "ones_like",
     "pack",
@@ -218,6 +221,7 @@ _HOMES = {
     "measuring.trace": "span trace",
     "ops.joining": "concatenate stack",
     "ops.linalg": "matmul transpose",
+    "ops.migrate": "Migrated migrate",
     "ops.random": "random_normal random_uniform",
     "ops.shaping": "reshape",
     "pictures.text": "show",

@@ -112,8 +112,7 @@ def from_pieces(axes: Sequence[Pieces]) -> tuple[Indices, Boxes]:
 
     All boxes are for the peer 0; the last axis is the fastest.
     """
-    grids = np.meshgrid(*(np.arange(len(axis.starts), dtype=np.intp) for axis in axes), indexing="ij")
-    rows = np.stack([grid.ravel() for grid in grids], axis=1) if axes else np.zeros((1, 0), dtype=np.intp)
+    rows = np.ascontiguousarray(np.argwhere(np.ones([len(axis.starts) for axis in axes], bool)))
     starts, stops = np.empty_like(rows), np.empty_like(rows)
     for i, axis in enumerate(axes):
         starts[:, i], stops[:, i] = axis.starts[rows[:, i]], axis.stops[rows[:, i]]

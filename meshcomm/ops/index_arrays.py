@@ -23,7 +23,7 @@ from meshcomm._tracing import Value
 from meshcomm._types import Array, DType, Indices, Names, Shape
 from meshcomm.arrays.cutting import cut_out
 from meshcomm.arrays.dtensor import DTensor, unwrapped
-from meshcomm.errors import ShapeError
+from meshcomm.errors import DTypeError, ShapeError
 from meshcomm.layouts.cyclic import AnyCut, CyclicCut
 from meshcomm.layouts.layout import Layout
 from meshcomm.layouts.layout_text import specs_text
@@ -45,6 +45,9 @@ Take: TypeAlias = Callable[[DTensor, Items], DTensor]
 """Takes a slice of a tensor."""
 
 IndexArray: TypeAlias = DTensor | Indices
+
+_MOST_AXES = 64
+"""Axes. NumPy 2 allows no more."""
 
 
 class Request(NamedTuple):
@@ -130,7 +133,7 @@ def request(name: str, tensor: DTensor, index: object, nonzero: Callable[[Any], 
                 items[-1] = Stretch(0, tensor.shape[axis])
                 positions.append(position)
             axis += 1
-    shape_found = _broadcast(arrays)
+    shape_found = _broadcast(arrays, len(items))
     together = positions == list(range(positions[0], positions[0] + len(positions)))
     return Request(tuple(items), tuple(arrays), tuple(arrays.values()), shape_found, min(arrays) if together else 0)
 
@@ -143,13 +146,21 @@ def _normal(each: object) -> Value:
     if _is_bool(held):
         return np.asarray(held)
     if isinstance(held, list | tuple):
-        made = as_array(held) if len(held) else np.zeros(0, dtype=np.intp)
+        made = as_index(held) if len(held) else np.zeros(0, dtype=np.intp)
         held = made.astype(np.intp) if not made.size and made.dtype.kind == "f" else made
     if not isinstance(held, np.ndarray | DTensor):
         return held
     if held.dtype.kind not in "iub":
         raise IndexError(f"index of dtype {held.dtype}: arrays used as indices have integers or bools")
     return operator.index(held) if isinstance(held, np.ndarray) and not held.ndim and held.dtype != bool else held
+
+
+def as_index(items: Sequence[object]) -> Array:
+    """Return a list as an array; ``IndexError`` if it has others than numbers."""
+    try:
+        return as_array(items)
+    except DTypeError:
+        raise IndexError(f"a list used as index has integers or bools, not {quote(items)}") from None
 
 
 def _is_mask(each: object) -> bool:
@@ -186,8 +197,13 @@ def _check_mask(mask: Value, shape: Shape, axis: int) -> None:
             )
 
 
-def _broadcast(arrays: dict[int, IndexArray]) -> Shape:
+def _broadcast(arrays: dict[int, IndexArray], axes: int) -> Shape:
+    """Return the shape that index arrays broadcast to, for a base with so many *axes*."""
     shapes = [array.shape for array in arrays.values()]
+    if max(axes, axes - len(shapes) + max(map(len, shapes)), len(shapes) + 1) > _MOST_AXES:
+        raise IndexError(
+            f"too many indices: an index has fewer than {_MOST_AXES} arrays, and a result at most {_MOST_AXES} axes"
+        )
     try:
         return np.broadcast_shapes(*shapes)
     except ValueError:

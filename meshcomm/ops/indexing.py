@@ -279,7 +279,7 @@ def _mask_in(index: object, shape: Shape) -> DTensor | Array | None:
         index = index[0]
     index = unwrapped(index)
     if isinstance(index, list) and index:
-        index = as_array(index)
+        index = index_arrays.as_index(index)
     if not isinstance(index, DTensor | np.ndarray) or index.ndim == 0 or index.dtype != bool:
         return None
     if index.shape != shape[: index.ndim]:

@@ -2,11 +2,12 @@
 
 An answer of an owner may also be what it makes of a question, such as where a value is in its block: `ask`.
 
-A row is what a block has at one index of its first axes. Each rank says for each of its rows who owns it, and which row
-of the owner's block it is:
+A row is what a block has at one index of its first axes. Each rank says for each of its rows who owns it, and which
+row of the owner's block it is:
 
     fetch       numbers ──> owners, rows <── owners
     deliver     numbers and rows ──> owners
+    migrated    rows ──> owners, who keep them in the order of the ranks
     ask         questions ──> owners, answers <── owners
 
 Rows travel in messages of MPI. Their owners and counts depend on the data, so the ranks tell each other how many there
@@ -31,13 +32,14 @@ from meshcomm.memory._rendezvous import Routes
 from meshcomm.memory.blocks import as_bytes, new_block
 from meshcomm.memory.copies import opaque
 from meshcomm.memory.pools import locate
+from meshcomm.ranks.calls import agree_on
 from meshcomm.ranks.communicator import Communicator
 from meshcomm.ranks.teams import Group
 from meshcomm.ranks.traffic import note_received
 
 Counts: TypeAlias = Indices
 Write: TypeAlias = Callable[[tuple[Indices, ...], Array | None], None]
-"""Writes rows with these numbers to the block of this rank: an index for each of its first axes, and rows, if there are."""
+"""Writes rows to the block of this rank: takes an index for each of its first axes, and rows, if there are."""
 
 _NUMBER = np.dtype(np.int64)
 _KEPT = 40  # bytes that a rank keeps for each of its rows while they travel: who owns it, where, and in which order
@@ -86,17 +88,20 @@ class Ranks(NamedTuple):
         self.communicator.alltoallv((as_bytes(sent), *sides), (as_bytes(told), *sides))
         return told
 
-    def exchanged(self, array: Array, counts: Counts, into: Array, told: Counts) -> None:
-        """Send consecutive rows of *array*, *counts* to each rank, and receive *told* rows of each. Collective."""
-        ends, sides = (np.cumsum(counts), np.cumsum(told)), []
+    def exchanged(self, array: Array, counts: Counts, into: Array, told: Counts, *, at: Counts | None = None) -> None:
+        """Send consecutive rows of *array*, *counts* to each rank, and receive *told* rows of each. Collective.
+
+        Those of a rank are written from *at* on, by default after those of the rank before it.
+        """
+        starts, sides = (np.cumsum(counts) - counts, np.cumsum(told) - told if at is None else at), []
         mine = [
-            slice(int(end[self.position] - n[self.position]), int(end[self.position]))
-            for n, end in zip((counts, told), ends, strict=True)
+            slice(int(start[self.position]), int(start[self.position] + n[self.position]))
+            for n, start in zip((counts, told), starts, strict=True)
         ]
-        for each, n, end in zip((array, into), (counts, told), ends, strict=True):
+        for each, n, start in zip((array, into), (counts, told), starts, strict=True):
             row = each.dtype.itemsize * prod(each.shape[1:])
             others = np.where(np.arange(self.size) == self.position, 0, n)
-            sides.append((as_bytes(each), (others * row).tolist(), ((end - n) * row).tolist()))
+            sides.append((as_bytes(each), (others * row).tolist(), (start * row).tolist()))
         began = monotonic_ns()
         pending = self.communicator.start_messages(*sides)
         opaque(into)[mine[1]] = opaque(array)[mine[0]]
@@ -263,6 +268,36 @@ def _still_last(row_numbers: Indices, rows: Array | None, told: Counts, last: In
         rows = None if rows is None else rows[stays]
     last[row_numbers] = sources  # ascending, so that the last of equal numbers is the largest
     return row_numbers, rows
+
+
+# -- migrated ---------------------------------------------------------------------------------------------------------
+
+
+def migrated(ranks: Ranks, arrays: list[Array], owners: Indices, call: str) -> tuple[list[Array], Counts]:
+    """Return the rows that come to this rank, in the order of the ranks, and how many of each. Collective.
+
+    Parameters
+    ----------
+    ranks: those that send each other rows
+    arrays: have as many rows
+    owners: of the rows
+    call: what the ranks compare, if one lacks memory
+    """
+    told = ranks.told(np.bincount(owners, minlength=ranks.size))
+    (most,) = ranks.largest(len(owners))
+    rows, at = int(told.sum()), np.cumsum(told) - told
+    made = agree_on(
+        ranks.group.team, call, lambda: [new_block((rows, *array.shape[1:]), array.dtype) for array in arrays]
+    )
+    row = sum(array.dtype.itemsize * prod(array.shape[1:]) for array in arrays)
+    for chunk in _chunks(most, len(owners), _KEPT + row):
+        order, counts = _by_owner(owners[chunk], ranks.size)
+        coming = ranks.told(counts)
+        for array, into in zip(arrays, made, strict=True):
+            sent = np.ascontiguousarray(opaque(array[chunk])[order])
+            ranks.exchanged(sent, counts, opaque(into), coming, at=at)
+        at = at + coming
+    return made, told
 
 
 # -- ask --------------------------------------------------------------------------------------------------------------

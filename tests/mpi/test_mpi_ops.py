@@ -17,6 +17,7 @@ from meshcomm.errors import CollectiveTimeout, MeshError
 from meshcomm.ranks.barrier import barrier
 from ops import test_statistics as statistics
 from support import indexing, orders, sets, shape_cases, taking
+from support.migrations import migrations
 from support.operands import check as close
 from support.random_programs import run_program
 from support.reference import random_bits, tuple_layouts
@@ -231,6 +232,7 @@ def test_all_ranks_raise_alike(line):
     "program",
     [
         *(indexing.slices, indexing.assignments, indexing.overlaps, indexing.masks, indexing.arrays),
+        migrations,
         *sets.PROGRAMS,
         *map(taking.program_of, taking.FUNCTIONS),
     ],

@@ -20,8 +20,8 @@ Variable.assign_sub Variable.to_numpy all_gather all_reduce all_to_all barrier b
 collective_permute concatenate copy_to_mesh create_mesh distribute drop_plans from_local gradients.all_gather_vjp
 gradients.all_reduce_vjp gradients.all_to_all_vjp gradients.broadcast_vjp gradients.collective_permute_vjp
 gradients.matmul_vjp gradients.matmul_vjp_of_left gradients.matmul_vjp_of_right gradients.reduce_scatter_vjp
-gradients.relayout_like_vjp gradients.relayout_vjp gradients.sum_vjp halo load machine_of map_overlap matmul pack
-reduce_scatter relayout relayout_like reshape save stack start_relayout start_save trace transpose update_halos
+gradients.relayout_like_vjp gradients.relayout_vjp gradients.sum_vjp halo load machine_of map_overlap matmul migrate
+pack reduce_scatter relayout relayout_like reshape save stack start_relayout start_save trace transpose update_halos
 """
 
 

@@ -38,6 +38,7 @@ OBJECTS = {  # by the name of the class
 LOCAL = (  # parameters without which it is not known which ranks would make the call, or calls that move nothing
     *("distribute layout", "pack layout"),
     *("from_local layout", "from_local global_shape", "from_local mesh", "from_local sharding_specs"),
+    *("migrate devices", "migrate mesh"),
     *("transpose axes", "array_api.asarray dtype", "array_api.astype dtype"),
 )
 ABOUT_RANKS = ("create_mesh", "trace")

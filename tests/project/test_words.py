@@ -45,7 +45,7 @@ NAMES_ALLOWED = {
     "InPlace",
     "chain",
     "place",
-}  # the field's word; itertools.chain; numpy.place
+}  # the field's; itertools.chain; numpy.place
 PARTS_ALLOWED = {"training", "mpi_examples"}  # folders: users override Module.parts
 TEXTS_ALLOWED = (
     r"in(-|\s+)place|(numpy|np)\.place",

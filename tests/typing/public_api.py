@@ -166,6 +166,8 @@ def collectives(array: NDArray[np.float64]) -> None:
     assert_type(mc.reduce_scatter(array, [range(2)], 0), NDArray[Any])
     assert_type(mc.broadcast([1, 2], None, root=0), NDArray[Any])
     assert_type(mc.collective_permute(array, [(0, 1), (1, 0)]), NDArray[Any])
+    assert_type(mc.migrate({"a": array}, [0, 1]), mc.Migrated)
+    assert_type(mc.migrate(array, [0, 1]).sources, NDArray[np.intp])
     mc.all_reduce(array, "groups")  # type: ignore[arg-type]
     mc.all_reduce(array, [0, 1])  # type: ignore[list-item]
     mc.all_gather(array, {0: [1]}, 0)  # type: ignore[arg-type]

@@ -1,0 +1,38 @@
+"""NumPy's own tests of indexing and of sets, on tensors: all pass but those in tests/data/numpy_tests.txt."""
+
+import numpy as np
+import pytest
+
+from support import numpy_shim
+from support.paths import DATA
+
+TABLE = DATA / "numpy_tests.txt"
+
+
+def expected(ranks):
+    """Return the tests that fail on so many ranks: of a line, those after the name, or any."""
+    found = set()
+    for line in TABLE.read_text("utf-8").splitlines():
+        if line and not line.startswith("#"):
+            name, _, only = line.partition(" ranks=")
+            if not only or int(only) == ranks:
+                found.add(name)
+    return found
+
+
+@pytest.mark.skipif(np.__version__ != "2.4.6", reason="the table is for the tests of this version of NumPy")
+@pytest.mark.parametrize("ranks", [1, 3])
+@pytest.mark.parametrize("module", numpy_shim.MODULES)
+def test_numpys_own_tests(module, ranks):
+    found = numpy_shim.outcomes(module, ranks)
+    failed = {name: error for name, error in found.items() if error is not None}
+    known = {name for name in expected(ranks) if name.startswith(f"{module}.py")}
+    assert {name: repr(error)[:200] for name, error in failed.items() if name not in known} == {}
+    assert known - set(failed) == set(), "they pass now: take them out of the table"
+    assert len(found) > len(failed) > 0
+
+
+def test_every_group_has_a_reason():
+    groups = TABLE.read_text("utf-8").split("\n\n")
+    assert len(groups) > 5
+    assert [group for group in groups if not group.startswith("# ")] == []

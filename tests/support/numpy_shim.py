@@ -1,0 +1,253 @@
+"""NumPy's own tests on tensors: modules of tests whose `np` makes tensors where NumPy's makes arrays.
+
+In the namespace of such a module, functions that make arrays make tensors on a mesh of all ranks, cut along the first
+axis. All other names are those of NumPy, and come to tensors by NumPy's protocols. Assertions compare the arrays of
+tensors. To see how the tests fail: ``PYTHONPATH=tests python -m support.numpy_shim test_indexing 3``; it prints the
+reason of each one, or with ``--table`` only the tests that belong in tests/data/numpy_tests.txt.
+"""
+
+import importlib.util
+import itertools
+import sys
+import warnings
+from collections import Counter
+from copy import deepcopy
+from pathlib import Path
+from threading import local
+
+import numpy as np
+import numpy.testing
+
+import meshcomm as mc
+
+ROOT = Path(np.__file__).parent
+MODULES = {
+    "test_indexing": ROOT / "_core/tests/test_indexing.py",
+    "test_index_tricks": ROOT / "lib/tests/test_index_tricks.py",
+    "test_arraysetops": ROOT / "lib/tests/test_arraysetops.py",
+}
+MAKE = "array asarray asanyarray ascontiguousarray zeros ones empty full arange linspace eye identity copy"
+MAKE_LIKE = "zeros_like ones_like empty_like full_like"
+
+of_rank = local()  # what each rank has while a test runs: mesh, made, random
+
+
+# -- values -----------------------------------------------------------------------------------------------------------
+
+
+def is_tensor(x):
+    return isinstance(x, mc.DTensor)
+
+
+def plain(x):
+    """Return *x* with the arrays of tensors, also in lists and tuples."""
+    if is_tensor(x):
+        return x.to_numpy()
+    if type(x) in (list, tuple):
+        return type(x)(map(plain, x))
+    return x
+
+
+def made(x):
+    """Return an array as a tensor that is cut along its first axis."""
+    x = np.asanyarray(x)
+    of_rank.made += 1
+    return mc.distribute(x, mc.Layout(["x"][: x.ndim] + [mc.UNSHARDED] * (x.ndim - 1), of_rank.mesh))
+
+
+# -- names ------------------------------------------------------------------------------------------------------------
+
+
+class _AnyArray(type):
+    def __instancecheck__(cls, x):
+        return isinstance(x, np.ndarray | mc.DTensor)
+
+
+class AnyArray(metaclass=_AnyArray):
+    """Arrays and tensors."""
+
+
+class Random:
+    """numpy.random, with the same numbers on all ranks."""
+
+    RandomState = np.random.RandomState
+
+    def __getattr__(self, name):
+        function = getattr(of_rank.random, name)
+
+        def call(*args, **options):
+            found = function(*args, **options)
+            return made(found) if isinstance(found, np.ndarray) else found
+
+        return call
+
+
+def _makes(function):
+    return lambda *args, **options: made(function(*map(plain, args), **{k: plain(v) for k, v in options.items()}))
+
+
+def _makes_like(function):
+    def call(like, *args, **options):
+        return function(like, *args, **options) if is_tensor(like) else made(function(like, *args, **options))
+
+    return call
+
+
+def may_share_memory(a, b):
+    """Whether the blocks of any rank do."""
+    if not is_tensor(a) or not is_tensor(b):
+        return False
+    return bool(mc.all_reduce(np.may_share_memory(a.local, b.local), op="max"))
+
+
+class Shim:
+    """What `np` is in a module of tests."""
+
+    ndarray = AnyArray
+    random = Random()
+    may_share_memory = staticmethod(may_share_memory)
+
+    def __getattr__(self, name):
+        return getattr(np, name)
+
+
+for _name in MAKE.split():
+    setattr(Shim, _name, staticmethod(_makes(getattr(np, _name))))
+for _name in MAKE_LIKE.split():
+    setattr(Shim, _name, staticmethod(_makes_like(getattr(np, _name))))
+
+
+def _asserts(function):
+    return lambda *args, **options: function(*map(plain, args), **options)
+
+
+def _module(name):
+    spec = importlib.util.spec_from_file_location(f"shim_{name}", MODULES[name])
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def _compare_index_result(test, tensor, index, expected, is_view):
+    """What NumPy's method of this name checks, without `flat`; a slice that moved is no view."""
+    tensor = tensor.copy()
+    found = tensor[index]
+    np.testing.assert_array_equal(plain(found), expected)
+    array, again = plain(tensor), tensor.copy()
+    again[index] = expected + 1000
+    if not tensor.size:
+        return
+    array.flat[np.ravel(expected)] += 1000  # an arange at first
+    np.testing.assert_array_equal(plain(again), array)
+    if is_view and found.ndim and type(found) is mc.DTensor:
+        found += 1000
+        np.testing.assert_array_equal(plain(tensor), array)
+
+
+def load(name):
+    """Return a module of NumPy's tests in which `np` is a shim."""
+    module = _module(name)
+    if name == "test_indexing":  # what should come is computed by NumPy, from arrays
+        mimic = _module(name).TestMultiIndexingAutomated._get_multi_index
+        automated = module.TestMultiIndexingAutomated
+        automated._get_multi_index = lambda test, tensor, index: mimic(test, plain(tensor), plain(index))
+        automated._compare_index_result = _compare_index_result
+    module.np = Shim()
+    module.HAS_REFCOUNT = False
+    for each in dir(module):
+        if each.startswith("assert_") and "raises" not in each and hasattr(numpy.testing, each):
+            setattr(module, each, _asserts(getattr(numpy.testing, each)))
+    return module
+
+
+# -- tests ------------------------------------------------------------------------------------------------------------
+
+
+def cases(module):
+    """Return the tests of a module by name: functions that a rank calls."""
+    found = {}
+    for name, value in vars(module).items():
+        if name.startswith("test") and callable(value):
+            found |= _with_arguments(name, value, value)
+        elif name.startswith("Test") and isinstance(value, type):
+            for each in dir(value):
+                if each.startswith("test"):
+                    function = getattr(value, each)
+                    found |= _with_arguments(f"{name}::{each}", function, _method(value, each))
+    return found
+
+
+def _method(kind, name):
+    return lambda **arguments: getattr(kind(), name)(**arguments)
+
+
+def _with_arguments(name, function, call):
+    """Return a case for each set of arguments that the marks of pytest name."""
+    marks = getattr(function, "pytestmark", [])
+    if any(mark.name == "skipif" and mark.args[0] for mark in marks):
+        return {}
+    choices = []
+    for mark in marks:
+        if mark.name == "parametrize":
+            names, values = mark.args[:2]
+            names = [each.strip() for each in names.split(",")] if isinstance(names, str) else list(names)
+            sets = [getattr(each, "values", each if len(names) > 1 else (each,)) for each in values]
+            sets = [each if isinstance(each, tuple | list) else (each,) for each in sets]
+            choices.append([dict(zip(names, each, strict=True)) for each in sets])
+    found = {}
+    for number, some in enumerate(itertools.product(*choices)):
+        arguments = {key: value for each in some for key, value in each.items()}
+        label = f"{name}[{number}]" if choices else name
+        found[label] = lambda arguments=arguments: call(**deepcopy(arguments))
+    return found
+
+
+def failure(case, ranks):
+    """Run a test on simulated ranks; return the error that a rank raises, or None, and whether it made tensors."""
+    with mc.simulate(ranks) as world, warnings.catch_warnings():
+        mesh = mc.create_mesh([("x", ranks)])
+
+        def on_rank():
+            of_rank.mesh, of_rank.made, of_rank.random = mesh, 0, np.random.RandomState(0)
+            try:
+                with mc.default_mesh(mesh):
+                    case()
+            finally:
+                counts.append(of_rank.made)
+
+        counts = []
+        try:
+            world.run(on_rank)
+        except BaseException as error:
+            if isinstance(error, KeyboardInterrupt | SystemExit):
+                raise
+            return error, sum(counts) > 0
+    return None, sum(counts) > 0
+
+
+def outcomes(name, ranks, only=""):
+    """Return for each test of a module, by name, its error or None; tests that make no tensor are left out."""
+    found = {}
+    for label, case in cases(load(name)).items():
+        if only in label:
+            error, tensors = failure(case, ranks)
+            if tensors:
+                found[f"{name}.py::{label}"] = error
+    return found
+
+
+def main(name, ranks, *options):
+    """Print the failures, and how many tests pass."""
+    table = "--table" in options
+    only = next((each for each in options if not each.startswith("-")), "")
+    found = outcomes(name, int(ranks), only)
+    for label, error in found.items():
+        if error is not None:
+            text = " ".join(str(error).split())[:230]
+            print(label if table else f"{label}\n    {type(error).__name__}: {text}")
+    if not table:
+        print(Counter("passed" if error is None else "failed" for error in found.values()))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
