@@ -1,4 +1,4 @@
-"""Elements chosen among several arrays: choose, select; and flat indices: unravel_index, ravel_multi_index."""
+"""Elements chosen among several arrays: choose, select; and indices: ix_, unravel_index, ravel_multi_index."""
 
 from collections.abc import Sequence
 
@@ -7,12 +7,13 @@ from numpy.typing import ArrayLike
 
 from meshcomm._arguments import as_shape
 from meshcomm._tracing import Value
-from meshcomm._types import Array, Shape, ShapeLike
+from meshcomm._types import Array, Indices, Shape, ShapeLike
 from meshcomm.arrays.dtensor import DTensor, as_tensor, unwrapped
 from meshcomm.errors import ShapeError
 from meshcomm.ops.elementwise import elementwise
-from meshcomm.ops.index_tuples import check_mode, check_within, on_mesh, stored
+from meshcomm.ops.index_tuples import check_mode, check_square, check_within, on_mesh, stored
 from meshcomm.ops.indexing import getitem
+from meshcomm.ops.nonzero import indices_of_mask
 from meshcomm.ops.signatures import table
 from meshcomm.ops.whole import whole_along
 
@@ -150,7 +151,35 @@ def ravel_multi_index(
     return made
 
 
-FUNCTIONS = table(
+def ix_(*args: object) -> tuple[object, ...]:
+    """Return an index for each of several sequences, as numpy.ix_, so that together they index their outer product.
+
+    A mask stands for where it is true. Collective over the mesh of a tensor of bool.
+    """
+    made = list[object]()
+    for number, each in enumerate(args):
+        held = unwrapped(each)
+        one: DTensor | Array = held if isinstance(held, DTensor) else np.asarray(held)
+        if one.ndim != 1:
+            raise ShapeError("numpy.ix_: Cross index must be 1 dimensional")
+        if not isinstance(one, DTensor) and not one.size:
+            one = one.astype(np.intp)
+        if one.dtype == bool:
+            (one,) = indices_of_mask(one)
+        others = [axis for axis in range(len(args)) if axis != number]
+        made.append(np.expand_dims(one, tuple(others)))
+    return tuple(made)
+
+
+def diag_indices_from(arr: DTensor) -> tuple[Indices, ...]:
+    """Return plain indices of the main diagonal of *arr*, as numpy.diag_indices_from."""
+    tensor = as_tensor("numpy.diag_indices_from", arr)
+    check_square("numpy.diag_indices_from", tensor.shape, 1)
+    return np.diag_indices(tensor.shape[0], tensor.ndim)
+
+
+FUNCTIONS = {np.ix_: ix_} | table(
+    (np.diag_indices_from, diag_indices_from),
     (np.choose, choose),
     (np.select, select),
     (np.unravel_index, unravel_index),

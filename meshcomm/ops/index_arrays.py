@@ -24,7 +24,8 @@ from meshcomm._types import Array, DType, Indices, Names, Shape
 from meshcomm.arrays.cutting import cut_out
 from meshcomm.arrays.dtensor import DTensor, unwrapped
 from meshcomm.errors import DTypeError, ShapeError
-from meshcomm.layouts.cyclic import AnyCut, CyclicCut
+from meshcomm.layouts.boxes import Box
+from meshcomm.layouts.cyclic import AnyCut, CyclicCut, global_indices
 from meshcomm.layouts.layout import Layout
 from meshcomm.layouts.layout_text import specs_text
 from meshcomm.layouts.partition import Consecutive
@@ -214,6 +215,13 @@ def _broadcast(arrays: dict[int, IndexArray], axes: int) -> Shape:
 # -- where the rows are -----------------------------------------------------------------------------------------------
 
 
+class _Share(NamedTuple):
+    """What this rank needs of an index array, and which box of it that is."""
+
+    array: Indices
+    box: Box
+
+
 class _Axis(NamedTuple):
     """One axis of the base with an index: how it is cut, how long its blocks are, and who has them in the group."""
 
@@ -248,7 +256,7 @@ def _axis(base: DTensor, axis: int, names: Names) -> _Axis:
     return _Axis(cut, np.asarray(cut.lengths(numbers), dtype=np.intp), positions)
 
 
-def _owned(axes: Sequence[_Axis], indices: Sequence[Indices], shape: Shape, of_base: Sequence[int]) -> Owned:
+def _owned(axes: Sequence[_Axis], indices: Sequence[_Share], shape: Shape, of_base: Sequence[int]) -> Owned:
     """Return who owns the rows, and where: in C order, for *indices* that broadcast to *shape*.
 
     ``IndexError`` for one that is out of bounds.
@@ -261,7 +269,7 @@ def _owned(axes: Sequence[_Axis], indices: Sequence[Indices], shape: Shape, of_b
     """
     axis, cut = axes[0], axes[0].cut
     if len(axes) == 1 and isinstance(cut, Consecutive):
-        flat = np.ascontiguousarray(np.broadcast_to(indices[0], shape), dtype=np.int64).reshape(-1)
+        flat = np.ascontiguousarray(np.broadcast_to(indices[0].array, shape), dtype=np.int64).reshape(-1)
         owners, row_numbers = np.empty(len(flat), np.int32), np.empty(len(flat), np.intp)
         boundaries = np.array(cut.all_starts(), dtype=np.int64)
         wrong = find_rows(flat, boundaries, axis.positions.astype(np.int32), owners, row_numbers)
@@ -285,21 +293,23 @@ def owned_elements(tensor: DTensor, indices: Indices) -> Owned:
     """
     axes = range(tensor.ndim)
     names = _names(tensor, axes)
-    found = np.unravel_index(indices, tensor.shape)
+    found = [_Share(each, ((0, len(each)),)) for each in np.unravel_index(indices, tensor.shape)]
     return _owned([_axis(tensor, axis, names) for axis in axes], found, indices.shape, axes)
 
 
-def _in_bounds(indices: Indices, axis: int, length: int) -> Indices:
-    """Return *indices* from 0 on; ``IndexError`` for one that is out of bounds."""
+def _in_bounds(share: _Share, axis: int, length: int) -> Indices:
+    """Return indices from 0 on; ``IndexError`` for one that is out of bounds."""
+    indices = share.array
     if not indices.size:
         return indices.astype(np.intp)
     if indices.min() >= 0 and indices.max() < length:
         return indices.astype(np.intp, copy=False)
     wrong = (indices < -length) | (indices >= length) if indices.dtype.kind == "i" else indices >= length
     if wrong.any():
-        at = tuple(int(each[0]) for each in np.nonzero(wrong))
+        first = [each[:1] for each in np.nonzero(wrong)]
+        at = tuple(int(global_indices(span, each)[0]) for span, each in zip(share.box, first, strict=True))
         where = f", at {at} of the index array" if at else ""
-        raise IndexError(f"index {indices[at]} is out of bounds for axis {axis} with size {length}{where}")
+        raise IndexError(f"index {indices[wrong][0]} is out of bounds for axis {axis} with size {length}{where}")
     return np.where(indices < 0, indices + length, indices).astype(np.intp)
 
 
@@ -320,18 +330,14 @@ def _group(here: Location, base: DTensor, names: Names, text: str) -> Ranks | No
     return Ranks(group, position, fingerprint(text))
 
 
-def _agreed(
-    here: Location, text: str, base: DTensor, asked: Request, local: tuple[Shape, list[Callable[[], Array]]]
-) -> Owned:
+def _agreed(here: Location, text: str, base: DTensor, asked: Request, local: tuple[Shape, list[_Share]]) -> Owned:
     """Return who owns the rows that this rank needs; ``IndexError`` on all ranks. Collective over the mesh."""
 
     def make() -> Owned:
         if 0 in asked.shape:  # as in NumPy, no index is out of bounds then
             return Owned(np.zeros(0, dtype=np.int32), np.zeros(0, dtype=np.intp))
         names = _names(base, asked.axes)
-        return _owned(
-            [_axis(base, axis, names) for axis in asked.axes], [each() for each in local[1]], local[0], asked.axes
-        )
+        return _owned([_axis(base, axis, names) for axis in asked.axes], local[1], local[0], asked.axes)
 
     return agree_on(here.team, text, make)
 
@@ -398,14 +404,12 @@ def _index_layout(base: DTensor, asked: Request, rest: list[int]) -> Layout:
     return Layout(found, base.mesh)
 
 
-def _local_index(name: str, index: IndexArray, shape: Shape, layout: Layout) -> Callable[[], Array]:
-    """Return what gives the part of an index array that this rank needs. Collective if a tensor has to move."""
-    axes = aligned_axes(index.shape, shape, layout)
-    if isinstance(index, DTensor):
-        moved = relaid(index, axes, name, layout.mesh)
-        return lambda: np.asarray(moved.local)
-    device = layout.mesh.rank
-    return lambda: cut_out(index, Layout(axes, layout.mesh).block_box(index.shape, device or 0))
+def _local_index(name: str, index: IndexArray, shape: Shape, layout: Layout) -> _Share:
+    """Return the share of an index array that this rank needs. Collective if a tensor has to move."""
+    axes, device = aligned_axes(index.shape, shape, layout), layout.mesh.rank or 0
+    box = Layout(axes, layout.mesh).block_box(index.shape, device)
+    local = relaid(index, axes, name, layout.mesh).local if isinstance(index, DTensor) else cut_out(index, box)
+    return _Share(np.asarray(local), box)
 
 
 # -- set --------------------------------------------------------------------------------------------------------------

@@ -120,6 +120,14 @@ def check_mode(name: str, mode: object) -> None:
         raise ShapeError(f"{name}: mode {quote(mode)}; it is 'raise', 'wrap' or 'clip'")
 
 
+def check_square(name: str, shape: Shape, free: int) -> None:
+    """Raise ``ShapeError`` unless *shape* has two axes or more; all equally long, if there are more than *free*."""
+    if len(shape) < 2:
+        raise ShapeError(f"{name} of shape {shape}: the tensor must be at least 2-d")
+    if len(shape) > free and len(set(shape)) > 1:
+        raise ShapeError(f"{name} of shape {shape}: all axes must be of equal length")
+
+
 def integers(name: str, indices: object) -> IndexArray:
     """Return *indices* as integers; NumPy's ``TypeError`` for others than integers and bools."""
     given = unwrapped(indices)

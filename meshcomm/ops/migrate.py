@@ -32,6 +32,9 @@ class Migrated(NamedTuple):
     sources: Indices
 
 
+Migrated.__module__ = "meshcomm"  # a NamedTuple cannot say so in its body
+
+
 class _Given(NamedTuple):
     """What a rank passes: its arrays, where each row goes, and what all ranks have alike."""
 

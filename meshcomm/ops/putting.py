@@ -1,4 +1,4 @@
-"""Elements written by NumPy's functions: put, put_along_axis, numpy.place, putmask, copyto.
+"""Elements written by NumPy's functions: put, put_along_axis, numpy.place, putmask, copyto, fill_diagonal.
 
 They are assignments: :mod:`meshcomm.ops.indexing` has what a tensor refuses, and :mod:`meshcomm.ops.index_arrays`
 where the elements are. Where several values are for one element, the last one stays, as in NumPy.
@@ -24,6 +24,7 @@ from meshcomm.ops.index_tuples import (
     beside_index,
     by_elements,
     check_mode,
+    check_square,
     flat,
     flattened,
     integers,
@@ -222,7 +223,37 @@ def _narrowed(name: str, operand: Value, ndim: int) -> Value:
     return as_array(operand).reshape(shape[extra:])
 
 
+def fill_diagonal(a: DTensor, val: DTensor | ArrayLike, wrap: bool = False) -> None:
+    """Write *val*, again and again, to the diagonal of *a*, as numpy.fill_diagonal. Collective over the mesh.
+
+    Parameters
+    ----------
+    a: a tensor of two axes, or of more that are equally long; it is changed
+    val: a number, or values
+    wrap: whether the diagonal of a tall matrix goes on below a row without one
+
+    >>> import numpy as np, meshcomm as mc
+    >>> def program():
+    ...     t = mc.zeros((2, 2), int, mc.Layout(["x", mc.UNSHARDED], mc.create_mesh([("x", 2)])))
+    ...     np.fill_diagonal(t, [5, 6])
+    ...     return t.local.tolist()
+    >>> with mc.simulate(2) as world:
+    ...     print(world.run(program))
+    [[[5, 0]], [[0, 6]]]
+    """
+    tensor = as_tensor("numpy.fill_diagonal", a)
+    check_square("numpy.fill_diagonal", tensor.shape, 2)
+    n = tensor.shape[-1]
+    step = n + 1 if tensor.ndim == 2 else sum(n**power for power in range(tensor.ndim))
+    put(tensor, np.arange(0, min(tensor.size, n * n) if tensor.ndim == 2 and not wrap else tensor.size, step), val)
+
+
 FUNCTIONS = table(
-    (np.put, put), (np.put_along_axis, put_along_axis), (np.place, place), (np.putmask, putmask), (np.copyto, copyto)
+    (np.put, put),
+    (np.put_along_axis, put_along_axis),
+    (np.place, place),
+    (np.putmask, putmask),
+    (np.copyto, copyto),
+    (np.fill_diagonal, fill_diagonal),
 )
 """NumPy's functions that this module defines for tensors."""

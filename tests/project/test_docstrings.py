@@ -9,19 +9,20 @@ from meshcomm.measuring.recording import Listener
 
 COLLECTIVE = """
 Checkpoints.restore Checkpoints.save Checkpoints.start_save Checkpoints.wanted DTensor.all DTensor.any DTensor.argmax
-DTensor.argmin DTensor.argpartition DTensor.argsort DTensor.clip DTensor.cumprod DTensor.cumsum DTensor.flatten
-DTensor.max DTensor.mean DTensor.min DTensor.partition DTensor.prod DTensor.ravel DTensor.relayout DTensor.repeat
-DTensor.reshape DTensor.searchsorted DTensor.sort DTensor.squeeze DTensor.std DTensor.sum DTensor.take
-DTensor.to_device DTensor.to_numpy DTensor.trace DTensor.var Halo.reduce Halo.start_update Halo.update Halo.wait
-LayoutMap.distribute Mesh.close Plan.execute RelayoutRequest.wait SaveRequest.wait Strategy.close
-Strategy.experimental_assign_to_logical_device Strategy.experimental_replicate_to_logical_devices
-Strategy.experimental_split_to_logical_devices Topology.from_comm Variable.assign Variable.assign_add
-Variable.assign_sub Variable.to_numpy all_gather all_reduce all_to_all barrier broadcast call_with_layout
-collective_permute concatenate copy_to_mesh create_mesh distribute drop_plans from_local gradients.all_gather_vjp
-gradients.all_reduce_vjp gradients.all_to_all_vjp gradients.broadcast_vjp gradients.collective_permute_vjp
-gradients.matmul_vjp gradients.matmul_vjp_of_left gradients.matmul_vjp_of_right gradients.reduce_scatter_vjp
-gradients.relayout_like_vjp gradients.relayout_vjp gradients.sum_vjp halo load machine_of map_overlap matmul migrate
-pack reduce_scatter relayout relayout_like reshape save stack start_relayout start_save trace transpose update_halos
+DTensor.argmin DTensor.argpartition DTensor.argsort DTensor.choose DTensor.clip DTensor.compress DTensor.cumprod
+DTensor.cumsum DTensor.flatten DTensor.max DTensor.mean DTensor.min DTensor.nonzero DTensor.partition DTensor.prod
+DTensor.put DTensor.ravel DTensor.relayout DTensor.repeat DTensor.reshape DTensor.searchsorted DTensor.sort
+DTensor.squeeze DTensor.std DTensor.sum DTensor.take DTensor.to_device DTensor.to_numpy DTensor.trace DTensor.var
+Halo.reduce Halo.start_update Halo.update Halo.wait LayoutMap.distribute Mesh.close Plan.execute RelayoutRequest.wait
+SaveRequest.wait Strategy.close Strategy.experimental_assign_to_logical_device
+Strategy.experimental_replicate_to_logical_devices Strategy.experimental_split_to_logical_devices Topology.from_comm
+Variable.assign Variable.assign_add Variable.assign_sub Variable.to_numpy all_gather all_reduce all_to_all barrier
+broadcast call_with_layout collective_permute concatenate copy_to_mesh create_mesh distribute drop_plans from_local
+gradients.all_gather_vjp gradients.all_reduce_vjp gradients.all_to_all_vjp gradients.broadcast_vjp
+gradients.collective_permute_vjp gradients.matmul_vjp gradients.matmul_vjp_of_left gradients.matmul_vjp_of_right
+gradients.reduce_scatter_vjp gradients.relayout_like_vjp gradients.relayout_vjp gradients.sum_vjp halo load machine_of
+map_overlap matmul migrate pack reduce_scatter relayout relayout_like reshape save stack start_relayout start_save
+trace transpose update_halos
 """
 
 
