@@ -10,6 +10,7 @@ tensor that it was taken from. So it is an error while that tensor is still ther
 like others.
 """
 
+from functools import lru_cache
 from itertools import pairwise
 from typing import NamedTuple, TypeAlias
 from weakref import ref
@@ -167,6 +168,7 @@ def strides_of(tensor: DTensor) -> Strides:
     return c_strides(tensor.shape) if tensor._view is None else tensor._view.strides
 
 
+@lru_cache(maxsize=1024)
 def c_strides(shape: Shape) -> Strides:
     """Return the strides of a C-ordered array.
 
@@ -191,6 +193,7 @@ def alike_strides(shape: Shape, strides: Strides) -> Strides:
     return tuple(found[order.index(axis)] for axis in range(len(shape)))
 
 
+@lru_cache(maxsize=1024)
 def sliced_strides(strides: Strides, items: Items) -> Strides:
     """Return the strides of the slice that *items* take.
 
@@ -219,6 +222,7 @@ def is_in_c_order(shape: Shape, strides: Strides) -> bool:
     return 0 in shape or all(n == 1 or stride == wanted for n, stride, wanted in found)
 
 
+@lru_cache(maxsize=1024)
 def reshaped_strides(shape: Shape, strides: Strides, new: Shape) -> Strides | None:
     """Return the strides of an array in a *new* shape; None if NumPy would have to copy it.
 
