@@ -190,7 +190,8 @@ def _reshape(
 def _own(made: DTensor) -> DTensor:
     """Return a copy that NumPy makes, too: of a view, or what was copied already, as a tensor of its own."""
     assert made._view is not None
-    return made.copy() if made._view.root is not None else DTensor(made.local, made.layout, made.shape, made.dtype)
+    is_own = made._view.root is None and made._view.writeable
+    return DTensor(made.local, made.layout, made.shape, made.dtype) if is_own else made.copy()
 
 
 def _ravel(a: DTensor, order: str = "C") -> DTensor:
