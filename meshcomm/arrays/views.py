@@ -183,14 +183,13 @@ def c_strides(shape: Shape) -> Strides:
 
 
 def alike_strides(shape: Shape, strides: Strides) -> Strides:
-    """Return the strides of a new array that NumPy makes like another one: axes have the order that they have there.
+    """Return the strides of NumPy's imaginary part of real numbers, a new array: in Fortran's order if they are.
 
-    >>> alike_strides((2, 3, 4), (1, 200, 10))
-    (1, 8, 2)
+    >>> alike_strides((2, 3, 4), (1, 2, 6)), alike_strides((2, 3, 4), (1, 200, 10))
+    ((1, 2, 6), (12, 4, 1))
     """
-    order = sorted(range(len(shape)), key=lambda axis: -abs(strides[axis]))
-    found = c_strides(tuple(shape[axis] for axis in order))
-    return tuple(found[order.index(axis)] for axis in range(len(shape)))
+    is_fortran = is_in_c_order(shape[::-1], strides[::-1]) and not is_in_c_order(shape, strides)
+    return c_strides(shape[::-1])[::-1] if is_fortran else c_strides(shape)
 
 
 @lru_cache(maxsize=1024)

@@ -4,7 +4,7 @@ import bisect
 import gc
 import heapq
 import random as random_of_python
-from itertools import product
+from itertools import permutations, product
 from random import Random
 
 import numpy as np
@@ -222,6 +222,16 @@ def test_reshapes_copy_where_numpys_do():
         if found is not None:
             long = [axis for axis, n in enumerate(new) if n > 1]
             assert [found[axis] for axis in long] == [made.strides[axis] for axis in long]
+
+
+def test_imaginary_parts_of_real_numbers_have_numpys_order():
+    """It decides whether a reshape of them copies, and so whether that can be written to."""
+    x = np.arange(60.0).reshape(3, 4, 5)
+    t = mc.distribute(x, Layout([U, U, U], mc.create_mesh([("x", 1)])))
+    for axes in permutations(range(3)):
+        for step in (1, 2):
+            v, w = t.transpose(axes)[::step].imag.reshape(-1), x.transpose(axes)[::step].imag.reshape(-1)
+            assert v.local.flags.writeable == w.flags.writeable
 
 
 # -- what takes blocks of any strides ---------------------------------------------------------------------------------
