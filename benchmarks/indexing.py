@@ -47,6 +47,7 @@ def with_heat(indices: np.ndarray) -> Callable[[], object] | None:
 def contenders(comm, kind: str) -> dict[str, Callable[[], object]]:
     """Return what is measured for random or sorted indices. Collective."""
     mesh = mc.create_mesh([("x", comm.size)])
+    mc.barrier(mesh)  # ranks share the memory of blocks that are made after they first communicate
     table = mc.zeros((ROWS, WIDTH), "f8", mc.Layout(["x", mc.UNSHARDED], mesh))
     table.local[:, 0] = np.arange(len(table.local)) + table.slices[0].start
     chosen = np.random.default_rng(1).integers(0, ROWS, TAKEN)
@@ -69,6 +70,7 @@ def contenders(comm, kind: str) -> dict[str, Callable[[], object]]:
 def permutation(comm, kind: str) -> dict[str, Callable[[], object]]:
     """Return a permutation of all rows, and a relayout of as many bytes in runs as long. Collective."""
     mesh = mc.create_mesh([("x", comm.size)])
+    mc.barrier(mesh)
     rows = mc.Layout(["x", mc.UNSHARDED], mesh)
     table = mc.zeros((ROWS, WIDTH), "f8", rows)
     order = mc.distribute(np.random.default_rng(2).permutation(ROWS), mc.Layout(["x"], mesh))

@@ -191,7 +191,7 @@ def _ask(ranks: Ranks, block: Array, axes: int, wanted: Owned, into: Array) -> N
         else:
             found[slice(None) if turn is None else turn] = rows
     if found is not None:
-        _put_in_order(into, order, found[number] if repeats else found)
+        _put_in_order(into, order, found, number if repeats else None)
 
 
 def _rows_at(block: Array, axes: int, row_numbers: Indices) -> Array:
@@ -204,13 +204,16 @@ def _rows_at(block: Array, axes: int, row_numbers: Indices) -> Array:
     return np.ascontiguousarray(opaque(block)[unravelled(row_numbers, block.shape[:axes])])
 
 
-def _put_in_order(into: Array, order: Indices, rows: Array) -> None:
-    """Write the *rows* to *into*: the first one to its row order[0], and so on."""
+def _put_in_order(into: Array, order: Indices, rows: Array, which: Indices | None = None) -> None:
+    """Write *rows* to *into*: the first one to its row order[0], and so on.
+
+    If *which* is given, the row which[0] is the first one, and so on.
+    """
     if not into.flags.c_contiguous:
-        opaque(into)[order] = rows
+        opaque(into)[order] = rows if which is None else rows[which]
         return
     inverse = np.empty_like(order)
-    inverse[order] = np.arange(len(order))
+    inverse[order] = np.arange(len(order)) if which is None else which
     rows.take(inverse, axis=0, out=opaque(into), mode="clip")
 
 
