@@ -68,7 +68,10 @@ class DTensor(NumpyMethods, StandardMethods, Operators):
         _set_dtype(self, dtype)
         _set_view(self, _view)
 
-    def __setattr__(self, name: str, value: object) -> NoReturn:
+    def __setattr__(self, name: str, value: object) -> None:
+        if name in {"real", "imag"}:  # as NumPy's: t.imag += 1 ends with this
+            getattr(self, name)[...] = value
+            return
         instead = _INSTEAD_OF_SETTING.get(name, "change its block in place, or make a new one")
         raise AttributeError(f"a DTensor cannot be given another {name}: {instead}")
 

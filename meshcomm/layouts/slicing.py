@@ -99,8 +99,9 @@ def _item(index: object, axis: int, length: int) -> Item:
         shape = getattr(index, "shape", None)
         text = quote(index) if shape is None else f"of shape {shape}"
         raise IndexError(
-            f"axis {axis}: index {text} is a {type(index).__name__}; an index has integers, slices, ... and None, or "
-            "is one mask of bool, without others. numpy.take(t, indices, axis) takes a list of indices"
+            f"axis {axis}: index {text} is a {type(index).__name__}; an index has integers, slices, ..., None, and "
+            "arrays, lists or tensors of integers or bools. Fields of a structured dtype are in the blocks: "
+            "t.local[name]"
         ) from None
     if not -length <= number < length:
         raise IndexError(f"axis {axis}: index {quote(number)} is out of bounds for {counted(length, 'element')}")

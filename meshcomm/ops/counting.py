@@ -54,18 +54,23 @@ def bincount(x: DTensor | ArrayLike, /, weights: DTensor | ArrayLike | None = No
     factors = None if loads is None else weights_like(name, tensor, loads)
     if tensor.local is None:
         raise ShapeError(f"{name}: a rank outside of the mesh cannot know the largest element")
-    # Two numbers in one reduction: the largest element, and how far the least one is below 0.
+    # Two numbers in one reduction: whether there are negative elements, as which NumPy counts too large ones, and the
+    # largest element.
     ends = np.array([0, -1], np.int64)
     if tensor.local.size:
-        ends = np.array([-int(tensor.local.min()), tensor.local.max()], np.int64)
+        low, high = int(tensor.local.min()), int(tensor.local.max())
+        ends = np.array([low < 0 or high > _MOST, min(high, _MOST)], np.int64)
     below, most = added_up(name, tensor, ends, (2,), ends.dtype, op="max").local.tolist()
-    if tensor.size and below > 0:
+    if below:
         raise ShapeError("'list' argument must have no negative elements")
     length = max(most + 1, least)
     its_weights = None if factors is None else factors.local
     with np.errstate(all="ignore"):  # it must not stop one rank before a communication
         counts = np.bincount(tensor.local, its_weights, length).astype(kind)  # NumPy counts no elements in integers
     return added_up(name, tensor, counts, (length,), kind)
+
+
+_MOST = np.iinfo(np.int64).max
 
 
 def _like(array: Operand, other: Operand | None) -> DTensor:

@@ -36,7 +36,7 @@ from meshcomm.memory.copies import opaque
 from meshcomm.ops.elementwise import agree_on_plain, relaid
 from meshcomm.ops.owners import Owned, Ranks, Write, deliver, fetch
 from meshcomm.ops.reductions import group_along
-from meshcomm.ops.rules import Operand, aligned_axes, common_layout, shape_of, sharding
+from meshcomm.ops.rules import Operand, aligned_axes, common_layout, mesh_of, shape_of, sharding
 from meshcomm.ranks.agreement import fingerprint
 from meshcomm.ranks.calls import agree_on, collective, exchanging
 from meshcomm.ranks.meshes import location_text
@@ -76,7 +76,7 @@ def has_arrays(index: object) -> bool:
         if each is None or each is Ellipsis or (isinstance(each, slice | int | np.integer) and not _is_bool(each)):
             continue
         held = unwrapped(each)
-        if _is_bool(held) or isinstance(held, list | tuple):
+        if _is_bool(held) or isinstance(held, list | tuple | range):
             return True
         if isinstance(held, np.ndarray | DTensor) and (held.ndim or held.dtype == bool or held.dtype.kind not in "iu"):
             return True
@@ -102,7 +102,7 @@ def request(name: str, tensor: DTensor, index: object, nonzero: Callable[[Any], 
     """
     given = [_normal(each) for each in (index if isinstance(index, tuple) else (index,))]
     plain = [each for each in given if isinstance(each, np.ndarray)]
-    agree_on_plain(name, [tensor, *plain], tensor.mesh)
+    agree_on_plain(name, [tensor, *plain], mesh_of([tensor, *given]))  # which refuses an index on another mesh
     full = _expanded(index, given, tensor.shape)
     items: list[Item] = []  # of the base
     arrays: dict[int, IndexArray] = {}
@@ -146,7 +146,7 @@ def _normal(each: object) -> Value:
         return held
     if _is_bool(held):
         return np.asarray(held)
-    if isinstance(held, list | tuple):
+    if isinstance(held, list | tuple | range):
         made = as_index(held) if len(held) else np.zeros(0, dtype=np.intp)
         held = made.astype(np.intp) if not made.size and made.dtype.kind == "f" else made
     if not isinstance(held, np.ndarray | DTensor):
@@ -444,6 +444,8 @@ def put(name: str, base: DTensor, asked: Request, value: Operand | None, how: np
         local = _local_rows(name, spread, shape, to, base.dtype if how is None else None)
         rows = lambda own, block: _lines(local, None if constant else own, block, count)  # noqa: E731
     text = _text(name, base, asked)
+    if value is not None and not isinstance(value, DTensor) and not shape_of(value):
+        text = f"{text}, of {value!r}"
     with collective(name, base.mesh) as here:
         if here is None:
             return

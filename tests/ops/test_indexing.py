@@ -266,3 +266,26 @@ def test_layouts_of_random_slices_on_every_device():
             taken = block_of(whole, layout, device)[(..., *found.block)].reshape(found.lengths)
             np.testing.assert_array_equal(taken, block_of(np.asarray(whole[index]), found.layout, device))
     assert kept > 1000
+
+
+@on_ranks(2)
+def test_what_a_newcomer_met():
+    mesh, other = mc.create_mesh([("x", 2)]), mc.create_mesh([("y", 2)])
+    t = mc.zeros((6, 5), "c16", Layout(["x", U], mesh))
+    for index in (
+        mc.distribute(np.arange(3), Layout(["y"], other)),
+        mc.distribute(np.ones(6, bool), Layout([U], other)),
+    ):
+        with pytest.raises(mc.MeshError, match="operands must be on one mesh"):
+            t[index, 0]
+        with pytest.raises(mc.MeshError, match="operands must be on one mesh"):
+            t[index, 0] = 1
+    check(t[range(1, 3)], np.zeros((2, 5), "c16"))
+    t.imag += 1
+    t.real = 2
+    check(t, np.full((6, 5), 2 + 1j))
+    with pytest.raises(AttributeError, match="another T"):
+        t.T = t
+    for dtype, value in (("u8", 2**64 - 1), ("i8", -(2**63))):
+        with pytest.raises(ShapeError, match="must have no negative elements"):
+            np.bincount(mc.distribute(np.array([value, 0], dtype), Layout(["x"], mesh)))
