@@ -262,7 +262,8 @@ cdef class RowCopies(RegionCopies):
     cdef Py_ssize_t row
 
     def __cinit__(
-        self, source_sizes, Py_ssize_t row, const int32_t[::1] regions not None, const Py_ssize_t[::1] row_numbers not None
+        self, source_sizes, Py_ssize_t row,
+        const int32_t[::1] regions not None, const Py_ssize_t[::1] row_numbers not None,
     ):
         cdef Py_ssize_t i, count = row_numbers.shape[0]
         cdef int32_t region
@@ -290,8 +291,8 @@ def find_rows(
 ):
     """Find the blocks of an axis that have the elements at *indices*, which may count from its end.
 
-    Block b has the elements from boundaries[b] to boundaries[b + 1]. Write owners[b] to *regions*, and to *row_numbers* where
-    in its block an element is. Return the position of the first index that is out of bounds, or -1.
+    Block b has the elements from boundaries[b] to boundaries[b + 1]. Write owners[b] to *regions*, and
+    where in its block an element is to *row_numbers*. Return the position of the first index that is out of bounds, or -1.
 
     >>> import numpy as np
     >>> regions, row_numbers = np.zeros(3, np.int32), np.zeros(3, np.intp)
@@ -302,7 +303,9 @@ def find_rows(
     """
     cdef Py_ssize_t count = indices.shape[0], blocks = owners.shape[0], b, found
     if not (boundaries.shape[0] == blocks + 1 and blocks and regions.shape[0] == row_numbers.shape[0] == count):
-        raise ValueError("there must be a boundary at each end of each block, and a region and a row number for each index")
+        raise ValueError(
+            "there must be a boundary at each end of each block, and a region and a row number for each index"
+        )
     for b in range(blocks):
         if boundaries[b] > boundaries[b + 1] or boundaries[0] != 0:
             raise ValueError("boundaries must ascend from 0")
