@@ -292,7 +292,8 @@ def find_rows(
     """Find the blocks of an axis that have the elements at *indices*, which may count from its end.
 
     Block b has the elements from boundaries[b] to boundaries[b + 1]. Write owners[b] to *regions*, and
-    where in its block an element is to *row_numbers*. Return the position of the first index that is out of bounds, or -1.
+    where in its block an element is to *row_numbers*. Return the position of the first index that is out of bounds,
+    or -1.
 
     >>> import numpy as np
     >>> regions, row_numbers = np.zeros(3, np.int32), np.zeros(3, np.intp)
