@@ -37,12 +37,15 @@ def uniques(random, mesh):
         t, a = case(random, mesh, number)
         options = {name: random.random() < 0.5 for name in ("return_index", "return_inverse", "return_counts")}
         options["equal_nan"] = random.random() < 0.7
+        nan = a.dtype.kind in "fc" and bool(np.isnan(a).any())
+        if nan and not options["equal_nan"]:  # NumPy numbers them in their order only if it sorts stably
+            options["return_index"] = True
         alike(np.unique(t, **options), np.unique(a, **options))
         if a.dtype.kind not in "fc":  # NumPy compares rows by their bytes, or finds NaN in fields unequal
             axis = random.randrange(-a.ndim, a.ndim)
             alike(np.unique(t, axis=axis, **options), np.unique(a, axis=axis, **options))
         for name in ("unique_all", "unique_counts", "unique_inverse", "unique_values"):
-            if hasattr(np, name):
+            if hasattr(np, name) and not (nan and name == "unique_inverse"):
                 found, expected = getattr(np, name)(t), getattr(np, name)(a)
                 assert type(found) is type(expected) or name == "unique_values"
                 if name == "unique_values":  # in any order in NumPy
