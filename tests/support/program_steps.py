@@ -301,7 +301,7 @@ def multiply(p):
 def copy(p):
     name = p.any_tensor()
     if name is not None:
-        made(p, p.random.choice([f"np.transpose({name})", f"{name}.copy()"]))
+        made(p, p.random.choice([f"np.transpose({name}).copy()", f"{name}.copy()"]))
 
 
 # -- arrays -----------------------------------------------------------------------------------------------------------
