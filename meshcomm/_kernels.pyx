@@ -304,9 +304,7 @@ def find_rows(
     """
     cdef Py_ssize_t count = indices.shape[0], blocks = owners.shape[0], b, found
     if not (boundaries.shape[0] == blocks + 1 and blocks and regions.shape[0] == row_numbers.shape[0] == count):
-        raise ValueError(
-            "there must be a boundary at each end of each block, and a region and a row number for each index"
-        )
+        raise ValueError("there must be a boundary at each end of each block, and a region and a row for each index")
     for b in range(blocks):
         if boundaries[b] > boundaries[b + 1] or boundaries[0] != 0:
             raise ValueError("boundaries must ascend from 0")
