@@ -159,7 +159,7 @@ def _moved_on(name: str, where: IndexArray, n: int) -> IndexArray:
 
 
 def _inserted(name: str, tensor: DTensor, axis: int, at: IndexArray, values: object) -> DTensor:
-    """Return *tensor* with *values* at the row_numbers *at* of the result. Collective over the mesh."""
+    """Return *tensor* with *values* at the indices *at* of the result. Collective over the mesh."""
     names: list[Names] = [tuple(each) if a == axis else each for a, each in enumerate(tensor.layout.axes)]
     n, before = tensor.shape[axis] + at.shape[0], (slice(None),) * axis
     result = empty(

@@ -436,13 +436,12 @@ def put(name: str, base: DTensor, asked: Request, value: Operand | None, how: np
     everywhere = not names or (plain and (constant or not isinstance(spread, DTensor)))
     layout = _flat_layout(base, asked, () if everywhere else names)
     index = [_local_index(name, each, asked.shape, layout) for each in asked.indices]
-    rows: Callable[[Shape, Array], Array | None] = lambda own, block: None  # noqa: E731 - or what follows
+    local: Array | None = None
     if spread is not None:
         cut = [()] * len(asked.shape) if constant else layout.axes
         to = Layout((*cut, *(base.layout.axes[axis] for axis in rest)), base.mesh)
         shape = (*((1,) * len(asked.shape) if constant else asked.shape), *(base.shape[axis] for axis in rest))
         local = _local_rows(name, spread, shape, to, base.dtype if how is None else None)
-        rows = lambda own, block: _lines(local, None if constant else own, block, count)  # noqa: E731
     text = _text(name, base, asked)
     if value is not None and not isinstance(value, DTensor) and not shape_of(value):
         text = f"{text}, of {value!r}"
@@ -454,16 +453,14 @@ def put(name: str, base: DTensor, asked: Request, value: Operand | None, how: np
             owned = _agreed(here, text, base, asked, (own, index))
             assert base.local is not None
             block = np.moveaxis(base.local, asked.axes, range(count))
-            lines = rows(own, block)
+            lines = None if local is None else _lines(local, None if constant else own, block, count)
             write = _writer(block, lines if constant else None, how)
             if constant:
                 lines = None
             if names and everywhere:
                 mine = np.flatnonzero(owned.owners == group_along(here, base.mesh, names)[1])
-                owned, lines = (
-                    Owned(owned.owners[mine], owned.row_numbers[mine]),
-                    None if lines is None else lines[mine],
-                )
+                owned = Owned(owned.owners[mine], owned.row_numbers[mine])
+                lines = None if lines is None else lines[mine]
             ranks = None if everywhere else _group(here, base, names, text)
             deliver(ranks, block.shape[:count], owned, lines, write, sums=how is not None)
 
@@ -509,8 +506,6 @@ def _flat_layout(base: DTensor, asked: Request, names: Names) -> Layout:
 
 def _in_front(name: str, base: DTensor, asked: Request, rest: list[int], value: Operand) -> Operand:
     """Return *value* with the axes of the index first, and those of a row then; some may have length 1."""
-    if isinstance(value, int | float | complex | np.generic | bool):
-        value = np.asarray(value)
     lengths, at, count = [base.shape[axis] for axis in rest], asked.at, len(asked.shape)
     shape = (*lengths[:at], *asked.shape, *lengths[at:])
     given = shape_of(value)

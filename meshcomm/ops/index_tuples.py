@@ -223,14 +223,14 @@ def unravelled(name: str, indices: IndexArray, shape: Shape) -> Index:
     """Return an index for each axis of *shape* from *indices* in C order, which are within bounds; -1 is the last."""
     size = prod(shape)
 
-    def row_numbers(block: Array) -> tuple[Indices, ...]:
+    def by_axis(block: Array) -> tuple[Indices, ...]:
         if not size:
             return tuple(np.zeros(np.shape(block), np.intp) for _ in shape)
         return np.unravel_index(np.asarray(block) % size, shape)
 
     if not isinstance(indices, DTensor):
-        return row_numbers(indices)
-    made = elementwise(name, row_numbers, [indices])
+        return by_axis(indices)
+    made = elementwise(name, by_axis, [indices])
     assert isinstance(made, tuple)
     return made
 

@@ -148,10 +148,8 @@ def _read(ranks: Ranks, block: Array, wanted: Owned, into: Array, most: int) -> 
     rendezvous = ranks.group.rendezvous
     assert rendezvous is not None
     others = [(position, False) for position in range(ranks.size) if position != ranks.position]
-    sizes, number = (
-        ranks.told(np.full(ranks.size, block.nbytes)).tolist(),
-        ranks.number ^ ranks.group.team.call_digest,
-    )
+    sizes = ranks.told(np.full(ranks.size, block.nbytes)).tolist()
+    number = ranks.number ^ ranks.group.team.call_digest
     data, row = as_bytes(block), into.dtype.itemsize * prod(into.shape[1:])
     for chunk in _chunks(most, len(wanted.row_numbers), 4):
         regions = np.ascontiguousarray(wanted.owners[chunk], dtype=np.int32)
@@ -345,7 +343,7 @@ def _chunks(most: int, count: int, each: int) -> Iterator[slice]:
 
 def _rounds(ranks: Ranks, incoming: int, row: int) -> int:
     """Return in how many rounds the rows travel, the same on all ranks. Collective."""
-    return ranks.largest(-(-incoming * (row + _NUMBER.itemsize) // (DEFAULT_SCRATCH // 2)), 1)[0] or 1
+    return max(1, *ranks.largest(-(-incoming * (row + _NUMBER.itemsize) // (DEFAULT_SCRATCH // 2))))
 
 
 def _rounds_of(counts: Counts, told: Counts, rounds: int) -> Iterator[tuple[Indices | None, Counts, Counts]]:

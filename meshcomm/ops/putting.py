@@ -94,9 +94,9 @@ def _in_line(name: str, values: object) -> DTensor | Array:
     return line.reshape(()) if line.size == 1 and not isinstance(line, DTensor) else line
 
 
-def _modulo(name: str, line: DTensor | Array, row_numbers: IndexArray) -> Operand:
-    """Return what *line*, again and again, has at *row_numbers*. Collective if elements have to move."""
-    within = by_elements(name, lambda block: np.asarray(block) % line.size, row_numbers)
+def _modulo(name: str, line: DTensor | Array, wanted: IndexArray) -> Operand:
+    """Return what *line*, again and again, has at *wanted*. Collective if elements have to move."""
+    within = by_elements(name, lambda block: np.asarray(block) % line.size, wanted)
     if not isinstance(within, DTensor):
         return indexed(name, line, within) if isinstance(line, DTensor) else line[within]
     if not isinstance(line, DTensor):

@@ -115,9 +115,9 @@ def take_along_axis(arr: DTensor, indices: DTensor | ArrayLike, axis: int | None
     if not _at_hand(tensor, layout, number):
         return indexed(name, tensor, beside_index(tensor, at_hand, number))
     text = f"{name} of {tensor.shape} {tensor.dtype} by {at_hand.shape} {at_hand.dtype} on axis {number}"
-    block, row_numbers = tensor.local, at_hand.local
+    block, index = tensor.local, at_hand.local
     local = made_by_all(
-        name, tensor.mesh, text, lambda: None if block is None else np.take_along_axis(block, row_numbers, number)
+        name, tensor.mesh, text, lambda: None if block is None else np.take_along_axis(block, index, number)
     )
     return DTensor(local, layout, shape, tensor.dtype)
 
