@@ -10,9 +10,9 @@ from typing import TypeAlias
 
 import numpy as np
 
-from meshcomm._arguments import as_array, as_dtype, quote
+from meshcomm._arguments import as_array, quote
 from meshcomm._types import Array, Indices, Names, Shape
-from meshcomm.arrays.cutting import cut_out
+from meshcomm.arrays.create import distribute
 from meshcomm.arrays.dtensor import DTensor, unwrapped
 from meshcomm.errors import ShapeError
 from meshcomm.layouts.cyclic import indices_of
@@ -43,24 +43,7 @@ def on_mesh(name: str, operands: Sequence[object]) -> list[DTensor]:
     given = [unwrapped(x) for x in operands]
     mesh = mesh_of(given)
     known = agree_on_plain(name, given, mesh)
-    return [x if isinstance(x, DTensor) else replicated(np.asarray(x), mesh) for x in known]
-
-
-def replicated(array: Array, mesh: Mesh) -> DTensor:
-    """Return a tensor of an *array* that all ranks have."""
-    return placed(array, Layout([()] * array.ndim, mesh))
-
-
-def placed(array: Array, layout: Layout) -> DTensor:
-    """Return a tensor in *layout* of an *array* that all ranks have."""
-    device = layout.mesh.rank
-    local = None if device is None else np.ascontiguousarray(cut_out(array, layout.block_box(array.shape, device)))
-    return DTensor(
-        local if local is None else local.reshape(local.shape[: array.ndim]),
-        layout,
-        array.shape,
-        as_dtype(array.dtype),
-    )
+    return [x if isinstance(x, DTensor) else distribute(x, Layout.replicated(mesh, np.ndim(x))) for x in known]
 
 
 def numbers(mesh: Mesh, axis: int, ndim: int, names: Names, n: int) -> DTensor:

@@ -12,9 +12,11 @@ from numpy.typing import ArrayLike
 from meshcomm._arguments import as_array
 from meshcomm._tracing import Value
 from meshcomm._types import Array, Indices, Shape
+from meshcomm.arrays.create import distribute
 from meshcomm.arrays.dtensor import DTensor, as_tensor, unwrapped
 from meshcomm.arrays.views import check_writable
 from meshcomm.errors import ShapeError
+from meshcomm.layouts.layout import Layout
 from meshcomm.memory.copies import exact_copy
 from meshcomm.ops.elementwise import agree_on_plain, elementwise
 from meshcomm.ops.index_arrays import IndexArray
@@ -30,8 +32,6 @@ from meshcomm.ops.index_tuples import (
     integers,
     numbers,
     on_mesh,
-    placed,
-    replicated,
     unravelled,
 )
 from meshcomm.ops.indexing import getitem, indexed
@@ -101,7 +101,7 @@ def _modulo(name: str, line: DTensor | Array, wanted: IndexArray) -> Operand:
         return indexed(name, line, within) if isinstance(line, DTensor) else line[within]
     if not isinstance(line, DTensor):
         agree_on_plain(name, [line], within.mesh)
-        line = replicated(line, within.mesh)
+        line = distribute(line, Layout.replicated(within.mesh, line.ndim))
     return indexed(name, line, within)
 
 
@@ -182,7 +182,8 @@ def _masked(name: str, operand: object, mask: object) -> tuple[DTensor, tuple[DT
     if not isinstance(given, DTensor):
         (plain,) = agree_on_plain(name, [np.atleast_1d(as_array(given))], tensor.mesh)
         given = np.asarray(plain)
-        given = placed(given, tensor.layout) if given.shape == tensor.shape else replicated(given, tensor.mesh)
+        whole = Layout.replicated(tensor.mesh, given.ndim)
+        given = distribute(given, tensor.layout if given.shape == tensor.shape else whole)
     if given.size != tensor.size:
         raise ShapeError(f"{name}: a mask of shape {given.shape} for a tensor of shape {tensor.shape}: sizes differ")
     chosen = truth(np.atleast_1d(given))  # type: ignore[arg-type]  # by NumPy's protocol

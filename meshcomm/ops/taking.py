@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 
 from meshcomm._arguments import as_array, counted, integer, quote
 from meshcomm._types import Array, Indices, Names
-from meshcomm.arrays.create import from_local
+from meshcomm.arrays.create import distribute, from_local
 from meshcomm.arrays.dtensor import DTensor, as_tensor, unwrapped
 from meshcomm.errors import ShapeError
 from meshcomm.layouts.cyclic import CyclicCut
@@ -29,7 +29,6 @@ from meshcomm.ops.index_tuples import (
     flat,
     flattened,
     on_mesh,
-    placed,
     stored,
 )
 from meshcomm.ops.indexing import getitem, indexed
@@ -78,7 +77,7 @@ def rows_on(tensor: DTensor, axis: int, indices: Indices, number: int) -> DTenso
     """Return the elements at *indices* of a sharded *axis*, all in the block of this *number*. Collective."""
     names, blocks = tuple(tensor.layout.axes[axis]), tensor.layout.num_shards(axis)
     spec = Cuts(names, [0 if block <= number else len(indices) for block in range(blocks + 1)])
-    index = placed(indices, Layout([spec], tensor.mesh))
+    index = distribute(indices, Layout([spec], tensor.mesh))
     return indexed("pad", tensor, (*[slice(None)] * axis, index))
 
 
@@ -111,7 +110,7 @@ def take_along_axis(arr: DTensor, indices: DTensor | ArrayLike, axis: int | None
         at_hand = relaid(found, own, name)
     else:
         agree_on_plain(name, [tensor, found], tensor.mesh)
-        at_hand = placed(found, Layout(own, tensor.mesh))
+        at_hand = distribute(found, Layout(own, tensor.mesh))
     if not _at_hand(tensor, layout, number):
         return indexed(name, tensor, beside_index(tensor, at_hand, number))
     text = f"{name} of {tensor.shape} {tensor.dtype} by {at_hand.shape} {at_hand.dtype} on axis {number}"
@@ -218,13 +217,13 @@ def _repeated(name: str, tensor: DTensor, counts: IndexArray, axis: int) -> DTen
     """Return each element as often as its count says. Collective over the mesh."""
     names, mesh = tuple(tensor.layout.axes[axis]), tensor.mesh
     if isinstance(tensor.layout.axes[axis], Cyclic):
-        tensor = relaid(tensor, _replaced(tensor.layout, axis, names), "repeat")
+        tensor = relaid(tensor, _redistribute(tensor.layout, axis, names), "repeat")
     line = Layout([tensor.layout.axes[axis]], mesh)
     if isinstance(counts, DTensor):
         at_hand = relaid(flattened(name, counts), line.axes, name)  # type: ignore[arg-type]  # a tensor
     else:
         agree_on_plain(name, [tensor, counts], mesh)
-        at_hand = placed(counts, line)
+        at_hand = distribute(counts, line)
 
     def check() -> None:
         wrong = [] if at_hand.local is None else at_hand.local[at_hand.local < 0]
@@ -247,7 +246,7 @@ def _repeated(name: str, tensor: DTensor, counts: IndexArray, axis: int) -> DTen
             spec = Cuts(names, [ends[cut.start(number)] for number in range(cut.blocks + 1)])
     shape = (*tensor.shape[:axis], length, *tensor.shape[axis + 1 :])
     local = None if tensor.local is None else taken(tensor.local, index, axis)
-    return DTensor(local, Layout(_replaced(tensor.layout, axis, spec), mesh), shape, tensor.dtype)
+    return DTensor(local, Layout(_redistribute(tensor.layout, axis, spec), mesh), shape, tensor.dtype)
 
 
 def taken(block: Array, indices: Indices, axis: int) -> Array:
@@ -255,7 +254,7 @@ def taken(block: Array, indices: Indices, axis: int) -> Array:
     return opaque(block).take(indices, axis=axis).view(block.dtype)
 
 
-def _replaced(layout: Layout, axis: int, names: Names) -> tuple[Names, ...]:
+def _redistribute(layout: Layout, axis: int, names: Names) -> tuple[Names, ...]:
     """Return the axes of *layout* with another spec on one of them, as a layout has them."""
     return Layout([names if a == axis else each for a, each in enumerate(layout.axes)], layout.mesh).axes
 
@@ -265,7 +264,7 @@ def _repeated_alike(tensor: DTensor, times: int, axis: int) -> DTensor:
     spec = _repeated_spec(tensor, axis, times)
     shape = (*tensor.shape[:axis], tensor.shape[axis] * times, *tensor.shape[axis + 1 :])
     local = None if tensor.local is None else np.repeat(opaque(tensor.local), times, axis).view(tensor.dtype)
-    return DTensor(local, Layout(_replaced(tensor.layout, axis, spec), tensor.mesh), shape, tensor.dtype)
+    return DTensor(local, Layout(_redistribute(tensor.layout, axis, spec), tensor.mesh), shape, tensor.dtype)
 
 
 def _repeated_spec(tensor: DTensor, axis: int, times: int) -> Names:
