@@ -22,15 +22,16 @@ from typing import Literal, NamedTuple, TypeAlias
 import numpy as np
 
 from meshcomm._tuning import ALL_SAMPLES, COUNTED_AT_ONCE, FEWEST_SAMPLES, MOST_SAMPLES
-from meshcomm._types import Array, Bytes, DType, Indices
+from meshcomm._types import Array, DType, Indices
 from meshcomm.arrays.dtensor import DTensor
 from meshcomm.errors import ShapeError
 from meshcomm.layouts.layout import Layout
 from meshcomm.layouts.layout_text import specs_text
 from meshcomm.layouts.partition import Consecutive
 from meshcomm.layouts.specs import Cuts
-from meshcomm.memory.blocks import as_bytes, new_block
+from meshcomm.memory.blocks import new_block
 from meshcomm.memory.copies import exact_copy
+from meshcomm.ops.owners import Ranks
 from meshcomm.ops.reductions import group_along
 from meshcomm.ops.rules import sharding
 from meshcomm.ranks.agreement import agree
@@ -229,30 +230,14 @@ class _Sort(NamedTuple):
         counts: the elements for each rank
         agreed: makes new blocks; what that raises on one rank, all raise
         """
-        eights, offsets = [_COUNT.itemsize] * self.ranks, [*range(0, _COUNT.itemsize * self.ranks, _COUNT.itemsize)]
-        told = np.empty(self.ranks, _COUNT)
-        sent = np.ascontiguousarray(counts, dtype=_COUNT)
-        self.communicator.alltoallv((as_bytes(sent), eights, offsets), (as_bytes(told), eights, offsets))
+        ranks = Ranks(self.group, self.position, 0)
+        told = ranks.told(counts)
         received = agreed(lambda: [new_block((int(told.sum()),), array.dtype) for array in arrays])
         total = np.array([told.sum()], _COUNT).tobytes()
         lengths = [int(np.frombuffer(text, _COUNT)[0]) for text in self.communicator.allgather(total)]
         for array, into in zip(arrays, received, strict=True):
-            self._send(array, sent, into, told)
+            ranks.exchanged(np.ascontiguousarray(array), counts, into, told)
         return received, lengths
-
-    def _send(self, array: Array, sent: Indices, into: Array, told: Indices) -> None:
-        """Exchange the elements of one array. Collective."""
-        mine = slice(*_span(sent, self.position)), slice(*_span(told, self.position))
-        size, ends = array.itemsize, (np.cumsum(sent), np.cumsum(told))
-        sides = []
-        for each, counts, end in ((array, sent, ends[0]), (into, told, ends[1])):
-            others = np.where(np.arange(self.ranks) == self.position, 0, counts)
-            sides.append((_bytes(each), (others * size).tolist(), ((end - counts) * size).tolist()))
-        began = monotonic_ns()
-        pending = self.communicator.start_messages(*sides)
-        into[mine[1]] = array[mine[0]]
-        pending.wait()
-        note_received(self.group.team, self.group.members, sides[1][1], began)
 
 
 def kind_to_sort(dtype: DType) -> Literal["stable"] | None:
@@ -271,15 +256,6 @@ def gathered(group: Group, communicator: Communicator, message: bytes) -> list[b
     sizes[communicator.rank] = 0
     note_received(group.team, group.members, sizes, began)
     return texts
-
-
-def _span(counts: Indices, position: int) -> tuple[int, int]:
-    start = int(counts[:position].sum())
-    return start, start + int(counts[position])
-
-
-def _bytes(array: Array) -> Bytes:
-    return as_bytes(np.ascontiguousarray(array))
 
 
 def _samples(text: bytes, like: Array) -> tuple[Array, Indices]:
