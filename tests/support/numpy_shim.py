@@ -8,6 +8,7 @@ reason of each one, or with ``--table`` only the tests that belong in tests/data
 
 import importlib.util
 import itertools
+import re
 import sys
 import warnings
 from collections import Counter
@@ -25,7 +26,19 @@ MODULES = {
     "test_indexing": ROOT / "_core/tests/test_indexing.py",
     "test_index_tricks": ROOT / "lib/tests/test_index_tricks.py",
     "test_arraysetops": ROOT / "lib/tests/test_arraysetops.py",
+    "test_einsum": ROOT / "_core/tests/test_einsum.py",
+    "test_multiarray": ROOT / "_core/tests/test_multiarray.py",
+    "test_numeric": ROOT / "_core/tests/test_numeric.py",
+    "test_shape_base": ROOT / "lib/tests/test_shape_base.py",
+    "test_linalg": ROOT / "linalg/tests/test_linalg.py",
 }
+ONLY = {
+    "test_multiarray": "TestVdot|TestDot|TestMatmul|test_matmul|TestInner",
+    "test_numeric": "TestCross|TestTensordot|test_outer",
+    "test_shape_base": "TestKron",
+    "test_linalg": "TestMatrixPower|TestMultiDot",
+}
+"""Which tests of a module run, where not all do: those of products."""
 MAKE = "array asarray asanyarray ascontiguousarray zeros ones empty full arange linspace eye identity copy"
 MAKE_LIKE = "zeros_like ones_like empty_like full_like"
 
@@ -49,10 +62,21 @@ def plain(x):
 
 
 def made(x):
-    """Return an array as a tensor that is cut along its first axis."""
+    """Return an array as a tensor that is cut along its first axis; one of objects as it is, for the rest of a test."""
     x = np.asanyarray(x)
+    if x.dtype == object:
+        return x
     of_rank.made += 1
     return mc.distribute(x, mc.Layout(["x"][: x.ndim] + [mc.UNSHARDED] * (x.ndim - 1), of_rank.mesh))
+
+
+def tensors(x):
+    """Return *x* with tensors for arrays, also in dicts and tuples."""
+    if type(x) is dict:
+        return {key: tensors(value) for key, value in x.items()}
+    if type(x) is tuple:
+        return tuple(map(tensors, x))
+    return made(x) if type(x) is np.ndarray else x
 
 
 # -- names ------------------------------------------------------------------------------------------------------------
@@ -163,17 +187,19 @@ def load(name):
 # -- tests ------------------------------------------------------------------------------------------------------------
 
 
-def cases(module):
+def cases(name):
     """Return the tests of a module by name: functions that a rank calls."""
-    found = {}
-    for name, value in vars(module).items():
+    found, only = {}, ONLY.get(name, "")
+    for name, value in vars(load(name)).items():
+        if not re.match(only, name):
+            continue
         if name.startswith("test") and callable(value):
-            found |= _with_arguments(name, value, value)
+            found |= _with_arguments(name, getattr(value, "pytestmark", []), value)
         elif name.startswith("Test") and isinstance(value, type):
             for each in dir(value):
                 if each.startswith("test"):
-                    function = getattr(value, each)
-                    found |= _with_arguments(f"{name}::{each}", function, _method(value, each))
+                    marks = [*getattr(getattr(value, each), "pytestmark", []), *getattr(value, "pytestmark", [])]
+                    found |= _with_arguments(f"{name}::{each}", marks, _method(value, each))
     return found
 
 
@@ -181,10 +207,9 @@ def _method(kind, name):
     return lambda **arguments: getattr(kind(), name)(**arguments)
 
 
-def _with_arguments(name, function, call):
+def _with_arguments(name, marks, call):
     """Return a case for each set of arguments that the marks of pytest name."""
-    marks = getattr(function, "pytestmark", [])
-    if any(mark.name == "skipif" and mark.args[0] for mark in marks):
+    if any(mark.name == "slow" or mark.name == "skipif" and mark.args[0] for mark in marks):
         return {}
     choices = []
     for mark in marks:
@@ -198,7 +223,7 @@ def _with_arguments(name, function, call):
     for number, some in enumerate(itertools.product(*choices)):
         arguments = {key: value for each in some for key, value in each.items()}
         label = f"{name}[{number}]" if choices else name
-        found[label] = lambda arguments=arguments: call(**deepcopy(arguments))
+        found[label] = lambda arguments=arguments: call(**tensors(deepcopy(arguments)))
     return found
 
 
@@ -228,7 +253,7 @@ def failure(case, ranks):
 def outcomes(name, ranks, only=""):
     """Return for each test of a module, by name, its error or None; tests that make no tensor are left out."""
     found = {}
-    for label, case in cases(load(name)).items():
+    for label, case in cases(name).items():
         if only in label:
             error, tensors = failure(case, ranks)
             if tensors:

@@ -1,0 +1,263 @@
+"""Random expressions of einsum over tensors in layouts of all kinds, and the law that each keeps to.
+
+For simulated and for real ranks. ``PYTHONPATH=tests python -m support.contractions 5000`` tries 5,000 in worlds of up
+to 24 ranks and prints those that fail; ``... -m support.contractions 1 1234`` tries number 1234 again.
+"""
+
+import re
+import sys
+import zlib
+from math import prod
+from random import Random
+from string import ascii_lowercase, ascii_uppercase
+
+import numpy as np
+import pytest
+
+import meshcomm as mc
+from meshcomm import Layout
+from support.random_tensors import layout_of
+from support.reference import block_of
+
+LETTERS = ascii_uppercase + ascii_lowercase  # in the order in which NumPy sorts them, and numbers them
+DTYPES = "? i1 i2 i4 i8 u1 f2 f4 f8 c8 c16".split()
+LENGTHS = (1, 2, 2, 3, 3, 4, 5, 5, 6, 8, 11, 13)
+MOST = 20_000  # products in one expression, so that NumPy's loops take no time
+MESHES = [(1,), (2,), (3,), (2, 2), (4,), (2, 3), (2, 1, 2), (5,), (2, 2, 2), (3, 4), (2, 3, 4), (24,)]
+
+
+# -- expressions ------------------------------------------------------------------------------------------------------
+
+
+def drawn(random):
+    """Return terms, which are lists of letters and ``...``, the output (None: implicit), and the shapes."""
+    while True:
+        letters = random.sample(LETTERS, random.randint(1, 5))
+        sizes = {letter: random.choice(LENGTHS) for letter in letters}
+        stretch = [random.choice(LENGTHS) for _ in range(random.choice([0, 0, 0, 1, 2]))]
+        if random.random() < 0.06:
+            sizes[letters[0]] = 0
+        if prod(sizes.values()) * prod(stretch) > MOST:
+            continue
+        terms, shapes = [], []
+        for _ in range(random.choice([1, 2, 2, 2, 2, 3, 3, 4])):
+            term = random.sample(letters, random.randint(0, min(3, len(letters))))
+            if term and random.random() < 0.15:
+                term.insert(random.randint(0, len(term)), random.choice(term))
+            shape = [1 if random.random() < 0.06 else sizes[letter] for letter in term]
+            if stretch and random.random() < 0.8:
+                at = random.randint(0, len(term))
+                own = stretch[random.randint(0, len(stretch)) :]
+                shape[at:at] = [1 if random.random() < 0.15 else n for n in own]
+                term.insert(at, ...)
+            terms.append(term)
+            shapes.append(tuple(shape))
+        used = sorted({letter for term in terms for letter in term if letter is not ...})
+        output = random.sample(used, random.randint(0, min(4, len(used)))) if random.random() < 0.7 else None
+        if output is not None and any(... in term for term in terms):
+            output.insert(random.randint(0, len(output)), ...)
+        return terms, output, shapes
+
+
+def values(random, shape, dtype, all_whole):
+    """Return an array of *dtype*: of any integers if *all_whole*, else of numbers whose products stay small."""
+    rng, dtype = np.random.default_rng(random.getrandbits(32)), np.dtype(dtype)
+    if dtype.kind in "biu":
+        limits = (0, 1) if dtype.kind == "b" else (-2 * (dtype.kind == "i"), 2)
+        if all_whole and dtype.kind != "b":
+            limits = np.iinfo(dtype).min, np.iinfo(dtype).max
+        return np.asarray(rng.integers(*limits, shape, np.int64, endpoint=True).astype(dtype))
+    real, imaginary = (rng.choice([-1, 1], shape) * rng.uniform(0.25, 1, shape) for _ in range(2))
+    return np.asarray(real + 1j * imaginary if dtype.kind == "c" else real).astype(dtype)
+
+
+def operand_of(random, mesh, array, tensor):
+    """Return the operand that stands for an *array*: a tensor, or a view of one, the array itself, or a number."""
+    if not tensor and random.random() < 0.35:
+        return array.item() if array.ndim == 0 and array.dtype.char in "?ldD" and random.random() < 0.7 else array
+    order = random.sample(range(array.ndim), array.ndim) if random.random() < 0.3 else list(range(array.ndim))
+    whole = array.transpose(order)
+    return mc.distribute(whole, layout_of(random, mesh, whole.shape)).transpose(np.argsort(order).tolist())
+
+
+def written(random, terms, output):
+    """Return the expression in one of its two forms: a function from operands to the arguments of einsum."""
+    if random.random() < 0.3:
+        numbers = [[x if x is ... else LETTERS.index(x) for x in term] for term in [*terms, output or []]]
+        last = [] if output is None else numbers[-1:]
+        return lambda operands: [x for pair in zip(operands, numbers, strict=False) for x in pair] + last
+    space = random.choice(["", "", " "])
+    texts = [space.join("..." if x is ... else x for x in term) for term in [*terms, output or []]]
+    text = f",{space}".join(texts[:-1]) + ("" if output is None else f"{space}->{space}{texts[-1]}")
+    return lambda operands: [text, *operands]
+
+
+# -- the law ----------------------------------------------------------------------------------------------------------
+
+
+def contraction(number, mesh):
+    """Compare expression *number* with NumPy: values, dtype, layout, and the bits of replicas and of a second run."""
+    random = Random(number)
+    terms, output, shapes = drawn(random)
+    dtypes = random.choices(DTYPES, k=len(terms)) if random.random() < 0.6 else random.choices(DTYPES) * len(terms)
+    whole = np.result_type(*dtypes).kind in "biu"
+    arrays = [values(random, *each, whole) for each in zip(shapes, dtypes, strict=True)]
+    one = random.randrange(len(arrays))
+    operands = [operand_of(random, mesh, array, index == one) for index, array in enumerate(arrays)]
+    if len(arrays) > 1 and random.random() < 0.15:  # as in a.T @ a: one tensor twice
+        other = (one + 1) % len(arrays)
+        operands[other], arrays[other], terms[other] = operands[one], arrays[one], random.sample(terms[one], len(terms[one]))
+    arguments = written(random, terms, output)
+    given = [x if type(x) in (bool, int, float, complex) else a for x, a in zip(operands, arrays, strict=True)]
+    options = {"dtype": np.result_type(*given, random.choice(["f8", "c16", "i8"]))} if random.random() < 0.1 else {}
+    shown = f"expression {number} on {mesh}: {arguments(list(map(in_words, operands)))} {options}"
+    try:
+        expected = np.asarray(np.einsum(*arguments(given), **options))
+    except ValueError:
+        with pytest.raises(mc.ShapeError):
+            mc.einsum(*arguments(operands), **options)
+        return
+    try:
+        call, layout = ways(random, mesh, arguments(operands), expected, options)
+        before = [x.local.tobytes() if isinstance(x, mc.DTensor) and x.local is not None else b"" for x in operands]
+        found = call()
+        layout = layout or default_layout(mesh, terms, output, operands, expected.shape)
+        compare(found, expected, layout, arguments, given)
+        first = found.local if found.local is None else found.local.tobytes()
+        again = call().local
+        assert (again if again is None else again.tobytes()) == first, "a second run has other bits"
+        for x, bits in zip(operands, before, strict=True):
+            assert not bits or x.local.tobytes() == bits, "an operand has changed"
+    except Exception as error:
+        error.add_note(shown)
+        raise
+
+
+def in_words(x):
+    if isinstance(x, mc.DTensor):
+        return f"{x.dtype}{x.shape} {x.layout.sharding_specs}"
+    return f"{x.dtype}{x.shape}" if isinstance(x, np.ndarray) else x
+
+
+def ways(random, mesh, arguments, expected, options):
+    """Return a call of einsum, and the layout that it asks for, or None: NumPy's, ours, with *out*, in little memory."""
+    layout = layout_of(random, mesh, expected.shape) if random.random() < 0.4 else None
+    kind = random.random()
+    if kind < 0.3 and layout is None:
+        optimise = {"optimize": random.choice([True, False, "greedy", "optimal"])} if random.random() < 0.5 else {}
+        return lambda: np.einsum(*arguments, **options, **optimise), None
+    if kind < 0.3:
+        out = mc.zeros(expected.shape, expected.dtype, layout)
+        return lambda: np.einsum(*arguments, **options, out=out), layout
+    scratch = random.choice([None, None, None, 0, 1000])
+    if scratch is not None:
+        scratch = max(scratch, least_scratch(lambda: mc.einsum(*arguments, layout=layout, max_scratch_bytes=0, **options)))
+    return lambda: mc.einsum(*arguments, layout=layout, max_scratch_bytes=scratch, **options), layout
+
+
+def least_scratch(call):
+    """Return the minimum that an error names when *call* gets no memory at all; one byte less is refused as well."""
+    try:
+        call()
+    except mc.ShapeError as error:
+        return int(re.search(r"minimum is ([\d,_]+) bytes", str(error))[1])
+    return 0
+
+
+def compare(found, expected, layout, arguments, given):
+    """Compare a result with NumPy's: integers exactly, others within what sums in any order may differ by."""
+    assert (found.shape, found.dtype) == (expected.shape, expected.dtype)
+    assert found.layout == layout, f"{found.layout.sharding_specs} is not {layout.sharding_specs}"
+    if found.local is None:
+        return
+    if expected.dtype.kind in "biu":
+        error, allowed = np.asarray(found.local != block_of(expected, layout, found.mesh.rank)), 0
+    else:
+        wide = [np.asarray(x).astype("c16" if np.iscomplexobj(x) else "f8") for x in given]
+        exact, sizes, counts = (
+            np.asarray(np.einsum(*arguments([of(x) for x in wide]))) for of in (np.array, np.abs, np.ones_like)
+        )
+        rounding = np.finfo(expected.dtype).eps * (16 + 4 * np.sqrt(np.abs(counts)))
+        error = np.abs(found.local - block_of(exact, layout, found.mesh.rank))
+        allowed = block_of(sizes * rounding, layout, found.mesh.rank)
+    assert np.all(error <= allowed), f"{found.local} is not {block_of(expected, layout, found.mesh.rank)}"
+    same_on_replicas(found)
+
+
+def same_on_replicas(tensor):
+    """Devices that hold the same block hold the same bits."""
+    mesh, digest = tensor.mesh, np.array([zlib.crc32(tensor.local.tobytes())])
+    digests = mc.from_local(digest, Layout([tuple(mesh.dim_names)], mesh), (mesh.size,)).to_numpy()
+    of_block = {}
+    for device, each in enumerate(digests.tolist()):
+        assert of_block.setdefault(tensor.layout.block_numbers(device), each) == each, "replicas differ"
+
+
+def default_layout(mesh, terms, output, operands, shape):
+    """The layout of a result by the sentence that documents it, for operands that may be plain."""
+    if output is None:
+        letters = [x for term in terms for x in term if x is not ...]
+        output = [...] * any(... in term for term in terms) + sorted(x for x in letters if letters.count(x) == 1)
+    cuts, sizes = {}, {}
+    axes = [(x, axis, label) for term, x in zip(terms, operands, strict=True) for axis, label in enumerate(labels(term, np.ndim(x)))]
+    for x, axis, label in axes:
+        sizes[label] = max(sizes.get(label, 0), np.shape(x)[axis])  if np.shape(x)[axis]!=1 else sizes.get(label, 1)
+    for x, axis, label in axes:
+        if isinstance(x, mc.DTensor) and x.layout.axes[axis] and x.shape[axis] == sizes[label]:
+            cuts.setdefault(label, x.layout.axes[axis])
+    kept = labels(output, len(shape))
+    specs, used = [], set()
+    for label in kept:
+        names = cuts.get(label, ())
+        specs.append(() if used & set(names) else names)
+        used |= set(specs[-1])
+    for label, names in cuts.items():
+        if label not in kept:
+            free = tuple(name for name in names if name not in used)
+            uncut = [axis for axis, names in enumerate(specs) if not names]
+            if free and uncut:
+                specs[max(uncut, key=lambda axis: shape[axis])] = free
+                used |= set(free)
+    return Layout(specs, mesh)
+
+
+def labels(term, ndim):
+    """The indices of the axes of an operand: letters, and for the axes of an ellipsis numbers from the last one on."""
+    at = term.index(...) if ... in term else len(term)
+    return [*term[:at], *range(len(term) - (... in term) - ndim, 0), *term[at + 1 :]]
+
+
+# -- worlds -----------------------------------------------------------------------------------------------------------
+
+
+def mesh_for(number, ranks=None):
+    """Return the sizes of the mesh for expression *number*, its devices, and how many ranks there are."""
+    random = Random(f"mesh {number}")
+    sizes = random.choice([each for each in MESHES if ranks is None or prod(each) <= ranks])
+    outside = ranks - prod(sizes) if ranks is not None else random.random() < 0.1
+    count = prod(sizes) + outside
+    devices = random.sample(range(count), prod(sizes)) if random.random() < 0.3 else range(prod(sizes))
+    return list(zip("xyz", sizes, strict=False)), list(devices), count
+
+
+def in_a_world(number):
+    """Run expression *number* on the simulated ranks of a mesh of its own."""
+    dims, devices, ranks = mesh_for(number)
+    with mc.simulate(ranks) as world:
+        world.run(lambda: contraction(number, mc.create_mesh(dims, devices=devices)))
+
+
+def main(count, first=0):
+    """Run *count* expressions from number *first* on, and print those that fail."""
+    failures = 0
+    for number in range(int(first), int(first) + int(count)):
+        try:
+            in_a_world(number)
+        except Exception as error:
+            failures += 1
+            print(repr(error)[:500], *getattr(error, "__notes__", []), sep="\n    ")
+    print(f"{failures} of {count} failed")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
