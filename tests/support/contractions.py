@@ -16,6 +16,7 @@ import pytest
 
 import meshcomm as mc
 from meshcomm import Layout
+from meshcomm.layouts.specs import free_names
 from support.random_tensors import layout_of
 from support.reference import block_of
 
@@ -112,7 +113,7 @@ def contraction(number, mesh):
     options = {"dtype": np.result_type(*given, random.choice(["f8", "c16", "i8"]))} if random.random() < 0.1 else {}
     shown = f"expression {number} on {mesh}: {arguments(list(map(in_words, operands)))} {options}"
     try:
-        expected = np.asarray(np.einsum(*arguments(given), **options))
+        expected = np.asarray(np.einsum(*arguments(given), **options), options.get("dtype"))  # of a view it has another
     except ValueError:
         with pytest.raises(mc.ShapeError):
             mc.einsum(*arguments(operands), **options)
@@ -194,31 +195,40 @@ def same_on_replicas(tensor):
 
 
 def default_layout(mesh, terms, output, operands, shape):
-    """The layout of a result by the sentence that documents it, for operands that may be plain."""
+    """The layout of a result by the sentences that document it. Collective: diagonals are cut as NumPy's function does.
+
+    Each axis is cut as in the first operand that cuts it, with the mesh dimensions that are unused yet. Those that cut
+    operands, but nothing of the result, then cut its longest axis that is not cut, or the one with the longest blocks.
+    """
     if output is None:
         letters = [x for term in terms for x in term if x is not ...]
         output = [...] * any(... in term for term in terms) + sorted(x for x in letters if letters.count(x) == 1)
-    cuts, sizes = {}, {}
-    axes = [(x, axis, label) for term, x in zip(terms, operands, strict=True) for axis, label in enumerate(labels(term, np.ndim(x)))]
-    for x, axis, label in axes:
-        sizes[label] = max(sizes.get(label, 0), np.shape(x)[axis])  if np.shape(x)[axis]!=1 else sizes.get(label, 1)
-    for x, axis, label in axes:
-        if isinstance(x, mc.DTensor) and x.layout.axes[axis] and x.shape[axis] == sizes[label]:
-            cuts.setdefault(label, x.layout.axes[axis])
     kept = labels(output, len(shape))
+    cutting = [cuts_of(term, x) for term, x in zip(terms, operands, strict=True) if isinstance(x, mc.DTensor)]
     specs, used = [], set()
-    for label in kept:
-        names = cuts.get(label, ())
-        specs.append(() if used & set(names) else names)
+    for label, length in zip(kept, shape, strict=True):
+        free = (free_names(cuts.get((label, length), ()), used) for cuts in cutting)
+        specs.append(next(filter(None, free), ()))
         used |= set(specs[-1])
-    for label, names in cuts.items():
-        if label not in kept:
-            free = tuple(name for name in names if name not in used)
-            uncut = [axis for axis, names in enumerate(specs) if not names]
-            if free and uncut:
-                specs[max(uncut, key=lambda axis: shape[axis])] = free
-                used |= set(free)
+    left = {name for cuts in cutting for names in cuts.values() for name in names} - used
+    left = tuple(name for name, size in mesh.dims if name in left and size > 1)
+    blocks = [n / prod(mesh.dim_size(name) for name in names) for n, names in zip(shape, specs, strict=True)]
+    fitting = [axis for axis, names in enumerate(specs) if shape[axis] > 1 and type(names) is tuple]
+    uncut = [axis for axis in fitting if blocks[axis] == shape[axis]]
+    if left and fitting:
+        axis = max(uncut or fitting, key=blocks.__getitem__)
+        specs[axis] = (*specs[axis], *left)
     return Layout(specs, mesh)
+
+
+def cuts_of(term, tensor):
+    """The specs of the axes of a tensor by index and length: an axis of length 1 that is stretched is another one."""
+    indices = labels(term, tensor.ndim)
+    while repeated := next((i for i in indices if indices.count(i) > 1), None):
+        first, second = [axis for axis, i in enumerate(indices) if i == repeated][:2]
+        tensor = np.diagonal(tensor, 0, first, second)
+        indices = [i for axis, i in enumerate(indices) if axis not in (first, second)] + [repeated]
+    return {key: names for key, names in zip(zip(indices, tensor.shape, strict=True), tensor.layout.axes, strict=True)}
 
 
 def labels(term, ndim):
