@@ -2,12 +2,12 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
-from meshcomm._arguments import as_dtype, counted, integer, quote
+from meshcomm._arguments import as_dtype, as_shape, counted, integer, quote
 from meshcomm._tracing import is_traced, traced, untraced
 from meshcomm._types import Array, DType, Shape
 from meshcomm.arrays.compile import Move, prepare
@@ -48,6 +48,8 @@ from meshcomm.transport.exchange import Order
 
 KEPT_PANELS = 64
 """Panels of a contraction whose exchanges are kept for the next call. Those of more panels are made each time."""
+
+Casting: TypeAlias = Literal["no", "equiv", "safe", "same_kind", "unsafe"]
 
 Given: TypeAlias = "DTensor | ArrayLike | tuple[Shape, DTypeLike, Layout]"
 """An operand of a plan: a tensor, an array, or a shape, a dtype and a layout."""
@@ -99,10 +101,10 @@ def contracted(
     subscripts: object,
     operands: Sequence[object],
     *,
-    layout: object = None,
+    layout: Layout | None = None,
     dtype: DTypeLike | None = None,
     limit: int | None = None,
-    casting: Any = "same_kind",
+    casting: Casting = "same_kind",
 ) -> DTensor:
     """Return the Einstein sum of operands. *name* is the operation; other arguments are those of `einsum`.
 
@@ -112,7 +114,7 @@ def contracted(
     if any(map(is_traced, given)):
         options: dict[str, object] = {} if dtype is None else {"dtype": dtype}
         result: DTensor = traced(np.einsum, (text, *given), **options)
-        return result if layout is None else relayout(result, layout)  # type: ignore[arg-type]
+        return result if layout is None else relayout(result, layout)
     values = [unwrapped(x) for x in given]
     mesh = mesh_of(values)
     known = agree_on_plain(name, values, mesh)
@@ -183,22 +185,19 @@ def _arguments(subscripts: object, operands: Sequence[object]) -> tuple[str, lis
 def _mesh_of(x: object) -> Mesh | None:
     if isinstance(x, DTensor):
         return x.mesh
-    is_described = isinstance(x, tuple) and len(x) == 3 and isinstance(x[2], Layout)
-    return x[2].mesh if is_described else None  # type: ignore[index]
+    return x[2].mesh if isinstance(x, tuple) and len(x) == 3 and isinstance(x[2], Layout) else None
 
 
-def _described(x: Any, mesh: Mesh) -> tuple[Shape, DType, Layout]:
-    if _mesh_of(x) is None:
+def _described(x: object, mesh: Mesh) -> tuple[Shape, DType, Layout]:
+    """Return shape, dtype and layout of an operand of a plan; errors as for a tensor that cannot be."""
+    if isinstance(x, DTensor):
+        shape, dtype, layout = x.shape, x.dtype, x.layout
+    elif isinstance(x, tuple) and _mesh_of(x) is not None:
+        shape, dtype, layout = as_shape(x[0]), as_dtype(x[1]), x[2]
+    else:
         array = np.asarray(x)
         return array.shape, as_dtype(array.dtype), Layout.replicated(mesh, array.ndim)
-    shape, dtype, layout = (x.shape, x.dtype, x.layout) if isinstance(x, DTensor) else x
-    return checked_operand(shape, dtype, layout, mesh)
-
-
-def checked_operand(shape: Any, dtype: DTypeLike, layout: Layout, mesh: Mesh) -> tuple[Shape, DType, Layout]:
-    """Return shape, dtype and layout of an operand of a plan; errors as for a tensor that cannot be."""
-    lengths = tuple(shape)
-    return lengths, as_dtype(dtype), checked_layout(layout, lengths, mesh)
+    return shape, dtype, checked_layout(layout, shape, mesh)
 
 
 def _checked_limit(limit: int | None) -> int | None:
@@ -210,7 +209,7 @@ def _checked_limit(limit: int | None) -> int | None:
     return number
 
 
-def result_kind(name: str, dtypes: Sequence[DType], dtype: DTypeLike | None, casting: Any) -> DType:
+def result_kind(name: str, dtypes: Sequence[DType], dtype: DTypeLike | None, casting: Casting) -> DType:
     """Return the dtype of a sum of products: *dtype*, if operands can be converted to it; ``TypeError`` as NumPy's."""
     kind = np.result_type(*dtypes) if dtype is None else np.dtype(dtype)
     for each in dtypes:
@@ -230,7 +229,7 @@ def _shape(expression: Expression, shapes: Sequence[Shape]) -> Shape:
     return tuple(lengths[index] for index in expression.result)
 
 
-def _replicated(x: Any, mesh: Mesh) -> DTensor:
+def _replicated(x: object, mesh: Mesh) -> DTensor:
     """Return an array or a number as a tensor that shares its memory: it is only read."""
     array = np.asarray(x)
     dtype = as_dtype(array.dtype)
@@ -334,7 +333,7 @@ class _Runs:
                 found = self._fetched(number, panel, blocks[number], out)
                 current[number] = Block(found, operands[number].indices)
             taken = [block for block in current if block is not None]
-            target = into[(*contraction.slice_of(result, panel, device).block, ...)]  # an array also of no axes
+            target = _view(into, contraction.slice_of(result, panel, device).block)
             if contraction.keeps_result:
                 adds = panel.again or not panel.begins
                 multiply(taken, Block(target, result.indices), adds=adds, limit=limit)
@@ -358,18 +357,18 @@ class _Runs:
             whole = in_memory.flags.c_contiguous
             move = self._move(number, panel, plan, whole=whole)
             if not whole:
-                in_memory = block[(*contraction.slice_of(operand, panel, device).block, ...)]
+                in_memory = _view(block, contraction.slice_of(operand, panel, device).block)
             shape = plan.target.block_shape(plan.shape, device)
             fits = out is not None and out.array.shape == shape
             found = move(in_memory, out.array if fits and out is not None else None)
             assert found is not None
             return found
         kept = contraction.slice_of(operand, panel, device)
-        view = block[(*kept.block, ...)]
+        view = _view(block, kept.block)
         if plan is None:
             return view
         had, has = (layout.block_box(plan.shape, device) for layout in (kept.layout, plan.target))
-        return view[(*(_within(a, b) for a, b in zip(had, has, strict=True)), ...)]
+        return _view(view, tuple(_within(a, b) for a, b in zip(had, has, strict=True)))
 
     def _move(self, number: int, panel: Panel, plan: Plan, *, whole: bool) -> Move:
         """Return the relayout of an operand for a panel, or of a result for which *number* is negative.
@@ -415,6 +414,12 @@ class _Runs:
         return found
 
 
+def _view(array: Array, slices: tuple[slice, ...]) -> Array:
+    """Return a slice of *array*, which is an array also if it has no axes."""
+    found: Array = array[(*slices, ...)]  # type: ignore[arg-type]
+    return found
+
+
 def _shifted(span: Span, start: int) -> Span:
     """Return a span in indices that begin at *start*."""
     if isinstance(span, Runs):
@@ -452,12 +457,8 @@ def matmul(a: DTensor | ArrayLike, b: DTensor | ArrayLike) -> DTensor:
     if is_traced(a) or is_traced(b):
         product: DTensor = traced(np.matmul, (a, b))
         return product
-    left, right = (x if isinstance(x, DTensor) else _plain(x) for x in map(unwrapped, (a, b)))
-    return contracted("matmul", product_subscripts(left.shape, right.shape), (left, right))
-
-
-def _plain(x: object) -> Any:
-    return x if hasattr(x, "shape") else np.asarray(x)
+    operands = agree_on_plain("matmul", [unwrapped(x) for x in (a, b)], mesh_of([unwrapped(x) for x in (a, b)]))
+    return contracted("matmul", product_subscripts(*map(shape_of, operands)), operands)
 
 
 def product_subscripts(a: Shape, b: Shape) -> str:

@@ -8,6 +8,7 @@ not like that they are copied; what is added to the result is computed first. If
 longest index is cut in two halves, and so on.
 """
 
+from itertools import pairwise
 from math import prod
 from typing import NamedTuple
 
@@ -212,7 +213,7 @@ def _joined(array: Array, stacks: int, rows: int, shape: tuple[int, ...]) -> Arr
     strides = list(array.strides[:stacks])
     for start, stop in ((stacks, stacks + rows), (stacks + rows, array.ndim)):
         long = [axis for axis in range(start, stop) if array.shape[axis] != 1]
-        if any(array.strides[a] != array.strides[b] * array.shape[b] for a, b in zip(long, long[1:], strict=False)):
+        if any(array.strides[a] != array.strides[b] * array.shape[b] for a, b in pairwise(long)):
             return None
         strides.append(array.strides[long[-1]] if long else array.itemsize)
     return np.lib.stride_tricks.as_strided(array, shape, strides)

@@ -50,7 +50,7 @@ from meshcomm.ops import (
     taking,
     values,
 )
-from meshcomm.ops.contractions import matmul
+from meshcomm.ops.contractions import Casting, contracted, matmul
 from meshcomm.ops.elementwise import agree_on_plain, elementwise, store, where
 from meshcomm.ops.index_arrays import has_arrays
 from meshcomm.ops.linalg import matrix_transpose, transpose
@@ -223,7 +223,7 @@ def _einsum(
     optimize: object = False,
     dtype: DTypeLike | None = None,
     order: str = "K",
-    casting: str = "safe",
+    casting: Casting = "safe",
 ) -> DTensor:
     """Return what numpy.einsum makes of tensors; *optimize* and *order* change nothing: pairs are contracted."""
     result = contracted("numpy.einsum", operands[0], operands[1:], dtype=dtype, casting=casting)

@@ -257,7 +257,8 @@ class Contraction(FieldsOnly):
             found = self.slice_of(self.result, first, None)
             partial = Layout(self.wanted(self.result, first), mesh).largest_block(found.shape)
             held += partial * self.result.dtype.itemsize + sum(_largest(plan.target, plan) for plan in reduced)
-        return held + packed + local_limit(self.scratch_limit)
+        multiplied = sum(_largest(plan.target, plan) for plan in moved) + partial
+        return held + packed + min(local_limit(self.scratch_limit), multiplied)
 
     @property
     def seconds(self) -> float:

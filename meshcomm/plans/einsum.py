@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, NamedTuple, TypeAlias
 
@@ -175,7 +176,7 @@ def contraction_path(terms: tuple[str, ...], result: str, shapes: tuple[Shape, .
     arrays = [np.broadcast_to(np.zeros(()), shape) for shape in shapes]
     find: Callable[..., Any] = np.einsum_path
     if find_spec("opt_einsum") is not None:
-        from opt_einsum import contract_path as find
+        find = import_module("opt_einsum").contract_path
     path: list[tuple[int, ...]] = []
     left = len(terms)
     for turn in find(text, *arrays, optimize="greedy")[0]:
@@ -354,7 +355,7 @@ def _bytes(factor: Factor) -> int:
 
 
 @lru_cache(maxsize=1024)
-def planned(
+def planned(  # noqa: PLR0917 - the key of a cache
     expression: Expression,
     operands: tuple[Factor, ...],
     layout: Layout | None,

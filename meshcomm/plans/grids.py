@@ -46,7 +46,7 @@ class Loops(NamedTuple):
     loops: tuple[tuple[str, int], ...]
     bytes_moved: float
     held: int
-    count: int
+    panels: int
 
 
 @dataclass(frozen=True)
@@ -307,7 +307,7 @@ class Grid:
 
 
 def _better(a: Loops, b: Loops) -> bool:
-    return (a.bytes_moved, a.count) < (b.bytes_moved, b.count)
+    return (a.bytes_moved, a.panels) < (b.bytes_moved, b.panels)
 
 
 # -- the search -------------------------------------------------------------------------------------------------------
@@ -372,7 +372,7 @@ def _best(grids: list[Grid], kept: list[Grid], limit: float, machine: Machine) -
         loops = loops_of(grid)
         if loops is None or loops.bytes_moved > TOLERATED * fewest:
             continue
-        seconds = grid.seconds(machine, loops.bytes_moved, loops.count)
+        seconds = grid.seconds(machine, loops.bytes_moved, loops.panels)
         if best is None or seconds < best.seconds:
             best = Found(grid, loops, seconds)
     return best
