@@ -111,27 +111,30 @@ def contraction(number, mesh):
     arguments = written(random, terms, output)
     given = [x if type(x) in (bool, int, float, complex) else a for x, a in zip(operands, arrays, strict=True)]
     options = {"dtype": np.result_type(*given, random.choice(["f8", "c16", "i8"]))} if random.random() < 0.1 else {}
-    shown = f"expression {number} on {mesh}: {arguments(list(map(in_words, operands)))} {options}"
+    said = [f"expression {number} on {mesh}: {arguments(list(map(in_words, operands)))} {options}"]
+    try:
+        obeys(random, mesh, terms, output, operands, given, arguments, options, said)
+    except Exception as error:
+        error.add_note(", ".join(map(str, said)))
+        raise
+
+
+def obeys(random, mesh, terms, output, operands, given, arguments, options, said):
+    """Compare an expression with NumPy; *said* gets what repeats it."""
     try:
         expected = np.asarray(np.einsum(*arguments(given), **options), options.get("dtype"))  # of a view it has another
     except ValueError:
         with pytest.raises(mc.ShapeError):
             mc.einsum(*arguments(operands), **options)
         return
-    try:
-        call, layout = ways(random, mesh, arguments(operands), expected, options)
-        before = [x.local.tobytes() if isinstance(x, mc.DTensor) and x.local is not None else b"" for x in operands]
-        found = call()
-        layout = layout or default_layout(mesh, terms, output, operands, expected.shape)
-        compare(found, expected, layout, arguments, given)
-        first = found.local if found.local is None else found.local.tobytes()
-        again = call().local
-        assert (again if again is None else again.tobytes()) == first, "a second run has other bits"
-        for x, bits in zip(operands, before, strict=True):
-            assert not bits or x.local.tobytes() == bits, "an operand has changed"
-    except Exception as error:
-        error.add_note(shown)
-        raise
+    call, layout = ways(random, mesh, arguments(operands), expected, options, said)
+    before = [x.local.tobytes() if isinstance(x, mc.DTensor) and x.local is not None else b"" for x in operands]
+    found = call()
+    compare(found, expected, layout or default_layout(mesh, terms, output, operands, expected.shape), arguments, given)
+    again = call().local
+    assert again is None or again.tobytes() == found.local.tobytes(), "a second run has other bits"
+    for x, bits in zip(operands, before, strict=True):
+        assert not bits or x.local.tobytes() == bits, "an operand has changed"
 
 
 def in_words(x):
@@ -140,20 +143,23 @@ def in_words(x):
     return f"{x.dtype}{x.shape}" if isinstance(x, np.ndarray) else x
 
 
-def ways(random, mesh, arguments, expected, options):
+def ways(random, mesh, arguments, expected, options, said):
     """Return a call of einsum, and the layout that it asks for, or None: NumPy's, ours, with *out*, in little memory."""
     layout = layout_of(random, mesh, expected.shape) if random.random() < 0.4 else None
-    kind = random.random()
-    if kind < 0.3 and layout is None:
-        optimise = {"optimize": random.choice([True, False, "greedy", "optimal"])} if random.random() < 0.5 else {}
-        return lambda: np.einsum(*arguments, **options, **optimise), None
-    if kind < 0.3:
-        out = mc.zeros(expected.shape, expected.dtype, layout)
-        return lambda: np.einsum(*arguments, **options, out=out), layout
+    said.append(f"layout {layout and layout.sharding_specs}")
+    if random.random() < 0.3:
+        said.append("by NumPy")
+        if layout is not None:
+            options = options | {"out": mc.zeros(expected.shape, expected.dtype, layout)}
+        elif random.random() < 0.5:
+            options = options | {"optimize": random.choice([True, False, "greedy", "optimal"])}
+        return lambda: np.einsum(*arguments, **options), layout
+    options = options | {"layout": layout}
     scratch = random.choice([None, None, None, 0, 1000])
     if scratch is not None:
-        scratch = max(scratch, least_scratch(lambda: mc.einsum(*arguments, layout=layout, max_scratch_bytes=0, **options)))
-    return lambda: mc.einsum(*arguments, layout=layout, max_scratch_bytes=scratch, **options), layout
+        scratch = max(scratch, least_scratch(lambda: mc.einsum(*arguments, max_scratch_bytes=0, **options)))
+    said.append(f"scratch {scratch}")
+    return lambda: mc.einsum(*arguments, max_scratch_bytes=scratch, **options), layout
 
 
 def least_scratch(call):
