@@ -50,9 +50,10 @@ from meshcomm.ops import (
     taking,
     values,
 )
+from meshcomm.ops.contractions import Casting, contracted, matmul
 from meshcomm.ops.elementwise import agree_on_plain, elementwise, store, where
 from meshcomm.ops.index_arrays import has_arrays
-from meshcomm.ops.linalg import matmul, matrix_transpose, transpose
+from meshcomm.ops.linalg import matrix_transpose, transpose
 from meshcomm.ops.reductions import max, mean, min, sum
 from meshcomm.ops.rules import ADVICE, is_operand, not_operand
 from meshcomm.ops.signatures import Function, like_numpy
@@ -117,7 +118,7 @@ def define(functions: Mapping[Function, Function]) -> None:
 def nearest(name: str) -> str | None:
     """Return the name of the function that is defined for tensors, and does most of what this one of NumPy does.
 
-    >>> nearest("einsum"), nearest("nancumsums"), nearest("busday_count")
+    >>> nearest("tensordot"), nearest("nancumsums"), nearest("busday_count")
     ('matmul', 'nancumsum', None)
     """
     known = _NEAREST.get(name)
@@ -216,6 +217,25 @@ def _matmul(name: str, operands: list[Value], out: tuple[DTensor, ...], options:
     return out[0]
 
 
+def _einsum(
+    *operands: Value,
+    out: DTensor | None = None,
+    optimize: object = False,
+    dtype: DTypeLike | None = None,
+    order: str = "K",
+    casting: Casting = "safe",
+) -> DTensor:
+    """Return what numpy.einsum makes of tensors; *optimize* and *order* change nothing: pairs are contracted."""
+    result = contracted("numpy.einsum", operands[0], operands[1:], dtype=dtype, casting=casting)
+    if out is None:
+        return result
+    if not isinstance(out, DTensor) or out.shape != result.shape:
+        raise ShapeError(f"numpy.einsum: out= must be a DTensor of shape {result.shape}")
+    check_writable("numpy.einsum: out=", out)
+    store("numpy.einsum", (out,), [result])
+    return out
+
+
 def _where(condition: Value, *choices: Value) -> Value:
     if not choices:
         return nonzero.nonzero(condition)
@@ -254,7 +274,6 @@ _NEAREST = {
     "convolve": "roll",
     "cov": "var",
     "cross": "matmul",
-    "einsum": "matmul",
     "gradient": "diff",
     "inner": "matmul",
     "outer": "multiply",
@@ -283,6 +302,7 @@ _FUNCTIONS: dict[Function, Function] = {
     np.transpose: transpose,
     **dict.fromkeys(_MATRIX_TRANSPOSES, matrix_transpose),
     np.dot: matmul,
+    np.einsum: _einsum,
     **({np.linalg.matmul: matmul} if hasattr(np.linalg, "matmul") else {}),  # since NumPy 2
     np.where: _where,
     np.copy: lambda t: t.copy(),
