@@ -13,7 +13,7 @@ import numpy as np
 
 import meshcomm as mc
 
-BATCH, TOKENS, WIDTH, HEADS, HIDDEN = 4, 128, 64, 4, 256
+BATCH, TOKENS, WIDTH, HEADS, HIDDEN = 4, 64, 128, 8, 512
 HEAD = WIDTH // HEADS
 
 ranks = mc.create_mesh().size
@@ -79,12 +79,12 @@ def main():
     x, weights = rng.normal(size=(BATCH, TOKENS, WIDTH)), initial(rng)
     sharded = layout_map.distribute(weights)
     result = block(mc.distribute(x, by_tokens), sharded)
-    heads = (BATCH, TOKENS, HEADS, HEAD), x.dtype, by_heads
-    plan = mc.plan_einsum("bthd,hdw->btw", heads, sharded["join"], layout=by_tokens)
+    hidden = (BATCH, TOKENS, HIDDEN), x.dtype, by_features
+    plan = mc.plan_einsum("btf,fw->btw", hidden, sharded["down"], layout=by_tokens)
     error = abs(result.to_numpy() - block(x, weights)).max()
     if mesh.rank == 0:
         print(f"data x model = {mesh.shape()}; {result.shape} in {result.layout.sharding_specs}")
-        print(f"from heads back to tokens:\n{plan}")
+        print(f"from hidden features back to tokens:\n{plan}")
         print(f"the largest difference from NumPy: {error:.1e}")
     return result.layout == by_tokens and error < 1e-12
 
