@@ -1,9 +1,10 @@
-"""Random expressions of einsum over tensors in layouts of all kinds, and the law that each keeps to.
+"""Expressions of einsum over tensors in layouts of all kinds, random ones and those of opt_einsum, against NumPy.
 
 For simulated and for real ranks. ``PYTHONPATH=tests python -m support.contractions 5000`` tries 5,000 in worlds of up
 to 24 ranks and prints those that fail; ``... -m support.contractions 1 1234`` tries number 1234 again.
 """
 
+import json
 import re
 import sys
 import zlib
@@ -17,9 +18,12 @@ import pytest
 import meshcomm as mc
 from meshcomm import Layout
 from meshcomm.layouts.specs import free_names
-from support.random_tensors import layout_of
+from support.indexing import check
+from support.paths import DATA
+from support.random_tensors import layout_of, tensor_of
 from support.reference import block_of
 
+U = mc.UNSHARDED
 LETTERS = ascii_uppercase + ascii_lowercase  # in the order in which NumPy sorts them, and numbers them
 DTYPES = "? i1 i2 i4 i8 u1 f2 f4 f8 c8 c16".split()
 LENGTHS = (1, 2, 2, 3, 3, 4, 5, 5, 6, 8, 11, 13)
@@ -241,6 +245,77 @@ def labels(term, ndim):
     """The indices of the axes of an operand: letters, and for the axes of an ellipsis numbers from the last one on."""
     at = term.index(...) if ... in term else len(term)
     return [*term[:at], *range(len(term) - (... in term) - ndim, 0), *term[at + 1 :]]
+
+
+# -- expressions of opt_einsum ----------------------------------------------------------------------------------------
+
+
+def of_opt_einsum():
+    """Return the expressions of opt_einsum's tests, and the size of each index."""
+    known = json.loads((DATA / "opt_einsum.json").read_text("utf-8"))
+    return [(text, known["sizes"]) for text in known["expressions"]] + known["random equations"]
+
+
+def as_numpy(random, mesh, text, sizes):
+    """Compare an expression of opt_einsum with NumPy: of small integers, so exactly."""
+    dtype, terms = random.choice(["f8", "f8", "i8", "c16"]), text.partition("->")[0].split(",")
+    shapes = [tuple(sizes[index] for index in term) for term in terms]
+    pairs = [tensor_of(random, mesh, shape, seed, dtype) for seed, shape in enumerate(shapes)]
+    tensors, arrays = zip(*pairs, strict=True)
+    expected = np.asarray(np.einsum(text, *arrays, optimize=True))
+    check(np.einsum(text, *tensors, optimize=random.choice([True, False])), expected)
+    layout = layout_of(random, mesh, expected.shape)
+    found = mc.einsum(text, *tensors, layout=layout)
+    assert found.layout == layout
+    check(found, expected)
+
+
+# -- bad input --------------------------------------------------------------------------------------------------------
+
+SHAPE, TWO = mc.ShapeError, "ij,jk->ik"
+BAD = {
+    "too many subscripts": (SHAPE, "'ijl' has too many subscripts for operand 0", "ijl,jk->ik", {}),
+    "too few subscripts": (SHAPE, "'k' has too few subscripts, and no ellipsis for operand 1", "ij,k->ik", {}),
+    "too many operands": (SHAPE, "for 1 operand, but there are 2", "ij->i", {}),
+    "other sizes": (SHAPE, "index 'j' has 5 elements in operand 0, but 6 in operand 1", "ij,jk->ik", {"b": "other"}),
+    "sizes of a diagonal": (SHAPE, "operand 0 has 6 and 5 elements along index 'i'", "ii,jk->k", {}),
+    "sizes of an ellipsis": (SHAPE, r"index \.\.\. .* has 6 elements in operand 0, but 5 in operand 1", "...,...", {}),
+    "an index of no operand": (SHAPE, "the result 'iz' has 'z'", "ij,jk->iz", {}),
+    "an index twice in the result": (SHAPE, "the result 'ii' repeats 'i'", "ij,jk->ii", {}),
+    "no letter": (SHAPE, "'%' in the subscripts 'i%' of operand 0", "i%,jk->i", {}),
+    "two dots": (SHAPE, "an ellipsis", "i..,jk->i", {}),
+    "two arrows": (SHAPE, "'-' in the subscripts", "ij,jk->i->k", {}),
+    "no ellipsis in the result": (SHAPE, "none in the result", "...j,jk->k", {}),
+    "another mesh": (mc.MeshError, "operands must be on one mesh", TWO, {"b": "elsewhere"}),
+    "a layout of another mesh": (mc.MeshError, "layout= is on the mesh", TWO, {"layout": "elsewhere"}),
+    "a layout of three axes": (mc.LayoutError, "for 3 axes, but the result has 2", TWO, {"layout": [U, U, U]}),
+    "cuts of another length": (SHAPE, "axis 0", TWO, {"layout": [mc.Cuts("x", (0, 1, 2)), U]}),
+    "no layout": (TypeError, "takes a Layout", TWO, {"layout": "x"}),
+    "too little scratch": (SHAPE, r"the minimum is \d+ bytes", TWO, {"max_scratch_bytes": 1}),
+    "less than none": (SHAPE, "zero or more, not -1", TWO, {"max_scratch_bytes": -1}),
+    "a dtype that loses": (TypeError, "cannot become int32", TWO, {"dtype": "i4"}),
+    "no numbers": (TypeError, "multiplies numbers", TWO, {"b": "words"}),
+    "a class of no operand": (TypeError, "dict", TWO, {"b": {}}),
+}
+
+
+def bad_call(name, mesh, other):
+    """Return a call of einsum with bad input: the same on all ranks of *mesh*, whose first dimension is x."""
+    _, _, text, options = BAD[name]
+    rows, columns = Layout(["x", U], mesh), Layout([U, "x"], mesh)
+    operands = {
+        "other": lambda: mc.ones((6, 4), "f8", columns),
+        "elsewhere": lambda: mc.ones((5, 4), "f8", Layout([U, U], other)),
+        "words": lambda: mc.full((5, 4), "a", layout=columns),
+    }
+    a, b = mc.ones((6, 5), "f8", rows), options.get("b", "")
+    b = operands.get(b, lambda: mc.ones((5, 4), "f8", columns))() if isinstance(b, str) else b
+    options = {key: value for key, value in options.items() if key != "b"}
+    if isinstance(options.get("layout"), list):
+        options["layout"] = Layout(options["layout"], mesh)
+    elif options.get("layout") == "elsewhere":
+        options["layout"] = Layout([U, U], other)
+    return lambda: mc.einsum(text, a, b, **options)
 
 
 # -- worlds -----------------------------------------------------------------------------------------------------------

@@ -1,0 +1,62 @@
+"""Contractions in layouts of all kinds against NumPy: random expressions, those of opt_einsum, and bad input.
+
+``--exhaustive`` runs all 5,000 random expressions, in worlds of up to 24 ranks.
+"""
+
+import numpy as np
+import pytest
+
+import meshcomm as mc
+from meshcomm import Layout
+from support import contractions
+from support.contractions import BAD, U
+from support.random_tensors import on_a_mesh
+from support.reference import on_ranks
+from support.sampling import sampled
+
+
+@pytest.mark.parametrize("first", range(0, 5000, 250))
+def test_random_expressions(first):
+    for number in sampled(range(first, first + 250), 100):
+        contractions.in_a_world(number)
+
+
+@pytest.mark.parametrize("seed", sampled(range(15), 8))
+def test_the_expressions_of_opt_einsum(seed):
+    def program(random, mesh):
+        for text, sizes in contractions.of_opt_einsum():
+            contractions.as_numpy(random, mesh, text, sizes)
+
+    on_a_mesh(seed, program)
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_input(name):
+    """All ranks raise the same error before data moves, and can go on."""
+    error, text, _, _ = BAD[name]
+
+    def program():
+        mesh, other = mc.create_mesh([("x", 2), ("y", 2)]), mc.create_mesh([("z", 4)])
+        call = contractions.bad_call(name, mesh, other)
+        with pytest.raises(error, match=text):
+            call()
+        return str(pytest.raises(error, call).value)
+
+    with mc.simulate(4) as world:
+        assert len({*world.run(program)}) == 1
+        assert not any(world.bytes_moved)
+
+
+@on_ranks(2)
+def test_ranks_that_disagree(rank):
+    mesh = mc.create_mesh([("x", 2)])
+    a = mc.ones((4, 4), "f8", Layout(["x", U], mesh))
+    for call in (lambda: mc.einsum("ij,jk->ki" if rank else "ij,jk->ik", a, a), lambda: mc.einsum("i,ij", [rank] * 4, a)):
+        with pytest.raises(mc.CollectiveMismatch):
+            call()
+        mesh.close()
+        mesh = mc.create_mesh([("x", 2)])
+        a = mc.ones((4, 4), "f8", Layout(["x", U], mesh))
+    with pytest.raises(mc.LayoutError, match="one of the operands must be a DTensor"):
+        mc.einsum("i,i", np.ones(3), np.ones(3))
+    assert (a @ a).to_numpy().tolist() == [[4] * 4] * 4
