@@ -459,3 +459,39 @@ def test_gradients_of_indexing(autograd, anp, name):
             grad = autograd.grad(function)(t, *pair)
             assert grad.layout == t.layout
             np.testing.assert_allclose(grad.to_numpy(), autograd.grad(function)(a, i, j), rtol=1e-9, atol=1e-12)
+
+
+# -- contractions -----------------------------------------------------------------------------------------------------
+
+SUMS = ["ij,jk->ik", "bij,bjk->bik", "ij,ij->", "i,jk->kij", "ji->ij", "ij->j", "iij,j->i", "...i,i...->...", "ij,jk,kl,j->il"]
+SIZES = dict(zip("bijkl", (2, 3, 4, 5, 2), strict=True))
+
+
+@pytest.mark.parametrize("text", [*SUMS, "ij,kj->ik of length 1"])
+@on_ranks(4)
+def test_einsum_is_linear_in_each_operand(autograd, anp, text):
+    """The gradient in an operand, times a direction: the sum with the direction for this operand, by NumPy."""
+    mesh = mc.create_mesh([("x", 2), ("y", 2)])
+    text, stretched = text.removesuffix(" of length 1"), text.endswith("1")
+    terms = text.partition("->")[0].replace("...", "b").split(",")
+    shapes = [tuple(SIZES[index] for index in term) for term in terms]
+    shapes[0] = (*shapes[0][:-1], 1) if stretched else shapes[0]
+    layouts = [list(tuple_layouts(mesh, len(shape))) for shape in shapes]
+    for seed, einsum in enumerate([mc.einsum, np.einsum, anp.einsum, mc.einsum]):
+        arrays = [random(*shape, seed=seed) + 1j * random(*shape, seed=9) * (seed == 3) for shape in shapes]
+        arrays = arrays if seed == 3 else [array.real for array in arrays]
+        expected = np.asarray(np.einsum(text, *arrays))
+        weights = random(*expected.shape, seed=7)
+        tensors = tuple(mc.distribute(x, of[(37 * seed + 11) % len(of)]) for x, of in zip(arrays, layouts, strict=True))
+        replicated = mc.distribute(weights, mc.Layout.replicated(mesh, weights.ndim))
+        found = autograd.grad(lambda p: anp.sum(anp.real(einsum(text, *p) * replicated)))(tensors)
+        for number, (grad, tensor) in enumerate(zip(found, tensors, strict=True)):
+            assert (grad.layout, grad.shape, grad.dtype) == (tensor.layout, tensor.shape, tensor.dtype)
+            way = random(*tensor.shape, seed=20) * (1 + 2j if seed == 3 else 1)
+            wanted = np.sum(weights * np.einsum(text, *arrays[:number], way, *arrays[number + 1 :])).real
+            assert np.sum(grad.to_numpy() * way).real == pytest.approx(wanted, rel=1e-9)
+        if seed == 0 and len(terms) == 2:
+            mixed = autograd.grad(lambda p: anp.sum(autograd.grad(lambda q: anp.sum(einsum(text, *q) ** 2))(p)[0]))(tensors)
+            wanted = autograd.grad(lambda p: anp.sum(autograd.grad(lambda q: anp.sum(anp.einsum(text, *q) ** 2))(p)[0]))
+            for grad, want in zip(mixed, wanted(tuple(arrays)), strict=True):
+                np.testing.assert_allclose(grad.to_numpy(), want, rtol=1e-9, atol=1e-12)

@@ -21,10 +21,11 @@ def test_random_expressions(first):
         contractions.in_a_world(number)
 
 
-@pytest.mark.parametrize("seed", sampled(range(15), 8))
-def test_the_expressions_of_opt_einsum(seed):
+@pytest.mark.parametrize("seed", sampled(range(5), 3))
+@pytest.mark.parametrize("third", range(3))
+def test_the_expressions_of_opt_einsum(third, seed):
     def program(random, mesh):
-        for text, sizes in contractions.of_opt_einsum():
+        for text, sizes in contractions.of_opt_einsum()[third::3]:
             contractions.as_numpy(random, mesh, text, sizes)
 
     on_a_mesh(seed, program)

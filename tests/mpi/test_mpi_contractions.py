@@ -1,0 +1,70 @@
+"""Contractions on real ranks, which share memory or do not: random expressions, those of opt_einsum, and errors."""
+
+from random import Random
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+import meshcomm as mc
+from meshcomm import Layout
+from support import contractions
+from support.contractions import BAD, U
+from support.sampling import sampled
+from support.verdicts import agree_mismatch, agree_raises
+
+WORLD = MPI.COMM_WORLD
+RANK, SIZE = WORLD.rank, WORLD.size
+
+
+@pytest.mark.parametrize("first", range(0, 500, 100))
+def test_random_expressions(world, first):
+    for number in sampled(range(first, first + 100), 24):
+        dims, devices, _ = contractions.mesh_for(number, SIZE)
+        mesh = mc.create_mesh(dims, devices=devices, comm=world)
+        contractions.contraction(number, mesh)
+        mesh.close()
+
+
+@pytest.mark.parametrize("seed", sampled(range(8), 2))
+def test_the_expressions_of_opt_einsum(grid, seed):
+    for text, sizes in sampled(contractions.of_opt_einsum(), 60):
+        contractions.as_numpy(Random(f"{seed} {text}"), grid, text, sizes)
+
+
+def test_panels_of_large_operands(grid):
+    """Blocks beyond the sizes at which messages are sent at once, whole and in panels: within memory that differs."""
+    x, y = np.random.default_rng(1).integers(-4, 5, (2, 400, 400)).astype("f8")
+    names = grid.dim_names
+    for left in ([names[0], U], [U, names[-1]], [mc.Cyclic(tuple(names), 32), U]):
+        a, b = mc.distribute(x, Layout(left, grid)), mc.distribute(y, Layout([names[-1], U], grid))
+        for scratch in (None, 500_000, 100_000):
+            np.testing.assert_array_equal(mc.einsum("ij,jk->ik", a, b, max_scratch_bytes=scratch).to_numpy(), x @ y)
+            np.testing.assert_array_equal(mc.einsum("ji,jk->ik", a, b, max_scratch_bytes=scratch).to_numpy(), x.T @ y)
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_input(comm, name):
+    """All ranks raise the same error, and can go on."""
+    mesh, other = mc.create_mesh([("x", SIZE)], comm=comm), mc.create_mesh([("z", SIZE)], comm=comm)
+    call = contractions.bad_call(name, mesh, other)
+    if name != "too little scratch" or SIZE > 1:
+        with agree_raises(BAD[name][0], BAD[name][1]) as raised:
+            call()
+        assert len({*WORLD.allgather(str(raised.value))}) == 1
+    assert float(mc.ones(3, "f8", Layout(["x"], mesh)).sum()) == 3
+    mesh.close()
+    other.close()
+
+
+def test_what_one_rank_does_alone(own):
+    """Another expression, another array, and a block that does not fit: an error on all ranks."""
+    rows, columns = own
+    a = mc.ones((2 * SIZE, 3 * SIZE), "f8", rows)
+    if SIZE > 1:
+        wrong = mc.DTensor(np.zeros((2 + (RANK == SIZE - 1), 3 * SIZE)), rows, (2 * SIZE, 3 * SIZE), np.dtype("f8"))
+        with agree_raises(mc.ShapeError, "block"):
+            mc.einsum("ij,ik->jk", wrong, a, layout=columns)
+        assert (a.T @ a).to_numpy().tolist() == [[2 * SIZE] * 3 * SIZE] * 3 * SIZE
+        with agree_mismatch(rows.mesh):
+            mc.einsum("ij,ik->jk" if RANK else "ij,ik->kj", a, a)
