@@ -23,6 +23,7 @@ from meshcomm.arrays.create import full, of_block, zeros
 from meshcomm.arrays.dtensor import DTensor, is_dtensor
 from meshcomm.arrays.relayout import relayout
 from meshcomm.ops import gradients
+from meshcomm.ops.contractions import arguments_of
 from meshcomm.ops.gradients import count_over, like, sum_vjp, whole
 from meshcomm.ops.index_tuples import along, beside, beside_index, flat
 from meshcomm.ops.reductions import spread
@@ -257,6 +258,14 @@ def _where(condition: Value, target: Value, of_x: bool) -> VJP:
     return vjp
 
 
+def _summed(argnums: Sequence[int], ans: Value, args: Sequence[Value], kwargs: Mapping[str, Value]) -> VJP:
+    """Return what gives the gradients of an Einstein sum: in its arguments from 1 on, or 0, 2, ... between lists."""
+    between = not isinstance(args[0], str)
+    text, operands = arguments_of(args[0], args[1:])
+    numbers = [n // 2 if between else n - 1 for n in argnums]
+    return lambda g: tuple(gradients.einsum_vjp(g, text, operands, number) for number in numbers)
+
+
 def _narrowed(grad: Value, shape: Shape) -> Value:
     """Return a gradient summed over the axes along which an argument of *shape* was repeated."""
     added = len(grad.shape) - len(shape)
@@ -302,6 +311,7 @@ for _raw in {np.max, np.amax, np.min, np.amin}:
 _for_dtensors(ArrayBox.__getitem__, _each(_indexed))
 _for_dtensors(np.take, _each(_taken))
 _for_dtensors(np.take_along_axis, _each(_taken_along))
+_for_dtensors(np.einsum, _summed)
 for _raw in (np.matmul, np.dot):
     _for_dtensors(_raw, _each(_left, _right))
 _for_dtensors(
