@@ -71,11 +71,11 @@ def made(x):
 
 
 def tensors(x):
-    """Return *x* with tensors for arrays, also in dicts and tuples."""
+    """Return *x* with tensors for arrays, also in dicts, lists and tuples."""
     if type(x) is dict:
         return {key: tensors(value) for key, value in x.items()}
-    if type(x) is tuple:
-        return tuple(map(tensors, x))
+    if type(x) in (list, tuple):
+        return type(x)(map(tensors, x))
     return made(x) if type(x) is np.ndarray else x
 
 
@@ -124,11 +124,19 @@ def may_share_memory(a, b):
     return bool(mc.all_reduce(np.may_share_memory(a.local, b.local), op="max"))
 
 
+class Testing:
+    """numpy.testing, which compares the arrays of tensors."""
+
+    def __getattr__(self, name):
+        return _asserts(getattr(numpy.testing, name))
+
+
 class Shim:
     """What `np` is in a module of tests."""
 
     ndarray = AnyArray
     random = Random()
+    testing = Testing()
     may_share_memory = staticmethod(may_share_memory)
 
     def __getattr__(self, name):
@@ -178,6 +186,10 @@ def load(name):
         automated._compare_index_result = _compare_index_result
     module.np = Shim()
     module.HAS_REFCOUNT = False
+    if name == "test_einsum":
+        module.np.asarray = np.asarray  # makes subscripts only
+    if name == "test_multiarray":
+        module.MatmulCommon.types = module.MatmulCommon.types.replace("O", "")  # each test goes through all
     for each in dir(module):
         if each.startswith("assert_") and "raises" not in each and hasattr(numpy.testing, each):
             setattr(module, each, _asserts(getattr(numpy.testing, each)))
@@ -204,7 +216,14 @@ def cases(name):
 
 
 def _method(kind, name):
-    return lambda **arguments: getattr(kind(), name)(**arguments)
+    def call(**arguments):
+        test = kind()
+        for each, value in vars(kind).items():
+            if type(value) in (np.ndarray, list):
+                setattr(test, each, tensors(value))
+        getattr(test, name)(**arguments)
+
+    return call
 
 
 def _with_arguments(name, marks, call):
