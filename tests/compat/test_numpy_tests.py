@@ -1,4 +1,4 @@
-"""NumPy's own tests of indexing and of sets, on tensors: all pass but those in tests/data/numpy_tests.txt."""
+"""NumPy's own tests of indexing, sets and products, on tensors: all pass but those in tests/data/numpy_tests.txt."""
 
 import numpy as np
 import pytest
@@ -16,8 +16,19 @@ def expected(ranks):
         if line and not line.startswith("#"):
             name, _, only = line.partition(" ranks=")
             if not only or int(only) == ranks:
-                found.add(name)
+                found |= named(name)
     return found
+
+
+def named(name):
+    """Return the tests that a name stands for: ``test[0 2-4]`` are four.
+
+    >>> sorted(named("test[0 2-3]")), named("test")
+    (['test[0]', 'test[2]', 'test[3]'], {'test'})
+    """
+    test, bracket, numbers = name.rstrip("]").partition("[")
+    ends = [each.split("-") for each in numbers.split()]
+    return {f"{test}[{n}]" for each in ends for n in range(int(each[0]), int(each[-1]) + 1)} if bracket else {test}
 
 
 @pytest.mark.skipif(np.__version__ != "2.4.6", reason="the table is for the tests of this version of NumPy")

@@ -88,7 +88,10 @@ class _AnyArray(type):
 
 
 class AnyArray(metaclass=_AnyArray):
-    """Arrays and tensors."""
+    """Arrays and tensors; called, it makes a tensor."""
+
+    def __new__(cls, *args, **options):
+        return made(np.ndarray(*args, **options))
 
 
 class Random:
