@@ -149,12 +149,8 @@ class LentProduct:
                 for name, where in decode(mesh, names, np.array([number], dtype=np.intp)):
                     coordinates[name] = int(where[0])
             owner = sum(mesh.stride(name) * where for name, where in coordinates.items())
-            taken, starts, stops = (
-                tuple(a for _, a, _, _ in row),
-                tuple(b for *_, b, _ in row),
-                tuple(c for *_, c in row),
-            )
-            pieces.append(_Piece(owner, taken, starts, stops))
+            taken, starts = tuple(each[1] for each in row), tuple(each[2] for each in row)
+            pieces.append(_Piece(owner, taken, starts, tuple(each[3] for each in row)))
         return pieces
 
 
