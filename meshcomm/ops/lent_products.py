@@ -127,7 +127,7 @@ class LentProduct:
         cut, mesh, layout = dict(contraction.cut), contraction.mesh, operand.layout
         wanted = Layout([cut[index] for index in operand.indices], mesh)
         numbers, box = layout.block_numbers(device), wanted.block_box(operand.shape, device)
-        axes = list[list[tuple[int, slice, int, int]]]()  # of each axis: block, what is taken of it, where that goes
+        axes: list[list[tuple[int, slice, int, int]]] = []  # of each axis: block, what is taken of it, where that goes
         for axis, n in enumerate(operand.shape):
             own, span = layout.cut(axis, n), box[axis]
             if layout.axes[axis] == wanted.axes[axis] or not isinstance(own, Consecutive):
@@ -149,7 +149,8 @@ class LentProduct:
                 for name, where in decode(mesh, names, np.array([number], dtype=np.intp)):
                     coordinates[name] = int(where[0])
             owner = sum(mesh.stride(name) * where for name, where in coordinates.items())
-            pieces.append(_Piece(owner, *(tuple(each) for each in list(zip(*row, strict=True))[1:])))
+            taken, starts = tuple(each[1] for each in row), tuple(each[2] for each in row)
+            pieces.append(_Piece(owner, taken, starts, tuple(each[3] for each in row)))
         return pieces
 
 
