@@ -5,6 +5,7 @@ import pytest
 
 from support import numpy_shim
 from support.paths import DATA
+from support.sampling import sampled
 
 TABLE = DATA / "numpy_tests.txt"
 
@@ -35,12 +36,15 @@ def named(name):
 @pytest.mark.parametrize("ranks", [1, 3])
 @pytest.mark.parametrize("module", numpy_shim.MODULES)
 def test_numpys_own_tests(module, ranks):
-    found = numpy_shim.outcomes(module, ranks)
+    labels = list(numpy_shim.cases(module))
+    long = [label for label in labels if "::test_einsum_sums_" in label]  # one for each dtype, some seconds each
+    labels = [label for label in labels if label not in long or label in sampled(long, 4)]
+    found = numpy_shim.outcomes(module, ranks, labels)
     failed = {name: error for name, error in found.items() if error is not None}
-    known = {name for name in expected(ranks) if name.startswith(f"{module}.py")}
+    known = expected(ranks) & {f"{module}.py::{label}" for label in labels}
     assert {name: repr(error)[:200] for name, error in failed.items() if name not in known} == {}
     assert known - set(failed) == set(), "they pass now: take them out of the table"
-    assert len(found) > len(failed) > 0
+    assert len(found) > len(failed)
 
 
 def test_every_group_has_a_reason():
