@@ -73,8 +73,9 @@ if _typing.TYPE_CHECKING:
     from meshcomm.layouts.specs import Cuts, Cyclic
     from meshcomm.measuring.count import Count, count
     from meshcomm.measuring.trace import span, trace
+    from meshcomm.ops.contractions import einsum, matmul, plan_einsum
     from meshcomm.ops.joining import concatenate, stack
-    from meshcomm.ops.linalg import matmul, transpose
+    from meshcomm.ops.linalg import transpose
     from meshcomm.ops.migrate import Migrated, migrate
     from meshcomm.ops.random import random_normal, random_uniform
     from meshcomm.ops.shaping import reshape
@@ -153,6 +154,7 @@ __all__ = [
     "default_mesh",
     "distribute",
     "drop_plans",
+    "einsum",
     "empty",
     "fetch_layout",
     "from_callback",
@@ -170,6 +172,7 @@ __all__ = [
     "ones",
     "ones_like",
     "pack",
+    "plan_einsum",
     "plan_load",
     "plan_relayout",
     "random_normal",
@@ -220,7 +223,8 @@ _HOMES = {
     "measuring.count": "Count count",
     "measuring.trace": "span trace",
     "ops.joining": "concatenate stack",
-    "ops.linalg": "matmul transpose",
+    "ops.contractions": "einsum matmul plan_einsum",
+    "ops.linalg": "transpose",
     "ops.migrate": "Migrated migrate",
     "ops.random": "random_normal random_uniform",
     "ops.shaping": "reshape",

@@ -13,7 +13,7 @@ import numpy as np
 
 from meshcomm._tuning import DEFAULT_SCRATCH
 from meshcomm._types import Array, Bytes, DType, Shape
-from meshcomm.layouts.boxes import box_shape
+from meshcomm.layouts.boxes import Box, box_shape
 from meshcomm.layouts.layout import Layout
 from meshcomm.layouts.layout_text import specs_text
 from meshcomm.memory.blocks import NOTHING, as_block, as_bytes, block_bytes, new_bytes
@@ -34,16 +34,20 @@ from meshcomm.transport.local_copies import stretch_offsets
 Move: TypeAlias = Callable[[Array | None, Array | None], Array | None]
 """From a block to the new block, which is written into the second argument if that is given. None is no block."""
 
+Held: TypeAlias = Callable[[int], Box]
+"""From a device to the box of the block that it holds, around the box that the plan begins with: of a slice."""
+
 Start: TypeAlias = Callable[[Array | None, Array | None], tuple[Pending | None, Array | None]]
 """As `Move`, but it does not wait: it returns the exchange in flight, if there is one, and the block to be filled."""
 
 
-def prepare(plan: Plan, here: Location, order: Order = None) -> Move:
+def prepare(plan: Plan, here: Location, order: Order = None, held: Held | None = None) -> Move:
     """Return a function that makes the new block of the device *here* by *plan*. To call it is Collective.
 
-    In memory, the axes of the old block may be in another *order*: see `meshcomm.transport.exchange.Exchanged`.
+    In memory, the axes of the old block may be in another *order*: see `meshcomm.transport.exchange.Exchanged`. It may
+    be a larger block than the plan begins with: that which is *held*, in the indices of the plan.
     """
-    found = operations(plan, here, order)
+    found = operations(plan, here, order, held)
     (last, size), between = found[-1], [(step, f"between {i % 2}", size) for i, (step, size) in enumerate(found[:-1])]
     shape, dtype, alone = target_shape(plan, here.device), plan.dtype, not exchanging_steps(plan)
 
@@ -77,16 +81,21 @@ def _packed(block: Array | None) -> Bytes:
     return NOTHING if block is None else as_bytes(contiguous(block))
 
 
-def operations(plan: Plan, here: Location, order: Order = None) -> list[tuple[Operation, int]]:
+def operations(
+    plan: Plan, here: Location, order: Order = None, held: Held | None = None
+) -> list[tuple[Operation, int]]:
     """Return the exchanges and copies of *plan* on the device *here*, and the bytes of the block after each."""
     steps = exchanging_steps(plan)
     found: list[tuple[Operation, int]] = []
     for step in steps:
-        tensor = replace(described(step, here), order=None if found else order)
+        tensor = described(step, here) if found else replace(described(step, here, held), order=order)
         exchange = choose.exchange(group_of(step, here), [tensor], _terms(plan, step, here))
         found.append((exchange, _target(step, here)))
     if not steps or plan.steps[-1] is not steps[-1]:
-        copied = replace(_cut(plan, here.device), order=None if found else order)
+        copied = _cut(plan, here.device)
+        if not found:
+            around = copied.source if held is None else lambda _: held(here.device)
+            copied = replace(copied, source=around, order=order)
         found.append((choose.LocalCopy([copied]), _target(plan.copy_step, here)))
     return found
 
@@ -183,8 +192,9 @@ def group_of(step: Step, here: Location) -> Group:
     return here.team.group((step.mesh, step.dims), devices[0], members)
 
 
-def described(step: Step, here: Location) -> Exchanged:
-    """Return the boxes that the group of the device *here* exchanges in *step*."""
+def described(step: Step, here: Location, held: Held | None = None) -> Exchanged:
+    """Return the boxes that the group of the device *here* exchanges in *step*, out of blocks that are *held*."""
+    source = step.held_box if held is None else held
 
     def device_at(position: int) -> int:
         return int(step.members(here.device, np.array([position], dtype=np.intp))[0])
@@ -192,7 +202,7 @@ def described(step: Step, here: Location) -> Exchanged:
     return Exchanged(
         step.itemsize,
         step.position_of(here.device),
-        lambda position: step.held_box(device_at(position)),
+        lambda position: source(device_at(position)),
         lambda position: step.target_box(device_at(position)),
         lambda position: step.sends(device_at(position)),
         lambda position: step.receives(device_at(position)),

@@ -37,7 +37,7 @@ def on_one_mesh(source: Layout, target: Layout) -> tuple[Layout, Layout] | None:
     if sizes is None or not same_devices(a, b):
         return None
     mesh = Mesh(a.ranks, [(_factor_name(a, stride, size), size) for stride, size in sizes])
-    return _refined(source, mesh), _refined(target, mesh)
+    return refined(source, mesh), refined(target, mesh)
 
 
 def common_refinement(a: Mesh, b: Mesh) -> list[tuple[int, int]] | None:
@@ -63,7 +63,7 @@ def _factor_name(mesh: Mesh, stride: int, size: int) -> str:
     return "x"
 
 
-def _refined(layout: Layout, mesh: Mesh) -> Layout:
+def refined(layout: Layout, mesh: Mesh) -> Layout:
     """Return *layout* on *mesh*, where each dimension of its own mesh is one dimension or several."""
 
     def factors(name: str) -> list[str]:

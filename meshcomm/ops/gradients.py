@@ -29,9 +29,9 @@ from meshcomm.arrays.dtensor import DTensor, fetch_layout
 from meshcomm.arrays.relayout import relayout
 from meshcomm.errors import GroupError
 from meshcomm.layouts.layout import Layout
+from meshcomm.ops.contractions import matmul
 from meshcomm.ops.index_arrays import has_arrays
 from meshcomm.ops.indexing import setitem, update
-from meshcomm.ops.linalg import matmul
 from meshcomm.ops.reductions import spread
 from meshcomm.ops.reductions import sum as sum_over
 from meshcomm.ranks.calls import collective

@@ -21,7 +21,7 @@ from meshcomm.arrays.dtensor import DTensor, as_tensor, unwrapped
 from meshcomm.arrays.views import check_writable
 from meshcomm.errors import ShapeError
 from meshcomm.layouts.layout import Layout
-from meshcomm.ops.contractions import einsum, matmul
+from meshcomm.ops.contractions import contracted, matmul
 from meshcomm.ops.elementwise import agree_on_plain, aligned_blocks, relaid, store
 from meshcomm.ops.rules import ADVICE, broadcast_shape, common_layout, is_operand, mesh_of, not_operand
 from meshcomm.ops.shaping import axis_of
@@ -109,7 +109,7 @@ def _summed(name: str, operands: Sequence[Value], axes: Axes, out: object = None
 def _einsum(name: str, subscripts: str, operands: Sequence[Value], out: object) -> DTensor:
     """Return what `einsum` makes of *operands*, in *out* unless that is None. Collective."""
     if out is None:
-        return einsum(subscripts, *operands)
+        return contracted(f"numpy.{name}", subscripts, operands)
     terms, _, result = subscripts.partition("->")
     lengths = {
         letter: n
@@ -117,7 +117,7 @@ def _einsum(name: str, subscripts: str, operands: Sequence[Value], out: object) 
         for letter, n in zip(term, x.shape, strict=True)
     }
     target = _exact(name, out, tuple(lengths[letter] for letter in result), operands)
-    store(f"numpy.{name}", (target,), [einsum(subscripts, *operands, layout=target.layout)])
+    store(f"numpy.{name}", (target,), [contracted(f"numpy.{name}", subscripts, operands, layout=target.layout)])
     return target
 
 
@@ -407,7 +407,7 @@ def _cross_of_three(x1: Factor, x2: Factor, *, axis: int = -1) -> DTensor:
 
 def _vecdot(x1: Value, x2: Value) -> DTensor:
     _check_lengths("numpy.vecdot", (x1.shape, -1), (x2.shape, -1))
-    return einsum("...i,...i->...", _conjugate(x1), x2)
+    return contracted("numpy.vecdot", "...i,...i->...", (_conjugate(x1), x2))
 
 
 def _vecdot_along(x1: Factor, x2: Factor, *, axis: int = -1) -> DTensor:
@@ -416,12 +416,12 @@ def _vecdot_along(x1: Factor, x2: Factor, *, axis: int = -1) -> DTensor:
 
 def _matvec(x1: Value, x2: Value) -> DTensor:
     _check_lengths("numpy.matvec", (x1.shape, -1), (x2.shape, -1))
-    return einsum("...ij,...j->...i", x1, x2)
+    return contracted("numpy.matvec", "...ij,...j->...i", (x1, x2))
 
 
 def _vecmat(x1: Value, x2: Value) -> DTensor:
     _check_lengths("numpy.vecmat", (x1.shape, -1), (x2.shape, -2))
-    return einsum("...i,...ij->...j", _conjugate(x1), x2)
+    return contracted("numpy.vecmat", "...i,...ij->...j", (_conjugate(x1), x2))
 
 
 _PRODUCTS: dict[str, Callable[[Value, Value], DTensor]] = {

@@ -51,7 +51,8 @@ from meshcomm.ops import (
     taking,
     values,
 )
-from meshcomm.ops.elementwise import agree_on_plain, elementwise, where
+from meshcomm.ops.contractions import Casting, contracted
+from meshcomm.ops.elementwise import agree_on_plain, elementwise, store, where
 from meshcomm.ops.index_arrays import has_arrays
 from meshcomm.ops.linalg import matrix_transpose, transpose
 from meshcomm.ops.reductions import max, mean, min, sum
@@ -205,6 +206,25 @@ def _refused(name: str, operands: list[object]) -> object:
     raise TypeError(f"{not_operand(name, other)}{instead}")
 
 
+def _einsum(
+    *operands: Value,
+    out: DTensor | None = None,
+    optimize: object = False,
+    dtype: DTypeLike | None = None,
+    order: str = "K",
+    casting: Casting = "safe",
+) -> DTensor:
+    """Return what numpy.einsum makes of tensors; *optimize* and *order* change nothing: pairs are contracted."""
+    result = contracted("numpy.einsum", operands[0], operands[1:], dtype=dtype, casting=casting)
+    if out is None:
+        return result
+    if not isinstance(out, DTensor) or out.shape != result.shape:
+        raise ShapeError(f"numpy.einsum: out= must be a DTensor of shape {result.shape}")
+    check_writable("numpy.einsum: out=", out)
+    store("numpy.einsum", (out,), [result])
+    return out
+
+
 def _where(condition: Value, *choices: Value) -> Value:
     if not choices:
         return nonzero.nonzero(condition)
@@ -242,7 +262,6 @@ _ELSEWHERE = {"numpy.fft": "meshcomm.fft.protocols"}
 _NEAREST = {
     "convolve": "roll",
     "cov": "var",
-    "einsum": "matmul",
     "gradient": "diff",
 }
 """For functions of NumPy that are not defined for tensors: one that is, and does most of it."""
@@ -266,6 +285,7 @@ _FUNCTIONS: dict[Function, Function] = {
     np.amin: _without_dtype(min),
     np.transpose: transpose,
     **dict.fromkeys(_MATRIX_TRANSPOSES, matrix_transpose),
+    np.einsum: _einsum,
     np.where: _where,
     np.copy: lambda t: t.copy(),
     np.shape: lambda t: t.shape,

@@ -170,24 +170,6 @@ def aligned_axes(operand: Shape, shape: Shape, layout: Layout) -> Axes:
     )
 
 
-def product_axes(a: Axes, b: Axes) -> tuple[Axes, Names, Axes]:
-    """Return how the rows of a matrix product are sharded, the axis that is summed over, and the columns.
-
-    >>> product_axes((("x",), ()), ((), ("y",)))
-    ((('x',),), (), (('y',),))
-    >>> product_axes(((), ("x",)), (("x",), ()))
-    (((),), ('x',), ((),))
-    >>> product_axes((("x",), ("y",)), (("y",), ("x",)))
-    ((('x',),), ('y',), ((),))
-    """
-    rows = a[:-1]
-    used = {name for names in rows for name in names}
-    columns = tuple(free_names(names, used) for names in b[1:])
-    used.update(name for names in columns for name in names)
-    free = (free_names(names, used) for names in (a[-1], b[0]))
-    return rows, next(filter(None, free), ()), columns
-
-
 def sharding(mesh: Mesh, names: Iterable[str]) -> Names:
     """Return those of *names* that cut something, in the order of the mesh."""
     wanted = set(names)
