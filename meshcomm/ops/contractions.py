@@ -91,7 +91,7 @@ def einsum(
     ...     return mc.einsum("ij,jk->k", a, a).local.tolist()
     >>> with mc.simulate(2) as world:
     ...     print(world.run(program))
-    [[6.0], [10.0]]
+    [[8.0], [14.0]]
     """
     return contracted("einsum", subscripts, operands, layout=layout, dtype=dtype, limit=max_scratch_bytes)
 
@@ -263,7 +263,9 @@ def _contract(name: str, problem: Problem, tensors: list[DTensor], limit: int | 
         orders = tuple(map(memory_order, tensors))
         subject = (name, problem, limit, orders)
         block = _CONTRACT(name, (mesh, mesh), subject, subject, tuple(blocks))
-    return DTensor(block, result.layout, result.shape, result.dtype)
+    found = result.layout  # of the plan, which may be kept from another world with an equal mesh
+    layout = found if found.mesh is mesh else Layout(found.axes, mesh)
+    return DTensor(block, layout, result.shape, result.dtype)
 
 
 def _text(name: str, problem: Problem, limit: int | None, orders: tuple[Order, ...]) -> str:
@@ -428,7 +430,9 @@ def _shifted(span: Span, start: int) -> Span:
 
 
 def _within(had: Span, has: Span) -> slice:
-    """Return where the interval *has* is in the interval *had*."""
+    """Return where the elements *has* are among those of *had*: a stretch of them, or all."""
+    if had == has:
+        return slice(None)
     assert not isinstance(had, Runs)
     assert not isinstance(has, Runs)
     return slice(has[0] - had[0], has[1] - had[0]) if has[0] < has[1] else slice(0, 0)
@@ -452,13 +456,13 @@ def matmul(a: DTensor | ArrayLike, b: DTensor | ArrayLike) -> DTensor:
     ...     return (a @ np.eye(2, dtype=int)).local.tolist()
     >>> with mc.simulate(2) as world:
     ...     print(world.run(program)[1])
-    [[1], [3]]
+    [[2, 3]]
     """
     if is_traced(a) or is_traced(b):
         product: DTensor = traced(np.matmul, (a, b))
         return product
-    operands = agree_on_plain("matmul", [unwrapped(x) for x in (a, b)], mesh_of([unwrapped(x) for x in (a, b)]))
-    return contracted("matmul", product_subscripts(*map(shape_of, operands)), operands)
+    operands = agree_on_plain("numpy.matmul", [unwrapped(x) for x in (a, b)], mesh_of([unwrapped(x) for x in (a, b)]))
+    return contracted("numpy.matmul", product_subscripts(*map(shape_of, operands)), operands)
 
 
 def product_subscripts(a: Shape, b: Shape) -> str:

@@ -88,7 +88,7 @@ class _Summed:
         kept = "".join(index for index in block.indices if index in indices)
         found = Block(block.array, kept)
         if axes:
-            found = Block(np.add.reduce(block.array, axis=axes, dtype=_arithmetic(into.dtype)), kept)
+            found = Block(np.sum(block.array, axis=axes, dtype=_arithmetic(into.dtype)), kept)
         stored(found.ordered(indices), into, adds=self._adds)
 
 
@@ -192,7 +192,7 @@ def _arithmetic(dtype: DType) -> DType:
 
 def summed_up(shares: Array) -> Array:
     """Return the sum of partial sums, one after the other along the first axis."""
-    found: Array = np.add.reduce(shares, axis=0, dtype=_arithmetic(shares.dtype))
+    found: Array = np.sum(shares, axis=0, dtype=_arithmetic(shares.dtype))
     return np.asarray(found, shares.dtype, order="C")
 
 

@@ -35,7 +35,7 @@ from meshcomm.layouts.layout_text import specs_text
 from meshcomm.layouts.machine import Machine
 from meshcomm.layouts.mesh import Mesh
 from meshcomm.layouts.slicing import Items, Slice, Stretch, kept_slice
-from meshcomm.layouts.specs import CutSpec
+from meshcomm.layouts.specs import CutSpec, Cyclic
 from meshcomm.plans.plan import Plan, plan_relayout
 
 
@@ -306,10 +306,13 @@ def lengths_of(operands: tuple[Factor, ...]) -> dict[str, int]:
 
 
 def only_cuts(plan: Plan) -> bool:
-    """Return whether devices have all that they need, so that each cuts it out of its block."""
-    return not any(step.dims for step in plan.steps) and not any(
-        isinstance(names, CutSpec) for names in plan.target.axes
-    )
+    """Return whether devices have all that they need, so that each takes a view of its block."""
+    return not any(step.dims for step in plan.steps) and all(map(is_view, plan.source.axes, plan.target.axes))
+
+
+def is_view(had: Names, has: Names) -> bool:
+    """Return whether a block of an axis that is cut by *has* is one stretch of that of an axis cut by *had*."""
+    return had == has or not (isinstance(had, Cyclic) or isinstance(has, Cyclic))
 
 
 def spread_over(axes: Axes, shape: Shape, names: Names, mesh: Mesh) -> Axes:

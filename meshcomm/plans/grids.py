@@ -30,6 +30,7 @@ from meshcomm.plans.contraction import (
     Contraction,
     Factor,
     arithmetic_seconds,
+    is_view,
     lengths_of,
     local_limit,
     pack_limit,
@@ -154,9 +155,8 @@ class Grid:
         """Return whether *factor* is cut as it is multiplied, or so that devices have what they need."""
         if factor is self.problem.result:
             return self.keeps_result
-        return self.received[self.problem.operands.index(factor)] == 0 and not any(
-            isinstance(self.cut[i], CutSpec) and self.cut[i] != own
-            for i, own in zip(factor.indices, factor.layout.axes, strict=True)
+        return self.received[self.problem.operands.index(factor)] == 0 and all(
+            is_view(own, self.cut[i]) for i, own in zip(factor.indices, factor.layout.axes, strict=True)
         )
 
     @cached_property
