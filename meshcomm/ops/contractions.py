@@ -1,45 +1,36 @@
 """Einstein sums and matrix products of tensors: `meshcomm.plans.einsum` says how, and here they run."""
 
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
-from typing import Any, Literal, TypeAlias
+from functools import lru_cache
+from itertools import starmap
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
 from meshcomm._arguments import as_dtype, as_shape, counted, integer, quote
 from meshcomm._tracing import is_traced, traced, untraced
-from meshcomm._types import Array, DType, Shape
+from meshcomm._types import Array, Shape
 from meshcomm.arrays.compile import Move, prepare
 from meshcomm.arrays.dtensor import DTensor, unwrapped
 from meshcomm.arrays.relayout import relayout
 from meshcomm.arrays.views import memory_order
-from meshcomm.errors import LayoutError, ShapeError
+from meshcomm.errors import LayoutError, MeshError, ShapeError
 from meshcomm.layouts.boxes import Box
-from meshcomm.layouts.cyclic import Runs, Span
+from meshcomm.layouts.cyclic import Runs, Span, length_of
 from meshcomm.layouts.layout import Layout
 from meshcomm.layouts.layout_text import specs_text
 from meshcomm.layouts.machine import Machine
 from meshcomm.layouts.mesh import Mesh
-from meshcomm.layouts.slicing import Stretch
+from meshcomm.layouts.refinement import same_grid
 from meshcomm.memory.blocks import new_block
 from meshcomm.ops.diagonals import diagonal
 from meshcomm.ops.elementwise import agree_on_plain
 from meshcomm.ops.local_products import Block, multiply, stored, summed_up
 from meshcomm.ops.rules import mesh_of, shape_of
-from meshcomm.plans.contraction import Contraction, Factor, Panel, local_limit, only_cuts
-from meshcomm.plans.einsum import (
-    EinsumPlan,
-    Expression,
-    checked_layout,
-    from_lists,
-    parsed,
-    planned,
-    repeated_axes,
-    without_repeats,
-)
+from meshcomm.plans.contraction import Contraction, Panel, local_limit, only_cuts
+from meshcomm.plans.einsum import Casting, EinsumPlan, Operand, from_lists, plan_of, repeated_axes
 from meshcomm.plans.grids import Problem, cheapest_contraction
-from meshcomm.plans.plan import Plan
 from meshcomm.ranks.calls import Collective, leave_with
 from meshcomm.ranks.local_errors import refusable
 from meshcomm.ranks.meshes import location_in, location_text
@@ -48,8 +39,6 @@ from meshcomm.transport.exchange import Order
 
 KEPT_PANELS = 64
 """Panels of a contraction whose exchanges are kept for the next call. Those of more panels are made each time."""
-
-Casting: TypeAlias = Literal["no", "equiv", "safe", "same_kind", "unsafe"]
 
 Given: TypeAlias = "DTensor | ArrayLike | tuple[Shape, DTypeLike, Layout]"
 """An operand of a plan: a tensor, an array, or a shape, a dtype and a layout."""
@@ -110,31 +99,32 @@ def contracted(
 
     *casting* is NumPy's rule for the conversion to *dtype*.
     """
-    text, given = _arguments(subscripts, operands)
+    text, given = arguments_of(subscripts, operands)
     if any(map(is_traced, given)):
         options: dict[str, object] = {} if dtype is None else {"dtype": dtype}
         result: DTensor = traced(np.einsum, (text, *given), **options)
         return result if layout is None else relayout(result, layout)
     values = [unwrapped(x) for x in given]
     mesh = mesh_of(values)
-    known = agree_on_plain(name, values, mesh)
-    expression = parsed(text, tuple(map(shape_of, known)))
-    tensors = [x if isinstance(x, DTensor) else _replicated(x, mesh) for x in known]
-    kind = result_kind(name, [tensor.dtype for tensor in tensors], dtype, casting)
-    target = None
-    if layout is not None:
-        target = checked_layout(layout, _shape(expression, [t.shape for t in tensors]), mesh)
-    limit = _checked_limit(limit)
-    found = [_without_repeats(t, indices) for t, indices in zip(tensors, expression.operands, strict=True)]
-    factors = tuple(_factor(tensor, indices) for tensor, indices in found)
-    plan = planned(expression, factors, target, kind, limit, Machine())
-    left = [tensor for tensor, _ in found]
-    for turn, problem in zip(plan.path, plan.problems, strict=True):
-        taken = [left[number] for number in turn]
+    tensors = [x if isinstance(x, DTensor) else _replicated(x, mesh) for x in agree_on_plain(name, values, mesh)]
+    plan = plan_of(
+        text,
+        tuple([Operand(tensor.shape, tensor.dtype, tensor.layout) for tensor in tensors]),
+        layout,
+        None if dtype is None else np.dtype(dtype),
+        casting,
+        None if limit is None else _checked_limit(limit),
+        Machine(),
+    )
+    for number, indices in enumerate(plan.expression.operands):
+        if len(set(indices)) < len(indices):
+            tensors[number] = _without_repeats(tensors[number], indices)
+    for turn, problem, contraction in zip(plan.path, plan.problems, plan.contractions, strict=True):
+        taken = [tensors[number] for number in turn]
         for number in sorted(turn, reverse=True):
-            del left[number]
-        left.append(_contract(name, problem, taken, limit))
-    return left[-1]
+            del tensors[number]
+        tensors.append(_contract(name, (problem, contraction), taken, limit))
+    return tensors[-1]
 
 
 def plan_einsum(
@@ -157,29 +147,20 @@ def plan_einsum(
     >>> plan.bytes_moved // 2**20, plan.layout.sharding_specs
     (64, ['x', 'y'])
     """
-    text, given = _arguments(subscripts, operands)
+    text, given = arguments_of(subscripts, operands)
     tensors = [unwrapped(untraced(x)) for x in given]
-    meshes = [_mesh_of(x) for x in tensors]
-    mesh = next((each for each in meshes if each is not None), None)
+    mesh = next((each for each in map(_mesh_of, tensors) if each is not None), None)
     if mesh is None:
         raise LayoutError("one of the operands must be a DTensor, or a shape, a dtype and a layout")
-    described = [_described(x, mesh) for x in tensors]
-    expression = parsed(text, tuple(shape for shape, _, _ in described))
-    kind = result_kind("einsum", [each for _, each, _ in described], dtype, "same_kind")
-    target = None
-    if layout is not None:
-        target = checked_layout(layout, _shape(expression, [shape for shape, _, _ in described]), mesh)
-    factors = tuple(
-        without_repeats(Factor(indices, shape, each, dtype_of))
-        for indices, (shape, dtype_of, each) in zip(expression.operands, described, strict=True)
-    )
-    return planned(expression, factors, target, kind, _checked_limit(max_scratch_bytes), machine or Machine())
+    described = tuple(_described(x, mesh) for x in tensors)
+    kind, limit = None if dtype is None else np.dtype(dtype), max_scratch_bytes
+    limit = None if limit is None else _checked_limit(limit)
+    return plan_of(text, described, layout, kind, "same_kind", limit, machine or Machine())
 
 
-def _arguments(subscripts: object, operands: Sequence[object]) -> tuple[str, list[Any]]:
-    if isinstance(subscripts, str):
-        return subscripts, list(operands)
-    return from_lists((subscripts, *operands))
+def arguments_of(subscripts: object, operands: Sequence[object]) -> tuple[str, list[Any]]:
+    """Return subscripts and operands from the arguments of `einsum` in either form."""
+    return (subscripts, list(operands)) if isinstance(subscripts, str) else from_lists((subscripts, *operands))
 
 
 def _mesh_of(x: object) -> Mesh | None:
@@ -188,45 +169,28 @@ def _mesh_of(x: object) -> Mesh | None:
     return x[2].mesh if isinstance(x, tuple) and len(x) == 3 and isinstance(x[2], Layout) else None
 
 
-def _described(x: object, mesh: Mesh) -> tuple[Shape, DType, Layout]:
-    """Return shape, dtype and layout of an operand of a plan; errors as for a tensor that cannot be."""
+def _described(x: object, mesh: Mesh) -> Operand:
+    """Return an operand of a plan; errors as for a tensor that cannot be."""
     if isinstance(x, DTensor):
-        shape, dtype, layout = x.shape, x.dtype, x.layout
+        operand = Operand(x.shape, x.dtype, x.layout)
     elif isinstance(x, tuple) and _mesh_of(x) is not None:
-        shape, dtype, layout = as_shape(x[0]), as_dtype(x[1]), x[2]
+        operand = Operand(as_shape(x[0]), as_dtype(x[1]), x[2])
+        if operand.layout.ndim != len(operand.shape):
+            raise LayoutError(f"shape {operand.shape} with a layout for {counted(operand.layout.ndim, 'axis')}")
+        operand.layout.check_fits(operand.shape)
     else:
         array = np.asarray(x)
-        return array.shape, as_dtype(array.dtype), Layout.replicated(mesh, array.ndim)
-    return shape, dtype, checked_layout(layout, shape, mesh)
+        operand = Operand(array.shape, as_dtype(array.dtype), Layout.replicated(mesh, array.ndim))
+    if not same_grid(operand.layout.mesh, mesh):
+        raise MeshError(f"operands must be on one mesh, but are on the {mesh} and the {operand.layout.mesh}")
+    return operand
 
 
-def _checked_limit(limit: int | None) -> int | None:
-    if limit is None:
-        return None
+def _checked_limit(limit: int) -> int:
     number = integer(limit, "max_scratch_bytes", ShapeError)
     if number < 0:
         raise ShapeError(f"max_scratch_bytes must be zero or more, not {quote(number)}")
     return number
-
-
-def result_kind(name: str, dtypes: Sequence[DType], dtype: DTypeLike | None, casting: Casting) -> DType:
-    """Return the dtype of a sum of products: *dtype*, if operands can be converted to it; ``TypeError`` as NumPy's."""
-    kind = np.result_type(*dtypes) if dtype is None else np.dtype(dtype)
-    for each in dtypes:
-        if not np.can_cast(each, kind, casting):
-            raise TypeError(f"{name}: an operand of {each} cannot become {kind} by the rule {casting!r}")
-    if kind.kind not in "biufc":
-        raise TypeError(f"{name} multiplies numbers, not {kind}")
-    return as_dtype(kind.newbyteorder("="))
-
-
-def _shape(expression: Expression, shapes: Sequence[Shape]) -> Shape:
-    lengths = {
-        index: n
-        for indices, shape in zip(expression.operands, shapes, strict=True)
-        for index, n in zip(indices, shape, strict=True)
-    }
-    return tuple(lengths[index] for index in expression.result)
 
 
 def _replicated(x: object, mesh: Mesh) -> DTensor:
@@ -237,41 +201,42 @@ def _replicated(x: object, mesh: Mesh) -> DTensor:
     return DTensor(None if outside else array, Layout.replicated(mesh, array.ndim), array.shape, dtype)
 
 
-def _without_repeats(tensor: DTensor, indices: str) -> tuple[DTensor, str]:
+def _without_repeats(tensor: DTensor, indices: str) -> DTensor:
     """Return the diagonal of a tensor with repeated indices. Collective if its elements have to move."""
     while (found := repeated_axes(indices)) is not None:
         tensor = diagonal(tensor, 0, *found)
         indices = "".join(i for axis, i in enumerate(indices) if axis not in found) + indices[found[0]]
-    return tensor, indices
-
-
-def _factor(tensor: DTensor, indices: str) -> Factor:
-    return Factor(indices, tensor.shape, tensor.layout, tensor.dtype)
+    return tensor
 
 
 # -- running ----------------------------------------------------------------------------------------------------------
 
 
-def _contract(name: str, problem: Problem, tensors: list[DTensor], limit: int | None) -> DTensor:
+def _contract(name: str, planned: tuple[Problem, Contraction], tensors: list[DTensor], limit: int | None) -> DTensor:
     """Return the result of a contraction. Collective over the mesh if elements move."""
-    mesh, blocks = tensors[0].mesh, [t.local for t in tensors]
-    contraction, result = cheapest_contraction(problem, limit, Machine()), problem.result
-    if not contraction.moves:  # then it would not by any other machine
-        here = location_in(mesh)
-        block = None if here is None else _Runs(contraction, (None,) * len(tensors), here)(*blocks)
-    else:
-        orders = tuple(map(memory_order, tensors))
-        subject = (name, problem, limit, orders)
-        block = _CONTRACT(name, (mesh, mesh), subject, subject, tuple(blocks))
-    found = result.layout  # of the plan, which may be kept from another world with an equal mesh
+    (problem, contraction), mesh, block = planned, tensors[0].mesh, None
+    if contraction.moves:
+        subject = (name, problem, limit, tuple(map(_memory_order, tensors)))
+        block = _CONTRACT(name, (mesh, mesh), subject, subject, tuple([tensor.local for tensor in tensors]))
+    elif (here := location_in(mesh)) is not None:  # no other machine would move anything
+        block = _local(contraction, here.device)(*[tensor.local for tensor in tensors])
+    found = problem.result.layout  # of the plan, which may be kept from another world with an equal mesh
     layout = found if found.mesh is mesh else Layout(found.axes, mesh)
-    return DTensor(block, layout, result.shape, result.dtype)
+    return DTensor(block, layout, problem.result.shape, problem.result.dtype)
+
+
+def _memory_order(tensor: DTensor) -> Order:
+    """Return which axis of a contiguous block in memory each axis is; None for a block that may have gaps.
+
+    It is the same on all ranks, which read each other's blocks.
+    """
+    return tuple(range(tensor.ndim)) if tensor._view is None else memory_order(tensor)
 
 
 def _text(name: str, problem: Problem, limit: int | None, orders: tuple[Order, ...]) -> str:
     texts = (
         f"{factor.shape} {factor.dtype} in {specs_text(factor.layout.sharding_specs)}"
-        + ("" if order is None else f" with axes in the order {order}")
+        + ("" if order is not None and list(order) == sorted(order) else f" with axes in the order {order}")
         for factor, order in zip(problem.operands, orders, strict=True)
     )
     subscripts = f"{','.join(f.indices for f in problem.operands)}->{problem.result.indices}"
@@ -283,137 +248,173 @@ def _text(name: str, problem: Problem, limit: int | None, orders: tuple[Order, .
 def _built(
     name: str, problem: Problem, limit: int | None, orders: tuple[Order, ...], here: Location
 ) -> Callable[..., Array]:
-    return _Runs(cheapest_contraction(problem, limit, here.team.machine), orders, here)
+    contraction = cheapest_contraction(problem, limit, here.team.machine)
+    run = _Contracts(contraction, here.device, orders, here)
+
+    def collective(*blocks: Array) -> Array:
+        try:
+            # An overflow, which concerns one rank, must not stop it while the others go on to the exchange.
+            with np.errstate(all="ignore"):
+                return run(*blocks)
+        except BaseException as error:
+            leave_with(error, here.team)
+            raise
+
+    return collective
 
 
 _CONTRACT = Collective[Array](_text, _built)
 
 
-class _Runs:
-    """A contraction on one device, ready to run.
+class _Fetch(NamedTuple):
+    """How a device gets what it multiplies of an operand: a slice of its block, or what a relayout makes of that.
+
+    Parameters
+    ----------
+    number: of the operand
+    taken: the slice of the block
+    move: the relayout, or None
+    of_whole: whether the relayout begins with the whole block
+    order: that of the axes of the whole block in memory, if it is transposed
+    """
+
+    number: int
+    taken: tuple[slice, ...]
+    move: Move | None
+    of_whole: bool
+    order: tuple[int, ...] | None
+
+
+class _Turn(NamedTuple):
+    """What a device does for a panel.
+
+    Parameters
+    ----------
+    fetches: what it gets
+    into: the slice of its block of the result
+    partial: the shape of what it multiplies, if that moves
+    moves: the relayouts of that, to be added up after the first one
+    begins, ends, again: those of the panel
+    """
+
+    fetches: tuple[_Fetch, ...]
+    into: tuple[slice, ...]
+    partial: Shape
+    moves: tuple[Move, ...]
+    begins: bool
+    ends: bool
+    again: bool
+
+
+class _Contracts:
+    """A contraction on one device, ready to run. To run it is Collective over the mesh if something moves.
 
     Parameters
     ----------
     contraction: its plan
-    orders: of the axes of the operands in memory: see `meshcomm.arrays.views.memory_order`
-    here: where this rank is
+    device: of this rank
+    orders: of the axes of the operands in memory, as `_memory_order` has them
+    here: where this rank is; None if nothing moves
     """
 
-    def __init__(self, contraction: Contraction, orders: tuple[Order, ...], here: Location) -> None:
-        self._contraction, self._orders, self._here = contraction, orders, here
-        self._kept: dict[object, Move] | None = {} if contraction.count() <= KEPT_PANELS else None
-        first = next(contraction.panels())
-        self._shape = contraction.result.layout.block_shape(contraction.result.shape, here.device)
-        for number, operand in enumerate(contraction.operands):
-            plan = contraction.moved(operand, first)
-            if plan is not None and not only_cuts(plan):
-                self._move(number, first, plan, whole=True)
-        for number, plan in enumerate(contraction.reduced(first)):
-            self._move(-1 - number, first, plan, whole=False)
+    def __init__(
+        self, contraction: Contraction, device: int, orders: tuple[Order, ...], here: Location | None = None
+    ) -> None:
+        self._contraction, self._device, self._orders, self._here = contraction, device, orders, here
+        result = contraction.result
+        self._shape, self._dtype = result.layout.block_shape(result.shape, device), result.dtype
+        self._indices = tuple(operand.indices for operand in contraction.operands)
+        self._limit, self._shares = local_limit(contraction.scratch_limit), bool(contraction.summed)
+        few = contraction.count() <= KEPT_PANELS
+        self._turns = list(map(self._turn, contraction.panels())) if few else None
 
     def __call__(self, *blocks: Array) -> Array:
-        """Return the block of the result from the blocks of the operands. Collective over the mesh if they move."""
-        try:
-            # An overflow, which concerns one rank, must not stop it while the others go on to the exchange.
-            with np.errstate(all="ignore") if self._contraction.moves else nullcontext():
-                return self._run(blocks)
-        except BaseException as error:
-            if self._contraction.moves:
-                leave_with(error, self._here.team)
-            raise
-
-    def _run(self, blocks: tuple[Array, ...]) -> Array:
-        contraction, limit = self._contraction, local_limit(self._contraction.scratch_limit)
-        operands, result, device = contraction.operands, contraction.result, self._here.device
-        into = new_block(self._shape, result.dtype)
-        current: list[Block | None] = [None] * len(operands)
+        """Return the block of the result from the blocks of the operands."""
+        into, indices, limit = new_block(self._shape, self._dtype), self._contraction.result.indices, self._limit
+        current: list[Block | None] = [None] * len(blocks)
         partial: Array | None = None
-        for panel in contraction.panels():
-            for number in panel.fetched:
-                out = current[number]
-                current[number] = None
-                found = self._fetched(number, panel, blocks[number], out)
-                current[number] = Block(found, operands[number].indices)
+        for turn in self._turns or map(self._turn, self._contraction.panels()):
+            for fetch in turn.fetches:
+                last, current[fetch.number] = current[fetch.number], None
+                found = self._fetched(fetch, blocks[fetch.number], last)
+                current[fetch.number] = Block(found, self._indices[fetch.number])
             taken = [block for block in current if block is not None]
-            target = _view(into, contraction.slice_of(result, panel, device).block)
-            if contraction.keeps_result:
-                adds = panel.again or not panel.begins
-                multiply(taken, Block(target, result.indices), adds=adds, limit=limit)
+            target = _view(into, turn.into)
+            if self._contraction.keeps_result:
+                multiply(taken, Block(target, indices), adds=turn.again or not turn.begins, limit=limit)
                 continue
-            if panel.begins or partial is None:
-                partial = new_block(self._partial_shape(panel), result.dtype)
-            multiply(taken, Block(partial, result.indices), adds=not panel.begins, limit=limit)
-            if panel.ends:
-                stored(self._reduced(panel, partial), target, adds=panel.again)
+            if turn.begins or partial is None:
+                partial = new_block(turn.partial, self._dtype)
+            multiply(taken, Block(partial, indices), adds=not turn.begins, limit=limit)
+            if turn.ends:
+                stored(self._reduced(turn, partial), target, adds=turn.again)
                 partial = None
         return into
 
-    def _fetched(self, number: int, panel: Panel, block: Array, out: Block | None) -> Array:
-        """Return what this device multiplies of an operand; *out* is the memory of the last panel."""
-        contraction, device = self._contraction, self._here.device
-        operand = contraction.operands[number]
-        plan = contraction.moved(operand, panel)
-        if plan is not None and not only_cuts(plan):
-            order = self._orders[number]
-            in_memory = block if order is None else block.transpose(np.argsort(order))
-            whole = in_memory.flags.c_contiguous
-            move = self._move(number, panel, plan, whole=whole)
-            if not whole:
-                in_memory = _view(block, contraction.slice_of(operand, panel, device).block)
-            shape = plan.target.block_shape(plan.shape, device)
-            fits = out is not None and out.array.shape == shape
-            found = move(in_memory, out.array if fits and out is not None else None)
-            assert found is not None
-            return found
-        kept = contraction.slice_of(operand, panel, device)
-        view = _view(block, kept.block)
-        if plan is None:
-            return view
-        had, has = (layout.block_box(plan.shape, device) for layout in (kept.layout, plan.target))
-        return _view(view, tuple(_within(a, b) for a, b in zip(had, has, strict=True)))
-
-    def _move(self, number: int, panel: Panel, plan: Plan, *, whole: bool) -> Move:
-        """Return the relayout of an operand for a panel, or of a result for which *number* is negative.
-
-        It begins with the *whole* block, or with the slice for the panel.
-        """
-        key = (number, tuple(panel.taken.items()), whole)
-        if self._kept is not None and key in self._kept:
-            return self._kept[key]
-        if number >= 0 and whole:
-            operand = self._contraction.operands[number]
-            starts = [panel.taken.get(index, Stretch(0, 0)).start for index in operand.indices]
-
-            def held(device: int) -> Box:
-                box = operand.layout.block_box(operand.shape, device)
-                return tuple(_shifted(span, start) for span, start in zip(box, starts, strict=True))
-
-            move = prepare(plan, self._here, self._orders[number], held)
-        else:
-            move = prepare(plan, self._here)
-        if self._kept is not None:
-            self._kept[key] = move
-        return move
-
-    def _partial_shape(self, panel: Panel) -> Shape:
-        contraction, result = self._contraction, self._contraction.result
-        found = contraction.slice_of(result, panel, None)
-        layout = Layout(contraction.wanted(result, panel), contraction.mesh)
-        return layout.block_shape(found.shape, self._here.device)
-
-    def _reduced(self, panel: Panel, partial: Array) -> Array:
-        """Return the block of the result for a panel from what each device multiplied. Collective over the mesh."""
-        contraction = self._contraction
-        first, *others = contraction.reduced(panel)
-        summed = bool(contraction.summed)
-        found = self._move(-1, panel, first, whole=False)(partial[None] if summed else partial, None)
+    def _fetched(self, fetch: _Fetch, block: Array, last: Block | None) -> Array:
+        """Return what this device multiplies of an operand. *last* is that of the last panel: its memory is used."""
+        if fetch.move is None:
+            return _view(block, fetch.taken)
+        if not fetch.of_whole:
+            block = _view(block, fetch.taken)
+        elif fetch.order is not None:
+            block = block.transpose(fetch.order)
+        found = fetch.move(block, None if last is None else last.array)
         assert found is not None
-        if summed:
-            found = summed_up(found)
-        for number, plan in enumerate(others, 2):
-            found = self._move(-number, panel, plan, whole=False)(found, None)
-            assert found is not None
         return found
+
+    def _reduced(self, turn: _Turn, partial: Array) -> Array:
+        """Return the block of the result for a panel from what each device multiplied."""
+        for number, move in enumerate(turn.moves):
+            found = move(partial[None] if self._shares and number == 0 else partial, None)
+            assert found is not None
+            partial = summed_up(found) if self._shares and number == 0 else found
+        return partial
+
+    def _turn(self, panel: Panel) -> _Turn:
+        contraction, device, here = self._contraction, self._device, self._here
+        result, mesh = contraction.result, contraction.mesh
+        found = contraction.slice_of(result, panel, device)
+        partial: Shape = ()
+        moves: tuple[Move, ...] = ()
+        if not contraction.keeps_result:
+            partial = Layout(contraction.wanted(result, panel), mesh).block_shape(found.shape, device)
+        if panel.ends and here is not None:
+            moves = tuple(prepare(plan, here) for plan in contraction.reduced(panel))
+        fetches = tuple(self._fetch(number, panel) for number in panel.fetched)
+        return _Turn(fetches, found.block, partial, moves, *panel[2:])
+
+    def _fetch(self, number: int, panel: Panel) -> _Fetch:
+        contraction, device, here = self._contraction, self._device, self._here
+        operand, order = contraction.operands[number], self._orders[number]
+        kept, plan = contraction.slice_of(operand, panel, device), contraction.moved(operand, panel)
+        if plan is None:
+            return _Fetch(number, kept.block, None, False, None)
+        if only_cuts(plan):
+            boxes = (layout.block_box(plan.shape, device) for layout in (kept.layout, plan.target))
+            taken = tuple(
+                slice(each.start + first, each.start + first + n)
+                for each, (first, n) in zip(kept.block, starmap(_within, zip(*boxes, strict=True)), strict=True)
+            )
+            return _Fetch(number, taken, None, False, None)
+        assert here is not None
+        if order is None:
+            return _Fetch(number, kept.block, prepare(plan, here), False, None)
+        starts = [panel.taken[index].start if index in panel.taken else 0 for index in operand.indices]
+
+        def held(device: int) -> Box:
+            box = operand.layout.block_box(operand.shape, device)
+            return tuple(_shifted(span, start) for span, start in zip(box, starts, strict=True))
+
+        straight = order == tuple(range(len(order)))
+        move = prepare(plan, here, None if straight else order, held)
+        return _Fetch(number, (), move, True, None if straight else tuple(np.argsort(order).tolist()))
+
+
+@lru_cache(maxsize=1024)
+def _local(contraction: Contraction, device: int) -> _Contracts:
+    """Return a contraction in which nothing moves, ready to run."""
+    return _Contracts(contraction, device, (None,) * len(contraction.operands))
 
 
 def _view(array: Array, slices: tuple[slice, ...]) -> Array:
@@ -429,13 +430,13 @@ def _shifted(span: Span, start: int) -> Span:
     return span[0] - start, span[1] - start
 
 
-def _within(had: Span, has: Span) -> slice:
-    """Return where the elements *has* are among those of *had*: a stretch of them, or all."""
+def _within(had: Span, has: Span) -> tuple[int, int]:
+    """Return where the elements *has* begin among those of *had*, and how many they are."""
     if had == has:
-        return slice(None)
+        return 0, length_of(had)
     assert not isinstance(had, Runs)
     assert not isinstance(has, Runs)
-    return slice(has[0] - had[0], has[1] - had[0]) if has[0] < has[1] else slice(0, 0)
+    return (has[0] - had[0], has[1] - has[0]) if has[0] < has[1] else (0, 0)
 
 
 # -- matrix products --------------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ not like that they are copied; what is added to the result is computed first. If
 longest index is cut in two halves, and so on.
 """
 
+from functools import lru_cache
 from itertools import pairwise
 from math import prod
 from typing import NamedTuple
@@ -56,6 +57,9 @@ def multiply(operands: list[Block], result: Block, *, adds: bool, limit: int) ->
     adds: whether the products are added to what is there
     limit: bytes of memory; a few elements may take more
     """
+    if len(operands) == 2 and not adds and _is_straight(operands[0], operands[1], result):  # the most common case
+        np.matmul(operands[0].array, operands[1].array, out=result.array)
+        return
     if result.array.size == 0:
         return
     lengths = {index: n for block in operands for index, n in block.lengths().items()}
@@ -73,6 +77,29 @@ def multiply(operands: list[Block], result: Block, *, adds: bool, limit: int) ->
             multiply(some, result.taken(index, start, stop), adds=again, limit=limit)
         return
     work.run()
+
+
+def _is_straight(a: Block, b: Block, result: Block) -> bool:
+    """Return whether NumPy's matmul takes the blocks as they are, without a copy."""
+    arrays = a.array, b.array, result.array
+    dtype = result.array.dtype
+    return (
+        _is_matmul(a.indices, b.indices, result.indices)
+        and all(array.flags.c_contiguous and array.dtype == dtype for array in arrays)
+        and dtype != np.float16
+    )
+
+
+@lru_cache(maxsize=1024)
+def _is_matmul(a: str, b: str, result: str) -> bool:
+    """Return whether indices are those of `numpy.matmul`.
+
+    >>> _is_matmul("sij", "sjk", "sik"), _is_matmul("ij", "jk", "ki")
+    (True, False)
+    """
+    stack, last = a[:-2], a[-1:]
+    expected = b[:-2] == stack and b[-2:-1] == last and result == a[:-1] + b[-1:]
+    return expected and len(a) == len(b) >= 2 and len(set(a + b)) == len(a) + 1
 
 
 class _Summed:

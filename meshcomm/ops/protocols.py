@@ -51,13 +51,14 @@ from meshcomm.ops import (
     taking,
     values,
 )
-from meshcomm.ops.contractions import Casting, contracted
+from meshcomm.ops.contractions import contracted
 from meshcomm.ops.elementwise import agree_on_plain, elementwise, store, where
 from meshcomm.ops.index_arrays import has_arrays
 from meshcomm.ops.linalg import matrix_transpose, transpose
 from meshcomm.ops.reductions import max, mean, min, sum
 from meshcomm.ops.rules import ADVICE, is_operand, not_operand
 from meshcomm.ops.signatures import Function, like_numpy
+from meshcomm.plans.einsum import Casting
 from meshcomm.ranks.local_errors import note_refusal
 
 

@@ -6,19 +6,20 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
-from meshcomm._arguments import counted, integer, quote
+from meshcomm._arguments import as_dtype, counted, integer, quote
 from meshcomm._types import DType, FieldsOnly, Shape
 from meshcomm.errors import LayoutError, MeshError, ShapeError
 from meshcomm.layouts.coordinates import used
 from meshcomm.layouts.diagonal import kept_diagonal
-from meshcomm.layouts.layout import Axes, Layout
+from meshcomm.layouts.layout import Axes, Layout, refuse_match
 from meshcomm.layouts.layout_text import specs_text
 from meshcomm.layouts.machine import Machine
 from meshcomm.layouts.mesh import Mesh
+from meshcomm.layouts.mistakes import no_layout
 from meshcomm.layouts.refinement import same_grid
 from meshcomm.layouts.specs import Cyclic, free_names
 from meshcomm.plans.contraction import Contraction, Factor, lengths_of, spread_over
@@ -31,6 +32,14 @@ Path: TypeAlias = tuple[tuple[int, ...], ...]
 _LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _BROADCAST = 0x2460  # the first of the indices that stand for the axes of an ellipsis
 _ALONE = 0xE000  # the first of those of axes of length 1 that are stretched
+
+
+class Operand(NamedTuple):
+    """What a plan knows of a tensor."""
+
+    shape: Shape
+    dtype: DType
+    layout: Layout
 
 
 class Expression(NamedTuple):
@@ -233,7 +242,7 @@ def default_layout(result: str, operands: Sequence[Factor], mesh: Mesh) -> Layou
     return Layout(spread_over(tuple(axes), shape, left, mesh) if left else axes, mesh)
 
 
-def without_repeats(factor: Factor) -> Factor:
+def _without_repeats(factor: Factor) -> Factor:
     """Return the diagonal of a factor with repeated indices: as `numpy.diagonal` of tensors has it, axis by axis."""
     while True:
         found = repeated_axes(factor.indices)
@@ -284,9 +293,8 @@ class EinsumPlan(FieldsOnly):
 
     __module__ = "meshcomm"
 
-    subscripts: str
+    expression: Expression
     operands: tuple[Factor, ...]
-    layout: Layout
     path: Path
     problems: tuple[Problem, ...]
     limit: int | None
@@ -296,6 +304,16 @@ class EinsumPlan(FieldsOnly):
     def contractions(self) -> tuple[Contraction, ...]:
         """The contractions of one or two operands, in their order."""
         return tuple(cheapest_contraction(each, self.limit, self.machine) for each in self.problems)
+
+    @property
+    def subscripts(self) -> str:
+        """The expression, with a character for each index; ellipses have characters of their own."""
+        return f"{','.join(self.expression.operands)}->{self.expression.result}"
+
+    @property
+    def layout(self) -> Layout:
+        """The layout of the result."""
+        return self.problems[-1].result.layout
 
     @property
     def shape(self) -> Shape:
@@ -354,28 +372,42 @@ def _bytes(factor: Factor) -> int:
     return factor.layout.largest_block(factor.shape) * factor.dtype.itemsize
 
 
+Casting: TypeAlias = Literal["no", "equiv", "safe", "same_kind", "unsafe"]
+
+
 @lru_cache(maxsize=1024)
-def planned(  # noqa: PLR0917 - the key of a cache
-    expression: Expression,
-    operands: tuple[Factor, ...],
+def plan_of(  # noqa: PLR0917 - the key of a cache
+    subscripts: str,
+    operands: tuple[Operand, ...],
     layout: Layout | None,
-    dtype: DType,
+    dtype: DType | None,
+    casting: Casting,
     limit: int | None,
     machine: Machine,
 ) -> EinsumPlan:
-    """Return the plan of an expression over *operands*, whose indices do not repeat.
+    """Return the plan of an Einstein sum; ``ShapeError``, ``LayoutError`` or ``TypeError`` if there is none.
 
     Parameters
     ----------
-    expression: the Einstein sum
+    subscripts: as `numpy.einsum` has them
     operands: on one mesh
     layout: of the result; None is that of `default_layout`
-    dtype: of the result
+    dtype: of the result; None is what NumPy makes of the operands
+    casting: NumPy's rule for the conversion to *dtype*
     limit: bytes of scratch
     machine: the cost model
     """
-    mesh, left = operands[0].layout.mesh, list(operands)
-    path, problems = list[tuple[int, ...]](), list[Problem]()
+    shapes, mesh = tuple(operand.shape for operand in operands), operands[0].layout.mesh
+    expression = parsed(subscripts, shapes)
+    kind = _kind([operand.dtype for operand in operands], dtype, casting)
+    left = [
+        _without_repeats(Factor(indices, operand.shape, operand.layout, operand.dtype))
+        for indices, operand in zip(expression.operands, operands, strict=True)
+    ]
+    if layout is not None:
+        lengths = lengths_of(tuple(left))
+        layout = _checked_layout(layout, tuple(lengths[index] for index in expression.result), mesh)
+    given, path, problems = tuple(left), list[tuple[int, ...]](), list[Problem]()
 
     def contract(turn: tuple[int, ...], *, last: bool) -> None:
         taken = tuple(left[number] for number in turn)
@@ -385,33 +417,42 @@ def planned(  # noqa: PLR0917 - the key of a cache
         lengths = lengths_of(taken)
         indices = expression.result if last else "".join(i for i in lengths if i in needed)
         goal = layout if last and layout is not None else default_layout(indices, taken, mesh)
-        result = Factor(indices, tuple(lengths[i] for i in indices), goal, dtype)
+        result = Factor(indices, tuple(lengths[i] for i in indices), goal, kind)
         problems.append(Problem(taken, result))
         left.append(result)
         path.append(turn)
 
     if len(left) > 1:  # an index that one operand alone has is summed over first
         counts = Counter("".join(factor.indices for factor in left) + expression.result)
-        for factor in operands:
+        for factor in given:
             if any(counts[index] == 1 for index in factor.indices):
                 contract((next(number for number, each in enumerate(left) if each is factor),), last=False)
     rest = contraction_path(tuple(f.indices for f in left), expression.result, tuple(f.shape for f in left))
     for number, turn in enumerate(rest, 1):
         contract(turn, last=number == len(rest))
-    text = f"{','.join(expression.operands)}->{expression.result}"
-    return EinsumPlan(text, operands, left[-1].layout, tuple(path), tuple(problems), limit, machine)
+    return EinsumPlan(expression, given, tuple(path), tuple(problems), limit, machine)
 
 
-def checked_layout(layout: object, shape: Shape, mesh: Mesh) -> Layout:
+def _kind(dtypes: Sequence[DType], dtype: DType | None, casting: Casting) -> DType:
+    """Return the dtype of a sum of products: *dtype*, if operands can be converted to it; ``TypeError`` as NumPy's."""
+    kind = np.result_type(*dtypes) if dtype is None else dtype
+    for each in dtypes:
+        if not np.can_cast(each, kind, casting):
+            raise TypeError(f"einsum: an operand of {each} cannot become {kind} by the rule {casting!r}")
+    if kind.kind not in "biufc":
+        raise TypeError(f"einsum multiplies numbers, not {kind}")
+    return as_dtype(kind.newbyteorder("="))
+
+
+def _checked_layout(layout: Layout, shape: Shape, mesh: Mesh) -> Layout:
     """Return the *layout* given for a result of *shape*; ``LayoutError`` or ``MeshError`` if it cannot be."""
     if not isinstance(layout, Layout):
-        layout = Layout(layout, mesh)  # type: ignore[arg-type]  # a list of specs, or its error
+        raise no_layout("einsum: layout= takes a Layout", layout)
     if layout.ndim != len(shape):
         raise LayoutError(
             f"einsum: layout= is for {counted(layout.ndim, 'axis')}, but the result has {len(shape)}: {shape}"
         )
-    if layout.match_axis is not None:
-        raise LayoutError("einsum: layout= has MATCH, but there is no layout to match")
+    refuse_match(layout)
     if layout.mesh is not mesh and not same_grid(layout.mesh, mesh):
         raise MeshError(f"einsum: layout= is on the {layout.mesh}, but the operands are on the {mesh}")
     layout.check_fits(shape)
