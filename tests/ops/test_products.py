@@ -113,7 +113,8 @@ def test_out(random, mesh, seed):
         assert function(a[0], b[0], out=out) is out
         assert out.layout is layout
         compare(out, function(a[1], b[1], out=np.zeros(shape, dtype)), function)
-    for wrong in (mc.zeros((4, 5), "f4", layout_of(random, mesh, (4, 5))), mc.zeros((5, 5), "f8", layout_of(random, mesh, (5, 5)))):
+    for shape, dtype in (((4, 5), "f4"), ((5, 5), "f8")):
+        wrong = mc.zeros(shape, dtype, layout_of(random, mesh, shape))
         with pytest.raises(ValueError, match="out has"):
             np.dot(a[0], b[0], out=wrong)
     with pytest.raises(TypeError, match="out= must be a DTensor"):
