@@ -330,33 +330,33 @@ def cross(  # noqa: PLR0917 - NumPy's
     [[0, -1, 0], [1, 0, 0], [0, 0, 0]]
     """
     name, given = "numpy.cross", _factors("cross", a, b)
-    places = (axisa, axisb, axisc) if axis is None else (axis,) * 3
+    axes = (axisa, axisb, axisc) if axis is None else (axis,) * 3
     factors = agree_on_plain(name, given, mesh_of(given))
-    dtype = _dtype_of_cross(factors, places)
-    left, right = (_components_last(name, x, place) for x, place in zip(factors, places, strict=False))
+    dtype = _dtype_of_cross(factors, axes)
+    left, right = (_components_last(name, x, along) for x, along in zip(factors, axes, strict=False))
     shape = (*broadcast_shape(name, [x.shape[:-1] for x in (left, right)]), 3)
     layout = common_layout(shape, [x for x in (left, right) if isinstance(x, DTensor)])
     blocks = aligned_blocks(name, (left, right), shape, layout)
     local = None if location_in(layout.mesh) is None else _crossed(blocks[0], blocks[1], dtype)
     made = DTensor(local, layout, shape, dtype)
     if 3 in (left.shape[-1], right.shape[-1]):
-        return _call(np.moveaxis, made, -1, places[-1])
+        return _call(np.moveaxis, made, -1, axes[-1])
     return DTensor(local, Layout(layout.axes[:-1], layout.mesh), shape[:-1], dtype)
 
 
-def _dtype_of_cross(factors: Sequence[Value], places: tuple[int, int, int]) -> DType:
+def _dtype_of_cross(factors: Sequence[Value], axes: tuple[int, int, int]) -> DType:
     """Return the dtype of cross products; NumPy's errors, and its warning about vectors with 2 components.
 
     NumPy is asked with single vectors. All have 3 components: for 2 it would warn, and name a line of ours.
     """
     asked, lengths = [], []
-    for x, axis in zip(factors, places, strict=False):
+    for x, axis in zip(factors, axes, strict=False):
         place = axis % x.ndim if x.ndim else 0
         lengths.append(x.shape[place] if x.ndim else 0)
         known = 3 if lengths[-1] == 2 else lengths[-1]
         asked.append(np.ones([known if number == place else 1 for number in range(x.ndim)], x.dtype))
     both = lengths == [2, 2]  # the result has no axis of components
-    dtype = np.asarray(_call(np.cross, *asked, *places[:2], -1 if both else places[2])).dtype
+    dtype = np.asarray(_call(np.cross, *asked, *axes[:2], -1 if both else axes[2])).dtype
     if 2 in lengths and hasattr(np, "vecdot"):  # since NumPy 2
         warn(
             "Arrays of 2-dimensional vectors are deprecated. Use arrays of 3-dimensional vectors instead. (deprecated "
