@@ -224,7 +224,8 @@ format: $(LINTERS)
 docs: $(SPHINX)
 	$(PYTEST) tests/project/test_site.py
 
-EXAMPLES := quickstart terrain_fft navier_stokes restart overlap heat layout_map_models logical_devices digits particles
+EXAMPLES := quickstart terrain_fft navier_stokes restart overlap heat layout_map_models logical_devices digits particles \
+    transformer
 # The extra scalapack is for this processor only.
 ifeq ($(MPI)-$(shell uname -sm),mpich-Linux x86_64)
 EXAMPLES += cholesky
@@ -253,6 +254,7 @@ bench: $(READY)
 	@MPIEXEC="$(MPIEXEC)" $(BIN)/python benchmarks/files.py
 	@MPIEXEC="$(MPIEXEC)" $(BIN)/python benchmarks/fft.py
 	@MPIEXEC="$(MPIEXEC)" $(BIN)/python benchmarks/halos.py
+	@MPIEXEC="$(MPIEXEC)" $(BIN)/python benchmarks/contractions.py
 
 bench-compare: $(READY)
 	@MPIEXEC="$(MPIEXEC)" $(BIN)/python benchmarks/compare.py $(BENCH) $(if $(BASE),"$(BASE)",$(error \

@@ -22,22 +22,22 @@ The page has medians and quartiles of the ratios of one round, and the medians o
 
 import argparse
 import statistics
-import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import scipy.fft
 from commands import obey
-from fft_turns import Case, Runs, Turns, asleep, cases
+from fft_turns import CALLS, Case, cases
 from mpi4py import MPI
 from pages import options_of, written
 from report import number, spread
+from rounds import Launch, Runs, Times, Turns, asleep, launched, measured
 
 import meshcomm as mc
-from jobs import LONGEST, Failed, Job, Setting, environment, launcher
+from jobs import Setting, launcher
 from meshcomm.fft.steps import Local, Move
 
 HERE = Path(__file__).resolve().parent
@@ -112,7 +112,7 @@ def pfft(case: Case, tensor: mc.DTensor) -> Callable[[], object] | None:
 
 
 class World:
-    """The ranks of mpi4py, as in `fft_turns`."""
+    """The ranks of mpi4py, as in `rounds`."""
 
     def __init__(self) -> None:
         self.comm = MPI.COMM_WORLD.Dup()
@@ -122,85 +122,27 @@ class World:
         """Wait for all ranks, asleep."""
         asleep(self.comm.Ibarrier().Test)
 
-    def contenders(self, case: Case) -> Runs:
+    def contenders(self, *case: Any) -> Runs:
         """Return what each contender does in a call. Collective."""
-        return contenders(case)
+        return contenders(Case.of(*case))
 
 
-def launched(ranks: int) -> dict[str, Job]:
-    """Return the jobs, ours first; say which peers are not here, or give wrong results."""
-    setting = Setting(ranks, True)
-    env = environment(setting)
-    jobs = {"ours": Job("fft.py", ranks, [*launcher(ranks), sys.executable, str(HERE / "fft.py")], env)}
-    for name, program in PEERS.items():
-        command = [*starter(name, ranks), sys.executable, str(HERE / program), "--ranks", str(ranks)]
-        try:
-            checked = subprocess.run(
-                [*command, "--check"],
-                env=env,
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                timeout=LONGEST,
-            )
-        except (OSError, subprocess.TimeoutExpired) as problem:
-            skipped(name, str(problem))
-            continue
-        if checked.returncode:
-            skipped(name, checked.stdout or checked.stderr)
-        else:
-            jobs[name] = Job(name, 1 if name == "JAX" else ranks, command, env)
-    return jobs
-
-
-def starter(name: str, ranks: int) -> list[str]:
-    """Return the command that starts the processes of a peer."""
+def launch(name: str, ranks: int) -> Launch:
+    """Return how the processes of a peer begin."""
+    command = [sys.executable, str(HERE / PEERS[name]), "--ranks", str(ranks)]
     if name == "JAX":
-        return []
+        return Launch(command, 1)
     if name == "FFTW-MPI":
-        return ["mpiexec.openmpi", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-n", str(ranks)]
-    return launcher(ranks)
+        mpiexec = ["mpiexec.openmpi", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-n", str(ranks)]
+        return Launch([*mpiexec, *command], ranks)
+    return Launch([*launcher(ranks), *command], ranks)
 
 
-def skipped(name: str, reason: str) -> None:
-    """Say why a peer is not measured."""
-    print(f"{name} is skipped: {(reason.strip().splitlines() or ['it fails'])[0]}", flush=True)
-
-
-def asked(jobs: dict[str, Job], command: str, *arguments: object) -> dict[str, Any]:
-    """Return the answers of all jobs, one after the other; without a peer that fails, which is not asked again."""
-    found = {}
-    for name, job in list(jobs.items()):
-        try:
-            found[name] = job.ask(command, *arguments)
-        except Failed as problem:
-            if name == "ours":
-                raise
-            skipped(name, str(problem))
-            jobs.pop(name).end()
-    return found
-
-
-def measured(ranks: int, rounds: int) -> dict[str, dict[str, list[float]]]:
-    """Return the seconds of each contender in each round, by case."""
-    result = {}
-    jobs = launched(ranks)
-    try:
-        for case in cases(ranks):
-            asked(jobs, "prepare", *case)
-            times: dict[str, list[float]] = {}
-            for _ in range(rounds + 1):
-                jobs = dict([*list(jobs.items())[1:], *list(jobs.items())[:1]])
-                for found in asked(jobs, "turn").values():
-                    for name, seconds in found.items():
-                        times.setdefault(name, []).append(seconds)
-            # The first round warms up. A peer that failed in a later one has too few.
-            result[str(case)] = {name: each[1:] for name, each in times.items() if len(each) == rounds + 1}
-            asked(jobs, "drop")
-    finally:
-        for job in jobs.values():
-            job.end()
-    return result
+def measured_on(ranks: int, rounds: int) -> Iterator[tuple[Case, Times]]:
+    """Yield each case and the seconds of its contenders."""
+    ours = Launch([*launcher(ranks), sys.executable, str(HERE / "fft.py")], ranks)
+    jobs = launched(Setting(ranks, True), ours, {name: launch(name, ranks) for name in PEERS})
+    return measured(jobs, cases(ranks), rounds)
 
 
 def main() -> None:
@@ -209,19 +151,19 @@ def main() -> None:
     options = options_of(__doc__ or "", 5, ranks=ranks_of, pipes=pipes)
     if options.pipes:
         world = World()
-        obey(Turns(world), world.rank, options.pipes)
+        obey(Turns(world, CALLS), world.rank, options.pipes)
         return
     limits = ("local transforms", "in place", "by hand", "PFFT")
     page = [f"| meshcomm / | {' | '.join([*limits, *PEERS])} | meshcomm, ms |"]
     page.append("|---" * (len(limits) + len(PEERS) + 2) + "|")
     for ranks in options.ranks:
-        for name, times in measured(ranks, options.rounds).items():
+        for case, times in measured_on(ranks, options.rounds):
             ours = times["meshcomm"]
             ratios = [
                 spread([a / b for a, b in zip(ours, times[other], strict=True)]) if other in times else "-"
                 for other in (*limits, *PEERS)
             ]
-            page.append(f"| {name}, {ranks} ranks | {' | '.join(ratios)} | {number(statistics.median(ours) * 1e3)} |")
+            page.append(f"| {case}, {ranks} ranks | {' | '.join(ratios)} | {number(statistics.median(ours) * 1e3)} |")
     written("fft", page, options)
 
 

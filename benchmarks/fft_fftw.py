@@ -10,7 +10,8 @@ from math import prod
 
 import numpy as np
 from fft_slabs import Slabs
-from fft_turns import Case, Peer, asleep, serve
+from fft_turns import CALLS, Case, Peer
+from rounds import asleep, serve
 
 FORWARD, BACKWARD = c_int(-1), c_int(1)
 THERE, BACK = c_uint(1 << 30), c_uint(1 << 29)
@@ -105,4 +106,4 @@ class Fftw(Peer):
 
 
 if __name__ == "__main__":
-    serve(Fftw)
+    serve(Fftw, CALLS)

@@ -4,13 +4,12 @@
 of one size, so the half spectrum of real numbers is padded to one where it is exchanged.
 """
 
-import os
 from collections.abc import Callable
-from importlib import import_module, util
 from typing import Any
 
 import numpy as np
-from fft_turns import Array, Case, Peer, Transform, Where, serve
+from fft_turns import CALLS, Array, Case, Peer, Transform, Where
+from rounds import jax_with, serve
 
 
 class JaxTransform(Transform):
@@ -73,12 +72,7 @@ class Jax(Peer):
     rank = 0
 
     def __init__(self, ranks: int) -> None:
-        if util.find_spec("jax") is None:
-            raise ImportError("JAX is not installed: pip install jax")
-        os.environ["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={ranks}"
-        os.environ["JAX_PLATFORMS"] = "cpu"
-        self.size, self.jax = ranks, import_module("jax")
-        self.jax.config.update("jax_enable_x64", True)
+        self.size, self.jax = ranks, jax_with(ranks)
 
     def together(self) -> None:
         """There are no other processes."""
@@ -89,4 +83,4 @@ class Jax(Peer):
 
 
 if __name__ == "__main__":
-    serve(Jax)
+    serve(Jax, CALLS)

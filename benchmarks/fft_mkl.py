@@ -9,7 +9,8 @@ from math import prod
 from pathlib import Path
 
 from fft_slabs import Slabs
-from fft_turns import Case, Peer, asleep, serve
+from fft_turns import CALLS, Case, Peer
+from rounds import asleep, serve
 
 # Of mkl_dfti.h and mkl_cdft.h.
 BACKWARD_SCALE, TRANSPOSE = c_int(5), c_int(19)
@@ -88,4 +89,4 @@ class Mkl(Peer):
 
 
 if __name__ == "__main__":
-    serve(Mkl)
+    serve(Mkl, CALLS)

@@ -1,27 +1,21 @@
-"""The turns of the jobs of `fft.py`: its cases, and what each job does when it is told to. Nothing here uses an MPI.
+"""What the jobs of `fft.py` share: its cases, and how a peer transforms them. Nothing here uses an MPI.
 
 `fft.py` itself is one job. The others are programs beside it, one for each library that needs processes of its own:
-`fft_jax.py`, `fft_fftw.py` and `fft_mkl.py`. Each has a `World`, and a `Peer` with the library's transforms.
+`fft_jax.py`, `fft_fftw.py` and `fft_mkl.py`. Each has a `Peer` with the library's transforms.
 """
 
-import argparse
-import os
-import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from pathlib import Path
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-from commands import obey
+from rounds import Library, Runs
 
 CALLS = 2
 """Calls of each contender in a round, of which the shortest counts."""
 
 Array: TypeAlias = npt.NDArray[np.generic]
 Where: TypeAlias = tuple[slice, ...]
-Runs: TypeAlias = dict[str, Callable[[], object]]
 
 
 class Case(NamedTuple):
@@ -30,6 +24,11 @@ class Case(NamedTuple):
     shape: tuple[int, ...]
     dtype: str
     dims: int
+
+    @classmethod
+    def of(cls, shape: list[int], dtype: str, dims: int) -> "Case":
+        """Return the case of a command, in which a tuple is a list."""
+        return cls(tuple(shape), dtype, dims)
 
     def __str__(self) -> str:
         n = f"{self.shape[0]}{'³' if len(self.shape) == 3 else '²'}"
@@ -66,59 +65,6 @@ def small(ranks: int) -> list[Case]:
     return found + [Case((8, 12, 16), dtype, 2) for dtype in DTYPES if ranks == 4]
 
 
-def asleep(ended: Callable[[], bool]) -> None:
-    """Wait until *ended*, asleep: with fewer cores than ranks, a rank that polls takes the core of another."""
-    while not ended():
-        time.sleep(1e-4)
-
-
-class World(Protocol):
-    """The processes of a job, and the contenders that they run."""
-
-    rank: int
-    size: int
-
-    def together(self) -> None:
-        """Wait for all ranks, asleep."""
-
-    def contenders(self, case: Case) -> Runs:
-        """Return what each contender does in a call; none if the library does not have the case."""
-
-
-class Turns:
-    """What the commands do; all ranks get the same."""
-
-    def __init__(self, world: World) -> None:
-        self.world, self.runs = world, {}  # type: tuple[World, Runs]
-        self.order: list[str] = []
-
-    def prepare(self, shape: list[int], dtype: str, dims: int) -> list[str]:
-        """Make the contenders of a case, and return their names."""
-        self.drop()
-        self.runs = self.world.contenders(Case(tuple(shape), dtype, dims))
-        self.order = list(self.runs)
-        return self.order
-
-    def turn(self) -> dict[str, float]:
-        """Return the seconds of a call of each contender, from when all ranks begin until all have ended."""
-        self.order = self.order[1:] + self.order[:1]
-        found = {}
-        for name in self.order:
-            spent = []
-            for _ in range(CALLS):
-                self.world.together()
-                begin = time.perf_counter()
-                self.runs[name]()
-                self.world.together()
-                spent.append(time.perf_counter() - begin)
-            found[name] = min(spent)
-        return found
-
-    def drop(self) -> None:
-        """Free the arrays of the current case."""
-        self.runs = {}
-
-
 class Transform(ABC):
     """A transform and back of one case, by a peer. Arrays come with where they are in the whole one."""
 
@@ -143,33 +89,21 @@ class Transform(ABC):
         """Return the spectrum of this rank."""
 
 
-class Peer(ABC):
-    """A library: what a `World` has, with one contender."""
+class Peer(Library):
+    """A library: one contender, in processes of its own."""
 
     name: str
-    rank: int
-    size: int
-
-    def begin(self) -> None:  # noqa: B027
-        """Begin to be a rank, once the library is loaded."""
-
-    def end(self) -> None:  # noqa: B027
-        """End to be a rank."""
-
-    @abstractmethod
-    def together(self) -> None:
-        """Wait for all ranks, as in `World`."""
 
     @abstractmethod
     def transform(self, case: Case) -> Transform | None:
         """Plan a case; None if the library does not have it."""
 
-    def contenders(self, case: Case) -> Runs:
+    def contenders(self, *case: Any) -> Runs:
         """Return the transform and back by this library."""
-        made = self.transform(case)
+        made = self.transform(Case.of(*case))
         if made is None:
             return {}
-        made.put(random(case))
+        made.put(random(Case.of(*case)))
 
         def run() -> None:
             made.forward()
@@ -204,25 +138,3 @@ def random(case: Case) -> Array:
     rng = np.random.default_rng(0)
     values = rng.random(case.shape)
     return (values if case.real else values + 1j * rng.random(case.shape)).astype(case.dtype)
-
-
-def serve(load: Callable[[int], Peer]) -> None:
-    """Be a process of a job of the library that *load* loads; with ``--check`` only say if it is absent or wrong."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--ranks", type=int, required=True)
-    parser.add_argument("--pipes", type=Path)
-    parser.add_argument("--check", action="store_true")
-    options = parser.parse_args()
-    try:
-        peer = load(options.ranks)
-        peer.begin()
-        if options.check:
-            peer.check()
-    except (ImportError, OSError, AssertionError) as problem:
-        print(problem, flush=True)
-        os._exit(1)  # without waiting for other ranks, as the end of MPI does
-    if options.pipes:
-        turns = Turns(peer)
-        obey(turns, peer.rank, options.pipes)
-        turns.drop()
-    peer.end()

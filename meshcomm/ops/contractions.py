@@ -276,13 +276,15 @@ class _Fetch(NamedTuple):
     move: the relayout, or None
     of_whole: whether the relayout begins with the whole block
     order: that of the axes of the whole block in memory, if it is transposed
+    shape: of what the relayout makes
     """
 
     number: int
     taken: tuple[slice, ...]
-    move: Move | None
-    of_whole: bool
-    order: tuple[int, ...] | None
+    move: Move | None = None
+    of_whole: bool = False
+    order: tuple[int, ...] | None = None
+    shape: Shape = ()
 
 
 class _Turn(NamedTuple):
@@ -331,35 +333,38 @@ class _Contracts:
     def __call__(self, *blocks: Array) -> Array:
         """Return the block of the result from the blocks of the operands."""
         into, indices, limit = new_block(self._shape, self._dtype), self._contraction.result.indices, self._limit
-        current: list[Block | None] = [None] * len(blocks)
+        current = [Block(block, indices) for block, indices in zip(blocks, self._indices, strict=True)]
+        moved: list[Array | None] = [None] * len(blocks)  # of the last panel, whose memory serves the next one
         partial: Array | None = None
         for turn in self._turns or map(self._turn, self._contraction.panels()):
             for fetch in turn.fetches:
-                last, current[fetch.number] = current[fetch.number], None
-                found = self._fetched(fetch, blocks[fetch.number], last)
-                current[fetch.number] = Block(found, self._indices[fetch.number])
-            taken = [block for block in current if block is not None]
+                number, last = fetch.number, moved[fetch.number]
+                if last is None or last.shape != fetch.shape:  # it goes before memory for the next one is taken
+                    last, moved[number], current[number] = None, None, Block(blocks[number], self._indices[number])
+                found = self._fetched(fetch, blocks[number], last)
+                moved[number] = None if fetch.move is None else found
+                current[number] = Block(found, self._indices[number])
             target = _view(into, turn.into)
             if self._contraction.keeps_result:
-                multiply(taken, Block(target, indices), adds=turn.again or not turn.begins, limit=limit)
+                multiply(current, Block(target, indices), adds=turn.again or not turn.begins, limit=limit)
                 continue
             if turn.begins or partial is None:
                 partial = new_block(turn.partial, self._dtype)
-            multiply(taken, Block(partial, indices), adds=not turn.begins, limit=limit)
+            multiply(current, Block(partial, indices), adds=not turn.begins, limit=limit)
             if turn.ends:
                 stored(self._reduced(turn, partial), target, adds=turn.again)
                 partial = None
         return into
 
-    def _fetched(self, fetch: _Fetch, block: Array, last: Block | None) -> Array:
-        """Return what this device multiplies of an operand. *last* is that of the last panel: its memory is used."""
+    def _fetched(self, fetch: _Fetch, block: Array, last: Array | None) -> Array:
+        """Return what this device multiplies of an operand. *last* is what moved for the last panel."""
         if fetch.move is None:
             return _view(block, fetch.taken)
         if not fetch.of_whole:
             block = _view(block, fetch.taken)
         elif fetch.order is not None:
             block = block.transpose(fetch.order)
-        found = fetch.move(block, None if last is None else last.array)
+        found = fetch.move(block, last)
         assert found is not None
         return found
 
@@ -389,17 +394,18 @@ class _Contracts:
         operand, order = contraction.operands[number], self._orders[number]
         kept, plan = contraction.slice_of(operand, panel, device), contraction.moved(operand, panel)
         if plan is None:
-            return _Fetch(number, kept.block, None, False, None)
+            return _Fetch(number, kept.block)
         if only_cuts(plan):
             boxes = (layout.block_box(plan.shape, device) for layout in (kept.layout, plan.target))
             taken = tuple(
                 slice(each.start + first, each.start + first + n)
                 for each, (first, n) in zip(kept.block, starmap(_within, zip(*boxes, strict=True)), strict=True)
             )
-            return _Fetch(number, taken, None, False, None)
+            return _Fetch(number, taken)
         assert here is not None
+        shape = plan.target.block_shape(plan.shape, device)
         if order is None:
-            return _Fetch(number, kept.block, prepare(plan, here), False, None)
+            return _Fetch(number, kept.block, prepare(plan, here), shape=shape)
         starts = [panel.taken[index].start if index in panel.taken else 0 for index in operand.indices]
 
         def held(device: int) -> Box:
@@ -408,7 +414,7 @@ class _Contracts:
 
         straight = order == tuple(range(len(order)))
         move = prepare(plan, here, None if straight else order, held)
-        return _Fetch(number, (), move, True, None if straight else tuple(np.argsort(order).tolist()))
+        return _Fetch(number, (), move, True, None if straight else tuple(np.argsort(order).tolist()), shape)
 
 
 @lru_cache(maxsize=1024)

@@ -253,10 +253,12 @@ class Contraction(FieldsOnly):
         reduced, mesh = self.reduced(first), self.mesh
         held = sum(_largest(plan.target, plan) for plan in moved if not only_cuts(plan))
         packed = max((_packed(plan) for plan in (*moved, *reduced)), default=0)
+        partial = 0
         if not self.keeps_result:
             found = self.slice_of(self.result, first, None)
             partial = Layout(self.wanted(self.result, first), mesh).largest_block(found.shape)
-            held += partial * self.result.dtype.itemsize + sum(_largest(plan.target, plan) for plan in reduced)
+            partial *= self.result.dtype.itemsize
+            held += partial + sum(_largest(plan.target, plan) for plan in reduced)
         multiplied = sum(_largest(plan.target, plan) for plan in moved) + partial
         return held + packed + min(local_limit(self.scratch_limit), multiplied)
 

@@ -42,11 +42,22 @@ _UNFIT = float("inf")
 
 
 class Loops(NamedTuple):
-    """Panels, and what they cost: the loops, outermost first, the bytes that a device receives, and scratch."""
+    """Panels, and what they cost.
+
+    Parameters
+    ----------
+    loops: the indices, outermost first, and the elements of a panel
+    bytes_moved: what a device receives
+    busiest: what the device with the most work sends or receives, panel by panel: where a panel belongs to few
+        devices, these serve, or add up, all of it while the others wait
+    added: how many loops add to the result, instead of making other elements of it
+    panels: how many
+    """
 
     loops: tuple[tuple[str, int], ...]
     bytes_moved: float
-    held: int
+    busiest: float
+    added: int
     panels: int
 
 
@@ -191,8 +202,8 @@ class Grid:
         ]
         if not self.keeps_result:
             result = self.problem.result
-            size = self.elements(result) * result.dtype.itemsize
-            found.append((result, self.of_result, size + max(float(size), self.of_result)))
+            size = float(self.elements(result) * result.dtype.itemsize)
+            found.append((result, self.of_result, size if self.shares > 1 else 2 * size))
         return found
 
     @cached_property
@@ -291,23 +302,52 @@ class Grid:
                     p = self.blocks[index]
                     size *= -(-widths[index] // p) / -(-lengths[index] // p)
             held += size
+            if factor is self.problem.result and self.shares > 1:
+                shares = self._share(widths) * factor.dtype.itemsize
+                held += (self.shares + 1) * shares
         return held
+
+    def _share(self, widths: dict[str, int]) -> float:
+        """Return the most elements of the result that a device adds up for a panel of these lengths."""
+        result, mesh, share = self.problem.result, self.problem.mesh, 1.0
+        own = [devices_along(mesh, names) for names in result.layout.axes]
+        partial = 1.0
+        for index, n, p, names in zip(result.indices, result.shape, own, result.layout.axes, strict=True):
+            width = widths.get(index, n)
+            share *= min(width, self._owned(names, n, p, width))
+            partial *= -(-width // self.blocks[index])
+        return min(share, max(partial / self.shares, 1.0)) if prod(own) == 1 else share
+
+    @staticmethod
+    def _owned(names: Names, n: int, p: int, width: int) -> int:
+        """Return how many of *width* elements of an axis of *n*, cut into *p* blocks, one device has at most."""
+        if isinstance(names, Cyclic):
+            return min(width, max(names.block, -(-width // p)))
+        return min(width, -(-n // p))
 
     def _fit(self, order: tuple[str, ...], widths: tuple[int, ...], limit: float) -> Loops | None:
         held = self._held(dict(zip(order, widths, strict=True)))
         if held > limit:
             return None
         counts = [-(-self.problem.lengths[i] // width) for i, width in zip(order, widths, strict=True)]
-        moved = 0.0
+        moved = busiest = 0.0
         for factor, received, _ in self._needs:
             inside = [number for number, index in enumerate(order) if index in factor.indices]
             deepest = max(inside, default=-1)
-            moved += received * prod(counts[n] for n in range(deepest + 1) if order[n] not in factor.indices)
-        return Loops(tuple(zip(order, widths, strict=True)), moved, int(held), prod(counts))
+            received *= prod(counts[n] for n in range(deepest + 1) if order[n] not in factor.indices)
+            moved += received
+            for number in inside:
+                axis = factor.indices.index(order[number])
+                names, n = factor.layout.axes[axis], factor.shape[axis]
+                p = devices_along(self.problem.mesh, names)
+                received *= self._owned(names, n, p, widths[number]) * p / widths[number]
+            busiest += received
+        added = sum(index not in self.problem.result.indices for index in order)
+        return Loops(tuple(zip(order, widths, strict=True)), moved, busiest, added, prod(counts))
 
 
 def _better(a: Loops, b: Loops) -> bool:
-    return (a.bytes_moved, a.panels) < (b.bytes_moved, b.panels)
+    return (a.busiest, a.added, a.panels) < (b.busiest, b.added, b.panels)
 
 
 # -- the search -------------------------------------------------------------------------------------------------------
@@ -372,7 +412,7 @@ def _best(grids: list[Grid], kept: list[Grid], limit: float, machine: Machine) -
         loops = loops_of(grid)
         if loops is None or loops.bytes_moved > TOLERATED * fewest:
             continue
-        seconds = grid.seconds(machine, loops.bytes_moved, loops.panels)
+        seconds = grid.seconds(machine, loops.busiest, loops.panels)
         if best is None or seconds < best.seconds:
             best = Found(grid, loops, seconds)
     return best
