@@ -86,6 +86,10 @@ from libc.string cimport memcmp, memcpy
 from meshcomm._kernels cimport RegionCopies, _Regions, _Views
 from meshcomm.memory._pool cimport LINES, Memory, Pool
 
+cdef extern from "Python.h":
+    object PyMemoryView_FromMemory(char *memory, Py_ssize_t size, int flags)
+    int PyBUF_READ
+
 cdef extern from "_rendezvous.h" nogil:
     ctypedef struct mc_line:
         uint64_t epoch, failed, digest, agreeing
@@ -386,6 +390,16 @@ cdef class Rendezvous:
         self._release()
         if _measures:
             self.times = self.began, self.ready_at, self.copied_at, mc_nanoseconds()
+
+    def memory_of(self, int position, int64_t offset, Py_ssize_t size):
+        """Return *size* bytes at *offset* in the pool of a rank, which cannot be written to.
+
+        They are there as long as this rendezvous, and that rank keeps its block. ``CollectiveMismatch`` if they are
+        not in the pool.
+        """
+        if not 0 <= position < self.size or size < 0:
+            raise ValueError(f"{size} bytes of the rank at position {position} of {self.size}")
+        return PyMemoryView_FromMemory(self._theirs(position, offset, size), size, PyBUF_READ)
 
     cdef str _why_not(self):
         return "ranks that share memory cannot exchange: " + (

@@ -23,9 +23,11 @@ from meshcomm.layouts.layout_text import specs_text
 from meshcomm.layouts.machine import Machine
 from meshcomm.layouts.mesh import Mesh
 from meshcomm.layouts.refinement import same_grid
+from meshcomm.memory._rendezvous import Rendezvous
 from meshcomm.memory.blocks import new_block
 from meshcomm.ops.diagonals import diagonal
 from meshcomm.ops.elementwise import agree_on_plain
+from meshcomm.ops.lent_products import LentProduct, can_lend
 from meshcomm.ops.local_products import Block, multiply, stored, summed_up
 from meshcomm.ops.rules import mesh_of, shape_of
 from meshcomm.plans.contraction import Contraction, Panel, local_limit, only_cuts
@@ -249,13 +251,19 @@ def _built(
     name: str, problem: Problem, limit: int | None, orders: tuple[Order, ...], here: Location
 ) -> Callable[..., Array]:
     contraction = cheapest_contraction(problem, limit, here.team.machine)
-    run = _Contracts(contraction, here.device, orders, here)
+    run = _OnNode(contraction, orders, here) if can_lend(contraction, orders) else None
+    panels = _Contracts(contraction, here.device, orders, here) if run is None else None
 
     def collective(*blocks: Array) -> Array:
+        nonlocal panels
         try:
             # An overflow, which concerns one rank, must not stop it while the others go on to the exchange.
             with np.errstate(all="ignore"):
-                return run(*blocks)
+                found = None if run is None else run(*blocks)
+                if found is None:
+                    panels = panels or _Contracts(contraction, here.device, orders, here)
+                    found = panels(*blocks)
+                return found
         except BaseException as error:
             leave_with(error, here.team)
             raise
@@ -264,6 +272,28 @@ def _built(
 
 
 _CONTRACT = Collective[Array](_text, _built)
+
+
+class _OnNode:
+    """A contraction from the blocks of the ranks of a node, if all ranks of the mesh are on one."""
+
+    def __init__(self, contraction: Contraction, orders: tuple[Order, ...], here: Location) -> None:
+        self._contraction, self._orders, self._here = contraction, orders, here
+        mesh = contraction.mesh
+        self._group = here.team.group((mesh, mesh.dim_names, "lent"), 0, tuple(mesh.ranks))
+        self._made_for: Rendezvous | None = None
+        self._product: LentProduct | None = None
+
+    def __call__(self, *blocks: Array) -> Array | None:
+        """Return the block of the result; None if the ranks share no memory, or not all blocks. Collective."""
+        group = self._group
+        group.communicator()
+        if group.nodes is None or len(set(group.nodes)) > 1:
+            return None
+        if self._product is None or self._made_for is not group.rendezvous:  # a new group, or opened again
+            self._product = LentProduct(self._contraction, self._orders, self._here, group)
+            self._made_for = group.rendezvous
+        return self._product(*blocks)
 
 
 class _Fetch(NamedTuple):
