@@ -80,14 +80,12 @@ def compare(found, expected, about):
         raise AssertionError(f"{about}: {error}") from None
 
 
-@pytest.mark.filterwarnings("ignore:Arrays of 2-dimensional vectors:DeprecationWarning")
-@with_seeds(on_a_mesh, SEEDS)
-def test_products_are_those_of_numpy(random, mesh, seed):
-    for number, (function, cases) in enumerate(LAW):
-        for shapes in cases:
+def law(random, mesh, seed, cases=LAW):
+    """Compare products of tensors with those of their arrays."""
+    for number, (function, shapes_of_all) in enumerate(cases):
+        for shapes in shapes_of_all:
             dtypes = PAIRS[(seed + number) % len(PAIRS)]
             tensors, arrays = operands(random, mesh, shapes, seed, dtypes)
-            about = f"{function} of {shapes} {dtypes}"
             try:
                 expected = function(*arrays)
             except TypeError as error:  # no difference of bools
@@ -95,7 +93,13 @@ def test_products_are_those_of_numpy(random, mesh, seed):
                     function(*tensors)
             else:
                 with np.errstate(all="ignore"):
-                    compare(function(*tensors), expected, about)
+                    compare(function(*tensors), expected, f"{function} of {shapes} {dtypes}")
+
+
+@pytest.mark.filterwarnings("ignore:Arrays of 2-dimensional vectors:DeprecationWarning")
+@with_seeds(on_a_mesh, SEEDS)
+def test_products_are_those_of_numpy(random, mesh, seed):
+    law(random, mesh, seed)
 
 
 @with_seeds(on_a_mesh, SEEDS)
@@ -152,7 +156,6 @@ def test_vectors_of_2_components():
 
 WRONG = [
     (lambda t: np.dot(t, t), ValueError, "numpy.dot of shapes .*axis 1 of the first has 3 elements"),
-    (lambda t: np.dot(t, t.T[:1, :1]), ValueError, "axis 0 of the second 1"),
     (lambda t: np.inner(t, t.T), ValueError, "must be equal"),
     (lambda t: np.vdot(t, t[0]), ValueError, "the first has 6 elements and the second 3"),
     (lambda t: np.tensordot(t, t, 3), IndexError, "axis -3 is out of range"),
@@ -168,7 +171,6 @@ WRONG = [
     (lambda t: np.outer(t, None), TypeError, "not NoneType"),
     (lambda t: np.linalg.multi_dot([t]), ValueError, "two matrices or more, not 1"),
     (lambda t: np.linalg.multi_dot([t, t[0], t]), np.linalg.LinAlgError, r"operand 1 has shape \(3,\)"),
-    (lambda t: np.linalg.multi_dot([t, t.T, t.T]), ValueError, "must be equal"),
     (lambda t: np.linalg.matrix_power(t, 2), np.linalg.LinAlgError, "square"),
     (lambda t: np.linalg.matrix_power(t[:, :2], 2.0), TypeError, "the exponent must be an integer"),
     (lambda t: np.linalg.matrix_power(t[:, :2], -1), TypeError, "needs the inverse, which DTensors do not have"),
@@ -182,7 +184,6 @@ WRONG = [
     (lambda t: np.vecdot(t, t, axis=3), IndexError, "axis 3"),
     (lambda t: np.vecdot(t, np.ones((3, 3))), ValueError, "einsum"),
     (lambda t: np.matvec(t, t.T), ValueError, "must be equal"),
-    (lambda t: np.vecmat(t, t), ValueError, "must be equal"),
     (lambda t: np.linalg.outer(t, t), ShapeError, "takes vectors"),
     (lambda t: np.linalg.cross(t[:, :2], t[:, :2]), ShapeError, r"not shape \(2, 2\) along axis -1"),
 ]
