@@ -4,7 +4,7 @@ Where something is summed, they are cases of `einsum`, which says what moves and
 nothing is, as in outer and kron, they are products element by element: :mod:`meshcomm.ops.rules` says the same there.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import index
 from string import ascii_letters
 from typing import Any, TypeAlias
@@ -57,12 +57,14 @@ def axes_of_tensordot(axes: object) -> Axes:
     >>> [list(each) for each in axes_of_tensordot(2)], axes_of_tensordot((0, [1]))
     ([[-2, -1], [0, 1]], ([0], [1]))
     """
-    if not isinstance(axes, list | tuple | np.ndarray):
+    try:
+        pair: list[Any] = list(axes)  # type: ignore[call-overload]  # else a number
+    except TypeError:
         count = index(axes)  # type: ignore[arg-type]  # a TypeError says so
         return range(-count, 0), range(max(count, 0))
-    if len(axes) != 2:
-        raise ShapeError(f"numpy.tensordot: axes has {counted(len(axes), 'entry')}; it has one for each operand")
-    first, second = (list(each) if isinstance(each, Sequence | np.ndarray) else [each] for each in axes)
+    if len(pair) != 2:
+        raise ShapeError(f"numpy.tensordot: axes has {counted(len(pair), 'entry')}; it has one for each operand")
+    first, second = (list(each) if isinstance(each, Iterable) else [each] for each in pair)
     return first, second
 
 
@@ -424,18 +426,19 @@ def _vecmat(x1: Value, x2: Value) -> DTensor:
     return contracted("numpy.vecmat", "...i,...ij->...j", (_conjugate(x1), x2))
 
 
-_PRODUCTS: dict[str, Callable[[Value, Value], DTensor]] = {
+_CORES: dict[str, Callable[[Value, Value], DTensor]] = {
     "matmul": matmul,
     "vecdot": _vecdot,
     "matvec": _matvec,
     "vecmat": _vecmat,
 }
+_PRODUCTS = {getattr(np, name): function for name, function in _CORES.items() if hasattr(np, name)}
 """What is called for universal functions of NumPy with core axes, which are the last ones."""
 
 
 def is_product(ufunc: np.ufunc) -> bool:
     """Return whether *ufunc* of NumPy is a product that `core_product` makes."""
-    return ufunc.signature is not None and ufunc.__name__ in _PRODUCTS
+    return ufunc in _PRODUCTS
 
 
 def core_product(
@@ -452,10 +455,12 @@ def core_product(
 
     ``ShapeError`` if shapes do not fit, NumPy's ``TypeError`` for dtypes and options that it does not take.
     """
-    name, product = f"numpy.{ufunc.__name__}", _PRODUCTS[ufunc.__name__]
+    name, product = f"numpy.{ufunc.__name__}", _PRODUCTS[ufunc]
     factors: list[Value] = [x if isinstance(x, DTensor) else as_array(x) for x in operands]
     if options or out or product is not matmul:
-        dtype = _asked(ufunc, [*factors, *out], options)
+        dtype = _asked(ufunc, factors, (), options)
+        if out:
+            _asked(ufunc, factors, out, options)
         factors = [x.astype(dtype, copy=False) if _CONVERTING & options.keys() else x for x in factors]
     axes, keepdims = _core_axes(options), options.get("keepdims", False)
     factors = [_moved(x, each, None) for x, each in zip(factors, axes, strict=False)]
@@ -475,16 +480,17 @@ _CONVERTING = {"dtype", "signature", "sig"}
 """Options that say in which dtype to compute."""
 
 
-def _asked(ufunc: np.ufunc, arrays: Sequence[Value], options: Mapping[str, Any]) -> DType:
-    """Return the dtype of a product; NumPy's errors for numbers of axes, dtypes and options."""
-    ones = [np.ones((1,) * x.ndim, x.dtype) for x in arrays]
+def _asked(ufunc: np.ufunc, factors: Sequence[Value], out: Sequence[DTensor], options: Mapping[str, Any]) -> DType:
+    """Return the dtype of a product, or of *out*; NumPy's errors for numbers of axes, dtypes and options."""
+    ones = [np.ones((1,) * x.ndim, x.dtype) for x in (*factors, *out)]
     try:
         with np.errstate(all="ignore"):
             return np.asarray(ufunc(*ones, **options)).dtype
     except np.exceptions.AxisError:
         raise
     except ValueError as error:
-        raise ShapeError(f"numpy.{error}") from None
+        name = ufunc.__name__
+        raise ShapeError(f"numpy.{name}: {str(error).removeprefix(f'{name}: ')}") from None
 
 
 def _core_axes(options: Mapping[str, Any]) -> list[Any]:
