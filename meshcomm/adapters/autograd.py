@@ -23,6 +23,7 @@ from meshcomm.arrays.create import full, of_block, zeros
 from meshcomm.arrays.dtensor import DTensor, is_dtensor
 from meshcomm.arrays.relayout import relayout
 from meshcomm.ops import gradients
+from meshcomm.ops.contractions import arguments_of
 from meshcomm.ops.gradients import count_over, like, sum_vjp, whole
 from meshcomm.ops.index_tuples import along, beside, beside_index, flat
 from meshcomm.ops.products import Axes, axes_of_dot, axes_of_inner, axes_of_tensordot, subscripts_of
@@ -258,6 +259,14 @@ def _where(condition: Value, target: Value, of_x: bool) -> VJP:
     return vjp
 
 
+def _summed(argnums: Sequence[int], ans: Value, args: Sequence[Value], kwargs: Mapping[str, Value]) -> VJP:
+    """Return what gives the gradients of an Einstein sum: in its arguments from 1 on, or 0, 2, ... between lists."""
+    between = not isinstance(args[0], str)
+    text, operands = arguments_of(args[0], args[1:])
+    numbers = [n // 2 if between else n - 1 for n in argnums]
+    return lambda g: tuple(gradients.einsum_vjp(g, text, operands, number) for number in numbers)
+
+
 def _narrowed(grad: Value, shape: Shape) -> Value:
     """Return a gradient summed over the axes along which an argument of *shape* was repeated."""
     added = len(grad.shape) - len(shape)
@@ -288,19 +297,12 @@ def _product(axes_of: Callable[..., Axes]) -> Maker:
     It is called with the numbers of axes of both, and the other arguments of the product.
     """
 
-    def terms(a: Value, b: Value, options: Sequence[Value]) -> list[str]:
-        left, right = (np.ndim(untraced(x)) for x in (a, b))
-        return subscripts_of(left, right, axes_of(left, right, *options)).replace("->", ",").split(",")
+    def vjpmaker(argnums: Sequence[int], ans: Value, args: Sequence[Value], kwargs: Mapping[str, Value]) -> VJP:
+        left, right = (np.ndim(untraced(x)) for x in args[:2])
+        text = subscripts_of(left, right, axes_of(left, right, *args[2:], **kwargs))
+        return lambda g: tuple(gradients.einsum_vjp(g, text, args[:2], number) for number in argnums)
 
-    def of_left(ans: Value, a: Value, b: Value, *options: Value, **more: Value) -> VJP:
-        left, right, result = terms(a, b, (*options, *more.values()))
-        return lambda g: like(anp.einsum(f"{result},{right}->{left}", g, b), a)
-
-    def of_right(ans: Value, a: Value, b: Value, *options: Value, **more: Value) -> VJP:
-        left, right, result = terms(a, b, (*options, *more.values()))
-        return lambda g: like(anp.einsum(f"{left},{result}->{right}", a, g), b)
-
-    return _each(of_left, of_right)
+    return vjpmaker
 
 
 def _left(ans: Value, a: Value, b: Value) -> VJP:
@@ -324,6 +326,7 @@ for _raw in {np.max, np.amax, np.min, np.amin}:
 _for_dtensors(ArrayBox.__getitem__, _each(_indexed))
 _for_dtensors(np.take, _each(_taken))
 _for_dtensors(np.take_along_axis, _each(_taken_along))
+_for_dtensors(np.einsum, _summed)
 _for_dtensors(np.matmul, _each(_left, _right))
 _for_dtensors(np.dot, _product(axes_of_dot))
 _for_dtensors(np.inner, _product(axes_of_inner))

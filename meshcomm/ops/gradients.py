@@ -12,7 +12,7 @@ through arithmetic on DTensors by itself, to any order. ``import autograd`` and 
 order: meshcomm does not import autograd, it waits for a program to do so.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from math import prod
 from typing import TYPE_CHECKING
@@ -29,11 +29,12 @@ from meshcomm.arrays.dtensor import DTensor, fetch_layout
 from meshcomm.arrays.relayout import relayout
 from meshcomm.errors import GroupError
 from meshcomm.layouts.layout import Layout
-from meshcomm.ops.contractions import matmul
+from meshcomm.ops.contractions import einsum, product_subscripts
 from meshcomm.ops.index_arrays import has_arrays
 from meshcomm.ops.indexing import setitem, update
 from meshcomm.ops.reductions import spread
 from meshcomm.ops.reductions import sum as sum_over
+from meshcomm.plans.einsum import LETTERS, parsed
 from meshcomm.ranks.calls import collective
 from meshcomm.ranks.local_errors import refusable
 from meshcomm.ranks.meshes import world_of
@@ -132,9 +133,7 @@ def matmul_vjp_of_left(grad: Value, a: Value, b: Value) -> Value:
     >>> matmul_vjp_of_left(mc.ones_like(a @ b), a, b).to_numpy().tolist()
     [[3.0, 4.0]]
     """
-    if a.ndim == 1:
-        return like(grad * b if b.ndim == 1 else matmul(b, grad), a)
-    return like(_outer(grad, b, a) if b.ndim == 1 else matmul(grad, b.T), a)
+    return einsum_vjp(grad, product_subscripts(a.shape, b.shape), (a, b), 0)
 
 
 @refusable
@@ -147,15 +146,54 @@ def matmul_vjp_of_right(grad: Value, a: Value, b: Value) -> Value:
     >>> matmul_vjp_of_right(mc.ones_like(a @ b), a, b).to_numpy().tolist()
     [[1.0], [2.0]]
     """
-    if b.ndim == 1:
-        return like(grad * a if a.ndim == 1 else matmul(grad, a), b)
-    return like(_outer(a, grad, b) if a.ndim == 1 else matmul(a.T, grad), b)
+    return einsum_vjp(grad, product_subscripts(a.shape, b.shape), (a, b), 1)
 
 
-def _outer(u: Value, v: Value, target: Value) -> Value:
-    """Return the outer product of vectors in the layout of *target*; the shape of *target* is that of the product."""
-    layout = _layout_on(target, u, v)
-    return spread(u, (1,), target.shape, layout) * spread(v, (0,), target.shape, layout)
+@refusable
+def einsum_vjp(grad: Value, subscripts: str, operands: Sequence[Value], number: int) -> Value:
+    """Return the gradient of ``einsum(subscripts, *operands)`` in operand *number*. Collective over the mesh.
+
+    It is in the layout of that operand, and is an Einstein sum itself: of *grad* and the other operands, with ones for
+    an index that this operand alone has, and a unit matrix for one that it has twice.
+
+    Parameters
+    ----------
+    grad: the gradient in the result
+    subscripts, operands: of the sum
+    number: of the operand, counted from 0
+
+    >>> import numpy as np, meshcomm as mc
+    >>> t = mc.distribute(np.arange(4.0).reshape(2, 2), mc.Layout(["x", mc.UNSHARDED], mc.create_mesh([("x", 1)])))
+    >>> einsum_vjp(np.float64(1), "ii", (t,), 0).to_numpy().tolist()
+    [[1.0, 0.0], [0.0, 1.0]]
+    """
+    expression = parsed(subscripts, tuple(np.shape(untraced(x)) for x in operands))
+    letters = dict(zip(dict.fromkeys("".join(expression.operands)), LETTERS, strict=False))
+    free = iter(LETTERS[len(letters) :])
+    terms = ["".join(letters[i] for i in term) for term in expression.operands]
+    others = [(term, x) for n, (term, x) in enumerate(zip(terms, operands, strict=True)) if n != number]
+    factors = [("".join(letters[i] for i in expression.result), grad), *others]
+    wanted, known, shape = "", {i for term, _ in factors for i in term}, np.shape(untraced(operands[number]))
+    for index, n in zip(terms[number], shape, strict=True):
+        if index in wanted:
+            new = next(free)
+            factors.append((index + new, np.eye(n, dtype=bool)))
+            wanted += new
+            continue
+        if index not in known:
+            factors.append((index, np.ones(n, dtype=bool)))
+        wanted += index
+    text = f"{','.join(term for term, _ in factors)}->{wanted}"
+    return like(_on_a_mesh(text, [x for _, x in factors], operands), operands[number])
+
+
+def _on_a_mesh(text: str, factors: Sequence[Value], operands: Sequence[Value]) -> Value:
+    """Return an Einstein sum: of arrays, too, if one of the *operands* is a tensor."""
+    if any(fetch_layout(x) is not None for x in factors):
+        return einsum(text, *factors)
+    layout = next(filter(None, map(fetch_layout, operands)))
+    grad = relayout(factors[0], Layout.replicated(layout.mesh, np.ndim(untraced(factors[0]))))
+    return einsum(text, grad, *factors[1:])
 
 
 def _layout_on(x: Value, *others: Value) -> Layout:

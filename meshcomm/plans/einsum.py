@@ -29,7 +29,7 @@ from meshcomm.plans.grids import Problem, cheapest_contraction
 Path: TypeAlias = tuple[tuple[int, ...], ...]
 """Which operands are contracted at each turn, by their positions; the result becomes the last operand."""
 
-_LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _BROADCAST = 0x2460  # the first of the indices that stand for the axes of an ellipsis
 _ALONE = 0xE000  # the first of those of axes of length 1 that are stretched
 
@@ -74,10 +74,10 @@ def _letters(subscripts: object) -> str:
             found += "..."
             continue
         number = integer(each, "a subscript", TypeError)
-        if not 0 <= number < len(_LETTERS):
-            raise ShapeError(f"einsum: subscript {quote(number)}; 0 <= subscript < {len(_LETTERS)}")
+        if not 0 <= number < len(LETTERS):
+            raise ShapeError(f"einsum: subscript {quote(number)}; 0 <= subscript < {len(LETTERS)}")
         # NumPy sorts them as numbers, and letters with capitals first.
-        found += sorted(_LETTERS)[number]
+        found += sorted(LETTERS)[number]
     return found
 
 
@@ -132,7 +132,7 @@ def parsed(subscripts: str, shapes: tuple[Shape, ...]) -> Expression:
 def _checked(what: str, term: str) -> str:
     """Return the letters of a term; ``ShapeError`` if it has anything else but one ellipsis."""
     letters = term.replace("...", "", 1)
-    wrong = next((each for each in letters if each not in _LETTERS), None)
+    wrong = next((each for each in letters if each not in LETTERS), None)
     if wrong is not None:
         why = "an ellipsis (...) has three dots, and is there once" if wrong == "." else "subscripts are letters"
         raise ShapeError(f"einsum: {wrong!r} in the subscripts {term!r} of {what}: {why}")
@@ -177,7 +177,7 @@ def contraction_path(terms: tuple[str, ...], result: str, shapes: tuple[Shape, .
     """Return in which order operands are contracted, in pairs: that of opt_einsum if it is installed, else NumPy's."""
     if len(terms) < 3:
         return (tuple(range(len(terms))),)
-    letters = dict(zip(dict.fromkeys("".join(terms)), _LETTERS, strict=False))
+    letters = dict(zip(dict.fromkeys("".join(terms)), LETTERS, strict=False))
     if len(letters) < len(set("".join(terms))):
         return ((0, 1),) * (len(terms) - 1)
     texts = ["".join(letters[i] for i in term) for term in terms]
