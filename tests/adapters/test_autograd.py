@@ -209,11 +209,12 @@ def test_the_second_order(autograd, anp):
     target = mc.Layout(["y", "x"], mesh)
 
     def inner(a, w, move):
-        return anp.sum(anp.tanh(move(a @ w)) * anp.max(a, axis=0)) + anp.mean(anp.where(a > 0, a * w, w) ** 3)
+        product = anp.tanh(move(a @ w)) * anp.max(anp.inner(a, a.T), axis=0)
+        return anp.sum(product) + anp.mean(anp.where(a > 0, a * w, w) ** 3)
 
     def outer(a, w, move):
         of_a, of_w = autograd.grad(lambda p: inner(*p, move))((a, w))
-        return anp.sum(of_a**2) + anp.sum(of_w @ a) + anp.mean(of_w * of_a)
+        return anp.sum(of_a**2) + anp.sum(anp.tensordot(of_w, a, 1)) + anp.mean(anp.dot(of_w, of_a))
 
     check_grad(autograd, outer, arrays, (source, mc.Layout(["y", U], mesh)), lambda t: mc.relayout(t, target))
 
