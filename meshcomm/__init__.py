@@ -80,6 +80,7 @@ if _typing.TYPE_CHECKING:
     from meshcomm.ops.random import random_normal, random_uniform
     from meshcomm.ops.shaping import reshape
     from meshcomm.pictures.text import show
+    from meshcomm.plans.einsum import EinsumPlan
     from meshcomm.plans.plan import Plan, plan_relayout
     from meshcomm.ranks.barrier import barrier
     from meshcomm.ranks.meshes import create_mesh, default_mesh, get_default_mesh, run_on
@@ -116,6 +117,7 @@ __all__ = [
     "DVariable",
     "DeviceAssignment",
     "DeviceOrderMode",
+    "EinsumPlan",
     "GroupError",
     "Halo",
     "Layout",
@@ -229,6 +231,7 @@ _HOMES = {
     "ops.random": "random_normal random_uniform",
     "ops.shaping": "reshape",
     "pictures.text": "show",
+    "plans.einsum": "EinsumPlan",
     "plans.plan": "Plan plan_relayout",
     "ranks.barrier": "barrier",
     "ranks.meshes": "create_mesh default_mesh get_default_mesh run_on",

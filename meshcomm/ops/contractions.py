@@ -139,8 +139,14 @@ def plan_einsum(
 ) -> EinsumPlan:
     """Return how `einsum` contracts operands: print it to see what moves, in how many panels, and what it costs.
 
-    Arguments and errors are those of `einsum`; an operand may also be a shape, a dtype and a layout. *machine* is the
-    cost model; `einsum` uses ``meshcomm.machine_of(mesh)``. The plan needs no MPI.
+    The plan needs no MPI. Errors are those of `einsum`.
+
+    Parameters
+    ----------
+    subscripts, operands: those of `einsum`; an operand may also be a shape, a dtype and a layout
+    layout, dtype: of the result
+    max_scratch_bytes: as in `einsum`
+    machine: the cost model; `einsum` uses ``meshcomm.machine_of(mesh)``
 
     >>> import meshcomm as mc
     >>> mesh = mc.Mesh(range(4), [("x", 2), ("y", 2)])

@@ -173,8 +173,9 @@ def _shown(index: str) -> str:
 
 
 @lru_cache(maxsize=1024)
-def contraction_path(terms: tuple[str, ...], result: str, shapes: tuple[Shape, ...]) -> Path:
+def contraction_path(operands: tuple[Factor, ...], result: str) -> Path:
     """Return in which order operands are contracted, in pairs: that of opt_einsum if it is installed, else NumPy's."""
+    terms = [operand.indices for operand in operands]
     if len(terms) < 3:
         return (tuple(range(len(terms))),)
     letters = dict(zip(dict.fromkeys("".join(terms)), LETTERS, strict=False))
@@ -182,7 +183,7 @@ def contraction_path(terms: tuple[str, ...], result: str, shapes: tuple[Shape, .
         return ((0, 1),) * (len(terms) - 1)
     texts = ["".join(letters[i] for i in term) for term in terms]
     text = f"{','.join(texts)}->{''.join(letters[i] for i in result)}"
-    arrays = [np.broadcast_to(np.zeros(()), shape) for shape in shapes]
+    arrays = [np.broadcast_to(np.zeros(()), operand.shape) for operand in operands]
     find: Callable[..., Any] = np.einsum_path
     if find_spec("opt_einsum") is not None:
         find = import_module("opt_einsum").contract_path
@@ -397,8 +398,7 @@ def plan_of(  # noqa: PLR0917 - the key of a cache
     limit: bytes of scratch
     machine: the cost model
     """
-    shapes, mesh = tuple(operand.shape for operand in operands), operands[0].layout.mesh
-    expression = parsed(subscripts, shapes)
+    expression, mesh = parsed(subscripts, tuple(operand.shape for operand in operands)), operands[0].layout.mesh
     kind = _kind([operand.dtype for operand in operands], dtype, casting)
     left = [
         _without_repeats(Factor(indices, operand.shape, operand.layout, operand.dtype))
@@ -427,7 +427,7 @@ def plan_of(  # noqa: PLR0917 - the key of a cache
         for factor in given:
             if any(counts[index] == 1 for index in factor.indices):
                 contract((next(number for number, each in enumerate(left) if each is factor),), last=False)
-    rest = contraction_path(tuple(f.indices for f in left), expression.result, tuple(f.shape for f in left))
+    rest = contraction_path(tuple(left), expression.result)
     for number, turn in enumerate(rest, 1):
         contract(turn, last=number == len(rest))
     return EinsumPlan(expression, given, tuple(path), tuple(problems), limit, machine)

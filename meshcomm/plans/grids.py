@@ -38,6 +38,7 @@ from meshcomm.plans.contraction import (
 
 TOLERATED = 1.1
 _MOST_LOOPED = 4  # indices: the longest ones are tried as loops
+_MOST_LOOPS = 3  # of them, one within the other
 _UNFIT = float("inf")
 
 
@@ -221,32 +222,33 @@ class Grid:
         ]
         return sorted(found, key=lambda index: -self.problem.lengths[index])[:_MOST_LOOPED]
 
-    def loops(self, limit: float) -> Loops | None:
-        """Return the panels with which factors take at most *limit* bytes, and receive the fewest; None if none do."""
+    def loops(self, limit: float, number: int) -> Loops | None:
+        """Return the best panels along *number* indices with which factors take at most *limit* bytes; None if there
+        are none. Panels that are not needed are the best.
+        """
         whole = self._fit((), (), limit)
-        if whole is not None:
+        if whole is not None or self._held(dict.fromkeys(self.looped, 1)) > limit:
             return whole
         best: Loops | None = None
-        for number in (1, 2, 3):
-            for order in permutations(self.looped, number):
-                found = self._fitted(order, limit)
-                if found is not None and (best is None or _better(found, best)):
-                    best = found
-            if best is not None:
-                return best
-        return None
+        for order in permutations(self.looped, number):
+            found = self._fitted(order, limit)
+            if found is not None and (best is None or _better(found, best)):
+                best = found
+        return best
 
     def minimum(self) -> float:
         """Return the fewest bytes that factors take in any panels."""
         return min(
             self._held(dict.fromkeys(some, 1))
-            for number in range(min(3, len(self.looped)) + 1)
+            for number in range(min(_MOST_LOOPS, len(self.looped)) + 1)
             for some in permutations(self.looped, number)
         )
 
     def _fitted(self, order: tuple[str, ...], limit: float) -> Loops | None:
         """Return the best panels along *order*: the last index has the longest panels that fit."""
         best: Loops | None = None
+        if self._held(dict.fromkeys(order, 1)) > limit:
+            return None
         for outer in self._widths(order[:-1]):
             widest = self._widest(dict(zip(order, outer, strict=False)), order[-1], limit)
             if widest is None:
@@ -262,24 +264,20 @@ class Grid:
             return
         width = self.problem.lengths[order[0]]
         while width > 1:
-            width = self._aligned(order[0], -(-width // 2))
+            width = self._aligned(order[0], -(-width // 4))
             for others in self._widths(order[1:]):
                 yield (width, *others)
 
     def _widest(self, widths: dict[str, int], index: str, limit: float) -> int | None:
         """Return the longest panels along *index* that fit: as many panels, but of about equal lengths."""
         n = self.problem.lengths[index]
-        if self._held({**widths, index: 1}) > limit:
+        least, most = (self._held({**widths, index: width}) for width in (1, n))
+        if least > limit:
             return None
-        low, high = 1, n
-        while low < high:
-            middle = (low + high + 1) // 2
-            if self._held({**widths, index: middle}) <= limit:
-                low = middle
-            else:
-                high = middle - 1
-        count = -(-n // low)
-        return self._aligned(index, -(-n // count))
+        width = n if most <= limit else 1 + int((limit - least) * (n - 1) / (most - least))
+        while self._held({**widths, index: width}) > limit:  # bytes grow almost evenly with the width
+            width = max(1, width * 15 // 16)
+        return self._aligned(index, -(-n // -(-n // width)))
 
     def _aligned(self, index: str, width: int) -> int:
         """Return a length of panels, at most *width*, with which they begin where blocks that are dealt round do."""
@@ -309,14 +307,17 @@ class Grid:
 
     def _share(self, widths: dict[str, int]) -> float:
         """Return the most elements of the result that a device adds up for a panel of these lengths."""
-        result, mesh, share = self.problem.result, self.problem.mesh, 1.0
-        own = [devices_along(mesh, names) for names in result.layout.axes]
-        partial = 1.0
-        for index, n, p, names in zip(result.indices, result.shape, own, result.layout.axes, strict=True):
+        result, share, partial = self.problem.result, 1.0, 1.0
+        for index, n, p, names in zip(result.indices, result.shape, self._own, result.layout.axes, strict=True):
             width = widths.get(index, n)
-            share *= min(width, self._owned(names, n, p, width))
+            share *= self._owned(names, n, p, width)
             partial *= -(-width // self.blocks[index])
-        return min(share, max(partial / self.shares, 1.0)) if prod(own) == 1 else share
+        return min(share, max(partial / self.shares, 1.0)) if prod(self._own) == 1 else share
+
+    @cached_property
+    def _own(self) -> list[int]:
+        """Into how many blocks each axis of the result is cut."""
+        return [devices_along(self.problem.mesh, names) for names in self.problem.result.layout.axes]
 
     @staticmethod
     def _owned(names: Names, n: int, p: int, width: int) -> int:
@@ -392,11 +393,17 @@ def cheapest_contraction(problem: Problem, limit: int | None, machine: Machine) 
 
 
 def _best(grids: list[Grid], kept: list[Grid], limit: float, machine: Machine) -> Found | None:
+    """Return the cheapest grid with panels along as few indices as possible; None if none keeps to the limit."""
+    found = (_best_along(number, grids, kept, limit, machine) for number in range(1, _MOST_LOOPS + 1))
+    return next((each for each in found if each is not None), None)
+
+
+def _best_along(number: int, grids: list[Grid], kept: list[Grid], limit: float, machine: Machine) -> Found | None:
     fewest, fitted = _UNFIT, dict[int, Loops | None]()
 
     def loops_of(grid: Grid) -> Loops | None:
         if id(grid) not in fitted:
-            fitted[id(grid)] = grid.loops(_for_panels(limit, grid.problem.mesh))
+            fitted[id(grid)] = grid.loops(_for_panels(limit, grid.problem.mesh), number)
         return fitted[id(grid)]
 
     for grid in kept:

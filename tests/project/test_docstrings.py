@@ -17,12 +17,12 @@ DTensor.var Halo.reduce Halo.start_update Halo.update Halo.wait LayoutMap.distri
 RelayoutRequest.wait SaveRequest.wait Strategy.close Strategy.experimental_assign_to_logical_device
 Strategy.experimental_replicate_to_logical_devices Strategy.experimental_split_to_logical_devices Topology.from_comm
 Variable.assign Variable.assign_add Variable.assign_sub Variable.to_numpy all_gather all_reduce all_to_all barrier
-broadcast call_with_layout collective_permute concatenate copy_to_mesh create_mesh distribute drop_plans from_local
-gradients.all_gather_vjp gradients.all_reduce_vjp gradients.all_to_all_vjp gradients.broadcast_vjp
-gradients.collective_permute_vjp gradients.matmul_vjp gradients.matmul_vjp_of_left gradients.matmul_vjp_of_right
-gradients.reduce_scatter_vjp gradients.relayout_like_vjp gradients.relayout_vjp gradients.sum_vjp halo load machine_of
-map_overlap matmul migrate pack reduce_scatter relayout relayout_like reshape save stack start_relayout start_save
-trace transpose update_halos
+broadcast call_with_layout collective_permute concatenate copy_to_mesh create_mesh distribute drop_plans einsum
+from_local gradients.all_gather_vjp gradients.all_reduce_vjp gradients.all_to_all_vjp gradients.broadcast_vjp
+gradients.collective_permute_vjp gradients.einsum_vjp gradients.matmul_vjp gradients.matmul_vjp_of_left
+gradients.matmul_vjp_of_right gradients.reduce_scatter_vjp gradients.relayout_like_vjp gradients.relayout_vjp
+gradients.sum_vjp halo load machine_of map_overlap matmul migrate pack reduce_scatter relayout relayout_like reshape
+save stack start_relayout start_save trace transpose update_halos
 """
 
 
