@@ -16,7 +16,7 @@ LAYERS = [name.strip() for layer in CONTRACTS[0]["layers"] for name in layer.spl
 
 # From the top to the bottom; features stand above `arrays`.
 FOLDERS = [*(name for name in LAYERS if (PACKAGE / name).is_dir()), "root"]
-COLUMNS, LINES = 92, 5  # characters in a line of module names, and lines in a box
+COLUMNS, LINES = 92, 6  # characters in a line of module names, and lines in a box
 TOP, LEFT, WIDTH, HEIGHT = 20, 20, 560, 27 + 13 * LINES
 STEP = HEIGHT + 12
 

@@ -19,7 +19,6 @@ OF_TENSORS = {
     "device_mesh": "t.mesh is its mesh",
     "comm": "t.mesh.rank is the rank in its mesh, and t.mesh.size their number",
     "rank": "t.ndim is the number of axes, and t.mesh.rank the rank of this process in its mesh",
-    "dot": "write t @ u",
     "fill": "write t[...] = value",
     "backward": "mc.gradients has gradients, and autograd follows tensors",
     "grad": "mc.gradients has gradients, and autograd follows tensors",

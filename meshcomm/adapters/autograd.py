@@ -16,7 +16,7 @@ from autograd.extend import VSpace, defvjp, defvjp_argnums, primitive, vspace
 from autograd.numpy.numpy_boxes import ArrayBox
 
 from meshcomm import _hooks
-from meshcomm._tracing import Value
+from meshcomm._tracing import Value, untraced
 from meshcomm._types import Axis, Groups, Shape
 from meshcomm.arrays import collectives
 from meshcomm.arrays.create import full, of_block, zeros
@@ -26,6 +26,7 @@ from meshcomm.ops import gradients
 from meshcomm.ops.contractions import arguments_of
 from meshcomm.ops.gradients import count_over, like, sum_vjp, whole
 from meshcomm.ops.index_tuples import along, beside, beside_index, flat
+from meshcomm.ops.products import Axes, axes_of_dot, axes_of_inner, axes_of_tensordot, subscripts_of
 from meshcomm.ops.reductions import spread
 from meshcomm.ops.reductions import sum as sum_over
 
@@ -290,6 +291,20 @@ def _taken_along(ans: Value, arr: Value, indices: Value, axis: int | None = -1) 
     return _indexed(ans, arr, flat(name, arr, found) if number is None else beside_index(arr, found, number))
 
 
+def _product(axes_of: Callable[..., Axes]) -> Maker:
+    """Return a maker of the gradients of a product of two operands, summed over the axes that *axes_of* returns.
+
+    It is called with the numbers of axes of both, and the other arguments of the product.
+    """
+
+    def vjpmaker(argnums: Sequence[int], ans: Value, args: Sequence[Value], kwargs: Mapping[str, Value]) -> VJP:
+        left, right = (np.ndim(untraced(x)) for x in args[:2])
+        text = subscripts_of(left, right, axes_of(left, right, *args[2:], **kwargs))
+        return lambda g: tuple(gradients.einsum_vjp(g, text, args[:2], number) for number in argnums)
+
+    return vjpmaker
+
+
 def _left(ans: Value, a: Value, b: Value) -> VJP:
     return lambda g: gradients.matmul_vjp_of_left(g, a, b)
 
@@ -302,7 +317,7 @@ for _raw, _function in list(tracer.trace_primitives_map.items()):
     if _function in primitive_vjps and isinstance(_raw, np.ufunc) and _raw.signature is None:
         _relaid(_raw)
 _SHAPES = (np.reshape, np.ravel, np.squeeze, np.expand_dims, np.moveaxis, np.swapaxes, np.roll)
-for _raw in (np.transpose, np.real, np.imag, *_SHAPES):
+for _raw in (np.transpose, np.real, np.imag, np.outer, np.kron, np.cross, np.trace, *_SHAPES):
     _relaid(_raw)
 _for_dtensors(np.sum, _each(_sum))
 _for_dtensors(np.mean, _each(_mean))
@@ -312,8 +327,10 @@ _for_dtensors(ArrayBox.__getitem__, _each(_indexed))
 _for_dtensors(np.take, _each(_taken))
 _for_dtensors(np.take_along_axis, _each(_taken_along))
 _for_dtensors(np.einsum, _summed)
-for _raw in (np.matmul, np.dot):
-    _for_dtensors(_raw, _each(_left, _right))
+_for_dtensors(np.matmul, _each(_left, _right))
+_for_dtensors(np.dot, _product(axes_of_dot))
+_for_dtensors(np.inner, _product(axes_of_inner))
+_for_dtensors(np.tensordot, _product(lambda left, right, axes=2: axes_of_tensordot(axes)))
 _for_dtensors(
     np.where,
     _each(

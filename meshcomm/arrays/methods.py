@@ -334,6 +334,16 @@ class NumpyMethods:
         """
         return self._made_by(np.swapaxes, axis1, axis2)
 
+    def dot(self, b: "DTensor | ArrayLike", out: "DTensor | None" = None) -> "DTensor":
+        """Return the product with *b*, as ``numpy.dot(t, b)``: for vectors and matrices ``t @ b``. Collective.
+
+        >>> import numpy as np, meshcomm as mc
+        >>> rows = mc.Layout(["x", mc.UNSHARDED], mc.create_mesh([("x", 1)]))
+        >>> mc.distribute(np.arange(6).reshape(3, 2), rows).dot([1, 10]).to_numpy().tolist()
+        [10, 32, 54]
+        """
+        return self._made_by(np.dot, b, out)
+
     def diagonal(self, offset: int = 0, axis1: SupportsIndex = 0, axis2: SupportsIndex = 1) -> "DTensor":
         """Return the diagonals, as ``numpy.diagonal(t, offset, axis1, axis2)``: a view that cannot be written to.
 

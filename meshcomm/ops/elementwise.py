@@ -1,7 +1,7 @@
 """Elementwise functions of tensors; :mod:`meshcomm.ops.rules` says how their operands come together."""
 
 from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -19,7 +19,6 @@ from meshcomm.layouts.layout_text import specs_text
 from meshcomm.layouts.mesh import Mesh
 from meshcomm.ops.rules import (
     NUMBERS,
-    Number,
     Operand,
     aligned_axes,
     broadcast_shape,
@@ -62,6 +61,15 @@ def _described(operand: Operand) -> str:
     return plain_text(operand)
 
 
+def aligned_blocks(name: str, operands: Sequence[Operand], shape: Shape, layout: Layout) -> list[Any]:
+    """Return what a device needs of *operands* for a result of *shape* in *layout*: numbers, and blocks.
+
+    *name* is the operation. Collective if a tensor is in another layout.
+    """
+    found = [_aligned(name, x, shape, layout) for x in operands]
+    return [x.local if isinstance(x, DTensor) else x for x in found]
+
+
 def _aligned(name: str, operand: Operand, shape: Shape, layout: Layout) -> Operand | None:
     """Return what a result of *shape* in *layout* needs of *operand*: a number, a tensor or a block of an array.
 
@@ -78,10 +86,6 @@ def _aligned(name: str, operand: Operand, shape: Shape, layout: Layout) -> Opera
         return None
     axes = aligned_axes(operand.shape, shape, layout)
     return cut_out(operand, Layout(axes, layout.mesh).block_box(operand.shape, device))
-
-
-def _block(operand: Operand | None) -> Array | Number | None:
-    return operand.local if isinstance(operand, DTensor) else operand
 
 
 def elementwise(
@@ -115,7 +119,7 @@ def elementwise(
     targets = [
         target if target.layout is layout else relaid(target, layout.axes, name) for target in out
     ]  # all are computed in the layout of the first one
-    blocks = [_block(_aligned(name, x, shape, layout)) for x in known]
+    blocks = aligned_blocks(name, known, shape, layout)
     local: list[Array | None] = [None] * len(dtypes)
     if location_in(mesh) is not None:
         into = {"out": tuple(target.local for target in targets)} if out else {}

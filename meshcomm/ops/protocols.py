@@ -39,6 +39,7 @@ from meshcomm.ops import (
     norms,
     order,
     padding,
+    products,
     putting,
     quantiles,
     rolling,
@@ -50,7 +51,7 @@ from meshcomm.ops import (
     taking,
     values,
 )
-from meshcomm.ops.contractions import contracted, matmul
+from meshcomm.ops.contractions import contracted
 from meshcomm.ops.elementwise import agree_on_plain, elementwise, store, where
 from meshcomm.ops.index_arrays import has_arrays
 from meshcomm.ops.linalg import matrix_transpose, transpose
@@ -89,7 +90,7 @@ def _may_move(function: object, args: tuple[object, ...], error: Exception) -> b
     if isinstance(function, np.ufunc):
         layouts = {x.layout for x in map(unwrapped, args) if isinstance(x, DTensor)}
         # Of one layout only, and without an error of ours, an operand is of no class that any rank could pass.
-        return len(layouts) > 1 or function is np.matmul or isinstance(error, MeshcommError)
+        return len(layouts) > 1 or products.is_product(function) or isinstance(error, MeshcommError)
     return function in _FUNCTIONS and _name_of(function) not in _LOCAL
 
 
@@ -119,8 +120,8 @@ def define(functions: Mapping[Function, Function]) -> None:
 def nearest(name: str) -> str | None:
     """Return the name of the function that is defined for tensors, and does most of what this one of NumPy does.
 
-    >>> nearest("tensordot"), nearest("nancumsums"), nearest("busday_count")
-    ('matmul', 'nancumsum', None)
+    >>> nearest("gradient"), nearest("nancumsums"), nearest("busday_count")
+    ('diff', 'nancumsum', None)
     """
     known = _NEAREST.get(name)
     names = {_name_of(function) for function in _FUNCTIONS}
@@ -152,8 +153,8 @@ def _ufunc(ufunc: np.ufunc, method: str, inputs: tuple[object, ...], kwargs: dic
     source = _source(name, operands[0], out)
     if source is not None:
         indexing.fetch_again(*source, out[0])
-    if ufunc is np.matmul:
-        made: object = _matmul(name, operands, out, kwargs)
+    if products.is_product(ufunc):
+        made: object = products.core_product(ufunc, operands, out, kwargs)
     elif ufunc.signature is not None:
         raise TypeError(f"{name} is not defined for DTensors: it is not elementwise; {ADVICE}")
     else:
@@ -204,18 +205,6 @@ def _refused(name: str, operands: list[object]) -> object:
     other = operands[0]
     instead = ": write t is None" if other is None and "equal" in name else ""
     raise TypeError(f"{not_operand(name, other)}{instead}")
-
-
-def _matmul(name: str, operands: list[Value], out: tuple[DTensor, ...], options: Mapping[str, object]) -> DTensor:
-    if options:
-        raise TypeError(f"{name} of DTensors takes no {', '.join(options)}=")
-    product = matmul(*operands)
-    if not out:
-        return product
-    if out[0].shape != product.shape:
-        raise ShapeError(f"{name}: out has shape {out[0].shape}, but the product has {product.shape}")
-    store(name, out, [product])
-    return out[0]
 
 
 def _einsum(
@@ -274,12 +263,7 @@ _ELSEWHERE = {"numpy.fft": "meshcomm.fft.protocols"}
 _NEAREST = {
     "convolve": "roll",
     "cov": "var",
-    "cross": "matmul",
     "gradient": "diff",
-    "inner": "matmul",
-    "outer": "multiply",
-    "tensordot": "matmul",
-    "vdot": "matmul",
 }
 """For functions of NumPy that are not defined for tensors: one that is, and does most of it."""
 
@@ -302,9 +286,7 @@ _FUNCTIONS: dict[Function, Function] = {
     np.amin: _without_dtype(min),
     np.transpose: transpose,
     **dict.fromkeys(_MATRIX_TRANSPOSES, matrix_transpose),
-    np.dot: matmul,
     np.einsum: _einsum,
-    **({np.linalg.matmul: matmul} if hasattr(np.linalg, "matmul") else {}),  # since NumPy 2
     np.where: _where,
     np.copy: lambda t: t.copy(),
     np.shape: lambda t: t.shape,
@@ -331,6 +313,7 @@ for _module in (
     norms,
     order,
     padding,
+    products,
     putting,
     quantiles,
     rolling,

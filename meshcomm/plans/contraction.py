@@ -201,8 +201,8 @@ class Contraction(FieldsOnly):
 
     @property
     def moves(self) -> bool:
-        """Whether anything moves between devices."""
-        return any(plan.steps for plan in self._first_plans)
+        """Whether anything moves between devices, or an operand without elements gets blocks of other shapes."""
+        return any(plan.steps or 0 in plan.shape for plan in self._first_plans)
 
     @cached_property
     def _first_plans(self) -> tuple[Plan, ...]:

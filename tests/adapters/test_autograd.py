@@ -179,6 +179,13 @@ FUNCTIONS = {
     "vectors": lambda np, a, w, b, move: (np.sum(a, 0) @ w) @ b + np.sum(move(a.T).T @ (np.dot(w, b) * 2)),
     "means": lambda np, a, w, b, move: np.sum(np.mean(move(a @ w), axis=0, keepdims=True) * b) + np.mean(a.T),
     "arrays": lambda np, a, w, b, move: np.sum((move(a) * random(5, 1)) @ (random(3, 4) + w) @ b + random(5)),
+    "products": lambda np, a, w, b, move: (
+        np.sum(np.tensordot(move(a), np.outer(w[0], b), 0) ** 2 * np.kron(b, 2.0))
+        + np.sum(np.inner(a, move(w.T)) * np.tensordot(a, w, axes=([1], [0])) * np.dot(b, 3.0))
+        + np.sum(np.dot(np.expand_dims(a, 1), w) ** 2) * np.trace(w)
+        + np.sum(np.kron(move(a), w)[::2] ** 3)
+        + np.sum(np.cross(move(a), random(5, 3) + np.dot(b, b)) ** 3)
+    ),
 }
 
 
@@ -202,11 +209,12 @@ def test_the_second_order(autograd, anp):
     target = mc.Layout(["y", "x"], mesh)
 
     def inner(a, w, move):
-        return anp.sum(anp.tanh(move(a @ w)) * anp.max(a, axis=0)) + anp.mean(anp.where(a > 0, a * w, w) ** 3)
+        product = anp.tanh(move(a @ w)) * anp.max(anp.inner(a, a.T), axis=0)
+        return anp.sum(product) + anp.mean(anp.where(a > 0, a * w, w) ** 3)
 
     def outer(a, w, move):
         of_a, of_w = autograd.grad(lambda p: inner(*p, move))((a, w))
-        return anp.sum(of_a**2) + anp.sum(of_w @ a) + anp.mean(of_w * of_a)
+        return anp.sum(of_a**2) + anp.sum(anp.tensordot(of_w, a, 1)) + anp.mean(anp.dot(of_w, of_a))
 
     check_grad(autograd, outer, arrays, (source, mc.Layout(["y", U], mesh)), lambda t: mc.relayout(t, target))
 

@@ -305,6 +305,8 @@ FUNCTIONS = {
     "sum": lambda m, t: m.sum(t, axis=(0, 1)),
     "matmul": lambda m, t: m.matmul(t, m.permute_dims(t, (1, 0))),
     "matrix_transpose": lambda m, t: m.matrix_transpose(t),
+    "tensordot": lambda m, t: m.tensordot(t, t, axes=([1], [1])),
+    "vecdot": lambda m, t: m.vecdot(t, t, axis=0),
     "tril": lambda m, t: m.tril(t, k=1),
     "triu": lambda m, t: m.triu(t),
     "meshgrid": lambda m, t: m.meshgrid(t[0], t[:, 1], indexing="ij")[1],

@@ -15,6 +15,7 @@ import meshcomm as mc
 from meshcomm import Layout, ShapeError, gradients
 from meshcomm.errors import CollectiveTimeout, MeshError
 from meshcomm.ranks.barrier import barrier
+from ops import test_products as products
 from ops import test_statistics as statistics
 from support import indexing, orders, sets, shape_cases, taking
 from support.migrations import migrations
@@ -159,6 +160,12 @@ def test_statistics(comm, shape, seed):
             same = np.array_equal(tensor, statistics.tensor_of(random, mesh, whole), equal_nan=True)
             assert same is (None if mesh.rank is None else True)
     mesh.close()
+
+
+@pytest.mark.filterwarnings("ignore:Arrays of 2-dimensional vectors:DeprecationWarning")
+@pytest.mark.parametrize("seed", sampled(range(20), 2))
+def test_products(line, seed):
+    products.law(Random(seed), line, seed, sampled(products.LAW))
 
 
 def test_bits_are_the_same_on_all_ranks(line):

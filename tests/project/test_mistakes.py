@@ -74,7 +74,6 @@ TABLE = [
     mistake("of JAX: the layout", "t.sharding", "AttributeError", "t.layout"),
     mistake("of JAX: the blocks", "t.addressable_shards", "AttributeError", "t.local", "t.slices"),
     mistake("of NumPy: the memory", "t.data", "AttributeError", "t.local"),
-    mistake("a product", "t.dot(u)", "AttributeError", "t @ u"),
     mistake("the package: gather", "mc.gather(t)", "AttributeError", "t.to_numpy(root=0)", "mc.all_gather"),
     mistake("the package: redistribute", "mc.redistribute(t, rows)", "AttributeError", "mc.relayout(t, layout)"),
     mistake("the package: shard", "mc.shard(array)", "AttributeError", "mc.distribute(array, layout)"),

@@ -312,3 +312,13 @@ def matmul(x1: DTensor, x2: DTensor, /) -> DTensor:
 def matrix_transpose(x: DTensor, /) -> DTensor:
     """Return the tensor with its last two axes exchanged; ``ShapeError`` if it has no two."""
     return x.mT
+
+
+def tensordot(x1: DTensor, x2: DTensor, /, *, axes: int | tuple[Sequence[int], Sequence[int]] = 2) -> DTensor:
+    """Return the sums of products over pairs of axes. Collective over the mesh."""
+    return _call(np.tensordot, x1, x2, axes=axes)
+
+
+def vecdot(x1: DTensor, x2: DTensor, /, *, axis: int = -1) -> DTensor:
+    """Return the sums of products along *axis*, of the complex conjugates of *x1*. Collective over the mesh."""
+    return _call(np.vecdot, x1, x2, axis=axis)
