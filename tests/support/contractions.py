@@ -25,7 +25,7 @@ from support.reference import block_of
 
 U = mc.UNSHARDED
 LETTERS = ascii_uppercase + ascii_lowercase  # in the order in which NumPy sorts them, and numbers them
-DTYPES = "? i1 i2 i4 i8 u1 f2 f4 f8 c8 c16".split()
+DTYPES = ["?", "i1", "i2", "i4", "i8", "u1", "f2", "f4", "f8", "c8", "c16"]
 LENGTHS = (1, 2, 2, 3, 3, 4, 5, 5, 6, 8, 11, 13)
 MOST = 20_000  # products in one expression, so that NumPy's loops take no time
 MESHES = [(1,), (2,), (3,), (2, 2), (4,), (2, 3), (2, 1, 2), (5,), (2, 2, 2), (3, 4), (2, 3, 4), (24,)]
@@ -111,7 +111,8 @@ def contraction(number, mesh):
     operands = [operand_of(random, mesh, array, index == one) for index, array in enumerate(arrays)]
     if len(arrays) > 1 and random.random() < 0.15:  # as in a.T @ a: one tensor twice
         other = (one + 1) % len(arrays)
-        operands[other], arrays[other], terms[other] = operands[one], arrays[one], random.sample(terms[one], len(terms[one]))
+        operands[other], arrays[other] = operands[one], arrays[one]
+        terms[other] = random.sample(terms[one], len(terms[one]))
     arguments = written(random, terms, output)
     given = [x if type(x) in (bool, int, float, complex) else a for x, a in zip(operands, arrays, strict=True)]
     options = {"dtype": np.result_type(*given, random.choice(["f8", "c16", "i8"]))} if random.random() < 0.1 else {}
@@ -126,11 +127,12 @@ def contraction(number, mesh):
 def obeys(random, mesh, terms, output, operands, given, arguments, options, said):
     """Compare an expression with NumPy; *said* gets what repeats it."""
     try:
-        expected = np.asarray(np.einsum(*arguments(given), **options), options.get("dtype"))  # of a view it has another
+        expected = np.einsum(*arguments(given), **options)
     except ValueError:
         with pytest.raises(mc.ShapeError):
             mc.einsum(*arguments(operands), **options)
         return
+    expected = np.asarray(expected, options.get("dtype"))  # a view has that of its operand
     call, layout = ways(random, mesh, arguments(operands), expected, options, said)
     before = [x.local.tobytes() if isinstance(x, mc.DTensor) and x.local is not None else b"" for x in operands]
     found = call()
@@ -148,7 +150,7 @@ def in_words(x):
 
 
 def ways(random, mesh, arguments, expected, options, said):
-    """Return a call of einsum, and the layout that it asks for, or None: NumPy's, ours, with *out*, in little memory."""
+    """Return a call of einsum, and the layout that it asks for, or None: NumPy's, ours, out=, in little memory."""
     layout = layout_of(random, mesh, expected.shape) if random.random() < 0.4 else None
     said.append(f"layout {layout and layout.sharding_specs}")
     if random.random() < 0.3:
@@ -205,7 +207,7 @@ def same_on_replicas(tensor):
 
 
 def default_layout(mesh, terms, output, operands, shape):
-    """The layout of a result by the sentences that document it. Collective: diagonals are cut as NumPy's function does.
+    """The layout of a result by the sentences that document it; diagonals are cut as those of numpy.diagonal.
 
     Each axis is cut as in the first operand that cuts it, with the mesh dimensions that are unused yet. Those that cut
     operands, but nothing of the result, then cut its longest axis that is not cut, or the one with the longest blocks.
@@ -238,7 +240,7 @@ def cuts_of(term, tensor):
         first, second = [axis for axis, i in enumerate(indices) if i == repeated][:2]
         tensor = np.diagonal(tensor, 0, first, second)
         indices = [i for axis, i in enumerate(indices) if axis not in (first, second)] + [repeated]
-    return {key: names for key, names in zip(zip(indices, tensor.shape, strict=True), tensor.layout.axes, strict=True)}
+    return dict(zip(zip(indices, tensor.shape, strict=True), tensor.layout.axes, strict=True))
 
 
 def labels(term, ndim):

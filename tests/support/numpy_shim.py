@@ -63,7 +63,7 @@ def plain(x):
 
 
 def made(x):
-    """Return an array as a tensor that is cut along its first axis; one of objects as it is, for the rest of a test."""
+    """Return an array as a tensor that is cut along its first axis; one of objects as it is, for what comes after."""
     x = np.asanyarray(x)
     if x.dtype == object:
         return x
@@ -205,11 +205,11 @@ def load(name):
 # -- tests ------------------------------------------------------------------------------------------------------------
 
 
-def cases(name):
+def cases(module):
     """Return the tests of a module by name: functions that a rank calls."""
-    found, only = {}, ONLY.get(name, "")
-    for name, value in vars(load(name)).items():
-        if not re.match(only, name):
+    found = {}
+    for name, value in vars(load(module)).items():
+        if not re.match(ONLY.get(module, ""), name):
             continue
         if name.startswith("test") and callable(value):
             found |= _with_arguments(name, getattr(value, "pytestmark", []), value)
@@ -234,7 +234,7 @@ def _method(kind, name):
 
 def _with_arguments(name, marks, call):
     """Return a case for each set of arguments that the marks of pytest name."""
-    if any(mark.name == "slow" or mark.name == "skipif" and mark.args[0] for mark in marks):
+    if any(mark.name == "slow" or (mark.name == "skipif" and mark.args[0]) for mark in marks):
         return {}
     choices = []
     for mark in marks:
