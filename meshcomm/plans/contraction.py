@@ -114,7 +114,7 @@ class Contraction(FieldsOnly):
         ]
         free = [number for number, index in enumerate(loops) if index in self.result.indices]
         last: tuple[Stretch, ...] | None = None
-        pending: Panel | None = None
+        pending, again = None, False
         for turn in product(*ranges):
             fetched = tuple(
                 number
@@ -123,7 +123,8 @@ class Contraction(FieldsOnly):
                 or any(a != b and i in operand.indices for i, a, b in zip(loops, turn, last, strict=True))
             )
             begins = last is None or any(turn[number] != last[number] for number in free)
-            again = any(turn[number].start > 0 for number in range(len(loops)) if number not in free)
+            if begins:
+                again = any(turn[number].start > 0 for number in range(len(loops)) if number not in free)
             if pending is not None:
                 yield pending._replace(ends=begins)
             pending = Panel(dict(zip(loops, turn, strict=True)), fetched, begins, True, again)

@@ -416,7 +416,7 @@ def plan_of(  # noqa: PLR0917 - the key of a cache
         needed = {*expression.result, *(index for factor in left for index in factor.indices)}
         lengths = lengths_of(taken)
         indices = expression.result if last else "".join(i for i in lengths if i in needed)
-        goal = layout if last and layout is not None else default_layout(indices, taken, mesh)
+        goal = layout if last and layout is not None else default_layout(indices, given if last else taken, mesh)
         result = Factor(indices, tuple(lengths[i] for i in indices), goal, kind)
         problems.append(Problem(taken, result))
         left.append(result)
