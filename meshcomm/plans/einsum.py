@@ -24,7 +24,7 @@ from meshcomm.layouts.refinement import same_grid
 from meshcomm.layouts.specs import Cyclic, free_names
 from meshcomm.plans.contraction import Contraction, Factor, lengths_of, spread_over
 from meshcomm.plans.describe import bytes_text
-from meshcomm.plans.grids import Problem, cheapest_contraction
+from meshcomm.plans.grids import Problem, ScratchTooSmallError, cheapest_contraction
 
 Path: TypeAlias = tuple[tuple[int, ...], ...]
 """Which operands are contracted at each turn, by their positions; the result becomes the last operand."""
@@ -304,7 +304,18 @@ class EinsumPlan(FieldsOnly):
     @cached_property
     def contractions(self) -> tuple[Contraction, ...]:
         """The contractions of one or two operands, in their order."""
-        return tuple(cheapest_contraction(each, self.limit, self.machine) for each in self.problems)
+        found, minimum = list[Contraction](), 0
+        for problem in self.problems:
+            try:
+                found.append(cheapest_contraction(problem, self.limit, self.machine))
+            except ScratchTooSmallError as error:
+                minimum = max(minimum, error.minimum)
+        if minimum:
+            raise ShapeError(
+                f"max_scratch_bytes={self.limit} is too little for the einsum {self.subscripts!r}: the minimum is "
+                f"{minimum} bytes"
+            )
+        return tuple(found)
 
     @property
     def subscripts(self) -> str:

@@ -11,11 +11,11 @@ these, the fastest by the cost model counts.
 All is a function of arguments that are equal on all ranks, in one order: see the proof in `meshcomm.plans.search`.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import permutations
-from math import gcd, isqrt, prod
+from math import ceil, gcd, isqrt, prod
 from typing import NamedTuple
 
 from meshcomm._tuning import DEFAULT_SCRATCH
@@ -327,8 +327,7 @@ class Grid:
         return min(width, -(-n // p))
 
     def _fit(self, order: tuple[str, ...], widths: tuple[int, ...], limit: float) -> Loops | None:
-        held = self._held(dict(zip(order, widths, strict=True)))
-        if held > limit:
+        if self._needs and self._held(dict(zip(order, widths, strict=True))) > limit:
             return None
         counts = [-(-self.problem.lengths[i] // width) for i, width in zip(order, widths, strict=True)]
         moved = busiest = 0.0
@@ -366,18 +365,15 @@ class Found(NamedTuple):
 def cheapest_contraction(problem: Problem, limit: int | None, machine: Machine) -> Contraction:
     """Return the plan of a contraction that costs the least by the model, and keeps to the scratch limit.
 
-    ``ShapeError`` if no plan does; it names the minimum. None is the default limit, or the minimum if that is more.
+    `ScratchTooSmallError` if no plan does. None is the default limit, or the minimum if that is more.
     """
     grids, kept = _grids(problem, machine)
     most = float(DEFAULT_SCRATCH if limit is None else limit)
     found = _best(grids, kept, most, machine)
     if found is None:
-        itemsize = max(factor.dtype.itemsize for factor in problem.factors)
-        minimum = _minimum(grids, problem.mesh, itemsize)
+        minimum = min(map(_minimum, kept))
         if limit is not None:
-            raise ShapeError(
-                f"max_scratch_bytes={limit} is too little for this contraction: the minimum is {minimum} bytes"
-            )
+            raise ScratchTooSmallError(minimum)
         most = float(minimum)
         found = _best(grids, kept, most, machine)
         assert found is not None
@@ -425,13 +421,25 @@ def _best_along(number: int, grids: list[Grid], kept: list[Grid], limit: float, 
     return best
 
 
+class ScratchTooSmallError(ShapeError):
+    """The scratch limit is below the *minimum*, in bytes."""
+
+    def __init__(self, minimum: int) -> None:
+        super().__init__(f"too little scratch for a contraction: the minimum is {minimum} bytes")
+        self.minimum = minimum
+
+
 def _for_panels(limit: float, mesh: Mesh) -> float:
     return limit - pack_limit(int(limit), mesh) - local_limit(int(limit))
 
 
-def _minimum(grids: Iterable[Grid], mesh: Mesh, itemsize: int) -> int:
-    least = min(grid.minimum() for grid in grids)
-    return int(1.6 * least) + pack_limit(0, mesh) + local_limit(0) + itemsize
+def _minimum(grid: Grid) -> int:
+    """Return the lowest scratch limit with which panels of *grid* fit."""
+    least, mesh = grid.minimum(), grid.problem.mesh
+    limit = least + pack_limit(0, mesh) + local_limit(0)
+    while _for_panels(limit, mesh) < least:
+        limit += max(1.0, least - _for_panels(limit, mesh))
+    return ceil(limit)
 
 
 def _grids(problem: Problem, machine: Machine) -> tuple[list[Grid], list[Grid]]:
