@@ -40,7 +40,6 @@ def test_panels_of_large_operands(grid):
         a, b = mc.distribute(x, Layout(left, grid)), mc.distribute(y, Layout([names[-1], U], grid))
         for scratch in (None, 200_000):
             np.testing.assert_array_equal(mc.einsum("ij,jk->ik", a, b, max_scratch_bytes=scratch).to_numpy(), x @ y)
-            np.testing.assert_array_equal(mc.einsum("ji,jk->ik", a, b, max_scratch_bytes=scratch).to_numpy(), x.T @ y)
 
 
 @pytest.mark.parametrize("name", BAD)
